@@ -55,6 +55,7 @@ int main(int argc, char **argv) {
     fit.callbacks[1] = (dt_callback){dt_run_log_fit, log};
     TRY(dt_trainer_fit(trainer, &fit, NULL));
     dt_run_log_destroy(log);
+    dt_trainer_destroy(trainer); /* which may be reading the next batch */
     dt_folder_close(folder);
     dt_ctx_destroy(ctx);
     return free(rows), 0;

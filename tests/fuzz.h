@@ -77,6 +77,17 @@ static uint64_t fuzz_bytes(const dt_ctx *ctx) {
     dt_ctx_memory(ctx, &info);
     return info.host_bytes;
 }
+
+/* Its bytes are those of all elements, of which there is one at least. */
+static inline bool fuzz_array_is_whole(const dt_array *a) {
+    size_t bytes = (size_t)a->element_bytes;
+    for (int i = 0; i < a->rank; i++) {
+        if (a->dim[i] <= 0 || a->dim[i] > (int64_t)a->bytes) /* no wrap */
+            return false;
+        bytes *= (size_t)a->dim[i];
+    }
+    return bytes == a->bytes;
+}
 #endif
 
 /* An error has a text, and a terminal that shows it obeys nothing in it. */

@@ -15,13 +15,9 @@ static dt_result fuzz_idx(const uint8_t *data, size_t size) {
     if (result) {
         FUZZ_CHECK(!array.data && fuzz_text_is_plain(dt_ctx_error(ctx)));
     } else {
-        size_t bytes = 1;
-        for (int i = 0; i < array.rank; i++) {
-            FUZZ_CHECK(array.dim[i] > 0 && array.dim[i] <= (int64_t)array.bytes); /* no wrap */
-            bytes *= (size_t)array.dim[i];
-        }
-        size_t head = 4 + 4 * (size_t)array.rank;
-        FUZZ_CHECK(array.bytes == bytes && array.bytes + head == size);
+        const size_t head = 4 + 4 * (size_t)array.rank;
+        FUZZ_CHECK(fuzz_array_is_whole(&array) && array.element_bytes == 1);
+        FUZZ_CHECK(array.bytes + head == size);
         FUZZ_CHECK(!memcmp(array.data, data + head, array.bytes));
     }
     dt_array_free(&array);

@@ -19,12 +19,7 @@ static dt_result fuzz_npy(const uint8_t *data, size_t size) {
     if (result) {
         FUZZ_CHECK(!array.data && fuzz_text_is_plain(dt_ctx_error(ctx)));
     } else {
-        size_t count = 1;
-        for (int i = 0; i < array.rank; i++) {
-            FUZZ_CHECK(array.dim[i] > 0 && array.dim[i] <= (int64_t)array.bytes); /* no wrap */
-            count *= (size_t)array.dim[i];
-        }
-        FUZZ_CHECK(array.bytes == count * (size_t)array.element_bytes);
+        FUZZ_CHECK(fuzz_array_is_whole(&array));
         FUZZ_CHECK(array.element_bytes == (array.dtype == DT_U8 ? 1 : 4));
     }
     dt_array_free(&array);

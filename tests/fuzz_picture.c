@@ -18,12 +18,7 @@ static dt_result fuzz_picture(const uint8_t *data, size_t size) {
     if (result) {
         FUZZ_CHECK(!array.data && fuzz_text_is_plain(dt_ctx_error(ctx)));
     } else {
-        size_t count = 1;
-        for (int i = 0; i < array.rank; i++) {
-            FUZZ_CHECK(array.dim[i] > 0 && array.dim[i] <= (int64_t)array.bytes); /* no wrap */
-            count *= (size_t)array.dim[i];
-        }
-        FUZZ_CHECK(array.rank == 3 && array.bytes == count && array.element_bytes == 1);
+        FUZZ_CHECK(fuzz_array_is_whole(&array) && array.rank == 3 && array.element_bytes == 1);
         FUZZ_CHECK(!desc.channels || array.dim[0] == desc.channels);
         FUZZ_CHECK(!desc.width || (array.dim[2] == 3 && array.dim[1] == 5));
     }

@@ -16,9 +16,8 @@ static dt_result fuzz_wav(const uint8_t *data, size_t size) {
     if (result) {
         FUZZ_CHECK(!array.data && !rate && fuzz_text_is_plain(dt_ctx_error(ctx)));
     } else {
-        FUZZ_CHECK(rate > 0 && array.rank == 2 && array.dim[0] > 0 && array.dim[1] > 0);
-        FUZZ_CHECK(array.bytes == (size_t)(array.dim[0] * array.dim[1]) * sizeof(float));
-        FUZZ_CHECK(array.bytes <= 4 * size);
+        FUZZ_CHECK(fuzz_array_is_whole(&array) && array.rank == 2 && rate > 0);
+        FUZZ_CHECK(array.element_bytes == 4 && array.bytes <= 4 * size);
     }
     dt_array_free(&array);
     FUZZ_CHECK(fuzz_bytes(ctx) == before);

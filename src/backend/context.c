@@ -237,10 +237,6 @@ static int dti_device_best(const dt_ctx *ctx, int driver, bool software) {
     return best;
 }
 
-static char dti_lower(char c) { /* ASCII alone: the locale must not matter */
-    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
-}
-
 static bool dti_text_contains(const char *text, const char *part) {
     for (; *text; text++) {
         size_t i = 0;

@@ -42,16 +42,30 @@ static inline bool dti_fits_f32(double value) {
     return (bits & 0x7fffffffffffffffull) <= 0x47efffffe0000000ull; /* FLT_MAX */
 }
 
+/* Numbers of bytes from outside: little-endian, and big-endian. */
+static inline uint32_t dti_get16(const uint8_t *from) {
+    return from[0] | (uint32_t)from[1] << 8;
+}
+static inline uint32_t dti_get32(const uint8_t *from) {
+    return dti_get16(from) | dti_get16(from + 2) << 16;
+}
+static inline uint64_t dti_get64(const uint8_t *from) {
+    return dti_get32(from) | (uint64_t)dti_get32(from + 4) << 32;
+}
+static inline uint32_t dti_get16_be(const uint8_t *from) {
+    return (uint32_t)from[0] << 8 | from[1];
+}
+static inline uint32_t dti_get32_be(const uint8_t *from) {
+    return dti_get16_be(from) << 16 | dti_get16_be(from + 2);
+}
+
+static inline char dti_lower(char c) { /* ASCII alone: the locale must not matter */
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
 /* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
 /* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);
-#define DTI_SWAP(type, a, b)                                                                       \
-    do {                                                                                           \
-        type swapped = a;                                                                          \
-        a = b;                                                                                     \
-        b = swapped;                                                                               \
-    } while (0)
-
 static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
 static char *dti_alloc_text(dti_base *base, const char *text);           /* a copy */
@@ -240,6 +254,8 @@ static uint32_t dti_writer_take_crc(dti_writer *w);
 /* keep=false removes the temporary, as an error does. One error comes when the file is already
  * there, whole: its folder cannot be flushed; the text says so. */
 static dt_result dti_writer_close(dti_writer *w, bool keep);
+/* All three, of a file that is in memory. */
+static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes);
 
 /* ---- grow.c: a file that grows by whole records: what cannot be written whole is taken back. */
 typedef struct dti_growing {

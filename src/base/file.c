@@ -194,3 +194,13 @@ static dt_result dti_writer_close(dti_writer *w, bool keep) {
     dti_free(base, w);
     return keep ? result : DT_OK;
 }
+
+static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes) {
+    dti_writer *w;
+    dt_result result = dti_writer_open(base, path, bytes, &w);
+    if (result)
+        return result;
+    result = dti_writer_add(w, data, bytes);
+    const dt_result closed = dti_writer_close(w, result == DT_OK);
+    return result ? result : closed;
+}

@@ -121,6 +121,12 @@
 #define DTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DTI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define DTI_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define DTI_SWAP(type, a, b)                                                                       \
+    do {                                                                                           \
+        type swapped = a;                                                                          \
+        a = b;                                                                                     \
+        b = swapped;                                                                               \
+    } while (0)
 static inline uint64_t dti_ceil_div(uint64_t count, uint64_t size) {
     return (count + size - 1) / size;
 }

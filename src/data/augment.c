@@ -1,8 +1,8 @@
 /* Augmentation of pictures and signals, [C, H, W] with H 1 for a signal. Every random number is a
  * function of (seed, epoch, row), or, with weights, of (seed, step, position), and of what it is
- * for, so one step's numbers do not change when
- * another is added. Sums of products are made in double, where the product of two floats is exact:
- * the bits are the same whatever a compiler fuses. */
+ * for, so one step's numbers do not change when another is added. Sums of products are made in
+ * double, where the product of two floats is exact: the bits are the same whatever a compiler
+ * fuses. */
 
 #define DTI_AUGMENT_STREAM 0x6175676D656E7400u /* "augment"; plus the epoch, as of batch.c */
 #define DTI_AUGMENT_STEP 0x9E3779B97F4A7C15u   /* so that seeds of steps are far apart */
@@ -82,24 +82,18 @@ static void dti_augment_crop(const dti_augment *a, const dti_draw *d, float *x, 
     dti_augment_move(a, x, room, dx, dy);
 }
 
-static void dti_augment_swap(float *a, float *b) {
-    const float kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
 static void dti_augment_flip(const dti_augment *a, const dti_draw *d, float *x) {
     const size_t w = (size_t)a->width, h = (size_t)a->height, rows = (size_t)a->channels * h;
     if (a->desc.flip > 0.0 && dti_draw01(d, DTI_DRAW_FLIP) < a->desc.flip) {
         for (size_t r = 0; r < rows; r++)
             for (size_t i = 0; i < w / 2; i++)
-                dti_augment_swap(&x[r * w + i], &x[r * w + w - 1 - i]);
+                DTI_SWAP(float, x[r * w + i], x[r * w + w - 1 - i]);
     }
     if (a->desc.flip_vertical > 0.0 &&
         dti_draw01(d, DTI_DRAW_FLIP_VERTICAL) < a->desc.flip_vertical) {
         for (size_t r = 0; r < rows; r++)
             for (size_t i = 0; i < w && r % h < h / 2; i++)
-                dti_augment_swap(&x[r * w + i], &x[(r - r % h + h - 1 - r % h) * w + i]);
+                DTI_SWAP(float, x[r * w + i], x[(r - r % h + h - 1 - r % h) * w + i]);
     }
 }
 
@@ -275,7 +269,9 @@ static double dti_draw_gamma_1(const dti_draw *d, int place, double shape) {
     const double m = shape - 1.0 / 3.0, c = 1.0 / sqrt(9.0 * m);
     for (int k = 0; k < DTI_DRAW_TRIES; k += 2) {
         const double x = dti_normal(d->key, d->counter + (uint64_t)(place + k), d->stream);
-        const double root = fma(c, x, 1.0), v = root * root * root;
+        const double root = fma(c, x, 1.0);
+        double v = root * root * root;
+        DTI_FENCE(v);
         const double u = 1.0 - dti_draw01(d, place + k + 1);
         if (root > 0.0 && dti_ln(u) < fma(0.5 * x, x, fma(m, dti_ln(v), m * (1.0 - v))))
             return m * v;

@@ -24,10 +24,11 @@ static dt_result dti_folder_read(const dt_folder *f, dti_folder_desk *d, dti_pic
     return result;
 }
 
+/* A picture of the set as [height, width, channels] in d->sized; errors are in d->base. */
 static dt_result dti_folder_decode(const dt_folder *f, uint64_t row, dti_folder_desk *d) {
     dti_picture p = {0};
     dti_picture_file file;
-    snprintf(d->path, f->name_max + 1, "%s/%s", f->path, f->names.data + f->items[row].name);
+    snprintf(d->path, f->name_max + 1, "%s/%s", f->path, f->names.data + f->places[row]);
     dt_result result = dti_folder_read(f, d, &p, &file);
     if (!result)
         result = dti_picture_decode(&file, &p, f->channels, d->pixels);
@@ -72,12 +73,9 @@ static void dti_folder_desk_give(dt_folder *f, dti_folder_desk *desk) {
     dti_mutex_unlock(&f->lock);
 }
 
-/* [height, width, channels] of bytes to [channels, height, width] of floats. */
-static void dti_folder_floats(const dt_folder *f, const uint8_t *from, float *to) {
-    const size_t count = (size_t)f->width * (size_t)f->height, channels = (size_t)f->channels;
-    for (size_t c = 0; c < channels; c++)
-        for (size_t i = 0; i < count; i++)
-            to[c * count + i] = f->table[from[i * channels + c]];
+static void dti_folder_floats(const dt_folder *f, const uint8_t *pixels, float *to) {
+    dti_picture_floats(pixels, (size_t)f->width * (size_t)f->height, (size_t)f->channels, f->table,
+                       to);
 }
 
 enum { DTI_FOLDER_EMPTY, DTI_FOLDER_BUSY, DTI_FOLDER_FULL }; /* of a row's place in the cache */
@@ -181,15 +179,10 @@ DT_API dt_result dt_folder_dataset(dt_folder *folder, dt_tensor picture, dt_tens
 /* ---- opening */
 
 static dt_result dti_folder_check(dti_base *base, const dt_folder_desc *d) {
-    if (d->width < 0 || d->height < 0 || !d->width != !d->height || d->width > 65536 ||
-        d->height > 65536 || d->channels < 0 || d->channels > 4)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_folder_open: %d x %d pixels of %d channels; give width and height, up "
-                        "to 65536, or neither, and 1 to 4 channels, or 0",
-                        d->width, d->height, d->channels);
-    if ((uint64_t)d->width * (uint64_t)d->height > DTI_PICTURE_PIXELS_MAX)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_folder_open: %d x %d pixels; at most 2^28",
-                        d->width, d->height);
+    const dt_result result =
+        dti_picture_asked(base, "dt_folder_open", d->width, d->height, d->channels);
+    if (result)
+        return result;
     if ((unsigned)d->sizes > DT_FOLDER_SKIP || d->threads < 0 ||
         d->threads > DTI_LOADER_THREADS_MAX)
         return dti_fail(base, DT_ERROR_INVALID,
@@ -211,8 +204,7 @@ static dt_result dti_folder_desk_make(dt_folder *f, dti_folder_desk *d) {
 static dt_result dti_folder_desks_make(dt_folder *f) {
     const size_t count = (size_t)DTI_MAX(f->desc.threads, 1);
     f->picture_bytes = (size_t)f->width * (size_t)f->height * (size_t)f->channels;
-    for (int i = 0; i < 256; i++)
-        f->table[i] = (float)i / 255.0f;
+    dti_picture_table(f->table);
     f->desks = dti_alloc_array(f->base, count, sizeof *f->desks);
     for (size_t i = 0; f->desks && i < count; i++) {
         f->desk_count++;
@@ -245,7 +237,7 @@ static dt_result dti_folder_verify(dt_folder *f) {
         }
         if (result)
             return dti_fail(f->base, result, "%s", f->desks[0].base.error);
-        f->items[kept] = f->items[i];
+        f->places[kept] = f->places[i];
         f->labels[kept] = f->labels[i];
         kept++;
     }
@@ -308,7 +300,8 @@ DT_API void dt_folder_close(dt_folder *f) {
     for (size_t i = 0; i < f->class_count; i++)
         dti_free(f->base, f->classes[i]);
     dti_text_free(&f->names);
-    void *all[] = {f->desks, f->classes, f->items, f->labels, f->path, f->cache, (void *)f->cached};
+    void *all[] = {f->desks, f->classes, f->places,        f->labels,
+                   f->path,  f->cache,   (void *)f->cached};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(f->base, all[i]);
     dti_cond_destroy(&f->free);

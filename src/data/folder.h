@@ -1,10 +1,6 @@
 /* A folder of classes: what is in it is found out when it is opened (folder_scan.c); pictures are
  * decoded when they are asked for (folder.c). */
 
-typedef struct dti_folder_item {
-    uint64_t name; /* where it begins in the folder's names: "class/file" */
-} dti_folder_item;
-
 /* What one decoding needs; one that comes while all are taken waits. */
 typedef struct dti_folder_desk {
     dti_base base; /* holds its errors */
@@ -19,9 +15,9 @@ struct dt_folder {
     char *path;
     char **classes;
     size_t class_count, class_capacity;
-    dti_text names; /* of pictures, each with a zero behind it */
-    dti_folder_item *items;
-    size_t rows, item_capacity;
+    dti_text names;   /* of pictures, each with a zero behind it */
+    uint64_t *places; /* by row, in the names: "class/file" */
+    size_t rows, place_capacity;
     uint32_t *labels;
     size_t label_capacity;
     uint64_t skipped;
@@ -39,8 +35,5 @@ struct dt_folder {
     size_t cache_rows;
 };
 
-/* Fills in what it has: classes, items, labels, sizes. */
+/* Fills in what it has: classes, places, labels, sizes. */
 static dt_result dti_folder_scan(dt_folder *folder, const dt_folder_desc *desc);
-/* A picture of the set as [height, width, channels] in desk->sized; errors are in desk->base. */
-static dt_result dti_folder_decode(const dt_folder *folder, uint64_t row, dti_folder_desk *desk);
-static dt_result dti_folder_desks_make(dt_folder *folder);

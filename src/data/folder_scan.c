@@ -8,10 +8,8 @@ static bool dti_folder_is_picture(const char *name) {
     for (size_t i = 0; i < DTI_COUNT(ends) && *name != '.'; i++) {
         const size_t n = strlen(ends[i]);
         bool is = size > n;
-        for (size_t k = 0; k < n && is; k++) {
-            const char c = name[size - n + k];
-            is = ends[i][k] == (c >= 'A' && c <= 'Z' ? (char)(c + 32) : c);
-        }
+        for (size_t k = 0; k < n && is; k++)
+            is = ends[i][k] == dti_lower(name[size - n + k]);
         if (is)
             return true;
     }
@@ -106,18 +104,18 @@ static bool dti_folder_fits(dt_folder *f, const dti_picture *p) {
 }
 
 static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class) {
-    void *items = f->items, *labels = f->labels;
+    void *places = f->places, *labels = f->labels;
     bool room = f->rows < UINT32_MAX;
     if (!room)
         return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: more than 2^32 - 1 pictures", f->path);
-    room = dti_array_reserve(f->base, &items, &f->item_capacity, f->rows + 1, sizeof *f->items);
-    f->items = items;
+    room = dti_array_reserve(f->base, &places, &f->place_capacity, f->rows + 1, sizeof *f->places);
+    f->places = places;
     room = room &&
            dti_array_reserve(f->base, &labels, &f->label_capacity, f->rows + 1, sizeof *f->labels);
     f->labels = labels;
     if (!room)
         return DT_ERROR_MEMORY;
-    f->items[f->rows].name = f->names.size;
+    f->places[f->rows] = f->names.size;
     f->labels[f->rows] = class;
     f->rows++;
     dti_text_add(&f->names, "%s/%s", f->classes[class], name);

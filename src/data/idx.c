@@ -12,10 +12,6 @@ typedef struct dti_idx_header {
     unsigned char dims[4 * DTI_IDX_MAX_RANK];
 } dti_idx_header;
 
-static uint32_t dti_idx_be32(const unsigned char *b) {
-    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-}
-
 /* The four bytes of the magic number and the rank; `size`: the file's. */
 static dt_result dti_idx_check_magic(dti_base *base, const char *path, const unsigned char *b,
                                      uint64_t size) {
@@ -44,7 +40,7 @@ static dt_result dti_idx_check_dims(dti_base *base, const char *path, const dti_
     uint64_t bytes = 1;
     out->rank = header->magic[3];
     for (int i = 0; i < out->rank; i++) {
-        uint32_t dim = dti_idx_be32(header->dims + 4 * i);
+        uint32_t dim = dti_get32_be(header->dims + 4 * i);
         if (dim == 0)
             return dti_fail(base, DT_ERROR_FORMAT, "%s: IDX dimension %d is 0", path, i);
         if (bytes > have / dim)

@@ -81,14 +81,16 @@ static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, void *cons
     return r->data.sample ? r->data.sample(r->data.user, &copy, places) : DT_OK;
 }
 
-static size_t dti_rows_column_bytes(const dti_rows *r, int column) {
-    const size_t bytes = r->columns[column].elements * r->columns[column].element_bytes;
+static size_t dti_rows_aligned(size_t bytes) {
     return (bytes + DTI_ROWS_ALIGN - 1) / DTI_ROWS_ALIGN * DTI_ROWS_ALIGN;
 }
 
+static size_t dti_rows_column_bytes(const dti_rows *r, int column) {
+    return dti_rows_aligned(r->columns[column].elements * r->columns[column].element_bytes);
+}
+
 static size_t dti_rows_room(const dti_rows *r) {
-    const size_t bytes = r->augment.elements * sizeof(float);
-    return (bytes + DTI_ROWS_ALIGN - 1) / DTI_ROWS_ALIGN * DTI_ROWS_ALIGN;
+    return dti_rows_aligned(r->augment.elements * sizeof(float));
 }
 
 static size_t dti_rows_scratch(const dti_rows *r) {

@@ -25,18 +25,6 @@ typedef struct dti_zip_entry {
     uint64_t packed, size, at; /* at: of the local header */
 } dti_zip_entry;
 
-static uint32_t dti_zip_16(const unsigned char *at) {
-    return at[0] | (uint32_t)at[1] << 8;
-}
-
-static uint32_t dti_zip_32(const unsigned char *at) {
-    return dti_zip_16(at) | dti_zip_16(at + 2) << 16;
-}
-
-static uint64_t dti_zip_64(const unsigned char *at) {
-    return dti_zip_32(at) | (uint64_t)dti_zip_32(at + 4) << 32;
-}
-
 static dt_result dti_zip_wrong(const dti_zip *z, const char *what) {
     return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_FORMAT, "%s: not an archive of np.savez: %s",
                     z->path, what);
@@ -46,14 +34,14 @@ static dt_result dti_zip_wrong(const dti_zip *z, const char *what) {
 static void dti_zip_wide(const unsigned char *extra, size_t size, dti_zip_entry *e) {
     uint64_t *wide[3] = {&e->size, &e->packed, &e->at};
     while (size >= 4) {
-        const uint32_t id = dti_zip_16(extra), bytes = dti_zip_16(extra + 2);
+        const uint32_t id = dti_get16(extra), bytes = dti_get16(extra + 2);
         if (bytes > size - 4)
             return;
         const unsigned char *at = extra + 4, *end = at + bytes;
         for (int i = 0; i < 3 && id == 1; i++) {
             if (*wide[i] != DTI_ZIP_WIDE || end - at < 8)
                 continue;
-            *wide[i] = dti_zip_64(at);
+            *wide[i] = dti_get64(at);
             at += 8;
         }
         extra += 4 + bytes;
@@ -66,10 +54,10 @@ static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint32_t *count
     const size_t least = z->size > 65535 + DTI_ZIP_END ? z->size - 65535 - DTI_ZIP_END : 0;
     for (size_t i = z->size < DTI_ZIP_END ? 0 : z->size - DTI_ZIP_END + 1; i-- > least;) {
         const unsigned char *end = z->data + i;
-        if (memcmp(end, "PK\5\6", 4) || dti_zip_16(end + 20) != z->size - i - DTI_ZIP_END)
+        if (memcmp(end, "PK\5\6", 4) || dti_get16(end + 20) != z->size - i - DTI_ZIP_END)
             continue;
-        *count = dti_zip_16(end + 10);
-        *at = dti_zip_32(end + 16);
+        *count = dti_get16(end + 10);
+        *at = dti_get32(end + 16);
         if (*at == DTI_ZIP_WIDE || *count == 0xFFFF)
             return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
                             "%s: archives of 4 GiB or 65535 arrays and more (ZIP64) are not read; "
@@ -84,16 +72,16 @@ static dt_result dti_zip_next(const dti_zip *z, size_t *at, dti_zip_entry *e) {
     const unsigned char *d = z->data + *at;
     if (z->size - *at < DTI_ZIP_CENTRAL || memcmp(d, "PK\1\2", 4))
         return dti_zip_wrong(z, "its directory is damaged");
-    const size_t name = dti_zip_16(d + 28), extra = dti_zip_16(d + 30), rest = dti_zip_16(d + 32);
+    const size_t name = dti_get16(d + 28), extra = dti_get16(d + 30), rest = dti_get16(d + 32);
     if (z->size - *at - DTI_ZIP_CENTRAL < name + extra + rest)
         return dti_zip_wrong(z, "its directory is truncated");
     *e = (dti_zip_entry){.name = (const char *)d + DTI_ZIP_CENTRAL,
                          .name_size = name,
-                         .method = dti_zip_16(d + 10),
-                         .crc = dti_zip_32(d + 16),
-                         .packed = dti_zip_32(d + 20),
-                         .size = dti_zip_32(d + 24),
-                         .at = dti_zip_32(d + 42)};
+                         .method = dti_get16(d + 10),
+                         .crc = dti_get32(d + 16),
+                         .packed = dti_get32(d + 20),
+                         .size = dti_get32(d + 24),
+                         .at = dti_get32(d + 42)};
     dti_zip_wide(d + DTI_ZIP_CENTRAL + name, extra, e);
     *at += DTI_ZIP_CENTRAL + name + extra + rest;
     return DT_OK;
@@ -105,7 +93,7 @@ static dt_result dti_zip_bytes(const dti_zip *z, const dti_zip_entry *e,
     if (e->at > z->size || z->size - e->at < DTI_ZIP_LOCAL || memcmp(z->data + e->at, "PK\3\4", 4))
         return dti_zip_wrong(z, "an entry is not where its directory says");
     const unsigned char *local = z->data + e->at;
-    const size_t before = DTI_ZIP_LOCAL + dti_zip_16(local + 26) + dti_zip_16(local + 28);
+    const size_t before = DTI_ZIP_LOCAL + dti_get16(local + 26) + dti_get16(local + 28);
     if (z->size - e->at < before || z->size - e->at - before < e->packed)
         return dti_zip_wrong(z, "an entry is truncated");
     *bytes = local + before;

@@ -8,14 +8,6 @@
 #define DTI_PICTURE_PNG_MOST 1032u
 #define DTI_PICTURE_JPEG_MOST 512u
 
-static uint32_t dti_picture_16(const uint8_t *b) {
-    return (uint32_t)b[0] << 8 | b[1];
-}
-
-static uint32_t dti_picture_32(const uint8_t *b) {
-    return dti_picture_16(b) << 16 | dti_picture_16(b + 2);
-}
-
 static dt_result dti_picture_no(const dti_reader *r, const char *why) {
     return dti_fail(r->base, DT_ERROR_FORMAT, "%s: %s", r->path, why);
 }
@@ -48,24 +40,19 @@ static dt_result dti_picture_check(const dti_reader *r, const dti_picture *p) {
     return DT_OK;
 }
 
+#ifdef DT_WITH_PNG
 static dt_result dti_picture_look_png(dti_reader *r, const uint8_t *b, dti_picture *p) {
     static const int channels[7] = {1, 0, 3, 3, 2, 0, 4}; /* by colour type; 3: a palette */
-#ifndef DT_WITH_PNG
-    (void)b, (void)p, (void)channels;
-    return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
-                    "%s: a PNG file; compile dtrain with DT_WITH_PNG, and link with -lpng",
-                    r->path);
-#else
-    if (r->size < 33 || dti_picture_32(b + 8) != 13 || memcmp(b + 12, "IHDR", 4) || b[25] > 6 ||
+    if (r->size < 33 || dti_get32_be(b + 8) != 13 || memcmp(b + 12, "IHDR", 4) || b[25] > 6 ||
         !channels[b[25]])
         return dti_picture_no(r, "a PNG file whose header is damaged or truncated");
     *p = (dti_picture){.kind = DTI_PICTURE_PNG,
-                       .width = dti_picture_32(b + 16),
-                       .height = dti_picture_32(b + 20),
+                       .width = dti_get32_be(b + 16),
+                       .height = dti_get32_be(b + 20),
                        .channels = channels[b[25]]};
     return dti_picture_check(r, p);
-#endif
 }
+#endif
 
 #ifdef DT_WITH_JPEG
 /* Markers up to the frame's header, SOFn; none of a frame's comes behind a scan. */
@@ -83,7 +70,7 @@ static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
             return dti_picture_no(r, "a JPEG file without a frame's header");
         if (frame)
             break;
-        const uint64_t more = filler ? 1 : 2 + (uint64_t)dti_picture_16(b + 2);
+        const uint64_t more = filler ? 1 : 2 + (uint64_t)dti_get16_be(b + 2);
         if (more > r->size - at)
             return dti_picture_no(r, "a JPEG file that ends before its frame's header");
         at += more;
@@ -91,8 +78,8 @@ static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
     if (dti_reader_take(r, b, 6))
         return DT_ERROR_IO;
     *p = (dti_picture){.kind = DTI_PICTURE_JPEG,
-                       .height = dti_picture_16(b + 1),
-                       .width = dti_picture_16(b + 3),
+                       .height = dti_get16_be(b + 1),
+                       .width = dti_get16_be(b + 3),
                        .channels = b[5] == 1 ? 1 : 3};
     if (b[5] != 1 && b[5] != 3)
         return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
@@ -107,7 +94,13 @@ static dt_result dti_picture_look(dti_reader *r, dti_picture *out) {
     if (result)
         return result;
     if (r->size >= 8 && !memcmp(b, "\x89PNG\r\n\x1a\n", 8))
+#ifdef DT_WITH_PNG
         return dti_picture_look_png(r, b, out);
+#else
+        return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
+                        "%s: a PNG file; compile dtrain with DT_WITH_PNG, and link with -lpng",
+                        r->path);
+#endif
     if (r->size < 3 || b[0] != 0xFF || b[1] != 0xD8 || b[2] != 0xFF)
         return dti_picture_no(r, "neither a PNG nor a JPEG file");
 #ifdef DT_WITH_JPEG
@@ -155,41 +148,65 @@ static dt_result dti_picture_decode(const dti_picture_file *f, const dti_picture
     return result;
 }
 
-/* ---- one picture */
+/* ---- values */
 
-static dt_result dti_image_check(dti_base *base, const dt_image_desc *d) {
-    if (d->width < 0 || d->height < 0 || !d->width != !d->height || d->width > 65536 ||
-        d->height > 65536)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_image_load: %d x %d pixels; give both, up to 65536, or neither",
-                        d->width, d->height);
-    if ((uint64_t)d->width * (uint64_t)d->height > DTI_PICTURE_PIXELS_MAX)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_image_load: %d x %d pixels; at most 2^28",
-                        d->width, d->height);
-    if (d->channels < 0 || d->channels > 4 || (d->dtype != DT_F32 && d->dtype != DT_U8))
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_image_load: %d channels of type %d; 1 to 4 of them, or 0, as DT_F32 or "
-                        "DT_U8",
-                        d->channels, (int)d->dtype);
-    return DT_OK;
-}
-
-/* pixels: [height, width, channels] */
-static void dti_image_planes(const uint8_t *pixels, size_t count, size_t channels, uint8_t *to) {
+static void dti_picture_planes(const uint8_t *pixels, size_t count, size_t channels, uint8_t *to) {
     for (size_t i = 0; i < count; i++)
         for (size_t c = 0; c < channels; c++)
             to[c * count + i] = pixels[i * channels + c];
 }
 
-static void dti_image_floats(const uint8_t *from, size_t count, float *to) {
-    for (size_t i = 0; i < count; i++)
-        to[i] = (float)from[i] / 255.0f;
+static void dti_picture_table(float table[256]) {
+    for (int i = 0; i < 256; i++)
+        table[i] = (float)i / 255.0f;
+}
+
+static void dti_picture_floats(const uint8_t *pixels, size_t count, size_t channels,
+                               const float table[256], float *to) {
+    for (size_t c = 0; c < channels; c++)
+        for (size_t i = 0; i < count; i++)
+            to[c * count + i] = table[pixels[i * channels + c]];
+}
+
+/* ---- what is asked for */
+
+static dt_result dti_picture_asked(dti_base *base, const char *who, int width, int height,
+                                   int channels) {
+    if (width < 0 || height < 0 || !width != !height || width > 65536 || height > 65536 ||
+        channels < 0 || channels > 4)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "%s: %d x %d pixels of %d channels; give width and height, up to 65536, or "
+                        "neither, and 1 to 4 channels, or 0",
+                        who, width, height, channels);
+    if ((uint64_t)width * (uint64_t)height > DTI_PICTURE_PIXELS_MAX)
+        return dti_fail(base, DT_ERROR_INVALID, "%s: %d x %d pixels; at most 2^28", who, width,
+                        height);
+    return DT_OK;
+}
+
+/* ---- one picture */
+
+static dt_result dti_image_check(dti_base *base, const dt_image_desc *d) {
+    if (d->dtype != DT_F32 && d->dtype != DT_U8)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_image_load: type %d; DT_F32 or DT_U8",
+                        (int)d->dtype);
+    return dti_picture_asked(base, "dt_image_load", d->width, d->height, d->channels);
 }
 
 typedef struct dti_image_room {
     char *file;
-    uint8_t *pixels, *rows, *sized, *planes;
+    uint8_t *pixels, *rows, *sized;
 } dti_image_room;
+
+static void dti_image_values(const uint8_t *pixels, size_t count, size_t channels, dt_dtype dtype,
+                             void *to) {
+    float table[256];
+    dti_picture_table(table);
+    if (dtype == DT_U8)
+        dti_picture_planes(pixels, count, channels, to);
+    else
+        dti_picture_floats(pixels, count, channels, table, to);
+}
 
 static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_picture *p,
                                 const dt_image_desc *d, dti_image_room *m, dt_array *out) {
@@ -201,9 +218,8 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     m->pixels = dti_alloc_array(base, (size_t)p->width * p->height, 4);
     m->rows = dti_alloc_array(base, p->height, (size_t)w * (size_t)c);
     m->sized = dti_alloc(base, bytes);
-    m->planes = dti_alloc(base, bytes);
     out->data = dti_alloc_array(base, bytes, element);
-    if (!m->pixels || !m->rows || !m->sized || !m->planes || !out->data)
+    if (!m->pixels || !m->rows || !m->sized || !out->data)
         return DT_ERROR_MEMORY;
     const dt_result result = dti_picture_decode(f, p, c, m->pixels);
     if (result)
@@ -213,11 +229,7 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     else
         dti_picture_resize(m->pixels, p, c, (dti_picture_part){0, 0, p->width, p->height}, w, h,
                            m->rows, m->sized);
-    dti_image_planes(m->sized, count, (size_t)c, m->planes);
-    if (d->dtype == DT_U8)
-        memcpy(out->data, m->planes, bytes);
-    else
-        dti_image_floats(m->planes, bytes, out->data);
+    dti_image_values(m->sized, count, (size_t)c, d->dtype, out->data);
     out->rank = 3;
     out->dim[0] = c, out->dim[1] = h, out->dim[2] = w;
     out->element_bytes = (int)element;
@@ -254,8 +266,7 @@ DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_des
     dti_reader_close(&reader);
     if (!result)
         result = dti_image_take(base, &file, &picture, desc, &room, &array);
-    void *all[] = {room.file,  room.pixels, room.rows,
-                   room.sized, room.planes, result ? array.data : NULL};
+    void *all[] = {room.file, room.pixels, room.rows, room.sized, result ? array.data : NULL};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(base, all[i]);
     if (!result)

@@ -25,6 +25,15 @@ static dt_result dti_picture_look(dti_reader *r, dti_picture *out);
  * longer what was looked at. */
 static dt_result dti_picture_decode(const dti_picture_file *f, const dti_picture *p, int channels,
                                     uint8_t *room);
+/* [height, width, channels] of `count` pixels to [channels, height, width]: bytes, and value / 255
+ * by a table of that. */
+static void dti_picture_planes(const uint8_t *pixels, size_t count, size_t channels, uint8_t *to);
+static void dti_picture_table(float table[256]);
+static void dti_picture_floats(const uint8_t *pixels, size_t count, size_t channels,
+                               const float table[256], float *to);
+/* Whether a size and channels can be asked for, where 0 is a picture's own. INVALID. */
+static dt_result dti_picture_asked(dti_base *base, const char *who, int width, int height,
+                                   int channels);
 static dt_result dti_picture_wrong(const dti_picture_file *f, const char *why);
 /* Pixels as the format has them: 1 or 3 channels, and one more for the alpha where `alpha`. */
 static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p, bool alpha,

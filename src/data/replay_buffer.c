@@ -5,6 +5,7 @@
 
 #define DTI_REPLAY_STREAM 0x7265706C61790000u /* "replay" */
 #define DTI_REPLAY_MOST ((uint64_t)1 << 31)
+#define DTI_REPLAY_EPSILON 1e-6
 
 struct dt_replay {
     dti_base *base;
@@ -32,6 +33,7 @@ static void dti_replay_set(dt_replay *r, uint64_t place, double value) {
  * back. */
 static uint64_t dti_replay_find(const dt_replay *r, double at) {
     uint64_t i = 1;
+    DTI_FENCE(at); /* a product, which is not to become one with the difference below */
     while (i < r->leaves) {
         i *= 2;
         if (at >= r->tree[i] && r->tree[i + 1] > 0.0) {
@@ -48,7 +50,7 @@ static dt_result dti_replay_check(dti_base *base, const dt_replay_desc *d) {
                         "dt_replay_create: %llu items of %zu bytes; 1 to 2^31 items of 1 byte or "
                         "more",
                         (unsigned long long)d->capacity, d->bytes);
-    const double epsilon = d->epsilon == 0.0 ? 1e-6 : d->epsilon;
+    const double epsilon = d->epsilon == 0.0 ? DTI_REPLAY_EPSILON : d->epsilon;
     if (!(d->alpha >= 0.0 && d->alpha <= 4.0) || !(epsilon >= 1e-30 && epsilon <= 1e30))
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_replay_create: alpha %g (0 to 4), epsilon %g (0, or 1e-30 to 1e30)",
@@ -62,7 +64,7 @@ static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_rep
         return DT_ERROR_MEMORY;
     r->base = base;
     r->desc = *d;
-    r->desc.epsilon = d->epsilon > 0.0 ? d->epsilon : 1e-6;
+    r->desc.epsilon = d->epsilon > 0.0 ? d->epsilon : DTI_REPLAY_EPSILON;
     r->largest = 1.0;
     r->leaves = 1;
     while (r->leaves < d->capacity)

@@ -90,11 +90,8 @@ static void dti_sampler_by_length(dti_sampler *o, uint32_t rows, uint64_t epoch)
     for (uint32_t i = rows / o->batch; i > 1; i--) {
         const uint32_t j = dti_shuffle_below(i, o->seed, DTI_LENGTHS_STREAM + epoch, i);
         uint32_t *a = o->rows + (uint64_t)(i - 1) * o->batch, *b = o->rows + (uint64_t)j * o->batch;
-        for (uint32_t k = 0; k < o->batch; k++) {
-            const uint32_t kept = a[k];
-            a[k] = b[k];
-            b[k] = kept;
-        }
+        for (uint32_t k = 0; k < o->batch; k++)
+            DTI_SWAP(uint32_t, a[k], b[k]);
     }
 }
 

@@ -15,11 +15,6 @@ struct dt_tokens {
     dti_mutex lock;       /* around the stream and `bytes` */
 };
 
-static uint32_t dti_token_at(const dt_tokens *t, const uint8_t *b) {
-    const uint32_t low = (uint32_t)b[1] << 8 | b[0];
-    return t->each == 2 ? low : (uint32_t)b[3] << 24 | (uint32_t)b[2] << 16 | low;
-}
-
 /* The window of a row, under the lock. */
 static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t *ids,
                                  int32_t *targets) {
@@ -29,7 +24,8 @@ static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t 
     if (!result)
         result = dti_reader_take(&t->reader, t->bytes, (size_t)count * t->each);
     for (int i = 0; i < count && !result; i++) {
-        const uint32_t token = dti_token_at(t, t->bytes + (size_t)i * t->each);
+        const uint8_t *b = t->bytes + (size_t)i * t->each;
+        const uint32_t token = t->each == 2 ? dti_get16(b) : dti_get32(b);
         if (token >= (t->desc.vocabulary ? t->desc.vocabulary : (uint32_t)INT32_MAX))
             return dti_fail(&t->reading, DT_ERROR_FORMAT,
                             "%s: byte %llu: token %u; the vocabulary has %u (is it a file of %d "

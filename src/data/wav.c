@@ -10,14 +10,6 @@ typedef struct dti_wav {
     bool known; /* its "fmt " was read */
 } dti_wav;
 
-static uint32_t dti_wav_16(const uint8_t *b) {
-    return (uint32_t)b[1] << 8 | b[0];
-}
-
-static uint32_t dti_wav_32(const uint8_t *b) {
-    return dti_wav_16(b + 2) << 16 | dti_wav_16(b);
-}
-
 static dt_result dti_wav_wrong(const dti_reader *r, uint64_t at, const char *why) {
     return dti_fail(r->base, DT_ERROR_FORMAT, "%s: byte %llu: %s", r->path, (unsigned long long)at,
                     why);
@@ -31,13 +23,13 @@ static dt_result dti_wav_format(dti_reader *r, uint64_t size, dti_wav *w) {
     const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(size, (uint64_t)sizeof b));
     if (result)
         return result;
-    *w = (dti_wav){.format = dti_wav_16(b),
-                   .channels = dti_wav_16(b + 2),
-                   .rate = dti_wav_32(b + 4),
-                   .bits = dti_wav_16(b + 14),
+    *w = (dti_wav){.format = dti_get16(b),
+                   .channels = dti_get16(b + 2),
+                   .rate = dti_get32(b + 4),
+                   .bits = dti_get16(b + 14),
                    .known = true};
     if (w->format == DTI_WAV_EXTENSIBLE && size >= 40)
-        w->format = dti_wav_16(b + 24);
+        w->format = dti_get16(b + 24);
     const bool pcm = w->format == DTI_WAV_PCM && w->bits >= 8 && w->bits <= 32 && w->bits % 8 == 0;
     const bool real = w->format == DTI_WAV_FLOAT && (w->bits == 32 || w->bits == 64);
     if (!pcm && !real)
@@ -47,7 +39,7 @@ static dt_result dti_wav_format(dti_reader *r, uint64_t size, dti_wav *w) {
             "bits and floats (3) of 32 or 64 are read; convert it",
             r->path, (unsigned long long)at, w->format, w->bits);
     if (!w->channels || !w->rate || w->rate > INT32_MAX ||
-        dti_wav_16(b + 12) != w->channels * (w->bits / 8))
+        dti_get16(b + 12) != w->channels * (w->bits / 8))
         return dti_wav_wrong(r, at,
                              "the chunk 'fmt ' contradicts itself: channels, rate or bytes of a "
                              "sample");
@@ -59,9 +51,8 @@ static bool dti_wav_value(const dti_wav *w, const uint8_t *b, float *out) {
     double wide = 0.0;
     float value;
     if (w->format == DTI_WAV_FLOAT) {
-        const uint64_t low = dti_wav_32(b),
-                       bits = w->bits == 64 ? low | (uint64_t)dti_wav_32(b + 4) << 32 : low;
-        const uint32_t narrow = (uint32_t)low;
+        const uint64_t bits = w->bits == 64 ? dti_get64(b) : 0;
+        const uint32_t narrow = dti_get32(b);
         memcpy(&wide, &bits, sizeof wide);
         memcpy(&value, &narrow, sizeof value);
         wide = w->bits == 64 ? wide : (double)value;
@@ -115,7 +106,7 @@ static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
             return dti_wav_wrong(r, r->at,
                                  "the file ends without a chunk 'data'; is it truncated?");
         result = dti_reader_take(r, b, 8);
-        const uint64_t size = dti_wav_32(b + 4), at = r->at;
+        const uint64_t size = dti_get32(b + 4), at = r->at;
         if (result)
             break;
         if (size > r->size - at)

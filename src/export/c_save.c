@@ -560,7 +560,6 @@ static void dti_c_signature(const dti_c_file *f, dti_text *to) {
 
 static dt_result dti_c_write(dti_c_file *f, const char *path) {
     dti_text text = dti_text_open(f->base);
-    dti_writer *w;
     dti_text_add(&text,
                  "/* Made by dtrain %s. Compile it as C99 (-std=c99, or -ffp-contract=off): a "
                  "product and a sum that a\n * compiler makes one of have other bits. */\n"
@@ -580,12 +579,7 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
     dti_text_add(&text, "}\n");
     dt_result result = text.ok && f->body.ok && f->constants.ok ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
-        result = dti_writer_open(f->base, path, text.size, &w);
-    if (!result) {
-        result = dti_writer_add(w, text.data, text.size);
-        const dt_result closed = dti_writer_close(w, result == DT_OK);
-        result = result ? result : closed;
-    }
+        result = dti_file_write(f->base, path, text.data, text.size);
     dti_text_free(&text);
     return result;
 }

@@ -413,22 +413,12 @@ static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) 
     return DT_OK;
 }
 
-static dt_result dti_checkpoint_write_text(dti_base *base, const char *path, const char *text) {
-    dti_writer *w;
-    dt_result result = dti_writer_open(base, path, strlen(text), &w);
-    if (result)
-        return result;
-    result = dti_writer_add(w, text, strlen(text));
-    dt_result closed = dti_writer_close(w, result == DT_OK);
-    return result ? result : closed;
-}
-
 static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder, const char *name) {
     char path[DTI_CHECKPOINT_PATH], line[DTI_CHECKPOINT_NAME + 1];
     snprintf(line, sizeof line, "%s\n", name);
     dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
     if (!result)
-        result = dti_checkpoint_write_text(base, path, line);
+        result = dti_file_write(base, path, line, strlen(line));
     return result ? dti_fail(base, result, "%s; %s is written, but not named as the newest",
                              base->error, name)
                   : DT_OK;

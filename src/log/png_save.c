@@ -13,16 +13,10 @@ DT_API dt_result dt_png_save(dt_ctx *ctx, const char *path, const uint8_t *pixel
                         "3 or 4 channels",
                         width, height, channels, DTI_LOG_SIDE);
     dti_text text = dti_text_open(base);
-    dti_writer *w;
     dti_png_write(&text, pixels, (uint32_t)width, (uint32_t)height, (uint32_t)channels);
     dt_result result = text.ok ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
-        result = dti_writer_open(base, path, text.size, &w);
-    if (!result) {
-        result = dti_writer_add(w, text.data, text.size);
-        const dt_result closed = dti_writer_close(w, result == DT_OK);
-        result = result ? result : closed;
-    }
+        result = dti_file_write(base, path, text.data, text.size);
     dti_text_free(&text);
     return result;
 }

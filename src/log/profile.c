@@ -191,7 +191,6 @@ DT_API dt_result dt_profile_save(const dt_profile *p, const char *path) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, path);
     dti_text text = dti_text_open(p->base);
-    dti_writer *w;
     dti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     if (p->events.size)
         dti_text_add_bytes(&text, p->events.data, p->events.size);
@@ -199,12 +198,7 @@ DT_API dt_result dt_profile_save(const dt_profile *p, const char *path) {
     dti_text_add(&text, "\n]}\n");
     dt_result result = text.ok && p->events.ok ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
-        result = dti_writer_open(p->base, path, text.size, &w);
-    if (!result) {
-        result = dti_writer_add(w, text.data, text.size);
-        const dt_result closed = dti_writer_close(w, result == DT_OK);
-        result = result ? result : closed;
-    }
+        result = dti_file_write(p->base, path, text.data, text.size);
     dti_text_free(&text);
     return result;
 }

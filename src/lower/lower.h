@@ -107,6 +107,8 @@ static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each b
 
 /* ---- need.c */
 static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses what is too large */
+/* The inputs of what is needed, and theirs; order: of nodes, NULL: that in which they were made. */
+static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *needed);
 static void dti_need_all(const dti_lowering *w, uint8_t *needed); /* of a step without updates */
 static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
 /* A value of the node's size and type; offset: in bytes. */

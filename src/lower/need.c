@@ -2,10 +2,9 @@
  * and how often each is read. From here on nodes have numbers that the lowering's arrays are
  * indexed by. */
 
-static void dti_need_inputs(const dti_lowering *w, uint8_t *needed) {
-    const dt_graph *g = w->code->work;
+static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *needed) {
     for (uint32_t i = g->count - 1; i > 0; i--) {
-        const uint32_t id = w->order[i];
+        const uint32_t id = order ? order[i] : i;
         const dti_node *n = &g->nodes[id];
         for (uint32_t k = 0; needed[id] && k < n->count; k++)
             needed[dti_input_id(g, n, k)] = 1;
@@ -30,7 +29,7 @@ static void dti_need_all(const dti_lowering *w, uint8_t *needed) {
     }
     for (uint32_t i = 0; i < code->leaving_count; i++)
         needed[code->leaving_dx[i].id] = 1;
-    dti_need_inputs(w, needed);
+    dti_need_inputs(code->work, w->order, needed);
 }
 
 /* A running statistic moves where the step computes the batch's and commits. */

@@ -25,6 +25,16 @@ typedef struct dti_bucket {
     uint64_t begin, end;
 } dti_bucket;
 
+static inline uint64_t dti_bucket_elements(dti_bucket b) {
+    return b.end - b.begin;
+}
+
+/* What both have; nothing: end is begin. */
+static inline dti_bucket dti_bucket_overlap(dti_bucket a, dti_bucket b) {
+    const uint64_t begin = DTI_MAX(a.begin, b.begin), end = DTI_MIN(a.end, b.end);
+    return (dti_bucket){begin, DTI_MAX(begin, end)};
+}
+
 typedef struct dti_subtrees {
     dt_comm_span at[DTI_SUBTREES_MAX];
     uint32_t count;

@@ -57,15 +57,17 @@ static bool dti_unit_moves(const dti_value *v) {
     return v->kind == DTI_VALUE_PARAM || v->kind == DTI_VALUE_GRADIENT;
 }
 
-/* 0: of what is not trained, which stays. */
+/* DTI_UNITS_MAX: of what is not trained, which stays. */
+static uint32_t dti_unit_of(const dti_code *code, uint32_t param) {
+    return code->trained[param] ? dti_bucket_of(code, param) : DTI_UNITS_MAX;
+}
+
+/* 0: of none. */
 static uint64_t dti_unit_mask(const dti_code *code, const dti_value *v) {
     const uint64_t at = dti_unit_range_of(code, v).begin;
-    uint32_t u = 0;
-    if (!dti_unit_moves(v) || !code->trained[dti_unit_param(code->layout, at)])
-        return 0;
-    while (at >= code->buckets[u].end)
-        u++;
-    return dti_unit_bit(u);
+    const uint32_t u =
+        dti_unit_moves(v) ? dti_unit_of(code, dti_unit_param(code->layout, at)) : DTI_UNITS_MAX;
+    return u < DTI_UNITS_MAX ? dti_unit_bit(u) : 0;
 }
 
 /* Neighbours that do not stay neighbours: no value may be of both. */
@@ -79,7 +81,7 @@ static dt_result dti_pass_borders(dti_lowering *w) {
     if (!w->borders)
         return DT_ERROR_MEMORY;
     for (uint32_t i = l->param_count; i-- > 0;) {
-        const uint32_t unit = code->trained[i] ? dti_bucket_of(code, i) : DTI_UNITS_MAX;
+        const uint32_t unit = dti_unit_of(code, i);
         if (unit != before)
             w->borders[count++] = dti_arena_bytes(l->params[i].offset);
         before = unit;
@@ -238,7 +240,7 @@ static void dti_units_meet(dti_unit_work *k, uint64_t there) {
 }
 
 static uint64_t dti_unit_elements(const dti_unit_work *k, uint32_t u) {
-    return k->code->buckets[u].end - k->code->buckets[u].begin;
+    return dti_bucket_elements(k->code->buckets[u]);
 }
 
 /* The lowest place from `from` on where it meets none of `placed` that it may not. */
@@ -301,17 +303,13 @@ static void dti_units_place_params(dti_unit_work *k) {
 /* From the first segment that writes it to DTI_UNITS_AHEAD behind the one that finishes it. */
 static void dti_units_gradients_live(dti_unit_work *k) {
     const dti_code *code = k->code;
+    uint64_t begun = 0, over = 0;
+    uint32_t gone = 0;
     for (uint32_t s = 0; s < code->segment_count; s++) {
-        uint64_t there = 0;
-        for (uint32_t from = 0; from < code->segment_count; from++) {
-            const uint64_t begun = from <= s ? k->segments[1][from] : 0;
-            for (uint32_t u = 0; u < code->bucket_count; u++) {
-                const bool over =
-                    s > DTI_UNITS_AHEAD && code->segment_buckets[s - 1 - DTI_UNITS_AHEAD] > u;
-                there |= over ? 0 : begun & dti_unit_bit(u);
-            }
-        }
-        dti_units_meet(k, there);
+        begun |= k->segments[1][s];
+        while (s > DTI_UNITS_AHEAD && gone < code->segment_buckets[s - 1 - DTI_UNITS_AHEAD])
+            over |= dti_unit_bit(gone++);
+        dti_units_meet(k, begun & ~over);
     }
 }
 
@@ -341,13 +339,11 @@ static void dti_unit_value(const dti_code *code, dti_value *v) {
     const dti_unit_range r = dti_unit_range_of(code, v);
     const uint32_t param = dti_unit_param(code->layout, r.begin);
     const dti_param *p = &code->layout->params[param];
-    uint32_t u = 0;
+    const uint32_t u = dti_unit_of(code, param);
     uint64_t at = p->rest + (r.begin - p->offset);
-    while (code->trained[param] && r.begin >= code->buckets[u].end)
-        u++;
-    if (code->trained[param] && v->kind == DTI_VALUE_PARAM)
+    if (u < DTI_UNITS_MAX && v->kind == DTI_VALUE_PARAM)
         at = code->unit_param[u] + (r.begin - code->buckets[u].begin);
-    else if (code->trained[param])
+    else if (u < DTI_UNITS_MAX)
         at = code->unit_gradient[u] + r.slot * code->unit_stride +
              (r.begin - code->buckets[u].begin);
     v->offset = dti_arena_bytes(at);

@@ -25,15 +25,11 @@ static uint64_t dti_compress_bytes(const dti_round_desc *d, uint64_t elements) {
     }
 }
 
-static uint64_t dti_bucket_elements(const dti_bucket *b) {
-    return b->end - b->begin;
-}
-
 /* Where a bucket begins in what is sent. */
 static uint64_t dti_compress_at(const dti_parallel *par, uint32_t bucket) {
     uint64_t at = 0;
     for (uint32_t i = 0; i < bucket; i++)
-        at += dti_compress_bytes(&par->desc.round, dti_bucket_elements(&par->buckets[i]));
+        at += dti_compress_bytes(&par->desc.round, dti_bucket_elements(par->buckets[i]));
     return at;
 }
 
@@ -214,7 +210,7 @@ static void dti_compress_say(void *arg, uint32_t index) {
                 sum[k] += par->replicas[r].gradients[k];
             sum[k] += c->residual[k];
         }
-        dti_compress_encode(&par->desc.round, sum + bucket->begin, dti_bucket_elements(bucket),
+        dti_compress_encode(&par->desc.round, sum + bucket->begin, dti_bucket_elements(*bucket),
                             c->sent + dti_compress_at(par, b), c->residual + bucket->begin);
     }
 }
@@ -225,7 +221,7 @@ static void dti_compress_hear(void *arg, uint32_t index) {
         const dti_bucket *bucket = &par->buckets[b];
         dti_compress_decode(
             &par->desc.round, par->round.compress.said + dti_compress_at(par, b) * par->world,
-            par->world, dti_bucket_elements(bucket), par->replicas[0].gradients + bucket->begin);
+            par->world, dti_bucket_elements(*bucket), par->replicas[0].gradients + bucket->begin);
     }
 }
 
@@ -236,7 +232,7 @@ static dt_result dti_compress_post(dti_parallel *par, uint32_t b) {
         .kind = DT_COMM_ALL_GATHER,
         .in = c->sent + at,
         .out = c->said + at * par->world,
-        .count = dti_compress_bytes(&par->desc.round, dti_bucket_elements(&par->buckets[b])),
+        .count = dti_compress_bytes(&par->desc.round, dti_bucket_elements(par->buckets[b])),
         .dtype = DT_U8};
     return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->states[b].work));
 }

@@ -33,10 +33,10 @@ static float *dti_exchange_target(const dti_parallel *par, uint32_t b, uint32_t 
     uint64_t before = 0;
     if (dti_units_are(par))
         return par->partial + b % DTI_UNITS_STAGED * par->units.largest * par->subtrees.count +
-               k * (bucket->end - bucket->begin);
+               k * dti_bucket_elements(*bucket);
     for (uint32_t i = 0; i < b; i++)
-        before += par->buckets[i].end - par->buckets[i].begin;
-    return par->partial + before * par->subtrees.count + k * (bucket->end - bucket->begin);
+        before += dti_bucket_elements(par->buckets[i]);
+    return par->partial + before * par->subtrees.count + k * dti_bucket_elements(*bucket);
 }
 
 /* The replicas' subtrees within this process's subtree k, `at` elements into the bucket. */
@@ -67,7 +67,7 @@ static void dti_exchange_spread(const dti_parallel *par, const float *sum, uint6
 static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
     const dti_bucket *bucket = &par->buckets[b];
     const uint64_t from = (uint64_t)slice * DTI_SLICE;
-    const uint64_t n = DTI_MIN(bucket->end - bucket->begin - from, (uint64_t)DTI_SLICE);
+    const uint64_t n = DTI_MIN(dti_bucket_elements(*bucket) - from, (uint64_t)DTI_SLICE);
     dti_operand operands[DTI_OPERANDS_MAX];
     for (uint32_t k = 0; k < par->subtrees.count; k++) {
         uint32_t count = dti_exchange_operands(par, b, k, from, operands);
@@ -95,7 +95,7 @@ static void dti_exchange_begin(dti_parallel *par) {
     par->posting = DT_OK;
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         dti_bucket_state *s = &par->states[b];
-        const uint64_t n = par->buckets[b].end - par->buckets[b].begin;
+        const uint64_t n = dti_bucket_elements(par->buckets[b]);
         bool alone = par->job.local == 1 && !par->partial; /* it is where it must be */
         s->slices = alone ? 0 : (uint32_t)((n + DTI_SLICE - 1) / DTI_SLICE);
         atomic_store(&s->arrived, 0);

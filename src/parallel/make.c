@@ -5,6 +5,7 @@
 #define DTI_BUCKET_FIRST ((uint64_t)1 << 20)   /* small, so that the network starts early */
 #define DTI_BUCKET_GAP (16384u)                /* elements not trained that travel along */
 #define DTI_BUCKETS_MAX (DTI_SEGMENTS_MAX - 8) /* each may end a segment */
+_Static_assert(DTI_BUCKETS_MAX <= DTI_UNITS_MAX, "a bit of a mask for each");
 
 /* ---- buckets: from the graph alone, so all ranks and devices have the same */
 
@@ -196,7 +197,7 @@ static dt_result dti_exchange_make(dti_parallel *par) {
     uint64_t gradients = 0, operands = 0;
     const bool merged = par->job.local == 1 && par->subtrees.count == 1;
     for (uint32_t b = 0; b < par->bucket_count; b++)
-        gradients += par->buckets[b].end - par->buckets[b].begin;
+        gradients += dti_bucket_elements(par->buckets[b]);
     if (dti_units_are(par))
         gradients = DTI_UNITS_STAGED * par->units.largest;
     par->partial_bytes =

@@ -104,18 +104,10 @@ static dt_result dti_owners_cut(dti_parallel *par) {
 
 /* ---- pieces of parameters: of a range, what is trained, and little beside it */
 
-static dti_bucket dti_owners_piece(const dti_parallel *par, uint32_t b, dti_bucket range) {
-    const uint64_t begin = DTI_MAX(par->buckets[b].begin, range.begin);
-    const uint64_t end = DTI_MIN(par->buckets[b].end, range.end);
-    return (dti_bucket){begin, DTI_MAX(begin, end)};
-}
-
 static uint64_t dti_owners_elements(const dti_parallel *par, dti_bucket range) {
     uint64_t n = 0;
-    for (uint32_t b = 0; b < par->bucket_count; b++) {
-        const dti_bucket piece = dti_owners_piece(par, b, range);
-        n += piece.end - piece.begin;
-    }
+    for (uint32_t b = 0; b < par->bucket_count; b++)
+        n += dti_bucket_elements(dti_bucket_overlap(par->buckets[b], range));
     return n;
 }
 
@@ -146,11 +138,11 @@ static dt_result dti_owners_run(const dti_parallel *par, uint32_t index, dti_own
     dt_result result = DT_OK;
     float *at = m.host;
     for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
-        const dti_bucket piece = dti_owners_piece(par, b, m.range);
+        const dti_bucket piece = dti_bucket_overlap(par->buckets[b], m.range);
         const uint64_t offset = dti_arena_bytes(piece.begin),
-                       bytes = dti_arena_bytes(piece.end - piece.begin);
+                       bytes = dti_arena_bytes(dti_bucket_elements(piece));
         float *host = m.packed ? at : m.host + piece.begin;
-        at += piece.end - piece.begin;
+        at += dti_bucket_elements(piece);
         if (bytes)
             result = m.write ? s->device->backend->memory_write(memory, offset, host, bytes)
                              : s->device->backend->memory_read(memory, offset, host, bytes);
@@ -226,7 +218,7 @@ static dt_result dti_owners_post(dti_parallel *par, dti_owners_posts *p, uint32_
     const dt_comm_op op = {.kind = DT_COMM_BROADCAST,
                            .in = at,
                            .out = at,
-                           .count = piece.end - piece.begin,
+                           .count = dti_bucket_elements(piece),
                            .dtype = DT_F32,
                            .root = (int)rank};
     dt_result result = p->posted - p->ended == DTI_OWNERS_POSTED ? dti_owners_wait(par, p) : DT_OK;
@@ -241,7 +233,8 @@ static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p, uin
     dt_result result = DT_OK;
     for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
         for (uint32_t rank = 0; rank < par->world && !result; rank++) {
-            const dti_bucket piece = dti_owners_piece(par, b, dti_owners_rank(par, rank));
+            const dti_bucket piece =
+                dti_bucket_overlap(par->buckets[b], dti_owners_rank(par, rank));
             if (piece.begin < piece.end && p->posted < most)
                 result = dti_owners_post(par, p, rank, piece);
         }
@@ -282,15 +275,10 @@ static void dti_owners_leave(dti_parallel *par) {
 
 /* ---- pieces of moments */
 
-static dti_bucket dti_owners_overlap(dti_bucket a, uint64_t at, uint64_t n) {
-    const uint64_t begin = DTI_MAX(a.begin, at), end = DTI_MIN(a.end, at + n);
-    return (dti_bucket){begin, DTI_MAX(begin, end)};
-}
-
 /* Of this process, from its replicas; what it has not stays as it is. */
 static dt_result dti_owners_read(dti_parallel *par, uint32_t moment, dti_bucket part, void *to) {
     return part.begin < part.end ? dti_state_read_part(par->replicas[0].store, moment, part.begin,
-                                                       part.end - part.begin, to)
+                                                       dti_bucket_elements(part), to)
                                  : DT_OK;
 }
 
@@ -303,16 +291,17 @@ static dt_result dti_owners_show_piece(dti_parallel *par, uint32_t moment, uint6
                                        float *piece, dt_result *own) {
     dt_result result = DT_OK;
     for (uint32_t rank = 0; rank < par->world && !result; rank++) {
-        const dti_bucket part = dti_owners_overlap(dti_owners_rank(par, rank), at, n);
+        const dti_bucket part =
+            dti_bucket_overlap(dti_owners_rank(par, rank), (dti_bucket){at, at + n});
         float *here = piece + (part.begin - at);
         if (part.begin == part.end)
             continue;
         const dt_result read = rank == par->rank ? dti_owners_read(par, moment, part, here) : DT_OK;
         *own = *own ? *own : read;
         if (par->world > 1)
-            result = dti_parallel_comm_failed(
-                par,
-                dt_comm_broadcast(par->desc.comm, here, part.end - part.begin, DT_F32, (int)rank));
+            result = dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, here,
+                                                                     dti_bucket_elements(part),
+                                                                     DT_F32, (int)rank));
     }
     for (uint32_t i = 0; i < par->job.local && !result && !*own; i++) {
         dt_store *s = par->replicas[i].store;
@@ -388,9 +377,9 @@ static dt_result dti_owners_receive(dti_parallel *par, uint32_t rank, dti_bucket
         return dti_fail(par->base, (dt_result)went, "rank %u could not read its part of the state",
                         rank);
     return result ? result
-                  : dti_parallel_comm_failed(
-                        par,
-                        dt_comm_recv(par->desc.comm, to, part.end - part.begin, DT_F32, (int)rank));
+                  : dti_parallel_comm_failed(par, dt_comm_recv(par->desc.comm, to,
+                                                               dti_bucket_elements(part), DT_F32,
+                                                               (int)rank));
 }
 
 static dt_result dti_owners_ask(dti_parallel *par, uint64_t words[3]) {
@@ -405,7 +394,8 @@ static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint
         return result;
     for (uint32_t rank = 0; rank < par->world && !par->lost;
          rank++) { /* all send, whatever fails */
-        const dti_bucket part = dti_owners_overlap(dti_owners_rank(par, rank), at, n);
+        const dti_bucket part =
+            dti_bucket_overlap(dti_owners_rank(par, rank), (dti_bucket){at, at + n});
         float *here = (float *)to + (part.begin - at);
         if (part.begin == part.end)
             continue;
@@ -429,8 +419,8 @@ static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
         dt_result result = dti_owners_ask(par, words);
         if (result || words[2] == 0)
             return result ? result : kept;
-        const dti_bucket part =
-            dti_owners_overlap(dti_owners_rank(par, par->rank), words[1], words[2]);
+        const dti_bucket part = dti_bucket_overlap(dti_owners_rank(par, par->rank),
+                                                   (dti_bucket){words[1], words[1] + words[2]});
         if (part.begin == part.end)
             continue;
         const dt_result went = dti_owners_read(par, (uint32_t)words[0], part, piece);
@@ -439,7 +429,7 @@ static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
         result = dti_parallel_comm_failed(par, dt_comm_send(par->desc.comm, &word, 1, DT_I32, 0));
         if (!result && !went)
             result = dti_parallel_comm_failed(
-                par, dt_comm_send(par->desc.comm, piece, part.end - part.begin, DT_F32, 0));
+                par, dt_comm_send(par->desc.comm, piece, dti_bucket_elements(part), DT_F32, 0));
         if (result)
             return result;
     }

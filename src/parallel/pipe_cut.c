@@ -11,28 +11,20 @@
 
 /* ---- what is needed, and where it may be computed */
 
-static void dti_pipe_need_inputs(dti_pipe_cut *cut, const dt_graph *g) {
-    for (uint32_t id = g->count - 1; id > 0; id--) {
-        const dti_node *n = &g->nodes[id];
-        for (uint32_t k = 0; cut->needed[id] && k < n->count; k++)
-            cut->needed[dti_input_id(g, n, k)] = 1;
-    }
-}
-
 static void dti_pipe_need(dti_pipe_cut *cut, const dt_graph *g, const dt_program_desc *d) {
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         cut->needed[d->losses[i].term.id] = 1; /* nil is 0 */
         cut->needed[d->metrics[i].id] = 1;
     }
     cut->needed[0] = 0;
-    dti_pipe_need_inputs(cut, g);
+    dti_need_inputs(g, NULL, cut->needed);
     for (uint32_t i = 0; i < g->param_count; i++) {
         const dti_node *n = &g->nodes[g->params[i]];
         const uint32_t update = n->buffer ? (uint32_t)n->attr.i[2] : 0;
         if (update && cut->needed[dti_input_id(g, &g->nodes[update], 1)])
             cut->needed[update] = 1;
     }
-    dti_pipe_need_inputs(cut, g);
+    dti_need_inputs(g, NULL, cut->needed);
 }
 
 static bool dti_pipe_is_anywhere(const dti_pipe_cut *cut, const dt_graph *g, const dti_node *n) {

@@ -41,10 +41,7 @@ static dt_result dti_squad_cut_open(const dt_graph *g, const dt_program_desc *d,
         c->needed[d->losses[i].term.id] = 1;
         c->needed[d->metrics[i].id] = 1;
     }
-    for (uint32_t id = g->count - 1; id > 0; id--) {
-        for (uint32_t k = 0; c->needed[id] && k < g->nodes[id].count; k++)
-            c->needed[dti_input_id(g, &g->nodes[id], k)] = 1;
-    }
+    dti_need_inputs(g, NULL, c->needed);
     return DT_OK;
 }
 

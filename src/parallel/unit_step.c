@@ -21,15 +21,6 @@ static bool dti_units_are(const dti_parallel *par) {
     return par->sharded && par->desc.level >= DT_SHARD_GRADIENTS;
 }
 
-static dti_bucket dti_units_overlap(dti_bucket a, dti_bucket b) {
-    const uint64_t begin = DTI_MAX(a.begin, b.begin), end = DTI_MIN(a.end, b.end);
-    return (dti_bucket){begin, DTI_MAX(begin, end)};
-}
-
-static uint64_t dti_units_elements(dti_bucket b) {
-    return b.end - b.begin;
-}
-
 /* The host's side of a replica's own part of parameters (0) or gradients (1), at an element. */
 static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients,
                             uint64_t element) {
@@ -46,8 +37,9 @@ static const dti_code *dti_units_code(const dti_replica *r) {
 static void dti_units_move(const dti_parallel *par, dti_bucket range, float *host, int gradients,
                            bool out) {
     for (uint32_t r = 0; r < par->job.local; r++) {
-        const dti_bucket part = dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
-        const size_t bytes = dti_units_elements(part) * sizeof(float);
+        const dti_bucket part =
+            dti_bucket_overlap(range, dti_owners_range(par, par->job.first + r));
+        const size_t bytes = dti_bucket_elements(part) * sizeof(float);
         if (!bytes)
             continue;
         float *own = dti_units_own(par, r, gradients, part.begin);
@@ -107,19 +99,19 @@ static dt_result dti_units_post(dti_parallel *par, uint32_t b) {
     if (par->units.whole) {
         op.in = in;
         op.out = out;
-        op.count = dti_units_elements(bucket);
+        op.count = dti_bucket_elements(bucket);
         return dti_units_begin(par, par->desc.comm, w, &op);
     }
     dt_result result = DT_OK;
     for (uint32_t rank = 0; rank < par->world && !result; rank++) {
-        const dti_bucket part = dti_units_overlap(bucket, dti_owners_rank(par, rank));
+        const dti_bucket part = dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
         if (part.begin == part.end)
             continue;
         op.kind = DT_COMM_REDUCE;
         op.root = (int)rank;
         op.in = in + (part.begin - bucket.begin);
         op.out = out + (part.begin - bucket.begin);
-        op.count = dti_units_elements(part);
+        op.count = dti_bucket_elements(part);
         result = dti_units_begin(par, par->desc.comm, w, &op);
     }
     return result;
@@ -178,12 +170,12 @@ static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host
     w->count = w->ended = 0;
     dti_units_move(par, range, host, 0, true);
     for (uint32_t rank = 0; rank < par->world && !result; rank++) {
-        const dti_bucket part = dti_units_overlap(range, dti_owners_rank(par, rank));
+        const dti_bucket part = dti_bucket_overlap(range, dti_owners_rank(par, rank));
         float *at = host + (part.begin - range.begin);
         const dt_comm_op op = {.kind = DT_COMM_BROADCAST,
                                .in = at,
                                .out = at,
-                               .count = dti_units_elements(part),
+                               .count = dti_bucket_elements(part),
                                .dtype = DT_F32,
                                .root = (int)rank};
         if (op.count)
@@ -228,7 +220,7 @@ static void dti_units_idle(dti_parallel *par, uint32_t index) {
         return;
     for (uint32_t i = 0; i < r->subtrees.count; i++)
         memset(dti_units_window(par, index, r->zeros, i), 0,
-               dti_units_elements(par->buckets[r->zeros]) * sizeof(float));
+               dti_bucket_elements(par->buckets[r->zeros]) * sizeof(float));
     dti_exchange_arrive(par, r->zeros, r->zeros + 1);
     r->zeros++;
 }
@@ -274,11 +266,12 @@ static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float 
 static dt_result dti_units_copy(dti_parallel *par, uint32_t index, dti_bucket range, uint64_t to) {
     dt_result result = DT_OK;
     for (uint32_t r = 0; r < par->job.local && !result; r++) {
-        const dti_bucket part = dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
+        const dti_bucket part =
+            dti_bucket_overlap(range, dti_owners_range(par, par->job.first + r));
         if (part.begin < part.end)
             result =
                 dti_units_write(&par->replicas[index], to + (part.begin - range.begin),
-                                dti_units_own(par, r, 0, part.begin), dti_units_elements(part));
+                                dti_units_own(par, r, 0, part.begin), dti_bucket_elements(part));
     }
     return result;
 }
@@ -293,7 +286,7 @@ static dt_result dti_units_consume(dti_parallel *par, uint32_t index, dti_bucket
         return DT_OK;
     }
     dt_result result =
-        dti_units_write(r, to, dti_units_staged(par, r->brought), dti_units_elements(range));
+        dti_units_write(r, to, dti_units_staged(par, r->brought), dti_bucket_elements(range));
     atomic_fetch_add(&u->consumed[r->brought++ % DTI_UNITS_STAGED], 1);
     return result;
 }
@@ -510,7 +503,7 @@ static dt_result dti_units_make(dti_parallel *par) {
         return DT_OK;
     u->largest = DTI_BLOCK;
     for (uint32_t b = 0; b < par->bucket_count; b++)
-        u->largest = DTI_MAX(u->largest, dti_units_elements(par->buckets[b]));
+        u->largest = DTI_MAX(u->largest, dti_bucket_elements(par->buckets[b]));
     u->pair_count = 2 * (size_t)dti_parallel_code(par)->table_entries;
     u->pairs = dti_alloc_array(par->base, u->pair_count + 1, sizeof *u->pairs);
     /* between steps too, when all parameters are brought together */

@@ -49,7 +49,7 @@ static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_res
         dt_store *s = par->replicas[i].store;
         *own = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
                                                 dti_arena_bytes(range.begin), par->units.staging,
-                                                dti_arena_bytes(dti_units_elements(range)));
+                                                dti_arena_bytes(dti_bucket_elements(range)));
     }
     return result;
 }
@@ -87,7 +87,7 @@ static dt_result dti_units_take(dti_parallel *par) {
         if (own.begin < own.end)
             result = s->device->backend->memory_read(
                 s->memories[DTI_ARENA_PARAM], dti_arena_bytes(own.begin),
-                dti_units_own(par, i, 0, own.begin), dti_arena_bytes(dti_units_elements(own)));
+                dti_units_own(par, i, 0, own.begin), dti_arena_bytes(dti_bucket_elements(own)));
         if (!result)
             result = dti_units_rest(&par->replicas[i], false);
     }

@@ -277,22 +277,18 @@ DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void 
 /* The average becomes the weight, as far as the store has it. */
 static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char *piece) {
     const uint64_t most = DTI_STORE_PIECE / dti_arena_bytes(1);
+    dti_memory *memory = s->apart ? s->units[0] : s->memories[DTI_ARENA_PARAM];
+    const dti_layout *l = &s->layout;
+    const dti_bucket here = {s->apart ? l->own_begin : 0, s->apart ? l->own_end : l->elements};
+    const dti_bucket all = {param->offset, param->offset + param->elements};
+    const dti_bucket part = dti_bucket_overlap(all, here);
     dt_result result = DT_OK;
-    for (uint64_t at = 0; at < param->elements && !result; at += most) {
-        const uint64_t base = s->apart ? s->layout.own_begin : 0;
-        uint64_t from = param->offset + at,
-                 end = param->offset + DTI_MIN(param->elements, at + most);
-        if (s->apart) {
-            from = DTI_MAX(from, base);
-            end = DTI_MIN(end, s->layout.own_end);
-        }
-        if (from >= end)
-            continue;
-        result = s->device->backend->memory_read(
-            s->apart ? s->units[0] : s->memories[DTI_ARENA_PARAM], dti_arena_bytes(from - base),
-            piece, dti_arena_bytes(end - from));
+    for (uint64_t at = part.begin; at < part.end && !result; at += most) {
+        const uint64_t n = DTI_MIN(part.end - at, most);
+        result = s->device->backend->memory_read(memory, dti_arena_bytes(at - here.begin), piece,
+                                                 dti_arena_bytes(n));
         if (!result)
-            result = dti_state_write_part(s, param->average - 1u, from, end - from, piece);
+            result = dti_state_write_part(s, param->average - 1u, at, n, piece);
     }
     return result;
 }

@@ -139,8 +139,8 @@ static bool dti_shares_are_finite(const dti_parallel *par) {
     const float *g = par->replicas[0].gradients;
     bool fine = true;
     for (uint32_t b = 0; b < par->bucket_count && fine; b++)
-        fine = dti_all_finite(g + par->buckets[b].begin, DT_F32,
-                              par->buckets[b].end - par->buckets[b].begin);
+        fine =
+            dti_all_finite(g + par->buckets[b].begin, DT_F32, dti_bucket_elements(par->buckets[b]));
     for (uint32_t i = 0; i < 2 * DT_MAX_TERMS; i++)
         fine = fine && dti_finite_f64(par->terms.leaves[i]);
     return fine;
@@ -185,9 +185,7 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
 
 /* The buckets' part in [begin, end), number b. */
 static dti_bucket dti_push_piece(const dti_parallel *par, const dti_push_shape *shape, uint32_t b) {
-    const uint64_t begin = DTI_MAX(par->buckets[b].begin, shape->begin);
-    const uint64_t end = DTI_MIN(par->buckets[b].end, shape->end);
-    return (dti_bucket){begin, DTI_MAX(begin, end)};
+    return dti_bucket_overlap(par->buckets[b], (dti_bucket){shape->begin, shape->end});
 }
 
 static dt_result dti_push_check(const dti_parallel *par) {
@@ -203,7 +201,7 @@ static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin,
     shape.statistics = (uint64_t)par->job.parts * par->statistics.width;
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         const dti_bucket piece = dti_push_piece(par, &shape, b);
-        shape.gradient += piece.end - piece.begin;
+        shape.gradient += dti_bucket_elements(piece);
     }
     shape.bytes = sizeof(dti_push_head) + (shape.statistics + shape.gradient) * sizeof(float);
     return shape;
@@ -220,8 +218,8 @@ static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape,
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         const dti_bucket piece = dti_push_piece(par, shape, b);
         memcpy(at, par->replicas[0].gradients + piece.begin,
-               (size_t)(piece.end - piece.begin) * sizeof *at);
-        at += piece.end - piece.begin;
+               (size_t)dti_bucket_elements(piece) * sizeof *at);
+        at += dti_bucket_elements(piece);
     }
 }
 
@@ -241,7 +239,7 @@ static void dti_push_fold(dti_parallel *par, const dti_push_shape *shape, const 
     dti_operand operands[DTI_OPERANDS_MAX];
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         const dti_bucket piece = dti_push_piece(par, shape, b);
-        const uint64_t n = piece.end - piece.begin;
+        const uint64_t n = dti_bucket_elements(piece);
         float *to = par->replicas[0].gradients + piece.begin;
         for (uint32_t i = 0; i < shards; i++)
             operands[i] = (dti_operand){pushes + i * stride + at, DT_F32, {i, 1}};

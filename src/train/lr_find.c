@@ -3,8 +3,7 @@
  * did to the job is undone by a checkpoint, so it goes with replicas, ranks and stages alike. */
 
 #define DTI_LR_STEPS 100
-#define DTI_LR_DIVERGED                                                                            \
-    4.0 /* times the smallest smoothed loss, above which nothing more is learnt */
+#define DTI_LR_DIVERGED 4.0 /* times the smallest smoothed loss: nothing more is learnt */
 
 typedef struct dti_lr_find {
     dt_trainer *t;

@@ -23,18 +23,6 @@ static void dti_put64(uint8_t *to, uint64_t value) {
     dti_put32(to + 4, (uint32_t)(value >> 32));
 }
 
-static uint32_t dti_get16(const uint8_t *from) {
-    return from[0] | (uint32_t)from[1] << 8;
-}
-
-static uint32_t dti_get32(const uint8_t *from) {
-    return dti_get16(from) | dti_get16(from + 2) << 16;
-}
-
-static uint64_t dti_get64(const uint8_t *from) {
-    return dti_get32(from) | (uint64_t)dti_get32(from + 4) << 32;
-}
-
 /* What may go early in a world of so many ranks. */
 static uint32_t dti_early_bytes(uint32_t world) {
     return world <= DTI_EARLY_RANKS ? DTI_EARLY_BYTES : DTI_EARLY_BYTES_LEAST;

@@ -114,9 +114,6 @@ static const char *dti_frame_name(int type);
 static void dti_put16(uint8_t *to, uint32_t value);
 static void dti_put32(uint8_t *to, uint32_t value);
 static void dti_put64(uint8_t *to, uint64_t value);
-static uint32_t dti_get16(const uint8_t *from);
-static uint32_t dti_get32(const uint8_t *from);
-static uint64_t dti_get64(const uint8_t *from);
 
 /* body: covered by the tag unless it is payload; NULL where length is 0. Counts the frame. */
 static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *body,
