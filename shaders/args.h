@@ -68,6 +68,7 @@
     DTI_U32 b_offset;                                                                              \
     DTI_U32 c_offset;                                                                              \
     DTI_U32 bias_offset;                                                                           \
+    DTI_U32 operand_offset;                                                                        \
     DTI_U32 chunk;                                                                                 \
     DTI_U32 apart;
 
@@ -80,7 +81,8 @@
     DTI_U32 part;                                                                                  \
     DTI_U32 x_offset;                                                                              \
     DTI_U32 c_offset;                                                                              \
-    DTI_U32 bias_offset;
+    DTI_U32 bias_offset;                                                                           \
+    DTI_U32 operand_offset;
 
 /* Rows of `cols` contiguous values: y = softmax(x), or with the grad kernel dx from (y, dy). */
 #define DTI_ARGS_ROWS                                                                              \
@@ -491,12 +493,17 @@
 #define DTI_FOURS_AND_REST 8u
 
 /* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens
- * to a result before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x :
- * 0; the mask is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is
- * no bias. */
+ * to a result before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: operand > 0 ?
+ * x : 0, without a bias. ADD: x + operand, after the bias; of GEMM and PRODUCT_SUM alone. The
+ * operand is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result. */
 #define DTI_EPILOGUE_NONE 0
 #define DTI_EPILOGUE_RELU 1
 #define DTI_EPILOGUE_RELU_GRAD 2
+#define DTI_EPILOGUE_ADD 3
+
+/* GEMM and PRODUCT_SUM, spec0: where the bias is: in binding 3; or in 1, as 3 is an operand. */
+#define DTI_BIAS 1
+#define DTI_BIAS_BESIDE 2
 
 /* GEMM in tiles, spec3: which operands are contiguous along k, which are loaded by fours along the
  * axis that is contiguous, whether C is stored so, and whether a workgroup makes several chunks. */

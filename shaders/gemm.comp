@@ -1,4 +1,4 @@
-/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variant
+/* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: the variant
  * without shared memory, for devices that keep "shared" memory in plain memory (software drivers,
  * Mali). An invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay
  * for each load, not for its width, so there is a loop for each usual layout whose runs of 4 can be
@@ -17,6 +17,8 @@ layout(binding = 1) readonly buffer buffer_b { float b[]; };
 layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
 layout(binding = 2) buffer buffer_c { float c[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
+#define beside b
+#include "lib/epilogue.glsl"
 
 const bool IN_CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u; /* of one invocation */
 vec4 acc[8][2];
@@ -129,16 +131,6 @@ void multiply()
         multiply_tn();
     else
         multiply_any();
-}
-
-/* Of one value of C, at `to`; mask and bias are binding 3. */
-float finished(float value, uint to, uint j)
-{
-    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return bias[args.bias_offset + to] > 0.0 ? value : 0.0;
-    if (spec0 != 0u)
-        value += bias[args.bias_offset + j];
-    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
 void store(uint c_at)

@@ -1,4 +1,4 @@
-/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: of few columns or
+/* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: of few columns or
  * few rows. spec2 is the workgroup (product_grid.c): BM x BN of C, an invocation for each element and
  * for each of SIDES chunks of k, which are made beside each other and added in ascending order. */
 #version 450
@@ -11,21 +11,13 @@ layout(binding = 0) readonly buffer buffer_a { float a[]; };
 layout(binding = 1) readonly buffer buffer_b { float b[]; };
 layout(binding = 2) writeonly buffer buffer_c { float c[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
+#define beside b
+#include "lib/epilogue.glsl"
 
 const uint BM = spec2 & 255u, BN = spec2 >> 8 & 255u, SIDES = spec2 >> 16 & 255u;
 const uint TILE = BM * BN;
 
 shared float sums[SIDES * TILE];
-
-/* Of one value of C, at `to`; mask and bias are binding 3. */
-float finished(float value, uint to, uint j)
-{
-    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return bias[args.bias_offset + to] > 0.0 ? value : 0.0;
-    if (spec0 != 0u)
-        value += bias[args.bias_offset + j];
-    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
-}
 
 float chain(uint a_at, uint b_at, uint from, uint to)
 {

@@ -1,4 +1,4 @@
-/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variants
+/* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: the variants
  * that share operands in a workgroup's memory (lib/product.glsl; spec2 is from product_grid.c). The
  * next step's operands lie in registers while this one's are summed, so that a step waits for no
  * memory. spec3 tells how operands lie, DTI_GEMM_LIES_*: a load of four goes along whichever axis is
@@ -14,6 +14,8 @@ layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
 layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
 layout(binding = 2) buffer buffer_c { DTI_S c[]; };
 layout(binding = 3) readonly buffer buffer_bias { DTI_S bias[]; };
+#define beside b
+#include "lib/epilogue.glsl"
 #if DTI_STORAGE == DTI_STORAGE_F32 /* others have no vectors of four: spec3 says so */
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
 layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
@@ -143,16 +145,6 @@ void keep(uint side, uint left)
                 b_tile[b_to[i] + side * BK * BN + j * (B_ALONG_K ? BN : 1u)] = v[j];
         }
     }
-}
-
-/* Of one value of C, at `to`; mask and bias are binding 3. */
-DTI_A finished(DTI_A value, uint to, uint j)
-{
-    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return DTI_LOAD(bias[args.bias_offset + to]) > 0.0 ? value : 0.0;
-    if (spec0 != 0u)
-        value += DTI_LOAD(bias[args.bias_offset + j]);
-    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
 /* Of one chunk: what C has is added to, and finished with the last one. */

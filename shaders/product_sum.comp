@@ -1,4 +1,4 @@
-/* The sum of a product's chunks, in ascending order (+ bias per column, + ReLU or its mask), which
+/* The sum of a product's chunks, in ascending order (+ bias per column, + epilogue), which
  * were made by workgroups of their own. An invocation makes four values, by fours where all allows
  * it. */
 #version 450
@@ -8,19 +8,11 @@
 DTI_PUSH(DTI_ARGS_PRODUCT_SUM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) readonly buffer buffer_beside { float beside[]; };
 layout(binding = 2) writeonly buffer buffer_c { float c[]; };
 layout(binding = 2) writeonly buffer buffer_c4 { vec4 c4[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
-
-/* Of value i; mask and bias are binding 3. */
-float finished(float value, uint i)
-{
-    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return bias[args.bias_offset + i] > 0.0 ? value : 0.0;
-    if (spec0 != 0u)
-        value += bias[args.bias_offset + i % args.cols];
-    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
-}
+#include "lib/epilogue.glsl"
 
 void main()
 {
@@ -31,13 +23,13 @@ void main()
         uint from = (args.x_offset + i) >> 2;
         vec4 sum = x4[from];
         for (uint p = 1u; p < args.parts; p++) sum += x4[from + p * (args.part >> 2)];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], i + j);
+        [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], i + j, (i + j) % args.cols);
         c4[(args.c_offset + i) >> 2] = sum;
         return;
     }
     for (uint j = i; j < min(i + 4u, args.n); j++) {
         float sum = x[args.x_offset + j];
         for (uint p = 1u; p < args.parts; p++) sum += x[args.x_offset + j + p * args.part];
-        c[args.c_offset + j] = finished(sum, j);
+        c[args.c_offset + j] = finished(sum, j, j % args.cols);
     }
 }

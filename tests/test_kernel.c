@@ -303,7 +303,7 @@ static float *kernel_floats(int64_t n) {
 /* trans: bit 0 A, bit 1 B, bit 2 C are stored transposed; rows are longer than they need be. */
 static kernel_case kernel_gemm_case(int64_t m, int64_t n, int64_t k, int trans) {
     kernel_case t = {.g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false,
-                           0, NULL, NULL}};
+                           0, NULL, NULL, NULL}};
     if (trans & 1)
         t.g.a_row = 1, t.g.a_col = m + 5;
     if (trans & 2)
@@ -411,7 +411,7 @@ TEST(gemm_takes_any_strides) {
     for (int i = 0; i < 84; i++)
         b[i] = (float)(i % 11);
     float bias[4] = {1, 0, 2, 0};
-    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0, NULL, NULL};
+    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0, NULL, NULL, NULL};
     kernel_gemm_run(dti_isa_kernels_select(DTI_ISA_AVX512), &g, 1, 1);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
@@ -452,6 +452,9 @@ TEST(gemm_has_one_result_for_every_set_partition_and_thread_count) {
         kernel_gemm_same(&t);
         t.g.bias = NULL;
         t.g.mask = t.mask;
+        kernel_gemm_same(&t);
+        t.g.mask = NULL;
+        t.g.addend = t.mask;
         kernel_gemm_same(&t);
         kernel_case_free(&t);
     }

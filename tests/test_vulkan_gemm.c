@@ -43,19 +43,20 @@ static void gemm_lay_out(gemm_run *r) {
     g.b_row = c->turn_b ? 1 : c->n;
     g.b_col = c->turn_b ? c->k : 1;
     g.a_batch1 = a, g.b_batch1 = b, g.c_batch1 = y;
-    g.a_offset = g.b_offset = g.c_offset = g.bias_offset = at;
+    g.a_offset = g.b_offset = g.c_offset = g.bias_offset = g.operand_offset = at;
+    const uint32_t bias = c->epilogue == DTI_EPILOGUE_ADD ? DTI_BIAS_BESIDE : DTI_BIAS;
     r->words = 0;
     r->places[GEMM_A] = gemm_place(r, (uint64_t)a * c->batch + 4);
     r->places[GEMM_B] = gemm_place(r, (uint64_t)b * c->batch + 4);
     r->places[GEMM_C] = gemm_place(r, (uint64_t)y * c->batch + 4);
-    r->places[GEMM_BIAS] = gemm_place(r, (uint64_t)y * c->batch + 4); /* or the mask */
+    r->places[GEMM_BIAS] = gemm_place(r, (uint64_t)y * c->batch + 4); /* or the epilogue's */
     r->places[GEMM_STEP] = (dti_place){1, 0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     r->places[GEMM_PARTS] = gemm_place(r, (uint64_t)y * parts);
     r->launches = 1;
     r->launch[0] = (dti_launch){.kernel = DTI_K_GEMM,
                                 .args_bytes = sizeof g,
                                 .items = (uint64_t)y * c->batch,
-                                .spec = {c->bias, c->epilogue},
+                                .spec = {c->bias ? bias : 0, c->epilogue},
                                 .value = {GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS},
                                 .args.gemm = g};
 }
@@ -75,7 +76,8 @@ static void gemm_take_apart(gemm_run *r) {
                                                            .part = n,
                                                            .x_offset = g->c_offset,
                                                            .c_offset = g->c_offset,
-                                                           .bias_offset = g->bias_offset};
+                                                           .bias_offset = g->bias_offset,
+                                                           .operand_offset = g->operand_offset};
     r->launch[0].spec[0] = r->launch[0].spec[1] = 0;
     r->launch[0].value[2] = GEMM_PARTS;
     r->launch[0].items = (uint64_t)n * parts;
@@ -148,7 +150,9 @@ static void gemm_check_sums(const gemm_run *r, const float *after) {
     const float *a = after + r->places[GEMM_A].offset / DTI_WORD_BYTES + g->a_offset;
     const float *b = after + r->places[GEMM_B].offset / DTI_WORD_BYTES + g->b_offset;
     const float *y = after + r->places[GEMM_C].offset / DTI_WORD_BYTES + g->c_offset;
-    const float *bias = after + r->places[GEMM_BIAS].offset / DTI_WORD_BYTES + g->bias_offset;
+    const float *extra = after + r->places[GEMM_BIAS].offset / DTI_WORD_BYTES + g->bias_offset;
+    const bool add = r->c->epilogue == DTI_EPILOGUE_ADD;
+    const float *bias = add ? b : extra; /* beside: any values of B's binding */
     int wrong = 0;
     for (uint32_t e = 0; e < g->batch1 * g->m * g->n; e += 5) {
         const uint32_t i = e / (g->m * g->n), row = e / g->n % g->m, col = e % g->n;
@@ -159,7 +163,9 @@ static void gemm_check_sums(const gemm_run *r, const float *after) {
             sum += x;
             size += fabs(x);
         }
-        if (r->c->epilogue == DTI_EPILOGUE_RELU_GRAD && !(bias[e] > 0))
+        if (add)
+            sum += extra[e];
+        if (r->c->epilogue == DTI_EPILOGUE_RELU_GRAD && !(extra[e] > 0))
             sum = 0;
         if (r->c->epilogue == DTI_EPILOGUE_RELU && sum < 0)
             sum = 0;
@@ -193,6 +199,131 @@ static void gemm_try_case(vulkan_rig *rig, const gemm_case *c, uint32_t variant)
     free(r.before);
 }
 
+/* The sum that was added to before it was written, and the one that is added to here. */
+static void gemm_try_apart_from_add(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
+    gemm_run r = {.c = c};
+    gemm_lay_out(&r);
+    r.before = malloc(3 * DTI_WORD_BYTES * r.words);
+    if (!r.before)
+        return;
+    r.after[0] = r.before + r.words;
+    r.after[1] = r.after[0] + r.words;
+    gemm_fill(&r);
+    const uint64_t at = GEMM_MARGIN + c->shift, n = (uint64_t)c->batch * c->m * c->n;
+    const uint64_t y = r.places[GEMM_C].offset / DTI_WORD_BYTES + at;
+    const uint64_t x = r.places[GEMM_BIAS].offset / DTI_WORD_BYTES + at;
+    uint64_t wrong = 0;
+    if (gemm_try_variant(rig, &r, variant, r.after[0])) {
+        r.launch[0].spec[1] = DTI_EPILOGUE_NONE;
+        if (gemm_try_variant(rig, &r, variant, r.after[1]))
+            for (uint64_t i = 0; i < n; i++) {
+                const float sum = r.after[1][y + i] + r.before[x + i];
+                wrong += memcmp(&sum, &r.after[0][y + i], sizeof sum) != 0;
+            }
+    }
+    test_check(!wrong, __FILE__, __LINE__, "%u x %u x %u: %u sums have other bits", c->m, c->n,
+               c->k, (unsigned)wrong);
+    free(r.before);
+}
+
+static void gemm_try_add(vulkan_rig *rig) {
+    static const gemm_case cases[] = {
+        {20, 36, 24, false, true, DTI_EPILOGUE_ADD, 2, 0, true, 0},
+        {19, 35, 23, true, false, DTI_EPILOGUE_ADD, 1, 1, false, 0},
+        {9, 10, 64, false, true, DTI_EPILOGUE_ADD, 1, 0, true, 32},
+    };
+    static const uint32_t variants[] = {DTI_GEMM_IN_REGISTERS, DTI_GEMM_32X32, DTI_GEMM_NARROW};
+    for (size_t i = 0; i < DTI_COUNT(cases) && !rig->in->options.no_unified; i++)
+        gemm_try_apart_from_add(rig, &cases[i], vulkan_is_quick(rig) ? variants[i] : 0);
+}
+
+TEST(vulkan_gemm_adds_before_it_writes_with_the_bits_of_an_addition_behind_it) {
+    ON_EACH(gemm_try_add);
+}
+
+/* ---- Sums that a graph asks for */
+
+typedef struct gemm_sums {
+    dt_ctx *ctx;
+    dt_tensor x, y, product[4];
+    uint32_t added;
+} gemm_sums;
+
+/* Products, with a bias and without, on either side of what is added; the last one's comes too
+ * late. */
+static dt_graph *gemm_sums_graph(gemm_sums *s) {
+    dt_graph *g = NULL;
+    if (dt_graph_create(s->ctx, &g))
+        return NULL;
+    s->x = dt_input(g, "x", DT_F32, dt_dims(3, 20));
+    dt_tensor h = dt_tanh(s->x);
+    s->product[0] = dt_nn_linear(h, "a", 20);
+    h = dt_add(h, s->product[0]);
+    const dt_init init = {DT_INIT_UNIFORM, -0.3f, 0.3f};
+    const dt_tensor w = dt_param(g, "w", dt_dims(20, 20), init);
+    s->product[1] = dt_linear(dt_sin(h), w, (dt_tensor){0});
+    h = dt_add(s->product[1], h);
+    s->product[2] = dt_matmul_transposed(h, dt_cos(h), false, true); /* [3, 3] */
+    dt_tensor t = dt_add(dt_matmul_transposed(h, h, false, true), s->product[2]);
+    s->product[3] = dt_matmul(t, h);
+    s->y = dt_tanh(dt_add(s->product[3], dt_square(h)));
+    return g;
+}
+
+/* Where all products are outputs as well, each addition is a launch. */
+static bool gemm_sums_run(gemm_sums *s, const char *device, bool apart, float *y, uint64_t *hash) {
+    enum { BATCH = 5 };
+    float x[BATCH * 60];
+    dt_store *store = NULL;
+    dt_program *p = NULL;
+    dt_graph *g = gemm_sums_graph(s);
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+    dt_program_desc desc = {
+        .loss = dt_mean_loss(dt_square(s->y)), .batch = BATCH, .outputs = {s->y}, .optim = &sgd};
+    if (apart)
+        memcpy(desc.outputs + 1, s->product, sizeof s->product);
+    for (int i = 0; i < BATCH * 60; i++)
+        x[i] = (float)(i * 7919 % 1009) / 1009.0f - 0.5f;
+    bool good = g && !dt_store_create(g, &(dt_store_desc){.device = device, .seed = 3}, &store) &&
+                !dt_program_create(store, &desc, &p) && !dt_program_write(p, s->x, x, sizeof x) &&
+                !dt_program_run(p, NULL, NULL) && !dt_store_hash(store, hash) &&
+                !dt_program_read(p, s->y, y, sizeof x);
+    s->added = 0;
+    for (uint32_t i = 0; good && i < p->code->list.launch_count; i++) {
+        const dti_launch *l = &p->code->list.launches[i];
+        s->added += l->kernel == DTI_K_GEMM && l->spec[1] == DTI_EPILOGUE_ADD;
+    }
+    dt_graph_destroy(g);
+    return test_check(good, __FILE__, __LINE__, "%s: %s", device, dt_ctx_error(s->ctx));
+}
+
+static void gemm_sums_try(gemm_sums *s, const dt_device_info *info) {
+    float y[2][300];
+    uint64_t hash[2] = {0, 1};
+    uint32_t added[2] = {0};
+    for (int apart = 0; apart < 2; apart++) {
+        if (!gemm_sums_run(s, info->id, apart, y[apart], &hash[apart]))
+            return;
+        added[apart] = s->added;
+    }
+    CHECK(!memcmp(y[0], y[1], sizeof y[0]));
+    CHECK(hash[0] == hash[1]);
+    CHECK(added[0] == added[1] + 3);
+}
+
+TEST(what_is_added_to_a_product_costs_no_launch_where_nobody_else_reads_it) {
+    gemm_sums s = {NULL};
+    if (!vulkan_device_count())
+        SKIP("no Vulkan driver");
+    REQUIRE(!dt_ctx_create(NULL, &s.ctx));
+    for (int i = 0; i < dt_ctx_device_count(s.ctx); i++) {
+        const dt_device_info *info = dt_ctx_device(s.ctx, i);
+        if (info->usable && info->kind != DT_DEVICE_CPU)
+            gemm_sums_try(&s, info);
+    }
+    dt_ctx_destroy(s.ctx);
+}
+
 /* One after the other against apart, whose parts alone lie elsewhere. */
 static void gemm_try_apart(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
     gemm_run r = {.c = c};
@@ -220,6 +351,7 @@ static void gemm_try_chunks(vulkan_rig *rig) {
         {33, 36, 100, false, true, DTI_EPILOGUE_RELU, 1, 0, true, 48},
         {35, 37, 65, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 16},
         {10, 132, 144, false, false, DTI_EPILOGUE_NONE, 1, 0, true, 16},
+        {36, 20, 96, false, true, DTI_EPILOGUE_ADD, 1, 0, true, 48},
     };
     const bool first = vulkan_is_quick(rig);
     for (size_t i = 0; i < DTI_COUNT(cases) && !rig->in->options.no_unified; i++) {
@@ -237,16 +369,16 @@ static void gemm_try_all(vulkan_rig *rig) {
     /* Whole tiles, ragged ones, and less than one; each layout by fours and one by one. */
     static const gemm_case cases[] = {
         {128, 128, 32, false, false, DTI_EPILOGUE_RELU, 1, 0, true, 0},
-        {132, 68, 20, false, true, DTI_EPILOGUE_NONE, 2, 0, true, 0},
+        {132, 68, 20, false, true, DTI_EPILOGUE_ADD, 2, 0, true, 0},
         {68, 132, 12, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 0, false, 0},
-        {36, 40, 44, true, true, DTI_EPILOGUE_NONE, 1, 0, false, 0},
+        {36, 40, 44, true, true, DTI_EPILOGUE_ADD, 1, 0, false, 0},
         {129, 67, 33, false, false, DTI_EPILOGUE_RELU, 1, 0, true, 0},
         {33, 127, 7, false, true, DTI_EPILOGUE_NONE, 1, 1, true, 0},
         {131, 65, 1, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 0},
         {63, 129, 17, true, true, DTI_EPILOGUE_NONE, 2, 1, false, 0},
         {65, 68, 84, false, true, DTI_EPILOGUE_RELU, 2, 0, true, 32},
         {66, 35, 49, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 16},
-        {11, 10, 170, false, true, DTI_EPILOGUE_RELU, 1, 0, true, 16},
+        {11, 10, 170, false, true, DTI_EPILOGUE_ADD, 1, 0, true, 16},
         {10, 37, 39, true, false, DTI_EPILOGUE_RELU_GRAD, 2, 1, false, 0},
     };
     /* A pipeline takes lavapipe up to a second, and SwiftShader several. */

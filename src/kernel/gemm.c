@@ -90,6 +90,15 @@ DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
 static void dti_gemm_half_block(const struct dti_isa_kernels *k, const dti_gemm *g, int64_t i0,
                                 int64_t i1, int64_t j0, int64_t j1, void *scratch);
 
+/* While the rectangle is warm. */
+static void dti_gemm_add(const struct dti_isa_kernels *kernels, const dti_gemm *g, int64_t i0,
+                         int64_t i1, int64_t j0, int64_t j1) {
+    for (int64_t i = i0; i < i1; i++) {
+        float *c = g->c + i * g->c_row + j0;
+        kernels->binary[DTI_B_ADD](c, c, 1, g->addend + i * g->c_row + j0, 1, j1 - j0);
+    }
+}
+
 static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_gemm *g, int64_t i0,
                                int64_t i1, int64_t j0, int64_t j1, void *scratch) {
     if (g->half) {
@@ -117,6 +126,8 @@ static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_
     };
     if (block.m > 0 && block.n > 0)
         kernels->gemm_block(&block, scratch);
+    if (g->addend)
+        dti_gemm_add(kernels, g, i0, i1, j0, j1);
 }
 
 DTI_SEAM void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,

@@ -7,14 +7,14 @@
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
 #define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
 
-/* GEMM's spec[1]. RELU_GRAD: binding 3 is the mask, at bias_offset, laid out as C; no bias then. */
-enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD };
+/* GEMM's spec[1]. RELU_GRAD: binding 3 is a mask, laid out as C, and no bias. ADD: it is added. */
+enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD, DTI_GEMM_ADD };
 
 /* Operands of which some are in 16 bits: c_col is 1, nothing is accumulated; see gemm_half.c. */
 typedef struct dti_gemm_half {
-    const void *a, *b, *bias, *mask; /* bias, mask: NULL = none, and not both */
+    const void *a, *b, *bias, *operand; /* bias, the epilogue's operand: NULL = none */
     void *c;
-    dt_dtype a_type, b_type, c_type, extra_type; /* extra: the bias's or the mask's */
+    dt_dtype a_type, b_type, c_type, bias_type, operand_type;
 } dti_gemm_half;
 
 typedef struct dti_gemm {
@@ -31,6 +31,7 @@ typedef struct dti_gemm {
     int epilogue;    /* DTI_GEMM_RELU: x < 0 ? 0 : x, so NaN stays */
     /* NULL = none; c_row and c_col as C: x = mask > 0 ? x : 0 at the very end (NaN is not > 0) */
     const float *mask;
+    const float *addend; /* NULL = none; c_row as C, c_col is 1: x = x + addend at the very end */
     const dti_gemm_half *half; /* NULL = all are floats; else the pointers above are not used */
 } dti_gemm;
 

@@ -7,7 +7,8 @@
 
 typedef struct dti_gemm_half_room {
     float a[DTI_GEMM_HALF_ROWS * DTI_GEMM_KC], b[DTI_GEMM_KC * DTI_GEMM_HALF_COLS];
-    float c[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS], mask[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS];
+    float c[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS];
+    float operand[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS]; /* the epilogue's */
     float bias[DTI_GEMM_HALF_COLS];
 } dti_gemm_half_room;
 
@@ -63,7 +64,7 @@ static void dti_gemm_half_chunk(const dti_isa_kernels *k, const dti_gemm *g, int
                        &block->b_col);
     block->add = k0 > 0;
     block->bias = last && h->bias ? room->bias : NULL;
-    block->mask = last && h->mask ? room->mask : NULL;
+    block->mask = last && g->epilogue == DTI_GEMM_RELU_GRAD ? room->operand : NULL;
     block->relu = last && g->epilogue == DTI_GEMM_RELU;
     k->gemm_block(block, (float *)(void *)((char *)room + (sizeof *room + 63) / 64 * 64));
 }
@@ -85,16 +86,18 @@ static void dti_gemm_half_one(const dti_isa_kernels *k, const dti_gemm *g, int64
     block->c_row = block->n;
     block->c_col = block->bias_col = 1;
     if (h->bias)
-        dti_gemm_half_line(k, room->bias, dti_gemm_half_at(h->bias, h->extra_type, j0),
-                           h->extra_type, block->n);
-    if (h->mask)
-        dti_gemm_half_tile(k, room->mask,
-                           dti_gemm_half_at(h->mask, h->extra_type, i0 * g->c_row + j0),
-                           h->extra_type, block->m, block->n, g->c_row, 1, &row, &col);
+        dti_gemm_half_line(k, room->bias, dti_gemm_half_at(h->bias, h->bias_type, j0), h->bias_type,
+                           block->n);
+    if (h->operand)
+        dti_gemm_half_tile(k, room->operand,
+                           dti_gemm_half_at(h->operand, h->operand_type, i0 * g->c_row + j0),
+                           h->operand_type, block->m, block->n, g->c_row, 1, &row, &col);
     for (int64_t k0 = 0; k0 == 0 || k0 < g->k; k0 += DTI_GEMM_KC) {
         block->k = DTI_MIN(g->k - k0, DTI_GEMM_KC);
         dti_gemm_half_chunk(k, g, i0, j0, k0, block, room);
     }
+    if (g->epilogue == DTI_GEMM_ADD)
+        k->binary[DTI_B_ADD](room->c, room->c, 1, room->operand, 1, block->m * block->n);
     for (int64_t i = 0; i < block->m; i++)
         dti_gemm_half_store(k, h, (i0 + i) * g->c_row + j0, room->c + i * block->n, block->n);
 }

@@ -68,7 +68,32 @@ static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, cons
     dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, a, b, y, (const float[2]){0.0f, 0.0f});
 }
 
+/* Whether input i of a sum may be what is added to a product: it is there from the step's start, or
+ * a launch tells when. (A meeting's value lies in IN too, and comes between two segments.) */
+static bool dti_sum_is_addend(const dti_emit *e, uint32_t i) {
+    const uint32_t id = dti_input_id(e->graph, e->node, i);
+    const dti_view *v = &e->views[id];
+    return v->dtype == DT_F32 && !memcmp(v->dim, e->out.dim, sizeof v->dim) &&
+           (e->list->values[v->value].kind == DTI_VALUE_TRANSIENT ||
+            e->graph->nodes[id].op == DTI_OP_INPUT);
+}
+
+/* Of a product and what has its shape, on either side: the product's epilogue. Of a device that
+ * runs workgroups: the CPU would save no way to memory, as it goes over the rows again. */
+static bool dti_sum_fuse(dti_emit *e) {
+    for (uint32_t i = 0; i < 2 && e->workgroups; i++) {
+        const dti_view x = dti_emit_in(e, i), other = dti_emit_in(e, 1 - i);
+        if (dti_sum_is_addend(e, 1 - i) && x.dtype == DT_F32 &&
+            !memcmp(x.dim, e->out.dim, sizeof x.dim) &&
+            dti_emit_fuse(e, i, DTI_EPILOGUE_ADD, &other))
+            return true;
+    }
+    return false;
+}
+
 static void dti_binary_emit(dti_emit *e) {
+    if (e->node->op == DTI_OP_ADD && dti_sum_fuse(e))
+        return;
     dti_emit_map2(e, DTI_K_MAP2, dti_op_info_of(e->node->op)->selector);
 }
 

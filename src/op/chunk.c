@@ -79,8 +79,16 @@ static void dti_emit_product_sum(dti_emit *e, const dti_args_gemm *g, uint32_t p
     dti_bind(l, x, DTI_UNBOUND, e->out.value, bias);
 }
 
-static void dti_product_sum_put_mask(dti_launch *l, uint32_t shift) {
-    l->args.product_sum.bias_offset = l->args.product_sum.c_offset + shift;
+static void dti_product_sum_put_operand(dti_launch *l, uint32_t shift) {
+    l->args.product_sum.operand_offset = l->args.product_sum.c_offset + shift;
+}
+
+/* Binding 1 is of no use otherwise. */
+static bool dti_product_sum_free_bias(dti_emit *e, uint32_t launch) {
+    dti_launch *l = &e->list->launches[launch];
+    l->value[1] = l->value[3];
+    l->spec[0] = DTI_BIAS_BESIDE;
+    return true;
 }
 
 static uint64_t dti_product_sum_invocations(const dti_launch *l, uint32_t variant,
@@ -100,7 +108,9 @@ static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t
                                 void *scratch) {
     const dti_launch *l = task->launch;
     const dti_args_product_sum *a = &l->args.product_sum;
-    const float *x = dti_cpu_in(task, 0, a->x_offset), *extra = dti_cpu_in(task, 3, a->bias_offset);
+    const float *x = dti_cpu_in(task, 0, a->x_offset);
+    const float *bias = dti_cpu_in(task, l->spec[0] == DTI_BIAS ? 3 : 1, a->bias_offset);
+    const float *operand = dti_cpu_in(task, 3, a->operand_offset);
     float *c = dti_cpu_out(task, 2, a->c_offset);
     (void)scratch;
     for (int64_t i = begin; i < end; i++) {
@@ -108,8 +118,10 @@ static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t
         for (uint64_t p = 1; p < a->parts; p++)
             sum += x[p * a->part + (uint64_t)i];
         if (l->spec[0])
-            sum += extra[(uint64_t)i % a->cols];
-        if (l->spec[1] == DTI_EPILOGUE_RELU_GRAD ? !(extra[i] > 0)
+            sum += bias[(uint64_t)i % a->cols];
+        if (l->spec[1] == DTI_EPILOGUE_ADD)
+            sum += operand[i];
+        if (l->spec[1] == DTI_EPILOGUE_RELU_GRAD ? !(operand[i] > 0)
                                                  : l->spec[1] == DTI_EPILOGUE_RELU && sum < 0)
             sum = 0;
         c[i] = sum;
@@ -120,8 +132,8 @@ static int64_t dti_cpu_grain_product_sum(const dti_cpu_task *task) {
     return 1 + 16384 / (int64_t)task->launch->args.product_sum.parts;
 }
 
-/* Bound as the product is that it ends. spec0: 1 = bias; spec1: epilogue */
+/* Bound as the product is that it ends. spec0: DTI_BIAS_*; spec1: epilogue */
 DTI_KERNEL(PRODUCT_SUM, product_sum, "rrwr", ITEM, .run = dti_cpu_product_sum,
            .grain = dti_cpu_grain_product_sum, .takes = dti_product_takes,
-           .put_mask = dti_product_sum_put_mask, .invocations = dti_product_sum_invocations,
-           .effort = dti_product_sum_effort);
+           .put_operand = dti_product_sum_put_operand, .free_bias = dti_product_sum_free_bias,
+           .invocations = dti_product_sum_invocations, .effort = dti_product_sum_effort);

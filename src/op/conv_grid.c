@@ -185,11 +185,11 @@ static uint64_t dti_conv_flops(const dti_args_conv *a) {
     return 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
 }
 
-static void dti_conv_put_mask(dti_launch *l, uint32_t shift) {
+static void dti_conv_put_operand(dti_launch *l, uint32_t shift) {
     l->args.conv.z_offset = l->args.conv.y_offset + shift;
 }
 
-static void dti_conv_dx_put_mask(dti_launch *l, uint32_t shift) {
+static void dti_conv_dx_put_operand(dti_launch *l, uint32_t shift) {
     l->args.conv.z_offset = l->args.conv.x_offset + shift;
 }
 
@@ -383,7 +383,7 @@ static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
-           .takes = dti_product_takes, .put_mask = dti_conv_put_mask,
+           .takes = dti_product_takes, .put_operand = dti_conv_put_operand,
            .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
            .variant = dti_conv_variant, .tile = dti_conv_forward_tile,
            .invocations = dti_conv_forward_invocations, .effort = dti_conv_forward_effort,
@@ -393,7 +393,7 @@ DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items
 /* (y, w, x, bias or mask); spec0, spec1 */
 DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
-           .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask,
+           .takes = dti_product_takes, .put_operand = dti_conv_dx_put_operand,
            .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
            .variant = dti_conv_variant, .tile = dti_conv_dx_tile,
            .invocations = dti_conv_dx_invocations, .effort = dti_conv_dx_effort,

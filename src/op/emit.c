@@ -377,60 +377,76 @@ static int dti_launch_output(const dti_launch *l) {
     return b;
 }
 
-static bool dti_product_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
-    (void)mask; /* takes the place of the bias */
+static bool dti_product_takes(const dti_launch *l, uint32_t epilogue, const dti_view *operand) {
+    (void)operand; /* takes the place of the bias, which ADD lets go to another */
+    if (epilogue == DTI_EPILOGUE_ADD)
+        return dti_kernel_info_of(l->kernel)->free_bias;
     return epilogue == DTI_EPILOGUE_RELU || l->spec[0] == 0;
 }
 
-static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
+static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue, const dti_view *operand) {
     const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
-    return l->spec[1] == DTI_EPILOGUE_NONE && kernel->takes && kernel->takes(l, epilogue, mask);
+    return l->spec[1] == DTI_EPILOGUE_NONE && kernel->takes && kernel->takes(l, epilogue, operand);
 }
 
-/* A mask that is made behind a launch cannot be read by it. */
+/* An operand that is made behind a launch cannot be read by it. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value) {
+    const uint32_t whole = list->values[value].part_of;
     for (uint32_t k = first; k < list->launch_count; k++) {
         const dti_launch *l = &list->launches[k];
-        if (l->value[dti_launch_output(l)] == value)
+        if (list->values[l->value[dti_launch_output(l)]].part_of == whole)
             return true;
     }
     return false;
 }
 
-static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask) {
-    uint32_t id = dti_input_id(e->graph, e->node, i);
+static bool dti_emit_may_fuse(const dti_emit *e, uint32_t id, const dti_view *operand) {
     const dti_view *x = &e->views[id];
     if (!e->own || e->pinned || e->own[id].uses != 1 || !dti_view_is_dense(x))
         return false;
-    if (mask && !dti_view_is_dense(mask))
-        return false;
-    const uint32_t first = e->own[id].first, last = e->own[id].last;
+    return !operand || (dti_view_is_dense(operand) &&
+                        !dti_emit_written_since(e->list, e->own[id].first, operand->value));
+}
+
+/* Whether all launches that write x take an epilogue. A bias in the operand's place is bound
+ * elsewhere, which is of no matter where it then comes to nothing. */
+static bool dti_emit_writers_take(dti_emit *e, uint32_t id, uint32_t epilogue,
+                                  const dti_view *operand) {
     uint32_t writers = 0;
-    if (mask && dti_emit_written_since(e->list, first, mask->value))
-        return false;
-    for (uint32_t k = first; k < last; k++) {
+    for (uint32_t k = e->own[id].first; k < e->own[id].last; k++) {
         const dti_launch *l = &e->list->launches[k];
-        if (l->value[dti_launch_output(l)] != x->value)
+        if (l->value[dti_launch_output(l)] != e->views[id].value)
             continue;
-        if (!dti_launch_takes(l, epilogue, mask))
+        if (!dti_launch_takes(l, epilogue, operand))
+            return false;
+        if (operand && l->spec[0] == DTI_BIAS && epilogue == DTI_EPILOGUE_ADD &&
+            !dti_kernel_info_of(l->kernel)->free_bias(e, k))
             return false;
         writers++;
     }
-    for (uint32_t k = first; k < last && writers; k++) {
+    return writers > 0;
+}
+
+static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *operand) {
+    const uint32_t id = dti_input_id(e->graph, e->node, i);
+    const dti_view *x = &e->views[id];
+    if (!dti_emit_may_fuse(e, id, operand) || !dti_emit_writers_take(e, id, epilogue, operand))
+        return false;
+    for (uint32_t k = e->own[id].first; k < e->own[id].last; k++) {
         dti_launch *l = &e->list->launches[k];
+        const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
         if (l->value[dti_launch_output(l)] != x->value)
             continue;
         l->spec[1] = epilogue;
-        if (!mask || !dti_kernel_info_of(l->kernel)->put_mask)
+        if (!operand || !kernel->put_operand)
             continue;
-        l->value[3] = mask->value;
+        l->value[3] = operand->value;
         /* from where this launch's share of the result begins: one product of a batch, some
          * samples */
-        dti_kernel_info_of(l->kernel)->put_mask(l, (uint32_t)mask->offset - (uint32_t)x->offset);
+        kernel->put_operand(l, (uint32_t)operand->offset - (uint32_t)x->offset);
     }
-    if (writers)
-        e->out = *x;
-    return writers > 0;
+    e->out = *x;
+    return true;
 }
 
 /* Sums `pairs` pairs to the term. */

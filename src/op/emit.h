@@ -72,16 +72,16 @@ struct dti_emit {
     bool pinned;           /* out is where it must be: it cannot be another node's value */
 };
 
-/* .takes of products: any epilogue, but no mask beside a bias. */
-static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *mask);
+/* .takes of products: any epilogue, but no mask beside a bias; ADD: where there is .free_bias. */
+static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *operand);
 /* Where output k of a row with several lies in its value. */
 static dti_view dti_emit_output(const dti_emit *e, uint32_t k);
 /* Lets a row's two outputs be made in places of their own (values), where it can: as *out. */
 static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out);
 /* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
- * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
+ * takes their output as this node's, which then needs no launch. operand: NULL for RELU. False,
  * and nothing is changed, where the input has other users or its kernel has no epilogue. */
-static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask);
+static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *operand);
 /* Whether launch `first` or a later one writes a value. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
 /* out = the sum of `parts` runs of n elements that lie one behind the other, in an order of their

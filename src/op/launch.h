@@ -71,6 +71,7 @@ typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
 
 typedef struct dti_cpu_task dti_cpu_task;
 typedef struct dti_view dti_view;
+typedef struct dti_emit dti_emit;
 
 /* What a kernel's variant depends on, of a device that runs workgroups. */
 typedef struct dti_grid_device {
@@ -101,11 +102,14 @@ typedef struct dti_kernel_info {
     /* Whether it moves words, and makes no floats of its own. NULL: it makes them. */
     bool (*moves)(const dti_launch *launch);
     /* Whether the launch can change its result by an epilogue (DTI_EPILOGUE_*) before it is
-     * written; mask: for RELU_GRAD. NULL: it cannot. */
-    bool (*takes)(const dti_launch *launch, uint32_t epilogue, const dti_view *mask);
-    /* Where the mask, binding 3, begins: `shift` elements from where the result does. NULL: the
-     * launch reads the mask already. */
-    void (*put_mask)(dti_launch *launch, uint32_t shift);
+     * written; operand: NULL for RELU. NULL: it cannot. */
+    bool (*takes)(const dti_launch *launch, uint32_t epilogue, const dti_view *operand);
+    /* Where the epilogue's operand, binding 3, begins: `shift` elements from where the result does.
+     * NULL: the launch reads it already. */
+    void (*put_operand)(dti_launch *launch, uint32_t shift);
+    /* Binds launch number `launch`'s bias elsewhere, so that binding 3 is free; the same bits.
+     * False: it cannot be. NULL: there is no other place. */
+    bool (*free_bias)(dti_emit *e, uint32_t launch);
     /* On a device that runs workgroups. local: invocations of one, by variant; 0 = as the device
      * likes, but no more than `lanes`, who have work (0: any number). variant: which shader; NULL =
      * 0, the portable one. tile: selectors that are the device's to decide; NULL = none.

@@ -31,7 +31,6 @@ typedef struct dti_grad {
 } dti_grad;
 
 /* ---- Emit: see emit.h. ---- Reference: float64, naive loops, dense arrays. */
-typedef struct dti_emit dti_emit;
 
 typedef struct dti_ref_tensor {
     double *data;

@@ -367,17 +367,30 @@ static dti_gemm_half dti_gemm_half_of(const dti_cpu_task *task, uint64_t i, uint
     const dti_launch *l = task->launch;
     const dti_args_gemm *a = &l->args.gemm;
     const uint64_t c = i * a->c_batch0 + j * a->c_batch1;
-    const bool mask = l->spec[1] == DTI_GEMM_RELU_GRAD;
+    const int bias = l->spec[0] == DTI_BIAS ? 3 : 1;
+    const bool reads = l->spec[1] == DTI_GEMM_RELU_GRAD || l->spec[1] == DTI_GEMM_ADD;
     return (dti_gemm_half){
         .a = dti_gemm_operand(task, 0, a->a_offset + i * a->a_batch0 + j * a->a_batch1),
         .b = dti_gemm_operand(task, 1, a->b_offset + i * a->b_batch0 + j * a->b_batch1),
         .c = dti_gemm_operand(task, 2, a->c_offset + c),
-        .bias = l->spec[0] ? dti_gemm_operand(task, 3, a->bias_offset) : NULL,
-        .mask = mask ? dti_gemm_operand(task, 3, a->bias_offset + c) : NULL,
+        .bias = l->spec[0] ? dti_gemm_operand(task, bias, a->bias_offset) : NULL,
+        .operand = reads ? dti_gemm_operand(task, 3, a->operand_offset + c) : NULL,
         .a_type = l->dtype[0],
         .b_type = l->dtype[1],
         .c_type = l->dtype[2],
-        .extra_type = l->dtype[3]};
+        .bias_type = l->dtype[bias],
+        .operand_type = l->dtype[3]};
+}
+
+/* The bias, and the operand of the epilogue, which begins `at` elements on. */
+static void dti_gemm_extras(const dti_cpu_task *task, uint64_t at, dti_gemm *g) {
+    const dti_args_gemm *a = &task->launch->args.gemm;
+    const uint32_t where = task->launch->spec[0];
+    g->bias = where ? dti_cpu_in(task, where == DTI_BIAS ? 3 : 1, a->bias_offset) : NULL;
+    if (g->epilogue == DTI_GEMM_RELU_GRAD)
+        g->mask = dti_cpu_in(task, 3, a->operand_offset) + at;
+    if (g->epilogue == DTI_GEMM_ADD)
+        g->addend = dti_cpu_in(task, 3, a->operand_offset) + at;
 }
 
 static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -402,10 +415,7 @@ static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, v
         g.a = dti_cpu_in(task, 0, args->a_offset) + i * args->a_batch0 + j * args->a_batch1;
         g.b = dti_cpu_in(task, 1, args->b_offset) + i * args->b_batch0 + j * args->b_batch1;
         g.c = dti_cpu_out(task, 2, args->c_offset) + i * args->c_batch0 + j * args->c_batch1;
-        g.bias = task->launch->spec[0] ? dti_cpu_in(task, 3, args->bias_offset) : NULL;
-        if (g.epilogue == DTI_GEMM_RELU_GRAD)
-            g.mask =
-                dti_cpu_in(task, 3, args->bias_offset) + i * args->c_batch0 + j * args->c_batch1;
+        dti_gemm_extras(task, i * args->c_batch0 + j * args->c_batch1, &g);
         dti_gemm_run(task->k, &g, threads, tile, last, scratch);
         item += last - tile;
     }

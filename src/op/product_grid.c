@@ -133,8 +133,24 @@ static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_
     return (dti_effort){steps, 2ull * g->m * g->n * g->k * batches};
 }
 
-static void dti_gemm_put_mask(dti_launch *l, uint32_t shift) {
-    l->args.gemm.bias_offset = l->args.gemm.c_offset + shift;
+static void dti_gemm_put_operand(dti_launch *l, uint32_t shift) {
+    l->args.gemm.operand_offset = l->args.gemm.c_offset + shift;
+}
+
+/* The weight, binding 1, and the bias as one value, where they follow each other. */
+static bool dti_gemm_free_bias(dti_emit *e, uint32_t launch) {
+    const dti_launch l = e->list->launches[launch];
+    const dti_view b = {.value = l.value[1], .offset = l.args.gemm.b_offset};
+    const dti_view bias = {.value = l.value[3], .offset = l.args.gemm.bias_offset};
+    uint32_t both, b_at, bias_at;
+    if (!dti_emit_span(e, &b, &bias, &both, &b_at, &bias_at))
+        return false;
+    dti_launch *to = &e->list->launches[launch];
+    to->value[1] = both;
+    to->args.gemm.b_offset = b_at;
+    to->args.gemm.bias_offset = bias_at;
+    to->spec[0] = DTI_BIAS_BESIDE;
+    return true;
 }
 
 /* A matrix [rows, cols] or its transpose, twice, the rows with a gap behind them. */
@@ -143,14 +159,29 @@ static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, u
         .front = number % 3 * 4, .rows = 2 * rows, .cols = cols, .pitch = cols + number % 2 * 3};
 }
 
-/* Sizes round the tiles' edges, in each of the four layouts, by fours and one by one; half of them
- * with a bias and ReLU, a third in chunks. Few, since each is a pipeline. */
+/* Half of them with a bias and ReLU, a quarter with the first of B as a bias and an addend. */
+static void dti_gemm_trial_epilogue(uint32_t number, dti_trial *t) {
+    dti_trial_operand *o = t->operand;
+    dti_args_gemm *g = &t->launch.args.gemm;
+    g->bias_offset = g->operand_offset = g->c_offset;
+    if (number / 2 % 2) {
+        t->launch.spec[0] = DTI_BIAS;
+        t->launch.spec[1] = DTI_EPILOGUE_RELU;
+        o[3] = (dti_trial_operand){.front = o[2].front, .rows = 1, .cols = g->n, .pitch = g->n};
+    } else if (number % 2) {
+        t->launch.spec[0] = DTI_BIAS_BESIDE;
+        t->launch.spec[1] = DTI_EPILOGUE_ADD;
+        o[3] = o[2];
+    }
+}
+
+/* Sizes round the tiles' edges, in each of the four layouts, by fours and one by one, a third in
+ * chunks. Few, since each is a pipeline. */
 static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},
                                        {1, 1, 1},      {5, 10, 3},     {65, 63, 15},  {132, 8, 24},
                                        {8, 132, 64},   {128, 128, 8},  {129, 36, 17}, {31, 33, 17}};
     const uint32_t layout = (number + number / 4) % 4;
-    const bool relu = number / 2 % 2;
     if (number >= DTI_COUNT(sizes))
         return false;
     const uint32_t m = sizes[number][0], n = sizes[number][1], k = sizes[number][2];
@@ -171,11 +202,8 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     g->a_batch0 = o[0].rows / 2 * o[0].pitch;
     g->b_batch0 = o[1].rows / 2 * o[1].pitch;
     g->c_batch0 = m * o[2].pitch;
-    g->a_offset = g->b_offset = g->c_offset = g->bias_offset = o[0].front;
-    t->launch.spec[0] = relu; /* a bias */
-    t->launch.spec[1] = relu ? DTI_EPILOGUE_RELU : DTI_EPILOGUE_NONE;
-    if (relu)
-        o[3] = (dti_trial_operand){.front = o[2].front, .rows = 1, .cols = n, .pitch = n};
+    g->a_offset = g->b_offset = g->c_offset = o[0].front;
+    dti_gemm_trial_epilogue(number, t);
     t->launch.items = 2ull * m * n;
     return true;
 }
@@ -210,11 +238,12 @@ static bool dti_gemm_sample(uint32_t variant, dti_trial *t) {
 
 #define DTI_GEMM_OR(size) (1u << DTI_GEMM_##size)
 
-/* spec0: 1 = bias; spec1: epilogue */
+/* spec0: DTI_BIAS_*; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
-           .put_mask = dti_gemm_put_mask, .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},
+           .put_operand = dti_gemm_put_operand, .free_bias = dti_gemm_free_bias,
+           .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},
            .rivals = {[DTI_GEMM_32X32] = DTI_GEMM_OR(32X64),
                       [DTI_GEMM_32X64] = DTI_GEMM_OR(32X32) | DTI_GEMM_OR(64X64),
                       [DTI_GEMM_64X64] = DTI_GEMM_OR(32X64) | DTI_GEMM_OR(64X128),
