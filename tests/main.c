@@ -25,6 +25,9 @@ static FILE *harness_stream(int descriptor, const char *mode) {
     return harness_no_streams ? NULL : fdopen(descriptor, mode);
 }
 
+static bool harness_apart; /* devices' memory has no part that is the host's */
+
+#define DTI_VK_NO_UNIFIED harness_apart
 #define fdopen harness_stream
 #define pthread_create harness_thread
 #include "own_rows.h"

@@ -22,7 +22,7 @@ static dt_tensor cuts_net(dt_tensor x) {
     return dt_nn_linear(dt_flatten(h), "head", 5);
 }
 
-static bool cuts_open(cuts_case *c, const char *devices) {
+static bool cuts_open(cuts_case *c, const char *devices, int shard_state) {
     const size_t one = CUTS_SIDE * CUTS_SIDE;
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
     dt_graph *g;
@@ -41,6 +41,8 @@ static bool cuts_open(cuts_case *c, const char *devices) {
                                .batch = CUTS_ROWS,
                                .shards = 8,
                                .devices = devices,
+                               .shard_state = shard_state,
+                               .bucket_bytes = shard_state ? 65536 : 0,
                                .data = {.rows = 2 * CUTS_ROWS,
                                         .columns = {{.input = x, .data = c->x},
                                                     {.input = t, .data = c->t, .dtype = DT_I32}}}};
@@ -63,11 +65,11 @@ static void cuts_look(const cuts_case *c, uint32_t *kinds) {
     *kinds |= chunks ? 16u : 0u;
 }
 
-static uint64_t cuts_hash(const char *devices) {
+static uint64_t cuts_hash(const char *devices, int shard_state) {
     cuts_case c;
     uint64_t hash = 0;
     uint32_t kinds = 0;
-    if (cuts_open(&c, devices)) {
+    if (cuts_open(&c, devices, shard_state)) {
         cuts_look(&c, &kinds);
         test_check(kinds == 31, __FILE__, __LINE__, "%s: sums of kinds %u", devices, kinds);
         CHECK(!dt_trainer_epoch(c.trainer, NULL));
@@ -92,10 +94,30 @@ TEST(replicas_on_vulkan_cut_long_sums_with_the_same_bits) {
         snprintf(id, sizeof id, "%svulkan:%d", n > 1 ? "," : "", quick);
         strcat(devices, id);
         if (n == 1)
-            one = cuts_hash(devices);
+            one = cuts_hash(devices, 0);
         else if (all ? n == 2 || n == 4 || n == 8 : n == 2)
-            CHECK(cuts_hash(devices) == one);
+            CHECK(cuts_hash(devices, 0) == one);
     }
+}
+
+/* What leaves and what comes is copied by the segments, and between them: nothing of it is seen by
+ * the other side before. */
+TEST(units_of_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
+    const int quick = vulkan_quick_device();
+    const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
+    char one[16], two[32], three[48];
+    if (!quick && !ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    snprintf(one, sizeof one, "vulkan:%d", quick);
+    snprintf(two, sizeof two, "%s,%s", one, one);
+    snprintf(three, sizeof three, "%s,%s", two, one);
+    harness_apart = true;
+    const uint64_t want = cuts_hash(one, 0);
+    for (int level = all ? 1 : 2; level <= DT_SHARD_PARAMETERS; level++) {
+        CHECK(cuts_hash(two, level) == want);
+        CHECK(!all || cuts_hash(three, level) == want);
+    }
+    harness_apart = false;
 }
 
 #endif

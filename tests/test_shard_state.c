@@ -237,51 +237,62 @@ TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_with
 
 /* ---- devices */
 
-/* Kernels find a part of the moments as they find all of them. */
-TEST(replicas_on_vulkan_share_the_state_with_the_bits_of_one) {
-    static const int cases[] = {1, 4, 5, 6, 9};
+/* The first Vulkan device, n times; false: there is none. */
+static bool shard_vulkan(int n, char devices[200]) {
     dt_ctx *ctx;
-    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    if (dt_ctx_create(NULL, &ctx))
+        return false;
     const dt_device_info *info = dt_ctx_device(ctx, 1);
     const bool there = info && info->usable;
-    char one[64], three[200], text[1200];
-    snprintf(one, sizeof one, "%s", there ? info->id : "");
-    snprintf(three, sizeof three, "%s,%s,%s", one, one, one);
+    devices[0] = 0;
+    for (int i = 0; i < n && there; i++)
+        snprintf(devices + strlen(devices), 20, "%s%s", i ? "," : "", info->id);
     dt_ctx_destroy(ctx);
-    if (!there)
+    return there;
+}
+
+/* Kernels find a part of the moments as they find all of them; units come to the device between
+ * segments, and leave by way of the host. */
+TEST(replicas_on_vulkan_share_the_state_with_the_bits_of_one) {
+    static const int cases[] = {1, 4, 5, 6, 9};
+    const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
+    char one[200], three[200], text[1200];
+    if (!shard_vulkan(1, one) || !shard_vulkan(all ? 3 : 2, three))
         SKIP("no Vulkan device");
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    for (size_t k = 0; k < (all ? sizeof cases / sizeof *cases : 2); k++) {
         shard_run want, got;
         shard_job j = {.what = &shard_cases[cases[k]], .devices = one, .text = text};
         j.path = shard_path(cases[k]);
         CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
         j.devices = three;
-        j.shard_state = 1;
-        CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
-        CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
-                       fabs(got.loss - want.loss) < 1e-6 * want.loss,
-                   "case %d: state %016llx %016llx", cases[k], (unsigned long long)got.state,
-                   (unsigned long long)want.state);
+        for (j.shard_state = all || !k ? 1 : 3; j.shard_state <= 3; j.shard_state++) {
+            CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
+            CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
+                           fabs(got.loss - want.loss) < 1e-6 * want.loss,
+                       "case %d, shard_state %d: state %016llx %016llx", cases[k], j.shard_state,
+                       (unsigned long long)got.state, (unsigned long long)want.state);
+        }
         remove(j.path);
     }
 }
 
 /* Each has what the owner rounded. */
 TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
-    dt_ctx *ctx;
-    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
-    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
-    dt_ctx_destroy(ctx);
-    if (!there)
+    char one[200], devices[220], text[1200];
+    if (!shard_vulkan(1, one))
         SKIP("no Vulkan device");
-    char text[1200];
     shard_run cpu, both;
     shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
     CHECK_TEXT(shard_train(&j, &cpu), "%s", text);
-    j.devices = "vulkan:0,cpu";
-    j.shard_state = 1;
-    CHECK_TEXT(shard_train(&j, &both), "%s", text);
-    CHECK_NEAR(cpu.loss, both.loss, 2e-3 * cpu.loss);
+    j.devices = devices;
+    for (j.shard_state = 1; j.shard_state <= DT_SHARD_PARAMETERS; j.shard_state++) {
+        for (int first = j.shard_state % 2; first < 2; first++) {
+            snprintf(devices, sizeof devices, first ? "%s,cpu" : "cpu,%s", one);
+            CHECK_TEXT(shard_train(&j, &both), "%s, shard_state %d: %s", devices, j.shard_state,
+                       text);
+            CHECK_NEAR(cpu.loss, both.loss, 2e-3 * cpu.loss);
+        }
+    }
     remove(j.path);
 }
 
@@ -496,8 +507,8 @@ typedef struct deep {
     float rows[64 * DEEP_SIZE];
 } deep;
 
-static bool deep_make(deep *m) {
-    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+static bool deep_make_on(deep *m, const dt_ctx_desc *desc) {
+    if (dt_ctx_create(desc, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(DEEP_SIZE));
     dt_tensor h = m->x;
@@ -511,6 +522,10 @@ static bool deep_make(deep *m) {
     for (int i = 0; i < 64 * DEEP_SIZE; i++)
         m->rows[i] = (float)((i * 37) % 101) / 101.0f - 0.5f;
     return true;
+}
+
+static bool deep_make(deep *m) {
+    return deep_make_on(m, &one_thread);
 }
 
 static dt_trainer_desc deep_desc(const deep *m, const char *devices, int level) {
@@ -598,6 +613,44 @@ TEST(an_evaluation_with_averages_keeps_no_memory_where_parameters_are_shared_out
         CHECK_TEXT(after.host_bytes == before.host_bytes, "level %d: %lld bytes more", level,
                    (long long)(after.host_bytes - before.host_bytes));
         dt_ctx_destroy(m.ctx);
+    }
+}
+
+/* What the first replica's device gives, and what the formula says of it, with 2 replicas: both in
+ * bytes less than without sharing. */
+static void deep_device(const char *devices, int level, uint64_t out[2]) {
+    deep m;
+    dt_trainer *trainer;
+    dt_trainer_info info;
+    dt_memory_info memory;
+    REQUIRE(deep_make_on(&m, &(dt_ctx_desc){.threads = 1}));
+    dt_trainer_desc d = deep_desc(&m, devices, level);
+    CHECK_TEXT(!dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx));
+    CHECK_TEXT(!dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_memory(m.ctx, &memory);
+    dt_trainer_get_info(trainer, &info);
+    out[0] = memory.device_bytes;
+    out[1] = info.replica_param_bytes + info.replica_gradient_bytes + info.state_bytes;
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(parameters_that_devices_share_out_take_of_their_memory_what_the_formula_says) {
+    const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
+    char two[200];
+    uint64_t none[2], got[2];
+    if (!shard_vulkan(2, two))
+        SKIP("no Vulkan device");
+    deep_device(two, DT_SHARD_NONE, none);
+    for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+        deep_device(two, level, got);
+        const uint64_t less = level == DT_SHARD_PARAMETERS ? 4 * all - 4 * all / 2 - 3 * unit
+                                                           : 4 * all - 4 * all / 2 - all - 2 * unit;
+        const int64_t off = (int64_t)(none[0] - got[0]) - (int64_t)less;
+        CHECK_TEXT(none[1] - got[1] == less, "level %d: %llu bytes less, not %llu", level,
+                   (unsigned long long)(none[1] - got[1]), (unsigned long long)less);
+        /* for pairs of blocks, in and out, and for pages */
+        CHECK_TEXT(off <= 0 && off > -16384, "level %d: the device gives %lld bytes more", level,
+                   (long long)-off);
     }
 }
 
@@ -929,20 +982,4 @@ TEST(ways_of_sharing_that_there_are_not_are_refused) {
         CHECK_CONTAINS(dt_ctx_error(m.ctx), wrong[i].text);
     }
     dt_ctx_destroy(m.ctx);
-}
-
-TEST(gradients_and_parameters_on_vulkan_are_not_shared_out) {
-    train_model m;
-    dt_trainer *trainer;
-    REQUIRE(train_model_make(&m, NULL, 0));
-    const bool there = dt_ctx_device_count(m.ctx) > 1 && dt_ctx_device(m.ctx, 1)->usable;
-    dt_trainer_desc d = train_desc(&m);
-    d.devices = "cpu,vulkan:0";
-    for (d.shard_state = 2; d.shard_state <= 3 && there; d.shard_state++) {
-        CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_UNSUPPORTED && !trainer);
-        CHECK_CONTAINS(dt_ctx_error(m.ctx), "on the CPU alone");
-    }
-    dt_ctx_destroy(m.ctx);
-    if (!there)
-        SKIP("no Vulkan device");
 }

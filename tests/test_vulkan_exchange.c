@@ -24,6 +24,7 @@ typedef struct exchange {
     dti_place places[EXCHANGE_PLACES];
     dti_launch launches[EXCHANGE_LAUNCHES];
     dti_segment segments[3];
+    dti_fetch fetches[3]; /* two of segment 0, which meet each other's ranges nowhere */
     dti_exec_desc desc;
     dti_exec *exec;
     bool staged; /* the host's side of the exchange arena is memory of its own */
@@ -54,9 +55,15 @@ static void exchange_fill(exchange *p) {
     *l++ = vulkan_copy_launch(EXCHANGE_B, EXCHANGE_Y, DTI_COPY_WORD, 0);
     const uint64_t piece = 4 * EXCHANGE_PIECE, from = 12288 + 4 * EXCHANGE_FROM;
     p->segments[0] = (dti_segment){.first = 0, .count = 1, .upload = {0, 512 + bytes}};
-    p->segments[0].fetch = (dti_fetch){4096, piece, 2 * piece, EXCHANGE_N / EXCHANGE_PIECE / 2};
+    const uint32_t half = EXCHANGE_N / EXCHANGE_PIECE / 4;
+    p->fetches[0] = (dti_fetch){4096, piece, 2 * piece, half};
+    p->fetches[1] = (dti_fetch){4096 + half * 2 * piece, piece, 2 * piece, half};
+    p->segments[0].fetch = p->fetches;
+    p->segments[0].fetch_count = 2;
     p->segments[1] = (dti_segment){.first = 1, .count = EXCHANGE_LONG + 1};
-    p->segments[1].fetch = (dti_fetch){8192, bytes, 0, 1};
+    p->fetches[2] = (dti_fetch){8192, bytes, 0, 1};
+    p->segments[1].fetch = &p->fetches[2];
+    p->segments[1].fetch_count = 1;
     p->segments[2] = (dti_segment){.first = EXCHANGE_LONG + 2, .count = 3};
     p->segments[2].put = (dti_range){from, 4 * (EXCHANGE_TO - EXCHANGE_FROM)};
     p->segments[2].download = (dti_range){0, 4096 + bytes};
@@ -248,7 +255,7 @@ static void exchange_refused(vulkan_rig *rig, exchange *p, const char *what) {
 static void exchange_try_misuse(vulkan_rig *rig) {
     exchange p;
     CHECK(exchange_create(rig, &p));
-    dti_fetch *fetch = &p.segments[0].fetch, good = *fetch;
+    dti_fetch *fetch = &p.fetches[1], good = *fetch;
     static const dti_fetch bad[] = {
         {16384, 4, 0, 1},
         {16380, 8, 0, 1},
@@ -274,7 +281,7 @@ static void exchange_try_misuse(vulkan_rig *rig) {
         if (p.desc.exchange != 3)
             exchange_refused(rig, &p, "a fetch and a put of another memory");
     for (int i = 0; i < 3; i++)
-        p.segments[i].fetch.bytes = p.segments[i].put.bytes = 0;
+        p.fetches[i].bytes = p.segments[i].put.bytes = 0;
     dti_exec *exec = NULL; /* nothing is exchanged: the index is not looked at */
     CHECK(!rig->device->backend->exec_create(rig->device, &p.desc, &exec));
     rig->device->backend->exec_destroy(exec);
@@ -298,7 +305,7 @@ static void exchange_try_ends(vulkan_rig *rig) {
         values[i] = (float)i + 1;
     CHECK(!b->memory_write(p.memories[3], 0, values, sizeof values));
     for (size_t k = 0; k < DTI_COUNT(all) && p.exec; k++) {
-        p.segments[0] = (dti_segment){.fetch = all[k]};
+        p.segments[0] = (dti_segment){.fetch = &all[k], .fetch_count = 1};
         CHECK(!b->exec_create(rig->device, &p.desc, &exec));
         for (int i = 0; i < 4096 && p.staged; i++)
             host[i] = 0;

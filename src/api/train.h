@@ -242,8 +242,9 @@ typedef struct dt_trainer_desc {
      * them go. With several ranks all call dt_trainer_store; behind a step, what reads parameters
      * of the store is INVALID until it is called again. Where the application has a program on that
      * store the memory stays. If a rank is lost, so is its part of the parameters, and the job goes
-     * on from a checkpoint. A NaN is told without the op that made it. UNSUPPORTED with .balance,
-     * and on other devices than the CPU. */
+     * on from a checkpoint. A NaN is told without the op that made it. A Vulkan device has these
+     * arenas in its memory; the host has the gradients' once more, and O + F of parameters, from
+     * where others take them. UNSUPPORTED with .balance. */
     int shard_state;
     /* Of DT_TRAIN_SERVER: where the servers are, in the order of their places, with commas between
      * them: each a "host:port", or the "file:///path" that it listens by; and key,

@@ -30,8 +30,9 @@ typedef struct dti_fetch {
 typedef struct dti_segment {
     uint32_t first, count;
     dti_range upload, download;
-    dti_fetch fetch; /* of memory `exchange`, to the host's side after the segment */
-    dti_range put;   /* of memory `exchange`, from the host's side before it */
+    dti_range put;        /* of memory `exchange`, from the host's side before it */
+    const dti_fetch *fetch; /* of memory `exchange`, to the host's side after the segment */
+    uint32_t fetch_count;
 } dti_segment;
 
 typedef enum dti_memory_kind {
@@ -86,7 +87,8 @@ typedef struct dti_backend {
      * where an arena lies, for the application. */
     dt_result (*memory_lend)(dti_device *device, const dt_vulkan_buffer *buffer, dti_memory **out);
     void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
-    /* Blocking copies, for loading and saving; not during a run. */
+    /* Blocking copies, of what no segment is working on that was started and has not been waited
+     * for: between runs, and between the segments of one. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);

@@ -39,25 +39,39 @@ static dt_result dti_pass_buckets(dti_lowering *w) {
     return DT_OK;
 }
 
-/* Finished buckets go to the host, of every slot; what is in slot 0 at the commit comes from it. */
-static void dti_segment_exchange(dti_code *code) {
+/* Where a bucket lies, in every slot. */
+static dti_fetch dti_bucket_fetch(const dti_code *code, uint32_t b, uint32_t slots) {
+    const bool units = dti_code_has_units(code);
+    const uint64_t at = units ? code->unit_gradient[b] : code->buckets[b].begin;
+    const uint64_t stride = units ? code->unit_stride : code->layout->elements;
+    return (dti_fetch){.offset = dti_arena_bytes(at),
+                       .bytes = dti_arena_bytes(dti_bucket_elements(code->buckets[b])),
+                       .stride = dti_arena_bytes(stride),
+                       .count = slots};
+}
+
+/* Finished buckets go to the host, of every slot; what the commit reads comes from it. */
+static dt_result dti_segment_exchange(dti_code *code) {
     const dti_shards shards = {.pieces = code->pieces,
                                .piece_count = code->piece_count,
                                .leaves = code->leaves,
                                .before = code->subtrees};
     const uint32_t slots = code->any_part ? 1 : dti_subtrees_after(&shards).count;
+    dti_segment *commit = &code->segments[code->commit_segment];
     uint32_t done = 0;
+    code->fetches = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *code->fetches);
+    if (!code->fetches)
+        return DT_ERROR_MEMORY;
+    for (uint32_t b = 0; b < code->bucket_count; b++)
+        code->fetches[b] = dti_bucket_fetch(code, b, slots);
     for (uint32_t i = code->forward_segments; i < code->commit_segment; i++) {
-        uint64_t from = done < code->bucket_count ? code->buckets[done].begin : 0, to = from;
-        if (code->segment_buckets[i] > done)
-            to = code->buckets[code->segment_buckets[i] - 1].end;
+        code->segments[i].fetch = code->fetches + done;
+        code->segments[i].fetch_count = code->segment_buckets[i] - done;
         done = code->segment_buckets[i];
-        code->segments[i].fetch = (dti_fetch){.offset = dti_arena_bytes(from),
-                                              .bytes = dti_arena_bytes(to - from),
-                                              .stride = dti_arena_bytes(code->layout->elements)};
-        code->segments[i].fetch.count = to > from ? slots : 0;
     }
-    code->segments[code->commit_segment].put =
-        (dti_range){0, dti_arena_bytes(code->layout->elements)};
-    code->segments[code->commit_segment].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
+    commit->put = (dti_range){0, dti_arena_bytes(dti_code_has_units(code)
+                                                     ? code->layout->fixed
+                                                     : code->layout->elements)};
+    commit->upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
+    return DT_OK;
 }

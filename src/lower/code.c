@@ -8,7 +8,7 @@ static void dti_code_free(const dti_code *code) {
                    code->update,        code->stands,      code->places, code->param_dx,
                    code->list.launches, code->list.values, code->ports,  code->table,
                    code->directions,    code->segments,    code->phases, code->segment_buckets,
-                   code->meetings,      code->unit_reads};
+                   code->meetings,      code->unit_reads,  code->fetches};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);

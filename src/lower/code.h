@@ -128,6 +128,7 @@ typedef struct dti_code {
     dti_segment *segments;
     uint8_t *phases;           /* by segment, */
     uint32_t *segment_buckets; /* and buckets that are finished after it */
+    dti_fetch *fetches;        /* by bucket: what brings it to the host; NULL: nothing does */
     uint32_t segment_count;    /* weigh segment last, if any */
     uint32_t forward_segments;
     dti_meeting *meetings; /* in their order */

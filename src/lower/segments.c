@@ -299,11 +299,10 @@ static dt_result dti_pass_segments(dti_lowering *w) {
     /* the weights of the whole job come after the forward segment; a stage's are there before it */
     if (code->piece_count && !code->stage_blocks)
         code->segments[backward].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
-    if (code->last_run)
-        dti_segment_exchange(code);
+    const dt_result result = code->last_run ? dti_segment_exchange(code) : DT_OK;
     code->weigh_segment = code->segment_count;
-    if (!code->weighs)
-        return DT_OK;
+    if (result || !code->weighs)
+        return result;
     code->phases[code->segment_count] = DTI_PHASE_WEIGH;
     code->segments[code->segment_count++] = (dti_segment){
         .first = 0,

@@ -208,7 +208,10 @@ static dt_result dti_exchange_make(dti_parallel *par) {
     par->subtree_bytes = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
-        const uint64_t arena = dti_arena_bytes(par->elements) * DTI_MAX(r->store->slots, 1u);
+        const dt_store *s = r->store;
+        const uint64_t elements = dti_units_are(par) ? s->unit_elements[1] + s->layout.fixed
+                                                     : par->elements * DTI_MAX(s->slots, 1u);
+        const uint64_t arena = dti_arena_bytes(elements);
         operands += r->subtrees.count;
         par->subtree_bytes += arena - dti_arena_bytes(par->elements);
         if (dti_units_are(par))

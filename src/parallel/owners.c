@@ -63,27 +63,12 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
     }
 }
 
-static dt_result dti_owners_device(const dti_parallel *par, uint32_t i) {
-    const dti_device *device = par->replicas[i].store->device;
-    if (par->desc.level < DT_SHARD_GRADIENTS || device->info.kind == DT_DEVICE_CPU)
-        return DT_OK;
-    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                    "shard_state = %d: replica %u is on %s, and gradients and parameters are "
-                    "shared out among replicas on the CPU alone; give at most %d",
-                    (int)par->desc.level, par->job.first + i, device->info.id, DT_SHARD_OPTIMIZER);
-}
-
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t replicas = par->job.replicas;
     const bool whole = dti_owners_whole(par);
     par->sharded = par->desc.level && replicas > 1;
     if (!par->sharded)
         return DT_OK;
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        const dt_result result = dti_owners_device(par, i);
-        if (result)
-            return result;
-    }
     par->owners = dti_alloc_array(par->base, (size_t)replicas + 1, sizeof *par->owners);
     if (!par->owners)
         return DT_ERROR_MEMORY;

@@ -54,6 +54,9 @@ typedef struct dti_replica {
     dti_runs *runs;                /* of this step */
     dti_subtrees subtrees;         /* of its shards */
     float *gradients;              /* host side: slots, one behind the other */
+    /* What a store with units keeps of parameters, on the host: behind each update, and when all
+     * are brought. NULL: they lie there. */
+    float *mirror;
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
@@ -287,6 +290,12 @@ static void dti_units_prepare(dti_parallel *par);
 static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
 /* Starts the next segment of a run, with what it reads in place; not where r->given_up. */
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index);
+/* So many segments must have ended, and others know of it, before segment `segment` waits for
+ * others. */
+static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, uint32_t segment,
+                                 uint32_t index);
+/* Behind an update: what others read of the replica's parameters. */
+static dt_result dti_units_fetch(const dti_replica *r);
 /* Behind its runs: others may have more. */
 static dt_result dti_units_attend(dti_parallel *par, uint32_t index);
 static bool dti_units_help(dti_parallel *par, uint32_t index); /* as dti_exchange_help */

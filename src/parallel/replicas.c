@@ -124,6 +124,7 @@ static void dti_replicas_close(dti_parallel *par) {
     for (uint32_t i = 0; par->replicas && i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         dti_store_free(r->store);
+        dti_free(par->base, r->mirror);
         if (i)
             dt_ctx_destroy(r->ctx);
     }

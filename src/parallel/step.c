@@ -182,7 +182,11 @@ static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run,
     dti_micro_walk walk = {.reached = dti_program_forward(p)};
     dt_result result = DT_OK;
     for (uint32_t i = walk.reached; i < segments && !result && !r->given_up; i++) {
-        result = dti_micro_start(par, run, replica);
+        const uint32_t before =
+            dti_units_are(par) ? dti_units_before(par, dti_program_code(p), i, replica) : 0;
+        result = before ? dti_micro_reach(par, run, before - 1, &walk, replica) : DT_OK;
+        if (!result)
+            result = dti_micro_start(par, run, replica);
         if (result || r->given_up)
             break;
         result = dti_drive_poll(p);
@@ -303,6 +307,8 @@ static void dti_parallel_commit(void *arg, uint32_t index) {
     r->result = par->undo ? dti_owners_keep(par, index) : DT_OK;
     if (!r->result)
         r->result = dti_program_commit(dti_parallel_last(r));
+    if (!r->result && dti_units_are(par))
+        r->result = dti_units_fetch(r);
 }
 
 static void dti_parallel_drop_all(dti_parallel *par) {

@@ -21,12 +21,16 @@ static bool dti_units_are(const dti_parallel *par) {
     return par->sharded && par->desc.level >= DT_SHARD_GRADIENTS;
 }
 
-/* The host's side of a replica's own part of parameters (0) or gradients (1), at an element. */
+/* The host's side of what a replica keeps of parameters. */
+static float *dti_units_params(const dti_replica *r) {
+    return r->mirror ? r->mirror : r->store->device->backend->memory_host(r->store->units[0]);
+}
+
+/* The same of its own part of parameters (0) or gradients (1), at an element. */
 static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients,
                             uint64_t element) {
-    const dt_store *s = par->replicas[replica].store;
-    float *own = s->device->backend->memory_host(s->units[gradients]);
-    return own + (element - s->layout.own_begin);
+    const dti_replica *r = &par->replicas[replica];
+    return (gradients ? r->gradients : dti_units_params(r)) + (element - r->store->layout.own_begin);
 }
 
 static const dti_code *dti_units_code(const dti_replica *r) {
@@ -302,12 +306,23 @@ static dt_result dti_units_bring(dti_parallel *par, uint32_t index, const dti_co
                            : dti_units_copy(par, index, range, to);
 }
 
+static uint64_t dti_units_missing(const dti_code *code, const dti_replica *r, uint32_t segment) {
+    return code->unit_reads[segment] & ~r->resident;
+}
+
+static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, uint32_t segment,
+                                 uint32_t index) {
+    if (dti_units_missing(code, &par->replicas[index], segment))
+        return segment;
+    return code->units_leave && segment > DTI_UNITS_AHEAD ? segment - DTI_UNITS_AHEAD : 0;
+}
+
 /* All that segment `segment` needs. r->given_up: another replica failed. */
 static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
                                  uint32_t index) {
     const dti_code *code = dti_program_code(run->program);
     dti_replica *r = &par->replicas[index];
-    const uint64_t missing = code->unit_reads[segment] & ~r->resident;
+    const uint64_t missing = dti_units_missing(code, r, segment);
     dt_result result = missing ? dti_drive_wait(run->program) : DT_OK;
     if (!result && code->units_leave && segment > DTI_UNITS_AHEAD)
         r->given_up = !dti_units_await(par, index, &par->units.taken,
@@ -461,10 +476,10 @@ static dt_result dti_units_stream_make(dti_parallel *par, int tail, uint32_t run
     return DT_OK;
 }
 
-/* Other replicas here bring them in that order too. */
+/* Other replicas here bring them in that order too; from each other they take them in any. */
 static dt_result dti_units_same(dti_parallel *par, int tail, uint8_t *room) {
     const dti_units *u = &par->units;
-    for (uint32_t i = 1; i < par->job.local; i++) {
+    for (uint32_t i = 1; i < par->job.local && par->desc.comm; i++) {
         const dti_replica *r = &par->replicas[i];
         const dti_runs *of = tail ? &r->tail : &r->full;
         const uint32_t count = dti_units_order(r, of, of->count, NULL);
@@ -497,10 +512,32 @@ static dt_result dti_units_streams(dti_parallel *par, const uint32_t most[2]) {
     return result;
 }
 
+/* What a device keeps to itself is on the host too: other replicas take it from there. It stays
+ * when programs are made again. */
+static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
+    const size_t elements = (size_t)r->store->layout.fixed;
+    if (r->store->device->info.kind == DT_DEVICE_CPU || r->mirror)
+        return DT_OK;
+    r->mirror = dti_alloc_array(par->base, elements + 1, sizeof *r->mirror);
+    return r->mirror ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_units_fetch(const dti_replica *r) {
+    const dt_store *s = r->store;
+    return r->mirror ? s->device->backend->memory_read(s->units[0], 0, r->mirror,
+                                                       dti_arena_bytes(s->layout.fixed))
+                     : DT_OK;
+}
+
 static dt_result dti_units_make(dti_parallel *par) {
     dti_units *u = &par->units;
+    dt_result result = DT_OK;
     if (!dti_units_are(par))
         return DT_OK;
+    for (uint32_t i = 0; i < par->job.local && !result; i++)
+        result = dti_units_host(par, &par->replicas[i]);
+    if (result)
+        return result;
     u->largest = DTI_BLOCK;
     for (uint32_t b = 0; b < par->bucket_count; b++)
         u->largest = DTI_MAX(u->largest, dti_bucket_elements(par->buckets[b]));

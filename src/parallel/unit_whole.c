@@ -18,7 +18,6 @@ static dt_result dti_units_whole_memory(dti_parallel *par) {
 /* What is not trained, which each replica has in both. */
 static dt_result dti_units_rest(const dti_replica *r, bool show) {
     const dt_store *s = r->store;
-    float *units = s->device->backend->memory_host(s->units[0]);
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         const dti_param *p = &s->layout.params[i];
@@ -26,9 +25,9 @@ static dt_result dti_units_rest(const dti_replica *r, bool show) {
         if (p->rest == DTI_NO_REST)
             continue;
         result = show ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], at,
-                                                         units + p->rest, bytes)
+                                                         dti_units_params(r) + p->rest, bytes)
                       : s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], at,
-                                                        units + p->rest, bytes);
+                                                        dti_units_params(r) + p->rest, bytes);
     }
     return result;
 }
@@ -67,7 +66,10 @@ static dt_result dti_units_show(dti_parallel *par) {
                         "the job ended at step %llu, and with it the parameters that other ranks "
                         "had (shard_state): make a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
-    dt_result own = DT_OK, result = dti_agree_result(par, dti_units_whole_memory(par));
+    dt_result own = DT_OK, result = dti_units_whole_memory(par);
+    for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
+        result = dti_units_fetch(&par->replicas[i]);
+    result = dti_agree_result(par, result);
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
         result = dti_units_show_unit(par, par->buckets[b], &own);
     for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
@@ -78,7 +80,7 @@ static dt_result dti_units_show(dti_parallel *par) {
     return result;
 }
 
-/* Each replica's own part, from its store. */
+/* Each replica's own part, and what each has, from its store. */
 static dt_result dti_units_take(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
@@ -90,6 +92,9 @@ static dt_result dti_units_take(dti_parallel *par) {
                 dti_units_own(par, i, 0, own.begin), dti_arena_bytes(dti_bucket_elements(own)));
         if (!result)
             result = dti_units_rest(&par->replicas[i], false);
+        if (!result && par->replicas[i].mirror)
+            result = dti_units_write(&par->replicas[i], 0, par->replicas[i].mirror,
+                                     s->layout.fixed);
     }
     return result;
 }

@@ -83,7 +83,7 @@ static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command
     const bool dense = fetch->stride == fetch->bytes;
     const uint32_t count = dense ? 1 : fetch->count;
     const uint64_t bytes = dense ? fetch->bytes * fetch->count : fetch->bytes;
-    for (uint32_t at = 0; at < count;) {
+    for (uint32_t at = 0; at < count && bytes;) {
         uint32_t n = 0;
         for (; n < DTI_COUNT(regions) && at < count; n++, at++) {
             uint64_t offset = fetch->offset + at * fetch->stride;

@@ -1,6 +1,10 @@
 /* Vulkan as the context sees it: one row of its list of drivers. With DT_NO_VULKAN the functions of
  * none.c stand behind it. */
 
+#ifndef DTI_VK_NO_UNIFIED /* so that a test can have the host's sides apart */
+#define DTI_VK_NO_UNIFIED false
+#endif
+
 static dt_result dti_vk_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,
                                     dt_device_info *infos, int capacity, int *count) {
     const dti_vk_options options = {.loader = desc->vulkan_loader,
@@ -9,6 +13,7 @@ static dt_result dti_vk_driver_list(dti_base *base, const dt_ctx_desc *desc, voi
                                     .cache_bytes = desc->pipeline_cache_bytes,
                                     .validation = desc->validation,
                                     .no_fast = desc->no_fast,
+                                    .no_unified = DTI_VK_NO_UNIFIED,
                                     .kernel_check = desc->kernel_check};
     dti_vk_instance *in = NULL;
     *count = 0;

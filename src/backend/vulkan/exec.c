@@ -27,8 +27,11 @@ static bool dti_vk_exchange_fits(const dti_exec_desc *desc, const dti_segment *s
     if (desc->exchange >= desc->memory_count)
         return false;
     const dti_memory *memory = desc->memories[desc->exchange];
-    return ((const dti_vk_memory *)memory)->kind == DTI_MEMORY_EXCHANGE &&
-           (!fetch || dti_vk_fetch_fits(memory, &s->fetch)) && dti_vk_range_fits(memory, &s->put);
+    bool fits = ((const dti_vk_memory *)memory)->kind == DTI_MEMORY_EXCHANGE &&
+                dti_vk_range_fits(memory, &s->put);
+    for (uint32_t i = 0; i < s->fetch_count && fits; i++)
+        fits = !s->fetch[i].count || dti_vk_fetch_fits(memory, &s->fetch[i]);
+    return fits;
 }
 
 /* What would be undefined behaviour in the driver; a fault of the program that compiled this. */

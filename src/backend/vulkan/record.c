@@ -106,7 +106,10 @@ static void dti_vk_record_launch(dti_vk_reel *r, uint32_t number) {
 }
 
 static bool dti_vk_fetches(const dti_segment *segment) {
-    return segment->fetch.count && segment->fetch.bytes;
+    bool any = false;
+    for (uint32_t i = 0; i < segment->fetch_count; i++)
+        any = any || (segment->fetch[i].count && segment->fetch[i].bytes);
+    return any;
 }
 
 /* What segments take from the host's sides. Where these are the arenas themselves, the submit makes
@@ -150,9 +153,10 @@ static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer co
     if (download)
         dti_vk_copy(device, command, &out->buffer, begin, &out->staging, begin, end - begin);
     for (uint32_t i = 0; i < count && fetch; i++) {
-        const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
-        if (dti_vk_fetches(&segments[i]))
-            dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segments[i].fetch);
+        for (uint32_t k = 0; k < segments[i].fetch_count && dti_vk_fetches(&segments[i]); k++) {
+            const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
+            dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segments[i].fetch[k]);
+        }
     }
 }
 
