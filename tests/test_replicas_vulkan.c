@@ -114,8 +114,10 @@ TEST(units_of_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
     harness_apart = true;
     const uint64_t want = cuts_hash(one, 0);
     for (int level = all ? 1 : 2; level <= DT_SHARD_PARAMETERS; level++) {
-        CHECK(cuts_hash(two, level) == want);
-        CHECK(!all || cuts_hash(three, level) == want);
+        if (all || level == DT_SHARD_PARAMETERS)
+            CHECK(cuts_hash(two, level) == want);
+        if (all || level == DT_SHARD_GRADIENTS) /* of 8 shards: several sums each */
+            CHECK(cuts_hash(three, level) == want);
     }
     harness_apart = false;
 }

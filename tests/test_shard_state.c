@@ -3,6 +3,8 @@
  * takes; and what is refused. */
 #include "train_processes.h"
 
+#include <pthread.h>
+
 enum { SHARD_STEPS = 6, SHARD_SAVED = 3 };
 
 /* ---- what is trained, and how */
@@ -237,16 +239,16 @@ TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_with
 
 /* ---- devices */
 
-/* The first Vulkan device, n times; false: there is none. */
+/* The first Vulkan device, up to 3 times; false: there is none. */
 static bool shard_vulkan(int n, char devices[200]) {
     dt_ctx *ctx;
     if (dt_ctx_create(NULL, &ctx))
         return false;
     const dt_device_info *info = dt_ctx_device(ctx, 1);
     const bool there = info && info->usable;
-    devices[0] = 0;
-    for (int i = 0; i < n && there; i++)
-        snprintf(devices + strlen(devices), 20, "%s%s", i ? "," : "", info->id);
+    const char *id = there ? info->id : "";
+    snprintf(devices, 200, "%s%s%s%s%s", id, n > 1 ? "," : "", n > 1 ? id : "", n > 2 ? "," : "",
+             n > 2 ? id : "");
     dt_ctx_destroy(ctx);
     return there;
 }
@@ -294,6 +296,84 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
         }
     }
     remove(j.path);
+}
+
+/* Ranks that are threads: a driver need not work behind a fork. */
+typedef struct shard_rank_of {
+    shard_job job;
+    shard_run got;
+    char path[80], text[1200];
+    bool ran;
+    pthread_t thread;
+} shard_rank_of;
+
+static void *shard_rank_run(void *arg) {
+    shard_rank_of *r = arg;
+    r->ran = shard_train(&r->job, &r->got);
+    return NULL;
+}
+
+static void shard_threads(int what, const char *const devices[2], int level, shard_rank_of at[2]) {
+    dt_comm *comms[2];
+    REQUIRE(!dt_comm_create_threads(NULL, 2, comms));
+    for (int i = 0; i < 2; i++) {
+        at[i] = (shard_rank_of){.ran = false};
+        snprintf(at[i].path, sizeof at[i].path, "%s.%d", shard_path(what), i);
+        at[i].job = (shard_job){.what = &shard_cases[what],
+                                .devices = devices[i],
+                                .shard_state = level,
+                                .comm = comms[i],
+                                .path = at[i].path,
+                                .text = at[i].text};
+        if (pthread_create(&at[i].thread, NULL, shard_rank_run, &at[i]))
+            exit(1); /* the other would wait for it */
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(at[i].thread, NULL);
+    for (int i = 0; i < 2; i++) {
+        dt_comm_destroy(comms[i]);
+        remove(at[i].path);
+    }
+}
+
+TEST(ranks_on_vulkan_share_gradients_and_parameters_with_the_bits_of_one_replica) {
+    char one[200], two[200], text[1200];
+    shard_rank_of at[2];
+    shard_run want;
+    if (!shard_vulkan(1, one) || !shard_vulkan(2, two))
+        SKIP("no Vulkan device");
+    for (int what = 0; what < 2; what++) {
+        const shard_job alone = {
+            .what = &shard_cases[what], .devices = one, .text = text, .path = shard_path(what)};
+        CHECK_TEXT(shard_train(&alone, &want), "%s", text);
+        shard_threads(what, (const char *[]){one, what ? two : one}, DT_SHARD_GRADIENTS + what, at);
+        for (int i = 0; i < 2; i++)
+            CHECK_TEXT(at[i].ran && at[i].got.weights == want.weights, "case %d, rank %d: %s", what,
+                       i, at[i].text);
+        CHECK(at[0].got.last == want.last && at[0].got.saved == want.saved);
+        remove(alone.path);
+    }
+}
+
+/* On both ranks what the owners rounded; and what one device computes is near. */
+TEST(a_rank_on_the_cpu_and_one_on_vulkan_share_gradients_and_parameters) {
+    char one[200], text[1200];
+    shard_rank_of at[2];
+    shard_run want;
+    const shard_job alone = {
+        .what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
+    if (!shard_vulkan(1, one))
+        SKIP("no Vulkan device");
+    CHECK_TEXT(shard_train(&alone, &want), "%s", text);
+    for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+        shard_threads(1, (const char *[]){level == 2 ? one : "cpu", level == 2 ? "cpu" : one},
+                      level, at);
+        for (int i = 0; i < 2; i++)
+            CHECK_TEXT(at[i].ran && at[i].got.weights == at[0].got.weights &&
+                           fabs(at[i].got.loss - want.loss) < 2e-3 * want.loss,
+                       "level %d, rank %d: %s", level, i, at[i].text);
+    }
+    remove(alone.path);
 }
 
 /* ---- processes */

@@ -30,7 +30,7 @@ typedef struct dti_fetch {
 typedef struct dti_segment {
     uint32_t first, count;
     dti_range upload, download;
-    dti_range put;        /* of memory `exchange`, from the host's side before it */
+    dti_range put;          /* of memory `exchange`, from the host's side before it */
     const dti_fetch *fetch; /* of memory `exchange`, to the host's side after the segment */
     uint32_t fetch_count;
 } dti_segment;

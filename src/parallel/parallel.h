@@ -51,9 +51,9 @@ typedef struct dti_replica {
     dt_graph *graph;
     dt_store *store;
     dti_runs full, tail;
-    dti_runs *runs;                /* of this step */
-    dti_subtrees subtrees;         /* of its shards */
-    float *gradients;              /* host side: slots, one behind the other */
+    dti_runs *runs;        /* of this step */
+    dti_subtrees subtrees; /* of its shards */
+    float *gradients;      /* host side: slots, one behind the other */
     /* What a store with units keeps of parameters, on the host: behind each update, and when all
      * are brought. NULL: they lie there. */
     float *mirror;

@@ -30,7 +30,8 @@ static float *dti_units_params(const dti_replica *r) {
 static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients,
                             uint64_t element) {
     const dti_replica *r = &par->replicas[replica];
-    return (gradients ? r->gradients : dti_units_params(r)) + (element - r->store->layout.own_begin);
+    return (gradients ? r->gradients : dti_units_params(r)) +
+           (element - r->store->layout.own_begin);
 }
 
 static const dti_code *dti_units_code(const dti_replica *r) {

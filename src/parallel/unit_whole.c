@@ -93,8 +93,8 @@ static dt_result dti_units_take(dti_parallel *par) {
         if (!result)
             result = dti_units_rest(&par->replicas[i], false);
         if (!result && par->replicas[i].mirror)
-            result = dti_units_write(&par->replicas[i], 0, par->replicas[i].mirror,
-                                     s->layout.fixed);
+            result =
+                dti_units_write(&par->replicas[i], 0, par->replicas[i].mirror, s->layout.fixed);
     }
     return result;
 }
