@@ -397,6 +397,7 @@ DTI_OPTIMIZE_END
 #include "parallel/squad_grid.c"
 #include "parallel/squad_make.c"
 #include "parallel/squad_whole.c"
+#include "parallel/squad_meet.c"
 #include "parallel/squad_step.c"
 #include "parallel/host_values.c"
 

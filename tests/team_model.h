@@ -9,6 +9,13 @@ typedef struct team_model {
     int32_t tokens[TEAM_ROWS * TEAM_POS], targets[TEAM_ROWS * TEAM_POS];
 } team_model;
 
+enum { TEAM_STEPS = 6 };
+
+typedef struct team_grid {
+    int members, accumulate, shards, replicas, slices;
+    bool rows; /* of the sequence are shared out */
+} team_grid;
+
 enum {
     TEAM_MLP,
     TEAM_GATED,
@@ -118,4 +125,18 @@ __attribute__((__unused__)) static dt_trainer_desc team_desc(const team_model *m
         .data = {.rows = TEAM_ROWS,
                  .columns = {{.input = m->x, .data = m->tokens, .dtype = DT_I32},
                              {.input = m->t, .data = m->targets, .dtype = DT_I32}}}};
+}
+
+/* On as many processors' devices; members 0: replicas of the whole model. */
+__attribute__((__unused__)) static void team_grid_to(const team_grid *grid, dt_trainer_desc *d,
+                                                     char devices[16]) {
+    snprintf(devices, 16, "cpu:%d",
+             (grid->members ? grid->members : 1) * (grid->replicas ? grid->replicas : 1));
+    d->devices = devices;
+    d->tensor = grid->members;
+    d->tensor_slices = grid->slices;
+    d->replicas = grid->replicas;
+    d->shards = grid->shards;
+    d->accumulate = grid->accumulate;
+    d->tensor_rows = grid->rows;
 }

@@ -2,9 +2,9 @@
  * in every run, and what it does not go with. */
 #include "train_model.h"
 
-#include "team_model.h"
+#include "team_stack.h"
 
-enum { TEAM_VALUES = 40000, TEAM_STEPS = 6 };
+enum { TEAM_VALUES = 40000 };
 
 typedef struct team_run {
     uint64_t hash;
@@ -12,11 +12,6 @@ typedef struct team_run {
     int count;
     float values[TEAM_VALUES];
 } team_run;
-
-typedef struct team_grid {
-    int members, accumulate, shards, replicas;
-    bool rows; /* of the sequence are shared out */
-} team_grid;
 
 /* All parameters after some steps; devices NULL: one CPU. */
 static bool team_train_grid(int kind, const char *devices, team_grid grid, team_run *r) {
@@ -168,113 +163,13 @@ TEST(squads_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_shard
 
 /* ---- random stacks of pairs and attention, on 2 to 4 members */
 
-enum { STACK_LAYERS = 4 };
-
-typedef struct stack { /* sizes that all of 2, 3 and 4 members divide */
-    int layers, kind[STACK_LAYERS], hidden[STACK_LAYERS], act[STACK_LAYERS], heads;
-    bool mask, freeze, words, rows;
-} stack;
-
-static stack stack_of(uint32_t seed) {
-    uint32_t state = seed;
-    stack s = {.layers = 1 + (int)(train_random(&state) % STACK_LAYERS), .heads = 12};
-    for (int i = 0; i < s.layers; i++) {
-        s.kind[i] = (int)(train_random(&state) % 4);
-        s.hidden[i] = 12 * (1 + (int)(train_random(&state) % 4));
-        s.act[i] = (int)(train_random(&state) % 4);
-    }
-    s.mask = train_random(&state) % 2;
-    s.freeze = train_random(&state) % 3 == 0;
-    s.words = train_random(&state) % 2;
-    s.rows = train_random(&state) % 2;
-    return s;
-}
-
-static dt_tensor stack_act(dt_tensor h, int act) {
-    switch (act) {
-    case 0: return dt_silu(h);
-    case 1: return dt_mul(dt_tanh(h), dt_sigmoid(h)); /* read twice */
-    case 2: return dt_affine(dt_relu(dt_reshape(h, dt_dims(TEAM_POS, 1, -1))), 0.5f, 0.1f);
-    default: return h;
-    }
-}
-
-static dt_tensor stack_layer(dt_tensor h, const stack *s, int i, dt_tensor mask) {
-    const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN, .no_bias = i % 2},
-                         down = {.tensor = DT_TENSOR_ROW, .no_bias = i == 1};
-    const dt_attention_layer_desc a = {.attention = {.mask = s->mask ? mask : (dt_tensor){0}},
-                                       .no_bias = i % 2};
-    char name[3][16];
-    for (int k = 0; k < 3; k++)
-        snprintf(name[k], sizeof name[k], "l%d.%d", i, k);
-    h = dt_nn_rms_norm(h, name[2], 1);
-    if (s->kind[i] == 0)
-        return dt_nn_multi_head_attention(h, (dt_tensor){0}, name[0], s->heads, &a);
-    if (s->kind[i] == 1)
-        return dt_nn_geglu(h, name[0], s->hidden[i]);
-    dt_tensor y = stack_act(dt_nn_linear_with(h, name[0], s->hidden[i], &up), s->act[i]);
-    if (s->kind[i] == 2) /* a scale that all have, of parts */
-        y = dt_mul(y, dt_param(h.graph, name[2], dt_dims(1), (dt_init){DT_INIT_CONSTANT, 0.7f, 0}));
-    if (dt_tensor_shape(y).rank == 3)
-        y = dt_reshape(y, dt_dims(TEAM_POS, s->hidden[i]));
-    return dt_nn_linear_with(y, name[1], TEAM_WIDTH, &down);
-}
-
-static bool stack_make(team_model *m, const stack *s) {
-    if (!team_inputs(m, s->words ? TEAM_WORDS : TEAM_CLASSES, false))
-        return false;
-    dt_graph *g = m->graph;
-    bool masked = false;
-    for (int i = 0; i < s->layers; i++)
-        masked = masked || (s->mask && s->kind[i] == 0);
-    dt_tensor mask = {0};
-    if (masked)
-        mask = dt_param(g, "mask", dt_dims(TEAM_POS, TEAM_POS),
-                        (dt_init){DT_INIT_UNIFORM, -1.0f, 1.0f});
-    const dt_embedding_desc table = {.tensor = s->words ? DT_TENSOR_ROW : DT_TENSOR_WHOLE};
-    const dt_linear_desc head = {.tensor = s->words ? DT_TENSOR_COLUMN : DT_TENSOR_WHOLE};
-    const int classes = s->words ? TEAM_WORDS : TEAM_CLASSES;
-    dt_tensor h = dt_nn_embedding_with(m->x, "words", classes, TEAM_WIDTH, &table);
-    for (int i = 0; i < s->layers; i++)
-        h = dt_add(h, stack_layer(h, s, i, mask));
-    dt_tensor logits = dt_nn_linear_with(h, "out", classes, &head);
-    m->loss = dt_cross_entropy(logits, m->t, NULL);
-    m->right = dt_accuracy(logits, m->t);
-    return dt_graph_error(g) == NULL;
-}
-
-/* Losses of the steps, and the norm of the last gradient. */
-static bool stack_run(const stack *s, int members, double out[TEAM_STEPS + 1]) {
-    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.05};
-    team_model m;
-    dt_trainer *t;
-    char devices[16];
-    if (!CHECK_TEXT(stack_make(&m, s), "made"))
-        return false;
-    dt_trainer_desc d = team_desc(&m, &sgd);
-    snprintf(devices, sizeof devices, "cpu:%d", members ? members : 1);
-    d.devices = devices;
-    d.tensor = members;
-    d.tensor_rows = members && s->rows;
-    d.params = s->freeze ? "l*.0*" : NULL; /* and then nothing flows to what is in front */
-    dt_result result = dt_trainer_create(m.graph, &d, &t);
-    for (int i = 0; i < TEAM_STEPS && !result; i++) {
-        dt_train_report r;
-        result = dt_trainer_step(t, &r);
-        out[i] = r.loss;
-        out[TEAM_STEPS] = r.gradient_norm;
-    }
-    CHECK_TEXT(!result, "%d members: %s", members, dt_ctx_error(m.ctx));
-    dt_ctx_destroy(m.ctx);
-    return !result;
-}
-
 TEST(random_stacks_are_shared_out_by_two_three_and_four_members) {
     for (uint32_t seed = 1; seed <= 30; seed++) {
         const stack s = stack_of(seed);
         double one[TEAM_STEPS + 1] = {0}, some[TEAM_STEPS + 1] = {0};
         const int members = 2 + (int)(seed % 3);
-        if (!stack_run(&s, 0, one) || !stack_run(&s, members, some)) {
+        if (!stack_run(&s, &(team_grid){0}, one, NULL) ||
+            !stack_run(&s, &(team_grid){.members = members, .rows = s.rows}, some, NULL)) {
             CHECK_TEXT(false, "stack %u", seed);
             return;
         }
@@ -296,12 +191,7 @@ static bool team_open_grid(team_model *m, int kind, team_grid grid, dt_trainer *
     if (!CHECK_TEXT(team_make(m, kind, false), "made"))
         return false;
     dt_trainer_desc d = team_desc(m, &adam);
-    snprintf(devices, sizeof devices, "cpu:%d",
-             (grid.members ? grid.members : 1) * (grid.replicas ? grid.replicas : 1));
-    d.devices = devices;
-    d.tensor = grid.members;
-    d.replicas = grid.replicas;
-    d.tensor_rows = grid.rows;
+    team_grid_to(&grid, &d, devices);
     *data = d.data;
     return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "%s", dt_ctx_error(m->ctx));
 }
@@ -388,13 +278,13 @@ TEST(members_have_the_state_of_their_parts_alone) {
 }
 
 /* A written value reaches members; a step that is not finite changes nothing. */
-TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
+static void team_written(team_grid grid) {
     team_model m;
     dt_trainer *t;
     dt_train_report r;
     dt_dataset data;
     static float weight[4 * TEAM_WIDTH * TEAM_WIDTH], other[4 * TEAM_WIDTH * TEAM_WIDTH];
-    if (!team_open(&m, TEAM_MLP, 2, &t, &data))
+    if (!team_open_grid(&m, TEAM_MLP, grid, &t, &data))
         return;
     dt_store *s = dt_trainer_store(t);
     const int i = dt_store_find(s, "h1.down.weight");
@@ -413,12 +303,17 @@ TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
     dt_ctx_destroy(m.ctx);
 }
 
+TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
+    team_written((team_grid){.members = 2});
+    team_written((team_grid){.members = 1, .slices = 4});
+}
+
 /* ---- what it does not go with */
 
 typedef struct team_refusal {
     const char *says;
     dt_result result;
-    int tensor, pipeline, shards, shard_state, model, replicas;
+    int tensor, slices, pipeline, shards, shard_state, model, replicas;
     dt_train_mode mode;
     dt_balance balance;
     dt_optim_kind optim;
@@ -455,6 +350,7 @@ static void team_refused(const team_refusal *r) {
                          .optim = &optim,
                          .batch = 16,
                          .tensor = r->tensor ? r->tensor : 2,
+                         .tensor_slices = r->slices,
                          .pipeline = r->pipeline,
                          .shards = r->shards,
                          .replicas = r->replicas,
@@ -480,6 +376,19 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
         {.result = DT_OK},
         {.tensor = -1, .result = DT_ERROR_INVALID, .says = "tensor is -1"},
         {.tensor = 65, .result = DT_ERROR_INVALID, .says = "tensor is 65"},
+        {.slices = 4, .result = DT_OK},
+        {.tensor = 1, .slices = 4, .devices = "cpu", .result = DT_OK},
+        {.slices = -2, .result = DT_ERROR_INVALID, .says = "tensor_slices is -2"},
+        {.slices = 66, .result = DT_ERROR_INVALID, .says = "tensor_slices is 66"},
+        {.slices = 3, .result = DT_ERROR_INVALID, .says = "give a multiple of .tensor, 2"},
+        {.slices = 1, .result = DT_ERROR_INVALID, .says = "give a multiple of .tensor, 2"},
+        {.slices = 16, .result = DT_ERROR_INVALID, .says = "tensor_slices = 16: parameter"},
+        {.slices = 4, .pipeline = 2, .result = DT_ERROR_UNSUPPORTED, .says = "slices = 4 goes"},
+        {.slices = 4,
+         .devices = "cpu:4",
+         .replicas = 1,
+         .result = DT_ERROR_INVALID,
+         .says = "1 replicas x 2 members needs 2 devices, and the 1 rank of the job names 4"},
         {.devices = "cpu:3", .result = DT_ERROR_INVALID, .says = "needs 2 devices"},
         {.devices = "cpu:4",
          .shards = 1,

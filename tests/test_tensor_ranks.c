@@ -8,10 +8,10 @@ enum { PARTS_STEPS = 5 };
 
 typedef struct parts_case {
     int accumulate, batch;
-    int members, replicas, shards; /* replicas 0: one, and 4 members if those are 0 too */
-    const char *save;              /* behind the steps */
-    bool wrong;                    /* rank 1 has another learning rate in the third step */
-    bool whole;                    /* each rank has all parts */
+    int members, replicas, shards, slices; /* replicas 0: one, and 4 members if those are 0 too */
+    const char *save;                      /* behind the steps */
+    bool wrong;                            /* rank 1 has another learning rate in the third step */
+    bool whole;                            /* each rank has all parts */
 } parts_case;
 
 static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *comm,
@@ -20,6 +20,7 @@ static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *
     d.comm = comm;
     d.devices = devices;
     d.tensor = c->members ? c->members : 4;
+    d.tensor_slices = c->slices;
     d.replicas = c->replicas ? c->replicas : 1;
     d.shards = c->shards;
     d.accumulate = c->accumulate;
@@ -144,7 +145,7 @@ TEST(random_grids_of_squads_have_the_bits_of_one) {
 /* ---- rows of the sequence, and parts of the classes */
 
 typedef struct words_case {
-    int kind, members, replicas;
+    int kind, members, replicas, slices;
 } words_case;
 
 static dt_result words_steps(const words_case *c, team_model *m, dt_comm *comm, const char *devices,
@@ -160,6 +161,7 @@ static dt_result words_steps(const words_case *c, team_model *m, dt_comm *comm, 
     d.tensor = c->members;
     d.replicas = c->replicas;
     d.shards = 2;
+    d.tensor_slices = c->slices;
     d.tensor_rows = true;
     dt_result result = dt_trainer_create(m->graph, &d, &t);
     for (int i = 0; i < PARTS_STEPS && !result; i++) {
@@ -183,8 +185,9 @@ static void words_job(int count, const char *const *devices, const words_case *c
     words_case alone = *c;
     job *j = job_new(count, c);
     alone.replicas = 1;
+    alone.members = c->slices ? c->slices : c->members;
     const dt_result result =
-        words_steps(&alone, &m, NULL, c->members == 2 ? "cpu:2" : "cpu:4", want);
+        words_steps(&alone, &m, NULL, alone.members == 2 ? "cpu:2" : "cpu:4", want);
     CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     for (int i = 0; i < count; i++)
@@ -201,12 +204,21 @@ static void words_job(int count, const char *const *devices, const words_case *c
 TEST(rows_and_classes_in_parts_on_ranks_have_the_bits_of_one_process) {
     static const char *const even[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
                              *const apart[] = {"cpu", "cpu:2", "cpu"};
-    const words_case head = {TEAM_HEAD, 4, 1}, tied = {TEAM_TIED, 4, 1},
-                     grid = {TEAM_COLUMNS, 2, 2};
+    const words_case head = {TEAM_HEAD, 4, 1, 0}, tied = {TEAM_TIED, 4, 1, 0},
+                     grid = {TEAM_COLUMNS, 2, 2, 0};
     words_job(2, even, &head); /* all_gather */
     words_job(2, odd, &tied);  /* as many as ranks have are not the same */
     words_job(3, apart, &grid);
     words_job(2, even, &grid);
+}
+
+/* As four members of one process have. */
+TEST(slices_on_ranks_have_the_bits_of_members_in_one_process) {
+    static const char *const two[] = {"cpu", "cpu"}, *const odd[] = {"cpu", "cpu:2", "cpu"};
+    words_job(2, two, &(words_case){TEAM_HEAD, 2, 1, 4});
+    words_job(2, two, &(words_case){TEAM_TIED, 1, 2, 4});
+    words_job(3, odd, &(words_case){TEAM_COLUMNS, 2, 2, 4}); /* the second has two squads' */
+    words_job(3, odd, &(words_case){TEAM_BLOCKS, 4, 1, 4});
 }
 
 TEST(ranks_of_members_refuse_what_differs_before_anything_changes) {
@@ -286,10 +298,11 @@ static void parts_kill(const parts_case *c, const char *const *devices, int coun
 TEST(a_rank_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu"};
     const parts_case one = {.accumulate = 2, .batch = 37},
-                     grid = {.accumulate = 2, .batch = 37, .members = 2, .replicas = 2};
+                     grid = {.accumulate = 2, .batch = 37, .members = 2, .replicas = 2},
+                     slices = {.accumulate = 2, .batch = 37, .slices = 8};
     const int all = getenv("DTRAIN_TEST_LONG") ? 24 : 6;
     for (int i = 0; i < all && test_now.failures < 3; i++)
-        parts_kill(i % 2 ? &grid : &one, devices, 3, i);
+        parts_kill(i % 3 == 0 ? &one : i % 3 == 1 ? &grid : &slices, devices, 3, i);
 }
 
 TEST(a_squad_that_is_whole_on_a_rank_has_its_values_when_others_die) {

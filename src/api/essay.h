@@ -100,7 +100,7 @@
  * (.shard_state), and a model that is larger than a device can be cut into stages on several, of
  * any ranks, as often as there are devices (.pipeline, .replicas): the bits stay the same. Or
  * devices share out each layer (.tensor), also as several such squads that share the batch
- * (.tensor, .replicas).
+ * (.tensor, .replicas), and in fixed slices with the same bits on any number (.tensor_slices).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,

@@ -277,6 +277,12 @@ typedef struct dt_trainer_desc {
      * (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022).
      * What takes no rows gets all of them. Dropout draws what it draws for the whole sequence. */
     bool tensor_rows;
+    /* Fixed slices: the model is cut into so many parts, a multiple of .tensor and at most 64, and
+     * each of the .tensor devices (0 or 1 = one) computes those that follow each other, one after
+     * the other. All that is said of members is true of slices, so the same bits for as many
+     * slices and .shards, whatever .tensor, .replicas and ranks are; and marks have to divide by
+     * slices. 0 = .tensor. Costs: what no layer marks is kept and computed once a slice. */
+    int tensor_slices;
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same

@@ -6,6 +6,10 @@ static uint32_t dti_grid_across(const dti_parallel *par) {
     return par->desc.stages ? par->desc.stages : par->desc.tensor;
 }
 
+static const char *dti_grid_setting(const dti_parallel *par) {
+    return par->desc.slices > 1 ? "tensor_slices" : par->desc.tensor ? "tensor" : "pipeline";
+}
+
 static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position) {
     uint32_t rank = 0;
     while (par->firsts[rank + 1] <= position)
@@ -14,7 +18,8 @@ static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position) {
 }
 
 static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
-    const uint32_t all = par->firsts[par->world], across = DTI_MAX(dti_grid_across(par), 1u);
+    const uint32_t each = par->desc.slices, all = par->firsts[par->world] / each,
+                   across = DTI_MAX(dti_grid_across(par) / each, 1u);
     const uint32_t want = data ? data : all / across;
     if (want && want * (uint64_t)across == all)
         return DT_OK;

@@ -39,7 +39,8 @@ typedef struct dti_parallel_desc {
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
     dt_pipeline_schedule schedule;
-    uint32_t tensor;  /* members of a squad, each on one of the devices; 0: none */
+    uint32_t tensor;  /* members of a squad; 0: none */
+    uint32_t slices;  /* so many of which each device has, at least 1 */
     bool tensor_rows; /* which share out the rows of the sequence too */
 } dti_parallel_desc;
 
@@ -383,7 +384,8 @@ static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's ru
 
 /* ---- device_grid.c: lines of devices, each of which trains one replica: the stages of a
  * pipeline, or the members of a squad. Position p is number p mod across of line p / across. */
-static uint32_t dti_grid_across(const dti_parallel *par); /* 0: there is no grid */
+static uint32_t dti_grid_across(const dti_parallel *par);     /* 0: there is no grid */
+static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
 static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);
 /* Whether the job's devices are a grid of so many replicas; 0: of as many as there are. INVALID */
 static dt_result dti_grid_fits(dti_parallel *par, uint32_t data);

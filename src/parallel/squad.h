@@ -13,6 +13,9 @@
  *   barrier    losses and judgements of all ranks
  *   commit     all of them, or none
  *
+ * Fixed slices are members too: a device has several that follow each other, in one context, and
+ * its thread computes them in turns. So the bits of S members are those of S slices anywhere.
+ *
  * A member has a graph of all nodes, in which parameters that are marked are parts (squad_cut.c),
  * a store and programs. What is not a part is computed by each, with the same bits. The host has
  * all values in the one replica's store, which the application sees and files are of. */
@@ -27,7 +30,7 @@ typedef struct dti_squad_part {
 
 typedef struct dti_squad_member {
     uint32_t line, number; /* which of its members it is */
-    dt_ctx *ctx;
+    dt_ctx *ctx;           /* its device's: the first of that has made it */
     dt_graph *graph;
     dt_store *store;
     dt_program **runs[2]; /* by micro-batch: of full batches, and of short ones */
@@ -53,6 +56,7 @@ typedef struct dti_squad_line { /* a squad of which a member is here */
 typedef struct dti_squad {
     uint32_t size, data;       /* members of a line, lines of the job */
     uint32_t first, local;     /* positions of this rank: [first, first + local) */
+    uint32_t each;             /* positions of a device, one after the other: its slices */
     dti_squad_member *members; /* those */
     uint32_t line_count;       /* here */
     dti_squad_line *lines;
@@ -70,6 +74,7 @@ typedef struct dti_squad {
 
     /* The step under way. */
     uint32_t tail;
+    dti_crew_fn *turn;     /* of each member */
     _Atomic bool speaking; /* a thread of this rank uses the comm */
     _Atomic bool failed;
 } dti_squad;
@@ -107,6 +112,14 @@ static dt_result dti_squad_share(dti_parallel *par, uint32_t node, const void *v
 /* ---- squad_whole.c: members' values and state, from the host's store and to it */
 static dt_result dti_squad_scatter(dti_parallel *par);
 static dt_result dti_squad_gather(dti_parallel *par);
+
+/* ---- squad_meet.c */
+/* Meeting `meeting` of a micro-batch, of a device's members, when others have come to it. *go_on:
+ * false where another device failed. Errors: what a comm says. */
+static dt_result dti_squad_meet(dti_parallel *par, dt_comm_span members, uint32_t micro,
+                                uint32_t meeting, bool *go_on);
+/* When nobody reads operands of the micro-batch before; false: another device failed. */
+static bool dti_squad_may_begin(dti_squad *squad, uint32_t m, uint32_t micro);
 
 /* ---- squad_step.c: as dti_parallel_step */
 static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_result own,

@@ -10,6 +10,7 @@
  * and what is whole beside rows is cut to the own ones. */
 
 typedef struct dti_squad_cut {
+    const char *setting; /* which says how many members there are */
     const dt_graph *from;
     dt_graph *to;
     int64_t members, member;
@@ -63,11 +64,11 @@ static void dti_squad_cut_param(dti_squad_cut *c, uint32_t id, dti_node *n) {
         return;
     if (!fits) {
         c->result = dti_fail(c->from->base, DT_ERROR_INVALID,
-                             "tensor = %d: parameter '%s' %s is shared out along axis %d, in units "
+                             "%s = %d: parameter '%s' %s is shared out along axis %d, in units "
                              "of %lld, which do not divide into so many equal parts; take another "
                              "number, or leave its mark off",
-                             (int)c->members, n->label, dti_shape_print(n->shape, false).text,
-                             (int)p.axis, (long long)unit);
+                             c->setting, (int)c->members, n->label,
+                             dti_shape_print(n->shape, false).text, (int)p.axis, (long long)unit);
         return;
     }
     n->shape.dim[p.axis] /= c->members;
@@ -158,9 +159,9 @@ static dt_tensor dti_squad_cut_input(dti_squad_cut *c, const dti_parting *s, uin
 static dt_tensor dti_squad_cut_refuse(dti_squad_cut *c, uint32_t id) {
     const dt_tensor y = {(dt_graph *)c->from, id};
     c->result = dti_fail(c->from->base, DT_ERROR_UNSUPPORTED,
-                         "tensor = %d: %s does not take what members have parts of; gather it by a "
+                         "%s = %d: %s does not take what members have parts of; gather it by a "
                          "DT_TENSOR_ROW layer before, or leave marks off",
-                         (int)c->members, dti_tensor_print(y).text);
+                         c->setting, (int)c->members, dti_tensor_print(y).text);
     return dti_nil(c->to);
 }
 
@@ -234,7 +235,7 @@ static dt_result dti_squad_cut_all(dti_squad_cut *c) {
         c->stands[id] = (row ? dti_squad_cut_row(c, id) : dti_squad_cut_push(c, id)).id;
         if (!c->result && !c->stands[id])
             c->result = dti_fail(g->base, c->to->error[0] ? c->to->result : DT_ERROR_MEMORY,
-                                 "tensor = %d: %s", (int)c->members, c->to->error);
+                                 "%s = %d: %s", c->setting, (int)c->members, c->to->error);
     }
     for (uint32_t i = 0; i < g->param_count && !c->result; i++) { /* buffers' new values */
         dti_node *n = &c->to->nodes[c->to->params[i]];
@@ -275,8 +276,11 @@ static bool dti_squad_cut_parts(const dti_squad_cut *c, dti_squad *squad) {
 static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number, dt_graph **out) {
     const dt_graph *g = par->replicas[0].graph;
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
-    dti_squad_cut c = {
-        .from = g, .members = par->squad->size, .member = number, .rows = par->desc.tensor_rows};
+    dti_squad_cut c = {.setting = dti_grid_setting(par),
+                       .from = g,
+                       .members = par->squad->size,
+                       .member = number,
+                       .rows = par->desc.tensor_rows};
     dt_result result = dti_squad_cut_open(g, &d, &c);
     if (!result)
         result = dti_graph_copy(g, ctx, &c.to);
@@ -286,9 +290,9 @@ static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number
         result = dti_squad_cut_terms(&c, &d);
     if (!result && !dti_squad_cut_parts(&c, par->squad))
         result = dti_fail(par->base, DT_ERROR_INVALID,
-                          "tensor = %u: no parameter is marked, so there is nothing to share out; "
+                          "%s = %u: no parameter is marked, so there is nothing to share out; "
                           "give dt_linear_desc.tensor to layers",
-                          par->squad->size);
+                          c.setting, par->squad->size);
     if (!result)
         memcpy(par->squad->stands, c.stands, g->count * sizeof *c.stands);
     *out = c.to;

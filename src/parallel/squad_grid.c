@@ -22,6 +22,7 @@ static void dti_squad_line_open(dti_parallel *par, uint32_t i) {
 static dt_result dti_squad_grid_make(dti_parallel *par) {
     dti_squad *squad = par->squad;
     squad->size = par->desc.tensor;
+    squad->each = par->desc.slices;
     squad->data = dti_parallel_width(par);
     squad->first = par->firsts[par->rank];
     squad->local = par->firsts[par->rank + 1] - squad->first;

@@ -22,11 +22,10 @@ static dt_result dti_squad_optim(dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     if (!dti_optim_is_whole(dti_optim_row_of(optim.kind)))
         return DT_OK;
-    return dti_fail(
-        par->base, DT_ERROR_UNSUPPORTED,
-        "tensor = %u: this optimizer looks at whole parameters, and members have parts; "
-        "take one that goes element by element, as Adam",
-        par->squad->size);
+    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                    "%s = %u: this optimizer looks at whole parameters, and members have parts; "
+                    "take one that goes element by element, as Adam",
+                    dti_grid_setting(par), par->squad->size);
 }
 
 /* The blocks of parameter i in a member's table, or in its own half of that; 0: it is in none. */
@@ -53,8 +52,13 @@ static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char
                                        int threads) {
     dti_squad_member *member = &par->squad->members[m];
     const dt_store_desc d = {.device = name, .seed = par->desc.seed};
-    dt_result result =
-        dti_context_beside(par, par->replicas[0].graph, "member", m, threads, &member->ctx);
+    const uint32_t begin = m - m % par->squad->each; /* of its device's */
+    dt_result result = DT_OK;
+    if (m > begin)
+        member->ctx = par->squad->members[begin].ctx;
+    else
+        result =
+            dti_context_beside(par, par->replicas[0].graph, "member", m, threads, &member->ctx);
     if (!result)
         result = dti_squad_graph(par, member->ctx, member->number, &member->graph);
     if (result)
@@ -67,9 +71,9 @@ static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char
     if (a->backend == b->backend && a->info.kind == b->info.kind)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "tensor = %u: devices %s and %s round differently, and what members compute "
+                    "%s = %u: devices %s and %s round differently, and what members compute "
                     "alike must be the same; name devices of one kind",
-                    par->squad->size, a->info.id, b->info.id);
+                    dti_grid_setting(par), par->squad->size, a->info.id, b->info.id);
 }
 
 static dt_result dti_squad_open_all(dti_parallel *par, const char *names, int threads) {
@@ -77,7 +81,7 @@ static dt_result dti_squad_open_all(dti_parallel *par, const char *names, int th
     dt_result result = DT_OK;
     uint32_t m = 0;
     while (!result && dti_device_next(&w)) {
-        for (uint32_t k = 0; k < w.times && !result; k++)
+        for (uint32_t k = 0; k < w.times * par->squad->each && !result; k++)
             result = dti_squad_open_member(par, m++, w.name, threads);
     }
     return result;
@@ -254,7 +258,8 @@ static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int t
         result = dti_squad_tables(par);
     if (!result)
         result = dti_squad_sums(par);
-    return result ? result : dti_crew_create(par->base, squad->local, pin, &squad->crew);
+    return result ? result
+                  : dti_crew_create(par->base, squad->local / squad->each, pin, &squad->crew);
 }
 
 static dt_result dti_squad_create(dti_parallel *par, uint32_t shards, const char *names,
@@ -273,7 +278,6 @@ static void dti_squad_member_close(dti_parallel *par, dti_squad_member *member) 
     dti_store_free(member->store); /* and its programs */
     dti_free(par->base, member->runs[0]);
     dti_free(par->base, member->runs[1]);
-    dt_ctx_destroy(member->ctx);
 }
 
 static void dti_squad_line_close(dti_parallel *par, dti_squad_line *line) {
@@ -295,6 +299,8 @@ static void dti_squad_destroy(dti_parallel *par) {
         dti_squad_line_close(par, &squad->lines[i]);
     for (uint32_t m = 0; squad->members && m < squad->local; m++)
         dti_squad_member_close(par, &squad->members[m]);
+    for (uint32_t m = 0; squad->members && m < squad->local; m += squad->each)
+        dt_ctx_destroy(squad->members[m].ctx);
     if (squad->code)
         dti_code_release(par->replicas[0].store, squad->code);
     dti_statistics_free(par->base, &squad->statistics);

@@ -1,15 +1,10 @@
 /* A step of a grid of squads. Members of a line compute the same micro-batches beside each other
- * and meet behind each sum: all wait for all, then each adds up everybody's operands, which lie on
- * the host, in one tree over members; between ranks the first of a process does, and speaks. So
- * all have the same bits, whoever is on which rank. Lines compute shards of their own, one after
- * the other, and their gradients are summed over shards, number by number.
+ * and meet behind each sum (squad_meet.c). Lines compute shards of their own, one after the other,
+ * and their gradients are summed over shards, number by number. Each device has a thread, on which
+ * its members compute in turns: a segment of each, up to a meeting.
  *
- * Cost of a meeting of n elements: each member reads n elements of each of its process, and writes
- * n; between ranks an all-reduce of n. A step has three small ones of all ranks besides: what
- * failed and weights, pairs of blocks, losses and verdicts; and with several lines on several
- * ranks an all-reduce of a member's gradients. */
-
-#define DTI_SQUAD_SLICE 16384 /* elements that are added up at a time */
+ * Cost besides meetings: three small all-reduces of all ranks: what failed and weights, pairs of
+ * blocks, losses and verdicts; and with several lines on several ranks one of a member's gradients. */
 
 static const dti_runs *dti_squad_runs_now(const dti_squad *squad, uint32_t m) {
     return &dti_squad_line_of(squad, m)->runs[squad->tail];
@@ -78,177 +73,20 @@ static void dti_squad_weigh(void *arg, uint32_t m) {
     dti_squad_ended(squad, m, result);
 }
 
-/* ---- meetings */
-
-static bool dti_squad_await(dti_squad *squad, _Atomic uint32_t *counter, uint32_t there) {
-    while (atomic_load(counter) < there) {
-        if (atomic_load(&squad->failed))
-            return false;
-        dti_thread_yield();
-    }
-    return true;
-}
-
-typedef struct dti_squad_met { /* a meeting */
-    const dti_squad_line *line;
-    uint32_t micro, meeting;
-    const dti_meeting *m;
-} dti_squad_met;
-
-/* What a member that is here brings. */
-static const float *dti_squad_brought(const dti_squad *squad, const dti_squad_met *at,
-                                      uint32_t number) {
-    const dti_squad_member *member = dti_squad_member_of(squad, at->line, number);
-    const dt_program *p = member->runs[squad->tail][at->micro];
-    return dti_program_operand(p, &dti_program_code(p)->meetings[at->meeting], 0);
-}
-
-/* Of what members `span` of a line, all here, have: elements [from, from + n), to `to`. */
-static void dti_squad_fold(const dti_parallel *par, const dti_squad_met *at, dt_comm_span span,
-                           uint64_t from, uint64_t n, float *to) {
-    const dt_comm_reduction how = at->m->meet.kind == DTI_MEET_MOST ? DT_COMM_MAX : DT_COMM_SUM;
-    dti_operand operands[DTI_SQUAD_MAX];
-    for (uint64_t i = 0; i < n; i += DTI_SQUAD_SLICE) {
-        for (uint32_t k = 0; k < span.count; k++)
-            operands[k] =
-                (dti_operand){dti_squad_brought(par->squad, at, span.first + k) + from + i,
-                              DT_F32,
-                              {span.first + k, 1}};
-        dti_fold(to + i, operands, span.count, DTI_MIN(n - i, (uint64_t)DTI_SQUAD_SLICE), DT_F32,
-                 how, !at->line->comm, 1);
-    }
-}
-
-/* An operation of a line's ranks. Where several lines here speak, their threads take turns. */
-static dt_result dti_squad_speak(dti_parallel *par, const dti_squad_line *line,
-                                 const dt_comm_op *op) {
-    dti_squad *squad = par->squad;
-    dt_comm_work work = {0};
-    dt_result result = DT_OK;
-    bool ended = false;
-    if (!squad->apart)
-        return dti_parallel_comm_failed(par, dt_comm_run(line->comm, op));
-    while (!ended && !result) {
-        while (atomic_exchange(&squad->speaking, true))
-            dti_thread_yield();
-        if (!work.id)
-            result = dt_comm_begin(line->comm, op, &work);
-        if (!result)
-            result = dt_comm_test(line->comm, work, &ended);
-        if (result)
-            dti_parallel_comm_failed(par, result);
-        atomic_store(&squad->speaking, false);
-        if (!ended)
-            dti_thread_yield();
-    }
-    return result;
-}
-
-/* The sum of all ranks' members, by one tree, to `heard`; or the largest. */
-static dt_result dti_squad_reduce(dti_parallel *par, const dti_squad_met *at) {
-    const dti_squad_line *line = at->line;
-    const bool most = at->m->meet.kind == DTI_MEET_MOST;
-    const dt_comm_span here = {par->squad->members[line->first].number, line->count};
-    const uint32_t n = at->m->given;
-    for (uint32_t k = 0; k < (most ? 1 : line->subtrees.count); k++)
-        dti_squad_fold(par, at, most ? here : line->subtrees.at[k], 0, n,
-                       line->said + (size_t)k * n);
-    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
-                           .in = line->said,
-                           .out = line->heard,
-                           .count = n,
-                           .dtype = DT_F32,
-                           .reduction = most ? DT_COMM_MAX : DT_COMM_SUM,
-                           .tree = !most};
-    return dti_squad_speak(par, line, &op);
-}
-
-/* What all have, one behind the other, to `heard`. Where ranks have different numbers of members,
- * others' are zeros, and as whole numbers their sum has all bits. */
-static dt_result dti_squad_collect(dti_parallel *par, const dti_squad_met *at) {
-    const dti_squad *squad = par->squad;
-    const dti_squad_line *line = at->line;
-    const uint32_t first = squad->members[line->first].number, n = at->m->given;
-    float *to = line->even ? line->said : line->heard + (size_t)first * n;
-    if (!line->even)
-        memset(line->heard, 0, (size_t)squad->size * n * sizeof *to);
-    for (uint32_t k = 0; k < line->count; k++)
-        memcpy(to + (size_t)k * n, dti_squad_brought(squad, at, first + k), n * sizeof *to);
-    const dt_comm_op op = {.kind = line->even ? DT_COMM_ALL_GATHER : DT_COMM_ALL_REDUCE,
-                           .in = line->even ? line->said : line->heard,
-                           .out = line->heard,
-                           .count =
-                               line->even ? (uint64_t)line->count * n : (uint64_t)squad->size * n,
-                           .dtype = line->even ? DT_F32 : DT_I32};
-    return dti_squad_speak(par, line, &op);
-}
-
-static dt_result dti_squad_exchange(dti_parallel *par, const dti_squad_met *at) {
-    return at->m->meet.kind == DTI_MEET_ROWS ? dti_squad_collect(par, at)
-                                             : dti_squad_reduce(par, at);
-}
-
-/* Member m's value, of what members here have, or of `heard`. */
-static void dti_squad_value(const dti_parallel *par, uint32_t m, const dti_squad_met *at,
-                            float *to) {
-    const dti_squad *squad = par->squad;
-    const dt_comm_span all = {0, squad->size};
-    const float *heard = at->line->comm ? at->line->heard : NULL;
-    const uint32_t number = squad->members[m].number;
-    const uint64_t run = at->m->meet.run ? (uint64_t)at->m->meet.run : at->m->elements;
-    const bool rows = at->m->meet.kind == DTI_MEET_ROWS, own = at->m->meet.kind == DTI_MEET_SHARE;
-    for (uint64_t i = 0; i < at->m->elements / run; i++) { /* runs of the value */
-        const uint64_t from = own ? (i * squad->size + number) * run : i * run;
-        const uint32_t of = (uint32_t)(i % squad->size);
-        if (rows)
-            memcpy(
-                to + i * run,
-                (heard ? heard + (uint64_t)of * at->m->given : dti_squad_brought(squad, at, of)) +
-                    i / squad->size * run,
-                run * sizeof *to);
-        else if (heard)
-            memcpy(to + i * run, heard + from, run * sizeof *to);
-        else
-            dti_squad_fold(par, at, all, from, run, to + i * run);
-    }
-}
-
-/* The value of a meeting, number `number` of the step, to where the member finds it. Members of a
- * line here wait for each other. *go_on: false where another one failed. */
-static dt_result dti_squad_meet(dti_parallel *par, uint32_t m, uint32_t micro, uint32_t meeting,
-                                uint32_t number, bool *go_on) {
-    dti_squad *squad = par->squad;
-    dti_squad_line *line = dti_squad_line_of(squad, m);
-    const dt_program *own = dti_squad_of(squad, m, micro);
-    const dti_squad_met at = {line, micro, meeting, &dti_program_code(own)->meetings[meeting]};
-    const bool apart = line->comm != NULL;
-    dt_result result = DT_OK;
-    atomic_fetch_add(&line->arrived, 1);
-    *go_on = dti_squad_await(squad, &line->arrived, (number + 1) * line->count);
-    if (*go_on && apart && m == line->first) {
-        result = dti_squad_exchange(par, &at);
-        atomic_fetch_add(&line->summed, result ? 0 : 1);
-    } else if (*go_on && apart) {
-        *go_on = dti_squad_await(squad, &line->summed, number + 1);
-    }
-    if (*go_on && !result)
-        dti_squad_value(par, m, &at, dti_program_value(own, at.m));
-    atomic_fetch_add(&line->left, 1);
-    return result;
-}
-
 /* All of a micro-batch, and the meetings between them. */
-static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
-    dt_program *p = dti_squad_of(par->squad, m, micro);
+static dt_result dti_squad_segments(dti_parallel *par, dt_comm_span members, uint32_t micro,
+                                    bool *go_on) {
+    const dt_program *p = dti_squad_of(par->squad, members.first, micro);
     const dti_code *code = dti_program_code(p);
+    const uint32_t segments = dti_program_segments(p);
     uint32_t met = 0;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < dti_program_segments(p) && !result && *go_on; i++) {
-        result = dti_lane_run(p, 1);
+    for (uint32_t i = 0; i < segments && !result && *go_on; i++) {
+        for (uint32_t k = 0; k < members.count && !result; k++)
+            result = dti_lane_run(dti_squad_of(par->squad, members.first + k, micro), 1);
         if (result || met == code->meeting_count || code->meetings[met].segment != i)
             continue;
-        const uint32_t number = micro * code->meeting_count + met;
-        result = dti_squad_meet(par, m, micro, met++, number, go_on);
+        result = dti_squad_meet(par, members, micro, met++, go_on);
     }
     return result;
 }
@@ -283,26 +121,35 @@ static dt_result dti_squad_over(dti_parallel *par, uint32_t m, uint32_t micro, d
     return dti_shard_pushed(par, &squad->members[m].sum, shard, last);
 }
 
-static dt_result dti_squad_micro(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
-    dti_squad *squad = par->squad;
-    dti_squad_line *line = dti_squad_line_of(squad, m);
-    dt_program *p = dti_squad_of(squad, m, micro);
-    const uint32_t met = micro * dti_program_code(p)->meeting_count * line->count;
+static dt_result dti_squad_micro_begin(dti_parallel *par, uint32_t m, uint32_t micro) {
+    dt_program *p = dti_squad_of(par->squad, m, micro);
     dt_step_desc step = par->step;
-    dti_grid_number(dti_squad_runs_now(squad, m), micro, &step);
-    *go_on = dti_squad_await(squad, &line->left, met); /* nobody reads operands of the one before */
-    if (!*go_on)
-        return DT_OK;
+    dti_grid_number(dti_squad_runs_now(par->squad, m), micro, &step);
     dt_result result = dti_squad_write(par, m, micro, p);
+    return result ? result : dti_lane_begin(p, &step, par->weights.sum);
+}
+
+static dt_result dti_squad_micro(dti_parallel *par, dt_comm_span members, uint32_t micro,
+                                 bool *go_on) {
+    dti_squad *squad = par->squad;
+    dt_result result = DT_OK;
+    if (!dti_squad_may_begin(squad, members.first, micro)) {
+        *go_on = false;
+        return DT_OK;
+    }
+    for (uint32_t k = 0; k < members.count && !result; k++)
+        result = dti_squad_micro_begin(par, members.first + k, micro);
     if (!result)
-        result = dti_lane_begin(p, &step, par->weights.sum);
-    if (!result)
-        result = dti_squad_segments(par, m, micro, go_on);
+        result = dti_squad_segments(par, members, micro, go_on);
     if (result || !*go_on)
         return result;
-    if (squad->members[m].number == 0)
-        dti_squad_terms(par, m, micro, p);
-    return dti_squad_over(par, m, micro, p);
+    for (uint32_t m = members.first; m < members.first + members.count && !result; m++) {
+        dt_program *p = dti_squad_of(squad, m, micro);
+        if (squad->members[m].number == 0)
+            dti_squad_terms(par, m, micro, p);
+        result = dti_squad_over(par, m, micro, p);
+    }
+    return result;
 }
 
 /* All shards' gradients are there: the last of a number's members here adds them up. */
@@ -318,20 +165,21 @@ static void dti_squad_sum_ready(dti_squad *squad, uint32_t m) {
     dti_shard_fold(sum, of, lines.count);
 }
 
-/* All micro-batches. */
-static void dti_squad_compute(void *arg, uint32_t m) {
+/* All micro-batches of a device's members. */
+static void dti_squad_compute(void *arg, uint32_t device) {
     dti_parallel *par = arg;
     dti_squad *squad = par->squad;
-    const uint32_t count = dti_squad_runs_now(squad, m)->count;
+    const dt_comm_span members = {device * squad->each, squad->each};
+    const uint32_t count = dti_squad_runs_now(squad, members.first)->count;
     bool go_on = true;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < count && !result && go_on; i++)
-        result = dti_squad_micro(par, m, i, &go_on);
-    if (!count)
-        result = dti_shard_pushed_none(par, &squad->members[m].sum);
-    if (!result && go_on)
-        dti_squad_sum_ready(squad, m);
-    dti_squad_ended(squad, m, result);
+        result = dti_squad_micro(par, members, i, &go_on);
+    for (uint32_t k = 0; k < members.count && !count && !result; k++)
+        result = dti_shard_pushed_none(par, &squad->members[members.first + k].sum);
+    for (uint32_t k = 0; k < members.count && go_on && !result; k++)
+        dti_squad_sum_ready(squad, members.first + k);
+    dti_squad_ended(squad, members.first, result); /* they have one context, and so one text */
 }
 
 /* ---- sums over lines */
@@ -452,8 +300,24 @@ static dt_result dti_squad_result(dti_parallel *par) {
     return DT_OK;
 }
 
+/* A device's members, in turns. */
+static void dti_squad_turns(void *arg, uint32_t device) {
+    dti_parallel *par = arg;
+    const uint32_t each = par->squad->each;
+    for (uint32_t m = device * each; m < (device + 1) * each; m++)
+        par->squad->turn(par, m);
+}
+
 static dt_result dti_squad_phase(dti_parallel *par, dti_crew_fn *fn) {
-    dti_crew_run(par->squad->crew, fn, par);
+    par->squad->turn = fn;
+    dti_crew_run(par->squad->crew, dti_squad_turns, par);
+    return dti_squad_result(par);
+}
+
+static dt_result dti_squad_computed(dti_parallel *par) {
+    for (uint32_t m = 0; m < par->squad->local; m++)
+        par->squad->members[m].result = DT_OK;
+    dti_crew_run(par->squad->crew, dti_squad_compute, par);
     return dti_squad_result(par);
 }
 
@@ -553,7 +417,7 @@ static void dti_squad_judge_all(dti_parallel *par) {
 
 /* To where all members have judged, and know what all others say. */
 static dt_result dti_squad_judged(dti_parallel *par) {
-    dt_result result = dti_squad_phase(par, dti_squad_compute);
+    dt_result result = dti_squad_computed(par);
     if (!result)
         result = dti_squad_sum_all(par);
     if (!result)

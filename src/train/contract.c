@@ -149,13 +149,13 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     if (!t->worker && !t->serves) /* servers write them */
         dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
                      d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
-    dti_text_add(text, "tensor %d, rows of the sequence shared out %d\n", d->tensor,
-                 d->tensor_rows);
+    dti_text_add(text, "tensor %d, in %d slices, rows of the sequence shared out %d\n", d->tensor,
+                 d->tensor_slices, d->tensor_rows);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {
         const dti_node *n = &t->graph->nodes[t->graph->params[i]];
         int64_t unit;
         const dti_parted part = dti_param_parted(n, &unit);
-        if (d->tensor > 1 && part.axis >= 0)
+        if (t->par.desc.tensor && part.axis >= 0)
             dti_text_add(text, "'%s' in parts along axis %d, in units of %lld\n", n->label,
                          (int)part.axis, (long long)unit);
         if (n->frozen && !n->buffer)

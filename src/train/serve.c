@@ -504,7 +504,8 @@ static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refu
 
 static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
     const dt_trainer_desc *t = &d->trainer;
-    if (t->comm || t->mode || t->pipeline > 1 || t->tensor > 1 || t->balance || t->shard_state)
+    const bool squad = t->tensor > 1 || t->tensor_slices > 1;
+    if (t->comm || t->mode || t->pipeline > 1 || squad || t->balance || t->shard_state)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "a server's trainer goes with no .comm, .mode, .pipeline, .tensor, "
                         ".balance or .shard_state");

@@ -54,10 +54,15 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "tensor is %d; 1 to %d members share out a model", d->tensor,
                         DTI_SQUAD_MAX);
-    if (d->tensor < 2 && d->tensor_rows)
+    if (d->tensor_slices < 0 || d->tensor_slices > DTI_SQUAD_MAX ||
+        d->tensor_slices % DTI_MAX(d->tensor, 1))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "tensor_slices is %d; give a multiple of .tensor, %d, and at most %d",
+                        d->tensor_slices, DTI_MAX(d->tensor, 1), DTI_SQUAD_MAX);
+    if (!t->par.desc.tensor && d->tensor_rows)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".tensor_rows is a squad's: give .tensor, its members");
-    if (d->tensor < 2)
+    if (!t->par.desc.tensor)
         return DT_OK;
     if (d->pipeline > 1)
         beside = ".pipeline";
@@ -68,8 +73,8 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
     else if (d->balance)
         beside = ".balance";
     if (beside)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "tensor = %d goes with no %s", d->tensor,
-                        beside);
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "%s = %u goes with no %s",
+                        dti_grid_setting(&t->par), t->par.desc.tensor, beside);
     return dti_devices_count(t->base, d->devices) ? DT_OK : DT_ERROR_INVALID;
 }
 
@@ -145,6 +150,15 @@ static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
     return t->words ? DT_OK : DT_ERROR_MEMORY;
 }
 
+/* Slices are members, of which each device has several. */
+static void dti_trainer_resolve_squad(dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const int devices = DTI_MAX(d->tensor, 1), all = DTI_MAX(d->tensor_slices, devices);
+    t->par.desc.tensor = all > 1 ? (uint32_t)all : 0;
+    t->par.desc.slices = (uint32_t)(all / devices);
+    t->par.desc.tensor_rows = d->tensor_rows;
+}
+
 static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     dt_trainer_desc *d = &t->desc;
     *d = *desc;
@@ -172,8 +186,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
                 : d->chunks > 0                        ? (uint32_t)d->chunks
                                                        : 2;
-    p->tensor = d->tensor > 1 ? (uint32_t)d->tensor : 0;
-    p->tensor_rows = d->tensor_rows;
+    dti_trainer_resolve_squad(t);
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)

@@ -42,7 +42,7 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     for (uint32_t i = 0; i < par->world && !result; i++) {
         par->job.first += i < par->rank ? counts[i] : 0;
         par->job.replicas += counts[i];
-        par->firsts[i + 1] = par->job.replicas;
+        par->firsts[i + 1] = par->job.replicas * par->desc.slices;
     }
     dti_free(t->base, counts);
     return result;
@@ -338,7 +338,7 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
 /* Of a member. */
 static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info) {
     const dt_store *s = squad->members[0].store;
-    info->members = (int)squad->size;
+    info->members = (int)(squad->size / squad->each);
     info->local_replicas = (int)squad->line_count;
     info->transient_bytes = s->transient_bytes;
     info->state_bytes = dti_state_bytes(&s->layout, s->moments);

@@ -1,0 +1,117 @@
+/* Fixed slices (.tensor_slices): the same bits on any number of members that divides them. */
+#include "train_model.h"
+
+#include "team_stack.h"
+
+typedef struct slices_run {
+    double out[TEAM_STEPS + 1];
+    uint64_t hash;
+} slices_run;
+
+static bool slices_equal(const slices_run *a, const slices_run *b) {
+    return a->hash == b->hash && a->hash && !memcmp(a->out, b->out, sizeof a->out);
+}
+
+TEST(random_stacks_in_four_slices_have_the_same_bits_on_one_two_and_four_members) {
+    for (uint32_t seed = 1; seed <= 16; seed++) {
+        const stack s = stack_of(seed);
+        team_grid grid = {.members = 4, .rows = s.rows, .shards = 1 + (int)(seed % 3)};
+        slices_run want, got, two;
+        bool fine = stack_run(&s, &grid, want.out, &want.hash);
+        grid.slices = 4;
+        for (grid.members = 1; grid.members <= 4 && fine; grid.members *= 2) {
+            fine = stack_run(&s, &grid, got.out, &got.hash);
+            CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d members", seed, grid.members);
+        }
+        grid.members = 2;
+        grid.replicas = grid.shards > 1 ? 2 : 1;
+        fine = fine && stack_run(&s, &grid, got.out, &got.hash);
+        grid.slices = 2;
+        fine = fine && stack_run(&s, &grid, two.out, &two.hash);
+        CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d squads", seed, grid.replicas);
+        CHECK_TEXT(two.hash != want.hash, "stack %u: two slices round like four", seed);
+        if (!CHECK_TEXT(fine && test_now.failures < 3, "stack %u", seed))
+            return;
+    }
+}
+
+/* ---- fixed models: steps, a file, steps of another grid */
+
+static bool slices_open(team_model *m, int kind, const team_grid *grid, dt_trainer **t,
+                        dt_dataset *data) {
+    static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAMW,
+                                       .lr = 0.01,
+                                       .clip_norm = 0.5,
+                                       .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}};
+    char devices[16];
+    if (!CHECK_TEXT(team_make(m, kind, false), "made"))
+        return false;
+    dt_trainer_desc d = team_desc(m, &adam);
+    team_grid_to(grid, &d, devices);
+    *data = d.data;
+    return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "kind %d, %d members in %d slices: %s",
+                      kind, grid->members, grid->slices, dt_ctx_error(m->ctx));
+}
+
+static uint64_t slices_go_on(int kind, const team_grid *first, const team_grid *second,
+                             double *loss) {
+    const char *path = "build/slices_state";
+    uint64_t hash = 0;
+    for (int k = 0; k < 2; k++) {
+        team_model m;
+        dt_trainer *t;
+        dt_dataset data;
+        dt_train_report r = {0};
+        if (!slices_open(&m, kind, k ? second : first, &t, &data))
+            return 0;
+        dt_result result = k ? dt_trainer_load(t, path) : DT_OK;
+        for (int i = 0; i < 3 && !result; i++)
+            result = dt_trainer_step(t, &r);
+        *loss = r.loss;
+        if (!result)
+            result = k ? dt_store_state_hash(dt_trainer_store(t), &hash) : dt_trainer_save(t, path);
+        CHECK_TEXT(!result, "kind %d: %s", kind, dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+    return hash;
+}
+
+static void slices_same(int kind, int slices, bool rows, int accumulate) {
+    team_grid first = {.members = slices, .rows = rows, .accumulate = accumulate}, second = first;
+    double want_loss, loss;
+    const uint64_t want = slices_go_on(kind, &first, &second, &want_loss);
+    first.slices = second.slices = slices;
+    for (int members = 1; members <= slices && want; members++) {
+        if (slices % members)
+            continue;
+        second.members = members;
+        const uint64_t got = slices_go_on(kind, &first, &second, &loss);
+        CHECK_TEXT(got == want && !memcmp(&loss, &want_loss, sizeof loss),
+                   "kind %d, %d slices, %d members: %.17g, not %.17g", kind, slices, members, loss,
+                   want_loss);
+    }
+    CHECK(want != 0);
+}
+
+TEST(what_slices_saved_any_number_of_members_goes_on_with_bit_for_bit) {
+    for (int kind = 0; kind < TEAM_LAST; kind++) {
+        if (kind != TEAM_KINDS)
+            slices_same(kind, 4, kind % 2, kind == TEAM_BLOCKS ? 3 : 1);
+    }
+    slices_same(TEAM_MLP, 6, false, 1);
+    slices_same(TEAM_GATED, 3, true, 2);
+}
+
+TEST(slices_tell_how_many_devices_have_them) {
+    team_model m;
+    dt_trainer *t;
+    dt_dataset data;
+    dt_trainer_info info;
+    const team_grid grid = {.members = 2, .slices = 4, .replicas = 2, .shards = 2};
+    if (slices_open(&m, TEAM_BLOCKS, &grid, &t, &data)) {
+        dt_trainer_get_info(t, &info);
+        CHECK(info.members == 2 && info.replicas == 2);
+    }
+    dt_ctx_destroy(m.ctx);
+}
