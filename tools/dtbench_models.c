@@ -5,7 +5,8 @@
  *
  * usage: dtbench_models gpt|gpt_small|mlp40m STRATEGY STEPS
  * STRATEGY: one (8 micro-batches, no other rank); gpipe, 1f1b, interleaved, zero_bubble (a stage a
- * rank, 8 micro-batches); tensor (a member a rank); data, zero1, zero2, zero3 (a replica a rank) */
+ * rank, 8 micro-batches); tensor (a member a rank), tensor4 (in 4 slices); data, zero1, zero2,
+ * zero3 (a replica a rank) */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <stdio.h>
@@ -96,9 +97,10 @@ static bool share_out(dt_trainer_desc *d, const char *strategy) {
         }
     if (d->pipeline || is(strategy, "one"))
         d->accumulate = MICROS;
-    else if (is(strategy, "tensor"))
+    else if (!strncmp(strategy, "tensor", 6)) {
         d->tensor = dt_comm_size(comm);
-    else if (!strncmp(strategy, "zero", 4))
+        d->tensor_slices = atoi(strategy + 6);
+    } else if (!strncmp(strategy, "zero", 4))
         d->shard_state = atoi(strategy + 4);
     else
         return is(strategy, "data");

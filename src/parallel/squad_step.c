@@ -4,7 +4,7 @@
  * its members compute in turns: a segment of each, up to a meeting.
  *
  * Cost besides meetings: three small all-reduces of all ranks: what failed and weights, pairs of
- * blocks, losses and verdicts; and with several lines on several ranks one of a member's gradients. */
+ * blocks, losses and verdicts; with several lines on several ranks one of a member's gradients. */
 
 static const dti_runs *dti_squad_runs_now(const dti_squad *squad, uint32_t m) {
     return &dti_squad_line_of(squad, m)->runs[squad->tail];
