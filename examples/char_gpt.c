@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 enum { EPOCHS, STEPS, BATCH, CONTEXT, LAYERS, HEADS, WIDTH, LR, DROPOUT, SEED, SHARDS, LENGTH };
 enum { DATA = LENGTH + 1, DEVICES, SAVE, LOAD, PROMPT, OPTIONS, BYTES = 256 };
 static const char *const options[OPTIONS] = {
@@ -100,11 +99,26 @@ static void write_on(dt_store *store, dt_tensor x, dt_tensor logits) {
     dt_program_destroy(program), free(seen), free(out), puts("\n----"), fflush(stdout);
 }
 
+typedef struct writer {
+    const dt_dataset *rest;
+    dt_tensor x, logits;
+} writer;
+
+/* Behind an epoch, and where training ends within one. */
+static dt_result tell(void *user, dt_fit_state *s) {
+    const writer *w = user;
+    dt_train_report r;
+    if (s->event != DT_FIT_EPOCH && !(s->event == DT_FIT_END && s->train.steps))
+        return DT_OK;
+    TRY(dt_trainer_evaluate(s->trainer, w->rest, 0, &r));
+    printf("step %llu: validation %.4f\n", (unsigned long long)s->step, r.loss);
+    write_on(dt_trainer_store(s->trainer), w->x, w->logits);
+    return DT_OK;
+}
+
 int main(int argc, char **argv) {
     dt_graph *graph;
     dt_trainer *trainer;
-    dt_trainer_info info = {0};
-    dt_train_report r = {0};
     for (int i = 1; i < argc; i += 2)
         option(argv[i], argv[i + 1]);
     context = (int64_t)number[CONTEXT], srand((unsigned)number[SEED]);
@@ -127,24 +141,11 @@ int main(int argc, char **argv) {
     adamw.schedule[0] = (dt_schedule){DT_SCHEDULE_WSD, .period = end + 1, .decay = end / 2 + 1};
     adamw.schedule[0].warmup = end / 20, desc.optim = &adamw;
     TRY(dt_trainer_create(graph, &desc, &trainer));
-    double seconds = 0, loss = 0, steps = 0;
-    do { /* of no step: what was loaded is asked */
-        TRY(end ? dt_trainer_step(trainer, &r) : DT_OK);
-        dt_trainer_get_info(trainer, &info);
-        const int part = (int)(end ? 30 * info.step / end : 30);
-        seconds += r.seconds, loss += r.loss, steps++;
-        const double left = seconds * (double)(end - info.step) / fmax((double)info.step, 1);
-        if (info.step % 8 == 0 && isatty(1) && !fflush(stdout))
-            printf("\r[%.*s%*s] loss %.3f, %.0f s left \r", part, "##############################",
-                   30 - part, "", r.loss, left);
-        if (!r.epoch_ended && info.step < end)
-            continue;
-        TRY(dt_trainer_evaluate(trainer, &rest, 0, &r));
-        printf("step %llu: loss %.4f, validation %.4f, %.0f s of training\n",
-               (unsigned long long)info.step, loss / steps, r.loss, seconds);
-        loss = steps = 0;
-        write_on(dt_trainer_store(trainer), x, logits);
-    } while (info.step < end);
+    dt_progress bar = {0};
+    writer w = {&rest, x, logits};
+    const dt_fit_desc fit = {.steps = end, .callbacks = {{dt_progress_show, &bar}, {tell, &w}}};
+    TRY(end ? dt_trainer_fit(trainer, &fit, NULL)
+            : tell(&w, &(dt_fit_state){.trainer = trainer, .event = DT_FIT_EPOCH}));
     TRY(words[SAVE] ? dt_store_save(dt_trainer_store(trainer), words[SAVE]) : DT_OK);
     return dt_ctx_destroy(ctx), fclose(f);
 }

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { THREADS, EPOCHS, BATCH, SHARDS, ACCUMULATE, LR, SEED, LIMIT, VERBOSE };
 enum { DEVICE = VERBOSE + 1, DEVICES, DATA, CHECKPOINT, SAVE, LOAD, JSON, OPTIONS };
@@ -31,7 +30,6 @@ static const char *const options[] = {
 static const double most[DEVICE] = {1024, 1e6, 4096, 4096, 4096, 1e3, 1e15, 1e9, 1};
 static double number[OPTIONS] = {[EPOCHS] = 5, [BATCH] = 64, [LR] = 1e-3};
 static const char *text[OPTIONS] = {[DEVICE] = "auto", [DATA] = "build/data"};
-static int terminal;
 static dt_ctx *ctx;
 static dt_trainer *trainer;
 static FILE *json;
@@ -66,12 +64,6 @@ static void on_signal(int which) {
     dt_trainer_request_checkpoint(trainer);
     stop |= which == SIGTERM;
 }
-static void go_on(dt_result result) { /* also without a checkpoint that cannot be written */
-    if (result == DT_ERROR_IO)
-        fprintf(stderr, "fashion_mnist: %s\n", dt_ctx_error(ctx));
-    else
-        TRY(result);
-}
 
 static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t) {
     char path[1024];
@@ -85,29 +77,6 @@ static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t
     return (dt_dataset){file[1].bytes, {pixels, {t, file[1].data, DT_U8, 0, 0}}, NULL, NULL};
 }
 
-/* What dt_trainer_epoch does, with a look between the steps. */
-static dt_train_report train(double rows) {
-    dt_train_report all = {0}, r = {0};
-    for (int i = 0; !r.epoch_ended; i++) {
-        int leave = stop; /* SIGTERM came: there is a checkpoint after this step */
-        dt_result result = dt_trainer_step(trainer, &r);
-        int gone = stop && result == DT_ERROR_PEER_LOST; /* another got it a step before */
-        go_on(gone ? DT_OK : result);
-        if (leave || gone)
-            exit(0);
-        all.loss_sum[0] += r.loss_sum[0], all.loss_weight[0] += r.loss_weight[0];
-        all.metric_sum[0] += r.metric_sum[0], all.metric_weight[0] += r.metric_weight[0];
-        all.samples += r.samples, all.seconds += r.seconds, all.step = r.step;
-        all.loss = all.loss_sum[0] / all.loss_weight[0];
-        double done = (double)all.samples, speed = done / all.seconds;
-        if (terminal && i % 16 == 0)
-            printf("\r[%-30.*s] loss %.4f  %.0f samples/s  %.0f s left \033[K\r",
-                   (int)(30 * done / rows), "##############################", all.loss, speed,
-                   (rows - done) / speed);
-    }
-    return all;
-}
-
 static void tell(const char *set, int epoch, const dt_train_report *r, double seconds) {
     const double accuracy = r->metric_sum[0] / r->metric_weight[0],
                  speed = (double)r->samples / r->seconds;
@@ -115,9 +84,6 @@ static void tell(const char *set, int epoch, const dt_train_report *r, double se
     if (!strcmp(set, "test"))
         printf("test accuracy %.4f  loss %.4f  device %s  seconds %.1f\n", accuracy, r->loss,
                device, seconds);
-    else
-        printf("epoch %d  loss %.4f  accuracy %.4f  %.0f samples/s%s\n", epoch, r->loss, accuracy,
-               speed, terminal ? "\033[K" : "");
     if (json)
         fprintf(json,
                 "{\"set\":\"%s\",\"epoch\":%d,\"step\":%.0f,\"loss\":%.6f,\"accuracy\":%.6f,"
@@ -125,11 +91,20 @@ static void tell(const char *set, int epoch, const dt_train_report *r, double se
                 set, epoch, (double)r->step, r->loss, accuracy, speed, seconds, device);
 }
 
+/* Between the steps of dt_trainer_fit, which does the rest. */
+static dt_result look(void *seconds, dt_fit_state *s) {
+    if (stop) /* SIGTERM came: there is a checkpoint after this step, and all ranks end */
+        s->stop = DT_FIT_ASKED;
+    if (s->event == DT_FIT_EPOCH)
+        tell("train", (int)s->epoch, &s->train, *(double *)seconds += s->train.seconds);
+    return DT_OK;
+}
+
 int main(int argc, char **argv) {
     dt_array file[4]; /* pixels and classes to train on, then those to test with */
     dt_graph *graph;
     dt_comm *comm;
-    dt_trainer_info info;
+    dt_history history = {.stop = DT_FIT_DONE};
     dt_train_report r;
     double seconds = 0;
     parse(argc, argv);
@@ -157,19 +132,20 @@ int main(int argc, char **argv) {
     desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
     desc.load = text[LOAD], desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));
-    TRY(text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL) : DT_OK);
     if (text[CHECKPOINT])
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
     check(!text[JSON] || (json = fopen(text[JSON], "w")), "--json", ": cannot be written");
-    setvbuf(stdout, NULL, _IONBF, 0), terminal = isatty(1) && job.world_size < 2;
-    dt_trainer_get_info(trainer, &info);
-    for (int epoch = (int)info.epoch; epoch < (int)number[EPOCHS]; epoch++) {
-        r = train((double)data->rows), seconds += r.seconds;
-        tell("train", epoch + 1, &r, seconds);
-        go_on(text[CHECKPOINT] ? dt_trainer_checkpoint(trainer) : DT_OK);
-    }
+    dt_progress bar = {.names = {"accuracy"}};
+    const dt_fit_desc fit = {.epochs = (uint64_t)number[EPOCHS], /* goes on from a checkpoint */
+                             .callbacks = {{dt_progress_show, &bar}, {look, &seconds}}};
+    TRY(fit.epochs         ? dt_trainer_fit(trainer, &fit, &history)
+        : text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL)
+                           : DT_OK);
+    if (history.stop == DT_FIT_ASKED)
+        return 0;
     TRY(dt_trainer_evaluate(trainer, &test, 500, &r));
     tell("test", (int)number[EPOCHS], &r, seconds);
+    dt_history_free(&history);
     TRY(text[SAVE] ? dt_store_save(dt_trainer_store(trainer), text[SAVE]) : DT_OK);
     for (int i = 0; i < 4; i++)
         dt_array_free(&file[i]);

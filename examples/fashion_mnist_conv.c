@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MODEL, DEVICE, DEVICES, THREADS, EPOCHS, DROPOUT, SEED, LIMIT };
 enum { SHARDS = LIMIT + 1, ACCUMULATE, DATA, CHECKPOINT, OPTIONS };
@@ -20,14 +19,12 @@ static const char *const options[] = {"--model",  "--device",     "--devices", "
 static const char *text[OPTIONS] = {"cnn", "auto", [DATA] = "build/data"};
 static double number[OPTIONS] = {[EPOCHS] = -1, [DROPOUT] = 1};
 enum { BATCH = 64, TEST_BATCH = 500 };
-static const double rate = 1e-3; /* of Adam */
 static dt_trainer *trainer;
 static volatile sig_atomic_t stop;
-static int terminal;
 static dt_ctx *ctx;
 static void check(int ok, const char *what, const char *why) {
-    if (!ok && fprintf(stderr, "fashion_mnist_conv: %s%s\n", what, why))
-        exit(1);
+    if (!ok)
+        fprintf(stderr, "fashion_mnist_conv: %s%s\n", what, why), exit(1);
 }
 #define TRY(call) check((call) == DT_OK, "", ctx ? dt_ctx_error(ctx) : "out of memory")
 static void option(const char *name, const char *value) {
@@ -93,42 +90,18 @@ static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t
     return (dt_dataset){file[1].bytes, {pixels, {t, file[1].data, DT_U8, 0, 0}}, NULL, NULL};
 }
 
-static void show(const char *what, const dt_train_report *r, FILE *to, const char *end) {
-    fprintf(to, "%s accuracy %.4f  loss %.4f  %.0f samples/s%s", what,
-            r->metric_sum[0] / r->metric_weight[0], r->loss_sum[0] / r->loss_weight[0],
-            (double)r->samples / r->seconds, end);
-    fflush(to);
-}
-
-/* An epoch, or what a checkpoint has left of it. fall: the rate goes down to 0 in so many steps. */
-static void train(const char *what, double fall, int shown) {
-    dt_train_report all = {0}, r = {0};
-    for (int i = 0; !r.epoch_ended; i++) {
-        dt_trainer_info info;
-        dt_trainer_get_info(trainer, &info);
-        TRY(dt_trainer_set_lr(trainer, fall > 0 ? rate * (1 - (double)info.step / fall) : rate));
-        int leave = stop; /* SIGTERM came: there is a checkpoint after this step */
-        dt_result result = dt_trainer_step(trainer, &r);
-        int gone = stop && result == DT_ERROR_PEER_LOST; /* another got it a step before */
-        TRY(gone ? DT_OK : result);
-        if (leave || gone)
-            exit(0);
-        all.loss_sum[0] += r.loss_sum[0], all.loss_weight[0] += r.loss_weight[0];
-        all.metric_sum[0] += r.metric_sum[0], all.metric_weight[0] += r.metric_weight[0];
-        all.samples += r.samples, all.seconds += r.seconds;
-        if (shown && terminal && i % 16 == 0)
-            show(what, &all, stderr, " \r");
-    }
-    if (shown)
-        show(what, &all, stdout, "\n");
+static dt_result look(void *unused, dt_fit_state *s) {
+    if (stop) /* SIGTERM came: there is a checkpoint after this step, and all ranks end */
+        s->stop = DT_FIT_ASKED;
+    return DT_OK;
 }
 
 int main(int argc, char **argv) {
     dt_array file[4]; /* pixels and classes to train on, then those to test with */
     dt_graph *graph;
     dt_comm *comm;
-    dt_trainer_info info;
     dt_train_report r;
+    dt_history history = {.stop = DT_FIT_DONE};
     for (int i = 1; i < argc; i += 2)
         option(argv[i], argv[i + 1]);
     int deep = !strcmp(text[MODEL], "resnet");
@@ -149,29 +122,32 @@ int main(int argc, char **argv) {
     if (number[LIMIT] >= 1 && number[LIMIT] < (double)data.rows)
         data.rows = (uint64_t)number[LIMIT];
     dt_trainer_desc desc = {.loss = dt_cross_entropy(y, t, NULL), .metrics = {dt_accuracy(y, t)}};
-    desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = rate};
-    desc.data = data, desc.seed = (uint64_t)number[SEED];
+    dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
+    desc.data = data, desc.seed = (uint64_t)number[SEED], desc.optim = &adam;
     desc.batch = data.rows < BATCH ? (int)data.rows : BATCH;
+    const uint64_t steps = data.rows / (uint64_t)desc.batch * (uint64_t)epochs;
+    if (deep && steps) /* the rate falls to 0 */
+        adam.schedule[0] = (dt_schedule){DT_SCHEDULE_POLYNOMIAL, .period = steps};
     desc.tail = DT_TAIL_DROP; /* what is left over waits for the next shuffle */
     desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
     desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
     desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));
-    if (text[CHECKPOINT]) {
-        TRY(dt_trainer_resume(trainer, NULL));
+    if (text[CHECKPOINT])
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
-    }
-    dt_trainer_get_info(trainer, &info);
-    terminal = isatty(1) && job.world_size < 2;
-    for (int epoch = (int)info.epoch; epoch < epochs; epoch++) {
-        char what[32];
-        snprintf(what, sizeof what, "epoch %d", epoch + 1);
-        train(what, deep ? (double)info.epoch_steps * epochs : 0, !info.rank);
-        TRY(text[CHECKPOINT] ? dt_trainer_checkpoint(trainer) : DT_OK);
-    }
+    dt_progress bar = {.names = {"accuracy"}};
+    const dt_fit_desc fit = {.epochs = (uint64_t)epochs, /* goes on from a checkpoint */
+                             .callbacks = {{dt_progress_show, &bar}, {look, NULL}}};
+    TRY(epochs             ? dt_trainer_fit(trainer, &fit, &history)
+        : text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL)
+                           : DT_OK);
+    if (history.stop == DT_FIT_ASKED)
+        return 0;
     TRY(dt_trainer_evaluate(trainer, &test, TEST_BATCH, &r));
-    if (!info.rank)
-        show("test", &r, stdout, "\n");
+    if (!dt_comm_rank(comm))
+        printf("test accuracy %.4f  loss %.4f  %.0f samples/s\n", r.metric[0], r.loss,
+               (double)r.samples / r.seconds);
+    dt_history_free(&history);
     for (int i = 0; i < 4; i++)
         dt_array_free(&file[i]);
     return dt_ctx_destroy(ctx), dt_comm_destroy(comm), 0;

@@ -113,7 +113,7 @@ static uint64_t serve_wanted(const serve_case *c) {
 
 /* ---- a server, on a thread */
 
-static bool serve_open(serve_run *r, const serve_case *c) {
+static bool serve_open_one(serve_run *r, const serve_case *c, int place, int servers) {
     *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
     if (!CHECK_TEXT(serve_model(&r->m, c), "the model"))
         return false;
@@ -122,7 +122,9 @@ static bool serve_open(serve_run *r, const serve_case *c) {
                         .staleness = c->staleness,
                         .staleness_lr = c->staleness_lr,
                         .workers_max = c->workers_max,
-                        .ticket_ms = c->ticket_ms};
+                        .ticket_ms = c->ticket_ms,
+                        .place = place,
+                        .servers = servers};
     d.trainer.shards = c->shards;
     dt_result result = dt_server_create(r->m.graph, &d, &r->server);
     if (!result)
@@ -130,6 +132,10 @@ static bool serve_open(serve_run *r, const serve_case *c) {
     dt_server_get_info(r->server, &r->info);
     snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
     return CHECK_TEXT(!result && r->info.port > 0, "%s", dt_ctx_error(r->m.ctx));
+}
+
+static bool serve_open(serve_run *r, const serve_case *c) {
+    return serve_open_one(r, c, 0, 1);
 }
 
 static void *serve_thread(void *arg) {
@@ -140,6 +146,17 @@ static void *serve_thread(void *arg) {
 
 static void serve_start(serve_run *r) {
     r->thread_made = CHECK_TEXT(!pthread_create(&r->thread, NULL, serve_thread, r), "a thread");
+}
+
+/* Several servers of one job, on threads; workers find all of them by runs[0]. */
+static void serve_start_several(serve_run *runs, const serve_case *c, int servers) {
+    char addresses[sizeof runs->address] = "";
+    for (int i = 0; i < servers && serve_open_one(&runs[i], c, i, servers); i++) {
+        const size_t used = strlen(addresses);
+        snprintf(addresses + used, sizeof addresses - used, "%s%s", i ? "," : "", runs[i].address);
+        serve_start(&runs[i]);
+    }
+    snprintf(runs->address, sizeof runs->address, "%s", addresses);
 }
 
 static void serve_stop(serve_run *r) {

@@ -176,6 +176,9 @@ static dt_result fit_see(void *user, dt_fit_state *s) {
         s->stop = DT_FIT_ASKED;
     if (s->event == DT_FIT_VALIDATED)
         seen->validation = s->validation.loss;
+    if (s->event == DT_FIT_EPOCH)
+        CHECK_TEXT(s->train.step == s->step && s->train.epoch_ended, "step %d of %d",
+                   (int)s->train.step, (int)s->step);
     if (s->event == DT_FIT_END)
         seen->end = s->stop;
     return s->event == DT_FIT_STEP && s->step == 2 ? seen->fail : DT_OK;
@@ -622,6 +625,33 @@ TEST(fit_of_local_steps_ends_with_whole_rounds_and_loses_no_error) {
         CHECK(dt_trainer_evaluate(t, &j.valid, 0, NULL) == DT_OK);
         fit_close(&j);
     }
+}
+
+/* Of steps that end within an epoch, and of one that was interrupted there. */
+TEST(a_bar_tells_the_end_within_an_epoch_and_the_rate_of_its_own_samples) {
+    const char *folder = "build/fit-bar";
+    char text[4096] = "";
+    fit_remove_folder(folder);
+    for (int run = 0; run < 2; run++) {
+        fit_job j;
+        FILE *file = tmpfile();
+        dt_progress p = {.file = file};
+        if (!CHECK_TEXT(file != NULL, "a file") || !fit_open(&j, "cpu", folder, 0.01))
+            return;
+        dt_fit_desc d = {.steps = run ? 9 : 7, .callbacks = {{dt_progress_show, &p}}};
+        fit_break b = {7};
+        d.callbacks[1] = (dt_callback){fit_break_at, &b};
+        FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
+        rewind(file);
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        CHECK_TEXT((strstr(text, "epoch 1  step 5  loss ") != NULL) != run &&
+                       strstr(text, run ? "epoch 2  step 9  loss " : "step 7: asked to stop"),
+                   "%s", text);
+        CHECK_TEXT(p.before == (run ? 74 : 0), "%d samples before", (int)p.before);
+        fit_close(&j);
+    }
+    fit_remove_folder(folder);
 }
 
 TEST(a_bar_tells_every_epoch_once) {

@@ -6,6 +6,7 @@
 #include "fuzz_npy.c"
 #include "fuzz_picture.c"
 #include "fuzz_safetensors.c"
+#include "fuzz_tokens.c"
 #include "fuzz_wav.c"
 
 #include "fuzz_replay.h"
@@ -48,4 +49,10 @@ TEST(every_kept_wav_file_is_read_or_refused_cleanly) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/wav", fuzz_wav, counts));
     CHECK(counts[0] == 8 && counts[1] == 8);
+}
+
+TEST(every_kept_token_file_is_read_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/tokens", fuzz_tokens, counts));
+    CHECK(counts[0] == 9 && counts[1] == 5);
 }

@@ -6,6 +6,8 @@
 
 #ifndef _WIN32
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #endif
 
 typedef struct log_job {
@@ -386,6 +388,68 @@ TEST(log_on_a_full_disk_ends_at_a_whole_record_and_training_goes_on) {
     log_close(&j);
 }
 
+/* What a context's log is told of errors. */
+static void log_count_errors(void *user, dt_log_level level, const char *message) {
+    int *count = user;
+    if (level == DT_LOG_ERROR && strstr(message, "cannot be appended to"))
+        ++*count;
+}
+
+/* format: of which there is a log, or 3 for all; way 0: a disk that is full behind some records; 1:
+ * one on which not even the first lines find room; 2: the folder is gone when the first is
+ * written. All is said once, whatever is written later. */
+static void log_fails_once(int format, int way) {
+    static const char *const names[] = {"scalars.csv", "scalars.jsonl", "events"};
+    log_job j;
+    size_t size;
+    struct rlimit old, now;
+    int errors = 0;
+    const dt_ctx_desc ctx = {.no_vulkan = true, .logger = {log_count_errors, &errors}};
+    dt_run_log_desc d = {.folder = log_folder(&j, "log-once"), .every_steps = 1};
+    d.csv = format == 0, d.json = format == 1, d.tensorboard = format == 2;
+    CHECK(train_model_make(&j.m, &ctx, 0) && !dt_run_log_create(j.m.ctx, &d, &j.log));
+    if (way == 2)
+        CHECK(rmdir(j.folder) == 0);
+    getrlimit(RLIMIT_FSIZE, &old);
+    now = (struct rlimit){way == 2 ? old.rlim_cur : way ? 10 : 700, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &now);
+    const dt_result fitted = log_fit(&j, 3, NULL);
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK_TEXT(fitted == DT_OK && errors == 1, "format %d, way %d: %d errors", format, way, errors);
+    if (way == 2)
+        CHECK(mkdir(j.folder, 0700) == 0);
+    for (int i = 0; i < 3 && !way; i++) {
+        log_point p[64];
+        if (format != i && format != 3)
+            continue;
+        char *data = log_read(&j, names[i], &size);
+        const bool whole = i == 2 ? log_points(data, size, p, 64) > 3 : data[size - 1] == '\n';
+        CHECK_TEXT(whole && size > 200 && size <= 700, "%s: %d bytes", names[i], (int)size);
+        free(data);
+    }
+    log_close(&j);
+}
+
+TEST(log_that_cannot_be_written_says_so_once_and_training_goes_on) {
+    for (int format = 0; format < 4; format++)
+        for (int way = 0; way < 3; way++)
+            log_fails_once(format, way);
+}
+
+#ifdef __linux__
+/* Where not even root may make a file. */
+TEST(log_in_a_folder_that_is_read_only_is_refused_with_its_name) {
+    dt_ctx *ctx;
+    dt_run_log *log;
+    CHECK(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    const dt_run_log_desc d = {.folder = "/proc/self"};
+    CHECK(dt_run_log_create(ctx, &d, &log) == DT_ERROR_IO && !log);
+    CHECK_TEXT(strstr(dt_ctx_error(ctx), "nothing can be written to the log's folder /proc/self"),
+               "%s", dt_ctx_error(ctx));
+    dt_ctx_destroy(ctx);
+}
+#endif
+
 static int log_fails_at; /* which allocation, counted down; 0: none */
 
 static void *log_alloc(void *user, size_t bytes, size_t align) {
@@ -512,6 +576,9 @@ TEST(log_is_drawn_by_the_tools) {
         "for log in (at, at + '/scalars.jsonl', at + '/' + events[0]):\n"
         "    shown.add(s.check_output(['tools/dtplot', 'run=' + log]))\n"
         "assert len(shown) == 1 and b'run 0.0625' in shown.pop()\n" /* 1 / 16, of step 15 */
+        "for tool in ('dtplot', 'dtboard'):\n"
+        "    assert b'usage: tools/' + tool.encode() in s.check_output(['tools/' + tool, "
+        "'--help'])\n"
         "svg = s.check_output(['tools/dtplot', at, '--log', '-o', '/dev/stdout'])\n"
         "assert svg.count(b'<polyline') == 2 and b'train/loss' in svg, svg\n"
         "head = b'seconds,step,name,value\\n1,1,'\n"

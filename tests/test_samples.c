@@ -237,6 +237,11 @@ TEST(wav_files_that_are_wrong_say_where) {
     w = wav_begin(1, 16, 1, false);
     w.bytes[44] = 3; /* bytes of a sample */
     wav_refused(ctx, &w, "contradicts itself");
+    w = wav_begin(1, 16, 1, false);
+    w.bytes[w.size - 4] = 7; /* one sample of two channels, and three bytes of the next */
+    for (int i = 0; i < 7; i++)
+        wav_put(&w, 0, 1);
+    wav_refused(ctx, &w, "byte 63: the chunk 'data' ends within a sample of all channels");
     dt_ctx_destroy(ctx);
 }
 

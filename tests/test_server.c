@@ -168,7 +168,6 @@ static void *serve_join_all(void *arg) {
 /* The weights that each worker has at the end are those of a trainer. */
 static void serve_several(const serve_case *c, int servers, bool nan) {
     static serve_run runs[SERVERS_MAX];
-    char addresses[SERVERS_MAX * 32] = "";
     train_model m;
     dt_trainer *t;
     uint64_t wanted = 0;
@@ -185,22 +184,7 @@ static void serve_several(const serve_case *c, int servers, bool nan) {
         CHECK(dt_trainer_epoch(t, NULL) == (nan ? DT_ERROR_NUMERIC : DT_OK));
     CHECK(!dt_store_hash(dt_trainer_store(t), &wanted));
     dt_ctx_destroy(m.ctx);
-    for (int i = 0; i < servers; i++) {
-        serve_run *r = &runs[i];
-        *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
-        CHECK(serve_model(&r->m, c));
-        dt_server_desc desc = {.trainer = serve_trainer(c, &r->m),
-                               .by = &r->by,
-                               .staleness = c->staleness,
-                               .place = i,
-                               .servers = servers};
-        desc.trainer.shards = c->shards;
-        CHECK_TEXT(!dt_server_create(r->m.graph, &desc, &r->server), "%s", dt_ctx_error(r->m.ctx));
-        dt_server_get_info(r->server, &r->info);
-        snprintf(addresses + strlen(addresses), 32, "%s127.0.0.1:%d", i ? "," : "", r->info.port);
-        serve_start(r);
-    }
-    snprintf(runs[0].address, sizeof runs[0].address, "%s", addresses);
+    serve_start_several(runs, c, servers);
     runs[0].nan = nan;
     for (int i = 0; i < c->workers; i++) {
         serve_worker *w = &runs[0].workers[i];

@@ -247,26 +247,6 @@ static void *ends_work(void *arg) {
     return NULL;
 }
 
-static void ends_serve(serve_run runs[ENDS_SERVERS], const serve_case *c) {
-    char addresses[ENDS_SERVERS * 32] = "";
-    for (int i = 0; i < ENDS_SERVERS; i++) {
-        serve_run *r = &runs[i];
-        *r = (serve_run){.c = c, .by = serve_key('a', c->integrity), .wait_ms = 20000};
-        CHECK(serve_model(&r->m, c));
-        dt_server_desc desc = {.trainer = serve_trainer(c, &r->m),
-                               .by = &r->by,
-                               .staleness = c->staleness,
-                               .place = i,
-                               .servers = ENDS_SERVERS};
-        desc.trainer.shards = c->shards;
-        CHECK_TEXT(!dt_server_create(r->m.graph, &desc, &r->server), "%s", dt_ctx_error(r->m.ctx));
-        dt_server_get_info(r->server, &r->info);
-        snprintf(addresses + strlen(addresses), 32, "%s127.0.0.1:%d", i ? "," : "", r->info.port);
-        serve_start(r);
-    }
-    snprintf(runs[0].address, sizeof runs[0].address, "%s", addresses);
-}
-
 TEST(servers_give_workers_one_version_at_the_end_of_an_epoch) {
     const serve_case c = {.shards = 2,
                           .staleness = 3,
@@ -274,7 +254,8 @@ TEST(servers_give_workers_one_version_at_the_end_of_an_epoch) {
                           .optim = {DT_OPTIM_SGD, .lr = 0.1}};
     static serve_run runs[ENDS_SERVERS];
     int several = 0;
-    ends_serve(runs, &c);
+    serve_start_several(runs, &c, ENDS_SERVERS);
+    runs[0].wait_ms = 20000;
     for (int i = 0; i < ENDS_WORKERS; i++) {
         serve_worker *w = &runs[0].workers[i];
         *w = (serve_worker){.run = &runs[0], .index = i};

@@ -135,7 +135,7 @@ char_gpt_learns_a_text_and_writes_on() {
         $work/gpt.losses || return 1
     timeout 120 build/char_gpt "$@" --epochs 0 --load $work/gpt.safetensors --prompt 'dt_' \
         >$work/gpt.out 2>$work/gpt.err || return 1
-    grep -q "^step 0.*validation $(tail -n 1 $work/gpt.losses)," $work/gpt.out &&
+    grep -q "^step 0: validation $(tail -n 1 $work/gpt.losses)$" $work/gpt.out &&
         grep -q '^dt_' $work/gpt.out || return 1
     for wrong in '--data /nowhere' '--width -1' '--heads 5' '--nothing 1' '--batch'; do
         # shellcheck disable=SC2086 # words are meant

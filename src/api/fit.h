@@ -42,7 +42,7 @@ typedef struct dt_fit_state {
     uint64_t step, steps;   /* steps committed; to be made, by whichever of both ends first */
     uint64_t epoch_steps;   /* of a whole epoch */
     dt_train_report last;  /* of the newest step; .steps 0: it was skipped for a NaN, or none yet */
-    dt_train_report train; /* of this epoch so far, in this call */
+    dt_train_report train; /* of this epoch so far; its times are of this call */
     dt_train_report validation; /* the newest; .samples 0: none yet */
     uint64_t validations;       /* so many */
     bool validates;             /* DT_FIT_EPOCH: a validation follows */
@@ -169,7 +169,7 @@ DT_API void dt_lr_curve_free(dt_lr_curve *curve);
 
 /* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. On a
  * terminal the line is written again as steps end; else, in a file or a pipe, there is one line an
- * epoch, without escape codes. Ranks other than 0 are quiet. */
+ * epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0 are quiet. */
 
 typedef struct dt_progress {
     void *file;                      /* a FILE *; NULL = stdout */
@@ -177,7 +177,8 @@ typedef struct dt_progress {
     const char *names[DT_MAX_TERMS]; /* of the metrics; NULL = "metric 1", ... */
     int columns;  /* of the line; 0 = the terminal's; < 0: as if there were none */
     double every; /* seconds between two lines of a terminal; 0 = 0.1 */
-    double next;  /* the function's own; 0 at first */
+    double next;  /* the function's own, as what follows; 0 at first */
+    uint64_t shown, before;
 } dt_progress;
 
 /* Errors: INVALID (NULL; a state that is of no dt_trainer_fit). A stream that cannot be written is

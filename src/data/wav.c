@@ -73,6 +73,10 @@ static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w,
     const uint64_t begin = r->at, count = size / (each * channels);
     if (!count)
         return dti_wav_wrong(r, begin, "there are no samples");
+    if (size % (each * channels))
+        return dti_wav_wrong(r, begin + size,
+                             "the chunk 'data' ends within a sample of all channels; is it "
+                             "truncated?");
     char *bytes = NULL;
     dt_result result = dti_reader_take_new(r, count * each * channels, &bytes);
     if (result)

@@ -253,14 +253,18 @@ static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_t
         to->metric_sum[i] += r->metric_sum[i];
         to->metric_weight[i] += r->metric_weight[i];
     }
+    to->step = r->step;
     to->samples += r->samples;
     to->steps += r->steps;
+    to->skipped += r->skipped;
     to->seconds += r->seconds;
     to->wait_seconds += r->wait_seconds;
     to->data_seconds += r->data_seconds;
     to->gradient_norm = r->steps ? r->gradient_norm : to->gradient_norm;
     to->epoch = r->epoch;
     to->epoch_ended = r->epoch_ended;
+    to->round = r->round;
+    to->round_ended = r->round_ended;
     dti_report_close(t, to);
 }
 

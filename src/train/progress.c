@@ -74,9 +74,11 @@ static void dti_progress_over(FILE *file, const dti_progress_line *line, int col
     fflush(file);
 }
 
-static void dti_progress_rate(dti_progress_line *line, const dt_train_report *r) {
+/* Samples of an interrupted run are in the report, and its seconds are not. */
+static void dti_progress_rate(dti_progress_line *line, const dt_progress *p,
+                              const dt_train_report *r) {
     if (r->seconds > 0.0)
-        dti_progress_add(line, "  %.0f samples/s", (double)r->samples / r->seconds);
+        dti_progress_add(line, "  %.0f samples/s", (double)(r->samples - p->before) / r->seconds);
 }
 
 /* Behind an epoch or a validation: a line that stays. */
@@ -87,7 +89,7 @@ static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
         dti_progress_values(line, p, &s->train, s->trainer, "");
     if (s->event == DT_FIT_VALIDATED)
         dti_progress_values(line, p, &s->validation, s->trainer, "val ");
-    dti_progress_rate(line, &s->train);
+    dti_progress_rate(line, p, &s->train);
     dti_progress_time(line, s->seconds, "");
     if (s->better && s->event == DT_FIT_VALIDATED)
         dti_progress_add(line, "  best");
@@ -98,18 +100,21 @@ static const char *dti_progress_why(const dt_fit_state *s) {
     return (unsigned)s->stop <= DT_FIT_LAST ? why[s->stop] : "";
 }
 
-/* An epoch without a validation has its line; one that is validated gets it behind that. */
-static bool dti_progress_stays(const dt_fit_state *s) {
-    return s->event == DT_FIT_VALIDATED || (s->event == DT_FIT_EPOCH && !s->validates) ||
-           (s->event == DT_FIT_END && dti_progress_why(s)[0]);
+/* An epoch without a validation has its line; one that is validated gets it behind that, and one
+ * that ends in the middle at the end. */
+static bool dti_progress_stays(const dt_progress *p, const dt_fit_state *s) {
+    if (s->event == DT_FIT_END)
+        return dti_progress_why(s)[0] || (s->train.steps && p->shown != s->step);
+    return s->event == DT_FIT_VALIDATED || (s->event == DT_FIT_EPOCH && !s->validates);
 }
 
 static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     FILE *file = p->file ? p->file : stdout;
     const int columns = p->columns ? DTI_MAX(p->columns, 0) : dti_terminal_columns(file);
     dti_progress_line line = {.size = 0};
-    if (dti_progress_stays(s)) {
-        if (s->event == DT_FIT_END)
+    if (dti_progress_stays(p, s)) {
+        p->shown = s->step;
+        if (s->event == DT_FIT_END && dti_progress_why(s)[0])
             dti_progress_add(&line, "step %llu: %s", (unsigned long long)s->step,
                              dti_progress_why(s));
         else
@@ -124,17 +129,23 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     dti_progress_bar(&line, s);
     dti_progress_head(&line, p, s);
     dti_progress_values(&line, p, &s->train, s->trainer, "");
-    dti_progress_rate(&line, &s->train);
+    dti_progress_rate(&line, p, &s->train);
     dti_progress_time(&line, s->seconds_left, " left");
     dti_progress_over(file, &line, columns);
 }
 
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
-    if (!progress || !state || !state->trainer)
+    dt_progress *p = progress;
+    if (!p || !state || !state->trainer)
         return DT_ERROR_INVALID;
-    if (state->event == DT_FIT_BEGIN)
-        ((dt_progress *)progress)->next = 0.0;
+    if (state->event == DT_FIT_BEGIN) {
+        p->next = 0.0;
+        p->shown = state->step;
+        p->before = state->train.samples;
+    }
+    if (state->event == DT_FIT_STEP && state->train.samples <= p->before)
+        p->before = 0; /* of the next epoch */
     if (state->trainer->par.rank == 0)
-        dti_progress_write(progress, state);
+        dti_progress_write(p, state);
     return DT_OK;
 }
