@@ -61,8 +61,10 @@ static void say(void *rank, dt_log_level level, const char *message) {
         fprintf(stderr, "dtrain: %s\n", message);
 }
 static void on_signal(int which) {
-    dt_trainer_request_checkpoint(trainer);
-    stop |= which == SIGTERM;
+    if (which == SIGTERM)
+        stop = 1;
+    else
+        dt_trainer_request_checkpoint(trainer);
 }
 
 static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t) {
@@ -93,7 +95,7 @@ static void tell(const char *set, int epoch, const dt_train_report *r, double se
 
 /* Between the steps of dt_trainer_fit, which does the rest. */
 static dt_result look(void *seconds, dt_fit_state *s) {
-    if (stop) /* SIGTERM came: there is a checkpoint after this step, and all ranks end */
+    if (stop) /* SIGTERM came: fit writes a checkpoint after this step, and all ranks end */
         s->stop = DT_FIT_ASKED;
     if (s->event == DT_FIT_EPOCH)
         tell("train", (int)s->epoch, &s->train, *(double *)seconds += s->train.seconds);

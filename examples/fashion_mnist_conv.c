@@ -39,8 +39,10 @@ static void say(void *rank, dt_log_level level, const char *message) {
         fprintf(stderr, "dtrain: %s\n", message);
 }
 static void on_signal(int which) {
-    dt_trainer_request_checkpoint(trainer);
-    stop |= which == SIGTERM;
+    if (which == SIGTERM)
+        stop = 1;
+    else
+        dt_trainer_request_checkpoint(trainer);
 }
 
 static dt_tensor cnn(dt_tensor h) {
@@ -91,7 +93,7 @@ static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t
 }
 
 static dt_result look(void *unused, dt_fit_state *s) {
-    if (stop) /* SIGTERM came: there is a checkpoint after this step, and all ranks end */
+    if (stop) /* SIGTERM came: fit writes a checkpoint after this step, and all ranks end */
         s->stop = DT_FIT_ASKED;
     return DT_OK;
 }

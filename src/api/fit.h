@@ -84,7 +84,8 @@ typedef struct dt_fit_desc {
     uint64_t validation_epochs;   /* of every so many epochs; 0 = 1 */
     dt_watch watch;
     /* Where the trainer has a folder .checkpoint, fit goes on from the newest checkpoint there, and
-     * writes one at the end of each epoch, besides what .checkpoint_steps says. They have what
+     * writes one at the end of each epoch and where a callback stops it, besides what
+     * .checkpoint_steps says. They have what
      * .watch has seen (the best value, its step, how long was waited since, with .restore_best its
      * weights), so a fit that was interrupted stops where it would have, with the same bits; one
      * that watches something else begins anew, and so does .no_resume, whatever was loaded. */
@@ -169,7 +170,8 @@ DT_API void dt_lr_curve_free(dt_lr_curve *curve);
 
 /* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. On a
  * terminal the line is written again as steps end; else, in a file or a pipe, there is one line an
- * epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0 are quiet. */
+ * epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0 are
+ * quiet. */
 
 typedef struct dt_progress {
     void *file;                      /* a FILE *; NULL = stdout */

@@ -324,15 +324,16 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     return dti_fit_skipped(f, result);
 }
 
-/* At an epoch's end, and what .checkpoint_steps or somebody asked for. A checkpoint that cannot be
- * written costs nothing but itself. */
+/* At an epoch's end, where a callback stops, and what .checkpoint_steps or somebody asked for. A
+ * checkpoint that cannot be written costs nothing but itself. */
 static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     dt_trainer *t = f->t;
     dti_fit_watched(f);
     if (epoch_ended)
         t->watched.train = (dt_train_report){.epoch = f->s.epoch};
     dt_result result = dti_trainer_between(t, epoch_ended);
-    if (!result && epoch_ended && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
+    const bool due = epoch_ended || f->s.stop == DT_FIT_ASKED;
+    if (!result && due && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
     if ((result != DT_ERROR_IO && result != DT_ERROR_MEMORY) || t->par.lost)
         return result;
