@@ -37,7 +37,6 @@ static dt_result train(dt_ctx *ctx, dt_comm *comm, const char *devices) {
     static int32_t classes[ROWS];
     dt_graph *graph;
     dt_trainer *trainer;
-    dt_train_report r;
     uint64_t hash = 0;
     dt_result result = dt_graph_create(ctx, &graph);
     if (result)
@@ -56,12 +55,10 @@ static dt_result train(dt_ctx *ctx, dt_comm *comm, const char *devices) {
         .devices = devices,
         .comm = comm};
     result = dt_trainer_create(graph, &desc, &trainer);
-    for (int epoch = 1; epoch <= EPOCHS && !result; epoch++) {
-        result = dt_trainer_epoch(trainer, &r);
-        if (!result && dt_comm_rank(comm) == 0)
-            printf("epoch %d  loss %.4f  %.0f samples/s  %.0f %% of the time waiting\n", epoch,
-                   r.loss, (double)r.samples / r.seconds, 100 * r.wait_seconds / r.seconds);
-    }
+    dt_progress bar = {0}; /* of rank 0 */
+    const dt_fit_desc fit = {.epochs = EPOCHS, .callbacks = {{dt_progress_show, &bar}}};
+    if (!result)
+        result = dt_trainer_fit(trainer, &fit, NULL);
     if (!result)
         result = dt_store_state_hash(dt_trainer_store(trainer), &hash);
     if (!result && dt_comm_rank(comm) == 0)
