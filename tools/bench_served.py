@@ -2,13 +2,14 @@
 """What ./build.sh bench served runs: training with one slow rank over a slow link, in each mode.
 
     ./build.sh bench served [--mbit 10] [--seconds 30] [--ranks 3] [--sleep 30] [--slow 3]
-                            [--data build/data] [--json FILE] [--svg docs/served.svg]
+                            [--data build/data] [--text FILE] [--json FILE] [--svg docs/served.svg]
 
 Ranks in network namespaces of their own, each of which sends as much as --mbit says (tbf; root, Linux),
 train a small convolutional network on Fashion-MNIST (9,098 parameters, a batch of 64) for so many
 seconds: synchronously, by rounds of 20 local steps (DiLoCo), and as workers of a parameter server in one
 more namespace, with staleness 0 and 4. Before each step a rank sleeps for --sleep ms, as if it computed;
-the last one --slow times as long. --svg draws the loss by wall time.
+the last one --slow times as long. With --text FILE they train a GPT over that file's bytes (220,544
+parameters, 24 windows of 64 bytes a batch). --svg draws the loss by wall time.
 """
 
 import argparse
@@ -29,7 +30,8 @@ class Net(Namespaces):
     namespaces, switch = "dtserved", "dtservedsw"
 
     def train(self, ranks, arguments, options):
-        script = ("export DTRAIN_LOCAL_RANK=0 DTRAIN_LOCAL_SIZE=1 DTRAIN_IFNAME=eth0 DTLOCAL_CNN=1 "
+        script = ("export DTRAIN_LOCAL_RANK=0 DTRAIN_LOCAL_SIZE=1 DTRAIN_IFNAME=eth0 "
+                  f"{'DTLOCAL_TEXT=' + options.text if options.text else 'DTLOCAL_CNN=1'} "
                   f"DTLOCAL_SLEEP_MS={options.sleep} DTLOCAL_SLOW={options.slow} "
                   f"DTRAIN_RDZV=tcp://{self.address}:29400; "
                   f"exec ip netns exec {self.namespaces}$DTRAIN_RANK build/dtlocal \"$@\"")
@@ -45,8 +47,8 @@ def curve(lines, seconds, count=60):
     return [(m, l) for m, l in found if l is not None]
 
 
-def svg(ways, seconds, title):
-    inner, tall, most = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - TOP, 2.4
+def svg(ways, seconds, title, most):
+    inner, tall = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - TOP
     at = lambda m, l: (round(LEFT + inner * m / seconds, 1),
                        round(TOP + tall * (1 - min(l, most) / most), 1))
     parts = []
@@ -60,7 +62,7 @@ def svg(ways, seconds, title):
     for i, (loss, way, color) in enumerate(ends):
         parts.append(f'<text x="{WIDTH - RIGHT + 10}" y="{TOP + 90 + 20 * i}" fill="{color}">{way} '
                      f'{loss:.2f}</text>')
-    for value in (0, 0.5, 1.0, 1.5, 2.0):
+    for value in range(6) if most > 3 else (0, 0.5, 1.0, 1.5, 2.0):
         y = at(0, value)[1]
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{value:g}</text>'
                      f'<line x1="{LEFT}" y1="{y}" x2="{LEFT + inner}" y2="{y}" stroke="#ddd"/>')
@@ -83,6 +85,7 @@ def main():
     parser.add_argument("--sleep", type=int, default=30, help="ms before each step of a rank")
     parser.add_argument("--slow", type=int, default=3, help="times as long for the last rank")
     parser.add_argument("--data", default="build/data")
+    parser.add_argument("--text", help="a GPT over its bytes in place of the convolutional network")
     parser.add_argument("--json")
     parser.add_argument("--svg")
     options = parser.parse_args()
@@ -104,10 +107,11 @@ def main():
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(dict(done), file)
     if options.svg:
-        title = (f"Seconds; loss of a small network on Fashion-MNIST, {n} ranks, one {options.slow} times "
+        of = "a GPT over bytes of text" if options.text else "a small network on Fashion-MNIST"
+        title = (f"Seconds; loss of {of}, {n} ranks, one {options.slow} times "
                  f"slower, {options.mbit:g} Mbit/s each")
         with open(options.svg, "w", encoding="utf-8") as file:
-            file.write(svg(done, options.seconds, title))
+            file.write(svg(done, options.seconds, title, 5.8 if options.text else 2.4))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 /* What ./build.sh bench local and bench served run on each rank: Fashion-MNIST's MLP, or with
- * DTLOCAL_CNN set a small convolutional network, synchronously, by rounds of local steps, or with
- * rank 0 as the parameter server of the others, for some seconds. Rank 0 writes a line of JSON
+ * DTLOCAL_CNN set a small convolutional network, or with DTLOCAL_TEXT set a GPT over the bytes of
+ * that file, synchronously, by rounds of local steps, or with rank 0 as the parameter server of the
+ * others, for some seconds. Rank 0 writes a line of JSON
  * wherever all ranks have told each other something: seconds, step, and the loss of the samples
- * since the line before; at the end the test set's accuracy. Each rank that computes sleeps for
+ * since the line before; at the end the test set's accuracy (of a text its last tenth). Each rank that computes sleeps for
  * DTLOCAL_SLEEP_MS before each step, the last one DTLOCAL_SLOW times as long: a slow rank.
  *
  * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk]]
@@ -30,7 +31,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static dt_dataset load(const char *folder, const char *set, dt_array file[2], dt_tensor x,
+static dt_dataset pictures(const char *folder, const char *set, dt_array file[2], dt_tensor x,
                        dt_tensor t) {
     char path[1024];
     for (int i = 0; i < 2; i++) {
@@ -42,6 +43,54 @@ static dt_dataset load(const char *folder, const char *set, dt_array file[2], dt
                         .columns = {{x, file[0].data, DT_U8, 1 / 255.0f, 0},
                                     {.input = t, .data = file[1].data, .dtype = DT_U8}}};
 }
+
+/* ---- a text */
+
+enum { BYTES = 256, CONTEXT = 64, WIDTH = 64, LAYERS = 4, HEADS = 4 };
+
+/* Window `row`, which begins elsewhere in each epoch; each byte's target is the next one. */
+static dt_result window(void *from, const dt_sample *s, void *const *values) {
+    const unsigned char *at = (const unsigned char *)from + s->row * CONTEXT;
+    at += s->epoch * 7919 % CONTEXT;
+    for (int i = 0; i < 2 * CONTEXT; i++)
+        ((int32_t *)values[i % 2])[i / 2] = at[i / 2 + i % 2];
+    return DT_OK;
+}
+
+/* The first nine tenths, or the rest; one window is for other beginnings. */
+static dt_dataset text(const char *path, bool rest, dt_tensor x, dt_tensor t) {
+    static unsigned char bytes[1 << 22];
+    FILE *f = fopen(path, "rb");
+    const size_t read = f ? fread(bytes, 1, sizeof bytes, f) : 0, learned = read / 10 * 9;
+    const size_t count = rest ? read - learned : learned;
+    need(count > 3 * CONTEXT ? DT_OK : DT_ERROR_IO, path);
+    fclose(f);
+    return (dt_dataset){(count - 1) / CONTEXT - 1,
+                        {{.input = x}, {.input = t}},
+                        window,
+                        bytes + (rest ? learned : 0)};
+}
+
+static dt_tensor gpt(dt_graph *g, dt_tensor x) {
+    const dt_init normal = {DT_INIT_NORMAL, 0, 0.02f};
+    const dt_attention_layer_desc causal = {.attention = {.causal = true}};
+    dt_tensor table = dt_param(g, "wte.weight", dt_dims(BYTES, WIDTH), normal), y;
+    dt_tensor places = dt_param(g, "wpe.weight", dt_dims(CONTEXT, WIDTH), normal);
+    dt_tensor h = dt_add(dt_gather(table, x), places);
+    for (int i = 0; i < LAYERS; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "h.%d", i);
+        dt_scope_push(g, name);
+        y = dt_nn_layer_norm(h, "ln_1", 1);
+        h = dt_add(h, dt_nn_multi_head_attention(y, y, "attn", HEADS, &causal));
+        y = dt_gelu(dt_nn_linear(dt_nn_layer_norm(h, "ln_2", 1), "mlp.c_fc", 4 * WIDTH));
+        h = dt_add(h, dt_nn_linear(y, "mlp.c_proj", WIDTH));
+        dt_scope_pop(g);
+    }
+    return dt_linear(dt_nn_layer_norm(h, "ln_f", 1), table, (dt_tensor){0});
+}
+
+/* ---- steps */
 
 /* All ranks end after the same step: when rank 0's clock says so. */
 static bool over(double start, double seconds) {
@@ -99,7 +148,7 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
         if (info.step > before)
             printf("{\"seconds\": %.3f, \"step\": %.0f, \"samples\": %.0f, \"loss\": %.5f, "
                    "\"stalest\": %.0f}\n",
-                   now() - start, (double)info.step, 64 * (double)(info.step - before), info.loss,
+                   now() - start, (double)info.step, d.batch * (double)(info.step - before), info.loss,
                    (double)info.stalest);
         before = info.step;
     }
@@ -121,7 +170,9 @@ static void work(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d) {
 
 /* ---- all ways */
 
-static dt_tensor model(dt_tensor x) {
+static dt_tensor model(dt_graph *graph, dt_tensor x) {
+    if (getenv("DTLOCAL_TEXT"))
+        return gpt(graph, x);
     if (!getenv("DTLOCAL_CNN"))
         return dt_nn_linear(dt_relu(dt_nn_linear(dt_flatten(x), "fc1", 128)), "fc2", 10);
     const dt_pool_desc half = {.kernel = {2, 2}};
@@ -145,18 +196,22 @@ int main(int argc, char **argv) {
         need(dt_comm_create(&job, &comm), "joining");
     need(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &ctx), "a context");
     need(dt_graph_create(ctx, &graph), "a graph");
-    dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(28, 28));
-    dt_tensor t = dt_input(graph, "t", DT_I32, dt_dims());
-    dt_tensor y = model(x);
+    const char *of_text = getenv("DTLOCAL_TEXT");
+    dt_tensor x = of_text ? dt_input(graph, "x", DT_I32, dt_dims(CONTEXT))
+                          : dt_input(graph, "x", DT_F32, dt_dims(28, 28));
+    dt_tensor t = dt_input(graph, "t", DT_I32, of_text ? dt_dims(CONTEXT) : dt_dims());
+    dt_tensor y = model(graph, x);
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
     dt_trainer_desc d = {.loss = dt_cross_entropy(y, t, NULL),
                          .metrics = {dt_accuracy(y, t)},
-                         .batch = 64,
+                         .batch = of_text ? 24 : 64,
                          .optim = &adam,
-                         .data = load(argv[1], "train", file, x, t),
+                         .data = of_text ? text(of_text, false, x, t)
+                                         : pictures(argv[1], "train", file, x, t),
                          .devices = "cpu",
                          .comm = comm};
-    const dt_dataset test = load(argv[1], "t10k", file + 2, x, t);
+    const dt_dataset test = of_text ? text(of_text, true, x, t)
+                                    : pictures(argv[1], "t10k", file + 2, x, t);
     const bool local = !strcmp(argv[3], "local");
     if (local) {
         d.mode = DT_TRAIN_LOCAL;
