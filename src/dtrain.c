@@ -380,6 +380,7 @@ DTI_OPTIMIZE_END
 #include "parallel/inner.c"
 #include "parallel/compress.c"
 #include "parallel/round.c"
+#include "parallel/gossip.c"
 #include "parallel/make.c"
 #include "parallel/replicas.c"
 #include "parallel/device_grid.c"

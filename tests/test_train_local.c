@@ -2,6 +2,7 @@
  * replicas give the same bits as threads and as processes, and what happens at the seams: NaN on
  * one replica, the middle of a round, checkpoints, a rank that dies. */
 #include "train_processes.h"
+#include <limits.h>
 
 enum { ROOM = 6000 };
 
@@ -618,6 +619,9 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         {{.mode = DT_TRAIN_LOCAL, .shards = 2}, DT_ERROR_INVALID, ".shards (2)"},
         {{.mode = DT_TRAIN_LOCAL, .balance = DT_BALANCE_MEASURED}, DT_ERROR_INVALID, ".balance"},
         {{.mode = DT_TRAIN_LOCAL, .local_steps = -1}, DT_ERROR_INVALID, "local_steps is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .gossip = -1}, DT_ERROR_INVALID, "gossip is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .gossip = INT_MAX, .local_steps = 3}, DT_ERROR_INVALID, "gossip"},
+        {{.gossip = 2}, DT_ERROR_INVALID, ".gossip"},
         {{.mode = DT_TRAIN_LOCAL, .outer = {.momentum = 1.0}}, DT_ERROR_INVALID, "momentum"},
         {{.mode = DT_TRAIN_LOCAL, .outer = {.lr = -1.0}}, DT_ERROR_INVALID, "outer.lr -1"},
         {{.mode = DT_TRAIN_LOCAL, .averaged = true}, DT_ERROR_UNSUPPORTED, ".average"},
@@ -636,6 +640,7 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         d.shards = wrong[i].d.shards;
         d.balance = wrong[i].d.balance;
         d.local_steps = wrong[i].d.local_steps;
+        d.gossip = wrong[i].d.gossip;
         d.outer = wrong[i].d.outer;
         d.compress = wrong[i].d.compress;
         d.compress_keep = wrong[i].d.compress_keep;

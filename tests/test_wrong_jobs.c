@@ -53,6 +53,7 @@ ROW(TRAINER, dt_trainer_create, local) {
     desc.devices = "cpu:2";
     desc.mode = ENUM(DT_TRAIN_LOCAL, DT_TRAIN_SERVER + 1);
     desc.local_steps = INT(2, -1, INT_MIN);
+    desc.gossip = INT(2, -1, INT_MIN);
     desc.outer.lr = AT_LEAST_0(0.5);
     desc.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
     desc.compress = ENUM(DT_COMPRESS_INT8, DT_COMPRESS_TOPK + 1);

@@ -196,6 +196,11 @@ typedef struct dt_trainer_desc {
      * (INVALID) and no .optim->average (UNSUPPORTED). `batch` is still that of the whole job. */
     dt_train_mode mode;
     int local_steps; /* of a round of DT_TRAIN_LOCAL; 0 = 100 */
+    /* Gossip: a round has .gossip x .local_steps steps, and behind each .local_steps within it each
+     * rank averages its weights with one other rank instead of with all: pairs follow from the
+     * number of the meeting. What a rank has mid-round is its own; at the round's end all become
+     * the same, as without. 0 or 1 = none. See docs/distributed.md. */
+    int gossip;
     dt_outer_desc outer;
     dt_compress compress; /* of DT_TRAIN_LOCAL; what was left out is not part of a checkpoint */
     double compress_keep; /* DT_COMPRESS_TOPK: of each bucket; 0 = 0.01; to 1 */

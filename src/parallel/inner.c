@@ -1,5 +1,6 @@
 /* Local steps: each replica makes the step of its own part of a batch, by a program of its own that
- * commits by itself, and nobody tells anybody anything until the round ends (round.c). So gradients
+ * commits by itself, and nobody tells anybody anything until the round ends (round.c), or until two
+ * ranks meet (gossip.c). So gradients
  * never leave a device, and a loss is divided by the weight of the replica's own rows. What is
  * wrong with the samples is found before anything is computed: then no replica of this process has
  * moved, and the step is tried again. A NaN or infinity leaves a replica's step out, and nobody
@@ -160,5 +161,7 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
     par->round.done++;
     dti_inner_report(par, out);
     const bool ends = par->round.done == par->desc.round.steps || batch->last;
-    return ends ? dti_round_close(par, out) : DT_OK;
+    if (ends)
+        return dti_round_close(par, out);
+    return dti_gossip_is_due(par) ? dti_gossip_meet(par, out) : DT_OK;
 }

@@ -13,9 +13,10 @@
  * after it there is step s + 1. The caller's thread drives the first replica and speaks to the
  * comm. */
 
-/* Local steps (inner.c, round.c): how a round is made. */
+/* Local steps (inner.c, round.c, gossip.c): how a round is made. */
 typedef struct dti_round_desc {
     uint32_t steps; /* of a full round; 0: every step is exchanged, and there are no rounds */
+    uint32_t gossip_steps; /* behind so many of a round a rank meets one other; 0: it does not */
     float lr, momentum;
     bool nesterov;
     uint8_t compress; /* dt_compress */
@@ -100,8 +101,10 @@ typedef struct dti_compress { /* see compress.c; NULL: nothing is compressed */
 typedef struct dti_round {
     float *start;    /* values that it began with */
     float *velocity; /* the outer optimizer's */
+    float *heard;    /* gossip between ranks: another one's values; else NULL */
     float *arrays;   /* one for each replica here: its values, its difference, and the sum of all */
     double *terms;   /* of each replica: sums of this step, and of the round */
+    uint32_t partner; /* of the newest meeting */
     uint64_t first;  /* steps committed before it */
     uint64_t count;  /* rounds that have ended */
     uint32_t done;   /* steps of this one */
@@ -431,6 +434,11 @@ static dt_result dti_round_open(dti_parallel *par); /* before the first step */
 static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out);
 /* A device failed here in the middle of one: back to its beginning, and others are told. */
 static dt_result dti_round_torn(dti_parallel *par, dt_result result);
+
+/* ---- gossip.c: meetings of two ranks within a round */
+static bool dti_gossip_is_due(const dti_parallel *par);
+/* Behind a step in the middle of a round. What fails leaves the weights of the round's beginning. */
+static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out);
 
 /* ---- compress.c */
 static bool dti_compress_is_on(const dti_parallel *par);

@@ -46,9 +46,12 @@ static dt_result dti_round_make(dti_parallel *par) {
     round->start = dti_alloc_array(par->base, elements, sizeof *round->start);
     round->velocity = dti_alloc_array(par->base, elements, sizeof *round->velocity);
     round->arrays = dti_alloc_array(par->base, elements * local, sizeof *round->arrays);
+    const bool hears = par->desc.round.gossip_steps && par->world > 1;
+    round->heard = hears ? dti_alloc_array(par->base, elements, sizeof *round->heard) : NULL;
     round->terms = dti_alloc_array(par->base, 2 * DTI_TERMS_WIDTH * local, sizeof *round->terms);
-    par->staging_bytes += dti_arena_bytes(par->elements) * (2 + local);
-    if (!round->start || !round->velocity || !round->arrays || !round->terms ||
+    par->staging_bytes += dti_arena_bytes(par->elements) * (2 + hears + local);
+    if ((hears && !round->heard) || !round->start || !round->velocity || !round->arrays ||
+        !round->terms ||
         !dti_scalar_sum_make(par, &round->sum, DTI_ROUND_BUFFERS + round->buffer_elements))
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < local; i++)
@@ -60,9 +63,10 @@ static void dti_round_free(dti_parallel *par) {
     dti_round *round = &par->round;
     dti_free(par->base, round->start);
     dti_free(par->base, round->velocity);
+    dti_free(par->base, round->heard);
     dti_free(par->base, round->arrays);
     dti_free(par->base, round->terms);
-    round->start = round->velocity = round->arrays = NULL;
+    round->start = round->velocity = round->heard = round->arrays = NULL;
     round->terms = NULL;
     dti_scalar_sum_free(par, &round->sum);
     dti_compress_free(par);

@@ -142,6 +142,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     const dti_round_desc *round = &t->par.desc.round;
     dti_text_add(text, "local steps %u (0: synchronous)%s\n", round->steps,
                  round->steps && round->nesterov ? ", outer nesterov" : "");
+    dti_text_add(text, "gossip behind each %u\n", round->gossip_steps);
     dti_describe_number(text, "outer lr", (double)round->lr);
     dti_describe_number(text, "outer momentum", (double)round->momentum);
     dti_text_add(text, "compress %u\n", (unsigned)round->compress);

@@ -9,6 +9,10 @@ static void dti_trainer_resolve_local(dt_trainer *t) {
     if (d->mode != DT_TRAIN_LOCAL)
         return;
     round->steps = (uint32_t)(d->local_steps > 0 ? d->local_steps : DTI_LOCAL_STEPS);
+    if (d->gossip > 1) {
+        round->gossip_steps = round->steps;
+        round->steps *= (uint32_t)d->gossip;
+    }
     round->lr = (float)dti_or(d->outer.lr, 0.7);
     round->momentum = (float)dti_or(d->outer.momentum, 0.9);
     round->nesterov = !d->outer.no_nesterov;
@@ -24,6 +28,13 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
     if (d->local_steps < 0)
         return dti_fail(t->base, DT_ERROR_INVALID, "local_steps is %d; a round has at least 1",
                         d->local_steps);
+    if (d->gossip < 0 ||
+        (uint64_t)d->gossip * (uint64_t)(d->local_steps ? d->local_steps : DTI_LOCAL_STEPS) >
+            UINT32_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "gossip is %d, local_steps %d: from 0, and a round of both multiplied has "
+                        "at most %u steps",
+                        d->gossip, d->local_steps, UINT32_MAX);
     if (!dti_fits_f32(lr) || (float)lr <= 0.0f || !dti_fits_f32(momentum) || momentum < 0.0 ||
         (float)momentum >= 1.0f)
         return dti_fail(t->base, DT_ERROR_INVALID,
@@ -42,10 +53,10 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
             ".compress is for differences of rounds (.mode = DT_TRAIN_LOCAL); gradients "
             "of synchronous steps are exchanged as they are");
     if (d->mode != DT_TRAIN_LOCAL)
-        return d->local_steps || d->outer.lr != 0.0 || d->outer.momentum != 0.0 ||
+        return d->local_steps || d->gossip || d->outer.lr != 0.0 || d->outer.momentum != 0.0 ||
                        d->outer.no_nesterov
                    ? dti_fail(t->base, DT_ERROR_INVALID,
-                              ".local_steps and .outer go with .mode = DT_TRAIN_LOCAL")
+                              ".local_steps, .gossip and .outer go with .mode = DT_TRAIN_LOCAL")
                    : DT_OK;
     if (d->shards || d->balance == DT_BALANCE_MEASURED)
         return dti_fail(t->base, DT_ERROR_INVALID,
@@ -71,6 +82,13 @@ static void dti_trainer_log_local(const dt_trainer *t) {
             "depend on the number of replicas, which is %u",
             round->steps, (double)round->lr, round->nesterov ? "Nesterov's " : "",
             (double)round->momentum, t->par.job.replicas);
+    if (round->gossip_steps)
+        dti_log(t->base, DT_LOG_INFO,
+                "gossip: within it, behind each %u steps, a rank averages its weights with one "
+                "other of %u, %s; results also depend on how replicas are spread over processes",
+                round->gossip_steps, t->par.world,
+                t->par.world & (t->par.world - 1) ? "in turns as in a tournament"
+                                                  : "bit by bit of their numbers");
     if (round->compress)
         dti_log(t->base, DT_LOG_INFO, "%s",
                 dti_compress_is_on(&t->par)

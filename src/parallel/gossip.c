@@ -1,0 +1,153 @@
+/* Gossip: in the middle of a round of local steps a rank averages its weights with one other rank,
+ * and nobody waits for the rest. Who meets whom follows from the number of the meeting alone: of a
+ * power of two of ranks those that differ in one bit of their number, bit by bit, so log2 N
+ * meetings make the mean of all; of others those of a tournament in which everybody meets everybody
+ * once in N (N odd: one rank rests) or N - 1 meetings. Before that a process's replicas become their
+ * mean, and a rank counts as many times as it has replicas: so the mean over all replicas stays
+ * what it is, and what shrinks is how far they are apart. A round ends as it always does (round.c),
+ * with differences to its common beginning; an error brings that back. Sources: Boyd et al.,
+ * Randomized Gossip Algorithms, 2006; Assran et al., Stochastic Gradient Push, 2019; Chen et al.,
+ * Accelerating Gossip SGD with Periodic Global Averaging, 2021. */
+
+static bool dti_gossip_is_due(const dti_parallel *par) {
+    const uint32_t every = par->desc.round.gossip_steps;
+    return every && par->round.done % every == 0;
+}
+
+/* The rank that this one meets; its own number: none. */
+static uint32_t dti_gossip_partner(uint32_t rank, uint32_t world, uint64_t meeting) {
+    if ((world & (world - 1)) == 0) {
+        uint32_t bits = 0;
+        while (world >> (bits + 1))
+            bits++;
+        return bits ? rank ^ (1u << meeting % bits) : rank;
+    }
+    const uint32_t around = world - (world % 2 ? 0u : 1u); /* an even one's last is in the middle */
+    const uint32_t turn = (uint32_t)(meeting % around);
+    if (rank == around)
+        return (uint32_t)((uint64_t)turn * ((around + 1) / 2) %
+                          around); /* twice that is the turn */
+    const uint32_t other = (turn + around - rank) % around;
+    return other != rank ? other : world % 2 ? rank : around;
+}
+
+/* Over all rounds, so that short ones do not begin with the same pairs. */
+static uint64_t dti_gossip_number(const dti_parallel *par) {
+    const dti_round_desc *d = &par->desc.round;
+    return par->round.count * (d->steps / d->gossip_steps - 1) + par->round.done / d->gossip_steps -
+           1;
+}
+
+/* ---- what a process has */
+
+static void dti_gossip_read(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    r->result = r->store->device->backend->memory_read(r->store->memories[DTI_ARENA_PARAM], 0,
+                                                       dti_round_array(par, index),
+                                                       dti_arena_bytes(par->elements));
+}
+
+static void dti_gossip_write(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    dti_store_unbound(r->store);
+    r->result = r->store->device->backend->memory_write(r->store->memories[DTI_ARENA_PARAM], 0,
+                                                        dti_round_array(par, 0),
+                                                        dti_arena_bytes(par->elements));
+}
+
+/* Of what moves by itself: not what is frozen. `mean` is called with each replica's share. */
+static void dti_gossip_each(dti_parallel *par, uint32_t index,
+                            void (*mean)(dti_parallel *, uint64_t from, uint64_t end)) {
+    const dt_store *s = par->replicas[0].store;
+    uint64_t from, end;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        dti_round_share(par, &s->layout.params[i], index, &from, &end);
+        if (dti_round_trains(par, i) || dti_round_is_buffer(s, i))
+            mean(par, from, end);
+    }
+}
+
+static void dti_gossip_mean_here(dti_parallel *par, uint64_t from, uint64_t end) {
+    float *to = dti_round_array(par, 0);
+    for (uint64_t k = from; k < end; k++) {
+        double sum = 0.0;
+        for (uint32_t r = 0; r < par->job.local; r++)
+            sum += (double)dti_round_array(par, r)[k];
+        to[k] = (float)(sum / (double)par->job.local);
+    }
+}
+
+/* A count times an f32 is exact in double, and a sum of two is the same in either order: both ranks
+ * have the same bits. */
+static void dti_gossip_mean_of_two(dti_parallel *par, uint64_t from, uint64_t end) {
+    const uint32_t other = par->round.partner;
+    const double here = (double)par->job.local,
+                 there = (double)(par->firsts[other + 1] - par->firsts[other]);
+    float *to = dti_round_array(par, 0);
+    const float *heard = par->round.heard;
+    for (uint64_t k = from; k < end; k++)
+        to[k] = (float)((here * (double)to[k] + there * (double)heard[k]) / (here + there));
+}
+
+static void dti_gossip_here(void *arg, uint32_t index) {
+    dti_gossip_each(arg, index, dti_gossip_mean_here);
+}
+
+static void dti_gossip_two(void *arg, uint32_t index) {
+    dti_gossip_each(arg, index, dti_gossip_mean_of_two);
+}
+
+/* ---- the other rank */
+
+static dt_result dti_gossip_swap(dti_parallel *par) {
+    dti_round *round = &par->round;
+    dt_comm *comm = par->desc.comm;
+    const dt_comm_op receive = {.kind = DT_COMM_RECV,
+                                .out = round->heard,
+                                .count = par->elements,
+                                .dtype = DT_F32,
+                                .root = (int)round->partner},
+                     send = {.kind = DT_COMM_SEND,
+                             .in = dti_round_array(par, 0),
+                             .count = par->elements,
+                             .dtype = DT_F32,
+                             .root = (int)round->partner};
+    dt_comm_work coming, going;
+    dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(comm, &receive, &coming));
+    if (result)
+        return result;
+    result = dti_parallel_comm_failed(par, dt_comm_begin(comm, &send, &going));
+    if (result) {
+        dt_comm_cancel(comm, coming);
+        return result;
+    }
+    const dt_result here = dti_parallel_comm_failed(par, dt_comm_wait(comm, coming, -1));
+    const dt_result gone = dt_comm_wait(comm, going, -1);
+    return here ? here : dti_parallel_comm_failed(par, gone);
+}
+
+static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out) {
+    dti_round *round = &par->round;
+    const uint64_t steps = par->step.step, start = dti_now_ns();
+    dti_crew_run(par->crew, dti_gossip_read, par);
+    dt_result result = dti_replicas_result(par);
+    if (result)
+        return dti_round_torn(par, result);
+    dti_crew_run(par->crew, dti_gossip_here, par);
+    round->partner = dti_gossip_partner(par->rank, par->world, dti_gossip_number(par));
+    if (round->partner != par->rank) {
+        dti_exchange_begin(par);                /* what ends the job if memory runs out */
+        dti_round_steps(par, par->round.first); /* what an error says */
+        result = dti_gossip_swap(par);
+        if (result)
+            return dti_round_failed(par, result);
+        dti_round_steps(par, steps);
+        dti_crew_run(par->crew, dti_gossip_two, par);
+    }
+    dti_crew_run(par->crew, dti_gossip_write, par);
+    result = dti_replicas_result(par);
+    out->wait_seconds += 1e-9 * (double)(dti_now_ns() - start);
+    return result ? dti_round_torn(par, result) : DT_OK;
+}
