@@ -12,7 +12,7 @@ typedef struct gossip_case {
     dt_outer_desc outer;
     dt_compress compress;
     dt_comm *comm;
-    bool synchronous, valid; /* valid: every target counts */
+    bool synchronous, vulkan, valid; /* valid: every target counts */
     int kind;
 } gossip_case;
 
@@ -28,7 +28,7 @@ typedef struct gossip_run {
 
 static bool gossip_open(gossip_run *g, const gossip_case *c) {
     *g = (gossip_run){.optim = {.kind = c->optim, .lr = c->lr}};
-    if (!train_model_make(&g->m, &one_thread, c->kind))
+    if (!train_model_make(&g->m, c->vulkan ? NULL : &one_thread, c->kind))
         return false;
     for (int k = 0; k < TRAIN_ROWS && c->valid; k++)
         g->m.data.t[k] = k % TRAIN_CLASSES;
@@ -366,4 +366,40 @@ TEST(gossip_within_a_process_makes_its_replicas_one) {
     }
     for (int k = 0; k < VALUES; k++)
         CHECK_NEAR(values[0][k], values[1][k], 1e-6);
+}
+
+static bool gossip_has_vulkan(void) {
+    dt_ctx *ctx;
+    if (dt_ctx_create(NULL, &ctx))
+        return false;
+    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
+    dt_ctx_destroy(ctx);
+    return there;
+}
+
+TEST(gossip_of_a_replica_on_vulkan_and_one_on_the_cpu_makes_them_one) {
+    gossip_run g;
+    static float values[3][VALUES];
+    static const char *const devices[] = {"cpu:2", "vulkan:0,cpu", "cpu,vulkan:0"};
+    if (!gossip_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int i = 0; i < 3; i++) {
+        const gossip_case c = {.devices = devices[i],
+                               .vulkan = true,
+                               .kind = 1,
+                               .steps = 2,
+                               .gossip = 3,
+                               .batch = 24,
+                               .lr = 0.1,
+                               .optim = DT_OPTIM_SGD};
+        gossip_open(&g, &c);
+        gossip_steps(&g, 4); /* two meetings */
+        CHECK_TEXT(!g.result && !g.report.round_ended, "%s", dt_ctx_error(g.m.ctx));
+        gossip_values(&g, values[i], VALUES); /* of the first replica */
+        dt_ctx_destroy(g.m.ctx);
+    }
+    for (int k = 0; k < VALUES; k++) {
+        CHECK_NEAR(values[1][k], values[0][k], 1e-3);
+        CHECK_NEAR(values[2][k], values[0][k], 1e-3);
+    }
 }
