@@ -1,12 +1,12 @@
 /* What ./build.sh bench local and bench served run on each rank: Fashion-MNIST's MLP, or with
  * DTLOCAL_CNN set a small convolutional network, or with DTLOCAL_TEXT set a GPT over the bytes of
  * that file, synchronously, by rounds of local steps, or with rank 0 as the parameter server of the
- * others, for some seconds. Rank 0 writes a line of JSON
- * wherever all ranks have told each other something: seconds, step, and the loss of the samples
- * since the line before; at the end the test set's accuracy (of a text its last tenth). Each rank that computes sleeps for
- * DTLOCAL_SLEEP_MS before each step, the last one DTLOCAL_SLOW times as long: a slow rank.
+ * others, for some seconds. Rank 0 writes a line of JSON wherever all ranks have told each other
+ * something: seconds, step, and the loss of the samples since the line before; at the end the test
+ * set's accuracy (of a text its last tenth). Each rank that computes sleeps for DTLOCAL_SLEEP_MS
+ * before each step, the last one DTLOCAL_SLOW times as long: a slow rank.
  *
- * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk]]
+ * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk [GOSSIP]]]
  *        dtlocal FOLDER SECONDS server STALENESS SHARDS */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
@@ -32,7 +32,7 @@ static double now(void) {
 }
 
 static dt_dataset pictures(const char *folder, const char *set, dt_array file[2], dt_tensor x,
-                       dt_tensor t) {
+                           dt_tensor t) {
     char path[1024];
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s-%s-ubyte", folder, set,
@@ -148,8 +148,8 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
         if (info.step > before)
             printf("{\"seconds\": %.3f, \"step\": %.0f, \"samples\": %.0f, \"loss\": %.5f, "
                    "\"stalest\": %.0f}\n",
-                   now() - start, (double)info.step, d.batch * (double)(info.step - before), info.loss,
-                   (double)info.stalest);
+                   now() - start, (double)info.step, d.batch * (double)(info.step - before),
+                   info.loss, (double)info.stalest);
         before = info.step;
     }
     need(dt_trainer_evaluate(dt_server_trainer(server), test, 0, &r), "the test");
@@ -210,12 +210,13 @@ int main(int argc, char **argv) {
                                          : pictures(argv[1], "train", file, x, t),
                          .devices = "cpu",
                          .comm = comm};
-    const dt_dataset test = of_text ? text(of_text, true, x, t)
-                                    : pictures(argv[1], "t10k", file + 2, x, t);
+    const dt_dataset test =
+        of_text ? text(of_text, true, x, t) : pictures(argv[1], "t10k", file + 2, x, t);
     const bool local = !strcmp(argv[3], "local");
     if (local) {
         d.mode = DT_TRAIN_LOCAL;
         d.local_steps = argc > 4 ? atoi(argv[4]) : 0;
+        d.gossip = argc > 6 ? atoi(argv[6]) : 0;
     }
     for (int i = 0; !served && argc > 5 && i < 4; i++)
         d.compress = strcmp(argv[5], kinds[i]) ? d.compress : (dt_compress)i;

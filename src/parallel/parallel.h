@@ -104,11 +104,11 @@ typedef struct dti_round {
     float *heard;    /* gossip between ranks: another one's values; else NULL */
     float *arrays;   /* one for each replica here: its values, its difference, and the sum of all */
     double *terms;   /* of each replica: sums of this step, and of the round */
-    uint32_t partner; /* of the newest meeting */
-    uint64_t first;  /* steps committed before it */
-    uint64_t count;  /* rounds that have ended */
-    uint32_t done;   /* steps of this one */
-    uint64_t mark;   /* of what ranks set in its steps by themselves */
+    uint32_t partner;                       /* of the newest meeting */
+    uint64_t first;                         /* steps committed before it */
+    uint64_t count;                         /* rounds that have ended */
+    uint32_t done;                          /* steps of this one */
+    uint64_t mark;                          /* of what ranks set in its steps by themselves */
     uint64_t samples, skipped, skipped_now; /* of this process, in the round and in this step */
     char said[DTI_ROUND_TEXT];              /* of the first that was skipped */
     dti_scalar_sum sum;                     /* what replicas tell at its end: see round.c */
@@ -437,7 +437,7 @@ static dt_result dti_round_torn(dti_parallel *par, dt_result result);
 
 /* ---- gossip.c: meetings of two ranks within a round */
 static bool dti_gossip_is_due(const dti_parallel *par);
-/* Behind a step in the middle of a round. What fails leaves the weights of the round's beginning. */
+/* Behind a step within a round. What fails leaves the weights of the round's beginning. */
 static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out);
 
 /* ---- compress.c */
