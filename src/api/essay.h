@@ -100,7 +100,8 @@
  * (.shard_state), and a model that is larger than a device can be cut into stages on several, of
  * any ranks, as often as there are devices (.pipeline, .replicas): the bits stay the same. Or
  * devices share out each layer (.tensor), also as several such squads that share the batch
- * (.tensor, .replicas), and in fixed slices with the same bits on any number (.tensor_slices).
+ * (.tensor, .replicas), or as the stages of a pipeline (.tensor, .pipeline), and in fixed slices
+ * with the same bits on any number (.tensor_slices).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,
@@ -132,6 +133,6 @@
  * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
  * under other names. A file appears whole or not at all.
  *
- * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; .tensor together with
- * .pipeline; groups that go on without a rank that was lost. GPUs have been software drivers and
- * compilers alone so far: ./build.sh gpu writes a report of yours. */
+ * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; .shard_state together
+ * with .pipeline or .tensor; groups that go on without a rank that was lost. GPUs have been
+ * software drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */

@@ -216,7 +216,10 @@ typedef struct dt_trainer_desc {
      * dt_stage marks nothing, the cuts balance the stages' work and let few bytes cross. On
      * each rank's host all values and state come together to be saved, evaluated or read by way of
      * dt_trainer_store; in between that memory is given back to the system (Linux), unless the
-     * application has the store. shard_state is UNSUPPORTED with it. */
+     * application has the store. With .tensor each stage is a squad of members (see there): the
+     * job has .replicas x .pipeline x .tensor devices, and number p is member p mod .tensor of
+     * stage p / .tensor mod .pipeline of replica p / (.tensor x .pipeline). shard_state is
+     * UNSUPPORTED with it. */
     int replicas, pipeline;
     dt_pipeline_schedule schedule;
     int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
@@ -270,8 +273,10 @@ typedef struct dt_trainer_desc {
      * share the batch: a grid, in which device number p of the job (see there) is member p mod
      * .tensor of replica p / .tensor; gradients of each part are summed over the squads. The same
      * bits for as many members and .shards (0 = one a squad), however many squads there are and
-     * on whichever ranks, and those of one device within rounding. 0 or 1 = none. Goes with
-     * .accumulate; with .pipeline, .shard_state, .mode, .balance, optimizers that look at whole
+     * on whichever ranks, and those of one device within rounding. With .pipeline each stage of a
+     * replica is a squad, and what goes from stage to stage goes from each member to the one of
+     * its number: the bits of as many members without stages. 0 or 1 = none. Goes with
+     * .accumulate; with .shard_state, .mode, .balance, optimizers that look at whole
      * parameters, and rows that do not take parts (normalisation, dropout, softmax, a sum along
      * the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that are
      * no such grid. */
@@ -286,7 +291,8 @@ typedef struct dt_trainer_desc {
      * each of the .tensor devices (0 or 1 = one) computes those that follow each other, one after
      * the other. All that is said of members is true of slices, so the same bits for as many
      * slices and .shards, whatever .tensor, .replicas and ranks are; and marks have to divide by
-     * slices. 0 = .tensor. Costs: what no layer marks is kept and computed once a slice. */
+     * slices. 0 = .tensor. More slices than members are UNSUPPORTED with .pipeline. Costs: what no
+     * layer marks is kept and computed once a slice. */
     int tensor_slices;
 } dt_trainer_desc;
 

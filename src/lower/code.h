@@ -131,7 +131,8 @@ typedef struct dti_code {
     dti_fetch *fetches;        /* by bucket: what brings it to the host; NULL: nothing does */
     uint32_t segment_count;    /* weigh segment last, if any */
     uint32_t forward_segments;
-    dti_meeting *meetings; /* in their order */
+    uint32_t leaving_segments; /* and those that give what leaves, where joint.split says so */
+    dti_meeting *meetings;     /* in their order */
     uint32_t meeting_count;
     uint32_t launches_recomputed;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */

@@ -129,8 +129,9 @@ static void dti_meetings_ranges(dti_code *code) {
         const dti_meeting *m = &code->meetings[i];
         const uint64_t one = dti_bytes(DT_F32, m->given), next = DTI_WORD_BYTES * m->stride;
         dti_segment *s = &code->segments[m->segment];
-        s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->word,
-                                    m->stride ? next * code->piece_count : one};
+        if (s[0].download.bytes < code->out_bytes) /* else all of it comes */
+            s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->word,
+                                        m->stride ? next * code->piece_count : one};
         s[1].upload = (dti_range){m->in, dti_bytes(DT_F32, m->elements)};
     }
 }

@@ -225,8 +225,10 @@ static dt_result dti_pass_emit(dti_lowering *w) {
             dti_segment_cut(w, DTI_PHASE_FORWARD);
             code->forward_segments = code->segment_count;
         }
-        if (i == w->split && code->has_gradients)
+        if (i == w->split && code->has_gradients) {
             dti_segment_cut(w, DTI_PHASE_BACKWARD);
+            code->leaving_segments = code->segment_count;
+        }
         if (w->needed[id] && !dti_op_info_of(code->work->nodes[id].op)->family->update)
             dti_lower_node(w, id);
         if (w->copy_of && w->copy_of[id])

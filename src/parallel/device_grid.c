@@ -3,7 +3,9 @@
  * ranks have to know. Refuses devices that are no grid. */
 
 static uint32_t dti_grid_across(const dti_parallel *par) {
-    return par->desc.stages ? par->desc.stages : par->desc.tensor;
+    return par->desc.stages || par->desc.tensor
+               ? DTI_MAX(par->desc.stages, 1u) * DTI_MAX(par->desc.tensor, 1u)
+               : 0;
 }
 
 static const char *dti_grid_setting(const dti_parallel *par) {
@@ -17,6 +19,21 @@ static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position) {
     return rank;
 }
 
+typedef struct dti_grid_name {
+    char text[64];
+} dti_grid_name;
+
+/* What a replica is shared out among: "2 stages x 3 members". */
+static dti_grid_name dti_grid_text(uint32_t stages, uint32_t members) {
+    dti_grid_name name = {""};
+    if (stages && members)
+        snprintf(name.text, sizeof name.text, "%u stages x %u members", stages, members);
+    else
+        snprintf(name.text, sizeof name.text, "%u %s", members ? members : stages,
+                 members ? "members" : "stages");
+    return name;
+}
+
 static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
     const uint32_t each = par->desc.slices, all = par->firsts[par->world] / each,
                    across = DTI_MAX(dti_grid_across(par) / each, 1u);
@@ -24,16 +41,17 @@ static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
     if (want && want * (uint64_t)across == all)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "a grid of %u replicas x %u %s needs %llu devices, and the %u rank%s of the "
+                    "a grid of %u replicas x %s needs %llu devices, and the %u rank%s of the "
                     "job name%s %u in .devices",
-                    DTI_MAX(want, 1u), across, par->desc.tensor ? "members" : "stages",
+                    DTI_MAX(want, 1u),
+                    dti_grid_text(par->desc.stages, par->desc.tensor / each).text,
                     (unsigned long long)DTI_MAX(want, 1u) * (unsigned long long)across, par->world,
                     par->world == 1 ? "" : "s", par->world == 1 ? "s" : "", all);
 }
 
 static dt_result dti_grid_check(dti_parallel *par, uint32_t shards) {
     const uint32_t data = dti_parallel_width(par), batch = par->desc.batch;
-    const char *what = par->desc.tensor ? "shared-out model" : "pipeline";
+    const char *what = par->desc.stages ? "pipeline" : "shared-out model";
     if (shards < data)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "%u shards for %u replicas of a %s: each replica needs one; use fewer "
@@ -156,10 +174,17 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 
 /* ---- what the log says */
 
+/* A position's replica, and which of its devices it is: "1.0", or of stages of members "1.0.2". */
+static int dti_grid_print(const dti_parallel *par, uint32_t p, char *to, size_t size) {
+    const uint32_t across = dti_grid_across(par), members = par->desc.tensor;
+    if (par->desc.stages && members)
+        return snprintf(to, size, " %u.%u.%u", p / across, p % across / members, p % members);
+    return snprintf(to, size, " %u.%u", p / across, p % across);
+}
+
 /* All positions, rank by rank: "rank 0: 0.0 0.1, rank 1: 1.0 1.1". */
 static void dti_grid_log(const dti_parallel *par) {
-    const uint32_t across = dti_grid_across(par);
-    const bool squad = par->desc.tensor > 0;
+    const bool stages = par->desc.stages > 0, squad = par->desc.tensor > 0;
     char text[600] = "";
     size_t at = 0;
     for (uint32_t p = 0, rank = 0; p < par->firsts[par->world]; p++) {
@@ -168,10 +193,11 @@ static void dti_grid_log(const dti_parallel *par) {
         int n =
             begins ? snprintf(text + at, sizeof text - at, "%srank %u:", p ? ", " : "", rank) : 0;
         at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
-        n = snprintf(text + at, sizeof text - at, " %u.%u", p / across, p % across);
+        n = dti_grid_print(par, p, text + at, sizeof text - at);
         at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
     }
-    dti_log(par->base, DT_LOG_INFO, "%s: a grid of %u replicas x %u %s (replica.%s): %s",
-            squad ? "tensor" : "pipeline", dti_parallel_width(par), across,
-            squad ? "members" : "stages", squad ? "member" : "stage", text);
+    dti_log(par->base, DT_LOG_INFO, "%s: a grid of %u replicas x %s (replica%s%s): %s",
+            stages ? "pipeline" : "tensor", dti_parallel_width(par),
+            dti_grid_text(par->desc.stages, par->desc.tensor).text, stages ? ".stage" : "",
+            squad ? ".member" : "", text);
 }

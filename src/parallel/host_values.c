@@ -6,7 +6,8 @@
 /* Parameters that no stage reads are on the host alone. */
 static bool dti_whole_is_elsewhere(const dti_parallel *par, uint32_t param) {
     const dt_graph *g = par->replicas[0].graph;
-    return par->squad || par->pipe->cut.home[g->params[param]] != DTI_PIPE_NOWHERE;
+    return par->squad ||
+           par->pipe->cut.home[dti_pipe_node(par->pipe, g->params[param])] != DTI_PIPE_NOWHERE;
 }
 
 static void dti_whole_forget_param(dt_store *all, uint32_t param) {

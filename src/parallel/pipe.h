@@ -1,8 +1,12 @@
 /* A grid of pipelines: chunks of one model on devices of any ranks, and the step that they make
  * together. A device is a position: the job's devices, rank by rank, each rank's in its order. With
- * P stages and D replicas position p has stage p mod P of replica p / P, so the stages of a
- * pipeline are neighbours. A pipeline is called a line here, and each rank has the chunks of its
- * own positions alone.
+ * P stages, T members that share out each of them (1: none do) and D replicas position p has member
+ * p mod T of stage p / T mod P of replica p / (P T), so the devices of a stage are neighbours, and
+ * then the stages of a replica. A pipeline is called a line here: member m's stages of a replica
+ * are one, cut out of that member's graph of the whole model at the same places. Lines of a replica
+ * compute the same micro-batches in the same order, and members of a stage meet (squad_meet.c);
+ * what goes from stage to stage each member sends to the one of its number. Each rank has the
+ * chunks of its own positions alone.
  *
  *   weigh      each chunk with losses, from targets alone; summed over all ranks
  *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c:
@@ -36,8 +40,9 @@ typedef struct dti_pipe_chunk { /* of a line */
     double norm;
 } dti_pipe_chunk;
 
-typedef struct dti_pipe_stage { /* what the chunks of one number that are here have in common */
-    uint32_t first, lines;      /* the lines here that have it; 0 lines: none */
+typedef struct
+    dti_pipe_stage {       /* what chunks here of one number, and of one member, are alike in */
+    uint32_t first, lines; /* the lines here that have it, each one replica on; 0 lines: none */
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
@@ -49,16 +54,18 @@ typedef struct dti_pipe_stage { /* what the chunks of one number that are here h
 } dti_pipe_stage;
 
 typedef struct dti_pipe_line { /* a pipeline of which a chunk is here */
-    uint32_t replica, first_shard, end_shard;
+    uint32_t replica, member, first_shard, end_shard;
     dti_runs runs[2];               /* of full batches, and of short ones */
     dti_pipe_schedule schedules[2]; /* none where it has no rows */
 } dti_pipe_line;
 
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
-    uint32_t line, place; /* its place in the line */
-    dt_result result;     /* of this step, */
-    uint64_t waited;      /* and nanoseconds for other stages */
+    uint32_t line, place;   /* its place in the line */
+    dti_squad_place *squad; /* where members of its stage meet; NULL: it has all of it */
+    dt_result result;       /* of this step, */
+    uint64_t waited;        /* nanoseconds for other stages, */
+    uint32_t met;           /* and meetings */
 } dti_pipe_device;
 
 /* What goes from one chunk to another by way of the network, one way: of each micro-batch, in their
@@ -84,20 +91,27 @@ typedef struct dti_pipe_flow {
 } dti_pipe_flow;
 
 typedef struct dti_pipe {
+    uint32_t members;  /* of each stage */
+    dti_squad *shared; /* what they have of the model; NULL: a stage has one device */
+    dt_graph *graph;   /* what is cut: the model's, or the first member's */
     dti_pipe_cut cut;
     uint32_t *needs;                    /* [link][DTI_PIPE_NEEDS], the same on all ranks */
-    uint32_t across, chunk_count, data; /* devices and chunks of a line; lines of the job */
+    uint32_t across, chunk_count, data; /* devices and chunks of a line; replicas of the job */
+    uint32_t stage_count;               /* chunks of all members */
     uint32_t first, device_count;       /* positions of this rank */
     dti_pipe_device *devices;
     uint32_t line_count; /* here */
     dti_pipe_line *lines;
     dti_pipe_chunk *chunks; /* [line][chunk] */
-    dti_pipe_stage *stages; /* by chunk */
-    const dti_code *code;   /* the whole model's: it checks and counts, and never runs */
-    uint64_t *blocks;       /* by the model's parameters: its first in the table of all */
-    float *pairs;           /* of the table of all */
-    char *piece;            /* between ranks: room for values */
-    char *weighs;           /* for parameters that weigh targets: room for the largest */
+    dti_pipe_stage *stages; /* [member][chunk] */
+    uint32_t squad_count;
+    dti_squad_place *squads; /* stages of which a device is here, in the order of positions */
+    const dti_code *code;    /* the whole model's: it checks and counts, and never runs */
+    uint64_t *blocks;        /* by the model's parameters: its first in the table of all, */
+    uint64_t block_count;    /* which has so many */
+    float *pairs;            /* of the table of all */
+    char *piece;             /* between ranks: room for values */
+    char *weighs;            /* for parameters that weigh targets: room for the largest */
     dti_crew *crew;
     dti_pipe_flow *flows;
     uint32_t flow_count;
@@ -113,9 +127,29 @@ typedef struct dti_pipe {
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
 
 /* ---- pipe_grid.c: who has what */
-static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t replica, uint32_t chunk);
+/* line: of the job, member by member. */
+static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t line, uint32_t chunk);
+static inline uint32_t dti_pipe_line_number(const dti_pipe *pipe, const dti_pipe_line *line) {
+    return line->replica * pipe->members + line->member;
+}
 static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t line, uint32_t c) {
     return &pipe->chunks[(size_t)line * pipe->chunk_count + c];
+}
+static inline dti_pipe_stage *dti_pipe_stage_of(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {
+    return &pipe->stages[pipe->lines[chunk->line].member * pipe->chunk_count + chunk->index];
+}
+/* Number i of the chunks here that are alike, of stage s. */
+static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_t s, uint32_t i) {
+    return dti_pipe_chunk_of(pipe, pipe->stages[s].first + i * pipe->members,
+                             s % pipe->chunk_count);
+}
+/* A node of the model, in what is cut. */
+static inline uint32_t dti_pipe_node(const dti_pipe *pipe, uint32_t id) {
+    return pipe->shared ? pipe->shared->stands[id] : id;
+}
+/* Whether members have parts of a parameter of the model. */
+static inline bool dti_pipe_is_part(const dti_pipe *pipe, uint32_t param) {
+    return pipe->shared && pipe->shared->parts[param].of.axis >= 0;
 }
 /* Lines and devices of this rank. MEMORY */
 static dt_result dti_pipe_grid_make(dti_parallel *par);

@@ -62,7 +62,8 @@ static dt_result dti_pipe_blame_chunk(dti_parallel *par, uint32_t c, int what) {
         if (what != DTI_PIPE_BLAME_ALL && dti_pipe_chunk_finite(par, chunk, !forward))
             continue;
         result = dti_pipe_name(par, chunk,
-                               forward ? 1 : dti_program_segments(dti_pipe_last(par, chunk)));
+                               forward ? dti_program_forward(dti_pipe_last(par, chunk))
+                                       : dti_program_segments(dti_pipe_last(par, chunk)));
     }
     return result;
 }
@@ -82,10 +83,10 @@ static dt_result dti_pipe_blame(dti_parallel *par) {
 static const char *dti_pipe_statistics_fault(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const char *fault = NULL;
-    for (uint32_t c = 0; c < pipe->chunk_count && !fault; c++) {
-        if (pipe->stages[c].lines)
-            fault = dti_statistics_fault(&pipe->stages[c].statistics,
-                                         dti_pipe_chunk_of(pipe, pipe->stages[c].first, c)->graph);
+    for (uint32_t s = 0; s < pipe->stage_count && !fault; s++) {
+        if (pipe->stages[s].lines)
+            fault = dti_statistics_fault(&pipe->stages[s].statistics,
+                                         dti_pipe_alike_chunk(pipe, s, 0)->graph);
     }
     return fault;
 }

@@ -348,8 +348,8 @@ static dt_result dti_pipe_cut_places(dti_base *base, const dt_graph *g, const dt
     return result;
 }
 
-static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
-                                   uint32_t chunks, uint32_t rows, dti_pipe_cut *cut) {
+static dt_result dti_pipe_cut_open(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   uint32_t chunks, dti_pipe_cut *cut) {
     *cut = (dti_pipe_cut){.chunks = chunks, .nodes = g->count};
     cut->home = dti_alloc_array(base, g->count, sizeof *cut->home);
     cut->needed = dti_alloc_array(base, g->count, 1);
@@ -359,12 +359,32 @@ static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_p
     dti_pipe_need(cut, g, desc);
     for (uint32_t id = 1; id < g->count; id++)
         cut->anywhere[id] = dti_pipe_is_anywhere(cut, g, &g->nodes[id]);
-    dt_result result = dti_pipe_cut_places(base, g, desc, rows, cut);
-    if (result)
-        return result;
+    return DT_OK;
+}
+
+static dt_result dti_pipe_cut_link(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   dti_pipe_cut *cut) {
     dti_pipe_homes(cut, g);
-    result = dti_pipe_links(base, cut, g);
+    const dt_result result = dti_pipe_links(base, cut, g);
     return result ? result : dti_pipe_cut_check(base, cut, g, desc->params);
+}
+
+static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   uint32_t chunks, uint32_t rows, dti_pipe_cut *cut) {
+    dt_result result = dti_pipe_cut_open(base, g, desc, chunks, cut);
+    if (!result)
+        result = dti_pipe_cut_places(base, g, desc, rows, cut);
+    return result ? result : dti_pipe_cut_link(base, g, desc, cut);
+}
+
+static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   const dti_pipe_cut *like, const uint32_t *begin,
+                                   dti_pipe_cut *cut) {
+    const dt_result result = dti_pipe_cut_open(base, g, desc, like->chunks, cut);
+    for (uint32_t c = 0; c <= like->chunks; c++)
+        cut->starts[c] = begin[like->starts[c]];
+    memcpy(cut->work, like->work, sizeof cut->work);
+    return result ? result : dti_pipe_cut_link(base, g, desc, cut);
 }
 
 static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut) {

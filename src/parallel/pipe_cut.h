@@ -25,12 +25,16 @@ typedef struct dti_pipe_cut {
     uint32_t link_count;
 } dti_pipe_cut;
 
-/* By the graph's marks, or where it has none balanced by work. rows: of a micro-batch. Gradients of
- * links are not known yet. Errors: INVALID (marks that do not fit; more chunks than the model can
- * be cut into; a chunk with nothing to train), UNSUPPORTED (more than DT_MAX_OUTPUTS tensors go
- * into or out of a chunk), MEMORY. */
+/* By the graph's marks, or where it has none balanced by work; or with the starts and the work that
+ * another cut says, of a graph that was made of its nodes in their order: of node i begin[i] and up
+ * to begin[i + 1]. rows: of a micro-batch. Gradients of links are not known yet. Errors: INVALID
+ * (marks that do not fit; more chunks than the model can be cut into; a chunk with nothing to
+ * train), UNSUPPORTED (more than DT_MAX_OUTPUTS tensors go into or out of a chunk), MEMORY. */
 static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
                                    uint32_t chunks, uint32_t rows, dti_pipe_cut *cut);
+static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   const dti_pipe_cut *like, const uint32_t *begin,
+                                   dti_pipe_cut *cut);
 static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut);
 
 /* The chunk's graph, of ctx, which ends it: a copy of g with the same numbers of nodes, in which

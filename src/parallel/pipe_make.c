@@ -3,7 +3,8 @@
  * micro-batches alive. After it a step allocates nothing. What can fail on one rank alone is told
  * to all before the next thing that they do together. Refuses shares by speed. */
 
-/* Where each parameter's blocks begin in the table of the whole model. */
+/* Where each parameter's blocks begin in the table of the whole model: of parts member by member,
+ * as in a squad. */
 static dt_result dti_pipe_blocks(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const dti_code *code = pipe->code;
@@ -13,20 +14,23 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
         return DT_ERROR_MEMORY;
     for (int buffers = 0; buffers < 2; buffers++) {
         for (uint32_t i = code->layout->param_count; i-- > 0;) {
-            const uint32_t blocks = dti_table_blocks(code, i, buffers);
+            uint32_t blocks = dti_table_blocks(code, i, buffers);
+            if (dti_pipe_is_part(pipe, i))
+                blocks = dti_squad_blocks(pipe->shared, i, buffers) * pipe->members;
             pipe->blocks[i] = blocks ? at : pipe->blocks[i];
             at += blocks;
         }
     }
+    pipe->block_count = at;
     return DT_OK;
 }
 
 /* ---- chunks */
 
 static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *chunk) {
-    const dt_graph *g = par->replicas[0].graph;
+    const dt_graph *g = par->pipe->graph;
     const dti_layout *layout = &chunk->store->layout;
-    dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     stage->elements = layout->elements;
     if (stage->params)
         return DT_OK;
@@ -36,19 +40,37 @@ static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *
     return stage->params ? DT_OK : DT_ERROR_MEMORY;
 }
 
+/* A chunk of the model, or of its member's. */
+static dt_result dti_pipe_chunk_graph(dti_parallel *par, dti_pipe_chunk *chunk, dt_ctx *ctx) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t member = pipe->lines[chunk->line].member;
+    dt_graph *g = NULL;
+    dt_result result = DT_OK;
+    if (!member)
+        return dti_pipe_cut_graph(&pipe->cut, pipe->graph, chunk->index, ctx, &chunk->graph);
+    result = dti_squad_graph(par, pipe->shared, ctx, member, &g);
+    if (!result)
+        result = dti_pipe_cut_graph(&pipe->cut, g, chunk->index, ctx, &chunk->graph);
+    dt_graph_destroy(g);
+    return result;
+}
+
 static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, const char *name,
                                      int threads) {
     dti_pipe *pipe = par->pipe;
     const dt_store_desc d = {.device = name, .seed = par->desc.seed};
     dt_ctx *ctx = pipe->devices[chunk->device].ctx;
-    dt_result result =
-        dti_pipe_cut_graph(&pipe->cut, par->replicas[0].graph, chunk->index, ctx, &chunk->graph);
+    dt_result result = dti_pipe_chunk_graph(par, chunk, ctx);
     if (!result)
         result = dt_store_create(chunk->graph, &d, &chunk->store);
     if (result)
         return dti_fail(par->base, result, "stage %u: %s", chunk->index, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
-    return dti_pipe_stage_params(par, chunk);
+    const dti_pipe_device *first = &pipe->devices[0];
+    const dti_device *device = dti_pipe_chunk_of(pipe, first->line, first->place)->store->device;
+    if (pipe->shared)
+        result = dti_squad_alike(par, device, chunk->store->device);
+    return result ? result : dti_pipe_stage_params(par, chunk);
 }
 
 static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char *name,
@@ -74,11 +96,19 @@ static dt_result dti_pipe_chunks_open(dti_parallel *par, const char *names, int 
 
 /* ---- programs */
 
+/* Of the graph that is cut. */
+static dt_program_desc dti_pipe_model_desc(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    return pipe->shared ? dti_squad_desc(par, pipe->shared, pipe->graph)
+                        : dti_replica_desc(par, &par->replicas[0]);
+}
+
 static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *chunk,
                                      dti_joint *joint) {
-    dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
-    dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
-    *joint = (dti_joint){.blocks = par->pipe->code->table_entries,
+    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    dt_program_desc d = dti_pipe_model_desc(par);
+    *joint = (dti_joint){.blocks = (uint32_t)par->pipe->block_count,
+                         .members = par->desc.tensor,
                          .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE};
     dti_pipe_cut_desc(&par->pipe->cut, chunk->index, chunk->graph, &d, joint, stage->losses,
                       stage->metrics);
@@ -172,10 +202,13 @@ static dt_result dti_pipe_line_fill(dti_parallel *par, uint32_t i) {
     return result;
 }
 
-/* A program of a chunk that is here; NULL: it is not. */
+/* A program of a chunk that is here, of any member; NULL: it is not. */
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
-    const dti_pipe_stage *stage = &pipe->stages[c];
-    return stage->lines ? dti_pipe_chunk_of(pipe, stage->first, c)->runs[0][0].program : NULL;
+    for (uint32_t s = c; s < pipe->stage_count; s += pipe->chunk_count) {
+        if (pipe->stages[s].lines)
+            return dti_pipe_alike_chunk(pipe, s, 0)->runs[0][0].program;
+    }
+    return NULL;
 }
 
 /* A rank whose stages get all from others need not read samples. */
@@ -185,7 +218,8 @@ static bool dti_pipe_reads(const dti_parallel *par) {
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
         const dt_program *p = dti_pipe_any(pipe, c);
         for (uint32_t i = 0; p && i < par->columns; i++)
-            reads = reads || dti_code_port(dti_program_code(p), par->inputs[i].id, false, false);
+            reads = reads || dti_code_port(dti_program_code(p),
+                                           dti_pipe_node(pipe, par->inputs[i].id), false, false);
     }
     return reads;
 }
@@ -195,12 +229,12 @@ static dt_result dti_pipe_fill(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < pipe->line_count && !result; i++)
         result = dti_pipe_line_fill(par, i);
-    for (uint32_t c = 0; c < pipe->chunk_count && !result; c++) {
-        dti_pipe_stage *stage = &pipe->stages[c];
+    for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
+        dti_pipe_stage *stage = &pipe->stages[s];
         if (stage->lines)
             result = dti_statistics_make(
                 par->base, &par->job,
-                dti_program_code(dti_pipe_chunk_of(pipe, stage->first, c)->runs[0][0].program),
+                dti_program_code(dti_pipe_alike_chunk(pipe, s, 0)->runs[0][0].program),
                 &stage->statistics);
     }
     return result;
@@ -224,12 +258,48 @@ static dt_result dti_pipe_cut_reached(const dti_parallel *par, const dt_program_
                               chunk);
 }
 
-static dt_result dti_pipe_cut_all(dti_parallel *par) {
+/* The first member's graph, at the places where the model is cut: others' have as many nodes. */
+static dt_result dti_pipe_cut_member(dti_parallel *par, const dti_pipe_cut *model) {
     dti_pipe *pipe = par->pipe;
-    const dt_graph *g = par->replicas[0].graph;
+    dt_graph *g = NULL;
+    pipe->shared->size = pipe->members;
+    pipe->shared->code = pipe->code;
+    dt_result result = dti_squad_model(par, pipe->shared);
+    if (!result)
+        result = dti_squad_graph(par, pipe->shared, par->replicas[0].graph->ctx, 0, &g);
+    if (result)
+        return result;
+    dti_disown(&par->base->owned, &g->owned); /* it ends with the pipe */
+    pipe->graph = g;
+    const dt_program_desc d = dti_pipe_model_desc(par);
+    return dti_pipe_cut_like(par->base, g, &d, model, pipe->shared->firsts, &pipe->cut);
+}
+
+static dt_result dti_pipe_cut_model(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dti_pipe_cut model;
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
     const uint32_t rows = par->replicas[0].full.runs[0].rows;
-    dt_result result = dti_pipe_cut_make(par->base, g, &d, pipe->chunk_count, rows, &pipe->cut);
+    pipe->graph = par->replicas[0].graph;
+    dt_result result = dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows,
+                                         pipe->members > 1 ? &model : &pipe->cut);
+    if (pipe->members == 1)
+        return result;
+    if (!result) {
+        pipe->shared = dti_alloc(par->base, sizeof *pipe->shared);
+        result = pipe->shared ? dti_pipe_cut_member(par, &model) : DT_ERROR_MEMORY;
+    }
+    dti_pipe_cut_free(par->base, &model);
+    return result;
+}
+
+static dt_result dti_pipe_cut_all(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = dti_pipe_cut_model(par);
+    if (result)
+        return result;
+    const dt_graph *g = pipe->graph;
+    const dt_program_desc d = dti_pipe_model_desc(par);
     for (uint32_t c = pipe->chunk_count; c-- > 0 && !result;)
         result = dti_pipe_cut_flows(&pipe->cut, c, g, &d);
     for (uint32_t c = 0; c < pipe->chunk_count && !result; c++)
@@ -258,11 +328,55 @@ static dt_result dti_pipe_runs(dti_parallel *par) {
 static dt_result dti_pipe_rooms(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->pairs =
-        dti_alloc_array(par->base, (size_t)2 * pipe->code->table_entries + 1, sizeof *pipe->pairs);
+        dti_alloc_array(par->base, (size_t)2 * pipe->block_count + 1, sizeof *pipe->pairs);
     if (par->desc.comm)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
     return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_grid_scalars_make(par)
                                                            : DT_ERROR_MEMORY;
+}
+
+/* ---- members of a stage between ranks */
+
+static dt_result dti_pipe_squad_make(dti_parallel *par, uint32_t d) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_device *device = &pipe->devices[d];
+    const dti_pipe_line *line = &pipe->lines[device->line];
+    size_t most = 1;
+    for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->across) {
+        const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->line, c);
+        for (uint32_t tail = 0; tail < 2; tail++) {
+            for (uint32_t i = 0; i < line->runs[tail].count; i++)
+                most = dti_squad_most(chunk->runs[tail][i].program, most);
+        }
+    }
+    return dti_squad_place_make(par, device->squad, most);
+}
+
+/* On all ranks together. */
+static dt_result dti_pipe_squads_make(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_device *first = &pipe->devices[0];
+    if (!par->desc.comm)
+        return DT_OK;
+    dt_result own = DT_OK;
+    for (uint32_t d = 0; d < pipe->device_count && !own; d++) {
+        const dti_squad_place *place = pipe->devices[d].squad;
+        if (place->count < place->size && !place->said)
+            own = dti_pipe_squad_make(par, d);
+    }
+    int *ranks = dti_alloc_array(par->base, pipe->members, sizeof *ranks);
+    own = own ? own : ranks ? DT_OK : DT_ERROR_MEMORY;
+    dt_result result =
+        dti_squad_same(par, dti_pipe_chunk_of(pipe, first->line, first->place)->store->device);
+    if (!result)
+        result = dti_agree_result(par, own);
+    for (uint32_t q = 0; q < pipe->data * pipe->across && !result; q++) {
+        const uint32_t at = q - pipe->first / pipe->members; /* beyond: not here */
+        result = dti_squad_place_group(par, q, pipe->members,
+                                       at < pipe->squad_count ? &pipe->squads[at] : NULL, ranks);
+    }
+    dti_free(par->base, ranks);
+    return result;
 }
 
 static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads) {
@@ -272,11 +386,11 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
     if (!result)
         result = dti_grid_code(par, &par->pipe->code);
     if (!result)
+        result = dti_pipe_cut_all(par);
+    if (!result)
         result = dti_pipe_blocks(par);
     if (!result)
         result = dti_pipe_rooms(par);
-    if (!result)
-        result = dti_pipe_cut_all(par);
     if (!result)
         result = dti_pipe_chunks_open(par, names, threads);
     return result ? result : dti_pipe_fill(par);
@@ -290,6 +404,8 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char 
     if (!result)
         result = dti_pipe_open(par, names, threads);
     result = dti_agree_result(par, result);
+    if (!result && par->pipe->shared)
+        result = dti_pipe_squads_make(par);
     if (!result)
         result = dti_pipe_wires_make(par);
     if (!result)
@@ -328,8 +444,24 @@ static void dti_pipe_members_close(dti_parallel *par) {
         dt_ctx_destroy(pipe->devices[d].ctx);
     for (uint32_t i = 0; pipe->lines && i < pipe->line_count; i++)
         dti_pipe_line_close(par, &pipe->lines[i]);
-    for (uint32_t c = 0; pipe->stages && c < pipe->chunk_count; c++)
-        dti_pipe_stage_close(par, &pipe->stages[c]);
+    for (uint32_t s = 0; pipe->stages && s < pipe->stage_count; s++)
+        dti_pipe_stage_close(par, &pipe->stages[s]);
+    for (uint32_t i = pipe->squads ? pipe->squad_count : 0; i-- > 0;)
+        dti_squad_place_free(par, &pipe->squads[i]);
+}
+
+/* What is known of the model. */
+static void dti_pipe_model_close(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    if (pipe->code)
+        dti_code_release(par->replicas[0].store, pipe->code);
+    dti_pipe_cut_free(par->base, &pipe->cut);
+    if (!pipe->shared)
+        return;
+    if (pipe->graph != par->replicas[0].graph)
+        dt_graph_destroy(pipe->graph);
+    dti_squad_model_free(par, pipe->shared);
+    dti_free(par->base, pipe->shared);
 }
 
 static void dti_pipe_destroy(dti_parallel *par) {
@@ -340,15 +472,13 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_pipe_sums_free(par);
     dti_pipe_wires_free(par);
     dti_pipe_members_close(par);
-    if (pipe->code)
-        dti_code_release(par->replicas[0].store, pipe->code);
-    dti_pipe_cut_free(par->base, &pipe->cut);
+    dti_pipe_model_close(par);
     dti_scalar_sum_free(par, &par->weights);
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece, pipe->devices,
-                   pipe->lines,  pipe->chunks, pipe->stages};
+    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece,  pipe->devices,
+                   pipe->lines,  pipe->chunks, pipe->stages, pipe->squads};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, pipe);
@@ -378,7 +508,8 @@ static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *va
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < chunks && !result; i++) {
         if (pipe->chunks[i].store)
-            result = dti_pipe_share_chunk(par, &pipe->chunks[i], node, values, bytes);
+            result = dti_pipe_share_chunk(par, &pipe->chunks[i], dti_pipe_node(pipe, node), values,
+                                          bytes);
     }
     return result;
 }

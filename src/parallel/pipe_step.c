@@ -55,7 +55,7 @@ static dt_result dti_pipe_write(const dti_parallel *par, const dti_pipe_chunk *c
     for (uint32_t i = 0; i < par->columns && !result; i++) {
         const size_t size = par->input_bytes[i];
         const char *data = batch->values[i];
-        const dt_tensor input = {chunk->graph, par->inputs[i].id};
+        const dt_tensor input = {chunk->graph, dti_pipe_node(par->pipe, par->inputs[i].id)};
         const uint32_t at = run->row - batch->first;
         if (dti_code_port(dti_program_code(p), input.id, false, false))
             result = dti_program_write_rows(p, input, data + at * size, run->rows * size,
@@ -70,10 +70,13 @@ static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,
     return s->leaves + (size_t)run->pieces[0].leaf * s->width;
 }
 
+/* Members have the same targets: the first one's tell. */
 static dt_result dti_pipe_weigh_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
-    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    const bool tells = par->pipe->lines[chunk->line].member == 0;
+    const uint32_t count = tells ? dti_pipe_runs_now(par, chunk)->count : 0;
     dt_result result = DT_OK;
-    for (uint32_t m = 0; m < dti_pipe_runs_now(par, chunk)->count && !result; m++) {
+    for (uint32_t m = 0; m < count && !result; m++) {
         dt_program *p = dti_pipe_take(par, chunk, m);
         double *leaf = dti_pipe_leaf(par, &par->weights, chunk, m), weights[DT_MAX_TERMS] = {0};
         if (dti_program_weighs(p) || dti_program_labels(p))
@@ -137,8 +140,23 @@ static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *c
 
 /* ---- the parts */
 
+/* Segments [from, end). Where another device failed, pipe->failed says so. */
+static dt_result dti_pipe_segments(dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p,
+                                   uint32_t from, uint32_t end) {
+    dti_pipe_device *own = &par->pipe->devices[chunk->device];
+    const dti_squad_run run = {.place = own->squad,
+                               .number = par->pipe->lines[chunk->line].member,
+                               .count = 1,
+                               .programs = &p,
+                               .from = from,
+                               .end = end};
+    bool go_on = true;
+    return own->squad ? dti_squad_run_to(par, &run, &own->met, &go_on)
+                      : dti_lane_run(p, end - from);
+}
+
 static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     dt_program *p = dti_pipe_take(par, chunk, micro);
     dt_step_desc step = par->step;
     dti_grid_number(dti_pipe_runs_now(par, chunk), micro, &step);
@@ -149,12 +167,12 @@ static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint
     if (result)
         return result;
     dti_pipe_fetch(par, chunk, micro);
-    return dti_lane_run(p, 1);
+    return dti_pipe_segments(par, chunk, p, 0, dti_program_forward(p));
 }
 
 static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro,
                            const dt_program *p) {
-    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dti_code *code = dti_program_code(p);
     double *leaf = dti_pipe_leaf(par, &par->terms, chunk, micro);
     for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
@@ -178,13 +196,15 @@ static dt_result dti_pipe_over(dti_parallel *par, dti_pipe_chunk *chunk, uint32_
 
 static dt_result dti_pipe_backward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
     const bool split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE;
-    dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     dt_program *p = dti_pipe_take(par, chunk, micro);
-    dt_result result = dti_lane_run(p, split ? 1 : dti_program_segments(p) - 1);
-    if (result)
+    dt_result result =
+        dti_pipe_segments(par, chunk, p, dti_program_forward(p), dti_program_leaving(p));
+    if (result || atomic_load(&par->pipe->failed))
         return result;
     dti_pipe_bring_back(par, chunk, micro);
-    dti_pipe_terms(par, chunk, micro, p);
+    if (par->pipe->lines[chunk->line].member == 0)
+        dti_pipe_terms(par, chunk, micro, p);
     dti_statistics_take(&stage->statistics, &dti_pipe_runs_now(par, chunk)->runs[micro], p);
     return split ? DT_OK : dti_pipe_over(par, chunk, micro, p);
 }
@@ -192,8 +212,11 @@ static dt_result dti_pipe_backward(dti_parallel *par, dti_pipe_chunk *chunk, uin
 /* What a split backward part has left: gradients of parameters. */
 static dt_result dti_pipe_weight(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
     dt_program *p = dti_pipe_take(par, chunk, micro);
-    const dt_result result = dti_lane_run(p, dti_program_segments(p) - 2);
-    return result ? result : dti_pipe_over(par, chunk, micro, p);
+    const dt_result result =
+        dti_pipe_segments(par, chunk, p, dti_program_leaving(p), dti_program_segments(p));
+    if (result || atomic_load(&par->pipe->failed))
+        return result;
+    return dti_pipe_over(par, chunk, micro, p);
 }
 
 /* ---- a device's list */
@@ -248,14 +271,17 @@ static dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe
         return dti_pipe_weight(par, chunk, a.micro);
     dt_result result =
         forward ? dti_pipe_forward(par, chunk, a.micro) : dti_pipe_backward(par, chunk, a.micro);
-    if (!result)
+    if (!result && !atomic_load(&par->pipe->failed))
         atomic_fetch_add(forward ? &chunk->forward : &chunk->backward, 1);
     return result;
 }
 
-/* Until the part may begin; false: somebody failed. */
+/* Until the part may begin, and nobody reads what the one before it brought to meetings; false:
+ * somebody failed. */
 static bool dti_pipe_await(dti_parallel *par, dti_pipe_device *own, const dti_pipe_chunk *chunk,
                            dti_pipe_action a) {
+    if (own->squad && !dti_squad_left(par, own->squad, own->met))
+        return false;
     if (dti_pipe_may(par, chunk, a))
         return true;
     const uint64_t start = dti_now_ns();
@@ -339,6 +365,8 @@ static void dti_pipe_commit(void *arg, uint32_t device) {
 static dt_result dti_pipe_result(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     for (uint32_t d = 0; d < pipe->device_count; d++) {
+        if (pipe->devices[d].result && par->lost) /* a comm that failed has said so */
+            return pipe->devices[d].result;
         if (pipe->devices[d].result)
             return dti_fail(par->base, pipe->devices[d].result, "%s",
                             dti_ctx_base(pipe->devices[d].ctx)->error);
@@ -360,10 +388,14 @@ static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt
     pipe->tail = batch->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
     dti_grid_scalars_begin(par);
-    for (uint32_t d = 0; d < pipe->device_count; d++)
+    for (uint32_t d = 0; d < pipe->device_count; d++) {
         pipe->devices[d].waited = 0;
-    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        dti_pipe_stage *stage = &pipe->stages[c];
+        pipe->devices[d].met = 0;
+    }
+    for (uint32_t i = 0; i < pipe->squad_count; i++)
+        dti_squad_place_begin(&pipe->squads[i]);
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
+        dti_pipe_stage *stage = &pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
             stage->coefficients[i] = step->coefficients[stage->losses[i]];
     }
@@ -376,8 +408,8 @@ static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt
 }
 
 static void dti_pipe_weights_take(dti_parallel *par) {
-    for (uint32_t c = 0; c < par->pipe->chunk_count; c++) {
-        dti_pipe_stage *stage = &par->pipe->stages[c];
+    for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
+        dti_pipe_stage *stage = &par->pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
             stage->weights[i] = par->weights.sum[stage->losses[i]];
     }
@@ -420,11 +452,10 @@ static dt_result dti_pipe_not_finite(dti_parallel *par, dti_parallel_result *out
     if (!result)
         result = dti_parallel_not_finite_text(par, NULL);
     dti_pipe_drop(par);
-    for (uint32_t c = 0; c < par->pipe->chunk_count; c++) {
-        dti_pipe_stage *stage = &par->pipe->stages[c];
+    for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
+        dti_pipe_stage *stage = &par->pipe->stages[s];
         if (stage->lines)
-            dti_statistics_load(&stage->statistics,
-                                dti_pipe_chunk_of(par->pipe, stage->first, c)->store);
+            dti_statistics_load(&stage->statistics, dti_pipe_alike_chunk(par->pipe, s, 0)->store);
     }
     out->skipped = result == DT_ERROR_NUMERIC;
     return result;

@@ -6,21 +6,22 @@
 
 /* Shards of this rank's lines that have it. */
 static dt_comm_span dti_pipe_stage_shards(const dti_pipe *pipe, const dti_pipe_stage *stage) {
-    const uint32_t first = pipe->lines[stage->first].first_shard;
-    return (dt_comm_span){first, pipe->lines[stage->first + stage->lines - 1].end_shard - first};
+    const uint32_t first = pipe->lines[stage->first].first_shard,
+                   last = stage->first + (stage->lines - 1) * pipe->members;
+    return (dt_comm_span){first, pipe->lines[last].end_shard - first};
 }
 
-static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t c) {
+static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
-    dti_pipe_stage *stage = &pipe->stages[c];
+    dti_pipe_stage *stage = &pipe->stages[s];
     if (!stage->lines)
         return DT_OK;
     const dt_comm_span own = dti_pipe_stage_shards(pipe, stage);
     dt_result result =
         dti_shard_sum_make(par, &stage->sum, stage->elements, own.first, own.first + own.count);
     for (uint32_t i = 0; i < stage->lines && !result; i++) {
-        const dti_pipe_line *line = &pipe->lines[stage->first + i];
-        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, stage->first + i, c);
+        dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i);
+        const dti_pipe_line *line = &pipe->lines[chunk->line];
         chunk->sum.store = chunk->store;
         chunk->sum.first = line->first_shard;
         chunk->sum.end = line->end_shard;
@@ -29,11 +30,13 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t c) {
     return result;
 }
 
-/* The ranks that have a chunk, in order: how many. */
-static int dti_pipe_ranks_of(const dti_parallel *par, uint32_t c, int *ranks) {
+/* The ranks that have a stage, in order: how many. */
+static int dti_pipe_ranks_of(const dti_parallel *par, uint32_t s, int *ranks) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t member = s / pipe->chunk_count, c = s % pipe->chunk_count;
     int count = 0;
-    for (uint32_t d = 0; d < par->pipe->data; d++) {
-        const int rank = (int)dti_pipe_rank(par, d, c);
+    for (uint32_t d = 0; d < pipe->data; d++) {
+        const int rank = (int)dti_pipe_rank(par, d * pipe->members + member, c);
         if (!count || ranks[count - 1] != rank)
             ranks[count++] = rank;
     }
@@ -41,12 +44,12 @@ static int dti_pipe_ranks_of(const dti_parallel *par, uint32_t c, int *ranks) {
 }
 
 /* On all ranks together. */
-static dt_result dti_pipe_stage_group(dti_parallel *par, uint32_t c, int *ranks) {
-    dti_pipe_stage *stage = &par->pipe->stages[c];
+static dt_result dti_pipe_stage_group(dti_parallel *par, uint32_t s, int *ranks) {
+    dti_pipe_stage *stage = &par->pipe->stages[s];
     dt_comm_span own = {0, 0};
     if (stage->lines)
         own = dti_pipe_stage_shards(par->pipe, stage);
-    return dti_shard_sum_group(par, &stage->sum, ranks, dti_pipe_ranks_of(par, c, ranks), own.first,
+    return dti_shard_sum_group(par, &stage->sum, ranks, dti_pipe_ranks_of(par, s, ranks), own.first,
                                own.first + own.count);
 }
 
@@ -55,19 +58,19 @@ static dt_result dti_pipe_sums_make(dti_parallel *par) {
     par->subtree_bytes = par->staging_bytes = 0;
     int *ranks = dti_alloc_array(par->base, pipe->data, sizeof *ranks);
     dt_result result = ranks ? DT_OK : DT_ERROR_MEMORY;
-    for (uint32_t c = 0; c < pipe->chunk_count && !result; c++)
-        result = dti_pipe_stage_sum(par, c);
+    for (uint32_t s = 0; s < pipe->stage_count && !result; s++)
+        result = dti_pipe_stage_sum(par, s);
     result = dti_agree_result(par, result);
-    for (uint32_t c = 0; c < pipe->chunk_count && !result && par->desc.comm; c++)
-        result = dti_pipe_stage_group(par, c, ranks);
+    for (uint32_t s = 0; s < pipe->stage_count && !result && par->desc.comm; s++)
+        result = dti_pipe_stage_group(par, s, ranks);
     dti_free(par->base, ranks);
     return result;
 }
 
 static void dti_pipe_sums_free(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t c = pipe->stages ? pipe->chunk_count : 0; c-- > 0;)
-        dti_shard_sum_free(par, &pipe->stages[c].sum);
+    for (uint32_t s = pipe->stages ? pipe->stage_count : 0; s-- > 0;)
+        dti_shard_sum_free(par, &pipe->stages[s].sum);
     for (uint32_t i = 0; pipe->chunks && i < pipe->line_count * pipe->chunk_count; i++)
         dti_shard_stack_free(par, &pipe->chunks[i].sum);
 }
@@ -76,8 +79,8 @@ static void dti_pipe_sums_free(dti_parallel *par) {
 
 static void dti_pipe_sums_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t c = 0; c < pipe->chunk_count; c++)
-        dti_shard_sum_begin(&pipe->stages[c].sum);
+    for (uint32_t s = 0; s < pipe->stage_count; s++)
+        dti_shard_sum_begin(&pipe->stages[s].sum);
     for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++)
         dti_shard_stack_begin(&pipe->chunks[i].sum);
 }
@@ -94,13 +97,14 @@ static void dti_pipe_sum_post(dti_parallel *par, dti_pipe_stage *stage) {
 }
 
 /* The last line's thread folds. */
-static void dti_pipe_sum_ready(dti_parallel *par, uint32_t c) {
-    dti_pipe_stage *stage = &par->pipe->stages[c];
+static void dti_pipe_sum_ready(dti_parallel *par, const dti_pipe_chunk *chunk) {
+    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    const uint32_t s = (uint32_t)(stage - par->pipe->stages);
     dti_shard_stack *of[DTI_REPLICAS_MAX];
     if (!stage->sum.on || atomic_fetch_add(&stage->sum.ready, 1) + 1 < stage->lines)
         return;
     for (uint32_t i = 0; i < stage->lines; i++)
-        of[i] = &dti_pipe_chunk_of(par->pipe, stage->first + i, c)->sum;
+        of[i] = &dti_pipe_alike_chunk(par->pipe, s, i)->sum;
     dti_shard_fold(&stage->sum, of, stage->lines);
     if (stage->sum.comm)
         dti_pipe_sum_post(par, stage);
@@ -114,29 +118,29 @@ static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint3
         return DT_OK;
     const dt_result result = dti_shard_pushed(par, &chunk->sum, shard, last);
     if (last && !result)
-        dti_pipe_sum_ready(par, chunk->index);
+        dti_pipe_sum_ready(par, chunk);
     return result;
 }
 
 static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dt_result result = dti_shard_pushed_none(par, &chunk->sum);
     if (!result)
-        dti_pipe_sum_ready(par, chunk->index);
+        dti_pipe_sum_ready(par, chunk);
     return result;
 }
 
 static dt_result dti_pipe_sums_end(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        const dt_result one = dti_shard_sum_end(par, &pipe->stages[c].sum);
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
+        const dt_result one = dti_shard_sum_end(par, &pipe->stages[s].sum);
         result = result ? result : one;
     }
     return result;
 }
 
 static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk) {
-    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dt_result result = dti_shard_sum_put(&stage->sum, chunk->store);
     return result ? result : dti_statistics_write(&stage->statistics, chunk->store);
 }
@@ -161,8 +165,8 @@ static dt_result dti_pipe_statistics_all(dti_parallel *par, const dti_pipe_stage
 static dt_result dti_pipe_statistics(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (uint32_t c = 0; c < pipe->chunk_count && !result; c++) {
-        dti_pipe_stage *stage = &pipe->stages[c];
+    for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
+        dti_pipe_stage *stage = &pipe->stages[s];
         if (!stage->lines || !stage->statistics.width)
             continue;
         if (stage->sum.comm)
@@ -173,17 +177,22 @@ static dt_result dti_pipe_statistics(dti_parallel *par) {
     return result;
 }
 
-/* A chunk's pairs, which lie in its table's order, to their places in the table of all. */
+/* A chunk's pairs, which lie in its table's order, to their places in the table of all. What is no
+ * part all members have: the first one's count. */
 static void dti_pipe_pairs_of(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     const dt_program *p = dti_pipe_last(par, chunk);
     const dti_code *code = dti_program_code(p);
     const float *from = dti_lane_pairs(p);
+    const uint32_t member = pipe->lines[chunk->line].member;
     for (int buffers = 0; buffers < 2; buffers++) {
         for (uint32_t i = code->layout->param_count; i-- > 0;) {
             const uint32_t blocks = dti_table_blocks(code, i, buffers);
-            const uint32_t param = pipe->stages[chunk->index].params[i];
-            memcpy(pipe->pairs + 2 * pipe->blocks[param], from, 2 * blocks * sizeof *from);
+            const uint32_t param = dti_pipe_stage_of(pipe, chunk)->params[i];
+            const bool part = dti_pipe_is_part(pipe, param);
+            const uint64_t at = pipe->blocks[param] + (part ? member * blocks : 0);
+            if (part || !member)
+                memcpy(pipe->pairs + 2 * at, from, 2 * blocks * sizeof *from);
             from += 2 * (size_t)blocks;
         }
     }
@@ -193,12 +202,12 @@ static void dti_pipe_pairs_of(const dti_parallel *par, const dti_pipe_chunk *chu
  * their sum has all bits. */
 static dt_result dti_pipe_pairs(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    const size_t count = (size_t)2 * pipe->code->table_entries;
+    const size_t count = (size_t)2 * pipe->block_count;
     dt_result result = DT_OK;
     memset(pipe->pairs, 0, count * sizeof *pipe->pairs);
-    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, 0, c);
-        if (pipe->lines[0].replica == 0 && chunk->store)
+    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+        const dti_pipe_chunk *chunk = &pipe->chunks[i];
+        if (pipe->lines[chunk->line].replica == 0 && chunk->store)
             dti_pipe_pairs_of(par, chunk);
     }
     if (par->desc.comm)

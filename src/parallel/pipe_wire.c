@@ -31,14 +31,16 @@ static void dti_pipe_needs_own(const dti_pipe *pipe) {
     }
 }
 
+/* What members have parts of weighs nothing: a loss takes weights whole. */
 static bool dti_pipe_weighs(const dti_parallel *par, uint32_t link) {
     const dti_pipe *pipe = par->pipe;
-    return dti_pipe_needs(pipe, link, DTI_PIPE_NEED_WEIGH) &&
-           par->replicas[0].graph->nodes[pipe->cut.links[link].node].op == DTI_OP_PARAM;
+    const dti_node *n = &pipe->graph->nodes[pipe->cut.links[link].node];
+    return dti_pipe_needs(pipe, link, DTI_PIPE_NEED_WEIGH) && n->op == DTI_OP_PARAM &&
+           !dti_pipe_is_part(pipe, (uint32_t)n->attr.i[0]);
 }
 
 static size_t dti_pipe_weighs_bytes(const dti_parallel *par, uint32_t link) {
-    const dti_node *n = &par->replicas[0].graph->nodes[par->pipe->cut.links[link].node];
+    const dti_node *n = &par->pipe->graph->nodes[par->pipe->cut.links[link].node];
     return (size_t)dti_bytes(n->dtype, (uint64_t)dti_shape_elements(n->shape));
 }
 
@@ -137,16 +139,16 @@ static dt_result dti_pipe_flow_make(dti_parallel *par, dti_pipe_flow *f, bool se
     return f->slots || sends || gradient ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* The line of this rank that is a replica of the job; line_count: none. */
-static uint32_t dti_pipe_line_of(const dti_pipe *pipe, uint32_t replica) {
+/* Which of this rank's a line of the job is; line_count: none. */
+static uint32_t dti_pipe_line_of(const dti_pipe *pipe, uint32_t line) {
     uint32_t i = 0;
-    while (i < pipe->line_count && pipe->lines[i].replica != replica)
+    while (i < pipe->line_count && dti_pipe_line_number(pipe, &pipe->lines[i]) != line)
         i++;
     return i;
 }
 
-typedef struct dti_pipe_pair { /* chunks of a replica on two ranks */
-    uint32_t replica, low, high;
+typedef struct dti_pipe_pair { /* chunks of a line of the job on two ranks */
+    uint32_t line, low, high;
     uint32_t ranks[2]; /* of low and high */
 } dti_pipe_pair;
 
@@ -160,14 +162,14 @@ static bool dti_pipe_pair_next(const dti_parallel *par, dti_pipe_pair *p) {
             p->high = p->low + 1;
         }
         if (p->low + 1 >= pipe->chunk_count) {
-            p->replica++;
+            p->line++;
             p->low = 0;
             p->high = 1;
         }
-        if (p->replica >= pipe->data)
+        if (p->line >= pipe->data * pipe->members)
             return false;
-        p->ranks[0] = dti_pipe_rank(par, p->replica, p->low);
-        p->ranks[1] = dti_pipe_rank(par, p->replica, p->high);
+        p->ranks[0] = dti_pipe_rank(par, p->line, p->low);
+        p->ranks[1] = dti_pipe_rank(par, p->line, p->high);
         if (p->ranks[0] != p->ranks[1] && (dti_pipe_links_of(pipe, p->low, p->high, false, NULL) ||
                                            dti_pipe_links_of(pipe, p->high, p->low, true, NULL)))
             return true;
@@ -192,7 +194,7 @@ static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) 
         if (!dti_pipe_links_of(pipe, from, to, gradient, NULL))
             continue;
         dti_pipe_flow *f = &pipe->flows[pipe->flow_count++];
-        f->line = dti_pipe_line_of(pipe, p->replica);
+        f->line = dti_pipe_line_of(pipe, p->line);
         result = dti_pipe_flow_make(par, f, sends, gradient, from, to);
     }
     return result;
@@ -233,7 +235,8 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
         for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
             dti_pipe_flow *f = &pipe->flows[i];
             const uint32_t a = DTI_MIN(f->here, f->there), b = DTI_MAX(f->here, f->there);
-            if (pipe->lines[f->line].replica != p.replica || a != p.low || b != p.high)
+            if (dti_pipe_line_number(pipe, &pipe->lines[f->line]) != p.line || a != p.low ||
+                b != p.high)
                 continue;
             f->comm = group;
             f->owner = !kept;
@@ -536,8 +539,8 @@ static void dti_pipe_leave(dti_parallel *par) {
             f->works[k].id = 0;
         }
     }
-    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        dti_shard_sum *sum = &pipe->stages[c].sum;
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
+        dti_shard_sum *sum = &pipe->stages[s].sum;
         if (sum->work.id)
             dt_comm_cancel(sum->comm, sum->work);
         sum->work.id = 0;

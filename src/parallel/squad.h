@@ -20,8 +20,6 @@
  * a store and programs. What is not a part is computed by each, with the same bits. The host has
  * all values in the one replica's store, which the application sees and files are of. */
 
-#define DTI_SQUAD_MAX 64
-
 /* A parameter's part: of each group along an axis, runs of `inner` elements. */
 typedef struct dti_squad_part {
     dti_parted of;
@@ -35,7 +33,8 @@ typedef struct dti_squad_member {
     dt_store *store;
     dt_program **runs[2]; /* by micro-batch: of full batches, and of short ones */
     dti_shard_stack sum;
-    dt_result result; /* of this step */
+    dt_result result; /* of this step, */
+    uint32_t met;     /* and its meetings */
     bool faulty;
     double norm;
 } dti_squad_member;
@@ -44,13 +43,7 @@ typedef struct dti_squad_line { /* a squad of which a member is here */
     uint32_t replica, first_shard, end_shard;
     uint32_t first, count; /* its members here: their places in dti_squad.members */
     dti_runs runs[2];      /* of full batches, and of short ones; none where it has no rows */
-    dt_comm *comm;         /* of the ranks that have members of it; NULL: all are here */
-    bool even;             /* as many on each */
-    dti_subtrees subtrees; /* of its members here, */
-    float *said, *heard;   /* their operands, and what all sum up to */
-    /* The step under way. */
-    _Atomic uint32_t summed;        /* meetings whose sum of all ranks is there */
-    _Atomic uint32_t arrived, left; /* members here: at meetings, and with their values */
+    dti_squad_place place;
 } dti_squad_line;
 
 typedef struct dti_squad {
@@ -63,13 +56,13 @@ typedef struct dti_squad {
     dti_shard_sum *sums;       /* by number of a member */
     dti_statistics statistics; /* of the job: members of a line have the same */
     const dti_code *code;      /* the whole model's: it checks and counts, and never runs */
-    uint32_t *stands;          /* by the model's nodes: a member's */
+    uint32_t *stands;          /* by the model's nodes: a member's; */
+    uint32_t *firsts;          /* and the first that came with it, behind the last one how many */
     dti_squad_part *parts;     /* by parameter */
     uint32_t blocks;           /* of the table of all */
     float *whole, *part;       /* room for one parameter */
     float *pairs;              /* of each number: its table's */
     uint32_t entries;          /* of that */
-    bool apart;                /* several lines here speak to other ranks, one at a time */
     dti_crew *crew;
 
     /* The step under way. */
@@ -87,7 +80,8 @@ static inline dti_squad_line *dti_squad_line_of(const dti_squad *squad, uint32_t
 /* The graph of the member of a number, with as many nodes as others', of ctx, which ends it. The
  * first call fills stands and parts. INVALID: a mark that does not divide; UNSUPPORTED: a row that
  * does not take parts. */
-static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number, dt_graph **out);
+static dt_result dti_squad_graph(dti_parallel *par, dti_squad *squad, dt_ctx *ctx, uint32_t number,
+                                 dt_graph **out);
 
 /* ---- squad_grid.c: who has what */
 /* Lines and positions of this rank. MEMORY */
@@ -101,6 +95,24 @@ static dt_comm_span dti_squad_lines_of(const dti_squad *squad, uint32_t number);
 static dt_result dti_squad_groups(dti_parallel *par);
 static void dti_squad_log(const dti_parallel *par);
 
+/* What is known of the model, by size and code: room for stands, firsts and parts, and for one
+ * parameter. UNSUPPORTED: the optimizer looks at whole ones; MEMORY */
+static dt_result dti_squad_model(dti_parallel *par, dti_squad *squad);
+static void dti_squad_model_free(dti_parallel *par, dti_squad *squad);
+/* The blocks of parameter i in a member's table, or in its own half of that; 0: it is in none. */
+static uint32_t dti_squad_blocks(const dti_squad *squad, uint32_t i, bool buffers);
+/* Of a program of a member's graph. */
+static dt_program_desc dti_squad_desc(const dti_parallel *par, const dti_squad *squad,
+                                      dt_graph *graph);
+/* Whether devices round alike: what members compute alike must be the same. INVALID */
+static dt_result dti_squad_alike(dti_parallel *par, const dti_device *a, const dti_device *b);
+/* The same on all ranks, of one's device. */
+static dt_result dti_squad_same(dti_parallel *par, const dti_device *device);
+/* Between a parameter in `whole`, [outer, axis, inner], and the part that member m has in `part`;
+ * gather: from it. */
+static void dti_squad_part_copy(const dti_squad *squad, const dti_squad_part *p, uint32_t m,
+                                bool gather);
+
 /* ---- squad_make.c: replica 0, the job and par->firsts are there. After an error nothing more can
  * be trained. */
 static dt_result dti_squad_create(dti_parallel *par, uint32_t shards, const char *names,
@@ -112,14 +124,6 @@ static dt_result dti_squad_share(dti_parallel *par, uint32_t node, const void *v
 /* ---- squad_whole.c: members' values and state, from the host's store and to it */
 static dt_result dti_squad_scatter(dti_parallel *par);
 static dt_result dti_squad_gather(dti_parallel *par);
-
-/* ---- squad_meet.c */
-/* Meeting `meeting` of a micro-batch, of a device's members, when others have come to it. *go_on:
- * false where another device failed. Errors: what a comm says. */
-static dt_result dti_squad_meet(dti_parallel *par, dt_comm_span members, uint32_t micro,
-                                uint32_t meeting, bool *go_on);
-/* When nobody reads operands of the micro-batch before; false: another device failed. */
-static bool dti_squad_may_begin(dti_squad *squad, uint32_t m, uint32_t micro);
 
 /* ---- squad_step.c: as dti_parallel_step */
 static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_result own,

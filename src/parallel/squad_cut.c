@@ -17,6 +17,7 @@ typedef struct dti_squad_cut {
     bool rows;        /* of a sequence are shared out */
     uint8_t *needed;  /* by the model's nodes, as all here */
     uint32_t *stands; /* a member's node */
+    uint32_t *firsts; /* the first that came with it */
     uint32_t *copies; /* a member's copy of it, or all rows for parts; 0: there is none yet */
     uint32_t *wholes; /* of rows all, for what is whole */
     uint32_t *owns;   /* of what is whole the own rows */
@@ -31,12 +32,14 @@ static dt_result dti_squad_cut_open(const dt_graph *g, const dt_program_desc *d,
         most = DTI_MAX(most, (size_t)g->nodes[id].count);
     c->needed = dti_alloc_array(g->base, g->count, 1);
     c->stands = dti_alloc_array(g->base, g->count, sizeof *c->stands);
+    c->firsts = dti_alloc_array(g->base, g->count + 1u, sizeof *c->firsts);
     c->copies = dti_alloc_array(g->base, g->count, sizeof *c->copies);
     c->wholes = dti_alloc_array(g->base, g->count, sizeof *c->wholes);
     c->owns = dti_alloc_array(g->base, g->count, sizeof *c->owns);
     c->parted = dti_alloc_array(g->base, g->count, sizeof *c->parted);
     c->in = dti_alloc_array(g->base, most, sizeof *c->in);
-    if (!c->needed || !c->stands || !c->copies || !c->wholes || !c->owns || !c->parted || !c->in)
+    if (!c->needed || !c->stands || !c->copies || !c->wholes || !c->owns || !c->parted || !c->in ||
+        !c->firsts)
         return DT_ERROR_MEMORY;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         c->needed[d->losses[i].term.id] = 1;
@@ -47,7 +50,8 @@ static dt_result dti_squad_cut_open(const dt_graph *g, const dt_program_desc *d,
 }
 
 static void dti_squad_cut_close(const dt_graph *g, dti_squad_cut *c) {
-    void *all[] = {c->needed, c->copies, c->wholes, c->owns, c->parted, c->in, c->stands};
+    void *all[] = {c->needed, c->copies, c->wholes, c->owns,
+                   c->parted, c->in,     c->stands, c->firsts};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(g->base, all[i]);
 }
@@ -231,12 +235,14 @@ static dt_result dti_squad_cut_all(dti_squad_cut *c) {
     for (uint32_t id = 1; id < g->count && !c->result; id++) {
         const dti_node *n = &g->nodes[id];
         c->parted[id] = dti_parted_whole;
+        c->firsts[id] = c->to->count;
         const bool row = c->needed[id] && n->count && dti_squad_cut_reads(c, n);
         c->stands[id] = (row ? dti_squad_cut_row(c, id) : dti_squad_cut_push(c, id)).id;
         if (!c->result && !c->stands[id])
             c->result = dti_fail(g->base, c->to->error[0] ? c->to->result : DT_ERROR_MEMORY,
                                  "%s = %d: %s", c->setting, (int)c->members, c->to->error);
     }
+    c->firsts[g->count] = c->to->count;
     for (uint32_t i = 0; i < g->param_count && !c->result; i++) { /* buffers' new values */
         dti_node *n = &c->to->nodes[c->to->params[i]];
         n->attr.i[2] = n->buffer ? (int32_t)c->stands[n->attr.i[2]] : n->attr.i[2];
@@ -273,12 +279,13 @@ static bool dti_squad_cut_parts(const dti_squad_cut *c, dti_squad *squad) {
     return any;
 }
 
-static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number, dt_graph **out) {
+static dt_result dti_squad_graph(dti_parallel *par, dti_squad *squad, dt_ctx *ctx, uint32_t number,
+                                 dt_graph **out) {
     const dt_graph *g = par->replicas[0].graph;
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
     dti_squad_cut c = {.setting = dti_grid_setting(par),
                        .from = g,
-                       .members = par->squad->size,
+                       .members = squad->size,
                        .member = number,
                        .rows = par->desc.tensor_rows};
     dt_result result = dti_squad_cut_open(g, &d, &c);
@@ -288,13 +295,15 @@ static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number
         result = dti_squad_cut_all(&c);
     if (!result)
         result = dti_squad_cut_terms(&c, &d);
-    if (!result && !dti_squad_cut_parts(&c, par->squad))
+    if (!result && !dti_squad_cut_parts(&c, squad))
         result = dti_fail(par->base, DT_ERROR_INVALID,
                           "%s = %u: no parameter is marked, so there is nothing to share out; "
                           "give dt_linear_desc.tensor to layers",
-                          c.setting, par->squad->size);
-    if (!result)
-        memcpy(par->squad->stands, c.stands, g->count * sizeof *c.stands);
+                          c.setting, squad->size);
+    if (!result) {
+        memcpy(squad->stands, c.stands, g->count * sizeof *c.stands);
+        memcpy(squad->firsts, c.firsts, (g->count + 1u) * sizeof *c.firsts);
+    }
     *out = c.to;
     dti_squad_cut_close(g, &c);
     return result;

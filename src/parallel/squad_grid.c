@@ -10,6 +10,11 @@ static void dti_squad_line_open(dti_parallel *par, uint32_t i) {
                    end = DTI_MIN((line->replica + 1) * squad->size, squad->first + squad->local);
     line->first = begin - squad->first;
     line->count = end - begin;
+    line->place = (dti_squad_place){.size = squad->size,
+                                    .first = begin % squad->size,
+                                    .count = line->count,
+                                    .failed = &squad->failed,
+                                    .speaking = &squad->speaking};
     for (uint32_t k = 0; k < line->count; k++) {
         dti_squad_member *member = &squad->members[line->first + k];
         member->line = i;
@@ -57,47 +62,6 @@ static dt_comm_span dti_squad_lines_of(const dti_squad *squad, uint32_t number) 
 
 /* ---- groups */
 
-/* The ranks of positions first, first + step, ... */
-static int dti_squad_ranks(const dti_parallel *par, uint32_t first, uint32_t step, uint32_t count,
-                           int *ranks) {
-    int found = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const int rank = (int)dti_grid_rank_of(par, first + i * step);
-        if (!found || ranks[found - 1] != rank)
-            ranks[found++] = rank;
-    }
-    return found;
-}
-
-/* Whether positions [first + at, ... + count) of a line, and no others of it, are one rank's. */
-static bool dti_squad_begins(const dti_parallel *par, uint32_t first, uint32_t at, uint32_t count) {
-    const uint32_t size = par->squad->size, rank = dti_grid_rank_of(par, first + at);
-    return at + count <= size && dti_grid_rank_of(par, first + at + count - 1) == rank &&
-           (at + count == size || dti_grid_rank_of(par, first + at + count) != rank);
-}
-
-/* Of a line: members are the leaves of its sums. */
-static dt_result dti_squad_line_group(dti_parallel *par, uint32_t replica, int *ranks) {
-    dti_squad *squad = par->squad;
-    const int count = dti_squad_ranks(par, replica * squad->size, 1, squad->size, ranks);
-    const uint32_t at = replica - squad->lines[0].replica; /* beyond: not here */
-    dt_comm *comm = NULL;
-    if (count < 2)
-        return DT_OK;
-    dt_result result =
-        dti_parallel_comm_failed(par, dt_comm_group_create(par->desc.comm, ranks, count, &comm));
-    if (result || !comm)
-        return result;
-    dti_squad_line *line = &squad->lines[at];
-    line->comm = comm;
-    line->even = true;
-    for (uint32_t p = 0; p < squad->size; p += line->count) /* each rank begins a run of so many */
-        line->even = line->even && dti_squad_begins(par, replica * squad->size, p, line->count);
-    return dti_parallel_comm_failed(
-        par, dt_comm_set_leaves(comm, squad->members[line->first].number, line->count, squad->size,
-                                NULL, (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
-}
-
 /* Of members of one number. */
 static dt_result dti_squad_number_group(dti_parallel *par, uint32_t number, int *ranks) {
     dti_squad *squad = par->squad;
@@ -116,13 +80,17 @@ static dt_result dti_squad_groups(dti_parallel *par) {
     uint32_t speakers = 0;
     int *ranks = dti_alloc_array(par->base, par->firsts[par->world], sizeof *ranks);
     dt_result result = dti_agree_result(par, ranks ? DT_OK : DT_ERROR_MEMORY);
-    for (uint32_t i = 0; i < squad->data && !result && par->desc.comm; i++)
-        result = dti_squad_line_group(par, i, ranks);
+    for (uint32_t i = 0; i < squad->data && !result && par->desc.comm; i++) {
+        const uint32_t at = i - squad->lines[0].replica; /* beyond: not here */
+        result = dti_squad_place_group(
+            par, i, squad->size, at < squad->line_count ? &squad->lines[at].place : NULL, ranks);
+    }
     for (uint32_t k = 0; k < squad->size && !result && par->desc.comm && par->job.shards > 1; k++)
         result = dti_squad_number_group(par, k, ranks);
     for (uint32_t i = 0; i < squad->line_count; i++)
-        speakers += squad->lines[i].comm != NULL;
-    squad->apart = speakers > 1;
+        speakers += squad->lines[i].place.comm != NULL;
+    for (uint32_t i = 0; i < squad->line_count; i++)
+        squad->lines[i].place.apart = speakers > 1;
     dti_free(par->base, ranks);
     return result;
 }

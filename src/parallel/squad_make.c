@@ -18,19 +18,17 @@ static dt_result dti_squad_runs(dti_parallel *par) {
     return result;
 }
 
-static dt_result dti_squad_optim(dti_parallel *par) {
+static dt_result dti_squad_optim(dti_parallel *par, const dti_squad *squad) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     if (!dti_optim_is_whole(dti_optim_row_of(optim.kind)))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
                     "%s = %u: this optimizer looks at whole parameters, and members have parts; "
                     "take one that goes element by element, as Adam",
-                    dti_grid_setting(par), par->squad->size);
+                    dti_grid_setting(par), squad->size);
 }
 
-/* The blocks of parameter i in a member's table, or in its own half of that; 0: it is in none. */
-static uint32_t dti_squad_blocks(const dti_parallel *par, uint32_t i, bool buffers) {
-    const dti_squad *squad = par->squad;
+static uint32_t dti_squad_blocks(const dti_squad *squad, uint32_t i, bool buffers) {
     const uint64_t all = squad->code->layout->params[i].elements;
     const uint64_t own = squad->parts[i].of.axis >= 0 ? all / squad->size : all;
     return dti_table_blocks(squad->code, i, buffers) ? (uint32_t)((own + DTI_BLOCK - 1) / DTI_BLOCK)
@@ -41,12 +39,21 @@ static void dti_squad_blocks_count(dti_parallel *par) {
     dti_squad *squad = par->squad;
     for (uint32_t i = 0; i < squad->code->layout->param_count; i++) {
         for (int buffers = 0; buffers < 2; buffers++)
-            squad->blocks += dti_squad_blocks(par, i, buffers) *
+            squad->blocks += dti_squad_blocks(squad, i, buffers) *
                              (squad->parts[i].of.axis >= 0 ? squad->size : 1u);
     }
 }
 
 /* ---- members */
+
+static dt_result dti_squad_alike(dti_parallel *par, const dti_device *a, const dti_device *b) {
+    if (a->backend == b->backend && a->info.kind == b->info.kind)
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "%s = %u: devices %s and %s round differently, and what members compute "
+                    "alike must be the same; name devices of one kind",
+                    dti_grid_setting(par), par->desc.tensor, a->info.id, b->info.id);
+}
 
 static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char *name,
                                        int threads) {
@@ -60,20 +67,14 @@ static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char
         result =
             dti_context_beside(par, par->replicas[0].graph, "member", m, threads, &member->ctx);
     if (!result)
-        result = dti_squad_graph(par, member->ctx, member->number, &member->graph);
+        result = dti_squad_graph(par, par->squad, member->ctx, member->number, &member->graph);
     if (result)
         return result;
     result = dt_store_create(member->graph, &d, &member->store);
     if (result)
         return dti_fail(par->base, result, "member %u: %s", m, dti_ctx_base(member->ctx)->error);
     member->store->device->one_thread = threads <= 1;
-    const dti_device *a = par->squad->members[0].store->device, *b = member->store->device;
-    if (a->backend == b->backend && a->info.kind == b->info.kind)
-        return DT_OK;
-    return dti_fail(par->base, DT_ERROR_INVALID,
-                    "%s = %u: devices %s and %s round differently, and what members compute "
-                    "alike must be the same; name devices of one kind",
-                    dti_grid_setting(par), par->squad->size, a->info.id, b->info.id);
+    return dti_squad_alike(par, par->squad->members[0].store->device, member->store->device);
 }
 
 static dt_result dti_squad_open_all(dti_parallel *par, const char *names, int threads) {
@@ -89,15 +90,16 @@ static dt_result dti_squad_open_all(dti_parallel *par, const char *names, int th
 
 /* ---- programs */
 
-static dt_program_desc dti_squad_desc(const dti_parallel *par, const dti_squad_member *member) {
-    const uint32_t *stands = par->squad->stands;
+static dt_program_desc dti_squad_desc(const dti_parallel *par, const dti_squad *squad,
+                                      dt_graph *graph) {
+    const uint32_t *stands = squad->stands;
     dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
     d.loss = (dt_tensor){0};
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         if (d.losses[i].term.id)
-            d.losses[i].term = (dt_tensor){member->graph, stands[d.losses[i].term.id]};
+            d.losses[i].term = (dt_tensor){graph, stands[d.losses[i].term.id]};
         if (d.metrics[i].id)
-            d.metrics[i] = (dt_tensor){member->graph, stands[d.metrics[i].id]};
+            d.metrics[i] = (dt_tensor){graph, stands[d.metrics[i].id]};
     }
     return d;
 }
@@ -115,7 +117,7 @@ static dt_result dti_squad_program(dti_parallel *par, uint32_t m, uint32_t tail,
     const dti_piece piece = {.rows = runs->runs[i].rows, .begins = !parts, .ends = !parts};
     const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     const dti_joint joint = {.blocks = par->squad->blocks, .members = par->squad->size};
-    dt_program_desc d = dti_squad_desc(par, member);
+    dt_program_desc d = dti_squad_desc(par, par->squad, member->graph);
     d.batch = (int)piece.rows;
     dt_result result =
         dti_program_create_lanes(member->store, &d, &shards, &joint, 1, &member->runs[tail][i]);
@@ -142,9 +144,8 @@ static dt_result dti_squad_programs(dti_parallel *par, uint32_t m) {
 
 /* ---- between ranks */
 
-/* The same kind of devices everywhere: what members compute alike must be the same. */
-static dt_result dti_squad_same(dti_parallel *par) {
-    const dt_device_info *info = &par->squad->members[0].store->device->info;
+static dt_result dti_squad_same(dti_parallel *par, const dti_device *device) {
+    const dt_device_info *info = &device->info;
     const bool cpu = info->kind == DT_DEVICE_CPU;
     char text[400];
     const int size = snprintf(text, sizeof text, "tensor on devices of kind %d%s%.300s\n",
@@ -154,26 +155,12 @@ static dt_result dti_squad_same(dti_parallel *par) {
 
 /* What a line's members here say to others, and hear of them. */
 static dt_result dti_squad_line_links(dti_parallel *par, dti_squad_line *line) {
-    const dti_squad *squad = par->squad;
     size_t most = 1;
     for (uint32_t tail = 0; tail < 2; tail++) {
-        for (uint32_t i = 0; i < line->runs[tail].count; i++) {
-            const dti_code *code = dti_program_code(squad->members[line->first].runs[tail][i]);
-            for (uint32_t k = 0; k < code->meeting_count; k++)
-                most = DTI_MAX(
-                    most, (size_t)DTI_MAX(code->meetings[k].given, code->meetings[k].elements));
-        }
+        for (uint32_t i = 0; i < line->runs[tail].count; i++)
+            most = dti_squad_most(par->squad->members[line->first].runs[tail][i], most);
     }
-    line->subtrees.count = 0;
-    for (uint32_t m = 0; m < line->count; m++) {
-        const dti_piece leaf = {.leaf = squad->members[line->first + m].number, .begins = true};
-        dti_subtrees_add(&line->subtrees, &leaf);
-        while (dti_subtrees_join(&line->subtrees, squad->size)) {
-        }
-    }
-    line->said = dti_alloc_array(par->base, most * line->subtrees.count, sizeof(float));
-    line->heard = dti_alloc_array(par->base, most, sizeof(float));
-    return line->said && line->heard ? DT_OK : DT_ERROR_MEMORY;
+    return dti_squad_place_make(par, &line->place, most);
 }
 
 static dt_result dti_squad_join(dti_parallel *par) {
@@ -181,7 +168,7 @@ static dt_result dti_squad_join(dti_parallel *par) {
     dt_result own = DT_OK;
     if (!par->desc.comm)
         return DT_OK;
-    dt_result result = dti_squad_same(par);
+    dt_result result = dti_squad_same(par, squad->members[0].store->device);
     for (uint32_t i = 0; i < squad->line_count && !own; i++) {
         if (squad->lines[i].count < squad->size)
             own = dti_squad_line_links(par, &squad->lines[i]);
@@ -193,8 +180,7 @@ static dt_result dti_squad_join(dti_parallel *par) {
 
 /* ---- all of it */
 
-static dt_result dti_squad_room(dti_parallel *par) {
-    dti_squad *squad = par->squad;
+static dt_result dti_squad_room(dti_parallel *par, dti_squad *squad) {
     const dti_layout *layout = &par->replicas[0].store->layout;
     uint64_t most = 1;
     for (uint32_t i = 0; i < layout->param_count; i++)
@@ -228,17 +214,21 @@ static dt_result dti_squad_tables(dti_parallel *par) {
     return result ? result : dti_statistics_make(par->base, &par->job, code, &squad->statistics);
 }
 
-static dt_result dti_squad_model(dti_parallel *par) {
-    dti_squad *squad = par->squad;
+static dt_result dti_squad_model(dti_parallel *par, dti_squad *squad) {
     const dt_graph *g = par->replicas[0].graph;
     squad->stands = dti_alloc_array(par->base, g->count, sizeof *squad->stands);
     squad->parts = dti_alloc_array(par->base, g->param_count + 1u, sizeof *squad->parts);
-    dt_result result = squad->stands && squad->parts ? dti_squad_optim(par) : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_squad_runs(par);
-    if (!result)
-        result = dti_grid_code(par, &squad->code);
-    return result ? result : dti_squad_room(par);
+    squad->firsts = dti_alloc_array(par->base, g->count + 1u, sizeof *squad->firsts);
+    if (!squad->stands || !squad->parts || !squad->firsts)
+        return DT_ERROR_MEMORY;
+    const dt_result result = dti_squad_optim(par, squad);
+    return result ? result : dti_squad_room(par, squad);
+}
+
+static void dti_squad_model_free(dti_parallel *par, dti_squad *squad) {
+    void *all[] = {squad->stands, squad->firsts, squad->parts, squad->whole, squad->part};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
 }
 
 /* By itself: other ranks know at the end. */
@@ -247,7 +237,11 @@ static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int t
     par->subtree_bytes = par->staging_bytes = 0;
     dt_result result = dti_squad_grid_make(par);
     if (!result)
-        result = dti_squad_model(par);
+        result = dti_squad_model(par, squad);
+    if (!result)
+        result = dti_squad_runs(par);
+    if (!result)
+        result = dti_grid_code(par, &squad->code);
     if (!result)
         result = dti_squad_open_all(par, names, threads);
     if (!result)
@@ -281,9 +275,7 @@ static void dti_squad_member_close(dti_parallel *par, dti_squad_member *member) 
 }
 
 static void dti_squad_line_close(dti_parallel *par, dti_squad_line *line) {
-    dt_comm_destroy(line->comm);
-    dti_free(par->base, line->said);
-    dti_free(par->base, line->heard);
+    dti_squad_place_free(par, &line->place);
     dti_runs_free(par->base, &line->runs[0]);
     dti_runs_free(par->base, &line->runs[1]);
 }
@@ -308,8 +300,8 @@ static void dti_squad_destroy(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    void *all[] = {squad->members, squad->lines, squad->sums, squad->stands,
-                   squad->parts,   squad->whole, squad->part, squad->pairs};
+    dti_squad_model_free(par, squad);
+    void *all[] = {squad->members, squad->lines, squad->sums, squad->pairs};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, squad);

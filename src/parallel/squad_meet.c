@@ -1,190 +1,277 @@
-/* Meetings of a squad's members. All of a line wait for all, then each device adds up everybody's
- * operands, which lie on the host, in one tree over members; between ranks the first of a process
- * does, and speaks. So all have the same bits, whoever is on which rank, and on whichever device.
+/* Meetings of members. All wait for all, then each adds up everybody's operands, which lie on the
+ * host, in one tree over members; between ranks the first of a process does, and speaks. So all
+ * have the same bits, whoever is on which rank.
  *
- * Cost of a meeting of n elements: each device reads n elements of each member of its process, and
- * writes n for each of its own; between ranks an all-reduce of n. */
+ * Who comes to a meeting has left the one before, so what members bring needs two rows. */
 
-#define DTI_SQUAD_RUN 16384 /* elements that are added up at a time */
+#define DTI_SQUAD_SLICE 16384 /* elements that are added up at a time */
 
-static bool dti_squad_await(dti_squad *squad, _Atomic uint32_t *counter, uint32_t there) {
+/* ---- making a place */
+
+static size_t dti_squad_most(const dt_program *p, size_t most) {
+    const dti_code *code = dti_program_code(p);
+    for (uint32_t k = 0; k < code->meeting_count; k++)
+        most = DTI_MAX(most, (size_t)DTI_MAX(code->meetings[k].given, code->meetings[k].elements));
+    return most;
+}
+
+static dt_result dti_squad_place_make(dti_parallel *par, dti_squad_place *place, size_t most) {
+    place->subtrees.count = 0;
+    for (uint32_t m = 0; m < place->count; m++) {
+        const dti_piece leaf = {.leaf = place->first + m, .begins = true};
+        dti_subtrees_add(&place->subtrees, &leaf);
+        while (dti_subtrees_join(&place->subtrees, place->size)) {
+        }
+    }
+    place->said = dti_alloc_array(par->base, most * place->subtrees.count, sizeof(float));
+    place->heard = dti_alloc_array(par->base, most, sizeof(float));
+    return place->said && place->heard ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_squad_place_free(dti_parallel *par, dti_squad_place *place) {
+    dt_comm_destroy(place->comm);
+    dti_free(par->base, place->said);
+    dti_free(par->base, place->heard);
+}
+
+static void dti_squad_place_begin(dti_squad_place *place) {
+    atomic_store(&place->arrived, 0);
+    atomic_store(&place->left, 0);
+    atomic_store(&place->summed, 0);
+}
+
+static int dti_squad_ranks(const dti_parallel *par, uint32_t first, uint32_t step, uint32_t count,
+                           int *ranks) {
+    int found = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const int rank = (int)dti_grid_rank_of(par, first + i * step);
+        if (!found || ranks[found - 1] != rank)
+            ranks[found++] = rank;
+    }
+    return found;
+}
+
+/* Whether positions [first + at, ... + count) of a line, and no others of it, are one rank's. */
+static bool dti_squad_begins(const dti_parallel *par, uint32_t size, uint32_t first, uint32_t at,
+                             uint32_t count) {
+    const uint32_t rank = dti_grid_rank_of(par, first + at);
+    return at + count <= size && dti_grid_rank_of(par, first + at + count - 1) == rank &&
+           (at + count == size || dti_grid_rank_of(par, first + at + count) != rank);
+}
+
+/* Members are the leaves of its sums. */
+static dt_result dti_squad_place_group(dti_parallel *par, uint32_t line, uint32_t size,
+                                       dti_squad_place *place, int *ranks) {
+    const int count = dti_squad_ranks(par, line * size, 1, size, ranks);
+    dt_comm *comm = NULL;
+    if (count < 2)
+        return DT_OK;
+    dt_result result =
+        dti_parallel_comm_failed(par, dt_comm_group_create(par->desc.comm, ranks, count, &comm));
+    if (result || !comm || !place)
+        return result;
+    place->comm = comm;
+    place->even = true;
+    for (uint32_t p = 0; p < size; p += place->count) /* each rank begins a run of so many */
+        place->even = place->even && dti_squad_begins(par, size, line * size, p, place->count);
+    return dti_parallel_comm_failed(par,
+                                    dt_comm_set_leaves(comm, place->first, place->count, size, NULL,
+                                                       (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+}
+
+/* ---- waiting */
+
+/* Stages of other ranks go on meanwhile. */
+static void dti_squad_idle(dti_parallel *par) {
+    if (par->pipe)
+        dti_pipe_speak(par, NULL);
+    dti_thread_yield();
+}
+
+static bool dti_squad_await(dti_parallel *par, const dti_squad_place *place,
+                            _Atomic uint32_t *counter, uint32_t there) {
     while (atomic_load(counter) < there) {
-        if (atomic_load(&squad->failed))
+        if (atomic_load(place->failed))
             return false;
-        dti_thread_yield();
+        dti_squad_idle(par);
     }
     return true;
 }
 
-typedef struct dti_squad_met { /* a meeting */
-    const dti_squad_line *line;
-    uint32_t micro, meeting;
-    const dti_meeting *m;
-} dti_squad_met;
-
-/* What a member that is here brings. */
-static const float *dti_squad_brought(const dti_squad *squad, const dti_squad_met *at,
-                                      uint32_t number) {
-    const dti_squad_member *member = dti_squad_member_of(squad, at->line, number);
-    const dt_program *p = member->runs[squad->tail][at->micro];
-    return dti_program_operand(p, &dti_program_code(p)->meetings[at->meeting], 0);
+static bool dti_squad_left(dti_parallel *par, dti_squad_place *place, uint32_t met) {
+    return dti_squad_await(par, place, &place->left, met * place->count);
 }
 
+/* ---- a meeting */
+
+typedef struct dti_squad_met {
+    dti_squad_place *place;
+    const dti_meeting *m;
+    const float *const *brought; /* by number of a member, here */
+} dti_squad_met;
+
 /* Of what members `span` of a line, all here, have: elements [from, from + n), to `to`. */
-static void dti_squad_fold(const dti_parallel *par, const dti_squad_met *at, dt_comm_span span,
-                           uint64_t from, uint64_t n, float *to) {
+static void dti_squad_fold(const dti_squad_met *at, dt_comm_span span, uint64_t from, uint64_t n,
+                           float *to) {
     const dt_comm_reduction how = at->m->meet.kind == DTI_MEET_MOST ? DT_COMM_MAX : DT_COMM_SUM;
     dti_operand operands[DTI_SQUAD_MAX];
-    for (uint64_t i = 0; i < n; i += DTI_SQUAD_RUN) {
+    for (uint64_t i = 0; i < n; i += DTI_SQUAD_SLICE) {
         for (uint32_t k = 0; k < span.count; k++)
             operands[k] =
-                (dti_operand){dti_squad_brought(par->squad, at, span.first + k) + from + i,
-                              DT_F32,
-                              {span.first + k, 1}};
-        dti_fold(to + i, operands, span.count, DTI_MIN(n - i, (uint64_t)DTI_SQUAD_RUN), DT_F32, how,
-                 !at->line->comm, 1);
+                (dti_operand){at->brought[span.first + k] + from + i, DT_F32, {span.first + k, 1}};
+        dti_fold(to + i, operands, span.count, DTI_MIN(n - i, (uint64_t)DTI_SQUAD_SLICE), DT_F32,
+                 how, !at->place->comm, 1);
     }
 }
 
-/* An operation of a line's ranks. Where several lines here speak, their threads take turns. */
-static dt_result dti_squad_speak(dti_parallel *par, const dti_squad_line *line,
-                                 const dt_comm_op *op) {
-    dti_squad *squad = par->squad;
+/* An operation of a line's ranks, in turn with other threads that speak. *go_on: false where a
+ * device here failed: others may never come to it. */
+static dt_result dti_squad_speak_in_turn(dti_parallel *par, const dti_squad_place *place,
+                                         const dt_comm_op *op, bool *go_on) {
     dt_comm_work work = {0};
     dt_result result = DT_OK;
     bool ended = false;
-    if (!squad->apart)
-        return dti_parallel_comm_failed(par, dt_comm_run(line->comm, op));
-    while (!ended && !result) {
-        while (atomic_exchange(&squad->speaking, true))
+    while (!ended && !result && *go_on) {
+        while (atomic_exchange(place->speaking, true))
             dti_thread_yield();
-        if (!work.id)
-            result = dt_comm_begin(line->comm, op, &work);
-        if (!result)
-            result = dt_comm_test(line->comm, work, &ended);
+        *go_on = !atomic_load(place->failed);
+        if (!work.id && *go_on)
+            result = dt_comm_begin(place->comm, op, &work);
+        if (!result && work.id)
+            result = dt_comm_test(place->comm, work, &ended);
+        if (!result && !ended && work.id && !*go_on)
+            dt_comm_cancel(place->comm, work);
         if (result)
             dti_parallel_comm_failed(par, result);
-        atomic_store(&squad->speaking, false);
+        atomic_store(place->speaking, false);
         if (!ended)
-            dti_thread_yield();
+            dti_squad_idle(par);
     }
     return result;
 }
 
+static dt_result dti_squad_speak(dti_parallel *par, const dti_squad_place *place,
+                                 const dt_comm_op *op, bool *go_on) {
+    if (!place->apart)
+        return dti_parallel_comm_failed(par, dt_comm_run(place->comm, op));
+    return dti_squad_speak_in_turn(par, place, op, go_on);
+}
+
 /* The sum of all ranks' members, by one tree, to `heard`; or the largest. */
-static dt_result dti_squad_reduce(dti_parallel *par, const dti_squad_met *at) {
-    const dti_squad_line *line = at->line;
+static dt_result dti_squad_reduce(dti_parallel *par, const dti_squad_met *at, bool *go_on) {
+    const dti_squad_place *place = at->place;
     const bool most = at->m->meet.kind == DTI_MEET_MOST;
-    const dt_comm_span here = {par->squad->members[line->first].number, line->count};
+    const dt_comm_span here = {place->first, place->count};
     const uint32_t n = at->m->given;
-    for (uint32_t k = 0; k < (most ? 1 : line->subtrees.count); k++)
-        dti_squad_fold(par, at, most ? here : line->subtrees.at[k], 0, n,
-                       line->said + (size_t)k * n);
+    for (uint32_t k = 0; k < (most ? 1 : place->subtrees.count); k++)
+        dti_squad_fold(at, most ? here : place->subtrees.at[k], 0, n, place->said + (size_t)k * n);
     const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
-                           .in = line->said,
-                           .out = line->heard,
+                           .in = place->said,
+                           .out = place->heard,
                            .count = n,
                            .dtype = DT_F32,
                            .reduction = most ? DT_COMM_MAX : DT_COMM_SUM,
                            .tree = !most};
-    return dti_squad_speak(par, line, &op);
+    return dti_squad_speak(par, place, &op, go_on);
 }
 
 /* What all have, one behind the other, to `heard`. Where ranks have different numbers of members,
  * others' are zeros, and as whole numbers their sum has all bits. */
-static dt_result dti_squad_collect(dti_parallel *par, const dti_squad_met *at) {
-    const dti_squad *squad = par->squad;
-    const dti_squad_line *line = at->line;
-    const uint32_t first = squad->members[line->first].number, n = at->m->given;
-    float *to = line->even ? line->said : line->heard + (size_t)first * n;
-    if (!line->even)
-        memset(line->heard, 0, (size_t)squad->size * n * sizeof *to);
-    for (uint32_t k = 0; k < line->count; k++)
-        memcpy(to + (size_t)k * n, dti_squad_brought(squad, at, first + k), n * sizeof *to);
-    const dt_comm_op op = {.kind = line->even ? DT_COMM_ALL_GATHER : DT_COMM_ALL_REDUCE,
-                           .in = line->even ? line->said : line->heard,
-                           .out = line->heard,
+static dt_result dti_squad_collect(dti_parallel *par, const dti_squad_met *at, bool *go_on) {
+    const dti_squad_place *place = at->place;
+    const uint32_t first = place->first, n = at->m->given;
+    float *to = place->even ? place->said : place->heard + (size_t)first * n;
+    if (!place->even)
+        memset(place->heard, 0, (size_t)place->size * n * sizeof *to);
+    for (uint32_t k = 0; k < place->count; k++)
+        memcpy(to + (size_t)k * n, at->brought[first + k], n * sizeof *to);
+    const dt_comm_op op = {.kind = place->even ? DT_COMM_ALL_GATHER : DT_COMM_ALL_REDUCE,
+                           .in = place->even ? place->said : place->heard,
+                           .out = place->heard,
                            .count =
-                               line->even ? (uint64_t)line->count * n : (uint64_t)squad->size * n,
-                           .dtype = line->even ? DT_F32 : DT_I32};
-    return dti_squad_speak(par, line, &op);
+                               place->even ? (uint64_t)place->count * n : (uint64_t)place->size * n,
+                           .dtype = place->even ? DT_F32 : DT_I32};
+    return dti_squad_speak(par, place, &op, go_on);
 }
 
-static dt_result dti_squad_exchange(dti_parallel *par, const dti_squad_met *at) {
-    return at->m->meet.kind == DTI_MEET_ROWS ? dti_squad_collect(par, at)
-                                             : dti_squad_reduce(par, at);
+static dt_result dti_squad_exchange(dti_parallel *par, const dti_squad_met *at, bool *go_on) {
+    return at->m->meet.kind == DTI_MEET_ROWS ? dti_squad_collect(par, at, go_on)
+                                             : dti_squad_reduce(par, at, go_on);
 }
 
-/* Member m's value, of what members here have, or of `heard`. */
-static void dti_squad_value(const dti_parallel *par, uint32_t m, const dti_squad_met *at,
-                            float *to) {
-    const dti_squad *squad = par->squad;
-    const dt_comm_span all = {0, squad->size};
-    const float *heard = at->line->comm ? at->line->heard : NULL;
-    const uint32_t number = squad->members[m].number;
+/* A member's value, of what members here have, or of `heard`. */
+static void dti_squad_value(const dti_squad_met *at, uint32_t number, float *to) {
+    const uint32_t size = at->place->size;
+    const dt_comm_span all = {0, size};
+    const float *heard = at->place->comm ? at->place->heard : NULL;
     const uint64_t run = at->m->meet.run ? (uint64_t)at->m->meet.run : at->m->elements;
     const bool rows = at->m->meet.kind == DTI_MEET_ROWS, own = at->m->meet.kind == DTI_MEET_SHARE;
     for (uint64_t i = 0; i < at->m->elements / run; i++) { /* runs of the value */
-        const uint64_t from = own ? (i * squad->size + number) * run : i * run;
-        const uint32_t of = (uint32_t)(i % squad->size);
+        const uint64_t from = own ? (i * size + number) * run : i * run;
+        const uint32_t of = (uint32_t)(i % size);
         if (rows)
-            memcpy(
-                to + i * run,
-                (heard ? heard + (uint64_t)of * at->m->given : dti_squad_brought(squad, at, of)) +
-                    i / squad->size * run,
-                run * sizeof *to);
+            memcpy(to + i * run,
+                   (heard ? heard + (uint64_t)of * at->m->given : at->brought[of]) + i / size * run,
+                   run * sizeof *to);
         else if (heard)
             memcpy(to + i * run, heard + from, run * sizeof *to);
         else
-            dti_squad_fold(par, at, all, from, run, to + i * run);
+            dti_squad_fold(at, all, from, run, to + i * run);
     }
 }
 
 /* The value to where each of these members finds it. */
-static void dti_squad_values(const dti_parallel *par, dt_comm_span members,
-                             const dti_squad_met *at) {
-    const dti_squad *squad = par->squad;
+static void dti_squad_values(const dti_squad_run *run, const dti_squad_met *at) {
     const float *first = NULL;
-    for (uint32_t m = members.first; m < members.first + members.count; m++) {
-        float *to = dti_program_value(squad->members[m].runs[squad->tail][at->micro], at->m);
+    for (uint32_t k = 0; k < run->count; k++) {
+        float *to = dti_program_value(run->programs[k], at->m);
         if (first)
             memcpy(to, first, at->m->elements * sizeof *to);
         else
-            dti_squad_value(par, m, at, to);
+            dti_squad_value(at, run->number + k, to);
         if (at->m->meet.kind != DTI_MEET_SHARE &&
-            squad->members[m].store->device->info.kind == DT_DEVICE_CPU) /* quick to read */
+            run->programs[k]->store->device->info.kind == DT_DEVICE_CPU) /* quick to read */
             first = to;
     }
 }
 
-/* Meeting `meeting` of a micro-batch. Devices of a line here wait for each other. *go_on: false
- * where another one failed. */
-static dt_result dti_squad_meet(dti_parallel *par, dt_comm_span members, uint32_t micro,
-                                uint32_t meeting, bool *go_on) {
-    dti_squad *squad = par->squad;
-    dti_squad_line *line = dti_squad_line_of(squad, members.first);
-    const dti_code *code = dti_program_code(squad->members[members.first].runs[squad->tail][micro]);
-    const dti_squad_met at = {line, micro, meeting, &code->meetings[meeting]};
-    const uint32_t number = micro * code->meeting_count + meeting; /* of the step */
+/* Meeting number `met` of the step. Devices of a place here wait for each other. */
+static dt_result dti_squad_meet(dti_parallel *par, const dti_squad_run *run, const dti_meeting *m,
+                                uint32_t met, bool *go_on) {
+    dti_squad_place *place = run->place;
+    const dti_squad_met at = {place, m, place->brought[met % 2]};
     dt_result result = DT_OK;
-    atomic_fetch_add(&line->arrived, members.count);
-    *go_on = dti_squad_await(squad, &line->arrived, (number + 1) * line->count);
-    if (*go_on && line->comm && members.first == line->first) {
-        result = dti_squad_exchange(par, &at);
-        atomic_fetch_add(&line->summed, result ? 0 : 1);
-    } else if (*go_on && line->comm) {
-        *go_on = dti_squad_await(squad, &line->summed, number + 1);
+    for (uint32_t k = 0; k < run->count; k++)
+        place->brought[met % 2][run->number + k] = dti_program_operand(run->programs[k], m, 0);
+    atomic_fetch_add(&place->arrived, run->count);
+    *go_on = dti_squad_await(par, place, &place->arrived, (met + 1) * place->count);
+    if (*go_on && place->comm && run->number == place->first) {
+        result = dti_squad_exchange(par, &at, go_on);
+        atomic_fetch_add(&place->summed, result || !*go_on ? 0 : 1);
+    } else if (*go_on && place->comm) {
+        *go_on = dti_squad_await(par, place, &place->summed, met + 1);
     }
     if (*go_on && !result)
-        dti_squad_values(par, members, &at);
-    atomic_fetch_add(&line->left, members.count);
+        dti_squad_values(run, &at);
+    atomic_fetch_add(&place->left, run->count);
     return result;
 }
 
-/* Whether nobody reads operands of the micro-batch before, of which the next one's take the place.
- * False: another device failed. */
-static bool dti_squad_may_begin(dti_squad *squad, uint32_t m, uint32_t micro) {
-    dti_squad_line *line = dti_squad_line_of(squad, m);
-    const dti_code *code = dti_program_code(squad->members[m].runs[squad->tail][micro]);
-    return dti_squad_await(squad, &line->left, micro * code->meeting_count * line->count);
+static dt_result dti_squad_run_to(dti_parallel *par, const dti_squad_run *run, uint32_t *met,
+                                  bool *go_on) {
+    const dti_code *code = dti_program_code(run->programs[0]);
+    uint32_t at = run->from, i = 0;
+    dt_result result = DT_OK;
+    while (i < code->meeting_count && code->meetings[i].segment < at)
+        i++;
+    while (at < run->end && !result && *go_on) {
+        const bool meets = i < code->meeting_count && code->meetings[i].segment < run->end;
+        const uint32_t next = meets ? code->meetings[i].segment + 1 : run->end;
+        for (uint32_t k = 0; k < run->count && !result; k++)
+            result = dti_lane_run(run->programs[k], next - at);
+        at = next;
+        if (meets && !result)
+            result = dti_squad_meet(par, run, &code->meetings[i++], (*met)++, go_on);
+    }
+    return result;
 }

@@ -76,19 +76,16 @@ static void dti_squad_weigh(void *arg, uint32_t m) {
 /* All of a micro-batch, and the meetings between them. */
 static dt_result dti_squad_segments(dti_parallel *par, dt_comm_span members, uint32_t micro,
                                     bool *go_on) {
-    const dt_program *p = dti_squad_of(par->squad, members.first, micro);
-    const dti_code *code = dti_program_code(p);
-    const uint32_t segments = dti_program_segments(p);
-    uint32_t met = 0;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < segments && !result && *go_on; i++) {
-        for (uint32_t k = 0; k < members.count && !result; k++)
-            result = dti_lane_run(dti_squad_of(par->squad, members.first + k, micro), 1);
-        if (result || met == code->meeting_count || code->meetings[met].segment != i)
-            continue;
-        result = dti_squad_meet(par, members, micro, met++, go_on);
-    }
-    return result;
+    dti_squad_member *first = &par->squad->members[members.first];
+    dt_program *programs[DTI_SQUAD_MAX];
+    for (uint32_t k = 0; k < members.count; k++)
+        programs[k] = dti_squad_of(par->squad, members.first + k, micro);
+    const dti_squad_run run = {.place = &dti_squad_line_of(par->squad, members.first)->place,
+                               .number = first->number,
+                               .count = members.count,
+                               .programs = programs,
+                               .end = dti_program_segments(programs[0])};
+    return dti_squad_run_to(par, &run, &first->met, go_on);
 }
 
 /* ---- a micro-batch */
@@ -133,7 +130,9 @@ static dt_result dti_squad_micro(dti_parallel *par, dt_comm_span members, uint32
                                  bool *go_on) {
     dti_squad *squad = par->squad;
     dt_result result = DT_OK;
-    if (!dti_squad_may_begin(squad, members.first, micro)) {
+    /* operands take the place of those of the micro-batch before */
+    if (!dti_squad_left(par, &dti_squad_line_of(squad, members.first)->place,
+                        squad->members[members.first].met)) {
         *go_on = false;
         return DT_OK;
     }
@@ -257,7 +256,7 @@ static void dti_squad_pairs_take(const dti_parallel *par, uint32_t to) {
     uint32_t at = 0; /* in each member's table */
     for (int buffers = 0; buffers < 2; buffers++) {
         for (uint32_t i = squad->code->layout->param_count; i-- > 0;) {
-            const uint32_t blocks = dti_squad_blocks(par, i, buffers);
+            const uint32_t blocks = dti_squad_blocks(squad, i, buffers);
             const uint32_t count = squad->parts[i].of.axis >= 0 ? squad->size : 1;
             for (uint32_t m = 0; m < count; m++, all += 2 * (size_t)blocks)
                 memcpy(all, squad->pairs + 2 * ((size_t)m * squad->entries + at),
@@ -331,14 +330,14 @@ static void dti_squad_prepare(dti_parallel *par, const dti_batch *batch, const d
     dti_grid_scalars_begin(par);
     memset(squad->statistics.pieces, 0, pieces * squad->statistics.width * sizeof(float));
     for (uint32_t i = 0; i < squad->line_count; i++) {
-        atomic_store(&squad->lines[i].arrived, 0);
-        atomic_store(&squad->lines[i].left, 0);
-        atomic_store(&squad->lines[i].summed, 0);
+        dti_squad_place_begin(&squad->lines[i].place);
     }
     for (uint32_t k = 0; k < squad->size; k++)
         dti_shard_sum_begin(&squad->sums[k]);
-    for (uint32_t m = 0; m < squad->local; m++)
+    for (uint32_t m = 0; m < squad->local; m++) {
+        squad->members[m].met = 0;
         dti_shard_stack_begin(&squad->members[m].sum);
+    }
     atomic_store(&squad->failed, false);
     atomic_store(&squad->speaking, false);
 }

@@ -1,7 +1,6 @@
 /* All values of a squad's model, on the host: parts lie in the parameter as their groups say, all
  * else is the first member's. A parameter at a time: weights, count of steps, moments, average. */
 
-/* Between a parameter, [outer, axis, inner], and the part that member m has: gather: from it. */
 static void dti_squad_part_copy(const dti_squad *squad, const dti_squad_part *p, uint32_t m,
                                 bool gather) {
     float *part = squad->part;

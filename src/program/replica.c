@@ -10,6 +10,11 @@ static uint32_t dti_program_forward(const dt_program *p) {
     return p->code->forward_segments;
 }
 
+/* Those, and what a split backward part gives first. */
+static uint32_t dti_program_leaving(const dt_program *p) {
+    return p->code->leaving_segments ? p->code->leaving_segments : p->code->commit_segment;
+}
+
 static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment) {
     return p->code->segment_buckets[segment];
 }

@@ -64,8 +64,8 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
                         ".tensor_rows is a squad's: give .tensor, its members");
     if (!t->par.desc.tensor)
         return DT_OK;
-    if (d->pipeline > 1)
-        beside = ".pipeline";
+    if (d->pipeline > 1 && t->par.desc.slices > 1)
+        beside = ".pipeline: a stage's device has one member";
     else if (d->mode)
         beside = ".mode";
     else if (d->shard_state)

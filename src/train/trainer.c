@@ -320,7 +320,8 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
     info->stages = (int)pipe->chunk_count;
-    info->local_replicas = (int)pipe->line_count;
+    info->members = pipe->shared ? (int)pipe->members : 0;
+    info->local_replicas = (int)(pipe->line_count / pipe->members);
     info->bubble = pipe->lines[0].schedules[0].bubble;
     info->alive = (int)pipe->lines[0].schedules[0].alive;
     info->transient_bytes = dti_pipe_transients(pipe);

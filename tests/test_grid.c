@@ -1,0 +1,268 @@
+/* Grids of all kinds: .pipeline x .tensor x .replicas x .shard_state. Stages whose layers members
+ * share out have the bits of as many members without stages; so have replicas of them. */
+#include "train_processes.h"
+
+#include "team_model.h"
+
+enum { GRID_STEPS = 5 };
+
+typedef struct grid_shape {
+    int stages, members, replicas, shards, accumulate;
+    dt_pipeline_schedule schedule;
+    bool rows; /* of the sequence are shared out */
+    int level; /* dt_shard */
+} grid_shape;
+
+typedef struct grid_run {
+    step_record at[GRID_STEPS + 1];
+} grid_run;
+
+static int grid_at_least_one(int n) {
+    return n > 1 ? n : 1;
+}
+
+static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s, char devices[16]) {
+    static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5};
+    dt_trainer_desc d = team_desc(m, &adam);
+    snprintf(devices, 16, "cpu:%d",
+             grid_at_least_one(s->stages) * grid_at_least_one(s->members) *
+                 grid_at_least_one(s->replicas));
+    d.devices = devices;
+    d.pipeline = s->stages;
+    d.schedule = s->schedule;
+    d.tensor = s->members;
+    d.tensor_rows = s->rows;
+    d.replicas = s->stages > 1 || s->members > 1 ? s->replicas : 0;
+    d.shards = s->shards;
+    d.accumulate = grid_at_least_one(s->accumulate);
+    d.shard_state = s->level;
+    return d;
+}
+
+/* Ranks have devices of their own; comm NULL: one process with all of them. Fills a record a step,
+ * and at the end one of an evaluation. */
+static dt_result grid_steps(team_model *m, int kind, const grid_shape *s, dt_comm *comm,
+                            const char *own, step_record *records) {
+    dt_trainer *t;
+    dt_train_report report;
+    char devices[16];
+    if (!team_make(m, kind, false))
+        return DT_ERROR_MEMORY;
+    dt_trainer_desc d = grid_desc(m, s, devices);
+    d.comm = comm;
+    d.devices = comm ? own : devices;
+    dt_result result = dt_trainer_create(m->graph, &d, &t);
+    for (int i = 0; i < GRID_STEPS && !result; i++) {
+        result = dt_trainer_step(t, &report);
+        if (!result)
+            records[i] = record_of(t, &report);
+    }
+    if (!result)
+        result = dt_trainer_evaluate(t, &d.data, 16, &report);
+    if (!result)
+        records[GRID_STEPS] = record_of(t, &report);
+    return result;
+}
+
+static bool grid_train(int kind, const grid_shape *s, grid_run *r) {
+    team_model m;
+    *r = (grid_run){0};
+    const dt_result result = grid_steps(&m, kind, s, NULL, NULL, r->at);
+    CHECK_TEXT(!result, "kind %d, %d x %d x %d: %s", kind, s->stages, s->members, s->replicas,
+               dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+static void grid_equal(int kind, const grid_shape *s, const grid_run *want) {
+    grid_run got;
+    if (!grid_train(kind, s, &got))
+        return;
+    for (int i = 0; i <= GRID_STEPS; i++)
+        CHECK_TEXT(record_equal(&got.at[i], &want->at[i]),
+                   "kind %d, %d stages x %d members x %d, schedule %d, step %d: %016llx, not "
+                   "%016llx; loss %.17g, not %.17g; norm %.17g, not %.17g",
+                   kind, s->stages, s->members, s->replicas, (int)s->schedule, i,
+                   (unsigned long long)got.at[i].hash, (unsigned long long)want->at[i].hash,
+                   got.at[i].loss, want->at[i].loss, got.at[i].norm, want->at[i].norm);
+}
+
+/* All schedules, 2 and 3 stages: micro-batches are added in one order, whoever computes what. */
+TEST(stages_of_members_have_the_bits_of_as_many_members_without_stages) {
+    static const int kinds[] = {TEAM_MLP, TEAM_BLOCKS, TEAM_BATCH_NORM, TEAM_HEAD, TEAM_COLUMNS};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        grid_run want;
+        grid_shape s = {.members = 2, .accumulate = 4};
+        if (!grid_train(kinds[k], &s, &want))
+            return;
+        for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
+            s.stages = 2 + (schedule + (int)k) % 2 * (schedule != DT_PIPELINE_INTERLEAVED);
+            s.schedule = (dt_pipeline_schedule)schedule;
+            grid_equal(kinds[k], &s, &want);
+        }
+    }
+}
+
+/* A table that the first and the last stage have, in parts; rows of the sequence in parts. */
+TEST(stages_of_members_share_a_table_in_parts_and_rows_of_the_sequence) {
+    for (int kind = TEAM_ATTENTION; kind < TEAM_LAST; kind += TEAM_TIED - TEAM_ATTENTION) {
+        for (int rows = 0; rows < 2; rows++) {
+            grid_run want;
+            grid_shape s = {.members = 2, .accumulate = 3, .rows = rows};
+            if (!grid_train(kind, &s, &want))
+                return;
+            s.stages = 2;
+            grid_equal(kind, &s, &want);
+            s.schedule = DT_PIPELINE_ZERO_BUBBLE;
+            grid_equal(kind, &s, &want);
+        }
+    }
+}
+
+TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_shards) {
+    grid_run want;
+    grid_shape s = {.members = 2, .accumulate = 3, .shards = 3};
+    if (!grid_train(TEAM_BLOCKS, &s, &want))
+        return;
+    s.stages = 2;
+    for (s.replicas = 1; s.replicas <= 3; s.replicas++) {
+        s.schedule = s.replicas == 2 ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
+        grid_equal(TEAM_BLOCKS, &s, &want);
+    }
+}
+
+/* ---- on ranks */
+
+typedef struct grid_case {
+    int kind;
+    grid_shape shape;
+} grid_case;
+
+static void grid_rank(rank *r) {
+    const grid_case *c = r->job->arg;
+    team_model m;
+    r->result = grid_steps(&m, c->kind, &c->shape, r->comm, rank_devices(r), r->records);
+    EXPECT_TEXT(r, !r->result, "%d: %s", (int)r->result, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* The bits of as many members in one process that compute all shards. */
+static void grid_job(int count, const char *const *devices, const grid_case *c) {
+    const grid_shape *s = &c->shape, one = {.members = s->members,
+                                            .shards = s->shards,
+                                            .accumulate = s->accumulate,
+                                            .rows = s->rows};
+    grid_run want;
+    job *j = job_new(count, c);
+    for (int i = 0; i < count && j; i++)
+        j->devices[i] = devices[i];
+    if (j && grid_train(c->kind, &one, &want) && job_run(j, grid_rank)) {
+        for (int i = 0; i < count * (GRID_STEPS + 1); i++) {
+            const int at = i % (GRID_STEPS + 1);
+            const step_record *got = &j->at[i / (GRID_STEPS + 1)].records[at];
+            const bool evaluated = at == GRID_STEPS; /* by ranks: added in another order */
+            CHECK_TEXT(evaluated ? fabs(got->loss - want.at[at].loss) < 1e-5
+                                 : record_equal(got, &want.at[at]),
+                       "kind %d, %d x %d x %d on %d ranks, schedule %d, rank %d, step %d: %016llx, "
+                       "not %016llx",
+                       c->kind, s->stages, s->members, s->replicas, count, (int)s->schedule,
+                       i / (GRID_STEPS + 1), at, (unsigned long long)got->hash,
+                       (unsigned long long)want.at[at].hash);
+        }
+    }
+    job_free(j);
+}
+
+TEST(stages_of_members_on_ranks_have_the_bits_of_one_process) {
+    static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
+                             *const four[] = {"cpu", "cpu", "cpu", "cpu"},
+                             *const wide[] = {"cpu:3", "cpu:5"};
+    const grid_case plain = {TEAM_BLOCKS,
+                             {.stages = 2, .members = 2, .replicas = 1, .accumulate = 4}},
+                    tied = {TEAM_TIED,
+                            {.stages = 2,
+                             .members = 2,
+                             .replicas = 1,
+                             .accumulate = 3,
+                             .schedule = DT_PIPELINE_ZERO_BUBBLE}},
+                    grid = {
+                        TEAM_BATCH_NORM,
+                        {.stages = 2, .members = 2, .replicas = 2, .shards = 3, .accumulate = 2}};
+    grid_job(2, two, &plain);
+    grid_job(4, four, &plain);
+    grid_job(4, four, &tied);
+    grid_job(2, odd, &tied); /* a stage's members are on two ranks, and one has another stage too */
+    grid_job(2, wide, &grid);
+}
+
+/* What a machine makes up: who has how many devices, and all else. */
+TEST(random_grids_of_stages_and_members_have_the_bits_of_members_alone) {
+    static const char *const names[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:6"};
+    static const int kinds[] = {TEAM_MLP, TEAM_BLOCKS, TEAM_BATCH_NORM, TEAM_HEAD, TEAM_COLUMNS};
+    uint32_t state = 5;
+    for (int i = 0; i < (getenv("DTRAIN_TEST_LONG") ? 60 : 6) && test_now.failures < 3; i++) {
+        grid_case c = {.kind = kinds[train_random(&state) % 5]};
+        grid_shape *s = &c.shape;
+        const char *devices[RANKS_MAX];
+        s->stages = 2 + (int)(train_random(&state) % 2);
+        s->members = 2 + 2 * (int)(train_random(&state) % 4 == 0);
+        s->replicas = 1 + (int)(train_random(&state) % 2);
+        s->shards = s->replicas + (int)(train_random(&state) % 3);
+        s->accumulate = 1 + (int)(train_random(&state) % 4);
+        s->schedule = (dt_pipeline_schedule)(train_random(&state) % 4);
+        s->stages = s->schedule == DT_PIPELINE_INTERLEAVED ? 2 : s->stages;
+        int left = s->stages * s->members * s->replicas, ranks = 0;
+        while (left > 0 && ranks < 4) {
+            int n = ranks == 3 ? left : 1 + (int)(train_random(&state) % 6u);
+            n = n > left ? left : n;
+            if (n > 6)
+                break;
+            devices[ranks++] = names[n - 1];
+            left -= n;
+        }
+        if (left == 0 && ranks > 1)
+            grid_job(ranks, devices, &c);
+    }
+}
+
+/* ---- files */
+
+/* Steps of a grid, a file, steps of another. */
+static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
+    const char *const path = "build/grid_state";
+    const grid_shape *shapes[2] = {first, second};
+    uint64_t hash = 0;
+    for (int k = 0; k < 2; k++) {
+        team_model m;
+        dt_trainer *t;
+        char devices[16];
+        if (!CHECK_TEXT(team_make(&m, TEAM_BLOCKS, false), "made"))
+            return 0;
+        const dt_trainer_desc d = grid_desc(&m, shapes[k], devices);
+        dt_result result = dt_trainer_create(m.graph, &d, &t);
+        if (!result && k)
+            result = dt_trainer_load(t, path);
+        for (int i = 0; i < 3 && !result; i++)
+            result = dt_trainer_step(t, NULL);
+        if (!result)
+            result = k ? dt_store_state_hash(dt_trainer_store(t), &hash) : dt_trainer_save(t, path);
+        CHECK_TEXT(!result, "%d x %d: %s", shapes[k]->stages, shapes[k]->members,
+                   dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+    return hash;
+}
+
+/* A file has whole values, whoever wrote it: bits hang on the members that go on. */
+TEST(a_file_of_stages_of_members_goes_on_in_any_other_grid) {
+    static const grid_shape grid = {.stages = 2, .members = 2, .accumulate = 3},
+                            members = {.members = 2, .accumulate = 3}, one = {.accumulate = 3},
+                            stages = {.stages = 4, .accumulate = 3};
+    const uint64_t want = grid_go_on(&members, &members);
+    CHECK(want && grid_go_on(&grid, &grid) == want);
+    CHECK(grid_go_on(&grid, &members) == want && grid_go_on(&members, &grid) == want);
+    CHECK(grid_go_on(&grid, &one) == grid_go_on(&members, &one));
+    CHECK(grid_go_on(&grid, &stages) == grid_go_on(&members, &one));
+    CHECK(grid_go_on(&one, &grid) == grid_go_on(&one, &members));
+}
