@@ -56,6 +56,26 @@ TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
     serve_reap(pid, true);
 }
 
+/* Its system takes the connection, and nobody answers: a handshake may last longer than that. */
+TEST(server_that_is_stopped_before_a_worker_comes_is_lost_as_soon) {
+    const serve_case c = {.shards = 2, .epochs = 1, .workers = 1};
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    const pid_t pid = serve_fork_server(&r, &c);
+    r.wait_ms = 1200;
+    serve_signal(pid, SIGSTOP);
+    const double start = serve_seconds();
+    CHECK(serve_join(&r, &m, &t) == DT_ERROR_PEER_LOST);
+    const double took = serve_seconds() - start;
+    CHECK_TEXT(took > 0.6 && took < 4.0, "after %g s", took);
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "stopped") && strstr(dt_ctx_error(m.ctx), r.address),
+               "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    serve_signal(pid, SIGKILL);
+    serve_reap(pid, true);
+}
+
 /* Until so many pushes have come, and no longer. */
 static void serve_await(serve_run *r, uint64_t pushes) {
     dt_server_info info = {0};

@@ -122,6 +122,31 @@ static dt_result dti_client_gone(dti_client *c, uint32_t to) {
         to, s->address, (unsigned long long)(c->wait_ns / 1000000u), s->why);
 }
 
+static void dti_client_hang_up(dti_client *c, uint32_t to) {
+    c->calls->close(c->desk, to, "it says nothing, or has no place");
+    c->servers[to].open = c->servers[to].greeted = false;
+}
+
+/* Silence on a connection that lasts for a step; of more this process was stopped itself. */
+static uint64_t dti_client_step(dti_client *c) {
+    const int most = (int)DTI_MIN(c->wait_ns / 4000000u + 1, (uint64_t)1000);
+    const uint64_t start = dti_now_ns();
+    c->calls->step(c->desk, most);
+    return DTI_MIN(dti_now_ns() - start, (uint64_t)DTI_CLIENT_STEP_MOST);
+}
+
+/* Until dialling has come out. The system of a server that is stopped takes the connection, and
+ * nothing is said on it: that is not waited for longer than the server is. */
+static void dti_client_shake_hands(dti_client *c, uint32_t to) {
+    dti_client_server *s = &c->servers[to];
+    const uint64_t most = DTI_MAX(c->wait_ns, (uint64_t)DTI_CLIENT_DIAL_MOST);
+    for (uint64_t quiet = 0; !s->told && quiet < most;)
+        quiet += dti_client_step(c);
+    s->silent = !s->told;
+    if (s->silent)
+        dti_client_hang_up(c, to);
+}
+
 /* A try, and the time until the next one. */
 static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
     dti_client_server *s = &c->servers[to];
@@ -130,8 +155,7 @@ static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
     s->refused = s->told = s->silent = false;
     if (!c->calls->dial(c->desk, to, s->address, to))
         return DT_ERROR_INVALID;
-    while (!s->told)
-        c->calls->step(c->desk, 1000);
+    dti_client_shake_hands(c, to);
     if (s->refused)
         return dti_fail(c->base, DT_ERROR_REFUSED, "server %u at %s: %s", to, s->address, s->why);
     for (uint64_t now = dti_now_ns(); !s->open && now < until; now = dti_now_ns())
@@ -156,25 +180,17 @@ static dt_result dti_client_connect(dti_client *c, uint32_t to) {
     return DT_OK;
 }
 
-static void dti_client_hang_up(dti_client *c, uint32_t to) {
-    c->calls->close(c->desk, to, "it says nothing, or has no place");
-    c->servers[to].open = c->servers[to].greeted = false;
-}
-
 /* False: the connection broke before the answer came, or nothing moved on it for so long that the
  * server is given up. */
 static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, const void *body) {
     dti_client_server *s = &c->servers[to];
-    const int most = (int)DTI_MIN(c->wait_ns / 4000000u + 1, (uint64_t)1000);
     uint64_t quiet = 0, moved = c->calls->moved(c->desk, to);
     c->to = to;
     c->body = body;
     c->answered = false;
     c->calls->send(c->desk, to, m);
-    for (uint64_t now, last = dti_now_ns(); s->open && !c->answered; last = now) {
-        c->calls->step(c->desk, most);
-        now = dti_now_ns();
-        quiet += DTI_MIN(now - last, (uint64_t)DTI_CLIENT_STEP_MOST);
+    while (s->open && !c->answered) {
+        quiet += dti_client_step(c);
         if (c->calls->moved(c->desk, to) != moved)
             quiet = 0;
         moved = c->calls->moved(c->desk, to);
