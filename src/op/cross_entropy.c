@@ -309,23 +309,31 @@ static dt_tensor dti_classes_numbers(const dti_parting *s, dt_graph *g) {
     return dt_affine(dt_iota(g, (dt_shape){1, {own}}), 1.0f, (float)(s->member * own));
 }
 
-/* 1 for targets that count; with class weights, theirs. */
+/* 1 for targets that count. */
+static dt_tensor dti_classes_counts(const dti_parting *s, dt_tensor at) {
+    dt_tensor ignored = dt_fill(at.graph, (dt_shape){0}, (float)s->n->attr.i[0]);
+    return dt_affine(dt_eq(at, ignored), -1.0f, 1.0f);
+}
+
+/* That; with class weights, theirs. */
 static dt_tensor dti_classes_weights(const dti_parting *s, const dt_tensor *in, dt_tensor at) {
     const float classes = (float)(dti_classes_own(s) * s->members);
-    dt_tensor ignored = dt_fill(at.graph, (dt_shape){0}, (float)s->n->attr.i[0]);
-    dt_tensor counts = dt_affine(dt_eq(at, ignored), -1.0f, 1.0f);
+    dt_tensor counts = dti_classes_counts(s, at);
     if (s->n->count < 3)
         return counts;
     dt_tensor index = dt_cast(dt_clamp(at, 0.0f, classes - 1.0f), DT_I32);
     return dt_mul(counts, dt_gather(dt_detach(in[2]), index));
 }
 
-/* log sum e^z - (1 - eps) z[target] - eps mean z, of z = x - the largest */
+/* log sum e^z - (1 - eps) z[target] - eps mean z, of z = x - the largest; of a row that does not
+ * count z is 0, whatever its logits are. */
 static dt_tensor dti_cross_entropy_parts(const dti_parting *s, const dt_tensor *in) {
     const double eps = (double)s->n->attr.f[0], all = (double)(dti_classes_own(s) * s->members);
     const dt_shape last = dt_dims(-1);
     dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
     dt_tensor z = dt_sub(in[0], dti_parted_most(dt_detach(dt_max(in[0], last, true))));
+
+    z = dt_keep(z, dti_classes_counts(s, at));
     dt_tensor sums[3] = {dt_sum(dt_exp(z), last, true)};
     sums[1] = dt_sum(dt_keep(z, dt_eq(at, numbers)), last, true);
     if (eps != 0.0)
