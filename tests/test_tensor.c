@@ -24,6 +24,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
     dt_trainer_desc d = team_desc(&m, &sgd);
     d.devices = devices ? devices : "cpu";
     d.tensor = grid.members;
+    d.tensor_slices = grid.slices;
     d.accumulate = grid.accumulate;
     d.shards = grid.shards;
     d.replicas = grid.replicas;
@@ -436,6 +437,10 @@ TEST(members_on_vulkan_train_a_model_as_one_device_does) {
     if (!team_train_grid(TEAM_HEAD, pair, grid, &team_some))
         return;
     team_near(TEAM_HEAD, &team_some, &team_one, 2);
+    grid.members = 1, grid.slices = 2;
+    CHECK(team_train_grid(TEAM_HEAD, "vulkan:0", grid, &team_again));
+    CHECK(team_some.hash == team_again.hash);
+    grid.members = 2;
     if (!getenv("DTRAIN_TEST_LONG"))
         return;
     CHECK(team_train_grid(TEAM_HEAD, four, grid, &team_again));
