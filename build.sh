@@ -672,7 +672,7 @@ fuzz_object() {
         set -- dtrain -O0 $readers -DDT_IMPLEMENTATION -x c dtrain.h
     else
         level=-O1
-        if [ "$1" = server ]; then level=-O0; fi # it has the kernels, too
+        case $1 in server | manifest) level=-O0 ;; esac # these have the kernels, too
         set -- "$1" $level "tests/fuzz_$1.c"
     fi
     name=$1

@@ -1,6 +1,7 @@
 /* Drivers without the loader: their manifests, also hostile ones, and the functions of a library
  * that is asked as the loader would. Included by main.c. */
 #ifndef DT_NO_VULKAN
+#include "fuzz_manifest.c" /* fuzz_replay.h: test_checkpoint.c */
 
 enum { ICD_ROOM = 2 * DTI_VK_MANIFEST_PATH };
 
@@ -68,6 +69,12 @@ TEST(vulkan_manifest_that_is_hostile_names_nothing_beyond_its_bytes) {
     memcpy(deep + (1 << 16) - 3, "\"}}", 3);
     CHECK(!dti_vk_manifest_library("/d/x.json", deep, 1 << 16, library));
     free(deep);
+}
+
+TEST(every_kept_manifest_is_read_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/manifest", fuzz_manifest, counts));
+    CHECK(counts[0] == 11 && counts[1] == 7);
 }
 
 /* ---- drivers that are here */
@@ -200,6 +207,94 @@ TEST(vulkan_driver_is_opened_by_its_manifest_where_there_is_no_loader) {
     CHECK(rmdir(folder) == 0);
     if (!found)
         SKIP("there is no driver's manifest");
+}
+
+/* ---- where they are looked for */
+
+static const char *const icd_variables[] = {
+    "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS",  "XDG_DATA_HOME",       "XDG_DATA_DIRS",
+    "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "HOME"};
+enum { ICD_VARIABLES = DTI_COUNT(icd_variables) };
+
+/* The folder of a letter, with a manifest in it at the end of `below`. */
+static void icd_folder(const char *root, char letter, const char *below, bool make) {
+    char path[ICD_ROOM];
+    snprintf(path, sizeof path, "%s/%c%s/vulkan/icd.d", root, letter, below);
+    if (!make)
+        icd_remove(path, "x.json");
+    for (size_t i = strlen(root); make && i <= strlen(path); i++)
+        if (path[i] == '/' || !path[i]) {
+            const char held = path[i];
+            path[i] = 0;
+            mkdir(path, 0700);
+            path[i] = held;
+        }
+    if (make)
+        icd_write(path, "x.json", "{}");
+    for (; !make && strlen(path) > strlen(root); *strrchr(path, '/') = 0)
+        rmdir(path); /* fails where another is in it */
+}
+
+/* The letters of the folders of `root` in the order in which their manifests are found. */
+static void icd_found(const char *root, char *letters) {
+    static dti_vk_manifests found;
+    const dti_vk_instance in = {.options = {0}};
+    dti_vk_manifests_find(&in, &found);
+    for (int i = 0; i < found.count; i++)
+        if (!strncmp(found.path[i], root, strlen(root)))
+            *letters++ = found.path[i][strlen(root) + 1];
+    *letters = 0;
+}
+
+/* Each variable's value: letters are folders of `root`. */
+static void icd_set(const char *root, const char *const values[ICD_VARIABLES]) {
+    for (int i = 0; i < ICD_VARIABLES; i++) {
+        char value[8 * ICD_ROOM];
+        size_t size = 0;
+        for (const char *at = values[i]; at && *at; at++)
+            size += (size_t)(*at == ':' || *at == '.'
+                                 ? snprintf(value + size, 2, "%c", *at)
+                                 : snprintf(value + size, ICD_ROOM, "%s/%c", root, *at));
+        CHECK((values[i] ? setenv(icd_variables[i], size ? value : "", 1)
+                         : unsetenv(icd_variables[i])) == 0);
+    }
+}
+
+TEST(vulkan_manifests_are_looked_for_where_the_loader_looks) {
+    static const struct {
+        const char *values[ICD_VARIABLES], *found;
+    } cases[] = {
+        {{"a", "b:c", "d", "e:f"}, "abcdef"},
+        {{"a", "b:c", "d", "e:f", NULL, NULL, NULL, "h"}, "abcdef"},
+        {{NULL, "c", NULL, "f", NULL, NULL, NULL, "h"}, "hchf"}, /* .config, .local/share */
+        {{"", "c:", "", ":f", NULL, NULL, NULL, NULL}, "cf"},
+        {{"..", "./:c", ".", ".::f", NULL, NULL, NULL, "."}, "cf"}, /* not by where we are */
+        {{"z", "z:z", "z", "z"}, ""},
+    };
+    const char *root = temp_path("xdg.d");
+    char *before[ICD_VARIABLES], found[DTI_VK_MANIFESTS_MAX + 1];
+    REQUIRE(mkdir(root, 0700) == 0);
+    for (int i = 0; i < ICD_VARIABLES; i++)
+        before[i] = getenv(icd_variables[i]) ? strdup(getenv(icd_variables[i])) : NULL;
+    for (char letter = 'a'; letter <= 'f'; letter++)
+        icd_folder(root, letter, "", true);
+    icd_folder(root, 'h', "/.config", true);
+    icd_folder(root, 'h', "/.local/share", true);
+    for (size_t i = 0; i < DTI_COUNT(cases); i++) {
+        icd_set(root, cases[i].values);
+        icd_found(root, found);
+        test_check(!strcmp(found, cases[i].found), __FILE__, __LINE__, "%d: %s", (int)i, found);
+    }
+    for (char letter = 'a'; letter <= 'f'; letter++)
+        icd_folder(root, letter, "", false);
+    icd_folder(root, 'h', "/.config", false);
+    icd_folder(root, 'h', "/.local/share", false);
+    for (int i = 0; i < ICD_VARIABLES; i++) {
+        CHECK((before[i] ? setenv(icd_variables[i], before[i], 1) : unsetenv(icd_variables[i])) ==
+              0);
+        free(before[i]);
+    }
+    CHECK(rmdir(root) == 0);
 }
 
 #endif

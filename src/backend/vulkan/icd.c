@@ -78,8 +78,20 @@ static bool dti_vk_manifest_read(dti_vk_instance *in, const char *manifest,
 /* ---- Which there are */
 
 #if DTI_FOLDERS && !defined _WIN32 && !defined __APPLE__
-static const char *const dti_vk_manifest_folders[] = {
-    "/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"};
+/* Where the loader looks, in its order: in vulkan/icd.d below the folders that a variable lists, or
+ * those that stand for it where it is not set (XDG Base Directory Specification 0.8); below: in
+ * HOME. */
+typedef struct dti_vk_manifest_folder {
+    const char *variable, *usual;
+    bool below;
+} dti_vk_manifest_folder;
+
+static const dti_vk_manifest_folder dti_vk_manifest_folders[] = {
+    {"XDG_CONFIG_HOME", "/.config", true},
+    {"XDG_CONFIG_DIRS", "/etc/xdg", false},
+    {NULL, "/etc", false},
+    {"XDG_DATA_HOME", "/.local/share", true},
+    {"XDG_DATA_DIRS", "/usr/local/share:/usr/share", false}};
 
 static void dti_vk_manifests_add(dti_vk_manifests *m, const char *path, size_t size) {
     if (m->count == DTI_VK_MANIFESTS_MAX || size == 0 || size >= DTI_VK_MANIFEST_PATH)
@@ -115,11 +127,16 @@ static void dti_vk_manifests_in(dti_vk_manifests *m, const char *folder) {
     dti_vk_manifests_sort(m, first);
 }
 
-/* A list of files with colons between them; false: there is none. Not of a process with more rights
- * than who started it. */
+/* NULL: not set. Nor is anything to a process with more rights than who started it. */
+static const char *dti_vk_variable(const char *name) {
+    const char *value = name && !dti_process_is_raised() ? getenv(name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+/* A list of files with colons between them; false: there is none. */
 static bool dti_vk_manifests_named(dti_vk_manifests *m, const char *variable) {
-    const char *list = dti_process_is_raised() ? NULL : getenv(variable);
-    if (!list || !*list)
+    const char *list = dti_vk_variable(variable);
+    if (!list)
         return false;
     for (const char *at = list; at;) {
         const char *end = strchr(at, ':');
@@ -127,6 +144,31 @@ static bool dti_vk_manifests_named(dti_vk_manifests *m, const char *variable) {
         at = end ? end + 1 : NULL;
     }
     return true;
+}
+
+/* Below each folder of a list. A path that hangs on where the process runs is none. */
+static void dti_vk_manifests_below(dti_vk_manifests *m, const char *list) {
+    char folder[DTI_VK_MANIFEST_PATH];
+    for (const char *at = list; at;) {
+        const char *end = strchr(at, ':');
+        const size_t size = end ? (size_t)(end - at) : strlen(at);
+        if (*at == '/' && size + sizeof "/vulkan/icd.d" <= sizeof folder) {
+            snprintf(folder, sizeof folder, "%.*s/vulkan/icd.d", (int)size, at);
+            dti_vk_manifests_in(m, folder);
+        }
+        at = end ? end + 1 : NULL;
+    }
+}
+
+static void dti_vk_manifests_usual(dti_vk_manifests *m, const dti_vk_manifest_folder *f) {
+    char folder[DTI_VK_MANIFEST_PATH];
+    const char *list = dti_vk_variable(f->variable), *home = dti_vk_variable("HOME");
+    if (list || !f->below) {
+        dti_vk_manifests_below(m, list ? list : f->usual);
+    } else if (home && strlen(home) + strlen(f->usual) < sizeof folder) {
+        snprintf(folder, sizeof folder, "%s%s", home, f->usual);
+        dti_vk_manifests_below(m, folder);
+    }
 }
 
 static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m) {
@@ -140,7 +182,7 @@ static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m
         dti_vk_manifests_named(m, "VK_ICD_FILENAMES"))
         return;
     for (size_t i = 0; i < DTI_COUNT(dti_vk_manifest_folders); i++)
-        dti_vk_manifests_in(m, dti_vk_manifest_folders[i]);
+        dti_vk_manifests_usual(m, &dti_vk_manifest_folders[i]);
 }
 #else /* there drivers come with the loader */
 static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m) {
