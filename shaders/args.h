@@ -593,9 +593,10 @@
 #define DTI_LIES_SIZE 8
 #define DTI_LIES_HELD 2u
 /* SOFTMAX, SOFTMAX_GRAD, XENT and XENT_GRAD: rows are read by fours; what is written does not lie
- * so (XENT_GRAD). */
+ * so (XENT_GRAD); there is a weight for each class, and they do (likewise). */
 #define DTI_ROW_FOURS 1u
 #define DTI_ROW_APART 4u
+#define DTI_ROW_SEED_FOURS 8u
 /* Of normalisation: x lies by fours where statistics are made; all that is read and written. */
 #define DTI_NORM_FOURS_X 1u
 #define DTI_NORM_FOURS 2u

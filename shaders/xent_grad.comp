@@ -14,6 +14,7 @@ layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) readonly buffer buffer_t { int t[]; };
 layout(binding = 2) readonly buffer buffer_s { float s[]; };
+layout(binding = 2) readonly buffer buffer_s4 { vec4 s4[]; };
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
 DTI_ROW_READ(x_at, x, x4)
@@ -21,6 +22,17 @@ DTI_ROW_READ(x_at, x, x4)
 float seed(uint c)
 {
     return s[args.s_offset + c * args.s_stride];
+}
+
+/* Of a unit's classes. */
+vec4 seeds_of(uint unit)
+{
+    if ((spec3 & DTI_ROW_SEED_FOURS) != 0u)
+        return s4[args.s_offset / 4u + unit];
+    vec4 seeds = vec4(0.0);
+    [[unroll]] for (uint i = 0u; i < WIDTH; i++)
+        seeds[i] = seed(WIDTH * unit + i);
+    return seeds;
 }
 
 /* At element `at`, a unit's first. */
@@ -44,10 +56,10 @@ float seed_sum()
 {
     if (args.s_stride == 0u)
         return seed(0u) * float(args.classes);
+    uint units = args.classes / WIDTH;
     float sum = 0.0;
-    for (uint c = gl_LocalInvocationID.x; c < args.classes; c += gl_WorkGroupSize.x)
-        sum += seed(c);
-    return dti_group_sum(sum, args.classes, 0u);
+    DTI_EACH_UNIT(u, 0u, units) sum += dti_row_sum(seeds_of(u));
+    return dti_group_sum(sum, units, 0u);
 }
 
 void grad_row(uint from, uint to, uint target)
@@ -64,12 +76,10 @@ void grad_row(uint from, uint to, uint target)
     float smooth_scale = args.smoothing / float(args.classes);
     DTI_EACH_UNIT(u, 0u, units) {
         vec4 p = dti_row_exp(x_at(at + u) - high) / sum, value;
-        [[unroll]] for (uint i = 0u; i < WIDTH; i++) {
-            uint c = WIDTH * u + i;
-            value[i] = own * (p[i] - (c == target ? 1.0 : 0.0));
-            if (args.smoothing != 0.0)
-                value[i] += smooth_scale * (p[i] * seeds - seed(c));
-        }
+        [[unroll]] for (uint i = 0u; i < WIDTH; i++)
+            value[i] = own * (p[i] - (WIDTH * u + i == target ? 1.0 : 0.0));
+        if (args.smoothing != 0.0)
+            value += smooth_scale * (p * seeds - seeds_of(u));
         write(to + WIDTH * u, value);
     }
 }

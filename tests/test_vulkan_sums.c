@@ -428,7 +428,8 @@ static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t
     const bool xent = kernel == DTI_K_XENT || kernel == DTI_K_XENT_GRAD;
     float *x = vulkan_numbers(n, 6, cols), *dy = vulkan_numbers(n, 3, cols + 1);
     float *y[2] = {vulkan_zeros(n + 2 * ROWS), vulkan_zeros(n + 2 * ROWS)};
-    float *seed = vulkan_numbers(1, 3, 2);
+    const bool weights = kernel == DTI_K_XENT_GRAD && smoothing > 0;
+    float *seed = vulkan_numbers(cols + front + 2, 3, 2);
     int32_t target[ROWS];
     for (int i = 0; i < ROWS; i++)
         target[i] = i % 5 == 4 ? -100 : (int32_t)((uint32_t)i * 7 % cols);
@@ -444,6 +445,8 @@ static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t
             call.launch.args.xent.x_offset = front;
             call.launch.args.xent.y_offset = kernel == DTI_K_XENT ? 0 : front;
             call.launch.args.xent.smoothing = smoothing;
+            call.launch.args.xent.s_stride = weights;
+            call.launch.args.xent.s_offset = weights ? front + cols % 3 : 0;
         } else {
             call.launch.args.rows.x_offset = call.launch.args.rows.y_offset = front;
             call.launch.args.rows.dy_offset = front;
@@ -456,7 +459,7 @@ static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t
                       : (float *[4]){x, y[k]},
                sizeof call.data);
         memcpy(call.count,
-               xent   ? (uint32_t[4]){n, ROWS, 1, n + 2 * ROWS}
+               xent   ? (uint32_t[4]){n, ROWS, cols + front + 2, n + 2 * ROWS}
                : grad ? (uint32_t[4]){n, n, n}
                       : (uint32_t[4]){n, n},
                sizeof call.count);

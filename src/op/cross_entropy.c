@@ -701,6 +701,9 @@ static void dti_xent_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4
     spec[3] = dti_row_lies(a->classes, a->x_offset); /* what the loss sums, its gradient does */
     if (l->kernel == DTI_K_XENT_GRAD && a->y_offset % 4)
         spec[3] |= DTI_ROW_APART;
+    if (l->kernel == DTI_K_XENT_GRAD && (spec[3] & DTI_ROW_FOURS) && a->s_stride == 1 &&
+        a->s_offset % 4 == 0)
+        spec[3] |= DTI_ROW_SEED_FOURS;
     if (l->kernel == DTI_K_XENT_DX && a->y_offset % 4)
         spec[3] = 0;
 }
