@@ -305,7 +305,9 @@ static void served_say(uint32_t who, const dti_message *m, uint8_t *body) {
 static uint64_t served_right_bytes(uint32_t kind) {
     switch (kind) {
     case DTI_SAY_ASK: return sizeof(dti_request);
-    case DTI_SAY_PULL: return sizeof(dti_resolved);
+    case DTI_SAY_PULL:
+    case DTI_SAY_MEASURE: return sizeof(dti_resolved);
+    case DTI_SAY_BROUGHT: return 4 * dti_push_blocks(0, served_now->server->welcome.elements);
     case DTI_SAY_PUSH: return served_now->server->shape.bytes;
     default: return 0;
     }
@@ -346,8 +348,8 @@ static uint8_t *served_draw_body(uint32_t kind, uint64_t bytes) {
     uint8_t *body = calloc(1, bytes ? (size_t)bytes : 1);
     const dt_server *s = served_now->server;
     const dti_request ask = {served_near(s->trainer->epoch), dti_worker_mark(s->trainer)};
-    const dti_resolved told = {served_near(s->tickets.base - 1),
-                               served_u8() % 4 ? 0 : served_u64()};
+    const dti_resolved told = {
+        served_near(s->tickets.base - 1), served_u8() % 4 ? 0 : served_u64(), {1.0f}};
     if (kind == DTI_SAY_ASK && bytes == sizeof ask && served_u8() % 8)
         memcpy(body, &ask, sizeof ask);
     else if (kind == DTI_SAY_PULL && bytes == sizeof told)

@@ -165,14 +165,13 @@ static void *serve_join_all(void *arg) {
     return NULL;
 }
 
-/* The weights that each worker has at the end are those of a trainer. */
-static void serve_several(const serve_case *c, int servers, bool nan) {
-    static serve_run runs[SERVERS_MAX];
+/* Of a trainer. */
+static uint64_t serve_weights(const serve_case *c, bool nan) {
     train_model m;
     dt_trainer *t;
     uint64_t wanted = 0;
     if (!CHECK_TEXT(serve_model(&m, c), "the model"))
-        return;
+        return 0;
     dt_trainer_desc d = serve_trainer(c, &m);
     d.shards = c->shards;
     d.devices = "cpu";
@@ -184,6 +183,13 @@ static void serve_several(const serve_case *c, int servers, bool nan) {
         CHECK(dt_trainer_epoch(t, NULL) == (nan ? DT_ERROR_NUMERIC : DT_OK));
     CHECK(!dt_store_hash(dt_trainer_store(t), &wanted));
     dt_ctx_destroy(m.ctx);
+    return wanted;
+}
+
+/* The weights that each worker has at the end are those of a trainer. */
+static void serve_several(const serve_case *c, int servers, bool nan) {
+    static serve_run runs[SERVERS_MAX];
+    const uint64_t wanted = serve_weights(c, nan);
     serve_start_several(runs, c, servers);
     runs[0].nan = nan;
     for (int i = 0; i < c->workers; i++) {
@@ -215,23 +221,61 @@ TEST(servers_of_parts_give_the_weights_of_one_trainer) {
          .workers = 3,
          .staleness = 3,
          .optim = {DT_OPTIM_ADAM, .lr = 0.01}},
+        {.shards = 3,
+         .epochs = 2,
+         .workers = 2,
+         .optim = {DT_OPTIM_SGD, .lr = 0.2, .weight_decay = 0.01, .clip_norm = 0.3}},
+        {.kind = 1,
+         .shards = 4,
+         .epochs = 2,
+         .workers = 3,
+         .optim = {DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5, .clip_value = 0.05}},
+        {.kind = TRAIN_SUMS,
+         .shards = 2,
+         .epochs = 2,
+         .workers = 2,
+         .optim = {DT_OPTIM_LAMB, .lr = 0.01, .clip_norm = 0.5}},
+        {.shards = 2,
+         .epochs = 4,
+         .workers = 3,
+         .staleness = 3,
+         .optim = {DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int servers = 1; servers <= SERVERS_MAX; servers++)
             serve_several(&cases[i], servers, false);
     serve_several(&cases[0], 3, true);
+    serve_several(&cases[4], 3, true);
 }
 
-TEST(servers_of_parts_refuse_what_they_cannot_do) {
+/* Whoever asks brings the squares, also where the one whose push was the last has left. */
+TEST(servers_of_parts_clip_whoever_leaves_and_name_one_that_is_gone) {
+    static serve_run runs[2];
+    const serve_case c = {.shards = 1,
+                          .epochs = 3,
+                          .workers = 1,
+                          .optim = {DT_OPTIM_SGD, .lr = 0.2, .clip_norm = 0.3}};
+    serve_start_several(runs, &c, 2);
+    for (int i = 0; i < 4; i++)
+        serve_visit(&runs[0], 1);
+    serve_worker *w = &runs[0].workers[0];
+    *w = (serve_worker){.run = &runs[0]};
+    serve_join_all(w);
+    CHECK_TEXT(!w->result && w->samples == serve_weights(&c, false), "%s", w->text);
     train_model m;
-    dt_server *server;
-    const dt_comm_desc by = {.insecure = true};
-    if (!CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
-        return;
-    dt_server_desc d = {.trainer = train_desc(&m), .by = &by, .servers = 2};
-    CHECK(dt_server_create(m.graph, &d, &server) == DT_ERROR_UNSUPPORTED);
-    CHECK(strstr(dt_ctx_error(m.ctx), "clip_norm") != NULL);
+    dt_trainer *t;
+    runs[0].wait_ms = 700;
+    dt_result result = serve_join(&runs[0], &m, &t);
+    CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
+    serve_stop(&runs[1]);
+    serve_close(&runs[1]);
+    for (int i = 0; i < 8 && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    CHECK_TEXT(result == DT_ERROR_PEER_LOST && strstr(dt_ctx_error(m.ctx), "server 1"), "%d: %s",
+               (int)result, dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
+    serve_stop(&runs[0]);
+    serve_close(&runs[0]);
 }
 
 /* Of a model so small that a push is a small message, as parts may be. */

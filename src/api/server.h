@@ -44,7 +44,7 @@ typedef struct dt_server_desc {
      * .servers. Each answers for its part of the parameters, so that pushes and values go over as
      * many links; it has memory for all of them. Their trainers are the same, and dt_store_save of
      * a worker's store has all weights; each writes checkpoints of its own part, and all are begun
-     * again from those of one step. Without .optim->clip_norm (UNSUPPORTED). */
+     * again from those of one step. The norm of .optim->clip_norm is of all parts. */
     int place, servers;
 } dt_server_desc;
 

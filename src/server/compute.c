@@ -259,20 +259,73 @@ static void dti_push_take(dti_parallel *par, const dti_push_shape *shape, const 
            (size_t)shape->statistics * sizeof(float));
 }
 
+/* Shards without rows, which nobody computed. */
+static void dti_push_fill(const dti_parallel *par, const dti_push_shape *shape, char *pushes,
+                          uint64_t stride, uint32_t rows) {
+    for (uint32_t i = 0; i < par->job.shards; i++) {
+        if (dti_partition_row(&par->job, i, rows) == dti_partition_row(&par->job, i + 1, rows))
+            memset(pushes + i * stride, 0, (size_t)shape->bytes);
+    }
+}
+
+static uint64_t dti_push_blocks(uint64_t begin, uint64_t end) {
+    return (end - begin + DTI_BLOCK - 1) / DTI_BLOCK;
+}
+
+/* As a commit measures the norm: block by block, by the device's kernel. */
+static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, char *pushes,
+                             uint64_t stride, uint32_t rows, float *squares) {
+    const dt_store *s = par->replicas[0].store;
+    const dti_isa_kernels *k = dti_cpu_kernels(s->device);
+    const dti_code *code = dti_parallel_code(par);
+    dti_push_fill(par, shape, pushes, stride, rows);
+    memset(squares, 0, dti_push_blocks(shape->begin, shape->end) * sizeof *squares);
+    const unsigned modes = dti_fp_enter();
+    dti_push_fold(par, shape, pushes, stride);
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        for (uint64_t at = 0; at < p->elements && code->trained[i] && !code->update[i];
+             at += DTI_BLOCK) {
+            const uint64_t from = p->offset + at;
+            if (from >= shape->begin && from < shape->end)
+                squares[(from - shape->begin) / DTI_BLOCK] =
+                    k->row_sum_sq(par->replicas[0].gradients + from,
+                                  (int64_t)DTI_MIN(p->elements - at, (uint64_t)DTI_BLOCK));
+        }
+    }
+    dti_fp_leave(modes);
+}
+
+/* As a commit does (optim_cpu.c): blocks are added in the arena's order. */
+static float dti_push_clip(const float *squares, uint64_t blocks, float limit) {
+    double sum = 0.0;
+    for (uint64_t i = 0; i < blocks; i++)
+        sum += (double)squares[i];
+    const float clip = limit / ((float)sqrt(sum) + 1e-6f);
+    return clip < 1.0f ? clip : 1.0f;
+}
+
+static void dti_push_scale(dti_parallel *par, const dti_push_shape *shape, float clip) {
+    for (uint32_t b = 0; b < par->bucket_count && clip != 1.0f; b++) {
+        const dti_bucket piece = dti_push_piece(par, shape, b);
+        for (uint64_t i = piece.begin; i < piece.end; i++)
+            par->replicas[0].gradients[i] *= clip;
+    }
+}
+
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
-                                uint64_t stride, uint32_t rows, const dt_step_desc *step,
-                                dti_parallel_result *out) {
+                                uint64_t stride, uint32_t rows, float clip,
+                                const dt_step_desc *step, dti_parallel_result *out) {
     const dti_batch batch = {.rows = rows, .real = rows};
     *out = (dti_parallel_result){0};
     dti_parallel_prepare(par, &batch, step);
     par->replicas[0].runs = &par->round.none;
-    for (uint32_t i = 0; i < par->job.shards; i++) {
-        if (dti_partition_row(&par->job, i, rows) == dti_partition_row(&par->job, i + 1, rows))
-            memset(pushes + i * stride, 0, (size_t)shape->bytes); /* nobody computed it */
+    dti_push_fill(par, shape, pushes, stride, rows);
+    for (uint32_t i = 0; i < par->job.shards; i++)
         dti_push_take(par, shape, pushes + i * stride, i);
-    }
     const unsigned modes = dti_fp_enter();
     dti_push_fold(par, shape, pushes, stride);
+    dti_push_scale(par, shape, clip);
     dti_fp_leave(modes);
     return dti_parallel_conclude(par, out);
 }

@@ -40,7 +40,13 @@ static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape,
 /* Whether all numbers of a push are finite. */
 static bool dti_push_is_finite(const dti_push_shape *shape, const void *push);
 /* Pushes of all shards, one `stride` bytes behind the other, to one update of the store, which is a
- * replica without rows; out as by dti_parallel_step. */
+ * replica without rows; gradients are multiplied by `clip`; out as by dti_parallel_step. */
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
-                                uint64_t stride, uint32_t rows, const dt_step_desc *step,
-                                dti_parallel_result *out);
+                                uint64_t stride, uint32_t rows, float clip,
+                                const dt_step_desc *step, dti_parallel_result *out);
+/* Blocks of 256 elements in [begin, end); and of each the squares of what those pushes add up to. */
+static uint64_t dti_push_blocks(uint64_t begin, uint64_t end);
+static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, char *pushes,
+                             uint64_t stride, uint32_t rows, float *squares);
+/* By what a gradient with these squares, of all blocks, is multiplied. */
+static float dti_push_clip(const float *squares, uint64_t blocks, float limit);

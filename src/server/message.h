@@ -15,7 +15,12 @@ enum {
     DTI_SAY_PUSHED, /* part: a dti_push_answer */
     DTI_SAY_ERROR,  /* part: a dt_result; body: text */
     DTI_SAY_WAIT,   /* there is no ticket yet: ask again */
-    DTI_SAY_FULL    /* number: the workers that it takes, which it has */
+    DTI_SAY_FULL,   /* number: the workers that it takes, which it has */
+    /* Clipping by the norm, of which each of several servers has a part: */
+    DTI_SAY_BRING, /* dti_told; the first server, to whoever asks; number: the serial of a batch */
+    DTI_SAY_MEASURE, /* worker, to the others: dti_resolved; number: that serial */
+    DTI_SAY_SQUARES, /* number: the same; body: of each block of the server's part, f32 */
+    DTI_SAY_BROUGHT  /* worker, to the first one: the same body; part: whose, number: the serial */
 };
 
 /* Which values: those of now, or those that the newest epoch ended with. */
@@ -31,6 +36,7 @@ typedef struct dti_welcome {
     uint64_t push_bytes, settings_bytes;
     uint64_t version, skipped; /* as in dti_resolved */
     uint64_t epoch, steps;
+    float clips[64]; /* as in dti_resolved */
 } dti_welcome;
 
 typedef struct dti_request {
@@ -38,10 +44,14 @@ typedef struct dti_request {
     uint64_t mark; /* of the coefficients of losses and of shared inputs */
 } dti_request;
 
+#define DTI_RESOLVED_MAX 64
+
 /* What servers other than the first learn from workers: that the batches up to a version are
- * resolved, and which of the newest 64 were skipped: bit i is that of version - i. */
+ * resolved, and of the newest 64, version - i, whether they were skipped, by bit i, and by what
+ * their gradients are multiplied (clipping; else 1). */
 typedef struct dti_resolved {
     uint64_t version, skipped;
+    float clips[DTI_RESOLVED_MAX];
 } dti_resolved;
 
 typedef struct dti_told {
@@ -52,7 +62,7 @@ typedef struct dti_told {
     uint64_t steps;        /* committed so far */
 } dti_told;
 
-_Static_assert(sizeof(dti_welcome) == 88 && sizeof(dti_request) == 16 && sizeof(dti_told) == 48,
+_Static_assert(sizeof(dti_welcome) == 344 && sizeof(dti_request) == 16 && sizeof(dti_told) == 304,
                "no gaps: these are bytes of the wire");
 
 /* The body of a push: a dti_push_head, the statistics of the shard's pieces, and the server's part

@@ -16,6 +16,7 @@ typedef struct dti_server_seat { /* a worker's connection */
     uint32_t given_shard;        /* and its shard */
     uint8_t instance[16];
     char *place;          /* where its push is coming to; NULL: none is, or it does not count */
+    bool brings;          /* squares of another server are coming */
     dti_push_answer push; /* to it, when it is there */
     dti_message answer;
     char small[DTI_MESSAGE_SMALL];
@@ -42,6 +43,12 @@ struct dt_server {
     dti_welcome welcome;
     bool staleness_lr;
     uint64_t skipped_bits; /* of the newest 64 batches; see dti_resolved */
+    float clips[DTI_RESOLVED_MAX];
+    /* Clipping by a norm of which others have parts: its limit, 0: none; squares of all blocks, of
+     * that batch; whose are there, by bits. */
+    float limit;
+    float *squares;
+    uint64_t measured, brought;
     dt_server_info info;
     dt_result result; /* of what a message made happen */
     _Atomic int stop;
@@ -72,6 +79,11 @@ static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const
         text);
 }
 
+/* Of its own part. */
+static float *dti_server_squares(const dt_server *s) {
+    return s->squares + s->shape.begin / DTI_BLOCK;
+}
+
 static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
                             uint32_t bytes) {
     dt_server *s = user;
@@ -82,7 +94,10 @@ static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint
     if (m->kind == DTI_SAY_VALUES && !kept)
         return !store->device->backend->memory_read(
             store->memories[DTI_ARENA_PARAM], dti_arena_bytes(s->shape.begin) + at, to, bytes);
+    if (m->kind == DTI_SAY_SQUARES && m->number != s->measured)
+        return false;
     const char *from = kept                          ? s->kept
+                       : m->kind == DTI_SAY_SQUARES  ? (const char *)dti_server_squares(s)
                        : m->kind == DTI_SAY_SETTINGS ? s->settings.data
                                                      : s->seats[who].small;
     memcpy(to, from + at, bytes);
@@ -90,7 +105,9 @@ static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint
 }
 
 static dti_resolved dti_server_resolved(const dt_server *s) {
-    return (dti_resolved){.version = s->tickets.base - 1, .skipped = s->skipped_bits};
+    dti_resolved r = {.version = s->tickets.base - 1, .skipped = s->skipped_bits};
+    memcpy(r.clips, s->clips, sizeof r.clips);
+    return r;
 }
 
 static uint64_t dti_server_steps(const dt_server *s) {
@@ -100,6 +117,7 @@ static uint64_t dti_server_steps(const dt_server *s) {
 static void dti_server_welcome(dt_server *s, uint32_t who) {
     s->welcome.version = s->tickets.base - 1;
     s->welcome.skipped = s->skipped_bits;
+    memcpy(s->welcome.clips, s->clips, sizeof s->welcome.clips);
     s->welcome.epoch = s->trainer->epoch;
     s->welcome.steps = dti_server_steps(s);
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WELCOME, .bytes = sizeof s->welcome},
@@ -117,12 +135,27 @@ static void dti_server_wait(dt_server *s, uint32_t who) {
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
 }
 
+/* The batch at the base is complete, and nobody has brought the others' squares yet: whoever asks
+ * is to, so it does not matter who dies. */
+static bool dti_server_lacks(const dt_server *s) {
+    const dti_tickets *t = &s->tickets;
+    return s->limit > 0.0f && dti_tickets_complete(t) && !dti_tickets_batch(t, t->base)->faulty &&
+           (s->measured != t->base || s->brought != UINT64_MAX >> (64 - s->welcome.servers));
+}
+
 /* Gives a worker what it waits for, if there is some. */
 static void dti_server_serve(dt_server *s, uint32_t who) {
     dti_server_seat *seat = &s->seats[who];
     dti_tickets *t = &s->tickets;
     dti_message m = {.kind = DTI_SAY_TICKET, .bytes = sizeof(dti_told)};
     dti_told told = {.resolved = dti_server_resolved(s), .steps = dti_server_steps(s)};
+    if (dti_server_lacks(s)) {
+        seat->asks = false;
+        m.kind = DTI_SAY_BRING;
+        m.number = t->base;
+        dti_server_answer(s, who, m, &told);
+        return;
+    }
     const dti_ticket_answer answer =
         dti_tickets_take(t, who, seat->epoch, told.steps, dti_now_ns(), &m.number, &m.part);
     if (answer == DTI_TICKET_WAIT) {
@@ -182,7 +215,23 @@ static double dti_server_lr(const dt_server *s, const dt_step_desc *step, uint64
     return lr == 0.0 ? (double)DT_ZERO : lr;
 }
 
-static dt_result dti_server_apply(dt_server *s, uint64_t serial, dti_parallel_result *out) {
+static char *dti_server_batch(const dt_server *s, uint64_t serial) {
+    return s->pushes + serial % s->tickets.window * s->tickets.shards * s->stride;
+}
+
+/* Of its own part, in the batch at the base, which is complete. */
+static void dti_server_measure(dt_server *s) {
+    const uint64_t serial = s->tickets.base;
+    if (s->measured == serial)
+        return;
+    dti_push_measure(&s->trainer->par, &s->shape, dti_server_batch(s, serial), s->stride,
+                     dti_server_rows(s, serial), dti_server_squares(s));
+    s->measured = serial;
+    s->brought = 1;
+}
+
+static dt_result dti_server_apply(dt_server *s, uint64_t serial, float clip,
+                                  dti_parallel_result *out) {
     dt_trainer *t = s->trainer;
     const dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
     const uint64_t staleness = serial - 1 - DTI_MIN(batch->oldest, serial - 1);
@@ -195,9 +244,8 @@ static dt_result dti_server_apply(dt_server *s, uint64_t serial, dti_parallel_re
         return result;
     step.lr = dti_server_lr(s, &step, staleness);
     s->info.stalest = DTI_MAX(s->info.stalest, staleness);
-    return dti_push_apply(&t->par, &s->shape,
-                          s->pushes + serial % s->tickets.window * s->tickets.shards * s->stride,
-                          s->stride, dti_server_rows(s, serial), &step, out);
+    return dti_push_apply(&t->par, &s->shape, dti_server_batch(s, serial), s->stride,
+                          dti_server_rows(s, serial), clip, &step, out);
 }
 
 /* What an epoch ends with is kept, for workers that are told so when others are further. */
@@ -216,20 +264,27 @@ static dt_result dti_server_keep(dt_server *s) {
 }
 
 /* The batch at the base is complete. What is not finite is skipped, as a step of ranks is. */
-static dt_result dti_server_resolve(dt_server *s) {
+static dt_result dti_server_resolve(dt_server *s, float clip) {
     dt_trainer *t = s->trainer;
     const uint64_t serial = s->tickets.base;
     dti_parallel_result out = {0};
     dt_result result = DT_OK;
     bool skipped = dti_tickets_batch(&s->tickets, serial)->faulty;
     if (!skipped) {
-        result = dti_server_apply(s, serial, &out);
+        result = dti_server_apply(s, serial, clip, &out);
         skipped = out.skipped;
     }
     if (result && !skipped)
         return result;
     s->info.skipped += skipped;
     s->skipped_bits = s->skipped_bits << 1 | skipped;
+    memmove(s->clips + 1, s->clips, sizeof s->clips - sizeof *s->clips);
+    s->clips[0] = clip;
+    for (uint32_t i = 0; i < s->count && s->limit > 0.0f; i++) { /* those are of this batch */
+        if (s->seats[i].brings)
+            s->calls->drop(s->desk, i);
+        s->seats[i].brings = false;
+    }
     dti_trainer_move_on(t, serial % s->tickets.batches == 0);
     dti_tickets_resolve(&s->tickets);
     const dt_result kept = t->index == 0 ? dti_server_keep(s) : DT_OK;
@@ -257,14 +312,31 @@ static void dti_server_show_out(dt_server *s, uint32_t who) {
 /* All that is complete; then those who wait may have something to do. Servers other than the first
  * are told. */
 static void dti_server_go_on(dt_server *s) {
-    while (!s->result && !s->welcome.place && dti_tickets_complete(&s->tickets))
-        s->result = dti_server_resolve(s);
+    while (!s->result && !s->welcome.place && dti_tickets_complete(&s->tickets)) {
+        const bool clips =
+            s->limit > 0.0f && !dti_tickets_batch(&s->tickets, s->tickets.base)->faulty;
+        if (clips)
+            dti_server_measure(s);
+        if (dti_server_lacks(s))
+            break;
+        s->result = dti_server_resolve(
+            s, clips ? dti_push_clip(s->squares, dti_push_blocks(0, s->welcome.elements), s->limit)
+                     : 1.0f);
+    }
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->seats[i].open && s->seats[i].asks)
             dti_server_serve(s, i);
         if (s->seats[i].open && s->seats[i].surplus)
             dti_server_show_out(s, i);
     }
+}
+
+/* Where the part of a server begins; of the last one and one more: where it ends. */
+static uint64_t dti_server_begin(const dt_server *s, uint32_t place) {
+    const dti_parallel *par = &s->trainer->par;
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    return dti_owners_begin(&par->replicas[0].store->layout, place, s->welcome.servers,
+                            dti_optim_is_whole(dti_optim_row_of(optim.kind)));
 }
 
 /* ---- pushes */
@@ -300,11 +372,25 @@ static bool dti_server_gave(const dt_server *s, uint32_t who, const dti_message 
     return s->welcome.place || (seat->given == m->number && seat->given_shard == m->part);
 }
 
+/* Where squares of another server go. NULL: they are there, or are not those that are wanted. */
+static void *dti_server_room_of_squares(dt_server *s, dti_server_seat *seat, const dti_message *m) {
+    const uint32_t servers = s->welcome.servers;
+    if (!s->limit || s->welcome.place || seat->surplus || !m->part || m->part >= servers ||
+        m->number != s->measured || m->number != s->tickets.base || s->brought >> m->part & 1)
+        return NULL;
+    const uint64_t begin = dti_server_begin(s, m->part), end = dti_server_begin(s, m->part + 1);
+    seat->brings = m->bytes == dti_push_blocks(begin, end) * sizeof(float);
+    return seat->brings ? s->squares + begin / DTI_BLOCK : NULL;
+}
+
 /* Where a push goes. NULL: it does not count, or is not one. */
 static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     dt_server *s = user;
     dti_server_seat *seat = &s->seats[who];
     seat->place = NULL;
+    seat->brings = false;
+    if (m->kind == DTI_SAY_BROUGHT)
+        return dti_server_room_of_squares(s, seat, m);
     seat->push = DTI_PUSH_VOID;
     if (m->kind != DTI_SAY_PUSH || m->bytes != s->shape.bytes || seat->surplus ||
         !dti_server_gave(s, who, m))
@@ -394,6 +480,11 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
         const bool skipped = age < 64 && (told->skipped >> age & 1);
         const uint64_t before = s->info.skipped;
+        const float clip = age < 64 ? told->clips[age] : 0.0f;
+        if (!(clip >= 0.0f && clip <= 1.0f)) {
+            dti_server_error(s, who, DT_ERROR_CORRUPT, "a clipping that makes no sense");
+            return false;
+        }
         if (age >= 64 || (!skipped && !dti_tickets_complete(&s->tickets))) {
             dti_server_error(
                 s, who, DT_ERROR_INVALID,
@@ -403,7 +494,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
             return false;
         }
         batch->faulty = skipped;
-        s->result = dti_server_resolve(s);
+        s->result = dti_server_resolve(s, skipped ? 1.0f : clip);
         if (!skipped && s->info.skipped != before)
             s->result = dti_fail(s->base, DT_ERROR_NUMERIC,
                                  "batch %llu: the update is not finite here, and the other servers "
@@ -434,6 +525,49 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
                       NULL);
 }
 
+/* What the first server lacks. A batch that is over by now needs it no more. */
+static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message *m,
+                                   const void *body) {
+    dti_resolved told;
+    if (m->bytes != sizeof told || !s->welcome.place || !(s->limit > 0.0f)) {
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for squares that makes no sense");
+        return;
+    }
+    memcpy(&told, body, sizeof told);
+    if (!dti_server_follow(s, who, &told))
+        return;
+    if (m->number < s->tickets.base) {
+        dti_server_answer(
+            s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)DTI_PUSH_VOID}, NULL);
+        return;
+    }
+    if (m->number > s->tickets.base || !dti_tickets_complete(&s->tickets)) {
+        dti_server_error(s, who, DT_ERROR_INVALID,
+                         "it lacks pushes of batch %llu, which server 0 has: begin all servers "
+                         "again from checkpoints of one step",
+                         (unsigned long long)m->number);
+        return;
+    }
+    dti_server_measure(s);
+    const uint64_t bytes = dti_push_blocks(s->shape.begin, s->shape.end) * sizeof(float);
+    const bool small = bytes <= DTI_MESSAGE_SMALL;
+    dti_server_answer(s, who,
+                      (dti_message){.kind = DTI_SAY_SQUARES, .number = m->number, .bytes = bytes},
+                      small ? dti_server_squares(s) : NULL);
+}
+
+static void dti_server_brought(dt_server *s, uint32_t who, const dti_message *m) {
+    dti_server_seat *seat = &s->seats[who];
+    const bool fresh = seat->brings;
+    s->brought |= (uint64_t)fresh << (fresh ? m->part : 0);
+    seat->brings = false;
+    dti_server_answer(s, who,
+                      (dti_message){.kind = DTI_SAY_PUSHED,
+                                    .part = (uint32_t)(fresh ? DTI_PUSH_TAKEN : DTI_PUSH_VOID)},
+                      NULL);
+    dti_server_go_on(s);
+}
+
 static void dti_server_came(void *user, uint32_t who, const dti_message *m, const void *body) {
     dt_server *s = user;
     void *room;
@@ -455,6 +589,12 @@ static void dti_server_came(void *user, uint32_t who, const dti_message *m, cons
         dti_server_push(s, who, m);
         return;
     case DTI_SAY_FAULT: dti_server_fault(s, who, m, body); return;
+    case DTI_SAY_MEASURE: dti_server_squares_for(s, who, m, body); return;
+    case DTI_SAY_BROUGHT:
+        if ((body || !m->bytes) && (room = dti_server_room(s, who, m)) != NULL && m->bytes)
+            memcpy(room, body, (size_t)m->bytes);
+        dti_server_brought(s, who, m);
+        return;
     default: dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind); return;
     }
 }
@@ -466,6 +606,7 @@ static void dti_server_leave(dt_server *s, uint32_t who) {
     dti_tickets_lost(&s->tickets, who);
     seat->open = seat->asks = false;
     seat->place = NULL;
+    seat->brings = false;
     s->info.workers -= !seat->surplus;
 }
 
@@ -522,22 +663,24 @@ static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
         d->place >= DTI_MAX(d->servers, 1))
         return dti_fail(base, DT_ERROR_INVALID, "place %d of %d servers: from 0 on; at most %d",
                         d->place, d->servers, DTI_SERVERS_MAX);
-    if (d->servers > 1 && t->optim && t->optim->clip_norm != 0.0)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "%d servers and .clip_norm: the norm is of all gradients, of which each "
-                        "server has a part; take one server, or .clip_value",
-                        d->servers);
     return DT_OK;
 }
 
 static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt_server_desc *d) {
     dt_trainer_desc desc = d->trainer;
+    dt_optim_desc optim = desc.optim ? *desc.optim : (dt_optim_desc){0};
+    const double limit = d->servers > 1 ? optim.clip_norm : 0.0;
+    if (limit > 0.0) { /* the norm is of all servers' parts: clips come with what they are told */
+        optim.clip_norm = 0.0;
+        desc.optim = &optim;
+    }
     desc.devices = "cpu";
     desc.shards = desc.shards ? desc.shards : 1;
     dt_result result = dt_trainer_create(graph, &desc, &s->trainer);
     if (result)
         return result;
     s->trainer->serves = true;
+    s->limit = limit > 0.0 ? (float)limit : 0.0f;
     result = dti_push_check(&s->trainer->par);
     if (result)
         return result;
@@ -545,7 +688,10 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
         return dti_fail(s->base, DT_ERROR_INVALID, "a server adds up at most %d shards, not %d",
                         DTI_OPERANDS_MAX, desc.shards);
     s->settings = dti_text_open(s->base);
+    dt_optim_desc *told = &s->trainer->par.desc.optim; /* as workers have it */
+    told->clip_norm = limit > 0.0 ? limit : told->clip_norm;
     dti_describe_settings(s->trainer, &s->settings);
+    told->clip_norm = limit > 0.0 ? 0.0 : told->clip_norm;
     return s->settings.ok ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -561,12 +707,8 @@ static uint32_t dti_server_tail_shards(const dti_parallel *par) {
  * which nobody asks for. */
 static void dti_server_part(dt_server *s) {
     const dti_parallel *par = &s->trainer->par;
-    const dti_layout *l = &par->replicas[0].store->layout;
-    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
-    const bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
-    const uint32_t place = s->welcome.place, servers = s->welcome.servers;
-    s->shape = dti_push_shape_of(par, dti_owners_begin(l, place, servers, whole),
-                                 dti_owners_begin(l, place + 1, servers, whole));
+    const uint32_t place = s->welcome.place;
+    s->shape = dti_push_shape_of(par, dti_server_begin(s, place), dti_server_begin(s, place + 1));
     memset(par->replicas[0].gradients, 0, (size_t)par->elements * sizeof(float));
 }
 
@@ -586,6 +728,10 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     s->count = s->places + DTI_SERVER_SURPLUS;
     s->kept =
         dti_alloc(s->base, (size_t)DTI_MAX(dti_arena_bytes(s->shape.end - s->shape.begin), 1));
+    for (uint32_t i = 0; i < DTI_RESOLVED_MAX; i++)
+        s->clips[i] = 1.0f;
+    s->squares =
+        dti_alloc_array(s->base, (size_t)dti_push_blocks(0, par->elements) + 1, sizeof *s->squares);
     s->seats = dti_alloc_array(s->base, s->count, sizeof *s->seats);
     t->open = dti_alloc_array(s->base, t->window, sizeof *t->open);
     t->tickets = dti_alloc_array(s->base, (size_t)t->window * t->shards, sizeof *t->tickets);
@@ -597,7 +743,9 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     s->welcome.end = s->shape.end;
     s->welcome.push_bytes = s->shape.bytes;
     s->welcome.settings_bytes = s->settings.size;
-    return s->seats && s->kept && t->open && t->tickets && s->pushes ? DT_OK : DT_ERROR_MEMORY;
+    return s->squares && s->seats && s->kept && t->open && t->tickets && s->pushes
+               ? DT_OK
+               : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
@@ -659,7 +807,7 @@ DT_API void dt_server_destroy(dt_server *s) {
     dti_disown(&s->graph->stores, &s->owned);
     dt_trainer_destroy(s->trainer);
     dti_text_free(&s->settings);
-    void *all[] = {s->seats, s->kept, s->tickets.open, s->tickets.tickets, s->pushes};
+    void *all[] = {s->squares, s->seats, s->kept, s->tickets.open, s->tickets.tickets, s->pushes};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(s->base, all[i]);
     dti_free(s->base, s);
@@ -690,6 +838,7 @@ static dt_result dti_server_position(dt_server *s) {
     if (base != s->tickets.base)
         s->skipped_bits = 0; /* they are of the batches before that one */
     dti_tickets_start(&s->tickets, base);
+    s->measured = 0;
     s->has_kept = false;
     return t->index == 0 ? dti_server_keep(s) : DT_OK;
 }

@@ -246,7 +246,8 @@ static dt_result dti_worker_pull(dt_trainer *t, dti_newest newest) {
 static dt_result dti_worker_join(dt_trainer *t) {
     dti_served *w = t->worker;
     const dti_welcome *said = &w->client.servers[0].welcome;
-    w->told = (dti_told){.resolved = {said->version, said->skipped}, .steps = said->steps};
+    w->told = (dti_told){.resolved = {said->version, said->skipped, {0}}, .steps = said->steps};
+    memcpy(w->told.resolved.clips, said->clips, sizeof said->clips);
     t->epoch = said->epoch;
     return dti_worker_pull(t, DTI_NEWEST_NOW);
 }
@@ -265,6 +266,48 @@ static uint64_t dti_worker_mark(const dt_trainer *t) {
     return hash;
 }
 
+/* The squares that a server's part of a batch adds up to, to the first server. Not *goes_on: the
+ * batch is over. */
+static dt_result dti_worker_bring_one(dt_trainer *t, const dti_told *told, uint64_t serial,
+                                      uint32_t from, bool *goes_on) {
+    dti_served *w = t->worker;
+    dti_client *c = &w->client;
+    const dti_welcome *said = &c->servers[from].welcome;
+    const uint64_t bytes = dti_push_blocks(said->begin, said->end) * sizeof(float);
+    const dti_message measure = {
+        .kind = DTI_SAY_MEASURE, .number = serial, .bytes = sizeof told->resolved};
+    const dti_message brought = {
+        .kind = DTI_SAY_BROUGHT, .part = from, .number = serial, .bytes = bytes};
+    dt_result result = dti_client_ask(c, from, &measure, &told->resolved, w->wire, w->wire_bytes);
+    *goes_on = !result && c->answer.kind == DTI_SAY_SQUARES;
+    if (result || (c->answer.kind == DTI_SAY_PUSHED && c->answer.part == DTI_PUSH_VOID))
+        return result;
+    if (!*goes_on || c->answer.bytes != bytes)
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u at %s: its squares make no sense",
+                        from, c->servers[from].address);
+    if (bytes && bytes <= DTI_MESSAGE_SMALL)
+        memcpy(w->wire, c->small, (size_t)bytes);
+    result = dti_client_ask(c, 0, &brought, w->wire, NULL, 0);
+    *goes_on = !result && c->answer.kind == DTI_SAY_PUSHED;
+    return result;
+}
+
+/* The first server has a batch whole, and needs the norm of all servers' parts. */
+static dt_result dti_worker_bring(dt_trainer *t) {
+    dti_client *c = &t->worker->client;
+    const uint64_t serial = c->answer.number;
+    dti_told told;
+    bool goes_on = c->answer.bytes == sizeof told;
+    if (!goes_on)
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: what it lacks makes no sense",
+                        c->servers[0].address);
+    memcpy(&told, c->small, sizeof told);
+    dt_result result = DT_OK;
+    for (uint32_t i = 1; i < c->count && goes_on; i++)
+        result = dti_worker_bring_one(t, &told, serial, i, &goes_on);
+    return result;
+}
+
 /* A server that has no ticket yet says that it is there, several times in the time that silence may
  * take. */
 static dt_result dti_worker_question(dt_trainer *t) {
@@ -274,9 +317,14 @@ static dt_result dti_worker_question(dt_trainer *t) {
                            .part = (uint32_t)DTI_MIN(c->wait_ns / 4000000u, (uint64_t)1000),
                            .bytes = sizeof ask};
     dt_result result = DT_OK;
-    do
+    bool again = true;
+    while (!result && again) {
         result = dti_client_ask(c, 0, &m, &ask, NULL, 0);
-    while (!result && c->answer.kind == DTI_SAY_WAIT);
+        const bool brings = !result && c->answer.kind == DTI_SAY_BRING;
+        again = brings || c->answer.kind == DTI_SAY_WAIT;
+        if (brings)
+            result = dti_worker_bring(t);
+    }
     return result;
 }
 
