@@ -44,7 +44,7 @@ static bool dti_push_is_finite(const dti_push_shape *shape, const void *push);
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                                 uint64_t stride, uint32_t rows, float clip,
                                 const dt_step_desc *step, dti_parallel_result *out);
-/* Blocks of 256 elements in [begin, end); and of each the squares of what those pushes add up to. */
+/* Blocks of 256 elements in [begin, end); and of each the squares of what pushes add up to. */
 static uint64_t dti_push_blocks(uint64_t begin, uint64_t end);
 static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                              uint64_t stride, uint32_t rows, float *squares);
