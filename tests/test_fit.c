@@ -204,6 +204,34 @@ TEST(fit_tells_its_callbacks_everything_in_order) {
     fit_close(&j);
 }
 
+static dt_result fit_lower(void *user, dt_fit_state *s) {
+    (void)user;
+    return s->event == DT_FIT_STEP ? dt_trainer_set_lr(s->trainer, 0.01 / (double)(s->step + 1))
+                                   : DT_OK;
+}
+
+/* As by hand, on one device and on two; another rate gives other bits. */
+TEST(fit_takes_the_rate_that_a_callback_sets_from_the_next_step_on) {
+    fit_job by_hand, a, b, plain;
+    if (!fit_open(&by_hand, "cpu", NULL, 0.01) || !fit_open(&a, "cpu", NULL, 0.01) ||
+        !fit_open(&b, "cpu:2", NULL, 0.01) || !fit_open(&plain, "cpu", NULL, 0.01))
+        return;
+    for (int i = 1; i <= 7; i++) {
+        FIT_TRY(&by_hand, dt_trainer_step(by_hand.trainer, NULL));
+        FIT_TRY(&by_hand, dt_trainer_set_lr(by_hand.trainer, 0.01 / (double)(i + 1)));
+    }
+    const dt_fit_desc d = {.steps = 7, .callbacks = {{fit_lower, NULL}}}, none = {.steps = 7};
+    FIT_TRY(&a, dt_trainer_fit(a.trainer, &d, NULL));
+    FIT_TRY(&b, dt_trainer_fit(b.trainer, &d, NULL));
+    FIT_TRY(&plain, dt_trainer_fit(plain.trainer, &none, NULL));
+    CHECK(fit_hash(&a) == fit_hash(&by_hand) && fit_hash(&b) == fit_hash(&a));
+    CHECK(fit_hash(&plain) != fit_hash(&a));
+    fit_close(&by_hand);
+    fit_close(&a);
+    fit_close(&b);
+    fit_close(&plain);
+}
+
 TEST(fit_ends_with_the_error_of_a_callback) {
     fit_job j;
     fit_seen seen = {.fail = DT_ERROR_IO};
