@@ -324,6 +324,7 @@ DTI_OPTIMIZE_END
 #include "data/folder.c"
 #include "data/tokens.c"
 #include "data/replay_buffer.c"
+#include "data/replay_file.c"
 
 /* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"

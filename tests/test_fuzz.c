@@ -5,6 +5,7 @@
 #include "fuzz_idx.c"
 #include "fuzz_npy.c"
 #include "fuzz_picture.c"
+#include "fuzz_replay_file.c"
 #include "fuzz_safetensors.c"
 #include "fuzz_tokens.c"
 #include "fuzz_wav.c"
@@ -55,4 +56,10 @@ TEST(every_kept_token_file_is_read_or_refused_cleanly) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/tokens", fuzz_tokens, counts));
     CHECK(counts[0] == 9 && counts[1] == 5);
+}
+
+TEST(every_kept_replay_file_is_loaded_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/replay_file", fuzz_replay_file, counts));
+    CHECK(counts[0] == 10 && counts[1] == 5);
 }

@@ -464,3 +464,66 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     dt_replay_destroy(r);
     dt_ctx_destroy(ctx);
 }
+
+/* Draws and what is kept behind a save are those behind the load; a file with any other byte, or cut
+ * anywhere, changes nothing. */
+static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
+    const dt_replay_desc d = {
+        .capacity = 6, .bytes = sizeof(replay_item), .alpha = alpha, .seed = 4};
+    dt_replay *a, *b, *c;
+    replay_item items[2][40];
+    uint64_t places[2][40];
+    float weights[2][40];
+    char path[300];
+    snprintf(path, sizeof path, "%s", temp_path("kept.replay"));
+    REQUIRE(!dt_replay_create(ctx, &d, &a) && !dt_replay_create(ctx, &d, &b));
+    replay_fill(a, 0, filled);
+    replay_fill(b, 50, 52);
+    if (alpha > 0) {
+        const float errors[2] = {-3, 0.5f};
+        CHECK(dt_replay_update(a, (uint64_t[]){1, 2}, errors, 2) == DT_OK);
+    }
+    CHECK(dt_replay_draw(a, 5, 0, items[0], places[0], NULL) == DT_OK);
+    CHECK_TEXT(dt_replay_save(a, path) == DT_OK, "%s", dt_ctx_error(ctx));
+    CHECK_TEXT(dt_replay_load(b, path) == DT_OK, "%s", dt_ctx_error(ctx));
+    CHECK(dt_replay_count(b) == dt_replay_count(a));
+    for (int round = 0; round < 2; round++) {
+        CHECK(dt_replay_draw(a, 40, 0.5, items[0], places[0], weights[0]) == DT_OK);
+        CHECK(dt_replay_draw(b, 40, 0.5, items[1], places[1], weights[1]) == DT_OK);
+        CHECK(!memcmp(items[0], items[1], sizeof items[0]) &&
+              !memcmp(weights[0], weights[1], sizeof weights[0]));
+        replay_fill(a, 60, 64);
+        replay_fill(b, 60, 64);
+    }
+    const dt_replay_desc larger = {.capacity = 7, .bytes = sizeof(replay_item), .alpha = alpha};
+    REQUIRE(!dt_replay_create(ctx, &larger, &c));
+    CHECK(dt_replay_load(c, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(ctx), "of a buffer for 6 items of 16 bytes");
+    uint8_t bytes[600];
+    FILE *file = fopen(path, "rb");
+    const size_t size = file ? fread(bytes, 1, sizeof bytes, file) : 0;
+    fclose(file);
+    remove(path);
+    for (size_t at = (size_t)filled % 2; at < size; at += 2) {
+        bytes[at] ^= 16;
+        const char *other = temp_write("kept.replay", bytes, size);
+        bytes[at] ^= 16;
+        CHECK_TEXT(dt_replay_load(b, other) && dt_replay_count(b) == 6, "byte %d", (int)at);
+        other = temp_write("kept.replay", bytes, at);
+        CHECK_TEXT(dt_replay_load(b, other) == DT_ERROR_FORMAT, "cut at %d", (int)at);
+    }
+    dt_replay_destroy(a);
+    dt_replay_destroy(b);
+    dt_replay_destroy(c);
+}
+
+TEST(replay_goes_on_from_a_file_with_the_same_draws) {
+    dt_ctx *ctx = samples_ctx();
+    REQUIRE(ctx);
+    const uint64_t held = samples_held(ctx);
+    replay_goes_on(ctx, 0, 4);
+    replay_goes_on(ctx, 0.5, 4);
+    replay_goes_on(ctx, 0.5, 9);
+    CHECK(samples_held(ctx) == held);
+    dt_ctx_destroy(ctx);
+}

@@ -1,4 +1,5 @@
 /* Wrong arguments of what reads pictures and makes sets of them. */
+#include "temp.h"
 #include "wrong_args.h"
 
 /* Without the library for it the row has nothing to try: the error is tested in test_pictures.c. */
@@ -245,6 +246,24 @@ ROW(STORE, dt_replay_update, ) {
     const float errors[2] = {(float)FINITE(0.5), -1};
     dt_result result =
         dt_replay_update(OBJECT(replay), POINTER(places), POINTER(errors), INT(2, 0, -1));
+    return RESULT(wrong_replay_destroy(replay, result));
+}
+
+ROW(STORE, dt_replay_save, ) {
+    dt_replay *replay = wrong_replay_create();
+    const char *path = temp_path("wrong.replay");
+    dt_result result = dt_replay_save(OBJECT(replay), PATH(path));
+    remove(path);
+    return RESULT(wrong_replay_destroy(replay, result));
+}
+
+ROW(STORE, dt_replay_load, ) {
+    dt_replay *replay = wrong_replay_create();
+    const char *path = temp_path("wrong.replay");
+    dt_result result = dt_replay_save(replay, path);
+    if (!result)
+        result = dt_replay_load(OBJECT(replay), PATH(path));
+    remove(path);
     return RESULT(wrong_replay_destroy(replay, result));
 }
 

@@ -36,3 +36,13 @@ DT_API dt_result dt_replay_draw(dt_replay *replay, int count, double beta, void 
  * finite; drawn uniformly). */
 DT_API dt_result dt_replay_update(dt_replay *replay, const uint64_t *places, const float *errors,
                                   int count);
+
+/* Writes a file of the items, their priorities and how many draws there were, so that a run goes on
+ * with the same draws; it appears complete or not at all. dt_replay_load reads it into a buffer of
+ * the same capacity, bytes and alpha, in place of what is there; items are bytes, so both machines
+ * have the same layout and order of them. The file is read twice, and taken if its checksum is
+ * right. Errors, with the buffer as it was: INVALID (NULL; a file of another capacity, bytes or
+ * alpha), IO, FORMAT (another kind of file, damaged), MEMORY; the buffer is empty where the second
+ * reading fails. */
+DT_API dt_result dt_replay_save(const dt_replay *replay, const char *path);
+DT_API dt_result dt_replay_load(dt_replay *replay, const char *path);

@@ -1,0 +1,184 @@
+/* A replay buffer as a file: ten words, the items in the order of their places, priorities^alpha
+ * where there are some, and a CRC32C of all before it. Words and priorities are in the machine's
+ * order of bytes, as items are, which are the application's. A file is held against its sum before
+ * anything of it is taken. */
+
+enum {
+    DTI_REPLAY_MAGIC,
+    DTI_REPLAY_CAPACITY,
+    DTI_REPLAY_BYTES,
+    DTI_REPLAY_ALPHA, /* of a double */
+    DTI_REPLAY_COUNT,
+    DTI_REPLAY_NEXT,
+    DTI_REPLAY_DRAWN,
+    DTI_REPLAY_LARGEST, /* of a double */
+    DTI_REPLAY_NONE,    /* 0, two of them */
+    DTI_REPLAY_WORDS = DTI_REPLAY_NONE + 2
+};
+
+#define DTI_REPLAY_FILE 0x31796C7065527464u /* "dtReply1" */
+#define DTI_REPLAY_HEAD (DTI_REPLAY_WORDS * sizeof(uint64_t))
+#define DTI_REPLAY_PIECE 65536u
+
+static void dti_replay_words(const dt_replay *r, uint64_t words[DTI_REPLAY_WORDS]) {
+    memset(words, 0, DTI_REPLAY_HEAD);
+    words[DTI_REPLAY_MAGIC] = DTI_REPLAY_FILE;
+    words[DTI_REPLAY_CAPACITY] = r->desc.capacity;
+    words[DTI_REPLAY_BYTES] = r->desc.bytes;
+    memcpy(&words[DTI_REPLAY_ALPHA], &r->desc.alpha, sizeof r->desc.alpha);
+    words[DTI_REPLAY_COUNT] = r->count;
+    words[DTI_REPLAY_NEXT] = r->next;
+    words[DTI_REPLAY_DRAWN] = r->drawn;
+    memcpy(&words[DTI_REPLAY_LARGEST], &r->largest, sizeof r->largest);
+}
+
+/* Behind the words and without the sum, of so many items. */
+static uint64_t dti_replay_size(const dt_replay *r, uint64_t count) {
+    return count * (r->desc.bytes + (r->tree ? sizeof *r->tree : 0));
+}
+
+DT_API dt_result dt_replay_save(const dt_replay *r, const char *path) {
+    uint64_t words[DTI_REPLAY_WORDS];
+    dti_writer *w;
+    DTI_NEED(NULL, r);
+    DTI_NEED(r->base, path);
+    dti_replay_words(r, words);
+    dt_result result = dti_writer_open(
+        r->base, path, DTI_REPLAY_HEAD + dti_replay_size(r, r->count) + sizeof(uint32_t), &w);
+    if (result)
+        return result;
+    result = dti_writer_add(w, words, sizeof words);
+    if (!result)
+        result = dti_writer_add(w, r->items, (size_t)(r->count * r->desc.bytes));
+    if (!result && r->tree)
+        result = dti_writer_add(w, r->tree + r->leaves, (size_t)r->count * sizeof *r->tree);
+    const uint32_t sum = dti_writer_take_crc(w);
+    if (!result)
+        result = dti_writer_add(w, &sum, sizeof sum);
+    const dt_result closed = dti_writer_close(w, !result);
+    return result ? result : closed;
+}
+
+/* ---- loading */
+
+static dt_result dti_replay_damaged(const dti_reader *f, const char *why) {
+    return dti_fail(f->base, DT_ERROR_FORMAT, "%s: damaged or truncated: %s", f->path, why);
+}
+
+/* Whose file it is, before its numbers are believed. */
+static dt_result dti_replay_alike(const dt_replay *r, const dti_reader *f,
+                                  const uint64_t words[DTI_REPLAY_WORDS]) {
+    double alpha;
+    memcpy(&alpha, &words[DTI_REPLAY_ALPHA], sizeof alpha);
+    if (words[DTI_REPLAY_MAGIC] != DTI_REPLAY_FILE)
+        return dti_fail(f->base, DT_ERROR_FORMAT,
+                        "%s: not by dt_replay_save, or by a machine with another order of bytes",
+                        f->path);
+    if (words[DTI_REPLAY_CAPACITY] != r->desc.capacity ||
+        words[DTI_REPLAY_BYTES] != r->desc.bytes || !(alpha == r->desc.alpha))
+        return dti_fail(f->base, DT_ERROR_INVALID,
+                        "%s: of a buffer for %llu items of %llu bytes, alpha %g; this one is for "
+                        "%llu of %zu, alpha %g",
+                        f->path, (unsigned long long)words[DTI_REPLAY_CAPACITY],
+                        (unsigned long long)words[DTI_REPLAY_BYTES], alpha,
+                        (unsigned long long)r->desc.capacity, r->desc.bytes, r->desc.alpha);
+    return DT_OK;
+}
+
+static dt_result dti_replay_whole(const dt_replay *r, const dti_reader *f,
+                                  const uint64_t words[DTI_REPLAY_WORDS]) {
+    const uint64_t count = words[DTI_REPLAY_COUNT], next = words[DTI_REPLAY_NEXT];
+    double largest;
+    memcpy(&largest, &words[DTI_REPLAY_LARGEST], sizeof largest);
+    if (count > r->desc.capacity ||
+        (count < r->desc.capacity ? next != count : next >= r->desc.capacity) ||
+        !(largest > 0.0 && dti_finite_f64(largest)) || words[DTI_REPLAY_NONE] ||
+        words[DTI_REPLAY_NONE + 1])
+        return dti_replay_damaged(f, "its numbers contradict each other");
+    if (f->size != DTI_REPLAY_HEAD + dti_replay_size(r, count) + sizeof(uint32_t))
+        return dti_replay_damaged(f, "it has not the size that its items need");
+    return DT_OK;
+}
+
+static dt_result dti_replay_sum(dti_reader *f) {
+    uint32_t sum = 0, kept;
+    uint64_t left = f->size - sizeof kept;
+    dt_result result = dti_reader_seek(f, 0);
+    uint8_t *piece = dti_alloc(f->base, DTI_REPLAY_PIECE);
+    if (!piece)
+        return DT_ERROR_MEMORY;
+    while (left && !result) {
+        const size_t bytes = (size_t)DTI_MIN(left, (uint64_t)DTI_REPLAY_PIECE);
+        result = dti_reader_take(f, piece, bytes);
+        sum = result ? sum : dti_crc32c(sum, piece, bytes);
+        left -= bytes;
+    }
+    dti_free(f->base, piece);
+    if (!result)
+        result = dti_reader_take(f, &kept, sizeof kept);
+    return result || sum == kept ? result : dti_replay_damaged(f, "its sum is another");
+}
+
+/* A priority that no call gives is one that a file was made with. */
+static dt_result dti_replay_priorities(dt_replay *r, dti_reader *f) {
+    for (uint64_t i = 0; i < r->leaves; i++) {
+        double value = 0.0;
+        const dt_result result = i < r->count ? dti_reader_take(f, &value, sizeof value) : DT_OK;
+        if (result)
+            return result;
+        if (i < r->count && !(value > 0.0 && value <= r->largest))
+            return dti_replay_damaged(f, "a priority is none");
+        r->tree[r->leaves + i] = value;
+    }
+    for (uint64_t i = r->leaves - 1; i; i--)
+        r->tree[i] = r->tree[2 * i] + r->tree[2 * i + 1];
+    return DT_OK;
+}
+
+static void dti_replay_empty(dt_replay *r) {
+    r->count = r->next = 0;
+    r->largest = 1.0;
+    if (r->tree)
+        memset(r->tree, 0, (size_t)r->leaves * 2 * sizeof *r->tree);
+}
+
+static dt_result dti_replay_take(dt_replay *r, dti_reader *f,
+                                 const uint64_t words[DTI_REPLAY_WORDS]) {
+    r->count = words[DTI_REPLAY_COUNT];
+    r->next = words[DTI_REPLAY_NEXT];
+    memcpy(&r->largest, &words[DTI_REPLAY_LARGEST], sizeof r->largest);
+    dt_result result = dti_reader_seek(f, DTI_REPLAY_HEAD);
+    if (!result)
+        result = dti_reader_take(f, r->items, (size_t)(r->count * r->desc.bytes));
+    if (!result && r->tree)
+        result = dti_replay_priorities(r, f);
+    if (result)
+        dti_replay_empty(r);
+    else
+        r->drawn = words[DTI_REPLAY_DRAWN];
+    return result;
+}
+
+DT_API dt_result dt_replay_load(dt_replay *r, const char *path) {
+    uint64_t words[DTI_REPLAY_WORDS];
+    dti_reader f;
+    DTI_NEED(NULL, r);
+    DTI_NEED(r->base, path);
+    dt_result result = dti_reader_open(r->base, path, &f);
+    if (result)
+        return result;
+    if (f.size < DTI_REPLAY_HEAD + sizeof(uint32_t))
+        result = dti_replay_damaged(&f, "it is too short");
+    if (!result)
+        result = dti_reader_take(&f, words, sizeof words);
+    if (!result)
+        result = dti_replay_alike(r, &f, words);
+    if (!result)
+        result = dti_replay_whole(r, &f, words);
+    if (!result)
+        result = dti_replay_sum(&f);
+    if (!result)
+        result = dti_replay_take(r, &f, words);
+    dti_reader_close(&f);
+    return result;
+}
