@@ -465,8 +465,8 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     dt_ctx_destroy(ctx);
 }
 
-/* Draws and what is kept behind a save are those behind the load; a file with any other byte, or cut
- * anywhere, changes nothing. */
+/* Draws and what is kept behind a save are those behind the load; a file with another byte, or one
+ * that is cut, changes nothing. */
 static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
     const dt_replay_desc d = {
         .capacity = 6, .bytes = sizeof(replay_item), .alpha = alpha, .seed = 4};
