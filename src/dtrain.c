@@ -265,6 +265,7 @@ DTI_OPTIMIZE_END
 #include "program/assembly.h"
 #include "program/init.c"
 #include "program/store.c"
+#include "program/offload.c"
 #include "program/finite.c"
 #include "program/step_block.c"
 #include "program/drive.c"

@@ -67,6 +67,7 @@ typedef struct shard_job {
     const shard_case *what;
     const char *devices;
     int shard_state;
+    bool offload;
     dt_comm *comm;
     const char *path; /* of files of rank 0 */
     const char *from; /* another run's saved file to go on from, or NULL */
@@ -117,6 +118,7 @@ static bool shard_train(const shard_job *j, shard_run *out) {
     d.devices = j->devices;
     d.shards = 4;
     d.shard_state = j->shard_state;
+    d.offload = j->offload;
     d.params = j->what->params;
     d.accumulate = j->what->accumulate;
     d.bucket_bytes = j->what->bucket_bytes;
@@ -296,6 +298,45 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
         }
     }
     remove(j.path);
+}
+
+/* ---- updates on the host */
+
+/* By the processor's kernels, whoever owns what: 1, 2 and 3 replicas, with 2 and with 3, and one that
+ * goes on from a file, have the same bits of everything; and the CPU's within rounding. */
+TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
+    static const int cases[] = {1, 2, 8, 5, 4, 6, 9, 0, 3, 7};
+    const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
+    char devices[3][200], text[1200], from[80];
+    if (!shard_vulkan(1, devices[0]) || !shard_vulkan(2, devices[1]) ||
+        !shard_vulkan(3, devices[2]))
+        SKIP("no Vulkan device");
+    for (size_t k = 0; k < (all ? sizeof cases / sizeof *cases : 3); k++) {
+        shard_run cpu, want, got;
+        shard_job j = {.what = &shard_cases[cases[k]], .devices = "cpu", .text = text};
+        j.path = shard_path(cases[k]);
+        CHECK_TEXT(shard_train(&j, &cpu), "case %d: %s", cases[k], text);
+        j.shard_state = DT_SHARD_GRADIENTS;
+        j.offload = true;
+        j.devices = devices[0];
+        CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
+        CHECK_NEAR(cpu.loss, want.loss, 2e-3 * cpu.loss);
+        snprintf(from, sizeof from, "%s.from", j.path);
+        rename(j.path, from);
+        for (int i = 0; i < (all ? 5 : 2); i++) {
+            j.devices = devices[all ? i % 3 : 1];
+            j.shard_state = all ? 2 + (i + 1) % 2 : 3 - i;
+            j.from = (all ? i > 2 : i) ? from : NULL;
+            CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
+            CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
+                           got.weights == want.weights && (j.from || got.saved == want.saved),
+                       "case %d, %s, shard_state %d: state %016llx %016llx", cases[k], j.devices,
+                       j.shard_state, (unsigned long long)got.state,
+                       (unsigned long long)want.state);
+        }
+        remove(j.path);
+        remove(from);
+    }
 }
 
 /* Ranks that are threads: a driver need not work behind a fork. */

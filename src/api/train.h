@@ -254,6 +254,16 @@ typedef struct dt_trainer_desc {
      * arenas in its memory; the host has the gradients' once more, and O + F of parameters, from
      * where others take them. UNSUPPORTED with .balance. */
     int shard_state;
+    /* With shard_state 2 or 3, also of one replica: the part that a replica on a Vulkan device owns
+     * lies on the host, moments, averages, parameters and gradients, and the processor's kernels
+     * update it (Ren et al. 2021, "ZeRO-Offload"); DeepSpeed's offload_optimizer. In the formulas
+     * of 2 and 3 the device has no O: its parameters take 4 (F + T) or 4 (F + W), its gradients
+     * 4 (F + V), and no state; the host has state_bytes, 8 (O + F), and 4 (F + V) for what comes.
+     * Each step sends the bytes of all gradients to the host, and of all parameters to the device
+     * (twice with 3, where they go in between). An update has the bits of the processor's class,
+     * forward and backward parts those of the device; so any number of replicas has the same bits,
+     * and checkpoints are as ever. Where devices are processors nothing moves. */
+    bool offload;
     /* Of DT_TRAIN_SERVER: where the servers are, in the order of their places, with commas between
      * them: each a "host:port", or the "file:///path" that it listens by; and key,
      * job, attempt and integrity, as the servers have them. It goes with no .load, .checkpoint,

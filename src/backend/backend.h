@@ -87,6 +87,8 @@ typedef struct dti_backend {
      * where an arena lies, for the application. */
     dt_result (*memory_lend)(dti_device *device, const dt_vulkan_buffer *buffer, dti_memory **out);
     void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
+    /* Of the processor: the host's own bytes as a memory, which ends before them. */
+    dt_result (*memory_over)(dti_device *device, void *data, uint64_t bytes, dti_memory **out);
     /* Blocking copies, of what no segment is working on that was started and has not been waited
      * for: between runs, and between the segments of one. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,

@@ -86,7 +86,7 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
         return DT_OK;
     }
     if (item == f->tensors && state)
-        return s->device->backend->memory_read(state, t + offset, to, bytes);
+        return dti_store_backend(s, DTI_ARENA_STATE)->memory_read(state, t + offset, to, bytes);
     if (item == f->tensors) { /* counts, before an optimizer has come */
         memset(to, 0, bytes);
         return DT_OK;
@@ -168,9 +168,10 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
     for (uint32_t i = 0; i < s->layout.param_count; i++)
         memcpy(&f->t[i], from + sizeof *f->t * (size_t)dti_state_number(f, c, (int)i),
                sizeof *f->t);
-    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE],
-                                            DTI_WORD_BYTES * dti_state_t_offset(&s->layout), f->t,
-                                            sizeof *f->t * s->layout.param_count);
+    return dti_store_backend(s, DTI_ARENA_STATE)
+        ->memory_write(s->memories[DTI_ARENA_STATE],
+                       DTI_WORD_BYTES * dti_state_t_offset(&s->layout), f->t,
+                       sizeof *f->t * s->layout.param_count);
 }
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {

@@ -69,9 +69,10 @@ static dt_result dti_segment_exchange(dti_code *code) {
         code->segments[i].fetch_count = code->segment_buckets[i] - done;
         done = code->segment_buckets[i];
     }
-    commit->put =
-        (dti_range){0, dti_arena_bytes(dti_code_has_units(code) ? code->layout->fixed
-                                                                : code->layout->elements)};
+    if (!code->layout->offload)
+        commit->put =
+            (dti_range){0, dti_arena_bytes(dti_code_has_units(code) ? code->layout->fixed
+                                                                    : code->layout->elements)};
     commit->upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     return DT_OK;
 }

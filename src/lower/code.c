@@ -4,11 +4,12 @@ static void dti_code_free(const dti_code *code) {
     if (!code)
         return;
     dti_labels_free(code);
-    void *all[] = {code->pieces,        code->buckets,     code->stats,  code->trained,
-                   code->update,        code->stands,      code->places, code->param_dx,
-                   code->list.launches, code->list.values, code->ports,  code->table,
-                   code->directions,    code->segments,    code->phases, code->segment_buckets,
-                   code->meetings,      code->unit_reads,  code->fetches};
+    void *all[] = {code->pieces,        code->buckets,     code->stats,   code->trained,
+                   code->update,        code->stands,      code->places,  code->param_dx,
+                   code->list.launches, code->list.values, code->ports,   code->table,
+                   code->directions,    code->segments,    code->phases,  code->segment_buckets,
+                   code->meetings,      code->unit_reads,  code->fetches, code->device_segments,
+                   code->host_segments};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);

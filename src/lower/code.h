@@ -130,6 +130,10 @@ typedef struct dti_code {
     uint32_t *segment_buckets; /* and buckets that are finished after it */
     dti_fetch *fetches;        /* by bucket: what brings it to the host; NULL: nothing does */
     uint32_t segment_count;    /* weigh segment last, if any */
+    /* Where the host makes the update: the segments with those of the commit empty, and the others;
+     * the launches of these begin with host_first. Else NULL. */
+    dti_segment *device_segments, *host_segments;
+    uint32_t host_first;
     uint32_t forward_segments;
     uint32_t leaving_segments; /* and those that give what leaves, where joint.split says so */
     dti_meeting *meetings;     /* in their order */

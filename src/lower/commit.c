@@ -398,6 +398,7 @@ static dt_result dti_pass_commit(dti_lowering *w) {
     uint32_t table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32,
                                        code->table_bytes / DTI_WORD_BYTES, 0);
     w->e.id = 0;
+    w->e.workgroups = w->e.workgroups && !code->layout->offload; /* the host's */
     code->commit_segment = code->update_segment = code->segment_count;
     dti_commit_judge(code, &w->e, table, w->status, &first);
     if (code->piece_count || code->joint) { /* whether all may write is agreed in between */

@@ -43,7 +43,13 @@ typedef struct dti_layout {
      * has, `fixed` elements; behind that units come and go (units.c). */
     uint8_t level; /* dt_shard */
     uint64_t fixed;
+    bool offload; /* the own part is on the host alone: a device's arenas begin behind it */
 } dti_layout;
+
+/* Elements that the arenas of units have on the host, and not on the device. */
+static inline uint64_t dti_layout_away(const dti_layout *l) {
+    return l->offload ? l->own_end - l->own_begin : 0;
+}
 
 /* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
 static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layout *layout);

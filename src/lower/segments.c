@@ -278,6 +278,27 @@ static void dti_segment_leaving(dti_lowering *w) {
     }
 }
 
+/* What a device has of the segments, and what the host has, where that makes the update. */
+static dt_result dti_segments_apart(dti_code *code) {
+    const uint32_t n = code->segment_count;
+    if (!code->layout->offload || !dti_code_has_units(code))
+        return DT_OK;
+    code->device_segments = dti_alloc_array(code->base, n, sizeof *code->segments);
+    code->host_segments = dti_alloc_array(code->base, n, sizeof *code->segments);
+    if (!code->device_segments || !code->host_segments)
+        return DT_ERROR_MEMORY;
+    code->host_first = code->segments[code->commit_segment].first;
+    for (uint32_t i = 0; i < n; i++) {
+        const dti_segment *s = &code->segments[i];
+        if (code->phases[i] == DTI_PHASE_COMMIT)
+            code->host_segments[i] =
+                (dti_segment){.first = s->first - code->host_first, .count = s->count};
+        else
+            code->device_segments[i] = *s;
+    }
+    return DT_OK;
+}
+
 /* The last segment of a step brings the status back, the forward one the outputs too. */
 static dt_result dti_pass_segments(dti_lowering *w) {
     dti_code *code = w->code;
@@ -303,13 +324,15 @@ static dt_result dti_pass_segments(dti_lowering *w) {
         code->segments[backward].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     const dt_result result = code->last_run ? dti_segment_exchange(code) : DT_OK;
     code->weigh_segment = code->segment_count;
-    if (result || !code->weighs)
+    if (result)
         return result;
+    if (!code->weighs)
+        return dti_segments_apart(code);
     code->phases[code->segment_count] = DTI_PHASE_WEIGH;
     code->segments[code->segment_count++] = (dti_segment){
         .first = 0,
         .count = w->weigh_launches,
         .upload = code->segments[0].upload,
         .download = {0, code->piece_count ? code->out_bytes : DTI_WORD_BYTES * DTI_STATUS_WORDS}};
-    return DT_OK;
+    return dti_segments_apart(code);
 }

@@ -284,12 +284,16 @@ static void dti_units_open(dti_unit_work *k, bool all) {
         dti_units_meet(k, UINT64_MAX);
 }
 
+static uint64_t dti_units_from(const dti_code *code) {
+    return code->layout->fixed - dti_layout_away(code->layout);
+}
+
 static void dti_units_place_params(dti_unit_work *k) {
     dti_code *code = k->code;
     dti_units_open(k, code->layout->level < DT_SHARD_PARAMETERS);
     for (uint32_t s = 0; s < code->segment_count; s++)
         dti_units_meet(k, k->segments[0][s]);
-    code->unit_params = dti_units_place(k, code->layout->fixed, code->unit_param);
+    code->unit_params = dti_units_place(k, dti_units_from(code), code->unit_param);
     for (uint32_t u = 0; u < code->bucket_count; u++) {
         const uint64_t begin = code->unit_param[u], end = begin + dti_unit_elements(k, u);
         for (uint32_t other = 0; other < code->bucket_count; other++) {
@@ -327,7 +331,7 @@ static void dti_units_place_gradients(dti_unit_work *k) {
     dti_units_open(k, !alone);
     if (alone)
         dti_units_gradients_live(k);
-    const uint64_t from = code->layout->fixed;
+    const uint64_t from = dti_units_from(code);
     const uint64_t end = dti_units_place(k, from, code->unit_gradient);
     code->unit_stride = end - from;
     code->unit_gradients = from + slots * code->unit_stride;
@@ -340,7 +344,7 @@ static void dti_unit_value(const dti_code *code, dti_value *v) {
     const uint32_t param = dti_unit_param(code->layout, r.begin);
     const dti_param *p = &code->layout->params[param];
     const uint32_t u = dti_unit_of(code, param);
-    uint64_t at = p->rest + (r.begin - p->offset);
+    uint64_t at = p->rest - dti_layout_away(code->layout) + (r.begin - p->offset);
     if (u < DTI_UNITS_MAX && v->kind == DTI_VALUE_PARAM)
         at = code->unit_param[u] + (r.begin - code->buckets[u].begin);
     else if (u < DTI_UNITS_MAX)

@@ -72,7 +72,7 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
 /* What a processor's memory has already is not written: zeros that nobody wrote take none. */
 static dt_result dti_agree_write(dt_store *s, dti_arena arena, uint64_t at, const char *piece,
                                  uint64_t bytes) {
-    const dti_backend *b = s->device->backend;
+    const dti_backend *b = dti_store_backend(s, (int)arena);
     const char *host = b->memory_host(s->memories[arena]);
     if (host && !memcmp(host + at, piece, (size_t)bytes))
         return DT_OK;
@@ -87,9 +87,9 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
         dti_store_unbound(par->replicas[i].store);
     for (uint64_t at = from; at < end && !result; at += room) {
         const uint64_t n = DTI_MIN(end - at, (uint64_t)room);
-        const dti_memory *memory = par->replicas[0].store->memories[arena];
-        result = par->replicas[0].store->device->backend->memory_read((dti_memory *)memory, at,
-                                                                      piece, n);
+        const dt_store *first = par->replicas[0].store;
+        result =
+            dti_store_backend(first, (int)arena)->memory_read(first->memories[arena], at, piece, n);
         if (!result && par->desc.comm)
             result = dti_parallel_comm_failed(
                 par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));

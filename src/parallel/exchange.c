@@ -96,7 +96,9 @@ static void dti_exchange_begin(dti_parallel *par) {
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         dti_bucket_state *s = &par->states[b];
         const uint64_t n = dti_bucket_elements(par->buckets[b]);
-        bool alone = par->job.local == 1 && !par->partial; /* it is where it must be */
+        /* it is where it must be, or moves when it has come from the network */
+        const bool alone =
+            par->job.local == 1 && !par->partial && (par->desc.comm || !dti_units_are(par));
         s->slices = alone ? 0 : (uint32_t)((n + DTI_SLICE - 1) / DTI_SLICE);
         atomic_store(&s->arrived, 0);
         atomic_store(&s->next, 0);

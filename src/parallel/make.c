@@ -209,8 +209,9 @@ static dt_result dti_exchange_make(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
         const dt_store *s = r->store;
-        const uint64_t elements = dti_units_are(par) ? s->unit_elements[1] + s->layout.fixed
-                                                     : par->elements * DTI_MAX(s->slots, 1u);
+        const uint64_t kept = s->layout.fixed * (s->host ? 2 : 1);
+        const uint64_t elements =
+            dti_units_are(par) ? s->unit_elements[1] + kept : par->elements * DTI_MAX(s->slots, 1u);
         const uint64_t arena = dti_arena_bytes(elements);
         operands += r->subtrees.count;
         par->subtree_bytes += arena - dti_arena_bytes(par->elements);

@@ -66,9 +66,15 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t replicas = par->job.replicas;
     const bool whole = dti_owners_whole(par);
-    par->sharded = par->desc.level && replicas > 1;
+    par->sharded = par->desc.level && (replicas > 1 || par->desc.offload);
     if (!par->sharded)
         return DT_OK;
+    for (uint32_t i = 0; i < par->job.local && par->desc.offload; i++) {
+        const dt_result result =
+            dti_store_offload(par->replicas[i].store, par->replicas[i].store->device->one_thread);
+        if (result)
+            return result;
+    }
     par->owners = dti_alloc_array(par->base, (size_t)replicas + 1, sizeof *par->owners);
     if (!par->owners)
         return DT_ERROR_MEMORY;
@@ -81,6 +87,7 @@ static dt_result dti_owners_cut(dti_parallel *par) {
         l->own_end = own.end;
         l->parted = true;
         l->level = par->desc.level;
+        l->offload = par->replicas[i].store->host != NULL;
         if (dti_units_are(par))
             dti_owners_fixed(par, par->replicas[i].store, l);
     }

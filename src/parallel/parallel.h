@@ -35,6 +35,7 @@ typedef struct dti_parallel_desc {
     bool no_overlap;
     bool measured; /* shares follow speed */
     uint8_t level; /* dt_shard: what is shared out */
+    bool offload;  /* and the host has what a device owns, and updates it */
     int in_flight; /* dt_trainer_desc's */
     dti_round_desc round;
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
@@ -298,8 +299,10 @@ static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, ui
  * others. */
 static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, uint32_t segment,
                                  uint32_t index);
-/* Behind an update: what others read of the replica's parameters. */
-static dt_result dti_units_fetch(const dti_replica *r);
+/* Behind an update: what it wrote to where it is read, on the host or the device. */
+static dt_result dti_units_committed(const dti_replica *r);
+/* Where an update finds gradients, on the host's side. */
+static float *dti_units_gradients(const dti_replica *r);
 /* Behind its runs: others may have more. */
 static dt_result dti_units_attend(dti_parallel *par, uint32_t index);
 static bool dti_units_help(dti_parallel *par, uint32_t index); /* as dti_exchange_help */

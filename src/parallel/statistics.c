@@ -145,10 +145,11 @@ static dt_result dti_statistics_load(dti_statistics *s, dt_store *store) {
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
     const dti_statistics *s = &par->statistics;
     const float *value = s->buffers;
+    float *gradients = dti_units_are(par) ? dti_units_gradients(replica) : replica->gradients;
     for (uint32_t i = 0; i < s->count; i++) {
         const dti_param *p = &replica->store->layout.params[s->stats[i].param];
         const uint64_t at = dti_units_are(par) ? p->rest : p->offset;
-        memcpy(replica->gradients + at, value, s->stats[i].channels * sizeof *value);
+        memcpy(gradients + at, value, s->stats[i].channels * sizeof *value);
         value += s->stats[i].channels;
     }
 }

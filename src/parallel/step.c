@@ -308,7 +308,7 @@ static void dti_parallel_commit(void *arg, uint32_t index) {
     if (!r->result)
         r->result = dti_program_commit(dti_parallel_last(r));
     if (!r->result && dti_units_are(par))
-        r->result = dti_units_fetch(r);
+        r->result = dti_units_committed(r);
 }
 
 static void dti_parallel_drop_all(dti_parallel *par) {

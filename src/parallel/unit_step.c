@@ -23,14 +23,22 @@ static bool dti_units_are(const dti_parallel *par) {
 
 /* The host's side of what a replica keeps of parameters. */
 static float *dti_units_params(const dti_replica *r) {
-    return r->mirror ? r->mirror : r->store->device->backend->memory_host(r->store->units[0]);
+    const dt_store *s = r->store;
+    if (s->host)
+        return s->host->backend->memory_host(s->own[0]);
+    return r->mirror ? r->mirror : s->device->backend->memory_host(s->units[0]);
+}
+
+static float *dti_units_gradients(const dti_replica *r) {
+    const dt_store *s = r->store;
+    return s->host ? s->host->backend->memory_host(s->own[1]) : r->gradients;
 }
 
 /* The same of its own part of parameters (0) or gradients (1), at an element. */
 static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients,
                             uint64_t element) {
     const dti_replica *r = &par->replicas[replica];
-    return (gradients ? r->gradients : dti_units_params(r)) +
+    return (gradients ? dti_units_gradients(r) : dti_units_params(r)) +
            (element - r->store->layout.own_begin);
 }
 
@@ -517,17 +525,26 @@ static dt_result dti_units_streams(dti_parallel *par, const uint32_t most[2]) {
  * when programs are made again. */
 static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
     const size_t elements = (size_t)r->store->layout.fixed;
-    if (r->store->device->info.kind == DT_DEVICE_CPU || r->mirror)
+    if (r->store->device->info.kind == DT_DEVICE_CPU || r->store->host || r->mirror)
         return DT_OK;
     r->mirror = dti_alloc_array(par->base, elements + 1, sizeof *r->mirror);
     return r->mirror ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_units_fetch(const dti_replica *r) {
+/* Of a device: what it keeps to the host, or from there. */
+static dt_result dti_units_mirror(const dti_replica *r, bool to_device) {
     const dt_store *s = r->store;
-    return r->mirror ? s->device->backend->memory_read(s->units[0], 0, r->mirror,
-                                                       dti_arena_bytes(s->layout.fixed))
-                     : DT_OK;
+    const uint64_t away = dti_layout_away(&s->layout);
+    const uint64_t bytes = dti_arena_bytes(s->layout.fixed - away);
+    float *host = dti_units_params(r) + away;
+    if (s->device->info.kind == DT_DEVICE_CPU || !bytes)
+        return DT_OK;
+    return to_device ? s->device->backend->memory_write(s->units[0], 0, host, bytes)
+                     : s->device->backend->memory_read(s->units[0], 0, host, bytes);
+}
+
+static dt_result dti_units_committed(const dti_replica *r) {
+    return dti_units_mirror(r, r->store->host != NULL);
 }
 
 static dt_result dti_units_make(dti_parallel *par) {

@@ -68,7 +68,7 @@ static dt_result dti_units_show(dti_parallel *par) {
                         (unsigned long long)par->replicas[0].store->steps);
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
-        result = dti_units_fetch(&par->replicas[i]);
+        result = dti_units_mirror(&par->replicas[i], false);
     result = dti_agree_result(par, result);
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
         result = dti_units_show_unit(par, par->buckets[b], &own);
@@ -92,9 +92,8 @@ static dt_result dti_units_take(dti_parallel *par) {
                 dti_units_own(par, i, 0, own.begin), dti_arena_bytes(dti_bucket_elements(own)));
         if (!result)
             result = dti_units_rest(&par->replicas[i], false);
-        if (!result && par->replicas[i].mirror)
-            result =
-                dti_units_write(&par->replicas[i], 0, par->replicas[i].mirror, s->layout.fixed);
+        if (!result)
+            result = dti_units_mirror(&par->replicas[i], true);
     }
     return result;
 }

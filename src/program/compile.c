@@ -97,19 +97,22 @@ static dt_result dti_arena_grow_at(dt_store *s, dti_arena arena, dti_memory **at
 }
 
 static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, uint64_t keep) {
+    if (arena == DTI_ARENA_STATE && s->host)
+        return dti_offload_state(s, bytes, keep);
     return dti_arena_grow_at(s, arena, &s->memories[arena], bytes, keep);
 }
 
 /* What comes and goes needs not be kept. */
 static dt_result dti_units_ensure(dt_store *s, const dti_code *code) {
     const uint64_t elements[2] = {code->unit_params, code->unit_gradients};
-    dt_result result = DT_OK;
+    const uint64_t fixed = s->layout.fixed - dti_layout_away(&s->layout);
+    dt_result result = s->host ? dti_offload_arenas(s) : DT_OK;
     for (int i = 0; i < 2 && !result; i++) {
         if (s->units[i] && elements[i] <= s->unit_elements[i])
             continue;
         result = dti_arena_grow_at(s, i ? DTI_ARENA_GRADIENT : DTI_ARENA_PARAM, &s->units[i],
                                    dti_arena_bytes(DTI_MAX(elements[i], DTI_BLOCK)),
-                                   s->units[i] ? dti_arena_bytes(s->layout.fixed) : 0);
+                                   s->units[i] ? dti_arena_bytes(fixed) : 0);
         if (!result)
             s->unit_elements[i] = elements[i];
     }
@@ -174,7 +177,7 @@ static dt_result dti_turn_memories(dt_program *p, dti_turn *t) {
 static dt_result dti_program_table(dt_program *p) {
     const dti_backend *b = p->store->device->backend;
     dti_memory **first = &p->turns[0].memories[DTI_ARENA_TABLE];
-    if (!p->code->has_optim)
+    if (!p->code->has_optim || p->code->host_segments)
         return DT_OK;
     dt_result result =
         b->memory_create(p->store->device, p->code->table_bytes, DTI_MEMORY_DEVICE, first);
@@ -196,7 +199,8 @@ static dt_result dti_program_memories(dt_program *p) {
 static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
     for (int i = 0; i < DTI_ARENAS; i++) {
         dti_memory *shared = *dti_program_arena(p, i);
-        if (shared && !dti_arena_is_own(p, i))
+        const bool host = i == DTI_ARENA_STATE && p->store->host; /* no device has it */
+        if (shared && !dti_arena_is_own(p, i) && !host)
             t->memories[i] = shared;
         if (!t->memories[i])
             t->memories[i] = *dti_program_arena(p, DTI_ARENA_PARAM);
@@ -211,21 +215,25 @@ static uint32_t dti_program_whole(const dti_code *code) {
 }
 
 static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
+    const dti_code *code = p->code;
     dti_turn_bind_arenas(p, t);
-    t->exec_desc = (dti_exec_desc){.label = p->code->label,
-                                   .memories = t->memories,
-                                   .memory_count = DTI_MEMORIES,
-                                   .places = p->code->places,
-                                   .place_count = p->code->list.value_count,
-                                   .launches = p->code->list.launches,
-                                   .launch_count = p->code->list.launch_count,
-                                   .segments = p->code->segments,
-                                   .segment_count = p->code->segment_count,
-                                   .whole = dti_program_whole(p->code),
-                                   .in = DTI_ARENA_IN,
-                                   .out = DTI_ARENA_OUT,
-                                   .exchange = DTI_ARENA_GRADIENT};
-    return p->store->device->backend->exec_create(p->store->device, &t->exec_desc, &t->exec);
+    t->exec_desc = (dti_exec_desc){
+        .label = p->code->label,
+        .memories = t->memories,
+        .memory_count = DTI_MEMORIES,
+        .places = p->code->places,
+        .place_count = p->code->list.value_count,
+        .launches = p->code->list.launches,
+        .launch_count = code->host_segments ? code->host_first : code->list.launch_count,
+        .segments = code->device_segments ? code->device_segments : code->segments,
+        .segment_count = p->code->segment_count,
+        .whole = dti_program_whole(p->code),
+        .in = DTI_ARENA_IN,
+        .out = DTI_ARENA_OUT,
+        .exchange = DTI_ARENA_GRADIENT};
+    dt_result result =
+        p->store->device->backend->exec_create(p->store->device, &t->exec_desc, &t->exec);
+    return result || !code->host_segments ? result : dti_turn_offload(p, t);
 }
 
 static dt_result dti_program_exec(dt_program *p) {
@@ -446,6 +454,7 @@ static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
     const dti_backend *b = p->store->device->backend;
     if (t->exec)
         b->exec_destroy(t->exec);
+    dti_turn_offload_free(p, t);
     for (int i = 0; i < DTI_ARENAS; i++) {
         const bool shared = t->memories[i] == *dti_program_arena(p, DTI_ARENA_PARAM);
         if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))

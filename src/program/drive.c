@@ -64,8 +64,12 @@ static dt_result dti_drive_started(dt_program *p, dt_result result) {
     return result ? dti_drive_drop(p, result) : DT_OK;
 }
 
+/* The commit may be the host's, which is through with it when it returns. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count) {
-    dt_result result = p->store->device->backend->exec_start(p->now->exec, p->now->at, count);
+    const bool host = p->now->host && p->code->phases[p->now->at] == DTI_PHASE_COMMIT;
+    const dti_device *device = host ? p->store->host : p->store->device;
+    dt_result result =
+        device->backend->exec_start(host ? p->now->host : p->now->exec, p->now->at, count);
     p->now->at += result ? 0 : count;
     return dti_drive_started(p, result);
 }

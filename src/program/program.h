@@ -9,6 +9,11 @@ typedef struct dti_turn {
     dti_exec_desc exec_desc;
     dti_exec *exec, *exec_next; /* next: while an arena grows */
 
+    /* offload.c's: the commit on the host, over its memory and the host's sides of IN and OUT */
+    dti_memory *host_memories[DTI_MEMORIES];
+    dti_exec_desc host_desc;
+    dti_exec *host; /* NULL: the device's */
+
     /* drive.c's, which alone writes them */
     uint32_t at, end;       /* next segment, and one past the last of this step */
     dti_exec_cursor cursor; /* in segment `at`, of which a part may have been started */
@@ -141,6 +146,10 @@ static const uint32_t *dti_program_out(const dt_program *p);
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
 static const char *dti_program_blame(dt_program *p, bool ran);
+
+/* ---- offload.c */
+static dt_result dti_turn_offload(dt_program *p, dti_turn *t);
+static void dti_turn_offload_free(const dt_program *p, dti_turn *t);
 
 /* ---- lanes.c: a program of a stage, in which several micro-batches are alive at once. Each has a
  * lane of its own: transients, inputs and outputs. One at a time is the program's turn, and none is

@@ -81,8 +81,9 @@ static void dti_store_free(dt_store *s) {
     dti_codes_free(s);
     for (int i = 0; i < DTI_ARENAS; i++) {
         if (s->memories[i])
-            s->device->backend->memory_destroy(s->memories[i]);
+            dti_store_backend(s, i)->memory_destroy(s->memories[i]);
     }
+    dti_offload_free(s);
     for (int i = 0; i < 2; i++) {
         if (s->units[i])
             s->device->backend->memory_destroy(s->units[i]);
@@ -176,8 +177,9 @@ static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, 
     for (dt_store *have = s; have && found < n && !result; have = have->replica) {
         const dti_state_cut c = dti_state_cut_of(have, moment, at, n);
         if (c.n)
-            result = have->device->backend->memory_read(have->memories[DTI_ARENA_STATE], c.offset,
-                                                        (float *)data + c.at, dti_arena_bytes(c.n));
+            result = dti_store_backend(have, DTI_ARENA_STATE)
+                         ->memory_read(have->memories[DTI_ARENA_STATE], c.offset,
+                                       (float *)data + c.at, dti_arena_bytes(c.n));
         found += c.n;
     }
     return result || found == n ? result : dti_state_elsewhere(s);
@@ -189,8 +191,9 @@ static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at,
     const dti_state_cut c = dti_state_cut_of(s, moment, at, n);
     if (!c.n)
         return DT_OK;
-    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], c.offset,
-                                            (const float *)data + c.at, dti_arena_bytes(c.n));
+    return dti_store_backend(s, DTI_ARENA_STATE)
+        ->memory_write(s->memories[DTI_ARENA_STATE], c.offset, (const float *)data + c.at,
+                       dti_arena_bytes(c.n));
 }
 
 /* ---- values */
@@ -250,8 +253,9 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     if (rest && s->layout.params[index].rest == DTI_NO_REST)
         return dti_store_whole(s);
     if (rest)
-        *place = (dti_store_place){.memory = s->units[0],
-                                   .offset = dti_arena_bytes(s->layout.params[index].rest)};
+        *place = (dti_store_place){
+            .memory = s->units[0],
+            .offset = dti_arena_bytes(s->layout.params[index].rest - dti_layout_away(&s->layout))};
     else
         *place = (dti_store_place){.memory = s->memories[arena],
                                    .offset = dti_arena_bytes(array + at),
@@ -277,7 +281,9 @@ DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void 
 /* The average becomes the weight, as far as the store has it. */
 static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char *piece) {
     const uint64_t most = DTI_STORE_PIECE / dti_arena_bytes(1);
-    dti_memory *memory = s->apart ? s->units[0] : s->memories[DTI_ARENA_PARAM];
+    const bool host = s->apart && s->host;
+    const dti_backend *b = host ? s->host->backend : s->device->backend;
+    dti_memory *memory = host ? s->own[0] : s->apart ? s->units[0] : s->memories[DTI_ARENA_PARAM];
     const dti_layout *l = &s->layout;
     const dti_bucket here = {s->apart ? l->own_begin : 0, s->apart ? l->own_end : l->elements};
     const dti_bucket all = {param->offset, param->offset + param->elements};
@@ -285,8 +291,8 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
     dt_result result = DT_OK;
     for (uint64_t at = part.begin; at < part.end && !result; at += most) {
         const uint64_t n = DTI_MIN(part.end - at, most);
-        result = s->device->backend->memory_read(memory, dti_arena_bytes(at - here.begin), piece,
-                                                 dti_arena_bytes(n));
+        result =
+            b->memory_read(memory, dti_arena_bytes(at - here.begin), piece, dti_arena_bytes(n));
         if (!result)
             result = dti_state_write_part(s, param->average - 1u, at, n, piece);
     }
@@ -360,8 +366,8 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
     char piece[1024]; /* callers may have little stack */
     for (uint64_t at = 0; at < bytes; at += sizeof piece) {
         uint64_t n = DTI_MIN(bytes - at, (uint64_t)sizeof piece);
-        dt_result result =
-            s->device->backend->memory_read(s->memories[arena], offset + at, piece, n);
+        dt_result result = dti_store_backend(s, (int)arena)
+                               ->memory_read(s->memories[arena], offset + at, piece, n);
         if (result)
             return result;
         *hash = dti_hash64(*hash, piece, (size_t)n);
@@ -426,8 +432,9 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
     dt_result result = DT_OK;
     for (uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); at < end && !result;
          at += DTI_STORE_PIECE)
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
-                                                  DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
+        result = dti_store_backend(s, DTI_ARENA_STATE)
+                     ->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
+                                    DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);
     s->summed = 0;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {

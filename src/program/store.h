@@ -36,6 +36,10 @@ struct dt_store {
     dti_memory *units[2];
     uint64_t unit_elements[2];
     bool apart;
+    /* Where the host makes the update (offload.c): the processor, which has STATE, and parameters
+     * and gradients of the own part and of what is not trained. NULL: the device does. */
+    dti_device *host;
+    dti_memory *own[2];
     dt_program *programs; /* alive, newest first */
     dti_kept_code *codes; /* codes.c's */
     dt_program *running;  /* between begin and end */
@@ -57,6 +61,16 @@ static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const d
                                const dti_joint *joint, const dti_code **out);
 static void dti_code_release(dt_store *s, const dti_code *code); /* NULL is fine */
 static void dti_codes_free(dt_store *s);
+
+/* ---- offload.c */
+/* Before its programs are made: their updates will be the host's. */
+static dt_result dti_store_offload(dt_store *s, bool one_thread);
+static dt_result dti_offload_arenas(dt_store *s); /* own; MEMORY */
+/* Makes STATE anew, with the first `keep` bytes of the old one. */
+static dt_result dti_offload_state(dt_store *s, uint64_t bytes, uint64_t keep);
+static void dti_offload_free(dt_store *s);
+/* Whose an arena is: STATE may be the host's. */
+static const dti_backend *dti_store_backend(const dt_store *s, int arena);
 
 /* INVALID: the store has not the parameters now. */
 static dt_result dti_store_whole(const dt_store *s);

@@ -137,7 +137,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
                  d->replicas, d->pipeline, (int)d->schedule, d->chunks);
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
                  !d->no_overlap);
-    dti_text_add(text, "state sharded %d\n", d->shard_state);
+    dti_text_add(text, "state sharded %d, offloaded %d\n", d->shard_state, d->offload);
     dti_text_add(text, "%s", d->averaged ? "evaluates averages\n" : "");
     const dti_round_desc *round = &t->par.desc.round;
     dti_text_add(text, "local steps %u (0: synchronous)%s\n", round->steps,

@@ -116,6 +116,11 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
                         "shard_state %d goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
                         "its own between two rounds",
                         d->shard_state);
+    if (d->offload && d->shard_state < DT_SHARD_GRADIENTS)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "offload with shard_state %d: gradients come to the host bucket by bucket "
+                        "with %d and %d, also of one replica",
+                        d->shard_state, DT_SHARD_GRADIENTS, DT_SHARD_PARAMETERS);
     if (d->shard_state >= DT_SHARD_GRADIENTS && d->balance)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "shard_state %d goes with no balance = measured, which makes programs anew "
@@ -181,6 +186,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->measured = d->balance == DT_BALANCE_MEASURED;
     p->in_flight = d->in_flight;
     p->level = (uint8_t)(d->shard_state > 0 ? d->shard_state : 0);
+    p->offload = d->offload;
     p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;
     p->schedule = d->schedule;
     p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1

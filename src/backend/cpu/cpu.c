@@ -17,6 +17,7 @@ typedef struct dti_cpu_memory {
     dti_base *base;
     uint64_t bytes;
     char *data;
+    bool over; /* data is another's */
 } dti_cpu_memory;
 
 typedef struct dti_cpu_exec {
@@ -51,11 +52,22 @@ static dt_result dti_cpu_memory_create(dti_device *device, uint64_t bytes, dti_m
     return DT_OK;
 }
 
+static dt_result dti_cpu_memory_over(dti_device *device, void *data, uint64_t bytes,
+                                     dti_memory **out) {
+    dti_cpu_memory *m = dti_alloc(device->base, sizeof *m);
+    *out = (dti_memory *)(void *)m;
+    if (!m)
+        return DT_ERROR_MEMORY;
+    *m = (dti_cpu_memory){.base = device->base, .bytes = bytes, .data = data, .over = true};
+    return DT_OK;
+}
+
 static void dti_cpu_memory_destroy(dti_memory *memory) {
     if (!memory)
         return;
     dti_cpu_memory *m = dti_cpu_memory_of(memory);
-    dti_free(m->base, m->data);
+    if (!m->over)
+        dti_free(m->base, m->data);
     dti_free(m->base, m);
 }
 
@@ -320,6 +332,7 @@ static const dti_backend dti_cpu_backend = {
     .memory_destroy = dti_cpu_memory_destroy,
     .memory_bytes = dti_cpu_memory_bytes,
     .memory_host = dti_cpu_memory_host,
+    .memory_over = dti_cpu_memory_over,
     .memory_write = dti_cpu_memory_write,
     .memory_read = dti_cpu_memory_read,
     .memory_forget = dti_cpu_memory_forget,

@@ -1,0 +1,118 @@
+/* Updates on the host (Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
+ * Training"): moments and averages, and parameters and gradients of the own part, lie in the host's
+ * memory, and the processor's kernels run the commit over them, in the bits of a processor. It is
+ * part of the one program: inputs, status and pairs of blocks are on the host's sides of IN and OUT
+ * anyhow, so the commit's launches are run over those, and all else of a step is as on a device
+ * that has all. For stores with units alone (lower/units.c): gradients of others' parts and units
+ * of parameters pass the host there. */
+
+static const dti_backend *dti_store_backend(const dt_store *s, int arena) {
+    return arena == DTI_ARENA_STATE && s->host ? s->host->backend : s->device->backend;
+}
+
+static dt_result dti_store_offload(dt_store *s, bool one_thread) {
+    if (s->host || s->device->info.kind == DT_DEVICE_CPU)
+        return DT_OK;
+    dt_result result = dti_device_open(s->graph->ctx, "cpu", 0.0, &s->host);
+    if (!result)
+        s->host->one_thread = one_thread;
+    return result;
+}
+
+static dt_result dti_offload_arenas(dt_store *s) {
+    const uint64_t bytes = dti_arena_bytes(DTI_MAX(s->layout.fixed, DTI_BLOCK));
+    dt_result result = DT_OK;
+    for (int i = 0; i < 2 && !result; i++) {
+        if (!s->own[i])
+            result = s->host->backend->memory_create(s->host, bytes, DTI_MEMORY_DEVICE, &s->own[i]);
+    }
+    return result;
+}
+
+/* No program of a device has it, and those whose commit does have one number of moments. */
+static dt_result dti_offload_state(dt_store *s, uint64_t bytes, uint64_t keep) {
+    const dti_backend *b = s->host->backend;
+    dti_memory **at = &s->memories[DTI_ARENA_STATE], *memory = NULL;
+    dt_result result = b->memory_create(s->host, bytes, DTI_MEMORY_DEVICE, &memory);
+    if (!result && *at && keep)
+        result = b->memory_read(*at, 0, b->memory_host(memory), keep);
+    if (result)
+        return result;
+    b->memory_destroy(*at);
+    *at = memory;
+    return DT_OK;
+}
+
+static void dti_offload_free(dt_store *s) {
+    for (int i = 0; i < 2; i++) {
+        if (s->own[i])
+            s->host->backend->memory_destroy(s->own[i]);
+    }
+    dti_device_close(s->host);
+}
+
+/* ---- the commit of a program */
+
+/* Where what the commit's launches make in between ends. */
+static uint64_t dti_offload_transients(const dti_code *code) {
+    uint64_t end = DTI_PLACE_ALIGN;
+    for (uint32_t i = code->host_first; i < code->list.launch_count; i++) {
+        for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
+            const dti_place *p = &code->places[code->list.launches[i].value[b]];
+            if (p->memory == DTI_ARENA_TRANSIENT)
+                end = DTI_MAX(end, p->offset + p->bytes);
+        }
+    }
+    return end;
+}
+
+static dt_result dti_turn_offload_memories(dt_program *p, dti_turn *t) {
+    dt_store *s = p->store;
+    const dti_backend *b = s->host->backend, *device = s->device->backend;
+    dti_memory **m = t->host_memories;
+    dt_result result = b->memory_create(s->host, dti_offload_transients(p->code), DTI_MEMORY_DEVICE,
+                                        &m[DTI_ARENA_TRANSIENT]);
+    if (!result)
+        result = b->memory_over(s->host, p->code->table, p->code->table_bytes, &m[DTI_ARENA_TABLE]);
+    if (!result)
+        result = b->memory_over(s->host, device->memory_host(t->memories[DTI_ARENA_IN]),
+                                p->code->in_bytes, &m[DTI_ARENA_IN]);
+    if (!result)
+        result = b->memory_over(s->host, device->memory_host(t->memories[DTI_ARENA_OUT]),
+                                p->code->out_bytes, &m[DTI_ARENA_OUT]);
+    return result;
+}
+
+static dt_result dti_turn_offload(dt_program *p, dti_turn *t) {
+    const dti_code *code = p->code;
+    dt_store *s = p->store;
+    dt_result result = dti_turn_offload_memories(p, t);
+    t->host_memories[DTI_ARENA_GRADIENT] = s->own[1];
+    t->host_memories[DTI_ARENA_STATE] = s->memories[DTI_ARENA_STATE];
+    for (int i = 0; i < DTI_MEMORIES; i++)
+        t->host_memories[i] = t->host_memories[i] ? t->host_memories[i] : s->own[0];
+    t->host_desc = (dti_exec_desc){.label = code->label,
+                                   .memories = t->host_memories,
+                                   .memory_count = DTI_MEMORIES,
+                                   .places = code->places,
+                                   .place_count = code->list.value_count,
+                                   .launches = code->list.launches + code->host_first,
+                                   .launch_count = code->list.launch_count - code->host_first,
+                                   .segments = code->host_segments,
+                                   .segment_count = code->segment_count,
+                                   .in = DTI_ARENA_IN,
+                                   .out = DTI_ARENA_OUT};
+    return result ? result : s->host->backend->exec_create(s->host, &t->host_desc, &t->host);
+}
+
+static void dti_turn_offload_free(const dt_program *p, dti_turn *t) {
+    static const int own[] = {DTI_ARENA_TRANSIENT, DTI_ARENA_TABLE, DTI_ARENA_IN, DTI_ARENA_OUT};
+    const dt_store *s = p->store;
+    if (t->host)
+        s->host->backend->exec_destroy(t->host);
+    for (size_t i = 0; i < DTI_COUNT(own) && s->host; i++) {
+        dti_memory *m = t->host_memories[own[i]];
+        if (m && m != s->own[0])
+            s->host->backend->memory_destroy(m);
+    }
+}
