@@ -61,7 +61,9 @@ typedef struct rnd_job { /* one trainer */
     const rnd_ref *r;
     const rnd_files *files;
     const bool *columns;
-    char devices[16], way[64];
+    char devices[64], way[64];
+    bool vulkan;           /* they are; */
+    bool offload;          /* and the host makes their updates */
     const char *load;      /* a checkpoint to go on from */
     int steps, save_after; /* 0 = never */
     bool marks;            /* half of the tensors are not kept */
@@ -89,6 +91,7 @@ static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **
                             .accumulate = m->accumulate,
                             .shards = m->shards,
                             .shard_state = j->shares,
+                            .offload = j->offload,
                             .bucket_bytes = j->shares >= DT_SHARD_GRADIENTS ? 1024 : 0,
                             .devices = j->devices};
     if (j->stages) {
@@ -159,7 +162,7 @@ static void rnd_job_write(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
 }
 
 static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
-    const dt_ctx_desc ctx = {.no_vulkan = true, .logger = {rnd_job_log, fault}};
+    const dt_ctx_desc ctx = {.no_vulkan = !j->vulkan, .logger = {rnd_job_log, fault}};
     rnd_device d = {.m = j->m, .way = j->way, .fault = fault};
     void *data[RND_STMTS] = {NULL};
     dt_trainer *trainer = NULL;
@@ -351,8 +354,32 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
     free(got);
 }
 
-/* False: a trainer does not take such a model. */
-static bool rnd_run_trainers(const rnd_model *m, rnd_fault *fault) {
+/* Devices that share out what there is, against one; or those whose updates are the host's. */
+static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bool *columns,
+                              const char *device, rnd_fault *fault) {
+    const rnd_model *m = r->m;
+    const bool offload = m->seed / 2 % 2 == 0;
+    rnd_job one = {m, r, files, columns, .vulkan = true, .offload = offload, .steps = m->steps};
+    const char *comma = m->shards > 1 ? "," : "";
+    one.shares = offload ? DT_SHARD_GRADIENTS : DT_SHARD_NONE;
+    snprintf(one.devices, sizeof one.devices, "%s", device);
+    snprintf(one.way, sizeof one.way, "a trainer, %s", device);
+    rnd_job_run(&one, fault);
+    rnd_job j = one;
+    j.shares = DT_SHARD_GRADIENTS + (int)(m->seed / 4 % 2);
+    j.marks = m->seed / 8 % 2;
+    snprintf(j.devices, sizeof j.devices, "%s%s%s", device, comma, m->shards > 1 ? device : "");
+    snprintf(j.way, sizeof j.way, "%s, shard_state %d%s", j.devices, j.shares,
+             offload ? ", updates on the host" : "");
+    if (!fault->text[0])
+        rnd_job_run(&j, fault);
+    if (!fault->text[0] && j.hash != one.hash)
+        rnd_wrong(fault, "%s: the state is %016llx, on one replica %016llx: not the same bits",
+                  j.way, (unsigned long long)j.hash, (unsigned long long)one.hash);
+}
+
+/* False: a trainer does not take such a model. device: a Vulkan device's, or NULL. */
+static bool rnd_run_trainers(const rnd_model *m, const char *device, rnd_fault *fault) {
     static rnd_model own;
     const rnd_files files = rnd_files_of();
     bool columns[RND_STMTS], takes = false;
@@ -363,7 +390,10 @@ static bool rnd_run_trainers(const rnd_model *m, rnd_fault *fault) {
         rnd_wrong(fault, "as a trainer takes it: %s", rnd_build_error(&r.b));
     else
         takes = rnd_columns(&r, columns);
-    if (takes && rnd_save_values(&own, &files, fault))
+    takes = takes && rnd_save_values(&own, &files, fault);
+    if (takes && device)
+        rnd_devices_agree(&r, &files, columns, device, fault);
+    else if (takes)
         rnd_trainers_agree(&r, &files, columns, fault);
     rnd_ref_close(&r);
     remove(files.values);

@@ -22,6 +22,7 @@ static dt_tensor cuts_net(dt_tensor x) {
     return dt_nn_linear(dt_flatten(h), "head", 5);
 }
 
+/* shard_state < 0: the host makes the updates. */
 static bool cuts_open(cuts_case *c, const char *devices, int shard_state) {
     const size_t one = CUTS_SIDE * CUTS_SIDE;
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
@@ -41,7 +42,8 @@ static bool cuts_open(cuts_case *c, const char *devices, int shard_state) {
                                .batch = CUTS_ROWS,
                                .shards = 8,
                                .devices = devices,
-                               .shard_state = shard_state,
+                               .shard_state = abs(shard_state),
+                               .offload = shard_state < 0,
                                .bucket_bytes = shard_state ? 65536 : 0,
                                .data = {.rows = 2 * CUTS_ROWS,
                                         .columns = {{.input = x, .data = c->x},
@@ -119,6 +121,8 @@ TEST(units_of_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
         if (all || level == DT_SHARD_GRADIENTS) /* of 8 shards: several sums each */
             CHECK(cuts_hash(three, level) == want);
     }
+    const uint64_t host = cuts_hash(one, -DT_SHARD_GRADIENTS);
+    CHECK(host && cuts_hash(two, -DT_SHARD_PARAMETERS) == host);
     harness_apart = false;
 }
 

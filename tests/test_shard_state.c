@@ -354,7 +354,8 @@ static void *shard_rank_run(void *arg) {
     return NULL;
 }
 
-static void shard_threads(int what, const char *const devices[2], int level, shard_rank_of at[2]) {
+static void shard_threads(int what, const char *const devices[2], int level, bool offload,
+                          shard_rank_of at[2]) {
     dt_comm *comms[2];
     REQUIRE(!dt_comm_create_threads(NULL, 2, comms));
     for (int i = 0; i < 2; i++) {
@@ -363,6 +364,7 @@ static void shard_threads(int what, const char *const devices[2], int level, sha
         at[i].job = (shard_job){.what = &shard_cases[what],
                                 .devices = devices[i],
                                 .shard_state = level,
+                                .offload = offload,
                                 .comm = comms[i],
                                 .path = at[i].path,
                                 .text = at[i].text};
@@ -387,7 +389,8 @@ TEST(ranks_on_vulkan_share_gradients_and_parameters_with_the_bits_of_one_replica
         const shard_job alone = {
             .what = &shard_cases[what], .devices = one, .text = text, .path = shard_path(what)};
         CHECK_TEXT(shard_train(&alone, &want), "%s", text);
-        shard_threads(what, (const char *[]){one, what ? two : one}, DT_SHARD_GRADIENTS + what, at);
+        shard_threads(what, (const char *[]){one, what ? two : one}, DT_SHARD_GRADIENTS + what,
+                      false, at);
         for (int i = 0; i < 2; i++)
             CHECK_TEXT(at[i].ran && at[i].got.weights == want.weights, "case %d, rank %d: %s", what,
                        i, at[i].text);
@@ -408,7 +411,7 @@ TEST(a_rank_on_the_cpu_and_one_on_vulkan_share_gradients_and_parameters) {
     CHECK_TEXT(shard_train(&alone, &want), "%s", text);
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
         shard_threads(1, (const char *[]){level == 2 ? one : "cpu", level == 2 ? "cpu" : one},
-                      level, at);
+                      level, false, at);
         for (int i = 0; i < 2; i++)
             CHECK_TEXT(at[i].ran && at[i].got.weights == at[0].got.weights &&
                            fabs(at[i].got.loss - want.loss) < 2e-3 * want.loss,
@@ -739,19 +742,21 @@ TEST(an_evaluation_with_averages_keeps_no_memory_where_parameters_are_shared_out
 
 /* What the first replica's device gives, and what the formula says of it, with 2 replicas: both in
  * bytes less than without sharing. */
-static void deep_device(const char *devices, int level, uint64_t out[2]) {
+static void deep_device(const char *devices, int level, bool offload, uint64_t out[2]) {
     deep m;
     dt_trainer *trainer;
     dt_trainer_info info;
     dt_memory_info memory;
     REQUIRE(deep_make_on(&m, &(dt_ctx_desc){.threads = 1}));
     dt_trainer_desc d = deep_desc(&m, devices, level);
+    d.offload = offload;
     CHECK_TEXT(!dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx));
     CHECK_TEXT(!dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
     dt_ctx_memory(m.ctx, &memory);
     dt_trainer_get_info(trainer, &info);
     out[0] = memory.device_bytes;
-    out[1] = info.replica_param_bytes + info.replica_gradient_bytes + info.state_bytes;
+    out[1] =
+        info.replica_param_bytes + info.replica_gradient_bytes + (offload ? 0 : info.state_bytes);
     dt_ctx_destroy(m.ctx);
 }
 
@@ -761,9 +766,9 @@ TEST(parameters_that_devices_share_out_take_of_their_memory_what_the_formula_say
     uint64_t none[2], got[2];
     if (!shard_vulkan(2, two))
         SKIP("no Vulkan device");
-    deep_device(two, DT_SHARD_NONE, none);
+    deep_device(two, DT_SHARD_NONE, false, none);
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
-        deep_device(two, level, got);
+        deep_device(two, level, false, got);
         const uint64_t less = level == DT_SHARD_PARAMETERS ? 4 * all - 4 * all / 2 - 3 * unit
                                                            : 4 * all - 4 * all / 2 - all - 2 * unit;
         const int64_t off = (int64_t)(none[0] - got[0]) - (int64_t)less;
@@ -773,6 +778,54 @@ TEST(parameters_that_devices_share_out_take_of_their_memory_what_the_formula_say
         CHECK_TEXT(off <= 0 && off > -16384, "level %d: the device gives %lld bytes more", level,
                    (long long)-off);
     }
+}
+
+/* One device, which has units alone: all parameters and two buckets of gradients, or one and two. */
+TEST(a_device_whose_updates_are_the_hosts_has_what_the_formula_says) {
+    const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
+    char one[200];
+    uint64_t none[2], got[2];
+    if (!shard_vulkan(1, one))
+        SKIP("no Vulkan device");
+    deep_device(one, DT_SHARD_NONE, false, none);
+    for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+        deep_device(one, level, true, got);
+        const uint64_t has = (level == DT_SHARD_PARAMETERS ? unit : all) + 2 * unit;
+        CHECK_TEXT(got[1] == has, "level %d: %llu bytes, not %llu", level,
+                   (unsigned long long)got[1], (unsigned long long)has);
+        const int64_t off = (int64_t)(none[0] - got[0]) - (int64_t)(none[1] - has);
+        CHECK_TEXT(off > -16384 && off < 16384, "level %d: the device gives %lld bytes more", level,
+                   (long long)-off);
+    }
+}
+
+/* With two kinds of devices, and on ranks: each has what its owner made. */
+TEST(updates_on_the_host_go_with_processors_and_ranks) {
+    char one[200], both[220], text[1200];
+    shard_rank_of at[2];
+    shard_run want, got;
+    if (!shard_vulkan(1, one))
+        SKIP("no Vulkan device");
+    shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
+    CHECK_TEXT(shard_train(&j, &want), "%s", text);
+    j.offload = true; /* nothing moves */
+    for (j.shard_state = DT_SHARD_GRADIENTS; j.shard_state <= DT_SHARD_PARAMETERS;
+         j.shard_state++) {
+        CHECK_TEXT(shard_train(&j, &got), "%s", text);
+        CHECK(got.weights == want.weights && got.state == want.state && got.last == want.last);
+    }
+    snprintf(both, sizeof both, "cpu,%s", one);
+    j.devices = both;
+    j.shard_state = DT_SHARD_PARAMETERS;
+    CHECK_TEXT(shard_train(&j, &got), "%s", text);
+    CHECK_NEAR(want.loss, got.loss, 2e-3 * want.loss);
+    j.devices = one;
+    CHECK_TEXT(shard_train(&j, &want), "%s", text);
+    shard_threads(1, (const char *[]){one, one}, DT_SHARD_GRADIENTS, true, at);
+    for (int i = 0; i < 2; i++)
+        CHECK_TEXT(at[i].ran && at[i].got.weights == want.weights, "rank %d: %s", i, at[i].text);
+    CHECK(at[0].got.last == want.last && at[0].got.saved == want.saved);
+    remove(j.path);
 }
 
 static uint64_t deep_one, deep_hash;
@@ -1086,18 +1139,22 @@ TEST(ways_of_sharing_that_there_are_not_are_refused) {
         int shard_state;
         dt_result result;
         const char *text;
-    } wrong[] = {{-1, DT_ERROR_INVALID, "shard_state is -1"},
-                 {4, DT_ERROR_INVALID, "shard_state is 4"},
-                 {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL"},
-                 {2, DT_ERROR_UNSUPPORTED, "balance"},
-                 {3, DT_ERROR_UNSUPPORTED, "balance"}};
+        bool offload;
+    } wrong[] = {{0, DT_ERROR_UNSUPPORTED, "offload with shard_state 0", true},
+                 {1, DT_ERROR_UNSUPPORTED, "offload with shard_state 1", true},
+                 {-1, DT_ERROR_INVALID, "shard_state is -1", false},
+                 {4, DT_ERROR_INVALID, "shard_state is 4", false},
+                 {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL", false},
+                 {2, DT_ERROR_UNSUPPORTED, "balance", false},
+                 {3, DT_ERROR_UNSUPPORTED, "balance", false}};
     train_model m;
     dt_trainer *trainer;
     REQUIRE(train_model_make(&m, &one_thread, 0));
     dt_trainer_desc d = train_desc(&m);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         d.shard_state = wrong[i].shard_state;
-        d.mode = (dt_train_mode)(wrong[i].shard_state == 1 ? DT_TRAIN_LOCAL : 0);
+        d.offload = wrong[i].offload;
+        d.mode = (dt_train_mode)(wrong[i].shard_state == 1 && !d.offload ? DT_TRAIN_LOCAL : 0);
         d.balance = wrong[i].shard_state > 1 ? DT_BALANCE_MEASURED : DT_BALANCE_EQUAL;
         CHECK(dt_trainer_create(m.graph, &d, &trainer) == wrong[i].result && !trainer);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), wrong[i].text);
