@@ -61,7 +61,7 @@ typedef struct rnd_job { /* one trainer */
     const rnd_ref *r;
     const rnd_files *files;
     const bool *columns;
-    char devices[64], way[64];
+    char devices[64], way[160];
     bool vulkan;           /* they are; */
     bool offload;          /* and the host makes their updates */
     const char *load;      /* a checkpoint to go on from */

@@ -543,8 +543,22 @@ static dt_result dti_units_mirror(const dti_replica *r, bool to_device) {
                      : s->device->backend->memory_read(s->units[0], 0, host, bytes);
 }
 
+/* On a device: buffers that the host has written, or parameters that others read. */
 static dt_result dti_units_committed(const dti_replica *r) {
-    return dti_units_mirror(r, r->store->host != NULL);
+    const dt_store *s = r->store;
+    const dti_code *code = dti_units_code(r);
+    const dti_backend *b = s->device->backend;
+    dt_result result = DT_OK;
+    if (r->mirror)
+        return b->memory_read(s->units[0], 0, r->mirror,
+                              dti_arena_bytes(s->layout.own_end - s->layout.own_begin));
+    for (uint32_t i = 0; i < s->layout.param_count && s->host && !result; i++) {
+        const dti_param *p = &s->layout.params[i];
+        if (code->update[i])
+            result = dti_units_write(r, p->rest - dti_layout_away(&s->layout),
+                                     dti_units_params(r) + p->rest, p->elements);
+    }
+    return result;
 }
 
 static dt_result dti_units_make(dti_parallel *par) {

@@ -67,9 +67,9 @@ static dt_result dti_drive_started(dt_program *p, dt_result result) {
 /* The commit may be the host's, which is through with it when it returns. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count) {
     const bool host = p->now->host && p->code->phases[p->now->at] == DTI_PHASE_COMMIT;
-    const dti_device *device = host ? p->store->host : p->store->device;
-    dt_result result =
-        device->backend->exec_start(host ? p->now->host : p->now->exec, p->now->at, count);
+    dt_result result = host
+                           ? dti_offload_start(p, p->now->at, count)
+                           : p->store->device->backend->exec_start(p->now->exec, p->now->at, count);
     p->now->at += result ? 0 : count;
     return dti_drive_started(p, result);
 }

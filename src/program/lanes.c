@@ -64,6 +64,5 @@ static const float *dti_lane_pairs(const dt_program *p) {
 }
 
 static float *dti_lane_pairs_of_all(const dt_program *p) {
-    char *in = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
-    return (float *)(void *)(in + p->code->pairs_in);
+    return (float *)(void *)(dti_program_in(p) + p->code->pairs_in);
 }

@@ -2,7 +2,7 @@
  * Training"): moments and averages, and parameters and gradients of the own part, lie in the host's
  * memory, and the processor's kernels run the commit over them, in the bits of a processor. It is
  * part of the one program: inputs, status and pairs of blocks are on the host's sides of IN and OUT
- * anyhow, so the commit's launches are run over those, and all else of a step is as on a device
+ * anyhow, so the commit's launches are run over those (OUT), or a copy (IN), and all else of a step is as on a device
  * that has all. For stores with units alone (lower/units.c): gradients of others' parts and units
  * of parameters pass the host there. */
 
@@ -29,18 +29,41 @@ static dt_result dti_offload_arenas(dt_store *s) {
     return result;
 }
 
-/* No program of a device has it, and those whose commit does have one number of moments. */
+/* Compiles the commits that there are again, over `memory`; or, where one could not be, none. */
+static dt_result dti_offload_rebuild(dt_store *s, dti_memory *memory) {
+    const dti_backend *b = s->host->backend;
+    dti_memory *old = s->memories[DTI_ARENA_STATE];
+    dt_result result = DT_OK;
+    for (dt_program *p = s->programs; p; p = p->next)
+        for (uint32_t i = 0; i < p->turn_count && p->turns[i].host && !result; i++) {
+            dti_turn *t = &p->turns[i];
+            t->host_memories[DTI_ARENA_STATE] = memory;
+            result = b->exec_create(s->host, &t->host_desc, &t->exec_next);
+        }
+    for (dt_program *p = s->programs; p; p = p->next)
+        for (uint32_t i = 0; i < p->turn_count && p->turns[i].host; i++) {
+            dti_turn *t = &p->turns[i];
+            dti_exec *unused = result ? t->exec_next : t->host;
+            t->host = result ? t->host : t->exec_next;
+            t->host_memories[DTI_ARENA_STATE] = result ? old : memory;
+            t->exec_next = NULL;
+            b->exec_destroy(unused);
+        }
+    return result;
+}
+
+/* No program of a device has it. */
 static dt_result dti_offload_state(dt_store *s, uint64_t bytes, uint64_t keep) {
     const dti_backend *b = s->host->backend;
     dti_memory **at = &s->memories[DTI_ARENA_STATE], *memory = NULL;
     dt_result result = b->memory_create(s->host, bytes, DTI_MEMORY_DEVICE, &memory);
     if (!result && *at && keep)
         result = b->memory_read(*at, 0, b->memory_host(memory), keep);
-    if (result)
-        return result;
-    b->memory_destroy(*at);
-    *at = memory;
-    return DT_OK;
+    if (!result)
+        result = dti_offload_rebuild(s, memory);
+    b->memory_destroy(result ? memory : *at);
+    *at = result ? *at : memory;
+    return result;
 }
 
 static void dti_offload_free(dt_store *s) {
@@ -52,6 +75,19 @@ static void dti_offload_free(dt_store *s) {
 }
 
 /* ---- the commit of a program */
+
+static char *dti_program_in(const dt_program *p) {
+    const dt_store *s = p->store;
+    return p->now->host ? s->host->backend->memory_host(p->now->host_memories[DTI_ARENA_IN])
+                        : s->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
+}
+
+static dt_result dti_offload_start(dt_program *p, uint32_t first, uint32_t count) {
+    const dt_store *s = p->store;
+    memcpy(dti_program_in(p), s->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]),
+           DTI_WORD_BYTES * DTI_STEP_WORDS);
+    return s->host->backend->exec_start(p->now->host, first, count);
+}
 
 /* Where what the commit's launches make in between ends. */
 static uint64_t dti_offload_transients(const dti_code *code) {
@@ -74,9 +110,8 @@ static dt_result dti_turn_offload_memories(dt_program *p, dti_turn *t) {
                                         &m[DTI_ARENA_TRANSIENT]);
     if (!result)
         result = b->memory_over(s->host, p->code->table, p->code->table_bytes, &m[DTI_ARENA_TABLE]);
-    if (!result)
-        result = b->memory_over(s->host, device->memory_host(t->memories[DTI_ARENA_IN]),
-                                p->code->in_bytes, &m[DTI_ARENA_IN]);
+    if (!result) /* of its own: where the device's is written to, reading may be slow */
+        result = b->memory_create(s->host, p->code->in_bytes, DTI_MEMORY_IN, &m[DTI_ARENA_IN]);
     if (!result)
         result = b->memory_over(s->host, device->memory_host(t->memories[DTI_ARENA_OUT]),
                                 p->code->out_bytes, &m[DTI_ARENA_OUT]);

@@ -150,6 +150,8 @@ static const char *dti_program_blame(dt_program *p, bool ran);
 /* ---- offload.c */
 static dt_result dti_turn_offload(dt_program *p, dti_turn *t);
 static void dti_turn_offload_free(const dt_program *p, dti_turn *t);
+static dt_result dti_offload_start(dt_program *p, uint32_t first, uint32_t count);
+static char *dti_program_in(const dt_program *p); /* where the commit finds what the host gives */
 
 /* ---- lanes.c: a program of a stage, in which several micro-batches are alive at once. Each has a
  * lane of its own: transients, inputs and outputs. One at a time is the program's turn, and none is
