@@ -302,8 +302,8 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
 
 /* ---- updates on the host */
 
-/* By the processor's kernels, whoever owns what: 1, 2 and 3 replicas, with 2 and with 3, and one that
- * goes on from a file, have the same bits of everything; and the CPU's within rounding. */
+/* By the processor's kernels, whoever owns what: 1, 2 and 3 replicas, with 2 and with 3, and one
+ * that goes on from a file, have the same bits of everything; and the CPU's within rounding. */
 TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
     static const int cases[] = {1, 2, 8, 5, 4, 6, 9, 0, 3, 7};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
@@ -780,7 +780,7 @@ TEST(parameters_that_devices_share_out_take_of_their_memory_what_the_formula_say
     }
 }
 
-/* One device, which has units alone: all parameters and two buckets of gradients, or one and two. */
+/* One device, which has units alone: all parameters and two buckets of gradients, or three. */
 TEST(a_device_whose_updates_are_the_hosts_has_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char one[200];

@@ -1,8 +1,8 @@
 /* Updates on the host (Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
  * Training"): moments and averages, and parameters and gradients of the own part, lie in the host's
  * memory, and the processor's kernels run the commit over them, in the bits of a processor. It is
- * part of the one program: inputs, status and pairs of blocks are on the host's sides of IN and OUT
- * anyhow, so the commit's launches are run over those (OUT), or a copy (IN), and all else of a step is as on a device
+ * part of the one program: status and pairs of blocks come to the host's side of OUT anyhow, so the
+ * commit's launches are run over that, with a copy of IN, and all else of a step is as on a device
  * that has all. For stores with units alone (lower/units.c): gradients of others' parts and units
  * of parameters pass the host there. */
 
