@@ -397,6 +397,7 @@ DTI_OPTIMIZE_END
 #include "parallel/shard_sum.c"
 #include "parallel/pipe_sum.c"
 #include "parallel/pipe_blame.c"
+#include "parallel/pipe_share.c"
 #include "parallel/pipe_step.c"
 #include "parallel/squad_cut.c"
 #include "parallel/squad_grid.c"

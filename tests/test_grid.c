@@ -131,6 +131,49 @@ TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_sh
     }
 }
 
+/* ---- a state that replicas share out */
+
+/* The bits of a state that each has, with and without members. */
+TEST(replicas_of_stages_share_out_the_state_with_the_bits_of_none) {
+    static const grid_shape shapes[] = {{.stages = 2, .replicas = 2},
+                                        {.stages = 2, .replicas = 3},
+                                        {.stages = 3, .replicas = 2},
+                                        {.stages = 2, .members = 2, .replicas = 2},
+                                        {.stages = 2, .members = 2, .replicas = 3}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        grid_run want;
+        grid_shape s = shapes[i];
+        s.shards = 3;
+        s.accumulate = 2;
+        s.schedule = i % 2 ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
+        if (!grid_train(TEAM_BATCH_NORM, &s, &want))
+            return;
+        s.level = DT_SHARD_OPTIMIZER;
+        grid_equal(TEAM_BATCH_NORM, &s, &want);
+    }
+}
+
+static uint64_t grid_state_bytes(int stages, int replicas, int level) {
+    const grid_shape s = {.stages = stages, .replicas = replicas, .accumulate = 2, .level = level};
+    team_model m;
+    dt_trainer *t = NULL;
+    dt_trainer_info info = {0};
+    char devices[16];
+    if (CHECK_TEXT(team_make(&m, TEAM_BLOCKS, false), "made")) {
+        const dt_trainer_desc d = grid_desc(&m, &s, devices);
+        CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t), "%s", dt_ctx_error(m.ctx));
+        dt_trainer_get_info(t, &info);
+    }
+    dt_ctx_destroy(m.ctx);
+    return info.state_bytes;
+}
+
+TEST(replicas_of_stages_have_less_state_each_where_they_share_it_out) {
+    const uint64_t all = grid_state_bytes(2, 4, 0), part = grid_state_bytes(2, 4, 1);
+    CHECK_TEXT(part && part * 3 < all, "%llu of %llu bytes", (unsigned long long)part,
+               (unsigned long long)all);
+}
+
 /* ---- on ranks */
 
 typedef struct grid_case {
@@ -193,6 +236,25 @@ TEST(stages_of_members_on_ranks_have_the_bits_of_one_process) {
     grid_job(4, four, &tied);
     grid_job(2, odd, &tied); /* a stage's members are on two ranks, and one has another stage too */
     grid_job(2, wide, &grid);
+}
+
+TEST(replicas_of_stages_on_ranks_share_out_the_state_with_the_bits_of_one_process) {
+    static const char *const two[] = {"cpu:2", "cpu:2"},
+                             *const four[] = {"cpu", "cpu", "cpu", "cpu"},
+                             *const odd[] = {"cpu", "cpu:3", "cpu:2"},
+                             *const wide[] = {"cpu:3", "cpu:5"};
+    const grid_case
+        plain = {TEAM_BLOCKS,
+                 {.stages = 2, .replicas = 2, .shards = 2, .accumulate = 2, .level = 1}},
+        three = {TEAM_BATCH_NORM,
+                 {.stages = 2, .replicas = 3, .shards = 4, .accumulate = 2, .level = 1}},
+        members = {
+            TEAM_BLOCKS,
+            {.stages = 2, .members = 2, .replicas = 2, .shards = 2, .accumulate = 3, .level = 1}};
+    grid_job(2, two, &plain);
+    grid_job(4, four, &plain);
+    grid_job(3, odd, &three);
+    grid_job(2, wide, &members);
 }
 
 /* What a machine makes up: who has how many devices, and all else. */
@@ -265,4 +327,18 @@ TEST(a_file_of_stages_of_members_goes_on_in_any_other_grid) {
     CHECK(grid_go_on(&grid, &one) == grid_go_on(&members, &one));
     CHECK(grid_go_on(&grid, &stages) == grid_go_on(&members, &one));
     CHECK(grid_go_on(&one, &grid) == grid_go_on(&one, &members));
+}
+
+TEST(a_file_of_a_state_that_replicas_of_stages_share_out_goes_on_in_any_other_grid) {
+    grid_shape two = {.stages = 2, .replicas = 2, .shards = 2, .accumulate = 2},
+               one = {.shards = 2, .accumulate = 2}, shared = two, members = two;
+    shared.level = DT_SHARD_OPTIMIZER;
+    const uint64_t want = grid_go_on(&one, &one);
+    CHECK(want && grid_go_on(&shared, &shared) == want);
+    CHECK(grid_go_on(&shared, &one) == want && grid_go_on(&one, &shared) == want);
+    CHECK(grid_go_on(&shared, &two) == want);
+    members.members = shared.members = 2;
+    const uint64_t parts = grid_go_on(&members, &members);
+    CHECK(parts && grid_go_on(&shared, &shared) == parts);
+    CHECK(grid_go_on(&members, &shared) == parts && grid_go_on(&shared, &members) == parts);
 }

@@ -817,7 +817,7 @@ TEST(grid_that_runs_out_of_memory_while_a_checkpoint_makes_it_anew_keeps_its_val
 
 /* ---- what a pipeline does not go with */
 
-TEST(pipeline_with_servers_or_a_shared_state_is_unsupported) {
+TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
     for (int i = 0; i < 2; i++) {
         train_model m = {0};
         dt_trainer *t = NULL;
@@ -826,9 +826,10 @@ TEST(pipeline_with_servers_or_a_shared_state_is_unsupported) {
         dt_trainer_desc d = grid_desc(&m, &c, 0, NULL);
         d.mode = i ? DT_TRAIN_SYNCHRONOUS : DT_TRAIN_SERVER;
         d.servers = i ? NULL : "127.0.0.1:1";
-        d.shard_state = i;
+        d.shard_state = i ? DT_SHARD_PARAMETERS : 0;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_ERROR_UNSUPPORTED);
-        CHECK_CONTAINS(dt_ctx_error(m.ctx), i ? "shard_state with a pipeline" : "leave .pipeline");
+        CHECK_CONTAINS(dt_ctx_error(m.ctx),
+                       i ? "shard_state 3 with a pipeline" : "leave .pipeline");
         dt_ctx_destroy(m.ctx);
     }
 }

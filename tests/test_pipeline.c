@@ -321,7 +321,7 @@ TEST(pipeline_says_what_it_does_not_go_with) {
         {{.devices = "cpu:3"}, 0, DT_ERROR_INVALID, "2 stages needs 2 devices"},
         {{.replicas = 2}, 0, DT_ERROR_INVALID, "2 replicas x 2 stages needs 4 devices, and the 1 "},
         {{.replicas = -2}, 0, DT_ERROR_INVALID, "none may be negative"},
-        {{.shard_state = 1}, 0, DT_ERROR_UNSUPPORTED, "shard_state with a pipeline"},
+        {{.shard_state = 2}, 0, DT_ERROR_UNSUPPORTED, "shard_state 2 with a pipeline"},
         {{.pipeline = -1}, 0, DT_ERROR_INVALID, "none may be negative"},
         {{.pipeline = 65, .devices = "cpu:64"}, 0, DT_ERROR_INVALID, "at most 64 devices"},
         {{.pipeline = 20, .devices = "cpu:20"}, 0, DT_ERROR_INVALID, "can be cut into"},

@@ -111,7 +111,10 @@ typedef struct dti_pipe {
     uint64_t block_count;    /* which has so many */
     float *pairs;            /* of the table of all */
     char *piece;             /* between ranks: room for values */
-    char *weighs;            /* for parameters that weigh targets: room for the largest */
+    /* A state that replicas share out: where the part of each begins, [chunk][replica + 1], and by
+     * the model's parameters where they lie in their chunks. NULL: each has all of its stage. */
+    uint64_t *bounds, *offsets;
+    char *weighs; /* for parameters that weigh targets: room for the largest */
     dti_crew *crew;
     dti_pipe_flow *flows;
     uint32_t flow_count;
@@ -122,6 +125,7 @@ typedef struct dti_pipe {
     _Atomic bool failed;
     _Atomic bool speaking; /* a thread of this rank uses the comm */
     dt_result said;        /* what the comm said */
+    int root;              /* of a group, which tells */
 } dti_pipe;
 
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
@@ -165,6 +169,7 @@ static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
 /* Transient bytes of the device that has most here, over its lanes. */
 static uint64_t dti_pipe_transients(const dti_pipe *pipe);
+static uint64_t dti_pipe_state(const dti_pipe *pipe); /* of the first device here, in bytes */
 static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 
 /* ---- pipe_wire.c */
@@ -206,6 +211,15 @@ static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 /* The pairs of all chunks to each, in the order that they have in one model. */
 static dt_result dti_pipe_pairs(dti_parallel *par);
 
+/* ---- pipe_share.c: a state that replicas share out, else nothing */
+static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
+static dt_result dti_pipe_bounds_make(dti_parallel *par); /* on all ranks together */
+/* Of elements `range` of a parameter, of which replica has moments. */
+static dti_bucket dti_pipe_owns(const dti_pipe *pipe, uint32_t replica, uint32_t chunk,
+                                uint32_t param, dti_bucket range);
+/* Behind all commits, on all ranks together. */
+static dt_result dti_pipe_share_params(dti_parallel *par);
+
 /* ---- pipe_whole.c: the chunks' values and state, from the host's store, on this rank alone; and
  * to it, on all ranks together */
 static dt_result dti_pipe_scatter(dti_parallel *par);
@@ -217,6 +231,10 @@ static dt_result dti_pipe_blame(dti_parallel *par);
 static const char *dti_pipe_statistics_fault(const dti_parallel *par);
 
 /* ---- pipe_step.c */
+/* Chunk by chunk of a device, until one fails. */
+typedef dt_result dti_pipe_each(dti_parallel *par, dti_pipe_chunk *chunk);
+static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each);
+static dt_result dti_pipe_phase(dti_parallel *par, dti_crew_fn *fn); /* on all devices */
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro);

@@ -66,6 +66,7 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     if (result)
         return dti_fail(par->base, result, "stage %u: %s", chunk->index, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
+    dti_pipe_own(par, chunk);
     const dti_pipe_device *first = &pipe->devices[0];
     const dti_device *device = dti_pipe_chunk_of(pipe, first->line, first->place)->store->device;
     if (pipe->shared)
@@ -410,6 +411,8 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char 
         result = dti_pipe_wires_make(par);
     if (!result)
         result = dti_pipe_sums_make(par);
+    if (!result)
+        result = dti_pipe_bounds_make(par);
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
@@ -477,8 +480,8 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece,  pipe->devices,
-                   pipe->lines,  pipe->chunks, pipe->stages, pipe->squads};
+    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece,  pipe->devices, pipe->lines,
+                   pipe->chunks, pipe->stages, pipe->squads, pipe->bounds};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, pipe);
@@ -531,4 +534,14 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
         most = DTI_MAX(most, all);
     }
     return most;
+}
+
+static uint64_t dti_pipe_state(const dti_pipe *pipe) {
+    const dti_pipe_device *own = &pipe->devices[0];
+    uint64_t bytes = 0;
+    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->across) {
+        const dt_store *s = dti_pipe_chunk_of(pipe, own->line, c)->store;
+        bytes += dti_state_bytes(&s->layout, s->moments);
+    }
+    return bytes;
 }

@@ -30,10 +30,6 @@ static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *
     return chunk->runs[tail][line->runs[tail].count - 1].program;
 }
 
-/* ---- chunk by chunk of a device, until one fails */
-
-typedef dt_result dti_pipe_each(dti_parallel *par, dti_pipe_chunk *chunk);
-
 static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_device *own = &pipe->devices[device];
@@ -513,6 +509,8 @@ static dt_result dti_pipe_update(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_device *own = &pipe->devices[0];
     dt_result result = dti_pipe_phase(par, dti_pipe_commit);
+    if (!result)
+        result = dti_pipe_share_params(par);
     dti_whole_old(par);
     if (result)
         return dti_pipe_torn(par, result);

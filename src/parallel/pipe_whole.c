@@ -1,6 +1,7 @@
 /* All values of a pipeline's model, on the host. Chunks have the same parameters at other offsets,
- * so values go one parameter at a time: its weights, its count of steps, its moments and
- * average. */
+ * so values go one parameter at a time, and an array at a time: its values, then its moments and
+ * average; and its count of steps. Where replicas share the state out, what a stage has of a moment
+ * comes from all of them (pipe_share.c). */
 
 typedef struct dti_pipe_place { /* of a parameter in a store */
     dt_store *store;
@@ -8,74 +9,103 @@ typedef struct dti_pipe_place { /* of a parameter in a store */
 } dti_pipe_place;
 
 typedef struct dti_pipe_move { /* of a parameter between the host and a chunk */
+    const dti_pipe_chunk *chunk;
     dti_pipe_place own, all;
-    uint32_t member; /* of the chunk's stage */
-    bool gather;     /* to the host */
+    bool gather; /* to the host */
 } dti_pipe_move;
 
-static dt_result dti_pipe_copy(const dti_pipe_place *from, const dti_pipe_place *to,
-                               dti_arena arena, uint64_t from_at, uint64_t to_at, uint64_t bytes) {
-    const dti_backend *a = from->store->device->backend, *b = to->store->device->backend;
-    char piece[DTI_STORE_PIECE / 4];
+/* Elements [at, at + n) of array number `array` of a parameter: 0 its values, else moment
+ * array - 1. */
+static dt_result dti_pipe_array_read(const dti_pipe_place *p, uint32_t array, uint64_t at,
+                                     uint64_t n, float *to) {
+    const uint64_t from = p->store->layout.params[p->param].offset + at;
+    return array ? dti_state_read_part(p->store, array - 1, from, n, to)
+                 : p->store->device->backend->memory_read(p->store->memories[DTI_ARENA_PARAM],
+                                                          dti_arena_bytes(from), to,
+                                                          dti_arena_bytes(n));
+}
+
+/* Of a moment what the store has. */
+static dt_result dti_pipe_array_write(const dti_pipe_place *p, uint32_t array, uint64_t at,
+                                      uint64_t n, const float *from) {
+    const uint64_t to = p->store->layout.params[p->param].offset + at;
+    return array ? dti_state_write_part(p->store, array - 1, to, n, from)
+                 : p->store->device->backend->memory_write(p->store->memories[DTI_ARENA_PARAM],
+                                                           dti_arena_bytes(to), from,
+                                                           dti_arena_bytes(n));
+}
+
+/* What the chunk's stage has, here. */
+static dt_result dti_pipe_stage_read(const dti_pipe *pipe, const dti_pipe_move *m, uint32_t array,
+                                     uint64_t at, uint64_t n, float *to) {
+    const uint32_t s = (uint32_t)(dti_pipe_stage_of(pipe, m->chunk) - pipe->stages);
     dt_result result = DT_OK;
-    for (uint64_t at = 0; at < bytes && !result; at += sizeof piece) {
-        const uint64_t n = DTI_MIN(bytes - at, (uint64_t)sizeof piece);
-        result = a->memory_read(from->store->memories[arena], from_at + at, piece, n);
-        if (!result)
-            result = b->memory_write(to->store->memories[arena], to_at + at, piece, n);
+    if (!pipe->bounds || !array)
+        return dti_pipe_array_read(&m->own, array, at, n, to);
+    for (uint32_t i = 0; i < pipe->stages[s].lines && !result; i++) {
+        const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i);
+        const dti_pipe_place own = {chunk->store, m->own.param};
+        const dti_bucket part =
+            dti_pipe_owns(pipe, pipe->lines[chunk->line].replica, m->chunk->index, m->all.param,
+                          (dti_bucket){at, at + n});
+        if (part.begin < part.end)
+            result = dti_pipe_array_read(&own, array, part.begin, part.end - part.begin,
+                                         to + (part.begin - at));
     }
     return result;
 }
 
-static uint64_t dti_pipe_state_at(const dti_pipe_place *p, uint32_t moment) {
-    const dti_layout *layout = &p->store->layout;
-    return DTI_WORD_BYTES *
-           (dti_state_moment_offset(layout, moment) + layout->params[p->param].offset);
+/* Between the host's parameter and a member's part of an array. */
+static dt_result dti_pipe_copy_part(const dti_pipe *pipe, const dti_pipe_move *m, uint32_t array) {
+    const dti_squad *squad = pipe->shared;
+    const uint64_t part = m->own.store->layout.params[m->own.param].elements,
+                   whole = m->all.store->layout.params[m->all.param].elements;
+    dt_result result = dti_pipe_array_read(&m->all, array, 0, whole, squad->whole);
+    if (!result && m->gather)
+        result = dti_pipe_stage_read(pipe, m, array, 0, part, squad->part);
+    if (result)
+        return result;
+    dti_squad_part_copy(squad, &squad->parts[m->all.param], pipe->lines[m->chunk->line].member,
+                        m->gather);
+    return m->gather ? dti_pipe_array_write(&m->all, array, 0, whole, squad->whole)
+                     : dti_pipe_array_write(&m->own, array, 0, part, squad->part);
+}
+
+static dt_result dti_pipe_copy_array(const dti_pipe *pipe, const dti_pipe_move *m, uint32_t array) {
+    const uint64_t all = m->own.store->layout.params[m->own.param].elements;
+    float piece[DTI_STORE_PIECE / 16];
+    dt_result result = DT_OK;
+    if (dti_pipe_is_part(pipe, m->all.param))
+        return dti_pipe_copy_part(pipe, m, array);
+    for (uint64_t at = 0; at < all && !result; at += DTI_COUNT(piece)) {
+        const uint64_t n = DTI_MIN(all - at, (uint64_t)DTI_COUNT(piece));
+        result = m->gather ? dti_pipe_stage_read(pipe, m, array, at, n, piece)
+                           : dti_pipe_array_read(&m->all, array, at, n, piece);
+        if (!result)
+            result = dti_pipe_array_write(m->gather ? &m->all : &m->own, array, at, n, piece);
+    }
+    return result;
 }
 
 static uint64_t dti_pipe_count_at(const dti_pipe_place *p) {
     return DTI_WORD_BYTES * (dti_state_t_offset(&p->store->layout) + p->param);
 }
 
-/* Between the host's parameter and a member's part of an array; gather: from that. */
-static dt_result dti_pipe_copy_part(const dti_squad *squad, const dti_pipe_move *m, dti_arena arena,
-                                    uint64_t own_at, uint64_t all_at) {
-    dti_memory *own = m->own.store->memories[arena], *all = m->all.store->memories[arena];
-    const dti_backend *a = m->own.store->device->backend, *b = m->all.store->device->backend;
-    const size_t part = (size_t)dti_arena_bytes(m->own.store->layout.params[m->own.param].elements),
-                 whole =
-                     (size_t)dti_arena_bytes(m->all.store->layout.params[m->all.param].elements);
-    dt_result result = b->memory_read(all, all_at, squad->whole, whole);
-    if (!result && m->gather)
-        result = a->memory_read(own, own_at, squad->part, part);
-    if (result)
-        return result;
-    dti_squad_part_copy(squad, &squad->parts[m->all.param], m->member, m->gather);
-    return m->gather ? b->memory_write(all, all_at, squad->whole, whole)
-                     : a->memory_write(own, own_at, squad->part, part);
-}
-
-static dt_result dti_pipe_copy_array(const dti_pipe *pipe, const dti_pipe_move *m, dti_arena arena,
-                                     uint64_t own_at, uint64_t all_at) {
-    const uint64_t bytes = dti_arena_bytes(m->own.store->layout.params[m->own.param].elements);
-    if (dti_pipe_is_part(pipe, m->all.param))
-        return dti_pipe_copy_part(pipe->shared, m, arena, own_at, all_at);
-    return m->gather ? dti_pipe_copy(&m->own, &m->all, arena, own_at, all_at, bytes)
-                     : dti_pipe_copy(&m->all, &m->own, arena, all_at, own_at, bytes);
+static dt_result dti_pipe_count(const dti_pipe_place *p, uint32_t *count, bool write) {
+    const dti_backend *b = p->store->device->backend;
+    dti_memory *memory = p->store->memories[DTI_ARENA_STATE];
+    return write ? b->memory_write(memory, dti_pipe_count_at(p), count, sizeof *count)
+                 : b->memory_read(memory, dti_pipe_count_at(p), count, sizeof *count);
 }
 
 static dt_result dti_pipe_copy_param(const dti_pipe *pipe, const dti_pipe_move *m) {
-    const dti_pipe_place *own = &m->own, *all = &m->all, *from = m->gather ? own : all,
-                         *to = m->gather ? all : own;
-    const uint64_t own_at = dti_arena_bytes(own->store->layout.params[own->param].offset),
-                   all_at = dti_arena_bytes(all->store->layout.params[all->param].offset);
-    dt_result result = dti_pipe_copy_array(pipe, m, DTI_ARENA_PARAM, own_at, all_at);
+    const dti_pipe_place *from = m->gather ? &m->own : &m->all, *to = m->gather ? &m->all : &m->own;
+    uint32_t count;
+    dt_result result = dti_pipe_count(from, &count, false);
     if (!result)
-        result = dti_pipe_copy(from, to, DTI_ARENA_STATE, dti_pipe_count_at(from),
-                               dti_pipe_count_at(to), DTI_WORD_BYTES);
-    for (uint32_t i = 0; i < from->store->moments && !result; i++)
-        result = dti_pipe_copy_array(pipe, m, DTI_ARENA_STATE, dti_pipe_state_at(own, i),
-                                     dti_pipe_state_at(all, i));
+        result = dti_pipe_count(to, &count, true);
+    for (uint32_t array = 0; array <= from->store->moments && !result; array++)
+        result = dti_pipe_copy_array(pipe, m, array);
     to->store->kept[to->param].averaged = from->store->kept[from->param].averaged;
     to->store->kept[to->param].from = from->store->kept[from->param].from;
     return result;
@@ -94,9 +124,8 @@ static dt_result dti_pipe_scatter_chunk(dti_parallel *par, dti_pipe_chunk *chunk
     dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < chunk->store->layout.param_count && !result; i++) {
-        const dti_pipe_move m = {.own = {chunk->store, i},
-                                 .all = {whole, stage->params[i]},
-                                 .member = par->pipe->lines[chunk->line].member};
+        const dti_pipe_move m = {
+            .chunk = chunk, .own = {chunk->store, i}, .all = {whole, stage->params[i]}};
         result = dti_pipe_copy_param(par->pipe, &m);
     }
     chunk->store->steps = whole->steps;
@@ -139,9 +168,9 @@ static dt_result dti_pipe_gather_chunk(dti_parallel *par, const dti_pipe_chunk *
                    member = pipe->lines[chunk->line].member;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < chunk->store->layout.param_count && !result; i++) {
-        const dti_pipe_move m = {.own = {chunk->store, i},
+        const dti_pipe_move m = {.chunk = chunk,
+                                 .own = {chunk->store, i},
                                  .all = {par->replicas[0].store, params[i]},
-                                 .member = member,
                                  .gather = true};
         if (!member || dti_pipe_is_part(pipe, params[i]))
             result = dti_pipe_copy_param(pipe, &m);
@@ -157,51 +186,50 @@ static dt_result dti_pipe_gather_here(dti_parallel *par, uint32_t line) {
     return result;
 }
 
-/* A range of an arena of whoever has it (`own`, on the rank `root`) to all ranks. What a device of
- * one rank says does not keep the others from going on. */
-static dt_result dti_pipe_spread(dti_parallel *par, const dti_pipe_place *own, uint32_t root,
-                                 dti_arena arena, uint64_t from, uint64_t to, uint64_t bytes) {
-    dt_store *whole = par->replicas[0].store;
-    char *piece = par->pipe->piece;
-    dt_result result = DT_OK;
-    for (uint64_t at = 0; at < bytes && !par->lost; at += DTI_AGREE_PIECE) {
-        const uint64_t n = DTI_MIN(bytes - at, (uint64_t)DTI_AGREE_PIECE);
-        dt_result one = DT_OK;
-        if (root == par->rank)
-            one = own->store->device->backend->memory_read(own->store->memories[arena], from + at,
-                                                           piece, (size_t)n);
-        const dt_result told = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, (int)root));
-        if (!one && !told)
-            one = whole->device->backend->memory_write(whole->memories[arena], to + at, piece,
-                                                       (size_t)n);
-        result = result ? result : told ? told : one;
-    }
-    return result;
-}
-
-/* What the first replica's members of a chunk have of a parameter. */
+/* A parameter of the model, and the chunk that has it. */
 typedef struct dti_pipe_owned {
-    uint32_t param; /* of the model */
+    uint32_t param;
     uint16_t chunk;
 } dti_pipe_owned;
 
-/* Where a member that is here has it; else no store. */
+/* Where a line of the job has it, if that is here; else no store. */
 static dti_pipe_place dti_pipe_owned_place(const dti_pipe *pipe, const dti_pipe_owned *o,
-                                           uint32_t member) {
+                                           uint32_t line) {
+    const uint32_t here =
+        line - dti_pipe_line_number(pipe, &pipe->lines[0]); /* beyond: elsewhere */
     dti_pipe_place own = {NULL, 0};
-    if (pipe->lines[member].replica == 0)
-        own.store = dti_pipe_chunk_of(pipe, member, o->chunk)->store;
-    const uint32_t *params = pipe->stages[member * pipe->chunk_count + o->chunk].params;
-    while (own.store && params[own.param] != o->param)
+    if (here >= pipe->line_count)
+        return own;
+    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, here, o->chunk);
+    own.store = chunk->store;
+    while (own.store && dti_pipe_stage_of(pipe, chunk)->params[own.param] != o->param)
         own.param++;
     return own;
 }
 
-/* An array of it, moment + 1, or 0: its values. */
-static uint64_t dti_pipe_array_at(const dti_pipe_place *p, uint32_t array) {
-    return array ? dti_pipe_state_at(p, array - 1)
-                 : dti_arena_bytes(p->store->layout.params[p->param].offset);
+/* Elements [at, at + n) of a member's array, from whoever has them to all ranks. What a device of
+ * one rank says does not keep the others from going on. */
+static dt_result dti_pipe_tell(dti_parallel *par, const dti_pipe_owned *o, uint32_t member,
+                               uint32_t array, dti_bucket range, float *to) {
+    const dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t d = 0; d < (pipe->bounds && array ? pipe->data : 1) && !par->lost; d++) {
+        const uint32_t line = d * pipe->members + member;
+        const dti_bucket part =
+            pipe->bounds && array ? dti_pipe_owns(pipe, d, o->chunk, o->param, range) : range;
+        const dti_pipe_place own = dti_pipe_owned_place(pipe, o, line);
+        const uint64_t n = part.end - part.begin;
+        float *here = to + (part.begin - range.begin);
+        if (part.begin >= part.end)
+            continue;
+        const dt_result one =
+            own.store ? dti_pipe_array_read(&own, array, part.begin, n, here) : DT_OK;
+        const dt_result told = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, here, n, DT_F32,
+                                   (int)dti_pipe_rank(par, line, o->chunk)));
+        result = result ? result : told ? told : one;
+    }
+    return result;
 }
 
 /* All members' parts of an array, to the host of each rank. */
@@ -209,60 +237,58 @@ static dt_result dti_pipe_spread_parts(dti_parallel *par, const dti_pipe_owned *
     dti_pipe *pipe = par->pipe;
     const dti_squad *squad = pipe->shared;
     const dti_pipe_place all = {par->replicas[0].store, o->param};
-    const dti_arena arena = array ? DTI_ARENA_STATE : DTI_ARENA_PARAM;
     const uint64_t n = all.store->layout.params[o->param].elements;
     dt_result result = DT_OK;
     for (uint32_t m = 0; m < pipe->members && !par->lost; m++) {
-        const dti_pipe_place own = dti_pipe_owned_place(pipe, o, m);
-        dt_result one = DT_OK;
-        if (own.store)
-            one = own.store->device->backend->memory_read(
-                own.store->memories[arena], dti_pipe_array_at(&own, array), squad->part,
-                dti_arena_bytes(n / squad->size));
-        const int root = (int)dti_pipe_rank(par, m, o->chunk);
-        const dt_result told = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, squad->part, n / squad->size, DT_F32, root));
+        const dt_result one =
+            dti_pipe_tell(par, o, m, array, (dti_bucket){0, n / squad->size}, squad->part);
         dti_squad_part_copy(squad, &squad->parts[o->param], m, true);
-        result = result ? result : told ? told : one;
+        result = result ? result : one;
     }
-    const dt_result put = all.store->device->backend->memory_write(
-        all.store->memories[arena], dti_pipe_array_at(&all, array), squad->whole,
-        dti_arena_bytes(n));
+    const dt_result put = dti_pipe_array_write(&all, array, 0, n, squad->whole);
     return result ? result : put;
 }
 
 static dt_result dti_pipe_spread_array(dti_parallel *par, const dti_pipe_owned *o, uint32_t array) {
-    const dti_pipe_place all = {par->replicas[0].store, o->param},
-                         own = dti_pipe_owned_place(par->pipe, o, 0);
+    const dti_pipe_place all = {par->replicas[0].store, o->param};
+    const uint64_t n = all.store->layout.params[o->param].elements,
+                   most = DTI_AGREE_PIECE / dti_arena_bytes(1);
+    float *piece = (float *)(void *)par->pipe->piece;
+    dt_result result = DT_OK;
     if (dti_pipe_is_part(par->pipe, o->param))
         return dti_pipe_spread_parts(par, o, array);
-    return dti_pipe_spread(
-        par, &own, dti_pipe_rank(par, 0, o->chunk), array ? DTI_ARENA_STATE : DTI_ARENA_PARAM,
-        own.store ? dti_pipe_array_at(&own, array) : 0, dti_pipe_array_at(&all, array),
-        dti_arena_bytes(all.store->layout.params[o->param].elements));
+    for (uint64_t at = 0; at < n && !par->lost; at += most) {
+        const dti_bucket range = {at, DTI_MIN(at + most, n)};
+        const dt_result told = dti_pipe_tell(par, o, 0, array, range, piece);
+        const dt_result one =
+            told ? told : dti_pipe_array_write(&all, array, at, range.end - at, piece);
+        result = result ? result : one;
+    }
+    return result;
 }
 
 /* Its count of steps, and whether there is an average. */
 static dt_result dti_pipe_spread_count(dti_parallel *par, const dti_pipe_owned *o) {
     const dti_pipe_place all = {par->replicas[0].store, o->param},
                          own = dti_pipe_owned_place(par->pipe, o, 0);
-    const uint32_t root = dti_pipe_rank(par, 0, o->chunk);
-    uint64_t kept[2] = {0, 0};
-    dt_result result =
-        dti_pipe_spread(par, &own, root, DTI_ARENA_STATE, own.store ? dti_pipe_count_at(&own) : 0,
-                        dti_pipe_count_at(&all), DTI_WORD_BYTES);
+    uint64_t kept[3] = {0};
+    uint32_t count = 0;
+    dt_result result = own.store ? dti_pipe_count(&own, &count, false) : DT_OK;
     if (own.store) {
-        kept[0] = own.store->kept[own.param].averaged;
-        kept[1] = own.store->kept[own.param].from;
+        kept[0] = count;
+        kept[1] = own.store->kept[own.param].averaged;
+        kept[2] = own.store->kept[own.param].from;
     }
-    if (!par->lost) {
-        const dt_result one = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, kept, 2, DT_I64, (int)root));
-        result = result ? result : one;
-    }
-    all.store->kept[o->param].averaged = kept[0] != 0;
-    all.store->kept[o->param].from = kept[1];
-    return result;
+    if (par->lost)
+        return result;
+    const dt_result told =
+        dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, kept, 3, DT_I64,
+                                                        (int)dti_pipe_rank(par, 0, o->chunk)));
+    count = (uint32_t)kept[0];
+    const dt_result put = dti_pipe_count(&all, &count, true);
+    all.store->kept[o->param].averaged = kept[1] != 0;
+    all.store->kept[o->param].from = kept[2];
+    return result ? result : told ? told : put;
 }
 
 /* In the model's order, on all ranks. Parameters that no chunk reads are everywhere the same. */
@@ -285,11 +311,18 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
     return dti_agree_result(par, result);
 }
 
+/* Whether all values and state are here: those of a replica; of a state that replicas share out
+ * all of them. */
+static bool dti_pipe_is_here(const dti_parallel *par, uint32_t line) {
+    const dti_pipe *pipe = par->pipe;
+    return pipe->bounds ? pipe->device_count == par->firsts[par->world] : line < pipe->line_count;
+}
+
 /* Without the others' stages there is nothing to bring. */
 static dt_result dti_pipe_gather(dti_parallel *par) {
     const uint32_t line = dti_pipe_whole_line(par->pipe);
     const bool alone = !par->desc.comm || par->lost;
-    if (alone && line == par->pipe->line_count)
+    if (alone && !dti_pipe_is_here(par, line))
         return dti_fail(par->base, DT_ERROR_REVOKED,
                         "the job ended at step %llu, and with it the values of stages that other "
                         "ranks had: make a new trainer and go on from a checkpoint",

@@ -36,10 +36,11 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
     if (d->balance)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "balance = measured moves rows between replicas; stages have all rows");
-    if (d->shard_state)
+    if (d->shard_state > DT_SHARD_OPTIMIZER)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state with a pipeline: each stage's device has all state of its "
-                        "stage; leave one of them out");
+                        "shard_state %d with a pipeline: replicas of a stage share out its state "
+                        "alone; give at most %d",
+                        d->shard_state, DT_SHARD_OPTIMIZER);
     if (d->accumulate > DTI_PIPE_MICROS_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d micro-batches in a pipeline; at most %d",
                         d->accumulate, DTI_PIPE_MICROS_MAX);
@@ -68,7 +69,7 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
         beside = ".pipeline: a stage's device has one member";
     else if (d->mode)
         beside = ".mode";
-    else if (d->shard_state)
+    else if (d->shard_state && d->pipeline < 2)
         beside = ".shard_state: each member has the state of its parts alone";
     else if (d->balance)
         beside = ".balance";

@@ -325,6 +325,7 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
     info->bubble = pipe->lines[0].schedules[0].bubble;
     info->alive = (int)pipe->lines[0].schedules[0].alive;
     info->transient_bytes = dti_pipe_transients(pipe);
+    info->state_bytes = dti_pipe_state(pipe);
 }
 
 static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {
