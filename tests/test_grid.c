@@ -139,13 +139,15 @@ TEST(replicas_of_stages_share_out_the_state_with_the_bits_of_none) {
                                         {.stages = 2, .replicas = 3},
                                         {.stages = 3, .replicas = 2},
                                         {.stages = 2, .members = 2, .replicas = 2},
-                                        {.stages = 2, .members = 2, .replicas = 3}};
+                                        {.stages = 2, .members = 2, .replicas = 3},
+                                        {.members = 2, .replicas = 2},
+                                        {.members = 2, .replicas = 3}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         grid_run want;
         grid_shape s = shapes[i];
         s.shards = 3;
         s.accumulate = 2;
-        s.schedule = i % 2 ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
+        s.schedule = i % 2 && s.stages ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
         if (!grid_train(TEAM_BATCH_NORM, &s, &want))
             return;
         s.level = DT_SHARD_OPTIMIZER;
@@ -341,4 +343,69 @@ TEST(a_file_of_a_state_that_replicas_of_stages_share_out_goes_on_in_any_other_gr
     const uint64_t parts = grid_go_on(&members, &members);
     CHECK(parts && grid_go_on(&shared, &shared) == parts);
     CHECK(grid_go_on(&members, &shared) == parts && grid_go_on(&shared, &members) == parts);
+}
+
+/* ---- which grids have the same bits: the table of docs/distributed.md */
+
+enum { TABLE_COLUMNS = 7 };
+
+typedef struct grid_table {
+    uint64_t known[26]; /* hashes: a letter each */
+    int count;
+    char text[2000];
+} grid_table;
+
+/* A letter for its bits, `-` where it is refused. */
+static char grid_letter(grid_table *t, const grid_shape *s) {
+    step_record at[GRID_STEPS + 1];
+    team_model m;
+    const dt_result result = grid_steps(&m, TEAM_BLOCKS, s, NULL, NULL, at);
+    CHECK_TEXT(!result || result == DT_ERROR_UNSUPPORTED, "%d x %d x %d, %d: %s", s->stages,
+               s->members, s->replicas, s->level, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    int i = 0;
+    while (!result && i < t->count && t->known[i] != at[GRID_STEPS - 1].hash)
+        i++;
+    if (result || i == 26)
+        return '-';
+    t->known[i] = at[GRID_STEPS - 1].hash;
+    t->count = i == t->count ? i + 1 : t->count;
+    return (char)('A' + i);
+}
+
+static void grid_table_row(grid_table *t, int stages, int members) {
+    static const struct {
+        int replicas, level;
+    } columns[TABLE_COLUMNS] = {{1, 0}, {2, 0}, {3, 0}, {2, 1}, {3, 1}, {2, 2}, {2, 3}};
+    size_t at = strlen(t->text);
+    at += (size_t)snprintf(t->text + at, sizeof t->text - at, "| %d x %d |", stages, members);
+    for (int i = 0; i < TABLE_COLUMNS; i++) {
+        const grid_shape s = {.stages = stages,
+                              .members = members,
+                              .replicas = columns[i].replicas,
+                              .level = columns[i].level,
+                              .shards = 3,
+                              .accumulate = 2};
+        at += (size_t)snprintf(t->text + at, sizeof t->text - at, " %c |", grid_letter(t, &s));
+    }
+    snprintf(t->text + at, sizeof t->text - at, "\n");
+}
+
+static bool grid_said(const char *text) {
+    static char page[200000];
+    FILE *f = fopen("docs/distributed.md", "rb");
+    if (!f)
+        return true; /* the tests run elsewhere */
+    const size_t n = fread(page, 1, sizeof page - 1, f);
+    fclose(f);
+    page[n] = 0;
+    return strstr(page, text) != NULL;
+}
+
+TEST(the_table_of_grids_that_have_the_same_bits_is_what_they_have) {
+    static grid_table t;
+    for (int members = 1; members <= 2; members++)
+        for (int stages = 1; stages <= 3; stages++)
+            grid_table_row(&t, stages, members);
+    CHECK_TEXT(grid_said(t.text), "docs/distributed.md has another table:\n%s", t.text);
 }

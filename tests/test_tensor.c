@@ -403,7 +403,7 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
          .result = DT_ERROR_INVALID,
          .says = "2 stages x 2 members needs 4 devices"},
         {.pipeline = 2, .devices = "cpu:4", .result = DT_OK},
-        {.shard_state = 1, .result = DT_ERROR_UNSUPPORTED, .says = "no .shard_state"},
+        {.shard_state = 2, .result = DT_ERROR_UNSUPPORTED, .says = "no .shard_state above 1"},
         {.mode = DT_TRAIN_LOCAL, .result = DT_ERROR_UNSUPPORTED, .says = "no .mode"},
         {.balance = DT_BALANCE_MEASURED, .result = DT_ERROR_UNSUPPORTED, .says = "no .balance"},
         {.optim = DT_OPTIM_LAMB, .result = DT_ERROR_UNSUPPORTED, .says = "whole parameters"},

@@ -133,6 +133,7 @@
  * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
  * under other names. A file appears whole or not at all.
  *
- * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; .shard_state together
- * with .pipeline or .tensor; groups that go on without a rank that was lost. GPUs have been
- * software drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */
+ * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; gradients and parameters
+ * that replicas of stages or members share out; groups that go on without a rank that was lost.
+ * GPUs have been software drivers and compilers alone so far: ./build.sh gpu writes a report of
+ * yours. */

@@ -218,8 +218,8 @@ typedef struct dt_trainer_desc {
      * dt_trainer_store; in between that memory is given back to the system (Linux), unless the
      * application has the store. With .tensor each stage is a squad of members (see there): the
      * job has .replicas x .pipeline x .tensor devices, and number p is member p mod .tensor of
-     * stage p / .tensor mod .pipeline of replica p / (.tensor x .pipeline). shard_state is
-     * UNSUPPORTED with it. */
+     * stage p / .tensor mod .pipeline of replica p / (.tensor x .pipeline). With shard_state 1 the
+     * replicas of a stage share out its state; 2 and 3 are UNSUPPORTED. */
     int replicas, pipeline;
     dt_pipeline_schedule schedule;
     int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
@@ -236,6 +236,8 @@ typedef struct dt_trainer_desc {
      * lost, its part of the state is: weights can be saved then (dt_store_save), and the job goes
      * on from a checkpoint. dt_store_read of a moment or an average works where all replicas are of
      * this process, and gradients cannot be read. DT_TRAIN_LOCAL goes with 0 alone (UNSUPPORTED).
+     * With .pipeline or .tensor the replicas of each stage or member share out what it has, by the
+     * same formula; a rank that is lost ends the job then, which goes on from a checkpoint.
      * 0 = each replica has all.
      * 2 and 3 (dt_shard): let a replica's own part be O elements, F those that are not trained,
      * and buffers, which each has, and T all that are trained, each padded to blocks. Its gradients
@@ -286,9 +288,9 @@ typedef struct dt_trainer_desc {
      * on whichever ranks, and those of one device within rounding. With .pipeline each stage of a
      * replica is a squad, and what goes from stage to stage goes from each member to the one of
      * its number: the bits of as many members without stages. 0 or 1 = none. Goes with
-     * .accumulate; with .shard_state, .mode, .balance, optimizers that look at whole
-     * parameters, and rows that do not take parts (normalisation, dropout, softmax, a sum along
-     * the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that are
+     * .accumulate and shard_state 1; with more of that, .mode, .balance, optimizers that look at
+     * whole parameters, and rows that do not take parts (normalisation, dropout, softmax, a sum
+     * along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that are
      * no such grid. */
     int tensor;
     /* Between those layers the members of a squad share out the rows of the sequence, axis 0 of

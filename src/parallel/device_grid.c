@@ -26,10 +26,10 @@ typedef struct dti_grid_name {
 /* What a replica is shared out among: "2 stages x 3 members". */
 static dti_grid_name dti_grid_text(uint32_t stages, uint32_t members) {
     dti_grid_name name = {""};
-    if (stages && members)
+    if (stages > 1 && members)
         snprintf(name.text, sizeof name.text, "%u stages x %u members", stages, members);
     else
-        snprintf(name.text, sizeof name.text, "%u %s", members ? members : stages,
+        snprintf(name.text, sizeof name.text, "%u %s", members ? members : DTI_MAX(stages, 1u),
                  members ? "members" : "stages");
     return name;
 }
@@ -51,7 +51,7 @@ static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
 
 static dt_result dti_grid_check(dti_parallel *par, uint32_t shards) {
     const uint32_t data = dti_parallel_width(par), batch = par->desc.batch;
-    const char *what = par->desc.stages ? "pipeline" : "shared-out model";
+    const char *what = par->desc.stages > 1 ? "pipeline" : "shared-out model";
     if (shards < data)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "%u shards for %u replicas of a %s: each replica needs one; use fewer "
@@ -177,14 +177,14 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 /* A position's replica, and which of its devices it is: "1.0", or of stages of members "1.0.2". */
 static int dti_grid_print(const dti_parallel *par, uint32_t p, char *to, size_t size) {
     const uint32_t across = dti_grid_across(par), members = par->desc.tensor;
-    if (par->desc.stages && members)
+    if (par->desc.stages > 1 && members)
         return snprintf(to, size, " %u.%u.%u", p / across, p % across / members, p % members);
     return snprintf(to, size, " %u.%u", p / across, p % across);
 }
 
 /* All positions, rank by rank: "rank 0: 0.0 0.1, rank 1: 1.0 1.1". */
 static void dti_grid_log(const dti_parallel *par) {
-    const bool stages = par->desc.stages > 0, squad = par->desc.tensor > 0;
+    const bool stages = par->desc.stages > 1, squad = par->desc.tensor > 0;
     char text[600] = "";
     size_t at = 0;
     for (uint32_t p = 0, rank = 0; p < par->firsts[par->world]; p++) {

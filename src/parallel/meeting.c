@@ -218,7 +218,7 @@ static dt_result dti_meetings_check(dti_parallel *par, bool server) {
     const char *what = dti_meetings_asked(par), *why = NULL;
     if (!what)
         return DT_OK;
-    if (par->desc.stages)
+    if (par->desc.stages > 1)
         why = "a pipeline's micro-batches are not in a stage together; leave .pipeline";
     else if (par->desc.tensor)
         why = "members of a squad meet behind their layers alone; leave .tensor";

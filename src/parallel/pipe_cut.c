@@ -334,7 +334,7 @@ static dt_result dti_pipe_cut_places(dti_base *base, const dt_graph *g, const dt
     bool marked = false;
     dt_result result = dti_pipe_places_open(base, g, &p) ? DT_OK : DT_ERROR_MEMORY;
     for (uint32_t id = 1; id < g->count; id++)
-        marked = marked || g->nodes[id].stage;
+        marked = marked || (cut->chunks > 1 && g->nodes[id].stage);
     cut->starts[0] = 1;
     cut->starts[cut->chunks] = cut->nodes;
     if (!result) {

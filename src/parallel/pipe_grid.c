@@ -102,12 +102,13 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
         snprintf(of + n, sizeof of - (size_t)n, " of replica %u", line->replica);
     dti_log(par->base, DT_LOG_INFO,
             "pipeline: stage %u%s on device %u, %s: nodes %u to %u, %.0f%% of the work, %u "
-            "parameters; %llu bytes of them, as many of gradients, %llu of state, %llu of "
+            "parameters; %llu bytes of them, as many of gradients, %llu of state%s, %llu of "
             "transients in %u lanes",
             c, of, pipe->first + chunk->device, store->device->info.id, pipe->cut.starts[c],
             pipe->cut.starts[c + 1] - 1, 100.0 * pipe->cut.work[c], store->layout.param_count,
             (unsigned long long)dti_arena_bytes(store->layout.elements),
             (unsigned long long)dti_state_bytes(&store->layout, store->moments),
+            store->layout.parted ? " (a share)" : "",
             (unsigned long long)dti_pipe_chunk_transients(chunk), line->schedules[0].lanes[c]);
 }
 

@@ -87,7 +87,8 @@ static bool dti_pipe_trained(const dti_code *code, uint32_t *i, dti_bucket *run)
     return run->end > 0;
 }
 
-typedef dt_result dti_pipe_range_fn(dti_parallel *par, const dti_pipe_chunk *chunk, dti_bucket range);
+typedef dt_result dti_pipe_range_fn(dti_parallel *par, const dti_pipe_chunk *chunk,
+                                    dti_bucket range);
 
 /* Of each run what lies in `own`. */
 static dt_result dti_pipe_ranges(dti_parallel *par, const dti_pipe_chunk *chunk, dti_bucket own,

@@ -69,8 +69,10 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
         beside = ".pipeline: a stage's device has one member";
     else if (d->mode)
         beside = ".mode";
-    else if (d->shard_state && d->pipeline < 2)
-        beside = ".shard_state: each member has the state of its parts alone";
+    else if (d->shard_state > DT_SHARD_OPTIMIZER)
+        beside = ".shard_state above 1: replicas of a member share out its state alone";
+    else if (d->shard_state && t->par.desc.slices > 1)
+        beside = ".shard_state: a device has the state of each of its slices";
     else if (d->balance)
         beside = ".balance";
     if (beside)
@@ -156,13 +158,16 @@ static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
     return t->words ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Slices are members, of which each device has several. */
+/* Slices are members, of which each device has several. Where replicas of members share out their
+ * state, these are the members of one stage. */
 static void dti_trainer_resolve_squad(dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const int devices = DTI_MAX(d->tensor, 1), all = DTI_MAX(d->tensor_slices, devices);
     t->par.desc.tensor = all > 1 ? (uint32_t)all : 0;
     t->par.desc.slices = (uint32_t)(all / devices);
     t->par.desc.tensor_rows = d->tensor_rows;
+    if (t->par.desc.tensor && d->shard_state == DT_SHARD_OPTIMIZER && t->par.desc.slices == 1)
+        t->par.desc.stages = DTI_MAX(t->par.desc.stages, 1u);
 }
 
 static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {

@@ -319,7 +319,7 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 }
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
-    info->stages = (int)pipe->chunk_count;
+    info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
     info->members = pipe->shared ? (int)pipe->members : 0;
     info->local_replicas = (int)(pipe->line_count / pipe->members);
     info->bubble = pipe->lines[0].schedules[0].bubble;
