@@ -290,8 +290,8 @@ typedef struct dt_trainer_desc {
      * its number: the bits of as many members without stages. 0 or 1 = none. Goes with
      * .accumulate and shard_state 1; with more of that, .mode, .balance, optimizers that look at
      * whole parameters, and rows that do not take parts (normalisation, dropout, softmax, a sum
-     * along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that are
-     * no such grid. */
+     * along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that
+     * are no such grid. */
     int tensor;
     /* Between those layers the members of a squad share out the rows of the sequence, axis 0 of
      * [positions, width] where it divides: norms, dropout and residuals are computed of own rows,
