@@ -270,8 +270,10 @@ static dt_graph *gemm_sums_graph(gemm_sums *s) {
     return g;
 }
 
-/* Where all products are outputs as well, each addition is a launch. */
-static bool gemm_sums_run(gemm_sums *s, const char *device, bool apart, float *y, uint64_t *hash) {
+/* apart: all products are outputs as well, so each addition is a launch. range: the most bytes that
+ * the device can bind, and nothing is trained, since an update binds all; 0: its own. */
+static bool gemm_sums_run(gemm_sums *s, const char *device, bool apart, uint64_t range, float *y,
+                          uint64_t *hash) {
     enum { BATCH = 5 };
     float x[BATCH * 60];
     dt_store *store = NULL;
@@ -284,10 +286,15 @@ static bool gemm_sums_run(gemm_sums *s, const char *device, bool apart, float *y
         memcpy(desc.outputs + 1, s->product, sizeof s->product);
     for (int i = 0; i < BATCH * 60; i++)
         x[i] = (float)(i * 7919 % 1009) / 1009.0f - 0.5f;
-    bool good = g && !dt_store_create(g, &(dt_store_desc){.device = device, .seed = 3}, &store) &&
-                !dt_program_create(store, &desc, &p) && !dt_program_write(p, s->x, x, sizeof x) &&
-                !dt_program_run(p, NULL, NULL) && !dt_store_hash(store, hash) &&
-                !dt_program_read(p, s->y, y, sizeof x);
+    bool good = g && !dt_store_create(g, &(dt_store_desc){.device = device, .seed = 3}, &store);
+    if (good && range) {
+        store->device->info.storage_range_bytes = range;
+        desc.optim = NULL;
+        desc.loss = (dt_tensor){0};
+    }
+    good = good && !dt_program_create(store, &desc, &p) &&
+           !dt_program_write(p, s->x, x, sizeof x) && !dt_program_run(p, NULL, NULL) &&
+           !dt_store_hash(store, hash) && !dt_program_read(p, s->y, y, sizeof x);
     s->added = 0;
     for (uint32_t i = 0; good && i < p->code->list.launch_count; i++) {
         const dti_launch *l = &p->code->list.launches[i];
@@ -298,17 +305,17 @@ static bool gemm_sums_run(gemm_sums *s, const char *device, bool apart, float *y
 }
 
 static void gemm_sums_try(gemm_sums *s, const dt_device_info *info) {
-    float y[2][300];
-    uint64_t hash[2] = {0, 1};
-    uint32_t added[2] = {0};
-    for (int apart = 0; apart < 2; apart++) {
-        if (!gemm_sums_run(s, info->id, apart, y[apart], &hash[apart]))
+    float y[3][300];
+    uint64_t hash[3] = {0, 1};
+    uint32_t added[3] = {0};
+    for (int i = 0; i < 3; i++) { /* the third: a weight can be bound, not with its bias */
+        if (!gemm_sums_run(s, info->id, i == 1, i == 2 ? 2048 : 0, y[i], &hash[i]))
             return;
-        added[apart] = s->added;
+        added[i] = s->added;
     }
-    CHECK(!memcmp(y[0], y[1], sizeof y[0]));
+    CHECK(!memcmp(y[0], y[1], sizeof y[0]) && !memcmp(y[0], y[2], sizeof y[0]));
     CHECK(hash[0] == hash[1]);
-    CHECK(added[0] == added[1] + 3);
+    CHECK(added[0] == added[1] + 3 && added[2] == 2);
 }
 
 TEST(what_is_added_to_a_product_costs_no_launch_where_nobody_else_reads_it) {

@@ -78,7 +78,8 @@ DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, 
 
 /* Where those values lie, for the application's own commands on its device (dt_ctx_desc.vulkan),
  * which may read them, ordered behind a step as an output is. Valid until the next program of the
- * store is made, or it ends. Errors: INVALID (index, kind; the store's device is not the
+ * store is made, or it ends; where a trainer shares parameters out (shard_state 2 and 3), until its
+ * next step. Errors: INVALID (index, kind; the store's device is not the
  * application's). */
 DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kind kind,
                                         dt_vulkan_buffer *out);

@@ -144,6 +144,7 @@ static dt_result dti_pass_need(dti_lowering *w) {
                       .train = code->train,
                       .workgroups = code->limits.workgroups,
                       .apart = code->limits.apart,
+                      .range_bytes = code->limits.storage_range_bytes,
                       .views = w->e.views};
     /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
     dti_listing_value(&code->list, DTI_VALUE_OUT, DT_I32, 1, 0);

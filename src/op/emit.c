@@ -319,7 +319,7 @@ static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uin
     const uint64_t block = DTI_WORD_BYTES * DTI_BLOCK; /* what is between them is unused */
     if (x.kind == DTI_VALUE_TRANSIENT || x.kind != y.kind || x.dtype != DT_F32 ||
         y.dtype != DT_F32 || gap < first->bytes || gap - first->bytes >= block ||
-        dti_emit_crosses(e->list, first, end))
+        end - first->offset > e->range_bytes || dti_emit_crosses(e->list, first, end))
         return false;
     *value = dti_listing_value(e->list, (dti_value_kind)x.kind, DT_F32,
                                (end - first->offset) / DTI_WORD_BYTES, first->offset);

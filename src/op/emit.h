@@ -62,10 +62,11 @@ struct dti_emit {
     const dti_node *node;
     uint32_t id;
     int64_t batch;
-    bool train;      /* dropout drops */
-    bool workgroups; /* the device runs them: long sums are cut */
-    bool apart;      /* and shared out to them, for it runs hundreds at once */
-    dti_view *views; /* by node id */
+    bool train;           /* dropout drops */
+    bool workgroups;      /* the device runs them: long sums are cut */
+    bool apart;           /* and shared out to them, for it runs hundreds at once */
+    uint64_t range_bytes; /* the most that it can bind */
+    dti_view *views;      /* by node id */
     dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */
     int64_t first_row;     /* of the part of the batch that is emitted now */
     dti_span_of_node *own; /* by node id, or NULL: nothing is fused */
@@ -80,7 +81,7 @@ static dti_view dti_emit_output(const dti_emit *e, uint32_t k);
 static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out);
 /* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
  * takes their output as this node's, which then needs no launch. operand: NULL for RELU. False,
- * and nothing is changed, where the input has other users or its kernel has no epilogue. */
+ * and no value is another, where the input has other users or its kernel has no epilogue. */
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *operand);
 /* Whether launch `first` or a later one writes a value. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
