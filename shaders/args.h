@@ -8,7 +8,8 @@
 
 #define DTI_AXES 6
 
-/* y[i] = f(x[i]) over strided views. n = product of dim. p0, p1: the op's parameters. */
+/* y[i] = f(x[i]) over strided views. n = product of dim. p0, p1: the op's parameters. far: the
+ * device's, of walks over more than DTI_WALK_QUICK axes. */
 #define DTI_ARGS_MAP1                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 dim[6];                                                                                \
@@ -17,7 +18,8 @@
     DTI_U32 x_offset;                                                                              \
     DTI_U32 y_offset;                                                                              \
     DTI_F32 p0;                                                                                    \
-    DTI_F32 p1;
+    DTI_F32 p1;                                                                                    \
+    DTI_U32 far[5];
 
 /* y[i] = f(a[i], b[i]); also dx = b * f'(a). */
 #define DTI_ARGS_MAP2                                                                              \
@@ -481,7 +483,7 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
-/* Walks of 2 to so many axes divide by factors on Vulkan: see lib/index.glsl. */
+/* Walks of 2 to so many axes divide by factors on Vulkan, MAP1's of any: see lib/index.glsl. */
 #define DTI_WALK_QUICK 4u
 
 /* Elementwise kernels, spec2: an invocation has four elements that follow each other along the last

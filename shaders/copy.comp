@@ -38,8 +38,8 @@ void main()
     uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
-    uint from = args.x_offset + dti_walk(i, args.dim, args.x_stride);
-    uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
+    uint from = args.x_offset + dti_walk_far(i, args.dim, args.x_stride, args.far);
+    uint to = args.y_offset + dti_walk_far(i, args.dim, args.y_stride, args.far), last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     uvec4 word = i + uvec4(0u, 1u, 2u, 3u); /* iota's values */
     if (spec0 <= DTI_COPY_F32_I32) {

@@ -18,8 +18,8 @@ void main()
     uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
-    uint from = args.x_offset + dti_walk(i, args.dim, args.x_stride);
-    uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
+    uint from = args.x_offset + dti_walk_far(i, args.dim, args.x_stride, args.far);
+    uint to = args.y_offset + dti_walk_far(i, args.dim, args.y_stride, args.far), last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     vec4 v;
     DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)

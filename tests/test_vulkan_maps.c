@@ -91,4 +91,38 @@ TEST(elementwise_kernels_take_fours_where_operands_lie_so_and_any_others_too) {
     dt_ctx_destroy(ctx);
 }
 
+/* A copy and a square over `used` axes, of x turned round: no two axes are one. */
+static void maps_try_walk(vulkan_rig *rig, const uint32_t dim[DTI_AXES], uint32_t used) {
+    dti_args_map1 a = {.n = 1, .x_offset = 3, .y_offset = 5};
+    uint32_t step = 1;
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        a.dim[axis] = axis < (int)(DTI_AXES - used) ? 1 : dim[axis];
+        a.y_stride[axis] = a.n;
+        a.n *= a.dim[axis];
+    }
+    for (int axis = (int)(DTI_AXES - used); axis < DTI_AXES; axis++) {
+        a.x_stride[axis] = step;
+        step *= dim[axis];
+    }
+    dti_launch l = {.kernel = DTI_K_COPY, .args_bytes = sizeof a, .items = a.n};
+    l.spec[3] = used;
+    l.args.map1 = a;
+    vulkan_compare(rig, &l, (uint32_t[4]){a.n + 3, a.n + 5}, 0);
+    l.kernel = DTI_K_MAP1;
+    l.spec[0] = DTI_U_SQUARE;
+    vulkan_compare(rig, &l, (uint32_t[4]){a.n + 3, a.n + 5}, 0);
+}
+
+static void maps_try_walks(vulkan_rig *rig) {
+    static const uint32_t dims[][DTI_AXES] = {
+        {2, 3, 5, 7, 4, 3}, {5, 2, 2, 3, 2, 33}, {1, 9, 1, 16, 1, 13}, {3, 2, 17, 2, 3, 8}};
+    for (size_t i = 0; i < DTI_COUNT(dims) && !rig->in->options.no_unified; i++)
+        for (uint32_t used = i ? 5 : 2; used <= DTI_AXES; used++)
+            maps_try_walk(rig, dims[i], used);
+}
+
+TEST(vulkan_walks_over_any_axes_are_the_cpus) {
+    ON_EACH(maps_try_walks);
+}
+
 #endif

@@ -447,7 +447,7 @@ static dti_stripe dti_copy_stripe(const dti_launch *l) {
 }
 
 /* spec0: DTI_COPY_* */
-DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .run = dti_cpu_copy, .halves = true,
+DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_copy, .halves = true,
            .grain = dti_cpu_grain_copy, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
            .tile = dti_map1_tile, .invocations = dti_fours_invocations);
 

@@ -93,6 +93,7 @@ typedef struct dti_kernel_info {
     uint8_t bindings;
     uint8_t span; /* dti_span */
     bool walks;   /* arguments begin with n and dim[6]; spec3: how many axes are used */
+    bool far;     /* it walks, and its arguments are MAP1's, with place for what more axes need */
     /* Of a kernel whose output is its last binding and that reads element i only to write element
      * i: whether a binding is walked exactly like the output, which may then lie there. NULL: the
      * kernel is none. */

@@ -180,7 +180,7 @@ static bool dti_map1_in_step(const dti_launch *l, int binding) {
 }
 
 /* spec0: DTI_U_* of map_body.h */
-DTI_KERNEL(MAP1, map, "rw", ITEM, .walks = true, .run = dti_cpu_map1, .halves = true,
+DTI_KERNEL(MAP1, map, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_map1, .halves = true,
            .grain = dti_cpu_grain_function, .in_step = dti_map1_in_step, .tile = dti_map1_tile,
            .invocations = dti_fours_invocations);
 

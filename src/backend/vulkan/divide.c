@@ -28,9 +28,12 @@ _Static_assert(offsetof(dti_args_map1, dim) == offsetof(dti_args_map2, dim), "wr
 
 /* Of a launch as it is pushed. */
 static void dti_vk_divide_args(const dti_launch *l, dti_args *args) {
+    const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
     const uint32_t used = l->spec[3];
-    if (dti_kernel_info_of(l->kernel)->walks && used >= 2 && used <= DTI_WALK_QUICK)
+    if (kernel->walks && used >= 2 && used <= DTI_WALK_QUICK)
         dti_vk_divide_walk(args->map2.dim, used); /* of all that walk */
+    for (uint32_t axis = 1; kernel->far && used > DTI_WALK_QUICK && axis < DTI_AXES; axis++)
+        args->map1.far[axis - 1] = dti_vk_divide_factor(args->map1.dim[axis]);
 }
 
 #endif
