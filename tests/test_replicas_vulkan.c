@@ -126,4 +126,32 @@ TEST(units_of_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
     harness_apart = false;
 }
 
+/* ---- a device without memory for all parameters */
+
+static dt_result cuts_no_memory(dti_device *device, uint64_t bytes, dti_memory_kind kind,
+                                dti_memory **out) {
+    (void)kind;
+    *out = NULL;
+    return dti_fail(device->base, DT_ERROR_MEMORY, "no %llu bytes", (unsigned long long)bytes);
+}
+
+TEST(a_replica_that_has_no_memory_for_all_parameters_says_so_and_they_come_later) {
+    cuts_case c;
+    const bool ready =
+        cuts_open(&c, "cpu:2", DT_SHARD_PARAMETERS) && !dt_trainer_step(c.trainer, NULL);
+    if (test_check(ready, __FILE__, __LINE__, "%s", dt_ctx_error(c.ctx))) {
+        dti_device *second = c.trainer->par.replicas[1].store->device;
+        const dti_backend *own = second->backend;
+        dti_backend full = *own;
+        full.memory_create = cuts_no_memory;
+        second->backend = &full;
+        CHECK(!dt_trainer_store(c.trainer));
+        CHECK_CONTAINS(dt_ctx_error(c.ctx), "replica 1: no ");
+        second->backend = own;
+        CHECK(dt_trainer_store(c.trainer) != NULL && !dt_trainer_step(c.trainer, NULL));
+    }
+    dt_ctx_destroy(c.ctx);
+    free(c.x);
+}
+
 #endif

@@ -3,6 +3,13 @@
  * and the next step takes its parts and lets the rest go. Where the application has programs on a
  * store its memory stays, and is old in between. */
 
+/* What another replica's device says, in the application's context. */
+static dt_result dti_units_said(const dti_parallel *par, uint32_t i, dt_result result) {
+    return !result || i == 0 ? result
+                             : dti_fail(par->base, result, "replica %u: %s", i,
+                                        par->replicas[i].store->base->error);
+}
+
 static dt_result dti_units_whole_memory(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
@@ -11,6 +18,7 @@ static dt_result dti_units_whole_memory(dti_parallel *par) {
         if (!*at)
             result = s->device->backend->memory_create(
                 s->device, dti_arena_bytes(s->layout.elements), DTI_MEMORY_DEVICE, at);
+        result = dti_units_said(par, i, result);
     }
     return result;
 }
@@ -49,6 +57,7 @@ static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_res
         *own = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
                                                 dti_arena_bytes(range.begin), par->units.staging,
                                                 dti_arena_bytes(dti_bucket_elements(range)));
+        *own = dti_units_said(par, i, *own);
     }
     return result;
 }
@@ -68,12 +77,12 @@ static dt_result dti_units_show(dti_parallel *par) {
                         (unsigned long long)par->replicas[0].store->steps);
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
-        result = dti_units_mirror(&par->replicas[i], false);
+        result = dti_units_said(par, i, dti_units_mirror(&par->replicas[i], false));
     result = dti_agree_result(par, result);
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
         result = dti_units_show_unit(par, par->buckets[b], &own);
     for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
-        own = dti_units_rest(&par->replicas[i], true);
+        own = dti_units_said(par, i, dti_units_rest(&par->replicas[i], true));
     result = dti_agree_result(par, result ? result : own);
     if (!result)
         dti_units_mark(par, false);
@@ -94,6 +103,7 @@ static dt_result dti_units_take(dti_parallel *par) {
             result = dti_units_rest(&par->replicas[i], false);
         if (!result)
             result = dti_units_mirror(&par->replicas[i], true);
+        result = dti_units_said(par, i, result);
     }
     return result;
 }
