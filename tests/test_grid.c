@@ -409,3 +409,59 @@ TEST(the_table_of_grids_that_have_the_same_bits_is_what_they_have) {
             grid_table_row(&t, stages, members);
     CHECK_TEXT(grid_said(t.text), "docs/distributed.md has another table:\n%s", t.text);
 }
+
+/* ---- deaths */
+
+static void grid_die(rank *r) {
+    const grid_case *c = r->job->arg;
+    team_model m;
+    dt_trainer *t = NULL;
+    dt_train_report report = {0};
+    char devices[16];
+    dt_result result = team_make(&m, c->kind, false) ? DT_OK : DT_ERROR_MEMORY;
+    dt_trainer_desc d = grid_desc(&m, &c->shape, devices);
+    d.comm = r->comm;
+    d.devices = rank_devices(r);
+    if (!result)
+        result = dt_trainer_create(m.graph, &d, &t);
+    while (!result) {
+        result = dt_trainer_step(t, &report);
+        atomic_fetch_add(&r->stage, 1);
+    }
+    r->numbers[0] = report.step;
+    EXPECT_TEXT(r,
+                result == DT_ERROR_PEER_LOST || result == DT_ERROR_REVOKED ||
+                    result == DT_ERROR_CANCELLED,
+                "%d: %s", (int)result, dt_ctx_error(m.ctx));
+    if (t)
+        EXPECT(r, !dt_trainer_store(t) && dt_trainer_step(t, NULL) == DT_ERROR_REVOKED);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_rank_of_stages_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
+    static const char *const devices[] = {"cpu", "cpu:2", "cpu"}, *const wide[] = {"cpu:3", "cpu:2",
+                                                                                   "cpu:3"};
+    const grid_case one = {TEAM_MLP, {.stages = 2, .members = 2, .replicas = 1, .accumulate = 3}},
+                    shared = {TEAM_MLP,
+                              {.stages = 2,
+                               .members = 2,
+                               .replicas = 2,
+                               .shards = 2,
+                               .accumulate = 2,
+                               .level = DT_SHARD_OPTIMIZER}};
+    const int all = getenv("DTRAIN_TEST_LONG") ? 24 : 6;
+    for (int i = 0; i < all && test_now.failures < 3; i++) {
+        job *j = job_new(3, i % 2 ? &shared : &one);
+        const int victim = i % 3;
+        for (int k = 0; k < 3; k++)
+            j->devices[k] = i % 2 ? wide[k] : devices[k];
+        j->seconds = 30;
+        j->at[victim].doomed = true;
+        job_start(j, grid_die);
+        CHECK(job_await(j, victim, 3));
+        job_sleep_us(137 * i);
+        job_signal(j, victim, SIGKILL);
+        CHECK_TEXT(job_end(j), "rank %d", victim);
+        job_free(j);
+    }
+}
