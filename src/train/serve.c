@@ -375,7 +375,7 @@ static bool dti_server_gave(const dt_server *s, uint32_t who, const dti_message 
 /* Where squares of another server go. NULL: they are there, or are not those that are wanted. */
 static void *dti_server_room_of_squares(dt_server *s, dti_server_seat *seat, const dti_message *m) {
     const uint32_t servers = s->welcome.servers;
-    if (!s->limit || s->welcome.place || seat->surplus || !m->part || m->part >= servers ||
+    if (!(s->limit > 0.0f) || s->welcome.place || seat->surplus || !m->part || m->part >= servers ||
         m->number != s->measured || m->number != s->tickets.base || s->brought >> m->part & 1)
         return NULL;
     const uint64_t begin = dti_server_begin(s, m->part), end = dti_server_begin(s, m->part + 1);
