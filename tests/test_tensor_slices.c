@@ -115,3 +115,76 @@ TEST(slices_tell_how_many_devices_have_them) {
     }
     dt_ctx_destroy(m.ctx);
 }
+
+/* ---- what a log says, and what is kept of a model that is refused */
+
+typedef struct slices_seen {
+    char text[4096];
+    int64_t bytes; /* that the context has */
+} slices_seen;
+
+static void slices_log(void *user, dt_log_level level, const char *message) {
+    slices_seen *seen = user;
+    const size_t at = strlen(seen->text);
+    (void)level;
+    snprintf(seen->text + at, sizeof seen->text - at, "%s\n", message);
+}
+
+static void *slices_alloc(void *user, size_t bytes, size_t align) {
+    ((slices_seen *)user)->bytes += (int64_t)bytes;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void slices_free(void *user, void *memory, size_t bytes) {
+    ((slices_seen *)user)->bytes -= memory ? (int64_t)bytes : 0;
+    free(memory);
+}
+
+/* A pair of layers of 8 hidden units, created twice; kept: bytes that the second call left. */
+static dt_result slices_pair(dt_trainer_desc d, slices_seen *seen, int64_t *kept) {
+    static const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN}, down = {.tensor = DT_TENSOR_ROW};
+    static const float data[8][4];
+    const dt_ctx_desc desc = {.no_vulkan = true,
+                              .threads = 1,
+                              .logger = {slices_log, seen},
+                              .allocator = {slices_alloc, slices_free, seen}};
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_trainer *t;
+    if (dt_ctx_create(&desc, &ctx) || dt_graph_create(ctx, &g))
+        return DT_ERROR_MEMORY;
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(4));
+    dt_tensor y = dt_nn_linear_with(dt_relu(dt_nn_linear_with(x, "up", 8, &up)), "down", 4, &down);
+    d.loss = dt_mse(y, x);
+    d.batch = 4;
+    d.data = (dt_dataset){.rows = 8, .columns = {{.input = x, .data = data, .dtype = DT_F32}}};
+    dt_result result = dt_trainer_create(g, &d, &t);
+    const int64_t once = seen->bytes;
+    if (result)
+        result = dt_trainer_create(g, &d, &t);
+    *kept = seen->bytes - once;
+    dt_ctx_destroy(ctx);
+    return result;
+}
+
+TEST(log_of_slices_tells_which_device_has_them) {
+    slices_seen seen = {{0}, 0};
+    int64_t kept;
+    const dt_trainer_desc d = {.devices = "cpu:2", .tensor = 2, .tensor_slices = 4};
+    CHECK(!slices_pair(d, &seen, &kept));
+    CHECK_TEXT(strstr(seen.text, "member 1 on device 0,") &&
+                   strstr(seen.text, "member 2 on device 1,") &&
+                   strstr(seen.text, "member 3 on device 1,"),
+               "%s", seen.text);
+}
+
+TEST(members_that_are_refused_keep_no_memory_with_stages_and_without) {
+    for (int stages = 0; stages <= 2; stages += 2) {
+        slices_seen seen = {{0}, 0};
+        int64_t kept = 0;
+        const dt_trainer_desc d = {
+            .devices = stages ? "cpu:6" : "cpu:3", .tensor = 3, .pipeline = stages};
+        CHECK(slices_pair(d, &seen, &kept) == DT_ERROR_INVALID);
+        CHECK_TEXT(kept == 0, "%d stages: %d bytes", stages, (int)kept);
+    }
+}

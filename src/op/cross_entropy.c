@@ -332,7 +332,6 @@ static dt_tensor dti_cross_entropy_parts(const dti_parting *s, const dt_tensor *
     const dt_shape last = dt_dims(-1);
     dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
     dt_tensor z = dt_sub(in[0], dti_parted_most(dt_detach(dt_max(in[0], last, true))));
-
     z = dt_keep(z, dti_classes_counts(s, at));
     dt_tensor sums[3] = {dt_sum(dt_exp(z), last, true)};
     sums[1] = dt_sum(dt_keep(z, dt_eq(at, numbers)), last, true);

@@ -268,10 +268,12 @@ static dt_result dti_pipe_cut_member(dti_parallel *par, const dti_pipe_cut *mode
     dt_result result = dti_squad_model(par, pipe->shared);
     if (!result)
         result = dti_squad_graph(par, pipe->shared, par->replicas[0].graph->ctx, 0, &g);
+    if (g) { /* it ends with the pipe, also where its marks do not divide */
+        dti_disown(&par->base->owned, &g->owned);
+        pipe->graph = g;
+    }
     if (result)
         return result;
-    dti_disown(&par->base->owned, &g->owned); /* it ends with the pipe */
-    pipe->graph = g;
     const dt_program_desc d = dti_pipe_model_desc(par);
     return dti_pipe_cut_like(par->base, g, &d, model, pipe->shared->firsts, &pipe->cut);
 }

@@ -110,7 +110,7 @@ static void dti_squad_log_member(const dti_parallel *par, const dti_squad_member
         par->base, DT_LOG_INFO,
         "tensor: member %u%s on device %u, %s: parts of %u of %u parameters, all of the others; "
         "%llu bytes of them, as many of gradients, %llu of state, %llu of transients",
-        member->number, of, squad->first + (uint32_t)(member - squad->members),
+        member->number, of, (squad->first + (uint32_t)(member - squad->members)) / squad->each,
         store->device->info.id, parts, store->layout.param_count,
         (unsigned long long)dti_arena_bytes(store->layout.elements),
         (unsigned long long)dti_state_bytes(&store->layout, store->moments),
