@@ -188,3 +188,14 @@ TEST(members_that_are_refused_keep_no_memory_with_stages_and_without) {
         CHECK_TEXT(kept == 0, "%d stages: %d bytes", stages, (int)kept);
     }
 }
+
+TEST(slices_go_with_no_stages_and_no_shared_state) {
+    const dt_trainer_desc d[2] = {{.devices = "cpu:2", .tensor_slices = 4, .pipeline = 2},
+                                  {.devices = "cpu:2", .tensor_slices = 4, .shard_state = 1}};
+    for (int i = 0; i < 2; i++) {
+        slices_seen seen = {{0}, 0};
+        int64_t kept = 0;
+        CHECK(slices_pair(d[i], &seen, &kept) == DT_ERROR_UNSUPPORTED && kept == 0);
+        CHECK_TEXT(strstr(seen.text, i ? ".shard_state" : ".pipeline"), "%s", seen.text);
+    }
+}

@@ -303,8 +303,8 @@ typedef struct dt_trainer_desc {
      * each of the .tensor devices (0 or 1 = one) computes those that follow each other, one after
      * the other. All that is said of members is true of slices, so the same bits for as many
      * slices and .shards, whatever .tensor, .replicas and ranks are; and marks have to divide by
-     * slices. 0 = .tensor. More slices than members are UNSUPPORTED with .pipeline. Costs: what no
-     * layer marks is kept and computed once a slice. */
+     * slices. 0 = .tensor. More slices than members are UNSUPPORTED with .pipeline and with
+     * .shard_state. Costs: what no layer marks is kept and computed once a slice. */
     int tensor_slices;
 } dt_trainer_desc;
 

@@ -62,7 +62,7 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
                         d->tensor_slices, DTI_MAX(d->tensor, 1), DTI_SQUAD_MAX);
     if (!t->par.desc.tensor && d->tensor_rows)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".tensor_rows is a squad's: give .tensor, its members");
+                        ".tensor_rows is a squad's: give .tensor or .tensor_slices");
     if (!t->par.desc.tensor)
         return DT_OK;
     if (d->pipeline > 1 && t->par.desc.slices > 1)
