@@ -169,3 +169,54 @@ TEST(gradients_of_a_trainer_alone_stay_on_its_device) {
     dt_ctx_destroy(m.ctx);
 }
 #endif
+
+typedef struct fly_seen {
+    uint64_t steps, samples, stop_at;
+    bool in_turn;
+} fly_seen;
+
+static dt_result fly_see(void *user, dt_fit_state *s) {
+    fly_seen *seen = user;
+    if (s->event != DT_FIT_STEP)
+        return DT_OK;
+    seen->in_turn = seen->in_turn && s->last.steps && s->step == seen->steps + s->last.steps;
+    seen->steps = s->step;
+    seen->samples += s->last.samples;
+    s->stop = seen->stop_at && s->step >= seen->stop_at ? DT_FIT_ASKED : s->stop;
+    return DT_OK;
+}
+
+/* The steps made in all. */
+static uint64_t fly_fit(int in_flight, uint64_t stop_at, fly_seen *seen, uint64_t *hash) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    *seen = (fly_seen){.in_turn = true, .stop_at = stop_at};
+    CHECK(train_model_make(&m, &(dt_ctx_desc){.validation = true}, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "vulkan:0";
+    d.batch = 17;
+    d.in_flight = in_flight;
+    CHECK(!dt_trainer_create(m.graph, &d, &trainer));
+    dt_history history;
+    const dt_fit_desc fit = {.epochs = 2, .callbacks = {{fly_see, seen}}};
+    CHECK(!dt_trainer_fit(trainer, &fit, &history));
+    CHECK(history.stop == (stop_at ? DT_FIT_ASKED : DT_FIT_DONE));
+    CHECK(!trainer->ahead_count && !dt_store_state_hash(dt_trainer_store(trainer), hash));
+    const uint64_t steps = history.steps;
+    dt_history_free(&history);
+    dt_ctx_destroy(m.ctx);
+    return steps;
+}
+
+TEST(callbacks_see_all_steps_with_two_under_way_and_stop_behind_the_next) {
+    fly_seen one, two;
+    uint64_t hash[2];
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    const uint64_t steps = fly_fit(0, 0, &one, &hash[0]);
+    CHECK(fly_fit(2, 0, &two, &hash[1]) == steps && hash[0] == hash[1]);
+    CHECK(one.in_turn && two.in_turn && one.steps == steps && two.steps == steps);
+    CHECK(one.samples == two.samples);
+    CHECK(fly_fit(1, 3, &one, &hash[0]) == 3 && fly_fit(2, 3, &two, &hash[1]) == 4);
+    CHECK(one.steps == 3 && two.steps == 3);
+}

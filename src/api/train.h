@@ -185,9 +185,10 @@ typedef struct dt_trainer_desc {
     int checkpoint_steps; /* write one every so many steps; 0 = only on request */
     /* How many steps are under way at once on a GPU that trains alone (one device, one rank, one
      * shard, no .accumulate), so that it does not wait for the host between them. 0: two in
-     * dt_trainer_epoch, one in dt_trainer_step; 1; or 2, and dt_trainer_step too does not wait for
-     * the step that it starts. The bits are the same. Elsewhere it is always one: sums pass the
-     * host before a commit. */
+     * dt_trainer_epoch and in a dt_trainer_fit without callbacks, one in dt_trainer_step; 1; or 2,
+     * and dt_trainer_step too does not wait for the step that it starts, and a fit's callbacks see
+     * a step when the next one has begun. The bits are the same. Elsewhere it is always one: sums
+     * pass the host before a commit. */
     int in_flight;
     int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
     bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */

@@ -273,12 +273,13 @@ static bool dti_fit_validates_behind(const dti_fit *f, uint64_t step) {
     return every && step && step % every == 0 && step != f->seen_step;
 }
 
-/* How many steps may be under way behind the next one: none where something is due behind it, or
- * where a callback is to see each step before the next one begins. */
+/* How many steps may be under way behind the next one: none where something is due behind it.
+ * Callbacks see each step before the next one begins, but where .in_flight = 2 asks for more. */
 static uint32_t dti_fit_ahead(const dti_fit *f) {
     const uint64_t next = dti_trainer_number(f->t);
     const bool due = dti_fit_validates_behind(f, next) || (f->s.steps && next >= f->s.steps);
-    return due || f->d->callbacks[0].call ? 0 : f->t->desc.in_flight != 1;
+    const int asked = f->t->desc.in_flight;
+    return !due && (f->d->callbacks[0].call ? asked == 2 : asked != 1);
 }
 
 /* A NaN skips a step, as in dt_trainer_epoch; too many in a row are an end. */
@@ -371,9 +372,10 @@ static dt_result dti_fit_between(dti_fit *f, const dt_train_report *r) {
 
 static dt_result dti_fit_once(dti_fit *f) {
     dt_train_report r;
+    const uint64_t skipped = f->s.skipped;
     dt_result result = dti_fit_step(f, &r);
-    if (result)
-        return result;
+    if (result || (f->t->ahead_count && !r.steps && f->s.skipped == skipped))
+        return result; /* a step has begun, and none has ended */
     f->s.last = r;
     if (dti_parallel_is_local(&f->t->par) && !r.round_ended) {
         dti_report_part(f->t, &f->s.last); /* this process's own */

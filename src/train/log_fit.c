@@ -29,7 +29,8 @@ DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *s) {
     dti_run_log_begin(log);
     if (s->event == DT_FIT_BEGIN && s->step)
         dti_run_log_restarts(log, s->step);
-    if (s->event == DT_FIT_STEP && s->last.steps && s->step % log->every == 0)
+    const uint64_t before = s->step - s->last.steps; /* two steps may end together */
+    if (s->event == DT_FIT_STEP && s->last.steps && s->step / log->every > before / log->every)
         dti_log_step(log, s);
     if (s->event == DT_FIT_EPOCH && s->train.steps)
         dti_log_metrics(log, s->trainer, "epoch", s->step, &s->train);
