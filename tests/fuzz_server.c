@@ -17,22 +17,26 @@ enum {
     SERVED_PROCESSES = 5,
     SERVED_ROWS = 20,
     SERVED_BATCH = 8,
-    SERVED_SETUPS = 4
+    SERVED_PLAIN = 4, /* setups without clipping over servers */
+    SERVED_SETUPS = 6
 };
 
 typedef struct served_setup {
     int classes, shards, staleness, place, servers;
+    double clip_norm;
 } served_setup;
 
 /* Pushes that are small messages, and large ones; batches that overlap; a part of the values. */
 static const served_setup served_setups[SERVED_SETUPS] = {
-    {2, 2, 0, 0, 1}, {300, 3, 0, 0, 1}, {300, 2, 2, 0, 1}, {300, 2, 1, 1, 2}};
+    {2, 2, 0, 0, 1, 0},   {300, 3, 0, 0, 1, 0},   {300, 2, 2, 0, 1, 0},
+    {300, 2, 1, 1, 2, 0}, {300, 2, 1, 0, 2, 0.1}, {300, 2, 1, 1, 2, 0.1}};
 
 typedef struct served_model {
     dt_ctx *ctx;
     dt_graph *graph;
     float x[2 * SERVED_ROWS];
     int32_t t[SERVED_ROWS];
+    dt_optim_desc sgd;
     dt_trainer_desc desc;
 } served_model;
 
@@ -156,7 +160,7 @@ static const dti_desk_calls served_calls = {.destroy = served_destroy,
 /* ---- a server */
 
 static void served_model_make(served_model *m, const served_setup *setup) {
-    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+    m->sgd = (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1, .clip_norm = setup->clip_norm};
     const dt_ctx_desc ctx = {
         .no_vulkan = true, .threads = 1, .allocator = {fuzz_alloc, fuzz_free, NULL}};
     FUZZ_CHECK(!dt_ctx_create(&ctx, &m->ctx) && !dt_graph_create(m->ctx, &m->graph));
@@ -171,7 +175,7 @@ static void served_model_make(served_model *m, const served_setup *setup) {
     dt_tensor w = dt_param(m->graph, "w", dt_dims(setup->classes, 2), init);
     m->desc = (dt_trainer_desc){.loss = dt_cross_entropy(dt_linear(x, w, (dt_tensor){0}), t, NULL),
                                 .batch = SERVED_BATCH,
-                                .optim = &sgd,
+                                .optim = &m->sgd,
                                 .data = {.rows = SERVED_ROWS,
                                          .columns = {{.input = x, .data = m->x, .dtype = DT_F32},
                                                      {.input = t, .data = m->t, .dtype = DT_I32}}},
@@ -225,7 +229,6 @@ static void served_reset(served_world *w) {
     s->tickets.again = s->tickets.twice = s->tickets.late = 0;
     s->tickets.limit_ns = 0;
     s->info = (dt_server_info){0};
-    s->skipped_bits = 0;
     s->result = DT_OK;
     FUZZ_CHECK(!dti_server_position(s));
     s->writes = dti_server_writes(s);
@@ -300,6 +303,14 @@ static void served_say(uint32_t who, const dti_message *m, uint8_t *body) {
     c->room = dti_server_room(served_now->server, who, m);
 }
 
+/* Of the second server's part. */
+static uint64_t served_squares_bytes(void) {
+    const dt_server *s = served_now->server;
+    return s->welcome.servers < 2
+               ? 0
+               : sizeof(float) * dti_push_blocks(dti_server_begin(s, 1), dti_server_begin(s, 2));
+}
+
 /* ---- anything */
 
 static uint64_t served_right_bytes(uint32_t kind) {
@@ -307,7 +318,7 @@ static uint64_t served_right_bytes(uint32_t kind) {
     case DTI_SAY_ASK: return sizeof(dti_request);
     case DTI_SAY_PULL:
     case DTI_SAY_MEASURE: return sizeof(dti_resolved);
-    case DTI_SAY_BROUGHT: return 4 * dti_push_blocks(0, served_now->server->welcome.elements);
+    case DTI_SAY_BROUGHT: return served_squares_bytes();
     case DTI_SAY_PUSH: return served_now->server->shape.bytes;
     default: return 0;
     }
@@ -344,6 +355,12 @@ static void served_fill_push(uint8_t *body, uint64_t bytes) {
     memcpy(body, &version, (size_t)DTI_MIN(bytes, (uint64_t)sizeof version));
 }
 
+static void served_fill_squares(uint8_t *body, uint64_t bytes) {
+    const float value = served_float();
+    for (uint64_t at = 0; at + sizeof value <= bytes; at += sizeof value)
+        memcpy(body + at, &value, sizeof value);
+}
+
 static uint8_t *served_draw_body(uint32_t kind, uint64_t bytes) {
     uint8_t *body = calloc(1, bytes ? (size_t)bytes : 1);
     const dt_server *s = served_now->server;
@@ -352,10 +369,12 @@ static uint8_t *served_draw_body(uint32_t kind, uint64_t bytes) {
         served_near(s->tickets.base - 1), served_u8() % 4 ? 0 : served_u64(), {1.0f}};
     if (kind == DTI_SAY_ASK && bytes == sizeof ask && served_u8() % 8)
         memcpy(body, &ask, sizeof ask);
-    else if (kind == DTI_SAY_PULL && bytes == sizeof told)
+    else if ((kind == DTI_SAY_PULL || kind == DTI_SAY_MEASURE) && bytes == sizeof told)
         memcpy(body, &told, sizeof told);
     else if (kind == DTI_SAY_PUSH)
         served_fill_push(body, bytes);
+    else if (kind == DTI_SAY_BROUGHT)
+        served_fill_squares(body, bytes);
     else
         for (uint64_t i = 0; i < bytes && i < 64; i++)
             body[i] = (uint8_t)served_u8();
@@ -375,6 +394,13 @@ static void served_anything(uint32_t who, uint32_t kind) {
     served_say(who, &m, served_draw_body(kind, m.bytes));
 }
 
+/* 0: any. Of servers that clip together also what those say. */
+static uint32_t served_kind(uint32_t kind) {
+    if (kind == DTI_SAY_SETTINGS && served_now->setup->clip_norm > 0.0)
+        return served_now->setup->place ? DTI_SAY_MEASURE : DTI_SAY_BROUGHT;
+    return kind ? kind : served_u8() % 20;
+}
+
 static void served_event(void) {
     static const uint8_t kinds[] = {DTI_SAY_HELLO, DTI_SAY_SETTINGS, DTI_SAY_ASK,
                                     DTI_SAY_PULL,  DTI_SAY_PUSH,     DTI_SAY_PUSH,
@@ -391,7 +417,7 @@ static void served_event(void) {
     case 4: served_drip(who, UINT64_MAX); break;
     case 5: served_drip(who, 1 + 37 * served_u8()); break;
     case 6: served_now->server->tickets.limit_ns = served_u8() % 4 == 0; break;
-    default: served_anything(who, kinds[what - 7] ? kinds[what - 7] : served_u8() % 20);
+    default: served_anything(who, served_kind(kinds[what - 7]));
     }
     dti_server_go_on(served_now->server);
 }
@@ -412,7 +438,8 @@ static void served_tickets_hold(const dti_tickets *t) {
 static void served_holds(void) {
     dt_server *s = served_now->server;
     int workers = 0;
-    FUZZ_CHECK(!s->result || s->result == DT_ERROR_NUMERIC);
+    FUZZ_CHECK(!s->result || s->result == DT_ERROR_NUMERIC ||
+               (s->result == DT_ERROR_INVALID && s->welcome.place)); /* not finite here alone */
     s->result = DT_OK;
     served_tickets_hold(&s->tickets);
     for (uint32_t i = 0; i < s->count; i++) {
@@ -466,6 +493,14 @@ static void served_push(const dti_message *ticket, uint64_t version) {
     free(body);
 }
 
+static void served_bring(uint64_t serial) {
+    const float squares[8] = {0.25f, 0.5f};
+    const uint64_t bytes = served_squares_bytes();
+    FUZZ_CHECK(served_now->setup->clip_norm > 0.0 && bytes && bytes <= sizeof squares);
+    const dti_message *answer = served_ask(DTI_SAY_BROUGHT, 1, serial, squares, bytes);
+    FUZZ_CHECK(answer->kind == DTI_SAY_PUSHED && answer->part == DTI_PUSH_TAKEN);
+}
+
 static void served_honest(void) {
     dt_server *s = served_now->server;
     const uint64_t until = s->trainer->epoch + 1;
@@ -475,6 +510,10 @@ static void served_honest(void) {
     for (int i = 0; i < 100 && ask.epoch < until; i++) {
         const dti_message answer = *served_ask(DTI_SAY_ASK, 100, 0, &ask, sizeof ask);
         dti_told told;
+        if (answer.kind == DTI_SAY_BRING) {
+            served_bring(answer.number);
+            continue;
+        }
         FUZZ_CHECK(answer.kind == DTI_SAY_TICKET || answer.kind == DTI_SAY_ENDED);
         memcpy(&told, served_now->conns[0].answer, sizeof told);
         const dti_message *values =
@@ -599,7 +638,7 @@ static void served_change(dti_message *m, uint8_t small[DTI_MESSAGE_SMALL]) {
     static const uint64_t sizes[] = {0, 1, 47, 49, DTI_MESSAGE_SMALL, DTI_MESSAGE_SMALL + 1, 99999};
     const uint32_t what = served_u8();
     if (what & 1)
-        m->kind = (uint16_t)(served_u8() % 18);
+        m->kind = (uint16_t)(served_u8() % 20);
     if (what & 2)
         m->part = what & 64 ? (uint32_t)served_u64() : served_u8() % 4;
     if (what & 4)
@@ -716,7 +755,9 @@ static dt_result served_fuzz_worker(void) {
 static dt_result fuzz_server(const uint8_t *data, size_t size) {
     served_in = (served_input){data, size, 0};
     const uint32_t how = served_u8();
-    return how < 192 ? served_fuzz_server(how % SERVED_SETUPS) : served_fuzz_worker();
+    return how < 176   ? served_fuzz_server(how % SERVED_PLAIN)
+           : how < 192 ? served_fuzz_server(SERVED_PLAIN + how % (SERVED_SETUPS - SERVED_PLAIN))
+                       : served_fuzz_worker();
 }
 
 #ifndef FUZZ_REPLAY

@@ -40,3 +40,49 @@ TEST(server_that_was_loaded_says_of_no_batch_that_it_was_skipped) {
     CHECK(s->skipped_bits == 0 && s->tickets.base == 2 * s->tickets.batches + 1);
     served_reset(w);
 }
+
+static void quarrel_push(const served_world *w, uint32_t shard, float value) {
+    const uint64_t bytes = w->server->shape.bytes;
+    char *body = calloc(1, (size_t)bytes);
+    for (uint64_t at = sizeof(dti_push_head); at < bytes; at += sizeof value)
+        memcpy(body + at, &value, sizeof value);
+    CHECK(served_ask(DTI_SAY_PUSH, shard, 1, body, bytes)->part == DTI_PUSH_TAKEN);
+    free(body);
+}
+
+/* Shards that are finite, and whose sum is not: the part's owner says so by a NaN, */
+TEST(server_measures_as_nan_what_is_not_finite) {
+    served_world *w = served_open(5);
+    const dti_resolved told = {.clips = {1.0f}};
+    float squares[2] = {0, 0};
+    served_reset(w);
+    served_begin(0, 0);
+    quarrel_push(w, 0, 3e38f);
+    quarrel_push(w, 1, 3e38f);
+    const dti_message *m = served_ask(DTI_SAY_MEASURE, 0, 1, &told, sizeof told);
+    REQUIRE(m->kind == DTI_SAY_SQUARES && m->bytes == sizeof squares);
+    memcpy(squares, w->conns[0].answer, sizeof squares);
+    CHECK(isnan(squares[0]) && isnan(squares[1]));
+    served_end(0);
+    served_reset(w);
+}
+
+/* and the first one skips the batch for all. */
+TEST(server_skips_for_all_what_is_not_finite_in_another_part) {
+    served_world *w = served_open(4);
+    const dti_request ask = {0, dti_worker_mark(w->server->trainer)};
+    const float squares[2] = {(float)NAN, 1.0f};
+    served_reset(w);
+    served_begin(0, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK(served_ask(DTI_SAY_ASK, 100, 0, &ask, sizeof ask)->kind == DTI_SAY_TICKET);
+        quarrel_push(w, i, 0.5f);
+    }
+    CHECK(served_ask(DTI_SAY_ASK, 100, 0, &ask, sizeof ask)->kind == DTI_SAY_BRING);
+    REQUIRE(served_squares_bytes() == sizeof squares);
+    CHECK(served_ask(DTI_SAY_BROUGHT, 1, 1, squares, sizeof squares)->part == DTI_PUSH_TAKEN);
+    CHECK(w->server->skipped_bits == 1 && w->server->info.skipped == 1 &&
+          w->server->tickets.base == 2 && served_store(w)->steps == 0);
+    served_end(0);
+    served_reset(w);
+}

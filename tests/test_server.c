@@ -278,6 +278,41 @@ TEST(servers_of_parts_clip_whoever_leaves_and_name_one_that_is_gone) {
     serve_close(&runs[0]);
 }
 
+/* A first server that goes on from a checkpoint does not know by what the batches before it were
+ * multiplied: one that another server has yet to apply is not applied by a guess. */
+TEST(servers_of_parts_do_not_guess_the_clips_of_batches_before_a_checkpoint) {
+    static serve_run runs[2];
+    const char *path = "build/test_server_clips.safetensors";
+    const serve_case c = {.shards = 1,
+                          .epochs = 3,
+                          .workers = 1,
+                          .optim = {DT_OPTIM_SGD, .lr = 0.2, .clip_norm = 0.3}};
+    train_model m;
+    dt_trainer *t;
+    REQUIRE(serve_model(&m, &c));
+    dt_trainer_desc d = serve_trainer(&c, &m);
+    CHECK(!dt_trainer_create(m.graph, &d, &t));
+    for (int i = 0; i < 3; i++)
+        CHECK(!dt_trainer_step(t, NULL));
+    CHECK_TEXT(!dt_trainer_save(t, path), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    serve_start_several(runs, &c, 2);
+    for (int i = 0; i < 3; i++)
+        serve_visit(&runs[0], 1);
+    serve_stop(&runs[0]);
+    CHECK_TEXT(!dt_trainer_load(dt_server_trainer(runs[0].server), path), "%s",
+               dt_ctx_error(runs[0].m.ctx));
+    serve_start(&runs[0]);
+    CHECK(serve_join(&runs[0], &m, &t) == DT_ERROR_INVALID);
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "checkpoints of one step"), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    for (int i = 0; i < 2; i++) {
+        serve_stop(&runs[i]);
+        serve_close(&runs[i]);
+    }
+    remove(path);
+}
+
 /* Of a model so small that a push is a small message, as parts may be. */
 typedef struct serve_tiny {
     dt_ctx *ctx;

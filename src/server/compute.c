@@ -272,6 +272,12 @@ static uint64_t dti_push_blocks(uint64_t begin, uint64_t end) {
     return (end - begin + DTI_BLOCK - 1) / DTI_BLOCK;
 }
 
+/* NaN: not all of it is finite. Squares of what is may still overflow. */
+static float dti_push_square(const dti_isa_kernels *k, const float *g, uint64_t n) {
+    const float sum = k->row_sum_sq(g, (int64_t)n);
+    return dti_finite_f32(sum) || dti_all_finite(g, DT_F32, n) ? sum : NAN;
+}
+
 /* As a commit measures the norm: block by block, by the device's kernel. */
 static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                              uint64_t stride, uint32_t rows, float *squares) {
@@ -289,8 +295,8 @@ static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, cha
             const uint64_t from = p->offset + at;
             if (from >= shape->begin && from < shape->end)
                 squares[(from - shape->begin) / DTI_BLOCK] =
-                    k->row_sum_sq(par->replicas[0].gradients + from,
-                                  (int64_t)DTI_MIN(p->elements - at, (uint64_t)DTI_BLOCK));
+                    dti_push_square(k, par->replicas[0].gradients + from,
+                                    DTI_MIN(p->elements - at, (uint64_t)DTI_BLOCK));
         }
     }
     dti_fp_leave(modes);
@@ -302,7 +308,7 @@ static float dti_push_clip(const float *squares, uint64_t blocks, float limit) {
     for (uint64_t i = 0; i < blocks; i++)
         sum += (double)squares[i];
     const float clip = limit / ((float)sqrt(sum) + 1e-6f);
-    return clip < 1.0f ? clip : 1.0f;
+    return clip < 1.0f || !dti_finite_f32(clip) ? clip : 1.0f;
 }
 
 static void dti_push_scale(dti_parallel *par, const dti_push_shape *shape, float clip) {

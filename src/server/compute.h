@@ -48,5 +48,5 @@ static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, 
 static uint64_t dti_push_blocks(uint64_t begin, uint64_t end);
 static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                              uint64_t stride, uint32_t rows, float *squares);
-/* By what a gradient with these squares, of all blocks, is multiplied. */
+/* By what a gradient with these squares, of all blocks, is multiplied. NaN: it is not finite. */
 static float dti_push_clip(const float *squares, uint64_t blocks, float limit);

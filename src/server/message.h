@@ -45,6 +45,7 @@ typedef struct dti_request {
 } dti_request;
 
 #define DTI_RESOLVED_MAX 64
+#define DTI_CLIP_UNKNOWN (-1.0f) /* of a batch before the checkpoint that a server goes on from */
 
 /* What servers other than the first learn from workers: that the batches up to a version are
  * resolved, and of the newest 64, version - i, whether they were skipped, by bit i, and by what

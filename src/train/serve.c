@@ -309,6 +309,17 @@ static void dti_server_show_out(dt_server *s, uint32_t who) {
     dti_server_leave(s, who);
 }
 
+/* By what the gradient of the batch at the base is multiplied, when all squares are there. What is
+ * not finite in any part is skipped by all. */
+static float dti_server_clip(const dt_server *s) {
+    dti_batch_open *batch = dti_tickets_batch(&s->tickets, s->tickets.base);
+    if (!(s->limit > 0.0f) || batch->faulty)
+        return 1.0f;
+    const float clip = dti_push_clip(s->squares, dti_push_blocks(0, s->welcome.elements), s->limit);
+    batch->faulty = !dti_finite_f32(clip);
+    return batch->faulty ? 1.0f : clip;
+}
+
 /* All that is complete; then those who wait may have something to do. Servers other than the first
  * are told. */
 static void dti_server_go_on(dt_server *s) {
@@ -319,9 +330,7 @@ static void dti_server_go_on(dt_server *s) {
             dti_server_measure(s);
         if (dti_server_lacks(s))
             break;
-        s->result = dti_server_resolve(
-            s, clips ? dti_push_clip(s->squares, dti_push_blocks(0, s->welcome.elements), s->limit)
-                     : 1.0f);
+        s->result = dti_server_resolve(s, dti_server_clip(s));
     }
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->seats[i].open && s->seats[i].asks)
@@ -480,12 +489,13 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
         const bool skipped = age < 64 && (told->skipped >> age & 1);
         const uint64_t before = s->info.skipped;
-        const float clip = age < 64 ? told->clips[age] : 0.0f;
-        if (!(clip >= 0.0f && clip <= 1.0f)) {
+        const float clip = age < 64 ? told->clips[age] : DTI_CLIP_UNKNOWN;
+        const bool known = clip >= 0.0f && clip <= 1.0f;
+        if (!known && clip != DTI_CLIP_UNKNOWN) {
             dti_server_error(s, who, DT_ERROR_CORRUPT, "a clipping that makes no sense");
             return false;
         }
-        if (age >= 64 || (!skipped && !dti_tickets_complete(&s->tickets))) {
+        if (age >= 64 || (!skipped && !(known && dti_tickets_complete(&s->tickets)))) {
             dti_server_error(
                 s, who, DT_ERROR_INVALID,
                 "it is at batch %llu, and server 0 at %llu: begin all servers again from "
@@ -496,7 +506,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         batch->faulty = skipped;
         s->result = dti_server_resolve(s, skipped ? 1.0f : clip);
         if (!skipped && s->info.skipped != before)
-            s->result = dti_fail(s->base, DT_ERROR_NUMERIC,
+            s->result = dti_fail(s->base, DT_ERROR_INVALID,
                                  "batch %llu: the update is not finite here, and the other servers "
                                  "have made it: begin all again from checkpoints of one step",
                                  (unsigned long long)serial);
@@ -728,8 +738,6 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     s->count = s->places + DTI_SERVER_SURPLUS;
     s->kept =
         dti_alloc(s->base, (size_t)DTI_MAX(dti_arena_bytes(s->shape.end - s->shape.begin), 1));
-    for (uint32_t i = 0; i < DTI_RESOLVED_MAX; i++)
-        s->clips[i] = 1.0f;
     s->squares =
         dti_alloc_array(s->base, (size_t)dti_push_blocks(0, par->elements) + 1, sizeof *s->squares);
     s->seats = dti_alloc_array(s->base, s->count, sizeof *s->seats);
@@ -821,6 +829,13 @@ static uint64_t dti_server_writes(const dt_server *s) {
     return s->trainer->par.replicas[0].store->writes;
 }
 
+/* Of batches before a place that it was loaded at it knows nothing. */
+static void dti_server_forget(dt_server *s) {
+    s->skipped_bits = 0;
+    for (uint32_t i = 0; i < DTI_RESOLVED_MAX; i++)
+        s->clips[i] = s->limit > 0.0f ? DTI_CLIP_UNKNOWN : 1.0f;
+}
+
 /* Where the trainer is. Another place than before, or other values, mean that it was loaded
  * meanwhile: pushes that have come, and those under way, are of values that are no more. Workers
  * find their connections broken, come back, and pull. */
@@ -836,7 +851,7 @@ static dt_result dti_server_position(dt_server *s) {
         s->seats[i].given = 0;
     }
     if (base != s->tickets.base)
-        s->skipped_bits = 0; /* they are of the batches before that one */
+        dti_server_forget(s);
     dti_tickets_start(&s->tickets, base);
     s->measured = 0;
     s->has_kept = false;
