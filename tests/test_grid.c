@@ -56,6 +56,7 @@ static dt_result grid_steps(team_model *m, int kind, const grid_shape *s, dt_com
         result = dt_trainer_step(t, &report);
         if (!result)
             records[i] = record_of(t, &report);
+        CHECK(result || comm || train_times_add_up(&report));
     }
     if (!result)
         result = dt_trainer_evaluate(t, &d.data, 16, &report);

@@ -107,7 +107,9 @@ TEST(profile_of_a_fit_has_its_first_steps) {
     profile_check("build/trace-fit.json",
                   "k = [x for x in e if x['name'] == 'step']\n"
                   "assert [x['args']['step'] for x in k] == list(range(1, 8))\n"
-                  "assert all(x['args']['samples'] > 0 for x in k) and len(e) > 7");
+                  "assert all(x['args']['samples'] > 0 for x in k) and len(e) > 7\n"
+                  "for n in ['forward', 'backward', 'commit']:\n"
+                  "    assert sum(x['name'] == n for x in e) == 7, n");
     dt_profile_destroy(profile);
     dt_ctx_destroy(m.ctx);
 }

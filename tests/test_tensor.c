@@ -35,6 +35,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
         result = dt_trainer_step(t, &report);
         r->loss[i] = report.loss;
         r->norm[i] = report.gradient_norm;
+        CHECK(result || train_times_add_up(&report));
     }
     dt_store *s = result ? NULL : dt_trainer_store(t);
     if (s)

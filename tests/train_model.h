@@ -111,6 +111,14 @@ __attribute__((__unused__)) static bool train_model_make(train_model *m, const d
     return dt_graph_error(m->graph) == NULL;
 }
 
+/* The parts of a committed step's time are there, and no more than the whole. */
+__attribute__((__unused__)) static bool train_times_add_up(const dt_train_report *r) {
+    const double parts = r->data_seconds + r->forward_seconds + r->backward_seconds +
+                         r->wait_seconds + r->commit_seconds;
+    return r->forward_seconds > 0 && r->backward_seconds > 0 && r->commit_seconds > 0 &&
+           parts <= r->seconds + 1e-9;
+}
+
 __attribute__((__unused__)) static dt_trainer_desc train_desc(train_model *m) {
     return (dt_trainer_desc){
         .loss = m->loss,

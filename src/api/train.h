@@ -360,6 +360,12 @@ typedef struct dt_train_report {
      * this process's first device waited for other stages. */
     double wait_seconds;
     double data_seconds; /* of that, waiting for samples */
+    /* Of that, this process's first device, by the host's clock: sums of forward and backward parts
+     * (of recomputing too, and with the waits at meetings in them) and of updates. A GPU that runs
+     * on while the host goes on ends its forward part in the time of the backward one. 0 where a
+     * GPU trains alone (.in_flight), with local steps, and of a server's workers: there is
+     * dt_profile. */
+    double forward_seconds, backward_seconds, commit_seconds;
     uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */

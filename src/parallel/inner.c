@@ -79,6 +79,7 @@ static void dti_inner_prepare(dti_parallel *par, const dti_batch *batch, const d
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
+    par->times = (dti_step_times){0};
     par->round.skipped_now = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];

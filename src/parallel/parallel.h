@@ -75,6 +75,11 @@ typedef struct dti_replica {
     bool idle;                     /* it has no rows, or no more */
 } dti_replica;
 
+/* Nanoseconds of a step, on this process's first device and by the host's clock. */
+typedef struct dti_step_times {
+    uint64_t forward, backward, commit;
+} dti_step_times;
+
 typedef struct dti_bucket_state {
     _Atomic uint32_t arrived;    /* replicas that have it */
     _Atomic uint32_t next, done; /* slices handed out, and folded */
@@ -215,6 +220,7 @@ typedef struct dti_parallel {
     dt_step_desc step;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
     uint64_t judge_ns;
+    dti_step_times times;
     bool told; /* all ranks know that this step is given up */
 } dti_parallel;
 

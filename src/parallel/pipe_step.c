@@ -261,7 +261,7 @@ static bool dti_pipe_may(const dti_parallel *par, const dti_pipe_chunk *chunk, d
                                          : true;
 }
 
-static dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe_action a) {
+static dt_result dti_pipe_make(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe_action a) {
     const bool forward = a.kind == DTI_PIPE_FORWARD;
     if (a.kind == DTI_PIPE_WEIGHT)
         return dti_pipe_weight(par, chunk, a.micro);
@@ -269,6 +269,16 @@ static dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe
         forward ? dti_pipe_forward(par, chunk, a.micro) : dti_pipe_backward(par, chunk, a.micro);
     if (!result && !atomic_load(&par->pipe->failed))
         atomic_fetch_add(forward ? &chunk->forward : &chunk->backward, 1);
+    return result;
+}
+
+static dt_result dti_pipe_act(dti_parallel *par, uint32_t device, dti_pipe_chunk *chunk,
+                              dti_pipe_action a) {
+    dti_step_times *t = &par->times;
+    const uint64_t start = dti_now_ns();
+    const dt_result result = dti_pipe_make(par, chunk, a);
+    if (device == 0)
+        *(a.kind == DTI_PIPE_FORWARD ? &t->forward : &t->backward) += dti_now_ns() - start;
     return result;
 }
 
@@ -309,7 +319,7 @@ static void dti_pipe_list_run(void *arg, uint32_t device) {
     for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed); i++) {
         dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, own->line, list[i].chunk);
         if (dti_pipe_await(par, own, chunk, list[i]))
-            result = dti_pipe_act(par, chunk, list[i]);
+            result = dti_pipe_act(par, device, chunk, list[i]);
         dti_pipe_speak(par, NULL);
     }
     own->result = result;
@@ -380,6 +390,7 @@ static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
+    par->times = (dti_step_times){0};
     par->told = false;
     pipe->tail = batch->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
@@ -533,7 +544,9 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out)))
         return dti_pipe_not_finite(par, out);
+    const uint64_t start = dti_now_ns();
     result = dti_pipe_update(par);
+    par->times.commit = dti_now_ns() - start;
     if (result)
         return result;
     out->norm = dti_pipe_norm_now(par->pipe);

@@ -80,12 +80,23 @@ static dt_result dti_squad_segments(dti_parallel *par, dt_comm_span members, uin
     dt_program *programs[DTI_SQUAD_MAX];
     for (uint32_t k = 0; k < members.count; k++)
         programs[k] = dti_squad_of(par->squad, members.first + k, micro);
-    const dti_squad_run run = {.place = &dti_squad_line_of(par->squad, members.first)->place,
-                               .number = first->number,
-                               .count = members.count,
-                               .programs = programs,
-                               .end = dti_program_segments(programs[0])};
-    return dti_squad_run_to(par, &run, &first->met, go_on);
+    dti_squad_run run = {.place = &dti_squad_line_of(par->squad, members.first)->place,
+                         .number = first->number,
+                         .count = members.count,
+                         .programs = programs,
+                         .end = dti_program_forward(programs[0])};
+    const uint64_t start = dti_now_ns();
+    dt_result result = dti_squad_run_to(par, &run, &first->met, go_on);
+    const uint64_t turned = dti_now_ns();
+    run.from = run.end;
+    run.end = dti_program_segments(programs[0]);
+    if (!result && *go_on)
+        result = dti_squad_run_to(par, &run, &first->met, go_on);
+    if (members.first == 0) {
+        par->times.forward += turned - start;
+        par->times.backward += dti_now_ns() - turned;
+    }
+    return result;
 }
 
 /* ---- a micro-batch */
@@ -326,6 +337,7 @@ static void dti_squad_prepare(dti_parallel *par, const dti_batch *batch, const d
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
+    par->times = (dti_step_times){0};
     squad->tail = batch->rows != par->desc.batch && par->desc.tail;
     dti_grid_scalars_begin(par);
     memset(squad->statistics.pieces, 0, pieces * squad->statistics.width * sizeof(float));
@@ -433,7 +445,9 @@ static dt_result dti_squad_judged(dti_parallel *par) {
 
 static dt_result dti_squad_update(dti_parallel *par, dti_parallel_result *out) {
     dti_squad *squad = par->squad;
+    const uint64_t start = dti_now_ns();
     dt_result result = dti_squad_phase(par, dti_squad_commit);
+    par->times.commit = dti_now_ns() - start;
     dti_whole_old(par);
     if (result)
         return dti_squad_torn(par, result);

@@ -95,6 +95,8 @@ static void dti_parallel_forward(void *arg, uint32_t index) {
     if (!r->result)
         r->result = dti_micro_start(par, &r->runs->runs[0], index);
     r->busy_ns = dti_now_ns() - start;
+    if (!index)
+        par->times.forward += r->busy_ns;
 }
 
 static void dti_parallel_weigh_forward(void *arg, uint32_t index) {
@@ -202,6 +204,7 @@ static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run,
 
 static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
                                 uint32_t replica) {
+    const uint64_t start = dti_now_ns();
     dt_result result = DT_OK;
     if (run->micro > 0) {
         result = dti_micro_write(par, r, run);
@@ -214,6 +217,7 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
         result = dti_micro_forward(par, run, replica);
     if (result || r->given_up)
         return result;
+    const uint64_t turned = dti_now_ns();
     dti_program_set_weights(run->program, par->weights.sum);
     result = dti_micro_backward(par, run, replica);
     if (!result && !run->last)
@@ -222,6 +226,10 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
         return result;
     dti_micro_terms(par, run);
     dti_statistics_take(&par->statistics, run, run->program);
+    if (!replica) {
+        par->times.forward += turned - start;
+        par->times.backward += dti_now_ns() - turned;
+    }
     return DT_OK;
 }
 
@@ -375,6 +383,7 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
+    par->times = (dti_step_times){0};
     memset(par->weights.leaves, 0, par->shards * par->weights.width * sizeof(double));
     memset(par->terms.leaves, 0, par->shards * par->terms.width * sizeof(double));
     for (uint32_t i = 0; i < par->job.local; i++) {
@@ -619,7 +628,9 @@ static dt_result dti_parallel_finish(dti_parallel *par, dti_parallel_result *out
         dti_parallel_drop_all(par);
         return dti_parallel_not_finite(par, out);
     }
+    const uint64_t start = dti_now_ns();
     dt_result result = dti_parallel_update(par);
+    par->times.commit = par->judge_ns + dti_now_ns() - start;
     if (result)
         return result;
     out->norm = par->replicas[0].norm;

@@ -260,6 +260,9 @@ static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_t
     to->seconds += r->seconds;
     to->wait_seconds += r->wait_seconds;
     to->data_seconds += r->data_seconds;
+    to->forward_seconds += r->forward_seconds;
+    to->backward_seconds += r->backward_seconds;
+    to->commit_seconds += r->commit_seconds;
     to->gradient_norm = r->steps ? r->gradient_norm : to->gradient_norm;
     to->epoch = r->epoch;
     to->epoch_ended = r->epoch_ended;

@@ -20,7 +20,19 @@ DT_API dt_result dt_profile_fit(void *profile, dt_fit_state *s) {
     dti_profile_argument(p, "step", s->step);
     dti_profile_argument(p, "samples", r->samples);
     dti_profile_close(p);
-    dti_profile_span(p, "waits for samples", begin, r->data_seconds);
-    dti_profile_span(p, "waits for sums", end - r->wait_seconds * 1e6, r->wait_seconds);
+    /* one behind the other, though a pipeline's take turns */
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {{"waits for samples", r->data_seconds},
+                 {"forward", r->forward_seconds},
+                 {"backward", r->backward_seconds},
+                 {"waits for sums", r->wait_seconds},
+                 {"commit", r->commit_seconds}};
+    double at = begin;
+    for (size_t i = 0; i < DTI_COUNT(parts); i++) {
+        dti_profile_span(p, parts[i].name, at, parts[i].seconds);
+        at += parts[i].seconds * 1e6;
+    }
     return DT_OK;
 }

@@ -13,6 +13,12 @@ static void dti_report_add(dt_train_report *r, const dti_parallel_result *step) 
     r->wait_seconds += step->wait_seconds;
 }
 
+static void dti_report_times(dt_train_report *r, const dti_step_times *t) {
+    r->forward_seconds += 1e-9 * (double)t->forward;
+    r->backward_seconds += 1e-9 * (double)t->backward;
+    r->commit_seconds += 1e-9 * (double)t->commit;
+}
+
 static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
     r->loss = 0.0;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
@@ -73,6 +79,7 @@ static dt_result dti_trainer_step_joint(dt_trainer *t, const dti_batch *batch, d
     r->epoch_ended = batch->last;
     dti_trainer_move_on(t, batch->last);
     dti_report_add(r, &step);
+    dti_report_times(r, &t->par.times);
     dti_balance_add(t);
     return result;
 }
