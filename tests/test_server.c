@@ -278,6 +278,21 @@ TEST(servers_of_parts_clip_whoever_leaves_and_name_one_that_is_gone) {
     serve_close(&runs[0]);
 }
 
+TEST(servers_of_parts_refuse_a_norm_that_no_trainer_takes) {
+    static const double norms[] = {INFINITY, 1e300, -1.0, NAN};
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        const serve_case c = {.optim = {DT_OPTIM_SGD, .lr = 0.2, .clip_norm = norms[i]}};
+        const dt_comm_desc by = {.insecure = true};
+        train_model m;
+        dt_server *server;
+        REQUIRE(serve_model(&m, &c));
+        const dt_server_desc d = {.trainer = serve_trainer(&c, &m), .by = &by, .servers = 2};
+        CHECK(dt_server_create(m.graph, &d, &server) == DT_ERROR_INVALID);
+        CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "clip_norm"), "%s", dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
 /* A first server that goes on from a checkpoint does not know by what the batches before it were
  * multiplied: one that another server has yet to apply is not applied by a guess. */
 TEST(servers_of_parts_do_not_guess_the_clips_of_batches_before_a_checkpoint) {

@@ -63,7 +63,8 @@ DT_API void dt_server_destroy(dt_server *server);
 DT_API dt_trainer *dt_server_trainer(dt_server *server);
 /* Serves for timeout_ms, or with -1 until dt_server_stop. Workers take a server that is not in it
  * for their .servers_wait_ms for lost. Errors, after which it can be called
- * again: those of checkpoints that are due; DEVICE_LOST, MEMORY. */
+ * again: those of checkpoints that are due; DEVICE_LOST, MEMORY. INVALID, after which all are begun
+ * again from checkpoints of one step: an update that other servers have made is not finite here. */
 DT_API dt_result dt_server_run(dt_server *server, int timeout_ms);
 /* Ends a dt_server_run that is under way, or the next one. Threads: any, and signal handlers. */
 DT_API void dt_server_stop(dt_server *server);

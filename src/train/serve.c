@@ -679,7 +679,8 @@ static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
 static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt_server_desc *d) {
     dt_trainer_desc desc = d->trainer;
     dt_optim_desc optim = desc.optim ? *desc.optim : (dt_optim_desc){0};
-    const double limit = d->servers > 1 ? optim.clip_norm : 0.0;
+    const bool fits = dti_fits_f32(optim.clip_norm); /* else it is refused as any trainer's */
+    const double limit = d->servers > 1 && fits ? optim.clip_norm : 0.0;
     if (limit > 0.0) { /* the norm is of all servers' parts: clips come with what they are told */
         optim.clip_norm = 0.0;
         desc.optim = &optim;
