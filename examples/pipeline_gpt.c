@@ -58,6 +58,15 @@ static void log_line(void *user, dt_log_level level, const char *message) {
         fprintf(stderr, "%s\n", message);
 }
 
+/* The losses to compare. */
+static dt_result tell(void *user, dt_fit_state *s) {
+    (void)user;
+    if (s->event == DT_FIT_STEP && dt_comm_rank(comm) == 0 &&
+        (s->step % 10 == 0 || s->step == s->steps))
+        printf("step %llu: loss %.9f\n", (unsigned long long)s->step, s->last.loss);
+    return DT_OK;
+}
+
 int main(int argc, char **argv) {
     static int32_t data[2][ROWS][CONTEXT];
     const char *devices = argc > 1 ? argv[1] : "cpu:2";
@@ -66,7 +75,6 @@ int main(int argc, char **argv) {
     const dt_comm_desc job = dt_comm_desc_from_env();
     dt_graph *graph;
     dt_trainer *trainer;
-    dt_train_report report = {0};
     for (int i = 0; i < ROWS * CONTEXT; i++) { /* each byte's target is the next one */
         static const char text[] = "A GPT in stages on several devices learns this sentence. ";
         (&data[0][0][0])[i] = text[i % (sizeof text - 1)];
@@ -93,11 +101,10 @@ int main(int argc, char **argv) {
         desc.schedule = (dt_pipeline_schedule)schedule;
     }
     check(dt_trainer_create(graph, &desc, &trainer));
-    for (int i = 0; i < steps; i++) {
-        check(dt_trainer_step(trainer, &report));
-        if (dt_comm_rank(comm) == 0 && (i % 10 == 9 || i + 1 == steps))
-            printf("step %llu: loss %.9f\n", (unsigned long long)report.step, report.loss);
-    }
+    dt_progress bar = {.file = stderr}; /* of rank 0 */
+    const dt_fit_desc fit = {.steps = (uint64_t)steps,
+                             .callbacks = {{dt_progress_show, &bar}, {tell, NULL}}};
+    check(dt_trainer_fit(trainer, &fit, NULL));
     dt_ctx_destroy(ctx);
     dt_comm_destroy(comm);
     return 0;
