@@ -357,7 +357,8 @@ TEST(gossip_within_a_process_makes_its_replicas_one) {
     for (int i = 0; i < 2; i++) { /* a synchronous step of plain SGD, where every target counts */
         gossip_case now = c;
         now.synchronous = i;
-        if (!CHECK_TEXT(gossip_open(&g, &now), "%s", dt_ctx_error(g.m.ctx)))
+        const bool opened = gossip_open(&g, &now); /* it makes what the text is of */
+        if (!CHECK_TEXT(opened, "%s", dt_ctx_error(g.m.ctx)))
             return;
         gossip_steps(&g, 2); /* the second meeting's is not a round's end */
         CHECK_TEXT(!g.result && (i || !g.report.round_ended), "%s", dt_ctx_error(g.m.ctx));

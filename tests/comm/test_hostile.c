@@ -689,19 +689,34 @@ TEST(hostile_networks_that_pass_byte_by_byte_change_nothing) {
     fleet_free(f);
 }
 
-static void edit_heartbeat(const proxy_flow *f, uint8_t *head) {
-    if (f->control && f->dialler == 2 && f->messages > 8 && head[5] == DTI_FRAME_HEARTBEAT)
-        head[41] ^= 8; /* of the length */
+static bool is_late_heartbeat(const proxy_flow *f, const uint8_t *head) {
+    return f->control && f->dialler == 2 && f->messages > 8 && head[5] == DTI_FRAME_HEARTBEAT;
 }
 
-/* Of a heartbeat: nothing else comes that would fill the length that it then has. */
+static void edit_heartbeat_length(const proxy_flow *f, uint8_t *head) {
+    if (is_late_heartbeat(f, head))
+        head[41] ^= 8;
+}
+
+static void edit_heartbeat_magic(const proxy_flow *f, uint8_t *head) {
+    if (is_late_heartbeat(f, head))
+        head[0] ^= 8;
+}
+
+static uint64_t hit_heartbeats(void (*edit)(const proxy_flow *f, uint8_t *head)) {
+    const uint64_t start = dti_now_ns();
+    hit(PROXY_PASS, true, false, 0, true, edit);
+    hit(PROXY_PASS, true, true, 0, false, edit);
+    return dti_now_ns() - start;
+}
+
+/* Of a heartbeat: nothing else comes that would fill the length that it then has. What it takes to
+ * see damage that shows at once is what this machine takes, the silence of 1 s is what it must not. */
 TEST(hostile_lengths_of_heartbeats_do_not_make_a_rank_wait) {
-    bool quick = false; /* a machine that is busy may be slow many times */
-    for (int i = 0; i < 8 && !quick; i++) {
-        const uint64_t start = dti_now_ns();
-        hit(PROXY_PASS, true, false, 0, true, edit_heartbeat);
-        hit(PROXY_PASS, true, true, 0, false, edit_heartbeat);
-        quick = dti_now_ns() - start < 4000000000u; /* the silence is 1 s, a beat 0.1 s */
+    bool quick = false; /* a machine that is busy may be slow in one of both */
+    for (int i = 0; i < 4 && !quick; i++) {
+        const uint64_t at_once = hit_heartbeats(edit_heartbeat_magic);
+        quick = hit_heartbeats(edit_heartbeat_length) < at_once + 1000000000u;
     }
     CHECK(quick);
 }
