@@ -357,6 +357,7 @@ DTI_OPTIMIZE_END
 #include "export/onnx_rows.c"
 #include "export/onnx.c"
 #include "export/c_text.h"
+#include "export/c_rows.c"
 #include "export/c_save.c"
 
 /* ---- parallel: replicas on several devices and ranks */
@@ -375,9 +376,11 @@ DTI_OPTIMIZE_END
 #include "parallel/statistics.c"
 #include "parallel/meeting.c"
 #include "parallel/agree.c"
+#include "parallel/micro_step.c"
 #include "parallel/step.c"
 #include "parallel/owners.c"
 #include "parallel/unit_step.c"
+#include "parallel/unit_make.c"
 #include "parallel/unit_whole.c"
 #include "parallel/one.c"
 #include "parallel/inner.c"
@@ -426,6 +429,8 @@ DTI_OPTIMIZE_END
 #include "train/steps.c"
 #include "train/rounds.c"
 #include "train/worker.c"
+#include "train/serve_batch.c"
+#include "train/serve_push.c"
 #include "train/serve.c"
 #include "train/shared.c"
 #include "train/balance.c"

@@ -1,0 +1,264 @@
+/* A replica's part of a step, micro-batch by micro-batch: inputs, weights, forward, backward, and
+ * its gradients given to the meetings. parallel/step.c puts the whole together. */
+
+#define DTI_MARKS 4
+enum {
+    DTI_WEIGHTS_FAULT = DT_MAX_TERMS, /* ranks that cannot go on, and the sum of their numbers */
+    DTI_WEIGHTS_WHO,
+    DTI_WEIGHTS_ASKED,
+    /* A mark of rates and coefficients in parts: sums over ranks, of each and of its square. */
+    DTI_WEIGHTS_MARK,
+    DTI_WEIGHTS_SQUARE = DTI_WEIGHTS_MARK + DTI_MARKS,
+    DTI_WEIGHTS_WIDTH = DTI_WEIGHTS_SQUARE + DTI_MARKS
+};
+enum {
+    DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */
+    DTI_TERMS_METRIC = 2 * DT_MAX_TERMS,
+    DTI_TERMS_METRIC_WEIGHT = 3 * DT_MAX_TERMS,
+    DTI_TERMS_FAULT = 4 * DT_MAX_TERMS, /* processes whose judge says no */
+    DTI_TERMS_WIDTH
+};
+
+static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s, uint32_t shard) {
+    return s->leaves + (size_t)(shard - par->first_shard) * s->width;
+}
+
+/* ---- inputs */
+
+static dt_result dti_micro_write(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
+    const dti_batch *batch = par->batch;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->columns && !result; i++) {
+        const size_t size = par->input_bytes[i];
+        const char *data = batch->values[i];
+        dt_tensor input = {r->graph, par->inputs[i].id};
+        const uint32_t at = run->row - batch->first;
+        result = dti_program_write_rows(run->program, input, data + at * size, run->rows * size,
+                                        batch->sources + at);
+    }
+    return result;
+}
+
+static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
+    dt_step_desc step = par->step;
+    step.first_row = run->row;
+    step.micro = run->micro;
+    step.micros = r->runs->count;
+    return dt_program_begin(run->program, &step);
+}
+
+/* ---- weights */
+
+static dt_result dti_micro_weigh(dti_replica *r, const dti_micro_run *run) {
+    double *weights = r->weights + (run->pieces - r->runs->pieces) * DT_MAX_TERMS;
+    memset(weights, 0, (size_t)run->piece_count * DT_MAX_TERMS * sizeof *weights);
+    return dti_program_weigh(run->program, weights);
+}
+
+/* Piece by piece in their order, whatever runs they are computed in. */
+static void dti_parallel_leaf_weights(dti_parallel *par, const dti_replica *r) {
+    for (uint32_t k = 0; k < r->runs->piece_count && r->runs->count; k++) {
+        double *leaf = dti_scalar_leaf(par, &par->weights, r->runs->pieces[k].leaf);
+        for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+            leaf[i] += r->weights[k * DT_MAX_TERMS + i];
+    }
+}
+
+/* The first run comes last, and its inputs stay where they are. */
+static void dti_parallel_weigh(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    r->result = DT_OK;
+    for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
+        const dti_micro_run *run = &r->runs->runs[i];
+        if (i == 0 || dti_program_weighs(run->program) || dti_program_labels(run->program))
+            r->result = dti_micro_write(par, r, run);
+        if (!r->result)
+            r->result = dti_micro_weigh(r, run);
+    }
+    if (!r->result)
+        dti_parallel_leaf_weights(par, r);
+}
+
+/* ---- forward: of the first run, while the weights are on their way */
+
+static void dti_parallel_forward(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    const uint64_t start = dti_now_ns();
+    if (!r->runs->count)
+        return;
+    r->result = dti_micro_open(par, r, &r->runs->runs[0]);
+    if (!r->result)
+        r->result = dti_micro_start(par, &r->runs->runs[0], index);
+    r->busy_ns = dti_now_ns() - start;
+    if (!index)
+        par->times.forward += r->busy_ns;
+}
+
+static void dti_parallel_weigh_forward(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_parallel_weigh(par, index);
+    if (!par->replicas[index].result)
+        dti_parallel_forward(par, index);
+}
+
+/* ---- backward */
+
+static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
+    const dt_program *p = run->program;
+    const dti_code *code = dti_program_code(p);
+    for (uint32_t k = 0; k < run->piece_count; k++) {
+        double *leaf = dti_scalar_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
+        for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
+            uint32_t at = i < code->loss_count ? i : DTI_TERMS_METRIC + i - code->loss_count;
+            dti_program_term(p, i, k, pair);
+            leaf[at] += pair[0];
+            leaf[at + DTI_TERMS_WEIGHT] += pair[1];
+        }
+    }
+}
+
+typedef struct dti_micro_walk { /* over segments */
+    uint32_t reached;           /* the next that is to end */
+    uint32_t done;              /* buckets that have arrived */
+} dti_micro_walk;
+
+/* Buckets that are finished with segment `segment`. */
+static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                             uint32_t *done, uint32_t replica) {
+    if (!run->last)
+        return;
+    const uint32_t now = dti_program_buckets(run->program, segment);
+    dti_exchange_arrive(par, *done, now);
+    *done = now;
+    if (!par->desc.no_overlap)
+        dti_exchange_help(par, replica, false);
+}
+
+/* A segment that was started, and all before it, have ended. */
+static dt_result dti_micro_reach(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                                 dti_micro_walk *walk, uint32_t replica) {
+    dt_result result = DT_OK;
+    for (; walk->reached <= segment && !result; walk->reached++) {
+        result = dti_drive_reach(run->program, walk->reached);
+        if (!result)
+            dti_micro_arrive(par, run, walk->reached, &walk->done, replica);
+    }
+    return result;
+}
+
+/* The meeting behind a segment, if there is one. */
+static dt_result dti_micro_meet(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                                dti_micro_walk *walk, uint32_t replica) {
+    const dti_code *code = dti_program_code(run->program);
+    dti_replica *r = &par->replicas[replica];
+    if (r->met == code->meeting_count || code->meetings[r->met].segment != segment)
+        return DT_OK;
+    dt_result result = dti_micro_reach(par, run, segment, walk, replica);
+    return result ? result : dti_meeting_make(par, replica, r->met++, run, &r->given_up);
+}
+
+/* The first one is started already. */
+static dt_result dti_micro_forward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
+    const dti_replica *r = &par->replicas[replica];
+    dti_micro_walk walk = {.done = 0};
+    dt_result result = dti_micro_meet(par, run, 0, &walk, replica);
+    for (uint32_t i = 1; i < dti_program_forward(run->program) && !result && !r->given_up; i++) {
+        result = dti_micro_start(par, run, replica);
+        if (!result && !r->given_up)
+            result = dti_micro_meet(par, run, i, &walk, replica);
+    }
+    return result;
+}
+
+/* A device that runs on its own gets all segments at once, up to a meeting, and is then waited for
+ * bucket by bucket. */
+static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
+    dt_program *p = run->program;
+    const dti_replica *r = &par->replicas[replica];
+    const uint32_t segments = dti_program_segments(p);
+    dti_micro_walk walk = {.reached = dti_program_forward(p)};
+    dt_result result = DT_OK;
+    for (uint32_t i = walk.reached; i < segments && !result && !r->given_up; i++) {
+        const uint32_t before =
+            dti_units_are(par) ? dti_units_before(par, dti_program_code(p), i, replica) : 0;
+        result = before ? dti_micro_reach(par, run, before - 1, &walk, replica) : DT_OK;
+        if (!result)
+            result = dti_micro_start(par, run, replica);
+        if (result || r->given_up)
+            break;
+        result = dti_drive_poll(p);
+        for (; !result && !dti_drive_is_busy(p) && walk.reached <= i; walk.reached++)
+            dti_micro_arrive(par, run, walk.reached, &walk.done, replica);
+        if (!result)
+            result = dti_micro_meet(par, run, i, &walk, replica);
+    }
+    if (result || r->given_up)
+        return result;
+    return dti_micro_reach(par, run, segments - 1, &walk, replica);
+}
+
+static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
+                                uint32_t replica) {
+    const uint64_t start = dti_now_ns();
+    dt_result result = DT_OK;
+    if (run->micro > 0) {
+        result = dti_micro_write(par, r, run);
+        if (!result)
+            result = dti_micro_open(par, r, run);
+        if (!result)
+            result = dti_micro_start(par, run, replica);
+    }
+    if (!result && !r->given_up)
+        result = dti_micro_forward(par, run, replica);
+    if (result || r->given_up)
+        return result;
+    const uint64_t turned = dti_now_ns();
+    dti_program_set_weights(run->program, par->weights.sum);
+    result = dti_micro_backward(par, run, replica);
+    if (!result && !run->last)
+        result = dti_program_end(run->program);
+    if (result || r->given_up)
+        return result;
+    dti_micro_terms(par, run);
+    dti_statistics_take(&par->statistics, run, run->program);
+    if (!replica) {
+        par->times.forward += turned - start;
+        par->times.backward += dti_now_ns() - turned;
+    }
+    return DT_OK;
+}
+
+/* Without rows: it comes to meetings, and brings zeros. */
+static dt_result dti_parallel_attend(dti_parallel *par, dti_replica *r, uint32_t index) {
+    dt_result result = DT_OK;
+    while (r->met < par->meetings.count && !result && !r->given_up)
+        result = dti_meeting_make(par, index, r->met++, NULL, &r->given_up);
+    return result;
+}
+
+static void dti_parallel_backward(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    const bool units = dti_units_are(par);
+    if (!r->runs->count && !units) { /* no rows: zeros, at once */
+        memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
+        dti_exchange_arrive(par, 0, par->bucket_count);
+    }
+    if (units)
+        dti_parallel_forward(par, index);
+    const uint64_t start = dti_now_ns();
+    for (uint32_t i = 0; i < r->runs->count && !r->result && !r->given_up; i++)
+        r->result = dti_micro_step(par, r, &r->runs->runs[i], index);
+    if (!r->runs->count)
+        r->result = dti_parallel_attend(par, r, index);
+    if (units && !r->result && !r->given_up)
+        r->result = dti_units_attend(par, index);
+    r->passed = dti_now_ns();
+    r->busy_ns += r->passed - start;
+    if (r->result)
+        atomic_store(&r->failed, true);
+    while (!dti_any_failed(par) && !dti_exchange_help(par, index, true))
+        dti_thread_yield();
+}

@@ -1,0 +1,208 @@
+/* What steps with units work on is made here, once. */
+
+/* Units in the order in which a replica's `runs` first runs bring them; returns how many. */
+static uint32_t dti_units_order(const dti_replica *r, const dti_runs *of, uint32_t runs,
+                                uint8_t *out) {
+    uint64_t resident = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < runs; i++) {
+        const dti_runs *take = i < of->count ? of : &r->full; /* others make more */
+        const dti_code *code = dti_program_code(take->runs[i < take->count ? i : 0].program);
+        for (uint32_t s = 0; s < code->commit_segment; s++) {
+            for (uint32_t unit = 0; unit < code->bucket_count; unit++) {
+                if (!(code->unit_reads[s] & ~resident & dti_unit_bit(unit)))
+                    continue;
+                resident = (resident & ~code->unit_evicts[unit]) | dti_unit_bit(unit);
+                if (out)
+                    out[count] = (uint8_t)unit;
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+/* The most runs of any replica of the job. */
+static dt_result dti_units_most_runs(dti_parallel *par, uint32_t most[2]) {
+    most[0] = most[1] = 0;
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        most[0] = DTI_MAX(most[0], par->replicas[i].full.count);
+        most[1] = DTI_MAX(most[1], par->replicas[i].tail.count);
+    }
+    return !par->desc.comm
+               ? DT_OK
+               : dti_parallel_comm_failed(
+                     par, dt_comm_all_reduce(par->desc.comm, most, most, 2, DT_I32, DT_COMM_MAX));
+}
+
+static dt_result dti_units_stream_make(dti_parallel *par, int tail, uint32_t runs) {
+    dti_units *u = &par->units;
+    const dti_replica *r = &par->replicas[0];
+    const dti_runs *of = tail ? &r->tail : &r->full;
+    const uint32_t count = runs ? dti_units_order(r, of, runs, NULL) : 0;
+    u->stream[tail] = dti_alloc_array(par->base, count + 1u, 1);
+    u->stream_count[tail] = count;
+    if (!u->stream[tail])
+        return DT_ERROR_MEMORY;
+    if (runs)
+        dti_units_order(r, of, runs, u->stream[tail]);
+    return DT_OK;
+}
+
+/* Other replicas here bring them in that order too; from each other they take them in any. */
+static dt_result dti_units_same(dti_parallel *par, int tail, uint8_t *room) {
+    const dti_units *u = &par->units;
+    for (uint32_t i = 1; i < par->job.local && par->desc.comm; i++) {
+        const dti_replica *r = &par->replicas[i];
+        const dti_runs *of = tail ? &r->tail : &r->full;
+        const uint32_t count = dti_units_order(r, of, of->count, NULL);
+        if (count <= u->stream_count[tail]) {
+            dti_units_order(r, of, of->count, room);
+            if (!memcmp(room, u->stream[tail], count))
+                continue;
+        }
+        return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state = %d: replica %u reads parameters in another order than the "
+                        "first, since it has other memory; give all the same devices, or less "
+                        "than %d",
+                        (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_units_streams(dti_parallel *par, const uint32_t most[2]) {
+    dti_units *u = &par->units;
+    dt_result result = DT_OK;
+    for (int tail = 0; tail < 2 && !result; tail++)
+        result = dti_units_stream_make(par, tail, most[tail]);
+    uint8_t *room =
+        dti_alloc_array(par->base, DTI_MAX(u->stream_count[0], u->stream_count[1]) + 1u, 1);
+    if (!room)
+        result = DT_ERROR_MEMORY;
+    for (int tail = 0; tail < 2 && !result; tail++)
+        result = dti_units_same(par, tail, room);
+    dti_free(par->base, room);
+    return result;
+}
+
+/* What a device keeps to itself is on the host too: other replicas take it from there. It stays
+ * when programs are made again. */
+static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
+    const size_t elements = (size_t)r->store->layout.fixed;
+    if (r->store->device->info.kind == DT_DEVICE_CPU || r->store->host || r->mirror)
+        return DT_OK;
+    r->mirror = dti_alloc_array(par->base, elements + 1, sizeof *r->mirror);
+    return r->mirror ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* Of a device: what it keeps to the host, or from there. */
+static dt_result dti_units_mirror(const dti_replica *r, bool to_device) {
+    const dt_store *s = r->store;
+    const uint64_t away = dti_layout_away(&s->layout);
+    const uint64_t bytes = dti_arena_bytes(s->layout.fixed - away);
+    float *host = dti_units_params(r) + away;
+    if (s->device->info.kind == DT_DEVICE_CPU || !bytes)
+        return DT_OK;
+    return to_device ? s->device->backend->memory_write(s->units[0], 0, host, bytes)
+                     : s->device->backend->memory_read(s->units[0], 0, host, bytes);
+}
+
+/* On a device: buffers that the host has written, or parameters that others read. */
+static dt_result dti_units_committed(const dti_replica *r) {
+    const dt_store *s = r->store;
+    const dti_code *code = dti_units_code(r);
+    const dti_backend *b = s->device->backend;
+    dt_result result = DT_OK;
+    if (r->mirror)
+        return b->memory_read(s->units[0], 0, r->mirror,
+                              dti_arena_bytes(s->layout.own_end - s->layout.own_begin));
+    for (uint32_t i = 0; i < s->layout.param_count && s->host && !result; i++) {
+        const dti_param *p = &s->layout.params[i];
+        if (code->update[i])
+            result = dti_units_write(r, p->rest - dti_layout_away(&s->layout),
+                                     dti_units_params(r) + p->rest, p->elements);
+    }
+    return result;
+}
+
+static dt_result dti_units_make(dti_parallel *par) {
+    dti_units *u = &par->units;
+    dt_result result = DT_OK;
+    if (!dti_units_are(par))
+        return DT_OK;
+    for (uint32_t i = 0; i < par->job.local && !result; i++)
+        result = dti_units_host(par, &par->replicas[i]);
+    if (result)
+        return result;
+    u->largest = DTI_BLOCK;
+    for (uint32_t b = 0; b < par->bucket_count; b++)
+        u->largest = DTI_MAX(u->largest, dti_bucket_elements(par->buckets[b]));
+    u->pair_count = 2 * (size_t)dti_parallel_code(par)->table_entries;
+    u->pairs = dti_alloc_array(par->base, u->pair_count + 1, sizeof *u->pairs);
+    /* between steps too, when all parameters are brought together */
+    u->staging =
+        dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
+    bool made = u->pairs && u->staging;
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
+        u->sends[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
+        u->reduces[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
+        made = u->sends[i].work && u->reduces[i].work;
+    }
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* On all ranks, once a build. */
+static dt_result dti_units_agree(dti_parallel *par) {
+    dti_units *u = &par->units;
+    uint32_t most[2];
+    if (!dti_units_are(par))
+        return DT_OK;
+    for (uint32_t rank = 0; rank < par->world; rank++)
+        u->whole = u->whole || dti_meeting_subtrees(par, rank).count > 1;
+    dt_result result = dti_units_most_runs(par, most);
+    if (!result)
+        result = dti_agree_result(par, dti_units_streams(par, most));
+    if (result || !par->desc.comm)
+        return result;
+    char text[128];
+    snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
+             (unsigned long long)dti_hash64(DTI_HASH_START, u->stream[0], u->stream_count[0]),
+             (unsigned long long)dti_hash64(DTI_HASH_START, u->stream[1], u->stream_count[1]));
+    result = dti_agree_text(par, text, strlen(text));
+    return result || u->comm ? result : dti_parallel_group(par, &u->comm);
+}
+
+static void dti_units_free(dti_parallel *par) { /* but for the group */
+    dti_units *u = &par->units;
+    void *all[] = {u->pairs, u->staging, u->stream[0], u->stream[1]};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) {
+        dti_free(par->base, u->sends[i].work);
+        dti_free(par->base, u->reduces[i].work);
+    }
+    dt_comm *comm = u->comm;
+    *u = (dti_units){.comm = comm};
+}
+
+static void dti_units_close(dti_parallel *par) {
+    dt_comm_destroy(par->units.comm);
+    par->units.comm = NULL;
+}
+
+/* Others wait for what never comes: the operation that they are in is given up. */
+static void dti_units_leave(dti_parallel *par) {
+    dti_units *u = &par->units;
+    const dt_comm_op op = {.kind = DT_COMM_BARRIER};
+    dt_comm_work work;
+    if (!par->desc.comm)
+        return;
+    if (!dt_comm_begin(par->desc.comm, &op, &work))
+        dt_comm_cancel(par->desc.comm, work);
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) { /* and its buffers are this process's again */
+        for (; u->sends[i].ended < u->sends[i].count; u->sends[i].ended++)
+            dt_comm_cancel(u->comm, u->sends[i].work[u->sends[i].ended]);
+        for (; u->reduces[i].ended < u->reduces[i].count; u->reduces[i].ended++)
+            dt_comm_cancel(par->desc.comm, u->reduces[i].work[u->reduces[i].ended]);
+    }
+}

@@ -1,0 +1,350 @@
+/* A parameter server: a trainer of one CPU replica whose steps others compute. Its tickets
+ * (server/tickets.h) say who computes what; its desk (comm/desk.h) brings their pushes to a
+ * place of their own; when a batch is complete it is folded and applied as a step of ranks is, by
+ * the trainer's own commit, with its checkpoints. All of it happens in dt_server_run. Here: its
+ * answers, its tickets, and what it does with a batch. */
+
+#define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
+#define DTI_SERVER_SURPLUS_NS 1000000000u
+
+typedef struct dti_server_seat { /* a worker's connection */
+    bool open, asks;             /* asks: it waits for a ticket, */
+    uint64_t epoch, mark;        /* of this epoch, */
+    uint64_t since;              /* since then, ns, and wants to hear something */
+    uint32_t wait_ms;            /* in this time; */
+    bool surplus;                /* or there is no place for it, as it is told */
+    uint64_t given;              /* the serial of the ticket that it got last; 0: none, */
+    uint32_t given_shard;        /* and its shard */
+    uint8_t instance[16];
+    char *place;          /* where its push is coming to; NULL: none is, or it does not count */
+    bool brings;          /* squares of another server are coming */
+    dti_push_answer push; /* to it, when it is there */
+    dti_message answer;
+    char small[DTI_MESSAGE_SMALL];
+} dti_server_seat;
+
+struct dt_server {
+    dti_owned owned; /* first */
+    dti_base *base;
+    dt_graph *graph;
+    dt_trainer *trainer;
+    const dti_desk_calls *calls;
+    dti_desk *desk;
+    dti_server_seat *seats;
+    uint32_t count, places; /* seats; of them for workers */
+    dti_tickets tickets;
+    dti_push_shape shape;
+    char *pushes; /* [window][shards], of stride bytes */
+    uint64_t stride;
+    char *kept;         /* the part's values at the end of an epoch, */
+    dti_told kept_told; /* and what there is to say of them */
+    bool has_kept;
+    uint64_t writes; /* to the store, when it was last served; others are the application's */
+    dti_text settings;
+    dti_welcome welcome;
+    bool staleness_lr;
+    uint64_t skipped_bits; /* of the newest 64 batches; see dti_resolved */
+    float clips[DTI_RESOLVED_MAX];
+    /* Clipping by a norm of which others have parts: its limit, 0: none; squares of all blocks, of
+     * that batch; whose are there, by bits. */
+    float limit;
+    float *squares;
+    uint64_t measured, brought;
+    dt_server_info info;
+    dt_result result; /* of what a message made happen */
+    _Atomic int stop;
+};
+
+/* ---- answers */
+
+static void dti_server_answer(dt_server *s, uint32_t who, dti_message m, const void *body) {
+    dti_server_seat *seat = &s->seats[who];
+    seat->answer = m;
+    if (body)
+        memcpy(seat->small, body, (size_t)m.bytes);
+    s->calls->send(s->desk, who, &seat->answer);
+}
+
+static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format, ...)
+    DTI_PRINTF(4, 5);
+static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format,
+                             ...) {
+    char text[DTI_SAY_TEXT + 1];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    dti_server_answer(
+        s, who,
+        (dti_message){.kind = DTI_SAY_ERROR, .part = (uint32_t)result, .bytes = strlen(text)},
+        text);
+}
+
+/* Of its own part. */
+static float *dti_server_squares(const dt_server *s) {
+    return s->squares + s->shape.begin / DTI_BLOCK;
+}
+
+static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
+                            uint32_t bytes) {
+    dt_server *s = user;
+    const dt_store *store = s->trainer->par.replicas[0].store;
+    const bool kept = m->kind == DTI_SAY_VALUES && m->part == DTI_NEWEST_EPOCH;
+    if (kept && (!s->has_kept || m->number != s->kept_told.resolved.version))
+        return false; /* they are others by now: let it ask again */
+    if (m->kind == DTI_SAY_VALUES && !kept)
+        return !store->device->backend->memory_read(
+            store->memories[DTI_ARENA_PARAM], dti_arena_bytes(s->shape.begin) + at, to, bytes);
+    if (m->kind == DTI_SAY_SQUARES && m->number != s->measured)
+        return false;
+    const char *from = kept                          ? s->kept
+                       : m->kind == DTI_SAY_SQUARES  ? (const char *)dti_server_squares(s)
+                       : m->kind == DTI_SAY_SETTINGS ? s->settings.data
+                                                     : s->seats[who].small;
+    memcpy(to, from + at, bytes);
+    return true;
+}
+
+static dti_resolved dti_server_resolved(const dt_server *s) {
+    dti_resolved r = {.version = s->tickets.base - 1, .skipped = s->skipped_bits};
+    memcpy(r.clips, s->clips, sizeof r.clips);
+    return r;
+}
+
+static uint64_t dti_server_steps(const dt_server *s) {
+    return s->trainer->par.replicas[0].store->steps;
+}
+
+static void dti_server_welcome(dt_server *s, uint32_t who) {
+    s->welcome.version = s->tickets.base - 1;
+    s->welcome.skipped = s->skipped_bits;
+    memcpy(s->welcome.clips, s->clips, sizeof s->welcome.clips);
+    s->welcome.epoch = s->trainer->epoch;
+    s->welcome.steps = dti_server_steps(s);
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WELCOME, .bytes = sizeof s->welcome},
+                      &s->welcome);
+}
+
+/* ---- tickets */
+
+/* A worker that hears nothing for long takes the server for dead. */
+static void dti_server_wait(dt_server *s, uint32_t who) {
+    dti_server_seat *seat = &s->seats[who];
+    if (dti_now_ns() - seat->since < 1000000u * (uint64_t)seat->wait_ms)
+        return;
+    seat->asks = false;
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
+}
+
+/* The batch at the base is complete, and nobody has brought the others' squares yet: whoever asks
+ * is to, so it does not matter who dies. */
+static bool dti_server_lacks(const dt_server *s) {
+    const dti_tickets *t = &s->tickets;
+    return s->limit > 0.0f && dti_tickets_complete(t) && !dti_tickets_batch(t, t->base)->faulty &&
+           (s->measured != t->base || s->brought != UINT64_MAX >> (64 - s->welcome.servers));
+}
+
+/* Gives a worker what it waits for, if there is some. */
+static void dti_server_serve(dt_server *s, uint32_t who) {
+    dti_server_seat *seat = &s->seats[who];
+    dti_tickets *t = &s->tickets;
+    dti_message m = {.kind = DTI_SAY_TICKET, .bytes = sizeof(dti_told)};
+    dti_told told = {.resolved = dti_server_resolved(s), .steps = dti_server_steps(s)};
+    if (dti_server_lacks(s)) {
+        seat->asks = false;
+        m.kind = DTI_SAY_BRING;
+        m.number = t->base;
+        dti_server_answer(s, who, m, &told);
+        return;
+    }
+    const dti_ticket_answer answer =
+        dti_tickets_take(t, who, seat->epoch, told.steps, dti_now_ns(), &m.number, &m.part);
+    if (answer == DTI_TICKET_WAIT) {
+        dti_server_wait(s, who);
+        return;
+    }
+    seat->asks = false;
+    if (answer == DTI_TICKET_ENDED) {
+        m.kind = DTI_SAY_ENDED;
+        m.part = s->has_kept ? DTI_NEWEST_EPOCH : DTI_NEWEST_NOW;
+        told.epoch = s->trainer->epoch;
+        told = s->has_kept ? s->kept_told : told;
+    } else {
+        seat->given = m.number;
+        seat->given_shard = m.part;
+        told.epoch = dti_tickets_epoch(t, m.number);
+        told.index = (m.number - 1) % t->batches;
+        told.step = dti_tickets_batch(t, m.number)->step;
+    }
+    dti_server_answer(s, who, m, &told);
+}
+
+static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
+    dti_server_seat *seat = &s->seats[who];
+    dti_request ask;
+    if (m->bytes != sizeof ask || s->welcome.place) {
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for a ticket that makes no sense");
+        return;
+    }
+    memcpy(&ask, body, sizeof ask);
+    if (ask.mark != dti_worker_mark(s->trainer)) {
+        dti_server_error(s, who, DT_ERROR_INVALID,
+                         "other coefficients of losses, or other values of shared inputs, than the "
+                         "server's trainer has: set and write the same on both");
+        return;
+    }
+    seat->asks = true;
+    seat->since = dti_now_ns();
+    seat->wait_ms = DTI_MIN(DTI_MAX(m->part, 10u), 1000u);
+    seat->epoch = ask.epoch;
+    dti_server_serve(s, who);
+}
+
+/* ---- batches */
+
+static uint32_t dti_server_rows(const dt_server *s, uint64_t serial) {
+    const dti_parallel_desc *d = &s->trainer->par.desc;
+    return serial % s->tickets.batches == 0 && d->tail ? d->tail : d->batch;
+}
+
+/* The rate of a step whose gradients are old. */
+static double dti_server_lr(const dt_server *s, const dt_step_desc *step, uint64_t staleness) {
+    const dt_optim_desc optim = dti_optim_resolved(&s->trainer->par.desc.optim);
+    if (!s->staleness_lr || !staleness)
+        return step->lr;
+    const double lr = dti_optim_lr_at(&optim, step->lr, step->step) / (double)(1 + staleness);
+    return lr == 0.0 ? (double)DT_ZERO : lr;
+}
+
+static char *dti_server_batch(const dt_server *s, uint64_t serial) {
+    return s->pushes + serial % s->tickets.window * s->tickets.shards * s->stride;
+}
+
+/* Of its own part, in the batch at the base, which is complete. */
+static void dti_server_measure(dt_server *s) {
+    const uint64_t serial = s->tickets.base;
+    if (s->measured == serial)
+        return;
+    dti_push_measure(&s->trainer->par, &s->shape, dti_server_batch(s, serial), s->stride,
+                     dti_server_rows(s, serial), dti_server_squares(s));
+    s->measured = serial;
+    s->brought = 1;
+}
+
+static dt_result dti_server_apply(dt_server *s, uint64_t serial, float clip,
+                                  dti_parallel_result *out) {
+    dt_trainer *t = s->trainer;
+    const dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
+    const uint64_t staleness = serial - 1 - DTI_MIN(batch->oldest, serial - 1);
+    dt_step_desc step = {.seed = t->desc.seed,
+                         .step = dti_server_steps(s) + 1,
+                         .lr = dti_trainer_lr(t, dti_trainer_number(t)),
+                         .coefficients = t->coefficients};
+    dt_result result = dti_trainer_look(t);
+    if (result)
+        return result;
+    step.lr = dti_server_lr(s, &step, staleness);
+    s->info.stalest = DTI_MAX(s->info.stalest, staleness);
+    return dti_push_apply(&t->par, &s->shape, dti_server_batch(s, serial), s->stride,
+                          dti_server_rows(s, serial), clip, &step, out);
+}
+
+/* What an epoch ends with is kept, for workers that are told so when others are further. */
+static dt_result dti_server_keep(dt_server *s) {
+    const dt_store *store = s->trainer->par.replicas[0].store;
+    const uint64_t bytes = dti_arena_bytes(s->shape.end - s->shape.begin);
+    const dt_result result =
+        bytes ? store->device->backend->memory_read(store->memories[DTI_ARENA_PARAM],
+                                                    dti_arena_bytes(s->shape.begin), s->kept, bytes)
+              : DT_OK;
+    s->kept_told = (dti_told){.resolved = dti_server_resolved(s),
+                              .epoch = s->trainer->epoch,
+                              .steps = dti_server_steps(s)};
+    s->has_kept = !result;
+    return result;
+}
+
+/* The batch at the base is complete. What is not finite is skipped, as a step of ranks is. */
+static dt_result dti_server_resolve(dt_server *s, float clip) {
+    dt_trainer *t = s->trainer;
+    const uint64_t serial = s->tickets.base;
+    dti_parallel_result out = {0};
+    dt_result result = DT_OK;
+    bool skipped = dti_tickets_batch(&s->tickets, serial)->faulty;
+    if (!skipped) {
+        result = dti_server_apply(s, serial, clip, &out);
+        skipped = out.skipped;
+    }
+    if (result && !skipped)
+        return result;
+    s->info.skipped += skipped;
+    s->skipped_bits = s->skipped_bits << 1 | skipped;
+    memmove(s->clips + 1, s->clips, sizeof s->clips - sizeof *s->clips);
+    s->clips[0] = clip;
+    for (uint32_t i = 0; i < s->count && s->limit > 0.0f; i++) { /* those are of this batch */
+        if (s->seats[i].brings)
+            s->calls->drop(s->desk, i);
+        s->seats[i].brings = false;
+    }
+    dti_trainer_move_on(t, serial % s->tickets.batches == 0);
+    dti_tickets_resolve(&s->tickets);
+    const dt_result kept = t->index == 0 ? dti_server_keep(s) : DT_OK;
+    if (skipped || kept)
+        return kept;
+    s->info.loss = 0.0;
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        s->info.loss += out.loss_weight[i] > 0.0
+                            ? t->coefficients[i] * out.loss_sum[i] / out.loss_weight[i]
+                            : 0.0;
+    t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
+    return dti_trainer_checkpoints(t);
+}
+
+static void dti_server_leave(dt_server *s, uint32_t who);
+
+/* Who has no place has heard it by now. */
+static void dti_server_show_out(dt_server *s, uint32_t who) {
+    if (dti_now_ns() - s->seats[who].since < DTI_SERVER_SURPLUS_NS)
+        return;
+    s->calls->close(s->desk, who, "there is no place");
+    dti_server_leave(s, who);
+}
+
+/* By what the gradient of the batch at the base is multiplied, when all squares are there. What is
+ * not finite in any part is skipped by all. */
+static float dti_server_clip(const dt_server *s) {
+    dti_batch_open *batch = dti_tickets_batch(&s->tickets, s->tickets.base);
+    if (!(s->limit > 0.0f) || batch->faulty)
+        return 1.0f;
+    const float clip = dti_push_clip(s->squares, dti_push_blocks(0, s->welcome.elements), s->limit);
+    batch->faulty = !dti_finite_f32(clip);
+    return batch->faulty ? 1.0f : clip;
+}
+
+/* All that is complete; then those who wait may have something to do. Servers other than the first
+ * are told. */
+static void dti_server_go_on(dt_server *s) {
+    while (!s->result && !s->welcome.place && dti_tickets_complete(&s->tickets)) {
+        const bool clips =
+            s->limit > 0.0f && !dti_tickets_batch(&s->tickets, s->tickets.base)->faulty;
+        if (clips)
+            dti_server_measure(s);
+        if (dti_server_lacks(s))
+            break;
+        s->result = dti_server_resolve(s, dti_server_clip(s));
+    }
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->seats[i].open && s->seats[i].asks)
+            dti_server_serve(s, i);
+        if (s->seats[i].open && s->seats[i].surplus)
+            dti_server_show_out(s, i);
+    }
+}
+
+/* Where the part of a server begins; of the last one and one more: where it ends. */
+static uint64_t dti_server_begin(const dt_server *s, uint32_t place) {
+    const dti_parallel *par = &s->trainer->par;
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    return dti_owners_begin(&par->replicas[0].store->layout, place, s->welcome.servers,
+                            dti_optim_is_whole(dti_optim_row_of(optim.kind)));
+}
