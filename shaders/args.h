@@ -544,6 +544,7 @@
 #define DTI_ATTENTION_ALIBI 8u
 #define DTI_ATTENTION_DROPOUT 16u
 #define DTI_ATTENTION_SAMPLES 32u /* of the global batch: the random stream counts them */
+#define DTI_ATTENTION_FOURS 64u   /* rows of q, k, v and dy are read by fours */
 #define DTI_ATTENTION_BLOCK 32u
 /* ATTENTION_GRAD, spec3: what is made, by a workgroup of a block of queries, or of keys. */
 #define DTI_ATTENTION_DQ 1u

@@ -118,6 +118,7 @@ void main()
             rows others = side_of(!KEYS, false, b * BLOCK);
             multiply(side_of(KEYS, false, first), others, args.d, spec1);
             weigh(first + ty * 4u, b * BLOCK + tx * 4u, slope);
+            barrier(); /* the products are made */
             if (MAKES_V) {
                 keep_turned();
                 add_v(other, args.dv);

@@ -115,6 +115,26 @@ TEST(attention_of_a_sample_does_not_see_the_others_on_vulkan) {
 }
 #endif
 
+/* Whether a kernel reads by fours, of a launch whose operand number i is moved. */
+static bool attention_by_fours(int i) {
+    dti_launch l = {.kernel = DTI_K_ATTENTION};
+    dti_args_attention *a = &l.args.attention;
+    uint32_t *const words[] = {&a->d,      &a->dv,    &a->q_offset, &a->q_row,    &a->k_offset,
+                               &a->k_head, &a->v_row, &a->v_sample, &a->dy_offset};
+    uint32_t spec[4] = {DTI_ATTENTION_CAUSAL, 2, 2, 0};
+    for (int k = 0; k < 9; k++)
+        *words[k] = 4u * (uint32_t)(k + 1) + (k == i ? 2u : 0u);
+    a->mask_offset = 3, a->y_offset = 5;
+    dti_kernel_info_of(l.kernel)->tile(&l, 0, spec);
+    return (spec[0] & DTI_ATTENTION_FOURS) != 0;
+}
+
+TEST(attention_reads_by_fours_where_all_that_it_multiplies_lies_so) {
+    CHECK(attention_by_fours(-1));
+    for (int i = 0; i < 9; i++)
+        CHECK(!attention_by_fours(i));
+}
+
 /* What stands behind the length, NaN as well, changes nothing before it. */
 TEST(keys_behind_the_length_change_nothing) {
     enum { T = 40 };

@@ -1,20 +1,23 @@
 /* Products of attention in blocks of 32 x 32: an invocation of 64 has 4 rows and 4 columns. Chunks of
  * 32 of the axis that is summed lie in a workgroup's memory, a vector of four rows or columns for
- * each k, stored whole. */
+ * each k, stored whole. Where all lies by fours (spec0), rows are read so. */
 #define BLOCK DTI_ATTENTION_BLOCK
 const uint FOURS = BLOCK / 4u, PITCH = FOURS + 1u, LANES = 64u;
 
 layout(constant_id = 3) const uint spec2 = 1u;
 layout(constant_id = 4) const uint spec3 = 0u;
 layout(binding = 0) readonly buffer buffer_q { float q[]; };    /* of the gradient: q, k, v */
+layout(binding = 0) readonly buffer buffer_q4 { vec4 q4[]; };
 layout(binding = 1) readonly buffer buffer_kv { float kv[]; };  /* k and v; of the gradient: dy */
+layout(binding = 1) readonly buffer buffer_kv4 { vec4 kv4[]; };
 layout(binding = 2) readonly buffer buffer_x { float x[]; };    /* mask; also logarithms, sums */
 
 const bool CAUSAL = (spec0 & DTI_ATTENTION_CAUSAL) != 0u, ADD = (spec0 & DTI_ATTENTION_ADD) != 0u;
 const bool KEEP = (spec0 & DTI_ATTENTION_KEEP) != 0u, ALIBI = (spec0 & DTI_ATTENTION_ALIBI) != 0u;
 const bool DROPOUT = (spec0 & DTI_ATTENTION_DROPOUT) != 0u;
+const bool BY_FOURS = (spec0 & DTI_ATTENTION_FOURS) != 0u;
 
-shared vec4 a_side[BLOCK * PITCH], b_side[BLOCK * PITCH], p_side[BLOCK * PITCH];
+shared vec4 a_side[BLOCK * PITCH], b_side[BLOCK * PITCH];
 uint lane, ty, tx;
 vec4 acc[4], acc2[4]; /* [row][column of four] */
 
@@ -28,20 +31,50 @@ float fetch(uint from, uint at)
     return from == 0u ? q[at] : from == 1u ? kv[at] : x[at];
 }
 
+/* Four that follow each other, in one of the first two. */
+vec4 fetch4(uint from, uint at)
+{
+    return from == 0u ? q4[at / 4u] : kv4[at / 4u];
+}
+
+/* Where a four of a turned side lies: eight invocations that store, or read, beside each other do
+ * so in different banks. */
+uint turned(uint k, uint four)
+{
+    return k * PITCH + (four ^ k / 4u);
+}
+
+void put(uint k, uint four, vec4 v, bool to_a)
+{
+    if (to_a)
+        a_side[turned(k, four)] = v;
+    else
+        b_side[turned(k, four)] = v;
+}
+
 /* Elements [from, from + 32) of `size` of each row, turned: [element][row]; 0 where there is none. */
 void load_turned(rows r, uint from, uint size, bool to_a)
 {
-    for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
-        uint e = lane + i * LANES, k = e % BLOCK, four = e / BLOCK;
-        vec4 v = vec4(0.0);
-        for (uint j = 0u; j < 4u; j++) {
+    if (BY_FOURS) { /* four elements of four rows */
+        uint k = lane % FOURS * 4u, four = lane / FOURS;
+        vec4 v[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            v[j] = vec4(0.0);
             if (from + k < size && four * 4u + j < r.count)
-                v[j] = fetch(r.from, r.at + (four * 4u + j) * r.step + from + k);
+                v[j] = fetch4(r.from, r.at + (four * 4u + j) * r.step + from + k);
         }
-        if (to_a)
-            a_side[k * PITCH + four] = v;
-        else
-            b_side[k * PITCH + four] = v;
+        [[unroll]] for (uint j = 0u; j < 4u; j++)
+            put(k + j, four, vec4(v[0][j], v[1][j], v[2][j], v[3][j]), to_a);
+    } else {
+        for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
+            uint e = lane + i * LANES, k = e % BLOCK, four = e / BLOCK;
+            vec4 v = vec4(0.0);
+            for (uint j = 0u; j < 4u; j++) {
+                if (from + k < size && four * 4u + j < r.count)
+                    v[j] = fetch(r.from, r.at + (four * 4u + j) * r.step + from + k);
+            }
+            put(k, four, v, to_a);
+        }
     }
 }
 
@@ -51,13 +84,31 @@ void load_straight(rows r, uint from, uint size)
     for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
         uint e = lane + i * LANES, four = e % FOURS, row = e / FOURS;
         vec4 v = vec4(0.0);
-        for (uint j = 0u; j < 4u; j++) {
-            if (row < r.count && from + four * 4u + j < size)
-                v[j] = fetch(r.from, r.at + row * r.step + from + four * 4u + j);
+        if (BY_FOURS) {
+            if (row < r.count && from + four * 4u < size)
+                v = fetch4(r.from, r.at + row * r.step + from + four * 4u);
+        } else {
+            for (uint j = 0u; j < 4u; j++) {
+                if (row < r.count && from + four * 4u + j < size)
+                    v[j] = fetch(r.from, r.at + row * r.step + from + four * 4u + j);
+            }
         }
         b_side[row * PITCH + four] = v;
     }
 }
+
+/* sum[first + i] += elements [from, from + 4) of a's rows times those of b's columns, which lie at
+ * `at` and PITCH apart. Two are read before they are used. */
+#define ADD_FOUR(sum, first, a, b, at, from)                                                       \
+    {                                                                                              \
+        uint a_at = turned(from, ty), b_at = at;                                                   \
+        [[unroll]] for (uint k = 0u; k < 4u; k += 2u) {                                            \
+            vec4 u = a[a_at + k * PITCH], u2 = a[a_at + (k + 1u) * PITCH];                         \
+            vec4 v = b[b_at + k * PITCH], v2 = b[b_at + (k + 1u) * PITCH];                         \
+            [[unroll]] for (uint i = 0u; i < 4u; i++) sum[(first) + i] =                           \
+                fma(vec4(u2[i]), v2, fma(vec4(u[i]), v, sum[(first) + i]));                        \
+        }                                                                                          \
+    }
 
 /* acc = a's rows times b's, over `size` elements. */
 void multiply(rows a, rows b, uint size, uint chunks)
@@ -68,21 +119,19 @@ void multiply(rows a, rows b, uint size, uint chunks)
         load_turned(a, c * BLOCK, size, true);
         load_turned(b, c * BLOCK, size, false);
         barrier();
-        for (uint k = 0u; k < BLOCK; k++) {
-            vec4 u = a_side[k * PITCH + ty], v = b_side[k * PITCH + tx];
-            [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = fma(vec4(u[i]), v, acc[i]);
-        }
+        [[dont_unroll]] for (uint from = 0u; from < BLOCK; from += 4u)
+            ADD_FOUR(acc, 0u, a_side, b_side, turned(from, tx), from)
     }
 }
 
-/* p_side = acc turned: [column][row]. */
+/* a_side = acc turned: [column][row]. Nobody may read it any more. */
 void keep_turned()
 {
     for (uint j = 0u; j < 4u; j++)
-        p_side[(tx * 4u + j) * PITCH + ty] = vec4(acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
+        a_side[turned(tx * 4u + j, ty)] = vec4(acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
 }
 
-/* sum[4 * c + i] += p_side's rows times what b has in columns [32 c, 32 c + 32). */
+/* sum[4 * c + i] += a_side's rows times what b has in columns [32 c, 32 c + 32). */
 #define ADD_ROWS(name, sum, CHUNKS)                                                                \
     void name(rows b, uint size)                                                                   \
     {                                                                                              \
@@ -90,11 +139,8 @@ void keep_turned()
             barrier();                                                                             \
             load_straight(b, c * BLOCK, size);                                                     \
             barrier();                                                                             \
-            for (uint k = 0u; k < BLOCK; k++) {                                                    \
-                vec4 u = p_side[k * PITCH + ty], v = b_side[k * PITCH + tx];                       \
-                [[unroll]] for (uint i = 0u; i < 4u; i++) sum[4u * c + i] =                        \
-                    fma(vec4(u[i]), v, sum[4u * c + i]);                                           \
-            }                                                                                      \
+            [[dont_unroll]] for (uint from = 0u; from < BLOCK; from += 4u)                                         \
+                ADD_FOUR(sum, 4u * c, a_side, b_side, from * PITCH + tx, from)                     \
         }                                                                                          \
     }
 

@@ -408,16 +408,26 @@ static dti_effort dti_attention_effort(const dti_launch *l, uint32_t variant, ui
                         l->items * blocks * b * b * (deep + wide)};
 }
 
+static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_attention *a = &l->args.attention;
+    const uint32_t places = a->d | a->dv | a->q_offset | a->q_sample | a->q_head | a->q_row |
+                            a->k_offset | a->k_sample | a->k_head | a->k_row | a->v_offset |
+                            a->v_sample | a->v_head | a->v_row | a->dy_offset;
+    (void)variant;
+    if (places % 4 == 0)
+        spec[0] |= DTI_ATTENTION_FOURS;
+}
+
 /* (q, k and v, mask, rows of y and logarithms) */
 DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .outer = dti_cpu_items_attention, .grain = dti_cpu_grain_attention,
-           .scratch_bytes = dti_cpu_scratch_attention, .local = {64},
+           .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
            .effort = dti_attention_effort);
 
 /* (q, k and v, dy, logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
-           .scratch_bytes = dti_cpu_scratch_attention, .local = {64},
+           .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
            .effort = dti_attention_effort);
 
 /* By heads: of queries, keys and values alike. Slopes and drawn weights are by a head's number,
