@@ -16,7 +16,7 @@
 #define GOLDEN_UNUSED __attribute__((__unused__))
 
 typedef struct golden_array {
-    char key[64];
+    char key[128];
     size_t count;
     float *f; /* the one that the file has is not NULL */
     double *d;

@@ -45,6 +45,20 @@ a_section_that_is_cut_off_is_said_in_the_report() {
         grep -q 'What a launch and a copy cost' "$folder/report.md"
 }
 
+# An old compiler, a missing header: that is a finding, and what was measured before stays.
+tests_that_do_not_compile_are_said_in_the_report() {
+    (
+        say() { printf '%s\n' "$*" >&2; }
+        build_tests() { exit 1; } # as build.sh's die does
+        out=build gpu_out=$work/none
+        mkdir -p $gpu_out
+        . tools/gpu.sh
+        gpu_tests 1 && build/dtgpu report $gpu_out
+    ) >$work.none 2>&1 || return 1
+    grep -qF '**the tests do not compile here**' $work/none/report.md &&
+        grep -q 'all right: NO: 1 findings' $work/none/report.md
+}
+
 without_a_loader_it_is_said_what_is_missing() {
     ./build.sh gpu --minutes 1 --loader /nowhere/libvulkan.so.1 >$work.out 2>&1 && return 1
     grep -q '/nowhere/libvulkan.so.1 DOES NOT OPEN' $work.out &&
@@ -52,7 +66,8 @@ without_a_loader_it_is_said_what_is_missing() {
 }
 
 for test in a_report_of_each_vulkan_device_has_all_sections \
-    a_section_that_is_cut_off_is_said_in_the_report without_a_loader_it_is_said_what_is_missing; do
+    a_section_that_is_cut_off_is_said_in_the_report \
+    tests_that_do_not_compile_are_said_in_the_report without_a_loader_it_is_said_what_is_missing; do
     wanted "gpu_$test" || continue
     if [ -x build/dtgpu ] && ! build/dtgpu list >/dev/null 2>&1; then
         skipped=$((skipped + 1))

@@ -19,7 +19,7 @@ static const char *const stub_names[] = {
 typedef struct stub_object { /* a buffer, memory, a command buffer or a fence */
     uint64_t bytes;
     void *data;
-    uint64_t groups;           /* dispatched by a command buffer */
+    uint64_t groups, copies;   /* dispatched and recorded by a command buffer */
     struct stub_object *owned; /* a pool's command buffers, in a chain */
 } stub_object;
 
@@ -27,6 +27,7 @@ static struct stub {
     dti_VkPhysicalDeviceType type;
     uint64_t calls[STUB_COMMANDS];
     uint64_t groups_most; /* of workgroups in one submission */
+    uint64_t copies;      /* between buffers, in the latest submission */
 } stub = {.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU};
 
 static uint64_t stub_calls(void) {
@@ -177,7 +178,7 @@ static dti_VkResult DTI_VKAPI stub_MapMemory(dti_VkDevice device, dti_VkDeviceMe
 static dti_VkResult DTI_VKAPI stub_BeginCommandBuffer(dti_VkCommandBuffer command,
                                                       const dti_VkCommandBufferBeginInfo *info) {
     (void)info;
-    ((stub_object *)command)->groups = 0;
+    ((stub_object *)command)->groups = ((stub_object *)command)->copies = 0;
     STUB_DONE(BeginCommandBuffer);
 }
 
@@ -205,8 +206,9 @@ static void DTI_VKAPI stub_CmdBindPipeline(dti_VkCommandBuffer command,
 static void DTI_VKAPI stub_CmdCopyBuffer(dti_VkCommandBuffer command, dti_VkBuffer from,
                                          dti_VkBuffer to, uint32_t count,
                                          const dti_VkBufferCopy *regions) {
-    (void)command, (void)from, (void)to, (void)count, (void)regions;
+    (void)from, (void)to, (void)count, (void)regions;
     stub.calls[STUB_CmdCopyBuffer]++;
+    ((stub_object *)command)->copies++;
 }
 
 static void DTI_VKAPI stub_CmdDispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
@@ -276,10 +278,13 @@ static dti_VkResult DTI_VKAPI stub_GetQueryPoolResults(dti_VkDevice device, dti_
 static dti_VkResult DTI_VKAPI stub_QueueSubmit(dti_VkQueue queue, uint32_t count,
                                                const dti_VkSubmitInfo *infos, dti_VkFence fence) {
     (void)queue, (void)fence;
+    stub.copies = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t groups = 0;
-        for (uint32_t k = 0; k < infos[i].commandBufferCount; k++)
+        for (uint32_t k = 0; k < infos[i].commandBufferCount; k++) {
             groups += ((const stub_object *)infos[i].pCommandBuffers[k])->groups;
+            stub.copies += ((const stub_object *)infos[i].pCommandBuffers[k])->copies;
+        }
         stub.groups_most = DTI_MAX(stub.groups_most, groups);
     }
     STUB_DONE(QueueSubmit);

@@ -269,9 +269,84 @@ TEST(a_step_on_vulkan_is_one_submission_and_records_nothing) {
     CHECK(!dt_program_start(c.program, NULL));
     CHECK(stub.calls[STUB_QueueSubmit] == 1 && stub.calls[STUB_ResetFences] == 1);
     CHECK(stub_calls() <= 4); /* and the fence of the older one, once or twice */
+    CHECK(stub.copies == 2);  /* an upload, a download */
     while (c.program->started)
         CHECK(!dt_program_wait(c.program, NULL));
     dt_ctx_destroy(c.ctx);
+}
+
+/* With its inputs; the least of many, since others work on this machine. */
+TEST(a_step_of_the_mlp_takes_less_than_20_us_of_the_host) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_store *store;
+    dt_program *program;
+    dt_tensor x, t;
+    static const float pictures[64 * 784];
+    static const int32_t classes[64];
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    uint64_t least = UINT64_MAX;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.vulkan = &vulkan}, &ctx) && !dt_graph_create(ctx, &g));
+    x = dt_input(g, "x", DT_F32, dt_dims(784));
+    t = dt_input(g, "t", DT_I32, (dt_shape){0});
+    const dt_tensor h = dt_relu(dt_nn_linear(x, "fc1", 128));
+    const dt_program_desc desc = {.loss = dt_cross_entropy(dt_nn_linear(h, "fc2", 10), t, NULL),
+                                  .batch = 64,
+                                  .optim = &(dt_optim_desc){.lr = 1e-3}};
+    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = "vulkan"}, &store));
+    REQUIRE(!dt_program_create(store, &desc, &program));
+    for (int i = 0; i < 1000; i++) {
+        const uint64_t start = dti_now_ns();
+        CHECK(!dt_program_write(program, x, pictures, sizeof pictures));
+        CHECK(!dt_program_write(program, t, classes, sizeof classes));
+        CHECK(!dt_program_run(program, NULL, NULL));
+        least = DTI_MIN(least, dti_now_ns() - start);
+    }
+    if (least >= 20000)
+        printf("%.1f us\n", 1e-3 * (double)least);
+    CHECK(least < 20000);
+    dt_ctx_destroy(ctx);
+}
+
+/* ---- how a step is waited for */
+
+static int wait_looks; /* so many find that the device is not ready yet */
+
+static dti_VkResult DTI_VKAPI wait_look(dti_VkDevice device, dti_VkFence fence) {
+    (void)device, (void)fence;
+    stub.calls[STUB_GetFenceStatus]++;
+    return wait_looks-- > 0 ? DTI_VK_NOT_READY : (dti_VkResult)0;
+}
+
+/* A step on a device of this kind, which is ready behind so many looks. */
+static void wait_counts(dti_VkPhysicalDeviceType type, int looks, uint64_t counts[2]) {
+    ahead_case c;
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    stub_vulkan_case = &vulkan;
+    stub.type = type;
+    const bool open = ahead_open(&c, "vulkan", &(dt_optim_desc){0}, 1);
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    stub_vulkan_case = NULL;
+    REQUIRE(open);
+    CHECK(!ahead_write(&c, 0, -1));
+    ((dti_vk_device *)c.store->device)->vk.GetFenceStatus = wait_look;
+    memset(stub.calls, 0, sizeof stub.calls);
+    wait_looks = looks;
+    CHECK(!dt_program_run(c.program, NULL, NULL));
+    wait_looks = 0;
+    counts[0] = stub.calls[STUB_GetFenceStatus];
+    counts[1] = stub.calls[STUB_WaitForFences];
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_step_on_hardware_is_looked_at_for_a_moment_before_its_thread_sleeps) {
+    uint64_t counts[2];
+    wait_counts(DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU, 3, counts);
+    CHECK(counts[0] == 4 && counts[1] == 0);
+    wait_counts(DTI_VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU, INT_MAX, counts);
+    CHECK(counts[0] > 1 && counts[1] == 1);
+    wait_counts(DTI_VK_PHYSICAL_DEVICE_TYPE_CPU, 3, counts); /* it would take the device's core */
+    CHECK(counts[0] == 0 && counts[1] == 1);
 }
 
 /* A linear layer's step on a device of a given speed; 0: its own. */
@@ -327,6 +402,34 @@ TEST(a_step_of_many_seconds_is_many_submissions_of_half_a_second_at_most) {
     CHECK((double)stub.calls[STUB_QueueSubmit] >= ms / DTI_VK_SUBMISSION_MS);
     CHECK((double)stub.calls[STUB_QueueSubmit] <= 2 * ms / DTI_VK_SUBMISSION_MS + 2);
     CHECK(stub.calls[STUB_ResetFences] == 1);
+    dt_ctx_destroy(c.ctx);
+}
+
+/* Of an operation an element, on an integrated device: bytes are what takes time. */
+TEST(a_step_that_moves_much_memory_is_many_submissions_too) {
+    enum { BATCH = 16, WIDE = 1 << 20, LAYERS = 160 };
+    dt_graph *g;
+    ahead_case c = {0};
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.vulkan = &vulkan}, &c.ctx));
+    REQUIRE(!dt_graph_create(c.ctx, &g));
+    dt_tensor h = dt_input(g, "x", DT_F32, dt_dims(WIDE));
+    for (int i = 0; i < LAYERS; i++)
+        h = dt_tanh(h);
+    const dt_program_desc p = {.outputs = {dt_sum(h, dt_dims(), false)}, .batch = BATCH};
+    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = "vulkan"}, &c.store));
+    REQUIRE(!dt_program_create(c.store, &p, &c.program));
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    const dti_vk_exec *e = (const dti_vk_exec *)c.program->now->exec;
+    double ms = 0;
+    for (uint32_t i = 0; i < e->work_count; i++)
+        ms += e->work[i].ms;
+    const double seconds = (double)BATCH * WIDE * 4 * 2 * LAYERS / 1e10; /* of 10 GB/s */
+    CHECK(ms >= 1e3 * seconds && ms < 1.1e3 * seconds);
+    memset(stub.calls, 0, sizeof stub.calls);
+    CHECK(!c.store->device->backend->exec_start(c.program->now->exec, 0, e->segment_count));
+    CHECK((double)stub.calls[STUB_QueueSubmit] >= ms / DTI_VK_SUBMISSION_MS);
     dt_ctx_destroy(c.ctx);
 }
 

@@ -286,6 +286,43 @@ static void count_flushes(void *arg, int64_t begin, int64_t end, int worker) {
             atomic_fetch_add((_Atomic int *)arg, 1);
 }
 
+#ifdef __linux__
+#include <sys/resource.h>
+
+static void count_nice(void *arg, int64_t begin, int64_t end, int worker) {
+    (void)begin, (void)end;
+    if (worker && getpriority(PRIO_PROCESS, (id_t)dti_thread_id()) == 7)
+        atomic_fetch_add((_Atomic int *)arg, 1);
+    if (!worker)
+        dti_thread_sleep(1000000); /* so that others have pieces */
+}
+
+static void *pool_of_a_nice_thread(void *arg) {
+    dti_base base;
+    dti_pool *pool;
+    dti_base_init(&base, NULL, NULL);
+    setpriority(PRIO_PROCESS, (id_t)dti_thread_id(), 7);
+    CHECK(!dti_pool_create(&base, 3, NULL, &pool));
+    for (int i = 0; i < 100 && !*(_Atomic int *)arg; i++)
+        dti_parallel_for(pool, 12, 1, count_nice, arg);
+    dti_pool_destroy(&base, pool);
+    return NULL;
+}
+#endif
+
+/* An application's frames have a priority, and what they wait for must not have less. */
+TEST(workers_have_the_priority_of_the_thread_that_makes_their_context) {
+#ifdef __linux__
+    pthread_t thread;
+    _Atomic int seen = 0;
+    REQUIRE(!pthread_create(&thread, NULL, pool_of_a_nice_thread, (void *)&seen));
+    pthread_join(thread, NULL);
+    CHECK(seen > 0);
+#else
+    SKIP("looks at a thread's nice value as Linux has it");
+#endif
+}
+
 TEST(workers_keep_denormals_though_the_host_flushes_them) {
 #ifdef __SSE__
     unsigned flushing = 0x9FC0; /* flush to zero, denormals are zero, no traps */

@@ -135,6 +135,40 @@ TEST(a_step_in_parts_of_any_size_has_the_bits_of_a_whole_one_on_vulkan) {
     frame_same_bits("vulkan:0", 2);
 }
 
+/* Of a program that only computes outputs; parts: how many there were. */
+static void frame_forward(const char *device, float want[], float got[], size_t bytes, int *parts) {
+    static float x[FRAME_BATCH * FRAME_IN];
+    dt_program *forward;
+    frame_case c;
+    REQUIRE(frame_open(&c, device, 2, false));
+    const dt_program_desc desc = {.outputs = {c.y}, .batch = FRAME_BATCH};
+    REQUIRE(!dt_program_create(c.store, &desc, &forward));
+    for (int i = 0; i < FRAME_BATCH * FRAME_IN; i++)
+        x[i] = (float)dti_normal(7, (uint64_t)i, 3);
+    CHECK(!dt_program_write(forward, c.x, x, sizeof x) && !dt_program_run(forward, NULL, NULL));
+    CHECK(!dt_program_read(forward, c.y, want, bytes));
+    x[0] += 1; /* so that what was read before is not what is read now */
+    CHECK(!dt_program_write(forward, c.x, x, sizeof x) && !dt_program_run(forward, NULL, NULL));
+    x[0] -= 1;
+    CHECK(!dt_program_write(forward, c.x, x, sizeof x));
+    c.program = forward;
+    *parts = frame_step(&c, 1e-6, 1);
+    CHECK(!dt_program_end(forward, NULL) && !dt_program_read(forward, c.y, got, bytes));
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_program_that_only_computes_outputs_goes_by_a_budget_too) {
+    static const char *const devices[] = {"cpu", "vulkan:0"};
+    for (int i = 0; i < (ahead_has_vulkan() ? 2 : 1); i++) {
+        float want[FRAME_BATCH * 4] = {0}, got[FRAME_BATCH * 4] = {0};
+        int parts = 0;
+        frame_forward(devices[i], want, got, sizeof want, &parts);
+        CHECK(!memcmp(want, got, sizeof want) && parts > 10);
+        if (parts <= 10)
+            printf("%s: %d parts\n", devices[i], parts);
+    }
+}
+
 /* ---- the end of a step before its end */
 
 /* Behind ever more parts: what the store has is what it had, until the commit has begun. */

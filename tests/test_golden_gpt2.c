@@ -103,7 +103,7 @@ static void net_merge(golden *g, const char *name, const float *a, const float *
 
 /* A few steps; returns how far the loss fell. */
 static double net_train(golden *g, net *n) {
-    const dt_optim_desc adamw = {DT_OPTIM_ADAMW, 0.02};
+    const dt_optim_desc adamw = {.kind = DT_OPTIM_ADAMW, .lr = 0.02};
     const golden_array *x = golden_get(g, "x");
     dt_report first = {0}, last = {0};
     dt_program *p = golden_program(

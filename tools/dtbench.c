@@ -3,8 +3,12 @@
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
  *     dtbench host NAME N                   what a step takes of the host, on a driver without work
- *     dtbench frame NAME THREADS DEVICE MS N [PERIOD]   N frames of at most MS of steps of mlp, cnn
- *                                           or gpt4, one behind the other or every PERIOD ms
+ *     dtbench frame NAME THREADS DEVICE MS N [PERIOD] [--busy N] [--priority fifo|NICE [--late]]
+ *                                           N frames of at most MS of steps of mlp, cnn or gpt4, or
+ *                                           of bare work, one behind the other or every PERIOD ms;
+ *                                           --busy: beside so many loops of ordinary priority;
+ *                                           --priority: of the thread and those that it makes, set
+ *                                           before the context is made or (--late) behind
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
@@ -19,7 +23,9 @@
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,9 +171,8 @@ int main(int argc, char **argv) {
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
     else if (argc == 4 && !strcmp(argv[1], "host"))
         host_steps(argv[2], atoi(argv[3]));
-    else if ((argc == 7 || argc == 8) && !strcmp(argv[1], "frame"))
-        frames(argv[2], atoi(argv[3]), argv[4], atof(argv[5]), atoi(argv[6]),
-               argc == 8 ? atof(argv[7]) : 0);
+    else if (argc >= 7 && !strcmp(argv[1], "frame"))
+        frames(argc - 2, argv + 2);
     else if (argc == 5 && !strcmp(argv[1], "memory"))
         memory(argv[2], atoi(argv[3]), atoi(argv[4]));
     else if (argc == 3 && !strcmp(argv[1], "region"))

@@ -55,7 +55,12 @@ static const struct section {
     {"steps", "7-steps", "Training steps",
      "Two perceptrons, PyTorch's MNIST network, ResNet-20, a transformer of 6 layers, an LSTM "
      "unrolled and two layers of it by rows. Wall: for the host; busy: from the first to the last "
-     "command on the device; idle: the rest, in which the device waits for the host."},
+     "command on the device; idle: the rest, in which the device waits for the host; each in runs "
+     "of its own. Kernels: gemm "
+     "is a matrix product; conv a convolution, conv_dx and conv_dw its gradients (of the input, of "
+     "the weight); reduce sums; map one operation an element; xent the loss; grad_norm, "
+     "clip_finish "
+     "and optim the update of the weights, in blocks of 256."},
     {"loss", "8-loss", "Whether training goes as on the CPU",
      "The same steps on both. Rounding differs, so the numbers do a little; what learns "
      "differently "

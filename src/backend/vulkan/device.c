@@ -360,6 +360,11 @@ static double dti_vk_flops_per_ms(dt_device_kind kind) {
     }
 }
 
+/* The same of memory: its own, or the processor's. */
+static double dti_vk_bytes_per_ms(dt_device_kind kind) {
+    return kind == DT_DEVICE_DISCRETE ? 1e8 : 1e7;
+}
+
 static void dti_vk_device_clock(dti_vk_device *device) {
     dti_VkQueueFamilyProperties list[16];
     const uint32_t count = dti_vk_families(device->instance, device->physical, list);
@@ -370,6 +375,7 @@ static void dti_vk_device_clock(dti_vk_device *device) {
 
 static void dti_vk_device_measure(dti_vk_device *device) {
     device->flops_per_ms = dti_vk_flops_per_ms(device->head.info.kind);
+    device->bytes_per_ms = dti_vk_bytes_per_ms(device->head.info.kind);
     dti_vk_instance *in = device->instance;
     dti_VkPhysicalDeviceMaintenance3Properties most = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};

@@ -104,6 +104,7 @@ struct dti_vk_device {
     bool direct;   /* IN is: the host writes it where the device reads it */
     bool lost;
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
+    double bytes_per_ms; /* that it reads and writes at least, of those that compute little */
     uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */
     double stamp_ms;     /* of a tick */
     uint64_t bytes, alloc_calls;

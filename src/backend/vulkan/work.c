@@ -169,11 +169,21 @@ static uint32_t dti_vk_work_cuts(const dti_vk_work *work) {
     return work->y > 1 ? work->y : DTI_MAX(work->x, 1u);
 }
 
-static void dti_vk_estimate(const dti_vk_exec *e, const dti_launch *launch, uint32_t variant,
+/* What it binds: it mostly reads or writes all of that, once. */
+static double dti_vk_launch_bytes(const dti_vk_build *b, const dti_launch *launch) {
+    double bytes = 0;
+    for (int i = 0; i < dti_kernel_info_of(launch->kernel)->bindings; i++)
+        bytes += (double)b->desc->places[launch->value[i]].bytes;
+    return bytes;
+}
+
+static void dti_vk_estimate(const dti_vk_build *b, const dti_launch *launch, uint32_t variant,
                             uint32_t local, dti_vk_work *work) {
+    const dti_vk_device *device = b->exec->device;
     const dti_effort effort = dti_launch_effort(launch, variant, local);
     const double lane = (double)effort.steps * DTI_VK_STEP_MS;
-    work->ms = DTI_MAX((double)effort.flops / e->device->flops_per_ms, lane);
+    const double moved = dti_vk_launch_bytes(b, launch) / device->bytes_per_ms;
+    work->ms = DTI_MAX((double)effort.flops / device->flops_per_ms, DTI_MAX(lane, moved));
     const double most = (double)dti_vk_work_cuts(work);
     work->sliced = work->ms > DTI_VK_PART_MS;
     work->slices = work->x ? (uint32_t)DTI_MIN(work->ms / DTI_VK_SUBMISSION_MS + 1.0, most) : 0;
@@ -201,7 +211,7 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     work->args_bytes = launch->args_bytes;
     dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
-    dti_vk_estimate(e, launch, variant, local, work);
+    dti_vk_estimate(b, launch, variant, local, work);
     if (work->sliced)
         variant |= DTI_VK_SLICED;
     return dti_vk_pipeline_get(e->device, launch->kernel, variant, local, spec, &work->pipeline);
