@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <time.h>
 
 #define SLOW_SECONDS 1.0
@@ -29,6 +30,19 @@ static double now_seconds(void) {
 void test_register(test *t) {
     *test_last = t;
     test_last = &t->next;
+}
+
+bool test_is_long(void) {
+    return getenv("DTRAIN_TEST_LONG") != NULL;
+}
+
+bool test_takes(long i, int plain, int sanitized) {
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    const bool slow = true;
+#else
+    const bool slow = false;
+#endif
+    return i % (slow ? sanitized : plain) == 0 || test_is_long();
 }
 
 bool test_check(bool ok, const char *file, int line, const char *format, ...) {

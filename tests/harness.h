@@ -31,6 +31,12 @@ extern test_state test_now;
 extern int harness_threads_left;
 void test_register(test *t);
 
+/* DTRAIN_TEST_LONG: no case is left out. */
+bool test_is_long(void);
+/* Whether this run has case `i`: one in `plain` of them; under a sanitizer, where each takes ten
+ * times as long and it is memory that is looked at, one in `sanitized`; in the long form all. */
+bool test_takes(long i, int plain, int sanitized);
+
 /* Returns ok. Prints the first failures of a test: a broken kernel fails a million times. */
 bool test_check(bool ok, const char *file, int line, const char *format, ...)
     __attribute__((__format__(__printf__, 4, 5)));

@@ -347,7 +347,7 @@ TEST(onnx_of_random_graphs_computes_what_they_do) {
     static rnd_model m;
     onnx_job j;
     const long first = rnd_env("DTRAIN_RANDOM_SEED", 1);
-    const long asked = rnd_env("DTRAIN_RANDOM_COUNT", RND_SEEDS / 3);
+    const long asked = rnd_env("DTRAIN_RANDOM_COUNT", RND_SEEDS);
     const long count = asked < ONNX_SEEDS_MAX ? asked : ONNX_SEEDS_MAX;
     if (!onnx_python())
         SKIP(ONNX_SKIP);

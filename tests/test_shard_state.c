@@ -424,9 +424,16 @@ TEST(a_rank_on_the_cpu_and_one_on_vulkan_share_gradients_and_parameters) {
 
 static int shard_level = 1; /* of the ranks' jobs */
 
+/* Under a sanitizer each level has other cases. */
+static bool shard_takes(int i) {
+    return test_takes(i + shard_level, 1, 3);
+}
+
 static void shard_rank(rank *r) {
     const char *prefix = r->job->arg;
     for (int i = 0; i < SHARD_CASES; i++) {
+        if (!shard_takes(i))
+            continue;
         char path[128], oracle[128];
         snprintf(path, sizeof path, "%s_%d.own", prefix, i);
         snprintf(oracle, sizeof oracle, "%s_%d.safetensors", prefix, i);
@@ -463,14 +470,14 @@ static void shard_ranks(int level) {
     static const int counts[] = {2, 2, 3, 4};
     char prefix[64];
     snprintf(prefix, sizeof prefix, "build/shard_%ld", (long)getpid());
+    shard_level = level;
     for (int i = 0; i < SHARD_CASES; i++)
-        REQUIRE(shard_oracle_make(i));
+        REQUIRE(!shard_takes(i) || shard_oracle_make(i));
     for (int k = 0; k < 4; k++) {
         job *j = job_new(counts[k], prefix);
         REQUIRE(j);
         for (int i = 0; i < counts[k]; i++)
             j->devices[i] = devices[k][i];
-        shard_level = level;
         job_run(j, shard_rank);
         job_free(j);
     }
