@@ -10,6 +10,7 @@ typedef struct cuts_case {
     dt_trainer *trainer;
     float *x;
     int32_t t[2 * CUTS_ROWS];
+    dt_dataset data;
 } cuts_case;
 
 static dt_tensor cuts_net(dt_tensor x) {
@@ -22,11 +23,13 @@ static dt_tensor cuts_net(dt_tensor x) {
     return dt_nn_linear(dt_flatten(h), "head", 5);
 }
 
-/* shard_state < 0: the host makes the updates. */
-static bool cuts_open(cuts_case *c, const char *devices, int shard_state) {
+/* shard_state < 0: the host makes the updates. Averaged: evaluations are of averages. */
+static bool cuts_open(cuts_case *c, const char *devices, int shard_state, bool averaged) {
     const size_t one = CUTS_SIDE * CUTS_SIDE;
-    const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
+    dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
     dt_graph *g;
+    if (averaged)
+        adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
     *c = (cuts_case){0};
     if (dt_ctx_create(NULL, &c->ctx) || dt_graph_create(c->ctx, &g))
         return false;
@@ -37,6 +40,9 @@ static bool cuts_open(cuts_case *c, const char *devices, int shard_state) {
         c->x[i] = (float)dti_normal(5, i, 2);
     for (int i = 0; i < 2 * CUTS_ROWS; i++)
         c->t[i] = i * 7 % 5;
+    c->data = (dt_dataset){
+        .rows = 2 * CUTS_ROWS,
+        .columns = {{.input = x, .data = c->x}, {.input = t, .data = c->t, .dtype = DT_I32}}};
     const dt_trainer_desc d = {.loss = dt_cross_entropy(cuts_net(x), t, NULL),
                                .optim = &adam,
                                .batch = CUTS_ROWS,
@@ -44,10 +50,9 @@ static bool cuts_open(cuts_case *c, const char *devices, int shard_state) {
                                .devices = devices,
                                .shard_state = abs(shard_state),
                                .offload = shard_state < 0,
+                               .averaged = averaged,
                                .bucket_bytes = shard_state ? 65536 : 0,
-                               .data = {.rows = 2 * CUTS_ROWS,
-                                        .columns = {{.input = x, .data = c->x},
-                                                    {.input = t, .data = c->t, .dtype = DT_I32}}}};
+                               .data = c->data};
     return !dt_trainer_create(g, &d, &c->trainer);
 }
 
@@ -71,7 +76,7 @@ static uint64_t cuts_hash(const char *devices, int shard_state) {
     cuts_case c;
     uint64_t hash = 0;
     uint32_t kinds = 0;
-    if (cuts_open(&c, devices, shard_state)) {
+    if (cuts_open(&c, devices, shard_state, false)) {
         cuts_look(&c, &kinds);
         test_check(kinds == 31, __FILE__, __LINE__, "%s: sums of kinds %u", devices, kinds);
         CHECK(!dt_trainer_epoch(c.trainer, NULL));
@@ -138,7 +143,7 @@ static dt_result cuts_no_memory(dti_device *device, uint64_t bytes, dti_memory_k
 TEST(a_replica_that_has_no_memory_for_all_parameters_says_so_and_they_come_later) {
     cuts_case c;
     const bool ready =
-        cuts_open(&c, "cpu:2", DT_SHARD_PARAMETERS) && !dt_trainer_step(c.trainer, NULL);
+        cuts_open(&c, "cpu:2", DT_SHARD_PARAMETERS, false) && !dt_trainer_step(c.trainer, NULL);
     if (test_check(ready, __FILE__, __LINE__, "%s", dt_ctx_error(c.ctx))) {
         dti_device *second = c.trainer->par.replicas[1].store->device;
         const dti_backend *own = second->backend;
@@ -149,6 +154,45 @@ TEST(a_replica_that_has_no_memory_for_all_parameters_says_so_and_they_come_later
         CHECK_CONTAINS(dt_ctx_error(c.ctx), "replica 1: no ");
         second->backend = own;
         CHECK(dt_trainer_store(c.trainer) != NULL && !dt_trainer_step(c.trainer, NULL));
+    }
+    dt_ctx_destroy(c.ctx);
+    free(c.x);
+}
+
+/* ---- a device that fails while averages take the weights' place */
+
+static struct {
+    dti_base *base; /* whose context says so */
+    const dti_backend *own;
+    bool once;
+} cuts_broken;
+
+/* Once: the weights come back to their place. */
+static dt_result cuts_no_write(dti_memory *memory, uint64_t at, const void *from, uint64_t bytes) {
+    if (!cuts_broken.once)
+        return cuts_broken.own->memory_write(memory, at, from, bytes);
+    cuts_broken.once = false;
+    return dti_fail(cuts_broken.base, DT_ERROR_DEVICE, "cannot write %llu bytes at %llu",
+                    (unsigned long long)bytes, (unsigned long long)at);
+}
+
+TEST(a_replica_that_cannot_take_averages_is_named_with_its_reason) {
+    cuts_case c;
+    const bool ready =
+        cuts_open(&c, "cpu:2", DT_SHARD_OPTIMIZER, true) && !dt_trainer_step(c.trainer, NULL);
+    if (test_check(ready, __FILE__, __LINE__, "%s", dt_ctx_error(c.ctx))) {
+        dti_device *second = c.trainer->par.replicas[1].store->device;
+        const dti_backend *own = second->backend;
+        dti_backend broken = *own;
+        cuts_broken.base = dti_ctx_base(c.trainer->par.replicas[1].ctx);
+        cuts_broken.own = own;
+        cuts_broken.once = true;
+        broken.memory_write = cuts_no_write;
+        second->backend = &broken;
+        CHECK(dt_trainer_evaluate(c.trainer, &c.data, 0, NULL) == DT_ERROR_DEVICE);
+        CHECK_CONTAINS(dt_ctx_error(c.ctx), "replica 1: cannot write ");
+        second->backend = own;
+        CHECK(!dt_trainer_evaluate(c.trainer, &c.data, 0, NULL));
     }
     dt_ctx_destroy(c.ctx);
     free(c.x);

@@ -194,16 +194,20 @@ static dt_tensor dti_norm_lower(dti_grad *g) {
 }
 
 /* The statistics of a node that reads them, made again from their inputs: so they have
- * gradients. */
+ * gradients. Those of another stage of a pipeline come as they are, and their gradient goes back
+ * there. */
 static dt_tensor dti_norm_stats_again(dt_tensor stats) {
     if (dti_is_nil(stats))
         return stats;
-    if (dti_op_info_of(dti_node_of(stats)->op)->family->meet)
+    const dti_op_family *family = dti_op_info_of(dti_node_of(stats)->op)->family;
+    if (family->meet)
         return dti_meet_again(stats.graph);
+    if (!family->lower)
+        return stats;
     dti_grad g = {.graph = stats.graph, .node = *dti_node_of(stats), .y = stats};
     for (uint32_t i = 0; i < g.node.count; i++)
         g.in[i] = dti_input_of(g.graph, &g.node, i);
-    return dti_op_info_of(g.node.op)->family->lower(&g);
+    return family->lower(&g);
 }
 
 /* (x, dy, w) */

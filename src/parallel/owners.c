@@ -297,8 +297,10 @@ static dt_result dti_owners_show_piece(dti_parallel *par, uint32_t moment, uint6
     }
     for (uint32_t i = 0; i < par->job.local && !result && !*own; i++) {
         dt_store *s = par->replicas[i].store;
-        *own = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], dti_arena_bytes(at),
-                                                piece, dti_arena_bytes(n));
+        *own = dti_replica_failed(par, i,
+                                  s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                                   dti_arena_bytes(at), piece,
+                                                                   dti_arena_bytes(n)));
     }
     return result;
 }

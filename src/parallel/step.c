@@ -68,13 +68,17 @@ static void dti_parallel_drop_all(dti_parallel *par) {
 
 /* ---- the step */
 
+/* What replica i failed with, in the job's words. */
+static dt_result dti_replica_failed(dti_parallel *par, uint32_t i, dt_result result) {
+    return i == 0 || !result ? result
+                             : dti_fail(par->base, result, "replica %u: %s", i,
+                                        dti_ctx_base(par->replicas[i].ctx)->error);
+}
+
 static dt_result dti_replicas_result(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
-        const dti_replica *r = &par->replicas[i];
-        if (r->result)
-            return i == 0 ? r->result
-                          : dti_fail(par->base, r->result, "replica %u: %s", i,
-                                     dti_ctx_base(r->ctx)->error);
+        if (par->replicas[i].result)
+            return dti_replica_failed(par, i, par->replicas[i].result);
     }
     return DT_OK;
 }
