@@ -4,13 +4,14 @@
 
 #include "team_model.h"
 
-enum { GRID_STEPS = 5 };
+enum { GRID_STEPS = 5, GRID_TEXT = 80 };
 
 typedef struct grid_shape {
     int stages, members, replicas, shards, accumulate;
     dt_pipeline_schedule schedule;
     bool rows; /* of the sequence are shared out */
     int level; /* dt_shard */
+    bool vulkan;
 } grid_shape;
 
 typedef struct grid_run {
@@ -21,12 +22,15 @@ static int grid_at_least_one(int n) {
     return n > 1 ? n : 1;
 }
 
-static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s, char devices[16]) {
+static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s,
+                                 char devices[GRID_TEXT]) {
     static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5};
     dt_trainer_desc d = team_desc(m, &adam);
-    snprintf(devices, 16, "cpu:%d",
-             grid_at_least_one(s->stages) * grid_at_least_one(s->members) *
-                 grid_at_least_one(s->replicas));
+    const int count = grid_at_least_one(s->stages) * grid_at_least_one(s->members) *
+                      grid_at_least_one(s->replicas);
+    snprintf(devices, GRID_TEXT, s->vulkan ? "vulkan:0" : "cpu:%d", count);
+    for (int i = 1; i < count && s->vulkan; i++)
+        strcat(devices, ",vulkan:0");
     d.devices = devices;
     d.pipeline = s->stages;
     d.schedule = s->schedule;
@@ -45,8 +49,8 @@ static dt_result grid_steps(team_model *m, int kind, const grid_shape *s, dt_com
                             const char *own, step_record *records) {
     dt_trainer *t;
     dt_train_report report;
-    char devices[16];
-    if (!team_make(m, kind, false))
+    char devices[GRID_TEXT];
+    if (!team_make(m, kind, s->vulkan))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = grid_desc(m, s, devices);
     d.comm = comm;
@@ -132,6 +136,24 @@ TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_sh
     }
 }
 
+/* Two stages of two members on one device, whose bits are its own: those of two members of it
+ * alone, and the values of the same grid of processors. */
+TEST(stages_of_members_on_vulkan_have_the_bits_of_members_alone_and_the_processors_values) {
+    grid_run want, cpu;
+    grid_shape s = {.stages = 2, .members = 2, .accumulate = 2};
+    if (!train_has_vulkan())
+        SKIP("no Vulkan device");
+    if (!grid_train(TEAM_HEAD, &s, &cpu))
+        return;
+    s.vulkan = true, s.stages = 0;
+    if (!grid_train(TEAM_HEAD, &s, &want))
+        return;
+    s.stages = 2;
+    grid_equal(TEAM_HEAD, &s, &want);
+    for (int i = 0; i <= GRID_STEPS; i++)
+        CHECK_NEAR(want.at[i].loss, cpu.at[i].loss, 1e-3 * cpu.at[i].loss);
+}
+
 /* ---- a state that replicas share out */
 
 /* The bits of a state that each has, with and without members. */
@@ -161,7 +183,7 @@ static uint64_t grid_state_bytes(int stages, int replicas, int level) {
     team_model m;
     dt_trainer *t = NULL;
     dt_trainer_info info = {0};
-    char devices[16];
+    char devices[GRID_TEXT];
     if (CHECK_TEXT(team_make(&m, TEAM_BLOCKS, false), "made")) {
         const dt_trainer_desc d = grid_desc(&m, &s, devices);
         CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t), "%s", dt_ctx_error(m.ctx));
@@ -300,7 +322,7 @@ static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
     for (int k = 0; k < 2; k++) {
         team_model m;
         dt_trainer *t;
-        char devices[16];
+        char devices[GRID_TEXT];
         if (!CHECK_TEXT(team_make(&m, TEAM_BLOCKS, false), "made"))
             return 0;
         const dt_trainer_desc d = grid_desc(&m, shapes[k], devices);
@@ -418,7 +440,7 @@ static void grid_die(rank *r) {
     team_model m;
     dt_trainer *t = NULL;
     dt_train_report report = {0};
-    char devices[16];
+    char devices[GRID_TEXT];
     dt_result result = team_make(&m, c->kind, false) ? DT_OK : DT_ERROR_MEMORY;
     dt_trainer_desc d = grid_desc(&m, &c->shape, devices);
     d.comm = r->comm;

@@ -419,19 +419,10 @@ TEST(random_nets_with_sync_batch_norm_train_alike_on_any_replicas) {
 
 /* ---- Vulkan */
 
-static bool sync_has_vulkan(void) {
-    dt_ctx *ctx;
-    if (dt_ctx_create(NULL, &ctx))
-        return false;
-    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
-    dt_ctx_destroy(ctx);
-    return there;
-}
-
 TEST(sync_batch_norm_on_vulkan_gives_the_bits_of_one_device_and_the_values_of_the_batch) {
     static const char *const devices[] = {"vulkan:0", "vulkan:0,vulkan:0",
                                           "vulkan:0,vulkan:0,vulkan:0"};
-    if (!sync_has_vulkan())
+    if (!train_has_vulkan())
         SKIP("no Vulkan device");
     sync_equal((sync_case){.shards = 4, .batch = 37, .steps = 5}, devices, 3);
     plain_step("vulkan:0", 1, true); /* gradients stay on the device: nobody meets */

@@ -423,11 +423,7 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
 /* ---- Vulkan */
 
 TEST(members_on_vulkan_train_a_model_as_one_device_does) {
-    dt_ctx *ctx;
-    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
-    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
-    dt_ctx_destroy(ctx);
-    if (!there)
+    if (!train_has_vulkan())
         SKIP("no Vulkan device");
     static const char *const pair = "vulkan:0,vulkan:0", *const four =
                                                              "vulkan:0,vulkan:0,vulkan:0,vulkan:0";

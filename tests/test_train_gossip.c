@@ -298,6 +298,62 @@ TEST(gossip_goes_on_from_a_checkpoint_with_the_same_bits_and_allocates_nothing) 
     job_free(j);
 }
 
+/* ---- turns */
+
+enum { TURNS = 6 };
+
+/* One meeting a round, of three ranks: behind it two are alike, and behind the round all. Half way
+ * a new trainer goes on from a file. */
+static void turns_rank(rank *r) {
+    gossip_run g;
+    char path[64];
+    const gossip_case c = {.devices = "cpu",
+                           .steps = 1,
+                           .gossip = 2,
+                           .batch = 12,
+                           .lr = 0.1,
+                           .optim = DT_OPTIM_SGD,
+                           .outer = averaging,
+                           .comm = r->comm};
+    snprintf(path, sizeof path, "%s/turns", r->job->folder);
+    gossip_open(&g, &c);
+    for (int round = 0; round < TURNS && !g.result; round++) {
+        if (round == TURNS / 2 && !dt_trainer_save(g.t, path)) {
+            dt_ctx_destroy(g.m.ctx);
+            gossip_open(&g, &c);
+            g.result = g.result ? g.result : dt_trainer_load(g.t, path);
+        }
+        gossip_steps(&g, 1);
+        EXPECT(r, !g.report.round_ended);
+        r->numbers[round] = gossip_hash(&g);
+        gossip_steps(&g, 1);
+        EXPECT(r, g.report.round_ended && g.report.round == (uint64_t)round + 1);
+    }
+    EXPECT_TEXT(r, !g.result, "%s", dt_ctx_error(g.m.ctx));
+    dt_ctx_destroy(g.m.ctx);
+    if (r->index == 0)
+        remove(path);
+}
+
+TEST(gossip_takes_its_turns_over_all_rounds_and_behind_a_checkpoint) {
+    job *j = job_new(3, NULL);
+    if (!j)
+        return;
+    if (job_run(j, turns_rank)) {
+        for (int round = 0; round < TURNS; round++) {
+            const int *meets = partners[1][round % 3];
+            for (int r = 0; r < 3; r++)
+                for (int other = 0; other < 3; other++) {
+                    const uint64_t a = j->at[r].numbers[round], b = j->at[other].numbers[round];
+                    CHECK_TEXT(a && (a == b) == (r == other || meets[r] == other),
+                               "round %d, ranks %d and %d: %016llx, %016llx", round, r, other,
+                               (unsigned long long)a, (unsigned long long)b);
+                }
+        }
+    }
+    job_free(j);
+}
+
 /* ---- a rank that dies */
 
 /* In meetings 0, 1 of the second round rank 0 rests, then meets rank 1. */

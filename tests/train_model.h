@@ -111,6 +111,15 @@ __attribute__((__unused__)) static bool train_model_make(train_model *m, const d
     return dt_graph_error(m->graph) == NULL;
 }
 
+__attribute__((__unused__)) static bool train_has_vulkan(void) {
+    dt_ctx *ctx;
+    if (dt_ctx_create(NULL, &ctx))
+        return false;
+    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
+    dt_ctx_destroy(ctx);
+    return there;
+}
+
 /* The parts of a committed step's time are there, and no more than the whole. */
 __attribute__((__unused__)) static bool train_times_add_up(const dt_train_report *r) {
     const double parts = r->data_seconds + r->forward_seconds + r->backward_seconds +
