@@ -651,9 +651,22 @@ TEST(files_that_cannot_be_read_or_written_are_errors_that_name_them) {
     CHECK(base_read_file(&base, "/", &file) == DT_ERROR_IO && !file.data);
     CHECK(dti_writer_open(&base, "no/such/file", 0, &w) == DT_ERROR_IO && !w);
     CHECK_CONTAINS(base.error, "no/such/file");
-    if (dti_writer_open(&base, "/dev/full", 0, &w) ==
-        DT_OK) /* not with rights to make a file in /dev */
-        CHECK(dti_writer_close(w, false) == DT_OK);
+    CHECK(base.bytes_now == 0);
+}
+
+/* Who may make files in /dev could put one in a device's place. */
+TEST(what_is_no_regular_file_is_not_replaced_by_one) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    const char *places[] = {"/dev/null", "/dev/zero", ".", "/"};
+    for (size_t i = 0; i < DTI_COUNT(places); i++) {
+        dti_writer *w;
+        CHECK(dti_writer_open(&base, places[i], 0, &w) == DT_ERROR_IO && !w);
+        if (w)
+            CHECK(dti_writer_close(w, false) == DT_OK);
+        CHECK_CONTAINS(base.error, i < 2 ? "cannot be replaced: it is a device"
+                                         : "cannot be replaced: it is a folder");
+    }
     CHECK(base.bytes_now == 0);
 }
 

@@ -79,7 +79,7 @@ static void ticket_push(ticket_world *w, uint32_t who) {
 static void ticket_fault(ticket_world *w, uint32_t who) {
     const ticket_worker *worker = &w->workers[who];
     if (worker->serial && !worker->pushing &&
-        dti_tickets_fault(&w->t, who, worker->serial, worker->shard) == DTI_PUSH_TAKEN)
+        dti_tickets_fault(&w->t, who, worker->serial, worker->shard, w->now) == DTI_PUSH_TAKEN)
         w->skipped[worker->serial] = true;
 }
 
@@ -154,4 +154,21 @@ TEST(tickets_take_another_push_when_one_that_is_coming_is_old) {
     CHECK(dti_tickets_push(&w.t, 1, 1, 0, 141) == DTI_PUSH_TAKEN);
     CHECK(!dti_tickets_pushed(&w.t, 0, 1, 0, 0) && dti_tickets_pushed(&w.t, 1, 1, 0, 0));
     CHECK(dti_tickets_push(&w.t, 0, 1, 0, 999) == DTI_PUSH_TWICE);
+}
+
+/* What a worker found in its own shard does not undo the push of whom the ticket is with now. */
+TEST(tickets_take_no_fault_of_who_has_lost_its_ticket_to_a_push_that_is_coming) {
+    static ticket_world w;
+    memset(&w, 0, sizeof w);
+    w.t = (dti_tickets){.shards = 1,
+                        .window = 1,
+                        .batches = 9,
+                        .tail_shards = 1,
+                        .limit_ns = 40,
+                        .open = w.open,
+                        .tickets = w.tickets};
+    dti_tickets_start(&w.t, 1);
+    CHECK(dti_tickets_push(&w.t, 1, 1, 0, 100) == DTI_PUSH_TAKEN);
+    CHECK(dti_tickets_fault(&w.t, 0, 1, 0, 110) == DTI_PUSH_VOID && !dti_tickets_complete(&w.t));
+    CHECK(dti_tickets_pushed(&w.t, 1, 1, 0, 0) && dti_tickets_complete(&w.t));
 }

@@ -480,6 +480,9 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     d.batch = -1;
     wrong_trainer(d, &m, "batch -1");
     d = good;
+    d.losses[0].term = d.loss;
+    wrong_trainer(d, &m, ".loss is short for .losses[0]; give one of them");
+    d = good;
     d.balance = DT_BALANCE_MEASURED;
     d.shards = 4;
     wrong_trainer(d, &m, "balance = measured");
@@ -492,7 +495,6 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* 60,000 samples, batch 64, 8 shards: the last batch has 32, so half of the shards are empty. */
 /* A class that there is not, in one row: a step and an evaluation name that row, in whatever
  * replica, part and place of a batch it comes. */
 static void wrong_row(train_model *m, int row, const char *devices, int accumulate) {
@@ -527,6 +529,7 @@ TEST(a_wrong_class_is_named_with_its_row_of_the_data_set) {
     dt_ctx_destroy(m.ctx);
 }
 
+/* 60,000 samples, batch 64, 8 shards: the last batch has 32, so half of the shards are empty. */
 TEST(batch_norm_with_empty_shards_at_the_end_of_fashion_mnist_sizes) {
     enum { ROWS = 60000 };
     train_model m;

@@ -3,7 +3,8 @@
  * Reading: the path must name a regular file (a FIFO, folder or device is an IO error at once). The
  * header is checked before memory is allocated for the rest; nothing is memory-mapped.
  * Writing: data goes to a new file beside the target, path.tmp.PID.RANDOM, which then replaces it.
- * So a file appears complete or not at all. Hitting a file size limit (ulimit -f) is an IO error.
+ * So a file appears complete or not at all. What is no regular file is not replaced, but an IO
+ * error; of a link to one, the link is. Hitting a file size limit (ulimit -f) is an IO error.
  * On Linux the SIGXFSZ that it raises does not reach the application, unless dtrain was compiled
  * with POSIX hidden (-std=c11 alone). Elsewhere (macOS) it may: call signal(SIGXFSZ, SIG_IGN)
  * there. */

@@ -120,6 +120,9 @@ static void dti_writer_name_temporary(char *to, size_t size, const char *path) {
 static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
                                  dti_writer **out) {
     *out = NULL;
+    const char *other = dti_file_in_the_way(path);
+    if (other)
+        return dti_fail(base, DT_ERROR_IO, "%s: cannot be replaced: %s", path, other);
     size_t size = strlen(path) + 1, room = size + DTI_TEMPORARY_ROOM;
     dti_writer *w = dti_alloc(base, sizeof *w + room + size);
     if (!w)

@@ -152,8 +152,8 @@ static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial) {
 }
 
 static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
-                                         uint32_t shard) {
-    const dti_push_answer answer = dti_tickets_push(t, who, serial, shard, 0);
+                                         uint32_t shard, uint64_t now) {
+    const dti_push_answer answer = dti_tickets_push(t, who, serial, shard, now);
     if (answer == DTI_PUSH_TAKEN) {
         *dti_tickets_at(t, serial, shard) = (dti_ticket){0};
         dti_tickets_batch(t, serial)->faulty = true;

@@ -69,9 +69,9 @@ static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, ui
 static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard);
 /* The oldest version that a push for a batch can have been computed with. */
 static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial);
-/* The worker found what is not finite: the batch is skipped. */
+/* The worker found what is not finite: the batch is skipped. VOID: as of a push. */
 static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
-                                         uint32_t shard);
+                                         uint32_t shard, uint64_t now);
 static void dti_tickets_lost(dti_tickets *t, uint32_t who);
 /* Whether the batch `base` is complete; then the caller applies it, and resolves it. */
 static bool dti_tickets_complete(const dti_tickets *t);

@@ -105,7 +105,7 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
         return;
     }
     if (!dti_push_is_finite(&s->shape, push)) {
-        dti_tickets_fault(&s->tickets, who, m->number, m->part);
+        dti_tickets_fault(&s->tickets, who, m->number, m->part, dti_now_ns());
         dti_server_error(s, who, DT_ERROR_NUMERIC,
                          "a push that is not finite: its batch is skipped");
         s->info.refused++;
@@ -118,9 +118,10 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
 }
 
 static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, const char *text) {
-    const dti_push_answer answer = dti_server_gave(s, who, m)
-                                       ? dti_tickets_fault(&s->tickets, who, m->number, m->part)
-                                       : DTI_PUSH_VOID;
+    const dti_push_answer answer =
+        dti_server_gave(s, who, m)
+            ? dti_tickets_fault(&s->tickets, who, m->number, m->part, dti_now_ns())
+            : DTI_PUSH_VOID;
     char plain[DTI_SAY_TEXT + 1];
     dti_say_text(plain, text, m->bytes);
     if (answer == DTI_PUSH_TAKEN)

@@ -83,6 +83,9 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
 
 static dt_result dti_trainer_check(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
+    if (dti_is_set(d->loss)) /* it is in no use: the other is there too */
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dt_trainer_create: .loss is short for .losses[0]; give one of them");
     if (d->batch < 1 || d->accumulate < 1 || d->shards < 0 || d->threads < 0)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "batch %d, accumulate %d, shards %d, threads %d: none may be negative",
@@ -173,8 +176,10 @@ static void dti_trainer_resolve_squad(dt_trainer *t) {
 static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     dt_trainer_desc *d = &t->desc;
     *d = *desc;
-    if (dti_is_set(d->loss) && !dti_is_set(d->losses[0].term))
+    if (!dti_is_set(d->losses[0].term)) {
         d->losses[0].term = d->loss;
+        d->loss = (dt_tensor){0};
+    }
     d->batch = d->batch ? d->batch : 1;
     d->accumulate = d->accumulate ? d->accumulate : 1;
     d->checkpoint_keep = d->checkpoint_keep ? d->checkpoint_keep : 3;

@@ -27,6 +27,9 @@ static int dti_stream_append(const char *path, uint64_t *size);
 static bool dti_stream_cut(int stream, uint64_t size); /* back to that size */
 static bool dti_stream_last(int stream, char *byte);   /* of one that is not empty */
 
+/* What stands there, if it is none that a file may replace: by its rights a process can put one in
+ * the place of a device. NULL: nothing, or a regular file. */
+static const char *dti_file_in_the_way(const char *path);
 /* A new file, or none: never one that is there, nor what a link leads to. */
 static FILE *dti_file_create(const char *path);
 /* To the disk, not only to the system. A rename may otherwise reach the disk before the data. */

@@ -14,10 +14,14 @@
 #ifndef O_NOFOLLOW
 #define O_NOFOLLOW 0
 #endif
+#ifndef S_ISSOCK
+#define S_ISSOCK(mode) false
+#endif
 
 static const char *dti_stream_kind(const struct stat *file) {
     return S_ISDIR(file->st_mode)    ? "it is a folder, not a regular file"
            : S_ISFIFO(file->st_mode) ? "it is a FIFO, not a regular file"
+           : S_ISSOCK(file->st_mode) ? "it is a socket, not a regular file"
                                      : "it is a device, not a regular file";
 }
 
@@ -146,6 +150,13 @@ static bool dti_stream_last(int stream, char *byte) {
 }
 
 /* ---- appearing */
+
+static const char *dti_file_in_the_way(const char *path) {
+    struct stat file;
+    if (stat(path, &file) != 0 || S_ISREG(file.st_mode))
+        return NULL;
+    return dti_stream_kind(&file);
+}
 
 static FILE *dti_file_create(const char *path) {
 #if DTI_POSIX

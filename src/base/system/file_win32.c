@@ -101,6 +101,14 @@ static bool dti_stream_last(int stream, char *byte) {
 
 /* ---- appearing */
 
+static const char *dti_file_in_the_way(const char *path) {
+    struct _stat64 file;
+    if (_stat64(path, &file) != 0 || (file.st_mode & _S_IFMT) == _S_IFREG)
+        return NULL;
+    return (file.st_mode & _S_IFMT) == _S_IFDIR ? "it is a folder, not a regular file"
+                                                : "it is not a regular file";
+}
+
 static FILE *dti_file_create(const char *path) {
     int descriptor = _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT,
                            _S_IREAD | _S_IWRITE);
