@@ -36,23 +36,24 @@
  * header, and without a driver the CPU backend runs the same model. The options (DT_NO_VULKAN and
  * others) are in the table below this essay.
  *
- * WHAT DTRAIN DOES NOT DO It never prints, exits, aborts, installs a signal handler or starts a
- * thread that you did not ask for (a Vulkan driver may have its own; a dt_comm over TCP has one, a
- * dt_trainer one for data and one for each device but the first). A running program allocates
- * nothing. It never falls back silently: what cannot be done is an error with a text,
- * dt_ctx_error(). The implementation is C11 for GCC or Clang, on Linux, Windows and the web
- * (docs/platforms.md says what is tested); C++ files include the declarations. It has no mixed
- * precision: values are cast to 16 bits by hand, and on the CPU alone. Every replica holds the
- * whole model: it is not cut over devices. When a rank is lost the job goes on from a checkpoint,
- * not by itself. Convolution is of 1 and 2 dimensions, padding of zeros; batch norm's statistics
- * are those of a program's own batch, or of a trainer's shard.
+ * WHAT DTRAIN DOES NOT DO. It never prints (dt_progress_show() does, a callback that you pass),
+ * exits, aborts, installs a signal handler or starts a thread that you did not ask for (a Vulkan
+ * driver may have its own; a dt_comm over TCP has one, a dt_trainer one for data and one for each
+ * device but the first). A running program allocates nothing. It never falls back silently: what
+ * cannot be done is an error with a text, dt_ctx_error(). The implementation is C11 for GCC or
+ * Clang, on Linux, Windows and the web (docs/platforms.md says what is tested); C++ files include
+ * the declarations. It has no mixed precision: values are cast to 16 bits by hand, in single ops,
+ * and on the CPU alone. A convolution pads with zeros. When a rank is lost the job goes on from a
+ * checkpoint, not by itself, but for the workers of a dt_server.
  *
- * STEP BY STEP 1. A context (dt_ctx) holds memory, log, threads and the list of devices. 2. A graph
- * (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
+ * STEP BY STEP.
+ *
+ * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
+ * 2. A graph (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
  *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error, so
  *    that model code needs no checks: dt_store_create reports it, dt_graph_clear_error goes on.
- * 3. A store (dt_store) is a graph's parameters and optimizer state on one device. 4. A program
- * (dt_program) is a graph compiled against a store for given losses, outputs, batch
+ * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
+ * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
  *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,
  *    predict at 1, a GAN's two sides. Everything wrong with it is reported at creation.
  * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
@@ -66,7 +67,8 @@
  *
  * IMAGES are [channels, height, width], PyTorch's NCHW. dt_nn_conv2d() and its kin make PyTorch's
  * parameters; bare ops take tensors. Batch norm has buffers, values that no gradient trains: they
- * change when a step commits, and are saved and loaded like parameters.
+ * change when a step commits, and are saved and loaded like parameters. The statistics are those of
+ * a program's own batch, or of a trainer's shard; with .sync, of the whole job's batch.
  *
  * NAMES. Parameters have names, by which optimizer groups, patterns and files find them. Between
  * dt_scope_push() and dt_scope_pop() they begin with the name of a block. Tables and masks that are
@@ -134,6 +136,6 @@
  * under other names. A file appears whole or not at all.
  *
  * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; gradients and parameters
- * that replicas of stages or members share out; groups that go on without a rank that was lost.
- * GPUs have been software drivers and compilers alone so far: ./build.sh gpu writes a report of
- * yours. */
+ * that the replicas of a pipeline's stage, or of a member of .tensor, share out (they share out the
+ * optimizer's state); groups that go on without a rank that was lost. GPUs have been software
+ * drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */
