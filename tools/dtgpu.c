@@ -51,7 +51,9 @@ static const struct section {
     {"tests", "5-tests", "dtrain's own tests of this backend",
      "Each op and its gradient beside a reference, memory, barriers, faults."},
     {"kernels", "6-kernels", "Kernels",
-     "By the device's clock, each launch by itself; the best of some runs."},
+     "By the device's clock, each launch by itself; the best of some runs. Layout: N is an operand "
+     "as it is written, T one that is transposed. A GPU is given the fastest variant that is "
+     "right."},
     {"steps", "7-steps", "Training steps",
      "Two perceptrons, PyTorch's MNIST network, ResNet-20, a transformer of 6 layers, an LSTM "
      "unrolled and two layers of it by rows. Wall: for the host; busy: from the first to the last "

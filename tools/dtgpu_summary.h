@@ -3,7 +3,7 @@
 
 typedef struct summary {
     int wrong, begun, ended;
-    char device[128], driver[128], tests[128], product[160], steps[512], left_out[256];
+    char device[128], driver[128], kind[64], tests[128], product[160], steps[512], left_out[256];
     double best; /* product: of the FMA peak, % */
 } summary;
 
@@ -18,6 +18,8 @@ static void summary_line(summary *s, char *const field[], int count) {
             snprintf(s->device, sizeof s->device, "%s", field[2]);
         if (!strcmp(field[1], "driver"))
             snprintf(s->driver, sizeof s->driver, "%s", field[2]);
+        if (!strcmp(field[1], "kind"))
+            snprintf(s->kind, sizeof s->kind, "%s", field[2]);
         if (!strncmp(field[1], "tests", 5))
             snprintf(s->tests, sizeof s->tests, "%s", field[2]);
     }
@@ -52,6 +54,8 @@ static void summary_write(const summary *s, void (*write)(FILE *, const char *, 
         write(to, "device", s->device);
     if (s->driver[0])
         write(to, "driver", s->driver);
+    if (!strncmp(s->kind, "software", 8))
+        write(to, "kind", "software, no GPU: the command works, and times are a processor's");
     if (s->wrong)
         snprintf(text, sizeof text, "NO: %d findings, in bold below", s->wrong);
     write(to, "all right", s->wrong ? text : "yes, of what was looked at nothing was wrong");
