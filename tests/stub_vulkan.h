@@ -26,6 +26,7 @@ typedef struct stub_object { /* a buffer, memory, a command buffer or a fence */
 static struct stub {
     dti_VkPhysicalDeviceType type;
     uint64_t calls[STUB_COMMANDS];
+    uint32_t stamp_bits;  /* of the queue's clock; 0: it has none */
     uint64_t groups_most; /* of workgroups in one submission */
     uint64_t copies;      /* between buffers, in the latest submission */
 } stub = {.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU};
@@ -326,6 +327,7 @@ static void stub_describe(dti_VkPhysicalDeviceProperties *p) {
     p->limits.maxComputeSharedMemorySize = 32768;
     p->limits.maxPerStageDescriptorStorageBuffers = 16;
     p->limits.maxPushConstantsSize = 128;
+    p->limits.timestampPeriod = 1;
     p->limits.minStorageBufferOffsetAlignment = p->limits.minUniformBufferOffsetAlignment = 256;
 }
 
@@ -369,8 +371,9 @@ static void DTI_VKAPI stub_GetPhysicalDeviceQueueFamilyProperties(
     (void)device;
     *count = 1;
     if (out)
-        out[0] =
-            (dti_VkQueueFamilyProperties){.queueFlags = DTI_VK_QUEUE_COMPUTE_BIT, .queueCount = 1};
+        out[0] = (dti_VkQueueFamilyProperties){.queueFlags = DTI_VK_QUEUE_COMPUTE_BIT,
+                                               .queueCount = 1,
+                                               .timestampValidBits = stub.stamp_bits};
 }
 
 static dti_VkResult DTI_VKAPI

@@ -30,6 +30,7 @@ static bool frame_open(frame_case *c, const char *device, int threads, bool host
     *c = (frame_case){0};
     dt_ctx_desc d = {.logger = {vulkan_listen, &c->log},
                      .no_vulkan = cpu,
+                     .vulkan = stub_vulkan_case,
                      .validation = !cpu && frame_validates,
                      .threads = threads};
     if (dt_ctx_create(&d, &c->ctx) || dt_graph_create(c->ctx, &g))
@@ -168,6 +169,82 @@ TEST(a_program_that_only_computes_outputs_goes_by_a_budget_too) {
             printf("%s: %d parts\n", devices[i], parts);
     }
 }
+
+/* ---- what launches take is learned from the clock */
+
+TEST(what_launches_take_on_the_cpu_is_learned_from_wherever_it_was_expected) {
+    static const double expected[] = {1e-9, 5};
+    for (size_t i = 0; i < DTI_COUNT(expected); i++) {
+        frame_case c;
+        double sum = 0;
+        uint64_t least = UINT64_MAX;
+        REQUIRE(frame_open(&c, "cpu", 1, false));
+        for (int k = 0; k < 5; k++) {
+            CHECK(!frame_write(&c, k));
+            const uint64_t start = dti_now_ns();
+            CHECK(!dt_program_run(c.program, NULL, NULL));
+            least = DTI_MIN(least, dti_now_ns() - start);
+        }
+        dti_cpu_exec *x = (dti_cpu_exec *)(void *)c.program->now->exec;
+        const uint32_t count = c.program->code->list.launch_count;
+        for (uint32_t k = 0; k < count; k++)
+            x->ms[k] = expected[i];
+        for (int k = 0; k < 12; k++) {
+            CHECK(!frame_write(&c, k));
+            frame_step(&c, 2, 1);
+            CHECK(!dt_program_end(c.program, NULL));
+        }
+        for (uint32_t k = 0; k < count; k++)
+            sum += dti_cpu_items(&x->tasks[k]) ? x->ms[k] : 0;
+        const double ms = 1e-6 * (double)least;
+        if (sum < 0.3 * ms || sum > 10 * ms)
+            printf("expected %g: learned %.3f ms of %.3f\n", expected[i], sum, ms);
+        CHECK(sum > 0.3 * ms && sum < 10 * ms); /* others work on this machine */
+        dt_ctx_destroy(c.ctx);
+    }
+}
+
+#ifndef DT_NO_VULKAN
+/* Every launch takes 2 ms. */
+static dti_VkResult DTI_VKAPI frame_clock(dti_VkDevice device, dti_VkQueryPool pool, uint32_t first,
+                                          uint32_t count, size_t bytes, void *data,
+                                          dti_VkDeviceSize stride, dti_VkQueryResultFlags flags) {
+    (void)device, (void)pool, (void)first, (void)bytes, (void)stride, (void)flags;
+    for (uint32_t i = 0; i < count; i++)
+        ((uint64_t *)data)[i] = i * UINT64_C(2000000);
+    return (dti_VkResult)0;
+}
+
+TEST(what_launches_take_on_vulkan_is_learned_from_the_devices_clock) {
+    frame_case c;
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    stub_vulkan_case = &vulkan;
+    stub.stamp_bits = 64;
+    const bool open = frame_open(&c, "vulkan", 1, false);
+    stub.stamp_bits = 0;
+    stub_vulkan_case = NULL;
+    REQUIRE(open);
+    ((dti_vk_device *)c.store->device)->vk.GetQueryPoolResults = frame_clock;
+    int parts[3] = {0};
+    for (int i = 0; i < 52; i++) {
+        const double ms = i && i < 51 ? 500 : 10;
+        CHECK(!frame_write(&c, i));
+        parts[!i ? 0 : i < 51 ? 1 : 2] = frame_step(&c, ms, 1);
+        CHECK(!dt_program_end(c.program, NULL));
+    }
+    const dti_vk_exec *e = (const dti_vk_exec *)c.program->now->exec;
+    int ran = 0;
+    for (uint32_t i = 0; i < e->work_count; i++) {
+        ran += e->work[i].x > 0;
+        CHECK(!e->work[i].x || (e->work[i].ms > 1.8 && e->work[i].ms < 2.2));
+    }
+    CHECK(parts[0] < 5 && parts[1] < 5);
+    CHECK(parts[2] >= ran / 6 && ran > 20);
+    if (parts[2] < ran / 6)
+        printf("%d, %d and %d parts of %d launches\n", parts[0], parts[1], parts[2], ran);
+    dt_ctx_destroy(c.ctx);
+}
+#endif
 
 /* ---- the end of a step before its end */
 
