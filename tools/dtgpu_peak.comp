@@ -8,18 +8,20 @@ layout(push_constant) uniform Args { uint n, loops; } args;
 layout(binding = 0) readonly buffer From { vec4 from[]; };
 layout(binding = 1) buffer To { vec4 to[]; };
 
-/* 8 chains of 4: enough for any latency, and few enough for any register file. */
+/* 8 chains of 4: enough for any latency, and few enough for any register file. All begin differently,
+ * or a compiler makes one of those that are alike. */
 void multiply(uint i)
 {
     vec4 x[8], a = vec4(0.999), b = vec4(1e-3) * float(i & 7u);
-    [[unroll]] for (uint k = 0u; k < 8u; k++) x[k] = vec4(float(k));
+    [[unroll]] for (uint k = 0u; k < 8u; k++)
+        x[k] = vec4(0.0, 0.25, 0.5, 0.75) + float(k);
     for (uint l = 0u; l < args.loops; l++) {
         [[unroll]] for (uint r = 0u; r < 4u; r++)
             [[unroll]] for (uint k = 0u; k < 8u; k++) x[k] = x[k] * a + b;
     }
     vec4 sum = x[0];
     [[unroll]] for (uint k = 1u; k < 8u; k++) sum += x[k];
-    if (sum.x == -1.0) to[0] = sum; /* never, but no compiler knows */
+    if (sum.x + sum.y + sum.z + sum.w == -1.0) to[0] = sum; /* never, but no compiler knows */
 }
 
 void main()
