@@ -164,7 +164,9 @@
 
 /* SEGMENTS: the inverse index of sorted entries: `n` places, then where each row's entries begin,
  * and the end of the last's. SCATTER_PARTS and SCATTER_ROWS: of rows with more than `chunk` entries
- * what each `chunk` of them sums to, and all rows. spec0: 1 = by fours. */
+ * what each `chunk` of them sums to, and all rows. spec0: 1 = by fours. spec1 of SCATTER_ROWS: 1 =
+ * rows without entries are left alone, which SCATTER_CLEAR, whose words begin with number y_offset,
+ * has made 0. */
 #define DTI_ARGS_SCATTER                                                                           \
     DTI_U32 n;                                                                                     \
     DTI_U32 table_rows;                                                                            \
@@ -198,7 +200,7 @@
 
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*) from `first` on, 256
  * elements each. Offsets are in words of the state arena: counts of steps by parameter; shares by
- * parameter (0: none are made); pairs by entry. Of `moments` moments the first one's element 0 lies
+ * parameter (0: none are made); pairs by entry, or words of rows by block. Of `moments` moments the first one's element 0 lies
  * at moment_fours, each next one stride_fours on, both in fours of words and modulo 2^32: where a
  * store has a part of the moments, only the sum with a four of that part is a place. */
 #define DTI_ARGS_COMMIT                                                                            \
@@ -640,6 +642,7 @@
 #define DTI_STEP_WORDS 92
 #define DTI_FLAG_FIRST 1u  /* the first micro-batch: gradients are set, not added */
 #define DTI_FLAG_BEHIND 2u /* started before the host knew how the step before it ended */
+#define DTI_FLAG_WHOLE 4u  /* what words say of rows (DTI_ROW_BIT) does not hold: all count */
 
 /* ---- The status buffer, written by the device, read by the host after the last segment. 32-bit
  * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be
@@ -677,12 +680,13 @@
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
 #define DTI_TABLE_BLOCK 0            /* the block's number in the parameter and gradient arenas */
 #define DTI_TABLE_GROUP 1            /* low 8 bits; above them DTI_TABLE_COLS_OF */
-#define DTI_TABLE_PARAM 2            /* index of t, and four flags */
+#define DTI_TABLE_PARAM 2            /* index of t, and five flags */
 #define DTI_TABLE_FIRST 0x80000000u  /* the parameter's first block: t is counted here */
 #define DTI_TABLE_BUFFER 0x40000000u /* not trained: takes the value that lies as its gradient */
 #define DTI_TABLE_PLAIN 0x20000000u  /* the optimizer treats it element by element */
 #define DTI_TABLE_APART 0x10000000u  /* it has launches of its own, and no others change it */
-#define DTI_TABLE_INDEX 0x0fffffffu
+#define DTI_TABLE_SPARSE 0x08000000u /* a word says which rows have a gradient: DTI_ROW_BIT */
+#define DTI_TABLE_INDEX 0x07ffffffu
 #define DTI_TABLE_USED 3 /* low 9 bits; above them DTI_TABLE_PLACE_OF */
 #define DTI_TABLE_WORDS 4
 #define DTI_TABLE_GROUP_OF(word) ((word)&0xffu)
@@ -694,15 +698,26 @@
 /* Where in its row the block begins. */
 #define DTI_TABLE_PLACE_OF(word) ((word) >> 9)
 #define DTI_BLOCK 256
+/* Of gradients of which only touched rows are written, the state has a word for each block of the
+ * arena, from pair_offset on. Row r of those that lie in the block, counted from the one that it
+ * begins in, has this bit; where it is 0, so are the row's elements there. */
+#define DTI_ROW_BIT(r) (1u << ((r)&31u))
 
 /* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0); the
  * factor of gradients is negative. Of OPTIM: the dry pass, which computes the same and writes
  * DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is counted, only told. Of OPTIM_PAIRS: the
- * direction of one parameter is made there; of it and OPTIM: it is given, in place of gradients. */
+ * direction of one parameter is made there; of it and OPTIM: it is given, in place of gradients. Of
+ * OPTIM: nobody asks how large weights are. */
 #define DTI_COMMIT_LOSSES 1u
 #define DTI_COMMIT_DRY 2u
 #define DTI_COMMIT_TELL 4u
 #define DTI_COMMIT_MAXIMIZE 8u
 #define DTI_COMMIT_DIRECTION 16u
 #define DTI_COMMIT_DIRECTED 32u
+#define DTI_COMMIT_UNTOLD 64u
+
+/* OPTIM, spec1: of some parameters rows without a gradient are left alone; and of some a word says
+ * which rows may have one. */
+#define DTI_OPTIM_LAZY 1u
+#define DTI_OPTIM_SPARSE 2u
 #endif

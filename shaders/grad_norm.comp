@@ -1,14 +1,19 @@
 /* Per entry of the block table: the sum of squares of its gradients (0 where it is not trained),
- * and 1.0 if one is not finite. A workgroup per entry. */
+ * and 1.0 if one is not finite. A workgroup per entry. spec0: 1 = the state has words of some rows;
+ * where none has a gradient, none is read. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
+#include "lib/step.glsl"
 
 DTI_PUSH(DTI_ARGS_COMMIT)
 layout(binding = 0) readonly buffer buffer_grads { vec4 grads[]; };
 layout(binding = 1) readonly buffer buffer_table { uint table[]; };
-layout(binding = 2) writeonly buffer buffer_pairs { float pairs[]; };
+layout(binding = 2) readonly buffer buffer_state { uint state[]; };
+layout(binding = 3) writeonly buffer buffer_pairs { float pairs[]; };
+
+#include "lib/rows.glsl"
 
 /* The sum of squares of the first `count` components, and how many of those are not finite. */
 vec2 part_of(vec4 g, uint count)
@@ -28,6 +33,8 @@ void main()
         return;
     uint base = table[entry * DTI_TABLE_WORDS + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
     uint used = DTI_TABLE_USED_OF(table[entry * DTI_TABLE_WORDS + DTI_TABLE_USED]);
+    if (spec0 != 0u && rows_of(entry * DTI_TABLE_WORDS) == 0u)
+        used = 0u;
     vec2 pair = vec2(0.0);
     for (uint e = lane; 4u * e < used; e += gl_WorkGroupSize.x)
         pair += part_of(grads[base + e], used - 4u * e);

@@ -2,8 +2,9 @@
  * invocation has 4 elements at a time. A block that is not trained takes the value that lies as
  * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
  * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too: it
- * looks at what would be written, and only where clip_finish asked for it. spec1: 1 = of some
- * parameters rows without a gradient are left alone; of those only weights are looked at. */
+ * looks at what would be written, and only where clip_finish asked for it. spec1, DTI_OPTIM_LAZY: of
+ * some parameters rows without a gradient are left alone; of those only weights are looked at, but
+ * where a word says which they are (_SPARSE) and nobody asks how large: then they are not read. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -66,16 +67,18 @@ void remember(uint i, uint most)
 
 shared uint rows_used[DTI_BLOCK];
 
-/* Which of the rows that lie in a block have a gradient: all of such a row is looked at, also what
- * lies in other blocks. */
-void find_rows(uint first, uint cols, uint rows)
+#include "lib/rows.glsl"
+
+/* Which of the rows that lie in a block have a gradient, of those that may: all of such a row is
+ * looked at, also what lies in other blocks. */
+void find_rows(uint first, uint cols, uint rows, uint may)
 {
     for (uint r = gl_LocalInvocationID.x; r < rows; r += gl_WorkGroupSize.x)
         rows_used[r] = 0u;
     barrier();
     for (uint e = gl_LocalInvocationID.x; e < rows * cols; e += gl_WorkGroupSize.x) {
         uint at = first + e;
-        if ((floatBitsToUint(grads[at >> 2][at & 3u]) & 0x7fffffffu) != 0u)
+        if ((may & DTI_ROW_BIT(e / cols)) != 0u && (floatBitsToUint(grads[at >> 2][at & 3u]) & 0x7fffffffu) != 0u)
             rows_used[e / cols] = 1u; /* whoever writes it */
     }
     barrier();
@@ -94,17 +97,20 @@ void block(uint entry, bool dry)
     uint base = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
     uint group = table[row + DTI_TABLE_GROUP], param = table[row + DTI_TABLE_PARAM];
     uint cols = spec1 != 0u ? DTI_TABLE_COLS_OF(group) : 0u;
+    uint may = (spec1 & DTI_OPTIM_SPARSE) != 0u ? rows_of(row) : 0xffffffffu;
+    bool known = (param & DTI_TABLE_SPARSE) != 0u && !dry &&
+                 ((args.flags & DTI_COMMIT_UNTOLD) != 0u || state[DTI_CONTROL_CHECK] == 0u);
     uint t = state[args.t_offset + (param & DTI_TABLE_INDEX)];
     uint place = DTI_TABLE_PLACE_OF(table[row + DTI_TABLE_USED]);
     uint used = DTI_TABLE_USED_OF(table[row + DTI_TABLE_USED]), worst = DTI_BAD_FINE;
-    if (is_left(param))
+    if (is_left(param) || (known && may == 0u))
         return;
     bool trained = (param & DTI_TABLE_BUFFER) == 0u;
     uint most[DTI_OPTIM_VALUES] = uint[](0u, 0u, 0u, 0u);
     rates r = rates_of(DTI_TABLE_GROUP_OF(group), t, given() ? -share_of(param) : share_of(param));
     uint from = given() ? (entry - args.first) * (DTI_BLOCK / 4) : base;
     if (cols != 0u)
-        find_rows(4u * base - place, cols, (place + used + cols - 1u) / cols);
+        find_rows(4u * base - place, cols, (place + used + cols - 1u) / cols, may);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         uint at = base + e;
         bvec4 live = lessThan(4u * e + uvec4(0u, 1u, 2u, 3u), uvec4(used));
@@ -116,7 +122,8 @@ void block(uint entry, bool dry)
         if (cols != 0u)
             live = live_rows(e, place, cols, live);
         if (cols != 0u && !dry && !any(live)) {
-            most[0] = max(most[0], largest(params[at]));
+            if (!known)
+                most[0] = max(most[0], largest(params[at]));
             continue;
         }
         vec4 v[DTI_OPTIM_VALUES], before[DTI_OPTIM_VALUES];

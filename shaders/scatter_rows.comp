@@ -1,4 +1,5 @@
-/* dtable[v, :] = the sum of row v's entries: of a long one, of its chunks in ascending order. */
+/* dtable[v, :] = the sum of row v's entries: of a long one, of its chunks in ascending order. spec1:
+ * 1 = rows without any are 0 already. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -38,6 +39,8 @@ void main()
     if (row >= args.table_rows)
         return;
     uint begin = start_of(row), end = start_of(row + 1u);
+    if (spec1 != 0u && begin == end)
+        return;
     if (FOURS)
         dtable4[(args.table_offset >> 2) + item] = row_of_four(begin, end, col, cols);
     else

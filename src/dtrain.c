@@ -247,6 +247,7 @@ DTI_OPTIMIZE_END
 #include "lower/segments.c"
 #include "lower/meetings.c"
 #include "lower/units.c"
+#include "lower/sparse.c"
 #include "lower/commit.c"
 #include "lower/labels.c"
 #include "lower/space.h"

@@ -67,6 +67,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_vulkan_gemm.c"
 #include "test_vulkan_sums.c"
 #include "test_scatter.c"
+#include "test_sparse.c"
 #include "test_vulkan_maps.c"
 #include "test_vulkan_exchange.c"
 #include "test_vulkan_icd.c"

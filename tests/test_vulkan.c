@@ -1464,8 +1464,8 @@ static void vulkan_try_buffer(vulkan_rig *rig) {
                          .data = {params, grads, state, words},
                          .count = {512, 512, 512, 8}};
     vulkan_call norm = {.launch = {.kernel = DTI_K_GRAD_NORM, .args_bytes = sizeof a, .items = 2},
-                        .data = {grads, words, pairs},
-                        .count = {512, 8, 4}};
+                        .data = {grads, words, state, pairs},
+                        .count = {512, 8, 512, 4}};
     optim.launch.args.commit = norm.launch.args.commit = a;
     CHECK(vulkan_call_run(rig, &optim));
     CHECK(params[0] == 1 && params[255] == 1 && params[256] == 2 && params[258] == 2);

@@ -9,7 +9,7 @@ static void dti_code_free(const dti_code *code) {
                    code->list.launches, code->list.values, code->ports,   code->table,
                    code->directions,    code->segments,    code->phases,  code->segment_buckets,
                    code->meetings,      code->unit_reads,  code->fetches, code->device_segments,
-                   code->host_segments};
+                   code->host_segments, code->sparse};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);

@@ -118,6 +118,7 @@ typedef struct dti_code {
     dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
 
     uint8_t *trained;     /* by parameter */
+    uint8_t *sparse;      /* by parameter: of its gradient touched rows alone are written */
     uint32_t *stands;     /* by the application's nodes: which one has the value; NULL: itself */
     uint32_t *update;     /* by parameter: the node of a buffer's new value; 0 = it stays */
     dt_tensor *param_dx;  /* by parameter: its gradient's node; nil = not trained */
@@ -164,6 +165,13 @@ typedef struct dti_code {
     /* needs */
     uint64_t transient_bytes, used_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;
+
+static inline bool dti_code_is_sparse(const dti_code *code) {
+    bool any = false;
+    for (uint32_t i = 0; i < code->layout->param_count; i++)
+        any = any || code->sparse[i];
+    return any;
+}
 
 static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
     return code->stands ? code->stands[id] : id;

@@ -4,7 +4,6 @@
 
 /* ---- the optimizer of a program */
 
-/* Elements of a row of a parameter of which rows may be left alone; else 0. */
 static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param, uint32_t group) {
     const dt_shape s = code->work->nodes[param->node].shape;
     if (!group || !code->optim.groups[group - 1].lazy || !param->elements)
@@ -192,7 +191,7 @@ static dt_result dti_pass_table(dti_lowering *w) {
 
 /* A stage's pairs leave with a segment of their own; those of all stages come with the next, in the
  * order that the blocks have in one table. So their sum has the same bits as on one device. */
-static uint32_t dti_commit_pairs_of_all(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
+static uint32_t dti_commit_pairs_of_all(dti_code *code, const dti_optim_site *site,
                                         uint32_t *first) {
     const uint64_t own = 2ull * code->pairs_own, all = 2ull * code->pairs_all;
     code->pairs_out = code->out_bytes;
@@ -202,22 +201,22 @@ static uint32_t dti_commit_pairs_of_all(dti_code *code, dti_emit *e, uint32_t gr
     const uint32_t pairs =
         dti_listing_value(&code->list, DTI_VALUE_OUT, DT_F32, own, code->pairs_out);
     if (own)
-        dti_emit_grad_norm(e, code->pairs_own, grads, table, pairs);
+        dti_emit_grad_norm(site, code->pairs_own, pairs);
     dti_segment_end(code, DTI_PHASE_COMMIT, *first);
     *first = code->list.launch_count;
     return dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, all, code->pairs_in);
 }
 
-static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
-                            uint32_t status, uint32_t state, uint32_t *first) {
+static void dti_commit_norm(dti_code *code, const dti_optim_site *site, uint32_t status,
+                            uint32_t *first) {
     const bool apart = code->pairs_all > 0;
     bool norm = apart || !code->desc.no_check || code->optim.clip_norm > 0.0;
     uint32_t pairs = status;
     if (apart) {
-        pairs = dti_commit_pairs_of_all(code, e, grads, table, first);
+        pairs = dti_commit_pairs_of_all(code, site, first);
     } else if (norm) {
-        pairs = dti_emit_scratch(e, DT_F32, 2ull * code->table_entries);
-        dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
+        pairs = dti_emit_scratch(site->e, DT_F32, 2ull * code->table_entries);
+        dti_emit_grad_norm(site, code->table_entries, pairs);
     }
     const uint32_t blocks = apart ? code->pairs_all : code->table_entries;
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
@@ -226,7 +225,7 @@ static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_
                                   .terms = code->loss_count,
                                   .flags =
                                       losses | (code->optim.maximize ? DTI_COMMIT_MAXIMIZE : 0u)};
-    dti_emit_clip_finish(e, &args, pairs, status, state);
+    dti_emit_clip_finish(site->e, &args, pairs, status, site->state);
 }
 
 static uint32_t dti_commit_state(dti_code *code) {
@@ -269,6 +268,7 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t tabl
                             .grads = dti_commit_arena(code, DTI_VALUE_GRADIENT),
                             .state = dti_commit_state(code),
                             .table = table,
+                            .sparse = dti_code_is_sparse(code),
                             .args = args};
 }
 
@@ -371,8 +371,8 @@ static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_
 
 static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
                              uint32_t *first) {
-    const uint32_t grads = dti_commit_arena(code, DTI_VALUE_GRADIENT);
-    dti_commit_norm(code, e, grads, table, status, dti_commit_state(code), first);
+    const dti_optim_site site = dti_commit_site(code, e, table);
+    dti_commit_norm(code, &site, status, first);
     dti_commit_whole(code, e, table);
     if (!code->desc.no_check)
         dti_commit_optim(code, e, table, DTI_COMMIT_DRY);
@@ -381,7 +381,7 @@ static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32
 }
 
 static void dti_commit_update(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
-    dti_commit_optim(code, e, table, 0);
+    dti_commit_optim(code, e, table, code->desc.no_check ? DTI_COMMIT_UNTOLD : 0);
     dti_commit_buffers(code, e, table);
     dti_commit_average(code, e, table);
     dti_commit_tick(code, e, table, status, 0);
@@ -397,6 +397,7 @@ static dt_result dti_pass_commit(dti_lowering *w) {
         return DT_OK;
     uint32_t table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32,
                                        code->table_bytes / DTI_WORD_BYTES, 0);
+    dti_sparse_table(code);
     w->e.id = 0;
     w->e.workgroups = w->e.workgroups && !code->layout->offload; /* the host's */
     code->commit_segment = code->update_segment = code->segment_count;

@@ -143,7 +143,14 @@ static bool dti_code_has_units(const dti_code *code);
 static dt_result dti_pass_borders(dti_lowering *w);
 static dt_result dti_pass_units(dti_lowering *w);
 
+/* ---- sparse.c: gradients of which a step writes touched rows alone */
+static void dti_sparse_offer(dti_lowering *w, uint32_t id); /* before a node is emitted; */
+static void dti_sparse_take(dti_lowering *w, uint32_t id);  /* and behind that */
+static void dti_sparse_table(dti_code *code);               /* in the block table */
+
 /* ---- commit.c */
+/* Elements of a row of a parameter of which rows may be left alone; else 0. */
+static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param, uint32_t group);
 static void dti_optim_resolve(dti_code *code, dti_text *problems);
 static dt_result dti_pass_table(dti_lowering *w); /* the blocks that the commit writes */
 /* How many of a parameter's blocks are among those that are trained, or among buffers. */

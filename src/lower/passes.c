@@ -67,10 +67,12 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->members = desc->joint ? desc->joint->members : 0;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");
     code->trained = dti_alloc_array(base, params, sizeof *code->trained);
+    code->sparse = dti_alloc_array(base, params, sizeof *code->sparse);
     code->directions = dti_alloc_array(base, params, 2 * sizeof *code->directions);
     code->param_dx = dti_alloc_array(base, params, sizeof *code->param_dx);
     code->update = dti_alloc_array(base, params, sizeof *code->update);
-    if (!code->label || !code->trained || !code->param_dx || !code->update || !code->directions)
+    if (!code->label || !code->trained || !code->sparse || !code->param_dx || !code->update ||
+        !code->directions)
         return DT_ERROR_MEMORY;
     return desc->shards ? dti_lowering_shards(code, desc->shards) : DT_OK;
 }

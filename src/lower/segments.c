@@ -81,7 +81,9 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     dti_lower_outputs(w, id);
     if (e->own)
         e->own[id].first = code->list.launch_count;
+    dti_sparse_offer(w, id);
     dti_cut_emit(code, e, family);
+    dti_sparse_take(w, id);
     if (e->own)
         e->own[id].last = code->list.launch_count;
     e->views[id] = e->out;

@@ -56,6 +56,14 @@ typedef struct dti_span_of_node {
     uint32_t first, last; /* its launches: [first, last) */
 } dti_span_of_node;
 
+/* A result of which untouched rows need not be written, as long as a word of each of its blocks says
+ * which are 0 (DTI_ROW_BIT); whoever reads it by these words need not read those either. */
+typedef struct dti_sparse {
+    uint32_t words; /* value; 0: all of it is to be written */
+    uint32_t first; /* the word of its first block */
+    bool taken;     /* set by emit, where it leaves rows out */
+} dti_sparse;
+
 struct dti_emit {
     dti_listing *list;
     dt_graph *graph;
@@ -71,6 +79,7 @@ struct dti_emit {
     int64_t first_row;     /* of the part of the batch that is emitted now */
     dti_span_of_node *own; /* by node id, or NULL: nothing is fused */
     bool pinned;           /* out is where it must be: it cannot be another node's value */
+    dti_sparse sparse;     /* of out */
 };
 
 /* .takes of products: any epilogue, but no mask beside a bias; ADD: where there is .free_bias. */

@@ -45,6 +45,7 @@
     X(SORT) \
     X(SEGMENTS) \
     X(SCATTER_PARTS) \
+    X(SCATTER_CLEAR) \
     X(SCATTER_ROWS) \
     X(SOFTMAX) \
     X(SOFTMAX_GRAD) \

@@ -7,7 +7,11 @@
  * in passes), and the places of a row's entries stand beside each other (SEGMENTS). What the chunks
  * of long rows sum to is made by invocations of their own (SCATTER_PARTS): a long row has at most
  * one chunk that begins in `chunk` sorted entries, and a second is the first of another row; then
- * SCATTER_ROWS writes all rows, those without entries too. */
+ * SCATTER_ROWS writes all rows, those without entries too.
+ *
+ * Where words of the result's blocks are offered (dti_sparse), rows that are 0 are not written
+ * again: SCATTER_CLEAR makes those 0 that have entries no more, and then says which may be other
+ * than 0 from now on. It does so block by block, so what words say holds wherever a step ends. */
 
 #define DTI_SCATTER_WALK 256           /* indices that an element may walk over */
 #define DTI_SCATTER_WALKS (1ull << 24) /* of all elements */
@@ -15,6 +19,7 @@
 #define DTI_SCATTER_WAYS 16            /* sorted runs that a pass merges */
 #define DTI_SCATTER_SORTED 256         /* entries of a run that the first pass sorts */
 #define DTI_SCATTER_SORTED_CPU 65536   /* likewise: a thread sorts by the keys' bytes */
+#define DTI_SCATTER_SPARSE (1u << 16)  /* elements of a table that is worth two launches more */
 
 static bool dti_scatter_add_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
     (void)g;
@@ -71,11 +76,20 @@ static void dti_scatter_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items
     const bool fours = ((a->cols | a->y_offset | a->table_offset) & 3) == 0;
     dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
     l->args.scatter = *a;
-    if (kernel != DTI_K_SEGMENTS && fours) {
+    if (kernel != DTI_K_SEGMENTS && kernel != DTI_K_SCATTER_CLEAR && fours) {
         l->spec[0] = 1;
         l->items /= 4;
     }
+    l->spec[1] = kernel == DTI_K_SCATTER_ROWS && e->sparse.taken;
     dti_bind(l, v[0], v[1], v[2], v[3]);
+}
+
+static void dti_scatter_clear(dti_emit *e, const dti_args_scatter *a, uint32_t inverse) {
+    dti_args_scatter args = *a;
+    args.y_offset = e->sparse.first;
+    dti_scatter_launch(e, DTI_K_SCATTER_CLEAR,
+                       dti_ceil_div((uint64_t)a->table_rows * a->cols, DTI_BLOCK), &args,
+                       (uint32_t[4]){inverse, e->out.value, e->sparse.words, DTI_UNBOUND});
 }
 
 static void dti_scatter_sorted(dti_emit *e, const dti_args_scatter *a, uint32_t dy,
@@ -91,6 +105,8 @@ static void dti_scatter_sorted(dti_emit *e, const dti_args_scatter *a, uint32_t 
         dti_scatter_launch(e, DTI_K_SCATTER_PARTS, slots * a->cols, a,
                            (uint32_t[4]){dy, inverse, entries, parts});
     }
+    if (e->sparse.taken)
+        dti_scatter_clear(e, a, inverse);
     dti_scatter_launch(e, DTI_K_SCATTER_ROWS, (uint64_t)a->table_rows * a->cols, a,
                        (uint32_t[4]){dy, inverse, parts, (uint32_t)table});
 }
@@ -100,7 +116,9 @@ static void dti_scatter_add_emit(dti_emit *e) {
     const uint64_t n = (uint64_t)dti_view_elements(&index),
                    elements = (uint64_t)dti_view_elements(&e->out),
                    rows = (uint64_t)e->node->shape.dim[0];
-    if (!elements || (n <= DTI_SCATTER_WALK && n * elements <= DTI_SCATTER_WALKS)) {
+    const bool walks = n <= DTI_SCATTER_WALK && n * elements <= DTI_SCATTER_WALKS;
+    e->sparse.taken = e->sparse.words && n < rows && elements >= DTI_SCATTER_SPARSE;
+    if (!elements || (walks && !e->sparse.taken)) {
         dti_gather_launch(e, DTI_K_SCATTER_ADD, e->node->shape, &dy, &index);
         return;
     }
@@ -322,6 +340,47 @@ static void dti_cpu_scatter_row(const dti_cpu_task *task, float *row, int64_t be
     }
 }
 
+/* Of a block's rows, in the table from `row` on: those that are 0 from now on become so. Which may
+ * be other, as their bits. */
+static uint32_t dti_cpu_scatter_clear_rows(const dti_cpu_task *task, uint32_t old, int64_t at,
+                                           int64_t end) {
+    const dti_args_scatter *a = &task->launch->args.scatter;
+    const dti_word *starts = (const dti_word *)task->buf[0] + a->n;
+    float *table = dti_cpu_out(task, 1, a->table_offset);
+    const int64_t cols = a->cols, first = at / cols;
+    uint32_t now = 0;
+    for (int64_t row = first; row * cols < end; row++) {
+        const int64_t from = DTI_MAX(row * cols, at), to = DTI_MIN((row + 1) * cols, end);
+        const uint32_t bit = DTI_ROW_BIT((uint32_t)(row - first));
+        if (starts[row] != starts[row + 1])
+            now |= bit;
+        else if (old & bit)
+            memset(table + from, 0, (size_t)(to - from) * sizeof *table);
+    }
+    return now;
+}
+
+static void dti_cpu_scatter_clear(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                  void *scratch) {
+    (void)scratch;
+    const dti_args_scatter *a = &task->launch->args.scatter;
+    const dti_word *starts = (const dti_word *)task->buf[0] + a->n;
+    uint32_t *words = (uint32_t *)task->buf[2] + a->y_offset;
+    const int64_t cols = a->cols, elements = a->table_rows * cols;
+    const bool whole = task->step[DTI_STEP_FLAGS] & DTI_FLAG_WHOLE;
+    for (int64_t block = begin; block < end; block++) {
+        const int64_t at = block * DTI_BLOCK, to = DTI_MIN(at + DTI_BLOCK, elements);
+        const uint32_t old = whole ? UINT32_MAX : words[block];
+        if (old || starts[at / cols] != starts[(to - 1) / cols + 1])
+            words[block] = dti_cpu_scatter_clear_rows(task, old, at, to);
+    }
+}
+
+static int64_t dti_cpu_grain_scatter_clear(const dti_cpu_task *task) {
+    (void)task;
+    return 256;
+}
+
 /* The first row that stands at `item` or behind it, where each row stands behind its entries. */
 static int64_t dti_scatter_row_at(const dti_word *starts, int64_t rows, int64_t item) {
     int64_t from = 0;
@@ -348,7 +407,8 @@ static void dti_cpu_scatter_rows(const dti_cpu_task *task, int64_t begin, int64_
         const int64_t from = row;
         while (row < last && starts[row] == starts[row + 1])
             row++;
-        memset(table + from * cols, 0, (size_t)((row - from) * cols) * sizeof *table);
+        if (!task->launch->spec[1])
+            memset(table + from * cols, 0, (size_t)((row - from) * cols) * sizeof *table);
         if (row == last)
             return;
         dti_cpu_scatter_row(task, table + row * cols, starts[row], starts[row + 1]);
@@ -408,7 +468,12 @@ static dti_effort dti_scatter_effort(const dti_launch *l, uint32_t variant, uint
                         (uint64_t)a->n * a->cols + l->items};
 }
 
-/* Whole numbers. */
+static dti_effort dti_scatter_clear_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return (dti_effort){dti_effort_rows(1, DTI_BLOCK, 1, local).steps, l->items * DTI_BLOCK};
+}
+
+/* Whole numbers, and zeros. */
 static bool dti_scatter_moves(const dti_launch *l) {
     (void)l;
     return true;
@@ -430,6 +495,11 @@ DTI_KERNEL(SEGMENTS, segments, "rw", ITEM, .run = dti_cpu_segments, .grain = dti
 /* (dy, inverse index, entries, parts) item = element of parts, or four */
 DTI_KERNEL(SCATTER_PARTS, scatter_parts, "rrrw", ITEM, .run = dti_cpu_scatter_parts,
            .outer = dti_cpu_outer_scatter_parts, .effort = dti_scatter_effort);
+
+/* (inverse index, dtable, words) a block of dtable */
+DTI_KERNEL(SCATTER_CLEAR, scatter_clear, "ruu", GROUP, .run = dti_cpu_scatter_clear,
+           .grain = dti_cpu_grain_scatter_clear, .moves = dti_scatter_moves, .lanes = DTI_BLOCK / 4,
+           .effort = dti_scatter_clear_effort);
 
 /* (dy, inverse index, parts, dtable) item = element of dtable, or four */
 DTI_KERNEL(SCATTER_ROWS, scatter_rows, "rrrw", ITEM, .run = dti_cpu_scatter_rows,

@@ -1,11 +1,11 @@
 /* The table of optimizers; of a description its defaults, what is wrong with it, which group a
  * parameter is in, how many moments it keeps, and its words of the step block. */
 
-static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uint32_t table,
-                               uint32_t pairs) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_GRAD_NORM, blocks, sizeof l->args.commit);
-    l->args.commit = (dti_args_commit){.blocks = blocks};
-    dti_bind(l, grads, table, pairs, DTI_UNBOUND);
+static void dti_emit_grad_norm(const dti_optim_site *s, uint32_t blocks, uint32_t pairs) {
+    dti_launch *l = dti_emit_launch(s->e, DTI_K_GRAD_NORM, blocks, sizeof l->args.commit);
+    l->args.commit = (dti_args_commit){.blocks = blocks, .pair_offset = s->args.pair_offset};
+    l->spec[0] = s->sparse;
+    dti_bind(l, s->grads, s->table, s->sparse ? s->state : DTI_UNBOUND, pairs);
 }
 
 static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
@@ -34,7 +34,8 @@ static void dti_optim_emit_blocks(const dti_optim_site *s) {
     l->args.commit = s->args;
     l->spec[0] = (uint32_t)s->optim->kind;
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
-        l->spec[1] |= s->optim->groups[i].lazy;
+        l->spec[1] |= s->optim->groups[i].lazy ? DTI_OPTIM_LAZY : 0u;
+    l->spec[1] |= s->sparse ? DTI_OPTIM_SPARSE : 0u;
     dti_bind(l, s->params, s->grads, s->state, s->table);
 }
 

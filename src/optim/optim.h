@@ -15,6 +15,7 @@ typedef struct dti_optim_site {
     dti_emit *e;
     const dt_optim_desc *optim;
     uint32_t params, grads, state, table; /* values; state: see lower/layout.h */
+    bool sparse; /* some gradients have words that say of rows that they are 0 */
     dti_args_commit args;
 } dti_optim_site;
 
@@ -64,8 +65,7 @@ static inline bool dti_optim_is_whole(const dti_optim_row *row) {
     return row && (row->whole || row->matrix);
 }
 /* The rest of the commit segment: see the rows of its kernels in optim_cpu.c. */
-static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uint32_t table,
-                               uint32_t pairs);
+static void dti_emit_grad_norm(const dti_optim_site *site, uint32_t blocks, uint32_t pairs);
 static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
                                  uint32_t status, uint32_t state);
 /* moment_fours: the average's. */

@@ -22,12 +22,24 @@ static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
     return 64; /* 16k elements */
 }
 
+/* Which rows of an entry's block may have a gradient, as their bits. */
+static uint32_t dti_cpu_rows_of(const dti_cpu_task *task, const uint32_t *state,
+                                const uint32_t *row) {
+    if (!(row[DTI_TABLE_PARAM] & DTI_TABLE_SPARSE) || task->step[DTI_STEP_FLAGS] & DTI_FLAG_WHOLE)
+        return UINT32_MAX;
+    return state[task->launch->args.commit.pair_offset + row[DTI_TABLE_BLOCK]];
+}
+
 static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const float *grads = task->buf[0];
     const uint32_t *row = (const uint32_t *)task->buf[1] + begin * DTI_TABLE_WORDS;
-    float *pairs = task->buf[2];
+    float *pairs = task->buf[3];
     for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
+        if (task->launch->spec[0] && !dti_cpu_rows_of(task, task->buf[2], row)) {
+            pairs[2 * i] = pairs[2 * i + 1] = 0.0f;
+            continue;
+        }
         const float *g = grads + (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
         const int64_t used = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
         float sum = task->k->row_sum_sq(g, used);
@@ -93,6 +105,8 @@ typedef struct dti_cpu_update {
     float *v[DTI_OPTIM_VALUES]; /* the weight and its moments; NULL = it has no such one */
     const float *g;
     int64_t n, cols, place; /* cols: of rows that are left alone without a gradient; or 0 */
+    uint32_t rows;          /* bits of those that may have one */
+    bool known;             /* how large weights are that it leaves alone */
 } dti_cpu_update;
 
 static void dti_cpu_update_rates(const dti_cpu_task *task, dti_cpu_update *u) {
@@ -150,24 +164,32 @@ static void dti_cpu_update_directed(const dti_cpu_task *task, dti_cpu_update *u,
     u->rates.limit = 0.0f;
 }
 
-/* Rows by themselves, each whose gradient, also where it lies in other blocks, is not 0. */
-static void dti_cpu_update_rows(const dti_cpu_update *u) {
-    for (int64_t row = -u->place; row < u->n; row += u->cols) {
+/* Rows by themselves, each whose gradient, also where it lies in other blocks, is not 0. Returns
+ * the largest weight of those. */
+static uint32_t dti_cpu_update_rows(const dti_cpu_update *u) {
+    uint32_t r = 0, largest = 0;
+    for (int64_t row = -u->place; row < u->n; row += u->cols, r++) {
         const int64_t at = DTI_MAX(row, 0), end = DTI_MIN(row + u->cols, u->n);
         float *v[DTI_OPTIM_VALUES];
-        if (!u->k->row_largest(u->g + row, u->cols))
+        if (!(u->rows & DTI_ROW_BIT(r)) || !u->k->row_largest(u->g + row, u->cols))
             continue;
         for (int i = 0; i < DTI_OPTIM_VALUES; i++)
             v[i] = u->v[i] ? u->v[i] + at : NULL;
         u->k->optim_update[u->kind](v, u->g + at, end - at, &u->rates);
+        const uint32_t most = u->k->row_largest(v[0], end - at);
+        largest = DTI_MAX(largest, most);
     }
+    return largest;
 }
 
-static void dti_cpu_update_run(const dti_cpu_update *u) {
+/* Returns the largest weight, as far as it is not known, while it is in the cache. */
+static uint32_t dti_cpu_update_run(const dti_cpu_update *u) {
+    uint32_t largest = 0;
     if (u->cols)
-        dti_cpu_update_rows(u);
+        largest = dti_cpu_update_rows(u);
     else
         u->k->optim_update[u->kind](u->v, u->g, u->n, &u->rates);
+    return u->known ? largest : u->k->row_largest(u->v[0], u->n);
 }
 
 static void dti_cpu_update_largest(const dti_cpu_update *u, uint32_t largest[DTI_OPTIM_VALUES]) {
@@ -227,7 +249,8 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
     uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
     const dti_args_commit *a = &task->launch->args.commit;
     const uint32_t *row = (const uint32_t *)task->buf[3] + (a->first + begin) * DTI_TABLE_WORDS;
-    const bool dry = a->flags & DTI_COMMIT_DRY;
+    const bool dry = a->flags & DTI_COMMIT_DRY, sparse = task->launch->spec[1] & DTI_OPTIM_SPARSE;
+    const bool known = a->flags & DTI_COMMIT_UNTOLD || !state[DTI_CONTROL_CHECK];
     dti_cpu_update u = {.k = task->k, .kind = task->launch->spec[0], .group = UINT32_MAX};
     if (dry ? !state[DTI_CONTROL_CHECK]
             : state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
@@ -243,6 +266,10 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
         }
         if (dti_cpu_is_left(a, row))
             continue;
+        u.rows = sparse ? dti_cpu_rows_of(task, state, row) : UINT32_MAX;
+        u.known = known && row[DTI_TABLE_PARAM] & DTI_TABLE_SPARSE;
+        if (u.known && !u.rows)
+            continue;
         dti_cpu_update_place(task, row, &u);
         if (a->flags & DTI_COMMIT_DIRECTED)
             dti_cpu_update_directed(task, &u, i);
@@ -252,9 +279,8 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
                            bad < DTI_BAD_FINE ? param << 3 | bad : DTI_BAD_NONE);
             continue;
         }
-        dti_cpu_update_run(&u);
-        largest[0] =
-            DTI_MAX(largest[0], u.k->row_largest(u.v[0], u.n)); /* while it is in the cache */
+        const uint32_t most = dti_cpu_update_run(&u);
+        largest[0] = DTI_MAX(largest[0], most);
     }
     for (int i = 0; i < DTI_OPTIM_VALUES; i++)
         dti_atomic_max(&state[DTI_CONTROL_LARGEST(i)], largest[i]);
@@ -346,8 +372,8 @@ static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint3
                         l->items * 2 * DTI_BLOCK};
 }
 
-/* (grads, table, pairs [blocks, 2]) */
-DTI_KERNEL(GRAD_NORM, grad_norm, "rrw", GROUP, .run = dti_cpu_grad_norm,
+/* (grads, table, state, pairs [blocks, 2]) spec0: 1 = the state has words of some rows */
+DTI_KERNEL(GRAD_NORM, grad_norm, "rrrw", GROUP, .run = dti_cpu_grad_norm,
            .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
 
 static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -360,7 +386,7 @@ static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, 
 DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
            .effort = dti_clip_finish_effort);
 
-/* (params, grads, state, table) spec0: DTI_OPTIM_*; spec1: 1 = some rows are left alone */
+/* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_LAZY | _SPARSE */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
            .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
 

@@ -93,6 +93,8 @@ static dt_result dti_arena_grow_at(dt_store *s, dti_arena arena, dti_memory **at
     if (old)
         b->memory_destroy(old);
     *at = memory;
+    if (arena == DTI_ARENA_GRADIENT)
+        dti_store_rows_lost(s);
     return DT_OK;
 }
 

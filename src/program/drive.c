@@ -45,6 +45,7 @@ static dt_result dti_drive_drop(dt_program *p, dt_result result) {
         p->turns[i].busy = false;
     p->started = p->ended = 0;
     p->failed = false;
+    dti_store_rows_lost(p->store);
     return result;
 }
 

@@ -2,7 +2,8 @@
  * all, so from the largest weight and moments follows how large a norm may be before anything could
  * overflow; the commit compares (DTI_STEP_PROVEN). Up to there an update costs nothing more; above,
  * or where the store's values are not known, a dry pass computes it first. How large weights are
- * is told by every update, since by proof alone the bound would grow from step to step; how large
+ * is told by every update, since by proof alone the bound would grow from step to step (of rows that
+ * are left alone unread, by one that the dry pass looked at); how large
  * moments are by the dry pass, and from there it follows from the norms. */
 
 static float dti_status_f32(const uint32_t *status, uint32_t word) {
@@ -112,7 +113,9 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
         s->kept[i].bounded = p->code->trained[i] ? 0 : s->kept[i].bounded;
     if (!finite)
         return;
-    x[0] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(0));
+    /* of rows that were left alone nothing was told: they are as large as they were */
+    const double rest = proven && dti_code_is_sparse(p->code) ? s->largest[0] : 0.0;
+    x[0] = DTI_MAX(rest, (double)dti_status_f32(status, DTI_STATUS_LARGEST(0)));
     dti_store_bound(p, x);
 }
 

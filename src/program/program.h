@@ -22,6 +22,7 @@ typedef struct dti_turn {
 
     /* the step under way */
     bool commits;
+    bool made; /* it makes its gradients itself, so words of rows hold behind it */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     double coefficients[DT_MAX_TERMS];
     double lr;
@@ -195,3 +196,5 @@ static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const vo
 static dt_result dti_step_average_begin(dt_program *p);
 static void dti_step_averaged(dt_program *p);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);
+/* Where a step begins that may write gradients, and behind it. */
+static void dti_step_rows(const dt_program *p, bool ended);

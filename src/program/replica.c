@@ -117,6 +117,8 @@ static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step
 
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
     p->now->commits = true;
+    p->now->made = false;
+    dti_step_rows(p, false);
     p->now->step = step->step;
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
@@ -132,6 +134,8 @@ static dt_result dti_program_end(dt_program *p) {
     if (result)
         return result;
     dti_drive_close(p);
+    if (p->now->made)
+        dti_step_rows(p, true);
     dti_micro_done(p, p->now->micro + 1);
     return DT_OK;
 }

@@ -243,6 +243,7 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
         return result;
     uint32_t micros = DTI_MAX(step->micros, 1u);
     p->now->commits = p->code->has_optim && step->micro == micros - 1;
+    p->now->made = p->code->has_gradients;
     p->now->step = dti_step_number(p, step);
     for (uint32_t i = 0; i < p->code->loss_count; i++)
         p->now->weights[i] = step->weights ? step->weights[i] : 0.0;
@@ -251,6 +252,8 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
     dti_fp_leave(modes);
+    if (p->code->has_gradients)
+        dti_step_rows(p, false);
     const dt_vulkan_semaphore none = {0};
     if (step->wait.semaphore)
         result = p->store->device->backend->sync(p->store->device, &step->wait, &none);
@@ -513,6 +516,8 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     const uint32_t *status =
         p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     dti_drive_close(p);
+    if (p->now->made)
+        dti_step_rows(p, true);
     if (p->now->commits && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
         return dti_step_not_run(p, r);
     unsigned modes = dti_fp_enter();

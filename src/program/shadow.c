@@ -153,6 +153,7 @@ static dt_result dti_revival_build(dt_store *s) {
     dt_program *all = s->programs;
     dt_result result = dti_revival_values(s);
     s->programs = NULL; /* none has launches that an arena's growth could concern */
+    dti_store_rows_lost(s);
     for (dt_program *p = all; p && !result; p = p->next)
         result = dti_arenas_ensure(p);
     for (dt_program *p = all; p && !result; p = p->next) {

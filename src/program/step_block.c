@@ -75,14 +75,34 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     }
 }
 
+/* Whether words of rows hold, that its launches go by. Behind one that is under way they do, or
+ * nothing of it will count. */
+static bool dti_step_knows_rows(const dt_program *p) {
+    bool known = p->now->made;
+    for (uint32_t i = 0; i < p->store->layout.param_count && !dti_ahead_count(p); i++)
+        known = known && (p->store->kept[i].rows || !p->code->sparse[i]);
+    return known;
+}
+
+/* From its beginning on they do not, until it has ended. What measures whole parameters writes
+ * where words are. */
+static void dti_step_rows(const dt_program *p, bool ended) {
+    const dti_code *code = p->code;
+    const bool all = code->has_optim && dti_optim_is_whole(dti_optim_row_of(code->optim.kind));
+    for (uint32_t i = 0; i < p->store->layout.param_count; i++)
+        if (code->trained[i] || all)
+            p->store->kept[i].rows = ended && p->now->made && code->sparse[i];
+}
+
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     uint32_t *w = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     w[DTI_STEP_SEED_LO] = (uint32_t)step->seed;
     w[DTI_STEP_SEED_HI] = (uint32_t)(step->seed >> 32);
     w[DTI_STEP_NUMBER] = (uint32_t)p->now->step;
     w[DTI_STEP_FIRST_ROW] = step->first_row;
-    w[DTI_STEP_FLAGS] =
-        (step->micro == 0 ? DTI_FLAG_FIRST : 0u) | (dti_ahead_count(p) ? DTI_FLAG_BEHIND : 0u);
+    w[DTI_STEP_FLAGS] = (step->micro == 0 ? DTI_FLAG_FIRST : 0u) |
+                        (dti_ahead_count(p) ? DTI_FLAG_BEHIND : 0u) |
+                        (dti_step_knows_rows(p) ? 0u : DTI_FLAG_WHOLE);
     dti_word_f32(w, DTI_STEP_CLIP_NORM, p->code->optim.clip_norm);
     dti_word_f32(w, DTI_STEP_CLIP_VALUE, p->code->optim.clip_value);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {

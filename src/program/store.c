@@ -102,6 +102,11 @@ static dt_result dti_store_alone(const dt_store *s, const char *what) {
     return dti_fail(s->base, DT_ERROR_INVALID, "the store is one of a trainer's: %s", what);
 }
 
+static void dti_store_rows_lost(dt_store *s) {
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        s->kept[i].rows = false;
+}
+
 static dt_result dti_store_whole(const dt_store *s) {
     if (!s->apart)
         return DT_OK;
@@ -355,6 +360,8 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
         dti_shadow_stale(at);
+        if (kind == DT_VALUE_GRADIENT)
+            dti_store_rows_lost(at);
         if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */
             at->kept[index].bounded = 0;
     }

@@ -6,6 +6,7 @@ typedef struct dti_kept {
     uint8_t optim;     /* dt_optim_kind that keeps state for it; 0 = none yet */
     uint8_t bounded;   /* so many are within `largest`: 0, its values, and so many moments */
     uint8_t moments;   /* the most that an optimizer here keeps of it, without the average */
+    bool rows;         /* the state's words say which rows of its gradient are 0; lower/sparse.c */
     uint64_t averaged; /* 1 + the steps behind which its average came to be; 0: there is none yet */
     uint64_t from;     /* the number of the step that it counts from */
 } dti_kept;
@@ -108,6 +109,8 @@ static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, 
                                      void *data);
 static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
                                       const void *data);
+/* The gradients' arena was written to past a step, or by half of one. */
+static void dti_store_rows_lost(dt_store *s);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */
 static void dti_store_unbound(dt_store *s);
 
