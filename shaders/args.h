@@ -200,9 +200,10 @@
 
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*) from `first` on, 256
  * elements each. Offsets are in words of the state arena: counts of steps by parameter; shares by
- * parameter (0: none are made); pairs by entry, or words of rows by block. Of `moments` moments the first one's element 0 lies
- * at moment_fours, each next one stride_fours on, both in fours of words and modulo 2^32: where a
- * store has a part of the moments, only the sum with a four of that part is a place. */
+ * parameter (0: none are made); pairs by entry, or words of rows by block. Of `moments` moments the
+ * first one's element 0 lies at moment_fours, each next one stride_fours on, both in fours of words
+ * and modulo 2^32: where a store has a part of the moments, only the sum with a four of that part
+ * is a place. */
 #define DTI_ARGS_COMMIT                                                                            \
     DTI_U32 blocks;                                                                                \
     DTI_U32 moments;                                                                               \

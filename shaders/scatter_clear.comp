@@ -1,5 +1,5 @@
-/* Of a block of dtable, a workgroup each: rows that its word (DTI_ROW_BIT) says may be other than 0, and
- * that have no entries now, become 0; then the word says which have entries. Rows that have are
+/* Of a block of dtable, a workgroup each: rows that its word (DTI_ROW_BIT) says may be other than 0,
+ * and that have no entries now, become 0; then the word says which have entries. Rows that have are
  * written behind it, by scatter_rows. */
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -63,9 +63,9 @@ static bool dti_layout_averages(const dti_layout *layout); /* whether any has an
 /* Word offsets in the state arena: control; what an optimizer that looks at whole parameters makes
  * of them in a step, a share of each and two sums of each block; t of each parameter; the moments.
  * What lies before t is scratch of a step, not state. Programs whose optimizer looks at none have
- * words of rows (sparse.c) where those sums are, which say what is in the gradient arena. A moment's offset is that of element 0, also
- * where the store has it not: modulo 2^64, and in kernels 2^32, so a sum with an element that it
- * has is right. */
+ * words of rows (sparse.c) where those sums are, which say what is in the gradient arena. A
+ * moment's offset is that of element 0, also where the store has it not: modulo 2^64, and in
+ * kernels 2^32, so a sum with an element that it has is right. */
 static uint64_t dti_state_share_offset(void);
 static uint64_t dti_state_pair_offset(const dti_layout *layout);
 static uint64_t dti_state_t_offset(const dti_layout *layout);

@@ -56,8 +56,8 @@ typedef struct dti_span_of_node {
     uint32_t first, last; /* its launches: [first, last) */
 } dti_span_of_node;
 
-/* A result of which untouched rows need not be written, as long as a word of each of its blocks says
- * which are 0 (DTI_ROW_BIT); whoever reads it by these words need not read those either. */
+/* A result of which untouched rows need not be written, as long as a word of each of its blocks
+ * says which are 0 (DTI_ROW_BIT); whoever reads it by these words need not read those either. */
 typedef struct dti_sparse {
     uint32_t words; /* value; 0: all of it is to be written */
     uint32_t first; /* the word of its first block */

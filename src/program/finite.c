@@ -2,9 +2,9 @@
  * all, so from the largest weight and moments follows how large a norm may be before anything could
  * overflow; the commit compares (DTI_STEP_PROVEN). Up to there an update costs nothing more; above,
  * or where the store's values are not known, a dry pass computes it first. How large weights are
- * is told by every update, since by proof alone the bound would grow from step to step (of rows that
- * are left alone unread, by one that the dry pass looked at); how large
- * moments are by the dry pass, and from there it follows from the norms. */
+ * is told by every update, since by proof alone the bound would grow from step to step (of rows
+ * that are left alone unread, by the update behind a dry pass); how large moments are by the dry
+ * pass, and from there it follows from the norms. */
 
 static float dti_status_f32(const uint32_t *status, uint32_t word) {
     float value;
