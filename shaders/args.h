@@ -35,7 +35,8 @@
     DTI_F32 p1;
 
 /* y[i] = scale * reduce_j x[i, j]: the first `kept` of the 6 axes are kept (product n), the others
- * are reduced (product r). y is contiguous. */
+ * are reduced (product r). y is contiguous. by: here and below, factors of what Vulkan's kernels
+ * divide by (divide.c): of all axes. */
 #define DTI_ARGS_REDUCE                                                                            \
     DTI_U32 n;                                                                                     \
     DTI_U32 r;                                                                                     \
@@ -44,7 +45,8 @@
     DTI_U32 x_stride[6];                                                                           \
     DTI_U32 x_offset;                                                                              \
     DTI_U32 y_offset;                                                                              \
-    DTI_F32 scale;
+    DTI_F32 scale;                                                                                 \
+    DTI_U32 by[6];
 
 /* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1.
  * chunk: so many k are added in one chain, and chunks in ascending order; 0: all k are. apart: i is
@@ -150,7 +152,8 @@
     DTI_U32 cols;                                                                                  \
     DTI_U32 table_offset;                                                                          \
     DTI_U32 index_offset;                                                                          \
-    DTI_U32 y_offset;
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 by; /* of cols */
 
 /* The gradient of a table with many indices (op/scatter.c). SORT: entries (key, place), `n` keys
  * and then `n` places, whose runs of `run` are sorted by key, become sorted runs of `made`; keys
@@ -280,7 +283,8 @@
 
 /* Pooling of n planes [ih, iw] to [oh, ow]. Window (p, q) covers rows p * stride_h - pad_h + [0,
  * kh) and columns likewise, cut to the plane. Adaptive: rows floor(p * ih / oh) up to
- * ceil((p + 1) * ih / oh). x: [n, ih, iw]; y: [n, oh, ow]; g: of MAX_POOL, laid out as x. */
+ * ceil((p + 1) * ih / oh). x: [n, ih, iw]; y: [n, oh, ow]; g: of MAX_POOL, laid out as x.
+ * by: of ih, iw, oh, ow and the strides. */
 #define DTI_ARGS_POOL                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 ih;                                                                                    \
@@ -295,13 +299,14 @@
     DTI_U32 pad_w;                                                                                 \
     DTI_U32 x_offset;                                                                              \
     DTI_U32 g_offset;                                                                              \
-    DTI_U32 y_offset;
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 by[6];
 
 /* Resizing of n planes [ih, iw] to [oh, ow] as PyTorch's interpolate does, in f32, scale = in /
  * out. Nearest: source row min(floor(p * scale_h), ih - 1). Bilinear (align_corners false): src =
  * max((p + 0.5) * scale_h - 0.5, 0), i = floor(src), weights 1 - (src - i) of row i and src - i of
  * row min(i + 1, ih - 1); columns likewise. The adjoint sums the same weights in order of (p,
- * q). */
+ * q). by: of ih, iw, oh and ow. */
 #define DTI_ARGS_RESIZE                                                                            \
     DTI_U32 n;                                                                                     \
     DTI_U32 ih;                                                                                    \
@@ -311,7 +316,8 @@
     DTI_F32 scale_h;                                                                               \
     DTI_F32 scale_w;                                                                               \
     DTI_U32 x_offset;                                                                              \
-    DTI_U32 y_offset;
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 by[4];
 
 /* Normalisation of x, n contiguous elements. Element e has channel (e / spatial) % channels. Its
  * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
@@ -320,7 +326,8 @@
  * and of what is written for it.
  * A group, or a channel, of more than DTI_NORM_CHUNK elements is summed in `chunks`, each by a
  * workgroup; their pairs lie from p_offset on, that of chunk i of group g at g * chunks + i. Up to
- * one chunk there are none. Workgroup number i * groups + g has chunk i of group g. */
+ * one chunk there are none. Workgroup number i * groups + g has chunk i of group g. by: of spatial,
+ * channels and cols. */
 #define DTI_ARGS_NORM                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -336,7 +343,8 @@
     DTI_U32 dy_offset;                                                                             \
     DTI_U32 y_offset;                                                                              \
     DTI_U32 b_offset;                                                                              \
-    DTI_U32 p_offset;
+    DTI_U32 p_offset;                                                                              \
+    DTI_U32 by[3];
 
 /* Running statistics: y[i] = keep * (first micro-batch of the step ? x[i] : y[i]) +
  * take * s[2 * i], i < n; then as many of a second vector (n2 = n, or 0), with their own take, from
@@ -610,6 +618,12 @@
 /* NORM_FINISH, spec0: of NORM_STATS or NORM_DW. */
 #define DTI_NORM_FINISH_STATS 0
 #define DTI_NORM_FINISH_DW 1
+
+/* REDUCE and its like, spec2: what is reduced is one line, x_stride[5] apart; from these bits on
+ * which axes are kept and longer than 1, and which are reduced. */
+#define DTI_REDUCE_LINE 1u
+#define DTI_REDUCE_KEPT 8
+#define DTI_REDUCE_GONE 16
 
 #define DTI_R_SUM 0
 #define DTI_R_MAX 1

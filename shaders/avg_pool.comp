@@ -15,11 +15,12 @@ void main()
     uint e = dti_item();
     if (e >= args.n * args.oh * args.ow)
         return;
-    uint rest = e / args.ow, plane = rest / args.oh;
-    uint q = e - rest * args.ow, p = rest - plane * args.oh;
-    uvec3 rows = dti_average_window(p, args.stride_h, args.pad_h, args.kh, args.ih, args.oh);
-    uvec3 cols = dti_average_window(q, args.stride_w, args.pad_w, args.kw, args.iw, args.ow);
-    uint base = args.x_offset + plane * args.ih * args.iw;
+    uvec3 at = dti_plane_place(e, args.oh, args.ow, args.by[2], args.by[3]);
+    uvec3 rows = dti_average_window(at.y, args.stride_h, args.pad_h, args.kh, args.ih, args.oh,
+                                    args.by[2]);
+    uvec3 cols = dti_average_window(at.z, args.stride_w, args.pad_w, args.kw, args.iw, args.ow,
+                                    args.by[3]);
+    uint base = args.x_offset + at.x * args.ih * args.iw;
     float sum = 0.0;
     for (uint i = rows.x; i < rows.y; i++) {
         for (uint j = cols.x; j < cols.y; j++)

@@ -1,22 +1,35 @@
-/* y[i, :] = table[index[i], :]: one invocation per element of y, words as they are. An index
- * outside the table gives NaN. */
+/* y[i, :] = table[index[i], :]: an invocation for each element of y, or four of a row that follow
+ * each other (spec2), words as they are. An index outside the table gives NaN. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/divide.glsl"
+#include "lib/fours.glsl"
 
 DTI_PUSH(DTI_ARGS_GATHER)
 layout(binding = 0) readonly buffer buffer_table { uint table[]; };
+layout(binding = 0) readonly buffer buffer_table4 { uvec4 table4[]; };
 layout(binding = 1) readonly buffer buffer_index { int index[]; };
 layout(binding = 2) writeonly buffer buffer_y { uint y[]; };
+layout(binding = 2) writeonly buffer buffer_y4 { uvec4 y4[]; };
 
 void main()
 {
-    uint i = dti_item();
+    uint i = WIDTH * dti_item();
     if (i >= args.n * args.cols)
         return;
-    uint row = i / args.cols, word = floatBitsToUint(DTI_NAN);
+    uint row = dti_divided(i, args.cols, args.by), to = args.y_offset + i;
     uint from = uint(index[args.index_offset + row]); /* a negative one is beyond the table */
-    if (from < args.table_rows)
-        word = table[args.table_offset + from * args.cols + (i - row * args.cols)];
-    y[args.y_offset + i] = word;
+    uint at = args.table_offset + from * args.cols + (i - row * args.cols);
+    uvec4 words = uvec4(floatBitsToUint(DTI_NAN));
+    bool inside = from < args.table_rows;
+    if (WIDTH == 4u) {
+        if (inside)
+            words = table4[at / 4u];
+        y4[to / 4u] = words;
+    } else {
+        if (inside)
+            words.x = table[at];
+        y[to] = words.x;
+    }
 }

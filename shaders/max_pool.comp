@@ -18,8 +18,7 @@ void main()
     uint e = dti_item();
     if (e >= args.n * args.oh * args.ow)
         return;
-    uint rest = e / args.ow, plane = rest / args.oh;
-    uint q = e - rest * args.ow, p = rest - plane * args.oh;
-    uint base = plane * args.ih * args.iw;
-    y[args.y_offset + e] = g[args.g_offset + base + largest(args.x_offset + base, p, q)];
+    uvec3 at = dti_plane_place(e, args.oh, args.ow, args.by[2], args.by[3]);
+    uint base = at.x * args.ih * args.iw;
+    y[args.y_offset + e] = g[args.g_offset + base + largest(args.x_offset + base, at.y, at.z)];
 }

@@ -13,12 +13,11 @@ layout(binding = 2) writeonly buffer buffer_g { float g[]; };
 
 #include "lib/max_pool.glsl"
 
-float sum_of(uint plane, uint own)
+float sum_of(uint plane, uint i, uint j)
 {
-    uint i = own / args.iw, j = own - i * args.iw;
-    uvec2 ps = dti_windows_of(i, args.stride_h, args.pad_h, args.kh, args.oh);
-    uvec2 qs = dti_windows_of(j, args.stride_w, args.pad_w, args.kw, args.ow);
-    uint base = args.x_offset + plane * args.ih * args.iw;
+    uvec2 ps = dti_windows_of(i, args.stride_h, args.by[4], args.pad_h, args.kh, args.oh);
+    uvec2 qs = dti_windows_of(j, args.stride_w, args.by[5], args.pad_w, args.kw, args.ow);
+    uint base = args.x_offset + plane * args.ih * args.iw, own = i * args.iw + j;
     float sum = 0.0;
     for (uint p = ps.x; p < ps.y; p++) {
         for (uint q = qs.x; q < qs.y; q++) {
@@ -34,8 +33,8 @@ void main()
     uint e = dti_item();
     if (e >= args.n * args.ih * args.iw)
         return;
-    uint plane = e / (args.ih * args.iw);
-    float sum = sum_of(plane, e - plane * args.ih * args.iw);
+    uvec3 at = dti_plane_place(e, args.ih, args.iw, args.by[0], args.by[1]);
+    float sum = sum_of(at.x, at.y, at.z);
     bool keep = spec1 != DTI_EPILOGUE_RELU_GRAD || x[args.x_offset + e] > 0.0;
     g[args.g_offset + e] = keep ? sum : 0.0;
 }

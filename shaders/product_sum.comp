@@ -21,8 +21,14 @@ void main()
         return;
     if (((args.n | args.part | args.x_offset | args.c_offset) & 3u) == 0u) {
         uint from = (args.x_offset + i) >> 2;
+        uint part = args.part >> 2, p = 1u;
         vec4 sum = x4[from];
-        for (uint p = 1u; p < args.parts; p++) sum += x4[from + p * (args.part >> 2)];
+        for (; p + 4u <= args.parts; p += 4u) { /* read before they are added */
+            vec4 a = x4[from + p * part], b = x4[from + (p + 1u) * part];
+            vec4 c = x4[from + (p + 2u) * part], d = x4[from + (p + 3u) * part];
+            sum = (((sum + a) + b) + c) + d;
+        }
+        for (; p < args.parts; p++) sum += x4[from + p * part];
         [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], i + j, (i + j) % args.cols);
         c4[(args.c_offset + i) >> 2] = sum;
         return;

@@ -49,10 +49,18 @@ void multiply(uint t, uint u, bool keeps)
         barrier();
         uint count = u < args.hidden ? min(LANES, args.size - from) : 0u;
         uint at = args.w_offset + from * args.w_row + u;
-        for (uint k = 0u; k < count; k++, at += args.w_row) {
-            vec4 h = side[k];
+        uint k = 0u;
+        for (; k + 4u <= count; k += 4u, at += 4u * args.w_row) { /* so many on their way at once */
+            vec4 h[4] = vec4[4](side[k], side[k + 1u], side[k + 2u], side[k + 3u]);
+            [[unroll]] for (uint g = 0u; g < GATES; g++) {
+                vec4 v = weights(at + g * args.hidden), sum = acc[g];
+                [[unroll]] for (uint i = 0u; i < 4u; i++) sum = fma(vec4(v[i]), h[i], sum);
+                acc[g] = sum;
+            }
+        }
+        for (; k < count; k++, at += args.w_row) {
             [[unroll]] for (uint g = 0u; g < GATES; g++) acc[g] =
-                fma(vec4(w[at + g * args.hidden]), h, acc[g]);
+                fma(vec4(w[at + g * args.hidden]), side[k], acc[g]);
         }
     }
 }

@@ -187,8 +187,14 @@ void multiply_back(uint n, uint t)
                 v[i] = j < all && i < here ? y[row_of(i, t) + at] : 0.0;
             side[lane] = v;
             barrier();
-            for (uint k = 0u; k < count && p < args.size; k++)
-                sum = fma(vec4(w[args.w_offset + (chunk + k) * args.w_row + p]), side[k], sum);
+            uint k = 0u, end = p < args.size ? count : 0u, from = args.w_offset + chunk * args.w_row + p;
+            for (; k + 8u <= end; k += 8u, from += 8u * args.w_row) { /* on their way at once */
+                vec4 v = weights(from), v2 = weights(from + 4u * args.w_row);
+                [[unroll]] for (uint i = 0u; i < 4u; i++) sum = fma(vec4(v[i]), side[k + i], sum);
+                [[unroll]] for (uint i = 0u; i < 4u; i++) sum = fma(vec4(v2[i]), side[k + 4u + i], sum);
+            }
+            for (; k < end; k++, from += args.w_row)
+                sum = fma(vec4(w[from]), side[k], sum);
         }
         for (uint i = 0u; i < here && p < args.size; i++) y[h_at(i, n + 1u) + p] += sum[i];
     }

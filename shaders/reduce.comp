@@ -15,15 +15,5 @@ void main()
     uint i = dti_item();
     if (i >= args.n)
         return;
-    uint base = dti_reduced_base(i);
-    float value = dti_fold_identity();
-    if (dti_reduced_is_line()) {
-        uint stride = dti_reduced_stride();
-        for (uint j = 0u; j < args.r; j++)
-            value = dti_fold(value, x[base + j * stride]);
-    } else {
-        for (uint j = 0u; j < args.r; j++)
-            value = dti_fold(value, x[base + dti_reduced_offset(j)]);
-    }
-    y[args.y_offset + i] = value * args.scale;
+    y[args.y_offset + i] = dti_reduced(i, 0u, 1u) * args.scale;
 }

@@ -16,20 +16,6 @@ layout(binding = 1) writeonly buffer buffer_y { float y[]; };
 const uint COLUMNS = 16u, ROWS = 8u;
 shared float parts[COLUMNS * ROWS];
 
-float part_of(uint base, uint row)
-{
-    float value = dti_fold_identity();
-    if (dti_reduced_is_line()) {
-        uint stride = dti_reduced_stride();
-        for (uint j = row; j < args.r; j += ROWS)
-            value = dti_fold(value, x[base + j * stride]);
-    } else {
-        for (uint j = row; j < args.r; j += ROWS)
-            value = dti_fold(value, x[base + dti_reduced_offset(j)]);
-    }
-    return value;
-}
-
 float pair_of(uint column, uint row)
 {
     return dti_fold(parts[column + row * COLUMNS], parts[column + (row + ROWS / 2u) * COLUMNS]);
@@ -41,7 +27,7 @@ void main()
     if (first >= args.n)
         return;
     uint row = lane / COLUMNS, i = first + lane % COLUMNS;
-    parts[lane] = part_of(dti_reduced_base(min(i, args.n - 1u)), row);
+    parts[lane] = dti_reduced(min(i, args.n - 1u), row, ROWS);
     barrier();
     if (row != 0u || i >= args.n)
         return;

@@ -13,27 +13,13 @@ layout(binding = 1) writeonly buffer buffer_y { float y[]; };
 
 shared float parts[256];
 
-float part_of(uint base, uint lane)
-{
-    float value = dti_fold_identity();
-    if (dti_reduced_is_line()) {
-        uint stride = dti_reduced_stride();
-        for (uint j = lane; j < args.r; j += gl_WorkGroupSize.x)
-            value = dti_fold(value, x[base + j * stride]);
-    } else {
-        for (uint j = lane; j < args.r; j += gl_WorkGroupSize.x)
-            value = dti_fold(value, x[base + dti_reduced_offset(j)]);
-    }
-    return value;
-}
-
 void main()
 {
     uint i = dti_group();
     if (i >= args.n)
         return;
     uint lane = gl_LocalInvocationID.x;
-    parts[lane] = part_of(dti_reduced_base(i), lane);
+    parts[lane] = dti_reduced(i, lane, gl_WorkGroupSize.x);
     barrier();
     for (uint s = gl_WorkGroupSize.x >> 1; s > 0u; s >>= 1) {
         if (lane < s)

@@ -3,6 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/divide.glsl"
 #include "lib/resize.glsl"
 
 DTI_PUSH(DTI_ARGS_RESIZE)
@@ -19,7 +20,7 @@ void main()
     uint e = dti_item();
     if (e >= args.n * args.oh * args.ow)
         return;
-    uint rest = e / args.ow, plane = rest / args.oh;
+    uint rest = dti_divided(e, args.ow, args.by[3]), plane = dti_divided(rest, args.oh, args.by[2]);
     dti_source cols = dti_resize_source(e - rest * args.ow, args.scale_w, args.iw);
     dti_source rows = dti_resize_source(rest - plane * args.oh, args.scale_h, args.ih);
     uint first = args.x_offset + (plane * args.ih + rows.first) * args.iw;

@@ -4,6 +4,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/divide.glsl"
 #include "lib/resize.glsl"
 
 DTI_PUSH(DTI_ARGS_RESIZE)
@@ -32,7 +33,7 @@ void main()
     uint e = dti_item();
     if (e >= args.n * args.ih * args.iw)
         return;
-    uint rest = e / args.iw, plane = rest / args.ih;
+    uint rest = dti_divided(e, args.iw, args.by[1]), plane = dti_divided(rest, args.ih, args.by[0]);
     uint j = e - rest * args.iw, i = rest - plane * args.ih;
     uvec2 ps = dti_resize_range(i, args.scale_h, args.ih, args.oh);
     uvec2 qs = dti_resize_range(j, args.scale_w, args.iw, args.ow);

@@ -503,4 +503,30 @@ TEST(vulkan_rows_in_workgroups_of_their_size_are_the_cpus) {
     ON_EACH(sums_try_short);
 }
 
+/* lavapipe ends an invocation's loops after 65535 rounds, and says nothing. */
+TEST(vulkan_sums_of_more_than_half_a_million_elements_are_whole) {
+    char device[32];
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+    const int64_t n = 600 * 1024;
+    float *ones = vulkan_zeros((uint32_t)n), sum = 0.0f;
+    if (!vulkan_device_count())
+        SKIP("no Vulkan device");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    for (int64_t i = 0; i < n; i++)
+        ones[i] = 1.0f;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){0}, &ctx) && !dt_graph_create(ctx, &graph));
+    const dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(n));
+    const dt_tensor y = dt_sum(x, dt_dims(), false);
+    REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = device}, &store));
+    REQUIRE(!dt_program_create(store, &(dt_program_desc){.outputs = {y}}, &program));
+    CHECK(!dt_program_write(program, x, ones, (size_t)n * sizeof *ones));
+    CHECK(!dt_program_run(program, NULL, NULL) && !dt_program_read(program, y, &sum, sizeof sum));
+    CHECK(sum == (float)n);
+    dt_ctx_destroy(ctx);
+    free(ones);
+}
+
 #endif

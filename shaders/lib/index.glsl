@@ -3,14 +3,8 @@
  * one (0: not told, all may be). Of 2 to DTI_WALK_QUICK used axes the host has left, where no dim is
  * looked at, what each but the first of them is divided by as a factor (divide.c). Of more there is
  * no such place: who has the factors apart, of all axes but the first, walks by dti_walk_far. */
+#include "divide.glsl"
 layout(constant_id = 4) const uint spec3 = 0u;
-
-uint dti_divided(uint i, uint by, uint factor)
-{
-    uint high, low;
-    umulExtended(i << 1, factor, high, low);
-    return high >> uint(findMSB(by - 1u) + 1);
-}
 
 uint dti_walk_by(uint i, uint dim[DTI_AXES], uint stride[DTI_AXES], bool has_far, uint far[DTI_AXES - 1])
 {

@@ -1,3 +1,5 @@
+#include "divide.glsl"
+
 /* In all kernels the same products and sums, whatever a compiler would rather fuse: a value that is
  * made again is made by another kernel. scale: (factor, shift, mean). */
 vec4 dti_norm_value4(vec4 v, vec4 factor, vec4 shift, float mean)
@@ -24,8 +26,9 @@ struct dti_norm_place {
 
 dti_norm_place dti_norm_place_of(uint e)
 {
-    uint run = e / args.spatial, channel = run % args.channels;
-    uint group = args.batch == 1u ? channel : e / args.cols;
+    uint run = dti_divided(e, args.spatial, args.by[0]);
+    uint channel = run - dti_divided(run, args.channels, args.by[1]) * args.channels;
+    uint group = args.batch == 1u ? channel : dti_divided(e, args.cols, args.by[2]);
     uint in_group = args.batch == 1u ? 0u : e - group * args.cols;
     return dti_norm_place(channel, group, e - run * args.spatial, in_group);
 }

@@ -69,6 +69,13 @@ bool open_samples(uint state)
     return here > 0u;
 }
 
+/* Of four rows. */
+vec4 weights(uint at)
+{
+    uint row = args.w_row;
+    return vec4(w[at], w[at + row], w[at + 2u * row], w[at + 3u * row]);
+}
+
 /* All that was written so far is seen by the workgroup. */
 void meet()
 {

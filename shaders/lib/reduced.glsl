@@ -1,54 +1,47 @@
-/* The walks of the reductions: axes below args.kept give the base of output i, the others are gone
- * over by j. They are mostly one line, j * stride, which needs no division. */
-uint dti_reduced_base(uint i)
-{
-    uint offset = args.x_offset;
-    [[unroll]] for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (uint(axis) < args.kept && args.dim[axis] > 1u) {
-            uint rest = i / args.dim[axis];
-            offset += (i - rest * args.dim[axis]) * args.x_stride[axis];
-            i = rest;
-        }
-    }
-    return offset;
-}
+/* The walks of the reductions: axes that are kept give the base of output i, the others are gone
+ * over by j. Which of them are longer than 1 is told by bits of spec2; those that are reduced are
+ * mostly one line, which needs no division. */
+#include "divide.glsl"
+layout(constant_id = 3) const uint spec2 = 0u;
+const uint KEPT = spec2 >> DTI_REDUCE_KEPT & 63u, GONE = spec2 >> DTI_REDUCE_GONE & 63u;
 
-uint dti_reduced_offset(uint j)
+/* Over the axes whose bits are set; the first one takes what is left. */
+uint dti_reduced_walk(uint i, const uint axes)
 {
     uint offset = 0u;
-    [[unroll]] for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (uint(axis) >= args.kept && args.dim[axis] > 1u) {
-            uint rest = j / args.dim[axis];
-            offset += (j - rest * args.dim[axis]) * args.x_stride[axis];
-            j = rest;
+    [[unroll]] for (uint n = 0u; n < DTI_AXES; n++) {
+        uint axis = DTI_AXES - 1u - n;
+        if ((axes & (1u << axis) - 1u) != 0u && (axes >> axis & 1u) != 0u) {
+            uint rest = dti_divided(i, args.dim[axis], args.by[axis]);
+            offset += (i - rest * args.dim[axis]) * args.x_stride[axis];
+            i = rest;
+        } else if ((axes >> axis & 1u) != 0u) {
+            offset += i * args.x_stride[axis];
         }
     }
     return offset;
 }
 
-/* The stride of the innermost reduced axis that is longer than 1. */
-uint dti_reduced_stride()
+/* Of output i: every step'th j from `first` on, in ascending order. Eight of a line are on their
+ * way from memory at once. */
+float dti_reduced(uint i, uint first, uint step)
 {
-    uint stride = 0u;
-    bool found = false;
-    [[unroll]] for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (uint(axis) >= args.kept && args.dim[axis] > 1u && !found) {
-            stride = args.x_stride[axis];
-            found = true;
+    uint base = args.x_offset + dti_reduced_walk(i, KEPT), j = first;
+    float value = dti_fold_identity();
+    if ((spec2 & DTI_REDUCE_LINE) != 0u) { /* from the last axis on */
+        uint apart = step * args.x_stride[DTI_AXES - 1], at = base + j * args.x_stride[DTI_AXES - 1];
+        for (; j + 7u * step < args.r; j += 8u * step, at += 8u * apart) {
+            vec4 a = vec4(x[at], x[at + apart], x[at + 2u * apart], x[at + 3u * apart]);
+            uint more = at + 4u * apart;
+            vec4 b = vec4(x[more], x[more + apart], x[more + 2u * apart], x[more + 3u * apart]);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) value = dti_fold(value, a[k]);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) value = dti_fold(value, b[k]);
         }
+        for (; j < args.r; j += step, at += apart)
+            value = dti_fold(value, x[at]);
+    } else {
+        for (; j < args.r; j += step)
+            value = dti_fold(value, x[base + dti_reduced_walk(j, GONE)]);
     }
-    return stride;
-}
-
-bool dti_reduced_is_line()
-{
-    uint expect = dti_reduced_stride();
-    bool yes = true;
-    [[unroll]] for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (uint(axis) >= args.kept && args.dim[axis] > 1u) {
-            yes = yes && args.x_stride[axis] == expect;
-            expect *= args.dim[axis];
-        }
-    }
-    return yes;
+    return value;
 }

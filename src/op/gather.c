@@ -125,8 +125,16 @@ static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end,
 
 /* ---- Rows of the tables */
 
+static void dti_gather_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_gather *a = &l->args.gather;
+    (void)variant;
+    spec[2] = (a->cols | a->table_offset | a->y_offset) % 4 ? 0 : DTI_FOURS;
+}
+
 /* (table, index, y) item = element of y */
-DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy);
+DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy,
+           .divides = {1, DTI_WORD(gather, by), {DTI_WORD(gather, cols)}}, .tile = dti_gather_tile,
+           .invocations = dti_fours_invocations);
 
 DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels,
            .part = dti_gather_parted);

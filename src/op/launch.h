@@ -83,6 +83,10 @@ typedef struct dti_grid_device {
                                  shared memory is memory like any other: tiles only add copies */
 } dti_grid_device;
 
+#define DTI_DIVISORS_MAX 6
+/* The number of a word in a kernel's arguments. */
+#define DTI_WORD(args, field) (offsetof(dti_args_##args, field) / 4)
+
 /* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
  * tools/amalgamate finds the rows and lists them. Bindings are storage buffers; the step block is
  * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1
@@ -94,6 +98,11 @@ typedef struct dti_kernel_info {
     uint8_t span; /* dti_span */
     bool walks;   /* arguments begin with n and dim[6]; spec3: how many axes are used */
     bool far;     /* it walks, and its arguments are MAP1's, with place for what more axes need */
+    /* Others, on Vulkan: `count` words of the arguments, from word `at` on, take the factors of
+     * those that it divides by. */
+    struct {
+        uint8_t count, at, word[DTI_DIVISORS_MAX];
+    } divides;
     /* Of a kernel whose output is its last binding and that reads element i only to write element
      * i: whether a binding is walked exactly like the output, which may then lie there. NULL: the
      * kernel is none. */

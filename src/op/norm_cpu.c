@@ -580,10 +580,18 @@ static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, 
 DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
            .grain = dti_cpu_grain_copy, .effort = dti_norm_finish_effort);
 
+#define DTI_NORM_DIVIDES                                                                           \
+    {                                                                                              \
+        3, DTI_WORD(norm, by), {                                                                   \
+            DTI_WORD(norm, spatial), DTI_WORD(norm, channels), DTI_WORD(norm, cols)                \
+        }                                                                                          \
+    }
+
 /* (x, stats, w and b, y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
            .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
-           .takes = dti_norm_takes, .invocations = dti_norm_invocations, .tile = dti_norm_tile);
+           .takes = dti_norm_takes, .invocations = dti_norm_invocations, .tile = dti_norm_tile,
+           .divides = DTI_NORM_DIVIDES);
 
 static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -610,7 +618,7 @@ DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
            .outer = dti_cpu_items_batch_dx, .grain = dti_cpu_grain_norm,
            .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_norm_invocations,
-           .tile = dti_norm_grad_tile);
+           .tile = dti_norm_grad_tile, .divides = DTI_NORM_DIVIDES);
 
 /* (x, s, y) */
 DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = dti_cpu_grain_copy);

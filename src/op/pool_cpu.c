@@ -324,27 +324,43 @@ static dti_effort dti_pool_effort(const dti_launch *l, uint32_t variant, uint32_
     return (dti_effort){rows * cols, rows * cols * a->n * a->oh * a->ow};
 }
 
+#define DTI_POOL_DIVIDES                                                                           \
+    {                                                                                              \
+        6, DTI_WORD(pool, by), {                                                                   \
+            DTI_WORD(pool, ih), DTI_WORD(pool, iw), DTI_WORD(pool, oh), DTI_WORD(pool, ow),        \
+                DTI_WORD(pool, stride_h), DTI_WORD(pool, stride_w)                                 \
+        }                                                                                          \
+    }
+
 /* (x, g, y): y = g where x is largest */
 DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, .run = dti_cpu_max_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort);
+           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .divides = DTI_POOL_DIVIDES);
 
 /* (x, y, g): its adjoint; spec1 */
 DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_grad,
            .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool,
-           .takes = dti_max_pool_grad_takes);
+           .takes = dti_max_pool_grad_takes, .divides = DTI_POOL_DIVIDES);
 
 /* (x, y); spec0: DTI_POOL_* */
 DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, .run = dti_cpu_avg_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort);
+           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .divides = DTI_POOL_DIVIDES);
 
 /* (y, x) */
 DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, .run = dti_cpu_avg_pool_grad,
-           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool);
+           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool, .divides = DTI_POOL_DIVIDES);
+
+#define DTI_RESIZE_DIVIDES                                                                         \
+    {                                                                                              \
+        4, DTI_WORD(resize, by), {                                                                 \
+            DTI_WORD(resize, ih), DTI_WORD(resize, iw), DTI_WORD(resize, oh), DTI_WORD(resize, ow) \
+        }                                                                                          \
+    }
 
 /* (x, y); spec0: 1 = bilinear */
 DTI_KERNEL(RESIZE, resize, "rw", ITEM, .run = dti_cpu_resize, .outer = dti_cpu_items_resize,
-           .grain = dti_cpu_grain_resize);
+           .grain = dti_cpu_grain_resize, .divides = DTI_RESIZE_DIVIDES);
 
 /* (y, x) */
 DTI_KERNEL(RESIZE_GRAD, resize_grad, "rw", ITEM, .run = dti_cpu_resize_grad,
-           .outer = dti_cpu_items_resize, .grain = dti_cpu_grain_resize);
+           .outer = dti_cpu_items_resize, .grain = dti_cpu_grain_resize,
+           .divides = DTI_RESIZE_DIVIDES);

@@ -496,9 +496,28 @@ static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint3
     return (dti_effort){a->r, (uint64_t)a->n * a->r};
 }
 
+#define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
+#define DTI_REDUCE_DIVIDES                                                                         \
+    {                                                                                              \
+        6, DTI_WORD(reduce, by), {                                                                 \
+            DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),            \
+                DTI_REDUCE_DIM(4), DTI_REDUCE_DIM(5)                                               \
+        }                                                                                          \
+    }
+
+/* Axes that are reduced are the last ones, and merged where they can be. */
+static void dti_reduce_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_reduce *a = &l->args.reduce;
+    (void)variant;
+    spec[2] = a->r == 1 || a->dim[DTI_AXES - 1] == a->r ? DTI_REDUCE_LINE : 0;
+    for (uint32_t axis = 0; axis < DTI_AXES; axis++)
+        if (a->dim[axis] > 1)
+            spec[2] |= 1u << (axis + (axis < a->kept ? DTI_REDUCE_KEPT : DTI_REDUCE_GONE));
+}
+
 /* spec0: DTI_R_*; serial over j */
 DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce,
-           .effort = dti_reduce_effort);
+           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .effort = dti_reduce_effort);
 
 /* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
 #define DTI_REDUCE_LOCAL 128
@@ -520,6 +539,7 @@ static dti_effort dti_reduce_column_effort(const dti_launch *l, uint32_t variant
 /* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
 DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce,
            .grain = dti_cpu_grain_reduce, .local = {DTI_REDUCE_LOCAL},
+           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile,
            .invocations = dti_reduce_column_invocations, .effort = dti_reduce_column_effort);
 
 static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -534,6 +554,6 @@ static uint64_t dti_reduce_row_width(const dti_launch *l) {
 /* spec0: DTI_R_*; a workgroup over j */
 DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce_row,
            .grain = dti_cpu_grain_reduce, .width = dti_reduce_row_width,
-           .effort = dti_reduce_row_effort);
+           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .effort = dti_reduce_row_effort);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

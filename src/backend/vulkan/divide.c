@@ -32,6 +32,11 @@ static void dti_vk_divide_args(const dti_launch *l, dti_args *args) {
     const uint32_t used = l->spec[3];
     if (kernel->walks && used >= 2 && used <= DTI_WALK_QUICK)
         dti_vk_divide_walk(args->map2.dim, used); /* of all that walk */
+    uint32_t *const words = (uint32_t *)args;
+    for (uint32_t i = 0; i < kernel->divides.count; i++) {
+        const uint32_t d = words[kernel->divides.word[i]];
+        words[kernel->divides.at + i] = d ? dti_vk_divide_factor(d) : 0;
+    }
     for (uint32_t axis = 1; kernel->far && used > DTI_WALK_QUICK && axis < DTI_AXES; axis++)
         args->map1.far[axis - 1] = dti_vk_divide_factor(args->map1.dim[axis]);
 }
