@@ -14,7 +14,8 @@ typedef enum dt_kernel_check {
 typedef struct dt_ctx_desc {
     dt_allocator allocator; /* {0}: malloc */
     dt_logger logger;       /* {0}: silent */
-    /* Threads that compute, the calling one included; 0 = 1; DT_THREADS_ALL = every processor. */
+    /* Threads that compute, the calling one included; 0 = 1; DT_THREADS_ALL = every processor. They
+     * have the priority that the thread has which creates the context, as systems pass it on. */
     int threads;
     dt_job_system jobs; /* compute on the application's threads instead */
     /* Path of the Vulkan loader, or of a driver's library; NULL = the system's loader, or on Linux
