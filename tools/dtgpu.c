@@ -107,7 +107,7 @@ static void section_begin(const char *name, const char *folder, double seconds) 
 
 static void measure(const char *name, const char *id, const char *folder, double seconds) {
     section_begin(name, folder, seconds);
-    alarm((unsigned)(3 * seconds) + 30); /* a driver that hangs: what was written stays */
+    alarm((unsigned)(3 * seconds) + 120); /* a driver that hangs: what was written stays */
     if (!strcmp(name, "device"))
         section_device(id);
     else if (!strcmp(name, "peaks"))
