@@ -53,30 +53,15 @@ static void gossip_steps(gossip_run *g, int steps) {
         g->result = dt_trainer_step(g->t, &g->report);
 }
 
-/* The first `most` values of the parameters and buffers that this rank has now. */
-static int gossip_values(gossip_run *g, float *to, int most) {
+/* The first of those that this rank has now. */
+static void gossip_values(const gossip_run *g, float to[VALUES]) {
     static float all[8192];
-    dt_store *s = dt_trainer_store(g->t);
-    int count = 0;
-    for (int i = 0; i < dt_store_param_count(s); i++) {
-        dt_param_info p;
-        dt_store_param(s, i, &p);
-        if (CHECK_TEXT((uint64_t)count + p.elements <= sizeof all / sizeof *all, "room"))
-            CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, all + count, 4 * p.elements));
-        count += (int)p.elements;
-    }
-    most = count < most ? count : most;
-    memcpy(to, all, (size_t)most * sizeof *to);
-    return most;
+    train_values(g->t, all, 8192);
+    memcpy(to, all, VALUES * sizeof *to);
 }
 
-static uint64_t gossip_hash(gossip_run *g) {
-    static float values[8192];
-    uint64_t hash = 1469598103934665603u;
-    const int count = g->result ? 0 : gossip_values(g, values, 8192);
-    for (int i = 0; i < count * 4; i++)
-        hash = (hash ^ ((const unsigned char *)values)[i]) * 1099511628211u;
-    return count ? hash : 0;
+static uint64_t gossip_hash(const gossip_run *g) {
+    return g->result ? 0 : train_values_hash(g->t);
 }
 
 /* ---- meetings: a step apart, then steps at a rate of 0, so that nothing but meetings moves */
@@ -96,7 +81,7 @@ static void met_rank(rank *r) {
     dt_trainer_set_lr(g.t, DT_ZERO);
     for (int i = 0; i < SHOTS && !g.result; i++) {
         gossip_steps(&g, i ? 2 - (i == 1) : 0); /* meetings come behind every second step */
-        gossip_values(&g, r->values + i * VALUES, VALUES);
+        gossip_values(&g, r->values + i * VALUES);
         EXPECT(r, !g.report.round_ended);
     }
     dt_trainer_info info;
@@ -418,27 +403,18 @@ TEST(gossip_within_a_process_makes_its_replicas_one) {
             return;
         gossip_steps(&g, 2); /* the second meeting's is not a round's end */
         CHECK_TEXT(!g.result && (i || !g.report.round_ended), "%s", dt_ctx_error(g.m.ctx));
-        gossip_values(&g, values[i], VALUES);
+        gossip_values(&g, values[i]);
         dt_ctx_destroy(g.m.ctx);
     }
     for (int k = 0; k < VALUES; k++)
         CHECK_NEAR(values[0][k], values[1][k], 1e-6);
 }
 
-static bool gossip_has_vulkan(void) {
-    dt_ctx *ctx;
-    if (dt_ctx_create(NULL, &ctx))
-        return false;
-    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
-    dt_ctx_destroy(ctx);
-    return there;
-}
-
 TEST(gossip_of_a_replica_on_vulkan_and_one_on_the_cpu_makes_them_one) {
     gossip_run g;
     static float values[3][VALUES];
     static const char *const devices[] = {"cpu:2", "vulkan:0,cpu", "cpu,vulkan:0"};
-    if (!gossip_has_vulkan())
+    if (!train_has_vulkan())
         SKIP("no Vulkan device");
     for (int i = 0; i < 3; i++) {
         const gossip_case c = {.devices = devices[i],
@@ -452,7 +428,7 @@ TEST(gossip_of_a_replica_on_vulkan_and_one_on_the_cpu_makes_them_one) {
         gossip_open(&g, &c);
         gossip_steps(&g, 4); /* two meetings */
         CHECK_TEXT(!g.result && !g.report.round_ended, "%s", dt_ctx_error(g.m.ctx));
-        gossip_values(&g, values[i], VALUES); /* of the first replica */
+        gossip_values(&g, values[i]); /* of the first replica */
         dt_ctx_destroy(g.m.ctx);
     }
     for (int k = 0; k < VALUES; k++) {

@@ -68,29 +68,12 @@ static void local_rounds(local_run *l, int rounds) {
     }
 }
 
-static int local_values(local_run *l, float *to) {
-    dt_store *s = dt_trainer_store(l->t);
-    int count = 0;
-    for (int i = 0; i < dt_store_param_count(s); i++) {
-        dt_param_info p;
-        dt_store_param(s, i, &p);
-        if (CHECK_TEXT(count + (int)p.elements <= ROOM, "room"))
-            CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, to + count, 4 * p.elements));
-        count += (int)p.elements;
-    }
-    return count;
+static int local_values(const local_run *l, float *to) {
+    return train_values(l->t, to, ROOM);
 }
 
-/* Of the weights and buffers, which all have; moments are each replica's own. */
-static uint64_t local_hash(local_run *l) {
-    static float values[ROOM];
-    uint64_t hash = 1469598103934665603u;
-    if (l->result)
-        return 0;
-    const int count = local_values(l, values);
-    for (int i = 0; i < count * 4; i++)
-        hash = (hash ^ ((const unsigned char *)values)[i]) * 1099511628211u;
-    return hash;
+static uint64_t local_hash(const local_run *l) {
+    return l->result ? 0 : train_values_hash(l->t);
 }
 
 static uint64_t local_bits(const local_case *c) {

@@ -1239,6 +1239,8 @@ static void vulkan_try_conv(vulkan_rig *rig) {
     rig->in->options.kernel_check = DT_KERNEL_CHECK_NEVER; /* tiles are slower there */
     for (size_t i = 0; i < DTI_COUNT(vulkan_convs); i++) {
         vulkan_conv v = {.a = vulkan_convs[i]};
+        if (!vulkan_is_quick(rig) && !test_takes((long)i + 3, 4, 4))
+            continue;
         vulkan_conv_make(&v);
         for (int kind = 0; kind < 2; kind++) {
             rig->device->info.kind = kind ? DT_DEVICE_DISCRETE : DT_DEVICE_SOFTWARE;

@@ -175,20 +175,28 @@ static void gemm_check_sums(const gemm_run *r, const float *after) {
                wrong);
 }
 
+/* With what lies there before, and room for what lies there after two launches; free(r->before). */
+static bool gemm_open(gemm_run *r, const gemm_case *c) {
+    *r = (gemm_run){.c = c};
+    gemm_lay_out(r);
+    r->before = malloc(3 * DTI_WORD_BYTES * r->words);
+    if (!r->before)
+        return false;
+    r->after[0] = r->before + r->words;
+    r->after[1] = r->after[0] + r->words;
+    gemm_fill(r);
+    return true;
+}
+
 static void gemm_try_case(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
     const dt_device_info *info = &rig->device->info;
     const dti_grid_device all = {.invocations_max = info->workgroup_invocations,
                                  .shared_bytes = info->shared_bytes};
     if (!dti_gemm_fits(variant, &all))
         return;
-    gemm_run r = {.c = c};
-    gemm_lay_out(&r);
-    r.before = malloc(3 * DTI_WORD_BYTES * r.words);
-    if (!r.before)
+    gemm_run r;
+    if (!gemm_open(&r, c))
         return;
-    r.after[0] = r.before + r.words;
-    r.after[1] = r.after[0] + r.words;
-    gemm_fill(&r);
     if (gemm_try_variant(rig, &r, DTI_GEMM_IN_REGISTERS, r.after[0]) &&
         gemm_try_variant(rig, &r, variant, r.after[1])) {
         gemm_check_sums(&r, r.after[0]);
@@ -201,14 +209,9 @@ static void gemm_try_case(vulkan_rig *rig, const gemm_case *c, uint32_t variant)
 
 /* The sum that was added to before it was written, and the one that is added to here. */
 static void gemm_try_apart_from_add(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
-    gemm_run r = {.c = c};
-    gemm_lay_out(&r);
-    r.before = malloc(3 * DTI_WORD_BYTES * r.words);
-    if (!r.before)
+    gemm_run r;
+    if (!gemm_open(&r, c))
         return;
-    r.after[0] = r.before + r.words;
-    r.after[1] = r.after[0] + r.words;
-    gemm_fill(&r);
     const uint64_t at = GEMM_MARGIN + c->shift, n = (uint64_t)c->batch * c->m * c->n;
     const uint64_t y = r.places[GEMM_C].offset / DTI_WORD_BYTES + at;
     const uint64_t x = r.places[GEMM_BIAS].offset / DTI_WORD_BYTES + at;
@@ -333,14 +336,9 @@ TEST(what_is_added_to_a_product_costs_no_launch_where_nobody_else_reads_it) {
 
 /* One after the other against apart, whose parts alone lie elsewhere. */
 static void gemm_try_apart(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
-    gemm_run r = {.c = c};
-    gemm_lay_out(&r);
-    r.before = malloc(3 * DTI_WORD_BYTES * r.words);
-    if (!r.before)
+    gemm_run r;
+    if (!gemm_open(&r, c))
         return;
-    r.after[0] = r.before + r.words;
-    r.after[1] = r.after[0] + r.words;
-    gemm_fill(&r);
     if (gemm_try_variant(rig, &r, DTI_GEMM_IN_REGISTERS, r.after[0])) {
         gemm_check_sums(&r, r.after[0]);
         gemm_take_apart(&r);

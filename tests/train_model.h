@@ -111,6 +111,30 @@ __attribute__((__unused__)) static bool train_model_make(train_model *m, const d
     return dt_graph_error(m->graph) == NULL;
 }
 
+/* The values of all parameters and buffers, at most `room`; how many there are. */
+__attribute__((__unused__)) static int train_values(dt_trainer *t, float *to, int room) {
+    dt_store *s = dt_trainer_store(t);
+    int count = 0;
+    for (int i = 0; i < dt_store_param_count(s); i++) {
+        dt_param_info p;
+        dt_store_param(s, i, &p);
+        if (CHECK_TEXT(count + (int)p.elements <= room, "room"))
+            CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, to + count, 4 * p.elements));
+        count += (int)p.elements;
+    }
+    return count;
+}
+
+/* Of the weights and buffers, which all have; moments are each replica's own. */
+__attribute__((__unused__)) static uint64_t train_values_hash(dt_trainer *t) {
+    static float values[8192];
+    uint64_t hash = 1469598103934665603u;
+    const int count = train_values(t, values, 8192);
+    for (int i = 0; i < count * 4; i++)
+        hash = (hash ^ ((const unsigned char *)values)[i]) * 1099511628211u;
+    return count ? hash : 0;
+}
+
 __attribute__((__unused__)) static bool train_has_vulkan(void) {
     dt_ctx *ctx;
     if (dt_ctx_create(NULL, &ctx))

@@ -109,20 +109,26 @@ static float *dti_pipe_staging(const dti_parallel *par, const dti_pipe_chunk *ch
     return dti_pipe_stage_of(par->pipe, chunk)->sum.total;
 }
 
+/* To the parameters from where the sum lies, or the other way. */
+static dt_result dti_pipe_range_move(dti_parallel *par, const dti_pipe_chunk *chunk,
+                                     dti_bucket range, bool take) {
+    const dt_store *s = chunk->store;
+    const dti_backend *b = s->device->backend;
+    dti_memory *memory = s->memories[DTI_ARENA_PARAM];
+    float *sum = dti_pipe_staging(par, chunk) + range.begin;
+    const uint64_t at = dti_arena_bytes(range.begin);
+    const uint64_t bytes = dti_arena_bytes(range.end - range.begin);
+    return take ? b->memory_write(memory, at, sum, bytes) : b->memory_read(memory, at, sum, bytes);
+}
+
 static dt_result dti_pipe_range_put(dti_parallel *par, const dti_pipe_chunk *chunk,
                                     dti_bucket range) {
-    const dt_store *s = chunk->store;
-    return s->device->backend->memory_read(
-        s->memories[DTI_ARENA_PARAM], dti_arena_bytes(range.begin),
-        dti_pipe_staging(par, chunk) + range.begin, dti_arena_bytes(range.end - range.begin));
+    return dti_pipe_range_move(par, chunk, range, false);
 }
 
 static dt_result dti_pipe_range_take(dti_parallel *par, const dti_pipe_chunk *chunk,
                                      dti_bucket range) {
-    const dt_store *s = chunk->store;
-    return s->device->backend->memory_write(
-        s->memories[DTI_ARENA_PARAM], dti_arena_bytes(range.begin),
-        dti_pipe_staging(par, chunk) + range.begin, dti_arena_bytes(range.end - range.begin));
+    return dti_pipe_range_move(par, chunk, range, true);
 }
 
 static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
