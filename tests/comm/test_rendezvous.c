@@ -643,6 +643,8 @@ TEST(file_that_cannot_be_is_an_error_that_says_why) {
     host_open(&c, url, 2);
     CHECK(file_look(&c, 0, "job", why) == 0); /* does not wait for a writer */
     CHECK_CONTAINS(why, "not a regular file");
+    CHECK(dti_rendezvous_publish(&c.base, &c.r) == DT_ERROR_IO); /* nor take its place */
+    CHECK_CONTAINS(c.base.error, "it is a FIFO");
     dti_rendezvous_close(&c.r);
 }
 

@@ -252,6 +252,9 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     dti_rendezvous_text(r, text + bytes, sizeof text - bytes - 1);
     bytes = strlen(text);
     text[bytes++] = '\n';
+    const char *other = dti_file_in_the_way(path);
+    if (other)
+        return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, other);
     int file = dti_rendezvous_create(path, fresh), error = errno;
     if (file < 0)
         return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
