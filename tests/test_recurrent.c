@@ -106,6 +106,57 @@ TEST(chunks_with_a_carried_state_give_what_all_steps_give_on_vulkan) {
 #endif
 
 /* y and dx of a batch, whatever the threads. */
+#ifndef DT_NO_VULKAN
+/* x of one sample, y and dx. NULL: the device does not take so many steps. */
+static float *recurrent_long(const char *device, recurrent_layer *make, int64_t steps,
+                             int64_t hidden) {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+    const size_t in = (size_t)steps * 2, out = (size_t)(steps * hidden);
+    float *values = calloc(in + in + out, sizeof *values);
+    CHECK(!dt_ctx_create(&(dt_ctx_desc){.threads = 2}, &ctx) && !dt_graph_create(ctx, &graph));
+    const dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(steps, 2));
+    const dt_tensor y = make(x, "r", hidden, NULL).y;
+    const dt_tensor dx = dt_gradient(dt_mean_loss(dt_square(y)), x);
+    const dt_program_desc desc = {.outputs = {y, dx}};
+    for (size_t i = 0; i < in; i++)
+        values[i] = (float)(i * 7 % 13) / 13.0f - 0.5f;
+    CHECK(!dt_store_create(graph, &(dt_store_desc){.device = device, .seed = 3}, &store));
+    const dt_result made = dt_program_create(store, &desc, &program);
+    CHECK(!made || made == DT_ERROR_UNSUPPORTED);
+    if (!made) {
+        CHECK(!dt_program_write(program, x, values, in * 4) &&
+              !dt_program_run(program, NULL, NULL));
+        CHECK(!dt_program_read(program, y, values + in, out * 4));
+        CHECK(!dt_program_read(program, dx, values + in + out, in * 4));
+    }
+    dt_ctx_destroy(ctx);
+    free(made ? values : NULL);
+    return made ? NULL : values;
+}
+
+/* lavapipe ends an invocation's loops after 65535 rounds, and says nothing. */
+TEST(recurrences_of_many_steps_are_right_or_refused_on_vulkan) {
+    static recurrent_layer *const make[] = {dt_nn_lstm, dt_nn_gru, dt_nn_rnn};
+    const int64_t steps[] = {445, 570, 1500, 3000}; /* almost as many as it makes, and more */
+    const int64_t hidden[] = {128, 128, 64, 64};
+    char device[32];
+    if (!vulkan_device_count())
+        SKIP("no Vulkan device");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    for (int i = 0; i < 4; i++) {
+        float *got = recurrent_long(device, make[i < 3 ? i : 2], steps[i], hidden[i]);
+        CHECK(got || i == 3);
+        float *is = got ? recurrent_long("cpu", make[i < 3 ? i : 2], steps[i], hidden[i]) : NULL;
+        for (int64_t k = 0; got && is && k < steps[i] * (hidden[i] + 4); k++)
+            CHECK_NEAR(got[k], is[k], 1e-5 + 1e-4 * fabs((double)is[k]));
+        free(got), free(is);
+    }
+}
+#endif
+
 TEST(recurrent_layers_have_the_same_bits_for_any_number_of_threads) {
     enum { B = 53, Y = B * RECURRENT_T * RECURRENT_H, X = B * RECURRENT_T * RECURRENT_IN };
     const int threads[] = {1, 2, 5};

@@ -136,6 +136,9 @@ typedef struct dti_kernel_info {
     uint64_t (*width)(const dti_launch *launch);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
+    /* How many rounds all loops of an invocation go at most, where shapes set no bound: a driver
+     * may end them (vulkan/work.c). NULL: few. */
+    uint64_t (*rounds)(const dti_launch *launch, uint32_t local);
     /* Whether a device has the invocations and shared memory that a variant takes. NULL: all. */
     bool (*fits)(uint32_t variant, const dti_grid_device *device);
     /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,

@@ -295,15 +295,39 @@ static dti_effort dti_recurrence_effort(const dti_launch *l, uint32_t variant, u
     return (dti_effort){a->steps * blocks, l->items * a->steps * columns * size * a->block};
 }
 
+/* Units, elements of the state and gates' slopes are gone over in so many blocks; a loop ends in a
+ * round of its own. */
+static uint64_t dti_recurrence_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_recurrence *a = &l->args.recurrence;
+    const uint64_t u = dti_ceil_div(a->hidden, local), c = dti_ceil_div(a->size, local);
+    const bool projected = (a->flags & DTI_RECURRENCE_PROJECTED) != 0;
+    uint64_t step = 3 + u * (10 * c + a->size / 4 + 8 * a->block + 4);
+    step += projected ? c * (7 * u + a->hidden + a->block + 4) + 1 : 0;
+    return a->steps * step + (c + u + 3) * a->block + 16;
+}
+
+static uint64_t dti_recurrence_grad_rounds(const dti_launch *l, uint32_t local) {
+    static const int8_t gates[] = {4, 3, 1, 1};
+    const dti_args_recurrence *a = &l->args.recurrence;
+    const uint64_t u = dti_ceil_div(a->hidden, local), c = dti_ceil_div(a->size, local);
+    const uint64_t columns = (uint64_t)gates[l->spec[0]] * a->hidden;
+    const uint64_t blocks = dti_ceil_div(columns, local);
+    const bool projected = (a->flags & DTI_RECURRENCE_PROJECTED) != 0;
+    uint64_t step = 3 + u * (7 * a->block + 3);
+    step += c * (16 * blocks + columns / 8 + a->block + 4);
+    step += projected ? c * (a->block + 2) + u * (7 * c + a->size + 7 * a->block + 4) : 0;
+    return a->steps * step + a->block + 16;
+}
+
 /* (x, weights, state, results) */
 DTI_KERNEL(RECURRENCE, recurrence, "rrrw", GROUP, .run = dti_cpu_recurrence,
            .outer = dti_cpu_items_recurrence, .scratch_bytes = dti_cpu_scratch_recurrence,
-           .local = {128}, .effort = dti_recurrence_effort);
+           .local = {128}, .rounds = dti_recurrence_rounds, .effort = dti_recurrence_effort);
 
 /* (results, weights, what flows and the state, gradients) */
 DTI_KERNEL(RECURRENCE_GRAD, recurrence_grad, "rrrw", GROUP, .run = dti_cpu_recurrence_grad,
            .outer = dti_cpu_items_recurrence, .scratch_bytes = dti_cpu_scratch_recurrence,
-           .local = {128}, .effort = dti_recurrence_effort);
+           .local = {128}, .rounds = dti_recurrence_grad_rounds, .effort = dti_recurrence_effort);
 
 DTI_FAMILY(recurrence, .shape = dti_recurrence_shape, .outputs = dti_recurrence_outputs,
            .grad = dti_recurrence_grad_rule, .macs = dti_recurrence_macs);

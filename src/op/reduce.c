@@ -506,18 +506,34 @@ static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint3
     }
 
 /* Axes that are reduced are the last ones, and merged where they can be. */
+static bool dti_reduce_is_line(const dti_args_reduce *a) {
+    return a->r == 1 || a->dim[DTI_AXES - 1] == a->r;
+}
+
 static void dti_reduce_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_reduce *a = &l->args.reduce;
     (void)variant;
-    spec[2] = a->r == 1 || a->dim[DTI_AXES - 1] == a->r ? DTI_REDUCE_LINE : 0;
+    spec[2] = dti_reduce_is_line(a) ? DTI_REDUCE_LINE : 0;
     for (uint32_t axis = 0; axis < DTI_AXES; axis++)
         if (a->dim[axis] > 1)
             spec[2] |= 1u << (axis + (axis < a->kept ? DTI_REDUCE_KEPT : DTI_REDUCE_GONE));
 }
 
+/* Of a line eight at a time, then one by one; then a tree. */
+static uint64_t dti_reduce_rounds_of(const dti_args_reduce *a, uint32_t step) {
+    const uint64_t own = dti_ceil_div(a->r, step);
+    return (dti_reduce_is_line(a) ? own / 8 + 9 : own + 1) + 16;
+}
+
+static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
+    (void)local;
+    return dti_reduce_rounds_of(&l->args.reduce, 1);
+}
+
 /* spec0: DTI_R_*; serial over j */
 DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce,
-           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .effort = dti_reduce_effort);
+           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .rounds = dti_reduce_rounds,
+           .effort = dti_reduce_effort);
 
 /* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
 #define DTI_REDUCE_LOCAL 128
@@ -536,11 +552,17 @@ static dti_effort dti_reduce_column_effort(const dti_launch *l, uint32_t variant
     return (dti_effort){dti_ceil_div(a->r, DTI_REDUCE_SHARE), (uint64_t)a->n * a->r};
 }
 
+static uint64_t dti_reduce_column_rounds(const dti_launch *l, uint32_t local) {
+    (void)local;
+    return dti_reduce_rounds_of(&l->args.reduce, DTI_REDUCE_SHARE);
+}
+
 /* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
 DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce,
            .grain = dti_cpu_grain_reduce, .local = {DTI_REDUCE_LOCAL},
            .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile,
-           .invocations = dti_reduce_column_invocations, .effort = dti_reduce_column_effort);
+           .invocations = dti_reduce_column_invocations, .rounds = dti_reduce_column_rounds,
+           .effort = dti_reduce_column_effort);
 
 static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -551,9 +573,14 @@ static uint64_t dti_reduce_row_width(const dti_launch *l) {
     return l->args.reduce.r;
 }
 
+static uint64_t dti_reduce_row_rounds(const dti_launch *l, uint32_t local) {
+    return dti_reduce_rounds_of(&l->args.reduce, local);
+}
+
 /* spec0: DTI_R_*; a workgroup over j */
 DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce_row,
            .grain = dti_cpu_grain_reduce, .width = dti_reduce_row_width,
-           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .effort = dti_reduce_row_effort);
+           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .rounds = dti_reduce_row_rounds,
+           .effort = dti_reduce_row_effort);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

@@ -189,6 +189,25 @@ static void dti_vk_estimate(const dti_vk_build *b, const dti_launch *launch, uin
     work->slices = work->x ? (uint32_t)DTI_MIN(work->ms / DTI_VK_SUBMISSION_MS + 1.0, most) : 0;
 }
 
+/* llvmpipe ends the loops of an invocation when they have gone round so often, all together, and
+ * says nothing: what it had made so far would be taken for the result. */
+#define DTI_VK_LLVMPIPE_ROUNDS 65535
+
+static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uint32_t local) {
+    const dti_launch *launch = &b->desc->launches[number];
+    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
+    const dt_device_info *info = &b->exec->device->head.info;
+    const uint64_t rounds = kernel->rounds ? kernel->rounds(launch, local) : 0;
+    if (rounds <= DTI_VK_LLVMPIPE_ROUNDS || strncmp(info->name, "llvmpipe", 8) != 0)
+        return DT_OK;
+    return dti_fail(
+        b->exec->device->head.base, DT_ERROR_UNSUPPORTED,
+        "%s, launch %u (%s): loops of up to %llu rounds, and %s ends them after %d; use "
+        "fewer elements or steps, or the CPU",
+        b->desc->label, number, kernel->name, (unsigned long long)rounds, info->name,
+        DTI_VK_LLVMPIPE_ROUNDS);
+}
+
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_exec *e = b->exec;
     const dti_launch *launch = &b->desc->launches[number];
@@ -204,6 +223,9 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_spec_of(launch, variant, spec);
     const dti_grid_device grid = dti_vk_grid_device(e->device);
     const uint32_t local = dti_vk_grid_local_of(launch, variant, &grid);
+    result = dti_vk_check_rounds(b, number, local);
+    if (result)
+        return result;
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);
     work->args = launch->args;
