@@ -149,12 +149,12 @@ typedef struct dt_optim_group {
     /* For tables of which a step names few rows: a row (of the first axis) whose gradient is all 0
      * is left alone, its moments too, and nothing decays in it; torch.optim.SparseAdam, and SGD of
      * sparse gradients. Counts of steps are the parameter's. Rows of at most 16384 elements. Where
-     * such a parameter is a table that one dt_gather reads, by fewer indices than it has rows, a
-     * step reads and writes only rows that are named, or were in the step before: the gradient,
-     * its norm and the update, with the bits of a dense gradient, which it still is for whoever
-     * reads it. Tables below 65536 elements, tables with other readers, micro-batches, several
-     * replicas or ranks, stages and members have dense gradients, of which only the update is
-     * cheaper. An average of the weights goes over all of them. */
+     * such a parameter is a table that one dt_gather reads, by at most half as many indices as it
+     * has rows, a step reads and writes only rows that are named, or were in the step before: the
+     * gradient, its norm and the update, with the bits of a dense gradient, which it still is for
+     * whoever reads it. Tables below 65536 elements, tables with other readers, micro-batches,
+     * several replicas or ranks, stages and members have dense gradients, of which only the update
+     * is cheaper. An average of the weights goes over all of them. */
     bool lazy;
     /* LAMB and LARS do not scale steps here, Muon is AdamW, of matrices too, and Adafactor keeps a
      * mean of each element; others are so anyhow, and refuse it. */

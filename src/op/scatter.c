@@ -117,7 +117,7 @@ static void dti_scatter_add_emit(dti_emit *e) {
                    elements = (uint64_t)dti_view_elements(&e->out),
                    rows = (uint64_t)e->node->shape.dim[0];
     const bool walks = n <= DTI_SCATTER_WALK && n * elements <= DTI_SCATTER_WALKS;
-    e->sparse.taken = e->sparse.words && n < rows && elements >= DTI_SCATTER_SPARSE;
+    e->sparse.taken = e->sparse.words && 2 * n <= rows && elements >= DTI_SCATTER_SPARSE;
     if (!elements || (walks && !e->sparse.taken)) {
         dti_gather_launch(e, DTI_K_SCATTER_ADD, e->node->shape, &dy, &index);
         return;
