@@ -1290,9 +1290,11 @@ static void vulkan_compare(vulkan_rig *rig, const dti_launch *launch, const uint
 }
 
 static const dti_args_pool vulkan_pools[] = {
-    {6, 8, 8, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0, 0},  {5, 9, 7, 5, 4, 3, 3, 2, 2, 1, 1, 0, 0, 0},
-    {3, 7, 11, 6, 9, 2, 3, 1, 1, 0, 0, 0, 0, 0}, {2, 9, 10, 3, 3, 2, 3, 3, 4, 0, 1, 0, 0, 0},
-    {3, 5, 7, 8, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+    {6, 8, 8, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0, 0, {0}},
+    {5, 9, 7, 5, 4, 3, 3, 2, 2, 1, 1, 0, 0, 0, {0}},
+    {3, 7, 11, 6, 9, 2, 3, 1, 1, 0, 0, 0, 0, 0, {0}},
+    {2, 9, 10, 3, 3, 2, 3, 3, 4, 0, 1, 0, 0, 0, {0}},
+    {3, 5, 7, 8, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0, {0}},
 };
 
 static void vulkan_compare_pools(vulkan_rig *rig, const dti_args_pool *a, bool adaptive) {
