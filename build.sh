@@ -298,7 +298,7 @@ has_wanted() {
     case $alone,$1 in
     ,* | *,tests/main.c | *,tests/harness.c) return 0 ;;
     esac
-    grep -qE "^[A-Z_]+\(.*($alone)" "$1"
+    grep -qE "^(TEST|GOLDEN)[A-Z_]*\(.*($alone)" "$1"
 }
 
 build_test() {
