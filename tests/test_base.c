@@ -661,7 +661,12 @@ TEST(what_is_no_regular_file_is_not_replaced_by_one) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     const char *places[] = {"/dev/null", "/dev/zero", ".", "/"};
-    for (size_t i = 0; i < DTI_COUNT(places); i++) {
+#if defined _WIN32 || defined __wasi__ /* no devices by such names */
+    const size_t first = 2;
+#else
+    const size_t first = 0;
+#endif
+    for (size_t i = first; i < DTI_COUNT(places); i++) {
         dti_writer *w;
         CHECK(dti_writer_open(&base, places[i], 0, &w) == DT_ERROR_IO && !w);
         if (w)
