@@ -137,18 +137,23 @@ TEST(tickets_count_each_shard_once_by_any_schedule) {
         ticket_run(seed);
 }
 
+/* A batch of one shard at a time, whose ticket is another's after 40 ns. */
+static void ticket_one(ticket_world *w) {
+    memset(w, 0, sizeof *w);
+    w->t = (dti_tickets){.shards = 1,
+                         .window = 1,
+                         .batches = 9,
+                         .tail_shards = 1,
+                         .limit_ns = 40,
+                         .open = w->open,
+                         .tickets = w->tickets};
+    dti_tickets_start(&w->t, 1);
+}
+
 /* A server that hands out no tickets learns by a push alone that another worker has one now. */
 TEST(tickets_take_another_push_when_one_that_is_coming_is_old) {
     static ticket_world w;
-    memset(&w, 0, sizeof w);
-    w.t = (dti_tickets){.shards = 1,
-                        .window = 1,
-                        .batches = 9,
-                        .tail_shards = 1,
-                        .limit_ns = 40,
-                        .open = w.open,
-                        .tickets = w.tickets};
-    dti_tickets_start(&w.t, 1);
+    ticket_one(&w);
     CHECK(dti_tickets_push(&w.t, 0, 1, 0, 100) == DTI_PUSH_TAKEN);
     CHECK(dti_tickets_push(&w.t, 1, 1, 0, 140) == DTI_PUSH_VOID);
     CHECK(dti_tickets_push(&w.t, 1, 1, 0, 141) == DTI_PUSH_TAKEN);
@@ -159,15 +164,7 @@ TEST(tickets_take_another_push_when_one_that_is_coming_is_old) {
 /* What a worker found in its own shard does not undo the push of whom the ticket is with now. */
 TEST(tickets_take_no_fault_of_who_has_lost_its_ticket_to_a_push_that_is_coming) {
     static ticket_world w;
-    memset(&w, 0, sizeof w);
-    w.t = (dti_tickets){.shards = 1,
-                        .window = 1,
-                        .batches = 9,
-                        .tail_shards = 1,
-                        .limit_ns = 40,
-                        .open = w.open,
-                        .tickets = w.tickets};
-    dti_tickets_start(&w.t, 1);
+    ticket_one(&w);
     CHECK(dti_tickets_push(&w.t, 1, 1, 0, 100) == DTI_PUSH_TAKEN);
     CHECK(dti_tickets_fault(&w.t, 0, 1, 0, 110) == DTI_PUSH_VOID && !dti_tickets_complete(&w.t));
     CHECK(dti_tickets_pushed(&w.t, 1, 1, 0, 0) && dti_tickets_complete(&w.t));

@@ -24,7 +24,9 @@ typedef struct frame_plan {
 static pid_t frame_busy[64];
 
 static void frame_busy_start(int count) {
-    for (int i = 0; i < count && i < (int)DTI_COUNT(frame_busy); i++) {
+    if (count < 0 || count > (int)DTI_COUNT(frame_busy))
+        fail("--busy", "at most 64 loops");
+    for (int i = 0; i < count; i++) {
         frame_busy[i] = fork();
         if (frame_busy[i] < 0)
             fail("--busy", "no process");
