@@ -32,6 +32,7 @@ typedef struct length_row {
     void (*expect)(length_case *c);
     int most;     /* the longest: 2 to the power of it */
     double bound; /* the error is at most (bound + log2 n) 2^-24 of the room */
+    int least;    /* the shortest, where it is not 1 */
 } length_row;
 
 static float length_value(length_values values, int64_t i) {
@@ -735,55 +736,55 @@ static void length_norm_of_gradient_want(length_case *c) {
 }
 
 static const length_row length_rows[] = {
-    {"sum of a row", length_sum_inner, length_sum_rows, 25, 16},
-    {"sum of all", length_sum_one, length_columns, 26, 16},
-    {"sum of columns", length_sum_outer, length_columns, 24, 16},
-    {"sum of three columns", length_sum_strided, length_columns, 24, 16},
-    {"sum over both ends", length_sum_ends, length_sum_ends_want, 24, 16},
-    {"sum over samples and pixels", length_sum_ends_long, length_sum_ends_long_want, 23, 16},
-    {"mean", length_mean, length_mean_want, 24, 16},
-    {"var", length_var, length_var_want, 24, 24},
-    {"var of columns", length_var_outer, length_var_want, 24, 24},
-    {"cumsum", length_cumsum, length_columns, 16, 16},
-    {"sum over samples", length_samples, length_columns, 24, 16},
-    {"sum over samples of one value", length_samples_of_one, length_columns, 26, 16},
-    {"linear, bias", length_linear_b, length_linear_b_want, 23, 16},
-    {"linear, weights", length_linear_w, length_linear_w_want, 23, 32},
-    {"broadcast parameter", length_broadcast, length_broadcast_want, 23, 16},
-    {"matmul", length_matmul, length_matmul_want, 23, 32},
-    {"conv, bias", length_conv_b, length_conv_b_want, 23, 16},
-    {"conv, weights of few channels", length_conv_w_few, length_conv_w_want, 23, 32},
-    {"conv, weights", length_conv_w, length_conv_w_want, 22, 32},
-    {"conv, weights over samples", length_conv_samples, length_linear_w_want, 20, 32},
-    {"gather, table", length_gather, length_linear_b_want, 23, 16},
-    {"layer norm", length_layer_norm, length_norm_want, 25, 24},
-    {"group norm", length_group_norm, length_norm_want, 24, 24},
-    {"rms norm", length_rms_norm, length_rms_norm_want, 25, 24},
-    {"layer norm, w and b", length_layer_norm_dw, length_layer_norm_dw_want, 22, 24},
-    {"group norm, w and b", length_group_norm_dw, length_group_norm_dw_want, 22, 24},
-    {"batch norm of samples, w and b", length_batch_norm_dw, length_batch_norm_dw_want, 22, 24},
+    {"sum of a row", length_sum_inner, length_sum_rows, 25, 12, 1},
+    {"sum of all", length_sum_one, length_columns, 26, 12, 1},
+    {"sum of columns", length_sum_outer, length_columns, 24, 12, 1},
+    {"sum of three columns", length_sum_strided, length_columns, 24, 12, 1},
+    {"sum over both ends", length_sum_ends, length_sum_ends_want, 24, 12, 1},
+    {"sum over samples and pixels", length_sum_ends_long, length_sum_ends_long_want, 23, 12, 1},
+    {"mean", length_mean, length_mean_want, 24, 12, 1},
+    {"var", length_var, length_var_want, 24, 16, 1},
+    {"var of columns", length_var_outer, length_var_want, 24, 16, 1},
+    {"cumsum", length_cumsum, length_columns, 16, 12, 1},
+    {"sum over samples", length_samples, length_columns, 24, 12, 1},
+    {"sum over samples of one value", length_samples_of_one, length_columns, 26, 12, 1},
+    {"linear, bias", length_linear_b, length_linear_b_want, 23, 12, 1},
+    {"linear, weights", length_linear_w, length_linear_w_want, 23, 56, 1},
+    {"broadcast parameter", length_broadcast, length_broadcast_want, 23, 12, 1},
+    {"matmul", length_matmul, length_matmul_want, 23, 56, 1},
+    {"conv, bias", length_conv_b, length_conv_b_want, 23, 12, 1},
+    {"conv, weights of few channels", length_conv_w_few, length_conv_w_want, 23, 16, 1},
+    {"conv, weights", length_conv_w, length_conv_w_want, 22, 56, 1},
+    {"conv, weights over samples", length_conv_samples, length_linear_w_want, 20, 56, 1},
+    {"gather, table", length_gather, length_linear_b_want, 23, 12, 1},
+    {"layer norm", length_layer_norm, length_norm_want, 25, 16, 1},
+    {"group norm", length_group_norm, length_norm_want, 24, 16, 1},
+    {"rms norm", length_rms_norm, length_rms_norm_want, 25, 16, 1},
+    {"layer norm, w and b", length_layer_norm_dw, length_layer_norm_dw_want, 22, 16, 1},
+    {"group norm, w and b", length_group_norm_dw, length_group_norm_dw_want, 22, 16, 1},
+    {"batch norm of samples, w and b", length_batch_norm_dw, length_batch_norm_dw_want, 22, 16, 2},
     {"batch norm of pixels, w and b", length_batch_norm_pixels_dw, length_group_norm_dw_want, 22,
-     24},
-    {"softmax", length_softmax, length_softmax_want, 24, 24},
-    {"log softmax", length_log_softmax, length_log_softmax_want, 24, 24},
-    {"softmax, gradient", length_softmax_dx, length_softmax_dx_want, 24, 24},
-    {"log softmax, gradient", length_log_softmax_dx, length_log_softmax_dx_want, 24, 24},
-    {"logsumexp", length_logsumexp, length_logsumexp_want, 24, 24},
-    {"cross-entropy of a row", length_cross_entropy, length_cross_entropy_want, 24, 24},
+     16, 2},
+    {"softmax", length_softmax, length_softmax_want, 24, 16, 1},
+    {"log softmax", length_log_softmax, length_log_softmax_want, 24, 16, 1},
+    {"softmax, gradient", length_softmax_dx, length_softmax_dx_want, 24, 16, 1},
+    {"log softmax, gradient", length_log_softmax_dx, length_log_softmax_dx_want, 24, 16, 1},
+    {"logsumexp", length_logsumexp, length_logsumexp_want, 24, 16, 1},
+    {"cross-entropy of a row", length_cross_entropy, length_cross_entropy_want, 24, 16, 1},
     {"cross-entropy, smoothed", length_cross_entropy_smooth, length_cross_entropy_smooth_want, 24,
-     24},
-    {"cross-entropy of rows", length_cross_entropy_rows, length_cross_entropy_rows_want, 23, 24},
-    {"attention", length_attention, length_attention_want, 22, 32},
-    {"attention, queries", length_attention_dq, length_attention_dq_want, 22, 32},
-    {"attention, values", length_attention_dv, length_attention_dv_want, 20, 32},
-    {"average pool", length_pool, length_pool_want, 24, 16},
-    {"average pool of a plane", length_pool_whole, length_pool_want, 24, 16},
-    {"mse", length_mse, length_mse_want, 24, 16},
-    {"l1", length_l1, length_l1_want, 24, 16},
-    {"huber", length_huber, length_huber_want, 24, 16},
-    {"bce with logits", length_bce, length_bce_want, 24, 24},
-    {"weighted loss", length_weighted, length_weighted_want, 24, 16},
-    {"norm of a gradient", length_norm_of_gradient, length_norm_of_gradient_want, 24, 16},
+     16, 1},
+    {"cross-entropy of rows", length_cross_entropy_rows, length_cross_entropy_rows_want, 23, 16, 1},
+    {"attention", length_attention, length_attention_want, 22, 56, 1},
+    {"attention, queries", length_attention_dq, length_attention_dq_want, 22, 56, 1},
+    {"attention, values", length_attention_dv, length_attention_dv_want, 20, 56, 1},
+    {"average pool", length_pool, length_pool_want, 24, 12, 1},
+    {"average pool of a plane", length_pool_whole, length_pool_want, 24, 12, 1},
+    {"mse", length_mse, length_mse_want, 24, 12, 1},
+    {"l1", length_l1, length_l1_want, 24, 12, 1},
+    {"huber", length_huber, length_huber_want, 24, 12, 1},
+    {"bce with logits", length_bce, length_bce_want, 24, 16, 1},
+    {"weighted loss", length_weighted, length_weighted_want, 24, 12, 1},
+    {"norm of a gradient", length_norm_of_gradient, length_norm_of_gradient_want, 24, 12, 1},
 };
 
 /* ---- the machine */
@@ -882,7 +883,7 @@ static void length_rows_on(const char *device, int most) {
         if (only && !strstr(row->name, only))
             continue;
         for (size_t i = 0; i < sizeof length_list / sizeof *length_list; i++)
-            if (length_list[i] <= (int64_t)1 << end)
+            if (length_list[i] >= row->least && length_list[i] <= (int64_t)1 << end)
                 length_try(ctx, device, row, length_list[i], ~0u, print);
         for (int power = 21; all && power <= row->most; power++)
             length_try(ctx, device, row, (int64_t)1 << power, ~0u, print);

@@ -6,7 +6,7 @@ typedef void dti_turn_fn(float *dst, int64_t ld, const float *src, int64_t row, 
                          int64_t cols);
 /* s = e^(s - m) where m becomes the largest of it and s, sum = sum * f + the sum of s; returns f =
  * e^(old m - m). Where m is not above `hidden`: s = 0. */
-typedef float dti_attention_row_fn(float *s, int64_t n, float hidden, float *m, float *sum);
+typedef float dti_attention_row_fn(float *s, int64_t n, float hidden, float *m, double *sum);
 /* p = e^(s - log_sum), in place. */
 typedef void dti_attention_weights_fn(float *s, int64_t n, float log_sum);
 /* ds = p * (ds - mean), in place. */

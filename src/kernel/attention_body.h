@@ -13,7 +13,7 @@ static void DTI_N(turn)(float *dst, int64_t ld, const float *src, int64_t row, i
 }
 
 DTI_ISA_FUNCTION(V, attention_row, attention_row);
-static float DTI_V(attention_row)(float *s, int64_t n, float hidden, float *m, float *sum) {
+static float DTI_V(attention_row)(float *s, int64_t n, float hidden, float *m, double *sum) {
     const float most = DTI_V(row_max)(s, n), before = *m;
     float factor[16];
     *m = before > most ? before : most;
@@ -22,7 +22,7 @@ static float DTI_V(attention_row)(float *s, int64_t n, float hidden, float *m, f
         return 1.0f;
     }
     DTI_V(store)(factor, DTI_V(m_exp)(DTI_V(set1)(before - *m)));
-    *sum = *sum * factor[0] + DTI_V(row_exp)(s, s, n, *m, true);
+    *sum = *sum * (double)factor[0] + (double)DTI_V(row_exp)(s, s, n, *m, true);
     return factor[0];
 }
 

@@ -9,8 +9,9 @@
  * Sum-order class "chunked-k", as GEMM: k = (tap row, channel, tap column) is cut into chunks of
  * DTI_GEMM_KC, each summed serially by FMA from zero; the chunks are added in order. The form does
  * not matter, nor samples, threads or the instruction set. The gradient of the weights: k =
- * (sample, position) of a part, cut by shape, added in order; with fewer than DTI_CONV_FEW output
- * channels a group 16 lanes of positions are summed per sample, and the samples in order. */
+ * (sample, position) of a part, cut by shape, added in order, spans of DTI_CONV_SPAN chunks in
+ * double; with fewer than DTI_CONV_FEW output channels a group 16 lanes of positions are summed per
+ * sample, and the samples in order, in double. */
 
 #define DTI_CONV_FEW 4
 #define DTI_CONV_UNIT 32          /* channels of a panel, on every instruction set */
@@ -80,7 +81,7 @@ typedef void dti_conv_pad_fn(float *copy, const float *source, const dti_conv_pa
 typedef void dti_conv_turn_fn(float *dst, int64_t ld, const float *src, int64_t row, int rows,
                               int64_t k);
 /* sums[t] += sum over rows and columns of y * x[off[t]], t < count <= 4, x rows x_row apart. */
-typedef void dti_conv_dot_fn(float *sums, const float *y, const float *x, const int32_t *off,
+typedef void dti_conv_dot_fn(double *sums, const float *y, const float *x, const int32_t *off,
                              int count, int64_t rows, int64_t cols, int64_t x_row);
 
 typedef struct dti_conv_kernels {

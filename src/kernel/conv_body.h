@@ -223,9 +223,12 @@ static void DTI_N(conv_turn)(float *dst, int64_t ld, const float *src, int64_t r
     DTI_N(pack_turn)(dst, ld, src, row, rows, k);
 }
 
-static void DTI_N(conv_dot)(float *sums, const float *y, const float *x, const int32_t *off,
+/* Chains of DTI_SUM_CHAIN in lanes, so many of them in lanes again, then double. */
+static void DTI_N(conv_dot)(double *sums, const float *y, const float *x, const int32_t *off,
                             int count, int64_t rows, int64_t cols, int64_t x_row) {
-    DTI_VF s[4] = {DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0)};
+    const DTI_VF zero = DTI_V(set1)(0);
+    DTI_VF s[4] = {zero, zero, zero, zero}, more[4] = {zero, zero, zero, zero};
+    uint32_t steps = 0;
     int32_t at[4];
     for (int t = 0; t < 4; t++)
         at[t] = off[DTI_MIN(t, count - 1)];
@@ -235,9 +238,16 @@ static void DTI_N(conv_dot)(float *sums, const float *y, const float *x, const i
             DTI_UNROLL(4)
             for (int t = 0; t < 4; t++)
                 s[t] = DTI_V(fma)(g, DTI_V(get)(x + at[t] + j, cols - j), s[t]);
+            if (++steps % DTI_SUM_CHAIN)
+                continue;
+            DTI_UNROLL(4)
+            for (int t = 0; t < 4; t++)
+                more[t] = DTI_V(add)(more[t], s[t]), s[t] = zero;
+            for (int t = 0; t < count && steps % (DTI_SUM_CHAIN * DTI_SUM_CHAIN) == 0; t++)
+                sums[t] += (double)DTI_V(sum)(more[t]), more[t] = zero;
         }
     for (int t = 0; t < count; t++)
-        sums[t] += DTI_V(sum)(s[t]);
+        sums[t] += (double)DTI_V(sum)(DTI_V(add)(more[t], s[t]));
 }
 
 static const dti_conv_kernels DTI_N(conv_kernels) = {

@@ -3,6 +3,7 @@
  * that are cut by shape: parts of one sample's, or some small samples together. */
 
 #define DTI_CONV_CHUNK 256 /* positions of a chunk, about */
+#define DTI_CONV_SPAN 16   /* chunks that are added in float before double takes over */
 
 typedef struct dti_conv_dw_plan {
     bool few, in_place,
@@ -11,7 +12,7 @@ typedef struct dti_conv_dw_plan {
     int64_t positions, cuts, samples, chunk; /* of one sample; its parts, or samples together */
     int64_t units, together;                 /* of output channels; at once */
     dti_conv_pad copy;
-    int64_t turned, gathered, tables, images, floats; /* in the scratch; sums lie at 0 */
+    int64_t wide, turned, gathered, tables, images, floats; /* in the scratch; sums lie at 0 */
 } dti_conv_dw_plan;
 
 /* Rows of x that rows [p0, p1) of y see, or columns. */
@@ -63,7 +64,8 @@ static dti_conv_dw_plan dti_conv_dw_plan_of(const dti_conv_dw *c) {
     p.chunk = p.samples * dti_conv_ceil(p.positions, p.cuts);
     p.together = DTI_MIN(p.units, DTI_CONV_BUDGET / DTI_MAX(1, p.rows * DTI_CONV_UNIT));
     p.together = DTI_MAX(p.together, 1);
-    p.turned = p.together * p.rows * DTI_CONV_UNIT;
+    p.wide = p.together * p.rows * DTI_CONV_UNIT;
+    p.turned = p.wide * 3; /* as many doubles */
     p.gathered = p.turned + p.together * p.chunk * DTI_CONV_UNIT;
     p.tables = p.gathered + (p.packed ? dti_conv_ceil(p.rows, 12) * 12 * p.chunk : 0);
     p.images = p.tables + dti_conv_ceil(3 * p.chunk, 16) * 16;
@@ -86,12 +88,13 @@ typedef struct dti_conv_dw_job {
     const dti_conv_dw *c;
     const dti_conv_dw_plan *p;
     float *sums, *turned, *gathered, *images;
-    int32_t *source, *wide,
+    double *wide; /* of spans; of few channels all sums */
+    int32_t *source, *panels,
         *narrow; /* for each k: offset in x; k * 2 vectors; k * rows of a tile */
     int64_t split, group, channel, channels;
     const float *x; /* of the chunk */
     int64_t k;      /* positions of the chunk */
-    bool add;
+    int64_t chunks; /* before this one */
 } dti_conv_dw_job;
 
 /* Positions [at, at + count) of samples [sample, sample + samples): x, and where each k finds
@@ -164,22 +167,33 @@ static void dti_conv_dw_gather(dti_conv_dw_job *j) {
 static void dti_conv_dw_panel(const dti_conv_dw_job *j, float *sums, const float *y, int vecs) {
     const int64_t ld = 2 * j->kernels->lanes, most = j->kernels->rows;
     const int64_t ci = j->p->packed ? j->p->rows : j->c->ci, parts = dti_conv_ceil(ci, most);
+    const bool add = j->chunks % DTI_CONV_SPAN != 0;
     for (int64_t row = 0; row < j->p->rows; row += ci)
         for (int64_t i = 0; i < parts; i++) {
             const int64_t first = ci * i / parts, rows = ci * (i + 1) / parts - first;
             dti_conv_tile_fn *fn = j->kernels->tile[rows - 1][vecs];
             float *to = sums + (row + first) * ld;
             if (j->p->packed)
-                fn(to, j->k, j->gathered + i * j->k * most, j->narrow, 1, y, j->wide, j->add);
+                fn(to, j->k, j->gathered + i * j->k * most, j->narrow, 1, y, j->panels, add);
             else
                 fn(to, j->k, dti_conv_dw_tap(j, row / ci) + first * j->p->copy.plane, j->source,
-                   j->p->copy.plane, y, j->wide, j->add);
+                   j->p->copy.plane, y, j->panels, add);
         }
+}
+
+/* The sums of a span, of all channels' panels. */
+static void dti_conv_dw_span(const dti_conv_dw_job *j, bool first) {
+    const int64_t ld = 2 * j->kernels->lanes;
+    const int64_t n = dti_conv_ceil(j->channels, ld) * ld * j->p->rows;
+    for (int64_t i = 0; i < n; i++)
+        j->wide[i] = first ? (double)j->sums[i] : j->wide[i] + (double)j->sums[i];
 }
 
 static void dti_conv_dw_chunk(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
                               int64_t count) {
     const int64_t lanes = j->kernels->lanes;
+    if (j->chunks && j->chunks % DTI_CONV_SPAN == 0)
+        dti_conv_dw_span(j, j->chunks == DTI_CONV_SPAN);
     dti_conv_dw_source(j, sample, samples, at, count);
     dti_conv_dw_turn(j, sample, samples, at, count);
     if (j->p->packed)
@@ -187,7 +201,7 @@ static void dti_conv_dw_chunk(dti_conv_dw_job *j, int64_t sample, int64_t sample
     for (int64_t o = 0; o < j->channels; o += 2 * lanes)
         dti_conv_dw_panel(j, j->sums + o * j->p->rows, j->turned + o * j->k,
                           j->channels - o > lanes);
-    j->add = true;
+    j->chunks++;
 }
 
 /* From the sums' order, [panel][tap][ci][2 vectors], to w's. */
@@ -195,17 +209,22 @@ static void dti_conv_dw_write(const dti_conv_dw_job *j) {
     const dti_conv_dw *c = j->c;
     const int64_t ld = 2 * j->kernels->lanes, taps = c->taps[0] * c->taps[1];
     float *w = c->w + ((j->split * c->groups + j->group) * c->co + j->channel) * j->p->rows;
+    const bool wide = j->chunks > DTI_CONV_SPAN;
+    if (wide)
+        dti_conv_dw_span(j, false);
     for (int64_t o = 0; o < j->channels; o++) {
-        const float *sums = j->sums + o / ld * ld * j->p->rows + o % ld;
+        const int64_t from = o / ld * ld * j->p->rows + o % ld;
         for (int64_t i = 0; i < c->ci; i++)
-            for (int64_t t = 0; t < taps; t++)
-                *w++ = j->add ? sums[(t * c->ci + i) * ld] : 0;
+            for (int64_t t = 0; t < taps; t++) {
+                const int64_t at = from + (t * c->ci + i) * ld;
+                *w++ = wide ? (float)j->wide[at] : j->chunks ? j->sums[at] : 0;
+            }
     }
 }
 
 static void dti_conv_dw_units(dti_conv_dw_job *j, int64_t begin, int64_t end) {
     const dti_conv_dw_plan *p = j->p;
-    j->add = false;
+    j->chunks = 0;
     for (int64_t sample = begin; sample < end; sample += p->samples)
         for (int64_t cut = 0; cut < p->cuts && p->positions; cut++) {
             const int64_t at = p->positions * cut / p->cuts;
@@ -220,8 +239,9 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
     const dti_conv_dw *c = j->c;
     const dti_conv_pad *copy = &j->p->copy;
     const int64_t taps = c->taps[0] * c->taps[1], plane = c->x_size[0] * c->x_size[1];
-    float *w = c->w + (j->split * c->groups + j->group) * c->co * j->p->rows;
-    memset(w, 0, (size_t)(c->co * j->p->rows) * sizeof *w);
+    const int64_t n = c->co * j->p->rows;
+    float *w = c->w + (j->split * c->groups + j->group) * n;
+    memset(j->wide, 0, (size_t)n * sizeof *j->wide);
     for (int64_t i = 0; i < c->ci; i++)
         for (int64_t s = begin; s < end; s++) {
             const int64_t image = s * c->groups + j->group;
@@ -235,13 +255,15 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
                         const int64_t at = (first + q) * c->dil[1];
                         off[q] = (int32_t)(at % copy->step * copy->run + at / copy->step);
                     }
-                    j->kernels->dot(w + (o * c->ci + i) * taps + t,
+                    j->kernels->dot(j->wide + (o * c->ci + i) * taps + t,
                                     c->y + (image * c->co + o) * c->y_plane,
                                     j->images + row * c->dil[0] * copy->row, off, count,
                                     c->y_size[0], c->y_size[1], c->stride[0] * copy->row);
                     t += count;
                 }
         }
+    for (int64_t i = 0; i < n; i++)
+        w[i] = (float)j->wide[i];
 }
 
 DTI_SEAM void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
@@ -252,13 +274,14 @@ DTI_SEAM void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_c
                          .c = c,
                          .p = &p,
                          .sums = floats,
+                         .wide = (double *)(void *)(floats + p.wide),
                          .turned = floats + p.turned,
                          .gathered = floats + p.gathered,
                          .images = floats + p.images,
                          .source = (int32_t *)(void *)(floats + p.tables)};
-    j.wide = j.source + p.chunk, j.narrow = j.wide + p.chunk;
+    j.panels = j.source + p.chunk, j.narrow = j.panels + p.chunk;
     for (int64_t k = 0; k < p.chunk; k++) {
-        j.wide[k] = (int32_t)(k * 2 * j.kernels->lanes);
+        j.panels[k] = (int32_t)(k * 2 * j.kernels->lanes);
         j.narrow[k] = (int32_t)(k * j.kernels->rows);
     }
     for (int64_t item = begin, units; item < end; item += units) {

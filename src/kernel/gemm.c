@@ -79,11 +79,18 @@ DTI_SEAM int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
     return grid.rows * grid.cols;
 }
 
+/* What the kernel needs, in front of the sums in double. */
+static int64_t dti_gemm_packed(int64_t m, int64_t n, int64_t k) {
+    k = DTI_MIN(k, DTI_GEMM_KC);
+    return k * DTI_MIN((DTI_MAX(m, n) + 31) / 32 * 32, dti_gemm_columns(k)) + DTI_GEMM_PACKED_A;
+}
+
 DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
     (void)threads;
-    int64_t k = DTI_MIN(g->k, DTI_GEMM_KC);
-    int64_t n = DTI_MIN((DTI_MAX(g->m, g->n) + 31) / 32 * 32, dti_gemm_columns(k));
-    return (size_t)(k * n + DTI_GEMM_PACKED_A) * sizeof(float);
+    const int64_t packed = dti_gemm_packed(g->m, g->n, g->k);
+    const int64_t wide = DTI_MIN(g->m, DTI_GEMM_WIDE_ROWS) * DTI_MIN(g->n, DTI_GEMM_WIDE_COLS);
+    return (size_t)packed * sizeof(float) +
+           (g->k > DTI_GEMM_SPAN ? (size_t)wide * sizeof(double) : 0);
 }
 
 /* Of operands in 16 bits: gemm_half.c. */
@@ -97,6 +104,52 @@ static void dti_gemm_add(const struct dti_isa_kernels *kernels, const dti_gemm *
         float *c = g->c + i * g->c_row + j0;
         kernels->binary[DTI_B_ADD](c, c, 1, g->addend + i * g->c_row + j0, 1, j1 - j0);
     }
+}
+
+/* c = sums, or sums += c, or with `first` sums = c. */
+static void dti_gemm_wide(const dti_gemm_block *g, double *sums, bool first, bool back) {
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++, sums++) {
+            float *c = g->c + i * g->c_row + j * g->c_col;
+            if (back)
+                *c = (float)*sums;
+            else
+                *sums = first ? (double)*c : *sums + (double)*c;
+        }
+}
+
+/* k of several spans, which are added in double; to what that gives the last chunk is added. */
+static void dti_gemm_spans(const struct dti_isa_kernels *kernels, const dti_gemm_block *g,
+                           float *scratch, double *sums) {
+    const int64_t last = (g->k - 1) / DTI_GEMM_KC * DTI_GEMM_KC;
+    dti_gemm_block span = *g;
+    span.bias = span.mask = NULL, span.add = span.relu = false;
+    if (g->add)
+        dti_gemm_wide(g, sums, true, false);
+    for (int64_t k = 0; k < last; k += span.k) {
+        span.k = DTI_MIN(last - k, DTI_GEMM_SPAN);
+        span.a = g->a + k * g->a_col, span.b = g->b + k * g->b_row;
+        kernels->gemm_block(&span, scratch);
+        dti_gemm_wide(g, sums, k == 0 && !g->add, false);
+    }
+    dti_gemm_wide(g, sums, false, true);
+    span = *g;
+    span.k -= last, span.a += last * g->a_col, span.b += last * g->b_row, span.add = true;
+    kernels->gemm_block(&span, scratch);
+}
+
+static void dti_gemm_long(const struct dti_isa_kernels *kernels, const dti_gemm_block *g,
+                          float *scratch, int64_t packed) {
+    for (int64_t j = 0; j < g->n; j += DTI_GEMM_WIDE_COLS)
+        for (int64_t i = 0; i < g->m; i += DTI_GEMM_WIDE_ROWS) {
+            dti_gemm_block part = dti_gemm_columns_of(g, j, DTI_MIN(g->n, j + DTI_GEMM_WIDE_COLS));
+            part.m = DTI_MIN(g->m - i, DTI_GEMM_WIDE_ROWS);
+            part.a += i * g->a_row;
+            part.c += i * g->c_row;
+            if (g->mask)
+                part.mask += i * g->c_row;
+            dti_gemm_spans(kernels, &part, scratch, (double *)(void *)(scratch + packed));
+        }
 }
 
 static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_gemm *g, int64_t i0,
@@ -124,7 +177,9 @@ static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_
         .add = g->accumulate,
         .relu = g->epilogue == DTI_GEMM_RELU,
     };
-    if (block.m > 0 && block.n > 0)
+    if (block.m > 0 && block.n > 0 && g->k > DTI_GEMM_SPAN)
+        dti_gemm_long(kernels, &block, scratch, dti_gemm_packed(g->m, g->n, g->k));
+    else if (block.m > 0 && block.n > 0)
         kernels->gemm_block(&block, scratch);
     if (g->addend)
         dti_gemm_add(kernels, g, i0, i1, j0, j1);

@@ -2,9 +2,13 @@
  * Strides are in elements and free, so a transposition is a swap of strides; C must not overlap A,
  * B, bias or mask. Sum-order class "chunked-k": k is cut into chunks of DTI_GEMM_KC; each is summed
  * serially by FMA from zero; the chunks are added in order, to C if `accumulate`, else to the
- * first. So the bits depend on the operands only: not on the set, the tiles or the threads. */
+ * first. Spans of DTI_GEMM_SPAN are added in double, so that the error does not grow with k. So the
+ * bits depend on the operands only: not on the set, the tiles or the threads. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
+#define DTI_GEMM_SPAN (16 * DTI_GEMM_KC) /* then doubles are read and written: 1 % of the time */
+#define DTI_GEMM_WIDE_ROWS 1024          /* of C, whose sums are in double */
+#define DTI_GEMM_WIDE_COLS 512
 #define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
 
 /* GEMM's spec[1]. RELU_GRAD: binding 3 is a mask, laid out as C, and no bias. ADD: it is added. */

@@ -10,6 +10,7 @@ typedef struct dti_gemm_half_room {
     float c[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS];
     float operand[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS]; /* the epilogue's */
     float bias[DTI_GEMM_HALF_COLS];
+    double sums[DTI_GEMM_HALF_ROWS * DTI_GEMM_HALF_COLS]; /* of spans */
 } dti_gemm_half_room;
 
 DTI_SEAM size_t dti_gemm_half_scratch_bytes(void) {
@@ -62,7 +63,6 @@ static void dti_gemm_half_chunk(const dti_isa_kernels *k, const dti_gemm *g, int
     dti_gemm_half_tile(k, room->b, dti_gemm_half_at(h->b, h->b_type, k0 * g->b_row + j0 * g->b_col),
                        h->b_type, block->k, block->n, g->b_row, g->b_col, &block->b_row,
                        &block->b_col);
-    block->add = k0 > 0;
     block->bias = last && h->bias ? room->bias : NULL;
     block->mask = last && g->epilogue == DTI_GEMM_RELU_GRAD ? room->operand : NULL;
     block->relu = last && g->epilogue == DTI_GEMM_RELU;
@@ -93,6 +93,13 @@ static void dti_gemm_half_one(const dti_isa_kernels *k, const dti_gemm *g, int64
                            dti_gemm_half_at(h->operand, h->operand_type, i0 * g->c_row + j0),
                            h->operand_type, block->m, block->n, g->c_row, 1, &row, &col);
     for (int64_t k0 = 0; k0 == 0 || k0 < g->k; k0 += DTI_GEMM_KC) {
+        const bool wide = k0 && g->k > DTI_GEMM_SPAN, last = g->k - k0 <= DTI_GEMM_KC;
+        const bool span = wide && (last || k0 % DTI_GEMM_SPAN == 0); /* as in gemm.c */
+        if (span)
+            dti_gemm_wide(block, room->sums, k0 <= DTI_GEMM_SPAN, false);
+        if (span && last)
+            dti_gemm_wide(block, room->sums, false, true);
+        block->add = k0 > 0 && (!span || last);
         block->k = DTI_MIN(g->k - k0, DTI_GEMM_KC);
         dti_gemm_half_chunk(k, g, i0, j0, k0, block, room);
     }

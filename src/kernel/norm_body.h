@@ -14,9 +14,7 @@ DTI_INLINE DTI_EF DTI_E(operand)(const float *p, int step, int64_t i, int64_t le
     return step ? DTI_E(get)(p + i, left) : DTI_E(set1)(*p);
 }
 
-DTI_ISA_FUNCTION(V, norm_moment, norm_moment);
-static void DTI_V(norm_moment)(float sums[2], const float *x, int64_t n, float mean) {
-    const DTI_VF shift = DTI_V(set1)(mean);
+DTI_INLINE void DTI_V(run_moment)(double sums[2], const float *x, int64_t n, const DTI_VF shift) {
     DTI_VF s0 = DTI_V(set1)(0), s1 = s0, d0 = s0, d1 = s0;
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
@@ -32,24 +30,36 @@ static void DTI_V(norm_moment)(float sums[2], const float *x, int64_t n, float m
         d0 = DTI_V(add)(d0, u);
         s0 = DTI_V(fma)(u, u, s0);
     }
-    sums[0] = DTI_V(sum)(DTI_V(add)(d0, d1));
-    sums[1] = DTI_V(sum)(DTI_V(add)(s0, s1));
+    sums[0] += (double)DTI_V(sum)(DTI_V(add)(d0, d1));
+    sums[1] += (double)DTI_V(sum)(DTI_V(add)(s0, s1));
+}
+DTI_ISA_FUNCTION(V, norm_moment, norm_moment);
+static void DTI_V(norm_moment)(double sums[2], const float *x, int64_t n, float mean) {
+    const DTI_VF shift = DTI_V(set1)(mean);
+    for (int64_t i = 0; i < n; i += 32 * DTI_SUM_CHAIN)
+        DTI_V(run_moment)(sums, x + i, DTI_MIN(n - i, 32 * DTI_SUM_CHAIN), shift);
 }
 
+DTI_INLINE void DTI_V(run_moments)(double *sum, double *square, const float *x, int64_t rows,
+                                   int64_t n, int64_t ld, const DTI_VF shift) {
+    DTI_VF d = DTI_V(set1)(0), s = d;
+    for (int64_t i = 0; i < rows; i++) {
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i * ld, n), shift);
+        d = DTI_V(add)(d, u);
+        s = DTI_V(fma)(u, u, s);
+    }
+    DTI_V(add_wide)(sum, d);
+    DTI_V(add_wide)(square, s);
+}
 DTI_ISA_FUNCTION(V, norm_moments, norm_moments);
-static void DTI_V(norm_moments)(float *const sums[2], const float *x, const float *mean,
+static void DTI_V(norm_moments)(double *const sums[2], const float *x, const float *mean,
                                 int64_t rows, int64_t cols, int64_t ld) {
-    for (int64_t j = 0; j < cols; j += DTI_E_LANES) {
-        const int64_t n = cols - j;
-        const DTI_EF shift = DTI_E(get)(mean + j, n);
-        DTI_EF sum = DTI_E(get)(sums[0] + j, n), squares = DTI_E(get)(sums[1] + j, n);
-        for (int64_t i = 0; i < rows; i++) {
-            DTI_EF u = DTI_E(sub)(DTI_E(get)(x + i * ld + j, n), shift);
-            sum = DTI_E(add)(sum, u);
-            squares = DTI_E(fma)(u, u, squares);
-        }
-        DTI_E(put)(sums[0] + j, sum, n);
-        DTI_E(put)(sums[1] + j, squares, n);
+    for (int64_t j = 0; j < cols; j += 16) {
+        const DTI_VF shift = DTI_V(get)(mean + j, cols - j);
+        for (int64_t i = 0; i < rows; i += DTI_SUM_CHAIN)
+            DTI_V(run_moments)
+        (sums[0] + j, sums[1] + j, x + i * ld + j, DTI_MIN(rows - i, DTI_SUM_CHAIN), cols - j, ld,
+         shift);
     }
 }
 
@@ -71,10 +81,8 @@ static void DTI_V(norm_line)(float *y, const float *x, int64_t n, const dti_norm
     }
 }
 
-DTI_ISA_FUNCTION(V, norm_dots, norm_dots);
-static void DTI_V(norm_dots)(float sums[2], const float *dy, const float *x, const float *w,
-                             int64_t n, float mean) {
-    const DTI_VF shift = DTI_V(set1)(mean);
+DTI_INLINE void DTI_V(run_dots)(double sums[2], const float *dy, const float *x, const float *w,
+                                int64_t n, const DTI_VF shift) {
     DTI_VF a[2] = {DTI_V(set1)(0), DTI_V(set1)(0)}, b[2] = {a[0], a[0]};
     for (int64_t i = 0; i < n; i += 32)
         for (int64_t j = 0, at = i; j < 2 && at < n; j++, at += 16) {
@@ -84,8 +92,17 @@ static void DTI_V(norm_dots)(float sums[2], const float *dy, const float *x, con
             a[j] = DTI_V(add)(a[j], g);
             b[j] = DTI_V(fma)(g, DTI_V(sub)(DTI_V(get)(x + at, n - at), shift), b[j]);
         }
-    sums[0] = DTI_V(sum)(DTI_V(add)(a[0], a[1]));
-    sums[1] = DTI_V(sum)(DTI_V(add)(b[0], b[1]));
+    sums[0] += (double)DTI_V(sum)(DTI_V(add)(a[0], a[1]));
+    sums[1] += (double)DTI_V(sum)(DTI_V(add)(b[0], b[1]));
+}
+DTI_ISA_FUNCTION(V, norm_dots, norm_dots);
+static void DTI_V(norm_dots)(double sums[2], const float *dy, const float *x, const float *w,
+                             int64_t n, float mean) {
+    const DTI_VF shift = DTI_V(set1)(mean);
+    sums[0] = sums[1] = 0;
+    for (int64_t i = 0; i < n; i += 32 * DTI_SUM_CHAIN)
+        DTI_V(run_dots)
+    (sums, dy + i, x + i, w ? w + i : NULL, DTI_MIN(n - i, 32 * DTI_SUM_CHAIN), shift);
 }
 
 DTI_ISA_FUNCTION(V, norm_columns, norm_columns);

@@ -5,7 +5,7 @@
  * element: the first of equals, the last of NaNs. y or at may be NULL. */
 typedef void dti_pool_max_fn(float *y, int32_t *at, const float *x, int64_t kh, int64_t kw,
                              int64_t x_row, int64_t stride, int64_t n);
-/* y[j] = sum of window j, row by row, divided by `count`. */
+/* y[j] = sum of window j, that of its rows' sums, divided by `count`; kh, kw <= DTI_SUM_CHAIN. */
 typedef void dti_pool_mean_fn(float *y, const float *x, int64_t kh, int64_t kw, int64_t x_row,
                               int64_t stride, int64_t n, float count);
 /* The adjoint of windows of 2 x 2 that lie side by side: dx[0, 2 n) and dx[x_row ...] take dy

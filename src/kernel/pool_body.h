@@ -61,9 +61,12 @@ static void DTI_N(pool_mean)(float *y, const float *x, int64_t kh, int64_t kw, i
     for (int64_t j = 0; j < n; j += DTI_LANES) {
         const int left = (int)DTI_MIN(n - j, DTI_LANES);
         DTI_NF sum = DTI_N(set1)(0);
-        for (int64_t r = 0; r < kh; r++)
+        for (int64_t r = 0; r < kh; r++) {
+            DTI_NF row = DTI_N(set1)(0);
             for (int64_t s = 0; s < kw; s++)
-                sum = sum + DTI_N(pool_load)(x + j * stride + r * x_row + s, stride, left);
+                row = row + DTI_N(pool_load)(x + j * stride + r * x_row + s, stride, left);
+            sum = sum + row;
+        }
         DTI_N(store_n)(y + j, sum / DTI_N(set1)(count), left);
     }
 }

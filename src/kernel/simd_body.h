@@ -501,6 +501,14 @@ DTI_INLINE float DTI_V(sum)(DTI_VF x) {
     return t[0];
 }
 
+/* sums[i] += lane i. */
+DTI_INLINE void DTI_V(add_wide)(double *sums, DTI_VF x) {
+    float t[16];
+    DTI_V(store)(t, x);
+    for (int i = 0; i < 16; i++)
+        sums[i] += (double)t[i];
+}
+
 /* ---- elementwise: where no lane tells another anything, any width gives the same bits. x86's
  * vectors go one by one, which is a half (AVX2) and a quarter (portable) of the code, and takes no
  * longer: the processor overlaps turns of a loop by itself. Elsewhere the portable class is all

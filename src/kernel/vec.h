@@ -1,7 +1,13 @@
 /* Flat kernels over contiguous floats: elementwise maps, rows, columns, optimizers, dropout. No
  * pointer needs alignment; a destination may be one of the sources unless a line says otherwise.
  * Sum-order class "16-lane rows": four sums of 16 lanes take turns over blocks of 16 floats; they
- * are added as (0 + 2) + (1 + 3), then the lanes as the tree of simd_body.h. */
+ * are added as (0 + 2) + (1 + 3), then the lanes as the tree of simd_body.h. That is a run of up to
+ * 64 * DTI_SUM_CHAIN floats; the sums of runs are added in double, in their order. */
+
+/* Floats that are added one after the other, in a lane or a column, before double takes over: so
+ * the error of a sum of any length is at most about (DTI_SUM_CHAIN + 8) 2^-24 of the addends'
+ * absolute values, whatever they are. */
+#define DTI_SUM_CHAIN 32
 
 /* The elementwise functions' numbers. */
 enum {
@@ -30,10 +36,9 @@ typedef float dti_fold_fn(const float *x, int64_t n);
 typedef uint32_t dti_largest_fn(const float *x, int64_t n);
 typedef void dti_row_fn(float *y, const float *x, int64_t n);
 typedef void dti_row_grad_fn(float *dx, const float *y, const float *dy, int64_t n);
-/* y[j] (+)= sum over rows of x[row * ld + j], j < cols: serially, so a range of columns may be cut
- * anywhere. y must not overlap x. */
-typedef void dti_col_sum_fn(float *y, const float *x, int64_t rows, int64_t cols, int64_t ld,
-                            bool accumulate);
+/* sums[j] += sum over rows of x[row * ld + j], j < cols: runs of DTI_SUM_CHAIN rows, so a range of
+ * columns may be cut anywhere. There is room for cols rounded up to 16. */
+typedef void dti_col_sum_fn(double *sums, const float *x, int64_t rows, int64_t cols, int64_t ld);
 /* y += a * x */
 typedef void dti_axpy_fn(float *y, float a, const float *x, int64_t n);
 

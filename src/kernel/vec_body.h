@@ -42,7 +42,8 @@ static void DTI_V(axpy)(float *y, float a, const float *x, int64_t n) {
     }
 }
 
-/* ---- rows */
+/* ---- rows. A run is what no lane adds up more than DTI_SUM_CHAIN elements of; runs are added in
+ * double, so the error of a sum does not grow with its length. */
 DTI_INLINE DTI_VF DTI_V(fold_term)(DTI_VF x, DTI_VF sum, bool squares) {
     return squares ? DTI_V(fma)(x, x, sum) : DTI_V(add)(sum, x);
 }
@@ -65,13 +66,19 @@ DTI_INLINE float DTI_V(fold)(const float *x, int64_t n, const bool squares) {
         s3 = DTI_V(fold_term)(DTI_V(get)(x + i + 48, n - i - 48), s3, squares);
     return DTI_V(sum)(DTI_V(add)(DTI_V(add)(s0, s2), DTI_V(add)(s1, s3)));
 }
+DTI_INLINE float DTI_V(fold_runs)(const float *x, int64_t n, const bool squares) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += 64 * DTI_SUM_CHAIN)
+        sum += (double)DTI_V(fold)(x + i, DTI_MIN(n - i, 64 * DTI_SUM_CHAIN), squares);
+    return (float)sum;
+}
 DTI_ISA_FUNCTION(V, fold, row_sum);
 static float DTI_V(row_sum)(const float *x, int64_t n) {
-    return DTI_V(fold)(x, n, false);
+    return DTI_V(fold_runs)(x, n, false);
 }
 DTI_ISA_FUNCTION(V, fold, row_sum_sq);
 static float DTI_V(row_sum_sq)(const float *x, int64_t n) {
-    return DTI_V(fold)(x, n, true);
+    return DTI_V(fold_runs)(x, n, true);
 }
 
 /* The largest; NaN where there is one; -infinity of nothing. */
@@ -117,9 +124,9 @@ static uint32_t DTI_V(row_largest)(const float *x, int64_t n) {
     return largest;
 }
 
-/* y = e^(x - most); returns its sum, of one accumulator. */
-DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most, const bool write) {
-    const DTI_VF shift = DTI_V(set1)(most);
+/* y = e^(x - most), where it is to be written; returns its sum, of one accumulator. */
+DTI_INLINE float DTI_V(run_exp)(float *y, const float *x, int64_t n, const DTI_VF shift,
+                                const bool write) {
     DTI_VF sum = DTI_V(set1)(0);
     for (int64_t i = 0; i < n; i += 16) {
         DTI_VF e = DTI_V(m_exp)(DTI_V(sub)(DTI_V(get)(x + i, n - i), shift));
@@ -133,6 +140,14 @@ DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most,
         sum = DTI_V(add)(sum, e);
     }
     return DTI_V(sum)(sum);
+}
+DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most, const bool write) {
+    const DTI_VF shift = DTI_V(set1)(most);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += 16 * DTI_SUM_CHAIN)
+        sum += (double)DTI_V(run_exp)(write ? y + i : y, x + i, DTI_MIN(n - i, 16 * DTI_SUM_CHAIN),
+                                      shift, write);
+    return (float)sum;
 }
 
 DTI_ISA_FUNCTION(V, row, softmax);
@@ -168,13 +183,20 @@ static float DTI_V(log_sum_exp)(const float *x, int64_t n) {
     return most + t[0];
 }
 
+DTI_INLINE float DTI_V(run_dot)(const float *x, const float *y, int64_t n) {
+    DTI_VF sum = DTI_V(set1)(0);
+    for (int64_t i = 0; i < n; i += 16)
+        sum = DTI_V(fma)(DTI_V(get)(x + i, n - i), DTI_V(get)(y + i, n - i), sum);
+    return DTI_V(sum)(sum);
+}
+
 /* dx = y * (dy - sum(dy * y)) */
 DTI_ISA_FUNCTION(V, row_grad, softmax_grad);
 static void DTI_V(softmax_grad)(float *dx, const float *y, const float *dy, int64_t n) {
-    DTI_VF sum = DTI_V(set1)(0);
-    for (int64_t i = 0; i < n; i += 16)
-        sum = DTI_V(fma)(DTI_V(get)(y + i, n - i), DTI_V(get)(dy + i, n - i), sum);
-    const DTI_VF mean = DTI_V(set1)(DTI_V(sum)(sum));
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += 16 * DTI_SUM_CHAIN)
+        sum += (double)DTI_V(run_dot)(y + i, dy + i, DTI_MIN(n - i, 16 * DTI_SUM_CHAIN));
+    const DTI_VF mean = DTI_V(set1)((float)sum);
     for (int64_t i = 0; i < n; i += 16) {
         DTI_VF u = DTI_V(sub)(DTI_V(get)(dy + i, n - i), mean);
         DTI_V(put)(dx + i, DTI_V(mul)(DTI_V(get)(y + i, n - i), u), n - i);
@@ -192,30 +214,27 @@ static void DTI_V(log_softmax_grad)(float *dx, const float *y, const float *dy, 
 }
 
 /* 64 columns at a time, so that whole cache lines and pages are used. */
-DTI_ISA_FUNCTION(V, col_sum, col_sum);
-static void DTI_V(col_sum)(float *y, const float *x, int64_t rows, int64_t cols, int64_t ld,
-                           bool accumulate) {
-    for (int64_t j = 0; j < cols; j += 64) {
-        const int64_t n = DTI_MIN(cols - j, 64);
-        DTI_VF s0 = DTI_V(set1)(0), s1 = s0, s2 = s0, s3 = s0;
-        const float *p = x + j;
-        for (int64_t i = 0; i < rows; i++, p += ld) {
-            s0 = DTI_V(add)(s0, DTI_V(get)(p, n));
-            if (n > 16)
-                s1 = DTI_V(add)(s1, DTI_V(get)(p + 16, n - 16));
-            if (n > 32)
-                s2 = DTI_V(add)(s2, DTI_V(get)(p + 32, n - 32));
-            if (n > 48)
-                s3 = DTI_V(add)(s3, DTI_V(get)(p + 48, n - 48));
-        }
-        float sums[64];
-        DTI_V(store)(sums, s0);
-        DTI_V(store)(sums + 16, s1);
-        DTI_V(store)(sums + 32, s2);
-        DTI_V(store)(sums + 48, s3);
-        for (int64_t i = 0; i < n; i++)
-            y[j + i] = accumulate ? y[j + i] + sums[i] : sums[i];
+DTI_INLINE void DTI_V(run_columns)(double *sums, const float *x, int64_t rows, int64_t n,
+                                   int64_t ld) {
+    DTI_VF s[4] = {DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0)};
+    for (int64_t i = 0; i < rows; i++, x += ld) {
+        s[0] = DTI_V(add)(s[0], DTI_V(get)(x, n));
+        if (n > 16)
+            s[1] = DTI_V(add)(s[1], DTI_V(get)(x + 16, n - 16));
+        if (n > 32)
+            s[2] = DTI_V(add)(s[2], DTI_V(get)(x + 32, n - 32));
+        if (n > 48)
+            s[3] = DTI_V(add)(s[3], DTI_V(get)(x + 48, n - 48));
     }
+    for (int64_t v = 0; 16 * v < n; v++)
+        DTI_V(add_wide)(sums + 16 * v, s[v]);
+}
+DTI_ISA_FUNCTION(V, col_sum, col_sum);
+static void DTI_V(col_sum)(double *sums, const float *x, int64_t rows, int64_t cols, int64_t ld) {
+    for (int64_t j = 0; j < cols; j += 64)
+        for (int64_t i = 0; i < rows; i += DTI_SUM_CHAIN)
+            DTI_V(run_columns)
+    (sums + j, x + i * ld + j, DTI_MIN(rows - i, DTI_SUM_CHAIN), DTI_MIN(cols - j, 64), ld);
 }
 
 /* ---- optimizers */

@@ -1,11 +1,12 @@
 /* Attention on the CPU: a block of queries goes over the keys it sees, block by block; scores are a
  * product of the queries and the keys turned, in memory of the worker. Results of a query are sums
  * in the order of keys, gradients of keys in the order of heads and queries, so nothing hangs on
- * threads. */
+ * threads. Of more keys or queries than DTI_ATTENTION_SPAN, the sums of spans are added in double. */
 
 #define DTI_ATTENTION_QUERIES 64 /* of a block: their scores and sums stay in L2 */
 #define DTI_ATTENTION_KEYS 256
-#define DTI_ATTENTION_ITEM 256 /* queries of an item, for which keys are turned once */
+#define DTI_ATTENTION_ITEM 256  /* queries of an item, for which keys are turned once */
+#define DTI_ATTENTION_SPAN 4096 /* keys, or queries, that are added up in float */
 
 /* A worker's memory, and the head it is at. */
 typedef struct dti_attention_work {
@@ -13,7 +14,8 @@ typedef struct dti_attention_work {
     const dti_args_attention *a;
     uint32_t flags;
     float *kt, *vt, *k, *v; /* of the head: turned [size][ld], and [tk][size to a vector] */
-    float *q, *s, *ds, *m, *sum, *gemm;
+    float *q, *s, *ds, *m, *gemm;
+    double *sum, *wide, *wide_keys; /* of rows of weights; of spans: of queries, dk and dv */
     int64_t ld, d16, dv16;
     int64_t sample, head, kv; /* kv: sample and head of keys that lie ready, up to `ready` */
     int64_t ready;
@@ -23,11 +25,22 @@ static int64_t dti_to_16(int64_t n) {
     return (n + 15) / 16 * 16;
 }
 
+/* Whether the gradient adds up more queries than a span for each key. */
+static bool dti_attention_is_long(const dti_launch *l) {
+    const dti_args_attention *a = &l->args.attention;
+    return l->kernel == DTI_K_ATTENTION_GRAD &&
+           (int64_t)a->tq * (a->heads / a->kv_heads) > DTI_ATTENTION_SPAN;
+}
+
 /* The next n floats; NULL where only their number is asked for. */
 static float *dti_attention_take(float *memory, int64_t *used, int64_t n) {
     float *p = memory ? memory + *used : NULL;
     *used += dti_to_16(n);
     return p;
+}
+
+static double *dti_attention_take_wide(float *memory, int64_t *used, int64_t n) {
+    return (double *)(void *)dti_attention_take(memory, used, 2 * n);
 }
 
 /* Returns how many floats there are. */
@@ -49,7 +62,12 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
     w->s = dti_attention_take(memory, &at, scores);
     w->ds = dti_attention_take(memory, &at, grad ? scores : 0);
     w->m = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES);
-    w->sum = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES);
+    w->sum = dti_attention_take_wide(memory, &at, DTI_ATTENTION_QUERIES);
+    w->wide = dti_attention_take_wide(
+        memory, &at,
+        a->tk > DTI_ATTENTION_SPAN ? DTI_ATTENTION_QUERIES * (int64_t)(grad ? a->d : a->dv) : 0);
+    w->wide_keys = dti_attention_take_wide(
+        memory, &at, dti_attention_is_long(l) ? (int64_t)a->tk * (a->d + a->dv) : 0);
     w->gemm = dti_attention_take(memory, &at,
                                  (int64_t)(dti_gemm_scratch_bytes(&widest, 1) / sizeof(float)));
     return (size_t)at;
@@ -188,15 +206,31 @@ static void dti_attention_drop(const dti_attention_work *w, int64_t i, int64_t j
     w->task->k->dropout(p, p, n, &d);
 }
 
+/* Adds a span's sums, rows of x, to those before it, or brings all of them back. */
+static void dti_attention_widen(double *sums, const float *x, int64_t row, int64_t rows,
+                                int64_t cols, bool first) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++, sums++)
+            *sums = first ? (double)x[i * row + j] : *sums + (double)x[i * row + j];
+}
+
+static void dti_attention_narrow(const double *sums, float *x, int64_t row, int64_t rows,
+                                 int64_t cols) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++)
+            x[i * row + j] = (float)*sums++;
+}
+
 static void dti_attention_scale(const dti_attention_work *w, float *x, int64_t n, float factor) {
     w->task->k->unary[DTI_U_AFFINE](x, x, n, factor, 0);
 }
 
 /* ---- forward */
 
-/* Weights of a block of keys, not yet divided; rows of y are brought to the new largest score. */
+/* Weights of a block of keys, not yet divided; rows of y, and `wide` ones of spans before, are
+ * brought to the new largest score. */
 static void dti_attention_soften(const dti_attention_work *w, int64_t i0, int64_t rows, int64_t j0,
-                                 int64_t n, float *y, int64_t y_row) {
+                                 int64_t n, float *y, int64_t y_row, bool wide) {
     for (int64_t i = 0; i < rows; i++) {
         float *s = w->s + i * DTI_ATTENTION_KEYS;
         int64_t from, to;
@@ -206,6 +240,8 @@ static void dti_attention_soften(const dti_attention_work *w, int64_t i0, int64_
             s + from, to - from, (float)DTI_ATTENTION_HIDDEN, &w->m[i], &w->sum[i]);
         if (factor != 1.0f && y)
             dti_attention_scale(w, y + i * y_row, w->a->dv, factor);
+        for (int64_t j = 0; factor != 1.0f && wide && j < w->a->dv; j++)
+            w->wide[i * w->a->dv + j] *= (double)factor;
         dti_attention_drop(w, i0 + i, j0 + from, s + from, to - from);
     }
 }
@@ -214,10 +250,11 @@ static void dti_attention_soften(const dti_attention_work *w, int64_t i0, int64_
 static void dti_attention_finish(const dti_attention_work *w, int64_t rows, float *y, int64_t y_row,
                                  float *logs) {
     for (int64_t i = 0; i < rows; i++) {
-        const bool none = w->sum[i] == 0.0f;
+        const float sum = (float)w->sum[i];
+        const bool none = sum == 0.0f;
         float log_sum;
-        w->task->k->unary[DTI_U_LOG](&log_sum, &w->sum[i], 1, 0, 0);
-        dti_attention_scale(w, y + i * y_row, w->a->dv, none ? 0 : 1.0f / w->sum[i]);
+        w->task->k->unary[DTI_U_LOG](&log_sum, &sum, 1, 0, 0);
+        dti_attention_scale(w, y + i * y_row, w->a->dv, none ? 0 : 1.0f / sum);
         logs[i * y_row] = none ? (float)DTI_ATTENTION_NONE : w->m[i] + log_sum;
     }
 }
@@ -238,11 +275,15 @@ static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t row
         if (lo >= hi)
             memset(y + i * y_row, 0, a->dv * sizeof *y);
     }
-    bool first = true;
-    for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, first = false) {
+    int64_t done = 0, spans = 0; /* keys of the span; spans before it */
+    for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, done += most) {
         const int64_t n = DTI_MIN(most, hi - j0);
+        if (done == DTI_ATTENTION_SPAN) {
+            dti_attention_widen(w->wide, y, y_row, rows, a->dv, spans++ == 0);
+            done = 0;
+        }
         dti_attention_block(w, i0, rows, j0, n);
-        dti_attention_soften(w, i0, rows, j0, n, first ? NULL : y, y_row);
+        dti_attention_soften(w, i0, rows, j0, n, done ? y : NULL, y_row, spans > 0);
         dti_attention_product(w, (dti_gemm_block){.m = rows,
                                                   .n = a->dv,
                                                   .k = n,
@@ -253,7 +294,11 @@ static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t row
                                                   .b_row = w->dv16,
                                                   .c = y,
                                                   .c_row = y_row,
-                                                  .add = !first});
+                                                  .add = done > 0});
+    }
+    if (spans) {
+        dti_attention_widen(w->wide, y, y_row, rows, a->dv, false);
+        dti_attention_narrow(w->wide, y, y_row, rows, a->dv);
     }
     dti_attention_finish(w, rows, y, y_row, out + a->heads * a->dv + w->head);
 }
@@ -353,9 +398,13 @@ static void dti_attention_backward(dti_attention_work *w, const dti_attention_pl
     dti_attention_queries(w, i0, rows);
     for (int64_t i = 0; i < rows && lo >= hi; i++)
         memset(dq + i * p->q_row, 0, a->d * sizeof *dq);
-    bool first = true;
-    for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, first = false) {
+    int64_t done = 0, spans = 0;
+    for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, done += most) {
         const int64_t n = DTI_MIN(most, hi - j0);
+        if (done == DTI_ATTENTION_SPAN) {
+            dti_attention_widen(w->wide, dq, p->q_row, rows, a->d, spans++ == 0);
+            done = 0;
+        }
         dti_attention_block(w, i0, rows, j0, n);
         dti_attention_slopes_block(w, i0, rows, j0, n, dy, dy_row);
         dti_gemm_block g = {.m = n, .n = a->dv, .k = rows, .a_row = 1, .a_col = most, .add = true};
@@ -366,13 +415,38 @@ static void dti_attention_backward(dti_attention_work *w, const dti_attention_pl
         g.c = p->dk + j0 * p->k_row, g.c_row = p->k_row;
         dti_attention_product(w, g);
         g = (dti_gemm_block){
-            .m = rows, .n = a->d, .k = n, .a_row = most, .a_col = 1, .add = !first};
+            .m = rows, .n = a->d, .k = n, .a_row = most, .a_col = 1, .add = done > 0};
         g.a = w->ds, g.b = w->k + j0 * w->d16, g.b_row = w->d16;
         g.c = dq, g.c_row = p->q_row;
         dti_attention_product(w, g);
     }
-    for (int64_t i = 0; i < rows && !first; i++)
+    if (spans) {
+        dti_attention_widen(w->wide, dq, p->q_row, rows, a->d, false);
+        dti_attention_narrow(w->wide, dq, p->q_row, rows, a->d);
+    }
+    for (int64_t i = 0; i < rows && lo < hi; i++)
         dti_attention_scale(w, dq + i * p->q_row, a->d, a->scale);
+}
+
+static void dti_attention_clear(const dti_attention_work *w, const dti_attention_places *p) {
+    for (int64_t j = 0; j < w->a->tk; j++) {
+        memset(p->dk + j * p->k_row, 0, w->a->d * sizeof *p->dk);
+        memset(p->dv + j * p->v_row, 0, w->a->dv * sizeof *p->dv);
+    }
+}
+
+/* A span of queries is done: dk and dv begin again, and at the end are the sums of all spans. */
+static void dti_attention_span(const dti_attention_work *w, const dti_attention_places *p,
+                               bool first, bool last) {
+    const dti_args_attention *a = w->a;
+    double *dv = w->wide_keys + (int64_t)a->tk * a->d;
+    dti_attention_widen(w->wide_keys, p->dk, p->k_row, a->tk, a->d, first);
+    dti_attention_widen(dv, p->dv, p->v_row, a->tk, a->dv, first);
+    dti_attention_clear(w, p);
+    if (!last)
+        return;
+    dti_attention_narrow(w->wide_keys, p->dk, p->k_row, a->tk, a->d);
+    dti_attention_narrow(dv, p->dv, p->v_row, a->tk, a->dv);
 }
 
 static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
@@ -386,15 +460,22 @@ static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int6
         w.sample = item / a->kv_heads;
         w.head = item % a->kv_heads * group;
         dti_attention_places p = dti_attention_places_of(&w);
-        for (int64_t j = 0; j < a->tk; j++) {
-            memset(p.dk + j * p.k_row, 0, a->d * sizeof *p.dk);
-            memset(p.dv + j * p.v_row, 0, a->dv * sizeof *p.dv);
-        }
+        const bool wide = dti_attention_is_long(task->launch);
+        int64_t done = 0, spans = 0;
+        dti_attention_clear(&w, &p);
         dti_attention_prepare(&w, a->tk);
         for (int64_t h = 0; h < group; h++, w.head++, p.dq += a->d) {
-            for (int64_t i = 0; i < a->tq; i += DTI_ATTENTION_QUERIES)
+            for (int64_t i = 0; i < a->tq; i += DTI_ATTENTION_QUERIES) {
+                if (wide && done >= DTI_ATTENTION_SPAN) {
+                    dti_attention_span(&w, &p, spans++ == 0, false);
+                    done = 0;
+                }
                 dti_attention_backward(&w, &p, i, DTI_MIN(DTI_ATTENTION_QUERIES, a->tq - i));
+                done += DTI_ATTENTION_QUERIES;
+            }
         }
+        if (wide)
+            dti_attention_span(&w, &p, spans == 0, true);
     }
 }
 

@@ -12,16 +12,17 @@ static int64_t dti_rows_at_once(int64_t rows, int64_t classes) {
     return DTI_MAX(1, DTI_MIN(rows, DTI_XENT_RUN / classes));
 }
 
-/* One row, longer than the buffer; runs of it are added in order. */
+/* One row, longer than the buffer; runs of it are added in order, in double. */
 static float dti_row_exp_sum(const dti_isa_kernels *k, const float *x, int64_t n, float high) {
-    float buf[DTI_XENT_RUN], sum = 0;
+    float buf[DTI_XENT_RUN];
+    double sum = 0;
     for (int64_t i = 0; i < n; i += DTI_XENT_RUN) {
         int64_t run = DTI_MIN(n - i, DTI_XENT_RUN);
         k->unary[DTI_U_AFFINE](buf, x + i, run, 1.0f, -high);
         k->unary[DTI_U_EXP](buf, buf, run, 0, 0);
-        sum += k->row_sum(buf, run);
+        sum += (double)k->row_sum(buf, run);
     }
-    return sum;
+    return (float)sum;
 }
 
 static void dti_rows_log_sum(const dti_isa_kernels *k, const float *x, int64_t rows,

@@ -213,16 +213,17 @@ static void dti_mean_loss_ref(const dti_ref *r) {
 
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
 
-/* Of a op b, or of its squares, in runs that are added in order; within a run 16 lanes. */
+/* Of a op b, or of its squares, in runs that are added in order, in double; within a run 16 lanes. */
 static float dti_sum_of_pairs(const dti_isa_kernels *k, int op, bool square, const float *a,
                               const float *b, int64_t n) {
-    float buf[DTI_LOSS_RUN], sum = 0;
+    float buf[DTI_LOSS_RUN];
+    double sum = 0;
     for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
         int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
         k->binary[op](buf, a + i, 1, b + i, 1, run);
-        sum += square ? k->row_sum_sq(buf, run) : k->row_sum(buf, run);
+        sum += (double)(square ? k->row_sum_sq(buf, run) : k->row_sum(buf, run));
     }
-    return sum;
+    return (float)sum;
 }
 
 static float dti_term_of(const dti_isa_kernels *k, uint32_t mode, const float *a, const float *b,

@@ -3,7 +3,7 @@
 
 /* ---- CPU */
 
-enum { DTI_NORM_BLOCK = 128, DTI_NORM_ROWS = 256 }; /* columns at a time; rows summed at a time */
+enum { DTI_NORM_BLOCK = 128 }; /* columns at a time */
 
 /* 1 / sqrt(variance + eps) */
 static float dti_norm_factor(const dti_cpu_task *task, float variance) {
@@ -29,27 +29,16 @@ static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t 
     const float *x = dti_cpu_in(task, 0, a->x_offset) + c;
     float *stats = dti_cpu_out(task, 1, a->s_offset) + 2 * c;
     const int64_t rows = a->n / a->channels;
-    float mean[DTI_NORM_BLOCK] = {0}, sums[2][DTI_NORM_BLOCK] = {{0}}, part[2][DTI_NORM_BLOCK];
-    for (int64_t i = 0; i < rows; i += DTI_NORM_ROWS) {
-        task->k->col_sum(part[0], x + i * a->channels, DTI_MIN(rows - i, DTI_NORM_ROWS), cols,
-                         a->channels, false);
-        for (int64_t j = 0; j < cols; j++)
-            mean[j] += part[0][j];
-    }
+    double sums[2][DTI_NORM_BLOCK] = {{0}};
+    float mean[DTI_NORM_BLOCK];
+    task->k->col_sum(sums[0], x, rows, cols, a->channels);
     for (int64_t j = 0; j < cols; j++)
-        mean[j] /= (float)rows;
-    for (int64_t i = 0; i < rows; i += DTI_NORM_ROWS) {
-        memset(part, 0, sizeof part);
-        task->k->norm_moments((float *const[2]){part[0], part[1]}, x + i * a->channels, mean,
-                              DTI_MIN(rows - i, DTI_NORM_ROWS), cols, a->channels);
-        for (int64_t j = 0; j < cols; j++) {
-            sums[0][j] += part[0][j];
-            sums[1][j] += part[1][j];
-        }
-    }
+        mean[j] = (float)(sums[0][j] / (double)rows);
+    memset(sums, 0, sizeof sums);
+    task->k->norm_moments((double *const[2]){sums[0], sums[1]}, x, mean, rows, cols, a->channels);
     for (int64_t j = 0; j < cols; j++) {
         stats[2 * j] = mean[j];
-        dti_norm_correct(stats + 2 * j, (double)sums[0][j], (double)sums[1][j], (double)rows);
+        dti_norm_correct(stats + 2 * j, sums[0][j], sums[1][j], (double)rows);
     }
 }
 
@@ -57,20 +46,15 @@ static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t 
 static void dti_norm_stats_runs(const dti_cpu_task *task, bool rms, float stats[2], const float *x,
                                 int64_t n, int64_t runs, int64_t stride) {
     const double count = (double)n * (double)runs;
-    double sum = 0, squares = 0;
-    float part[2];
+    double sum = 0, moments[2] = {0, 0};
     for (int64_t i = 0; i < runs && !rms; i++)
         sum += (double)task->k->row_sum(x + i * stride, n);
     stats[0] = (float)(sum / count);
-    sum = 0;
-    for (int64_t i = 0; i < runs; i++) {
-        task->k->norm_moment(part, x + i * stride, n, stats[0]);
-        sum += (double)part[0];
-        squares += (double)part[1];
-    }
-    stats[1] = (float)(squares / count);
+    for (int64_t i = 0; i < runs; i++)
+        task->k->norm_moment(moments, x + i * stride, n, stats[0]);
+    stats[1] = (float)(moments[1] / count);
     if (!rms)
-        dti_norm_correct(stats, sum, squares, count);
+        dti_norm_correct(stats, moments[0], moments[1], count);
 }
 
 static void dti_norm_stats_group(const dti_cpu_task *task, bool rms, int64_t i) {
@@ -213,14 +197,15 @@ static void dti_norm_dots_of(const dti_cpu_task *task, int64_t i, float mean, do
     dti_norm_piece p;
     sums[0] = sums[1] = 0;
     for (int64_t e = i * a->cols; e < (i + 1) * a->cols; e += p.size) {
-        float part[2];
+        double part[2];
         p = dti_norm_piece_at(a, affine, e);
         task->k->norm_dots(part, dti_cpu_in(task, 1, a->dy_offset) + e,
                            dti_cpu_in(task, 0, a->x_offset) + e, p.across ? w + p.channel : NULL,
                            p.size, mean);
         const double factor = affine && !p.across ? (double)w[p.channel] : 1.0;
         for (int j = 0; j < 2; j++) {
-            double product = (double)part[j] * factor; /* exact: no fusing can change the sum */
+            /* exact: no fusing can change the sum */
+            double product = (double)(float)part[j] * factor;
             sums[j] += product;
         }
     }
@@ -276,27 +261,30 @@ static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t col
     const float *stats = dti_cpu_in(task, 1, a->s_offset);
     float *dw = dti_cpu_out(task, 3, a->y_offset) + c, *db = dti_cpu_out(task, 3, a->b_offset) + c;
     float mean[DTI_NORM_BLOCK], factor[DTI_NORM_BLOCK], part[2][DTI_NORM_BLOCK];
+    double sums[2][DTI_NORM_BLOCK] = {{0}};
     for (int64_t j = 0; a->batch && j < cols; j++) {
         mean[j] = stats[2 * (c + j)];
         factor[j] = dti_norm_factor(task, stats[2 * (c + j) + 1]);
     }
-    for (int64_t j = 0; j < cols; j++)
-        dw[j] = db[j] = 0;
     const int64_t rows = a->n / a->channels;
     for (int64_t i = 0; i < rows; i++) {
         const int64_t e = i * a->channels + c;
-        if (i % DTI_NORM_ROWS == 0)
+        if (i % DTI_SUM_CHAIN == 0)
             memset(part, 0, sizeof part);
         if (a->batch)
             task->k->norm_columns(part[0], part[1], dti_cpu_in(task, 2, a->dy_offset) + e,
                                   dti_cpu_in(task, 0, a->x_offset) + e, mean, factor, 1, cols);
         else
             dti_norm_dw_row(task, i, c, cols, part[0], part[1]);
-        for (int64_t j = 0; (i + 1 == rows || i % DTI_NORM_ROWS == DTI_NORM_ROWS - 1) && j < cols;
-             j++) {
-            dw[j] += part[0][j];
-            db[j] += part[1][j];
+        const bool whole = i + 1 == rows || i % DTI_SUM_CHAIN == DTI_SUM_CHAIN - 1;
+        for (int64_t j = 0; whole && j < cols; j++) {
+            sums[0][j] += (double)part[0][j];
+            sums[1][j] += (double)part[1][j];
         }
+    }
+    for (int64_t j = 0; j < cols; j++) {
+        dw[j] = (float)sums[0][j];
+        db[j] = (float)sums[1][j];
     }
 }
 
@@ -306,13 +294,14 @@ static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
     double sums[2] = {0, 0};
     for (int64_t e = c * a->spatial; e < a->n; e += (int64_t)a->channels * a->spatial) {
         const int64_t group = a->batch ? c : e / a->cols;
-        float part[2];
+        double part[2];
         task->k->norm_dots(part, dti_cpu_in(task, 2, a->dy_offset) + e,
                            dti_cpu_in(task, 0, a->x_offset) + e, NULL, a->spatial,
                            stats[2 * group]);
-        double product = (double)part[1] * (double)dti_norm_factor(task, stats[2 * group + 1]);
+        const float factor = dti_norm_factor(task, stats[2 * group + 1]);
+        double product = (double)(float)part[1] * (double)factor;
         sums[0] += product; /* exact, as in dti_norm_dots_of */
-        sums[1] += (double)part[0];
+        sums[1] += part[0];
     }
     dti_cpu_out(task, 3, a->y_offset)[c] = (float)sums[0];
     dti_cpu_out(task, 3, a->b_offset)[c] = (float)sums[1];

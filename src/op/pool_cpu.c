@@ -162,19 +162,25 @@ static dti_average dti_average_at(const dti_args_pool *a, uint32_t kind, int64_t
     return w;
 }
 
-static float dti_average_of(const float *x, int64_t iw, const dti_average *w) {
-    float sum = 0;
-    for (int64_t i = w->rows.begin; i < w->rows.end; i++)
-        for (int64_t j = w->cols.begin; j < w->cols.end; j++)
-            sum += x[i * iw + j];
-    return sum / w->share;
+static float dti_average_of(const dti_isa_kernels *k, const float *x, int64_t iw,
+                            const dti_average *w) {
+    const int64_t n = w->cols.end - w->cols.begin;
+    double sum = 0;
+    x += w->cols.begin;
+    for (int64_t i = w->rows.begin; i < w->rows.end; i++) {
+        if (n >= 8)
+            sum += (double)k->row_sum(x + i * iw, n);
+        for (int64_t j = 0; n < 8 && j < n; j++)
+            sum += (double)x[i * iw + j];
+    }
+    return (float)sum / w->share;
 }
 
 static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, int64_t p) {
     const dti_args_pool *a = &task->launch->args.pool;
     const uint32_t kind = task->launch->spec[0];
-    const dti_window whole =
-        kind == DTI_POOL_ADAPTIVE ? (dti_window){a->ow, a->ow} : dti_pooling_whole(a);
+    const bool apart = kind == DTI_POOL_ADAPTIVE || a->kh > DTI_SUM_CHAIN || a->kw > DTI_SUM_CHAIN;
+    const dti_window whole = apart ? (dti_window){a->ow, a->ow} : dti_pooling_whole(a);
     for (int64_t q = 0; q < a->ow; q++) {
         const dti_average w = dti_average_at(a, kind, p, q);
         if (q == whole.begin && q < whole.end) {
@@ -183,7 +189,7 @@ static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, 
                                w.share);
             q = whole.end - 1;
         } else {
-            y[q] = dti_average_of(x, a->iw, &w);
+            y[q] = dti_average_of(task->k, x, a->iw, &w);
         }
     }
 }
@@ -266,26 +272,43 @@ static void dti_cpu_resize(const dti_cpu_task *task, int64_t begin, int64_t end,
     }
 }
 
+/* Many elements of y for each of x are added in double. */
+static size_t dti_cpu_scratch_resize_grad(const dti_launch *l, int threads) {
+    const dti_args_resize *a = &l->args.resize;
+    const uint64_t in = (uint64_t)a->ih * a->iw;
+    (void)threads;
+    return (uint64_t)a->oh * a->ow > in * (DTI_SUM_CHAIN / 4) ? (size_t)in * sizeof(double) : 0;
+}
+
 static void dti_cpu_resize_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
-    (void)scratch;
     const dti_args_resize *a = &task->launch->args.resize;
     const bool bilinear = task->launch->spec[0] == 1;
+    const bool wide = dti_cpu_scratch_resize_grad(task->launch, 1) != 0;
+    const int64_t size = (int64_t)a->ih * a->iw;
+    double *sums = scratch;
     for (int64_t plane = begin; plane < end; plane++) {
         const float *y = dti_cpu_in(task, 0, a->y_offset) + plane * a->oh * a->ow;
-        float *x = dti_cpu_out(task, 1, a->x_offset) + plane * a->ih * a->iw;
-        memset(x, 0, (size_t)a->ih * a->iw * sizeof *x);
+        float *x = dti_cpu_out(task, 1, a->x_offset) + plane * size;
+        memset(x, 0, (size_t)size * sizeof *x);
+        memset(sums, 0, wide ? (size_t)size * sizeof *sums : 0);
         for (int64_t p = 0; p < a->oh; p++) {
             dti_resize_tap row = dti_resize_at(p, a->scale_h, a->ih, bilinear);
             for (int64_t q = 0; q < a->ow; q++, y++) {
                 dti_resize_tap col = dti_resize_at(q, a->scale_w, a->iw, bilinear);
                 for (int i = 0; i < (bilinear ? 2 : 1); i++)
                     for (int j = 0; j < (bilinear ? 2 : 1); j++) {
-                        float *to = x + row.at[i] * a->iw + col.at[j];
-                        *to = __builtin_fmaf(row.weight[i] * col.weight[j], *y, *to);
+                        const int64_t to = row.at[i] * a->iw + col.at[j];
+                        const float share = row.weight[i] * col.weight[j];
+                        if (wide)
+                            sums[to] += (double)share * (double)*y;
+                        else
+                            x[to] = __builtin_fmaf(share, *y, x[to]);
                     }
             }
         }
+        for (int64_t i = 0; wide && i < size; i++)
+            x[i] = (float)sums[i];
     }
 }
 
@@ -363,4 +386,4 @@ DTI_KERNEL(RESIZE, resize, "rw", ITEM, .run = dti_cpu_resize, .outer = dti_cpu_i
 /* (y, x) */
 DTI_KERNEL(RESIZE_GRAD, resize_grad, "rw", ITEM, .run = dti_cpu_resize_grad,
            .outer = dti_cpu_items_resize, .grain = dti_cpu_grain_resize,
-           .divides = DTI_RESIZE_DIVIDES);
+           .scratch_bytes = dti_cpu_scratch_resize_grad, .divides = DTI_RESIZE_DIVIDES);

@@ -288,11 +288,10 @@ static void dti_reduce_ref(const dti_ref *r) {
 
 #endif
 
-/* ---- CPU. Columns (the inner kept axis is contiguous) add serially over j, vectors going across
- * results; contiguous rows of 8 and more by 16 lanes; the rest serially. By shape alone. */
+/* ---- CPU. Columns (the inner kept axis is contiguous) go over j in runs, vectors going across
+ * results; contiguous rows of 8 and more by 16 lanes; the rest one by one. Sums of runs are added in
+ * double (vec.h). By shape alone. */
 
-#define DTI_REDUCE_RUN                                                                             \
-    256 /* rows that are added before they are added to the sum of those before */
 #define DTI_REDUCE_COLUMNS 128
 
 /* A walk over axes [first, last): at[] and the offset that it has. */
@@ -343,17 +342,19 @@ static float dti_reduce_fold_min(float a, float b) {
 }
 
 static float dti_reduce_fold_f32(uint32_t kind, float a, float b) {
-    return kind == DTI_R_SUM   ? a + b
-           : kind == DTI_R_MAX ? dti_reduce_fold_max(a, b)
-                               : dti_reduce_fold_min(a, b);
+    return kind == DTI_R_MAX ? dti_reduce_fold_max(a, b) : dti_reduce_fold_min(a, b);
+}
+
+static double dti_reduce_strided_sum(const float *x, int64_t stride, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)x[i * stride];
+    return sum;
 }
 
 static float dti_reduce_fold_strided(uint32_t kind, float value, const float *x, int64_t stride,
                                      int64_t n) {
-    if (kind == DTI_R_SUM) {
-        for (int64_t i = 0; i < n; i++)
-            value += x[i * stride];
-    } else if (kind == DTI_R_MAX) {
+    if (kind == DTI_R_MAX) {
         for (int64_t i = 0; i < n; i++)
             value = dti_reduce_fold_max(value, x[i * stride]);
     } else {
@@ -376,9 +377,7 @@ static float dti_row_min(const dti_isa_kernels *k, const float *x, int64_t n) {
 
 static float dti_reduce_fold_row(const dti_isa_kernels *k, uint32_t kind, const float *x,
                                  int64_t n) {
-    return kind == DTI_R_SUM   ? k->row_sum(x, n)
-           : kind == DTI_R_MAX ? k->row_max(x, n)
-                               : dti_row_min(k, x, n);
+    return kind == DTI_R_MAX ? k->row_max(x, n) : dti_row_min(k, x, n);
 }
 
 /* What all results of a launch share. */
@@ -388,61 +387,53 @@ typedef struct dti_reduce_plan {
     uint32_t kind;
     int kept;
     int64_t line, line_stride; /* the inner reduced axis */
-    int64_t run_rows;          /* lines longer than this are summed in runs; 0 = never */
 } dti_reduce_plan;
 
 static float dti_reduce_one(const dti_reduce_plan *p, const float *x) {
     float value = dti_reduce_fold_identity(p->kind);
+    double sum = 0;
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     bool vector = p->line_stride == 1 && p->line >= 8;
     do {
         const float *from = x + l.offset;
-        value = vector ? dti_reduce_fold_f32(p->kind, value,
-                                             dti_reduce_fold_row(p->k, p->kind, from, p->line))
-                       : dti_reduce_fold_strided(p->kind, value, from, p->line_stride, p->line);
+        if (p->kind == DTI_R_SUM)
+            sum += vector ? (double)p->k->row_sum(from, p->line)
+                          : dti_reduce_strided_sum(from, p->line_stride, p->line);
+        else
+            value = vector ? dti_reduce_fold_f32(p->kind, value,
+                                                 dti_reduce_fold_row(p->k, p->kind, from, p->line))
+                           : dti_reduce_fold_strided(p->kind, value, from, p->line_stride, p->line);
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
-    return value;
+    return p->kind == DTI_R_SUM ? (float)sum : value;
 }
 
-/* acc[0..cols) = fold(acc, rows of x that are `stride` apart) */
-static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x, int64_t stride,
-                            int64_t rows, int64_t cols) {
-    static const uint8_t binary[] = {
-        [DTI_R_SUM] = DTI_B_ADD, [DTI_R_MAX] = DTI_B_MAXIMUM, [DTI_R_MIN] = DTI_B_MINIMUM};
-    if (p->kind == DTI_R_SUM) {
-        p->k->col_sum(acc, x, rows, cols, stride, true);
-        return;
-    }
-    for (int64_t j = 0; j < rows; j++)
-        p->k->binary[binary[p->kind]](acc, acc, 1, x + j * stride, 1, cols);
+/* acc[0..cols) = the largest or smallest of acc and rows of x */
+static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x, int64_t cols) {
+    const int op = p->kind == DTI_R_MAX ? DTI_B_MAXIMUM : DTI_B_MINIMUM;
+    for (int64_t j = 0; j < p->line; j++)
+        p->k->binary[op](acc, acc, 1, x + j * p->line_stride, 1, cols);
 }
 
 static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
-    float acc[DTI_REDUCE_COLUMNS];
+    double sums[DTI_REDUCE_COLUMNS] = {0};
     for (int64_t c = 0; c < cols; c++)
-        acc[c] = dti_reduce_fold_identity(p->kind);
+        y[c] = dti_reduce_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
-        const float *from = x + l.offset;
-        int64_t run = p->run_rows ? p->run_rows : p->line;
-        for (int64_t j = 0; j < p->line; j += run) {
-            dti_reduce_rows(p, acc, from + j * p->line_stride, p->line_stride,
-                            DTI_MIN(run, p->line - j), cols);
-        }
+        if (p->kind == DTI_R_SUM)
+            p->k->col_sum(sums, x + l.offset, p->line, cols, p->line_stride);
+        else
+            dti_reduce_rows(p, y, x + l.offset, cols);
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     for (int64_t c = 0; c < cols; c++)
-        y[c] = acc[c] * p->args->scale;
+        y[c] = (p->kind == DTI_R_SUM ? (float)sums[c] : y[c]) * p->args->scale;
 }
 
-static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t begin,
-                             int64_t end) {
+static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
     const dti_args_reduce *a = &task->launch->args.reduce;
-    dti_reduce_plan p = {.args = a,
-                         .k = task->k,
-                         .kind = task->launch->spec[0],
-                         .kept = (int)a->kept,
-                         .line = 1,
-                         .run_rows = run_rows};
+    dti_reduce_plan p = {
+        .args = a, .k = task->k, .kind = task->launch->spec[0], .kept = (int)a->kept, .line = 1};
     if (p.kept < DTI_AXES) {
         p.line = a->dim[DTI_AXES - 1];
         p.line_stride = a->x_stride[DTI_AXES - 1];
@@ -471,17 +462,6 @@ static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t
         dti_lines_next(&l);
         i += cols;
     }
-}
-
-static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
-    dti_reduce_range(task, 0, begin, end);
-}
-
-static void dti_cpu_reduce_row(const dti_cpu_task *task, int64_t begin, int64_t end,
-                               void *scratch) {
-    (void)scratch;
-    dti_reduce_range(task, DTI_REDUCE_RUN, begin, end);
 }
 
 static int64_t dti_cpu_grain_reduce(const dti_cpu_task *task) {
@@ -578,7 +558,7 @@ static uint64_t dti_reduce_row_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* spec0: DTI_R_*; a workgroup over j */
-DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce_row,
+DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce,
            .grain = dti_cpu_grain_reduce, .width = dti_reduce_row_width,
            .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .rounds = dti_reduce_row_rounds,
            .effort = dti_reduce_row_effort);

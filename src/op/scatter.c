@@ -1,7 +1,7 @@
 /* scatter_add: row v of a table is the sum of the rows of dy whose index is v. A row's entries are
- * added in the order of the indices, `chunk` of them in one chain, and chunks in ascending order: a
- * chunk's length is a matter of the number of indices alone, so the bits are the same on one path
- * and the other, and for any number of threads or workgroups.
+ * added in the order of the indices, `chunk` of them at a time, then the chunks: a chunk's length is
+ * a matter of the number of indices alone, so the bits are the same on one path and the other, and
+ * for any number of threads or workgroups.
  *
  * Few indices: each element of the table walks over them. Else they are sorted first (SORT, stable,
  * in passes), and the places of a row's entries stand beside each other (SEGMENTS). What the chunks
@@ -16,6 +16,7 @@
 #define DTI_SCATTER_WALK 256           /* indices that an element may walk over */
 #define DTI_SCATTER_WALKS (1ull << 24) /* of all elements */
 #define DTI_SCATTER_CHUNK 256          /* the shortest */
+#define DTI_SCATTER_COLUMNS 128        /* that the CPU sums at a time */
 #define DTI_SCATTER_WAYS 16            /* sorted runs that a pass merges */
 #define DTI_SCATTER_SORTED 256         /* entries of a run that the first pass sorts */
 #define DTI_SCATTER_SORTED_CPU 65536   /* likewise: a thread sorts by the keys' bytes */
@@ -149,7 +150,29 @@ static void dti_scatter_add_ref(const dti_ref *r) {
 
 /* ---- CPU */
 
-/* The owner of a range of the table goes over the indices in order. */
+/* to[j] = the sum of rows places[i] of x (NULL: of its rows i), j < cols, i < n: runs of
+ * DTI_SUM_CHAIN rows, which are added in double. */
+static void dti_scatter_total(const dti_cpu_task *task, float *to, const float *x, int64_t cols,
+                              int64_t ld, const dti_word *places, int64_t n) {
+    double sums[DTI_SCATTER_COLUMNS];
+    for (int64_t j = 0, some; j < cols; j += some) {
+        some = DTI_MIN(cols - j, DTI_SCATTER_COLUMNS);
+        memset(to + j, 0, (size_t)some * sizeof *to);
+        memset(sums, 0, sizeof sums);
+        for (int64_t i = 0; i < n; i++) {
+            const float *row = x + (places ? (int64_t)places[i] : i) * ld + j;
+            task->k->binary[DTI_B_ADD](to + j, to + j, 1, row, 1, some);
+            if (n <= DTI_SUM_CHAIN || (i % DTI_SUM_CHAIN < DTI_SUM_CHAIN - 1 && i + 1 < n))
+                continue;
+            for (int64_t c = 0; c < some; c++) {
+                sums[c] += (double)to[j + c];
+                to[j + c] = i + 1 < n ? 0.0f : (float)sums[c];
+            }
+        }
+    }
+}
+
+/* The owner of a range of the table goes over the rows' entries, which are few. */
 static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
     (void)scratch;
@@ -158,14 +181,20 @@ static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t
     const dti_word *index = (const dti_word *)task->buf[1] + a->index_offset;
     float *table = dti_cpu_out(task, 2, a->table_offset);
     const int64_t cols = a->cols, first_row = begin / cols, last_row = (end - 1) / cols;
+    bool done[DTI_SCATTER_WALK] = {false};
     memset(table + begin, 0, (size_t)(end - begin) * sizeof *table);
-    for (int64_t i = 0; i < a->n; i++, dy += cols) {
+    for (int64_t i = 0; i < a->n; i++) {
         const int64_t row = index[i];
-        if (row < first_row || row > last_row)
+        dti_word places[DTI_SCATTER_WALK];
+        int64_t count = 0;
+        if (done[i] || row < first_row || row > last_row)
             continue;
-        int64_t from = DTI_MAX(begin, row * cols), to = DTI_MIN(end, (row + 1) * cols);
-        task->k->binary[DTI_B_ADD](table + from, table + from, 1, dy + (from - row * cols), 1,
-                                   to - from);
+        for (int64_t k = i; k < a->n; k++)
+            if (index[k] == index[i])
+                done[k] = true, places[count++] = (dti_word)k;
+        const int64_t from = DTI_MAX(begin, row * cols), to = DTI_MIN(end, (row + 1) * cols);
+        dti_scatter_total(task, table + from, dy + (from - row * cols), to - from, cols, places,
+                          count);
     }
 }
 
@@ -291,9 +320,7 @@ static void dti_cpu_scatter_sum(const dti_cpu_task *task, float *sum, int64_t be
     const dti_args_scatter *a = &task->launch->args.scatter;
     const float *dy = dti_cpu_in(task, 0, a->y_offset);
     const dti_word *places = (const dti_word *)task->buf[1];
-    memset(sum, 0, a->cols * sizeof *sum);
-    for (int64_t i = begin; i < end; i++)
-        task->k->binary[DTI_B_ADD](sum, sum, 1, dy + (int64_t)places[i] * a->cols, 1, a->cols);
+    dti_scatter_total(task, sum, dy, a->cols, a->cols, places + begin, end - begin);
 }
 
 /* Slot 2w: the chunk, beginning in window w, of the row that its first entry is of; slot 2w + 1: of
@@ -333,11 +360,10 @@ static void dti_cpu_scatter_row(const dti_cpu_task *task, float *row, int64_t be
         dti_cpu_scatter_sum(task, row, begin, end);
         return;
     }
-    memset(row, 0, a->cols * sizeof *row);
-    for (int64_t i = begin; i < end; i += chunk) {
-        const int64_t slot = i / chunk * 2 + (i == begin && i % chunk);
-        task->k->binary[DTI_B_ADD](row, row, 1, parts + slot * a->cols, 1, a->cols);
-    }
+    const int64_t window = begin / chunk, more = (end - begin - 1) / chunk, cols = a->cols;
+    dti_scatter_total(task, row, parts + 2 * (window + 1) * cols, cols, 2 * cols, NULL, more);
+    parts += (2 * window + (begin % chunk != 0)) * cols;
+    task->k->binary[DTI_B_ADD](row, row, 1, parts, 1, cols);
 }
 
 /* Of a block's rows, in the table from `row` on: those that are 0 from now on become so. Which may
