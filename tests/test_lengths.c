@@ -907,3 +907,53 @@ TEST(sums_of_ones_beyond_2_to_the_24_are_exact) {
                                  1u << LENGTH_ONES, false) == 0);
     dt_ctx_destroy(ctx);
 }
+
+/* R2 where the targets' mean is a million of their deviations; also of two halves that ranks add up. */
+static double length_r2(dt_ctx *ctx, const float *y, const float *t, size_t n, size_t cut) {
+    const dt_metric_desc desc = {.kind = DT_METRIC_REGRESSION};
+    dt_metric *m[2] = {NULL, NULL};
+    double value = NAN, *sums[2];
+    size_t count = 0;
+    for (int k = 0; k < 2; k++) {
+        CHECK(!dt_metric_create(ctx, &desc, &m[k]));
+        sums[k] = dt_metric_sums(m[k], &count);
+    }
+    for (size_t i = 0, some; i < n; i += some) {
+        some = i < cut ? (cut < 1000 ? cut : 1000) : n - i;
+        if (i < cut && some > cut - i)
+            some = cut - i;
+        CHECK(!dt_metric_add(m[i >= cut], y + i, t + i, NULL, some));
+    }
+    for (size_t i = 0; i < count; i++)
+        sums[0][i] += sums[1][i];
+    CHECK(!dt_metric_get(m[0], DT_MEASURE_R2, &value));
+    dt_metric_destroy(m[0]);
+    dt_metric_destroy(m[1]);
+    return value;
+}
+
+TEST(r2_is_right_where_the_mean_is_a_million_deviations) {
+    enum { N = 100000 };
+    dt_ctx *ctx;
+    float *y = malloc(2 * N * sizeof *y), *t = y + N;
+    double mean = 0, spread = 0, square = 0;
+    REQUIRE(y && !dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    for (int64_t i = 0; i < N; i++) {
+        t[i] = 1e6f + 2 * length_value(LENGTH_RANDOM, i);
+        y[i] = t[i] + 0.5f * length_value(LENGTH_RANDOM, i + N);
+        mean += (double)t[i] - 1e6;
+    }
+    mean = 1e6 + mean / N;
+    for (int64_t i = 0; i < N; i++) {
+        spread += ((double)t[i] - mean) * ((double)t[i] - mean);
+        square += ((double)y[i] - (double)t[i]) * ((double)y[i] - (double)t[i]);
+    }
+    CHECK_NEAR(length_r2(ctx, y, t, N, N), 1 - square / spread, 1e-9);
+    CHECK_NEAR(length_r2(ctx, y, t, N, 40000), 1 - square / spread, 1e-9);
+    for (int64_t i = 0; i < N; i++)
+        t[i] = 1234567.1f;
+    CHECK(length_r2(ctx, y, t, N, N) == 0);
+    CHECK(length_r2(ctx, t, t, N, 7) == 1);
+    dt_ctx_destroy(ctx);
+    free(y);
+}

@@ -11,8 +11,9 @@ enum {
     DTI_METRIC_CONFUSION,
     DTI_METRIC_ABS = 1,
     DTI_METRIC_SQUARE,
-    DTI_METRIC_T,
-    DTI_METRIC_TT,
+    DTI_METRIC_T, /* with what it lacks behind it, as the next */
+    DTI_METRIC_TT = DTI_METRIC_T + 2,
+    DTI_METRIC_TT_LOW,
     DTI_METRIC_VALUES,
     DTI_METRIC_CLASSES_MAX = 4096 /* with a confusion matrix: 128 MiB */
 };
@@ -184,12 +185,67 @@ static void dti_metric_add_score(dt_metric *m, float score, bool positive, doubl
     m->sums[1 + bin + (positive ? 0 : bins)] += weight;
 }
 
+/* Sums of targets and of their squares are pairs (sum, what it lacks): the variance is a small
+ * difference of large numbers where the mean is far from 0. */
+
+/* The first 26 bits: products of such halves are exact (Dekker, 1971). */
+static double dti_metric_high(double x) {
+    double c = 134217729.0 * x, rest;
+    DTI_FENCE(c);
+    rest = c - x;
+    DTI_FENCE(rest);
+    return c - rest;
+}
+
+static void dti_metric_pair_add(double sum[2], double x) {
+    double s = sum[0] + x, more;
+    DTI_FENCE(s);
+    more = s - sum[0];
+    DTI_FENCE(more);
+    double rest = s - more;
+    DTI_FENCE(rest);
+    sum[1] += (sum[0] - rest) + (x - more);
+    sum[0] = s;
+}
+
+/* sum += a b */
+static void dti_metric_pair_product(double sum[2], double a, double b) {
+    const double ah = dti_metric_high(a), bh = dti_metric_high(b), al = a - ah, bl = b - bh;
+    dti_metric_pair_add(sum, ah * bh);
+    dti_metric_pair_add(sum, ah * bl);
+    dti_metric_pair_add(sum, al * bh);
+    sum[1] += al * bl;
+}
+
+/* Sums with few bits add up over ranks without an error. */
+static void dti_metric_pair_cut(double sum[2]) {
+    const double high = dti_metric_high(sum[0]);
+    sum[1] += sum[0] - high;
+    sum[0] = high;
+}
+
+/* Sum of w (t - mean)^2 = sum of w t t - 2 mean sum of w t + mean^2 weight; 0 where it is no more
+ * than these roundings: of floats that are not all equal it is. */
+static double dti_metric_spread(const double *s) {
+    const double weight = s[DTI_METRIC_WEIGHT], *t = s + DTI_METRIC_T;
+    double sum[2] = {s[DTI_METRIC_TT], s[DTI_METRIC_TT_LOW]}, all[2] = {0, 0};
+    if (!(weight > 0.0))
+        return 0.0;
+    const double mean = (t[0] + t[1]) / weight;
+    dti_metric_pair_product(all, mean, weight);
+    dti_metric_pair_add(all, -2.0 * t[0]);
+    dti_metric_pair_add(all, -2.0 * t[1]);
+    dti_metric_pair_product(sum, mean, all[0]);
+    const double spread = sum[0] + (sum[1] + mean * all[1]);
+    return spread <= 0x1p-92 * s[DTI_METRIC_TT] ? 0.0 : spread;
+}
+
 static void dti_metric_add_value(dt_metric *m, double y, double t, double weight) {
     m->sums[DTI_METRIC_WEIGHT] += weight;
     m->sums[DTI_METRIC_ABS] += weight * fabs(y - t);
     m->sums[DTI_METRIC_SQUARE] += weight * (y - t) * (y - t);
-    m->sums[DTI_METRIC_T] += weight * t;
-    m->sums[DTI_METRIC_TT] += weight * t * t;
+    dti_metric_pair_add(m->sums + DTI_METRIC_T, weight * t); /* exact */
+    dti_metric_pair_product(m->sums + DTI_METRIC_TT, weight * t, t);
 }
 
 DT_API dt_result dt_metric_add(dt_metric *m, const float *y, const void *t, const float *weights,
@@ -214,6 +270,10 @@ DT_API dt_result dt_metric_add(dt_metric *m, const float *y, const void *t, cons
             dti_metric_add_score(m, y[i], ((const float *)t)[i] == 1.0f, weight);
         else
             dti_metric_add_value(m, (double)y[i], (double)((const float *)t)[i], weight);
+    }
+    if (m->desc.kind == DT_METRIC_REGRESSION) {
+        dti_metric_pair_cut(m->sums + DTI_METRIC_T);
+        dti_metric_pair_cut(m->sums + DTI_METRIC_TT);
     }
     return result;
 }
@@ -342,8 +402,7 @@ static double dti_metric_psnr(double peak, double square, double weight) {
 static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     const double *s = m->sums, weight = s[DTI_METRIC_WEIGHT];
     const double square = dti_metric_share(s[DTI_METRIC_SQUARE], weight);
-    const double spread =
-        s[DTI_METRIC_TT] - dti_metric_share(s[DTI_METRIC_T] * s[DTI_METRIC_T], weight);
+    const double spread = dti_metric_spread(s);
     switch (measure) {
     case DT_MEASURE_MAE: return dti_metric_share(s[DTI_METRIC_ABS], weight);
     case DT_MEASURE_MEAN_SQUARE: return square;
