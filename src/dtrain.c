@@ -180,6 +180,7 @@ DTI_OPTIMIZE_END
 #include "op/parted.c"
 #include "op/families.h" /* written by tools/amalgamate: every file with a family in it */
 #include "op/table.c"
+#include "op/known.c"
 #include "op/differentiate.c"
 #include "op/volume.c"
 #include "op/rope.c"
@@ -217,6 +218,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/vk_memory.c"
 #include "backend/vulkan/tune.c"
 #include "backend/vulkan/qualify.c"
+#include "backend/vulkan/self_test.c"
 #include "backend/vulkan/pipeline.c"
 #include "backend/vulkan/device.c"
 #include "backend/vulkan/command.c"

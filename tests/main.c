@@ -73,6 +73,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_vulkan_icd.c"
 #include "test_vulkan_qualify.c"
 #include "test_ahead.c"
+#include "test_vulkan_self_test.c"
 #include "test_frame.c"
 #include "test_shadow.c"
 #include "test_parallel.c"

@@ -1,5 +1,6 @@
 /* A Vulkan driver that does nothing, at once: what is left of a step is the host's own time. It
- * keeps as much state as callers need (sizes, mapped memory, fences) and counts calls. Handed to a
+ * keeps as much state as callers need (sizes, mapped memory, fences) and counts calls. It knows the
+ * answer of the one launch that a device computes when it is opened, or gives a wrong one. Handed to a
  * context by dt_ctx_desc.vulkan. For one thread, behind the implementation. */
 #ifndef DTRAIN_TESTS_STUB_VULKAN_H
 #define DTRAIN_TESTS_STUB_VULKAN_H
@@ -21,7 +22,18 @@ typedef struct stub_object { /* a buffer, memory, a command buffer or a fence */
     void *data;
     uint64_t groups, copies;   /* dispatched and recorded by a command buffer */
     struct stub_object *owned; /* a pool's command buffers, in a chain */
+    struct stub_object *bound; /* a buffer's memory */
 } stub_object;
+
+/* What is read of the launch that checks a device. */
+typedef enum stub_answer {
+    STUB_RIGHT,
+    STUB_STALE, /* what the host had written */
+    STUB_ZEROS,
+    STUB_NO_RESULT, /* inputs are right, and the result is zero */
+    STUB_ONE_BIT,   /* the last result's lowest bit is wrong */
+    STUB_ANSWERS
+} stub_answer;
 
 static struct stub {
     dti_VkPhysicalDeviceType type;
@@ -29,6 +41,8 @@ static struct stub {
     uint32_t stamp_bits;  /* of the queue's clock; 0: it has none */
     uint64_t groups_most; /* of workgroups in one submission */
     uint64_t copies;      /* between buffers, in the latest submission */
+    stub_answer answer;
+    uint64_t held; /* objects that are alive */
 } stub = {.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU};
 
 static uint64_t stub_calls(void) {
@@ -41,6 +55,7 @@ static uint64_t stub_calls(void) {
 static void *stub_make(uint64_t bytes) {
     stub_object *o = calloc(1, sizeof *o);
     o->bytes = bytes;
+    stub.held++;
     return o;
 }
 
@@ -50,6 +65,7 @@ static void stub_free(const void *handle) {
         stub_object *next = o->owned;
         free(o->data);
         free(o);
+        stub.held--;
         o = next;
     }
 }
@@ -160,7 +176,8 @@ static void DTI_VKAPI stub_GetBufferMemoryRequirements(dti_VkDevice device, dti_
 static dti_VkResult DTI_VKAPI stub_BindBufferMemory(dti_VkDevice device, dti_VkBuffer buffer,
                                                     dti_VkDeviceMemory memory,
                                                     dti_VkDeviceSize at) {
-    (void)device, (void)buffer, (void)memory, (void)at;
+    (void)device, (void)at;
+    ((stub_object *)buffer)->bound = (stub_object *)memory;
     STUB_DONE(BindBufferMemory);
 }
 
@@ -204,11 +221,38 @@ static void DTI_VKAPI stub_CmdBindPipeline(dti_VkCommandBuffer command,
     stub.calls[STUB_CmdBindPipeline]++;
 }
 
+/* As the device would leave the memory of the launch that checks it. */
+static void stub_compute(const dti_trials *t, uint32_t *words) {
+    uint32_t *x = words + t->places[0].offset / DTI_WORD_BYTES;
+    uint32_t *y = words + t->places[1].offset / DTI_WORD_BYTES;
+    dti_trials_fill(t, DTI_TRIAL_WHOLE, words);
+    dti_known_answer((const float *)x, (float *)y);
+    if (stub.answer == STUB_ONE_BIT)
+        y[DTI_KNOWN_FRONT + DTI_KNOWN_ROWS - 1] ^= 1;
+    if (stub.answer == STUB_NO_RESULT)
+        memset(y + DTI_KNOWN_FRONT, 0, DTI_KNOWN_ROWS * DTI_WORD_BYTES);
+    if (stub.answer == STUB_ZEROS)
+        memset(words, 0, (size_t)t->bytes);
+}
+
+/* A copy of that memory to the host. */
+static void stub_read(void *to, uint64_t bytes) {
+    dti_base base;
+    dti_trials t;
+    dti_base_init(&base, NULL, NULL);
+    if (!dti_trials_make(&base, dti_known_trial, &t) && t.bytes == bytes)
+        stub_compute(&t, to);
+    dti_trials_destroy(&t);
+}
+
 static void DTI_VKAPI stub_CmdCopyBuffer(dti_VkCommandBuffer command, dti_VkBuffer from,
                                          dti_VkBuffer to, uint32_t count,
                                          const dti_VkBufferCopy *regions) {
-    (void)from, (void)to, (void)count, (void)regions;
+    stub_object *memory = ((stub_object *)to)->bound;
+    (void)from;
     stub.calls[STUB_CmdCopyBuffer]++;
+    if (count == 1 && memory->data && stub.answer != STUB_STALE)
+        stub_read((char *)memory->data + regions[0].dstOffset, regions[0].size);
     ((stub_object *)command)->copies++;
 }
 

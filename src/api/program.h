@@ -32,7 +32,7 @@ typedef struct dt_store_desc {
  * a store, the graph accepts further ops but no further parameters. desc may be NULL; it is not
  * kept. The store belongs to the graph and is destroyed with it; dt_store_destroy does so earlier.
  * Errors, with *out NULL: INVALID (an op's error, with op and shapes), DEVICE (no such device, or
- * it cannot be used), MEMORY, DEVICE_MEMORY. */
+ * it cannot be used, or it computes a sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
 /* Destroys a store and its programs. NULL is allowed. A trainer's store is destroyed with the
  * trainer only: this call leaves it alone, and dt_ctx_error() says so. */

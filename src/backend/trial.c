@@ -25,8 +25,8 @@ static void dti_trials_place(dti_trials *t, uint32_t number) {
     }
 }
 
-static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *out) {
-    bool (*const trial)(uint32_t, dti_trial *) = dti_kernel_info_of(kernel)->trial;
+static dt_result dti_trials_make(dti_base *base, bool (*trial)(uint32_t, dti_trial *),
+                                 dti_trials *out) {
     dti_trials t = {.base = base};
     *out = t;
     for (dti_trial one; trial && trial(t.count, &one);)
@@ -45,6 +45,10 @@ static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *
         return DT_OK;
     dti_trials_destroy(out);
     return DT_ERROR_MEMORY;
+}
+
+static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *out) {
+    return dti_trials_make(base, dti_kernel_info_of(kernel)->trial, out);
 }
 
 static void dti_trials_destroy(dti_trials *t) {

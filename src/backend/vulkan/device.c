@@ -463,6 +463,8 @@ static dt_result dti_vk_device_create(dti_vk_instance *in, int index, dti_vk_dev
         result = dti_vk_transfer_create(device);
     if (!result)
         result = dti_vk_layouts_create(device);
+    if (!result)
+        result = dti_vk_self_test(device);
     if (result) {
         dti_vk_device_destroy(device);
         return result;

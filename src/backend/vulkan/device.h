@@ -238,6 +238,10 @@ static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t 
 static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out);
 static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t bytes);
 
+/* ---- self_test.c */
+/* DT_ERROR_DEVICE, with what differs, where the device does not compute what the host knows. */
+static dt_result dti_vk_self_test(dti_vk_device *device);
+
 /* ---- command.c */
 static dt_result dti_vk_command_create(dti_vk_device *device, uint32_t count,
                                        dti_VkCommandBuffer *out);

@@ -1,0 +1,53 @@
+/* Whether a device computes at all: the known-answer launch (op/known.c) is run once when the device
+ * is opened, and must leave the words that the host expects. Refuses a device that leaves others.
+ * Without this a driver that computes nothing would train with a loss of 0: qualify.c compares
+ * kernels of the same device with each other. */
+
+#ifndef DT_NO_VULKAN
+
+static dt_result dti_vk_self_test_judge(dti_vk_device *device, const dti_trials *t,
+                                        const uint32_t *should, const uint32_t *is) {
+    const dt_device_info *info = &device->head.info;
+    const uint64_t words = t->bytes / DTI_WORD_BYTES;
+    uint64_t wrong = 0, first = 0;
+    for (uint64_t i = words; i-- > 0;)
+        if (is[i] != should[i]) {
+            wrong++;
+            first = i;
+        }
+    if (!wrong)
+        return DT_OK;
+    return dti_fail(device->head.base, DT_ERROR_DEVICE,
+                    "%s (%s, %s) computes wrong values: of the sums of %u rows, checked when the "
+                    "device was opened, %llu of %llu words differ, the first, word %llu, is 0x%08x "
+                    "instead of 0x%08x; use another driver or device, or \"cpu\"",
+                    info->id, info->name, info->driver, (unsigned)DTI_KNOWN_ROWS,
+                    (unsigned long long)wrong, (unsigned long long)words, (unsigned long long)first,
+                    is[first], should[first]);
+}
+
+static dt_result dti_vk_self_test_run(dti_vk_device *device, const dti_trials *t, uint32_t *should,
+                                      uint32_t *is) {
+    dti_trials_fill(t, DTI_TRIAL_WHOLE, should);
+    dti_known_answer((const float *)should + t->places[0].offset / DTI_WORD_BYTES,
+                     (float *)should + t->places[1].offset / DTI_WORD_BYTES);
+    dt_result result = dti_trials_run(t, &device->head, DTI_TRIAL_WHOLE, is);
+    return result ? result : dti_vk_self_test_judge(device, t, should, is);
+}
+
+static dt_result dti_vk_self_test(dti_vk_device *device) {
+    dti_base *base = device->head.base;
+    dti_trials trials;
+    dt_result result = dti_trials_make(base, dti_known_trial, &trials);
+    if (result)
+        return result;
+    uint32_t *memory = dti_alloc_array(base, 2 * (size_t)trials.bytes, 1);
+    result = memory ? dti_vk_self_test_run(device, &trials, memory,
+                                           memory + trials.bytes / DTI_WORD_BYTES)
+                    : DT_ERROR_MEMORY;
+    dti_free(base, memory);
+    dti_trials_destroy(&trials);
+    return result;
+}
+
+#endif
