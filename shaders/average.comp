@@ -1,5 +1,6 @@
-/* The average of weights, a block a workgroup: a = a + part * (w - a), or the weight itself where
- * the part is 1. Nothing where it is 0 or the step is aborted; buffers are not averaged. */
+/* The average of weights, a block a workgroup: a = a + part * (w - a), as lerp in optim_body.h has
+ * it, or the weight itself where the part is 1. Nothing where it is 0 or the step is
+ * aborted; buffers are not averaged. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -25,8 +26,8 @@ void main()
     uint used = DTI_TABLE_USED_OF(table[row + DTI_TABLE_USED]);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         vec4 w = params[from + e], a = average[to + e];
-        precise vec4 way = (w - a) * part;
-        precise vec4 moved = a + way;
+        precise vec4 way = (part < 0.5 ? w - a : w) * part;
+        precise vec4 moved = (part < 0.5 ? a : a * (1.0 - part)) + way;
         average[to + e] = part == 1.0 ? w : moved; /* padding is 0 in both */
     }
 }

@@ -28,7 +28,7 @@ void main()
     float value = 0.0;
     if (i < args.kept) {
         float old = uintBitsToFloat(state[args.moment_offset + i]);
-        value = fma(factors[i] - old, part(), old);
+        value = dti_m_lerp(old, factors[i], part());
     }
     factors[i] = value;
 }

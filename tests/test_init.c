@@ -86,6 +86,19 @@ GOLDEN(a_sparse_matrix_has_its_share_of_zeros_in_each_column, NULL) {
     CHECK_NEAR(sqrt(squares / (50 * 25)), 0.01, 0.001);
 }
 
+/* math.ceil(sparsity * rows) of the decimal number, not of the float next to it. */
+GOLDEN(a_sparse_share_that_fills_whole_rows_has_none_more, NULL) {
+    for (int tenths = 0; tenths <= 10; tenths++)
+        for (int rows = 10; rows <= 50; rows += 40) {
+            const dt_init init = {DT_INIT_SPARSE, (float)tenths / 10, 0};
+            const float *w = init_of(g, (dt_store_desc){0}, dt_dims(rows, 1), init);
+            int zeros = 0;
+            for (int row = 0; row < rows; row++)
+                zeros += w[row] == 0.0f;
+            CHECK(zeros == rows / 10 * tenths);
+        }
+}
+
 GOLDEN(an_identity_lets_channels_through, NULL) {
     const float *w =
         init_of(g, (dt_store_desc){0}, dt_dims(3, 5), (dt_init){DT_INIT_IDENTITY, 2, 0});

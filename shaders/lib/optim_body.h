@@ -70,6 +70,17 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* all take all of them */
 #endif
 
+/* mean + rest (x - mean). With a large rest as two products, as the rounding of a large old mean would
+ * stay in a small new one. Equal values stay what they are, and a rest of 1 gives x. */
+#if DTI_OPTIM_PART & 3 /* in GLSL of one element, and of four */
+DTI_M_FN DTI_M_F DTI_M(lerp)(DTI_M_F mean, DTI_M_F x, float rest)
+{
+    if (rest < 0.5f)
+        return DTI_M_FMA(DTI_M_SUB(x, mean), DTI_M_K(rest), mean);
+    return DTI_M_FMA(x, DTI_M_K(rest), DTI_M_MUL(DTI_M_K(1.0f - rest), mean));
+}
+#endif
+
 /* ---- SGD. The first step takes the gradient as it is, even with dampening. */
 #define DTI_SGD_MOMENTUM 2
 #define DTI_SGD_DAMPED 3 /* 1 - dampening */
@@ -106,7 +117,7 @@ static uint32_t dti_sgd_moments(const dt_optim_desc *d) {
 }
 static void dti_sgd_words(const dt_optim_desc *d, float *w) {
     w[DTI_SGD_MOMENTUM] = (float)d->momentum;
-    w[DTI_SGD_DAMPED] = 1.0f - (float)d->dampening;
+    w[DTI_SGD_DAMPED] = (float)(1.0 - d->dampening);
     w[DTI_SGD_NESTEROV] = d->nesterov ? 1.0f : 0.0f;
 }
 static bool dti_sgd_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g) {
@@ -163,7 +174,7 @@ DTI_M_FN DTI_M_F DTI_M(adam_ratio)(DTI_M_F m, DTI_M_F second, DTI_M_F bias2, DTI
 DTI_OPTIM_UPDATE_OF(adam_moments)
 {
     DTI_M_F rest2 = DTI_M_MUL(DTI_M_K(c[DTI_ADAM_REST2]), g);
-    v[1] = DTI_M_FMA(DTI_M_SUB(g, v[1]), DTI_M_K(c[DTI_ADAM_REST1]), v[1]);
+    v[1] = DTI_M(lerp)(v[1], g, c[DTI_ADAM_REST1]);
     v[2] = DTI_M_FMA(rest2, g, DTI_M_MUL(DTI_M_K(w[DTI_ADAM_BETA2]), v[2]));
 }
 DTI_OPTIM_UPDATE_OF(adam_step)
@@ -275,7 +286,7 @@ DTI_OPTIM_UPDATE_OF(rmsprop)
     v[1] = DTI_M(mean_square)(v[1], g, w[DTI_RMS_ALPHA], w[DTI_RMS_REST]);
     DTI_M_F second = v[1];
     if (w[DTI_RMS_CENTERED] != 0.0f) {
-        v[3] = DTI_M_FMA(DTI_M_SUB(g, v[3]), DTI_M_K(w[DTI_RMS_REST]), v[3]);
+        v[3] = DTI_M(lerp)(v[3], g, w[DTI_RMS_REST]);
         second = DTI_M_SUB(second, DTI_M_MUL(v[3], v[3]));
         second = DTI_M_SELECT(DTI_M_LT(zero, second), second, zero);
     }
@@ -410,7 +421,7 @@ DTI_OPTIM_UPDATE_OF(adamax)
 {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
-    v[1] = DTI_M_FMA(DTI_M_SUB(g, v[1]), DTI_M_K(c[DTI_ADAM_REST1]), v[1]);
+    v[1] = DTI_M(lerp)(v[1], g, c[DTI_ADAM_REST1]);
     DTI_M_F size = DTI_M_SELECT(DTI_M_LT(g, DTI_M_K(0.0f)), DTI_M_NEG(g), g);
     DTI_M_F faded = DTI_M_MUL(DTI_M_K(w[DTI_ADAM_BETA2]), v[2]);
     size = DTI_M_ADD(size, DTI_M_K(w[DTI_ADAM_EPS]));
@@ -592,12 +603,12 @@ DTI_OPTIM_CONSTANTS_OF(lion) {}
 #if DTI_OPTIM_PART & 2
 DTI_OPTIM_UPDATE_OF(lion)
 {
-    DTI_M_F zero = DTI_M_K(0.0f), rate = DTI_M_K(w[DTI_GROUP_LR]), apart = DTI_M_SUB(g, v[1]);
-    DTI_M_F lean = DTI_M_FMA(apart, DTI_M_K(w[DTI_LION_REST1]), v[1]);
+    DTI_M_F zero = DTI_M_K(0.0f), rate = DTI_M_K(w[DTI_GROUP_LR]);
+    DTI_M_F lean = DTI_M(lerp)(v[1], g, w[DTI_LION_REST1]);
     v[0] = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
     DTI_M_F step = DTI_M_SELECT(DTI_M_LT(zero, lean), DTI_M_NEG(rate), zero);
     v[0] = DTI_M_ADD(v[0], DTI_M_SELECT(DTI_M_LT(lean, zero), rate, step));
-    v[1] = DTI_M_FMA(apart, DTI_M_K(w[DTI_LION_REST2]), v[1]);
+    v[1] = DTI_M(lerp)(v[1], g, w[DTI_LION_REST2]);
 }
 #endif
 #if DTI_OPTIM_PART & 4

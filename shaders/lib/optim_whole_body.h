@@ -169,16 +169,12 @@ static const dti_optim_row dti_optim_lars = {.name = "LARS",
 DTI_OPTIM_CONSTANTS_OF(muon) { DTI_M(constants_adam)(w, t, c); }
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_M_FN DTI_M_F DTI_M(muon_mean)(DTI_M_F m, DTI_M_F g, float rest)
-{
-    return DTI_M_FMA(DTI_M_SUB(g, m), DTI_M_K(rest), m);
-}
 DTI_OPTIM_UPDATE_OF(muon)
 {
     if (c[DTI_OPTIM_SHARE] == 0.0f)
         DTI_M(update_adam_kept)(v, g, w, t, c);
     else if (c[DTI_OPTIM_SHARE] > 0.0f)
-        v[1] = DTI_M(muon_mean)(v[1], g, w[DTI_MUON_REST]);
+        v[1] = DTI_M(lerp)(v[1], g, w[DTI_MUON_REST]);
     else {
         DTI_M_F kept = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
         v[0] = DTI_M_FMA(DTI_M_K(-w[DTI_GROUP_LR]), g, kept);
@@ -188,9 +184,9 @@ DTI_OPTIM_UPDATE_OF(muon)
 #if DTI_OPTIM_PART & 8
 DTI_OPTIM_MEASURE_OF(muon)
 {
-    DTI_M_F mean = DTI_M(muon_mean)(v[1], g, w[DTI_MUON_REST]);
+    DTI_M_F mean = DTI_M(lerp)(v[1], g, w[DTI_MUON_REST]);
     DTI_OUT(a) = DTI_M_K(0.0f);
-    DTI_OUT(b) = DTI_M_FMA(DTI_M_SUB(g, mean), DTI_M_K(w[DTI_MUON_REST]), mean);
+    DTI_OUT(b) = DTI_M(lerp)(mean, g, w[DTI_MUON_REST]);
 }
 #endif
 #if DTI_OPTIM_PART & 16
@@ -241,7 +237,7 @@ DTI_OPTIM_CONSTANTS_OF(adafactor)
 #if DTI_OPTIM_PART & 2
 DTI_M_FN DTI_M_F DTI_M(adafactor_mean)(DTI_M_F mean, DTI_M_F g, float part)
 {
-    return DTI_M_FMA(DTI_M_SUB(DTI_M_MUL(g, g), mean), DTI_M_K(part), mean);
+    return DTI_M(lerp)(mean, DTI_M_MUL(g, g), part);
 }
 DTI_M_FN DTI_M_F DTI_M(adafactor_direction)(DTI_M_F g, DTI_M_F mean)
 {

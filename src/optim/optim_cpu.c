@@ -295,13 +295,17 @@ static void dti_cpu_average_block(const dti_cpu_task *task, const uint32_t *row,
     const float *w = (const float *)task->buf[0] + at;
     float *a = (float *)task->buf[1] +
                (uint32_t)(4ull * task->launch->args.commit.moment_fours + (uint64_t)at);
+    const float rest = 1.0f - part;
     float way[DTI_BLOCK];
     if (part == 1.0f) {
         memcpy(a, w, (size_t)n * sizeof *a);
         return;
     }
-    task->k->binary[DTI_B_SUB](way, w, 1, a, 1, n);
-    task->k->binary[DTI_B_MUL](way, way, 1, &part, 0, n);
+    if (part < 0.5f) /* see lerp in optim_body.h */
+        task->k->binary[DTI_B_SUB](way, w, 1, a, 1, n);
+    else
+        task->k->binary[DTI_B_MUL](a, a, 1, &rest, 0, n);
+    task->k->binary[DTI_B_MUL](way, part < 0.5f ? way : w, 1, &part, 0, n);
     task->k->binary[DTI_B_ADD](a, a, 1, way, 1, n);
 }
 

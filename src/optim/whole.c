@@ -371,9 +371,14 @@ static void dti_cpu_optim_factors(const dti_cpu_task *task, int64_t begin, int64
         n = DTI_MIN((behind ? end : DTI_MIN(end, (int64_t)a->kept)) - i, (int64_t)DTI_BLOCK);
         memset(part, 0, sizeof part);
         if (!behind) {
+            const float share = rates.constants[DTI_ADAFACTOR_PART];
+            const float rest = 1.0f - share;
             memcpy(part, old + i, (size_t)n * sizeof *part);
-            task->k->binary[DTI_B_SUB](factors + i, factors + i, 1, old + i, 1, n);
-            task->k->axpy(part, rates.constants[DTI_ADAFACTOR_PART], factors + i, n);
+            if (share < 0.5f) /* see lerp in optim_body.h */
+                task->k->binary[DTI_B_SUB](factors + i, factors + i, 1, part, 1, n);
+            else
+                task->k->binary[DTI_B_MUL](part, part, 1, &rest, 0, n);
+            task->k->axpy(part, share, factors + i, n);
         }
         memcpy(factors + i, part, (size_t)n * sizeof *part);
     }

@@ -183,10 +183,17 @@ static int dti_drawn_order(const void *a, const void *b) {
     return x->row < y->row ? -1 : 1;
 }
 
+/* How many of `rows` a share is, rounded up. A share with up to 7 decimals is meant as it is written:
+ * 0.3f is 0.30000001, of which 10 rows would be 4. */
+static int64_t dti_fill_share(float share, int64_t rows) {
+    const double written = floor((double)share * 1e7 + 0.5) / 1e7;
+    return (int64_t)ceil(((float)written == share ? written : (double)share) * (double)rows);
+}
+
 /* A share of each column, rounded up, becomes 0: other draws of the same stream say which. */
 static dt_result dti_fill_sparse(dt_store *s, const dti_fill *f) {
     const int64_t rows = f->param->shape.dim[0], cols = f->param->shape.dim[1];
-    const int64_t zeros = (int64_t)ceil((double)f->param->attr.f[0] * (double)rows);
+    const int64_t zeros = dti_fill_share(f->param->attr.f[0], rows);
     dti_drawn_row *order = dti_alloc_array(s->base, (size_t)rows + 1, sizeof *order);
     if (!order)
         return DT_ERROR_MEMORY;
