@@ -65,6 +65,7 @@
     X(TRIU, "dt_triu($0, #0)")                                                                     \
     X(REFLECT, "dt_pad_reflect($0, #0, #1, #2)")                                                   \
     X(REPLICATE, "dt_pad_replicate($0, #0, #1, #2)")                                               \
+    X(CIRCULAR, "dt_pad_circular($0, #0, #1, #2)")                                                 \
     X(CUMSUM, "dt_cumsum($0, #0)")                                                                 \
     X(VAR, "dt_var($0, @, false, ?)")                                                              \
     X(WHERE, "dt_where($0, $1, $2)")                                                               \
@@ -270,6 +271,7 @@ static dt_tensor rnd_build_made(const rnd_stmt *s, const dt_tensor *in) {
     case RND_TRIU: return dt_triu(in[0], n[0]);
     case RND_REFLECT: return dt_pad_reflect(in[0], n[0], n[1], n[2]);
     case RND_REPLICATE: return dt_pad_replicate(in[0], n[0], n[1], n[2]);
+    case RND_CIRCULAR: return dt_pad_circular(in[0], n[0], n[1], n[2]);
     case RND_CUMSUM: return dt_cumsum(in[0], n[0]);
     case RND_VAR: return dt_var(in[0], s->shape, false, n[0]);
     case RND_WHERE: return dt_where(in[0], in[1], in[2]);

@@ -490,8 +490,8 @@ static int rnd_row_resize(rnd_maker *k) {
 
 /* Elements of an axis in another order, or sums of them. */
 static int rnd_row_moved(rnd_maker *k) {
-    static const int kinds[] = {RND_FLIP,    RND_ROLL,      RND_TRIL,  RND_TRIU,
-                                RND_REFLECT, RND_REPLICATE, RND_CUMSUM};
+    static const int kinds[] = {RND_FLIP,    RND_ROLL,      RND_TRIL,   RND_TRIU,
+                                RND_REFLECT, RND_REPLICATE, RND_CUMSUM, RND_CIRCULAR};
     int x = rnd_bounded(k, rnd_pick_rank(k, 2, 3));
     rnd_stmt s = rnd_new(kinds[rnd_below(k, (int)DTI_COUNT(kinds))], x, -1, -1);
     if (x < 0 || !rnd_elements(rnd_shape(k, x)))
@@ -502,8 +502,11 @@ static int rnd_row_moved(rnd_maker *k) {
         s.number[0] = rnd_between(k, -3, 3);
     if (s.kind == RND_ROLL)
         s.number[1] = rnd_between(k, -20, 20);
-    for (int i = 1; i < 3 && (s.kind == RND_REFLECT || s.kind == RND_REPLICATE); i++)
-        s.number[i] = rnd_below(k, s.kind == RND_REFLECT ? size : 4);
+    const bool pads = s.kind == RND_REFLECT || s.kind == RND_REPLICATE || s.kind == RND_CIRCULAR;
+    for (int i = 1; i < 3 && pads; i++)
+        s.number[i] = rnd_below(k, s.kind == RND_REFLECT    ? size
+                                   : s.kind == RND_CIRCULAR ? size + 1
+                                                            : 4);
     return rnd_put(k, s);
 }
 

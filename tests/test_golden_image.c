@@ -191,6 +191,53 @@ static const layer volumes[] = {
     {"adaptive_signal", {2, 7}, 2, adaptive_signal},
 };
 
+CONV(pad_reflect, dt_nn_conv2d, 3, 3, .conv = {.padding = {2, 1}},
+     .padding_mode = DT_PADDING_REFLECT)
+CONV(pad_reflect_most, dt_nn_conv2d, 2, 3, .conv = {.stride = {2, 2}, .padding = {3, 2}},
+     .padding_mode = DT_PADDING_REFLECT)
+CONV(pad_replicate, dt_nn_conv2d, 3, 3, .kernel_w = 2,
+     .conv = {.padding = {1, 5}, .dilation = {2, 1}}, .padding_mode = DT_PADDING_REPLICATE)
+CONV(pad_circular, dt_nn_conv2d, 4, 3, .conv = {.padding = {1, 2}, .groups = 2},
+     .padding_mode = DT_PADDING_CIRCULAR)
+CONV(pad_circular_most, dt_nn_conv2d, 2, 2, .conv = {.padding = {3, 4}},
+     .padding_mode = DT_PADDING_CIRCULAR)
+CONV(same, dt_nn_conv2d, 3, 2, .kernel_w = 3, .conv = {.dilation = {1, 2}}, .same = true)
+CONV(same_reflect, dt_nn_conv2d, 3, 4, .kernel_w = 2, .padding_mode = DT_PADDING_REFLECT,
+     .same = true)
+CONV(reflect_signal, dt_nn_conv1d, 2, 5, .conv = {.padding = {2}},
+     .padding_mode = DT_PADDING_REFLECT)
+CONV(replicate_signal, dt_nn_conv1d, 2, 3, .conv = {.stride = {3}, .padding = {4}},
+     .padding_mode = DT_PADDING_REPLICATE)
+CONV(circular_signal, dt_nn_conv1d, 2, 4, .conv = {.padding = {7}},
+     .padding_mode = DT_PADDING_CIRCULAR)
+CONV(same_signal, dt_nn_conv1d, 2, 4, .conv = {.dilation = {3}}, .same = true)
+CONV3D(reflect_volume, 2, 2, .kernel_h = 3, .kernel_w = 3, .conv = {.padding = {1, 2, 3}},
+       .padding_mode = DT_PADDING_REFLECT)
+CONV3D(replicate_volume, 2, 3, .conv = {.padding = {2, 1}}, .padding_mode = DT_PADDING_REPLICATE)
+CONV3D(circular_volume, 2, 2, .conv = {.stride = {1, 2, 1}, .padding = {2, 1, 1}},
+       .padding_mode = DT_PADDING_CIRCULAR)
+CONV3D(same_volume, 2, 2, .kernel_h = 3, .kernel_w = 4, .same = true)
+PLAIN(pad_circular_alone, dt_pad_circular(x, 2, 5, 2))
+
+static const layer padded[] = {
+    {"reflect", {2, 5, 4}, 3, pad_reflect},
+    {"reflect_most", {1, 4, 3}, 3, pad_reflect_most},
+    {"replicate", {2, 4, 3}, 3, pad_replicate},
+    {"circular", {4, 5, 4}, 3, pad_circular},
+    {"circular_most", {2, 3, 4}, 3, pad_circular_most},
+    {"same", {2, 5, 4}, 3, same},
+    {"same_reflect", {2, 5, 4}, 3, same_reflect},
+    {"reflect_signal", {3, 7}, 2, reflect_signal},
+    {"replicate_signal", {3, 7}, 2, replicate_signal},
+    {"circular_signal", {3, 7}, 2, circular_signal},
+    {"same_signal", {3, 7}, 2, same_signal},
+    {"reflect_volume", {2, 3, 4, 4}, 4, reflect_volume},
+    {"replicate_volume", {1, 2, 3, 4}, 4, replicate_volume},
+    {"circular_volume", {2, 2, 3, 4}, 4, circular_volume},
+    {"same_volume", {1, 3, 4, 2}, 4, same_volume},
+    {"pad_circular", {2, 3, 5}, 3, pad_circular_alone},
+};
+
 static const layer norms[] = {
     {"batch_norm1d", {5}, 1, batch_norm1d},
     {"batch_norm2d", {3, 4, 2}, 3, batch_norm2d},
@@ -301,6 +348,10 @@ static void layers_check(golden *g, const layer *layers, size_t count) {
 
 GOLDEN(every_convolution_layer_learns_as_in_pytorch, "layers") {
     layers_check(g, convolutions, sizeof convolutions / sizeof *convolutions);
+}
+
+GOLDEN(padding_of_convolutions_by_name_is_pytorchs, "padding") {
+    layers_check(g, padded, sizeof padded / sizeof *padded);
 }
 
 GOLDEN(every_pool_and_resize_is_pytorchs, "layers") {

@@ -12,6 +12,7 @@
     X(flip, dt_flip(x, 1))                                                                         \
     X(pad_reflect, dt_pad_reflect(x, 1, 2, 1))                                                     \
     X(pad_replicate, dt_pad_replicate(x, 0, 2, 1))                                                 \
+    X(pad_circular, dt_pad_circular(x, 0, 2, 1))                                                   \
     X(var, dt_var(x, dt_dims(0), true, false))                                                     \
     X(std, dt_std(x, dt_dims(), false, false))                                                     \
     X(logsumexp, dt_logsumexp(x, dt_dims(0), true))                                                \

@@ -39,6 +39,11 @@ ROW(GRAPH, dt_pad_replicate, ) {
                                 INTEGER(3, -1, INT64_MIN)));
 }
 
+ROW(GRAPH, dt_pad_circular, ) {
+    return NIL(dt_pad_circular(ONLY_ANY(here.signal), AXIS(1, 2), INTEGER(2, -1, 9, INT64_MAX),
+                               INTEGER(3, -1, 9, INT64_MIN)));
+}
+
 ROW(GRAPH, dt_var, ) {
     return NIL(dt_var(SIGNAL, SHAPE(dt_dims(1)), true, false));
 }

@@ -6,6 +6,8 @@ layers: one layer each, y = layer(x) and loss = mean((y - t)^2). Recorded: x and
 the first step, grad.NAME, and after three steps of SGD with momentum final.NAME; of batch norm also what it gives then in eval
 mode. batch_micro: batch norm over micro-batches.
 
+padding: as layers, of convolutions whose padding has a name, torch.nn's own modules.
+
 cnn, resnet: small versions of the networks of examples/fashion_mnist_conv.c; networks: the whole
 ones. Weights and images come from a formula that both sides compute (hashed below), so only losses
 and, of the small ones, the first gradients and the final values are kept, in float64.
@@ -43,6 +45,14 @@ def transposed(seed, w, bias, **settings):
     init = {"weight": uniform(seed, *w), "bias": uniform(seed + 1, bias)}
     function = {3: F.conv_transpose1d, 4: F.conv_transpose2d}[len(w)]
     return init, lambda x, p: function(x, p["weight"], p["bias"], **settings)
+
+
+def padded(seed, x, channels, kernel, **settings):
+    """A layer of torch.nn itself, for x without samples: its padding by name."""
+    kind = {2: torch.nn.Conv1d, 3: torch.nn.Conv2d, 4: torch.nn.Conv3d}[len(x)]
+    made = kind(x[0], channels, kernel, dtype=torch.float64, **settings)
+    init = {"weight": uniform(seed, *made.weight.shape), "bias": uniform(seed + 1, channels)}
+    return x, init, lambda x, p: torch.func.functional_call(made, dict(p), (x,))
 
 
 def affine(seed, *shape):
@@ -191,13 +201,37 @@ LAYERS = {
 }
 
 
+PADDED = {
+    "reflect": padded(90, (2, 5, 4), 3, 3, padding=(2, 1), padding_mode="reflect"),
+    "reflect_most": padded(92, (1, 4, 3), 2, 3, padding=(3, 2), stride=2, padding_mode="reflect"),
+    "replicate": padded(94, (2, 4, 3), 3, (3, 2), padding=(1, 5), dilation=(2, 1),
+                        padding_mode="replicate"),
+    "circular": padded(96, (4, 5, 4), 4, 3, padding=(1, 2), groups=2, padding_mode="circular"),
+    "circular_most": padded(98, (2, 3, 4), 2, 2, padding=(3, 4), padding_mode="circular"),
+    "same": padded(100, (2, 5, 4), 3, (2, 3), padding="same", dilation=(1, 2)),
+    "same_reflect": padded(102, (2, 5, 4), 3, (4, 2), padding="same", padding_mode="reflect"),
+    "reflect_signal": padded(104, (3, 7), 2, 5, padding=2, padding_mode="reflect"),
+    "replicate_signal": padded(106, (3, 7), 2, 3, padding=4, stride=3, padding_mode="replicate"),
+    "circular_signal": padded(108, (3, 7), 2, 4, padding=7, padding_mode="circular"),
+    "same_signal": padded(110, (3, 7), 2, 4, padding="same", dilation=3),
+    "reflect_volume": padded(112, (2, 3, 4, 4), 2, (2, 3, 3), padding=(1, 2, 3),
+                             padding_mode="reflect"),
+    "replicate_volume": padded(114, (1, 2, 3, 4), 2, 3, padding=(2, 1, 0),
+                               padding_mode="replicate"),
+    "circular_volume": padded(116, (2, 2, 3, 4), 2, 2, padding=(2, 1, 1), stride=(1, 2, 1),
+                              padding_mode="circular"),
+    "same_volume": padded(118, (1, 3, 4, 2), 2, (2, 3, 4), padding="same"),
+    "pad_circular": ((2, 3, 5), *plain(F.pad, pad=(5, 2, 0, 0), mode="circular")),
+}
+
+
 def tensors(init, dtype):
     return {k: torch.tensor(v, dtype=dtype, requires_grad=not k.startswith("running_"))
             for k, v in init.items()}
 
 
 def layer(name, dtype):
-    shape, init, function = LAYERS[name]
+    shape, init, function = LAYERS[name] if name in LAYERS else PADDED[name]
     seed, p = sum(map(ord, name)), tensors(init, dtype)
     steps = STEPS if init else 1
     x = normal(seed, steps, 4 if "running_mean" in p else 2, *shape)
@@ -237,16 +271,20 @@ def key_of(layer_name, key):
     return f"{kind}.{layer_name}.{rest}" if rest else f"{layer_name}.{key}"
 
 
-def layers():
+def layers(file="layers", names=LAYERS):
     arrays, drift = {}, 0
-    for name in LAYERS:
+    for name in names:
         init, exact = layer(name, torch.float64)
         single = layer(name, torch.float32)[1]
         arrays.update({f"init.{name}.{k}": v for k, v in init.items()})
         arrays.update({key_of(name, k): v for k, v in exact.items()})
         drift = max(drift, drift_of(single, exact))
-    save("layers", arrays)
+    save(file, arrays)
     return drift
+
+
+def padding():
+    return layers("padding", PADDED)
 
 
 def drift_of(single, exact):
@@ -412,7 +450,7 @@ def networks():
 
 def main():
     torch.set_num_threads(1)
-    jobs = dict(layers=layers, batch_micro=batch_micro, cnn=lambda: network("cnn"),
+    jobs = dict(layers=layers, padding=padding, batch_micro=batch_micro, cnn=lambda: network("cnn"),
                 resnet=lambda: network("resnet"), networks=networks)
     for name in sys.argv[1:] or jobs:
         drift = jobs[name]()

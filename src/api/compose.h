@@ -17,10 +17,12 @@ DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal);
 DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift);
 /* The last element of an axis first. torch.flip. */
 DT_API dt_tensor dt_flip(dt_tensor x, int axis);
-/* As dt_pad, but what lies beside x is x mirrored in its end elements (before, after < size), or
- * its end elements again (size > 0). F.pad, modes 'reflect' and 'replicate', of one axis. */
+/* As dt_pad, but what lies beside x is x mirrored in its end elements (before, after < size), its
+ * end elements again (size > 0), or x from its other end (before, after <= size). F.pad, modes
+ * 'reflect', 'replicate' and 'circular', of one axis. */
 DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after);
 DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t after);
+DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t after);
 
 /* The mean of squared distances from the mean, over axes as in dt_sum; with `unbiased` times n /
  * (n - 1); and its root, whose gradient is 0 where it is 0. Errors (nil): also fewer than 2
@@ -42,8 +44,8 @@ DT_API dt_tensor dt_argmax(dt_tensor x, int axis);
 DT_API dt_tensor dt_argmin(dt_tensor x, int axis);
 
 /* y[..., i] = x[..., index[..., i]] along an axis: x's n by index's m elements are compared, so one
- * of the two is to be short. index: i32, other dimensions x's; one outside gives 0.
- * torch.take_along_dim, torch.gather. */
+ * of the two is to be short. index: i32, other dimensions x's; one outside gives 0. Up to 2^24
+ * elements of x along the axis. torch.take_along_dim, torch.gather. */
 DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis);
 /* y[.., i, ..] = x[.., index[i], ..] along an axis: the same places of all other axes. index: [M]
  * i32; f32. Rows of an x without samples are looked up, as by dt_gather, an index outside giving

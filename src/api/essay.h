@@ -43,8 +43,8 @@
  * cannot be done is an error with a text, dt_ctx_error(). The implementation is C11 for GCC or
  * Clang, on Linux, Windows and the web (docs/platforms.md says what is tested); C++ files include
  * the declarations. It has no mixed precision: values are cast to 16 bits by hand, in single ops,
- * and on the CPU alone. A convolution pads with zeros. When a rank is lost the job goes on from a
- * checkpoint, not by itself, but for the workers of a dt_server.
+ * and on the CPU alone. When a rank is lost the job goes on from a checkpoint, not by itself, but
+ * for the workers of a dt_server.
  *
  * STEP BY STEP.
  *

@@ -47,11 +47,21 @@ typedef struct dt_embedding_desc {
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
                                       const dt_embedding_desc *desc);
 
+/* What stands beside x. Padding must be less than x's size for REFLECT, at most it for CIRCULAR. */
+typedef enum dt_padding_mode {
+    DT_PADDING_ZEROS,
+    DT_PADDING_REFLECT,   /* x, mirrored in its end elements */
+    DT_PADDING_REPLICATE, /* the end elements again */
+    DT_PADDING_CIRCULAR   /* x, from its other end */
+} dt_padding_mode;
+
 typedef struct dt_conv_layer_desc {
     dt_conv_desc conv; /* stride, padding, dilation, groups */
     int32_t kernel_w;  /* 0 = as high as wide */
     bool no_bias;
-    dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+    dt_init weight, bias;         /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+    dt_padding_mode padding_mode; /* PyTorch's padding_mode; 0 = ZEROS; not of transposed layers */
+    bool same; /* PyTorch's padding='same': the result has x's size; stride 1, conv.padding 0 */
 } dt_conv_layer_desc;
 
 /* Makes "name.weight" [out, in / groups, kernel, kernel] and "name.bias" [out], and applies them to
@@ -68,7 +78,9 @@ typedef struct dt_conv3d_layer_desc {
     dt_conv3d_desc conv;
     int32_t kernel_h, kernel_w; /* 0 = as deep */
     bool no_bias;
-    dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+    dt_init weight, bias;         /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+    dt_padding_mode padding_mode; /* as dt_conv_layer_desc has it, and so the rest */
+    bool same;
 } dt_conv3d_layer_desc;
 
 /* Makes "name.weight" [out, in / groups, kernel, kernel_h, kernel_w] and "name.bias" [out], for x:

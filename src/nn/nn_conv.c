@@ -33,6 +33,55 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
     return x.graph->error[0] == 0;
 }
 
+/* What a layer's padding is made of, outermost axis first, so many `axes`. */
+typedef struct dti_conv_padding {
+    int axes;
+    int64_t kernel[3];
+    const int32_t *stride, *dilation;
+    int32_t *padding; /* what is left to the convolution: zeros, as many on both sides */
+} dti_conv_padding;
+
+static bool dti_conv_padding_fits(dt_tensor x, const dti_conv_layer *l, const dti_conv_padding *p) {
+    static const char *const names[] = {"ZEROS", "REFLECT", "REPLICATE", "CIRCULAR"};
+    const dt_padding_mode mode = l->desc.padding_mode;
+    if ((unsigned)mode > DT_PADDING_CIRCULAR)
+        dti_graph_fail(x.graph, "%s '%s': padding_mode %d is unknown", l->op, l->name, (int)mode);
+    for (int i = 0; i < p->axes && !x.graph->error[0]; i++) {
+        const int64_t size = dt_tensor_shape(x).dim[1 + i], most = dti_pad_most(mode, size);
+        if (l->desc.same && (p->padding[i] || p->stride[i] > 1))
+            dti_graph_fail(x.graph,
+                           "%s '%s': same with stride %d and padding %d: it takes stride 1, and "
+                           "chooses the padding, so leave both 0",
+                           l->op, l->name, (int)p->stride[i], (int)p->padding[i]);
+        else if (mode && (p->padding[i] < 0 || p->padding[i] > most))
+            dti_graph_fail(x.graph,
+                           "%s '%s': padding %d of x %s, axis %d: padding_mode %s takes 0 to %lld",
+                           l->op, l->name, (int)p->padding[i],
+                           dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                           1 + i, names[mode], (long long)most);
+    }
+    return x.graph->error[0] == 0;
+}
+
+/* x with all padding that the convolution does not have itself. Of an odd one `same` has the
+ * larger half at the end. */
+static dt_tensor dti_conv_padded(dt_tensor x, const dti_conv_layer *l, const dti_conv_padding *p) {
+    for (int i = 0; i < p->axes; i++) {
+        int64_t before = p->padding[i], after = before;
+        if (l->desc.same) {
+            const int64_t all = (p->dilation[i] ? p->dilation[i] : 1) * (p->kernel[i] - 1);
+            before = all / 2, after = all - before;
+        }
+        const bool own = !l->desc.padding_mode && before == after && before <= INT32_MAX;
+        p->padding[i] = own ? (int32_t)before : 0;
+        if (!own && l->desc.padding_mode)
+            x = dti_pad_with(x, 1 + i, before, after, l->desc.padding_mode);
+        else if (!own)
+            x = dt_pad(x, 1 + i, before, after);
+    }
+    return x;
+}
+
 static void dti_conv_layer_params(dt_tensor x, const dti_conv_layer *l, dt_tensor *w,
                                   dt_tensor *b) {
     char text[DTI_NN_NAME_SIZE];
@@ -70,9 +119,16 @@ DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
     int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
     l.weight = (dt_shape){4, {out, l.in / groups, kernel, width}};
+    dt_conv_desc *c = &l.desc.conv;
+    const dti_conv_padding padding = {2, {kernel, width}, c->stride, c->dilation, c->padding};
+    if (!dti_conv_padding_fits(x, &l, &padding))
+        return dti_nil(x.graph);
     dt_tensor w, b;
     dti_conv_layer_params(x, &l, &w, &b);
-    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv2d(x, w, b, &l.desc.conv));
+    if (dti_is_nil(w))
+        return dti_nn_end(&nn, w);
+    x = dti_conv_padded(x, &l, &padding);
+    return dti_nn_end(&nn, dt_conv2d(x, w, b, c));
 }
 
 DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
@@ -85,14 +141,22 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
         return dti_nil(x.graph);
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
     l.weight = (dt_shape){3, {out, l.in / groups, kernel}};
+    dt_conv_desc *c = &l.desc.conv;
+    const dti_conv_padding padding = {1, {kernel}, c->stride, c->dilation, c->padding};
+    if (!dti_conv_padding_fits(x, &l, &padding))
+        return dti_nil(x.graph);
     dt_tensor w, b;
     dti_conv_layer_params(x, &l, &w, &b);
-    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv1d(x, w, b, &l.desc.conv));
+    if (dti_is_nil(w))
+        return dti_nn_end(&nn, w);
+    x = dti_conv_padded(x, &l, &padding);
+    return dti_nn_end(&nn, dt_conv1d(x, w, b, c));
 }
 
 DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv3d_layer_desc *desc) {
-    const dt_conv3d_layer_desc none = {0}, d = desc ? *desc : none;
+    const dt_conv3d_layer_desc none = {0};
+    dt_conv3d_layer_desc d = desc ? *desc : none;
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv3d", name))
         return dti_nil(x.graph);
@@ -100,7 +164,9 @@ DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_
                                      .kernel_w = d.kernel_w,
                                      .no_bias = d.no_bias,
                                      .weight = d.weight,
-                                     .bias = d.bias};
+                                     .bias = d.bias,
+                                     .padding_mode = d.padding_mode,
+                                     .same = d.same};
     dti_conv_layer l = dti_conv_layer_of(x, "conv3d", name, out, &flat);
     const int64_t height = d.kernel_h ? d.kernel_h : kernel,
                   width = d.kernel_w ? d.kernel_w : kernel;
@@ -114,9 +180,16 @@ DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_
         return dti_nil(x.graph);
     l.weight = (dt_shape){
         5, {out, l.in / (l.desc.conv.groups ? l.desc.conv.groups : 1), kernel, height, width}};
+    const dti_conv_padding padding = {
+        3, {kernel, height, width}, d.conv.stride, d.conv.dilation, d.conv.padding};
+    if (!dti_conv_padding_fits(x, &l, &padding))
+        return dti_nil(x.graph);
     dt_tensor w, b;
     dti_conv_layer_params(x, &l, &w, &b);
-    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv3d(x, w, b, &d.conv));
+    if (dti_is_nil(w))
+        return dti_nn_end(&nn, w);
+    x = dti_conv_padded(x, &l, &padding);
+    return dti_nn_end(&nn, dt_conv3d(x, w, b, &d.conv));
 }
 
 DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
@@ -125,6 +198,11 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
     if (!dti_nn_begin(&nn, x, "conv_transpose2d", name))
         return dti_nil(x.graph);
     dti_conv_layer l = dti_conv_layer_of(x, "conv_transpose2d", name, out, desc);
+    if (l.desc.padding_mode || l.desc.same)
+        return dti_graph_fail(x.graph,
+                              "conv_transpose2d '%s': padding_mode %d, same %d: it takes zeros "
+                              "alone; leave both 0",
+                              name, (int)l.desc.padding_mode, (int)l.desc.same);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
         return dti_nil(x.graph);
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;

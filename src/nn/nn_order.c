@@ -82,56 +82,76 @@ DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
 
 /* ---- paddings by what is there */
 
-static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after, bool mirror);
+static const char *const dti_pad_names[] = {"pad", "pad_reflect", "pad_replicate", "pad_circular"};
+
+static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after,
+                              dt_padding_mode mode);
 
 static dt_tensor dti_pad_with_again(dt_graph *g, const dti_call *c) {
     return dti_pad_with(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1],
-                        c->attr.i[1]);
+                        (dt_padding_mode)c->attr.i[1]);
 }
 
 /* `n` elements beside x at one end. */
-static dt_tensor dti_pad_part(dt_tensor x, const dti_along *a, int64_t n, bool end, bool mirror) {
-    if (mirror)
+static dt_tensor dti_pad_part(dt_tensor x, const dti_along *a, int64_t n, bool end,
+                              dt_padding_mode mode) {
+    if (mode == DT_PADDING_REFLECT)
         return dt_flip(dt_slice(x, a->axis, end ? a->size - 1 - n : 1, n), a->axis);
+    if (mode == DT_PADDING_CIRCULAR)
+        return dt_slice(x, a->axis, end ? 0 : a->size - n, n);
     dt_shape s = dt_tensor_shape(x);
     s.dim[a->axis] = n;
     return dt_expand(dt_slice(x, a->axis, end ? a->size - 1 : 0, 1), s);
 }
 
-static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after, bool mirror) {
-    const char *op = mirror ? "pad_reflect" : "pad_replicate";
+/* The most elements that a mode adds at one end of an axis of this size. */
+static int64_t dti_pad_most(dt_padding_mode mode, int64_t size) {
+    if (mode == DT_PADDING_CIRCULAR)
+        return size;
+    if (mode == DT_PADDING_REFLECT)
+        return DTI_MAX(size - 1, 0);
+    return size > 0 || mode == DT_PADDING_ZEROS ? INT32_MAX : 0;
+}
+
+static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after,
+                              dt_padding_mode mode) {
+    const char *op = dti_pad_names[mode];
     dti_along a;
     if (!dti_along_of(op, x, axis, &a))
         return dti_nil(x.graph);
-    const int64_t most = mirror ? a.size - 1 : a.size > 0 ? INT32_MAX : 0;
+    const int64_t most = dti_pad_most(mode, a.size);
     if (before < 0 || after < 0 || before > most || after > most) {
         return dti_graph_fail(x.graph,
                               "%s: %lld before and %lld after an axis of size %lld; each must be "
                               "between 0 and %lld",
                               op, (long long)before, (long long)after, (long long)a.size,
-                              (long long)DTI_MAX(most, 0));
+                              (long long)most);
     }
     const uint32_t first = x.graph->count;
     const dti_call call = {.name = op,
                            .in = {x.id},
-                           .attr = {.i = {a.axis, mirror}, .dim = {before, after}},
+                           .attr = {.i = {a.axis, (int32_t)mode}, .dim = {before, after}},
                            .again = dti_pad_with_again};
     dt_tensor parts[3];
     int count = 0;
     if (before)
-        parts[count++] = dti_pad_part(x, &a, before, false, mirror);
+        parts[count++] = dti_pad_part(x, &a, before, false, mode);
     parts[count++] = x;
     if (after)
-        parts[count++] = dti_pad_part(x, &a, after, true, mirror);
+        parts[count++] = dti_pad_part(x, &a, after, true, mode);
     return dti_composed(x, first, call, dt_concat(parts, count, a.axis));
 }
 
 DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after) {
-    return dti_pad_with(x, axis, before, after, true);
+    return dti_pad_with(x, axis, before, after, DT_PADDING_REFLECT);
 }
 
 DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t after) {
-    return dti_pad_with(x, axis, before, after, false);
+    return dti_pad_with(x, axis, before, after, DT_PADDING_REPLICATE);
+}
+
+DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t after) {
+    return dti_pad_with(x, axis, before, after, DT_PADDING_CIRCULAR);
 }
 
 /* ---- lookups and sorting along an axis */
@@ -147,6 +167,25 @@ static dt_tensor dti_swap_last(dt_tensor x, int axis) {
     axes.dim[axis] = s.rank - 1;
     axes.dim[s.rank - 1] = axis;
     return axis == s.rank - 1 ? x : dt_permute(x, axes);
+}
+
+/* x's axis as rows: [lines, n]. */
+static dt_tensor dti_rows_of(dt_tensor x, int axis) {
+    x = dti_swap_last(x, axis);
+    const dt_shape s = dt_tensor_shape(x);
+    int64_t lines = 1;
+    for (int i = 0; i + 1 < s.rank; i++)
+        lines *= s.dim[i];
+    return s.rank < 1 ? x : dt_reshape(x, (dt_shape){2, {lines, s.dim[s.rank - 1]}});
+}
+
+/* Rows, [lines, n], as the axis of a tensor that is of shape s in its other dimensions. */
+static dt_tensor dti_rows_back(dt_tensor rows, dt_shape s, int axis) {
+    if (dti_is_nil(rows))
+        return rows;
+    s.dim[axis] = s.dim[s.rank - 1];
+    s.dim[s.rank - 1] = dt_tensor_shape(rows).dim[1];
+    return dti_swap_last(dt_reshape(rows, s), axis);
 }
 
 /* [..., n] to [..., 1, n] or [..., n, 1]. */
@@ -177,17 +216,17 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
     if (!dti_along_of(op, x, axis, a))
         return false;
     dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(index);
-    bool fits = s.rank == t.rank && s.rank < DT_MAX_DIMS && a->size <= 1 << 24 &&
-                dt_tensor_dtype(x) == DT_F32 && dt_tensor_dtype(index) == DT_I32;
+    bool fits = s.rank == t.rank && a->size <= 1 << 24 && dt_tensor_dtype(x) == DT_F32 &&
+                dt_tensor_dtype(index) == DT_I32;
     if (fits)
         t.dim[a->axis] = s.dim[a->axis];
     if (fits && dti_shape_equal(s, t))
         return true;
-    dti_graph_fail(x.graph,
-                   "%s: x %s and index %s must be f32 and i32, of at most %d dimensions, equal but "
-                   "for axis %d",
-                   op, dti_tensor_print(x).text, dti_tensor_print(index).text, DT_MAX_DIMS - 1,
-                   a->axis);
+    dti_graph_fail(
+        x.graph,
+        "%s: x %s and index %s must be f32 and i32, equal but for axis %d, of which x has "
+        "at most 2^24 elements",
+        op, dti_tensor_print(x).text, dti_tensor_print(index).text, a->axis);
     return false;
 }
 
@@ -204,11 +243,11 @@ DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis) {
                            .in = {x.id, index.id},
                            .attr = {.i = {a.axis}},
                            .again = dti_take_again};
-    dt_tensor at = dti_beside(dti_swap_last(dt_cast(index, DT_F32), a.axis), false);
+    dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), false);
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){1, {a.size}}));
-    dt_tensor rows = dti_beside(dti_swap_last(x, a.axis), true);
-    dt_tensor y = dti_swap_last(dti_last_sum(dt_keep(rows, hit)), a.axis);
-    return dti_composed(x, first, call, y);
+    dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
+    dt_tensor y = dti_last_sum(dt_keep(rows, hit));
+    return dti_composed(x, first, call, dti_rows_back(y, dt_tensor_shape(x), a.axis));
 }
 
 static dt_tensor dti_select_again(dt_graph *g, const dti_call *c) {
@@ -278,10 +317,11 @@ DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_
                            .in = {x.id, index.id},
                            .attr = {.i = {a.axis}, .dim = {size}},
                            .again = dti_scatter_again};
-    dt_tensor at = dti_beside(dti_swap_last(dt_cast(index, DT_F32), a.axis), true);
+    dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), true);
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){2, {size, 1}}));
-    dt_tensor rows = dti_beside(dti_swap_last(x, a.axis), true);
-    return dti_composed(x, first, call, dti_swap_last(dti_last_sum(dt_keep(rows, hit)), a.axis));
+    dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
+    dt_tensor y = dti_last_sum(dt_keep(rows, hit));
+    return dti_composed(x, first, call, dti_rows_back(y, dt_tensor_shape(x), a.axis));
 }
 
 /* How many elements of the last axis come before each: larger ones, and equal ones in front. NaN is
@@ -349,20 +389,13 @@ static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor 
 
 /* The first k along an axis. */
 static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending, dt_tensor *index) {
-    dt_tensor rows = dti_swap_last(x, axis), places;
-    dt_shape s = dt_tensor_shape(rows);
+    dt_tensor rows = dti_rows_of(x, axis), places;
     if (rows.graph->error[0])
         return rows;
-    const int64_t n = s.dim[s.rank - 1];
-    int64_t lines = 1;
-    for (int i = 0; i + 1 < s.rank; i++)
-        lines *= s.dim[i];
-    s.dim[s.rank - 1] = k;
-    rows = dt_reshape(rows, (dt_shape){2, {lines, n}});
     rows = dti_lead(rows, k, descending, index ? &places : NULL);
     if (index)
-        *index = dti_swap_last(dt_cast(dt_reshape(places, s), DT_I32), axis);
-    return dti_swap_last(dt_reshape(rows, s), axis);
+        *index = dti_rows_back(dt_cast(places, DT_I32), dt_tensor_shape(x), axis);
+    return dti_rows_back(rows, dt_tensor_shape(x), axis);
 }
 
 /* i: axis, all of them, descending; dim: k */

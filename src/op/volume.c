@@ -196,10 +196,14 @@ static bool dti_pool3d_desc_fits(dt_tensor x, const char *op, const dt_pool3d_de
         return false;
     const dt_shape s = dti_node_of(x)->shape;
     for (int i = 0; i < 3; i++) {
+        const dti_attr along = {.i = {[DTI_POOL_KERNEL] = d->kernel[i],
+                                      [DTI_POOL_STRIDE] = d->stride[i],
+                                      [DTI_POOL_PADDING] = d->padding[i],
+                                      [DTI_POOL_CEIL] = d->ceil_mode}};
         if (d->padding[i] > d->kernel[i] / 2)
             dti_graph_fail(x.graph, "%s: padding %d is more than half of the kernel's %d", op,
                            (int)d->padding[i], (int)d->kernel[i]);
-        else if (!dti_volume_places(s.dim[1 + i], d->padding[i], d->kernel[i], d->stride[i]))
+        else if (dti_pooling_windows(&along, 0, s.dim[1 + i]) < 1)
             dti_graph_fail(x.graph, "%s: the kernel is larger than the padded volume %s", op,
                            dti_shape_print(s, dti_node_of(x)->samples).text);
     }
