@@ -127,7 +127,7 @@ typedef enum dt_optim_kind {
     DT_OPTIM_ADADELTA, /* torch.optim.Adadelta */
     DT_OPTIM_ADAMAX,   /* torch.optim.Adamax */
     DT_OPTIM_NADAM,    /* torch.optim.NAdam, of momentum_decay 4e-3; keeps three moments */
-    DT_OPTIM_RADAM,    /* torch.optim.RAdam; beta2 at least 0.6 */
+    DT_OPTIM_RADAM,    /* torch.optim.RAdam */
     DT_OPTIM_RPROP,    /* torch.optim.Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
     DT_OPTIM_LION,     /* Chen et al. 2023: signs alone; decay shrinks the weight */
     /* What follows looks at whole parameters. A group can be .plain: biases and the weights of
@@ -193,7 +193,9 @@ typedef struct dt_average {
  * has AdamW's, with eps 1e-6. Muon has AdamW's too, for both, with weight_decay 0.1 and, of
  * matrices, momentum 0.95, always Nesterov's. Adafactor lr 1e-2, the most that a step is of the
  * weight's root mean square, eps 1e-3, the least that this is taken for (epsilon2), and beta2 0.8:
- * minus torch's beta2_decay, so step t adds t^-beta2 of its squares to the mean. */
+ * minus torch's beta2_decay, any from 0 on, so step t adds t^-beta2 of its squares to the mean.
+ * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. But alpha is at most 1,
+ * and Muon's momentum below 1: PyTorch takes more, with which its moments do not converge. */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;

@@ -186,6 +186,27 @@ static dt_tensor dti_pool3d_again(dt_graph *g, const dti_call *c) {
     return dti_pool3d(dti_call_in(g, c, 0), &d, c->attr.i[6] != 0);
 }
 
+/* As the rows for images check it, by the name and the axis that the user knows. */
+static bool dti_pool_axis_fits(dt_tensor x, const char *op, int axis, int32_t kernel,
+                               int32_t stride, int32_t padding, bool ceil_mode) {
+    const dt_shape s = dti_node_of(x)->shape;
+    const dti_attr along = {.i = {[DTI_POOL_KERNEL] = kernel,
+                                  [DTI_POOL_STRIDE] = stride,
+                                  [DTI_POOL_PADDING] = padding,
+                                  [DTI_POOL_CEIL] = ceil_mode}};
+    if (kernel < 1 || stride < 1)
+        dti_graph_fail(x.graph, "%s: kernel %d, stride %d: each must be at least 1", op,
+                       (int)kernel, (int)stride);
+    else if (padding < 0 || padding > kernel / 2)
+        dti_graph_fail(x.graph,
+                       "%s: padding %d: it must be at least 0 and at most half of the kernel's %d",
+                       op, (int)padding, (int)kernel);
+    else if (dti_pooling_windows(&along, 0, s.dim[1 + axis]) < 1)
+        dti_graph_fail(x.graph, "%s: the kernel's %d is larger than x %s, padded", op, (int)kernel,
+                       dti_shape_print(s, dti_node_of(x)->samples).text);
+    return x.graph->error[0] == 0;
+}
+
 static bool dti_pool3d_desc_fits(dt_tensor x, const char *op, const dt_pool3d_desc *given,
                                  dt_pool3d_desc *d) {
     *d = (dt_pool3d_desc){.ceil_mode = given->ceil_mode, .exclude_pad = given->exclude_pad};
@@ -194,19 +215,8 @@ static bool dti_pool3d_desc_fits(dt_tensor x, const char *op, const dt_pool3d_de
         !dti_volume_sizes(x.graph, op, "stride", given->stride, 1, d->kernel, d->stride) ||
         !dti_volume_sizes(x.graph, op, "padding", given->padding, 0, NULL, d->padding))
         return false;
-    const dt_shape s = dti_node_of(x)->shape;
-    for (int i = 0; i < 3; i++) {
-        const dti_attr along = {.i = {[DTI_POOL_KERNEL] = d->kernel[i],
-                                      [DTI_POOL_STRIDE] = d->stride[i],
-                                      [DTI_POOL_PADDING] = d->padding[i],
-                                      [DTI_POOL_CEIL] = d->ceil_mode}};
-        if (d->padding[i] > d->kernel[i] / 2)
-            dti_graph_fail(x.graph, "%s: padding %d is more than half of the kernel's %d", op,
-                           (int)d->padding[i], (int)d->kernel[i]);
-        else if (dti_pooling_windows(&along, 0, s.dim[1 + i]) < 1)
-            dti_graph_fail(x.graph, "%s: the kernel is larger than the padded volume %s", op,
-                           dti_shape_print(s, dti_node_of(x)->samples).text);
-    }
+    for (int i = 0; i < 3 && !x.graph->error[0]; i++)
+        dti_pool_axis_fits(x, op, i, d->kernel[i], d->stride[i], d->padding[i], d->ceil_mode);
     return x.graph->error[0] == 0;
 }
 
@@ -285,6 +295,7 @@ static dt_tensor dti_signal_high(dt_tensor x, const char *op) {
 static dt_tensor dti_signal_pool(dt_tensor x, const dt_pool_desc *desc, const char *op,
                                  dti_pool_fn *pool) {
     const int64_t channels = dti_is_nil(x) ? 0 : dt_tensor_shape(x).dim[0];
+    const dt_tensor given = x;
     x = dti_signal_high(x, op);
     if (dti_is_nil(x))
         return x;
@@ -295,6 +306,8 @@ static dt_tensor dti_signal_pool(dt_tensor x, const dt_pool_desc *desc, const ch
                             .padding = {desc->padding[0]},
                             .ceil_mode = desc->ceil_mode,
                             .exclude_pad = desc->exclude_pad};
+    if (!dti_pool_axis_fits(given, op, 0, d.kernel[0], d.stride[0], d.padding[0], d.ceil_mode))
+        return dti_nil(x.graph);
     return dt_reshape(pool(x, &d), (dt_shape){2, {channels, -1}});
 }
 

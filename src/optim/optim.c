@@ -125,6 +125,12 @@ static void dti_optim_check_part(dti_text *problems, const char *what, double va
         dti_optim_problem(problems, what, value, "it must be in [0, 1)");
 }
 
+/* Of 1 nothing of a gradient's square is ever added to the mean. */
+static void dti_optim_check_share(dti_text *problems, const char *what, double value) {
+    if (!dti_fits_f32(value) || !(value >= 0.0 && value <= 1.0))
+        dti_optim_problem(problems, what, value, "it must be in [0, 1]");
+}
+
 static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const dt_optim_group *g,
                                  int number) {
     const dti_optim_row *row = dti_optim_row_of(kind);
@@ -153,11 +159,12 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     if (!dti_fits_f32(d->dampening))
         dti_optim_problem(problems, "dampening", d->dampening, "it must be finite");
     dti_optim_check_part(problems, "beta1", d->beta1);
-    dti_optim_check_part(problems, "beta2", d->beta2);
-    dti_optim_check_part(problems, "alpha", d->alpha);
-    dti_optim_check_part(problems, "rho", d->rho);
-    if (d->kind == DT_OPTIM_RADAM && d->beta2 < 0.6)
-        dti_optim_problem(problems, "RAdam's beta2", d->beta2, "it must be at least 0.6");
+    if (d->kind == DT_OPTIM_ADAFACTOR) /* a power */
+        dti_optim_check_number(problems, "Adafactor's beta2", d->beta2);
+    else
+        dti_optim_check_part(problems, "beta2", d->beta2);
+    dti_optim_check_share(problems, "alpha", d->alpha);
+    dti_optim_check_share(problems, "rho", d->rho);
     if (d->kind == DT_OPTIM_MUON)
         dti_optim_check_part(problems, "Muon's momentum", d->momentum);
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
