@@ -261,7 +261,7 @@ TEST(attention_says_what_does_not_fit) {
         {q, q, q, {.lengths = mask}, "must be i32 []"},
         {q, q, q, {.keep = true}, "keep without a mask"},
         {q, q, q, {.window = -1}, "window -1"},
-        {q, q, q, {.dropout = 1}, "dropout 1 is not in [0, 1)"},
+        {q, q, q, {.dropout = 1.25f}, "dropout 1.25 is not in [0, 1]"},
         {q, q, q, {.scale = (float)INFINITY}, "scale inf"},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++) {

@@ -34,7 +34,8 @@ typedef struct limits_pool {
     char text[160];
 } limits_pool;
 
-/* aten/src/ATen/native/Pool.h: pooling_output_shape and pool2d_shape_check. */
+/* aten/src/ATen/native/Pool.h: pooling_output_shape and pool2d_shape_check. But avg_pool3d of PyTorch
+ * refuses a kernel beyond the volume without its padding; here that is as in 1 and 2 dimensions. */
 static bool limits_pool_takes(limits_pool *c) {
     for (int i = 0; i < 3; i++) {
         const int kernel = c->kernel[i], stride = c->stride[i], padding = c->padding[i];
@@ -58,7 +59,9 @@ static limits_pool limits_pool_draw(void) {
         const bool has = i >= 3 - c.rank;
         c.size[i] = has ? limits_draw(1, 6) : 1;
         c.kernel[i] = has ? limits_draw(limits_draw(0, 29) ? 1 : -1, 5) : 1;
-        c.stride[i] = !has ? 1 : c.usual ? c.kernel[i] : limits_draw(limits_draw(0, 29) ? 1 : -1, 4);
+        c.stride[i] = !has      ? 1
+                      : c.usual ? c.kernel[i]
+                                : limits_draw(limits_draw(0, 29) ? 1 : -1, 4);
         if (c.stride[i] == 0 && !c.usual) /* that is ours for the kernel's */
             c.stride[i] = 1;
         c.padding[i] = has ? limits_draw(limits_draw(0, 29) ? 0 : -1, 3) * limits_draw(0, 1) : 0;
@@ -182,4 +185,242 @@ GOLDEN(pools_accept_what_pytorch_accepts_and_give_its_values, NULL) {
         count = 0;
     }
     CHECK(taken > (cpu ? 1000 : 100));
+}
+
+/* ---- convolutions: channels in groups, strides and paddings of either axis */
+
+typedef struct limits_conv {
+    int rank, size[3], kernel[3], stride[3], padding[3], dilation[3], more[3], out[3];
+    int groups, in, of;
+    bool transposed;
+    char text[240];
+} limits_conv;
+
+/* aten/src/ATen/native/Convolution.cpp: check_shape_forward, and conv_output_size. Of a transposed
+ * one PyTorch takes also a result without elements. */
+static bool limits_conv_takes(limits_conv *c) {
+    bool takes = c->groups > 0 && c->in % c->groups == 0 && c->of % c->groups == 0;
+    for (int i = 0; i < c->rank; i++) {
+        const int reach = c->dilation[i] * (c->kernel[i] - 1) + 1;
+        takes = takes && c->stride[i] > 0 && c->dilation[i] > 0 && c->padding[i] >= 0;
+        if (!takes)
+            return false;
+        const int room = c->size[i] + 2 * c->padding[i] - reach;
+        c->out[i] = room < 0 ? 0 : room / c->stride[i] + 1;
+        if (c->transposed) {
+            c->out[i] = (c->size[i] - 1) * c->stride[i] - 2 * c->padding[i] + reach + c->more[i];
+            takes = c->more[i] >= 0 && (c->more[i] < c->stride[i] || c->more[i] < c->dilation[i]);
+        }
+        takes = takes && c->out[i] > 0;
+    }
+    return takes;
+}
+
+static limits_conv limits_conv_draw(void) {
+    limits_conv c = {.rank = limits_draw(1, 3), .groups = limits_draw(1, 3)};
+    c.transposed = c.rank < 3 && limits_draw(0, 1);
+    c.in = c.groups * limits_draw(1, 2) + (limits_draw(0, 19) == 0);
+    c.of = c.groups * limits_draw(1, 2) + (!c.transposed && limits_draw(0, 19) == 0);
+    for (int i = 0; i < c.rank; i++) {
+        c.size[i] = limits_draw(1, 6), c.kernel[i] = limits_draw(1, 4);
+        c.stride[i] = limits_draw(0, 29) ? limits_draw(1, 3) : -1;
+        c.dilation[i] = limits_draw(0, 29) ? limits_draw(1, 3) : -1;
+        c.padding[i] = limits_draw(0, 29) ? limits_draw(0, 1) * limits_draw(0, 4) : -1;
+        c.more[i] = c.transposed && limits_draw(0, 1) ? limits_draw(-1, 3) : 0;
+    }
+    snprintf(c.text, sizeof c.text,
+             "%dd size %d %d %d kernel %d %d %d stride %d %d %d padding %d %d %d dilation %d %d %d "
+             "more %d %d groups %d of %d to %d",
+             c.rank, c.size[0], c.size[1], c.size[2], c.kernel[0], c.kernel[1], c.kernel[2],
+             c.stride[0], c.stride[1], c.stride[2], c.padding[0], c.padding[1], c.padding[2],
+             c.dilation[0], c.dilation[1], c.dilation[2], c.more[0], c.more[1], c.groups, c.in,
+             c.of);
+    return c;
+}
+
+static dt_tensor limits_conv_make(dt_graph *g, const limits_conv *c) {
+    static int made;
+    char x_name[32], w_name[32];
+    const int first = c->transposed ? c->in : c->of, second = c->transposed ? c->of : c->in;
+    dt_shape s = {.rank = 1 + c->rank, .dim = {c->in}};
+    dt_shape k = {.rank = 2 + c->rank, .dim = {first, second / c->groups}};
+    dt_conv_desc flat = {.groups = c->groups};
+    dt_conv3d_desc deep = {.groups = c->groups};
+    for (int i = 0; i < c->rank; i++) {
+        s.dim[1 + i] = c->size[i], k.dim[2 + i] = c->kernel[i];
+        (c->rank < 3 ? flat.stride : deep.stride)[i] = c->stride[i];
+        (c->rank < 3 ? flat.padding : deep.padding)[i] = c->padding[i];
+        (c->rank < 3 ? flat.dilation : deep.dilation)[i] = c->dilation[i];
+        if (c->rank < 3)
+            flat.output_padding[i] = c->more[i];
+    }
+    snprintf(x_name, sizeof x_name, "cx%d", made);
+    snprintf(w_name, sizeof w_name, "cw%d", made++);
+    dt_tensor x = dt_input(g, x_name, DT_F32, s);
+    dt_tensor w = dt_param(g, w_name, k, (dt_init){0}), b = {0};
+    if (c->rank == 3)
+        return dt_conv3d(x, w, b, &deep);
+    if (c->transposed)
+        return c->rank == 2 ? dt_conv_transpose2d(x, w, b, &flat)
+                            : dt_conv_transpose1d(x, w, b, &flat);
+    return c->rank == 2 ? dt_conv2d(x, w, b, &flat) : dt_conv1d(x, w, b, &flat);
+}
+
+static dt_graph *limits_graph(dt_ctx **ctx) {
+    dt_graph *g = NULL;
+    test_check(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, ctx) == DT_OK &&
+                   dt_graph_create(*ctx, &g) == DT_OK,
+               __FILE__, __LINE__, "no graph");
+    return g;
+}
+
+TEST(convolutions_accept_what_pytorch_accepts) {
+    static const char *const names[2][3] = {{"conv1d", "conv2d", "conv3d"},
+                                            {"conv_transpose1d", "conv_transpose2d", ""}};
+    dt_ctx *ctx = NULL;
+    dt_graph *g = limits_graph(&ctx);
+    int taken = 0;
+    limits_state = 11;
+    for (int i = 0; g && i < 3000; i++) {
+        limits_conv c = limits_conv_draw();
+        const bool takes = limits_conv_takes(&c);
+        const char *name = names[c.transposed][c.rank - 1];
+        dt_tensor y = limits_conv_make(g, &c);
+        const bool took = limits_took(g, "conv", c.text, y);
+        taken += took;
+        if (!limits_agree(name, c.text, took, takes) || !took)
+            continue;
+        dt_shape s = dt_tensor_shape(y);
+        bool same = s.rank == 1 + c.rank && s.dim[0] == c.of;
+        for (int k = 0; k < c.rank; k++)
+            same = same && s.dim[1 + k] == c.out[k];
+        test_check(same, __FILE__, __LINE__, "%s %s: another shape", name, c.text);
+    }
+    CHECK(taken > 800);
+    dt_ctx_destroy(ctx);
+}
+
+/* ---- lookups and orders along an axis of 1 to 5, with samples and without */
+
+typedef struct limits_lookup {
+    dt_shape x, index;
+    int axis, size, count; /* of the axis: x's, and the index' or k */
+    bool samples;
+    char text[96];
+} limits_lookup;
+
+static limits_lookup limits_lookup_draw(int rank) {
+    limits_lookup l = {.x = {.rank = rank}, .samples = limits_draw(0, 1)};
+    for (int i = 0; i < rank; i++)
+        l.x.dim[i] = limits_draw(1, 3);
+    l.axis = limits_draw(0, rank - 1);
+    l.x.dim[l.axis] = l.size = limits_draw(1, 5);
+    l.index = l.x;
+    l.index.dim[l.axis] = l.count = limits_draw(1, l.size);
+    snprintf(l.text, sizeof l.text, "[%d %d %d %d %d] axis %d, %d", (int)l.x.dim[0],
+             (int)l.x.dim[1], (int)l.x.dim[2], (int)l.x.dim[3], (int)l.x.dim[4], l.axis, l.count);
+    return l;
+}
+
+static int limits_elements(dt_shape s) {
+    int n = 1;
+    for (int i = 0; i < s.rank; i++)
+        n *= (int)s.dim[i];
+    return n;
+}
+
+enum { LIMITS_MOST = 2 * 3 * 3 * 3 * 3 * 5, LIMITS_LOOKUPS = 5 };
+
+/* One line along the axis: x of `size`, places `at` of `count`, each `step` apart. */
+static void limits_lookup_line(const limits_lookup *l, const float *x, const int32_t *at,
+                               const float *picked, int step, float *const want[LIMITS_LOOKUPS]) {
+    int rank_of[5];
+    for (int i = 0; i < l->size; i++) {
+        rank_of[i] = 0;
+        for (int j = 0; j < l->size; j++)
+            rank_of[i] += x[j * step] > x[i * step] || (x[j * step] == x[i * step] && j < i);
+        want[1][i * step] = 0;
+    }
+    for (int i = 0; i < l->count; i++) {
+        want[0][i * step] = x[at[i * step] * step];
+        want[1][at[i * step] * step] += picked[i * step];
+    }
+    for (int i = 0; i < l->size; i++) {
+        want[4][rank_of[i] * step] = x[i * step];
+        if (rank_of[i] < l->count)
+            want[3][rank_of[i] * step] = x[i * step];
+    }
+}
+
+/* Of all lines: take_along, scatter_along, index_select by places[], topk, sort. */
+static void limits_lookup_want(const limits_lookup *l, const float *x, const int32_t *at,
+                               const float *picked, const int32_t *places,
+                               float *const want[LIMITS_LOOKUPS]) {
+    int inner = 1, outer = l->samples ? 2 : 1;
+    for (int i = 0; i < l->x.rank; i++)
+        *(i < l->axis ? &outer : &inner) *= i == l->axis ? 1 : (int)l->x.dim[i];
+    for (int o = 0; o < outer; o++)
+        for (int i = 0; i < inner; i++) {
+            const int in = o * l->size * inner + i, out = o * l->count * inner + i;
+            float *const line[] = {want[0] + out, want[1] + in, NULL, want[3] + out, want[4] + in};
+            limits_lookup_line(l, x + in, at + out, picked + out, inner, line);
+            for (int k = 0; k < l->count; k++)
+                want[2][out + k * inner] = x[in + places[k] * inner];
+        }
+}
+
+static void limits_lookup_run(golden *g, const limits_lookup *l) {
+    static float x[LIMITS_MOST], picked[LIMITS_MOST], got[LIMITS_MOST];
+    static float want[LIMITS_LOOKUPS][LIMITS_MOST];
+    static int32_t at[LIMITS_MOST], places[5];
+    const int batch = l->samples ? 2 : 1;
+    const int n = batch * limits_elements(l->x), m = batch * limits_elements(l->index);
+    const dt_shape line = {.rank = 1, .dim = {l->count}};
+    dt_tensor (*input)(dt_graph *, const char *, dt_dtype, dt_shape) =
+        l->samples ? dt_input : dt_input_shared;
+    limits_new_graph(g);
+    dt_tensor in = input(g->graph, "x", DT_F32, l->x);
+    dt_tensor index = input(g->graph, "index", DT_I32, l->index);
+    dt_tensor from = input(g->graph, "from", DT_F32, l->index);
+    dt_tensor along = dt_input_shared(g->graph, "along", DT_I32, line);
+    const dt_tensor y[LIMITS_LOOKUPS] = {
+        dt_take_along(in, index, l->axis), dt_scatter_along(from, index, l->axis, l->size),
+        dt_index_select(in, l->axis, along), dt_topk(in, l->axis, l->count, true, NULL),
+        dt_sort(in, l->axis, true, NULL)};
+    dt_program_desc desc = {.batch = batch};
+    memcpy(desc.outputs, y, sizeof y);
+    for (int i = 0; i < n; i++)
+        x[i] = (float)limits_draw(-9, 9);
+    for (int i = 0; i < m; i++)
+        at[i] = limits_draw(0, l->size - 1), picked[i] = (float)limits_draw(-9, 9);
+    for (int i = 0; i < l->count; i++)
+        places[i] = limits_draw(0, l->size - 1);
+    dt_program *p = golden_store(g) ? golden_program(g, desc) : NULL;
+    if (!p || !OK(g, dt_program_write(p, in, x, (size_t)n * 4)) ||
+        !OK(g, dt_program_write(p, index, at, (size_t)m * 4)) ||
+        !OK(g, dt_program_write(p, from, picked, (size_t)m * 4)) ||
+        !OK(g, dt_program_write(p, along, places, (size_t)l->count * 4)) ||
+        !OK(g, dt_program_run(p, NULL, NULL)))
+        return;
+    float *const wants[] = {want[0], want[1], want[2], want[3], want[4]};
+    limits_lookup_want(l, x, at, picked, places, wants);
+    for (int k = 0; k < LIMITS_LOOKUPS; k++) {
+        const int count = k == 1 || k == 4 ? n : m;
+        int wrong = 0;
+        OK(g, dt_program_read(p, y[k], got, (size_t)count * 4));
+        for (int i = 0; i < count; i++)
+            wrong += got[i] != want[k][i];
+        test_check(!wrong, __FILE__, __LINE__, "%d of %s%s: %d wrong", k, l->text,
+                   l->samples ? " samples" : "", wrong);
+    }
+}
+
+GOLDEN(lookups_and_sorts_take_one_to_five_dimensions_with_samples, NULL) {
+    const int times = strcmp(g->device, "cpu") == 0 ? 40 : 3;
+    limits_state = 13;
+    for (int i = 0; i < times; i++)
+        for (int rank = 1; rank <= DT_MAX_DIMS; rank++) {
+            const limits_lookup l = limits_lookup_draw(rank);
+            limits_lookup_run(g, &l);
+        }
 }

@@ -1178,7 +1178,7 @@ TEST(ops_reject_types_and_values_that_they_cannot_take) {
         "targets must be i32");
     BAD(dt_accuracy(b.t, b.t), "accuracy(t [B], t [B])", "logits must be f32");
     BAD(dt_gather(b.w, b.x), "gather(w [2, 3], x [B, 3])", "an i32 index");
-    BAD(dt_dropout(b.x, 1), "dropout(x [B, 3])", "p = 1 is not in [0, 1)");
+    BAD(dt_dropout(b.x, 1.25f), "dropout(x [B, 3])", "p = 1.25 is not in [0, 1]");
     BAD(dt_dropout(b.x, -0.5f), "dropout(x [B, 3])", "p = -0.5");
     BAD(dt_dropout(b.x, NAN), "dropout(x [B, 3])", "nan");
     BAD(dt_cross_entropy(b.x, b.t, &(dt_cross_entropy_desc){.label_smoothing = 1.5f}),

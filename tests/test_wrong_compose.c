@@ -176,7 +176,7 @@ ROW(GRAPH, dt_weight_norm, ) {
     return NIL(dt_weight_norm(F32(here.signal), F32(g)));
 }
 
-#define SHARE NUMBER(0.5, -0.1, 1.0, (double)NAN)
+#define SHARE NUMBER(0.5, -0.1, 1.25, (double)NAN)
 ROW(GRAPH, dt_dropout_channels, ) {
     return NIL(dt_dropout_channels(SIGNAL, (float)SHARE));
 }

@@ -261,7 +261,7 @@ ROW(GRAPH, dt_attention, ) {
         &(dt_attention_desc){.scale = (float)NUMBER(0.5, (double)INFINITY),
                              .window = INTEGER(2, -1, INT64_MIN, INT64_MAX),
                              .mask = MAYBE_F32(here.image),
-                             .dropout = (float)NUMBER(0.5, 1.0, -0.1, 2.0, (double)INFINITY)}));
+                             .dropout = (float)NUMBER(0.5, 1.25, -0.1, 2.0, (double)INFINITY)}));
 }
 
 ROW(GRAPH, dt_attention, lengths) {
@@ -294,7 +294,7 @@ ROW(GRAPH, dt_gather, ) {
 }
 
 ROW(GRAPH, dt_dropout, ) {
-    return NIL(dt_dropout(ONLY_F32(here.x), (float)NUMBER(0.5, 1.0, -0.1, 2.0, (double)INFINITY)));
+    return NIL(dt_dropout(ONLY_F32(here.x), (float)NUMBER(0.5, 1.25, -0.1, 2.0, (double)INFINITY)));
 }
 
 ROW(GRAPH, dt_random_uniform, ) {
@@ -550,7 +550,7 @@ ROW(GRAPH, dt_nn_multi_head_attention, ) {
         return NIL(                                                                                \
             kind(F32(here.signal), LAYER_NAME, INTEGER(3, 0, -1, INT64_MIN, INT64_MAX),            \
                  &(dt_recurrent_desc){.layers = (int)INTEGER(1, -1, 65, INT32_MIN, INT32_MAX),     \
-                                      .dropout = (float)NUMBER(0.5, 1.0, -0.1, (double)INFINITY),  \
+                                      .dropout = (float)NUMBER(0.5, 1.5, -0.1, (double)INFINITY),  \
                                       .lengths = MAYBE(here.label, WRONG_F32 | WRONG_TERM),        \
                                       __VA_ARGS__})                                                \
                 .y);                                                                               \

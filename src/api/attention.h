@@ -25,7 +25,7 @@ typedef struct dt_attention_desc {
  * PyTorch's F.scaled_dot_product_attention. desc may be NULL. Second derivatives come from the
  * scores, and take their memory; so does the gradient of a mask. Errors (nil), naming shapes: other
  * ranks, sizes that do not fit, D or E of 0 or above 256, a mask that does not broadcast, a mask
- * beside lengths, dropout outside [0, 1), a scale that is not finite, a negative window. */
+ * beside lengths, dropout outside [0, 1], a scale that is not finite, a negative window. */
 DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_attention_desc *desc);
 
 /* Keys and values that programs with .cached keep, so that a text is written on position by

@@ -54,7 +54,7 @@ DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature);
 DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
                                  bool full);
 /* log_input: e^y - t y; else y - t log(y + eps); with `full` Stirling's approximation of log t!
- * where t > 1: PoissonNLLLoss. eps > 0; PyTorch's is 1e-8. */
+ * where t > 1: PoissonNLLLoss. eps >= 0; PyTorch's is 1e-8. */
 DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full);
 
 /* 1 - cos where t = 1, max(0, cos - margin) where t = -1; a, b: [..., D], t: [...]; result [...]:

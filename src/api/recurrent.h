@@ -37,7 +37,7 @@ typedef struct dt_recurrent {
  * those of "_l0_reverse"; a projection is "name.weight_hr_l0" [P, hidden]. Gates: LSTM 4 (i f g o),
  * GRU 3 (r z n, of which r multiplies W_hn h + b_hn), RNN 1. desc may be NULL. PyTorch's nn.LSTM,
  * nn.GRU and nn.RNN with batch_first. Errors (all nil): x of another rank or type, hidden below 1,
- * layers below 0 or above 64, a projection that is not below hidden, dropout outside [0, 1),
+ * layers below 0 or above 64, a projection that is not below hidden, dropout outside [0, 1],
  * lengths or states of other shapes or types, what another kind of layer alone takes. */
 DT_API dt_recurrent dt_nn_lstm(dt_tensor x, const char *name, int64_t hidden,
                                const dt_recurrent_desc *desc);

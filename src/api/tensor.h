@@ -269,7 +269,7 @@ DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes);
 
 /* In training programs keeps each value with probability 1 - p, scaled by 1 / (1 - p); in others
  * the identity. The mask depends only on seed and step (dt_step_desc) and on the element's place
- * in the global batch. Errors (nil): p outside [0, 1). */
+ * in the global batch. Errors (nil): p outside [0, 1]. */
 DT_API dt_tensor dt_dropout(dt_tensor x, float p);
 
 /* As many random numbers as `like` has elements, for each sample others where it has samples; its

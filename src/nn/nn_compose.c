@@ -410,7 +410,7 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
     if (p == 0.0f)
         return x;
     const double low = -1.7580993408473766, q = (double)p;
-    const double a = 1.0 / sqrt((low * low * q + 1.0) * (1.0 - q));
+    const double a = q < 1.0 ? 1.0 / sqrt((low * low * q + 1.0) * (1.0 - q)) : 0.0;
     dt_tensor none = dt_detach(x);
     none = dt_keep(none, dti_number(x, 0.0f)); /* of x's shape, whatever it is */
     dt_tensor kept = dt_step(dt_dropout(dt_affine(none, 1.0f, 1.0f), p));

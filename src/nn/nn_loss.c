@@ -291,7 +291,7 @@ DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, f
 
 DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full) {
     if (!dti_loss_takes2("poisson_nll", y, t) ||
-        !dti_loss_number(y, "poisson_nll", "eps, which must be above 0,", eps, eps > 0.0f))
+        !dti_loss_number(y, "poisson_nll", "eps, which must not be below 0,", eps, eps >= 0.0f))
         return dti_nil(y.graph);
     dt_tensor rate = log_input ? dt_exp(y) : y;
     dt_tensor log_rate = log_input ? y : dt_log(dt_affine(y, 1.0f, eps));

@@ -309,8 +309,8 @@ static bool dti_attention_desc_fits(dt_graph *g, const dt_attention_desc *d) {
     else if (d->window < 0 || d->window > INT32_MAX)
         dti_graph_fail(g, "attention: window %lld; it must be 0 (all) or more",
                        (long long)d->window);
-    else if (!(d->dropout >= 0.0f && d->dropout < 1.0f))
-        dti_graph_fail(g, "attention: dropout %g is not in [0, 1)", (double)d->dropout);
+    else if (!(d->dropout >= 0.0f && d->dropout <= 1.0f))
+        dti_graph_fail(g, "attention: dropout %g is not in [0, 1]", (double)d->dropout);
     else if (d->mask.graph && d->lengths.graph)
         dti_graph_fail(g, "attention: a mask and lengths; put the lengths into the mask");
     else if (d->keep && !d->mask.graph)

@@ -6,8 +6,8 @@
 
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];
-    if (!(p >= 0.0f && p < 1.0f))
-        return dti_build_fail(b, "p = %g is not in [0, 1)", (double)p);
+    if (!(p >= 0.0f && p <= 1.0f))
+        return dti_build_fail(b, "p = %g is not in [0, 1]", (double)p);
     return dti_shape_same(b);
 }
 
@@ -20,7 +20,10 @@ static bool dti_dropout_idle(const dti_node *n, bool train) {
     return !train; /* its input's memory, like a view */
 }
 
+/* p = 1: one value in 2^32 is kept, times 0, as a threshold of 0 asks for the word itself. */
 static dti_dropout_odds dti_dropout_odds_of(float p) {
+    if (p == 1.0f)
+        return (dti_dropout_odds){1, 0.0f};
     const double keep = 1.0 - (double)p, threshold = keep * 4294967296.0;
     return (dti_dropout_odds){threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold,
                               (float)(1.0 / keep)};
