@@ -9,12 +9,20 @@
 typedef struct csv_job {
     dt_ctx *ctx;
     dt_csv *csv;
+    int logged[3]; /* of each dt_log_level */
+    char log[1024];
 } csv_job;
+
+static void csv_log(void *user, dt_log_level level, const char *text) {
+    csv_job *j = user;
+    j->logged[level]++;
+    snprintf(j->log, sizeof j->log, "%s", text);
+}
 
 static dt_result csv_open(csv_job *j, const char *text, const dt_csv_desc *desc) {
     *j = (csv_job){0};
     const char *path = temp_write("some.csv", text, strlen(text));
-    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &j->ctx))
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .logger = {csv_log, j}}, &j->ctx))
         return DT_ERROR_MEMORY;
     return dt_csv_open(j->ctx, path, desc, &j->csv);
 }
@@ -196,6 +204,148 @@ TEST(csv_names_the_line_and_what_is_wrong) {
         CHECK(info.rows == 2 && info.skipped == 2);
     }
     csv_close(&j);
+}
+
+/* A value of a column that has numbers else, and what becomes of it: an error, a warning with the
+ * value and its line, or, where the text is NULL, a value that is missing. */
+TEST(csv_odd_value_in_a_column_of_numbers_is_never_silent) {
+    static const struct {
+        const char *cell, *text;
+        bool error;
+    } odd[] = {{"\"1,5\"", "'1,5' of 'a' is no number: it has a comma", true},
+               {"inf", "'inf' of 'a' is no number: it is not finite", true},
+               {" -Infinity ", "not finite", true},
+               {"1e400", "'1e400' of 'a' is no number: it is too large", true},
+               {"12 %", "'12 %' is no number, so 'a' has categories; of its 3 values 2 are", false},
+               {"none", "'none' is no number", false},
+               {"None", NULL, false},
+               {"<NA>", NULL, false},
+               {"#N/A", NULL, false},
+               {"-1.#IND", NULL, false},
+               {"?", NULL, false}};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        const dt_csv_desc mean = {.rules = {{.names = "*", .missing = DT_CSV_MISSING_MEAN}}};
+        csv_job j;
+        dt_csv_column c = {0};
+        char text[64];
+        snprintf(text, sizeof text, "a,b\n1,1\n\n%s,1\n3,1\n", odd[i].cell);
+        const dt_result result = csv_open(&j, text, &mean);
+        CHECK_TEXT(result == (odd[i].error ? DT_ERROR_FORMAT : DT_OK), "%s: %s", odd[i].cell,
+                   dt_ctx_error(j.ctx));
+        CHECK(j.logged[DT_LOG_ERROR] + j.logged[DT_LOG_WARNING] == (odd[i].text ? 1 : 0));
+        CHECK_CONTAINS(j.log, odd[i].text ? odd[i].text : "");
+        CHECK_CONTAINS(j.log, odd[i].text ? ":4: " : "");
+        CHECK_CONTAINS(j.log, odd[i].text ? "DT_CSV_CATEGORY" : "");
+        if (!result && dt_csv_get_column(j.csv, 0, &c) == DT_OK)
+            CHECK(c.kind == (odd[i].text ? DT_CSV_CATEGORY : DT_CSV_NUMBER) &&
+                  c.missing == (odd[i].text ? 0 : 1));
+        csv_close(&j);
+    }
+}
+
+TEST(csv_rule_decides_what_an_odd_value_is) {
+    const char *text = "a\n1\ninf\n1e400\n\"2,5\"\n3\n";
+    csv_job j;
+    dt_csv_info info;
+    dt_csv_column c = {0};
+    dt_csv_desc d = {.skip_bad = true, .rules = {{.names = "a", .kind = DT_CSV_NUMBER}}};
+    if (csv_opens(&j, text, &d)) {
+        dt_csv_get_info(j.csv, &info);
+        CHECK(info.rows == 2 && info.skipped == 3);
+        CHECK(dt_csv_get_column(j.csv, 0, &c) == DT_OK && c.mean == 2.0);
+    }
+    csv_close(&j);
+    d = (dt_csv_desc){.rules = {{.names = "a", .kind = DT_CSV_CATEGORY}}};
+    if (csv_opens(&j, text, &d))
+        CHECK(dt_csv_get_column(j.csv, 0, &c) == DT_OK && c.categories == 5);
+    CHECK(!j.logged[DT_LOG_WARNING] && !j.logged[DT_LOG_INFO]);
+    csv_close(&j);
+    d = (dt_csv_desc){.rules = {{.names = "a", .kind = DT_CSV_NUMBER}}};
+    csv_refused(text, &d, ":3:", "'inf' of 'a' is no number: it is not finite");
+    if (csv_opens(&j, "b,c\n1,x\n2,y\n",
+                  NULL)) /* what is plain is told too, but warns of nothing */
+        CHECK(j.logged[DT_LOG_INFO] == 1 && !j.logged[DT_LOG_WARNING]);
+    CHECK_CONTAINS(j.log, ":2: 'x' is no number, so 'c' has categories");
+    csv_close(&j);
+}
+
+TEST(csv_rule_that_decides_on_no_column_is_an_error) {
+    const dt_csv_desc none = {.rules = {{.names = "prize", .kind = DT_CSV_SKIP}}};
+    const dt_csv_desc late = {.rules = {{.names = "a*"}, {.names = "a", .kind = DT_CSV_SKIP}}};
+    const dt_csv_desc numbers = {.no_header = true, .rules = {{.names = "a"}}};
+    const dt_csv_desc empty = {.rules = {{.names = "1", .kind = DT_CSV_SKIP}, {.names = "*"}}};
+    csv_refused("a,price\n1,2\n", &none, "rule 0, \"prize\"", "matches the name of no column");
+    csv_refused("a,price\n1,2\n", &late, "rule 1, \"a\"", "rules before it match all of its own");
+    csv_refused("a,price\n1,2\n", &numbers, "rule 0, \"a\"", "matches the name of no column");
+    csv_job j;
+    if (csv_opens(&j, "a,,b,\n1,x,3,4\n", &empty)) /* a column without a name has its number */
+        CHECK(dt_csv_find(j.csv, "1") == 1 && dt_csv_find(j.csv, "3") == 3);
+    csv_close(&j);
+    csv_refused("a,b,a\n1,2,3\n", NULL, ":1:", "numbers 0 and 2; rename one");
+    csv_refused("1,\n1,2\n", NULL, ":1:", "two columns are named '1'");
+}
+
+TEST(csv_ends_before_the_mark_of_dos) {
+    static const char *const texts[] = {"a,b\r\n1,2\r\n3,4\r\n\x1A", "a,b\n1,2\n3,4\x1A",
+                                        "a,b\r1,2\r3,4\r\x1A"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        csv_job j;
+        float x[4];
+        if (csv_opens(&j, texts[i], NULL))
+            CHECK(dt_csv_read(j.csv, (int[]){0, 1}, 2, 0, 2, DT_F32, x) == DT_OK && x[3] == 4.0f);
+        csv_close(&j);
+    }
+    csv_refused("\x1A", NULL, "some.csv", "empty");
+    csv_refused("a,b\r1,2\r\x1A\r", NULL, ":3:", "1 values"); /* in the middle it is a value */
+}
+
+/* A line of what tools/record_golden_csv.py wrote. */
+static void csv_as_pandas(char *line) {
+    char text[512] = "i,x\n", *cells[12], kind = *line;
+    int missing = 0, odd = 0, count = 0;
+    double mean = 0.0;
+    for (char *at = line; (at = strchr(at, '\t')); count++) {
+        *at++ = 0;
+        cells[count] = at;
+    }
+    if (!CHECK_TEXT(count > 4 && sscanf(cells[0], "%d", &missing) == 1 &&
+                        sscanf(cells[1], "%lf", &mean) == 1 && sscanf(cells[2], "%d", &odd) == 1,
+                    "%s", line))
+        return;
+    for (int i = 3; i < count; i++)
+        sprintf(text + strlen(text), "%d,%s\n", i, cells[i]);
+    const dt_csv_desc d = {.rules = {{.names = "*", .missing = DT_CSV_MISSING_MEAN}}};
+    csv_job j;
+    dt_csv_column c = {0};
+    char place[16];
+    const bool refused = kind == 'i' || kind == 'c', all = missing == count - 3;
+    const dt_result result = csv_open(&j, text, &d);
+    CHECK_TEXT(result == (refused ? DT_ERROR_FORMAT : DT_OK), "%s: %s", text, dt_ctx_error(j.ctx));
+    snprintf(place, sizeof place, ":%d: '", odd);
+    if (odd)
+        CHECK_CONTAINS(j.log, place);
+    if (!result) {
+        CHECK(dt_csv_get_column(j.csv, 1, &c) == DT_OK);
+        const bool number = kind == 'n' && !all; /* of nothing pandas makes floats */
+        CHECK_TEXT(c.kind == (number ? DT_CSV_NUMBER : DT_CSV_CATEGORY), "%s", text);
+        CHECK_TEXT(c.missing == (uint64_t)missing, "%s: %d", text, (int)c.missing);
+        CHECK_TEXT(!number || fabs(c.mean - mean) <= 1e-14 * fabs(mean), "%s: %.17g", text, c.mean);
+        CHECK(!j.logged[DT_LOG_WARNING] || kind == 't');
+    }
+    csv_close(&j);
+}
+
+TEST(csv_columns_are_numbers_where_pandas_finds_numbers) {
+    FILE *file = fopen("tests/golden/csv_pandas.txt", "r");
+    char line[512];
+    int lines = 0;
+    REQUIRE(file);
+    for (; fgets(line, sizeof line, file); lines++) {
+        line[strcspn(line, "\n")] = 0;
+        csv_as_pandas(line);
+    }
+    fclose(file);
+    CHECK(lines == 368);
 }
 
 /* A file that changes while it is open is an error, not other rows, and takes no memory. */

@@ -89,14 +89,19 @@ DT_API void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t
 typedef struct dt_csv dt_csv;
 
 typedef enum dt_csv_kind {
-    DT_CSV_GUESS, /* numbers where all values are, else categories */
+    /* Numbers where all values are, else categories, which the log tells with the first value that
+     * is no number and its line: a warning where others are numbers. Where all that are none look
+     * like some (inf, 1e400, 1,5), it is an error: a rule says what the column is. */
+    DT_CSV_GUESS,
     DT_CSV_NUMBER,
     DT_CSV_CATEGORY,
     DT_CSV_SKIP /* not read */
 } dt_csv_kind;
 
-/* A value is missing that is empty, "NA", "N/A", "nan", "null" or "?" (in any case, and nothing
- * beside it). A line without anything is no row, also of a file of one column. What is done: */
+/* A value is missing that is empty, one of pandas' words (na_values: NA, N/A, #N/A, #NA, #N/A N/A,
+ * <NA>, NaN, -NaN, 1.#IND, -1.#IND, 1.#QNAN, -1.#QNAN, null: in any case; None in this one) or "?",
+ * with nothing beside it. A line without anything is no row, also of a file of one column. What is
+ * done: */
 typedef enum dt_csv_missing {
     DT_CSV_MISSING_ERROR, /* the default; its row is bad */
     DT_CSV_MISSING_DROP,  /* its row is left out and counted */
@@ -105,7 +110,9 @@ typedef enum dt_csv_missing {
 } dt_csv_missing;
 
 typedef struct dt_csv_rule {
-    const char *names; /* columns: patterns as of dt_optim_group; NULL ends the rules */
+    /* Columns: patterns as of dt_optim_group; NULL ends the rules. A rule that decides on no column
+     * is an error. */
+    const char *names;
     dt_csv_kind kind;
     dt_csv_missing missing;
     double value;
@@ -115,8 +122,10 @@ typedef struct dt_csv_rule {
 #define DT_CSV_RULES_MAX 16
 typedef struct dt_csv_desc {
     char delimiter; /* 0 = ','; ';', '\t', ... */
-    bool no_header; /* the first line has values; columns are "0", "1", ... */
-    bool skip_bad;  /* bad rows are left out and counted, where they are errors else */
+    /* The first line has values; columns are "0", "1", ... With names, a column whose name is empty
+     * gets its number too, and two of one name are an error. */
+    bool no_header;
+    bool skip_bad; /* bad rows are left out and counted, where they are errors else */
     dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first whose names match */
     /* A file whose columns must be here too: kinds, categories, means and deviations are taken from
      * it, so that a test set is read as the training set was. .rules are ignored. */
@@ -124,11 +133,12 @@ typedef struct dt_csv_desc {
     int categories_max; /* of a column; 0 = 1000: more are no categories */
 } dt_csv_desc;
 
-/* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. Ownership: *out is
- * yours; close it before the context. Errors, with *out NULL: INVALID (NULL; no rows; a
- * description that does not fit), IO, FORMAT (not UTF-8; a quote that does not end; a row of
- * another number of values, a value that is no number, one that is missing, a category that .like
- * has not: each with the line), MEMORY. */
+/* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. A final byte 0x1A, DOS's
+ * mark of the end, is no value. Ownership: *out is yours; close it before the context. Errors, with
+ * *out NULL: INVALID (NULL; no rows; a description that does not fit, a rule that decides on no
+ * column), IO, FORMAT (not UTF-8; a quote that does not end; a row of another number of values, a
+ * value that is no number, one that is missing, a category that .like has not, two columns of one
+ * name: each with the line), MEMORY. */
 DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out);
 /* NULL is allowed. */
 DT_API void dt_csv_close(dt_csv *csv);

@@ -28,7 +28,10 @@ typedef struct dti_csv_column {
     double min, max, mean, squares; /* squares: of differences from the mean */
     char **names;                   /* of categories, in the order of their bytes */
     size_t categories, capacity;
-    bool numbers; /* all values so far are */
+    uint64_t odd, almost; /* values that are no numbers, and those of them that look like some */
+    uint64_t odd_line;    /* of the first of them; its text, and why it is none (or NULL) */
+    char odd_text[48];
+    const char *odd_why;
 } dti_csv_column;
 
 struct dt_csv {
@@ -57,6 +60,8 @@ static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c);
 static dt_result dti_csv_cursor_next(dti_csv_cursor *c, bool *more);
 static const char *dti_csv_field(const dti_csv_cursor *c, size_t i);
 static bool dti_csv_is_missing(const char *text);
+/* Why what looks like a number is none; NULL: it does not look like one. */
+static const char *dti_csv_almost(const char *text);
 /* A decimal number as in C, in any locale, to 14 digits at least; false: it is none, or not
  * finite. */
 static bool dti_csv_number(const char *text, double *value);

@@ -46,12 +46,33 @@ static void dti_csv_categories_free(dti_base *base, dti_csv_column *column) {
 
 /* ---- columns */
 
-static dt_csv_rule dti_csv_rule_of(const dt_csv_desc *desc, const char *name) {
+static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *name) {
+    static const dt_csv_rule none = {.kind = DT_CSV_GUESS};
     for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
         if (dti_glob(desc->rules[i].names, name))
-            return desc->rules[i];
+            return &desc->rules[i];
     }
-    return (dt_csv_rule){.kind = DT_CSV_GUESS};
+    return &none;
+}
+
+/* A rule that decides on no column is one with a mistake in its names. */
+static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
+        bool matches = false, decides = false;
+        for (uint32_t k = 0; k < csv->count && !decides; k++) {
+            const char *name = csv->columns[k].name;
+            const bool fits = dti_glob(desc->rules[i].names, name);
+            matches = matches || fits;
+            decides = fits && dti_csv_rule_of(desc, name) == &desc->rules[i];
+        }
+        if (!decides)
+            return dti_fail(csv->base, DT_ERROR_INVALID, "%s: rule %d, \"%.100s\", %s", csv->path,
+                            i, desc->rules[i].names,
+                            matches ? "gets no column: rules before it match all of its own; put "
+                                      "it first"
+                                    : "matches the name of no column");
+    }
+    return DT_OK;
 }
 
 /* Another file's column, whole. */
@@ -79,21 +100,23 @@ static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint3
     char number[16];
     dti_csv_column *column = &csv->columns[i];
     snprintf(number, sizeof number, "%u", i);
-    const char *name = desc->no_header ? number : dti_csv_field(&csv->cursor, i);
+    const char *field = dti_csv_field(&csv->cursor, i);
+    const char *name = desc->no_header || !*field ? number : field;
     column->name = dti_alloc_text(csv->base, name);
     if (!column->name)
         return DT_ERROR_MEMORY;
     for (uint32_t k = 0; k < i; k++) {
         if (!strcmp(csv->columns[k].name, name))
-            return dti_fail(csv->base, DT_ERROR_FORMAT, "%s:%llu: two columns are named '%s'",
-                            csv->path, (unsigned long long)csv->cursor.row_line, name);
+            return dti_fail(csv->base, DT_ERROR_FORMAT,
+                            "%s:%llu: two columns are named '%s', numbers %u and %u; rename one in "
+                            "this line",
+                            csv->path, (unsigned long long)csv->cursor.row_line, name, k, i);
     }
     if (desc->like)
         return dti_csv_column_like(csv, desc->like, column);
-    column->rule = dti_csv_rule_of(desc, name);
+    column->rule = *dti_csv_rule_of(desc, name);
     column->rule.names = NULL; /* the caller's */
     column->kind = column->rule.kind;
-    column->numbers = true;
     return DT_OK;
 }
 
@@ -119,7 +142,9 @@ static dt_result dti_csv_head(dt_csv *csv, const dt_csv_desc *desc) {
     csv->count = (uint32_t)csv->cursor.count;
     for (uint32_t i = 0; i < csv->count && !result; i++)
         result = dti_csv_column_make(csv, desc, i);
-    return result || !desc->like ? result : dti_csv_has_all(csv, desc->like);
+    if (result)
+        return result;
+    return desc->like ? dti_csv_has_all(csv, desc->like) : dti_csv_check_rules(csv, desc);
 }
 
 /* ---- rows */
@@ -147,7 +172,9 @@ static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, b
         return false;
     }
     if (column->kind == DT_CSV_NUMBER && !dti_csv_number(text, &number)) {
-        snprintf(why, size, "'%.100s' of '%.100s' is no number", text, column->name);
+        const char *almost = dti_csv_almost(text);
+        snprintf(why, size, "'%.100s' of '%.100s' is no number%s%s", text, column->name,
+                 almost ? ": " : "", almost ? almost : "");
         return false;
     }
     if (column->kind == DT_CSV_CATEGORY && known)
@@ -194,6 +221,20 @@ static void dti_csv_measure(dti_csv_column *column, double x) {
     column->squares += before * (x - column->mean);
 }
 
+/* A value that is no number. The first is kept for messages, without what a terminal obeys. */
+static void dti_csv_odd(const dt_csv *csv, dti_csv_column *column, const char *text) {
+    size_t n = 0;
+    const char *why = column->odd == column->almost ? dti_csv_almost(text) : NULL;
+    column->almost += why != NULL;
+    if (column->odd++)
+        return;
+    column->odd_why = why;
+    column->odd_line = csv->cursor.row_line;
+    for (; text[n] && n + 1 < sizeof column->odd_text; n++)
+        column->odd_text[n] =
+            (char)((unsigned char)text[n] < ' ' || text[n] == 0x7F ? '?' : text[n]);
+}
+
 static dt_result dti_csv_learn(dt_csv *csv, dti_csv_column *column, const char *text) {
     double number;
     if (column->kind == DT_CSV_SKIP)
@@ -204,10 +245,11 @@ static dt_result dti_csv_learn(dt_csv *csv, dti_csv_column *column, const char *
         return DT_OK;
     if (missing)
         return column->kind == DT_CSV_NUMBER ? DT_OK : dti_csv_category_add(csv, column, "");
-    if (column->kind != DT_CSV_CATEGORY && column->numbers) {
-        column->numbers = dti_csv_number(text, &number);
-        if (column->numbers)
+    if (column->kind != DT_CSV_CATEGORY) {
+        if (dti_csv_number(text, &number))
             dti_csv_measure(column, number);
+        else
+            dti_csv_odd(csv, column, text);
     }
     return column->kind == DT_CSV_NUMBER ? DT_OK : dti_csv_category_add(csv, column, text);
 }
@@ -249,12 +291,32 @@ static dt_result dti_csv_rows(dt_csv *csv) {
     }
 }
 
+/* Numbers where all values are. Categories are told of, with the value that made them so; where all
+ * others look like numbers they are never meant. */
+static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
+    const unsigned long long line = c->odd_line, numbers = c->count, all = c->count + c->odd;
+    c->kind = c->count && !c->odd ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
+    if (c->odd && c->odd == c->almost)
+        return dti_fail(csv->base, DT_ERROR_FORMAT,
+                        "%s:%llu: '%s' of '%s' is no number: %s. Of its %llu values %llu are; a "
+                        "rule says what it is: DT_CSV_NUMBER (.skip_bad leaves such rows out), or "
+                        "DT_CSV_CATEGORY",
+                        csv->path, line, c->odd_text, c->name, c->odd_why, all, numbers);
+    if (c->odd)
+        dti_log(csv->base, c->count || c->almost ? DT_LOG_WARNING : DT_LOG_INFO,
+                "%s:%llu: '%s' is no number, so '%s' has categories; of its %llu values %llu are "
+                "numbers. A rule with .kind DT_CSV_NUMBER or DT_CSV_CATEGORY decides it",
+                csv->path, line, c->odd_text, c->name, all, numbers);
+    return DT_OK;
+}
+
 /* What a column is, now that all its values were seen. */
 static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
     if (column->kind == DT_CSV_SKIP || csv->known)
         return DT_OK;
-    if (column->kind == DT_CSV_GUESS)
-        column->kind = column->numbers && column->count ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
+    const dt_result result = column->kind == DT_CSV_GUESS ? dti_csv_guess(csv, column) : DT_OK;
+    if (result)
+        return result;
     if (column->kind == DT_CSV_NUMBER)
         dti_csv_categories_free(csv->base, column);
     if (column->kind == DT_CSV_NUMBER && column->rule.standardize &&

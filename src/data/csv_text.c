@@ -1,6 +1,7 @@
 /* Rows of a CSV file as texts. RFC 4180: values between delimiters, in quotes where they hold one,
  * a line's end or a quote, which is doubled. Lines end with LF or CRLF; a UTF-8 mark in front is
- * passed over. What is not UTF-8, or holds a zero byte, is no CSV of ours. */
+ * passed over, and so is DOS's mark of the end, 0x1A. What is not UTF-8, or holds a zero byte, is no
+ * CSV of ours. */
 
 enum { DTI_CSV_END = -1, DTI_CSV_FAILED = -2 };
 
@@ -47,6 +48,18 @@ static dt_result dti_csv_check_mark(dti_csv_cursor *c) {
     return DT_OK;
 }
 
+/* DOS ends a file with 0x1A, which is no value. */
+static dt_result dti_csv_drop_end(dti_reader *r) {
+    char last = 0;
+    if (!r->size)
+        return DT_OK;
+    dt_result result = dti_reader_seek(r, r->size - 1);
+    if (!result)
+        result = dti_reader_take(r, &last, 1);
+    r->size -= last == 0x1A;
+    return result ? result : dti_reader_seek(r, 0);
+}
+
 static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char delimiter,
                                      dti_csv_cursor *c) {
     *c = (dti_csv_cursor){.base = base, .delimiter = delimiter, .line = 1};
@@ -55,7 +68,9 @@ static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char deli
     if (result)
         return result;
     c->window = dti_alloc(base, DTI_CSV_WINDOW);
-    result = c->window ? dti_csv_check_mark(c) : DT_ERROR_MEMORY;
+    result = c->window ? dti_csv_drop_end(&c->reader) : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_csv_check_mark(c);
     if (result)
         dti_csv_cursor_close(c);
     return result;
@@ -163,10 +178,13 @@ static dt_result dti_csv_value(dti_csv_cursor *c) {
 /* A line's end, LF, CRLF or CR alone. */
 static dt_result dti_csv_line_end(dti_csv_cursor *c) {
     dt_result result = DT_OK;
-    if (dti_csv_peek(c, &result) == '\r')
+    const bool cr = dti_csv_peek(c, &result) == '\r';
+    if (cr)
         dti_csv_take(c);
     if (dti_csv_peek(c, &result) == '\n')
         dti_csv_take(c);
+    else
+        c->line += cr;
     return result;
 }
 
@@ -204,20 +222,26 @@ static const char *dti_csv_field(const dti_csv_cursor *c, size_t i) {
 
 /* ---- values */
 
-static char dti_csv_lower(char c) {
-    return (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+/* What follows the word, which is in lower case; NULL: the text is another. */
+static const char *dti_csv_after(const char *text, const char *word) {
+    while (*word && dti_lower(*text) == *word)
+        text++, word++;
+    return *word ? NULL : text;
 }
 
+/* pandas' words (its na_values), and "?". "none" is often a category: it counts as Python has it. */
 static bool dti_csv_is_missing(const char *text) {
-    static const char *const words[] = {"", "na", "n/a", "nan", "null", "?"};
+    static const char *const words[] = {"",     "na",      "n/a",      "nan",      "null",
+                                        "?",    "#n/a",    "#na",      "#n/a n/a", "<na>",
+                                        "-nan", "-1.#ind", "-1.#qnan", "1.#ind",   "1.#qnan"};
+    if (*text && !strchr("nN?#<-1", *text))
+        return false;
     for (size_t i = 0; i < DTI_COUNT(words); i++) {
-        size_t k = 0;
-        while (text[k] && dti_csv_lower(text[k]) == words[i][k])
-            k++;
-        if (!text[k] && !words[i][k])
+        const char *rest = dti_csv_after(text, words[i]);
+        if (rest && !*rest)
             return true;
     }
-    return false;
+    return !strcmp(text, "None");
 }
 
 static double dti_csv_power(int exponent) {
@@ -257,20 +281,27 @@ static bool dti_csv_exponent(const char **at, int *exponent) {
     return count > 0;
 }
 
-static bool dti_csv_number(const char *text, double *value) {
-    uint64_t digits = 0;
-    int exponent = 0, count = 0;
-    const char *at = text;
+static const char *dti_csv_blanks(const char *at) {
     while (*at == ' ' || *at == '\t')
         at++;
+    return at;
+}
+
+/* *huge: it is written as a number, and is larger than any. */
+static bool dti_csv_read_number(const char *text, double *value, bool *huge) {
+    uint64_t digits = 0;
+    int exponent = 0, count = 0;
+    const char *at = dti_csv_blanks(text);
+    *huge = false;
     const bool minus = *at == '-';
     at += minus || *at == '+';
     at = dti_csv_digits(at, &digits, &exponent, &count);
     if (!count || !dti_csv_exponent(&at, &exponent))
         return false;
-    while (*at == ' ' || *at == '\t')
-        at++;
-    if (*at || (digits && exponent > 308))
+    if (*dti_csv_blanks(at))
+        return false;
+    *huge = digits && exponent > 308;
+    if (*huge)
         return false;
     exponent = digits ? exponent : 0;
     double x = (double)digits;
@@ -280,7 +311,37 @@ static bool dti_csv_number(const char *text, double *value) {
     }
     x = exponent < 0 ? x / dti_csv_power(exponent) : x * dti_csv_power(exponent);
     *value = minus ? -x : x;
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits >> 52 != 0x7FF;
+    *huge = !dti_finite_f64(x);
+    return !*huge;
+}
+
+/* Digits alone, with a comma among them, as in 1,5 and 1.234,5. */
+static bool dti_csv_has_comma(const char *at) {
+    int commas = 0, digits = 0;
+    at = dti_csv_blanks(at);
+    at += *at == '-' || *at == '+';
+    for (; (*at >= '0' && *at <= '9') || *at == '.' || *at == ','; at++) {
+        commas += *at == ',';
+        digits += *at >= '0' && *at <= '9';
+    }
+    return commas == 1 && digits && !*dti_csv_blanks(at);
+}
+
+static const char *dti_csv_almost(const char *text) {
+    const char *at = dti_csv_blanks(text);
+    bool huge = false;
+    double value;
+    at += *at == '-' || *at == '+';
+    const char *rest = dti_csv_after(at, "infinity");
+    rest = rest ? rest : dti_csv_after(at, "inf");
+    if (rest && !*dti_csv_blanks(rest))
+        return "it is not finite";
+    if (dti_csv_has_comma(text))
+        return "it has a comma; the point is '.', and nothing stands between thousands";
+    return !dti_csv_read_number(text, &value, &huge) && huge ? "it is too large" : NULL;
+}
+
+static bool dti_csv_number(const char *text, double *value) {
+    bool huge;
+    return dti_csv_read_number(text, value, &huge);
 }
