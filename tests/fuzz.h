@@ -78,11 +78,11 @@ static uint64_t fuzz_bytes(const dt_ctx *ctx) {
     return info.host_bytes;
 }
 
-/* Its bytes are those of all elements, of which there is one at least. */
+/* Its bytes are those of all elements. */
 static inline bool fuzz_array_is_whole(const dt_array *a) {
     size_t bytes = (size_t)a->element_bytes;
     for (int i = 0; i < a->rank; i++) {
-        if (a->dim[i] <= 0 || a->dim[i] > (int64_t)a->bytes) /* no wrap */
+        if (a->dim[i] < 0 || (a->bytes && a->dim[i] > (int64_t)a->bytes)) /* no wrap */
             return false;
         bytes *= (size_t)a->dim[i];
     }

@@ -211,6 +211,45 @@ TEST(pictures_that_are_damaged_are_refused_with_file_and_reason) {
     dt_ctx_destroy(ctx);
 }
 
+/* What libjpeg reads is read: bytes between the parts of a header, fillers, and markers without a
+ * length. They are put behind the first mark, and before the frame's header. */
+TEST(jpeg_files_with_bytes_between_their_parts_are_read) {
+    static const struct {
+        const char *bytes;
+        int size;
+        bool refused;
+    } between[] = {{"\0\1\2\3", 4, false},       {"\xFF\xFF\xFF", 3, false},
+                   {"\xFF\0\xFF\0x", 5, false},  {"junk\xFF", 5, false},
+                   {"\xFF\1", 2, false},         {"\xFF\xD0\xFF\xD7", 4, false},
+                   {"\xFF\xFE\0\4ab", 6, false}, {"\xFF\xD9", 2, true},
+                   {"\xFF\xDA", 2, true},        {"\xFF\xFE\xFF\xFF", 4, true}};
+    static uint8_t from[4096], to[8192];
+    dt_ctx *ctx = picture_ctx();
+    dt_array want, a;
+    FILE *file = fopen(PICTURES "rgb444.jpg", "rb");
+    REQUIRE(ctx && file && picture_load(ctx, "rgb444.jpg", (dt_image_desc){0}, &want) == DT_OK);
+    const size_t size = fread(from, 1, sizeof from, file);
+    fclose(file);
+    for (size_t i = 0; i < 2 * sizeof between / sizeof *between; i++) {
+        size_t at = 2, n = (size_t)between[i / 2].size;
+        while (i % 2 && (from[at] != 0xFF || from[at + 1] != 0xC0))
+            at++;
+        const size_t times = i / 2 ? 1 : 200; /* more than a look at once */
+        memcpy(to, from, at);
+        for (size_t k = 0; k < times; k++)
+            memcpy(to + at + k * n, between[i / 2].bytes, n);
+        memcpy(to + at + times * n, from + at, size - at);
+        const char *path = temp_write("made.jpg", to, size + times * n);
+        const dt_result result = dt_image_load(ctx, path, NULL, &a);
+        CHECK_TEXT(result == (between[i / 2].refused ? DT_ERROR_FORMAT : DT_OK), "%d: %s", (int)i,
+                   dt_ctx_error(ctx));
+        CHECK(result || picture_hash(&a) == picture_hash(&want));
+        dt_array_free(&a);
+    }
+    dt_array_free(&want);
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- folders */
 
 static char folder_root[300];
@@ -418,6 +457,44 @@ TEST(folders_say_which_file_is_wrong_and_what_to_do) {
     folder_end();
     dt_ctx_destroy(ctx);
 }
+
+#ifndef _WIN32
+/* What a name leads to may be no file: with .skip_bad it is left out, else it is named. Nothing waits
+ * for a FIFO that nobody writes to. */
+TEST(folders_leave_out_what_is_no_file_where_they_may) {
+    static const char *const kinds[] = {"a link to nothing", "a link to itself", "a FIFO",
+                                        "a device", "a folder"};
+    const dt_folder_desc skips = {.skip_bad = true, .sizes = DT_FOLDER_RESIZE};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        dt_ctx *ctx = picture_ctx();
+        dt_folder *folder;
+        dt_folder_info info;
+        char path[400], top[400];
+        REQUIRE(ctx);
+        folder_begin();
+        snprintf(path, sizeof path, "%s/cat/x.png", folder_root);
+        snprintf(top, sizeof top, "%s/x.png", folder_root);
+        for (int k = 0; k < 2 && i < 4; k++) { /* among the classes it is passed over */
+            const char *at = k ? path : top;
+            CHECK((i == 0   ? symlink("nowhere", at)
+                   : i == 1 ? symlink("x.png", at)
+                   : i == 2 ? mkfifo(at, 0600)
+                            : symlink("/dev/zero", at)) == 0);
+        }
+        CHECK(i < 4 || mkdir(path, 0700) == 0);
+        folder_refused(ctx, (dt_folder_desc){.sizes = DT_FOLDER_RESIZE}, DT_ERROR_IO, "cat/x.png");
+        CHECK_TEXT(dt_folder_open(ctx, folder_root, &skips, &folder) == DT_OK, "%s: %s", kinds[i],
+                   dt_ctx_error(ctx));
+        dt_folder_get_info(folder, &info);
+        CHECK_TEXT(info.rows == 4 && info.skipped == 1 && info.classes == 3, "%s: %d", kinds[i],
+                   (int)info.rows);
+        dt_folder_close(folder);
+        CHECK(remove(path) == 0 && (i == 4 || remove(top) == 0));
+        folder_end();
+        dt_ctx_destroy(ctx);
+    }
+}
+#endif
 
 TEST(folders_like_another_have_its_classes_and_size) {
     dt_ctx *ctx = picture_ctx();

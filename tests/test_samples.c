@@ -129,7 +129,7 @@ typedef struct wav_file {
 
 static void wav_put(wav_file *w, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++)
-        w->bytes[w->size++] = (uint8_t)(value >> (8 * i));
+        w->bytes[w->size++] = (uint8_t)(i < 8 ? value >> (8 * i) : 0);
 }
 
 static void wav_text(wav_file *w, const char *text) {
@@ -211,6 +211,65 @@ TEST(wav_files_of_all_widths_have_the_samples_that_were_written) {
         }
     }
     CHECK(samples_held(ctx) == held);
+    dt_ctx_destroy(ctx);
+}
+
+/* RF64 and BW64: sizes of 64 bits are in "ds64", those in the usual places all ones. `data_bytes`: what
+ * it says of the samples, which are 2 of 2 channels. */
+static wav_file wav_wide(const char *kind, uint64_t data_bytes, int ds64_bytes, uint32_t chunk) {
+    const wav_file narrow = wav_begin(1, 16, 2, false);
+    wav_file w = {.size = 0};
+    wav_text(&w, kind);
+    wav_put(&w, UINT32_MAX, 4);
+    wav_text(&w, "WAVE");
+    wav_text(&w, "ds64");
+    wav_put(&w, (uint64_t)ds64_bytes, 4);
+    wav_put(&w, 400, 8);
+    wav_put(&w, data_bytes, 8);
+    wav_put(&w, 2, 8);
+    w.size -= ds64_bytes < 24 ? (size_t)(24 - ds64_bytes) : 0;
+    wav_put(&w, 0, ds64_bytes > 24 ? ds64_bytes - 24 : 0); /* how many other chunks are so long */
+    memcpy(w.bytes + w.size, narrow.bytes + 12, narrow.size - 16);
+    w.size += narrow.size - 16;
+    wav_put(&w, chunk, 4);
+    for (uint64_t i = 0; i < 4; i++)
+        wav_put(&w, 16384 * i, 2);
+    return w;
+}
+
+TEST(wav_files_with_sizes_of_64_bits_are_read) {
+    static const struct {
+        const char *kind;
+        uint64_t data_bytes;
+        int ds64_bytes;
+        uint32_t chunk;
+        const char *wrong;
+    } files[] = {{"RF64", 8, 28, UINT32_MAX, NULL},
+                 {"BW64", 8, 28, UINT32_MAX, NULL},
+                 {"RF64", 8, 40, UINT32_MAX, NULL},
+                 {"RF64", 77, 28, 8, NULL}, /* what fits into 32 bits is told in the usual place */
+                 {"RF64", 9, 28, UINT32_MAX, "a chunk is longer than the file"},
+                 {"RF64", UINT64_MAX, 28, UINT32_MAX, "a chunk is longer than the file"},
+                 {"RF64", 6, 28, UINT32_MAX, "ends within a sample"},
+                 {"RF64", 0, 28, UINT32_MAX, "a chunk is longer than the file"},
+                 {"RF64", 8, 12, UINT32_MAX, "'ds64' has less than 16 bytes"},
+                 {"RIFF", 8, 28, UINT32_MAX, "a chunk is longer than the file"},
+                 {"RF65", 8, 28, UINT32_MAX, "does not begin with RIFF"}};
+    dt_ctx *ctx = samples_ctx();
+    REQUIRE(ctx);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const wav_file w =
+            wav_wide(files[i].kind, files[i].data_bytes, files[i].ds64_bytes, files[i].chunk);
+        dt_array a;
+        const char *path = temp_write("some.wav", w.bytes, w.size);
+        const dt_result result = dt_wav_load(ctx, path, &a, NULL);
+        CHECK_TEXT(result == (files[i].wrong ? DT_ERROR_FORMAT : DT_OK), "%d: %s", (int)i,
+                   dt_ctx_error(ctx));
+        CHECK_CONTAINS(dt_ctx_error(ctx), files[i].wrong ? files[i].wrong : "");
+        CHECK(result || (a.dim[0] == 2 && a.dim[1] == 2 && ((float *)a.data)[1] == -1.0f &&
+                         ((float *)a.data)[3] == -0.5f));
+        dt_array_free(&a);
+    }
     dt_ctx_destroy(ctx);
 }
 

@@ -18,23 +18,23 @@ typedef struct dt_array {
 DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
 /* Reads a NumPy file (np.save), or one array of several (np.savez) by its name; NULL = the only
  * one. Floats of 16, 32 and 64 bits become DT_F32 (rounded), bool and uint8 DT_U8, other integers
- * DT_I32; both orders of bytes, and Fortran's order of elements, which is turned. np.savez stores
- * as it is; np.savez_compressed is deflated, for which dtrain is compiled with DT_WITH_ZLIB.
- * Ownership and errors: as dt_idx_load; FORMAT also where an integer does not fit (which one), and
- * for objects and structures; INVALID: no array of that name, whose names are told; UNSUPPORTED: it
- * is deflated, and there is no zlib, or it has 4 GiB; an archive of 4 GiB or more (np.save has no
- * limit). */
+ * DT_I32; both orders of bytes, and Fortran's order of elements, which is turned. An array may have
+ * no elements. np.savez stores as it is; np.savez_compressed is deflated, for which dtrain is
+ * compiled with DT_WITH_ZLIB. Ownership and errors: as dt_idx_load; FORMAT also where an integer or
+ * a finite float64 does not fit (which one, and its value), and for objects and structures;
+ * INVALID: no array of that name, whose names are told; UNSUPPORTED: it is deflated, and there is
+ * no zlib, or it has 4 GiB. */
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
 DT_API void dt_array_free(dt_array *array);
 
 /* Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 (also
- * WAVE_FORMAT_EXTENSIBLE). *out is [channels, samples], DT_F32; whole numbers become [-1, 1) (16
- * bits: value / 32768; 8 bits: (value - 128) / 128), floats are taken as they are, but for those
- * that are not finite. *rate: samples a second, may be NULL. Ownership: as of dt_idx_load. Errors,
- * with *out empty: INVALID (NULL), IO, FORMAT (no WAV file, another coding, truncated, a float that
- * is not finite: with the byte), MEMORY. */
+ * WAVE_FORMAT_EXTENSIBLE, and RF64 and BW64, whose sizes have 64 bits). *out is [channels,
+ * samples], DT_F32; whole numbers become [-1, 1) (16 bits: value / 32768; 8 bits: (value - 128) /
+ * 128), floats are taken as they are, but for those that are not finite. *rate: samples a second,
+ * may be NULL. Ownership: as of dt_idx_load. Errors, with *out empty: INVALID (NULL), IO, FORMAT
+ * (no WAV file, another coding, truncated, a float that is not finite: with the byte), MEMORY. */
 DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate);
 
 /* ---- Which rows: parts of a set for dt_dataset.pick, weights for .weights. */

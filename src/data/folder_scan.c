@@ -138,7 +138,8 @@ static dt_result dti_folder_add(dt_folder *f, const char *path, const char *name
     dti_picture p = {0};
     size_t size = 0;
     dt_result result = dti_folder_look(f, path, &p, &size);
-    if (result == DT_ERROR_FORMAT && f->desc.skip_bad) {
+    const bool bad = result == DT_ERROR_FORMAT || (result == DT_ERROR_IO && dti_file_is_none(path));
+    if (bad && f->desc.skip_bad) {
         f->skipped++;
         return DT_OK;
     }
@@ -212,7 +213,8 @@ static dt_result dti_folder_class_of(dt_folder *f, const dt_folder *like, const 
 static bool dti_folder_is_one(const char *path) {
     dti_folder_names names;
     if (!dti_folder_names_open(&names, path))
-        return errno != ENOTDIR; /* what cannot be opened is told of when it is read */
+        return errno != ENOTDIR && errno != ENOENT &&
+               errno != ELOOP; /* else told when it is read */
     dti_folder_names_close(&names);
     return true;
 }

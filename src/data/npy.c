@@ -25,7 +25,7 @@ static dt_result dti_npy_wrong(const dti_npy *n, const char *what) {
 /* ---- the dictionary */
 
 static void dti_npy_space(dti_npy *n) {
-    while (n->at < n->end && (*n->at == ' ' || *n->at == '\n'))
+    while (n->at < n->end && (*n->at == ' ' || (*n->at >= '\t' && *n->at <= '\r')))
         n->at++;
 }
 
@@ -73,6 +73,7 @@ static dt_result dti_npy_descr(dti_npy *n) {
                                 n->path, text);
 }
 
+/* Python 2 wrote long ones with an L. */
 static bool dti_npy_whole(dti_npy *n, int64_t *value) {
     bool digits = false;
     *value = 0;
@@ -82,6 +83,7 @@ static bool dti_npy_whole(dti_npy *n, int64_t *value) {
             return false;
         *value = *value * 10 + (*n->at - '0');
     }
+    n->at += digits && n->at < n->end && *n->at == 'L';
     return digits;
 }
 
@@ -139,16 +141,19 @@ static uint64_t dti_npy_bits(const dti_npy *n, const unsigned char *at) {
     return bits;
 }
 
-static float dti_npy_float(const dti_npy *n, const unsigned char *at) {
+/* False: it is finite, and not as a float. */
+static bool dti_npy_float(const dti_npy *n, const unsigned char *at, float *to) {
     const uint64_t bits = dti_npy_bits(n, at);
     const uint32_t half = (uint32_t)bits;
-    double wide;
-    float single;
+    double wide = 0.0;
+    memcpy(to, &half, sizeof *to);
     if (n->bytes == 2)
-        return dti_f32_from_f16((uint16_t)bits);
-    memcpy(&single, &half, sizeof single);
+        *to = dti_f32_from_f16((uint16_t)bits);
+    if (n->bytes != 8)
+        return true;
     memcpy(&wide, &bits, sizeof wide);
-    return n->bytes == 4 ? single : (float)wide;
+    *to = (float)wide;
+    return dti_fits_f32(wide) || !dti_finite_f64(wide);
 }
 
 /* False: it is none of int32's. */
@@ -176,26 +181,45 @@ static uint64_t dti_npy_place(const dti_npy *n, uint64_t i) {
     return place;
 }
 
+/* `at`: in the order of C. */
+static dt_result dti_npy_too_large(const dti_npy *n, uint64_t at, uint64_t bits) {
+    const uint64_t sign = (uint64_t)1 << (8 * n->bytes - 1);
+    const bool minus = n->kind == 'i' && (bits & sign);
+    double wide;
+    memcpy(&wide, &bits, sizeof wide);
+    if (n->kind == 'f')
+        return dti_fail(n->base, DT_ERROR_FORMAT,
+                        "%s: number %llu of it, %g, does not fit into float32, whose largest is "
+                        "3.4e38; scale the values, and save them as float32",
+                        n->path, (unsigned long long)at, wide);
+    return dti_fail(n->base, DT_ERROR_FORMAT,
+                    "%s: integer number %llu of it does not fit into 32 bits: %s%llu; save smaller "
+                    "numbers, or floats",
+                    n->path, (unsigned long long)at, minus ? "-" : "",
+                    (unsigned long long)(minus ? (~bits & (sign - 1)) + 1 : bits));
+}
+
 static dt_result dti_npy_convert(const dti_npy *n, const unsigned char *from, dt_array *out) {
     for (uint64_t i = 0; i < n->count; i++, from += n->bytes) {
         const uint64_t at = dti_npy_place(n, i);
+        bool fits = true;
         if (out->dtype == DT_U8)
             ((uint8_t *)out->data)[at] = *from;
         else if (out->dtype == DT_F32)
-            ((float *)out->data)[at] = dti_npy_float(n, from);
-        else if (!dti_npy_int(n, from, (int32_t *)out->data + at))
-            return dti_fail(n->base, DT_ERROR_FORMAT,
-                            "%s: integer number %llu of it does not fit into 32 bits", n->path,
-                            (unsigned long long)i);
+            fits = dti_npy_float(n, from, (float *)out->data + at);
+        else
+            fits = dti_npy_int(n, from, (int32_t *)out->data + at);
+        if (!fits)
+            return dti_npy_too_large(n, at, dti_npy_bits(n, from));
     }
     return DT_OK;
 }
 
 static dt_result dti_npy_count(dti_npy *n, size_t have) {
     n->count = 1;
-    for (int d = 0; d < n->rank; d++) {
-        if (n->dim[d] == 0)
-            return dti_npy_wrong(n, "it has no elements");
+    for (int d = 0; d < n->rank; d++)
+        n->count = n->dim[d] ? n->count : 0;
+    for (int d = 0; d < n->rank && n->count; d++) {
         if (n->count > have / (uint64_t)n->dim[d])
             return dti_npy_wrong(n, "truncated: its shape has more elements than bytes follow");
         n->count *= (uint64_t)n->dim[d];

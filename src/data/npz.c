@@ -1,12 +1,14 @@
 /* np.savez: a ZIP archive (PKWARE's APPNOTE.TXT 6.3) of NumPy files "name.npy". The central
- * directory at the end is read; entries are stored, or deflated where there is zlib. An entry's
- * sizes of 64 bits are taken from its extra field there; a directory of ZIP64 is refused. */
+ * directory at the end is read; entries are stored, or deflated where there is zlib. Sizes of 64 bits
+ * are taken from an entry's extra field there, and those of the directory from the record of ZIP64. */
 
 #ifdef DT_WITH_ZLIB
 #include <zlib.h>
 #endif
 
-#define DTI_ZIP_END 22u     /* bytes of the end record */
+#define DTI_ZIP_END 22u      /* bytes of the end record */
+#define DTI_ZIP_END_WIDE 56u /* of ZIP64's, and of what says where it is */
+#define DTI_ZIP_END_LOCATOR 20u
 #define DTI_ZIP_CENTRAL 46u /* of an entry of the directory, without its texts */
 #define DTI_ZIP_LOCAL 30u
 #define DTI_ZIP_WIDE 0xFFFFFFFFu
@@ -49,21 +51,32 @@ static void dti_zip_wide(const unsigned char *extra, size_t size, dti_zip_entry 
     }
 }
 
+/* What ZIP64 says of the directory, before the end record at `i`; where there is none, nothing. */
+static void dti_zip_directory_wide(const dti_zip *z, size_t i, uint64_t *at, uint64_t *count) {
+    if (i < DTI_ZIP_END_LOCATOR + DTI_ZIP_END_WIDE)
+        return;
+    const unsigned char *locator = z->data + i - DTI_ZIP_END_LOCATOR;
+    const uint64_t place = dti_get64(locator + 8);
+    if (memcmp(locator, "PK\6\7", 4) || place > i - DTI_ZIP_END_LOCATOR - DTI_ZIP_END_WIDE ||
+        memcmp(z->data + place, "PK\6\6", 4))
+        return;
+    *count = dti_get64(z->data + place + 32);
+    *at = dti_get64(z->data + place + 48);
+}
+
 /* The directory's end is the last of its kind; a comment may follow. */
-static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint32_t *count) {
+static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint64_t *count) {
     const size_t least = z->size > 65535 + DTI_ZIP_END ? z->size - 65535 - DTI_ZIP_END : 0;
     for (size_t i = z->size < DTI_ZIP_END ? 0 : z->size - DTI_ZIP_END + 1; i-- > least;) {
         const unsigned char *end = z->data + i;
         if (memcmp(end, "PK\5\6", 4) || dti_get16(end + 20) != z->size - i - DTI_ZIP_END)
             continue;
+        uint64_t place = dti_get32(end + 16);
         *count = dti_get16(end + 10);
-        *at = dti_get32(end + 16);
-        if (*at == DTI_ZIP_WIDE || *count == 0xFFFF)
-            return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
-                            "%s: archives of 4 GiB or 65535 arrays and more (ZIP64) are not read; "
-                            "save arrays by np.save",
-                            z->path);
-        return *at <= i ? DT_OK : dti_zip_wrong(z, "its directory is not where it says");
+        if (place == DTI_ZIP_WIDE || *count == 0xFFFF)
+            dti_zip_directory_wide(z, i, &place, count);
+        *at = (size_t)DTI_MIN(place, (uint64_t)i);
+        return place <= i ? DT_OK : dti_zip_wrong(z, "its directory is not where it says");
     }
     return dti_zip_wrong(z, "there is no directory at its end; is it truncated?");
 }
@@ -100,11 +113,24 @@ static dt_result dti_zip_bytes(const dti_zip *z, const dti_zip_entry *e,
     return DT_OK;
 }
 
+/* Without ".npy", and without what a terminal obeys. */
+static void dti_zip_add_name(dti_text *text, const dti_zip_entry *e) {
+    for (size_t k = 0; k + 4 < e->name_size; k++)
+        dti_text_add(text, "%c", e->name[k] > ' ' && e->name[k] < 0x7F ? e->name[k] : '?');
+}
+
 static dt_result dti_zip_checked(const dti_zip *z, const dti_zip_entry *e,
                                  const unsigned char *bytes, dt_array *out) {
     if (dti_crc32(0, bytes, (size_t)e->size) != e->crc)
         return dti_zip_wrong(z, "an entry's checksum is wrong");
-    return dti_npy_take(z->ctx, z->path, bytes, (size_t)e->size, out);
+    dti_text path = dti_text_open(dti_ctx_base(z->ctx));
+    dti_text_add(&path, "%s: '", z->path);
+    dti_zip_add_name(&path, e);
+    dti_text_add(&path, "'");
+    const dt_result result =
+        path.ok ? dti_npy_take(z->ctx, path.data, bytes, (size_t)e->size, out) : DT_ERROR_MEMORY;
+    dti_text_free(&path);
+    return result;
 }
 
 #ifdef DT_WITH_ZLIB
@@ -175,10 +201,10 @@ static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out)
     dti_zip_entry e, found = {0};
     dti_text names = dti_text_open(dti_ctx_base(z->ctx));
     size_t at = 0;
-    uint32_t count = 0;
+    uint64_t count = 0;
     dt_result result = dti_zip_directory(z, &at, &count);
     bool is = false;
-    for (uint32_t i = 0; i < count && !result; i++) {
+    for (uint64_t i = 0; i < count && !result; i++) {
         result = dti_zip_next(z, &at, &e);
         if (result)
             break;
@@ -186,8 +212,7 @@ static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out)
         found = wanted ? e : found;
         is = is || wanted;
         dti_text_add_bytes(&names, i ? ", " : "", i ? 2 : 0);
-        for (size_t k = 0; k + 4 < e.name_size; k++)
-            dti_text_add(&names, "%c", e.name[k] > ' ' && e.name[k] < 0x7F ? e.name[k] : '?');
+        dti_zip_add_name(&names, &e);
     }
     if (!result && !names.ok)
         result = DT_ERROR_MEMORY;

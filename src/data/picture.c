@@ -55,35 +55,49 @@ static dt_result dti_picture_look_png(dti_reader *r, const uint8_t *b, dti_pictu
 #endif
 
 #ifdef DT_WITH_JPEG
+/* The next marker from *at on, and *at behind it; 0: the file ends. As libjpeg, it passes over bytes
+ * between two parts, which cameras and editors leave there. */
+static uint8_t dti_picture_marker(dti_reader *r, uint64_t *at) {
+    uint8_t b[512], before = 0;
+    while (*at < r->size) {
+        const size_t n = (size_t)DTI_MIN(r->size - *at, (uint64_t)sizeof b);
+        if (dti_reader_seek(r, *at) || dti_reader_take(r, b, n))
+            return 0;
+        for (size_t i = 0; i < n; before = b[i++]) {
+            ++*at;
+            if (before == 0xFF && b[i] && b[i] != 0xFF)
+                return b[i];
+        }
+    }
+    return 0;
+}
+
 /* Markers up to the frame's header, SOFn; none of a frame's comes behind a scan. */
 static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
-    uint8_t b[8];
+    uint8_t b[8], marker;
     uint64_t at = 2;
     for (;;) {
-        if (r->size - at < 12 || dti_reader_seek(r, at) || dti_reader_take(r, b, 4))
+        marker = dti_picture_marker(r, &at);
+        const bool bare = marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7); /* no length */
+        if (!marker || r->size - at < (bare ? 0 : 8) || dti_reader_seek(r, at) ||
+            dti_reader_take(r, b, bare ? 0 : 8))
             return dti_picture_no(r, "a JPEG file that ends before its frame's header");
-        if (b[0] != 0xFF)
-            return dti_picture_no(r, "a JPEG file with damage before its frame's header");
-        const bool filler = b[1] == 0xFF, frame = b[1] >= 0xC0 && b[1] <= 0xCF && b[1] != 0xC4 &&
-                                                  b[1] != 0xC8 && b[1] != 0xCC;
-        if (b[1] == 0xDA || b[1] == 0xD9)
+        if (marker == 0xDA || marker == 0xD9)
             return dti_picture_no(r, "a JPEG file without a frame's header");
-        if (frame)
+        if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC)
             break;
-        const uint64_t more = filler ? 1 : 2 + (uint64_t)dti_get16_be(b + 2);
+        const uint64_t more = bare ? 0 : dti_get16_be(b);
         if (more > r->size - at)
             return dti_picture_no(r, "a JPEG file that ends before its frame's header");
         at += more;
     }
-    if (dti_reader_take(r, b, 6))
-        return DT_ERROR_IO;
     *p = (dti_picture){.kind = DTI_PICTURE_JPEG,
-                       .height = dti_get16_be(b + 1),
-                       .width = dti_get16_be(b + 3),
-                       .channels = b[5] == 1 ? 1 : 3};
-    if (b[5] != 1 && b[5] != 3)
+                       .height = dti_get16_be(b + 3),
+                       .width = dti_get16_be(b + 5),
+                       .channels = b[7] == 1 ? 1 : 3};
+    if (b[7] != 1 && b[7] != 3)
         return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
-                        "%s: a JPEG file of %d channels (CMYK?); convert it to RGB", r->path, b[5]);
+                        "%s: a JPEG file of %d channels (CMYK?); convert it to RGB", r->path, b[7]);
     return dti_picture_check(r, p);
 }
 #endif
@@ -102,7 +116,7 @@ static dt_result dti_picture_look(dti_reader *r, dti_picture *out) {
                         "%s: a PNG file; compile dtrain with DT_WITH_PNG, and link with -lpng",
                         r->path);
 #endif
-    if (r->size < 3 || b[0] != 0xFF || b[1] != 0xD8 || b[2] != 0xFF)
+    if (r->size < 2 || b[0] != 0xFF || b[1] != 0xD8)
         return dti_picture_no(r, "neither a PNG nor a JPEG file");
 #ifdef DT_WITH_JPEG
     return dti_picture_look_frame(r, out);

@@ -1,13 +1,15 @@
 /* WAV files (Microsoft and IBM, "Multimedia programming interface and data specifications 1.0",
  * 1991; WAVE_FORMAT_EXTENSIBLE): a RIFF file of chunks, of which "fmt " says what samples are and
- * "data" has them. Every length is held against the file's before it is believed. It refuses packed
- * codings. */
+ * "data" has them. In RF64 and BW64 (EBU Tech 3306, ITU-R BS.2088) "ds64" has the bytes of "data".
+ * Every length is held against the file's before it is believed. It refuses packed codings. */
 
 enum { DTI_WAV_PCM = 1, DTI_WAV_FLOAT = 3, DTI_WAV_EXTENSIBLE = 0xFFFE };
 
 typedef struct dti_wav {
     uint32_t format, channels, rate, bits;
-    bool known; /* its "fmt " was read */
+    bool known;         /* its "fmt " was read */
+    bool wide;          /* it is RF64 or BW64 */
+    uint64_t data_size; /* by "ds64", where the chunk says 2^32 - 1; 0: it was not read */
 } dti_wav;
 
 static dt_result dti_wav_wrong(const dti_reader *r, uint64_t at, const char *why) {
@@ -23,11 +25,11 @@ static dt_result dti_wav_format(dti_reader *r, uint64_t size, dti_wav *w) {
     const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(size, (uint64_t)sizeof b));
     if (result)
         return result;
-    *w = (dti_wav){.format = dti_get16(b),
-                   .channels = dti_get16(b + 2),
-                   .rate = dti_get32(b + 4),
-                   .bits = dti_get16(b + 14),
-                   .known = true};
+    w->format = dti_get16(b);
+    w->channels = dti_get16(b + 2);
+    w->rate = dti_get32(b + 4);
+    w->bits = dti_get16(b + 14);
+    w->known = true;
     if (w->format == DTI_WAV_EXTENSIBLE && size >= 40)
         w->format = dti_get16(b + 24);
     const bool pcm = w->format == DTI_WAV_PCM && w->bits >= 8 && w->bits <= 32 && w->bits % 8 == 0;
@@ -96,6 +98,22 @@ static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w,
     return result;
 }
 
+/* Sizes of 64 bits: of the file, of "data", of others. */
+static dt_result dti_wav_sizes(dti_reader *r, uint64_t size, dti_wav *w) {
+    uint8_t b[16];
+    if (size < sizeof b)
+        return dti_wav_wrong(r, r->at, "the chunk 'ds64' has less than 16 bytes");
+    const dt_result result = dti_reader_take(r, b, sizeof b);
+    w->data_size = result ? 0 : dti_get64(b + 8);
+    return result;
+}
+
+/* Whose file it is: "RIFF" or, with sizes of 64 bits, "RF64" or "BW64"; and "WAVE". */
+static bool dti_wav_begins(const uint8_t b[12], dti_wav *w) {
+    w->wide = !memcmp(b, "RF64", 4) || !memcmp(b, "BW64", 4);
+    return (w->wide || !memcmp(b, "RIFF", 4)) && !memcmp(b + 8, "WAVE", 4);
+}
+
 /* A "data" chunk of a file that was written without an end has the length 0xFFFFFFFF, or more than
  * there is: such a file is truncated. */
 static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
@@ -103,16 +121,18 @@ static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
     if (r->size < 12)
         return dti_wav_wrong(r, 0, "no WAV file: it is too short");
     dt_result result = dti_reader_take(r, b, 12);
-    if (!result && (memcmp(b, "RIFF", 4) || memcmp(b + 8, "WAVE", 4)))
+    if (!result && !dti_wav_begins(b, w))
         return dti_wav_wrong(r, 0, "no WAV file: it does not begin with RIFF and WAVE");
     while (!result) {
         if (r->size - r->at < 8)
             return dti_wav_wrong(r, r->at,
                                  "the file ends without a chunk 'data'; is it truncated?");
         result = dti_reader_take(r, b, 8);
-        const uint64_t size = dti_get32(b + 4), at = r->at;
+        uint64_t size = dti_get32(b + 4), at = r->at;
         if (result)
             break;
+        if (w->wide && w->data_size && size == UINT32_MAX && !memcmp(b, "data", 4))
+            size = w->data_size;
         if (size > r->size - at)
             return dti_wav_wrong(r, at - 8, "a chunk is longer than the file; is it truncated?");
         if (!memcmp(b, "data", 4))
@@ -120,6 +140,8 @@ static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
                             : dti_wav_wrong(r, at - 8, "the chunk 'data' comes before 'fmt '");
         if (!memcmp(b, "fmt ", 4))
             result = dti_wav_format(r, size, w);
+        if (w->wide && !memcmp(b, "ds64", 4))
+            result = dti_wav_sizes(r, size, w);
         if (!result)
             result = dti_reader_seek(r, DTI_MIN(at + size + size % 2, r->size));
     }

@@ -158,6 +158,13 @@ static const char *dti_file_in_the_way(const char *path) {
     return dti_stream_kind(&file);
 }
 
+static bool dti_file_is_none(const char *path) {
+    struct stat file;
+    if (stat(path, &file) != 0)
+        return errno == ENOENT || errno == ELOOP || errno == ENOTDIR;
+    return !S_ISREG(file.st_mode);
+}
+
 static FILE *dti_file_create(const char *path) {
 #if DTI_POSIX
     int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);

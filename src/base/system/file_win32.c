@@ -109,6 +109,13 @@ static const char *dti_file_in_the_way(const char *path) {
                                                 : "it is not a regular file";
 }
 
+static bool dti_file_is_none(const char *path) {
+    struct _stat64 file;
+    if (_stat64(path, &file) != 0)
+        return errno == ENOENT;
+    return (file.st_mode & _S_IFMT) != _S_IFREG;
+}
+
 static FILE *dti_file_create(const char *path) {
     int descriptor = _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT,
                            _S_IREAD | _S_IWRITE);
