@@ -407,7 +407,8 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset without training. All ranks call it, and each takes a
  * share. A pipeline's trainer does it on the CPU of each rank, with the values of all stages.
  * batch: samples per replica (of a pipeline: per rank) at a time; 0 = as in training. The first
- * call creates programs. In the middle of a round (DT_TRAIN_LOCAL) it is INVALID. */
+ * call creates programs. In the middle of a round (DT_TRAIN_LOCAL) it is INVALID. A NaN or infinity
+ * in a loss is NUMERIC, which names its first op; the report is filled, over all samples. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. 0
@@ -418,7 +419,7 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
 /* Tells a plateau (DT_SCHEDULE_PLATEAU) the value of its metric, after an evaluation or an epoch;
  * the next step's rate follows. Ignored before the plateau's phase. What it has seen is part of a
  * checkpoint. All ranks tell the same value, as the reports have it: rates that differ are INVALID
- * in the next step. Errors: INVALID (no plateau in the optimizer's schedule). */
+ * in the next step. A NaN counts as not better, as in PyTorch. Errors: INVALID (no plateau in the optimizer's schedule). */
 DT_API dt_result dt_trainer_metric(dt_trainer *trainer, double value);
 /* Sets the coefficient of losses[loss] from the next step on. 0 really means 0. All ranks must set
  * the same value, as with the learning rate; it is not part of a checkpoint either. Errors, with

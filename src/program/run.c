@@ -374,9 +374,9 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
 
 /* ---- the report */
 
-/* Where nothing weighs there is no value: 0. */
+/* Where nothing weighs there is no value: 0. A weight that is a NaN is not nothing. */
 static double dti_term_value(double sum, double weight) {
-    return weight > 0.0 ? sum / weight : 0.0;
+    return weight > 0.0 || isnan(weight) ? sum / weight : 0.0;
 }
 
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {

@@ -126,8 +126,24 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
         r->result = dt_program_run(p, NULL, &report);
     if (rows && !r->result && v->output.id)
         r->result = dti_evaluation_take(t, index, p, first, rows);
-    else if (rows && !r->result)
+    else if (rows && (!r->result || r->result == DT_ERROR_NUMERIC))
         dti_evaluation_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
+}
+
+/* A batch that is not finite ends no evaluation: its sums count, and the first reason is kept. */
+static dt_result dti_evaluation_result(dt_trainer *t) {
+    char *said = t->evaluation.said;
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        dti_replica *r = &t->par.replicas[i];
+        if (r->result != DT_ERROR_NUMERIC)
+            continue;
+        if (!said[0]) {
+            dti_replica_failed(&t->par, i, r->result);
+            snprintf(said, sizeof t->evaluation.said, "%s", t->base->error);
+        }
+        r->result = DT_OK;
+    }
+    return dti_replicas_result(&t->par);
 }
 
 static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
@@ -141,6 +157,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
                                      dt_train_report *r) {
     dti_evaluation *v = &t->evaluation;
     dti_loader *loader = NULL;
+    v->said[0] = 0;
     if (t->loader)
         dti_loader_wait(t->loader); /* .sample is called by one thread at a time */
     const dti_loader_desc d = {.data = data,
@@ -168,7 +185,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
         if (result)
             break;
         dti_crew_run(t->par.crew, dti_evaluation_run, t);
-        result = dti_replicas_result(&t->par);
+        result = dti_evaluation_result(t);
         r->samples += v->now->rows;
     }
     dti_loader_destroy(loader);
@@ -211,6 +228,19 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     return dti_evaluation_weights(t, data, dti_evaluation_batch(t, batch), r);
 }
 
+/* All ranks see it in the sums; the lowest one that knows why is quoted. */
+static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result *all) {
+    const char *said = t->evaluation.said;
+    if (dti_losses_finite(all))
+        return DT_OK;
+    const dt_result own = said[0] ? dti_fail(t->base, DT_ERROR_NUMERIC, "%s", said) : DT_OK;
+    const dt_result result = dti_agree_result(&t->par, own);
+    return result ? result
+                  : dti_fail(t->base, DT_ERROR_NUMERIC,
+                             "evaluate: a loss over all samples is not "
+                             "finite");
+}
+
 DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
                                      dt_train_report *report) {
     DTI_NEED(NULL, t);
@@ -240,7 +270,7 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     dti_report_add(r, &all);
     dti_report_close(t, r);
     r->seconds = 1e-9 * (double)(dti_now_ns() - start);
-    return result;
+    return result ? result : dti_evaluation_finite(t, &all);
 }
 
 /* ---- predicting */

@@ -176,11 +176,38 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
 
 /* ---- validation and what is watched */
 
+/* Of nothing (no step of the epoch was made, all targets are ignored) there is no value: a NaN. */
 static double dti_fit_value(const dt_train_report *r, int metric) {
-    return metric ? r->metric[metric - 1] : r->loss;
+    bool weighs = false;
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        weighs = weighs || !(metric ? i != metric - 1 || r->metric_weight[i] == 0.0
+                                    : r->loss_weight[i] == 0.0);
+    return !weighs ? (double)NAN : metric ? r->metric[metric - 1] : r->loss;
 }
 
-/* A NaN is never better. */
+typedef struct dti_fit_name {
+    char text[320];
+} dti_fit_name;
+
+static dti_fit_name dti_fit_watches(const dti_fit *f) {
+    const int metric = f->d->watch.metric;
+    dti_fit_name name = {"the loss"};
+    if (metric)
+        snprintf(name.text, sizeof name.text, "metric %d, %s,", metric,
+                 dti_tensor_print(f->t->desc.metrics[metric - 1]).text);
+    return name;
+}
+
+/* why: an error's text, or "". */
+static void dti_fit_not_finite(dti_fit *f, const char *why) {
+    f->s.not_finite++;
+    dti_log(f->t->base, DT_LOG_WARNING,
+            "fit: behind epoch %llu, step %llu, %s is %g, which counts as not better%s%s",
+            (unsigned long long)f->s.epoch, (unsigned long long)f->s.step, dti_fit_watches(f).text,
+            f->s.value, why[0] ? ": " : "", why);
+}
+
+/* What is not finite is never better. */
 static bool dti_fit_is_better(const dti_fit *f, double value) {
     const dt_watch *w = &f->d->watch;
     if (!dti_finite_f64(value))
@@ -211,16 +238,19 @@ static dt_result dti_fit_remember(dti_fit *f) {
     return DT_OK;
 }
 
-/* The newest value of what is watched has come. */
-static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r) {
+/* The newest value of what is watched has come; why: of one that is not finite, or "". */
+static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *why) {
     const dt_watch *w = &f->d->watch;
     dt_result result = DT_OK;
     f->seen_step = f->s.step;
     f->s.value = dti_fit_value(r, w->metric);
     f->s.better = dti_fit_is_better(f, f->s.value);
     f->s.waited = f->s.better ? 0 : f->s.waited + 1;
-    if (dti_trainer_has_plateau(f->t) && dti_finite_f64(f->s.value))
-        result = dt_trainer_metric(f->t, f->s.value);
+    const bool finite = dti_finite_f64(f->s.value);
+    if (!finite)
+        dti_fit_not_finite(f, why);
+    if (dti_trainer_has_plateau(f->t))
+        result = dt_trainer_metric(f->t, finite ? f->s.value : (double)NAN);
     if (f->s.better && !result) {
         f->s.best = f->s.value;
         f->s.best_step = f->s.step;
@@ -234,13 +264,17 @@ static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r) {
     return result ? result : dti_agree_result(&f->t->par, dti_fit_remember(f));
 }
 
+/* A loss that is not finite ends no fit: it is a value that is not better. */
 static dt_result dti_fit_validate(dti_fit *f) {
+    char why[sizeof f->t->base->error] = "";
     dt_result result =
         dt_trainer_evaluate(f->t, f->d->validation, f->d->validation_batch, &f->s.validation);
-    if (result)
+    if (result == DT_ERROR_NUMERIC)
+        memcpy(why, f->t->base->error, sizeof why);
+    else if (result)
         return result;
     f->s.validations++;
-    result = dti_fit_look(f, &f->s.validation);
+    result = dti_fit_look(f, &f->s.validation, why);
     return result ? result : dti_fit_agree(f, dti_fit_tell(f, DT_FIT_VALIDATED));
 }
 
@@ -353,7 +387,7 @@ static dt_result dti_fit_epoch(dti_fit *f) {
     const bool due = f->d->validation && !f->d->validation_steps && f->s.epoch % every == 0;
     f->s.validates = due;
     if (!f->d->validation)
-        result = dti_fit_look(f, &f->s.train);
+        result = dti_fit_look(f, &f->s.train, "");
     if (!result)
         result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_EPOCH));
     f->s.validates = false;
@@ -514,8 +548,31 @@ static void dti_fit_history_end(const dti_fit *f) {
     h->stop = f->s.stop;
     h->best = f->s.best;
     h->best_step = f->s.best_step;
+    h->not_finite = f->s.not_finite;
     h->epochs = f->s.epoch;
     h->steps = f->s.step;
+}
+
+/* Every value of what is watched was a NaN or infinity: success, and the text says so. */
+static void dti_fit_best_none(const dti_fit *f) {
+    dti_base *base = f->t->base;
+    if (f->s.best_step || !f->s.not_finite)
+        return;
+    snprintf(base->error, sizeof base->error,
+             "fit: %s was never finite, %llu times: there is no best step%s",
+             dti_fit_watches(f).text, (unsigned long long)f->s.not_finite,
+             f->best ? ", and no weights to put back" : "");
+    dti_log(base, DT_LOG_WARNING, "%s", base->error);
+}
+
+/* Also where too many steps in a row were not finite: all ranks know it. The text stays. */
+static dt_result dti_fit_put_back(dti_fit *f, dt_result result) {
+    const bool diverged = result == DT_ERROR_NUMERIC && !f->t->par.lost;
+    const dt_result put = !result || diverged ? dti_fit_restore(f) : DT_OK;
+    if (put && result)
+        dti_log(f->t->base, DT_LOG_WARNING, "fit: the best weights are not put back: %s",
+                f->t->base->error);
+    return result ? result : put;
 }
 
 /* The callbacks see the end, whatever it is; a text of an error stays. */
@@ -530,15 +587,17 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
     }
     f->s.step = f->t->par.replicas[0].store->steps;
     f->s.epoch = f->t->epoch;
-    f->s.stop = result ? DT_FIT_FAILED : f->s.stop;
-    if (!result && (result = dti_fit_restore(f)) != DT_OK) {
+    const dt_result put = dti_fit_put_back(f, result);
+    if (put && !result)
         memcpy(text, f->t->base->error, sizeof text);
-        f->s.stop = DT_FIT_FAILED;
-    }
+    result = put;
+    f->s.stop = result ? DT_FIT_FAILED : f->s.stop;
     const dt_result told = dti_fit_tell(f, DT_FIT_END);
     dti_fit_history_end(f);
     if (result)
         memcpy(f->t->base->error, text, sizeof text);
+    else
+        dti_fit_best_none(f);
     return result ? result : dti_fit_agree(f, told);
 }
 

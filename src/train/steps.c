@@ -22,8 +22,7 @@ static void dti_report_times(dt_train_report *r, const dti_step_times *t) {
 static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
     r->loss = 0.0;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
-        if (r->loss_weight[i] > 0.0)
-            r->loss += t->coefficients[i] * r->loss_sum[i] / r->loss_weight[i];
+        r->loss += t->coefficients[i] * dti_term_value(r->loss_sum[i], r->loss_weight[i]);
         r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
     r->step = t->par.replicas[0].store->steps;

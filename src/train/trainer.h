@@ -7,6 +7,7 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     dt_program **tail;    /* NULL where a replica has no rows */
     double *terms;        /* by replica: sums and weights, see step.c's layout */
     const dti_batch *now; /* the batch under way */
+    char said[1024];      /* why the first batch that is not finite is so; "": none is */
     uint32_t columns;
     dt_tensor inputs[DT_MAX_COLUMNS];
     uint64_t input_bytes[DT_MAX_COLUMNS];
