@@ -286,8 +286,11 @@ typedef struct dt_program_desc {
     /* Weights are the averages that a program with dt_optim_desc.average, made before, keeps of
      * them; without gradients. Parameters without an average, and buffers, are as they are. */
     bool averaged;
-    int in_flight;       /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
-    bool accumulate;     /* gradients can be accumulated over micro-batches (dt_step_desc) */
+    int in_flight;   /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
+    bool accumulate; /* gradients can be accumulated over micro-batches (dt_step_desc) */
+    /* Commits nothing where no loss has a target that counts (dt_report.empty): no decay, no
+     * momentum. Targets are inputs; a step on a GPU waits once more. Needs .optim, .in_flight 1. */
+    bool skip_empty;
     size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
     /* The most transient bytes (dt_program_info); 0 = as many as keeping everything takes. Where
      * those are more, tensors are chosen that the backward pass computes again, as by
@@ -353,7 +356,8 @@ typedef struct dt_step_desc {
      * `accumulate` (one, or several that train the same parameters). The last one commits. After
      * one that failed, or was cancelled in its backward part, start again at 0. */
     uint32_t micro, micros; /* micros: 0 = 1 */
-    /* For each loss the weight of the global batch, from dt_program_weigh; NULL = this batch's. */
+    /* For each loss the weight of the global batch, from dt_program_weigh; NULL = this batch's. 0:
+     * no micro-batch has a target of that loss that counts; its gradient is 0. */
     const double *weights;
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
      * micro-batches of a step. */
@@ -372,8 +376,12 @@ typedef struct dt_report {
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
-    bool skipped;         /* there was a NaN or infinity, and the store is unchanged */
-    bool not_run;         /* skipped, since the step before it, under way when it started, was */
+    /* No loss has a target that counts: all are ignored, or weigh 0. The loss and all gradients are
+     * 0 (PyTorch's mean of nothing is a NaN), and momentum and decay still move weights, but with
+     * .skip_empty, where the store is unchanged. Of a micro-batch: by dt_step_desc.weights. */
+    bool empty;
+    bool skipped; /* there was a NaN or infinity, and the store is unchanged */
+    bool not_run; /* skipped, since the step before it, under way when it started, was */
     /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;

@@ -73,7 +73,7 @@ typedef struct dt_server_info {
     int port;             /* where it listens */
     int workers, joined;  /* connected now; connections that there have been */
     uint64_t step, epoch; /* committed; of the next batch */
-    uint64_t skipped;     /* steps left out for a NaN or infinity */
+    uint64_t skipped;     /* steps left out for a NaN or infinity, or by .skip_empty */
     uint64_t pushes;      /* that were counted: shards */
     uint64_t again;       /* shards handed out once more */
     /* Pushes that did not count: come already, too late, too old, not its worker's, not finite */

@@ -156,6 +156,11 @@ typedef struct dt_trainer_desc {
     const char *load;
     bool no_shuffle; /* take the rows in order in every epoch */
     dt_tail tail;
+    /* Leaves out a step in which no loss of the whole batch has a target that counts, as one with a
+     * NaN is left out: no decay, no momentum, no statistics of batch norm; its samples are used up,
+     * and dt_train_report.empty counts it. With DT_TRAIN_LOCAL of each replica's part. On a GPU one
+     * step is under way at a time. */
+    bool skip_empty;
     int accumulate; /* each shard is computed in this many parts, one after the other; 0 = 1 */
     /* The most transient bytes of each replica while it trains, as in dt_program_desc: where those
      * are more, tensors are computed again by the backward pass. The results are the same, so ranks
@@ -369,6 +374,9 @@ typedef struct dt_train_report {
     uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */
+    /* Steps in which no loss of the whole batch has a target that counts: the loss is 0, and without
+     * .skip_empty momentum and decay still move weights. DT_TRAIN_LOCAL: replicas' steps. */
+    uint64_t empty;
 } dt_train_report;
 
 /* Makes one step. report may be NULL. On an error the weights are as before the step: NUMERIC (a

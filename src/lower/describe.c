@@ -150,6 +150,10 @@ static void dti_program_desc_check(dti_lowering *w) {
     if (!code->loss_count && !outputs && !code->metric_count)
         dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs; a nil "
                                "tensor, as an op gives after an error, counts as none");
+    if (d->skip_empty && (!d->optim || !code->loss_count || hosts || d->in_flight == 2))
+        dti_text_add(problems,
+                     "\n- .skip_empty leaves out steps by their losses' targets: it needs "
+                     ".optim and a loss, no .host_gradients, and an .in_flight of 1");
     if (d->accumulate && !code->has_gradients)
         dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
     if (code->has_optim)

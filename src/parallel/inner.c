@@ -24,7 +24,7 @@ static void dti_inner_write(void *arg, uint32_t index) {
     for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
         const dti_micro_run *run = &r->runs->runs[i];
         r->result = dti_micro_write(par, r, run);
-        if (!r->result && r->runs->count > 1)
+        if (!r->result && (r->runs->count > 1 || par->desc.skip_empty))
             r->result = dt_program_weigh(run->program, r->weights);
     }
 }
@@ -57,15 +57,24 @@ static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_mi
     return DT_OK;
 }
 
+static bool dti_inner_is_empty(const double *weights) {
+    bool empty = true;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+        empty = empty && weights[i] == 0.0;
+    return empty;
+}
+
 /* Steps count whether they were left out or not, so that all replicas are at the same one. */
 static void dti_inner_run(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     double *now = par->round.terms + (size_t)index * 2 * DTI_TERMS_WIDTH;
     memset(now, 0, DTI_TERMS_WIDTH * sizeof *now);
-    for (uint32_t i = 0; i < r->runs->count && !r->result; i++)
+    const bool out = par->desc.skip_empty && dti_inner_is_empty(r->weights);
+    for (uint32_t i = 0; i < r->runs->count && !r->result && !out; i++)
         r->result = dti_inner_micro(par, r, &r->runs->runs[i], now);
     r->faulty = r->result == DT_ERROR_NUMERIC;
+    r->empty = r->runs->count && !r->faulty && dti_inner_is_empty(now + DTI_TERMS_WEIGHT);
     if (r->faulty)
         memset(now, 0, DTI_TERMS_WIDTH * sizeof *now);
     for (uint32_t i = 0; i < DTI_TERMS_WIDTH; i++)
@@ -80,7 +89,7 @@ static void dti_inner_prepare(dti_parallel *par, const dti_batch *batch, const d
     par->rows = batch->rows;
     par->step = *step;
     par->times = (dti_step_times){0};
-    par->round.skipped_now = 0;
+    par->round.skipped_now = par->round.empty_now = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         r->runs = batch->rows == r->full.rows ? &r->full : &r->tail;
@@ -95,6 +104,7 @@ static void dti_inner_prepare(dti_parallel *par, const dti_batch *batch, const d
 static dt_result dti_inner_skipped(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
+        par->round.empty_now += r->empty;
         if (!r->faulty)
             continue;
         r->result = DT_OK;
@@ -104,6 +114,7 @@ static dt_result dti_inner_skipped(dti_parallel *par) {
                      par->job.first + i, dti_ctx_base(r->ctx)->error);
     }
     par->round.skipped += par->round.skipped_now;
+    par->round.empty += par->round.empty_now;
     return dti_replicas_result(par);
 }
 
@@ -119,6 +130,7 @@ static void dti_inner_report(const dti_parallel *par, dti_parallel_result *out) 
     out->steps = 1;
     out->samples = par->batch->real;
     out->left_out = par->round.skipped_now;
+    out->empty = par->round.empty_now;
     out->committed = true;
 }
 

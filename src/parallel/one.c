@@ -16,6 +16,7 @@ static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
     d.in_flight = par->desc.in_flight == 1 ? 1 : 2;
+    d.skip_empty = par->desc.skip_empty;
     return dti_program_create(r->store, &d, NULL, &run->program);
 }
 
@@ -55,7 +56,8 @@ static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool
     memcpy(out->metric_weight, report.metric_weight, sizeof out->metric_weight);
     out->loss = report.loss;
     out->norm = report.gradient_norm;
-    out->committed = !result;
+    out->committed = !result && !(report.empty && par->desc.skip_empty);
+    out->empty = report.empty;
     out->skipped = result == DT_ERROR_NUMERIC && *ran;
     return result;
 }

@@ -36,7 +36,8 @@ typedef struct dti_parallel_desc {
     bool measured; /* shares follow speed */
     uint8_t level; /* dt_shard: what is shared out */
     bool offload;  /* and the host has what a device owns, and updates it */
-    int in_flight; /* dt_trainer_desc's */
+    int in_flight; /* dt_trainer_desc's; 1 with .skip_empty */
+    bool skip_empty;
     dti_round_desc round;
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
@@ -67,6 +68,7 @@ typedef struct dti_replica {
     bool given_up;                 /* another one failed in the middle of it */
     double norm;                   /* of the gradient */
     bool faulty;                   /* it, or what would be written, is not finite */
+    bool empty;                    /* a local step: no target counts */
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
     uint64_t busy_ns;              /* how long it computed in this step; */
     uint64_t timed_ns, timed_rows; /* and in steps that are measured */
@@ -116,8 +118,9 @@ typedef struct dti_round {
     uint32_t done;                          /* steps of this one */
     uint64_t mark;                          /* of what ranks set in its steps by themselves */
     uint64_t samples, skipped, skipped_now; /* of this process, in the round and in this step */
-    char said[DTI_ROUND_TEXT];              /* of the first that was skipped */
-    dti_scalar_sum sum;                     /* what replicas tell at its end: see round.c */
+    uint64_t empty, empty_now;
+    char said[DTI_ROUND_TEXT]; /* of the first that was skipped */
+    dti_scalar_sum sum;        /* what replicas tell at its end: see round.c */
     uint32_t buffer_elements;
     dti_compress compress;
     dti_runs none;       /* of a replica without rows */
@@ -230,7 +233,8 @@ typedef struct dti_parallel_result {
     double norm;
     double wait_seconds;
     bool committed;
-    bool skipped; /* for a NaN or infinity, on all ranks */
+    bool skipped;   /* for a NaN or infinity, on all ranks */
+    uint64_t empty; /* 1: no target counts; of local steps: of how many replicas' steps */
     /* Local steps: this one ended a round, and all here is of it, but for a norm of the outer step;
      * else of the step and this process. */
     bool round_ended;

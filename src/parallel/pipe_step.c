@@ -534,7 +534,7 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
     *out = (dti_parallel_result){0};
     dti_pipe_prepare(par, batch, step);
     dt_result result = dti_pipe_agree(par, own);
-    if (result)
+    if (result || dti_parallel_leaves_out(par, out)) /* nothing has begun */
         return result;
     result = dti_pipe_compute(par);
     if (result)

@@ -15,6 +15,7 @@
 
 enum { /* of round.sum, behind the sums of losses and metrics; per process, but for buffers */
        DTI_ROUND_SKIPPED = DTI_TERMS_WIDTH,
+       DTI_ROUND_EMPTY,
        DTI_ROUND_ASKED,
        DTI_ROUND_MARK,
        DTI_ROUND_BUFFERS = DTI_ROUND_MARK + 2 * DTI_MARKS
@@ -79,7 +80,7 @@ static dt_result dti_round_open(dti_parallel *par) {
     dt_store *s = par->replicas[0].store;
     round->first = s->steps;
     round->mark = DTI_HASH_START;
-    round->samples = round->skipped = 0;
+    round->samples = round->skipped = round->empty = 0;
     round->said[0] = 0;
     memset(round->terms, 0, 2 * DTI_TERMS_WIDTH * sizeof *round->terms * par->job.local);
     return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, round->start,
@@ -148,6 +149,7 @@ static dt_result dti_round_exchange(dti_parallel *par) {
         return result;
     double *leaf = dti_scalar_leaf(par, sum, par->first_shard);
     leaf[DTI_ROUND_SKIPPED] = (double)par->round.skipped;
+    leaf[DTI_ROUND_EMPTY] = (double)par->round.empty;
     leaf[DTI_ROUND_ASKED] = par->asked ? 1.0 : 0.0;
     dti_mark_put(par->round.mark, leaf + DTI_ROUND_MARK);
     result = dti_scalar_sum_begin(par, sum); /* all ranks have every bucket */
@@ -340,6 +342,7 @@ static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
     out->steps = par->round.done;
     out->samples = par->round.samples;
     out->left_out = (uint64_t)sum[DTI_ROUND_SKIPPED];
+    out->empty = (uint64_t)sum[DTI_ROUND_EMPTY];
     out->round_ended = true;
     out->norm = dti_round_norm(par);
     par->asked = sum[DTI_ROUND_ASKED] > 0.0;

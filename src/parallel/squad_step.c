@@ -463,7 +463,7 @@ static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_re
     dti_squad_prepare(par, batch, step);
     /* labels too are looked at: nothing has begun */
     dt_result result = dti_grid_agree(par, own ? own : dti_squad_phase(par, dti_squad_weigh));
-    if (result)
+    if (result || dti_parallel_leaves_out(par, out))
         return result;
     result = dti_squad_judged(par);
     if (result)

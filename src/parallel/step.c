@@ -385,6 +385,14 @@ static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *o
     return result ? dti_parallel_failed(par, result) : dti_parallel_finish(par, out);
 }
 
+/* Whether no target of the whole batch counts, and such a step is left out: all ranks know it. */
+static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out) {
+    out->empty = 1;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+        out->empty = out->empty && par->weights.sum[i] == 0.0;
+    return out->empty && par->desc.skip_empty;
+}
+
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
@@ -394,6 +402,10 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
         return dti_squad_step(par, batch, own, step, out);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_parallel_agree(par, own);
+    if (!result && dti_parallel_leaves_out(par, out)) {
+        dti_parallel_drop_all(par);
+        return DT_OK;
+    }
     if (!result)
         result = dti_parallel_exchange(par);
     if (result)

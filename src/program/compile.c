@@ -322,6 +322,19 @@ static dt_result dti_program_averages(const dt_program *p) {
     return DT_OK;
 }
 
+/* A step can be left out only where targets say so before it begins. */
+static dt_result dti_program_skips(const dt_program *p) {
+    for (uint32_t i = 0; i < p->code->loss_count && p->code->desc.skip_empty; i++) {
+        if (p->code->static_weight[i] < 0.0)
+            return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
+                            "program '%s': .skip_empty, and the targets of loss %u are computed in "
+                            "the graph, so whether any counts is not known before the forward "
+                            "pass; give targets as an input",
+                            p->code->label, i);
+    }
+    return DT_OK;
+}
+
 /* What the store knows of parameters by a program of this code. */
 static void dti_store_keep(dt_store *s, const dti_code *code) {
     const uint32_t moments = code->has_optim ? dti_optim_moments(&code->optim) : 0;
@@ -360,6 +373,8 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             s->running->code->label);
     }
     dt_result result = dti_program_lower(p, desc, shards, joint);
+    if (!result)
+        result = dti_program_skips(p);
     if (!result)
         result = dti_program_averages(p);
     if (!result)

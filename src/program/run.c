@@ -202,7 +202,8 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
                         p->code->label, step->micro, step->micros);
     }
     for (uint32_t i = 0; step->weights && i < p->code->loss_count; i++) {
-        if (dti_fits_f32(step->weights[i]) && (float)step->weights[i] > 0.0f)
+        const bool nothing = step->weights[i] == 0.0 && p->code->static_weight[i] == 0.0;
+        if (dti_fits_f32(step->weights[i]) && ((float)step->weights[i] > 0.0f || nothing))
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': weight %u of the global batch, %g, is not above 0 or not "
@@ -232,9 +233,57 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
                                       : dti_or((double)p->code->desc.losses[i].coefficient, 1.0);
 }
 
+/* Adds the weights of this batch's losses, of targets that are written. */
+static dt_result dti_step_weigh(dt_program *p, double *weights) {
+    dt_result result = dti_ports_written(p, false);
+    if (!result)
+        dti_turn_refresh(p);
+    if (!result && p->code->weighs)
+        result = dti_drive_alone(p, p->code->weigh_segment);
+    if (result)
+        return result;
+    const uint32_t *status =
+        p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
+    for (uint32_t i = 0; i < p->code->loss_count; i++) {
+        bool counted = p->code->static_weight[i] > 0.0;
+        weights[i] += counted ? p->code->static_weight[i]
+                              : (double)dti_status_f32(status, DTI_STATUS_TERM(i) + 1);
+    }
+    return DT_OK;
+}
+
+/* Whether the step depends on which targets count, before it begins: a weight of the global batch
+ * is 0, or it is left out where none does. */
+static bool dti_step_weighs(const dt_program *p, const dt_step_desc *step) {
+    bool weighs = p->code->desc.skip_empty && !step->weights;
+    for (uint32_t i = 0; step->weights && i < p->code->loss_count; i++)
+        weighs = weighs || step->weights[i] == 0.0;
+    return weighs;
+}
+
+/* *empty: no loss has a target that counts. */
+static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *empty) {
+    double own[DT_MAX_TERMS] = {0};
+    *empty = p->code->loss_count > 0;
+    dt_result result = dti_step_weighs(p, step) ? dti_step_weigh(p, own) : DT_OK;
+    for (uint32_t i = 0; i < p->code->loss_count && !result; i++) {
+        const double weight = step->weights ? step->weights[i] : own[i];
+        *empty = *empty && weight == 0.0;
+        if (step->weights && weight == 0.0 && own[i] != 0.0)
+            result = dti_fail(p->base, DT_ERROR_INVALID,
+                              "program '%s': weight %u of the global batch is 0, and this batch's "
+                              "is %g: add up all micro-batches' by dt_program_weigh",
+                              p->code->label, i, own[i]);
+    }
+    return result;
+}
+
 /* In the turn that inputs were written to. Steps that are under way count as committed. */
 static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
-    dt_result result = dti_step_average_begin(p);
+    bool empty;
+    dt_result result = dti_step_look(p, step, &empty);
+    if (!result)
+        result = dti_step_average_begin(p);
     if (!result && !dti_ahead_count(p))
         result = dti_shadow_before(p->store);
     if (!result && p->code->desc.averaged)
@@ -242,7 +291,9 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     if (result)
         return result;
     uint32_t micros = DTI_MAX(step->micros, 1u);
-    p->now->commits = p->code->has_optim && step->micro == micros - 1;
+    p->store->empty = (!step->micro || p->store->empty) && empty;
+    p->now->commits = p->code->has_optim && step->micro == micros - 1 &&
+                      !(p->code->desc.skip_empty && p->store->empty);
     p->now->made = p->code->has_gradients;
     p->now->step = dti_step_number(p, step);
     for (uint32_t i = 0; i < p->code->loss_count; i++)
@@ -380,11 +431,12 @@ static double dti_term_value(double sum, double weight) {
 }
 
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {
-    *r = (dt_report){.step = p->now->step};
+    *r = (dt_report){.step = p->now->step, .empty = p->code->loss_count > 0};
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         r->loss_sum[i] = (double)dti_status_f32(status, p->code->term_slot[i]);
         r->loss_weight[i] = (double)dti_status_f32(status, p->code->term_slot[i] + 1);
         double weight = p->now->weights[i] > 0.0 ? p->now->weights[i] : r->loss_weight[i];
+        r->empty = r->empty && weight == 0.0;
         if (weight > 0.0)
             r->loss += p->now->coefficients[i] * r->loss_sum[i] / weight;
     }
@@ -598,19 +650,5 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
             "not known before the forward pass; give targets as an input",
             p->code->label, i);
     }
-    result = dti_ports_written(p, false);
-    if (!result)
-        dti_turn_refresh(p);
-    if (!result && p->code->weighs)
-        result = dti_drive_alone(p, p->code->weigh_segment);
-    if (result)
-        return result;
-    const uint32_t *status =
-        p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
-    for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        bool counted = p->code->static_weight[i] > 0.0;
-        weights[i] += counted ? p->code->static_weight[i]
-                              : (double)dti_status_f32(status, DTI_STATUS_TERM(i) + 1);
-    }
-    return DT_OK;
+    return dti_step_weigh(p, weights);
 }

@@ -55,6 +55,7 @@ struct dt_store {
      * the parameters in it. summed = 0: none that may go on. */
     uint32_t summed, micros;
     uint64_t summed_params;
+    bool empty; /* and none of them has had a target that counts */
 };
 
 /* ---- codes.c: what a description is lowered to, or was before. Give it back. */

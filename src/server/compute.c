@@ -156,23 +156,26 @@ static dt_result dti_shares_fault(dti_parallel *par) {
 }
 
 static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_batch *batch,
-                                    uint32_t shard, const dt_step_desc *step) {
+                                    uint32_t shard, const dt_step_desc *step,
+                                    dti_parallel_result *out) {
+    *out = (dti_parallel_result){0};
     if (!dti_shares_runs(s, shard, batch->rows))
         return dti_fail(par->base, DT_ERROR_CORRUPT,
                         "a ticket for shard %u, which has no rows in a batch of %u", shard,
                         batch->rows);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_shares_weigh_all(par, s, shard);
-    if (!result) {
+    const bool computes = !result && !dti_parallel_leaves_out(par, out);
+    if (computes) {
         dti_crew_run(par->crew, dti_parallel_forward, par);
         result = par->replicas[0].result;
     }
-    if (!result) {
+    if (computes && !result) {
         dti_crew_run(par->crew, dti_parallel_backward, par);
         result = par->replicas[0].result;
     }
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
-    if (!result && !dti_shares_are_finite(par))
+    if (computes && !result && !dti_shares_are_finite(par))
         result = dti_shares_fault(par);
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);

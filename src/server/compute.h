@@ -27,9 +27,11 @@ static void dti_shares_free(dti_parallel *par, dti_shares *s);
 static void dti_shares_rows(const dti_shares *s, uint32_t shard, uint32_t rows, uint32_t *first,
                             uint32_t *count);
 /* Computes it: gradients are the replica's, sums and statistics par's. NUMERIC, and which op, if
- * any of that is not finite. Nothing of the store changes. */
+ * any of that is not finite. Nothing of the store changes. out->empty: no target of the whole batch
+ * counts; with .skip_empty nothing was computed then. */
 static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_batch *batch,
-                                    uint32_t shard, const dt_step_desc *step);
+                                    uint32_t shard, const dt_step_desc *step,
+                                    dti_parallel_result *out);
 
 /* UNSUPPORTED: shards of the model meet within a step (batch norm over the whole batch). */
 static dt_result dti_push_check(const dti_parallel *par);

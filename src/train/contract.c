@@ -123,6 +123,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
                  (unsigned long long)d->seed, (unsigned long long)d->data.rows,
                  d->no_shuffle ? "their own" : "shuffled", (int)d->tail, (int)d->balance);
     dti_describe_samples(&d->data, text);
+    dti_text_add(text, "%s", d->skip_empty ? "leaves out steps without targets\n" : "");
     dti_text_add(text, "trained: '%s'\n", d->params ? d->params : "*");
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->losses[i].term); i++) {
         dti_text_add(text, "loss of node %u\n", d->losses[i].term.id);

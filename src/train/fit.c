@@ -14,6 +14,7 @@ typedef struct dti_fit {
     uint64_t began;     /* nanoseconds */
     uint64_t first;     /* steps committed before this call */
     uint64_t in_a_row;  /* skipped steps */
+    uint64_t empty;     /* steps in a row without a target */
     uint64_t seen_step; /* the newest validation's or watched epoch's */
     bool asked;         /* to stop, in the middle of a round of local steps; */
     dt_result held;     /* or what a callback failed with there */
@@ -291,6 +292,7 @@ static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_t
     to->samples += r->samples;
     to->steps += r->steps;
     to->skipped += r->skipped;
+    to->empty += r->empty;
     to->seconds += r->seconds;
     to->wait_seconds += r->wait_seconds;
     to->data_seconds += r->data_seconds;
@@ -315,7 +317,7 @@ static bool dti_fit_validates_behind(const dti_fit *f, uint64_t step) {
 static uint32_t dti_fit_ahead(const dti_fit *f) {
     const uint64_t next = dti_trainer_number(f->t);
     const bool due = dti_fit_validates_behind(f, next) || (f->s.steps && next >= f->s.steps);
-    const int asked = f->t->desc.in_flight;
+    const int asked = f->t->par.desc.in_flight;
     return !due && (f->d->callbacks[0].call ? asked == 2 : asked != 1);
 }
 
@@ -326,6 +328,21 @@ static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
         return result;
     f->s.skipped++;
     return ++f->in_a_row < most ? DT_OK : result;
+}
+
+/* Steps alone end the fit, and .skip_empty leaves all of them out. */
+static dt_result dti_fit_empty(dti_fit *f, const dt_train_report *r) {
+    const dt_trainer *t = f->t;
+    if (r->steps)
+        f->empty = r->empty == r->steps ? f->empty + r->steps : 0;
+    if (f->d->epochs || !t->desc.skip_empty || dti_parallel_is_local(&t->par) ||
+        f->empty <= f->s.epoch_steps)
+        return DT_OK;
+    return dti_fail(
+        t->base, DT_ERROR_INVALID,
+        "fit: no step of a whole epoch has a target that counts, and .skip_empty leaves "
+        "them out, so .steps, %llu, is never reached; look at the targets",
+        (unsigned long long)f->d->steps);
 }
 
 /* What other ranks do not hear of before the end of a round of local steps, where they would wait
@@ -414,6 +431,9 @@ static dt_result dti_fit_once(dti_fit *f) {
     if (result || (f->t->ahead_count && !r.steps && f->s.skipped == skipped))
         return result; /* a step has begun, and none has ended */
     f->s.last = r;
+    result = dti_fit_empty(f, &r);
+    if (result)
+        return result;
     if (dti_parallel_is_local(&f->t->par) && !r.round_ended) {
         dti_report_part(f->t, &f->s.last); /* this process's own */
         dti_report_close(f->t, &f->s.last);

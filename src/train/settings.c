@@ -100,6 +100,10 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     if (d->in_flight < 0 || d->in_flight > 2)
         return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
                         d->in_flight);
+    if (d->in_flight == 2 && d->skip_empty)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "in_flight = 2 cannot be combined with .skip_empty, which looks at targets "
+                        "before each step; leave one of them out");
     if ((unsigned)d->balance > DT_BALANCE_MEASURED)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->balance);
     if (d->balance == DT_BALANCE_MEASURED && d->shards)
@@ -195,7 +199,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->bucket_bytes = d->bucket_bytes;
     p->no_overlap = d->no_overlap;
     p->measured = d->balance == DT_BALANCE_MEASURED;
-    p->in_flight = d->in_flight;
+    p->skip_empty = d->skip_empty;
+    p->in_flight = d->skip_empty ? 1 : d->in_flight;
     p->level = (uint8_t)(d->shard_state > 0 ? d->shard_state : 0);
     p->offload = d->offload;
     p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;

@@ -8,6 +8,7 @@ static void dti_report_add(dt_train_report *r, const dti_parallel_result *step) 
         r->metric_sum[i] += step->metric_sum[i];
         r->metric_weight[i] += step->metric_weight[i];
     }
+    r->empty += step->empty;
     if (step->committed)
         r->gradient_norm = step->norm;
     r->wait_seconds += step->wait_seconds;
@@ -175,7 +176,7 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
     dt_result kept = DT_OK, result = DT_OK;
     bool used = true;
     while (used && !r->epoch_ended && !t->par.lost) {
-        result = dti_trainer_step(t, t->desc.in_flight != 1, r, &used);
+        result = dti_trainer_step(t, t->par.desc.in_flight != 1, r, &used);
         dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
         result = result ? result : after;
         kept = used && result ? result : kept;

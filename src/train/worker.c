@@ -410,10 +410,10 @@ static dt_result dti_worker_load(dt_trainer *t, const dti_batch **batch) {
     return result ? result : dti_loader_next(t->loader, batch);
 }
 
-static void dti_worker_report(dt_trainer *t, dt_train_report *r, uint32_t rows) {
-    dti_parallel_result step = {0};
-    dti_terms_report(t->par.terms.leaves, &step);
-    dti_report_add(r, &step);
+static void dti_worker_report(dt_trainer *t, dti_parallel_result *step, dt_train_report *r,
+                              uint32_t rows) {
+    dti_terms_report(t->par.terms.leaves, step);
+    dti_report_add(r, step);
     r->steps++;
     r->samples += rows;
 }
@@ -440,15 +440,30 @@ static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
     return result;
 }
 
-static dt_result dti_worker_fault(dt_trainer *t) {
+/* Its batch is skipped by all. */
+static dt_result dti_worker_skip(dt_trainer *t, const char *why) {
     dti_served *w = t->worker;
-    char text[DTI_SAY_TEXT + 1], said[sizeof t->base->error];
-    memcpy(said, t->base->error, sizeof said);
-    snprintf(text, sizeof text, "%.*s", DTI_SAY_TEXT, said);
+    char text[DTI_SAY_TEXT + 1];
+    snprintf(text, sizeof text, "%.*s", DTI_SAY_TEXT, why);
     const dti_message m = {
         .kind = DTI_SAY_FAULT, .part = w->shard, .number = w->serial, .bytes = strlen(text)};
-    dt_result result = dti_client_ask(&w->client, 0, &m, text, NULL, 0);
+    return dti_client_ask(&w->client, 0, &m, text, NULL, 0);
+}
+
+static dt_result dti_worker_fault(dt_trainer *t) {
+    char said[sizeof t->base->error];
+    memcpy(said, t->base->error, sizeof said);
+    const dt_result result = dti_worker_skip(t, said);
     return result ? result : dti_fail(t->base, DT_ERROR_NUMERIC, "%s", said);
+}
+
+/* Nothing was computed: no target counts, and such steps are left out. */
+static dt_result dti_worker_leave_out(dt_trainer *t, dt_train_report *r, bool *used) {
+    const dt_result result = dti_worker_skip(t, "no loss has a target that counts (.skip_empty)");
+    *used = !result;
+    r->steps += !result;
+    r->empty += !result;
+    return result;
 }
 
 static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *used) {
@@ -462,20 +477,23 @@ static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *use
     if (!result)
         result = dti_shared_written(t);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
+    dti_parallel_result out = {0};
     if (!result)
-        result = dti_shares_compute(&t->par, &w->shares, batch, w->shard, &step);
+        result = dti_shares_compute(&t->par, &w->shares, batch, w->shard, &step, &out);
     r->epoch = w->told.epoch;
     *used = !result || result == DT_ERROR_NUMERIC;
     if (result == DT_ERROR_NUMERIC) {
         result = dti_worker_fault(t);
         r->skipped++;
+    } else if (!result && out.empty && t->par.desc.skip_empty) {
+        result = dti_worker_leave_out(t, r, used);
     } else if (!result) {
         const uint64_t computed = dti_now_ns();
         result = dti_worker_push(t, &counts);
         r->wait_seconds += 1e-9 * (double)(dti_now_ns() - computed);
         const uint32_t low = dti_partition_row(&w->shares.job, w->shard, batch->real);
         if (counts)
-            dti_worker_report(t, r,
+            dti_worker_report(t, &out, r,
                               dti_partition_row(&w->shares.job, w->shard + 1, batch->real) - low);
         *used = !result;
     }
