@@ -115,8 +115,10 @@ static dt_tensor dti_bce_of(dt_tensor a, dt_tensor b, dt_tensor t) {
 DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
     if (!dti_loss_takes2("bce", p, t))
         return dti_nil(p.graph);
-    dt_tensor positive = dti_log_floor(p, -100.0f);
-    return dti_bce_of(positive, dti_log_floor(dti_loss_rest(p), -100.0f), t);
+    /* Nothing is clamped of a probability but the slope of one logarithm where the other one is at
+     * its end: so the slope at p = t = 0 or 1 is 0. */
+    dt_tensor positive = dti_log_floor(dt_clamp(p, -1.0f, 1.0f), -100.0f);
+    return dti_bce_of(positive, dti_log_floor(dti_loss_rest(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
 }
 
 DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weight) {

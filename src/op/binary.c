@@ -16,8 +16,34 @@ static dt_tensor dti_winner(dt_tensor dy, dt_tensor wins, dt_tensor a, dt_tensor
     return dt_mul(dy, dt_add(wins, dt_affine(dt_eq(a, b), 0.5f, 0.0f)));
 }
 
+/* 1 where x is 0. */
+static dt_tensor dti_is_zero(dt_tensor x) {
+    return dt_eq(x, dt_cast(dt_fill(x.graph, (dt_shape){0}, 0.0f), dt_tensor_dtype(x)));
+}
+
+/* Whether b is known not to be 0, as most exponents are: nothing is to be guarded. */
+static bool dti_pow_plain(dt_tensor b) {
+    const dti_node *n = dti_node_of(b);
+    return n->op == DTI_OP_FILL && n->attr.f[0] != 0.0f;
+}
+
+/* Of b = 0 it is 0, also where a is: 0 * a^-1 would be NaN there. So a^0 is multiplied instead, and
+ * a second derivative finds no infinity either. */
 static dt_tensor dti_pow_da(dti_grad *g) {
-    return dt_mul(g->dy, dt_mul(g->in[1], dt_pow(g->in[0], dt_affine(g->in[1], 1.0f, -1.0f))));
+    dt_tensor a = g->in[0], b = g->in[1], less = dt_affine(b, 1.0f, -1.0f);
+    if (!dti_pow_plain(b)) {
+        less = dt_add(less, dti_is_zero(b));
+        b = dt_keep(b, b); /* has no slope where it is 0 */
+    }
+    return dt_mul(g->dy, dt_mul(b, dt_pow(a, less)));
+}
+
+/* Where a is 0 and b is not negative it is 0, not 0 * log 0: the logarithm of 1 is taken. */
+static dt_tensor dti_pow_db(dti_grad *g) {
+    dt_tensor a = g->in[0], b = g->in[1], none = dti_is_zero(a);
+    none = dt_mul(none, dt_ge(b, dt_cast(dt_fill(b.graph, (dt_shape){0}, 0.0f),
+                                         dt_tensor_dtype(b))));
+    return dt_mul(g->dy, dt_mul(g->y, dt_log(dt_add(a, none))));
 }
 
 static dt_tensor dti_binary_da(dti_grad *g, uint32_t selector) {
@@ -45,7 +71,7 @@ static dt_tensor dti_binary_db(dti_grad *g, uint32_t selector) {
     case DTI_B_DIV: return dt_neg(dt_div(dt_mul(dy, g->y), b));
     case DTI_B_MAXIMUM: return dti_winner(dy, dt_gt(b, a), a, b);
     case DTI_B_MINIMUM: return dti_winner(dy, dt_lt(b, a), a, b);
-    case DTI_B_POW: return dt_mul(dy, dt_mul(g->y, dt_log(a)));
+    case DTI_B_POW: return dti_pow_db(g);
     default: return (dt_tensor){0};
     }
 }
