@@ -58,7 +58,7 @@ group_line line_of(float mean, vec4 sums)
         variance = variance < 0.0 ? 0.0 : variance;
         l.slope -= all.y * all.z;
     }
-    l.rstd = 1.0 / sqrt(variance + args.eps);
+    l.rstd = dti_is_finite(variance) ? 1.0 / sqrt(variance + args.eps) : DTI_NAN;
     l.slope *= l.rstd * l.rstd;
     l.shift = spec0 == 1u ? 0.0 : l.shift;
     return l;

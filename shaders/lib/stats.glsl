@@ -18,6 +18,12 @@ uint dti_norm_pair(dti_norm_chunk c)
     return args.p_offset + 2u * (c.group * args.chunks + c.number);
 }
 
+/* An overflow is NaN: of an infinite variance (x - mean) / sqrt(variance) would be 0. */
+float dti_norm_variance(float variance)
+{
+    return dti_is_finite(variance) ? variance : DTI_NAN;
+}
+
 #ifdef DTI_NORM_X
 /* This invocation's part of (sum (x - mean), sum of its squares). */
 vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
@@ -49,8 +55,8 @@ vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
 vec2 dti_norm_pair_of(float mean, vec2 sums, bool rms)
 {
     if (rms)
-        return vec2(0.0, sums.y);
-    float variance = sums.y - sums.x * sums.x;
+        return vec2(0.0, dti_norm_variance(sums.y));
+    float variance = dti_norm_variance(sums.y - sums.x * sums.x);
     return vec2(mean + sums.x, variance < 0.0 ? 0.0 : variance); /* a NaN stays */
 }
 
@@ -86,6 +92,6 @@ vec2 dti_norm_joined(uint group)
         float d = stats[at + 2u * i] - mean;
         squares += count * (stats[at + 2u * i + 1u] + d * d);
     }
-    return vec2(mean, dti_group_sum(squares, args.chunks, 1u) / all);
+    return vec2(mean, dti_norm_variance(dti_group_sum(squares, args.chunks, 1u) / all));
 }
 #endif

@@ -122,8 +122,27 @@ static dt_tensor dti_safe_sqrt(dt_tensor x) {
     return dt_drop(dt_sqrt(dt_add(x, none)), none);
 }
 
+/* low, 1 or high: of each value of `top` by whether it is far below 1, near it or far above. */
+static dt_tensor dti_by_size(dt_tensor top, float low, float high) {
+    dt_tensor small = dt_lt(top, dti_number(top, 0x1p-50f));
+    dt_tensor large = dt_gt(top, dti_number(top, 0x1p50f));
+    dt_tensor near = dti_not(dt_add(small, large));
+    small = dt_affine(small, low, 0.0f);
+    return dt_add(dt_add(small, dt_affine(large, high, 0.0f)), near);
+}
+
+/* Squares of what is large or small leave float32's range: x times a power of 2 does not. */
 DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
-    return dti_safe_sqrt(dt_var(x, axes, unbiased, keep));
+    if (dti_is_nil(x) || dt_tensor_dtype(x) != DT_F32)
+        return dti_safe_sqrt(dt_var(x, axes, unbiased, keep));
+    dt_tensor top = dt_detach(dt_max(dt_abs(x), axes, true));
+    if (dti_is_nil(top))
+        return top;
+    dt_tensor y = dt_mul(x, dti_by_size(top, 0x1p100f, 0x1p-100f));
+    y = dti_safe_sqrt(dt_var(y, axes, unbiased, keep));
+    if (!keep && !dti_is_nil(y))
+        top = dt_max(top, axes, false);
+    return dti_is_nil(y) ? y : dt_mul(y, dti_by_size(top, 0x1p-100f, 0x1p100f));
 }
 
 DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {

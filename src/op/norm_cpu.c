@@ -17,11 +17,17 @@ static float dti_norm_factor(const dti_cpu_task *task, float variance) {
  * their squares, correct both (Chan, Golub and LeVeque, 1983): the mean of equal values is that
  * value, and their variance is 0. */
 
+/* An overflow is NaN: of an infinite variance (x - mean) / sqrt(variance) would be 0. */
+static float dti_norm_variance(double variance) {
+    const float v = (float)variance;
+    return dti_finite_f32(v) ? v : NAN;
+}
+
 /* stats: (first mean, -) -> (mean, variance); sums of (x - first mean) and of its square. */
 static void dti_norm_correct(float stats[2], double sum, double squares, double count) {
     const double shift = sum / count, variance = squares / count - shift * shift;
     stats[0] = (float)((double)stats[0] + shift);
-    stats[1] = variance < 0 ? 0.0f : (float)variance;
+    stats[1] = variance < 0 ? 0.0f : dti_norm_variance(variance);
 }
 
 static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
@@ -52,7 +58,7 @@ static void dti_norm_stats_runs(const dti_cpu_task *task, bool rms, float stats[
     stats[0] = (float)(sum / count);
     for (int64_t i = 0; i < runs; i++)
         task->k->norm_moment(moments, x + i * stride, n, stats[0]);
-    stats[1] = (float)(moments[1] / count);
+    stats[1] = dti_norm_variance(moments[1] / count);
     if (!rms)
         dti_norm_correct(stats, moments[0], moments[1], count);
 }
