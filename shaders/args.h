@@ -561,8 +561,7 @@
 #define DTI_ATTENTION_DQ 1u
 #define DTI_ATTENTION_DK 2u
 #define DTI_ATTENTION_DV 4u
-/* Scores below are hidden; the logarithm of a sum of none. */
-#define DTI_ATTENTION_HIDDEN -1e37
+/* The logarithm of a sum of none. */
 #define DTI_ATTENTION_NONE 1e30
 
 /* RECURRENCE and RECURRENCE_GRAD, spec0. */

@@ -22,7 +22,7 @@ vec4 rows_largest(vec4 part)
 {
     for (uint i = 0u; i < 4u; i++) row_part[(ty * 4u + i) * FOURS + tx] = part[i];
     barrier();
-    vec4 all = vec4(-3e38);
+    vec4 all = vec4(HIDDEN);
     for (uint t = 0u; t < FOURS; t++) {
         for (uint i = 0u; i < 4u; i++)
             all[i] = dti_max(all[i], row_part[(ty * 4u + i) * FOURS + t]);
@@ -58,13 +58,13 @@ void main()
     uint v_at = args.v_offset + batch * args.v_sample + kv_head * args.v_head;
     uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
     float slope = ALIBI ? alibi_slope(head) : 0.0;
-    vec4 largest = vec4(-3e38), sum = vec4(0.0);
+    vec4 largest = vec4(HIDDEN), sum = vec4(0.0);
     for (uint i = 0u; i < 4u * spec2; i++) sums[i] = vec4(0.0);
     rows queries = rows_of(0u, q_at, args.q_row, first, args.tq);
     uvec2 range = blocks_of(first, args.tk, true);
     for (uint b = range.x; b < range.y; b++) {
         multiply(queries, rows_of(1u, k_at, args.k_row, b * BLOCK, args.tk), args.d, spec1);
-        vec4 part = vec4(-3e38);
+        vec4 part = vec4(HIDDEN);
         for (uint i = 0u; i < 4u; i++) {
             for (uint j = 0u; j < 4u; j++) {
                 acc[i][j] = score_of(acc[i][j], first + ty * 4u + i, b * BLOCK + tx * 4u + j, slope,
@@ -76,12 +76,12 @@ void main()
         part = rows_largest(part);
         for (uint i = 0u; i < 4u; i++) {
             largest[i] = dti_max(before[i], part[i]);
-            float f = largest[i] <= DTI_ATTENTION_HIDDEN ? 1.0 : dti_m_exp(before[i] - largest[i]);
+            float f = is_hidden(before[i]) ? 1.0 : dti_m_exp(before[i] - largest[i]);
             part[i] = 0.0;
             sum[i] *= f;
             for (uint j = 0u; j < 4u; j++) {
                 float s = acc[i][j];
-                s = s <= DTI_ATTENTION_HIDDEN ? 0.0 : dti_m_exp(s - largest[i]);
+                s = is_hidden(s) ? 0.0 : dti_m_exp(s - largest[i]);
                 part[i] += s;
                 if (DROPOUT)
                     s *= kept(batch, head, first + ty * 4u + i, b * BLOCK + tx * 4u + j);
@@ -93,7 +93,7 @@ void main()
         sum += rows_sum(part);
         add_values(rows_of(1u, v_at, args.v_row, b * BLOCK, args.tk), args.dv);
     }
-    uint pitch = args.heads * (args.dv + 1u);
+    uint pitch = args.heads * (args.dv + 2u);
     for (uint i = 0u; i < 4u; i++) {
         uint row = first + ty * 4u + i, to = args.y_offset + (batch * args.tq + row) * pitch;
         bool none = sum[i] == 0.0;
@@ -107,8 +107,10 @@ void main()
                     y[to + head * args.dv + at] = sums[4u * c + i][j] * share;
             }
         }
-        if (tx == 0u)
-            y[to + args.heads * args.dv + head] =
-                none ? DTI_ATTENTION_NONE : largest[i] + dti_m_log(sum[i]);
+        if (tx == 0u) {
+            uint at = to + args.heads * args.dv + head;
+            y[at] = none ? 0.0 : largest[i];
+            y[at + args.heads] = none ? DTI_ATTENTION_NONE : dti_m_log(sum[i]);
+        }
     }
 }

@@ -31,11 +31,11 @@ void weigh(uint row, uint col, float slope)
         for (uint c = 0u; c < 4u; c++) {
             uint i = KEYS ? col + c : row + r, j = KEYS ? row + r : col + c;
             float s = score_of(acc[r][c], i, j, slope, mask), p = 0.0, ds = 0.0;
-            if (!(s <= DTI_ATTENTION_HIDDEN)) {
-                uint at = (batch * args.tq + i) * 2u * args.heads + head;
+            if (!is_hidden(s)) {
+                uint at = (batch * args.tq + i) * 3u * args.heads + head;
                 float keep = DROPOUT ? kept(batch, head, i, j) : 1.0;
-                p = dti_m_exp(s - x[at]);
-                ds = p * (acc2[r][c] * keep - x[at + args.heads]) * args.scale;
+                p = dti_m_exp((s - x[at]) - x[at + args.heads]);
+                ds = p * (acc2[r][c] * keep - x[at + 2u * args.heads]) * args.scale;
                 p *= keep;
             }
             acc[r][c] = p;

@@ -35,8 +35,11 @@ static dt_tensor ops_attention_mask(ops_model *m, const ops_attention *c) {
     dt_shape s = {3, {c->heads, c->tq, c->tk}};
     for (int i = 0; i < 3; i++)
         s.dim[i] = c->mask >> (2 - i) & 1 ? 1 : s.dim[i];
-    if (c->flags & DTI_ATTENTION_KEEP) /* of zeros and others, half and half */
-        return dt_relu(dt_detach(ops_rows(m, s, OPS_AWAY)));
+    if (c->flags & DTI_ATTENTION_KEEP) { /* of zeros and others, half and half */
+        dt_tensor keep = dt_relu(dt_detach(ops_rows(m, s, OPS_AWAY)));
+        dt_tensor first = dt_eq(dt_iota(m->graph, dt_dims(s.dim[2])), dt_fill(m->graph, dt_dims(), 0));
+        return m->small ? dt_add(keep, first) : keep; /* no row of differences has NONE */
+    }
     return c->mask & 1 ? ops_shared(m, s, OPS_ANY) : ops_rows(m, s, OPS_ANY);
 }
 
@@ -62,6 +65,14 @@ static uint32_t ops_attention_inputs(ops_model *m, const ops_attention *c, dt_te
     return c->flags & DTI_ATTENTION_MASKED ? 4 : 3;
 }
 
+/* Of the largest scores and the logarithms only the sum has a slope that differences can find. */
+static dt_tensor ops_attention_smooth(dt_tensor y, const ops_attention *c) {
+    const int64_t wide = c->heads * c->dv;
+    dt_tensor part[2] = {dt_slice(y, 1, 0, wide), dt_slice(y, 1, wide, c->heads)};
+    part[1] = dt_add(part[1], dt_slice(y, 1, wide + c->heads, c->heads));
+    return dt_concat(part, 2, 1);
+}
+
 static void ops_case_attention(ops_model *m) {
     for (size_t i = 0; i < DTI_COUNT(ops_attentions) && !(m->small && i > 5); i++) {
         const ops_attention *c = &ops_attentions[i];
@@ -75,7 +86,7 @@ static void ops_case_attention(ops_model *m) {
                                .i = {(int32_t)(c->flags | drops), (int32_t)c->window, 7}};
         dt_tensor y = dti_append(m->graph, DTI_OP_ATTENTION, in, count, &attr);
         if (m->op == DTI_OP_ATTENTION) {
-            ops_result(m, y);
+            ops_result(m, m->small ? ops_attention_smooth(y, c) : y);
             continue;
         }
         const int64_t wide = c->heads * c->dv;
@@ -83,7 +94,7 @@ static void ops_case_attention(ops_model *m) {
         dt_tensor sums = ops_like(m, dt_slice(y, 1, wide, c->heads), OPS_ANY);
         dy = i > 5 ? dt_detach(dy) : dy;
         sums = i > 5 ? dt_detach(sums) : sums;
-        dt_tensor x[2] = {dt_slice(y, 1, wide, c->heads), sums};
+        dt_tensor x[2] = {dt_slice(y, 1, wide, 2 * c->heads), sums};
         in[5] = in[3], in[3] = dy, in[4] = dt_concat(x, 2, 1);
         ops_result(m, dti_append(m->graph, DTI_OP_ATTENTION_GRAD, in, count + 2, &attr));
     }

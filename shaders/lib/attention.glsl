@@ -162,18 +162,26 @@ bool is_seen(uint i, uint j)
            (args.window == 0u || apart < args.window);
 }
 
-/* Of a product's sum: hidden scores are far below DTI_ATTENTION_HIDDEN. mask: the head's. */
+/* A key is hidden where its score is -infinity, and nowhere else. By bits, as dti_is_nan. */
+#define HIDDEN uintBitsToFloat(0xff800000u)
+
+bool is_hidden(float score)
+{
+    return floatBitsToUint(score) == 0xff800000u;
+}
+
+/* Of a product's sum. mask: the head's. */
 float score_of(float sum, uint i, uint j, float slope, uint mask)
 {
     float s = sum * args.scale;
     if (!is_seen(i, j))
-        return -3e38;
+        return HIDDEN;
     if (ALIBI)
         s -= slope * float(i > j ? i - j : j - i);
     if (ADD)
         s += fetch(2u, mask + i * args.mask_row + j * args.mask_col);
     if (KEEP && fetch(2u, mask + i * args.mask_row + j * args.mask_col) == 0.0)
-        return -3e38;
+        return HIDDEN;
     return s;
 }
 

@@ -77,7 +77,7 @@ static uint32_t dti_onnx_norm(dti_onnx *o, const dti_node *n, const dti_onnx_row
 
 /* ---- attention: [heads, queries, keys] of scores; heads that share keys beside each other */
 
-#define DTI_ONNX_HIDDEN -2e37f /* below what is taken for hidden */
+#define DTI_ONNX_HIDDEN (-(float)INFINITY)
 
 /* What places alone add to the scores: [heads or 1, queries, keys]; 0: nothing. */
 static uint32_t dti_onnx_places(dti_onnx *o, const dti_node *n, const dti_attention *a) {
@@ -150,8 +150,8 @@ static uint32_t dti_onnx_weights(dti_onnx *o, const dti_node *n, uint32_t scores
     dti_onnx_int(o, "axis", -1);
     if (n->count < 4 && !n->attr.i[DTI_ATTENTION_WINDOW])
         return p;
-    const uint32_t limit = dti_onnx_scalar(o, (float)DTI_ATTENTION_HIDDEN);
-    const uint32_t hidden = dti_onnx_op(o, "Less", 2, scores, limit);
+    const uint32_t limit = dti_onnx_scalar(o, DTI_ONNX_HIDDEN);
+    const uint32_t hidden = dti_onnx_op(o, "Equal", 2, scores, limit);
     return dti_onnx_op(o, "Where", 3, hidden, dti_onnx_scalar(o, 0.0f), p);
 }
 

@@ -13,11 +13,11 @@ static void DTI_N(turn)(float *dst, int64_t ld, const float *src, int64_t row, i
 }
 
 DTI_ISA_FUNCTION(V, attention_row, attention_row);
-static float DTI_V(attention_row)(float *s, int64_t n, float hidden, float *m, double *sum) {
+static float DTI_V(attention_row)(float *s, int64_t n, float *m, double *sum) {
     const float most = DTI_V(row_max)(s, n), before = *m;
     float factor[16];
     *m = before > most ? before : most;
-    if (*m <= hidden) {
+    if (*m == -(float)INFINITY) {
         memset(s, 0, (size_t)n * sizeof *s);
         return 1.0f;
     }
@@ -27,10 +27,12 @@ static float DTI_V(attention_row)(float *s, int64_t n, float hidden, float *m, d
 }
 
 DTI_ISA_FUNCTION(V, attention_weights, attention_weights);
-static void DTI_V(attention_weights)(float *s, int64_t n, float log_sum) {
-    const DTI_VF shift = DTI_V(set1)(log_sum);
-    for (int64_t i = 0; i < n; i += 16)
-        DTI_V(put)(s + i, DTI_V(m_exp)(DTI_V(sub)(DTI_V(get)(s + i, n - i), shift)), n - i);
+static void DTI_V(attention_weights)(float *s, int64_t n, float largest, float log_sum) {
+    const DTI_VF most = DTI_V(set1)(largest), shift = DTI_V(set1)(log_sum);
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(s + i, n - i), most);
+        DTI_V(put)(s + i, DTI_V(m_exp)(DTI_V(sub)(u, shift)), n - i);
+    }
 }
 
 DTI_ISA_FUNCTION(V, attention_slope, attention_slope);

@@ -1,7 +1,9 @@
 /* Attention in blocks. The row (q, k, v, mask) gives, for each query, the heads' results side by
- * side, as the projection behind it takes them, and the logarithm of each head's sum of e^score,
- * from which the gradient's row makes the weights again. Both come apart into products and a
- * softmax when they are differentiated again. attr.i: below; f[0] = scale, f[1] = dropout. */
+ * side, as the next projection takes them, then each head's largest score, then the logarithm of
+ * each head's sum of e^(score - largest). The gradient's row makes the weights again from these
+ * two; in one number the logarithm would be lost beside a mask of -1e9. Both rows come apart into
+ * products and a softmax when they are differentiated again. attr.i: below; f[0] = scale, f[1] =
+ * dropout. */
 
 enum { DTI_ATTENTION_FLAGS = 0, DTI_ATTENTION_WINDOW = 1, DTI_ATTENTION_STREAM = 2 };
 
@@ -67,7 +69,7 @@ static bool dti_attention_shape(dti_build *b) {
     const double weights = (double)q.dim[0] * (double)q.dim[1] * (double)v.dim[1];
     if (b->out.attr.f[1] > 0.0f && weights > INT32_MAX)
         return dti_build_fail(b, "dropout of 2^31 weights and more in a sample");
-    b->out.shape = (dt_shape){2, {q.dim[1], q.dim[0] * (v.dim[2] + 1)}};
+    b->out.shape = (dt_shape){2, {q.dim[1], q.dim[0] * (v.dim[2] + 2)}};
     return true;
 }
 
@@ -82,7 +84,7 @@ static dt_shape dti_attention_grad_rows(const dti_attention *a) {
 static bool dti_attention_grad_shape(dti_build *b) {
     const dti_attention a =
         dti_attention_sizes(b->in[0]->shape, b->in[1]->shape, dti_node_of(b->inputs[2])->shape);
-    const dt_shape dy = {2, {a.tq, a.heads * a.dv}}, logs = {2, {a.tq, 2 * a.heads}};
+    const dt_shape dy = {2, {a.tq, a.heads * a.dv}}, logs = {2, {a.tq, 3 * a.heads}};
     if (!dti_build_f32(b) || !dti_attention_fits(b))
         return false;
     if (!dti_shape_equal(dti_node_of(b->inputs[3])->shape, dy) ||
@@ -127,14 +129,14 @@ static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide, bool *logs) {
     return dt_slice(g->dy, 1, 0, wide);
 }
 
-/* sum y dy of each head, less what flows to its logarithm. */
+/* sum y dy of each head, less what flows to its logarithm. The largest score only shifts. */
 static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor dy,
                                     bool logs) {
     const int64_t wide = a->heads * a->dv;
     const dt_shape heads = {3, {a->tq, a->heads, a->dv}};
     dt_tensor y = dt_reshape(dt_slice(g->y, 1, 0, wide), heads);
     dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_attention_keys, false);
-    return logs ? dt_sub(sums, dt_slice(g->dy, 1, wide, a->heads)) : sums;
+    return logs ? dt_sub(sums, dt_slice(g->dy, 1, wide + a->heads, a->heads)) : sums;
 }
 
 /* Columns, or elements, [at, at + n) as [heads, positions, size]. */
@@ -152,11 +154,11 @@ static void dti_attention_grad_rule(dti_grad *g) {
     const bool masked = g->node.count > 3;
     bool to_logs;
     dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv, &to_logs),
-                      dt_slice(g->y, 1, a.heads * a.dv, a.heads)};
+                      dt_slice(g->y, 1, a.heads * a.dv, 2 * a.heads)};
     if (dti_is_nil(x[0]))
         return;
     x[2] = dti_attention_sums(g, &a, x[0], to_logs);
-    dt_tensor logs = dt_concat(x + 1, 2, 1);
+    dt_tensor logs = dt_concat(x + 1, 2, 1); /* largest scores, logarithms, sums */
     dt_tensor in[6] = {g->in[0], g->in[1], g->in[2], x[0], logs, g->in[3]};
     if (g->wanted[0] || g->wanted[1] || g->wanted[2]) {
         dt_tensor all =
@@ -418,13 +420,13 @@ static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t s
         spec[0] |= DTI_ATTENTION_FOURS;
 }
 
-/* (q, k and v, mask, rows of y and logarithms) */
+/* (q, k and v, mask, rows of y, largest scores and logarithms) */
 DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .outer = dti_cpu_items_attention, .grain = dti_cpu_grain_attention,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
            .effort = dti_attention_effort);
 
-/* (q, k and v, dy, logarithms and sums and mask, dq dk dv) */
+/* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
@@ -444,7 +446,7 @@ static bool dti_attention_parted(dti_parting *s) {
         if (s->in[3].axis >= 0 || (mask.rank == 3 && mask.dim[0] != 1))
             return false;
     }
-    s->out = (dti_parted){.axis = 1, .group = {a.heads * a.dv, a.heads}};
+    s->out = (dti_parted){.axis = 1, .group = {a.heads * a.dv, a.heads, a.heads}};
     return !(dti_attention_flags(s->n) & heads) && a.kv_heads % s->members == 0;
 }
 

@@ -236,8 +236,7 @@ static void dti_attention_soften(const dti_attention_work *w, int64_t i0, int64_
         int64_t from, to;
         if (!dti_attention_cut(w, i0 + i, j0, n, s, &from, &to))
             continue;
-        const float factor = w->task->k->attention_row(
-            s + from, to - from, (float)DTI_ATTENTION_HIDDEN, &w->m[i], &w->sum[i]);
+        const float factor = w->task->k->attention_row(s + from, to - from, &w->m[i], &w->sum[i]);
         if (factor != 1.0f && y)
             dti_attention_scale(w, y + i * y_row, w->a->dv, factor);
         for (int64_t j = 0; factor != 1.0f && wide && j < w->a->dv; j++)
@@ -246,22 +245,24 @@ static void dti_attention_soften(const dti_attention_work *w, int64_t i0, int64_
     }
 }
 
-/* Divides rows of y and writes the logarithms, `wide` elements behind the first head's. */
+/* Divides rows of y and writes the largest scores, and the logarithms after those of all heads. */
 static void dti_attention_finish(const dti_attention_work *w, int64_t rows, float *y, int64_t y_row,
-                                 float *logs) {
+                                 float *largest) {
     for (int64_t i = 0; i < rows; i++) {
         const float sum = (float)w->sum[i];
         const bool none = sum == 0.0f;
-        float log_sum;
-        w->task->k->unary[DTI_U_LOG](&log_sum, &sum, 1, 0, 0);
+        float log_sum = (float)DTI_ATTENTION_NONE;
+        if (!none)
+            w->task->k->unary[DTI_U_LOG](&log_sum, &sum, 1, 0, 0);
         dti_attention_scale(w, y + i * y_row, w->a->dv, none ? 0 : 1.0f / sum);
-        logs[i * y_row] = none ? (float)DTI_ATTENTION_NONE : w->m[i] + log_sum;
+        largest[i * y_row] = none ? 0.0f : w->m[i];
+        largest[i * y_row + w->a->heads] = log_sum;
     }
 }
 
 static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t rows) {
     const dti_args_attention *a = w->a;
-    const int64_t y_row = (int64_t)a->heads * (a->dv + 1), most = DTI_ATTENTION_KEYS;
+    const int64_t y_row = (int64_t)a->heads * (a->dv + 2), most = DTI_ATTENTION_KEYS;
     float *out = dti_cpu_out(w->task, 3, a->y_offset) + (w->sample * a->tq + i0) * y_row;
     float *y = out + w->head * a->dv;
     int64_t lo, hi, rest;
@@ -361,7 +362,7 @@ static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, 
                                        int64_t j0, int64_t n, const float *dy, int64_t dy_row) {
     const dti_args_attention *a = w->a;
     const float *logs = dti_cpu_in(w->task, 2, 0) + w->head;
-    logs += (w->sample * a->tq + i0) * 2 * a->heads;
+    logs += (w->sample * a->tq + i0) * 3 * a->heads;
     dti_attention_product(w, (dti_gemm_block){.m = rows,
                                               .n = n,
                                               .k = a->dv,
@@ -372,15 +373,15 @@ static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, 
                                               .b_row = w->ld,
                                               .c = w->ds,
                                               .c_row = DTI_ATTENTION_KEYS});
-    for (int64_t i = 0; i < rows; i++, logs += 2 * a->heads) {
+    for (int64_t i = 0; i < rows; i++, logs += 3 * a->heads) {
         float *s = w->s + i * DTI_ATTENTION_KEYS, *ds = w->ds + i * DTI_ATTENTION_KEYS;
         int64_t from, to;
         dti_attention_cut(w, i0 + i, j0, n, ds, &from, &to);
         if (!dti_attention_cut(w, i0 + i, j0, n, s, &from, &to))
             continue;
-        w->task->k->attention_weights(s + from, to - from, logs[0]);
+        w->task->k->attention_weights(s + from, to - from, logs[0], logs[a->heads]);
         dti_attention_drop(w, i0 + i, j0 + from, ds + from, to - from);
-        w->task->k->attention_slope(ds + from, s + from, to - from, logs[a->heads]);
+        w->task->k->attention_slope(ds + from, s + from, to - from, logs[2 * a->heads]);
         dti_attention_drop(w, i0 + i, j0 + from, s + from, to - from);
     }
 }

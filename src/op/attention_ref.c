@@ -47,7 +47,7 @@ static double dti_attention_ref_kept(const dti_ref *r, int64_t s, int64_t h, int
 static void dti_attention_ref_row(const dti_ref *r, int64_t s, int64_t h, int64_t i) {
     const dti_ref_tensor *v = &r->in[2], *mask = r->node->count > 3 ? &r->in[3] : NULL;
     const int64_t heads = r->in[0].dim[3], tq = r->in[0].dim[4], dv = v->dim[5];
-    double *row = r->out.data + (s * tq + i) * heads * (dv + 1), most = -INFINITY, sum = 0;
+    double *row = r->out.data + (s * tq + i) * heads * (dv + 2), most = -INFINITY, sum = 0;
     double *y = row + h * dv;
     for (int64_t c = 0; c < dv; c++)
         y[c] = 0;
@@ -65,7 +65,8 @@ static void dti_attention_ref_row(const dti_ref *r, int64_t s, int64_t h, int64_
     }
     for (int64_t c = 0; c < dv && sum > 0; c++)
         y[c] /= sum;
-    row[heads * dv + h] = sum > 0 ? most + log(sum) : (double)(float)DTI_ATTENTION_NONE;
+    row[heads * dv + h] = sum > 0 ? most : 0;
+    row[heads * (dv + 1) + h] = sum > 0 ? log(sum) : (double)(float)DTI_ATTENTION_NONE;
 }
 
 static void dti_attention_ref(const dti_ref *r) {
@@ -92,9 +93,10 @@ static void dti_attention_ref_pair(const dti_ref *r, const dti_attention *a, dou
     const dti_ref_tensor *mask = r->node->count > 5 ? &r->in[5] : NULL;
     const int64_t kv = h / (a->heads / a->kv_heads);
     const double score = dti_attention_ref_score(r, mask, s, h, i, j);
-    const double p = score > -INFINITY ? exp(score - *dti_attention_ref_at(&r->in[4], s, 0, i, h))
-                                       : 0,
-                 scale = (double)r->node->attr.f[0];
+    const double most = *dti_attention_ref_at(&r->in[4], s, 0, i, h);
+    const double log_sum = *dti_attention_ref_at(&r->in[4], s, 0, i, a->heads + h);
+    const double p = score > -INFINITY ? exp(score - most - log_sum) : 0;
+    const double scale = (double)r->node->attr.f[0];
     const double kept = dti_attention_ref_kept(r, s, h, i, j);
     const double *q = dti_attention_ref_at(&r->in[0], s, h, i, 0);
     const double *k = dti_attention_ref_at(&r->in[1], s, kv, j, 0);
@@ -107,7 +109,7 @@ static void dti_attention_ref_pair(const dti_ref *r, const dti_attention *a, dou
         dp += dy[c] * v[c];
         dv[c] += p * kept * dy[c];
     }
-    const double sums = *dti_attention_ref_at(&r->in[4], s, 0, i, a->heads + h);
+    const double sums = *dti_attention_ref_at(&r->in[4], s, 0, i, 2 * a->heads + h);
     const double ds = p * (dp * kept - sums) * scale;
     for (int64_t c = 0; c < a->d; c++) {
         dq[c] += ds * k[c];

@@ -83,8 +83,8 @@ static dti_scores dti_attention_scores(const dti_grad *g, const dti_attention *a
         dt_tensor hides = dt_eq(mask, dt_fill(graph, (dt_shape){0}, 0.0f));
         seen = dt_mul(seen, dt_sub(one, hides));
     }
-    dt_tensor hidden = dt_affine(dt_sub(seen, one), 1e30f, 0.0f);
-    return (dti_scores){dt_add(dt_mul(s, seen), hidden), seen};
+    s = dt_keep(s, seen);
+    return (dti_scores){dt_add(s, dt_drop(dt_fill(graph, (dt_shape){0}, -INFINITY), seen)), seen};
 }
 
 static dt_tensor dti_attention_dropped(const dti_grad *g, const dti_attention *a, dt_tensor p) {
@@ -115,15 +115,20 @@ static dt_tensor dti_attention_lower(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
     const dti_scores s = dti_attention_scores(g, &a, g->in, g->in[3]);
     dt_tensor most = dt_detach(dt_max(s.s, dti_attention_keys, true));
-    dt_tensor e = dt_mul(dt_exp(dt_sub(s.s, most)), s.seen);
-    dt_tensor sum = dt_sum(e, dti_attention_keys, true);
+    dt_tensor none = dt_eq(most, dt_fill(g->graph, (dt_shape){0}, -INFINITY));
+    most = dt_drop(most, none); /* a query that sees nothing: weights of 0 / 1 */
+    dt_tensor e = dt_exp(dt_sub(s.s, most)), sum = dt_sum(e, dti_attention_keys, true);
+    sum = dt_add(sum, none);
     dt_tensor p = dti_attention_dropped(g, &a, dt_div(e, sum));
-    dt_tensor parts[2] = {dti_attention_rows(dt_matmul(p, dti_attention_shared(g->in[2]))),
-                          dti_attention_rows(dt_add(most, dt_log(sum)))};
-    return dt_concat(parts, 2, 1);
+    dt_tensor log_sum = dt_log(sum);
+    log_sum = dt_add(log_sum, dt_affine(none, (float)DTI_ATTENTION_NONE, 0.0f));
+    dt_tensor parts[3] = {dti_attention_rows(dt_matmul(p, dti_attention_shared(g->in[2]))),
+                          dti_attention_rows(most), dti_attention_rows(log_sum)};
+    return dt_concat(parts, 3, 1);
 }
 
-/* The weights and the scores' gradients, of (q, k, v, dy, logarithms and sums, mask). */
+/* The weights and the scores' gradients, of (q, k, v, dy, largest scores, logarithms and sums, mask).
+ */
 typedef struct dti_attention_slopes {
     dt_tensor dy, p, ds;
 } dti_attention_slopes;
@@ -132,14 +137,14 @@ static dti_attention_slopes dti_attention_slopes_of(const dti_grad *g, const dti
                                                     const dt_tensor *in) {
     const int64_t group = a->heads / a->kv_heads;
     const dti_scores s = dti_attention_scores(g, a, in, in[5]);
-    dt_tensor part[3] = {in[3]};
-    part[1] = dt_slice(in[4], 1, 0, a->heads);
-    part[2] = dt_slice(in[4], 1, a->heads, a->heads);
+    dt_tensor part[4] = {in[3]};
     for (int i = 0; i < 3; i++)
+        part[1 + i] = dt_slice(in[4], 1, i * a->heads, a->heads);
+    for (int i = 0; i < 4; i++)
         part[i] = dti_attention_unrow(part[i], a->kv_heads, group);
-    dt_tensor p = dt_mul(dt_exp(dt_sub(s.s, part[1])), s.seen);
+    dt_tensor p = dt_exp(dt_sub(dt_sub(s.s, dt_detach(part[1])), part[2]));
     dt_tensor dp = dt_matmul_transposed(part[0], dti_attention_shared(in[2]), false, true);
-    dt_tensor ds = dt_mul(p, dt_sub(dti_attention_dropped(g, a, dp), part[2]));
+    dt_tensor ds = dt_mul(p, dt_sub(dti_attention_dropped(g, a, dp), part[3]));
     return (dti_attention_slopes){part[0], dti_attention_dropped(g, a, p), ds};
 }
 
