@@ -104,18 +104,26 @@
       "    return dt_fma(p, x, x);\n"                                                              \
       "}\n")                                                                                       \
     X(LINEAR, DTI_C_ON(FMA),                                                                       \
-      "/* Sums of 256 products, one behind the other, which are added up in order. */\n"           \
+      "/* Sums of 256 products, one behind the other, which are added up in order; of more than\n" \
+      " * 4096 products, sums of 4096 are added in double, and then what is left of them. */\n"     \
       "static void dt_linear(float *y, const float *x, const float *w, const float *b,\n"          \
       "                      int rows, int in, int out) {\n"                                       \
       "    for (int r = 0; r < rows; r++)\n"                                                       \
       "        for (int o = 0; o < out; o++) {\n"                                                  \
       "            float all = 0.0f;\n"                                                            \
+      "            double wide = 0.0;\n"                                                           \
       "            for (int k = 0; k < in;) {\n"                                                   \
       "                const int first = k, end = in - k < 256 ? in : k + 256;\n"                  \
+      "                const int last = in > 4096 && end == in;\n"                                 \
+      "                const int span = first && (last || first % 4096 == 0);\n"                   \
       "                float sum = 0.0f;\n"                                                        \
       "                for (; k < end; k++)\n"                                                     \
       "                    sum = dt_fma(x[r * in + k], w[o * in + k], sum);\n"                     \
-      "                all = first ? all + sum : sum;\n"                                           \
+      "                if (span)\n"                                                                \
+      "                    wide = wide + (double)all;\n"                                           \
+      "                if (span && last)\n"                                                        \
+      "                    all = (float)wide;\n"                                                   \
+      "                all = first && (!span || last) ? all + sum : sum;\n"                        \
       "            }\n"                                                                            \
       "            y[r * out + o] = b ? all + b[o] : all;\n"                                       \
       "        }\n"                                                                                \
@@ -146,25 +154,34 @@
       "    }\n"                                                                                    \
       "}\n")                                                                                       \
     X(POOL, 0,                                                                                     \
-      "/* s: planes, height, width; height and width of y; kernel; strides; paddings; 0: the\n"    \
+      "/* Means of rows' sums; of more than 32 rows or columns one by one in double.\n"            \
+      " * s: planes, height, width; height and width of y; kernel; strides; paddings; 0: the\n"    \
       " * largest, 1: the mean of what is there, 2: of all, with the padding. */\n"                \
       "static void dt_pool(float *y, const float *x, const int *s) {\n"                            \
       "    for (int at = 0; at < s[0] * s[3] * s[4]; at++) {\n"                                    \
       "        const float *plane = x + at / s[4] / s[3] * s[1] * s[2];\n"                         \
       "        const int top = at / s[4] % s[3] * s[7] - s[9], left = at % s[4] * s[8] - s[10];\n" \
       "        float best = 0.0f;\n"                                                               \
+      "        double wide = 0.0;\n"                                                               \
       "        int count = 0;\n"                                                                   \
-      "        for (int i = top; i < top + s[5]; i++)\n"                                           \
+      "        for (int i = top; i < top + s[5]; i++) {\n"                                         \
+      "            float row = 0.0f;\n"                                                            \
       "            for (int j = left; j < left + s[6]; j++) {\n"                                   \
       "                if (i < 0 || j < 0 || i >= s[1] || j >= s[2])\n"                            \
       "                    continue;\n"                                                            \
       "                const float v = plane[i * s[2] + j];\n"                                     \
-      "                if (s[11])\n"                                                               \
-      "                    best = best + v;\n"                                                     \
+      "                if (s[11] && (s[5] > 32 || s[6] > 32))\n"                                   \
+      "                    wide = wide + (double)v;\n"                                             \
+      "                else if (s[11])\n"                                                          \
+      "                    row = row + v;\n"                                                       \
       "                else if (!count || best < v || v != v)\n"                                   \
       "                    best = v;\n"                                                            \
       "                count++;\n"                                                                 \
       "            }\n"                                                                            \
+      "            best = s[11] ? best + row : best;\n"                                            \
+      "        }\n"                                                                                \
+      "        if (s[11] && (s[5] > 32 || s[6] > 32))\n"                                           \
+      "            best = (float)wide;\n"                                                          \
       "        y[at] = s[11] ? best / (float)(s[11] == 2 ? s[5] * s[6] : count) : best;\n"         \
       "    }\n"                                                                                    \
       "}\n")                                                                                       \
@@ -181,21 +198,27 @@
       "    }\n"                                                                                    \
       "}\n")                                                                                       \
     X(SOFTMAX, DTI_C_ON(EXP),                                                                      \
-      "/* The sum in 16 parts. */\n"                                                               \
+      "/* The sum in 16 parts, which are added up after each 512 elements. */\n"                   \
       "static void dt_softmax(float *y, const float *x, int rows, int n) {\n"                      \
       "    for (; rows > 0; rows--, x += n, y += n) {\n"                                           \
       "        float most = x[0], part[16] = {0};\n"                                               \
+      "        double all = 0.0;\n"                                                                \
       "        for (int i = 1; i < n; i++)\n"                                                      \
       "            most = most < x[i] ? x[i] : most;\n"                                            \
       "        for (int i = 0; i < n; i++) {\n"                                                    \
       "            const float shifted = x[i] - most;\n"                                           \
       "            y[i] = dt_exp(shifted);\n"                                                      \
       "            part[i % 16] = part[i % 16] + y[i];\n"                                          \
+      "            if (i % 512 < 511 && i + 1 < n)\n"                                              \
+      "                continue;\n"                                                                \
+      "            for (int h = 8; h; h /= 2)\n"                                                   \
+      "                for (int k = 0; k < h; k++)\n"                                              \
+      "                    part[k] = part[k] + part[k + h];\n"                                     \
+      "            all = all + (double)part[0];\n"                                                 \
+      "            for (int k = 0; k < 16; k++)\n"                                                 \
+      "                part[k] = 0.0f;\n"                                                          \
       "        }\n"                                                                                \
-      "        for (int h = 8; h; h /= 2)\n"                                                       \
-      "            for (int i = 0; i < h; i++)\n"                                                  \
-      "                part[i] = part[i] + part[i + h];\n"                                         \
-      "        const float share = 1.0f / part[0];\n"                                              \
+      "        const float share = 1.0f / (float)all;\n"                                           \
       "        for (int i = 0; i < n; i++)\n"                                                      \
       "            y[i] = y[i] * share;\n"                                                         \
       "    }\n"                                                                                    \

@@ -222,7 +222,9 @@ static size_t dti_ctc_lay(dti_ctc_work *w, const dti_args_ctc *a, float *memory)
 static size_t dti_cpu_scratch_ctc(const dti_launch *l, int threads) {
     dti_ctc_work w;
     (void)threads;
-    return dti_ctc_lay(&w, &l->args.ctc, NULL) * sizeof(float);
+    const size_t walk = dti_ctc_lay(&w, &l->args.ctc, NULL);
+    const size_t grad = 2 * ((size_t)w.width + l->args.ctc.classes); /* a double a class */
+    return DTI_MAX(walk, l->kernel == DTI_K_CTC_GRAD ? grad : 0) * sizeof(float);
 }
 
 static int64_t dti_ctc_clamped(const dti_cpu_task *task, int64_t at, uint32_t most) {
@@ -342,8 +344,13 @@ static void dti_ctc_step_grad(const dti_cpu_task *task, const float *kept, int64
     task->k->ctc_share(room, row, row + a->steps * width, room, kept[DTI_CTC_ALL], cells);
     /* the sum is 1 but for what all cells are off by alike, in long walks */
     const float scale = d / task->k->row_sum(room, cells);
+    double *sums = (void *)(at + width); /* of classes: one may have all cells */
     for (int64_t s = 0; s < cells; s++)
-        dx[at[s]] += scale * room[s];
+        sums[at[s]] = 0;
+    for (int64_t s = 0; s < cells; s++)
+        sums[at[s]] += (double)(scale * room[s]);
+    for (int64_t s = 0; s < cells; s++)
+        dx[at[s]] = (float)sums[at[s]];
 }
 
 static void dti_cpu_ctc_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {

@@ -162,25 +162,29 @@ static dti_average dti_average_at(const dti_args_pool *a, uint32_t kind, int64_t
     return w;
 }
 
-static float dti_average_of(const dti_isa_kernels *k, const float *x, int64_t iw,
-                            const dti_average *w) {
-    const int64_t n = w->cols.end - w->cols.begin;
-    double sum = 0;
-    x += w->cols.begin;
+/* Of at most DTI_SUM_CHAIN rows and columns: as pool_mean. Else one by one, in double. */
+static float dti_average_of(const float *x, int64_t iw, const dti_average *w, bool large) {
+    double all = 0;
+    float sum = 0;
     for (int64_t i = w->rows.begin; i < w->rows.end; i++) {
-        if (n >= 8)
-            sum += (double)k->row_sum(x + i * iw, n);
-        for (int64_t j = 0; n < 8 && j < n; j++)
-            sum += (double)x[i * iw + j];
+        float row = 0;
+        for (int64_t j = w->cols.begin; j < w->cols.end; j++) {
+            if (large)
+                all += (double)x[i * iw + j];
+            else
+                row += x[i * iw + j];
+        }
+        sum += row;
     }
-    return (float)sum / w->share;
+    return (large ? (float)all : sum) / w->share;
 }
 
 static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, int64_t p) {
     const dti_args_pool *a = &task->launch->args.pool;
     const uint32_t kind = task->launch->spec[0];
-    const bool apart = kind == DTI_POOL_ADAPTIVE || a->kh > DTI_SUM_CHAIN || a->kw > DTI_SUM_CHAIN;
-    const dti_window whole = apart ? (dti_window){a->ow, a->ow} : dti_pooling_whole(a);
+    const bool adaptive = kind == DTI_POOL_ADAPTIVE;
+    bool large = a->kh > DTI_SUM_CHAIN || a->kw > DTI_SUM_CHAIN;
+    const dti_window whole = adaptive || large ? (dti_window){a->ow, a->ow} : dti_pooling_whole(a);
     for (int64_t q = 0; q < a->ow; q++) {
         const dti_average w = dti_average_at(a, kind, p, q);
         if (q == whole.begin && q < whole.end) {
@@ -188,9 +192,12 @@ static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, 
                                w.rows.end - w.rows.begin, a->kw, a->iw, a->stride_w, whole.end - q,
                                w.share);
             q = whole.end - 1;
-        } else {
-            y[q] = dti_average_of(task->k, x, a->iw, &w);
+            continue;
         }
+        if (adaptive)
+            large = w.rows.end - w.rows.begin > DTI_SUM_CHAIN ||
+                    w.cols.end - w.cols.begin > DTI_SUM_CHAIN;
+        y[q] = dti_average_of(x, a->iw, &w, large);
     }
 }
 
