@@ -1,58 +1,15 @@
 /* Steps in which no target counts: the loss is 0, the report says so in every mode, momentum and
  * decay move weights all the same; with .skip_empty such a step is as if its batch were not there. */
-#include "train_model.h"
+#include "train_modes.h"
 
-#include <pthread.h>
-
-enum { EMPTY_BATCH = 30, EMPTY_BATCHES = TRAIN_ROWS / EMPTY_BATCH, EMPTY_RANKS = 2 };
-
-typedef struct empty_mode {
-    const char *name, *devices;
-    int kind, shards, accumulate, pipeline, tensor, zero, ranks;
-    bool vulkan, average;
-} empty_mode;
-
-static const empty_mode empty_modes[] = {
-    {.name = "one device", .devices = "cpu", .average = true},
-    {.name = "micro-batches", .devices = "cpu", .accumulate = 3},
-    {.name = "batch norm", .devices = "cpu", .kind = 1},
-    {.name = "replicas", .devices = "cpu:2", .kind = 1, .shards = 2, .average = true},
-    {.name = "batch norm over replicas", .devices = "cpu:2", .kind = TRAIN_SYNC, .shards = 2},
-    {.name = "ZeRO-1", .devices = "cpu:2", .shards = 2, .zero = 1},
-    {.name = "ZeRO-2", .devices = "cpu:2", .shards = 2, .zero = 2},
-    {.name = "ZeRO-3", .devices = "cpu:2", .shards = 2, .accumulate = 2, .zero = 3},
-    {.name = "stages", .devices = "cpu:2", .accumulate = 3, .pipeline = 2},
-    {.name = "members", .devices = "cpu:2", .kind = TRAIN_PARTS, .tensor = 2},
-    {.name = "stages of members",
-     .devices = "cpu:4",
-     .kind = TRAIN_PARTS,
-     .accumulate = 2,
-     .pipeline = 2,
-     .tensor = 2},
-    {.name = "ranks", .devices = "cpu", .shards = 2, .ranks = EMPTY_RANKS},
-    {.name = "ZeRO-3 on ranks", .devices = "cpu", .shards = 2, .zero = 3, .ranks = EMPTY_RANKS},
-    {.name = "stages on ranks",
-     .devices = "cpu",
-     .accumulate = 2,
-     .pipeline = 2,
-     .ranks = EMPTY_RANKS},
-    {.name = "Vulkan", .devices = "vulkan", .vulkan = true},
-    {.name = "replicas on Vulkan",
-     .devices = "vulkan,vulkan",
-     .kind = 1,
-     .shards = 2,
-     .vulkan = true},
-};
+enum { EMPTY_BATCH = 30, EMPTY_BATCHES = TRAIN_ROWS / EMPTY_BATCH };
 
 typedef struct empty_run {
-    const empty_mode *mode;
     bool without, skips; /* the batches are not there; steps are left out */
     uint32_t mask;       /* batches without a target that counts */
-    dt_comm *comm;
     uint64_t hash, empty, steps;
     double loss; /* of the steps that are empty: the largest */
     char text[1200];
-    pthread_t thread;
 } empty_run;
 
 /* Where batches are left out by hand, the others' rows come in the same order. */
@@ -64,8 +21,7 @@ static uint64_t empty_pick(const empty_run *r, uint32_t *pick) {
     return rows;
 }
 
-static dt_result empty_train(empty_run *r, train_model *m) {
-    const empty_mode *mode = r->mode;
+static dt_result empty_train(const train_mode *mode, dt_comm *comm, empty_run *r, train_model *m) {
     uint32_t pick[TRAIN_ROWS];
     dt_trainer *t = NULL;
     dt_train_report report;
@@ -80,14 +36,7 @@ static dt_result empty_train(empty_run *r, train_model *m) {
     d.no_shuffle = true;
     d.batch = EMPTY_BATCH;
     d.skip_empty = r->skips;
-    d.devices = mode->devices;
-    d.shards = mode->shards;
-    d.accumulate = mode->accumulate;
-    d.pipeline = mode->pipeline;
-    d.tensor = mode->tensor;
-    d.shard_state = mode->zero;
-    d.bucket_bytes = mode->zero > 1 ? 2048 : 0;
-    d.comm = r->comm;
+    train_mode_take(mode, comm, &d);
     dt_result result = dt_trainer_create(m->graph, &d, &t);
     for (uint64_t i = 0; i < 2 * (d.data.rows / EMPTY_BATCH) && !result; i++) {
         result = dt_trainer_step(t, &report);
@@ -95,41 +44,26 @@ static dt_result empty_train(empty_run *r, train_model *m) {
         r->steps = report.step;
         r->loss = report.empty && report.loss > r->loss ? report.loss : r->loss;
     }
-    if (!result && mode->zero && mode->ranks) /* the state is shared out */
-        r->hash = train_values_hash(t);
-    else if (!result)
-        result = dt_store_state_hash(dt_trainer_store(t), &r->hash);
-    return result;
+    return result ? result : train_mode_hash(mode, t, &r->hash);
 }
 
-static void *empty_run_made(void *arg) {
-    empty_run *r = arg;
+static void empty_rank(const train_mode *mode, dt_comm *comm, void *user) {
+    empty_run *r = user;
     static _Thread_local train_model m;
-    const dt_ctx_desc ctx = {.no_vulkan = !r->mode->vulkan, .threads = 1};
-    if (!train_model_make(&m, &ctx, r->mode->kind) || empty_train(r, &m))
-        snprintf(r->text, sizeof r->text, "%s: %s", r->mode->name, dt_ctx_error(m.ctx));
+    const dt_ctx_desc ctx = {.no_vulkan = !mode->vulkan, .threads = 1};
+    if (!train_model_make(&m, &ctx, mode->kind) || empty_train(mode, comm, r, &m))
+        snprintf(r->text, sizeof r->text, "%s: %s", mode->name, dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
-    return NULL;
 }
 
-/* On one rank, or on all as threads; what the first one has, and all have the same. */
-static empty_run empty_job(const empty_mode *mode, uint32_t mask, bool without, bool skips) {
-    empty_run all[EMPTY_RANKS];
-    dt_comm *comms[EMPTY_RANKS] = {NULL};
-    const int ranks = mode->ranks ? mode->ranks : 1;
-    if (mode->ranks)
-        CHECK(!dt_comm_create_threads(NULL, ranks, comms));
-    for (int i = 0; i < ranks; i++) {
-        all[i] = (empty_run){.mode = mode, .without = without, .skips = skips, .mask = mask};
-        all[i].comm = comms[i];
-        CHECK(!pthread_create(&all[i].thread, NULL, empty_run_made, &all[i]));
-    }
-    for (int i = 0; i < ranks; i++)
-        pthread_join(all[i].thread, NULL);
-    for (int i = 0; i < ranks; i++) {
+/* What the first rank has, and all have the same. */
+static empty_run empty_job(const train_mode *mode, uint32_t mask, bool without, bool skips) {
+    empty_run all[MODE_RANKS];
+    for (int i = 0; i < MODE_RANKS; i++)
+        all[i] = (empty_run){.without = without, .skips = skips, .mask = mask};
+    for (int i = train_mode_job(mode, empty_rank, all, sizeof *all); i-- > 0;) {
         CHECK_TEXT(!all[i].text[0], "%s", all[i].text);
         CHECK(all[i].hash == all[0].hash && all[i].empty == all[0].empty);
-        dt_comm_destroy(comms[i]);
     }
     return all[0];
 }
@@ -137,8 +71,8 @@ static empty_run empty_job(const empty_mode *mode, uint32_t mask, bool without, 
 TEST(a_step_without_targets_is_told_in_every_mode_and_left_out_on_request) {
     const bool vulkan = train_has_vulkan();
     uint32_t state = 4;
-    for (size_t i = 0; i < sizeof empty_modes / sizeof *empty_modes; i++) {
-        const empty_mode *mode = &empty_modes[i];
+    for (size_t i = 0; i < sizeof train_modes / sizeof *train_modes; i++) {
+        const train_mode *mode = &train_modes[i];
         const uint32_t mask = 1u << train_random(&state) % EMPTY_BATCHES |
                               (1u << train_random(&state) % EMPTY_BATCHES);
         const uint64_t empty = 2 * (uint64_t)__builtin_popcount(mask);

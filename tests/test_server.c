@@ -45,6 +45,19 @@ TEST(server_updates_by_every_kind_of_optimizer_and_model) {
     }
 }
 
+/* Batches of which no target counts are left out by all, and computed by nobody. */
+TEST(server_leaves_out_steps_without_targets_as_ranks_do) {
+    for (int servers = 1; servers <= 2; servers++) {
+        const serve_case c = {.kind = 1, .shards = 2, .epochs = 2, .batch = 8, .workers = 2, .rare = true};
+        serve_run r;
+        const uint64_t wanted = serve_wanted(&c), hash = serve_bits(&c, &r);
+        CHECK_TEXT(hash && hash == wanted, "%016llx, not %016llx", (unsigned long long)hash,
+                   (unsigned long long)wanted);
+        CHECK_TEXT(r.info.skipped > 3 && r.info.step + r.info.skipped == 38, "%d of %d steps",
+                   (int)r.info.skipped, (int)r.info.step);
+    }
+}
+
 /* Without it a server says what it needs. */
 static bool serve_has_openssl(void) {
     const dt_comm_desc by = serve_key('a', DT_COMM_TLS);

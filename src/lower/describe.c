@@ -145,7 +145,7 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
     if (d->in_flight < 0 || d->in_flight > 2)
         dti_text_add(problems, "\n- in_flight is %d; 1 or 2 steps can be under way", d->in_flight);
-    if (code->has_gradients && !code->loss_count && !hosts)
+    if (code->has_gradients && !code->loss_count && !hosts && !w->joint)
         dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
     if (!code->loss_count && !outputs && !code->metric_count)
         dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs; a nil "
@@ -263,17 +263,44 @@ static void dti_gradients_found(dti_code *code, const dt_tensor *wrt, const dt_t
             continue;
         const char *label = code->work->nodes[wrt[i].id].label;
         if (i < params)
-            dti_text_add(problems,
-                         "\n- parameter '%s' has no gradient: no loss depends on it; dt_freeze "
-                         "it, or leave it out of .params",
-                         label);
+            dti_text_add(
+                problems,
+                "\n- parameter '%s' has no gradient: no loss depends on it, or only by "
+                "what lets none through (dt_detach, comparisons, class numbers); dt_freeze "
+                "it, or leave it out of .params",
+                label);
         else
             dti_text_add(problems, "\n- joint input '%s' has no gradient: no loss depends on it",
                          label);
     }
 }
 
-static void dti_append_gradients(dti_code *code, dti_text *problems) {
+/* Zeros, where a parameter's gradient goes through step functions alone: it is 0, whatever its
+ * value. Of a stage the whole model says that there is a gradient. more: room for 2 * params. */
+static void dti_gradients_zero(const dti_lowering *w, const dt_tensor *y, const dt_tensor *dy,
+                               uint32_t roots, const dt_tensor *wrt, dt_tensor *dx,
+                               dt_tensor *more) {
+    const dti_code *code = w->code;
+    const uint32_t params = code->layout->param_count;
+    dt_graph *g = code->work;
+    bool any = false;
+    for (uint32_t i = 0; i < params; i++) {
+        const bool none = wrt[i].id && dti_is_nil(dx[i]);
+        more[i] = more[params + i] = none ? wrt[i] : (dt_tensor){0};
+        any = any || none;
+    }
+    g->steps = any && !w->joint;
+    if (g->steps)
+        dti_differentiate_all(g, y, dy, roots, more, params, more + params);
+    g->steps = false;
+    for (uint32_t i = 0; i < params && any && !g->error[0]; i++) {
+        if (more[i].id && !dti_is_nil(more[params + i]))
+            dx[i] = dti_constant(g, DTI_OP_FILL, g->nodes[wrt[i].id].shape, 0.0f);
+    }
+}
+
+static void dti_append_gradients(const dti_lowering *w, dti_text *problems) {
+    dti_code *code = w->code;
     dt_graph *g = code->work;
     const uint32_t count = code->layout->param_count + code->leaving_count;
     code->backward_node = g->count;
@@ -281,7 +308,7 @@ static void dti_append_gradients(dti_code *code, dti_text *problems) {
         return;
     dt_tensor y[2 * DT_MAX_TERMS], dy[2 * DT_MAX_TERMS];
     uint32_t roots = dti_gradient_roots(code, y, dy);
-    dt_tensor *wrt = dti_alloc_array(code->base, 2 * (size_t)count, sizeof *wrt);
+    dt_tensor *wrt = dti_alloc_array(code->base, 4 * (size_t)count, sizeof *wrt);
     if (!wrt) {
         problems->ok = false;
         return;
@@ -289,12 +316,14 @@ static void dti_append_gradients(dti_code *code, dti_text *problems) {
     dti_gradient_leaves(code, wrt);
     dti_differentiate_all(g, y, dy, roots, wrt, count, wrt + count);
     if (!g->error[0])
+        dti_gradients_zero(w, y, dy, roots, wrt, wrt + count, wrt + 2 * (size_t)count);
+    if (!g->error[0])
         dti_gradients_found(code, wrt, wrt + count, problems);
     dti_free(code->base, wrt);
 }
 
 static dt_result dti_pass_differentiate(dti_lowering *w) {
-    dti_append_gradients(w->code, &w->problems);
+    dti_append_gradients(w, &w->problems);
     return dti_describe_result(w);
 }
 

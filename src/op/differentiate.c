@@ -1,7 +1,11 @@
 /* The reverse pass. It walks the nodes between x and y from the newest to the oldest and asks each
  * row for its inputs' gradients, which are appended as rows themselves; so a gradient is a tensor
  * like any other and can be differentiated again. A row without a gradient rule is taken apart by
- * its `lower` rule, and the parts are differentiated. */
+ * its `lower` rule, and the parts are differentiated.
+ *
+ * A step function (sign, round, relu's slope) has a gradient of 0, which nobody adds up: nil. Where
+ * graph->steps is set it passes what it gets, so that dx says whether there is a gradient at all.
+ * Nothing computes such a dx. */
 
 typedef struct dti_pass {
     dt_graph *graph;
@@ -44,6 +48,11 @@ static bool dti_has_gradient(const dti_node *n) {
     return !dti_is_whole(n->dtype) && (f->grad || f->lower) && !(f->flat && f->flat(n));
 }
 
+static bool dti_pass_is_step(const dti_pass *p, const dti_node *n) {
+    return p->graph->steps && dti_op_info_of(n->op)->family->steps && !dti_is_whole(n->dtype) &&
+           !dti_has_gradient(n);
+}
+
 static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         if (!dti_is_nil(wrt[i]))
@@ -51,7 +60,7 @@ static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
     }
     for (uint32_t id = p->first; id < p->count; id++) {
         const dti_node *n = &p->graph->nodes[id];
-        if (!dti_has_gradient(n))
+        if (!dti_has_gradient(n) && !dti_pass_is_step(p, n))
             continue;
         uint8_t *reached = &p->reached[dti_pass_slot(p, id)];
         for (uint32_t i = 0; i < n->count && !*reached; i++)
@@ -107,7 +116,9 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
             g.dys[k] = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id + 1 + k)]};
     }
     dti_grad_outputs(&g);
-    if (family->grad)
+    if (dti_pass_is_step(p, &g.node))
+        g.dx[0] = g.dy;
+    else if (family->grad)
         family->grad(&g);
     else
         dti_pass_lowered(&g);
@@ -131,7 +142,8 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
             dti_pass_add(&p, y[i].id, dy[i]);
         for (uint32_t id = p.count - 1; id >= first; id--) {
             /* x itself may be a leaf, or what no gradient goes through */
-            bool through = graph->nodes[id].count && dti_has_gradient(&graph->nodes[id]);
+            const dti_node *n = &graph->nodes[id];
+            bool through = n->count && (dti_has_gradient(n) || dti_pass_is_step(&p, n));
             const uint32_t slot = dti_pass_slot(&p, id);
             if (through && p.reached[slot] && dti_pass_flows(&p, id))
                 dti_pass_node(&p, id);

@@ -118,6 +118,7 @@ typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
     void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
     bool (*flat)(const dti_node *n); /* grad gives nothing for such a row. NULL: it gives */
+    bool steps; /* flat rows are step functions: their gradient is 0; else there is none */
     /* The same value from other rows: when grad is NULL, or as a test oracle. */
     dt_tensor (*lower)(dti_grad *g);
     /* Of a row with several outputs: their shapes. The row's own value has them one behind the

@@ -190,7 +190,7 @@ DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .walks = true, .run = dti_cpu_map1_
            .tile = dti_map2_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat,
-           .part = dti_parted_same);
+           .steps = true, .part = dti_parted_same);
 
 DTI_FAMILY(unary_grad, .shape = dti_unary_grad_shape, .grad = dti_unary_grad_grad,
            .lower = dti_unary_grad_lower);

@@ -243,22 +243,6 @@ static dt_result dti_pipe_fill(dti_parallel *par) {
 
 /* ---- all of it */
 
-/* Each stage computes a loss, or gets a gradient from one behind it. */
-static dt_result dti_pipe_cut_reached(const dti_parallel *par, const dt_program_desc *d,
-                                      uint32_t chunk) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
-    bool reached = false;
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
-        reached = reached || (d->losses[i].term.id && cut->home[d->losses[i].term.id] == chunk);
-    for (uint32_t i = 0; i < cut->link_count; i++)
-        reached = reached || (cut->links[i].gradient && cut->links[i].back == chunk);
-    return reached ? DT_OK
-                   : dti_fail(par->base, DT_ERROR_INVALID,
-                              "stage %u of the pipeline gets no gradient from those behind it; cut "
-                              "elsewhere",
-                              chunk);
-}
-
 /* The first member's graph, at the places where the model is cut: others' have as many nodes. */
 static dt_result dti_pipe_cut_member(dti_parallel *par, const dti_pipe_cut *model) {
     dti_pipe *pipe = par->pipe;
@@ -305,8 +289,6 @@ static dt_result dti_pipe_cut_all(dti_parallel *par) {
     const dt_program_desc d = dti_pipe_model_desc(par);
     for (uint32_t c = pipe->chunk_count; c-- > 0 && !result;)
         result = dti_pipe_cut_flows(&pipe->cut, c, g, &d);
-    for (uint32_t c = 0; c < pipe->chunk_count && !result; c++)
-        result = dti_pipe_cut_reached(par, &d, c);
     return result;
 }
 

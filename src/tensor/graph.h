@@ -53,6 +53,7 @@ struct dt_graph {
     dti_owned *stores; /* alive; parameters may be added while there is none */
     dt_ctx *ctx;
     dti_base *base;
+    bool steps;      /* a gradient goes through step functions (differentiate.c) */
     dti_node *nodes; /* [0] is nil */
     uint32_t count;
     size_t capacity;
