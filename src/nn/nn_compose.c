@@ -87,33 +87,6 @@ static double dti_share(dt_tensor x, dt_tensor y) {
     return kept > 0 ? all / kept : 0;
 }
 
-static dt_tensor dti_var_again(dt_graph *g, const dti_call *c) {
-    return dt_var(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1], c->attr.i[2]);
-}
-
-DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "var");
-    const uint32_t first = x.graph->count;
-    dt_tensor mean = dt_mean(x, axes, true);
-    if (dti_is_nil(mean))
-        return mean;
-    const double n = dti_share(x, mean);
-    if (unbiased && n < 2) {
-        return dti_graph_fail(x.graph,
-                              "var: %s has fewer than 2 elements to spread: ask for the "
-                              "biased one",
-                              dti_tensor_print(x).text);
-    }
-    dt_tensor sum = dt_sum(dt_square(dt_sub(x, mean)), axes, keep);
-    dti_call call = {.name = "var", .in = {x.id}, .again = dti_var_again};
-    call.attr = dti_shape_attr(axes);
-    call.attr.i[1] = unbiased;
-    call.attr.i[2] = keep;
-    return dti_composed(x, first, call,
-                        dt_affine(sum, (float)(1.0 / (unbiased ? n - 1 : n)), 0.0f));
-}
-
 /* The root of x >= 0 whose gradient is 0 where x is 0. */
 static dt_tensor dti_safe_sqrt(dt_tensor x) {
     if (dti_is_nil(x))
@@ -131,18 +104,57 @@ static dt_tensor dti_by_size(dt_tensor top, float low, float high) {
     return dt_add(dt_add(small, dt_affine(large, high, 0.0f)), near);
 }
 
-/* Squares of what is large or small leave float32's range: x times a power of 2 does not. */
+/* share * the sum of d^2, and with `root` its root: squares of deviations that are large or small
+ * leave float32's range, so those times a power of 2 are taken. */
+static dt_tensor dti_spread(dt_tensor d, dt_shape axes, bool keep, float share, bool root) {
+    if (!root || dt_tensor_dtype(d) != DT_F32) {
+        dt_tensor variance = dt_affine(dt_sum(dt_square(d), axes, keep), share, 0.0f);
+        return root ? dti_safe_sqrt(variance) : variance;
+    }
+    dt_tensor top = dt_detach(dt_max(dt_abs(d), axes, true));
+    d = dt_mul(d, dti_by_size(top, 0x1p80f, 0x1p-80f));
+    d = dti_safe_sqrt(dt_affine(dt_sum(dt_square(d), axes, keep), share, 0.0f));
+    top = keep ? top : dt_max(top, axes, false);
+    return dt_mul(d, dti_by_size(top, 0x1p-80f, 0x1p80f));
+}
+
+static dt_tensor dti_var_again(dt_graph *g, const dti_call *c);
+
+static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, bool root) {
+    const char *op = root ? "std" : "var";
+    if (dti_is_nil(x))
+        return dti_nil_of(x, op);
+    const uint32_t first = x.graph->count;
+    dt_tensor mean = dt_mean(x, axes, true);
+    if (dti_is_nil(mean))
+        return mean;
+    const double n = dti_share(x, mean);
+    if (unbiased && n < 2) {
+        return dti_graph_fail(x.graph,
+                              "%s: %s has fewer than 2 elements to spread: ask for the "
+                              "biased one",
+                              op, dti_tensor_print(x).text);
+    }
+    dti_call call = {.name = op, .in = {x.id}, .again = dti_var_again};
+    call.attr = dti_shape_attr(axes);
+    call.attr.i[1] = unbiased;
+    call.attr.i[2] = keep;
+    call.attr.i[3] = root;
+    const float share = (float)(1.0 / (unbiased ? n - 1 : n));
+    return dti_composed(x, first, call, dti_spread(dt_sub(x, mean), axes, keep, share, root));
+}
+
+static dt_tensor dti_var_again(dt_graph *g, const dti_call *c) {
+    return dti_var(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1], c->attr.i[2],
+                   c->attr.i[3]);
+}
+
+DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
+    return dti_var(x, axes, unbiased, keep, false);
+}
+
 DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
-    if (dti_is_nil(x) || dt_tensor_dtype(x) != DT_F32)
-        return dti_safe_sqrt(dt_var(x, axes, unbiased, keep));
-    dt_tensor top = dt_detach(dt_max(dt_abs(x), axes, true));
-    if (dti_is_nil(top))
-        return top;
-    dt_tensor y = dt_mul(x, dti_by_size(top, 0x1p100f, 0x1p-100f));
-    y = dti_safe_sqrt(dt_var(y, axes, unbiased, keep));
-    if (!keep && !dti_is_nil(y))
-        top = dt_max(top, axes, false);
-    return dti_is_nil(y) ? y : dt_mul(y, dti_by_size(top, 0x1p-100f, 0x1p100f));
+    return dti_var(x, axes, unbiased, keep, true);
 }
 
 DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {

@@ -311,7 +311,7 @@ DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float 
 
 /* t > 0 ? yes : no */
 static dt_tensor dti_loss_by_sign(dt_tensor t, dt_tensor yes, dt_tensor no) {
-    dt_tensor positive = dt_mul(dt_step(t), yes), negative = dt_mul(dt_step(dt_neg(t)), no);
+    dt_tensor positive = dt_keep(yes, dt_step(t)), negative = dt_keep(no, dt_step(dt_neg(t)));
     return dt_add(positive, negative);
 }
 
