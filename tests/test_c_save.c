@@ -191,19 +191,7 @@ TEST(c_files_of_random_graphs_have_the_bits_of_the_portable_class) {
 }
 
 /* More than one run of 256 products, images that windows do not fill, and all layers at once. */
-TEST(c_files_of_networks_have_the_bits_of_the_portable_class) {
-    static uint32_t words[2 * 3 * 15 * 15];
-    float y[2 * 7];
-    uint64_t state = 1;
-    dt_store *store = NULL;
-    dt_program *p = NULL;
-    onnx_net net = {0};
-    c_job j;
-    if (system("cc --version >/dev/null 2>&1") != 0)
-        SKIP("there is no cc");
-    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .no_fast = true}, &net.ctx) == DT_OK);
-    REQUIRE(dt_graph_create(net.ctx, &net.g) == DT_OK && c_begin(&j));
-    dt_tensor x = dt_input(net.g, "image", DT_F32, dt_dims(3, 15, 15));
+static dt_tensor c_layers(dt_tensor x) {
     dt_tensor h = dt_gelu(dt_nn_batch_norm(onnx_conv(x, "c1", 40, 2), "bn1", NULL));
     h = dt_silu(onnx_conv(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {3, 3}, .stride = {2, 2}}),
                           "c2", 12, 1));
@@ -211,19 +199,58 @@ TEST(c_files_of_networks_have_the_bits_of_the_portable_class) {
     h = dt_avg_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}, .stride = {1, 1}, .padding = {1, 1}});
     h = dt_relu(dt_nn_linear(dt_flatten(h), "fc1", 300));
     h = dt_nn_linear(dt_nn_batch_norm(h, "bn2", NULL), "fc2", 7);
-    h = dt_softmax(dt_mul(h, dt_sigmoid(h)), 0);
+    return dt_softmax(dt_mul(h, dt_sigmoid(h)), 0);
+}
+
+/* Sums so long that double takes over. */
+static dt_tensor c_long_sums(dt_tensor x) {
+    dt_tensor y[3];
+    y[0] = dt_flatten(
+        dt_avg_pool2d(x, &(dt_pool_desc){.kernel = {40, 33}, .stride = {3, 5}, .padding = {1, 0}}));
+    y[1] = dt_flatten(dt_adaptive_avg_pool2d(x, 1, 1));
+    y[1] = dt_softmax(dt_nn_linear(y[1], "fc1", 600), 0);
+    y[2] = dt_nn_linear(dt_flatten(x), "fc2", 1);
+    return dt_concat(y, 3, 0);
+}
+
+static void c_network(dt_tensor (*make)(dt_tensor x), int64_t height, int64_t width, int outs) {
+    enum { WORDS = 2 * 3 * 50 * 60, OUTS = 2 * 691 };
+    static uint32_t words[WORDS];
+    static float y[OUTS];
+    uint64_t state = 1;
+    dt_store *store = NULL;
+    dt_program *p = NULL;
+    onnx_net net = {0};
+    c_job j;
+    const int image = (int)(3 * height * width);
+    if (system("cc --version >/dev/null 2>&1") != 0)
+        SKIP("there is no cc");
+    REQUIRE(2 * image <= WORDS && 2 * outs <= OUTS);
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .no_fast = true}, &net.ctx) == DT_OK);
+    REQUIRE(dt_graph_create(net.ctx, &net.g) == DT_OK && c_begin(&j));
+    const dt_tensor x = dt_input(net.g, "image", DT_F32, dt_dims(3, height, width)), h = make(x);
     const dt_store_desc desc = {.device = "cpu", .init = onnx_init, .init_user = &state};
+    const size_t in_bytes = 2 * (size_t)image * sizeof *words;
+    const size_t bytes = 2 * (size_t)outs * sizeof *y;
     REQUIRE(dt_store_create(net.g, &desc, &store) == DT_OK);
     REQUIRE(dt_program_create(store, &(dt_program_desc){.outputs = {h}, .batch = 2}, &p) == DT_OK);
     onnx_fill(x, 2, &state, words);
-    CHECK(dt_program_write(p, x, words, sizeof words) == DT_OK);
-    CHECK(dt_program_run(p, NULL, NULL) == DT_OK && dt_program_read(p, h, y, sizeof y) == DT_OK);
+    CHECK(dt_program_write(p, x, words, in_bytes) == DT_OK);
+    CHECK(dt_program_run(p, NULL, NULL) == DT_OK && dt_program_read(p, h, y, bytes) == DT_OK);
     CHECK(dt_c_save(store, &(dt_c_desc){.outputs = {h}, .name = "model0"}, c_path("c_model.c")) ==
           DT_OK);
-    const c_input in = {x.id, false, 3 * 15 * 15, 2 * 3 * 15 * 15, words};
-    c_case(&j, "network", &in, 1, y, 7, 2);
+    const c_input in = {x.id, false, image, 2 * image, words};
+    c_case(&j, "network", &in, 1, y, outs, 2);
     c_end(&j);
     dt_ctx_destroy(net.ctx);
+}
+
+TEST(c_files_of_networks_have_the_bits_of_the_portable_class) {
+    c_network(c_layers, 15, 15, 7);
+}
+
+TEST(c_files_of_long_sums_have_the_bits_of_the_portable_class) {
+    c_network(c_long_sums, 50, 60, 691);
 }
 
 TEST(c_files_refuse_what_they_have_no_function_for_by_name) {
