@@ -500,6 +500,9 @@
 /* Elementwise kernels, spec2: an invocation has four elements that follow each other along the last
  * axis, in memory too; or operand a (x) or b is one element for all of them; the last invocation
  * may have fewer. */
+/* ACCUMULATE_LONG: whether it sets a sum or adds to it. */
+#define DTI_ACCUMULATE_BY_STEP 0u /* sets it in the step's first micro-batch */
+#define DTI_ACCUMULATE_ADD 1u
 #define DTI_FOURS 1u
 #define DTI_FOURS_OF_ONE_A 2u
 #define DTI_FOURS_OF_ONE_B 4u

@@ -237,3 +237,54 @@ GOLDEN(averages_of_weights_that_rise_and_fall_are_those_of_float64, NULL) {
     for (size_t i = 0; i < sizeof moments_betas / sizeof moments_betas[0]; i++)
         moments_average(g, moments_betas[i]);
 }
+
+/* ---- accumulated micro-batches */
+
+enum { MICROS = 4096, MICRO_N = 300 };
+
+/* The sum of `micros` gradients by micro-batches of one sample each. equal: all values are 0.1. */
+static double micros_error(golden *g, int micros, bool equal) {
+    static float x[MICRO_N], sum[MICRO_N];
+    static double should[MICRO_N], size[MICRO_N];
+    uint32_t seed = 3;
+    double worst = 0;
+    dt_graph_destroy(g->graph), g->graph = NULL;
+    if (!OK(g, dt_graph_create(g->ctx, &g->graph)))
+        return INFINITY;
+    dt_tensor in = dt_input(g->graph, "x", DT_F32, dt_dims(MICRO_N));
+    dt_tensor w = dt_param(g->graph, "w", dt_dims(MICRO_N), (dt_init){0});
+    dt_tensor one = dt_sum(dt_mul(in, w), dt_dims(), false);
+    dt_program *p = NULL;
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 1e-3};
+    const dt_program_desc desc = {
+        .loss = dt_mean_loss(one), .batch = 1, .optim = &sgd, .accumulate = true};
+    if (!OK(g, dt_store_create(g->graph, &(dt_store_desc){.device = g->device}, &g->store)) ||
+        !OK(g, dt_program_create(g->store, &desc, &p)))
+        return INFINITY;
+    const double weights[DT_MAX_TERMS] = {1};
+    memset(should, 0, sizeof should), memset(size, 0, sizeof size);
+    for (int micro = 0; micro < micros; micro++) {
+        for (int i = 0; i < MICRO_N; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            x[i] = equal ? 0.1f : (float)(seed >> 8) * 0x1p-24f - (i % 2 ? 0.5f : 0.0f);
+            should[i] += (double)x[i];
+            size[i] += fabs((double)x[i]);
+        }
+        const dt_step_desc step = {
+            .micro = (uint32_t)micro, .micros = (uint32_t)micros, .weights = weights};
+        if (!OK(g, dt_program_write(p, in, x, sizeof x)) || !OK(g, dt_program_run(p, &step, NULL)))
+            return INFINITY;
+    }
+    OK(g, dt_store_read(g->store, 0, DT_VALUE_GRADIENT, sum, sizeof sum));
+    for (int i = 0; i < MICRO_N; i++)
+        worst = fmax(worst, fabs((double)sum[i] - should[i]) / size[i]);
+    return worst;
+}
+
+GOLDEN(gradients_of_4096_micro_batches_add_up_as_in_float64, NULL) {
+    for (int equal = 0; equal < 2; equal++) {
+        const double worst = micros_error(g, MICROS, equal);
+        test_check(worst <= 2e-7, __FILE__, __LINE__, "%s values: %.2g off",
+                   equal ? "equal" : "random", worst);
+    }
+}

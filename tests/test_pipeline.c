@@ -104,6 +104,11 @@ TEST(pipeline_of_two_stages_has_the_bits_of_one_device) {
         2, 2);
 }
 
+TEST(pipeline_of_more_micro_batches_than_a_chain_adds_has_the_bits_of_one_device) {
+    pipe_equal((pipe_case){.accumulate = 20, .batch = 40, .steps = 4}, 2, 2);
+    pipe_equal((pipe_case){.kind = PIPE_TIED, .accumulate = 33, .batch = 37, .steps = 3}, 3, 3);
+}
+
 TEST(pipeline_of_any_model_and_number_of_micro_batches_has_the_bits_of_one_device) {
     static const int kinds[] = {0, 1, TRAIN_SUMS, TRAIN_SPECTRAL, PIPE_SKIP, PIPE_TIED};
     for (int i = 0; i < 6; i++)

@@ -76,6 +76,15 @@ TEST(parts_of_shards_give_the_same_bits_on_any_number_of_replicas) {
                cpus, 4);
 }
 
+/* So many that their sum keeps its rounding. */
+TEST(more_parts_than_a_chain_adds_give_the_same_bits_on_any_number_of_replicas) {
+    bits_equal((bits_case){.shards = 2, .batch = 80, .accumulate = 20, .steps = 4}, cpus, 2);
+    bits_equal((bits_case){.shards = 4, .batch = 90, .accumulate = 17, .steps = 4}, cpus, 4);
+    bits_equal(
+        (bits_case){.conv = TRAIN_SUMS, .shards = 20, .batch = 390, .accumulate = 18, .steps = 3},
+        cpus, 3);
+}
+
 TEST(shared_gradients_and_class_weights_give_the_same_bits) {
     bits_case c = {.conv = TRAIN_SUMS, .batch = 40, .steps = 7, .bucket_bytes = 64};
     for (int parts = 1; parts < 4; parts++) {

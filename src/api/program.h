@@ -286,8 +286,10 @@ typedef struct dt_program_desc {
     /* Weights are the averages that a program with dt_optim_desc.average, made before, keeps of
      * them; without gradients. Parameters without an average, and buffers, are as they are. */
     bool averaged;
-    int in_flight;   /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
-    bool accumulate; /* gradients can be accumulated over micro-batches (dt_step_desc) */
+    int in_flight; /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
+    /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Takes as much
+     * memory again as gradients do: what their sum rounds away is kept and added. */
+    bool accumulate;
     /* Commits nothing where no loss has a target that counts (dt_report.empty): no decay, no
      * momentum. Targets are inputs; a step on a GPU waits once more. Needs .optim, .in_flight 1. */
     bool skip_empty;

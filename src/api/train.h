@@ -161,7 +161,9 @@ typedef struct dt_trainer_desc {
      * and dt_train_report.empty counts it. With DT_TRAIN_LOCAL of each replica's part. On a GPU one
      * step is under way at a time. */
     bool skip_empty;
-    int accumulate; /* each shard is computed in this many parts, one after the other; 0 = 1 */
+    /* Each shard is computed in this many parts, one after the other; 0 = 1. More than 16 take 4
+     * bytes more a parameter on each device, so that their sum's error does not grow with them. */
+    int accumulate;
     /* The most transient bytes of each replica while it trains, as in dt_program_desc: where those
      * are more, tensors are computed again by the backward pass. The results are the same, so ranks
      * may differ. 0 = as many as keeping everything takes. */

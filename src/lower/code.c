@@ -25,3 +25,9 @@ static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool o
     }
     return NULL;
 }
+
+static bool dti_code_rounds(const dti_code *code) {
+    const uint32_t parts = code->layout->parts;
+    const bool adds = code->desc.accumulate || (parts && code->piece_count);
+    return code->has_gradients && adds && (!parts || parts > DTI_CHAIN_MAX);
+}

@@ -214,6 +214,10 @@ static void dti_code_free(const dti_code *code); /* NULL is fine */
 /* The port of a node; output, gradient: which kind. NULL: there is none. */
 static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
                                      bool gradient);
+/* Whether gradients of so many micro-batches are added up that their rounding is kept beside them:
+ * more than DTI_CHAIN_MAX, or a number that is not known. */
+#define DTI_CHAIN_MAX 16
+static bool dti_code_rounds(const dti_code *code);
 
 /* ---- labels.c */
 /* The values of a port against its checks. rows: which rows of a data set they are, for the text;

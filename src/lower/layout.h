@@ -8,6 +8,7 @@ typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_val
                          DTI_ARENA_PARAM = DTI_VALUE_PARAM,
                          DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
                          DTI_ARENA_STATE = DTI_VALUE_STATE,
+                         DTI_ARENA_ROUNDING = DTI_VALUE_ROUNDING,
                          DTI_ARENA_CACHE = DTI_VALUE_CACHE,
                          DTI_ARENA_TABLE = DTI_VALUE_TABLE,
                          DTI_ARENA_IN = DTI_VALUE_IN,
@@ -41,7 +42,8 @@ typedef struct dti_layout {
     /* Where replicas share out gradients, or parameters too, a replica's programs have arenas of
      * their own for both: first the part [own_begin, own_end), then what is not trained, which each
      * has, `fixed` elements; behind that units come and go (units.c). */
-    uint8_t level; /* dt_shard */
+    uint8_t level;  /* dt_shard */
+    uint32_t parts; /* micro-batches of a trainer's step; 0: not known */
     uint64_t fixed;
     bool offload; /* the own part is on the host alone: a device's arenas begin behind it */
 } dti_layout;

@@ -130,6 +130,7 @@ static dt_result dti_pass_ports(dti_lowering *w); /* places of inputs, outputs, 
 static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind kind, uint32_t slot);
 
 /* ---- segments.c */
+static uint32_t dti_lower_rounding(dti_code *code, uint32_t param);
 static dt_result dti_pass_weigh_segment(dti_lowering *w);
 static dt_result dti_pass_fuse(dti_lowering *w); /* emission may fuse where one reads */
 static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */

@@ -256,6 +256,17 @@ static void dti_piece_fold(dti_lowering *w, uint32_t id, uint32_t piece, uint32_
     }
 }
 
+/* The next part of a leaf; with many of them, so that the error does not grow. */
+static void dti_piece_fold_part(dti_lowering *w, const dti_node *n, uint32_t to, uint32_t more,
+                                uint32_t rounding) {
+    dti_view a = dti_piece_fold_view(to, n), b = dti_piece_fold_view(more, n);
+    if (rounding == DTI_UNBOUND)
+        dti_emit_add(&w->e, &a, &b, &a);
+    else
+        dti_emit_accumulate(&w->e, &b, to, rounding, (uint32_t)dti_view_elements(&b),
+                            DTI_ACCUMULATE_ADD);
+}
+
 static void dti_piece_fold_add(dti_lowering *w, const dti_node *n, uint32_t to, uint32_t more) {
     dti_view a = dti_piece_fold_view(to, n), b = dti_piece_fold_view(more, n);
     dti_emit_add(&w->e, &a, &b, &a);
@@ -270,6 +281,7 @@ static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool di
                                .before = code->subtrees};
     dti_subtrees s = code->subtrees;
     const uint32_t slots = DTI_MAX(s.count, dti_subtrees_after(&shards).count);
+    const uint32_t rounding = dti_lower_rounding(code, param);
     uint32_t entry[DTI_SUBTREES_MAX];
     w->e.node = n;
     w->e.id = id;
@@ -282,10 +294,13 @@ static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool di
             entry[at] = dti_node_value(code, DTI_VALUE_TRANSIENT, n, 0);
         if (piece->begins) {
             dti_piece_fold(w, id, i, entry[at], direct);
+            const dti_view lost = dti_piece_fold_view(rounding, n);
+            if (rounding != DTI_UNBOUND)
+                dti_emit_fill(&w->e, &lost, DTI_COPY_FILL_F32, 0.0f);
         } else if (piece->rows) {
             uint32_t more = dti_node_value(code, DTI_VALUE_TRANSIENT, n, 0);
             dti_piece_fold(w, id, i, more, direct);
-            dti_piece_fold_add(w, n, entry[at], more);
+            dti_piece_fold_part(w, n, entry[at], more, rounding);
         }
         while (piece->ends && dti_subtrees_join(&s, code->leaves))
             dti_piece_fold_add(w, n, entry[s.count - 1], entry[s.count]);

@@ -23,6 +23,12 @@ static void dti_lower_outputs(dti_lowering *w, uint32_t id) {
         dti_outputs_apart(&w->e, places, &w->e.out);
 }
 
+/* Where it is kept what sums of a gradient lost; DTI_UNBOUND: so few are a plain chain. */
+static uint32_t dti_lower_rounding(dti_code *code, uint32_t index) {
+    return dti_code_rounds(code) ? dti_param_value(code, index, DTI_VALUE_ROUNDING, 0)
+                                 : DTI_UNBOUND;
+}
+
 /* Brings a finished gradient to its place in the gradient arena. */
 static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_view *dx) {
     dti_code *code = w->code;
@@ -37,7 +43,8 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
         return;
     }
     dti_view x = dti_emit_dense_view(&w->e, dx);
-    dti_emit_accumulate(&w->e, &x, value, (uint32_t)param->elements);
+    dti_emit_accumulate(&w->e, &x, value, dti_lower_rounding(code, index),
+                        (uint32_t)param->elements, DTI_ACCUMULATE_BY_STEP);
 }
 
 /* Where a parameter's value is. */

@@ -297,10 +297,13 @@ static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, flo
     dti_emit_map1(e, DTI_K_COPY, selector, y, y, (const float[2]){value, 0.0f});
 }
 
-static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t n) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_ACCUMULATE, n, sizeof l->args.accumulate);
+static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t rounding,
+                                uint32_t n, uint32_t first) {
+    const dti_kernel_id kernel = rounding == DTI_UNBOUND ? DTI_K_ACCUMULATE : DTI_K_ACCUMULATE_LONG;
+    dti_launch *l = dti_emit_launch(e, kernel, n, sizeof l->args.accumulate);
     l->args.accumulate = (dti_args_accumulate){.n = n, .x_offset = (uint32_t)x->offset};
-    dti_bind(l, x->value, value, DTI_UNBOUND, DTI_UNBOUND);
+    l->spec[0] = first;
+    dti_bind(l, x->value, value, rounding, DTI_UNBOUND);
 }
 
 static bool dti_emit_crosses(const dti_listing *list, const dti_value *first, uint64_t end) {

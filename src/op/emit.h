@@ -6,6 +6,7 @@ typedef enum dti_value_kind {
     DTI_VALUE_PARAM,     /* the others have a fixed offset in their arena */
     DTI_VALUE_GRADIENT,
     DTI_VALUE_STATE,
+    DTI_VALUE_ROUNDING, /* what sums of many micro-batches lost: see dti_emit_accumulate */
     DTI_VALUE_CACHE,
     DTI_VALUE_TABLE,
     DTI_VALUE_IN,
@@ -175,5 +176,9 @@ static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count
 /* y = a + b. */
 static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y);
 /* value (of n elements) += x, or = x in the first micro-batch of a step. */
-static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t n);
+/* value = x in the first micro-batch, then value + x; first: DTI_ACCUMULATE_*. rounding, which is as
+ * large: keeps what a sum's rounding lost, which the next one brings back (Kahan), so that the error
+ * does not grow with their number; DTI_UNBOUND: a plain chain. */
+static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t rounding,
+                                uint32_t n, uint32_t first);
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

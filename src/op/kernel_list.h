@@ -52,6 +52,7 @@
     X(MAP1) \
     X(MAP1_GRAD) \
     X(ACCUMULATE) \
+    X(ACCUMULATE_LONG) \
     X(GRAD_NORM) \
     X(CLIP_FINISH) \
     X(OPTIM) \

@@ -17,6 +17,30 @@ static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t 
         task->k->binary[DTI_B_ADD](y, x, 1, y, 1, end - begin);
 }
 
+static void dti_cpu_accumulate_long(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                    void *scratch) {
+    (void)scratch;
+    const dti_args_accumulate *a = &task->launch->args.accumulate;
+    const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
+    float *y = dti_cpu_out(task, 1, a->y_offset) + begin, *lost = dti_cpu_out(task, 2, 0) + begin;
+    const dti_isa_kernels *k = task->k;
+    const bool first = !task->launch->spec[0] && task->step[DTI_STEP_FLAGS] & DTI_FLAG_FIRST;
+    for (int64_t i = 0, n; i < end - begin; i += n) {
+        float more[DTI_BLOCK], sum[DTI_BLOCK];
+        n = DTI_MIN(end - begin - i, (int64_t)DTI_BLOCK);
+        if (first) {
+            memmove(y + i, x + i, (size_t)n * sizeof *y);
+            memset(lost + i, 0, (size_t)n * sizeof *lost);
+            continue;
+        }
+        k->binary[DTI_B_SUB](more, x + i, 1, lost + i, 1, n);
+        k->binary[DTI_B_ADD](sum, y + i, 1, more, 1, n);
+        k->binary[DTI_B_SUB](lost + i, sum, 1, y + i, 1, n);
+        k->binary[DTI_B_SUB](lost + i, lost + i, 1, more, 1, n);
+        memcpy(y + i, sum, (size_t)n * sizeof *y);
+    }
+}
+
 static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
     (void)task;
     return 64; /* 16k elements */
@@ -366,6 +390,11 @@ static void dti_accumulate_tile(const dti_launch *l, uint32_t variant, uint32_t 
 }
 
 DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate,
+           .grain = dti_cpu_grain_flat, .tile = dti_accumulate_tile,
+           .invocations = dti_fours_invocations);
+
+/* spec0: DTI_ACCUMULATE_* */
+DTI_KERNEL(ACCUMULATE_LONG, accumulate_long, "ruu", ITEM, .run = dti_cpu_accumulate_long,
            .grain = dti_cpu_grain_flat, .tile = dti_accumulate_tile,
            .invocations = dti_fours_invocations);
 

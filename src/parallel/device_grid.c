@@ -109,6 +109,7 @@ static dt_result dti_grid_code(dti_parallel *par, const dti_code **out) {
     const bool parts = par->desc.parts > 1;
     const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
     const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
+    r->store->layout.parts = par->desc.parts;
     dt_result result = dti_code_take(r->store, &d, &shards, NULL, out);
     return result ? result : dti_store_train_elsewhere(r->store, *out);
 }

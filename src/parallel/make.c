@@ -75,6 +75,7 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
             return DT_OK;
         }
     }
+    r->store->layout.parts = par->job.parts;
     if (par->alone)
         return dti_alone_program(par, r, run);
     if (dti_parallel_is_local(par))

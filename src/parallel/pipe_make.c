@@ -136,6 +136,7 @@ static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint
     const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
     const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     dti_joint joint;
+    chunk->store->layout.parts = par->desc.parts;
     dt_program_desc d = dti_pipe_desc(par, chunk, &joint);
     char label[32];
     snprintf(label, sizeof label, "stage %u", chunk->index);

@@ -118,6 +118,7 @@ static dt_result dti_squad_program(dti_parallel *par, uint32_t m, uint32_t tail,
     const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     const dti_joint joint = {.blocks = par->squad->blocks, .members = par->squad->size};
     dt_program_desc d = dti_squad_desc(par, par->squad, member->graph);
+    member->store->layout.parts = par->desc.parts;
     d.batch = (int)piece.rows;
     dt_result result =
         dti_program_create_lanes(member->store, &d, &shards, &joint, 1, &member->runs[tail][i]);

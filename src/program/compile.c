@@ -141,6 +141,8 @@ static dt_result dti_arenas_ensure(dt_program *p) {
         result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
                                 dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0);
     }
+    if (!result && dti_code_rounds(p->code) && !s->memories[DTI_ARENA_ROUNDING])
+        result = dti_arena_grow(s, DTI_ARENA_ROUNDING, dti_arena_bytes(s->layout.elements), 0);
     if (!result)
         result = dti_state_ensure(s, p->code);
     if (!result && p->code->cache_bytes > s->cache_bytes) {
@@ -506,7 +508,9 @@ DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
     *info = (dt_program_info){
         .batch = (int)p->code->batch,
         .param_bytes = dti_arena_bytes(s->layout.elements),
-        .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? dti_arena_bytes(s->layout.elements) : 0,
+        .gradient_bytes =
+            dti_arena_bytes(s->layout.elements) *
+            ((s->memories[DTI_ARENA_GRADIENT] != NULL) + (s->memories[DTI_ARENA_ROUNDING] != NULL)),
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
         .cache_bytes = s->cache_bytes,
         .transient_bytes = p->code->transient_bytes,

@@ -330,11 +330,12 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
 
 static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {
     const int part = arena == DTI_ARENA_GRADIENT;
+    const uint64_t elements = s->layout.elements;
+    const uint64_t rounding = part && s->memories[DTI_ARENA_ROUNDING] ? elements : 0;
     if (units)
-        return dti_arena_bytes(s->unit_elements[part]);
-    return s->memories[arena]
-               ? dti_arena_bytes(s->layout.elements) * (part ? DTI_MAX(s->slots, 1u) : 1u)
-               : 0;
+        return dti_arena_bytes(s->unit_elements[part] + rounding);
+    const uint64_t slots = part ? DTI_MAX(s->slots, 1u) : 1u;
+    return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
 }
 
 /* Of a member. */
