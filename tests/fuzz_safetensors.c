@@ -28,7 +28,8 @@ static uint64_t fuzz_touch(const dt_weights *weights) {
     uint64_t sum = 0;
     for (int i = 0; i < dt_weights_count(weights); i++) {
         dt_weight_info info;
-        FUZZ_CHECK(dt_weights_get_info(weights, i, &info) == DT_OK);
+        if (dt_weights_get_info(weights, i, &info) == DT_ERROR_INVALID)
+            continue; /* of more than 8 dimensions */
         FUZZ_CHECK(dt_weights_find(weights, info.name) == i);
         FUZZ_CHECK(info.rank >= 0 && info.rank <= 8 && info.dtype[0]);
         for (uint64_t j = 0; j < info.bytes; j++)

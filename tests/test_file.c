@@ -74,7 +74,6 @@ static const struct {
     size_t data_bytes;
     uint64_t header_bytes;
 } weights_bad[] = {
-    {"does not begin with '{'", " {}", 0, 0},
     {"does not begin with '{'", "[]", 0, 0},
     {"does not begin with '{'", "{", 0, 0},
     {"not valid JSON", "{} x", 0, 0},
@@ -96,8 +95,14 @@ static const struct {
     {"\"a\": it lacks", ONE("\"dtype\":\"F32\",\"shape\":[2]"), 8, 0},
     {"\"a\": it lacks", ONE(""), 0, 0},
     {"\"a\": a field is given twice", ONE("\"dtype\":\"F32\"," F32_2), 8, 0},
-    {"\"a\": an unknown dtype", ONE("\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]"), 8,
-     0},
+    {"\"a\": its dtype", ONE("\"dtype\":\"\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, 0},
+    {"not valid JSON", "  {\"a\"", 0, 0},
+    {"does not begin with '{'", "n ull", 0, 0},
+    {"not a JSON object", "  []", 0, 0},
+    {"__metadata__", "{\"__metadata__\":nul}", 0, 0},
+    {"__metadata__", "{\"__metadata__\":true}", 0, 0},
+    {"\"a\": its data_offsets [0, 9]",
+     ONE("\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,9]"), 8, 0},
     {"\"a\": its dtype", ONE("\"dtype\":5,\"shape\":[2],\"data_offsets\":[0,8]"), 8, 0},
     {"\"a\": its shape", ONE("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, 0},
     {"\"a\": a dimension", ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, 0},
@@ -106,8 +111,12 @@ static const struct {
      ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, 0},
     {"\"a\": a dimension",
      ONE("\"dtype\":\"F32\",\"shape\":[18446744073709551618],\"data_offsets\":[0,8]"), 8, 0},
-    {"\"a\": it has more than 8",
-     ONE("\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,8],\"data_offsets\":[0,8]"), 8, 0},
+    {"need 7 bytes", ONE("\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,7],\"data_offsets\":[0,8]"),
+     8, 0},
+    {"\"a\": the product",
+     ONE("\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4294967296,4294967296],"
+         "\"data_offsets\":[0,8]"),
+     8, 0},
     {"\"a\": the product",
      ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, 0},
     {"\"a\": the product",
@@ -261,6 +270,8 @@ static file_fixture file_open(int64_t rows, uint64_t seed) {
     return f;
 }
 
+static const dt_load_desc file_any = {.strict = true, .allow_nonfinite = true};
+
 static void file_close(file_fixture *f) {
     dt_store_destroy(f->store);
     dt_graph_destroy(f->graph);
@@ -281,7 +292,7 @@ TEST(store_saved_and_loaded_has_the_same_bits) {
     CHECK(file_hash(&a) != file_hash(&b));
     const char *path = temp_path("same.safetensors");
     CHECK(dt_store_save(a.store, path) == DT_OK);
-    CHECK(dt_store_load(b.store, path) == DT_OK);
+    CHECK(dt_store_load_matching(b.store, path, &file_any, NULL) == DT_OK); /* NaN and infinity */
     CHECK(file_hash(&a) == file_hash(&b));
     CHECK(temp_unfinished(temp_path("same.safetensors")) == 0);
     file_close(&a);
@@ -491,7 +502,10 @@ TEST(store_is_loaded_from_every_float_type) {
     memcpy(bytes + size - 8, &third, 8);
     file_fixture f = file_open(1, 2);
     REQUIRE(f.store);
-    CHECK(dt_store_load(f.store, temp_write("types.safetensors", bytes, size)) == DT_OK);
+    const char *path = temp_write("types.safetensors", bytes, size);
+    CHECK(dt_store_load(f.store, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "value 2 of \"w\" is NaN or infinite");
+    CHECK(dt_store_load_matching(f.store, path, &file_any, NULL) == DT_OK);
     float w[3] = {0}, b[3] = {0}, odd = 0;
     dt_store_read(f.store, 0, DT_VALUE_PARAM, w, sizeof w);
     dt_store_read(f.store, 1, DT_VALUE_PARAM, b, sizeof b);
@@ -499,6 +513,114 @@ TEST(store_is_loaded_from_every_float_type) {
     CHECK(w[0] == 1 && w[1] == -2.5f && isinf(w[2]) && w[2] > 0);
     CHECK(b[0] == 1 && b[1] == -2.5f && b[2] == 0x1p-130f);
     CHECK(odd == 1.0f / 3);
+    file_close(&f);
+}
+
+/* What a file has beside what is wanted may be of any kind: the first three parameters are those of
+ * file_open, and 4 more bytes belong to what is beside them. */
+TEST(store_file_may_have_what_is_not_wanted_of_any_kind) {
+    static const char *const beside[] = {
+        "\"x\":{\"dtype\":\"F31\",\"shape\":[2,5],\"data_offsets\":[40,44]}",
+        "\"x\":{\"dtype\":\"F8_E4M3FNUZ\",\"shape\":[4],\"data_offsets\":[40,44]}",
+        "\"x\":{\"dtype\":\"F4\",\"shape\":[8],\"data_offsets\":[40,44]}",
+        "\"x\":{\"dtype\":\"a dtype of more than 15 bytes\",\"shape\":[],\"data_offsets\":[40,44]}",
+        "\"x\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[40,44]}",
+        "\"x\":{\"dtype\":\"F31\",\"shape\":[1,1,1,1,1,1,1,1,1,2],\"data_offsets\":[40,44]}",
+        "\"__metadata__\":null,\"x\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[40,44]}",
+        "\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[40,44]}", /* a NaN */
+    };
+    static const char *const spaces[] = {"", " ", "\n\t\r  "};
+    unsigned char bytes[1024];
+    char header[900];
+    file_fixture f = file_open(2, 2);
+    REQUIRE(f.store);
+    for (size_t i = 0; i < 3 * DTI_COUNT(beside); i++) {
+        snprintf(header, sizeof header,
+                 "%s{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+                 "\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[24,36]},"
+                 "\"odd \\\"\\\\\\t\xC3\xA9\":{\"dtype\":\"F32\",\"shape\":[],"
+                 "\"data_offsets\":[36,40]},%s}",
+                 spaces[i % 3], beside[i / 3]);
+        const size_t size = weights_compose(bytes, header, 0, 44);
+        memset(bytes + size - 4, 0xFF, 4);
+        const char *path = temp_write("more.safetensors", bytes, size);
+        test_check(dt_store_load(f.store, path) == DT_OK, __FILE__, __LINE__, "%s: %s", header,
+                   dt_ctx_error(f.ctx));
+    }
+    file_close(&f);
+}
+
+TEST(store_file_whose_parameter_is_of_another_kind_is_refused_by_name) {
+    static const struct {
+        const char *dtype, *shape, *text;
+    } kinds[] = {{"F31", "2,3", "\"w\" is F31 in the file; weights are read from F32"},
+                 {"F8_E5M2FNUZ\x7F", "2,3", "\"w\" is F8_E5M2FNUZ? in"},
+                 {"F32", "1,1,1,1,1,1,1,2,3", "kind.safetensors: tensor \"w\" has 9 dimensions"}};
+    unsigned char bytes[1024];
+    char header[300];
+    file_fixture f = file_open(2, 2);
+    REQUIRE(f.store);
+    const uint64_t before = file_hash(&f);
+    for (size_t i = 0; i < DTI_COUNT(kinds); i++) {
+        snprintf(header, sizeof header,
+                 "{\"w\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[0,24]}}",
+                 kinds[i].dtype, kinds[i].shape);
+        const size_t size = weights_compose(bytes, header, 0, 24);
+        CHECK(dt_store_load(f.store, temp_write("kind.safetensors", bytes, size)) ==
+              DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), kinds[i].text);
+    }
+    CHECK(file_hash(&f) == before);
+    file_close(&f);
+}
+
+/* "b" of every type with one value that is none, at every place; F64 also with one that is finite
+ * and no float. "w" comes first and fits. */
+TEST(store_file_with_a_nan_or_a_number_too_large_is_refused_by_name_and_place) {
+    static const struct {
+        const char *dtype;
+        int bytes;
+        uint64_t bits[4]; /* NaN, infinities, and of F64 what does not fit */
+    } types[] = {{"F32", 4, {0x7FC00001, 0x7F800000, 0xFF800000}},
+                 {"F16", 2, {0x7E00, 0x7C00, 0xFC00}},
+                 {"BF16", 2, {0x7F81, 0x7F80, 0xFF80}},
+                 {"F64",
+                  8,
+                  {0x7FF0000000000001, 0x7FF0000000000000, 0xFFF0000000000000,
+                   0x7E37E43C8800759C}}}; /* 1e300 */
+    file_fixture f = file_open(2, 2);
+    REQUIRE(f.store);
+    const uint64_t before = file_hash(&f);
+    for (size_t i = 0; i < DTI_COUNT(types) * 4 * 3; i++) {
+        const int place = (int)(i % 3), each = types[i / 12].bytes;
+        const uint64_t bits = types[i / 12].bits[i / 3 % 4];
+        const bool large = i / 3 % 4 == 3;
+        unsigned char bytes[1024];
+        char header[400], text[100];
+        if (!bits)
+            continue;
+        snprintf(header, sizeof header,
+                 "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
+                 "\"odd \\\"\\\\\\t\xC3\xA9\":{\"dtype\":\"F32\",\"shape\":[],"
+                 "\"data_offsets\":[24,28]},"
+                 "\"b\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[28,%d]}}",
+                 types[i / 12].dtype, 28 + 3 * each);
+        const size_t size = weights_compose(bytes, header, 0, 28 + 3 * (size_t)each);
+        memset(bytes + size - 3 * each, 0, 3 * (size_t)each);
+        memcpy(bytes + size - (3 - place) * each, &bits, (size_t)each);
+        const char *path = temp_write("value.safetensors", bytes, size);
+        CHECK(dt_store_load(f.store, path) == DT_ERROR_INVALID && file_hash(&f) == before);
+        snprintf(text, sizeof text,
+                 large ? "value %d of \"b\", 1e+300, does not fit into F32"
+                       : "value %d of \"b\" is NaN or infinite",
+                 place);
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), text);
+        file_fixture any = file_open(2, 2);
+        CHECK(dt_store_load_matching(any.store, path, &file_any, NULL) ==
+              (large ? DT_ERROR_INVALID : DT_OK));
+        CHECK((file_hash(&any) == before) == large);
+        file_close(&any);
+    }
     file_close(&f);
 }
 

@@ -250,10 +250,10 @@ static uint32_t state_crc32c(const unsigned char *data, size_t size) {
     return ~crc;
 }
 
-/* Puts 8 bytes into a tensor of a checkpoint, and the right checksum. */
-static bool state_craft(const char *from, const char *to, const char *name, int word,
-                        uint64_t value) {
-    static unsigned char file[16384];
+/* Puts bytes into a tensor of a checkpoint, and the right checksum. */
+static bool state_craft_bytes(const char *from, const char *to, const char *name, size_t at_byte,
+                              const void *bytes, size_t count) {
+    static unsigned char file[65536];
     dt_ctx *ctx;
     dt_weights *w;
     dt_weight_info x, sums;
@@ -266,13 +266,18 @@ static bool state_craft(const char *from, const char *to, const char *name, int 
         return false;
     const char *end = (const char *)sums.data + sums.bytes;
     unsigned char *at = file + size - (end - (const char *)x.data);
-    memcpy(at + 8 * word, &value, sizeof value);
+    memcpy(at + at_byte, bytes, count);
     const uint32_t crc = state_crc32c(at, (size_t)x.bytes);
     memcpy(file + size - sums.bytes + 4 * (index + 1), &crc, sizeof crc);
     dt_weights_close(w);
     dt_ctx_destroy(ctx);
     FILE *out = fopen(to, "wb");
     return out && fwrite(file, 1, size, out) == size && fclose(out) == 0;
+}
+
+static bool state_craft(const char *from, const char *to, const char *name, int word,
+                        uint64_t value) {
+    return state_craft_bytes(from, to, name, 8 * (size_t)word, &value, sizeof value);
 }
 
 enum { STATE_WORD_VERSION = 0, STATE_WORD_SHARDS = 8 };
@@ -447,6 +452,14 @@ static void state_damage(const char *folder, int step) {
     fclose(file);
 }
 
+/* Training that went wrong wrote it: all its checksums are right. */
+static void state_poison(const char *folder, int step) {
+    const uint32_t nan = 0x7FC00000;
+    char path[128];
+    snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, step);
+    CHECK(state_craft_bytes(path, path, "fc.bias", 4, &nan, sizeof nan));
+}
+
 /* damaged: these of the steps 2, 4, 6 and 8, of which the newest is 8 or, of a run that was taken
  * back, 4; step: where it goes on, 0 = nowhere. */
 TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
@@ -464,7 +477,8 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
         {true, false, {8}, 0, "step-000000000006.safetensors: dt_trainer_load it"},
     };
     const char *folder = "build/test_state_folder";
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t n = 0; n < 2 * (sizeof cases / sizeof *cases); n++) {
+        const size_t i = n / 2;
         state_model m;
         state_log log;
         dt_trainer_info info;
@@ -482,7 +496,7 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
         if (latest)
             CHECK(fputs("step-000000000004.safetensors\n", latest) >= 0 && !fclose(latest));
         for (int k = 0; k < 4 && cases[i].damaged[k]; k++)
-            state_damage(folder, cases[i].damaged[k]);
+            (n % 2 ? state_poison : state_damage)(folder, cases[i].damaged[k]);
         bool found = false;
         CHECK(dt_trainer_resume(trainer, &found) == (cases[i].step ? DT_OK : DT_ERROR_FORMAT));
         CHECK_CONTAINS(dt_ctx_error(m.ctx), cases[i].text);
@@ -493,6 +507,140 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
         CHECK_TEXT(info.step == (cases[i].step ? (uint64_t)cases[i].step : 8), "case %d: step %d",
                    (int)i, (int)info.step);
         state_steps(trainer, 1);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(system("rm -rf build/test_state_folder") == 0);
+}
+
+/* ---- values that are none */
+
+/* Ways of training whose files have tensors that others have not: averages, the best weights of a
+ * fit, the momentum of rounds and moments of each replica; or whose state is in several places. */
+enum { STATE_FIT = 5, STATE_WAYS };
+
+static dt_trainer_desc state_way(state_model *m, int way, dt_optim_desc *optim) {
+    dt_trainer_desc d = state_desc(m);
+    *optim = state_adam;
+    d.optim = optim;
+    if (way == 1)
+        optim->average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
+    if (way == 2)
+        d.mode = DT_TRAIN_LOCAL, d.local_steps = 2;
+    if (way > 1)
+        d.devices = "cpu,cpu", d.batch = 38;
+    if (way == 3)
+        d.shard_state = DT_SHARD_OPTIMIZER;
+    if (way == 4)
+        d.pipeline = 2, d.accumulate = 2;
+    if (way == STATE_FIT)
+        d.checkpoint = "build/test_state_folder", d.devices = "cpu", d.batch = 50;
+    return d;
+}
+
+/* Four steps or an epoch of a fit, and where the state is then. */
+static const char *state_way_save(dt_trainer *trainer, int way, bool *saved) {
+    const dt_fit_desc fit = {.epochs = 1, .watch = {.restore_best = true}};
+    const char *path = "build/test_state_whole.safetensors";
+    *saved = way == STATE_FIT && dt_trainer_fit(trainer, &fit, NULL) == DT_OK;
+    if (way == STATE_FIT)
+        return "build/test_state_folder/step-000000000003.safetensors";
+    state_steps(trainer, 4);
+    *saved = dt_trainer_save(trainer, path) == DT_OK;
+    return path;
+}
+
+/* A value of one tensor of the file `from`, number `k`: it is told, and nothing changes. */
+static void state_poisoned(state_model *m, dt_trainer *trainer, const char *from,
+                           const dt_weight_info *x, uint64_t k) {
+    static const uint32_t none[] = {0x7FC00000, 0x7F800000, 0xFF800000, 0x7F800001};
+    const char *path = "build/test_state_poisoned.safetensors";
+    char text[120];
+    dt_trainer_info before, after;
+    const uint64_t digest = state_digest(dt_trainer_store(trainer), 1);
+    if (!CHECK_TEXT(
+            state_craft_bytes(from, path, x->name, (size_t)(4 * k), &none[k % 4], sizeof *none),
+            "%s", x->name))
+        return;
+    dt_trainer_get_info(trainer, &before);
+    CHECK_TEXT(dt_trainer_load(trainer, path) == DT_ERROR_FORMAT, "%s: %s", x->name,
+               dt_ctx_error(m->ctx));
+    snprintf(text, sizeof text, "value %d of \"%s\" is NaN or infinite", (int)k, x->name);
+    CHECK_CONTAINS(dt_ctx_error(m->ctx), text);
+    dt_trainer_get_info(trainer, &after);
+    CHECK(before.step == after.step && state_digest(dt_trainer_store(trainer), 1) == digest);
+    remove(path);
+}
+
+/* Every tensor of floats of every kind of file; those with bytes are moments of other replicas. */
+TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
+    int tried = 0, packed = 0, best = 0;
+    REQUIRE(system("rm -rf build/test_state_folder") == 0);
+    for (int way = 0; way < STATE_WAYS; way++) {
+        state_model m;
+        dt_optim_desc optim;
+        dt_trainer *trainer;
+        dt_weights *w;
+        dt_weight_info x;
+        const uint32_t nan = 0x7FC00000;
+        REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
+        dt_trainer_desc d = state_way(&m, way, &optim);
+        if (!CHECK_TEXT(dt_trainer_create(m.graph, &d, &trainer) == DT_OK, "%d: %s", way,
+                        dt_ctx_error(m.ctx)))
+            return;
+        bool saved;
+        const char *path = state_way_save(trainer, way, &saved);
+        REQUIRE(saved && dt_weights_open(m.ctx, path, &w) == DT_OK);
+        state_steps(trainer, 2);
+        for (int i = 0; i < dt_weights_count(w); i++) {
+            REQUIRE(dt_weights_get_info(w, i, &x) == DT_OK);
+            const bool bytes = !strncmp(x.name, "dtrain.replica", 14);
+            if (strcmp(x.dtype, "F32") && !bytes)
+                continue;
+            state_poisoned(&m, trainer, path, &x, (uint64_t)(7 * i) % (x.bytes / 8 + 1) % 100);
+            tried++;
+            packed += bytes;
+            best += !strcmp(x.name, "dtrain.watch.best");
+        }
+        CHECK(dt_trainer_load(trainer, path) == DT_OK);
+        dt_weights_close(w);
+        dt_trainer_destroy(trainer);
+        d.allow_nonfinite = true;
+        REQUIRE(state_craft_bytes(path, path, "bn.running_mean", 4, &nan, sizeof nan));
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        CHECK_TEXT(dt_trainer_load(trainer, path) == DT_OK, "%s", dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK_TEXT(tried > 60 && packed == 1 && best == 1, "%d, %d, %d", tried, packed, best);
+    remove("build/test_state_whole.safetensors");
+    CHECK(system("rm -rf build/test_state_folder") == 0);
+}
+
+TEST(a_resume_takes_nan_only_where_it_is_asked_for) {
+    for (int allow = 0; allow < 2; allow++) {
+        state_model m;
+        dt_trainer *trainer;
+        dt_trainer_info info;
+        bool found;
+        float b[TRAIN_CLASSES] = {0};
+        REQUIRE(system("rm -rf build/test_state_folder") == 0);
+        REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
+        dt_trainer_desc d = state_desc(&m);
+        d.checkpoint = "build/test_state_folder";
+        d.checkpoint_steps = 2;
+        d.allow_nonfinite = allow;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        state_steps(trainer, 4);
+        state_poison(d.checkpoint, 4);
+        CHECK(dt_trainer_resume(trainer, &found) == DT_OK && found);
+        dt_trainer_get_info(trainer, &info);
+        CHECK_TEXT(info.step == (allow ? 4 : 2), "%d: step %d", allow, (int)info.step);
+        dt_store *s = dt_trainer_store(trainer);
+        CHECK(dt_store_read(s, dt_store_find(s, "fc.bias"), DT_VALUE_PARAM, b, sizeof b) == DT_OK);
+        CHECK((b[1] != b[1]) == allow);
+        dt_trainer_destroy(trainer);
+        d.load = "build/test_state_folder/step-000000000004.safetensors";
+        CHECK(dt_trainer_create(m.graph, &d, &trainer) == (allow ? DT_OK : DT_ERROR_INVALID));
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), allow ? "" : "value 1 of \"fc.bias\"");
         dt_ctx_destroy(m.ctx);
     }
     CHECK(system("rm -rf build/test_state_folder") == 0);
@@ -818,6 +966,32 @@ TEST(a_damaged_state_of_a_store_is_refused_and_changes_nothing) {
     }
     CHECK(store_hash(&r) == before);
     dt_ctx_destroy(r.m.ctx);
+    remove(path);
+}
+
+TEST(a_state_with_a_nan_goes_into_a_store_only_where_it_is_asked_for) {
+    const char *path = "build/test_state_nan.safetensors";
+    static const char *const names[] = {"conv.weight", "bn.running_var", "dtrain.moment1.fc.bias",
+                                        "dtrain.moment2.conv.bias"};
+    const uint32_t infinity = 0xFF800000;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        store_run r;
+        dt_store *any;
+        REQUIRE(store_open(&r, STATE_SAME, &state_adam, 1));
+        store_steps(&r, 0, 2);
+        CHECK(dt_store_save_state(r.store, path) == DT_OK);
+        REQUIRE(state_craft_bytes(path, path, names[i], 4, &infinity, sizeof infinity));
+        const uint64_t before = store_hash(&r);
+        CHECK(dt_store_load_state(r.store, path) == DT_ERROR_FORMAT && store_hash(&r) == before);
+        CHECK_CONTAINS(dt_ctx_error(r.m.ctx), names[i]);
+        CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "value 1 of");
+        dt_store_destroy(r.store);
+        const dt_store_desc d = {.device = "cpu", .allow_nonfinite = true};
+        REQUIRE(dt_store_create(r.m.graph, &d, &any) == DT_OK);
+        CHECK_TEXT(dt_store_load_state(any, path) == DT_OK, "%s", dt_ctx_error(r.m.ctx));
+        CHECK_TEXT(dt_store_load(any, path) == DT_OK, "%s", dt_ctx_error(r.m.ctx));
+        dt_ctx_destroy(r.m.ctx);
+    }
     remove(path);
 }
 

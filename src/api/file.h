@@ -22,7 +22,8 @@ DT_API dt_result dt_store_save_averaged(dt_store *store, const char *path);
 /* Reads every parameter of the store from a file, which may contain further tensors. F32, F16, BF16
  * and F64 are accepted. Either everything fits and is loaded, or nothing changes. Optimizer state
  * is kept as it is. Errors: IO, FORMAT, INVALID (names the first parameter that is missing or has
- * another shape or type; NULL; a step is under way), MEMORY, DEVICE_LOST. */
+ * another shape or type, a value that is NaN or infinite, or one of F64 that no float holds; NULL;
+ * a step is under way), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
 /* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their
@@ -34,6 +35,9 @@ typedef struct dt_load_desc {
      * NULL = "". */
     const char *prefix, *file_prefix;
     bool strict; /* each of them must be in the file */
+    /* Take NaN and infinities too, which are an error else; so do stores with that flag
+     * (dt_store_desc). */
+    bool allow_nonfinite;
 } dt_load_desc;
 
 /* Reads part of a file, or a file into part of a model: those parameters chosen by desc that the
@@ -50,9 +54,10 @@ DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
 /* Continues from such a file, bit for bit. Programs may be created before or after. The model must
  * have the same parameters and buffers (name and shape, in any order), and its trained parameters
  * the same kinds of optimizers. Nothing changes unless everything fits. Errors: IO, FORMAT
- * (truncated, a wrong checksum, not such a file), INVALID (names the first parameter that differs;
- * a program trains with another kind of optimizer; a step is under way; NULL; a trainer's store),
- * UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
+ * (truncated, a wrong checksum, not such a file; a value that is NaN or infinite, unless
+ * dt_store_desc.allow_nonfinite), INVALID (names the first parameter that differs; a program trains
+ * with another kind of optimizer; a step is under way; NULL; a trainer's store), UNSUPPORTED,
+ * MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
 
 /* A safetensors file, read into memory. */
@@ -61,22 +66,23 @@ typedef struct dt_weights dt_weights;
 /* A tensor of the file. Its pointers are valid until dt_weights_close. */
 typedef struct dt_weight_info {
     const char *name;
-    char dtype[8]; /* as in the file: "F32", "I64" */
+    char dtype[16]; /* as in the file: "F32", "I64"; the first 15 bytes of it */
     int rank;
     int64_t dim[8];
     const void *data; /* little-endian, not aligned */
     uint64_t bytes;
 } dt_weight_info;
 
-/* Reads and checks a file. Ownership: *out is yours; close it before the context is destroyed.
- * Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not safetensors, truncated, sizes or offsets
- * that do not fit), MEMORY. */
+/* Reads and checks a file. Tensors may have any dtype and any values. Ownership: *out is yours;
+ * close it before the context is destroyed. Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not
+ * safetensors, truncated, sizes or offsets that do not fit), MEMORY. */
 DT_API dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out);
 /* Frees the file's data. NULL is allowed. */
 DT_API void dt_weights_close(dt_weights *weights);
 /* How many tensors the file has. */
 DT_API int dt_weights_count(const dt_weights *weights);
-/* Describes a tensor, index from 0 to dt_weights_count() - 1. Errors: INVALID (out of range). */
+/* Describes a tensor, index from 0 to dt_weights_count() - 1. Errors: INVALID (out of range; a
+ * tensor of more than 8 dimensions). */
 DT_API dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_info *info);
 /* The index of the tensor of that name; -1 = none. */
 DT_API int dt_weights_find(const dt_weights *weights, const char *name);

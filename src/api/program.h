@@ -26,6 +26,10 @@ typedef struct dt_store_desc {
      * dt_store_reset. NULL: their dt_init's values stay. */
     dt_init_fn *init;
     void *init_user;
+    /* Files may have NaN and infinities, as in a buffer with an additive mask: dt_store_load,
+     * dt_store_load_state and their kind refuse them else. What the application writes is its own:
+     * dt_store_write and init take any value. */
+    bool allow_nonfinite;
 } dt_store_desc;
 
 /* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has

@@ -199,7 +199,10 @@ typedef struct dt_trainer_desc {
     int in_flight;
     int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
     bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */
-    bool averaged;       /* dt_trainer_evaluate takes the averages of .optim->average for weights */
+    /* .load, dt_trainer_load and dt_trainer_resume take NaN and infinities in weights, moments and
+     * statistics, which are an error (FORMAT; of .load INVALID) else. Rank 0's counts. */
+    bool allow_nonfinite;
+    bool averaged; /* dt_trainer_evaluate takes the averages of .optim->average for weights */
     /* DT_TRAIN_LOCAL goes with no .shards (each replica's part is one), no DT_BALANCE_MEASURED
      * (INVALID) and no .optim->average (UNSUPPORTED). `batch` is still that of the whole job. */
     dt_train_mode mode;
@@ -453,19 +456,20 @@ DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
  * and destroyed. The model must have parameters and buffers of the same names and shapes, in any
  * order, and the same kind of optimizer. If the graph differs otherwise, a warning in the log names
  * the first op that does. Errors, with the state unchanged: IO, FORMAT (truncated, or a wrong
- * checksum), INVALID (another model: the first parameter that differs is named; another batch, seed
- * or number of samples; other shards than asked for; fewer shards than replicas, or more than
- * samples in a batch). A file of either .mode can be read in the other: local steps begin with the
- * moments of the file for all replicas, and a round that is under way is dropped. */
+ * checksum; a value that is NaN or infinite, with its tensor), INVALID (another model: the first
+ * parameter that differs is named; another batch, seed or number of samples; other shards than
+ * asked for; fewer shards than replicas, or more than samples in a batch). A file of either .mode
+ * can be read in the other: local steps begin with the moments of the file for all replicas, and a
+ * round that is under way is dropped. */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* Saves to the folder `checkpoint`, under a name with the step, and deletes all but the newest
  * `checkpoint_keep` checkpoints. */
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *trainer);
 /* Continues from the newest checkpoint in that folder. If there is none, *found (which may be NULL)
- * is false and nothing changes. If it is damaged (FORMAT), the newest good one of an earlier step
- * is taken: the result is DT_OK, and a warning in the log and in dt_ctx_error() names the damage
- * and the step. If no good one is left, or with strict_resume, the result is the error of
- * dt_trainer_load, and its message names the good ones, if there are any. */
+ * is false and nothing changes. If it is damaged (FORMAT; also by a NaN), the newest good one of an
+ * earlier step is taken: the result is DT_OK, and a warning in the log and in dt_ctx_error() names
+ * the damage and the step. If no good one is left, or with strict_resume, the result is the error
+ * of dt_trainer_load, and its message names the good ones, if there are any. */
 DT_API dt_result dt_trainer_resume(dt_trainer *trainer, bool *found);
 /* Asks for a checkpoint after the current step. Safe in a signal handler, on any thread and on any
  * rank. */

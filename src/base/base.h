@@ -216,6 +216,7 @@ static bool dti_json_next_item(dti_json *j); /* false at ']' (consumed) or when 
 static bool dti_json_u64(dti_json *j, uint64_t *value);
 static bool dti_json_string(dti_json *j, dti_slice *value);
 static bool dti_json_skip(dti_json *j); /* any value */
+static char dti_json_peek(dti_json *j); /* what comes next, white space aside; 0: the end, or bad */
 static bool dti_json_done(dti_json *j); /* only white space is left, and not bad */
 static bool dti_slice_is(dti_slice s, const char *text);
 

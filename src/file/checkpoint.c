@@ -151,7 +151,8 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_
         result =
             dti_fail(base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint", path);
     for (int i = 0; i < all && !result; i++)
-        result = dt_weights_get_info(weights, i, &c->infos[i]);
+        if (dt_weights_get_info(weights, i, &c->infos[i]))
+            result = dti_fail(base, DT_ERROR_FORMAT, "%s: %s: not a checkpoint", path, base->error);
     c->count = all - 1;
     if (!result)
         result = dti_checkpoint_check(c, path);
@@ -196,6 +197,20 @@ static int dti_checkpoint_count(const dti_checkpoint *c) {
 
 static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int index) {
     return index >= 0 && index < c->count ? &c->infos[index] : NULL;
+}
+
+static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path) {
+    for (int i = 0; i < c->count; i++) {
+        const dt_weight_info *x = &c->infos[i];
+        dt_dtype dtype;
+        if (!dti_weight_floats(x, &dtype))
+            continue;
+        const uint64_t count = x->bytes / dti_dtype_bytes(dtype);
+        const uint64_t at = dti_first_infinite(x->data, dtype, count);
+        if (at < count)
+            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at);
+    }
+    return DT_OK;
 }
 
 /* ---- Names in a folder */
@@ -356,16 +371,17 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
     return result;
 }
 
-static bool dti_checkpoint_is_good(dti_base *base, const char *path) {
+static bool dti_checkpoint_is_good(dti_base *base, const char *path, bool finite) {
     dti_checkpoint *c;
     if (dti_checkpoint_open(base, path, &c))
         return false;
+    const bool good = !finite || !dti_checkpoint_finite(c, path);
     dti_checkpoint_close(c);
-    return true;
+    return good;
 }
 
 static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const char *bad,
-                                     bool older, char path[DTI_CHECKPOINT_PATH]) {
+                                     bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
     char name[DTI_CHECKPOINT_NAME];
     uint64_t step = 0, most = UINT64_MAX;
     if (older && (!dti_checkpoint_step_of(strrchr(bad, '/') + 1, &most) || !most--))
@@ -375,7 +391,7 @@ static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const c
         dti_checkpoint_name(name, step);
         if (dti_checkpoint_path(base, folder, name, path))
             return false;
-        if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path))
+        if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path, finite))
             return true;
         found = step ? dti_checkpoint_highest(folder, step - 1, &step) : 0;
     }
@@ -384,14 +400,14 @@ static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const c
 }
 
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, char path[DTI_CHECKPOINT_PATH]) {
+                                       bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
     dt_logger logger = base->logger;
     dt_result result = base->result;
     char error[sizeof base->error];
     memcpy(error, base->error, sizeof error);
     base->logger = (dt_logger){0};
     *path = 0;
-    bool good = dti_checkpoint_find_good(base, folder, bad, older, path);
+    bool good = dti_checkpoint_find_good(base, folder, bad, older, finite, path);
     base->logger = logger;
     base->result = result;
     memcpy(base->error, error, sizeof error);
@@ -467,8 +483,8 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
 }
 
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, char path[DTI_CHECKPOINT_PATH]) {
-    (void)base, (void)folder, (void)bad, (void)older;
+                                       bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
+    (void)base, (void)folder, (void)bad, (void)older, (void)finite;
     *path = 0;
     return false;
 }

@@ -24,6 +24,8 @@ static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_check
 static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
                                       dti_checkpoint **out);
 static void dti_checkpoint_close(dti_checkpoint *c); /* NULL is fine */
+/* FORMAT: a tensor of floats has a NaN or an infinity (names it). */
+static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path);
 /* A tensor by its name; NULL = there is none. The checksums are none of them. */
 static const dt_weight_info *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 static int dti_checkpoint_count(const dti_checkpoint *c);
@@ -45,7 +47,7 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found);
 /* The file with the highest step that is good, other than `bad` (may be NULL); `older`: of the
- * steps before that one's. Each is read whole until one is good. The recorded error stays as it
- * was, and nothing is logged. */
+ * steps before that one's; `finite`: without NaN and infinities. Each is read whole until one is
+ * good. The recorded error stays as it was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, char path[DTI_CHECKPOINT_PATH]);
+                                       bool older, bool finite, char path[DTI_CHECKPOINT_PATH]);

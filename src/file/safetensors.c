@@ -7,10 +7,12 @@
 
 typedef struct dti_weight {
     const char *name;
-    const char *dtype; /* of DTI_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
-    int element_bytes;
+    const char *dtype;
+    int element_bytes; /* 0: not of DTI_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
     int rank;
-    int64_t dim[DTI_WEIGHT_MAX_DIMS];
+    int64_t dim[DTI_WEIGHT_MAX_DIMS]; /* the first of them */
+    uint64_t elements;
+    bool wraps;          /* there are more of them than 2^64 - 1 */
     uint64_t begin, end; /* of its bytes, from the end of the header */
 } dti_weight;
 
@@ -113,18 +115,19 @@ static dt_result dti_weights_bad(dt_weights *w, const char *name, const char *wh
                     what);
 }
 
-static bool dti_weight_set_dtype(dti_weight *item, dti_slice text) {
+/* The text is in the header, and ends on its closing quote from here on. */
+static void dti_weight_set_dtype(dt_weights *w, dti_weight *item, dti_slice text) {
+    char *own = w->header + (text.data - w->header);
 #define DTI_X(dtype_name, bytes)                                                                   \
-    if (dti_slice_is(text, dtype_name)) {                                                          \
-        item->dtype = dtype_name;                                                                  \
-        item->element_bytes = bytes;                                                               \
-    }
+    if (dti_slice_is(text, dtype_name))                                                            \
+        item->element_bytes = bytes;
 #define DTI_OWN_DTYPE(id, bytes, text) DTI_X(#id, bytes)
     DTI_DTYPE_LIST(DTI_OWN_DTYPE)
     DTI_WEIGHT_DTYPE_LIST(DTI_X)
 #undef DTI_OWN_DTYPE
 #undef DTI_X
-    return item->dtype != NULL;
+    own[text.size] = 0;
+    item->dtype = own;
 }
 
 /* NULL, or what is wrong. */
@@ -135,9 +138,11 @@ static const char *dti_weight_read_shape(dti_json *j, dti_weight *item) {
         uint64_t dim;
         if (!dti_json_u64(j, &dim) || dim > INT64_MAX)
             return "a dimension is not a whole number below 2^63";
-        if (item->rank == DTI_WEIGHT_MAX_DIMS)
-            return "it has more than 8 dimensions";
-        item->dim[item->rank++] = (int64_t)dim;
+        if (item->rank < DTI_WEIGHT_MAX_DIMS)
+            item->dim[item->rank] = (int64_t)dim;
+        item->rank++;
+        item->wraps = item->wraps || (dim && item->elements > UINT64_MAX / dim);
+        item->elements *= dim;
     }
     return j->bad ? "its shape is not a list of numbers" : NULL;
 }
@@ -159,7 +164,8 @@ static const char *dti_weight_read_offsets(dti_json *j, dti_weight *item) {
 }
 
 /* One field of a tensor's description; *seen has a bit for each known one. */
-static const char *dti_weight_read_field(dti_json *j, dti_slice key, dti_weight *item, int *seen) {
+static const char *dti_weight_read_field(dt_weights *w, dti_json *j, dti_slice key,
+                                         dti_weight *item, int *seen) {
     int bit = dti_slice_is(key, "dtype")          ? 1
               : dti_slice_is(key, "shape")        ? 2
               : dti_slice_is(key, "data_offsets") ? 4
@@ -174,17 +180,18 @@ static const char *dti_weight_read_field(dti_json *j, dti_slice key, dti_weight 
     if (!bit)
         return dti_json_skip(j) ? NULL : "its description is not JSON";
     dti_slice dtype;
-    if (!dti_json_string(j, &dtype))
+    if (!dti_json_string(j, &dtype) || !dtype.size)
         return "its dtype is not a string";
-    return dti_weight_set_dtype(item, dtype) ? NULL : "an unknown dtype";
+    dti_weight_set_dtype(w, item, dtype);
+    return NULL;
 }
 
-static const char *dti_weight_read(dti_json *j, dti_weight *item) {
+static const char *dti_weight_read(dt_weights *w, dti_json *j, dti_weight *item) {
     int seen = 0;
     if (!dti_json_object(j))
         return "its description is not an object";
     for (dti_slice key; dti_json_next_key(j, &key);) {
-        const char *wrong = dti_weight_read_field(j, key, item, &seen);
+        const char *wrong = dti_weight_read_field(w, j, key, item, &seen);
         if (wrong)
             return wrong;
     }
@@ -193,9 +200,11 @@ static const char *dti_weight_read(dti_json *j, dti_weight *item) {
     return seen == 7 ? NULL : "it lacks dtype, shape or data_offsets";
 }
 
-/* "__metadata__": text to text; dtrain has no use for it. */
+/* "__metadata__": text to text, or null; dtrain has no use for it. */
 static bool dti_metadata_skip(dti_json *j) {
     dti_slice key, value;
+    if (dti_json_peek(j) == 'n')
+        return dti_json_skip(j);
     if (!dti_json_object(j))
         return false;
     while (dti_json_next_key(j, &key))
@@ -212,8 +221,8 @@ static dt_result dti_weights_add(dt_weights *w, dti_json *j, const char *name) {
         return DT_ERROR_MEMORY;
     w->items = items;
     dti_weight *item = &w->items[w->count++];
-    *item = (dti_weight){.name = name};
-    const char *wrong = dti_weight_read(j, item);
+    *item = (dti_weight){.name = name, .elements = 1};
+    const char *wrong = dti_weight_read(w, j, item);
     return wrong ? dti_weights_bad(w, name, wrong) : DT_OK;
 }
 
@@ -297,22 +306,9 @@ static dt_result dti_weights_order(dt_weights *w) {
 
 /* ---- Checks of the whole */
 
-/* False: more than 2^64 - 1 bytes. */
-static bool dti_weight_bytes(const dti_weight *item, uint64_t *bytes) {
-    uint64_t size = 1;
-    for (int i = 0; i <= item->rank; i++) {
-        uint64_t dim = i < item->rank ? (uint64_t)item->dim[i] : (uint64_t)item->element_bytes;
-        if (dim && size > UINT64_MAX / dim)
-            return false;
-        size *= dim;
-    }
-    *bytes = size;
-    return true;
-}
-
 /* `at` is where the tensor before it ends. */
 static dt_result dti_weight_check(dt_weights *w, const dti_weight *item, uint64_t at) {
-    uint64_t bytes;
+    const uint64_t each = (uint64_t)item->element_bytes;
     if (item->begin > item->end || item->end > w->data_bytes)
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: tensor \"%s\": its data_offsets [%llu, %llu] are not inside the %llu "
@@ -325,13 +321,14 @@ static dt_result dti_weight_check(dt_weights *w, const dti_weight *item, uint64_
                         w->path, dti_show(item->name).text,
                         item->begin < at ? "it overlaps another" : "a hole lies before it",
                         (unsigned long long)item->begin, (unsigned long long)at);
-    if (!dti_weight_bytes(item, &bytes))
+    if (item->wraps || (each && item->elements > UINT64_MAX / each))
         return dti_weights_bad(w, item->name, "the product of its dimensions exceeds 64 bits");
-    if (bytes != item->end - item->begin)
+    if (each && item->elements * each != item->end - item->begin)
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: tensor \"%s\": its shape and dtype %s need %llu bytes, but its "
                         "data_offsets hold %llu",
-                        w->path, dti_show(item->name).text, item->dtype, (unsigned long long)bytes,
+                        w->path, dti_show(item->name).text, item->dtype,
+                        (unsigned long long)(item->elements * each),
                         (unsigned long long)(item->end - item->begin));
     return DT_OK;
 }
@@ -376,12 +373,12 @@ static dt_result dti_weights_take_header(dt_weights *w, dti_reader *r, size_t *h
         result = dti_reader_take(r, first + 8, 1);
     if (result)
         return result;
-    if (size < 2 || first[8] != '{')
+    if (size < 2 || !first[8] || !strchr("{ \t\n\r", first[8]))
         return dti_weights_bad(w, NULL, "its header does not begin with '{'");
     w->header = dti_alloc(w->base, (size_t)size + 1);
     if (!w->header)
         return DT_ERROR_MEMORY;
-    w->header[0] = '{';
+    w->header[0] = (char)first[8];
     result = dti_reader_take(r, w->header + 1, (size_t)size - 1);
     w->header_crc = dti_crc32c(dti_crc32c(0, first, 8), w->header, (size_t)size);
     w->data_bytes = r->size - r->at;
@@ -470,11 +467,15 @@ dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_in
                         "dt_weights_get_info: index %d of a file of %d tensors", index,
                         (int)weights->count);
     const dti_weight *item = &weights->items[index];
+    if (item->rank > DTI_WEIGHT_MAX_DIMS)
+        return dti_fail(weights->base, DT_ERROR_INVALID,
+                        "tensor \"%s\" has %d dimensions; those of up to %d can be described",
+                        dti_show(item->name).text, item->rank, DTI_WEIGHT_MAX_DIMS);
     *info = (dt_weight_info){.name = item->name,
                              .rank = item->rank,
                              .data = weights->data + item->begin,
                              .bytes = item->end - item->begin};
-    memcpy(info->dtype, item->dtype, strlen(item->dtype) + 1);
+    snprintf(info->dtype, sizeof info->dtype, "%s", item->dtype);
     memcpy(info->dim, item->dim, sizeof info->dim);
     return DT_OK;
 }
@@ -492,6 +493,25 @@ int dt_weights_find(const dt_weights *weights, const char *name) {
             low = middle + 1;
     }
     return -1;
+}
+
+static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype) {
+    static const dt_dtype floats[] = {DT_F32, DT_F64, DT_F16, DT_BF16};
+    for (size_t i = 0; i < DTI_COUNT(floats); i++) {
+        *dtype = floats[i];
+        if (!strcmp(info->dtype, dti_dtype_file_name(floats[i])))
+            return true;
+    }
+    return false;
+}
+
+static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
+                                   const char *tensor, uint64_t at) {
+    return dti_fail(
+        base, result,
+        "%s: value %llu of \"%s\" is NaN or infinite: what wrote it had failed; take an "
+        "earlier file, or, where it is meant so, give .allow_nonfinite",
+        path, (unsigned long long)at, dti_show(tensor).text);
 }
 
 /* ---- The writer */

@@ -10,13 +10,19 @@
 #define DTI_SAFETENSORS_HEADER_MAX 100000000u
 #define DTI_WEIGHT_MAX_DIMS 8
 
-/* X(name in the file, bytes of an element). Types that the reader takes besides DTI_DTYPE_LIST. */
+/* X(name in the file, bytes of an element). Types that the reader knows besides DTI_DTYPE_LIST: of
+ * them, and of no others, it holds the bytes against the shape. */
 /* clang-format off */
 #define DTI_WEIGHT_DTYPE_LIST(X)                                                                   \
     X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("BOOL", 1)                        \
     X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
 /* clang-format on */
 
+/* The type of a tensor that has floats; false: it has none. */
+static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype);
+/* The error of value number `at` of a tensor. */
+static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
+                                   const char *tensor, uint64_t at);
 /* Reads and checks a file. */
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights **out);
 /* The same of a file that is in memory, which stays the caller's; `path` is for messages. */

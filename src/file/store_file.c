@@ -1,6 +1,6 @@
 /* A store's parameters to and from a weight file, by name. Saving writes F32 in order of creation;
- * loading takes any float type and more tensors than the model has, and checks every parameter
- * before it writes the first. Optimizer state is not kept here. It uses the public store functions
+ * loading takes any float type and more tensors than the model has, and checks every parameter and
+ * value before it writes the first. Optimizer state is not kept here. It uses the public store functions
  * only. */
 
 /* A shape as a message shows it: "[128, 784]". */
@@ -199,7 +199,7 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
                         dti_show_dims(param->shape.rank, param->shape.dim).text);
     dt_result result = dt_weights_get_info(l->weights, *index, weight);
     if (result)
-        return result;
+        return dti_fail(base, result, "%s: %s", l->path, base->error);
     if (!dti_same_dims(&param->shape, weight))
         return dti_fail(
             base, DT_ERROR_INVALID,
@@ -210,7 +210,29 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
         return dti_fail(
             base, DT_ERROR_INVALID,
             "%s: \"%s\" is %s in the file; weights are read from F32, F16, BF16 and F64", l->path,
-            name, weight->dtype);
+            name, dti_show(weight->dtype).text);
+    return DT_OK;
+}
+
+/* A value that comes in is a finite float, unless others are asked for: then what is finite in the
+ * file is. */
+static dt_result dti_store_check_values(const dti_loading *l, const char *name,
+                                        const dt_weight_info *weight, uint64_t count) {
+    const bool any = l->desc.allow_nonfinite || l->store->allow_nonfinite;
+    double wide;
+    dt_dtype dtype;
+    dti_weight_floats(weight, &dtype);
+    uint64_t at = any ? count : dti_first_infinite(weight->data, dtype, count);
+    if (at < count)
+        return dti_fail_infinite(dti_store_base(l->store), DT_ERROR_INVALID, l->path, name, at);
+    for (at = 0; at < count && dtype == DT_F64; at++) {
+        memcpy(&wide, (const char *)weight->data + at * sizeof wide, sizeof wide);
+        if (dti_finite_f64(wide) && !dti_fits_f32(wide))
+            return dti_fail(dti_store_base(l->store), DT_ERROR_INVALID,
+                            "%s: value %llu of \"%s\", %g, does not fit into F32, whose largest is "
+                            "3.4e38; scale the weights, and save them as F32",
+                            l->path, (unsigned long long)at, name, wide);
+    }
     return DT_OK;
 }
 
@@ -229,6 +251,8 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
             return DT_ERROR_MEMORY;
         if (name)
             result = dti_store_match(l, &param, name, &weight, &index);
+        if (name && !result && index >= 0 && !write)
+            result = dti_store_check_values(l, name, &weight, param.elements);
         if (!name || result || index < 0)
             continue;
         l->loaded++;

@@ -58,6 +58,7 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
         return DT_ERROR_MEMORY;
     s->graph = graph;
     s->base = graph->base;
+    s->allow_nonfinite = d.allow_nonfinite;
     s->seed = d.seed;
     s->init = d.init;
     s->init_user = d.init_user;

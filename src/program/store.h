@@ -21,14 +21,15 @@ struct dt_store {
     dti_layout layout;
     dti_kept *kept; /* by parameter */
     uint64_t transient_bytes;
-    uint32_t slots;    /* gradients: copies of the arena, see shards.h; 0 = 1 */
-    bool exchange;     /* and the host reads and writes them during a step */
-    bool trainer;      /* one of a trainer's, which alone trains and ends it; */
-    bool ranks;        /* whose other processes have replicas too; */
-    bool written;      /* and the application wrote to it: what the host kept is old */
-    uint64_t writes;   /* from outside of steps; dti_shadow_stale counts them */
-    dt_store *replica; /* the trainer's next one here, which gets the same values */
-    uint32_t moments;  /* arrays in the state arena: moments, and the average behind them */
+    uint32_t slots;       /* gradients: copies of the arena, see shards.h; 0 = 1 */
+    bool allow_nonfinite; /* in files */
+    bool exchange;        /* and the host reads and writes them during a step */
+    bool trainer;         /* one of a trainer's, which alone trains and ends it; */
+    bool ranks;           /* whose other processes have replicas too; */
+    bool written;         /* and the application wrote to it: what the host kept is old */
+    uint64_t writes;      /* from outside of steps; dti_shadow_stale counts them */
+    dt_store *replica;    /* the trainer's next one here, which gets the same values */
+    uint32_t moments;     /* arrays in the state arena: moments, and the average behind them */
     uint64_t cache_bytes;
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
     /* Of programs with units (lower/units.c), in place of PARAM and GRADIENT: parameters and

@@ -181,6 +181,20 @@ static const dt_weight_info *dti_rounds_replica_find(const dti_checkpoint *c, ui
     return dti_checkpoint_find(c, name);
 }
 
+/* Moments are packed with counts behind them, so the file calls them bytes. */
+static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const dti_checkpoint *c,
+                                   uint64_t replicas) {
+    const dt_store *s = t->par.replicas[0].store;
+    const uint64_t count = dti_flat_values(s) * dti_state_moments(s);
+    for (uint64_t i = 1; i < replicas && count; i++) {
+        const dt_weight_info *x = dti_rounds_replica_find(c, i);
+        const uint64_t at = dti_first_infinite(x->data, DT_F32, count);
+        if (at < count)
+            return dti_fail_infinite(t->base, DT_ERROR_FORMAT, path, x->name, at);
+    }
+    return DT_OK;
+}
+
 /* Whether the file has what its words say: FORMAT. */
 static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const dti_checkpoint *c,
                                   const uint64_t *words) {
@@ -193,11 +207,12 @@ static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const d
         const dt_weight_info *x = dti_rounds_replica_find(c, i);
         fine = x && x->bytes == bytes;
     }
-    return fine ? DT_OK
-                : dti_fail(t->base, DT_ERROR_FORMAT,
-                           "%s: of local steps by %llu replicas it lacks the outer momentum or a "
-                           "replica's moments, or they have another size",
-                           path, (unsigned long long)replicas);
+    if (!fine)
+        return dti_fail(t->base, DT_ERROR_FORMAT,
+                        "%s: of local steps by %llu replicas it lacks the outer momentum or a "
+                        "replica's moments, or they have another size",
+                        path, (unsigned long long)replicas);
+    return s->allow_nonfinite ? DT_OK : dti_rounds_finite(t, path, c, replicas);
 }
 
 /* The replica of the file that replica `r` of this job goes on as. */

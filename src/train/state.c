@@ -287,7 +287,7 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
         result = dti_state_match(f, path, c);
     if (!result && words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
         result = dti_rounds_match(t, path, c, words);
-    return result;
+    return result || f->store->allow_nonfinite ? result : dti_checkpoint_finite(c, path);
 }
 
 static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
@@ -413,7 +413,8 @@ static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *b
     if (result != DT_ERROR_FORMAT || t->par.rank != 0)
         return result;
     memcpy(text, t->base->error, sizeof text);
-    if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint, bad, false, good))
+    if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint, bad, false,
+                                   !t->desc.allow_nonfinite, good))
         return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it", text,
                         good);
     return dti_fail(t->base, result, "%s; no other one there is good", text);
@@ -433,8 +434,9 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
     dt_result result = DT_ERROR_FORMAT;
     memcpy(text, t->base->error, sizeof text);
     while (result == DT_ERROR_FORMAT) {
-        int64_t any = t->par.rank == 0 &&
-                      dti_checkpoint_folder_good(t->base, t->desc.checkpoint, path, true, good);
+        int64_t any =
+            t->par.rank == 0 && dti_checkpoint_folder_good(t->base, t->desc.checkpoint, path, true,
+                                                           !t->desc.allow_nonfinite, good);
         if (t->par.desc.comm)
             result = dti_parallel_comm_failed(
                 &t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));

@@ -159,8 +159,9 @@ static void dti_trainer_log_mixed(const dt_trainer *t) {
 
 /* The values that all get: those of rank 0's first replica. */
 static dt_result dti_trainer_start(dt_trainer *t) {
-    const bool reads = t->desc.load && t->par.rank == 0;
-    return reads ? dt_store_load(t->par.replicas[0].store, t->desc.load) : DT_OK;
+    dt_store *store = t->par.replicas[0].store;
+    store->allow_nonfinite = t->desc.allow_nonfinite;
+    return t->desc.load && t->par.rank == 0 ? dt_store_load(store, t->desc.load) : DT_OK;
 }
 
 /* From here on the application may have the first store. */
