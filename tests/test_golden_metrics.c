@@ -74,7 +74,7 @@ TEST(measures_of_classes_are_scikit_learns) {
         }
         size_t count;
         const double *sums = dt_metric_sums(m, &count);
-        CHECK(count == 4 + METRIC_CLASSES * METRIC_CLASSES);
+        CHECK(count == 4 + METRIC_CLASSES * METRIC_CLASSES + METRIC_CLASSES);
         for (size_t i = 0; i < METRIC_CLASSES * METRIC_CLASSES; i++)
             metric_same(&g, weighted ? "weighted_confusion" : "confusion", i, sums[4 + i]);
         dt_metric_destroy(m);
@@ -105,6 +105,54 @@ TEST(measures_of_values_are_scikit_learns) {
                        sizeof value_measures / sizeof *value_measures);
         dt_metric_destroy(m);
     }
+    golden_close(&g);
+}
+
+/* ---- little, or nothing, of what a measure is made of */
+
+/* Case i of the golden: rows [at[i], at[i + 1]), of which few are left, weigh 0, or are all alike. */
+static void metric_edge(golden *g, dt_metric_desc desc, const char *key, const char *each,
+                        const dt_measure *measures, size_t count) {
+    char y[32], t[32], w[32], at[32], scores[32];
+    snprintf(y, sizeof y, "%s_y", key);
+    snprintf(t, sizeof t, "%s_t", key);
+    snprintf(w, sizeof w, "%s_w", key);
+    snprintf(at, sizeof at, "%s_at", key);
+    snprintf(scores, sizeof scores, "%s", key);
+    const golden_array *edges = golden_get(g, at), *found = golden_get(g, scores);
+    for (size_t i = 0; edges && found && i + 1 < edges->count; i++) {
+        dt_metric *m = metric_make(g, desc);
+        metric_add(g, m, y, t, w, (size_t)edges->f[i], (size_t)edges->f[i + 1],
+                   desc.classes ? (size_t)desc.classes : 1);
+        for (size_t k = 0; k < count; k++) {
+            double value = 0;
+            const double given = golden_value(found, i * count + k);
+            const double want = given == -2.0 ? (double)NAN : given;
+            const bool area = measures[k] == DT_MEASURE_AUROC && isnan(want);
+            const dt_result result = dt_metric_get(m, measures[k], &value);
+            test_check(result == (area ? DT_ERROR_INVALID : DT_OK), __FILE__, __LINE__, "%s %zu",
+                       each, i);
+            test_check(area || (isnan(want) ? isnan(value) : fabs(value - want) < 1e-12), __FILE__,
+                       __LINE__, "%s, case %zu, measure %d: %g, not %g", each, i, (int)measures[k],
+                       value, want);
+        }
+        dt_metric_destroy(m);
+    }
+}
+
+TEST(measures_of_one_row_of_absent_classes_and_of_weights_of_0_are_scikit_learns) {
+    static const dt_measure r2[] = {DT_MEASURE_R2};
+    static const dt_measure classes[] = {
+        DT_MEASURE_ACCURACY,     DT_MEASURE_PRECISION, DT_MEASURE_RECALL,
+        DT_MEASURE_F1,           DT_MEASURE_IOU,       DT_MEASURE_PRECISION_MICRO,
+        DT_MEASURE_RECALL_MICRO, DT_MEASURE_F1_MICRO,  DT_MEASURE_IOU_MICRO};
+    golden g = metric_golden();
+    metric_edge(&g, (dt_metric_desc){.kind = DT_METRIC_REGRESSION}, "edge_values", "values", r2, 1);
+    metric_edge(&g, (dt_metric_desc){.classes = 4}, "edge_classes", "classes", classes, 9);
+    metric_edge(&g, (dt_metric_desc){.kind = DT_METRIC_BINARY}, "edge_scores", "scores",
+                score_measures, 2);
+    metric_edge(&g, (dt_metric_desc){.kind = DT_METRIC_BINARY, .bins = 8}, "edge_scores", "bins",
+                score_measures, 2);
     golden_close(&g);
 }
 

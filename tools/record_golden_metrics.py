@@ -3,6 +3,8 @@
 
     /usr/bin/python3 tools/record_golden_metrics.py      (Debian's python3-torch and python3-sklearn)
 """
+import warnings
+
 import numpy as np
 import sklearn.metrics as M
 
@@ -63,8 +65,51 @@ def regression(arrays):
                                 M.r2_score(a, b, sample_weight=w), 10 * np.log10(4 / mse)])
 
 
+def edge_cases(arrays, key, cases, measure):
+    """Cases (y, t, w) one after the other; at: where each begins; key: what it measures."""
+    at, found = [0], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for y, t, w in cases:
+            at.append(at[-1] + len(t))
+            found += measure(np.array(y, np.float32), np.array(t), np.array(w, np.float32))
+    for k, (name, dtype) in enumerate((("y", np.float32), ("t", None), ("w", np.float32))):
+        dtype = dtype or (np.int32 if key == "edge_classes" else np.float32)
+        arrays[f"{key}_{name}"] = np.concatenate([np.array(c[k], dtype) for c in cases])
+    arrays[key + "_at"] = np.array(at, np.float32)
+    arrays[key] = np.nan_to_num(np.array(found), nan=-2)  # -2: a NaN
+
+
+def edges(arrays):
+    """One row, targets that are all alike, classes that are absent or weigh nothing."""
+    def classes(y, t, w):
+        p, one = y.argmax(1), dict(sample_weight=w, zero_division=0)
+        return [M.accuracy_score(t, p, sample_weight=w)] + [
+            f(t, p, average=average, **one) for average in ("macro", "micro")
+            for f in (M.precision_score, M.recall_score, M.f1_score, M.jaccard_score)]
+
+    def of(p):
+        return np.eye(4, dtype=np.float32)[p]
+    edge_cases(arrays, "edge_classes", [
+        (of([1]), [1], [1]), (of([1]), [2], [1]), (of([0, 0, 0]), [0, 0, 0], [1, 2, 3]),
+        (of([0, 1, 1, 2]), [0, 1, 2, 2], [1, 1, 0, 0]),  # class 2 weighs nothing
+        (of([0, 3, 1, 2]), [0, 1, 2, 2], [1, 0, 1, 1]),  # class 3 is predicted at weight 0 alone
+        (of([1, 0]), [0, 1], [1, 1]), (of([3, 3, 3]), [0, 1, 2], [0.5, 1, 0])], classes)
+    edge_cases(arrays, "edge_scores", [
+        ([.25, .5], [1, 1], [1, 1]), ([.25, .5], [0, 0], [1, 1]), ([.5, .5], [0, 1], [1, 1]),
+        ([.25, .5], [0, 1], [1, 0]), ([.25, .5], [0, 1], [0, 1]), ([.5], [1], [1]),
+        ([.25, .5, .75], [1, 0, 1], [1, 0, 2]), ([0, 1], [1, 0], [1, 1])],
+        lambda y, t, w: [M.roc_auc_score(t, y, sample_weight=w),
+                         M.average_precision_score(t, y, sample_weight=w)])
+    edge_cases(arrays, "edge_values", [
+        ([1], [1], [1]), ([2], [1], [1]), ([1, 1], [1, 1], [1, 1]), ([1, 2], [1, 1], [1, 1]),
+        ([1, 3], [1, 2], [1, 0]), ([1.5, 3], [1, 2], [1, 0]), ([2, 1], [1, 2], [1, 1])],
+        lambda y, t, w: [M.r2_score(t, y, sample_weight=w)])
+
+
 def main():
     arrays = {}
+    edges(arrays)
     class_metrics(arrays)
     scores(arrays)
     regression(arrays)

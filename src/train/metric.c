@@ -10,6 +10,7 @@ enum {
     DTI_METRIC_LOG,
     DTI_METRIC_CONFUSION,
     DTI_METRIC_ABS = 1,
+    DTI_METRIC_ROWS, /* whatever they weigh */
     DTI_METRIC_SQUARE,
     DTI_METRIC_T, /* with what it lacks behind it, as the next */
     DTI_METRIC_TT = DTI_METRIC_T + 2,
@@ -63,7 +64,7 @@ static size_t dti_metric_count(const dt_metric_desc *d) {
         return DTI_METRIC_VALUES;
     if (d->kind == DT_METRIC_BINARY)
         return 1 + 2 * (size_t)d->bins;
-    return DTI_METRIC_CONFUSION + (d->no_confusion ? 0 : classes * classes);
+    return DTI_METRIC_CONFUSION + (d->no_confusion ? 0 : classes * classes + classes);
 }
 
 DT_API dt_result dt_metric_create(dt_ctx *ctx, const dt_metric_desc *desc, dt_metric **out) {
@@ -157,6 +158,12 @@ static double dti_metric_log_loss(const float *y, int classes, int target) {
     return isfinite(sum) ? dti_ln(sum) - ((double)y[target] - high) : NAN;
 }
 
+/* Rows that a class is the target or the prediction of, whatever they weigh. */
+static double *dti_metric_seen(const dt_metric *m, int c) {
+    const size_t classes = (size_t)m->desc.classes;
+    return &m->sums[DTI_METRIC_CONFUSION + classes * classes + (size_t)c];
+}
+
 static void dti_metric_add_class(dt_metric *m, const float *y, int32_t target, double weight) {
     const int classes = m->desc.classes;
     int best = 0, above = 0;
@@ -170,8 +177,11 @@ static void dti_metric_add_class(dt_metric *m, const float *y, int32_t target, d
     m->sums[DTI_METRIC_HITS] += above == 0 ? weight : 0.0;
     m->sums[DTI_METRIC_TOP] += above < m->desc.top_k ? weight : 0.0;
     m->sums[DTI_METRIC_LOG] += weight * dti_metric_log_loss(y, classes, target);
-    if (!m->desc.no_confusion)
-        m->sums[DTI_METRIC_CONFUSION + (size_t)target * (size_t)classes + (size_t)best] += weight;
+    if (m->desc.no_confusion)
+        return;
+    m->sums[DTI_METRIC_CONFUSION + (size_t)target * (size_t)classes + (size_t)best] += weight;
+    *dti_metric_seen(m, target) += 1.0;
+    *dti_metric_seen(m, best) += target != best ? 1.0 : 0.0;
 }
 
 static void dti_metric_add_score(dt_metric *m, float score, bool positive, double weight) {
@@ -242,6 +252,7 @@ static double dti_metric_spread(const double *s) {
 
 static void dti_metric_add_value(dt_metric *m, double y, double t, double weight) {
     m->sums[DTI_METRIC_WEIGHT] += weight;
+    m->sums[DTI_METRIC_ROWS] += 1.0;
     m->sums[DTI_METRIC_ABS] += weight * fabs(y - t);
     m->sums[DTI_METRIC_SQUARE] += weight * (y - t) * (y - t);
     dti_metric_pair_add(m->sums + DTI_METRIC_T, weight * t); /* exact */
@@ -338,7 +349,7 @@ static double dti_metric_over_classes(const dt_metric *m, dt_measure measure) {
         const dti_counts n = dti_metric_counts(m, (size_t)c);
         all = (dti_counts){all.hit + n.hit, all.wrong + n.wrong, all.missed + n.missed};
         sum += dti_counts_value(n, of);
-        present += n.hit + n.wrong + n.missed > 0.0;
+        present += n.hit + n.wrong + n.missed > 0.0 || *dti_metric_seen(m, c) > 0.0;
     }
     return micro ? dti_counts_value(all, of) : dti_metric_share(sum, present);
 }
@@ -408,7 +419,9 @@ static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     case DT_MEASURE_MEAN_SQUARE: return square;
     case DT_MEASURE_RMSE: return sqrt(square);
     case DT_MEASURE_PSNR: return dti_metric_psnr(m->desc.peak * m->desc.peak, square, weight);
-    default: /* R2; of targets that are all equal as scikit-learn */
+    default: /* R2; of one row and of targets that are all equal as scikit-learn */
+        if (s[DTI_METRIC_ROWS] == 1.0)
+            return (double)NAN;
         if (spread > 0.0)
             return 1.0 - s[DTI_METRIC_SQUARE] / spread;
         return weight > 0.0 && s[DTI_METRIC_SQUARE] == 0.0 ? 1.0 : 0.0;
