@@ -224,7 +224,7 @@ static int rnd_weights(rnd_maker *k, dt_shape shape) {
     const int kind = which < 80 ? RND_PARAM : which < 90 ? RND_FROZEN : RND_SHARED;
     int w = rnd_leaf(k, kind, rnd_chance(k, 85) ? RND_ANY : RND_POSITIVE, shape);
     if (w >= 0 && rnd_chance(k, 10)) /* one that is computed */
-        w = rnd_apply(k, rnd_chance(k, 50) ? "tanh" : "sin", w);
+        w = rnd_apply(k, rnd_chance(k, 50) ? "tanh" : k->m->seed % 2 ? "sin" : "round", w);
     return w;
 }
 

@@ -89,6 +89,21 @@ static int64_t rnd_tensor_elements(const rnd_model *m, dt_tensor x) {
     return rnd_elements(dt_tensor_shape(x)) * (dt_tensor_has_samples(x) ? m->batch : 1);
 }
 
+/* Parameters that losses depend on by step functions alone have a gradient of 0. */
+static void rnd_ref_steps(rnd_ref *r, const dt_tensor *y, const dt_tensor *dy, const dt_tensor *wrt,
+                          dt_tensor *dx) {
+    dt_graph *g = r->b.graph;
+    dt_tensor more[RND_STMTS], found[RND_STMTS];
+    for (int i = 0; i < r->m->count; i++)
+        more[i] = dti_is_nil(dx[i]) ? wrt[i] : (dt_tensor){0};
+    g->steps = true;
+    dti_differentiate_all(g, y, dy, (uint32_t)r->m->loss_count, more, (uint32_t)r->m->count, found);
+    g->steps = false;
+    for (int i = 0; i < r->m->count; i++)
+        if (!dti_is_nil(found[i]))
+            dx[i] = dt_fill(g, r->m->stmts[i].shape, 0);
+}
+
 /* As a program differentiates: from all losses at once. */
 static void rnd_ref_differentiate(rnd_ref *r) {
     const rnd_model *m = r->m;
@@ -100,6 +115,7 @@ static void rnd_ref_differentiate(rnd_ref *r) {
     for (int i = 0; i < m->count; i++)
         wrt[i] = m->stmts[i].kind == RND_PARAM ? r->b.at[i] : (dt_tensor){0};
     dti_differentiate_all(r->b.graph, y, dy, (uint32_t)m->loss_count, wrt, (uint32_t)m->count, dx);
+    rnd_ref_steps(r, y, dy, wrt, dx);
     r->gradients = r->count;
     for (int i = 0; i < m->count; i++)
         if (!dti_is_nil(dx[i]))

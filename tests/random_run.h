@@ -311,7 +311,7 @@ static bool rnd_micros_weigh(rnd_device *d, dt_program **programs, double *weigh
         ok = !result;
     }
     for (int i = 0; i < d->m->loss_count; i++)
-        ok = ok && weights[i] > 0;
+        ok = ok && weights[i] >= 0;
     return ok;
 }
 

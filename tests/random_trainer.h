@@ -70,10 +70,10 @@ typedef struct rnd_job { /* one trainer */
     int stages;            /* of a pipeline, or 1: one device as a pipeline has it; 0: neither */
     dt_comm *comm;         /* a rank of a grid: of the model's shards */
     dt_optim_desc optim;
-    bool refused; /* the model cannot be cut so */
-    bool local;   /* each step is a round of local steps */
-    int shares;   /* dt_shard: what replicas share out */
-    uint64_t hash;
+    bool refused;         /* the model cannot be cut so */
+    bool local;           /* each step is a round of local steps */
+    int shares;           /* dt_shard: what replicas share out */
+    uint64_t hash, empty; /* the state; steps of which no target counts */
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
 } rnd_job;
@@ -90,6 +90,7 @@ static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **
                             .batch = m->batch,
                             .accumulate = m->accumulate,
                             .shards = m->shards,
+                            .skip_empty = m->seed % 3 == 0,
                             .shard_state = j->shares,
                             .offload = j->offload,
                             .bucket_bytes = j->shares >= DT_SHARD_GRADIENTS ? 1024 : 0,
@@ -134,6 +135,7 @@ static void rnd_job_steps(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
     for (int i = 0; i < j->steps && !j->result; i++) {
         dt_train_report report;
         j->result = dt_trainer_step(trainer, &report);
+        j->empty += report.empty;
         if (!j->result && i == 0 && j->first) {
             rnd_take_train_report(j->r, &report, j->first);
             rnd_take_gradients(d, j->r, dt_trainer_store(trainer), j->first);
@@ -213,11 +215,24 @@ static int rnd_pieces(const rnd_model *m, rnd_piece *pieces) {
     return count;
 }
 
+/* Whether a job that made all steps has the bits of another, and as many steps without a target. */
+static void rnd_same(const rnd_job *j, const rnd_job *as, const char *what, rnd_fault *fault) {
+    if (fault->text[0])
+        return;
+    if (j->hash != as->hash)
+        rnd_wrong(fault, "%s: the state is %016llx, on one %s %016llx: not the same bits", j->way,
+                  (unsigned long long)j->hash, what, (unsigned long long)as->hash);
+    else if (!j->load && j->empty != as->empty)
+        rnd_wrong(fault, "%s: %d steps are without a target, on one %s %d", j->way, (int)j->empty,
+                  what, (int)as->empty);
+}
+
 static void rnd_job_again(const rnd_job *first, int replicas, const char *load, int save_after,
                           rnd_fault *fault) {
     const rnd_model *m = first->m;
     rnd_job j = *first;
     j.load = load;
+    j.empty = 0;
     j.save_after = save_after;
     j.marks = replicas % 2 == 0;
     j.shares = (int)(((uint64_t)replicas + m->seed + (load != NULL)) % 4);
@@ -229,28 +244,28 @@ static void rnd_job_again(const rnd_job *first, int replicas, const char *load, 
                                    ", sharing parameters"}[j.shares],
              load ? ", resumed" : "");
     rnd_job_run(&j, fault);
-    if (!save_after && j.hash != first->hash)
-        rnd_wrong(fault, "%s: the state is %016llx, on one replica %016llx: not the same bits",
-                  j.way, (unsigned long long)j.hash, (unsigned long long)first->hash);
+    if (!save_after)
+        rnd_same(&j, first, "replica", fault);
 }
 
 /* One device with one shard, and stages. */
 static void rnd_pipelines_agree(const rnd_job *first, rnd_fault *fault) {
     rnd_job one = *first;
     one.first = NULL;
+    one.empty = 0;
     one.stages = 1;
     snprintf(one.way, sizeof one.way, "one device of one shard");
     rnd_job_run(&one, fault);
     for (int stages = 2; stages <= 4 && !fault->text[0]; stages++) {
         rnd_job j = one;
+        j.empty = 0;
         j.stages = stages;
         snprintf(j.devices, sizeof j.devices, "cpu:%d", stages);
         snprintf(j.way, sizeof j.way, "a pipeline of %d stages", stages);
         rnd_job_run(&j, fault);
         rnd_pipelines += !j.refused;
-        if (!j.refused && j.hash != one.hash && !fault->text[0])
-            rnd_wrong(fault, "%s: the state is %016llx, on one device %016llx: not the same bits",
-                      j.way, (unsigned long long)j.hash, (unsigned long long)one.hash);
+        if (!j.refused)
+            rnd_same(&j, &one, "device", fault);
     }
 }
 
@@ -283,6 +298,7 @@ static void rnd_grids_agree(const rnd_job *first, rnd_fault *fault) {
         memset(&all[i].fault, 0, sizeof all[i].fault);
         *j = *first;
         j->first = NULL;
+        j->empty = 0;
         j->stages = stages;
         j->comm = comms[i];
         snprintf(j->devices, sizeof j->devices, "cpu:%d",
@@ -299,9 +315,8 @@ static void rnd_grids_agree(const rnd_job *first, rnd_fault *fault) {
         const rnd_job *j = &all[i].job;
         if (all[i].fault.text[0] && !fault->text[0])
             rnd_wrong(fault, "%s", all[i].fault.text);
-        if (!j->refused && j->hash != first->hash && !fault->text[0])
-            rnd_wrong(fault, "%s: the state is %016llx, on one device %016llx: not the same bits",
-                      j->way, (unsigned long long)j->hash, (unsigned long long)first->hash);
+        if (!j->refused)
+            rnd_same(j, first, "device", fault);
     }
     for (int i = 0; i < ranks; i++)
         dt_comm_destroy(comms[i]);
@@ -314,6 +329,7 @@ static void rnd_job_local(const rnd_job *first, rnd_fault *fault) {
     for (int i = 0; i < 3 && !fault->text[0]; i++) { /* the whole, its first half, its second */
         rnd_job j = *first;
         j.local = true;
+        j.empty = 0;
         j.first = NULL;
         j.load = i == 2 ? first->files->checkpoint : NULL;
         j.save_after = i == 1 ? first->m->steps / 2 : 0;
@@ -366,6 +382,7 @@ static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bo
     snprintf(one.way, sizeof one.way, "a trainer, %s", device);
     rnd_job_run(&one, fault);
     rnd_job j = one;
+    j.empty = 0;
     j.shares = DT_SHARD_GRADIENTS + (int)(m->seed / 4 % 2);
     j.marks = m->seed / 8 % 2;
     snprintf(j.devices, sizeof j.devices, "%s%s%s", device, comma, m->shards > 1 ? device : "");
@@ -373,9 +390,7 @@ static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bo
              offload ? ", updates on the host" : "");
     if (!fault->text[0])
         rnd_job_run(&j, fault);
-    if (!fault->text[0] && j.hash != one.hash)
-        rnd_wrong(fault, "%s: the state is %016llx, on one replica %016llx: not the same bits",
-                  j.way, (unsigned long long)j.hash, (unsigned long long)one.hash);
+    rnd_same(&j, &one, "replica", fault);
 }
 
 /* False: a trainer does not take such a model. device: a Vulkan device's, or NULL. */

@@ -1,6 +1,6 @@
 /* Values that are not finite in a fit: in what is validated they count as not better, and end
  * nothing; where steps end it, the best weights are put back. */
-#include "train_model.h"
+#include "train_modes.h"
 
 enum { FINITE_EPOCHS = 10, FINITE_STEPS = 5, FINITE_VALID = 40 };
 
@@ -261,4 +261,91 @@ TEST(a_plateau_counts_a_validation_that_is_not_finite_as_not_better) {
         dt_ctx_destroy(j.m.ctx);
     }
     CHECK(hash[0] == hash[1]);
+}
+
+/* ---- in every mode */
+
+enum { FINITE_MODE_STEPS = 5 };
+
+/* way 0: validations behind epochs 1 and 3 have a NaN, on one rank's share; 1: steps from the
+ * middle of the third epoch on. */
+typedef struct finite_rank {
+    int way;
+    finite_watch w;
+    uint64_t hash[FINITE_EPOCHS], last;
+    dt_history h;
+    dt_result result;
+    char text[1200];
+} finite_rank;
+
+static dt_result finite_keep(void *user, dt_fit_state *s) {
+    finite_rank *r = user;
+    if (s->event == (r->way ? DT_FIT_EPOCH : DT_FIT_VALIDATED) && s->epoch <= FINITE_EPOCHS)
+        r->hash[s->epoch - 1] = train_values_hash(s->trainer);
+    return finite_see(&r->w, s);
+}
+
+static dt_result finite_mode_fit(const train_mode *mode, dt_comm *comm, finite_rank *r,
+                                 train_model *m) {
+    dt_trainer *t = NULL;
+    finite_holes holes = {13, 1000};
+    dt_trainer_desc d = train_desc(m);
+    train_mode_take(mode, comm, &d);
+    dt_dataset valid = d.data;
+    valid.rows = FINITE_VALID;
+    valid.sample = finite_sample;
+    valid.user = &r->w;
+    dt_fit_desc f = {.epochs = FINITE_EPOCHS, .skips = 3, .callbacks = {{finite_keep, r}}};
+    f.watch = (dt_watch){.patience = r->way ? 0 : 2, .restore_best = true, .min_delta = 1e6};
+    f.validation = r->way ? NULL : &valid;
+    if (r->way) {
+        d.data.sample = finite_hole;
+        d.data.user = &holes;
+    }
+    dt_result result = dt_trainer_create(m->graph, &d, &t);
+    if (result)
+        return result;
+    r->result = dt_trainer_fit(t, &f, &r->h);
+    snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m->ctx));
+    dt_history_free(&(dt_history){.ctx = r->h.ctx, .entries = r->h.entries});
+    r->last = train_values_hash(t);
+    return DT_OK;
+}
+
+static void finite_mode_rank(const train_mode *mode, dt_comm *comm, void *user) {
+    finite_rank *r = user;
+    static _Thread_local train_model m;
+    const dt_ctx_desc ctx = {.no_vulkan = !mode->vulkan, .threads = 1};
+    if (!train_model_make(&m, &ctx, mode->kind) || finite_mode_fit(mode, comm, r, &m))
+        snprintf(r->text, sizeof r->text, "%s: %s", mode->name, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(what_is_not_finite_ends_fits_alike_in_every_mode_and_the_best_weights_are_put_back) {
+    const bool vulkan = train_has_vulkan();
+    for (size_t i = 0; i < sizeof train_modes / sizeof *train_modes; i++) {
+        const train_mode *mode = &train_modes[i];
+        for (int way = 0; way < 2 && (vulkan || !mode->vulkan) && !mode->average; way++) {
+            static finite_rank all[MODE_RANKS];
+            for (int k = 0; k < MODE_RANKS; k++)
+                all[k] = (finite_rank){.way = way, .w = {.mask = 5, .hole = NAN}};
+            for (int k = train_mode_job(mode, finite_mode_rank, all, sizeof *all); k-- > 0;) {
+                const finite_rank *r = &all[k];
+                const int best = way ? 1 : 2;
+                CHECK_TEXT(r->result == (way ? DT_ERROR_NUMERIC : DT_OK), "%s: %d: %s", mode->name,
+                           (int)r->result, r->text);
+                CHECK_TEXT(!way || strstr(r->text, "NaN") || strstr(r->text, "not finite"),
+                           "%s: %s", mode->name, r->text);
+                CHECK_TEXT(r->h.stop == (way ? DT_FIT_FAILED : DT_FIT_EARLY) &&
+                               r->h.epochs == (way ? 3 : 4) && r->h.not_finite == (way ? 0 : 2) &&
+                               r->h.best_step == (uint64_t)best * FINITE_MODE_STEPS,
+                           "%s, way %d: ends as %d in epoch %d, %d values are none, the best is "
+                           "step %d",
+                           mode->name, way, (int)r->h.stop, (int)r->h.epochs, (int)r->h.not_finite,
+                           (int)r->h.best_step);
+                CHECK_TEXT(r->last == r->hash[best - 1] && r->last == all[0].last,
+                           "%s, way %d: other weights than the best", mode->name, way);
+            }
+        }
+    }
 }

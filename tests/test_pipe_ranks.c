@@ -864,3 +864,81 @@ TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
         dt_ctx_destroy(m.ctx);
     }
 }
+
+/* ---- where a model is cut: micro-batches of two ranks have unequal numbers of rows */
+
+typedef struct uneven_rank {
+    dt_comm *comm;
+    uint64_t hash;
+    char text[1200];
+    pthread_t thread;
+} uneven_rank;
+
+/* Whether a place is cheap to cut depends on rows: some tensors over it have no samples. */
+static dt_tensor uneven_model(dt_graph *g, dt_tensor x) {
+    const dt_init init = {.kind = DT_INIT_UNIFORM, .a = 0.5f, .b = 1.0f};
+    const dt_tensor no = {0};
+    dt_tensor weights = dt_fill(g, dt_dims(5), 1.5f), label = dt_fill(g, dt_dims(1, 5), 0.5f);
+    dt_tensor h = dt_adaptive_avg_pool2d(x, 3, 1);
+    h = dt_flatten(
+        dt_max(dt_matmul(h, dt_param(g, "a", dt_dims(1, 1, 2), init)), dt_dims(0, 1, 2), false));
+    dt_tensor scale = dt_tanh(dt_param(g, "b", dt_dims(1), init));
+    h = dt_reshape(dt_layer_norm(h, 1, scale, no, 0.05f), dt_dims(1, 1, 1, 1));
+    h = dt_matmul_transposed(h, label, true, false);
+    dt_tensor each = dt_square(dt_gradient(h, label));
+    const int32_t class = 2;
+    dt_tensor t = dt_constant(g, DT_I32, dt_dims(1), &class);
+    const dt_cross_entropy_desc desc = {.label_smoothing = 0.06f, .class_weights = weights};
+    dt_tensor penalty = dt_gradient(dt_cross_entropy(each, t, &desc), scale);
+    return dt_mse(dt_param(g, "c", dt_dims(1), init), penalty);
+}
+
+static void *uneven_run(void *arg) {
+    uneven_rank *r = arg;
+    dt_ctx *ctx = NULL;
+    dt_graph *g = NULL;
+    dt_trainer *t = NULL;
+    float data[9 * 27];
+    for (int i = 0; i < 9 * 27; i++)
+        data[i] = (float)(i * 37 % 101) / 101.0f;
+    dt_result result = dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &ctx);
+    if (!result)
+        result = dt_graph_create(ctx, &g);
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3, 3, 3));
+    dt_trainer_desc d = {.loss = uneven_model(g, x),
+                         .batch = 9,
+                         .shards = 5,
+                         .devices = r->comm ? "cpu:3" : "cpu",
+                         .pipeline = r->comm ? 3 : 0,
+                         .comm = r->comm};
+    d.data.rows = 9;
+    d.data.columns[0] = (dt_column){.input = x, .data = data, .dtype = DT_F32};
+    if (!result)
+        result = dt_trainer_create(g, &d, &t);
+    for (int i = 0; i < 3 && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(t), &r->hash);
+    if (result)
+        snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(ctx));
+    dt_ctx_destroy(ctx);
+    return NULL;
+}
+
+TEST(ranks_cut_a_model_at_the_same_places_however_many_rows_they_have) {
+    uneven_rank all[3] = {{.hash = 0}};
+    dt_comm *comms[2];
+    if (!CHECK_TEXT(!dt_comm_create_threads(NULL, 2, comms), "comms"))
+        return;
+    uneven_run(&all[2]);
+    for (int i = 0; i < 2; i++) {
+        all[i].comm = comms[i];
+        CHECK(!pthread_create(&all[i].thread, NULL, uneven_run, &all[i]));
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(all[i].thread, NULL);
+    for (int i = 0; i < 3; i++)
+        CHECK_TEXT(!all[i].text[0] && all[i].hash == all[2].hash, "rank %d: %s", i, all[i].text);
+    for (int i = 0; i < 2; i++)
+        dt_comm_destroy(comms[i]);
+}
