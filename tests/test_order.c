@@ -1,13 +1,13 @@
 /* The leading elements of rows of any length, their places and gradients, against sorting in C,
- * with equal elements, infinities and NaN. */
+ * with equal elements, infinities and NaN, and at the limit of an axis. */
 #include "golden.h"
 
 #include <math.h>
 
-enum { ORDER_LINES = 3, ORDER_MOST = 9000 };
+enum { ORDER_MOST = 100000, ORDER_LIMIT = 1 << 24 };
 
 typedef struct order_case {
-    int n, k;
+    int lines, n, k;
     bool largest;
 } order_case;
 
@@ -37,12 +37,12 @@ static void order_check(const order_case *c, const float *x, const float *y, con
     static const float *order[ORDER_MOST];
     static char chosen[ORDER_MOST];
     int wrong = 0;
-    for (int l = 0; l < ORDER_LINES; l++) {
+    for (int l = 0; l < c->lines; l++) {
         for (int i = 0; i < c->n; i++)
             order[i] = x + l * c->n + i;
         order_descending = c->largest;
         qsort(order, (size_t)c->n, sizeof *order, order_compare);
-        memset(chosen, 0, sizeof chosen);
+        memset(chosen, 0, (size_t)c->n);
         for (int i = 0; i < c->k; i++) {
             const float *want = order[i], got = y[l * c->k + i];
             wrong += at[l * c->k + i] != (int32_t)(want - x - l * c->n);
@@ -57,14 +57,14 @@ static void order_check(const order_case *c, const float *x, const float *y, con
 }
 
 static void order_run(golden *g, const order_case *c) {
-    const size_t n = (size_t)(ORDER_LINES * c->n), k = (size_t)(ORDER_LINES * c->k);
+    const size_t n = (size_t)(c->lines * c->n), k = (size_t)(c->lines * c->k);
     float *x = calloc(2 * n + k, sizeof *x), *slope = x + n, *y = slope + n;
     int32_t *at = calloc(k, sizeof *at);
     dt_graph *first = g->graph;
     dt_tensor index;
     REQUIRE(x && at && OK(g, dt_graph_create(g->ctx, &g->graph)));
     order_values(x, (int)n);
-    dt_tensor in = dt_input(g->graph, "x", DT_F32, dt_dims(ORDER_LINES, c->n));
+    dt_tensor in = dt_input(g->graph, "x", DT_F32, dt_dims(c->lines, c->n));
     dt_tensor top = dt_topk(in, 1, c->k, c->largest, &index);
     dt_tensor dx = dt_gradient(dt_sum(top, dt_dims(), false), in);
     dt_program *p =
@@ -83,10 +83,62 @@ static void order_run(golden *g, const order_case *c) {
 }
 
 GOLDEN(the_leading_elements_of_rows_of_any_length_are_those_of_a_sort, NULL) {
-    static const order_case cases[] = {{9000, 50, true}, {9000, 50, false}, {5000, 900, false},
-                                       {1023, 1, true},  {700, 130, true},  {515, 4, false},
-                                       {300, 300, true}};
+    static const order_case cases[] = {
+        {3, 9000, 50, true},   {3, 9000, 50, false},     {3, 5000, 900, false},
+        {3, 1023, 1, true},    {3, 700, 130, true},      {3, 515, 4, false},
+        {3, 300, 300, true},   {1, ORDER_MOST, 9, true}, /* and from here on by a network */
+        {2, 70000, 9, false},  {3, 60000, 1, true},      {1, 9000, 2000, false},
+        {1, 5000, 5000, true}, {1, 4200, 4200, false},   {30000, 24, 3, true}};
     const bool cpu = strcmp(g->device, "cpu") == 0; /* others have the smaller ones */
-    for (size_t i = cpu ? 0 : 3; i < sizeof cases / sizeof *cases; i++)
-        order_run(g, &cases[i]);
+    const size_t last = sizeof cases / sizeof *cases;
+    for (size_t i = cpu ? 0 : 3; i < last; i++)
+        if (cpu || i < 7 || i == last - 2)
+            order_run(g, &cases[i]);
+}
+
+/* Values that are there once, but for the largest, which stands at both ends. */
+static float order_value(int i) {
+    return i == 0 || i == ORDER_LIMIT - 1 ? (float)ORDER_LIMIT
+                                          : (float)((uint32_t)i * 2654435761u % ORDER_LIMIT);
+}
+
+GOLDEN(the_longest_axis_gives_its_largest_and_one_element_more_is_refused, NULL) {
+    float *x = malloc(ORDER_LIMIT * sizeof *x), y[2] = {0};
+    int32_t at[2] = {-1, -1};
+    dt_tensor index;
+    dt_tensor longer = dt_input(g->graph, "longer", DT_F32, dt_dims(ORDER_LIMIT + 1));
+    CHECK(dt_topk(longer, 0, 1, true, NULL).id == 0);
+    CHECK_CONTAINS(dt_graph_error(g->graph), "2^24");
+    dt_graph_clear_error(g->graph);
+    CHECK(dt_sort(longer, 0, true, NULL).id == 0);
+    CHECK_CONTAINS(dt_graph_error(g->graph), "2^24");
+    dt_graph_clear_error(g->graph);
+    dt_tensor in = dt_input(g->graph, "x", DT_F32, dt_dims(ORDER_LIMIT));
+    dt_tensor top = dt_topk(in, 0, 2, true, &index);
+    for (int i = 0; x && i < ORDER_LIMIT; i++)
+        x[i] = order_value(i);
+    dt_program *p =
+        x && golden_store(g) ? golden_program(g, (dt_program_desc){.outputs = {top, index}}) : NULL;
+    if (p && OK(g, dt_program_write(p, in, x, ORDER_LIMIT * sizeof *x)) &&
+        OK(g, dt_program_run(p, NULL, NULL)) && OK(g, dt_program_read(p, top, y, sizeof y)) &&
+        OK(g, dt_program_read(p, index, at, sizeof at)))
+        CHECK(y[0] == (float)ORDER_LIMIT && y[1] == y[0] && at[0] == 0 && at[1] == ORDER_LIMIT - 1);
+    free(x);
+}
+
+/* A sort of the longest axis too; its gradient is not asked for. */
+TEST(a_sort_of_the_longest_axis_can_be_planned) {
+    dt_ctx *ctx = NULL;
+    dt_graph *g = NULL;
+    dt_store *store = NULL;
+    dt_program *p = NULL;
+    dt_program_info info = {0};
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    dt_tensor y = dt_sort(dt_input(g, "x", DT_F32, dt_dims(ORDER_LIMIT)), 0, false, NULL);
+    REQUIRE(dt_store_create(g, NULL, &store) == DT_OK);
+    CHECK(dt_program_create(store, &(dt_program_desc){.outputs = {y}}, &p) == DT_OK);
+    dt_program_get_info(p, &info);
+    CHECK(info.transient_bytes > 0 && info.transient_bytes < 512u << 20);
+    dt_ctx_destroy(ctx);
 }

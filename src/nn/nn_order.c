@@ -1,8 +1,10 @@
 /* What moves elements by place or by order, written in ops: flips, paddings, lookups along an axis,
- * sorting by the number of elements that come before each. */
+ * and sorting: short rows by the number of elements that come before each, long ones by a network
+ * (Batcher 1968) that exchanges pairs. Both order by value, then place, so they give the same. */
 
-#define DTI_SORT_MAX 4096   /* n^2 comparisons a row */
-#define DTI_ORDER_CHUNK 256 /* the leading elements of a long row are among those of such parts */
+#define DTI_ORDER_MOST (1 << 24) /* places are f32 */
+#define DTI_ORDER_CHUNK 256      /* the leading elements of a row are among those of such parts */
+#define DTI_ORDER_COMPARED (1 << 24) /* pairs that are compared at once at most: 64 MiB */
 
 /* ---- along one axis */
 
@@ -387,12 +389,113 @@ static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor 
     return all;
 }
 
+/* Rows [L, n] on their way through a network, as [L, chunk, parts]. An element comes before another
+ * by its key, of equals by its place. The key is the value, or infinity for NaN; the place of what
+ * comes first among equals in any case is less by 2^24. */
+typedef struct dti_order_rows {
+    dt_tensor value, key, place;
+    int64_t lines, chunk, parts;
+    bool descending;
+} dti_order_rows;
+
+/* Filled up by what comes last. */
+static void dti_order_begin(dti_order_rows *r, dt_tensor x) {
+    const int64_t n = dt_tensor_shape(x).dim[1], whole = r->chunk * r->parts;
+    r->value = whole > n ? dt_pad(x, 1, 0, whole - n) : x;
+    dt_tensor seen = dt_detach(r->value), nan = dti_isnan(seen);
+    dt_tensor at = dt_iota(x.graph, (dt_shape){1, {whole}});
+    dt_tensor more = dt_ge(at, dt_fill(x.graph, (dt_shape){0}, (float)n));
+    dt_tensor late = r->descending ? dti_not(nan) : dt_maximum(nan, more);
+    r->place = dt_sub(at, dt_affine(dti_not(late), (float)DTI_ORDER_MOST, 0.0f));
+    r->key = dt_masked_fill(seen, nan, INFINITY);
+    r->key = dt_masked_fill(r->key, more, r->descending ? -INFINITY : INFINITY);
+}
+
+/* 1 where what x has at 0 of an axis of two comes before what it has at 1. */
+static dt_tensor dti_order_before(const dti_order_rows *r, dt_shape pairs, int axis) {
+    dt_tensor key = dt_reshape(r->key, pairs), place = dt_reshape(r->place, pairs);
+    dt_tensor a = dt_slice(key, axis, 0, 1), b = dt_slice(key, axis, 1, 1);
+    dt_tensor before = r->descending ? dt_gt(a, b) : dt_lt(a, b), same = dt_eq(a, b);
+    dt_tensor first = dt_lt(dt_slice(place, axis, 0, 1), dt_slice(place, axis, 1, 1));
+    return dt_maximum(before, dt_mul(same, first));
+}
+
+/* Of each pair what `pick` names, and with `both` the other behind it. */
+static dt_tensor dti_order_pick(dt_tensor x, dt_shape pairs, int axis, dt_tensor pick, bool both) {
+    x = dt_reshape(x, pairs);
+    dt_tensor a = dt_slice(x, axis, 0, 1), b = dt_slice(x, axis, 1, 1);
+    dt_tensor parts[2] = {dt_where(pick, a, b)};
+    if (!both)
+        return parts[0];
+    parts[1] = dt_where(pick, b, a);
+    return dt_concat(parts, 2, axis);
+}
+
+static void dti_order_take(dti_order_rows *r, dt_shape pairs, int axis, dt_tensor pick, bool both) {
+    r->value = dti_order_pick(r->value, pairs, axis, pick, both);
+    r->key = dti_order_pick(r->key, pairs, axis, pick, both);
+    r->place = dti_order_pick(r->place, pairs, axis, pick, both);
+}
+
+/* Pairs `step` apart in a chunk, whose blocks are in order and in reverse by turns. One block: in
+ * the first half of the parts all are in order, in the second in reverse. */
+static void dti_order_exchange(dti_order_rows *r, int64_t block, int64_t step) {
+    const int64_t all = r->lines * r->chunk, inner = step * r->parts;
+    dt_shape pairs = {3, {all / (2 * step), 2, inner}}, turns = {0};
+    int axis = 1;
+    if (block < r->chunk) {
+        pairs = (dt_shape){5, {all / (2 * block), 2, block / (2 * step), 2, inner}};
+        turns = (dt_shape){4, {2, 1, 1, 1}};
+        axis = 3;
+    } else if (r->parts > 1) {
+        pairs = (dt_shape){5, {all / (2 * step), 2, step, 2, r->parts / 2}};
+        turns = (dt_shape){2, {2, 1}};
+    }
+    dt_tensor pick = dti_order_before(r, pairs, axis);
+    if (turns.rank)
+        pick = dt_abs(dt_sub(pick, dt_iota(pick.graph, turns)));
+    dti_order_take(r, pairs, axis, pick, true);
+}
+
+/* Chunks are sorted, half of them in reverse. Then each of those and one of the others become one,
+ * of what comes first of each pair, and that is put in order again, until one is left. */
+static dt_tensor dti_order_network(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
+    const dt_shape s = dt_tensor_shape(rows);
+    dti_order_rows r = {.lines = s.dim[0], .chunk = 1, .parts = 1, .descending = descending};
+    while (r.chunk < k)
+        r.chunk *= 2;
+    while (r.chunk * r.parts < s.dim[1])
+        r.parts *= 2;
+    dti_order_begin(&r, rows);
+    for (int64_t block = 2; block <= r.chunk; block *= 2)
+        for (int64_t step = block / 2; step; step /= 2)
+            dti_order_exchange(&r, block, step);
+    while (r.parts > 1) {
+        const dt_shape pairs = {3, {r.lines * r.chunk, 2, r.parts / 2}};
+        dti_order_take(&r, pairs, 1, dti_order_before(&r, pairs, 1), false);
+        r.parts /= 2;
+        for (int64_t step = r.chunk / 2; step; step /= 2)
+            dti_order_exchange(&r, r.chunk, step);
+    }
+    const dt_shape out = {2, {r.lines, r.chunk}};
+    if (places) {
+        dt_tensor at = dt_slice(dt_reshape(r.place, out), 1, 0, k);
+        dt_tensor less = dt_lt(at, dti_number(at, 0.0f));
+        *places = dt_add(at, dt_affine(less, (float)DTI_ORDER_MOST, 0.0f));
+    }
+    return dt_slice(dt_reshape(r.value, out), 1, 0, k);
+}
+
 /* The first k along an axis. */
 static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending, dt_tensor *index) {
     dt_tensor rows = dti_rows_of(x, axis), places;
     if (rows.graph->error[0])
         return rows;
-    rows = dti_lead(rows, k, descending, index ? &places : NULL);
+    const dt_shape s = dt_tensor_shape(rows);
+    const int64_t chunk = DTI_MAX(2 * k, (int64_t)DTI_ORDER_CHUNK);
+    const int64_t each = s.dim[1] > 2 * chunk ? chunk : s.dim[1];
+    const bool many = s.dim[0] * s.dim[1] > DTI_ORDER_COMPARED / DTI_MAX(each, 1);
+    rows = (many ? dti_order_network : dti_lead)(rows, k, descending, index ? &places : NULL);
     if (index)
         *index = dti_rows_back(dt_cast(places, DT_I32), dt_tensor_shape(x), axis);
     return dti_rows_back(rows, dt_tensor_shape(x), axis);
@@ -421,14 +524,13 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
                            .in = {x.id},
                            .attr = {.i = {a.axis, all, descending, index != NULL}, .dim = {k}},
                            .again = dti_order_again};
-    const bool fits = a.size <= DTI_SORT_MAX || (k <= DTI_SORT_MAX / 4 && a.size <= 1 << 24);
-    if (fits && dt_tensor_dtype(x) == DT_F32 && k >= 0 && k <= a.size)
+    if (dt_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST && k >= 0 && k <= a.size)
         return dti_composed(x, first, call, dti_first_of(x, a.axis, k, descending, index));
-    return dti_graph_fail(x.graph,
-                          "%s: %lld along axis %d of %s; it takes f32, at most %d elements of an "
-                          "axis of any size up to 2^24, or all of an axis of at most %d",
-                          op, (long long)k, a.axis, dti_tensor_print(x).text, DTI_SORT_MAX / 4,
-                          DTI_SORT_MAX);
+    return dti_graph_fail(
+        x.graph,
+        "%s: %lld along axis %d of %s; it takes f32, and up to all elements of an "
+        "axis of at most 2^24",
+        op, (long long)k, a.axis, dti_tensor_print(x).text);
 }
 
 DT_API dt_tensor dt_topk(dt_tensor x, int axis, int64_t k, bool largest, dt_tensor *index) {
