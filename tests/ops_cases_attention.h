@@ -37,7 +37,8 @@ static dt_tensor ops_attention_mask(ops_model *m, const ops_attention *c) {
         s.dim[i] = c->mask >> (2 - i) & 1 ? 1 : s.dim[i];
     if (c->flags & DTI_ATTENTION_KEEP) { /* of zeros and others, half and half */
         dt_tensor keep = dt_relu(dt_detach(ops_rows(m, s, OPS_AWAY)));
-        dt_tensor first = dt_eq(dt_iota(m->graph, dt_dims(s.dim[2])), dt_fill(m->graph, dt_dims(), 0));
+        dt_tensor first =
+            dt_eq(dt_iota(m->graph, dt_dims(s.dim[2])), dt_fill(m->graph, dt_dims(), 0));
         return m->small ? dt_add(keep, first) : keep; /* no row of differences has NONE */
     }
     return c->mask & 1 ? ops_shared(m, s, OPS_ANY) : ops_rows(m, s, OPS_ANY);

@@ -28,6 +28,20 @@ def pairs(first, second):
     return grid[:, 0].copy(), grid[:, 1].copy()
 
 
+def focal(x, t):  # torchvision.ops.sigmoid_focal_loss
+    p, ce = torch.sigmoid(x), F.binary_cross_entropy_with_logits(x, t, reduction="none")
+    p_t = p * t + (1 - p) * (1 - t)
+    return (0.25 * t + 0.75 * (1 - t)) * ce * (1 - p_t) ** 2
+
+
+def fixed(x, *values):
+    return torch.tensor(values, dtype=x.dtype).expand(x.shape)
+
+
+def first(x):
+    return torch.zeros(len(x), dtype=torch.long)
+
+
 def rows():
     a, b = pairs(IN_ROWS, IN_ROWS)
     return np.stack([a, b, np.full_like(a, 0.5)], 1), None
@@ -35,7 +49,8 @@ def rows():
 
 SETS = {"points": (np.array(POINTS, np.float32), None), "pairs": pairs(PAIRED, PAIRED),
         "chances": pairs(CHANCES, TARGETS), "logits": pairs(POINTS, TARGETS),
-        "signs": pairs(POINTS, [1, -1]), "rows": rows()}
+        "signs": pairs(POINTS, [1, -1]), "rows": rows(),
+        "spreads": pairs(POINTS, [0, 1, 0.5, LEAST, TINY, MOST, INF])}
 
 
 UNARY = {
@@ -68,7 +83,11 @@ BINARY = {
     "l1": lambda a, b: F.l1_loss(a, b, reduction="none"),
     "smooth_l1": lambda a, b: F.smooth_l1_loss(a, b, reduction="none"),
     "huber": lambda a, b: F.huber_loss(a, b, reduction="none", delta=2),
+    "margin_ranking": lambda a, b: F.margin_ranking_loss(a, b, torch.ones_like(a), margin=0.5,
+                                                         reduction="none"),
 }
+SPREADS = {"gaussian_nll": lambda a, b: F.gaussian_nll_loss(a, torch.zeros_like(a), b,
+                                                            reduction="none")}
 LOSSES = {  # of a alone: b is a target
     "bce": ("chances", lambda a, b: F.binary_cross_entropy(a, b, reduction="none")),
     "bce_logits": ("logits", lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction="none")),
@@ -77,6 +96,9 @@ LOSSES = {  # of a alone: b is a target
     "poisson_nll": ("logits", lambda a, b: F.poisson_nll_loss(a, b, reduction="none")),
     "soft_margin": ("signs", lambda a, b: F.soft_margin_loss(a, b, reduction="none")),
     "hinge_embedding": ("signs", lambda a, b: F.hinge_embedding_loss(a, b, reduction="none")),
+    "poisson_nll_rate": ("logits", lambda a, b: F.poisson_nll_loss(a, b, log_input=False,
+                                                                  reduction="none")),
+    "focal": ("logits", lambda a, b: focal(a, b)),
     "prelu": ("signs", lambda a, b: torch.where(a > 0, a, b * a)),
 }
 ROWS = {
@@ -97,13 +119,27 @@ ROWS = {
     "argmax": lambda x: x.argmax(1).float(), "argmin": lambda x: x.argmin(1).float(),
     "sort": lambda x: torch.sort(x, dim=1, stable=True)[0],
     "dot": lambda x: x @ torch.tensor([0.0, 1.0, 2.0], dtype=x.dtype),
-    "cross_entropy": lambda x: F.cross_entropy(x, torch.zeros(len(x), dtype=torch.long),
-                                               reduction="none"),
+    "cross_entropy": lambda x: F.cross_entropy(x, first(x), reduction="none"),
     "soft_cross_entropy": lambda x: F.cross_entropy(x, torch.full_like(x, 1 / 4), reduction="none"),
     "cosine_embedding": lambda x: F.cosine_embedding_loss(x, torch.ones_like(x),
                                                           torch.ones(len(x), dtype=x.dtype), reduction="none"),
     "triplet": lambda x: F.triplet_margin_loss(x, torch.ones_like(x), torch.zeros_like(x),
                                                reduction="none"),
+    "multi_margin": lambda x: F.multi_margin_loss(x, first(x), reduction="none"),
+    "multilabel_margin": lambda x: F.multilabel_margin_loss(
+        x, torch.tensor([0, -1, -1]).expand(x.shape), reduction="none"),
+    "multilabel_soft_margin": lambda x: F.multilabel_soft_margin_loss(x, fixed(x, 1, 0, 1),
+                                                                     reduction="none"),
+    "distillation": lambda x: 9 * F.kl_div(torch.log_softmax(x / 3, 1),
+                                           torch.log_softmax(fixed(x, 0, 1, 2) / 3, 1),
+                                           reduction="none", log_target=True).sum(1),
+    "weight_norm": lambda x: torch._weight_norm(x, torch.ones(len(x), 1, dtype=x.dtype), 0),
+    "topk": lambda x: x.topk(2, 1)[0],
+    "conv1d": lambda x: F.conv1d(x[:, None], torch.tensor([[[0.0, 1.0]]], dtype=x.dtype))[:, 0],
+    "adaptive_avg_pool": lambda x: F.adaptive_avg_pool1d(x[:, None], 2)[:, 0],
+    "tril": lambda x: torch.tril(x[:, None])[:, 0],
+    "cross": lambda x: torch.linalg.cross(x, fixed(x, 1, 2, 3)),
+    "pad_reflect": lambda x: F.pad(x[:, None], (0, 1), mode="reflect")[:, 0, 1:],
 }
 
 
@@ -144,7 +180,7 @@ def main():
         arrays[f"edges.{name}.a"] = a
         if b is not None:
             arrays[f"edges.{name}.b"] = b
-    for of, functions in (("points", UNARY), ("rows", ROWS), ("pairs", BINARY)):
+    for of, functions in (("points", UNARY), ("rows", ROWS), ("pairs", BINARY), ("spreads", SPREADS)):
         for name, function in functions.items():
             record(arrays, name, of, function, False)
     for name, (of, function) in LOSSES.items():

@@ -25,8 +25,8 @@ DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t
 DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t after);
 
 /* The mean of squared distances from the mean, over axes as in dt_sum; with `unbiased` times n /
- * (n - 1); and its root, whose gradient is 0 where it is 0. Errors (nil): also fewer than 2
- * elements with `unbiased`. torch.var, torch.std. */
+ * (n - 1); and its root, whose gradient is 0 where it is 0, also where the variance is beyond
+ * float32. Errors (nil): also fewer than 2 elements with `unbiased`. torch.var, torch.std. */
 DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
 DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
 /* log sum e^x, stably. torch.logsumexp. */

@@ -398,10 +398,10 @@ DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float marg
     dt_tensor own = dt_one_hot(t, classes);
     if (dti_is_nil(own) || !dti_loss_takes2("multi_margin (y, t with classes)", y, own))
         return dti_nil(y.graph);
-    dt_tensor of_own = dt_sum(dt_mul(y, own), (dt_shape){1, {-1}}, true);
+    dt_tensor of_own = dt_sum(dt_keep(y, own), (dt_shape){1, {-1}}, true);
     dt_tensor z = dt_relu(dt_affine(dt_sub(y, of_own), 1.0f, margin));
     z = power == 2 ? dt_square(z) : z;
-    z = dt_mul(z, dti_loss_rest(own));
+    z = dt_drop(z, own); /* a choice: another class may be infinite */
     dt_tensor loss = dti_loss_scale(dti_sum_last(z), 1.0 / (double)classes);
     dt_tensor is_class = dti_sum_last(dti_is_set(class_weights) ? dt_mul(own, class_weights) : own);
     return dti_composed(y, first, call, dt_mul(loss, is_class));
@@ -424,8 +424,9 @@ DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
     row.dim[row.rank - 1] = row.dim[row.rank - 2], row.dim[row.rank - 2] = 1;
     dt_tensor others = dt_reshape(y, row), absent = dti_loss_rest(dt_reshape(t, row));
     dt_tensor gap = dt_relu(dt_affine(dt_sub(others, dti_loss_column(y)), 1.0f, 1.0f));
-    dt_tensor counted = dt_mul(gap, dt_mul(dti_loss_column(t), absent));
-    dt_tensor sum = dt_sum(counted, (dt_shape){2, {-1, -2}}, false);
+    dt_tensor counts = dt_mul(dti_loss_column(t), absent);
+    gap = dt_keep(gap, counts);
+    dt_tensor sum = dt_sum(dt_mul(gap, counts), (dt_shape){2, {-1, -2}}, false);
     return dti_composed(y, first, call, dti_loss_scale(sum, 1.0 / (double)classes));
 }
 

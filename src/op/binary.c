@@ -41,8 +41,8 @@ static dt_tensor dti_pow_da(dti_grad *g) {
 /* Where a is 0 and b is not negative it is 0, not 0 * log 0: the logarithm of 1 is taken. */
 static dt_tensor dti_pow_db(dti_grad *g) {
     dt_tensor a = g->in[0], b = g->in[1], none = dti_is_zero(a);
-    none = dt_mul(none, dt_ge(b, dt_cast(dt_fill(b.graph, (dt_shape){0}, 0.0f),
-                                         dt_tensor_dtype(b))));
+    none =
+        dt_mul(none, dt_ge(b, dt_cast(dt_fill(b.graph, (dt_shape){0}, 0.0f), dt_tensor_dtype(b))));
     return dt_mul(g->dy, dt_mul(g->y, dt_log(dt_add(a, none))));
 }
 
