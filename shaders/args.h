@@ -49,8 +49,9 @@
     DTI_U32 by[6];
 
 /* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1.
- * chunk: so many k are added in one chain, and chunks in ascending order; 0: all k are. apart: i is
- * no batch, but the chunk, each with a result by itself, which PRODUCT_SUM adds. */
+ * chunk: this number of k is added in one chain, and chunks in ascending order; 0: all k are. apart:
+ * i is no batch, but a part of this number of k, each with a result of its own, which PRODUCT_SUM
+ * adds; 0: i is a batch. */
 #define DTI_ARGS_GEMM                                                                              \
     DTI_U32 m;                                                                                     \
     DTI_U32 n;                                                                                     \
@@ -78,6 +79,7 @@
 
 /* c[i] = the sum of `parts` values of x, the first x[i] and each next one `part` on, in order
  * (+ bias[i % cols]), i < n. */
+#define DTI_PRODUCT_CHAIN 64 /* at most so many are added in one chain */
 #define DTI_ARGS_PRODUCT_SUM                                                                       \
     DTI_U32 n;                                                                                     \
     DTI_U32 cols;                                                                                  \
@@ -255,7 +257,7 @@
  * (its adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes
  * partial sums of w, [cuts, splits, groups * co, ci, kh, kw]: part (j, i) over rows [oh * j / cuts,
  * oh * (j + 1) / cuts) of y, or as many columns where y has one row, of samples [n * i / splits,
- * n * (i + 1) / splits). z_offset: of the bias (of the written image's channels) or of the mask
+ * n * (i + 1) / splits). More cuts than rows are a multiple of them: pieces of a row. z_offset: of the bias (of the written image's channels) or of the mask
  * (laid out as what is written). */
 #define DTI_ARGS_CONV                                                                              \
     DTI_U32 n;                                                                                     \
@@ -559,7 +561,9 @@
 #define DTI_ATTENTION_DROPOUT 16u
 #define DTI_ATTENTION_SAMPLES 32u /* of the global batch: the random stream counts them */
 #define DTI_ATTENTION_FOURS 64u   /* rows of q, k, v and dy are read by fours */
+#define DTI_ATTENTION_LONG 128u   /* a sum over more blocks than DTI_ATTENTION_BLOCKS */
 #define DTI_ATTENTION_BLOCK 32u
+#define DTI_ATTENTION_BLOCKS 128u
 /* ATTENTION_GRAD, spec3: what is made, by a workgroup of a block of queries, or of keys. */
 #define DTI_ATTENTION_DQ 1u
 #define DTI_ATTENTION_DK 2u

@@ -118,7 +118,7 @@ void multiply()
 {
     bool a_aligned = ((args.a_offset | args.a_batch0 | args.a_batch1) & 3u) == 0u;
     bool b_aligned = ((args.b_offset | args.b_batch0 | args.b_batch1) & 3u) == 0u;
-    uint whole = args.k | args.chunk;
+    uint whole = args.k | args.chunk | args.apart;
     bool a_k = a_aligned && args.a_col == 1u && ((args.a_row | whole) & 3u) == 0u;
     bool a_m = a_aligned && args.a_row == 1u && ((args.a_col | args.m) & 3u) == 0u;
     bool b_k = b_aligned && args.b_row == 1u && ((args.b_col | whole) & 3u) == 0u;
@@ -161,7 +161,7 @@ void main()
     row = (rest - batch * tiles_m) * 8u;
     a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
-    uint end = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
+    uint end = args.apart != 0u ? min(args.apart, args.k - batch0 * args.apart) : args.k;
     vec4 sums[8][2]; /* of the chunks before */
     from = 0u;
     do {

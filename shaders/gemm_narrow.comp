@@ -49,8 +49,8 @@ void main()
                 min(row, args.m - 1u) * args.a_row;
     uint b_at = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1 +
                 min(col, args.n - 1u) * args.b_col;
-    uint chunk = args.chunk > 0u ? args.chunk : args.k;
-    uint end = args.apart != 0u ? min(chunk, args.k - batch0 * chunk) : args.k;
+    uint end = args.apart != 0u ? min(args.apart, args.k - batch0 * args.apart) : args.k;
+    uint chunk = args.chunk > 0u ? args.chunk : end;
     float sum = 0.0;
     uint from = 0u;
     do {

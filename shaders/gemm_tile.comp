@@ -215,7 +215,7 @@ void main()
     uint c_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
     uint col = (tile - rest * tiles_n) * BN, row = (rest - batch * tiles_m) * BM;
     lane = gl_LocalInvocationID.x;
-    uint k = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
+    uint k = args.apart != 0u ? min(args.apart, args.k - batch0 * args.apart) : args.k;
     uint from = 0u;
     do {
         uint left = CHUNKS ? min(k - from, args.chunk) : k;

@@ -1,4 +1,5 @@
-/* The sum of a product's chunks, in ascending order (+ bias per column, + epilogue), which
+/* The sum of a product's chunks or parts, in ascending order, of more than DTI_PRODUCT_CHAIN in runs
+ * (+ bias per column, + epilogue), which
  * were made by workgroups of their own. An invocation makes four values, by fours where all allows
  * it. */
 #version 450
@@ -14,28 +15,41 @@ layout(binding = 2) writeonly buffer buffer_c4 { vec4 c4[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
 #include "lib/epilogue.glsl"
 
+/* Values from `at` on, `apart` from each other, in chains of DTI_PRODUCT_CHAIN. Four are read before
+ * they are added. */
+#define DTI_PRODUCT_SUM(T, NAME, X)                                                                \
+    T NAME(uint at, uint apart)                                                                    \
+    {                                                                                              \
+        T run = X[at], sum = T(0.0);                                                               \
+        uint p = 1u;                                                                               \
+        for (; p + 4u <= args.parts; p += 4u) {                                                    \
+            T a = X[at + p * apart], b = X[at + (p + 1u) * apart];                                 \
+            T c = X[at + (p + 2u) * apart], d = X[at + (p + 3u) * apart];                          \
+            run = (((run + a) + b) + c) + d;                                                       \
+            if (p % DTI_PRODUCT_CHAIN == DTI_PRODUCT_CHAIN - 3u) {                                 \
+                sum += run;                                                                        \
+                run = T(0.0);                                                                      \
+            }                                                                                      \
+        }                                                                                          \
+        for (; p < args.parts; p++) run += X[at + p * apart];                                      \
+        return args.parts <= DTI_PRODUCT_CHAIN ? run : sum + run;                                  \
+    }
+DTI_PRODUCT_SUM(float, sum_of, x)
+DTI_PRODUCT_SUM(vec4, sum_of_four, x4)
+
 void main()
 {
     uint i = 4u * dti_item();
     if (i >= args.n)
         return;
     if (((args.n | args.part | args.x_offset | args.c_offset) & 3u) == 0u) {
-        uint from = (args.x_offset + i) >> 2;
-        uint part = args.part >> 2, p = 1u;
-        vec4 sum = x4[from];
-        for (; p + 4u <= args.parts; p += 4u) { /* read before they are added */
-            vec4 a = x4[from + p * part], b = x4[from + (p + 1u) * part];
-            vec4 c = x4[from + (p + 2u) * part], d = x4[from + (p + 3u) * part];
-            sum = (((sum + a) + b) + c) + d;
-        }
-        for (; p < args.parts; p++) sum += x4[from + p * part];
+        vec4 sum = sum_of_four((args.x_offset + i) >> 2, args.part >> 2);
         [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], i + j, (i + j) % args.cols);
         c4[(args.c_offset + i) >> 2] = sum;
         return;
     }
     for (uint j = i; j < min(i + 4u, args.n); j++) {
-        float sum = x[args.x_offset + j];
-        for (uint p = 1u; p < args.parts; p++) sum += x[args.x_offset + j + p * args.part];
+        float sum = sum_of(args.x_offset + j, args.part);
         c[args.c_offset + j] = finished(sum, j, j % args.cols);
     }
 }

@@ -82,7 +82,7 @@ static void gemm_take_apart(gemm_run *r) {
     r->launch[0].value[2] = GEMM_PARTS;
     r->launch[0].items = (uint64_t)n * parts;
     const uint32_t offset = g->c_offset;
-    dti_gemm_chunk_apart(g, parts);
+    dti_gemm_set_apart(g, g->chunk);
     g->c_offset = offset;
 }
 

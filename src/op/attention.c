@@ -396,12 +396,18 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
 
 /* ---- Rows of the tables */
 
+/* Blocks of the other side that a workgroup goes over, of all heads that it sums. */
+static uint64_t dti_attention_others(const dti_launch *l) {
+    const dti_args_attention *a = &l->args.attention;
+    const bool keys = l->kernel == DTI_K_ATTENTION_GRAD && !(l->spec[3] & DTI_ATTENTION_DQ);
+    const uint64_t group = keys ? a->heads / a->kv_heads : 1;
+    return group * dti_attention_blocks(keys ? a->tq : a->tk);
+}
+
 /* Steps of an invocation: blocks of the other side, for each the products' sums. */
 static dti_effort dti_attention_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const dti_args_attention *a = &l->args.attention;
     const bool grad = l->kernel == DTI_K_ATTENTION_GRAD, keys = !(l->spec[3] & DTI_ATTENTION_DQ);
-    const uint64_t group = keys ? a->heads / a->kv_heads : 1;
-    const uint64_t blocks = group * dti_attention_blocks(keys ? a->tq : a->tk);
+    const uint64_t blocks = dti_attention_others(l);
     const uint64_t d = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[1];
     const uint64_t dv = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[2], b = DTI_ATTENTION_BLOCK;
     const uint64_t deep = d + (grad ? dv : 0), wide = (grad ? d : 0) + (grad && !keys ? 0 : dv);
@@ -418,19 +424,30 @@ static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t s
     (void)variant;
     if (places % 4 == 0)
         spec[0] |= DTI_ATTENTION_FOURS;
+    if (dti_attention_others(l) > DTI_ATTENTION_BLOCKS)
+        spec[0] |= DTI_ATTENTION_LONG;
+}
+
+/* Of each block the fours of d and dv that are summed, and some more: llvmpipe unrolls the loops of
+ * rows. */
+static uint64_t dti_attention_rounds(const dti_launch *l, uint32_t local) {
+    const uint64_t d = l->spec[1], dv = l->spec[2], fours = DTI_ATTENTION_BLOCK / 4 + 2;
+    const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
+    (void)local;
+    return dti_attention_others(l) * (fours * (grad ? 2 : 1) * (d + dv) + 12) + DTI_ROUNDS_FEW;
 }
 
 /* (q, k and v, mask, rows of y, largest scores and logarithms) */
 DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .outer = dti_cpu_items_attention, .grain = dti_cpu_grain_attention,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
-           .effort = dti_attention_effort);
+           .rounds = dti_attention_rounds, .effort = dti_attention_effort);
 
 /* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
-           .effort = dti_attention_effort);
+           .rounds = dti_attention_rounds, .effort = dti_attention_effort);
 
 /* By heads: of queries, keys and values alike. Slopes and drawn weights are by a head's number,
  * which a member does not know. */

@@ -1,10 +1,15 @@
-/* Products of few results with long sums, for a device that runs workgroups: k is cut into chunks,
- * each added in one chain, and chunks are added in ascending order. Where the cuts are is a matter
+/* Products with long sums, for a device that runs workgroups: k is cut into chunks, each added in one
+ * chain, and chunks are added in ascending order. Of a sum over many rows a part of at most
+ * DTI_GEMM_CHAINS chunks is made by workgroups of its own, and PRODUCT_SUM adds the parts: no chain is long,
+ * so a rounding error does not grow with k, and no loop is (llvmpipe ends long ones, work.c). Where the cuts are is a matter
  * of the weight's shape and a sample's, or for a sum over rows of these: no bit depends on how many
  * rows a replica has, or on the device. Who makes a chunk is free: there are workgroups for each
  * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other: where
  * there are enough of them without, and on a processor, which runs few at a time. */
 
+#define DTI_GEMM_CHAIN 512        /* of k that one chain adds, where k is longer than two */
+#define DTI_GEMM_CHAIN_SMALL 128  /* of a product of one tile */
+#define DTI_GEMM_CHAINS 64        /* that a part has at most */
 #define DTI_GEMM_CHUNK_SAMPLES 64 /* that a rowwise product is cut for, however many there are */
 #define DTI_GEMM_CHUNK_CHAIN 512  /* not longer where there are few workgroups */
 #define DTI_GEMM_CHUNK_GROUPS 256 /* are not few */
@@ -28,23 +33,50 @@ static uint32_t dti_gemm_chunk_length(uint64_t k, uint64_t parts, uint64_t least
     return chunk < k ? (uint32_t)chunk : 0;
 }
 
+/* Where k is cut. chunk: added in one chain; 0: all k are. part: made apart from others; 0: none. */
+typedef struct dti_gemm_cuts {
+    uint32_t chunk, part;
+} dti_gemm_cuts;
+
+/* Into parts of at most `part` of k; 0: as long as may be. chain: that is added in one. */
+static dti_gemm_cuts dti_gemm_cuts_parts(uint64_t k, uint64_t part, uint64_t chain) {
+    part = DTI_MIN(part ? part : k, (uint64_t)DTI_GEMM_CHAINS * chain);
+    if (part >= k)
+        return (dti_gemm_cuts){.chunk = k > 2 * chain ? (uint32_t)chain : 0};
+    if (part <= chain && dti_ceil_div(k, part) <= DTI_GEMM_CHAINS)
+        return (dti_gemm_cuts){.chunk = (uint32_t)part};
+    if (part > chain)
+        part = dti_ceil_div(part, chain) * chain;
+    return (dti_gemm_cuts){.chunk = part > chain ? (uint32_t)chain : 0, .part = (uint32_t)part};
+}
+
 /* Of a product whose every row is of one sample, which has `rows` of them. */
-static uint32_t dti_gemm_chunk_rowwise(uint64_t rows, uint64_t n, uint64_t k) {
+static dti_gemm_cuts dti_gemm_cuts_rowwise(uint64_t rows, uint64_t n, uint64_t k) {
     const uint64_t m = DTI_GEMM_CHUNK_SAMPLES * rows;
     uint64_t parts = dti_ceil_div(DTI_GEMM_CHUNK_FILL, DTI_MAX(dti_gemm_chunk_tiles(m, n, 32), 1));
     if (dti_gemm_chunk_tiles(m, n, 64) < DTI_GEMM_CHUNK_GROUPS)
         parts = DTI_MAX(parts, dti_ceil_div(k, DTI_GEMM_CHUNK_CHAIN));
-    return dti_gemm_chunk_length(k, parts, DTI_GEMM_CHUNK_LEAST);
+    const uint32_t chunk = dti_gemm_chunk_length(k, parts, DTI_GEMM_CHUNK_LEAST);
+    if (!chunk || chunk > DTI_GEMM_CHAIN || k > DTI_GEMM_CHAINS * (uint64_t)chunk)
+        return dti_gemm_cuts_parts(k, 0, DTI_GEMM_CHAIN);
+    return (dti_gemm_cuts){.chunk = chunk};
+}
+
+/* Of a product of one tile, whose chunks cost little, it is short. */
+static uint64_t dti_gemm_chain(uint64_t m, uint64_t n) {
+    return dti_gemm_chunk_tiles(m, n, 64) > 1 ? DTI_GEMM_CHAIN : DTI_GEMM_CHAIN_SMALL;
 }
 
 /* Of a product m x n that is a sum over k rows. */
-static uint32_t dti_gemm_chunk_over_rows(uint64_t m, uint64_t n, uint64_t k) {
+static dti_gemm_cuts dti_gemm_cuts_over_rows(uint64_t m, uint64_t n, uint64_t k) {
     const uint64_t tiles = DTI_MAX(dti_gemm_chunk_tiles(m, n, 64), 1);
-    return dti_gemm_chunk_length(k, dti_ceil_div(DTI_GEMM_CHUNK_GROUPS, tiles),
-                                 2 * DTI_GEMM_CHUNK_LEAST);
+    const uint64_t parts = dti_ceil_div(DTI_GEMM_CHUNK_GROUPS, tiles);
+    return dti_gemm_cuts_parts(k, dti_gemm_chunk_length(k, parts, 2 * DTI_GEMM_CHUNK_LEAST),
+                               dti_gemm_chain(m, n));
 }
 
-/* 1: workgroups make chunks one after the other. Narrow ones do so beside each other. */
+/* How many chunks workgroups of their own make. 1: workgroups make chunks one after the other.
+ * Narrow ones do so beside each other. */
 static uint32_t dti_gemm_chunk_parts(const dti_args_gemm *g) {
     const uint64_t tiles = dti_gemm_chunk_tiles(g->m, g->n, 64);
     const uint64_t parts = g->chunk ? dti_ceil_div(g->k, g->chunk) : 1;
@@ -54,12 +86,13 @@ static uint32_t dti_gemm_chunk_parts(const dti_args_gemm *g) {
     return (uint32_t)parts;
 }
 
-/* Makes a product without batches one of its chunks, which lie one behind the other. */
-static void dti_gemm_chunk_apart(dti_args_gemm *g, uint32_t parts) {
-    g->apart = 1;
-    g->batch0 = parts;
-    g->a_batch0 = g->chunk * g->a_col;
-    g->b_batch0 = g->chunk * g->b_row;
+/* Makes a product without batches one of its parts, of so many k, which lie one after the other. */
+static void dti_gemm_set_apart(dti_args_gemm *g, uint32_t part) {
+    g->apart = part;
+    g->chunk = g->chunk < part ? g->chunk : 0;
+    g->batch0 = (uint32_t)dti_ceil_div(g->k, part);
+    g->a_batch0 = part * g->a_col;
+    g->b_batch0 = part * g->b_row;
     g->c_batch0 = g->m * g->n;
     g->c_offset = 0;
 }
@@ -103,6 +136,12 @@ static dti_effort dti_product_sum_effort(const dti_launch *l, uint32_t variant, 
     return (dti_effort){a->parts, (uint64_t)a->parts * a->n};
 }
 
+/* Four values by fours, or each by itself. */
+static uint64_t dti_product_sum_rounds(const dti_launch *l, uint32_t local) {
+    (void)local;
+    return 4 * (uint64_t)l->args.product_sum.parts + DTI_ROUNDS_FEW;
+}
+
 /* A code that was made for another device may come to run here. */
 static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
@@ -136,4 +175,5 @@ static int64_t dti_cpu_grain_product_sum(const dti_cpu_task *task) {
 DTI_KERNEL(PRODUCT_SUM, product_sum, "rrwr", ITEM, .run = dti_cpu_product_sum,
            .grain = dti_cpu_grain_product_sum, .takes = dti_product_takes,
            .put_operand = dti_product_sum_put_operand, .free_bias = dti_product_sum_free_bias,
-           .invocations = dti_product_sum_invocations, .effort = dti_product_sum_effort);
+           .invocations = dti_product_sum_invocations, .rounds = dti_product_sum_rounds,
+           .effort = dti_product_sum_effort);

@@ -300,6 +300,9 @@ static void dti_conv2d_dx_emit(dti_emit *e) {
 #define DTI_CONV_PARTS_ELEMENTS (1 << 20) /* of all parts together */
 #define DTI_CONV_FILLS 256                /* workgroups that fill a device */
 #define DTI_CONV_PART 64                  /* positions that a part has at least */
+#define DTI_CONV_CHAIN 2048               /* and one chain adds at most; */
+#define DTI_CONV_CHAIN_SMALL 128          /* of fewer weights, whose parts cost little, */
+#define DTI_CONV_SMALL 4096               /* than these */
 
 static void dti_conv_split(dti_args_conv *a, uint64_t elements) {
     const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);
@@ -317,14 +320,22 @@ static uint64_t dti_conv_parts(const dti_args_conv *a) {
     return dti_ceil_div(DTI_CONV_FILLS, DTI_MAX(tiles, 1));
 }
 
-/* Into parts of some samples and some of their rows, so that the largest part is as small as can
- * be. */
+static uint64_t dti_conv_chain(uint64_t elements) {
+    return elements < DTI_CONV_SMALL ? DTI_CONV_CHAIN_SMALL : DTI_CONV_CHAIN;
+}
+
+/* Into parts of some samples and some of their rows, so that the largest part is as small as can be.
+ * How many: such as fill a device, and so many that no chain of additions is long. */
 static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
     const uint64_t lines = a->oh > 1 ? a->oh : a->ow, positions = (uint64_t)a->n * a->oh * a->ow;
     const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);
-    const uint64_t most = DTI_MIN(room, positions / DTI_CONV_PART);
-    const uint64_t parts = DTI_MIN(dti_conv_parts(a), most);
-    uint64_t least = UINT64_MAX;
+    const uint64_t chain = dti_conv_chain(elements);
+    uint64_t least = UINT64_MAX, most = DTI_MIN(room, positions / DTI_CONV_PART);
+    uint64_t parts = DTI_MIN(dti_conv_parts(a), most);
+    if (positions > 2 * chain * DTI_MAX(parts, 1)) {
+        parts = dti_ceil_div(positions, chain);
+        most = DTI_MAX(most, 2 * parts);
+    }
     for (uint64_t samples = 1; parts > 1 && samples <= a->n; samples++) {
         const uint64_t splits = dti_ceil_div(a->n, samples);
         if (splits > most || splits > 2 * parts)
@@ -340,11 +351,20 @@ static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
     }
 }
 
+/* Where parts of one row are still too long, into pieces of a row. */
+static void dti_conv_split_rows(dti_args_conv *a, uint64_t elements) {
+    const uint64_t pieces = dti_ceil_div(a->ow, dti_conv_chain(elements));
+    if (a->oh > 1 && a->cuts == a->oh && a->ow > 2 * dti_conv_chain(elements))
+        a->cuts *= (uint32_t)pieces;
+}
+
 static void dti_conv2d_dw_emit(dti_emit *e) {
     dti_view dy = dti_emit_dense_in(e, 0), x = dti_emit_dense_in(e, 1);
     const uint64_t elements = (uint64_t)dti_view_elements(&e->out);
     dti_args_conv a = dti_conv_args(&e->node->attr, &x, &dy, e->node->shape.dim);
     (e->workgroups ? dti_conv_split_finely : dti_conv_split)(&a, elements);
+    if (e->workgroups)
+        dti_conv_split_rows(&a, elements);
     const uint32_t count = a.splits * a.cuts;
     uint32_t parts = e->out.value;
     a.w_offset = (uint32_t)e->out.offset;

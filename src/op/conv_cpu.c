@@ -22,9 +22,16 @@ static dti_conv dti_conv_of_args(const dti_launch *l) {
 }
 
 /* Part `cut` of the rows of y (see args.h) is a convolution with other padding. */
+/* Of a row, where other devices cut it: here the first piece is the row, and the others are 0. */
+static int64_t dti_conv_dw_pieces(const dti_args_conv *a) {
+    const uint32_t lines = a->oh > 1 ? a->oh : a->ow;
+    return a->cuts > lines ? a->cuts / lines : 1;
+}
+
 static dti_conv_dw dti_conv_dw_of_args(const dti_launch *l, int64_t cut, int64_t *y_first) {
     const dti_args_conv *a = &l->args.conv;
     const int axis = a->oh > 1 ? 0 : 1;
+    const int64_t pieces = dti_conv_dw_pieces(a), cuts = a->cuts / pieces;
     dti_conv_dw c = {.n = a->n,
                      .groups = a->groups,
                      .ci = a->ci,
@@ -37,8 +44,9 @@ static dti_conv_dw dti_conv_dw_of_args(const dti_launch *l, int64_t cut, int64_t
                      .pad = {a->pad_h, a->pad_w},
                      .dil = {a->dil_h, a->dil_w},
                      .y_plane = (int64_t)a->oh * a->ow};
-    const int64_t first = c.y_size[axis] * cut / a->cuts;
-    c.y_size[axis] = c.y_size[axis] * (cut + 1) / a->cuts - first;
+    cut /= pieces;
+    const int64_t first = c.y_size[axis] * cut / cuts;
+    c.y_size[axis] = c.y_size[axis] * (cut + 1) / cuts - first;
     c.pad[axis] -= first * c.stride[axis];
     *y_first = axis ? first : first * a->ow;
     return c;
@@ -74,7 +82,10 @@ static void dti_cpu_conv_dw(const dti_cpu_task *task, int64_t begin, int64_t end
         c.x = dti_cpu_in(task, 1, a->x_offset);
         c.w = (float *)dti_cpu_out(task, 2, a->w_offset) + cut * c.splits * elements;
         to = DTI_MIN(end, (cut + 1) * each);
-        dti_conv_dw_run(task->k, &c, at - cut * each, to - cut * each, scratch);
+        if (cut % dti_conv_dw_pieces(a) == 0)
+            dti_conv_dw_run(task->k, &c, at - cut * each, to - cut * each, scratch);
+        else if (at == cut * each)
+            memset(c.w, 0, (size_t)(c.splits * elements) * sizeof *c.w);
     }
 }
 

@@ -82,7 +82,7 @@ static uint32_t dti_conv_variant(const dti_launch *l, const dti_grid_device *dev
 
 /* Whether four of y's positions, in the order of a part's sum, lie at a multiple of four. */
 static bool dti_conv_dw_by_fours(const dti_args_conv *a) {
-    const uint32_t run = a->cuts == 1 ? a->oh * a->ow : a->oh > 1 ? a->ow : 1;
+    const uint32_t run = a->cuts == 1 ? a->oh * a->ow : a->oh > 1 && a->cuts <= a->oh ? a->ow : 1;
     return ((a->y_offset | run) & 3) == 0;
 }
 
@@ -216,10 +216,39 @@ static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint
 /* Positions of a part. */
 static dti_effort dti_conv_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_conv *a = &l->args.conv;
-    const uint64_t lines = a->oh > 1 ? a->oh : a->ow, others = a->oh > 1 ? a->ow : a->oh;
+    uint64_t lines = a->oh > 1 ? a->oh : a->ow, others = a->oh > 1 ? a->ow : a->oh;
+    if (a->cuts > lines) /* of one */
+        others = dti_ceil_div(others, a->cuts / lines);
     (void)variant, (void)local;
     return (dti_effort){dti_ceil_div(a->n, a->splits) * dti_ceil_div(lines, a->cuts) * others,
                         dti_conv_flops(a)};
+}
+
+/* Taps of a class of positions along an axis, and the search for them. */
+static uint64_t dti_conv_taps_rounds(uint32_t taps, uint32_t stride, uint32_t dil, uint64_t *more) {
+    uint32_t step = 1;
+    while ((uint64_t)step * dil % stride)
+        step++;
+    *more += 2 * step + 2;
+    return dti_ceil_div(taps, step);
+}
+
+/* Source channels of taps; in rows of taps there are fewer. */
+static uint64_t dti_conv_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    const bool adjoint = l->kernel == DTI_K_CONV_DX;
+    uint64_t more = DTI_ROUNDS_FEW;
+    uint32_t spec[4];
+    (void)local;
+    (adjoint ? dti_conv_dx_tile : dti_conv_forward_tile)(l, 0, spec);
+    const uint64_t rows = dti_conv_taps_rounds(a->kh, adjoint ? a->stride_h : 1, a->dil_h, &more);
+    const uint64_t cols = dti_conv_taps_rounds(a->kw, adjoint ? a->stride_w : 1, a->dil_w, &more);
+    return (adjoint ? a->co : a->ci) * rows * (spec[2] ? 1 : cols) + more;
+}
+
+/* Positions of the largest part. */
+static uint64_t dti_conv_dw_rounds(const dti_launch *l, uint32_t local) {
+    return dti_conv_dw_effort(l, 0, local).steps + DTI_ROUNDS_FEW;
 }
 
 /* ---- Trials */
@@ -385,7 +414,7 @@ DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
            .takes = dti_product_takes, .put_operand = dti_conv_put_operand,
            .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
-           .variant = dti_conv_variant, .tile = dti_conv_forward_tile,
+           .variant = dti_conv_variant, .tile = dti_conv_forward_tile, .rounds = dti_conv_rounds,
            .invocations = dti_conv_forward_invocations, .effort = dti_conv_forward_effort,
            .trial = dti_conv_forward_trial, .sample = dti_conv_forward_sample,
            .fits = dti_conv_fits_device);
@@ -395,7 +424,7 @@ DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
            .takes = dti_product_takes, .put_operand = dti_conv_dx_put_operand,
            .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
-           .variant = dti_conv_variant, .tile = dti_conv_dx_tile,
+           .variant = dti_conv_variant, .tile = dti_conv_dx_tile, .rounds = dti_conv_rounds,
            .invocations = dti_conv_dx_invocations, .effort = dti_conv_dx_effort,
            .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample, .fits = dti_conv_fits_device);
 
@@ -403,6 +432,6 @@ DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
            .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw,
            .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
-           .variant = dti_conv_variant, .tile = dti_conv_dw_tile,
+           .variant = dti_conv_variant, .tile = dti_conv_dw_tile, .rounds = dti_conv_dw_rounds,
            .invocations = dti_conv_dw_invocations, .effort = dti_conv_dw_effort,
            .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample, .fits = dti_conv_fits_device);

@@ -530,14 +530,20 @@ static uint64_t dti_xent_width(const dti_launch *l) {
     return spec[3] & DTI_ROW_FOURS ? l->args.xent.classes / 4 : l->args.xent.classes;
 }
 
+/* With smoothing four passes. */
+static uint64_t dti_xent_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(dti_xent_width(l), 4, local);
+}
+
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
 DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent,
-           .width = dti_xent_width, .tile = dti_xent_tile, .effort = dti_xent_effort);
+           .width = dti_xent_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds,
+           .effort = dti_xent_effort);
 
 /* (logits, target, s, dlogits) */
 DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
            .grain = dti_cpu_grain_xent, .width = dti_xent_width, .tile = dti_xent_tile,
-           .effort = dti_xent_effort);
+           .rounds = dti_xent_rounds, .effort = dti_xent_effort);
 
 static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
                                         const uint32_t spec[4]) {
@@ -556,7 +562,8 @@ static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
 
 /* (logits, what XENT kept, s, dlogits), where workgroups run */
 DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocations,
-           .tile = dti_xent_tile, .effort = dti_xent_dx_effort, .in_step = dti_xent_dx_in_step);
+           .tile = dti_xent_tile, .rounds = dti_rounds_few, .effort = dti_xent_dx_effort,
+           .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of,

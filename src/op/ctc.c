@@ -499,6 +499,20 @@ static dti_effort dti_ctc_grad_effort(const dti_launch *l, uint32_t variant, uin
     return dti_effort_rows(l->items, a->classes + 2 * (uint64_t)a->labels, 2, local);
 }
 
+/* Labels, then of each step the cells. */
+static uint64_t dti_ctc_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_ctc *a = &l->args.ctc;
+    const uint64_t cells = dti_ceil_div(2 * (uint64_t)a->labels + 1, local);
+    return 2 * (uint64_t)a->labels + a->steps * (cells + 2) + DTI_ROUNDS_FEW;
+}
+
+/* Of each label all labels. */
+static uint64_t dti_ctc_grad_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_ctc *a = &l->args.ctc;
+    const uint64_t own = dti_ceil_div((uint64_t)a->labels + 1, local);
+    return own * ((uint64_t)a->labels + 6) + dti_rounds_of(a->classes, 1, local);
+}
+
 static int64_t dti_cpu_grain_ctc_grad(const dti_cpu_task *task) {
     const dti_args_ctc *a = &task->launch->args.ctc;
     return 1 + 16384 / (1 + (int64_t)a->classes + 40 * (int64_t)a->labels);
@@ -506,12 +520,12 @@ static int64_t dti_cpu_grain_ctc_grad(const dti_cpu_task *task) {
 
 /* (log-probabilities, labels, lengths, results): item = a sample from one end */
 DTI_KERNEL(CTC, ctc, "rrrw", GROUP, .run = dti_cpu_ctc, .scratch_bytes = dti_cpu_scratch_ctc,
-           .local = {128}, .effort = dti_ctc_effort);
+           .local = {128}, .rounds = dti_ctc_rounds, .effort = dti_ctc_effort);
 
 /* (log-probabilities, results, dy, gradient): item = a step of a sample */
 DTI_KERNEL(CTC_GRAD, ctc_grad, "rrrw", GROUP, .run = dti_cpu_ctc_grad,
            .scratch_bytes = dti_cpu_scratch_ctc, .grain = dti_cpu_grain_ctc_grad, .local = {128},
-           .effort = dti_ctc_grad_effort);
+           .rounds = dti_ctc_grad_rounds, .effort = dti_ctc_grad_effort);
 
 DTI_FAMILY(ctc, .shape = dti_ctc_shape, .outputs = dti_ctc_outputs, .grad = dti_ctc_grad_rule,
            .labels = dti_ctc_labels);

@@ -185,7 +185,7 @@ static void dti_dropout_tile(const dti_launch *l, uint32_t variant, uint32_t spe
 }
 
 DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = dti_cpu_grain_function,
-           .in_step = dti_dropout_in_step, .tile = dti_dropout_tile,
+           .in_step = dti_dropout_in_step, .tile = dti_dropout_tile, .rounds = dti_rounds_few,
            .invocations = dti_fours_invocations);
 
 DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle,

@@ -136,8 +136,9 @@ typedef struct dti_kernel_info {
     uint64_t (*width)(const dti_launch *launch);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
-    /* How many rounds all loops of an invocation go at most, where shapes set no bound: a driver
-     * may end them (vulkan/work.c). NULL: few. */
+    /* How many rounds all loops of an invocation go at most, by shapes: a driver may end them
+     * (vulkan/work.c). tools/shaders refuses a kernel that has loops and does not declare them. NULL:
+     * there are no loops. */
     uint64_t (*rounds)(const dti_launch *launch, uint32_t local);
     /* Whether a device has the invocations and shared memory that a variant takes. NULL: all. */
     bool (*fits)(uint32_t variant, const dti_grid_device *device);
@@ -174,6 +175,16 @@ static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, 
 static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t passes,
                                          uint32_t local) {
     return (dti_effort){passes * ((cols + local - 1) / local), passes * rows * cols};
+}
+/* Rounds of loops that constants bound, and of a workgroup's trees. */
+#define DTI_ROUNDS_FEW 64
+static inline uint64_t dti_rounds_few(const dti_launch *launch, uint32_t local) {
+    (void)launch, (void)local;
+    return DTI_ROUNDS_FEW;
+}
+/* Of a workgroup that goes over `cols` elements so many times, each invocation over its share. */
+static inline uint64_t dti_rounds_of(uint64_t cols, uint32_t passes, uint32_t local) {
+    return passes * ((cols + local - 1) / local + 1) + DTI_ROUNDS_FEW;
 }
 /* Whether an operand is a 16-bit float. */
 static inline bool dti_launch_is_half(const dti_launch *launch) {

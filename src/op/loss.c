@@ -299,17 +299,26 @@ static dti_effort dti_term_effort(const dti_launch *l, uint32_t variant, uint32_
     return (dti_effort){dti_effort_rows(1, DTI_MIN(a->n, a->chunk), 1, local).steps, 2ull * a->n};
 }
 
+static uint64_t dti_term_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(l->args.term.chunk, 1, local);
+}
+
 /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */
 DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain_term,
-           .effort = dti_term_effort);
+           .rounds = dti_term_rounds, .effort = dti_term_effort);
 
 static dti_effort dti_term_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
     return dti_effort_rows(1, l->args.term.n, 1, local);
 }
 
+static uint64_t dti_term_sum_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(l->args.term.n, 1, local);
+}
+
 /* n pairs -> 1 pair, one workgroup */
-DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .effort = dti_term_sum_effort);
+DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .rounds = dti_term_sum_rounds,
+           .effort = dti_term_sum_effort);
 
 static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_term *a = &l->args.term;

@@ -537,10 +537,18 @@ static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, u
     return dti_norm_groups_effort(&l->args.norm, 2, local);
 }
 
+/* One element at a time, where fours do not lie so. */
+static uint64_t dti_norm_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_norm *a = &l->args.norm;
+    const uint64_t all = DTI_MAX(a->cols, a->n / a->channels);
+    return dti_rounds_of(a->chunks > 1 ? DTI_NORM_CHUNK : all, 3, local) +
+           dti_rounds_of(a->chunks, 2, local);
+}
+
 /* (x, stats, and the pairs of chunks) item = chunk; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
            .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups,
-           .tile = dti_norm_stats_tile, .effort = dti_norm_stats_effort);
+           .tile = dti_norm_stats_tile, .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
 
 static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -563,17 +571,22 @@ static uint64_t dti_norm_width(const dti_launch *l) {
 DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
            .outer = dti_cpu_items_norm_group, .grain = dti_cpu_grain_norm_group,
            .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes, .width = dti_norm_width,
-           .tile = dti_norm_group_tile, .effort = dti_norm_group_effort);
+           .tile = dti_norm_group_tile, .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
 
 static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
     return dti_effort_rows(l->items, l->args.norm.chunks, 2, local);
 }
 
+static uint64_t dti_norm_finish_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(l->args.norm.chunks, 2, local);
+}
+
 /* (pairs, stats, w, stats or dw and db) item = group; spec0: DTI_NORM_FINISH_*; spec1: 1 = what
  * batch_dx reads too */
 DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
-           .grain = dti_cpu_grain_copy, .effort = dti_norm_finish_effort);
+           .grain = dti_cpu_grain_copy, .rounds = dti_norm_finish_rounds,
+           .effort = dti_norm_finish_effort);
 
 #define DTI_NORM_DIVIDES                                                                           \
     {                                                                                              \
@@ -586,7 +599,7 @@ DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
            .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
            .takes = dti_norm_takes, .invocations = dti_norm_invocations, .tile = dti_norm_tile,
-           .divides = DTI_NORM_DIVIDES);
+           .rounds = dti_rounds_few, .divides = DTI_NORM_DIVIDES);
 
 static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -594,10 +607,17 @@ static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint
     return (dti_effort){dti_effort_rows(a->groups, a->cols, 3, local).steps, 12ull * a->n};
 }
 
+/* Three passes, in fours where all lies so. */
+static uint64_t dti_norm_dx_rounds(const dti_launch *l, uint32_t local) {
+    uint32_t spec[4];
+    dti_norm_dx_tile(l, 0, spec);
+    return dti_rounds_of(l->args.norm.cols / (spec[3] & DTI_NORM_FOURS ? 4 : 1), 3, local);
+}
+
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
            .grain = dti_cpu_grain_norm_groups, .width = dti_norm_width, .tile = dti_norm_dx_tile,
-           .effort = dti_norm_dx_effort);
+           .rounds = dti_norm_dx_rounds, .effort = dti_norm_dx_effort);
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -607,13 +627,14 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
 
 /* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
 DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
-           .grain = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .effort = dti_norm_dw_effort);
+           .grain = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds,
+           .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
            .outer = dti_cpu_items_batch_dx, .grain = dti_cpu_grain_norm,
            .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_norm_invocations,
-           .tile = dti_norm_grad_tile, .divides = DTI_NORM_DIVIDES);
+           .tile = dti_norm_grad_tile, .rounds = dti_rounds_few, .divides = DTI_NORM_DIVIDES);
 
 /* (x, s, y) */
 DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = dti_cpu_grain_copy);

@@ -354,6 +354,39 @@ static dti_effort dti_pool_effort(const dti_launch *l, uint32_t variant, uint32_
     return (dti_effort){rows * cols, rows * cols * a->n * a->oh * a->ow};
 }
 
+/* Windows that hold an element, along one axis. */
+static uint64_t dti_pool_windows(const dti_launch *l, uint64_t in, uint64_t k, uint64_t stride,
+                                 uint64_t out) {
+    const bool adaptive = l->kernel == DTI_K_AVG_POOL_GRAD && l->spec[0] == DTI_POOL_ADAPTIVE;
+    return DTI_MIN(out, adaptive ? dti_ceil_div(out, in) + 1 : dti_ceil_div(k, stride));
+}
+
+static uint64_t dti_pool_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_pool *a = &l->args.pool;
+    const bool adaptive = l->kernel == DTI_K_AVG_POOL && l->spec[0] == DTI_POOL_ADAPTIVE;
+    const uint64_t rows = adaptive ? dti_ceil_div(a->ih, a->oh) + 1 : a->kh;
+    const uint64_t cols = adaptive ? dti_ceil_div(a->iw, a->ow) + 1 : a->kw;
+    (void)local;
+    return DTI_MIN(rows, a->ih) * (DTI_MIN(cols, a->iw) + 1) + DTI_ROUNDS_FEW;
+}
+
+/* Windows, and of MAX_POOL_GRAD their elements. */
+static uint64_t dti_pool_grad_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_pool *a = &l->args.pool;
+    const uint64_t rows = dti_pool_windows(l, a->ih, a->kh, a->stride_h, a->oh);
+    const uint64_t cols = dti_pool_windows(l, a->iw, a->kw, a->stride_w, a->ow);
+    const uint64_t each = l->kernel == DTI_K_MAX_POOL_GRAD ? dti_pool_rounds(l, local) : 0;
+    return rows * (cols * (each + 1) + 1) + DTI_ROUNDS_FEW;
+}
+
+static uint64_t dti_resize_grad_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_resize *a = &l->args.resize;
+    const uint64_t rows = DTI_MIN((uint64_t)a->oh, 2 * dti_ceil_div(a->oh, a->ih) + 5);
+    const uint64_t cols = DTI_MIN((uint64_t)a->ow, 2 * dti_ceil_div(a->ow, a->iw) + 5);
+    (void)local;
+    return rows * (cols + 1) + DTI_ROUNDS_FEW;
+}
+
 #define DTI_POOL_DIVIDES                                                                           \
     {                                                                                              \
         6, DTI_WORD(pool, by), {                                                                   \
@@ -364,20 +397,24 @@ static dti_effort dti_pool_effort(const dti_launch *l, uint32_t variant, uint32_
 
 /* (x, g, y): y = g where x is largest */
 DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, .run = dti_cpu_max_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .divides = DTI_POOL_DIVIDES);
+           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .rounds = dti_pool_rounds,
+           .divides = DTI_POOL_DIVIDES);
 
 /* (x, y, g): its adjoint; spec1 */
 DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_grad,
            .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool,
-           .takes = dti_max_pool_grad_takes, .divides = DTI_POOL_DIVIDES);
+           .takes = dti_max_pool_grad_takes, .rounds = dti_pool_grad_rounds,
+           .divides = DTI_POOL_DIVIDES);
 
 /* (x, y); spec0: DTI_POOL_* */
 DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, .run = dti_cpu_avg_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .divides = DTI_POOL_DIVIDES);
+           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .rounds = dti_pool_rounds,
+           .divides = DTI_POOL_DIVIDES);
 
 /* (y, x) */
 DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, .run = dti_cpu_avg_pool_grad,
-           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool, .divides = DTI_POOL_DIVIDES);
+           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool, .rounds = dti_pool_grad_rounds,
+           .divides = DTI_POOL_DIVIDES);
 
 #define DTI_RESIZE_DIVIDES                                                                         \
     {                                                                                              \
@@ -393,4 +430,5 @@ DTI_KERNEL(RESIZE, resize, "rw", ITEM, .run = dti_cpu_resize, .outer = dti_cpu_i
 /* (y, x) */
 DTI_KERNEL(RESIZE_GRAD, resize_grad, "rw", ITEM, .run = dti_cpu_resize_grad,
            .outer = dti_cpu_items_resize, .grain = dti_cpu_grain_resize,
-           .scratch_bytes = dti_cpu_scratch_resize_grad, .divides = DTI_RESIZE_DIVIDES);
+           .scratch_bytes = dti_cpu_scratch_resize_grad, .rounds = dti_resize_grad_rounds,
+           .divides = DTI_RESIZE_DIVIDES);

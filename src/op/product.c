@@ -15,21 +15,43 @@ static void dti_emit_gemm_to(dti_emit *e, const dti_args_gemm *args, uint32_t a,
     dti_bind(l, a, b, c, bias);
 }
 
-/* chunk: of k, on a device that runs workgroups; see chunk.c. */
-static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
-                          uint32_t bias, uint32_t chunk) {
+/* In parts of so many k, of one batch. */
+static void dti_emit_gemm_apart(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                                uint32_t bias, uint32_t part) {
     dti_args_gemm g = *args;
-    g.chunk = e->workgroups ? chunk : 0;
+    dti_gemm_set_apart(&g, part);
+    const uint32_t x = dti_emit_scratch(e, DT_F32, (uint64_t)g.batch0 * g.m * g.n);
+    dti_emit_gemm_to(e, &g, a, b, x, DTI_UNBOUND);
+    dti_emit_product_sum(e, args, g.batch0, x, bias);
+}
+
+/* Each batch in parts: so long sums have few. */
+static void dti_emit_gemm_batches(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                                  uint32_t bias, uint32_t part) {
+    for (uint64_t batch = 0; batch < (uint64_t)args->batch0 * args->batch1; batch++) {
+        const uint32_t i = (uint32_t)(batch / args->batch1), j = (uint32_t)batch % args->batch1;
+        dti_args_gemm g = *args;
+        g.batch0 = g.batch1 = 1;
+        g.a_offset += i * g.a_batch0 + j * g.a_batch1;
+        g.b_offset += i * g.b_batch0 + j * g.b_batch1;
+        g.c_offset += i * g.c_batch0 + j * g.c_batch1;
+        dti_emit_gemm_apart(e, &g, a, b, bias, part);
+    }
+}
+
+/* cut: of k, on a device that runs workgroups; see chunk.c. */
+static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                          uint32_t bias, dti_gemm_cuts cut) {
+    dti_args_gemm g = *args;
+    g.chunk = e->workgroups ? cut.chunk : 0;
     e->list->flops += dti_gemm_flops(args);
     const uint32_t parts = e->apart ? dti_gemm_chunk_parts(&g) : 1;
-    if (parts == 1) {
+    if (e->workgroups && cut.part)
+        dti_emit_gemm_batches(e, &g, a, b, bias, cut.part);
+    else if (parts > 1)
+        dti_emit_gemm_apart(e, &g, a, b, bias, g.chunk);
+    else
         dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
-        return;
-    }
-    const uint32_t x = dti_emit_scratch(e, DT_F32, (uint64_t)parts * g.m * g.n);
-    dti_gemm_chunk_apart(&g, parts);
-    dti_emit_gemm_to(e, &g, a, b, x, DTI_UNBOUND);
-    dti_emit_product_sum(e, args, parts, x, bias);
 }
 
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
@@ -113,7 +135,8 @@ static void dti_matmul_emit(dti_emit *e) {
         g.a_offset = (uint32_t)at[0];
         g.b_offset = (uint32_t)at[1];
         g.c_offset = (uint32_t)at[2];
-        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND, 0);
+        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND,
+                      dti_gemm_cuts_parts(g.k, 0, dti_gemm_chain(g.m, g.n)));
     }
 }
 
@@ -167,8 +190,8 @@ static void dti_linear_grad(dti_grad *g) {
 }
 
 /* By the rows of a sample, or all of them where there are no samples. */
-static uint32_t dti_linear_chunk(const dti_view *y, const dti_args_gemm *g) {
-    return dti_gemm_chunk_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
+static dti_gemm_cuts dti_linear_cuts(const dti_view *y, const dti_args_gemm *g) {
+    return dti_gemm_cuts_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
 }
 
 /* Rows that begin *row apart: of a slice as they lie, where that leaves a GPU its loads of four. */
@@ -203,7 +226,7 @@ static void dti_linear_emit(dti_emit *e) {
         g.bias_offset = (uint32_t)b.offset;
         bias = b.value;
     }
-    dti_emit_gemm(e, &g, x.value, w.value, bias, dti_linear_chunk(&e->out, &g));
+    dti_emit_gemm(e, &g, x.value, w.value, bias, dti_linear_cuts(&e->out, &g));
 }
 
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
@@ -236,7 +259,7 @@ static void dti_linear_dx_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)w.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND, dti_linear_chunk(&e->out, &g));
+    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND, dti_linear_cuts(&e->out, &g));
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {
@@ -272,7 +295,7 @@ static void dti_linear_dw_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)x.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_gemm_chunk_over_rows(g.m, g.n, g.k));
+    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_gemm_cuts_over_rows(g.m, g.n, g.k));
 }
 
 /* ---- Reference */
@@ -347,7 +370,7 @@ static dti_gemm dti_gemm_of_args(const dti_launch *l) {
     const dti_args_gemm *a = &l->args.gemm;
     return (dti_gemm){.m = a->m,
                       .n = a->n,
-                      .k = a->apart ? a->chunk : a->k,
+                      .k = a->apart ? a->apart : a->k,
                       .a_row = a->a_row,
                       .a_col = a->a_col,
                       .b_row = a->b_row,
@@ -404,7 +427,7 @@ static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, v
                 last = DTI_MIN(tiles, tile + end - item);
         uint64_t i = (uint64_t)batch / args->batch1, j = (uint64_t)batch - i * args->batch1;
         if (args->apart)
-            g.k = (int64_t)DTI_MIN(args->chunk, args->k - i * args->chunk);
+            g.k = (int64_t)DTI_MIN(args->apart, args->k - i * args->apart);
         if (is_half) {
             const dti_gemm_half half = dti_gemm_half_of(task, i, j);
             g.half = &half;

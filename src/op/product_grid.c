@@ -49,7 +49,7 @@ static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
 }
 
 static uint64_t dti_gemm_steps(const dti_args_gemm *g) {
-    return g->apart ? g->chunk : g->k;
+    return g->apart ? g->apart : g->k;
 }
 
 /* Narrow ones would waste most of a tile; those with few elements make their chunks beside each
@@ -89,15 +89,15 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
         return lies; /* and in one chain: no such product is cut */
     if ((a_k || g->a_row == 1) &&
         dti_gemm_by_fours(g->a_offset, g->a_batch0, g->a_batch1, a_k ? g->a_row : g->a_col,
-                          a_k ? g->k | g->chunk : g->m))
+                          a_k ? g->k | g->chunk | g->apart : g->m))
         lies |= DTI_GEMM_LIES_A_FOURS;
     if ((b_k || g->b_col == 1) &&
         dti_gemm_by_fours(g->b_offset, g->b_batch0, g->b_batch1, b_k ? g->b_col : g->b_row,
-                          b_k ? g->k | g->chunk : g->n))
+                          b_k ? g->k | g->chunk | g->apart : g->n))
         lies |= DTI_GEMM_LIES_B_FOURS;
     if (dti_gemm_by_fours(g->c_offset, g->c_batch0, g->c_batch1, g->c_row, g->n))
         lies |= DTI_GEMM_LIES_C_FOURS;
-    if (g->chunk && !g->apart)
+    if (g->chunk)
         lies |= DTI_GEMM_IN_CHUNKS;
     return lies;
 }
@@ -105,7 +105,7 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
 static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
     if (variant == DTI_GEMM_IN_REGISTERS) {
-        spec[3] = l->args.gemm.chunk && !l->args.gemm.apart ? DTI_GEMM_IN_CHUNKS : 0;
+        spec[3] = l->args.gemm.chunk ? DTI_GEMM_IN_CHUNKS : 0;
         return;
     }
     spec[2] = t->bm | t->bn << 8 | t->bk << 16 | t->blocks_m << 24 | t->blocks_n << 28;
@@ -236,6 +236,15 @@ static bool dti_gemm_sample(uint32_t variant, dti_trial *t) {
     return m > 0;
 }
 
+/* Of k, or of four where A's lie along k and all is loaded by fours; and of chunks. */
+static uint64_t dti_gemm_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_gemm *g = &l->args.gemm;
+    const uint32_t fours = DTI_GEMM_LIES_A_K | DTI_GEMM_LIES_A_FOURS | DTI_GEMM_LIES_B_FOURS;
+    const uint64_t k = dti_gemm_steps(g), chunk = g->chunk ? g->chunk : DTI_MAX(k, 1);
+    (void)local;
+    return ((dti_gemm_lies(l) & fours) == fours ? k / 4 : k) + 16 * dti_ceil_div(k, chunk) + 16;
+}
+
 #define DTI_GEMM_OR(size) (1u << DTI_GEMM_##size)
 
 /* spec0: DTI_BIAS_*; spec1: epilogue */
@@ -251,4 +260,4 @@ DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
                                            DTI_GEMM_OR(128X128X16)},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
-           .sample = dti_gemm_sample, .fits = dti_gemm_fits);
+           .sample = dti_gemm_sample, .rounds = dti_gemm_rounds, .fits = dti_gemm_fits);

@@ -505,32 +505,58 @@ static bool dti_scatter_moves(const dti_launch *l) {
     return true;
 }
 
+static uint64_t dti_scatter_add_rounds(const dti_launch *l, uint32_t local) {
+    (void)local;
+    return l->args.gather.n + DTI_ROUNDS_FEW;
+}
+
+/* Of each other run a bisection. */
+static uint64_t dti_sort_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_sort *a = &l->args.sort;
+    (void)local;
+    return dti_ceil_div(DTI_MIN(a->made, a->n), a->run) * (l->spec[0] ? 1 : 34) + DTI_ROUNDS_FEW;
+}
+
+/* Of PARTS and ROWS: a chunk, four at a time, and of ROWS the chunks. */
+static uint64_t dti_scatter_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_scatter *a = &l->args.scatter;
+    (void)local;
+    return DTI_MIN(a->n, a->chunk) / 4 + a->n / a->chunk + DTI_ROUNDS_FEW;
+}
+
+static uint64_t dti_scatter_clear_rounds(const dti_launch *l, uint32_t local) {
+    (void)l;
+    return dti_rounds_of(DTI_BLOCK, 1, local);
+}
+
 /* (dy, index, dtable) item = element of dtable */
 DTI_KERNEL(SCATTER_ADD, scatter_add, "rrw", ITEM, .run = dti_cpu_scatter_add,
-           .grain = dti_cpu_grain_scatter_add, .effort = dti_scatter_add_effort);
+           .grain = dti_cpu_grain_scatter_add, .rounds = dti_scatter_add_rounds,
+           .effort = dti_scatter_add_effort);
 
 /* (index, or entries; entries) item = entry */
 DTI_KERNEL(SORT, sort, "rw", ITEM, .run = dti_cpu_sort, .outer = dti_cpu_outer_sort,
            .scratch_bytes = dti_cpu_scratch_sort, .moves = dti_scatter_moves,
-           .effort = dti_sort_effort);
+           .rounds = dti_sort_rounds, .effort = dti_sort_effort);
 
 /* (entries, inverse index) item = entry, and row */
 DTI_KERNEL(SEGMENTS, segments, "rw", ITEM, .run = dti_cpu_segments, .grain = dti_cpu_grain_segments,
-           .moves = dti_scatter_moves, .effort = dti_segments_effort);
+           .moves = dti_scatter_moves, .rounds = dti_rounds_few, .effort = dti_segments_effort);
 
 /* (dy, inverse index, entries, parts) item = element of parts, or four */
 DTI_KERNEL(SCATTER_PARTS, scatter_parts, "rrrw", ITEM, .run = dti_cpu_scatter_parts,
-           .outer = dti_cpu_outer_scatter_parts, .effort = dti_scatter_effort);
+           .outer = dti_cpu_outer_scatter_parts, .rounds = dti_scatter_rounds,
+           .effort = dti_scatter_effort);
 
 /* (inverse index, dtable, words) a block of dtable */
 DTI_KERNEL(SCATTER_CLEAR, scatter_clear, "ruu", GROUP, .run = dti_cpu_scatter_clear,
            .grain = dti_cpu_grain_scatter_clear, .moves = dti_scatter_moves, .lanes = DTI_BLOCK / 4,
-           .effort = dti_scatter_clear_effort);
+           .rounds = dti_scatter_clear_rounds, .effort = dti_scatter_clear_effort);
 
 /* (dy, inverse index, parts, dtable) item = element of dtable, or four */
 DTI_KERNEL(SCATTER_ROWS, scatter_rows, "rrrw", ITEM, .run = dti_cpu_scatter_rows,
            .outer = dti_cpu_outer_scatter_rows, .grain = dti_cpu_grain_scatter_rows,
-           .effort = dti_scatter_effort);
+           .rounds = dti_scatter_rounds, .effort = dti_scatter_effort);
 
 DTI_FAMILY(scatter_add, .shape = dti_scatter_add_shape, .grad = dti_scatter_add_grad,
            .labels = dti_scatter_add_labels);

@@ -167,9 +167,15 @@ static uint64_t dti_softmax_width(const dti_launch *l) {
     return spec[3] & DTI_ROW_FOURS ? l->args.rows.cols / 4 : l->args.rows.cols;
 }
 
+/* Three passes at most, in fours where rows lie so. */
+static uint64_t dti_softmax_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(dti_softmax_width(l), 3, local);
+}
+
 /* spec0: 1 = log */
 DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows,
-           .width = dti_softmax_width, .tile = dti_softmax_tile, .effort = dti_softmax_effort);
+           .width = dti_softmax_width, .tile = dti_softmax_tile, .rounds = dti_softmax_rounds,
+           .effort = dti_softmax_effort);
 
 static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -179,7 +185,7 @@ static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant,
 /* (y, dy, dx); spec0: 1 = log */
 DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad,
            .grain = dti_cpu_grain_rows, .width = dti_softmax_width, .tile = dti_softmax_tile,
-           .effort = dti_softmax_grad_effort);
+           .rounds = dti_softmax_rounds, .effort = dti_softmax_grad_effort);
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule,
            .lower = dti_softmax_lower);

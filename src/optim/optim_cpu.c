@@ -405,9 +405,16 @@ static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint3
                         l->items * 2 * DTI_BLOCK};
 }
 
+/* A block's elements, twice where its rows are looked for first. */
+static uint64_t dti_blocks_rounds(const dti_launch *l, uint32_t local) {
+    (void)l;
+    return dti_rounds_of(2 * DTI_BLOCK, 4, local);
+}
+
 /* (grads, table, state, pairs [blocks, 2]) spec0: 1 = the state has words of some rows */
 DTI_KERNEL(GRAD_NORM, grad_norm, "rrrw", GROUP, .run = dti_cpu_grad_norm,
-           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
+           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds,
+           .effort = dti_blocks_effort);
 
 static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_commit *a = &l->args.commit;
@@ -415,17 +422,22 @@ static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, 
     return dti_effort_rows(1, DTI_MAX(a->blocks, a->terms), 1, local);
 }
 
+static uint64_t dti_clip_finish_rounds(const dti_launch *l, uint32_t local) {
+    const dti_args_commit *a = &l->args.commit;
+    return dti_rounds_of(a->terms, 1, local) + dti_rounds_of(a->blocks, 1, 8 * local);
+}
+
 /* (pairs, status, state) one workgroup */
 DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
-           .effort = dti_clip_finish_effort);
+           .rounds = dti_clip_finish_rounds, .effort = dti_clip_finish_effort);
 
 /* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_LAZY | _SPARSE */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
-           .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
+           .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 /* (params, state, table) */
 DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = dti_cpu_grain_blocks,
-           .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
+           .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 /* (state, table, status) */
 DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick,

@@ -79,7 +79,7 @@ static void dti_muon_product(const dti_muon *u, dti_args_gemm g, uint32_t a, uin
     g.batch0 = g.batch1 = 1;
     g.c_row = g.n;
     e->out.value = c;
-    dti_emit_gemm(e, &g, a, b, DTI_UNBOUND, dti_gemm_chunk_over_rows(g.m, g.n, g.k));
+    dti_emit_gemm(e, &g, a, b, DTI_UNBOUND, dti_gemm_cuts_over_rows(g.m, g.n, g.k));
 }
 
 static void dti_muon_gram(const dti_muon *u, uint32_t x) {
@@ -418,16 +418,21 @@ static void dti_cpu_optim_divide(const dti_cpu_task *task, int64_t begin, int64_
 
 /* (params, or what is measured with DTI_COMMIT_DIRECTION, grads, state, table) spec0: the kind */
 DTI_KERNEL(OPTIM_PAIRS, optim_pairs, "urur", GROUP, .run = dti_cpu_optim_pairs,
-           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
+           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds,
+           .effort = dti_blocks_effort);
 
 static dti_effort dti_optim_sums_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
     return dti_effort_rows(1, l->args.commit.blocks, 1, local);
 }
 
+static uint64_t dti_optim_sums_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(l->args.commit.blocks, 1, local);
+}
+
 /* (state, table) spec0: the kind */
 DTI_KERNEL(OPTIM_SUMS, optim_sums, "ur", GROUP, .run = dti_cpu_optim_sums,
-           .effort = dti_optim_sums_effort);
+           .rounds = dti_optim_sums_rounds, .effort = dti_optim_sums_effort);
 
 static void dti_optim_mix_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     (void)variant;
