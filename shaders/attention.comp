@@ -12,10 +12,10 @@ DTI_PUSH(DTI_ARGS_ATTENTION)
 #include "lib/attention.glsl"
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 
-vec4 sums[4u * spec2];
+vec4 sums[4u * spec2], lost[4u * spec2];
 shared float row_part[BLOCK * FOURS];
 
-ADD_ROWS(add_values, sums, spec2)
+ADD_ROWS(add_values, sums, lost, spec2)
 
 /* Of the 8 invocations that share rows: the largest, or the sum, of each of the four rows. */
 vec4 rows_largest(vec4 part)
@@ -58,8 +58,8 @@ void main()
     uint v_at = args.v_offset + batch * args.v_sample + kv_head * args.v_head;
     uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
     float slope = ALIBI ? alibi_slope(head) : 0.0;
-    vec4 largest = vec4(HIDDEN), sum = vec4(0.0);
-    for (uint i = 0u; i < 4u * spec2; i++) sums[i] = vec4(0.0);
+    vec4 largest = vec4(HIDDEN), sum = vec4(0.0), sum_lost = sum;
+    for (uint i = 0u; i < 4u * spec2; i++) sums[i] = lost[i] = vec4(0.0);
     rows queries = rows_of(0u, q_at, args.q_row, first, args.tq);
     uvec2 range = blocks_of(first, args.tk, true);
     for (uint b = range.x; b < range.y; b++) {
@@ -79,6 +79,8 @@ void main()
             float f = is_hidden(before[i]) ? 1.0 : dti_m_exp(before[i] - largest[i]);
             part[i] = 0.0;
             sum[i] *= f;
+            if (LONG)
+                sum_lost[i] *= f;
             for (uint j = 0u; j < 4u; j++) {
                 float s = acc[i][j];
                 s = is_hidden(s) ? 0.0 : dti_m_exp(s - largest[i]);
@@ -87,10 +89,14 @@ void main()
                     s *= kept(batch, head, first + ty * 4u + i, b * BLOCK + tx * 4u + j);
                 acc[i][j] = s;
             }
-            for (uint c = 0u; c < spec2; c++) sums[4u * c + i] *= f;
+            for (uint c = 0u; c < spec2; c++) {
+                sums[4u * c + i] *= f;
+                if (LONG)
+                    lost[4u * c + i] *= f;
+            }
         }
         keep_turned();
-        sum += rows_sum(part);
+        add_block(sum, sum_lost, rows_sum(part));
         add_values(rows_of(1u, v_at, args.v_row, b * BLOCK, args.tk), args.dv);
     }
     uint pitch = args.heads * (args.dv + 2u);

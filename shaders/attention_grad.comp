@@ -15,10 +15,10 @@ layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 
 const bool KEYS = (spec3 & DTI_ATTENTION_DQ) == 0u, MAKES_V = (spec3 & DTI_ATTENTION_DV) != 0u;
 const bool MAKES_D = (spec3 & (DTI_ATTENTION_DQ | DTI_ATTENTION_DK)) != 0u;
-vec4 sums_d[4u * spec1], sums_v[4u * spec2];
+vec4 sums_d[4u * spec1], sums_v[4u * spec2], lost_d[4u * spec1], lost_v[4u * spec2];
 
-ADD_ROWS(add_d, sums_d, spec1)
-ADD_ROWS(add_v, sums_v, spec2)
+ADD_ROWS(add_d, sums_d, lost_d, spec1)
+ADD_ROWS(add_v, sums_v, lost_v, spec2)
 
 uint batch, head;
 
@@ -105,8 +105,8 @@ void main()
     lane = gl_LocalInvocationID.x;
     ty = lane / FOURS;
     tx = lane % FOURS;
-    for (uint i = 0u; i < 4u * spec1; i++) sums_d[i] = vec4(0.0);
-    for (uint i = 0u; i < 4u * spec2; i++) sums_v[i] = vec4(0.0);
+    for (uint i = 0u; i < 4u * spec1; i++) sums_d[i] = lost_d[i] = vec4(0.0);
+    for (uint i = 0u; i < 4u * spec2; i++) sums_v[i] = lost_v[i] = vec4(0.0);
     uvec2 range = blocks_of(first, KEYS ? args.tq : args.tk, !KEYS);
     for (uint h = 0u; h < (KEYS ? share : 1u); h++) {
         head = KEYS ? kv_head * share + h : unit;

@@ -5,6 +5,9 @@
 #include "lib/types.glsl"
 #include "lib/pool.glsl"
 #include "lib/avg_pool.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(float)
 
 DTI_PUSH(DTI_ARGS_POOL)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
@@ -21,10 +24,10 @@ void main()
     uvec3 cols = dti_average_window(at.z, args.stride_w, args.pad_w, args.kw, args.iw, args.ow,
                                     args.by[3]);
     uint base = args.x_offset + at.x * args.ih * args.iw;
-    float sum = 0.0;
+    dti_sum_float sums = DTI_SUM_NONE(float);
     for (uint i = rows.x; i < rows.y; i++) {
         for (uint j = cols.x; j < cols.y; j++)
-            sum += x[base + i * args.iw + j];
+            dti_add(sums, x[base + i * args.iw + j]);
     }
-    y[args.y_offset + e] = sum / float(rows.z * cols.z);
+    y[args.y_offset + e] = dti_sum(sums) / float(rows.z * cols.z);
 }

@@ -9,6 +9,9 @@
 #include "lib/optim_body.h"
 #include "lib/step.glsl"
 #include "lib/reduce.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(vec2)
 
 DTI_PUSH(DTI_ARGS_COMMIT)
 layout(binding = 0) readonly buffer buffer_pairs { float pairs[]; };
@@ -31,21 +34,23 @@ float bad_losses(uint lane)
 }
 
 /* Eight pairs are on their way before the first is added: one workgroup walks over all blocks, and
- * waits for memory alone. They are added one after the other, so how many is nobody's business. */
+ * waits for memory alone. */
 vec2 sum_of(uint lane, vec2 sum)
 {
     const uint AHEAD = 8u;
     uint b = lane, step = gl_WorkGroupSize.x;
+    dti_sum_vec2 sums = DTI_SUM_NONE(vec2);
     for (; b + (AHEAD - 1u) * step < args.blocks; b += AHEAD * step) {
         vec2 ahead[AHEAD];
         [[unroll]] for (uint k = 0u; k < AHEAD; k++)
             ahead[k] = vec2(pairs[2u * (b + k * step)], pairs[2u * (b + k * step) + 1u]);
-        [[unroll]] for (uint k = 0u; k < AHEAD; k++)
-            sum += ahead[k];
+        [[unroll]] for (uint k = 1u; k < AHEAD; k++)
+            ahead[0] += ahead[k];
+        dti_add(sums, ahead[0]);
     }
     for (; b < args.blocks; b += step)
         sum += vec2(pairs[2u * b], pairs[2u * b + 1u]);
-    return sum;
+    return dti_sum(sums) + sum;
 }
 
 void main()

@@ -7,6 +7,9 @@
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(mat2x4)
 layout(constant_id = 3) const uint spec2 = 0u;
 layout(constant_id = 4) const uint spec3 = 0u;
 
@@ -64,7 +67,7 @@ void columns_of(dti_norm_chunk c, out vec4 s, out vec4 t)
     uint channel = 4u * c.group;
     bool batch = args.batch == 1u;
     vec4 mean, rstd;
-    s = t = vec4(0.0);
+    dti_sum_mat2x4 sums = DTI_SUM_NONE(mat2x4);
     [[unroll]] for (uint i = 0u; i < 4u; i++) {
         vec2 norm = norm_of(batch ? channel + i : 0u);
         mean[i] = norm.x;
@@ -78,12 +81,12 @@ void columns_of(dti_norm_chunk c, out vec4 s, out vec4 t)
             rstd = vec4(norm.y);
         }
         vec4 g = dy4[(args.dy_offset + e) / 4u];
-        s += g * ((x4[(args.x_offset + e) / 4u] - mean) * rstd);
-        t += g;
+        dti_add(sums, mat2x4(g * ((x4[(args.x_offset + e) / 4u] - mean) * rstd), g));
     }
-    s = dti_group_sum4(s, c.count);
+    mat2x4 all = dti_sum(sums);
+    s = dti_group_sum4(all[0], c.count);
     barrier();
-    t = dti_group_sum4(t, c.count);
+    t = dti_group_sum4(all[1], c.count);
 }
 
 void write(dti_norm_chunk c, vec2 sums)

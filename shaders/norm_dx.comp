@@ -8,6 +8,10 @@
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(float)
+DTI_SUMS_OF(vec4)
 layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
@@ -88,10 +92,18 @@ float sum_of(vec4 v)
     return (v.x + v.y) + (v.z + v.w);
 }
 
+/* Whether this invocation's element k ends a run. */
+bool is_run(uint k)
+{
+    return k / gl_WorkGroupSize.x % DTI_RUN == DTI_RUN - 1u;
+}
+
 void by_fours(group_place p)
 {
     uint lane = gl_LocalInvocationID.x, fours = args.cols / 4u;
     vec4 xs[HELD], gs[HELD], sum = vec4(0.0), lost = sum, squares = sum, ones = sum, twos = sum;
+    dti_sum_float sum_runs = DTI_SUM_NONE(float);
+    dti_sum_vec4 runs = DTI_SUM_NONE(vec4); /* of squares, lost, ones and twos */
     dti_runs r = runs_of_fours();
     DTI_EACH_HELD {
         if (lane + i * gl_WorkGroupSize.x < fours) {
@@ -106,8 +118,12 @@ void by_fours(group_place p)
         DTI_EACH_MORE(fours) {
             sum += x4[p.x_at / 4u + r.at];
             dti_runs_next(r);
+            if (is_run(k)) {
+                dti_add(sum_runs, sum_of(sum));
+                sum = vec4(0.0);
+            }
         }
-    float mean = spec0 == 1u ? 0.0 : mean_of(sum_of(sum));
+    float mean = spec0 == 1u ? 0.0 : mean_of(dti_sum(sum_runs) + sum_of(sum));
 #define DTI_ADD(value, g)                                                                          \
     vec4 d = (value) - mean, own = g;                                                              \
     lost += d;                                                                                     \
@@ -121,9 +137,13 @@ void by_fours(group_place p)
     DTI_EACH_MORE(fours) {
         DTI_ADD(x4[p.x_at / 4u + r.at], weighted4(p, r))
         dti_runs_next(r);
+        if (is_run(k)) {
+            dti_add(runs, vec4(sum_of(squares), sum_of(lost), sum_of(ones), sum_of(twos)));
+            lost = squares = ones = twos = vec4(0.0);
+        }
     }
-    group_line l =
-        line_of(mean, vec4(sum_of(squares), sum_of(lost), sum_of(ones), sum_of(twos)));
+    vec4 last = vec4(sum_of(squares), sum_of(lost), sum_of(ones), sum_of(twos));
+    group_line l = line_of(mean, dti_sum(runs) + last);
     r = runs_of_fours();
     DTI_EACH_HELD {
         if (lane + i * gl_WorkGroupSize.x < fours)
@@ -150,20 +170,21 @@ float weighted(group_place p, dti_runs r)
 void one_by_one(group_place p)
 {
     uint lane = gl_LocalInvocationID.x;
-    float mean = 0.0, sum = 0.0;
+    float mean = 0.0;
     if (spec0 == 0u) {
+        dti_sum_float sum = DTI_SUM_NONE(float);
         for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x)
-            sum += x[p.x_at + k];
-        mean = mean_of(sum);
+            dti_add(sum, x[p.x_at + k]);
+        mean = mean_of(dti_sum(sum));
     }
-    vec4 sums = vec4(0.0);
+    dti_sum_vec4 sums = DTI_SUM_NONE(vec4);
     dti_runs start = dti_runs_start(0u, args.spatial, args.spatial), r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
         float d = x[p.x_at + k] - mean, g = weighted(p, r);
-        sums += vec4(d * d, d, g, g * d);
+        dti_add(sums, vec4(d * d, d, g, g * d));
         dti_runs_next(r);
     }
-    group_line l = line_of(mean, sums);
+    group_line l = line_of(mean, dti_sum(sums));
     r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
         float d = x[p.x_at + k] - l.mean;

@@ -5,6 +5,10 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(float)
+DTI_SUMS_OF(vec2)
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) buffer buffer_pairs { float stats[]; };
@@ -18,10 +22,10 @@ layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 vec2 summed(uint channel)
 {
     uint at = args.p_offset + 2u * channel * args.chunks;
-    vec2 sum = vec2(0.0);
+    dti_sum_vec2 sums = DTI_SUM_NONE(vec2);
     for (uint i = gl_LocalInvocationID.x; i < args.chunks; i += gl_WorkGroupSize.x)
-        sum += vec2(stats[at + 2u * i], stats[at + 2u * i + 1u]);
-    return dti_group_sum2(sum, args.chunks);
+        dti_add(sums, vec2(stats[at + 2u * i], stats[at + 2u * i + 1u]));
+    return dti_group_sum2(dti_sum(sums), args.chunks);
 }
 
 void main()

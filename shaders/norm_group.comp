@@ -6,6 +6,9 @@
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(float)
 layout(constant_id = 3) const uint spec2 = 0u;
 layout(constant_id = 4) const uint spec3 = 0u;
 

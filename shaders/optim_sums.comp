@@ -5,6 +5,9 @@
 #include "lib/types.glsl"
 #include "lib/step.glsl"
 #include "lib/reduce.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(vec2)
 #define DTI_OPTIM_PART 16
 #define DTI_M_F float
 #include "lib/optim_body.h"
@@ -35,16 +38,17 @@ void main()
         return;
     if ((param & DTI_TABLE_APART) != 0u && (args.flags & DTI_COMMIT_DIRECTED) == 0u)
         return;
-    vec4 sums = vec4(0.0); /* both, and the number of elements */
+    dti_sum_vec2 both = DTI_SUM_NONE(vec2);
+    float elements = 0.0;
     uint index = param & DTI_TABLE_INDEX, from = args.pair_offset;
     for (uint e = first + gl_LocalInvocationID.x; e < end; e += gl_WorkGroupSize.x) {
         if ((table[e * DTI_TABLE_WORDS + DTI_TABLE_PARAM] & DTI_TABLE_INDEX) != index)
             break;
         uint used = DTI_TABLE_USED_OF(table[e * DTI_TABLE_WORDS + DTI_TABLE_USED]);
-        sums.xy += uintBitsToFloat(uvec2(state[from + 2u * e], state[from + 2u * e + 1u]));
-        sums.z += float(used);
+        dti_add(both, uintBitsToFloat(uvec2(state[from + 2u * e], state[from + 2u * e + 1u])));
+        elements += float(used);
     }
-    sums = dti_group_sum4(sums, args.blocks);
+    vec4 sums = dti_group_sum4(vec4(dti_sum(both), elements, 0.0), args.blocks);
     if (gl_LocalInvocationID.x == 0u) {
         uint group = DTI_TABLE_GROUP_OF(table[row + DTI_TABLE_GROUP]);
         float t = float(state[args.t_offset + index]) + 1.0;

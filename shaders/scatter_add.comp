@@ -3,6 +3,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/sums.glsl"
+
+DTI_SUMS_OF(float)
 
 DTI_PUSH(DTI_ARGS_GATHER)
 layout(binding = 0) readonly buffer buffer_y { float dy[]; };
@@ -15,10 +18,10 @@ void main()
     if (item >= args.table_rows * args.cols)
         return;
     uint row = item / args.cols, col = item - row * args.cols;
-    float sum = 0.0;
+    dti_sum_float sums = DTI_SUM_NONE(float);
     for (uint i = 0u; i < args.n; i++) {
         if (uint(index[args.index_offset + i]) == row)
-            sum += dy[args.y_offset + i * args.cols + col];
+            dti_add(sums, dy[args.y_offset + i * args.cols + col]);
     }
-    dtable[args.table_offset + item] = sum;
+    dtable[args.table_offset + item] = dti_sum(sums);
 }

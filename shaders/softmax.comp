@@ -38,7 +38,8 @@ void main()
         return;
     uint from = (args.x_offset + row * args.cols) / WIDTH, units = args.cols / WIDTH;
     uint to = (args.y_offset + row * args.cols) / WIDTH;
-    vec4 v[DTI_LIES_HELD], sums = vec4(0.0);
+    vec4 v[DTI_LIES_HELD];
+    dti_row_sums sums = DTI_ROW_SUMS;
     float high = DTI_LOWEST;
     DTI_EACH_HELD(u) if (u < units)
         high = dti_row_max(high, v[k] = x_at(from + u));
@@ -47,10 +48,10 @@ void main()
     DTI_EACH_HELD(u) if (u < units) {
         vec4 shifted = v[k] - high, power = dti_row_exp(shifted);
         v[k] = spec0 == 1u ? shifted : power;
-        sums += power;
+        sums.run += power;
     }
-    DTI_EACH_MORE(u) sums += dti_row_exp(x_at(from + u) - high);
-    float sum = dti_group_sum(dti_row_sum(sums), units, 1u);
+    DTI_EACH_MORE(u) dti_row_add(sums, dti_row_exp(x_at(from + u) - high));
+    float sum = dti_group_sum(dti_row_total(sums), units, 1u);
     float log_sum = spec0 == 1u ? dti_m_log(sum) : 0.0;
     DTI_EACH_HELD(u) if (u < units)
         write(to + u, spec0 == 1u ? v[k] - log_sum : v[k] / sum);

@@ -24,14 +24,14 @@ void main()
         return;
     uint at_y = (args.x_offset + first) / WIDTH, at_dy = (args.dy_offset + first) / WIDTH;
     uint at_dx = (args.y_offset + first) / WIDTH;
-    vec4 sums = vec4(0.0);
+    dti_row_sums sums = DTI_ROW_SUMS;
     DTI_EACH_UNIT(u, 0u, units) {
         if (spec0 == 1u)
-            sums += dy_at(at_dy + u);
+            dti_row_add(sums, dy_at(at_dy + u));
         else
-            sums += y_at(at_y + u) * dy_at(at_dy + u);
+            dti_row_add(sums, y_at(at_y + u) * dy_at(at_dy + u));
     }
-    float sum = dti_group_sum(dti_row_sum(sums), units, 0u);
+    float sum = dti_group_sum(dti_row_total(sums), units, 0u);
     DTI_EACH_UNIT(u, 0u, units) {
         vec4 value = y_at(at_y + u), grad = dy_at(at_dy + u);
         if (spec0 == 1u)

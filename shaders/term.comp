@@ -29,13 +29,18 @@ void main()
         return;
     uint count = min(args.chunk, args.n - begin);
     bool weighted = spec0 >= DTI_TERM_WEIGHTED;
-    float sum = 0.0, weight = 0.0;
+    vec2 pair = vec2(0.0), run = pair; /* of the sum and the weight; runs are of 16 */
     for (uint i = gl_LocalInvocationID.x; i < count; i += gl_WorkGroupSize.x) {
         if (spec0 != DTI_TERM_WEIGHT)
-            sum += value(begin + i);
+            run.x += value(begin + i);
         if (weighted)
-            weight += b[args.b_offset + begin + i];
+            run.y += b[args.b_offset + begin + i];
+        if (i / gl_WorkGroupSize.x % 16u == 15u) {
+            pair += run;
+            run = vec2(0.0);
+        }
     }
+    float sum = pair.x + run.x, weight = pair.y + run.y;
     if (spec0 != DTI_TERM_WEIGHT)
         sum = dti_group_sum(sum, count, 0u);
     weight = weighted ? dti_group_sum(weight, count, 1u) : float(count);

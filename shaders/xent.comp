@@ -11,6 +11,8 @@
 #include "lib/reduce.glsl"
 #include "lib/row.glsl"
 
+DTI_SUMS_OF(float)
+
 DTI_PUSH(DTI_ARGS_XENT)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
@@ -98,23 +100,25 @@ float smooth_of(uint u, vec4 value, float high, float log_sum)
 float loss_of(uint row, uint from, uint target)
 {
     uint lane = gl_LocalInvocationID.x, at = from / WIDTH, units = args.classes / WIDTH;
-    float high = DTI_LOWEST, smooth_sum = 0.0;
-    vec4 v[DTI_LIES_HELD], sums = vec4(0.0);
+    float high = DTI_LOWEST;
+    vec4 v[DTI_LIES_HELD];
+    dti_row_sums sums = DTI_ROW_SUMS;
     DTI_EACH_HELD(u) if (u < units)
         high = dti_row_max(high, v[k] = x_at(at + u));
     DTI_EACH_MORE(u) high = dti_row_max(high, x_at(at + u));
     high = dti_group_max(high, units, 0u);
     DTI_EACH_HELD(u) if (u < units)
-        sums += dti_row_exp(v[k] - high);
-    DTI_EACH_MORE(u) sums += dti_row_exp(x_at(at + u) - high);
-    float sum = dti_group_sum(dti_row_sum(sums), units, 1u);
+        sums.run += dti_row_exp(v[k] - high);
+    DTI_EACH_MORE(u) dti_row_add(sums, dti_row_exp(x_at(at + u) - high));
+    float sum = dti_group_sum(dti_row_total(sums), units, 1u);
     keep(row, high, sum);
     float log_sum = dti_m_log(sum);
     float loss = class_weight(target) * (log_sum - (x[from + target] - high));
     if (args.smoothing == 0.0)
         return loss;
-    DTI_EACH_UNIT(u, 0u, units) smooth_sum += smooth_of(u, x_at(at + u), high, log_sum);
-    smooth_sum = dti_group_sum(smooth_sum, units, 0u);
+    dti_sum_float smooth_sums = DTI_SUM_NONE(float);
+    DTI_EACH_UNIT(u, 0u, units) dti_add(smooth_sums, smooth_of(u, x_at(at + u), high, log_sum));
+    float smooth_sum = dti_group_sum(dti_sum(smooth_sums), units, 0u);
     return (1.0 - args.smoothing) * loss + args.smoothing / float(args.classes) * smooth_sum;
 }
 

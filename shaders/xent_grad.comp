@@ -9,6 +9,8 @@
 #include "lib/reduce.glsl"
 #include "lib/row.glsl"
 
+DTI_SUMS_OF(float)
+
 DTI_PUSH(DTI_ARGS_XENT)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
@@ -57,20 +59,20 @@ float seed_sum()
     if (args.s_stride == 0u)
         return seed(0u) * float(args.classes);
     uint units = args.classes / WIDTH;
-    float sum = 0.0;
-    DTI_EACH_UNIT(u, 0u, units) sum += dti_row_sum(seeds_of(u));
-    return dti_group_sum(sum, units, 0u);
+    dti_sum_float sums = DTI_SUM_NONE(float);
+    DTI_EACH_UNIT(u, 0u, units) dti_add(sums, dti_row_sum(seeds_of(u)));
+    return dti_group_sum(dti_sum(sums), units, 0u);
 }
 
 void grad_row(uint from, uint to, uint target)
 {
     uint at = from / WIDTH, units = args.classes / WIDTH;
     float high = DTI_LOWEST;
-    vec4 sums = vec4(0.0);
+    dti_row_sums sums = DTI_ROW_SUMS;
     DTI_EACH_UNIT(u, 0u, units) high = dti_row_max(high, x_at(at + u));
     high = dti_group_max(high, units, 0u);
-    DTI_EACH_UNIT(u, 0u, units) sums += dti_row_exp(x_at(at + u) - high);
-    float sum = dti_group_sum(dti_row_sum(sums), units, 1u);
+    DTI_EACH_UNIT(u, 0u, units) dti_row_add(sums, dti_row_exp(x_at(at + u) - high));
+    float sum = dti_group_sum(dti_row_total(sums), units, 1u);
     float seeds = args.smoothing == 0.0 ? 0.0 : seed_sum();
     float own = (1.0 - args.smoothing) * seed(target);
     float smooth_scale = args.smoothing / float(args.classes);

@@ -834,6 +834,11 @@ static dt_result length_compile(length_case *c, const char *device, dt_program *
     return result ? result : dt_program_create(store, &desc, program);
 }
 
+/* A driver that ends long loops has no such program; of lengths that its loops reach it has. */
+static bool length_is_refused(const char *error, int64_t n) {
+    return n > 65535 && strstr(error, "ends them after");
+}
+
 /* Returns the largest error as a share of the room. */
 static double length_try(dt_ctx *ctx, const char *device, const length_row *row, int64_t n,
                          unsigned kinds, bool print) {
@@ -845,9 +850,10 @@ static double length_try(dt_ctx *ctx, const char *device, const length_row *row,
         return -1;
     row->build(&c);
     const bool made = !length_compile(&c, device, &program);
+    const bool refused = !made && length_is_refused(dt_ctx_error(ctx), n);
     for (int k = 0; k < LENGTH_INPUTS; k++)
         c.x[k] = malloc((size_t)(c.size[k] + 1) * sizeof(float));
-    test_check(made, __FILE__, __LINE__, "%s, %lld: %s", row->name, (long long)n,
+    test_check(made || refused, __FILE__, __LINE__, "%s, %lld: %s", row->name, (long long)n,
                dt_ctx_error(ctx));
     for (int values = 0; made && values < LENGTH_VALUES; values++) {
         if (!(kinds >> values & 1))
@@ -957,3 +963,13 @@ TEST(r2_is_right_where_the_mean_is_a_million_deviations) {
     dt_ctx_destroy(ctx);
     free(y);
 }
+
+#ifndef DT_NO_VULKAN
+TEST(vulkan_sums_of_every_length_are_right_within_log_n) {
+    char device[32];
+    if (vulkan_quick_device() < 0)
+        SKIP("no Vulkan driver");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    length_rows_on(device, 17);
+}
+#endif

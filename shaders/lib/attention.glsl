@@ -15,6 +15,7 @@ layout(binding = 2) readonly buffer buffer_x { float x[]; };    /* mask; also lo
 const bool CAUSAL = (spec0 & DTI_ATTENTION_CAUSAL) != 0u, ADD = (spec0 & DTI_ATTENTION_ADD) != 0u;
 const bool KEEP = (spec0 & DTI_ATTENTION_KEEP) != 0u, ALIBI = (spec0 & DTI_ATTENTION_ALIBI) != 0u;
 const bool DROPOUT = (spec0 & DTI_ATTENTION_DROPOUT) != 0u;
+const bool LONG = (spec0 & DTI_ATTENTION_LONG) != 0u;
 const bool BY_FOURS = (spec0 & DTI_ATTENTION_FOURS) != 0u;
 
 shared vec4 a_side[BLOCK * PITCH], b_side[BLOCK * PITCH];
@@ -131,16 +132,37 @@ void keep_turned()
         a_side[turned(tx * 4u + j, ty)] = vec4(acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
 }
 
+/* sum += value, of a block. Of many blocks `lost` is what sums before have been rounded up by (Kahan
+ * 1965), so that their sum is as exact as that of a few; it takes registers. Where a value is not
+ * finite nothing is lost. */
+void add_block(inout vec4 sum, inout vec4 lost, vec4 value)
+{
+    if (!LONG) {
+        sum += value;
+        return;
+    }
+    precise vec4 own = value - lost;
+    precise vec4 all = sum + own;
+    precise vec4 off = all - sum;
+    off -= own;
+    bvec4 finite = notEqual(floatBitsToUint(off) & 0x7f800000u, uvec4(0x7f800000u));
+    lost = mix(vec4(0.0), off, finite);
+    sum = all;
+}
+
 /* sum[4 * c + i] += a_side's rows times what b has in columns [32 c, 32 c + 32). */
-#define ADD_ROWS(name, sum, CHUNKS)                                                                \
+#define ADD_ROWS(name, sum, lost, CHUNKS)                                                          \
     void name(rows b, uint size)                                                                   \
     {                                                                                              \
         [[unroll]] for (uint c = 0u; c < CHUNKS; c++) {                                            \
+            vec4 made[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));                     \
             barrier();                                                                             \
             load_straight(b, c * BLOCK, size);                                                     \
             barrier();                                                                             \
-            [[dont_unroll]] for (uint from = 0u; from < BLOCK; from += 4u)                                         \
-                ADD_FOUR(sum, 4u * c, a_side, b_side, from * PITCH + tx, from)                     \
+            [[dont_unroll]] for (uint from = 0u; from < BLOCK; from += 4u)                         \
+                ADD_FOUR(made, 0u, a_side, b_side, from * PITCH + tx, from)                        \
+            [[unroll]] for (uint i = 0u; i < 4u; i++)                                              \
+                add_block(sum[4u * c + i], lost[4u * c + i], made[i]);                             \
         }                                                                                          \
     }
 

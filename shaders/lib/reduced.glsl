@@ -2,6 +2,7 @@
  * over by j. Which of them are longer than 1 is told by bits of spec2; those that are reduced are
  * mostly one line, which needs no division. */
 #include "divide.glsl"
+#include "sums.glsl"
 layout(constant_id = 3) const uint spec2 = 0u;
 const uint KEPT = spec2 >> DTI_REDUCE_KEPT & 63u, GONE = spec2 >> DTI_REDUCE_GONE & 63u;
 
@@ -22,26 +23,51 @@ uint dti_reduced_walk(uint i, const uint axes)
     return offset;
 }
 
-/* Of output i: every step'th j from `first` on, in ascending order. Eight of a line are on their
- * way from memory at once. */
+/* Folded in runs, stretches of runs and all, as lib/sums.glsl says. */
+float run, stretch, all;
+uint folded;
+
+void dti_reduced_add(float value)
+{
+    run = dti_fold(run, value);
+}
+
+void dti_reduced_next(uint count)
+{
+    folded += count;
+    if (folded % DTI_RUN != 0u)
+        return;
+    stretch = dti_fold(stretch, run);
+    run = dti_fold_identity();
+    if (folded % (DTI_RUN * DTI_RUN) != 0u)
+        return;
+    all = dti_fold(all, stretch);
+    stretch = dti_fold_identity();
+}
+
+/* Of output i: every step'th j from `first` on. Eight of a line are on their way from memory at
+ * once. */
 float dti_reduced(uint i, uint first, uint step)
 {
     uint base = args.x_offset + dti_reduced_walk(i, KEPT), j = first;
-    float value = dti_fold_identity();
+    run = stretch = all = dti_fold_identity();
+    folded = 0u;
     if ((spec2 & DTI_REDUCE_LINE) != 0u) { /* from the last axis on */
         uint apart = step * args.x_stride[DTI_AXES - 1], at = base + j * args.x_stride[DTI_AXES - 1];
         for (; j + 7u * step < args.r; j += 8u * step, at += 8u * apart) {
             vec4 a = vec4(x[at], x[at + apart], x[at + 2u * apart], x[at + 3u * apart]);
             uint more = at + 4u * apart;
             vec4 b = vec4(x[more], x[more + apart], x[more + 2u * apart], x[more + 3u * apart]);
-            [[unroll]] for (uint k = 0u; k < 4u; k++) value = dti_fold(value, a[k]);
-            [[unroll]] for (uint k = 0u; k < 4u; k++) value = dti_fold(value, b[k]);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) dti_reduced_add(a[k]);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) dti_reduced_add(b[k]);
+            dti_reduced_next(8u);
         }
-        for (; j < args.r; j += step, at += apart)
-            value = dti_fold(value, x[at]);
+        for (; j < args.r; j += step, at += apart) dti_reduced_add(x[at]);
     } else {
-        for (; j < args.r; j += step)
-            value = dti_fold(value, x[base + dti_reduced_walk(j, GONE)]);
+        for (; j < args.r; j += step) {
+            dti_reduced_add(x[base + dti_reduced_walk(j, GONE)]);
+            dti_reduced_next(1u);
+        }
     }
-    return value;
+    return dti_fold(all, dti_fold(stretch, run));
 }

@@ -1,5 +1,6 @@
 /* A row of contiguous values in units: four that follow each other, where all rows lie so (spec3,
  * DTI_ROW_FOURS), or one, which is .x of a vector. Sums over a row hang on which it is. */
+#include "sums.glsl"
 layout(constant_id = 4) const uint spec3 = 0u;
 const bool FOURS = (spec3 & DTI_ROW_FOURS) != 0u;
 const bool ALL_HELD = DTI_ALL_HELD;
@@ -17,6 +18,38 @@ const uint WIDTH = (spec3 & DTI_ROW_FOURS) != 0u ? 4u : 1u;
         return vec4(x[unit], 0.0, 0.0, 0.0);                                                       \
     }
 
+float dti_row_sum(vec4 v)
+{
+    return FOURS ? (v.x + v.y) + (v.z + v.w) : v.x;
+}
+
+/* A sum over this invocation's units, as lib/sums.glsl's; the four of a unit meet at a run's end. */
+struct dti_row_sums {
+    vec4 run;
+    float stretch, all;
+    uint count;
+};
+#define DTI_ROW_SUMS dti_row_sums(vec4(0.0), 0.0, 0.0, 0u)
+
+void dti_row_add(inout dti_row_sums s, vec4 value)
+{
+    s.run += value;
+    s.count++;
+    if (s.count % DTI_RUN == 0u) {
+        s.stretch += dti_row_sum(s.run);
+        s.run = vec4(0.0);
+        if (s.count % (DTI_RUN * DTI_RUN) == 0u) {
+            s.all += s.stretch;
+            s.stretch = 0.0;
+        }
+    }
+}
+
+float dti_row_total(dti_row_sums s)
+{
+    return s.all + (s.stretch + dti_row_sum(s.run));
+}
+
 vec4 dti_row_exp(vec4 v)
 {
     vec4 power = vec4(dti_m_exp(v.x), 0.0, 0.0, 0.0);
@@ -30,9 +63,4 @@ float dti_row_max(float high, vec4 v)
     if (FOURS)
         return dti_max(dti_max(high, dti_max(v.x, v.y)), dti_max(v.z, v.w));
     return dti_max(high, v.x);
-}
-
-float dti_row_sum(vec4 v)
-{
-    return FOURS ? (v.x + v.y) + (v.z + v.w) : v.x;
 }

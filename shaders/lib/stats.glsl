@@ -76,22 +76,24 @@ vec2 dti_norm_stats(uint base, dti_norm_chunk c, bool rms)
 }
 #endif
 
-#ifdef DTI_NORM_PAIRS
+#ifdef DTI_NORM_PAIRS /* and lib/sums.glsl's of float */
 /* Of a whole group, from those of its chunks (Chan, Golub and LeVeque, 1979). */
 vec2 dti_norm_joined(uint group)
 {
     uint at = args.p_offset + 2u * group * args.chunks, lane = gl_LocalInvocationID.x;
-    float first = stats[at], off = 0.0, squares = 0.0, all = float(args.cols);
+    float first = stats[at], all = float(args.cols);
+    dti_sum_float off = DTI_SUM_NONE(float), squares = off;
     for (uint i = lane; i < args.chunks; i += gl_WorkGroupSize.x) {
         float count = float(min(args.cols - i * DTI_NORM_CHUNK, DTI_NORM_CHUNK));
-        off += count * (stats[at + 2u * i] - first);
+        dti_add(off, count * (stats[at + 2u * i] - first));
     }
-    float mean = first + dti_group_sum(off, args.chunks, 0u) / all;
+    float mean = first + dti_group_sum(dti_sum(off), args.chunks, 0u) / all;
     for (uint i = lane; i < args.chunks; i += gl_WorkGroupSize.x) {
         float count = float(min(args.cols - i * DTI_NORM_CHUNK, DTI_NORM_CHUNK));
         float d = stats[at + 2u * i] - mean;
-        squares += count * (stats[at + 2u * i + 1u] + d * d);
+        dti_add(squares, count * (stats[at + 2u * i + 1u] + d * d));
     }
-    return vec2(mean, dti_norm_variance(dti_group_sum(squares, args.chunks, 1u) / all));
+    float total = dti_group_sum(dti_sum(squares), args.chunks, 1u);
+    return vec2(mean, dti_norm_variance(total / all));
 }
 #endif
