@@ -36,5 +36,6 @@
     X(V, row_grad, softmax_grad) \
     X(V, row_grad, log_softmax_grad) \
     X(V, col_sum, col_sum) \
+    X(V, narrow_sums, narrow_sums) \
     X(V, philox, philox) \
     X(V, dropout, dropout)

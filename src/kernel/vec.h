@@ -39,6 +39,8 @@ typedef void dti_row_grad_fn(float *dx, const float *y, const float *dy, int64_t
 /* sums[j] += sum over rows of x[row * ld + j], j < cols: runs of DTI_SUM_CHAIN rows, so a range of
  * columns may be cut anywhere. There is room for cols rounded up to 16. */
 typedef void dti_col_sum_fn(double *sums, const float *x, int64_t rows, int64_t cols, int64_t ld);
+/* y[i] = sums[i] as a float, times scale; sums are read up to n rounded up to 16. */
+typedef void dti_narrow_sums_fn(float *y, const double *sums, int64_t n, float scale);
 /* y += a * x */
 typedef void dti_axpy_fn(float *y, float a, const float *x, int64_t n);
 

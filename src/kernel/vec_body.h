@@ -216,18 +216,23 @@ static void DTI_V(log_softmax_grad)(float *dx, const float *y, const float *dy, 
 /* 64 columns at a time, so that whole cache lines and pages are used. */
 DTI_INLINE void DTI_V(run_columns)(double *sums, const float *x, int64_t rows, int64_t n,
                                    int64_t ld) {
-    DTI_VF s[4] = {DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0)};
+    DTI_VF s0 = DTI_V(set1)(0), s1 = s0, s2 = s0, s3 = s0;
     for (int64_t i = 0; i < rows; i++, x += ld) {
-        s[0] = DTI_V(add)(s[0], DTI_V(get)(x, n));
+        s0 = DTI_V(add)(s0, DTI_V(get)(x, n));
         if (n > 16)
-            s[1] = DTI_V(add)(s[1], DTI_V(get)(x + 16, n - 16));
+            s1 = DTI_V(add)(s1, DTI_V(get)(x + 16, n - 16));
         if (n > 32)
-            s[2] = DTI_V(add)(s[2], DTI_V(get)(x + 32, n - 32));
+            s2 = DTI_V(add)(s2, DTI_V(get)(x + 32, n - 32));
         if (n > 48)
-            s[3] = DTI_V(add)(s[3], DTI_V(get)(x + 48, n - 48));
+            s3 = DTI_V(add)(s3, DTI_V(get)(x + 48, n - 48));
     }
-    for (int64_t v = 0; 16 * v < n; v++)
-        DTI_V(add_wide)(sums + 16 * v, s[v]);
+    DTI_V(add_wide)(sums, s0);
+    if (n > 16)
+        DTI_V(add_wide)(sums + 16, s1);
+    if (n > 32)
+        DTI_V(add_wide)(sums + 32, s2);
+    if (n > 48)
+        DTI_V(add_wide)(sums + 48, s3);
 }
 DTI_ISA_FUNCTION(V, col_sum, col_sum);
 static void DTI_V(col_sum)(double *sums, const float *x, int64_t rows, int64_t cols, int64_t ld) {
@@ -235,6 +240,17 @@ static void DTI_V(col_sum)(double *sums, const float *x, int64_t rows, int64_t c
         for (int64_t i = 0; i < rows; i += DTI_SUM_CHAIN)
             DTI_V(run_columns)
     (sums + j, x + i * ld + j, DTI_MIN(rows - i, DTI_SUM_CHAIN), DTI_MIN(cols - j, 64), ld);
+}
+
+DTI_ISA_FUNCTION(V, narrow_sums, narrow_sums);
+static void DTI_V(narrow_sums)(float *y, const double *sums, int64_t n, float scale) {
+    const DTI_VF factor = DTI_V(set1)(scale);
+    for (int64_t i = 0; i < n; i += 16) {
+        float t[16];
+        for (int k = 0; k < 16; k++)
+            t[k] = (float)sums[i + k];
+        DTI_V(put)(y + i, DTI_V(mul)(DTI_V(load)(t), factor), n - i);
+    }
 }
 
 /* ---- optimizers */

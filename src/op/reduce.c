@@ -415,18 +415,22 @@ static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x
 }
 
 static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
-    double sums[DTI_REDUCE_COLUMNS] = {0};
-    for (int64_t c = 0; c < cols; c++)
+    const bool sum = p->kind == DTI_R_SUM;
+    double sums[DTI_REDUCE_COLUMNS];
+    memset(sums, 0, sum ? (size_t)(cols + 15) / 16 * 16 * sizeof *sums : 0);
+    for (int64_t c = 0; c < cols && !sum; c++)
         y[c] = dti_reduce_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
-        if (p->kind == DTI_R_SUM)
+        if (sum)
             p->k->col_sum(sums, x + l.offset, p->line, cols, p->line_stride);
         else
             dti_reduce_rows(p, y, x + l.offset, cols);
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
-    for (int64_t c = 0; c < cols; c++)
-        y[c] = (p->kind == DTI_R_SUM ? (float)sums[c] : y[c]) * p->args->scale;
+    if (sum)
+        p->k->narrow_sums(y, sums, cols, p->args->scale);
+    for (int64_t c = 0; c < cols && !sum; c++)
+        y[c] *= p->args->scale;
 }
 
 static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
