@@ -127,9 +127,9 @@ static dt_tensor dtype_rounded(dt_tensor y) {
     return dt_cast(dti_append(y.graph, (dti_op)n.op, in, n.count, &n.attr), n.dtype);
 }
 
-/* Two chunks and a bit of k, tiles that are full and tiles that are not. */
-static void dtype_check_product(dt_dtype dtype, int variant) {
-    enum { M = 197, N = 300, K = 601 };
+/* Tiles that are full and tiles that are not. */
+static void dtype_check_product(dt_dtype dtype, int variant, int64_t K) {
+    enum { M = 197, N = 300 };
     dtype_run r = dtype_open(3);
     const bool ta = variant & 1, tb = variant & 2;
     dt_tensor a = dt_input_shared(r.graph, "a", DT_F32, ta ? dt_dims(K, M) : dt_dims(M, K));
@@ -164,8 +164,10 @@ static void dtype_check_product(dt_dtype dtype, int variant) {
 
 TEST(a_product_of_16_bits_is_the_f32_product_of_the_same_values_rounded_once) {
     for (int variant = 0; variant < 4; variant++)
-        dtype_check_product(variant % 2 ? DT_F16 : DT_BF16, variant);
-    dtype_check_product(DT_F16, 2);
+        dtype_check_product(variant % 2 ? DT_F16 : DT_BF16, variant, 601); /* chunks and a bit */
+    dtype_check_product(DT_F16, 2, 601);
+    dtype_check_product(DT_BF16, 2, 4353); /* spans and a bit */
+    dtype_check_product(DT_BF16, 0, 8448);
 }
 
 TEST(inputs_and_outputs_of_16_bits_are_the_hosts_in_that_type_and_copies_keep_every_bit) {
