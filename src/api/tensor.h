@@ -234,7 +234,7 @@ DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis);
 DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape);
 
 /* ---- Reductions over dimensions (never over samples). `axes` lists them; dt_dims() means all.
- * With `keep` they stay in the shape with size 1. x: f32. */
+ * With `keep` they stay in the shape with size 1. x: f32. How exact sums are: docs/ops.md. */
 DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep);
 DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep);
 DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep); /* gradient: evenly among ties */
