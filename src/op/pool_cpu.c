@@ -298,7 +298,8 @@ static void dti_cpu_resize_grad(const dti_cpu_task *task, int64_t begin, int64_t
         const float *y = dti_cpu_in(task, 0, a->y_offset) + plane * a->oh * a->ow;
         float *x = dti_cpu_out(task, 1, a->x_offset) + plane * size;
         memset(x, 0, (size_t)size * sizeof *x);
-        memset(sums, 0, wide ? (size_t)size * sizeof *sums : 0);
+        if (wide)
+            memset(sums, 0, (size_t)size * sizeof *sums);
         for (int64_t p = 0; p < a->oh; p++) {
             dti_resize_tap row = dti_resize_at(p, a->scale_h, a->ih, bilinear);
             for (int64_t q = 0; q < a->ow; q++, y++) {
