@@ -402,9 +402,9 @@ static const int kernel_shapes[][3] = {{1, 1, 1},
                                        {5, 5, 0},
                                        {140, 150, 160},
                                        /* of several spans of k, in parts */ {13, 37, 4097},
-                                       {3, 33, 8192},
-                                       {1027, 2, 4352},
-                                       {2, 520, 4609}};
+                                       {2, 18, 8192},
+                                       {1027, 1, 4200},
+                                       {1, 520, 4352}};
 
 TEST(gemm_is_within_its_bound_for_every_shape_and_transposition) {
     const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
