@@ -88,5 +88,6 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_attention.c"
 #include "test_recurrent.c"
 #include "test_lengths.c"
+#include "test_vulkan_lengths.c"
 
 int harness_threads_left = -1;
