@@ -970,13 +970,3 @@ TEST(r2_is_right_where_the_mean_is_a_million_deviations) {
     dt_ctx_destroy(ctx);
     free(y);
 }
-
-#ifndef DT_NO_VULKAN
-TEST(vulkan_sums_of_every_length_are_right_within_log_n) {
-    char device[32];
-    if (vulkan_quick_device() < 0)
-        SKIP("no Vulkan driver");
-    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
-    length_rows_on(device, 17);
-}
-#endif
