@@ -222,7 +222,7 @@ fresh_flags() {
 
 # Without Python the committed header is taken as it is: `train` needs a C compiler only.
 header() {
-    if newer build/header.stamp src tools/amalgamate && [ -e dtrain.h ]; then return 0; fi
+    if newer build/header.stamp src shaders/lib tools/amalgamate && [ -e dtrain.h ]; then return 0; fi
     if ! have python3; then
         [ -e dtrain.h ] || die "dtrain.h is missing and python3 is needed to write it"
         return 0

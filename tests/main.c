@@ -44,6 +44,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_platform.c"
 
 #include "test_kernel.c"
+#include "test_unary.c"
 #include "test_conv_kernel.c"
 #include "test_norm_kernel.c"
 #include "test_data.c"

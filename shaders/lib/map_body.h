@@ -100,16 +100,28 @@
     static double dti_slope_f64_##name(double x, double p0, double p1) {                           \
         return slope;                                                                              \
     }
+/* How far value and slope of the CPU may be off, over all floats: by so many units in the last place
+ * of the true one, or by an absolute distance, whichever is larger. Tests hold kernels to them, and
+ * docs/ops.md prints them. */
+#define DTI_BOUNDS(name, value, value_off, slope, slope_off)                                       \
+    static const double dti_bounds_##name[2][2] = {{value, value_off}, {slope, slope_off}};
 #define DTI_REF_SQRT_HALF 0.70710678118654752440
 #define DTI_REF_SQRT_2_PI 0.79788456080286535588 /* sqrt(2 / pi) */
 #define DTI_REF_2_SQRT_PI 1.12837916709551257390 /* 2 / sqrt(pi) */
 static double dti_sigmoid_f64(double x) {
     return 1 / (1 + exp(-x));
 }
+static double dti_sigmoid_slope_f64(double x) {
+    return dti_sigmoid_f64(x) * dti_sigmoid_f64(-x); /* 1 - sigmoid(x) would cancel */
+}
+/* 1 + tanh(u) = 2 sigmoid(2 u), which does not cancel. */
+static double dti_gelu_tanh_f64(double x) {
+    return x * dti_sigmoid_f64(2 * DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x));
+}
 static double dti_gelu_tanh_slope_f64(double x) {
-    double u = DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x), t = tanh(u);
-    double du = DTI_REF_SQRT_2_PI * (1 + 3 * 0.044715 * x * x);
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
+    double u = 2 * DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x);
+    double du = 2 * DTI_REF_SQRT_2_PI * (1 + 3 * 0.044715 * x * x);
+    return dti_sigmoid_f64(u) + x * (dti_sigmoid_slope_f64(u) * du);
 }
 static double dti_mish_slope_f64(double x) {
     double t = tanh(x > 20 ? x : log1p(exp(x)));
@@ -117,6 +129,7 @@ static double dti_mish_slope_f64(double x) {
 }
 #else
 #define DTI_IN_F64(name, value, slope)
+#define DTI_BOUNDS(name, value, value_off, slope, slope_off)
 #endif
 #endif
 
@@ -129,6 +142,7 @@ DTI_M_GRAD(neg) {
 }
 #else
 DTI_IN_F64(neg, -x, -1)
+DTI_BOUNDS(neg, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -141,6 +155,7 @@ DTI_M_GRAD(sign) {
 }
 #else
 DTI_IN_F64(sign, x > 0 ? 1 : x < 0 ? -1 : 0, 0) /* NaN too, as PyTorch */
+DTI_BOUNDS(sign, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -155,6 +170,7 @@ DTI_PRIME(abs) {
     return dt_sign(x);
 }
 DTI_IN_F64(abs, fabs(x), x > 0 ? 1 : x < 0 ? -1 : 0)
+DTI_BOUNDS(abs, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -169,6 +185,7 @@ DTI_PRIME(exp) {
     return dt_exp(x);
 }
 DTI_IN_F64(exp, exp(x), exp(x))
+DTI_BOUNDS(exp, 1.1, 0, 1.1, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -183,6 +200,7 @@ DTI_PRIME(log) {
     return dt_reciprocal(x);
 }
 DTI_IN_F64(log, log(x), 1 / x)
+DTI_BOUNDS(log, 1.1, 0, 0.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -197,6 +215,7 @@ DTI_PRIME(log1p) {
     return dt_reciprocal(dt_affine(x, 1.0f, 1.0f));
 }
 DTI_IN_F64(log1p, log1p(x), 1 / (1 + x))
+DTI_BOUNDS(log1p, 1.5, 0, 1.6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -211,6 +230,7 @@ DTI_PRIME(expm1) {
     return dt_exp(x);
 }
 DTI_IN_F64(expm1, expm1(x), exp(x))
+DTI_BOUNDS(expm1, 1.5, 0, 1.1, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -225,6 +245,7 @@ DTI_PRIME(sqrt) {
     return dt_affine(dt_rsqrt(x), 0.5f, 0.0f);
 }
 DTI_IN_F64(sqrt, sqrt(x), 0.5 / sqrt(x))
+DTI_BOUNDS(sqrt, 0.5, 0, 1.6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -233,14 +254,15 @@ DTI_M_MAP(rsqrt) {
 }
 DTI_M_GRAD(rsqrt) {
     DTI_M_F y = DTI_M(map_rsqrt)(x, p0, p1);
-    return DTI_M_MUL(DTI_M_MUL(dy, DTI_M_K(-0.5f)), DTI_M_MUL(DTI_M_MUL(y, y), y));
+    return DTI_M_MUL(dy, DTI_M_MUL(DTI_M_MUL(y, y), DTI_M_MUL(y, DTI_M_K(-0.5f))));
 }
 #else
 DTI_PRIME(rsqrt) {
     dt_tensor inverse = dt_reciprocal(x);
     return dt_affine(dt_mul(dt_rsqrt(x), inverse), -0.5f, 0.0f);
 }
-DTI_IN_F64(rsqrt, 1 / sqrt(x), -0.5 / (x * sqrt(x)))
+DTI_IN_F64(rsqrt, 1 / sqrt(x), x == 0 ? -0.5 / sqrt(x) : -0.5 / (x * sqrt(x)))
+DTI_BOUNDS(rsqrt, 1.6, 0, 6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -256,6 +278,7 @@ DTI_PRIME(reciprocal) {
     return dt_neg(dt_square(dt_reciprocal(x)));
 }
 DTI_IN_F64(reciprocal, 1 / x, -1 / (x * x))
+DTI_BOUNDS(reciprocal, 0.5, 0, 2, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -270,6 +293,7 @@ DTI_PRIME(square) {
     return dt_affine(x, 2.0f, 0.0f);
 }
 DTI_IN_F64(square, x *x, 2 * x)
+DTI_BOUNDS(square, 0.5, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -284,6 +308,7 @@ DTI_PRIME(sin) {
     return dt_cos(x);
 }
 DTI_IN_F64(sin, sin(x), cos(x))
+DTI_BOUNDS(sin, 1.6, 0, 1.6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -298,6 +323,7 @@ DTI_PRIME(cos) {
     return dt_neg(dt_sin(x));
 }
 DTI_IN_F64(cos, cos(x), -sin(x))
+DTI_BOUNDS(cos, 1.6, 0, 1.6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -313,6 +339,7 @@ DTI_PRIME(tanh) {
     return dt_affine(dt_square(dt_tanh(x)), -1.0f, 1.0f);
 }
 DTI_IN_F64(tanh, tanh(x), 1 / (cosh(x) * cosh(x)))
+DTI_BOUNDS(tanh, 1.5, 0, 2, 1.2e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -328,7 +355,8 @@ DTI_PRIME(sigmoid) {
     dt_tensor s = dt_sigmoid(x);
     return dt_mul(s, dt_affine(s, -1.0f, 1.0f));
 }
-DTI_IN_F64(sigmoid, 1 / (1 + exp(-x)), dti_sigmoid_f64(x) * (1 - dti_sigmoid_f64(x)))
+DTI_IN_F64(sigmoid, dti_sigmoid_f64(x), dti_sigmoid_slope_f64(x))
+DTI_BOUNDS(sigmoid, 2.5, 0, 4, 1e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -343,7 +371,8 @@ DTI_M_GRAD(relu) {
 DTI_PRIME(relu) {
     return dt_step(x);
 }
-DTI_IN_F64(relu, x<0 ? 0 : x, x> 0 ? 1 : 0)
+DTI_IN_F64(relu, x<0 ? 0 : x, x <= 0 ? 0 : 1)
+DTI_BOUNDS(relu, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -358,6 +387,7 @@ DTI_PRIME(leaky_relu) {
     return dt_affine(dt_step(x), 1.0f - p[0], p[0]);
 }
 DTI_IN_F64(leaky_relu, x > 0 ? x : p0 * x, x > 0 ? 1 : p0)
+DTI_BOUNDS(leaky_relu, 0.5, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -382,6 +412,7 @@ DTI_PRIME(gelu) {
 }
 DTI_IN_F64(gelu, 0.5 * x * erfc(-x * DTI_REF_SQRT_HALF),
            0.5 * erfc(-x * DTI_REF_SQRT_HALF) + 0.5 * x * DTI_REF_SQRT_2_PI * exp(-0.5 * x * x))
+DTI_BOUNDS(gelu, 1, 4.5e-7, 1, 1.5e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -396,7 +427,10 @@ DTI_M_MAP(gelu_tanh) {
 }
 DTI_M_GRAD(gelu_tanh) {
     DTI_M_F t = DTI_M(gelu_inner)(x);
-    DTI_M_F slope = DTI_M_FMA(DTI_M_MUL(x, x), DTI_M_K(0.107032224f), DTI_M_K(0.797884561f));
+    /* the inner slope, finite wherever it is multiplied by 0 */
+    DTI_M_F xx = DTI_M_MUL(x, x), most = DTI_M_K(1.0e18f);
+    xx = DTI_M_SELECT(DTI_M_LT(most, xx), most, xx);
+    DTI_M_F slope = DTI_M_FMA(xx, DTI_M_K(0.107032224f), DTI_M_K(0.797884561f));
     DTI_M_F bend = DTI_M_MUL(DTI_M_FMA(DTI_M_NEG(t), t, DTI_M_ONE), slope);
     DTI_M_F half_bend = DTI_M_MUL(x, DTI_M_K(0.5f));
     DTI_M_F cdf = DTI_M_FMA(t, DTI_M_K(0.5f), DTI_M_K(0.5f));
@@ -413,8 +447,8 @@ DTI_PRIME(gelu_tanh) {
     dt_tensor bend = dt_mul(dt_mul(dt_affine(x, 0.5f, 0.0f), rest), slope);
     return dt_add(dt_affine(t, 0.5f, 0.5f), bend);
 }
-DTI_IN_F64(gelu_tanh, 0.5 * x * (1 + tanh(DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x))),
-           dti_gelu_tanh_slope_f64(x))
+DTI_IN_F64(gelu_tanh, dti_gelu_tanh_f64(x), dti_gelu_tanh_slope_f64(x))
+DTI_BOUNDS(gelu_tanh, 1, 4.5e-7, 1, 6e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -432,7 +466,8 @@ DTI_PRIME(silu) {
     return dt_mul(s, dt_affine(dt_mul(x, dt_affine(s, -1.0f, 1.0f)), 1.0f, 1.0f));
 }
 DTI_IN_F64(silu, x / (1 + exp(-x)),
-           dti_sigmoid_f64(x) + x * dti_sigmoid_f64(x) * (1 - dti_sigmoid_f64(x)))
+           dti_sigmoid_f64(x) + x * dti_sigmoid_slope_f64(x))
+DTI_BOUNDS(silu, 6, 1.2e-38, 4, 1e-6)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -448,6 +483,7 @@ DTI_PRIME(softplus) {
     return dt_sigmoid(x);
 }
 DTI_IN_F64(softplus, x > 20 ? x : log1p(exp(x)), x > 20 ? 1 : dti_sigmoid_f64(x))
+DTI_BOUNDS(softplus, 2, 0, 2.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -463,6 +499,7 @@ DTI_PRIME(log_sigmoid) {
     return dt_sigmoid(dt_neg(x));
 }
 DTI_IN_F64(log_sigmoid, (x < 0 ? x : 0) - log1p(exp(-fabs(x))), dti_sigmoid_f64(-x))
+DTI_BOUNDS(log_sigmoid, 2, 0, 2.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -481,6 +518,7 @@ DTI_PRIME(log_floor) {
     return dt_reciprocal(dt_maximum(x, low));
 }
 DTI_IN_F64(log_floor, log(x) < p0 ? p0 : log(x), 1 / (x < 1e-12 ? 1e-12 : x))
+DTI_BOUNDS(log_floor, 1.1, 0, 0.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -500,6 +538,7 @@ DTI_PRIME(elu) {
     return dt_add(above, dt_mul(dt_affine(above, -1.0f, 1.0f), below));
 }
 DTI_IN_F64(elu, x > 0 ? x : p0 * expm1(x), x > 0 ? 1 : p0 * exp(x))
+DTI_BOUNDS(elu, 1.5, 0, 2.2, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -520,6 +559,7 @@ DTI_PRIME(selu) {
 }
 DTI_IN_F64(selu, x > 0 ? 1.05070098735548 * x : 1.75809934084738 * expm1(x),
            x > 0 ? 1.05070098735548 : 1.75809934084738 * exp(x))
+DTI_BOUNDS(selu, 2, 0, 2.2, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -540,6 +580,7 @@ DTI_PRIME(mish) {
     return dt_add(t, dt_mul(x, bend));
 }
 DTI_IN_F64(mish, x *tanh(dti_f64_softplus(x, p0, p1)), dti_mish_slope_f64(x))
+DTI_BOUNDS(mish, 6, 1.2e-38, 8, 6e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -556,6 +597,7 @@ DTI_PRIME(softsign) {
     return dt_square(dt_reciprocal(dt_affine(dt_abs(x), 1.0f, 1.0f)));
 }
 DTI_IN_F64(softsign, x / (1 + fabs(x)), 1 / ((1 + fabs(x)) * (1 + fabs(x))))
+DTI_BOUNDS(softsign, 1.6, 0, 4, 3e-39)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -575,6 +617,7 @@ DTI_PRIME(clamp) {
     return dt_keep(low, high);
 }
 DTI_IN_F64(clamp, x > p1 ? p1 : x < p0 ? p0 : x, x >= p1 || x <= p0 ? 0 : 1)
+DTI_BOUNDS(clamp, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -593,6 +636,7 @@ DTI_PRIME(hardsigmoid) {
     return dt_affine(dti_prime_clamp(x, ends), 1.0f / 6.0f, 0.0f);
 }
 DTI_IN_F64(hardsigmoid, x<-3 ? 0 : x> 3 ? 1 : (x + 3) / 6, x <= -3 || x >= 3 ? 0 : 1.0 / 6)
+DTI_BOUNDS(hardsigmoid, 1, 0, 0.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -612,7 +656,8 @@ DTI_PRIME(hardswish) {
     dt_tensor low = dt_step(dt_affine(x, 1.0f, 3.0f));
     return dt_keep(dt_add(inside, high), low);
 }
-DTI_IN_F64(hardswish, x<-3 ? 0 : x> 3 ? x : x *(x + 3) / 6, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5)
+DTI_IN_F64(hardswish, x<-3 ? 0 * x : x> 3 ? x : x *(x + 3) / 6, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5)
+DTI_BOUNDS(hardswish, 2, 0, 2, 1e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -628,6 +673,7 @@ DTI_PRIME(erf) {
     return dt_affine(dt_exp(dt_neg(dt_square(x))), 1.1283791670955126f, 0.0f);
 }
 DTI_IN_F64(erf, erf(x), DTI_REF_2_SQRT_PI *exp(-x *x))
+DTI_BOUNDS(erf, 1.1, 0, 70, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -652,6 +698,7 @@ static double dti_erfinv_f64(double x) {
 }
 #endif
 DTI_IN_F64(erfinv, dti_erfinv_f64(x), exp(dti_erfinv_f64(x) * dti_erfinv_f64(x)) / DTI_REF_2_SQRT_PI)
+DTI_BOUNDS(erfinv, 6, 0, 160, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -666,6 +713,7 @@ DTI_PRIME(atan) {
     return dt_reciprocal(dt_affine(dt_square(x), 1.0f, 1.0f));
 }
 DTI_IN_F64(atan, atan(x), 1 / (1 + x * x))
+DTI_BOUNDS(atan, 2.5, 0, 2.5, 3e-39)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -677,6 +725,7 @@ DTI_M_GRAD(floor) {
 }
 #else
 DTI_IN_F64(floor, floor(x), 0)
+DTI_BOUNDS(floor, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -688,6 +737,7 @@ DTI_M_GRAD(ceil) {
 }
 #else
 DTI_IN_F64(ceil, ceil(x), 0)
+DTI_BOUNDS(ceil, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -698,13 +748,15 @@ DTI_M_MAP(round) {
     DTI_M_F odd = DTI_M_SUB(low, DTI_M_ADD(two, two));
     DTI_M_F at_half = DTI_M_SELECT(DTI_M_EQ(rest, mid), odd, DTI_M_ZERO);
     DTI_M_F up = DTI_M_SELECT(DTI_M_LT(mid, rest), DTI_M_ONE, at_half);
-    return DTI_M_SELECT(DTI_M_EQ(rest, DTI_M_ZERO), x, DTI_M_ADD(low, up));
+    DTI_M_F y = DTI_M_WITH_SIGN(DTI_M_ADD(low, up), DTI_M_SIGN(x)); /* -0 below 0 */
+    return DTI_M_SELECT(DTI_M_EQ(rest, DTI_M_ZERO), x, y);
 }
 DTI_M_GRAD(round) {
     return DTI_M_ZERO;
 }
 #else
 DTI_IN_F64(round, rint(x), 0)
+DTI_BOUNDS(round, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -716,6 +768,7 @@ DTI_M_GRAD(step) {
 }
 #else
 DTI_IN_F64(step, x > 0 ? 1 : 0, 0)
+DTI_BOUNDS(step, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -727,6 +780,7 @@ DTI_M_GRAD(affine) {
 }
 #else
 DTI_IN_F64(affine, p0 *x + p1, p0)
+DTI_BOUNDS(affine, 1, 2.4e-7, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1

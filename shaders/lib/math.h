@@ -36,6 +36,8 @@
 #undef DTI_M_ISUB
 #undef DTI_M_SHL
 #undef DTI_M_FMA
+#undef DTI_M_ANY
+#undef DTI_M_FAR_ANGLES
 #endif
 #ifdef VULKAN
 #define DTI_M_FN
@@ -64,6 +66,7 @@
 #define DTI_M_IOR(x, y) ((x) | (y))
 #define DTI_M_IXOR(x, y) ((x) ^ (y))
 #define DTI_M_SAR(x, n) ((x) >> (n))
+#define DTI_M_ANY(m) (m)
 #ifdef VULKAN
 #define DTI_M_PRECISE precise
 #undef DTI_M_FMA
@@ -76,6 +79,8 @@
 #define DTI_M_IADD(x, y) ((x) + (y))
 #define DTI_M_ISUB(x, y) ((x) - (y))
 #define DTI_M_SHL(x, n) ((x) << (n))
+#define DTI_M_FAR_ANGLES(x, r, n) r = dti_far_angle(x, n)
+#include "angle.h"
 #else
 #define DTI_M_PRECISE
 #define DTI_M_FMA(x, y, z) fmaf(x, y, z)
@@ -87,6 +92,7 @@
 #define DTI_M_IADD(x, y) ((int)((unsigned)(x) + (unsigned)(y)))
 #define DTI_M_ISUB(x, y) ((int)((unsigned)(x) - (unsigned)(y)))
 #define DTI_M_SHL(x, n) ((int)((unsigned)(x) << (n)))
+#define DTI_M_FAR_ANGLES(x, r, n) r = dti_far_angle(x, &n)
 static inline int dti_m_asint(float x)
 {
     int n;

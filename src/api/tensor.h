@@ -158,8 +158,8 @@ DT_API dt_tensor dt_sqrt(dt_tensor x);        /* the square root */
 DT_API dt_tensor dt_rsqrt(dt_tensor x);       /* 1 / sqrt(x) */
 DT_API dt_tensor dt_reciprocal(dt_tensor x);  /* 1 / x */
 DT_API dt_tensor dt_square(dt_tensor x);      /* x * x */
-DT_API dt_tensor dt_sin(dt_tensor x);         /* sine, of radians */
-DT_API dt_tensor dt_cos(dt_tensor x);         /* cosine, of radians */
+DT_API dt_tensor dt_sin(dt_tensor x);         /* sine, of radians of any size */
+DT_API dt_tensor dt_cos(dt_tensor x);         /* cosine, of radians of any size */
 DT_API dt_tensor dt_atan(dt_tensor x);        /* arc tangent, in radians */
 DT_API dt_tensor dt_tanh(dt_tensor x);        /* hyperbolic tangent */
 DT_API dt_tensor dt_sigmoid(dt_tensor x);     /* 1 / (1 + e^-x) */

@@ -77,6 +77,8 @@
         .narrow = {[DT_BF16] = DTI_H(narrow_bf16), [DT_F16] = DTI_H(narrow_f16)},                  \
         more};
 
+#include "../../shaders/lib/angle.h"
+
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
 #include "simd_body.h"

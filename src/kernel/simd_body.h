@@ -225,6 +225,19 @@ DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
 }
 #endif
 
+/* Whether any lane of a mask is set. */
+DTI_INLINE bool DTI_N(any)(DTI_NM m) {
+#if DTI_LANES == 16
+    return m != 0;
+#elif DTI_LANES == 8
+    return _mm256_movemask_ps((__m256)m) != 0;
+#elif DTI_X86
+    return _mm_movemask_ps((__m128)m) != 0;
+#else
+    return (m[0] | m[1] | m[2] | m[3]) != 0;
+#endif
+}
+
 DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
     DTI_NF r;
 #if DTI_LANES == 16
@@ -423,6 +436,15 @@ DTI_V3(DTI_VI, iselect, DTI_VM, DTI_VI)
 DTI_VSHIFT(shl)
 DTI_VSHIFT(shr)
 DTI_VSHIFT(sar)
+DTI_INLINE bool DTI_V(any)(DTI_VM m) {
+#if DTI_LANES == 16
+    return DTI_N(any)(m.a);
+#elif DTI_LANES == 8
+    return DTI_N(any)(m.a) || DTI_N(any)(m.b);
+#else
+    return DTI_N(any)(DTI_N(either)(DTI_N(either)(m.a, m.b), DTI_N(either)(m.c, m.d)));
+#endif
+}
 DTI_INLINE DTI_VF DTI_V(set1)(float x) {
     return (DTI_VF)DTI_EACH0(DTI_N(set1)(x));
 }

@@ -34,7 +34,24 @@
 #define DTI_M_ASFLOAT(n) DTI_E(float)(n)
 #define DTI_M_FROM_INT(n) DTI_E(from_int)(n)
 #define DTI_M_TO_INT(x) DTI_E(to_int)(x)
+#define DTI_M_ANY(m) DTI_E(any)(m)
+#define DTI_M_FAR_ANGLES(x, r, n) DTI_E(far_angles)(&x, &r, &n)
 #endif
+
+/* The lanes of r and n where |x| is above DTI_ANGLE_FAR. */
+DTI_NOINLINE void DTI_E(far_angles)(const DTI_EF *x, DTI_EF *r, DTI_EI *n) {
+    float from[DTI_E_LANES], rest[DTI_E_LANES];
+    int32_t quadrants[DTI_E_LANES];
+    _Static_assert(sizeof *x == sizeof from && sizeof *n == sizeof quadrants, "a lane each");
+    memcpy(from, x, sizeof from);
+    memcpy(rest, r, sizeof rest);
+    memcpy(quadrants, n, sizeof quadrants);
+    for (int i = 0; i < DTI_E_LANES; i++)
+        if (from[i] > DTI_ANGLE_FAR || from[i] < -DTI_ANGLE_FAR)
+            rest[i] = dti_far_angle(from[i], &quadrants[i]);
+    memcpy(r, rest, sizeof rest);
+    memcpy(n, quadrants, sizeof quadrants);
+}
 
 #include "../../shaders/lib/math_body.h"
 #define DTI_MAP_PART 1

@@ -18,6 +18,7 @@ typedef struct dti_unary_row {
     dt_tensor (*prime)(dt_tensor x, const float *p); /* f' of x in rows */
 #ifdef DT_REFERENCE
     double (*value)(double x, double p0, double p1), (*slope)(double x, double p0, double p1);
+    const double (*bounds)[2]; /* of value and slope: ulps, distance */
 #endif
 } dti_unary_row;
 
@@ -25,7 +26,8 @@ static const dti_unary_row dti_unary_rows[DTI_U_COUNT] = {
 #ifdef DT_REFERENCE
 #define DTI_X(number, ID, name, slope)                                                             \
     [number] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                    \
-                DTI_PRIME_OF_##slope(name), dti_f64_##name, dti_slope_f64_##name},
+                DTI_PRIME_OF_##slope(name),    dti_f64_##name,                                     \
+                dti_slope_f64_##name,          dti_bounds_##name},
 #else
 #define DTI_X(number, ID, name, slope)                                                             \
     [number] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                    \
