@@ -288,6 +288,22 @@ TEST(pow_has_the_special_cases_of_C) {
         }
 }
 
+/* The last of them: e^x alone would overflow by the rounding of x. */
+TEST(pow_is_within_its_error_up_to_the_largest_float) {
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
+    for (int i = 0; i < 200000; i++) {
+        const float a = ldexpf(1.5f + 0.49f * kernel_uniform(), i % 250 - 125);
+        const double power = (i & 1 ? 127.9999 : 127.5) + 1e-4 * (double)kernel_uniform();
+        const float b = (float)(power / log2((double)a));
+        float y;
+        k->binary[DTI_B_POW](&y, &a, 1, &b, 1, 1);
+        const double want = pow((double)a, (double)b);
+        const bool ok = (float)want == y || kernel_ulps(y, want) <= 2;
+        test_check(ok || !k->fma, __FILE__, __LINE__, "pow(%a, %a) = %g, not %g", (double)a,
+                   (double)b, (double)y, want);
+    }
+}
+
 /* ---- GEMM */
 typedef struct kernel_case {
     dti_gemm g;

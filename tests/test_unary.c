@@ -4,6 +4,8 @@
  * DTRAIN_TEST_LONG takes all 2^32 floats, else every 431st, which are 10^7 of all exponents; always
  * the neighbours of edges and thresholds. Included by main.c. */
 
+#include "unary_exact.h"
+
 enum { UNARY_BLOCK = 4096, UNARY_EDGES = 1 << 16 };
 static const float unary_p0 = -0.75f, unary_p1 = 2.5f;
 
@@ -163,6 +165,23 @@ static void unary_check(unary_worst *worst, const char *what, float x, float got
     if (!unary_within(got, want, bounds))
         test_check(false, __FILE__, __LINE__, "%s of %.9g (%a) is %.9g, not %.9g: %.3g ulps", what,
                    (double)x, (double)x, (double)got, want, unary_ulps(got, want));
+}
+
+/* The formulas in double are as good as measuring takes: a thousandth of each bound. */
+TEST(unary_formulas_in_double_are_a_thousand_times_nearer_than_the_bounds) {
+    for (size_t i = 0; i < DTI_COUNT(unary_exact); i++) {
+        const dti_unary_row *row = &dti_unary_rows[unary_exact[i].selector];
+        const double x = (double)unary_of_bits(unary_exact[i].bits), p0 = (double)unary_p0;
+        for (int slope = 0; slope < 2; slope++) {
+            const double exact = unary_exact[i].value[slope], *bounds = row->bounds[slope];
+            const double y = slope ? row->slope(x, p0, 0) : row->value(x, p0, 0);
+            const double most = fmax(fmax(bounds[0], 0.5) * unary_ulp(exact), bounds[1]);
+            const bool large = fabs(exact) > (double)FLT_MAX && fabs(y) > (double)FLT_MAX;
+            test_check(large || fabs(y - exact) <= most / 1000, __FILE__, __LINE__,
+                       "function %d%s of %a is %a, exactly %a", unary_exact[i].selector,
+                       slope ? "'s slope" : "", x, y, exact);
+        }
+    }
 }
 
 /* ---- the CPU */

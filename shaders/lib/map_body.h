@@ -185,7 +185,7 @@ DTI_PRIME(exp) {
     return dt_exp(x);
 }
 DTI_IN_F64(exp, exp(x), exp(x))
-DTI_BOUNDS(exp, 1.1, 0, 1.1, 0)
+DTI_BOUNDS(exp, 1.3, 0, 1.3, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -200,7 +200,7 @@ DTI_PRIME(log) {
     return dt_reciprocal(x);
 }
 DTI_IN_F64(log, log(x), 1 / x)
-DTI_BOUNDS(log, 1.1, 0, 0.5, 0)
+DTI_BOUNDS(log, 1.2, 0, 0.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -230,7 +230,7 @@ DTI_PRIME(expm1) {
     return dt_exp(x);
 }
 DTI_IN_F64(expm1, expm1(x), exp(x))
-DTI_BOUNDS(expm1, 1.5, 0, 1.1, 0)
+DTI_BOUNDS(expm1, 1.6, 0, 1.3, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -339,7 +339,7 @@ DTI_PRIME(tanh) {
     return dt_affine(dt_square(dt_tanh(x)), -1.0f, 1.0f);
 }
 DTI_IN_F64(tanh, tanh(x), 1 / (cosh(x) * cosh(x)))
-DTI_BOUNDS(tanh, 1.5, 0, 2, 1.2e-7)
+DTI_BOUNDS(tanh, 1.6, 0, 2, 1.4e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -356,7 +356,7 @@ DTI_PRIME(sigmoid) {
     return dt_mul(s, dt_affine(s, -1.0f, 1.0f));
 }
 DTI_IN_F64(sigmoid, dti_sigmoid_f64(x), dti_sigmoid_slope_f64(x))
-DTI_BOUNDS(sigmoid, 2.5, 0, 4, 1e-7)
+DTI_BOUNDS(sigmoid, 2.6, 0, 4, 1e-7)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -483,7 +483,7 @@ DTI_PRIME(softplus) {
     return dt_sigmoid(x);
 }
 DTI_IN_F64(softplus, x > 20 ? x : log1p(exp(x)), x > 20 ? 1 : dti_sigmoid_f64(x))
-DTI_BOUNDS(softplus, 2, 0, 2.5, 0)
+DTI_BOUNDS(softplus, 2, 0, 2.6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -499,7 +499,7 @@ DTI_PRIME(log_sigmoid) {
     return dt_sigmoid(dt_neg(x));
 }
 DTI_IN_F64(log_sigmoid, (x < 0 ? x : 0) - log1p(exp(-fabs(x))), dti_sigmoid_f64(-x))
-DTI_BOUNDS(log_sigmoid, 2, 0, 2.5, 0)
+DTI_BOUNDS(log_sigmoid, 2, 0, 2.6, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -518,7 +518,7 @@ DTI_PRIME(log_floor) {
     return dt_reciprocal(dt_maximum(x, low));
 }
 DTI_IN_F64(log_floor, log(x) < p0 ? p0 : log(x), 1 / (x < 1e-12 ? 1e-12 : x))
-DTI_BOUNDS(log_floor, 1.1, 0, 0.5, 0)
+DTI_BOUNDS(log_floor, 1.2, 0, 0.5, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -538,7 +538,7 @@ DTI_PRIME(elu) {
     return dt_add(above, dt_mul(dt_affine(above, -1.0f, 1.0f), below));
 }
 DTI_IN_F64(elu, x > 0 ? x : p0 * expm1(x), x > 0 ? 1 : p0 * exp(x))
-DTI_BOUNDS(elu, 1.5, 0, 2.2, 0)
+DTI_BOUNDS(elu, 1.6, 0, 2.2, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -673,7 +673,7 @@ DTI_PRIME(erf) {
     return dt_affine(dt_exp(dt_neg(dt_square(x))), 1.1283791670955126f, 0.0f);
 }
 DTI_IN_F64(erf, erf(x), DTI_REF_2_SQRT_PI *exp(-x *x))
-DTI_BOUNDS(erf, 1.1, 0, 70, 0)
+DTI_BOUNDS(erf, 1.3, 0, 80, 0)
 #endif
 
 #if DTI_MAP_PART == 1

@@ -4,7 +4,7 @@
  * DTI_M_SELECT and both sides are computed. Infinities and NaN are told by their bits, since GLSL
  * may assume that there are none. No integer is wider than 32 bits and no float than 32.
  *
- * The largest errors over all floats are DTI_BOUNDS of map_body.h; that of pow is 1.51 units in the
+ * The largest errors over all floats are DTI_BOUNDS of map_body.h; that of pow is 1.78 units in the
  * last place, of 3 million pairs.
  * Polynomials: minimax by Remez exchange (exp, log, tanh); erf, sin, cos and the scheme of pow's
  * extended logarithm: N. Juffa, public domain. */
@@ -339,14 +339,13 @@ DTI_M_FN DTI_M_F DTI_M(pow_positive)(DTI_M_F a, DTI_M_F b)
     low = DTI_M_ADD(DTI_M_SUB(high, lg), low);
     /* b * log(a) */
     DTI_M_PRECISE DTI_M_F x = DTI_M_MUL(lg, b);
-    x = DTI_M_CLAMP(x, -110.0f, 110.0f);
+    x = DTI_M_CLAMP(x, -110.0f, 88.7228317f); /* the largest with a finite e^x */
     DTI_M_PRECISE DTI_M_F xl = DTI_M_FMA(lg, b, DTI_M_SUB(DTI_M_K(0.0f), x));
     xl = DTI_M_FMA(low, b, xl);
     DTI_M_F y = DTI_M(exp)(x);
-    DTI_M_B normal = DTI_M_LT(DTI_M_ABS(x), DTI_M_K(104.0f));
-    DTI_M_B finite = DTI_M_ILT(DTI_M_ASINT(y), DTI_M_KI(0x7f800000));
-    DTI_M_F corrected = DTI_M_FMA(y, xl, y);
-    return DTI_M_SELECT(DTI_M_BOTH(normal, finite), corrected, y);
+    DTI_M_B normal = DTI_M_LT(DTI_M_K(-104.0f), x);
+    DTI_M_F corrected = DTI_M_FMA(y, xl, y); /* or infinite */
+    return DTI_M_SELECT(normal, corrected, y);
 }
 
 /* C's powf with its special cases. */
