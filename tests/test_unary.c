@@ -1,8 +1,9 @@
 /* Every elementwise function of one tensor, value and slope, over all floats: within the bounds of
- * its row (DTI_BOUNDS in map_body.h, printed in docs/ops.md) of the formula in double, with the same
- * bits on every instruction set of a class, and on Vulkan devices within what unary_far allows.
- * DTRAIN_TEST_LONG takes all 2^32 floats, else every 431st, which are 10^7 of all exponents; always
- * the neighbours of edges and thresholds. Included by main.c. */
+ * its row (DTI_BOUNDS in map_body.h, printed in docs/ops.md) of the formula in double, with the
+ * same bits on every instruction set of a class, and on Vulkan devices within what unary_near
+ * allows. DTRAIN_TEST_LONG takes all 2^32 floats, else every 431st, which are 10^7 of all
+ * exponents; always the neighbours of edges and thresholds. DTRAIN_TEST_ULPS prints the largest
+ * errors. Included by main.c. */
 
 #include "unary_exact.h"
 
