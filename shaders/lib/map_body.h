@@ -100,9 +100,8 @@
     static double dti_slope_f64_##name(double x, double p0, double p1) {                           \
         return slope;                                                                              \
     }
-/* How far value and slope of the CPU may be off, over all floats: by so many units in the last place
- * of the true one, or by an absolute distance, whichever is larger. Tests hold kernels to them, and
- * docs/ops.md prints them. */
+/* How far value and slope may be off on the CPU, over all floats: units in the last place of the
+ * exact one, or a distance. Either will do. Tests hold kernels to them; docs/ops.md prints them. */
 #define DTI_BOUNDS(name, value, value_off, slope, slope_off)                                       \
     static const double dti_bounds_##name[2][2] = {{value, value_off}, {slope, slope_off}};
 #define DTI_REF_SQRT_HALF 0.70710678118654752440
