@@ -1,7 +1,7 @@
 /* Every function at the edges of float32, value and gradient, against PyTorch's in float32: signed
- * zeros, infinities, NaN, the largest and the smallest finite numbers, subnormals; of two inputs all
- * pairs (tools/record_golden_edges.py). The table of docs/coming-from-pytorch.md lists what differs
- * and is read here: an entry that no longer differs fails as well. */
+ * zeros, infinities, NaN, the largest and the smallest finite numbers, subnormals; of two inputs
+ * all pairs (tools/record_golden_edges.py). The table of docs/coming-from-pytorch.md lists what
+ * differs and is read here: an entry that no longer differs fails as well. */
 #include "golden.h"
 #include "../shaders/lib/map_body.h" /* the lists of functions */
 
@@ -213,8 +213,7 @@ static const struct {
 
 typedef struct edge_case {
     const char *name, *set;
-    bool
-        normal; /* the device need not know subnormals, infinities and NaN: such points are left out */
+    bool normal; /* leaves out points of subnormals, infinities and NaN, which a device may lack */
     size_t count, width; /* how many points; numbers of each */
     golden_array a, b;
     float *y; /* what the device gave */

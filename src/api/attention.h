@@ -6,8 +6,8 @@
 
 /* {0}: every query attends to every key. A key is hidden by a score of -infinity, as an added mask
  * of -INFINITY gives, or by .causal, .window, .keep and .lengths. No finite mask hides a key: a row
- * of masks of -1e9 or -FLT_MAX alone gives the mean of the values, as in PyTorch. A query whose keys
- * are all hidden gives 0, and so do its gradients; PyTorch gives 0 or NaN, by its version. */
+ * of masks of -1e9 or -FLT_MAX alone gives the mean of the values, as in PyTorch. A query whose
+ * keys are all hidden gives 0, and so do its gradients; PyTorch gives 0 or NaN, by its version. */
 typedef struct dt_attention_desc {
     float scale;    /* 0 = 1 / sqrt(D) */
     bool causal;    /* query i sees keys 0 .. i only */

@@ -127,8 +127,8 @@ static dt_tensor dti_attention_lower(dti_grad *g) {
     return dt_concat(parts, 3, 1);
 }
 
-/* The weights and the scores' gradients, of (q, k, v, dy, largest scores, logarithms and sums, mask).
- */
+/* The weights and the scores' gradients, of (q, k, v, dy, largest scores with logarithms and sums,
+ * mask). */
 typedef struct dti_attention_slopes {
     dt_tensor dy, p, ds;
 } dti_attention_slopes;
