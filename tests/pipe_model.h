@@ -5,7 +5,7 @@
 
 #include "train_model.h"
 
-enum { PIPE_TIED = 10, PIPE_SKIP, PIPE_NORM, PIPE_CLASSES };
+enum { PIPE_TIED = 10, PIPE_SKIP, PIPE_NORM, PIPE_CLASSES, PIPE_RANDOM = 100 };
 
 /* Blocks with a residual around two of them, which crosses a stage, and one around each. */
 static dt_tensor pipe_skip(dt_tensor x) {
@@ -38,6 +38,33 @@ static dt_tensor pipe_norm(dt_graph *g, dt_tensor x) {
     return dt_tanh(dt_linear(dt_tanh(dt_nn_linear(x, "in", 8)), w, (dt_tensor){0}));
 }
 
+/* PIPE_RANDOM + seed: layers that are plain, normalised by 1 to 5 iterations, or dead, so that their
+ * weights have a gradient of 0; of any sizes, so that cuts come anywhere. */
+static dt_tensor pipe_random(dt_graph *g, dt_tensor h, uint32_t seed) {
+    uint32_t state = seed * 2654435761u;
+    char name[16];
+    int64_t in = 8;
+    const dt_tensor shared = dt_param(g, "shared", dt_dims(1), (dt_init){DT_INIT_UNIFORM, -1, 1});
+    h = dt_tanh(dt_nn_linear(h, "first", (int)in));
+    for (uint32_t i = 0, layers = 3 + train_random(&state) % 3; i < layers; i++) {
+        const int64_t out = 4 + train_random(&state) % 40;
+        const uint32_t kind = train_random(&state) % 4;
+        const dt_spectral_norm_desc norm = {.iterations = 1 + train_random(&state) % 5};
+        snprintf(name, sizeof name, "l%u", i);
+        if (kind < 2)
+            h = dt_tanh(dt_nn_linear(h, name, (int)out));
+        else if (kind == 2)
+            h = dt_tanh(dt_linear(h, dt_nn_spectral_norm(g, name, dt_dims(out, in), &norm),
+                                  (dt_tensor){0}));
+        else
+            h = dt_sub(
+                h, dt_relu(dt_affine(dt_mul(dt_nn_linear(h, name, (int)in), shared), 1, -1e4f)));
+        in = kind == 3 ? in : out;
+    }
+    h = dt_tanh(dt_nn_linear(h, "last", 8));
+    return dt_sub(h, dt_relu(dt_affine(dt_mul(h, shared), 1, -1e4f)));
+}
+
 /* Class weights that a loss of the first stage and one of the last have. */
 static dt_tensor pipe_classes(train_model *m) {
     const dt_init init = {.kind = DT_INIT_UNIFORM, .a = 0.1f, .b = 3.0f};
@@ -62,9 +89,10 @@ static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
         m->loss = pipe_classes(m);
         return dt_graph_error(m->graph) == NULL;
     }
-    dt_tensor h = kind == PIPE_TIED   ? pipe_tied(m->graph, m->x)
-                  : kind == PIPE_NORM ? pipe_norm(m->graph, m->x)
-                                      : pipe_skip(m->x);
+    dt_tensor h = kind == PIPE_TIED    ? pipe_tied(m->graph, m->x)
+                  : kind == PIPE_NORM  ? pipe_norm(m->graph, m->x)
+                  : kind < PIPE_RANDOM ? pipe_skip(m->x)
+                                       : pipe_random(m->graph, m->x, (uint32_t)kind - PIPE_RANDOM);
     m->logits = dt_nn_linear(h, "out", TRAIN_CLASSES);
     m->loss = dt_cross_entropy(m->logits, m->t, &(dt_cross_entropy_desc){0});
     m->accuracy = dt_accuracy(m->logits, m->t);

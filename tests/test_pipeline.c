@@ -104,6 +104,24 @@ TEST(pipeline_of_two_stages_has_the_bits_of_one_device) {
         2, 2);
 }
 
+/* A cut may come anywhere, also where what moves a buffer goes over it; and moments of weights without
+ * a gradient have the same zeros. */
+TEST(pipelines_of_random_layers_have_the_bits_of_one_device_wherever_they_are_cut) {
+    static const dt_optim_desc optims[] = {
+        {.kind = DT_OPTIM_ADAM, .lr = 0.01, .weight_decay = 0.1},
+        {.kind = DT_OPTIM_SGD, .lr = 0.01, .momentum = 0.9},
+        {.kind = DT_OPTIM_LION, .lr = 0.01, .clip_norm = 1},
+        {.kind = DT_OPTIM_SGD, .lr = 0.01, .momentum = 0.9, .maximize = true}};
+    const int most = getenv("DTRAIN_TEST_LONG") ? 300 : 30;
+    for (int seed = 0; seed < most; seed++)
+        pipe_equal((pipe_case){.kind = PIPE_RANDOM + seed,
+                               .accumulate = 1 + seed % 4,
+                               .batch = 16,
+                               .steps = 4,
+                               .optim = &optims[seed / 4 % 4]},
+                   2, 3);
+}
+
 TEST(pipeline_of_more_micro_batches_than_a_chain_adds_has_the_bits_of_one_device) {
     pipe_equal((pipe_case){.accumulate = 20, .batch = 40, .steps = 4}, 2, 2);
     pipe_equal((pipe_case){.kind = PIPE_TIED, .accumulate = 33, .batch = 37, .steps = 3}, 3, 3);

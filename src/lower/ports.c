@@ -155,6 +155,8 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     uint64_t offset = code->out_bytes, stride = 0;
     if (w->extent && w->extent[stats] == DTI_EXTENT_PIECE) {
         dti_pieces_place_out(w, stats, &offset, &stride);
+    } else if (w->pin[stats] && code->list.values[w->pin[stats]].kind == DTI_VALUE_OUT) {
+        offset = code->list.values[w->pin[stats]].offset; /* an output, for another stage */
     } else {
         const dti_node *of = &code->work->nodes[stats];
         w->pin[stats] = dti_node_value(code, DTI_VALUE_OUT, of, code->out_bytes);
