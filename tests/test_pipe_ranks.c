@@ -306,6 +306,26 @@ TEST(grid_of_pipelines_has_the_bits_of_every_kind_of_update) {
     }
 }
 
+/* A momentum's first value is the gradient itself: also the sign of a 0. */
+TEST(grid_of_pipelines_of_random_layers_has_the_zeros_of_one_device) {
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.01, .momentum = 0.9};
+    long at = 0;
+    for (int seed = 0; seed < 12; seed++) {
+        grid_case c = {.kind = PIPE_RANDOM + seed, .accumulate = 1 + seed % 3, .steps = 2};
+        c.batch = 24 + 13 * (seed % 2);
+        c.optim = &sgd;
+        c.stages = 2;
+        for (c.shards = 2; c.shards <= 5; c.shards += 3) {
+            const grid_end want = *grid_oracle(&c);
+            for (int i = 0; i < GRID_OF_4; i++) {
+                grid_spread(&c, i);
+                if (test_takes(at++, 1, 5))
+                    grid_equal_to(&c, &want);
+            }
+        }
+    }
+}
+
 /* ---- files */
 
 /* Saved on one grid, resumed on others: 0 stages are one device, 1 stage a replica a device. */

@@ -118,6 +118,7 @@ TEST(pipelines_of_random_layers_have_the_bits_of_one_device_wherever_they_are_cu
                                .accumulate = 1 + seed % 4,
                                .batch = 16,
                                .steps = 4,
+                               .schedule = seed % 3 ? DT_PIPELINE_1F1B : DT_PIPELINE_ZERO_BUBBLE,
                                .optim = &optims[seed / 4 % 4]},
                    2, 3);
 }

@@ -267,8 +267,8 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_cut model;
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
-    const uint32_t first = dti_partition_row(&par->job, 1, par->desc.batch);
-    const uint32_t rows = DTI_MAX(first / par->job.parts, 1u); /* the same on all ranks */
+    /* Of the job's first micro-batch: this rank's own may have others, and all cut alike. */
+    const uint32_t rows = DTI_MAX(dti_partition_piece(&par->job, 0, par->job.batch), 1u);
     pipe->graph = par->replicas[0].graph;
     dt_result result = dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows,
                                          pipe->members > 1 ? &model : &pipe->cut);
