@@ -179,16 +179,23 @@ TEST(recurrent_layers_have_the_same_bits_for_any_number_of_threads) {
 }
 
 TEST(a_second_derivative_of_a_recurrent_layer_is_an_error_that_says_so) {
-    dt_ctx *ctx;
-    dt_graph *g;
-    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
-    REQUIRE(!dt_graph_create(ctx, &g));
-    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3, 2));
-    dt_tensor dx = dt_gradient(dt_nn_gru(x, "gru", 2, NULL).y, x);
-    CHECK(dt_tensor_shape(dx).rank == 2);
-    dt_gradient(dt_square(dx), x);
-    CHECK_CONTAINS(dt_graph_error(g) ? dt_graph_error(g) : "", "no second derivatives of LSTM");
-    dt_ctx_destroy(ctx);
+    static dt_recurrent (*const layers[])(dt_tensor, const char *, int64_t,
+                                          const dt_recurrent_desc *) = {dt_nn_lstm, dt_nn_gru,
+                                                                        dt_nn_rnn};
+    for (int i = 0; i < 6; i++) {
+        dt_ctx *ctx;
+        dt_graph *g;
+        REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+        REQUIRE(!dt_graph_create(ctx, &g));
+        const dt_recurrent_desc two = {.layers = 2};
+        dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3, 2));
+        dt_tensor dx = dt_gradient(layers[i % 3](x, "net", 2, i < 3 ? NULL : &two).y, x);
+        CHECK(dt_tensor_shape(dx).rank == 2 && !dt_graph_error(g));
+        CHECK(!dt_gradient(dt_square(dx), x).id);
+        const char *says = dt_graph_error(g) ? dt_graph_error(g) : "";
+        CHECK_CONTAINS(says, "no second derivatives of LSTM, GRU and RNN; dt_detach the gradient");
+        dt_ctx_destroy(ctx);
+    }
 }
 
 TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {

@@ -124,6 +124,8 @@ static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, b
     const char *op = root ? "std" : "var";
     if (dti_is_nil(x))
         return dti_nil_of(x, op);
+    if (dti_reduce_mask(x, axes, op) < 0)
+        return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
     dt_tensor mean = dt_mean(x, axes, true);
     if (dti_is_nil(mean))
@@ -160,6 +162,8 @@ DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
 DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "vector_norm");
+    if (dti_reduce_mask(x, axes, "vector_norm") < 0)
+        return dti_nil(x.graph);
     if (p == 1.0f)
         return dt_sum(dt_abs(x), axes, keep);
     if (p == 2.0f)
@@ -173,6 +177,8 @@ DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) 
 DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "logsumexp");
+    if (dti_reduce_mask(x, axes, "logsumexp") < 0)
+        return dti_nil(x.graph);
     dt_tensor top = dt_detach(dt_max(x, axes, true));
     if (dti_is_nil(top))
         return top;

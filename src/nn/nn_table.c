@@ -30,7 +30,7 @@ static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
         dti_nil_of(dti_is_nil(table) ? table : index, op);
         return false;
     }
-    if (t.rank == 2 && s.rank >= 1 && s.rank < DT_MAX_DIMS && dt_tensor_dtype(index) == DT_I32)
+    if (t.rank == 2 && s.rank >= 1 && dt_tensor_dtype(index) == DT_I32)
         return true;
     dti_graph_fail(table.graph, "%s: the table %s must be [rows, D] and the index %s [..., n], i32",
                    op, dti_tensor_print(table).text, dti_tensor_print(index).text);
@@ -39,12 +39,41 @@ static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
 
 /* ---- bags */
 
+/* An index of as many dimensions as there are, as [bags, n]: its rows have one more. */
+static dt_tensor dti_table_bags(dt_tensor index) {
+    const dt_shape s = dt_tensor_shape(index);
+    int64_t bags = 1;
+    for (int i = 0; i + 1 < s.rank; i++)
+        bags *= s.dim[i];
+    return s.rank < DT_MAX_DIMS ? index
+                                : dt_reshape(index, (dt_shape){2, {bags, s.dim[s.rank - 1]}});
+}
+
+/* Bags, [..., D], as the index' dimensions. */
+static dt_tensor dti_table_bags_back(dt_tensor bags, dt_tensor index) {
+    dt_shape s = dt_tensor_shape(index);
+    if (s.rank < DT_MAX_DIMS || dti_is_nil(bags))
+        return bags;
+    s.dim[s.rank - 1] = dt_tensor_shape(bags).dim[1];
+    return dt_reshape(bags, s);
+}
+
+static dt_tensor dti_bag_again(dt_graph *g, const dti_call *c) {
+    return dt_embedding_bag(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
+}
+
 DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
     if (!dti_table_fits("embedding_bag", table, index))
         return dti_nil(table.graph ? table.graph : index.graph);
-    dt_tensor rows = dt_gather(table, index);
-    const dt_shape axes = {1, {dt_tensor_shape(index).rank - 1}};
-    return mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
+    const uint32_t first = table.graph->count;
+    const dti_call call = {.name = "embedding_bag",
+                           .in = {table.id, index.id},
+                           .attr = {.i = {mean}},
+                           .again = dti_bag_again};
+    dt_tensor rows = dt_gather(table, dti_table_bags(index));
+    const dt_shape axes = {1, {-2}};
+    rows = mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
+    return dti_composed(table, first, call, dti_table_bags_back(rows, index));
 }
 
 static dt_tensor dti_embedding_bag_again(dt_graph *g, const dti_call *c) {
@@ -67,14 +96,15 @@ DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool 
                            .in = {table.id, index.id},
                            .attr = {.i = {mean}, .dim = {padding_idx}},
                            .again = dti_embedding_bag_again};
-    const dt_shape axes = {1, {dt_tensor_shape(index).rank - 1}};
-    const dt_tensor rows = dt_gather(table, index), none = dti_table_is_row(index, row);
+    const dt_shape axes = {1, {-2}};
+    const dt_tensor bags = dti_table_bags(index);
+    const dt_tensor rows = dt_gather(table, bags), none = dti_table_is_row(bags, row);
     dt_tensor y = dt_sum(dt_drop(rows, none), axes, false);
     if (mean && !dti_is_nil(y)) {
         const dt_tensor count = dt_sum(dti_not(none), axes, false);
         y = dt_div(y, dt_maximum(count, dti_number(count, 1.0f)));
     }
-    return dti_composed(table, first, call, y);
+    return dti_composed(table, first, call, dti_table_bags_back(y, index));
 }
 
 /* ---- the layer */

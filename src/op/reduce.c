@@ -168,6 +168,12 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
                            dti_axis_text(axes.dim[i], rank).text);
             return -1;
         }
+        if (mask & 1 << axis) {
+            dti_graph_fail(x.graph, "%s(%s): axis %lld is listed twice; list each axis once", op,
+                           dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+                           (long long)axis);
+            return -1;
+        }
         mask |= 1 << axis;
     }
     return mask;
@@ -176,7 +182,7 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
 static dt_tensor dti_reduce(dti_op op, dt_tensor x, dt_shape axes, bool keep, bool mean) {
     if (dti_is_nil(x))
         return dti_nil_of(x, dti_op_info_of(op)->name);
-    int mask = dti_reduce_mask(x, axes, dti_op_info_of(op)->name);
+    int mask = dti_reduce_mask(x, axes, mean ? "mean" : dti_op_info_of(op)->name);
     if (mask < 0)
         return dti_nil(x.graph);
     double count = 1.0;
