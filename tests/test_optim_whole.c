@@ -352,7 +352,7 @@ TEST(optimizers_of_whole_parameters_refuse_what_they_cannot_do) {
         {{.kind = DT_OPTIM_MUON, .groups = {{.match = "*", .lazy = true}}}, "Muon needs all of"},
         {{.kind = DT_OPTIM_LION, .groups = {{.match = "*", .plain = true}}}, "as all of Lion is"},
         {{.kind = DT_OPTIM_ADAFACTOR, .groups = {{.match = "*", .lazy = true}}}, "needs all of"},
-        {{.kind = DT_OPTIM_ADAFACTOR, .beta2 = 1}, "beta2 is 1"},
+        {{.kind = DT_OPTIM_ADAFACTOR, .beta2 = -1}, "beta2 is -1"},
         {{.kind = DT_OPTIM_MUON, .momentum = 1}, "Muon's momentum is 1"},
         {{.kind = DT_OPTIM_LARS, .trust = -1}, "trust is -1"},
         {{.kind = DT_OPTIM_LARS, .groups = {{.plain = true}}},
