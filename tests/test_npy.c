@@ -190,7 +190,7 @@ TEST(npy_shapes_and_headers_that_python_writes_are_read) {
     dt_ctx_destroy(ctx);
 }
 
-/* Infinity and NaN are what they are; what is finite stays so, or is refused with place and value. */
+/* Infinity and NaN are what they are; what is finite stays so, or is refused with its place. */
 TEST(npy_numbers_that_no_float_holds_are_errors) {
     static const double large[] = {1.0, -1e300, 0.5, 3.4028235677973366e38};
     static const double fits[] = {INFINITY, -INFINITY, NAN, 3.4028234663852886e38, 1e-300, -0.0};

@@ -459,8 +459,8 @@ TEST(folders_say_which_file_is_wrong_and_what_to_do) {
 }
 
 #ifndef _WIN32
-/* What a name leads to may be no file: with .skip_bad it is left out, else it is named. Nothing waits
- * for a FIFO that nobody writes to. */
+/* What a name leads to may be no file: with .skip_bad it is left out, else it is named. Nothing
+ * waits for a FIFO that nobody writes to. */
 TEST(folders_leave_out_what_is_no_file_where_they_may) {
     static const char *const kinds[] = {"a link to nothing", "a link to itself", "a FIFO",
                                         "a device", "a folder"};

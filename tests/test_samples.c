@@ -214,8 +214,8 @@ TEST(wav_files_of_all_widths_have_the_samples_that_were_written) {
     dt_ctx_destroy(ctx);
 }
 
-/* RF64 and BW64: sizes of 64 bits are in "ds64", those in the usual places all ones. `data_bytes`: what
- * it says of the samples, which are 2 of 2 channels. */
+/* RF64 and BW64: sizes of 64 bits are in "ds64", those in the usual places all ones. `data_bytes`:
+ * what it says of the samples, which are 2 of 2 channels. */
 static wav_file wav_wide(const char *kind, uint64_t data_bytes, int ds64_bytes, uint32_t chunk) {
     const wav_file narrow = wav_begin(1, 16, 2, false);
     wav_file w = {.size = 0};

@@ -1,7 +1,7 @@
 /* Rows of a CSV file as texts. RFC 4180: values between delimiters, in quotes where they hold one,
  * a line's end or a quote, which is doubled. Lines end with LF or CRLF; a UTF-8 mark in front is
- * passed over, and so is DOS's mark of the end, 0x1A. What is not UTF-8, or holds a zero byte, is no
- * CSV of ours. */
+ * passed over, and so is DOS's mark of the end, 0x1A. What is not UTF-8, or holds a zero byte, is
+ * no CSV of ours. */
 
 enum { DTI_CSV_END = -1, DTI_CSV_FAILED = -2 };
 
@@ -229,7 +229,7 @@ static const char *dti_csv_after(const char *text, const char *word) {
     return *word ? NULL : text;
 }
 
-/* pandas' words (its na_values), and "?". "none" is often a category: it counts as Python has it. */
+/* pandas' words (its na_values), and "?". "none" is often a category: only Python's None counts. */
 static bool dti_csv_is_missing(const char *text) {
     static const char *const words[] = {"",     "na",      "n/a",      "nan",      "null",
                                         "?",    "#n/a",    "#na",      "#n/a n/a", "<na>",

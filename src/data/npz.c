@@ -1,6 +1,7 @@
 /* np.savez: a ZIP archive (PKWARE's APPNOTE.TXT 6.3) of NumPy files "name.npy". The central
- * directory at the end is read; entries are stored, or deflated where there is zlib. Sizes of 64 bits
- * are taken from an entry's extra field there, and those of the directory from the record of ZIP64. */
+ * directory at the end is read; entries are stored, or deflated where there is zlib. Sizes of 64
+ * bits are taken from an entry's extra field there, and those of the directory from the record of
+ * ZIP64. */
 
 #ifdef DT_WITH_ZLIB
 #include <zlib.h>

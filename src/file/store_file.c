@@ -1,7 +1,7 @@
 /* A store's parameters to and from a weight file, by name. Saving writes F32 in order of creation;
  * loading takes any float type and more tensors than the model has, and checks every parameter and
- * value before it writes the first. Optimizer state is not kept here. It uses the public store functions
- * only. */
+ * value before it writes the first. Optimizer state is not kept here. It uses the public store
+ * functions and .allow_nonfinite only. */
 
 /* A shape as a message shows it: "[128, 784]". */
 typedef struct dti_dims_text {
