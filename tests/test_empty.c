@@ -1,5 +1,6 @@
 /* Steps in which no target counts: the loss is 0, the report says so in every mode, momentum and
- * decay move weights all the same; with .skip_empty such a step is as if its batch were not there. */
+ * decay move weights all the same; with .skip_empty such a step is as if its batch were not
+ * there. */
 #include "train_modes.h"
 
 enum { EMPTY_BATCH = 30, EMPTY_BATCHES = TRAIN_ROWS / EMPTY_BATCH };

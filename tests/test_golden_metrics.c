@@ -110,7 +110,7 @@ TEST(measures_of_values_are_scikit_learns) {
 
 /* ---- little, or nothing, of what a measure is made of */
 
-/* Case i of the golden: rows [at[i], at[i + 1]), of which few are left, weigh 0, or are all alike. */
+/* Case i of the golden: rows [at[i], at[i + 1]): few of them, of weight 0, or all alike. */
 static void metric_edge(golden *g, dt_metric_desc desc, const char *key, const char *each,
                         const dt_measure *measures, size_t count) {
     char y[32], t[32], w[32], at[32], scores[32];

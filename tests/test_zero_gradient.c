@@ -1,6 +1,6 @@
 /* Parameters whose gradient is 0 whatever their values are: behind round, sign, floor. As in
- * PyTorch they are trained with zeros, so decay and old moments move them; in every mode alike. What
- * no loss depends on, or only through detach or a comparison, is an error (PyTorch: None). */
+ * PyTorch they are trained with zeros, so decay and old moments move them; in every mode alike.
+ * What no loss depends on, or only through detach or a comparison, is an error (PyTorch: None). */
 #include "train_modes.h"
 
 /* Where they are. stage: of a pipeline, all whose parameters have none, and the others' gradients

@@ -115,7 +115,7 @@ typedef struct dt_history {
     size_t count, capacity;
     dt_fit_stop stop;
     uint64_t best_step, epochs, steps; /* .epochs, .steps: where it ended */
-    double best;         /* .best_step 0: there is none */
+    double best;                       /* .best_step 0: there is none */
     uint64_t not_finite; /* values of what is watched that are a NaN, infinity, or of nothing */
 } dt_history;
 

@@ -295,7 +295,7 @@ static void dti_gradients_zero(const dti_lowering *w, const dt_tensor *y, const 
     g->steps = false;
     for (uint32_t i = 0; i < params && any && !g->error[0]; i++) {
         if (more[i].id && !dti_is_nil(more[params + i]))
-            dx[i] = dti_constant(g, DTI_OP_FILL, g->nodes[wrt[i].id].shape, 0.0f);
+            dx[i] = dt_fill(g, g->nodes[wrt[i].id].shape, 0.0f);
     }
 }
 
