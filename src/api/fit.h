@@ -121,12 +121,12 @@ typedef struct dt_history {
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
  * with dt_history_free. What is allocated while it runs are entries of the history and what each
- * validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there;
- * a folder without checkpoints is none), what a callback returned, and those of dt_trainer_step but
+ * validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there; a
+ * folder without checkpoints is none), what a callback returned, and those of dt_trainer_step but
  * for a NaN, which skips a step (.skips), of dt_trainer_evaluate (but for NUMERIC: see dt_watch),
  * dt_trainer_resume and dt_store_save. Where no value of .watch was finite, the result is DT_OK,
- * and a warning in the log and dt_ctx_error() say so. A checkpoint that cannot be written is a warning in the log, and training goes
- * on. */
+ * and a warning in the log and dt_ctx_error() say so. A checkpoint that cannot be written is a
+ * warning in the log, and training goes on. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
 DT_API void dt_history_free(dt_history *history);

@@ -311,13 +311,14 @@ typedef struct dt_program_desc {
 /* Compiles a program. Everything wrong with the description is found here and listed in the text:
  * nil tensors or those of another graph, a parameter that no loss depends on, or only through
  * dt_detach, comparisons or class numbers (PyTorch leaves its .grad None), no parameter to train,
- * an op without a gradient. A parameter that losses depend on through step functions alone (dt_sign,
- * dt_round, dt_step) has a gradient of 0, and is trained: momentum and decay move it. Also listed: an op or parameter that .shapes do not fit is named. All memory
- * that running it needs is allocated here. desc and what it points to are not kept. The program
- * belongs to the store and is destroyed with it; dt_program_destroy does so earlier. Errors, with
- * *out NULL and the store unchanged: INVALID (also while a step is under way), UNSUPPORTED, MEMORY,
- * DEVICE_MEMORY (also a memory_bytes that nothing fits: the text says the least that was found),
- * DEVICE, DEVICE_LOST. */
+ * an op without a gradient. A parameter that losses depend on through step functions alone
+ * (dt_sign, dt_round, dt_step) has a gradient of 0, and is trained: momentum and decay move it.
+ * An op or parameter that .shapes do not fit is named. All memory that running it
+ * needs is allocated here. desc and what it points to are not kept. The program belongs to the
+ * store and is destroyed with it; dt_program_destroy does so earlier. Errors, with *out NULL and
+ * the store unchanged: INVALID (also while a step is under way), UNSUPPORTED, MEMORY, DEVICE_MEMORY
+ * (also a memory_bytes that nothing fits: the text says the least that was found), DEVICE,
+ * DEVICE_LOST. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
 /* Destroys a program; a step under way is cancelled, or finished if its commit has started. NULL is
  * allowed. */

@@ -379,8 +379,8 @@ typedef struct dt_train_report {
     uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */
-    /* Steps in which no loss of the whole batch has a target that counts: the loss is 0, and without
-     * .skip_empty momentum and decay still move weights. DT_TRAIN_LOCAL: replicas' steps. */
+    /* Steps in which no loss of the whole batch has a target that counts: the loss is 0, and
+     * momentum and decay still move weights (.skip_empty). DT_TRAIN_LOCAL: replicas' steps. */
     uint64_t empty;
 } dt_train_report;
 
@@ -432,7 +432,8 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
 /* Tells a plateau (DT_SCHEDULE_PLATEAU) the value of its metric, after an evaluation or an epoch;
  * the next step's rate follows. Ignored before the plateau's phase. What it has seen is part of a
  * checkpoint. All ranks tell the same value, as the reports have it: rates that differ are INVALID
- * in the next step. A NaN counts as not better, as in PyTorch. Errors: INVALID (no plateau in the optimizer's schedule). */
+ * in the next step. A NaN counts as not better, as in PyTorch. Errors: INVALID (no plateau in the
+ * optimizer's schedule). */
 DT_API dt_result dt_trainer_metric(dt_trainer *trainer, double value);
 /* Sets the coefficient of losses[loss] from the next step on. 0 really means 0. All ranks must set
  * the same value, as with the learning rate; it is not part of a checkpoint either. Errors, with
