@@ -43,29 +43,54 @@ static int64_t scatter_chunk(int64_t n) {
     return chunk;
 }
 
-/* Element by element, so that no index of an index is needed. */
-static void scatter_expect(const scatter_case *c, float *table, double *exact) {
-    const int64_t chunk = scatter_chunk(c->n);
-    float *sum = calloc((size_t)(c->rows * c->cols) + 1, sizeof *sum);
-    int64_t *count = calloc((size_t)c->rows + 1, sizeof *count);
-    for (int64_t i = 0; i < c->n; i++) {
-        const int64_t row = c->index[i];
-        if (row < 0 || row >= c->rows)
-            continue;
-        const bool full = count[row]++ % chunk == 0;
-        for (int64_t k = row * c->cols; k < (row + 1) * c->cols; k++) {
-            const float value = c->dy[i * c->cols + k - row * c->cols];
-            if (full) {
-                table[k] += sum[k];
-                sum[k] = 0;
-            }
-            sum[k] += value;
-            exact[k] += (double)value;
+/* Runs of 32 in float; these are added in float, and on the CPU in double. */
+static float scatter_total(const float *v, int64_t n, bool cpu) {
+    float run = 0, sum = 0;
+    double exact = 0;
+    for (int64_t i = 0; i < n; i++) {
+        run += v[i];
+        if (i % 32 == 31) {
+            sum += run;
+            exact += (double)run;
+            run = 0;
         }
     }
-    for (int64_t k = 0; k < c->rows * c->cols; k++)
-        table[k] += sum[k];
-    free(sum), free(count);
+    return cpu ? (float)(exact + (double)run) : sum + run;
+}
+
+/* Chunks of a row's entries likewise; the CPU adds the first one to the others. */
+static float scatter_row(float *v, int64_t n, int64_t chunk, bool cpu) {
+    int64_t parts = 0;
+    if (n <= chunk)
+        return scatter_total(v, n, cpu);
+    for (int64_t at = 0; at < n; at += chunk)
+        v[parts++] = scatter_total(v + at, n - at < chunk ? n - at : chunk, cpu);
+    return cpu ? scatter_total(v + 1, parts - 1, cpu) + v[0] : scatter_total(v, parts, cpu);
+}
+
+/* Element by element: its entries in the order of the indices. */
+static void scatter_expect(const scatter_case *c, float *table, double *exact) {
+    const int64_t chunk = scatter_chunk(c->n);
+    const bool cpu = !strncmp(c->device, "cpu", 3);
+    float *values = calloc((size_t)c->n + 1, sizeof *values);
+    int64_t *next = calloc((size_t)c->n + 1, sizeof *next); /* of the same row; -1: none */
+    int64_t *first = calloc((size_t)c->rows + 1, sizeof *first);
+    memset(first, 0xff, ((size_t)c->rows + 1) * sizeof *first);
+    for (int64_t i = c->n - 1; i >= 0; i--) {
+        if (c->index[i] < 0 || c->index[i] >= c->rows)
+            continue;
+        next[i] = first[c->index[i]];
+        first[c->index[i]] = i;
+    }
+    for (int64_t k = 0; k < c->rows * c->cols; k++) {
+        int64_t count = 0;
+        for (int64_t i = first[k / c->cols]; i >= 0; i = next[i]) {
+            values[count] = c->dy[i * c->cols + k % c->cols];
+            exact[k] += (double)values[count++];
+        }
+        table[k] = scatter_row(values, count, chunk, cpu);
+    }
+    free(values), free(next), free(first);
 }
 
 static dt_tensor scatter_graph(const scatter_case *c, dt_graph *g, dt_tensor in[2]) {
