@@ -416,8 +416,8 @@ static dt_tensor dti_order_before(const dti_order_rows *r, dt_shape pairs, int a
     dt_tensor key = dt_reshape(r->key, pairs), place = dt_reshape(r->place, pairs);
     dt_tensor a = dt_slice(key, axis, 0, 1), b = dt_slice(key, axis, 1, 1);
     dt_tensor before = r->descending ? dt_gt(a, b) : dt_lt(a, b), same = dt_eq(a, b);
-    dt_tensor first = dt_lt(dt_slice(place, axis, 0, 1), dt_slice(place, axis, 1, 1));
-    return dt_maximum(before, dt_mul(same, first));
+    dt_tensor p = dt_slice(place, axis, 0, 1), q = dt_slice(place, axis, 1, 1);
+    return dt_maximum(before, dt_mul(same, dt_lt(p, q)));
 }
 
 /* Of each pair what `pick` names, and with `both` the other behind it. */
