@@ -167,8 +167,7 @@ static dt_tensor rules_concat(const rules_case *k) {
     /* PyTorch takes sizes of 0 as well, and gives no elements */                                  \
     X(avg_pool2d, dt_adaptive_avg_pool2d(k->x, k->b, k->c), k->r == 3 && k->b >= 1 && k->c >= 1)   \
     X(pool3d, dt_adaptive_avg_pool3d(k->x, k->b, k->c, 2), k->r == 4 && k->b >= 1 && k->c >= 1)    \
-    X(resize, dt_resize(k->x, k->b, k->c, DT_RESIZE_BILINEAR),                                     \
-      k->r == 3 && k->b >= 1 && k->c >= 1)
+    X(resize, dt_resize(k->x, k->b, k->c, DT_RESIZE_BILINEAR), k->r == 3 && k->b >= 1 && k->c >= 1)
 
 static dt_shape rules_shape(int rank) {
     dt_shape s = {.rank = rank};
