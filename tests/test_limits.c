@@ -34,8 +34,8 @@ typedef struct limits_pool {
     char text[160];
 } limits_pool;
 
-/* aten/src/ATen/native/Pool.h: pooling_output_shape and pool2d_shape_check. But avg_pool3d of PyTorch
- * refuses a kernel beyond the volume without its padding; here that is as in 1 and 2 dimensions. */
+/* aten/src/ATen/native/Pool.h: pooling_output_shape and pool2d_shape_check. But PyTorch's avg_pool3d
+ * refuses a kernel beyond the volume without padding; here that is as in 1 and 2 dimensions. */
 static bool limits_pool_takes(limits_pool *c) {
     for (int i = 0; i < 3; i++) {
         const int kernel = c->kernel[i], stride = c->stride[i], padding = c->padding[i];

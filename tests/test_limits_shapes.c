@@ -1,5 +1,5 @@
 /* Axes, sizes and ranks that ops accept, against PyTorch's rules: random arguments for each row of
- * a table, on both sides of its limits. Tensors have no samples here, so a shape is PyTorch's. Where
+ * a table, on both sides of its limits. Tensors have no samples, so a shape is PyTorch's. Where
  * dtrain takes less or more, a comment above the row says what PyTorch does. */
 #include "golden.h"
 

@@ -56,9 +56,10 @@ DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index);
  * elements along the axis. torch.scatter_add of zeros. */
 DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size);
 /* The k largest (or smallest) along an axis, in order, of equals the first first; NaN is largest.
- * Axes of up to 2^24 elements; where many are compared it is a network of log2(n) log2(k) steps and
- * more, and a gradient keeps half an f32 an element of each. *index, unless NULL: their places, i32.
- * dt_sort: all of them; from the smallest on, or `descending`. torch.topk; torch.sort, stable. */
+ * Axes of up to 2^24 elements. Where more than 2^24 pairs would be compared it is a network of
+ * about log2(n) log2(k) steps; a gradient keeps half an f32 an element of each. *index, unless
+ * NULL: their places, i32. dt_sort: all of them; from the smallest on, or `descending`. torch.topk;
+ * torch.sort, stable. */
 DT_API dt_tensor dt_topk(dt_tensor x, int axis, int64_t k, bool largest, dt_tensor *index);
 DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *index);
 
