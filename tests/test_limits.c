@@ -34,7 +34,7 @@ typedef struct limits_pool {
     char text[160];
 } limits_pool;
 
-/* aten/src/ATen/native/Pool.h: pooling_output_shape and pool2d_shape_check. But PyTorch's avg_pool3d
+/* aten/src/ATen/native/Pool.h: pooling_output_shape, pool2d_shape_check. But PyTorch's avg_pool3d
  * refuses a kernel beyond the volume without padding; here that is as in 1 and 2 dimensions. */
 static bool limits_pool_takes(limits_pool *c) {
     for (int i = 0; i < 3; i++) {
