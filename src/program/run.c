@@ -261,11 +261,12 @@ static bool dti_step_weighs(const dt_program *p, const dt_step_desc *step) {
     return weighs;
 }
 
-/* *empty: no loss has a target that counts. */
+/* *empty: no loss has a target that counts; false where nobody asks. */
 static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *empty) {
     double own[DT_MAX_TERMS] = {0};
-    *empty = p->code->loss_count > 0;
-    dt_result result = dti_step_weighs(p, step) ? dti_step_weigh(p, own) : DT_OK;
+    const bool weighs = dti_step_weighs(p, step);
+    dt_result result = weighs ? dti_step_weigh(p, own) : DT_OK;
+    *empty = p->code->loss_count > 0 && (weighs || step->weights);
     for (uint32_t i = 0; i < p->code->loss_count && !result; i++) {
         const double weight = step->weights ? step->weights[i] : own[i];
         *empty = *empty && weight == 0.0;
@@ -291,7 +292,8 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     if (result)
         return result;
     uint32_t micros = DTI_MAX(step->micros, 1u);
-    p->store->empty = (!step->micro || p->store->empty) && empty;
+    if (p->code->has_gradients) /* an evaluation between two micro-batches changes nothing */
+        p->store->empty = (!step->micro || p->store->empty) && empty;
     p->now->commits = p->code->has_optim && step->micro == micros - 1 &&
                       !(p->code->desc.skip_empty && p->store->empty);
     p->now->made = p->code->has_gradients;
@@ -437,7 +439,7 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
         r->loss_weight[i] = (double)dti_status_f32(status, p->code->term_slot[i] + 1);
         double weight = p->now->weights[i] > 0.0 ? p->now->weights[i] : r->loss_weight[i];
         r->empty = r->empty && weight == 0.0;
-        if (weight > 0.0)
+        if (weight > 0.0 || isnan(weight))
             r->loss += p->now->coefficients[i] * r->loss_sum[i] / weight;
     }
     for (uint32_t i = 0; i < p->code->metric_count; i++) {
