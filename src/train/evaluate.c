@@ -111,7 +111,7 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     uint32_t first;
     const uint32_t rows = dti_evaluation_rows(t, index, batch->rows, &first);
     dt_program *p = batch->rows == v->batch ? v->full[index] : v->tail[index];
-    dt_report report;
+    dt_report report = {0};
     r->result = DT_OK;
     for (uint32_t i = 0; i < v->columns && rows && !r->result; i++) {
         const char *data = batch->values[i];
@@ -237,8 +237,8 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result 
     const dt_result result = dti_agree_result(&t->par, own);
     return result ? result
                   : dti_fail(t->base, DT_ERROR_NUMERIC,
-                             "evaluate: a loss over all samples is not "
-                             "finite");
+                             "evaluate: the sum of a loss over all samples is not finite; look at "
+                             "its values");
 }
 
 DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
