@@ -1159,7 +1159,7 @@ TEST(ops_reject_shapes_that_do_not_fit_and_say_them) {
 
 TEST(ops_reject_axes_that_are_not_there) {
     BAD(dt_sum(b.x, dt_dims(1), false), "sum([B, 3])", "no axis 1");
-    BAD(dt_mean(b.m, dt_dims_of(1, (const int64_t[]){0, -3}), false), "sum([B, 2, 3])",
+    BAD(dt_mean(b.m, dt_dims_of(1, (const int64_t[]){0, -3}), false), "mean([B, 2, 3])",
         "no axis -3");
     BAD(dt_softmax(b.x, 1), "softmax([B, 3])", "no axis 1");
     BAD(dt_log_softmax(b.m, -3), "log_softmax([B, 2, 3])", "no axis -3");

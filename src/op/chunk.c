@@ -1,9 +1,9 @@
-/* Products with long sums, for a device that runs workgroups: k is cut into chunks, each added in one
- * chain, and chunks are added in ascending order. Of a sum over many rows a part of at most
- * DTI_GEMM_CHAINS chunks is made by workgroups of its own, and PRODUCT_SUM adds the parts: no chain is long,
- * so a rounding error does not grow with k, and no loop is (llvmpipe ends long ones, work.c). Where the cuts are is a matter
- * of the weight's shape and a sample's, or for a sum over rows of these: no bit depends on how many
- * rows a replica has, or on the device. Who makes a chunk is free: there are workgroups for each
+/* Products with long sums, for a device that runs workgroups: k is cut into chunks, each added in
+ * one chain, and chunks are added in ascending order. Of a sum over many rows a part of at most
+ * DTI_GEMM_CHAINS chunks is made by workgroups of its own, and PRODUCT_SUM adds the parts. So no
+ * chain is long, and a rounding error does not grow with k; and no loop is (llvmpipe ends long ones,
+ * work.c). The weight's shape and a sample's decide where the cuts are, or for a sum over rows the
+ * rows: no bit depends on how many rows a replica has, or on the device. Who makes a chunk is free: there are workgroups for each
  * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other: where
  * there are enough of them without, and on a processor, which runs few at a time. */
 
@@ -33,9 +33,11 @@ static uint32_t dti_gemm_chunk_length(uint64_t k, uint64_t parts, uint64_t least
     return chunk < k ? (uint32_t)chunk : 0;
 }
 
-/* Where k is cut. chunk: added in one chain; 0: all k are. part: made apart from others; 0: none. */
+/* Where k is cut. chunk: added in one chain; 0: all k are. part: made apart from others; 0: none.
+ * beside: chunks may be made by workgroups of their own, where there are few without. */
 typedef struct dti_gemm_cuts {
     uint32_t chunk, part;
+    bool beside;
 } dti_gemm_cuts;
 
 /* Into parts of at most `part` of k; 0: as long as may be. chain: that is added in one. */
@@ -44,7 +46,7 @@ static dti_gemm_cuts dti_gemm_cuts_parts(uint64_t k, uint64_t part, uint64_t cha
     if (part >= k)
         return (dti_gemm_cuts){.chunk = k > 2 * chain ? (uint32_t)chain : 0};
     if (part <= chain && dti_ceil_div(k, part) <= DTI_GEMM_CHAINS)
-        return (dti_gemm_cuts){.chunk = (uint32_t)part};
+        return (dti_gemm_cuts){.chunk = (uint32_t)part, .beside = true};
     if (part > chain)
         part = dti_ceil_div(part, chain) * chain;
     return (dti_gemm_cuts){.chunk = part > chain ? (uint32_t)chain : 0, .part = (uint32_t)part};
@@ -59,7 +61,7 @@ static dti_gemm_cuts dti_gemm_cuts_rowwise(uint64_t rows, uint64_t n, uint64_t k
     const uint32_t chunk = dti_gemm_chunk_length(k, parts, DTI_GEMM_CHUNK_LEAST);
     if (!chunk || chunk > DTI_GEMM_CHAIN || k > DTI_GEMM_CHAINS * (uint64_t)chunk)
         return dti_gemm_cuts_parts(k, 0, DTI_GEMM_CHAIN);
-    return (dti_gemm_cuts){.chunk = chunk};
+    return (dti_gemm_cuts){.chunk = chunk, .beside = true};
 }
 
 /* Of a product of one tile, whose chunks cost little, it is short. */

@@ -45,7 +45,7 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
     dti_args_gemm g = *args;
     g.chunk = e->workgroups ? cut.chunk : 0;
     e->list->flops += dti_gemm_flops(args);
-    const uint32_t parts = e->apart ? dti_gemm_chunk_parts(&g) : 1;
+    const uint32_t parts = e->apart && cut.beside ? dti_gemm_chunk_parts(&g) : 1;
     if (e->workgroups && cut.part)
         dti_emit_gemm_batches(e, &g, a, b, bias, cut.part);
     else if (parts > 1)
