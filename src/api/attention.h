@@ -4,10 +4,10 @@
  * are their gradients (Dao et al., "FlashAttention: Fast and memory-efficient exact attention",
  * 2022). The bits hang on shapes alone: not on threads, the batch or how it is divided. */
 
-/* {0}: every query attends to every key. A key is hidden by a score of -infinity, as an added mask
- * of -INFINITY gives, or by .causal, .window, .keep and .lengths. No finite mask hides a key: a row
- * of masks of -1e9 or -FLT_MAX alone gives the mean of the values, as in PyTorch. A query whose
- * keys are all hidden gives 0, and so do its gradients; PyTorch gives 0 or NaN, by its version. */
+/* {0}: every query attends to every key. What hides a key: .causal, .window, .keep, .lengths, or a
+ * score of -infinity (a mask of -INFINITY). A finite mask hides no key: if a row's masks are all
+ * -1e9 or -FLT_MAX, the result is the mean of the values, as in PyTorch. A query whose keys are all
+ * hidden gives 0, and its gradients are 0. PyTorch gives 0 or NaN, depending on its version. */
 typedef struct dt_attention_desc {
     float scale;    /* 0 = 1 / sqrt(D) */
     bool causal;    /* query i sees keys 0 .. i only */

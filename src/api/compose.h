@@ -17,16 +17,16 @@ DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal);
 DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift);
 /* The last element of an axis first. torch.flip. */
 DT_API dt_tensor dt_flip(dt_tensor x, int axis);
-/* As dt_pad, but what lies beside x is x mirrored in its end elements (before, after < size), its
- * end elements again (size > 0), or x from its other end (before, after <= size). F.pad, modes
- * 'reflect', 'replicate' and 'circular', of one axis. */
+/* Pads one axis with elements of x: mirrored at the ends (before, after < size), the end element
+ * repeated (size > 0), or taken from the other end (before, after <= size). F.pad, modes 'reflect',
+ * 'replicate' and 'circular'. Errors: as dt_pad. */
 DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after);
 DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t after);
 DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t after);
 
 /* The mean of squared distances from the mean, over axes as in dt_sum; with `unbiased` times n /
- * (n - 1); and its root, whose gradient is 0 where it is 0, also where the variance is beyond
- * float32. Errors (nil): also fewer than 2 elements with `unbiased`. torch.var, torch.std. */
+ * (n - 1). dt_std is its root: right also where the variance overflows float32. Its gradient is 0
+ * where it is 0. Errors (nil): also fewer than 2 elements with `unbiased`. torch.var, torch.std. */
 DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
 DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
 /* log sum e^x, stably. torch.logsumexp. */
@@ -44,8 +44,8 @@ DT_API dt_tensor dt_argmax(dt_tensor x, int axis);
 DT_API dt_tensor dt_argmin(dt_tensor x, int axis);
 
 /* y[..., i] = x[..., index[..., i]] along an axis: x's n by index's m elements are compared, so one
- * of the two is to be short. index: i32, other dimensions x's; one outside gives 0. Up to 2^24
- * elements of x along the axis. torch.take_along_dim, torch.gather. */
+ * of the two is to be short. index: i32, other dimensions x's; one outside gives 0. x has at most
+ * 2^24 elements along the axis. torch.take_along_dim, torch.gather. */
 DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis);
 /* y[.., i, ..] = x[.., index[i], ..] along an axis: the same places of all other axes. index: [M]
  * i32; f32. Rows of an x without samples are looked up, as by dt_gather, an index outside giving
@@ -56,9 +56,9 @@ DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index);
  * elements along the axis. torch.scatter_add of zeros. */
 DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size);
 /* The k largest (or smallest) along an axis, in order, of equals the first first; NaN is largest.
- * Axes of up to 2^24 elements. Where more than 2^24 pairs would be compared it is a network of
- * about log2(n) log2(k) steps; a gradient keeps half an f32 an element of each. *index, unless
- * NULL: their places, i32. dt_sort: all of them; from the smallest on, or `descending`. torch.topk;
+ * Axes have at most 2^24 elements. Above 2^24 pairs to compare it is a sorting network of about
+ * log2(n) log2(k) steps; for a gradient each step keeps 2 bytes an element. *index, unless NULL:
+ * their places, i32. dt_sort: all of them; from the smallest on, or `descending`. torch.topk;
  * torch.sort, stable. */
 DT_API dt_tensor dt_topk(dt_tensor x, int axis, int64_t k, bool largest, dt_tensor *index);
 DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *index);

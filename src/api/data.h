@@ -22,8 +22,8 @@ DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
  * no elements. np.savez stores as it is; np.savez_compressed is deflated, for which dtrain is
  * compiled with DT_WITH_ZLIB. Ownership and errors: as dt_idx_load; FORMAT also where an integer or
  * a finite float64 does not fit (which one, and its value), and for objects and structures;
- * INVALID: no array of that name, whose names are told; UNSUPPORTED: it is deflated, and there is
- * no zlib, or it has 4 GiB. */
+ * INVALID: no array of that name (the text lists the names); UNSUPPORTED: it is deflated, and there
+ * is no zlib, or it has 4 GiB. */
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
@@ -89,19 +89,19 @@ DT_API void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t
 typedef struct dt_csv dt_csv;
 
 typedef enum dt_csv_kind {
-    /* Numbers where all values are, else categories, which the log tells with the first value that
-     * is no number and its line: a warning where others are numbers. Where all that are none look
-     * like some (inf, 1e400, 1,5), it is an error: a rule says what the column is. */
+    /* Numbers if all values are numbers, else categories. The log names the first value that is no
+     * number, with its line; it is a warning if others are. FORMAT if each value that is no number
+     * looks like one (inf, 1e400, 1,5): give the column a rule. */
     DT_CSV_GUESS,
     DT_CSV_NUMBER,
     DT_CSV_CATEGORY,
     DT_CSV_SKIP /* not read */
 } dt_csv_kind;
 
-/* A value is missing that is empty, one of pandas' words (na_values: NA, N/A, #N/A, #NA, #N/A N/A,
- * <NA>, NaN, -NaN, 1.#IND, -1.#IND, 1.#QNAN, -1.#QNAN, null: in any case; None in this one) or "?",
- * with nothing beside it. A line without anything is no row, also of a file of one column. What is
- * done: */
+/* What happens to a missing value. A value is missing if it is empty, "?", None, or, in any case of
+ * letters, one of pandas' other na_values: NA, N/A, #N/A, #NA, #N/A N/A, <NA>, NaN, -NaN, 1.#IND,
+ * -1.#IND, 1.#QNAN, -1.#QNAN, null. Blanks beside it make it a text. An empty line is no row, also
+ * in a file of one column. */
 typedef enum dt_csv_missing {
     DT_CSV_MISSING_ERROR, /* the default; its row is bad */
     DT_CSV_MISSING_DROP,  /* its row is left out and counted */
@@ -110,8 +110,8 @@ typedef enum dt_csv_missing {
 } dt_csv_missing;
 
 typedef struct dt_csv_rule {
-    /* Columns: patterns as of dt_optim_group; NULL ends the rules. A rule that decides on no column
-     * is an error. */
+    /* Columns: patterns as in dt_optim_group; NULL ends the rules. INVALID: a rule that decides no
+     * column. */
     const char *names;
     dt_csv_kind kind;
     dt_csv_missing missing;
@@ -122,8 +122,8 @@ typedef struct dt_csv_rule {
 #define DT_CSV_RULES_MAX 16
 typedef struct dt_csv_desc {
     char delimiter; /* 0 = ','; ';', '\t', ... */
-    /* The first line has values; columns are "0", "1", ... With names, a column whose name is empty
-     * gets its number too, and two of one name are an error. */
+    /* The first line has values, and columns are named "0", "1", ... With a header a column without
+     * a name gets its number too, and two equal names are an error (FORMAT). */
     bool no_header;
     bool skip_bad; /* bad rows are left out and counted, where they are errors else */
     dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first whose names match */
@@ -133,12 +133,12 @@ typedef struct dt_csv_desc {
     int categories_max; /* of a column; 0 = 1000: more are no categories */
 } dt_csv_desc;
 
-/* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. A final byte 0x1A, DOS's
- * mark of the end, is no value. Ownership: *out is yours; close it before the context. Errors, with
- * *out NULL: INVALID (NULL; no rows; a description that does not fit, a rule that decides on no
- * column), IO, FORMAT (not UTF-8; a quote that does not end; a row of another number of values, a
- * value that is no number, one that is missing, a category that .like has not, two columns of one
- * name: each with the line), MEMORY. */
+/* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. A final byte 0x1A (DOS's
+ * end of file) is ignored. Ownership: *out is yours; close it before the context. Errors, with *out
+ * NULL: INVALID (NULL; no rows; a description that does not fit; a rule that decides no column),
+ * IO, FORMAT (not UTF-8; a quote that does not end; a row with another number of values, a value
+ * that is no number, one that is missing, a category that .like lacks, two columns of one name:
+ * each with the line), MEMORY. */
 DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out);
 /* NULL is allowed. */
 DT_API void dt_csv_close(dt_csv *csv);

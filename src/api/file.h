@@ -21,9 +21,9 @@ DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const
 DT_API dt_result dt_store_save_averaged(dt_store *store, const char *path);
 /* Reads every parameter of the store from a file, which may contain further tensors. F32, F16, BF16
  * and F64 are accepted. Either everything fits and is loaded, or nothing changes. Optimizer state
- * is kept as it is. Errors: IO, FORMAT, INVALID (names the first parameter that is missing or has
- * another shape or type, a value that is NaN or infinite, or one of F64 that no float holds; NULL;
- * a step is under way), MEMORY, DEVICE_LOST. */
+ * is kept as it is. Errors: IO, FORMAT, INVALID (NULL; a step is under way; the first parameter
+ * that is missing, has another shape or type, or holds a NaN, an infinity or an F64 too large for
+ * F32: the text names it), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
 /* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their
@@ -35,8 +35,8 @@ typedef struct dt_load_desc {
      * NULL = "". */
     const char *prefix, *file_prefix;
     bool strict; /* each of them must be in the file */
-    /* Take NaN and infinities too, which are an error else; so do stores with that flag
-     * (dt_store_desc). */
+    /* Accept NaN and infinities in the file; false: INVALID, unless the store has
+     * dt_store_desc.allow_nonfinite. */
     bool allow_nonfinite;
 } dt_load_desc;
 
@@ -54,8 +54,8 @@ DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
 /* Continues from such a file, bit for bit. Programs may be created before or after. The model must
  * have the same parameters and buffers (name and shape, in any order), and its trained parameters
  * the same kinds of optimizers. Nothing changes unless everything fits. Errors: IO, FORMAT
- * (truncated, a wrong checksum, not such a file; a value that is NaN or infinite, unless
- * dt_store_desc.allow_nonfinite), INVALID (names the first parameter that differs; a program trains
+ * (truncated, a wrong checksum, not such a file; without dt_store_desc.allow_nonfinite a value that
+ * is NaN or infinite), INVALID (names the first parameter that differs; a program trains
  * with another kind of optimizer; a step is under way; NULL; a trainer's store), UNSUPPORTED,
  * MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
@@ -66,7 +66,7 @@ typedef struct dt_weights dt_weights;
 /* A tensor of the file. Its pointers are valid until dt_weights_close. */
 typedef struct dt_weight_info {
     const char *name;
-    char dtype[16]; /* as in the file: "F32", "I64"; the first 15 bytes of it */
+    char dtype[16]; /* as in the file: "F32", "I64"; cut to 15 bytes */
     int rank;
     int64_t dim[8];
     const void *data; /* little-endian, not aligned */

@@ -49,7 +49,7 @@ typedef struct dt_fit_state {
     uint64_t validations;       /* so many */
     bool validates;             /* DT_FIT_EPOCH: a validation follows */
     uint64_t skipped;           /* steps for a NaN or infinity, in this call */
-    uint64_t not_finite;        /* values of what is watched that are none, in this call */
+    uint64_t not_finite;        /* watched values: NaN, infinite or of no target; in this call */
     double value, best;         /* what is watched: now, and at its best */
     bool better;                /* the newest value is the best */
     uint64_t best_step;         /* the step of the best; 0: none yet */
@@ -65,18 +65,18 @@ typedef struct dt_callback {
     void *user;
 } dt_callback;
 
-/* What is watched after each validation, or where there is none after each epoch's training. A
- * plateau of the optimizer's schedule (DT_SCHEDULE_PLATEAU) gets it too. A value that is a NaN or
- * infinity, or of nothing (no step was made, all targets are ignored), counts as not better, also
- * for .patience; the log names it, its epoch and the op, and training goes on. */
+/* The value that is watched: of each validation, or without validation of each epoch's training. A
+ * plateau of the optimizer's schedule (DT_SCHEDULE_PLATEAU) gets it too. A NaN, an infinity, or a
+ * value without targets (no step ran, or all targets are ignored) counts as not better, also for
+ * .patience. The log names the value, its epoch and the op; training goes on. */
 typedef struct dt_watch {
     int metric;       /* 0: the loss; n: metrics[n - 1] */
     bool larger;      /* is better; a loss's is not */
     double min_delta; /* better by less is no better; Keras' min_delta */
     int patience;     /* stops behind so many without a better one; 0 = never */
-    /* At the end all replicas get the weights of the best value, and the moments that were then are
-     * not kept: takes the memory of the parameters once, on the host. Also where steps that are not
-     * finite end the fit (.skips); not after other errors. */
+    /* At the end all replicas get the weights of the best value; the moments of that time are not
+     * kept. Takes the memory of the parameters once, on the host. Happens also when .skips ends the
+     * fit, and after no other error. */
     bool restore_best;
     const char *save; /* a safetensors file of the best weights, which rank 0 writes; NULL = none */
 } dt_watch;
@@ -105,7 +105,7 @@ typedef struct dt_history_entry {
     uint64_t epoch, step;                                    /* epochs ended, steps committed */
     double seconds;                                          /* since the fit began */
     double loss, metric[DT_MAX_TERMS];                       /* of the epoch so far, in training */
-    double validation_loss, validation_metric[DT_MAX_TERMS]; /* 0: no validation; may be a NaN */
+    double validation_loss, validation_metric[DT_MAX_TERMS]; /* 0 without validation; may be NaN */
     bool better;
 } dt_history_entry;
 
@@ -115,8 +115,8 @@ typedef struct dt_history {
     size_t count, capacity;
     dt_fit_stop stop;
     uint64_t best_step, epochs, steps; /* .epochs, .steps: where it ended */
-    double best;                       /* .best_step 0: there is none */
-    uint64_t not_finite; /* values of what is watched that are a NaN, infinity, or of nothing */
+    double best;                       /* the best watched value; none if .best_step is 0 */
+    uint64_t not_finite;               /* watched values: NaN, infinite or of no target */
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
@@ -124,8 +124,9 @@ typedef struct dt_history {
  * validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there; a
  * folder without checkpoints is none), what a callback returned, and those of dt_trainer_step but
  * for a NaN, which skips a step (.skips), of dt_trainer_evaluate (but for NUMERIC: see dt_watch),
- * dt_trainer_resume and dt_store_save. Where no value of .watch was finite, the result is DT_OK,
- * and a warning in the log and dt_ctx_error() say so. A checkpoint that cannot be written is a
+ * dt_trainer_resume and dt_store_save. If no watched value was finite, the result is DT_OK, with a
+ * warning in the log and in dt_ctx_error(). With .steps and no .epochs: INVALID after an epoch of
+ * which .skip_empty left out every step. A checkpoint that cannot be written is a
  * warning in the log, and training goes on. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */

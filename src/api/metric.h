@@ -33,8 +33,8 @@ typedef struct dt_metric_desc {
 
 /* Of classes, each as one against the rest: precision TP / (TP + FP), recall TP / (TP + FN), F1
  * 2 TP / (2 TP + FP + FN), IoU TP / (TP + FP + FN); 0 / 0 is 0 (zero_division=0). Without _MICRO
- * they are the means over the classes that are a target or a prediction of some row, also of one of
- * weight 0 ('macro'), with it those of all counts together. */
+ * they are means over classes ('macro'): those that are the target or the prediction of at least
+ * one row, whatever its weight. With _MICRO they are of all counts together. */
 typedef enum dt_measure {
     DT_MEASURE_WEIGHT, /* how much was added: samples, or their weights; of regression values */
     DT_MEASURE_ACCURACY,
@@ -53,7 +53,7 @@ typedef enum dt_measure {
     DT_MEASURE_MAE,
     DT_MEASURE_MEAN_SQUARE,
     DT_MEASURE_RMSE,
-    /* Of all values as one output. Of one value a NaN; of targets that are all equal 1 where all
+    /* Of all values as one output. NaN for one value. If all targets are equal: 1 if all
      * predictions are right, else 0. */
     DT_MEASURE_R2,
     DT_MEASURE_PSNR /* 10 log10(peak^2 / mean square), in dB */
@@ -75,16 +75,15 @@ DT_API dt_result dt_metric_add(dt_metric *metric, const float *y, const void *t,
                                const float *weights, size_t rows);
 /* All sums, `count` doubles, which add up over ranks: first the weight. Of classes then the hits,
  * the hits among the top k, the sum of -log softmax, the confusion matrix [target, prediction], and
- * of each class in how many rows it is the target or the prediction;
- * of bins the weight in each of targets 1, then of targets 0. They may be written. NULL for an
- * exact binary metric. */
+ * for each class the number of rows that have it as target or prediction; of bins the weight in
+ * each of targets 1, then of targets 0. They may be written. NULL for an exact binary metric. */
 DT_API double *dt_metric_sums(dt_metric *metric, size_t *count);
 /* Adds up all ranks' sums; each then has all of them. All ranks call it once, before the values are
  * asked for. Errors: INVALID (an exact binary metric), and those of dt_comm. */
 DT_API dt_result dt_metric_reduce(dt_metric *metric, dt_comm *comm);
-/* A value; 0 where nothing was added, or all of it weighs 0 (scikit-learn raises an error). Errors,
- * with *value 0: INVALID (not one of this kind; AUROC without both a 0 and a 1 that weigh, where
- * scikit-learn gives a NaN). */
+/* Computes a value; 0 if nothing was added or all weights are 0 (scikit-learn raises an error).
+ * Errors, with *value 0: INVALID (not a measure of this kind; AUROC whose targets with a weight
+ * above 0 are not both 0 and 1, where scikit-learn gives a NaN). */
 DT_API dt_result dt_metric_get(const dt_metric *metric, dt_measure measure, double *value);
 /* Precision, recall, F1 or IoU of one class. Errors as above, and: no such class. */
 DT_API dt_result dt_metric_get_class(const dt_metric *metric, dt_measure measure, int class_index,

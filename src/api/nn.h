@@ -47,12 +47,12 @@ typedef struct dt_embedding_desc {
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
                                       const dt_embedding_desc *desc);
 
-/* What stands beside x. Padding must be less than x's size for REFLECT, at most it for CIRCULAR. */
+/* What x is padded with. REFLECT needs a padding below x's size, CIRCULAR one of at most it. */
 typedef enum dt_padding_mode {
     DT_PADDING_ZEROS,
-    DT_PADDING_REFLECT,   /* x, mirrored in its end elements */
-    DT_PADDING_REPLICATE, /* the end elements again */
-    DT_PADDING_CIRCULAR   /* x, from its other end */
+    DT_PADDING_REFLECT,   /* x mirrored at its ends, without the end element */
+    DT_PADDING_REPLICATE, /* the end element repeated */
+    DT_PADDING_CIRCULAR   /* x from its other end */
 } dt_padding_mode;
 
 typedef struct dt_conv_layer_desc {

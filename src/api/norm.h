@@ -1,9 +1,9 @@
 /* ---- Normalisation ------------------------------------------------------------------------------
  *
  * y = (x - mean) / sqrt(variance + eps) * w + b with the biased variance; w and b may be {0}. eps
- * = 0 means PyTorch's default: 1e-5, for RMS norm FLT_EPSILON; DT_ZERO means 0. A variance beyond
- * float32, of values near 1e19 and more, makes all of its group NaN. Errors (nil), naming op and
- * shapes: an i32 tensor, weights of a wrong shape, groups that do not divide the channels, a
+ * = 0 means PyTorch's default: 1e-5, for RMS norm FLT_EPSILON; DT_ZERO means 0. Values near 1e19
+ * and above, whose variance overflows float32, make all of their group NaN. Errors (nil), naming op
+ * and shapes: an i32 tensor, weights of a wrong shape, groups that do not divide the channels, a
  * negative eps. */
 
 /* Over the last `dims` dimensions of each sample; w, b: their shape. PyTorch's F.layer_norm. */

@@ -49,8 +49,8 @@ typedef enum dt_folder_sizes {
 typedef struct dt_folder_desc {
     int width, height, channels; /* of what a sample gets; 0 = the first picture's */
     dt_folder_sizes sizes;
-    /* Files that are no pictures, or damaged as far as was looked, are left out and counted, where
-     * they are errors else; so is what is no file: a link to nothing, a FIFO, a folder. */
+    /* Leave out and count what is no good picture, instead of an error: files of another kind,
+     * damaged ones (see .verify), links to nothing, FIFOs, devices, folders. */
     bool skip_bad;
     bool verify; /* all are decoded when it is opened, so that none is found damaged later */
     uint64_t cache_bytes; /* memory that keeps decoded pictures, the first rows; 0 = none */

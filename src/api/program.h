@@ -26,9 +26,9 @@ typedef struct dt_store_desc {
      * dt_store_reset. NULL: their dt_init's values stay. */
     dt_init_fn *init;
     void *init_user;
-    /* Files may have NaN and infinities, as in a buffer with an additive mask: dt_store_load,
-     * dt_store_load_state and their kind refuse them else. What the application writes is its own:
-     * dt_store_write and init take any value. */
+    /* Accept NaN and infinities in files that dt_store_load, dt_store_load_matching and
+     * dt_store_load_state read, as for a buffer with an additive mask; false: an error.
+     * dt_store_write and init accept any value. */
     bool allow_nonfinite;
 } dt_store_desc;
 
@@ -36,7 +36,7 @@ typedef struct dt_store_desc {
  * a store, the graph accepts further ops but no further parameters. desc may be NULL; it is not
  * kept. The store belongs to the graph and is destroyed with it; dt_store_destroy does so earlier.
  * Errors, with *out NULL: INVALID (an op's error, with op and shapes), DEVICE (no such device, or
- * it cannot be used, or it computes a sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
+ * it cannot be used, or computes a known sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
 /* Destroys a store and its programs. NULL is allowed. A trainer's store is destroyed with the
  * trainer only: this call leaves it alone, and dt_ctx_error() says so. */
@@ -197,9 +197,10 @@ typedef struct dt_average {
  * has AdamW's, with eps 1e-6. Muon has AdamW's too, for both, with weight_decay 0.1 and, of
  * matrices, momentum 0.95, always Nesterov's. Adafactor lr 1e-2, the most that a step is of the
  * weight's root mean square, eps 1e-3, the least that this is taken for (epsilon2), and beta2 0.8:
- * minus torch's beta2_decay, any from 0 on, so step t adds t^-beta2 of its squares to the mean.
- * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. But alpha is at most 1,
- * and Muon's momentum below 1: PyTorch takes more, with which its moments do not converge. */
+ * minus torch's beta2_decay, at least 0, so step t adds t^-beta2 of its squares to the mean. Ranges
+ * are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. PyTorch accepts any alpha and
+ * any momentum of Muon; here alpha is at most 1 and that momentum below 1, so that moments
+ * converge. */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;
@@ -291,11 +292,11 @@ typedef struct dt_program_desc {
      * them; without gradients. Parameters without an average, and buffers, are as they are. */
     bool averaged;
     int in_flight; /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
-    /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Takes as much
-     * memory again as gradients do: what their sum rounds away is kept and added. */
+    /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Doubles the
+     * gradients' memory: what their sum rounds away is kept, and added with the next one. */
     bool accumulate;
-    /* Commits nothing where no loss has a target that counts (dt_report.empty): no decay, no
-     * momentum. Targets are inputs; a step on a GPU waits once more. Needs .optim, .in_flight 1. */
+    /* Commits nothing if no loss has a target that counts (dt_report.empty): no decay, no momentum.
+     * Needs .optim, targets that are inputs, and .in_flight 1. A step on a GPU waits once more. */
     bool skip_empty;
     size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
     /* The most transient bytes (dt_program_info); 0 = as many as keeping everything takes. Where
@@ -309,13 +310,13 @@ typedef struct dt_program_desc {
 } dt_program_desc;
 
 /* Compiles a program. Everything wrong with the description is found here and listed in the text:
- * nil tensors or those of another graph, a parameter that no loss depends on, or only through
- * dt_detach, comparisons or class numbers (PyTorch leaves its .grad None), no parameter to train,
- * an op without a gradient. A parameter that losses depend on through step functions alone
- * (dt_sign, dt_round, dt_step) has a gradient of 0, and is trained: momentum and decay move it.
- * An op or parameter that .shapes do not fit is named. All memory that running it
- * needs is allocated here. desc and what it points to are not kept. The program belongs to the
- * store and is destroyed with it; dt_program_destroy does so earlier. Errors, with *out NULL and
+ * nil tensors or those of another graph, no parameter to train, an op without a gradient, a
+ * parameter that no loss depends on, or only through dt_detach, comparisons or class numbers
+ * (PyTorch leaves its .grad None). A parameter that losses depend on only through step functions
+ * (dt_sign, dt_round, dt_step) has gradient 0; momentum and decay move it. The text names an op or
+ * parameter that .shapes do not fit. All memory that running it needs is allocated here. desc and
+ * what it points to are not kept. The program belongs to the store and is destroyed with it;
+ * dt_program_destroy does so earlier. Errors, with *out NULL and
  * the store unchanged: INVALID (also while a step is under way), UNSUPPORTED, MEMORY, DEVICE_MEMORY
  * (also a memory_bytes that nothing fits: the text says the least that was found), DEVICE,
  * DEVICE_LOST. */
@@ -365,8 +366,8 @@ typedef struct dt_step_desc {
      * `accumulate` (one, or several that train the same parameters). The last one commits. After
      * one that failed, or was cancelled in its backward part, start again at 0. */
     uint32_t micro, micros; /* micros: 0 = 1 */
-    /* For each loss the weight of the global batch, from dt_program_weigh; NULL = this batch's. 0:
-     * no micro-batch has a target of that loss that counts; its gradient is 0. */
+    /* For each loss the weight of the global batch, from dt_program_weigh; NULL = this batch's. 0
+     * means that no micro-batch has a target of that loss that counts; its gradient is 0. */
     const double *weights;
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
      * micro-batches of a step. */
@@ -385,9 +386,9 @@ typedef struct dt_report {
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
-    /* No loss has a target that counts: all are ignored, or weigh 0. The loss and all gradients are
-     * 0 (PyTorch's mean of nothing is a NaN), and momentum and decay still move weights, but with
-     * .skip_empty, where the store is unchanged. Of a micro-batch: by dt_step_desc.weights. */
+    /* No loss has a target that counts: all are ignored or have weight 0. Loss and gradients are 0
+     * (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
+     * unchanged. With dt_step_desc.weights they decide, not this micro-batch. */
     bool empty;
     bool skipped; /* there was a NaN or infinity, and the store is unchanged */
     bool not_run; /* skipped, since the step before it, under way when it started, was */

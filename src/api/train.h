@@ -156,13 +156,12 @@ typedef struct dt_trainer_desc {
     const char *load;
     bool no_shuffle; /* take the rows in order in every epoch */
     dt_tail tail;
-    /* Leaves out a step in which no loss of the whole batch has a target that counts, as one with a
-     * NaN is left out: no decay, no momentum, no statistics of batch norm; its samples are used up,
-     * and dt_train_report.empty counts it. With DT_TRAIN_LOCAL of each replica's part. On a GPU one
-     * step is under way at a time. */
+    /* Leaves out steps in which no loss of the whole batch (DT_TRAIN_LOCAL: of a replica's part)
+     * has a target that counts: no decay, momentum or batch norm statistics. Their samples are used
+     * up; dt_train_report.empty counts them. Needs an .in_flight of 0 or 1, and makes it 1. */
     bool skip_empty;
     /* Each shard is computed in this many parts, one after the other; 0 = 1. More than 16 take 4
-     * bytes more a parameter on each device, so that their sum's error does not grow with them. */
+     * more bytes a parameter on each device, so that the sum's error does not grow. */
     int accumulate;
     /* The most transient bytes of each replica while it trains, as in dt_program_desc: where those
      * are more, tensors are computed again by the backward pass. The results are the same, so ranks
@@ -199,8 +198,8 @@ typedef struct dt_trainer_desc {
     int in_flight;
     int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
     bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */
-    /* .load, dt_trainer_load and dt_trainer_resume take NaN and infinities in weights, moments and
-     * statistics, which are an error (FORMAT; of .load INVALID) else. Rank 0's counts. */
+    /* .load, dt_trainer_load and dt_trainer_resume accept NaN and infinities in weights, moments
+     * and statistics; false: FORMAT (.load: INVALID). Rank 0's value decides. */
     bool allow_nonfinite;
     bool averaged; /* dt_trainer_evaluate takes the averages of .optim->average for weights */
     /* DT_TRAIN_LOCAL goes with no .shards (each replica's part is one), no DT_BALANCE_MEASURED
@@ -379,8 +378,8 @@ typedef struct dt_train_report {
     uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */
-    /* Steps in which no loss of the whole batch has a target that counts: the loss is 0, and
-     * momentum and decay still move weights (.skip_empty). DT_TRAIN_LOCAL: replicas' steps. */
+    /* Steps in which no loss of the whole batch has a target that counts (DT_TRAIN_LOCAL: replicas'
+     * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. */
     uint64_t empty;
 } dt_train_report;
 
@@ -421,7 +420,7 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
  * share. A pipeline's trainer does it on the CPU of each rank, with the values of all stages.
  * batch: samples per replica (of a pipeline: per rank) at a time; 0 = as in training. The first
  * call creates programs. In the middle of a round (DT_TRAIN_LOCAL) it is INVALID. A NaN or infinity
- * in a loss is NUMERIC, which names its first op; the report is filled, over all samples. */
+ * in a loss is NUMERIC: the text names the first op, and *report covers all samples. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. 0
