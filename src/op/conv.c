@@ -297,12 +297,13 @@ static void dti_conv2d_dx_emit(dti_emit *e) {
 /* The sum over all samples in parts, for parallel work where the weight is small: a function of
  * the shapes alone, since it decides the order of the sum. */
 #define DTI_CONV_PARTS 8
-#define DTI_CONV_PARTS_ELEMENTS (1 << 20) /* of all parts together */
-#define DTI_CONV_FILLS 256                /* workgroups that fill a device */
-#define DTI_CONV_PART 64                  /* positions that a part has at least */
-#define DTI_CONV_CHAIN 2048               /* and one chain adds at most; */
-#define DTI_CONV_CHAIN_SMALL 128          /* of fewer weights, whose parts cost little, */
-#define DTI_CONV_SMALL 4096               /* than these */
+#define DTI_CONV_PARTS_ELEMENTS (1 << 20)  /* of all parts together */
+#define DTI_CONV_FILLS 256                 /* workgroups that fill a device */
+#define DTI_CONV_PART 64                   /* positions that a part has at least */
+#define DTI_CONV_CHAIN 2048                /* and one chain adds at most; */
+#define DTI_CONV_CHAIN_SMALL 128           /* of fewer weights, whose parts cost little, */
+#define DTI_CONV_SMALL 4096                /* than these */
+#define DTI_CONV_CHAINS_ELEMENTS (1 << 24) /* of all parts together, where chains would be long */
 
 static void dti_conv_split(dti_args_conv *a, uint64_t elements) {
     const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);
@@ -324,6 +325,14 @@ static uint64_t dti_conv_chain(uint64_t elements) {
     return elements < DTI_CONV_SMALL ? DTI_CONV_CHAIN_SMALL : DTI_CONV_CHAIN;
 }
 
+/* The most parts: all of them take at most 64 MiB or a quarter of x and y, so that a device which can
+ * bind these can bind them. What a part adds then depends on the weights, not on the samples. */
+static uint64_t dti_conv_parts_most(const dti_args_conv *a, uint64_t elements) {
+    const uint64_t positions = (uint64_t)a->n * a->oh * a->ow;
+    const uint64_t quarter = positions * a->groups * ((uint64_t)a->ci + a->co) / 4;
+    return DTI_MAX(quarter, (uint64_t)DTI_CONV_CHAINS_ELEMENTS) / DTI_MAX(elements, 1);
+}
+
 /* Into parts of some samples and some of their rows, so that the largest part is as small as can be.
  * How many: such as fill a device, and so many that no chain of additions is long. */
 static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
@@ -333,8 +342,9 @@ static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
     uint64_t least = UINT64_MAX, most = DTI_MIN(room, positions / DTI_CONV_PART);
     uint64_t parts = DTI_MIN(dti_conv_parts(a), most);
     if (positions > 2 * chain * DTI_MAX(parts, 1)) {
-        parts = dti_ceil_div(positions, chain);
-        most = DTI_MAX(most, 2 * parts);
+        const uint64_t limit = DTI_MAX(dti_conv_parts_most(a, elements), 1);
+        parts = DTI_MIN(dti_ceil_div(positions, chain), limit);
+        most = DTI_MAX(most, DTI_MIN(2 * parts, limit));
     }
     for (uint64_t samples = 1; parts > 1 && samples <= a->n; samples++) {
         const uint64_t splits = dti_ceil_div(a->n, samples);
@@ -353,8 +363,9 @@ static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
 
 /* Where parts of one row are still too long, into pieces of a row. */
 static void dti_conv_split_rows(dti_args_conv *a, uint64_t elements) {
-    const uint64_t pieces = dti_ceil_div(a->ow, dti_conv_chain(elements));
-    if (a->oh > 1 && a->cuts == a->oh && a->ow > 2 * dti_conv_chain(elements))
+    const uint64_t most = dti_conv_parts_most(a, elements) / ((uint64_t)a->splits * a->cuts);
+    const uint64_t pieces = DTI_MIN(dti_ceil_div(a->ow, dti_conv_chain(elements)), most);
+    if (pieces > 1 && a->oh > 1 && a->cuts == a->oh && a->ow > 2 * dti_conv_chain(elements))
         a->cuts *= (uint32_t)pieces;
 }
 
