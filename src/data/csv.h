@@ -60,7 +60,7 @@ static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c);
 static dt_result dti_csv_cursor_next(dti_csv_cursor *c, bool *more);
 static const char *dti_csv_field(const dti_csv_cursor *c, size_t i);
 static bool dti_csv_is_missing(const char *text);
-/* Why what looks like a number is none; NULL: it does not look like one. */
+/* Why a text that looks like a number is not one; NULL: it does not look like one. */
 static const char *dti_csv_almost(const char *text);
 /* A decimal number as in C, in any locale, to 14 digits at least; false: it is none, or not
  * finite. */

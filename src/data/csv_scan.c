@@ -55,7 +55,7 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
     return &none;
 }
 
-/* A rule that decides on no column is one with a mistake in its names. */
+/* INVALID: a rule that decides no column, since its names have a mistake. */
 static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
     for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
         bool matches = false, decides = false;
@@ -68,8 +68,8 @@ static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc)
         if (!decides)
             return dti_fail(csv->base, DT_ERROR_INVALID, "%s: rule %d, \"%.100s\", %s", csv->path,
                             i, desc->rules[i].names,
-                            matches ? "gets no column: rules before it match all of its own; put "
-                                      "it first"
+                            matches ? "decides no column: earlier rules match all of its columns; "
+                                      "put it first"
                                     : "matches the name of no column");
     }
     return DT_OK;
@@ -221,7 +221,7 @@ static void dti_csv_measure(dti_csv_column *column, double x) {
     column->squares += before * (x - column->mean);
 }
 
-/* A value that is no number. The first is kept for messages, without what a terminal obeys. */
+/* Counts a value that is no number. The first is kept for messages, without control characters. */
 static void dti_csv_odd(const dt_csv *csv, dti_csv_column *column, const char *text) {
     size_t n = 0;
     const char *why = column->odd == column->almost ? dti_csv_almost(text) : NULL;
@@ -291,21 +291,21 @@ static dt_result dti_csv_rows(dt_csv *csv) {
     }
 }
 
-/* Numbers where all values are. Categories are told of, with the value that made them so; where all
- * others look like numbers they are never meant. */
+/* A column whose values are all numbers is of numbers, else of categories. The log names the value
+ * that decided it. FORMAT if every other value looks like a number: categories are not meant. */
 static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
     const unsigned long long line = c->odd_line, numbers = c->count, all = c->count + c->odd;
     c->kind = c->count && !c->odd ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
     if (c->odd && c->odd == c->almost)
         return dti_fail(csv->base, DT_ERROR_FORMAT,
-                        "%s:%llu: '%s' of '%s' is no number: %s. Of its %llu values %llu are; a "
-                        "rule says what it is: DT_CSV_NUMBER (.skip_bad leaves such rows out), or "
-                        "DT_CSV_CATEGORY",
+                        "%s:%llu: '%s' of '%s' is no number: %s. Of its %llu values %llu are "
+                        "numbers. Give the column a rule with .kind DT_CSV_NUMBER (.skip_bad "
+                        "leaves such rows out) or DT_CSV_CATEGORY",
                         csv->path, line, c->odd_text, c->name, c->odd_why, all, numbers);
     if (c->odd)
         dti_log(csv->base, c->count || c->almost ? DT_LOG_WARNING : DT_LOG_INFO,
                 "%s:%llu: '%s' is no number, so '%s' has categories; of its %llu values %llu are "
-                "numbers. A rule with .kind DT_CSV_NUMBER or DT_CSV_CATEGORY decides it",
+                "numbers. A rule with .kind DT_CSV_NUMBER or DT_CSV_CATEGORY overrides this",
                 csv->path, line, c->odd_text, c->name, all, numbers);
     return DT_OK;
 }

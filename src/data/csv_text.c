@@ -315,7 +315,7 @@ static bool dti_csv_read_number(const char *text, double *value, bool *huge) {
     return !*huge;
 }
 
-/* Digits alone, with a comma among them, as in 1,5 and 1.234,5. */
+/* Only digits, points and one comma, as in 1,5 and 1.234,5. */
 static bool dti_csv_has_comma(const char *at) {
     int commas = 0, digits = 0;
     at = dti_csv_blanks(at);
@@ -337,7 +337,7 @@ static const char *dti_csv_almost(const char *text) {
     if (rest && !*dti_csv_blanks(rest))
         return "it is not finite";
     if (dti_csv_has_comma(text))
-        return "it has a comma; the point is '.', and nothing stands between thousands";
+        return "it has a comma; write '.' before decimals, and no separator of thousands";
     return !dti_csv_read_number(text, &value, &huge) && huge ? "it is too large" : NULL;
 }
 

@@ -52,7 +52,8 @@ static void dti_zip_wide(const unsigned char *extra, size_t size, dti_zip_entry 
     }
 }
 
-/* What ZIP64 says of the directory, before the end record at `i`; where there is none, nothing. */
+/* Reads the directory's place and count from ZIP64's record before the end record at `i`. Without
+ * such a record they stay as they are. */
 static void dti_zip_directory_wide(const dti_zip *z, size_t i, uint64_t *at, uint64_t *count) {
     if (i < DTI_ZIP_END_LOCATOR + DTI_ZIP_END_WIDE)
         return;
@@ -114,7 +115,7 @@ static dt_result dti_zip_bytes(const dti_zip *z, const dti_zip_entry *e,
     return DT_OK;
 }
 
-/* Without ".npy", and without what a terminal obeys. */
+/* Without ".npy", and without control characters. */
 static void dti_zip_add_name(dti_text *text, const dti_zip_entry *e) {
     for (size_t k = 0; k + 4 < e->name_size; k++)
         dti_text_add(text, "%c", e->name[k] > ' ' && e->name[k] < 0x7F ? e->name[k] : '?');

@@ -55,8 +55,8 @@ static dt_result dti_picture_look_png(dti_reader *r, const uint8_t *b, dti_pictu
 #endif
 
 #ifdef DT_WITH_JPEG
-/* The next marker from *at on, and *at behind it; 0: the file ends. As libjpeg, it passes over
- * bytes between two parts, which cameras and editors leave there. */
+/* Finds the next marker from *at on, and moves *at to the byte after it; 0: the file ends. Bytes
+ * between two segments are skipped, as libjpeg does: cameras and editors leave some there. */
 static uint8_t dti_picture_marker(dti_reader *r, uint64_t *at) {
     uint8_t b[512], before = 0;
     while (*at < r->size) {

@@ -507,11 +507,10 @@ static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype) {
 
 static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
                                    const char *tensor, uint64_t at) {
-    return dti_fail(
-        base, result,
-        "%s: value %llu of \"%s\" is NaN or infinite: what wrote it had failed; take an "
-        "earlier file, or, where it is meant so, give .allow_nonfinite",
-        path, (unsigned long long)at, dti_show(tensor).text);
+    return dti_fail(base, result,
+                    "%s: value %llu of \"%s\" is NaN or infinite; load an earlier file, or set "
+                    ".allow_nonfinite if the value is intended",
+                    path, (unsigned long long)at, dti_show(tensor).text);
 }
 
 /* ---- The writer */

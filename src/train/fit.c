@@ -177,7 +177,7 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
 
 /* ---- validation and what is watched */
 
-/* Of nothing (no step of the epoch was made, all targets are ignored) there is no value: a NaN. */
+/* NaN where nothing has a weight: no step of the epoch was made, or all targets are ignored. */
 static double dti_fit_value(const dt_train_report *r, int metric) {
     bool weighs = false;
     for (int i = 0; i < DT_MAX_TERMS; i++)
@@ -203,7 +203,7 @@ static dti_fit_name dti_fit_watches(const dti_fit *f) {
 static void dti_fit_not_finite(dti_fit *f, const char *why) {
     f->s.not_finite++;
     dti_log(f->t->base, DT_LOG_WARNING,
-            "fit: behind epoch %llu, step %llu, %s is %g, which counts as not better%s%s",
+            "fit: after epoch %llu, step %llu, %s is %g, which counts as not better%s%s",
             (unsigned long long)f->s.epoch, (unsigned long long)f->s.step, dti_fit_watches(f).text,
             f->s.value, why[0] ? ": " : "", why);
 }
@@ -330,7 +330,7 @@ static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
     return ++f->in_a_row < most ? DT_OK : result;
 }
 
-/* Steps alone end the fit, and .skip_empty leaves all of them out. */
+/* Without .epochs only steps end a fit, and .skip_empty may leave out all of them. */
 static dt_result dti_fit_empty(dti_fit *f, const dt_train_report *r) {
     const dt_trainer *t = f->t;
     if (r->steps)
@@ -340,8 +340,8 @@ static dt_result dti_fit_empty(dti_fit *f, const dt_train_report *r) {
         return DT_OK;
     return dti_fail(
         t->base, DT_ERROR_INVALID,
-        "fit: no step of a whole epoch has a target that counts, and .skip_empty leaves "
-        "them out, so .steps, %llu, is never reached; look at the targets",
+        "fit: .skip_empty left out every step of an epoch, since no target counts, so .steps = "
+        "%llu is never reached; check the targets, or give .epochs",
         (unsigned long long)f->d->steps);
 }
 
@@ -579,7 +579,7 @@ static void dti_fit_best_none(const dti_fit *f) {
     if (f->s.best_step || !f->s.not_finite)
         return;
     snprintf(base->error, sizeof base->error,
-             "fit: %s was never finite, %llu times: there is no best step%s",
+             "fit: %s was never finite in %llu values, so there is no best step%s",
              dti_fit_watches(f).text, (unsigned long long)f->s.not_finite,
              f->best ? ", and no weights to put back" : "");
     dti_log(base, DT_LOG_WARNING, "%s", base->error);

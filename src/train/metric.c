@@ -12,7 +12,7 @@ enum {
     DTI_METRIC_ABS = 1,
     DTI_METRIC_ROWS, /* whatever they weigh */
     DTI_METRIC_SQUARE,
-    DTI_METRIC_T, /* with what it lacks behind it, as the next */
+    DTI_METRIC_T, /* a pair: the sum, then its rounding error; so is the next */
     DTI_METRIC_TT = DTI_METRIC_T + 2,
     DTI_METRIC_TT_LOW,
     DTI_METRIC_VALUES,

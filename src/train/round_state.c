@@ -181,7 +181,8 @@ static const dt_weight_info *dti_rounds_replica_find(const dti_checkpoint *c, ui
     return dti_checkpoint_find(c, name);
 }
 
-/* Moments are packed with counts behind them, so the file calls them bytes. */
+/* Replicas' moments are packed with counts after them, in tensors of U8: dti_checkpoint_finite does
+ * not see them. */
 static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const dti_checkpoint *c,
                                    uint64_t replicas) {
     const dt_store *s = t->par.replicas[0].store;

@@ -30,8 +30,8 @@ static bool dti_stream_last(int stream, char *byte);   /* of one that is not emp
 /* What stands there, if it is none that a file may replace: by its rights a process can put one in
  * the place of a device. NULL: nothing, or a regular file. */
 static const char *dti_file_in_the_way(const char *path);
-/* Whether no regular file stands there: a folder, a FIFO, a device, a link to nothing. What cannot
- * be looked at may be one. */
+/* True if the path is no regular file: a folder, a FIFO, a device, a link to nothing, or nothing.
+ * False if that cannot be found out. */
 static bool dti_file_is_none(const char *path);
 /* A new file, or none: never one that is there, nor what a link leads to. */
 static FILE *dti_file_create(const char *path);
