@@ -68,7 +68,7 @@ static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc)
         if (!decides)
             return dti_fail(csv->base, DT_ERROR_INVALID, "%s: rule %d, \"%.100s\", %s", csv->path,
                             i, desc->rules[i].names,
-                            matches ? "decides no column: earlier rules match all of its columns; "
+                            matches ? "decides no column: rules before it match all of its own; "
                                       "put it first"
                                     : "matches the name of no column");
     }
