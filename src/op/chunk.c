@@ -7,9 +7,10 @@
  * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other: where
  * there are enough of them without, and on a processor, which runs few at a time. */
 
-#define DTI_GEMM_CHAIN 512        /* of k that one chain adds, where k is longer than two */
-#define DTI_GEMM_CHAIN_SMALL 128  /* of a product of one tile */
-#define DTI_GEMM_CHAINS 64        /* that a part has at most */
+#define DTI_GEMM_CHAIN 512                /* of k that one chain adds, where k is longer than two */
+#define DTI_GEMM_CHAIN_SMALL 128          /* of a product of one tile */
+#define DTI_GEMM_CHAINS 64                /* that a part has at most */
+#define DTI_GEMM_APART_ELEMENTS (1 << 24) /* of all parts of batches that are made together */
 #define DTI_GEMM_CHUNK_SAMPLES 64 /* that a rowwise product is cut for, however many there are */
 #define DTI_GEMM_CHUNK_CHAIN 512  /* not longer where there are few workgroups */
 #define DTI_GEMM_CHUNK_GROUPS 256 /* are not few */
@@ -88,21 +89,22 @@ static uint32_t dti_gemm_chunk_parts(const dti_args_gemm *g) {
     return (uint32_t)parts;
 }
 
-/* Makes a product without batches one of its parts, of so many k, which lie one after the other. */
+/* Makes a product, of batch1 batches, one of its parts, which lie one after the other. */
 static void dti_gemm_set_apart(dti_args_gemm *g, uint32_t part) {
     g->apart = part;
     g->chunk = g->chunk < part ? g->chunk : 0;
     g->batch0 = (uint32_t)dti_ceil_div(g->k, part);
     g->a_batch0 = part * g->a_col;
     g->b_batch0 = part * g->b_row;
-    g->c_batch0 = g->m * g->n;
+    g->c_batch1 = g->m * g->n;
+    g->c_batch0 = g->c_batch1 * g->batch1;
     g->c_offset = 0;
 }
 
 /* Of the product `g`, whose parts lie in value x, with its bias. */
 static void dti_emit_product_sum(dti_emit *e, const dti_args_gemm *g, uint32_t parts, uint32_t x,
                                  uint32_t bias) {
-    const uint32_t n = g->m * g->n;
+    const uint32_t n = g->m * g->n * g->batch1;
     dti_launch *l = dti_emit_launch(e, DTI_K_PRODUCT_SUM, n, sizeof l->args.product_sum);
     l->args.product_sum = (dti_args_product_sum){.n = n,
                                                  .cols = g->n,
@@ -155,9 +157,13 @@ static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t
     float *c = dti_cpu_out(task, 2, a->c_offset);
     (void)scratch;
     for (int64_t i = begin; i < end; i++) {
-        float sum = x[i];
-        for (uint64_t p = 1; p < a->parts; p++)
-            sum += x[p * a->part + (uint64_t)i];
+        float sum = 0, run = x[i]; /* as the shader has them */
+        for (uint64_t p = 1; p < a->parts; p++) {
+            run += x[p * a->part + (uint64_t)i];
+            if (p % DTI_PRODUCT_CHAIN == 0)
+                sum += run, run = 0;
+        }
+        sum = a->parts <= DTI_PRODUCT_CHAIN ? run : sum + run;
         if (l->spec[0])
             sum += bias[(uint64_t)i % a->cols];
         if (l->spec[1] == DTI_EPILOGUE_ADD)

@@ -15,28 +15,32 @@ static void dti_emit_gemm_to(dti_emit *e, const dti_args_gemm *args, uint32_t a,
     dti_bind(l, a, b, c, bias);
 }
 
-/* In parts of so many k, of one batch. */
+/* In parts of `part` k. Of several batches in batch1 the results follow each other in c. */
 static void dti_emit_gemm_apart(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
                                 uint32_t bias, uint32_t part) {
     dti_args_gemm g = *args;
     dti_gemm_set_apart(&g, part);
-    const uint32_t x = dti_emit_scratch(e, DT_F32, (uint64_t)g.batch0 * g.m * g.n);
+    const uint32_t x = dti_emit_scratch(e, DT_F32, (uint64_t)g.batch0 * g.c_batch0);
     dti_emit_gemm_to(e, &g, a, b, x, DTI_UNBOUND);
     dti_emit_product_sum(e, args, g.batch0, x, bias);
 }
 
-/* Each batch in parts: so long sums have few. */
+/* Batches in parts: together those that follow each other in c, while all parts are few. */
 static void dti_emit_gemm_batches(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
                                   uint32_t bias, uint32_t part) {
-    for (uint64_t batch = 0; batch < (uint64_t)args->batch0 * args->batch1; batch++) {
-        const uint32_t i = (uint32_t)(batch / args->batch1), j = (uint32_t)batch % args->batch1;
-        dti_args_gemm g = *args;
-        g.batch0 = g.batch1 = 1;
-        g.a_offset += i * g.a_batch0 + j * g.a_batch1;
-        g.b_offset += i * g.b_batch0 + j * g.b_batch1;
-        g.c_offset += i * g.c_batch0 + j * g.c_batch1;
-        dti_emit_gemm_apart(e, &g, a, b, bias, part);
-    }
+    const uint64_t each = (uint64_t)args->m * args->n, parts = dti_ceil_div(args->k, part);
+    const bool dense = args->c_row == args->n && args->c_batch1 == each;
+    const uint64_t most = dense ? DTI_GEMM_APART_ELEMENTS / DTI_MAX(each * parts, 1) : 1;
+    dti_args_gemm g = *args;
+    g.batch0 = 1;
+    for (uint32_t i = 0; i < args->batch0; i++)
+        for (uint32_t j = 0; j < args->batch1; j += g.batch1) {
+            g.batch1 = (uint32_t)DTI_MIN(DTI_MAX(most, 1), (uint64_t)(args->batch1 - j));
+            g.a_offset = args->a_offset + i * args->a_batch0 + j * args->a_batch1;
+            g.b_offset = args->b_offset + i * args->b_batch0 + j * args->b_batch1;
+            g.c_offset = args->c_offset + i * args->c_batch0 + j * args->c_batch1;
+            dti_emit_gemm_apart(e, &g, a, b, bias, part);
+        }
 }
 
 /* cut: of k, on a device that runs workgroups; see chunk.c. */

@@ -125,7 +125,7 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
 
 static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_gemm *g = &l->args.gemm;
-    const uint64_t batches = g->apart ? 1 : (uint64_t)g->batch0 * g->batch1;
+    const uint64_t batches = (g->apart ? 1 : (uint64_t)g->batch0) * g->batch1;
     uint64_t steps = dti_gemm_steps(g);
     (void)local;
     if (variant == DTI_GEMM_NARROW_LONG && g->chunk)
