@@ -251,9 +251,6 @@ static bool edge_is_normal(float x) {
 /* Whether a point, and what is to come of it, is compared. */
 static bool edge_counts(const edge_case *c, const float *wanted, size_t width, size_t point) {
     const float *a = c->a.f + point * c->width;
-    /* how arguments beyond are reduced, the tests of all floats know */
-    if ((!strcmp(c->name, "sin") || !strcmp(c->name, "cos")) && fabsf(*a) > 1e5f && !isinf(*a))
-        return false;
     bool normal = !c->b.f || edge_is_normal(c->b.f[point]);
     for (size_t i = 0; i < c->width; i++)
         normal = normal && edge_is_normal(a[i]);
