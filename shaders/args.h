@@ -257,8 +257,8 @@
  * (its adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes
  * partial sums of w, [cuts, splits, groups * co, ci, kh, kw]: part (j, i) over rows [oh * j / cuts,
  * oh * (j + 1) / cuts) of y, or as many columns where y has one row, of samples [n * i / splits,
- * n * (i + 1) / splits). More cuts than rows are a multiple of them: pieces of a row. z_offset: of the bias (of the written image's channels) or of the mask
- * (laid out as what is written). */
+ * n * (i + 1) / splits). If there are more cuts than rows, each row has cuts / oh pieces. z_offset:
+ * of the bias (of the written image's channels) or of the mask (laid out as what is written). */
 #define DTI_ARGS_CONV                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -502,13 +502,14 @@
 /* Elementwise kernels, spec2: an invocation has four elements that follow each other along the last
  * axis, in memory too; or operand a (x) or b is one element for all of them; the last invocation
  * may have fewer. */
-/* ACCUMULATE_LONG: whether it sets a sum or adds to it. */
-#define DTI_ACCUMULATE_BY_STEP 0u /* sets it in the step's first micro-batch */
-#define DTI_ACCUMULATE_ADD 1u
 #define DTI_FOURS 1u
 #define DTI_FOURS_OF_ONE_A 2u
 #define DTI_FOURS_OF_ONE_B 4u
 #define DTI_FOURS_AND_REST 8u
+
+/* ACCUMULATE_LONG, spec0: whether it sets a sum or adds to it. */
+#define DTI_ACCUMULATE_BY_STEP 0u /* sets it in the step's first micro-batch */
+#define DTI_ACCUMULATE_ADD 1u
 
 /* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens
  * to a result before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: operand > 0 ?

@@ -1,7 +1,6 @@
-/* The sum of a product's chunks or parts, in ascending order, of more than DTI_PRODUCT_CHAIN in runs
- * (+ bias per column, + epilogue), which
- * were made by workgroups of their own. An invocation makes four values, by fours where all allows
- * it. */
+/* The sum of a product's chunks or parts (+ bias per column, + epilogue), which workgroups of their
+ * own made. They are added in ascending order, more than DTI_PRODUCT_CHAIN of them in runs. An
+ * invocation makes four values, by fours where all allows it. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

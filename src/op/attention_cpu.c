@@ -1,7 +1,7 @@
 /* Attention on the CPU: a block of queries goes over the keys it sees, block by block; scores are a
  * product of the queries and the keys turned, in memory of the worker. Results of a query are sums
  * in the order of keys, gradients of keys in the order of heads and queries, so nothing hangs on
- * threads. Of more keys or queries than DTI_ATTENTION_SPAN, the sums of spans are added in double. */
+ * threads. With more keys or queries than DTI_ATTENTION_SPAN, sums of spans are added in double. */
 
 #define DTI_ATTENTION_QUERIES 64 /* of a block: their scores and sums stay in L2 */
 #define DTI_ATTENTION_KEYS 256

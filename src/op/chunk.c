@@ -1,11 +1,12 @@
 /* Products with long sums, for a device that runs workgroups: k is cut into chunks, each added in
- * one chain, and chunks are added in ascending order. Of a sum over many rows a part of at most
- * DTI_GEMM_CHAINS chunks is made by workgroups of its own, and PRODUCT_SUM adds the parts. So no
- * chain is long, and a rounding error does not grow with k; and no loop is (llvmpipe ends long ones,
- * work.c). The weight's shape and a sample's decide where the cuts are, or for a sum over rows the
- * rows: no bit depends on how many rows a replica has, or on the device. Who makes a chunk is free: there are workgroups for each
- * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other: where
- * there are enough of them without, and on a processor, which runs few at a time. */
+ * one chain, and chunks are added in ascending order. A sum over many rows is cut into parts of at
+ * most DTI_GEMM_CHAINS chunks. Workgroups of its own make each part, and PRODUCT_SUM adds the
+ * parts. So no chain is long, and a rounding error does not grow with k; and no loop is long
+ * (llvmpipe ends long ones, work.c). The shapes of the weight and of a sample decide where the cuts
+ * are, or for a sum over rows the number of rows: no bit depends on how many rows a replica has, or
+ * on the device. Who makes a chunk is free. Workgroups of its own can make it: they write parts
+ * that PRODUCT_SUM adds. Or a workgroup makes one after the other: where there are enough
+ * workgroups without, and on a processor, which runs few at a time. */
 
 #define DTI_GEMM_CHAIN 512                /* of k that one chain adds, where k is longer than two */
 #define DTI_GEMM_CHAIN_SMALL 128          /* of a product of one tile */

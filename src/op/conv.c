@@ -325,16 +325,17 @@ static uint64_t dti_conv_chain(uint64_t elements) {
     return elements < DTI_CONV_SMALL ? DTI_CONV_CHAIN_SMALL : DTI_CONV_CHAIN;
 }
 
-/* The most parts: all of them take at most 64 MiB or a quarter of x and y, so that a device which can
- * bind these can bind them. What a part adds then depends on the weights, not on the samples. */
+/* The most parts: all of them take at most 64 MiB or a quarter of x and y, so that a device can
+ * bind them if it can bind x and y. How long a part is then depends on the weights, not on the
+ * samples. */
 static uint64_t dti_conv_parts_most(const dti_args_conv *a, uint64_t elements) {
     const uint64_t positions = (uint64_t)a->n * a->oh * a->ow;
     const uint64_t quarter = positions * a->groups * ((uint64_t)a->ci + a->co) / 4;
     return DTI_MAX(quarter, (uint64_t)DTI_CONV_CHAINS_ELEMENTS) / DTI_MAX(elements, 1);
 }
 
-/* Into parts of some samples and some of their rows, so that the largest part is as small as can be.
- * How many: such as fill a device, and so many that no chain of additions is long. */
+/* Into parts of some samples and some of their rows, so that the largest part is as small as can
+ * be. There are enough parts to fill a device, and to keep chains of additions short. */
 static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
     const uint64_t lines = a->oh > 1 ? a->oh : a->ow, positions = (uint64_t)a->n * a->oh * a->ow;
     const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);

@@ -21,13 +21,14 @@ static dti_conv dti_conv_of_args(const dti_launch *l) {
     return c;
 }
 
-/* Part `cut` of the rows of y (see args.h) is a convolution with other padding. */
-/* Of a row, where other devices cut it: here the first piece is the row, and the others are 0. */
+/* Pieces of a row, where a device with workgroups cuts rows: here the first piece is the whole row,
+ * and the others are 0. */
 static int64_t dti_conv_dw_pieces(const dti_args_conv *a) {
     const uint32_t lines = a->oh > 1 ? a->oh : a->ow;
     return a->cuts > lines ? a->cuts / lines : 1;
 }
 
+/* Part `cut` of the rows of y (see args.h) is a convolution with other padding. */
 static dti_conv_dw dti_conv_dw_of_args(const dti_launch *l, int64_t cut, int64_t *y_first) {
     const dti_args_conv *a = &l->args.conv;
     const int axis = a->oh > 1 ? 0 : 1;

@@ -175,10 +175,9 @@ static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uin
 static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count);
 /* y = a + b. */
 static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y);
-/* value (of n elements) += x, or = x in the first micro-batch of a step. */
-/* value = x in the first micro-batch, then value + x; first: DTI_ACCUMULATE_*. rounding, which is as
- * large: keeps what a sum's rounding lost, which the next one brings back (Kahan), so that the error
- * does not grow with their number; DTI_UNBOUND: a plain chain. */
+/* Adds x to a value of n elements, or sets it. first: DTI_ACCUMULATE_*. rounding: a value of n
+ * elements that keeps what rounding lost, so that the error does not grow with the number of sums
+ * (Kahan); DTI_UNBOUND: none. */
 static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t rounding,
                                 uint32_t n, uint32_t first);
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

@@ -213,7 +213,7 @@ static void dti_mean_loss_ref(const dti_ref *r) {
 
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
 
-/* Of a op b, or of its squares, in runs that are added in order, in double; within a run 16 lanes. */
+/* The sum of a op b, or of its squares: runs are added in order, in double; a run by 16 lanes. */
 static float dti_sum_of_pairs(const dti_isa_kernels *k, int op, bool square, const float *a,
                               const float *b, int64_t n) {
     float buf[DTI_LOSS_RUN];

@@ -295,8 +295,8 @@ static void dti_reduce_ref(const dti_ref *r) {
 #endif
 
 /* ---- CPU. Columns (the inner kept axis is contiguous) go over j in runs, vectors going across
- * results; contiguous rows of 8 and more by 16 lanes; the rest one by one. Sums of runs are added in
- * double (vec.h). By shape alone. */
+ * results; contiguous rows of 8 and more by 16 lanes; the rest one by one. Sums of runs are added
+ * in double (vec.h). By shape alone. */
 
 #define DTI_REDUCE_COLUMNS 128
 
