@@ -49,9 +49,9 @@
     DTI_U32 by[6];
 
 /* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1.
- * chunk: this number of k is added in one chain, and chunks in ascending order; 0: all k are. apart:
- * i is no batch, but a part of this number of k, each with a result of its own, which PRODUCT_SUM
- * adds; 0: i is a batch. */
+ * chunk: this number of k is added in one chain, and chunks in ascending order; 0: all k are.
+ * apart: i is no batch, but a part of this number of k, each with a result of its own, which
+ * PRODUCT_SUM adds; 0: i is a batch. */
 #define DTI_ARGS_GEMM                                                                              \
     DTI_U32 m;                                                                                     \
     DTI_U32 n;                                                                                     \

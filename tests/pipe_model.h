@@ -38,8 +38,8 @@ static dt_tensor pipe_norm(dt_graph *g, dt_tensor x) {
     return dt_tanh(dt_linear(dt_tanh(dt_nn_linear(x, "in", 8)), w, (dt_tensor){0}));
 }
 
-/* PIPE_RANDOM + seed: layers that are plain, normalised by 1 to 5 iterations, or dead, so that their
- * weights have a gradient of 0; of any sizes, so that cuts come anywhere. */
+/* PIPE_RANDOM + seed: layers that are plain, normalised by 1 to 5 iterations, or dead, so that
+ * their weights have a gradient of 0; of any sizes, so that cuts come anywhere. */
 static dt_tensor pipe_random(dt_graph *g, dt_tensor h, uint32_t seed) {
     uint32_t state = seed * 2654435761u;
     char name[16];

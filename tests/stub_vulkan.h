@@ -1,7 +1,7 @@
 /* A Vulkan driver that does nothing, at once: what is left of a step is the host's own time. It
  * keeps as much state as callers need (sizes, mapped memory, fences) and counts calls. It knows the
- * answer of the one launch that a device computes when it is opened, or gives a wrong one. Handed to a
- * context by dt_ctx_desc.vulkan. For one thread, behind the implementation. */
+ * answer of the one launch that a device computes when it is opened, or gives a wrong one. Handed
+ * to a context by dt_ctx_desc.vulkan. For one thread, behind the implementation. */
 #ifndef DTRAIN_TESTS_STUB_VULKAN_H
 #define DTRAIN_TESTS_STUB_VULKAN_H
 

@@ -1,6 +1,6 @@
-/* Sums over lengths that data decide, from 1 to 2^26: each row of the table makes a graph for a length
- * n, and its results in double; the error may grow with log n at most. Values are equal, ones, random,
- * or of both signs with a small rest. Included by main.c. */
+/* Sums over lengths that data decide, from 1 to 2^26: each row of the table makes a graph for a
+ * length n, and its results in double; the error may grow with log n at most. Values are equal,
+ * ones, random, or of both signs with a small rest. Included by main.c. */
 
 enum { LENGTH_OUTS = 8, LENGTH_INPUTS = 3 };
 
@@ -921,7 +921,8 @@ TEST(sums_of_ones_beyond_2_to_the_24_are_exact) {
     dt_ctx_destroy(ctx);
 }
 
-/* R2 where the targets' mean is a million of their deviations; also of two halves that ranks add up. */
+/* R2 where the targets' mean is a million of their deviations; also of two halves that ranks add
+ * up. */
 static double length_r2(dt_ctx *ctx, const float *y, const float *t, size_t n, size_t cut) {
     const dt_metric_desc desc = {.kind = DT_METRIC_REGRESSION};
     dt_metric *m[2] = {NULL, NULL};

@@ -104,8 +104,8 @@ TEST(pipeline_of_two_stages_has_the_bits_of_one_device) {
         2, 2);
 }
 
-/* A cut may come anywhere, also where what moves a buffer goes over it; and moments of weights without
- * a gradient have the same zeros. */
+/* A cut may come anywhere, also where what moves a buffer goes over it; and moments of weights
+ * without a gradient have the same zeros. */
 TEST(pipelines_of_random_layers_have_the_bits_of_one_device_wherever_they_are_cut) {
     static const dt_optim_desc optims[] = {
         {.kind = DT_OPTIM_ADAM, .lr = 0.01, .weight_decay = 0.1},

@@ -1,5 +1,5 @@
-/* Sums of every length on Vulkan, by the machine of test_lengths.c: each is right, or the driver that
- * would end its loops has no such program. Included by main.c. */
+/* Sums of every length on Vulkan, by the machine of test_lengths.c: each is right, or the driver
+ * that would end its loops has no such program. Included by main.c. */
 #ifndef DT_NO_VULKAN
 
 static bool vulkan_lengths_device(char *device, size_t size) {

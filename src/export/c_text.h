@@ -105,7 +105,7 @@
       "}\n")                                                                                       \
     X(LINEAR, DTI_C_ON(FMA),                                                                       \
       "/* Sums of 256 products, one behind the other, which are added up in order; of more than\n" \
-      " * 4096 products, sums of 4096 are added in double, and then what is left of them. */\n"     \
+      " * 4096 products, sums of 4096 are added in double, and then what is left of them. */\n"    \
       "static void dt_linear(float *y, const float *x, const float *w, const float *b,\n"          \
       "                      int rows, int in, int out) {\n"                                       \
       "    for (int r = 0; r < rows; r++)\n"                                                       \

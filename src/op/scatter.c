@@ -1,7 +1,7 @@
 /* scatter_add: row v of a table is the sum of the rows of dy whose index is v. A row's entries are
- * added in the order of the indices, `chunk` of them at a time, then the chunks: a chunk's length is
- * a matter of the number of indices alone, so the bits are the same on one path and the other, and
- * for any number of threads or workgroups.
+ * added in the order of the indices, `chunk` of them at a time, then the chunks: a chunk's length
+ * is a matter of the number of indices alone, so the bits are the same on one path and the other,
+ * and for any number of threads or workgroups.
  *
  * Few indices: each element of the table walks over them. Else they are sorted first (SORT, stable,
  * in passes), and the places of a row's entries stand beside each other (SEGMENTS). What the chunks

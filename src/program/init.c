@@ -183,8 +183,8 @@ static int dti_drawn_order(const void *a, const void *b) {
     return x->row < y->row ? -1 : 1;
 }
 
-/* How many of `rows` a share is, rounded up. A share with up to 7 decimals is meant as it is written:
- * 0.3f is 0.30000001, of which 10 rows would be 4. */
+/* How many of `rows` a share is, rounded up. A share with up to 7 decimals is meant as it is
+ * written: 0.3f is 0.30000001, of which 10 rows would be 4. */
 static int64_t dti_fill_share(float share, int64_t rows) {
     const double written = floor((double)share * 1e7 + 0.5) / 1e7;
     return (int64_t)ceil(((float)written == share ? written : (double)share) * (double)rows);

@@ -190,8 +190,8 @@ static void dti_vk_estimate(const dti_vk_build *b, const dti_launch *launch, uin
 }
 
 /* llvmpipe ends the loops of an invocation when they have gone round this often, all together, and
- * reports nothing: what it had made so far would be taken for the result. Measured (Mesa 22.3): loops
- * one after the other and loops in loops share the count; a loop of n rounds counts n + 1; 8
+ * reports nothing: what it had made so far would be taken for the result. Measured (Mesa 22.3):
+ * loops one after the other and loops in loops share the count; a loop of n rounds counts n + 1; 8
  * invocations are one vector, whose longest counts; when nothing is left each loop goes once. Loops
  * that the driver unrolls do not count. */
 #define DTI_VK_LLVMPIPE_ROUNDS 65535
