@@ -106,9 +106,12 @@ int main(int argc, char **argv) {
     check(argc > 1 && text[TARGET], "usage: tabular FILE.csv --target COLUMN", "");
     part train = {0}, valid = {0};
     dt_csv_info info;
-    dt_csv_desc desc = {.rules = {{text[SKIP], DT_CSV_SKIP},
-                                  {text[TARGET], .missing = DT_CSV_MISSING_DROP},
+    dt_csv_desc desc = {.rules = {{text[TARGET], .missing = DT_CSV_MISSING_DROP},
                                   {"*", .missing = DT_CSV_MISSING_MEAN, .standardize = true}}};
+    if (*text[SKIP]) { /* before the others: a rule that matches no column is an error */
+        memmove(desc.rules + 1, desc.rules, 2 * sizeof *desc.rules);
+        desc.rules[0] = (dt_csv_rule){text[SKIP], DT_CSV_SKIP};
+    }
     TRY(dt_ctx_create(NULL, &ctx));
     TRY(dt_csv_open(ctx, argv[1], &desc, &train.csv));
     TRY(dt_csv_open(ctx, argv[1], &(dt_csv_desc){.like = train.csv}, &valid.csv));

@@ -509,8 +509,8 @@ DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
         .batch = (int)p->code->batch,
         .param_bytes = dti_arena_bytes(s->layout.elements),
         .gradient_bytes =
-            dti_arena_bytes(s->layout.elements) *
-            ((s->memories[DTI_ARENA_GRADIENT] != NULL) + (s->memories[DTI_ARENA_ROUNDING] != NULL)),
+            dti_arena_bytes(s->layout.elements) * ((s->memories[DTI_ARENA_GRADIENT] ? 1u : 0u) +
+                                                   (s->memories[DTI_ARENA_ROUNDING] ? 1u : 0u)),
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
         .cache_bytes = s->cache_bytes,
         .transient_bytes = p->code->transient_bytes,
