@@ -55,49 +55,76 @@ static dt_result dti_picture_look_png(dti_reader *r, const uint8_t *b, dti_pictu
 #endif
 
 #ifdef DT_WITH_JPEG
+/* Part of a file. A header may have a segment every two bytes: a read for each took seconds. */
+typedef struct dti_jpeg_bytes {
+    dti_reader *reader;
+    uint64_t from;
+    size_t size;
+    uint8_t bytes[4096];
+} dti_jpeg_bytes;
+
+/* The byte at `at`; -1: the file ends before it, or cannot be read. */
+static int dti_jpeg_byte(dti_jpeg_bytes *part, uint64_t at) {
+    dti_reader *r = part->reader;
+    if (at < part->from || at - part->from >= part->size) {
+        if (at >= r->size)
+            return -1;
+        part->from = at;
+        part->size = (size_t)DTI_MIN(r->size - at, (uint64_t)sizeof part->bytes);
+        if (dti_reader_seek(r, at) || dti_reader_take(r, part->bytes, part->size)) {
+            part->size = 0;
+            return -1;
+        }
+    }
+    return part->bytes[at - part->from];
+}
+
+static int dti_jpeg_word(dti_jpeg_bytes *part, uint64_t at) {
+    const int high = dti_jpeg_byte(part, at), low = dti_jpeg_byte(part, at + 1);
+    return high < 0 || low < 0 ? -1 : high << 8 | low;
+}
+
 /* Finds the next marker from *at on, and moves *at to the byte after it; 0: the file ends. Bytes
  * between two segments are skipped, as libjpeg does: cameras and editors leave some there. */
-static uint8_t dti_picture_marker(dti_reader *r, uint64_t *at) {
-    uint8_t b[512], before = 0;
-    while (*at < r->size) {
-        const size_t n = (size_t)DTI_MIN(r->size - *at, (uint64_t)sizeof b);
-        if (dti_reader_seek(r, *at) || dti_reader_take(r, b, n))
-            return 0;
-        for (size_t i = 0; i < n; before = b[i++]) {
-            ++*at;
-            if (before == 0xFF && b[i] && b[i] != 0xFF)
-                return b[i];
-        }
+static int dti_jpeg_marker(dti_jpeg_bytes *part, uint64_t *at) {
+    int before = 0, byte;
+    while ((byte = dti_jpeg_byte(part, *at)) >= 0) {
+        ++*at;
+        if (before == 0xFF && byte && byte != 0xFF)
+            return byte;
+        before = byte;
     }
     return 0;
 }
 
 /* Markers up to the frame's header, SOFn; none of a frame's comes behind a scan. */
 static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
-    uint8_t b[8], marker;
+    dti_jpeg_bytes part = {.reader = r};
     uint64_t at = 2;
     for (;;) {
-        marker = dti_picture_marker(r, &at);
+        const int marker = dti_jpeg_marker(&part, &at);
         const bool bare = marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7); /* no length */
-        if (!marker || r->size - at < (bare ? 0 : 8) || dti_reader_seek(r, at) ||
-            dti_reader_take(r, b, bare ? 0 : 8))
+        const int more = bare ? 0 : dti_jpeg_word(&part, at);
+        if (!marker || more < 0 || (uint64_t)more > r->size - at)
             return dti_picture_no(r, "a JPEG file that ends before its frame's header");
         if (marker == 0xDA || marker == 0xD9)
             return dti_picture_no(r, "a JPEG file without a frame's header");
         if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC)
             break;
-        const uint64_t more = bare ? 0 : dti_get16_be(b);
-        if (more > r->size - at)
-            return dti_picture_no(r, "a JPEG file that ends before its frame's header");
-        at += more;
+        at += (uint64_t)more;
     }
+    const int height = dti_jpeg_word(&part, at + 3), width = dti_jpeg_word(&part, at + 5);
+    const int channels = dti_jpeg_byte(&part, at + 7);
+    if (height < 0 || width < 0 || channels < 0)
+        return dti_picture_no(r, "a JPEG file that ends before its frame's header");
     *p = (dti_picture){.kind = DTI_PICTURE_JPEG,
-                       .height = dti_get16_be(b + 3),
-                       .width = dti_get16_be(b + 5),
-                       .channels = b[7] == 1 ? 1 : 3};
-    if (b[7] != 1 && b[7] != 3)
+                       .height = (uint32_t)height,
+                       .width = (uint32_t)width,
+                       .channels = channels == 1 ? 1 : 3};
+    if (channels != 1 && channels != 3)
         return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
-                        "%s: a JPEG file of %d channels (CMYK?); convert it to RGB", r->path, b[7]);
+                        "%s: a JPEG file of %d channels (CMYK?); convert it to RGB", r->path,
+                        channels);
     return dti_picture_check(r, p);
 }
 #endif
