@@ -285,6 +285,36 @@ TEST(skip_empty_refuses_targets_that_are_computed) {
     dt_ctx_destroy(ctx);
 }
 
+/* The first micro-batch has targets, the last has none, and another program runs between them. */
+TEST(an_evaluation_between_micro_batches_keeps_that_the_first_has_targets) {
+    dt_ctx *ctx = NULL;
+    dt_graph *g = NULL;
+    dt_store *s = NULL;
+    dt_program *train = NULL, *eval = NULL;
+    const float values[] = {1.0f, 2.0f, 3.0f, 4.0f};
+    const int32_t targets[] = {0, 1}, ignored[] = {-100, -100};
+    CHECK(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) && !dt_graph_create(ctx, &g));
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(2)), t = dt_input(g, "t", DT_I32, dt_dims());
+    dt_tensor loss = dt_cross_entropy(dt_nn_linear(x, "fc", 3), t, NULL);
+    CHECK(!dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &s));
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+    const dt_program_desc d = {
+        .loss = loss, .batch = 2, .optim = &sgd, .accumulate = true, .skip_empty = true};
+    CHECK_TEXT(!dt_program_create(s, &d, &train), "%s", dt_ctx_error(ctx));
+    CHECK(!dt_program_create(s, &(dt_program_desc){.loss = loss, .batch = 2}, &eval));
+    for (uint32_t micro = 0; micro < 2; micro++) {
+        dt_report r = {0};
+        CHECK(!dt_program_write(train, x, values, sizeof values));
+        CHECK(!dt_program_write(train, t, micro ? ignored : targets, sizeof targets));
+        CHECK(!dt_program_run(train, &(dt_step_desc){.micro = micro, .micros = 2}, &r));
+        CHECK(!micro || r.gradient_norm > 0.0);
+        CHECK(!dt_program_write(eval, x, values, sizeof values));
+        CHECK(!dt_program_write(eval, t, targets, sizeof targets));
+        CHECK(!dt_program_run(eval, NULL, NULL));
+    }
+    dt_ctx_destroy(ctx);
+}
+
 /* .steps is never reached: an error, and no loop without an end. */
 TEST(a_fit_of_steps_that_are_all_left_out_is_an_error) {
     train_model m;
