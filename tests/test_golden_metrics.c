@@ -238,3 +238,57 @@ TEST(a_metric_refuses_wrong_samples_with_their_row_and_adds_none_of_them) {
     dt_metric_destroy(s);
     golden_close(&g);
 }
+
+/* In a value or a target, whatever the row weighs, with targets that are equal or not. */
+TEST(a_nan_makes_every_measure_of_values_nan) {
+    golden g = metric_golden();
+    for (int way = 0; way < 2 * 2 * 3 * 3; way++) {
+        const int row = way / 2 % 3, weights = way / 6 % 3;
+        float y[3] = {1, 2, 3}, t[3] = {2, way / 18 ? 5.0f : 2.0f, 2}, w[3] = {1, 1, 1};
+        (way % 2 ? y : t)[row] = NAN;
+        for (int i = 0; i < 3; i++)
+            w[i] = weights == 2 || (weights && i == row) ? 0.0f : 1.0f;
+        dt_metric *m = metric_make(&g, (dt_metric_desc){.kind = DT_METRIC_REGRESSION});
+        OK(&g, dt_metric_add(m, y, t, w, 3));
+        for (int k = DT_MEASURE_MAE; k <= DT_MEASURE_PSNR; k++) {
+            double value = 0;
+            OK(&g, dt_metric_get(m, (dt_measure)k, &value));
+            test_check(isnan(value), __FILE__, __LINE__, "way %d, measure %d: %g", way, k, value);
+        }
+        dt_metric_destroy(m);
+    }
+    golden_close(&g);
+}
+
+/* At every place, of each kind and sign; the rows before it are not added either. */
+TEST(a_score_that_is_nan_is_refused_with_its_row_and_column) {
+    static const dt_metric_desc kinds[] = {{.classes = 3},
+                                           {.classes = 3, .no_confusion = true},
+                                           {.kind = DT_METRIC_BINARY},
+                                           {.kind = DT_METRIC_BINARY, .bins = 4}};
+    golden g = metric_golden();
+    for (int way = 0; way < 4 * 9 * 2; way++) {
+        const dt_metric_desc *d = &kinds[way / 18];
+        const int columns = d->classes ? 3 : 1, at = way / 2 % 9;
+        float y[9] = {0}, is[9] = {0};
+        const int32_t t[3] = {0, 1, 2};
+        double weight = 1;
+        char want[64];
+        dt_metric *m = metric_make(&g, *d);
+        y[at] = way % 2 ? NAN : -(float)NAN;
+        snprintf(want, sizeof want, "row %d, column %d: the score is NaN", at / columns,
+                 at % columns);
+        const void *targets = d->classes ? (const void *)t : is;
+        const dt_result result = dt_metric_add(m, y, targets, NULL, 9 / (size_t)columns);
+        test_check(result == DT_ERROR_INVALID && strstr(dt_ctx_error(g.ctx), want), __FILE__,
+                   __LINE__, "way %d: %d: %s", way, (int)result, dt_ctx_error(g.ctx));
+        CHECK(dt_metric_get(m, DT_MEASURE_WEIGHT, &weight) == DT_OK && weight == 0);
+        dt_metric_destroy(m);
+    }
+    const float y[6] = {NAN, 0, 0, 1, 0, 0};
+    const int32_t t[2] = {-100, 0};
+    dt_metric *m = metric_make(&g, kinds[0]);
+    OK(&g, dt_metric_add(m, y, t, NULL, 2)); /* an ignored row does not count */
+    dt_metric_destroy(m);
+    golden_close(&g);
+}

@@ -50,7 +50,7 @@ typedef enum dt_measure {
     DT_MEASURE_IOU_MICRO,
     DT_MEASURE_AUROC,
     DT_MEASURE_AVERAGE_PRECISION,
-    DT_MEASURE_MAE,
+    DT_MEASURE_MAE, /* a NaN in any row, of any weight, makes this and those below NaN */
     DT_MEASURE_MEAN_SQUARE,
     DT_MEASURE_RMSE,
     /* Of all values as one output. NaN for one value. If all targets are equal: 1 if all
@@ -69,8 +69,9 @@ DT_API void dt_metric_reset(dt_metric *metric);
 
 /* Adds `rows` samples. y: f32, [rows, classes] or [rows]; of regression each value is a row. t: i32
  * [rows] of classes, else f32 like y; weights: one a row, or NULL = 1. Errors, with nothing added:
- * INVALID (a class out of range, a score that is NaN or outside of the bins, a target that is not 0
- * or 1, a weight that is negative or not finite: with its row), MEMORY. */
+ * INVALID (a class out of range, a score or logit of a row that counts that is NaN, with its
+ * column, or outside of the bins, a target that is not 0 or 1, a weight that is negative or not
+ * finite: with its row), MEMORY. */
 DT_API dt_result dt_metric_add(dt_metric *metric, const float *y, const void *t,
                                const float *weights, size_t rows);
 /* All sums, `count` doubles, which add up over ranks: first the weight. Of classes then the hits,

@@ -113,22 +113,37 @@ static dt_result dti_metric_row(const dt_metric *m, size_t row, const char *what
     return dti_fail(m->base, DT_ERROR_INVALID, "dt_metric_add: row %zu: %s %g", row, what, value);
 }
 
+/* `columns` scores of a row: none may be a NaN. */
+static dt_result dti_metric_check_scores(const dt_metric *m, const float *y, size_t row,
+                                         int columns) {
+    for (int c = 0; c < columns; c++) {
+        if (isnan(y[row * (size_t)columns + (size_t)c]))
+            return dti_fail(m->base, DT_ERROR_INVALID,
+                            "dt_metric_add: row %zu, column %d: the score is NaN, which has no "
+                            "order; leave the row out, or look at what the model computes",
+                            row, c);
+    }
+    return DT_OK;
+}
+
 static dt_result dti_metric_check_row(const dt_metric *m, const float *y, const void *t, size_t i) {
     const dt_metric_desc *d = &m->desc;
+    if (d->kind == DT_METRIC_REGRESSION)
+        return DT_OK;
     if (d->kind == DT_METRIC_CLASSES) {
         const int32_t target = ((const int32_t *)t)[i];
-        return target == d->ignore_index || (target >= 0 && target < d->classes)
-                   ? DT_OK
+        if (target == d->ignore_index)
+            return DT_OK;
+        return target >= 0 && target < d->classes
+                   ? dti_metric_check_scores(m, y, i, d->classes)
                    : dti_metric_row(m, i, "there is no class", target);
     }
     const double target = (double)((const float *)t)[i];
-    if (d->kind == DT_METRIC_REGRESSION)
-        return DT_OK;
     if (!(target == 0.0 || target == 1.0))
         return dti_metric_row(m, i, "a target that is not 0 or 1:", target);
-    if (isnan(y[i]) || (d->bins && !(y[i] >= 0.0f && y[i] <= 1.0f)))
-        return dti_metric_row(m, i, d->bins ? "a score outside of [0, 1]:" : "the score is", y[i]);
-    return DT_OK;
+    if (d->bins && (y[i] < 0.0f || y[i] > 1.0f))
+        return dti_metric_row(m, i, "a score outside of [0, 1]:", y[i]);
+    return dti_metric_check_scores(m, y, i, 1);
 }
 
 static dt_result dti_metric_check(const dt_metric *m, const float *y, const void *t,
@@ -142,10 +157,8 @@ static dt_result dti_metric_check(const dt_metric *m, const float *y, const void
     return result;
 }
 
-/* As dt_accuracy: a NaN is the largest; among equals the first wins. */
+/* As dt_accuracy: among equals the first wins. */
 static bool dti_metric_beats(const float *y, int a, int b) {
-    if (isnan(y[a]) || isnan(y[b]))
-        return isnan(y[a]) && (!isnan(y[b]) || a < b);
     return y[a] > y[b] || (y[a] == y[b] && a < b);
 }
 
@@ -406,7 +419,7 @@ static dt_result dti_metric_scores(const dt_metric *m, dt_measure measure, doubl
 static double dti_metric_psnr(double peak, double square, double weight) {
     const double ln_10 = 2.30258509299404568402;
     if (!(square > 0.0))
-        return isnan(square) ? square : weight > 0.0 ? INFINITY : 0.0;
+        return weight > 0.0 ? INFINITY : 0.0;
     return 10.0 / ln_10 * (dti_ln(peak) - dti_ln(square));
 }
 
@@ -414,6 +427,8 @@ static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     const double *s = m->sums, weight = s[DTI_METRIC_WEIGHT];
     const double square = dti_metric_share(s[DTI_METRIC_SQUARE], weight);
     const double spread = dti_metric_spread(s);
+    if (isnan(s[DTI_METRIC_SQUARE])) /* whatever the weights and the spread are */
+        return s[DTI_METRIC_SQUARE];
     switch (measure) {
     case DT_MEASURE_MAE: return dti_metric_share(s[DTI_METRIC_ABS], weight);
     case DT_MEASURE_MEAN_SQUARE: return square;
@@ -422,7 +437,7 @@ static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     default: /* R2; of one row and of targets that are all equal as scikit-learn */
         if (s[DTI_METRIC_ROWS] == 1.0)
             return (double)NAN;
-        if (spread > 0.0)
+        if (spread > 0.0 || isnan(spread)) /* NaN: of infinite targets */
             return 1.0 - s[DTI_METRIC_SQUARE] / spread;
         return weight > 0.0 && s[DTI_METRIC_SQUARE] == 0.0 ? 1.0 : 0.0;
     }
