@@ -30,6 +30,12 @@ static uint64_t fit_hash(fit_job *j) {
     return hash;
 }
 
+static void fit_remove_folder(const char *folder) {
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    CHECK(system(command) == 0);
+}
+
 static void fit_close(fit_job *j) {
     dt_ctx_destroy(j->m.ctx);
 }
@@ -246,6 +252,42 @@ TEST(fit_ends_with_the_error_of_a_callback) {
     fit_close(&j);
 }
 
+static dt_result fit_fail_at_end(void *user, dt_fit_state *s) {
+    (void)user;
+    return s->event == DT_FIT_END ? DT_ERROR_IO : DT_OK;
+}
+
+/* way 0: settings that are refused; 1: no trainer; 2: a checkpoint of another model; 3: a callback
+ * at the end. */
+TEST(a_fit_that_fails_at_any_point_leaves_a_history_that_says_so) {
+    const char *folder = "build/fit-fails";
+    for (int way = 0; way < 4; way++) {
+        fit_job j;
+        train_model other;
+        dt_trainer *t = NULL;
+        dt_history h;
+        fit_remove_folder(folder);
+        if (!fit_open(&j, "cpu", folder, 0.01) ||
+            !train_model_make(&other, &(dt_ctx_desc){.no_vulkan = true}, 1))
+            return;
+        dt_trainer_desc d = train_desc(&other);
+        d.checkpoint = folder;
+        CHECK(dt_trainer_create(other.graph, &d, &t) == DT_OK);
+        if (way == 2)
+            FIT_TRY(&j, dt_trainer_fit(j.trainer, &(dt_fit_desc){.epochs = 1}, NULL));
+        dt_fit_desc f = {.epochs = way ? 1 : 0};
+        if (way == 3)
+            f.callbacks[0].call = fit_fail_at_end;
+        const dt_result result = dt_trainer_fit(way == 1 ? NULL : t, &f, &h);
+        CHECK_TEXT(result && h.stop == DT_FIT_FAILED, "way %d: %d, %d", way, (int)result,
+                   (int)h.stop);
+        dt_history_free(&h);
+        dt_ctx_destroy(other.ctx);
+        fit_close(&j);
+    }
+    fit_remove_folder(folder);
+}
+
 /* ---- steps that are skipped */
 
 typedef struct fit_holes {
@@ -259,19 +301,31 @@ static dt_result fit_hole(void *user, const dt_sample *s, void *const *values) {
     return DT_OK;
 }
 
+/* The history and the bar have how many. */
 TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
     for (int many = 0; many < 2; many++) {
+        char text[4096] = "";
+        FILE *file = tmpfile();
+        dt_progress p = {.file = file};
         train_model m;
         dt_trainer *t = NULL;
         dt_history h;
         fit_holes holes = {3, many ? 1000 : 5};
-        if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0))
+        if (!CHECK_TEXT(file != NULL, "a file") ||
+            !train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0))
             return;
         dt_trainer_desc d = train_desc(&m);
         d.data.sample = fit_hole;
         d.data.user = &holes;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_OK);
-        dt_result result = dt_trainer_fit(t, &(dt_fit_desc){.epochs = 3, .skips = 4}, &h);
+        dt_fit_desc f = {.epochs = 3, .skips = 4, .callbacks = {{dt_progress_show, &p}}};
+        dt_result result = dt_trainer_fit(t, &f, &h);
+        rewind(file);
+        CHECK(fread(text, 1, sizeof text - 1, file) > 0);
+        fclose(file);
+        CHECK_TEXT(h.skipped == (many ? 4 : 2), "%d skipped", (int)h.skipped);
+        CHECK_TEXT(strstr(text, many ? "failed  4 skipped" : "step 13  2 skipped  loss "), "%s",
+                   text);
         CHECK_TEXT(result == (many ? DT_ERROR_NUMERIC : DT_OK), "%s", dt_ctx_error(m.ctx));
         CHECK(h.steps == (many ? 2 : 13)); /* the loader counts skipped ones */
         CHECK(!many || strstr(dt_ctx_error(m.ctx), "NaN"));
@@ -283,12 +337,6 @@ TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
 }
 
 /* ---- going on */
-
-static void fit_remove_folder(const char *folder) {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
-}
 
 TEST(fit_goes_on_from_the_newest_checkpoint_with_the_same_bits) {
     const char *folder = "build/fit-checkpoints";

@@ -173,12 +173,62 @@ TEST(a_validation_that_is_not_finite_is_named_and_its_other_values_are_whole) {
         j.w.mask = 1;
         finite_fit(&j, (dt_watch){.metric = metric, .larger = metric}, 1, &h);
         CHECK(h.not_finite == (metric ? 0 : 1) && h.best_step == (metric ? FINITE_STEPS : 0));
-        CHECK_TEXT(metric ? !log.warnings
-                          : strstr(log.text, "epoch 1") && strstr(log.text, "the loss is nan") &&
-                                strstr(log.text, "'x'"),
+        CHECK_TEXT(metric
+                       ? !log.warnings
+                       : strstr(log.text, "after epoch 1 (step 5) the validation loss is NaN, ") &&
+                             strstr(log.text, "'x'"),
                    "%d: %s", log.warnings, log.text);
         dt_history_free(&h);
         dt_ctx_destroy(j.m.ctx);
+    }
+}
+
+static dt_result finite_ignore(void *user, const dt_sample *s, void *const *values) {
+    (void)user;
+    (void)s;
+    *(int32_t *)values[1] = -100;
+    return DT_OK;
+}
+
+static dt_result finite_no_step(void *user, const dt_sample *s, void *const *values) {
+    (void)user;
+    (void)s;
+    ((float *)values[0])[0] = NAN;
+    return DT_OK;
+}
+
+/* way 0: a validation, and 1: training whose targets are all ignored; 2: no step is made. */
+TEST(a_watched_value_of_nothing_says_what_it_lacks_and_not_nan) {
+    static const char *const want[] = {
+        "after epoch 1 (step 5) the validation loss has no target that counts, ",
+        "after epoch 1 (step 5) the loss has no target that counts, ",
+        "after epoch 1 (step 0) the loss has no step that was made, "};
+    for (int way = 0; way < 3; way++) {
+        finite_log log = {0};
+        train_model m;
+        dt_trainer *t = NULL;
+        dt_train_report r;
+        dt_history h;
+        if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true, .logger = {finite_take, &log}},
+                              0))
+            return;
+        dt_trainer_desc d = train_desc(&m);
+        dt_dataset valid = d.data;
+        valid.sample = finite_ignore;
+        d.data.sample = way == 2 ? finite_no_step : way ? finite_ignore : NULL;
+        CHECK(!dt_trainer_create(m.graph, &d, &t));
+        CHECK(!dt_trainer_evaluate(t, &valid, 0, &r));
+        CHECK(r.empty == 0 && r.loss_weight[0] == 0.0 && r.loss == 0.0);
+        const dt_fit_desc f = {.epochs = 1, .validation = way ? NULL : &valid};
+        CHECK_TEXT(!dt_trainer_fit(t, &f, &h), "%s", dt_ctx_error(m.ctx));
+        CHECK_TEXT(strstr(log.text, want[way]) && !strstr(log.text, "nan") &&
+                       !strstr(log.text, "NaN"),
+                   "way %d: %s", way, log.text);
+        CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "never had a target or a step that counts"),
+                   "way %d: %s", way, dt_ctx_error(m.ctx));
+        CHECK(h.not_finite == 1 && h.best_step == 0 && h.skipped == (way == 2 ? 5 : 0));
+        dt_history_free(&h);
+        dt_ctx_destroy(m.ctx);
     }
 }
 

@@ -48,7 +48,7 @@ typedef struct dt_fit_state {
     dt_train_report validation; /* the newest; .samples 0: none yet */
     uint64_t validations;       /* so many */
     bool validates;             /* DT_FIT_EPOCH: a validation follows */
-    uint64_t skipped;           /* steps for a NaN or infinity, in this call */
+    uint64_t skipped;           /* steps, or local rounds, for a NaN or infinity; in this call */
     uint64_t not_finite;        /* watched values: NaN, infinite or of no target; in this call */
     double value, best;         /* what is watched: now, and at its best */
     bool better;                /* the newest value is the best */
@@ -68,7 +68,8 @@ typedef struct dt_callback {
 /* The value that is watched: of each validation, or without validation of each epoch's training. A
  * plateau of the optimizer's schedule (DT_SCHEDULE_PLATEAU) gets it too. A NaN, an infinity, or a
  * value without targets (no step ran, or all targets are ignored) counts as not better, also for
- * .patience. The log names the value, its epoch and the op; training goes on. */
+ * .patience. The log names the value, its epoch and the op, or says that no target counts;
+ * training goes on. */
 typedef struct dt_watch {
     int metric;       /* 0: the loss; n: metrics[n - 1] */
     bool larger;      /* is better; a loss's is not */
@@ -117,17 +118,18 @@ typedef struct dt_history {
     uint64_t best_step, epochs, steps; /* .epochs, .steps: where it ended */
     double best;                       /* the best watched value; none if .best_step is 0 */
     uint64_t not_finite;               /* watched values: NaN, infinite or of no target */
+    uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also behind an error */
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
- * with dt_history_free. What is allocated while it runs are entries of the history and what each
- * validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there; a
- * folder without checkpoints is none), what a callback returned, and those of dt_trainer_step but
- * for a NaN, which skips a step (.skips), of dt_trainer_evaluate (but for NUMERIC: see dt_watch),
- * dt_trainer_resume and dt_store_save. If no watched value was finite, the result is DT_OK, with a
- * warning in the log and in dt_ctx_error(). With .steps and no .epochs: INVALID after an epoch of
- * which .skip_empty left out every step. A checkpoint that cannot be written is a
- * warning in the log, and training goes on. */
+ * with dt_history_free; behind every error its .stop is DT_FIT_FAILED. What is allocated while it
+ * runs are entries of the history and what each validation needs. Errors: INVALID (neither epochs
+ * nor steps; .watch of what is not there; a folder without checkpoints is none), what a callback
+ * returned, and those of dt_trainer_step but for a NaN, which skips a step (.skips), of
+ * dt_trainer_evaluate (but for NUMERIC: see dt_watch), dt_trainer_resume and dt_store_save. If no
+ * watched value was finite, the result is DT_OK, with a warning in the log and in dt_ctx_error().
+ * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. A
+ * checkpoint that cannot be written is a warning in the log, and training goes on. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
 DT_API void dt_history_free(dt_history *history);
@@ -177,10 +179,10 @@ DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt
 /* Frees the points and clears the struct. NULL is allowed. */
 DT_API void dt_lr_curve_free(dt_lr_curve *curve);
 
-/* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. On a
- * terminal the line is written again as steps end; else, in a file or a pipe, there is one line an
- * epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0 are
- * quiet. */
+/* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. It
+ * has the steps that were skipped for a NaN, if any: "  2 skipped". On a terminal the line is
+ * written again as steps end; else, in a file or a pipe, there is one line an epoch, and one where
+ * training ends within an epoch, without escape codes. Ranks other than 0 are quiet. */
 
 typedef struct dt_progress {
     void *file;                      /* a FILE *; NULL = stdout */

@@ -379,7 +379,8 @@ typedef struct dt_train_report {
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */
     /* Steps in which no loss of the whole batch has a target that counts (DT_TRAIN_LOCAL: replicas'
-     * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. */
+     * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. 0 of
+     * dt_trainer_evaluate, which makes no steps: there every loss_weight 0 says it of the set. */
     uint64_t empty;
 } dt_train_report;
 

@@ -15,6 +15,7 @@ typedef struct dti_fit {
     uint64_t first;     /* steps committed before this call */
     uint64_t in_a_row;  /* skipped steps */
     uint64_t empty;     /* steps in a row without a target */
+    uint64_t valueless; /* of .not_finite: nothing counted */
     uint64_t seen_step; /* the newest validation's or watched epoch's */
     bool asked;         /* to stop, in the middle of a round of local steps; */
     dt_result held;     /* or what a callback failed with there */
@@ -177,13 +178,17 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
 
 /* ---- validation and what is watched */
 
-/* NaN where nothing has a weight: no step of the epoch was made, or all targets are ignored. */
-static double dti_fit_value(const dt_train_report *r, int metric) {
+/* Nothing does: no step of the epoch was made, or all targets are ignored. */
+static bool dti_fit_weighs(const dt_train_report *r, int metric) {
     bool weighs = false;
     for (int i = 0; i < DT_MAX_TERMS; i++)
         weighs = weighs || !(metric ? i != metric - 1 || r->metric_weight[i] == 0.0
                                     : r->loss_weight[i] == 0.0);
-    return !weighs ? (double)NAN : metric ? r->metric[metric - 1] : r->loss;
+    return weighs;
+}
+
+static double dti_fit_value(const dt_train_report *r, int metric) {
+    return !dti_fit_weighs(r, metric) ? (double)NAN : metric ? r->metric[metric - 1] : r->loss;
 }
 
 typedef struct dti_fit_name {
@@ -192,20 +197,31 @@ typedef struct dti_fit_name {
 
 static dti_fit_name dti_fit_watches(const dti_fit *f) {
     const int metric = f->d->watch.metric;
-    dti_fit_name name = {"the loss"};
+    const char *of = f->d->validation ? "validation " : "";
+    dti_fit_name name;
     if (metric)
-        snprintf(name.text, sizeof name.text, "metric %d, %s,", metric,
+        snprintf(name.text, sizeof name.text, "%smetric %d, %s,", of, metric,
                  dti_tensor_print(f->t->desc.metrics[metric - 1]).text);
+    else
+        snprintf(name.text, sizeof name.text, "the %sloss", of);
     return name;
 }
 
+/* A validation makes no step, and has samples. */
+static const char *dti_fit_lack(const dti_fit *f, const dt_train_report *r) {
+    if (dti_fit_weighs(r, f->d->watch.metric))
+        return isnan(f->s.value) ? "is NaN" : f->s.value > 0.0 ? "is infinite" : "is -infinite";
+    return f->d->validation || r->steps ? "has no target that counts" : "has no step that was made";
+}
+
 /* why: an error's text, or "". */
-static void dti_fit_not_finite(dti_fit *f, const char *why) {
+static void dti_fit_not_finite(dti_fit *f, const dt_train_report *r, const char *why) {
     f->s.not_finite++;
+    f->valueless += !dti_fit_weighs(r, f->d->watch.metric);
     dti_log(f->t->base, DT_LOG_WARNING,
-            "fit: after epoch %llu, step %llu, %s is %g, which counts as not better%s%s",
+            "fit: after epoch %llu (step %llu) %s %s, which counts as not better%s%s",
             (unsigned long long)f->s.epoch, (unsigned long long)f->s.step, dti_fit_watches(f).text,
-            f->s.value, why[0] ? ": " : "", why);
+            dti_fit_lack(f, r), why[0] ? ": " : "", why);
 }
 
 /* What is not finite is never better. */
@@ -249,7 +265,7 @@ static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *
     f->s.waited = f->s.better ? 0 : f->s.waited + 1;
     const bool finite = dti_finite_f64(f->s.value);
     if (!finite)
-        dti_fit_not_finite(f, why);
+        dti_fit_not_finite(f, r, why);
     if (dti_trainer_has_plateau(f->t))
         result = dt_trainer_metric(f->t, finite ? f->s.value : (double)NAN);
     if (f->s.better && !result) {
@@ -569,6 +585,7 @@ static void dti_fit_history_end(const dti_fit *f) {
     h->best = f->s.best;
     h->best_step = f->s.best_step;
     h->not_finite = f->s.not_finite;
+    h->skipped = f->s.skipped;
     h->epochs = f->s.epoch;
     h->steps = f->s.step;
 }
@@ -579,9 +596,10 @@ static void dti_fit_best_none(const dti_fit *f) {
     if (f->s.best_step || !f->s.not_finite)
         return;
     snprintf(base->error, sizeof base->error,
-             "fit: %s was never finite in %llu values, so there is no best step%s",
-             dti_fit_watches(f).text, (unsigned long long)f->s.not_finite,
-             f->best ? ", and no weights to put back" : "");
+             "fit: %s %s in %llu values, so there is no best step%s", dti_fit_watches(f).text,
+             f->valueless == f->s.not_finite ? "never had a target or a step that counts"
+                                             : "was never finite",
+             (unsigned long long)f->s.not_finite, f->best ? ", and no weights to put back" : "");
     dti_log(base, DT_LOG_WARNING, "%s", base->error);
 }
 
@@ -623,7 +641,7 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
 
 DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_history *history) {
     if (history)
-        *history = (dt_history){.ctx = t ? t->graph->ctx : NULL};
+        *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_FAILED};
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, desc);
     dt_result result = dti_check_forked(t->base);
@@ -640,6 +658,8 @@ DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_histo
         result = dti_fit_loop(&f);
         result = dti_fit_end(&f, result);
     }
+    if (result && history)
+        history->stop = DT_FIT_FAILED; /* also where a callback fails at the end */
     t->watched.weights = NULL;
     dti_free(t->base, f.best);
     return result;

@@ -45,6 +45,12 @@ static void dti_progress_values(dti_progress_line *line, const dt_progress *p,
     }
 }
 
+/* For a NaN, so far. */
+static void dti_progress_skipped(dti_progress_line *line, const dt_fit_state *s) {
+    if (s->skipped)
+        dti_progress_add(line, "  %llu skipped", (unsigned long long)s->skipped);
+}
+
 static void dti_progress_head(dti_progress_line *line, const dt_progress *p,
                               const dt_fit_state *s) {
     const unsigned long long epoch = s->epoch + (s->last.epoch_ended ? 0 : 1); /* of the step */
@@ -55,6 +61,7 @@ static void dti_progress_head(dti_progress_line *line, const dt_progress *p,
     else
         dti_progress_add(line, "epoch %llu", epoch);
     dti_progress_add(line, "  step %llu", (unsigned long long)s->step);
+    dti_progress_skipped(line, s);
 }
 
 static void dti_progress_bar(dti_progress_line *line, const dt_fit_state *s) {
@@ -114,11 +121,13 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     dti_progress_line line = {.size = 0};
     if (dti_progress_stays(p, s)) {
         p->shown = s->step;
-        if (s->event == DT_FIT_END && dti_progress_why(s)[0])
+        if (s->event == DT_FIT_END && dti_progress_why(s)[0]) {
             dti_progress_add(&line, "step %llu: %s", (unsigned long long)s->step,
                              dti_progress_why(s));
-        else
+            dti_progress_skipped(&line, s);
+        } else {
             dti_progress_stay(&line, p, s);
+        }
         fprintf(file, "%s%-*s\n", columns ? "\r" : "", DTI_MAX(columns - 1, 0), line.text);
         fflush(file);
         return;
