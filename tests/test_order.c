@@ -96,6 +96,17 @@ GOLDEN(the_leading_elements_of_rows_of_any_length_are_those_of_a_sort, NULL) {
             order_run(g, &cases[i]);
 }
 
+GOLDEN(topk_of_more_than_an_axis_has_names_k_and_the_axis, NULL) {
+    dt_tensor x = dt_input(g->graph, "x", DT_F32, dt_dims(2, 3));
+    CHECK(dt_topk(x, 1, 4, true, NULL).id == 0);
+    CHECK_CONTAINS(dt_graph_error(g->graph), "topk: k is 4, but axis 1 of 'x' ");
+    CHECK_CONTAINS(dt_graph_error(g->graph), " has 3 elements");
+    dt_graph_clear_error(g->graph);
+    CHECK(dt_topk(dt_cast(x, DT_I32), 1, 4, true, NULL).id == 0);
+    CHECK_CONTAINS(dt_graph_error(g->graph), "it takes f32");
+    dt_graph_clear_error(g->graph);
+}
+
 /* Values that are there once, but for the largest, which stands at both ends. */
 static float order_value(int i) {
     return i == 0 || i == ORDER_LIMIT - 1 ? (float)ORDER_LIMIT

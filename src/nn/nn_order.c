@@ -526,6 +526,9 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
                            .again = dti_order_again};
     if (dt_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST && k >= 0 && k <= a.size)
         return dti_composed(x, first, call, dti_first_of(x, a.axis, k, descending, index));
+    if (dt_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST)
+        return dti_graph_fail(x.graph, "%s: k is %lld, but axis %d of %s has %lld elements", op,
+                              (long long)k, a.axis, dti_tensor_print(x).text, (long long)a.size);
     return dti_graph_fail(
         x.graph,
         "%s: %lld along axis %d of %s; it takes f32, and up to all elements of an "
