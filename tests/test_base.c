@@ -152,6 +152,8 @@ TEST(globs_match_stars_marks_and_lists) {
     CHECK(dti_glob("fc?.weight", "fc1.weight") && !dti_glob("fc?.weight", "fc12.weight"));
     CHECK(dti_glob("a,*.bias,b", "x.bias") && dti_glob("a,b", "b") && !dti_glob("a,b", "a,b"));
     CHECK(dti_glob("*", "") && !dti_glob("", "") && !dti_glob("?", "") && !dti_glob(",", ""));
+    CHECK(dti_glob("a, *.bias ,\tb", "x.bias") && dti_glob("a, b", "b") && dti_glob(" a", "a"));
+    CHECK(dti_glob("a b, c", "a b") && !dti_glob("a b", "ab") && !dti_glob(" , ", ""));
     CHECK(dti_glob("*a*b*c", "xxayybzzc") && !dti_glob("*a*b*c", "xxaybzzcd"));
     char name[400];
     memset(name, 'a', sizeof name);

@@ -566,6 +566,7 @@ static void state_poisoned(state_model *m, dt_trainer *trainer, const char *from
                dt_ctx_error(m->ctx));
     snprintf(text, sizeof text, "value %d of \"%s\" is NaN or infinite", (int)k, x->name);
     CHECK_CONTAINS(dt_ctx_error(m->ctx), text);
+    CHECK_CONTAINS(dt_ctx_error(m->ctx), "set .allow_nonfinite of dt_trainer_desc");
     dt_trainer_get_info(trainer, &after);
     CHECK(before.step == after.step && state_digest(dt_trainer_store(trainer), 1) == digest);
     remove(path);
@@ -985,6 +986,7 @@ TEST(a_state_with_a_nan_goes_into_a_store_only_where_it_is_asked_for) {
         CHECK(dt_store_load_state(r.store, path) == DT_ERROR_FORMAT && store_hash(&r) == before);
         CHECK_CONTAINS(dt_ctx_error(r.m.ctx), names[i]);
         CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "value 1 of");
+        CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "set .allow_nonfinite of dt_store_desc");
         dt_store_destroy(r.store);
         const dt_store_desc d = {.device = "cpu", .allow_nonfinite = true};
         REQUIRE(dt_store_create(r.m.graph, &d, &any) == DT_OK);

@@ -9,8 +9,10 @@
  * with POSIX hidden (-std=c11 alone). Elsewhere (macOS) it may: call signal(SIGXFSZ, SIG_IGN)
  * there. */
 
-/* Writes all parameters as F32 under their names, without optimizer state. Errors: IO, MEMORY,
- * INVALID (NULL, or a step is under way), DEVICE_LOST. */
+/* Writes all parameters as F32 under their names, without optimizer state. A NaN or an infinity is
+ * written, with one warning in the log that names the first, unless .allow_nonfinite is set; so in
+ * each function that saves. Errors: IO, MEMORY, INVALID (NULL, or a step is under way),
+ * DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
 /* The same of the parameters that match: patterns as of dt_optim_group. dt_store_load_matching
  * reads them. Errors: as dt_store_save; INVALID also where none matches. */

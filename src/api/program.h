@@ -147,7 +147,9 @@ typedef enum dt_optim_kind {
  * matches its name; a group that no parameter of the graph belongs to, trained or not, is an
  * error. */
 typedef struct dt_optim_group {
-    const char *match;   /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
+    /* "*.bias", "head.*, tok.weight": '*' and '?', commas between patterns. Blanks around a pattern
+     * are ignored. */
+    const char *match;
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
     /* For tables of which a step names few rows: a row (of the first axis) whose gradient is all 0

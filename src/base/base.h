@@ -114,8 +114,18 @@ static void dti_text_add_bytes(dti_text *text, const void *data, size_t bytes);
 /* as what stands between a JSON string's quotes */
 static void dti_text_add_quoted(dti_text *text, const char *data, size_t size);
 static void dti_text_free(dti_text *text);
-/* '*' and '?'; commas separate patterns */
+/* '*' and '?'; commas separate patterns, and blanks around them are no part of them */
 static bool dti_glob(const char *pattern, const char *name);
+/* The same of one pattern, [pattern, end). */
+static bool dti_glob_one(const char *pattern, const char *end, const char *name);
+/* The next pattern of *list, [*pattern, *end), which may be empty; *list goes behind it. False:
+ * there is none. */
+static bool dti_glob_next(const char **list, const char **pattern, const char **end);
+/* A text as a message may show it: cut to fit, and bytes that a terminal would obey as \x1a. */
+typedef struct dti_shown {
+    char text[96];
+} dti_shown;
+static dti_shown dti_show(const char *text);
 static bool dti_utf8_valid(const char *data, size_t size);
 
 /* ---- array.c: room for `count` items of `size` bytes, by doubling; new ones are zero; false = no

@@ -121,17 +121,41 @@ static bool dti_glob_one(const char *pattern, const char *end, const char *name)
     return pattern == end;
 }
 
-static bool dti_glob(const char *pattern, const char *name) {
-    for (;;) {
-        const char *end = pattern;
-        while (*end && *end != ',')
-            end++;
+static bool dti_glob_next(const char **list, const char **pattern, const char **end) {
+    const char *at = *list;
+    if (!at)
+        return false;
+    while (*at == ' ' || *at == '\t')
+        at++;
+    *pattern = *end = at;
+    for (; *at && *at != ','; at++)
+        if (*at != ' ' && *at != '\t')
+            *end = at + 1;
+    *list = *at ? at + 1 : NULL;
+    return true;
+}
+
+static bool dti_glob(const char *list, const char *name) {
+    const char *pattern, *end;
+    while (dti_glob_next(&list, &pattern, &end))
         if (end > pattern && dti_glob_one(pattern, end, name))
             return true;
-        if (!*end)
-            return false;
-        pattern = end + 1;
+    return false;
+}
+
+static dti_shown dti_show(const char *text) {
+    dti_shown shown = {{0}};
+    size_t size = 0;
+    for (; *text && size < sizeof shown.text - 8; text++) {
+        const unsigned byte = (unsigned char)*text;
+        if (byte < 0x20 || byte == 0x7F)
+            size += (size_t)snprintf(shown.text + size, 5, "\\x%02x", byte);
+        else
+            shown.text[size++] = *text;
     }
+    if (*text)
+        memcpy(shown.text + size, "...", 3);
+    return shown;
 }
 
 /* ---- UTF-8 */

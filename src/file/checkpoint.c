@@ -199,7 +199,8 @@ static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int inde
     return index >= 0 && index < c->count ? &c->infos[index] : NULL;
 }
 
-static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path) {
+static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path,
+                                       const char *desc) {
     for (int i = 0; i < c->count; i++) {
         const dt_weight_info *x = &c->infos[i];
         dt_dtype dtype;
@@ -208,7 +209,7 @@ static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path
         const uint64_t count = x->bytes / dti_dtype_bytes(dtype);
         const uint64_t at = dti_first_infinite(x->data, dtype, count);
         if (at < count)
-            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at);
+            return dti_fail_infinite(c->base, DT_ERROR_FORMAT, path, x->name, at, desc);
     }
     return DT_OK;
 }
@@ -375,7 +376,7 @@ static bool dti_checkpoint_is_good(dti_base *base, const char *path, bool finite
     dti_checkpoint *c;
     if (dti_checkpoint_open(base, path, &c))
         return false;
-    const bool good = !finite || !dti_checkpoint_finite(c, path);
+    const bool good = !finite || !dti_checkpoint_finite(c, path, "dt_trainer_desc");
     dti_checkpoint_close(c);
     return good;
 }

@@ -25,7 +25,7 @@ static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file
                                       dti_checkpoint **out);
 static void dti_checkpoint_close(dti_checkpoint *c); /* NULL is fine */
 /* FORMAT: a tensor of floats has a NaN or an infinity (names it). */
-static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path);
+static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path, const char *desc);
 /* A tensor by its name; NULL = there is none. The checksums are none of them. */
 static const dt_weight_info *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 static int dti_checkpoint_count(const dti_checkpoint *c);

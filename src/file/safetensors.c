@@ -91,21 +91,6 @@ static bool dti_unescape(char *text, size_t size) {
     return true;
 }
 
-/* A name as a message may show it: cut to fit, and without bytes that a terminal would obey. */
-typedef struct dti_shown {
-    char text[96];
-} dti_shown;
-
-static dti_shown dti_show(const char *name) {
-    dti_shown shown = {{0}};
-    size_t size = 0;
-    for (; *name && size < sizeof shown.text - 4; name++)
-        shown.text[size++] = (unsigned char)*name < 0x20 || *name == 0x7F ? '?' : *name;
-    if (*name)
-        memcpy(shown.text + size, "...", 3);
-    return shown;
-}
-
 /* ---- The header */
 
 static dt_result dti_weights_bad(dt_weights *w, const char *name, const char *what) {
@@ -506,11 +491,24 @@ static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype) {
 }
 
 static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
-                                   const char *tensor, uint64_t at) {
+                                   const char *tensor, uint64_t at, const char *desc) {
     return dti_fail(base, result,
-                    "%s: value %llu of \"%s\" is NaN or infinite; load an earlier file, or set "
-                    ".allow_nonfinite if the value is intended",
-                    path, (unsigned long long)at, dti_show(tensor).text);
+                    "%s: value %llu of \"%s\" is NaN or infinite, as after training that failed: "
+                    "load an earlier file, or, if it is meant, set .allow_nonfinite of %s",
+                    path, (unsigned long long)at, dti_show(tensor).text, desc);
+}
+
+static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
+                              uint64_t first, uint64_t count) {
+    const uint64_t at = dti_first_infinite(data, dtype, count);
+    if (at == count)
+        return false;
+    dti_log(
+        base, DT_LOG_WARNING,
+        "value %llu of \"%s\", which is saved, is NaN or infinite: training has failed? Loading "
+        "refuses the file without .allow_nonfinite",
+        (unsigned long long)(first + at), dti_show(tensor).text);
+    return true;
 }
 
 /* ---- The writer */

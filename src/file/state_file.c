@@ -72,8 +72,8 @@ static uint32_t dti_state_kind_of(const dt_store *s, uint32_t item, uint64_t *at
 
 /* ---- writing */
 
-static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
-    const dti_state_file *f = user;
+static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_t offset, void *to,
+                                      size_t bytes) {
     dt_store *s = f->store;
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
     dti_memory *state = s->memories[DTI_ARENA_STATE];
@@ -98,6 +98,18 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
     first += offset / dti_arena_bytes(1); /* pieces are of whole elements */
     return f->moments ? f->moments(f->user, kind - 1, first, bytes / dti_arena_bytes(1), to)
                       : dti_state_read_part(s, kind - 1, first, bytes / dti_arena_bytes(1), to);
+}
+
+/* The first NaN or infinity of a parameter or a moment is told. */
+static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
+    dti_state_file *f = user;
+    const uint64_t one = dti_arena_bytes(1);
+    const dt_result result = dti_state_read_bytes(f, item, offset, to, bytes);
+    if (!result && item < f->tensors && !f->told && !f->store->allow_nonfinite &&
+        !strcmp(f->items[item].dtype, dti_dtype_file_name(DT_F32)))
+        f->told =
+            dti_warn_infinite(f->base, f->items[item].name, to, DT_F32, offset / one, bytes / one);
+    return result;
 }
 
 /* ---- reading */

@@ -27,6 +27,7 @@ typedef struct dti_state_file {
     void *user;
     uint32_t *t; /* room for counts: what is put must not run out of memory half-way */
     int64_t sizes[3];
+    bool told; /* of a NaN or infinity that is written */
 } dti_state_file;
 
 /* Lists the tensors; `moments` of them. INVALID: a parameter has a name of the format's own. */

@@ -59,9 +59,13 @@ static dt_result dti_store_save_items(dti_saving *s) {
 
 static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *buffer) {
     dt_result result = DT_OK;
+    bool told = s->store->allow_nonfinite;
     for (int i = 0; i < s->count && !result; i++) {
         const size_t bytes = (size_t)s->items[i].bytes;
         result = dt_store_read(s->store, s->index[i], s->kind, buffer, bytes);
+        if (!result && !told)
+            told = dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer, DT_F32, 0,
+                                     bytes / sizeof(float));
         if (!result)
             result = dti_writer_add(w, buffer, bytes);
     }
@@ -224,7 +228,8 @@ static dt_result dti_store_check_values(const dti_loading *l, const char *name,
     dti_weight_floats(weight, &dtype);
     uint64_t at = any ? count : dti_first_infinite(weight->data, dtype, count);
     if (at < count)
-        return dti_fail_infinite(dti_store_base(l->store), DT_ERROR_INVALID, l->path, name, at);
+        return dti_fail_infinite(dti_store_base(l->store), DT_ERROR_INVALID, l->path, name, at,
+                                 "dt_load_desc, dt_store_desc or dt_trainer_desc");
     for (at = 0; at < count && dtype == DT_F64; at++) {
         memcpy(&wide, (const char *)weight->data + at * sizeof wide, sizeof wide);
         if (dti_finite_f64(wide) && !dti_fits_f32(wide))

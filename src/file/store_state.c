@@ -153,7 +153,8 @@ static dt_result dti_store_state_check(dti_state_file *f, const char *path,
         result = dti_store_state_kinds(f, path, c);
     if (!result)
         result = dti_store_state_averages(f, path, c);
-    return result || f->store->allow_nonfinite ? result : dti_checkpoint_finite(c, path);
+    return result || f->store->allow_nonfinite ? result
+                                               : dti_checkpoint_finite(c, path, "dt_store_desc");
 }
 
 /* The arena is made where no program with an optimizer has come yet. */

@@ -191,7 +191,8 @@ static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const 
         const dt_weight_info *x = dti_rounds_replica_find(c, i);
         const uint64_t at = dti_first_infinite(x->data, DT_F32, count);
         if (at < count)
-            return dti_fail_infinite(t->base, DT_ERROR_FORMAT, path, x->name, at);
+            return dti_fail_infinite(t->base, DT_ERROR_FORMAT, path, x->name, at,
+                                     "dt_trainer_desc");
     }
     return DT_OK;
 }

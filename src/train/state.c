@@ -287,7 +287,8 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
         result = dti_state_match(f, path, c);
     if (!result && words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
         result = dti_rounds_match(t, path, c, words);
-    return result || f->store->allow_nonfinite ? result : dti_checkpoint_finite(c, path);
+    return result || f->store->allow_nonfinite ? result
+                                               : dti_checkpoint_finite(c, path, "dt_trainer_desc");
 }
 
 static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
