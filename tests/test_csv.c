@@ -216,7 +216,7 @@ TEST(csv_odd_value_in_a_column_of_numbers_is_never_silent) {
                {"inf", "'inf' of 'a' is no number: it is not finite", true},
                {" -Infinity ", "not finite", true},
                {"1e400", "'1e400' of 'a' is no number: it is too large", true},
-               {"12 %", "'12 %' is no number, so 'a' has categories; of its 3 values 2 are", false},
+               {"12 %", "'12 %' is no number, so 'a' has categories; 2 of its 3 values are", false},
                {"none", "'none' is no number", false},
                {"None", NULL, false},
                {"<NA>", NULL, false},
@@ -281,8 +281,81 @@ TEST(csv_rule_that_decides_on_no_column_is_an_error) {
     if (csv_opens(&j, "a,,b,\n1,x,3,4\n", &empty)) /* a column without a name has its number */
         CHECK(dt_csv_find(j.csv, "1") == 1 && dt_csv_find(j.csv, "3") == 3);
     csv_close(&j);
+    const dt_csv_desc part = {.rules = {{.names = "a, prize"}}};
+    csv_refused("a,price\n1,2\n", &part, "rule 0, \"a, prize\"",
+                ": \"prize\" matches the name of no column");
     csv_refused("a,b,a\n1,2,3\n", NULL, ":1:", "numbers 0 and 2; rename one");
     csv_refused("1,\n1,2\n", NULL, ":1:", "two columns are named '1'");
+}
+
+/* Blanks in a list of names are its writer's, not the columns'. */
+TEST(csv_rule_of_a_list_with_blanks_decides_all_of_its_columns) {
+    const dt_csv_desc d = {.rules = {{.names = "w, n ,\tm", .kind = DT_CSV_CATEGORY}}};
+    csv_job j;
+    dt_csv_column c = {0};
+    for (int i = 0; csv_opens(&j, "w,n,m\n1,2,3\n", &d) && i < 3; i++) {
+        CHECK(dt_csv_get_column(j.csv, i, &c) == DT_OK && c.kind == DT_CSV_CATEGORY);
+        csv_close(&j);
+    }
+    csv_close(&j);
+}
+
+TEST(csv_rule_without_names_is_an_error_and_ends_nothing_silently) {
+    const dt_csv_desc d[] = {{.rules = {{.kind = DT_CSV_SKIP}}},
+                             {.rules = {{.names = "a"}, {.missing = DT_CSV_MISSING_DROP}}},
+                             {.rules = {{.names = "a"}, {.value = NAN}}},
+                             {.rules = {{.standardize = true}}},
+                             {.rules = {[1] = {.names = "a"}}},
+                             {.rules = {{.names = "a"}, [DT_CSV_RULES_MAX - 1] = {.value = 1.0}}}};
+    static const char *const which[] = {"rule 0 ", "rule 1 ", "rule 1 ",
+                                        "rule 0 ", "rule 0 ", "rule 1 "};
+    for (size_t i = 0; i < sizeof d / sizeof *d; i++)
+        csv_refused("a\n1\n", &d[i], which[i], "has no .names");
+}
+
+/* One warning for a file: how many rows, and why the first. Rows that .missing drops are meant. */
+TEST(csv_tells_which_rows_skip_bad_left_out) {
+    const dt_csv_desc d = {.skip_bad = true,
+                           .rules = {{.names = "a", .kind = DT_CSV_NUMBER},
+                                     {.names = "b", .missing = DT_CSV_MISSING_DROP}}};
+    csv_job j;
+    if (csv_opens(&j, "a,b\n1,2\n1,\n\nx,4\n5,6\n7\n", &d))
+        CHECK(j.logged[DT_LOG_WARNING] == 1);
+    CHECK_CONTAINS(j.log, "some.csv: 2 of its 5 rows are bad and left out; the first is in line 5: "
+                          "'x' of 'a' is no number");
+    csv_close(&j);
+    if (csv_opens(&j, "a,b\n1,2\n1,\n5,6\n", &d))
+        CHECK(j.logged[DT_LOG_WARNING] == 0);
+    csv_close(&j);
+}
+
+TEST(csv_says_what_to_do_about_a_row) {
+    const dt_csv_desc numbers = {.rules = {{.names = "*", .kind = DT_CSV_NUMBER}}};
+    const char *const many = "1 of its 2 values are numbers. Give the column a rule with .kind "
+                             "DT_CSV_NUMBER";
+    csv_refused("a,c\n1,2\n1,None\n", &numbers, ":3:",
+                "the value of 'c' is missing ('None' counts so); .missing of a rule, or .skip_bad");
+    csv_refused("a,c\n1,2\n1,\n", NULL,
+                ":3:", "the value of 'c' is missing; .missing of a rule, or .skip_bad");
+    csv_refused("a;b\n1,5;2\n", NULL, ":2:",
+                "2 values, where there are 1 columns; the row has ';': is it the .delimiter?");
+    csv_refused("a,b\n1\t2\n", NULL, ":2:", "the row has '\\t': is it the .delimiter?");
+    csv_refused("a\n\x1A"
+                "1\x7F\n",
+                &numbers, ":2:", "'\\x1a1\\x7f' of 'a' is no number");
+    csv_refused("a\n1\ninf\n", NULL, ":3:", many);
+    csv_refused("a\ninf\n", NULL, ":2:",
+                "0 of its 1 values are numbers. Give the column a rule with .kind DT_CSV_CATEGORY");
+    csv_job j;
+    if (csv_opens(&j, "a\n1\n\x02x\n", NULL))
+        CHECK_CONTAINS(j.log,
+                       ":3: '\\x02x' is no number, so 'a' has categories; 1 of its 2 values");
+    csv_close(&j);
+    if (csv_opens(&j, "a\nx\n", NULL)) {
+        CHECK_CONTAINS(j.log, "0 of its 1 values are numbers. A rule with .kind DT_CSV_CATEGORY");
+        CHECK(!strstr(j.log, "DT_CSV_NUMBER"));
+    }
+    csv_close(&j);
 }
 
 TEST(csv_ends_before_the_mark_of_dos) {

@@ -110,8 +110,9 @@ typedef enum dt_csv_missing {
 } dt_csv_missing;
 
 typedef struct dt_csv_rule {
-    /* Columns: patterns as in dt_optim_group; NULL ends the rules. INVALID: a rule that decides no
-     * column. */
+    /* Columns: patterns as in dt_optim_group, where '?' stands for a comma or an outer blank of a
+     * name. NULL ends the rules. INVALID: a pattern that matches no column, a rule that decides
+     * none, and a rule without names that has something else set. */
     const char *names;
     dt_csv_kind kind;
     dt_csv_missing missing;
@@ -125,7 +126,9 @@ typedef struct dt_csv_desc {
     /* The first line has values, and columns are named "0", "1", ... With a header a column without
      * a name gets its number too, and two equal names are an error (FORMAT). */
     bool no_header;
-    bool skip_bad; /* bad rows are left out and counted, where they are errors else */
+    /* Bad rows are left out and counted, where they are errors else. One warning in the log says
+     * how many, and the first one's line and reason. */
+    bool skip_bad;
     dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first whose names match */
     /* A file whose columns must be here too: kinds, categories, means and deviations are taken from
      * it, so that a test set is read as the training set was. .rules are ignored. */

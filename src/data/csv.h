@@ -30,9 +30,14 @@ typedef struct dti_csv_column {
     size_t categories, capacity;
     uint64_t odd, almost; /* values that are no numbers, and those of them that look like some */
     uint64_t odd_line;    /* of the first of them; its text, and why it is none (or NULL) */
-    char odd_text[48];
+    dti_shown odd_text;
     const char *odd_why;
 } dti_csv_column;
+
+typedef struct dti_csv_skipped { /* bad rows that are left out; the first one's line and reason */
+    uint64_t rows, line;
+    char why[400];
+} dti_csv_skipped;
 
 struct dt_csv {
     dti_base *base;

@@ -55,9 +55,26 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
     return &none;
 }
 
+/* INVALID: a pattern of a rule that matches no column, since it has a mistake. An empty one, as
+ * behind a last comma, has none. */
+static dt_result dti_csv_check_patterns(const dt_csv *csv, const dt_csv_desc *desc, int rule) {
+    const char *names = desc->rules[rule].names, *list = names, *pattern, *end;
+    while (dti_glob_next(&list, &pattern, &end)) {
+        bool matches = end == pattern;
+        for (uint32_t k = 0; k < csv->count && !matches; k++)
+            matches = dti_glob_one(pattern, end, csv->columns[k].name);
+        if (!matches)
+            return dti_fail(csv->base, DT_ERROR_INVALID,
+                            "%s: rule %d, \"%.100s\": \"%.*s\" matches the name of no column",
+                            csv->path, rule, names, (int)DTI_MIN(end - pattern, 100), pattern);
+    }
+    return DT_OK;
+}
+
 /* INVALID: a rule that decides no column, since its names have a mistake. */
 static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
-    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
+    dt_result result = DT_OK;
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names && !result; i++) {
         bool matches = false, decides = false;
         for (uint32_t k = 0; k < csv->count && !decides; k++) {
             const char *name = csv->columns[k].name;
@@ -71,8 +88,9 @@ static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc)
                             matches ? "decides no column: rules before it match all of its own; "
                                       "put it first"
                                     : "matches the name of no column");
+        result = dti_csv_check_patterns(csv, desc, i);
     }
-    return DT_OK;
+    return result;
 }
 
 /* Another file's column, whole. */
@@ -160,6 +178,14 @@ static bool dti_csv_stands_for_missing(const dti_csv_column *column, bool known)
     return found;
 }
 
+static void dti_csv_explain_missing(const dti_csv_column *column, const char *text, bool known,
+                                    char *why, size_t size) {
+    snprintf(why, size, "the value of '%s' is missing%s%s%s; %s", dti_show(column->name).text,
+             *text ? " ('" : "", text, *text ? "' counts so)" : "",
+             known ? ".skip_bad leaves the row out"
+                   : ".missing of a rule, or .skip_bad, says what to do");
+}
+
 /* A value of a column that is read. */
 static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, bool known,
                                char *why, size_t size) {
@@ -168,20 +194,20 @@ static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, b
     if (dti_csv_is_missing(text)) {
         if (dti_csv_stands_for_missing(column, known))
             return true;
-        snprintf(why, size, "the value of '%.100s' is missing", column->name);
+        dti_csv_explain_missing(column, text, known, why, size);
         return false;
     }
     if (column->kind == DT_CSV_NUMBER && !dti_csv_number(text, &number)) {
         const char *almost = dti_csv_almost(text);
-        snprintf(why, size, "'%.100s' of '%.100s' is no number%s%s", text, column->name,
-                 almost ? ": " : "", almost ? almost : "");
+        snprintf(why, size, "'%s' of '%s' is no number%s%s", dti_show(text).text,
+                 dti_show(column->name).text, almost ? ": " : "", almost ? almost : "");
         return false;
     }
     if (column->kind == DT_CSV_CATEGORY && known)
         dti_csv_category(column, text, &found);
     if (!found)
-        snprintf(why, size, "'%.100s' is none of the %zu categories of '%.100s'", text,
-                 column->categories, column->name);
+        snprintf(why, size, "'%s' is none of the %zu categories of '%s'", dti_show(text).text,
+                 column->categories, dti_show(column->name).text);
     return found;
 }
 
@@ -196,10 +222,26 @@ static bool dti_csv_is_left(const dt_csv *csv) {
     return false;
 }
 
+/* A row with another number of values may have another delimiter. */
+static void dti_csv_explain_count(const dt_csv *csv, char *why, size_t size) {
+    const dti_csv_cursor *c = &csv->cursor;
+    bool semicolon = false, tab = false;
+    for (size_t i = 0; i < c->count; i++) {
+        semicolon = semicolon || strchr(dti_csv_field(c, i), ';');
+        tab = tab || strchr(dti_csv_field(c, i), '\t');
+    }
+    snprintf(why, size, "%zu values, where there are %u columns%s%s%s", c->count, csv->count,
+             semicolon || tab ? "; the row has " : "",
+             semicolon ? "';'"
+             : tab     ? "'\\t'"
+                       : "",
+             semicolon || tab ? ": is it the .delimiter?" : "");
+}
+
 static dti_csv_verdict dti_csv_judge(const dt_csv *csv, char *why, size_t size) {
     const dti_csv_cursor *c = &csv->cursor;
     if (c->count != csv->count) {
-        snprintf(why, size, "%zu values, where there are %u columns", c->count, csv->count);
+        dti_csv_explain_count(csv, why, size);
         return DTI_CSV_BAD;
     }
     if (dti_csv_is_left(csv))
@@ -221,18 +263,15 @@ static void dti_csv_measure(dti_csv_column *column, double x) {
     column->squares += before * (x - column->mean);
 }
 
-/* Counts a value that is no number. The first is kept for messages, without control characters. */
+/* Counts a value that is no number. The first is kept for messages. */
 static void dti_csv_odd(const dt_csv *csv, dti_csv_column *column, const char *text) {
-    size_t n = 0;
     const char *why = column->odd == column->almost ? dti_csv_almost(text) : NULL;
     column->almost += why != NULL;
     if (column->odd++)
         return;
     column->odd_why = why;
     column->odd_line = csv->cursor.row_line;
-    for (; text[n] && n + 1 < sizeof column->odd_text; n++)
-        column->odd_text[n] =
-            (char)((unsigned char)text[n] < ' ' || text[n] == 0x7F ? '?' : text[n]);
+    column->odd_text = dti_show(text);
 }
 
 static dt_result dti_csv_learn(dt_csv *csv, dti_csv_column *column, const char *text) {
@@ -272,17 +311,39 @@ static dt_result dti_csv_keep(dt_csv *csv, uint64_t place, uint64_t line) {
     return result;
 }
 
+/* Counts a bad row that .skip_bad leaves out, and keeps the first one's reason. */
+static void dti_csv_skip(dti_csv_skipped *bad, uint64_t line, const char *why) {
+    if (bad->rows++)
+        return;
+    bad->line = line;
+    snprintf(bad->why, sizeof bad->why, "%s", why);
+}
+
+static void dti_csv_tell_skipped(const dt_csv *csv, const dti_csv_skipped *bad) {
+    if (bad->rows)
+        dti_log(csv->base, DT_LOG_WARNING,
+                "%s: %llu of its %llu rows are bad and left out; the first is in line %llu: %s",
+                csv->path, (unsigned long long)bad->rows,
+                (unsigned long long)(csv->rows + csv->skipped), (unsigned long long)bad->line,
+                bad->why);
+}
+
 static dt_result dti_csv_rows(dt_csv *csv) {
     char why[400];
+    dti_csv_skipped bad = {0};
     for (;;) {
         bool more;
         const uint64_t place = dti_csv_cursor_place(&csv->cursor), line = csv->cursor.line;
         dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
+        if (!result && !more)
+            dti_csv_tell_skipped(csv, &bad);
         if (result || !more)
             return result;
         const dti_csv_verdict verdict = dti_csv_judge(csv, why, sizeof why);
         if (verdict == DTI_CSV_BAD && !csv->skip_bad)
             return dti_csv_wrong(&csv->cursor, csv->cursor.row_line, why);
+        if (verdict == DTI_CSV_BAD)
+            dti_csv_skip(&bad, csv->cursor.row_line, why);
         csv->skipped += verdict != DTI_CSV_KEPT;
         if (verdict == DTI_CSV_KEPT)
             result = dti_csv_keep(csv, place, line);
@@ -295,18 +356,20 @@ static dt_result dti_csv_rows(dt_csv *csv) {
  * that decided it. FORMAT if every other value looks like a number: categories are not meant. */
 static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
     const unsigned long long line = c->odd_line, numbers = c->count, all = c->count + c->odd;
+    const char *cell = c->odd_text.text;
     c->kind = c->count && !c->odd ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
     if (c->odd && c->odd == c->almost)
         return dti_fail(csv->base, DT_ERROR_FORMAT,
-                        "%s:%llu: '%s' of '%s' is no number: %s. Of its %llu values %llu are "
-                        "numbers. Give the column a rule with .kind DT_CSV_NUMBER (.skip_bad "
-                        "leaves such rows out) or DT_CSV_CATEGORY",
-                        csv->path, line, c->odd_text, c->name, c->odd_why, all, numbers);
+                        "%s:%llu: '%s' of '%s' is no number: %s. %llu of its %llu values are "
+                        "numbers. Give the column a rule with .kind %sDT_CSV_CATEGORY",
+                        csv->path, line, cell, c->name, c->odd_why, numbers, all,
+                        numbers ? "DT_CSV_NUMBER (.skip_bad leaves such rows out) or " : "");
     if (c->odd)
         dti_log(csv->base, c->count || c->almost ? DT_LOG_WARNING : DT_LOG_INFO,
-                "%s:%llu: '%s' is no number, so '%s' has categories; of its %llu values %llu are "
-                "numbers. A rule with .kind DT_CSV_NUMBER or DT_CSV_CATEGORY overrides this",
-                csv->path, line, c->odd_text, c->name, all, numbers);
+                "%s:%llu: '%s' is no number, so '%s' has categories; %llu of its %llu values are "
+                "numbers. A rule with .kind %sDT_CSV_CATEGORY %s",
+                csv->path, line, cell, c->name, numbers, all, numbers ? "DT_CSV_NUMBER or " : "",
+                numbers ? "overrides this" : "says so, and this is not logged");
     return DT_OK;
 }
 
