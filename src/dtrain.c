@@ -140,6 +140,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/simd.h"
 #include "../shaders/lib/map_body.h"
 #include "../shaders/lib/optim_body.h"
+#include "kernel/wide.h"
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
 #include "kernel/norm.h"
@@ -151,6 +152,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/half.h"
 #include "kernel/isa_kernels.h"
 #if DTI_COMPILES_KERNELS
+#include "kernel/wide.c"
 #include "kernel/gemm.c"
 #include "kernel/gemm_half.c"
 #include "kernel/conv_walk.c"

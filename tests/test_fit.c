@@ -598,7 +598,7 @@ TEST(a_summary_counts_parameters_and_multiply_adds) {
 
 TEST(a_summary_counts_a_tied_table_once) {
     dt_ctx *ctx;
-    dt_graph *g;
+    dt_graph *g = NULL;
     char text[2048];
     CHECK(dt_ctx_create(NULL, &ctx) == DT_OK && dt_graph_create(ctx, &g) == DT_OK);
     const dt_init init = {.kind = DT_INIT_NORMAL, .b = 1};

@@ -58,7 +58,7 @@ static void train_mode_take(const train_mode *mode, dt_comm *comm, dt_trainer_de
 }
 
 /* The state, or where it is shared out over ranks the weights alone. */
-static dt_result train_mode_hash(const train_mode *mode, dt_trainer *t, uint64_t *hash) {
+static inline dt_result train_mode_hash(const train_mode *mode, dt_trainer *t, uint64_t *hash) {
     *hash = mode->zero && mode->ranks ? train_values_hash(t) : 0;
     return *hash ? DT_OK : dt_store_state_hash(dt_trainer_store(t), hash);
 }

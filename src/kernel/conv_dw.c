@@ -185,8 +185,7 @@ static void dti_conv_dw_panel(const dti_conv_dw_job *j, float *sums, const float
 static void dti_conv_dw_span(const dti_conv_dw_job *j, bool first) {
     const int64_t ld = 2 * j->kernels->lanes;
     const int64_t n = dti_conv_ceil(j->channels, ld) * ld * j->p->rows;
-    for (int64_t i = 0; i < n; i++)
-        j->wide[i] = first ? (double)j->sums[i] : j->wide[i] + (double)j->sums[i];
+    dti_wide_add((dti_wide){j->wide, j->sums, 1, n, 0, 1}, first);
 }
 
 static void dti_conv_dw_chunk(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,

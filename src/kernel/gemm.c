@@ -106,16 +106,8 @@ static void dti_gemm_add(const struct dti_isa_kernels *kernels, const dti_gemm *
     }
 }
 
-/* c = sums, or sums += c, or with `first` sums = c. */
-static void dti_gemm_wide(const dti_gemm_block *g, double *sums, bool first, bool back) {
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t j = 0; j < g->n; j++, sums++) {
-            float *c = g->c + i * g->c_row + j * g->c_col;
-            if (back)
-                *c = (float)*sums;
-            else
-                *sums = first ? (double)*c : *sums + (double)*c;
-        }
+static dti_wide dti_gemm_wide(const dti_gemm_block *g, double *sums) {
+    return (dti_wide){sums, g->c, g->m, g->n, g->c_row, g->c_col};
 }
 
 /* k of several spans, which are added in double; to what that gives the last chunk is added. */
@@ -125,14 +117,14 @@ static void dti_gemm_spans(const struct dti_isa_kernels *kernels, const dti_gemm
     dti_gemm_block span = *g;
     span.bias = span.mask = NULL, span.add = span.relu = false;
     if (g->add)
-        dti_gemm_wide(g, sums, true, false);
+        dti_wide_add(dti_gemm_wide(g, sums), true);
     for (int64_t k = 0; k < last; k += span.k) {
         span.k = DTI_MIN(last - k, DTI_GEMM_SPAN);
         span.a = g->a + k * g->a_col, span.b = g->b + k * g->b_row;
         kernels->gemm_block(&span, scratch);
-        dti_gemm_wide(g, sums, k == 0 && !g->add, false);
+        dti_wide_add(dti_gemm_wide(g, sums), k == 0 && !g->add);
     }
-    dti_gemm_wide(g, sums, false, true);
+    dti_wide_take(dti_gemm_wide(g, sums));
     span = *g;
     span.k -= last, span.a += last * g->a_col, span.b += last * g->b_row, span.add = true;
     kernels->gemm_block(&span, scratch);

@@ -96,9 +96,9 @@ static void dti_gemm_half_one(const dti_isa_kernels *k, const dti_gemm *g, int64
         const bool wide = k0 && g->k > DTI_GEMM_SPAN, last = g->k - k0 <= DTI_GEMM_KC;
         const bool span = wide && (last || k0 % DTI_GEMM_SPAN == 0); /* as in gemm.c */
         if (span)
-            dti_gemm_wide(block, room->sums, k0 <= DTI_GEMM_SPAN, false);
+            dti_wide_add(dti_gemm_wide(block, room->sums), k0 <= DTI_GEMM_SPAN);
         if (span && last)
-            dti_gemm_wide(block, room->sums, false, true);
+            dti_wide_take(dti_gemm_wide(block, room->sums));
         block->add = k0 > 0 && (!span || last);
         block->k = DTI_MIN(g->k - k0, DTI_GEMM_KC);
         dti_gemm_half_chunk(k, g, i0, j0, k0, block, room);

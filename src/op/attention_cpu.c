@@ -207,20 +207,6 @@ static void dti_attention_drop(const dti_attention_work *w, int64_t i, int64_t j
 }
 
 /* Adds a span's sums, rows of x, to those before it, or brings all of them back. */
-static void dti_attention_widen(double *sums, const float *x, int64_t row, int64_t rows,
-                                int64_t cols, bool first) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++, sums++)
-            *sums = first ? (double)x[i * row + j] : *sums + (double)x[i * row + j];
-}
-
-static void dti_attention_narrow(const double *sums, float *x, int64_t row, int64_t rows,
-                                 int64_t cols) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++)
-            x[i * row + j] = (float)*sums++;
-}
-
 static void dti_attention_scale(const dti_attention_work *w, float *x, int64_t n, float factor) {
     w->task->k->unary[DTI_U_AFFINE](x, x, n, factor, 0);
 }
@@ -280,7 +266,7 @@ static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t row
     for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, done += most) {
         const int64_t n = DTI_MIN(most, hi - j0);
         if (done == DTI_ATTENTION_SPAN) {
-            dti_attention_widen(w->wide, y, y_row, rows, a->dv, spans++ == 0);
+            dti_wide_add((dti_wide){w->wide, y, rows, a->dv, y_row, 1}, spans++ == 0);
             done = 0;
         }
         dti_attention_block(w, i0, rows, j0, n);
@@ -298,8 +284,8 @@ static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t row
                                                   .add = done > 0});
     }
     if (spans) {
-        dti_attention_widen(w->wide, y, y_row, rows, a->dv, false);
-        dti_attention_narrow(w->wide, y, y_row, rows, a->dv);
+        dti_wide_add((dti_wide){w->wide, y, rows, a->dv, y_row, 1}, false);
+        dti_wide_take((dti_wide){w->wide, y, rows, a->dv, y_row, 1});
     }
     dti_attention_finish(w, rows, y, y_row, out + a->heads * a->dv + w->head);
 }
@@ -403,7 +389,7 @@ static void dti_attention_backward(dti_attention_work *w, const dti_attention_pl
     for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, done += most) {
         const int64_t n = DTI_MIN(most, hi - j0);
         if (done == DTI_ATTENTION_SPAN) {
-            dti_attention_widen(w->wide, dq, p->q_row, rows, a->d, spans++ == 0);
+            dti_wide_add((dti_wide){w->wide, dq, rows, a->d, p->q_row, 1}, spans++ == 0);
             done = 0;
         }
         dti_attention_block(w, i0, rows, j0, n);
@@ -422,8 +408,8 @@ static void dti_attention_backward(dti_attention_work *w, const dti_attention_pl
         dti_attention_product(w, g);
     }
     if (spans) {
-        dti_attention_widen(w->wide, dq, p->q_row, rows, a->d, false);
-        dti_attention_narrow(w->wide, dq, p->q_row, rows, a->d);
+        dti_wide_add((dti_wide){w->wide, dq, rows, a->d, p->q_row, 1}, false);
+        dti_wide_take((dti_wide){w->wide, dq, rows, a->d, p->q_row, 1});
     }
     for (int64_t i = 0; i < rows && lo < hi; i++)
         dti_attention_scale(w, dq + i * p->q_row, a->d, a->scale);
@@ -441,13 +427,13 @@ static void dti_attention_span(const dti_attention_work *w, const dti_attention_
                                bool first, bool last) {
     const dti_args_attention *a = w->a;
     double *dv = w->wide_keys + (int64_t)a->tk * a->d;
-    dti_attention_widen(w->wide_keys, p->dk, p->k_row, a->tk, a->d, first);
-    dti_attention_widen(dv, p->dv, p->v_row, a->tk, a->dv, first);
+    dti_wide_add((dti_wide){w->wide_keys, p->dk, a->tk, a->d, p->k_row, 1}, first);
+    dti_wide_add((dti_wide){dv, p->dv, a->tk, a->dv, p->v_row, 1}, first);
     dti_attention_clear(w, p);
     if (!last)
         return;
-    dti_attention_narrow(w->wide_keys, p->dk, p->k_row, a->tk, a->d);
-    dti_attention_narrow(dv, p->dv, p->v_row, a->tk, a->dv);
+    dti_wide_take((dti_wide){w->wide_keys, p->dk, a->tk, a->d, p->k_row, 1});
+    dti_wide_take((dti_wide){dv, p->dv, a->tk, a->dv, p->v_row, 1});
 }
 
 static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int64_t end,

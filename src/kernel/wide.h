@@ -1,0 +1,13 @@
+/* Sums of many floats, kept in double between spans that are added in float, so that the error does
+ * not grow with their number. sums: [rows, cols], dense; element (i, j) is x[i * row + j * col]. */
+
+typedef struct dti_wide {
+    double *sums;
+    float *x;
+    int64_t rows, cols, row, col;
+} dti_wide;
+
+/* sums += x; with `first` sums = x. */
+DTI_SEAM void dti_wide_add(dti_wide w, bool first);
+/* x = sums, rounded. */
+DTI_SEAM void dti_wide_take(dti_wide w);
