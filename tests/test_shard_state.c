@@ -1080,26 +1080,26 @@ TEST(parameters_that_are_with_their_owners_are_brought_for_whoever_asks) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* A sample that one rank cannot read: nobody has stepped, and all bring parameters once more. */
+/* A sample that one rank cannot read, once: the loader may read it again before the step ends.
+ * Nobody has stepped, and all bring parameters once more. */
 static dt_result deep_sample(void *user, const dt_sample *sample, void *const *values) {
-    const bool *fails = user;
     (void)sample, (void)values;
-    return *fails ? DT_ERROR_IO : DT_OK;
+    return atomic_exchange((atomic_bool *)user, false) ? DT_ERROR_IO : DT_OK;
 }
 
 static void deep_fails(rank *r) {
     deep m;
     dt_trainer *trainer = NULL;
-    bool fails = r->index == 1;
+    const bool fails = r->index == 1;
+    atomic_bool left = fails;
     REQUIRE(deep_make(&m));
     dt_trainer_desc d = deep_desc(&m, "cpu", DT_SHARD_PARAMETERS);
     d.comm = r->comm;
     d.data.sample = deep_sample;
-    d.data.user = &fails;
+    d.data.user = &left;
     EXPECT_TEXT(r, !dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx));
     const dt_result result = dt_trainer_step(trainer, NULL);
     EXPECT_TEXT(r, result == (fails ? DT_ERROR_IO : DT_ERROR_CANCELLED), "%d", (int)result);
-    fails = false;
     dt_store *s = dt_trainer_store(trainer);
     EXPECT_TEXT(r, s && !dt_store_hash(s, &r->numbers[0]), "%s", dt_ctx_error(m.ctx));
     EXPECT_TEXT(r, !dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
