@@ -236,12 +236,9 @@ header() {
 # every line of the implementation.
 public_part() {
     if newer build/public_part.stamp dtrain.h; then return 0; fi
-    sed '/^#if (defined DT_IMPLEMENTATION/q' dtrain.h >build/public_part.new
-    if cmp -s build/public_part.new build/public_part.h; then
-        rm build/public_part.new
-    else
-        mv build/public_part.new build/public_part.h
-    fi
+    part=build/public_part.$$ # others may do the same, as .ci/run's two
+    sed '/^#if (defined DT_IMPLEMENTATION/q' dtrain.h >$part
+    if cmp -s $part build/public_part.h; then rm $part; else mv $part build/public_part.h; fi
     touch build/public_part.stamp
 }
 
