@@ -836,7 +836,7 @@ static dt_result length_compile(length_case *c, const char *device, dt_program *
 
 /* A driver that ends long loops has no such program; of lengths that its loops reach it has. */
 static bool length_is_refused(const char *error, int64_t n) {
-    return n > 65535 && strstr(error, "ends them after");
+    return n > 65535 && (strstr(error, "ends them after") || strstr(error, "can bind at most"));
 }
 
 /* Returns the largest error as a share of the room. */

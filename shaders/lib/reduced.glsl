@@ -23,8 +23,9 @@ uint dti_reduced_walk(uint i, const uint axes)
     return offset;
 }
 
-/* Folded in runs, stretches of runs and all, as lib/sums.glsl says. */
-float run, stretch, all;
+/* Folded in runs, stretches of runs, and so on as lib/sums.glsl says, with a level more: a sum of
+ * columns has few invocations for each. */
+float run, stretch, span, all;
 uint folded;
 
 void dti_reduced_add(float value)
@@ -41,8 +42,12 @@ void dti_reduced_next(uint count)
     run = dti_fold_identity();
     if (folded % (DTI_RUN * DTI_RUN) != 0u)
         return;
-    all = dti_fold(all, stretch);
+    span = dti_fold(span, stretch);
     stretch = dti_fold_identity();
+    if (folded % (DTI_RUN * DTI_RUN * DTI_RUN) != 0u)
+        return;
+    all = dti_fold(all, span);
+    span = dti_fold_identity();
 }
 
 /* Of output i: every step'th j from `first` on. Eight of a line are on their way from memory at
@@ -50,7 +55,7 @@ void dti_reduced_next(uint count)
 float dti_reduced(uint i, uint first, uint step)
 {
     uint base = args.x_offset + dti_reduced_walk(i, KEPT), j = first;
-    run = stretch = all = dti_fold_identity();
+    run = stretch = span = all = dti_fold_identity();
     folded = 0u;
     if ((spec2 & DTI_REDUCE_LINE) != 0u) { /* from the last axis on */
         uint apart = step * args.x_stride[DTI_AXES - 1], at = base + j * args.x_stride[DTI_AXES - 1];
@@ -69,5 +74,5 @@ float dti_reduced(uint i, uint first, uint step)
             dti_reduced_next(1u);
         }
     }
-    return dti_fold(all, dti_fold(stretch, run));
+    return dti_fold(all, dti_fold(span, dti_fold(stretch, run)));
 }
