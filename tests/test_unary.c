@@ -196,15 +196,6 @@ static const char *unary_name(int selector) {
     return names[selector]; /* NULL: of launches alone */
 }
 
-static dti_op unary_op(int selector) {
-    for (int op = 0; op < DTI_OP_COUNT; op++) {
-        const dti_op_info *info = dti_op_info_of((uint32_t)op);
-        if (info->family == &dti_family_unary && info->selector == selector)
-            return (dti_op)op;
-    }
-    return DTI_OP_NIL;
-}
-
 /* y = the function, or its slope. */
 static void unary_run(const dti_isa_kernels *k, int selector, bool slope, float *y, const float *x,
                       int n) {
@@ -294,6 +285,15 @@ TEST(a_large_angle_does_not_change_its_neighbours) {
 
 /* ---- Vulkan devices */
 #ifndef DT_NO_VULKAN
+
+static dti_op unary_op(int selector) {
+    for (int op = 0; op < DTI_OP_COUNT; op++) {
+        const dti_op_info *info = dti_op_info_of((uint32_t)op);
+        if (info->family == &dti_family_unary && info->selector == selector)
+            return (dti_op)op;
+    }
+    return DTI_OP_NIL;
+}
 
 /* Divisions and roots are not rounded correctly there, and fma() may be two operations. A subnormal
  * on the way may count as 0: silu multiplies one by up to 104. */
