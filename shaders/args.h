@@ -79,7 +79,7 @@
 
 /* c[i] = the sum of `parts` values of x, the first x[i] and each next one `part` on, in order
  * (+ bias[i % cols]), i < n. */
-#define DTI_PRODUCT_CHAIN 64 /* at most so many are added in one chain */
+#define DTI_PRODUCT_CHAIN 64 /* parts that one chain adds, at most */
 #define DTI_ARGS_PRODUCT_SUM                                                                       \
     DTI_U32 n;                                                                                     \
     DTI_U32 cols;                                                                                  \

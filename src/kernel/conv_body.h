@@ -223,7 +223,7 @@ static void DTI_N(conv_turn)(float *dst, int64_t ld, const float *src, int64_t r
     DTI_N(pack_turn)(dst, ld, src, row, rows, k);
 }
 
-/* Chains of DTI_SUM_CHAIN in lanes, so many of them in lanes again, then double. */
+/* Chains of DTI_SUM_CHAIN in lanes, DTI_SUM_CHAIN such chains in lanes again, then double. */
 static void DTI_N(conv_dot)(double *sums, const float *y, const float *x, const int32_t *off,
                             int count, int64_t rows, int64_t cols, int64_t x_row) {
     const DTI_VF zero = DTI_V(set1)(0);

@@ -214,8 +214,8 @@ static void dti_code_free(const dti_code *code); /* NULL is fine */
 /* The port of a node; output, gradient: which kind. NULL: there is none. */
 static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
                                      bool gradient);
-/* Whether gradients of so many micro-batches are added up that their rounding is kept beside them:
- * more than DTI_CHAIN_MAX, or a number that is not known. */
+/* Whether sums of gradients keep their rounding beside them: of more than DTI_CHAIN_MAX
+ * micro-batches, or of a number that is not known. */
 #define DTI_CHAIN_MAX 16
 static bool dti_code_rounds(const dti_code *code);
 

@@ -33,7 +33,7 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
     return x.graph->error[0] == 0;
 }
 
-/* What a layer's padding is made of, outermost axis first, so many `axes`. */
+/* The padding of a layer: `axes` of them, the outermost first. */
 typedef struct dti_conv_padding {
     int axes;
     int64_t kernel[3];

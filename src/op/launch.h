@@ -182,7 +182,8 @@ static inline uint64_t dti_rounds_few(const dti_launch *launch, uint32_t local) 
     (void)launch, (void)local;
     return DTI_ROUNDS_FEW;
 }
-/* Of a workgroup that goes over `cols` elements so many times, each invocation over its share. */
+/* Rounds of a workgroup that goes over `cols` elements `passes` times, shared by its invocations.
+ * */
 static inline uint64_t dti_rounds_of(uint64_t cols, uint32_t passes, uint32_t local) {
     return passes * ((cols + local - 1) / local + 1) + DTI_ROUNDS_FEW;
 }
