@@ -118,11 +118,11 @@ typedef struct dt_history {
     uint64_t best_step, epochs, steps; /* .epochs, .steps: where it ended */
     double best;                       /* the best watched value; none if .best_step is 0 */
     uint64_t not_finite;               /* watched values: NaN, infinite or of no target */
-    uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also behind an error */
+    uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also after an error */
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
- * with dt_history_free; behind every error its .stop is DT_FIT_FAILED. What is allocated while it
+ * with dt_history_free; after every error its .stop is DT_FIT_FAILED. What is allocated while it
  * runs are entries of the history and what each validation needs. Errors: INVALID (neither epochs
  * nor steps; .watch of what is not there; a folder without checkpoints is none), what a callback
  * returned, and those of dt_trainer_step but for a NaN, which skips a step (.skips), of
