@@ -24,17 +24,13 @@ uint slot_of(uint at, uint begin)
     {                                                                                              \
         if (end - begin <= args.chunk)                                                             \
             return SUM(begin, end, col);                                                           \
-        TYPE sum = TYPE(0.0), run = sum;                                                           \
-        uint chunks = 0u;                                                                          \
-        for (uint at = begin; at < end; at += args.chunk) {                                        \
-            run += PARTS[slot_of(at, begin) * cols + col];                                         \
-            if (++chunks % DTI_RUN == 0u) {                                                        \
-                sum += run;                                                                        \
-                run = TYPE(0.0);                                                                   \
-            }                                                                                      \
-        }                                                                                          \
-        return sum + run;                                                                          \
+        dti_sum_##TYPE sums = DTI_SUM_NONE(TYPE);                                                  \
+        for (uint at = begin; at < end; at += args.chunk)                                          \
+            dti_add(sums, PARTS[slot_of(at, begin) * cols + col]);                                 \
+        return dti_sum(sums);                                                                      \
     }
+DTI_SUMS_OF(float)
+DTI_SUMS_OF(vec4)
 DTI_SCATTER_JOIN(float, row_of, parts, sum_of)
 DTI_SCATTER_JOIN(vec4, row_of_four, parts4, sum_of_four)
 

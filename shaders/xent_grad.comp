@@ -9,8 +9,6 @@
 #include "lib/reduce.glsl"
 #include "lib/row.glsl"
 
-DTI_SUMS_OF(float)
-
 DTI_PUSH(DTI_ARGS_XENT)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };

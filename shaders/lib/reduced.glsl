@@ -23,31 +23,20 @@ uint dti_reduced_walk(uint i, const uint axes)
     return offset;
 }
 
-/* Folded in runs, stretches of runs, and so on as lib/sums.glsl says, with a level more: a sum of
- * columns has few invocations for each. */
-float run, stretch, span, all;
-uint folded;
+DTI_FOLDS_OF(dti_folds, float, dti_fold, dti_fold_identity())
 
-void dti_reduced_add(float value)
-{
-    run = dti_fold(run, value);
-}
+/* Runs, which lib/sums.glsl's levels follow: a sum of columns has few invocations for each. */
+float run;
+uint folded;
+dti_folds runs;
 
 void dti_reduced_next(uint count)
 {
     folded += count;
     if (folded % DTI_RUN != 0u)
         return;
-    stretch = dti_fold(stretch, run);
+    dti_add(runs, run);
     run = dti_fold_identity();
-    if (folded % (DTI_RUN * DTI_RUN) != 0u)
-        return;
-    span = dti_fold(span, stretch);
-    stretch = dti_fold_identity();
-    if (folded % (DTI_RUN * DTI_RUN * DTI_RUN) != 0u)
-        return;
-    all = dti_fold(all, span);
-    span = dti_fold_identity();
 }
 
 /* Of output i: every step'th j from `first` on. Eight of a line are on their way from memory at
@@ -55,7 +44,8 @@ void dti_reduced_next(uint count)
 float dti_reduced(uint i, uint first, uint step)
 {
     uint base = args.x_offset + dti_reduced_walk(i, KEPT), j = first;
-    run = stretch = span = all = dti_fold_identity();
+    run = dti_fold_identity();
+    runs = dti_folds(run, run, run, 0u);
     folded = 0u;
     if ((spec2 & DTI_REDUCE_LINE) != 0u) { /* from the last axis on */
         uint apart = step * args.x_stride[DTI_AXES - 1], at = base + j * args.x_stride[DTI_AXES - 1];
@@ -63,16 +53,16 @@ float dti_reduced(uint i, uint first, uint step)
             vec4 a = vec4(x[at], x[at + apart], x[at + 2u * apart], x[at + 3u * apart]);
             uint more = at + 4u * apart;
             vec4 b = vec4(x[more], x[more + apart], x[more + 2u * apart], x[more + 3u * apart]);
-            [[unroll]] for (uint k = 0u; k < 4u; k++) dti_reduced_add(a[k]);
-            [[unroll]] for (uint k = 0u; k < 4u; k++) dti_reduced_add(b[k]);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) run = dti_fold(run, a[k]);
+            [[unroll]] for (uint k = 0u; k < 4u; k++) run = dti_fold(run, b[k]);
             dti_reduced_next(8u);
         }
-        for (; j < args.r; j += step, at += apart) dti_reduced_add(x[at]);
+        for (; j < args.r; j += step, at += apart) run = dti_fold(run, x[at]);
     } else {
         for (; j < args.r; j += step) {
-            dti_reduced_add(x[base + dti_reduced_walk(j, GONE)]);
+            run = dti_fold(run, x[base + dti_reduced_walk(j, GONE)]);
             dti_reduced_next(1u);
         }
     }
-    return dti_fold(all, dti_fold(span, dti_fold(stretch, run)));
+    return dti_fold(dti_sum(runs), run);
 }

@@ -23,31 +23,30 @@ float dti_row_sum(vec4 v)
     return FOURS ? (v.x + v.y) + (v.z + v.w) : v.x;
 }
 
-/* A sum over this invocation's units, as lib/sums.glsl's; the four of a unit meet at a run's end. */
+DTI_SUMS_OF(float)
+
+/* A sum over this invocation's units: runs of units, whose four meet at its end, and then their sums
+ * as lib/sums.glsl has them. */
 struct dti_row_sums {
     vec4 run;
-    float stretch, all;
     uint count;
+    dti_sum_float runs;
 };
-#define DTI_ROW_SUMS dti_row_sums(vec4(0.0), 0.0, 0.0, 0u)
+#define DTI_ROW_SUMS dti_row_sums(vec4(0.0), 0u, DTI_SUM_NONE(float))
 
 void dti_row_add(inout dti_row_sums s, vec4 value)
 {
     s.run += value;
     s.count++;
     if (s.count % DTI_RUN == 0u) {
-        s.stretch += dti_row_sum(s.run);
+        dti_add(s.runs, dti_row_sum(s.run));
         s.run = vec4(0.0);
-        if (s.count % (DTI_RUN * DTI_RUN) == 0u) {
-            s.all += s.stretch;
-            s.stretch = 0.0;
-        }
     }
 }
 
 float dti_row_total(dti_row_sums s)
 {
-    return s.all + (s.stretch + dti_row_sum(s.run));
+    return dti_sum(s.runs) + dti_row_sum(s.run);
 }
 
 vec4 dti_row_exp(vec4 v)
