@@ -38,7 +38,7 @@ static dt_result fuzz_csv(const uint8_t *data, size_t size) {
     desc.no_header = how & 2;
     desc.skip_bad = how & 4;
     desc.categories_max = how & 8 ? 2 : 0;
-    desc.rules[0] = (dt_csv_rule){.names = "*", .missing = (dt_csv_missing)(how >> 4 & 7) % 4};
+    desc.rules[0] = (dt_csv_rule){.columns = "*", .missing = (dt_csv_missing)(how >> 4 & 7) % 4};
     desc.rules[0].standardize = how & 128;
     if (!ctx)
         ctx = fuzz_context();

@@ -97,7 +97,7 @@ static void *host_main(void *arg) {
                            .lr = 0.05,
                            .momentum = 0.9,
                            .clip_norm = 1.5,
-                           .groups = {{.match = "small", .lr_scale = 1e-39}}};
+                           .groups = {{.params = "small", .lr_scale = 1e-39}}};
     dt_program_desc desc = {.losses = {{n.loss, 0}, {n.small, 0}}, .batch = BATCH, .optim = &optim};
     if (ok(dt_store_create(graph, &(dt_store_desc){.device = "cpu", .seed = 3}, &store), "store") &&
         ok(dt_program_create(store, &desc, &program), "program")) {

@@ -138,9 +138,10 @@ TEST(csv_takes_what_is_missing_as_rules_say) {
     dt_csv_info info;
     float x[8];
     const char *text = "a,b,c\n1,x,5\n,y,6\n3,?,7\n8,x,NA\n";
-    dt_csv_desc d = {.rules = {{.names = "a", .missing = DT_CSV_MISSING_MEAN, .standardize = true},
-                               {.names = "b", .missing = DT_CSV_MISSING_MEAN},
-                               {.names = "*", .missing = DT_CSV_MISSING_DROP}}};
+    dt_csv_desc d = {
+        .rules = {{.columns = "a", .missing = DT_CSV_MISSING_MEAN, .standardize = true},
+                  {.columns = "b", .missing = DT_CSV_MISSING_MEAN},
+                  {.columns = "*", .missing = DT_CSV_MISSING_DROP}}};
     if (!csv_opens(&j, text, &d))
         return;
     dt_csv_get_info(j.csv, &info);
@@ -150,7 +151,7 @@ TEST(csv_takes_what_is_missing_as_rules_say) {
                (double)x[2], (double)x[4]);              /* mean 2, deviation 1 */
     CHECK(x[1] == 1.0f && x[3] == 2.0f && x[5] == 0.0f); /* "" before x and y */
     csv_close(&j);
-    d = (dt_csv_desc){.rules = {{.names = "*", .missing = DT_CSV_MISSING_VALUE, .value = 9.0}}};
+    d = (dt_csv_desc){.rules = {{.columns = "*", .missing = DT_CSV_MISSING_VALUE, .value = 9.0}}};
     if (csv_opens(&j, "a\n1\n?\n", &d)) {
         CHECK(dt_csv_read(j.csv, (int[]){0}, 1, 0, 2, DT_F32, x) == DT_OK && x[1] == 9.0f);
     }
@@ -160,7 +161,7 @@ TEST(csv_takes_what_is_missing_as_rules_say) {
 TEST(csv_reads_a_test_set_as_the_training_set_was) {
     csv_job j, k;
     float x[4];
-    const dt_csv_desc train = {.rules = {{.names = "n", .standardize = true}}};
+    const dt_csv_desc train = {.rules = {{.columns = "n", .standardize = true}}};
     const char *path = temp_write("test.csv", "more,kind,n\n5,b,4\n6,a,0\n", 23);
     if (!csv_opens(&j, "n,kind\n1,a\n3,b\n2,c\n", &train))
         return;
@@ -182,7 +183,7 @@ TEST(csv_reads_a_test_set_as_the_training_set_was) {
 }
 
 TEST(csv_names_the_line_and_what_is_wrong) {
-    const dt_csv_desc numbers = {.rules = {{.names = "*", .kind = DT_CSV_NUMBER}}};
+    const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const dt_csv_desc few = {.categories_max = 2};
     csv_refused("a,b\n1,2\n\n3\n", NULL, ":4:", "1 values, where there are 2 columns");
     csv_refused("a\n1\nx\n", &numbers, ":3:", "'x' of 'a' is no number");
@@ -198,7 +199,8 @@ TEST(csv_names_the_line_and_what_is_wrong) {
     csv_refused("a\n", NULL, "some.csv", "no row");
     csv_job j;
     dt_csv_info info;
-    const dt_csv_desc skips = {.skip_bad = true, .rules = {{.names = "*", .kind = DT_CSV_NUMBER}}};
+    const dt_csv_desc skips = {.skip_bad = true,
+                               .rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     if (csv_opens(&j, "a,b\n1,2\n3\nx,4\n5,6\n", &skips)) {
         dt_csv_get_info(j.csv, &info);
         CHECK(info.rows == 2 && info.skipped == 2);
@@ -224,7 +226,7 @@ TEST(csv_odd_value_in_a_column_of_numbers_is_never_silent) {
                {"-1.#IND", NULL, false},
                {"?", NULL, false}};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
-        const dt_csv_desc mean = {.rules = {{.names = "*", .missing = DT_CSV_MISSING_MEAN}}};
+        const dt_csv_desc mean = {.rules = {{.columns = "*", .missing = DT_CSV_MISSING_MEAN}}};
         csv_job j;
         dt_csv_column c = {0};
         char text[64];
@@ -248,19 +250,19 @@ TEST(csv_rule_decides_what_an_odd_value_is) {
     csv_job j;
     dt_csv_info info;
     dt_csv_column c = {0};
-    dt_csv_desc d = {.skip_bad = true, .rules = {{.names = "a", .kind = DT_CSV_NUMBER}}};
+    dt_csv_desc d = {.skip_bad = true, .rules = {{.columns = "a", .kind = DT_CSV_NUMBER}}};
     if (csv_opens(&j, text, &d)) {
         dt_csv_get_info(j.csv, &info);
         CHECK(info.rows == 2 && info.skipped == 3);
         CHECK(dt_csv_get_column(j.csv, 0, &c) == DT_OK && c.mean == 2.0);
     }
     csv_close(&j);
-    d = (dt_csv_desc){.rules = {{.names = "a", .kind = DT_CSV_CATEGORY}}};
+    d = (dt_csv_desc){.rules = {{.columns = "a", .kind = DT_CSV_CATEGORY}}};
     if (csv_opens(&j, text, &d))
         CHECK(dt_csv_get_column(j.csv, 0, &c) == DT_OK && c.categories == 5);
     CHECK(!j.logged[DT_LOG_WARNING] && !j.logged[DT_LOG_INFO]);
     csv_close(&j);
-    d = (dt_csv_desc){.rules = {{.names = "a", .kind = DT_CSV_NUMBER}}};
+    d = (dt_csv_desc){.rules = {{.columns = "a", .kind = DT_CSV_NUMBER}}};
     csv_refused(text, &d, ":3:", "'inf' of 'a' is no number: it is not finite");
     if (csv_opens(&j, "b,c\n1,x\n2,y\n",
                   NULL)) /* what is plain is told too, but warns of nothing */
@@ -270,10 +272,10 @@ TEST(csv_rule_decides_what_an_odd_value_is) {
 }
 
 TEST(csv_rule_that_decides_on_no_column_is_an_error) {
-    const dt_csv_desc none = {.rules = {{.names = "prize", .kind = DT_CSV_SKIP}}};
-    const dt_csv_desc late = {.rules = {{.names = "a*"}, {.names = "a", .kind = DT_CSV_SKIP}}};
-    const dt_csv_desc numbers = {.no_header = true, .rules = {{.names = "a"}}};
-    const dt_csv_desc empty = {.rules = {{.names = "1", .kind = DT_CSV_SKIP}, {.names = "*"}}};
+    const dt_csv_desc none = {.rules = {{.columns = "prize", .kind = DT_CSV_SKIP}}};
+    const dt_csv_desc late = {.rules = {{.columns = "a*"}, {.columns = "a", .kind = DT_CSV_SKIP}}};
+    const dt_csv_desc numbers = {.no_header = true, .rules = {{.columns = "a"}}};
+    const dt_csv_desc empty = {.rules = {{.columns = "1", .kind = DT_CSV_SKIP}, {.columns = "*"}}};
     csv_refused("a,price\n1,2\n", &none, "rule 0, \"prize\"", "matches the name of no column");
     csv_refused("a,price\n1,2\n", &late, "rule 1, \"a\"", "rules before it match all of its own");
     csv_refused("a,price\n1,2\n", &numbers, "rule 0, \"a\"", "matches the name of no column");
@@ -281,16 +283,16 @@ TEST(csv_rule_that_decides_on_no_column_is_an_error) {
     if (csv_opens(&j, "a,,b,\n1,x,3,4\n", &empty)) /* a column without a name has its number */
         CHECK(dt_csv_find(j.csv, "1") == 1 && dt_csv_find(j.csv, "3") == 3);
     csv_close(&j);
-    const dt_csv_desc part = {.rules = {{.names = "a, prize"}}};
+    const dt_csv_desc part = {.rules = {{.columns = "a, prize"}}};
     csv_refused("a,price\n1,2\n", &part, "rule 0, \"a, prize\"",
                 ": \"prize\" matches the name of no column");
     csv_refused("a,b,a\n1,2,3\n", NULL, ":1:", "numbers 0 and 2; rename one");
     csv_refused("1,\n1,2\n", NULL, ":1:", "two columns are named '1'");
 }
 
-/* Blanks in a list of names are its writer's, not the columns'. */
+/* Blanks in a list of patterns are its writer's, not the columns'. */
 TEST(csv_rule_of_a_list_with_blanks_decides_all_of_its_columns) {
-    const dt_csv_desc d = {.rules = {{.names = "w, n ,\tm", .kind = DT_CSV_CATEGORY}}};
+    const dt_csv_desc d = {.rules = {{.columns = "w, n ,\tm", .kind = DT_CSV_CATEGORY}}};
     csv_job j;
     dt_csv_column c = {0};
     for (int i = 0; csv_opens(&j, "w,n,m\n1,2,3\n", &d) && i < 3; i++) {
@@ -300,24 +302,25 @@ TEST(csv_rule_of_a_list_with_blanks_decides_all_of_its_columns) {
     csv_close(&j);
 }
 
-TEST(csv_rule_without_names_is_an_error_and_ends_nothing_silently) {
-    const dt_csv_desc d[] = {{.rules = {{.kind = DT_CSV_SKIP}}},
-                             {.rules = {{.names = "a"}, {.missing = DT_CSV_MISSING_DROP}}},
-                             {.rules = {{.names = "a"}, {.value = NAN}}},
-                             {.rules = {{.standardize = true}}},
-                             {.rules = {[1] = {.names = "a"}}},
-                             {.rules = {{.names = "a"}, [DT_CSV_RULES_MAX - 1] = {.value = 1.0}}}};
+TEST(csv_rule_without_columns_is_an_error_and_ends_nothing_silently) {
+    const dt_csv_desc d[] = {
+        {.rules = {{.kind = DT_CSV_SKIP}}},
+        {.rules = {{.columns = "a"}, {.missing = DT_CSV_MISSING_DROP}}},
+        {.rules = {{.columns = "a"}, {.value = NAN}}},
+        {.rules = {{.standardize = true}}},
+        {.rules = {[1] = {.columns = "a"}}},
+        {.rules = {{.columns = "a"}, [DT_CSV_RULES_MAX - 1] = {.value = 1.0}}}};
     static const char *const which[] = {"rule 0 ", "rule 1 ", "rule 1 ",
                                         "rule 0 ", "rule 0 ", "rule 1 "};
     for (size_t i = 0; i < sizeof d / sizeof *d; i++)
-        csv_refused("a\n1\n", &d[i], which[i], "has no .names");
+        csv_refused("a\n1\n", &d[i], which[i], "has no .columns");
 }
 
 /* One warning for a file: how many rows, and why the first. Rows that .missing drops are meant. */
 TEST(csv_tells_which_rows_skip_bad_left_out) {
     const dt_csv_desc d = {.skip_bad = true,
-                           .rules = {{.names = "a", .kind = DT_CSV_NUMBER},
-                                     {.names = "b", .missing = DT_CSV_MISSING_DROP}}};
+                           .rules = {{.columns = "a", .kind = DT_CSV_NUMBER},
+                                     {.columns = "b", .missing = DT_CSV_MISSING_DROP}}};
     csv_job j;
     if (csv_opens(&j, "a,b\n1,2\n1,\n\nx,4\n5,6\n7\n", &d))
         CHECK(j.logged[DT_LOG_WARNING] == 1);
@@ -330,7 +333,7 @@ TEST(csv_tells_which_rows_skip_bad_left_out) {
 }
 
 TEST(csv_says_what_to_do_about_a_row) {
-    const dt_csv_desc numbers = {.rules = {{.names = "*", .kind = DT_CSV_NUMBER}}};
+    const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const char *const many = "1 of its 2 values are numbers. Give the column a rule with .kind "
                              "DT_CSV_NUMBER";
     csv_refused("a,c\n1,2\n1,None\n", &numbers, ":3:",
@@ -387,7 +390,7 @@ static void csv_as_pandas(char *line) {
         return;
     for (int i = 3; i < count; i++)
         sprintf(text + strlen(text), "%d,%s\n", i, cells[i]);
-    const dt_csv_desc d = {.rules = {{.names = "*", .missing = DT_CSV_MISSING_MEAN}}};
+    const dt_csv_desc d = {.rules = {{.columns = "*", .missing = DT_CSV_MISSING_MEAN}}};
     csv_job j;
     dt_csv_column c = {0};
     char place[16];
@@ -447,7 +450,7 @@ TEST(csv_that_has_changed_is_an_error) {
 TEST(csv_numbers_that_no_float_holds_are_errors) {
     csv_job j;
     float x[3];
-    const dt_csv_desc scaled = {.rules = {{.names = "*", .standardize = true}}};
+    const dt_csv_desc scaled = {.rules = {{.columns = "*", .standardize = true}}};
     if (csv_opens(&j, "a\n1e300\n0e999\n", NULL)) {
         CHECK(dt_csv_read(j.csv, (int[]){0}, 1, 0, 1, DT_F32, x) == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(j.ctx), ":2: the value of 'a' is too large");

@@ -181,14 +181,14 @@ static const finite_case finite_cases[] = {
      "'wide'",
      "its value"},
     {"a weight by a group's rate",
-     {.kind = DT_OPTIM_SGD, .groups = {{.match = "z", .lr_scale = 1e38}}},
+     {.kind = DT_OPTIM_SGD, .groups = {{.params = "z", .lr_scale = 1e38}}},
      0,
      {1, 1e9f, -1},
      1,
      "'z'",
      "its value"},
     {"a weight without eps",
-     {.kind = DT_OPTIM_ADAM, .eps = DT_ZERO, .groups = {{.match = "calm", .lr_scale = 1e-3}}},
+     {.kind = DT_OPTIM_ADAM, .eps = DT_ZERO, .groups = {{.params = "calm", .lr_scale = 1e-3}}},
      1,
      {0, 1, 1},
      FINITE_STEPS,
@@ -501,7 +501,7 @@ static dt_optim_desc random_optim(finite_random *r) {
     d.nesterov = d.kind == DT_OPTIM_SGD && d.dampening == 0.0 && d.momentum > 0.0;
     d.clip_norm = random_unit(r) < 0.75 ? 0.0 : random_value(r, false);
     d.clip_value = random_unit(r) < 0.75 ? 0.0 : random_value(r, false);
-    d.groups[0] = (dt_optim_group){.match = "z", .lr_scale = random_unit(r) * 100};
+    d.groups[0] = (dt_optim_group){.params = "z", .lr_scale = random_unit(r) * 100};
     return d;
 }
 

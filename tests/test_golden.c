@@ -91,7 +91,7 @@ GOLDEN(frozen_layer_and_biases_without_decay_train_as_in_pytorch, "frozen") {
         return;
     dt_optim_desc adamw = {.lr = 1e-2f,
                            .weight_decay = 0.1f,
-                           .groups = {{.match = "*.bias", .weight_decay = DT_ZERO}}};
+                           .groups = {{.params = "*.bias", .weight_decay = DT_ZERO}}};
     dt_program *p = golden_program(g, (dt_program_desc){.loss = loss, .batch = 8, .optim = &adamw});
     float before[12 * 9], after[12 * 9];
     int frozen = dt_store_find(g->store, "fc1.weight");

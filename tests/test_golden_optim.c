@@ -61,7 +61,7 @@ static const struct {
       .beta2 = 0.95,
       .eps = 1e-4,
       .weight_decay = 0.1,
-      .groups = {{.match = "*.bias", .plain = true}}}},
+      .groups = {{.params = "*.bias", .plain = true}}}},
     {"lars", {.kind = DT_OPTIM_LARS}},
     {"lars_more",
      {.kind = DT_OPTIM_LARS,
@@ -71,14 +71,14 @@ static const struct {
       .weight_decay = 0.05,
       .momentum = 0.9,
       .nesterov = true,
-      .groups = {{.match = "*.bias", .plain = true}}}},
+      .groups = {{.params = "*.bias", .plain = true}}}},
     {"muon", {.kind = DT_OPTIM_MUON}},
     {"muon_more",
      {.kind = DT_OPTIM_MUON,
       .lr = 0.01,
       .weight_decay = 0.02,
       .momentum = 0.8,
-      .groups = {{.match = "fc2.weight", .plain = true}}}},
+      .groups = {{.params = "fc2.weight", .plain = true}}}},
     {"adafactor", {.kind = DT_OPTIM_ADAFACTOR}},
     {"adafactor_more",
      {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.2, .beta2 = 0.6, .eps = 0.3, .weight_decay = 0.02}},
@@ -126,7 +126,7 @@ GOLDEN(a_hundred_lazy_steps_of_a_table_are_those_of_pytorchs_sparse_adam, "lazy"
                                 .lr = 0.02,
                                 .beta1 = 0.8,
                                 .beta2 = 0.99,
-                                .groups = {{.match = "e.weight", .lazy = true}}};
+                                .groups = {{.params = "e.weight", .lazy = true}}};
     optim_train(g, index, "index", t, loss, 4, "lazy", &lazy);
 }
 

@@ -290,8 +290,8 @@ TEST(grid_of_pipelines_has_the_bits_of_every_kind_of_update) {
         {.kind = DT_OPTIM_ADAMW,
          .lr = 0.01,
          .clip_value = 0.01,
-         .groups = {{.match = "*.bias", .weight_decay = DT_ZERO},
-                    {.match = "out*", .lr_scale = 0.5}},
+         .groups = {{.params = "*.bias", .weight_decay = DT_ZERO},
+                    {.params = "out*", .lr_scale = 0.5}},
          .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         grid_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .steps = 6, .shards = 2};

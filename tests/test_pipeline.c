@@ -191,8 +191,8 @@ TEST(pipeline_has_the_bits_of_every_kind_of_update) {
         {.kind = DT_OPTIM_ADAMW,
          .lr = 0.01,
          .clip_value = 0.01,
-         .groups = {{.match = "*.bias", .weight_decay = DT_ZERO},
-                    {.match = "out*", .lr_scale = 0.5}},
+         .groups = {{.params = "*.bias", .weight_decay = DT_ZERO},
+                    {.params = "out*", .lr_scale = 0.5}},
          .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pipe_equal(

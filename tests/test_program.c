@@ -285,7 +285,7 @@ TEST(a_learning_rate_that_is_no_number_is_refused) {
     dt_tensor x;
     dt_program *other;
     dt_optim_desc groups = {.kind = DT_OPTIM_SGD,
-                            .groups = {{.match = "*", .lr_scale = (double)NAN}}};
+                            .groups = {{.params = "*", .lr_scale = (double)NAN}}};
     REQUIRE(line_open(&c, &x, false) == DT_OK);
     CHECK(dt_program_run(c.program, &(dt_step_desc){.lr = NAN}, NULL) == DT_ERROR_INVALID);
     CHECK(dt_program_run(c.program, &(dt_step_desc){.lr = -1}, NULL) == DT_ERROR_INVALID);

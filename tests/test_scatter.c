@@ -228,7 +228,7 @@ static uint64_t scatter_train(const char *devices) {
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM,
                                 .lr = 0.01,
                                 .clip_norm = 1.0,
-                                .groups = {{.match = "table*", .lazy = true}}};
+                                .groups = {{.params = "table*", .lazy = true}}};
     const dt_trainer_desc d = {
         .loss = dt_cross_entropy(dt_nn_linear(h, "out", 5), to, NULL),
         .optim = &adam,
@@ -329,7 +329,7 @@ static bool lazy_step(lazy_twin twin[2], int moments, int64_t cols, const int32_
 static void lazy_train(dt_ctx *ctx, const char *device, dt_optim_desc dense, int moments,
                        int64_t cols) {
     dt_optim_desc lazy = dense;
-    lazy.groups[0] = (dt_optim_group){.match = "table", .lazy = true};
+    lazy.groups[0] = (dt_optim_group){.params = "table", .lazy = true};
     lazy_twin twin[2] = {{0}, {0}};
     bool good = true;
     for (int k = 0; k < 2; k++) {
@@ -396,12 +396,12 @@ TEST(a_lazy_optimizer_leaves_rows_alone_on_vulkan) {
 TEST(a_lazy_group_of_rows_that_are_too_long_is_refused) {
     dt_ctx *ctx = NULL;
     lazy_twin l = {0};
-    const dt_optim_desc lazy = {.groups = {{.match = "table", .lazy = true}}};
+    const dt_optim_desc lazy = {.groups = {{.params = "table", .lazy = true}}};
     const dt_optim_desc nameless = {.groups = {{.lazy = true}}};
     REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
     CHECK(!lazy_make(&l, ctx, "cpu", dt_dims(9, DTI_TABLE_COLS_MAX + 1), &lazy));
     CHECK_CONTAINS(dt_ctx_error(ctx), "group 1 is lazy, and rows of 'table' have 16385 elements");
     CHECK(!lazy_make(&l, ctx, "cpu", dt_dims(9, 2), &nameless));
-    CHECK_CONTAINS(dt_ctx_error(ctx), "group 1 has settings, and no .match");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "group 1 has settings, and no .params");
     dt_ctx_destroy(ctx);
 }

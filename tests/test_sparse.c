@@ -260,7 +260,7 @@ static sparse_case sparse_make(const char *device, uint32_t number) {
     uint32_t seed = number * 7919u;
     sparse_case c = {.device = device, .seed = number};
     c.optim = optims[sparse_random(&seed, DTI_COUNT(optims))];
-    c.optim.groups[0] = (dt_optim_group){.match = "lazy.*", .lazy = true};
+    c.optim.groups[0] = (dt_optim_group){.params = "lazy.*", .lazy = true};
     c.cols = cols[sparse_random(&seed, DTI_COUNT(cols))];
     c.list = lists[sparse_random(&seed, DTI_COUNT(lists))];
     c.rows = (DTI_SCATTER_SPARSE + c.cols - 1) / c.cols + sparse_random(&seed, 70);
@@ -318,7 +318,7 @@ static uint64_t sparse_train(bool lost, const char *devices) {
     dt_tensor x = dt_input(g, "x", DT_I32, dt_dims(SPARSE_EACH)),
               to = dt_input(g, "t", DT_I32, dt_dims());
     dt_tensor h = dt_flatten(dt_tanh(dt_nn_embedding(x, "table", SPARSE_ROWS, SPARSE_COLS)));
-    const dt_optim_desc optim = {.clip_norm = 1.0, .groups = {{.match = "table*", .lazy = true}}};
+    const dt_optim_desc optim = {.clip_norm = 1.0, .groups = {{.params = "table*", .lazy = true}}};
     const dt_trainer_desc d = {
         .loss = dt_cross_entropy(dt_nn_linear(h, "out", 4), to, NULL),
         .optim = &optim,
@@ -365,7 +365,7 @@ TEST(gradients_that_others_write_to_are_dense) {
     CHECK(!dt_ctx_create(NULL, &ctx) && !dt_graph_create(ctx, &g));
     dt_tensor x = dt_input(g, "x", DT_I32, dt_dims());
     dt_tensor h = dt_nn_embedding(x, "table", SPARSE_ROWS, SPARSE_COLS);
-    const dt_optim_desc optim = {.groups = {{.match = "table*", .lazy = true}}};
+    const dt_optim_desc optim = {.groups = {{.params = "table*", .lazy = true}}};
     const dt_trainer_desc d = {
         .loss = dt_mean_loss(dt_square(h)),
         .optim = &optim,

@@ -353,7 +353,7 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
     if (what == DIFFER_TRUST || what == DIFFER_PLAIN) {
         m.adam.kind = DT_OPTIM_LARS;
         m.adam.trust = other && what == DIFFER_TRUST ? 0.5 : 0.25;
-        m.adam.groups[0] = (dt_optim_group){.match = "*", .plain = other && what == DIFFER_PLAIN};
+        m.adam.groups[0] = (dt_optim_group){.params = "*", .plain = other && what == DIFFER_PLAIN};
     }
     d.comm = comm;
     differ_desc(&d, what, other);

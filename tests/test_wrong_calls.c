@@ -188,7 +188,7 @@ ADAM(clip_value, -1, INFINITE)
 ROW(STORE, dt_program_create, groups) {
     dt_program *program = NULL;
     dt_optim_desc optim = {.kind = ENUM(DT_OPTIM_SGD, DT_OPTIM_ADAMW + 1)};
-    optim.groups[0].match = TEXT("b", NULL, "", "none");
+    optim.groups[0].params = TEXT("b", NULL, "", "none");
     optim.groups[0].lr_scale = AT_LEAST_0(1);
     optim.groups[0].weight_decay = AT_LEAST_0(1);
     optim.momentum = 0.9;

@@ -157,7 +157,7 @@ static dt_result wrong_csv_close(dt_csv *csv, dt_result result) {
 ROW(STORE, dt_csv_open, ) {
     dt_csv *csv = wrong_csv_open();
     dt_csv_close(csv);
-    dt_csv_desc desc = {.rules = {{.names = "*", .missing = DT_CSV_MISSING_DROP}}};
+    dt_csv_desc desc = {.rules = {{.columns = "*", .missing = DT_CSV_MISSING_DROP}}};
     desc.rules[0].kind = (dt_csv_kind)ENUM(DT_CSV_GUESS, DT_CSV_SKIP + 1);
     desc.rules[0].missing = (dt_csv_missing)ENUM(DT_CSV_MISSING_DROP, DT_CSV_MISSING_VALUE + 1);
     desc.rules[0].value = FINITE(1.0);

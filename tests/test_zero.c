@@ -67,7 +67,7 @@ TEST(a_zero_that_is_meant_is_taken_in_every_field_of_optimizers_losses_and_steps
         {{"lr", {.kind = DT_OPTIM_SGD, .lr = DT_ZERO}, 0, 0}, 1},
         {{"step's lr", {.kind = DT_OPTIM_SGD, .lr = lr}, DT_ZERO, 0}, 1},
         {{"lr_scale",
-          {.kind = DT_OPTIM_SGD, .groups = {{.match = "w", .lr_scale = DT_ZERO}}},
+          {.kind = DT_OPTIM_SGD, .groups = {{.params = "w", .lr_scale = DT_ZERO}}},
           0,
           0},
          1},
@@ -76,7 +76,7 @@ TEST(a_zero_that_is_meant_is_taken_in_every_field_of_optimizers_losses_and_steps
         {{"defaults", {.lr = lr}, 0, 0}, zero_adam(lr, 0.01, 0.9, 0.999, 1e-8)},
         {{"decay", {.lr = lr, .weight_decay = DT_ZERO}, 0, 0}, zero_adam(lr, 0, 0.9, 0.999, 1e-8)},
         {{"group's decay",
-          {.lr = lr, .weight_decay = 0.1, .groups = {{.match = "w", .weight_decay = DT_ZERO}}},
+          {.lr = lr, .weight_decay = 0.1, .groups = {{.params = "w", .weight_decay = DT_ZERO}}},
           0,
           0},
          zero_adam(lr, 0, 0.9, 0.999, 1e-8)},
@@ -270,7 +270,7 @@ TEST(a_trainer_refuses_rates_and_coefficients_that_are_no_numbers) {
     train_model m;
     dt_trainer *t;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0));
-    m.adam.groups[0] = (dt_optim_group){.match = "*", .lr_scale = 10};
+    m.adam.groups[0] = (dt_optim_group){.params = "*", .lr_scale = 10};
     dt_trainer_desc d = train_desc(&m);
     d.devices = "cpu";
     REQUIRE(dt_trainer_create(m.graph, &d, &t) == DT_OK);
@@ -305,7 +305,7 @@ TEST(an_optimizer_s_numbers_are_finite_also_as_f32) {
         {.clip_norm = (double)INFINITY},
         {.clip_value = 1e39},
         {.beta1 = (double)NAN},
-        {.lr = 1e30, .groups = {{.match = "*.bias", .lr_scale = 1e10}}},
+        {.lr = 1e30, .groups = {{.params = "*.bias", .lr_scale = 1e10}}},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         dt_program_desc d = {.loss = m.loss, .optim = &wrong[i]};

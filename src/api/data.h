@@ -82,8 +82,8 @@ DT_API void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t
  * for a dt_column (all rows), or in dt_dataset.sample (one row: sample->row) while training.
  *
  *     dt_csv *csv;
- *     dt_csv_desc desc = {.rules = {{.names = "id", .kind = DT_CSV_SKIP},
- *                                   {.names = "*", .standardize = true}}};
+ *     dt_csv_desc desc = {.rules = {{.columns = "id", .kind = DT_CSV_SKIP},
+ *                                   {.columns = "*", .standardize = true}}};
  *     dt_csv_open(ctx, "houses.csv", &desc, &csv); */
 
 typedef struct dt_csv dt_csv;
@@ -110,10 +110,10 @@ typedef enum dt_csv_missing {
 } dt_csv_missing;
 
 typedef struct dt_csv_rule {
-    /* Columns: patterns as in dt_optim_group, where '?' stands for a comma or an outer blank of a
-     * name. NULL ends the rules. INVALID: a pattern that matches no column, a rule that decides
-     * none, and a rule without names that has something else set. */
-    const char *names;
+    /* Patterns of names; '?' stands for a comma or an outer blank of one. NULL ends the rules.
+     * INVALID: a pattern that matches no column, a rule that decides none, and a rule without
+     * .columns that has something else set. */
+    const char *columns;
     dt_csv_kind kind;
     dt_csv_missing missing;
     double value;
@@ -129,7 +129,7 @@ typedef struct dt_csv_desc {
     /* Bad rows are left out and counted, where they are errors else. One warning in the log says
      * how many, and the first one's line and reason. */
     bool skip_bad;
-    dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first whose names match */
+    dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first that matches it */
     /* A file whose columns must be here too: kinds, categories, means and deviations are taken from
      * it, so that a test set is read as the training set was. .rules are ignored. */
     const dt_csv *like;

@@ -74,6 +74,11 @@
  * dt_scope_push() and dt_scope_pop() they begin with the name of a block. Tables and masks that are
  * fixed need no name: dt_constant().
  *
+ * PATTERNS. .params of an optimizer group, a program, a trainer and a dt_load_desc, and .columns of
+ * a CSV rule, list patterns with commas between them: "*.bias, head.*". '*' stands for any number
+ * of characters, dots too, and '?' for one. A pattern matches whole names; blanks (spaces, tabs)
+ * around it are ignored.
+ *
  * OTHER SHAPES. Programs of one store may give the graph's inputs other shapes (.shapes): sentences
  * of three lengths train the same parameters in turn, in memory that they share.
  *

@@ -14,8 +14,8 @@
  * each function that saves. Errors: IO, MEMORY, INVALID (NULL, or a step is under way),
  * DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
-/* The same of the parameters that match: patterns as of dt_optim_group. dt_store_load_matching
- * reads them. Errors: as dt_store_save; INVALID also where none matches. */
+/* The same of the parameters that match: see PATTERNS above. dt_store_load_matching reads
+ * them. Errors: as dt_store_save; INVALID also where none matches. */
 DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params);
 /* dt_store_save of the averages (dt_optim_desc.average), under the parameters' names, as they are
  * used: buffers and what has no average are as they are. Errors: as dt_store_save; INVALID also
@@ -31,7 +31,7 @@ DT_API dt_result dt_store_load(dt_store *store, const char *path);
 /* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their
  * own. */
 typedef struct dt_load_desc {
-    const char *params; /* patterns of the store's names, as of dt_optim_group; NULL = "*" */
+    const char *params; /* patterns of the store's names; NULL = "*" */
     /* Of those the ones that begin with `prefix`, which the file calls `file_prefix` and the rest:
      * with "encoder." and "model." the store's "encoder.fc.weight" is the file's "model.fc.weight".
      * NULL = "". */

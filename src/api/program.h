@@ -143,13 +143,11 @@ typedef enum dt_optim_kind {
                         * matrices have means of rows and columns alone */
 } dt_optim_kind;
 
-/* Parameters with settings of their own. A parameter belongs to the first group whose pattern
- * matches its name; a group that no parameter of the graph belongs to, trained or not, is an
+/* Parameters with settings of their own. A parameter belongs to the first group whose patterns
+ * match its name; a group that no parameter of the graph belongs to, trained or not, is an
  * error. */
 typedef struct dt_optim_group {
-    /* "*.bias", "head.*, tok.weight": '*' and '?', commas between patterns. Blanks around a pattern
-     * are ignored. */
-    const char *match;
+    const char *params;  /* patterns: "*.bias", "head.*, tok.weight"; see PATTERNS above */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
     /* For tables of which a step names few rows: a row (of the first axis) whose gradient is all 0

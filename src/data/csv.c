@@ -8,7 +8,7 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
         return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: %d categories at most",
                         desc->categories_max);
     int rules = 0;
-    for (; rules < DT_CSV_RULES_MAX && desc->rules[rules].names; rules++) {
+    for (; rules < DT_CSV_RULES_MAX && desc->rules[rules].columns; rules++) {
         const int i = rules;
         const dt_csv_rule *r = &desc->rules[i];
         if ((unsigned)r->kind > DT_CSV_SKIP || (unsigned)r->missing > DT_CSV_MISSING_VALUE ||
@@ -16,15 +16,16 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
             return dti_fail(base, DT_ERROR_INVALID,
                             "dt_csv_open: rule %d ('%.100s') has no such kind, no such way with "
                             "what is missing, or a value that is not finite",
-                            i, r->names);
+                            i, r->columns);
     }
     for (int i = rules; i < DT_CSV_RULES_MAX; i++) {
         const dt_csv_rule *r = &desc->rules[i];
-        if (r->names || r->kind || r->missing || r->value != 0.0 || r->standardize)
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_csv_open: rule %d has no .names, which ends the rules, but rule %d "
-                            "is given; name the columns of each, \"*\" for all",
-                            rules, i);
+        if (r->columns || r->kind || r->missing || r->value != 0.0 || r->standardize)
+            return dti_fail(
+                base, DT_ERROR_INVALID,
+                "dt_csv_open: rule %d has no .columns, which ends the rules, but rule %d "
+                "is given; name the columns of each, \"*\" for all",
+                rules, i);
     }
     return DT_OK;
 }

@@ -48,8 +48,8 @@ static void dti_csv_categories_free(dti_base *base, dti_csv_column *column) {
 
 static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *name) {
     static const dt_csv_rule none = {.kind = DT_CSV_GUESS};
-    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
-        if (dti_glob(desc->rules[i].names, name))
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns; i++) {
+        if (dti_glob(desc->rules[i].columns, name))
             return &desc->rules[i];
     }
     return &none;
@@ -58,7 +58,7 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
 /* INVALID: a pattern of a rule that matches no column, since it has a mistake. An empty one, as
  * behind a last comma, has none. */
 static dt_result dti_csv_check_patterns(const dt_csv *csv, const dt_csv_desc *desc, int rule) {
-    const char *names = desc->rules[rule].names, *list = names, *pattern, *end;
+    const char *all = desc->rules[rule].columns, *list = all, *pattern, *end;
     while (dti_glob_next(&list, &pattern, &end)) {
         bool matches = end == pattern;
         for (uint32_t k = 0; k < csv->count && !matches; k++)
@@ -66,25 +66,25 @@ static dt_result dti_csv_check_patterns(const dt_csv *csv, const dt_csv_desc *de
         if (!matches)
             return dti_fail(csv->base, DT_ERROR_INVALID,
                             "%s: rule %d, \"%.100s\": \"%.*s\" matches the name of no column",
-                            csv->path, rule, names, (int)DTI_MIN(end - pattern, 100), pattern);
+                            csv->path, rule, all, (int)DTI_MIN(end - pattern, 100), pattern);
     }
     return DT_OK;
 }
 
-/* INVALID: a rule that decides no column, since its names have a mistake. */
+/* INVALID: a rule that decides no column, since its patterns have a mistake. */
 static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
     dt_result result = DT_OK;
-    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names && !result; i++) {
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns && !result; i++) {
         bool matches = false, decides = false;
         for (uint32_t k = 0; k < csv->count && !decides; k++) {
             const char *name = csv->columns[k].name;
-            const bool fits = dti_glob(desc->rules[i].names, name);
+            const bool fits = dti_glob(desc->rules[i].columns, name);
             matches = matches || fits;
             decides = fits && dti_csv_rule_of(desc, name) == &desc->rules[i];
         }
         if (!decides)
             return dti_fail(csv->base, DT_ERROR_INVALID, "%s: rule %d, \"%.100s\", %s", csv->path,
-                            i, desc->rules[i].names,
+                            i, desc->rules[i].columns,
                             matches ? "decides no column: rules before it match all of its own; "
                                       "put it first"
                                     : "matches the name of no column");
@@ -104,7 +104,7 @@ static dt_result dti_csv_column_like(dt_csv *csv, const dt_csv *like, dti_csv_co
     char *name = column->name;
     *column = *model;
     column->name = name;
-    column->rule.names = NULL;
+    column->rule.columns = NULL;
     column->names = NULL;
     column->categories = column->capacity = 0;
     column->missing = 0;
@@ -133,7 +133,7 @@ static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint3
     if (desc->like)
         return dti_csv_column_like(csv, desc->like, column);
     column->rule = *dti_csv_rule_of(desc, name);
-    column->rule.names = NULL; /* the caller's */
+    column->rule.columns = NULL; /* the caller's */
     column->kind = column->rule.kind;
     return DT_OK;
 }

@@ -28,8 +28,8 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
         const dti_node *n = &code->work->nodes[code->layout->params[i].node];
         for (uint32_t g = 1; g < DT_MAX_GROUPS && !n->buffer; g++)
-            matched[g] += code->optim.groups[g - 1].match &&
-                          dti_glob(code->optim.groups[g - 1].match, n->label);
+            matched[g] += code->optim.groups[g - 1].params &&
+                          dti_glob(code->optim.groups[g - 1].params, n->label);
         const uint32_t group = dti_optim_group_of(&code->optim, n->label);
         const uint64_t cols = dti_optim_lazy_cols(code, &code->layout->params[i], group);
         taken[group] += !n->buffer;
@@ -41,12 +41,12 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
     }
     for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
         const dt_optim_group *given = &code->desc.optim->groups[g - 1];
-        if (!given->match &&
+        if (!given->params &&
             (given->lr_scale != 0.0 || given->weight_decay != 0.0 || given->lazy || given->plain))
-            dti_text_add(problems, "\n- optimizer: group %u has settings, and no .match", g);
-        if (code->optim.groups[g - 1].match && !taken[g])
+            dti_text_add(problems, "\n- optimizer: group %u has settings, and no .params", g);
+        if (code->optim.groups[g - 1].params && !taken[g])
             dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
-                         code->optim.groups[g - 1].match,
+                         code->optim.groups[g - 1].params,
                          matched[g] ? "gets no parameter: groups before it match all of its own; "
                                       "put it first"
                                     : "matches the name of no parameter");

@@ -185,7 +185,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
 
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
     for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
-        if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name))
+        if (d->groups[g - 1].params && dti_glob(d->groups[g - 1].params, name))
             return g;
     }
     return 0;

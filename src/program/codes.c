@@ -28,7 +28,7 @@ static size_t dti_code_key_room(const dt_program_desc *d) {
     size_t size = sizeof *d + sizeof *d->optim + sizeof(uint32_t) + 2 + DT_MAX_GROUPS;
     size += (d->label ? strlen(d->label) + 1 : 0) + (d->params ? strlen(d->params) + 1 : 0);
     for (int i = 0; d->optim && i < DT_MAX_GROUPS - 1; i++)
-        size += d->optim->groups[i].match ? strlen(d->optim->groups[i].match) + 1 : 0;
+        size += d->optim->groups[i].params ? strlen(d->optim->groups[i].params) + 1 : 0;
     return size;
 }
 
@@ -36,8 +36,8 @@ static char *dti_code_key_optim(char *at, const dt_optim_desc *optim) {
     dt_optim_desc o;
     memcpy(&o, optim, sizeof o);
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
-        at = dti_code_key_text(at, o.groups[i].match);
-        o.groups[i].match = NULL;
+        at = dti_code_key_text(at, o.groups[i].params);
+        o.groups[i].params = NULL;
     }
     memcpy(at, &o, sizeof o);
     return at + sizeof o;

@@ -36,7 +36,7 @@ static bool dti_reach_step(const dt_program *p, const dti_turn *t, double norm,
         g = DTI_MIN(g, d->clip_value);
     for (uint32_t i = 0; i < DT_MAX_GROUPS; i++) {
         const dti_optim_rates rates = {d, t->lr * p->code->groups[i].lr, p->code->groups[i].decay};
-        if (i && !d->groups[i - 1].match)
+        if (i && !d->groups[i - 1].params)
             continue;
         memcpy(now, before, sizeof now);
         fits = row->bound(&rates, now, g) && fits;

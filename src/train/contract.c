@@ -76,8 +76,8 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
         dti_describe_number(text, all[i].name, all[i].value);
     for (int i = 0; i < DT_MAX_PHASES; i++)
         dti_describe_phase(&d->schedule[i], text);
-    for (int i = 0; i < DT_MAX_GROUPS - 1 && d->groups[i].match; i++) {
-        dti_text_add(text, "group '%s'\n", d->groups[i].match);
+    for (int i = 0; i < DT_MAX_GROUPS - 1 && d->groups[i].params; i++) {
+        dti_text_add(text, "group '%s'\n", d->groups[i].params);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
         dti_text_add(text, "%s", d->groups[i].lazy ? "its rows lazily\n" : "");
