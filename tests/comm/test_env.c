@@ -652,6 +652,33 @@ TEST(keys_are_64_hex_digits_or_32_bytes_and_no_passphrases) {
     key_place_close(&p);
 }
 
+/* They would be what insecure ranks have. The launcher's way is test_rendezvous.c's. */
+TEST(keys_of_zeros_are_refused_however_they_are_given) {
+    key_place p;
+    uint8_t key[32];
+    bool have;
+    char zeros[66] = {0}, secret[80];
+    REQUIRE(key_place_open(&p));
+    memset(zeros, '0', 64);
+    snprintf(secret, sizeof secret, "DTRAIN_SECRET=%s", zeros);
+    env_case passed = {.lines = (const char *const[]){"DTRAIN_SECRET_FD=7", NULL},
+                       .descriptor = zeros};
+    dt_comm_desc ways[5] = {{.key = ""}, ENV(secret), env_read_case(&passed)};
+    memcpy(ways[0].key, zeros, 65);
+    for (int i = 0; i < 5; i++) {
+        dt_comm_desc *d = &ways[i];
+        d->world_size = 2;
+        if (i >= 3) {
+            snprintf(d->key_file, sizeof d->key_file, "%s", p.file);
+            CHECK(key_file_write(&p, i == 3 ? zeros : (char[32]){0}, i == 3 ? 64 : 32, 0600));
+        }
+        CHECK(key_load(&p, d, key, &have) == DT_ERROR_INVALID && !have);
+        CHECK_CONTAINS(p.base.error, "all zeros");
+        CHECK_CONTAINS(p.base.error, "openssl rand -hex 32");
+    }
+    key_place_close(&p);
+}
+
 TEST(key_files_that_others_can_read_are_refused) {
     key_place p;
     uint8_t key[32];
@@ -768,28 +795,79 @@ TEST(ranks_of_one_host_share_a_key_that_outlives_nobody) {
     key_place_close(&p);
 }
 
-TEST(folders_that_are_not_the_users_alone_hold_no_keys) {
+/* Ranks 0 and 1 share a key, of which nothing stands in the folder that was to hold it. */
+static void key_goes_elsewhere(key_place *p, const dti_key_folders *folders) {
+    uint8_t key[32], other[32];
+    dti_key_share share, none;
+    dt_comm_desc desc = {.world_size = 2, .rendezvous = "tcp://localhost:1"};
+    struct stat place, own;
+    REQUIRE(dti_key_share_in(&p->base, &desc, folders, key, &share) == DT_OK);
+    CHECK(fstat(share.folder - 1, &place) == 0 && (place.st_mode & 0777) == 0700);
+    CHECK(place.st_uid == geteuid() && stat(p->folder, &own) == 0 && place.st_ino != own.st_ino);
+    desc.rank = 1;
+    desc.join_timeout_ms = 1000;
+    CHECK(dti_key_share_in(&p->base, &desc, folders, other, &none) == DT_OK);
+    CHECK(!memcmp(key, other, 32));
+    dti_key_forget(&share);
+}
+
+/* Those that were made beside the test's own; how many. */
+static int key_remove_others(const key_place *p) {
+    int count = 0;
+    char path[64 + NAME_MAX];
+    DIR *list = opendir("/tmp");
+    for (const struct dirent *e; list && (e = readdir(list)) != NULL;) {
+        snprintf(path, sizeof path, "/tmp/%s", e->d_name);
+        if (!strncmp(path, p->folder, strlen(p->folder)) && path[strlen(p->folder)] == '-')
+            count += rmdir(path) == 0; /* nothing is left in it */
+    }
+    closedir(list);
+    return count;
+}
+
+TEST(folders_that_are_not_the_users_alone_hold_no_keys_and_stop_nobody) {
     key_place p;
-    uint8_t key[32];
-    dti_key_share share;
-    char link[80];
+    char link[80], theirs[96];
     REQUIRE(key_place_open(&p));
     dti_key_folders folders = key_folders(&p);
-    dt_comm_desc root = {.world_size = 2, .rendezvous = "tcp://localhost:1"};
+    REQUIRE(chmod(p.folder, 0777) == 0);
+    key_goes_elsewhere(&p, &folders);
+    key_goes_elsewhere(&p, &folders);
+    CHECK(key_remove_others(&p) == 1); /* the second job has found it */
     REQUIRE(chmod(p.folder, 0711) == 0);
-    CHECK(dti_key_share_in(&p.base, &root, &folders, key, &share) == DT_ERROR_IO);
-    CHECK_CONTAINS(p.base.error, "mode 700");
+    snprintf(theirs, sizeof theirs, "%s-others", p.folder); /* of that name, and not its own */
+    REQUIRE(mkdir(theirs, 0700) == 0 && chmod(theirs, 0777) == 0);
+    key_goes_elsewhere(&p, &folders);
+    CHECK(rmdir(theirs) == 0 && key_remove_others(&p) == 1);
     REQUIRE(chmod(p.folder, 0700) == 0);
     snprintf(link, sizeof link, "%.50s.link", p.folder);
     REQUIRE(symlink(p.folder, link) == 0);
     memcpy(folders.path[1], link, strlen(link) + 1);
-    CHECK(dti_key_share_in(&p.base, &root, &folders, key, &share) == DT_ERROR_IO);
+    key_goes_elsewhere(&p, &folders);
     unlink(link);
+    memcpy(p.folder, link, strlen(link) + 1);
+    CHECK(key_remove_others(&p) == 1);
+    p.folder[strlen(p.folder) - 5] = 0;
     if (geteuid() == 0) {
         folders = key_folders(&p);
         REQUIRE(chown(p.folder, 65534, 0) == 0);
-        CHECK(dti_key_share_in(&p.base, &root, &folders, key, &share) == DT_ERROR_IO);
+        key_goes_elsewhere(&p, &folders);
+        CHECK(key_remove_others(&p) == 1);
     }
+    key_place_close(&p);
+}
+
+TEST(keys_without_a_place_say_what_to_do) {
+    key_place p;
+    uint8_t key[32];
+    dti_key_share share;
+    REQUIRE(key_place_open(&p));
+    dti_key_folders folders = {{"/nonexistent/a", "/nonexistent/b"}};
+    dt_comm_desc root = {.world_size = 2, .rendezvous = "tcp://localhost:1"};
+    CHECK(dti_key_share_in(&p.base, &root, &folders, key, &share) == DT_ERROR_IO);
+    CHECK_CONTAINS(p.base.error, "set DTRAIN_SECRET_FILE, or make that folder this user's with "
+                                 "mode 700");
+    CHECK_CONTAINS(p.base.error, "openssl rand -hex 32");
     key_place_close(&p);
 }
 

@@ -773,6 +773,9 @@ TEST(launchers_key_is_taken_by_who_has_none_and_wants_one) {
     CHECK(dti_rendezvous_given(&c.base, &c.r, "abc;tcp://127.0.0.1:5", key, &have) ==
           DT_ERROR_FORMAT);
     CHECK(dti_rendezvous_given(&c.base, &c.r, "-", key, &have) == DT_ERROR_FORMAT && !have);
+    memset(text, '0', 64);
+    CHECK(dti_rendezvous_given(&c.base, &c.r, text, key, &have) == DT_ERROR_INVALID && !have);
+    CHECK_CONTAINS(c.base.error, "all zeros");
     c.desc.insecure = true;
     CHECK(dti_rendezvous_given(&c.base, &c.r, text, key, &have) == DT_OK && !have);
 }

@@ -12,7 +12,9 @@
  * joined, rank 0 removes the file: dti_key_forget(). Rank 0 does this after it has its listening
  * socket or rendezvous file, so two jobs of one name never both write. Folders: /run/user/UID,
  * which is $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable
- * itself, which ranks from different sessions may have or not. The others look in both. */
+ * itself, which ranks from different sessions may have or not. The others look in both. Where
+ * somebody else has the second name, folders count whose name begins with it; rank 0 makes one of
+ * a name that nobody can have taken before. */
 
 #define DTI_KEY_BYTES 32
 #define DTI_KEY_HOW "Make one with: openssl rand -hex 32"
@@ -65,7 +67,8 @@ static bool dti_key_parse(const char *text, size_t size, uint8_t key[DTI_KEY_BYT
         return dti_key_from_hex(text, size, key);
     }
     for (size_t i = 0; i < size; i++)
-        is_text = is_text && ((text[i] >= 0x20 && text[i] < 0x7F) || strchr("\t\r\n", text[i]));
+        is_text = is_text &&
+                  ((text[i] >= 0x20 && text[i] < 0x7F) || (text[i] && strchr("\t\r\n", text[i])));
     if (!is_text)
         memcpy(key, text, DTI_KEY_BYTES);
     return !is_text;
@@ -136,7 +139,7 @@ static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key
 
 /* ---- the file of one host */
 
-/* The folder's descriptor; -1 = there is none that is this user's alone. */
+/* The folder's descriptor; -1 = there is none that is this user's alone (ENOENT: none at all). */
 static int dti_key_folder(const char *path, bool make) {
     struct stat folder;
     if (make && mkdir(path, 0700) != 0 && errno != EEXIST)
@@ -148,6 +151,7 @@ static int dti_key_folder(const char *path, bool make) {
         !(folder.st_mode & (S_IRWXG | S_IRWXO)))
         return descriptor;
     close(descriptor);
+    errno = EPERM;
     return -1;
 }
 
@@ -161,6 +165,14 @@ static dti_key_folders dti_key_default_folders(void) {
     snprintf(folders.path[0], sizeof folders.path[0], "/run/user/%lu", user);
     snprintf(folders.path[1], sizeof folders.path[1], "/tmp/dtrain-%lu", user);
     return folders;
+}
+
+/* Something has the name that is not this user's folder with mode 700. */
+static bool dti_key_name_is_taken(const char *path) {
+    const int folder = dti_key_folder(path, false), error = errno;
+    if (folder >= 0)
+        close(folder);
+    return folder < 0 && error != ENOENT;
 }
 
 /* Ranks of one job have one name; nothing of it can be read from it. */
@@ -243,18 +255,56 @@ static bool dti_key_take_from(const char *folder, const char *name, uint8_t key[
     return ok;
 }
 
+/* Puts the key into the folder, or with share NULL takes it from there. */
+static bool dti_key_use(const char *folder, bool make, const char *name, uint8_t key[DTI_KEY_BYTES],
+                        dti_key_share *share) {
+    return share ? dti_key_publish_in(folder, make, key, share)
+                 : dti_key_take_from(folder, name, key);
+}
+
+/* The same of the folders whose name begins with one that somebody else has. */
+static bool dti_key_use_others(const char *taken, const char *name, uint8_t key[DTI_KEY_BYTES],
+                               dti_key_share *share) {
+    const int parent = (int)(strrchr(taken, '/') + 1 - taken);
+    const size_t bytes = strlen(taken) - (size_t)parent;
+    char path[64 + NAME_MAX];
+    dti_folder_names names;
+    bool used = false;
+    snprintf(path, sizeof path, "%.*s", parent, taken);
+    if (!dti_folder_names_open(&names, path))
+        return false;
+    for (const char *next; !used && (next = dti_folder_names_next(&names)) != NULL;)
+        if (!strncmp(next, taken + parent, bytes) && next[bytes] == '-') {
+            snprintf(path, sizeof path, "%.*s%s", parent, taken, next);
+            used = dti_key_use(path, false, name, key, share);
+        }
+    dti_folder_names_close(&names);
+    return used;
+}
+
+static bool dti_key_use_any(const dti_key_folders *folders, const char *name,
+                            uint8_t key[DTI_KEY_BYTES], dti_key_share *share) {
+    const char *const own = folders->path[1];
+    char fresh[80];
+    if (dti_key_use(folders->path[0], false, name, key, share) ||
+        dti_key_use(own, share != NULL, name, key, share))
+        return true;
+    if (!dti_key_name_is_taken(own))
+        return false;
+    snprintf(fresh, sizeof fresh, "%s-XXXXXX", own);
+    return dti_key_use_others(own, name, key, share) ||
+           (share && mkdtemp(fresh) && dti_key_use(fresh, false, name, key, share));
+}
+
 static dt_result dti_key_publish(dti_base *base, const dti_key_folders *folders,
                                  uint8_t key[DTI_KEY_BYTES], dti_key_share *share) {
     dt_result result = dti_key_make(base, key);
-    if (result)
+    if (result || dti_key_use_any(folders, share->name, key, share))
         return result;
-    for (int i = 0; i < 2; i++)
-        if (dti_key_publish_in(folders->path[i], i == 1, key, share))
-            return DT_OK;
     return dti_fail(
         base, DT_ERROR_IO,
-        "no place for the key of this host's ranks: %s has to be this user's folder with "
-        "mode 700 (%s). Or set DTRAIN_SECRET_FILE. " DTI_KEY_HOW,
+        "no place for the key of this host's ranks (%s: %s): set DTRAIN_SECRET_FILE, or "
+        "make that folder this user's with mode 700. " DTI_KEY_HOW,
         folders->path[1], strerror(errno));
 }
 
@@ -263,9 +313,8 @@ static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, c
                                int timeout_ms, uint8_t key[DTI_KEY_BYTES]) {
     uint64_t start = dti_now_ns(), limit = (uint64_t)timeout_ms * 1000000;
     for (;;) {
-        for (int i = 0; i < 2; i++)
-            if (dti_key_take_from(folders->path[i], name, key))
-                return DT_OK;
+        if (dti_key_use_any(folders, name, key, NULL))
+            return DT_OK;
         if (dti_now_ns() - start >= limit)
             return dti_fail(base, DT_ERROR_TIMEOUT,
                             "no key from rank 0 within %d ms (%s or %s, %s): rank 0 is not there, "
@@ -340,6 +389,15 @@ static bool dti_key_is_here(const char *host) {
 
 /* ---- which key */
 
+/* Insecure ranks use zeros for a key. *have: it is not that. */
+static dt_result dti_key_check(dti_base *base, const uint8_t key[DTI_KEY_BYTES], bool *have) {
+    static const uint8_t zeros[DTI_KEY_BYTES];
+    *have = !dti_equal_secret(key, zeros, DTI_KEY_BYTES);
+    return *have ? DT_OK
+                 : dti_fail(base, DT_ERROR_INVALID,
+                            "the key is all zeros, which anybody guesses. " DTI_KEY_HOW);
+}
+
 /* The key that the desc names, or that it wants none (DT_OK and *have false: also when it says
  * nothing). For a rendezvous over the launcher's channel, by which rank 0 can send one. */
 static dt_result dti_key_given(dti_base *base, const dt_comm_desc *desc, uint8_t key[DTI_KEY_BYTES],
@@ -349,20 +407,15 @@ static dt_result dti_key_given(dti_base *base, const dt_comm_desc *desc, uint8_t
         return dti_fail(base, DT_ERROR_INVALID, "a key and insecure: choose one");
     if (desc->key[0] && desc->key_file[0])
         return dti_fail(base, DT_ERROR_INVALID, "a key and a key file: choose one");
-    if (desc->key_file[0]) {
-        dt_result result = dti_key_read_file(base, desc->key_file, key);
-        *have = !result;
-        return result;
-    }
-    if (!desc->key[0])
+    if (!desc->key[0] && !desc->key_file[0])
         return DT_OK;
     const char *end = memchr(desc->key, 0, sizeof desc->key);
-    *have = end && dti_key_from_hex(desc->key, (size_t)(end - desc->key), key);
-    if (*have)
-        return DT_OK;
-    return dti_fail(base, DT_ERROR_INVALID,
-                    "the key is not 64 hex digits: a passphrase is no key, it can be "
-                    "guessed. " DTI_KEY_HOW);
+    dt_result result = desc->key_file[0] ? dti_key_read_file(base, desc->key_file, key) : DT_OK;
+    if (desc->key[0] && (!end || !dti_key_from_hex(desc->key, (size_t)(end - desc->key), key)))
+        result = dti_fail(base, DT_ERROR_INVALID,
+                          "the key is not 64 hex digits: a passphrase is no key, it can be "
+                          "guessed. " DTI_KEY_HOW);
+    return result ? result : dti_key_check(base, key, have);
 }
 
 /* The launcher knows better than addresses do: 127.0.0.1 is each host's own. */

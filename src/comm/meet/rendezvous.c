@@ -465,9 +465,8 @@ static dt_result dti_rendezvous_given(dti_base *base, dti_rendezvous *r, const c
                         r->desc->rank);
     if (wanted && !dti_key_parse(text, (size_t)(split - text), key))
         return dti_fail(base, DT_ERROR_FORMAT, "what the launcher gave for rank 0's key is none");
-    *have_key = *have_key || wanted;
     snprintf(r->told, sizeof r->told, "%s", split + 1);
-    return DT_OK;
+    return wanted ? dti_key_check(base, key, have_key) : DT_OK;
 }
 
 /* Rank 0's addresses and key travel through the launcher. */
