@@ -2,6 +2,10 @@
  * are loaded under way, epochs that end while others go on. */
 #include "serve_run.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 /* ---- stopped processes */
 
 static void serve_text(serve_run *r, int port) {
@@ -292,4 +296,89 @@ TEST(servers_give_workers_one_version_at_the_end_of_an_epoch) {
     for (int i = 1; i <= ENDS_EPOCHS; i++)
         several += ends.seen[i] > 1;
     CHECK_TEXT(several > ENDS_EPOCHS / 2, "%d epochs that several saw end", several);
+}
+
+/* ---- strangers */
+
+enum { STRANGERS_REFUSED = 400, STRANGERS_IDLE = 40 };
+
+typedef struct serve_log {
+    pthread_mutex_t lock;
+    int lines;
+    char text[8192];
+} serve_log;
+
+static void serve_log_line(void *user, dt_log_level level, const char *text) {
+    serve_log *l = user;
+    pthread_mutex_lock(&l->lock);
+    const size_t used = strlen(l->text);
+    if (level == DT_LOG_WARNING)
+        snprintf(l->text + used, sizeof l->text - used, "%s\n", text);
+    l->lines += level == DT_LOG_WARNING;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* From another address than the workers'. */
+static int stranger_dial(int port) {
+    struct sockaddr_in own = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+    const int s = socket(AF_INET, SOCK_STREAM, 0);
+    own.sin_addr.s_addr = htonl(0x7f000002);
+    to.sin_addr.s_addr = htonl(0x7f000001);
+    to.sin_port = htons((uint16_t)port);
+    CHECK(s >= 0 && !bind(s, (struct sockaddr *)&own, sizeof own) &&
+          !connect(s, (struct sockaddr *)&to, sizeof to));
+    return s;
+}
+
+/* A greeting of no version that there is, and the end that it comes to. */
+static void stranger_is_refused(int port) {
+    char hello[160] = "DTRH", answer[256];
+    const int s = stranger_dial(port);
+    CHECK(send(s, hello, sizeof hello, MSG_NOSIGNAL) == (ssize_t)sizeof hello);
+    while (recv(s, answer, sizeof answer, 0) > 0)
+        ;
+    close(s);
+}
+
+static uint64_t serve_strangers(const serve_run *r, uint64_t wanted) {
+    dt_server_info info = {0};
+    for (int i = 0; i < 20000 && info.strangers < wanted; i++) {
+        serve_sleep_us(1000);
+        dt_server_get_info(r->server, &info);
+    }
+    return info.strangers;
+}
+
+/* One that fills all connections, and one that is refused again and again, cost a worker nothing
+ * and the log a few lines. */
+TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
+    const serve_case c = {.shards = 1, .epochs = 1, .workers = 1, .workers_max = 2};
+    serve_log log = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const dt_ctx_desc ctx = {
+        .no_vulkan = true, .threads = 1, .logger = {.log = serve_log_line, .user = &log}};
+    int idle[STRANGERS_IDLE];
+    serve_run r = {.c = &c, .by = serve_key('a', c.integrity)};
+    REQUIRE(train_model_make(&r.m, &ctx, 0));
+    dt_server_desc d = {.trainer = serve_trainer(&c, &r.m), .by = &r.by, .workers_max = 2};
+    d.trainer.shards = c.shards;
+    REQUIRE(!dt_server_create(r.m.graph, &d, &r.server));
+    dt_server_get_info(r.server, &r.info);
+    snprintf(r.address, sizeof r.address, "127.0.0.1:%d", r.info.port);
+    serve_start(&r);
+    for (int i = 0; i < STRANGERS_REFUSED; i++)
+        stranger_is_refused(r.info.port);
+    for (int i = 0; i < STRANGERS_IDLE; i++)
+        idle[i] = stranger_dial(r.info.port);
+    r.wait_ms = 20000;
+    serve_workers(&r);
+    for (int i = 0; i < STRANGERS_IDLE; i++)
+        close(idle[i]);
+    const uint64_t all = STRANGERS_REFUSED + STRANGERS_IDLE, seen = serve_strangers(&r, all);
+    CHECK_TEXT(seen == all, "%d strangers, not %d", (int)seen, (int)all);
+    serve_stop(&r);
+    CHECK(r.info.step == 5 && r.info.joined == 1);
+    serve_close(&r);
+    CHECK_TEXT(log.lines < 12, "%d lines", log.lines);
+    CHECK_TEXT(strstr(log.text, " from 127.0.0.2)") && strstr(log.text, "more connections"), "%s",
+               log.text);
 }

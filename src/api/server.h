@@ -78,7 +78,8 @@ typedef struct dt_server_info {
     uint64_t again;       /* shards handed out once more */
     /* Pushes that did not count: come already, too late, too old, not its worker's, not finite */
     uint64_t refused;
-    uint64_t stalest; /* the largest staleness of an update */
-    double loss;      /* of the newest step */
+    uint64_t stalest;   /* the largest staleness of an update */
+    uint64_t strangers; /* connections that ended before they had proved that they have the key */
+    double loss;        /* of the newest step */
 } dt_server_info;
 DT_API void dt_server_get_info(const dt_server *server, dt_server_info *info);

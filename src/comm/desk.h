@@ -60,6 +60,7 @@ typedef struct dti_desk_calls {
     /* Bytes that a connection has moved, both ways: whether the other side is there. */
     uint64_t (*moved)(const dti_desk *desk, uint32_t who);
     void (*wake)(dti_desk *desk); /* ends a step on another thread; safe in a signal handler */
+    uint64_t (*strangers)(const dti_desk *desk); /* connections that ended without a proof */
 } dti_desk_calls;
 
 /* NULL: compiled without connections. */

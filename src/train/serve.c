@@ -265,4 +265,5 @@ DT_API void dt_server_get_info(const dt_server *s, dt_server_info *info) {
     info->step = dti_server_steps(s);
     info->epoch = s->trainer->epoch;
     info->again = s->tickets.again;
+    info->strangers = s->calls->strangers(s->desk);
 }

@@ -179,3 +179,39 @@ TEST(desks_give_up_the_oldest_stranger_for_the_next) {
     desk_free(client);
     desk_free(server);
 }
+
+/* Far away: each of its steps is one of many that somebody near makes meanwhile. */
+TEST(desks_let_no_address_that_opens_many_keep_out_another) {
+    desk_side *server = calloc(1, sizeof *server), *client = calloc(1, sizeof *client);
+    enum { ROUNDS = 60, EACH = 2 * DESK_CLIENTS };
+    struct sockaddr_in to = {.sin_family = AF_INET}, own = {.sin_family = AF_INET};
+    int strangers[ROUNDS * EACH], made = 0;
+    char address[32];
+    if (!server || !client || !desk_make(server, true, 'a', DT_COMM_CRC) ||
+        !desk_make(client, false, 'a', DT_COMM_CRC)) {
+        CHECK(!"two desks");
+        return;
+    }
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons((uint16_t)dti_desk_port(server->desk));
+    own.sin_addr.s_addr = htonl(0x7f000002);
+    snprintf(address, sizeof address, "127.0.0.1:%d", dti_desk_port(server->desk));
+    CHECK(dti_desk_dial(client->desk, 0, address, 1));
+    for (int i = 0; i < ROUNDS && !client->opened; i++) {
+        dti_desk_step(client->desk, 1);
+        for (int k = 0; k < EACH; k++) {
+            const int s = strangers[made++] = dti_socket_new(AF_INET, SOCK_STREAM);
+            CHECK(bind(s, (struct sockaddr *)&own, sizeof own) == 0);
+            dti_socket_connect(s, &to, sizeof to);
+            dti_desk_step(server->desk, 1);
+        }
+    }
+    CHECK(client->opened == 1 && server->opened == 1);
+    const uint64_t ended = dti_desk_strangers(server->desk);
+    test_check(ended == (uint64_t)(made - DESK_CLIENTS + 1), __FILE__, __LINE__,
+               "%d of %d strangers were sent away", (int)ended, made);
+    for (int i = 0; i < made; i++)
+        dti_socket_close(strangers[i]);
+    desk_free(client);
+    desk_free(server);
+}

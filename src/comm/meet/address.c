@@ -226,8 +226,7 @@ static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
 }
 #endif
 
-/* Of who dialled a connection, without the port; of IPv6 the first half, which a network has. 0: of
- * this host, or not known. */
+/* Of who dialled a connection, without the port: DTI_SOURCE_BYTES. 0: of this host, or not known. */
 static void dti_address_source(int fd, uint8_t source[8]) {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF}; /* IPv4 in IPv6 */
     struct sockaddr_storage from;
@@ -236,11 +235,11 @@ static void dti_address_source(int fd, uint8_t source[8]) {
     if (!dti_socket_peer(fd, &from, &bytes))
         return;
     if (from.ss_family == AF_INET)
-        memcpy(source, &((struct sockaddr_in *)(void *)&from)->sin_addr, 4);
+        memcpy(source + 4, &((struct sockaddr_in *)(void *)&from)->sin_addr, 4);
     else if (from.ss_family == AF_INET6) {
         const uint8_t *at = (const uint8_t *)&((struct sockaddr_in6 *)(void *)&from)->sin6_addr;
         const bool old = memcmp(at, mapped, 12) == 0;
-        memcpy(source, old ? at + 12 : at, old ? 4 : 8);
+        memcpy(old ? source + 4 : source, old ? at + 12 : at, old ? 4 : 8);
     }
 }
 

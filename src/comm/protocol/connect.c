@@ -69,21 +69,30 @@ static bool dti_link_is_pending(const dti_link *link) {
 
 #define DTI_SOURCE_GROUPS 1024u /* that addresses fall into, by a hash that nobody else knows */
 
-/* The oldest that has proved nothing, of the address that holds most; NULL: there are fewer than
- * `most` in all. So one address that opens many keeps out nobody but itself. */
-static dti_link *dti_pending_last(dti_core *core, uint32_t most) {
+static dti_link *dti_link_at(dti_link *first, size_t stride, uint32_t i) {
+    return (dti_link *)(void *)((char *)first + i * stride);
+}
+
+/* The oldest that has proved nothing, of the address that holds most with one more from `source`;
+ * NULL: there are fewer than `most` in all. So one address that opens many keeps out nobody but
+ * itself. The links lie `stride` bytes apart. */
+static dti_link *dti_pending_last(dti_link *first, size_t stride, uint32_t count, uint32_t most,
+                                  uint32_t source) {
     uint16_t held[DTI_SOURCE_GROUPS] = {0};
     uint32_t pending = 0, fullest = 0;
-    for (uint32_t i = 0; i < core->link_count; i++)
-        if (dti_link_is_pending(&core->links[i])) {
-            uint16_t *group = &held[core->links[i].source];
+    held[source] = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        const dti_link *link = dti_link_at(first, stride, i);
+        if (dti_link_is_pending(link)) {
+            uint16_t *group = &held[link->source];
             *group = (uint16_t)(*group + (*group < UINT16_MAX));
             fullest = DTI_MAX(fullest, *group);
             pending++;
         }
+    }
     dti_link *last = NULL;
-    for (uint32_t i = 0; i < core->link_count && pending >= most; i++) {
-        dti_link *link = &core->links[i];
+    for (uint32_t i = 0; i < count && pending >= most; i++) {
+        dti_link *link = dti_link_at(first, stride, i);
         if (dti_link_is_pending(link) && held[link->source] == fullest &&
             (!last || link->deadline < last->deadline))
             last = link;
@@ -91,17 +100,29 @@ static dti_link *dti_pending_last(dti_core *core, uint32_t most) {
     return last;
 }
 
+static uint32_t dti_source_group(const dti_core *core, const uint8_t source[DTI_SOURCE_BYTES]) {
+    return (uint32_t)(dti_hash64(core->source_seed, source, DTI_SOURCE_BYTES) % DTI_SOURCE_GROUPS);
+}
+
+static void dti_link_came_from(const dti_core *core, dti_link *link,
+                               const uint8_t source[DTI_SOURCE_BYTES]) {
+    link->source = dti_source_group(core, source);
+    memcpy(link->from, source, DTI_SOURCE_BYTES);
+}
+
 /* A connection that came in from `source`, the address without the port; if there are many that
  * have proved nothing, one makes room. NULL: no more are taken. */
 static dti_link *dti_core_accepted(dti_core *core, const uint8_t source[DTI_SOURCE_BYTES]) {
     if (core->state == DTI_CORE_SUSPECT || (core->state == DTI_CORE_ENDED && core->set.rank))
         return NULL;
-    dti_link *last = dti_pending_last(core, DTI_MAX(64u, 2 * core->set.size));
+    dti_link *last =
+        dti_pending_last(core->links, sizeof *core->links, core->link_count,
+                         DTI_MAX(64u, 2 * core->set.size), dti_source_group(core, source));
     if (last)
         dti_link_free(core, last);
     dti_link *link = dti_link_new(core, DTI_CHANNEL_CONTROL, false);
     if (link)
-        link->source = dti_hash64(core->source_seed, source, DTI_SOURCE_BYTES) % DTI_SOURCE_GROUPS;
+        dti_link_came_from(core, link, source);
     return link;
 }
 
@@ -355,7 +376,8 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
     if (peer < core->set.size)
         dti_peer_text(core, peer, who);
     if (!link->dialled) {
-        dti_core_note_refusal(core, "a connection that says it is %s was refused: %s", who, text);
+        dti_core_note_refusal(core, link->from, "a connection that says it is %s was refused: %s",
+                              who, text);
         return;
     }
     /* For data, and where both have joined: a refusal, which nobody has proved, is damage or an

@@ -31,10 +31,12 @@
 #define DTI_SOCKETS_MAX 16
 #define DTI_PENDING_MAX 128   /* operations under way in one comm and its groups */
 #define DTI_ADDRESS_BYTES 192 /* a rank's addresses, as its transport writes them */
-#define DTI_SOURCE_BYTES 8    /* where a connection came from; of IPv6 what a host's network has */
+/* Where a connection came from: 0, 0, 0, 0 and an IPv4 address, or the /64 of an IPv6 address. */
+#define DTI_SOURCE_BYTES 8
 #define DTI_NOBODY UINT32_MAX
 #define DTI_HANDSHAKE_NS 5000000000u
 #define DTI_NOTES 16
+#define DTI_NOTE_BYTES 256
 /* Chunks of a window, unless the application says less: each of many peers fills a link by a part,
  * and what all of them have under way falls out of the caches (docs/speed.md). */
 #define DTI_WINDOW_LEAST(size) ((size) > 3 ? 2u : 4u)
@@ -132,10 +134,11 @@ typedef struct dti_link {
     uint32_t peer;            /* world rank; DTI_NOBODY until it has said so */
     dti_backlog *back;        /* of a peer that has proved itself, or that was dialled; else NULL */
     uint64_t deadline;        /* of the handshake, ns */
-    uint32_t source;          /* accepted: the group that its address falls into */
-    uint64_t heard;           /* when the last byte came, ns */
-    uint64_t moved;           /* when the last byte went, ns */
-    uint64_t spoke;           /* when the last heartbeat was made, ns */
+    uint32_t source;          /* accepted: the group that its address falls into, */
+    uint8_t from[DTI_SOURCE_BYTES]; /* and that address */
+    uint64_t heard;                 /* when the last byte came, ns */
+    uint64_t moved;                 /* when the last byte went, ns */
+    uint64_t spoke;                 /* when the last heartbeat was made, ns */
     bool ping_due, pong_due, return_due;
     uint64_t pinged; /* when a PING went that has no answer yet; 0 = none */
     dti_seal seal_out, seal_in;
@@ -339,11 +342,17 @@ typedef enum dti_core_state {
 /* Warnings that who has proved nothing can cause as often as he likes: each is said once, then
  * they are counted, and the number is said from time to time. */
 #define DTI_REFUSALS_SAID 12
+#define DTI_REFUSALS_FROM 8
 typedef struct dti_refusals {
     uint64_t said[DTI_REFUSALS_SAID]; /* hashes of texts */
     uint32_t said_count, held;        /* held: not said */
     uint64_t since;                   /* of the first that is counted, ns */
     char last[160];
+    /* Of those held: addresses that tried most, with at least how often (Misra and Gries 1982). */
+    struct {
+        uint8_t source[DTI_SOURCE_BYTES];
+        uint32_t count;
+    } from[DTI_REFUSALS_FROM];
 } dti_refusals;
 
 struct dti_core {
@@ -391,7 +400,7 @@ struct dti_core {
     uint8_t *pool, *old_pool; /* old: still in use when it had to grow; freed by a later post */
     size_t pool_bytes;
     dti_refusals refusals;
-    char notes[DTI_NOTES][256];
+    char notes[DTI_NOTES][DTI_NOTE_BYTES];
     uint8_t note_levels[DTI_NOTES];
     uint32_t note_first, note_count;
     uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
@@ -401,8 +410,9 @@ struct dti_core {
 
 static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
     DTI_PRINTF(3, 4);
-/* Of a warning that who has proved nothing can cause. */
-static void dti_core_note_refusal(dti_core *core, const char *format, ...) DTI_PRINTF(2, 3);
+/* Of a warning that who has proved nothing can cause; source: where from; NULL: nobody's address. */
+static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const char *format, ...)
+    DTI_PRINTF(3, 4);
 /* Something is wrong: `culprit` is the rank that is thought to have caused it. */
 static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
                              ...) DTI_PRINTF(4, 5);

@@ -1,6 +1,7 @@
 /* The sockets of a desk: it listens, dials, and moves bytes between them and talks (talk.c),
  * without a thread of its own. Who has proved nothing holds a connection for 5 s at most, and when
- * all are taken the oldest such one is given up for the next. A connection's end is told once. */
+ * all are taken one of the address that holds most is given up for the next, as between ranks. What
+ * such connections come to is counted, and logged now and then. A connection's end is told once. */
 
 #if DTI_TCP
 
@@ -16,14 +17,21 @@ static void dti_desk_forget(dti_desk_conn *c) {
     dti_talk_reset(&c->talk);
 }
 
+/* One that has proved nothing. Who only looks whether the port is open is no news. */
+static void dti_desk_stranger(dti_desk *desk, const dti_link *link, const char *why) {
+    desk->strangers++;
+    if (link->state != DTI_LINK_HELLO || link->rx_to || desk->core.now >= link->deadline)
+        dti_core_note_refusal(&desk->core, link->from, "a connection was refused: %s", why);
+}
+
 /* Tells the application, unless nobody knew of it. */
 static void dti_desk_over(dti_desk *desk, dti_desk_conn *c) {
     const dti_talk *t = &c->talk;
     char why[sizeof t->why];
     const bool open = t->open, refused = t->refused, known = t->open || t->link.dialled;
     memcpy(why, t->why, sizeof why);
-    if (!known && refused)
-        dti_log(desk->base, DT_LOG_WARNING, "a connection was refused: %s", why);
+    if (!known)
+        dti_desk_stranger(desk, &t->link, why);
     dti_desk_forget(c);
     if (known)
         desk->events.closed(desk->events.user, t->who, open, refused, why);
@@ -173,20 +181,22 @@ static void dti_desk_connected(dti_desk *desk, dti_desk_conn *c) {
         dti_talk_connected(&desk->core, &c->talk);
 }
 
-/* A free place, or that of the oldest that has proved nothing; NULL: all have. */
-static dti_desk_conn *dti_desk_place(dti_desk *desk) {
-    dti_desk_conn *oldest = NULL;
-    for (uint32_t i = 0; i < desk->count; i++) {
-        dti_desk_conn *c = &desk->conns[i];
-        if (!c->talk.used)
-            return c;
-        if (!c->talk.open && !c->talk.link.dialled &&
-            (!oldest || c->talk.link.deadline < oldest->talk.link.deadline))
-            oldest = c;
-    }
-    if (oldest)
-        dti_desk_forget(oldest);
-    return oldest;
+/* A free place, or that of one that has proved nothing; NULL: all have. */
+static dti_desk_conn *dti_desk_place(dti_desk *desk, const uint8_t source[DTI_SOURCE_BYTES]) {
+    for (uint32_t i = 0; i < desk->count; i++)
+        if (!desk->conns[i].talk.used)
+            return &desk->conns[i];
+    const dti_link *last = dti_pending_last(&desk->conns[0].talk.link, sizeof *desk->conns,
+                                            desk->count, 0, dti_source_group(&desk->core, source));
+    if (!last)
+        return NULL;
+    desk->strangers++;
+    dti_core_note_refusal(&desk->core, last->from,
+                          "all %u connections are in use: one that had proved nothing was closed",
+                          desk->count);
+    const dti_talk *t = last->conn;
+    dti_desk_forget(&desk->conns[t->who]);
+    return &desk->conns[t->who];
 }
 
 /* Without a descriptor one that waits is taken by the reserve and closed, so that it does not wait
@@ -200,23 +210,28 @@ static void dti_desk_no_descriptor(dti_desk *desk, int listener) {
     desk->reserve = dti_descriptor_reserve();
 }
 
-static void dti_desk_accept(dti_desk *desk, int listener) {
+/* False: none waits. */
+static bool dti_desk_accept(dti_desk *desk, int listener) {
+    uint8_t source[DTI_SOURCE_BYTES];
     const int fd = dti_socket_accept(listener);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE)
             dti_desk_no_descriptor(desk, listener);
-        return;
+        return false;
     }
-    dti_desk_conn *c = dti_desk_place(desk);
+    dti_address_source(fd, source);
+    dti_desk_conn *c = dti_desk_place(desk, source);
     if (!c) {
         dti_socket_close(fd);
-        return;
+        return true;
     }
     dti_socket_watch(fd);
     c->fd = fd;
     dti_talk_start(&desk->core, &c->talk, false, 0);
+    dti_link_came_from(&desk->core, &c->talk.link, source);
     if (desk->tls)
         dti_desk_tls_start(desk, c);
+    return true;
 }
 
 /* ---- a step */
@@ -284,6 +299,14 @@ static int dti_desk_timeout(const dti_desk *desk, int timeout_ms) {
     return timeout_ms;
 }
 
+/* What strangers came to, to the logger. */
+static void dti_desk_tell(dti_desk *desk) {
+    char text[DTI_NOTE_BYTES];
+    dt_log_level level;
+    while (dti_core_next_note(&desk->core, &level, text))
+        dti_log(desk->base, level, "%s", text);
+}
+
 static void dti_desk_step(dti_desk *desk, int timeout_ms) {
     size_t listeners;
     desk->core.now = dti_now_ns();
@@ -297,10 +320,13 @@ static void dti_desk_step(dti_desk *desk, int timeout_ms) {
     for (size_t i = 1 + listeners; i < n; i++)
         dti_desk_move(desk, desk->polled[i - 1 - listeners], desk->polls[i].revents);
     for (size_t i = 1; i <= listeners; i++) {
-        if (desk->polls[i].revents)
-            dti_desk_accept(desk, desk->listeners[i - 1]);
+        for (int k = 0; desk->polls[i].revents && k < DTI_DESK_ACCEPTS; k++)
+            if (!dti_desk_accept(desk, desk->listeners[i - 1]))
+                break;
     }
     dti_desk_settle(desk);
+    dti_tick_refusals(&desk->core);
+    dti_desk_tell(desk);
 }
 
 static void dti_desk_send(dti_desk *desk, uint32_t who, const dti_message *m) {
@@ -320,6 +346,10 @@ static int dti_desk_port(const dti_desk *desk) {
     return desk->port;
 }
 
+static uint64_t dti_desk_strangers(const dti_desk *desk) {
+    return desk->strangers;
+}
+
 /* ---- its life */
 
 static void dti_desk_destroy(dti_desk *desk) {
@@ -327,6 +357,9 @@ static void dti_desk_destroy(dti_desk *desk) {
         return;
     for (uint32_t i = 0; desk->conns && i < desk->count; i++)
         dti_desk_forget(&desk->conns[i]);
+    if (desk->core.refusals.held)
+        dti_refusals_sum_up(&desk->core);
+    dti_desk_tell(desk);
     if (desk->meeting.wrote)
         dti_rendezvous_done(&desk->meeting);
     for (int i = 0; i < desk->listener_count; i++)
@@ -461,6 +494,7 @@ static dt_result dti_desk_open(dti_desk *desk, const dti_desk_desc *d) {
     desk->sockets = dti_sockets_begin();
     desk->reserve = dti_descriptor_reserve();
     if (!desk->sockets || !dti_wake_open(desk->wake) ||
+        !dti_random_bytes(&desk->core.source_seed, sizeof desk->core.source_seed) ||
         !dti_random_bytes(desk->core.instance, sizeof desk->core.instance))
         return dti_fail(desk->base, DT_ERROR_IO,
                         "the system gives no sockets, descriptors or random bytes: %s",
@@ -490,9 +524,10 @@ static dt_result dti_desk_create(dti_base *base, const dti_desk_desc *d, dti_des
 }
 
 #ifndef DT_COMM_ONLY
-static const dti_desk_calls dti_desk_table = {
-    dti_desk_create, dti_desk_destroy, dti_desk_port, dti_desk_dial,  dti_desk_send,
-    dti_desk_close,  dti_desk_drop,    dti_desk_step, dti_desk_moved, dti_desk_wake};
+static const dti_desk_calls dti_desk_table = {dti_desk_create, dti_desk_destroy,  dti_desk_port,
+                                              dti_desk_dial,   dti_desk_send,     dti_desk_close,
+                                              dti_desk_drop,   dti_desk_step,     dti_desk_moved,
+                                              dti_desk_wake,   dti_desk_strangers};
 
 DTI_SEAM const dti_desk_calls *dti_desk_calls_of(void) {
     return &dti_desk_table;

@@ -20,6 +20,7 @@ struct dti_desk {
     dti_tls *tls; /* NULL: in the clear */
     bool sockets;
     int wake[2], port, reserve;
+    uint64_t strangers;    /* connections that ended before they had proved anything */
     uint64_t accept_after; /* there was no descriptor: not before this time, ns */
     int listeners[DTI_ADDRESSES_MAX];
     int listener_count;
@@ -32,6 +33,7 @@ struct dti_desk {
     dti_desk_conn **polled; /* [count] */
 };
 
+#define DTI_DESK_ACCEPTS 64          /* in a step */
 #define DTI_DESK_READ_MAX (1u << 20) /* from one connection before the others have a turn */
 
 static void dti_desk_ended(dti_desk_conn *c, int64_t got) {

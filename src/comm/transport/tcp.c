@@ -11,16 +11,10 @@
 /* What the library noticed meanwhile, to the logger; without the lock. */
 static void dti_tcp_drain_notes(dti_tcp *t) {
     for (;;) {
-        char text[sizeof t->core.notes[0]];
+        char text[DTI_NOTE_BYTES];
+        dt_log_level level;
         dti_mutex_lock(&t->lock);
-        dti_core *c = &t->core;
-        bool some = c->note_count > 0;
-        dt_log_level level = (dt_log_level)c->note_levels[c->note_first];
-        if (some) {
-            memcpy(text, c->notes[c->note_first], sizeof text);
-            c->note_first = (c->note_first + 1) % DTI_NOTES;
-            c->note_count--;
-        }
+        const bool some = dti_core_next_note(&t->core, &level, text);
         dti_mutex_unlock(&t->lock);
         if (!some)
             return;
