@@ -566,3 +566,47 @@ TEST_NET(a_concat_of_nothing_is_told_where_it_is_used) {
     dt_tensor sum = dt_add(n->y, none); /* last: it leaves an error in the graph */
     CHECK(sum.id == 0 && strstr(dt_graph_error(n->graph), "add: input 2 is nil"));
 }
+
+/* ---- The log says how many of the processors compute */
+
+static void keep_cpu_line(void *user, dt_log_level level, const char *message) {
+    if (level == DT_LOG_INFO && !strncmp(message, "device cpu: cpu,", 16))
+        snprintf(user, 256, "%s", message);
+}
+
+/* The line that a context of `desc` logs when a store opens the CPU. */
+static void cpu_line(dt_ctx_desc desc, char line[256]) {
+    dt_graph *graph;
+    dt_store *store;
+    dt_ctx *ctx;
+    *line = 0;
+    desc.logger = (dt_logger){keep_cpu_line, line};
+    REQUIRE(dt_ctx_create(&desc, &ctx) == DT_OK);
+    REQUIRE(dt_graph_create(ctx, &graph) == DT_OK);
+    REQUIRE(dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
+    CHECK_CONTAINS(line, dt_store_device(store)->driver);
+    dt_ctx_destroy(ctx);
+}
+
+static void run_each(void *user, int64_t count, void (*body)(void *arg, int64_t i), void *arg) {
+    (void)user;
+    for (int64_t i = 0; i < count; i++)
+        body(arg, i);
+}
+
+TEST(the_log_says_how_many_of_the_processors_compute) {
+    char line[256], expected[64];
+    int threads = 0, processors = 0;
+    cpu_line((dt_ctx_desc){.threads = DT_THREADS_ALL}, line);
+    const char *numbers = strrchr(line, ',');
+    REQUIRE(numbers && sscanf(numbers, ", %d of %d processor", &threads, &processors) == 2);
+    CHECK(threads == processors && processors >= 1);
+    cpu_line((dt_ctx_desc){0}, line);
+    snprintf(expected, sizeof expected, ", 1 of %d processor%s", processors,
+             processors == 1 ? "" : "s");
+    CHECK_CONTAINS(line, expected);
+    cpu_line((dt_ctx_desc){.jobs = {.parallel_for = run_each, .threads = processors + 1}}, line);
+    snprintf(expected, sizeof expected, ", %d threads on %d processor%s", processors + 1,
+             processors, processors == 1 ? "" : "s");
+    CHECK_CONTAINS(line, expected);
+}

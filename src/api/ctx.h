@@ -14,8 +14,9 @@ typedef enum dt_kernel_check {
 typedef struct dt_ctx_desc {
     dt_allocator allocator; /* {0}: malloc */
     dt_logger logger;       /* {0}: silent */
-    /* Threads that compute, the calling one included; 0 = 1; DT_THREADS_ALL = every processor. They
-     * have the priority that the thread has which creates the context, as systems pass it on. */
+    /* Threads that compute, the calling one included: 1 to 1024; 0 = 1. DT_THREADS_ALL = one for
+     * each processor. Results have the same bits with any number. They inherit the priority of the
+     * thread that creates the context. */
     int threads;
     dt_job_system jobs; /* compute on the application's threads instead */
     /* Path of the Vulkan loader, or of a driver's library; NULL = the system's loader, or on Linux
@@ -50,7 +51,7 @@ typedef enum dt_device_kind {
 typedef struct dt_device_info {
     char name[256];   /* the driver's name for it; "cpu" for the CPU backend */
     char id[32];      /* the name to select it by: "cpu", "vulkan:0", "vulkan:1" */
-    char driver[256]; /* driver name and version, or the CPU's instruction set */
+    char driver[256]; /* its name and version; of the CPU "native AVX2, 1 of 16 processors" */
     dt_device_kind kind;
     uint32_t api_major, api_minor, api_patch; /* Vulkan */
     uint32_t vendor_id, device_id;

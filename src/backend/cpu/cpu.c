@@ -350,9 +350,10 @@ static const dti_backend dti_cpu_backend = {
 
 static void dti_cpu_info(dti_base *base, int isa_max, dt_device_info *info) {
     *info = (dt_device_info){.name = "cpu", .id = "cpu", .kind = DT_DEVICE_CPU, .usable = true};
-    snprintf(info->driver, sizeof info->driver, "native %s, %d thread%s",
-             dti_isa_kernels_select(isa_max)->name, dti_pool_threads(base->pool),
-             dti_pool_threads(base->pool) == 1 ? "" : "s");
+    const int threads = dti_pool_threads(base->pool), processors = dti_processors();
+    snprintf(info->driver, sizeof info->driver, "native %s, %d %s %d processor%s",
+             dti_isa_kernels_select(isa_max)->name, threads,
+             threads > processors ? "threads on" : "of", processors, processors == 1 ? "" : "s");
     info->storage_range_bytes = UINT32_MAX;
     info->offset_alignment = 64;
 }
