@@ -1,6 +1,7 @@
 /* Learns a column of a CSV file from its other columns: a category by cross-entropy, a number by
- * squared error. Numbers are standardised, categories get vectors of one table; a missing number is
- * the mean, a missing category one of its own. Rows are read from the file when they are needed. A
+ * squared error. Numbers are standardised within the network, by means and deviations that --save
+ * writes beside the weights; categories get vectors of one table. A missing number is the mean, a
+ * missing category one of its own. Rows are read from the file when they are needed. A
  * fifth, chosen by chance, validates; training stops where that gets no better, and keeps the best.
  *
  *     build/tabular FILE.csv --target COLUMN [--skip PATTERNS] [--log FOLDER] [--devices LIST]
@@ -80,11 +81,32 @@ static dt_dataset rows_of(part *p, const dt_tensor in[3]) {
     return d;
 }
 
+/* By buffers: files hold them as they hold weights. */
+static dt_tensor standardised(dt_tensor x) {
+    const dt_shape shape = dt_tensor_shape(x);
+    x = dt_sub(x, dt_buffer(x.graph, "numbers.mean", shape, (dt_init){0}));
+    return dt_div(x, dt_buffer(x.graph, "numbers.deviation", shape, (dt_init){0}));
+}
+
+static void write_statistics(const dt_csv *csv, dt_store *store) {
+    float mean[COLUMNS], deviation[COLUMNS];
+    const size_t bytes = (size_t)number_count * sizeof(float);
+    dt_csv_column c;
+    for (int i = 0; i < number_count; i++) {
+        TRY(dt_csv_get_column(csv, numbers[i], &c));
+        mean[i] = (float)c.mean;
+        deviation[i] = c.deviation > 0 ? (float)c.deviation : 1;
+    }
+    const int at = dt_store_find(store, "numbers.mean");
+    TRY(dt_store_write(store, at, DT_VALUE_PARAM, mean, bytes));
+    TRY(dt_store_write(store, at + 1, DT_VALUE_PARAM, deviation, bytes));
+}
+
 static dt_tensor network(dt_graph *g, dt_tensor in[3]) {
     dt_tensor parts[2], h;
     int n = 0;
     if (number_count)
-        parts[n++] = in[0] = dt_input(g, "numbers", DT_F32, dt_dims(number_count));
+        parts[n++] = standardised(in[0] = dt_input(g, "numbers", DT_F32, dt_dims(number_count)));
     if (kind_count) {
         in[1] = dt_input(g, "categories", DT_I32, dt_dims(kind_count));
         parts[n++] = dt_flatten(dt_nn_embedding(in[1], "vectors", vectors, VECTOR));
@@ -107,12 +129,12 @@ int main(int argc, char **argv) {
     part train = {0}, valid = {0};
     dt_csv_info info;
     dt_csv_desc desc = {.rules = {{text[TARGET], .missing = DT_CSV_MISSING_DROP},
-                                  {"*", .missing = DT_CSV_MISSING_MEAN, .standardize = true}}};
+                                  {"*", .missing = DT_CSV_MISSING_MEAN}}};
     if (*text[SKIP]) { /* before the others: a rule that matches no column is an error */
         memmove(desc.rules + 1, desc.rules, 2 * sizeof *desc.rules);
         desc.rules[0] = (dt_csv_rule){text[SKIP], DT_CSV_SKIP};
     }
-    TRY(dt_ctx_create(NULL, &ctx));
+    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
     TRY(dt_csv_open(ctx, argv[1], &desc, &train.csv));
     TRY(dt_csv_open(ctx, argv[1], &(dt_csv_desc){.like = train.csv}, &valid.csv));
     dt_csv_get_info(train.csv, &info);
@@ -134,6 +156,8 @@ int main(int argc, char **argv) {
     job.metrics[0] = classes ? dt_accuracy(out, in[2]) : (dt_tensor){0};
     job.data = rows_of(&train, in);
     TRY(dt_trainer_create(g, &job, &trainer));
+    if (number_count)
+        write_statistics(train.csv, dt_trainer_store(trainer));
     const dt_dataset checked = rows_of(&valid, in);
     dt_progress bar = {.names = {"accuracy"}};
     dt_run_log_desc logs = {.folder = text[LOG], .names = {"accuracy"}};

@@ -88,7 +88,9 @@ tabular_learns_a_class_and_a_number_from_a_csv_file() {
             print i "," (i % 50 ? a : "") "," b "," (i % 70 ? c : "NA") "," (a > b ? "above" : "below") \
                 "," a + 2 * b + (c == "red") } }' >$work/table.csv
     set -- $work/table.csv --skip id --log $work/tabular --epochs 60
-    timeout 120 build/tabular "$@" --target kind --skip id,price >$work/tabular.out 2>&1 || return 1
+    timeout 120 build/tabular "$@" --target kind --skip id,price --save $work/tabular.safetensors \
+        >$work/tabular.out 2>&1 || return 1
+    grep -q '"numbers.mean".*"numbers.deviation"' $work/tabular.safetensors || return 1
     sed -n 's/.*val accuracy \([0-9.]*\).*/\1/p' $work/tabular.out |
         awk '$1 > best { best = $1 } END { exit !(best > 0.93) }' || return 1
     tools/dtplot $work/tabular --only 'validation/*' -o $work/tabular.svg || return 1
