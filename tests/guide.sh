@@ -105,8 +105,20 @@ guide_reinforcement_finds_the_better_end() {
     program reinforcement 1 c && runs reinforcement 1
 }
 
-guide_gpt_says_the_table_of_seven() {
-    program gpt 1 c && runs gpt 1
+guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score() {
+    program gpt 1 c && program gpt 2 c && runs gpt 1 && runs gpt 2
+}
+
+guide_standardised_inputs_travel_with_the_weights() {
+    program inputs 1 c && program inputs 2 c && runs inputs 1 && runs inputs 2
+}
+
+guide_rates_by_a_schedule_learn_better() {
+    program rates 1 c && runs rates 1
+}
+
+guide_vae_draws_from_codes() {
+    program vae 1 c && runs vae 1 && [ -s "$work/vae.png" ]
 }
 
 guide_from_cpp_learns_a_line() {
@@ -127,8 +139,10 @@ esac
 # shellcheck disable=SC2086 # it is one word, or none
 for test in guide_first_hour_learns_rings_and_knows_them_again $pictures guide_from_keras_learns \
     guide_frame_loop_learns_between_frames guide_several_devices_have_one_hash \
-    guide_reinforcement_finds_the_better_end guide_gpt_says_the_table_of_seven \
-    guide_from_cpp_learns_a_line; do
+    guide_reinforcement_finds_the_better_end \
+    guide_gpt_says_the_table_of_seven_and_a_cache_changes_no_score \
+    guide_standardised_inputs_travel_with_the_weights guide_rates_by_a_schedule_learn_better \
+    guide_vae_draws_from_codes guide_from_cpp_learns_a_line; do
     wanted $test || continue
     if $test; then
         passed=$((passed + 1))
