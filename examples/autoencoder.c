@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
     dt_run_log *log;
     for (int i = 0; i < TRAIN + TEST; i++)
         ellipse(pictures + i * PIXELS);
-    TRY(dt_ctx_create(NULL, &ctx));
+    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
     TRY(dt_graph_create(ctx, &g));
     dt_tensor x = dt_input(g, "picture", DT_F32, dt_dims(PIXELS));
     dt_tensor h = dt_relu(dt_nn_linear(x, "encode1", 128));

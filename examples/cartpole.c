@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
     dt_program *act, *train;
     dt_run_log *log = NULL;
     double mean = 0;
-    TRY(dt_ctx_create(NULL, &ctx));
+    TRY(dt_ctx_create(NULL, &ctx)); /* one thread: the networks are small */
     TRY(dt_graph_create(ctx, &g));
     build(g);
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3, .clip_norm = 0.5};

@@ -81,6 +81,7 @@ int main(int argc, char **argv) {
     if (result) {
         fprintf(stderr, "%s: %s\n", dt_result_text(result), dt_comm_error(comm));
     } else {
+        /* One thread here; each further replica has its own. */
         result = dt_ctx_create(&(dt_ctx_desc){.logger = logger}, &ctx);
         if (!result)
             result = train(ctx, comm, argc > 1 ? argv[1] : NULL);

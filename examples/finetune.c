@@ -110,7 +110,7 @@ int main(int argc, char **argv) {
     const char *folder = argc > 1 ? argv[1] : ".";
     char body[600];
     snprintf(body, sizeof body, "%s/body.safetensors", folder);
-    TRY(dt_ctx_create(NULL, &ctx));
+    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
     paint(MANY + TEST, 0);
     const double directions = train("directions", folder, NULL, NULL, body, MANY, KINDS, 6);
     paint(MANY + TEST, 1);

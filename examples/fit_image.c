@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     dt_store *store;
     dt_program *train, *look;
     dt_report report = {0};
-    TRY(dt_ctx_create(NULL, &ctx));
+    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
     TRY(dt_graph_create(ctx, &g));
     dt_tensor in = dt_input(g, "xy", DT_F32, dt_dims(2)), h = sine(in, "first", 0.5f);
     dt_tensor target = dt_input(g, "rgb", DT_F32, dt_dims(3));

@@ -12,14 +12,15 @@ int main(void) {
     dt_store *store;
     dt_program *train;
     dt_report report = {0};
-    if (dt_ctx_create(NULL, &ctx) || dt_graph_create(ctx, &graph))
+    dt_ctx_desc desc = {.threads = DT_THREADS_ALL}; /* 0 = one thread */
+    if (dt_ctx_create(&desc, &ctx) || dt_graph_create(ctx, &graph))
         return 1;
     dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(1)); /* one sample's shape */
     dt_tensor t = dt_input(graph, "t", DT_F32, dt_dims(1));
     dt_tensor y = dt_nn_linear(x, "line", 1); /* makes line.weight and line.bias */
     dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
-    dt_program_desc desc = {.loss = dt_mse(y, t), .batch = 5, .optim = &sgd};
-    bool ok = !dt_store_create(graph, NULL, &store) && !dt_program_create(store, &desc, &train) &&
+    dt_program_desc fit = {.loss = dt_mse(y, t), .batch = 5, .optim = &sgd};
+    bool ok = !dt_store_create(graph, NULL, &store) && !dt_program_create(store, &fit, &train) &&
               !dt_program_write(train, x, xs, sizeof xs) &&
               !dt_program_write(train, t, ts, sizeof ts);
     for (int step = 0; step < 100 && ok; step++)

@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
     dt_graph *g;
     dt_trainer *trainer;
     dt_run_log *log;
-    TRY(dt_ctx_create(NULL, &ctx));
+    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
     dt_folder_desc files = {.sizes = DT_FOLDER_CROP, .cache_bytes = 1 << 28, .threads = 2};
     TRY(dt_folder_open(ctx, argv[1], &files, &folder));
     dt_folder_get_info(folder, &is);

@@ -22,7 +22,7 @@ int main(void) {
     dt_graph *graph;
     dt_store *store;
     dt_program *train, *predict;
-    check(dt_ctx_create(NULL, &ctx));
+    check(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx)); /* 0 = one thread */
     check(dt_graph_create(ctx, &graph));
 
     dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(2)); /* one sample's shape */

@@ -9,7 +9,7 @@
  *     int main(void) {
  *         float x[8] = {0, 0, 0, 1, 1, 0, 1, 1}, y[4] = {0, 1, 1, 0}, out[4];
  *         dt_ctx *ctx; dt_graph *g; dt_store *store; dt_program *train, *predict;
- *         dt_ctx_create(NULL, &ctx);
+ *         dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx); // NULL: one thread
  *         dt_graph_create(ctx, &g);
  *         dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(2));    // one sample's shape
  *         dt_tensor want = dt_input(g, "y", DT_F32, dt_dims(1));
@@ -134,8 +134,9 @@
  * names it; see dt_result.
  *
  * THREADS. A context and what it owns belong to one thread at a time; several contexts run in
- * parallel. A step computes on the calling thread, unless dt_ctx_desc asks for more threads or
- * names your job system.
+ * parallel. A step computes on the calling thread, unless dt_ctx_desc asks for more (.threads = 4,
+ * or DT_THREADS_ALL for one per processor) or names your job system. The log says how many of the
+ * processors compute; the bits do not depend on it.
  *
  * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
  * under other names. A file appears whole or not at all.
