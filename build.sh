@@ -8,13 +8,14 @@ commands='train text test fuzz platforms setup header shaders build bench gpu de
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
-may_install=no
 sanitize=
 out=build # where objects and programs go
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "build.sh: $*"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
+
+. tools/setup.sh
 
 help() {
     cat <<'END'
@@ -34,9 +35,8 @@ help() {
 ./build.sh platforms       what is not this machine's, compiled and run: Windows under wine, the web,
                            WASI, other CPUs under QEMU, musl; all: also what takes minutes to
                            compile; or names; docs/platforms.md
-./build.sh setup           install what train, test, check, fuzz and shaders need (apt, as root or sudo);
-                           no other command does so without --install; setup platforms: what
-                           platforms needs
+./build.sh setup           install what all commands need and can use; no command needs it: each
+                           names what is missing, and asks; setup platforms: what platforms needs
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
@@ -59,147 +59,11 @@ help() {
 ./build.sh clean           remove build/
 ./build.sh help            this text
 
---install                  install what the command needs first, as setup does
+--yes                      install what the command needs without asking (apt, as root or by sudo),
+                           as in CI (CI=true); --no-install: neither install nor ask
 --sanitize address|thread  test: the test program under ASan and UBSan, or under TSan
 CC=clang CFLAGS=-O3        before ./build.sh: another compiler, other flags
 END
-}
-
-# ---- setup: what is missing is installed with apt, or listed where there is none.
-
-# installed PACKAGE: known to dpkg as installed.
-installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
-
-# need PACKAGE...: installs those that are missing, or says which they are.
-need() {
-    if ! have dpkg-query || ! have apt-get; then return 0; fi
-    missing=
-    for package in "$@"; do installed "$package" || missing="$missing $package"; done
-    if [ -z "$missing" ]; then return 0; fi
-    if [ $may_install = no ]; then
-        say "not installed:$missing; ./build.sh setup installs them"
-        return 0
-    fi
-    root=
-    if [ "$(id -u)" != 0 ]; then
-        have sudo || die "missing packages:$missing; install them as root"
-        root=sudo
-    fi
-    say "installing:$missing"
-    # shellcheck disable=SC2086 # words are meant
-    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing \
-        >build/apt.log 2>&1 || {
-        $root apt-get update >build/apt.log 2>&1 || true
-        $root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-            $missing >build/apt.log 2>&1 || { tail -5 build/apt.log >&2; die "apt-get failed"; }
-    }
-}
-
-# need_tool PACKAGE COMMAND...: the package, unless the commands are there already.
-need_tool() {
-    package=$1
-    shift
-    for tool in "$@"; do
-        if ! have "$tool"; then
-            need "$package"
-            have "$tool" || die "$tool is missing: install it (in Debian: $package)"
-        fi
-    done
-}
-
-setup_compiler() {
-    have "$CC" || case $CC in
-        *clang*) need clang ;;
-        *) need gcc libc6-dev ;;
-    esac
-    have "$CC" || die "the compiler $CC is missing: install it, or set CC"
-    if ! echo '#include <stdio.h>' | "$CC" -E - >/dev/null 2>&1; then need libc6-dev; fi
-}
-
-setup_test() {
-    setup_compiler
-    need_tool python3-minimal python3
-    # Two software drivers and the validation layers; without them the tests of Vulkan skip.
-    need mesa-vulkan-drivers libvulkan1 libvulkan-dev chromium-common vulkan-validationlayers
-    # The header in other hosts: Clang, C++ and a locale with a decimal comma.
-    need clang g++ locales
-    # Applications that find it by CMake and by pkg-config.
-    need cmake make pkg-config
-    # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
-    # for PMIx loads the library by the name that the development package has.
-    need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
-    # MAC and TLS of the collectives; deflated arrays; pictures.
-    need libssl-dev zlib1g-dev libpng-dev libjpeg-dev
-    # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
-    if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
-}
-
-# Who else reads and writes our files, in an environment of their own; without them tests skip.
-interop='numpy safetensors tensorboard onnx onnxruntime'
-setup_interop() {
-    if [ "$(cat build/venv/ready 2>/dev/null)" = "$interop" ]; then return 0; fi
-    if [ $may_install = no ]; then
-        say "not installed: $interop, in build/venv; ./build.sh setup installs them"
-        return 0
-    fi
-    if have apt-get; then need python3-venv; fi
-    if python3 -m venv build/venv && build/venv/bin/pip install -q $interop; then
-        echo "$interop" >build/venv/ready
-    else
-        say "$interop cannot be installed: tests against them skip"
-    fi
-}
-
-setup_check() {
-    setup_test
-    setup_shaders
-    need_tool gcc gcc
-    need_tool g++ g++
-    need_tool clang clang clang++
-    need_tool clang-format-14 clang-format-14
-    need_tool binutils nm size
-}
-
-setup_shaders() {
-    need_tool python3-minimal python3
-    need_tool glslang-tools glslangValidator
-    need_tool spirv-tools spirv-opt spirv-val
-}
-
-# setup_platforms [NAME...]: compilers, libraries and emulators of other platforms; all: some 2 GB.
-setup_platforms() {
-    may_install=yes
-    if [ $# = 0 ]; then set -- windows mingw web wasi arm64 riscv64 armhf i386 musl; fi
-    need clang lld python3-minimal
-    for name in "$@"; do
-        case $name in
-        windows | mingw) need gcc-mingw-w64-x86-64 wine64 ;;
-        web) need emscripten nodejs ;;
-        wasi) need nodejs wasi-libc "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev-wasm32" ;;
-        arm64) need qemu-user libc6-dev-arm64-cross libgcc-12-dev-arm64-cross ;;
-        riscv64)
-            need qemu-user libc6-dev-riscv64-cross libgcc-12-dev-riscv64-cross
-            need binutils-riscv64-linux-gnu
-            ;;
-        armhf) need qemu-user libc6-dev-armhf-cross libgcc-12-dev-armhf-cross ;;
-        i386) need libc6-dev-i386-cross libgcc-12-dev-i386-cross ;;
-        musl) need musl-tools ;;
-        *) die "setup platforms knows no '$name'" ;;
-        esac
-    done
-}
-
-setup() {
-    if [ "${1:-}" = platforms ]; then
-        shift
-        setup_platforms "$@"
-        return 0
-    fi
-    may_install=yes
-    setup_check
-    setup_interop
-    (setup_fuzz) || true
-    (data) || say 'without Fashion-MNIST the tests that train on it skip'
 }
 
 # ---- files that are made only when older than what they are made of
@@ -211,9 +75,11 @@ newer() {
     [ -e "$target" ] && [ -z "$(find "$@" -newer "$target" -type f 2>/dev/null | head -n 1)" ]
 }
 
-# Objects made with another compiler or other flags are of no use.
+# Objects made with another compiler, other flags or other libraries are of no use.
 fresh_flags() {
-    flags="$CC $CFLAGS"
+    with_readers
+    with_openssl
+    flags="$CC $CFLAGS$readers $secure"
     if [ "$(cat $out/flags 2>/dev/null || true)" != "$flags" ]; then
         rm -f $out/*.o $out/dtest $out/dtest_comm $out/dtbench $out/dtgpu $out/dtinfo $out/fashion_mnist*
         printf '%s\n' "$flags" >$out/flags
@@ -259,20 +125,13 @@ compile() {
     "$CC" $CFLAGS "$@" -I. "$source" -o "$output" $LIBS
 }
 
-build_example() {
-    setup_compiler
-    header
-    fresh_flags
-    compile build/fashion_mnist examples/fashion_mnist.c
-}
-
 # What files are read by, where it is: without it deflated arrays, or pictures, are refused.
 with_readers() {
     readers= reader_libs=
     for reader in 'ZLIB zlib.h -lz' 'PNG png.h -lpng' 'JPEG jpeglib.h -ljpeg'; do
         # shellcheck disable=SC2086 # words are meant
         set -- $reader
-        if printf '#include <stdio.h>\n#include <%s>\n' "$2" | "$CC" -E - >/dev/null 2>&1; then
+        if includes "$2"; then
             readers="$readers -DDT_WITH_$1" reader_libs="$reader_libs $3"
         fi
     done
@@ -330,13 +189,12 @@ build_tests() {
 # OpenSSL, where it is: without it the collectives have neither MAC nor TLS, and so no tests of them.
 with_openssl() {
     secure= secure_libs=
-    if ! echo '#include <openssl/ssl.h>' | "$CC" -E - >/dev/null 2>&1; then return 0; fi
+    if ! includes openssl/ssl.h; then return 0; fi
     secure=-DDT_WITH_OPENSSL secure_libs='-lssl -lcrypto'
 }
 
 # The collectives' tests are a program of their own, which compiles nothing else: in seconds.
 build_comm_tests() {
-    with_openssl
     if newer $out/dtest_comm tests/comm tests/fuzz* tests/harness.c tests/harness.h dtrain.h \
         $out/flags; then
         return 0
@@ -345,11 +203,6 @@ build_comm_tests() {
     # shellcheck disable=SC2086 # words are meant
     "$CC" $CFLAGS $secure -g $warnings -I. -Itests tests/comm/main.c tests/harness.c \
         -o $out/dtest_comm $LIBS $secure_libs
-}
-
-# Of Khronos, for the example that has a device of its own.
-has_vulkan_header() {
-    echo '#include <vulkan/vulkan.h>' | "$CC" -E - >/dev/null 2>&1
 }
 
 # The implementation, once for all programs that need nothing but the public header: each of them
@@ -363,6 +216,8 @@ build_part() {
     "$CC" $CFLAGS $readers "-DDT_IMPLEMENTATION_$1" -x c -c dtrain.h -o "build/dtrain_$1.o"
 }
 
+build_library() { in_lanes CORE KERNELS COMM; }
+
 # linked SOURCE: declarations alone, with the library.
 linked() {
     output=build/$(basename "$1" .c)
@@ -373,7 +228,6 @@ linked() {
 }
 
 build() {
-    setup_test
     header
     fresh_flags
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
@@ -381,7 +235,7 @@ build() {
         examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
         examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c
         tools/dtinfo.c'
-    if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
+    if includes vulkan/vulkan.h; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
     # shellcheck disable=SC2046,SC2086 # words are meant
     in_lanes tests/main.c CORE KERNELS $by_itself COMM build_comm_tests $(test_sources)
@@ -395,7 +249,6 @@ in_lanes() {
     mkdir $out/taken
     fresh_flags
     public_part
-    with_readers
     lanes=$(processors) pids= failed=no
     while [ "$lanes" -gt 0 ]; do
         build_lane "$@" &
@@ -429,11 +282,17 @@ data_sums='c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888  tra
 bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9  train-labels-idx1-ubyte
 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b  t10k-images-idx3-ubyte
 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34  t10k-labels-idx1-ubyte'
-data_package=/usr/share/datasets/fashion-mnist
+data_package=/usr/share/datasets/fashion-mnist data_note=
 data_url=http://fashion-mnist.s3-website.eu-central-1.amazonaws.com
 
 sha256() {
     if have sha256sum; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d ' ' -f 1
+}
+
+has_data() {
+    for name in $(printf '%s\n' "$data_sums" | sed 's/.* //'); do
+        [ -e "build/data/$name" ] || packaged dataset-fashion-mnist $data_package || return 1
+    done
 }
 
 # fetch NAME: leaves build/data/NAME.tmp, unpacked.
@@ -442,11 +301,11 @@ fetch() {
         gzip -dc "$data_package/$1.gz" >"build/data/$1.tmp"
         return
     fi
-    need_tool curl curl
+    have curl || die 'curl is missing: install it, or put the four IDX files into build/data'
     say "downloading $1.gz"
     curl -fsSL --retry 3 "$data_url/$1.gz" -o "build/data/$1.gz" ||
-        die "$data_url/$1.gz cannot be fetched; ./build.sh setup installs it where Debian's package" \
-            "dataset-fashion-mnist is; or put the unpacked IDX files into build/data"
+        die "$data_url/$1.gz cannot be fetched: install Debian's package dataset-fashion-mnist" \
+            '(--yes does so), or put the unpacked IDX files into build/data'
     gzip -dc "build/data/$1.gz" >"build/data/$1.tmp"
     rm -f "build/data/$1.gz"
 }
@@ -456,12 +315,23 @@ data() {
     printf '%s\n' "$data_sums" | while read -r sum name; do
         if [ -e "build/data/$name" ]; then continue; fi
         have gzip || die "gzip is missing: install it"
-        if [ ! -e "$data_package/$name.gz" ]; then need dataset-fashion-mnist </dev/null; fi
         fetch "$name" </dev/null
         [ "$(sha256 "build/data/$name.tmp")" = "$sum" ] ||
             die "build/data/$name.tmp is not the file it should be (SHA-256 $sum)"
         mv "build/data/$name.tmp" "build/data/$name"
     done
+}
+
+# needs_data THING...: those and the data: Debian's package, or by curl where that is.
+needs_data() {
+    if have curl; then
+        data_note=', which is downloaded otherwise'
+        needs "$@" - data
+    else
+        data_note=' (or curl, which downloads it)'
+        needs "$@" data
+    fi
+    data
 }
 
 # A text of 1.7 MB, from Debian's package, which need not be installed.
@@ -486,32 +356,39 @@ text_data() {
 # ---- the commands
 
 text() {
-    setup_compiler
-    header
-    fresh_flags
-    with_readers
-    for part in CORE KERNELS COMM; do build_part $part; done
-    linked examples/char_gpt.c
+    needs compiler
     case " $* " in *" --data "*) ;; *) text_data ;; esac
+    header
+    build_library
+    linked examples/char_gpt.c
     exec build/char_gpt "$@"
 }
 
+# --model mlp is the first example's network, the others are the second's.
 train() {
-    build_example
-    compile build/dtrun tools/dtrun.c # which the help names
-    data
-    has_data=no
-    for argument in "$@"; do
-        if [ "$argument" = --data ]; then has_data=yes; fi
+    example=fashion_mnist folder='--data build/data' left=$#
+    while [ "$left" -gt 0 ]; do
+        word=$1
+        shift
+        left=$((left - 1))
+        case "$word ${1-}" in
+        '--model mlp')
+            shift
+            left=$((left - 1))
+            continue
+            ;;
+        '--model '*) example=fashion_mnist_conv ;;
+        '--data '*) folder= ;;
+        esac
+        set -- "$@" "$word"
     done
-    if [ $has_data = no ]; then set -- --data build/data "$@"; fi
-    case " $* " in
-    *" --model "*)
-        compile build/fashion_mnist_conv examples/fashion_mnist_conv.c
-        exec build/fashion_mnist_conv "$@"
-        ;;
-    esac
-    exec build/fashion_mnist "$@"
+    if [ -z "$folder" ]; then needs compiler; else needs_data compiler; fi
+    header
+    build_library
+    compile build/dtrun tools/dtrun.c # which the help names
+    linked examples/$example.c
+    # shellcheck disable=SC2086 # words are meant
+    exec build/$example $folder "$@"
 }
 
 # The test program with the compiler's checks in it, in a folder of its own. -O1: frames stay
@@ -522,7 +399,6 @@ sanitized_tests() {
     thread) checks=-fsanitize=thread ;;
     *) die "--sanitize takes address or thread, not '$sanitize'" ;;
     esac
-    setup_test
     header
     out=build/$sanitize
     CFLAGS="-O1 -fno-omit-frame-pointer -DDT_NO_VULKAN $checks"
@@ -588,7 +464,6 @@ long_tests() {
 # that it finds, unless whoever calls has chosen. It takes ten times as long, most of it to compile:
 # tests that take one device have the first, which is not it unless the loader sorts.
 with_swiftshader() {
-    swiftshader=/usr/lib/chromium/vk_swiftshader_icd.json
     chosen=${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-}
     if [ -z "$chosen" ] && [ -e $swiftshader ]; then
         export VK_ADD_DRIVER_FILES=$swiftshader VK_LOADER_DISABLE_SELECT=1
@@ -605,7 +480,6 @@ random_part() {
 # Many random models: a share of the seeds for each processor, then the Vulkan devices.
 random_tests() {
     case $1 in *[!0-9]* | 0*) die "test random takes how many models, not '$1'" ;; esac
-    setup_test
     header
     build_tests
     with_swiftshader
@@ -628,24 +502,34 @@ random_tests() {
     exec build/dtest "$@"
 }
 
+# shellcheck disable=SC2086 # words are meant
+test_needs() {
+    case $sanitize,$CC in
+    ,*) needs compiler python - $tests_optional ;;
+    *,*clang*) needs compiler python clang_runtime - openssl zlib png jpeg ;;
+    *) needs compiler python - openssl zlib png jpeg ;;
+    esac
+}
+
 run_tests() {
+    test_needs
     case "$sanitize $*" in
     ' long') long_tests ;;
     ?*' long' | ?*' random '*) die "test $* runs without --sanitize" ;;
     esac
     if [ $# = 2 ] && [ "$1" = random ]; then random_tests "$2"; fi
     if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
-    build
-    with_swiftshader
     setup_interop
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ]; then (data) || say "tests without data"; fi
+    build
+    with_swiftshader
     script_tests_all "$@" &
     comm_tests "$@" &
     main_tests "$@"
     wait
     set -- --also build/dtest.counts
-    for name in hosts embed dtrun launch mpi train guide gpu comm; do
+    for name in hosts embed dtrun launch mpi train guide gpu setup comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
@@ -663,20 +547,16 @@ script_tests_all() {
     script_tests train tests/train.sh "$@"
     script_tests guide tests/guide.sh "$@"
     script_tests gpu tests/gpu.sh "$@"
+    script_tests setup tests/setup.sh "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.
 
 fuzz_checks='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
 
-# The compiler, and its runtime of the same version, which Debian packs apart.
-setup_fuzz() {
+can_fuzz() {
     mkdir -p build/fuzz
-    (need clang) || true
-    have clang || return 1
-    version=$(clang -dumpversion)
-    (need "libclang-rt-${version%%.*}-dev") || true
-    echo 'int LLVMFuzzerTestOneInput(void *data, long size) { return !data && size; }' |
+    have clang && echo 'int LLVMFuzzerTestOneInput(void *data, long size) { return !data && size; }' |
         clang -fsanitize=fuzzer,address,undefined -x c - -o build/fuzz/probe 2>/dev/null
 }
 
@@ -744,11 +624,7 @@ run_fuzz() {
 fuzz() {
     seconds=${1:-60}
     case $seconds in *[!0-9]* | 0) die "fuzz takes seconds, not '$seconds'" ;; esac
-    mkdir -p build/fuzz
-    if ! setup_fuzz; then
-        say 'skipped fuzz: no Clang with libFuzzer (in Debian: clang, libclang-rt-14-dev)'
-        return 0
-    fi
+    needs compiler clang_runtime
     header
     with_readers
     names='frames hello' # which take long to compile
@@ -768,8 +644,7 @@ fuzz() {
 }
 
 bench() {
-    setup_compiler
-    need_tool python3-minimal python3
+    if [ "${1:-}" = data ]; then needs_data compiler python; else needs compiler python; fi
     header
     fresh_flags
     if [ "${1:-}" = comm ]; then
@@ -804,7 +679,6 @@ bench() {
 # The peers are whatever is there: without Open MPI's compiler its columns stay empty.
 bench_comm() {
     compile build/dtrun tools/dtrun.c
-    with_openssl
     LIBS="$LIBS $secure_libs"
     # shellcheck disable=SC2086 # nothing, or one word
     compile build/dtbench_comm tools/dtbench_comm.c $secure
@@ -840,8 +714,6 @@ bench_models() {
 
 # Files of the test set: as many as an epoch of a few seconds has.
 bench_data() {
-    data
-    with_readers
     LIBS="$LIBS $reader_libs"
     # shellcheck disable=SC2086 # words are meant
     compile build/dtbench_data tools/dtbench_data.c $readers
@@ -867,7 +739,7 @@ bench_parallel() {
 }
 
 platforms() {
-    need_tool python3-minimal python3
+    needs python
     header
     # Without it the training on Fashion-MNIST skips.
     if [ -e "$data_package" ]; then (data); fi
@@ -875,7 +747,7 @@ platforms() {
 }
 
 devices() {
-    setup_compiler
+    needs compiler
     header
     fresh_flags
     compile build/dtinfo tools/dtinfo.c
@@ -883,7 +755,8 @@ devices() {
 }
 
 check() {
-    setup_check
+    # shellcheck disable=SC2086 # words are meant
+    needs $checks - lavapipe vulkan_header
     exec python3 tools/check
 }
 
@@ -916,20 +789,20 @@ install_here() {
     *) die "install takes --prefix DIR, not '$1'" ;;
     esac
     case $prefix in /*) ;; *) die "--prefix takes an absolute folder, not '$prefix'" ;; esac
-    setup_compiler
+    needs compiler
     fresh_flags
     install_to "${prefix%/}"
 }
 
-# --install and --sanitize may stand anywhere; the other words keep their order.
+# --yes and --sanitize may stand anywhere; the other words keep their order.
 count=$#
 while [ "$count" -gt 0 ]; do
     word=$1
     shift
     count=$((count - 1))
     case $word in
-    --install) may_install=yes ;;
-    --no-install) ;; # as it is
+    --yes | --install) may_install=yes ;;
+    --no-install) may_install=no ;;
     --sanitize)
         [ "$count" -gt 0 ] || die '--sanitize takes address or thread'
         sanitize=$1
@@ -950,9 +823,10 @@ test) run_tests "$@" ;;
 fuzz) fuzz "$@" ;;
 platforms) platforms "$@" ;;
 setup) setup "$@" ;;
-header) need_tool python3-minimal python3; header ;;
-shaders) setup_shaders; shaders ;;
+header) needs python; header ;;
+shaders) needs python glslang spirv; shaders ;;
 build)
+    needs compiler - vulkan_header openssl zlib png jpeg
     build
     compile build/dtbench tools/dtbench.c # tests run without it
     ;;

@@ -509,7 +509,7 @@ TEST(log_is_read_back_by_tensorboard) {
     uint8_t pixels[5 * 3 * 3];
     char program[3000];
     if (!temp_python("import tensorboard", true))
-        SKIP("the Python package tensorboard is missing; ./build.sh setup installs it");
+        SKIP("the Python package tensorboard is missing; ./build.sh test --yes installs it");
     if (!log_open(&j, "log-board", (dt_run_log_desc){.tensorboard = true}))
         return;
     for (int i = 0; i < 45; i++)

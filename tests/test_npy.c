@@ -99,7 +99,7 @@ TEST(npy_files_of_numpy_are_read) {
     char program[3000];
     const char *folder = temp_path("numpy");
     if (!temp_python("import numpy", true))
-        SKIP("numpy is missing; ./build.sh setup installs it");
+        SKIP("numpy is missing; ./build.sh test --yes installs it");
     mkdir(folder, 0700);
     snprintf(program, sizeof program, npy_numpy, folder);
     if (!CHECK_TEXT(temp_python(program, false), "numpy writes") ||

@@ -100,7 +100,7 @@ static bool onnx_python(void) {
 }
 
 #define ONNX_SKIP                                                                                  \
-    "the Python packages onnx and onnxruntime are missing; ./build.sh setup installs them"
+    "the Python packages onnx and onnxruntime are missing; ./build.sh test --yes installs them"
 
 /* ---- networks */
 

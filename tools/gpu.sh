@@ -11,8 +11,8 @@ gpu_help() {
     --only SECTION  device, peaks, latency, checks, kernels, steps, loss, torch or tests; what other
                     sections have left in DIR stays in the report
     --loader FILE   the Vulkan loader (libvulkan.so.1), where the system has none
-Needs a C compiler. The report is written again after each section, so what has been measured stays
-when a run is cut off. docs/devices says what its columns mean.
+Needs a C compiler, Vulkan's loader and a driver. The report is written again after each section, so
+what has been measured stays when a run is cut off. docs/devices says what its columns mean.
 END
 }
 
@@ -121,7 +121,7 @@ gpu() {
     done
     case $gpu_minutes in '' | *[!0-9]* | 0*) die "--minutes takes a number, not '$gpu_minutes'" ;; esac
     gpu_seconds=$((gpu_minutes * 60))
-    setup_compiler
+    if [ -z "$gpu_loader" ]; then needs compiler loader driver; else needs compiler; fi
     header
     fresh_flags
     say 'gpu: first a program is compiled, which takes one to three minutes'
