@@ -75,10 +75,13 @@ static void fuzz_send_hello(fuzz_hello_world *hw, fuzz_input *in, fuzz_conn *c) 
     dti_put16(h + 82, core->set.sockets);
     h[84] = core->set.integrity;
     memcpy(h + 96, core->set.job, 64);
+    dti_put32(h + DTI_HELLO_SUM_AT, dti_hello_sum(h));
     for (uint32_t k = how >> 6; k; k--) {
         uint32_t at = fuzz_below(in, DTI_HELLO_BYTES);
         h[at] = (uint8_t)fuzz_u8(in);
     }
+    if ((how & 0x38) != 0x38) /* else it has changed on its way */
+        dti_put32(h + DTI_HELLO_SUM_AT, dti_hello_sum(h));
     fuzz_queue(c, h, sizeof h);
 }
 
@@ -88,6 +91,7 @@ static void fuzz_send_proof(fuzz_hello_world *hw, fuzz_conn *c, bool right) {
     dti_put32(proof, DTI_MAGIC_PROOF);
     dti_link_mac(&hw->w.core, c->link, !c->link->dialled, proof + 4);
     proof[4] ^= !right;
+    dti_put32(proof + DTI_PROOF_SUM_AT, dti_crc32c(0, proof, DTI_PROOF_SUM_AT));
     c->proved = c->proved || right;
     fuzz_queue(c, proof, sizeof proof);
 }
@@ -96,7 +100,7 @@ static void fuzz_send_refusal(fuzz_input *in, fuzz_conn *c) {
     uint8_t refusal[8 + 255];
     uint32_t bytes = fuzz_u8(in), how = fuzz_u8(in);
     dti_put32(refusal, DTI_MAGIC_REFUSAL);
-    dti_put16(refusal + 4, how);
+    dti_put16(refusal + 4, how % 8 == 7 ? how : DT_ERROR_REFUSED);
     dti_put16(refusal + 6, bytes + (how >= 250 ? 256 * how : 0));
     for (uint32_t i = 0; i < bytes; i++)
         refusal[8 + i] = (uint8_t)(how * i);
@@ -147,8 +151,8 @@ static void fuzz_event_stranger(fuzz_hello_world *hw, fuzz_input *in, uint32_t e
     before.open = after.open; /* others may have waited for the roster */
     FUZZ_CHECK(!memcmp(&before, &after, sizeof before) ||
                (dialled && after.state >= DTI_CORE_SUSPECT &&
-                (core->result == DT_ERROR_REFUSED || core->result == DT_ERROR_PEER_LOST ||
-                 (suspected && core->result == suspected))));
+                (core->result == DT_ERROR_REFUSED || core->result == DT_ERROR_CORRUPT ||
+                 core->result == DT_ERROR_PEER_LOST || (suspected && core->result == suspected))));
 }
 
 static void fuzz_event(fuzz_hello_world *hw, fuzz_input *in, uint32_t event) {

@@ -24,7 +24,7 @@ HELLO, PROOF, REFUSAL, FRAME = b"DTRH", b"DTRP", b"DTRX", b"DTR1"
 TYPES = dict(DATA=1, EAGER=2, POST=3, CREDIT=4, RETURN=5, PING=6, PONG=7, BYE=8, RESUME=9, JOIN=10,
              ROSTER=11, HEARTBEAT=12, LEFT=13, LOST=14, REVOKE=15)
 NOT_KEPT = ("RESUME", "RETURN", "PING", "PONG", "HEARTBEAT")
-VERSION = 2
+VERSION = 3
 NAMES = {number: name for name, number in TYPES.items()}
 HEADER = struct.Struct("<4sBBHHHIQHHBBHQII")  # without the tag
 ALL_REDUCE = 4
@@ -101,10 +101,12 @@ class Connection:
 
     def handshake(self, key, nonce):
         epoch = 1 if self.channel == DATA else 0
-        mine = struct.pack("<4sBBBBIIIIQ32s16sHHB11x64x", HELLO, VERSION, VERSION, self.channel, 0,
+        mine = struct.pack("<4sBBBBIIIIQ32s16sHHB7x", HELLO, VERSION, VERSION, self.channel, 0,
                            RANK, 0, WORLD, epoch, 0, os.urandom(32), nonce, 0, 1, 0)
+        mine += struct.pack("<I64x", crc32c(mine + bytes(64)))
         self.socket.sendall(mine)
         theirs = self.message(HELLO, 160)
+        assert theirs[92:96] == struct.pack("<I", crc32c(theirs[:92] + theirs[96:]))
         assert len(mine) == 160
         _, low, high, channel, insecure, rank, expected, world = struct.unpack_from("<4sBBBBIII",
                                                                                     theirs)
@@ -112,9 +114,11 @@ class Connection:
         assert (rank, expected, world) == (0, RANK, WORLD)
         transcript = hashlib.sha256(mine + theirs).digest()
         auth = hkdf(key, None, b"dtrain1 auth")
-        self.socket.sendall(PROOF + mac(auth, b"dtrain1 client" + transcript))
-        proof = self.message(PROOF, 36)
-        assert hmac.compare_digest(proof[4:], mac(auth, b"dtrain1 server" + transcript))
+        proof = PROOF + mac(auth, b"dtrain1 client" + transcript)
+        self.socket.sendall(proof + struct.pack("<I", crc32c(proof)))
+        proof = self.message(PROOF, 40)
+        assert proof[36:] == struct.pack("<I", crc32c(proof[:36]))
+        assert hmac.compare_digest(proof[4:36], mac(auth, b"dtrain1 server" + transcript))
         self.key_out = hkdf(key, transcript, b"dtrain1 to server")
         self.key_in = hkdf(key, transcript, b"dtrain1 to client")
 

@@ -62,6 +62,12 @@ typedef struct sim_faults {
     uint64_t delay_max;                     /* ns */
     uint32_t piece_max;                     /* bytes moved at once */
     bool cut[SIM_RANKS_MAX][SIM_RANKS_MAX]; /* from, to: nothing arrives */
+    /* One bit of byte `turn_at` that `turn_from` says to `turn_to`: on the first connection that
+     * has so many; or on each one. Mask 0: none. */
+    int turn_from, turn_to;
+    uint64_t turn_at;
+    uint8_t turn_mask;
+    bool turn_each;
 } sim_faults;
 
 typedef struct sim_net {
@@ -74,6 +80,7 @@ typedef struct sim_net {
     sim_faults faults;
     uint64_t breaks;     /* connections that broke */
     uint64_t flips_read; /* turned bits that an open rank has read, and is still open */
+    uint64_t turned;     /* by faults.turn_at */
 } sim_net;
 
 /* ---- memory: counted, and failing on demand */
@@ -216,6 +223,12 @@ static void sim_write(sim_net *n, sim_conn *c, int d, const uint8_t *data, size_
     if (bytes && sim_chance(&n->rng, n->faults.flip)) {
         p->flip_at = p->to + sim_random(&n->rng, (uint32_t)bytes);
         p->data[p->flip_at % SIM_BUFFER] ^= (uint8_t)(1u << sim_random(&n->rng, 8));
+    }
+    const sim_faults *f = &n->faults;
+    if (f->turn_mask && (f->turn_each || !n->turned) && c->rank[d] == f->turn_from &&
+        c->rank[!d] == f->turn_to && f->turn_at >= p->to && f->turn_at - p->to < bytes) {
+        p->data[f->turn_at % SIM_BUFFER] ^= f->turn_mask;
+        n->turned++;
     }
     if (p->arrived == p->to)
         p->next_at = n->now + sim_random(&n->rng, (uint32_t)n->faults.delay_max);

@@ -151,6 +151,10 @@ static int lines_of(const char *log) {
     return lines;
 }
 
+static void hello_sum(uint8_t hello[DTI_HELLO_BYTES]) {
+    dti_put32(hello + DTI_HELLO_SUM_AT, dti_hello_sum(hello));
+}
+
 /* Rank 0 waits for a rank 1 that never comes; process 1 is refused again and again. */
 static void pestered(proc *p) {
     int port = (int)p->all->at[0].numbers[7];
@@ -166,6 +170,7 @@ static void pestered(proc *p) {
     usleep(100000);
     for (int i = 0; i < STRANGERS; i++) {
         dti_put32(hello + 8, (uint32_t)i); /* each time another rank, most of which there are not */
+        hello_sum(hello);
         int s = raw_dial(port);
         send(s, hello, sizeof hello, MSG_NOSIGNAL);
         recv(s, answer, sizeof answer, 0); /* the refusal */
@@ -328,9 +333,11 @@ static void garbage(int port, uint64_t *random) {
     uint8_t hello[DTI_HELLO_BYTES] = {0};
     dti_put32(hello, DTI_MAGIC_HELLO);
     hello[4] = hello[5] = DTI_WIRE_VERSION;
+    hello_sum(hello);
     raw_send(port, hello, sizeof hello);
     memcpy(noise, hello, 6);
-    noise[6] = DTI_CHANNEL_DATA; /* waits for the roster, and more than there is room for follows */
+    noise[6] = DTI_CHANNEL_DATA;
+    hello_sum(noise); /* waits for the roster, and more than there is room for follows */
     raw_send(port, noise, sizeof noise);
 }
 
@@ -341,6 +348,7 @@ static void attack(proc *p, int idle) {
     uint8_t hello[DTI_HELLO_BYTES] = {0};
     dti_put32(hello, DTI_MAGIC_HELLO);
     hello[4] = hello[5] = DTI_WIRE_VERSION;
+    hello_sum(hello);
     while (atomic_load(&p->all->stage[1]) < 3) {
         int ports[2] = {(int)p->all->at[0].numbers[7], atomic_load(&p->all->port)};
         for (int k = 0; k < 2; k++) {
@@ -535,16 +543,19 @@ static void hit(proxy_deed deed, bool control, bool answers, uint64_t at, bool k
     fleet_free(f);
 }
 
-/* After hello (160) and proof (36); a data connection has frames of up to 64 + 4096 bytes. */
+#define AFTER_PROOF (DTI_HELLO_BYTES + DTI_PROOF_BYTES)
+
+/* After hello and proof; a data connection has frames of up to 64 + 4096 bytes. */
 TEST(hostile_bits_flipped_in_the_stream_are_always_noticed) {
     int more = fleet_long() ? 1000 : 12;
     uint64_t random = 99;
     for (int i = 0; i < more; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
-        uint64_t at = 196 + (random >> 33) % (i % 2 ? 64 * 4 : 30000);
+        uint64_t at = AFTER_PROOF + (random >> 33) % (i % 2 ? 64 * 4 : 30000);
         hit(PROXY_FLIP, false, i % 4 / 2, at, i % 3 != 0, NULL);
     }
-    for (uint64_t at = 196; at < 196 + 64; at += fleet_long() ? 1 : 13) { /* of a JOIN, a ROSTER */
+    for (uint64_t at = AFTER_PROOF; at < AFTER_PROOF + 64;
+         at += fleet_long() ? 1 : 13) { /* of a JOIN, a ROSTER */
         hit(PROXY_FLIP, false, false, at, true, NULL);
         hit(PROXY_FLIP, false, true, at, false, NULL);
     }
@@ -575,7 +586,7 @@ static void summing_a_little(proc *p) {
  * has begun, and its end is an end. */
 TEST(hostile_bits_flipped_in_the_handshake_of_data_cost_a_connection) {
     hit(PROXY_FLIP, false, true, 170, true, NULL);
-    for (int at = 0; at < 196; at += fleet_long() ? 1 : 17)
+    for (int at = 0; at < AFTER_PROOF; at += fleet_long() ? 1 : 17)
         for (int answers = 0; answers < (at < DTI_HELLO_BYTES ? 2 : 1); answers++) {
             fleet *f = fleet_new(3);
             proxy *x = proxy_new();
@@ -780,6 +791,7 @@ static void shake_prove(shake *k) {
     dti_sha256_end(&hash, text + 14);
     dti_put32(k->proof, DTI_MAGIC_PROOF);
     dti_hmac(&prepared, text, sizeof text, k->proof + 4);
+    dti_put32(k->proof + DTI_PROOF_SUM_AT, dti_crc32c(0, k->proof, DTI_PROOF_SUM_AT));
 }
 
 static void shake_hello(const proc *p, uint8_t *h) {
@@ -791,6 +803,7 @@ static void shake_hello(const proc *p, uint8_t *h) {
     dti_put16(h + 82, 1);
     dti_random_bytes(h + 32, 32);
     memcpy(h + 96, p->all->desc.job, 64);
+    hello_sum(h);
 }
 
 /* Sends `sent` as hello; the transcript has k->hello. Whether rank 0 proves that it took it. */
@@ -829,6 +842,8 @@ static void shaking(proc *p) {
             shake_hello(p, k.hello);
             memcpy(sent, k.hello, sizeof sent);
             sent[i] ^= (uint8_t)(1u << bit);
+            if (i / 4 != DTI_HELLO_SUM_AT / 4 && bit) /* by who knows the checksum */
+                hello_sum(sent);
             bool taken = shake_hands(port, &k, sent, NULL);
             if (!EXPECT(m, !taken))
                 snprintf(m->failed, sizeof m->failed, "byte %d of the hello was changed", i);
@@ -840,10 +855,12 @@ static void shaking(proc *p) {
         shake_hello(p, k.hello);
         k.hello[fields[i]] ^= 0x40;
         k.hello[5] = k.hello[4];
+        hello_sum(k.hello);
         EXPECT(m, !shake_hands(port, &k, k.hello, NULL));
     }
     uint8_t zeros[DTI_PROOF_BYTES] = {0};
     dti_put32(zeros, DTI_MAGIC_PROOF);
+    dti_put32(zeros + DTI_PROOF_SUM_AT, dti_crc32c(0, zeros, DTI_PROOF_SUM_AT));
     shake_hello(p, k.hello);
     EXPECT(m, !shake_hands(port, &k, k.hello, zeros));
     /* Spliced, or replayed: a proof that was right, of another connection with the same hello. */
@@ -854,6 +871,7 @@ static void shaking(proc *p) {
     memcpy(other.hello, k.answer, sizeof other.hello);
     dti_put32(other.hello + 8, 2);
     dti_put32(other.hello + 12, 0);
+    hello_sum(other.hello);
     EXPECT(m, !shake_hands(port, &other, other.hello, zeros));
     proc_reach(p, 0);
 }

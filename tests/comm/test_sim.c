@@ -537,8 +537,8 @@ TEST(simulated_ranks_get_the_oracles_bits_or_an_error_whatever_the_network_does)
 
 /* ---- rank 0 goes last */
 
-/* Ranks that have joined; what their applications do is the test's. */
-static sim_net *sim_joined_by(int size, uint64_t chunk_bytes) {
+/* Ranks that are about to join. */
+static sim_net *sim_begun(int size, uint64_t chunk_bytes) {
     static sim_net net;
     sim_net *n = &net;
     memset(n, 0, sizeof *n);
@@ -559,6 +559,12 @@ static sim_net *sim_joined_by(int size, uint64_t chunk_bytes) {
         CHECK(sim_start(n, r, &set));
         n->ranks[r].app_at = UINT64_MAX;
     }
+    return n;
+}
+
+/* Ranks that have joined; what their applications do is the test's. */
+static sim_net *sim_joined_by(int size, uint64_t chunk_bytes) {
+    sim_net *n = sim_begun(size, chunk_bytes);
     for (int open = 0; open < size && n->now < 2000000000u;) {
         sim_step(n, 100000);
         for (int r = open = 0; r < size; r++)
@@ -674,4 +680,77 @@ TEST(simulated_network_that_is_gone_for_a_moment_is_no_death) {
         CHECK(sim_script.apps[r].result == DT_ERROR_PEER_LOST);
     CHECK_CONTAINS(sim_script.apps[1].text, "rank 2 (sim:2) is lost: nothing was heard of it");
     sim_end(n);
+}
+
+/* ---- a bit that is turned while ranks join */
+
+/* Ranks that do not belong together would be told so; NULL: nobody is. */
+static const char *sim_speaks_of_others(const sim_net *n) {
+    static const char *const others[] = {"differ", "different", "insecure", "same rank", "another"};
+    for (int r = 0; r < n->size; r++)
+        for (size_t k = 0; k < DTI_COUNT(others); k++) {
+            const dti_core *core = &n->ranks[r].core;
+            if (strstr(sim_script.apps[r].text, others[k]))
+                return sim_script.apps[r].text;
+            for (uint32_t i = 0; i < core->note_count; i++)
+                if (strstr(core->notes[i], others[k]))
+                    return core->notes[i];
+        }
+    return NULL;
+}
+
+/* Ranks that are about to join, with one bit that rank `from` says to rank `to`. */
+static sim_net *sim_turned(int from, int to, int at, int bit, bool each) {
+    sim_net *n = sim_begun(3, 4096);
+    n->faults.turn_from = from, n->faults.turn_to = to;
+    n->faults.turn_at = (uint64_t)at, n->faults.turn_mask = (uint8_t)(1 << bit);
+    n->faults.turn_each = each;
+    return n;
+}
+
+/* Until all have joined, or all have an error: all the same one. A handshake is made again. */
+static bool sim_turn(int from, int to, int at, int bit) {
+    sim_net *n = sim_turned(from, to, at, bit, false);
+    const sim_app_state *apps = sim_script.apps;
+    int open = 0, corrupt = 0;
+    const bool handshake = at < DTI_HELLO_BYTES + DTI_PROOF_BYTES;
+    while (corrupt < 3 && (open < 3 || (n->turned && !handshake)) && n->now < 9000000000u) {
+        sim_step(n, 100000);
+        for (int r = open = corrupt = 0; r < 3; r++) {
+            open += n->ranks[r].core.state == DTI_CORE_OPEN;
+            corrupt += apps[r].result == DT_ERROR_CORRUPT;
+        }
+    }
+    const char *others = sim_speaks_of_others(n);
+    const bool right = !others && n->now < 2 * SIM_SILENCE_NS + 100000000 &&
+                       open == (handshake || !n->turned ? 3 : 0);
+    for (int r = 0; r < 3 && !right; r++)
+        printf("  rank %d to %d, byte %d, bit %d, after %d ms: rank %d: %s, %s%s\n", from, to, at,
+               bit, (int)(n->now / 1000000), r, dt_result_text(apps[r].result), apps[r].text,
+               others ? others : "");
+    sim_end(n);
+    return right;
+}
+
+/* All that ranks 1 and 0 say to each other until they have joined. */
+TEST(simulated_bits_turned_while_joining_are_called_that_and_nobody_waits) {
+    int bad = 0, bits = getenv("DTRAIN_TEST_LONG") ? 8 : 1;
+    for (int from = 0; from < 2; from++)
+        for (int at = 0; at < 420 && bad < 5; at++)
+            for (int bit = 0; bit < bits; bit++)
+                bad += !sim_turn(from, !from, at, (at + bit) % 8);
+    CHECK(bad == 0);
+}
+
+/* The same bit of each connection: no rank can prove anything, and rank 1 says why. */
+TEST(simulated_handshakes_that_are_always_damaged_end_as_that) {
+    for (int i = 0; i < 3; i++) {
+        sim_net *n = sim_turned(i == 0, i != 0, i == 2 ? 180 : 40 + i, i, true);
+        sim_pass(n, 6000000000u);
+        CHECK(sim_script.apps[1].result == DT_ERROR_CORRUPT && !sim_speaks_of_others(n));
+        CHECK_CONTAINS(sim_script.apps[1].text,
+                       "the handshake with rank 0 failed 8 times: bytes of "
+                       "a ");
+        sim_end(n);
+    }
 }

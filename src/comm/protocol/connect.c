@@ -13,6 +13,7 @@
 #define DTI_PROBE_NS 10000000u
 #define DTI_RESUME_FIRST_NS 5000000u
 #define DTI_BARREN_MAX 100u
+#define DTI_DAMAGED_MAX 8u /* handshakes of a join */
 
 static dti_backlog *dti_back_of(const dti_core *core, uint32_t peer, uint32_t channel,
                                 uint32_t socket) {
@@ -368,6 +369,20 @@ static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *wh
         dti_link_free(core, link);
 }
 
+/* A handshake whose bytes changed on their way says nothing of who is at the other end. False: it
+ * was often enough. */
+static bool dti_core_damaged(dti_core *core, uint32_t peer, const char *text) {
+    char who[96];
+    dti_peer_text(core, peer, who);
+    if (core->state != DTI_CORE_JOINING || ++core->damaged < DTI_DAMAGED_MAX) {
+        dti_core_note_refusal(core, "a connection to %s is tried again: %s", who, text);
+        return true;
+    }
+    dti_core_suspect(core, DT_ERROR_CORRUPT, peer, "the handshake with %s failed %u times: %s", who,
+                     core->damaged, text);
+    return false;
+}
+
 static void dti_core_link_refused(dti_core *core, dti_link *link, const char *text) {
     char who[96] = "another process";
     uint32_t peer = link->peer;
@@ -375,14 +390,20 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
         peer = dti_get32(link->hello_in + 8); /* what it says it is */
     if (peer < core->set.size)
         dti_peer_text(core, peer, who);
+    const bool damage = dti_refusal_is_damage(text);
     if (!link->dialled) {
-        dti_core_note_refusal(core, link->from, "a connection that says it is %s was refused: %s",
-                              who, text);
+        if (damage)
+            dti_core_note_refusal(core, link->from, "a connection was refused: %s", text);
+        else
+            dti_core_note_refusal(core, link->from,
+                                  "a connection that says it is %s was refused: %s", who, text);
         return;
     }
+    if (damage && !dti_core_damaged(core, link->peer, text))
+        return;
     /* For data, and where both have joined: a refusal, which nobody has proved, is damage or an
      * attack. */
-    if (link->channel == DTI_CHANNEL_DATA || link->back->opened ||
+    if (damage || link->channel == DTI_CHANNEL_DATA || link->back->opened ||
         (core->set.guessed && core->state == DTI_CORE_JOINING && dti_refusal_is_others(text))) {
         char why[160];
         snprintf(why, sizeof why, "a connection was refused: %.120s", text);

@@ -137,8 +137,9 @@ typedef struct dti_link {
     uint32_t source;          /* accepted: the group that its address falls into, */
     uint8_t from[DTI_SOURCE_BYTES]; /* and that address */
     uint64_t heard;                 /* when the last byte came, ns */
-    uint64_t moved;                 /* when the last byte went, ns */
-    uint64_t spoke;                 /* when the last heartbeat was made, ns */
+    uint64_t begun; /* when a part of a frame came, ns; 0 = none waits for the rest */
+    uint64_t moved; /* when the last byte went, ns */
+    uint64_t spoke; /* when the last heartbeat was made, ns */
     bool ping_due, pong_due, return_due;
     uint64_t pinged; /* when a PING went that has no answer yet; 0 = none */
     dti_seal seal_out, seal_in;
@@ -376,6 +377,7 @@ struct dti_core {
     uint32_t left_count;
     uint64_t join_deadline, dial_at, dial_wait, join_noted;
     char dial_why[160]; /* why the last try to reach the coordinator failed */
+    uint32_t damaged;   /* handshakes with the coordinator that were, while it joins */
     bool starved;       /* the system had no descriptor for a connection */
     uint32_t epoch;
     uint64_t source_seed;

@@ -5,7 +5,8 @@
  *   dialler   PROOF    HMAC(auth key, "dtrain1 client" || T), T = SHA-256 of both hellos as sent
  *   acceptor  PROOF    HMAC(auth key, "dtrain1 server" || T)
  *
- * or a REFUSAL with a text, at any time, from either. auth key = HKDF(key, info "dtrain1 auth");
+ * or a REFUSAL with a text, at any time, from either. HELLO and PROOF have checksums, so that who
+ * reads a changed one does not take it for another key's or job's; the dialler tries again. auth key = HKDF(key, info "dtrain1 auth");
  * the keys of the two directions are HKDF(key, salt T, info "dtrain1 to server" and "dtrain1 to
  * client"), those of their GMAC, with integrity MAC, with info "dtrain1 mac to server" and so on.
  * With integrity TLS all this goes through it, and T also covers, behind the hellos, 32 bytes that
@@ -20,25 +21,33 @@
  *     5  1  highest                                   6  2  bytes of text, <= 240
  *     6  1  channel: 0 control, 1 data                8     text
  *     7  1  1 = insecure
- *     8  4  rank                                     PROOF, 36 bytes
+ *     8  4  rank                                     PROOF, 40 bytes
  *    12  4  rank expected at the other end            0  4  magic 'DTRP'
  *    16  4  world size                                4 32  MAC
- *    20  4  epoch (0 on control)
+ *    20  4  epoch (0 on control)                     36  4  CRC32C of what is before it
  *    24  8  attempt
  *    32 32  random
  *    64 16  nonce of the run; of a control connection's dialler which process it is: 16 random
  *           bytes for all its connections
  *    80  2  socket
  *    82  2  sockets
- *    84  1  integrity, then 11 zeros
+ *    84  1  integrity, then 7 zeros
+ *    92  4  CRC32C of the other bytes
  *    96 64  job, zero-padded */
 
 #define DTI_MAGIC_HELLO 0x48525444u
 #define DTI_MAGIC_PROOF 0x50525444u
 #define DTI_MAGIC_REFUSAL 0x58525444u
 #define DTI_HELLO_BYTES 160
-#define DTI_PROOF_BYTES 36
+#define DTI_HELLO_SUM_AT 92
+#define DTI_PROOF_BYTES 40
+#define DTI_PROOF_SUM_AT 36
 #define DTI_REFUSAL_TEXT 240
+
+static uint32_t dti_hello_sum(const uint8_t *h) {
+    const uint32_t first = dti_crc32c(0, h, DTI_HELLO_SUM_AT);
+    return dti_crc32c(first, h + DTI_HELLO_SUM_AT + 4, DTI_HELLO_BYTES - DTI_HELLO_SUM_AT - 4);
+}
 
 static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     uint8_t *h = link->hello_out;
@@ -60,6 +69,7 @@ static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     dti_put16(h + 82, core->set.sockets);
     h[84] = core->set.integrity;
     memcpy(h + 96, core->set.job, 64);
+    dti_put32(h + DTI_HELLO_SUM_AT, dti_hello_sum(h));
     dti_link_put(link, h, DTI_HELLO_BYTES);
     return true;
 }
@@ -87,6 +97,25 @@ static const char dti_other_attempt[] = "the ranks are of different attempts of 
 static bool dti_refusal_is_others(const char *text) {
     return !strcmp(text, dti_other_version) || !strcmp(text, dti_other_job) ||
            !strcmp(text, dti_other_attempt);
+}
+
+static const char dti_changed_hello[] = "bytes of a HELLO changed on their way";
+static const char dti_changed_proof[] = "bytes of a PROOF changed on their way";
+
+static bool dti_refusal_is_damage(const char *text) {
+    return !strcmp(text, dti_changed_hello) || !strcmp(text, dti_changed_proof);
+}
+
+/* NULL, or why nothing in the message counts. */
+static const char *dti_handshake_damage(bool hello, const uint8_t *at) {
+    if (!hello)
+        return dti_get32(at + DTI_PROOF_SUM_AT) == dti_crc32c(0, at, DTI_PROOF_SUM_AT)
+                   ? NULL
+                   : dti_changed_proof;
+    const uint32_t sum = dti_get32(at + DTI_HELLO_SUM_AT);
+    if (sum == dti_hello_sum(at))
+        return NULL;
+    return sum ? dti_changed_hello : dti_other_version; /* those before 3 had zeros there */
 }
 
 /* What both sides check in the other's hello; whose it is comes first. NULL = right. */
@@ -145,6 +174,7 @@ static void dti_link_prove(const dti_core *core, dti_link *link) {
     uint8_t proof[DTI_PROOF_BYTES];
     dti_put32(proof, DTI_MAGIC_PROOF);
     dti_link_mac(core, link, link->dialled, proof + 4);
+    dti_put32(proof + DTI_PROOF_SUM_AT, dti_crc32c(0, proof, DTI_PROOF_SUM_AT));
     dti_link_put(link, proof, sizeof proof);
 }
 
@@ -226,7 +256,8 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
 static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t *at,
                                   uint32_t have) {
     uint32_t bytes = have >= 8 ? dti_get16(at + 6) : 0;
-    if (bytes > DTI_REFUSAL_TEXT) {
+    bool other = have >= 8 && dti_get16(at + 4) != DT_ERROR_REFUSED; /* or one bit from a HELLO */
+    if (other || bytes > DTI_REFUSAL_TEXT) {
         core->up->dropped(core, link, "what came is not dtrain's protocol");
         return false;
     }
@@ -258,6 +289,11 @@ static bool dti_handshake_input(dti_core *core, dti_link *link) {
     uint32_t whole = hello ? DTI_HELLO_BYTES : DTI_PROOF_BYTES;
     if (have < whole)
         return false;
+    const char *damage = dti_handshake_damage(hello, at);
+    if (damage) {
+        dti_link_refuse(core, link, damage);
+        return false;
+    }
     /* A data connection may come before the roster: it waits, within its deadline. */
     if (hello && !link->dialled && at[6] == DTI_CHANNEL_DATA && core->state == DTI_CORE_JOINING)
         return false;

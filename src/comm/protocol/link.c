@@ -343,6 +343,7 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
         return false;
     }
     link->rx_from += whole;
+    link->begun = 0;
     if (f->epoch !=
         core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */
         return !payload;
@@ -391,4 +392,6 @@ static void dti_link_received(dti_core *core, dti_link *link, size_t bytes) {
     } else
         link->rx_to += (uint32_t)bytes;
     dti_link_digest(core, link);
+    if (!link->begun && link->rx_to > link->rx_from)
+        link->begun = core->now;
 }

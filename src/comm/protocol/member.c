@@ -86,7 +86,9 @@ static void dti_core_fill(dti_core *core, dti_link *link) {
         dti_link_put_frame(link, &(dti_frame){.type = DTI_FRAME_RESUME, .value = b->received},
                            NULL);
     link->resume_due = false;
-    if (!link->resumed || dti_link_put_again(link) || b->bye_sent)
+    /* Nothing is to be sent again on a first connection: an end can be said before it is known. */
+    const bool first = (b->lost_due || b->revoke_due) && !b->broken;
+    if (!(link->resumed || first) || dti_link_put_again(link) || b->bye_sent)
         return;
     if (link->channel == DTI_CHANNEL_CONTROL)
         dti_member_fill(core, link);
@@ -223,13 +225,26 @@ static bool dti_core_is_gone(const dti_core *core) {
 
 /* ---- time */
 
+/* A length that has changed makes a rank wait for bytes that never were: what comes instead is the
+ * peer's heartbeats. */
+static void dti_tick_whole(dti_core *core, dti_link *link) {
+    if (link->begun && link->heard >= link->begun + core->set.silence_ns)
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                             "a frame did not come whole in %.1f s: its length is wrong",
+                             (double)(link->heard - link->begun) * 1e-9);
+}
+
 /* Of one connection that is open: silence. */
 static void dti_tick_open(dti_core *core, dti_link *link) {
     uint64_t quiet = core->now - link->heard;
     char why[96];
     if (link->channel == DTI_CHANNEL_CONTROL) {
-        if (quiet < core->set.silence_ns || link->back->bye_received || link->back->bye_sent)
+        if (link->back->bye_received || link->back->bye_sent)
             return;
+        if (quiet < core->set.silence_ns) {
+            dti_tick_whole(core, link);
+            return;
+        }
         snprintf(why, sizeof why, "nothing was heard of it for %.1f s", (double)quiet * 1e-9);
         dti_core_lost(core, link->peer, why);
     } else if ((link->pinged && core->now - link->pinged >= core->set.silence_ns) ||
@@ -284,6 +299,7 @@ static void dti_tick_flights(dti_core *core) {
 static void dti_core_forgive(dti_core *core) {
     for (uint32_t i = 0; i < core->link_count; i++) {
         core->links[i].heard = core->now;
+        core->links[i].begun = 0;
         core->links[i].pinged = 0;
     }
     for (uint32_t r = 0; r < core->set.size; r++)

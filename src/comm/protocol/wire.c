@@ -108,9 +108,9 @@ static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *b
 
 static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_frame *frame) {
     if (dti_get32(in) != DTI_MAGIC)
-        return "no frame begins where one should";
+        return "bytes that begin no frame";
     if (in[4] != DTI_WIRE_VERSION)
-        return "a frame of another version";
+        return "a frame whose version is wrong";
     *frame = (dti_frame){.type = in[5],
                          .flags = (uint16_t)dti_get16(in + 6),
                          .epoch = dti_get16(in + 8),

@@ -43,7 +43,7 @@
  * HEARTBEAT, which say how things stand and are made anew. RESUME is the first frame of each
  * direction of a connection. */
 
-#define DTI_WIRE_VERSION 2
+#define DTI_WIRE_VERSION 3
 #define DTI_MAGIC 0x31525444u /* 'DTR1' */
 #define DTI_HEADER_BYTES 64
 #define DTI_TAG_AT 48
