@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
     if (text[CHECKPOINT])
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
     check(!text[JSON] || (json = fopen(text[JSON], "w")), "--json", ": cannot be written");
-    dt_progress bar = {.names = {"accuracy"}};
+    dt_progress bar = {0};
     const dt_fit_desc fit = {.epochs = (uint64_t)number[EPOCHS], /* goes on from a checkpoint */
                              .callbacks = {{dt_progress_show, &bar}, {look, &seconds}}};
     TRY(fit.epochs         ? dt_trainer_fit(trainer, &fit, &history)

@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
     TRY(dt_trainer_create(graph, &desc, &trainer));
     if (text[CHECKPOINT])
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
-    dt_progress bar = {.names = {"accuracy"}};
+    dt_progress bar = {0};
     const dt_fit_desc fit = {.epochs = (uint64_t)epochs, /* goes on from a checkpoint */
                              .callbacks = {{dt_progress_show, &bar}, {look, NULL}}};
     TRY(epochs             ? dt_trainer_fit(trainer, &fit, &history)

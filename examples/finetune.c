@@ -91,9 +91,8 @@ static double train(const char *label, const char *folder, const char *body, con
     data.columns[0].data = pictures + MANY * PIXELS;
     data.columns[1].data = kinds + MANY;
     snprintf(path, sizeof path, "%s/%s", folder, label);
-    TRY(dt_run_log_create(
-        ctx, &(dt_run_log_desc){.folder = path, .csv = true, .names = {"accuracy"}}, &log));
-    dt_progress bar = {.label = label, .names = {"accuracy"}};
+    TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = path, .csv = true}, &log));
+    dt_progress bar = {.label = label};
     const dt_fit_desc fit = {.epochs = epochs,
                              .validation = &data,
                              .callbacks = {{dt_progress_show, &bar}, {dt_run_log_fit, log}}};

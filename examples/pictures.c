@@ -46,11 +46,12 @@ int main(int argc, char **argv) {
     job.data.rows = n[0], job.data.pick = rows, job.data.augment = &more;
     valid.rows = n[1], valid.pick = rows + is.rows, valid.augment = &plain;
     TRY(dt_trainer_create(g, &job, &trainer));
-    dt_progress bar = {.names = {"accuracy"}};
+    dt_progress bar = {0};
     dt_fit_desc fit = {.epochs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20};
     fit.validation = &valid;
-    fit.watch = (dt_watch){.metric = 1, .larger = true, .patience = 4, .restore_best = true};
-    TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[2], .names = {"accuracy"}}, &log));
+    fit.watch =
+        (dt_watch){.metric = "accuracy", .larger = true, .patience = 4, .restore_best = true};
+    TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[2]}, &log));
     fit.callbacks[0] = (dt_callback){dt_progress_show, &bar};
     fit.callbacks[1] = (dt_callback){dt_run_log_fit, log};
     TRY(dt_trainer_fit(trainer, &fit, NULL));

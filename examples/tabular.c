@@ -159,8 +159,8 @@ int main(int argc, char **argv) {
     if (number_count)
         write_statistics(train.csv, dt_trainer_store(trainer));
     const dt_dataset checked = rows_of(&valid, in);
-    dt_progress bar = {.names = {"accuracy"}};
-    dt_run_log_desc logs = {.folder = text[LOG], .names = {"accuracy"}};
+    dt_progress bar = {0};
+    dt_run_log_desc logs = {.folder = text[LOG]};
     if (text[LOG])
         TRY(dt_run_log_create(ctx, &logs, &log));
     dt_fit_desc fit = {.epochs = strtoull(text[EPOCHS], NULL, 10), .validation = &checked};

@@ -427,6 +427,7 @@ DTI_OPTIMIZE_END
 #include "train/trainer.h"
 #include "train/contract.c"
 #include "train/plateau.c"
+#include "train/names.c"
 #include "train/under_way.c"
 #include "train/settings.c"
 #include "train/feed.c"

@@ -111,7 +111,7 @@ TEST(fit_puts_back_and_saves_the_best_weights) {
             !fit_open(&k, "cpu", NULL, 0.01))
             return;
         dt_fit_desc d = {.epochs = 8, .validation = &j.valid, .validation_steps = 3};
-        d.watch = (dt_watch){.metric = 1, .restore_best = true, .save = path};
+        d.watch = (dt_watch){.metric = "accuracy", .restore_best = true, .save = path};
         FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
         CHECK_TEXT(h.count == 13 && h.best_step % 3 == 0 && h.best_step < 39,
                    "%zu validations, the best of step %d", h.count, (int)h.best_step);
@@ -382,7 +382,8 @@ static dt_fit_desc fit_watching(const fit_job *j, int way, fit_break *b) {
     }
     d.watch = (dt_watch){.patience = 3, .min_delta = way == 2 ? 0.05 : 0.2};
     if (way == 1)
-        d.watch = (dt_watch){.metric = 1, .larger = true, .patience = 4, .restore_best = true};
+        d.watch =
+            (dt_watch){.metric = "accuracy", .larger = true, .patience = 4, .restore_best = true};
     return d;
 }
 
@@ -545,7 +546,7 @@ static void fit_shown(dt_progress *p, char *text, size_t size) {
 
 TEST(a_bar_in_a_file_is_a_line_an_epoch_without_escapes) {
     char text[4096];
-    dt_progress p = {.label = "net", .names = {"accuracy"}};
+    dt_progress p = {.label = "net"};
     fit_shown(&p, text, sizeof text);
     int lines = 0;
     for (const char *c = text; *c; c++) {
@@ -662,7 +663,8 @@ TEST(fit_of_a_pipeline_has_one_devices_bits_and_puts_back_the_best) {
         valid.rows = 40;
         CHECK_TEXT(dt_trainer_create(m.graph, &d, &t) == DT_OK, "%s", dt_ctx_error(m.ctx));
         dt_fit_desc f = {.epochs = 4, .validation = &valid};
-        f.watch = (dt_watch){.metric = 1, .restore_best = true}; /* the worst, which is early */
+        f.watch =
+            (dt_watch){.metric = "accuracy", .restore_best = true}; /* the worst, which is early */
         CHECK_TEXT(dt_trainer_fit(t, &f, &h[i]) == DT_OK, "%s", dt_ctx_error(m.ctx));
         CHECK(dt_trainer_step(t, NULL) == DT_OK); /* from the weights that were put back */
         CHECK(dt_store_state_hash(dt_trainer_store(t), &hash[i]) == DT_OK);

@@ -171,7 +171,7 @@ TEST(a_validation_that_is_not_finite_is_named_and_its_other_values_are_whole) {
         CHECK(r.metric_weight[0] == 37.0); /* three targets are ignored */
         log = (finite_log){0};
         j.w.mask = 1;
-        finite_fit(&j, (dt_watch){.metric = metric, .larger = metric}, 1, &h);
+        finite_fit(&j, (dt_watch){.metric = metric ? "accuracy" : NULL, .larger = metric}, 1, &h);
         CHECK(h.not_finite == (metric ? 0 : 1) && h.best_step == (metric ? FINITE_STEPS : 0));
         CHECK_TEXT(metric
                        ? !log.warnings

@@ -180,7 +180,8 @@ static dt_result watching_run(dt_comm *comm, watching_rank *k, dt_history *h, ui
     dt_dataset valid = d.data;
     valid.rows = 40;
     dt_fit_desc fit = {.epochs = 30, .validation = &valid, .validation_steps = 3};
-    fit.watch = (dt_watch){.metric = 1, .larger = true, .patience = 4, .restore_best = true};
+    fit.watch =
+        (dt_watch){.metric = "accuracy", .larger = true, .patience = 4, .restore_best = true};
     fit.callbacks[0] = (dt_callback){watching_kill, k};
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     if (!result)

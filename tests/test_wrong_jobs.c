@@ -157,7 +157,7 @@ ROW(TRAINER, dt_trainer_evaluate, ) {
 
 ROW(TRAINER, dt_trainer_fit, ) {
     dt_fit_desc desc = {.epochs = 1}; /* which are made by the first call that is right */
-    desc.watch.metric = INT(0, -1, DT_MAX_TERMS + 1);
+    desc.watch.metric = TEXT("loss", "", "metric 1", "\xFF");
     desc.watch.patience = INT(1, -1);
     desc.watch.min_delta = AT_LEAST_0(0);
     desc.validation_batch = INT(0, -1, 1);

@@ -21,7 +21,6 @@ ROW(TRAINER, dt_run_log_create, ) {
     dt_run_log_desc desc = {.folder =
                                 TEXT(wrong_path("wrong-args-log"), NULL, "", "/nowhere/at/all")};
     desc.every_steps = INT(0, -1);
-    desc.names[0] = TEXT("accuracy", "", "a\nb", "\xFF");
     dt_result result = dt_run_log_create(OBJECT(here.ctx), POINTER(&desc), POINTER(&log));
     return RESULT(wrong_log_close(log, result));
 }

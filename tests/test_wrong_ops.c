@@ -50,7 +50,7 @@ ROW(GRAPH, dt_tensor_has_samples, ) {
 }
 
 ROW(GRAPH, dt_label, ) {
-    return NIL(dt_label(ONLY_TENSOR(here.logits), NAME("logits")));
+    return NIL(dt_label(ONLY_TENSOR(here.logits), TEXT("logits", NULL, "", "a\nb", "\xFF")));
 }
 
 ROW(GRAPH, dt_label, input) {

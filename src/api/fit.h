@@ -71,7 +71,8 @@ typedef struct dt_callback {
  * .patience. The log names the value, its epoch and the op, or says that no target counts;
  * training goes on. */
 typedef struct dt_watch {
-    int metric;       /* 0: the loss; n: metrics[n - 1] */
+    /* The name of a metric, or of a term of the loss (dt_trainer_desc.metrics); NULL = "loss" */
+    const char *metric;
     bool larger;      /* is better; a loss's is not */
     double min_delta; /* better by less is no better; Keras' min_delta */
     int patience;     /* stops behind so many without a better one; 0 = never */
@@ -119,6 +120,7 @@ typedef struct dt_history {
     double best;                       /* the best watched value; none if .best_step is 0 */
     uint64_t not_finite;               /* watched values: NaN, infinite or of no target */
     uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also after an error */
+    char names[DT_MAX_TERMS][64]; /* of .metric, cut to 63 bytes */
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
@@ -185,12 +187,11 @@ DT_API void dt_lr_curve_free(dt_lr_curve *curve);
  * training ends within an epoch, without escape codes. Ranks other than 0 are quiet. */
 
 typedef struct dt_progress {
-    void *file;                      /* a FILE *; NULL = stdout */
-    const char *label;               /* before the bar; NULL = none */
-    const char *names[DT_MAX_TERMS]; /* of the metrics; NULL = "metric 1", ... */
-    int columns;  /* of the line; 0 = the terminal's; < 0: as if there were none */
-    double every; /* seconds between two lines of a terminal; 0 = 0.1 */
-    double next;  /* the function's own, as what follows; 0 at first */
+    void *file;        /* a FILE *; NULL = stdout */
+    const char *label; /* before the bar; NULL = none */
+    int columns;       /* of the line; 0 = the terminal's; < 0: as if there were none */
+    double every;      /* seconds between two lines of a terminal; 0 = 0.1 */
+    double next;       /* the function's own, as what follows; 0 at first */
     uint64_t shown, before;
 } dt_progress;
 

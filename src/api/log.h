@@ -19,8 +19,6 @@ typedef struct dt_run_log_desc {
     const char *folder;          /* made where it is not there, in a folder that is */
     bool csv, json, tensorboard; /* which files; none of them set = all three */
     int every_steps;             /* dt_run_log_fit: steps between two points of training; 0 = 10 */
-    const char
-        *names[DT_MAX_TERMS]; /* of the metrics, for dt_run_log_fit; NULL = "metric 1", ... */
 } dt_run_log_desc;
 
 /* A setting of a run, for dt_run_log_hparams. */

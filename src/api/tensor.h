@@ -62,8 +62,9 @@ DT_API dt_dtype dt_tensor_dtype(dt_tensor x);
  * the whole batch, and for nil. */
 DT_API bool dt_tensor_has_samples(dt_tensor x);
 
-/* Gives a tensor a name for messages and returns it. The text is copied. Errors (nil): an input or
- * a parameter, which already has a name. */
+/* Gives a tensor a name and returns it: for messages, and of a metric or a term of a loss for bars,
+ * logs, histories and dt_watch.metric. The text is copied. Errors (nil): an input or a parameter,
+ * which already has a name; a label that is empty, not UTF-8, or has control characters. */
 DT_API dt_tensor dt_label(dt_tensor x, const char *label);
 /* Marks a tensor that programs created afterwards do not keep for their backward pass: they compute
  * it again there, from the nearest tensors that are kept. Returns it. Results have the same bits;

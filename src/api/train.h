@@ -145,6 +145,8 @@ typedef struct dt_trainer_desc {
     /* As in dt_program_desc. */
     dt_tensor loss;
     dt_loss losses[DT_MAX_TERMS];
+    /* Bars, logs, histories and dt_watch.metric call one by its dt_label, or its op: "accuracy", a
+     * second one "accuracy 2". Of several losses those with a label are shown too. */
     dt_tensor metrics[DT_MAX_TERMS];
     int batch;                  /* samples per step of the whole job; 0 = 1 */
     const dt_optim_desc *optim; /* NULL = {0} */
@@ -323,8 +325,8 @@ typedef struct dt_trainer_desc {
  * the graph's context refer to is. No parameters can be added to the graph afterwards. The graph
  * owns the trainer; dt_trainer_destroy ends it earlier. Errors, on all ranks and with *out NULL:
  * INVALID (what dt_program_create says; fewer samples or shards than replicas; a difference between
- * ranks, which is named; weights of another model), IO and FORMAT (from `load`), DEVICE,
- * DEVICE_MEMORY, MEMORY; and those of dt_comm. */
+ * ranks, which is named; two metrics of one name; weights of another model), IO and FORMAT (from
+ * `load`), DEVICE, DEVICE_MEMORY, MEMORY; and those of dt_comm. */
 DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out);
 /* Destroys a trainer and its replicas. NULL is allowed. */
 DT_API void dt_trainer_destroy(dt_trainer *trainer);

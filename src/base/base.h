@@ -127,6 +127,8 @@ typedef struct dti_shown {
 } dti_shown;
 static dti_shown dti_show(const char *text);
 static bool dti_utf8_valid(const char *data, size_t size);
+/* UTF-8, not empty, without control characters. */
+static bool dti_name_fits(const char *name);
 
 /* ---- array.c: room for `count` items of `size` bytes, by doubling; new ones are zero; false = no
  * memory, and nothing changed. */

@@ -187,6 +187,14 @@ static bool dti_utf8_valid(const char *data, size_t size) {
     return true;
 }
 
+static bool dti_name_fits(const char *name) {
+    for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
+        if (*at < 0x20 || *at == 0x7F)
+            return false;
+    }
+    return name[0] && dti_utf8_valid(name, strlen(name));
+}
+
 /* -1: not one. */
 static int dti_hex_digit(char c) {
     if (c >= '0' && c <= '9')

@@ -183,19 +183,10 @@ static dt_result dti_run_log_write(dt_run_log *log) {
 
 /* ---- making one */
 
-/* Characters that would end a line, or a reader's patience. */
-static bool dti_log_name_fits(const char *name) {
-    for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
-        if (*at < 0x20 || *at == 0x7F)
-            return false;
-    }
-    return name[0] && dti_utf8_valid(name, strlen(name));
-}
-
 static dt_result dti_log_check_name(dt_run_log *log, const char *call, const char *name) {
     if (!name)
         return dti_fail_null(log->base, call, "name");
-    if (!dti_log_name_fits(name))
+    if (!dti_name_fits(name))
         return dti_fail(log->base, DT_ERROR_INVALID,
                         "%s: a name is UTF-8, not empty and without control characters", call);
     return log->closed;
@@ -256,10 +247,6 @@ static dt_result dti_log_make(dt_run_log *log, const dt_run_log_desc *desc) {
         f->path = dti_log_path(log->base, desc->folder, (dti_log_format)i);
         made = made && f->path;
     }
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        log->names[i] = desc->names[i] ? dti_alloc_text(log->base, desc->names[i]) : NULL;
-        made = made && (log->names[i] || !desc->names[i]);
-    }
     return made ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -269,12 +256,6 @@ static dt_result dti_log_check_desc(dti_base *base, const dt_run_log_desc *desc)
     if (desc->every_steps < 0)
         return dti_fail(base, DT_ERROR_INVALID, "a log of every %d steps: 0 or more",
                         desc->every_steps);
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        if (desc->names[i] && !dti_log_name_fits(desc->names[i]))
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "the name of metric %d is not UTF-8, empty or has control characters",
-                            i + 1);
-    }
     return DT_OK;
 }
 
@@ -312,8 +293,6 @@ DT_API void dt_run_log_destroy(dt_run_log *log) {
         dti_text_free(&log->files[i].text);
         dti_free(log->base, log->files[i].path);
     }
-    for (int i = 0; i < DT_MAX_TERMS; i++)
-        dti_free(log->base, log->names[i]);
     dti_text_free(&log->part);
     dti_free(log->base, log);
 }

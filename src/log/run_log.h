@@ -20,9 +20,8 @@ struct dt_run_log {
     dti_log_file files[DTI_LOG_FORMATS];
     dti_text part; /* of a record */
     uint64_t every;
-    double now;                /* the time of day of the call under way */
-    char *names[DT_MAX_TERMS]; /* of metrics; NULL: it has none */
-    dt_result closed;          /* what closed it */
+    double now;       /* the time of day of the call under way */
+    dt_result closed; /* what closed it */
 };
 
 /* Several numbers at once: add each, then write. */

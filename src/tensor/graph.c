@@ -336,8 +336,9 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_label");
     const dti_node *n = dti_node_of(x);
-    if (!label || !label[0])
-        return dti_graph_fail(x.graph, "dt_label: a label is needed");
+    if (!label || !dti_name_fits(label))
+        return dti_graph_fail(
+            x.graph, "dt_label: a label is UTF-8, not empty and without control characters");
     if (dti_is_named(n))
         return dti_graph_fail(x.graph, "dt_label: '%s' has its name already", n->label);
     const char *copy = dti_graph_string(x.graph, label);

@@ -17,6 +17,7 @@ typedef struct dti_fit {
     uint64_t empty;     /* steps in a row without a target */
     uint64_t valueless; /* of .not_finite: nothing counted */
     uint64_t seen_step; /* the newest validation's or watched epoch's */
+    int watches;        /* number of the value */
     bool asked;         /* to stop, in the middle of a round of local steps; */
     dt_result held;     /* or what a callback failed with there */
     char *best;         /* weights of the first store at their best; NULL: not wanted */
@@ -27,14 +28,24 @@ typedef struct dti_fit {
 
 /* ---- what is asked for */
 
+static dt_result dti_fit_no_metric(const dt_trainer *t, const char *metric) {
+    dti_text names = dti_text_open(t->base);
+    for (int i = 0; i < DTI_VALUES; i++) {
+        dti_value_room room;
+        const char *name = dti_value_name(t, i, &room);
+        if (name)
+            dti_text_add(&names, i ? ", '%s'" : "'%s'", name);
+    }
+    dt_result result = dti_fail(t->base, DT_ERROR_INVALID,
+                                "fit: .watch.metric is '%s'; what this trainer has is %s",
+                                dti_show(metric).text, names.ok ? names.data : "more");
+    dti_text_free(&names);
+    return result;
+}
+
 static dt_result dti_fit_check_watch(const dt_trainer *t, const dt_watch *w) {
-    int metrics = 0;
-    while (metrics < DT_MAX_TERMS && dti_is_set(t->desc.metrics[metrics]))
-        metrics++;
-    if (w->metric < 0 || w->metric > metrics)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: .watch.metric is %d; 0 is the loss, and the trainer has %d metrics",
-                        w->metric, metrics);
+    if (dti_value_find(t, w->metric) < 0)
+        return dti_fit_no_metric(t, w->metric);
     if (w->patience < 0 || !(w->min_delta >= 0.0) || !dti_finite_f64(w->min_delta))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "fit: .watch.patience is %d, .min_delta %g; none may be negative",
@@ -126,7 +137,7 @@ static void dti_fit_times(dti_fit *f) {
 /* What a checkpoint keeps of this, wherever one is written. */
 static void dti_fit_watched(dti_fit *f) {
     dti_watched *w = &f->t->watched;
-    w->of = dti_watched_of(&f->d->watch);
+    w->of = dti_watched_of(f->watches, f->d->watch.larger);
     w->best = f->s.best;
     w->best_step = f->s.best_step;
     w->waited = f->s.waited;
@@ -179,16 +190,17 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
 /* ---- validation and what is watched */
 
 /* Nothing does: no step of the epoch was made, or all targets are ignored. */
-static bool dti_fit_weighs(const dt_train_report *r, int metric) {
+static bool dti_fit_weighs(const dt_train_report *r, int value) {
+    const int term = value - DTI_VALUE_TERM;
     bool weighs = false;
     for (int i = 0; i < DT_MAX_TERMS; i++)
-        weighs = weighs || !(metric ? i != metric - 1 || r->metric_weight[i] == 0.0
-                                    : r->loss_weight[i] == 0.0);
+        weighs = weighs || ((!value || term == i) && r->loss_weight[i] != 0.0) ||
+                 (value == i + 1 && r->metric_weight[i] != 0.0);
     return weighs;
 }
 
-static double dti_fit_value(const dt_train_report *r, int metric) {
-    return !dti_fit_weighs(r, metric) ? (double)NAN : metric ? r->metric[metric - 1] : r->loss;
+static double dti_fit_value(const dt_train_report *r, int value) {
+    return dti_fit_weighs(r, value) ? dti_value_of(r, value) : (double)NAN;
 }
 
 typedef struct dti_fit_name {
@@ -196,20 +208,16 @@ typedef struct dti_fit_name {
 } dti_fit_name;
 
 static dti_fit_name dti_fit_watches(const dti_fit *f) {
-    const int metric = f->d->watch.metric;
-    const char *of = f->d->validation ? "validation " : "";
+    dti_value_room room;
     dti_fit_name name;
-    if (metric)
-        snprintf(name.text, sizeof name.text, "%smetric %d, %s,", of, metric,
-                 dti_tensor_print(f->t->desc.metrics[metric - 1]).text);
-    else
-        snprintf(name.text, sizeof name.text, "the %sloss", of);
+    snprintf(name.text, sizeof name.text, "the %s%s", f->d->validation ? "validation " : "",
+             dti_value_name(f->t, f->watches, &room));
     return name;
 }
 
 /* A validation makes no step, and has samples. */
 static const char *dti_fit_lack(const dti_fit *f, const dt_train_report *r) {
-    if (dti_fit_weighs(r, f->d->watch.metric))
+    if (dti_fit_weighs(r, f->watches))
         return isnan(f->s.value) ? "is NaN" : f->s.value > 0.0 ? "is infinite" : "is -infinite";
     return f->d->validation || r->steps ? "has no target that counts" : "has no step that was made";
 }
@@ -217,7 +225,7 @@ static const char *dti_fit_lack(const dti_fit *f, const dt_train_report *r) {
 /* why: an error's text, or "". */
 static void dti_fit_not_finite(dti_fit *f, const dt_train_report *r, const char *why) {
     f->s.not_finite++;
-    f->valueless += !dti_fit_weighs(r, f->d->watch.metric);
+    f->valueless += !dti_fit_weighs(r, f->watches);
     dti_log(f->t->base, DT_LOG_WARNING,
             "fit: after epoch %llu (step %llu) %s %s, which counts as not better%s%s",
             (unsigned long long)f->s.epoch, (unsigned long long)f->s.step, dti_fit_watches(f).text,
@@ -260,7 +268,7 @@ static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *
     const dt_watch *w = &f->d->watch;
     dt_result result = DT_OK;
     f->seen_step = f->s.step;
-    f->s.value = dti_fit_value(r, w->metric);
+    f->s.value = dti_fit_value(r, f->watches);
     f->s.better = dti_fit_is_better(f, f->s.value);
     f->s.waited = f->s.better ? 0 : f->s.waited + 1;
     const bool finite = dti_finite_f64(f->s.value);
@@ -500,7 +508,7 @@ static dt_result dti_fit_loop(dti_fit *f) {
 static void dti_fit_take_watched(dti_fit *f) {
     const dti_watched *w = &f->t->watched;
     const dt_watch *asked = &f->d->watch;
-    if (!w->loaded || f->d->no_resume || w->of != dti_watched_of(asked))
+    if (!w->loaded || f->d->no_resume || w->of != dti_watched_of(f->watches, asked->larger))
         return;
     f->s.best = w->best;
     f->s.best_step = w->best_step;
@@ -588,6 +596,11 @@ static void dti_fit_history_end(const dti_fit *f) {
     h->skipped = f->s.skipped;
     h->epochs = f->s.epoch;
     h->steps = f->s.step;
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        dti_value_room room;
+        const char *name = dti_value_name(f->t, i + 1, &room);
+        snprintf(h->names[i], sizeof h->names[i], "%s", name ? name : "");
+    }
 }
 
 /* Every value of what is watched was a NaN or infinity: success, and the text says so. */
@@ -652,6 +665,7 @@ DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_histo
     dti_trainer_drain(t);
     dti_fit f = {.t = t, .d = desc, .history = history};
     result = dti_agree_result(&t->par, dti_fit_check(t, desc));
+    f.watches = dti_value_find(t, desc->watch.metric);
     if (!result)
         result = dti_fit_open(&f);
     if (!result) {

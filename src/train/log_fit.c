@@ -1,19 +1,18 @@
 /* What a fit tells a log. One that fails is closed by itself and has said so: training goes on. */
 
-static void dti_log_metrics(dt_run_log *log, const dt_trainer *t, const char *group, uint64_t step,
-                            const dt_train_report *r) {
-    char number[24];
-    dti_run_log_number(log, dti_log_join(log, group, "loss"), step, r->loss);
-    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(t->desc.metrics[i]); i++) {
-        snprintf(number, sizeof number, "metric %d", i + 1);
-        const char *name = log->names[i] ? log->names[i] : number;
-        dti_run_log_number(log, dti_log_join(log, group, name), step, r->metric[i]);
+static void dti_log_values(dt_run_log *log, const dt_trainer *t, const char *group, uint64_t step,
+                           const dt_train_report *r) {
+    for (int i = 0; i < DTI_VALUES; i++) {
+        dti_value_room room;
+        const char *name = dti_value_name(t, i, &room);
+        if (name)
+            dti_run_log_number(log, dti_log_join(log, group, name), step, dti_value_of(r, i));
     }
 }
 
 static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
     const dt_train_report *r = &s->last;
-    dti_log_metrics(log, s->trainer, "train", s->step, r);
+    dti_log_values(log, s->trainer, "train", s->step, r);
     dti_run_log_number(log, "train/gradient_norm", s->step, r->gradient_norm);
     if (r->seconds > 0.0)
         dti_run_log_number(log, "train/samples_per_second", s->step,
@@ -33,9 +32,9 @@ DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *s) {
     if (s->event == DT_FIT_STEP && s->last.steps && s->step / log->every > before / log->every)
         dti_log_step(log, s);
     if (s->event == DT_FIT_EPOCH && s->train.steps)
-        dti_log_metrics(log, s->trainer, "epoch", s->step, &s->train);
+        dti_log_values(log, s->trainer, "epoch", s->step, &s->train);
     if (s->event == DT_FIT_VALIDATED)
-        dti_log_metrics(log, s->trainer, "validation", s->step, &s->validation);
+        dti_log_values(log, s->trainer, "validation", s->step, &s->validation);
     dti_run_log_write(log);
     return DT_OK;
 }

@@ -34,14 +34,13 @@ static void dti_progress_time(dti_progress_line *line, double seconds, const cha
                          (unsigned long long)(s % 60), what);
 }
 
-static void dti_progress_values(dti_progress_line *line, const dt_progress *p,
-                                const dt_train_report *r, const dt_trainer *t, const char *of) {
-    dti_progress_add(line, "  %sloss %.4g", of, r->loss);
-    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(t->desc.metrics[i]); i++) {
-        if (p->names[i])
-            dti_progress_add(line, "  %s%s %.4g", of, p->names[i], r->metric[i]);
-        else
-            dti_progress_add(line, "  %smetric %d %.4g", of, i + 1, r->metric[i]);
+static void dti_progress_values(dti_progress_line *line, const dt_train_report *r,
+                                const dt_trainer *t, const char *of) {
+    for (int i = 0; i < DTI_VALUES; i++) {
+        dti_value_room room;
+        const char *name = dti_value_name(t, i, &room);
+        if (name)
+            dti_progress_add(line, "  %s%s %.4g", of, name, dti_value_of(r, i));
     }
 }
 
@@ -93,9 +92,9 @@ static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
                               const dt_fit_state *s) {
     dti_progress_head(line, p, s);
     if (s->train.steps)
-        dti_progress_values(line, p, &s->train, s->trainer, "");
+        dti_progress_values(line, &s->train, s->trainer, "");
     if (s->event == DT_FIT_VALIDATED)
-        dti_progress_values(line, p, &s->validation, s->trainer, "val ");
+        dti_progress_values(line, &s->validation, s->trainer, "val ");
     dti_progress_rate(line, p, &s->train);
     dti_progress_time(line, s->seconds, "");
     if (s->better && s->event == DT_FIT_VALIDATED)
@@ -137,7 +136,7 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     p->next = s->seconds + (p->every > 0.0 ? p->every : 0.1);
     dti_progress_bar(&line, s);
     dti_progress_head(&line, p, s);
-    dti_progress_values(&line, p, &s->train, s->trainer, "");
+    dti_progress_values(&line, &s->train, s->trainer, "");
     dti_progress_rate(&line, p, &s->train);
     dti_progress_time(&line, s->seconds_left, " left");
     dti_progress_over(file, &line, columns);

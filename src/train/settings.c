@@ -111,7 +111,9 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
                         "balance = measured moves the shards' rows, so it goes with no .shards of "
                         "your own (%d): results depend on the devices then",
                         d->shards);
-    dt_result mode = dti_trainer_check_local(t);
+    dt_result mode = dti_values_check(t);
+    if (!mode)
+        mode = dti_trainer_check_local(t);
     if (!mode)
         mode = dti_worker_check(t);
     if (mode)

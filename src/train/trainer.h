@@ -121,6 +121,17 @@ static void dti_plateau_reset(dt_trainer *t);
 static uint64_t dti_trainer_number(const dt_trainer *t); /* under_way.c */
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step);
 
+/* names.c: the numbers of a report */
+enum { DTI_VALUE_TERM = 1 + DT_MAX_TERMS, DTI_VALUES = DTI_VALUE_TERM + DT_MAX_TERMS };
+typedef struct dti_value_room {
+    char text[64];
+} dti_value_room;
+/* NULL: it has none, or is not there. */
+static const char *dti_value_name(const dt_trainer *t, int value, dti_value_room *room);
+static double dti_value_of(const dt_train_report *r, int value);
+static int dti_value_find(const dt_trainer *t, const char *name); /* -1: none */
+static dt_result dti_values_check(const dt_trainer *t);
+
 /* shared.c */
 static dt_result dti_shared_make(dt_trainer *t); /* once, from the first programs */
 static void dti_shared_free(dt_trainer *t);

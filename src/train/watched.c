@@ -4,7 +4,7 @@
  * where it would have. */
 
 enum {
-    DTI_WATCHED_OF, /* 1 + the metric, and 2^32 where larger is better */
+    DTI_WATCHED_OF, /* 1 + the value, and 2^32 where larger is better */
     DTI_WATCHED_BEST,
     DTI_WATCHED_STEP,
     DTI_WATCHED_WAITED,
@@ -20,8 +20,8 @@ enum {
 static const char dti_watched_name[] = DTI_STATE_OWN "watch";
 static const char dti_watched_weights[] = DTI_STATE_OWN "watch.best";
 
-static uint64_t dti_watched_of(const dt_watch *w) {
-    return 1 + (uint64_t)w->metric + (w->larger ? UINT64_C(1) << 32 : 0);
+static uint64_t dti_watched_of(int value, bool larger) {
+    return 1 + (uint64_t)value + (larger ? UINT64_C(1) << 32 : 0);
 }
 
 /* Weights lie in the order of creation, so that is a part of what they mean. */
