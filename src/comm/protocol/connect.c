@@ -375,7 +375,7 @@ static bool dti_core_damaged(dti_core *core, uint32_t peer, const char *text) {
     char who[96];
     dti_peer_text(core, peer, who);
     if (core->state != DTI_CORE_JOINING || ++core->damaged < DTI_DAMAGED_MAX) {
-        dti_core_note_refusal(core, "a connection to %s is tried again: %s", who, text);
+        dti_core_note_refusal(core, NULL, "a connection to %s is tried again: %s", who, text);
         return true;
     }
     dti_core_suspect(core, DT_ERROR_CORRUPT, peer, "the handshake with %s failed %u times: %s", who,
