@@ -337,6 +337,10 @@ needs_data() {
 # A text of 1.7 MB, from Debian's package, which need not be installed.
 text_sum=40dfb4b98191a670a09a183d5798d50f243d23fdbd1495dcc0aca2ce5895ba97
 
+download_text() {
+    (cd build/data/jargon && apt-get -q download jargon-text >&2 && dpkg-deb -x jargon-text_*.deb .)
+}
+
 text_data() {
     if [ -e build/data/jargon.txt ]; then return 0; fi
     if ! have apt-get || ! have dpkg-deb; then
@@ -344,8 +348,10 @@ text_data() {
     fi
     rm -rf build/data/jargon
     mkdir -p build/data/jargon
-    (cd build/data/jargon && apt-get -q download jargon-text >&2 && dpkg-deb -x jargon-text_*.deb .) ||
-        die "jargon-text cannot be downloaded; any other text will do: --data FILE"
+    download_text || {
+        [ $may_install = yes ] && by_whom && update_lists && download_text
+    } || die "jargon-text cannot be downloaded (after apt-get update, or with --yes?);" \
+        "any other text will do: --data FILE"
     gzip -dc build/data/jargon/usr/share/doc/jargon-text/jargon.txt.gz >build/data/jargon.txt.tmp
     rm -rf build/data/jargon
     [ "$(sha256 build/data/jargon.txt.tmp)" = "$text_sum" ] ||

@@ -288,7 +288,8 @@ who_is_not_root_installs_by_sudo_or_is_shown_the_line() {
         run $command --yes
         expect "$command --yes without sudo: the line" line_is "$wants" &&
             expect 'for root' grep -q 'as root' "$machine/out" && expect 'installs nothing' nothing_installed &&
-            expect 'compiles nothing' no_compiling && expect 'fails' [ $status != 0 ] || return 1
+            expect 'compiles nothing' no_compiling && expect 'fails' [ $status != 0 ] &&
+            expect 'says no --yes' says_no 'with --yes' || return 1
         typed 'y\n' $command
         expect "$command without sudo: no question" questions 0 && expect fails [ $status != 0 ] || return 1
         echo 'echo "sudo" >>"$MACHINE/sudo"; exec "$@"' | stub sudo

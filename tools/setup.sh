@@ -166,6 +166,7 @@ look_for() {
 
 # needs THING...: those after '-' are optional.
 needs() {
+    how_to=
     look_for "$@"
     if [ -z "$required$optional" ]; then return 0; fi
     if [ -n "$required" ]; then say "./build.sh $command needs $required"; fi
@@ -179,16 +180,22 @@ needs() {
         fi
     fi
     if [ -n "$required" ]; then
-        die "nothing is compiled: install that first${how_to:+ by the line above, or with --yes}"
+        die "nothing is compiled: install that first$how_to"
     fi
 }
 
-# apt_line: shows the one line that installs everything. Leaves in sudo what stands before apt-get.
+# by_whom: leaves in sudo what stands before apt-get.
+by_whom() {
+    sudo='' can_install=yes
+    if [ "$(id -u)" = 0 ]; then return 0; fi
+    if have sudo; then sudo='sudo '; else can_install=no; fi
+}
+
+# apt_line: shows the one line that installs everything.
 apt_line() {
-    sudo='' can_install=yes how_to=yes
-    if [ "$(id -u)" != 0 ]; then
-        if have sudo; then sudo='sudo '; else can_install=no; fi
-    fi
+    by_whom
+    how_to=' by the line above, or with --yes'
+    if [ $can_install = no ]; then how_to=' by the line above, as root'; fi
     # shellcheck disable=SC2086 # words are meant
     set -- $required_packages $optional_packages
     if [ $# = 0 ]; then return 0; fi
@@ -223,13 +230,15 @@ apt_install() {
         --no-install-recommends "$@" </dev/null >>build/apt.log 2>&1
 }
 
+update_lists() { ${sudo}apt-get update </dev/null >>build/apt.log 2>&1 || true; }
+
 # A fresh system has no lists or old ones, and other systems lack some of Debian's packages.
 install_packages() {
     say 'installing; build/apt.log has what apt-get says'
     : >build/apt.log
     # shellcheck disable=SC2086 # words are meant
     if apt_install $required_packages $optional_packages; then return 0; fi
-    ${sudo}apt-get update </dev/null >>build/apt.log 2>&1 || true
+    update_lists
     known=
     for package in $optional_packages; do
         if apt-cache show "$package" >/dev/null 2>&1; then
