@@ -18,6 +18,7 @@ typedef struct proxy_flow { /* one direction of a connection */
     int pair; /* which connection, in the order of coming */
     uint64_t cut;
     uint8_t head[160];
+    uint8_t *record; /* of TLS, `have` bytes of it */
 } proxy_flow;
 
 typedef enum proxy_deed {
@@ -26,7 +27,11 @@ typedef enum proxy_deed {
     PROXY_RESET,
     PROXY_RESETS, /* each connection after some bytes, until there were `resets` */
     PROXY_STALL,
-    PROXY_DRIBBLE
+    PROXY_DRIBBLE,
+    /* of a record of TLS, the `at`th of its direction: */
+    PROXY_RECORD_FLIP,
+    PROXY_RECORD_SHORT,
+    PROXY_RECORD_TWICE
 } proxy_deed;
 
 typedef struct proxy {
@@ -152,7 +157,39 @@ static bool proxy_pass(proxy *x, proxy_flow *f, uint8_t *data, size_t bytes) {
     return true;
 }
 
+static size_t proxy_record_bytes(const proxy_flow *f) {
+    return f->have < 5 ? 5 : 5 + (size_t)f->record[3] * 256 + f->record[4];
+}
+
+/* Hands records on, with the deed done to one. */
+static void proxy_records(proxy *x, proxy_flow *f, const uint8_t *data, size_t bytes) {
+    f->record = f->record ? f->record : malloc(5 + 65535);
+    while (bytes) {
+        size_t take = DTI_MIN(bytes, proxy_record_bytes(f) - f->have);
+        memcpy(f->record + f->have, data, take);
+        f->have += (uint32_t)take;
+        data += take, bytes -= take;
+        size_t size = proxy_record_bytes(f);
+        if (f->have < size)
+            continue;
+        bool here = proxy_is_meant(x, f) && f->messages == x->at;
+        f->messages++;
+        f->have = 0;
+        if (here)
+            atomic_store(&x->done, 1);
+        if (here && x->deed == PROXY_RECORD_FLIP)
+            f->record[size / 2 + 3] ^= x->mask;
+        if (here && x->deed == PROXY_RECORD_TWICE)
+            proxy_send(f->to, f->record, size);
+        proxy_send(f->to, f->record, size - (here && x->deed == PROXY_RECORD_SHORT));
+    }
+}
+
 static bool proxy_bytes(proxy *x, proxy_flow *f, uint8_t *data, size_t bytes) {
+    if (x->deed >= PROXY_RECORD_FLIP) {
+        proxy_records(x, f, data, bytes);
+        return true;
+    }
     while (bytes) {
         if (f->broken || x->sealed)
             return proxy_pass(x, f, data, bytes);

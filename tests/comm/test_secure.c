@@ -365,4 +365,91 @@ TEST(secure_bits_flipped_in_tls_are_always_noticed) {
     }
 }
 
+/* ---- what is said of it */
+
+static void joining_briefly(proc *p) {
+    int32_t one = 1;
+    dt_comm_desc d = proc_desc(p);
+    d.logger = (dt_logger){.log = proc_log, .user = p};
+    if (proc_try_desc(p, &d) == DT_OK)
+        proc_note(p, dt_comm_all_reduce(p->m.comm, &one, &one, 1, DT_I32, DT_COMM_SUM));
+}
+
+static fleet *sealed_fleet(int ranks, proxy *x, proxy_deed deed, uint32_t connection, bool answers,
+                           uint64_t at) {
+    fleet *f = fleet_new(ranks);
+    f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
+    f->desc.integrity = DT_COMM_TLS;
+    f->desc.silence_ms = 2000;
+    f->seconds = 25;
+    x->sealed = true;
+    x->deed = deed;
+    x->dialler = connection;
+    x->answers = answers;
+    x->at = at;
+    x->mask = (uint8_t)(1u << at % 8);
+    return f;
+}
+
+/* Nobody speaks of certificates, and of keys only where bytes are the other possibility. */
+static bool sealed_text_is_right(const char *text) {
+    const char *keys = strstr(text, "keys differ");
+    return !strstr(text, "certificate") && !strstr(text, "no reason given") &&
+           (!keys || strstr(keys, "or bytes changed on the way"));
+}
+
+/* A record of data or of control that is changed, cut or sent again. */
+TEST(secure_spoiled_records_are_called_that) {
+    for (int i = 0; i < 6; i++) {
+        static const proxy_deed deeds[] = {PROXY_RECORD_FLIP, PROXY_RECORD_SHORT,
+                                           PROXY_RECORD_TWICE};
+        proxy *x = proxy_new();
+        fleet *f = sealed_fleet(2, x, deeds[i % 3], i >= 3, i % 2, i >= 3 ? 40 : 9);
+        f->desc.link_off = true; /* data connections come after the join */
+        proxy_start(x);
+        fleet_run(f, streaming_sealed);
+        int said = 0;
+        for (int r = 0; r < 2; r++) {
+            const proc *p = &f->at[r];
+            said += strstr(p->text, "record authentication failed") &&
+                    strstr(p->text, "bytes changed on the way") && strstr(p->text, "from rank ");
+            bool right = p->result == DT_ERROR_CORRUPT || p->result == DT_ERROR_REVOKED;
+            test_check(right && sealed_text_is_right(p->text), __FILE__, __LINE__,
+                       "case %d: rank %d got %d \"%s\"", i, r, (int)p->result, p->text);
+        }
+        test_check(atomic_load(&x->done) && said == 2, __FILE__, __LINE__, "case %d: %d say it", i,
+                   said);
+        proxy_end(x);
+        fleet_free(f);
+    }
+}
+
+/* Any byte of a control connection while three ranks join: they do, or all hear of it at once. */
+TEST(secure_bits_turned_while_joining_stop_nobody_or_are_told_to_all) {
+    const int step = fleet_long() ? 3 : 61;
+    for (int at = 0; at < 750; at += step) /* after it ranks may have left */
+        for (int answers = 0; answers < 2; answers++) {
+            proxy *x = proxy_new();
+            fleet *f = sealed_fleet(3, x, PROXY_FLIP, 0, answers, (uint64_t)at);
+            uint64_t start = dti_now_ns();
+            proxy_start(x);
+            fleet_run(f, joining_briefly);
+            for (int r = 0; r < 3; r++) {
+                const proc *p = &f->at[r];
+                /* PEER_LOST: what dt_comm_create makes of a group that ends while it measures */
+                bool ok = p->result == DT_ERROR_CORRUPT || p->result == DT_ERROR_REVOKED ||
+                          p->result == DT_ERROR_PEER_LOST || p->result == DT_OK;
+                bool right = ok && !p->result == !f->at[0].result && p->at - start < 6000000000u &&
+                             sealed_text_is_right(p->text) && sealed_text_is_right(p->log);
+                test_check(right, __FILE__, __LINE__,
+                           "byte %d, answers %d: rank %d got %d \"%s\" after %.1f s; it logged "
+                           "\"%s\"",
+                           at, answers, r, (int)p->result, p->text, (double)(p->at - start) * 1e-9,
+                           p->log);
+            }
+            proxy_end(x);
+            fleet_free(f);
+        }
+}
+
 #endif

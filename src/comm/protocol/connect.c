@@ -453,7 +453,7 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
         b->roster_next = DTI_NOBODY;
         b->join_due = link->dialled;
         /* It came in the moment in which the group ended: it is told like the others. */
-        b->revoke_due = core->set.rank == 0 && core->state == DTI_CORE_ENDED;
+        b->revoke_due = core->set.rank == 0 && core->failed;
     }
     b->opened = true;
 }

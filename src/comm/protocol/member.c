@@ -212,6 +212,15 @@ static bool dti_core_is_broken(const dti_core *core) {
     return false;
 }
 
+/* Members that are to come, and would wait for a coordinator whose join has failed. Those of one
+ * that waited in vain have waited as long. */
+static bool dti_core_has_to_tell(const dti_core *core) {
+    bool missing = false;
+    for (uint32_t r = 1; r < core->set.size && core->failed && !core->set.rank; r++)
+        missing = missing || !dti_control_back(core, r)->opened;
+    return missing && core->result != DT_ERROR_TIMEOUT;
+}
+
 static bool dti_core_is_gone(const dti_core *core) {
     if (core->state != DTI_CORE_LEAVING)
         return false;
@@ -220,7 +229,7 @@ static bool dti_core_is_gone(const dti_core *core) {
     for (uint32_t i = 0; i < core->link_count; i++) /* who has not proved anything does not count */
         if (core->links[i].state != DTI_LINK_FREE && core->links[i].peer != DTI_NOBODY)
             return false;
-    return !dti_core_is_broken(core);
+    return !dti_core_is_broken(core) && !dti_core_has_to_tell(core);
 }
 
 /* ---- time */

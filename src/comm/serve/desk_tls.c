@@ -48,7 +48,7 @@ static void dti_desk_ended(dti_desk_conn *c, int64_t got) {
 #ifdef DT_WITH_OPENSSL
 
 static void dti_desk_tls_failed(dti_desk_conn *c, const char *why) {
-    dti_talk_end(&c->talk, !c->secure, "TLS: %s%s", why, c->secure ? "" : ": do the keys differ?");
+    dti_talk_end(&c->talk, !c->secure, "TLS: %s", why);
 }
 
 static void dti_desk_tls_start(dti_desk *desk, dti_desk_conn *c) {

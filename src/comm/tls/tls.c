@@ -29,6 +29,7 @@ typedef struct dti_tls_conn {
     SSL *ssl;
     BIO *net; /* our end of the pair of buffers; the other is the SSL's */
     uint32_t records;
+    bool final; /* it failed by a certificate, which no other try mends */
 } dti_tls_conn;
 
 /* OpenSSL's newest complaint. */
@@ -199,17 +200,50 @@ static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, bool dialled) {
     return false;
 }
 
+/* What a failure means, where OpenSSL's reason does not say it; else NULL. The result of verifying
+ * counts only where that failed: with a key there is no certificate, which is a result too. */
+static const char *dti_tls_meaning(const dti_tls_conn *c, int reason) {
+    static const char changed[] = "bytes changed on the way";
+    const dti_tls *tls = SSL_get_app_data(c->ssl);
+    switch (reason) {
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+        return X509_verify_cert_error_string(SSL_get_verify_result(c->ssl));
+    case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
+        return "record authentication failed: bytes changed on the way";
+    case SSL_AD_REASON_OFFSET + SSL_AD_BAD_RECORD_MAC:
+        return "record authentication failed at the other side: bytes changed on the way";
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+    case SSL_AD_REASON_OFFSET + SSL_AD_ILLEGAL_PARAMETER:
+    case SSL_AD_REASON_OFFSET + SSL_AD_DECRYPT_ERROR:
+        return tls->psk ? "the keys differ, or bytes changed on the way" : changed;
+    case SSL_R_BAD_SIGNATURE:
+    case SSL_R_DIGEST_CHECK_FAILED: return changed;
+    }
+    /* Once it is established, nobody else can make it fail so. */
+    return reason && reason < SSL_AD_REASON_OFFSET && SSL_is_init_finished(c->ssl) ? changed : NULL;
+}
+
+static bool dti_tls_is_final(int reason) {
+    const int alert = reason - SSL_AD_REASON_OFFSET;
+    return reason == SSL_R_CERTIFICATE_VERIFY_FAILED ||
+           (alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_UNKNOWN_CA &&
+            alert != SSL_AD_ILLEGAL_PARAMETER);
+}
+
 /* What OpenSSL says of a call that gave `returned`: 0 = it wants more bytes, -1 = it is over. */
 static int dti_tls_verdict(dti_tls_conn *c, int returned, char *why, size_t size) {
     int error = SSL_get_error(c->ssl, returned);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
         return 0;
-    long verified = SSL_get_verify_result(c->ssl);
-    if (verified != X509_V_OK)
-        snprintf(why, size, "%s", X509_verify_cert_error_string(verified));
+    char text[80];
+    const int reason = ERR_GET_REASON(ERR_peek_last_error());
+    const char *meaning = dti_tls_meaning(c, reason);
+    c->final = dti_tls_is_final(reason);
+    dti_tls_text(text, sizeof text);
+    if (meaning)
+        snprintf(why, size, "%s (%s)", meaning, text);
     else
-        dti_tls_text(why, size);
-    ERR_clear_error();
+        snprintf(why, size, "%s", text);
     return -1;
 }
 

@@ -53,7 +53,8 @@ struct dti_tcp {
     dti_core core;
     dti_rendezvous meeting;
     dti_key_share share;
-    dti_tls *tls; /* NULL: in the clear */
+    dti_tls *tls;        /* NULL: in the clear */
+    uint32_t tls_failed; /* handshakes with rank 0 */
     const dti_conn_by_tls *by_tls;
     dti_mutex lock;
     dti_thread thread;

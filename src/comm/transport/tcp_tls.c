@@ -5,6 +5,7 @@
 #if DTI_TCP && defined DT_WITH_OPENSSL
 
 #define DTI_TLS_TEXT 160
+#define DTI_TLS_TRIES 3u /* a key that differs does so each time, a bit that changed does not */
 
 /* Over for the link; what OpenSSL wrote last, an alert, still goes out. */
 static void dti_conn_tls_failed(dti_tcp *t, dti_tcp_conn *c, const char *why) {
@@ -14,14 +15,22 @@ static void dti_conn_tls_failed(dti_tcp *t, dti_tcp_conn *c, const char *why) {
     size_t bytes = dti_tls_output(&c->tls, &alert);
     if (bytes)
         dti_socket_send(c->fd, &(dti_socket_part){(void *)(uintptr_t)alert, bytes}, 1, false);
-    if (link->state == DTI_LINK_OPEN) {
-        dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT, "TLS: %s", why);
+    const bool open = link->state == DTI_LINK_OPEN;
+    snprintf(text, sizeof text, "%s: %s", open ? "TLS" : "the TLS handshake failed", why);
+    if (open && t->core.state == DTI_CORE_JOINING) { /* it is joined again, like one that broke */
+        dti_core_closed(&t->core, link, text);
         return;
     }
-    snprintf(text, sizeof text, "the TLS handshake failed (%s)%s", why,
-             t->desc.tls_certificate[0] ? "" : ": do the keys differ?");
-    if (!link->dialled || (link->channel == DTI_CHANNEL_CONTROL && !t->core.set.guessed &&
-                           t->core.state == DTI_CORE_JOINING)) {
+    if (open) {
+        dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT, "%s", text);
+        return;
+    }
+    const bool joining = link->dialled && link->channel == DTI_CHANNEL_CONTROL &&
+                         !t->core.set.guessed && t->core.state == DTI_CORE_JOINING;
+    const bool again = joining && !c->tls.final && ++t->tls_failed < DTI_TLS_TRIES;
+    if (again)
+        dti_core_note_refusal(&t->core, "%s; it is tried again", text);
+    if (!link->dialled || (joining && !again)) {
         link->state = DTI_LINK_REFUSED;
         dti_core_link_refused(&t->core, link, text);
     }
