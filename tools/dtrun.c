@@ -11,8 +11,10 @@
  * port that is chosen here and opened there could be taken in between. The key is in a nameless
  * file that the ranks inherit: unlike a pipe it can be read again, for a second group in one
  * process and by a program that a script starts, and unlike a variable or a path it can be read by
- * no one else. */
+ * no one else. The folder is locked for as long as dtrun lives: one of this user that is not is of a
+ * dtrun that was killed, and the next one removes it. */
 #define _GNU_SOURCE /* memfd_create */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -23,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -50,6 +53,7 @@ typedef struct job_rank {
 
 static struct job {
     int size, key, wake[2]; /* wake: a signal handler writes a signal's number */
+    int locked;             /* the folder; -1 = there is none */
     bool insecure;
     char folder[PATH_MAX], meeting[PATH_MAX];
     job_rank ranks[RANKS_MAX];
@@ -146,19 +150,83 @@ static bool make_key(void) {
     return ok;
 }
 
+#define FOLDER "dtrun." /* and six letters */
+
+/* Of a folder: what ranks and dtrun make in it, and nothing else. */
+static void empty_folder(int folder) {
+    DIR *list = fdopendir(dup(folder));
+    for (const struct dirent *e; list && (e = readdir(list)) != NULL;)
+        if (!strcmp(e->d_name, "meet") || !strncmp(e->d_name, "meet.", 5) ||
+            !strcmp(e->d_name, "key"))
+            unlinkat(folder, e->d_name, 0);
+    if (list)
+        closedir(list);
+}
+
+/* This user's own folder; -1: it is not, or not to be had. */
+static int open_folder(int parent, const char *name) {
+    struct stat is;
+    int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder >= 0 && fstat(folder, &is) == 0 && is.st_uid == geteuid() && !(is.st_mode & 077))
+        return folder;
+    if (folder >= 0)
+        close(folder);
+    return -1;
+}
+
+/* Locks end with their process, whatever process has its number later. */
+static void remove_left_behind(const char *parent) {
+    DIR *list = opendir(parent);
+    for (const struct dirent *e; list && (e = readdir(list)) != NULL;) {
+        bool named = !strncmp(e->d_name, FOLDER, strlen(FOLDER)) &&
+                     strlen(e->d_name) == strlen(FOLDER "XXXXXX");
+        int folder = named ? open_folder(dirfd(list), e->d_name) : -1;
+        if (folder >= 0 && flock(folder, LOCK_EX | LOCK_NB) == 0) {
+            empty_folder(folder);
+            unlinkat(dirfd(list), e->d_name, AT_REMOVEDIR);
+        }
+        if (folder >= 0)
+            close(folder);
+    }
+    if (list)
+        closedir(list);
+}
+
+/* Another dtrun may take it for one that was left behind until it is locked. */
+static bool lock_folder(void) {
+    struct stat is;
+    job.locked = open_folder(AT_FDCWD, job.folder);
+    if (job.locked >= 0 && (flock(job.locked, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
+        fstat(job.locked, &is) == 0 && is.st_nlink)
+        return true;
+    if (job.locked >= 0)
+        close(job.locked);
+    job.locked = -1;
+    return false;
+}
+
 static bool make_folder(void) {
     const char *parent = getenv("TMPDIR");
-    snprintf(job.folder, sizeof job.folder - 16, "%s", parent && *parent == '/' ? parent : "/tmp");
-    strcat(job.folder, "/dtrun-XXXXXX");
-    if (!mkdtemp(job.folder))
-        return false;
+    parent = parent && *parent == '/' ? parent : "/tmp";
+    remove_left_behind(parent);
+    for (int tries = 0; tries < 100; tries++) {
+        snprintf(job.folder, sizeof job.folder - 16, "%s", parent);
+        strcat(job.folder, "/" FOLDER "XXXXXX");
+        if (!mkdtemp(job.folder)) {
+            job.folder[0] = 0;
+            return false;
+        }
+        if (lock_folder())
+            break;
+    }
     snprintf(job.meeting, sizeof job.meeting - 8, "%.*s", (int)sizeof job.meeting - 16, job.folder);
     strcat(job.meeting, "/meet");
-    return true;
+    return job.locked >= 0;
 }
 
 static void remove_folder(void) {
-    unlink(job.meeting); /* rank 0 has done so unless it was killed */
+    if (job.locked >= 0)
+        empty_folder(job.locked); /* rank 0 has done so unless it was killed */
     if (job.folder[0] && rmdir(job.folder) != 0 && errno != ENOENT)
         complain("%s: %s", job.folder, strerror(errno));
 }
@@ -416,6 +484,7 @@ int main(int argc, char **argv) {
         fputs(usage, program < 0 ? stdout : stderr);
         return program < 0 ? 0 : 2;
     }
+    job.locked = -1;
     for (int i = 0; i < RANKS_MAX; i++)
         job.ranks[i].streams[0].from = job.ranks[i].streams[1].from = -1;
     if (!make_folder() || !catch_signals() || (!job.insecure && !make_key())) {

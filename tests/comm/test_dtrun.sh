@@ -160,9 +160,48 @@ no_rank_outlives_a_dtrun_that_is_killed() {
     kill -KILL $process
     wait $process 2>/dev/null
     check gone $work/ready
+}
+
+# left: how many folders of dtrun there are.
+left() { find "$TMPDIR" -maxdepth 1 -name 'dtrun*' | wc -l; }
+
+the_folder_of_a_dtrun_that_was_killed_is_removed_by_the_next_one() {
+    rm -rf "$TMPDIR"/*
+    : >$work/ready
+    for i in 1 2; do
+        "$dtrun" -n 1 sh -c 'echo $$ >>'$work'/ready; touch ${DTRAIN_RDZV#file://} \
+            ${DTRAIN_RDZV#file://}.00.tmp; sleep 20' >$work/out 2>$work/err &
+        eval process$i=$!
+    done
+    awaits $work/ready 2
+    kill -KILL $process1
+    wait $process1 2>/dev/null
+    mkdir -m 700 "$TMPDIR/dtrun.mine" "$TMPDIR/dtrun.aaaaaa" "$TMPDIR/dtrun.bbbbbb"
+    echo kept >"$TMPDIR/dtrun.aaaaaa/notes" # a user's own, of such a name
+    chmod 755 "$TMPDIR/dtrun.bbbbbb"        # no dtrun has made this one
+    ln -s "$TMPDIR/dtrun.mine" "$TMPDIR/dtrun.cccccc"
+    before=$(left)
+    run -n 1 true
+    after=$(left)
+    kill -TERM $process2 # it lives, and has its folder until it ends
+    wait $process2 2>/dev/null
+    check [ $before = 6 ] && check [ $after = 5 ] && check [ "$(left)" = 4 ] &&
+        check [ -e "$TMPDIR/dtrun.aaaaaa/notes" ] && check [ -d "$TMPDIR/dtrun.cccccc" ]
     result=$?
-    rm -rf "$TMPDIR"/dtrun-* # that one could not
+    rm -rf "$TMPDIR"/*
     return $result
+}
+
+dtruns_that_begin_together_do_not_remove_each_others_folders() {
+    : >$work/ready
+    for i in 1 2 3 4 5 6 7 8; do
+        (for k in 1 2 3 4 5; do
+            "$dtrun" -n 1 sh -c 'touch "${DTRAIN_RDZV#file://}"' &&
+                echo x >>$work/ready
+        done) 2>>$work/err &
+    done
+    wait
+    check [ "$(wc -l <$work/ready)" = 40 ] && check [ "$(left)" = 0 ]
 }
 
 what_a_rank_leaves_behind_is_ended() {
@@ -210,6 +249,8 @@ for test in ranks_get_their_numbers_and_a_place_to_meet ranks_share_one_key_that
     the_first_rank_that_fails_ends_all a_rank_that_a_signal_ends_gives_128_and_more \
     ranks_that_do_not_mind_a_signal_are_killed_after_5_seconds signals_go_on_to_all_ranks \
     ending_dtrun_ends_the_ranks no_rank_outlives_a_dtrun_that_is_killed \
+    the_folder_of_a_dtrun_that_was_killed_is_removed_by_the_next_one \
+    dtruns_that_begin_together_do_not_remove_each_others_folders \
     what_a_rank_leaves_behind_is_ended a_reader_that_is_gone_ends_nothing \
     wrong_arguments_are_told a_program_that_is_not_there_is_told \
     standard_input_is_the_first_ranks nothing_is_left_in_the_temporary_folder; do
