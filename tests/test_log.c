@@ -555,6 +555,85 @@ TEST(log_is_read_back_by_tensorboard) {
 #endif
 
 #ifndef __wasi__
+/* A part of a log, from any byte on, has the last points of each curve. */
+TEST(log_that_is_read_from_any_byte_on_has_the_last_points) {
+    log_job j;
+    char program[2000];
+    if (!temp_python("import sys; sys.exit(sys.platform == 'win32')", true))
+        SKIP("there is no python3");
+    if (!log_open(&j, "log-end", (dt_run_log_desc){0}))
+        return;
+    for (int i = 0; i < 60; i++)
+        CHECK(dt_run_log_scalar(j.log, i % 2 ? "train/loss" : "a/b", (uint64_t)i, 1.0 / (i + 1)) ==
+              DT_OK);
+    snprintf(
+        program, sizeof program,
+        "import os, sys\n"
+        "sys.path.insert(0, 'tools')\n"
+        "import runlog\n"
+        "at = '%s/'\n"
+        "for name in [n for n in os.listdir(at) if n in runlog.FILES or 'events' in n]:\n"
+        "    full, seen = runlog.load(at + name), set()\n"
+        "    size = os.path.getsize(at + name)\n"
+        "    for most in [*range(0, size, 7), size - 1, size, size + 9]:\n"
+        "        part = runlog.load(at + name, most)\n"
+        "        for curve, points in part.items():\n"
+        "            assert points == full[curve][-len(points):], (name, most)\n"
+        "        seen.add(sum(len(p) for p in part.values()))\n"
+        "    assert seen >= set(range(1, 61)) and runlog.load(at + name, size) == full, name\n",
+        j.folder);
+    CHECK(temp_python(program, false));
+    log_close(&j);
+}
+
+/* A large log, and clients that say nothing, or a byte now and then. */
+TEST(log_is_served_whatever_its_size_and_whoever_asks) {
+    char program[3000], folder[200];
+    snprintf(folder, sizeof folder, "%s", temp_path("board"));
+    if (!temp_python("import sys; sys.exit(not sys.platform.startswith('linux'))", true))
+        SKIP("the program looks at a process's memory as Linux shows it");
+    snprintf(program, sizeof program,
+             "import json, os, shutil, socket, subprocess as s, sys, time, urllib.request as u\n"
+             "at = '%s'\n"
+             "os.mkdir(at)\n"
+             "with open(at + '/scalars.csv', 'wb') as f:\n"
+             "    f.write(b'seconds,step,name,value\\n')\n"
+             "    f.seek(400 << 20)\n" /* a hole takes no room */
+             "    f.write(b''.join(b'%%d,%%d,loss,%%g\\n' %% (i, i, 1 / (i + 1)) for i in "
+             "range(99999)))\n"
+             "p = s.Popen([sys.executable, 'tools/dtboard', at, '--port', '0'], stdout=s.PIPE)\n"
+             "try:\n"
+             "    url = p.stdout.readline().split()[0].decode()\n"
+             "    address = '127.0.0.1', int(url.split(':')[2].strip('/'))\n"
+             "    begin = time.time()\n"
+             "    data = json.load(u.urlopen(url + 'data', timeout=60))\n"
+             "    assert data['runs']['.']['loss'][-1][0] == 99998\n"
+             "    assert 'of 402 MiB the last 4 are shown' in data['wrong'][0], data['wrong']\n"
+             "    status = open('/proc/%%d/status' %% p.pid).read()\n"
+             "    assert int(status.split('VmHWM:')[1].split()[0]) < 150000, status\n"
+             "    silent = [socket.create_connection(address) for _ in range(70)]\n"
+             "    slow, begin = silent[0], time.time()\n"
+             "    slow.settimeout(0.5)\n"
+             "    while time.time() - begin < 40:\n"
+             "        try:\n"
+             "            slow.send(b'G')\n"
+             "            if not slow.recv(1):\n"
+             "                break\n"
+             "        except socket.timeout:\n"
+             "            pass\n"
+             "        except OSError:\n"
+             "            break\n"
+             "    assert time.time() - begin < 30\n"
+             "    time.sleep(1)\n"
+             "    assert u.urlopen(url, timeout=30).status == 200\n" /* while those are open */
+             "    assert p.poll() is None\n"
+             "finally:\n"
+             "    p.kill()\n"
+             "    shutil.rmtree(at)\n",
+             folder);
+    CHECK(temp_python(program, false));
+}
+
 /* By tools/dtplot and tools/dtboard, and the page as a browser makes it, where one is. */
 TEST(log_is_drawn_by_the_tools) {
     log_job j;

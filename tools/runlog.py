@@ -2,6 +2,7 @@
 scalars.jsonl, or TensorBoard's event files), or such a file."""
 
 import csv
+import io
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import struct
 
 FILES = ("scalars.csv", "scalars.jsonl")
 RECORD_MOST = 1 << 24  # bytes of an event that is looked into: larger ones hold pictures
+HEAD_MOST = 1 << 16  # bytes of a first line
 
 
 class Bad(Exception):
@@ -33,10 +35,23 @@ def whole(text, where):
     return int(value)
 
 
-def read_csv(path):
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        head = next(rows, None)
+def text_from(file, start):
+    """What follows the first end of a line from there on; from 0 on all of it."""
+    if start:
+        file.seek(start - 1)
+        file.readline()
+    return io.TextIOWrapper(file, "utf-8", newline="")
+
+
+def place(path, start, line):
+    return f"{path}: line {line} after byte {start}" if start else f"{path}:{line}"
+
+
+def read_csv(path, start):
+    with open(path, "rb") as file:
+        first = csv.reader([file.readline(HEAD_MOST).decode()]) if start else None
+        rows = csv.reader(text_from(file, start))
+        head = next(first or rows, None)
         if head is None:
             return
         if not {"step", "name", "value"} <= set(head):
@@ -45,19 +60,19 @@ def read_csv(path):
         for row in rows:
             if len(row) != len(head):
                 continue  # cut off by a crash
-            where = f"{path}:{rows.line_num}"
+            where = place(path, start, rows.line_num)
             yield row[name], whole(row[step], where), number(row[value], where)
 
 
-def read_json(path):
-    with open(path, encoding="utf-8") as file:
-        for at, line in enumerate(file, 1):
+def read_json(path, start):
+    with open(path, "rb") as file:
+        for at, line in enumerate(text_from(file, start), 1):
             try:
                 row = json.loads(line)
             except ValueError:
                 continue  # cut off by a crash
             if "value" in row:
-                where = f"{path}:{at}"
+                where = place(path, start, at)
                 yield row["name"], whole(row["step"], where), number(row["value"], where)
 
 
@@ -90,10 +105,37 @@ def fields(data):
         yield key >> 3, value
 
 
-def read_events(path):
+def checksum(data):
+    """TFRecord's: CRC32C, turned by 15 bits, plus a constant."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def next_record(data):
+    """Where the first record begins in a part of an event file: its length has a checksum."""
+    zeros = data.find(bytes(4), 4)  # no record has 4 GB
+    while zeros >= 0 and zeros + 8 <= len(data):
+        at = zeros - 4
+        if struct.unpack_from("<I", data, at + 8)[0] == checksum(data[at:at + 8]):
+            return at
+        zeros = data.find(bytes(4), zeros + 1)
+    return len(data)
+
+
+def read_events(path, start):
     """Scalars of a TensorBoard event file; a last record that is not whole is left out."""
     with open(path, "rb") as file:
-        left = os.fstat(file.fileno()).st_size
+        left = os.fstat(file.fileno()).st_size - start
+        file.seek(start)
+        if start:
+            skip = next_record(file.read(left))
+            left -= skip
+            file.seek(start + skip)
         while left >= 16:
             size = struct.unpack("<Q", file.read(12)[:8])[0]
             if size > left - 16:
@@ -129,18 +171,29 @@ def files(path):
     return sorted(os.path.join(path, n) for n in os.listdir(path) if "tfevents" in n)
 
 
-def load(path):
+def starts(paths, most):
+    """Where each is read from, so that the last `most` bytes of all are read; None: all bytes."""
+    out = []
+    for path in reversed(paths):
+        size = os.stat(path).st_size
+        out.append(0 if most is None else max(size - most, 0))
+        most = None if most is None else most - (size - out[-1])
+    return out[::-1]
+
+
+def load(path, most=None):
     """name -> [(step, value)], in the order of steps. Behind a restart at step s what was logged
-    behind s before is forgotten, and a step that was logged twice has its newest value."""
-    curves = {}
+    behind s before is forgotten, and a step that was logged twice has its newest value. Reads at
+    most so many bytes, from the end."""
+    curves, part = {}, path
     found = files(path)
     if not found:
         raise Bad(f"{path}: there is no log in this folder (scalars.csv, scalars.jsonl, events)")
     try:
-        for part in found:
+        for part, start in zip(found, starts(found, most)):
             if not stat.S_ISREG(os.stat(part).st_mode):  # which may have no end
                 raise Bad(f"{part}: this is no file")
-            for name, step, value in reader(part)(part):
+            for name, step, value in reader(part)(part, start):
                 if name == "restart":
                     for points in curves.values():
                         for late in [s for s in points if s > step]:
