@@ -60,7 +60,7 @@ DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, in
 DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step);
 
 /* For dt_fit_desc.callbacks, {dt_run_log_fit, log}: train/loss, train/gradient_norm,
- * train/samples_per_second and train/METRIC of the newest step each .every_steps steps,
+ * train/lr, train/samples_per_second and train/METRIC of the newest step each .every_steps steps,
  * validation/loss and validation/METRIC behind validations, epoch/loss and epoch/METRIC of all
  * steps of an epoch, and a restart where the fit resumed. Ranks other than 0 write nothing. A log
  * that cannot be written ends no training: it is an error in the context's log, once. Errors:

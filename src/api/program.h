@@ -386,6 +386,7 @@ typedef struct dt_report {
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
+    double lr;            /* before a group's .lr_scale; 0 if the step commits nothing */
     /* No loss has a target that counts: all are ignored or have weight 0. Loss and gradients are 0
      * (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
      * unchanged. With dt_step_desc.weights they decide, not this micro-batch. */

@@ -366,7 +366,10 @@ typedef struct dt_train_report {
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 where nothing weighs */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* of the newest step, before clipping */
-    double seconds;       /* wall time in this process */
+    /* The rate of the newest step, by schedule, plateau or dt_trainer_set_lr, before a group's
+     * .lr_scale. 0 of dt_trainer_evaluate, and of a server's worker: servers make the update. */
+    double lr;
+    double seconds; /* wall time in this process */
     /* Of that, waiting for gradients after its own backward pass; of a pipeline, the time for which
      * this process's first device waited for other stages. */
     double wait_seconds;

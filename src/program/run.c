@@ -449,8 +449,10 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
             (double)dti_status_f32(status, p->code->term_slot[p->code->loss_count + i] + 1);
         r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
-    if (p->now->commits)
+    if (p->now->commits) {
         r->gradient_norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
+        r->lr = p->now->lr;
+    }
 }
 
 static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {

@@ -163,7 +163,6 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         if (n->frozen && !n->buffer)
             dti_text_add(text, "frozen '%s'\n", n->label);
     }
-    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
-    dti_describe_optim(&optim, text);
+    dti_describe_optim(&t->optim, text);
     dti_describe_model(t, text);
 }

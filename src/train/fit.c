@@ -255,6 +255,7 @@ static dt_result dti_fit_remember(dti_fit *f) {
     *e = (dt_history_entry){.epoch = s->epoch,
                             .step = s->step,
                             .seconds = s->seconds,
+                            .lr = s->train.lr,
                             .loss = s->train.loss,
                             .validation_loss = s->validation.loss,
                             .better = s->better};
@@ -324,6 +325,7 @@ static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_t
     to->backward_seconds += r->backward_seconds;
     to->commit_seconds += r->commit_seconds;
     to->gradient_norm = r->steps ? r->gradient_norm : to->gradient_norm;
+    to->lr = r->steps ? r->lr : to->lr;
     to->epoch = r->epoch;
     to->epoch_ended = r->epoch_ended;
     to->round = r->round;
@@ -518,6 +520,9 @@ static void dti_fit_take_watched(dti_fit *f) {
     f->resumed = true;
     f->s.train = w->train;
     dti_report_close(f->t, &f->s.train);
+    const dt_step_desc newest = {.step = f->s.train.step,
+                                 .lr = dti_trainer_lr(f->t, f->s.train.step)};
+    f->s.train.lr = f->s.train.steps ? dti_trainer_rate(f->t, &newest) : 0.0;
     if (asked->patience && f->s.waited >= (uint64_t)asked->patience)
         f->s.stop = DT_FIT_EARLY;
 }

@@ -14,6 +14,8 @@ static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
     const dt_train_report *r = &s->last;
     dti_log_values(log, s->trainer, "train", s->step, r);
     dti_run_log_number(log, "train/gradient_norm", s->step, r->gradient_norm);
+    if (!s->trainer->worker) /* whose servers have it */
+        dti_run_log_number(log, "train/lr", s->step, r->lr);
     if (r->seconds > 0.0)
         dti_run_log_number(log, "train/samples_per_second", s->step,
                            (double)r->samples / r->seconds);

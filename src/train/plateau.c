@@ -10,13 +10,11 @@ static const dt_schedule *dti_plateau_of(const dt_optim_desc *resolved) {
 }
 
 static bool dti_trainer_has_plateau(const dt_trainer *t) {
-    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
-    return dti_plateau_of(&optim) != NULL;
+    return dti_plateau_of(&t->optim) != NULL;
 }
 
 static void dti_plateau_reset(dt_trainer *t) {
-    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
-    const dt_schedule *s = dti_plateau_of(&optim);
+    const dt_schedule *s = dti_plateau_of(&t->optim);
     t->plateau = (dti_plateau){.best = s && s->larger ? -INFINITY : INFINITY, .scale = 1.0};
 }
 
@@ -24,9 +22,12 @@ static void dti_plateau_reset(dt_trainer *t) {
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step) {
     if (t->lr != 0.0 || t->plateau.scale == 1.0)
         return t->lr;
-    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
-    const double lr = dti_optim_lr_at(&optim, 0.0, step) * t->plateau.scale;
+    const double lr = dti_optim_lr_at(&t->optim, 0.0, step) * t->plateau.scale;
     return lr == 0.0 ? (double)DT_ZERO : lr;
+}
+
+static double dti_trainer_rate(const dt_trainer *t, const dt_step_desc *step) {
+    return t->worker ? 0.0 : dti_optim_lr_at(&t->optim, step->lr, step->step);
 }
 
 static bool dti_plateau_better(const dt_schedule *s, double value, double best) {
@@ -55,13 +56,12 @@ static void dti_plateau_look(dti_plateau *p, const dt_schedule *s, double lr, do
 
 DT_API dt_result dt_trainer_metric(dt_trainer *t, double value) {
     DTI_NEED(NULL, t);
-    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
-    const dt_schedule *s = dti_plateau_of(&optim);
+    const dt_schedule *s = dti_plateau_of(&t->optim);
     uint64_t n;
     if (!s)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dt_trainer_metric: the optimizer's schedule has no DT_SCHEDULE_PLATEAU");
-    if (dti_rate_phase(&optim, dti_trainer_number(t), &n) == s)
-        dti_plateau_look(&t->plateau, s, optim.lr, value);
+    if (dti_rate_phase(&t->optim, dti_trainer_number(t), &n) == s)
+        dti_plateau_look(&t->plateau, s, t->optim.lr, value);
     return DT_OK;
 }

@@ -82,7 +82,10 @@ static void dti_progress_over(FILE *file, const dti_progress_line *line, int col
 
 /* Samples of an interrupted run are in the report, and its seconds are not. */
 static void dti_progress_rate(dti_progress_line *line, const dt_progress *p,
-                              const dt_train_report *r) {
+                              const dt_fit_state *s) {
+    const dt_train_report *r = &s->train;
+    if (r->steps && !s->trainer->worker)
+        dti_progress_add(line, "  lr %.4g", r->lr);
     if (r->seconds > 0.0)
         dti_progress_add(line, "  %.0f samples/s", (double)(r->samples - p->before) / r->seconds);
 }
@@ -95,7 +98,7 @@ static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
         dti_progress_values(line, &s->train, s->trainer, "");
     if (s->event == DT_FIT_VALIDATED)
         dti_progress_values(line, &s->validation, s->trainer, "val ");
-    dti_progress_rate(line, p, &s->train);
+    dti_progress_rate(line, p, s);
     dti_progress_time(line, s->seconds, "");
     if (s->better && s->event == DT_FIT_VALIDATED)
         dti_progress_add(line, "  best");
@@ -137,7 +140,7 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     dti_progress_bar(&line, s);
     dti_progress_head(&line, p, s);
     dti_progress_values(&line, &s->train, s->trainer, "");
-    dti_progress_rate(&line, p, &s->train);
+    dti_progress_rate(&line, p, s);
     dti_progress_time(&line, s->seconds_left, " left");
     dti_progress_over(file, &line, columns);
 }

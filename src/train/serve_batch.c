@@ -209,10 +209,10 @@ static uint32_t dti_server_rows(const dt_server *s, uint64_t serial) {
 
 /* The rate of a step whose gradients are old. */
 static double dti_server_lr(const dt_server *s, const dt_step_desc *step, uint64_t staleness) {
-    const dt_optim_desc optim = dti_optim_resolved(&s->trainer->par.desc.optim);
+    const dt_optim_desc *optim = &s->trainer->optim;
     if (!s->staleness_lr || !staleness)
         return step->lr;
-    const double lr = dti_optim_lr_at(&optim, step->lr, step->step) / (double)(1 + staleness);
+    const double lr = dti_optim_lr_at(optim, step->lr, step->step) / (double)(1 + staleness);
     return lr == 0.0 ? (double)DT_ZERO : lr;
 }
 

@@ -216,6 +216,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     for (int i = 0; i < DT_MAX_TERMS; i++)
         t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
     dti_trainer_resolve_local(t);
+    t->optim = dti_optim_resolved(&p->optim);
     dti_plateau_reset(t);
     dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
 }

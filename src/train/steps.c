@@ -115,6 +115,8 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
                        : dti_parallel_is_local(&t->par)
                            ? dti_trainer_step_local(t, batch, own, &desc, r, used)
                            : dti_trainer_step_joint(t, batch, own, &desc, r, used);
+    if (*used && !t->par.alone)
+        r->lr = dti_trainer_rate(t, &desc);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     if (*used)
         return result;

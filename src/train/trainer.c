@@ -291,13 +291,12 @@ DT_API dt_store *dt_trainer_store(dt_trainer *t) {
 
 DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
     DTI_NEED(NULL, t);
-    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
     lr = dti_or(lr, 0.0);
     if (t->worker)
         return dti_worker_has_no(t, "learning rate");
-    if (!dti_optim_lr_fits(&optim, lr))
+    if (!dti_optim_lr_fits(&t->optim, lr))
         return dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be from 0 to %g",
-                        lr, dti_optim_lr_max(&optim));
+                        lr, dti_optim_lr_max(&t->optim));
     t->lr = lr == 0.0 ? (double)DT_ZERO : lr;
     return DT_OK;
 }

@@ -28,6 +28,7 @@ typedef struct dti_ahead_batch { /* a step that was started */
     uint64_t epoch, index;       /* of its batch */
     uint32_t samples;
     bool last;
+    double lr;
 } dti_ahead_batch;
 
 typedef struct dti_plateau { /* of a schedule: see plateau.c */
@@ -57,6 +58,7 @@ struct dt_trainer {
     uint64_t epoch, index;             /* of the next batch */
     uint64_t round_epoch, round_index; /* of the first batch of a round of local steps */
     dti_parallel_result part;          /* the newest local step, within a round */
+    dt_optim_desc optim;               /* resolved; of a worker the servers' */
     double lr;                         /* 0 = the optimizer's, DT_ZERO = 0 */
     dti_plateau plateau;
     dti_watched watched;
@@ -120,6 +122,7 @@ static bool dti_trainer_has_plateau(const dt_trainer *t);
 static void dti_plateau_reset(dt_trainer *t);
 static uint64_t dti_trainer_number(const dt_trainer *t); /* under_way.c */
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step);
+static double dti_trainer_rate(const dt_trainer *t, const dt_step_desc *step); /* that it uses */
 
 /* names.c: the numbers of a report */
 enum { DTI_VALUE_TERM = 1 + DT_MAX_TERMS, DTI_VALUES = DTI_VALUE_TERM + DT_MAX_TERMS };

@@ -35,6 +35,7 @@ static dt_result dti_trainer_end_oldest(dt_trainer *t, dt_train_report *r, bool 
         r->samples += ended.samples;
         r->epoch = ended.epoch;
         r->epoch_ended = ended.last;
+        r->lr = ended.lr;
         dti_report_add(r, &step);
     }
     if (!result)
@@ -94,8 +95,11 @@ static dt_result dti_trainer_start_step(dt_trainer *t, const dti_batch *batch, d
     *used = !result;
     if (result)
         return result;
-    *dti_trainer_ahead(t, t->ahead_count++) = (dti_ahead_batch){
-        .epoch = t->epoch, .index = t->index, .samples = batch->real, .last = batch->last};
+    *dti_trainer_ahead(t, t->ahead_count++) = (dti_ahead_batch){.epoch = t->epoch,
+                                                                .index = t->index,
+                                                                .samples = batch->real,
+                                                                .last = batch->last,
+                                                                .lr = dti_trainer_rate(t, desc)};
     dti_trainer_move_on(t, batch->last);
     return DT_OK;
 }
