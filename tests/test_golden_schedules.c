@@ -63,6 +63,91 @@ GOLDEN(every_schedule_has_pytorchs_rates, "schedules") {
     }
 }
 
+/* ---- told in epochs: PyTorch's, of epochs times the steps of an epoch */
+
+static const struct {
+    const char *name;
+    uint64_t each; /* steps of an epoch */
+    dt_schedule schedule[DT_MAX_PHASES];
+} epochs[] = {
+    {"constant",
+     7,
+     {{.kind = DT_SCHEDULE_CONSTANT, .epochs = (double)INFINITY, .start = 0.25, .period = 1}}},
+    {"step", 3, {{.kind = DT_SCHEDULE_STEP, .epochs = 20, .period = 3}}},
+    {"multi_step",
+     1,
+     {{.kind = DT_SCHEDULE_MULTI_STEP, .epochs = 60, .milestones = {5, 20, 21}, .gamma = 0.5}}},
+    {"exponential", 4, {{.kind = DT_SCHEDULE_EXPONENTIAL, .epochs = 15, .gamma = 0.9}}},
+    {"polynomial",
+     5,
+     {{.kind = DT_SCHEDULE_POLYNOMIAL, .epochs = 8, .power = 1.5},
+      {.kind = DT_SCHEDULE_CONSTANT, .start = DT_ZERO}}},
+    {"linear", 8, {{.kind = DT_SCHEDULE_LINEAR, .epochs = 1.5}}},
+    {"linear_down",
+     5,
+     {{.kind = DT_SCHEDULE_LINEAR, .epochs = 6, .start = 1, .end = 0.1},
+      {.kind = DT_SCHEDULE_CONSTANT, .epochs = (double)INFINITY, .start = 0.1}}},
+    {"cosine_restarts",
+     7,
+     {{.kind = DT_SCHEDULE_COSINE_RESTARTS,
+       .epochs = (double)INFINITY,
+       .period = 1,
+       .multiply = 2,
+       .lr_min = 0.01}}},
+    {"wsd",
+     2,
+     {{.kind = DT_SCHEDULE_WSD, .epochs = 20, .warmup = 3, .decay = 5, .lr_min = 0.05},
+      {.kind = DT_SCHEDULE_CONSTANT, .start = 0.1}}},
+    {"inverse_sqrt", 5, {{.kind = DT_SCHEDULE_INVERSE_SQRT, .epochs = 12, .warmup = 2}}},
+    {"chained",
+     4,
+     {{.kind = DT_SCHEDULE_LINEAR, .epochs = 2.5, .start = 0.1},
+      {.kind = DT_SCHEDULE_COSINE, .steps = 30},
+      {.kind = DT_SCHEDULE_CONSTANT, .epochs = 1e9, .start = 0.125}}},
+    {"chained",
+     12,
+     {{.kind = DT_SCHEDULE_LINEAR, .epochs = 0.8, .start = 0.1}, /* 9.6 steps, and then 30.4 */
+      {.kind = DT_SCHEDULE_COSINE, .epochs = 2.55},
+      {.kind = DT_SCHEDULE_CONSTANT, .start = 0.125}}},
+};
+
+/* Batches of 2, of which the last is smaller, or is left out. */
+static dt_trainer *epochs_trainer(golden *g, const dt_optim_desc *optim, uint64_t each,
+                                  dt_tail tail) {
+    static const float x[2 * RATE_STEPS + 1];
+    dt_trainer *t = NULL;
+    dt_tensor in = dt_input(g->graph, "x", DT_F32, dt_dims());
+    dt_tensor w = dt_param(g->graph, "w", dt_dims(), (dt_init){0});
+    const dt_trainer_desc d = {.loss = dt_mean_loss(dt_add(in, w)),
+                               .optim = optim,
+                               .batch = 2,
+                               .tail = tail,
+                               .devices = "cpu",
+                               .data = {.rows = 2 * each + (tail == DT_TAIL_DROP ? 1 : -1ull),
+                                        .columns = {{.input = in, .data = x}}}};
+    OK(g, dt_trainer_create(g->graph, &d, &t));
+    return t;
+}
+
+GOLDEN(a_schedule_told_in_epochs_has_pytorchs_rates_in_a_trainer, "schedules") {
+    for (size_t i = 0; i < sizeof epochs / sizeof epochs[0]; i++) {
+        dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = RATE_LR};
+        memcpy(optim.schedule, epochs[i].schedule, sizeof optim.schedule);
+        golden own = *g;
+        if (!OK(g, dt_graph_create(g->ctx, &own.graph)))
+            return;
+        dt_trainer *t =
+            epochs_trainer(&own, &optim, epochs[i].each, i % 2 ? DT_TAIL_DROP : DT_TAIL_KEEP);
+        const golden_array *a = golden_get(g, epochs[i].name);
+        for (int step = 0; t && a && step < (int)a->count; step++) {
+            dt_train_report r;
+            if (OK(g, dt_trainer_step(t, &r)))
+                rate_near(g, epochs[i].name, step, r.lr, 1e-12);
+        }
+        dt_graph_destroy(own.graph);
+    }
+}
+
 /* d(mean of w)/dw is 1: each step takes the rate, and the momentum's part of the last, off w. */
 static dt_program *unit_program(golden *g, const dt_optim_desc *optim) {
     dt_tensor w = dt_param(g->graph, "w", dt_dims(1), (dt_init){0});
@@ -157,6 +242,25 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_MULTI_STEP, .milestones = {4, 4}}, NULL,
                      "milestone 1");
     schedule_refused(&(dt_schedule){.kind = (dt_schedule_kind)99}, NULL, "kind 99");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 0.5, .period = 1}, NULL,
+                     "phase 1 of the schedule has .epochs, and only a trainer knows the steps");
+    schedule_refused(&(dt_schedule){.steps = 5}, &(dt_schedule){.epochs = 5},
+                     "phase 2 of the schedule has .epochs, and only a trainer");
+    schedule_refused(&(dt_schedule){.steps = 5, .epochs = 5}, NULL, ".steps; give one of both");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CONSTANT, .epochs = -1}, NULL,
+                     "phase 1 of the schedule: epochs is -1");
+}
+
+TEST(a_first_phase_that_is_constant_is_a_phase) {
+    const dt_optim_desc optim = {.lr = 1, .schedule = {{.steps = 3}, {DT_SCHEDULE_EXPONENTIAL}}};
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    for (uint64_t step = 1; step < 7; step++) {
+        double lr = 0;
+        CHECK(dt_optim_lr(ctx, &optim, step, &lr) == DT_OK);
+        CHECK_NEAR(lr, step <= 4 ? 1.0 : pow(0.1, (double)(step - 4)), 1e-12);
+    }
+    dt_ctx_destroy(ctx);
 }
 
 TEST(a_callback_that_gives_a_nan_fails_the_step_and_changes_nothing) {

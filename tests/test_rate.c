@@ -108,6 +108,32 @@ TEST(report_of_a_program_has_the_rate_of_what_it_commits) {
     dt_ctx_destroy(j.m.ctx);
 }
 
+/* A phase of 1.4 epochs ends at step 7, and what a file has goes on with other replicas. */
+TEST(schedule_in_epochs_goes_on_from_a_checkpoint) {
+    const dt_schedule phases[] = {{.kind = DT_SCHEDULE_LINEAR, .epochs = 1.4},
+                                  {.kind = DT_SCHEDULE_COSINE, .epochs = 1.6}};
+    const char *path = temp_path("rate.state");
+    rate_job j[2];
+    for (int i = 0; i < 2; i++) {
+        dt_train_report r;
+        REQUIRE(rate_open(&j[i], i ? "cpu:2" : "cpu", phases, 2));
+        j[i].d.shards = 2;
+        REQUIRE(rate_create(&j[i]));
+        j[i].m.adam.schedule[0] = (dt_schedule){.kind = DT_SCHEDULE_LINEAR, .steps = 7};
+        j[i].m.adam.schedule[1] = (dt_schedule){.kind = DT_SCHEDULE_COSINE, .steps = 8};
+        CHECK(!i || !dt_trainer_load(j[i].trainer, path));
+        for (uint64_t step = i ? 6 : 1; step <= 3 * RATE_EPOCH; step++) {
+            CHECK(!dt_trainer_step(j[i].trainer, &r) && r.step == step);
+            CHECK_TEXT(r.lr == rate_of(&j[i], step), "step %llu: %g", (unsigned long long)step,
+                       r.lr);
+            CHECK(i || step != 5 || !dt_trainer_save(j[i].trainer, path));
+        }
+    }
+    CHECK(train_values_hash(j[0].trainer) == train_values_hash(j[1].trainer));
+    dt_ctx_destroy(j[0].m.ctx);
+    dt_ctx_destroy(j[1].m.ctx);
+}
+
 /* ---- of a fit */
 
 typedef struct rate_seen {

@@ -283,6 +283,7 @@ typedef enum difference {
     DIFFER_OPTIM,
     DIFFER_TRUST,
     DIFFER_PLAIN,
+    DIFFER_EPOCHS,
     DIFFER_TAIL,
     DIFFER_ORDER,
     DIFFER_PARTS,
@@ -308,6 +309,7 @@ static const struct {
     [DIFFER_OPTIM] = {"optimizer 1", "optimizer 2"},
     [DIFFER_TRUST] = {"trust 0.5", "trust 0.25"},
     [DIFFER_PLAIN] = {"its steps plain", "rank 0"},
+    [DIFFER_EPOCHS] = {"schedule 1: 13 ", "schedule 1: 10 "}, /* of 5 steps */
     [DIFFER_TAIL] = {"tail 1", "tail 0"},
     [DIFFER_ORDER] = {"their own order", "shuffled order"},
     [DIFFER_PARTS] = {"2 parts", "1 parts"},
@@ -349,6 +351,9 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = train_desc(&m);
     m.adam.lr = other && what == DIFFER_LR ? 0.02 : 0.01;
+    if (what == DIFFER_EPOCHS)
+        m.adam.schedule[0] =
+            (dt_schedule){.kind = DT_SCHEDULE_CONSTANT, .epochs = other ? 2.6 : 2.0};
     m.adam.kind = other && what == DIFFER_OPTIM ? DT_OPTIM_SGD : DT_OPTIM_ADAM;
     if (what == DIFFER_TRUST || what == DIFFER_PLAIN) {
         m.adam.kind = DT_OPTIM_LARS;

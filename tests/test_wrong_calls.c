@@ -285,7 +285,8 @@ ROW(GRAPH, dt_optim_lr, ) {
     dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = AT_LEAST_0(0.1)};
     optim.schedule[0] = (dt_schedule){.kind = ENUM(DT_SCHEDULE_COSINE, DT_SCHEDULE_CALLBACK + 1),
                                       .steps = (uint64_t)INTEGER(4, 0),
-                                      .period = (uint64_t)INTEGER(4, 0, -1),
+                                      .epochs = NUMBER(0, -1, 2),
+                                      .period = (uint64_t)INTEGER(4, -1),
                                       .lr_min = AT_LEAST_0(0.01)};
     optim.schedule[1] = (dt_schedule){.kind = DT_SCHEDULE_ONE_CYCLE,
                                       .period = (uint64_t)INTEGER(9, 0, 1, -1),

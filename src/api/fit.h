@@ -183,10 +183,10 @@ DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt
 DT_API void dt_lr_curve_free(dt_lr_curve *curve);
 
 /* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. It
- * has the rate, "  lr 0.001", and the steps that were skipped for a NaN, if any: "  2 skipped". On a
- * terminal the line is written again as steps end; else, in a file or a pipe, there is one line an
- * epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0 are
- * quiet. */
+ * has the rate, "  lr 0.001", and the steps that were skipped for a NaN, if any: "  2 skipped". On
+ * a terminal the line is written again as steps end; else, in a file or a pipe, there is one line
+ * an epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0
+ * are quiet. */
 
 typedef struct dt_progress {
     void *file;        /* a FILE *; NULL = stdout */

@@ -4,16 +4,21 @@
  * ranks and after a resume. It is one phase, or several in a row; each counts its own steps, n = 0,
  * 1, ..., and starts from dt_optim_desc.lr, as PyTorch's SequentialLR has it:
  *
- *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .steps = 500, .period = 500, .start = 0.01},
+ *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .steps = 500, .start = 0.01},
  *                  {.kind = DT_SCHEDULE_COSINE, .period = 9500}}
  *
- * All lengths are steps of the optimizer, never epochs: multiply by those of an epoch. What
- * dt_step_desc.lr and dt_trainer_set_lr say goes before it. Parameter groups multiply it by their
- * lr_scale. */
+ * Lengths are steps of the optimizer. Of a trainer a phase can be told in epochs, each as many
+ * steps as its data has batches (dt_trainer_info.epoch_steps):
+ *
+ *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .epochs = 0.5, .start = 0.01},
+ *                  {.kind = DT_SCHEDULE_COSINE, .epochs = 29.5}}
+ *
+ * Steps that .skip_empty leaves out do not count. After the last phase the rate is .lr. What dt_step_desc.lr and dt_trainer_set_lr say
+ * goes before it. Parameter groups multiply it by their lr_scale. */
 
 /* PyTorch's names stand beside them. lr: dt_optim_desc.lr; T: .period. */
 typedef enum dt_schedule_kind {
-    DT_SCHEDULE_DEFAULT,     /* constant; without .steps behind it: the end of the schedule */
+    DT_SCHEDULE_DEFAULT,     /* constant; without a length: the end of the schedule */
     DT_SCHEDULE_CONSTANT,    /* ConstantLR: lr * start before T, lr behind; T = 0: for ever */
     DT_SCHEDULE_STEP,        /* StepLR: lr * gamma^floor(n / T) */
     DT_SCHEDULE_MULTI_STEP,  /* MultiStepLR: lr * gamma^(how many of .milestones are <= n) */
@@ -43,8 +48,14 @@ typedef enum dt_schedule_kind {
 /* A field that is 0 means its default, and DT_ZERO means 0. */
 typedef struct dt_schedule {
     dt_schedule_kind kind;
-    uint64_t steps;                         /* the phase's; 0 = for ever: the last phase */
-    uint64_t period;                        /* T; needed where the kind says T */
+    uint64_t steps; /* the phase's; 0 = for ever: the last phase */
+    /* In place of .steps, in a trainer alone: above 0, as 0.5; INFINITY = for ever. Phases end at
+     * the step nearest to it, and .period, .warmup, .decay and .milestones of this one are whole
+     * epochs. */
+    double epochs;
+    /* T; 0 = the whole phase, of LINEAR, GEOMETRIC, POLYNOMIAL, COSINE, ONE_CYCLE and WSD; the
+     * others that say T need it. */
+    uint64_t period;
     double gamma;                           /* 0 = 0.1 */
     double start;                           /* 0 = 1/3, for GEOMETRIC 0.01, for CONSTANT 1 */
     double end;                             /* 0 = 1 */

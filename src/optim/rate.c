@@ -32,8 +32,16 @@ static double dti_rate_cosine(double x) {
 
 /* ---- a phase */
 
+/* Kinds that go to an end, for which the phase's is as good as any. */
+static bool dti_rate_ends(dt_schedule_kind kind) {
+    return (kind >= DT_SCHEDULE_POLYNOMIAL && kind <= DT_SCHEDULE_COSINE) ||
+           kind == DT_SCHEDULE_ONE_CYCLE || kind == DT_SCHEDULE_WSD;
+}
+
 static dt_schedule dti_rate_resolved(const dt_schedule *given) {
     dt_schedule s = *given;
+    if (!s.period && dti_rate_ends(s.kind))
+        s.period = s.steps;
     s.gamma = dti_or(s.gamma, 0.1);
     s.start = dti_or(s.start, s.kind == DT_SCHEDULE_LINEAR      ? 1.0 / 3.0
                               : s.kind == DT_SCHEDULE_GEOMETRIC ? 0.01
@@ -132,13 +140,46 @@ static double dti_rate_rate(const dt_schedule *s, double lr, uint64_t n) {
 
 /* ---- the schedule */
 
+static bool dti_rate_empty(const dt_schedule *s) {
+    return s->kind == DT_SCHEDULE_DEFAULT && !s->steps && s->epochs == 0.0;
+}
+
+static uint64_t dti_rate_steps(uint64_t epochs, uint64_t each) {
+    return epochs > UINT64_MAX / each ? UINT64_MAX : epochs * each;
+}
+
+static void dti_rate_phase_in_steps(dt_schedule *s, uint64_t each) {
+    s->period = dti_rate_steps(s->period, each);
+    s->warmup = dti_rate_steps(s->warmup, each);
+    s->decay = dti_rate_steps(s->decay, each);
+    for (int i = 0; i < DT_MAX_MILESTONES; i++)
+        s->milestones[i] = dti_rate_steps(s->milestones[i], each);
+    s->epochs = 0.0;
+}
+
+/* Ends are rounded, not lengths, so that phases add up; what is wrong stays for dti_rate_check. */
+static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each) {
+    double at = 0.0;
+    for (int k = 0; k < DT_MAX_PHASES; k++) {
+        dt_schedule *s = &d->schedule[k];
+        const double begin = floor(at + 0.5);
+        at += (double)s->steps;
+        if (s->steps || !(s->epochs > 0.0))
+            continue;
+        at += s->epochs * (double)each;
+        if (at < 0x1p53)
+            s->steps = (uint64_t)DTI_MAX(floor(at + 0.5) - begin, 1.0);
+        dti_rate_phase_in_steps(s, each);
+    }
+}
+
 /* The phase of a step, from 1 on, and its number in it; NULL: there is no schedule. */
 static const dt_schedule *dti_rate_phase(const dt_optim_desc *d, uint64_t step, uint64_t *n) {
     uint32_t k = 0;
     *n = step ? step - 1 : 0;
     while (k + 1 < DT_MAX_PHASES && d->schedule[k].steps && *n >= d->schedule[k].steps)
         *n -= d->schedule[k++].steps;
-    return d->schedule[0].kind ? &d->schedule[k] : NULL;
+    return dti_rate_empty(&d->schedule[0]) ? NULL : &d->schedule[k];
 }
 
 static double dti_optim_lr_at(const dt_optim_desc *resolved, double given, uint64_t step) {
@@ -204,8 +245,19 @@ static void dti_rate_check_period(const dt_schedule *s, int phase, dti_text *pro
     }
 }
 
+static void dti_rate_check_epochs(const dt_schedule *s, int phase, dti_text *problems) {
+    if (s->epochs == 0.0 ||
+        !dti_rate_has(problems, phase, "epochs", s->epochs, 0.0, (double)INFINITY))
+        return;
+    dti_text_add(problems, "\n- optimizer: phase %d of the schedule has .epochs%s", phase + 1,
+                 s->steps ? " and .steps; give one of both"
+                          : ", and only a trainer knows the steps of an epoch, by its data; give "
+                            ".steps here");
+}
+
 static void dti_rate_check_phase(const dt_schedule *s, int phase, dti_text *problems) {
     const double tiny = 1e-30, huge = 1e30;
+    dti_rate_check_epochs(s, phase, problems);
     if (s->kind < DT_SCHEDULE_DEFAULT || s->kind > DT_SCHEDULE_CALLBACK)
         dti_text_add(problems, "\n- optimizer: phase %d of the schedule: kind %d is unknown",
                      phase + 1, (int)s->kind);
@@ -226,10 +278,6 @@ static void dti_rate_check_phase(const dt_schedule *s, int phase, dti_text *prob
     dti_rate_check_period(s, phase, problems);
 }
 
-static bool dti_rate_empty(const dt_schedule *s) {
-    return s->kind == DT_SCHEDULE_DEFAULT && !s->steps;
-}
-
 static void dti_rate_check(const dt_optim_desc *d, dti_text *problems) {
     bool ended = false;
     for (int k = 0; k < DT_MAX_PHASES; k++) {
@@ -237,10 +285,10 @@ static void dti_rate_check(const dt_optim_desc *d, dti_text *problems) {
         if (ended && !dti_rate_empty(s))
             dti_text_add(problems,
                          "\n- optimizer: phase %d of the schedule is never reached: the one "
-                         "before it has no .steps",
+                         "before it has no end; give it .steps or .epochs",
                          k + 1);
         if (!ended && !(k && dti_rate_empty(s)))
             dti_rate_check_phase(s, k, problems);
-        ended = ended || !s->steps;
+        ended = ended || (!s->steps && s->epochs == 0.0);
     }
 }

@@ -216,6 +216,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     for (int i = 0; i < DT_MAX_TERMS; i++)
         t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
     dti_trainer_resolve_local(t);
+    const uint64_t rest = d->data.rows % p->batch && d->tail != DT_TAIL_DROP;
+    dti_rate_in_steps(&p->optim, DTI_MAX(d->data.rows / p->batch + rest, 1u));
     t->optim = dti_optim_resolved(&p->optim);
     dti_plateau_reset(t);
     dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
