@@ -216,6 +216,12 @@ static void served_unplug(dt_server *s) {
     s->calls = &served_calls;
 }
 
+/* As with the others, which there are not. */
+static void served_agree(dt_server *s) {
+    s->held = 0;
+    s->generation = s->welcome.servers > 1;
+}
+
 /* As it was created. */
 static void served_reset(served_world *w) {
     dt_server *s = w->server;
@@ -231,6 +237,7 @@ static void served_reset(served_world *w) {
     s->info = (dt_server_info){0};
     s->result = DT_OK;
     FUZZ_CHECK(!dti_server_position(s));
+    served_agree(s);
     s->writes = dti_server_writes(s);
 }
 
@@ -320,6 +327,7 @@ static uint64_t served_right_bytes(uint32_t kind) {
     case DTI_SAY_MEASURE: return sizeof(dti_resolved);
     case DTI_SAY_BROUGHT: return served_squares_bytes();
     case DTI_SAY_PUSH: return served_now->server->shape.bytes;
+    case DTI_SAY_AGREE: return sizeof(uint64_t);
     default: return 0;
     }
 }
@@ -365,8 +373,10 @@ static uint8_t *served_draw_body(uint32_t kind, uint64_t bytes) {
     uint8_t *body = calloc(1, bytes ? (size_t)bytes : 1);
     const dt_server *s = served_now->server;
     const dti_request ask = {served_near(s->trainer->epoch), dti_worker_mark(s->trainer)};
-    const dti_resolved told = {
-        served_near(s->tickets.base - 1), served_u8() % 4 ? 0 : served_u64(), {1.0f}};
+    const dti_resolved told = {.version = served_near(s->tickets.base - 1),
+                               .skipped = served_u8() % 4 ? 0 : served_u64(),
+                               .clips = {1.0f}};
+    const uint64_t agreed = kind == DTI_SAY_AGREE ? served_near(s->generation) : 0;
     if (kind == DTI_SAY_ASK && bytes == sizeof ask && served_u8() % 8)
         memcpy(body, &ask, sizeof ask);
     else if ((kind == DTI_SAY_PULL || kind == DTI_SAY_MEASURE) && bytes == sizeof told)
@@ -375,6 +385,8 @@ static uint8_t *served_draw_body(uint32_t kind, uint64_t bytes) {
         served_fill_push(body, bytes);
     else if (kind == DTI_SAY_BROUGHT)
         served_fill_squares(body, bytes);
+    else if (kind == DTI_SAY_AGREE && bytes == sizeof agreed)
+        memcpy(body, &agreed, sizeof agreed);
     else
         for (uint64_t i = 0; i < bytes && i < 64; i++)
             body[i] = (uint8_t)served_u8();
@@ -398,7 +410,7 @@ static void served_anything(uint32_t who, uint32_t kind) {
 static uint32_t served_kind(uint32_t kind) {
     if (kind == DTI_SAY_SETTINGS && served_now->setup->clip_norm > 0.0)
         return served_now->setup->place ? DTI_SAY_MEASURE : DTI_SAY_BROUGHT;
-    return kind ? kind : served_u8() % 20;
+    return kind ? kind : served_u8() % 22;
 }
 
 static void served_event(void) {
@@ -439,7 +451,7 @@ static void served_holds(void) {
     dt_server *s = served_now->server;
     int workers = 0;
     FUZZ_CHECK(!s->result || s->result == DT_ERROR_NUMERIC ||
-               (s->result == DT_ERROR_INVALID && s->welcome.place)); /* not finite here alone */
+               (s->result == DT_ERROR_INVALID && s->welcome.servers > 1)); /* it is apart */
     s->result = DT_OK;
     served_tickets_hold(&s->tickets);
     for (uint32_t i = 0; i < s->count; i++) {
@@ -561,6 +573,7 @@ static dt_result served_fuzz_server(uint32_t index) {
     for (uint32_t i = 0; i < SERVED_CONNS; i++)
         if (w->conns[i].open)
             served_end(i);
+    served_agree(w->server);
     bool counted = s->info.pushes || s->info.skipped || s->tickets.base != 1;
     for (uint32_t i = 0; i < s->tickets.window; i++)
         counted = counted || s->tickets.open[i].faulty;
@@ -727,7 +740,7 @@ static void served_worker_reset(void) {
     s->open = s->greeted = s->refused = s->told = s->back = s->silent = false;
     s->broken = s->full = 0;
     s->welcome = served_at.welcome;
-    w->have[0] = w->ahead = 0;
+    w->have[0] = 0;
     w->told = (dti_told){0};
     served_at.trainer->epoch = served_at.version = 0;
 }

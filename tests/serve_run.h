@@ -95,7 +95,7 @@ static dt_trainer_desc serve_trainer(const serve_case *c, train_model *m) {
 }
 
 /* What ranks make of it. */
-static uint64_t serve_wanted(const serve_case *c) {
+__attribute__((__unused__)) static uint64_t serve_wanted(const serve_case *c) {
     train_model m;
     dt_trainer *t;
     uint64_t hash = 0;
@@ -153,7 +153,8 @@ static void serve_start(serve_run *r) {
 }
 
 /* Several servers of one job, on threads; workers find all of them by runs[0]. */
-static void serve_start_several(serve_run *runs, const serve_case *c, int servers) {
+__attribute__((__unused__)) static void serve_start_several(serve_run *runs, const serve_case *c,
+                                                            int servers) {
     char addresses[sizeof runs->address] = "";
     for (int i = 0; i < servers && serve_open_one(&runs[i], c, i, servers); i++) {
         const size_t used = strlen(addresses);
@@ -172,6 +173,17 @@ static void serve_stop(serve_run *r) {
     CHECK_TEXT(!r->result, "%s", dt_ctx_error(r->m.ctx));
     dt_server_get_info(r->server, &r->info);
     CHECK(!dt_store_state_hash(dt_trainer_store(dt_server_trainer(r->server)), &r->hash));
+}
+
+/* One whose dt_server_run ends by itself, with an error that says `words`. */
+__attribute__((__unused__)) static void serve_ended(serve_run *r, dt_result result,
+                                                    const char *words) {
+    if (!r->thread_made)
+        return;
+    pthread_join(r->thread, NULL);
+    r->thread_made = false;
+    CHECK_TEXT(r->result == result && strstr(dt_ctx_error(r->m.ctx), words), "%d: %s",
+               (int)r->result, dt_ctx_error(r->m.ctx));
 }
 
 static void serve_close(serve_run *r) {
@@ -260,7 +272,7 @@ __attribute__((__unused__)) static uint64_t serve_bits(const serve_case *c, serv
 /* ---- processes */
 
 /* Not exit: it would remove the parent's files. */
-static pid_t serve_fork(serve_run *r, int index) {
+__attribute__((__unused__)) static pid_t serve_fork(serve_run *r, int index) {
     serve_worker *w = &r->workers[index];
     w->run = r;
     w->index = index;
@@ -275,13 +287,13 @@ static pid_t serve_fork(serve_run *r, int index) {
     _exit(w->result != DT_OK);
 }
 
-static void serve_reap(pid_t pid, bool killed) {
+__attribute__((__unused__)) static void serve_reap(pid_t pid, bool killed) {
     int status = 1;
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && (killed || !status));
 }
 
 /* Of a process that could not be started the id is -1, which is every process of the user. */
-static void serve_signal(pid_t pid, int signal) {
+__attribute__((__unused__)) static void serve_signal(pid_t pid, int signal) {
     CHECK(pid > 0 && kill(pid, signal) == 0);
 }
 

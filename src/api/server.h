@@ -81,5 +81,8 @@ typedef struct dt_server_info {
     uint64_t stalest;   /* the largest staleness of an update */
     uint64_t strangers; /* connections that ended before they had proved that they have the key */
     double loss;        /* of the newest step */
+    /* Of several servers: how often this one went back to a step that all have, and how many steps
+     * were made again. */
+    uint64_t rollbacks, lost;
 } dt_server_info;
 DT_API void dt_server_get_info(const dt_server *server, dt_server_info *info);

@@ -415,6 +415,42 @@ static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const
     return good;
 }
 
+static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
+                                       int room) {
+    int count = 0;
+    while (count < room && dti_checkpoint_highest(folder, most, &steps[count]) == 1) {
+        most = steps[count++] - 1;
+        if (most == UINT64_MAX)
+            break;
+    }
+    return count;
+}
+
+static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
+                                            char path[DTI_CHECKPOINT_PATH]) {
+    char name[DTI_CHECKPOINT_NAME];
+    dti_checkpoint_name(name, step);
+    return dti_checkpoint_path(base, folder, name, path);
+}
+
+static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step) {
+    char path[DTI_CHECKPOINT_PATH + 8];
+    uint64_t found = UINT64_MAX;
+    int synced;
+    while (dti_checkpoint_highest(folder, found, &found) == 1 && found > step) {
+        dt_result result = dti_checkpoint_folder_file(base, folder, found--, path);
+        if (!result && remove(path) != 0 && errno != ENOENT)
+            result =
+                dti_fail(base, DT_ERROR_IO, "%s: cannot be removed: %s", path, strerror(errno));
+        if (result)
+            return result;
+    }
+    snprintf(path, sizeof path, "%s/.", folder);
+    if (dti_folder_open(path, &synced))
+        dti_folder_sync(synced);
+    return DT_OK;
+}
+
 /* A new folder is on the disk when the one that it is in is. */
 static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) {
     char above[DTI_CHECKPOINT_PATH + 8];
@@ -488,5 +524,23 @@ static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const
     (void)base, (void)folder, (void)bad, (void)older, (void)finite;
     *path = 0;
     return false;
+}
+
+static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
+                                       int room) {
+    (void)folder, (void)most, (void)steps, (void)room;
+    return 0;
+}
+
+static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
+                                            char path[DTI_CHECKPOINT_PATH]) {
+    (void)folder, (void)step;
+    *path = 0;
+    return dti_checkpoint_no_folders(base);
+}
+
+static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step) {
+    (void)base, (void)folder, (void)step;
+    return DT_OK;
 }
 #endif

@@ -51,3 +51,11 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
  * good. The recorded error stays as it was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
                                        bool older, bool finite, char path[DTI_CHECKPOINT_PATH]);
+/* The steps up to `most` that have a file, the newest first, at most `room`; their number. */
+static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
+                                       int room);
+/* The name of a step's file. */
+static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
+                                            char path[DTI_CHECKPOINT_PATH]);
+/* Removes the files of all steps above this one; on the disk when it returns. */
+static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step);

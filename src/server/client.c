@@ -260,7 +260,8 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
                         "server %u at %s has come back with another model or other settings", to,
                         s->address);
     s->welcome = w;
-    s->greeted = s->back = true;
+    s->greeted = s->open; /* its end may have come with the answer */
+    s->back = true;
     s->full = 0;
     return DT_OK;
 }
@@ -291,12 +292,32 @@ static dt_result dti_client_broke(dti_client *c, uint32_t to, uint64_t start, ui
     return now - *first >= c->wait_ns ? dti_client_gone(c, to) : DT_OK;
 }
 
+static void dti_client_look_again(dti_client *c, int pause_ms) {
+    const uint64_t until = dti_now_ns() + 1000000u * (uint64_t)pause_ms;
+    for (uint64_t now = dti_now_ns(); now < until; now = dti_now_ns())
+        c->calls->step(c->desk, (int)((until - now) / 1000000u) + 1);
+    for (uint32_t i = 0; i < c->count; i++)
+        c->servers[i].greeted = false;
+}
+
+/* What is computed with the values of one generation means nothing in another. */
+static dt_result dti_client_same_generation(dti_client *c, uint32_t to, uint32_t kind) {
+    if (!c->generation || kind == DTI_SAY_AGREE || kind == DTI_SAY_APART ||
+        c->servers[to].welcome.generation == c->generation)
+        return DT_OK;
+    c->apart = true;
+    return dti_fail(c->base, DT_ERROR_PEER_LOST, "server %u at %s has to agree with the others", to,
+                    c->servers[to].address);
+}
+
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes) {
     uint64_t first = 0;
     bool answered = false;
     while (!answered) {
         dt_result result = dti_client_greet(c, to);
+        if (!result)
+            result = dti_client_same_generation(c, to, m->kind);
         const uint64_t start = dti_now_ns();
         if (!result) {
             c->room = room;

@@ -25,6 +25,8 @@ struct dti_client {
     uint64_t wait_ns; /* for a server that is away, or silent */
     dti_client_server *servers;
     uint32_t count;
+    uint64_t generation; /* of several servers: that they agreed on; 0: not known */
+    bool apart;          /* a question was not asked: a server has left that generation */
     /* The question under way. */
     uint32_t to;
     const char *body; /* of it */
@@ -42,8 +44,10 @@ static void dti_client_close(dti_client *c);
 /* Asks server `to`, and waits for the answer: a small one's body is in c->small, a large one's in
  * `room`. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone, or silent, for too
  * long; REFUSED: by its key or settings, or it has all of its workers; INVALID: it is another
- * server than before. */
+ * server than before. c->apart: it was not asked, as the servers have to agree again. */
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes);
 /* Connects to a server, if it is not; c->servers[to].welcome is what it said. */
 static dt_result dti_client_greet(dti_client *c, uint32_t to);
+/* All are greeted anew, after some time, as something may have changed. */
+static void dti_client_look_again(dti_client *c, int pause_ms);

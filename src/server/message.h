@@ -20,8 +20,21 @@ enum {
     DTI_SAY_BRING, /* dti_told; the first server, to whoever asks; number: the serial of a batch */
     DTI_SAY_MEASURE, /* worker, to the others: dti_resolved; number: that serial */
     DTI_SAY_SQUARES, /* number: the same; body: of each block of the server's part, f32 */
-    DTI_SAY_BROUGHT  /* worker, to the first one: the same body; part: whose, number: the serial */
+    DTI_SAY_BROUGHT, /* worker, to the first one: the same body; part: whose, number: the serial */
+    /* Several servers agree on a step to go on from (train/agree.c): */
+    DTI_SAY_AGREE, /* worker; part: a dti_agree_part, number: its attempt; body: u64 */
+    DTI_SAY_STEPS, /* body: the steps that the server can go on from, u64, the newest first */
+    DTI_SAY_APART  /* worker: they have none in common; number: its attempt; body: text */
 };
+
+/* Answers: STEPS to HOLD, WELCOME to the others; WAIT: it is not so any more, look again. */
+typedef enum dti_agree_part {
+    DTI_AGREE_HOLD, /* body: the generation that the worker has seen there */
+    DTI_AGREE_BACK, /* body: the step to go back to */
+    DTI_AGREE_GO    /* body: the version to go on from, the newest that a server has at that step */
+} dti_agree_part;
+
+#define DTI_AGREE_STEPS (DTI_MESSAGE_SMALL / sizeof(uint64_t)) /* of an answer, at most */
 
 /* Which values: those of now, or those that the newest epoch ended with. */
 typedef enum dti_newest { DTI_NEWEST_NOW, DTI_NEWEST_EPOCH } dti_newest;
@@ -36,22 +49,28 @@ typedef struct dti_welcome {
     uint64_t push_bytes, settings_bytes;
     uint64_t version, skipped; /* as in dti_resolved */
     uint64_t epoch, steps;
-    float clips[64]; /* as in dti_resolved */
+    uint64_t generation; /* that several servers agreed on; 0: they have to */
+    float clips[64];     /* as in dti_resolved */
 } dti_welcome;
 
 typedef struct dti_request {
     uint64_t epoch;
     uint64_t mark; /* of the coefficients of losses and of shared inputs */
+    uint64_t safe; /* the step of a checkpoint that the other servers have all said they have */
 } dti_request;
 
 #define DTI_RESOLVED_MAX 64
 #define DTI_CLIP_UNKNOWN (-1.0f) /* of a batch before the checkpoint that a server goes on from */
 
+#define DTI_VALUES_KEPT 2u /* in the part of VALUES: the server has the checkpoint of `saved` */
+
 /* What servers other than the first learn from workers: that the batches up to a version are
  * resolved, and of the newest 64, version - i, whether they were skipped, by bit i, and by what
- * their gradients are multiplied (clipping; else 1). */
+ * their gradients are multiplied (clipping; else 1). saved: the step of the first server's newest
+ * checkpoint; safe: of the newest one that all servers are known to have. */
 typedef struct dti_resolved {
     uint64_t version, skipped;
+    uint64_t saved, safe;
     float clips[DTI_RESOLVED_MAX];
 } dti_resolved;
 
@@ -63,7 +82,7 @@ typedef struct dti_told {
     uint64_t steps;        /* committed so far */
 } dti_told;
 
-_Static_assert(sizeof(dti_welcome) == 344 && sizeof(dti_request) == 16 && sizeof(dti_told) == 304,
+_Static_assert(sizeof(dti_welcome) == 352 && sizeof(dti_request) == 24 && sizeof(dti_told) == 320,
                "no gaps: these are bytes of the wire");
 
 /* The body of a push: a dti_push_head, the statistics of the shard's pieces, and the server's part

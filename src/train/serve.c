@@ -38,6 +38,7 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     if (result)
         return result;
     s->trainer->serves = true;
+    s->trainer->keep_from = d->servers > 1 ? &s->safe : NULL;
     s->limit = limit > 0.0 ? (float)limit : 0.0f;
     result = dti_push_check(&s->trainer->par);
     if (result)
@@ -177,13 +178,6 @@ static uint64_t dti_server_writes(const dt_server *s) {
     return s->trainer->par.replicas[0].store->writes;
 }
 
-/* Of batches before a place that it was loaded at it knows nothing. */
-static void dti_server_forget(dt_server *s) {
-    s->skipped_bits = 0;
-    for (uint32_t i = 0; i < DTI_RESOLVED_MAX; i++)
-        s->clips[i] = s->limit > 0.0f ? DTI_CLIP_UNKNOWN : 1.0f;
-}
-
 /* Where the trainer is. Another place than before, or other values, mean that it was loaded
  * meanwhile: pushes that have come, and those under way, are of values that are no more. Workers
  * find their connections broken, come back, and pull. */
@@ -192,18 +186,11 @@ static dt_result dti_server_position(dt_server *s) {
     const uint64_t base = t->epoch * s->tickets.batches + t->index + 1;
     if (base == s->tickets.base && s->writes == dti_server_writes(s))
         return DT_OK;
-    for (uint32_t i = 0; i < s->count; i++) {
-        if (s->seats[i].open)
-            s->calls->close(s->desk, i, "other values were loaded");
-        dti_server_leave(s, i);
-        s->seats[i].given = 0;
-    }
-    if (base != s->tickets.base)
-        dti_server_forget(s);
-    dti_tickets_start(&s->tickets, base);
-    s->measured = 0;
-    s->has_kept = false;
-    return t->index == 0 ? dti_server_keep(s) : DT_OK;
+    dti_server_leave_generation(s, UINT32_MAX);
+    s->top = dti_server_steps(s);
+    s->unread = UINT64_MAX;
+    s->safe = 0;
+    return dti_server_begin_at(s);
 }
 
 /* Until the next worker is to hear that there is nothing for it yet, or may be given an old
@@ -232,6 +219,7 @@ DT_API dt_result dt_server_run(dt_server *s, int timeout_ms) {
     const uint64_t end = dti_now_ns() + 1000000u * (uint64_t)DTI_MAX(timeout_ms, 0);
     uint64_t now = 0;
     s->result = dti_server_position(s);
+    dti_server_look_saved(s);
     dti_server_go_on(s);
     while (!s->result) {
         const uint64_t left = timeout_ms < 0 || now == 0 ? UINT64_MAX : (end - now) / 1000000u + 1;

@@ -50,10 +50,22 @@ struct dt_server {
     float limit;
     float *squares;
     uint64_t measured, brought;
+    /* Of several servers (serve_agree.c): the generation that they agreed on, 0: they have to; whose
+     * attempt holds this one, 0: nobody's, by which seat, since when, ns; the newest step that it
+     * was at; the oldest that cannot be read; the steps of the newest checkpoint, and of the newest
+     * that all are known to have. */
+    uint64_t generation, held, held_since;
+    uint32_t holder;
+    uint64_t top, unread, saved, safe;
     dt_server_info info;
     dt_result result; /* of what a message made happen */
     _Atomic int stop;
 };
+
+static void dti_server_leave(dt_server *s, uint32_t who);
+static bool dti_server_has_agreed(const dt_server *s); /* serve_agree.c */
+static void dti_server_look_saved(dt_server *s);
+static void dti_server_is_safe(dt_server *s, uint64_t step);
 
 /* ---- answers */
 
@@ -89,7 +101,7 @@ static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint
                             uint32_t bytes) {
     dt_server *s = user;
     const dt_store *store = s->trainer->par.replicas[0].store;
-    const bool kept = m->kind == DTI_SAY_VALUES && m->part == DTI_NEWEST_EPOCH;
+    const bool kept = m->kind == DTI_SAY_VALUES && m->part & DTI_NEWEST_EPOCH;
     if (kept && (!s->has_kept || m->number != s->kept_told.resolved.version))
         return false; /* they are others by now: let it ask again */
     if (m->kind == DTI_SAY_VALUES && !kept)
@@ -106,7 +118,10 @@ static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint
 }
 
 static dti_resolved dti_server_resolved(const dt_server *s) {
-    dti_resolved r = {.version = s->tickets.base - 1, .skipped = s->skipped_bits};
+    dti_resolved r = {.version = s->tickets.base - 1,
+                      .skipped = s->skipped_bits,
+                      .saved = s->saved,
+                      .safe = s->safe};
     memcpy(r.clips, s->clips, sizeof r.clips);
     return r;
 }
@@ -121,6 +136,7 @@ static void dti_server_welcome(dt_server *s, uint32_t who) {
     memcpy(s->welcome.clips, s->clips, sizeof s->welcome.clips);
     s->welcome.epoch = s->trainer->epoch;
     s->welcome.steps = dti_server_steps(s);
+    s->welcome.generation = s->generation;
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WELCOME, .bytes = sizeof s->welcome},
                       &s->welcome);
 }
@@ -193,6 +209,8 @@ static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, con
                          "server's trainer has: set and write the same on both");
         return;
     }
+    if (ask.safe <= s->saved)
+        dti_server_is_safe(s, ask.safe);
     seat->asks = true;
     seat->since = dti_now_ns();
     seat->wait_ms = DTI_MIN(DTI_MAX(m->part, 10u), 1000u);
@@ -288,6 +306,7 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
     }
     dti_trainer_move_on(t, serial % s->tickets.batches == 0);
     dti_tickets_resolve(&s->tickets);
+    s->top = DTI_MAX(s->top, dti_server_steps(s));
     const dt_result kept = t->index == 0 ? dti_server_keep(s) : DT_OK;
     if (skipped || kept)
         return kept;
@@ -297,10 +316,10 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
                             ? t->coefficients[i] * out.loss_sum[i] / out.loss_weight[i]
                             : 0.0;
     t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
-    return dti_trainer_checkpoints(t);
+    const dt_result written = dti_trainer_checkpoints(t);
+    dti_server_look_saved(s);
+    return written;
 }
-
-static void dti_server_leave(dt_server *s, uint32_t who);
 
 /* Who has no place has heard it by now. */
 static void dti_server_show_out(dt_server *s, uint32_t who) {
@@ -324,7 +343,8 @@ static float dti_server_clip(const dt_server *s) {
 /* All that is complete; then those who wait may have something to do. Servers other than the first
  * are told. */
 static void dti_server_go_on(dt_server *s) {
-    while (!s->result && !s->welcome.place && dti_tickets_complete(&s->tickets)) {
+    while (!s->result && !s->welcome.place && dti_server_has_agreed(s) &&
+           dti_tickets_complete(&s->tickets)) {
         const bool clips =
             s->limit > 0.0f && !dti_tickets_batch(&s->tickets, s->tickets.base)->faulty;
         if (clips)

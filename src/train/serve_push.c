@@ -50,9 +50,11 @@ static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     dti_server_seat *seat = &s->seats[who];
     seat->place = NULL;
     seat->brings = false;
+    seat->push = DTI_PUSH_VOID;
+    if (!dti_server_has_agreed(s))
+        return NULL;
     if (m->kind == DTI_SAY_BROUGHT)
         return dti_server_room_of_squares(s, seat, m);
-    seat->push = DTI_PUSH_VOID;
     if (m->kind != DTI_SAY_PUSH || m->bytes != s->shape.bytes || seat->surplus ||
         !dti_server_gave(s, who, m))
         return NULL;
@@ -158,11 +160,13 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         }
         batch->faulty = skipped;
         s->result = dti_server_resolve(s, skipped ? 1.0f : clip);
-        if (!skipped && s->info.skipped != before)
+        if (!skipped && s->info.skipped != before) {
+            s->generation = 0;
             s->result = dti_fail(s->base, DT_ERROR_INVALID,
                                  "batch %llu: the update is not finite here, and the other servers "
-                                 "have made it: begin all again from checkpoints of one step",
+                                 "have made it: all are to go back to a step before it",
                                  (unsigned long long)serial);
+        }
     }
     if (s->result)
         dti_server_error(s, who, s->result, "%.400s", s->base->error);
@@ -180,9 +184,12 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
         return;
     const bool kept =
         m->part == DTI_NEWEST_EPOCH && s->has_kept && told.version == s->kept_told.resolved.version;
+    const bool saved = told.saved && (told.saved == s->safe || dti_server_has_file(s, told.saved));
+    dti_server_is_safe(s, told.safe);
     dti_server_answer(s, who,
                       (dti_message){.kind = DTI_SAY_VALUES,
-                                    .part = kept ? DTI_NEWEST_EPOCH : DTI_NEWEST_NOW,
+                                    .part = (uint32_t)(kept ? DTI_NEWEST_EPOCH : DTI_NEWEST_NOW) |
+                                            (saved ? DTI_VALUES_KEPT : 0),
                                     .number = kept ? told.version : s->tickets.base - 1,
                                     .bytes = dti_arena_bytes(s->shape.end - s->shape.begin)},
                       NULL);
@@ -238,8 +245,17 @@ static void dti_server_came(void *user, uint32_t who, const dti_message *m, cons
         dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_FULL, .number = s->places}, NULL);
         return;
     }
+    if (!dti_server_has_agreed(s) && m->kind >= DTI_SAY_ASK && m->kind < DTI_SAY_AGREE) {
+        dti_server_error(s, who, DT_ERROR_INVALID, "the servers have not agreed on a step");
+        return;
+    }
     switch (m->kind) {
-    case DTI_SAY_HELLO: dti_server_welcome(s, who); return;
+    case DTI_SAY_HELLO:
+        dti_server_let_go(s, who);
+        dti_server_welcome(s, who);
+        return;
+    case DTI_SAY_AGREE: dti_server_agree(s, who, m, body); return;
+    case DTI_SAY_APART: dti_server_apart(s, who, m, body); return;
     case DTI_SAY_SETTINGS:
         dti_server_answer(s, who,
                           (dti_message){.kind = DTI_SAY_SETTINGS, .bytes = s->settings.size}, NULL);
@@ -267,6 +283,7 @@ static void dti_server_leave(dt_server *s, uint32_t who) {
     if (!seat->open)
         return;
     dti_tickets_lost(&s->tickets, who);
+    dti_server_let_go(s, who);
     seat->open = seat->asks = false;
     seat->place = NULL;
     seat->brings = false;

@@ -38,6 +38,8 @@ enum {
 #define DTI_STATE_PLATEAU 3
 #define DTI_STATE_USUAL 2
 
+#define DTI_STATE_LISTED 256 /* checkpoints in a folder; if more are needed, all stay */
+
 static uint32_t dti_state_count(uint64_t version) {
     return version == DTI_STATE_LOCAL     ? DTI_STATE_WORDS
            : version == DTI_STATE_PLATEAU ? DTI_STATE_REPLICAS
@@ -128,6 +130,19 @@ static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool 
                   : dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
 }
 
+/* How many of the newest stay: of a server those that others may need, too. */
+static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
+    uint64_t steps[DTI_STATE_LISTED];
+    const int keep = t->desc.checkpoint_keep;
+    int needed = 0;
+    if (!folder || !t->keep_from)
+        return keep;
+    const int count = dti_checkpoint_folder_steps(path, UINT64_MAX, steps, DTI_STATE_LISTED);
+    while (needed < count && steps[needed] >= *t->keep_from)
+        needed++;
+    return needed == DTI_STATE_LISTED ? INT_MAX : DTI_MAX(keep, needed + 1);
+}
+
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
                                  const dti_rounds_state *local) {
     uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS];
@@ -143,7 +158,8 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     f.extras = extras;
     f.extra_count = local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
     dti_state_words(t, words);
-    const dt_result result = dti_state_write_file(&f, path, folder, t->desc.checkpoint_keep);
+    const dt_result result =
+        dti_state_write_file(&f, path, folder, dti_state_keep(t, path, folder));
     dti_state_close(&f);
     dti_free(t->base, extras);
     return result;

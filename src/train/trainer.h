@@ -83,6 +83,7 @@ struct dt_trainer {
     uint32_t timed;            /* steps that were measured */
     struct dti_served *worker; /* of DT_TRAIN_SERVER; else NULL */
     bool serves;               /* a server's: others compute its steps */
+    const uint64_t *keep_from; /* of several servers: checkpoints of this step and later stay */
 };
 
 /* contract.c: the settings and the model as lines of text. */
@@ -116,6 +117,9 @@ static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 
 /* under_way.c */
 static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
+
+/* state.c: as dt_trainer_load */
+static dt_result dti_state_load(dt_trainer *t, const char *path);
 
 /* plateau.c */
 static bool dti_trainer_has_plateau(const dt_trainer *t);

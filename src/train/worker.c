@@ -13,10 +13,19 @@ typedef struct dti_served {
     char *wire;             /* a push, or values, on its way */
     uint64_t wire_bytes;
     dti_told told;
-    uint64_t ahead; /* since when another server is further than the first one, ns; 0: none is */
     uint32_t shard;
     uint64_t serial;
+    /* Of several servers (agree.c): the checkpoint that each has said it has, by its step; the
+     * steps that each can go on from, and how many; since when they have not agreed, ns. */
+    uint64_t *kept;                     /* [servers] */
+    uint64_t (*steps)[DTI_AGREE_STEPS]; /* [servers] */
+    uint32_t *step_counts;              /* [servers] */
+    uint64_t apart;
 } dti_served;
+
+/* agree.c: until all servers are of one generation. Then *fresh says that it is another one than
+ * before. */
+static dt_result dti_worker_agree(dt_trainer *t, bool *fresh);
 
 /* ---- what it goes with */
 
@@ -152,6 +161,9 @@ static void dti_worker_close(dt_trainer *t) {
     dti_shares_free(&t->par, &w->shares);
     dti_free(t->base, w->shapes);
     dti_free(t->base, w->have);
+    dti_free(t->base, w->kept);
+    dti_free(t->base, w->steps);
+    dti_free(t->base, w->step_counts);
     dti_free(t->base, w->wire);
     dti_free(t->base, w);
     t->worker = NULL;
@@ -167,6 +179,9 @@ static dt_result dti_worker_build(dt_trainer *t) {
         result = dti_shares_make(&t->par, &w->shares);
     w->shapes = dti_alloc_array(t->base, c->count, sizeof *w->shapes);
     w->have = dti_alloc_array(t->base, c->count, sizeof *w->have);
+    w->kept = dti_alloc_array(t->base, c->count, sizeof *w->kept);
+    w->steps = dti_alloc_array(t->base, c->count, sizeof *w->steps);
+    w->step_counts = dti_alloc_array(t->base, c->count, sizeof *w->step_counts);
     for (uint32_t i = 0; i < c->count && w->shapes && !result; i++) {
         const dti_welcome *said = &c->servers[i].welcome;
         w->shapes[i] = dti_push_shape_of(&t->par, said->begin, said->end);
@@ -183,7 +198,8 @@ static dt_result dti_worker_build(dt_trainer *t) {
     }
     if (!result)
         w->wire = dti_alloc(t->base, (size_t)w->wire_bytes);
-    return result || (w->shapes && w->have && w->wire) ? result : DT_ERROR_MEMORY;
+    const bool made = w->shapes && w->have && w->kept && w->steps && w->step_counts && w->wire;
+    return result || made ? result : DT_ERROR_MEMORY;
 }
 
 static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count) {
@@ -218,6 +234,8 @@ static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
     if (bytes && bytes <= DTI_MESSAGE_SMALL)
         memcpy(w->wire, c->small, (size_t)bytes);
     w->have[from] = c->answer.number + 1;
+    if (c->answer.part & DTI_VALUES_KEPT)
+        w->kept[from] = w->told.resolved.saved;
     c->servers[from].back = false;
     dti_store_unbound(s);
     return bytes ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
@@ -243,13 +261,29 @@ static dt_result dti_worker_pull(dt_trainer *t, dti_newest newest) {
     return result;
 }
 
-static dt_result dti_worker_join(dt_trainer *t) {
+/* Where the servers are, as the first one has said. */
+static void dti_worker_begin(dt_trainer *t) {
     dti_served *w = t->worker;
     const dti_welcome *said = &w->client.servers[0].welcome;
-    w->told = (dti_told){.resolved = {said->version, said->skipped, {0}}, .steps = said->steps};
+    w->told = (dti_told){.resolved = {.version = said->version, .skipped = said->skipped},
+                         .steps = said->steps};
     memcpy(w->told.resolved.clips, said->clips, sizeof said->clips);
-    t->epoch = said->epoch;
-    return dti_worker_pull(t, DTI_NEWEST_NOW);
+    for (uint32_t i = 0; i < w->client.count; i++)
+        w->have[i] = w->kept[i] = 0;
+}
+
+static dt_result dti_worker_join(dt_trainer *t) {
+    dt_result result = DT_OK;
+    bool fresh;
+    do {
+        result = dti_worker_agree(t, &fresh);
+        if (!result) {
+            dti_worker_begin(t);
+            t->epoch = t->worker->client.servers[0].welcome.epoch;
+            result = dti_worker_pull(t, DTI_NEWEST_NOW);
+        }
+    } while (result && t->worker->client.apart);
+    return result;
 }
 
 /* ---- tickets */
@@ -264,6 +298,16 @@ static uint64_t dti_worker_mark(const dt_trainer *t) {
     for (uint32_t i = 0; i < t->shared_count; i++)
         hash = dti_hash64(hash, t->shared[i].values, t->shared[i].bytes);
     return hash;
+}
+
+/* The step of the first server's newest checkpoint, if all others have it, too. */
+static uint64_t dti_worker_safe(const dt_trainer *t) {
+    const dti_served *w = t->worker;
+    for (uint32_t i = 1; i < w->client.count; i++) {
+        if (w->kept[i] != w->told.resolved.saved)
+            return 0;
+    }
+    return w->told.resolved.saved;
 }
 
 /* The squares that a server's part of a batch adds up to, to the first server. Not *goes_on: the
@@ -312,7 +356,8 @@ static dt_result dti_worker_bring(dt_trainer *t) {
  * take. */
 static dt_result dti_worker_question(dt_trainer *t) {
     dti_client *c = &t->worker->client;
-    const dti_request ask = {.epoch = t->epoch, .mark = dti_worker_mark(t)};
+    const dti_request ask = {
+        .epoch = t->epoch, .mark = dti_worker_mark(t), .safe = dti_worker_safe(t)};
     const dti_message m = {.kind = DTI_SAY_ASK,
                            .part = (uint32_t)DTI_MIN(c->wait_ns / 4000000u, (uint64_t)1000),
                            .bytes = sizeof ask};
@@ -326,28 +371,6 @@ static dt_result dti_worker_question(dt_trainer *t) {
             result = dti_worker_bring(t);
     }
     return result;
-}
-
-/* No server is further than the first one was when it said so, but where those began again from
- * different steps, or one was lied to. Some time is theirs to begin again. */
-static dt_result dti_worker_compare_versions(dt_trainer *t) {
-    dti_served *w = t->worker;
-    const dti_client *c = &w->client;
-    const uint64_t now = dti_now_ns();
-    uint32_t i = 1;
-    while (i < c->count && (w->have[i] <= w->told.resolved.version + 1 || c->servers[i].back))
-        i++;
-    if (i >= c->count || !w->ahead) {
-        w->ahead = i < c->count ? now : 0;
-        return DT_OK;
-    }
-    if (now - w->ahead < c->wait_ns)
-        return DT_OK;
-    return dti_fail(t->base, DT_ERROR_INVALID,
-                    "server %u at %s is at batch %llu, and server 0 at %llu: begin all servers "
-                    "again from checkpoints of one step",
-                    i, c->servers[i].address, (unsigned long long)w->have[i],
-                    (unsigned long long)w->told.resolved.version + 1);
 }
 
 static bool dti_worker_told_is_right(const dt_trainer *t, bool ended) {
@@ -379,8 +402,7 @@ static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
     memcpy(&w->told, c->small, sizeof w->told);
     w->shard = c->answer.part;
     w->serial = c->answer.number;
-    result = dti_worker_compare_versions(t);
-    return result ? result : dti_worker_pull(t, *ended ? (dti_newest)w->shard : DTI_NEWEST_NOW);
+    return dti_worker_pull(t, *ended ? (dti_newest)w->shard : DTI_NEWEST_NOW);
 }
 
 static bool dti_worker_has_one_version(const dt_trainer *t) {
@@ -500,10 +522,16 @@ static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *use
     return result;
 }
 
-static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used) {
+static dt_result dti_worker_try(dt_trainer *t, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();
-    bool ended = false;
-    dt_result result = dti_worker_ask(t, &ended);
+    bool ended = false, fresh = false;
+    dt_result result = dti_worker_agree(t, &fresh);
+    if (!result && fresh) {
+        dti_worker_begin(t);
+        t->epoch = DTI_MIN(t->epoch, t->worker->client.servers[0].welcome.epoch);
+    }
+    if (!result)
+        result = dti_worker_ask(t, &ended);
     r->wait_seconds += 1e-9 * (double)(dti_now_ns() - start);
     if (!result && ended) {
         r->epoch = t->epoch;
@@ -514,6 +542,16 @@ static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used) 
         result = dti_worker_compute(t, r, used);
     }
     t->index = 0;
+    return result;
+}
+
+/* What was under way when servers had to agree again is not lost: it is handed out again. */
+static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used) {
+    const uint64_t start = dti_now_ns();
+    dt_result result;
+    do
+        result = dti_worker_try(t, r, used);
+    while (result && t->worker->client.apart);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     return result;
 }

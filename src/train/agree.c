@@ -1,0 +1,198 @@
+/* Several servers agree on the step that they go on from; workers carry what they say, as servers
+ * do not know each other. All files of a server are of one history; servers of one generation have
+ * the same one, and no question is asked across generations. An attempt of a worker has a random
+ * number, which becomes the generation's, and three rounds:
+ *
+ *   HOLD  each leaves its generation, so its files stay as they are, and tells its steps. The
+ *         newest that all have is the one.
+ *   BACK  each goes back to it, in memory alone. That all still hold for this attempt says that
+ *         they did at one moment, so no server has made, or may need, a newer one.
+ *   GO    each removes the newer files, which others lack, and is of the new generation; the first
+ *         server last, so nothing is handed out before all are.
+ *
+ * Whoever dies leaves servers of several generations, which the next worker finds. A server that
+ * another worker holds says WAIT. The other side is serve_agree.c. */
+
+#define DTI_AGREE_PAUSE_MS 40 /* and up to twice that more, so that two workers part */
+
+/* ---- questions */
+
+/* WAIT, unless the answer is of this kind; then it is taken. */
+static dt_result dti_agree_ask(dti_served *w, uint32_t to, dti_agree_part part, uint64_t attempt,
+                               uint64_t value, bool *wait) {
+    dti_client *c = &w->client;
+    const dti_message m = {
+        .kind = DTI_SAY_AGREE, .part = (uint32_t)part, .number = attempt, .bytes = sizeof value};
+    const dt_result result = dti_client_ask(c, to, &m, &value, NULL, 0);
+    const dti_message *a = &c->answer;
+    *wait = !result && a->kind == DTI_SAY_WAIT;
+    if (result || *wait)
+        return result;
+    const uint64_t count = a->bytes / sizeof value;
+    const bool steps = part == DTI_AGREE_HOLD;
+    if (steps ? a->kind != DTI_SAY_STEPS || a->bytes % sizeof value || count > DTI_AGREE_STEPS
+              : !dti_welcome_is_right(c, to))
+        return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its steps make no sense", to,
+                        c->servers[to].address);
+    if (steps) {
+        w->step_counts[to] = (uint32_t)count;
+        memcpy(w->steps[to], c->small, (size_t)a->bytes);
+    } else
+        memcpy(&c->servers[to].welcome, c->small, sizeof(dti_welcome));
+    return DT_OK;
+}
+
+static bool dti_agree_has(const dti_served *w, uint32_t server, uint64_t step) {
+    for (uint32_t i = 0; i < w->step_counts[server]; i++) {
+        if (w->steps[server][i] == step)
+            return true;
+    }
+    return false;
+}
+
+/* The newest step that all have. False: there is none. */
+static bool dti_agree_common(const dti_served *w, uint64_t *step) {
+    for (uint32_t i = 0; i < w->step_counts[0]; i++) {
+        uint32_t have = 1;
+        *step = w->steps[0][i];
+        while (have < w->client.count && dti_agree_has(w, have, *step))
+            have++;
+        if (have == w->client.count)
+            return true;
+    }
+    return false;
+}
+
+/* ---- no step in common */
+
+static void dti_agree_say_steps(const dti_served *w, uint32_t server, char text[DTI_SAY_TEXT + 1]) {
+    const uint32_t count = w->step_counts[server];
+    size_t used = strlen(text);
+    used += (size_t)snprintf(text + used, DTI_SAY_TEXT + 1 - used, "; server %u at %.60s has",
+                             server, w->client.servers[server].address);
+    for (uint32_t i = 0; i < DTI_MIN(count, 3u) && used < DTI_SAY_TEXT; i++)
+        used += (size_t)snprintf(text + used, DTI_SAY_TEXT + 1 - used, "%s %llu", i ? "," : "",
+                                 (unsigned long long)w->steps[server][i]);
+    if (used < DTI_SAY_TEXT)
+        snprintf(text + used, DTI_SAY_TEXT + 1 - used, "%s",
+                 count > 3 ? " and older ones"
+                 : count   ? ""
+                           : " none");
+}
+
+/* The one that lacks most comes first; all servers hear it. */
+static dt_result dti_agree_apart(dti_served *w, uint64_t attempt) {
+    dti_client *c = &w->client;
+    char text[DTI_SAY_TEXT + 1] = "the servers have no step in common: begin all of them again "
+                                  "from checkpoints of one step";
+    uint32_t least = 0;
+    for (uint32_t i = 1; i < c->count; i++) {
+        const uint64_t newest = w->step_counts[i] ? w->steps[i][0] : 0;
+        if (w->step_counts[least] && newest < w->steps[least][0])
+            least = i;
+    }
+    dti_agree_say_steps(w, least, text);
+    for (uint32_t i = 0; i < c->count; i++)
+        if (i != least)
+            dti_agree_say_steps(w, i, text);
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < c->count && !result; i++) {
+        const dti_message m = {
+            .kind = DTI_SAY_APART, .number = attempt, .bytes = DTI_MIN(strlen(text), DTI_SAY_TEXT)};
+        result = dti_client_ask(c, i, &m, text, NULL, 0);
+    }
+    return result ? result : dti_fail(c->base, DT_ERROR_INVALID, "%s", text);
+}
+
+/* ---- an attempt */
+
+static uint64_t dti_agree_number(void) {
+    uint64_t number = 0;
+    if (!dti_random_bytes(&number, sizeof number))
+        number = dti_hash64(dti_now_ns(), &number, sizeof number);
+    return number | 1; /* 0 is no attempt */
+}
+
+static dt_result dti_agree_hold(dti_served *w, uint64_t attempt, bool *wait) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < w->client.count && !result && !*wait; i++)
+        result = dti_agree_ask(w, i, DTI_AGREE_HOLD, attempt,
+                               w->client.servers[i].welcome.generation, wait);
+    return result;
+}
+
+/* *version: the newest that one has at that step, by batches without an update. */
+static dt_result dti_agree_back(dti_served *w, uint64_t attempt, uint64_t step, uint64_t *version,
+                                bool *wait) {
+    dt_result result = DT_OK;
+    *version = 0;
+    for (uint32_t i = 0; i < w->client.count && !result && !*wait; i++) {
+        result = dti_agree_ask(w, i, DTI_AGREE_BACK, attempt, step, wait);
+        *version = DTI_MAX(*version, w->client.servers[i].welcome.version);
+    }
+    return result;
+}
+
+static dt_result dti_agree_try(dti_served *w) {
+    const uint64_t attempt = dti_agree_number();
+    uint64_t step = 0, version = 0;
+    bool wait = false;
+    dt_result result = dti_agree_hold(w, attempt, &wait);
+    if (!result && !wait && !dti_agree_common(w, &step))
+        return dti_agree_apart(w, attempt);
+    if (!result && !wait)
+        result = dti_agree_back(w, attempt, step, &version, &wait);
+    for (uint32_t i = w->client.count; i-- > 0 && !result && !wait;)
+        result = dti_agree_ask(w, i, DTI_AGREE_GO, attempt, version, &wait);
+    if (!result && wait)
+        dti_client_look_again(&w->client, DTI_AGREE_PAUSE_MS + (int)(attempt % 80));
+    return result;
+}
+
+/* ---- until all are of one generation */
+
+static bool dti_agree_is_done(const dti_client *c) {
+    const uint64_t generation = c->servers[0].welcome.generation;
+    for (uint32_t i = 1; i < c->count; i++) {
+        if (c->servers[i].welcome.generation != generation)
+            return false;
+    }
+    return generation || c->count < 2;
+}
+
+static dt_result dti_agree_look(dti_served *w, bool *done) {
+    dti_client *c = &w->client;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < c->count && !result; i++)
+        result = dti_client_greet(c, i);
+    *done = !result && dti_agree_is_done(c);
+    const uint64_t now = dti_now_ns();
+    w->apart = *done ? 0 : w->apart ? w->apart : now;
+    if (!result && !*done && now - w->apart >= c->wait_ns)
+        result = dti_fail(c->base, DT_ERROR_PEER_LOST,
+                          "the servers have not agreed on a step for %llu ms: they end again and "
+                          "again, or another worker is slow at it; give more .servers_wait_ms",
+                          (unsigned long long)(c->wait_ns / 1000000u));
+    return result;
+}
+
+/* What was heard may be old by now: an attempt begins when it is so after all have been asked
+ * again, the first one first. */
+static dt_result dti_worker_agree(dt_trainer *t, bool *fresh) {
+    dti_served *w = t->worker;
+    dti_client *c = &w->client;
+    bool done = c->generation && !c->apart;
+    dt_result result = DT_OK;
+    *fresh = false;
+    c->apart = false;
+    for (bool again = false; !result && !done; again = !again) {
+        result = dti_agree_look(w, &done);
+        if (!result && !done && again)
+            result = dti_agree_try(w);
+        else if (!result && !done)
+            dti_client_look_again(c, 0);
+    }
+    *fresh = !result && c->generation != c->servers[0].welcome.generation;
+    c->generation = result ? 0 : c->servers[0].welcome.generation;
+    return result;
+}
