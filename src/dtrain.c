@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/system/thread.h"
 #include "base/system/file.h"
+#include "base/enter.c"
 #include "base/memory.c"
 #include "base/error.c"
 #include "base/text.c"

@@ -10,6 +10,8 @@
 
 world here, there;
 attack wrong;
+void (*wrong_hook)(const char *callback);
+dt_job_system wrong_jobs;
 float wrong_x[64] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 5, 7, 2, 4, 6, 8};
 int32_t wrong_labels[8] = {0, 1, 2, 0, 1, 2, 0, 1};
 static row *rows, **rows_end = &rows;
@@ -17,6 +19,10 @@ static row *rows, **rows_end = &rows;
 void wrong_register(row *r) {
     *rows_end = r;
     rows_end = &r->next;
+}
+
+const row *wrong_rows(void) {
+    return rows;
 }
 
 const char *wrong_path(const char *name) {
@@ -44,6 +50,8 @@ void wrong_empty(const char *folder) {
 static void *world_alloc(void *user, size_t bytes, size_t align) {
     world *w = user;
     void *memory = NULL;
+    if (wrong_hook)
+        wrong_hook("allocator");
     w->starved = w->starved || w->until == 0;
     if (w->until == 0)
         return NULL;
@@ -66,6 +74,8 @@ static void world_log(void *user, dt_log_level level, const char *message) {
         return;
     w->errors++;
     snprintf(w->text, sizeof w->text, "%s", message);
+    if (wrong_hook)
+        wrong_hook("logger");
 }
 
 dt_allocator wrong_allocator(world *w) {
@@ -77,7 +87,7 @@ dt_logger wrong_logger(world *w) {
 }
 
 static void world_context(world *w) {
-    dt_ctx_desc desc = {.no_vulkan = true};
+    dt_ctx_desc desc = {.no_vulkan = true, .jobs = wrong_jobs};
     desc.allocator = wrong_allocator(w);
     desc.logger = wrong_logger(w);
     CHECK(dt_ctx_create(&desc, &w->ctx) == DT_OK);
@@ -165,7 +175,7 @@ static void world_comms(world *w) {
     CHECK(dt_comm_create_threads(&desc, 2, w->pair) == DT_OK);
 }
 
-static void world_open(world *w, wrong_level level) {
+void wrong_open(world *w, wrong_level level) {
     *w = (world){.until = -1};
     world_context(w);
     world_graph(w);
@@ -178,7 +188,7 @@ static void world_open(world *w, wrong_level level) {
 }
 
 /* All that it made, and nothing is left of it. */
-static void world_close(world *w) {
+void wrong_close(world *w) {
     dt_comm_destroy(w->comm);
     dt_comm_destroy(w->pair[0]);
     dt_comm_destroy(w->pair[1]);
@@ -188,7 +198,7 @@ static void world_close(world *w) {
 
 /* What `here` does as it should: a step and the weights after it, or a sum. Equal, whatever was
  * tried before. */
-static uint64_t world_works(wrong_level level) {
+uint64_t wrong_works(wrong_level level) {
     uint64_t hash = 0;
     float two[2] = {1, 2};
     if (level == STORE &&
@@ -313,7 +323,10 @@ static void crash_caught(int number) {
     signal(number, SIG_DFL);
 }
 
+dt_result wrong_newest;
+
 answer wrong_result(dt_result result) {
+    wrong_newest = result;
     return result == DT_OK ? TAKEN : REFUSED;
 }
 
@@ -367,7 +380,7 @@ static void row_call(const row *r) {
 
 /* Each value in each slot, and then none. How many slots there are shows in the first call. */
 static void row_run(const row *r, uint64_t works) {
-    world_open(&here, r->level);
+    wrong_open(&here, r->level);
     wrong = (attack){0};
     do {
         row_call(r);
@@ -379,11 +392,11 @@ static void row_run(const row *r, uint64_t works) {
     } while (wrong.slot < wrong.seen);
     if (r->level == GRAPH)
         world_graph(&here);
-    test_check(world_works(r->level) == works, __FILE__, __LINE__,
+    test_check(wrong_works(r->level) == works, __FILE__, __LINE__,
                "%s %s: something is not as it was", r->function, r->aspect);
     wrong.slot = -1;
     row_call(r);
-    world_close(&here);
+    wrong_close(&here);
 }
 
 static uint64_t row_state(const row *r) {
@@ -418,11 +431,11 @@ static bool row_starve(const row *r, int until) {
 
 static void row_starve_all(const row *r, uint64_t works) {
     (void)works;
-    world_open(&here, r->level);
-    world_works(r->level); /* a state that differs from that at the start */
+    wrong_open(&here, r->level);
+    wrong_works(r->level); /* a state that differs from that at the start */
     for (int until = 0; row_starve(r, until);)
         until++;
-    world_close(&here);
+    wrong_close(&here);
 }
 
 static void rows_run(wrong_level level, void (*run)(const row *r, uint64_t works)) {
@@ -430,19 +443,19 @@ static void rows_run(wrong_level level, void (*run)(const row *r, uint64_t works
     struct sigaction before[5], caught = {.sa_handler = crash_caught};
     for (int i = 0; i < 5; i++)
         sigaction(signals[i], &caught, &before[i]);
-    world_open(&there, GRAPH);
-    world_open(&here, level);
+    wrong_open(&there, GRAPH);
+    wrong_open(&here, level);
     if (level == STORE)
         CHECK(dt_store_save_state(here.store, wrong_saved()) == DT_OK);
     if (level == TRAINER)
         CHECK(dt_trainer_save(here.trainer, wrong_saved()) == DT_OK);
-    uint64_t works = world_works(level);
+    uint64_t works = wrong_works(level);
     CHECK(works != 0);
-    world_close(&here);
+    wrong_close(&here);
     for (const row *r = rows; r; r = r->next)
         if (r->level == level)
             run(r, works);
-    world_close(&there);
+    wrong_close(&there);
     for (int i = 0; i < 5; i++)
         sigaction(signals[i], &before[i], NULL);
 }

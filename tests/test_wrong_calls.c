@@ -4,7 +4,7 @@
 /* ---- Results and contexts */
 
 ROW(STORE, dt_result_text, ) {
-    return GIVES(strcmp(dt_result_text(ENUM(DT_ERROR_INVALID, DT_ERROR_LATE + 1)),
+    return GIVES(strcmp(dt_result_text(ENUM(DT_ERROR_INVALID, DT_ERROR_BUSY + 1)),
                         dt_result_text((dt_result)-1)) != 0);
 }
 
@@ -440,7 +440,7 @@ ROW(STORE, dt_program_end, ) {
     if (!none)
         dt_program_begin(here.train, NULL);
     for (bool all = wrong.slot < 0; all && state != DT_STEP_DONE;)
-        dt_program_advance(here.train, &state);
+        all = !dt_program_advance(here.train, &state);
     dt_result result = dt_program_end(program, NULL);
     CHECK(early + none == 0 || result == DT_ERROR_INVALID);
     dt_program_cancel(here.train);

@@ -134,6 +134,7 @@ typedef enum answer {
     NOTHING  /* a function that returns nothing */
 } answer;
 
+extern dt_result wrong_newest; /* of what a row's call returned */
 answer wrong_result(dt_result result);
 answer wrong_nil(dt_tensor made);
 #define RESULT(...) wrong_result(__VA_ARGS__)
@@ -152,6 +153,17 @@ typedef struct row {
 } row;
 
 void wrong_register(row *r);
+
+/* ---- The machine's parts, for the one of test_busy.c */
+
+const row *wrong_rows(void);
+void wrong_open(world *w, wrong_level level);
+void wrong_close(world *w); /* and nothing is left */
+/* What `here` does as it should: a step and the weights after it, or a sum; 0: it does not. */
+uint64_t wrong_works(wrong_level level);
+/* Called first by the allocator ("allocator") and for an error ("logger"); NULL: not. */
+extern void (*wrong_hook)(const char *callback);
+extern dt_job_system wrong_jobs; /* of contexts that are made from now on */
 
 #define ROW(level, function, aspect)                                                               \
     static answer wrong_call_##function##aspect(void);                                             \

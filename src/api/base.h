@@ -31,7 +31,8 @@ typedef enum dt_result {
     DT_ERROR_CANCELLED, /* a rank gave an operation up */
     DT_ERROR_REVOKED,   /* the group has ended */
     DT_ERROR_FORKED,    /* called in a child of fork with what is the parent's */
-    DT_ERROR_LATE       /* a rank has not posted an operation in time */
+    DT_ERROR_LATE,      /* a rank has not posted an operation in time */
+    DT_ERROR_BUSY       /* in use: by another thread, or by the call that called this callback */
 } dt_result;
 
 /* Types of elements. Tensors are f32, i32, bf16 and f16; collectives know all. */
@@ -69,6 +70,12 @@ typedef struct dt_logger {
     void (*log)(void *user, dt_log_level level, const char *message);
     void *user;
 } dt_logger;
+
+/* Called for each call of yours that fails, with its result and the text of dt_ctx_error(). */
+typedef struct dt_on_error {
+    void (*call)(void *user, dt_result result, const char *text);
+    void *user;
+} dt_on_error;
 
 /* The application's job system: it calls body(arg, i) for every i in [0, count), in any order, on
  * any threads, and returns when all calls have. Results do not depend on the number of threads. */

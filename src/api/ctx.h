@@ -14,6 +14,7 @@ typedef enum dt_kernel_check {
 typedef struct dt_ctx_desc {
     dt_allocator allocator; /* {0}: malloc */
     dt_logger logger;       /* {0}: silent */
+    dt_on_error on_error;   /* {0}: results alone say that a call has failed */
     /* Threads that compute, the calling one included: 1 to 1024; 0 = 1. DT_THREADS_ALL = one for
      * each processor. Results have the same bits with any number. They inherit the priority of the
      * thread that creates the context. */

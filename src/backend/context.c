@@ -76,31 +76,44 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
     return result || !d->vulkan ? result : dti_ctx_list(ctx);
 }
 
+/* The base holds the text of what went wrong. */
+static dt_result dti_ctx_make(dti_base *base, const dt_ctx_desc *d, dt_ctx **out) {
+    DTI_NEED(base, out);
+    *out = NULL;
+    dt_result result = dti_ctx_check(base, d);
+    if (result)
+        return result;
+    dt_ctx *ctx = dti_alloc(base, sizeof *ctx);
+    if (!ctx)
+        return DT_ERROR_MEMORY;
+    ctx->base = *base;
+    ctx->base.at_home = dti_at_home_open();
+    ctx->desc = *d;
+    result = dti_ctx_fill(ctx);
+    if (!result) {
+        ctx->base.on_error = d->on_error;
+        *out = ctx;
+        return DT_OK;
+    }
+    memcpy(base->error, ctx->base.error, sizeof base->error);
+    dt_ctx_destroy(ctx);
+    return result;
+}
+
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
     dt_ctx_desc d = desc ? *desc : (dt_ctx_desc){0};
     dti_base base;
+    dti_visit visit;
+    dti_enter(&visit, NULL, 0, __func__);
     dti_base_init(&base, &d.allocator, &d.logger);
-    DTI_NEED(&base, out);
-    *out = NULL;
-    dt_result result = dti_ctx_check(&base, &d);
-    if (result)
-        return result;
-    dt_ctx *ctx = dti_alloc(&base, sizeof *ctx);
-    if (!ctx)
-        return DT_ERROR_MEMORY;
-    ctx->base = base;
-    ctx->base.at_home = dti_at_home_open();
-    ctx->desc = d;
-    result = dti_ctx_fill(ctx);
-    if (result) {
-        dt_ctx_destroy(ctx);
-        return result;
-    }
-    *out = ctx;
-    return DT_OK;
+    const dt_result result = dti_ctx_make(&base, &d, out);
+    dti_leave(&visit, result);
+    if (result && d.on_error.call)
+        d.on_error.call(d.on_error.user, result, base.error);
+    return result;
 }
 
-DT_API void dt_ctx_destroy(dt_ctx *ctx) {
+DTI_PUBLIC_VOID(dt_ctx_destroy, (dt_ctx * ctx), ctx, DTI_CTX | DTI_UNUSED, (ctx)) {
     if (!ctx)
         return;
     dti_destroy_owned(&ctx->base.owned);
@@ -110,16 +123,18 @@ DT_API void dt_ctx_destroy(dt_ctx *ctx) {
     }
     dti_pool_destroy(&ctx->base, ctx->base.pool);
     dti_free(&ctx->base, ctx->cache);
+    dti_base_end(&ctx->base);
     dti_base base = ctx->base; /* the context's own memory goes last */
     dti_free(&base, ctx);
     dti_at_home_close(base.at_home);
 }
 
-DT_API const char *dt_ctx_error(const dt_ctx *ctx) {
+DTI_PUBLIC_GET(const char *, dt_ctx_error, (const dt_ctx *ctx), ctx, DTI_CTX | DTI_READS, (ctx)) {
     return ctx ? ctx->base.error : dti_no_object;
 }
 
-DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
+DTI_PUBLIC_VOID(dt_ctx_memory, (const dt_ctx *ctx, dt_memory_info *info), ctx, DTI_CTX,
+                (ctx, info)) {
     if (!info)
         return;
     *info = (dt_memory_info){0};
@@ -137,7 +152,8 @@ DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
     }
 }
 
-DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
+DTI_PUBLIC(dt_ctx_pipeline_cache, (dt_ctx * ctx, void *data, size_t *bytes), ctx, DTI_CTX,
+           (ctx, data, bytes)) {
     DTI_NEED(NULL, ctx);
     DTI_NEED(&ctx->base, bytes);
     const size_t room = data ? *bytes : 0;
@@ -193,14 +209,15 @@ static int dti_ctx_driver_of(const dt_ctx *ctx, int device) {
     return driver;
 }
 
-DT_API int dt_ctx_device_count(dt_ctx *ctx) {
+DTI_PUBLIC_GET(int, dt_ctx_device_count, (dt_ctx * ctx), ctx, DTI_CTX, (ctx)) {
     if (!ctx)
         return 0;
     dti_ctx_list(ctx);
     return ctx->device_count;
 }
 
-DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index) {
+DTI_PUBLIC_GET(const dt_device_info *, dt_ctx_device, (dt_ctx * ctx, int index), ctx, DTI_CTX,
+               (ctx, index)) {
     if (!ctx)
         return NULL;
     dti_ctx_list(ctx);

@@ -17,10 +17,13 @@ typedef struct dti_base {
     uint64_t bytes_now, bytes_peak; /* host memory through the allocator */
     uint64_t alloc_calls;           /* a program's run must not move this */
     dti_owned *owned;               /* graphs */
-    long process;                   /* that made it; a child of fork has a copy */
-    const volatile int *at_home;    /* not 0 in that process; NULL: compare the numbers */
-    dt_result result;               /* of the newest failure */
-    char error[1024];               /* and its text */
+    _Atomic(const void *) owner;    /* enter.c: the thread whose call is under way; NULL: none */
+    _Atomic(const char *) refused;  /* a function without a result that was refused since then */
+    dt_on_error on_error;
+    long process;                /* that made it; a child of fork has a copy */
+    const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */
+    dt_result result;            /* of the newest failure */
+    char error[1024];            /* and its text */
 } dti_base;
 
 /* dt_ctx begins with its dti_base (asserted in backend/context.c). */
@@ -63,6 +66,91 @@ static inline char dti_lower(char c) { /* ASCII alone: the locale must not matte
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
+/* ---- enter.c: who is in the library. A public function on an object is written
+ *
+ *     DTI_PUBLIC(dt_store_save, (dt_store *s, const char *path), s, DTI_OF(dt_store), (s, path)) {
+ *
+ * which defines dt_store_save: it takes the object's base for this thread, sets the library's
+ * floating-point modes, and runs the body that follows, dti_call_dt_store_save. A call that is refused
+ * (DT_ERROR_BUSY) runs the body with NULL for the object, so that it gives what it gives for NULL.
+ * Called by the library itself it is the body alone. */
+typedef enum dti_where {
+    DTI_IN_LIBRARY,
+    DTI_IN_FIT,     /* the host's code, called by dt_trainer_fit between two steps */
+    DTI_IN_VALUES,  /* called for values (a sample, a rate): with the library's modes */
+    DTI_IN_CALLBACK /* called with the host's own modes: a logger, an allocator */
+} dti_where;
+
+#if defined __aarch64__
+typedef uint64_t dti_fp_modes; /* and what has happened, in the upper half */
+#else
+typedef unsigned dti_fp_modes;
+#endif
+
+/* A public call, or the host's code that one calls; on the thread's stack, newest first. */
+typedef struct dti_visit {
+    struct dti_visit *below;
+    dti_base *base; /* NULL: it is of none, or the call has ended it */
+    const char *name;
+    bool (*uses)(const void *by, const void *object); /* what a callback of a fit must not end */
+    const void *by;
+    dti_fp_modes modes; /* to give back: of a call, the host's */
+    dti_where place;
+    int entry; /* enter.c's */
+} dti_visit;
+DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
+
+/* `how` of a call: where its object has its base, and from which callbacks of that base it may be
+ * called. The default: from those of dt_trainer_fit. */
+#define DTI_OF(type) ((unsigned)offsetof(type, base))
+#define DTI_CTX 0xFFFu
+#define DTI_UNUSED 0x1000u /* there too, unless the fit uses the object */
+#define DTI_READS 0x2000u  /* from every callback, on the thread of the call under way */
+#define DTI_TELLS 0x4000u  /* its result says that it was refused */
+/* The object, or NULL: refused. */
+static void *dti_enter(dti_visit *f, const void *object, unsigned how, const char *name);
+/* Returns the result of the call: BUSY or FORKED where it was refused. */
+static dt_result dti_leave(dti_visit *f, dt_result result);
+/* The base's memory is about to go: calls that are under way leave it alone. */
+static void dti_base_end(dti_base *base);
+
+/* What a function does that frees memory of the application's: false: it was refused. */
+static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name);
+
+/* Around a call of the host's code. base: whose call it may not be any more; NULL: those under way
+ * on this thread. */
+static void dti_call_host(dti_visit *f, dti_base *base, dti_where place);
+static void dti_host_returned(const dti_visit *f);
+
+#define DTI_PUBLIC(name, params, object, how, args)                                                \
+    static dt_result dti_call_##name params;                                                       \
+    DT_API dt_result name params {                                                                 \
+        dti_visit visit;                                                                           \
+        object = dti_enter(&visit, object, (how) | DTI_TELLS, #name);                              \
+        return dti_leave(&visit, dti_call_##name args);                                            \
+    }                                                                                              \
+    static dt_result dti_call_##name params
+/* Without a result, and with another one. */
+#define DTI_PUBLIC_VOID(name, params, object, how, args)                                           \
+    static void dti_call_##name params;                                                            \
+    DT_API void name params {                                                                      \
+        dti_visit visit;                                                                           \
+        object = dti_enter(&visit, object, how, #name);                                            \
+        dti_call_##name args;                                                                      \
+        dti_leave(&visit, DT_OK);                                                                  \
+    }                                                                                              \
+    static void dti_call_##name params
+#define DTI_PUBLIC_GET(type, name, params, object, how, args)                                      \
+    static type dti_call_##name params;                                                            \
+    DT_API type name params {                                                                      \
+        dti_visit visit;                                                                           \
+        object = dti_enter(&visit, object, how, #name);                                            \
+        type given = dti_call_##name args;                                                         \
+        dti_leave(&visit, DT_OK);                                                                  \
+        return given;                                                                              \
+    }                                                                                              \
+    static type dti_call_##name params
+
 /* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
 /* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);
@@ -92,6 +180,9 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
             return dti_fail_null((base), __func__, #pointer);                                      \
     } while (0)
 static dt_result dti_fail_null(dti_base *base, const char *call, const char *what);
+/* The name of a public function, by __func__ of its body. */
+static const char *dti_public_name(const char *body);
+#define DTI_FUNCTION dti_public_name(__func__)
 /* The text where no object is that could hold one. */
 static const char dti_no_object[] =
     "there is no object to hold a text: the pointer to it is NULL, or it could not be made; "
@@ -147,9 +238,10 @@ static int dti_pool_threads(const dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
 static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
                              void *arg);
-/* The caller's own thread: every entry that computes is bracketed by these. */
-static unsigned dti_fp_enter(void);
-static void dti_fp_leave(unsigned saved);
+/* Round to nearest, denormals kept, no traps: the modes that all of the library runs in. Gives what
+ * was, with the flags of what has happened. A call of the API does it (enter.c), and each thread. */
+static dti_fp_modes dti_fp_enter(void);
+static void dti_fp_leave(dti_fp_modes saved);
 
 /* ---- rng.c: Philox4x32-10 (Salmon et al., SC'11): counter-based, the same on every backend. */
 typedef struct dti_u32x4 {

@@ -23,13 +23,23 @@ const char *dt_result_text(dt_result result) {
         [DT_ERROR_REVOKED] = "the group has ended",
         [DT_ERROR_FORKED] = "called in a child of fork with what is the parent's",
         [DT_ERROR_LATE] = "a rank has not posted an operation in time",
+        [DT_ERROR_BUSY] = "in use: by another thread, or by the call that called this callback",
     };
-    _Static_assert(DTI_COUNT(texts) == DT_ERROR_LATE + 1, "a text of each result");
+    _Static_assert(DTI_COUNT(texts) == DT_ERROR_BUSY + 1, "a text of each result");
     if ((unsigned)result >= DTI_COUNT(texts))
         return "an unknown result";
     return texts[result];
 }
 #endif
+
+static void dti_host_log(dti_base *base, dt_log_level level, const char *text) {
+    if (!base->logger.log)
+        return;
+    dti_visit visit;
+    dti_call_host(&visit, base, DTI_IN_CALLBACK);
+    base->logger.log(base->logger.user, level, text);
+    dti_host_returned(&visit);
+}
 
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...) {
     /* Apart from base->error, because an argument may be the old text, which is being extended. */
@@ -40,13 +50,17 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
     va_end(list);
     memcpy(base->error, text, strlen(text) + 1);
     base->result = result;
-    if (base->logger.log)
-        base->logger.log(base->logger.user, DT_LOG_ERROR, base->error);
+    dti_host_log(base, DT_LOG_ERROR, base->error);
     return result;
 }
 
+static const char *dti_public_name(const char *body) {
+    return strncmp(body, "dti_call_", 9) ? body : body + 9;
+}
+
 static dt_result dti_fail_null(dti_base *base, const char *call, const char *what) {
-    return base ? dti_fail(base, DT_ERROR_INVALID, "%s: %s is NULL", call, what) : DT_ERROR_INVALID;
+    return base ? dti_fail(base, DT_ERROR_INVALID, "%s: %s is NULL", dti_public_name(call), what)
+                : DT_ERROR_INVALID;
 }
 
 static void dti_log(dti_base *base, dt_log_level level, const char *format, ...) {
@@ -57,5 +71,5 @@ static void dti_log(dti_base *base, dt_log_level level, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    base->logger.log(base->logger.user, level, text);
+    dti_host_log(base, level, text);
 }

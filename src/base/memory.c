@@ -52,11 +52,34 @@ static void dti_base_init(dti_base *base, const dt_allocator *allocator, const d
         base->logger = *logger;
 }
 
+static void *dti_host_alloc(dti_base *base, size_t bytes) {
+    const dt_allocator *a = &base->allocator;
+    if (a->alloc == dti_malloc_aligned)
+        return dti_malloc_aligned(NULL, bytes, DTI_MEMORY_ALIGN);
+    dti_visit visit;
+    dti_call_host(&visit, base, DTI_IN_CALLBACK);
+    void *block = a->alloc(a->user, bytes, DTI_MEMORY_ALIGN);
+    dti_host_returned(&visit);
+    return block;
+}
+
+static void dti_host_free(dti_base *base, void *block, size_t bytes) {
+    const dt_allocator *a = &base->allocator;
+    if (a->free == dti_malloc_free) {
+        dti_malloc_free(NULL, block, bytes);
+        return;
+    }
+    dti_visit visit;
+    dti_call_host(&visit, base, DTI_IN_CALLBACK);
+    a->free(a->user, block, bytes);
+    dti_host_returned(&visit);
+}
+
 static void *dti_alloc(dti_base *base, size_t bytes) {
     char *block = NULL;
     if (bytes <= SIZE_MAX - DTI_MEMORY_ALIGN) {
         size_t whole = bytes + DTI_MEMORY_ALIGN;
-        block = base->allocator.alloc(base->allocator.user, whole, DTI_MEMORY_ALIGN);
+        block = dti_host_alloc(base, whole);
     }
     if (!block) {
         dti_fail(base, DT_ERROR_MEMORY,
@@ -99,7 +122,16 @@ static void dti_free(dti_base *base, void *memory) {
     memcpy(&bytes, block, sizeof bytes);
     DTI_ASSERT(base->bytes_now >= bytes);
     base->bytes_now -= bytes;
-    base->allocator.free(base->allocator.user, block, bytes + DTI_MEMORY_ALIGN);
+    dti_host_free(base, block, bytes + DTI_MEMORY_ALIGN);
+}
+
+static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name) {
+    dti_visit visit;
+    const bool taken = dti_enter(&visit, ctx, DTI_CTX, name) || !ctx;
+    if (taken && ctx)
+        dti_free(dti_ctx_base(ctx), memory);
+    dti_leave(&visit, DT_OK);
+    return taken;
 }
 
 static void dti_own(dti_owned **list, dti_owned *item, void (*destroy)(dti_owned *self)) {

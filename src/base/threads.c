@@ -53,34 +53,6 @@ typedef struct dti_worker_place {
 } dti_worker_place;
 static DTI_THREAD_LOCAL dti_worker_place dti_inside;
 
-/* Round to nearest, denormals kept, no traps: what C starts with, whatever the host has set. */
-static unsigned dti_fp_enter(void) {
-#if defined __SSE__
-    unsigned saved, ieee = 0x1F80;
-    __asm__ volatile("stmxcsr %0" : "=m"(saved) : : "memory");
-    __asm__ volatile("ldmxcsr %0" : : "m"(ieee) : "memory");
-    return saved;
-#elif defined __aarch64__
-    uint64_t saved, ieee = 0;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(saved) : : "memory");
-    __asm__ volatile("msr fpcr, %0" : : "r"(ieee) : "memory");
-    return (unsigned)saved;
-#else
-    return 0;
-#endif
-}
-
-static void dti_fp_leave(unsigned saved) {
-#if defined __SSE__
-    __asm__ volatile("ldmxcsr %0" : : "m"(saved) : "memory");
-#elif defined __aarch64__
-    uint64_t wide = saved;
-    __asm__ volatile("msr fpcr, %0" : : "r"(wide) : "memory");
-#else
-    (void)saved;
-#endif
-}
-
 static void dti_cpu_relax(void) {
 #if defined __x86_64__ || defined __i386__
     __builtin_ia32_pause();
@@ -238,7 +210,7 @@ static void dti_gate_shut(dti_pool *pool) {
 
 /* One of the host's jobs: as a worker of ours, on a thread that is not. */
 static void dti_pool_job(void *arg, int64_t i) {
-    unsigned saved = dti_fp_enter();
+    const dti_fp_modes saved = dti_fp_enter();
     dti_pool_work(arg, (int)i);
     dti_fp_leave(saved);
 }
@@ -261,7 +233,10 @@ static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_r
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
     if (pool->jobs.parallel_for) {
         int64_t jobs = DTI_MIN(pool->pieces, pool->threads);
+        dti_visit visit;
+        dti_call_host(&visit, pool->base, DTI_IN_CALLBACK);
         pool->jobs.parallel_for(pool->jobs.user, jobs, dti_pool_job, pool);
+        dti_host_returned(&visit);
         return;
     }
     dti_gate_open(pool);

@@ -197,11 +197,12 @@ static dt_result dti_comm_open(dt_comm *comm, const dt_comm_desc *desc, bool own
     return result;
 }
 
-DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
+static dt_result dti_comm_make(const dt_comm_desc *desc, dt_comm **out) {
     dt_comm_desc d = desc ? *desc : (dt_comm_desc){0};
     dti_base base;
     dti_base_init(&base, &d.allocator, &d.logger);
-    DTI_NEED(&base, out);
+    if (!out)
+        return dti_fail_null(&base, "dt_comm_create", "out");
     bool owns_mpi = false, ask_mpi = d.world_size == 0;
     dt_result result = dti_comm_check_desc(&base, &d);
     if (!result && d.transport == DT_COMM_MPI)
@@ -224,7 +225,13 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
     return result;
 }
 
-DT_API void dt_comm_destroy(dt_comm *comm) {
+DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
+    dti_visit visit;
+    dti_enter(&visit, NULL, 0, __func__);
+    return dti_leave(&visit, dti_comm_make(desc, out));
+}
+
+DTI_PUBLIC_VOID(dt_comm_destroy, (dt_comm * comm), comm, DTI_OF(dt_comm) | DTI_UNUSED, (comm)) {
     /* In a child of fork the memory is a copy, but the connections are the parent's. */
     if (!comm || dti_forked(comm->base))
         return;
@@ -251,19 +258,21 @@ static dt_result dti_comm_enter(dt_comm *comm) {
     return DT_OK;
 }
 
-DT_API const char *dt_comm_error(const dt_comm *comm) {
+DTI_PUBLIC_GET(const char *, dt_comm_error, (const dt_comm *comm), comm,
+               DTI_OF(dt_comm) | DTI_READS, (comm)) {
     return comm ? comm->base->error : dti_no_object;
 }
 
-DT_API int dt_comm_rank(const dt_comm *comm) {
+DTI_PUBLIC_GET(int, dt_comm_rank, (const dt_comm *comm), comm, DTI_OF(dt_comm), (comm)) {
     return comm ? (int)comm->rank : 0;
 }
 
-DT_API int dt_comm_size(const dt_comm *comm) {
+DTI_PUBLIC_GET(int, dt_comm_size, (const dt_comm *comm), comm, DTI_OF(dt_comm), (comm)) {
     return comm ? (int)comm->size : 0;
 }
 
-DT_API void dt_comm_get_info(const dt_comm *comm, dt_comm_info *info) {
+DTI_PUBLIC_VOID(dt_comm_get_info, (const dt_comm *comm, dt_comm_info *info), comm, DTI_OF(dt_comm),
+                (comm, info)) {
     if (!info)
         return;
     *info = (dt_comm_info){0};
@@ -278,7 +287,8 @@ DT_API void dt_comm_get_info(const dt_comm *comm, dt_comm_info *info) {
 
 /* ---- operations */
 
-DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work *out) {
+DTI_PUBLIC(dt_comm_begin, (dt_comm * comm, const dt_comm_op *op, dt_comm_work *out), comm,
+           DTI_OF(dt_comm), (comm, op, out)) {
     if (out)
         *out = (dt_comm_work){0};
     dt_result result = dti_comm_enter(comm);
@@ -291,9 +301,7 @@ DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work
     result = dti_coll_check(comm, &normal);
     if (result)
         return result;
-    unsigned saved = dti_fp_enter();
     result = comm->transport->begin(comm, &normal, &out->id);
-    dti_fp_leave(saved);
     comm->pending += !result;
     return result;
 }
@@ -304,15 +312,14 @@ static bool dti_comm_has_ended(dt_result result) {
 }
 
 static dt_result dti_comm_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
-    unsigned saved = dti_fp_enter();
     dt_result result = comm->transport->wait(comm, id, timeout_ns);
-    dti_fp_leave(saved);
     comm->pending -= dti_comm_has_ended(result);
     comm->operations += result == DT_OK;
     return result;
 }
 
-DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished) {
+DTI_PUBLIC(dt_comm_test, (dt_comm * comm, dt_comm_work work, bool *finished), comm, DTI_OF(dt_comm),
+           (comm, work, finished)) {
     if (finished)
         *finished = false;
     dt_result result = dti_comm_enter(comm);
@@ -325,7 +332,8 @@ DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished) 
     return result == DT_ERROR_TIMEOUT ? DT_OK : result;
 }
 
-DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) {
+DTI_PUBLIC(dt_comm_wait, (dt_comm * comm, dt_comm_work work, int timeout_ms), comm, DTI_OF(dt_comm),
+           (comm, work, timeout_ms)) {
     dt_result result = dti_comm_enter(comm);
     if (result)
         return result;
@@ -342,7 +350,8 @@ DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) 
     return dti_fail(comm->base, result, "not finished after %d ms: %s", timeout_ms, whom);
 }
 
-DT_API dt_result dt_comm_cancel(dt_comm *comm, dt_comm_work work) {
+DTI_PUBLIC(dt_comm_cancel, (dt_comm * comm, dt_comm_work work), comm, DTI_OF(dt_comm),
+           (comm, work)) {
     dt_result result = dti_comm_enter(comm);
     if (result)
         return result;
@@ -352,7 +361,7 @@ DT_API dt_result dt_comm_cancel(dt_comm *comm, dt_comm_work work) {
     return result;
 }
 
-DT_API dt_result dt_comm_run(dt_comm *comm, const dt_comm_op *op) {
+DTI_PUBLIC(dt_comm_run, (dt_comm * comm, const dt_comm_op *op), comm, DTI_OF(dt_comm), (comm, op)) {
     dt_comm_work work;
     if (comm)
         comm->will_wait = true;
@@ -372,55 +381,67 @@ static dt_result dti_comm_do(dt_comm *comm, dt_comm_kind kind, const void *in, v
     return dt_comm_run(comm, &op);
 }
 
-DT_API dt_result dt_comm_send(dt_comm *comm, const void *in, uint64_t count, dt_dtype dtype,
-                              int to) {
+DTI_PUBLIC(dt_comm_send, (dt_comm * comm, const void *in, uint64_t count, dt_dtype dtype, int to),
+           comm, DTI_OF(dt_comm), (comm, in, count, dtype, to)) {
     return dti_comm_do(comm, DT_COMM_SEND, in, NULL, count, dtype, DT_COMM_SUM, to);
 }
 
-DT_API dt_result dt_comm_recv(dt_comm *comm, void *out, uint64_t count, dt_dtype dtype, int from) {
+DTI_PUBLIC(dt_comm_recv, (dt_comm * comm, void *out, uint64_t count, dt_dtype dtype, int from),
+           comm, DTI_OF(dt_comm), (comm, out, count, dtype, from)) {
     return dti_comm_do(comm, DT_COMM_RECV, NULL, out, count, dtype, DT_COMM_SUM, from);
 }
 
-DT_API dt_result dt_comm_broadcast(dt_comm *comm, void *data, uint64_t count, dt_dtype dtype,
-                                   int root) {
+DTI_PUBLIC(dt_comm_broadcast,
+           (dt_comm * comm, void *data, uint64_t count, dt_dtype dtype, int root), comm,
+           DTI_OF(dt_comm), (comm, data, count, dtype, root)) {
     return dti_comm_do(comm, DT_COMM_BROADCAST, data, data, count, dtype, DT_COMM_SUM, root);
 }
 
-DT_API dt_result dt_comm_reduce(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                dt_dtype dtype, dt_comm_reduction reduction, int root) {
+DTI_PUBLIC(dt_comm_reduce,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype,
+            dt_comm_reduction reduction, int root),
+           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, reduction, root)) {
     return dti_comm_do(comm, DT_COMM_REDUCE, in, out, count, dtype, reduction, root);
 }
 
-DT_API dt_result dt_comm_all_reduce(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                    dt_dtype dtype, dt_comm_reduction reduction) {
+DTI_PUBLIC(dt_comm_all_reduce,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype,
+            dt_comm_reduction reduction),
+           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, reduction)) {
     return dti_comm_do(comm, DT_COMM_ALL_REDUCE, in, out, count, dtype, reduction, 0);
 }
 
-DT_API dt_result dt_comm_gather(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                dt_dtype dtype, int root) {
+DTI_PUBLIC(dt_comm_gather,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype, int root),
+           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, root)) {
     return dti_comm_do(comm, DT_COMM_GATHER, in, out, count, dtype, DT_COMM_SUM, root);
 }
 
-DT_API dt_result dt_comm_all_gather(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                    dt_dtype dtype) {
+DTI_PUBLIC(dt_comm_all_gather,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype), comm,
+           DTI_OF(dt_comm), (comm, in, out, count, dtype)) {
     return dti_comm_do(comm, DT_COMM_ALL_GATHER, in, out, count, dtype, DT_COMM_SUM, 0);
 }
 
-DT_API dt_result dt_comm_scatter(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                 dt_dtype dtype, int root) {
+DTI_PUBLIC(dt_comm_scatter,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype, int root),
+           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, root)) {
     return dti_comm_do(comm, DT_COMM_SCATTER, in, out, count, dtype, DT_COMM_SUM, root);
 }
 
-DT_API dt_result dt_comm_reduce_scatter(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                        dt_dtype dtype, dt_comm_reduction reduction) {
+DTI_PUBLIC(dt_comm_reduce_scatter,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype,
+            dt_comm_reduction reduction),
+           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, reduction)) {
     return dti_comm_do(comm, DT_COMM_REDUCE_SCATTER, in, out, count, dtype, reduction, 0);
 }
 
-DT_API dt_result dt_comm_all_to_all(dt_comm *comm, const void *in, void *out, uint64_t count,
-                                    dt_dtype dtype) {
+DTI_PUBLIC(dt_comm_all_to_all,
+           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype), comm,
+           DTI_OF(dt_comm), (comm, in, out, count, dtype)) {
     return dti_comm_do(comm, DT_COMM_ALL_TO_ALL, in, out, count, dtype, DT_COMM_SUM, 0);
 }
 
-DT_API dt_result dt_comm_barrier(dt_comm *comm) {
+DTI_PUBLIC(dt_comm_barrier, (dt_comm * comm), comm, DTI_OF(dt_comm), (comm)) {
     return dti_comm_do(comm, DT_COMM_BARRIER, NULL, NULL, 0, DT_F32, DT_COMM_SUM, 0);
 }

@@ -94,7 +94,8 @@ static void dti_group_undo(dt_comm *child) {
     dti_comm_free(child);
 }
 
-DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int count, dt_comm **out) {
+DTI_PUBLIC(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count, dt_comm **out),
+           parent, DTI_OF(dt_comm), (parent, ranks, count, out)) {
     if (out)
         *out = NULL;
     dt_result result = dti_comm_enter(parent);
@@ -166,8 +167,10 @@ static dt_result dti_leaves_check(dt_comm *comm) {
     return DT_OK;
 }
 
-DT_API dt_result dt_comm_set_leaves(dt_comm *comm, uint32_t first, uint32_t count, uint32_t total,
-                                    int *buffers, dt_comm_span spans[64]) {
+DTI_PUBLIC(dt_comm_set_leaves,
+           (dt_comm * comm, uint32_t first, uint32_t count, uint32_t total, int *buffers,
+            dt_comm_span spans[64]),
+           comm, DTI_OF(dt_comm), (comm, first, count, total, buffers, spans)) {
     if (buffers)
         *buffers = 0;
     dt_result result = dti_comm_enter(comm);

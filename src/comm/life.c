@@ -38,6 +38,8 @@ static void dti_comm_free(dt_comm *comm) {
         }
     dti_free(base, comm->ranks);
     dti_free(base, comm->votes);
+    if (!comm->parent)
+        dti_base_end(base);
     dti_base last = *base; /* a root's own memory holds its base */
     if (!comm->parent)
         dti_at_home_close(last.at_home);

@@ -66,7 +66,8 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
     return result;
 }
 
-DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out) {
+DTI_PUBLIC(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
+           ctx, DTI_CTX, (ctx, path, desc, out)) {
     static const dt_csv_desc none;
     if (out)
         *out = NULL;
@@ -85,7 +86,7 @@ DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *d
     return result;
 }
 
-DT_API void dt_csv_close(dt_csv *csv) {
+DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, (csv)) {
     if (!csv)
         return;
     csv->cursor.base = csv->base;
@@ -101,7 +102,8 @@ DT_API void dt_csv_close(dt_csv *csv) {
     dti_free(csv->base, csv);
 }
 
-DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info) {
+DTI_PUBLIC_VOID(dt_csv_get_info, (const dt_csv *csv, dt_csv_info *info), csv, DTI_OF(dt_csv),
+                (csv, info)) {
     if (!info)
         return;
     *info = (dt_csv_info){0};
@@ -114,7 +116,8 @@ static double dti_csv_deviation(const dti_csv_column *column) {
     return column->count ? sqrt(column->squares / (double)column->count) : 0.0;
 }
 
-DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *out) {
+DTI_PUBLIC(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out), csv,
+           DTI_OF(dt_csv), (csv, index, out)) {
     if (out)
         *out = (dt_csv_column){0};
     DTI_NEED(NULL, csv);
@@ -134,7 +137,8 @@ DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *
     return DT_OK;
 }
 
-DT_API int dt_csv_find(const dt_csv *csv, const char *name) {
+DTI_PUBLIC_GET(int, dt_csv_find, (const dt_csv *csv, const char *name), csv, DTI_OF(dt_csv),
+               (csv, name)) {
     for (uint32_t i = 0; csv && name && i < csv->count; i++) {
         if (!strcmp(csv->columns[i].name, name))
             return (int)i;
@@ -231,11 +235,10 @@ static dt_result dti_csv_check_read(dt_csv *csv, const int *columns, int count, 
     return DT_OK;
 }
 
-DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
-                             uint64_t rows, dt_dtype dtype, void *out) {
-    DTI_NEED(NULL, csv);
-    DTI_NEED(csv->base, columns);
-    DTI_NEED(csv->base, out);
+static dt_result dti_call_dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
+                                      uint64_t rows, dt_dtype dtype, void *out) {
+    DTI_NEED(&csv->reading, columns);
+    DTI_NEED(&csv->reading, out);
     dt_result result = dti_csv_check_read(csv, columns, count, first, rows, dtype);
     if (!result && rows)
         result = dti_csv_go_to(csv, first);
@@ -244,9 +247,21 @@ DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_
         if (!result)
             result = dti_csv_store(csv, columns, count, dtype, out, i * (uint64_t)count);
     }
-    if (!result)
-        return DT_OK;
-    csv->next = UINT64_MAX; /* nowhere that is known */
-    return csv->home == dti_csv_thread() ? dti_fail(csv->base, result, "%s", csv->reading.error)
-                                         : result;
+    if (result)
+        csv->next = UINT64_MAX; /* nowhere that is known */
+    return result;
+}
+
+/* On any thread, whoever has the context; only a text is for who has it. */
+DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
+                             uint64_t rows, dt_dtype dtype, void *out) {
+    dti_visit visit;
+    DTI_NEED(NULL, csv);
+    dti_enter(&visit, NULL, 0, __func__);
+    dt_result result = dti_call_dt_csv_read(csv, columns, count, first, rows, dtype, out);
+    dti_leave(&visit, result);
+    if (!result || csv->home != dti_csv_thread() ||
+        !dti_enter(&visit, csv, DTI_OF(dt_csv) | DTI_READS, __func__))
+        return result;
+    return dti_leave(&visit, dti_fail(csv->base, result, "%s", csv->reading.error));
 }

@@ -148,8 +148,9 @@ static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set
     return DT_OK;
 }
 
-DT_API dt_result dt_folder_dataset(dt_folder *folder, dt_tensor picture, dt_tensor label,
-                                   dt_dataset *out) {
+DTI_PUBLIC(dt_folder_dataset,
+           (dt_folder * folder, dt_tensor picture, dt_tensor label, dt_dataset *out), folder,
+           DTI_OF(dt_folder), (folder, picture, label, out)) {
     if (out)
         *out = (dt_dataset){0};
     DTI_NEED(NULL, folder);
@@ -268,8 +269,9 @@ static dt_result dti_folder_create(dti_base *base, const char *path, const dt_fo
     return result ? result : dti_folder_cache_make(f);
 }
 
-DT_API dt_result dt_folder_open(dt_ctx *ctx, const char *path, const dt_folder_desc *desc,
-                                dt_folder **out) {
+DTI_PUBLIC(dt_folder_open,
+           (dt_ctx * ctx, const char *path, const dt_folder_desc *desc, dt_folder **out), ctx,
+           DTI_CTX, (ctx, path, desc, out)) {
     static const dt_folder_desc none;
     if (out)
         *out = NULL;
@@ -288,7 +290,7 @@ DT_API dt_result dt_folder_open(dt_ctx *ctx, const char *path, const dt_folder_d
     return result;
 }
 
-DT_API void dt_folder_close(dt_folder *f) {
+DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNUSED, (f)) {
     if (!f)
         return;
     for (int i = 0; i < f->desk_count; i++) {
@@ -309,7 +311,8 @@ DT_API void dt_folder_close(dt_folder *f) {
     dti_free(f->base, f);
 }
 
-DT_API void dt_folder_get_info(const dt_folder *f, dt_folder_info *info) {
+DTI_PUBLIC_VOID(dt_folder_get_info, (const dt_folder *f, dt_folder_info *info), f,
+                DTI_OF(dt_folder), (f, info)) {
     if (!info)
         return;
     *info = (dt_folder_info){0};
@@ -323,10 +326,12 @@ DT_API void dt_folder_get_info(const dt_folder *f, dt_folder_info *info) {
                                  .channels = f->channels};
 }
 
-DT_API const char *dt_folder_class(const dt_folder *f, int index) {
+DTI_PUBLIC_GET(const char *, dt_folder_class, (const dt_folder *f, int index), f, DTI_OF(dt_folder),
+               (f, index)) {
     return f && index >= 0 && (size_t)index < f->class_count ? f->classes[index] : NULL;
 }
 
-DT_API const uint32_t *dt_folder_labels(const dt_folder *f) {
+DTI_PUBLIC_GET(const uint32_t *, dt_folder_labels, (const dt_folder *f), f, DTI_OF(dt_folder),
+               (f)) {
     return f ? f->labels : NULL;
 }

@@ -75,7 +75,8 @@ static dt_result dti_idx_take(dti_reader *r, dt_array *out) {
     return result;
 }
 
-dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out) {
+DTI_PUBLIC(dt_idx_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
+           (ctx, path, out)) {
     if (out)
         *out = (dt_array){0};
     DTI_NEED(NULL, ctx);
@@ -94,8 +95,6 @@ dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out) {
 }
 
 void dt_array_free(dt_array *array) {
-    if (!array || !array->ctx)
-        return;
-    dti_free(dti_ctx_base(array->ctx), array->data);
-    *array = (dt_array){0};
+    if (array && array->ctx && dti_free_public(array->ctx, array->data, __func__))
+        *array = (dt_array){0};
 }

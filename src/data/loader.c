@@ -154,7 +154,6 @@ static void dti_loader_gather_in(dti_loader *l) {
 
 /* Fills a slot whose batch says which rows. A cancelled one is left as it is. */
 static void dti_loader_read(dti_loader *l, dti_loader_slot *s) {
-    const unsigned saved = dti_fp_enter();
     const dti_batch *b = &s->batch;
     s->real = b->first < b->real ? DTI_MIN(b->count, b->real - b->first) : 0;
     s->result = DT_OK;
@@ -166,7 +165,6 @@ static void dti_loader_read(dti_loader *l, dti_loader_slot *s) {
     dti_loader_gather_in(l);
     for (int c = 0; c < l->rows.column_count && !atomic_load(&l->cancel); c++)
         dti_column_pad(&l->rows.columns[c], s->real, b->count, s->values[c]);
-    dti_fp_leave(saved);
 }
 
 static void dti_loader_help(void *arg) {
@@ -174,7 +172,7 @@ static void dti_loader_help(void *arg) {
     dti_loader *l = h->loader;
     uint64_t seen = 0;
     dti_thread_name("dtrain-data");
-    const unsigned saved = dti_fp_enter();
+    dti_fp_enter();
     dti_mutex_lock(&l->lock);
     for (;;) {
         while (l->turn == seen && !l->stop)
@@ -190,12 +188,12 @@ static void dti_loader_help(void *arg) {
             dti_cond_signal(&l->helped);
     }
     dti_mutex_unlock(&l->lock);
-    dti_fp_leave(saved);
 }
 
 static void dti_loader_main(void *arg) {
     dti_loader *l = arg;
     dti_thread_name("dtrain-data");
+    dti_fp_enter();
     dti_mutex_lock(&l->lock);
     for (;;) {
         while (!l->reading && !l->stop)

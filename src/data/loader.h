@@ -125,6 +125,7 @@ typedef struct dti_loader_column {
 
 /* How a set's samples are made: the same for all threads. */
 typedef struct dti_rows {
+    dti_base *base;
     dt_dataset data;
     dti_loader_column columns[DT_MAX_COLUMNS];
     int column_count;

@@ -78,7 +78,13 @@ static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, void *cons
     const dt_sample copy = *s; /* not the callback's to change */
     void *places[DT_MAX_COLUMNS];
     memcpy(places, values, sizeof places);
-    return r->data.sample ? r->data.sample(r->data.user, &copy, places) : DT_OK;
+    if (!r->data.sample)
+        return DT_OK;
+    dti_visit visit;
+    dti_call_host(&visit, r->base, DTI_IN_VALUES);
+    const dt_result result = r->data.sample(r->data.user, &copy, places);
+    dti_host_returned(&visit);
+    return result;
 }
 
 static size_t dti_rows_aligned(size_t bytes) {
@@ -261,6 +267,7 @@ static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, uint64_t 
     dt_result result = dti_dataset_check(base, data);
     if (result)
         return result;
+    r->base = base;
     r->data = *data;
     r->seed = seed;
     r->column_count = dti_dataset_columns(data);

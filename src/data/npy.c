@@ -291,7 +291,8 @@ static dt_result dti_npy_read(dti_base *base, const char *path, char **data, siz
     return result;
 }
 
-DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out) {
+DTI_PUBLIC(dt_npy_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
+           (ctx, path, out)) {
     char *data;
     size_t size;
     if (out)

@@ -224,7 +224,8 @@ static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out)
     return result ? result : dti_zip_take(z, &found, out);
 }
 
-DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out) {
+DTI_PUBLIC(dt_npz_load, (dt_ctx * ctx, const char *path, const char *name, dt_array *out), ctx,
+           DTI_CTX, (ctx, path, name, out)) {
     char *data;
     if (out)
         *out = (dt_array){0};

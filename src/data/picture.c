@@ -280,8 +280,9 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     return DT_OK;
 }
 
-DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_desc *desc,
-                               dt_array *out) {
+DTI_PUBLIC(dt_image_load,
+           (dt_ctx * ctx, const char *path, const dt_image_desc *desc, dt_array *out), ctx, DTI_CTX,
+           (ctx, path, desc, out)) {
     static const dt_image_desc none;
     if (out)
         *out = (dt_array){0};

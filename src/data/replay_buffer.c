@@ -75,7 +75,8 @@ static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_rep
     return r->items && (r->tree || d->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
 }
 
-DT_API dt_result dt_replay_create(dt_ctx *ctx, const dt_replay_desc *desc, dt_replay **out) {
+DTI_PUBLIC(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_replay **out), ctx,
+           DTI_CTX, (ctx, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -92,7 +93,7 @@ DT_API dt_result dt_replay_create(dt_ctx *ctx, const dt_replay_desc *desc, dt_re
     return result;
 }
 
-DT_API void dt_replay_destroy(dt_replay *r) {
+DTI_PUBLIC_VOID(dt_replay_destroy, (dt_replay * r), r, DTI_OF(dt_replay) | DTI_UNUSED, (r)) {
     if (!r)
         return;
     dti_free(r->base, r->tree);
@@ -100,11 +101,11 @@ DT_API void dt_replay_destroy(dt_replay *r) {
     dti_free(r->base, r);
 }
 
-DT_API uint64_t dt_replay_count(const dt_replay *r) {
+DTI_PUBLIC_GET(uint64_t, dt_replay_count, (const dt_replay *r), r, DTI_OF(dt_replay), (r)) {
     return r ? r->count : 0;
 }
 
-DT_API dt_result dt_replay_add(dt_replay *r, const void *item) {
+DTI_PUBLIC(dt_replay_add, (dt_replay * r, const void *item), r, DTI_OF(dt_replay), (r, item)) {
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, item);
     memcpy(r->items + r->next * r->desc.bytes, item, r->desc.bytes);
@@ -130,8 +131,9 @@ static void dti_replay_weigh(const dt_replay *r, int count, double beta, const u
     }
 }
 
-DT_API dt_result dt_replay_draw(dt_replay *r, int count, double beta, void *items, uint64_t *places,
-                                float *weights) {
+DTI_PUBLIC(dt_replay_draw,
+           (dt_replay * r, int count, double beta, void *items, uint64_t *places, float *weights),
+           r, DTI_OF(dt_replay), (r, count, beta, items, places, weights)) {
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, places);
     if (count < 1 || !(beta >= 0.0 && beta <= 4.0))
@@ -155,8 +157,9 @@ DT_API dt_result dt_replay_draw(dt_replay *r, int count, double beta, void *item
     return DT_OK;
 }
 
-DT_API dt_result dt_replay_update(dt_replay *r, const uint64_t *places, const float *errors,
-                                  int count) {
+DTI_PUBLIC(dt_replay_update,
+           (dt_replay * r, const uint64_t *places, const float *errors, int count), r,
+           DTI_OF(dt_replay), (r, places, errors, count)) {
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, places);
     DTI_NEED(r->base, errors);

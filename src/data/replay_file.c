@@ -37,7 +37,8 @@ static uint64_t dti_replay_size(const dt_replay *r, uint64_t count) {
     return count * (r->desc.bytes + (r->tree ? sizeof *r->tree : 0));
 }
 
-DT_API dt_result dt_replay_save(const dt_replay *r, const char *path) {
+DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_replay),
+           (r, path)) {
     uint64_t words[DTI_REPLAY_WORDS];
     dti_writer *w;
     DTI_NEED(NULL, r);
@@ -159,7 +160,7 @@ static dt_result dti_replay_take(dt_replay *r, dti_reader *f,
     return result;
 }
 
-DT_API dt_result dt_replay_load(dt_replay *r, const char *path) {
+DTI_PUBLIC(dt_replay_load, (dt_replay * r, const char *path), r, DTI_OF(dt_replay), (r, path)) {
     uint64_t words[DTI_REPLAY_WORDS];
     dti_reader f;
     DTI_NEED(NULL, r);

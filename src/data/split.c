@@ -67,8 +67,10 @@ static dt_result dti_split_order(dti_base *base, const dt_split_desc *d, uint32_
     return result;
 }
 
-DT_API dt_result dt_split(dt_ctx *ctx, const dt_split_desc *desc, uint32_t *train,
-                          uint32_t *train_count, uint32_t *valid, uint32_t *valid_count) {
+DTI_PUBLIC(dt_split,
+           (dt_ctx * ctx, const dt_split_desc *desc, uint32_t *train, uint32_t *train_count,
+            uint32_t *valid, uint32_t *valid_count),
+           ctx, DTI_CTX, (ctx, desc, train, train_count, valid, valid_count)) {
     DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
@@ -98,8 +100,9 @@ DT_API dt_result dt_split(dt_ctx *ctx, const dt_split_desc *desc, uint32_t *trai
     return DT_OK;
 }
 
-DT_API dt_result dt_balanced_weights(dt_ctx *ctx, const uint32_t *labels, uint32_t rows,
-                                     float *weights) {
+DTI_PUBLIC(dt_balanced_weights,
+           (dt_ctx * ctx, const uint32_t *labels, uint32_t rows, float *weights), ctx, DTI_CTX,
+           (ctx, labels, rows, weights)) {
     DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, labels);

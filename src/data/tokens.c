@@ -70,8 +70,9 @@ static bool dti_tokens_fits(const dt_tokens *t, dt_tensor x) {
            shape.dim[0] == t->desc.window;
 }
 
-DT_API dt_result dt_tokens_dataset(dt_tokens *tokens, dt_tensor ids, dt_tensor targets,
-                                   dt_dataset *out) {
+DTI_PUBLIC(dt_tokens_dataset,
+           (dt_tokens * tokens, dt_tensor ids, dt_tensor targets, dt_dataset *out), tokens,
+           DTI_OF(dt_tokens), (tokens, ids, targets, out)) {
     if (out)
         *out = (dt_dataset){0};
     DTI_NEED(NULL, tokens);
@@ -148,8 +149,9 @@ static dt_result dti_tokens_make(dti_base *base, const char *path, const dt_toke
     return result;
 }
 
-DT_API dt_result dt_tokens_open(dt_ctx *ctx, const char *path, const dt_tokens_desc *desc,
-                                dt_tokens **out) {
+DTI_PUBLIC(dt_tokens_open,
+           (dt_ctx * ctx, const char *path, const dt_tokens_desc *desc, dt_tokens **out), ctx,
+           DTI_CTX, (ctx, path, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -168,7 +170,7 @@ DT_API dt_result dt_tokens_open(dt_ctx *ctx, const char *path, const dt_tokens_d
     return result;
 }
 
-DT_API void dt_tokens_close(dt_tokens *t) {
+DTI_PUBLIC_VOID(dt_tokens_close, (dt_tokens * t), t, DTI_OF(dt_tokens) | DTI_UNUSED, (t)) {
     if (!t)
         return;
     if (t->open)
@@ -179,6 +181,6 @@ DT_API void dt_tokens_close(dt_tokens *t) {
     dti_free(t->base, t);
 }
 
-DT_API uint64_t dt_tokens_rows(const dt_tokens *t) {
+DTI_PUBLIC_GET(uint64_t, dt_tokens_rows, (const dt_tokens *t), t, DTI_OF(dt_tokens), (t)) {
     return t ? t->rows : 0;
 }

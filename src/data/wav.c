@@ -148,7 +148,8 @@ static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
     return result;
 }
 
-DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate) {
+DTI_PUBLIC(dt_wav_load, (dt_ctx * ctx, const char *path, dt_array *out, int *rate), ctx, DTI_CTX,
+           (ctx, path, out, rate)) {
     if (out)
         *out = (dt_array){0};
     DTI_NEED(NULL, ctx);

@@ -420,7 +420,8 @@ static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file fi
 
 /* ---- The public reader */
 
-dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out) {
+DTI_PUBLIC(dt_weights_open, (dt_ctx * ctx, const char *path, dt_weights **out), ctx, DTI_CTX,
+           (ctx, path, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -429,7 +430,8 @@ dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out) {
     return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 
-void dt_weights_close(dt_weights *weights) {
+DTI_PUBLIC_VOID(dt_weights_close, (dt_weights * weights), weights, DTI_OF(dt_weights) | DTI_UNUSED,
+                (weights)) {
     if (!weights)
         return;
     dti_base *base = weights->base;
@@ -440,11 +442,13 @@ void dt_weights_close(dt_weights *weights) {
     dti_free(base, weights);
 }
 
-int dt_weights_count(const dt_weights *weights) {
+DTI_PUBLIC_GET(int, dt_weights_count, (const dt_weights *weights), weights, DTI_OF(dt_weights),
+               (weights)) {
     return weights ? (int)weights->count : 0;
 }
 
-dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_info *info) {
+DTI_PUBLIC(dt_weights_get_info, (const dt_weights *weights, int index, dt_weight_info *info),
+           weights, DTI_OF(dt_weights), (weights, index, info)) {
     DTI_NEED(NULL, weights);
     DTI_NEED(weights->base, info);
     if (index < 0 || (size_t)index >= weights->count)
@@ -465,7 +469,8 @@ dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_in
     return DT_OK;
 }
 
-int dt_weights_find(const dt_weights *weights, const char *name) {
+DTI_PUBLIC_GET(int, dt_weights_find, (const dt_weights *weights, const char *name), weights,
+               DTI_OF(dt_weights), (weights, name)) {
     size_t low = 0, high = weights && name ? weights->count : 0;
     while (low < high) {
         size_t middle = low + (high - low) / 2;

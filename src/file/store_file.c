@@ -109,15 +109,18 @@ static dt_result dti_store_save_kind(dt_store *store, const char *path, const ch
     return result;
 }
 
-dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params) {
+DTI_PUBLIC(dt_store_save_matching, (dt_store * store, const char *path, const char *params), store,
+           DTI_OF(dt_store), (store, path, params)) {
     return dti_store_save_kind(store, path, params, DT_VALUE_PARAM);
 }
 
-dt_result dt_store_save(dt_store *store, const char *path) {
+DTI_PUBLIC(dt_store_save, (dt_store * store, const char *path), store, DTI_OF(dt_store),
+           (store, path)) {
     return dt_store_save_matching(store, path, "*");
 }
 
-dt_result dt_store_save_averaged(dt_store *store, const char *path) {
+DTI_PUBLIC(dt_store_save_averaged, (dt_store * store, const char *path), store, DTI_OF(dt_store),
+           (store, path)) {
     return dti_store_save_kind(store, path, "*", DT_VALUE_AVERAGE);
 }
 
@@ -304,24 +307,24 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     l.desc.params = desc->params ? desc->params : "*";
     l.desc.prefix = desc->prefix ? desc->prefix : "";
     l.desc.file_prefix = desc->file_prefix ? desc->file_prefix : "";
-    unsigned modes = dti_fp_enter(); /* conversions keep denormals */
     result = dti_store_load_weights(&l, &text);
-    dti_fp_leave(modes);
     dti_text_free(&text);
     dt_weights_close(weights);
     *loaded = result ? 0 : l.loaded;
     return result;
 }
 
-dt_result dt_store_load(dt_store *store, const char *path) {
+DTI_PUBLIC(dt_store_load, (dt_store * store, const char *path), store, DTI_OF(dt_store),
+           (store, path)) {
     int loaded;
     DTI_NEED(NULL, store);
     DTI_NEED(dti_store_base(store), path);
     return dti_store_load(store, path, &(dt_load_desc){.strict = true}, &loaded);
 }
 
-dt_result dt_store_load_matching(dt_store *store, const char *path, const dt_load_desc *desc,
-                                 int *loaded) {
+DTI_PUBLIC(dt_store_load_matching,
+           (dt_store * store, const char *path, const dt_load_desc *desc, int *loaded), store,
+           DTI_OF(dt_store), (store, path, desc, loaded)) {
     int own;
     DTI_NEED(NULL, store);
     DTI_NEED(dti_store_base(store), path);

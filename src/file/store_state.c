@@ -39,7 +39,7 @@ static uint64_t dti_store_state_word(const dt_store *s, uint32_t i) {
     return k->optim | average << 8 | (average ? k->from << 16 : 0);
 }
 
-DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
+DTI_PUBLIC(dt_store_save_state, (dt_store * s, const char *path), s, DTI_OF(dt_store), (s, path)) {
     DTI_NEED(NULL, s);
     if (dti_store_whole(s))
         return DT_ERROR_INVALID;
@@ -197,7 +197,7 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
     return DT_OK;
 }
 
-DT_API dt_result dt_store_load_state(dt_store *s, const char *path) {
+DTI_PUBLIC(dt_store_load_state, (dt_store * s, const char *path), s, DTI_OF(dt_store), (s, path)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, path);
     dti_state_file f;

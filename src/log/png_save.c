@@ -1,7 +1,9 @@
 /* A picture in a file of its own. */
 
-DT_API dt_result dt_png_save(dt_ctx *ctx, const char *path, const uint8_t *pixels, int width,
-                             int height, int channels) {
+DTI_PUBLIC(dt_png_save,
+           (dt_ctx * ctx, const char *path, const uint8_t *pixels, int width, int height,
+            int channels),
+           ctx, DTI_CTX, (ctx, path, pixels, width, height, channels)) {
     DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);

@@ -118,8 +118,9 @@ static dt_result dti_profile_parts(dt_profile *p, dt_program *program, int threa
     return result;
 }
 
-DT_API dt_result dt_profile_run(dt_profile *p, dt_program *program, const dt_step_desc *step,
-                                dt_report *report) {
+DTI_PUBLIC(dt_profile_run,
+           (dt_profile * p, dt_program *program, const dt_step_desc *step, dt_report *report), p,
+           DTI_OF(dt_profile), (p, program, step, report)) {
     dt_report own;
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, program);
@@ -145,7 +146,8 @@ DT_API dt_result dt_profile_run(dt_profile *p, dt_program *program, const dt_ste
 
 /* ---- the file */
 
-DT_API dt_result dt_profile_create(dt_ctx *ctx, const dt_profile_desc *desc, dt_profile **out) {
+DTI_PUBLIC(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt_profile **out), ctx,
+           DTI_CTX, (ctx, desc, out)) {
     const dt_profile_desc d = desc ? *desc : (dt_profile_desc){0};
     if (out)
         *out = NULL;
@@ -165,7 +167,7 @@ DT_API dt_result dt_profile_create(dt_ctx *ctx, const dt_profile_desc *desc, dt_
     return DT_OK;
 }
 
-DT_API void dt_profile_destroy(dt_profile *p) {
+DTI_PUBLIC_VOID(dt_profile_destroy, (dt_profile * p), p, DTI_OF(dt_profile) | DTI_UNUSED, (p)) {
     if (!p)
         return;
     dti_text_free(&p->events);
@@ -187,7 +189,8 @@ static void dti_profile_names(const dt_profile *p, dti_text *to) {
                      p->rank, (int)i + 1, p->devices[i]);
 }
 
-DT_API dt_result dt_profile_save(const dt_profile *p, const char *path) {
+DTI_PUBLIC(dt_profile_save, (const dt_profile *p, const char *path), p, DTI_OF(dt_profile),
+           (p, path)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, path);
     dti_text text = dti_text_open(p->base);

@@ -259,7 +259,8 @@ static dt_result dti_log_check_desc(dti_base *base, const dt_run_log_desc *desc)
     return DT_OK;
 }
 
-DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_run_log **out) {
+DTI_PUBLIC(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run_log **out), ctx,
+           DTI_CTX, (ctx, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -285,7 +286,8 @@ DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_
     return result;
 }
 
-DT_API void dt_run_log_destroy(dt_run_log *log) {
+DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) | DTI_UNUSED,
+                (log)) {
     if (!log)
         return;
     dti_log_close_files(log);
@@ -299,9 +301,10 @@ DT_API void dt_run_log_destroy(dt_run_log *log) {
 
 /* ---- what there is to write */
 
-DT_API dt_result dt_run_log_scalar(dt_run_log *log, const char *name, uint64_t step, double value) {
+DTI_PUBLIC(dt_run_log_scalar, (dt_run_log * log, const char *name, uint64_t step, double value),
+           log, DTI_OF(dt_run_log), (log, name, step, value)) {
     DTI_NEED(NULL, log);
-    const dt_result result = dti_log_check_name(log, __func__, name);
+    const dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
     if (result)
         return result;
     dti_run_log_begin(log);
@@ -309,13 +312,13 @@ DT_API dt_result dt_run_log_scalar(dt_run_log *log, const char *name, uint64_t s
     return dti_run_log_write(log);
 }
 
-DT_API dt_result dt_run_log_text(dt_run_log *log, const char *name, uint64_t step,
-                                 const char *text) {
+DTI_PUBLIC(dt_run_log_text, (dt_run_log * log, const char *name, uint64_t step, const char *text),
+           log, DTI_OF(dt_run_log), (log, name, step, text)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, text);
-    dt_result result = dti_log_check_name(log, __func__, name);
+    dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
     if (!result && !dti_utf8_valid(text, strlen(text)))
-        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", __func__, name);
+        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", DTI_FUNCTION, name);
     if (result)
         return result;
     dti_run_log_begin(log);
@@ -326,12 +329,13 @@ DT_API dt_result dt_run_log_text(dt_run_log *log, const char *name, uint64_t ste
     return dti_run_log_write(log);
 }
 
-DT_API dt_result dt_run_log_histogram(dt_run_log *log, const char *name, uint64_t step,
-                                      const float *values, size_t count) {
+DTI_PUBLIC(dt_run_log_histogram,
+           (dt_run_log * log, const char *name, uint64_t step, const float *values, size_t count),
+           log, DTI_OF(dt_run_log), (log, name, step, values, count)) {
     DTI_NEED(NULL, log);
     if (!values && count)
-        return dti_fail_null(log->base, __func__, "values");
-    const dt_result result = dti_log_check_name(log, __func__, name);
+        return dti_fail_null(log->base, DTI_FUNCTION, "values");
+    const dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
     if (result || !log->files[DTI_LOG_EVENTS].wanted)
         return result;
     dti_text *to = &log->files[DTI_LOG_EVENTS].text;
@@ -342,11 +346,13 @@ DT_API dt_result dt_run_log_histogram(dt_run_log *log, const char *name, uint64_
     return dti_run_log_write(log);
 }
 
-DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t step,
-                                  const uint8_t *pixels, int width, int height, int channels) {
+DTI_PUBLIC(dt_run_log_image,
+           (dt_run_log * log, const char *name, uint64_t step, const uint8_t *pixels, int width,
+            int height, int channels),
+           log, DTI_OF(dt_run_log), (log, name, step, pixels, width, height, channels)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, pixels);
-    const dt_result result = dti_log_check_name(log, __func__, name);
+    const dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
     if (result)
         return result;
     if (width < 1 || height < 1 || width > DTI_LOG_SIDE || height > DTI_LOG_SIDE ||
@@ -354,7 +360,7 @@ DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t st
         return dti_fail(log->base, DT_ERROR_INVALID,
                         "%s: '%s' has %d x %d pixels of %d channels; 1 to %d pixels a side, and 1, "
                         "3 or 4 channels",
-                        __func__, name, width, height, channels, DTI_LOG_SIDE);
+                        DTI_FUNCTION, name, width, height, channels, DTI_LOG_SIDE);
     if (!log->files[DTI_LOG_EVENTS].wanted)
         return DT_OK;
     dti_text *to = &log->files[DTI_LOG_EVENTS].text;
@@ -432,18 +438,19 @@ static void dti_log_hparam_json(dt_run_log *log, const dt_hparam *p) {
         dti_log_json(log, name, 0, p->number);
 }
 
-DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
-                                    const char *metric) {
+DTI_PUBLIC(dt_run_log_hparams,
+           (dt_run_log * log, const dt_hparam *params, int count, const char *metric), log,
+           DTI_OF(dt_run_log), (log, params, count, metric)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, params);
-    dt_result result = metric ? dti_log_check_name(log, __func__, metric) : log->closed;
+    dt_result result = metric ? dti_log_check_name(log, DTI_FUNCTION, metric) : log->closed;
     if (!result && count < 0)
-        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", __func__, count);
+        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", DTI_FUNCTION, count);
     for (int i = 0; i < count && !result; i++) {
         const char *text = params[i].text;
-        result = dti_log_check_name(log, __func__, params[i].name);
+        result = dti_log_check_name(log, DTI_FUNCTION, params[i].name);
         if (!result && text && !dti_utf8_valid(text, strlen(text)))
-            result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", __func__,
+            result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", DTI_FUNCTION,
                               params[i].name);
     }
     if (result)
@@ -456,7 +463,8 @@ DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, in
     return dti_run_log_write(log);
 }
 
-DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step) {
+DTI_PUBLIC(dt_run_log_restart, (dt_run_log * log, uint64_t step), log, DTI_OF(dt_run_log),
+           (log, step)) {
     DTI_NEED(NULL, log);
     dti_run_log_begin(log);
     dti_run_log_restarts(log, step);

@@ -97,8 +97,10 @@ static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor fro
     return dt_linear(y, back, back_b);
 }
 
-DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
-                                            int64_t heads, const dt_attention_layer_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_multi_head_attention,
+               (dt_tensor x, dt_tensor from, const char *name, int64_t heads,
+                const dt_attention_layer_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, from, name, heads, desc)) {
     const dt_attention_layer_desc none = {0}, *d = desc ? desc : &none;
     dti_nn nn;
     dti_nn_heads h;

@@ -32,12 +32,14 @@ static dt_tensor dti_not(dt_tensor c) {
 
 /* ---- choices */
 
-DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b) {
+DTI_PUBLIC_GET(dt_tensor, dt_where, (dt_tensor c, dt_tensor a, dt_tensor b), c.graph,
+               DTI_OF(dt_graph), (c, a, b)) {
     dt_tensor kept = dt_keep(a, c);
     return dt_add(kept, dt_drop(b, c));
 }
 
-DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
+DTI_PUBLIC_GET(dt_tensor, dt_masked_fill, (dt_tensor x, dt_tensor c, float value), x.graph,
+               DTI_OF(dt_graph), (x, c, value)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "masked_fill");
     return dt_where(c, dti_number(x, value), x);
@@ -159,7 +161,8 @@ DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
     return dti_var(x, axes, unbiased, keep, true);
 }
 
-DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {
+DTI_PUBLIC_GET(dt_tensor, dt_vector_norm, (dt_tensor x, float p, dt_shape axes, bool keep), x.graph,
+               DTI_OF(dt_graph), (x, p, axes, keep)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "vector_norm");
     if (dti_reduce_mask(x, axes, "vector_norm") < 0)
@@ -174,7 +177,8 @@ DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) 
 }
 
 /* From the largest, or from 0 where that is infinite. */
-DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
+DTI_PUBLIC_GET(dt_tensor, dt_logsumexp, (dt_tensor x, dt_shape axes, bool keep), x.graph,
+               DTI_OF(dt_graph), (x, axes, keep)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "logsumexp");
     if (dti_reduce_mask(x, axes, "logsumexp") < 0)
@@ -195,7 +199,8 @@ static dt_tensor dti_prod_again(dt_graph *g, const dti_call *c) {
     return dt_prod(dti_call_in(g, c, 0), c->attr.i[0], c->attr.i[1]);
 }
 
-DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
+DTI_PUBLIC_GET(dt_tensor, dt_prod, (dt_tensor x, int axis, bool keep), x.graph, DTI_OF(dt_graph),
+               (x, axis, keep)) {
     const int at = dti_composed_axis("prod", x, axis);
     if (at < 0)
         return dti_nil(x.graph);
@@ -225,7 +230,8 @@ static dt_tensor dti_cumsum_again(dt_graph *g, const dti_call *c) {
     return dt_cumsum(dti_call_in(g, c, 0), c->attr.i[0]);
 }
 
-DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
+DTI_PUBLIC_GET(dt_tensor, dt_cumsum, (dt_tensor x, int axis), x.graph, DTI_OF(dt_graph),
+               (x, axis)) {
     const int at = dti_composed_axis("cumsum", x, axis);
     if (at < 0)
         return dti_nil(x.graph);
@@ -292,7 +298,7 @@ DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
 
 /* ---- formulas of elements */
 
-DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
+DTI_PUBLIC_GET(dt_tensor, dt_outer, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(dt_graph), (a, b)) {
     const dt_shape s = dt_tensor_shape(a), t = dt_tensor_shape(b);
     if (dti_is_nil(a) || dti_is_nil(b))
         return dti_nil_of(dti_is_nil(a) ? a : b, "outer");
@@ -303,7 +309,7 @@ DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
     return dt_mul(dt_reshape(a, (dt_shape){2, {-1, 1}}), b);
 }
 
-DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
+DTI_PUBLIC_GET(dt_tensor, dt_cross, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(dt_graph), (a, b)) {
     const dt_shape s = dt_tensor_shape(a), t = dt_tensor_shape(b);
     if (dti_is_nil(a) || dti_is_nil(b))
         return dti_nil_of(dti_is_nil(a) ? a : b, "cross");
@@ -326,7 +332,7 @@ static dt_tensor dti_glu_again(dt_graph *g, const dti_call *c) {
     return dt_glu(dti_call_in(g, c, 0), c->attr.i[0]);
 }
 
-DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
+DTI_PUBLIC_GET(dt_tensor, dt_glu, (dt_tensor x, int axis), x.graph, DTI_OF(dt_graph), (x, axis)) {
     const int at = dti_composed_axis("glu", x, axis);
     if (at < 0)
         return dti_nil(x.graph);
@@ -342,7 +348,8 @@ DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
     return dti_composed(x, first, call, dt_mul(dt_slice(x, at, 0, half), gate));
 }
 
-DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
+DTI_PUBLIC_GET(dt_tensor, dt_celu, (dt_tensor x, float alpha), x.graph, DTI_OF(dt_graph),
+               (x, alpha)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "celu");
     if (!(alpha > 0.0f) || alpha == INFINITY)
@@ -352,7 +359,7 @@ DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
     return dt_where(dt_step(x), x, below);
 }
 
-DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
+DTI_PUBLIC_GET(dt_tensor, dt_prelu, (dt_tensor x, dt_tensor w), x.graph, DTI_OF(dt_graph), (x, w)) {
     const dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(w);
     if (dti_is_nil(x) || dti_is_nil(w))
         return dti_nil_of(dti_is_nil(x) ? x : w, "prelu");
@@ -368,14 +375,16 @@ DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
     return dt_add(dt_keep(x, above), below);
 }
 
-DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x) {
+DTI_PUBLIC_GET(dt_tensor, dt_straight_through, (dt_tensor value, dt_tensor x), value.graph,
+               DTI_OF(dt_graph), (value, x)) {
     value = dt_detach(value);
     return dt_add(value, dt_sub(x, dt_detach(x)));
 }
 
 /* ---- normalisation */
 
-DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float eps) {
+DTI_PUBLIC_GET(dt_tensor, dt_instance_norm, (dt_tensor x, dt_tensor w, dt_tensor b, float eps),
+               x.graph, DTI_OF(dt_graph), (x, w, b, eps)) {
     const dt_shape s = dt_tensor_shape(x);
     if (s.rank > 0 && s.dim[0] > INT32_MAX)
         return dti_graph_fail(x.graph, "instance_norm: %s has too many channels",
@@ -383,7 +392,8 @@ DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float e
     return dt_group_norm(x, s.rank > 0 ? (int)s.dim[0] : 1, w, b, eps);
 }
 
-DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g) {
+DTI_PUBLIC_GET(dt_tensor, dt_weight_norm, (dt_tensor v, dt_tensor g), v.graph, DTI_OF(dt_graph),
+               (v, g)) {
     const dt_shape s = dt_tensor_shape(v), t = dt_tensor_shape(g);
     if (dti_is_nil(v) || dti_is_nil(g))
         return dti_nil_of(dti_is_nil(v) ? v : g, "weight_norm");
@@ -414,7 +424,8 @@ static dt_tensor dti_dropout_channels_again(dt_graph *g, const dti_call *c) {
     return y;
 }
 
-DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
+DTI_PUBLIC_GET(dt_tensor, dt_dropout_channels, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph),
+               (x, p)) {
     dt_shape s = dt_tensor_shape(x);
     if (dti_is_nil(x))
         return dti_nil_of(x, "dropout_channels");
@@ -433,7 +444,7 @@ DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
     return dti_composed(x, first, call, dt_mul(x, dt_cast(dti_drops(x, s, p), dt_tensor_dtype(x))));
 }
 
-DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
+DTI_PUBLIC_GET(dt_tensor, dt_drop_path, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph), (x, p)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "drop_path");
     dt_tensor mask = dti_drops(x, (dt_shape){0}, p);
@@ -441,7 +452,8 @@ DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
 }
 
 /* Dropped elements become -alpha', selu's lowest value; mean and variance are put right. */
-DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
+DTI_PUBLIC_GET(dt_tensor, dt_alpha_dropout, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph),
+               (x, p)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "alpha_dropout");
     if (p == 0.0f)

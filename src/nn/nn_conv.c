@@ -108,8 +108,10 @@ static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char 
     return l;
 }
 
-DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                              const dt_conv_layer_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_conv2d,
+               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                const dt_conv_layer_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv2d", name))
         return dti_nil(x.graph);
@@ -131,8 +133,10 @@ DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_
     return dti_nn_end(&nn, dt_conv2d(x, w, b, c));
 }
 
-DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                              const dt_conv_layer_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_conv1d,
+               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                const dt_conv_layer_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv1d", name))
         return dti_nil(x.graph);
@@ -153,8 +157,10 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
     return dti_nn_end(&nn, dt_conv1d(x, w, b, c));
 }
 
-DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                              const dt_conv3d_layer_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_conv3d,
+               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                const dt_conv3d_layer_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
     const dt_conv3d_layer_desc none = {0};
     dt_conv3d_layer_desc d = desc ? *desc : none;
     dti_nn nn;
@@ -192,8 +198,10 @@ DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_
     return dti_nn_end(&nn, dt_conv3d(x, w, b, &d.conv));
 }
 
-DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                                        const dt_conv_layer_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_conv_transpose2d,
+               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                const dt_conv_layer_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv_transpose2d", name))
         return dti_nil(x.graph);

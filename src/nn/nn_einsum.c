@@ -411,9 +411,7 @@ static dt_tensor dti_einsum_again(dt_graph *g, const dti_call *c) {
     return dt_einsum(c->name, in, c->attr.i[0]);
 }
 
-DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int count) {
-    if (!operands || count < 1)
-        return (dt_tensor){0};
+static dt_tensor dti_einsum_of(const char *equation, const dt_tensor *operands, int count) {
     dti_einsum e = {.g = operands[0].graph, .equation = equation, .at = equation, .count = count};
     dti_call call = {.attr = {.i = {count}}, .again = dti_einsum_again};
     for (int i = 0; i < DTI_MIN(count, DTI_CALL_INPUTS); i++) {
@@ -432,4 +430,15 @@ DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int 
     if (!call.name || !dti_einsum_read(&e))
         return dti_nil(e.g);
     return dti_composed(operands[0], first, call, dti_einsum_make(&e));
+}
+
+DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int count) {
+    dti_visit visit;
+    dt_tensor y = {0};
+    if (!operands || count < 1)
+        return y;
+    if (dti_enter(&visit, operands[0].graph, DTI_OF(dt_graph), __func__) || !operands[0].graph)
+        y = dti_einsum_of(equation, operands, count);
+    dti_leave(&visit, DT_OK);
+    return y;
 }

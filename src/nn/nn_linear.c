@@ -45,8 +45,9 @@ static const char *dti_nn_name(dt_graph *graph, char text[DTI_NN_NAME_SIZE], con
     return text;
 }
 
-DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
-                                   const dt_linear_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_linear_with,
+               (dt_tensor x, const char *name, int64_t out, const dt_linear_desc *desc), x.graph,
+               DTI_OF(dt_graph), (x, name, out, desc)) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "linear", name))
         return dti_nil(x.graph);
@@ -83,7 +84,9 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
     return dt_nn_linear_with(x, name, out, NULL);
 }
 
-DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_bilinear,
+               (dt_tensor x1, dt_tensor x2, const char *name, int64_t out), x1.graph,
+               DTI_OF(dt_graph), (x1, x2, name, out)) {
     char text[DTI_NN_NAME_SIZE];
     dti_nn nn;
     if (dti_is_nil(x2))

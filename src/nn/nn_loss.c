@@ -89,14 +89,16 @@ static dt_tensor dti_huber_of(dt_tensor y, dt_tensor t, float delta) {
     return dt_mul(m, dt_sub(a, dti_loss_scale(m, 0.5)));
 }
 
-DT_API dt_tensor dt_huber(dt_tensor y, dt_tensor t, float delta) {
+DTI_PUBLIC_GET(dt_tensor, dt_huber, (dt_tensor y, dt_tensor t, float delta), y.graph,
+               DTI_OF(dt_graph), (y, t, delta)) {
     if (!dti_loss_takes2("huber", y, t) ||
         !dti_loss_number(y, "huber", "delta, which must be above 0,", delta, delta > 0.0f))
         return dti_nil(y.graph);
     return dti_huber_of(y, t, delta);
 }
 
-DT_API dt_tensor dt_smooth_l1(dt_tensor y, dt_tensor t, float beta) {
+DTI_PUBLIC_GET(dt_tensor, dt_smooth_l1, (dt_tensor y, dt_tensor t, float beta), y.graph,
+               DTI_OF(dt_graph), (y, t, beta)) {
     if (!dti_loss_takes2("smooth_l1", y, t) ||
         !dti_loss_number(y, "smooth_l1", "beta, which must not be below 0,", beta, beta >= 0.0f))
         return dti_nil(y.graph);
@@ -112,7 +114,7 @@ static dt_tensor dti_bce_of(dt_tensor a, dt_tensor b, dt_tensor t) {
     return dt_neg(dt_add(positive, dt_mul(b, negative)));
 }
 
-DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
+DTI_PUBLIC_GET(dt_tensor, dt_bce, (dt_tensor p, dt_tensor t), p.graph, DTI_OF(dt_graph), (p, t)) {
     if (!dti_loss_takes2("bce", p, t))
         return dti_nil(p.graph);
     /* Nothing is clamped of a probability but the slope of one logarithm where the other one is at
@@ -121,7 +123,8 @@ DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
     return dti_bce_of(positive, dti_log_floor(dti_loss_rest(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
 }
 
-DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weight) {
+DTI_PUBLIC_GET(dt_tensor, dt_bce_with_logits, (dt_tensor x, dt_tensor t, dt_tensor pos_weight),
+               x.graph, DTI_OF(dt_graph), (x, t, pos_weight)) {
     if (!dti_loss_takes2("bce_with_logits", x, t))
         return dti_nil(x.graph);
     dt_tensor positive = dt_log_sigmoid(x);
@@ -131,7 +134,8 @@ DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weig
 }
 
 /* 1 - p_t = p (1 - t) + (1 - p) t, and 1 - p = sigmoid(-x). */
-DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma) {
+DTI_PUBLIC_GET(dt_tensor, dt_focal, (dt_tensor x, dt_tensor t, float alpha, float gamma), x.graph,
+               DTI_OF(dt_graph), (x, t, alpha, gamma)) {
     const bool none = alpha == -1.0f;
     if (!dti_loss_takes2("focal", x, t) ||
         !dti_loss_number(x, "focal", "gamma, which must not be below 0,", gamma, gamma >= 0.0f) ||
@@ -149,12 +153,14 @@ DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma) {
     return none ? loss : dt_mul(loss, dt_affine(t, 2.0f * alpha - 1.0f, 1.0f - alpha));
 }
 
-DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t) {
+DTI_PUBLIC_GET(dt_tensor, dt_soft_margin, (dt_tensor y, dt_tensor t), y.graph, DTI_OF(dt_graph),
+               (y, t)) {
     return dti_loss_takes2("soft_margin", y, t) ? dt_neg(dt_log_sigmoid(dt_mul(y, t)))
                                                 : dti_nil(y.graph);
 }
 
-DT_API dt_tensor dt_multilabel_soft_margin(dt_tensor y, dt_tensor t) {
+DTI_PUBLIC_GET(dt_tensor, dt_multilabel_soft_margin, (dt_tensor y, dt_tensor t), y.graph,
+               DTI_OF(dt_graph), (y, t)) {
     int64_t classes;
     if (!dti_loss_takes2("multilabel_soft_margin", y, t) ||
         !dti_loss_last("multilabel_soft_margin", y, &classes))
@@ -169,7 +175,8 @@ static dt_tensor dti_loss_log_kl(dt_tensor y, dt_tensor t) {
     return dt_mul(p, dt_sub(t, y));
 }
 
-DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target) {
+DTI_PUBLIC_GET(dt_tensor, dt_kl_div, (dt_tensor y, dt_tensor t, bool log_target), y.graph,
+               DTI_OF(dt_graph), (y, t, log_target)) {
     if (!dti_loss_takes2("kl_div", y, t))
         return dti_nil(y.graph);
     if (log_target)
@@ -178,7 +185,8 @@ DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target) {
     return dt_sub(entropy, dt_mul(t, y));
 }
 
-DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t) {
+DTI_PUBLIC_GET(dt_tensor, dt_soft_cross_entropy, (dt_tensor y, dt_tensor t), y.graph,
+               DTI_OF(dt_graph), (y, t)) {
     int64_t classes;
     if (!dti_loss_takes2("soft_cross_entropy", y, t) ||
         !dti_loss_last("soft_cross_entropy", y, &classes))
@@ -211,8 +219,9 @@ static dt_tensor dti_cross_entropy_again(dt_graph *g, const dti_call *c) {
 }
 
 /* Where nothing is wanted of a class, its logarithm may be infinite. */
-DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
-                                       const dt_cross_entropy_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_cross_entropy_each,
+               (dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc), y.graph,
+               DTI_OF(dt_graph), (y, t, desc)) {
     const char *loss = "cross_entropy_each";
     const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     int64_t classes;
@@ -234,7 +243,8 @@ DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
     return dti_composed(y, first, call, dt_neg(dti_sum_last(dt_mul(wanted, log_p))));
 }
 
-DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature) {
+DTI_PUBLIC_GET(dt_tensor, dt_distillation, (dt_tensor y, dt_tensor t, float temperature), y.graph,
+               DTI_OF(dt_graph), (y, t, temperature)) {
     const double scale = (double)temperature;
     int64_t classes;
     if (!dti_loss_takes2("distillation", y, t) || !dti_loss_last("distillation", y, &classes) ||
@@ -256,7 +266,8 @@ static dt_tensor dti_info_nce_again(dt_graph *g, const dti_call *c) {
     return dt_info_nce(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.f[0]);
 }
 
-DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
+DTI_PUBLIC_GET(dt_tensor, dt_info_nce, (dt_tensor q, dt_tensor k, float temperature), q.graph,
+               DTI_OF(dt_graph), (q, k, temperature)) {
     if (!dti_loss_takes2("info_nce", q, k) ||
         !dti_loss_number(q, "info_nce", "temperature, which must be above 0,", temperature,
                          temperature > 0.0f))
@@ -279,8 +290,9 @@ DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
                         dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1)))));
 }
 
-DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
-                                 bool full) {
+DTI_PUBLIC_GET(dt_tensor, dt_gaussian_nll,
+               (dt_tensor y, dt_tensor t, dt_tensor variance, float eps, bool full), y.graph,
+               DTI_OF(dt_graph), (y, t, variance, eps, full)) {
     if (!dti_loss_takes("gaussian_nll", (dt_tensor[]){y, t, variance}, 3) ||
         !dti_loss_number(y, "gaussian_nll", "eps, which must be above 0,", eps, eps > 0.0f))
         return dti_nil(y.graph);
@@ -291,7 +303,9 @@ DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, f
     return dt_affine(dt_add(log_v, far), 0.5f, full ? 0.91893853320467267f : 0.0f);
 }
 
-DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full) {
+DTI_PUBLIC_GET(dt_tensor, dt_poisson_nll,
+               (dt_tensor y, dt_tensor t, bool log_input, float eps, bool full), y.graph,
+               DTI_OF(dt_graph), (y, t, log_input, eps, full)) {
     if (!dti_loss_takes2("poisson_nll", y, t) ||
         !dti_loss_number(y, "poisson_nll", "eps, which must not be below 0,", eps, eps >= 0.0f))
         return dti_nil(y.graph);
@@ -315,7 +329,9 @@ static dt_tensor dti_loss_by_sign(dt_tensor t, dt_tensor yes, dt_tensor no) {
     return dt_add(positive, negative);
 }
 
-DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, float margin) {
+DTI_PUBLIC_GET(dt_tensor, dt_cosine_embedding,
+               (dt_tensor a, dt_tensor b, dt_tensor t, float margin), a.graph, DTI_OF(dt_graph),
+               (a, b, t, margin)) {
     int64_t width;
     if (!dti_loss_takes2("cosine_embedding", a, b) ||
         !dti_loss_last("cosine_embedding", a, &width) ||
@@ -331,14 +347,16 @@ DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, floa
     return dti_loss_by_sign(t, alike, dt_relu(dt_affine(cosine, 1.0f, -margin)));
 }
 
-DT_API dt_tensor dt_margin_ranking(dt_tensor a, dt_tensor b, dt_tensor t, float margin) {
+DTI_PUBLIC_GET(dt_tensor, dt_margin_ranking, (dt_tensor a, dt_tensor b, dt_tensor t, float margin),
+               a.graph, DTI_OF(dt_graph), (a, b, t, margin)) {
     if (!dti_loss_takes("margin_ranking", (dt_tensor[]){a, b, t}, 3) ||
         !dti_loss_number(a, "margin_ranking", "margin", margin, true))
         return dti_nil(a.graph);
     return dt_relu(dt_affine(dt_mul(t, dt_sub(a, b)), -1.0f, margin));
 }
 
-DT_API dt_tensor dt_hinge_embedding(dt_tensor y, dt_tensor t, float margin) {
+DTI_PUBLIC_GET(dt_tensor, dt_hinge_embedding, (dt_tensor y, dt_tensor t, float margin), y.graph,
+               DTI_OF(dt_graph), (y, t, margin)) {
     if (!dti_loss_takes2("hinge_embedding", y, t) ||
         !dti_loss_number(y, "hinge_embedding", "margin", margin, true))
         return dti_nil(y.graph);
@@ -357,8 +375,9 @@ static dt_tensor dti_loss_distance(dt_tensor a, dt_tensor b, float p, float eps)
     return dt_pow(sum, dti_loss_scalar(a, 1.0 / (double)p));
 }
 
-DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
-                                   const dt_triplet_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_triplet_margin,
+               (dt_tensor a, dt_tensor p, dt_tensor n, const dt_triplet_desc *desc), a.graph,
+               DTI_OF(dt_graph), (a, p, n, desc)) {
     const dt_triplet_desc d = desc ? *desc : (dt_triplet_desc){0};
     const float margin = (float)dti_or((double)d.margin, 1.0), norm = d.p != 0.0f ? d.p : 2.0f;
     const float eps = d.eps != 0.0f ? d.eps : 1e-6f;
@@ -382,8 +401,9 @@ static dt_tensor dti_multi_margin_again(dt_graph *g, const dti_call *c) {
                            dti_call_in(g, c, 2));
 }
 
-DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
-                                 dt_tensor class_weights) {
+DTI_PUBLIC_GET(dt_tensor, dt_multi_margin,
+               (dt_tensor y, dt_tensor t, int power, float margin, dt_tensor class_weights),
+               y.graph, DTI_OF(dt_graph), (y, t, power, margin, class_weights)) {
     int64_t classes;
     if (!dti_loss_takes("multi_margin", &y, 1) || !dti_loss_last("multi_margin", y, &classes) ||
         !dti_loss_number(y, "multi_margin", "margin", margin, true) ||
@@ -411,7 +431,8 @@ static dt_tensor dti_multilabel_margin_again(dt_graph *g, const dti_call *c) {
     return dt_multilabel_margin(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
+DTI_PUBLIC_GET(dt_tensor, dt_multilabel_margin, (dt_tensor y, dt_tensor t), y.graph,
+               DTI_OF(dt_graph), (y, t)) {
     int64_t classes;
     if (!dti_loss_takes2("multilabel_margin", y, t) ||
         !dti_loss_last("multilabel_margin", y, &classes))

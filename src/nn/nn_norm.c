@@ -23,7 +23,9 @@ static bool dti_nn_channels(dt_tensor x, const char *op, const char *name, dt_sh
     return false;
 }
 
-DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_batch_norm,
+               (dt_tensor x, const char *name, const dt_batch_norm_desc *desc), x.graph,
+               DTI_OF(dt_graph), (x, name, desc)) {
     dti_nn nn;
     dt_shape channels;
     char text[DTI_NN_NAME_SIZE];
@@ -51,7 +53,8 @@ static bool dti_nn_last(dt_tensor x, const char *op, const char *name, int dims,
     return true;
 }
 
-DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_layer_norm, (dt_tensor x, const char *name, int dims), x.graph,
+               DTI_OF(dt_graph), (x, name, dims)) {
     dti_nn nn;
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "layer_norm", name) ||
@@ -61,7 +64,8 @@ DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_layer_norm(x, dims, w, b, 0.0f));
 }
 
-DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_rms_norm, (dt_tensor x, const char *name, int dims), x.graph,
+               DTI_OF(dt_graph), (x, name, dims)) {
     dti_nn nn;
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "rms_norm", name) || !dti_nn_last(x, "rms_norm", name, dims, &last))
@@ -70,7 +74,8 @@ DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims) {
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_rms_norm(x, dims, w, 0.0f));
 }
 
-DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_group_norm, (dt_tensor x, const char *name, int groups), x.graph,
+               DTI_OF(dt_graph), (x, name, groups)) {
     dti_nn nn;
     dt_shape channels;
     if (!dti_nn_begin(&nn, x, "group_norm", name) ||
@@ -143,8 +148,10 @@ static bool dti_spectral_fits(const char *name, dt_shape shape, const dti_spectr
     return !s->graph->error[0];
 }
 
-DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,
-                                     const dt_spectral_norm_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_spectral_norm,
+               (dt_graph * graph, const char *name, dt_shape shape,
+                const dt_spectral_norm_desc *desc),
+               graph, DTI_OF(dt_graph), (graph, name, shape, desc)) {
     const dt_spectral_norm_desc d = desc ? *desc : (dt_spectral_norm_desc){0};
     dti_spectral s = {graph, d.iterations ? d.iterations : 1, d.eps != 0.0f ? d.eps : 1e-12f, 0, 0};
     char text[DTI_NN_NAME_SIZE];

@@ -32,7 +32,8 @@ static dt_tensor dti_roll_again(dt_graph *g, const dti_call *c) {
     return dt_roll(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0]);
 }
 
-DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift) {
+DTI_PUBLIC_GET(dt_tensor, dt_roll, (dt_tensor x, int axis, int64_t shift), x.graph,
+               DTI_OF(dt_graph), (x, axis, shift)) {
     dti_along a;
     if (!dti_along_of("roll", x, axis, &a))
         return dti_nil(x.graph);
@@ -70,7 +71,7 @@ static dt_tensor dti_flip_again(dt_graph *g, const dti_call *c) {
     return dt_flip(dti_call_in(g, c, 0), c->attr.i[0]);
 }
 
-DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
+DTI_PUBLIC_GET(dt_tensor, dt_flip, (dt_tensor x, int axis), x.graph, DTI_OF(dt_graph), (x, axis)) {
     dti_along a;
     if (!dti_along_of("flip", x, axis, &a))
         return dti_nil(x.graph);
@@ -236,7 +237,8 @@ static dt_tensor dti_take_again(dt_graph *g, const dti_call *c) {
     return dt_take_along(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
 }
 
-DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis) {
+DTI_PUBLIC_GET(dt_tensor, dt_take_along, (dt_tensor x, dt_tensor index, int axis), x.graph,
+               DTI_OF(dt_graph), (x, index, axis)) {
     dti_along a;
     if (!dti_along_takes("take_along", x, index, axis, &a))
         return dti_nil(x.graph ? x.graph : index.graph);
@@ -276,7 +278,8 @@ static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
     return axis == 0 || axes.rank < 1 ? x : dt_permute(x, axes);
 }
 
-DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
+DTI_PUBLIC_GET(dt_tensor, dt_index_select, (dt_tensor x, int axis, dt_tensor index), x.graph,
+               DTI_OF(dt_graph), (x, axis, index)) {
     const char *op = "index_select";
     dti_along a;
     if (dti_is_nil(index) || dti_is_nil(x))
@@ -302,7 +305,8 @@ static dt_tensor dti_scatter_again(dt_graph *g, const dti_call *c) {
                             c->attr.dim[0]);
 }
 
-DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size) {
+DTI_PUBLIC_GET(dt_tensor, dt_scatter_along, (dt_tensor x, dt_tensor index, int axis, int64_t size),
+               x.graph, DTI_OF(dt_graph), (x, index, axis, size)) {
     dti_along a;
     if (!dti_along_takes("scatter_along", x, index, axis, &a))
         return dti_nil(x.graph ? x.graph : index.graph);

@@ -215,20 +215,23 @@ static dt_recurrent dti_nn_recurrent_make(dt_tensor x, const char *op, const cha
     return dti_is_nil(dti_nn_end(&nn, x.graph->error[0] ? nil.y : out.y)) ? nil : out;
 }
 
-DT_API dt_recurrent dt_nn_lstm(dt_tensor x, const char *name, int64_t hidden,
-                               const dt_recurrent_desc *desc) {
+DTI_PUBLIC_GET(dt_recurrent, dt_nn_lstm,
+               (dt_tensor x, const char *name, int64_t hidden, const dt_recurrent_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, hidden, desc)) {
     return dti_nn_recurrent_make(x, "lstm", name, hidden, desc ? desc : &(dt_recurrent_desc){0},
                                  DTI_RECURRENCE_LSTM);
 }
 
-DT_API dt_recurrent dt_nn_gru(dt_tensor x, const char *name, int64_t hidden,
-                              const dt_recurrent_desc *desc) {
+DTI_PUBLIC_GET(dt_recurrent, dt_nn_gru,
+               (dt_tensor x, const char *name, int64_t hidden, const dt_recurrent_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, hidden, desc)) {
     return dti_nn_recurrent_make(x, "gru", name, hidden, desc ? desc : &(dt_recurrent_desc){0},
                                  DTI_RECURRENCE_GRU);
 }
 
-DT_API dt_recurrent dt_nn_rnn(dt_tensor x, const char *name, int64_t hidden,
-                              const dt_recurrent_desc *desc) {
+DTI_PUBLIC_GET(dt_recurrent, dt_nn_rnn,
+               (dt_tensor x, const char *name, int64_t hidden, const dt_recurrent_desc *desc),
+               x.graph, DTI_OF(dt_graph), (x, name, hidden, desc)) {
     return dti_nn_recurrent_make(x, "rnn", name, hidden, desc ? desc : &(dt_recurrent_desc){0},
                                  desc && desc->relu ? DTI_RECURRENCE_RELU : DTI_RECURRENCE_TANH);
 }

@@ -62,7 +62,8 @@ static dt_tensor dti_bag_again(dt_graph *g, const dti_call *c) {
     return dt_embedding_bag(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
 }
 
-DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
+DTI_PUBLIC_GET(dt_tensor, dt_embedding_bag, (dt_tensor table, dt_tensor index, bool mean),
+               table.graph, DTI_OF(dt_graph), (table, index, mean)) {
     if (!dti_table_fits("embedding_bag", table, index))
         return dti_nil(table.graph ? table.graph : index.graph);
     const uint32_t first = table.graph->count;
@@ -82,8 +83,9 @@ static dt_tensor dti_embedding_bag_again(dt_graph *g, const dti_call *c) {
 }
 
 /* A bag of nothing is 0: its mean is divided by 1. */
-DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
-                                         int64_t padding_idx) {
+DTI_PUBLIC_GET(dt_tensor, dt_embedding_bag_padded,
+               (dt_tensor table, dt_tensor index, bool mean, int64_t padding_idx), table.graph,
+               DTI_OF(dt_graph), (table, index, mean, padding_idx)) {
     const char *op = "embedding_bag_padded";
     if (!dti_table_fits(op, table, index))
         return dti_nil(table.graph ? table.graph : index.graph);
@@ -129,8 +131,10 @@ static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row
     return dti_composed(table, first, call, dt_add(kept, dt_drop(y, pad)));
 }
 
-DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
-                                      const dt_embedding_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_embedding_with,
+               (dt_tensor index, const char *name, int64_t rows, int64_t cols,
+                const dt_embedding_desc *desc),
+               index.graph, DTI_OF(dt_graph), (index, name, rows, cols, desc)) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, index, "embedding", name))
         return dti_nil(index.graph);

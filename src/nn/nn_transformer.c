@@ -35,7 +35,9 @@ DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden) {
     return dti_nn_gated(x, "geglu", name, hidden, true);
 }
 
-DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha) {
+DTI_PUBLIC_GET(dt_tensor, dt_nn_lora,
+               (dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha), y.graph,
+               DTI_OF(dt_graph), (y, x, name, rank, alpha)) {
     static const dt_linear_desc down = {.no_bias = true};
     static const dt_linear_desc up = {.no_bias = true, .weight = {DT_INIT_CONSTANT, 0.0f, 0.0f}};
     char text[2][DTI_NN_NAME_SIZE];

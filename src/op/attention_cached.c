@@ -69,8 +69,10 @@ static dt_tensor dti_cached_make(dt_graph *g, const dti_call *c) {
     return dti_graph_called(g, first, c, dti_attention_make(g, &plain));
 }
 
-DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
-                                     const dt_cache_desc *cache, const dt_attention_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_attention_cached,
+               (dt_tensor q, dt_tensor k, dt_tensor v, const dt_cache_desc *cache,
+                const dt_attention_desc *desc),
+               q.graph, DTI_OF(dt_graph), (q, k, v, cache, desc)) {
     const dt_attention_desc none = {0}, d = desc ? *desc : none;
     const dt_cache_desc c = cache ? *cache : (dt_cache_desc){0};
     const dt_shape s = dt_tensor_shape(k), t = dt_tensor_shape(v);
@@ -110,7 +112,7 @@ static dt_tensor dti_cache_at_again(dt_graph *g, const dti_call *c) {
     return dt_cache_at(dti_call_in(g, c, 0));
 }
 
-DT_API dt_tensor dt_cache_at(dt_tensor at) {
+DTI_PUBLIC_GET(dt_tensor, dt_cache_at, (dt_tensor at), at.graph, DTI_OF(dt_graph), (at)) {
     if (dti_is_nil(at))
         return dti_nil_of(at, "cache_at");
     dt_graph *g = at.graph;
@@ -126,7 +128,8 @@ static dt_tensor dti_cache_places_again(dt_graph *g, const dti_call *c) {
     return dt_cache_places(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DT_API dt_tensor dt_cache_places(dt_tensor x, dt_tensor at) {
+DTI_PUBLIC_GET(dt_tensor, dt_cache_places, (dt_tensor x, dt_tensor at), x.graph, DTI_OF(dt_graph),
+               (x, at)) {
     if (dti_is_nil(x) || dti_is_nil(at))
         return dti_nil_of(dti_is_nil(x) ? x : at, "cache_places");
     dt_graph *g = x.graph;

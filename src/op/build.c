@@ -50,11 +50,8 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
     return true;
 }
 
-static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
-                            const dti_attr *attr) {
-    const dti_op_info *info = dti_op_info_of(op);
-    for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: others tell */
-        graph = !graph || !dti_is_nil(in[i]) ? in[i].graph : graph;
+static dt_tensor dti_append_in(dt_graph *graph, const dti_op_info *info, dti_op op,
+                               const dt_tensor *in, uint32_t count, const dti_attr *attr) {
     for (uint32_t i = 0; i < count; i++) {
         if (!dti_is_nil(in[i]))
             continue;
@@ -83,6 +80,22 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
         return dti_nil(graph);
     }
     return dti_graph_push(graph, &b.out, in, count);
+}
+
+/* The entrance of all ops: one that is refused is nil, and the owner hears of it. */
+static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
+                            const dti_attr *attr) {
+    const dti_op_info *info = dti_op_info_of(op);
+    dti_visit visit;
+    for (uint32_t i = count; i-- > 0 && !graph;)
+        graph = in[i].graph;
+    if (!graph || !dti_enter(&visit, graph, DTI_OF(dt_graph), info->name))
+        return dti_nil(graph);
+    for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: others tell */
+        graph = !dti_is_nil(in[i]) ? in[i].graph : graph;
+    const dt_tensor y = dti_append_in(graph, info, op, in, count, attr);
+    dti_leave(&visit, DT_OK);
+    return y;
 }
 
 static bool dti_build_f32(dti_build *b) {

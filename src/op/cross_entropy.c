@@ -112,8 +112,9 @@ static dt_tensor dti_class_term(dti_op op, dt_tensor x, dt_tensor target,
     return dti_append(x.graph, op, in, weights ? 3 : 2, &attr);
 }
 
-DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
-                                  const dt_cross_entropy_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_cross_entropy,
+               (dt_tensor logits, dt_tensor target, const dt_cross_entropy_desc *desc),
+               logits.graph, DTI_OF(dt_graph), (logits, target, desc)) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     return dti_class_term(DTI_OP_CROSS_ENTROPY, logits, target, &d);
 }
@@ -124,7 +125,8 @@ static dt_tensor dti_hot_again(dt_graph *g, const dti_call *c) {
     return dt_one_hot(dti_call_in(g, c, 0), c->attr.dim[0]);
 }
 
-DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
+DTI_PUBLIC_GET(dt_tensor, dt_one_hot, (dt_tensor index, int64_t classes), index.graph,
+               DTI_OF(dt_graph), (index, classes)) {
     if (dti_is_nil(index))
         return dti_nil_of(index, "one_hot");
     dt_shape s = dt_tensor_shape(index);
@@ -167,7 +169,9 @@ static void dti_nll_grad(dti_grad *g) {
     g->dx[0] = dt_mul(hot, dt_neg(s));
 }
 
-DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entropy_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_nll,
+               (dt_tensor log_p, dt_tensor target, const dt_cross_entropy_desc *desc), log_p.graph,
+               DTI_OF(dt_graph), (log_p, target, desc)) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     if (d.label_smoothing != 0.0f && !dti_is_nil(log_p))
         return dti_graph_fail(log_p.graph,

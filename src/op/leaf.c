@@ -43,19 +43,25 @@ static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name, dt_d
     return dti_leaf_push(g, n, name);
 }
 
-DT_API dt_tensor dt_input(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
+DTI_PUBLIC_GET(dt_tensor, dt_input,
+               (dt_graph * g, const char *name, dt_dtype dtype, dt_shape shape), g,
+               DTI_OF(dt_graph), (g, name, dtype, shape)) {
     dti_node n = {.op = DTI_OP_INPUT, .samples = true, .shape = shape};
     return dti_input_push(g, &n, name, dtype);
 }
 
-DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
+DTI_PUBLIC_GET(dt_tensor, dt_input_shared,
+               (dt_graph * g, const char *name, dt_dtype dtype, dt_shape shape), g,
+               DTI_OF(dt_graph), (g, name, dtype, shape)) {
     dti_node n = {.op = DTI_OP_INPUT, .shape = shape};
     return dti_input_push(g, &n, name, dtype);
 }
 
 /* An input that is written when a program is made. attr.i[0..1] = a hash of its values, for those
  * who compare models. It has a label to be called by, but nobody's name. */
-DT_API dt_tensor dt_constant(dt_graph *g, dt_dtype dtype, dt_shape shape, const void *data) {
+DTI_PUBLIC_GET(dt_tensor, dt_constant,
+               (dt_graph * g, dt_dtype dtype, dt_shape shape, const void *data), g,
+               DTI_OF(dt_graph), (g, dtype, shape, data)) {
     if (!g || g->error[0])
         return dti_nil(g);
     if (!dti_dtype_of_tensors((int)dtype))
@@ -150,7 +156,8 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
     return x;
 }
 
-DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
+DTI_PUBLIC_GET(dt_tensor, dt_param, (dt_graph * g, const char *name, dt_shape shape, dt_init init),
+               g, DTI_OF(dt_graph), (g, name, shape, init)) {
     return dti_param_push(g, name, shape, init, false);
 }
 
@@ -158,7 +165,7 @@ DT_API dt_tensor dt_buffer(dt_graph *g, const char *name, dt_shape shape, dt_ini
     return dti_param_push(g, name, shape, init, true);
 }
 
-DT_API dt_tensor dt_freeze(dt_tensor x) {
+DTI_PUBLIC_GET(dt_tensor, dt_freeze, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_freeze");
     dti_node *n = dti_node_of(x);
@@ -197,11 +204,13 @@ static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float valu
     return dti_append(g, op, NULL, 0, &attr);
 }
 
-DT_API dt_tensor dt_fill(dt_graph *g, dt_shape shape, float value) {
+DTI_PUBLIC_GET(dt_tensor, dt_fill, (dt_graph * g, dt_shape shape, float value), g, DTI_OF(dt_graph),
+               (g, shape, value)) {
     return dti_constant(g, DTI_OP_FILL, shape, value);
 }
 
-DT_API dt_tensor dt_iota(dt_graph *g, dt_shape shape) {
+DTI_PUBLIC_GET(dt_tensor, dt_iota, (dt_graph * g, dt_shape shape), g, DTI_OF(dt_graph),
+               (g, shape)) {
     return dti_constant(g, DTI_OP_IOTA, shape, 0.0f);
 }
 

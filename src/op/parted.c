@@ -22,7 +22,7 @@ static dti_parted dti_param_parted(const dti_node *n, int64_t *unit) {
     return p;
 }
 
-DT_API dt_tensor dt_part(dt_tensor w, int axis) {
+DTI_PUBLIC_GET(dt_tensor, dt_part, (dt_tensor w, int axis), w.graph, DTI_OF(dt_graph), (w, axis)) {
     if (dti_is_nil(w))
         return dti_nil_of(w, "dt_part");
     const dti_node *n = dti_node_of(w);

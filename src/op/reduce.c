@@ -204,7 +204,8 @@ static dt_tensor dti_mean_again(dt_graph *g, const dti_call *c) {
     return dt_mean(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1] != 0);
 }
 
-DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep) {
+DTI_PUBLIC_GET(dt_tensor, dt_mean, (dt_tensor x, dt_shape axes, bool keep), x.graph,
+               DTI_OF(dt_graph), (x, axes, keep)) {
     const uint32_t first = x.graph ? x.graph->count : 0;
     dti_call call = {.name = "mean", .in = {x.id}, .again = dti_mean_again};
     dt_tensor y = dti_reduce(DTI_OP_SUM, x, axes, keep, true);
@@ -223,7 +224,7 @@ DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep) {
     return dti_reduce(DTI_OP_MIN, x, axes, keep, false);
 }
 
-DT_API dt_tensor dt_sum_samples(dt_tensor x) {
+DTI_PUBLIC_GET(dt_tensor, dt_sum_samples, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "sum_samples");
     if (!dti_node_of(x)->samples) {

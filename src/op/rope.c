@@ -70,7 +70,8 @@ static dt_tensor dti_rope_again(dt_graph *g, const dti_call *c) {
                                                          .offset = dti_call_in(g, c, 1)});
 }
 
-DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_rope, (dt_tensor x, const dt_rope_desc *desc), x.graph,
+               DTI_OF(dt_graph), (x, desc)) {
     dt_rope_desc d = desc ? *desc : (dt_rope_desc){0};
     d.base = d.base == 0.0 ? 10000.0 : d.base;
     if (dti_is_nil(x))

@@ -126,7 +126,9 @@ static dt_tensor dti_conv3d_again(dt_graph *g, const dti_call *c) {
     return dt_conv3d(dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2), &d);
 }
 
-DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc) {
+DTI_PUBLIC_GET(dt_tensor, dt_conv3d,
+               (dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc), x.graph,
+               DTI_OF(dt_graph), (x, w, b, desc)) {
     static const int32_t ones[3] = {1, 1, 1};
     const dt_conv3d_desc none = {0}, given = desc ? *desc : none;
     dt_conv3d_desc d = {.groups = given.groups ? given.groups : 1};
@@ -257,7 +259,9 @@ static dt_tensor dti_adaptive3d_again(dt_graph *g, const dti_call *c) {
     return dt_adaptive_avg_pool3d(dti_call_in(g, c, 0), d[0], d[1], d[2]);
 }
 
-DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width) {
+DTI_PUBLIC_GET(dt_tensor, dt_adaptive_avg_pool3d,
+               (dt_tensor x, int64_t depth, int64_t height, int64_t width), x.graph,
+               DTI_OF(dt_graph), (x, depth, height, width)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "adaptive_avg_pool3d");
     const int64_t most = INT32_MAX;
@@ -319,7 +323,8 @@ DT_API dt_tensor dt_avg_pool1d(dt_tensor x, const dt_pool_desc *desc) {
     return dti_signal_pool(x, desc, "avg_pool1d", dt_avg_pool2d);
 }
 
-DT_API dt_tensor dt_adaptive_avg_pool1d(dt_tensor x, int64_t length) {
+DTI_PUBLIC_GET(dt_tensor, dt_adaptive_avg_pool1d, (dt_tensor x, int64_t length), x.graph,
+               DTI_OF(dt_graph), (x, length)) {
     const int64_t channels = dti_is_nil(x) ? 0 : dt_tensor_shape(x).dim[0];
     x = dti_signal_high(x, "adaptive_avg_pool1d");
     return dt_reshape(dt_adaptive_avg_pool2d(x, length, 1), (dt_shape){2, {channels, length}});

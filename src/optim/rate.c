@@ -115,6 +115,14 @@ static double dti_rate_milestones(const dt_schedule *s, uint64_t n) {
 }
 
 /* The rate of step n of a resolved phase. */
+static double dti_rate_asked(const dt_schedule *s, uint64_t n) {
+    dti_visit visit;
+    dti_call_host(&visit, NULL, DTI_IN_VALUES);
+    const double rate = s->rate(s->user, n);
+    dti_host_returned(&visit);
+    return rate;
+}
+
 static double dti_rate_rate(const dt_schedule *s, double lr, uint64_t n) {
     const double part = s->period ? dti_rate_part(n, (double)s->period) : 0.0;
     switch (s->kind) {
@@ -133,7 +141,7 @@ static double dti_rate_rate(const dt_schedule *s, double lr, uint64_t n) {
     case DT_SCHEDULE_INVERSE_SQRT:
         return n < s->warmup ? lr * dti_rate_part(n, (double)s->warmup)
                              : lr * sqrt((double)s->warmup / (double)n);
-    case DT_SCHEDULE_CALLBACK: return lr * s->rate(s->user, n);
+    case DT_SCHEDULE_CALLBACK: return lr * dti_rate_asked(s, n);
     default: return lr;
     }
 }

@@ -100,7 +100,6 @@ static void dti_crew_end(dti_crew *crew) {
 }
 
 static void dti_crew_run(dti_crew *crew, dti_crew_fn *fn, void *arg) {
-    unsigned modes = dti_fp_enter();
     crew->fn = fn;
     crew->arg = arg;
     atomic_store(&crew->left, crew->count - 1);
@@ -109,7 +108,6 @@ static void dti_crew_run(dti_crew *crew, dti_crew_fn *fn, void *arg) {
     fn(arg, 0);
     if (crew->count > 1)
         dti_crew_end(crew);
-    dti_fp_leave(modes);
 }
 
 static void dti_crew_start_all(dti_crew *crew) {

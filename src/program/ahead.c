@@ -126,7 +126,8 @@ static dt_result dti_ahead_room(dt_program *p, const dt_step_desc *step) {
     return result;
 }
 
-DT_API dt_result dt_program_start(dt_program *p, const dt_step_desc *desc) {
+DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
+           (p, desc)) {
     DTI_NEED(NULL, p);
     const dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_check_forked(p->base);
@@ -148,7 +149,8 @@ DT_API dt_result dt_program_start(dt_program *p, const dt_step_desc *desc) {
     return DT_OK;
 }
 
-DT_API dt_result dt_program_wait(dt_program *p, dt_report *report) {
+DTI_PUBLIC(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+           (p, report)) {
     DTI_NEED(NULL, p);
     dt_result result = dti_check_forked(p->base);
     if (result)

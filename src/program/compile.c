@@ -414,9 +414,7 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     if (!p)
         return DT_ERROR_MEMORY;
     p->lanes = lanes > 0;
-    unsigned modes = dti_fp_enter();
     dt_result result = dti_program_build(p, desc, shards, joint);
-    dti_fp_leave(modes);
     if (result) {
         dt_program_destroy(p);
         return result;
@@ -444,7 +442,8 @@ static dt_result dti_program_create_joint(dt_store *store, const dt_program_desc
     return dti_program_make(store, desc, NULL, joint, 0, out);
 }
 
-DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
+DTI_PUBLIC(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt_program **out),
+           store, DTI_OF(dt_store), (store, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, store);
@@ -481,7 +480,7 @@ static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
     }
 }
 
-DT_API void dt_program_destroy(dt_program *p) {
+DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DTI_UNUSED, (p)) {
     if (!p)
         return;
     dti_step_settle(p);
@@ -498,7 +497,8 @@ DT_API void dt_program_destroy(dt_program *p) {
     dti_free(p->base, p);
 }
 
-DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
+DTI_PUBLIC_VOID(dt_program_get_info, (const dt_program *p, dt_program_info *info), p,
+                DTI_OF(dt_program), (p, info)) {
     if (!info)
         return;
     *info = (dt_program_info){0};

@@ -250,8 +250,12 @@ static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param 
         if (whole)
             result = dti_fill_whole(s, f);
         dti_fill_padding(f, size);
-        if (!result && s->init)
+        if (!result && s->init) {
+            dti_visit visit;
+            dti_call_host(&visit, s->base, DTI_IN_VALUES);
             s->init(s->init_user, f->param->label, f->param->shape, f->out);
+            dti_host_returned(&visit);
+        }
         if (!result)
             result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
                                                       dti_arena_bytes(p->offset + f->at), f->out,

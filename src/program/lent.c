@@ -78,8 +78,9 @@ static void dti_program_unlend(dt_program *p) {
             p->store->device->backend->memory_destroy(p->lent[i]);
 }
 
-DT_API dt_result dt_store_vulkan_buffer(dt_store *s, int index, dt_value_kind kind,
-                                        dt_vulkan_buffer *out) {
+DTI_PUBLIC(dt_store_vulkan_buffer,
+           (dt_store * s, int index, dt_value_kind kind, dt_vulkan_buffer *out), s,
+           DTI_OF(dt_store), (s, index, kind, out)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, out);
     *out = (dt_vulkan_buffer){0};

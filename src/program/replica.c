@@ -120,9 +120,7 @@ static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *ste
     p->now->made = false;
     dti_step_rows(p, false);
     p->now->step = step->step;
-    unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
-    dti_fp_leave(modes);
     dti_drive_open(p, p->code->commit_segment, p->code->weigh_segment);
     return DT_OK;
 }

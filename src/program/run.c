@@ -69,8 +69,9 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
     return DT_OK;
 }
 
-DT_API dt_result dt_program_write(dt_program *p, dt_tensor input, const void *data, size_t bytes) {
-    return dti_port_write(__func__, p, input, false, data, bytes, NULL);
+DTI_PUBLIC(dt_program_write, (dt_program * p, dt_tensor input, const void *data, size_t bytes), p,
+           DTI_OF(dt_program), (p, input, data, bytes)) {
+    return dti_port_write(DTI_FUNCTION, p, input, false, data, bytes, NULL);
 }
 
 static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
@@ -78,12 +79,13 @@ static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const vo
     return dti_port_write("dt_program_write", p, input, false, data, bytes, rows);
 }
 
-DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const void *data,
-                                           size_t bytes) {
-    return dti_port_write(__func__, p, y, true, data, bytes, NULL);
+DTI_PUBLIC(dt_program_write_gradient, (dt_program * p, dt_tensor y, const void *data, size_t bytes),
+           p, DTI_OF(dt_program), (p, y, data, bytes)) {
+    return dti_port_write(DTI_FUNCTION, p, y, true, data, bytes, NULL);
 }
 
-DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {
+DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_t bytes), p,
+           DTI_OF(dt_program), (p, output, data, bytes)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, data);
     const dti_port *port = NULL;
@@ -302,9 +304,7 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
         p->now->weights[i] = step->weights ? step->weights[i] : 0.0;
     dti_step_coefficients(p, step);
     dti_turn_refresh(p);
-    unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
-    dti_fp_leave(modes);
     if (p->code->has_gradients)
         dti_step_rows(p, false);
     const dt_vulkan_semaphore none = {0};
@@ -320,7 +320,8 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     return DT_OK;
 }
 
-DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
+DTI_PUBLIC(dt_program_begin, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
+           (p, desc)) {
     DTI_NEED(NULL, p);
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_check_forked(p->base);
@@ -367,7 +368,8 @@ static dt_result dti_step_may_start(dt_program *p, dt_step_state *state, bool *m
     return result;
 }
 
-DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
+DTI_PUBLIC(dt_program_advance, (dt_program * p, dt_step_state *state), p, DTI_OF(dt_program),
+           (p, state)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
     bool may;
@@ -387,7 +389,8 @@ static uint32_t dti_step_reach(const dt_program *p) {
     return p->now->end;
 }
 
-DT_API dt_result dt_program_advance_for(dt_program *p, double ms, dt_step_state *state) {
+DTI_PUBLIC(dt_program_advance_for, (dt_program * p, double ms, dt_step_state *state), p,
+           DTI_OF(dt_program), (p, ms, state)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
     bool may;
@@ -408,7 +411,7 @@ static bool dti_step_commits(const dt_program *p) {
     return p->now->commits && p->now->at + dti_drive_inside(p) > p->code->update_segment;
 }
 
-DT_API dt_result dt_program_cancel(dt_program *p) {
+DTI_PUBLIC(dt_program_cancel, (dt_program * p), p, DTI_OF(dt_program), (p)) {
     DTI_NEED(NULL, p);
     dt_result result = dti_check_running(p);
     if (result)
@@ -429,7 +432,8 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
 
 /* Where nothing weighs there is no value: 0. A weight that is a NaN is not nothing. */
 static double dti_term_value(double sum, double weight) {
-    return weight > 0.0 || isnan(weight) ? sum / weight : 0.0;
+    const bool weighs = weight > 0.0 || isnan(weight);
+    return (weighs ? sum : 0.0) / (weighs ? weight : 1.0); /* not 0 / 0, which no mode may see */
 }
 
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {
@@ -576,9 +580,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
         dti_step_rows(p, true);
     if (p->now->commits && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
         return dti_step_not_run(p, r);
-    unsigned modes = dti_fp_enter();
     dti_report_fill(p, status, r);
-    dti_fp_leave(modes);
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r, p->code->commit_segment);
     p->store->steps += p->now->commits;
@@ -590,7 +592,8 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     return p->now->commits && !dti_ahead_count(p) ? dti_shadow_after(p->store) : DT_OK;
 }
 
-DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
+DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+           (p, report)) {
     DTI_NEED(NULL, p);
     dt_result result = dti_check_running(p);
     if (result)
@@ -620,7 +623,8 @@ static void dti_step_settle(dt_program *p) {
         dt_program_end(p, NULL);
 }
 
-DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
+DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
+           DTI_OF(dt_program), (p, step, report)) {
     DTI_NEED(NULL, p);
     dt_result result = p->code->has_gradients ? dti_ports_written(p, true) : DT_OK;
     if (!result)
@@ -635,7 +639,8 @@ DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_repo
 
 /* ---- weigh */
 
-DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
+DTI_PUBLIC(dt_program_weigh, (dt_program * p, double *weights), p, DTI_OF(dt_program),
+           (p, weights)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, weights);
     dt_result result = dti_check_forked(p->base);

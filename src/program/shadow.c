@@ -207,7 +207,6 @@ static dt_result dti_revival_run(dt_store *s, dti_revival *r) {
     r->turns = dti_alloc_array(s->base, turns + 1u, sizeof *r->turns);
     if (!r->turns || result)
         return result ? result : DT_ERROR_MEMORY;
-    unsigned modes = dti_fp_enter();
     dti_revival_swap(s, r);
     result = dti_revival_build(s);
     if (!result) /* then the old ones go, else the new ones */
@@ -216,7 +215,6 @@ static dt_result dti_revival_run(dt_store *s, dti_revival *r) {
     memset(s->memories, 0, sizeof s->memories);
     s->device = NULL;
     dti_revival_swap(s, r);
-    dti_fp_leave(modes);
     return result;
 }
 
@@ -242,7 +240,8 @@ static dt_result dti_revival_begin(dt_store *s) {
                     "0, or no step has begun; create the store again");
 }
 
-DT_API dt_result dt_store_revive(dt_store *s, const char *device, uint64_t *step) {
+DTI_PUBLIC(dt_store_revive, (dt_store * s, const char *device, uint64_t *step), s, DTI_OF(dt_store),
+           (s, device, step)) {
     DTI_NEED(NULL, s);
     const dti_device *old = s->device;
     dti_revival r = {0};

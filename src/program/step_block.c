@@ -114,7 +114,8 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
         dti_step_groups(p, step, w);
 }
 
-DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr) {
+DTI_PUBLIC(dt_optim_lr, (dt_ctx * ctx, const dt_optim_desc *desc, uint64_t step, double *lr), ctx,
+           DTI_CTX, (ctx, desc, step, lr)) {
     DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, lr);

@@ -36,7 +36,8 @@ static void dti_store_end(dti_owned *self) {
     dti_store_free((dt_store *)(void *)self);
 }
 
-DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out) {
+DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out), graph,
+           DTI_OF(dt_graph), (graph, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, graph);
@@ -63,9 +64,7 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     s->init = d.init;
     s->init_user = d.init_user;
     dti_own(&graph->stores, &s->owned, dti_store_end);
-    unsigned modes = dti_fp_enter(); /* the host's flush-to-zero would change the initial values */
     result = dti_store_build(s, &d);
-    dti_fp_leave(modes);
     if (result) {
         dti_store_free(s);
         return result;
@@ -117,22 +116,24 @@ static dt_result dti_store_whole(const dt_store *s) {
                     "step");
 }
 
-DT_API void dt_store_destroy(dt_store *s) {
+DTI_PUBLIC_VOID(dt_store_destroy, (dt_store * s), s, DTI_OF(dt_store) | DTI_UNUSED, (s)) {
     if (s && !dti_store_alone(s, "it ends with that (dt_trainer_destroy), and stays until then"))
         dti_store_free(s);
 }
 
 /* ---- access */
 
-DT_API const dt_device_info *dt_store_device(const dt_store *s) {
+DTI_PUBLIC_GET(const dt_device_info *, dt_store_device, (const dt_store *s), s, DTI_OF(dt_store),
+               (s)) {
     return s ? &s->device->info : NULL;
 }
 
-DT_API int dt_store_param_count(const dt_store *s) {
+DTI_PUBLIC_GET(int, dt_store_param_count, (const dt_store *s), s, DTI_OF(dt_store), (s)) {
     return s ? (int)s->layout.param_count : 0;
 }
 
-DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *info) {
+DTI_PUBLIC(dt_store_param, (const dt_store *s, int index, dt_param_info *info), s, DTI_OF(dt_store),
+           (s, index, info)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->layout.param_count) {
@@ -148,7 +149,8 @@ DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *inf
     return DT_OK;
 }
 
-DT_API int dt_store_find(const dt_store *s, const char *name) {
+DTI_PUBLIC_GET(int, dt_store_find, (const dt_store *s, const char *name), s, DTI_OF(dt_store),
+               (s, name)) {
     const uint32_t id = s && name ? dti_graph_find(s->graph, DTI_OP_PARAM, name) : 0;
     return id ? (int)s->graph->nodes[id].attr.i[0] : -1;
 }
@@ -272,8 +274,8 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     return DT_OK;
 }
 
-DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void *data,
-                               size_t bytes) {
+DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *data, size_t bytes),
+           s, DTI_OF(dt_store), (s, index, kind, data, bytes)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
     dti_store_place p;
@@ -340,8 +342,9 @@ static dt_result dti_store_average_write(dt_store *s, int index) {
 }
 
 /* All replicas of this process get it; other processes would not. */
-DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data,
-                                size_t bytes) {
+DTI_PUBLIC(dt_store_write,
+           (dt_store * s, int index, dt_value_kind kind, const void *data, size_t bytes), s,
+           DTI_OF(dt_store), (s, index, kind, data, bytes)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
     dti_store_place p;
@@ -385,7 +388,7 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
 
 #define DTI_HASH_START 14695981039346656037ull
 
-DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
+DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (s, hash)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;
@@ -417,7 +420,7 @@ static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
     return result;
 }
 
-DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
+DTI_PUBLIC(dt_store_state_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (s, hash)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, hash);
     dt_result result = dt_store_hash(s, hash);
@@ -452,7 +455,7 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
     return result;
 }
 
-DT_API dt_result dt_store_reset(dt_store *s, dt_reset_kind kind) {
+DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_store), (s, kind)) {
     DTI_NEED(NULL, s);
     dt_result result = dti_check_forked(s->base);
     if (!result)
@@ -469,10 +472,8 @@ DT_API dt_result dt_store_reset(dt_store *s, dt_reset_kind kind) {
     char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
     if (!zeros)
         return DT_ERROR_MEMORY;
-    unsigned modes = dti_fp_enter();
     if (kind == DT_RESET_ALL)
         result = dti_store_fill(s);
-    dti_fp_leave(modes);
     if (!result && kind == DT_RESET_ALL)
         s->steps = 0;
     if (!result)

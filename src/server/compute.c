@@ -289,7 +289,6 @@ static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, cha
     const dti_code *code = dti_parallel_code(par);
     dti_push_fill(par, shape, pushes, stride, rows);
     memset(squares, 0, dti_push_blocks(shape->begin, shape->end) * sizeof *squares);
-    const unsigned modes = dti_fp_enter();
     dti_push_fold(par, shape, pushes, stride);
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
@@ -302,7 +301,6 @@ static void dti_push_measure(dti_parallel *par, const dti_push_shape *shape, cha
                                     DTI_MIN(p->elements - at, (uint64_t)DTI_BLOCK));
         }
     }
-    dti_fp_leave(modes);
 }
 
 /* As a commit does (optim_cpu.c): blocks are added in the arena's order. */
@@ -332,9 +330,7 @@ static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, 
     dti_push_fill(par, shape, pushes, stride, rows);
     for (uint32_t i = 0; i < par->job.shards; i++)
         dti_push_take(par, shape, pushes + i * stride, i);
-    const unsigned modes = dti_fp_enter();
     dti_push_fold(par, shape, pushes, stride);
     dti_push_scale(par, shape, clip);
-    dti_fp_leave(modes);
     return dti_parallel_conclude(par, out);
 }

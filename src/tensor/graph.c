@@ -4,10 +4,12 @@
 
 static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *format,
                                    va_list list) {
-    if (g->error[0] == 0) {
+    dti_visit visit;
+    if (dti_enter(&visit, g, DTI_OF(dt_graph), "an op") && !g->error[0]) {
         g->result = result;
         vsnprintf(g->error, sizeof g->error, format, list);
     }
+    dti_leave(&visit, DT_OK);
     return dti_nil(g);
 }
 
@@ -169,7 +171,7 @@ static void dti_graph_end(dti_owned *self) {
     dt_graph_destroy((dt_graph *)(void *)self);
 }
 
-DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
+DTI_PUBLIC(dt_graph_create, (dt_ctx * ctx, dt_graph **out), ctx, DTI_CTX, (ctx, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -180,7 +182,7 @@ DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
     return result;
 }
 
-DT_API void dt_graph_destroy(dt_graph *g) {
+DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUSED, (g)) {
     if (!g)
         return;
     dti_destroy_owned(&g->stores);
@@ -264,13 +266,13 @@ static void dti_graph_update(dt_tensor buffer, dt_tensor value) {
     buffer.graph->changes++;
 }
 
-DT_API const char *dt_graph_error(const dt_graph *g) {
+DTI_PUBLIC_GET(const char *, dt_graph_error, (const dt_graph *g), g, DTI_OF(dt_graph), (g)) {
     if (!g)
         return dti_no_object;
     return g->error[0] ? g->error : NULL;
 }
 
-DT_API void dt_graph_clear_error(dt_graph *g) {
+DTI_PUBLIC_VOID(dt_graph_clear_error, (dt_graph * g), g, DTI_OF(dt_graph), (g)) {
     if (!g)
         return;
     g->error[0] = 0;
@@ -279,7 +281,7 @@ DT_API void dt_graph_clear_error(dt_graph *g) {
 
 /* ---- scopes */
 
-DT_API void dt_scope_push(dt_graph *g, const char *name) {
+DTI_PUBLIC_VOID(dt_scope_push, (dt_graph * g, const char *name), g, DTI_OF(dt_graph), (g, name)) {
     if (!g)
         return;
     const size_t size = strlen(g->scope);
@@ -297,7 +299,7 @@ DT_API void dt_scope_push(dt_graph *g, const char *name) {
                        name ? name : "", g->scope, DTI_SCOPES_MAX, DTI_SCOPE_SIZE - 1);
 }
 
-DT_API void dt_scope_pop(dt_graph *g) {
+DTI_PUBLIC_VOID(dt_scope_pop, (dt_graph * g), g, DTI_OF(dt_graph), (g)) {
     if (!g)
         return;
     if (!g->scopes) {
@@ -320,19 +322,20 @@ static void dti_graph_undo(dt_graph *g, dti_graph_mark mark) {
     g->param_count = mark.params;
 }
 
-DT_API dt_shape dt_tensor_shape(dt_tensor x) {
+DTI_PUBLIC_GET(dt_shape, dt_tensor_shape, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
     return dti_is_nil(x) ? (dt_shape){.rank = -1} : dti_node_of(x)->shape;
 }
 
-DT_API dt_dtype dt_tensor_dtype(dt_tensor x) {
+DTI_PUBLIC_GET(dt_dtype, dt_tensor_dtype, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
     return dti_is_nil(x) ? DT_F32 : (dt_dtype)dti_node_of(x)->dtype;
 }
 
-DT_API bool dt_tensor_has_samples(dt_tensor x) {
+DTI_PUBLIC_GET(bool, dt_tensor_has_samples, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
     return !dti_is_nil(x) && dti_node_of(x)->samples;
 }
 
-DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
+DTI_PUBLIC_GET(dt_tensor, dt_label, (dt_tensor x, const char *label), x.graph, DTI_OF(dt_graph),
+               (x, label)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_label");
     const dti_node *n = dti_node_of(x);
@@ -348,7 +351,7 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     return x;
 }
 
-DT_API dt_tensor dt_recompute(dt_tensor x) {
+DTI_PUBLIC_GET(dt_tensor, dt_recompute, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_recompute");
     dti_node_of(x)->recompute = true;
@@ -356,7 +359,8 @@ DT_API dt_tensor dt_recompute(dt_tensor x) {
     return x;
 }
 
-DT_API dt_tensor dt_stage(dt_tensor x, int stage) {
+DTI_PUBLIC_GET(dt_tensor, dt_stage, (dt_tensor x, int stage), x.graph, DTI_OF(dt_graph),
+               (x, stage)) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_stage");
     if (stage < 1 || stage > 1024)

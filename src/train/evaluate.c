@@ -241,8 +241,9 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result 
                              "its values");
 }
 
-DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
-                                     dt_train_report *report) {
+DTI_PUBLIC(dt_trainer_evaluate,
+           (dt_trainer * t, const dt_dataset *data, int batch, dt_train_report *report), t,
+           DTI_OF(dt_trainer), (t, data, batch, report)) {
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
@@ -316,8 +317,10 @@ static dt_result dti_predict_gather(dt_trainer *t, char *out, size_t bytes) {
     return result;
 }
 
-DT_API dt_result dt_trainer_predict(dt_trainer *t, const dt_dataset *data, dt_tensor output,
-                                    int batch, void *out, size_t bytes) {
+DTI_PUBLIC(dt_trainer_predict,
+           (dt_trainer * t, const dt_dataset *data, dt_tensor output, int batch, void *out,
+            size_t bytes),
+           t, DTI_OF(dt_trainer), (t, data, output, batch, out, bytes)) {
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     DTI_NEED(t->base, out);

@@ -147,13 +147,33 @@ static void dti_fit_watched(dti_fit *f) {
     w->loaded = false;
 }
 
+/* What its callbacks must not take away from it. */
+static bool dti_fit_uses(const void *by, const void *object) {
+    const dti_fit *f = by;
+    bool uses =
+        dti_trainer_uses(f->t, object) || (f->d->validation && f->d->validation->user == object);
+    for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call; i++)
+        uses = uses || f->d->callbacks[i].user == object;
+    return uses;
+}
+
+static dt_result dti_fit_call(dti_fit *f, const dt_callback *callback) {
+    dti_visit visit;
+    dti_call_host(&visit, f->t->base, DTI_IN_FIT);
+    visit.uses = dti_fit_uses;
+    visit.by = f;
+    const dt_result result = callback->call(callback->user, &f->s);
+    dti_host_returned(&visit);
+    return result;
+}
+
 static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
     dt_result result = DT_OK;
     f->s.event = event;
     dti_fit_watched(f);
     dti_fit_times(f);
     for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call && !result; i++)
-        result = f->d->callbacks[i].call(f->d->callbacks[i].user, &f->s);
+        result = dti_fit_call(f, &f->d->callbacks[i]);
     return result;
 }
 
@@ -657,7 +677,8 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
     return result ? result : dti_fit_agree(f, told);
 }
 
-DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_history *history) {
+DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history *history), t,
+           DTI_OF(dt_trainer) | DTI_UNUSED, (t, desc, history)) {
     if (history)
         *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_FAILED};
     DTI_NEED(NULL, t);
@@ -685,9 +706,6 @@ DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_histo
 }
 
 DT_API void dt_history_free(dt_history *history) {
-    if (!history)
-        return;
-    if (history->ctx)
-        dti_free(dti_ctx_base(history->ctx), history->entries);
-    *history = (dt_history){0};
+    if (history && dti_free_public(history->ctx, history->entries, __func__))
+        *history = (dt_history){0};
 }

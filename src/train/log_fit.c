@@ -21,7 +21,8 @@ static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
                            (double)r->samples / r->seconds);
 }
 
-DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *s) {
+DTI_PUBLIC(dt_run_log_fit, (void *run_log, dt_fit_state *s), run_log, DTI_OF(dt_run_log),
+           (run_log, s)) {
     dt_run_log *log = run_log;
     if (!log || !s || !s->trainer)
         return DT_ERROR_INVALID;

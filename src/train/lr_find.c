@@ -145,7 +145,8 @@ static dt_result dti_lr_run(dti_lr_find *f) {
     return result;
 }
 
-DT_API dt_result dt_lr_find(dt_trainer *t, const dt_lr_find_desc *desc, dt_lr_curve *curve) {
+DTI_PUBLIC(dt_lr_find, (dt_trainer * t, const dt_lr_find_desc *desc, dt_lr_curve *curve), t,
+           DTI_OF(dt_trainer) | DTI_UNUSED, (t, desc, curve)) {
     if (curve)
         *curve = (dt_lr_curve){.ctx = t ? t->graph->ctx : NULL};
     DTI_NEED(NULL, t);
@@ -162,9 +163,6 @@ DT_API dt_result dt_lr_find(dt_trainer *t, const dt_lr_find_desc *desc, dt_lr_cu
 }
 
 DT_API void dt_lr_curve_free(dt_lr_curve *curve) {
-    if (!curve)
-        return;
-    if (curve->ctx)
-        dti_free(dti_ctx_base(curve->ctx), curve->points);
-    *curve = (dt_lr_curve){0};
+    if (curve && dti_free_public(curve->ctx, curve->points, __func__))
+        *curve = (dt_lr_curve){0};
 }

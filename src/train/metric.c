@@ -67,7 +67,8 @@ static size_t dti_metric_count(const dt_metric_desc *d) {
     return DTI_METRIC_CONFUSION + (d->no_confusion ? 0 : classes * classes + classes);
 }
 
-DT_API dt_result dt_metric_create(dt_ctx *ctx, const dt_metric_desc *desc, dt_metric **out) {
+DTI_PUBLIC(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metric **out), ctx,
+           DTI_CTX, (ctx, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -92,7 +93,7 @@ DT_API dt_result dt_metric_create(dt_ctx *ctx, const dt_metric_desc *desc, dt_me
     return DT_OK;
 }
 
-DT_API void dt_metric_destroy(dt_metric *m) {
+DTI_PUBLIC_VOID(dt_metric_destroy, (dt_metric * m), m, DTI_OF(dt_metric) | DTI_UNUSED, (m)) {
     if (!m)
         return;
     dti_free(m->base, m->samples);
@@ -100,7 +101,7 @@ DT_API void dt_metric_destroy(dt_metric *m) {
     dti_free(m->base, m);
 }
 
-DT_API void dt_metric_reset(dt_metric *m) {
+DTI_PUBLIC_VOID(dt_metric_reset, (dt_metric * m), m, DTI_OF(dt_metric), (m)) {
     for (size_t i = 0; m && i < m->count; i++)
         m->sums[i] = 0.0;
     if (m)
@@ -272,8 +273,9 @@ static void dti_metric_add_value(dt_metric *m, double y, double t, double weight
     dti_metric_pair_product(m->sums + DTI_METRIC_TT, weight * t, t);
 }
 
-DT_API dt_result dt_metric_add(dt_metric *m, const float *y, const void *t, const float *weights,
-                               size_t rows) {
+DTI_PUBLIC(dt_metric_add,
+           (dt_metric * m, const float *y, const void *t, const float *weights, size_t rows), m,
+           DTI_OF(dt_metric), (m, y, t, weights, rows)) {
     DTI_NEED(NULL, m);
     DTI_NEED(m->base, y);
     DTI_NEED(m->base, t);
@@ -302,14 +304,15 @@ DT_API dt_result dt_metric_add(dt_metric *m, const float *y, const void *t, cons
     return result;
 }
 
-DT_API double *dt_metric_sums(dt_metric *m, size_t *count) {
+DTI_PUBLIC_GET(double *, dt_metric_sums, (dt_metric * m, size_t *count), m, DTI_OF(dt_metric),
+               (m, count)) {
     const bool exact = m && m->desc.kind == DT_METRIC_BINARY && !m->desc.bins;
     if (count)
         *count = m && !exact ? m->count : 0;
     return m && !exact ? m->sums : NULL;
 }
 
-DT_API dt_result dt_metric_reduce(dt_metric *m, dt_comm *comm) {
+DTI_PUBLIC(dt_metric_reduce, (dt_metric * m, dt_comm *comm), m, DTI_OF(dt_metric), (m, comm)) {
     DTI_NEED(NULL, m);
     DTI_NEED(m->base, comm);
     size_t count;
@@ -472,7 +475,8 @@ static double dti_metric_of_classes(const dt_metric *m, dt_measure measure) {
     }
 }
 
-DT_API dt_result dt_metric_get(const dt_metric *m, dt_measure measure, double *value) {
+DTI_PUBLIC(dt_metric_get, (const dt_metric *m, dt_measure measure, double *value), m,
+           DTI_OF(dt_metric), (m, measure, value)) {
     DTI_NEED(NULL, m);
     DTI_NEED(m->base, value);
     *value = 0.0;
@@ -489,8 +493,9 @@ DT_API dt_result dt_metric_get(const dt_metric *m, dt_measure measure, double *v
     return DT_OK;
 }
 
-DT_API dt_result dt_metric_get_class(const dt_metric *m, dt_measure measure, int class_index,
-                                     double *value) {
+DTI_PUBLIC(dt_metric_get_class,
+           (const dt_metric *m, dt_measure measure, int class_index, double *value), m,
+           DTI_OF(dt_metric), (m, measure, class_index, value)) {
     DTI_NEED(NULL, m);
     DTI_NEED(m->base, value);
     *value = 0.0;

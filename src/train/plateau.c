@@ -54,7 +54,7 @@ static void dti_plateau_look(dti_plateau *p, const dt_schedule *s, double lr, do
     p->cooldown = s->cooldown;
 }
 
-DT_API dt_result dt_trainer_metric(dt_trainer *t, double value) {
+DTI_PUBLIC(dt_trainer_metric, (dt_trainer * t, double value), t, DTI_OF(dt_trainer), (t, value)) {
     DTI_NEED(NULL, t);
     const dt_schedule *s = dti_plateau_of(&t->optim);
     uint64_t n;

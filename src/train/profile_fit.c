@@ -7,7 +7,8 @@ static void dti_profile_span(dt_profile *p, const char *name, double begin, doub
     dti_profile_close(p);
 }
 
-DT_API dt_result dt_profile_fit(void *profile, dt_fit_state *s) {
+DTI_PUBLIC(dt_profile_fit, (void *profile, dt_fit_state *s), profile, DTI_OF(dt_profile),
+           (profile, s)) {
     dt_profile *p = profile;
     if (!p || !s || !s->trainer)
         return DT_ERROR_INVALID;

@@ -145,8 +145,7 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     dti_progress_over(file, &line, columns);
 }
 
-DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
-    dt_progress *p = progress;
+static dt_result dti_progress_see(dt_progress *p, const dt_fit_state *state) {
     if (!p || !state || !state->trainer)
         return DT_ERROR_INVALID;
     if (state->event == DT_FIT_BEGIN) {
@@ -159,4 +158,10 @@ DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
     if (state->trainer->par.rank == 0)
         dti_progress_write(p, state);
     return DT_OK;
+}
+
+DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
+    dti_visit visit;
+    dti_enter(&visit, state ? state->trainer : NULL, DTI_OF(dt_trainer) | DTI_TELLS, __func__);
+    return dti_leave(&visit, dti_progress_see(progress, state));
 }

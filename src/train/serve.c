@@ -129,7 +129,8 @@ static void dti_server_end(dti_owned *self) {
     dt_server_destroy((dt_server *)(void *)self);
 }
 
-DT_API dt_result dt_server_create(dt_graph *graph, const dt_server_desc *desc, dt_server **out) {
+DTI_PUBLIC(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_server **out), graph,
+           DTI_OF(dt_graph), (graph, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, graph);
@@ -156,7 +157,7 @@ DT_API dt_result dt_server_create(dt_graph *graph, const dt_server_desc *desc, d
     return DT_OK;
 }
 
-DT_API void dt_server_destroy(dt_server *s) {
+DTI_PUBLIC_VOID(dt_server_destroy, (dt_server * s), s, DTI_OF(dt_server) | DTI_UNUSED, (s)) {
     if (!s)
         return;
     if (s->calls)
@@ -170,7 +171,7 @@ DT_API void dt_server_destroy(dt_server *s) {
     dti_free(s->base, s);
 }
 
-DT_API dt_trainer *dt_server_trainer(dt_server *s) {
+DTI_PUBLIC_GET(dt_trainer *, dt_server_trainer, (dt_server * s), s, DTI_OF(dt_server), (s)) {
     return s ? s->trainer : NULL;
 }
 
@@ -207,7 +208,7 @@ static uint64_t dti_server_pause_ms(const dt_server *s) {
     return pause;
 }
 
-DT_API dt_result dt_server_run(dt_server *s, int timeout_ms) {
+DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server), (s, timeout_ms)) {
     DTI_NEED(NULL, s);
     dt_result result = dti_check_forked(s->base);
     if (result)
@@ -242,7 +243,8 @@ DT_API void dt_server_stop(dt_server *s) {
     s->calls->wake(s->desk);
 }
 
-DT_API void dt_server_get_info(const dt_server *s, dt_server_info *info) {
+DTI_PUBLIC_VOID(dt_server_get_info, (const dt_server *s, dt_server_info *info), s,
+                DTI_OF(dt_server), (s, info)) {
     if (!info)
         return;
     *info = (dt_server_info){0};

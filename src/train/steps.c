@@ -157,7 +157,8 @@ static dt_result dti_trainer_told(dt_trainer *t, dt_result before, dt_result now
     return before && !now ? dti_fail(t->base, before, "%s", t->said) : now;
 }
 
-DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
+DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
+           DTI_OF(dt_trainer) | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
@@ -171,7 +172,8 @@ DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
 }
 
 /* A skipped step, or a checkpoint that could not be written, is told at the end. */
-DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
+DTI_PUBLIC(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
+           DTI_OF(dt_trainer) | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
@@ -187,7 +189,8 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
     return dti_trainer_told(t, before, !used || t->par.lost ? result : kept);
 }
 
-DT_API dt_result dt_trainer_wait(dt_trainer *t, dt_train_report *report) {
+DTI_PUBLIC(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
+           DTI_OF(dt_trainer) | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     dt_result result = dti_check_forked(t->base);

@@ -117,8 +117,9 @@ static void dti_summary_write(dti_summary *s, uint32_t id) {
     dti_summary_foot(s);
 }
 
-DT_API dt_result dt_summary(dt_tensor output, dt_summary_format format, char *out, size_t size,
-                            size_t *needed) {
+DTI_PUBLIC(dt_summary,
+           (dt_tensor output, dt_summary_format format, char *out, size_t size, size_t *needed),
+           output.graph, DTI_OF(dt_graph), (output, format, out, size, needed)) {
     if (needed)
         *needed = 0;
     if (out && size)

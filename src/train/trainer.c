@@ -216,7 +216,8 @@ static void dti_trainer_end(dti_owned *self) {
     dt_trainer_destroy((dt_trainer *)(void *)self);
 }
 
-DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out) {
+DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt_trainer **out),
+           graph, DTI_OF(dt_graph), (graph, desc, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, graph);
@@ -260,7 +261,18 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
     return DT_OK;
 }
 
-DT_API void dt_trainer_destroy(dt_trainer *t) {
+static bool dti_trainer_uses(const dt_trainer *t, const void *object) {
+    const void *const parts[] = {t, t->graph, t->graph->ctx, t->par.replicas[0].store,
+                                 t->desc.data.user};
+    bool uses = false;
+    for (size_t i = 0; i < DTI_COUNT(parts); i++)
+        uses = uses || parts[i] == object;
+    for (const dt_comm *c = t->desc.comm; c; c = c->parent)
+        uses = uses || c == object;
+    return uses;
+}
+
+DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_UNUSED, (t)) {
     if (!t)
         return;
     dti_loader_destroy(t->loader);
@@ -282,14 +294,14 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_free(t->base, t);
 }
 
-DT_API dt_store *dt_trainer_store(dt_trainer *t) {
+DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trainer), (t)) {
     if (!t)
         return NULL;
     dti_trainer_drain(t);
     return dti_whole_show(&t->par) ? NULL : t->par.replicas[0].store;
 }
 
-DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
+DTI_PUBLIC(dt_trainer_set_lr, (dt_trainer * t, double lr), t, DTI_OF(dt_trainer), (t, lr)) {
     DTI_NEED(NULL, t);
     lr = dti_or(lr, 0.0);
     if (t->worker)
@@ -301,7 +313,8 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
     return DT_OK;
 }
 
-DT_API dt_result dt_trainer_set_coefficient(dt_trainer *t, int loss, double value) {
+DTI_PUBLIC(dt_trainer_set_coefficient, (dt_trainer * t, int loss, double value), t,
+           DTI_OF(dt_trainer), (t, loss, value)) {
     DTI_NEED(NULL, t);
     const bool there =
         loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
@@ -347,7 +360,8 @@ static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info
     info->state_bytes = dti_state_bytes(&s->layout, s->moments);
 }
 
-DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
+DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info), t,
+                DTI_OF(dt_trainer), (t, info)) {
     if (!info)
         return;
     *info = (dt_trainer_info){0};

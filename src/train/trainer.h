@@ -86,6 +86,9 @@ struct dt_trainer {
     const uint64_t *keep_from; /* of several servers: checkpoints of this step and later stay */
 };
 
+/* Whether it would miss what the application has at that address: itself, its graph, a set. */
+static bool dti_trainer_uses(const dt_trainer *t, const void *object);
+
 /* contract.c: the settings and the model as lines of text. */
 static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 

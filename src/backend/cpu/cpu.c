@@ -207,13 +207,11 @@ static void dti_cpu_run_launch(const dti_cpu_exec *x, uint32_t i) {
 
 static dt_result dti_cpu_exec_start(dti_exec *exec, uint32_t first, uint32_t count) {
     const dti_cpu_exec *x = (const dti_cpu_exec *)(const void *)exec;
-    unsigned saved = dti_fp_enter();
     for (uint32_t s = first; s < first + count; s++) {
         const dti_segment *segment = &x->desc->segments[s];
         for (uint32_t i = 0; i < segment->count; i++)
             dti_cpu_run_launch(x, segment->first + i);
     }
-    dti_fp_leave(saved);
     return DT_OK;
 }
 
@@ -247,7 +245,6 @@ static bool dti_cpu_run_part(const dti_cpu_exec *x, uint32_t i, uint64_t *at, do
 static dt_result dti_cpu_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor,
                                    uint32_t end, double ms) {
     dti_cpu_exec *x = (dti_cpu_exec *)(void *)exec;
-    const unsigned saved = dti_fp_enter();
     const uint64_t start = dti_now_ns();
     bool fits = true;
     x->timed = 0;
@@ -268,7 +265,6 @@ static dt_result dti_cpu_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor
             ++*at;
         }
     }
-    dti_fp_leave(saved);
     return DT_OK;
 }
 
@@ -311,14 +307,12 @@ static bool dti_cpu_launch_finite(const dti_cpu_exec *x, uint32_t i) {
 static dt_result dti_cpu_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
                                          uint32_t *fault) {
     const dti_cpu_exec *x = (const dti_cpu_exec *)(const void *)exec;
-    unsigned saved = dti_fp_enter();
     *fault = x->desc->launch_count;
     for (uint32_t i = first; i < first + count && *fault == x->desc->launch_count; i++) {
         dti_cpu_run_launch(x, i);
         if (!dti_cpu_launch_finite(x, i))
             *fault = i;
     }
-    dti_fp_leave(saved);
     return DT_OK;
 }
 

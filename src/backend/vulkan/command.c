@@ -96,15 +96,22 @@ static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command
 
 /* ---- Submission ------------------------------------------------------------------------------ */
 
+static void dti_vk_host_calls(dti_vk_device *device, void (*call)(void *user)) {
+    if (!call)
+        return;
+    dti_visit visit;
+    dti_call_host(&visit, device->instance->base, DTI_IN_CALLBACK);
+    call(device->host->user);
+    dti_host_returned(&visit);
+}
+
 /* The one place where the queue is touched: under the application's lock, if it is its queue. */
 static dt_result dti_vk_queue_submit(dti_vk_device *device, uint32_t count,
                                      const dti_VkSubmitInfo *info, dti_VkFence fence) {
     const dt_vulkan_desc *host = device->host;
-    if (host && host->lock)
-        host->lock(host->user);
+    dti_vk_host_calls(device, host ? host->lock : NULL);
     dti_VkResult result = device->vk.QueueSubmit(device->queue, count, info, fence);
-    if (host && host->lock)
-        host->unlock(host->user);
+    dti_vk_host_calls(device, host ? host->unlock : NULL);
     return dti_vk_check(device, result, "submitting");
 }
 

@@ -508,9 +508,7 @@ static dt_result dti_vk_open(dti_vk_instance *in, int index, dti_device **out) {
         device = NULL;
     }
     if (!device) {
-        unsigned modes = dti_fp_enter(); /* see dti_vk_instance_create */
         dt_result result = dti_vk_device_create(in, index, &device);
-        dti_fp_leave(modes);
         if (result)
             return result;
         in->open[index] = device;

@@ -339,14 +339,13 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
         return DT_ERROR_MEMORY;
     in->base = base;
     in->options = *options;
-    /* Drivers' threads inherit the floating-point modes of the thread that starts them. */
-    unsigned modes = dti_fp_enter();
+    /* Drivers' threads inherit the floating-point modes of the thread that starts them: the
+     * library's, as this is within a call. */
     dt_result result = DT_OK;
     if (options->host)
         result = dti_vk_adopt(in);
     else
         dti_vk_look(in);
-    dti_fp_leave(modes);
     if (!result && !in->no_memory)
         return DT_OK;
     dti_vk_instance_destroy(in); /* its devices would lack what could not be read */

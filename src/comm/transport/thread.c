@@ -404,7 +404,8 @@ static dt_result dti_threads_check(dti_base *base, const dt_comm_desc *desc, int
     return DT_OK;
 }
 
-DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
+static dt_result dti_call_dt_comm_create_threads(const dt_comm_desc *desc, int size,
+                                                 dt_comm **out) {
     dti_base base;
     dti_base_init(&base, desc ? &desc->allocator : NULL, desc ? &desc->logger : NULL);
     DTI_NEED(&base, out);
@@ -435,4 +436,10 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
     }
     out[0] = dti_comm_new(&base, NULL, 0, 1); /* tells the error */
     return result;
+}
+
+DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
+    dti_visit visit;
+    dti_enter(&visit, NULL, 0, __func__);
+    return dti_leave(&visit, dti_call_dt_comm_create_threads(desc, size, out));
 }

@@ -1,0 +1,170 @@
+/* Who is in the library: the one entrance of all public functions that have an object. All objects
+ * of a context share its base, and one call at a time has it: a word that a thread swaps in. Frames
+ * on the thread's stack tell a call by the library itself from one by the host's code that the
+ * library has called. A call that is refused touches nothing but two words: the error's text is the
+ * owner's, and it may be running. It refuses nothing to who asks for no object.
+ *
+ * The host's floating-point modes come back with the last frame. */
+
+#if defined DT_IMPLEMENTATION_CORE && !defined DT_IMPLEMENTATION
+DTI_THREAD_LOCAL dti_visit *dti_visits;
+#endif
+
+enum { DTI_NESTED, DTI_GUEST, DTI_OWNS, DTI_REFUSED };
+
+static dti_fp_modes dti_fp_enter(void) {
+#if defined __SSE__
+    unsigned saved, ieee = 0x1F80;
+    __asm__ volatile("stmxcsr %0" : "=m"(saved) : : "memory");
+    __asm__ volatile("ldmxcsr %0" : : "m"(ieee) : "memory");
+    return saved;
+#elif defined __aarch64__
+    uint64_t modes, flags, ieee = 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(modes) : : "memory");
+    __asm__ volatile("mrs %0, fpsr" : "=r"(flags) : : "memory");
+    __asm__ volatile("msr fpcr, %0" : : "r"(ieee) : "memory");
+    return (uint32_t)modes | flags << 32;
+#else
+    return 0;
+#endif
+}
+
+static void dti_fp_leave(dti_fp_modes saved) {
+#if defined __SSE__
+    __asm__ volatile("ldmxcsr %0" : : "m"(saved) : "memory");
+#elif defined __aarch64__
+    uint64_t modes = (uint32_t)saved, flags = saved >> 32;
+    __asm__ volatile("msr fpsr, %0" : : "r"(flags) : "memory");
+    __asm__ volatile("msr fpcr, %0" : : "r"(modes) : "memory");
+#else
+    (void)saved;
+#endif
+}
+
+/* The nearest frame of the base decides; a frame of the host's code between it and this call says
+ * that the host makes the call. */
+static int dti_admit(dti_base *base, const void *object, unsigned how) {
+    const void *const self = &dti_visits, *none = NULL;
+    const dti_visit *found = NULL;
+    bool host = false;
+    for (const dti_visit *f = dti_visits; f; f = f->below) {
+        host = host || f->place != DTI_IN_LIBRARY;
+        if (how & DTI_UNUSED && f->uses && f->uses(f->by, object))
+            return DTI_REFUSED;
+        if (f->base != base || found)
+            continue;
+        if (!host)
+            return DTI_NESTED;
+        found = f;
+    }
+    if (!found)
+        return atomic_compare_exchange_strong_explicit(&base->owner, &none, self,
+                                                       memory_order_acquire, memory_order_relaxed)
+                   ? DTI_OWNS
+                   : DTI_REFUSED;
+    const bool reads =
+        how & DTI_READS && atomic_load_explicit(&base->owner, memory_order_relaxed) == self;
+    return found->place == DTI_IN_FIT || reads ? DTI_GUEST : DTI_REFUSED;
+}
+
+static void *dti_enter(dti_visit *f, const void *object, unsigned how, const char *name) {
+    const char *at = object;
+    dti_base *base = NULL;
+    if (at && (how & DTI_CTX) == DTI_CTX)
+        base = (dti_base *)(uintptr_t)at;
+    else if (at)
+        memcpy(&base, at + (how & DTI_CTX), sizeof base);
+    dti_visit *const top = dti_visits;
+    const bool inside = top && top->place == DTI_IN_LIBRARY;
+    f->entry = DTI_NESTED;
+    if (inside && (!base || top->base == base))
+        return (void *)(uintptr_t)at;
+    f->base = base;
+    f->entry = base ? dti_admit(base, at, how) : DTI_GUEST;
+    if (f->entry == DTI_REFUSED) {
+        f->name = how & DTI_TELLS ? name : NULL;
+        if (!f->name)
+            atomic_store_explicit(&base->refused, name, memory_order_relaxed);
+        return NULL;
+    }
+    if (f->entry == DTI_NESTED)
+        return (void *)(uintptr_t)at;
+    f->name = name;
+    f->uses = NULL;
+    f->place = DTI_IN_LIBRARY;
+    f->modes = inside ? top->modes : dti_fp_enter();
+    f->below = top;
+    dti_visits = f;
+    return (void *)(uintptr_t)at;
+}
+
+/* What was refused had no way to say so. */
+static void dti_tell_refused(const dti_visit *f) {
+    const char *name = atomic_exchange_explicit(&f->base->refused, NULL, memory_order_relaxed);
+    if (name)
+        dti_log(f->base, DT_LOG_WARNING,
+                "%s did nothing: it was called on a second thread, or in a callback, while what it "
+                "needs was in use (now by %s)",
+                name, f->name);
+}
+
+static void dti_let_go(dti_visit *f) {
+    dti_base *base = f->base;
+    if (f->entry == DTI_OWNS && base) {
+        if (atomic_load_explicit(&base->refused, memory_order_relaxed))
+            dti_tell_refused(f);
+        atomic_store_explicit(&base->owner, NULL, memory_order_release);
+    }
+    dti_visits = f->below;
+    if (!f->below || f->below->place != DTI_IN_LIBRARY)
+        dti_fp_leave(f->modes);
+}
+
+/* The handler sees a text of its own, and an object that is free again. */
+DTI_NOINLINE dt_result dti_leave_failed(dti_visit *f, dt_result result) {
+    const dt_on_error handler = f->base->on_error;
+    char text[sizeof f->base->error];
+    memcpy(text, f->base->error, sizeof text);
+    dti_let_go(f);
+    handler.call(handler.user, result, text);
+    return result;
+}
+
+static dt_result dti_leave(dti_visit *f, dt_result result) {
+    if (f->entry == DTI_NESTED)
+        return result;
+    const bool handled = f->base && f->base->on_error.call;
+    if (f->entry == DTI_REFUSED) {
+        result = dti_forked(f->base) ? DT_ERROR_FORKED : DT_ERROR_BUSY;
+        if (handled && f->name)
+            f->base->on_error.call(f->base->on_error.user, result, dt_result_text(result));
+        return result;
+    }
+    if (handled && result)
+        return dti_leave_failed(f, result);
+    dti_let_go(f);
+    return result;
+}
+
+static void dti_base_end(dti_base *base) {
+    for (dti_visit *f = dti_visits; f; f = f->below) {
+        if (f->base != base)
+            continue;
+        if (f->place == DTI_IN_LIBRARY)
+            dti_tell_refused(f);
+        f->base = NULL;
+    }
+}
+
+static void dti_call_host(dti_visit *f, dti_base *base, dti_where place) {
+    const dti_visit *top = dti_visits;
+    *f = (dti_visit){.below = dti_visits, .base = base, .place = place, .modes = dti_fp_enter()};
+    if (place != DTI_IN_VALUES)
+        dti_fp_leave(top && top->place == DTI_IN_LIBRARY ? top->modes : f->modes);
+    dti_visits = f;
+}
+
+static void dti_host_returned(const dti_visit *f) {
+    dti_visits = f->below;
+    dti_fp_leave(f->modes);
+}
