@@ -29,7 +29,7 @@ static void dti_conn_tls_failed(dti_tcp *t, dti_tcp_conn *c, const char *why) {
                          !t->core.set.guessed && t->core.state == DTI_CORE_JOINING;
     const bool again = joining && !c->tls.final && ++t->tls_failed < DTI_TLS_TRIES;
     if (again)
-        dti_core_note_refusal(&t->core, "%s; it is tried again", text);
+        dti_core_note_refusal(&t->core, NULL, "%s; it is tried again", text);
     if (!link->dialled || (joining && !again)) {
         link->state = DTI_LINK_REFUSED;
         dti_core_link_refused(&t->core, link, text);
