@@ -209,3 +209,261 @@ TEST(every_function_is_refused_in_a_callback_of_what_it_needs) {
 TEST(every_function_is_refused_on_a_second_thread_while_what_it_needs_is_in_use) {
     busy_all(true);
 }
+
+/* ---- Callbacks of a fit: all but what would take its trainer away */
+
+static bool busy_drives(const char *function) {
+    static const char *const names[] = {"dt_trainer_step", "dt_trainer_epoch", "dt_trainer_wait",
+                                        "dt_trainer_fit",  "dt_trainer_load",  "dt_trainer_resume",
+                                        "dt_lr_find"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i], function))
+            return true;
+    return false;
+}
+
+static dt_result busy_row_in_fit(void *user, dt_fit_state *state) {
+    const row *r = user;
+    if (state->event != DT_FIT_STEP)
+        return DT_OK;
+    wrong = (attack){.slot = -1};
+    wrong_newest = DT_OK;
+    const answer got = r->call();
+    if (busy_drives(r->function))
+        test_check(wrong_newest == DT_ERROR_BUSY, __FILE__, __LINE__, "%s %s: %s", r->function,
+                   r->aspect, dt_result_text(wrong_newest));
+    else
+        test_check(got == TAKEN || got == NOTHING, __FILE__, __LINE__,
+                   "%s %s is refused in a callback of a fit: %s", r->function, r->aspect,
+                   here.text);
+    return DT_OK;
+}
+
+static void busy_fit_row(const row *r) {
+    wrong_open(&here, r->level);
+    dt_trainer *trainer = r->level == TRAINER ? here.trainer : busy_trainer();
+    const dt_fit_desc fit = {
+        .steps = 1, .no_resume = true, .callbacks = {{busy_row_in_fit, (void *)(uintptr_t)r}}};
+    test_check(dt_trainer_fit(trainer, &fit, NULL) == DT_OK, __FILE__, __LINE__,
+               "%s %s in its callback ends a fit: %s", r->function, r->aspect, here.text);
+    wrong_close(&here);
+    wrong_empty(wrong_path("wrong-args-folder"));
+}
+
+TEST(a_callback_of_a_fit_may_call_all_but_what_takes_its_trainer_away) {
+    alarm(300);
+    wrong_open(&there, GRAPH);
+    for (int level = GRAPH; level <= TRAINER; level++) { /* comms are other objects */
+        wrong_open(&here, (wrong_level)level);
+        if (level == STORE)
+            CHECK(dt_store_save_state(here.store, wrong_saved()) == DT_OK);
+        if (level == TRAINER)
+            CHECK(dt_trainer_save(here.trainer, wrong_saved()) == DT_OK);
+        wrong_close(&here);
+        for (const row *r = wrong_rows(); r; r = r->next)
+            if (r->level == (wrong_level)level)
+                busy_fit_row(r);
+    }
+    wrong_close(&there);
+    alarm(0);
+}
+
+/* ---- By name */
+
+typedef struct busy_job {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_trainer *trainer;
+    dt_store *store;
+    int calls, busy, other, warnings;
+    char warning[512];
+} busy_job;
+
+static void busy_log(void *user, dt_log_level level, const char *message) {
+    busy_job *j = user;
+    if (level != DT_LOG_WARNING)
+        return;
+    j->warnings++;
+    snprintf(j->warning, sizeof j->warning, "%s", message);
+}
+
+static void busy_count(busy_job *j, dt_result result) {
+    j->calls++;
+    j->busy += result == DT_ERROR_BUSY;
+    j->other += result != DT_OK && result != DT_ERROR_BUSY;
+}
+
+static bool busy_open(busy_job *j, dt_result (*sample)(void *, const dt_sample *, void *const *)) {
+    static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8] = {1, -2, 3, -4, 5, -6, 7, -8};
+    static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01};
+    *j = (busy_job){0};
+    const dt_ctx_desc desc = {.no_vulkan = true, .logger = {busy_log, j}};
+    if (dt_ctx_create(&desc, &j->ctx) || dt_graph_create(j->ctx, &j->graph))
+        return false;
+    const dt_tensor in = dt_input(j->graph, "in", DT_F32, dt_dims(1));
+    const dt_tensor out = dt_input(j->graph, "out", DT_F32, dt_dims(1));
+    const dt_tensor h = dt_tanh(dt_nn_linear(in, "hidden", 4));
+    const dt_trainer_desc trainer = {
+        .loss = dt_mse(dt_nn_linear(h, "top", 1), out),
+        .optim = &adam,
+        .devices = "cpu",
+        .batch = 2,
+        .data = {.rows = 8,
+                 .columns = {{.input = in, .data = x}, {.input = out, .data = y}},
+                 .sample = sample,
+                 .user = j}};
+    if (dt_trainer_create(j->graph, &trainer, &j->trainer))
+        return false;
+    j->store = dt_trainer_store(j->trainer);
+    return true;
+}
+
+static uint64_t busy_hash(const busy_job *j) {
+    uint64_t hash = 0;
+    CHECK(dt_store_state_hash(j->store, &hash) == DT_OK);
+    return hash;
+}
+
+static dt_result busy_sample_calls(void *user, const dt_sample *s, void *const *values) {
+    busy_job *j = user;
+    (void)s, (void)values;
+    busy_count(j, dt_trainer_step(j->trainer, NULL));
+    busy_count(j, dt_trainer_save(j->trainer, "/nowhere/at/all"));
+    busy_count(j, dt_trainer_evaluate(j->trainer, NULL, 0, NULL));
+    dt_trainer_destroy(j->trainer);
+    dt_graph_destroy(j->graph);
+    dt_ctx_destroy(j->ctx);
+    dt_trainer_request_checkpoint(j->trainer);
+    return DT_OK;
+}
+
+TEST(a_sample_that_steps_saves_or_destroys_its_trainer_is_refused) {
+    busy_job j;
+    alarm(60);
+    REQUIRE(busy_open(&j, busy_sample_calls));
+    for (int i = 0; i < 20; i++)
+        CHECK(dt_trainer_step(j.trainer, NULL) == DT_OK);
+    CHECK(j.calls >= 120 && j.busy == j.calls && j.other == 0);
+    CHECK(j.warnings > 0);
+    CHECK_CONTAINS(j.warning, "dt_ctx_destroy did nothing");
+    CHECK_STR(dt_ctx_error(j.ctx), "");
+    dt_ctx_destroy(j.ctx);
+    alarm(0);
+}
+
+static dt_result busy_fit_calls(void *user, dt_fit_state *state) {
+    busy_job *j = user;
+    (void)state;
+    busy_count(j, dt_trainer_step(j->trainer, NULL));
+    busy_count(j, dt_trainer_epoch(j->trainer, NULL));
+    busy_count(j, dt_trainer_fit(j->trainer, &(dt_fit_desc){.steps = 1}, NULL));
+    busy_count(j, dt_trainer_load(j->trainer, "/nowhere/at/all"));
+    dt_trainer_destroy(j->trainer);
+    dt_graph_destroy(j->graph);
+    dt_ctx_destroy(j->ctx);
+    return DT_OK;
+}
+
+TEST(a_callback_of_a_fit_that_steps_or_destroys_its_trainer_is_refused) {
+    busy_job j;
+    alarm(60);
+    REQUIRE(busy_open(&j, NULL));
+    const dt_fit_desc fit = {.epochs = 2, .callbacks = {{busy_fit_calls, &j}}};
+    CHECK(dt_trainer_fit(j.trainer, &fit, NULL) == DT_OK);
+    CHECK(j.calls == 4 * 12 && j.busy == j.calls);
+    CHECK_CONTAINS(j.warning, "dt_ctx_destroy did nothing");
+    CHECK_CONTAINS(j.warning, "dt_trainer_fit");
+    dt_trainer_destroy(j.trainer);
+    dt_ctx_destroy(j.ctx);
+    alarm(0);
+}
+
+typedef struct busy_racer {
+    busy_job *job;
+    int steps, busy, other;
+} busy_racer;
+
+#define BUSY_RACE 3000
+
+static void *busy_race(void *user) {
+    busy_racer *r = user;
+    for (int i = 0; i < BUSY_RACE; i++) {
+        const dt_result result = dt_trainer_step(r->job->trainer, NULL);
+        r->steps += result == DT_OK;
+        r->busy += result == DT_ERROR_BUSY;
+        r->other += result != DT_OK && result != DT_ERROR_BUSY;
+    }
+    return NULL;
+}
+
+TEST(steps_of_two_threads_on_one_trainer_are_made_or_refused) {
+    busy_job j, one;
+    busy_racer racers[2] = {{&j, 0, 0, 0}, {&j, 0, 0, 0}};
+    pthread_t thread;
+    alarm(300);
+    REQUIRE(busy_open(&j, NULL) && busy_open(&one, NULL));
+    REQUIRE(!pthread_create(&thread, NULL, busy_race, &racers[1]));
+    busy_race(&racers[0]);
+    pthread_join(thread, NULL);
+    CHECK(racers[0].other == 0 && racers[1].other == 0);
+    CHECK(racers[0].steps + racers[0].busy == BUSY_RACE);
+    for (int i = 0; i < racers[0].steps + racers[1].steps; i++)
+        CHECK(dt_trainer_step(one.trainer, NULL) == DT_OK);
+    CHECK(busy_hash(&one) == busy_hash(&j));
+    CHECK_STR(dt_ctx_error(j.ctx), "");
+    dt_ctx_destroy(j.ctx);
+    dt_ctx_destroy(one.ctx);
+    alarm(0);
+}
+
+/* ---- on_error */
+
+typedef struct busy_errors {
+    int calls;
+    dt_result result;
+    char text[1024];
+    dt_ctx **ctx; /* to call from the handler; NULL: not */
+    dt_result inside;
+} busy_errors;
+
+static void busy_error(void *user, dt_result result, const char *text) {
+    busy_errors *e = user;
+    dt_graph *graph = NULL;
+    e->calls++;
+    e->result = result;
+    snprintf(e->text, sizeof e->text, "%s", text);
+    if (!e->ctx)
+        return;
+    e->inside = dt_graph_create(*e->ctx, &graph); /* it is free again */
+    dt_graph_destroy(graph);
+}
+
+TEST(on_error_hears_of_each_call_that_fails_once_and_after_it) {
+    dt_ctx *ctx = NULL;
+    busy_errors e = {.ctx = &ctx};
+    const dt_ctx_desc desc = {.no_vulkan = true, .on_error = {busy_error, &e}};
+    REQUIRE(dt_ctx_create(&desc, &ctx) == DT_OK);
+    CHECK(e.calls == 0);
+    CHECK(dt_graph_create(ctx, NULL) == DT_ERROR_INVALID);
+    CHECK(e.calls == 1 && e.result == DT_ERROR_INVALID && e.inside == DT_OK);
+    CHECK_STR(e.text, "dt_graph_create: out is NULL");
+    dt_array array;
+    CHECK(dt_npy_load(ctx, "/nowhere/at/all.npy", &array) == DT_ERROR_IO);
+    CHECK(e.calls == 2 && e.result == DT_ERROR_IO && e.inside == DT_OK);
+    CHECK_STR(e.text, dt_ctx_error(ctx));
+    dt_ctx_destroy(ctx);
+    CHECK(e.calls == 2);
+}
+
+TEST(on_error_hears_why_a_context_was_not_made) {
+    dt_ctx *ctx = NULL;
+    busy_errors e = {0};
+    const dt_ctx_desc wrong_threads = {.threads = -7, .on_error = {busy_error, &e}};
+    CHECK(dt_ctx_create(&wrong_threads, &ctx) == DT_ERROR_INVALID && !ctx);
+    CHECK(e.calls == 1 && e.result == DT_ERROR_INVALID);
+    CHECK_CONTAINS(e.text, "threads is -7");
+    const dt_ctx_desc wrong_jobs_too = {.threads = 5000, .on_error = {busy_error, &e}};
+    CHECK(dt_ctx_create(&wrong_jobs_too, &ctx) == DT_ERROR_INVALID && !ctx);
+    CHECK(e.calls == 2);
+    CHECK_CONTAINS(e.text, "5000 threads");
+}
