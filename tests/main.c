@@ -53,6 +53,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_file.c"
 #include "test_checkpoint.c"
 #include "test_outside.c"
+#include "test_replace.c"
 #include "test_lower.c"
 #include "test_launches.c"
 #include "test_program.c"

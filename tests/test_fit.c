@@ -492,6 +492,24 @@ TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {
     }
 }
 
+/* It may be all that has the state of a job that was killed within the test. */
+TEST(lr_find_refuses_a_file_that_is_there) {
+    const dt_lr_find_desc d = {.min = 1e-4, .max = 1e-3, .steps = 5, .file = "build/lr.there"};
+    fit_job j;
+    dt_lr_curve c;
+    if (!fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    FIT_TRY(&j, dt_trainer_save(j.trainer, d.file));
+    CHECK(dt_lr_find(j.trainer, &d, &c) == DT_ERROR_INVALID && !c.count);
+    CHECK_CONTAINS(dt_ctx_error(j.m.ctx), "build/lr.there");
+    FIT_TRY(&j, dt_trainer_load(j.trainer, d.file));
+    CHECK(truncate(d.file, 0) == 0);
+    FIT_TRY(&j, dt_lr_find(j.trainer, &d, &c));
+    CHECK(access(d.file, F_OK) != 0);
+    dt_lr_curve_free(&c);
+    fit_close(&j);
+}
+
 /* ---- predictions */
 
 TEST(predictions_of_a_trainer_are_those_of_a_program) {

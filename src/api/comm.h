@@ -104,7 +104,8 @@ typedef struct dt_comm_desc {
      * device and to sum on the host first. */
     int local_rank, local_size;
     /* Where the ranks meet: "tcp://host:port" (rank 0 listens there), or "file:///path" in a folder
-     * that all ranks share. Required if world_size is above 1. */
+     * that all ranks share: a file that is not there, is empty, or is of an earlier job (IO where
+     * it is anything else). Required if world_size is above 1. */
     char rendezvous[256];
     char job[64];       /* ranks of different jobs refuse each other */
     uint64_t attempt;   /* so do ranks of different attempts of one job: a restart counter */

@@ -2,9 +2,17 @@
  *
  * Reading: the path must name a regular file (a FIFO, folder or device is an IO error at once). The
  * header is checked before memory is allocated for the rest; nothing is memory-mapped.
- * Writing: data goes to a new file beside the target, path.tmp.PID.RANDOM, which then replaces it.
- * So a file appears complete or not at all. What is no regular file is not replaced, but an IO
- * error; of a link to one, the link is. Hitting a file size limit (ulimit -f) is an IO error.
+ * Writing: data goes to a new file beside the target, path.tmp.PID.RANDOM (of a long name the first
+ * 64 bytes), which then replaces it. So a file appears complete or not at all. Every function that
+ * saves does so:
+ * - Links are followed and stay. One to a missing file makes that file, as an editor does.
+ * - A folder, FIFO, socket or device is an IO error, by itself and behind a link.
+ * - A replaced file keeps its permissions, and owner and group where the system permits it. A new
+ *   file has the umask's. A read-only file is replaced too: that is its folder's right.
+ * - Of several hard links only the one that is named gets the new file.
+ * Windows gives a new file the rights of its folder, and does not replace a read-only one. With
+ * POSIX hidden (-std=c11 alone) a link itself is replaced.
+ * Hitting a file size limit (ulimit -f) is an IO error.
  * On Linux the SIGXFSZ that it raises does not reach the application, unless dtrain was compiled
  * with POSIX hidden (-std=c11 alone). Elsewhere (macOS) it may: call signal(SIGXFSZ, SIG_IGN)
  * there. */

@@ -157,7 +157,8 @@ typedef struct dt_lr_find_desc {
     double smoothing; /* of losses, an exponential mean's share of what was; 0 = 0.9, DT_ZERO = 0 */
     const char *file; /* has the state meanwhile; rank 0 writes and removes it, but for a lost job,
                        * or where it cannot be read back; NULL = "dtrain.lr_find.state" in the
-                       * working folder: jobs in one folder at once need files of their own */
+                       * working folder: jobs in one folder at once need files of their own. One
+                       * that is there and not empty is refused */
 } dt_lr_find_desc;
 
 typedef struct dt_lr_point {
@@ -174,10 +175,10 @@ typedef struct dt_lr_curve {
 
 /* All ranks call it with the same settings, and get the same curve and suggestion. desc may be
  * NULL. *curve is yours: dt_lr_curve_free. The optimizer's own schedule is not used meanwhile.
- * Errors, with *curve empty and the state as before, but for a lost job: INVALID (NULL, settings),
- * UNSUPPORTED (DT_TRAIN_LOCAL), IO (the file), those of dt_trainer_step but for a NaN, which ends
- * the test. Where the state cannot be read back (MEMORY, IO), the error says so, and the file
- * stays: dt_trainer_load brings it back. */
+ * Errors, with *curve empty and the state as before, but for a lost job: INVALID (NULL, settings, a
+ * .file that is there), UNSUPPORTED (DT_TRAIN_LOCAL), IO (the file), those of dt_trainer_step but
+ * for a NaN, which ends the test. Where the state cannot be read back (MEMORY, IO), the error says
+ * so, and the file stays: dt_trainer_load brings it back. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
 /* Frees the points and clears the struct. NULL is allowed. */
 DT_API void dt_lr_curve_free(dt_lr_curve *curve);

@@ -326,7 +326,8 @@ static bool dti_slice_is(dti_slice s, const char *text);
 
 /* ---- file.c: what is read is a regular file, piece by piece, and its size is known before.
  * Writing goes to "path.tmp.PID.RANDOM", a new file, which is flushed and renamed, so a crash or a
- * full disk never leaves half a file under `path`. */
+ * full disk never leaves half a file under `path`. Links are followed, and what is replaced hands
+ * on its rights. */
 typedef struct dti_file { /* in memory */
     char *data;
     size_t size;
@@ -361,6 +362,11 @@ static uint32_t dti_writer_take_crc(dti_writer *w);
 static dt_result dti_writer_close(dti_writer *w, bool keep);
 /* All three, of a file that is in memory. */
 static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes);
+/* The same; mode: of a file that replaces none, before the umask, which else is 0666. */
+static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mode,
+                                   const void *data, size_t bytes);
+/* The regular file that writing to `path` would replace; its links stay. */
+static void dti_file_remove(const char *path);
 
 /* ---- grow.c: a file that grows by whole records: what cannot be written whole is taken back. */
 typedef struct dti_growing {

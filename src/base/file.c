@@ -6,7 +6,16 @@
  * Writing goes to "path.tmp.PID.RANDOM", which no link can lead elsewhere and no other process has,
  * is flushed to the disk and renamed, and then the folder is flushed: neither a crash nor a full
  * disk leaves half a file under `path`, and what was reported as written is there after a power
- * cut. A file that may not grow (ulimit -f) is an error of the write: on Linux, where SIGXFSZ goes
+ * cut. The name before ".tmp" is cut to 64 bytes, so any name that its system takes can be written.
+ *
+ * What is replaced is the regular file that `path` leads to, in its own folder: links stay, and one
+ * whose file is not there yet makes it. A device, folder, FIFO or socket is refused, by itself or
+ * behind a link. The new file has permissions, owner and group of the old one, as far as the system
+ * permits; one that replaces none has the umask's. Whether a file may be replaced is its folder's
+ * matter: also one that is read-only is. Of several hard links the one that is named gets the new
+ * file, and the others keep the old one.
+ *
+ * A file that may not grow (ulimit -f) is an error of the write: on Linux, where SIGXFSZ goes
  * to the thread that writes, it is kept from the process, without a handler. macOS sends it to the
  * process, where another thread may take it; there, and where POSIX is hidden, the signal is the
  * application's. */
@@ -79,11 +88,12 @@ static void dti_reader_close(dti_reader *r) {
 struct dti_writer {
     dti_base *base;
     FILE *file;
-    bool failed;    /* the error is already recorded; nothing may be kept */
-    uint32_t crc;   /* of what was added since it was last asked for */
-    uint64_t bytes; /* that the whole will have; 0 = not known */
-    char *temporary;
-    char *path; /* behind `temporary`, in the same block */
+    bool failed;     /* the error is already recorded; nothing may be kept */
+    uint32_t crc;    /* of what was added since it was last asked for */
+    uint64_t bytes;  /* that the whole will have; 0 = not known */
+    char *temporary; /* the texts lie behind this, in the same block */
+    char *path;      /* of the file itself, where links end */
+    char *name;      /* for messages: as it was given, and where its links end */
 };
 
 static bool dti_is_no_space(int error) {
@@ -102,39 +112,64 @@ static dt_result dti_writer_fail(dti_writer *w, const char *what) {
     if (w->bytes && dti_is_no_space(error))
         snprintf(need, sizeof need, "; the file needs %llu bytes, beside one that it replaces",
                  (unsigned long long)w->bytes);
-    return dti_fail(w->base, DT_ERROR_IO, "%s: cannot be %s: %s%s", w->path, what, strerror(error),
+    return dti_fail(w->base, DT_ERROR_IO, "%s: cannot be %s: %s%s", w->name, what, strerror(error),
                     need);
 }
 
 #define DTI_TEMPORARY_ROOM sizeof ".tmp.-9223372036854775808.0123456789abcdef"
+#define DTI_TEMPORARY_KEPT 64 /* bytes of the name; checkpoints' are shorter, so they are found */
 
 /* The process, for who looks for what dead ones left; and chance, since containers have equal
- * process ids, and a name that can be foreseen can be taken. */
+ * process ids, and a name that can be foreseen can be taken. A name is cut between characters of
+ * UTF-8. */
 static void dti_writer_name_temporary(char *to, size_t size, const char *path) {
+    const char *name = dti_file_name(path);
+    size_t kept = strlen(name);
     uint64_t chance;
     if (!dti_random_bytes(&chance, sizeof chance))
         chance = dti_now_ns() ^ (uint64_t)(uintptr_t)to;
-    snprintf(to, size, "%s.tmp.%ld.%016llx", path, dti_process(), (unsigned long long)chance);
+    if (kept > DTI_TEMPORARY_KEPT)
+        for (kept = DTI_TEMPORARY_KEPT; kept && (name[kept] & 0xC0) == 0x80;)
+            kept--;
+    snprintf(to, size, "%.*s.tmp.%ld.%016llx", (int)(name - path + (ptrdiff_t)kept), path,
+             dti_process(), (unsigned long long)chance);
 }
 
-static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
-                                 dti_writer **out) {
-    *out = NULL;
-    const char *other = dti_file_in_the_way(path);
-    if (other)
-        return dti_fail(base, DT_ERROR_IO, "%s: cannot be replaced: %s", path, other);
-    size_t size = strlen(path) + 1, room = size + DTI_TEMPORARY_ROOM;
-    dti_writer *w = dti_alloc(base, sizeof *w + room + size);
+/* With its texts, and without a file. */
+static dti_writer *dti_writer_make(dti_base *base, const char *path, const char *target) {
+    static const char arrow[] = " -> ";
+    const size_t given = strlen(path) + 1, size = strlen(target) + 1;
+    const size_t room = size + DTI_TEMPORARY_ROOM, all = given + size + sizeof arrow;
+    dti_writer *w = dti_alloc(base, sizeof *w + room + size + all);
     if (!w)
-        return DT_ERROR_MEMORY;
+        return NULL;
+    const bool same = !strcmp(path, target);
     w->base = base;
-    w->bytes = bytes;
     w->temporary = (char *)(w + 1);
     w->path = w->temporary + room;
-    memcpy(w->path, path, size);
+    w->name = w->path + size;
+    memcpy(w->path, target, size);
+    snprintf(w->name, all, "%s%s%s", path, same ? "" : arrow, same ? "" : target);
+    return w;
+}
+
+/* mode: of a file that replaces none, before the umask. */
+static dt_result dti_writer_open_as(dti_base *base, const char *path, unsigned mode, uint64_t bytes,
+                                    dti_writer **out) {
+    char target[DTI_FILE_PATH];
+    dti_file_rights rights = {.mode = mode};
+    *out = NULL;
+    const char *why = dti_file_target(path, target, &rights);
+    if (why)
+        return dti_fail(base, DT_ERROR_IO, "%s: cannot be %s: %s", path,
+                        rights.replaces ? "replaced" : "written", why);
+    dti_writer *w = dti_writer_make(base, path, target);
+    if (!w)
+        return DT_ERROR_MEMORY;
+    w->bytes = bytes;
     for (int i = 0; i < 8 && !w->file && (i == 0 || errno == EEXIST); i++) {
-        dti_writer_name_temporary(w->temporary, room, path);
-        w->file = dti_file_create(w->temporary);
+        dti_writer_name_temporary(w->temporary, (size_t)(w->path - w->temporary), w->path);
+        w->file = dti_file_create(w->temporary, &rights);
     }
     if (!w->file) {
         dt_result result = dti_writer_fail(w, "written");
@@ -143,6 +178,11 @@ static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t byte
     }
     *out = w;
     return DT_OK;
+}
+
+static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
+                                 dti_writer **out) {
+    return dti_writer_open_as(base, path, 0666, bytes, out);
 }
 
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes) {
@@ -198,12 +238,24 @@ static dt_result dti_writer_close(dti_writer *w, bool keep) {
     return keep ? result : DT_OK;
 }
 
-static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes) {
+static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mode,
+                                   const void *data, size_t bytes) {
     dti_writer *w;
-    dt_result result = dti_writer_open(base, path, bytes, &w);
+    dt_result result = dti_writer_open_as(base, path, mode, bytes, &w);
     if (result)
         return result;
     result = dti_writer_add(w, data, bytes);
     const dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
+}
+
+static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes) {
+    return dti_file_write_as(base, path, 0666, data, bytes);
+}
+
+static void dti_file_remove(const char *path) {
+    char target[DTI_FILE_PATH];
+    dti_file_rights rights = {0};
+    if (!dti_file_target(path, target, &rights) && rights.replaces)
+        remove(target);
 }

@@ -2,18 +2,20 @@
  * not at all, and one that fails (a full disk) is cut off again. Nothing is flushed to the disk: a
  * log may lose its end with the machine. */
 
-static dt_result dti_grow_fail(dti_base *base, const char *path) {
-    return dti_fail(base, DT_ERROR_IO, "%s: cannot be appended to: %s", path, strerror(errno));
+static dt_result dti_grow_fail(dti_base *base, const char *path, const char *why) {
+    return dti_fail(base, DT_ERROR_IO, "%s: cannot be appended to: %s", path, why);
 }
 
 static dt_result dti_grow_open(dti_base *base, const char *path, bool lines, dti_growing *file) {
-    char last = '\n';
+    char last = '\n', target[DTI_FILE_PATH];
     uint64_t size = 0;
-    *file = (dti_growing){.stream = dti_stream_append(path, &size)};
+    dti_file_rights rights = {0};
+    const char *why = dti_file_target(path, target, &rights);
+    *file = (dti_growing){.stream = why ? -1 : dti_stream_append(path, &size)};
     file->size = size;
     file->open = file->stream >= 0;
     if (!file->open)
-        return dti_grow_fail(base, path);
+        return dti_grow_fail(base, path, why ? why : strerror(errno));
     if (lines && file->size && dti_stream_last(file->stream, &last) && last != '\n')
         return dti_grow_add(base, path, file, "\n", 1);
     return DT_OK;
@@ -25,7 +27,7 @@ static dt_result dti_grow_add(dti_base *base, const char *path, dti_growing *fil
         file->size += bytes;
         return DT_OK;
     }
-    const dt_result result = dti_grow_fail(base, path);
+    const dt_result result = dti_grow_fail(base, path, strerror(errno));
     dti_stream_cut(file->stream, file->size);
     return result;
 }

@@ -211,7 +211,7 @@ static dt_result dti_log_probe(dti_base *base, const char *folder) {
     if (size < 0 || size >= (int)sizeof path)
         return dti_fail(base, DT_ERROR_INVALID,
                         "the log's folder has a name of %d bytes; at most 900", size);
-    FILE *file = dti_file_create(path);
+    FILE *file = dti_file_create(path, &(dti_file_rights){.mode = 0600});
     if (!file && errno != EEXIST)
         return dti_fail(base, DT_ERROR_IO, "nothing can be written to the log's folder %s: %s",
                         folder, strerror(errno));

@@ -25,6 +25,21 @@ static dt_lr_find_desc dti_lr_resolved(const dt_lr_find_desc *given) {
     return d;
 }
 
+/* What is there would be replaced, and then removed; it may be all that has a job's state. */
+static dt_result dti_lr_check_file(const dti_lr_find *f) {
+    uint64_t size;
+    int stream;
+    if (f->t->par.rank || dti_stream_open(f->d.file, &stream, &size))
+        return DT_OK; /* a path that cannot be written is an error of saving */
+    dti_stream_close(stream);
+    return size
+               ? dti_fail(f->t->base, DT_ERROR_INVALID,
+                          "dt_lr_find: '%s' is there, and would be replaced and then removed: move "
+                          "it away, or name another .file",
+                          f->d.file)
+               : DT_OK;
+}
+
 static dt_result dti_lr_check(const dti_lr_find *f) {
     const dt_lr_find_desc *d = &f->d;
     dti_base *base = f->t->base;
@@ -42,7 +57,8 @@ static dt_result dti_lr_check(const dti_lr_find *f) {
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "dt_lr_find: with local steps a rate shows at rounds' ends alone; make the "
                         "test with a trainer of DT_TRAIN_SYNCHRONOUS");
-    return dti_worker_has_no(f->t, "rates to try");
+    const dt_result result = dti_worker_has_no(f->t, "rates to try");
+    return result ? result : dti_lr_check_file(f);
 }
 
 /* The number of the point decides its rate, so all ranks take the same. */
@@ -118,7 +134,7 @@ static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     if (loaded)
         return dti_lr_not_back(f, loaded);
     if (t->par.rank == 0 && !t->par.lost)
-        remove(f->d.file);
+        dti_file_remove(f->d.file);
     if (result)
         memcpy(t->base->error, text, sizeof text);
     return result;

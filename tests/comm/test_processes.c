@@ -1048,7 +1048,7 @@ TEST(processes_meet_by_a_file_in_a_range_of_ports) {
     snprintf(path, sizeof path, "%s/meet", f->folder);
     FILE *old = fopen(path, "w");
     REQUIRE(old);
-    fprintf(old, "tcp://127.0.0.1:%d\n", fleet_free_port(AF_INET));
+    fprintf(old, "dtrain 0 %s\ntcp://127.0.0.1:%d\n", f->desc.job, fleet_free_port(AF_INET));
     fclose(old);
     snprintf(f->desc.rendezvous, sizeof f->desc.rendezvous, "file://%s", path);
     f->desc.port_low = fleet_free_port(AF_INET);

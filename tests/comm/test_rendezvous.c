@@ -431,6 +431,7 @@ static void host_open(host_case *c, const char *url, int local_size) {
     *c = (host_case){.desc = {.world_size = 2, .local_size = local_size, .join_timeout_ms = 1000}};
     snprintf(c->desc.rendezvous, sizeof c->desc.rendezvous, "%s", url);
     snprintf(c->desc.job, sizeof c->desc.job, "job");
+    dti_base_init(&c->base, NULL, NULL);
     c->r.desc = &c->desc;
     c->result = dti_rendezvous_place(&c->base, &c->r);
     if (!c->result)
@@ -646,6 +647,74 @@ TEST(file_that_cannot_be_is_an_error_that_says_why) {
     CHECK(dti_rendezvous_publish(&c.base, &c.r) == DT_ERROR_IO); /* nor take its place */
     CHECK_CONTAINS(c.base.error, "it is a FIFO");
     dti_rendezvous_close(&c.r);
+}
+
+/* What may be there before: rank 0 replaces and removes only what is empty or of a rank 0. */
+TEST(file_that_dtrain_did_not_write_is_neither_replaced_nor_removed) {
+    char long_line[2000];
+    memset(long_line, 'x', sizeof long_line);
+    memcpy(long_line, "dtrain 0 job\n", 13);
+    long_line[sizeof long_line - 2] = '\n';
+    long_line[sizeof long_line - 1] = 0;
+    const struct {
+        const char *text;
+        bool own;
+    } rows[] = {{"", true},
+                {"dtrain 0 job\ntcp://127.0.0.1:5\n", true},
+                {"dtrain 17 another job\ntcp://[::1]:6 tcp://127.0.0.1:5\n", true},
+                {"dtrain 3 \n\n", true},
+                {"a thesis\n", false},
+                {"\n", false},
+                {"dtrain", false},
+                {"dtrain is a library\n", false},
+                {"dtrain 0 job\ntcp://127.0.0.1:5", false},
+                {long_line, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int linked = 0; linked < 2; linked++) {
+            host_case c;
+            struct stat file;
+            char url[300], now[2000], why[192];
+            const char *real = temp_write("place", rows[i].text, strlen(rows[i].text));
+            const char *path = linked ? temp_path("link_to_place") : real;
+            CHECK(chmod(real, 0640) == 0 && (!linked || symlink("place", path) == 0));
+            snprintf(url, sizeof url, "file://%s", path);
+            host_open(&c, url, 2);
+            REQUIRE(c.result == DT_OK);
+            const dt_result result = dti_rendezvous_publish(&c.base, &c.r);
+            test_check(!result == rows[i].own, __FILE__, __LINE__, "row %d: %s", (int)i,
+                       c.base.error);
+            if (rows[i].own)
+                CHECK(file_look(&c, 0, "job", why) == 1 && stat(real, &file) == 0 &&
+                      (file.st_mode & 0777) == 0640);
+            else
+                CHECK_CONTAINS(c.base.error, path);
+            dti_rendezvous_close(&c.r);
+            FILE *there = fopen(real, "rb");
+            const size_t size = there ? fread(now, 1, sizeof now, there) : 0;
+            test_check(!there == rows[i].own, __FILE__, __LINE__, "row %d: the file %s", (int)i,
+                       there ? "stays" : "is gone");
+            if (there) {
+                CHECK(fclose(there) == 0 && size == strlen(rows[i].text) &&
+                      !memcmp(now, rows[i].text, size));
+            }
+            CHECK(!linked || (lstat(path, &file) == 0 && S_ISLNK(file.st_mode)));
+            remove(path), remove(real);
+        }
+}
+
+/* Somebody wrote in it meanwhile, without another name. */
+TEST(file_that_has_changed_is_not_removed) {
+    host_case c;
+    char url[300];
+    const char *path = temp_path("changed");
+    snprintf(url, sizeof url, "file://%s", path);
+    host_open(&c, url, 2);
+    REQUIRE(c.result == DT_OK && dti_rendezvous_publish(&c.base, &c.r) == DT_OK);
+    FILE *file = fopen(path, "r+b");
+    REQUIRE(file && fputs("a thesis", file) >= 0 && fclose(file) == 0);
+    dti_rendezvous_close(&c.r);
+    CHECK(access(path, F_OK) == 0);
+    remove(path);
 }
 
 TEST(ranks_meet_by_a_file_thrice_and_it_is_gone_then) {

@@ -27,14 +27,25 @@ static int dti_stream_append(const char *path, uint64_t *size);
 static bool dti_stream_cut(int stream, uint64_t size); /* back to that size */
 static bool dti_stream_last(int stream, char *byte);   /* of one that is not empty */
 
-/* What stands there, if it is none that a file may replace: by its rights a process can put one in
- * the place of a device. NULL: nothing, or a regular file. */
-static const char *dti_file_in_the_way(const char *path);
+#define DTI_FILE_PATH 4096 /* bytes of a path that links lead to, at most */
+typedef struct dti_file_rights {
+    unsigned mode; /* permissions: of the file that is replaced, or of a new one before the umask */
+    bool replaces; /* there is one, with */
+    unsigned owner, group;
+} dti_file_rights;
+/* Where a file of this path is to be written: links are followed, also one whose file is not there
+ * yet. NULL, or why nothing may be written there: by its rights a process can put a file in the
+ * place of a device. Without POSIX links cannot be seen: there the link itself is replaced. */
+static const char *dti_file_target(const char *path, char to[DTI_FILE_PATH],
+                                   dti_file_rights *rights);
+/* What is behind the last folder of a path. */
+static const char *dti_file_name(const char *path);
 /* True if the path is no regular file: a folder, a FIFO, a device, a link to nothing, or nothing.
  * False if that cannot be found out. */
 static bool dti_file_is_none(const char *path);
-/* A new file, or none: never one that is there, nor what a link leads to. */
-static FILE *dti_file_create(const char *path);
+/* A new file, or none: never one that is there, nor what a link leads to. It gets these rights as
+ * far as the system permits. */
+static FILE *dti_file_create(const char *path, const dti_file_rights *rights);
 /* To the disk, not only to the system. A rename may otherwise reach the disk before the data. */
 static bool dti_file_sync(FILE *file);
 static bool dti_file_rename(const char *from, const char *to); /* `to` is replaced, in one step */

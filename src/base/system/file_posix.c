@@ -151,11 +151,67 @@ static bool dti_stream_last(int stream, char *byte) {
 
 /* ---- appearing */
 
-static const char *dti_file_in_the_way(const char *path) {
-    struct stat file;
-    if (stat(path, &file) != 0 || S_ISREG(file.st_mode))
+static const char *dti_file_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+#if DTI_POSIX
+#define DTI_LINKS_MOST 40 /* Linux's */
+
+/* To what a link names, seen from its own folder. 0: it is no link, or nothing; -1: see errno. */
+static int dti_file_follow(char to[DTI_FILE_PATH]) {
+    char text[DTI_FILE_PATH];
+    const ssize_t size = readlink(to, text, sizeof text);
+    if (size < 0)
+        return errno == EINVAL || errno == ENOENT ? 0 : -1;
+    const size_t kept = text[0] == '/' ? 0 : (size_t)(dti_file_name(to) - to);
+    if (kept + (size_t)size >= DTI_FILE_PATH) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(to + kept, text, (size_t)size);
+    to[kept + (size_t)size] = 0;
+    return 1;
+}
+
+/* A link of /proc may lead to a file that has lost its name, or has another one now. */
+static const char *dti_file_follow_all(char to[DTI_FILE_PATH], const struct stat *file) {
+    struct stat found;
+    int links = 0, more;
+    while ((more = dti_file_follow(to)) > 0 && links < DTI_LINKS_MOST)
+        links++;
+    if (more)
+        return strerror(more < 0 ? errno : ELOOP);
+    if (!file ||
+        (stat(to, &found) == 0 && found.st_dev == file->st_dev && found.st_ino == file->st_ino))
         return NULL;
-    return dti_stream_kind(&file);
+    return "it is a link to an open file that has no name any more";
+}
+#endif
+
+/* A name that is too long, or a loop of links, is known before anything is written. */
+static const char *dti_file_target(const char *path, char to[DTI_FILE_PATH],
+                                   dti_file_rights *rights) {
+    struct stat file;
+    const bool there = stat(path, &file) == 0;
+    const size_t size = strlen(path) + 1;
+    rights->replaces = there;
+    if (there && !S_ISREG(file.st_mode))
+        return dti_stream_kind(&file);
+    if (there || errno == ENOENT)
+        errno = size > DTI_FILE_PATH ? ENAMETOOLONG : 0;
+    if (errno)
+        return strerror(errno);
+    memcpy(to, path, size);
+    if (there)
+        *rights = (dti_file_rights){(unsigned)file.st_mode & 0777, true, (unsigned)file.st_uid,
+                                    (unsigned)file.st_gid};
+#if DTI_POSIX
+    return dti_file_follow_all(to, there ? &file : NULL);
+#else
+    return NULL;
+#endif
 }
 
 static bool dti_file_is_none(const char *path) {
@@ -165,20 +221,49 @@ static bool dti_file_is_none(const char *path) {
     return !S_ISREG(file.st_mode);
 }
 
-static FILE *dti_file_create(const char *path) {
-#if DTI_POSIX
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
-    if (descriptor >= 0 && !file) {
-        int error = errno;
-        close(descriptor);
-        remove(path);
-        errno = error;
-    }
-    return file;
-#else
-    return fopen(path, "wbx");
+/* A group that cannot be given gets no more than all others have. The bits of setuid and setgid
+ * go, as when a file is written in place; lists of rights and other attributes are not taken over.
+ */
+static void dti_file_give(int descriptor, const char *path, const dti_file_rights *rights) {
+    unsigned mode = rights->mode;
+    (void)descriptor, (void)path, (void)mode;
+#if DTI_POSIX_2008
+    struct stat now = {0};
+    const gid_t group = (gid_t)rights->group;
+    if (fchown(descriptor, (uid_t)rights->owner, group) != 0 &&
+        fchown(descriptor, (uid_t)-1, group) != 0 &&
+        (fstat(descriptor, &now) != 0 || now.st_gid != group))
+        mode &= ~070u | (mode & 07u) << 3;
+    (void)fchmod(descriptor, (mode_t)mode);
+#elif !defined __wasi__ /* which has no users; elsewhere by name */
+    if (chown(path, rights->owner, rights->group) != 0)
+        mode &= ~070u | (mode & 07u) << 3;
+    (void)chmod(path, (mode_t)mode);
 #endif
+}
+
+/* One that replaces another is nobody else's until it has its rights. */
+static FILE *dti_file_create(const char *path, const dti_file_rights *rights) {
+    const mode_t mode = (mode_t)(rights->replaces ? 0600 : rights->mode);
+    const int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (descriptor < 0)
+        return NULL;
+#if DTI_POSIX
+    FILE *file = fdopen(descriptor, "wb");
+    const bool closes = !file;
+#else
+    FILE *file = fopen(path, "r+b");
+    const bool closes = true;
+#endif
+    int error = errno;
+    if (file && rights->replaces)
+        dti_file_give(descriptor, path, rights);
+    if (closes)
+        close(descriptor);
+    if (!file)
+        remove(path);
+    errno = error;
+    return file;
 }
 
 #if DTI_POSIX

@@ -101,12 +101,42 @@ static bool dti_stream_last(int stream, char *byte) {
 
 /* ---- appearing */
 
-static const char *dti_file_in_the_way(const char *path) {
+static const char *dti_file_name(const char *path) {
+    const char *name = path;
+    for (const char *at = path; *at; at++)
+        if (*at == '/' || *at == '\\' || *at == ':')
+            name = at + 1;
+    return name;
+}
+
+/* A link, or what else the system follows: where it ends. One that ends nowhere is an error. */
+static bool dti_file_follow(const char *path, char to[DTI_FILE_PATH]) {
+    const HANDLE file = CreateFileA(path, 0, FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE,
+                                    NULL, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, NULL);
+    DWORD size = 0;
+    if (file != INVALID_HANDLE_VALUE)
+        size = GetFinalPathNameByHandleA(file, to, DTI_FILE_PATH, 0);
+    dti_win32_errno();
+    if (file != INVALID_HANDLE_VALUE)
+        CloseHandle(file);
+    return size > 0 && size < DTI_FILE_PATH;
+}
+
+/* Rights are the folder's, as of each new file; one that is read-only is not replaced. */
+static const char *dti_file_target(const char *path, char to[DTI_FILE_PATH],
+                                   dti_file_rights *rights) {
     struct _stat64 file;
-    if (_stat64(path, &file) != 0 || (file.st_mode & _S_IFMT) == _S_IFREG)
-        return NULL;
-    return (file.st_mode & _S_IFMT) == _S_IFDIR ? "it is a folder, not a regular file"
-                                                : "it is not a regular file";
+    const size_t size = strlen(path) + 1;
+    const DWORD found = GetFileAttributesA(path);
+    const bool link = found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_REPARSE_POINT);
+    rights->replaces = _stat64(path, &file) == 0;
+    if (rights->replaces && (file.st_mode & _S_IFMT) != _S_IFREG)
+        return (file.st_mode & _S_IFMT) == _S_IFDIR ? "it is a folder, not a regular file"
+                                                    : "it is not a regular file";
+    if (size > DTI_FILE_PATH)
+        return strerror(ENAMETOOLONG);
+    memcpy(to, path, size);
+    return link && !dti_file_follow(path, to) ? strerror(errno) : NULL;
 }
 
 static bool dti_file_is_none(const char *path) {
@@ -116,7 +146,8 @@ static bool dti_file_is_none(const char *path) {
     return (file.st_mode & _S_IFMT) != _S_IFREG;
 }
 
-static FILE *dti_file_create(const char *path) {
+static FILE *dti_file_create(const char *path, const dti_file_rights *rights) {
+    (void)rights;
     int descriptor = _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT,
                            _S_IREAD | _S_IWRITE);
     FILE *file = descriptor < 0 ? NULL : _fdopen(descriptor, "wb");

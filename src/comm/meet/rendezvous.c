@@ -8,7 +8,8 @@
  *                         is none, as behind a service's name, at the interfaces that were chosen)
  *   tcp://host:port+16    the same at the first of 16 ports that is free; the others try them all
  *   file:///path          rank 0 writes its addresses there, under a new name that is then renamed,
- *                         and removes the file when all have joined, or it gives up
+ *                         and removes the file when all have joined, or it gives up; a file that is
+ *                         neither empty nor of this form stays, and is an error
  *   tcpstore://host:port  rank 0 leaves them in PyTorch's store, as torchrun has one
  *   pmix:  pmi:N          rank 0 gives them, and the key, to the launcher; that tells the others */
 
@@ -45,8 +46,7 @@ typedef struct dti_rendezvous {
     uint8_t candidate[DTI_ADDRESSES_MAX];
     int connected, turn;
     uint64_t others;
-    struct stat file; /* that we have written */
-    bool wrote;
+    bool wrote; /* the file */
 } dti_rendezvous;
 
 static bool dti_one_host(const dt_comm_desc *desc) {
@@ -58,14 +58,7 @@ static const char *dti_rendezvous_path(const dt_comm_desc *desc) {
 }
 
 /* All ranks have joined, or it is given up: the file is of no more use, if it still is ours. */
-static void dti_rendezvous_done(dti_rendezvous *r) {
-    struct stat now;
-    const char *path = dti_rendezvous_path(r->desc);
-    if (r->wrote && stat(path, &now) == 0 && now.st_dev == r->file.st_dev &&
-        now.st_ino == r->file.st_ino)
-        unlink(path);
-    r->wrote = false;
-}
+static void dti_rendezvous_done(dti_rendezvous *r);
 
 static void dti_rendezvous_deafen(dti_rendezvous *r) {
     for (int i = 0; i < r->own.count; i++)
@@ -234,68 +227,93 @@ static size_t dti_rendezvous_line(const dt_comm_desc *d, char line[128]) {
 }
 
 #if DTI_POSIX_2008
-/* A new name for each process: containers have equal process ids. */
-static int dti_rendezvous_create(const char *path, char fresh[300]) {
-    uint8_t chance[8];
-    char hex[17];
-    if (!dti_random_bytes(chance, sizeof chance))
-        dti_put64(chance, dti_now_ns() ^ (uint64_t)dti_process() << 40);
-    dti_key_to_hex(chance, sizeof chance, hex);
-    snprintf(fresh, 300, "%s.%s.tmp", path, hex);
-    return open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+/* What rank 0 writes; without a zero at its end. */
+static size_t dti_rendezvous_mine_text(const dti_rendezvous *r, char text[DTI_MEETING_TEXT]) {
+    const size_t bytes = dti_rendezvous_line(r->desc, text);
+    dti_rendezvous_text(r, text + bytes, DTI_MEETING_TEXT - bytes - 1);
+    const size_t size = strlen(text);
+    text[size] = '\n';
+    return size + 1;
+}
+
+/* The file's first bytes, up to one more than rank 0 writes; -1: see *why, and with errno ENOENT
+ * there is none. */
+static ssize_t dti_rendezvous_content(const char *path, char text[DTI_MEETING_TEXT + 1],
+                                      const char **why) {
+    uint64_t size;
+    int stream;
+    errno = 0;
+    if ((*why = dti_stream_open(path, &stream, &size)))
+        return -1;
+    const ssize_t bytes = dti_key_read_all(stream, text, DTI_MEETING_TEXT + 1);
+    if (bytes < 0)
+        *why = strerror(errno);
+    dti_stream_close(stream);
+    return bytes;
+}
+
+/* Empty, or of any job and attempt: what may be replaced, and in the end removed. */
+static bool dti_rendezvous_is_own(const char *text, ssize_t bytes) {
+    static const char begin[] = "dtrain ";
+    const size_t skip = sizeof begin - 1;
+    if (bytes <= 0 || bytes > DTI_MEETING_TEXT)
+        return bytes == 0;
+    return (size_t)bytes > skip && !memcmp(text, begin, skip) && text[bytes - 1] == '\n' &&
+           text[skip] >= '0' && text[skip] <= '9';
 }
 
 static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
-    char text[DTI_MEETING_TEXT], fresh[300];
-    const char *path = dti_rendezvous_path(r->desc);
-    size_t bytes = dti_rendezvous_line(r->desc, text);
-    dti_rendezvous_text(r, text + bytes, sizeof text - bytes - 1);
-    bytes = strlen(text);
-    text[bytes++] = '\n';
-    const char *other = dti_file_in_the_way(path);
-    if (other)
-        return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, other);
-    int file = dti_rendezvous_create(path, fresh), error = errno;
-    if (file < 0)
-        return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
-    bool ok = dti_write_all(file, text, bytes) && fsync(file) == 0 && fstat(file, &r->file) == 0;
-    error = errno;
-    close(file);
-    if (ok && rename(fresh, path) == 0) {
-        r->wrote = true;
-        return DT_OK;
+    char text[DTI_MEETING_TEXT + 1];
+    const char *path = dti_rendezvous_path(r->desc), *why;
+    const ssize_t old = dti_rendezvous_content(path, text, &why);
+    if (old < 0 && errno != ENOENT)
+        return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, why);
+    if (old >= 0 && !dti_rendezvous_is_own(text, old))
+        return dti_fail(base, DT_ERROR_IO,
+                        "rendezvous file \"%s\": a file is there that dtrain did not write, and it "
+                        "would be replaced and then removed; name a file that is not there",
+                        path);
+    const size_t bytes = dti_rendezvous_mine_text(r, text);
+    const dt_result result = dti_file_write_as(base, path, 0600, text, bytes);
+    r->wrote = !result;
+    return result ? dti_fail(base, result, "rendezvous file %s", base->error) : DT_OK;
+}
+
+static void dti_rendezvous_done(dti_rendezvous *r) {
+    char text[DTI_MEETING_TEXT + 1], mine[DTI_MEETING_TEXT];
+    const char *path = dti_rendezvous_path(r->desc), *why;
+    if (r->wrote) {
+        const size_t bytes = dti_rendezvous_mine_text(r, mine);
+        if (dti_rendezvous_content(path, text, &why) == (ssize_t)bytes &&
+            !memcmp(text, mine, bytes))
+            dti_file_remove(path);
     }
-    error = ok ? errno : error;
-    unlink(fresh);
-    return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
+    r->wrote = false;
 }
 
 static void dti_rendezvous_read(dti_rendezvous *r) {
     char text[DTI_MEETING_TEXT + 1], line[128];
-    struct stat file;
-    const char *path = dti_rendezvous_path(r->desc);
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
-    ssize_t bytes = -1;
-    if (descriptor < 0)
+    const char *path = dti_rendezvous_path(r->desc), *why;
+    const ssize_t bytes = dti_rendezvous_content(path, text, &why);
+    if (bytes < 0)
         snprintf(r->why, sizeof r->why, "%s\"%.120s\": %s",
-                 errno == ENOENT ? "rank 0 has not written " : "", path, strerror(errno));
-    else if (fstat(descriptor, &file) != 0 || !S_ISREG(file.st_mode))
-        snprintf(r->why, sizeof r->why, "\"%.120s\" is not a regular file", path);
-    else if ((bytes = dti_key_read_all(descriptor, text, sizeof text)) < 0)
-        snprintf(r->why, sizeof r->why, "\"%.120s\": %s", path, strerror(errno));
-    if (descriptor >= 0)
-        close(descriptor);
+                 errno == ENOENT ? "rank 0 has not written " : "", path, why);
     size_t skip = dti_rendezvous_line(r->desc, line), size = (size_t)DTI_MAX(bytes, 0);
     if (bytes < 0)
         return;
     if (size <= skip || size == sizeof text || memcmp(text, line, skip) || text[size - 1] != '\n') {
-        snprintf(r->why, sizeof r->why, "\"%.120s\" is of another job or attempt", path);
+        snprintf(r->why, sizeof r->why, "\"%.120s\" is of another %s", path,
+                 dti_rendezvous_is_own(text, bytes) ? "job or attempt" : "program");
         return;
     }
     text[size - 1] = 0;
     dti_rendezvous_parse(r, text + skip);
 }
 #else
+static void dti_rendezvous_done(dti_rendezvous *r) {
+    r->wrote = false;
+}
+
 static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
                     "rendezvous \"%s\": file:// needs POSIX; use tcp://", r->desc->rendezvous);
