@@ -9,7 +9,8 @@ root=$PWD
 work=$root/build/test_setup
 passed=0 failed=0 skipped=0
 filters=$*
-unset CI CC CFLAGS VK_DRIVER_FILES VK_ADD_DRIVER_FILES VK_ICD_FILENAMES
+unset CI CC CFLAGS VK_DRIVER_FILES VK_ADD_DRIVER_FILES VK_ICD_FILENAMES LD_LIBRARY_PATH
+unset XDG_CONFIG_HOME XDG_CONFIG_DIRS XDG_DATA_HOME
 
 . tests/wanted.sh
 
@@ -133,7 +134,7 @@ has() { for package in "$@"; do (cd "$machine/tree" && MACHINE=$machine sh "$mac
 
 # run WORDS...: ./build.sh there, without a terminal; its output and status are left in out and status.
 run() {
-    (cd "$machine/tree" && PATH=$machine/bin MACHINE=$machine XDG_DATA_DIRS=$machine/share \
+    (cd "$machine/tree" && PATH=$machine/bin MACHINE=$machine HOME=$machine XDG_DATA_DIRS=$machine/share \
         sh build.sh "$@" </dev/null >"$machine/out" 2>&1)
     status=$?
 }
@@ -144,8 +145,8 @@ typed() {
     shift
     cat >"$machine/session" <<END
 cd "$machine/tree"
-PATH=$machine/bin MACHINE=$machine XDG_DATA_DIRS=$machine/share
-export PATH MACHINE XDG_DATA_DIRS
+PATH=$machine/bin MACHINE=$machine HOME=$machine XDG_DATA_DIRS=$machine/share
+export PATH MACHINE HOME XDG_DATA_DIRS
 exec sh build.sh $*
 END
     printf "$answer" | timeout 60 script -qec "sh $machine/session" /dev/null >"$machine/out" 2>&1
@@ -387,6 +388,27 @@ train_looks_for_data_before_it_compiles() {
         expect fails [ $status != 0 ]
 }
 
+# Of an SDK, of a driver that Debian does not pack.
+gpu_finds_a_loader_and_a_driver_wherever_they_are() {
+    fresh
+    has gcc libc6-dev
+    mkdir -p "$machine/sdk" "$machine/.config/vulkan/icd.d"
+    : >"$machine/sdk/libvulkan.so.1"
+    run gpu
+    expect 'both are missing' line_is 'libvulkan1 mesa-vulkan-drivers' && expect 'compiles nothing' no_compiling || return 1
+    run gpu --loader "$machine/sdk/libvulkan.so.1"
+    expect 'with --loader it goes on' grep -q '^compile' "$machine/events" || return 1
+    : >"$machine/events"
+    export LD_LIBRARY_PATH=/nowhere:$machine/sdk
+    run gpu
+    expect 'a driver is missing' line_is mesa-vulkan-drivers && expect 'compiles nothing' no_compiling
+    found=$?
+    : >"$machine/.config/vulkan/icd.d/own.json"
+    run gpu
+    unset LD_LIBRARY_PATH
+    expect 'nothing is missing' grep -q '^compile' "$machine/events" && expect 'and no line' says_no apt-get && return $found
+}
+
 another_compiler_is_asked_for_by_its_name() {
     for compiler in clang clang-16 gcc-13; do
         fresh
@@ -410,7 +432,8 @@ for test_name in a_terminal_is_asked_once_and_yes_installs \
     without_apt_what_is_missing_is_said_in_words who_is_not_root_installs_by_sudo_or_is_shown_the_line \
     without_what_is_optional_a_command_goes_on where_nothing_is_missing_nothing_is_said \
     lists_are_fetched_only_after_apt_has_failed train_compiles_the_library_once_for_all_models \
-    train_looks_for_data_before_it_compiles another_compiler_is_asked_for_by_its_name; do
+    train_looks_for_data_before_it_compiles gpu_finds_a_loader_and_a_driver_wherever_they_are \
+    another_compiler_is_asked_for_by_its_name; do
     wanted "setup_$test_name" || continue
     if ! script -qec true /dev/null >/dev/null 2>&1; then
         skipped=$((skipped + 1))

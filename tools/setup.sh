@@ -56,29 +56,31 @@ clang_runtime() {
     fi
 }
 
-# The loader of Vulkan: looked for on Linux alone, as elsewhere it has other names.
-has_loader() {
+# linker_lists PATTERN: whether the dynamic linker's list has it.
+linker_lists() { (PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | grep -q "$1"); }
+
+# in_any FOLDERS FILES: whether one of the folders, with ':' between them, has such a file.
+in_any() {
     (
-        PATH=$PATH:/usr/sbin:/sbin
-        have ldconfig && ldconfig -p | grep -q libc || exit 0
-        ldconfig -p | grep -q 'libvulkan\.so\.1'
+        IFS=:
+        for folder in $1; do
+            for file in "$folder"/$2; do [ ! -e "$file" ] || exit 0; done
+        done
+        exit 1
     )
+}
+
+# Vulkan's loader and a driver are looked for as on GNU/Linux, and taken as there elsewhere.
+has_loader() {
+    ! linker_lists 'libc\.so' || linker_lists 'libvulkan\.so\.1' || in_any "${LD_LIBRARY_PATH-}" libvulkan.so.1
 }
 
 # A manifest of any driver, where the loader looks for them.
 has_driver() {
-    if [ "$(uname -s)" != Linux ] || [ -n "${VK_DRIVER_FILES-}${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}" ]; then
-        return 0
-    fi
-    folders=${XDG_DATA_DIRS:-/usr/local/share:/usr/share}:${XDG_CONFIG_DIRS:-/etc/xdg}:/etc
-    folders=$folders:${XDG_DATA_HOME:-${HOME-}/.local/share}
-    (
-        IFS=:
-        for folder in $folders; do
-            for file in "$folder"/vulkan/icd.d/*.json; do [ ! -e "$file" ] || exit 0; done
-        done
-        exit 1
-    )
+    [ -z "${VK_DRIVER_FILES-}${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}" ] || return 0
+    folders=${XDG_CONFIG_HOME:-${HOME-}/.config}:${XDG_CONFIG_DIRS:-/etc/xdg}:/etc
+    folders=$folders:${XDG_DATA_HOME:-${HOME-}/.local/share}:${XDG_DATA_DIRS:-/usr/local/share:/usr/share}
+    ! linker_lists 'libc\.so' || in_any "$folders" 'vulkan/icd.d/*.json'
 }
 
 has_openmpi() { have mpicc && mpirun --version 2>/dev/null | grep -q 'Open MPI\|OpenRTE'; }
