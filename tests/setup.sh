@@ -79,8 +79,10 @@ END
 tool() { cp "$MACHINE/bin/tool" "$MACHINE/bin/$1"; }
 case $1 in
 gcc) cp "$MACHINE/bin/compiler" "$MACHINE/bin/cc" && tool gcc ;;
-clang) cp "$MACHINE/bin/compiler" "$MACHINE/bin/clang" ;;
-python3) tool python3 ;;
+clang) cp "$MACHINE/bin/compiler" "$MACHINE/bin/clang" && tool clang++ ;;
+lld) tool ld.lld && tool wasm-ld ;;
+binutils) tool nm && tool size ;;
+python3 | g++ | clang-format-14) tool "$1" ;;
 glslang-tools) tool glslangValidator ;;
 spirv-tools) tool spirv-opt && tool spirv-val ;;
 libvulkan1) echo libvulkan.so.1 >"$MACHINE/loader" ;;
@@ -330,6 +332,21 @@ where_nothing_is_missing_nothing_is_said() {
     done
 }
 
+# Whoever calls it has agreed. Runtimes of Clang go by the version that is there.
+setup_installs_everything_without_a_question() {
+    fresh
+    typed 'n\n' setup
+    expect 'no question' questions 0 &&
+        expect everything installed_first "$test clang-format-14 binutils glslang-tools spirv-tools libclang-rt-dev" || return 1
+    fresh
+    run setup platforms wasi musl
+    expect 'compilers first' grep -qx 'install gcc libc6-dev python3 clang lld' "$machine/events" &&
+        expect platforms grep -qx 'install nodejs wasi-libc libclang-rt-14-dev-wasm32 musl-tools' "$machine/events" &&
+        expect succeeds [ $status = 0 ] || return 1
+    run setup platforms vax
+    expect 'an unknown one' grep -q "no 'vax'" "$machine/out" && expect fails [ $status != 0 ]
+}
+
 # A fresh system has no lists; another lacks a package that is optional.
 lists_are_fetched_only_after_apt_has_failed() {
     fresh
@@ -431,6 +448,7 @@ for test_name in a_terminal_is_asked_once_and_yes_installs \
     yes_and_ci_install_without_a_question without_a_terminal_the_line_is_shown_and_nothing_is_compiled \
     without_apt_what_is_missing_is_said_in_words who_is_not_root_installs_by_sudo_or_is_shown_the_line \
     without_what_is_optional_a_command_goes_on where_nothing_is_missing_nothing_is_said \
+    setup_installs_everything_without_a_question \
     lists_are_fetched_only_after_apt_has_failed train_compiles_the_library_once_for_all_models \
     train_looks_for_data_before_it_compiles gpu_finds_a_loader_and_a_driver_wherever_they_are \
     another_compiler_is_asked_for_by_its_name; do

@@ -181,9 +181,7 @@ needs() {
             [ -z "$required" ] || die "still missing: $required"
         fi
     fi
-    if [ -n "$required" ]; then
-        die "nothing is compiled: install that first$how_to"
-    fi
+    [ -z "$required" ] || die "nothing is compiled: install that first$how_to"
 }
 
 # by_whom: leaves in sudo what stands before apt-get.
