@@ -239,7 +239,8 @@ language_test() {
 amd_test() {
     wanted "$1" || return 0
     icd=/usr/share/vulkan/icd.d/radeon_icd.x86_64.json
-    [ -e $icd ] && [ -x build/dtest ] || { skip "$1" "there is no RADV driver"; return 0; }
+    [ -e $icd ] || { skip "$1" "there is no RADV driver ($icd)"; return 0; }
+    [ -x build/dtest ] || { skip "$1" "there is no build/dtest"; return 0; }
     if VK_ICD_FILENAMES=$icd RADV_FORCE_FAMILY=$2 build/dtest every_kernel_compiles \
         >"$work/$1.log" 2>&1 && grep -q '^1 passed' "$work/$1.log"; then
         pass
@@ -298,8 +299,12 @@ arm_tests() {
     for test in arm_gives_the_recorded_bits arm_gives_them_with_2_threads \
         arm_kernels_pass_their_tests; do
         wanted $test || continue
-        if ! command -v $arm_gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then
-            skip $test "there is no $arm_gcc with qemu-aarch64"
+        lacks=
+        for tool in $arm_gcc qemu-aarch64; do
+            command -v $tool >/dev/null 2>&1 || lacks=$tool
+        done
+        if [ -n "$lacks" ]; then
+            skip $test "there is no $lacks"
             continue
         fi
         arm=wanted

@@ -568,7 +568,7 @@ TEST(checkpoint_that_may_not_grow_is_an_io_error_and_the_old_one_stays) {
     CHECK(!strstr(base.error, "bytes")); /* the disk is not full: no advice about its space */
 }
 
-/* In a child with mounts of its own: a disk of 64 KiB on the folder. 99: not allowed. */
+/* In a child with mounts of its own: a disk of 64 KiB on the folder. 100 + errno: not allowed. */
 static int ck_on_small_disk(void (*body)(const char *folder), const char *folder) {
     fflush(stdout);
     pid_t child = fork();
@@ -577,7 +577,7 @@ static int ck_on_small_disk(void (*body)(const char *folder), const char *folder
         if (syscall(SYS_unshare, 0x00020000 /* CLONE_NEWNS */) != 0 ||
             mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
             mount("dtrain", folder, "tmpfs", 0, "size=64k") != 0)
-            _exit(99);
+            _exit(100 + errno);
         test_now.failures = 0;
         body(folder);
         _exit(DTI_MIN(test_now.failures, 98));
@@ -618,8 +618,11 @@ static void ck_fill_disk(const char *folder) {
 
 TEST(checkpoint_on_a_full_disk_is_an_io_error_and_a_dead_writers_file_makes_room) {
     int failures = ck_on_small_disk(ck_fill_disk, ck_folder());
-    if (failures == 99)
-        SKIP("no right to mount a small disk");
+    static char why[96];
+    if (failures > 99)
+        snprintf(why, sizeof why, "no small disk: unshare or mount: %s", strerror(failures - 100));
+    if (failures > 99)
+        SKIP(why);
     CHECK(failures == 0);
 }
 
@@ -758,7 +761,7 @@ TEST(checkpoint_writer_killed_at_any_system_call_leaves_a_good_newest) {
         pid_t child;
         if (!ck_trace(folder, step, &child)) {
             ck_remove(folder);
-            SKIP("no right to trace a process");
+            SKIP("ptrace of a child failed, as TRACEME or SETOPTIONS");
         }
         for (int i = 0; i < stops && !ended; i++)
             ended = !ck_next_stop(child, &status);
@@ -823,7 +826,7 @@ TEST(checkpoint_writer_says_so_when_any_system_call_fails_and_leaves_a_good_newe
         pid_t child;
         if (!ck_trace(folder, step, &child)) {
             ck_remove(folder);
-            SKIP("no right to trace a process");
+            SKIP("ptrace of a child failed, as TRACEME or SETOPTIONS");
         }
         int end = ck_inject(child, n, &weight, &musts);
         test_check(end == CK_REFUSED || (end == CK_WHOLE && weight <= 0), __FILE__, __LINE__,

@@ -560,7 +560,7 @@ TEST(log_that_is_read_from_any_byte_on_has_the_last_points) {
     log_job j;
     char program[2000];
     if (!temp_python("import sys; sys.exit(sys.platform == 'win32')", true))
-        SKIP("there is no python3");
+        SKIP("python3 is missing, or is Windows's");
     if (!log_open(&j, "log-end", (dt_run_log_desc){0}))
         return;
     for (int i = 0; i < 60; i++)
@@ -591,7 +591,7 @@ TEST(log_is_served_whatever_its_size_and_whoever_asks) {
     char program[3000], folder[200];
     snprintf(folder, sizeof folder, "%s", temp_path("board"));
     if (!temp_python("import sys; sys.exit(not sys.platform.startswith('linux'))", true))
-        SKIP("the program looks at a process's memory as Linux shows it");
+        SKIP("python3 is missing, or this is not Linux, whose /proc shows a process's memory");
     snprintf(program, sizeof program,
              "import json, os, shutil, socket, subprocess as s, sys, time, urllib.request as u\n"
              "at = '%s'\n"
@@ -639,7 +639,7 @@ TEST(log_is_drawn_by_the_tools) {
     log_job j;
     char program[4000];
     if (!temp_python("import sys; sys.exit(sys.platform == 'win32')", true))
-        SKIP("there is no python3");
+        SKIP("python3 is missing, or is Windows's");
     if (!log_open(&j, "log-drawn", (dt_run_log_desc){0}))
         return;
     for (int i = 0; i < 20; i++)

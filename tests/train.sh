@@ -245,7 +245,10 @@ finetune_is_better_with_a_body_that_was_learnt() {
 }
 
 has_vulkan() {
-    [ -e build/neural_texture ] && ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1
+    lacks='there is no build/neural_texture, which needs <vulkan/vulkan.h>'
+    [ -e build/neural_texture ] || return 1
+    lacks='there is no driver in /usr/share/vulkan/icd.d'
+    ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1
 }
 
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
@@ -265,7 +268,7 @@ for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
         echo "skipped train_$test: there is no mpirun"
     elif [ "${test#neural}" != "$test" ] && ! has_vulkan; then
         skipped=$((skipped + 1))
-        echo "skipped train_$test: no <vulkan/vulkan.h> or no driver"
+        echo "skipped train_$test: $lacks"
     elif [ "${test#*fashion}" != "$test" ] && [ ! -e build/data/train-images-idx3-ubyte ]; then
         skipped=$((skipped + 1))
         echo "skipped train_$test: no build/data; ./build.sh train gets it"

@@ -5,7 +5,7 @@
 # passed, failed, skipped. Nothing here takes longer than its timeout, all of it well below a minute.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-work=build/launch
+work=${LAUNCH_WORK:-build/launch}
 rm -rf $work
 mkdir -p $work
 example=${ALLREDUCE:-$PWD/build/allreduce}
@@ -250,17 +250,17 @@ file_test() {
 two_hosts_test() {
     wanted "$1" && has "$1" ip || return 0
     one=dtlaunch$$a two=dtlaunch$$b
-    if ! { ip netns add $one && ip netns add $two &&
-        ip link add dtv$$ netns $one type veth peer name dtv$$ netns $two; } 2>"$work/$1.err"; then
+    for try in "netns add $one" "netns add $two" "netns exec $one true" "netns exec $two true" \
+        "link add dtv$$ netns $one type veth peer name dtv$$ netns $two" \
+        "-n $one addr add 10.231.7.1/24 dev dtv$$" "-n $two addr add 10.231.7.2/24 dev dtv$$" \
+        "-n $one link set dtv$$ up" "-n $two link set dtv$$ up"; do
+        # shellcheck disable=SC2086 # words are meant
+        ip $try 2>"$work/$1.err" && continue
         ip netns del $one 2>/dev/null
         ip netns del $two 2>/dev/null
-        skip "$1" "no network namespaces: $(head -n 1 "$work/$1.err")"
+        skip "$1" "\"ip $try\" failed: $(head -n 1 "$work/$1.err")"
         return 0
-    fi
-    ip -n $one addr add 10.231.7.1/24 dev dtv$$
-    ip -n $two addr add 10.231.7.2/24 dev dtv$$
-    ip -n $one link set dtv$$ up
-    ip -n $two link set dtv$$ up
+    done
     make_key $work/key
     for rank in 0 1; do
         host=$one
@@ -281,6 +281,38 @@ two_hosts_test() {
         pass
     else
         fail "$1" "not both ranks are right" "$work/$1.out" "$work/$1.err" "$work/$1.nokey"
+    fi
+}
+
+# An ip that makes namespaces and cannot enter them, as in many containers: the test above skips, and
+# says what was tried.
+no_entry_test() {
+    wanted "$1" || return 0
+    mkdir -p $work/bin
+    cat >$work/bin/ip <<'IP'
+#!/bin/sh
+[ "$1 $2" != "netns exec" ] || { echo "mount of /sys failed: Operation not permitted" >&2; exit 1; }
+IP
+    chmod 755 $work/bin/ip
+    PATH=$PWD/$work/bin:$PATH LAUNCH_WORK=$work/inner sh tests/comm/launch.sh launch_two_hosts \
+        >"$work/$1.out" 2>&1
+    if grep -q 'skipped launch_two_hosts.* "ip netns exec dtlaunch.* true" failed: mount of /sys' \
+        "$work/$1.out" && [ "$(tail -n 1 "$work/$1.out")" = "0 0 1" ]; then pass; else
+        fail "$1" "it did not skip with the reason" "$work/$1.out"
+    fi
+}
+
+# Root without rights is not told to be root.
+no_rights_test() {
+    wanted "$1" && has "$1" setpriv && has "$1" ip || return 0
+    [ -x build/dtest_comm ] || { skip "$1" "there is no build/dtest_comm"; return 0; }
+    why=$(setpriv --bounding-set -all --inh-caps -all true 2>&1) ||
+        { skip "$1" "rights cannot be given up: $why"; return 0; }
+    setpriv --bounding-set -all --inh-caps -all build/dtest_comm dead_link names_of_all_kinds \
+        of_one_user_and_others >"$work/$1.out" 2>&1
+    if [ "$(grep -c '^skipped .* [Oo]peration not permitted' "$work/$1.out")" = 3 ] &&
+        grep -q '0 passed, 0 failed, 3 skipped' "$work/$1.out"; then pass; else
+        fail "$1" "not all three skip with their reason" "$work/$1.out"
     fi
 }
 
@@ -330,6 +362,8 @@ batch_test launch_a_batch_script_is_a_single_process
 missing_test launch_missing_ranks_are_named
 file_test launch_a_shared_folder_is_enough
 two_hosts_test launch_two_hosts_meet_with_a_key_file
+no_entry_test launch_what_cannot_be_entered_skips_with_the_reason
+no_rights_test launch_tests_without_rights_say_what_they_tried
 peer_test launch_a_rank_in_python_joins_and_sums 'right' 5 0 key 5
 peer_test launch_a_rank_in_python_sums_more_than_goes_early 'right' 16384 0 key 16384
 peer_test launch_a_rank_in_python_posts_late 'right' 1024 0 key 1024 --late

@@ -19,7 +19,11 @@ if "$mpirun" --version 2>/dev/null | grep -q 'Open MPI\|OpenRTE'; then
 fi
 
 build() {
-    command -v "$mpicc" >/dev/null 2>&1 && command -v "$mpirun" >/dev/null 2>&1 || return 1
+    for tool in "$mpicc" "$mpirun"; do
+        lacks="there is no $tool"
+        command -v "$tool" >/dev/null 2>&1 || return 1
+    done
+    lacks="$mpicc finds no mpi.h"
     echo '#include <mpi.h>' | "$mpicc" -x c -E - >/dev/null 2>&1 || return 1
     # shellcheck disable=SC2086 # words are meant
     "$mpicc" ${CFLAGS:--O1} -g -Wall -Wextra -I. -Itests tests/comm/mpi_ranks.c \
@@ -34,7 +38,7 @@ run() {
     wanted "$test" || return 0
     if [ $mpi = no ]; then
         skipped=$((skipped + 1))
-        echo "skipped $test: there is no $mpicc with mpi.h, or no $mpirun"
+        echo "skipped $test: $lacks"
         return 0
     fi
     log=$work/$test.log status=0

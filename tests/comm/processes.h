@@ -4,6 +4,8 @@
 #ifndef DTRAIN_TESTS_PROCESSES_H
 #define DTRAIN_TESTS_PROCESSES_H
 
+#include "can.h"
+
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>

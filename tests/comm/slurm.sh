@@ -8,11 +8,12 @@ set -u
 say() { echo "slurm.sh: $*" >&2; }
 PATH=$PATH:/usr/sbin:/sbin
 [ $# -gt 0 ] || { say "which command?"; exit 2; }
-[ "$(id -u)" = 0 ] || { say "not root"; exit 77; }
 for tool in munged munge slurmctld slurmd srun scontrol; do
     command -v $tool >/dev/null 2>&1 || { say "there is no $tool"; exit 77; }
 done
 id munge >/dev/null 2>&1 || { say "there is no user munge"; exit 77; }
+why=$(setpriv --reuid=munge --regid=munge --clear-groups true 2>&1) ||
+    { say "munged cannot be started as user munge: $why"; exit 77; }
 
 folder=$(mktemp -d /tmp/dtrain-slurm.XXXXXX) || exit 77
 host=$(hostname -s)

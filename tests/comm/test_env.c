@@ -708,8 +708,8 @@ TEST(key_files_that_others_can_read_are_refused) {
     REQUIRE(unlink(p.file) == 0 && mkfifo(p.file, 0600) == 0);
     snprintf(desc.key_file, sizeof desc.key_file, "%s", p.file);
     CHECK(key_load(&p, &desc, key, &have) == DT_ERROR_INVALID); /* and does not wait for a writer */
-    if (geteuid() == 0) {
-        CHECK(key_file_write(&p, KEY_HEX, 64, 0600) && chown(p.file, 65534, 0) == 0);
+    CHECK(unlink(p.file) == 0 && key_file_write(&p, KEY_HEX, 64, 0600));
+    if (chown(p.file, 65534, 0) == 0) { /* else nothing can be given away here */
         CHECK(key_load(&p, &desc, key, &have) == DT_ERROR_INVALID);
         CHECK_CONTAINS(p.base.error, "belongs to user 65534");
     }
@@ -848,9 +848,8 @@ TEST(folders_that_are_not_the_users_alone_hold_no_keys_and_stop_nobody) {
     memcpy(p.folder, link, strlen(link) + 1);
     CHECK(key_remove_others(&p) == 1);
     p.folder[strlen(p.folder) - 5] = 0;
-    if (geteuid() == 0) {
-        folders = key_folders(&p);
-        REQUIRE(chown(p.folder, 65534, 0) == 0);
+    folders = key_folders(&p);
+    if (chown(p.folder, 65534, 0) == 0) { /* else nothing can be given away here */
         key_goes_elsewhere(&p, &folders);
         CHECK(key_remove_others(&p) == 1);
     }
