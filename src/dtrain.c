@@ -14,6 +14,7 @@
 #include "base/memory.c"
 #include "base/error.c"
 #include "base/text.c"
+#include "base/sought.c"
 #include "base/array.c"
 #include "base/tree.c"
 #include "base/system/time.c"

@@ -165,7 +165,7 @@ typedef struct dt_csv_column {
 } dt_csv_column;
 /* Errors: INVALID (NULL; out of range). */
 DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *column);
-/* The index of the column of that name; -1 = none. */
+/* The index of the column of that name; -1 = none: the error of who uses it says the name. */
 DT_API int dt_csv_find(const dt_csv *csv, const char *name);
 
 /* Writes rows [first, first + rows) of the columns given by their indices to out: [rows, count] in

@@ -94,5 +94,5 @@ DT_API int dt_weights_count(const dt_weights *weights);
 /* Describes a tensor, index from 0 to dt_weights_count() - 1. Errors: INVALID (out of range; a
  * tensor of more than 8 dimensions). */
 DT_API dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_info *info);
-/* The index of the tensor of that name; -1 = none. */
+/* The index of the tensor of that name; -1 = none: the error of who uses it says the name. */
 DT_API int dt_weights_find(const dt_weights *weights, const char *name);

@@ -56,7 +56,7 @@ typedef struct dt_param_info {
 DT_API int dt_store_param_count(const dt_store *store);
 /* Describes one, index from 0 to dt_store_param_count() - 1. Errors: INVALID (out of range). */
 DT_API dt_result dt_store_param(const dt_store *store, int index, dt_param_info *info);
-/* The index of the parameter of that name; -1 = none. */
+/* The index of the parameter of that name; -1 = none: the error of who uses it says the name. */
 DT_API int dt_store_find(const dt_store *store, const char *name);
 
 typedef enum dt_value_kind {

@@ -13,8 +13,9 @@
  *     .schedule = {{.kind = DT_SCHEDULE_LINEAR, .epochs = 0.5, .start = 0.01},
  *                  {.kind = DT_SCHEDULE_COSINE, .epochs = 29.5}}
  *
- * Steps that .skip_empty leaves out do not count. After the last phase the rate is .lr. What dt_step_desc.lr and dt_trainer_set_lr say
- * goes before it. Parameter groups multiply it by their lr_scale. */
+ * Steps that .skip_empty leaves out do not count. After the last phase the rate is .lr. What
+ * dt_step_desc.lr and dt_trainer_set_lr say goes before it. Parameter groups multiply it by their
+ * lr_scale. */
 
 /* PyTorch's names stand beside them. lr: dt_optim_desc.lr; T: .period. */
 typedef enum dt_schedule_kind {

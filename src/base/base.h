@@ -10,6 +10,13 @@ typedef struct dti_owned {
     void (*destroy)(struct dti_owned *self);
 } dti_owned;
 
+/* Names that a find did not have: an index of -1, which nobody looked at, is an error later, which
+ * says them. */
+typedef struct dti_sought {
+    const char *find; /* the function; NULL: none yet */
+    char names[128], last[64];
+} dti_sought;
+
 typedef struct dti_base {
     dt_allocator allocator; /* never NULL: malloc's when the host gave none */
     dt_logger logger;
@@ -24,6 +31,7 @@ typedef struct dti_base {
     const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */
     dt_result result;            /* of the newest failure */
     char error[1024];            /* and its text */
+    dti_sought sought;
 } dti_base;
 
 /* dt_ctx begins with its dti_base (asserted in backend/context.c). */
@@ -220,6 +228,18 @@ static dti_shown dti_show(const char *text);
 static bool dti_utf8_valid(const char *data, size_t size);
 /* UTF-8, not empty, without control characters. */
 static bool dti_name_fits(const char *name);
+
+/* ---- sought.c */
+typedef const char *dti_name_fn(const void *object, uint32_t i);
+typedef struct dti_hint {
+    char text[512];
+} dti_hint;
+/* `find` has no such name, which may be NULL. Returns -1. */
+static int dti_sought_none(dti_base *base, const char *find, const char *name);
+/* For the error of an index that is none: of -1 what was sought, the name nearest to it, and which
+ * names there are; else nothing. */
+static dti_hint dti_sought_hint(dti_base *base, const char *find, int index, const void *object,
+                                uint32_t count, dti_name_fn *name);
 
 /* ---- array.c: room for `count` items of `size` bytes, by doubling; new ones are zero; false = no
  * memory, and nothing changed. */

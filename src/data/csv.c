@@ -116,6 +116,14 @@ static double dti_csv_deviation(const dti_csv_column *column) {
     return column->count ? sqrt(column->squares / (double)column->count) : 0.0;
 }
 
+static const char *dti_csv_name(const void *csv, uint32_t i) {
+    return ((const dt_csv *)csv)->columns[i].name;
+}
+
+static dti_hint dti_csv_hint(const dt_csv *csv, int index) {
+    return dti_sought_hint(csv->base, "dt_csv_find", index, csv, csv->count, dti_csv_name);
+}
+
 DTI_PUBLIC(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out), csv,
            DTI_OF(dt_csv), (csv, index, out)) {
     if (out)
@@ -123,8 +131,8 @@ DTI_PUBLIC(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out)
     DTI_NEED(NULL, csv);
     DTI_NEED(csv->base, out);
     if (index < 0 || (uint32_t)index >= csv->count)
-        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: column %d of %u", csv->path, index,
-                        csv->count);
+        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: column %d of %u%s", csv->path, index,
+                        csv->count, dti_csv_hint(csv, index).text);
     const dti_csv_column *c = &csv->columns[index];
     const bool numbers = c->kind == DT_CSV_NUMBER, texts = c->kind == DT_CSV_CATEGORY;
     *out = (dt_csv_column){.name = c->name, .kind = c->kind, .missing = c->missing};
@@ -137,13 +145,18 @@ DTI_PUBLIC(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out)
     return DT_OK;
 }
 
-DTI_PUBLIC_GET(int, dt_csv_find, (const dt_csv *csv, const char *name), csv, DTI_OF(dt_csv),
-               (csv, name)) {
-    for (uint32_t i = 0; csv && name && i < csv->count; i++) {
+static int dti_csv_find(const dt_csv *csv, const char *name) {
+    for (uint32_t i = 0; i < csv->count; i++) {
         if (!strcmp(csv->columns[i].name, name))
             return (int)i;
     }
     return -1;
+}
+
+DTI_PUBLIC_GET(int, dt_csv_find, (const dt_csv *csv, const char *name), csv, DTI_OF(dt_csv),
+               (csv, name)) {
+    const int found = csv && name ? dti_csv_find(csv, name) : -1;
+    return csv && found < 0 ? dti_sought_none(csv->base, "dt_csv_find", name) : found;
 }
 
 /* ---- rows */
@@ -229,8 +242,8 @@ static dt_result dti_csv_check_read(dt_csv *csv, const int *columns, int count, 
         if (columns[i] < 0 || (uint32_t)columns[i] >= csv->count ||
             csv->columns[columns[i]].kind == DT_CSV_SKIP)
             return dti_fail(&csv->reading, DT_ERROR_INVALID,
-                            "%s: column %d of %u is not there, or is skipped", csv->path,
-                            columns[i], csv->count);
+                            "%s: column %d of %u is not there, or is skipped%s", csv->path,
+                            columns[i], csv->count, dti_csv_hint(csv, columns[i]).text);
     }
     return DT_OK;
 }

@@ -95,7 +95,7 @@ static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc)
 
 /* Another file's column, whole. */
 static dt_result dti_csv_column_like(dt_csv *csv, const dt_csv *like, dti_csv_column *column) {
-    const int at = dt_csv_find(like, column->name);
+    const int at = dti_csv_find(like, column->name);
     if (at < 0) {
         column->kind = DT_CSV_SKIP;
         return DT_OK;
@@ -140,7 +140,7 @@ static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint3
 
 static dt_result dti_csv_has_all(const dt_csv *csv, const dt_csv *like) {
     for (uint32_t i = 0; i < like->count; i++) {
-        if (like->columns[i].kind != DT_CSV_SKIP && dt_csv_find(csv, like->columns[i].name) < 0)
+        if (like->columns[i].kind != DT_CSV_SKIP && dti_csv_find(csv, like->columns[i].name) < 0)
             return dti_fail(csv->base, DT_ERROR_FORMAT, "%s: the column '%s' of %s is missing",
                             csv->path, like->columns[i].name, like->path);
     }

@@ -188,7 +188,7 @@ static void dti_checkpoint_close(dti_checkpoint *c) {
 }
 
 static const dt_weight_info *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
-    return dti_checkpoint_at(c, dt_weights_find(c->weights, name));
+    return dti_checkpoint_at(c, dti_weights_find(c->weights, name));
 }
 
 static int dti_checkpoint_count(const dti_checkpoint *c) {

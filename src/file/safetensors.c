@@ -447,14 +447,21 @@ DTI_PUBLIC_GET(int, dt_weights_count, (const dt_weights *weights), weights, DTI_
     return weights ? (int)weights->count : 0;
 }
 
+static const char *dti_weights_name(const void *weights, uint32_t i) {
+    return ((const dt_weights *)weights)->items[i].name;
+}
+
 DTI_PUBLIC(dt_weights_get_info, (const dt_weights *weights, int index, dt_weight_info *info),
            weights, DTI_OF(dt_weights), (weights, index, info)) {
     DTI_NEED(NULL, weights);
     DTI_NEED(weights->base, info);
     if (index < 0 || (size_t)index >= weights->count)
         return dti_fail(weights->base, DT_ERROR_INVALID,
-                        "dt_weights_get_info: index %d of a file of %d tensors", index,
-                        (int)weights->count);
+                        "dt_weights_get_info: index %d of a file of %d tensors%s", index,
+                        (int)weights->count,
+                        dti_sought_hint(weights->base, "dt_weights_find", index, weights,
+                                        (uint32_t)weights->count, dti_weights_name)
+                            .text);
     const dti_weight *item = &weights->items[index];
     if (item->rank > DTI_WEIGHT_MAX_DIMS)
         return dti_fail(weights->base, DT_ERROR_INVALID,
@@ -469,9 +476,8 @@ DTI_PUBLIC(dt_weights_get_info, (const dt_weights *weights, int index, dt_weight
     return DT_OK;
 }
 
-DTI_PUBLIC_GET(int, dt_weights_find, (const dt_weights *weights, const char *name), weights,
-               DTI_OF(dt_weights), (weights, name)) {
-    size_t low = 0, high = weights && name ? weights->count : 0;
+static int dti_weights_find(const dt_weights *weights, const char *name) {
+    size_t low = 0, high = weights->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         int order = strcmp(name, weights->items[weights->by_name[middle]].name);
@@ -483,6 +489,12 @@ DTI_PUBLIC_GET(int, dt_weights_find, (const dt_weights *weights, const char *nam
             low = middle + 1;
     }
     return -1;
+}
+
+DTI_PUBLIC_GET(int, dt_weights_find, (const dt_weights *weights, const char *name), weights,
+               DTI_OF(dt_weights), (weights, name)) {
+    const int found = weights && name ? dti_weights_find(weights, name) : -1;
+    return weights && found < 0 ? dti_sought_none(weights->base, "dt_weights_find", name) : found;
 }
 
 static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype) {

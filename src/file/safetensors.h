@@ -26,6 +26,7 @@ static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char 
 /* Whether values that are saved, from number `first` on, have a NaN or an infinity: logged. */
 static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
                               uint64_t first, uint64_t count);
+static int dti_weights_find(const dt_weights *weights, const char *name); /* -1: none */
 /* Reads and checks a file. */
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights **out);
 /* The same of a file that is in memory, which stays the caller's; `path` is for messages. */

@@ -196,7 +196,7 @@ static const char *dti_loading_name(const dti_loading *l, const char *name, dti_
 static dt_result dti_store_match(const dti_loading *l, const dt_param_info *param, const char *name,
                                  dt_weight_info *weight, int *index) {
     dti_base *base = dti_store_base(l->store);
-    *index = dt_weights_find(l->weights, name);
+    *index = dti_weights_find(l->weights, name);
     if (*index < 0 && !l->desc.strict)
         return DT_OK;
     if (*index < 0)

@@ -132,13 +132,21 @@ DTI_PUBLIC_GET(int, dt_store_param_count, (const dt_store *s), s, DTI_OF(dt_stor
     return s ? (int)s->layout.param_count : 0;
 }
 
+static const char *dti_store_name(const void *store, uint32_t i) {
+    const dt_store *s = store;
+    return s->graph->nodes[s->layout.params[i].node].label;
+}
+
 DTI_PUBLIC(dt_store_param, (const dt_store *s, int index, dt_param_info *info), s, DTI_OF(dt_store),
            (s, index, info)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->layout.param_count) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u",
-                        index, s->layout.param_count);
+        return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u%s",
+                        index, s->layout.param_count,
+                        dti_sought_hint(s->base, "dt_store_find", index, s, s->layout.param_count,
+                                        dti_store_name)
+                            .text);
     }
     const dti_node *n = &s->graph->nodes[s->layout.params[index].node];
     *info = (dt_param_info){.name = n->label,
@@ -152,7 +160,9 @@ DTI_PUBLIC(dt_store_param, (const dt_store *s, int index, dt_param_info *info), 
 DTI_PUBLIC_GET(int, dt_store_find, (const dt_store *s, const char *name), s, DTI_OF(dt_store),
                (s, name)) {
     const uint32_t id = s && name ? dti_graph_find(s->graph, DTI_OP_PARAM, name) : 0;
-    return id ? (int)s->graph->nodes[id].attr.i[0] : -1;
+    if (!s || id)
+        return s ? (int)s->graph->nodes[id].attr.i[0] : -1;
+    return dti_sought_none(s->base, "dt_store_find", name);
 }
 
 /* ---- the state, of which a store may have a part */
