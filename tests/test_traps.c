@@ -66,7 +66,7 @@ static void traps_files(dt_ctx *ctx) {
     if (dt_npy_load(ctx, npy, &array) != DT_ERROR_FORMAT)
         _exit(10);
     dt_csv *csv;
-    const dt_csv_desc desc = {.rules = {{.names = "b", .missing = DT_CSV_MISSING_MEAN}}};
+    const dt_csv_desc desc = {.rules = {{.columns = "b", .missing = DT_CSV_MISSING_MEAN}}};
     if (dt_csv_open(ctx, csv_path, &desc, &csv))
         _exit(11);
     if (dt_csv_read(csv, (const int[]){0}, 1, 0, 3, DT_F32, values) != DT_ERROR_INVALID)

@@ -10,8 +10,22 @@
  * With NULL, ops give nil, getters give 0, NULL, false or -1, and functions without a result do
  * nothing.
  *
+ * Threads and callbacks: a context, with everything made from it, serves one call at a time, and so
+ * does a dt_comm with its groups. Meanwhile a call on another thread, or in a callback, returns
+ * BUSY with a constant text, and changes nothing, also not the text of dt_ctx_error(). Then getters
+ * and ops give what they give for NULL, functions without a result do nothing, and the log gets a
+ * warning with the function's name. Callbacks of dt_trainer_fit may call everything but what drives
+ * or ends their trainer and what it uses. Other callbacks may call what belongs to other contexts
+ * and comms, dt_ctx_error() and dt_comm_error() on the thread of the call, and what says "Threads:
+ * any". docs/embedding.md has the table. A callback returns: no longjmp or exception leaves it.
+ *
+ * Floating-point modes: all functions compute with round to nearest, denormals and no traps, and
+ * the caller's modes and flags are restored. Callbacks run in the caller's modes, but for those that
+ * give values (dt_dataset.sample, a store's init, a schedule's rate), which run in dtrain's.
+ *
  * An object that was destroyed, directly or with its owner (a store with its graph, everything with
- * the context), must not be used or destroyed again. This cannot be detected. */
+ * the context), must not be used or destroyed again. This cannot be detected; that it is in use is,
+ * and then it is not destroyed. */
 typedef enum dt_result {
     DT_OK = 0,              /* no error */
     DT_ERROR_INVALID,       /* a wrong argument or a call in a wrong state */
@@ -71,7 +85,12 @@ typedef struct dt_logger {
     void *user;
 } dt_logger;
 
-/* Called for each call of yours that fails, with its result and the text of dt_ctx_error(). */
+/* Called once for each call of yours that fails, before it returns: with its result, and the text
+ * of dt_ctx_error(), which is valid during the call. The context is free again, so the handler may
+ * call everything that its place allows; it may also end the process. Called for BUSY too, with the
+ * constant text, and for NUMERIC, after which training can go on. Not called where the object is
+ * NULL, for errors of a dt_comm by itself, nor for dt_csv_read on a thread that did not open the
+ * file. Threads: the one whose call failed. */
 typedef struct dt_on_error {
     void (*call)(void *user, dt_result result, const char *text);
     void *user;

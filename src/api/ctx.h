@@ -68,12 +68,13 @@ typedef struct dt_device_info {
 
 /* Creates a context. desc may be NULL. The description is copied; what it points to remains yours
  * and must outlive the context (except pipeline_cache, which is copied too). On failure *out is
- * NULL and the text goes to desc's logger.
+ * NULL and the text goes to desc's logger and on_error.
  * Ownership: yours; end it with dt_ctx_destroy. Errors: INVALID (alloc without free, threads below
  * -1 or above 1024, pipeline_cache_bytes without pipeline_cache, a handle that .vulkan lacks),
  * MEMORY; with .vulkan also UNSUPPORTED (its device or queue cannot be used; DT_NO_VULKAN).
- * Threads: any. A context may be used by one thread at a time; different contexts may be used in
- * parallel. This holds for every function below unless its comment says otherwise. */
+ * Threads: any. A context may be used by one thread at a time (else BUSY: base.h); different
+ * contexts may be used in parallel. This holds for every function below unless its comment says
+ * otherwise. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
 /* Destroys a context and every graph, store, program and trainer made from it; destroying one of

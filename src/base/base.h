@@ -127,8 +127,8 @@ static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name);
 
 /* Around a call of the host's code. base: whose call it may not be any more; NULL: those under way
  * on this thread. */
-static void dti_call_host(dti_visit *f, dti_base *base, dti_where place);
-static void dti_host_returned(const dti_visit *f);
+static void dti_visit_host(dti_visit *f, dti_base *base, dti_where place);
+static void dti_visit_returned(const dti_visit *f);
 
 #define DTI_PUBLIC(name, params, object, how, args)                                                \
     static dt_result dti_call_##name params;                                                       \

@@ -156,7 +156,7 @@ static void dti_base_end(dti_base *base) {
     }
 }
 
-static void dti_call_host(dti_visit *f, dti_base *base, dti_where place) {
+static void dti_visit_host(dti_visit *f, dti_base *base, dti_where place) {
     const dti_visit *top = dti_visits;
     *f = (dti_visit){.below = dti_visits, .base = base, .place = place, .modes = dti_fp_enter()};
     if (place != DTI_IN_VALUES)
@@ -164,7 +164,7 @@ static void dti_call_host(dti_visit *f, dti_base *base, dti_where place) {
     dti_visits = f;
 }
 
-static void dti_host_returned(const dti_visit *f) {
+static void dti_visit_returned(const dti_visit *f) {
     dti_visits = f->below;
     dti_fp_leave(f->modes);
 }

@@ -36,9 +36,9 @@ static void dti_host_log(dti_base *base, dt_log_level level, const char *text) {
     if (!base->logger.log)
         return;
     dti_visit visit;
-    dti_call_host(&visit, base, DTI_IN_CALLBACK);
+    dti_visit_host(&visit, base, DTI_IN_CALLBACK);
     base->logger.log(base->logger.user, level, text);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
 }
 
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...) {

@@ -57,9 +57,9 @@ static void *dti_host_alloc(dti_base *base, size_t bytes) {
     if (a->alloc == dti_malloc_aligned)
         return dti_malloc_aligned(NULL, bytes, DTI_MEMORY_ALIGN);
     dti_visit visit;
-    dti_call_host(&visit, base, DTI_IN_CALLBACK);
+    dti_visit_host(&visit, base, DTI_IN_CALLBACK);
     void *block = a->alloc(a->user, bytes, DTI_MEMORY_ALIGN);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
     return block;
 }
 
@@ -70,9 +70,9 @@ static void dti_host_free(dti_base *base, void *block, size_t bytes) {
         return;
     }
     dti_visit visit;
-    dti_call_host(&visit, base, DTI_IN_CALLBACK);
+    dti_visit_host(&visit, base, DTI_IN_CALLBACK);
     a->free(a->user, block, bytes);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
 }
 
 static void *dti_alloc(dti_base *base, size_t bytes) {

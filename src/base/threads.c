@@ -234,9 +234,9 @@ static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_r
     if (pool->jobs.parallel_for) {
         int64_t jobs = DTI_MIN(pool->pieces, pool->threads);
         dti_visit visit;
-        dti_call_host(&visit, pool->base, DTI_IN_CALLBACK);
+        dti_visit_host(&visit, pool->base, DTI_IN_CALLBACK);
         pool->jobs.parallel_for(pool->jobs.user, jobs, dti_pool_job, pool);
-        dti_host_returned(&visit);
+        dti_visit_returned(&visit);
         return;
     }
     dti_gate_open(pool);

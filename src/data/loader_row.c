@@ -81,9 +81,9 @@ static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, void *cons
     if (!r->data.sample)
         return DT_OK;
     dti_visit visit;
-    dti_call_host(&visit, r->base, DTI_IN_VALUES);
+    dti_visit_host(&visit, r->base, DTI_IN_VALUES);
     const dt_result result = r->data.sample(r->data.user, &copy, places);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
     return result;
 }
 

@@ -117,9 +117,9 @@ static double dti_rate_milestones(const dt_schedule *s, uint64_t n) {
 /* The rate of step n of a resolved phase. */
 static double dti_rate_asked(const dt_schedule *s, uint64_t n) {
     dti_visit visit;
-    dti_call_host(&visit, NULL, DTI_IN_VALUES);
+    dti_visit_host(&visit, NULL, DTI_IN_VALUES);
     const double rate = s->rate(s->user, n);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
     return rate;
 }
 

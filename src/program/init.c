@@ -252,9 +252,9 @@ static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param 
         dti_fill_padding(f, size);
         if (!result && s->init) {
             dti_visit visit;
-            dti_call_host(&visit, s->base, DTI_IN_VALUES);
+            dti_visit_host(&visit, s->base, DTI_IN_VALUES);
             s->init(s->init_user, f->param->label, f->param->shape, f->out);
-            dti_host_returned(&visit);
+            dti_visit_returned(&visit);
         }
         if (!result)
             result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],

@@ -159,11 +159,11 @@ static bool dti_fit_uses(const void *by, const void *object) {
 
 static dt_result dti_fit_call(dti_fit *f, const dt_callback *callback) {
     dti_visit visit;
-    dti_call_host(&visit, f->t->base, DTI_IN_FIT);
+    dti_visit_host(&visit, f->t->base, DTI_IN_FIT);
     visit.uses = dti_fit_uses;
     visit.by = f;
     const dt_result result = callback->call(callback->user, &f->s);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
     return result;
 }
 

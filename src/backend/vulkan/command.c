@@ -100,9 +100,9 @@ static void dti_vk_host_calls(dti_vk_device *device, void (*call)(void *user)) {
     if (!call)
         return;
     dti_visit visit;
-    dti_call_host(&visit, device->instance->base, DTI_IN_CALLBACK);
+    dti_visit_host(&visit, device->instance->base, DTI_IN_CALLBACK);
     call(device->host->user);
-    dti_host_returned(&visit);
+    dti_visit_returned(&visit);
 }
 
 /* The one place where the queue is touched: under the application's lock, if it is its queue. */

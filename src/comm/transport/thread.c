@@ -404,11 +404,11 @@ static dt_result dti_threads_check(dti_base *base, const dt_comm_desc *desc, int
     return DT_OK;
 }
 
-static dt_result dti_call_dt_comm_create_threads(const dt_comm_desc *desc, int size,
-                                                 dt_comm **out) {
+static dt_result dti_comm_make_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
     dti_base base;
     dti_base_init(&base, desc ? &desc->allocator : NULL, desc ? &desc->logger : NULL);
-    DTI_NEED(&base, out);
+    if (!out)
+        return dti_fail_null(&base, "dt_comm_create_threads", "out");
     /* a size that is wrong says nothing of the room at out, but for the first */
     bool sized = size >= 1 && size <= DTI_THREADS_MAX;
     for (int r = 0; r < (sized ? size : 1); r++)
@@ -441,5 +441,5 @@ static dt_result dti_call_dt_comm_create_threads(const dt_comm_desc *desc, int s
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
     dti_visit visit;
     dti_enter(&visit, NULL, 0, __func__);
-    return dti_leave(&visit, dti_call_dt_comm_create_threads(desc, size, out));
+    return dti_leave(&visit, dti_comm_make_threads(desc, size, out));
 }
