@@ -5,7 +5,6 @@
 #include "dtrain.h"
 #include "harness.h"
 
-#include <pthread.h>
 
 typedef struct sought_job {
     dt_ctx *ctx;
@@ -128,33 +127,5 @@ TEST(names_that_there_are_not_keep_an_error_short) {
         CHECK_CONTAINS(dt_ctx_error(j.ctx), "did not find '");
     }
     CHECK(dt_csv_find(j.csv, NULL) == -1 && dt_csv_find(NULL, "a") == -1);
-    sought_close(&j);
-}
-
-static void *sought_seek(void *arg) {
-    sought_job *j = arg;
-    char name[16];
-    for (int i = 0; i < 20000; i++) {
-        snprintf(name, sizeof name, "pric%d", i % 10);
-        dt_csv_find(j->csv, name);
-    }
-    return NULL;
-}
-
-/* As a dt_dataset.sample may, on its thread. */
-TEST(names_are_sought_on_several_threads_at_once) {
-    sought_job j;
-    pthread_t threads[2];
-    REQUIRE(sought_open(&j));
-    CHECK(dt_csv_find(j.csv, "pric0") == -1);
-    for (int i = 0; i < 2; i++)
-        CHECK(!pthread_create(&threads[i], NULL, sought_seek, &j));
-    for (int i = 0; i < 2000; i++) {
-        CHECK(sought_csv_column(&j, -1) == DT_ERROR_INVALID);
-        const char *at = strstr(dt_ctx_error(j.ctx), "did not find ");
-        CHECK(!at || !strncmp(at, "did not find 'pric", 18));
-    }
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
     sought_close(&j);
 }
