@@ -77,6 +77,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_ahead.c"
 #include "test_vulkan_self_test.c"
 #include "test_frame.c"
+#include "test_concurrent.c"
 #include "test_shadow.c"
 #include "test_parallel.c"
 #include "test_train_ahead.c"

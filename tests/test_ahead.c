@@ -238,7 +238,7 @@ TEST(while_started_steps_are_under_way_other_calls_are_refused) {
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "dt_program_wait");
     CHECK(dt_program_advance(c.program, &state) == DT_ERROR_INVALID);
     CHECK(dt_program_end(c.program, NULL) == DT_ERROR_INVALID);
-    CHECK(dt_program_cancel(c.program) == DT_ERROR_INVALID);
+    CHECK(dt_program_cancel(c.program, NULL) == DT_ERROR_INVALID);
     CHECK(dt_program_weigh(c.program, weights) == DT_ERROR_INVALID);
     CHECK(dt_store_reset(c.store, DT_RESET_OPTIM) == DT_ERROR_INVALID);
     CHECK(dt_program_read(c.program, c.y, y, sizeof y) == DT_ERROR_INVALID);

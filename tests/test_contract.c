@@ -334,7 +334,7 @@ TEST_NET(no_other_program_runs_between_begin_and_end) {
     CHECK_FAILS(n, net_write(n, 1), DT_ERROR_INVALID, "in use");
     CHECK_FAILS(n, dt_program_end(n->train, NULL), DT_ERROR_INVALID, "DT_STEP_DONE");
     CHECK(dt_program_advance(n->train, &state) == DT_OK);
-    CHECK(dt_program_cancel(n->train) == DT_OK);
+    CHECK(dt_program_cancel(n->train, NULL) == DT_OK);
     CHECK_FAILS(n, dt_program_advance(n->train, &state), DT_ERROR_INVALID, "dt_program_begin");
     CHECK(dt_program_run(n->predict, NULL, NULL) == DT_OK);
     CHECK(dt_program_read(n->predict, n->y, y, sizeof y) == DT_OK);

@@ -125,7 +125,7 @@ static void fork_try_program(fork_case *c) {
     fork_expect(c, dt_program_begin(c->program, NULL), "begin");
     fork_expect(c, dt_program_advance(c->program, &state), "advance");
     fork_expect(c, dt_program_end(c->program, NULL), "end");
-    fork_expect(c, dt_program_cancel(c->program), "cancel");
+    fork_expect(c, dt_program_cancel(c->program, NULL), "cancel");
     fork_expect(c, dt_program_weigh(c->program, weights), "weigh");
     fork_expect(c, fork_write(c), "write");
     fork_expect(c, dt_program_read(c->program, c->m.logits, c->y, bytes), "read");
@@ -133,6 +133,7 @@ static void fork_try_program(fork_case *c) {
     fork_expect(c, dt_store_create(c->m.graph, NULL, &s), "store");
     fork_expect(c, dt_store_read(c->store, 0, DT_VALUE_PARAM, c->y, 4), "store read");
     fork_expect(c, dt_store_write(c->store, 0, DT_VALUE_PARAM, c->y, 4), "store write");
+    fork_expect(c, dt_store_copy(c->store, c->store), "store copy");
     fork_expect(c, dt_store_hash(c->store, &hash), "hash");
     fork_expect(c, dt_store_state_hash(c->store, &hash), "state hash");
     fork_expect(c, dt_store_save(c->store, "build/test_fork.safetensors"), "save");
@@ -222,7 +223,7 @@ static void fork_run(fork_case *c) {
     int failures = result ? 0 : fork_child(c);
     CHECK_TEXT(failures == 0, "%s: the child ended with %d", way->name, failures);
     if (!result && way->under_way)
-        result = dt_program_cancel(c->program);
+        result = dt_program_cancel(c->program, NULL);
     if (!result)
         result = fork_step(c);
     CHECK_TEXT(!result, "%s, after the child: %s", way->name, dt_ctx_error(c->m.ctx));

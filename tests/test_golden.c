@@ -342,7 +342,7 @@ static bool cancel_after(const golden *g, dt_program *p, int segments) {
         if (!advance(g, p, &state))
             return false;
     CHECK(state == DT_STEP_READY);
-    bool cancelled = OK(g, dt_program_cancel(p));
+    bool cancelled = OK(g, dt_program_cancel(p, NULL));
     CHECK(state_hash(g) == before);
     return cancelled;
 }

@@ -211,7 +211,7 @@ static void image_check_commit(const char *device) {
                 CHECK(dt_program_advance(n.program, &state) == DT_OK);
                 started += state == DT_STEP_READY;
             }
-            CHECK(dt_program_cancel(n.program) == DT_OK);
+            CHECK(dt_program_cancel(n.program, NULL) == DT_OK);
             image_running(&n, after);
             CHECK(!memcmp(before, after, sizeof before));
         }
@@ -241,7 +241,7 @@ static void image_two_micros(bool again, float running[8]) {
             CHECK(!dt_program_begin(n.program, &second));
             while (state != DT_STEP_READY && !dt_program_advance(n.program, &state)) {
             }
-            CHECK(!dt_program_cancel(n.program));
+            CHECK(!dt_program_cancel(n.program, NULL));
         }
         CHECK(!dt_program_run(n.program, &second, NULL));
         image_running(&n, running);

@@ -65,7 +65,7 @@ TEST(outputs_are_there_from_the_forward_segment_on_also_of_a_step_that_is_cancel
         CHECK(dt_program_read(c.program, y, &out, sizeof out) == DT_ERROR_INVALID);
         while (forward && state != DT_STEP_READY)
             REQUIRE(dt_program_advance(c.program, &state) == DT_OK);
-        CHECK(dt_program_cancel(c.program) == DT_OK && !dti_drive_is_open(c.program));
+        CHECK(dt_program_cancel(c.program, NULL) == DT_OK && !dti_drive_is_open(c.program));
         CHECK(dt_program_read(c.program, y, &out, sizeof out) ==
               (forward ? DT_OK : DT_ERROR_INVALID));
     }
@@ -362,11 +362,11 @@ TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
     CHECK(dt_program_run(c.program, &first, NULL) == DT_OK);
     CHECK(dt_program_begin(c.program, &second) == DT_OK);
     CHECK(dt_program_advance(c.program, &state) == DT_OK);
-    CHECK(dt_program_cancel(c.program) == DT_OK); /* in its forward part: the sum is whole */
+    CHECK(dt_program_cancel(c.program, NULL) == DT_OK); /* in its forward part: the sum is whole */
     CHECK(dt_program_begin(c.program, &second) == DT_OK);
     CHECK(dt_program_advance(c.program, &state) == DT_OK);
     CHECK(dt_program_advance(c.program, &state) == DT_OK);
-    CHECK(dt_program_cancel(c.program) == DT_OK); /* in its backward part: it is in the sum */
+    CHECK(dt_program_cancel(c.program, NULL) == DT_OK); /* in its backward part: it is in the sum */
     CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
     CHECK(dt_program_run(c.program, &first, NULL) == DT_OK);
     CHECK(dt_program_run(c.program, &second, NULL) == DT_OK);

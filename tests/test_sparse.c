@@ -148,7 +148,7 @@ static bool sparse_cancelled(sparse_twin *t, uint32_t seed) {
     bool good = sparse_inputs(t, t->run, seed + 1, 1) && !dt_program_begin(t->run, NULL);
     for (uint32_t i = 0; i < parts && good && t->run->now->at < t->run->code->commit_segment; i++)
         good = sparse_some(t, 1, &state);
-    return good && !dt_program_cancel(t->run);
+    return good && !dt_program_cancel(t->run, NULL);
 }
 
 /* Where a step fails that another was started behind, it hangs on what is proven of values whether

@@ -1090,7 +1090,7 @@ TEST(a_store_that_is_reset_as_a_whole_is_as_it_was_created) {
         CHECK(dt_store_save_state(r.store, "build/never") == DT_ERROR_INVALID);
         CHECK(dt_store_load_state(r.store, "build/never") == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "dt_program_begin");
-        CHECK(dt_program_cancel(r.program) == DT_OK && store_hash(&r) == end);
+        CHECK(dt_program_cancel(r.program, NULL) == DT_OK && store_hash(&r) == end);
         dt_ctx_destroy(r.m.ctx);
     }
 }

@@ -191,7 +191,7 @@ static void host_try_semaphores(host *h, uint32_t index) {
     CHECK(dt_program_begin(m.train, &s) == DT_OK);
     CHECK(dt_program_advance(m.train, &state) == DT_OK);
     CHECK(host_value(h, step) == 1);
-    CHECK(dt_program_cancel(m.train) == DT_OK);
+    CHECK(dt_program_cancel(m.train, NULL) == DT_OK);
     CHECK(host_reaches(h, step, 2)); /* also of a step that was cancelled */
     s.signal.value = 3;
     CHECK(dt_program_run(m.train, &s, NULL) == DT_OK && host_value(h, step) == 3);

@@ -109,6 +109,31 @@ ROW(STORE, dt_store_write, ) {
                                  BYTES(48)));
 }
 
+ROW(STORE, dt_store_copy, ) {
+    dt_store *other = NULL, *foreign = NULL, *to = here.store;
+    SURE(!dt_store_create(here.graph, &(dt_store_desc){.device = "cpu", .seed = 2}, &other));
+    const bool open = wrong_turn("a step under way", 1) && !dt_program_begin(here.train, NULL);
+    if (wrong_turn("two graphs", 1) && !dt_store_create(there.graph, NULL, &foreign))
+        to = foreign;
+    if (wrong_turn("the same store", 1))
+        to = other;
+    dt_result result = dt_store_copy(OBJECT(other), POINTER(to));
+    if (open)
+        dt_program_cancel(here.train, NULL);
+    dt_store_destroy(other);
+    dt_store_destroy(foreign);
+    return RESULT(result);
+}
+
+ROW(TRAINER, dt_store_copy, trainer) {
+    dt_store *from = dt_trainer_store(here.trainer), *to = NULL;
+    SURE(!dt_store_create(here.graph, &(dt_store_desc){.device = "cpu", .seed = 2}, &to));
+    const bool into = wrong_turn("into a trainer's", 1);
+    dt_result result = into ? dt_store_copy(to, from) : dt_store_copy(from, to);
+    dt_store_destroy(to);
+    return RESULT(result);
+}
+
 ROW(STORE, dt_store_vulkan_buffer, ) {
     dt_vulkan_buffer where; /* of a store on the CPU: there is no right call */
     dt_store_vulkan_buffer(OBJECT(here.store), INDEX(0, 2), DT_VALUE_PARAM, POINTER(&where));
@@ -399,7 +424,7 @@ ROW(STORE, dt_program_advance, ) {
     if (!wrong_turn("no step", 1))
         dt_program_begin(here.train, NULL);
     dt_result result = dt_program_advance(OBJECT(here.train), POINTER(&state));
-    dt_program_cancel(here.train);
+    dt_program_cancel(here.train, NULL);
     return RESULT(result);
 }
 
@@ -409,7 +434,7 @@ ROW(STORE, dt_program_advance_for, ) {
         dt_program_begin(here.train, NULL);
     dt_result result =
         dt_program_advance_for(OBJECT(here.train), NUMBER(4, 0, -1), POINTER(&state));
-    dt_program_cancel(here.train);
+    dt_program_cancel(here.train, NULL);
     return RESULT(result);
 }
 
@@ -443,15 +468,15 @@ ROW(STORE, dt_program_end, ) {
         all = !dt_program_advance(here.train, &state);
     dt_result result = dt_program_end(program, NULL);
     CHECK(early + none == 0 || result == DT_ERROR_INVALID);
-    dt_program_cancel(here.train);
+    dt_program_cancel(here.train, NULL);
     return RESULT(result);
 }
 
 ROW(STORE, dt_program_cancel, ) {
     if (!wrong_turn("no step", 1))
         dt_program_begin(here.train, NULL);
-    dt_result result = dt_program_cancel(OBJECT(here.train));
-    dt_program_cancel(here.train);
+    dt_result result = dt_program_cancel(OBJECT(here.train), NULL);
+    dt_program_cancel(here.train, NULL);
     return RESULT(result);
 }
 

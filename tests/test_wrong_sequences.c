@@ -249,7 +249,9 @@ static void lab_store_use(lab *l) {
     if (!store)
         return;
     dt_value_kind kind = (dt_value_kind)lab_pick(l, 4);
-    switch (lab_pick(l, 7)) {
+    dt_store *other = l->stores[lab_pick(l, STORES)].store;
+    switch (lab_pick(l, 8)) {
+    case 7: lab_said(l, dt_store_copy(store, other)); break;
     case 4: lab_said(l, dt_store_reset(store, (dt_reset_kind)lab_pick(l, 3))); break;
     case 5: lab_said(l, dt_store_save_state(store, state)); break;
     case 6: lab_said(l, dt_store_load_state(store, state)); break;
@@ -285,6 +287,8 @@ static void lab_program_create(lab *l) {
         if (lab_pick(l, 2))
             desc.outputs[0] = desc.host_gradients[0] = g->logits;
         desc.gradients = lab_pick(l, 2);
+        desc.concurrent = lab_pick(l, 3) == 0;
+        desc.in_flight = lab_pick(l, 3);
         desc.loss = lab_pick(l, 2) ? g->loss : (dt_tensor){0};
         result = dt_program_create(s->store, &desc, &program);
     }
@@ -332,7 +336,7 @@ static void lab_program_use(lab *l) {
     case 4: lab_said(l, dt_program_advance_for(p->program, 1e-6, &state)); break;
     case 5: lab_said(l, dt_program_advance(p->program, &state)); break;
     case 6: lab_said(l, dt_program_end(p->program, NULL)); break;
-    case 7: lab_said(l, dt_program_cancel(p->program)); break;
+    case 7: lab_said(l, dt_program_cancel(p->program, NULL)); break;
     case 8:
     case 9: lab_said(l, dt_program_start(p->program, plain ? NULL : &step)); break;
     case 10: lab_said(l, dt_program_wait(p->program, NULL)); break;
@@ -413,7 +417,7 @@ static void lab_end(lab *l, const uint64_t expected[2]) {
         while (l->programs[i].program &&
                dt_program_wait(l->programs[i].program, NULL) != DT_ERROR_INVALID)
             continue;
-        if (l->programs[i].program && dt_program_cancel(l->programs[i].program))
+        if (l->programs[i].program && dt_program_cancel(l->programs[i].program, NULL))
             dt_program_end(l->programs[i].program, NULL);
     }
     for (int i = 0; i < STORES; i++) {

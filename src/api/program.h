@@ -80,6 +80,14 @@ DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, v
 DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, const void *data,
                                 size_t bytes);
 
+/* Copies all parameters and buffers (batch norm's statistics, spectral norm's vectors) of a store
+ * to another one of the same graph, on any device: the target network of reinforcement learning, a
+ * copy to draw with. Optimizer state, averages and the number of steps of `to` stay as they are.
+ * Waits for the devices; allocates nothing. `from` may have a step under way, and gives the values
+ * of before it; if its commit has begun, that is finished first. Errors: INVALID (two graphs, the
+ * same store, a step under way in `to`, `to` is a trainer's), DEVICE_LOST. */
+DT_API dt_result dt_store_copy(dt_store *from, dt_store *to);
+
 /* Where those values lie, for the application's own commands on its device (dt_ctx_desc.vulkan),
  * which may read them, ordered behind a step as an output is. Valid until the next program of the
  * store is made, or it ends; where a trainer shares parameters out (shard_state 2 and 3), until its
@@ -230,7 +238,8 @@ DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t st
 /* ---- Programs: a graph compiled against a store -------------------------------------------------
  *
  * Threads: all functions in this part are called on the context's thread. The programs of a store
- * share memory, so only one of them can have a step under way. After DEVICE_LOST the store must be
+ * share memory, so only one of them can have a step under way; those of .concurrent run beside it,
+ * one at a time, by dt_program_run and dt_program_start. After DEVICE_LOST the store must be
  * revived (dt_store_revive) or created again. */
 
 typedef struct dt_program dt_program;
@@ -291,6 +300,10 @@ typedef struct dt_program_desc {
     /* Weights are the averages that a program with dt_optim_desc.average, made before, keeps of
      * them; without gradients. Parameters without an average, and buffers, are as they are. */
     bool averaged;
+    /* May run while another program of the store has a step under way, with the parameters of
+     * before that step, or after it once its commit has begun. Takes transients of its own
+     * (dt_program_info). Without .optim and gradients; see dt_program_run. */
+    bool concurrent;
     int in_flight; /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
     /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Doubles the
      * gradients' memory: what their sum rounds away is kept, and added with the next one. */
@@ -330,7 +343,8 @@ typedef struct dt_program_info {
     int batch;
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
     uint64_t cache_bytes;     /* keys and values that it keeps for programs of .cached */
-    uint64_t transient_bytes; /* what this program uses of the store's shared arena */
+    /* What this program uses of the store's shared arena; of .concurrent: its own, in all. */
+    uint64_t transient_bytes;
     uint64_t io_bytes;        /* inputs, outputs, step and status */
     uint64_t flops;           /* of the matrix products and convolutions of a step */
     int launches, segments;
@@ -391,13 +405,16 @@ typedef struct dt_report {
      * (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
      * unchanged. With dt_step_desc.weights they decide, not this micro-batch. */
     bool empty;
-    bool skipped; /* there was a NaN or infinity, and the store is unchanged */
+    bool committed; /* the store has the step: parameters and optimizer state are those after it */
+    bool skipped;   /* there was a NaN or infinity, and the store is unchanged */
     bool not_run; /* skipped, since the step before it, under way when it started, was */
     /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;
 
-/* Runs a step and waits for it. step and report may be NULL. Errors: NUMERIC (a NaN or infinity in
+/* Runs a step and waits for it. step and report may be NULL. A program of .concurrent also runs
+ * between the segments of another program's step, and sees whole steps: if the other's commit has
+ * begun, it is finished first, and that step is then DONE. Errors: NUMERIC (a NaN or infinity in
  * a loss or gradient, naming the op, or in a weight, moment or running statistic that the update
  * would write, naming the parameter; the store is unchanged and the report is filled),
  * DEVICE_LOST, INVALID (an input was never written, a step is under way in this store, a wrong
@@ -456,7 +473,9 @@ DT_API dt_result dt_program_advance_for(dt_program *program, double ms, dt_step_
 /* Ends a step all of whose segments were started; waits for the last one. report may be NULL.
  * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_end(dt_program *program, dt_report *report);
-/* Abandons the step instead of advancing it: the store's parameters and optimizer state are as
- * before dt_program_begin. Waits for the running segment, or its part. Errors: INVALID (no step is
- * under way, or its commit has started), DEVICE_LOST. */
-DT_API dt_result dt_program_cancel(dt_program *program);
+/* Ends the step early. If its commit has not started, the step is abandoned: parameters and
+ * optimizer state are as before dt_program_begin; waits for the running segment, or its part. If it
+ * has started, the commit is finished, as by dt_program_end. report->committed says which; report
+ * may be NULL. Errors: INVALID (no step is under way), DEVICE_LOST; NUMERIC, as for dt_program_end,
+ * if the commit had started. */
+DT_API dt_result dt_program_cancel(dt_program *program, dt_report *report);

@@ -94,6 +94,9 @@ typedef struct dti_backend {
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
+    /* The first bytes of a memory, also to one of another device of the same backend; blocking, as
+     * those. NULL: memory is the host's. */
+    dt_result (*memory_copy)(dti_memory *from, dti_memory *to, uint64_t bytes);
     /* What is there is of no use until it is written again: the system may have it. NULL: none can
      * be given back. */
     void (*memory_forget)(dti_memory *memory, uint64_t offset, uint64_t bytes);

@@ -138,6 +138,9 @@ static void dti_program_desc_check(dti_lowering *w) {
     if (d->averaged && !dti_layout_averages(code->layout))
         dti_text_add(problems, "\n- .averaged, and no program was made that averages "
                                "(dt_optim_desc.average)");
+    if (d->concurrent && code->has_gradients)
+        dti_text_add(problems, "\n- .concurrent runs while another program's step is under way: it "
+                               "takes no .optim and no gradients");
     code->cache_bytes = d->cached ? dti_arena_bytes(code->work->cache_elements) : 0;
     if ((unsigned)d->mode > DT_MODE_EVAL)
         dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);

@@ -61,7 +61,7 @@ static void dti_parallel_drop_all(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dt_program *p = par->replicas[i].store->running;
         if (p)
-            dt_program_cancel(p);
+            dt_program_cancel(p, NULL);
         par->replicas[i].store->summed = 0;
     }
 }

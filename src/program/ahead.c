@@ -68,7 +68,7 @@ static dt_result dti_ahead_settle(dt_program *p) {
         t->result = dti_step_finish(p, &t->report);
         p->failed = p->failed || (t->result && p->code->has_optim);
         snprintf(t->said, sizeof t->said, "%s", t->result ? p->base->error : "");
-        p->store->running = p;
+        *dti_running_of(p) = p;
     }
     p->now = next;
     return result;
@@ -84,7 +84,7 @@ static dt_result dti_ahead_end(dt_program *p, dt_report *report) {
     p->started--;
     p->ended--;
     p->failed = p->failed && p->started;
-    p->store->running = p->started ? p : NULL;
+    *dti_running_of(p) = p->started ? p : NULL;
     p->shown = t;
     if (report)
         *report = t->report;
@@ -132,7 +132,7 @@ DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_
     const dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_check_forked(p->base);
     if (!result)
-        result = dti_step_check(p, &step);
+        result = dti_step_check(p, &step, true);
     if (!result && p->code->has_gradients)
         result = dti_ports_written(p, true);
     if (!result)

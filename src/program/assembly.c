@@ -228,7 +228,7 @@ static void dti_assembly_drop(dti_assembly *a) {
     memcpy(text, a->base->error, sizeof text);
     for (uint32_t i = 0; i < a->program_count; i++) {
         if (dti_drive_is_open(a->programs[i]))
-            dt_program_cancel(a->programs[i]);
+            dt_program_cancel(a->programs[i], NULL);
     }
     memcpy(a->base->error, text, sizeof text);
 }

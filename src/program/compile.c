@@ -51,7 +51,8 @@ static dti_memory **dti_program_arena(const dt_program *p, int arena) {
 
 /* Whether the turns of a program have an arena of their own. */
 static bool dti_arena_is_own(const dt_program *p, int arena) {
-    return arena >= DTI_ARENA_TABLE || (p->lanes && arena == DTI_ARENA_TRANSIENT);
+    return arena >= DTI_ARENA_TABLE ||
+           (arena == DTI_ARENA_TRANSIENT && (p->lanes || dti_is_concurrent(p)));
 }
 
 static bool dti_arena_concerns(const dt_program *p, int arena, dti_memory *const *at) {
@@ -150,7 +151,7 @@ static dt_result dti_arenas_ensure(dt_program *p) {
         if (!result)
             s->cache_bytes = p->code->cache_bytes;
     }
-    if (!result && !p->lanes &&
+    if (!result && !dti_arena_is_own(p, DTI_ARENA_TRANSIENT) &&
         (p->code->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
         uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
         result = dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0);
@@ -165,7 +166,7 @@ static dt_result dti_arenas_ensure(dt_program *p) {
 static dt_result dti_turn_memories(dt_program *p, dti_turn *t) {
     dti_device *device = p->store->device;
     const uint64_t transient = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
-    dt_result result = p->lanes
+    dt_result result = dti_arena_is_own(p, DTI_ARENA_TRANSIENT)
                            ? device->backend->memory_create(device, transient, DTI_MEMORY_DEVICE,
                                                             &t->memories[DTI_ARENA_TRANSIENT])
                            : DT_OK;
@@ -367,12 +368,12 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                         "dt_store_save_averaged and load them into another store");
     if (!shards && dti_store_whole(s))
         return DT_ERROR_INVALID;
-    if (s->running) {
+    if (dti_store_open(s)) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s' has a step under way (between dt_program_begin and dt_program_end, or "
             "started and not waited for); end it before another program is made",
-            s->running->code->label);
+            dti_store_open(s)->code->label);
     }
     dt_result result = dti_program_lower(p, desc, shards, joint);
     if (!result)
@@ -513,7 +514,7 @@ DTI_PUBLIC_VOID(dt_program_get_info, (const dt_program *p, dt_program_info *info
                                                    (s->memories[DTI_ARENA_ROUNDING] ? 1u : 0u)),
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
         .cache_bytes = s->cache_bytes,
-        .transient_bytes = p->code->transient_bytes,
+        .transient_bytes = p->code->transient_bytes * (dti_is_concurrent(p) ? p->turn_count : 1),
         .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->turn_count,
         .flops = p->code->list.flops,
         .launches = (int)p->code->list.launch_count,

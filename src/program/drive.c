@@ -9,7 +9,7 @@
  * is nothing to go on with. */
 
 static bool dti_drive_is_open(const dt_program *p) {
-    return p->store->running == p;
+    return *dti_running_of(p) == p;
 }
 
 static bool dti_drive_is_busy(const dt_program *p) {
@@ -22,7 +22,7 @@ static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     p->now->cursor = (dti_exec_cursor){0, 0};
     p->now->busy = false;
     p->now->forward_done = p->now->forward_done && first > 0;
-    p->store->running = p;
+    *dti_running_of(p) = p;
 }
 
 static dt_result dti_drive_signal(dt_program *p) {
@@ -36,7 +36,7 @@ static dt_result dti_drive_signal(dt_program *p) {
 static void dti_drive_close(dt_program *p) {
     dti_drive_signal(p); /* of a step that ends early; on a lost device nobody can */
     p->now->busy = false;
-    p->store->running = NULL;
+    *dti_running_of(p) = NULL;
 }
 
 static dt_result dti_drive_drop(dt_program *p, dt_result result) {
@@ -102,6 +102,16 @@ static dt_result dti_drive_reach(dt_program *p, uint32_t segment) {
 static dt_result dti_drive_wait(dt_program *p) {
     dt_result result = p->now->busy ? p->store->device->backend->exec_wait(p->now->exec) : DT_OK;
     return dti_drive_ended(p, result, false);
+}
+
+static dt_result dti_drive_rest(dt_program *p) {
+    dt_result result = dti_drive_wait(p);
+    while (!result && p->now->at < p->now->end) {
+        result = dti_drive_part(p, p->now->end, (double)INFINITY);
+        if (!result)
+            result = dti_drive_wait(p);
+    }
+    return result;
 }
 
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment) {

@@ -71,6 +71,21 @@ static inline const dti_code *dti_program_code(const dt_program *p) {
     return p->code;
 }
 
+/* Its transients are its own, and it writes nothing of the store (dt_program_desc.concurrent). */
+static inline bool dti_is_concurrent(const dt_program *p) {
+    return p->code && p->code->desc.concurrent;
+}
+
+/* Where the store says which program of its kind has a step under way. */
+static inline dt_program **dti_running_of(const dt_program *p) {
+    return dti_is_concurrent(p) ? &p->store->reading : &p->store->running;
+}
+
+/* The program that has a step under way; NULL: none has. */
+static inline dt_program *dti_store_open(const dt_store *s) {
+    return s->running ? s->running : s->reading;
+}
+
 /* ---- drive.c: a step's segments. Errors close it. */
 static bool dti_drive_is_open(const dt_program *p);
 static bool dti_drive_is_busy(const dt_program *p); /* something started has not ended */
@@ -88,6 +103,8 @@ static dt_result dti_drive_reach(dt_program *p, uint32_t segment); /* waits for 
 static dt_result dti_drive_wait(dt_program *p);                    /* for all that was started */
 static void dti_drive_close(dt_program *p);
 static dt_result dti_drive_drop(dt_program *p, dt_result result);
+/* Runs what is left of a step that was advanced; it is then DONE, and still open. */
+static dt_result dti_drive_rest(dt_program *p);
 /* A segment outside of any step: weigh's. Waits for it. */
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
 
@@ -187,6 +204,8 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 
 /* ---- run.c: ends a step that has begun to write to the store */
 static void dti_step_settle(dt_program *p);
+/* Finishes a commit that has begun, so that the store has a whole step. */
+static dt_result dti_store_finish_commit(const dt_store *s);
 /* dt_program_write of rows of a data set */
 static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
                                         size_t bytes, const uint32_t *rows);

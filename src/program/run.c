@@ -53,7 +53,7 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s is a constant; what the host writes is made by dt_input",
                         p->code->label, dti_tensor_print(x).text);
-    const bool open = p->store->running == p && !p->started;
+    const bool open = dti_drive_is_open(p) && !p->started;
     if (open && (p->now->busy || !gradient || (p->now->at && dti_drive_inside(p)))) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
@@ -183,17 +183,67 @@ static dt_result dti_sync_check(dt_program *p, const dt_step_desc *step) {
                     p->code->label, device->info.id);
 }
 
-static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
-    const dt_program *other = p->store->running;
-    if (!dti_code_has_units(p->code) && dti_store_whole(p->store))
-        return DT_ERROR_INVALID;
-    if (other && !(other == p && p->started)) {
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s' has a step under way (between dt_program_begin and dt_program_end, or "
-            "started and not waited for); the programs of a store share memory, so end it first",
-            other->code->label);
-    }
+/* Whether the store may have been written to. */
+static bool dti_step_commits(const dt_program *p) {
+    return p->now->commits && p->now->at + dti_drive_inside(p) > p->code->update_segment;
+}
+
+static dt_result dti_step_shares(const dt_program *p, const dt_program *other) {
+    return dti_fail(
+        p->base, DT_ERROR_INVALID,
+        "program '%s' has a step under way (between dt_program_begin and dt_program_end, or "
+        "started and not waited for); the programs of a store share memory, so end it first%s",
+        other->code->label,
+        p->code->has_gradients || dti_is_concurrent(p)
+            ? ""
+            : ", or create this one, which trains nothing, with .concurrent");
+}
+
+/* Of a program of .concurrent: its own step must not be left half done, as a commit may follow. */
+static dt_result dti_step_beside(const dt_program *p, const dt_program *other, bool whole) {
+    if (!whole)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s' (.concurrent): program '%s' has a step under way, beside "
+                        "which only dt_program_run and dt_program_start work",
+                        p->code->label, other->code->label);
+    if (p->code->cache_bytes && other->code->cache_bytes)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': program '%s' has a step under way, and both are .cached: "
+                        "they share one cache, so end it first",
+                        p->code->label, other->code->label);
+    return DT_OK;
+}
+
+/* What other programs have under way. A step of .concurrent that is started precedes all that
+ * follows it on the device. */
+static dt_result dti_step_others(const dt_program *p, bool whole) {
+    const bool concurrent = dti_is_concurrent(p);
+    const dt_program *same = *dti_running_of(p);
+    const dt_program *other = concurrent ? p->store->running : p->store->reading;
+    if (same && !(same == p && p->started))
+        return dti_step_shares(p, same);
+    if (other && concurrent)
+        return dti_step_beside(p, other, whole);
+    return other && !other->started ? dti_step_shares(p, other) : DT_OK;
+}
+
+static dt_result dti_store_finish_commit(const dt_store *s) {
+    dt_program *p = s->running;
+    return p && !p->started && dti_step_commits(p) ? dti_drive_rest(p) : DT_OK;
+}
+
+/* Beside a commit a program of .concurrent would see half of a step. */
+static dt_result dti_step_sees_whole(const dt_program *p) {
+    return dti_is_concurrent(p) ? dti_store_finish_commit(p->store) : DT_OK;
+}
+
+/* whole: nothing of another program comes between its segments. */
+static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool whole) {
+    dt_result result = dti_step_others(p, whole);
+    if (!result && !dti_code_has_units(p->code))
+        result = dti_store_whole(p->store);
+    if (result)
+        return result;
     if (step->micros > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %u micro-batches need .accumulate in its description",
@@ -222,10 +272,12 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     if (!dti_optim_lr_fits(&p->code->optim, lr))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
                         p->code->label, lr, dti_optim_lr_max(&p->code->optim));
-    dt_result result = p->code->has_gradients && !p->lanes ? dti_micro_check(p, step) : DT_OK;
+    result = p->code->has_gradients && !p->lanes ? dti_micro_check(p, step) : DT_OK;
     if (!result)
         result = dti_ports_written(p, false);
-    return result ? result : dti_sync_check(p, step);
+    if (!result)
+        result = dti_sync_check(p, step);
+    return result ? result : dti_step_sees_whole(p);
 }
 
 static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
@@ -287,7 +339,7 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     dt_result result = dti_step_look(p, step, &empty);
     if (!result)
         result = dti_step_average_begin(p);
-    if (!result && !dti_ahead_count(p))
+    if (!result && !dti_ahead_count(p) && !(dti_is_concurrent(p) && p->store->running))
         result = dti_shadow_before(p->store);
     if (!result && p->code->desc.averaged)
         result = dti_store_average(p->store);
@@ -320,19 +372,23 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     return DT_OK;
 }
 
-DTI_PUBLIC(dt_program_begin, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
-           (p, desc)) {
-    DTI_NEED(NULL, p);
+static dt_result dti_step_begin(dt_program *p, const dt_step_desc *desc, bool whole) {
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_check_forked(p->base);
     if (!result && p->started)
         result = dti_started_fail(p);
     if (!result)
-        result = dti_step_check(p, &step);
+        result = dti_step_check(p, &step, whole);
     if (result)
         return result;
     p->shown = p->now;
     return dti_step_open(p, &step);
+}
+
+DTI_PUBLIC(dt_program_begin, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
+           (p, desc)) {
+    DTI_NEED(NULL, p);
+    return dti_step_begin(p, desc, false);
 }
 
 /* ---- advance, cancel */
@@ -406,22 +462,22 @@ DTI_PUBLIC(dt_program_advance_for, (dt_program * p, double ms, dt_step_state *st
     return result ? result : dti_step_poll(p, state);
 }
 
-/* Whether the store may have been written to. */
-static bool dti_step_commits(const dt_program *p) {
-    return p->now->commits && p->now->at + dti_drive_inside(p) > p->code->update_segment;
+/* Half of a commit would be neither step. */
+static dt_result dti_step_complete(dt_program *p, dt_report *report) {
+    dt_result result = dti_drive_rest(p);
+    return result ? result : dt_program_end(p, report);
 }
 
-DTI_PUBLIC(dt_program_cancel, (dt_program * p), p, DTI_OF(dt_program), (p)) {
+DTI_PUBLIC(dt_program_cancel, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+           (p, report)) {
     DTI_NEED(NULL, p);
     dt_result result = dti_check_running(p);
     if (result)
         return result;
-    if (dti_step_commits(p)) {
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': the commit has started; advance until DT_STEP_DONE and "
-                        "call dt_program_end",
-                        p->code->label);
-    }
+    if (report)
+        *report = (dt_report){.step = p->now->step};
+    if (dti_step_commits(p))
+        return dti_step_complete(p, report);
     result = dti_drive_wait(p);
     if (p->now->at + dti_drive_inside(p) <= 1) /* only the forward segment: the sum is as it was */
         dti_micro_done(p, p->now->micro);
@@ -584,6 +640,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r, p->code->commit_segment);
     p->store->steps += p->now->commits;
+    r->committed = p->now->commits;
     if (p->now->commits) {
         dti_step_averaged(p);
         dti_store_remember(p, status);
@@ -609,18 +666,9 @@ DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_pro
     return result ? result : dti_step_finish(p, report);
 }
 
-/* Half of a commit would be neither step. */
 static void dti_step_settle(dt_program *p) {
-    dt_result result = dti_forked(p->base) ? DT_ERROR_FORKED : DT_OK;
-    if (p->started || !dti_drive_is_open(p) || !dti_step_commits(p))
-        return;
-    while (!result && p->now->at < p->now->end) {
-        result = dti_drive_wait(p);
-        if (!result)
-            result = dti_drive_part(p, p->now->end, (double)INFINITY);
-    }
-    if (!result)
-        dt_program_end(p, NULL);
+    if (!dti_forked(p->base) && !p->started && dti_drive_is_open(p) && dti_step_commits(p))
+        dti_step_complete(p, NULL);
 }
 
 DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
@@ -628,7 +676,7 @@ DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report 
     DTI_NEED(NULL, p);
     dt_result result = p->code->has_gradients ? dti_ports_written(p, true) : DT_OK;
     if (!result)
-        result = dt_program_begin(p, step);
+        result = dti_step_begin(p, step, true);
     if (result)
         return result;
     result = dti_drive_start(p, p->now->end);
@@ -648,8 +696,14 @@ DTI_PUBLIC(dt_program_weigh, (dt_program * p, double *weights), p, DTI_OF(dt_pro
         return result;
     if (!dti_code_has_units(p->code) && dti_store_whole(p->store))
         return DT_ERROR_INVALID;
-    if (p->store->running)
-        return p->started ? dti_started_fail(p) : dti_step_check(p, &(dt_step_desc){0});
+    if (dti_store_open(p->store) && p->started)
+        return dti_started_fail(p);
+    if (dti_store_open(p->store))
+        result = dti_step_others(p, true);
+    if (!result)
+        result = dti_step_sees_whole(p);
+    if (result)
+        return result;
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         if (p->code->static_weight[i] >= 0.0)
             continue;

@@ -225,10 +225,10 @@ static dt_result dti_revival_begin(dt_store *s) {
         result = dti_store_alone(s, "its replicas are the trainer's; make a new trainer");
     if (result)
         return result;
-    if (s->running)
+    if (dti_store_open(s))
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "program '%s' has a step under way: end or cancel it first",
-                        s->running->code->label);
+                        dti_store_open(s)->code->label);
     const bool kept = s->shadow && s->shadow->taken;
     result = dti_shadow_reserve(s, 0);
     if (!result)

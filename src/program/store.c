@@ -230,7 +230,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         info.name, dti_shape_print(info.shape, false).text,
                         (unsigned long long)size, bytes);
     }
-    if (s->running) {
+    if (dti_store_open(s)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "a program is between dt_program_begin and dt_program_end; "
                         "end or cancel it first");
@@ -343,7 +343,7 @@ static dt_result dti_store_average_write(dt_store *s, int index) {
     if (known && !s->layout.params[index].average)
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' has no average to write",
                         s->graph->nodes[s->layout.params[index].node].label);
-    if (!known || s->running)
+    if (!known || dti_store_open(s))
         return DT_OK; /* dti_store_locate says it */
     dt_result result = dti_store_average(s);
     if (!result)
@@ -378,6 +378,56 @@ DTI_PUBLIC(dt_store_write,
             dti_store_rows_lost(at);
         if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */
             at->kept[index].bounded = 0;
+    }
+    return result;
+}
+
+/* ---- from store to store */
+
+static dt_result dti_store_copy_check(const dt_store *from, const dt_store *to) {
+    dt_result result = dti_check_forked(from->base);
+    if (result)
+        return result;
+    if (from->graph != to->graph)
+        return dti_fail(from->base, DT_ERROR_INVALID,
+                        "dt_store_copy: the stores are of two graphs; make both with "
+                        "dt_store_create from one");
+    if (from == to)
+        return dti_fail(to->base, DT_ERROR_INVALID,
+                        "dt_store_copy: from and to are the same store");
+    result = dti_store_alone(to, "dt_store_copy cannot write to it; give the trainer .load");
+    if (!result)
+        result = dti_store_whole(from);
+    if (result || !dti_store_open(to))
+        return result;
+    return dti_fail(to->base, DT_ERROR_INVALID,
+                    "dt_store_copy: program '%s' of `to` has a step under way; end or cancel it "
+                    "first",
+                    dti_store_open(to)->code->label);
+}
+
+/* Stores of one graph have their parameters at the same places. */
+static dt_result dti_store_copy_values(const dt_store *from, dt_store *to) {
+    const dti_backend *f = from->device->backend, *t = to->device->backend;
+    dti_memory *x = from->memories[DTI_ARENA_PARAM], *y = to->memories[DTI_ARENA_PARAM];
+    const uint64_t bytes = dti_arena_bytes(from->layout.elements);
+    if (!f->memory_copy)
+        return t->memory_write(y, 0, f->memory_host(x), bytes);
+    return t->memory_copy ? f->memory_copy(x, y, bytes)
+                          : f->memory_read(x, 0, t->memory_host(y), bytes);
+}
+
+DTI_PUBLIC(dt_store_copy, (dt_store * from, dt_store *to), from, DTI_OF(dt_store), (from, to)) {
+    DTI_NEED(NULL, from);
+    DTI_NEED(from->base, to);
+    dt_result result = dti_store_copy_check(from, to);
+    if (!result)
+        result = dti_store_finish_commit(from);
+    if (!result)
+        result = dti_store_copy_values(from, to);
+    if (!result) {
+        to->written = true;
+        dti_store_unbound(to);
     }
     return result;
 }
@@ -474,11 +524,11 @@ DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_stor
         return result;
     if ((unsigned)kind > DT_RESET_ALL)
         return dti_fail(s->base, DT_ERROR_INVALID, "dt_store_reset: kind %d is unknown", (int)kind);
-    if (s->running)
+    if (dti_store_open(s))
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "program '%s' is between dt_program_begin and dt_program_end; end or "
                         "cancel it first",
-                        s->running->code->label);
+                        dti_store_open(s)->code->label);
     char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
     if (!zeros)
         return DT_ERROR_MEMORY;

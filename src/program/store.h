@@ -45,6 +45,7 @@ struct dt_store {
     dt_program *programs; /* alive, newest first */
     dti_kept_code *codes; /* codes.c's */
     dt_program *running;  /* between begin and end */
+    dt_program *reading;  /* the same of programs of .concurrent, beside it */
     uint64_t steps;       /* committed */
     uint64_t seed;        /* of the initial values */
     dt_init_fn *init;     /* the application's, or NULL */

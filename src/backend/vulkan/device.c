@@ -430,6 +430,7 @@ static const dti_backend dti_vk_backend = {
     .memory_host = dti_vk_memory_host,
     .memory_write = dti_vk_memory_write,
     .memory_read = dti_vk_memory_read,
+    .memory_copy = dti_vk_memory_copy,
     .exec_create = dti_vk_exec_create,
     .exec_destroy = dti_vk_exec_destroy,
     .exec_start = dti_vk_exec_start,

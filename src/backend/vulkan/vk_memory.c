@@ -293,4 +293,30 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
     return result;
 }
 
+static dt_result dti_vk_memory_copy_here(dti_vk_memory *from, dti_vk_memory *to, uint64_t bytes) {
+    dti_vk_device *device = from->device;
+    dt_result result = dti_vk_command_begin(device, device->transfer);
+    if (result)
+        return result;
+    dti_vk_barrier_all(device, device->transfer);
+    dti_vk_copy(device, device->transfer, &from->buffer, 0, &to->buffer, 0, bytes);
+    dti_vk_barrier_host(device, device->transfer);
+    result = dti_vk_command_end(device, device->transfer);
+    return result ? result : dti_vk_run(device, device->transfer);
+}
+
+static dt_result dti_vk_memory_copy(dti_memory *from, dti_memory *to, uint64_t bytes) {
+    dti_vk_memory *a = (dti_vk_memory *)from, *b = (dti_vk_memory *)to;
+    dt_result result = dti_vk_alive(a->device);
+    if (!result && a->device == b->device)
+        return dti_vk_memory_copy_here(a, b, bytes);
+    for (uint64_t at = 0; !result && at < bytes; at += DTI_VK_STAGING_BYTES) {
+        const uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
+        result = dti_vk_copy_chunk(a, at, chunk, false);
+        if (!result)
+            result = dti_vk_memory_write(to, at, a->device->staging.mapped, chunk);
+    }
+    return result;
+}
+
 #endif
