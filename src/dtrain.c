@@ -437,7 +437,7 @@ DTI_OPTIMIZE_END
 #include "train/steps.c"
 #include "train/rounds.c"
 #include "train/worker.c"
-#include "train/agree.c"
+#include "train/worker_agree.c"
 #include "train/serve_batch.c"
 #include "train/serve_agree.c"
 #include "train/serve_push.c"

@@ -43,8 +43,9 @@ typedef struct dt_server_desc {
     /* This server's number, from 0, of so many (0 = 1; at most 64), in the order of the workers'
      * .servers. Each answers for its part of the parameters, so that pushes and values go over as
      * many links; it has memory for all of them. Their trainers are the same, and dt_store_save of
-     * a worker's store has all weights; each writes checkpoints of its own part, and all are begun
-     * again from those of one step. The norm of .optim->clip_norm is of all parts. */
+     * a worker's store has all weights; each writes checkpoints of its own part. Servers that were
+     * begun again go on from the newest step that all have; checkpoints stay until all have newer
+     * ones. The norm of .optim->clip_norm is of all parts. */
     int place, servers;
 } dt_server_desc;
 
@@ -63,8 +64,9 @@ DT_API void dt_server_destroy(dt_server *server);
 DT_API dt_trainer *dt_server_trainer(dt_server *server);
 /* Serves for timeout_ms, or with -1 until dt_server_stop. Workers take a server that is not in it
  * for their .servers_wait_ms for lost. Errors, after which it can be called
- * again: those of checkpoints that are due; DEVICE_LOST, MEMORY. INVALID, after which all are begun
- * again from checkpoints of one step: an update that other servers have made is not finite here. */
+ * again: those of checkpoints that are due; DEVICE_LOST, MEMORY. INVALID: several servers have no
+ * step in common, and are to be begun again from checkpoints of one step; or an update that others
+ * have made is not finite here: all go back to a step before it. */
 DT_API dt_result dt_server_run(dt_server *server, int timeout_ms);
 /* Ends a dt_server_run that is under way, or the next one. Threads: any, and signal handlers. */
 DT_API void dt_server_stop(dt_server *server);

@@ -50,13 +50,13 @@ struct dt_server {
     float limit;
     float *squares;
     uint64_t measured, brought;
-    /* Of several servers (serve_agree.c): the generation that they agreed on, 0: they have to; whose
-     * attempt holds this one, 0: nobody's, by which seat, since when, ns; the newest step that it
-     * was at; the oldest that cannot be read; the steps of the newest checkpoint, and of the newest
-     * that all are known to have. */
-    uint64_t generation, held, held_since;
-    uint32_t holder;
-    uint64_t top, unread, saved, safe;
+    /* Of several servers (serve_agree.c): */
+    uint64_t generation;       /* that they agreed on; 0: they have to */
+    uint64_t held, held_since; /* the attempt that holds this one, 0: none; since then, ns, */
+    uint32_t holder;           /* by this seat */
+    uint64_t top;              /* the newest step that it was at */
+    uint64_t unread;           /* the oldest one whose checkpoint cannot be read */
+    uint64_t saved, safe;      /* of its newest checkpoint; of the newest that all have */
     dt_server_info info;
     dt_result result; /* of what a message made happen */
     _Atomic int stop;

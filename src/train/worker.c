@@ -15,7 +15,7 @@ typedef struct dti_served {
     dti_told told;
     uint32_t shard;
     uint64_t serial;
-    /* Of several servers (agree.c): the checkpoint that each has said it has, by its step; the
+    /* Of several servers (worker_agree.c): the checkpoint that each has said it has, by its step; the
      * steps that each can go on from, and how many; since when they have not agreed, ns. */
     uint64_t *kept;                     /* [servers] */
     uint64_t (*steps)[DTI_AGREE_STEPS]; /* [servers] */
@@ -23,7 +23,7 @@ typedef struct dti_served {
     uint64_t apart;
 } dti_served;
 
-/* agree.c: until all servers are of one generation. Then *fresh says that it is another one than
+/* worker_agree.c: until all servers are of one generation. Then *fresh says that it is another one than
  * before. */
 static dt_result dti_worker_agree(dt_trainer *t, bool *fresh);
 

@@ -226,7 +226,7 @@ static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
 }
 #endif
 
-/* Of who dialled a connection, without the port: DTI_SOURCE_BYTES. 0: of this host, or not known. */
+/* Of who dialled a connection, without the port: DTI_SOURCE_BYTES. 0: this host, or not known. */
 static void dti_address_source(int fd, uint8_t source[8]) {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF}; /* IPv4 in IPv6 */
     struct sockaddr_storage from;

@@ -412,7 +412,7 @@ struct dti_core {
 
 static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
     DTI_PRINTF(3, 4);
-/* Of a warning that who has proved nothing can cause; source: where from; NULL: nobody's address. */
+/* Of a warning that who has proved nothing can cause. source: where from; NULL: from nowhere. */
 static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const char *format, ...)
     DTI_PRINTF(3, 4);
 /* Something is wrong: `culprit` is the rank that is thought to have caused it. */
