@@ -13,11 +13,11 @@ enum { SIDE = 16, PIXELS = SIDE * SIDE, TRAIN = 4000, TEST = 500, SHOWN = 12, CO
 static dt_ctx *ctx;
 static float pictures[(TRAIN + TEST) * PIXELS], made[TEST * PIXELS];
 
-static void check(int ok) {
-    if (!ok && fprintf(stderr, "autoencoder: %s\n", ctx ? dt_ctx_error(ctx) : "out of memory"))
-        exit(1);
+static void stop(void *user, dt_result result, const char *text) { /* of any call that fails */
+    (void)user, (void)result;
+    fprintf(stderr, "autoencoder: %s\n", text);
+    exit(1);
 }
-#define TRY(call) check((call) == DT_OK)
 
 static float uniform(float low, float high) {
     static uint32_t state = 1;
@@ -47,7 +47,7 @@ static void draw(const char *folder) {
         bytes[i] = (uint8_t)lrintf(255 * fminf(fmaxf(v, 0), 1));
     }
     snprintf(path, sizeof path, "%s/autoencoder.png", folder);
-    TRY(dt_png_save(ctx, path, bytes, SHOWN * SIDE, 2 * SIDE, 1));
+    dt_png_save(ctx, path, bytes, SHOWN * SIDE, 2 * SIDE, 1);
 }
 
 int main(int argc, char **argv) {
@@ -57,8 +57,8 @@ int main(int argc, char **argv) {
     dt_run_log *log;
     for (int i = 0; i < TRAIN + TEST; i++)
         ellipse(pictures + i * PIXELS);
-    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
-    TRY(dt_graph_create(ctx, &g));
+    dt_ctx_create(&(dt_ctx_desc){.on_error = {stop, NULL}, .threads = DT_THREADS_ALL}, &ctx);
+    dt_graph_create(ctx, &g);
     dt_tensor x = dt_input(g, "picture", DT_F32, dt_dims(PIXELS));
     dt_tensor h = dt_relu(dt_nn_linear(x, "encode1", 128));
     dt_tensor code = dt_nn_linear(dt_relu(dt_nn_linear(h, "encode2", 64)), "code", CODE);
@@ -69,15 +69,15 @@ int main(int argc, char **argv) {
     job.data = (dt_dataset){.rows = TRAIN, .columns = {{.input = x, .data = pictures}}};
     const dt_dataset test = {.rows = TEST,
                              .columns = {{.input = x, .data = pictures + TRAIN * PIXELS}}};
-    TRY(dt_trainer_create(g, &job, &trainer));
-    TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = folder, .csv = true}, &log));
+    dt_trainer_create(g, &job, &trainer);
+    dt_run_log_create(ctx, &(dt_run_log_desc){.folder = folder, .csv = true}, &log);
     dt_progress bar = {0};
     const dt_fit_desc fit = {.epochs = argc > 2 ? strtoull(argv[2], NULL, 10) : 30,
                              .validation = &test,
                              .watch = {.restore_best = true},
                              .callbacks = {{dt_progress_show, &bar}, {dt_run_log_fit, log}}};
-    TRY(dt_trainer_fit(trainer, &fit, NULL));
-    TRY(dt_trainer_predict(trainer, &test, y, 0, made, sizeof made));
+    dt_trainer_fit(trainer, &fit, NULL);
+    dt_trainer_predict(trainer, &test, y, 0, made, sizeof made);
     draw(folder);
     dt_run_log_destroy(log);
     dt_ctx_destroy(ctx);

@@ -21,12 +21,12 @@ static dt_ctx *ctx;
 static dt_tensor in, logits, value, action, before, advantage, target, losses[3];
 static uint64_t state = 88172645463325252u;
 
-static void check(int ok) {
-    if (!ok && fprintf(stderr, "cartpole: %s\n", ctx ? dt_ctx_error(ctx) : "out of memory"))
-        exit(1);
+static void stop(void *user, dt_result result, const char *text) { /* of any call that fails */
+    (void)user, (void)result;
+    fprintf(stderr, "cartpole: %s\n", text);
+    exit(1);
 }
-#define TRY(call) check((call) == DT_OK)
-#define PUT(program, x, a) TRY(dt_program_write(program, x, a, sizeof a))
+#define PUT(program, x, a) dt_program_write(program, x, a, sizeof a)
 
 static float uniform(void) { /* Marsaglia's xorshift */
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -83,9 +83,9 @@ static void drive(dt_program *act) {
         for (int c = 0; c < CARTS; c++)
             memcpy(states[c], carts[c].at, sizeof states[c]);
         PUT(act, in, states);
-        TRY(dt_program_run(act, NULL, NULL));
-        TRY(dt_program_read(act, logits, p, sizeof p));
-        TRY(dt_program_read(act, value, values[t], sizeof values[t]));
+        dt_program_run(act, NULL, NULL);
+        dt_program_read(act, logits, p, sizeof p);
+        dt_program_read(act, value, values[t], sizeof values[t]);
         for (int c = 0, at = t * CARTS; c < CARTS && t < STEPS; c++, at++) {
             const float right = 1 / (1 + expf(p[c][0] - p[c][1]));
             memcpy(seen[at], states[c], sizeof states[c]);
@@ -114,18 +114,17 @@ int main(int argc, char **argv) {
     dt_program *act, *train;
     dt_run_log *log = NULL;
     double mean = 0;
-    TRY(dt_ctx_create(NULL, &ctx)); /* one thread: the networks are small */
-    TRY(dt_graph_create(ctx, &g));
+    dt_ctx_create(&(dt_ctx_desc){.on_error = {stop, NULL}}, &ctx); /* small: one thread */
+    dt_graph_create(ctx, &g);
     build(g);
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3, .clip_norm = 0.5};
     const dt_program_desc step = {
         .losses = {{losses[0]}, {losses[1]}, {losses[2], 0.01f}}, .batch = ALL, .optim = &adam};
-    TRY(dt_store_create(g, &(dt_store_desc){.device = "cpu", .seed = 1}, &store));
-    TRY(dt_program_create(store, &step, &train));
-    TRY(dt_program_create(store, &(dt_program_desc){.outputs = {logits, value}, .batch = CARTS},
-                          &act));
+    dt_store_create(g, &(dt_store_desc){.device = "cpu", .seed = 1}, &store);
+    dt_program_create(store, &step, &train);
+    dt_program_create(store, &(dt_program_desc){.outputs = {logits, value}, .batch = CARTS}, &act);
     if (argc > 1)
-        TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[1]}, &log));
+        dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[1]}, &log);
     for (int c = 0; c < CARTS; c++)
         begin(&carts[c]);
     for (uint64_t i = 1; i <= 400 && mean < 475; i++) {
@@ -136,13 +135,13 @@ int main(int argc, char **argv) {
         PUT(train, target, wanted);
         PUT(train, action, taken);
         for (int k = 0; k < PASSES; k++)
-            TRY(dt_program_run(train, NULL, NULL));
+            dt_program_run(train, NULL, NULL);
         mean = 0;
         for (int k = 0; k < SEEN && episodes >= SEEN; k++)
             mean += (double)scores[k] / SEEN;
         printf("%6d steps, %4d episodes, of %.1f steps\n", (int)i * ALL, episodes, mean);
         if (log)
-            TRY(dt_run_log_scalar(log, "steps of an episode", i * ALL, mean));
+            dt_run_log_scalar(log, "steps of an episode", i * ALL, mean);
     }
     dt_run_log_destroy(log);
     dt_ctx_destroy(ctx);

@@ -15,11 +15,11 @@ static dt_ctx *ctx;
 static float pictures[(MANY + TEST) * PIXELS];
 static int32_t kinds[MANY + TEST];
 
-static void check(int ok) {
-    if (!ok && fprintf(stderr, "finetune: %s\n", ctx ? dt_ctx_error(ctx) : "out of memory"))
-        exit(1);
+static void stop(void *user, dt_result result, const char *text) { /* of any call that fails */
+    (void)user, (void)result;
+    fprintf(stderr, "finetune: %s\n", text);
+    exit(1);
 }
-#define TRY(call) check((call) == DT_OK)
 
 static float uniform(void) {
     static uint32_t state = 1;
@@ -69,7 +69,7 @@ static double train(const char *label, const char *folder, const char *body, con
     dt_train_report report;
     char path[600];
     int loaded = 0;
-    TRY(dt_graph_create(ctx, &g));
+    dt_graph_create(ctx, &g);
     dt_tensor x = dt_input(g, "picture", DT_F32, dt_dims(PIXELS));
     dt_tensor t = dt_input(g, "kind", DT_I32, dt_dims());
     dt_tensor logits = network(x, classes == KINDS ? "directions" : "crossings", classes);
@@ -83,23 +83,23 @@ static double train(const char *label, const char *folder, const char *body, con
     dt_dataset data = {.rows = (uint64_t)rows,
                        .columns = {{x, pictures, DT_F32, 0, 0}, {t, kinds, DT_I32, 0, 0}}};
     job.data = data;
-    TRY(dt_trainer_create(g, &job, &trainer));
+    dt_trainer_create(g, &job, &trainer);
     if (body) /* by the names of parameters: the head is not in the file */
-        TRY(dt_store_load_matching(dt_trainer_store(trainer), body,
-                                   &(dt_load_desc){.params = "body.*", .strict = true}, &loaded));
+        dt_store_load_matching(dt_trainer_store(trainer), body,
+                               &(dt_load_desc){.params = "body.*", .strict = true}, &loaded);
     data.rows = TEST;
     data.columns[0].data = pictures + MANY * PIXELS;
     data.columns[1].data = kinds + MANY;
     snprintf(path, sizeof path, "%s/%s", folder, label);
-    TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = path, .csv = true}, &log));
+    dt_run_log_create(ctx, &(dt_run_log_desc){.folder = path, .csv = true}, &log);
     dt_progress bar = {.label = label};
     const dt_fit_desc fit = {.epochs = epochs,
                              .validation = &data,
                              .callbacks = {{dt_progress_show, &bar}, {dt_run_log_fit, log}}};
-    TRY(dt_trainer_fit(trainer, &fit, NULL));
-    TRY(dt_trainer_evaluate(trainer, &data, 0, &report));
+    dt_trainer_fit(trainer, &fit, NULL);
+    dt_trainer_evaluate(trainer, &data, 0, &report);
     if (save)
-        TRY(dt_store_save_matching(dt_trainer_store(trainer), save, "body.*"));
+        dt_store_save_matching(dt_trainer_store(trainer), save, "body.*");
     dt_run_log_destroy(log);
     dt_graph_destroy(g);
     return report.metric[0];
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
     const char *folder = argc > 1 ? argv[1] : ".";
     char body[600];
     snprintf(body, sizeof body, "%s/body.safetensors", folder);
-    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
+    dt_ctx_create(&(dt_ctx_desc){.on_error = {stop, NULL}, .threads = DT_THREADS_ALL}, &ctx);
     paint(MANY + TEST, 0);
     const double directions = train("directions", folder, NULL, NULL, body, MANY, KINDS, 6);
     paint(MANY + TEST, 1);

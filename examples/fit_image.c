@@ -12,11 +12,11 @@ enum { SIDE = 64, PIXELS = SIDE * SIDE, LARGE = 3 * SIDE, WIDTH = 64, LAYERS = 3
 
 static dt_ctx *ctx;
 
-static void check(int ok) {
-    if (!ok && fprintf(stderr, "fit_image: %s\n", ctx ? dt_ctx_error(ctx) : "out of memory"))
-        exit(1);
+static void stop(void *user, dt_result result, const char *text) { /* of any call that fails */
+    (void)user, (void)result;
+    fprintf(stderr, "fit_image: %s\n", text);
+    exit(1);
 }
-#define TRY(call) check((call) == DT_OK)
 
 /* A sun over waves: colours in -1 .. 1. */
 static void paint(float x, float y, float rgb[3]) {
@@ -42,7 +42,7 @@ static void draw(const char *folder, const char *name, int side, const float *rg
     for (int i = 0; i < side * side * 3; i++)
         bytes[i] = (uint8_t)lrintf(255 * fminf(fmaxf(0.5f + 0.5f * rgb[i], 0), 1));
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    TRY(dt_png_save(ctx, path, bytes, side, side, 3));
+    dt_png_save(ctx, path, bytes, side, side, 3);
 }
 
 static dt_tensor sine(dt_tensor x, const char *name, float reach) {
@@ -59,8 +59,8 @@ int main(int argc, char **argv) {
     dt_store *store;
     dt_program *train, *look;
     dt_report report = {0};
-    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
-    TRY(dt_graph_create(ctx, &g));
+    dt_ctx_create(&(dt_ctx_desc){.on_error = {stop, NULL}, .threads = DT_THREADS_ALL}, &ctx);
+    dt_graph_create(ctx, &g);
     dt_tensor in = dt_input(g, "xy", DT_F32, dt_dims(2)), h = sine(in, "first", 0.5f);
     dt_tensor target = dt_input(g, "rgb", DT_F32, dt_dims(3));
     for (int i = 0; i < LAYERS; i++) {
@@ -72,25 +72,24 @@ int main(int argc, char **argv) {
     dt_tensor out = dt_nn_linear_with(h, "out", 3, &last);
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 5e-4};
     const dt_program_desc step = {.loss = dt_mse(out, target), .batch = PIXELS, .optim = &adam};
-    TRY(dt_store_create(g, &(dt_store_desc){.seed = 1, .batch_hint = PIXELS}, &store));
-    TRY(dt_program_create(store, &step, &train));
-    TRY(dt_program_create(store, &(dt_program_desc){.outputs = {out}, .batch = LARGE * LARGE},
-                          &look));
+    dt_store_create(g, &(dt_store_desc){.seed = 1, .batch_hint = PIXELS}, &store);
+    dt_program_create(store, &step, &train);
+    dt_program_create(store, &(dt_program_desc){.outputs = {out}, .batch = LARGE * LARGE}, &look);
     place(SIDE, xy);
     for (int i = 0; i < PIXELS; i++)
         paint(xy[2 * i], xy[2 * i + 1], rgb + 3 * i);
     draw(folder, "target.png", SIDE, rgb);
-    TRY(dt_program_write(train, in, xy, sizeof(float) * PIXELS * 2));
-    TRY(dt_program_write(train, target, rgb, sizeof rgb));
+    dt_program_write(train, in, xy, sizeof(float) * PIXELS * 2);
+    dt_program_write(train, target, rgb, sizeof rgb);
     for (int i = 1; i <= steps; i++) {
-        TRY(dt_program_run(train, NULL, &report));
+        dt_program_run(train, NULL, &report);
         if (i % 50 == 0 || i == steps) /* of a range of 2 */
             printf("step %d: %.2f dB\n", i, 10 * log10(4 / report.loss));
     }
     place(LARGE, xy);
-    TRY(dt_program_write(look, in, xy, sizeof xy));
-    TRY(dt_program_run(look, NULL, NULL));
-    TRY(dt_program_read(look, out, large, sizeof large));
+    dt_program_write(look, in, xy, sizeof xy);
+    dt_program_run(look, NULL, NULL);
+    dt_program_read(look, out, large, sizeof large);
     draw(folder, "learnt.png", LARGE, large);
     dt_ctx_destroy(ctx);
     return 0;
