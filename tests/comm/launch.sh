@@ -284,8 +284,8 @@ two_hosts_test() {
     fi
 }
 
-# An ip that makes namespaces and cannot enter them, as in many containers: the test above skips, and
-# says what was tried.
+# An ip that makes namespaces and cannot enter them, as in many containers: the test above skips,
+# and says what was tried.
 no_entry_test() {
     wanted "$1" || return 0
     mkdir -p $work/bin

@@ -6,14 +6,16 @@
  *   acceptor  PROOF    HMAC(auth key, "dtrain1 server" || T)
  *
  * or a REFUSAL with a text, at any time, from either. HELLO and PROOF have checksums, so that who
- * reads a changed one does not take it for another key's or job's; the dialler tries again. auth key = HKDF(key, info "dtrain1 auth");
- * the keys of the two directions are HKDF(key, salt T, info "dtrain1 to server" and "dtrain1 to
- * client"), those of their GMAC, with integrity MAC, with info "dtrain1 mac to server" and so on.
- * With integrity TLS all this goes through it, and T also covers, behind the hellos, 32 bytes that
- * TLS exports (label "EXPORTER-dtrain1", no context): who stands between two TLS connections has
- * two different ones. The acceptor proves nothing to who has not proved himself. Random bytes of
- * both sides are in T, so nothing can be replayed; the two texts differ, so nothing can be
- * reflected. Without a key (insecure) the key is 32 zeros, and proves nothing.
+ * reads a changed one does not take it for another key's or job's; the dialler tries again.
+ *
+ * auth key = HKDF(key, info "dtrain1 auth"); the keys of the two directions are HKDF(key, salt T,
+ * info "dtrain1 to server" and "dtrain1 to client"), those of their GMAC, with integrity MAC, with
+ * info "dtrain1 mac to server" and so on. With integrity TLS all this goes through it, and T also
+ * covers, behind the hellos, 32 bytes that TLS exports (label "EXPORTER-dtrain1", no context): who
+ * stands between two TLS connections has two different ones. The acceptor proves nothing to who has
+ * not proved himself. Random bytes of both sides are in T, so nothing can be replayed; the two
+ * texts differ, so nothing can be reflected. Without a key (insecure) the key is 32 zeros, and
+ * proves nothing.
  *
  *   HELLO, 160 bytes                               REFUSAL
  *     0  4  magic 'DTRH'                              0  4  magic 'DTRX'
