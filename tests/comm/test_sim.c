@@ -754,3 +754,19 @@ TEST(simulated_handshakes_that_are_always_damaged_end_as_that) {
         sim_end(n);
     }
 }
+
+/* Rank 0, whose join has failed, is there for those that come a moment later. */
+TEST(simulated_ranks_that_come_late_hear_why_the_join_failed) {
+    sim_net *n =
+        sim_turned(1, 0, DTI_HELLO_BYTES + DTI_PROOF_BYTES + DTI_HEADER_BYTES + 50, 3, false);
+    n->ranks[2].paused = true;
+    n->ranks[2].paused_until = n->now + 800000000;
+    sim_pass(n, 600000000);
+    CHECK(sim_script.apps[0].result == DT_ERROR_CORRUPT && !n->ranks[0].gone);
+    sim_pass(n, 600000000);
+    CHECK(sim_script.apps[2].result == DT_ERROR_CORRUPT);
+    CHECK_CONTAINS(sim_script.apps[2].text, "from rank 1");
+    sim_pass(n, 3000000000u);
+    CHECK(n->ranks[0].gone);
+    sim_end(n);
+}
