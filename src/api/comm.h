@@ -109,7 +109,7 @@ typedef struct dt_comm_desc {
     char rendezvous[256];
     char job[64];       /* ranks of different jobs refuse each other */
     uint64_t attempt;   /* so do ranks of different attempts of one job: a restart counter */
-    char key[68];       /* the job's secret, 64 hex digits; */
+    char key[68];       /* the job's secret, 64 hex digits, not all 0; */
     char key_file[256]; /* or a file with those, or with 32 raw bytes, that others cannot read */
     bool insecure;      /* no key; must be set on all ranks */
     dt_comm_transport transport;
