@@ -10,15 +10,21 @@
 
 /* What a row does with objects of its own, and what any thread may do at any time. */
 static bool busy_is_free(const char *function) {
-    static const char *const names[] = {
-        "dt_result_text",      "dt_ctx_create",       "dt_comm_create",    "dt_comm_create_threads",
-        "dt_dims_of",          "dt_rows_f32_from_u8", "dt_shuffle",        "dt_comm_desc_from_env",
-        "dt_rows_i32_from_u8", "dt_array_free",       "dt_server_stop",    "dt_comm_rank",
-        "dt_comm_send",        "dt_comm_recv", /* of the other pair of comms */
-#ifndef DT_WITH_PNG                            /* rows that call nothing */
-        "dt_image_load",       "dt_folder_open",      "dt_folder_dataset",
+    static const char *const names[] =
+        {
+            "dt_result_text",      "dt_ctx_create",
+            "dt_comm_create",      "dt_comm_create_threads",
+            "dt_dims_of",          "dt_rows_f32_from_u8",
+            "dt_shuffle",          "dt_comm_desc_from_env",
+            "dt_rows_i32_from_u8", "dt_array_free",
+            "dt_server_stop",      "dt_comm_rank",
+            "dt_comm_size",        "dt_comm_send",
+            "dt_comm_recv", /* of the other pair of comms */
+#ifndef DT_WITH_PNG         /* rows that call nothing */
+            "dt_image_load",       "dt_folder_open",
+            "dt_folder_dataset",
 #endif
-    };
+        };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], function))
             return true;
@@ -27,9 +33,9 @@ static bool busy_is_free(const char *function) {
 
 static struct {
     wrong_level level;
-    const char *callback; /* from which the rows are called; NULL: from none any more */
-    bool apart;           /* by a second thread, meanwhile */
-    bool reads;           /* the callback is on the thread of the call */
+    _Atomic(const char *) callback; /* from which the rows are called; NULL: from none any more */
+    bool apart;                     /* by a second thread, meanwhile */
+    bool reads;                     /* the callback is on the thread of the call */
     int called, refused;
     char text[1024]; /* the call's, when it came */
 } busy;
@@ -339,11 +345,11 @@ TEST(a_sample_that_steps_saves_or_destroys_its_trainer_is_refused) {
     REQUIRE(busy_open(&j, busy_sample_calls));
     for (int i = 0; i < 20; i++)
         CHECK(dt_trainer_step(j.trainer, NULL) == DT_OK);
+    CHECK_STR(dt_ctx_error(j.ctx), "");
+    dt_ctx_destroy(j.ctx); /* and the thread that reads ahead */
     CHECK(j.calls >= 120 && j.busy == j.calls && j.other == 0);
     CHECK(j.warnings > 0);
     CHECK_CONTAINS(j.warning, "dt_ctx_destroy did nothing");
-    CHECK_STR(dt_ctx_error(j.ctx), "");
-    dt_ctx_destroy(j.ctx);
     alarm(0);
 }
 

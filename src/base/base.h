@@ -185,12 +185,11 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
 #define DTI_NEED(base, pointer)                                                                    \
     do {                                                                                           \
         if (!(pointer))                                                                            \
-            return dti_fail_null((base), __func__, #pointer);                                      \
+            return dti_fail_null((base), #pointer);                                                \
     } while (0)
-static dt_result dti_fail_null(dti_base *base, const char *call, const char *what);
-/* The name of a public function, by __func__ of its body. */
-static const char *dti_public_name(const char *body);
-#define DTI_FUNCTION dti_public_name(__func__)
+static dt_result dti_fail_null(dti_base *base, const char *what);
+/* The name of the public function that the host has called. */
+static const char *dti_function(void);
 /* The text where no object is that could hold one. */
 static const char dti_no_object[] =
     "there is no object to hold a text: the pointer to it is NULL, or it could not be made; "

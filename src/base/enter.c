@@ -168,3 +168,7 @@ static void dti_visit_returned(const dti_visit *f) {
     dti_visits = f->below;
     dti_fp_leave(f->modes);
 }
+
+static const char *dti_function(void) {
+    return dti_visits && dti_visits->name ? dti_visits->name : "dtrain";
+}

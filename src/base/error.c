@@ -54,12 +54,8 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
     return result;
 }
 
-static const char *dti_public_name(const char *body) {
-    return strncmp(body, "dti_call_", 9) ? body : body + 9;
-}
-
-static dt_result dti_fail_null(dti_base *base, const char *call, const char *what) {
-    return base ? dti_fail(base, DT_ERROR_INVALID, "%s: %s is NULL", dti_public_name(call), what)
+static dt_result dti_fail_null(dti_base *base, const char *what) {
+    return base ? dti_fail(base, DT_ERROR_INVALID, "%s: %s is NULL", dti_function(), what)
                 : DT_ERROR_INVALID;
 }
 

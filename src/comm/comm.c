@@ -202,7 +202,7 @@ static dt_result dti_comm_make(const dt_comm_desc *desc, dt_comm **out) {
     dti_base base;
     dti_base_init(&base, &d.allocator, &d.logger);
     if (!out)
-        return dti_fail_null(&base, "dt_comm_create", "out");
+        return dti_fail_null(&base, "out");
     bool owns_mpi = false, ask_mpi = d.world_size == 0;
     dt_result result = dti_comm_check_desc(&base, &d);
     if (!result && d.transport == DT_COMM_MPI)
@@ -263,11 +263,11 @@ DTI_PUBLIC_GET(const char *, dt_comm_error, (const dt_comm *comm), comm,
     return comm ? comm->base->error : dti_no_object;
 }
 
-DTI_PUBLIC_GET(int, dt_comm_rank, (const dt_comm *comm), comm, DTI_OF(dt_comm), (comm)) {
+DT_API int dt_comm_rank(const dt_comm *comm) {
     return comm ? (int)comm->rank : 0;
 }
 
-DTI_PUBLIC_GET(int, dt_comm_size, (const dt_comm *comm), comm, DTI_OF(dt_comm), (comm)) {
+DT_API int dt_comm_size(const dt_comm *comm) {
     return comm ? (int)comm->size : 0;
 }
 
@@ -381,67 +381,55 @@ static dt_result dti_comm_do(dt_comm *comm, dt_comm_kind kind, const void *in, v
     return dt_comm_run(comm, &op);
 }
 
-DTI_PUBLIC(dt_comm_send, (dt_comm * comm, const void *in, uint64_t count, dt_dtype dtype, int to),
-           comm, DTI_OF(dt_comm), (comm, in, count, dtype, to)) {
+DT_API dt_result dt_comm_send(dt_comm *comm, const void *in, uint64_t count, dt_dtype dtype,
+                              int to) {
     return dti_comm_do(comm, DT_COMM_SEND, in, NULL, count, dtype, DT_COMM_SUM, to);
 }
 
-DTI_PUBLIC(dt_comm_recv, (dt_comm * comm, void *out, uint64_t count, dt_dtype dtype, int from),
-           comm, DTI_OF(dt_comm), (comm, out, count, dtype, from)) {
+DT_API dt_result dt_comm_recv(dt_comm *comm, void *out, uint64_t count, dt_dtype dtype, int from) {
     return dti_comm_do(comm, DT_COMM_RECV, NULL, out, count, dtype, DT_COMM_SUM, from);
 }
 
-DTI_PUBLIC(dt_comm_broadcast,
-           (dt_comm * comm, void *data, uint64_t count, dt_dtype dtype, int root), comm,
-           DTI_OF(dt_comm), (comm, data, count, dtype, root)) {
+DT_API dt_result dt_comm_broadcast(dt_comm *comm, void *data, uint64_t count, dt_dtype dtype,
+                                   int root) {
     return dti_comm_do(comm, DT_COMM_BROADCAST, data, data, count, dtype, DT_COMM_SUM, root);
 }
 
-DTI_PUBLIC(dt_comm_reduce,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype,
-            dt_comm_reduction reduction, int root),
-           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, reduction, root)) {
+DT_API dt_result dt_comm_reduce(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                dt_dtype dtype, dt_comm_reduction reduction, int root) {
     return dti_comm_do(comm, DT_COMM_REDUCE, in, out, count, dtype, reduction, root);
 }
 
-DTI_PUBLIC(dt_comm_all_reduce,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype,
-            dt_comm_reduction reduction),
-           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, reduction)) {
+DT_API dt_result dt_comm_all_reduce(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                    dt_dtype dtype, dt_comm_reduction reduction) {
     return dti_comm_do(comm, DT_COMM_ALL_REDUCE, in, out, count, dtype, reduction, 0);
 }
 
-DTI_PUBLIC(dt_comm_gather,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype, int root),
-           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, root)) {
+DT_API dt_result dt_comm_gather(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                dt_dtype dtype, int root) {
     return dti_comm_do(comm, DT_COMM_GATHER, in, out, count, dtype, DT_COMM_SUM, root);
 }
 
-DTI_PUBLIC(dt_comm_all_gather,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype), comm,
-           DTI_OF(dt_comm), (comm, in, out, count, dtype)) {
+DT_API dt_result dt_comm_all_gather(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                    dt_dtype dtype) {
     return dti_comm_do(comm, DT_COMM_ALL_GATHER, in, out, count, dtype, DT_COMM_SUM, 0);
 }
 
-DTI_PUBLIC(dt_comm_scatter,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype, int root),
-           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, root)) {
+DT_API dt_result dt_comm_scatter(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                 dt_dtype dtype, int root) {
     return dti_comm_do(comm, DT_COMM_SCATTER, in, out, count, dtype, DT_COMM_SUM, root);
 }
 
-DTI_PUBLIC(dt_comm_reduce_scatter,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype,
-            dt_comm_reduction reduction),
-           comm, DTI_OF(dt_comm), (comm, in, out, count, dtype, reduction)) {
+DT_API dt_result dt_comm_reduce_scatter(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                        dt_dtype dtype, dt_comm_reduction reduction) {
     return dti_comm_do(comm, DT_COMM_REDUCE_SCATTER, in, out, count, dtype, reduction, 0);
 }
 
-DTI_PUBLIC(dt_comm_all_to_all,
-           (dt_comm * comm, const void *in, void *out, uint64_t count, dt_dtype dtype), comm,
-           DTI_OF(dt_comm), (comm, in, out, count, dtype)) {
+DT_API dt_result dt_comm_all_to_all(dt_comm *comm, const void *in, void *out, uint64_t count,
+                                    dt_dtype dtype) {
     return dti_comm_do(comm, DT_COMM_ALL_TO_ALL, in, out, count, dtype, DT_COMM_SUM, 0);
 }
 
-DTI_PUBLIC(dt_comm_barrier, (dt_comm * comm), comm, DTI_OF(dt_comm), (comm)) {
+DT_API dt_result dt_comm_barrier(dt_comm *comm) {
     return dti_comm_do(comm, DT_COMM_BARRIER, NULL, NULL, 0, DT_F32, DT_COMM_SUM, 0);
 }

@@ -351,7 +351,7 @@ static dt_result dti_augment_check_numbers(dti_base *base, const dt_augment_desc
 /* A column that the sample's values of are f32; NULL = none. */
 static const dt_column *dti_augment_column(const dt_dataset *data, int column) {
     if (column < 0 || column >= dti_dataset_columns(data) ||
-        dt_tensor_dtype(data->columns[column].input) != DT_F32)
+        dti_tensor_dtype(data->columns[column].input) != DT_F32)
         return NULL;
     return &data->columns[column];
 }
@@ -391,7 +391,7 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
     *a = (dti_augment){.desc = *data->augment};
     const dt_augment_desc *d = &a->desc;
     const dt_column *x = dti_augment_column(data, d->column);
-    const dt_shape shape = x ? dt_tensor_shape(x->input) : (dt_shape){0};
+    const dt_shape shape = x ? dti_tensor_shape(x->input) : (dt_shape){0};
     if (shape.rank < 1 || shape.rank > 3 || (double)dti_shape_elements(shape) > 0x1p30)
         return dti_fail(
             base, DT_ERROR_INVALID,
@@ -417,6 +417,6 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
                         "dt_augment_desc.target is column %d: mixup and cutmix need an f32 column "
                         "of probabilities there (dt_column.one_hot, dt_soft_cross_entropy)",
                         a->target);
-    a->targets = (size_t)dti_shape_elements(dt_tensor_shape(t->input));
+    a->targets = (size_t)dti_shape_elements(dti_tensor_shape(t->input));
     return DT_OK;
 }

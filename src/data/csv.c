@@ -102,8 +102,7 @@ DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, 
     dti_free(csv->base, csv);
 }
 
-DTI_PUBLIC_VOID(dt_csv_get_info, (const dt_csv *csv, dt_csv_info *info), csv, DTI_OF(dt_csv),
-                (csv, info)) {
+DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info) {
     if (!info)
         return;
     *info = (dt_csv_info){0};

@@ -130,8 +130,8 @@ static dt_result dti_folder_one_hot(void *user, const dt_sample *s, void *const 
 }
 
 static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set) {
-    const dt_shape shape = dt_tensor_shape(label);
-    const dt_dtype dtype = dt_tensor_dtype(label);
+    const dt_shape shape = dti_tensor_shape(label);
+    const dt_dtype dtype = dti_tensor_dtype(label);
     if (dtype == DT_I32 && shape.rank == 0) {
         set->sample = dti_folder_numbered;
     } else if (dtype == DT_F32 && shape.rank == 1 && shape.dim[0] == (int64_t)f->class_count) {
@@ -158,16 +158,16 @@ DTI_PUBLIC(dt_folder_dataset,
     const dt_folder *f = folder;
     if (dti_is_nil(picture))
         return dti_fail(f->base, DT_ERROR_INVALID, "dt_folder_dataset: the picture is nil");
-    const dt_shape shape = dt_tensor_shape(picture);
-    const bool fits = dt_tensor_dtype(picture) == DT_F32 && shape.rank == 3 &&
+    const dt_shape shape = dti_tensor_shape(picture);
+    const bool fits = dti_tensor_dtype(picture) == DT_F32 && shape.rank == 3 &&
                       shape.dim[0] == f->channels && shape.dim[1] == f->height &&
                       shape.dim[2] == f->width;
     if (!fits)
         return dti_fail(f->base, DT_ERROR_INVALID,
                         "dt_folder_dataset: the picture is %s %s; this folder's are f32 [%d, %d, "
                         "%d] (channels, height, width; dt_folder_get_info)",
-                        dti_dtype_name(dt_tensor_dtype(picture)), dti_shape_print(shape, true).text,
-                        f->channels, f->height, f->width);
+                        dti_dtype_name(dti_tensor_dtype(picture)),
+                        dti_shape_print(shape, true).text, f->channels, f->height, f->width);
     dt_dataset set = {.rows = f->rows, .sample = dti_folder_picture, .user = folder};
     set.columns[0].input = picture;
     set.threads = f->desc.threads;
@@ -311,8 +311,7 @@ DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNU
     dti_free(f->base, f);
 }
 
-DTI_PUBLIC_VOID(dt_folder_get_info, (const dt_folder *f, dt_folder_info *info), f,
-                DTI_OF(dt_folder), (f, info)) {
+DT_API void dt_folder_get_info(const dt_folder *f, dt_folder_info *info) {
     if (!info)
         return;
     *info = (dt_folder_info){0};
@@ -326,12 +325,10 @@ DTI_PUBLIC_VOID(dt_folder_get_info, (const dt_folder *f, dt_folder_info *info), 
                                  .channels = f->channels};
 }
 
-DTI_PUBLIC_GET(const char *, dt_folder_class, (const dt_folder *f, int index), f, DTI_OF(dt_folder),
-               (f, index)) {
+DT_API const char *dt_folder_class(const dt_folder *f, int index) {
     return f && index >= 0 && (size_t)index < f->class_count ? f->classes[index] : NULL;
 }
 
-DTI_PUBLIC_GET(const uint32_t *, dt_folder_labels, (const dt_folder *f), f, DTI_OF(dt_folder),
-               (f)) {
+DT_API const uint32_t *dt_folder_labels(const dt_folder *f) {
     return f ? f->labels : NULL;
 }

@@ -144,8 +144,9 @@ static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, void *co
 static dt_result dti_column_check_one_hot(dti_base *base, const dt_column *column, int i,
                                           const char *name) {
     const bool classes = column->dtype == DT_U8 || column->dtype == DT_I32;
-    if (classes && dt_tensor_dtype(column->input) == DT_F32 &&
-        dt_tensor_shape(column->input).rank == 1 && column->scale == 0.0f && column->offset == 0.0f)
+    if (classes && dti_tensor_dtype(column->input) == DT_F32 &&
+        dti_tensor_shape(column->input).rank == 1 && column->scale == 0.0f &&
+        column->offset == 0.0f)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
                     "dataset column %d ('%s'): one_hot is for data of u8 or i32 class numbers and "
@@ -156,7 +157,7 @@ static dt_result dti_column_check_one_hot(dti_base *base, const dt_column *colum
 /* The input's own type, and U8 for f32 and i32. */
 static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column, int i,
                                         const char *name) {
-    dt_dtype input = dt_tensor_dtype(column->input);
+    dt_dtype input = dti_tensor_dtype(column->input);
     if (column->data && column->one_hot)
         return dti_column_check_one_hot(base, column, i, name);
     const bool u8 = column->dtype == DT_U8 && !dti_is_half(input);
@@ -244,12 +245,12 @@ static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
 /* ---- opening */
 
 static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad) {
-    const bool is_i32 = dt_tensor_dtype(from->input) == DT_I32;
+    const bool is_i32 = dti_tensor_dtype(from->input) == DT_I32;
     dti_loader_column c = {.is_i32 = is_i32,
-                           .element_bytes = dti_dtype_bytes(dt_tensor_dtype(from->input)),
+                           .element_bytes = dti_dtype_bytes(dti_tensor_dtype(from->input)),
                            .data = from->data,
                            .dtype = from->dtype,
-                           .elements = (size_t)dti_shape_elements(dt_tensor_shape(from->input)),
+                           .elements = (size_t)dti_shape_elements(dti_tensor_shape(from->input)),
                            .pad = pad};
     if (from->data && from->one_hot)
         c.kind = DTI_COLUMN_ONE_HOT;

@@ -65,8 +65,8 @@ static dt_result dti_tokens_pairs(void *user, const dt_sample *s, void *const *v
 }
 
 static bool dti_tokens_fits(const dt_tokens *t, dt_tensor x) {
-    const dt_shape shape = dt_tensor_shape(x);
-    return !dti_is_nil(x) && dt_tensor_dtype(x) == DT_I32 && shape.rank == 1 &&
+    const dt_shape shape = dti_tensor_shape(x);
+    return !dti_is_nil(x) && dti_tensor_dtype(x) == DT_I32 && shape.rank == 1 &&
            shape.dim[0] == t->desc.window;
 }
 
@@ -181,6 +181,6 @@ DTI_PUBLIC_VOID(dt_tokens_close, (dt_tokens * t), t, DTI_OF(dt_tokens) | DTI_UNU
     dti_free(t->base, t);
 }
 
-DTI_PUBLIC_GET(uint64_t, dt_tokens_rows, (const dt_tokens *t), t, DTI_OF(dt_tokens), (t)) {
+DT_API uint64_t dt_tokens_rows(const dt_tokens *t) {
     return t ? t->rows : 0;
 }

@@ -442,8 +442,7 @@ DTI_PUBLIC_VOID(dt_weights_close, (dt_weights * weights), weights, DTI_OF(dt_wei
     dti_free(base, weights);
 }
 
-DTI_PUBLIC_GET(int, dt_weights_count, (const dt_weights *weights), weights, DTI_OF(dt_weights),
-               (weights)) {
+DT_API int dt_weights_count(const dt_weights *weights) {
     return weights ? (int)weights->count : 0;
 }
 

@@ -185,7 +185,7 @@ static dt_result dti_run_log_write(dt_run_log *log) {
 
 static dt_result dti_log_check_name(dt_run_log *log, const char *call, const char *name) {
     if (!name)
-        return dti_fail_null(log->base, call, "name");
+        return dti_fail_null(log->base, "name");
     if (!dti_name_fits(name))
         return dti_fail(log->base, DT_ERROR_INVALID,
                         "%s: a name is UTF-8, not empty and without control characters", call);
@@ -304,7 +304,7 @@ DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) 
 DTI_PUBLIC(dt_run_log_scalar, (dt_run_log * log, const char *name, uint64_t step, double value),
            log, DTI_OF(dt_run_log), (log, name, step, value)) {
     DTI_NEED(NULL, log);
-    const dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
+    const dt_result result = dti_log_check_name(log, dti_function(), name);
     if (result)
         return result;
     dti_run_log_begin(log);
@@ -316,9 +316,10 @@ DTI_PUBLIC(dt_run_log_text, (dt_run_log * log, const char *name, uint64_t step, 
            log, DTI_OF(dt_run_log), (log, name, step, text)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, text);
-    dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
+    dt_result result = dti_log_check_name(log, dti_function(), name);
     if (!result && !dti_utf8_valid(text, strlen(text)))
-        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", DTI_FUNCTION, name);
+        result =
+            dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", dti_function(), name);
     if (result)
         return result;
     dti_run_log_begin(log);
@@ -334,8 +335,8 @@ DTI_PUBLIC(dt_run_log_histogram,
            log, DTI_OF(dt_run_log), (log, name, step, values, count)) {
     DTI_NEED(NULL, log);
     if (!values && count)
-        return dti_fail_null(log->base, DTI_FUNCTION, "values");
-    const dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
+        return dti_fail_null(log->base, "values");
+    const dt_result result = dti_log_check_name(log, dti_function(), name);
     if (result || !log->files[DTI_LOG_EVENTS].wanted)
         return result;
     dti_text *to = &log->files[DTI_LOG_EVENTS].text;
@@ -352,7 +353,7 @@ DTI_PUBLIC(dt_run_log_image,
            log, DTI_OF(dt_run_log), (log, name, step, pixels, width, height, channels)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, pixels);
-    const dt_result result = dti_log_check_name(log, DTI_FUNCTION, name);
+    const dt_result result = dti_log_check_name(log, dti_function(), name);
     if (result)
         return result;
     if (width < 1 || height < 1 || width > DTI_LOG_SIDE || height > DTI_LOG_SIDE ||
@@ -360,7 +361,7 @@ DTI_PUBLIC(dt_run_log_image,
         return dti_fail(log->base, DT_ERROR_INVALID,
                         "%s: '%s' has %d x %d pixels of %d channels; 1 to %d pixels a side, and 1, "
                         "3 or 4 channels",
-                        DTI_FUNCTION, name, width, height, channels, DTI_LOG_SIDE);
+                        dti_function(), name, width, height, channels, DTI_LOG_SIDE);
     if (!log->files[DTI_LOG_EVENTS].wanted)
         return DT_OK;
     dti_text *to = &log->files[DTI_LOG_EVENTS].text;
@@ -443,14 +444,14 @@ DTI_PUBLIC(dt_run_log_hparams,
            DTI_OF(dt_run_log), (log, params, count, metric)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, params);
-    dt_result result = metric ? dti_log_check_name(log, DTI_FUNCTION, metric) : log->closed;
+    dt_result result = metric ? dti_log_check_name(log, dti_function(), metric) : log->closed;
     if (!result && count < 0)
-        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", DTI_FUNCTION, count);
+        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", dti_function(), count);
     for (int i = 0; i < count && !result; i++) {
         const char *text = params[i].text;
-        result = dti_log_check_name(log, DTI_FUNCTION, params[i].name);
+        result = dti_log_check_name(log, dti_function(), params[i].name);
         if (!result && text && !dti_utf8_valid(text, strlen(text)))
-            result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", DTI_FUNCTION,
+            result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", dti_function(),
                               params[i].name);
     }
     if (result)

@@ -11,7 +11,7 @@ DT_API dt_tensor dt_asin(dt_tensor x) {
 }
 
 /* 2 atan(sqrt((1 - x) / (1 + x))) */
-DTI_PUBLIC_GET(dt_tensor, dt_acos, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
+DT_API dt_tensor dt_acos(dt_tensor x) {
     const dt_tensor below = dt_affine(x, -1.0f, 1.0f);
     const dt_tensor ratio = dt_div(below, dt_affine(x, 1.0f, 1.0f));
     return dt_affine(dt_atan(dt_sqrt(ratio)), 2.0f, 0.0f);
@@ -38,20 +38,19 @@ static dt_tensor dti_atan2(dt_tensor y, dt_tensor x) {
     return dt_add(angle, dt_detach(dt_where(tall, up, flat)));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_atan2, (dt_tensor y, dt_tensor x), y.graph, DTI_OF(dt_graph), (y, x)) {
+DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x) {
     if (dti_is_nil(x) || dti_is_nil(y))
         return dti_nil_of(dti_is_nil(x) ? x : y, "atan2");
     return dti_atan2(y, x);
 }
 
 /* What is between the quotient and its whole part may be a rounding on the wrong side. */
-DTI_PUBLIC_GET(dt_tensor, dt_remainder, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(dt_graph),
-               (a, b)) {
+DT_API dt_tensor dt_remainder(dt_tensor a, dt_tensor b) {
     const dt_tensor whole = dt_floor(dt_div(a, b));
     return dt_sub(a, dt_mul(whole, b));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_fmod, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(dt_graph), (a, b)) {
+DT_API dt_tensor dt_fmod(dt_tensor a, dt_tensor b) {
     const dt_tensor quotient = dt_div(a, b);
     const dt_tensor size = dt_floor(dt_abs(quotient)), whole = dt_mul(size, dt_sign(quotient));
     return dt_sub(a, dt_mul(whole, b));

@@ -8,15 +8,15 @@ typedef struct dti_nn_heads {
 
 static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64_t heads,
                             int64_t kv_heads, dti_nn_heads *out) {
-    const dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(from);
+    const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(from);
     const int64_t width = s.rank == 2 ? s.dim[1] : 0, kv = kv_heads ? kv_heads : heads;
     *out = (dti_nn_heads){.width = width, .heads = heads, .kv_heads = kv};
     if (s.rank != 2 || t.rank != 2 || t.dim[1] != width)
         dti_graph_fail(x.graph,
                        "multi_head_attention '%s': x %s and keys %s must be [positions, width], of "
                        "one width",
-                       name, dti_shape_print(s, dt_tensor_has_samples(x)).text,
-                       dti_shape_print(t, dt_tensor_has_samples(from)).text);
+                       name, dti_shape_print(s, dti_tensor_has_samples(x)).text,
+                       dti_shape_print(t, dti_tensor_has_samples(from)).text);
     else if (heads < 1 || width % heads != 0 || kv < 1 || heads % kv != 0)
         dti_graph_fail(x.graph,
                        "multi_head_attention '%s': %lld heads, %lld of keys, for a width of %lld: "
@@ -34,7 +34,7 @@ static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64
 static dt_tensor dti_nn_split(dt_tensor x, int64_t heads) {
     if (dti_is_nil(x))
         return x;
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     x = dt_reshape(x, (dt_shape){3, {-1, heads, s.dim[1] / heads}});
     return dt_permute(x, (dt_shape){3, {1, 0, 2}});
 }
@@ -97,10 +97,8 @@ static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor fro
     return dt_linear(y, back, back_b);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_multi_head_attention,
-               (dt_tensor x, dt_tensor from, const char *name, int64_t heads,
-                const dt_attention_layer_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, from, name, heads, desc)) {
+DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
+                                            int64_t heads, const dt_attention_layer_desc *desc) {
     const dt_attention_layer_desc none = {0}, *d = desc ? desc : &none;
     dti_nn nn;
     dti_nn_heads h;

@@ -11,8 +11,8 @@ static int dti_composed_axis(const char *op, dt_tensor x, int axis) {
         dti_nil_of(x, op);
         return -1;
     }
-    const int rank = dt_tensor_shape(x).rank, at = dti_axis_of(x, axis);
-    if (at >= 0 && at < rank && dt_tensor_dtype(x) != DT_I32)
+    const int rank = dti_tensor_shape(x).rank, at = dti_axis_of(x, axis);
+    if (at >= 0 && at < rank && dti_tensor_dtype(x) != DT_I32)
         return at;
     if (at < 0 || at >= rank)
         dti_graph_fail(x.graph, "%s: %s", op, dti_axis_text(axis, rank).text);
@@ -22,7 +22,7 @@ static int dti_composed_axis(const char *op, dt_tensor x, int axis) {
 }
 
 static dt_tensor dti_number(dt_tensor x, float value) {
-    return dt_cast(dt_fill(x.graph, (dt_shape){0}, value), dt_tensor_dtype(x));
+    return dt_cast(dt_fill(x.graph, (dt_shape){0}, value), dti_tensor_dtype(x));
 }
 
 /* 1 where it is 0, else 0. */
@@ -32,14 +32,12 @@ static dt_tensor dti_not(dt_tensor c) {
 
 /* ---- choices */
 
-DTI_PUBLIC_GET(dt_tensor, dt_where, (dt_tensor c, dt_tensor a, dt_tensor b), c.graph,
-               DTI_OF(dt_graph), (c, a, b)) {
+DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b) {
     dt_tensor kept = dt_keep(a, c);
     return dt_add(kept, dt_drop(b, c));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_masked_fill, (dt_tensor x, dt_tensor c, float value), x.graph,
-               DTI_OF(dt_graph), (x, c, value)) {
+DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "masked_fill");
     return dt_where(c, dti_number(x, value), x);
@@ -56,7 +54,7 @@ static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower) {
     if (dti_composed_axis(op, x, -2) < 0)
         return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     const int64_t rows = s.dim[s.rank - 2], cols = s.dim[s.rank - 1];
     if (diagonal < -rows)
         diagonal = -rows;
@@ -64,7 +62,7 @@ static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower) {
         diagonal = cols;
     dt_tensor row = dt_affine(dt_iota(x.graph, (dt_shape){2, {rows, 1}}), 1.0f, (float)diagonal);
     dt_tensor col = dt_iota(x.graph, (dt_shape){1, {cols}});
-    dt_tensor in = dt_cast(lower ? dt_le(col, row) : dt_ge(col, row), dt_tensor_dtype(x));
+    dt_tensor in = dt_cast(lower ? dt_le(col, row) : dt_ge(col, row), dti_tensor_dtype(x));
     const dti_call call = {.name = op,
                            .in = {x.id},
                            .attr = {.dim = {diagonal}, .i = {lower}},
@@ -84,8 +82,8 @@ DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal) {
 
 /* How many elements of x one of y is made of. */
 static double dti_share(dt_tensor x, dt_tensor y) {
-    const double all = (double)dti_shape_elements(dt_tensor_shape(x));
-    const double kept = (double)dti_shape_elements(dt_tensor_shape(y));
+    const double all = (double)dti_shape_elements(dti_tensor_shape(x));
+    const double kept = (double)dti_shape_elements(dti_tensor_shape(y));
     return kept > 0 ? all / kept : 0;
 }
 
@@ -109,7 +107,7 @@ static dt_tensor dti_by_size(dt_tensor top, float low, float high) {
 /* share * the sum of d^2, and with `root` its root: squares of deviations that are large or small
  * leave float32's range, so those times a power of 2 are taken. */
 static dt_tensor dti_spread(dt_tensor d, dt_shape axes, bool keep, float share, bool root) {
-    if (!root || dt_tensor_dtype(d) != DT_F32) {
+    if (!root || dti_tensor_dtype(d) != DT_F32) {
         dt_tensor variance = dt_affine(dt_sum(dt_square(d), axes, keep), share, 0.0f);
         return root ? dti_safe_sqrt(variance) : variance;
     }
@@ -161,8 +159,7 @@ DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
     return dti_var(x, axes, unbiased, keep, true);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_vector_norm, (dt_tensor x, float p, dt_shape axes, bool keep), x.graph,
-               DTI_OF(dt_graph), (x, p, axes, keep)) {
+DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "vector_norm");
     if (dti_reduce_mask(x, axes, "vector_norm") < 0)
@@ -177,8 +174,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_vector_norm, (dt_tensor x, float p, dt_shape axes, 
 }
 
 /* From the largest, or from 0 where that is infinite. */
-DTI_PUBLIC_GET(dt_tensor, dt_logsumexp, (dt_tensor x, dt_shape axes, bool keep), x.graph,
-               DTI_OF(dt_graph), (x, axes, keep)) {
+DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "logsumexp");
     if (dti_reduce_mask(x, axes, "logsumexp") < 0)
@@ -199,13 +195,12 @@ static dt_tensor dti_prod_again(dt_graph *g, const dti_call *c) {
     return dt_prod(dti_call_in(g, c, 0), c->attr.i[0], c->attr.i[1]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_prod, (dt_tensor x, int axis, bool keep), x.graph, DTI_OF(dt_graph),
-               (x, axis, keep)) {
+DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
     const int at = dti_composed_axis("prod", x, axis);
     if (at < 0)
         return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     const dti_call call = {
         .name = "prod", .in = {x.id}, .attr = {.i = {at, keep}}, .again = dti_prod_again};
     dt_tensor y = x;
@@ -230,13 +225,12 @@ static dt_tensor dti_cumsum_again(dt_graph *g, const dti_call *c) {
     return dt_cumsum(dti_call_in(g, c, 0), c->attr.i[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cumsum, (dt_tensor x, int axis), x.graph, DTI_OF(dt_graph),
-               (x, axis)) {
+DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
     const int at = dti_composed_axis("cumsum", x, axis);
     if (at < 0)
         return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
-    const int64_t n = dt_tensor_shape(x).dim[at];
+    const int64_t n = dti_tensor_shape(x).dim[at];
     const dti_call call = {
         .name = "cumsum", .in = {x.id}, .attr = {.i = {at}}, .again = dti_cumsum_again};
     dt_tensor y = x;
@@ -253,7 +247,7 @@ static dt_tensor dti_isnan(dt_tensor x) {
 
 /* 0, 1, ... along an axis of x. */
 static dt_tensor dti_places(dt_tensor x, int axis) {
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     dt_shape line = {.rank = s.rank - axis};
     for (int i = 0; i < line.rank; i++)
         line.dim[i] = i ? 1 : s.dim[axis];
@@ -272,7 +266,7 @@ static dt_tensor dti_extreme(dt_tensor x, int axis, bool largest) {
     if (at < 0)
         return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
-    const int64_t n = dt_tensor_shape(x).dim[at];
+    const int64_t n = dti_tensor_shape(x).dim[at];
     if (n < 1 || n > 1 << 24) {
         return dti_graph_fail(x.graph, "%s: axis %d of %s must have 1 to 2^24 elements", op, at,
                               dti_tensor_print(x).text);
@@ -298,8 +292,8 @@ DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
 
 /* ---- formulas of elements */
 
-DTI_PUBLIC_GET(dt_tensor, dt_outer, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(dt_graph), (a, b)) {
-    const dt_shape s = dt_tensor_shape(a), t = dt_tensor_shape(b);
+DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
+    const dt_shape s = dti_tensor_shape(a), t = dti_tensor_shape(b);
     if (dti_is_nil(a) || dti_is_nil(b))
         return dti_nil_of(dti_is_nil(a) ? a : b, "outer");
     if (s.rank != 1 || t.rank != 1) {
@@ -309,8 +303,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_outer, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(
     return dt_mul(dt_reshape(a, (dt_shape){2, {-1, 1}}), b);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cross, (dt_tensor a, dt_tensor b), a.graph, DTI_OF(dt_graph), (a, b)) {
-    const dt_shape s = dt_tensor_shape(a), t = dt_tensor_shape(b);
+DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
+    const dt_shape s = dti_tensor_shape(a), t = dti_tensor_shape(b);
     if (dti_is_nil(a) || dti_is_nil(b))
         return dti_nil_of(dti_is_nil(a) ? a : b, "cross");
     if (s.rank < 1 || t.rank < 1 || s.dim[s.rank - 1] != 3 || t.dim[t.rank - 1] != 3) {
@@ -332,13 +326,13 @@ static dt_tensor dti_glu_again(dt_graph *g, const dti_call *c) {
     return dt_glu(dti_call_in(g, c, 0), c->attr.i[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_glu, (dt_tensor x, int axis), x.graph, DTI_OF(dt_graph), (x, axis)) {
+DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
     const int at = dti_composed_axis("glu", x, axis);
     if (at < 0)
         return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
-    const int64_t half = dt_tensor_shape(x).dim[at] / 2;
-    if (dt_tensor_shape(x).dim[at] % 2) {
+    const int64_t half = dti_tensor_shape(x).dim[at] / 2;
+    if (dti_tensor_shape(x).dim[at] % 2) {
         return dti_graph_fail(x.graph, "glu: axis %d of %s has no halves", at,
                               dti_tensor_print(x).text);
     }
@@ -348,8 +342,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_glu, (dt_tensor x, int axis), x.graph, DTI_OF(dt_gr
     return dti_composed(x, first, call, dt_mul(dt_slice(x, at, 0, half), gate));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_celu, (dt_tensor x, float alpha), x.graph, DTI_OF(dt_graph),
-               (x, alpha)) {
+DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "celu");
     if (!(alpha > 0.0f) || alpha == INFINITY)
@@ -359,8 +352,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_celu, (dt_tensor x, float alpha), x.graph, DTI_OF(d
     return dt_where(dt_step(x), x, below);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_prelu, (dt_tensor x, dt_tensor w), x.graph, DTI_OF(dt_graph), (x, w)) {
-    const dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(w);
+DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
+    const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(w);
     if (dti_is_nil(x) || dti_is_nil(w))
         return dti_nil_of(dti_is_nil(x) ? x : w, "prelu");
     if (t.rank != 1 || (t.dim[0] != 1 && (s.rank < 1 || t.dim[0] != s.dim[0]))) {
@@ -375,26 +368,23 @@ DTI_PUBLIC_GET(dt_tensor, dt_prelu, (dt_tensor x, dt_tensor w), x.graph, DTI_OF(
     return dt_add(dt_keep(x, above), below);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_straight_through, (dt_tensor value, dt_tensor x), value.graph,
-               DTI_OF(dt_graph), (value, x)) {
+DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x) {
     value = dt_detach(value);
     return dt_add(value, dt_sub(x, dt_detach(x)));
 }
 
 /* ---- normalisation */
 
-DTI_PUBLIC_GET(dt_tensor, dt_instance_norm, (dt_tensor x, dt_tensor w, dt_tensor b, float eps),
-               x.graph, DTI_OF(dt_graph), (x, w, b, eps)) {
-    const dt_shape s = dt_tensor_shape(x);
+DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float eps) {
+    const dt_shape s = dti_tensor_shape(x);
     if (s.rank > 0 && s.dim[0] > INT32_MAX)
         return dti_graph_fail(x.graph, "instance_norm: %s has too many channels",
                               dti_tensor_print(x).text);
     return dt_group_norm(x, s.rank > 0 ? (int)s.dim[0] : 1, w, b, eps);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_weight_norm, (dt_tensor v, dt_tensor g), v.graph, DTI_OF(dt_graph),
-               (v, g)) {
-    const dt_shape s = dt_tensor_shape(v), t = dt_tensor_shape(g);
+DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g) {
+    const dt_shape s = dti_tensor_shape(v), t = dti_tensor_shape(g);
     if (dti_is_nil(v) || dti_is_nil(g))
         return dti_nil_of(dti_is_nil(v) ? v : g, "weight_norm");
     if (s.rank < 2 || t.rank != 1 || t.dim[0] != s.dim[0]) {
@@ -413,7 +403,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_weight_norm, (dt_tensor v, dt_tensor g), v.graph, D
 /* Ones of a shape, one for each sample if x has samples, some of them dropped in training. */
 static dt_tensor dti_drops(dt_tensor x, dt_shape s, float p) {
     dt_tensor one = dt_fill(x.graph, (dt_shape){0}, 1.0f);
-    return dt_dropout(dti_expand_to(one, s, dt_tensor_has_samples(x)), p);
+    return dt_dropout(dti_expand_to(one, s, dti_tensor_has_samples(x)), p);
 }
 
 static dt_tensor dti_dropout_channels_again(dt_graph *g, const dti_call *c) {
@@ -424,9 +414,8 @@ static dt_tensor dti_dropout_channels_again(dt_graph *g, const dti_call *c) {
     return y;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_dropout_channels, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph),
-               (x, p)) {
-    dt_shape s = dt_tensor_shape(x);
+DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
+    dt_shape s = dti_tensor_shape(x);
     if (dti_is_nil(x))
         return dti_nil_of(x, "dropout_channels");
     if (s.rank < 1)
@@ -441,19 +430,19 @@ DTI_PUBLIC_GET(dt_tensor, dt_dropout_channels, (dt_tensor x, float p), x.graph, 
                            .in = {x.id},
                            .attr = {.f = {p}, .i = {(int32_t)x.graph->streams}},
                            .again = dti_dropout_channels_again};
-    return dti_composed(x, first, call, dt_mul(x, dt_cast(dti_drops(x, s, p), dt_tensor_dtype(x))));
+    return dti_composed(x, first, call,
+                        dt_mul(x, dt_cast(dti_drops(x, s, p), dti_tensor_dtype(x))));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_drop_path, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph), (x, p)) {
+DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "drop_path");
     dt_tensor mask = dti_drops(x, (dt_shape){0}, p);
-    return p == 0.0f ? x : dt_mul(x, dt_cast(mask, dt_tensor_dtype(x)));
+    return p == 0.0f ? x : dt_mul(x, dt_cast(mask, dti_tensor_dtype(x)));
 }
 
 /* Dropped elements become -alpha', selu's lowest value; mean and variance are put right. */
-DTI_PUBLIC_GET(dt_tensor, dt_alpha_dropout, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph),
-               (x, p)) {
+DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "alpha_dropout");
     if (p == 0.0f)
@@ -476,7 +465,7 @@ static dt_tensor dti_pixels(dt_tensor x, int64_t r, bool in) {
     const char *op = in ? "pixel_unshuffle" : "pixel_shuffle";
     if (dti_is_nil(x))
         return dti_nil_of(x, op);
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     const int64_t c = s.dim[0], h = s.dim[1], w = s.dim[2];
     const bool small = r > 0 && r < 1 << 15;
     if (s.rank != 3 || !small || (in ? h % r || w % r : c % (r * r) != 0)) {

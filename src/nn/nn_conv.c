@@ -11,11 +11,11 @@ typedef struct dti_conv_layer {
 /* What an op's own check would say about parameters that the user never saw is said here. */
 static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, int64_t kernel) {
     int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
-    if (dt_tensor_shape(x).rank != rank) {
+    if (dti_tensor_shape(x).rank != rank) {
         dti_graph_fail(x.graph, "%s '%s': x %s must be [channels, %s]%s", l->op, l->name,
-                       dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                       dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
                        rank == 3 ? "height, width" : "length",
-                       dti_image_rank_hint(dt_tensor_shape(x).rank, rank));
+                       dti_image_rank_hint(dti_tensor_shape(x).rank, rank));
     } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
         dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
                        l->op, l->name, (long long)l->in, (long long)l->out, (long long)kernel,
@@ -25,10 +25,10 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
                        l->op, l->name, (long long)groups, (long long)l->in, (long long)l->out);
     }
     /* It may be meant, so it is no error; deeper in a network narrow images are nothing odd. */
-    const char *hint = dti_image_hint(dt_tensor_shape(x), 0);
+    const char *hint = dti_image_hint(dti_tensor_shape(x), 0);
     if (!x.graph->error[0] && hint[0] && dti_node_of(x)->op == DTI_OP_INPUT)
         dti_log(x.graph->base, DT_LOG_WARNING, "%s '%s': x %s is taken as %lld channels%s", l->op,
-                l->name, dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                l->name, dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
                 (long long)l->in, hint);
     return x.graph->error[0] == 0;
 }
@@ -47,7 +47,7 @@ static bool dti_conv_padding_fits(dt_tensor x, const dti_conv_layer *l, const dt
     if ((unsigned)mode > DT_PADDING_CIRCULAR)
         dti_graph_fail(x.graph, "%s '%s': padding_mode %d is unknown", l->op, l->name, (int)mode);
     for (int i = 0; i < p->axes && !x.graph->error[0]; i++) {
-        const int64_t size = dt_tensor_shape(x).dim[1 + i], most = dti_pad_most(mode, size);
+        const int64_t size = dti_tensor_shape(x).dim[1 + i], most = dti_pad_most(mode, size);
         if (l->desc.same && (p->padding[i] || p->stride[i] > 1))
             dti_graph_fail(x.graph,
                            "%s '%s': same with stride %d and padding %d: it takes stride 1, and "
@@ -57,7 +57,7 @@ static bool dti_conv_padding_fits(dt_tensor x, const dti_conv_layer *l, const dt
             dti_graph_fail(x.graph,
                            "%s '%s': padding %d of x %s, axis %d: padding_mode %s takes 0 to %lld",
                            l->op, l->name, (int)p->padding[i],
-                           dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                           dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
                            1 + i, names[mode], (long long)most);
     }
     return x.graph->error[0] == 0;
@@ -104,14 +104,12 @@ static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char 
     dti_conv_layer l = {.op = op, .name = name, .out = out};
     if (desc)
         l.desc = *desc;
-    l.in = dt_tensor_shape(x).rank > 0 ? dt_tensor_shape(x).dim[0] : 0;
+    l.in = dti_tensor_shape(x).rank > 0 ? dti_tensor_shape(x).dim[0] : 0;
     return l;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_conv2d,
-               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                const dt_conv_layer_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
+DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv_layer_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv2d", name))
         return dti_nil(x.graph);
@@ -133,10 +131,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_conv2d,
     return dti_nn_end(&nn, dt_conv2d(x, w, b, c));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_conv1d,
-               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                const dt_conv_layer_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
+DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv_layer_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv1d", name))
         return dti_nil(x.graph);
@@ -157,10 +153,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_conv1d,
     return dti_nn_end(&nn, dt_conv1d(x, w, b, c));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_conv3d,
-               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                const dt_conv3d_layer_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
+DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv3d_layer_desc *desc) {
     const dt_conv3d_layer_desc none = {0};
     dt_conv3d_layer_desc d = desc ? *desc : none;
     dti_nn nn;
@@ -176,11 +170,11 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_conv3d,
     dti_conv_layer l = dti_conv_layer_of(x, "conv3d", name, out, &flat);
     const int64_t height = d.kernel_h ? d.kernel_h : kernel,
                   width = d.kernel_w ? d.kernel_w : kernel;
-    if (dt_tensor_shape(x).rank != 4 || height < 1 || width < 1)
+    if (dti_tensor_shape(x).rank != 4 || height < 1 || width < 1)
         dti_graph_fail(x.graph,
                        "conv3d '%s': x %s must be [channels, depth, height, width]; kernel "
                        "%lld x %lld x %lld",
-                       name, dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                       name, dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
                        (long long)kernel, (long long)height, (long long)width);
     if (x.graph->error[0] || !dti_conv_layer_fits(x, &l, 4, kernel))
         return dti_nil(x.graph);
@@ -198,10 +192,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_conv3d,
     return dti_nn_end(&nn, dt_conv3d(x, w, b, &d.conv));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_conv_transpose2d,
-               (dt_tensor x, const char *name, int64_t out, int64_t kernel,
-                const dt_conv_layer_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, out, kernel, desc)) {
+DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                                        const dt_conv_layer_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv_transpose2d", name))
         return dti_nil(x.graph);

@@ -92,7 +92,7 @@ static dti_letter_text dti_letter_name(int8_t letter) {
 }
 
 static bool dti_einsum_sizes(dti_einsum *e, const dti_labelled *o) {
-    const dt_shape s = dt_tensor_shape(o->x);
+    const dt_shape s = dti_tensor_shape(o->x);
     for (int i = 0; i < o->is.count; i++) {
         const int8_t c = o->is.of[i];
         int64_t *size = &e->size[c];
@@ -112,7 +112,7 @@ static bool dti_einsum_sizes(dti_einsum *e, const dti_labelled *o) {
 
 static bool dti_einsum_operand(dti_einsum *e, int number) {
     dti_labelled *o = &e->in[number];
-    const int rank = dt_tensor_shape(o->x).rank;
+    const int rank = dti_tensor_shape(o->x).rank;
     dti_spelling w;
     if (!dti_einsum_word(e, &w))
         return false;
@@ -202,7 +202,7 @@ static void dti_einsum_order(dti_labelled *o, const dti_letters *to) {
  * whose first elements are the diagonal. */
 static bool dti_einsum_diagonal(dti_labelled *o) {
     const int count = o->is.count;
-    const dt_shape s = dt_tensor_shape(o->x);
+    const dt_shape s = dti_tensor_shape(o->x);
     for (int b = 1; b < count; b++) {
         for (int a = 0; a < b; a++) {
             if (o->is.of[a] != o->is.of[b])
@@ -233,7 +233,7 @@ static bool dti_einsum_diagonal(dti_labelled *o) {
 
 /* Sums letters that nobody needs; one of size 1 whose size is another operand's goes without. */
 static void dti_einsum_reduce(const dti_einsum *e, dti_labelled *o, const bool *needed) {
-    const dt_shape s = dt_tensor_shape(o->x);
+    const dt_shape s = dti_tensor_shape(o->x);
     dt_shape axes = {0}, kept = {0};
     dti_letters rest = {0};
     for (int i = 0; i < o->is.count; i++) {
@@ -326,8 +326,8 @@ static dt_tensor dti_einsum_elements(const dti_einsum *e, const dti_pairing *p, 
  * stays, a linear layer's, whose gradient is summed over samples at once. */
 static dt_tensor dti_einsum_matmul(const dti_einsum *e, dti_pairing *p, dti_labelled *a,
                                    dti_labelled *b) {
-    const bool turned = dt_tensor_has_samples(b->x) && !dt_tensor_has_samples(a->x);
-    const bool linear = !p->both.count && !(dt_tensor_has_samples(b->x) && !turned);
+    const bool turned = dti_tensor_has_samples(b->x) && !dti_tensor_has_samples(a->x);
+    const bool linear = !p->both.count && !(dti_tensor_has_samples(b->x) && !turned);
     const dt_tensor x = dti_einsum_matrix(e, p, a, 0), w = dti_einsum_matrix(e, p, b, 1);
     if (!linear)
         return dt_matmul_transposed(x, w, false, true);
@@ -411,7 +411,9 @@ static dt_tensor dti_einsum_again(dt_graph *g, const dti_call *c) {
     return dt_einsum(c->name, in, c->attr.i[0]);
 }
 
-static dt_tensor dti_einsum_of(const char *equation, const dt_tensor *operands, int count) {
+DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int count) {
+    if (!operands || count < 1)
+        return (dt_tensor){0};
     dti_einsum e = {.g = operands[0].graph, .equation = equation, .at = equation, .count = count};
     dti_call call = {.attr = {.i = {count}}, .again = dti_einsum_again};
     for (int i = 0; i < DTI_MIN(count, DTI_CALL_INPUTS); i++) {
@@ -430,15 +432,4 @@ static dt_tensor dti_einsum_of(const char *equation, const dt_tensor *operands, 
     if (!call.name || !dti_einsum_read(&e))
         return dti_nil(e.g);
     return dti_composed(operands[0], first, call, dti_einsum_make(&e));
-}
-
-DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int count) {
-    dti_visit visit;
-    dt_tensor y = {0};
-    if (!operands || count < 1)
-        return y;
-    if (dti_enter(&visit, operands[0].graph, DTI_OF(dt_graph), __func__) || !operands[0].graph)
-        y = dti_einsum_of(equation, operands, count);
-    dti_leave(&visit, DT_OK);
-    return y;
 }

@@ -31,10 +31,9 @@ static dt_tensor dti_windows_weight(dt_graph *g, const dti_windows *w) {
     return dt_reshape(pick, all);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_unfold,
-               (dt_tensor x, int64_t kernel_h, int64_t kernel_w, const dt_conv_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, kernel_h, kernel_w, desc)) {
-    const dt_shape s = dt_tensor_shape(x);
+DT_API dt_tensor dt_unfold(dt_tensor x, int64_t kernel_h, int64_t kernel_w,
+                           const dt_conv_desc *desc) {
+    const dt_shape s = dti_tensor_shape(x);
     dti_windows w;
     if (dti_is_nil(x))
         return dti_nil_of(x, "unfold");
@@ -52,11 +51,9 @@ static int64_t dti_windows_along(const dti_windows *w, int side, int64_t size) {
     return room > 0 && room < INT32_MAX ? (room - 1) / step + 1 : -1;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_fold,
-               (dt_tensor x, int64_t height, int64_t width, int64_t kernel_h, int64_t kernel_w,
-                const dt_conv_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, height, width, kernel_h, kernel_w, desc)) {
-    const dt_shape s = dt_tensor_shape(x);
+DT_API dt_tensor dt_fold(dt_tensor x, int64_t height, int64_t width, int64_t kernel_h,
+                         int64_t kernel_w, const dt_conv_desc *desc) {
+    const dt_shape s = dti_tensor_shape(x);
     const int64_t size[2] = {height, width};
     dti_windows w;
     if (dti_is_nil(x))

@@ -45,17 +45,16 @@ static const char *dti_nn_name(dt_graph *graph, char text[DTI_NN_NAME_SIZE], con
     return text;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_linear_with,
-               (dt_tensor x, const char *name, int64_t out, const dt_linear_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, name, out, desc)) {
+DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
+                                   const dt_linear_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "linear", name))
         return dti_nil(x.graph);
     dt_linear_desc d = desc ? *desc : (dt_linear_desc){0};
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     if (s.rank < 1 || out < 1 || s.dim[s.rank - 1] < 1) {
         return dti_graph_fail(x.graph, "linear '%s': x %s has no last dimension to map to %lld",
-                              name, dti_shape_print(s, dt_tensor_has_samples(x)).text,
+                              name, dti_shape_print(s, dti_tensor_has_samples(x)).text,
                               (long long)out);
     }
     if ((unsigned)d.tensor > DT_TENSOR_ROW)
@@ -84,16 +83,14 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
     return dt_nn_linear_with(x, name, out, NULL);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_bilinear,
-               (dt_tensor x1, dt_tensor x2, const char *name, int64_t out), x1.graph,
-               DTI_OF(dt_graph), (x1, x2, name, out)) {
+DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out) {
     char text[DTI_NN_NAME_SIZE];
     dti_nn nn;
     if (dti_is_nil(x2))
         return dti_nil_of(x2, "bilinear");
     if (!dti_nn_begin(&nn, x1, "bilinear", name))
         return dti_nil(x2.graph);
-    const dt_shape s = dt_tensor_shape(x1), t = dt_tensor_shape(x2);
+    const dt_shape s = dti_tensor_shape(x1), t = dti_tensor_shape(x2);
     bool fits = x1.graph == x2.graph && s.rank > 0 && s.rank == t.rank && s.rank < DT_MAX_DIMS &&
                 out > 0 && out <= INT32_MAX && s.dim[s.rank - 1] > 0 && t.dim[t.rank - 1] > 0;
     for (int i = 0; i + 1 < s.rank && fits; i++)
@@ -103,7 +100,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_bilinear,
             x1.graph,
             "bilinear '%s': x1 %s and x2 %s for %lld outputs: they must be of one "
             "graph, of one to four dimensions, and differ in the last alone",
-            name, dti_shape_print(s, dt_tensor_has_samples(x1)).text,
+            name, dti_shape_print(s, dti_tensor_has_samples(x1)).text,
             dti_shape_print(t, false).text, (long long)out);
     }
     const int64_t in1 = s.dim[s.rank - 1], in2 = t.dim[t.rank - 1];

@@ -42,12 +42,12 @@ static bool dti_loss_number(dt_tensor x, const char *loss, const char *what, flo
 
 /* The last dimension: classes, or coordinates. */
 static bool dti_loss_last(const char *loss, dt_tensor x, int64_t *last) {
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     *last = s.rank > 0 ? s.dim[s.rank - 1] : 0;
     if (*last > 0)
         return true;
     dti_graph_fail(x.graph, "%s: %s has no last dimension of classes or coordinates", loss,
-                   dti_shape_print(s, dt_tensor_has_samples(x)).text);
+                   dti_shape_print(s, dti_tensor_has_samples(x)).text);
     return false;
 }
 
@@ -70,7 +70,7 @@ static dt_tensor dti_sum_last(dt_tensor x) {
 
 /* x, in rows of one element */
 static dt_tensor dti_loss_column(dt_tensor x) {
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     if (s.rank < 0 || s.rank == DT_MAX_DIMS)
         return dti_is_nil(x) ? x : dti_graph_fail(x.graph, "a loss: too many dimensions");
     s.dim[s.rank++] = 1;
@@ -89,16 +89,14 @@ static dt_tensor dti_huber_of(dt_tensor y, dt_tensor t, float delta) {
     return dt_mul(m, dt_sub(a, dti_loss_scale(m, 0.5)));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_huber, (dt_tensor y, dt_tensor t, float delta), y.graph,
-               DTI_OF(dt_graph), (y, t, delta)) {
+DT_API dt_tensor dt_huber(dt_tensor y, dt_tensor t, float delta) {
     if (!dti_loss_takes2("huber", y, t) ||
         !dti_loss_number(y, "huber", "delta, which must be above 0,", delta, delta > 0.0f))
         return dti_nil(y.graph);
     return dti_huber_of(y, t, delta);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_smooth_l1, (dt_tensor y, dt_tensor t, float beta), y.graph,
-               DTI_OF(dt_graph), (y, t, beta)) {
+DT_API dt_tensor dt_smooth_l1(dt_tensor y, dt_tensor t, float beta) {
     if (!dti_loss_takes2("smooth_l1", y, t) ||
         !dti_loss_number(y, "smooth_l1", "beta, which must not be below 0,", beta, beta >= 0.0f))
         return dti_nil(y.graph);
@@ -114,7 +112,7 @@ static dt_tensor dti_bce_of(dt_tensor a, dt_tensor b, dt_tensor t) {
     return dt_neg(dt_add(positive, dt_mul(b, negative)));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_bce, (dt_tensor p, dt_tensor t), p.graph, DTI_OF(dt_graph), (p, t)) {
+DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
     if (!dti_loss_takes2("bce", p, t))
         return dti_nil(p.graph);
     /* Nothing is clamped of a probability but the slope of one logarithm where the other one is at
@@ -123,8 +121,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_bce, (dt_tensor p, dt_tensor t), p.graph, DTI_OF(dt
     return dti_bce_of(positive, dti_log_floor(dti_loss_rest(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_bce_with_logits, (dt_tensor x, dt_tensor t, dt_tensor pos_weight),
-               x.graph, DTI_OF(dt_graph), (x, t, pos_weight)) {
+DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weight) {
     if (!dti_loss_takes2("bce_with_logits", x, t))
         return dti_nil(x.graph);
     dt_tensor positive = dt_log_sigmoid(x);
@@ -134,8 +131,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_bce_with_logits, (dt_tensor x, dt_tensor t, dt_tens
 }
 
 /* 1 - p_t = p (1 - t) + (1 - p) t, and 1 - p = sigmoid(-x). */
-DTI_PUBLIC_GET(dt_tensor, dt_focal, (dt_tensor x, dt_tensor t, float alpha, float gamma), x.graph,
-               DTI_OF(dt_graph), (x, t, alpha, gamma)) {
+DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma) {
     const bool none = alpha == -1.0f;
     if (!dti_loss_takes2("focal", x, t) ||
         !dti_loss_number(x, "focal", "gamma, which must not be below 0,", gamma, gamma >= 0.0f) ||
@@ -153,14 +149,12 @@ DTI_PUBLIC_GET(dt_tensor, dt_focal, (dt_tensor x, dt_tensor t, float alpha, floa
     return none ? loss : dt_mul(loss, dt_affine(t, 2.0f * alpha - 1.0f, 1.0f - alpha));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_soft_margin, (dt_tensor y, dt_tensor t), y.graph, DTI_OF(dt_graph),
-               (y, t)) {
+DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t) {
     return dti_loss_takes2("soft_margin", y, t) ? dt_neg(dt_log_sigmoid(dt_mul(y, t)))
                                                 : dti_nil(y.graph);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_multilabel_soft_margin, (dt_tensor y, dt_tensor t), y.graph,
-               DTI_OF(dt_graph), (y, t)) {
+DT_API dt_tensor dt_multilabel_soft_margin(dt_tensor y, dt_tensor t) {
     int64_t classes;
     if (!dti_loss_takes2("multilabel_soft_margin", y, t) ||
         !dti_loss_last("multilabel_soft_margin", y, &classes))
@@ -175,8 +169,7 @@ static dt_tensor dti_loss_log_kl(dt_tensor y, dt_tensor t) {
     return dt_mul(p, dt_sub(t, y));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_kl_div, (dt_tensor y, dt_tensor t, bool log_target), y.graph,
-               DTI_OF(dt_graph), (y, t, log_target)) {
+DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target) {
     if (!dti_loss_takes2("kl_div", y, t))
         return dti_nil(y.graph);
     if (log_target)
@@ -185,8 +178,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_kl_div, (dt_tensor y, dt_tensor t, bool log_target)
     return dt_sub(entropy, dt_mul(t, y));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_soft_cross_entropy, (dt_tensor y, dt_tensor t), y.graph,
-               DTI_OF(dt_graph), (y, t)) {
+DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t) {
     int64_t classes;
     if (!dti_loss_takes2("soft_cross_entropy", y, t) ||
         !dti_loss_last("soft_cross_entropy", y, &classes))
@@ -219,9 +211,8 @@ static dt_tensor dti_cross_entropy_again(dt_graph *g, const dti_call *c) {
 }
 
 /* Where nothing is wanted of a class, its logarithm may be infinite. */
-DTI_PUBLIC_GET(dt_tensor, dt_cross_entropy_each,
-               (dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc), y.graph,
-               DTI_OF(dt_graph), (y, t, desc)) {
+DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
+                                       const dt_cross_entropy_desc *desc) {
     const char *loss = "cross_entropy_each";
     const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     int64_t classes;
@@ -243,8 +234,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_cross_entropy_each,
     return dti_composed(y, first, call, dt_neg(dti_sum_last(dt_mul(wanted, log_p))));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_distillation, (dt_tensor y, dt_tensor t, float temperature), y.graph,
-               DTI_OF(dt_graph), (y, t, temperature)) {
+DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature) {
     const double scale = (double)temperature;
     int64_t classes;
     if (!dti_loss_takes2("distillation", y, t) || !dti_loss_last("distillation", y, &classes) ||
@@ -266,16 +256,15 @@ static dt_tensor dti_info_nce_again(dt_graph *g, const dti_call *c) {
     return dt_info_nce(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.f[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_info_nce, (dt_tensor q, dt_tensor k, float temperature), q.graph,
-               DTI_OF(dt_graph), (q, k, temperature)) {
+DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
     if (!dti_loss_takes2("info_nce", q, k) ||
         !dti_loss_number(q, "info_nce", "temperature, which must be above 0,", temperature,
                          temperature > 0.0f))
         return dti_nil(q.graph);
-    const dt_shape s = dt_tensor_shape(q);
+    const dt_shape s = dti_tensor_shape(q);
     if (s.rank != 2)
         return dti_graph_fail(q.graph, "info_nce: q must be [N, D], %s is not",
-                              dti_shape_print(s, dt_tensor_has_samples(q)).text);
+                              dti_shape_print(s, dti_tensor_has_samples(q)).text);
     const uint32_t first = q.graph->count;
     const dti_call call = {.name = "info_nce",
                            .in = {q.id, k.id},
@@ -290,9 +279,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_info_nce, (dt_tensor q, dt_tensor k, float temperat
                         dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1)))));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_gaussian_nll,
-               (dt_tensor y, dt_tensor t, dt_tensor variance, float eps, bool full), y.graph,
-               DTI_OF(dt_graph), (y, t, variance, eps, full)) {
+DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
+                                 bool full) {
     if (!dti_loss_takes("gaussian_nll", (dt_tensor[]){y, t, variance}, 3) ||
         !dti_loss_number(y, "gaussian_nll", "eps, which must be above 0,", eps, eps > 0.0f))
         return dti_nil(y.graph);
@@ -303,9 +291,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_gaussian_nll,
     return dt_affine(dt_add(log_v, far), 0.5f, full ? 0.91893853320467267f : 0.0f);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_poisson_nll,
-               (dt_tensor y, dt_tensor t, bool log_input, float eps, bool full), y.graph,
-               DTI_OF(dt_graph), (y, t, log_input, eps, full)) {
+DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full) {
     if (!dti_loss_takes2("poisson_nll", y, t) ||
         !dti_loss_number(y, "poisson_nll", "eps, which must not be below 0,", eps, eps >= 0.0f))
         return dti_nil(y.graph);
@@ -329,9 +315,7 @@ static dt_tensor dti_loss_by_sign(dt_tensor t, dt_tensor yes, dt_tensor no) {
     return dt_add(positive, negative);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cosine_embedding,
-               (dt_tensor a, dt_tensor b, dt_tensor t, float margin), a.graph, DTI_OF(dt_graph),
-               (a, b, t, margin)) {
+DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, float margin) {
     int64_t width;
     if (!dti_loss_takes2("cosine_embedding", a, b) ||
         !dti_loss_last("cosine_embedding", a, &width) ||
@@ -347,16 +331,14 @@ DTI_PUBLIC_GET(dt_tensor, dt_cosine_embedding,
     return dti_loss_by_sign(t, alike, dt_relu(dt_affine(cosine, 1.0f, -margin)));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_margin_ranking, (dt_tensor a, dt_tensor b, dt_tensor t, float margin),
-               a.graph, DTI_OF(dt_graph), (a, b, t, margin)) {
+DT_API dt_tensor dt_margin_ranking(dt_tensor a, dt_tensor b, dt_tensor t, float margin) {
     if (!dti_loss_takes("margin_ranking", (dt_tensor[]){a, b, t}, 3) ||
         !dti_loss_number(a, "margin_ranking", "margin", margin, true))
         return dti_nil(a.graph);
     return dt_relu(dt_affine(dt_mul(t, dt_sub(a, b)), -1.0f, margin));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_hinge_embedding, (dt_tensor y, dt_tensor t, float margin), y.graph,
-               DTI_OF(dt_graph), (y, t, margin)) {
+DT_API dt_tensor dt_hinge_embedding(dt_tensor y, dt_tensor t, float margin) {
     if (!dti_loss_takes2("hinge_embedding", y, t) ||
         !dti_loss_number(y, "hinge_embedding", "margin", margin, true))
         return dti_nil(y.graph);
@@ -375,9 +357,8 @@ static dt_tensor dti_loss_distance(dt_tensor a, dt_tensor b, float p, float eps)
     return dt_pow(sum, dti_loss_scalar(a, 1.0 / (double)p));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_triplet_margin,
-               (dt_tensor a, dt_tensor p, dt_tensor n, const dt_triplet_desc *desc), a.graph,
-               DTI_OF(dt_graph), (a, p, n, desc)) {
+DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
+                                   const dt_triplet_desc *desc) {
     const dt_triplet_desc d = desc ? *desc : (dt_triplet_desc){0};
     const float margin = (float)dti_or((double)d.margin, 1.0), norm = d.p != 0.0f ? d.p : 2.0f;
     const float eps = d.eps != 0.0f ? d.eps : 1e-6f;
@@ -401,9 +382,8 @@ static dt_tensor dti_multi_margin_again(dt_graph *g, const dti_call *c) {
                            dti_call_in(g, c, 2));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_multi_margin,
-               (dt_tensor y, dt_tensor t, int power, float margin, dt_tensor class_weights),
-               y.graph, DTI_OF(dt_graph), (y, t, power, margin, class_weights)) {
+DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
+                                 dt_tensor class_weights) {
     int64_t classes;
     if (!dti_loss_takes("multi_margin", &y, 1) || !dti_loss_last("multi_margin", y, &classes) ||
         !dti_loss_number(y, "multi_margin", "margin", margin, true) ||
@@ -431,8 +411,7 @@ static dt_tensor dti_multilabel_margin_again(dt_graph *g, const dti_call *c) {
     return dt_multilabel_margin(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_multilabel_margin, (dt_tensor y, dt_tensor t), y.graph,
-               DTI_OF(dt_graph), (y, t)) {
+DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
     int64_t classes;
     if (!dti_loss_takes2("multilabel_margin", y, t) ||
         !dti_loss_last("multilabel_margin", y, &classes))
@@ -440,7 +419,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_multilabel_margin, (dt_tensor y, dt_tensor t), y.gr
     const uint32_t first = y.graph->count;
     const dti_call call = {
         .name = "multilabel_margin", .in = {y.id, t.id}, .again = dti_multilabel_margin_again};
-    dt_shape row = dt_tensor_shape(y);
+    dt_shape row = dti_tensor_shape(y);
     row.rank = row.rank < DT_MAX_DIMS ? row.rank + 1 : row.rank;
     row.dim[row.rank - 1] = row.dim[row.rank - 2], row.dim[row.rank - 2] = 1;
     dt_tensor others = dt_reshape(y, row), absent = dti_loss_rest(dt_reshape(t, row));

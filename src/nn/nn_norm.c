@@ -14,18 +14,16 @@ static dt_tensor dti_nn_zeros(dt_tensor x, const char *name, const char *part, d
 
 /* The first dimension of x, which is not nil; an error where there is none. */
 static bool dti_nn_channels(dt_tensor x, const char *op, const char *name, dt_shape *channels) {
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     *channels = (dt_shape){1, {s.dim[0]}};
     if (s.rank >= 1 && s.dim[0] >= 1)
         return true;
     dti_graph_fail(x.graph, "%s '%s': x %s has no channels", op, name,
-                   dti_shape_print(s, dt_tensor_has_samples(x)).text);
+                   dti_shape_print(s, dti_tensor_has_samples(x)).text);
     return false;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_batch_norm,
-               (dt_tensor x, const char *name, const dt_batch_norm_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, name, desc)) {
+DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc) {
     dti_nn nn;
     dt_shape channels;
     char text[DTI_NN_NAME_SIZE];
@@ -42,10 +40,10 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_batch_norm,
 }
 
 static bool dti_nn_last(dt_tensor x, const char *op, const char *name, int dims, dt_shape *last) {
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     if (dims < 1 || dims > s.rank) {
         dti_graph_fail(x.graph, "%s '%s': x %s has no %d dimensions", op, name,
-                       dti_shape_print(s, dt_tensor_has_samples(x)).text, dims);
+                       dti_shape_print(s, dti_tensor_has_samples(x)).text, dims);
         return false;
     }
     *last = (dt_shape){.rank = dims};
@@ -53,8 +51,7 @@ static bool dti_nn_last(dt_tensor x, const char *op, const char *name, int dims,
     return true;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_layer_norm, (dt_tensor x, const char *name, int dims), x.graph,
-               DTI_OF(dt_graph), (x, name, dims)) {
+DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
     dti_nn nn;
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "layer_norm", name) ||
@@ -64,8 +61,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_layer_norm, (dt_tensor x, const char *name, int 
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_layer_norm(x, dims, w, b, 0.0f));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_rms_norm, (dt_tensor x, const char *name, int dims), x.graph,
-               DTI_OF(dt_graph), (x, name, dims)) {
+DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims) {
     dti_nn nn;
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "rms_norm", name) || !dti_nn_last(x, "rms_norm", name, dims, &last))
@@ -74,8 +70,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_rms_norm, (dt_tensor x, const char *name, int di
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_rms_norm(x, dims, w, 0.0f));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_group_norm, (dt_tensor x, const char *name, int groups), x.graph,
-               DTI_OF(dt_graph), (x, name, groups)) {
+DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups) {
     dti_nn nn;
     dt_shape channels;
     if (!dti_nn_begin(&nn, x, "group_norm", name) ||
@@ -148,10 +143,8 @@ static bool dti_spectral_fits(const char *name, dt_shape shape, const dti_spectr
     return !s->graph->error[0];
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_spectral_norm,
-               (dt_graph * graph, const char *name, dt_shape shape,
-                const dt_spectral_norm_desc *desc),
-               graph, DTI_OF(dt_graph), (graph, name, shape, desc)) {
+DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,
+                                     const dt_spectral_norm_desc *desc) {
     const dt_spectral_norm_desc d = desc ? *desc : (dt_spectral_norm_desc){0};
     dti_spectral s = {graph, d.iterations ? d.iterations : 1, d.eps != 0.0f ? d.eps : 1e-12f, 0, 0};
     char text[DTI_NN_NAME_SIZE];

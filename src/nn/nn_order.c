@@ -18,7 +18,7 @@ static bool dti_along_of(const char *op, dt_tensor x, int axis, dti_along *out) 
         dti_nil_of(x, op);
         return false;
     }
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     out->axis = dti_axis_of(x, axis);
     if (out->axis < 0 || out->axis >= s.rank) {
         dti_graph_fail(x.graph, "%s: %s", op, dti_axis_text(axis, s.rank).text);
@@ -32,8 +32,7 @@ static dt_tensor dti_roll_again(dt_graph *g, const dti_call *c) {
     return dt_roll(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_roll, (dt_tensor x, int axis, int64_t shift), x.graph,
-               DTI_OF(dt_graph), (x, axis, shift)) {
+DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift) {
     dti_along a;
     if (!dti_along_of("roll", x, axis, &a))
         return dti_nil(x.graph);
@@ -50,7 +49,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_roll, (dt_tensor x, int axis, int64_t shift), x.gra
 /* Halves change places, then halves of halves: the axis is filled up to a power of two, and what
  * filled it is then in front. */
 static dt_tensor dti_flip_make(dt_tensor x, const dti_along *a) {
-    dt_shape s = dt_tensor_shape(x), split = {3, {1, 1, 1}};
+    dt_shape s = dti_tensor_shape(x), split = {3, {1, 1, 1}};
     for (int i = 0; i < s.rank; i++)
         split.dim[i < a->axis ? 0 : 2] *= i == a->axis ? 1 : s.dim[i];
     int64_t whole = 1;
@@ -71,7 +70,7 @@ static dt_tensor dti_flip_again(dt_graph *g, const dti_call *c) {
     return dt_flip(dti_call_in(g, c, 0), c->attr.i[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_flip, (dt_tensor x, int axis), x.graph, DTI_OF(dt_graph), (x, axis)) {
+DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
     dti_along a;
     if (!dti_along_of("flip", x, axis, &a))
         return dti_nil(x.graph);
@@ -102,7 +101,7 @@ static dt_tensor dti_pad_part(dt_tensor x, const dti_along *a, int64_t n, bool e
         return dt_flip(dt_slice(x, a->axis, end ? a->size - 1 - n : 1, n), a->axis);
     if (mode == DT_PADDING_CIRCULAR)
         return dt_slice(x, a->axis, end ? 0 : a->size - n, n);
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     s.dim[a->axis] = n;
     return dt_expand(dt_slice(x, a->axis, end ? a->size - 1 : 0, 1), s);
 }
@@ -161,7 +160,7 @@ DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t 
 
 /* x with the axis last, and back. */
 static dt_tensor dti_swap_last(dt_tensor x, int axis) {
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     if (s.rank < 1)
         return x;
     dt_shape axes = {.rank = s.rank};
@@ -175,7 +174,7 @@ static dt_tensor dti_swap_last(dt_tensor x, int axis) {
 /* x's axis as rows: [lines, n]. */
 static dt_tensor dti_rows_of(dt_tensor x, int axis) {
     x = dti_swap_last(x, axis);
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     int64_t lines = 1;
     for (int i = 0; i + 1 < s.rank; i++)
         lines *= s.dim[i];
@@ -187,13 +186,13 @@ static dt_tensor dti_rows_back(dt_tensor rows, dt_shape s, int axis) {
     if (dti_is_nil(rows))
         return rows;
     s.dim[axis] = s.dim[s.rank - 1];
-    s.dim[s.rank - 1] = dt_tensor_shape(rows).dim[1];
+    s.dim[s.rank - 1] = dti_tensor_shape(rows).dim[1];
     return dti_swap_last(dt_reshape(rows, s), axis);
 }
 
 /* [..., n] to [..., 1, n] or [..., n, 1]. */
 static dt_tensor dti_beside(dt_tensor x, bool row) {
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     if (s.rank < 0)
         return x;
     const int64_t n = s.dim[s.rank - 1];
@@ -203,7 +202,7 @@ static dt_tensor dti_beside(dt_tensor x, bool row) {
 }
 
 static dt_tensor dti_last_sum(dt_tensor x) {
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     return s.rank < 1 ? x : dt_sum(x, (dt_shape){1, {s.rank - 1}}, false);
 }
 
@@ -218,9 +217,9 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
     }
     if (!dti_along_of(op, x, axis, a))
         return false;
-    dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(index);
-    bool fits = s.rank == t.rank && a->size <= 1 << 24 && dt_tensor_dtype(x) == DT_F32 &&
-                dt_tensor_dtype(index) == DT_I32;
+    dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(index);
+    bool fits = s.rank == t.rank && a->size <= 1 << 24 && dti_tensor_dtype(x) == DT_F32 &&
+                dti_tensor_dtype(index) == DT_I32;
     if (fits)
         t.dim[a->axis] = s.dim[a->axis];
     if (fits && dti_shape_equal(s, t))
@@ -237,8 +236,7 @@ static dt_tensor dti_take_again(dt_graph *g, const dti_call *c) {
     return dt_take_along(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_take_along, (dt_tensor x, dt_tensor index, int axis), x.graph,
-               DTI_OF(dt_graph), (x, index, axis)) {
+DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis) {
     dti_along a;
     if (!dti_along_takes("take_along", x, index, axis, &a))
         return dti_nil(x.graph ? x.graph : index.graph);
@@ -251,7 +249,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_take_along, (dt_tensor x, dt_tensor index, int axis
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){1, {a.size}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
     dt_tensor y = dti_last_sum(dt_keep(rows, hit));
-    return dti_composed(x, first, call, dti_rows_back(y, dt_tensor_shape(x), a.axis));
+    return dti_composed(x, first, call, dti_rows_back(y, dti_tensor_shape(x), a.axis));
 }
 
 static dt_tensor dti_select_again(dt_graph *g, const dti_call *c) {
@@ -260,7 +258,7 @@ static dt_tensor dti_select_again(dt_graph *g, const dti_call *c) {
 
 /* dt_take_along's index, [M], for x: [..] as it has it, with M along the axis. */
 static dt_tensor dti_select_index(dt_tensor index, dt_shape s, int axis) {
-    const int64_t count = dt_tensor_shape(index).dim[0];
+    const int64_t count = dti_tensor_shape(index).dim[0];
     dt_shape along = {.rank = s.rank};
     for (int i = 0; i < s.rank; i++)
         along.dim[i] = i == axis ? count : 1;
@@ -270,7 +268,7 @@ static dt_tensor dti_select_index(dt_tensor index, dt_shape s, int axis) {
 
 /* x with the axis in front, or back again. */
 static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
-    dt_shape axes = {.rank = dt_tensor_shape(x).rank};
+    dt_shape axes = {.rank = dti_tensor_shape(x).rank};
     for (int i = 0; i < axes.rank; i++) {
         const int from = i == 0 ? axis : i <= axis ? i - 1 : i;
         axes.dim[back ? from : i] = back ? i : from;
@@ -278,23 +276,22 @@ static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
     return axis == 0 || axes.rank < 1 ? x : dt_permute(x, axes);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_index_select, (dt_tensor x, int axis, dt_tensor index), x.graph,
-               DTI_OF(dt_graph), (x, axis, index)) {
+DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
     const char *op = "index_select";
     dti_along a;
     if (dti_is_nil(index) || dti_is_nil(x))
         return dti_nil_of(dti_is_nil(x) ? x : index, op);
     if (!dti_along_of(op, x, axis, &a))
         return dti_nil(x.graph);
-    if (dt_tensor_dtype(index) != DT_I32 || dt_tensor_shape(index).rank != 1)
+    if (dti_tensor_dtype(index) != DT_I32 || dti_tensor_shape(index).rank != 1)
         return dti_graph_fail(x.graph, "%s: index %s must be i32, [M]", op,
                               dti_tensor_print(index).text);
     const uint32_t first = x.graph->count;
     const dti_call call = {
         .name = op, .in = {x.id, index.id}, .attr = {.i = {a.axis}}, .again = dti_select_again};
     dt_tensor y;
-    if (dt_tensor_has_samples(x))
-        y = dt_take_along(x, dti_select_index(index, dt_tensor_shape(x), a.axis), a.axis);
+    if (dti_tensor_has_samples(x))
+        y = dt_take_along(x, dti_select_index(index, dti_tensor_shape(x), a.axis), a.axis);
     else
         y = dti_axis_in_front(dt_gather(dti_axis_in_front(x, a.axis, false), index), a.axis, true);
     return dti_composed(x, first, call, y);
@@ -305,12 +302,11 @@ static dt_tensor dti_scatter_again(dt_graph *g, const dti_call *c) {
                             c->attr.dim[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_scatter_along, (dt_tensor x, dt_tensor index, int axis, int64_t size),
-               x.graph, DTI_OF(dt_graph), (x, index, axis, size)) {
+DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size) {
     dti_along a;
     if (!dti_along_takes("scatter_along", x, index, axis, &a))
         return dti_nil(x.graph ? x.graph : index.graph);
-    if (!dti_shape_equal(dt_tensor_shape(x), dt_tensor_shape(index)) || size < 0 ||
+    if (!dti_shape_equal(dti_tensor_shape(x), dti_tensor_shape(index)) || size < 0 ||
         size > 1 << 24) {
         return dti_graph_fail(x.graph,
                               "scatter_along: x %s must have the shape of index %s, and "
@@ -327,7 +323,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_scatter_along, (dt_tensor x, dt_tensor index, int a
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){2, {size, 1}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
     dt_tensor y = dti_last_sum(dt_keep(rows, hit));
-    return dti_composed(x, first, call, dti_rows_back(y, dt_tensor_shape(x), a.axis));
+    return dti_composed(x, first, call, dti_rows_back(y, dti_tensor_shape(x), a.axis));
 }
 
 /* How many elements of the last axis come before each: larger ones, and equal ones in front. NaN is
@@ -346,7 +342,7 @@ static dt_tensor dti_ranks(dt_tensor x, int64_t n, bool descending) {
 /* The first k of rows [L, n] in order, those of rank 0 to k - 1, and as *places, unless NULL, their
  * places, f32. */
 static dt_tensor dti_lead_short(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
-    const int64_t n = dt_tensor_shape(rows).dim[1];
+    const int64_t n = dti_tensor_shape(rows).dim[1];
     dt_tensor ranks = dti_ranks(dt_detach(rows), n, descending);
     dt_tensor place = dt_iota(rows.graph, (dt_shape){2, {k, 1}});
     dt_tensor hit = dt_eq(dti_beside(ranks, true), place);
@@ -357,7 +353,7 @@ static dt_tensor dti_lead_short(dt_tensor rows, int64_t k, bool descending, dt_t
 
 /* Rows [L, n] as [L * parts, chunk]: what fills up the last part comes behind all that is there. */
 static dt_tensor dti_lead_parts(dt_tensor rows, int64_t parts, int64_t chunk, bool descending) {
-    const dt_shape s = dt_tensor_shape(rows);
+    const dt_shape s = dti_tensor_shape(rows);
     const int64_t whole = parts * chunk, more = whole - s.dim[1];
     if (more > 0) {
         dt_tensor at = dt_iota(rows.graph, (dt_shape){1, {whole}});
@@ -373,7 +369,7 @@ static dt_tensor dti_lead_parts(dt_tensor rows, int64_t parts, int64_t chunk, bo
  * wanted, of whose first k half or fewer are left, until that is a short row. Equal ones keep their
  * order, in a part and from part to part. */
 static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
-    const dt_shape s = dt_tensor_shape(rows);
+    const dt_shape s = dti_tensor_shape(rows);
     const int64_t chunk = DTI_MAX(2 * k, (int64_t)DTI_ORDER_CHUNK);
     const int64_t parts = (s.dim[1] + chunk - 1) / chunk;
     if (parts <= 2 || rows.graph->error[0])
@@ -404,7 +400,7 @@ typedef struct dti_order_rows {
 
 /* Filled up by what comes last. */
 static void dti_order_begin(dti_order_rows *r, dt_tensor x) {
-    const int64_t n = dt_tensor_shape(x).dim[1], whole = r->chunk * r->parts;
+    const int64_t n = dti_tensor_shape(x).dim[1], whole = r->chunk * r->parts;
     r->value = whole > n ? dt_pad(x, 1, 0, whole - n) : x;
     dt_tensor seen = dt_detach(r->value), nan = dti_isnan(seen);
     dt_tensor at = dt_iota(x.graph, (dt_shape){1, {whole}});
@@ -464,7 +460,7 @@ static void dti_order_exchange(dti_order_rows *r, int64_t block, int64_t step) {
 /* Chunks are sorted, half of them in reverse. Then each of those and one of the others become one,
  * of what comes first of each pair, and that is put in order again, until one is left. */
 static dt_tensor dti_order_network(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
-    const dt_shape s = dt_tensor_shape(rows);
+    const dt_shape s = dti_tensor_shape(rows);
     dti_order_rows r = {.lines = s.dim[0], .chunk = 1, .parts = 1, .descending = descending};
     while (r.chunk < k)
         r.chunk *= 2;
@@ -495,20 +491,20 @@ static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending,
     dt_tensor rows = dti_rows_of(x, axis), places;
     if (rows.graph->error[0])
         return rows;
-    const dt_shape s = dt_tensor_shape(rows);
+    const dt_shape s = dti_tensor_shape(rows);
     const int64_t chunk = DTI_MAX(2 * k, (int64_t)DTI_ORDER_CHUNK);
     const int64_t each = s.dim[1] > 2 * chunk ? chunk : s.dim[1];
     const bool many = s.dim[0] * s.dim[1] > DTI_ORDER_COMPARED / DTI_MAX(each, 1);
     rows = (many ? dti_order_network : dti_lead)(rows, k, descending, index ? &places : NULL);
     if (index)
-        *index = dti_rows_back(dt_cast(places, DT_I32), dt_tensor_shape(x), axis);
-    return dti_rows_back(rows, dt_tensor_shape(x), axis);
+        *index = dti_rows_back(dt_cast(places, DT_I32), dti_tensor_shape(x), axis);
+    return dti_rows_back(rows, dti_tensor_shape(x), axis);
 }
 
 /* i: axis, all of them, descending; dim: k */
 static dt_tensor dti_order_again(dt_graph *g, const dti_call *c) {
     dt_tensor x = dti_call_in(g, c, 0), index;
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     const int64_t k = c->attr.i[1] ? s.dim[c->attr.i[0]] : c->attr.dim[0];
     return dti_first_of(x, c->attr.i[0], k, c->attr.i[2], c->attr.i[3] ? &index : NULL);
 }
@@ -528,9 +524,9 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
                            .in = {x.id},
                            .attr = {.i = {a.axis, all, descending, index != NULL}, .dim = {k}},
                            .again = dti_order_again};
-    if (dt_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST && k >= 0 && k <= a.size)
+    if (dti_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST && k >= 0 && k <= a.size)
         return dti_composed(x, first, call, dti_first_of(x, a.axis, k, descending, index));
-    if (dt_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST)
+    if (dti_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST)
         return dti_graph_fail(x.graph, "%s: k is %lld, but axis %d of %s has %lld elements", op,
                               (long long)k, a.axis, dti_tensor_print(x).text, (long long)a.size);
     return dti_graph_fail(

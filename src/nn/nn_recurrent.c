@@ -141,7 +141,7 @@ static void dti_nn_recurrent_biases(const dti_nn_recurrent *r, int layer, bool r
 
 /* One direction of a layer. */
 static dt_tensor dti_nn_recurrent_walk(dti_nn_recurrent *r, dt_tensor x, int layer, bool reverse) {
-    const int64_t all = r->gates * r->hidden, in = dt_tensor_shape(x).dim[1];
+    const int64_t all = r->gates * r->hidden, in = dti_tensor_shape(x).dim[1];
     const int k = layer * r->directions + reverse;
     const uint32_t flags = (reverse ? DTI_RECURRENCE_REVERSE : 0) |
                            (r->length.graph ? DTI_RECURRENCE_LENGTHS : 0) |
@@ -215,23 +215,20 @@ static dt_recurrent dti_nn_recurrent_make(dt_tensor x, const char *op, const cha
     return dti_is_nil(dti_nn_end(&nn, x.graph->error[0] ? nil.y : out.y)) ? nil : out;
 }
 
-DTI_PUBLIC_GET(dt_recurrent, dt_nn_lstm,
-               (dt_tensor x, const char *name, int64_t hidden, const dt_recurrent_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, hidden, desc)) {
+DT_API dt_recurrent dt_nn_lstm(dt_tensor x, const char *name, int64_t hidden,
+                               const dt_recurrent_desc *desc) {
     return dti_nn_recurrent_make(x, "lstm", name, hidden, desc ? desc : &(dt_recurrent_desc){0},
                                  DTI_RECURRENCE_LSTM);
 }
 
-DTI_PUBLIC_GET(dt_recurrent, dt_nn_gru,
-               (dt_tensor x, const char *name, int64_t hidden, const dt_recurrent_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, hidden, desc)) {
+DT_API dt_recurrent dt_nn_gru(dt_tensor x, const char *name, int64_t hidden,
+                              const dt_recurrent_desc *desc) {
     return dti_nn_recurrent_make(x, "gru", name, hidden, desc ? desc : &(dt_recurrent_desc){0},
                                  DTI_RECURRENCE_GRU);
 }
 
-DTI_PUBLIC_GET(dt_recurrent, dt_nn_rnn,
-               (dt_tensor x, const char *name, int64_t hidden, const dt_recurrent_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, name, hidden, desc)) {
+DT_API dt_recurrent dt_nn_rnn(dt_tensor x, const char *name, int64_t hidden,
+                              const dt_recurrent_desc *desc) {
     return dti_nn_recurrent_make(x, "rnn", name, hidden, desc ? desc : &(dt_recurrent_desc){0},
                                  desc && desc->relu ? DTI_RECURRENCE_RELU : DTI_RECURRENCE_TANH);
 }

@@ -17,7 +17,7 @@ static int64_t dti_table_row(const char *op, dt_graph *g, int64_t rows, int64_t 
 
 /* 1 where index: [I...] is the row, as [I..., 1]. */
 static dt_tensor dti_table_is_row(dt_tensor index, int64_t row) {
-    dt_shape s = dt_tensor_shape(index);
+    dt_shape s = dti_tensor_shape(index);
     dt_tensor at = dt_cast(index, DT_F32);
     dt_tensor is = dt_eq(at, dt_fill(index.graph, (dt_shape){0}, (float)row));
     s.dim[s.rank++] = 1;
@@ -25,12 +25,12 @@ static dt_tensor dti_table_is_row(dt_tensor index, int64_t row) {
 }
 
 static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
-    const dt_shape s = dt_tensor_shape(index), t = dt_tensor_shape(table);
+    const dt_shape s = dti_tensor_shape(index), t = dti_tensor_shape(table);
     if (dti_is_nil(table) || dti_is_nil(index)) {
         dti_nil_of(dti_is_nil(table) ? table : index, op);
         return false;
     }
-    if (t.rank == 2 && s.rank >= 1 && dt_tensor_dtype(index) == DT_I32)
+    if (t.rank == 2 && s.rank >= 1 && dti_tensor_dtype(index) == DT_I32)
         return true;
     dti_graph_fail(table.graph, "%s: the table %s must be [rows, D] and the index %s [..., n], i32",
                    op, dti_tensor_print(table).text, dti_tensor_print(index).text);
@@ -41,7 +41,7 @@ static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
 
 /* An index of as many dimensions as there are, as [bags, n]: its rows have one more. */
 static dt_tensor dti_table_bags(dt_tensor index) {
-    const dt_shape s = dt_tensor_shape(index);
+    const dt_shape s = dti_tensor_shape(index);
     int64_t bags = 1;
     for (int i = 0; i + 1 < s.rank; i++)
         bags *= s.dim[i];
@@ -51,10 +51,10 @@ static dt_tensor dti_table_bags(dt_tensor index) {
 
 /* Bags, [..., D], as the index' dimensions. */
 static dt_tensor dti_table_bags_back(dt_tensor bags, dt_tensor index) {
-    dt_shape s = dt_tensor_shape(index);
+    dt_shape s = dti_tensor_shape(index);
     if (s.rank < DT_MAX_DIMS || dti_is_nil(bags))
         return bags;
-    s.dim[s.rank - 1] = dt_tensor_shape(bags).dim[1];
+    s.dim[s.rank - 1] = dti_tensor_shape(bags).dim[1];
     return dt_reshape(bags, s);
 }
 
@@ -62,8 +62,7 @@ static dt_tensor dti_bag_again(dt_graph *g, const dti_call *c) {
     return dt_embedding_bag(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_embedding_bag, (dt_tensor table, dt_tensor index, bool mean),
-               table.graph, DTI_OF(dt_graph), (table, index, mean)) {
+DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
     if (!dti_table_fits("embedding_bag", table, index))
         return dti_nil(table.graph ? table.graph : index.graph);
     const uint32_t first = table.graph->count;
@@ -83,14 +82,13 @@ static dt_tensor dti_embedding_bag_again(dt_graph *g, const dti_call *c) {
 }
 
 /* A bag of nothing is 0: its mean is divided by 1. */
-DTI_PUBLIC_GET(dt_tensor, dt_embedding_bag_padded,
-               (dt_tensor table, dt_tensor index, bool mean, int64_t padding_idx), table.graph,
-               DTI_OF(dt_graph), (table, index, mean, padding_idx)) {
+DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
+                                         int64_t padding_idx) {
     const char *op = "embedding_bag_padded";
     if (!dti_table_fits(op, table, index))
         return dti_nil(table.graph ? table.graph : index.graph);
     dt_graph *g = table.graph;
-    const int64_t row = dti_table_row(op, g, dt_tensor_shape(table).dim[0], padding_idx);
+    const int64_t row = dti_table_row(op, g, dti_tensor_shape(table).dim[0], padding_idx);
     if (row < 0)
         return dti_nil(g);
     const uint32_t first = g->count;
@@ -131,10 +129,8 @@ static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row
     return dti_composed(table, first, call, dt_add(kept, dt_drop(y, pad)));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_embedding_with,
-               (dt_tensor index, const char *name, int64_t rows, int64_t cols,
-                const dt_embedding_desc *desc),
-               index.graph, DTI_OF(dt_graph), (index, name, rows, cols, desc)) {
+DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
+                                      const dt_embedding_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, index, "embedding", name))
         return dti_nil(index.graph);

@@ -9,13 +9,13 @@ static dt_tensor dti_nn_gated(dt_tensor x, const char *op, const char *name, int
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, op, name))
         return dti_nil(x.graph);
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     if (hidden < 1 || s.rank < 1)
         dti_graph_fail(x.graph,
                        "%s '%s': hidden size %lld for x %s; x needs a last dimension, and "
                        "the size must be at least 1",
                        op, name, (long long)hidden,
-                       dti_shape_print(s, dt_tensor_has_samples(x)).text);
+                       dti_shape_print(s, dti_tensor_has_samples(x)).text);
     const char *g = dti_nn_name(x.graph, text[0], name, "gate_proj");
     const char *u = dti_nn_name(x.graph, text[1], name, "up_proj");
     const char *d = dti_nn_name(x.graph, text[2], name, "down_proj");
@@ -35,9 +35,7 @@ DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden) {
     return dti_nn_gated(x, "geglu", name, hidden, true);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nn_lora,
-               (dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha), y.graph,
-               DTI_OF(dt_graph), (y, x, name, rank, alpha)) {
+DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha) {
     static const dt_linear_desc down = {.no_bias = true};
     static const dt_linear_desc up = {.no_bias = true, .weight = {DT_INIT_CONSTANT, 0.0f, 0.0f}};
     char text[2][DTI_NN_NAME_SIZE];
@@ -46,7 +44,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_nn_lora,
         return dti_nil_of(y, "lora");
     if (!dti_nn_begin(&nn, x, "lora", name))
         return dti_nil(y.graph);
-    const dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(y);
+    const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(y);
     bool fits = s.rank > 0 && s.rank == t.rank && rank > 0 && dti_fits_f32((double)alpha);
     for (int i = 0; i + 1 < s.rank && fits; i++)
         fits = s.dim[i] == t.dim[i];

@@ -372,9 +372,8 @@ static bool dti_attention_call(dt_graph *g, const dt_attention_desc *d, dti_call
     return true;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_attention,
-               (dt_tensor q, dt_tensor k, dt_tensor v, const dt_attention_desc *desc), q.graph,
-               DTI_OF(dt_graph), (q, k, v, desc)) {
+DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
+                              const dt_attention_desc *desc) {
     const dt_attention_desc none = {0}, d = desc ? *desc : none;
     const dt_tensor in[5] = {q, k, v, d.mask, d.lengths};
     dt_graph *g = q.graph;

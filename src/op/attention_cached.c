@@ -41,9 +41,9 @@ static dt_tensor dti_cached_make(dt_graph *g, const dti_call *c) {
     const uint32_t first = g->count;
     const dt_tensor at = dti_call_in(g, c, 3);
     const int32_t window = c->attr.i[1];
-    const dt_shape q = dt_tensor_shape(dti_call_in(g, c, 0));
-    const dt_shape k = dt_tensor_shape(dti_call_in(g, c, 1));
-    const dt_shape v = dt_tensor_shape(dti_call_in(g, c, 2));
+    const dt_shape q = dti_tensor_shape(dti_call_in(g, c, 0));
+    const dt_shape k = dti_tensor_shape(dti_call_in(g, c, 1));
+    const dt_shape v = dti_tensor_shape(dti_call_in(g, c, 2));
     const int64_t row = k.dim[0] * (k.dim[2] + v.dim[2]);
     dt_tensor kept[2];
     for (int i = 0; i < 2; i++) {
@@ -69,13 +69,11 @@ static dt_tensor dti_cached_make(dt_graph *g, const dti_call *c) {
     return dti_graph_called(g, first, c, dti_attention_make(g, &plain));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_attention_cached,
-               (dt_tensor q, dt_tensor k, dt_tensor v, const dt_cache_desc *cache,
-                const dt_attention_desc *desc),
-               q.graph, DTI_OF(dt_graph), (q, k, v, cache, desc)) {
+DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
+                                     const dt_cache_desc *cache, const dt_attention_desc *desc) {
     const dt_attention_desc none = {0}, d = desc ? *desc : none;
     const dt_cache_desc c = cache ? *cache : (dt_cache_desc){0};
-    const dt_shape s = dt_tensor_shape(k), t = dt_tensor_shape(v);
+    const dt_shape s = dti_tensor_shape(k), t = dti_tensor_shape(v);
     dt_graph *g = q.graph;
     dti_call call;
     if (dti_is_nil(q) || dti_is_nil(k) || dti_is_nil(v) || g != k.graph || g != v.graph ||
@@ -86,8 +84,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_attention_cached,
     const uint64_t row = (uint64_t)(s.dim[0] * (s.dim[2] + t.dim[2]));
     const uint64_t samples = c.samples ? (uint64_t)c.samples : 1;
     const double all = (double)samples * (double)c.positions * (double)row;
-    if (s.dim[0] != t.dim[0] || dt_tensor_shape(q).rank != 3 ||
-        dt_tensor_shape(q).dim[1] != s.dim[1] || s.dim[1] > c.positions || all > INT32_MAX) {
+    if (s.dim[0] != t.dim[0] || dti_tensor_shape(q).rank != 3 ||
+        dti_tensor_shape(q).dim[1] != s.dim[1] || s.dim[1] > c.positions || all > INT32_MAX) {
         return dti_graph_fail(g,
                               "attention_cached: q %s, k %s and v %s for %lld positions of %llu "
                               "samples: queries and keys are of the same positions, which the "
@@ -112,7 +110,7 @@ static dt_tensor dti_cache_at_again(dt_graph *g, const dti_call *c) {
     return dt_cache_at(dti_call_in(g, c, 0));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cache_at, (dt_tensor at), at.graph, DTI_OF(dt_graph), (at)) {
+DT_API dt_tensor dt_cache_at(dt_tensor at) {
     if (dti_is_nil(at))
         return dti_nil_of(at, "cache_at");
     dt_graph *g = at.graph;
@@ -128,13 +126,12 @@ static dt_tensor dti_cache_places_again(dt_graph *g, const dti_call *c) {
     return dt_cache_places(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cache_places, (dt_tensor x, dt_tensor at), x.graph, DTI_OF(dt_graph),
-               (x, at)) {
+DT_API dt_tensor dt_cache_places(dt_tensor x, dt_tensor at) {
     if (dti_is_nil(x) || dti_is_nil(at))
         return dti_nil_of(dti_is_nil(x) ? x : at, "cache_places");
     dt_graph *g = x.graph;
     const uint32_t first = g->count;
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     const dti_call call = {
         .name = "cache_places", .in = {x.id, at.id}, .again = dti_cache_places_again};
     if (at.graph != g)

@@ -18,7 +18,7 @@ static dt_tensor dti_winner(dt_tensor dy, dt_tensor wins, dt_tensor a, dt_tensor
 
 /* 1 where x is 0. */
 static dt_tensor dti_is_zero(dt_tensor x) {
-    return dt_eq(x, dt_cast(dt_fill(x.graph, (dt_shape){0}, 0.0f), dt_tensor_dtype(x)));
+    return dt_eq(x, dt_cast(dt_fill(x.graph, (dt_shape){0}, 0.0f), dti_tensor_dtype(x)));
 }
 
 /* Whether b is known not to be 0, as most exponents are: nothing is to be guarded. */
@@ -42,7 +42,7 @@ static dt_tensor dti_pow_da(dti_grad *g) {
 static dt_tensor dti_pow_db(dti_grad *g) {
     dt_tensor a = g->in[0], b = g->in[1], none = dti_is_zero(a);
     none =
-        dt_mul(none, dt_ge(b, dt_cast(dt_fill(b.graph, (dt_shape){0}, 0.0f), dt_tensor_dtype(b))));
+        dt_mul(none, dt_ge(b, dt_cast(dt_fill(b.graph, (dt_shape){0}, 0.0f), dti_tensor_dtype(b))));
     return dt_mul(g->dy, dt_mul(g->y, dt_log(dt_add(a, none))));
 }
 

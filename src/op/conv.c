@@ -403,9 +403,7 @@ static dti_attr dti_conv_attr(const dt_conv_desc *desc) {
     return attr;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_conv2d,
-               (dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, w, b, desc)) {
+DT_API dt_tensor dt_conv2d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc) {
     dt_tensor in[3] = {x, w, b};
     dti_attr attr = dti_conv_attr(desc);
     return dti_append(x.graph, DTI_OP_CONV2D, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
@@ -456,9 +454,8 @@ static dti_attr dti_conv_call_attr(const dt_conv_desc *desc, int which) {
 
 static dt_tensor dti_conv_again(dt_graph *g, const dti_call *c);
 
-DTI_PUBLIC_GET(dt_tensor, dt_conv_transpose2d,
-               (dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, w, b, desc)) {
+DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
+                                     const dt_conv_desc *desc) {
     dt_tensor in[3] = {x, w, b};
     dti_attr attr = dti_conv_attr(desc);
     const dti_call call = {.name = "conv_transpose2d",

@@ -49,8 +49,7 @@ static void dti_cast_emit(dti_emit *e) {
                                          : DTI_COPY_I32_F32);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cast, (dt_tensor x, dt_dtype dtype), x.graph, DTI_OF(dt_graph),
-               (x, dtype)) {
+DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype) {
     if (!dti_is_nil(x) && dti_node_of(x)->dtype == dtype)
         return x; /* of nil the row's own check tells */
     return dti_append1(DTI_OP_CAST, x, &(dti_attr){.i = {(int32_t)dtype}});
@@ -230,8 +229,7 @@ static dt_tensor dti_pad_again(dt_graph *g, const dti_call *c) {
     return dt_pad(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_pad, (dt_tensor x, int axis, int64_t before, int64_t after), x.graph,
-               DTI_OF(dt_graph), (x, axis, before, after)) {
+DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "pad");
     dt_shape s = dti_node_of(x)->shape;

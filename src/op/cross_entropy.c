@@ -112,9 +112,8 @@ static dt_tensor dti_class_term(dti_op op, dt_tensor x, dt_tensor target,
     return dti_append(x.graph, op, in, weights ? 3 : 2, &attr);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_cross_entropy,
-               (dt_tensor logits, dt_tensor target, const dt_cross_entropy_desc *desc),
-               logits.graph, DTI_OF(dt_graph), (logits, target, desc)) {
+DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
+                                  const dt_cross_entropy_desc *desc) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     return dti_class_term(DTI_OP_CROSS_ENTROPY, logits, target, &d);
 }
@@ -125,12 +124,11 @@ static dt_tensor dti_hot_again(dt_graph *g, const dti_call *c) {
     return dt_one_hot(dti_call_in(g, c, 0), c->attr.dim[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_one_hot, (dt_tensor index, int64_t classes), index.graph,
-               DTI_OF(dt_graph), (index, classes)) {
+DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
     if (dti_is_nil(index))
         return dti_nil_of(index, "one_hot");
-    dt_shape s = dt_tensor_shape(index);
-    if (dt_tensor_dtype(index) != DT_I32 || s.rank == DT_MAX_DIMS || classes < 1)
+    dt_shape s = dti_tensor_shape(index);
+    if (dti_tensor_dtype(index) != DT_I32 || s.rank == DT_MAX_DIMS || classes < 1)
         return dti_graph_fail(index.graph,
                               "one_hot: %s must be i32 of at most %d dimensions, and classes, "
                               "%lld, at least 1",
@@ -157,7 +155,7 @@ static void dti_nll_emit(dti_emit *e) {
 static void dti_nll_grad(dti_grad *g) {
     if (!dti_xent_wants(g, "nll"))
         return;
-    const dt_shape x = dt_tensor_shape(g->in[0]);
+    const dt_shape x = dti_tensor_shape(g->in[0]);
     dt_tensor hot = dt_one_hot(g->in[1], x.dim[x.rank - 1]);
     if (g->node.attr.i[0] >= 0 && g->node.attr.i[0] < x.dim[x.rank - 1]) {
         dt_tensor ignored = dt_fill(g->graph, dt_dims(), (float)g->node.attr.i[0]);
@@ -169,9 +167,7 @@ static void dti_nll_grad(dti_grad *g) {
     g->dx[0] = dt_mul(hot, dt_neg(s));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_nll,
-               (dt_tensor log_p, dt_tensor target, const dt_cross_entropy_desc *desc), log_p.graph,
-               DTI_OF(dt_graph), (log_p, target, desc)) {
+DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entropy_desc *desc) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     if (d.label_smoothing != 0.0f && !dti_is_nil(log_p))
         return dti_graph_fail(log_p.graph,

@@ -171,9 +171,7 @@ static bool dti_ctc_length(dt_graph *g, dt_tensor x, const char *what, dt_tensor
     return !dti_is_nil(*line);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_ctc_loss,
-               (dt_tensor log_p, dt_tensor targets, const dt_ctc_desc *desc), log_p.graph,
-               DTI_OF(dt_graph), (log_p, targets, desc)) {
+DT_API dt_tensor dt_ctc_loss(dt_tensor log_p, dt_tensor targets, const dt_ctc_desc *desc) {
     const dt_ctc_desc d = desc ? *desc : (dt_ctc_desc){0};
     const dti_attr attr = {.i = {d.blank, d.zero_infinity ? (int32_t)DTI_CTC_ZERO : 0}};
     dt_tensor in[3] = {log_p, targets}, part[2], packed, out[DTI_OUTPUTS_MAX];

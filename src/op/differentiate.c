@@ -236,8 +236,7 @@ static dt_tensor dti_gradient_again(dt_graph *g, const dti_call *c) {
     return dt_gradient(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_gradient, (dt_tensor y, dt_tensor x), y.graph, DTI_OF(dt_graph),
-               (y, x)) {
+DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     if (dti_is_nil(y)) /* a {0} knows no graph: x does */
         return dti_nil_of(y.graph ? y : x, "gradient");
     if (dti_is_nil(x))

@@ -56,7 +56,7 @@ static void dti_dropout_emit(dti_emit *e) {
     dti_dropout_launch(e, dti_emit_dense_in(e, 0), a);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_dropout, (dt_tensor x, float p), x.graph, DTI_OF(dt_graph), (x, p)) {
+DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dropout");
     if (p == 0.0f)

@@ -62,8 +62,8 @@ DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index) {
  * sum; by columns it has those of each row. */
 
 static dt_tensor dti_gather_parts(const dti_parting *s, const dt_tensor *in) {
-    const dt_shape index = dt_tensor_shape(in[1]);
-    const int64_t own = dt_tensor_shape(in[0]).dim[0];
+    const dt_shape index = dti_tensor_shape(in[1]);
+    const int64_t own = dti_tensor_shape(in[0]).dim[0];
     const dti_labels of = {.classes = (int32_t)(own * s->members)};
     dt_tensor at = dti_parted_labels(in[1], &of);
     at = dt_affine(at, 1.0f, (float)(-s->member * own));

@@ -161,7 +161,8 @@ DTI_PUBLIC_GET(dt_tensor, dt_param, (dt_graph * g, const char *name, dt_shape sh
     return dti_param_push(g, name, shape, init, false);
 }
 
-DT_API dt_tensor dt_buffer(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
+DTI_PUBLIC_GET(dt_tensor, dt_buffer, (dt_graph * g, const char *name, dt_shape shape, dt_init init),
+               g, DTI_OF(dt_graph), (g, name, shape, init)) {
     return dti_param_push(g, name, shape, init, true);
 }
 

@@ -116,8 +116,7 @@ static dt_tensor dti_weighted_loss_weight_of(dt_graph *g, const dti_node *n) {
     return dti_append1(DTI_OP_WEIGHT_SUM, w, NULL);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_weighted_loss, (dt_tensor x, dt_tensor w), x.graph, DTI_OF(dt_graph),
-               (x, w)) {
+DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w) {
     if (dti_is_nil(x) || dti_is_nil(w))
         return dti_append2(DTI_OP_WEIGHTED_LOSS, x, w, NULL);
     dt_shape s;

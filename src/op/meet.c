@@ -237,7 +237,7 @@ static void dti_parted_labels_emit(dti_emit *e) {
 static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
     const dti_attr attr = {.i = {of->classes, of->ignore_index, of->ignores}};
     labels = dti_append1(DTI_OP_SQUAD_LABELS, labels, &attr);
-    dt_shape s = dt_tensor_shape(labels);
+    dt_shape s = dti_tensor_shape(labels);
     if (dti_is_nil(labels) || s.rank == DT_MAX_DIMS)
         return dti_nil(labels.graph);
     s.dim[s.rank++] = 1;

@@ -338,8 +338,7 @@ DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, 
     return dti_norm_last("layer_norm", x, dims, w, b, (float)dti_or((double)eps, 1e-5), false);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_rms_norm, (dt_tensor x, int dims, dt_tensor w, float eps), x.graph,
-               DTI_OF(dt_graph), (x, dims, w, eps)) {
+DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
     return dti_norm_last("rms_norm", x, dims, w, (dt_tensor){0},
                          (float)dti_or((double)eps, 1.1920929e-7), true);
 }
@@ -350,9 +349,7 @@ static dt_tensor dti_norm_groups_again(dt_graph *g, const dti_call *c) {
                          dti_call_in(g, c, 2), c->attr.f[0]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_group_norm,
-               (dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps), x.graph,
-               DTI_OF(dt_graph), (x, groups, w, b, eps)) {
+DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "group_norm");
     dt_shape s = dti_node_of(x)->shape;
@@ -431,10 +428,8 @@ static dt_tensor dti_batch_norm_again(dt_graph *g, const dti_call *c) {
                          dti_call_in(g, c, 3), dti_call_in(g, c, 4), &d);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_batch_norm,
-               (dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
-                dt_tensor running_var, const dt_batch_norm_desc *desc),
-               x.graph, DTI_OF(dt_graph), (x, w, b, running_mean, running_var, desc)) {
+DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
+                               dt_tensor running_var, const dt_batch_norm_desc *desc) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "batch_norm");
     dt_batch_norm_desc d = desc ? *desc : (dt_batch_norm_desc){0};

@@ -236,21 +236,18 @@ static dti_attr dti_pooling_attr(const dt_pool_desc *d, int mode) {
                             d->ceil_mode}};
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_max_pool2d, (dt_tensor x, const dt_pool_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, desc)) {
+DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc) {
     dti_attr attr = dti_pooling_attr(desc, 0);
     return dti_append1(DTI_OP_MAX_POOL2D, x, &attr);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_avg_pool2d, (dt_tensor x, const dt_pool_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, desc)) {
+DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc) {
     dti_attr attr = dti_pooling_attr(desc, desc && desc->exclude_pad ? DTI_POOL_EXCLUDE_PAD
                                                                      : DTI_POOL_INCLUDE_PAD);
     return dti_append1(DTI_OP_AVG_POOL2D, x, &attr);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_adaptive_avg_pool2d, (dt_tensor x, int64_t height, int64_t width),
-               x.graph, DTI_OF(dt_graph), (x, height, width)) {
+DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width) {
     return dti_append1(
         DTI_OP_AVG_POOL2D, x,
         &(dti_attr){.i = {1, 1, 1, 1, 0, 0, DTI_POOL_ADAPTIVE, 0}, .dim = {height, width}});

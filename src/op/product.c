@@ -233,8 +233,7 @@ static void dti_linear_emit(dti_emit *e) {
     dti_emit_gemm(e, &g, x.value, w.value, bias, dti_linear_cuts(&e->out, &g));
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_linear, (dt_tensor x, dt_tensor w, dt_tensor b), x.graph,
-               DTI_OF(dt_graph), (x, w, b)) {
+DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
     dt_tensor in[3] = {x, w, b};
     return dti_append(x.graph, DTI_OP_LINEAR, in, dti_is_nil(b) && !b.graph ? 2 : 3, NULL);
 }

@@ -204,8 +204,7 @@ static dt_tensor dti_mean_again(dt_graph *g, const dti_call *c) {
     return dt_mean(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1] != 0);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_mean, (dt_tensor x, dt_shape axes, bool keep), x.graph,
-               DTI_OF(dt_graph), (x, axes, keep)) {
+DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep) {
     const uint32_t first = x.graph ? x.graph->count : 0;
     dti_call call = {.name = "mean", .in = {x.id}, .again = dti_mean_again};
     dt_tensor y = dti_reduce(DTI_OP_SUM, x, axes, keep, true);
@@ -224,7 +223,7 @@ DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep) {
     return dti_reduce(DTI_OP_MIN, x, axes, keep, false);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_sum_samples, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
+DT_API dt_tensor dt_sum_samples(dt_tensor x) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "sum_samples");
     if (!dti_node_of(x)->samples) {
@@ -246,7 +245,7 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
     }
     if (!mask && !over_samples)
         return x;
-    const dt_dtype dtype = dt_tensor_dtype(x); /* sums of 16 bits are made in f32 */
+    const dt_dtype dtype = dti_tensor_dtype(x); /* sums of 16 bits are made in f32 */
     dt_tensor y = dti_append1(DTI_OP_SUM, dt_cast(x, DT_F32),
                               &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
     y = dt_cast(y, dtype);

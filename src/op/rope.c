@@ -20,7 +20,7 @@ static dt_tensor dti_rope_angles(dt_graph *g, int64_t positions, int64_t size, d
 
 /* Elements i and i + D / 2, or 2 i and 2 i + 1: one of each pair. */
 static dt_tensor dti_rope_part(dt_tensor x, bool interleaved, int which) {
-    dt_shape s = dt_tensor_shape(x), half = s;
+    dt_shape s = dti_tensor_shape(x), half = s;
     const int last = s.rank - 1;
     half.dim[last] /= 2;
     if (!interleaved)
@@ -70,8 +70,7 @@ static dt_tensor dti_rope_again(dt_graph *g, const dti_call *c) {
                                                          .offset = dti_call_in(g, c, 1)});
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_rope, (dt_tensor x, const dt_rope_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, desc)) {
+DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc) {
     dt_rope_desc d = desc ? *desc : (dt_rope_desc){0};
     d.base = d.base == 0.0 ? 10000.0 : d.base;
     if (dti_is_nil(x))
@@ -83,7 +82,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_rope, (dt_tensor x, const dt_rope_desc *desc), x.gr
                            .attr = {.f = {(float)d.base}, .i = {d.interleaved}},
                            .again = dti_rope_again};
     const uint32_t first = x.graph->count;
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     dt_tensor angle = dti_rope_angles(x.graph, s.dim[s.rank - 2], s.dim[s.rank - 1],
                                       (double)(float)d.base, d.offset);
     dt_tensor c = dt_cos(angle), n = dt_sin(angle);

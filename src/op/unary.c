@@ -76,8 +76,7 @@ DT_API dt_tensor dt_elu(dt_tensor x, float alpha) {
     return dti_append1(DTI_OP_ELU, x, &(dti_attr){.f = {alpha}});
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_clamp, (dt_tensor x, float low, float high), x.graph, DTI_OF(dt_graph),
-               (x, low, high)) {
+DT_API dt_tensor dt_clamp(dt_tensor x, float low, float high) {
     if (!dti_is_nil(x) && !(low <= high)) {
         return dti_graph_fail(x.graph, "clamp: low %g is above high %g, or one is NaN", (double)low,
                               (double)high);

@@ -219,8 +219,7 @@ static void dti_view_emit(dti_emit *e) {
     }
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_reshape, (dt_tensor x, dt_shape shape), x.graph, DTI_OF(dt_graph),
-               (x, shape)) {
+DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape) {
     if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
         return dti_graph_fail(x.graph, "reshape: rank %d; at most %d dimensions", (int)shape.rank,
                               DT_MAX_DIMS);
@@ -233,8 +232,7 @@ DT_API dt_tensor dt_flatten(dt_tensor x) {
     return dt_reshape(x, (dt_shape){.rank = 1, .dim = {-1}});
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_permute, (dt_tensor x, dt_shape axes), x.graph, DTI_OF(dt_graph),
-               (x, axes)) {
+DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes) {
     dti_attr attr = dti_shape_attr(axes);
     return dti_append1(DTI_OP_PERMUTE, x, &attr);
 }
@@ -243,8 +241,7 @@ static int dti_axis_of(dt_tensor x, int axis) {
     return axis < 0 && !dti_is_nil(x) ? axis + dti_node_of(x)->shape.rank : axis;
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_slice, (dt_tensor x, int axis, int64_t start, int64_t length), x.graph,
-               DTI_OF(dt_graph), (x, axis, start, length)) {
+DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length) {
     return dti_append1(DTI_OP_SLICE, x,
                        &(dti_attr){.i = {dti_axis_of(x, axis)}, .dim = {start, length}});
 }
@@ -260,8 +257,7 @@ static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples) {
     return dti_append1(DTI_OP_EXPAND, x, &attr);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_expand, (dt_tensor x, dt_shape shape), x.graph, DTI_OF(dt_graph),
-               (x, shape)) {
+DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape) {
     if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
         return dti_graph_fail(x.graph, "expand: rank %d; at most %d dimensions", (int)shape.rank,
                               DT_MAX_DIMS);

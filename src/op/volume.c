@@ -67,7 +67,7 @@ static bool dti_conv3d_fits(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv
 
 /* n depths, `step` apart, from `at` on. */
 static dt_tensor dti_volume_every(dt_tensor x, int64_t at, int64_t n, int64_t step) {
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     x = dt_slice(x, 1, at, (n - 1) * step + 1);
     if (step == 1)
         return x;
@@ -79,7 +79,7 @@ static dt_tensor dti_volume_every(dt_tensor x, int64_t at, int64_t n, int64_t st
 /* [C, D, H, W] -> [C k, depths, H, W]: as channels what the kernel's slices see. */
 static dt_tensor dti_volume_windows(dt_tensor x, const dt_conv3d_desc *d, int64_t k) {
     dt_tensor part[DTI_VOLUME_KERNEL_MAX];
-    dt_shape s = dt_tensor_shape(x);
+    dt_shape s = dti_tensor_shape(x);
     const int64_t n =
         dti_volume_places(s.dim[1], d->padding[0], d->dilation[0] * (k - 1) + 1, d->stride[0]);
     if (d->padding[0])
@@ -93,12 +93,12 @@ static dt_tensor dti_volume_windows(dt_tensor x, const dt_conv3d_desc *d, int64_
 }
 
 static dt_tensor dti_conv3d_make(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *d) {
-    const dt_shape s = dt_tensor_shape(x), k = dt_tensor_shape(w);
+    const dt_shape s = dti_tensor_shape(x), k = dti_tensor_shape(w);
     const int64_t reach = d->dilation[1] * (k.dim[3] - 1) + 1, stride = d->stride[1];
     const int64_t high = dti_volume_places(s.dim[2], d->padding[1], reach, stride);
     const int64_t each = (s.dim[2] + 2 * d->padding[1] + stride - 1) / stride; /* rows of a depth */
     x = dti_volume_windows(x, d, k.dim[2]);
-    const int64_t n = dt_tensor_shape(x).dim[1];
+    const int64_t n = dti_tensor_shape(x).dim[1];
     if (each * stride != s.dim[2])
         x = dt_pad(x, 2, d->padding[1], each * stride - s.dim[2] - d->padding[1]);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0] * k.dim[2], n * each * stride, s.dim[3]}});
@@ -108,7 +108,7 @@ static dt_tensor dti_conv3d_make(dt_tensor x, dt_tensor w, dt_tensor b, const dt
                                .dilation = {d->dilation[1], d->dilation[2]},
                                .groups = d->groups};
     dt_tensor y = dt_conv2d(x, w, b, &flat);
-    const dt_shape t = dti_is_nil(y) ? (dt_shape){0} : dt_tensor_shape(y);
+    const dt_shape t = dti_is_nil(y) ? (dt_shape){0} : dti_tensor_shape(y);
     if (t.rank == 3 && t.dim[1] < n * each)
         y = dt_pad(y, 1, 0, n * each - t.dim[1]);
     y = dt_reshape(y, (dt_shape){4, {t.dim[0], n, each, t.dim[2]}});
@@ -126,9 +126,7 @@ static dt_tensor dti_conv3d_again(dt_graph *g, const dti_call *c) {
     return dt_conv3d(dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2), &d);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_conv3d,
-               (dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc), x.graph,
-               DTI_OF(dt_graph), (x, w, b, desc)) {
+DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc) {
     static const int32_t ones[3] = {1, 1, 1};
     const dt_conv3d_desc none = {0}, given = desc ? *desc : none;
     dt_conv3d_desc d = {.groups = given.groups ? given.groups : 1};
@@ -158,7 +156,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_conv3d,
 typedef dt_tensor dti_pool_fn(dt_tensor x, const dt_pool_desc *desc);
 
 static dt_tensor dti_pool3d_make(dt_tensor x, const dt_pool3d_desc *d, dti_pool_fn *pool) {
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     const dt_pool_desc flat = {.kernel = {d->kernel[1], d->kernel[2]},
                                .stride = {d->stride[1], d->stride[2]},
                                .padding = {d->padding[1], d->padding[2]},
@@ -170,7 +168,7 @@ static dt_tensor dti_pool3d_make(dt_tensor x, const dt_pool3d_desc *d, dti_pool_
                                .ceil_mode = d->ceil_mode,
                                .exclude_pad = d->exclude_pad};
     x = pool(dt_reshape(x, (dt_shape){3, {s.dim[0] * s.dim[1], s.dim[2], s.dim[3]}}), &flat);
-    const dt_shape t = dti_is_nil(x) ? (dt_shape){3, {0}} : dt_tensor_shape(x);
+    const dt_shape t = dti_is_nil(x) ? (dt_shape){3, {0}} : dti_tensor_shape(x);
     x = pool(dt_reshape(x, (dt_shape){3, {s.dim[0], s.dim[1], t.dim[1] * t.dim[2]}}), &deep);
     return dt_reshape(x, (dt_shape){4, {s.dim[0], -1, t.dim[1], t.dim[2]}});
 }
@@ -259,9 +257,7 @@ static dt_tensor dti_adaptive3d_again(dt_graph *g, const dti_call *c) {
     return dt_adaptive_avg_pool3d(dti_call_in(g, c, 0), d[0], d[1], d[2]);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_adaptive_avg_pool3d,
-               (dt_tensor x, int64_t depth, int64_t height, int64_t width), x.graph,
-               DTI_OF(dt_graph), (x, depth, height, width)) {
+DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "adaptive_avg_pool3d");
     const int64_t most = INT32_MAX;
@@ -275,7 +271,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_adaptive_avg_pool3d,
                            .attr = {.dim = {depth, height, width}},
                            .again = dti_adaptive3d_again};
     const uint32_t first = x.graph->count;
-    const dt_shape s = dt_tensor_shape(x);
+    const dt_shape s = dti_tensor_shape(x);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0] * s.dim[1], s.dim[2], s.dim[3]}});
     x = dt_adaptive_avg_pool2d(x, height, width);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0], s.dim[1], height * width}});
@@ -298,7 +294,7 @@ static dt_tensor dti_signal_high(dt_tensor x, const char *op) {
 
 static dt_tensor dti_signal_pool(dt_tensor x, const dt_pool_desc *desc, const char *op,
                                  dti_pool_fn *pool) {
-    const int64_t channels = dti_is_nil(x) ? 0 : dt_tensor_shape(x).dim[0];
+    const int64_t channels = dti_is_nil(x) ? 0 : dti_tensor_shape(x).dim[0];
     const dt_tensor given = x;
     x = dti_signal_high(x, op);
     if (dti_is_nil(x))
@@ -323,9 +319,8 @@ DT_API dt_tensor dt_avg_pool1d(dt_tensor x, const dt_pool_desc *desc) {
     return dti_signal_pool(x, desc, "avg_pool1d", dt_avg_pool2d);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_adaptive_avg_pool1d, (dt_tensor x, int64_t length), x.graph,
-               DTI_OF(dt_graph), (x, length)) {
-    const int64_t channels = dti_is_nil(x) ? 0 : dt_tensor_shape(x).dim[0];
+DT_API dt_tensor dt_adaptive_avg_pool1d(dt_tensor x, int64_t length) {
+    const int64_t channels = dti_is_nil(x) ? 0 : dti_tensor_shape(x).dim[0];
     x = dti_signal_high(x, "adaptive_avg_pool1d");
     return dt_reshape(dt_adaptive_avg_pool2d(x, length, 1), (dt_shape){2, {channels, length}});
 }

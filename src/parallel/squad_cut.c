@@ -106,7 +106,7 @@ static dt_tensor dti_squad_cut_own(dti_squad_cut *c, uint32_t id, int axis) {
 
 /* What is summed: for all, or where it is a sequence that divides, the own rows. */
 static dt_tensor dti_squad_cut_sum(dti_squad_cut *c, dt_tensor y, dti_parted *out) {
-    const dt_shape s = dti_is_nil(y) ? (dt_shape){0} : dt_tensor_shape(y);
+    const dt_shape s = dti_is_nil(y) ? (dt_shape){0} : dti_tensor_shape(y);
     if (!c->rows || s.rank < 2 || s.dim[0] % c->members || dti_is_nil(y) ||
         !dti_node_of(y)->samples)
         return dti_parted_summed(y);

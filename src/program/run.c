@@ -39,10 +39,10 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
 }
 
 /* With the name of the public function, as DTI_NEED has it. */
-static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bool gradient,
-                                const void *data, size_t bytes, const uint32_t *rows) {
+static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
+                                size_t bytes, const uint32_t *rows) {
     if (!p || !data)
-        return dti_fail_null(p ? p->base : NULL, call, "data");
+        return dti_fail_null(p ? p->base : NULL, "data");
     const dti_port *port = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
@@ -71,17 +71,17 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
 
 DTI_PUBLIC(dt_program_write, (dt_program * p, dt_tensor input, const void *data, size_t bytes), p,
            DTI_OF(dt_program), (p, input, data, bytes)) {
-    return dti_port_write(DTI_FUNCTION, p, input, false, data, bytes, NULL);
+    return dti_port_write(p, input, false, data, bytes, NULL);
 }
 
 static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
                                         size_t bytes, const uint32_t *rows) {
-    return dti_port_write("dt_program_write", p, input, false, data, bytes, rows);
+    return dti_port_write(p, input, false, data, bytes, rows);
 }
 
 DTI_PUBLIC(dt_program_write_gradient, (dt_program * p, dt_tensor y, const void *data, size_t bytes),
            p, DTI_OF(dt_program), (p, y, data, bytes)) {
-    return dti_port_write(DTI_FUNCTION, p, y, true, data, bytes, NULL);
+    return dti_port_write(p, y, true, data, bytes, NULL);
 }
 
 DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_t bytes), p,

@@ -322,17 +322,25 @@ static void dti_graph_undo(dt_graph *g, dti_graph_mark mark) {
     g->param_count = mark.params;
 }
 
-DTI_PUBLIC_GET(dt_shape, dt_tensor_shape, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
+static dt_shape dti_tensor_shape(dt_tensor x) {
     return dti_is_nil(x) ? (dt_shape){.rank = -1} : dti_node_of(x)->shape;
 }
 
-DTI_PUBLIC_GET(dt_dtype, dt_tensor_dtype, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
+static dt_dtype dti_tensor_dtype(dt_tensor x) {
     return dti_is_nil(x) ? DT_F32 : (dt_dtype)dti_node_of(x)->dtype;
 }
 
-DTI_PUBLIC_GET(bool, dt_tensor_has_samples, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
+static bool dti_tensor_has_samples(dt_tensor x) {
     return !dti_is_nil(x) && dti_node_of(x)->samples;
 }
+
+#define DTI_TENSOR_GET(type, what)                                                                 \
+    DTI_PUBLIC_GET(type, dt_tensor_##what, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {        \
+        return dti_tensor_##what(x);                                                               \
+    }
+DTI_TENSOR_GET(dt_shape, shape)
+DTI_TENSOR_GET(dt_dtype, dtype)
+DTI_TENSOR_GET(bool, has_samples)
 
 DTI_PUBLIC_GET(dt_tensor, dt_label, (dt_tensor x, const char *label), x.graph, DTI_OF(dt_graph),
                (x, label)) {

@@ -107,6 +107,11 @@ static inline dt_tensor dti_nil(dt_graph *g) {
     return (dt_tensor){g, 0};
 }
 
+/* As dt_tensor_shape and its kind, within the library. */
+static dt_shape dti_tensor_shape(dt_tensor x);
+static dt_dtype dti_tensor_dtype(dt_tensor x);
+static bool dti_tensor_has_samples(dt_tensor x);
+
 /* How what needs the graph whole says that it has an error. */
 #define DTI_GRAPH_ERROR                                                                            \
     "the graph has an error: %s (to go on without that op: dt_graph_clear_error)"

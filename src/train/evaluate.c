@@ -291,7 +291,7 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
                         "it; make it before",
                         dti_tensor_print(y).text);
     const uint64_t each =
-        dti_bytes(dt_tensor_dtype(y), (uint64_t)dti_shape_elements(dt_tensor_shape(y)));
+        dti_bytes(dti_tensor_dtype(y), (uint64_t)dti_shape_elements(dti_tensor_shape(y)));
     if (each % 4)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "predict: %s is no f32 and no i32; dt_cast it to DT_F32",

@@ -8,8 +8,8 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
     *columns = 0;
     for (uint32_t i = 0; i < DT_MAX_COLUMNS && dti_is_set(data->columns[i].input); i++) {
         inputs[i] = data->columns[i].input;
-        bytes[i] = dti_bytes(dt_tensor_dtype(inputs[i]),
-                             (uint64_t)dti_shape_elements(dt_tensor_shape(inputs[i])));
+        bytes[i] = dti_bytes(dti_tensor_dtype(inputs[i]),
+                             (uint64_t)dti_shape_elements(dti_tensor_shape(inputs[i])));
         *columns = i + 1;
     }
 }

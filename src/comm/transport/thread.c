@@ -408,7 +408,7 @@ static dt_result dti_comm_make_threads(const dt_comm_desc *desc, int size, dt_co
     dti_base base;
     dti_base_init(&base, desc ? &desc->allocator : NULL, desc ? &desc->logger : NULL);
     if (!out)
-        return dti_fail_null(&base, "dt_comm_create_threads", "out");
+        return dti_fail_null(&base, "out");
     /* a size that is wrong says nothing of the room at out, but for the first */
     bool sized = size >= 1 && size <= DTI_THREADS_MAX;
     for (int r = 0; r < (sized ? size : 1); r++)
