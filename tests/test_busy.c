@@ -277,6 +277,7 @@ typedef struct busy_job {
     dt_graph *graph;
     dt_trainer *trainer;
     dt_store *store;
+    _Atomic bool ready; /* the trainer is known: samples are read as soon as it is made */
     int calls, busy, other, warnings;
     char warning[512];
 } busy_job;
@@ -298,7 +299,7 @@ static void busy_count(busy_job *j, dt_result result) {
 static bool busy_open(busy_job *j, dt_result (*sample)(void *, const dt_sample *, void *const *)) {
     static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8] = {1, -2, 3, -4, 5, -6, 7, -8};
     static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01};
-    *j = (busy_job){0};
+    *j = (busy_job){.calls = 0};
     const dt_ctx_desc desc = {.no_vulkan = true, .logger = {busy_log, j}};
     if (dt_ctx_create(&desc, &j->ctx) || dt_graph_create(j->ctx, &j->graph))
         return false;
@@ -317,6 +318,7 @@ static bool busy_open(busy_job *j, dt_result (*sample)(void *, const dt_sample *
     if (dt_trainer_create(j->graph, &trainer, &j->trainer))
         return false;
     j->store = dt_trainer_store(j->trainer);
+    j->ready = true;
     return true;
 }
 
@@ -329,6 +331,8 @@ static uint64_t busy_hash(const busy_job *j) {
 static dt_result busy_sample_calls(void *user, const dt_sample *s, void *const *values) {
     busy_job *j = user;
     (void)s, (void)values;
+    if (!j->ready)
+        return DT_OK;
     busy_count(j, dt_trainer_step(j->trainer, NULL));
     busy_count(j, dt_trainer_save(j->trainer, "/nowhere/at/all"));
     busy_count(j, dt_trainer_evaluate(j->trainer, NULL, 0, NULL));
@@ -347,7 +351,7 @@ TEST(a_sample_that_steps_saves_or_destroys_its_trainer_is_refused) {
         CHECK(dt_trainer_step(j.trainer, NULL) == DT_OK);
     CHECK_STR(dt_ctx_error(j.ctx), "");
     dt_ctx_destroy(j.ctx); /* and the thread that reads ahead */
-    CHECK(j.calls >= 120 && j.busy == j.calls && j.other == 0);
+    CHECK(j.calls >= 100 && j.busy == j.calls && j.other == 0);
     CHECK(j.warnings > 0);
     CHECK_CONTAINS(j.warning, "dt_ctx_destroy did nothing");
     alarm(0);

@@ -205,13 +205,11 @@ static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float valu
     return dti_append(g, op, NULL, 0, &attr);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_fill, (dt_graph * g, dt_shape shape, float value), g, DTI_OF(dt_graph),
-               (g, shape, value)) {
+DT_API dt_tensor dt_fill(dt_graph *g, dt_shape shape, float value) {
     return dti_constant(g, DTI_OP_FILL, shape, value);
 }
 
-DTI_PUBLIC_GET(dt_tensor, dt_iota, (dt_graph * g, dt_shape shape), g, DTI_OF(dt_graph),
-               (g, shape)) {
+DT_API dt_tensor dt_iota(dt_graph *g, dt_shape shape) {
     return dti_constant(g, DTI_OP_IOTA, shape, 0.0f);
 }
 
