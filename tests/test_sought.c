@@ -1,5 +1,5 @@
-/* The -1 of a find: whoever uses it without a look gets an error that says which name there was not,
- * which one is near to it, and which there are. */
+/* The -1 of a find: whoever uses it without a look gets an error that says which name there was
+ * not, which one is near to it, and which there are. */
 #include "temp.h"
 
 #include "dtrain.h"
