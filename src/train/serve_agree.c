@@ -1,7 +1,7 @@
-/* A server's side of agreeing on a step with others; worker_agree.c says how. It can go on from the step
- * that it is at, and from its checkpoints up to the newest step that it has been at. Checkpoints
- * from the newest one on that all servers are known to have stay, however few .checkpoint_keep is.
- * So all have one in common as long as nobody else takes one away. */
+/* A server's side of agreeing on a step with others; worker_agree.c says how. It can go on from the
+ * step that it is at, and from its checkpoints up to the newest step that it has been at.
+ * Checkpoints from the newest one on that all servers are known to have stay, however few
+ * .checkpoint_keep is. So all have one in common as long as nobody else takes one away. */
 
 static bool dti_server_is_alone(const dt_server *s) {
     return s->welcome.servers < 2;

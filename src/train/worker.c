@@ -15,16 +15,16 @@ typedef struct dti_served {
     dti_told told;
     uint32_t shard;
     uint64_t serial;
-    /* Of several servers (worker_agree.c): the checkpoint that each has said it has, by its step; the
-     * steps that each can go on from, and how many; since when they have not agreed, ns. */
+    /* Of several servers (worker_agree.c): the checkpoint that each has said it has, by its step;
+     * the steps that each can go on from, and how many; since when they have not agreed, ns. */
     uint64_t *kept;                     /* [servers] */
     uint64_t (*steps)[DTI_AGREE_STEPS]; /* [servers] */
     uint32_t *step_counts;              /* [servers] */
     uint64_t apart;
 } dti_served;
 
-/* worker_agree.c: until all servers are of one generation. Then *fresh says that it is another one than
- * before. */
+/* worker_agree.c: until all servers are of one generation. Then *fresh says that it is another one
+ * than before. */
 static dt_result dti_worker_agree(dt_trainer *t, bool *fresh);
 
 /* ---- what it goes with */
