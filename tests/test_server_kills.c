@@ -46,7 +46,8 @@ static dt_result kills_serve(const kills_job *j, int place, serve_run *r, int ti
                         .listen = at,
                         .by = &r->by,
                         .place = place,
-                        .servers = j->servers};
+                        .servers = j->servers,
+                        .staleness = j->c->staleness};
     d.trainer.shards = j->c->shards;
     d.trainer.checkpoint = folder;
     d.trainer.checkpoint_steps = j->every;
@@ -211,10 +212,18 @@ TEST(servers_that_are_killed_together_agree_on_a_step_and_give_the_same_bits) {
          .shards = 2,
          .epochs = 16,
          .slow_us = {3000},
-         .optim = {DT_OPTIM_SGD, .lr = 0.1, .clip_norm = 0.3}}};
+         .optim = {DT_OPTIM_SGD, .lr = 0.1, .clip_norm = 0.3}},
+        /* bits are chance's */
+        {.shards = 2,
+         .epochs = 16,
+         .staleness = 3,
+         .slow_us = {3000},
+         .optim = {DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5}}};
     const bool much = getenv("DTRAIN_TEST_LONG") != NULL;
-    for (int i = 0; i < (much ? 40 : 2); i++)
-        kills_try(&cases[i % 2], i, much ? 8 : 4, kills_wanted(&cases[i % 2]));
+    for (int i = 0; i < (much ? 40 : 2); i++) {
+        const serve_case *c = &cases[i % (much ? 3 : 2)];
+        kills_try(c, i, much ? 8 : 4, kills_wanted(c));
+    }
 }
 
 /* ---- what is lost, and what is not */
