@@ -347,16 +347,26 @@ TEST(a_checkpoint_that_cannot_be_written_stops_no_training) {
     train_model m;
     dt_trainer *trainer;
     dt_train_report r;
+    dt_trainer_info info;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
     dt_trainer_desc d = train_desc(&m);
-    d.checkpoint = "/dev/full/no-folder";
+    d.checkpoint = "build/test_train_gone";
     d.checkpoint_steps = 2;
+    system("rm -rf build/test_train_gone");
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-    CHECK(dt_trainer_step(trainer, &r) == DT_OK);
-    CHECK(dt_trainer_step(trainer, &r) == DT_ERROR_IO && r.step == 2);
-    CHECK(dt_trainer_step(trainer, &r) == DT_OK && r.step == 3);
-    CHECK(dt_trainer_epoch(trainer, &r) == DT_ERROR_IO && r.epoch_ended && r.step == 5);
+    CHECK(rmdir(d.checkpoint) == 0); /* a file takes its place */
+    FILE *file = fopen(d.checkpoint, "wb");
+    REQUIRE(file && fclose(file) == 0);
+    CHECK(dt_trainer_step(trainer, &r) == DT_OK && r.checkpoints_failed == 0);
+    CHECK(dt_trainer_step(trainer, &r) == DT_ERROR_IO && r.step == 2 && r.checkpoints_failed == 1);
+    CHECK(dt_trainer_step(trainer, &r) == DT_OK && r.step == 3 && r.checkpoints_failed == 0);
+    CHECK(dt_trainer_epoch(trainer, &r) == DT_ERROR_IO && r.epoch_ended && r.step == 5 &&
+          r.checkpoints_failed == 1);
+    dt_trainer_get_info(trainer, &info);
+    CHECK(info.checkpoints_failed == 2);
+    CHECK_CONTAINS(info.checkpoint_error, "build/test_train_gone/step-000000000004.safetensors");
     dt_ctx_destroy(m.ctx);
+    remove(d.checkpoint);
 }
 
 TEST(weights_of_a_file_come_to_all_replicas) {

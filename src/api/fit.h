@@ -13,6 +13,7 @@
  * Threads: the context's, callbacks too. */
 
 #define DT_MAX_CALLBACKS 8
+#define DT_REASON_BYTES 256 /* bytes of a text that a struct keeps, with its closing 0 */
 
 typedef enum dt_fit_event {
     DT_FIT_BEGIN,     /* before the first step, behind a resume */
@@ -56,8 +57,12 @@ typedef struct dt_fit_state {
     bool better;                /* the newest value is the best */
     uint64_t best_step;         /* the step of the best; 0: none yet */
     uint64_t waited;            /* validations since then */
-    double seconds;             /* in this call */
-    double seconds_left;        /* by the steps' mean so far; below 0: not known */
+    /* Checkpoints that could not be written, in this call, and why the newest was not; "": none.
+     * Training goes on. */
+    uint64_t checkpoints_failed;
+    const char *checkpoint_error;
+    double seconds;      /* in this call */
+    double seconds_left; /* by the steps' mean so far; below 0: not known */
 } dt_fit_state;
 
 /* A result other than DT_OK ends the fit with that result. */
@@ -124,6 +129,8 @@ typedef struct dt_history {
     uint64_t not_finite;               /* watched values: NaN, infinite or of no target */
     uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also after an error */
     char names[DT_MAX_TERMS][64]; /* of .metric, cut to 63 bytes */
+    uint64_t checkpoints_failed;  /* and why the newest was not written, as there */
+    char checkpoint_error[DT_REASON_BYTES];
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
@@ -133,8 +140,9 @@ typedef struct dt_history {
  * returned, and those of dt_trainer_step but for a NaN, which skips a step (.skips), of
  * dt_trainer_evaluate (but for NUMERIC: see dt_watch), dt_trainer_resume and dt_store_save. If no
  * watched value was finite, the result is DT_OK, with a warning in the log and in dt_ctx_error().
- * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. A
- * checkpoint that cannot be written is a warning in the log, and training goes on. */
+ * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. IO
+ * also where .checkpoint cannot be written when steps are to be made. A checkpoint that fails later is a
+ * warning in the log, is counted in the history and in callbacks, and training goes on. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
 DT_API void dt_history_free(dt_history *history);
@@ -186,7 +194,8 @@ DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt
 DT_API void dt_lr_curve_free(dt_lr_curve *curve);
 
 /* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. It
- * has the rate, "  lr 0.001", and the steps that were skipped for a NaN, if any: "  2 skipped". On
+ * has the rate, "  lr 0.001", the steps that were skipped for a NaN, and the checkpoints that
+ * failed, if any: "  2 skipped  1 checkpoint failed", and at the end why the newest of them did. On
  * a terminal the line is written again as steps end; else, in a file or a pipe, there is one line
  * an epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0
  * are quiet. */

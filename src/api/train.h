@@ -188,7 +188,9 @@ typedef struct dt_trainer_desc {
     dt_comm *comm;
     size_t bucket_bytes; /* gradients exchanged at a time; 0 = 4 MiB, the first bucket 1 MiB */
     bool no_overlap;     /* exchange gradients only after the backward pass: for measurements */
-    /* A folder for dt_trainer_checkpoint; NULL = none. Rank 0 writes to it. */
+    /* A folder for dt_trainer_checkpoint; NULL = none. Rank 0 writes to it, and makes it, in one
+     * that is there. With .checkpoint_steps dt_trainer_create looks whether files can be made in
+     * it, and dt_trainer_fit before its first step: IO on all ranks where they cannot. */
     const char *checkpoint;
     int checkpoint_steps; /* write one every so many steps; 0 = only on request */
     /* How many steps are under way at once on a GPU that trains alone (one device, one rank, one
@@ -387,6 +389,9 @@ typedef struct dt_train_report {
      * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. 0 of
      * dt_trainer_evaluate, which makes no steps: there every loss_weight 0 says it of the set. */
     uint64_t empty;
+    /* Checkpoints that could not be written, of dt_trainer_step and _epoch; a fit counts them in
+     * dt_fit_state. Why: dt_trainer_info. */
+    uint64_t checkpoints_failed;
 } dt_train_report;
 
 /* Makes one step. report may be NULL. On an error the weights are as before the step: NUMERIC (a
@@ -507,5 +512,7 @@ typedef struct dt_trainer_info {
     uint64_t state_bytes; /* of this process's first replica: the optimizer's; see shard_state; */
     /* while it trains, its parameters' and gradients', with places for those that come and go */
     uint64_t replica_param_bytes, replica_gradient_bytes;
+    uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
+    const char *checkpoint_error; /* why the newest of them; "": none. Until the next one */
 } dt_trainer_info;
 DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);

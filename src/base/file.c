@@ -253,6 +253,22 @@ static dt_result dti_file_write(dti_base *base, const char *path, const void *da
     return dti_file_write_as(base, path, 0666, data, bytes);
 }
 
+static dt_result dti_folder_probe(dti_base *base, const char *whose, const char *folder) {
+    char path[1024];
+    const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());
+    if (size < 0 || size >= (int)sizeof path)
+        return dti_fail(base, DT_ERROR_INVALID, "%s folder has a name of %d bytes; at most 900",
+                        whose, size);
+    FILE *file = dti_file_create(path, &(dti_file_rights){.mode = 0600});
+    if (!file && errno != EEXIST)
+        return dti_fail(base, DT_ERROR_IO, "nothing can be written to %s folder %s: %s", whose,
+                        folder, strerror(errno));
+    if (file)
+        fclose(file);
+    remove(path);
+    return DT_OK;
+}
+
 static void dti_file_remove(const char *path) {
     char target[DTI_FILE_PATH];
     dti_file_rights rights = {0};

@@ -218,6 +218,8 @@ static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path
 
 #if DTI_FOLDERS
 #define DTI_CHECKPOINT_LATEST "LATEST"
+#define DTI_CHECKPOINT_FOLDER_HOW                                                                  \
+    "give .checkpoint a folder that can be written, or a new one in a folder that is there"
 #define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
 
 static void dti_checkpoint_name(char to[DTI_CHECKPOINT_NAME], uint64_t step) {
@@ -362,7 +364,8 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
     int listed = *found ? 1 : dti_checkpoint_highest(folder, UINT64_MAX, &step);
     *path = 0;
     if (listed < 0 && errno != ENOENT)
-        return dti_fail(base, DT_ERROR_IO, "%s: checkpoints cannot be listed: %s", folder,
+        return dti_fail(base, DT_ERROR_IO,
+                        "%s: checkpoints cannot be listed: %s; " DTI_CHECKPOINT_FOLDER_HOW, folder,
                         strerror(errno));
     if (listed != 1)
         return DT_OK;
@@ -466,6 +469,18 @@ static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) 
     return DT_OK;
 }
 
+static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder) {
+    char path[DTI_CHECKPOINT_PATH];
+    dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
+    if (!result)
+        result = dti_checkpoint_folder_make(base, folder);
+    if (!result)
+        result = dti_folder_probe(base, ".checkpoint's", folder);
+    return result == DT_ERROR_IO
+               ? dti_fail(base, result, "%s; " DTI_CHECKPOINT_FOLDER_HOW, base->error)
+               : result;
+}
+
 static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder, const char *name) {
     char path[DTI_CHECKPOINT_PATH], line[DTI_CHECKPOINT_NAME + 1];
     snprintf(line, sizeof line, "%s\n", name);
@@ -508,6 +523,11 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_read_fn *read, void *user) {
     (void)folder, (void)step, (void)keep, (void)items, (void)count, (void)read, (void)user;
+    return dti_checkpoint_no_folders(base);
+}
+
+static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder) {
+    (void)folder;
     return dti_checkpoint_no_folders(base);
 }
 

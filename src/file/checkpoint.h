@@ -34,6 +34,9 @@ static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int inde
 /* ---- A folder: step-000000000123.safetensors, and LATEST. One process at a time writes to it.
  * Without POSIX: UNSUPPORTED. */
 #define DTI_CHECKPOINT_PATH 1024
+/* Before the first one: makes the folder if there is none, in one that is there, and looks whether
+ * files can be made in it. IO: the text has the reason and what to do. */
+static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder);
 /* Makes the folder if there is none (not the one that it is in), removes temporary files that a
  * crash left, writes the step's file, then LATEST, then removes the files of that form of this and
  * earlier steps but the newest `keep` (at least 1). Those of later steps stay: a run was taken back

@@ -204,23 +204,6 @@ static dt_result dti_log_folder(dti_base *base, const char *folder) {
 #endif
 }
 
-/* A file that can be made, and is not kept, tells that others can. */
-static dt_result dti_log_probe(dti_base *base, const char *folder) {
-    char path[1024];
-    const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());
-    if (size < 0 || size >= (int)sizeof path)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "the log's folder has a name of %d bytes; at most 900", size);
-    FILE *file = dti_file_create(path, &(dti_file_rights){.mode = 0600});
-    if (!file && errno != EEXIST)
-        return dti_fail(base, DT_ERROR_IO, "nothing can be written to the log's folder %s: %s",
-                        folder, strerror(errno));
-    if (file)
-        fclose(file);
-    remove(path);
-    return DT_OK;
-}
-
 static char *dti_log_path(dti_base *base, const char *folder, dti_log_format format) {
     dti_text path = dti_text_open(base);
     if (format == DTI_LOG_EVENTS)
@@ -271,7 +254,7 @@ DTI_PUBLIC(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run
     if (!result)
         result = dti_log_folder(base, desc->folder);
     if (!result)
-        result = dti_log_probe(base, desc->folder);
+        result = dti_folder_probe(base, "the log's", desc->folder);
     if (result)
         return result;
     dt_run_log *log = dti_alloc(base, sizeof *log);

@@ -13,6 +13,7 @@ typedef struct dti_fit {
     dt_fit_state s;
     uint64_t began;     /* nanoseconds */
     uint64_t first;     /* steps committed before this call */
+    uint64_t failed;    /* checkpoints, before this call */
     uint64_t in_a_row;  /* skipped steps */
     uint64_t empty;     /* steps in a row without a target */
     uint64_t valueless; /* of .not_finite: nothing counted */
@@ -170,6 +171,8 @@ static dt_result dti_fit_call(dti_fit *f, const dt_callback *callback) {
 static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
     dt_result result = DT_OK;
     f->s.event = event;
+    f->s.checkpoints_failed = f->t->checkpoints_failed - f->failed;
+    f->s.checkpoint_error = f->s.checkpoints_failed ? f->t->checkpoint_error : "";
     dti_fit_watched(f);
     dti_fit_times(f);
     for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call && !result; i++)
@@ -436,7 +439,7 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     const bool due = epoch_ended || f->s.stop == DT_FIT_ASKED;
     if (!result && due && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
-    if ((result != DT_ERROR_IO && result != DT_ERROR_MEMORY) || t->par.lost)
+    if (!dti_checkpoint_is_lost(t, result))
         return result;
     dti_log(t->base, DT_LOG_WARNING, "fit: no checkpoint of step %llu: %s",
             (unsigned long long)f->s.step, t->base->error);
@@ -596,6 +599,7 @@ static dt_result dti_fit_open(dti_fit *f) {
         result = dti_fit_resume(f);
     if (result)
         return result;
+    f->failed = t->checkpoints_failed;
     f->s.trainer = t;
     f->s.epoch_steps = dti_loader_epoch_batches(t->loader);
     f->s.epochs = f->d->epochs;
@@ -607,7 +611,8 @@ static dt_result dti_fit_open(dti_fit *f) {
     if (!f->s.train.steps)
         f->s.train.epoch = t->epoch;
     f->began = dti_now_ns();
-    return DT_OK;
+    const bool writes = t->desc.checkpoint && f->s.step < f->s.steps && !f->s.stop;
+    return writes ? dti_trainer_folder(t) : DT_OK;
 }
 
 static void dti_fit_history_end(const dti_fit *f) {
@@ -626,6 +631,8 @@ static void dti_fit_history_end(const dti_fit *f) {
         const char *name = dti_value_name(f->t, i + 1, &room);
         snprintf(h->names[i], sizeof h->names[i], "%s", name ? name : "");
     }
+    h->checkpoints_failed = f->s.checkpoints_failed;
+    snprintf(h->checkpoint_error, sizeof h->checkpoint_error, "%s", f->s.checkpoint_error);
 }
 
 /* Every value of what is watched was a NaN or infinity: success, and the text says so. */

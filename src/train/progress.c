@@ -44,10 +44,18 @@ static void dti_progress_values(dti_progress_line *line, const dt_train_report *
     }
 }
 
-/* For a NaN, so far. */
+static void dti_progress_failed(dti_progress_line *line, const dt_fit_state *s) {
+    if (s->checkpoints_failed)
+        dti_progress_add(line, "  %llu checkpoint%s failed",
+                         (unsigned long long)s->checkpoints_failed,
+                         s->checkpoints_failed == 1 ? "" : "s");
+}
+
+/* For a NaN, so far; and checkpoints. */
 static void dti_progress_skipped(dti_progress_line *line, const dt_fit_state *s) {
     if (s->skipped)
         dti_progress_add(line, "  %llu skipped", (unsigned long long)s->skipped);
+    dti_progress_failed(line, s);
 }
 
 static void dti_progress_head(dti_progress_line *line, const dt_progress *p,
@@ -77,6 +85,11 @@ static void dti_progress_bar(dti_progress_line *line, const dt_fit_state *s) {
 static void dti_progress_over(FILE *file, const dti_progress_line *line, int columns) {
     const int room = DTI_MAX(columns - 1, 1);
     fprintf(file, "\r%-*.*s\r", room, room, line->text);
+    fflush(file);
+}
+
+static void dti_progress_keep(FILE *file, const dti_progress_line *line, int columns) {
+    fprintf(file, "%s%-*s\n", columns ? "\r" : "", DTI_MAX(columns - 1, 0), line->text);
     fflush(file);
 }
 
@@ -117,23 +130,34 @@ static bool dti_progress_stays(const dt_progress *p, const dt_fit_state *s) {
     return s->event == DT_FIT_VALIDATED || (s->event == DT_FIT_EPOCH && !s->validates);
 }
 
+/* Lines that stay. */
+static void dti_progress_lasting(dt_progress *p, const dt_fit_state *s, FILE *file, int columns) {
+    dti_progress_line line = {.size = 0};
+    p->shown = s->step;
+    if (s->event == DT_FIT_END && dti_progress_why(s)[0]) {
+        dti_progress_add(&line, "step %llu: %s", (unsigned long long)s->step, dti_progress_why(s));
+        dti_progress_skipped(&line, s);
+    } else {
+        dti_progress_stay(&line, p, s);
+    }
+    dti_progress_keep(file, &line, columns);
+}
+
+static void dti_progress_no_checkpoint(const dt_fit_state *s, FILE *file, int columns) {
+    dti_progress_line line = {.size = 0};
+    dti_progress_failed(&line, s);
+    dti_progress_add(&line, ", the newest: %s", s->checkpoint_error);
+    dti_progress_keep(file, &line, columns);
+}
+
 static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     FILE *file = p->file ? p->file : stdout;
     const int columns = p->columns ? DTI_MAX(p->columns, 0) : dti_terminal_columns(file);
     dti_progress_line line = {.size = 0};
-    if (dti_progress_stays(p, s)) {
-        p->shown = s->step;
-        if (s->event == DT_FIT_END && dti_progress_why(s)[0]) {
-            dti_progress_add(&line, "step %llu: %s", (unsigned long long)s->step,
-                             dti_progress_why(s));
-            dti_progress_skipped(&line, s);
-        } else {
-            dti_progress_stay(&line, p, s);
-        }
-        fprintf(file, "%s%-*s\n", columns ? "\r" : "", DTI_MAX(columns - 1, 0), line.text);
-        fflush(file);
-        return;
-    }
+    if (dti_progress_stays(p, s))
+        dti_progress_lasting(p, s, file, columns);
+    if (s->event == DT_FIT_END && s->checkpoints_failed)
+        dti_progress_no_checkpoint(s, file, columns);
     if (!columns || s->event != DT_FIT_STEP || s->seconds < p->next)
         return;
     p->next = s->seconds + (p->every > 0.0 ? p->every : 0.1);

@@ -221,6 +221,17 @@ DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_tra
     return dti_trainer_file(t, path, false);
 }
 
+/* The file could not be written, and training can go on. */
+static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
+    return (result == DT_ERROR_IO || result == DT_ERROR_MEMORY) && !t->par.lost;
+}
+
+static dt_result dti_trainer_folder(dt_trainer *t) {
+    const bool looks = t->desc.checkpoint && t->par.rank == 0;
+    return dti_agree_result(
+        &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint) : DT_OK);
+}
+
 DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer), (t)) {
     DTI_NEED(NULL, t);
     if (!t->desc.checkpoint)
@@ -228,6 +239,10 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer), (t)) 
     dt_result result = dti_trainer_file(t, t->desc.checkpoint, true);
     if (!result)
         t->saved = t->par.replicas[0].store->steps;
+    if (!dti_checkpoint_is_lost(t, result))
+        return result;
+    t->checkpoints_failed++;
+    snprintf(t->checkpoint_error, sizeof t->checkpoint_error, "%s", t->base->error);
     return result;
 }
 

@@ -143,6 +143,14 @@ static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
     return result ? result : dti_trainer_checkpoints(t);
 }
 
+/* After a step whose samples are used; what fails is counted in *r. */
+static dt_result dti_trainer_after(dt_trainer *t, dt_train_report *r) {
+    const uint64_t failed = t->checkpoints_failed;
+    const dt_result result = dti_trainer_between(t, r->epoch_ended);
+    r->checkpoints_failed += t->checkpoints_failed - failed;
+    return result;
+}
+
 /* With what ended since the last report. */
 static dt_result dti_report_open(dt_trainer *t, dt_train_report *r) {
     const dt_result result = t->pending_result;
@@ -164,7 +172,7 @@ DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
     const dt_result before = dti_report_open(t, r);
     bool used;
     dt_result result = dti_trainer_step(t, t->desc.in_flight == 2, r, &used);
-    dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
+    dt_result after = used ? dti_trainer_after(t, r) : DT_OK;
     if (used && dti_parallel_is_local(&t->par) && !r->round_ended)
         dti_report_part(t, r);
     dti_report_close(t, r);
@@ -181,7 +189,7 @@ DTI_PUBLIC(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
     bool used = true;
     while (used && !r->epoch_ended && !t->par.lost) {
         result = dti_trainer_step(t, t->par.desc.in_flight != 1, r, &used);
-        dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
+        dt_result after = used ? dti_trainer_after(t, r) : DT_OK;
         result = result ? result : after;
         kept = used && result ? result : kept;
     }

@@ -185,6 +185,8 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     dt_result result = dti_trainer_count(t, own);
     if (!result)
         result = t->desc.mode == DT_TRAIN_SERVER ? dti_worker_open(t) : dti_trainer_agree(t);
+    if (!result && t->desc.checkpoint_steps)
+        result = dti_trainer_folder(t);
     if (!result)
         result = dti_trainer_grid(t);                        /* the same on all ranks */
     const bool apart = par->desc.stages || par->desc.tensor; /* the host has all values */
@@ -384,7 +386,9 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
                               .round_steps = (int)par->round.done,
                               .buckets = (int)par->bucket_count,
                               .staging_bytes = par->staging_bytes,
-                              .subtree_bytes = par->subtree_bytes};
+                              .subtree_bytes = par->subtree_bytes,
+                              .checkpoints_failed = t->checkpoints_failed,
+                              .checkpoint_error = t->checkpoint_error};
     for (uint32_t i = 0; i < runs->count; i++) {
         info->replica_batch += (int)runs->runs[i].rows;
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);

@@ -63,8 +63,10 @@ struct dt_trainer {
     dti_plateau plateau;
     dti_watched watched;
     double coefficients[DT_MAX_TERMS];
-    _Atomic int wanted;                   /* checkpoints asked for */
-    uint64_t saved;                       /* step of the newest checkpoint */
+    _Atomic int wanted;          /* checkpoints asked for */
+    uint64_t saved;              /* step of the newest checkpoint */
+    uint64_t checkpoints_failed; /* and why the newest of them did: */
+    char checkpoint_error[DT_REASON_BYTES];
     dti_ahead_batch ahead[DTI_TURNS_MAX]; /* oldest at ahead_first */
     uint32_t ahead_first, ahead_count;
     bool again;              /* a batch was to be started and is to be again */
@@ -147,6 +149,11 @@ static dt_result dti_shared_make(dt_trainer *t); /* once, from the first program
 static void dti_shared_free(dt_trainer *t);
 static dt_result dti_shared_put(dt_trainer *t);           /* what was written, into new programs */
 static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was not, by name */
+
+/* state.c: whether checkpoints can be written, looked at before the first; the same on all ranks.
+ * And whether one that could not be is all that failed. */
+static dt_result dti_trainer_folder(dt_trainer *t);
+static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result);
 
 /* balance.c */
 static dt_result dti_balance_make(dt_trainer *t);
