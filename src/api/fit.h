@@ -141,8 +141,8 @@ typedef struct dt_history {
  * dt_trainer_evaluate (but for NUMERIC: see dt_watch), dt_trainer_resume and dt_store_save. If no
  * watched value was finite, the result is DT_OK, with a warning in the log and in dt_ctx_error().
  * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. IO
- * also where .checkpoint cannot be written when steps are to be made. A checkpoint that fails later is a
- * warning in the log, is counted in the history and in callbacks, and training goes on. */
+ * also where .checkpoint cannot be written and steps are to be made. A checkpoint that fails later
+ * is a warning in the log, is counted in the history and in callbacks, and training goes on. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
 DT_API void dt_history_free(dt_history *history);
