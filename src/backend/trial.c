@@ -87,7 +87,7 @@ static void dti_trials_fill(const dti_trials *t, dti_trial_data data, uint32_t *
         const dti_trial_operand *o = &trial->operand[i % DTI_BINDINGS_MAX];
         const char *access = dti_kernel_info_of(trial->launch.kernel)->access;
         uint32_t *at = memory + t->places[i].offset / DTI_WORD_BYTES + o->front;
-        if (access[i % DTI_BINDINGS_MAX] == 'w')
+        if (!o->rows || access[i % DTI_BINDINGS_MAX] == 'w') /* no letter where nothing is bound */
             continue;
         for (uint32_t row = 0; row < o->rows; row++, at += o->pitch)
             for (uint32_t col = 0; col < o->cols; col++)
