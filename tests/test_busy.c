@@ -20,15 +20,15 @@ static bool busy_is_free(const char *function) {
             "dt_server_stop",      "dt_comm_rank",
             "dt_comm_size",        "dt_comm_send",
             "dt_comm_recv", /* of the other pair of comms */
-#ifndef DT_WITH_PNG         /* rows that call nothing */
-            "dt_image_load",       "dt_folder_open",
-            "dt_folder_dataset",
-#endif
         };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], function))
             return true;
+#ifndef DT_WITH_PNG /* rows that call nothing */
+    return !strncmp(function, "dt_folder_", 10) || !strcmp(function, "dt_image_load");
+#else
     return false;
+#endif
 }
 
 static struct {
