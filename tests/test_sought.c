@@ -5,7 +5,6 @@
 #include "dtrain.h"
 #include "harness.h"
 
-
 typedef struct sought_job {
     dt_ctx *ctx;
     dt_csv *csv;

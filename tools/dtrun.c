@@ -11,8 +11,8 @@
  * port that is chosen here and opened there could be taken in between. The key is in a nameless
  * file that the ranks inherit: unlike a pipe it can be read again, for a second group in one
  * process and by a program that a script starts, and unlike a variable or a path it can be read by
- * no one else. The folder is locked for as long as dtrun lives: one of this user that is not is of a
- * dtrun that was killed, and the next one removes it. */
+ * no one else. The folder is locked for as long as dtrun lives. The next dtrun removes this
+ * user's folders that are not locked: their dtrun was killed. */
 #define _GNU_SOURCE /* memfd_create */
 #include <dirent.h>
 #include <errno.h>

@@ -20,8 +20,8 @@
  * any". docs/embedding.md has the table. A callback returns: no longjmp or exception leaves it.
  *
  * Floating-point modes: all functions compute with round to nearest, denormals and no traps, and
- * the caller's modes and flags are restored. Callbacks run in the caller's modes, but for those that
- * give values (dt_dataset.sample, a store's init, a schedule's rate), which run in dtrain's.
+ * the caller's modes and flags are restored. Callbacks run in the caller's modes; those that give
+ * values (dt_dataset.sample, a store's init, a schedule's rate) run in dtrain's.
  *
  * An object that was destroyed, directly or with its owner (a store with its graph, everything with
  * the context), must not be used or destroyed again. This cannot be detected; that it is in use is,

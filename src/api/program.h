@@ -342,11 +342,11 @@ DT_API void dt_program_destroy(dt_program *program);
 typedef struct dt_program_info {
     int batch;
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
-    uint64_t cache_bytes;     /* keys and values that it keeps for programs of .cached */
+    uint64_t cache_bytes; /* keys and values that it keeps for programs of .cached */
     /* What this program uses of the store's shared arena; of .concurrent: its own, in all. */
     uint64_t transient_bytes;
-    uint64_t io_bytes;        /* inputs, outputs, step and status */
-    uint64_t flops;           /* of the matrix products and convolutions of a step */
+    uint64_t io_bytes; /* inputs, outputs, step and status */
+    uint64_t flops;    /* of the matrix products and convolutions of a step */
     int launches, segments;
     int launches_recomputed; /* of launches: those that recompute costs */
 } dt_program_info;
@@ -407,7 +407,7 @@ typedef struct dt_report {
     bool empty;
     bool committed; /* the store has the step: parameters and optimizer state are those after it */
     bool skipped;   /* there was a NaN or infinity, and the store is unchanged */
-    bool not_run; /* skipped, since the step before it, under way when it started, was */
+    bool not_run;   /* skipped, since the step before it, under way when it started, was */
     /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;

@@ -79,9 +79,9 @@ static inline char dti_lower(char c) { /* ASCII alone: the locale must not matte
  *     DTI_PUBLIC(dt_store_save, (dt_store *s, const char *path), s, DTI_OF(dt_store), (s, path)) {
  *
  * which defines dt_store_save: it takes the object's base for this thread, sets the library's
- * floating-point modes, and runs the body that follows, dti_call_dt_store_save. A call that is refused
- * (DT_ERROR_BUSY) runs the body with NULL for the object, so that it gives what it gives for NULL.
- * Called by the library itself it is the body alone. */
+ * floating-point modes, and runs the body that follows, dti_call_dt_store_save. A refused call
+ * (DT_ERROR_BUSY) runs the body with NULL for the object, and returns what it returns for NULL.
+ * Called by the library itself it is only the body. */
 typedef enum dti_where {
     DTI_IN_LIBRARY,
     DTI_IN_FIT,     /* the host's code, called by dt_trainer_fit between two steps */
@@ -257,8 +257,8 @@ static int dti_pool_threads(const dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
 static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
                              void *arg);
-/* Round to nearest, denormals kept, no traps: the modes that all of the library runs in. Gives what
- * was, with the flags of what has happened. A call of the API does it (enter.c), and each thread. */
+/* Sets the library's modes: round to nearest, denormals kept, no traps. Returns the modes and flags
+ * of before. The outermost public call does it (enter.c), and each thread of the library. */
 static dti_fp_modes dti_fp_enter(void);
 static void dti_fp_leave(dti_fp_modes saved);
 
