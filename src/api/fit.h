@@ -34,11 +34,13 @@ typedef enum dt_fit_stop {
 
 /* What a callback sees. It may call dt_trainer_set_lr (the same on all ranks), _evaluate, _predict,
  * _checkpoint, _save, dt_trainer_store, and what is not the trainer's. _step, _epoch, _wait, _fit,
- * _load, _resume and dt_lr_find of this trainer are BUSY, and destroying it, its graph, context,
- * comm, data or a callback's object does nothing. It may set .stop to DT_FIT_ASKED: then no further
- * step is made, on any rank. All else is read only. With .in_flight = 2 on a GPU alone the next step has begun
- * already: it is made and has the rate of before; and where none may be under way (at an epoch's
- * end, before a checkpoint) one call, and .last, are for the two newest steps. */
+ * _load, _resume and dt_lr_find of this trainer return BUSY. Destroying the trainer, its graph,
+ * context, comm, data or a callback's object does nothing. A callback may set .stop to
+ * DT_FIT_ASKED: no further step is made, on any rank. All else is read only.
+ *
+ * With .in_flight = 2 on a GPU the next step has begun already: it is made, at the rate of before.
+ * Where none may be under way (at an epoch's end, before a checkpoint) one call, and .last, are for
+ * the two newest steps. */
 typedef struct dt_fit_state {
     dt_trainer *trainer;
     dt_fit_event event;
