@@ -473,3 +473,97 @@ TEST(on_error_hears_why_a_context_was_not_made) {
     CHECK(e.calls == 2);
     CHECK_CONTAINS(e.text, "5000 threads");
 }
+
+static dt_result busy_shows(void *user, const dt_sample *s, void *const *values) {
+    busy_job *j = user;
+    (void)s, (void)values;
+    if (!j->ready)
+        return DT_OK;
+    dt_progress bar = {.file = tmpfile()};
+    dt_fit_state state = {.trainer = j->trainer, .event = DT_FIT_VALIDATED, .step = 1};
+    busy_count(j, dt_progress_show(&bar, &state));
+    CHECK(bar.file && ftell(bar.file) == 0);
+    fclose(bar.file);
+    return DT_OK;
+}
+
+TEST(a_bar_that_is_refused_shows_nothing) {
+    busy_job j;
+    REQUIRE(busy_open(&j, busy_shows));
+    CHECK(dt_trainer_step(j.trainer, NULL) == DT_OK);
+    dt_ctx_destroy(j.ctx);
+    CHECK(j.calls > 0 && j.busy == j.calls);
+}
+
+TEST(on_error_hears_the_text_of_the_call_that_failed_and_no_older_one) {
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    dt_profile *profile = NULL;
+    busy_errors e = {0};
+    dt_fit_state state = {.step = 1};
+    const dt_ctx_desc desc = {.no_vulkan = true, .on_error = {busy_error, &e}};
+    REQUIRE(!dt_ctx_create(&desc, &ctx) && !dt_graph_create(ctx, &graph));
+    dt_param(graph, "w", dt_dims(1), (dt_init){0});
+    REQUIRE(!dt_store_create(graph, NULL, &store) && !dt_profile_create(ctx, NULL, &profile));
+    CHECK(dt_profile_fit(profile, NULL) == DT_ERROR_INVALID);
+    CHECK_STR(e.text, "dt_profile_fit: state is NULL");
+    CHECK(dt_store_save(store, NULL) == DT_ERROR_INVALID);
+    CHECK_STR(e.text, "dt_store_save: path is NULL");
+    CHECK(dt_profile_fit(profile, &state) == DT_ERROR_INVALID);
+    CHECK_STR(e.text, "dt_profile_fit: state->trainer is NULL");
+    CHECK(e.calls == 3);
+    dt_ctx_destroy(ctx);
+}
+
+typedef struct busy_reader {
+    dt_ctx *ctx;
+    _Atomic int turn; /* 1: the file is open; 2: the context is in use; 3: the read has ended */
+    dt_result result;
+} busy_reader;
+
+static void *busy_reads(void *user) {
+    busy_reader *r = user;
+    const int column = 7;
+    float value;
+    dt_csv *csv = NULL;
+    CHECK(!dt_csv_open(r->ctx, wrong_path("busy.csv"), NULL, &csv));
+    r->turn = 1;
+    while (r->turn != 2)
+        usleep(100);
+    r->result = dt_csv_read(csv, &column, 1, 0, 1, DT_F32, &value);
+    r->turn = 3;
+    return NULL;
+}
+
+static void busy_waits(void *user, const char *name, dt_shape shape, float *values) {
+    busy_reader *r = user;
+    (void)name, (void)shape, (void)values;
+    r->turn = 2;
+    while (r->turn != 3)
+        usleep(100);
+}
+
+TEST(a_read_that_fails_beside_another_call_is_not_told_as_refused) {
+    busy_job j = {.calls = 0};
+    busy_reader r = {.ctx = NULL};
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    pthread_t thread;
+    FILE *file = fopen(wrong_path("busy.csv"), "w");
+    REQUIRE(file && fputs("a,b\n1,2\n", file) >= 0 && !fclose(file));
+    const dt_ctx_desc desc = {.no_vulkan = true, .logger = {busy_log, &j}};
+    REQUIRE(!dt_ctx_create(&desc, &r.ctx) && !dt_graph_create(r.ctx, &graph));
+    dt_param(graph, "w", dt_dims(1), (dt_init){0});
+    alarm(60);
+    REQUIRE(!pthread_create(&thread, NULL, busy_reads, &r));
+    while (r.turn != 1)
+        usleep(100);
+    const dt_store_desc waits = {.device = "cpu", .init = busy_waits, .init_user = &r};
+    CHECK(dt_store_create(graph, &waits, &store) == DT_OK);
+    pthread_join(thread, NULL);
+    alarm(0);
+    CHECK(r.result == DT_ERROR_INVALID && j.warnings == 0);
+    dt_ctx_destroy(r.ctx);
+    remove(wrong_path("busy.csv"));
+}

@@ -273,7 +273,7 @@ DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_
     dt_result result = dti_call_dt_csv_read(csv, columns, count, first, rows, dtype, out);
     dti_leave(&visit, result);
     if (!result || csv->home != dti_csv_thread() ||
-        !dti_enter(&visit, csv, DTI_OF(dt_csv) | DTI_READS, __func__))
+        !dti_enter(&visit, csv, DTI_OF(dt_csv) | DTI_READS | DTI_TELLS, __func__))
         return result;
     return dti_leave(&visit, dti_fail(csv->base, result, "%s", csv->reading.error));
 }

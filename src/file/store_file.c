@@ -114,8 +114,9 @@ DTI_PUBLIC(dt_store_save_matching, (dt_store * store, const char *path, const ch
     return dti_store_save_kind(store, path, params, DT_VALUE_PARAM);
 }
 
-DT_API dt_result dt_store_save(dt_store *store, const char *path) {
-    return dt_store_save_matching(store, path, "*");
+DTI_PUBLIC(dt_store_save, (dt_store * store, const char *path), store, DTI_OF(dt_store),
+           (store, path)) {
+    return dti_store_save_kind(store, path, "*", DT_VALUE_PARAM);
 }
 
 DTI_PUBLIC(dt_store_save_averaged, (dt_store * store, const char *path), store, DTI_OF(dt_store),

@@ -21,11 +21,13 @@ static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
                            (double)r->samples / r->seconds);
 }
 
-DTI_PUBLIC(dt_run_log_fit, (void *run_log, dt_fit_state *s), run_log, DTI_OF(dt_run_log),
-           (run_log, s)) {
+DTI_PUBLIC(dt_run_log_fit, (void *run_log, dt_fit_state *state), run_log, DTI_OF(dt_run_log),
+           (run_log, state)) {
     dt_run_log *log = run_log;
-    if (!log || !s || !s->trainer)
-        return DT_ERROR_INVALID;
+    const dt_fit_state *s = state;
+    DTI_NEED(NULL, log);
+    DTI_NEED(log->base, state);
+    DTI_NEED(log->base, state->trainer);
     if (s->trainer->par.rank || log->closed)
         return DT_OK;
     dti_run_log_begin(log);

@@ -7,11 +7,13 @@ static void dti_profile_span(dt_profile *p, const char *name, double begin, doub
     dti_profile_close(p);
 }
 
-DTI_PUBLIC(dt_profile_fit, (void *profile, dt_fit_state *s), profile, DTI_OF(dt_profile),
-           (profile, s)) {
+DTI_PUBLIC(dt_profile_fit, (void *profile, dt_fit_state *state), profile, DTI_OF(dt_profile),
+           (profile, state)) {
     dt_profile *p = profile;
-    if (!p || !s || !s->trainer)
-        return DT_ERROR_INVALID;
+    const dt_fit_state *s = state;
+    DTI_NEED(NULL, p);
+    DTI_NEED(p->base, state);
+    DTI_NEED(p->base, state->trainer);
     if (s->event != DT_FIT_STEP || !s->last.steps || p->steps < 1)
         return DT_OK;
     const dt_train_report *r = &s->last;

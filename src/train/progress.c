@@ -170,8 +170,8 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
 }
 
 static dt_result dti_progress_see(dt_progress *p, const dt_fit_state *state) {
-    if (!p || !state || !state->trainer)
-        return DT_ERROR_INVALID;
+    if (!p)
+        return dti_fail_null(state->trainer->base, "progress");
     if (state->event == DT_FIT_BEGIN) {
         p->next = 0.0;
         p->shown = state->step;
@@ -186,6 +186,7 @@ static dt_result dti_progress_see(dt_progress *p, const dt_fit_state *state) {
 
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
     dti_visit visit;
-    dti_enter(&visit, state ? state->trainer : NULL, DTI_OF(dt_trainer) | DTI_TELLS, __func__);
-    return dti_leave(&visit, dti_progress_see(progress, state));
+    const bool taken =
+        dti_enter(&visit, state ? state->trainer : NULL, DTI_OF(dt_trainer) | DTI_TELLS, __func__);
+    return dti_leave(&visit, taken ? dti_progress_see(progress, state) : DT_ERROR_INVALID);
 }
