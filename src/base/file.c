@@ -257,8 +257,8 @@ static dt_result dti_folder_probe(dti_base *base, const char *whose, const char 
     char path[1024];
     const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());
     if (size < 0 || size >= (int)sizeof path)
-        return dti_fail(base, DT_ERROR_INVALID, "%s folder has a name of %d bytes; at most 900",
-                        whose, size);
+        return dti_fail(base, DT_ERROR_INVALID, "%s folder has a name of %zu bytes; at most 900",
+                        whose, strlen(folder));
     FILE *file = dti_file_create(path, &(dti_file_rights){.mode = 0600});
     if (!file && errno != EEXIST)
         return dti_fail(base, DT_ERROR_IO, "nothing can be written to %s folder %s: %s", whose,

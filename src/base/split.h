@@ -3,10 +3,10 @@
  * compile at the same time. The parts are the kernels (kernel/), the collectives (comm/), and the
  * core, which is what stands above those.
  *
- * Each part has its own copy of base/, of which the compiler keeps what is used; base keeps no
- * state that two parts would have to share. Everything internal is static, but for what one part
- * asks of another: those few functions are DTI_SEAM. They are static too where all is compiled at
- * once, else hidden from whoever loads the program.
+ * Each part has its own copy of base/, of which the compiler keeps what is used. The only state of
+ * base that the parts share is dti_visits (enter.c). Everything internal is static, but for what
+ * one part asks of another: that is DTI_SEAM, which is static too where all is compiled at once,
+ * else hidden from whoever loads the program.
  *
  * A part that is missing has a name that the linker misses. With DT_NO_COMM what is left of comm/
  * is the core's; with DT_COMM_ONLY the core is what base has that is public, and there are no

@@ -114,7 +114,6 @@ static double dti_rate_milestones(const dt_schedule *s, uint64_t n) {
     return dti_rate_power(s->gamma, passed);
 }
 
-/* The rate of step n of a resolved phase. */
 static double dti_rate_asked(const dt_schedule *s, uint64_t n) {
     dti_visit visit;
     dti_visit_host(&visit, NULL, DTI_IN_VALUES);
@@ -123,6 +122,7 @@ static double dti_rate_asked(const dt_schedule *s, uint64_t n) {
     return rate;
 }
 
+/* The rate of step n of a resolved phase. */
 static double dti_rate_rate(const dt_schedule *s, double lr, uint64_t n) {
     const double part = s->period ? dti_rate_part(n, (double)s->period) : 0.0;
     switch (s->kind) {
