@@ -867,6 +867,12 @@ TEST(keys_without_a_place_say_what_to_do) {
     CHECK_CONTAINS(p.base.error, "set DTRAIN_SECRET_FILE, or make that folder this user's with "
                                  "mode 700");
     CHECK_CONTAINS(p.base.error, "openssl rand -hex 32");
+    folders = (dti_key_folders){{"/nonexistent/a", "/sys/dtrain-none"}};
+    CHECK(mkdir(folders.path[1], 0700) != 0); /* why it cannot be made, not that it is not there */
+    char why[96];
+    snprintf(why, sizeof why, "(/sys/dtrain-none: %s)", strerror(errno));
+    CHECK(dti_key_share_in(&p.base, &root, &folders, key, &share) == DT_ERROR_IO);
+    CHECK_CONTAINS(p.base.error, why);
     key_place_close(&p);
 }
 
