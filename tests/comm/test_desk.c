@@ -215,3 +215,34 @@ TEST(desks_let_no_address_that_opens_many_keep_out_another) {
     desk_free(client);
     desk_free(server);
 }
+
+static void desk_log(void *user, dt_log_level level, const char *text) {
+    snprintf(user, 256, "%s", level == DT_LOG_WARNING ? text : "");
+}
+
+TEST(desks_without_a_descriptor_say_so_and_go_on) {
+    desk_side *server = calloc(1, sizeof *server), *client = calloc(1, sizeof *client);
+    char address[32], said[256] = "";
+    struct rlimit all;
+    if (!server || !client || !desk_make(server, true, 'a', DT_COMM_CRC) ||
+        !desk_make(client, false, 'a', DT_COMM_CRC)) {
+        CHECK(!"two desks");
+        return;
+    }
+    server->base.logger = (dt_logger){.log = desk_log, .user = said};
+    snprintf(address, sizeof address, "127.0.0.1:%d", dti_desk_port(server->desk));
+    CHECK(dti_desk_dial(client->desk, 0, address, 1));
+    dti_desk_step(client->desk, 1);
+    const int next = dup(0);
+    CHECK(next >= 0 && close(next) == 0 && getrlimit(RLIMIT_NOFILE, &all) == 0);
+    CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)next, all.rlim_max}) == 0);
+    for (int i = 0; i < 1000 && !said[0]; i++)
+        dti_desk_step(server->desk, 1);
+    CHECK(setrlimit(RLIMIT_NOFILE, &all) == 0);
+    CHECK_CONTAINS(said, "no descriptor is left for a new connection (Too many open files)");
+    desk_pass(server, client, &client->closed, 1);
+    CHECK(dti_desk_dial(client->desk, 1, address, 1));
+    desk_pass(server, client, &client->opened, 1);
+    desk_free(client);
+    desk_free(server);
+}

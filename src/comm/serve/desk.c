@@ -199,15 +199,16 @@ static dti_desk_conn *dti_desk_place(dti_desk *desk, const uint8_t source[DTI_SO
     return &desk->conns[t->who];
 }
 
-/* Without a descriptor one that waits is taken by the reserve and closed, so that it does not wait
- * for ever, and the next look is later. */
-static void dti_desk_no_descriptor(dti_desk *desk, int listener) {
+/* A connection that waits gets the reserve's descriptor and is closed, so that it does not wait for
+ * ever. The next look is later. */
+static void dti_desk_no_descriptor(dti_desk *desk, int listener, int error) {
     desk->accept_after = desk->core.now + 100000000u;
     dti_descriptor_give_up(&desk->reserve);
     const int fd = dti_socket_accept(listener);
     if (fd >= 0)
         dti_socket_close(fd);
     desk->reserve = dti_descriptor_reserve();
+    dti_core_note_no_descriptor(&desk->core, dti_socket_text(error));
 }
 
 /* False: none waits. */
@@ -216,7 +217,7 @@ static bool dti_desk_accept(dti_desk *desk, int listener) {
     const int fd = dti_socket_accept(listener);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE)
-            dti_desk_no_descriptor(desk, listener);
+            dti_desk_no_descriptor(desk, listener, errno);
         return false;
     }
     dti_address_source(fd, source);

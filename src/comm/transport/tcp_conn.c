@@ -198,10 +198,7 @@ static void dti_tcp_refuse_one(dti_tcp *t, int listener, int error) {
         t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
     t->reserve = dti_descriptor_reserve();
     t->core.starved = true;
-    dti_core_note_refusal(&t->core, NULL,
-                          "no descriptor is left for a new connection (%s): raise the limit "
-                          "(ulimit -n)",
-                          dti_socket_text(error));
+    dti_core_note_no_descriptor(&t->core, dti_socket_text(error));
 }
 
 static void dti_tcp_accept(dti_tcp *t, int listener) {
