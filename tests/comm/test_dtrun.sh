@@ -169,8 +169,8 @@ the_folder_of_a_dtrun_that_was_killed_is_removed_by_the_next_one() {
     rm -rf "$TMPDIR"/*
     : >$work/ready
     for i in 1 2; do
-        "$dtrun" -n 1 sh -c 'echo $$ >>'$work'/ready; touch ${DTRAIN_RDZV#file://} \
-            ${DTRAIN_RDZV#file://}.00.tmp; sleep 20' >$work/out 2>$work/err &
+        "$dtrun" -n 1 sh -c 'touch ${DTRAIN_RDZV#file://} ${DTRAIN_RDZV#file://}.00.tmp
+            echo $$ >>'$work'/ready; sleep 20' >$work/out 2>$work/err &
         eval process$i=$!
     done
     awaits $work/ready 2
