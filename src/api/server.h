@@ -37,15 +37,15 @@ typedef struct dt_server_desc {
     /* Connections at once; 0 = 64. Who comes when all are taken waits for one, for its
      * .servers_wait_ms, and is REFUSED then. */
     int workers_max;
-    /* A shard that is not pushed in this time goes to the next worker who asks, too; what comes
-     * first counts. 0 = 60 s, -1 = never. */
+    /* A shard that is not pushed in this time is also given to the next worker that asks, and the
+     * first push counts. 0 = 60 s, -1 = never. */
     int ticket_ms;
-    /* This server's number, from 0, of so many (0 = 1; at most 64), in the order of the workers'
-     * .servers. Each answers for its part of the parameters, so that pushes and values go over as
-     * many links; it has memory for all of them. Their trainers are the same, and dt_store_save of
-     * a worker's store has all weights; each writes checkpoints of its own part. Servers that were
-     * begun again go on from the newest step that all have; checkpoints stay until all have newer
-     * ones. The norm of .optim->clip_norm is of all parts. */
+    /* This server's number, from 0, in the order of the workers' .servers, and the number of
+     * servers (0 = 1; at most 64). Each server updates and sends its part of the parameters, and
+     * has memory for all of them. All have the same trainer settings. Each writes checkpoints of
+     * its part; dt_store_save of a worker's store writes all weights. Servers that are started
+     * again go on from the newest step that all have. Each keeps that checkpoint until all have a
+     * newer one. .optim->clip_norm limits the norm over all parts. */
     int place, servers;
 } dt_server_desc;
 
@@ -62,11 +62,11 @@ DT_API void dt_server_destroy(dt_server *server);
  * dt_server_run. It makes no steps by itself. The server owns it. Values that are loaded or written
  * there void what was pushed for the former ones; workers come back by themselves. */
 DT_API dt_trainer *dt_server_trainer(dt_server *server);
-/* Serves for timeout_ms, or with -1 until dt_server_stop. Workers take a server that is not in it
- * for their .servers_wait_ms for lost. Errors, after which it can be called
- * again: those of checkpoints that are due; DEVICE_LOST, MEMORY. INVALID: several servers have no
- * step in common, and are to be begun again from checkpoints of one step; or an update that others
- * have made is not finite here: all go back to a step before it. */
+/* Serves for timeout_ms, or with -1 until dt_server_stop. A worker whose server is outside of this
+ * function for .servers_wait_ms takes it for lost. It can be called again after an error. Errors:
+ * those of checkpoints that are due; DEVICE_LOST, MEMORY; INVALID if the servers have no step in
+ * common (start all again from checkpoints of one step), or if an update that others have made is
+ * not finite here (all go back to a step before it). */
 DT_API dt_result dt_server_run(dt_server *server, int timeout_ms);
 /* Ends a dt_server_run that is under way, or the next one. Threads: any, and signal handlers. */
 DT_API void dt_server_stop(dt_server *server);

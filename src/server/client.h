@@ -49,5 +49,5 @@ static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m
                                 void *room, uint64_t room_bytes);
 /* Connects to a server, if it is not; c->servers[to].welcome is what it said. */
 static dt_result dti_client_greet(dti_client *c, uint32_t to);
-/* All are greeted anew, after some time, as something may have changed. */
+/* Waits, then has all servers greeted again, as their answers may have changed. */
 static void dti_client_look_again(dti_client *c, int pause_ms);

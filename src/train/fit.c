@@ -148,7 +148,7 @@ static void dti_fit_watched(dti_fit *f) {
     w->loaded = false;
 }
 
-/* What its callbacks must not take away from it. */
+/* Whether callbacks may not destroy this object. */
 static bool dti_fit_uses(const void *by, const void *object) {
     const dti_fit *f = by;
     bool uses =

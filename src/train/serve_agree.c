@@ -1,7 +1,7 @@
-/* A server's side of agreeing on a step with others; worker_agree.c says how. It can go on from the
- * step that it is at, and from its checkpoints up to the newest step that it has been at.
- * Checkpoints from the newest one on that all servers are known to have stay, however few
- * .checkpoint_keep is. So all have one in common as long as nobody else takes one away. */
+/* The server's side of the agreement on a step; worker_agree.c has the protocol. A server can go on
+ * from its current step, and from each checkpoint up to the newest step that it has reached. It
+ * keeps the newest checkpoint that all servers are known to have, and all later ones, even if
+ * .checkpoint_keep is smaller. So all servers have one in common unless somebody deletes files. */
 
 static bool dti_server_is_alone(const dt_server *s) {
     return s->welcome.servers < 2;
@@ -24,7 +24,7 @@ static void dti_server_look_saved(dt_server *s) {
         s->saved = saved;
 }
 
-/* Connections of others are of the generation that was. */
+/* Closes all connections except `but`: their workers belong to the old generation. */
 static void dti_server_leave_generation(dt_server *s, uint32_t but) {
     for (uint32_t i = 0; i < s->count; i++) {
         if (i == but)
@@ -37,14 +37,14 @@ static void dti_server_leave_generation(dt_server *s, uint32_t but) {
     s->generation = s->held = 0;
 }
 
-/* Of batches before a place that it was loaded at it knows nothing. */
+/* After a load it does not know which earlier batches were skipped, or how they were clipped. */
 static void dti_server_forget(dt_server *s) {
     s->skipped_bits = 0;
     for (uint32_t i = 0; i < DTI_RESOLVED_MAX; i++)
         s->clips[i] = s->limit > 0.0f ? DTI_CLIP_UNKNOWN : 1.0f;
 }
 
-/* What was pushed is of values that are no more; of batches before it knows nothing. */
+/* Goes on from the trainer's position. Pushes for the old values are dropped. */
 static dt_result dti_server_begin_at(dt_server *s) {
     const dt_trainer *t = s->trainer;
     dti_server_forget(s);
@@ -56,7 +56,8 @@ static dt_result dti_server_begin_at(dt_server *s) {
 
 /* ---- HOLD */
 
-/* The files up to the newest step that it was at, and where it is, which need not be a file's. */
+/* The steps of its files up to the newest step that it has reached, and its current step, which may
+ * have no file. The newest comes first. */
 static uint32_t dti_server_steps_to_offer(const dt_server *s, uint64_t steps[DTI_AGREE_STEPS]) {
     const char *folder = s->trainer->desc.checkpoint;
     const uint64_t now = dti_server_steps(s), most = DTI_MIN(s->top, s->unread - 1);
@@ -72,7 +73,7 @@ static uint32_t dti_server_steps_to_offer(const dt_server *s, uint64_t steps[DTI
     return count + 1;
 }
 
-/* Another worker's, which is there and not old. */
+/* Whether another worker's attempt holds this server, and is not older than .ticket_ms. */
 static bool dti_server_is_held(const dt_server *s, uint32_t who) {
     const uint64_t limit = s->tickets.limit_ns;
     return s->held && s->holder != who && !(limit && dti_now_ns() - s->held_since > limit);
@@ -94,7 +95,7 @@ static void dti_server_hold(dt_server *s, uint32_t who, const dti_message *m, ui
 
 /* ---- BACK */
 
-/* False: the file cannot be read, so that step is not offered again. */
+/* False: the file cannot be read. That step is not offered again. */
 static bool dti_server_go_back(dt_server *s, uint64_t step) {
     char path[DTI_CHECKPOINT_PATH] = "";
     dt_trainer *t = s->trainer;
@@ -137,7 +138,8 @@ static void dti_server_tell_lost(dt_server *s, uint64_t step) {
             (unsigned long long)lost);
 }
 
-/* Files that others lack go, and all have one of this step. */
+/* Removes checkpoints of later steps, which other servers lack. Writes one of this step if there is
+ * none. */
 static dt_result dti_server_fit_files(dt_server *s, uint64_t step) {
     const char *folder = s->trainer->desc.checkpoint;
     if (!folder)
@@ -193,7 +195,7 @@ static void dti_server_agree(dt_server *s, uint32_t who, const dti_message *m, c
         dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
 }
 
-/* dt_server_run ends: nobody can tell what is missing but who began the servers. */
+/* Ends dt_server_run: only the user can give back the checkpoints that are missing. */
 static void dti_server_apart(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     char text[DTI_SAY_TEXT + 1];
     if (m->number && s->held == m->number) {
@@ -204,7 +206,7 @@ static void dti_server_apart(dt_server *s, uint32_t who, const dti_message *m, c
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
 }
 
-/* A worker that greets again begins again, and one that has left holds nothing. */
+/* A worker that greets again, or leaves, gives up its attempt. */
 static void dti_server_let_go(dt_server *s, uint32_t who) {
     if (s->holder == who)
         s->held = 0;

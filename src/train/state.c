@@ -130,7 +130,7 @@ static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool 
                   : dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
 }
 
-/* How many of the newest stay: of a server those that others may need, too. */
+/* How many of the newest files stay. A server also keeps those that other servers may need. */
 static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
     uint64_t steps[DTI_STATE_LISTED];
     const int keep = t->desc.checkpoint_keep;

@@ -23,8 +23,7 @@ typedef struct dti_served {
     uint64_t apart;
 } dti_served;
 
-/* worker_agree.c: until all servers are of one generation. Then *fresh says that it is another one
- * than before. */
+/* worker_agree.c: returns when all servers are of one generation. *fresh: it is a new one. */
 static dt_result dti_worker_agree(dt_trainer *t, bool *fresh);
 
 /* ---- what it goes with */
@@ -261,7 +260,7 @@ static dt_result dti_worker_pull(dt_trainer *t, dti_newest newest) {
     return result;
 }
 
-/* Where the servers are, as the first one has said. */
+/* Takes over the first server's position. */
 static void dti_worker_begin(dt_trainer *t) {
     dti_served *w = t->worker;
     const dti_welcome *said = &w->client.servers[0].welcome;

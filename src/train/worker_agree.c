@@ -1,17 +1,18 @@
-/* Several servers agree on the step that they go on from; workers carry what they say, as servers
- * do not know each other. All files of a server are of one history; servers of one generation have
- * the same one, and no question is asked across generations. An attempt of a worker has a random
- * number, which becomes the generation's, and three rounds:
+/* Several servers agree on the step that they go on from. Servers do not know each other, so a
+ * worker carries their answers. Each agreement begins a generation: its servers have the same
+ * history, and no request goes from one generation to the next. A worker's attempt has a random
+ * number, which becomes the number of the generation, and three rounds:
  *
- *   HOLD  each leaves its generation, so its files stay as they are, and tells its steps. The
- *         newest that all have is the one.
- *   BACK  each goes back to it, in memory alone. That all still hold for this attempt says that
- *         they did at one moment, so no server has made, or may need, a newer one.
- *   GO    each removes the newer files, which others lack, and is of the new generation; the first
- *         server last, so nothing is handed out before all are.
+ *   HOLD  Each server leaves its generation, so its files stay as they are, and lists its steps.
+ *         The newest step that all have is chosen.
+ *   BACK  Each server loads that step, and files still stay. When all have answered, this attempt
+ *         held all of them at one moment: no server has made a newer step, or needs one.
+ *   GO    Each server removes newer files, which others lack, and enters the new generation. The
+ *         first server is the last, so no work is handed out before all have entered.
  *
- * Whoever dies leaves servers of several generations, which the next worker finds. A server that
- * another worker holds says WAIT. The other side is serve_agree.c. */
+ * If somebody dies meanwhile, servers are left in several generations; the next worker sees that
+ * and begins again. A server that another worker holds answers WAIT. serve_agree.c has the
+ * server's side. */
 
 #define DTI_AGREE_PAUSE_MS 40 /* and up to twice that more, so that two workers part */
 
@@ -121,7 +122,7 @@ static dt_result dti_agree_hold(dti_served *w, uint64_t attempt, bool *wait) {
     return result;
 }
 
-/* *version: the newest that one has at that step, by batches without an update. */
+/* *version: the largest version of any server at that step. Batches without an update raise it. */
 static dt_result dti_agree_back(dti_served *w, uint64_t attempt, uint64_t step, uint64_t *version,
                                 bool *wait) {
     dt_result result = DT_OK;
@@ -176,8 +177,8 @@ static dt_result dti_agree_look(dti_served *w, bool *done) {
     return result;
 }
 
-/* What was heard may be old by now: an attempt begins when it is so after all have been asked
- * again, the first one first. */
+/* Answers may be old by now. So an attempt begins only if a second look, from the first server on,
+ * finds the same. */
 static dt_result dti_worker_agree(dt_trainer *t, bool *fresh) {
     dti_served *w = t->worker;
     dti_client *c = &w->client;

@@ -12,9 +12,9 @@
  * joined, rank 0 removes the file: dti_key_forget(). Rank 0 does this after it has its listening
  * socket or rendezvous file, so two jobs of one name never both write. Folders: /run/user/UID,
  * which is $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable
- * itself, which ranks from different sessions may have or not. The others look in both. Where
- * somebody else has the second name, folders count whose name begins with it; rank 0 makes one of
- * a name that nobody can have taken before. */
+ * itself, which ranks from different sessions may have or not. The others look in both. If the
+ * second name is not this user's folder with mode 700, folders named /tmp/dtrain-UID-* take its
+ * place; rank 0 makes one of a random name. */
 
 #define DTI_KEY_BYTES 32
 #define DTI_KEY_HOW "Make one with: openssl rand -hex 32"
@@ -266,7 +266,7 @@ static bool dti_key_use(const char *folder, bool make, const char *name, uint8_t
                  : dti_key_take_from(folder, name, key);
 }
 
-/* The same of the folders whose name begins with one that somebody else has. */
+/* The same with the folders whose names begin with a taken one. */
 static bool dti_key_use_others(const char *taken, const char *name, uint8_t key[DTI_KEY_BYTES],
                                dti_key_share *share) {
     const int parent = (int)(strrchr(taken, '/') + 1 - taken);

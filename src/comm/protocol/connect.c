@@ -369,8 +369,8 @@ static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *wh
         dti_link_free(core, link);
 }
 
-/* A handshake whose bytes changed on their way says nothing of who is at the other end. False: it
- * was often enough. */
+/* Counts a damaged handshake, which says nothing about the other end. False: there were too many,
+ * and the join fails. */
 static bool dti_core_damaged(dti_core *core, uint32_t peer, const char *text) {
     char who[96];
     dti_peer_text(core, peer, who);

@@ -86,7 +86,8 @@ static void dti_core_fill(dti_core *core, dti_link *link) {
         dti_link_put_frame(link, &(dti_frame){.type = DTI_FRAME_RESUME, .value = b->received},
                            NULL);
     link->resume_due = false;
-    /* Nothing is to be sent again on a first connection: an end can be said before it is known. */
+    /* A first connection has nothing to send again. So the group's end goes out before the peer's
+     * RESUME has come. */
     const bool first = (b->lost_due || b->revoke_due) && !b->broken;
     if (!(link->resumed || first) || dti_link_put_again(link) || b->bye_sent)
         return;
@@ -212,8 +213,8 @@ static bool dti_core_is_broken(const dti_core *core) {
     return false;
 }
 
-/* Members that are to come, and would wait for a coordinator whose join has failed. Those of one
- * that waited in vain have waited as long. */
+/* Whether members that have not come yet would wait for this coordinator, whose join has failed.
+ * After a TIMEOUT they have waited for as long themselves. */
 static bool dti_core_has_to_tell(const dti_core *core) {
     bool missing = false;
     for (uint32_t r = 1; r < core->set.size && core->failed && !core->set.rank; r++)
@@ -234,8 +235,8 @@ static bool dti_core_is_gone(const dti_core *core) {
 
 /* ---- time */
 
-/* A length that has changed makes a rank wait for bytes that never were: what comes instead is the
- * peer's heartbeats. */
+/* After a damaged length a rank waits for bytes that never come, and takes the peer's heartbeats for
+ * them. */
 static void dti_tick_whole(dti_core *core, dti_link *link) {
     if (link->begun && link->heard >= link->begun + core->set.silence_ns)
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,

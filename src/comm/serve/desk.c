@@ -17,7 +17,7 @@ static void dti_desk_forget(dti_desk_conn *c) {
     dti_talk_reset(&c->talk);
 }
 
-/* One that has proved nothing. Who only looks whether the port is open is no news. */
+/* Counts a connection that ended before its proof. A mere look at the port is not logged. */
 static void dti_desk_stranger(dti_desk *desk, const dti_link *link, const char *why) {
     desk->strangers++;
     if (link->state != DTI_LINK_HELLO || link->rx_to || desk->core.now >= link->deadline)

@@ -29,7 +29,7 @@ typedef struct dti_tls_conn {
     SSL *ssl;
     BIO *net; /* our end of the pair of buffers; the other is the SSL's */
     uint32_t records;
-    bool final; /* it failed by a certificate, which no other try mends */
+    bool final; /* a certificate is wrong: another try cannot succeed */
 } dti_tls_conn;
 
 /* OpenSSL's newest complaint. */
@@ -200,8 +200,8 @@ static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, bool dialled) {
     return false;
 }
 
-/* What a failure means, where OpenSSL's reason does not say it; else NULL. The result of verifying
- * counts only where that failed: with a key there is no certificate, which is a result too. */
+/* What a failure means, where OpenSSL's reason does not say it; else NULL. The result of verification
+ * counts only where verification failed: without certificates it is an error, too. */
 static const char *dti_tls_meaning(const dti_tls_conn *c, int reason) {
     static const char changed[] = "bytes changed on the way";
     const dti_tls *tls = SSL_get_app_data(c->ssl);
@@ -219,7 +219,7 @@ static const char *dti_tls_meaning(const dti_tls_conn *c, int reason) {
     case SSL_R_BAD_SIGNATURE:
     case SSL_R_DIGEST_CHECK_FAILED: return changed;
     }
-    /* Once it is established, nobody else can make it fail so. */
+    /* After the handshake only changed bytes cause other errors. */
     return reason && reason < SSL_AD_REASON_OFFSET && SSL_is_init_finished(c->ssl) ? changed : NULL;
 }
 
