@@ -567,3 +567,78 @@ TEST(a_read_that_fails_beside_another_call_is_not_told_as_refused) {
     dt_ctx_destroy(r.ctx);
     remove(wrong_path("busy.csv"));
 }
+
+/* ---- A trainer's comm */
+
+typedef struct busy_meets {
+    dt_comm *comm;
+    dt_result here, beside, in_fit; /* the newest sum in a callback for a rate, on a second thread
+                                       meanwhile, and in a callback of a fit */
+    int rates, fits;
+} busy_meets;
+
+static dt_result busy_sum(dt_comm *comm) {
+    float x = 2;
+    return dt_comm_all_reduce(comm, &x, &x, 1, DT_F32, DT_COMM_SUM);
+}
+
+static void *busy_sum_beside(void *user) {
+    busy_meets *m = user;
+    m->beside = busy_sum(m->comm);
+    dt_comm_destroy(m->comm);
+    return NULL;
+}
+
+static double busy_meets_in_rate(void *user, uint64_t n) {
+    busy_meets *m = user;
+    pthread_t thread;
+    (void)n;
+    m->rates++;
+    m->here = busy_sum(m->comm);
+    if (!pthread_create(&thread, NULL, busy_sum_beside, m))
+        pthread_join(thread, NULL);
+    return 1.0;
+}
+
+static dt_result busy_meets_in_fit(void *user, dt_fit_state *state) {
+    busy_meets *m = user;
+    m->fits++;
+    m->in_fit = busy_sum(m->comm);
+    CHECK(dt_trainer_evaluate(state->trainer, NULL, 0, NULL) != DT_ERROR_BUSY);
+    return m->in_fit;
+}
+
+TEST(a_comm_is_its_trainers_while_that_trains_but_in_callbacks_of_a_fit) {
+    static const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    busy_meets m = {.here = DT_OK};
+    busy_job j = {.calls = 0};
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
+    dt_trainer *trainer = NULL;
+    const dt_comm_desc alone = {.world_size = 1, .logger = {busy_log, &j}};
+    REQUIRE(!dt_comm_create(&alone, &m.comm));
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &graph));
+    const dt_tensor in = dt_input(graph, "in", DT_F32, dt_dims(1));
+    const dt_optim_desc sgd = {
+        .kind = DT_OPTIM_SGD,
+        .lr = 0.01,
+        .schedule = {{.kind = DT_SCHEDULE_CALLBACK, .rate = busy_meets_in_rate, .user = &m}}};
+    const dt_trainer_desc desc = {.loss = dt_mse(dt_nn_linear(in, "top", 1), in),
+                                  .optim = &sgd,
+                                  .devices = "cpu,cpu",
+                                  .comm = m.comm,
+                                  .batch = 4,
+                                  .data = {.rows = 8, .columns = {{.input = in, .data = x}}}};
+    alarm(60);
+    REQUIRE(!dt_trainer_create(graph, &desc, &trainer));
+    const dt_fit_desc fit = {.steps = 2, .callbacks = {{busy_meets_in_fit, &m}}};
+    CHECK(dt_trainer_fit(trainer, &fit, NULL) == DT_OK);
+    CHECK(m.rates > 0 && m.here == DT_ERROR_BUSY && m.beside == DT_ERROR_BUSY);
+    CHECK(m.fits > 0 && m.in_fit == DT_OK);
+    CHECK_CONTAINS(j.warning, "dt_comm_destroy did nothing");
+    CHECK(busy_sum(m.comm) == DT_OK);
+    dt_ctx_destroy(ctx);
+    dt_comm_destroy(m.comm);
+    alarm(0);
+}

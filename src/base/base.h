@@ -99,12 +99,14 @@ typedef unsigned dti_fp_modes;
 typedef struct dti_visit {
     struct dti_visit *below;
     dti_base *base; /* NULL: it is of none, or the call has ended it */
+    dti_base *also; /* another one that the call has: a trainer's comm's; NULL: none */
     const char *name;
     bool (*uses)(const void *by, const void *object); /* what a callback of a fit must not end */
     const void *by;
     dti_fp_modes modes; /* to give back: of a call, the host's */
     dti_where place;
     int entry; /* enter.c's */
+    bool owns_also;
 } dti_visit;
 DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
 
@@ -115,6 +117,7 @@ DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
 #define DTI_UNUSED 0x1000u /* there too, unless the fit uses the object */
 #define DTI_READS 0x2000u  /* from every callback, on the thread of the call under way */
 #define DTI_TELLS 0x4000u  /* its result says that it was refused */
+#define DTI_WITH 0x8000u   /* it needs a second base, whose pointer, or NULL, follows the base's */
 /* The object, or NULL: refused. */
 static void *dti_enter(dti_visit *f, const void *object, unsigned how, const char *name);
 /* Returns the result of the call: BUSY or FORKED where it was refused. */
@@ -129,6 +132,8 @@ static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name);
  * on this thread. */
 static void dti_visit_host(dti_visit *f, dti_base *base, dti_where place);
 static void dti_visit_returned(const dti_visit *f);
+/* A thread of the library begins to work for calls that have this base; NULL: for none. */
+static void dti_visit_join(dti_visit *f, dti_base *base);
 
 #define DTI_PUBLIC(name, params, object, how, args)                                                \
     static dt_result dti_call_##name params;                                                       \

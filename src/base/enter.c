@@ -51,7 +51,7 @@ static int dti_admit(dti_base *base, const void *object, unsigned how) {
         host = host || f->place != DTI_IN_LIBRARY;
         if (how & DTI_UNUSED && f->uses && f->uses(f->by, object))
             return DTI_REFUSED;
-        if (f->base != base || found)
+        if ((f->base != base && f->also != base) || found)
             continue;
         if (!host)
             return DTI_NESTED;
@@ -67,20 +67,38 @@ static int dti_admit(dti_base *base, const void *object, unsigned how) {
     return found->place == DTI_IN_FIT || reads ? DTI_GUEST : DTI_REFUSED;
 }
 
+/* The second base: held as long as the first, or neither is. */
+static void dti_admit_also(dti_visit *f, dti_base *also, const void *object, unsigned how) {
+    const int entry = dti_admit(also, object, how & ~DTI_UNUSED);
+    f->also = also;
+    f->owns_also = entry == DTI_OWNS;
+    if (entry != DTI_REFUSED)
+        return;
+    if (f->entry == DTI_OWNS)
+        atomic_store_explicit(&f->base->owner, NULL, memory_order_release);
+    f->entry = DTI_REFUSED;
+}
+
 static void *dti_enter(dti_visit *f, const void *object, unsigned how, const char *name) {
     const char *at = object;
-    dti_base *base = NULL;
+    dti_base *base = NULL, *also = NULL;
     if (at && (how & DTI_CTX) == DTI_CTX)
         base = (dti_base *)(uintptr_t)at;
     else if (at)
         memcpy(&base, at + (how & DTI_CTX), sizeof base);
+    if (at && how & DTI_WITH)
+        memcpy(&also, at + (how & DTI_CTX) + sizeof base, sizeof also);
     dti_visit *const top = dti_visits;
     const bool inside = top && top->place == DTI_IN_LIBRARY;
     f->entry = DTI_NESTED;
     if (inside && (!base || top->base == base))
         return (void *)(uintptr_t)at;
     f->base = base;
+    f->also = NULL;
+    f->owns_also = false;
     f->entry = base ? dti_admit(base, at, how) : DTI_GUEST;
+    if (also && (f->entry == DTI_OWNS || f->entry == DTI_GUEST))
+        dti_admit_also(f, also, at, how);
     if (f->entry == DTI_REFUSED) {
         f->name = how & DTI_TELLS ? name : NULL;
         if (!f->name)
@@ -99,22 +117,26 @@ static void *dti_enter(dti_visit *f, const void *object, unsigned how, const cha
 }
 
 /* What was refused had no way to say so. */
-static void dti_tell_refused(const dti_visit *f) {
-    const char *name = atomic_exchange_explicit(&f->base->refused, NULL, memory_order_relaxed);
+static void dti_tell_refused(const dti_visit *f, dti_base *base) {
+    const char *name = atomic_exchange_explicit(&base->refused, NULL, memory_order_relaxed);
     if (name)
-        dti_log(f->base, DT_LOG_WARNING,
+        dti_log(base, DT_LOG_WARNING,
                 "%s did nothing: it was called on a second thread, or in a callback, while what it "
                 "needs was in use (now by %s)",
                 name, f->name);
 }
 
+static void dti_release(const dti_visit *f, dti_base *base) {
+    if (atomic_load_explicit(&base->refused, memory_order_relaxed))
+        dti_tell_refused(f, base);
+    atomic_store_explicit(&base->owner, NULL, memory_order_release);
+}
+
 static void dti_let_go(dti_visit *f) {
-    dti_base *base = f->base;
-    if (f->entry == DTI_OWNS && base) {
-        if (atomic_load_explicit(&base->refused, memory_order_relaxed))
-            dti_tell_refused(f);
-        atomic_store_explicit(&base->owner, NULL, memory_order_release);
-    }
+    if (f->owns_also && f->also)
+        dti_release(f, f->also);
+    if (f->entry == DTI_OWNS && f->base)
+        dti_release(f, f->base);
     dti_visits = f->below;
     if (!f->below || f->below->place != DTI_IN_LIBRARY)
         dti_fp_leave(f->modes);
@@ -148,10 +170,11 @@ static dt_result dti_leave(dti_visit *f, dt_result result) {
 
 static void dti_base_end(dti_base *base) {
     for (dti_visit *f = dti_visits; f; f = f->below) {
+        f->also = f->also == base ? NULL : f->also;
         if (f->base != base)
             continue;
         if (f->place == DTI_IN_LIBRARY)
-            dti_tell_refused(f);
+            dti_tell_refused(f, base);
         f->base = NULL;
     }
 }
@@ -167,6 +190,11 @@ static void dti_visit_host(dti_visit *f, dti_base *base, dti_where place) {
 static void dti_visit_returned(const dti_visit *f) {
     dti_visits = f->below;
     dti_fp_leave(f->modes);
+}
+
+static void dti_visit_join(dti_visit *f, dti_base *base) {
+    *f = (dti_visit){.base = base, .place = DTI_IN_LIBRARY, .modes = dti_fp_enter()};
+    dti_visits = f;
 }
 
 static const char *dti_function(void) {

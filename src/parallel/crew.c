@@ -11,7 +11,7 @@ typedef struct dti_crew_member {
 } dti_crew_member;
 
 struct dti_crew {
-    dti_base *base;
+    dti_base *base, *comm; /* comm: of the job, which all threads use for the call under way */
     uint32_t count, started;
     dti_crew_member *members;
     bool spin, pin; /* spin: there is a processor for each */
@@ -60,9 +60,10 @@ static void dti_crew_main(void *arg) {
     dti_crew_member *member = arg;
     dti_crew *crew = member->crew;
     uint32_t seen = 0;
+    dti_visit visit;
     if (crew->pin)
         dti_crew_pin(crew, member->index);
-    dti_fp_enter();
+    dti_visit_join(&visit, crew->comm);
     for (;;) {
         seen = dti_crew_await(crew, seen);
         if (atomic_load(&crew->stop))
@@ -120,12 +121,14 @@ static void dti_crew_start_all(dti_crew *crew) {
     }
 }
 
-static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_crew **out) {
+static dt_result dti_crew_create(dti_base *base, dt_comm *comm, uint32_t count, bool pin,
+                                 dti_crew **out) {
     *out = NULL;
     dti_crew *crew = dti_alloc(base, sizeof *crew);
     if (!crew)
         return DT_ERROR_MEMORY;
     crew->base = base;
+    crew->comm = comm ? comm->base : NULL;
     crew->count = count;
     dti_mutex_init(&crew->lock);
     dti_cond_init(&crew->begun);

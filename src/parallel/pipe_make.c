@@ -402,8 +402,8 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char 
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
-    return dti_agree_result(
-        par, dti_crew_create(par->base, par->pipe->device_count, pin, &par->pipe->crew));
+    return dti_agree_result(par, dti_crew_create(par->base, par->desc.comm, par->pipe->device_count,
+                                                 pin, &par->pipe->crew));
 }
 
 static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {

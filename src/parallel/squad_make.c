@@ -254,7 +254,8 @@ static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int t
     if (!result)
         result = dti_squad_sums(par);
     return result ? result
-                  : dti_crew_create(par->base, squad->local / squad->each, pin, &squad->crew);
+                  : dti_crew_create(par->base, par->desc.comm, squad->local / squad->each, pin,
+                                    &squad->crew);
 }
 
 static dt_result dti_squad_create(dti_parallel *par, uint32_t shards, const char *names,

@@ -243,7 +243,7 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result 
 
 DTI_PUBLIC(dt_trainer_evaluate,
            (dt_trainer * t, const dt_dataset *data, int batch, dt_train_report *report), t,
-           DTI_OF(dt_trainer), (t, data, batch, report)) {
+           DTI_OF(dt_trainer) | DTI_WITH, (t, data, batch, report)) {
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
@@ -320,7 +320,7 @@ static dt_result dti_predict_gather(dt_trainer *t, char *out, size_t bytes) {
 DTI_PUBLIC(dt_trainer_predict,
            (dt_trainer * t, const dt_dataset *data, dt_tensor output, int batch, void *out,
             size_t bytes),
-           t, DTI_OF(dt_trainer), (t, data, output, batch, out, bytes)) {
+           t, DTI_OF(dt_trainer) | DTI_WITH, (t, data, output, batch, out, bytes)) {
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     DTI_NEED(t->base, out);

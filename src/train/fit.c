@@ -161,6 +161,7 @@ static bool dti_fit_uses(const void *by, const void *object) {
 static dt_result dti_fit_call(dti_fit *f, const dt_callback *callback) {
     dti_visit visit;
     dti_visit_host(&visit, f->t->base, DTI_IN_FIT);
+    visit.also = f->t->comm_base;
     visit.uses = dti_fit_uses;
     visit.by = f;
     const dt_result result = callback->call(callback->user, &f->s);
@@ -685,7 +686,7 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
 }
 
 DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history *history), t,
-           DTI_OF(dt_trainer) | DTI_UNUSED, (t, desc, history)) {
+           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, desc, history)) {
     if (history)
         *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_FAILED};
     DTI_NEED(NULL, t);

@@ -141,7 +141,7 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
 }
 
 DTI_PUBLIC(dt_trainer_write, (dt_trainer * t, dt_tensor input, const void *data, size_t bytes), t,
-           DTI_OF(dt_trainer), (t, input, data, bytes)) {
+           DTI_OF(dt_trainer) | DTI_WITH, (t, input, data, bytes)) {
     dti_shared *x;
     DTI_NEED(NULL, t);
     dt_result result = dti_check_forked(t->base);

@@ -216,7 +216,8 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     return dti_agree_result(&t->par, result);
 }
 
-DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer), (t, path)) {
+DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer) | DTI_WITH,
+           (t, path)) {
     DTI_NEED(NULL, t);
     return dti_trainer_file(t, path, false);
 }
@@ -232,7 +233,7 @@ static dt_result dti_trainer_folder(dt_trainer *t) {
         &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint) : DT_OK);
 }
 
-DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer), (t)) {
+DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
     DTI_NEED(NULL, t);
     if (!t->desc.checkpoint)
         return dti_fail(t->base, DT_ERROR_INVALID, "no folder for checkpoints: give .checkpoint");
@@ -429,8 +430,8 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
     return result;
 }
 
-DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer) | DTI_UNUSED,
-           (t, path)) {
+DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
+           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, path)) {
     DTI_NEED(NULL, t);
     dt_result result = dti_check_forked(t->base);
     if (!result)
@@ -483,8 +484,8 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
     return result;
 }
 
-DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t, DTI_OF(dt_trainer) | DTI_UNUSED,
-           (t, found)) {
+DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
+           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, found)) {
     DTI_NEED(NULL, t);
     char path[DTI_CHECKPOINT_PATH] = "";
     bool there = false;

@@ -166,7 +166,7 @@ static dt_result dti_trainer_told(dt_trainer *t, dt_result before, dt_result now
 }
 
 DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_UNUSED, (t, report)) {
+           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
@@ -181,7 +181,7 @@ DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
 
 /* A skipped step, or a checkpoint that could not be written, is told at the end. */
 DTI_PUBLIC(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_UNUSED, (t, report)) {
+           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
@@ -198,7 +198,7 @@ DTI_PUBLIC(dt_trainer_epoch, (dt_trainer * t, dt_train_report *report), t,
 }
 
 DTI_PUBLIC(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
-           DTI_OF(dt_trainer) | DTI_UNUSED, (t, report)) {
+           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     dt_result result = dti_check_forked(t->base);

@@ -200,7 +200,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
         result = dti_trainer_build(t, dti_trainer_shards(t));
     if (!result) /* behind the loader, whose thread would be pinned with this one */
         result = dti_agree_result(
-            par, dti_crew_create(t->base, par->job.local, t->desc.pin, &par->crew));
+            par, dti_crew_create(t->base, par->desc.comm, par->job.local, t->desc.pin, &par->crew));
     if (!result)
         result = dti_agree_result(par, dti_trainer_start(t));
     if (!result)
@@ -213,18 +213,14 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
 }
 
 _Static_assert(offsetof(dt_trainer, owned) == 0, "dti_trainer_end casts");
+_Static_assert(offsetof(dt_trainer, comm_base) == DTI_OF(dt_trainer) + sizeof(dti_base *),
+               "dti_enter reads it there");
 
 static void dti_trainer_end(dti_owned *self) {
     dt_trainer_destroy((dt_trainer *)(void *)self);
 }
 
-DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt_trainer **out),
-           graph, DTI_OF(dt_graph), (graph, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, graph);
-    DTI_NEED(graph->base, desc);
-    DTI_NEED(graph->base, out);
+static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out) {
     dt_result result = dti_check_forked(graph->base);
     if (result)
         return result;
@@ -232,6 +228,7 @@ DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt
     if (!t)
         return DT_ERROR_MEMORY;
     t->base = graph->base;
+    t->comm_base = desc->comm ? desc->comm->base : NULL;
     t->graph = graph;
     t->nodes = graph->count;
     dti_trainer_resolve(t, desc);
@@ -261,6 +258,20 @@ DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
     return DT_OK;
+}
+
+DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt_trainer **out),
+           graph, DTI_OF(dt_graph), (graph, desc, out)) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, graph);
+    DTI_NEED(graph->base, desc);
+    DTI_NEED(graph->base, out);
+    dti_visit visit;
+    if (dti_enter(&visit, desc->comm, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !desc->comm)
+        return dti_leave(&visit, dti_trainer_open(graph, desc, out));
+    const dt_result refused = dti_leave(&visit, DT_OK);
+    return dti_fail(graph->base, refused, ".comm: %s", dt_result_text(refused));
 }
 
 static bool dti_trainer_uses(const dt_trainer *t, const void *object) {
@@ -296,7 +307,8 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_free(t->base, t);
 }
 
-DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trainer), (t)) {
+DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH,
+               (t)) {
     if (!t)
         return NULL;
     dti_trainer_drain(t);
