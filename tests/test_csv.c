@@ -276,16 +276,19 @@ TEST(csv_rule_that_decides_on_no_column_is_an_error) {
     const dt_csv_desc late = {.rules = {{.columns = "a*"}, {.columns = "a", .kind = DT_CSV_SKIP}}};
     const dt_csv_desc numbers = {.no_header = true, .rules = {{.columns = "a"}}};
     const dt_csv_desc empty = {.rules = {{.columns = "1", .kind = DT_CSV_SKIP}, {.columns = "*"}}};
-    csv_refused("a,price\n1,2\n", &none, "rule 0, \"prize\"", "matches the name of no column");
-    csv_refused("a,price\n1,2\n", &late, "rule 1, \"a\"", "rules before it match all of its own");
-    csv_refused("a,price\n1,2\n", &numbers, "rule 0, \"a\"", "matches the name of no column");
+    csv_refused("a,price\n1,2\n", &none,
+                ".rules[0].columns = \"prize\": ", "matches the name of no column");
+    csv_refused("a,price\n1,2\n", &late,
+                ".rules[1].columns = \"a\": ", "rules before it match all of its own");
+    csv_refused("a,price\n1,2\n", &numbers,
+                ".rules[0].columns = \"a\": ", "matches the name of no column");
     csv_job j;
     if (csv_opens(&j, "a,,b,\n1,x,3,4\n", &empty)) /* a column without a name has its number */
         CHECK(dt_csv_find(j.csv, "1") == 1 && dt_csv_find(j.csv, "3") == 3);
     csv_close(&j);
     const dt_csv_desc part = {.rules = {{.columns = "a, prize"}}};
-    csv_refused("a,price\n1,2\n", &part, "rule 0, \"a, prize\"",
-                ": \"prize\" matches the name of no column");
+    csv_refused("a,price\n1,2\n", &part,
+                ".rules[0].columns = \"a, prize\": ", ": \"prize\" matches the name of no column");
     csv_refused("a,b,a\n1,2,3\n", NULL, ":1:", "numbers 0 and 2; rename one");
     csv_refused("1,\n1,2\n", NULL, ":1:", "two columns are named '1'");
 }
@@ -310,8 +313,8 @@ TEST(csv_rule_without_columns_is_an_error_and_ends_nothing_silently) {
         {.rules = {{.standardize = true}}},
         {.rules = {[1] = {.columns = "a"}}},
         {.rules = {{.columns = "a"}, [DT_CSV_RULES_MAX - 1] = {.value = 1.0}}}};
-    static const char *const which[] = {"rule 0 ", "rule 1 ", "rule 1 ",
-                                        "rule 0 ", "rule 0 ", "rule 1 "};
+    static const char *const which[] = {".rules[0] ", ".rules[1] ", ".rules[1] ",
+                                        ".rules[0] ", ".rules[0] ", ".rules[1] "};
     for (size_t i = 0; i < sizeof d / sizeof *d; i++)
         csv_refused("a\n1\n", &d[i], which[i], "has no .columns");
 }

@@ -365,9 +365,17 @@ TEST(a_file_loads_into_a_part_of_a_model_and_a_part_of_a_file_into_a_model) {
     desc = (dt_load_desc){.prefix = "encoder.", .strict = true};
     CHECK(dt_store_load_matching(b.store, path, &desc, NULL) == DT_OK);
     CHECK(file_sum(&b, "encoder.b") == file_sum(&a, "b") && file_sum(&b, "head") == 21);
-    desc.params = "decoder.*"; /* of none, each is in the file */
+    desc.params = "head"; /* of none, each is in the file */
     CHECK(dt_store_load_matching(b.store, path, &desc, &loaded) == DT_ERROR_INVALID && !loaded);
-    CHECK_CONTAINS(dt_ctx_error(b.ctx), "match \"decoder.*\"");
+    CHECK_CONTAINS(dt_ctx_error(b.ctx), "the name of a parameter that matches \"head\", with "
+                                        ".file_prefix = \"\" in place of .prefix = \"encoder.\"");
+    desc = (dt_load_desc){.params = "head"};
+    CHECK(dt_store_load_matching(b.store, path, &desc, &loaded) == DT_ERROR_INVALID && !loaded);
+    CHECK(!strcmp(strstr(dt_ctx_error(b.ctx), "no tensor"),
+                  "no tensor has the name of a parameter that matches \"head\""));
+    desc = (dt_load_desc){.prefix = "encoder.", .params = "decoder.*", .strict = true};
+    CHECK(dt_store_load_matching(b.store, path, &desc, &loaded) == DT_ERROR_INVALID && !loaded);
+    CHECK_CONTAINS(dt_ctx_error(b.ctx), "\"decoder.*\" matches the name of no parameter");
 
     CHECK(dt_store_save(b.store, part) == DT_OK);
     desc = (dt_load_desc){.file_prefix = "encoder.", .strict = true};

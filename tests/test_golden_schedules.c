@@ -222,17 +222,16 @@ static void schedule_refused(const dt_schedule *first, const dt_schedule *second
         optim.schedule[1] = *second;
     REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
     CHECK(dt_optim_lr(ctx, &optim, 1, &lr) == DT_ERROR_INVALID && lr == 0);
-    test_check(strstr(dt_ctx_error(ctx), text) != NULL, __FILE__, __LINE__, "\"%s\" is not in: %s",
-               text, dt_ctx_error(ctx));
+    const char *error = dt_ctx_error(ctx), *line = strstr(error, "\n- ");
+    test_check(strstr(error, text) && line && !strstr(line + 1, "\n- "), __FILE__, __LINE__,
+               "\"%s\" is not in, or not alone in: %s", text, error); /* one problem, one line */
     dt_ctx_destroy(ctx);
 }
 
 TEST(a_wrong_schedule_says_which_phase_and_number) {
-    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_STEP}, NULL,
-                     "phase 1 of the schedule: period");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_STEP}, NULL, ".schedule[0] has no .period");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CONSTANT},
-                     &(dt_schedule){.kind = DT_SCHEDULE_CONSTANT},
-                     "phase 2 of the schedule is never");
+                     &(dt_schedule){.kind = DT_SCHEDULE_CONSTANT}, ".schedule[1] is never");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_EXPONENTIAL, .gamma = (double)NAN}, NULL,
                      "gamma is nan");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CALLBACK}, NULL, "has no .rate");
@@ -240,15 +239,28 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_WSD, .period = 5, .warmup = 3, .decay = 3},
                      NULL, "longer than its period");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_MULTI_STEP, .milestones = {4, 4}}, NULL,
-                     "milestone 1");
+                     ".schedule[0].milestones[0]");
     schedule_refused(&(dt_schedule){.kind = (dt_schedule_kind)99}, NULL, "kind 99");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 0.5, .period = 1}, NULL,
-                     "phase 1 of the schedule has .epochs, and only a trainer knows the steps");
+                     ".schedule[0] has .epochs, and only a trainer knows the steps");
     schedule_refused(&(dt_schedule){.steps = 5}, &(dt_schedule){.epochs = 5},
-                     "phase 2 of the schedule has .epochs, and only a trainer");
+                     ".schedule[1] has .epochs, and only a trainer");
     schedule_refused(&(dt_schedule){.steps = 5, .epochs = 5}, NULL, ".steps; give one of both");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CONSTANT, .epochs = -1}, NULL,
-                     "phase 1 of the schedule: epochs is -1");
+                     ".schedule[0].epochs is -1");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE_RESTARTS}, NULL,
+                     ".schedule[0] has no .period");
+    schedule_refused(&(dt_schedule){.steps = 5}, &(dt_schedule){.kind = DT_SCHEDULE_COSINE},
+                     ".schedule[1] has no length: give .steps, .epochs or .period");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_WSD, .warmup = 3}, NULL,
+                     ".schedule[0] has no length: give .steps");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_ONE_CYCLE, .period = 1}, NULL,
+                     ".schedule[0].period is 1; it must be from 2 to");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_LINEAR},
+                     &(dt_schedule){.kind = DT_SCHEDULE_COSINE, .period = 5},
+                     ".schedule[1] is never reached");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 5}, NULL,
+                     "has .epochs, and only a trainer");
 }
 
 TEST(a_first_phase_that_is_constant_is_a_phase) {

@@ -138,7 +138,7 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     const char *error[] = {
         "linear: input 3 is nil", "layer_norm: w is nil", "cross_entropy: input 3",
         "conv2d: input 3 is nil", "add: input 1 is nil",  "gradient: x is nil",
-        "output 2 is nil",        "loss 2 is nil",        "dataset column 2: its in",
+        ".outputs[1] is nil",     ".losses[1] is nil",    "dataset column 2: its in",
         "relu: input 1 is nil",   "batch_norm: b is nil", "sub: input 2 is nil",
         "sub: input 1 is nil"};
     for (size_t way = 0; way < COUNT(error); way++) {
@@ -447,12 +447,17 @@ TEST(a_group_of_no_parameter_is_refused) {
         const char *first, *second, *error; /* NULL: it is right */
     } cases[] = {
         {"fc.bias", NULL, NULL},
-        {"fc1.bias", NULL, "group 1, \"fc1.bias\", matches the name of no parameter"},
-        {"*.bias", "*.wieght", "group 2, \"*.wieght\", matches the name of no parameter"},
-        {"fc.*", "*.bias", "group 2, \"*.bias\", gets no parameter: groups before it"},
-        {"*.bias,nothing", "*", NULL},
+        {"fc1.bias", NULL,
+         ".groups[0].params = \"fc1.bias\": \"fc1.bias\" matches the name of "
+         "no parameter; did you mean 'fc.bias'?"},
+        {"*.bias", "*.wieght", ".groups[1].params = \"*.wieght\": \"*.wieght\" matches"},
+        {"fc.*", "*.bias",
+         ".groups[1].params = \"*.bias\": it gets no parameter: groups before it"},
+        {"*.bias,nothing", "*", "\"nothing\" matches the name of no parameter"},
+        {"*.bias, ", "*", NULL},
         {"frozen", "*.bias", NULL}, /* of the graph, though not of this program */
-        {"*running", NULL, "group 1, \"*running\", matches"},
+        {"*running", NULL, "\"*running\" matches the name of no parameter"},
+        {" , ", NULL, ".groups[0].params = \" , \": \"\" matches the name of no parameter"},
     };
     desk d;
     desk_open(&d);
@@ -469,6 +474,71 @@ TEST(a_group_of_no_parameter_is_refused) {
         CHECK(result == (cases[i].error ? DT_ERROR_INVALID : DT_OK));
         if (cases[i].error)
             CHECK_CONTAINS(dt_ctx_error(d.ctx), cases[i].error);
+    }
+    dt_ctx_destroy(d.ctx);
+}
+
+static dt_result pattern_trainer(const desk *d, const char *list, int devices, bool tensor) {
+    const float rows[12] = {0};
+    dt_trainer *trainer = NULL;
+    dt_trainer_desc desc = {.loss = d->loss, .batch = 2, .params = list};
+    desc.devices = devices == 2 ? "cpu:2" : "cpu";
+    desc.tensor = tensor ? 2 : 0;
+    desc.pipeline = devices == 2 && !tensor ? 2 : 0;
+    desc.data = (dt_dataset){.rows = 2,
+                             .columns = {{.input = d->x, .data = rows, .dtype = DT_F32},
+                                         {.input = d->t, .data = rows, .dtype = DT_I32}}};
+    const dt_result result = dt_trainer_create(d->graph, &desc, &trainer);
+    dt_trainer_destroy(trainer);
+    return result;
+}
+
+/* A list goes all ways that take one. */
+static dt_result pattern_way(desk *d, const char *list, int way, const char *path) {
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD};
+    dt_program_desc desc = {.loss = d->loss, .optim = &optim, .batch = 2};
+    dt_program *program = NULL;
+    if (way == 0)
+        desc.params = list;
+    if (way == 1)
+        optim.groups[0] = (dt_optim_group){.params = list, .lr_scale = 2};
+    if (way <= 1)
+        return dt_program_create(d->store, &desc, &program);
+    if (way == 2)
+        return dt_store_load_matching(d->store, path, &(dt_load_desc){.params = list}, NULL);
+    if (way == 3)
+        return dt_store_save_matching(d->store, path, list);
+    return pattern_trainer(d, list, way == 4 ? 1 : 2, way == 6);
+}
+
+TEST(a_pattern_of_a_list_that_matches_nothing_is_an_error_that_names_it) {
+    const char *const lists[][2] = {{"fc.*, up.*", NULL},
+                                    {" fc.weigh?,,up.*,", NULL},
+                                    {"fc.*, fc3.*", "\"fc.*, fc3.*\": \"fc3.*\" matches"},
+                                    {"fc.bais, up.*",
+                                     "\"fc.bais\" matches the name of no parameter; "
+                                     "did you mean 'fc.bias'?; there are 'up.weight'"},
+                                    {"fc.*,*.norm", "\"*.norm\" matches the name of no parameter"}};
+    const char *path = temp_path("patterns.safetensors");
+    desk d;
+    desk_open(&d);
+    dt_graph *g = d.other; /* a graph of its own, with two layers */
+    d.x = dt_input(g, "x", DT_F32, dt_dims(3));
+    d.t = dt_input(g, "t", DT_I32, dt_dims());
+    dt_tensor h = dt_nn_linear_with(d.x, "up", 8, &(dt_linear_desc){.tensor = DT_TENSOR_COLUMN});
+    h = dt_nn_linear_with(dt_relu(h), "fc", 2, &(dt_linear_desc){.tensor = DT_TENSOR_ROW});
+    d.loss = dt_cross_entropy(h, d.t, NULL);
+    d.graph = g;
+    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &d.store));
+    CHECK(!dt_store_save(d.store, path));
+    for (int way = 0; way < 7; way++) {
+        for (size_t i = 0; i < COUNT(lists); i++) {
+            const dt_result result = pattern_way(&d, lists[i][0], way, path);
+            test_check(result == (lists[i][1] ? DT_ERROR_INVALID : DT_OK), __FILE__, __LINE__,
+                       "way %d, %s: %s", way, lists[i][0], dt_ctx_error(d.ctx));
+            if (lists[i][1])
+                CHECK_CONTAINS(dt_ctx_error(d.ctx), lists[i][1]);
+        }
     }
     dt_ctx_destroy(d.ctx);
 }

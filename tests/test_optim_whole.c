@@ -356,7 +356,7 @@ TEST(optimizers_of_whole_parameters_refuse_what_they_cannot_do) {
         {{.kind = DT_OPTIM_MUON, .momentum = 1}, "Muon's momentum is 1"},
         {{.kind = DT_OPTIM_LARS, .trust = -1}, "trust is -1"},
         {{.kind = DT_OPTIM_LARS, .groups = {{.plain = true}}},
-         "group 1 has settings, and no .params"},
+         ".groups[0] has settings, and no .params"},
     };
     dt_ctx *ctx;
     dt_graph *graph;

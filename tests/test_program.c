@@ -447,9 +447,9 @@ TEST(a_list_with_a_nil_in_the_middle_is_refused) {
                             .losses = {{loss, 0}, {{0}, 0}, {loss, 0}},
                             .metrics = {{0}, loss}};
     CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "output 3 stands behind a nil one");
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "loss 3 stands behind a nil one");
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "metric 2 stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".outputs[2] stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".losses[2] stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".metrics[1] stands behind a nil one");
     dt_ctx_destroy(c.ctx);
 }
 

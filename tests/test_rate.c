@@ -134,6 +134,19 @@ TEST(schedule_in_epochs_goes_on_from_a_checkpoint) {
     dt_ctx_destroy(j[1].m.ctx);
 }
 
+TEST(a_phase_of_less_than_a_step_is_one_step) {
+    const dt_schedule phases[] = {{.kind = DT_SCHEDULE_CONSTANT, .epochs = 0.01, .start = 0.25},
+                                  {.kind = DT_SCHEDULE_CONSTANT, .epochs = 0.01, .start = 0.5}};
+    rate_job j;
+    dt_train_report r;
+    REQUIRE(rate_open(&j, "cpu", phases, 2) && rate_create(&j));
+    for (int step = 0; step < 3; step++) {
+        CHECK(!dt_trainer_step(j.trainer, &r));
+        CHECK_NEAR(r.lr, j.m.adam.lr * (step == 0 ? 0.25 : step == 1 ? 0.5 : 1.0), 1e-12);
+    }
+    dt_ctx_destroy(j.m.ctx);
+}
+
 /* ---- of a fit */
 
 typedef struct rate_seen {

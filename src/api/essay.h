@@ -77,7 +77,9 @@
  * PATTERNS. .params of an optimizer group, a program, a trainer and a dt_load_desc, and .columns of
  * a CSV rule, list patterns with commas between them: "*.bias, head.*". '*' stands for any number
  * of characters, dots too, and '?' for one. A pattern matches whole names; blanks (spaces, tabs)
- * around it are ignored.
+ * around it are ignored. One that matches no name is INVALID, also where others of its list do, and
+ * the error names it: it is misspelt, or of another model. An empty one, as behind a last comma, is
+ * none. dt_store_save_matching takes patterns too.
  *
  * OTHER SHAPES. Programs of one store may give the graph's inputs other shapes (.shapes): sentences
  * of three lengths train the same parameters in turn, in memory that they share.

@@ -23,7 +23,8 @@
  * DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
 /* The same of the parameters that match: see PATTERNS above. dt_store_load_matching reads
- * them. Errors: as dt_store_save; INVALID also where none matches. */
+ * them. Errors: as dt_store_save; INVALID also where a pattern matches
+ * none. */
 DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params);
 /* dt_store_save of the averages (dt_optim_desc.average), under the parameters' names, as they are
  * used: buffers and what has no average are as they are. Errors: as dt_store_save; INVALID also
@@ -53,7 +54,7 @@ typedef struct dt_load_desc {
 /* Reads part of a file, or a file into part of a model: those parameters chosen by desc that the
  * file has. The others stay as they are; *loaded is the number read. Nothing changes unless
  * everything to be read fits. desc and loaded may be NULL. Errors: as dt_store_load; also INVALID
- * when the file has none of them. */
+ * when the file has none of them, and when a pattern matches no parameter. */
 DT_API dt_result dt_store_load_matching(dt_store *store, const char *path, const dt_load_desc *desc,
                                         int *loaded);
 

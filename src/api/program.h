@@ -231,7 +231,8 @@ typedef struct dt_optim_desc {
 } dt_optim_desc;
 
 /* The learning rate that a description gives to step `step`, counted from 1: to print or draw a
- * schedule. A plateau is a constant here. Errors, with *lr 0: INVALID (what is wrong with desc).
+ * schedule. A plateau is a constant here. A phase with .epochs is INVALID: give its .steps, with
+ * dt_trainer_info.epoch_steps. Errors, with *lr 0: INVALID (what is wrong with desc).
  * Threads: the context's. */
 DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr);
 

@@ -51,7 +51,7 @@ typedef struct dt_schedule {
     dt_schedule_kind kind;
     uint64_t steps; /* the phase's; 0 = for ever: the last phase */
     /* In place of .steps, in a trainer alone: above 0, as 0.5; INFINITY = for ever. Phases end at
-     * the step nearest to it, and .period, .warmup, .decay and .milestones of this one are whole
+     * the step nearest to it, of at least one, and .period, .warmup, .decay and .milestones of this one are whole
      * epochs. */
     double epochs;
     /* T; 0 = the whole phase, of LINEAR, GEOMETRIC, POLYNOMIAL, COSINE, ONE_CYCLE and WSD; the

@@ -240,6 +240,10 @@ typedef struct dti_hint {
 } dti_hint;
 /* `find` has no such name, which may be NULL. Returns -1. */
 static int dti_sought_none(dti_base *base, const char *find, const char *name);
+/* Of the first pattern of a list that matches no name, or of a list without one: which, and what
+ * there is; nothing: each matches. what: what has names. A name may be NULL: it counts as none. */
+static dti_hint dti_glob_missed(const char *list, const char *what, const void *object,
+                                uint32_t count, dti_name_fn *name);
 /* For the error of an index that is none: of -1 what was sought, the name nearest to it, and which
  * names there are; else nothing. */
 static dti_hint dti_sought_hint(dti_base *base, const char *find, int index, const void *object,

@@ -44,8 +44,10 @@ static void dti_hint_add(dti_hint *hint, const char *format, const char *text) {
 static void dti_hint_names(dti_hint *hint, const char *last, const void *object, uint32_t count,
                            dti_name_fn *name) {
     uint32_t least = 2 + (uint32_t)strlen(last) / 3;
-    const char *nearest = NULL;
+    const char *nearest = NULL, *begin = "; there are '%s'";
     for (uint32_t i = 0; i < count; i++) {
+        if (!name(object, i))
+            continue;
         const uint32_t distance = dti_name_distance(last, name(object, i));
         nearest = distance < least ? name(object, i) : nearest;
         least = DTI_MIN(least, distance);
@@ -54,14 +56,35 @@ static void dti_hint_names(dti_hint *hint, const char *last, const void *object,
         dti_hint_add(hint, "; did you mean '%s'?", dti_show(nearest).text);
     for (uint32_t i = 0; i < count; i++) {
         const bool room = strlen(hint->text) + sizeof(dti_shown) + 8 < sizeof hint->text;
-        dti_hint_add(hint,
-                     !room ? ", ..."
-                     : i   ? ", '%s'"
-                           : "; there are '%s'",
-                     dti_show(name(object, i)).text);
+        if (!name(object, i))
+            continue;
+        dti_hint_add(hint, room ? begin : ", ...", dti_show(name(object, i)).text);
         if (!room)
             return;
+        begin = ", '%s'";
     }
+}
+
+static dti_hint dti_glob_missed(const char *list, const char *what, const void *object,
+                                uint32_t count, dti_name_fn *name) {
+    dti_hint hint = {""};
+    const char *pattern = "", *end = pattern;
+    bool matches = !list;
+    while ((matches || end == pattern) && dti_glob_next(&list, &pattern, &end)) {
+        if (end == pattern)
+            continue;
+        matches = false;
+        for (uint32_t i = 0; i < count && !matches; i++)
+            matches = name(object, i) && dti_glob_one(pattern, end, name(object, i));
+    }
+    if (!matches) {
+        char one[64];
+        snprintf(one, sizeof one, "%.*s", (int)DTI_MIN(end - pattern, 63), pattern);
+        dti_hint_add(&hint, "\"%s\" matches the name of no ", one);
+        dti_hint_add(&hint, "%s", what);
+        dti_hint_names(&hint, one, object, count, name);
+    }
+    return hint;
 }
 
 static dti_hint dti_sought_hint(dti_base *base, const char *find, int index, const void *object,

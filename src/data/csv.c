@@ -14,7 +14,7 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
         if ((unsigned)r->kind > DT_CSV_SKIP || (unsigned)r->missing > DT_CSV_MISSING_VALUE ||
             !dti_fits_f32(r->value))
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_csv_open: rule %d ('%.100s') has no such kind, no such way with "
+                            "dt_csv_open: .rules[%d] ('%.100s') has no such kind, no such way with "
                             "what is missing, or a value that is not finite",
                             i, r->columns);
     }
@@ -23,7 +23,7 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
         if (r->columns || r->kind || r->missing || r->value != 0.0 || r->standardize)
             return dti_fail(
                 base, DT_ERROR_INVALID,
-                "dt_csv_open: rule %d has no .columns, which ends the rules, but rule %d "
+                "dt_csv_open: .rules[%d] has no .columns, which ends the rules, but .rules[%d] "
                 "is given; name the columns of each, \"*\" for all",
                 rules, i);
     }
@@ -113,10 +113,6 @@ DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info) {
 
 static double dti_csv_deviation(const dti_csv_column *column) {
     return column->count ? sqrt(column->squares / (double)column->count) : 0.0;
-}
-
-static const char *dti_csv_name(const void *csv, uint32_t i) {
-    return ((const dt_csv *)csv)->columns[i].name;
 }
 
 static dti_hint dti_csv_hint(const dt_csv *csv, int index) {

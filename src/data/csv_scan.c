@@ -46,6 +46,10 @@ static void dti_csv_categories_free(dti_base *base, dti_csv_column *column) {
 
 /* ---- columns */
 
+static const char *dti_csv_name(const void *csv, uint32_t i) {
+    return ((const dt_csv *)csv)->columns[i].name;
+}
+
 static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *name) {
     static const dt_csv_rule none = {.kind = DT_CSV_GUESS};
     for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns; i++) {
@@ -55,42 +59,22 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
     return &none;
 }
 
-/* INVALID: a pattern of a rule that matches no column, since it has a mistake. An empty one, as
- * behind a last comma, has none. */
-static dt_result dti_csv_check_patterns(const dt_csv *csv, const dt_csv_desc *desc, int rule) {
-    const char *all = desc->rules[rule].columns, *list = all, *pattern, *end;
-    while (dti_glob_next(&list, &pattern, &end)) {
-        bool matches = end == pattern;
-        for (uint32_t k = 0; k < csv->count && !matches; k++)
-            matches = dti_glob_one(pattern, end, csv->columns[k].name);
-        if (!matches)
-            return dti_fail(csv->base, DT_ERROR_INVALID,
-                            "%s: rule %d, \"%.100s\": \"%.*s\" matches the name of no column",
-                            csv->path, rule, all, (int)DTI_MIN(end - pattern, 100), pattern);
+/* INVALID: a pattern that matches no column, or a rule that decides none, has a mistake. */
+static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns; i++) {
+        const char *all = desc->rules[i].columns;
+        const dti_hint missed = dti_glob_missed(all, "column", csv, csv->count, dti_csv_name);
+        bool decides = false;
+        for (uint32_t k = 0; k < csv->count; k++)
+            decides = decides || dti_csv_rule_of(desc, csv->columns[k].name) == &desc->rules[i];
+        if (missed.text[0] || !decides)
+            return dti_fail(csv->base, DT_ERROR_INVALID, "%s: .rules[%d].columns = \"%.100s\": %s",
+                            csv->path, i, all,
+                            missed.text[0] ? missed.text
+                                           : "it decides no column: rules before it match all of "
+                                             "its own; put it first");
     }
     return DT_OK;
-}
-
-/* INVALID: a rule that decides no column, since its patterns have a mistake. */
-static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
-    dt_result result = DT_OK;
-    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns && !result; i++) {
-        bool matches = false, decides = false;
-        for (uint32_t k = 0; k < csv->count && !decides; k++) {
-            const char *name = csv->columns[k].name;
-            const bool fits = dti_glob(desc->rules[i].columns, name);
-            matches = matches || fits;
-            decides = fits && dti_csv_rule_of(desc, name) == &desc->rules[i];
-        }
-        if (!decides)
-            return dti_fail(csv->base, DT_ERROR_INVALID, "%s: rule %d, \"%.100s\", %s", csv->path,
-                            i, desc->rules[i].columns,
-                            matches ? "decides no column: rules before it match all of its own; "
-                                      "put it first"
-                                    : "matches the name of no column");
-        result = dti_csv_check_patterns(csv, desc, i);
-    }
-    return result;
 }
 
 /* Another file's column, whole. */

@@ -271,16 +271,17 @@ static dt_result dti_c_check(dti_c_file *f) {
         if (y[f->outputs].graph != f->store->graph || dti_is_nil(y[f->outputs]))
             return dti_fail(
                 f->base, DT_ERROR_INVALID,
-                "dt_c_save: output %d is nil, or a tensor of another graph than the store's",
-                f->outputs + 1);
+                "dt_c_save: .outputs[%d] is nil, or a tensor of another graph than the store's",
+                f->outputs);
         if (dti_tensor_dtype(y[f->outputs]) != DT_F32)
             return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
-                            "dt_c_save: output %d is %s; f32 is written", f->outputs + 1,
+                            "dt_c_save: .outputs[%d] is %s; f32 is written", f->outputs,
                             dti_dtype_name(dti_tensor_dtype(y[f->outputs])));
         if (dti_node_of(y[f->outputs])->term)
-            return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
-                            "dt_c_save: output %d is a loss or a metric; give what it is made of",
-                            f->outputs + 1);
+            return dti_fail(
+                f->base, DT_ERROR_UNSUPPORTED,
+                "dt_c_save: .outputs[%d] is a loss or a metric; give what it is made of",
+                f->outputs);
     }
     return f->outputs
                ? DT_OK

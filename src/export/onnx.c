@@ -27,12 +27,12 @@ static dt_result dti_onnx_check_output(const dti_onnx_file *f, int i) {
     const dt_tensor x = f->desc->outputs[i];
     if (x.graph != f->store->graph || dti_is_nil(x))
         return dti_fail(f->o.base, DT_ERROR_INVALID,
-                        "onnx: output %d is nil, or a tensor of another graph than the store's",
-                        i + 1);
+                        "onnx: .outputs[%d] is nil, or a tensor of another graph than the store's",
+                        i);
     if (dti_node_of(x)->term)
         return dti_fail(f->o.base, DT_ERROR_UNSUPPORTED,
-                        "onnx: output %d, %s, is a loss or a metric; give what it is made of",
-                        i + 1, dti_tensor_name(x).text);
+                        "onnx: .outputs[%d], %s, is a loss or a metric; give what it is made of", i,
+                        dti_tensor_name(x).text);
     return DT_OK;
 }
 
@@ -43,7 +43,7 @@ static dt_result dti_onnx_check(dti_onnx_file *f) {
     for (int i = f->outputs; i < DT_MAX_OUTPUTS && !result; i++) {
         if (dti_is_set(f->desc->outputs[i]) || f->desc->names[i])
             result = dti_fail(f->o.base, DT_ERROR_INVALID,
-                              "onnx: output %d stands behind a nil one", i + 1);
+                              "onnx: .outputs[%d] stands behind a nil one", i);
     }
     if (!result && !f->outputs)
         result = dti_fail(f->o.base, DT_ERROR_INVALID, "onnx: no outputs: dt_onnx_desc.outputs");
@@ -87,10 +87,11 @@ static dt_result dti_onnx_check_names(dti_onnx_file *f) {
     for (int i = 0; i < f->outputs && !result; i++) {
         result = dti_onnx_name_fits(f, f->names[i]);
         if (!result && dti_onnx_name_taken(f, i))
-            result = dti_fail(f->o.base, DT_ERROR_INVALID,
-                              "onnx: output %d would be called '%s' as another tensor is; give it "
-                              "a name in .names",
-                              i + 1, f->names[i]);
+            result =
+                dti_fail(f->o.base, DT_ERROR_INVALID,
+                         "onnx: .outputs[%d] would be called '%s' as another tensor is; give it "
+                         "a name in .names",
+                         i, f->names[i]);
     }
     for (uint32_t id = 1; id < g->count && !result; id++) {
         const dti_node *n = &g->nodes[id];

@@ -33,6 +33,15 @@ typedef struct dti_saving {
     uint64_t largest;
 } dti_saving;
 
+/* INVALID: a pattern matches no parameter. */
+static dt_result dti_store_patterns(const dt_store *s, const char *params) {
+    const dti_hint missed =
+        dti_glob_missed(params, "parameter", s, s->layout.param_count, dti_store_name);
+    return missed.text[0] ? dti_fail(s->base, DT_ERROR_INVALID, "%s: params = \"%.100s\": %s",
+                                     dti_function(), params, missed.text)
+                          : DT_OK;
+}
+
 static dt_result dti_store_save_items(dti_saving *s) {
     const int all = dt_store_param_count(s->store);
     for (int i = 0; i < all; i++) {
@@ -51,10 +60,7 @@ static dt_result dti_store_save_items(dti_saving *s) {
         s->largest = DTI_MAX(s->largest, s->items[s->count].bytes);
         s->count++;
     }
-    if (s->count || !all)
-        return DT_OK;
-    return dti_fail(dti_store_base(s->store), DT_ERROR_INVALID,
-                    "nothing is saved: no parameter matches \"%s\"", s->params);
+    return all ? dti_store_patterns(s->store, s->params) : DT_OK;
 }
 
 static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *buffer) {
@@ -276,6 +282,7 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
 
 static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
     dti_base *base = dti_store_base(l->store);
+    const bool renames = l->desc.prefix[0] || l->desc.file_prefix[0];
     uint64_t largest = 0;
     dt_result result = dti_store_load_params(l, text, false, NULL, &largest);
     if (result)
@@ -283,9 +290,10 @@ static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
     if (!l->loaded && (!l->desc.strict || dt_store_param_count(l->store) > 0))
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "%s: it has nothing for this store: of the parameters that match \"%s\" and "
-            "begin with \"%s\" it has none, with \"%s\" in place of that",
-            l->path, l->desc.params, l->desc.prefix, l->desc.file_prefix);
+            "%s: it has nothing for this store: no tensor has the name of a parameter that matches "
+            "\"%.100s\"%s%s%s%s%s",
+            l->path, l->desc.params, renames ? ", with .file_prefix = \"" : "", l->desc.file_prefix,
+            renames ? "\" in place of .prefix = \"" : "", l->desc.prefix, renames ? "\"" : "");
     float *buffer = dti_alloc_array(base, (size_t)largest + 1, sizeof *buffer);
     if (!buffer)
         return DT_ERROR_MEMORY;
@@ -299,7 +307,9 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     dti_base *base = dti_store_base(store);
     dt_weights *weights;
     *loaded = 0;
-    dt_result result = dti_weights_load(base, path, &weights);
+    dt_result result = dti_store_patterns(store, desc->params);
+    if (!result)
+        result = dti_weights_load(base, path, &weights);
     if (result)
         return result;
     dti_loading l = {.store = store, .path = path, .weights = weights, .desc = *desc};

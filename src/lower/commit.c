@@ -24,32 +24,32 @@ static uint32_t dti_optim_treatment(const dti_code *code, const dti_param *param
 /* A group that takes no parameter is a pattern with a mistake: its numbers would count for nothing.
  * Parameters that this program does not train count, since two programs may share a description. */
 static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
-    uint32_t matched[DT_MAX_GROUPS] = {0}, taken[DT_MAX_GROUPS] = {0};
-    for (uint32_t i = 0; i < code->layout->param_count; i++) {
+    const uint32_t params = code->layout->param_count;
+    uint32_t taken[DT_MAX_GROUPS] = {0};
+    for (uint32_t i = 0; i < params; i++) {
         const dti_node *n = &code->work->nodes[code->layout->params[i].node];
-        for (uint32_t g = 1; g < DT_MAX_GROUPS && !n->buffer; g++)
-            matched[g] += code->optim.groups[g - 1].params &&
-                          dti_glob(code->optim.groups[g - 1].params, n->label);
         const uint32_t group = dti_optim_group_of(&code->optim, n->label);
         const uint64_t cols = dti_optim_lazy_cols(code, &code->layout->params[i], group);
         taken[group] += !n->buffer;
         if (cols > DTI_TABLE_COLS_MAX)
             dti_text_add(problems,
-                         "\n- optimizer: group %u is lazy, and rows of '%s' have %llu elements; at "
-                         "most %d",
-                         group, n->label, (unsigned long long)cols, DTI_TABLE_COLS_MAX);
+                         "\n- optimizer: .groups[%u] is lazy, and rows of '%s' have %llu elements; "
+                         "at most %d",
+                         group - 1, n->label, (unsigned long long)cols, DTI_TABLE_COLS_MAX);
     }
-    for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
-        const dt_optim_group *given = &code->desc.optim->groups[g - 1];
+    for (uint32_t g = 0; g < DT_MAX_GROUPS - 1; g++) {
+        const dt_optim_group *given = &code->desc.optim->groups[g];
+        const dti_hint missed =
+            dti_glob_missed(given->params, "parameter", code, params, dti_code_param_name);
         if (!given->params &&
             (given->lr_scale != 0.0 || given->weight_decay != 0.0 || given->lazy || given->plain))
-            dti_text_add(problems, "\n- optimizer: group %u has settings, and no .params", g);
-        if (code->optim.groups[g - 1].params && !taken[g])
-            dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
-                         code->optim.groups[g - 1].params,
-                         matched[g] ? "gets no parameter: groups before it match all of its own; "
-                                      "put it first"
-                                    : "matches the name of no parameter");
+            dti_text_add(problems, "\n- optimizer: .groups[%u] has settings, and no .params", g);
+        if (given->params && (missed.text[0] || !taken[g + 1]))
+            dti_text_add(problems, "\n- optimizer: .groups[%u].params = \"%.100s\": %s", g,
+                         given->params,
+                         missed.text[0] ? missed.text
+                                        : "it gets no parameter: groups before it match all of its "
+                                          "own; put it first");
     }
 }
 

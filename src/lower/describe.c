@@ -3,15 +3,15 @@
 
 /* ---- the description */
 
-static bool dti_program_desc_tensor(dti_lowering *w, dt_tensor x, const char *what, int index,
+static bool dti_program_desc_tensor(dti_lowering *w, dt_tensor x, const char *what, uint32_t index,
                                     dti_text *problems) {
     if (x.graph == w->graph && !dti_is_nil(x))
         return true;
     if (x.graph == NULL || x.graph == w->graph)
-        dti_text_add(problems, "\n- %s %d is nil", what, index);
+        dti_text_add(problems, "\n- .%s[%u] is nil", what, index);
     else
-        dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's: %s", what,
-                     index, dti_tensor_elsewhere(w->graph, x).text);
+        dti_text_add(problems, "\n- .%s[%u] is a tensor of another graph than the store's: %s",
+                     what, index, dti_tensor_elsewhere(w->graph, x).text);
     return false;
 }
 
@@ -23,7 +23,7 @@ static bool dti_is_set(dt_tensor x) {
 static void dti_program_desc_gap(dt_tensor x, const char *what, uint32_t index,
                                  dti_text *problems) {
     if (dti_is_set(x))
-        dti_text_add(problems, "\n- %s %u stands behind a nil one", what, index + 1);
+        dti_text_add(problems, "\n- .%s[%u] stands behind a nil one", what, index);
 }
 
 static void dti_program_desc_terms(dti_lowering *w) {
@@ -37,31 +37,32 @@ static void dti_program_desc_terms(dti_lowering *w) {
     }
     while (code->loss_count < DT_MAX_TERMS && dti_is_set(d->losses[code->loss_count].term)) {
         const double coefficient = (double)d->losses[code->loss_count].coefficient;
-        dt_tensor x = d->losses[code->loss_count++].term;
+        const uint32_t i = code->loss_count++;
+        dt_tensor x = d->losses[i].term;
         if (!dti_fits_f32(coefficient))
-            dti_text_add(problems, "\n- loss %u has a coefficient that is not finite",
-                         code->loss_count);
-        if (!dti_program_desc_tensor(w, x, "loss", (int)code->loss_count, problems))
+            dti_text_add(problems, "\n- .losses[%u] has a coefficient that is not finite", i);
+        if (!dti_program_desc_tensor(w, x, "losses", i, problems))
             continue;
         const dti_node *n = dti_node_of(x);
         if (!n->term || !dti_has_gradient(n)) {
-            dti_text_add(problems, "\n- loss %u, %s, is not a loss term; wrap it in dt_mean_loss",
-                         code->loss_count, dti_tensor_print(x).text);
+            dti_text_add(problems,
+                         "\n- .losses[%u], %s, is not a loss term; wrap it in dt_mean_loss", i,
+                         dti_tensor_print(x).text);
         }
     }
     while (code->metric_count < DT_MAX_TERMS && dti_is_set(d->metrics[code->metric_count])) {
-        dt_tensor x = d->metrics[code->metric_count++];
-        if (dti_program_desc_tensor(w, x, "metric", (int)code->metric_count, problems) &&
-            !dti_node_of(x)->term) {
-            dti_text_add(problems, "\n- metric %u, %s, is not a term; wrap it in dt_mean_loss",
-                         code->metric_count, dti_tensor_print(x).text);
+        const uint32_t i = code->metric_count++;
+        dt_tensor x = d->metrics[i];
+        if (dti_program_desc_tensor(w, x, "metrics", i, problems) && !dti_node_of(x)->term) {
+            dti_text_add(problems, "\n- .metrics[%u], %s, is not a term; wrap it in dt_mean_loss",
+                         i, dti_tensor_print(x).text);
         }
     }
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         if (i >= code->loss_count)
-            dti_program_desc_gap(d->losses[i].term, "loss", i, problems);
+            dti_program_desc_gap(d->losses[i].term, "losses", i, problems);
         if (i >= code->metric_count)
-            dti_program_desc_gap(d->metrics[i], "metric", i, problems);
+            dti_program_desc_gap(d->metrics[i], "metrics", i, problems);
     }
 }
 
@@ -69,11 +70,12 @@ static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, co
                                       dti_text *problems) {
     uint32_t count = 0;
     while (count < DT_MAX_OUTPUTS && dti_is_set(list[count])) {
-        dt_tensor x = list[count++];
-        if (dti_program_desc_tensor(w, x, what, (int)count, problems) && dti_node_of(x)->term) {
-            dti_text_add(problems, "\n- %s %u is a loss term; the report has its value", what,
+        dt_tensor x = list[count];
+        if (dti_program_desc_tensor(w, x, what, count, problems) && dti_node_of(x)->term) {
+            dti_text_add(problems, "\n- .%s[%u] is a loss term; the report has its value", what,
                          count);
         }
+        count++;
     }
     for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
         dti_program_desc_gap(list[i], what, i, problems);
@@ -85,29 +87,30 @@ static void dti_program_desc_buffers(dti_lowering *w) {
     const dt_program_buffer *list = w->code->desc.buffers;
     uint32_t count = 0;
     while (count < DT_MAX_OUTPUTS && dti_is_set(list[count].tensor)) {
-        const dt_program_buffer *b = &list[count++];
-        dti_program_desc_tensor(w, b->tensor, "buffer", (int)count, &w->problems);
+        const dt_program_buffer *b = &list[count];
+        dti_program_desc_tensor(w, b->tensor, "buffers", count, &w->problems);
         if (!b->memory.buffer)
-            dti_text_add(&w->problems, "\n- buffer %u is no VkBuffer: it is 0", count);
-        for (uint32_t i = 0; i + 1 < count; i++)
+            dti_text_add(&w->problems, "\n- .buffers[%u] is no VkBuffer: it is 0", count);
+        for (uint32_t i = 0; i < count; i++)
             if (list[i].tensor.id == b->tensor.id)
-                dti_text_add(&w->problems, "\n- buffers %u and %u are both of %s", i + 1, count,
+                dti_text_add(&w->problems, "\n- .buffers[%u] and [%u] are both of %s", i, count,
                              dti_tensor_print(b->tensor).text);
+        count++;
     }
     for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
-        dti_program_desc_gap(list[i].tensor, "buffer", i, &w->problems);
+        dti_program_desc_gap(list[i].tensor, "buffers", i, &w->problems);
 }
 
 /* Inputs whose gradients leave. */
 static void dti_program_desc_joint(dti_lowering *w) {
     dti_code *code = w->code;
     const dt_tensor *inputs = w->joint->inputs;
-    code->leaving_count = dti_program_desc_list(w, inputs, "joint input", &w->problems);
+    code->leaving_count = dti_program_desc_list(w, inputs, "inputs", &w->problems);
     for (uint32_t i = 0; i < code->leaving_count; i++) {
         const dti_node *n = dti_is_nil(inputs[i]) ? NULL : dti_node_of(inputs[i]);
         code->leaving[i] = inputs[i].id;
         if (n && (n->op != DTI_OP_INPUT || n->dtype != DT_F32 || n->values))
-            dti_text_add(&w->problems, "\n- joint input %u, %s, is no input of f32", i + 1,
+            dti_text_add(&w->problems, "\n- .inputs[%u], %s, is no input of f32", i,
                          dti_tensor_print(inputs[i]).text);
     }
     const bool shared = code->piece_count || code->desc.accumulate;
@@ -121,8 +124,8 @@ static void dti_program_desc_check(dti_lowering *w) {
     dti_text *problems = &w->problems;
     dt_program_desc *d = &code->desc;
     dti_program_desc_terms(w);
-    uint32_t outputs = dti_program_desc_list(w, d->outputs, "output", problems);
-    uint32_t hosts = dti_program_desc_list(w, d->host_gradients, "host gradient", problems);
+    uint32_t outputs = dti_program_desc_list(w, d->outputs, "outputs", problems);
+    uint32_t hosts = dti_program_desc_list(w, d->host_gradients, "host_gradients", problems);
     code->has_optim = d->optim != NULL;
     code->has_gradients = d->optim || d->gradients || hosts;
     code->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && code->has_gradients);
@@ -199,6 +202,13 @@ static bool dti_param_is_trained(const dti_node *param, const char *params) {
     return !param->frozen && !param->buffer && (!params || dti_glob(params, param->label));
 }
 
+/* What patterns of optimizers and programs are for; NULL: a buffer. */
+static const char *dti_code_param_name(const void *of, uint32_t i) {
+    const dti_code *code = of;
+    const dti_node *n = &code->work->nodes[code->layout->params[i].node];
+    return n->buffer ? NULL : n->label;
+}
+
 static uint32_t dti_select_params(dti_code *code, dti_text *problems) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
@@ -206,10 +216,16 @@ static uint32_t dti_select_params(dti_code *code, dti_text *problems) {
         code->trained[i] = dti_param_is_trained(n, code->desc.params);
         count += code->trained[i];
     }
-    if (!count)
-        dti_text_add(problems, "\n- no parameter to train: none matches \"%s\" or all are frozen",
-                     code->desc.params ? code->desc.params : "*");
-    return count;
+    const char *all = code->desc.params;
+    const dti_hint missed =
+        dti_glob_missed(code->stage_blocks ? NULL : all, "parameter", code,
+                        code->layout->param_count, dti_code_param_name); /* of a stage: commit.c */
+    if (missed.text[0])
+        dti_text_add(problems, "\n- .params = \"%.100s\": %s", all, missed.text);
+    else if (!count)
+        dti_text_add(problems, "\n- no parameter to train: all that match \"%.100s\" are frozen",
+                     all ? all : "*");
+    return missed.text[0] ? 0 : count;
 }
 
 static bool dti_host_gradient_again(const dt_program_desc *d, uint32_t index) {

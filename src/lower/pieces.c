@@ -72,9 +72,9 @@ static dt_result dti_pieces_check(const dti_lowering *w) {
         if (w->extent[dti_code_node(code, code->desc.outputs[i].id)] != DTI_EXTENT_PIECE)
             continue;
         return dti_fail(code->base, DT_ERROR_INVALID,
-                        "program '%s': output %u is a sum over samples, which each shard has by "
+                        "program '%s': .outputs[%u] is a sum over samples, which each shard has by "
                         "itself; make it a metric",
-                        code->label, i + 1);
+                        code->label, i);
     }
     for (uint32_t id = 1; id < code->work->count; id++) {
         dt_result result = w->needed[id] ? dti_pieces_values(code, &code->work->nodes[id]) : DT_OK;

@@ -137,13 +137,13 @@ static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const d
     const bool whole = dti_optim_is_whole(row);
     if (row && g->lazy && whole)
         dti_text_add(problems,
-                     "\n- optimizer: group %d is lazy, and %s needs all of a parameter; take an "
+                     "\n- optimizer: .groups[%d] is lazy, and %s needs all of a parameter; take an "
                      "optimizer of elements for its own program, or leave .lazy out",
                      number, row->name);
     if (row && g->plain && !whole)
         dti_text_add(problems,
-                     "\n- optimizer: group %d is plain, as all of %s is; leave .plain out", number,
-                     row->name);
+                     "\n- optimizer: .groups[%d] is plain, as all of %s is; leave .plain out",
+                     number, row->name);
 }
 
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
@@ -173,7 +173,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
         const dt_optim_group *g = &d->groups[i];
         fine = dti_optim_check_number(problems, "a group's lr_scale", g->lr_scale) && fine;
         dti_optim_check_number(problems, "a group's weight_decay", g->weight_decay);
-        dti_optim_check_ways(problems, d->kind, g, i + 1);
+        dti_optim_check_ways(problems, d->kind, g, i);
     }
     if (fine && !dti_optim_lr_fits(d, d->lr))
         dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");

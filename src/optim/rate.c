@@ -218,7 +218,7 @@ static bool dti_rate_has(dti_text *problems, int phase, const char *what, double
                          double least, double most) {
     if (value >= least && value <= most)
         return true;
-    dti_text_add(problems, "\n- optimizer: phase %d of the schedule: %s is ", phase + 1, what);
+    dti_text_add(problems, "\n- optimizer: .schedule[%d].%s is ", phase, what);
     dti_text_add_number(problems, value);
     dti_text_add(problems, "; it must be from ");
     dti_text_add_number(problems, least);
@@ -232,24 +232,25 @@ static void dti_rate_check_period(const dt_schedule *s, int phase, dti_text *pro
                       s->kind == DT_SCHEDULE_MULTI_STEP || s->kind == DT_SCHEDULE_EXPONENTIAL ||
                       s->kind == DT_SCHEDULE_INVERSE_SQRT || s->kind >= DT_SCHEDULE_PLATEAU;
     const double most = 0x1p53;
+    if (!free && !s->period) {
+        dti_text_add(problems, "\n- optimizer: .schedule[%d] has no %s", phase,
+                     dti_rate_ends(s->kind) ? "length: give .steps, .epochs or .period"
+                                            : ".period");
+        return;
+    }
     dti_rate_has(problems, phase, "period", (double)s->period,
-                 s->kind == DT_SCHEDULE_ONE_CYCLE ? 2.0
-                 : free                           ? 0.0
-                                                  : 1.0,
-                 most);
+                 s->kind == DT_SCHEDULE_ONE_CYCLE ? 2.0 : 0.0, most);
     dti_rate_has(problems, phase, "warmup", (double)s->warmup, s->kind == DT_SCHEDULE_INVERSE_SQRT,
                  most);
     if (s->kind == DT_SCHEDULE_WSD && (s->warmup > s->period || s->decay > s->period - s->warmup))
         dti_text_add(problems,
-                     "\n- optimizer: phase %d of the schedule: warmup and decay are longer than "
-                     "its period",
-                     phase + 1);
+                     "\n- optimizer: .schedule[%d]: warmup and decay are longer than its period",
+                     phase);
     for (int i = 0; i + 1 < DT_MAX_MILESTONES && s->milestones[i + 1]; i++) {
         if (s->milestones[i] >= s->milestones[i + 1])
             dti_text_add(problems,
-                         "\n- optimizer: phase %d of the schedule: milestone %d is not below the "
-                         "next one",
-                         phase + 1, i + 1);
+                         "\n- optimizer: .schedule[%d].milestones[%d] is not below the next one",
+                         phase, i);
     }
 }
 
@@ -257,18 +258,20 @@ static void dti_rate_check_epochs(const dt_schedule *s, int phase, dti_text *pro
     if (s->epochs == 0.0 ||
         !dti_rate_has(problems, phase, "epochs", s->epochs, 0.0, (double)INFINITY))
         return;
-    dti_text_add(problems, "\n- optimizer: phase %d of the schedule has .epochs%s", phase + 1,
+    dti_text_add(problems, "\n- optimizer: .schedule[%d] has .epochs%s", phase,
                  s->steps ? " and .steps; give one of both"
                           : ", and only a trainer knows the steps of an epoch, by its data; give "
-                            ".steps here");
+                            ".steps here (dt_trainer_info.epoch_steps)");
 }
 
-static void dti_rate_check_phase(const dt_schedule *s, int phase, dti_text *problems) {
+/* goes_on: another phase is behind it. */
+static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
+                                 dti_text *problems) {
     const double tiny = 1e-30, huge = 1e30;
     dti_rate_check_epochs(s, phase, problems);
     if (s->kind < DT_SCHEDULE_DEFAULT || s->kind > DT_SCHEDULE_CALLBACK)
-        dti_text_add(problems, "\n- optimizer: phase %d of the schedule: kind %d is unknown",
-                     phase + 1, (int)s->kind);
+        dti_text_add(problems, "\n- optimizer: .schedule[%d].kind %d is unknown", phase,
+                     (int)s->kind);
     dti_rate_has(problems, phase, "gamma", s->gamma, 0.0, 10.0);
     const double least = s->kind == DT_SCHEDULE_GEOMETRIC ? tiny : 0.0;
     dti_rate_has(problems, phase, "start", s->start, least, huge);
@@ -282,8 +285,10 @@ static void dti_rate_check_phase(const dt_schedule *s, int phase, dti_text *prob
     dti_rate_has(problems, phase, "momentum_high", s->momentum_high, 0.0, 0.9999999);
     dti_rate_has(problems, phase, "threshold", s->threshold, 0.0, huge);
     if (s->kind == DT_SCHEDULE_CALLBACK && !s->rate)
-        dti_text_add(problems, "\n- optimizer: phase %d of the schedule has no .rate", phase + 1);
-    dti_rate_check_period(s, phase, problems);
+        dti_text_add(problems, "\n- optimizer: .schedule[%d] has no .rate", phase);
+    const bool length = s->steps || s->period || !goes_on; /* else dti_rate_check says it */
+    if (s->epochs == 0.0 && length)
+        dti_rate_check_period(s, phase, problems);
 }
 
 static void dti_rate_check(const dt_optim_desc *d, dti_text *problems) {
@@ -291,12 +296,13 @@ static void dti_rate_check(const dt_optim_desc *d, dti_text *problems) {
     for (int k = 0; k < DT_MAX_PHASES; k++) {
         const dt_schedule *s = &d->schedule[k];
         if (ended && !dti_rate_empty(s))
-            dti_text_add(problems,
-                         "\n- optimizer: phase %d of the schedule is never reached: the one "
-                         "before it has no end; give it .steps or .epochs",
-                         k + 1);
+            dti_text_add(
+                problems,
+                "\n- optimizer: .schedule[%d] is never reached: the phase before it has no "
+                "end; give it .steps or .epochs",
+                k);
         if (!ended && !(k && dti_rate_empty(s)))
-            dti_rate_check_phase(s, k, problems);
+            dti_rate_check_phase(s, k, k + 1 < DT_MAX_PHASES && !dti_rate_empty(s + 1), problems);
         ended = ended || (!s->steps && s->epochs == 0.0);
     }
 }

@@ -329,11 +329,12 @@ static dt_result dti_program_averages(const dt_program *p) {
 static dt_result dti_program_skips(const dt_program *p) {
     for (uint32_t i = 0; i < p->code->loss_count && p->code->desc.skip_empty; i++) {
         if (p->code->static_weight[i] < 0.0)
-            return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
-                            "program '%s': .skip_empty, and the targets of loss %u are computed in "
-                            "the graph, so whether any counts is not known before the forward "
-                            "pass; give targets as an input",
-                            p->code->label, i);
+            return dti_fail(
+                p->base, DT_ERROR_UNSUPPORTED,
+                "program '%s': .skip_empty, and the targets of .losses[%u] are "
+                "computed in the graph, so whether any counts is not known before the forward "
+                "pass; give targets as an input",
+                p->code->label, i);
     }
     return DT_OK;
 }

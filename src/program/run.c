@@ -709,8 +709,8 @@ DTI_PUBLIC(dt_program_weigh, (dt_program * p, double *weights), p, DTI_OF(dt_pro
             continue;
         return dti_fail(
             p->base, DT_ERROR_UNSUPPORTED,
-            "program '%s': the targets of loss %u are computed in the graph, so its weight is "
-            "not known before the forward pass; give targets as an input",
+            "program '%s': the targets of .losses[%u] are computed in the graph, so its weight "
+            "is not known before the forward pass; give targets as an input",
             p->code->label, i);
     }
     return dti_step_weigh(p, weights);

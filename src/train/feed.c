@@ -28,8 +28,8 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
         const dti_port *port =
             c < t->par.columns ? dti_code_port(code, target, false, false) : NULL;
         if (!port || !dti_labels_ignore(port, &pad[c]) || batch_norm)
-            return dti_fail(t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: loss %u %s; use DT_TAIL_KEEP",
-                            i + 1,
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "DT_TAIL_PAD: .losses[%u] %s; use DT_TAIL_KEEP", i,
                             batch_norm ? "sees batch norm, which would see the rows that fill up"
                                        : "is no cross-entropy of a column whose targets all may be "
                                          "ignored");
@@ -76,9 +76,9 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
     for (uint32_t i = 0; i < code->loss_count; i++) {
         if (code->static_weight[i] < 0.0)
             return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                            "the targets of loss %u are computed in the graph, so its weight over "
-                            "the whole batch is not known in time; give targets as an input",
-                            i + 1);
+                            "the targets of .losses[%u] are computed in the graph, so its weight "
+                            "over the whole batch is not known in time; give targets as an input",
+                            i);
     }
     for (uint32_t c = 0; c < t->par.columns && !result; c++) {
         result = dti_trainer_column(t, t->par.inputs[c], c);

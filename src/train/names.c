@@ -59,14 +59,18 @@ static dt_result dti_values_check(const dt_trainer *t) {
     for (int i = 1; i < DTI_VALUES; i++) {
         dti_value_room room;
         const char *name = dti_value_name(t, i, &room);
-        bool taken = name && dti_value_find(t, name) != i;
+        const int first = name ? dti_value_find(t, name) : i;
+        bool theirs = !first;
         for (size_t k = 0; k < DTI_COUNT(own) && name; k++)
-            taken = taken || !strcmp(name, own[k]);
-        if (taken)
+            theirs = theirs || !strcmp(name, own[k]);
+        if (theirs || first != i)
             return dti_fail(t->base, DT_ERROR_INVALID,
-                            "%s is called '%s', as something else in logs is; give it another "
-                            "dt_label",
-                            dti_tensor_print(dti_value_tensor(t, i)).text, name);
+                            theirs
+                                ? "'%s' is what logs call a number of their own: give the metric "
+                                  "or loss another dt_label"
+                                : "two metrics or losses are called '%s': give one another "
+                                  "dt_label",
+                            name);
     }
     return DT_OK;
 }

@@ -333,7 +333,7 @@ DTI_PUBLIC(dt_trainer_set_coefficient, (dt_trainer * t, int loss, double value),
     const bool there =
         loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
     if (!there || !dti_fits_f32(value))
-        return dti_fail(t->base, DT_ERROR_INVALID, "loss %d, coefficient %g: %s", loss, value,
+        return dti_fail(t->base, DT_ERROR_INVALID, ".losses[%d], coefficient %g: %s", loss, value,
                         there ? "it must be finite as an f32" : "there is no such loss");
     dti_trainer_drain(t); /* a report has one coefficient for all of its steps */
     t->coefficients[loss] = dti_or(value, 0.0);
