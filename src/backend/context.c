@@ -104,7 +104,7 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
     dt_ctx_desc d = desc ? *desc : (dt_ctx_desc){0};
     dti_base base;
     dti_visit visit;
-    dti_enter(&visit, NULL, 0, __func__);
+    dti_enter(NULL, &visit, 0, __func__);
     dti_base_init(&base, &d.allocator, &d.logger);
     const dt_result result = dti_ctx_make(&base, &d, out);
     dti_leave(&visit, result);

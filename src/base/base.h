@@ -119,13 +119,13 @@ DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
 #define DTI_TELLS 0x4000u  /* its result says that it was refused */
 #define DTI_WITH 0x8000u   /* it needs a second base, whose pointer, or NULL, follows the base's */
 /* The object, or NULL: refused. */
-static void *dti_enter(dti_visit *f, const void *object, unsigned how, const char *name);
+static void *dti_enter(const void *object, dti_visit *f, unsigned how, const char *name);
 /* Returns the result of the call: BUSY or FORKED where it was refused. */
 static dt_result dti_leave(dti_visit *f, dt_result result);
 /* The base's memory is about to go: calls that are under way leave it alone. */
 static void dti_base_end(dti_base *base);
 
-/* What a function does that frees memory of the application's: false: it was refused. */
+/* Frees memory that the application got from a function. False: the call was refused. */
 static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name);
 
 /* Around a call of the host's code. base: whose call it may not be any more; NULL: those under way
@@ -139,7 +139,7 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
     static dt_result dti_call_##name params;                                                       \
     DT_API dt_result name params {                                                                 \
         dti_visit visit;                                                                           \
-        object = dti_enter(&visit, object, (how) | DTI_TELLS, #name);                              \
+        object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
         return dti_leave(&visit, dti_call_##name args);                                            \
     }                                                                                              \
     static dt_result dti_call_##name params
@@ -148,7 +148,7 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
     static void dti_call_##name params;                                                            \
     DT_API void name params {                                                                      \
         dti_visit visit;                                                                           \
-        object = dti_enter(&visit, object, how, #name);                                            \
+        object = dti_enter(object, &visit, how, #name);                                            \
         dti_call_##name args;                                                                      \
         dti_leave(&visit, DT_OK);                                                                  \
     }                                                                                              \
@@ -157,7 +157,7 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
     static type dti_call_##name params;                                                            \
     DT_API type name params {                                                                      \
         dti_visit visit;                                                                           \
-        object = dti_enter(&visit, object, how, #name);                                            \
+        object = dti_enter(object, &visit, how, #name);                                            \
         type given = dti_call_##name args;                                                         \
         dti_leave(&visit, DT_OK);                                                                  \
         return given;                                                                              \

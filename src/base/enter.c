@@ -1,10 +1,11 @@
-/* Who is in the library: the one entrance of all public functions that have an object. All objects
- * of a context share its base, and one call at a time has it: a word that a thread swaps in. Frames
- * on the thread's stack tell a call by the library itself from one by the host's code that the
- * library has called. A call that is refused touches nothing but two words: the error's text is the
- * owner's, and it may be running. It refuses nothing to who asks for no object.
+/* The entrance of all public functions that have an object. All objects of a context share its
+ * base, and one call at a time owns that: it swaps its thread's address into base->owner. Each
+ * thread has a list of frames on its stack, one for each call and each callback under way. They say
+ * whether the library itself makes a call, or the host's code that the library has called.
  *
- * The host's floating-point modes come back with the last frame. */
+ * A refused call writes nothing but base->refused, since the owner may be writing the error's text.
+ * A call without an object is never refused. The outermost frame restores the host's floating-point
+ * modes. */
 
 #if defined DT_IMPLEMENTATION_CORE && !defined DT_IMPLEMENTATION
 DTI_THREAD_LOCAL dti_visit *dti_visits;
@@ -79,7 +80,7 @@ static void dti_admit_also(dti_visit *f, dti_base *also, const void *object, uns
     f->entry = DTI_REFUSED;
 }
 
-static void *dti_enter(dti_visit *f, const void *object, unsigned how, const char *name) {
+static void *dti_enter(const void *object, dti_visit *f, unsigned how, const char *name) {
     const char *at = object;
     dti_base *base = NULL, *also = NULL;
     if (at && (how & DTI_CTX) == DTI_CTX)
@@ -116,7 +117,7 @@ static void *dti_enter(dti_visit *f, const void *object, unsigned how, const cha
     return (void *)(uintptr_t)at;
 }
 
-/* What was refused had no way to say so. */
+/* Logs the newest refused function that has no result to say so. */
 static void dti_tell_refused(const dti_visit *f, dti_base *base) {
     const char *name = atomic_exchange_explicit(&base->refused, NULL, memory_order_relaxed);
     if (name)

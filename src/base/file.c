@@ -91,7 +91,7 @@ struct dti_writer {
     bool failed;     /* the error is already recorded; nothing may be kept */
     uint32_t crc;    /* of what was added since it was last asked for */
     uint64_t bytes;  /* that the whole will have; 0 = not known */
-    char *temporary; /* the texts lie behind this, in the same block */
+    char *temporary; /* the texts follow this struct, in the same block */
     char *path;      /* of the file itself, where links end */
     char *name;      /* for messages: as it was given, and where its links end */
 };

@@ -127,7 +127,7 @@ static void dti_free(dti_base *base, void *memory) {
 
 static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name) {
     dti_visit visit;
-    const bool taken = dti_enter(&visit, ctx, DTI_CTX, name) || !ctx;
+    const bool taken = dti_enter(ctx, &visit, DTI_CTX, name) || !ctx;
     if (taken && ctx)
         dti_free(dti_ctx_base(ctx), memory);
     dti_leave(&visit, DT_OK);

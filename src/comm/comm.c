@@ -227,7 +227,7 @@ static dt_result dti_comm_make(const dt_comm_desc *desc, dt_comm **out) {
 
 DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
     dti_visit visit;
-    dti_enter(&visit, NULL, 0, __func__);
+    dti_enter(NULL, &visit, 0, __func__);
     return dti_leave(&visit, dti_comm_make(desc, out));
 }
 

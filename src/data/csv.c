@@ -265,11 +265,11 @@ DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_
                              uint64_t rows, dt_dtype dtype, void *out) {
     dti_visit visit;
     DTI_NEED(NULL, csv);
-    dti_enter(&visit, NULL, 0, __func__);
+    dti_enter(NULL, &visit, 0, __func__);
     dt_result result = dti_call_dt_csv_read(csv, columns, count, first, rows, dtype, out);
     dti_leave(&visit, result);
     if (!result || csv->home != dti_csv_thread() ||
-        !dti_enter(&visit, csv, DTI_OF(dt_csv) | DTI_READS | DTI_TELLS, __func__))
+        !dti_enter(csv, &visit, DTI_OF(dt_csv) | DTI_READS | DTI_TELLS, __func__))
         return result;
     return dti_leave(&visit, dti_fail(csv->base, result, "%s", csv->reading.error));
 }

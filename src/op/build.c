@@ -89,7 +89,7 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
     dti_visit visit;
     for (uint32_t i = count; i-- > 0 && !graph;)
         graph = in[i].graph;
-    if (!graph || !dti_enter(&visit, graph, DTI_OF(dt_graph), info->name))
+    if (!graph || !dti_enter(graph, &visit, DTI_OF(dt_graph), info->name))
         return dti_nil(graph);
     for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: others tell */
         graph = !dti_is_nil(in[i]) ? in[i].graph : graph;

@@ -5,7 +5,7 @@
 static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *format,
                                    va_list list) {
     dti_visit visit;
-    if (dti_enter(&visit, g, DTI_OF(dt_graph), "an op") && !g->error[0]) {
+    if (dti_enter(g, &visit, DTI_OF(dt_graph), "an op") && !g->error[0]) {
         g->result = result;
         vsnprintf(g->error, sizeof g->error, format, list);
     }

@@ -187,6 +187,6 @@ static dt_result dti_progress_see(dt_progress *p, const dt_fit_state *state) {
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
     dti_visit visit;
     const bool taken =
-        dti_enter(&visit, state ? state->trainer : NULL, DTI_OF(dt_trainer) | DTI_TELLS, __func__);
+        dti_enter(state ? state->trainer : NULL, &visit, DTI_OF(dt_trainer) | DTI_TELLS, __func__);
     return dti_leave(&visit, taken ? dti_progress_see(progress, state) : DT_ERROR_INVALID);
 }

@@ -268,7 +268,7 @@ DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt
     DTI_NEED(graph->base, desc);
     DTI_NEED(graph->base, out);
     dti_visit visit;
-    if (dti_enter(&visit, desc->comm, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !desc->comm)
+    if (dti_enter(desc->comm, &visit, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !desc->comm)
         return dti_leave(&visit, dti_trainer_open(graph, desc, out));
     const dt_result refused = dti_leave(&visit, DT_OK);
     return dti_fail(graph->base, refused, ".comm: %s", dt_result_text(refused));

@@ -48,7 +48,7 @@ typedef struct dti_watched { /* of the newest fit: see watched.c */
 } dti_watched;
 
 struct dt_trainer {
-    dti_owned owned; /* first */
+    dti_owned owned;            /* first */
     dti_base *base, *comm_base; /* comm_base: .comm's, and NULL without; it follows (DTI_WITH) */
     dt_graph *graph;
     uint32_t nodes; /* of the graph when this was made: what comes later is not trained */

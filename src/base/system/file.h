@@ -38,7 +38,7 @@ typedef struct dti_file_rights {
  * place of a device. Without POSIX links cannot be seen: there the link itself is replaced. */
 static const char *dti_file_target(const char *path, char to[DTI_FILE_PATH],
                                    dti_file_rights *rights);
-/* What is behind the last folder of a path. */
+/* The last part of a path, after its folders. */
 static const char *dti_file_name(const char *path);
 /* True if the path is no regular file: a folder, a FIFO, a device, a link to nothing, or nothing.
  * False if that cannot be found out. */

@@ -440,6 +440,6 @@ static dt_result dti_comm_make_threads(const dt_comm_desc *desc, int size, dt_co
 
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
     dti_visit visit;
-    dti_enter(&visit, NULL, 0, __func__);
+    dti_enter(NULL, &visit, 0, __func__);
     return dti_leave(&visit, dti_comm_make_threads(desc, size, out));
 }
