@@ -47,7 +47,7 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
         return dti_fail(s->base, DT_ERROR_INVALID, "a server adds up at most %d shards, not %d",
                         DTI_OPERANDS_MAX, desc.shards);
     s->settings = dti_text_open(s->base);
-    dt_optim_desc *told = &s->trainer->par.desc.optim; /* as workers have it */
+    dt_optim_desc *told = &s->trainer->optim; /* as workers have it */
     told->clip_norm = limit > 0.0 ? limit : told->clip_norm;
     dti_describe_settings(s->trainer, &s->settings);
     told->clip_norm = limit > 0.0 ? 0.0 : told->clip_norm;
