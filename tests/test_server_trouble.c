@@ -1,6 +1,7 @@
 /* Parameter servers and workers in trouble: stopped processes, too many workers, checkpoints that
  * are loaded under way, epochs that end while others go on. */
 #include "serve_run.h"
+#include "temp.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -385,4 +386,86 @@ TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
     CHECK_TEXT(log.lines < 12, "%d lines", log.lines);
     CHECK_TEXT(strstr(log.text, " from 127.0.0.2)") && strstr(log.text, "more connections"), "%s",
                log.text);
+}
+
+/* ---- an update that only one server cannot make */
+
+enum { HUGE_SIZE = 8192, HUGE_ROWS = 8 };
+
+/* x is of the second server's part: each shard's gradient is finite, and their sum is not. */
+static float huge_x[HUGE_ROWS][HUGE_SIZE], huge_z[HUGE_ROWS][HUGE_SIZE];
+
+static dt_trainer_desc huge_trainer(train_model *m) {
+    const dt_ctx_desc ctx = {.no_vulkan = true, .threads = 1};
+    CHECK(!dt_ctx_create(&ctx, &m->ctx) && !dt_graph_create(m->ctx, &m->graph));
+    dt_tensor x = dt_input(m->graph, "x", DT_F32, dt_dims(HUGE_SIZE));
+    dt_tensor z = dt_input(m->graph, "z", DT_F32, dt_dims(HUGE_SIZE));
+    dt_tensor a = dt_param(m->graph, "a", dt_dims(1, HUGE_SIZE), (dt_init){0});
+    dt_tensor b = dt_param(m->graph, "b", dt_dims(1, HUGE_SIZE), (dt_init){0});
+    const dt_tensor none = {0};
+    m->loss = dt_mean_loss(dt_add(dt_linear(x, a, none), dt_linear(z, b, none)));
+    m->adam = (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.001};
+    dt_trainer_desc d = {.losses = {{m->loss, 2.0f}},
+                         .batch = 2,
+                         .optim = &m->adam,
+                         .devices = "cpu",
+                         .data.rows = HUGE_ROWS};
+    d.data.columns[0] = (dt_column){.input = x, .data = huge_x};
+    d.data.columns[1] = (dt_column){.input = z, .data = huge_z};
+    return d;
+}
+
+static void huge_data(float value) {
+    for (int i = 0; i < HUGE_ROWS; i++)
+        huge_x[i][0] = value;
+}
+
+static bool huge_serve(serve_run *r, int place) {
+    *r = (serve_run){.by = serve_key('a', DT_COMM_CRC)};
+    dt_server_desc d = {.trainer = huge_trainer(&r->m), .by = &r->by, .place = place, .servers = 2};
+    d.trainer.shards = 2;
+    d.trainer.checkpoint = temp_path(place ? "huge.1" : "huge.0");
+    d.trainer.checkpoint_steps = 1;
+    if (!CHECK_TEXT(!dt_server_create(r->m.graph, &d, &r->server), "%s", dt_ctx_error(r->m.ctx)))
+        return false;
+    dt_server_get_info(r->server, &r->info);
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
+    serve_start(r);
+    return true;
+}
+
+/* The worker hears it once. When that server runs again, all go back and on. */
+TEST(servers_go_back_from_an_update_that_is_not_finite_on_one_and_workers_go_on) {
+    static serve_run runs[2];
+    char both[sizeof runs->address * 2];
+    train_model m;
+    dt_trainer *t;
+    dt_result result = DT_OK;
+    huge_data(2e38f);
+    REQUIRE(huge_serve(&runs[0], 0) && huge_serve(&runs[1], 1));
+    snprintf(both, sizeof both, "%s,%s", runs[0].address, runs[1].address);
+    dt_trainer_desc d = huge_trainer(&m);
+    d.mode = DT_TRAIN_SERVER;
+    d.servers = both;
+    d.servers_by = &runs[0].by;
+    d.servers_wait_ms = 20000;
+    REQUIRE(!dt_trainer_create(m.graph, &d, &t));
+    for (int i = 0; i < 8 && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    CHECK(result == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "the update is not finite here");
+    serve_ended(&runs[1], DT_ERROR_INVALID, "not finite here");
+    huge_data(0.01f);
+    serve_start(&runs[1]);
+    result = DT_OK;
+    for (int i = 0; i < 8 && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    serve_stop(&runs[0]);
+    serve_stop(&runs[1]);
+    CHECK(runs[0].info.rollbacks == 1 && runs[0].info.lost == 1 && !runs[1].info.rollbacks);
+    CHECK(runs[0].info.step >= 3 && runs[1].info.step >= 3);
+    serve_close(&runs[0]);
+    serve_close(&runs[1]);
 }

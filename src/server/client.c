@@ -331,5 +331,8 @@ static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m
         if (result)
             return result;
     }
-    return c->answer.kind == DTI_SAY_ERROR ? dti_client_error(c, to) : DT_OK;
+    if (c->answer.kind != DTI_SAY_ERROR)
+        return DT_OK;
+    c->servers[to].greeted = false; /* it may have left its generation */
+    return dti_client_error(c, to);
 }

@@ -161,7 +161,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         batch->faulty = skipped;
         s->result = dti_server_resolve(s, skipped ? 1.0f : clip);
         if (!skipped && s->info.skipped != before) {
-            s->generation = 0;
+            dti_server_leave_generation(s, who); /* whose worker hears the error */
             s->result = dti_fail(s->base, DT_ERROR_INVALID,
                                  "batch %llu: the update is not finite here, and the other servers "
                                  "have made it: all are to go back to a step before it",
