@@ -52,6 +52,7 @@ struct serve_run {
     int wait_ms; /* of workers for a server; 0: 2000 */
     pthread_t thread;
     bool thread_made;
+    _Atomic int ended; /* dt_server_run has */
     dt_result result;
     serve_worker workers[WORKERS_MAX];
     uint64_t hash;
@@ -145,10 +146,12 @@ static bool serve_open(serve_run *r, const serve_case *c) {
 static void *serve_thread(void *arg) {
     serve_run *r = arg;
     r->result = dt_server_run(r->server, -1);
+    r->ended = 1;
     return NULL;
 }
 
 static void serve_start(serve_run *r) {
+    r->ended = 0;
     r->thread_made = CHECK_TEXT(!pthread_create(&r->thread, NULL, serve_thread, r), "a thread");
 }
 
@@ -175,11 +178,16 @@ static void serve_stop(serve_run *r) {
     CHECK(!dt_store_state_hash(dt_trainer_store(dt_server_trainer(r->server)), &r->hash));
 }
 
-/* One whose dt_server_run ends by itself, with an error that says `words`. */
+/* One whose dt_server_run ends by itself, with an error that says `words`. One that does not is
+ * stopped after 60 s. */
 __attribute__((__unused__)) static void serve_ended(serve_run *r, dt_result result,
                                                     const char *words) {
     if (!r->thread_made)
         return;
+    for (int i = 0; i < 6000 && !r->ended; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    if (!r->ended)
+        dt_server_stop(r->server);
     pthread_join(r->thread, NULL);
     r->thread_made = false;
     CHECK_TEXT(r->result == result && strstr(dt_ctx_error(r->m.ctx), words), "%d: %s",

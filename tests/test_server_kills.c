@@ -230,18 +230,11 @@ TEST(servers_that_are_killed_together_agree_on_a_step_and_give_the_same_bits) {
 
 static serve_run kills_runs[KILLS_SERVERS];
 
-/* On threads, each in its folder, from its newest checkpoint. */
-static void *kills_thread(void *arg) {
-    serve_run *r = arg;
-    r->result = dt_server_run(r->server, -1);
-    return NULL;
-}
-
+/* On a thread, in its folder, from its newest checkpoint. */
 static void kills_open(kills_job *j, int place) {
     serve_run *r = &kills_runs[place];
     CHECK_TEXT(!kills_serve(j, place, r, 0), "%s", dt_ctx_error(r->m.ctx));
-    r->thread_made = !pthread_create(&r->thread, NULL, kills_thread, r);
-    CHECK(r->thread_made);
+    serve_start(r);
 }
 
 static void kills_close(int place) {
