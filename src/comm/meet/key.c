@@ -167,8 +167,8 @@ static dti_key_folders dti_key_default_folders(void) {
     return folders;
 }
 
-/* Something has the name that is not this user's folder with mode 700. Else errno stays: it says why
- * the folder could not be made or used. */
+/* Something has the name that is not this user's folder with mode 700. Else errno stays: it says
+ * why the folder could not be made or used. */
 static bool dti_key_name_is_taken(const char *path) {
     const int why = errno, folder = dti_key_folder(path, false);
     const bool taken = folder < 0 && errno != ENOENT;

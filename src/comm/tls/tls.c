@@ -200,7 +200,7 @@ static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, bool dialled) {
     return false;
 }
 
-/* What a failure means, where OpenSSL's reason does not say it; else NULL. The verification's result
+/* What a failure means, where OpenSSL's reason does not say it; else NULL. The result of verifying
  * counts only where verification failed: without certificates it is an error, too. */
 static const char *dti_tls_meaning(const dti_tls_conn *c, int reason) {
     static const char changed[] = "bytes changed on the way";
