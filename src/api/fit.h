@@ -67,7 +67,9 @@ typedef struct dt_fit_state {
     double seconds_left; /* by the steps' mean so far; below 0: not known */
 } dt_fit_state;
 
-/* A result other than DT_OK ends the fit with that result. */
+/* A result other than DT_OK ends the fit on all ranks, and dt_trainer_fit returns it on this one.
+ * dt_ctx_error() says which callback returned what, and at which step. A call on this context that
+ * failed with that result in this callback keeps its own text. */
 typedef dt_result dt_fit_fn(void *user, dt_fit_state *state);
 typedef struct dt_callback {
     dt_fit_fn *call;
@@ -89,13 +91,15 @@ typedef struct dt_watch {
      * kept. Takes the memory of the parameters once, on the host. Happens also when .skips ends the
      * fit, and after no other error. */
     bool restore_best;
-    const char *save; /* a safetensors file of the best weights, which rank 0 writes; NULL = none */
+    /* A safetensors file of the best weights, which rank 0 writes; NULL = none. One that cannot be
+     * written is refused before the first step; later it ends the fit with IO. */
+    const char *save;
 } dt_watch;
 
 typedef struct dt_fit_desc {
     uint64_t epochs; /* counted from the beginning of training, so a resumed fit makes the rest */
     uint64_t steps;  /* the same in steps; 0 = no limit. One of both is needed */
-    const dt_dataset *validation; /* NULL = none */
+    const dt_dataset *validation; /* NULL = none; wrong columns are refused before the first step */
     int validation_batch;         /* as in dt_trainer_evaluate */
     uint64_t validation_steps;    /* validates every so many steps; 0 = at the end of epochs */
     uint64_t validation_epochs;   /* of every so many epochs; 0 = 1 */
@@ -107,7 +111,7 @@ typedef struct dt_fit_desc {
      * weights), so a fit that was interrupted stops where it would have, with the same bits; one
      * that watches something else begins anew, and so does .no_resume, whatever was loaded. */
     bool no_resume;
-    uint64_t skips; /* ends with NUMERIC behind so many skipped steps in a row; 0 = 8 */
+    uint64_t skips; /* ends with NUMERIC after this number of skipped steps in a row; 0 = 8 */
     dt_callback callbacks[DT_MAX_CALLBACKS]; /* up to the first without .call, in order */
 } dt_fit_desc;
 
@@ -144,7 +148,8 @@ typedef struct dt_history {
  * watched value was finite, the result is DT_OK, with a warning in the log and in dt_ctx_error().
  * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. IO
  * also where .checkpoint cannot be written and steps are to be made. A checkpoint that fails later
- * is a warning in the log, is counted in the history and in callbacks, and training goes on. */
+ * is an error in the log, is counted in the history and in callbacks, and training goes on. If all
+ * steps are made already, the result is DT_OK with an empty history, and the log says so. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
 DT_API void dt_history_free(dt_history *history);
@@ -211,8 +216,8 @@ typedef struct dt_progress {
     uint64_t shown, before;
 } dt_progress;
 
-/* Errors: INVALID (NULL; a state that is of no dt_trainer_fit). A stream that cannot be written is
- * none. */
+/* Errors: INVALID (NULL, also .user of the callback; a state that is of no dt_trainer_fit). A stream
+ * that cannot be written is none. */
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
 /* ---- What a model is made of: a table of its ops with parameters, or all of them */

@@ -31,6 +31,7 @@ typedef struct dti_base {
     const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */
     dt_result result;            /* of the newest failure */
     char error[1024];            /* and its text */
+    const char *io_how;          /* what to do, which texts of IO errors end with; NULL: none */
     dti_sought sought;
 } dti_base;
 

@@ -48,6 +48,9 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
+    const size_t size = strlen(text);
+    if (result == DT_ERROR_IO && base->io_how && !strstr(text, base->io_how))
+        snprintf(text + size, sizeof text - size, "; %s", base->io_how);
     memcpy(base->error, text, strlen(text) + 1);
     base->result = result;
     dti_host_log(base, DT_LOG_ERROR, base->error);

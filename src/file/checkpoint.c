@@ -472,13 +472,13 @@ static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) 
 static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder) {
     char path[DTI_CHECKPOINT_PATH];
     dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
+    base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
     if (!result)
         result = dti_checkpoint_folder_make(base, folder);
     if (!result)
         result = dti_folder_probe(base, ".checkpoint's", folder);
-    return result == DT_ERROR_IO
-               ? dti_fail(base, result, "%s; " DTI_CHECKPOINT_FOLDER_HOW, base->error)
-               : result;
+    base->io_how = NULL;
+    return result;
 }
 
 static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder, const char *name) {
@@ -498,14 +498,16 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
     char path[DTI_CHECKPOINT_PATH], name[DTI_CHECKPOINT_NAME];
     dti_checkpoint_name(name, step);
     dt_result result = dti_checkpoint_path(base, folder, name, path);
+    base->io_how = DTI_CHECKPOINT_FOLDER_HOW;
     if (!result)
         result = dti_checkpoint_folder_make(base, folder);
-    if (result)
-        return result;
-    dti_checkpoint_remove_stale(base, folder);
-    result = dti_checkpoint_write(base, path, items, count, read, user);
+    if (!result) {
+        dti_checkpoint_remove_stale(base, folder);
+        result = dti_checkpoint_write(base, path, items, count, read, user);
+    }
     if (!result)
         result = dti_checkpoint_write_latest(base, folder, name);
+    base->io_how = NULL;
     if (!result)
         dti_checkpoint_remove_old(base, folder, step, keep);
     return result;

@@ -153,6 +153,22 @@ static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uin
     *count = last + n - *first;
 }
 
+/* threaded: for reading it. */
+static dt_result dti_evaluation_open(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                     bool threaded, dti_loader **out) {
+    const dti_loader_desc d = {.data = data,
+                               .seed = t->desc.seed,
+                               .batch = batch,
+                               .threaded = threaded,
+                               .share = dti_evaluation_share,
+                               .user = t,
+                               .share_max = batch};
+    dt_result result = DT_OK;
+    for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(data->columns[c].input) && !result; c++)
+        result = dti_trainer_column(t, data->columns[c].input, c);
+    return result ? result : dti_loader_create(t->base, &d, out);
+}
+
 static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint32_t batch,
                                      dt_train_report *r) {
     dti_evaluation *v = &t->evaluation;
@@ -160,18 +176,9 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
     v->said[0] = 0;
     if (t->loader)
         dti_loader_wait(t->loader); /* .sample is called by one thread at a time */
-    const dti_loader_desc d = {.data = data,
-                               .seed = t->desc.seed,
-                               .batch = batch,
-                               .threaded = true,
-                               .share = dti_evaluation_share,
-                               .user = t,
-                               .share_max = batch};
     dt_result result = dti_shared_written(t);
-    for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(data->columns[c].input) && !result; c++)
-        result = dti_trainer_column(t, data->columns[c].input, c);
     if (!result)
-        result = dti_loader_create(t->base, &d, &loader);
+        result = dti_evaluation_open(t, data, batch, true, &loader);
     if (!result)
         result = dti_evaluation_make(t, data->rows, batch);
     if (!result)
@@ -208,6 +215,17 @@ static uint32_t dti_evaluation_batch(const dt_trainer *t, int batch) {
     const uint64_t replicas = t->par.job.replicas;
     const uint64_t each = batch ? (uint64_t)batch : (t->par.desc.batch + replicas - 1) / replicas;
     return (uint32_t)DTI_MIN(each * replicas, (uint64_t)INT32_MAX);
+}
+
+static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch) {
+    uint32_t columns;
+    dt_tensor inputs[DT_MAX_COLUMNS];
+    uint64_t bytes[DT_MAX_COLUMNS];
+    dti_loader *loader = NULL;
+    dt_result result = dti_evaluation_open(t, data, dti_evaluation_batch(t, batch), false, &loader);
+    dti_loader_destroy(loader);
+    dti_dataset_inputs(data, &columns, inputs, bytes);
+    return result ? result : dti_trainer_inputs(t, columns, inputs, "it");
 }
 
 static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int batch,

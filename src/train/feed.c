@@ -68,6 +68,22 @@ static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
                     dti_tensor_print(x).text);
 }
 
+/* Every input of samples has a column among these. */
+static dt_result dti_trainer_inputs(const dt_trainer *t, uint32_t columns, const dt_tensor *inputs,
+                                    const char *set) {
+    const dti_code *code = dti_parallel_code(&t->par);
+    for (uint32_t k = 0; k < code->port_count; k++) {
+        uint32_t c = 0;
+        while (c < columns && inputs[c].id != code->ports[k].node)
+            c++;
+        const dti_node *n = &code->work->nodes[code->ports[k].node];
+        if (c == columns && n->samples && !code->ports[k].output)
+            return dti_fail(t->base, DT_ERROR_INVALID, "input '%s' has no column in %s; give one",
+                            n->label, set);
+    }
+    return DT_OK;
+}
+
 /* Every column needs an input that is read, and every input of samples a column; and targets must
  * be known before the forward part. */
 static dt_result dti_trainer_columns(const dt_trainer *t) {
@@ -84,16 +100,7 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
         result = dti_trainer_column(t, t->par.inputs[c], c);
         result = result ? result : dti_column_is_read(t, c);
     }
-    for (uint32_t k = 0; k < code->port_count && !result; k++) {
-        uint32_t c = 0;
-        while (c < t->par.columns && t->par.inputs[c].id != code->ports[k].node)
-            c++;
-        const dti_node *n = &code->work->nodes[code->ports[k].node];
-        if (c == t->par.columns && n->samples && !code->ports[k].output)
-            return dti_fail(t->base, DT_ERROR_INVALID,
-                            "input '%s' has no column in .data; give one", n->label);
-    }
-    return result;
+    return result ? result : dti_trainer_inputs(t, t->par.columns, t->par.inputs, ".data");
 }
 
 static dt_result dti_trainer_loader(dt_trainer *t) {

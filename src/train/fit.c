@@ -58,7 +58,17 @@ static dt_result dti_fit_check_watch(const dt_trainer *t, const dt_watch *w) {
     return DT_OK;
 }
 
-static dt_result dti_fit_check(const dt_trainer *t, const dt_fit_desc *d) {
+/* What the first validation would find wrong after an epoch of training. */
+static dt_result dti_fit_check_validation(dt_trainer *t, const dt_fit_desc *d) {
+    dti_base *base = t->base;
+    const dt_logger logger = base->logger;
+    base->logger = (dt_logger){0}; /* one line, with the field */
+    dt_result result = dti_evaluation_check(t, d->validation, d->validation_batch);
+    base->logger = logger;
+    return result ? dti_fail(base, result, "fit: .validation: %s", base->error) : DT_OK;
+}
+
+static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d) {
     if (!d->epochs && !d->steps)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "fit: neither .epochs nor .steps says when training ends; give one");
@@ -76,7 +86,8 @@ static dt_result dti_fit_check(const dt_trainer *t, const dt_fit_desc *d) {
     if (d->validation_steps && d->validation_epochs)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "fit: .validation_steps and .validation_epochs; give one of both");
-    return dti_fit_check_watch(t, &d->watch);
+    const dt_result result = dti_fit_check_watch(t, &d->watch);
+    return result || !d->validation ? result : dti_fit_check_validation(t, d);
 }
 
 /* ---- the best weights */
@@ -92,6 +103,9 @@ static dt_result dti_fit_keep(dti_fit *f) {
                                                     f->best_bytes);
 }
 
+static const char dti_fit_save_how[] =
+    "give .watch.save a file in a folder that is there and can be written";
+
 static dt_result dti_fit_save(dti_fit *f) {
     dt_trainer *t = f->t;
     dt_store *s = t->par.replicas[0].store;
@@ -100,11 +114,25 @@ static dt_result dti_fit_save(dti_fit *f) {
         return DT_OK;
     const bool apart = t->desc.averaged && t->par.sharded; /* they come to the weights' place */
     dt_result result = apart ? dti_owners_show(&t->par) : dti_whole_gather(&t->par);
+    t->base->io_how = dti_fit_save_how;
     if (t->par.rank == 0 && !result)
         result =
             t->desc.averaged && !apart ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
+    t->base->io_how = NULL;
     const dt_result back = apart ? dti_owners_hide(&t->par) : DT_OK;
     return dti_agree_result(&t->par, result ? result : back);
+}
+
+/* Whether .watch.save can be written, before the steps whose best weights it is for. */
+static dt_result dti_fit_probe(const dti_fit *f) {
+    dti_base *base = f->t->base;
+    dti_writer *w;
+    if (!f->d->watch.save || f->t->par.rank)
+        return DT_OK;
+    base->io_how = dti_fit_save_how;
+    const dt_result result = dti_writer_open(base, f->d->watch.save, 0, &w);
+    base->io_how = NULL;
+    return result ? result : dti_writer_close(w, false);
 }
 
 /* Each rank has them, and each replica gets them. */
@@ -158,15 +186,22 @@ static bool dti_fit_uses(const void *by, const void *object) {
     return uses;
 }
 
-static dt_result dti_fit_call(dti_fit *f, const dt_callback *callback) {
+/* Where a call of its own on this context has just failed with that result, it has a text. */
+static dt_result dti_fit_call(dti_fit *f, int i) {
+    const dt_callback *callback = &f->d->callbacks[i];
+    dti_base *base = f->t->base;
     dti_visit visit;
-    dti_visit_host(&visit, f->t->base, DTI_IN_FIT);
+    base->result = DT_OK;
+    dti_visit_host(&visit, base, DTI_IN_FIT);
     visit.also = f->t->comm_base;
     visit.uses = dti_fit_uses;
     visit.by = f;
     const dt_result result = callback->call(callback->user, &f->s);
     dti_visit_returned(&visit);
-    return result;
+    if (result == base->result || !result)
+        return result;
+    return dti_fail(base, result, "dt_trainer_fit: callback %d returned %d (%s) at step %llu", i,
+                    (int)result, dt_result_text(result), (unsigned long long)f->s.step);
 }
 
 static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
@@ -177,7 +212,7 @@ static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
     dti_fit_watched(f);
     dti_fit_times(f);
     for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call && !result; i++)
-        result = dti_fit_call(f, &f->d->callbacks[i]);
+        result = dti_fit_call(f, i);
     return result;
 }
 
@@ -377,7 +412,12 @@ static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
     if (result != DT_ERROR_NUMERIC)
         return result;
     f->s.skipped++;
-    return ++f->in_a_row < most ? DT_OK : result;
+    if (++f->in_a_row < most)
+        return DT_OK;
+    return dti_fail(f->t->base, result,
+                    "fit: %llu steps in a row were skipped (.skips = %llu); lower the rate, or "
+                    "look at the data: %s",
+                    (unsigned long long)f->in_a_row, (unsigned long long)most, f->t->base->error);
 }
 
 /* Without .epochs only steps end a fit, and .skip_empty may leave out all of them. */
@@ -440,11 +480,7 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     const bool due = epoch_ended || f->s.stop == DT_FIT_ASKED;
     if (!result && due && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
-    if (!dti_checkpoint_is_lost(t, result))
-        return result;
-    dti_log(t->base, DT_LOG_WARNING, "fit: no checkpoint of step %llu: %s",
-            (unsigned long long)f->s.step, t->base->error);
-    return DT_OK;
+    return dti_checkpoint_is_lost(t, result) ? DT_OK : result;
 }
 
 /* What comes behind the last step of an epoch. */
@@ -521,6 +557,11 @@ static dt_result dti_fit_loop(dti_fit *f) {
     if (!result)
         result = dti_fit_overdue(f);
     dti_fit_whether_done(f);
+    if (!result && f->s.stop && f->s.stop != DT_FIT_ASKED && f->s.event == DT_FIT_BEGIN)
+        dti_log(f->t->base, DT_LOG_INFO,
+                "dt_trainer_fit: %llu of %llu steps are made already%s; nothing to do",
+                (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
+                f->s.stop == DT_FIT_EARLY ? ", and .watch.patience is over" : "");
     while (!result && f->s.stop == DT_FIT_GOES_ON) {
         result = dti_fit_once(f);
         dti_fit_whether_done(f);
@@ -612,8 +653,10 @@ static dt_result dti_fit_open(dti_fit *f) {
     if (!f->s.train.steps)
         f->s.train.epoch = t->epoch;
     f->began = dti_now_ns();
-    const bool writes = t->desc.checkpoint && f->s.step < f->s.steps && !f->s.stop;
-    return writes ? dti_trainer_folder(t) : DT_OK;
+    if (f->s.step >= f->s.steps || f->s.stop)
+        return DT_OK;
+    result = dti_trainer_folder(t);
+    return result ? result : dti_agree_result(&t->par, dti_fit_probe(f));
 }
 
 static void dti_fit_history_end(const dti_fit *f) {
@@ -666,8 +709,9 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
     dti_trainer_drain(f->t);
     if (!result && f->t->pending_result) {
         dt_train_report r;
+        memcpy(f->t->base->error, f->t->said, sizeof f->t->said);
         result = dti_fit_skipped(f, dti_report_open(f->t, &r));
-        memcpy(text, f->t->said, sizeof f->t->said);
+        memcpy(text, f->t->base->error, sizeof text);
     }
     f->s.step = f->t->par.replicas[0].store->steps;
     f->s.epoch = f->t->epoch;
@@ -680,7 +724,7 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
     dti_fit_history_end(f);
     if (result)
         memcpy(f->t->base->error, text, sizeof text);
-    else
+    else if (!told)
         dti_fit_best_none(f);
     return result ? result : dti_fit_agree(f, told);
 }

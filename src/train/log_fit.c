@@ -25,9 +25,15 @@ DTI_PUBLIC(dt_run_log_fit, (void *run_log, dt_fit_state *state), run_log, DTI_OF
            (run_log, state)) {
     dt_run_log *log = run_log;
     const dt_fit_state *s = state;
-    DTI_NEED(NULL, log);
-    DTI_NEED(log->base, state);
-    DTI_NEED(log->base, state->trainer);
+    if (log) {
+        DTI_NEED(log->base, state);
+        DTI_NEED(log->base, state->trainer);
+    }
+    if (!s || !s->trainer)
+        return DT_ERROR_INVALID;
+    /* a refused call has no log either, and may be on a thread that does not own the text */
+    const bool owns = atomic_load(&s->trainer->base->owner) == (const void *)&dti_visits;
+    DTI_NEED(owns ? s->trainer->base : NULL, run_log);
     if (s->trainer->par.rank || log->closed)
         return DT_OK;
     dti_run_log_begin(log);

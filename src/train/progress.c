@@ -169,9 +169,9 @@ static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
     dti_progress_over(file, &line, columns);
 }
 
-static dt_result dti_progress_see(dt_progress *p, const dt_fit_state *state) {
-    if (!p)
-        return dti_fail_null(state->trainer->base, "progress");
+static dt_result dti_progress_see(dt_progress *progress, const dt_fit_state *state) {
+    dt_progress *p = progress;
+    DTI_NEED(state->trainer->base, progress);
     if (state->event == DT_FIT_BEGIN) {
         p->next = 0.0;
         p->shown = state->step;

@@ -98,6 +98,9 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards);
 /* Whether a column is for an input with samples of the trainer's graph. */
 static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c);
+/* INVALID: an input of samples has no column among these; set: what is to have it, ".data". */
+static dt_result dti_trainer_inputs(const dt_trainer *t, uint32_t columns, const dt_tensor *inputs,
+                                    const char *set);
 static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_tensor *inputs,
                                uint64_t *bytes);
 /* The next batch is t->index of t->epoch. */
@@ -162,6 +165,8 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended);
 
 /* evaluate.c */
 static void dti_evaluation_free(dt_trainer *t);
+/* What is wrong with a set before any of it is read; of this rank. */
+static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch);
 
 /* worker.c: a trainer whose steps are tickets of servers */
 static dt_result dti_worker_check(const dt_trainer *t);
