@@ -21,19 +21,13 @@ static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
                            (double)r->samples / r->seconds);
 }
 
-DTI_PUBLIC(dt_run_log_fit, (void *run_log, dt_fit_state *state), run_log, DTI_OF(dt_run_log),
-           (run_log, state)) {
+static dt_result dti_run_log_see(dt_run_log *run_log, const dt_fit_state *state) {
     dt_run_log *log = run_log;
     const dt_fit_state *s = state;
-    if (log) {
-        DTI_NEED(log->base, state);
-        DTI_NEED(log->base, state->trainer);
-    }
-    if (!s || !s->trainer)
-        return DT_ERROR_INVALID;
-    /* a refused call has no log either, and may be on a thread that does not own the text */
-    const bool owns = atomic_load(&s->trainer->base->owner) == (const void *)&dti_visits;
-    DTI_NEED(owns ? s->trainer->base : NULL, run_log);
+    dti_base *base = log ? log->base : s && s->trainer ? s->trainer->base : NULL;
+    DTI_NEED(base, run_log);
+    DTI_NEED(base, state);
+    DTI_NEED(base, state->trainer);
     if (s->trainer->par.rank || log->closed)
         return DT_OK;
     dti_run_log_begin(log);
@@ -48,4 +42,14 @@ DTI_PUBLIC(dt_run_log_fit, (void *run_log, dt_fit_state *state), run_log, DTI_OF
         dti_log_values(log, s->trainer, "validation", s->step, &s->validation);
     dti_run_log_write(log);
     return DT_OK;
+}
+
+/* Without a log it is a call on the trainer, whose context has the text. */
+DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *state) {
+    dti_visit visit;
+    const bool taken = run_log
+                           ? dti_enter(run_log, &visit, DTI_OF(dt_run_log) | DTI_TELLS, __func__)
+                           : dti_enter(state ? state->trainer : NULL, &visit,
+                                       DTI_OF(dt_trainer) | DTI_TELLS, __func__);
+    return dti_leave(&visit, taken ? dti_run_log_see(run_log, state) : DT_ERROR_INVALID);
 }
