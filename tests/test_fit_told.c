@@ -1,5 +1,5 @@
-/* What a fit says: whose error it is that a callback returned, what is wrong before the first step,
- * that nothing is left to do, why it gave up. Each failure is one line of the log, with a remedy. */
+/* What a fit says: whose error a callback returned, what is wrong before the first step, that
+ * nothing is left to do, why it gave up. Each failure is one line of the log, with a remedy. */
 #include "train_processes.h"
 
 typedef struct told_log {

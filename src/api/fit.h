@@ -216,8 +216,8 @@ typedef struct dt_progress {
     uint64_t shown, before;
 } dt_progress;
 
-/* Errors: INVALID (NULL, also .user of the callback; a state that is of no dt_trainer_fit). A stream
- * that cannot be written is none. */
+/* Errors: INVALID (NULL, also .user of the callback; a state that is of no dt_trainer_fit). A
+ * stream that cannot be written is none. */
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
 /* ---- What a model is made of: a table of its ops with parameters, or all of them */
