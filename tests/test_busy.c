@@ -278,7 +278,7 @@ typedef struct busy_job {
     dt_trainer *trainer;
     dt_store *store;
     _Atomic bool ready; /* the trainer is known: samples are read as soon as it is made */
-    int calls, busy, other, warnings;
+    int calls, busy, other, warnings, told; /* calls that warnings tell of */
     char warning[512];
 } busy_job;
 
@@ -286,6 +286,11 @@ static void busy_log(void *user, dt_log_level level, const char *message) {
     busy_job *j = user;
     if (level != DT_LOG_WARNING)
         return;
+    const char *others = strstr(message, " and ");
+    int count = 0;
+    if (strstr(message, " did nothing") && others)
+        sscanf(others, " and %d other call", &count);
+    j->told += strstr(message, " did nothing") ? 1 + count : 0;
     j->warnings++;
     snprintf(j->warning, sizeof j->warning, "%s", message);
 }
@@ -353,8 +358,29 @@ TEST(a_sample_that_steps_saves_or_destroys_its_trainer_is_refused) {
     dt_ctx_destroy(j.ctx); /* and the thread that reads ahead */
     CHECK(j.calls >= 100 && j.busy == j.calls && j.other == 0);
     CHECK(j.warnings > 0);
-    CHECK_CONTAINS(j.warning, "dt_ctx_destroy did nothing");
+    CHECK_CONTAINS(j.warning, "dt_ctx_destroy and ");
+    CHECK(j.told == j.calls); /* three without a result for three with one */
     alarm(0);
+}
+
+static dt_result busy_sample_gives(void *user, const dt_sample *s, void *const *values) {
+    busy_job *j = user;
+    (void)s, (void)values;
+    return j->ready ? dt_trainer_step(j->trainer, NULL) : DT_OK;
+}
+
+TEST(a_sample_that_gives_a_call_s_busy_does_not_say_that_its_row_is_in_use) {
+    busy_job j;
+    REQUIRE(busy_open(&j, busy_sample_gives));
+    dt_result result = DT_OK;
+    for (int i = 0; i < 20 && !result; i++)
+        result = dt_trainer_step(j.trainer, NULL);
+    CHECK(result == DT_ERROR_BUSY);
+    CHECK_CONTAINS(dt_ctx_error(j.ctx), "dt_dataset.sample failed for row ");
+    CHECK_CONTAINS(dt_ctx_error(j.ctx),
+                   "): it returned the result of a call: the object is in use, "
+                   "by another thread or by the call that this callback");
+    dt_ctx_destroy(j.ctx);
 }
 
 static dt_result busy_fit_calls(void *user, dt_fit_state *state) {
@@ -377,8 +403,9 @@ TEST(a_callback_of_a_fit_that_steps_or_destroys_its_trainer_is_refused) {
     const dt_fit_desc fit = {.epochs = 2, .callbacks = {{busy_fit_calls, &j}}};
     CHECK(dt_trainer_fit(j.trainer, &fit, NULL) == DT_OK);
     CHECK(j.calls == 4 * 12 && j.busy == j.calls);
-    CHECK_CONTAINS(j.warning, "dt_ctx_destroy did nothing");
+    CHECK_CONTAINS(j.warning, "dt_ctx_destroy and 35 other calls did nothing: called on a second");
     CHECK_CONTAINS(j.warning, "dt_trainer_fit");
+    CHECK(j.told == 3 * 12);
     dt_trainer_destroy(j.trainer);
     dt_ctx_destroy(j.ctx);
     alarm(0);

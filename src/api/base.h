@@ -13,8 +13,9 @@
  * Threads and callbacks: a context, with everything made from it, serves one call at a time, and so
  * does a dt_comm with its groups. Meanwhile a call on another thread, or in a callback, returns
  * BUSY with a constant text, and changes nothing, also not the text of dt_ctx_error(). Then getters
- * and ops give what they give for NULL, functions without a result do nothing, and the log gets a
- * warning with the function's name. Callbacks of dt_trainer_fit may call everything but what drives
+ * and ops give what they give for NULL, and functions without a result do nothing. When the call
+ * under way ends, the log has one warning for them: the newest one's name and how many others there
+ * were. Callbacks of dt_trainer_fit may call everything but what drives
  * or ends their trainer and what it uses. Other callbacks may call what belongs to other contexts
  * and comms, dt_ctx_error() and dt_comm_error() on the thread of the call, and what says "Threads:
  * any". docs/embedding.md has the table. A callback returns: no longjmp or exception leaves it.
@@ -46,7 +47,9 @@ typedef enum dt_result {
     DT_ERROR_REVOKED,   /* the group has ended */
     DT_ERROR_FORKED,    /* called in a child of fork with what is the parent's */
     DT_ERROR_LATE,      /* a rank has not posted an operation in time */
-    DT_ERROR_BUSY       /* in use: by another thread, or by the call that called this callback */
+    /* The object is in use, by another thread or by the call that this callback belongs to: call
+     * again when that has returned. */
+    DT_ERROR_BUSY
 } dt_result;
 
 /* Types of elements. Tensors are f32, i32, bf16 and f16; collectives know all. */

@@ -26,6 +26,7 @@ typedef struct dti_base {
     dti_owned *owned;               /* graphs */
     _Atomic(const void *) owner;    /* enter.c: the thread whose call is under way; NULL: none */
     _Atomic(const char *) refused;  /* a function without a result that was refused since then */
+    _Atomic(uint32_t) refusals;     /* and how many calls of such were */
     dt_on_error on_error;
     long process;                /* that made it; a child of fork has a copy */
     const volatile int *at_home; /* not 0 in that process; NULL: compare the numbers */

@@ -3,7 +3,7 @@
  * thread has a list of frames on its stack, one for each call and each callback under way. They say
  * whether the library itself makes a call, or the host's code that the library has called.
  *
- * A refused call writes nothing but base->refused, since the owner may be writing the error's text.
+ * A refused call writes only base->refused and its count, since the owner may be writing the error's text.
  * A call without an object is never refused. The outermost frame restores the host's floating-point
  * modes. */
 
@@ -102,8 +102,10 @@ static void *dti_enter(const void *object, dti_visit *f, unsigned how, const cha
         dti_admit_also(f, also, at, how);
     if (f->entry == DTI_REFUSED) {
         f->name = how & DTI_TELLS ? name : NULL;
-        if (!f->name)
+        if (!f->name) {
+            atomic_fetch_add_explicit(&base->refusals, 1, memory_order_relaxed);
             atomic_store_explicit(&base->refused, name, memory_order_relaxed);
+        }
         return NULL;
     }
     if (f->entry == DTI_NESTED)
@@ -117,14 +119,18 @@ static void *dti_enter(const void *object, dti_visit *f, unsigned how, const cha
     return (void *)(uintptr_t)at;
 }
 
-/* Logs the newest refused function that has no result to say so. */
+/* Logs the newest refused function that has no result to say so, and how many others there were. */
 static void dti_tell_refused(const dti_visit *f, dti_base *base) {
     const char *name = atomic_exchange_explicit(&base->refused, NULL, memory_order_relaxed);
-    if (name)
+    const uint32_t count = atomic_exchange_explicit(&base->refusals, 0, memory_order_relaxed);
+    char others[32] = "";
+    if (count > 1)
+        snprintf(others, sizeof others, " and %u other call%s", count - 1, count > 2 ? "s" : "");
+    if (name && count)
         dti_log(base, DT_LOG_WARNING,
-                "%s did nothing: it was called on a second thread, or in a callback, while what it "
-                "needs was in use (now by %s)",
-                name, f->name);
+                "%s%s did nothing: called on a second thread, or in a callback, while what was "
+                "needed was in use (now by %s)",
+                name, others, f->name);
 }
 
 static void dti_release(const dti_visit *f, dti_base *base) {

@@ -293,10 +293,11 @@ static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
     }
     return dti_fail(l->base, s->result,
                     "%s failed for row %llu (epoch %llu, step %llu, position %llu "
-                    "in the batch): %s",
+                    "in the batch): %s%s",
                     l->rows.data.sample ? "dt_dataset.sample" : "dt_dataset",
                     (unsigned long long)s->sample.row, (unsigned long long)b->epoch,
                     (unsigned long long)b->step, (unsigned long long)s->sample.position,
+                    s->result == DT_ERROR_BUSY ? "it returned the result of a call: " : "",
                     *s->why ? s->why : dt_result_text(s->result));
 }
 
