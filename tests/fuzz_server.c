@@ -372,7 +372,7 @@ static void served_fill_squares(uint8_t *body, uint64_t bytes) {
 static uint8_t *served_draw_body(uint32_t kind, uint64_t bytes) {
     uint8_t *body = calloc(1, bytes ? (size_t)bytes : 1);
     const dt_server *s = served_now->server;
-    const dti_request ask = {served_near(s->trainer->epoch), dti_worker_mark(s->trainer)};
+    const dti_request ask = {served_near(s->trainer->epoch), dti_worker_mark(s->trainer), 0};
     const dti_resolved told = {.version = served_near(s->tickets.base - 1),
                                .skipped = served_u8() % 4 ? 0 : served_u64(),
                                .clips = {1.0f}};
@@ -516,7 +516,7 @@ static void served_bring(uint64_t serial) {
 static void served_honest(void) {
     dt_server *s = served_now->server;
     const uint64_t until = s->trainer->epoch + 1;
-    dti_request ask = {s->trainer->epoch, dti_worker_mark(s->trainer)};
+    dti_request ask = {s->trainer->epoch, dti_worker_mark(s->trainer), 0};
     served_begin(0, SERVED_PROCESSES - 1);
     FUZZ_CHECK(served_ask(DTI_SAY_HELLO, 0, 0, NULL, 0)->kind == DTI_SAY_WELCOME);
     for (int i = 0; i < 100 && ask.epoch < until; i++) {

@@ -70,7 +70,7 @@ TEST(server_measures_as_nan_what_is_not_finite) {
 /* and the first one skips the batch for all. */
 TEST(server_skips_for_all_what_is_not_finite_in_another_part) {
     served_world *w = served_open(4);
-    const dti_request ask = {0, dti_worker_mark(w->server->trainer)};
+    const dti_request ask = {0, dti_worker_mark(w->server->trainer), 0};
     const float squares[2] = {(float)NAN, 1.0f};
     served_reset(w);
     served_begin(0, 0);

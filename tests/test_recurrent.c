@@ -110,8 +110,8 @@ TEST(chunks_with_a_carried_state_give_what_all_steps_give_on_vulkan) {
 /* x of one sample, y and dx. NULL: the device does not take so many steps. */
 static float *recurrent_long(const char *device, recurrent_layer *make, int64_t steps,
                              int64_t hidden) {
-    dt_ctx *ctx;
-    dt_graph *graph;
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
     dt_store *store;
     dt_program *program;
     const size_t in = (size_t)steps * 2, out = (size_t)(steps * hidden);

@@ -91,8 +91,8 @@ static bool repl_open(repl_job *j) {
     const dt_optim_desc optim = {.average = {.kind = DT_AVERAGE_EMA}};
     dt_trainer_desc d = {.loss = dt_mse(j->y, t), .batch = 4, .optim = &optim, .devices = "cpu"};
     d.data.rows = 16;
-    d.data.columns[0] = (dt_column){x, repl_rows};
-    d.data.columns[1] = (dt_column){t, repl_rows + 32};
+    d.data.columns[0] = (dt_column){.input = x, .data = repl_rows};
+    d.data.columns[1] = (dt_column){.input = t, .data = repl_rows + 32};
     const dt_replay_desc replay = {.capacity = 4, .bytes = 8};
     if (dt_trainer_create(j->graph, &d, &j->trainer) || dt_trainer_step(j->trainer, NULL) ||
         dt_replay_create(j->ctx, &replay, &j->replay) || dt_replay_add(j->replay, repl_rows) ||
@@ -139,12 +139,12 @@ typedef struct repl_target {
 
 static const repl_target repl_targets[] = {
     {"t", .becomes = 0640},
-    {"t", "t", 0600},
-    {"t", "t", 0644},
-    {"t", "t", 0666},
-    {"t", "t", 0444},
-    {"t", "t", 0400},
-    {"t", "t", 0},
+    {"t", "t", 0600, .flags = 0},
+    {"t", "t", 0644, .flags = 0},
+    {"t", "t", 0666, .flags = 0},
+    {"t", "t", 0444, .flags = 0},
+    {"t", "t", 0400, .flags = 0},
+    {"t", "t", 0, .flags = 0},
     {"t", "t", 0640, .flags = REPL_GROUP},
     {"t", "t", 06755, .becomes = 0755},
     {"sub/real", "sub/real", 0600, .flags = REPL_HARD},
@@ -183,11 +183,11 @@ static const repl_target repl_targets[] = {
     {"none/x", .text = "none/x: cannot be written: No such file or directory"},
     /* names of 1 to 256 bytes */
     {REPL_229, .becomes = 0640},
-    {REPL_229, REPL_229, 0600},
+    {REPL_229, REPL_229, 0600, .flags = 0},
     {REPL_229 "1", .becomes = 0640},
     {REPL_229 "1234567890123456789012345", .becomes = 0640},
     {REPL_255, .becomes = 0640},
-    {REPL_255, REPL_255, 0600},
+    {REPL_255, REPL_255, 0600, .flags = 0},
     {"t", REPL_255, 0600, {"t>" REPL_255}, .to = REPL_255},
     {REPL_40("\xE2\x82\xAC") REPL_40("\xE2\x82\xAC") "\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82"
                                                      "\xAC\xE2\x82\xAC",
@@ -333,7 +333,7 @@ static void repl_once(repl_job *j, const repl_target *t, size_t w) {
 static void repl_target_all(void *arg) {
     char folder[] = "/tmp/dtrain-replace-XXXXXX", command[80];
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "socket"};
-    repl_job j;
+    repl_job j = {0};
     if (!REPL_CHECK(repl_open(&j), "no job: %s", dt_ctx_error(j.ctx)))
         return;
     umask(0);
