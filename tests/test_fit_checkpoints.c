@@ -30,20 +30,21 @@ typedef struct fold_row {
     int failed;         /* checkpoints */
 } fold_row;
 
-static const fold_row fold_rows[] = {{"file", "Not a directory"},
-                                     {"file/in", "Not a directory"},
-                                     {"none/in", "No such file or directory"},
-                                     {"locked", "Permission denied"},
-                                     {"locked/in", "Permission denied"},
-                                     {"link", "No such file or directory"}, /* to nothing */
-                                     {"new", NULL, FOLD_STAYS, true, 0},
-                                     {"in", NULL, FOLD_STAYS, true, 0},
-                                     {"in/new", NULL, FOLD_GOES, true, 0},
-                                     {"in/new", "No such file or directory", FOLD_PARENT, true, 3},
-                                     {"new", "Not a directory", FOLD_FILE, true, 3},
-                                     {"new", "Permission denied", FOLD_LOCKED, true, 3},
-                                     {"new", "File too large", FOLD_SMALL, true, 3},
-                                     {"full", "No space left on device", FOLD_FULL, true, 3}};
+static const fold_row fold_rows[] = {
+    {"file", "Not a directory", .late = false},
+    {"file/in", "Not a directory", .late = false},
+    {"none/in", "No such file or directory", .late = false},
+    {"locked", "Permission denied", .late = false},
+    {"locked/in", "Permission denied", .late = false},
+    {"link", "No such file or directory", .late = false}, /* to nothing */
+    {"new", NULL, FOLD_STAYS, true, 0},
+    {"in", NULL, FOLD_STAYS, true, 0},
+    {"in/new", NULL, FOLD_GOES, true, 0},
+    {"in/new", "No such file or directory", FOLD_PARENT, true, 3},
+    {"new", "Not a directory", FOLD_FILE, true, 3},
+    {"new", "Permission denied", FOLD_LOCKED, true, 3},
+    {"new", "File too large", FOLD_SMALL, true, 3},
+    {"full", "No space left on device", FOLD_FULL, true, 3}};
 
 typedef struct fold_case {
     const fold_row *row;

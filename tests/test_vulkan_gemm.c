@@ -322,7 +322,7 @@ static void gemm_sums_try(gemm_sums *s, const dt_device_info *info) {
 }
 
 TEST(what_is_added_to_a_product_costs_no_launch_where_nobody_else_reads_it) {
-    gemm_sums s = {NULL};
+    gemm_sums s = {.ctx = NULL};
     if (!vulkan_device_count())
         SKIP("no Vulkan driver");
     REQUIRE(!dt_ctx_create(NULL, &s.ctx));

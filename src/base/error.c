@@ -23,8 +23,8 @@ const char *dt_result_text(dt_result result) {
         [DT_ERROR_REVOKED] = "the group has ended",
         [DT_ERROR_FORKED] = "called in a child of fork with what is the parent's",
         [DT_ERROR_LATE] = "a rank has not posted an operation in time",
-        [DT_ERROR_BUSY] = "the object is in use, by another thread or by the call that this "
-                          "callback belongs to; call again when that has returned",
+        [DT_ERROR_BUSY] = ("the object is in use, by another thread or by the call that this "
+                           "callback belongs to; call again when that has returned"),
     };
     _Static_assert(DTI_COUNT(texts) == DT_ERROR_BUSY + 1, "a text of each result");
     if ((unsigned)result >= DTI_COUNT(texts))
