@@ -16,8 +16,8 @@
  * be posted in any order. A mismatch is an error on both ranks, a lost peer an error on all ranks;
  * no call waits forever for a dead rank. All ranks get the same bits, in every run.
  *
- * Threads: one thread at a time uses a dt_comm and its groups, else a call returns BUSY. A trainer's
- * calls use its comm from begin to end; callbacks of dt_trainer_fit may use it between two steps.
+ * Threads: one thread at a time uses a dt_comm and its groups; another's call returns BUSY. A
+ * trainer's calls use its comm from begin to end. Callbacks of dt_trainer_fit may use it.
  * Different dt_comms can be used concurrently. */
 
 typedef struct dt_comm dt_comm;

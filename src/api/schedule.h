@@ -50,8 +50,8 @@ typedef enum dt_schedule_kind {
 typedef struct dt_schedule {
     dt_schedule_kind kind;
     uint64_t steps; /* the phase's; 0 = for ever: the last phase */
-    /* In place of .steps, in a trainer alone: above 0, as 0.5; INFINITY = for ever. Phases end at
-     * the step nearest to it, of at least one, and .period, .warmup, .decay and .milestones of this one are whole
+    /* In place of .steps, only in a trainer: above 0, as 0.5; INFINITY = for ever. A phase ends at
+     * the nearest step and has at least one. Its .period, .warmup, .decay and .milestones are whole
      * epochs. */
     double epochs;
     /* T; 0 = the whole phase, of LINEAR, GEOMETRIC, POLYNOMIAL, COSINE, ONE_CYCLE and WSD; the

@@ -183,8 +183,8 @@ typedef struct dt_trainer_desc {
      * more than 1, the first replica uses the context's threads. */
     int threads;
     bool pin; /* bind each replica's thread to a processor of its own */
-    /* NULL = this process alone. Borrowed: the trainer's calls return BUSY while another thread uses
-     * it, and none of your own operations may be pending; destroy the comm after the trainer. */
+    /* NULL = this process alone. Borrowed: destroy it after the trainer. The trainer's calls return
+     * BUSY while another thread uses it. None of your own operations may be pending. */
     dt_comm *comm;
     size_t bucket_bytes; /* gradients exchanged at a time; 0 = 4 MiB, the first bucket 1 MiB */
     bool no_overlap;     /* exchange gradients only after the backward pass: for measurements */

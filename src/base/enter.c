@@ -3,8 +3,8 @@
  * thread has a list of frames on its stack, one for each call and each callback under way. They say
  * whether the library itself makes a call, or the host's code that the library has called.
  *
- * A refused call writes only base->refused and its count, since the owner may be writing the error's text.
- * A call without an object is never refused. The outermost frame restores the host's floating-point
+ * A refused call writes only base->refused and its count: the error's text is the owner's. A call
+ * without an object is never refused. The outermost frame restores the host's floating-point
  * modes. */
 
 #if defined DT_IMPLEMENTATION_CORE && !defined DT_IMPLEMENTATION

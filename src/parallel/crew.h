@@ -4,9 +4,9 @@
 typedef struct dti_crew dti_crew;
 typedef void dti_crew_fn(void *arg, uint32_t index);
 
-/* count - 1 threads, with all signals blocked. comm: NULL, or what the caller of dti_crew_run holds:
- * all threads may use it then. pin: thread i keeps to the i-th processor that this process may use
- * (the caller's too, until the crew goes). Errors: MEMORY, INVALID (no threads). */
+/* count - 1 threads, with all signals blocked. comm: NULL, or what the caller of dti_crew_run
+ * holds, which all threads may use then. pin: thread i keeps to the i-th processor that this
+ * process may use (the caller's too, until the crew goes). Errors: MEMORY, INVALID (no threads). */
 static dt_result dti_crew_create(dti_base *base, dt_comm *comm, uint32_t count, bool pin,
                                  dti_crew **out);
 static void dti_crew_destroy(dti_crew *crew);
