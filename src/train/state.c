@@ -243,7 +243,8 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_
     if (!dti_checkpoint_is_lost(t, result))
         return result;
     t->checkpoints_failed++;
-    snprintf(t->checkpoint_error, sizeof t->checkpoint_error, "%s", t->base->error);
+    snprintf(t->checkpoint_error, sizeof t->checkpoint_error, "%.*s",
+             (int)sizeof t->checkpoint_error - 1, t->base->error);
     return result;
 }
 
