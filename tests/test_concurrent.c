@@ -26,7 +26,7 @@ static uint32_t conc_draw(conc_case *c, uint32_t count) {
 /* ---- A random model, and an optimizer for it */
 
 static dt_tensor conc_layer(conc_case *c, dt_tensor h, int i, int width) {
-    char name[8];
+    char name[16];
     snprintf(name, sizeof name, "l%d", i);
     h = dt_nn_linear(h, name, width);
     snprintf(name, sizeof name, "n%d", i);
