@@ -155,6 +155,7 @@ has_wanted() {
     ,* | *,tests/main.c | *,tests/harness.c) return 0 ;;
     esac
     # The rows of wrong_args.h are in several files, and go with any of them.
+    # shellcheck disable=SC2046 # words are meant
     set -- "$1" $(if grep -q '"wrong_args.h"' "$1"; then grep -l '"wrong_args.h"' tests/test_*.c; fi)
     grep -qE "^(TEST|GOLDEN)[A-Z_]*\(.*($alone)" "$@"
 }
