@@ -808,7 +808,7 @@ TEST(a_nan_names_the_layer_as_well_as_the_op) {
         const char *want;
         desk_open(&d);
         d.loss = nan_model(&d, way, &want);
-        d.params = "a.*,b.*,c.*";
+        d.params = "?.*";
         desk_train(&d);
         CHECK(d.train && !dt_program_write(d.train, d.x, (float[]){1, 2, 3, 4, 5, 6}, 24));
         CHECK(d.train && dt_program_run(d.train, NULL, &report) == DT_ERROR_NUMERIC);
