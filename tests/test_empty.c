@@ -11,6 +11,7 @@ typedef struct empty_run {
     uint64_t hash, empty, steps;
     double loss; /* of the steps that are empty: the largest */
     char text[1200];
+    uint32_t pick[TRAIN_ROWS]; /* read until the trainer ends */
 } empty_run;
 
 /* Where batches are left out by hand, the others' rows come in the same order. */
@@ -23,7 +24,6 @@ static uint64_t empty_pick(const empty_run *r, uint32_t *pick) {
 }
 
 static dt_result empty_train(const train_mode *mode, dt_comm *comm, empty_run *r, train_model *m) {
-    uint32_t pick[TRAIN_ROWS];
     dt_trainer *t = NULL;
     dt_train_report report;
     dt_trainer_desc d = train_desc(m);
@@ -32,8 +32,8 @@ static dt_result empty_train(const train_mode *mode, dt_comm *comm, empty_run *r
     m->adam = (dt_optim_desc){.lr = 0.01, .weight_decay = 0.1, .clip_norm = 0.5};
     if (mode->average)
         m->adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
-    d.data.rows = empty_pick(r, pick);
-    d.data.pick = pick;
+    d.data.rows = empty_pick(r, r->pick);
+    d.data.pick = r->pick;
     d.no_shuffle = true;
     d.batch = EMPTY_BATCH;
     d.skip_empty = r->skips;

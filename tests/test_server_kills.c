@@ -233,7 +233,8 @@ static serve_run kills_runs[KILLS_SERVERS];
 /* On a thread, in its folder, from its newest checkpoint. */
 static void kills_open(kills_job *j, int place) {
     serve_run *r = &kills_runs[place];
-    CHECK_TEXT(!kills_serve(j, place, r, 0), "%s", dt_ctx_error(r->m.ctx));
+    const dt_result result = kills_serve(j, place, r, 0); /* which makes the context anew */
+    CHECK_TEXT(!result, "%s", dt_ctx_error(r->m.ctx));
     serve_start(r);
 }
 
