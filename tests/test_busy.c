@@ -545,6 +545,7 @@ TEST(on_error_hears_the_text_of_the_call_that_failed_and_no_older_one) {
 
 typedef struct busy_reader {
     dt_ctx *ctx;
+    dt_csv *csv;
     _Atomic int turn; /* 1: the file is open; 2: the context is in use; 3: the read has ended */
     dt_result result;
 } busy_reader;
@@ -553,12 +554,11 @@ static void *busy_reads(void *user) {
     busy_reader *r = user;
     const int column = 7;
     float value;
-    dt_csv *csv = NULL;
-    CHECK(!dt_csv_open(r->ctx, wrong_path("busy.csv"), NULL, &csv));
+    CHECK(!dt_csv_open(r->ctx, wrong_path("busy.csv"), NULL, &r->csv));
     r->turn = 1;
     while (r->turn != 2)
         usleep(100);
-    r->result = dt_csv_read(csv, &column, 1, 0, 1, DT_F32, &value);
+    r->result = dt_csv_read(r->csv, &column, 1, 0, 1, DT_F32, &value);
     r->turn = 3;
     return NULL;
 }
@@ -591,6 +591,7 @@ TEST(a_read_that_fails_beside_another_call_is_not_told_as_refused) {
     pthread_join(thread, NULL);
     alarm(0);
     CHECK(r.result == DT_ERROR_INVALID && j.warnings == 0);
+    dt_csv_close(r.csv);
     dt_ctx_destroy(r.ctx);
     remove(wrong_path("busy.csv"));
 }
