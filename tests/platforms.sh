@@ -40,6 +40,7 @@ platform() {
     wasi)
         flags='--target=wasm32-wasi --sysroot=/usr -msimd128 -DDT_NO_THREADS' libs=-lm
         flags="$flags -Wl,--initial-memory=268435456" # Node ends badly where memory has grown
+        flags="$flags -Wl,-z,stack-size=1048576" # WASI's 64 KiB lie next to the program's data
         needs='wasm-ld /usr/lib/wasm32-wasi/libc.a'
         run='node --no-warnings --experimental-wasi-unstable-preview1'
         run="$run --expose-gc tests/wasi.mjs"
