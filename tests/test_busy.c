@@ -540,6 +540,7 @@ TEST(on_error_hears_the_text_of_the_call_that_failed_and_no_older_one) {
     CHECK(dt_profile_fit(profile, &state) == DT_ERROR_INVALID);
     CHECK_STR(e.text, "dt_profile_fit: state->trainer is NULL");
     CHECK(e.calls == 3);
+    dt_profile_destroy(profile);
     dt_ctx_destroy(ctx);
 }
 
