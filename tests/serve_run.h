@@ -95,19 +95,25 @@ static dt_trainer_desc serve_trainer(const serve_case *c, train_model *m) {
     return d;
 }
 
+/* A trainer of the same job without servers, or NULL; *m is open whatever comes. */
+__attribute__((__unused__)) static dt_trainer *serve_alone(const serve_case *c, train_model *m) {
+    dt_trainer *t = NULL;
+    *m = (train_model){.ctx = NULL};
+    if (!CHECK_TEXT(serve_model(m, c), "the model"))
+        return NULL;
+    dt_trainer_desc d = serve_trainer(c, m);
+    d.shards = c->shards;
+    d.devices = "cpu";
+    CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx));
+    return t;
+}
+
 /* What ranks make of it. */
 __attribute__((__unused__)) static uint64_t serve_wanted(const serve_case *c) {
     train_model m;
-    dt_trainer *t;
     uint64_t hash = 0;
-    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
-        return 0;
-    dt_trainer_desc d = serve_trainer(c, &m);
-    d.shards = c->shards;
-    d.devices = "cpu";
-    dt_result result = dt_trainer_create(m.graph, &d, &t);
-    if (!result)
-        result = serve_write(t, &m, c);
+    dt_trainer *t = serve_alone(c, &m);
+    dt_result result = t ? serve_write(t, &m, c) : DT_ERROR_INVALID;
     for (int i = 0; i < c->epochs && !result; i++)
         result = dt_trainer_epoch(t, NULL);
     CHECK_TEXT(!result && !dt_store_state_hash(dt_trainer_store(t), &hash), "%s",

@@ -286,7 +286,7 @@ static bool frame_pair_open(frame_pair *p, const char *device) {
     return open;
 }
 
-/* Cancels after so many parts, or segments. False: the step was DONE before. */
+/* Cancels after that number of parts, or segments. False: the step was DONE before. */
 static bool frame_cancel_after(frame_pair *p, int parts, bool segments) {
     dt_program *program = p->c.program;
     dt_step_state state = DT_STEP_READY;

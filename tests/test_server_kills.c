@@ -190,14 +190,8 @@ static void kills_try(const serve_case *c, int seed, int rounds, uint64_t wanted
 
 static uint64_t kills_wanted(const serve_case *c) {
     train_model m;
-    dt_trainer *t;
     uint64_t hash = 0;
-    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
-        return 0;
-    dt_trainer_desc d = serve_trainer(c, &m);
-    d.shards = c->shards;
-    d.devices = "cpu";
-    CHECK(!dt_trainer_create(m.graph, &d, &t));
+    dt_trainer *t = serve_alone(c, &m);
     for (int i = 0; i < c->epochs; i++)
         CHECK(!dt_trainer_epoch(t, NULL));
     CHECK(!dt_store_hash(dt_trainer_store(t), &hash));

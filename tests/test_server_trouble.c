@@ -163,15 +163,10 @@ TEST(server_tells_a_worker_too_many_how_many_it_takes) {
 /* As a trainer's that began with the file. */
 static uint64_t serve_wanted_from(const serve_case *c, const char *path) {
     train_model m;
-    dt_trainer *t;
     uint64_t hash = 0;
-    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
-        return 0;
-    dt_trainer_desc d = serve_trainer(c, &m);
-    d.shards = c->shards;
-    d.devices = "cpu";
-    CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_load(t, path) &&
-                   !dt_trainer_epoch(t, NULL) && !dt_store_state_hash(dt_trainer_store(t), &hash),
+    dt_trainer *t = serve_alone(c, &m);
+    CHECK_TEXT(!dt_trainer_load(t, path) && !dt_trainer_epoch(t, NULL) &&
+                   !dt_store_state_hash(dt_trainer_store(t), &hash),
                "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     return hash;

@@ -81,7 +81,7 @@ static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
 static double dti_optim_lr_max(const dt_optim_desc *resolved);
 /* The rate of step `step`, from 1 on: what is given (0 = nothing, DT_ZERO = 0), or by schedule. */
 static double dti_optim_lr_at(const dt_optim_desc *resolved, double given, uint64_t step);
-/* Phases in epochs of so many steps become phases in steps. */
+/* Turns phases in epochs into phases in steps, `each` of an epoch. */
 static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each);
 /* The description with a step's momentum, which is in `room` where the schedule changes it. */
 static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t step,

@@ -63,7 +63,7 @@ typedef struct sim_faults {
     uint32_t piece_max;                     /* bytes moved at once */
     bool cut[SIM_RANKS_MAX][SIM_RANKS_MAX]; /* from, to: nothing arrives */
     /* One bit of byte `turn_at` that `turn_from` says to `turn_to`: on the first connection that
-     * has so many; or on each one. Mask 0: none. */
+     * has that number of bytes; or on each one. Mask 0: none. */
     int turn_from, turn_to;
     uint64_t turn_at;
     uint8_t turn_mask;

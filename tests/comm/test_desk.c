@@ -153,17 +153,21 @@ TEST(desks_turn_away_other_keys_settings_and_places) {
 #endif
 }
 
+/* A server's and a client's desk, with one key; the test's to free. */
+static bool desk_two(desk_side **server, desk_side **client) {
+    *server = calloc(1, sizeof **server);
+    *client = calloc(1, sizeof **client);
+    return *server && *client && desk_make(*server, true, 'a', DT_COMM_CRC) &&
+           desk_make(*client, false, 'a', DT_COMM_CRC);
+}
+
 /* More than there is room for wait for their turn behind those that have proved nothing. */
 TEST(desks_give_up_the_oldest_stranger_for_the_next) {
-    desk_side *server = calloc(1, sizeof *server), *client = calloc(1, sizeof *client);
+    desk_side *server, *client;
     int strangers[2 * DESK_CLIENTS];
     struct sockaddr_in to = {.sin_family = AF_INET};
     char address[32];
-    if (!server || !client || !desk_make(server, true, 'a', DT_COMM_CRC) ||
-        !desk_make(client, false, 'a', DT_COMM_CRC)) {
-        CHECK(!"two desks");
-        return;
-    }
+    REQUIRE(desk_two(&server, &client));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons((uint16_t)dti_desk_port(server->desk));
     for (int i = 0; i < 2 * DESK_CLIENTS; i++) {
@@ -182,16 +186,12 @@ TEST(desks_give_up_the_oldest_stranger_for_the_next) {
 
 /* Far away: each of its steps is one of many that somebody near makes meanwhile. */
 TEST(desks_let_no_address_that_opens_many_keep_out_another) {
-    desk_side *server = calloc(1, sizeof *server), *client = calloc(1, sizeof *client);
+    desk_side *server, *client;
     enum { ROUNDS = 60, EACH = 2 * DESK_CLIENTS };
     struct sockaddr_in to = {.sin_family = AF_INET}, own = {.sin_family = AF_INET};
     int strangers[ROUNDS * EACH], made = 0;
     char address[32];
-    if (!server || !client || !desk_make(server, true, 'a', DT_COMM_CRC) ||
-        !desk_make(client, false, 'a', DT_COMM_CRC)) {
-        CHECK(!"two desks");
-        return;
-    }
+    REQUIRE(desk_two(&server, &client));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons((uint16_t)dti_desk_port(server->desk));
     own.sin_addr.s_addr = htonl(0x7f000002);
@@ -221,14 +221,10 @@ static void desk_log(void *user, dt_log_level level, const char *text) {
 }
 
 TEST(desks_without_a_descriptor_say_so_and_go_on) {
-    desk_side *server = calloc(1, sizeof *server), *client = calloc(1, sizeof *client);
+    desk_side *server, *client;
     char address[32], said[256] = "";
     struct rlimit all;
-    if (!server || !client || !desk_make(server, true, 'a', DT_COMM_CRC) ||
-        !desk_make(client, false, 'a', DT_COMM_CRC)) {
-        CHECK(!"two desks");
-        return;
-    }
+    REQUIRE(desk_two(&server, &client));
     server->base.logger = (dt_logger){.log = desk_log, .user = said};
     snprintf(address, sizeof address, "127.0.0.1:%d", dti_desk_port(server->desk));
     CHECK(dti_desk_dial(client->desk, 0, address, 1));
