@@ -40,7 +40,7 @@ static dt_tensor gpt(dt_graph *g, dt_tensor x) {
     const dt_attention_layer_desc causal = {.attention = {.causal = true, .dropout = drop}};
     dt_tensor table = dt_param(g, "wte.weight", dt_dims(BYTES, width), normal);
     dt_tensor places = dt_param(g, "wpe.weight", dt_dims(context, width), normal);
-    dt_tensor h = dt_dropout(dt_add(dt_gather(table, x), places), drop), y;
+    dt_tensor h = dt_dropout(dt_add(dt_embedding(table, x), places), drop), y;
     for (int i = 0; i < (int)number[LAYERS]; i++) {
         char name[32];
         snprintf(name, sizeof name, "h.%d", i);
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
     const dt_dataset rest = windows(learned, bytes, x, t);
     dt_trainer_desc desc = {.loss = dt_cross_entropy(logits, t, NULL)};
     desc.data = windows(0, learned, x, t), desc.seed = (uint64_t)number[SEED];
-    desc.batch = (int)fmax(number[BATCH], 1), desc.shards = (int)number[SHARDS];
+    desc.batch = (int)fmax(number[BATCH], 1), desc.parallel.batch_slices = (int)number[SHARDS];
     desc.devices = words[DEVICES], desc.load = words[LOAD];
     const uint64_t each = (desc.data.rows + (uint64_t)desc.batch - 1) / (uint64_t)desc.batch;
     uint64_t end = each * (uint64_t)number[EPOCHS];

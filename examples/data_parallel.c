@@ -51,7 +51,7 @@ static dt_result train(dt_ctx *ctx, dt_comm *comm, const char *devices) {
         .data = {.rows = ROWS,
                  .columns = {{.input = x, .data = points, .dtype = DT_F32},
                              {.input = t, .data = classes, .dtype = DT_I32}}},
-        .shards = SHARDS,
+        .parallel.batch_slices = SHARDS,
         .devices = devices,
         .comm = comm};
     result = dt_trainer_create(graph, &desc, &trainer);

@@ -96,7 +96,7 @@ static void tell(const char *set, int epoch, const dt_train_report *r, double se
 /* Between the steps of dt_trainer_fit, which does the rest. */
 static dt_result look(void *seconds, dt_fit_state *s) {
     if (stop) /* SIGTERM came: fit writes a checkpoint after this step, and all ranks end */
-        s->stop = DT_FIT_ASKED;
+        s->stop = DT_FIT_STOPPED;
     if (s->event == DT_FIT_EPOCH)
         tell("train", (int)s->epoch, &s->train, *(double *)seconds += s->train.seconds);
     return DT_OK;
@@ -130,8 +130,9 @@ int main(int argc, char **argv) {
         data->rows = (uint64_t)number[LIMIT];
     desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = number[LR]};
     desc.batch = (int)number[BATCH], desc.seed = (uint64_t)number[SEED];
-    desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
-    desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
+    desc.parallel.batch_slices = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
+    desc.threads = (int)number[THREADS], desc.comm = comm,
+    desc.checkpoint.folder = text[CHECKPOINT];
     desc.load = text[LOAD], desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));
     if (text[CHECKPOINT])
@@ -143,13 +144,13 @@ int main(int argc, char **argv) {
     TRY(fit.epochs         ? dt_trainer_fit(trainer, &fit, &history)
         : text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL)
                            : DT_OK);
-    if (history.stop == DT_FIT_ASKED)
+    if (history.stop == DT_FIT_STOPPED)
         return 0;
     TRY(dt_trainer_evaluate(trainer, &test, 500, &r));
     tell("test", (int)number[EPOCHS], &r, seconds);
-    dt_history_free(&history);
+    dt_history_destroy(&history);
     TRY(text[SAVE] ? dt_store_save(dt_trainer_store(trainer), text[SAVE]) : DT_OK);
     for (int i = 0; i < 4; i++)
-        dt_array_free(&file[i]);
+        dt_array_destroy(&file[i]);
     return dt_ctx_destroy(ctx), dt_comm_destroy(comm), json && fclose(json);
 }

@@ -94,7 +94,7 @@ static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t
 
 static dt_result look(void *unused, dt_fit_state *s) {
     if (stop) /* SIGTERM came: fit writes a checkpoint after this step, and all ranks end */
-        s->stop = DT_FIT_ASKED;
+        s->stop = DT_FIT_STOPPED;
     return DT_OK;
 }
 
@@ -131,8 +131,9 @@ int main(int argc, char **argv) {
     if (deep && steps) /* the rate falls to 0 */
         adam.schedule[0] = (dt_schedule){DT_SCHEDULE_POLYNOMIAL, .period = steps};
     desc.tail = DT_TAIL_DROP; /* what is left over waits for the next shuffle */
-    desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
-    desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
+    desc.parallel.batch_slices = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
+    desc.threads = (int)number[THREADS], desc.comm = comm,
+    desc.checkpoint.folder = text[CHECKPOINT];
     desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));
     if (text[CHECKPOINT])
@@ -143,14 +144,14 @@ int main(int argc, char **argv) {
     TRY(epochs             ? dt_trainer_fit(trainer, &fit, &history)
         : text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL)
                            : DT_OK);
-    if (history.stop == DT_FIT_ASKED)
+    if (history.stop == DT_FIT_STOPPED)
         return 0;
     TRY(dt_trainer_evaluate(trainer, &test, TEST_BATCH, &r));
     if (!dt_comm_rank(comm))
         printf("test accuracy %.4f  loss %.4f  %.0f samples/s\n", r.metric[0], r.loss,
                (double)r.samples / r.seconds);
-    dt_history_free(&history);
+    dt_history_destroy(&history);
     for (int i = 0; i < 4; i++)
-        dt_array_free(&file[i]);
+        dt_array_destroy(&file[i]);
     return dt_ctx_destroy(ctx), dt_comm_destroy(comm), 0;
 }

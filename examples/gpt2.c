@@ -61,13 +61,13 @@ static dt_tensor heads_of(dt_tensor qkv, int64_t part, int64_t width, int64_t he
 /* x: tokens, i32 [T]; at: how many of the text came before. */
 static dt_tensor gpt2(dt_tensor x, dt_tensor at, const gpt2_sizes *s) {
     dt_graph *g = x.graph;
-    const dt_cache_desc cache = {.positions = s->places, .at = at};
+    const dt_cache_desc cache = {.positions = s->places, .position = at};
     const dt_attention_desc causal = {.causal = true};
     const dt_init normal = {DT_INIT_NORMAL, 0, 0.02f};
     dt_tensor table = dt_param(g, "wte.weight", dt_dims(s->tokens, s->width), normal);
     dt_tensor places = dt_param(g, "wpe.weight", dt_dims(s->places, s->width), normal);
-    dt_tensor h = dt_gather(table, x), y;
-    h = dt_add(h, dt_gather(places, dt_cache_places(x, at)));
+    dt_tensor h = dt_embedding(table, x), y;
+    h = dt_add(h, dt_embedding(places, dt_cache_positions(x, at)));
     for (int i = 0; i < s->layers; i++) {
         static const char *const parts[] = {"ln_1", "attn.c_attn", "attn.c_proj",
                                             "ln_2", "mlp.c_fc",    "mlp.c_proj"};
@@ -87,40 +87,40 @@ static dt_tensor gpt2(dt_tensor x, dt_tensor at, const gpt2_sizes *s) {
 /* What the file says of itself; *prefix: "transformer.", as newer files have it, or "". */
 static gpt2_sizes sizes_of(const char *path, const char **prefix) {
     gpt2_sizes s = {0};
-    dt_weights *w;
-    dt_weight_info table = {0}, places = {0};
+    dt_safetensors *w;
+    dt_safetensors_tensor table = {0}, places = {0};
     char name[64] = "transformer.wte.weight";
-    TRY(dt_weights_open(ctx, path, &w));
-    *prefix = dt_weights_find(w, name) < 0 ? "" : "transformer.";
+    TRY(dt_safetensors_open(ctx, path, &w));
+    *prefix = dt_safetensors_find(w, name) < 0 ? "" : "transformer.";
     snprintf(name, sizeof name, "%swte.weight", *prefix);
-    check(dt_weights_find(w, name) >= 0, path, ": no GPT-2, it has no wte.weight");
-    TRY(dt_weights_get_info(w, dt_weights_find(w, name), &table));
+    check(dt_safetensors_find(w, name) >= 0, path, ": no GPT-2, it has no wte.weight");
+    TRY(dt_safetensors_get_tensor(w, dt_safetensors_find(w, name), &table));
     snprintf(name, sizeof name, "%swpe.weight", *prefix);
-    check(dt_weights_find(w, name) >= 0, path, ": no GPT-2, it has no wpe.weight");
-    TRY(dt_weights_get_info(w, dt_weights_find(w, name), &places));
+    check(dt_safetensors_find(w, name) >= 0, path, ": no GPT-2, it has no wpe.weight");
+    TRY(dt_safetensors_get_tensor(w, dt_safetensors_find(w, name), &places));
     check(table.rank == 2 && places.rank == 2, path, ": its tables are no matrices");
     do
         snprintf(name, sizeof name, "%sh.%d.ln_1.weight", *prefix, (int)s.layers);
-    while (dt_weights_find(w, name) >= 0 && ++s.layers);
+    while (dt_safetensors_find(w, name) >= 0 && ++s.layers);
     check(s.layers > 0, path, ": no GPT-2, it has no h.0.ln_1.weight");
     s.tokens = table.dim[0], s.places = places.dim[0], s.width = table.dim[1];
     s.heads = number[HEADS] > 0 ? (int64_t)number[HEADS] : (s.width + 63) / 64;
     s.rank = (int64_t)number[RANK];
-    return dt_weights_close(w), s;
+    return dt_safetensors_close(w), s;
 }
 /* A file of more layers or parts would be another model: what it has under `prefix` is the store's,
  * but for masks, which older files have, and a head that is the table once more. */
 static void no_more_than(dt_store *store, const char *path, const char *prefix) {
     const size_t skip = strlen(prefix);
-    dt_weights *w;
-    dt_weight_info t = {0}, table = {0};
+    dt_safetensors *w;
+    dt_safetensors_tensor t = {0}, table = {0};
     char text[300];
-    TRY(dt_weights_open(ctx, path, &w));
+    TRY(dt_safetensors_open(ctx, path, &w));
     snprintf(text, sizeof text, "%swte.weight", prefix);
-    if (dt_weights_find(w, text) >= 0)
-        TRY(dt_weights_get_info(w, dt_weights_find(w, text), &table));
-    for (int i = 0; i < dt_weights_count(w); i++) {
-        TRY(dt_weights_get_info(w, i, &t));
+    if (dt_safetensors_find(w, text) >= 0)
+        TRY(dt_safetensors_get_tensor(w, dt_safetensors_find(w, text), &table));
+    for (int i = 0; i < dt_safetensors_count(w); i++) {
+        TRY(dt_safetensors_get_tensor(w, i, &t));
         const char *mask = strstr(t.name, ".attn.");
         if (!strcmp(t.name, "lm_head.weight"))
             check(t.bytes == table.bytes && !memcmp(t.data, table.data, (size_t)t.bytes), path,
@@ -132,7 +132,7 @@ static void no_more_than(dt_store *store, const char *path, const char *prefix) 
             check(dt_store_find(store, t.name + skip) >= 0, path, text);
         }
     }
-    dt_weights_close(w);
+    dt_safetensors_close(w);
 }
 
 /* ---- tokens: vocab.json's; of a text the longest that fits, which is near to what merges give */

@@ -86,9 +86,9 @@ int main(int argc, char **argv) {
     const dt_program_desc desc = {.loss = dt_mse(y, t),
                                   .outputs = {y},
                                   .batch = TEXELS,
-                                  .buffers = {{x, {(uint64_t)buffers[0], 0, bytes[0]}},
-                                              {t, {(uint64_t)buffers[1], 0, bytes[1]}},
-                                              {y, {(uint64_t)buffers[2], 0, bytes[2]}}},
+                                  .external = {{x, {(uint64_t)buffers[0], 0, bytes[0]}},
+                                               {t, {(uint64_t)buffers[1], 0, bytes[1]}},
+                                               {y, {(uint64_t)buffers[2], 0, bytes[2]}}},
                                   .optim = &adam};
     check(dt_program_create(store, &desc, &train));
     printf("on %s\n", dt_store_device(store)->name);

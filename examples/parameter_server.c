@@ -46,16 +46,17 @@ static dt_trainer_desc settings(dt_graph *graph) {
                              .devices = "cpu"};
 }
 
-/* Serves until the workers have gone; a file from time to time would be .trainer.checkpoint. */
+/* Serves until the workers have gone; a file from time to time would be .trainer.checkpoint.folder. */
 static dt_result serve(dt_graph *graph, const dt_comm_desc *job, const char *at, int staleness) {
     dt_server_desc desc = {
-        .trainer = settings(graph), .listen = at, .by = job, .staleness = staleness};
+        .trainer = settings(graph), .listen = at, .security = job, .staleness = staleness};
     dt_server *server;
     dt_server_info info = {0};
     uint64_t hash = 0;
-    desc.trainer.shards = SHARDS;
+    desc.trainer.parallel.batch_slices = SHARDS;
     dt_result result = dt_server_create(graph, &desc, &server);
-    while (!result && (info.joined < job->world_size - 1 || !info.joined || info.workers)) {
+    while (!result &&
+           (info.connections < job->world_size - 1 || !info.connections || info.workers)) {
         result = dt_server_run(server, 100);
         dt_server_get_info(server, &info);
     }
@@ -63,7 +64,7 @@ static dt_result serve(dt_graph *graph, const dt_comm_desc *job, const char *at,
         result = dt_store_state_hash(dt_trainer_store(dt_server_trainer(server)), &hash);
     if (!result)
         printf("%d steps, loss %.4f, staleness up to %d\nstate %016llx\n", (int)info.step,
-               info.loss, (int)info.stalest, (unsigned long long)hash);
+               info.loss, (int)info.max_staleness, (unsigned long long)hash);
     return result;
 }
 
@@ -73,8 +74,8 @@ static dt_result work(dt_graph *graph, const dt_comm_desc *job, const char *at) 
     dt_trainer *trainer;
     dt_trainer_info info = {0};
     desc.mode = DT_TRAIN_SERVER;
-    desc.servers = at;
-    desc.servers_by = job;
+    desc.server.addresses = at;
+    desc.server.security = job;
     dt_result result = dt_trainer_create(graph, &desc, &trainer);
     if (!result)
         dt_trainer_get_info(trainer, &info); /* others may have begun long ago */

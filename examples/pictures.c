@@ -25,8 +25,8 @@ int main(int argc, char **argv) {
     TRY(dt_folder_open(ctx, argv[1], &files, &folder));
     dt_folder_get_info(folder, &is);
     uint32_t n[2], *rows = malloc(2 * is.rows * sizeof *rows); /* that train, that validate */
-    dt_split_desc fifth = {.rows = (uint32_t)is.rows, .labels = dt_folder_labels(folder)};
-    TRY(dt_split(ctx, &fifth, rows, &n[0], rows + is.rows, &n[1]));
+    dt_data_split_desc fifth = {.rows = (uint32_t)is.rows, .labels = dt_folder_labels(folder)};
+    TRY(dt_data_split(ctx, &fifth, rows, &n[0], rows + is.rows, &n[1]));
     TRY(dt_graph_create(ctx, &g));
     dt_tensor x = dt_input(g, "picture", DT_F32, dt_dims(is.channels, is.height, is.width));
     dt_tensor t = dt_input(g, "class", DT_I32, dt_dims()), h = x;
@@ -35,22 +35,22 @@ int main(int argc, char **argv) {
         h = dt_max_pool2d(dt_relu(h), &(dt_pool_desc){.kernel = {2, 2}});
     }
     h = dt_nn_linear(dt_relu(dt_nn_linear(dt_flatten(h), "fc1", 64)), "fc2", is.classes);
-    dt_augment_desc plain = {.mean = {0.5f}, .deviation = {0.25f}}, more = plain;
+    dt_augment_desc plain = {.mean = {0.5f}, .std = {0.25f}}, more = plain;
     more.flip = 0.5, more.crop_padding = 2, more.cutout = is.width / 4;
     dt_optim_desc adam = {.kind = DT_OPTIM_ADAMW, .lr = 1e-3};
     dt_trainer_desc job = {.loss = dt_cross_entropy(h, t, NULL), .batch = 32, .optim = &adam};
     job.metrics[0] = dt_accuracy(h, t);
-    job.checkpoint = argv[2];
+    job.checkpoint.folder = argv[2];
     TRY(dt_folder_dataset(folder, x, t, &job.data));
     dt_dataset valid = job.data;
-    job.data.rows = n[0], job.data.pick = rows, job.data.augment = &more;
-    valid.rows = n[1], valid.pick = rows + is.rows, valid.augment = &plain;
+    job.data.rows = n[0], job.data.indices = rows, job.data.augment = &more;
+    valid.rows = n[1], valid.indices = rows + is.rows, valid.augment = &plain;
     TRY(dt_trainer_create(g, &job, &trainer));
     dt_progress bar = {0};
     dt_fit_desc fit = {.epochs = argc > 3 ? strtoull(argv[3], NULL, 10) : 20};
     fit.validation = &valid;
     fit.watch =
-        (dt_watch){.metric = "accuracy", .larger = true, .patience = 4, .restore_best = true};
+        (dt_watch){.metric = "accuracy", .maximize = true, .patience = 4, .restore_best = true};
     TRY(dt_run_log_create(ctx, &(dt_run_log_desc){.folder = argv[2]}, &log));
     fit.callbacks[0] = (dt_callback){dt_progress_show, &bar};
     fit.callbacks[1] = (dt_callback){dt_run_log_fit, log};

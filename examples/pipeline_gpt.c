@@ -26,7 +26,7 @@ static void check(dt_result result) {
 static dt_tensor gpt(dt_graph *g, dt_tensor x, int stages) {
     const dt_init normal = {DT_INIT_NORMAL, 0, 0.05f};
     const dt_attention_layer_desc causal = {.attention = {.causal = true}};
-    dt_tensor h = dt_gather(dt_param(g, "bytes", dt_dims(256, WIDTH), normal), x);
+    dt_tensor h = dt_embedding(dt_param(g, "bytes", dt_dims(256, WIDTH), normal), x);
     h = dt_add(h, dt_param(g, "places", dt_dims(CONTEXT, WIDTH), normal));
     for (int i = 0, stage = 0; i < BLOCKS; i++) {
         char name[16];
@@ -97,8 +97,8 @@ int main(int argc, char **argv) {
     desc.devices = devices;
     desc.comm = comm;
     if (stages > 1) {
-        desc.pipeline = stages;
-        desc.schedule = (dt_pipeline_schedule)schedule;
+        desc.parallel.pipeline = stages;
+        desc.parallel.schedule = (dt_pipeline_schedule)schedule;
     }
     check(dt_trainer_create(graph, &desc, &trainer));
     dt_progress bar = {.file = stderr}; /* of rank 0 */

@@ -95,7 +95,7 @@ static void write_statistics(const dt_csv *csv, dt_store *store) {
     for (int i = 0; i < number_count; i++) {
         TRY(dt_csv_get_column(csv, numbers[i], &c));
         mean[i] = (float)c.mean;
-        deviation[i] = c.deviation > 0 ? (float)c.deviation : 1;
+        deviation[i] = c.std > 0 ? (float)c.std : 1;
     }
     const int at = dt_store_find(store, "numbers.mean");
     TRY(dt_store_write(store, at, DT_VALUE_PARAM, mean, bytes));

@@ -73,8 +73,8 @@ static dt_ctx *fuzz_context(void) {
 
 /* Host bytes that the context holds. */
 static uint64_t fuzz_bytes(const dt_ctx *ctx) {
-    dt_memory_info info;
-    dt_ctx_memory(ctx, &info);
+    dt_ctx_info info;
+    dt_ctx_get_info(ctx, &info);
     return info.host_bytes;
 }
 

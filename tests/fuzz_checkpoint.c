@@ -19,7 +19,7 @@ static void fuzz_checkpoint_count(const dti_checkpoint *c, const uint8_t *file, 
     memcpy(&sum, sums, sizeof sum);
     FUZZ_CHECK(sum == dti_crc32c(0, file, data));
     for (int i = 0; i < c->count; i++) {
-        const dt_weight_info *info = dti_checkpoint_at(c, i);
+        const dt_safetensors_tensor *info = dti_checkpoint_at(c, i);
         FUZZ_CHECK(dti_checkpoint_find(c, info->name) == info);
         memcpy(&sum, sums + 4 * (i + 1), sizeof sum);
         FUZZ_CHECK(sum == dti_crc32c(0, file + data, (size_t)info->bytes));
@@ -61,7 +61,7 @@ static void fuzz_checkpoint_mend(uint8_t *data, size_t size) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     dti_file file = {dti_alloc(&base, size), size};
-    dt_weights *weights;
+    dt_safetensors *weights;
     if (!file.data)
         return;
     memcpy(file.data, data, size);
@@ -70,14 +70,14 @@ static void fuzz_checkpoint_mend(uint8_t *data, size_t size) {
     if (result)
         return;
     uint32_t sum = weights->header_crc;
-    size_t count = (size_t)dt_weights_count(weights), at = size - (size_t)weights->data_bytes;
+    size_t count = (size_t)dt_safetensors_count(weights), at = size - (size_t)weights->data_bytes;
     for (size_t i = 0; i < count && 4 * count <= weights->data_bytes; i++) {
         memcpy(data + size - 4 * (count - i), &sum, 4);
         size_t bytes = (size_t)(weights->items[i].end - weights->items[i].begin);
         sum = dti_crc32c(0, data + at, bytes);
         at += bytes;
     }
-    dt_weights_close(weights);
+    dt_safetensors_close(weights);
 }
 
 /* libFuzzer's own mutation; then mostly a header length that fits, up to the last brace and

@@ -37,7 +37,7 @@ static dt_result fuzz_csv(const uint8_t *data, size_t size) {
     dt_csv_desc desc = {.delimiter = how & 1 ? ';' : ','};
     desc.no_header = how & 2;
     desc.skip_bad = how & 4;
-    desc.categories_max = how & 8 ? 2 : 0;
+    desc.max_categories = how & 8 ? 2 : 0;
     desc.rules[0] = (dt_csv_rule){.columns = "*", .missing = (dt_csv_missing)(how >> 4 & 7) % 4};
     desc.rules[0].standardize = how & 128;
     if (!ctx)

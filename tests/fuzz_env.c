@@ -61,7 +61,7 @@ static void fuzz_env_check(const dt_comm_desc *d) {
     FUZZ_CHECK(fuzz_env_ends(d->key_file, sizeof d->key_file));
     FUZZ_CHECK(fuzz_env_ends(d->interfaces, sizeof d->interfaces));
     FUZZ_CHECK(fuzz_env_ends(d->launcher, sizeof d->launcher));
-    FUZZ_CHECK(!d->note[0] || fuzz_text_is_plain(d->note));
+    FUZZ_CHECK(!d->warning[0] || fuzz_text_is_plain(d->warning));
     if (d->error[0]) {
         FUZZ_CHECK(fuzz_text_is_plain(d->error) && strlen(d->error) < sizeof d->error);
         return;

@@ -20,7 +20,7 @@ static dt_result fuzz_idx(const uint8_t *data, size_t size) {
         FUZZ_CHECK(array.bytes + head == size);
         FUZZ_CHECK(!memcmp(array.data, data + head, array.bytes));
     }
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     FUZZ_CHECK(fuzz_bytes(ctx) == before);
     return result;
 }

@@ -22,7 +22,7 @@ static dt_result fuzz_npy(const uint8_t *data, size_t size) {
         FUZZ_CHECK(fuzz_array_is_whole(&array));
         FUZZ_CHECK(array.element_bytes == (array.dtype == DT_U8 ? 1 : 4));
     }
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     FUZZ_CHECK(fuzz_bytes(ctx) == before);
     return result;
 }

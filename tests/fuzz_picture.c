@@ -22,7 +22,7 @@ static dt_result fuzz_picture(const uint8_t *data, size_t size) {
         FUZZ_CHECK(!desc.channels || array.dim[0] == desc.channels);
         FUZZ_CHECK(!desc.width || (array.dim[2] == 3 && array.dim[1] == 5));
     }
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     FUZZ_CHECK(fuzz_bytes(ctx) == before);
     return result;
 }

@@ -20,7 +20,7 @@ static dt_result fuzz_replay_load(dt_replay *r, const char *path, dt_ctx *ctx) {
     FUZZ_CHECK(!result || fuzz_text_is_plain(dt_ctx_error(ctx)));
     FUZZ_CHECK(dt_replay_count(r) <= 5);
     if (dt_replay_count(r))
-        FUZZ_CHECK(dt_replay_draw(r, 16, 0.5, items, places, NULL) == DT_OK);
+        FUZZ_CHECK(dt_replay_sample(r, 16, 0.5, items, places, NULL) == DT_OK);
     for (int i = 0; i < 16 && dt_replay_count(r); i++)
         FUZZ_CHECK(places[i] < dt_replay_count(r));
     FUZZ_CHECK(dt_replay_add(r, "abc") == DT_OK && dt_replay_count(r) > 0);

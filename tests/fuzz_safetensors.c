@@ -24,13 +24,13 @@ static bool fuzz_weights_open(fuzz_weights *f) {
 }
 
 /* Reads every byte that a tensor claims: a wrong bound is then seen. */
-static uint64_t fuzz_touch(const dt_weights *weights) {
+static uint64_t fuzz_touch(const dt_safetensors *weights) {
     uint64_t sum = 0;
-    for (int i = 0; i < dt_weights_count(weights); i++) {
-        dt_weight_info info;
-        if (dt_weights_get_info(weights, i, &info) == DT_ERROR_INVALID)
+    for (int i = 0; i < dt_safetensors_count(weights); i++) {
+        dt_safetensors_tensor info;
+        if (dt_safetensors_get_tensor(weights, i, &info) == DT_ERROR_INVALID)
             continue; /* of more than 8 dimensions */
-        FUZZ_CHECK(dt_weights_find(weights, info.name) == i);
+        FUZZ_CHECK(dt_safetensors_find(weights, info.name) == i);
         FUZZ_CHECK(info.rank >= 0 && info.rank <= 8 && info.dtype[0]);
         for (uint64_t j = 0; j < info.bytes; j++)
             sum += ((const uint8_t *)info.data)[j];
@@ -39,14 +39,14 @@ static uint64_t fuzz_touch(const dt_weights *weights) {
 }
 
 static dt_result fuzz_list(fuzz_weights *f) {
-    dt_weights *weights;
-    dt_result result = dt_weights_open(f->ctx, f->file.path, &weights);
+    dt_safetensors *weights;
+    dt_result result = dt_safetensors_open(f->ctx, f->file.path, &weights);
     FUZZ_CHECK(result == DT_OK || result == DT_ERROR_FORMAT);
     if (result)
         FUZZ_CHECK(!weights && fuzz_text_is_plain(dt_ctx_error(f->ctx)));
     else
         FUZZ_CHECK(fuzz_touch(weights) < UINT64_MAX);
-    dt_weights_close(weights);
+    dt_safetensors_close(weights);
     return result;
 }
 

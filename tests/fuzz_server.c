@@ -199,12 +199,12 @@ static void served_server_make(served_world *w) {
     const dt_comm_desc by = {.insecure = true};
     served_model_make(&w->model, w->setup);
     dt_server_desc d = {.trainer = w->model.desc,
-                        .by = &by,
+                        .security = &by,
                         .staleness = w->setup->staleness,
-                        .workers_max = SERVED_CONNS - 2,
-                        .place = w->setup->place,
+                        .max_workers = SERVED_CONNS - 2,
+                        .index = w->setup->place,
                         .servers = w->setup->servers};
-    d.trainer.shards = w->setup->shards;
+    d.trainer.parallel.batch_slices = w->setup->shards;
     FUZZ_CHECK(!dt_server_create(w->model.graph, &d, &w->server));
     w->start = malloc((size_t)dti_arena_bytes(w->server->welcome.elements));
     served_values(w, w->start, false);
@@ -462,7 +462,7 @@ static void served_holds(void) {
             FUZZ_CHECK(s->seats[k].place != seat->place);
     }
     FUZZ_CHECK(workers == s->info.workers && workers <= SERVED_CONNS - 2);
-    FUZZ_CHECK(s->info.stalest <= (uint64_t)served_now->setup->staleness);
+    FUZZ_CHECK(s->info.max_staleness <= (uint64_t)served_now->setup->staleness);
 }
 
 static void served_values_hold(void) {
@@ -721,8 +721,8 @@ static void served_worker_make(void) {
     snprintf(address, sizeof address, "127.0.0.1:%d", info.port);
     dt_trainer_desc d = served_at.model.desc;
     d.mode = DT_TRAIN_SERVER;
-    d.servers = address;
-    d.servers_by = &by;
+    d.server.addresses = address;
+    d.server.security = &by;
     FUZZ_CHECK(!pthread_create(&thread, NULL, served_run, w->server));
     FUZZ_CHECK(!dt_trainer_create(served_at.model.graph, &d, &served_at.trainer));
     dt_server_stop(w->server);

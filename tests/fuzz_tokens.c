@@ -8,7 +8,7 @@ static void fuzz_tokens_read(dt_tokens *tokens, const dt_dataset *set, const dt_
     int32_t ids[64], targets[64];
     for (uint64_t row = 0; row < dt_tokens_rows(tokens); row++) {
         char why[256] = "";
-        const dt_sample s = {.row = row, .why = why, .why_bytes = sizeof why};
+        const dt_sample s = {.row = row, .error = why, .error_bytes = sizeof why};
         const dt_result one = set->sample(set->user, &s, (void *[]){ids, targets});
         FUZZ_CHECK(one == DT_OK || (one == DT_ERROR_FORMAT && strstr(why, ": byte ")));
         FUZZ_CHECK(one == DT_OK || fuzz_text_is_plain(why));

@@ -19,7 +19,7 @@ static dt_result fuzz_wav(const uint8_t *data, size_t size) {
         FUZZ_CHECK(fuzz_array_is_whole(&array) && array.rank == 2 && rate > 0);
         FUZZ_CHECK(array.element_bytes == 4 && array.bytes <= 4 * size);
     }
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     FUZZ_CHECK(fuzz_bytes(ctx) == before);
     return result;
 }

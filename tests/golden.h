@@ -29,7 +29,7 @@ typedef struct golden {
     dt_ctx *ctx;
     dt_graph *graph;
     dt_store *store;
-    dt_weights *file;
+    dt_safetensors *file;
     dt_program *programs[GOLDEN_PROGRAMS];
     int program_count;
     golden_array arrays[GOLDEN_ARRAYS];
@@ -50,7 +50,7 @@ static void golden_close(golden *g) {
         dt_program_destroy(g->programs[--g->program_count]);
     dt_store_destroy(g->store);
     dt_graph_destroy(g->graph);
-    dt_weights_close(g->file);
+    dt_safetensors_close(g->file);
     dt_ctx_destroy(g->ctx);
     for (int i = 0; i < g->array_count; i++)
         free(g->arrays[i].data);
@@ -72,7 +72,7 @@ GOLDEN_UNUSED static void golden_run(const char *device, const char *name,
     if (!OK(&g, dt_ctx_create(&desc, &g.ctx)))
         return;
     snprintf(path, sizeof path, "tests/golden/%s.safetensors", name ? name : "");
-    if ((!name || OK(&g, dt_weights_open(g.ctx, path, &g.file))) &&
+    if ((!name || OK(&g, dt_safetensors_open(g.ctx, path, &g.file))) &&
         OK(&g, dt_graph_create(g.ctx, &g.graph)))
         body(&g);
     golden_close(&g);
@@ -110,10 +110,10 @@ GOLDEN_UNUSED static void golden_run_vulkan(const char *name, void (*body)(golde
 
 static golden_array golden_load(const golden *g, const char *key) {
     golden_array a = {0};
-    dt_weight_info info;
-    int index = dt_weights_find(g->file, key);
+    dt_safetensors_tensor info;
+    int index = dt_safetensors_find(g->file, key);
     if (!test_check(index >= 0, __FILE__, __LINE__, "the golden file has no \"%s\"", key) ||
-        !OK(g, dt_weights_get_info(g->file, index, &info)))
+        !OK(g, dt_safetensors_get_tensor(g->file, index, &info)))
         return a;
     snprintf(a.key, sizeof a.key, "%s", key);
     a.data = malloc((size_t)info.bytes + 1);
@@ -156,7 +156,7 @@ GOLDEN_UNUSED static const void *golden_step(golden *g, const char *key, int ste
 static bool golden_write_init(golden *g, int index) {
     dt_param_info info;
     char key[128];
-    if (!OK(g, dt_store_param(g->store, index, &info)))
+    if (!OK(g, dt_store_get_param(g->store, index, &info)))
         return false;
     snprintf(key, sizeof key, "init.%s", info.name);
     const golden_array *a = golden_get(g, key);
@@ -228,10 +228,10 @@ GOLDEN_UNUSED static void golden_final(golden *g, const char *prefix, double tol
     for (int i = 0; i < dt_store_param_count(g->store); i++) {
         dt_param_info info;
         char key[160];
-        if (!OK(g, dt_store_param(g->store, i, &info)))
+        if (!OK(g, dt_store_get_param(g->store, i, &info)))
             return;
         snprintf(key, sizeof key, "%sfinal.%s", prefix, info.name);
-        if (skip_missing && dt_weights_find(g->file, key) < 0)
+        if (skip_missing && dt_safetensors_find(g->file, key) < 0)
             continue;
         const golden_array *a = golden_get(g, key);
         float *got = calloc((size_t)info.elements + 1, sizeof *got);

@@ -95,13 +95,13 @@ GOLDEN_UNUSED static void op_check_with(golden *g, const char *name, int batch, 
     int output_count = 1;
     snprintf(text, sizeof text, "ops.%s.dy", name);
     dt_tensor sum = y;
-    if (dt_weights_find(g->file, text) >= 0) {
+    if (dt_safetensors_find(g->file, text) >= 0) {
         dy = (leaf){"dy", dt_input(g->graph, "dy", DT_F32, dt_tensor_shape(y))};
         sum = dt_sum(dt_mul(y, dy.x), dt_dims(), false);
     }
     for (int i = 0; i < count; i++) {
         snprintf(text, sizeof text, "ops.%s.d%s", name, leaves[i].key);
-        for (int k = 0; dt_weights_find(g->file, text) >= 0 && gradient_keys[k][1]; k++)
+        for (int k = 0; dt_safetensors_find(g->file, text) >= 0 && gradient_keys[k][1]; k++)
             if (!strcmp(gradient_keys[k][0], leaves[i].key))
                 outputs[output_count++] =
                     (leaf){gradient_keys[k][1], dt_gradient(sum, leaves[i].x)};

@@ -161,7 +161,7 @@ static ops_range ops_unary_range(uint32_t selector) {
     case DTI_U_ELU:
     case DTI_U_SELU:
     case DTI_U_SOFTSIGN:
-    case DTI_U_STEP: return OPS_AWAY;
+    case DTI_U_HEAVISIDE: return OPS_AWAY;
     default: return OPS_ANY;
     }
 }
@@ -191,7 +191,7 @@ static void ops_unary_grad_of(ops_model *m, uint32_t selector, dt_tensor x) {
 
 static void ops_case_unary_grad(ops_model *m) {
     const uint64_t one = 1;
-    const uint64_t without = one << DTI_U_SIGN | one << DTI_U_FLOOR | one << DTI_U_STEP |
+    const uint64_t without = one << DTI_U_SIGN | one << DTI_U_FLOOR | one << DTI_U_HEAVISIDE |
                              one << DTI_U_CEIL | one << DTI_U_ROUND | one << DTI_U_NEG |
                              one << DTI_U_AFFINE | one << DTI_U_COPY | one << DTI_U_FILL;
     for (uint32_t selector = 0; selector < DTI_U_COUNT; selector++) {
@@ -211,7 +211,7 @@ static ops_range ops_binary_range(const ops_model *m, int side) {
     uint32_t selector = ops_selector(m);
     if (selector == DTI_B_POW)
         return side ? OPS_ANY : OPS_POSITIVE;
-    if (selector == DTI_B_KEEP || selector == DTI_B_DROP)
+    if (selector == DTI_B_MASK || selector == DTI_B_MASK_INV)
         return side ? OPS_AWAY : OPS_ANY;
     return selector == DTI_B_DIV && side ? OPS_AWAY : OPS_ANY;
 }
@@ -469,19 +469,21 @@ static void ops_case_softmax_grad(ops_model *m) {
 
 static void ops_case_gather(ops_model *m) {
     dt_tensor table = ops_param(m, dt_dims(5, 3), OPS_ANY);
-    ops_result(m, dt_gather(table, ops_whole(m, true, dt_dims(), 5)));
-    ops_result(m, dt_gather(table, ops_whole(m, true, dt_dims(2, 4), 5))); /* repeats indices */
-    ops_result(m, dt_gather(table, ops_whole(m, false, dt_dims(1), 5)));
-    ops_result(m, dt_gather(table, ops_whole(m, false, dt_dims(0), 5)));
-    ops_result(m, dt_gather(ops_shared(m, dt_dims(7), OPS_ANY), ops_whole(m, true, dt_dims(3), 7)));
-    ops_result(m, dt_gather(ops_form(m, OPS_SLICED, OPS_ANY), ops_whole(m, true, dt_dims(3), 5)));
-    ops_result(
-        m, dt_gather(ops_shared(m, dt_dims(1, 2, 3), OPS_ANY), ops_whole(m, false, dt_dims(4), 1)));
+    ops_result(m, dt_embedding(table, ops_whole(m, true, dt_dims(), 5)));
+    ops_result(m, dt_embedding(table, ops_whole(m, true, dt_dims(2, 4), 5))); /* repeats indices */
+    ops_result(m, dt_embedding(table, ops_whole(m, false, dt_dims(1), 5)));
+    ops_result(m, dt_embedding(table, ops_whole(m, false, dt_dims(0), 5)));
+    ops_result(m,
+               dt_embedding(ops_shared(m, dt_dims(7), OPS_ANY), ops_whole(m, true, dt_dims(3), 7)));
+    ops_result(m,
+               dt_embedding(ops_form(m, OPS_SLICED, OPS_ANY), ops_whole(m, true, dt_dims(3), 5)));
+    ops_result(m, dt_embedding(ops_shared(m, dt_dims(1, 2, 3), OPS_ANY),
+                               ops_whole(m, false, dt_dims(4), 1)));
     dt_tensor part = dt_slice(ops_whole(m, false, dt_dims(9), 5), 0, 4, 3);
-    ops_result(m, dt_gather(table, part));
+    ops_result(m, dt_embedding(table, part));
     dt_tensor index = dt_permute(ops_whole(m, true, dt_dims(3, 2), 257), dt_dims(1, 0));
     if (!m->small)
-        ops_result(m, dt_gather(ops_param(m, dt_dims(257, 17), OPS_ANY), index));
+        ops_result(m, dt_embedding(ops_param(m, dt_dims(257, 17), OPS_ANY), index));
 }
 
 static void ops_scatter_of(ops_model *m, dt_tensor dy, dt_tensor index, dt_shape table) {

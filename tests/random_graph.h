@@ -55,7 +55,7 @@
     X(RECURRENCE, "rnd_recurrence((dt_tensor[]){$0, $1, $2, $3}, #0, #1)")                         \
     X(CTC, "dt_ctc_loss($0, $1, &(dt_ctc_desc){.steps = $2, .labels = $3, .blank = #0, "           \
            ".zero_infinity = true, .by_length = #1})")                                             \
-    X(GATHER, "dt_gather($0, $1)")                                                                 \
+    X(GATHER, "dt_embedding($0, $1)")                                                                 \
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
     X(RANDOM, "dt_random_uniform($0)")                                                             \
     X(ALPHA_DROPOUT, "dt_alpha_dropout($0, ~0)")                                                   \
@@ -69,8 +69,8 @@
     X(CUMSUM, "dt_cumsum($0, #0)")                                                                 \
     X(VAR, "dt_var($0, @, false, ?)")                                                              \
     X(WHERE, "dt_where($0, $1, $2)")                                                               \
-    X(TAKE, "dt_take_along($0, $1, #0)")                                                           \
-    X(SCATTER, "dt_scatter_along($0, $1, #0, #1)")                                                 \
+    X(TAKE, "dt_gather($0, #0, $1)")                                                           \
+    X(SCATTER, "dt_scatter_add($0, #0, $1, #1)")                                                 \
     X(SELECT, "dt_index_select($0, #0, $1)")                                                       \
     X(ONE_HOT, "dt_one_hot($0, #0)")                                                               \
     X(EACH, "dt_cross_entropy_each($0, $1, &(dt_cross_entropy_desc){.label_smoothing = ~0, "       \
@@ -283,8 +283,8 @@ static dt_tensor rnd_build_made(const rnd_stmt *s, const dt_tensor *in) {
     case RND_CUMSUM: return dt_cumsum(in[0], n[0]);
     case RND_VAR: return dt_var(in[0], s->shape, false, n[0]);
     case RND_WHERE: return dt_where(in[0], in[1], in[2]);
-    case RND_TAKE: return dt_take_along(in[0], in[1], n[0]);
-    case RND_SCATTER: return dt_scatter_along(in[0], in[1], n[0], n[1]);
+    case RND_TAKE: return dt_gather(in[0], n[0], in[1]);
+    case RND_SCATTER: return dt_scatter_add(in[0], n[0], in[1], n[1]);
     case RND_SELECT: return dt_index_select(in[0], n[0], in[1]);
     case RND_ONE_HOT: return dt_one_hot(in[0], n[0]);
     case RND_EACH: return dt_cross_entropy_each(in[0], in[1], &each);
@@ -384,7 +384,7 @@ static dt_tensor rnd_build_attention(const rnd_stmt *s, const dt_tensor *in) {
     if (s->kind == RND_ATTENTION)
         return dt_attention(in[0], in[1], in[2], &desc);
     const dt_cache_desc cache = {.positions = 99,
-                                 .at = dt_constant(in[0].graph, DT_I32, dt_dims(), &none)};
+                                 .position = dt_constant(in[0].graph, DT_I32, dt_dims(), &none)};
     return dt_attention_cached(in[0], in[1], in[2], &cache, &desc);
 }
 
@@ -422,7 +422,7 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_ATTENTION_CACHED: return rnd_build_attention(s, in);
     case RND_RECURRENCE: return rnd_recurrence(in, s->number[0], s->number[1]);
     case RND_CTC: return rnd_ctc(s, in);
-    case RND_GATHER: return dt_gather(in[0], in[1]);
+    case RND_GATHER: return dt_embedding(in[0], in[1]);
     case RND_DROPOUT: return dt_dropout(in[0], s->real[0]);
     case RND_ALPHA_DROPOUT: return dt_alpha_dropout(in[0], s->real[0]);
     case RND_RANDOM: return dt_random_uniform(in[0]);

@@ -22,7 +22,7 @@ static bool rnd_is_exact(const dti_node *n) {
         return true;
     if (f == &dti_family_unary)
         return selector == DTI_U_NEG || selector == DTI_U_ABS || selector == DTI_U_SIGN ||
-               selector == DTI_U_RELU || selector == DTI_U_FLOOR || selector == DTI_U_STEP ||
+               selector == DTI_U_RELU || selector == DTI_U_FLOOR || selector == DTI_U_HEAVISIDE ||
                selector == DTI_U_CEIL || selector == DTI_U_ROUND;
     if (f == &dti_family_binary)
         return selector >= DTI_B_MAXIMUM && selector != DTI_B_POW;

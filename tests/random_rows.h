@@ -59,8 +59,8 @@ static int rnd_row_binary(rnd_maker *k) {
     int a = rnd_pick(k), b = a < 0 ? -1 : rnd_partner(k, a);
     if (!strcmp(name, "div"))
         b = rnd_positive(k, b);
-    if (!strcmp(name, "keep") || !strcmp(name, "drop"))
-        b = rnd_apply(k, "step", b);
+    if (!strcmp(name, "mask") || !strcmp(name, "mask_inv"))
+        b = rnd_apply(k, "heaviside", b);
     if (!strcmp(name, "pow")) {
         a = rnd_positive(k, rnd_bounded(k, a));
         b = rnd_squashed(k, b);
@@ -523,7 +523,7 @@ static int rnd_row_var(rnd_maker *k) {
 
 static int rnd_row_where(rnd_maker *k) {
     int a = rnd_pick(k), b = a < 0 ? -1 : rnd_partner(k, a);
-    int c = a < 0 ? -1 : rnd_apply(k, "step", rnd_partner(k, a));
+    int c = a < 0 ? -1 : rnd_apply(k, "heaviside", rnd_partner(k, a));
     return b < 0 || c < 0 ? -1 : rnd_put(k, rnd_new(RND_WHERE, c, a, b));
 }
 

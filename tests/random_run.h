@@ -305,9 +305,9 @@ static bool rnd_micros_weigh(rnd_device *d, dt_program **programs, double *weigh
     bool ok = true;
     for (int i = 0, row = 0; i < d->m->micro_count && ok; row += d->m->micros[i++]) {
         rnd_write_inputs(d, programs[i], row, d->m->micros[i]);
-        dt_result result = dt_program_weigh(programs[i], weights);
+        dt_result result = dt_program_loss_weights(programs[i], weights);
         if (result && result != DT_ERROR_UNSUPPORTED)
-            rnd_device_wrong(d, "dt_program_weigh");
+            rnd_device_wrong(d, "dt_program_loss_weights");
         ok = !result;
     }
     for (int i = 0; i < d->m->loss_count; i++)
@@ -337,9 +337,9 @@ static void rnd_run_micros(const rnd_ref *r, const rnd_way *way, double *got, bo
         const dt_step_desc step = {.seed = m->seed,
                                    .step = 1,
                                    .first_row = (uint32_t)row,
-                                   .micro = (uint32_t)i,
-                                   .micros = (uint32_t)m->micro_count,
-                                   .weights = weights};
+                                   .micro_batch = (uint32_t)i,
+                                   .micro_batches = (uint32_t)m->micro_count,
+                                   .loss_weights = weights};
         rnd_write_inputs(&d, programs[i], row, m->micros[i]);
         ok = !dt_program_run(programs[i], &step, &report);
         if (ok)

@@ -72,7 +72,7 @@ typedef struct rnd_job { /* one trainer */
     dt_optim_desc optim;
     bool refused;         /* the model cannot be cut so */
     bool local;           /* each step is a round of local steps */
-    int shares;           /* dt_shard: what replicas share out */
+    int shares;           /* dt_zero_stage: what replicas share out */
     uint64_t hash, empty; /* the state; steps of which no target counts */
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -89,22 +89,23 @@ static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **
                             .no_shuffle = true,
                             .batch = m->batch,
                             .accumulate = m->accumulate,
-                            .shards = m->shards,
+                            .parallel.batch_slices = m->shards,
                             .skip_empty = m->seed % 3 == 0,
-                            .shard_state = j->shares,
-                            .offload = j->offload,
-                            .bucket_bytes = j->shares >= DT_SHARD_GRADIENTS ? 1024 : 0,
+                            .parallel.zero_stage = j->shares,
+                            .parallel.offload = j->offload,
+                            .parallel.bucket_bytes = j->shares >= DT_SHARD_GRADIENTS ? 1024 : 0,
                             .devices = j->devices};
     if (j->stages) {
-        desc.shards = j->comm ? m->shards : 1;
-        desc.pipeline = j->stages;
-        desc.schedule = j->stages > 1 ? (dt_pipeline_schedule)(m->seed / 7 % 4) : DT_PIPELINE_1F1B;
+        desc.parallel.batch_slices = j->comm ? m->shards : 1;
+        desc.parallel.pipeline = j->stages;
+        desc.parallel.schedule =
+            j->stages > 1 ? (dt_pipeline_schedule)(m->seed / 7 % 4) : DT_PIPELINE_1F1B;
     }
     if (j->local) {
-        desc.shards = 0;
+        desc.parallel.batch_slices = 0;
         desc.mode = DT_TRAIN_LOCAL;
-        desc.local_steps = 1;
-        desc.outer = (dt_outer_desc){.lr = 0.5, .momentum = 0.5};
+        desc.local.steps = 1;
+        desc.local.outer = (dt_outer_desc){.lr = 0.5, .momentum = 0.5};
     }
     for (int i = 0; i < m->loss_count; i++)
         desc.losses[i] = (dt_loss){d->b.at[m->losses[i]], m->coefficients[i]};
@@ -158,7 +159,7 @@ static void rnd_job_write(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
         if (!j->columns[i] || rnd_is_column(j->m->stmts[i].kind))
             continue;
         void *words = rnd_words(j->m, i, 0, 1, &bytes);
-        j->result = dt_trainer_write(trainer, d->b.at[i], words, bytes);
+        j->result = dt_trainer_set_input(trainer, d->b.at[i], words, bytes);
         free(words);
     }
 }
@@ -386,7 +387,7 @@ static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bo
     j.shares = DT_SHARD_GRADIENTS + (int)(m->seed / 4 % 2);
     j.marks = m->seed / 8 % 2;
     snprintf(j.devices, sizeof j.devices, "%s%s%s", device, comma, m->shards > 1 ? device : "");
-    snprintf(j.way, sizeof j.way, "%s, shard_state %d%s", j.devices, j.shares,
+    snprintf(j.way, sizeof j.way, "%s, parallel.zero_stage %d%s", j.devices, j.shares,
              offload ? ", updates on the host" : "");
     if (!fault->text[0])
         rnd_job_run(&j, fault);

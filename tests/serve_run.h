@@ -79,9 +79,9 @@ static bool serve_model(train_model *m, const serve_case *c) {
 
 static dt_result serve_write(dt_trainer *t, const train_model *m, const serve_case *c) {
     const float values[TRAIN_CLASSES] = {1.0f, 0.5f, 2.0f, 1.5f, 0.25f};
-    return c->shared
-               ? dt_trainer_write(t, (dt_tensor){m->graph, m->loss.id - 2}, values, sizeof values)
-               : DT_OK;
+    return c->shared ? dt_trainer_set_input(t, (dt_tensor){m->graph, m->loss.id - 2}, values,
+                                            sizeof values)
+                     : DT_OK;
 }
 
 static dt_trainer_desc serve_trainer(const serve_case *c, train_model *m) {
@@ -102,7 +102,7 @@ __attribute__((__unused__)) static dt_trainer *serve_alone(const serve_case *c, 
     if (!CHECK_TEXT(serve_model(m, c), "the model"))
         return NULL;
     dt_trainer_desc d = serve_trainer(c, m);
-    d.shards = c->shards;
+    d.parallel.batch_slices = c->shards;
     d.devices = "cpu";
     CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx));
     return t;
@@ -129,14 +129,14 @@ static bool serve_open_one(serve_run *r, const serve_case *c, int place, int ser
     if (!CHECK_TEXT(serve_model(&r->m, c), "the model"))
         return false;
     dt_server_desc d = {.trainer = serve_trainer(c, &r->m),
-                        .by = &r->by,
+                        .security = &r->by,
                         .staleness = c->staleness,
                         .staleness_lr = c->staleness_lr,
-                        .workers_max = c->workers_max,
-                        .ticket_ms = c->ticket_ms,
-                        .place = place,
+                        .max_workers = c->workers_max,
+                        .reassign_ms = c->ticket_ms,
+                        .index = place,
                         .servers = servers};
-    d.trainer.shards = c->shards;
+    d.trainer.parallel.batch_slices = c->shards;
     dt_result result = dt_server_create(r->m.graph, &d, &r->server);
     if (!result)
         result = serve_write(dt_server_trainer(r->server), &r->m, c);
@@ -221,9 +221,9 @@ static dt_result serve_join(serve_run *r, train_model *m, dt_trainer **t) {
         m->data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
     d.devices = "cpu";
     d.mode = DT_TRAIN_SERVER;
-    d.servers = r->address;
-    d.servers_by = &r->by;
-    d.servers_wait_ms = r->wait_ms ? r->wait_ms : 2000;
+    d.server.addresses = r->address;
+    d.server.security = &r->by;
+    d.server.wait_ms = r->wait_ms ? r->wait_ms : 2000;
     dt_result result = dt_trainer_create(m->graph, &d, t);
     return result ? result : serve_write(*t, m, r->c);
 }

@@ -40,7 +40,8 @@ static dt_tensor team_mlp(dt_tensor h, const char *name) {
 }
 
 static dt_tensor team_attend(dt_tensor h, const char *name) {
-    const dt_attention_layer_desc d = {.attention = {.causal = true}, .kv_heads = 4, .rope = true};
+    const dt_attention_layer_desc d = {
+        .attention = {.causal = true}, .kv_heads = 4, .use_rope = true};
     return dt_add(h, dt_nn_multi_head_attention(h, (dt_tensor){0}, name, 12, &d));
 }
 
@@ -77,10 +78,10 @@ static dt_tensor team_embedding(team_model *m, int kind, dt_tensor *table) {
     switch (kind) {
     case TEAM_HEAD: return dt_nn_embedding_with(m->x, "tokens", TEAM_WORDS, TEAM_WIDTH, &rows);
     case TEAM_TIED:
-        *table = dt_part(dt_param(m->graph, "table", dt_dims(TEAM_WORDS, TEAM_WIDTH),
-                                  (dt_init){DT_INIT_NORMAL, 0.0f, 0.5f}),
-                         0);
-        return dt_gather(*table, m->x);
+        *table = dt_tensor_parallel(dt_param(m->graph, "table", dt_dims(TEAM_WORDS, TEAM_WIDTH),
+                                             (dt_init){DT_INIT_NORMAL, 0.0f, 0.5f}),
+                                    0);
+        return dt_embedding(*table, m->x);
     case TEAM_COLUMNS:
         return dt_nn_linear_with(
             dt_nn_embedding_with(m->x, "tokens", TEAM_WORDS, TEAM_WIDTH, &columns), "in",
@@ -133,10 +134,10 @@ __attribute__((__unused__)) static void team_grid_to(const team_grid *grid, dt_t
     snprintf(devices, 16, "cpu:%d",
              (grid->members ? grid->members : 1) * (grid->replicas ? grid->replicas : 1));
     d->devices = devices;
-    d->tensor = grid->members;
-    d->tensor_slices = grid->slices;
-    d->replicas = grid->replicas;
-    d->shards = grid->shards;
+    d->parallel.tensor = grid->members;
+    d->parallel.tensor_slices = grid->slices;
+    d->parallel.replicas = grid->replicas;
+    d->parallel.batch_slices = grid->shards;
     d->accumulate = grid->accumulate;
-    d->tensor_rows = grid->rows;
+    d->parallel.sequence_parallel = grid->rows;
 }

@@ -65,8 +65,8 @@ static bool stack_make(team_model *m, const stack *s) {
     if (masked)
         mask = dt_param(g, "mask", dt_dims(TEAM_POS, TEAM_POS),
                         (dt_init){DT_INIT_UNIFORM, -1.0f, 1.0f});
-    const dt_embedding_desc table = {.tensor = s->words ? DT_TENSOR_ROW : DT_TENSOR_WHOLE};
-    const dt_linear_desc head = {.tensor = s->words ? DT_TENSOR_COLUMN : DT_TENSOR_WHOLE};
+    const dt_embedding_desc table = {.tensor = s->words ? DT_TENSOR_ROW : DT_TENSOR_REPLICATED};
+    const dt_linear_desc head = {.tensor = s->words ? DT_TENSOR_COLUMN : DT_TENSOR_REPLICATED};
     const int classes = s->words ? TEAM_WORDS : TEAM_CLASSES;
     dt_tensor h = dt_nn_embedding_with(m->x, "words", classes, TEAM_WIDTH, &table);
     for (int i = 0; i < s->layers; i++)

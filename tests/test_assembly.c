@@ -29,7 +29,7 @@ static bool parts_copy(parts *s) {
     bool fine = true;
     for (int i = 0; i < PARTS_PARAMS && fine; i++) {
         dt_param_info info;
-        fine = !dt_store_param(s->store[2], i, &info);
+        fine = !dt_store_get_param(s->store[2], i, &info);
         const size_t bytes = (size_t)info.elements * sizeof *values;
         const int half = dt_store_find(s->store[0], info.name) < 0;
         fine = fine && !dt_store_read(s->store[2], i, DT_VALUE_PARAM, values, bytes) &&
@@ -104,7 +104,7 @@ static double parts_apart(parts *s) {
     for (int i = 0; i < PARTS_PARAMS; i++) {
         float whole[PARTS_HIDDEN * PARTS_IN], half[PARTS_HIDDEN * PARTS_IN];
         dt_param_info info;
-        dt_store_param(s->store[2], i, &info);
+        dt_store_get_param(s->store[2], i, &info);
         const size_t bytes = (size_t)info.elements * sizeof *whole;
         dt_store *store = s->store[dt_store_find(s->store[0], info.name) < 0];
         CHECK(!dt_store_read(s->store[2], i, DT_VALUE_PARAM, whole, bytes));
@@ -191,12 +191,12 @@ TEST(a_half_that_is_not_finite_leaves_both_as_they_were) {
 
 TEST(a_step_on_several_devices_allocates_nothing) {
     parts s;
-    dt_memory_info before, after;
+    dt_ctx_info before, after;
     REQUIRE(parts_open(&s, &(dt_ctx_desc){.no_vulkan = true}, &(dt_optim_desc){.lr = 0.01}, "cpu"));
-    dt_ctx_memory(s.ctx, &before);
+    dt_ctx_get_info(s.ctx, &before);
     for (int k = 0; k < 10; k++)
         CHECK(parts_write(&s, k) && dti_assembly_run(s.assembly, NULL, NULL) == DT_OK);
-    dt_ctx_memory(s.ctx, &after);
+    dt_ctx_get_info(s.ctx, &after);
     CHECK(after.host_alloc_calls == before.host_alloc_calls);
     parts_close(&s);
 }

@@ -165,7 +165,7 @@ static void attention_check_infinite(const char *device, int positions) {
     REQUIRE(mask);
     for (int keep = 0; keep < 2; keep++) {
         attention_run r;
-        const dt_attention_desc desc = {.mask = some, .keep = keep != 0};
+        const dt_attention_desc desc = {.mask = some, .bool_mask = keep != 0};
         REQUIRE(attention_open(&r, device, 2, positions, 2, &desc));
         for (size_t i = 0; i < 2 * scores; i++) {
             const size_t row = i / (size_t)positions, col = i % (size_t)positions;
@@ -259,7 +259,7 @@ TEST(attention_says_what_does_not_fit) {
         {q, q, q, {.mask = mask}, "must broadcast to [4, 6, 6]"},
         {q, q, q, {.mask = mask, .lengths = n}, "a mask and lengths"},
         {q, q, q, {.lengths = mask}, "must be i32 []"},
-        {q, q, q, {.keep = true}, "keep without a mask"},
+        {q, q, q, {.bool_mask = true}, "keep without a mask"},
         {q, q, q, {.window = -1}, "window -1"},
         {q, q, q, {.dropout = 1.25f}, "dropout 1.25 is not in [0, 1]"},
         {q, q, q, {.scale = (float)INFINITY}, "scale inf"},

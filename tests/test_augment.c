@@ -95,7 +95,7 @@ static const dt_augment_desc augment_everything = {.crop_padding = 2,
                                                    .saturation = 0.6,
                                                    .noise = 0.1,
                                                    .mean = {0.5f, 0.4f, 0.3f},
-                                                   .deviation = {0.2f, 0.3f, 0.4f},
+                                                   .std = {0.2f, 0.3f, 0.4f},
                                                    .cutout = 3,
                                                    .mixup = 0.4,
                                                    .cutmix = 1.0,
@@ -339,14 +339,14 @@ TEST(augmentation_adds_noise_and_normalises_each_channel) {
     CHECK_NEAR(sum / n, 0, 0.05);
     CHECK_NEAR(squares / n, 1, 0.06);
     CHECK_NEAR(beside / n, 0, 0.05);
-    f.desc = (dt_augment_desc){.mean = {1, 2, 3}, .deviation = {0.5f, 0, 2}};
+    f.desc = (dt_augment_desc){.mean = {1, 2, 3}, .std = {0.5f, 0, 2}};
     REQUIRE(augment_all(&f, 0));
     for (int j = 0; j < AUGMENT_SIZE; j++) {
         const float deviation[] = {0.5f, 1, 2};
         const int c = j / AUGMENT_PLANE;
         CHECK(f.out[9][j] == (f.x[9][j] - (float)(c + 1)) / deviation[c]);
     }
-    f.desc = (dt_augment_desc){.mean = {0.5f}, .deviation = {0.25f}}; /* of all channels */
+    f.desc = (dt_augment_desc){.mean = {0.5f}, .std = {0.25f}}; /* of all channels */
     REQUIRE(augment_all(&f, 0));
     for (int j = 0; j < AUGMENT_SIZE; j++)
         CHECK(f.out[9][j] == (f.x[9][j] - 0.5f) / 0.25f);
@@ -507,7 +507,7 @@ TEST(augmentation_refuses_what_does_not_fit) {
     augment_refused(&f, (dt_augment_desc){.cutout = -1}, __LINE__, "cutout is -1");
     augment_refused(&f, (dt_augment_desc){.crop_padding = -1}, __LINE__, "crop_padding is -1");
     augment_refused(&f, (dt_augment_desc){.fill = (double)INFINITY}, __LINE__, "fill");
-    augment_refused(&f, (dt_augment_desc){.deviation = {1, -1}}, __LINE__, "channel 1");
+    augment_refused(&f, (dt_augment_desc){.std = {1, -1}}, __LINE__, "channel 1");
     augment_refused(&f, (dt_augment_desc){.mixup = 1, .target = 5}, __LINE__, "column 5");
     augment_refused(&f, (dt_augment_desc){.cutmix = 1, .column = 1}, __LINE__, "column 1");
     f.data.columns[0].input = dt_input(f.graph, "one", DT_F32, dt_dims(1, 3, 3));

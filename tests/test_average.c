@@ -135,7 +135,7 @@ GOLDEN(a_program_computes_with_averages, NULL) {
     CHECK(!average_same(plain, averaged));
     for (int i = 0; i < dt_store_param_count(g->store); i++) { /* averages as weights */
         dt_param_info info;
-        OK(g, dt_store_param(g->store, i, &info));
+        OK(g, dt_store_get_param(g->store, i, &info));
         OK(g, dt_store_read(g->store, i, DT_VALUE_AVERAGE, values, 4 * info.elements));
         OK(g, dt_store_write(g->store, i, DT_VALUE_PARAM, values, 4 * info.elements));
     }
@@ -408,7 +408,7 @@ static void average_train_job(const char *devices, const char *path, bool averag
     m.adam.average = average_ema;
     dt_trainer_desc d = train_desc(&m);
     d.devices = devices;
-    d.shards = 4;
+    d.parallel.batch_slices = 4;
     d.averaged = averaged;
     REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
     for (int i = 0; i < 12; i++) {

@@ -10,17 +10,23 @@
 
 /* What a row does with objects of its own, and what any thread may do at any time. */
 static bool busy_is_free(const char *function) {
-    static const char *const names[] =
-        {
-            "dt_result_text",      "dt_ctx_create",
-            "dt_comm_create",      "dt_comm_create_threads",
-            "dt_dims_of",          "dt_rows_f32_from_u8",
-            "dt_shuffle",          "dt_comm_desc_from_env",
-            "dt_rows_i32_from_u8", "dt_array_free",
-            "dt_server_stop",      "dt_comm_rank",
-            "dt_comm_size",        "dt_comm_send",
-            "dt_comm_recv", /* of the other pair of comms */
-        };
+    static const char *const names[] = {
+        "dt_result_text",
+        "dt_ctx_create",
+        "dt_comm_create",
+        "dt_comm_create_threads",
+        "dt_dims_of",
+        "dt_gather_rows_u8_to_f32",
+        "dt_shuffle",
+        "dt_comm_desc_from_env",
+        "dt_gather_rows_u8_to_i32",
+        "dt_array_destroy",
+        "dt_server_stop",
+        "dt_comm_rank",
+        "dt_comm_size",
+        "dt_comm_send",
+        "dt_comm_recv", /* of the other pair of comms */
+    };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], function))
             return true;

@@ -29,11 +29,11 @@ static dt_tensor writer_net(writer *w, const writer_kind *kind) {
     w->at = kind->shared ? dt_input_shared(g, "at", DT_I32, dt_dims())
                          : dt_input(g, "at", DT_I32, dt_dims());
     layer.attention.causal = true;
-    layer.cache = (dt_cache_desc){.positions = ROOM, .samples = kind->samples, .at = w->at};
+    layer.cache = (dt_cache_desc){.positions = ROOM, .samples = kind->samples, .position = w->at};
     dt_tensor h = dt_nn_embedding(w->x, "words", WORDS, BROAD);
     if (kind->places) {
         dt_tensor table = dt_param(g, "places", dt_dims(ROOM, BROAD), (dt_init){0});
-        h = dt_add(h, dt_gather(table, dt_cache_places(w->x, w->at)));
+        h = dt_add(h, dt_embedding(table, dt_cache_positions(w->x, w->at)));
     }
     for (int i = 0; i < 2; i++) {
         char name[8];
@@ -59,7 +59,7 @@ static bool writer_open(writer *w, const writer_kind *kind) {
     for (int i = 0; i < dt_store_param_count(w->g.store); i++) {
         dt_param_info info = {0};
         float values[1024];
-        OK(&w->g, dt_store_param(w->g.store, i, &info));
+        OK(&w->g, dt_store_get_param(w->g.store, i, &info));
         for (uint32_t k = 0; k < info.elements && k < 1024; k++)
             values[k] = writer_weight((uint32_t)i * 1000 + k);
         OK(&w->g, dt_store_write(w->g.store, i, DT_VALUE_PARAM, values, info.elements * 4));
@@ -119,8 +119,8 @@ static const writer_kind writer_kinds[] = {
     {.name = "plain"},
     {.name = "places", .places = true, .samples = SAMPLES},
     {.name = "shared", .places = true, .samples = 2, .shared = true},
-    {.name = "rope", .layer = {.rope = true}, .samples = 2},
-    {.name = "grouped", .layer = {.kv_heads = 2, .rope = true}},
+    {.name = "rope", .layer = {.use_rope = true}, .samples = 2},
+    {.name = "grouped", .layer = {.kv_heads = 2, .use_rope = true}},
     {.name = "window", .layer = {.attention = {.window = 3}}, .samples = 2},
 };
 
@@ -182,7 +182,7 @@ GOLDEN(samples_of_a_batch_go_on_from_places_of_their_own, NULL) {
     static writer w;
     memset(&w, 0, sizeof w);
     w.g = *g;
-    const writer_kind kind = {.name = "apart", .layer = {.rope = true}, .samples = SAMPLES};
+    const writer_kind kind = {.name = "apart", .layer = {.use_rope = true}, .samples = SAMPLES};
     if (!writer_open(&w, &kind))
         return;
     writer_whole(&w);

@@ -78,7 +78,7 @@ static dt_result ck_write_step(dti_base *base, const char *folder, uint64_t step
 static bool ck_holds(const dti_checkpoint *c, uint64_t seed, int count) {
     bool same = dti_checkpoint_count(c) == count;
     for (int i = 0; i < count && same; i++) {
-        const dt_weight_info *info = dti_checkpoint_find(c, ck_items[i].name);
+        const dt_safetensors_tensor *info = dti_checkpoint_find(c, ck_items[i].name);
         same = info && info == dti_checkpoint_at(c, i) && info->bytes == ck_items[i].bytes &&
                info->rank == ck_items[i].rank && !strcmp(info->dtype, ck_items[i].dtype);
         for (uint64_t at = 0; same && at < info->bytes; at++)
@@ -205,11 +205,11 @@ TEST(checkpoint_ends_in_the_checksums_of_its_header_and_tensors) {
     CHECK(sums[0] == dti_crc32c(0, file.data, header));
     CHECK(sums[1] == dti_crc32c(0, file.data + header, 24) && sums[2] == 0);
     CHECK(sums[3] == dti_crc32c(0, file.data + header + 24, 1));
-    dt_weights *weights; /* as any safetensors file */
+    dt_safetensors *weights; /* as any safetensors file */
     REQUIRE(dti_weights_parse(&base, path, file, &weights) == DT_OK);
     dti_free(&base, file.data);
-    CHECK(dt_weights_find(weights, "dtrain.crc32c") == CK_SMALL);
-    dt_weights_close(weights);
+    CHECK(dt_safetensors_find(weights, "dtrain.crc32c") == CK_SMALL);
+    dt_safetensors_close(weights);
     CHECK(base.bytes_now == 0);
 }
 

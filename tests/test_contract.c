@@ -176,14 +176,14 @@ static dt_ctx_desc metered(meter *m) {
 
 TEST(fifty_runs_allocate_nothing) {
     net n;
-    dt_memory_info before, after;
+    dt_ctx_info before, after;
     meter m = {0};
     dt_ctx_desc desc = metered(&m);
     REQUIRE(net_open(&n, &desc) == DT_OK);
     int64_t calls = m.calls;
-    dt_ctx_memory(n.ctx, &before);
+    dt_ctx_get_info(n.ctx, &before);
     CHECK(net_train(&n, 50) == DT_OK);
-    dt_ctx_memory(n.ctx, &after);
+    dt_ctx_get_info(n.ctx, &after);
     CHECK(after.host_alloc_calls == before.host_alloc_calls && m.calls == calls);
     CHECK(after.host_bytes == before.host_bytes && before.host_bytes > 0);
     net_close(&n);
@@ -197,10 +197,10 @@ TEST(planned_bytes_are_the_bytes_used) {
         dt_program_get_info(i ? n.predict : n.train, &info);
         CHECK(info.transient_bytes > 0);
     }
-    dt_memory_info before, after;
-    dt_ctx_memory(n.ctx, &before);
+    dt_ctx_info before, after;
+    dt_ctx_get_info(n.ctx, &before);
     net_train(&n, 1);
-    dt_ctx_memory(n.ctx, &after);
+    dt_ctx_get_info(n.ctx, &after);
     CHECK(after.host_bytes_peak == before.host_bytes_peak);
     net_close(&n);
 }
@@ -383,14 +383,15 @@ TEST_NET(predict_at_batch_1_is_a_row_of_a_batch) {
 
 TEST_NET(accumulation_is_refused_where_it_was_not_asked_for) {
     dt_program *program;
-    dt_step_desc half = {.micro = 0, .micros = 2}, beyond = {.micro = 2, .micros = 2};
+    dt_step_desc half = {.micro_batch = 0, .micro_batches = 2},
+                 beyond = {.micro_batch = 2, .micro_batches = 2};
     double zero = 0;
     REQUIRE(net_write(n, 0) == DT_OK);
     CHECK_FAILS(n, dt_program_run(n->train, &half, NULL), DT_ERROR_INVALID, ".accumulate");
-    CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.micro = 1}, NULL), DT_ERROR_INVALID,
-                "micro-batch 1 of");
-    CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.weights = &zero}, NULL),
-                DT_ERROR_INVALID, "dt_program_weigh");
+    CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.micro_batch = 1}, NULL),
+                DT_ERROR_INVALID, "micro-batch 1 of");
+    CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.loss_weights = &zero}, NULL),
+                DT_ERROR_INVALID, "dt_program_loss_weights");
     dt_program_desc desc = {.outputs = {n->y}, .accumulate = true};
     CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, ".accumulate");
     desc = (dt_program_desc){.loss = n->loss, .batch = 4, .optim = &adam, .accumulate = true};
@@ -439,8 +440,8 @@ MAKE(add, dt_add(dt_expand(x, dt_dims(HUGE_DIM, 1)), dt_expand(x, dt_dims(1, HUG
 MAKE(product, dt_matmul(dt_expand(m, dt_dims(HUGE_DIM, 1)), dt_expand(m, dt_dims(1, HUGE_DIM))))
 MAKE(products,
      dt_matmul(dt_expand(m, dt_dims(65536, 1, 1, 1)), dt_expand(m, dt_dims(1, 65536, 1, 1))))
-MAKE(gather, dt_gather(dt_param(g, "p", dt_dims(1, 1 << 20), (dt_init){0}),
-                       dt_input(g, "i", DT_I32, dt_dims(1 << 20))))
+MAKE(gather, dt_embedding(dt_param(g, "p", dt_dims(1, 1 << 20), (dt_init){0}),
+                          dt_input(g, "i", DT_I32, dt_dims(1 << 20))))
 MAKE(adaptive, dt_adaptive_avg_pool2d(dt_reshape(x, dt_dims(1, 1, 1)), s.dim[0], s.dim[1]))
 MAKE(resize, dt_resize(dt_reshape(x, dt_dims(1, 1, 1)), s.dim[0], s.dim[1], DT_RESIZE_NEAREST))
 #undef MAKE
@@ -486,7 +487,7 @@ static const struct {
     {"add", absurd_add, SHAPES - 1},
     {"matmul", absurd_product, SHAPES - 1},
     {"matmul", absurd_products, SHAPES - 1},
-    {"gather", absurd_gather, SHAPES - 1},
+    {"embedding", absurd_gather, SHAPES - 1},
     {"concat", absurd_sum_of_parts, SHAPES - 1},
 };
 

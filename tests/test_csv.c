@@ -69,7 +69,7 @@ TEST(csv_gives_numbers_and_categories) {
     CHECK(c.categories == 2 && !strcmp(c.category[0], "a \"b\"") && !strcmp(c.category[1], "red"));
     CHECK(!strcmp(c.name, "kind, of") && dt_csv_find(j.csv, "price") == 2);
     CHECK(dt_csv_get_column(j.csv, 2, &c) == DT_OK && c.kind == DT_CSV_NUMBER && c.mean == 30.0);
-    CHECK(c.min == 10.0 && c.max == 60.0 && fabs(c.deviation - sqrt(1400.0 / 3.0)) < 1e-12);
+    CHECK(c.min == 10.0 && c.max == 60.0 && fabs(c.std - sqrt(1400.0 / 3.0)) < 1e-12);
     CHECK(dt_csv_read(j.csv, (int[]){2, 0}, 2, 0, 3, DT_F32, x) == DT_OK);
     CHECK(x[0] == 10.0f && x[1] == 1.5f && x[2] == 20.0f && x[3] == -2.0f && x[5] == 4.0f);
     CHECK(dt_csv_read(j.csv, (int[]){1}, 1, 0, 3, DT_I32, t) == DT_OK);
@@ -184,7 +184,7 @@ TEST(csv_reads_a_test_set_as_the_training_set_was) {
 
 TEST(csv_names_the_line_and_what_is_wrong) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
-    const dt_csv_desc few = {.categories_max = 2};
+    const dt_csv_desc few = {.max_categories = 2};
     csv_refused("a,b\n1,2\n\n3\n", NULL, ":4:", "1 values, where there are 2 columns");
     csv_refused("a\n1\nx\n", &numbers, ":3:", "'x' of 'a' is no number");
     csv_refused("a,b\n1,2\n\"\n\n\",\n", NULL, ":3:", "'b' is missing");
@@ -312,7 +312,7 @@ TEST(csv_rule_without_columns_is_an_error_and_ends_nothing_silently) {
         {.rules = {{.columns = "a"}, {.value = NAN}}},
         {.rules = {{.standardize = true}}},
         {.rules = {[1] = {.columns = "a"}}},
-        {.rules = {{.columns = "a"}, [DT_CSV_RULES_MAX - 1] = {.value = 1.0}}}};
+        {.rules = {{.columns = "a"}, [DT_MAX_CSV_RULES - 1] = {.value = 1.0}}}};
     static const char *const which[] = {".rules[0] ", ".rules[1] ", ".rules[1] ",
                                         ".rules[0] ", ".rules[0] ", ".rules[1] "};
     for (size_t i = 0; i < sizeof d / sizeof *d; i++)
@@ -434,15 +434,15 @@ TEST(csv_that_has_changed_is_an_error) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         csv_job j;
         float x[8];
-        dt_memory_info before, after;
+        dt_ctx_info before, after;
         if (!csv_opens(&j, "a\n1\n2\n3\n4\n5\n6\n7\n8\n", NULL))
             return;
         FILE *file = fopen(temp_path("some.csv"), "r+b"); /* the same file, in place */
         fputs(others[i], file);
         fclose(file);
-        dt_ctx_memory(j.ctx, &before);
+        dt_ctx_get_info(j.ctx, &before);
         const dt_result result = dt_csv_read(j.csv, (int[]){0}, 1, 0, 8, DT_F32, x);
-        dt_ctx_memory(j.ctx, &after);
+        dt_ctx_get_info(j.ctx, &after);
         CHECK_TEXT(result == DT_ERROR_IO, "%zu: %d", i, (int)result);
         CHECK_CONTAINS(dt_ctx_error(j.ctx), "changed");
         CHECK(after.host_alloc_calls == before.host_alloc_calls);

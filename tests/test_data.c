@@ -10,8 +10,8 @@ typedef struct data_fixture {
 } data_fixture;
 
 static uint64_t data_host_bytes(dt_ctx *ctx) {
-    dt_memory_info info;
-    dt_ctx_memory(ctx, &info);
+    dt_ctx_info info;
+    dt_ctx_get_info(ctx, &info);
     return info.host_bytes;
 }
 
@@ -34,10 +34,10 @@ TEST(idx_file_gives_its_dimensions_and_bytes) {
     CHECK(array.rank == 2 && array.dim[0] == 2 && array.dim[1] == 3);
     CHECK(array.bytes == 6 && array.element_bytes == 1);
     CHECK(array.data && !memcmp(array.data, idx_good + 12, 6));
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     CHECK(!array.data && data_host_bytes(f.ctx) == f.bytes);
-    dt_array_free(&array);
-    dt_array_free(NULL);
+    dt_array_destroy(&array);
+    dt_array_destroy(NULL);
     dt_ctx_destroy(f.ctx);
 }
 
@@ -104,7 +104,7 @@ TEST(idx_reader_takes_the_real_fashion_mnist) {
     dt_array array = {0};
     dt_result result = dt_idx_load(f.ctx, "build/data/t10k-images-idx3-ubyte", &array);
     bool right = array.rank == 3 && array.dim[0] == 10000 && array.dim[2] == 28;
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     dt_ctx_destroy(f.ctx);
     if (result == DT_ERROR_IO)
         SKIP("no build/data; ./build.sh train gets it");
@@ -169,17 +169,17 @@ TEST(rows_are_gathered_scaled_and_shifted) {
     float dst[10] = {0};
     int32_t labels[3];
     dst[9] = 77;
-    dt_rows_f32_from_u8(dst, src, order, 3, 3, 0.5f, -1.0f);
+    dt_gather_rows_u8_to_f32(dst, src, order, 3, 3, 0.5f, -1.0f);
     for (int i = 0; i < 9; i++)
         CHECK(dst[i] == (float)src[order[i / 3] * 3 + (uint32_t)(i % 3)] * 0.5f - 1.0f);
     CHECK(dst[9] == 77);
-    dt_rows_f32_from_u8(dst, src, NULL, 3, 3, 1, 0);
+    dt_gather_rows_u8_to_f32(dst, src, NULL, 3, 3, 1, 0);
     for (int i = 0; i < 9; i++)
         CHECK(dst[i] == (float)src[i]);
-    dt_rows_i32_from_u8(labels, src, order, 3, 1);
+    dt_gather_rows_u8_to_i32(labels, src, order, 3, 1);
     CHECK(labels[0] == src[3] && labels[1] == src[0] && labels[2] == src[3]);
-    dt_rows_f32_from_u8(dst, src, NULL, 0, 3, 1, 0);
-    dt_rows_f32_from_u8(dst, src, NULL, 3, 0, 1, 0);
+    dt_gather_rows_u8_to_f32(dst, src, NULL, 0, 3, 1, 0);
+    dt_gather_rows_u8_to_f32(dst, src, NULL, 3, 0, 1, 0);
 }
 
 TEST(rows_of_pixels_over_255_are_within_a_rounding_of_the_quotient) {
@@ -187,7 +187,7 @@ TEST(rows_of_pixels_over_255_are_within_a_rounding_of_the_quotient) {
     float dst[256];
     for (int i = 0; i < 256; i++)
         src[i] = (uint8_t)i;
-    dt_rows_f32_from_u8(dst, src, NULL, 1, 256, 1.0f / 255.0f, 0);
+    dt_gather_rows_u8_to_f32(dst, src, NULL, 1, 256, 1.0f / 255.0f, 0);
     for (int i = 0; i < 256; i++)
         CHECK_NEAR(dst[i], i / 255.0, i / 255.0 * 0x1p-22);
     CHECK(dst[0] == 0 && dst[255] == 1);

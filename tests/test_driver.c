@@ -86,7 +86,7 @@ TEST(a_driver_in_the_list_gives_devices_memory_and_a_cache_to_a_context) {
     dt_ctx *ctx;
     char blob[8] = "";
     size_t bytes = sizeof blob;
-    dt_memory_info memory;
+    dt_ctx_info memory;
     own = (struct own_state){.devices = 2};
     REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
     CHECK(dt_ctx_device_count(ctx) == 3);
@@ -97,7 +97,7 @@ TEST(a_driver_in_the_list_gives_devices_memory_and_a_cache_to_a_context) {
     own_check_device(ctx, "abacus 1", "own:1");
     own_check_device(ctx, "cpu", "cpu");
     CHECK(own.made == 1 && own.opened == 3);
-    dt_ctx_memory(ctx, &memory);
+    dt_ctx_get_info(ctx, &memory);
     CHECK(memory.device_bytes == 4096 && memory.device_alloc_calls == 2);
     CHECK(dt_ctx_pipeline_cache(ctx, blob, &bytes) == DT_OK);
     CHECK(bytes == 3 && strcmp(blob, "own") == 0);

@@ -390,7 +390,7 @@ static uint64_t dtype_trainer_hash(const char *devices) {
     dt_trainer_desc desc = {.loss = dt_cross_entropy(logits, t, NULL),
                             .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 1e-2},
                             .batch = 32,
-                            .shards = 4,
+                            .parallel.batch_slices = 4,
                             .accumulate = 2,
                             .devices = devices,
                             .data = {.rows = DTYPE_BATCH,

@@ -33,7 +33,7 @@ static dt_tensor row_of(dt_tensor x) {
 }
 /* As x, each element this number: x's own value does not count, be it NaN. */
 static dt_tensor constant_like(dt_tensor x, float value) {
-    return dt_affine(dt_step(dt_neg(dt_abs(x))), 1, value);
+    return dt_affine(dt_heaviside(dt_neg(dt_abs(x))), 1, value);
 }
 static dt_tensor constant_row(dt_tensor x, float first, float second, float third) {
     dt_tensor all[3] = {dt_slice(constant_like(x, first), 0, 0, 1)};
@@ -56,7 +56,7 @@ OF(pow_0, dt_pow(a, NUMBER(0)))
 OF(pow_2, dt_pow(a, NUMBER(2)))
 OF(pow_half, dt_pow(a, NUMBER(0.5f)))
 OF(pow_minus_1, dt_pow(a, NUMBER(-1)))
-OF(masked_fill, dt_masked_fill(a, dt_step(a), 7))
+OF(masked_fill, dt_masked_fill(a, dt_heaviside(a), 7))
 OF(where, dt_where(a, a, b))
 OF(atan2, dt_atan2(a, b))
 OF(fmod, dt_fmod(a, b))
@@ -224,7 +224,7 @@ static golden_array edge_array(const golden *g, const char *name, const char *ki
                                const char *rest) {
     char key[64];
     snprintf(key, sizeof key, "%s.%s%s", name, kind, rest);
-    return dt_weights_find(g->file, key) >= 0 ? golden_load(g, key) : (golden_array){0};
+    return dt_safetensors_find(g->file, key) >= 0 ? golden_load(g, key) : (golden_array){0};
 }
 
 /* The same number, NaN and infinity too. low: how far off what is near 0 may be. */

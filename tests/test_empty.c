@@ -33,7 +33,7 @@ static dt_result empty_train(const train_mode *mode, dt_comm *comm, empty_run *r
     if (mode->average)
         m->adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
     d.data.rows = empty_pick(r, r->pick);
-    d.data.pick = r->pick;
+    d.data.indices = r->pick;
     d.no_shuffle = true;
     d.batch = EMPTY_BATCH;
     d.skip_empty = r->skips;
@@ -111,7 +111,7 @@ TEST(local_steps_without_targets_are_told_and_left_out_on_request) {
         d.batch = EMPTY_BATCH;
         d.devices = "cpu:2";
         d.mode = DT_TRAIN_LOCAL;
-        d.local_steps = 2;
+        d.local.steps = 2;
         d.skip_empty = skips;
         d.accumulate = 1 + way % 2;
         CHECK(!dt_trainer_create(m.graph, &d, &t));
@@ -168,7 +168,7 @@ enum { EMPTY_VALUES = 18 + 6 + 2 * (24 + 4) };
 static void empty_values(const empty_net *n, float *to) {
     for (int i = 0; i < dt_store_param_count(n->store); i++) {
         dt_param_info p;
-        dt_store_param(n->store, i, &p);
+        dt_store_get_param(n->store, i, &p);
         CHECK(!dt_store_read(n->store, i, DT_VALUE_PARAM, to, 4 * p.elements));
         to += p.elements;
     }
@@ -194,11 +194,12 @@ static int empty_steps(const char *device, int ignored, bool micros, bool skips,
         double weights[DT_MAX_TERMS] = {0};
         for (int k = 0; k < 2 && micros && now >= 0; k++) {
             empty_write(&n, p, 2 * k, 2, now);
-            CHECK(!dt_program_weigh(p, weights));
+            CHECK(!dt_program_loss_weights(p, weights));
         }
         for (uint32_t k = 0; k < (micros ? 2u : 1u) && now >= 0; k++) {
-            const dt_step_desc s = {
-                .micro = k, .micros = micros ? 2 : 1, .weights = micros ? weights : NULL};
+            const dt_step_desc s = {.micro_batch = k,
+                                    .micro_batches = micros ? 2 : 1,
+                                    .loss_weights = micros ? weights : NULL};
             empty_write(&n, p, micros ? 2 * (int)k : 0, micros ? 2 : 4, now);
             CHECK_TEXT(!dt_program_run(p, &s, &r), "%s", dt_ctx_error(n.ctx));
             empty += r.empty;
@@ -246,18 +247,18 @@ TEST(a_weight_of_0_of_a_batch_that_has_targets_is_refused) {
     CHECK_TEXT(!dt_program_create(n.store, &d, &p), "%s", dt_ctx_error(n.ctx));
     const double weights[] = {4.0, 0.0};
     empty_write(&n, p, 0, 4, 2);
-    CHECK_TEXT(!dt_program_run(p, &(dt_step_desc){.weights = weights}, NULL), "%s",
+    CHECK_TEXT(!dt_program_run(p, &(dt_step_desc){.loss_weights = weights}, NULL), "%s",
                dt_ctx_error(n.ctx));
     for (int i = 0; i < 2; i++)
-        CHECK(!dt_program_start(p, &(dt_step_desc){.weights = weights}));
+        CHECK(!dt_program_start(p, &(dt_step_desc){.loss_weights = weights}));
     empty_write(&n, p, 0, 4, 4);
-    CHECK(dt_program_start(p, &(dt_step_desc){.weights = weights}) == DT_ERROR_INVALID);
+    CHECK(dt_program_start(p, &(dt_step_desc){.loss_weights = weights}) == DT_ERROR_INVALID);
     CHECK_TEXT(
         strstr(dt_ctx_error(n.ctx), "weight 1 of the global batch is 0, and this batch's is 2"),
         "%s", dt_ctx_error(n.ctx));
     while (!dt_program_wait(p, NULL))
         ;
-    CHECK(dt_program_run(p, &(dt_step_desc){.weights = weights}, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_program_run(p, &(dt_step_desc){.loss_weights = weights}, NULL) == DT_ERROR_INVALID);
     CHECK(!dt_program_run(p, NULL, NULL));
     d.skip_empty = true;
     CHECK(dt_program_create(n.store, &d, &q) == DT_ERROR_INVALID && !q);
@@ -306,7 +307,8 @@ TEST(an_evaluation_between_micro_batches_keeps_that_the_first_has_targets) {
         dt_report r = {0};
         CHECK(!dt_program_write(train, x, values, sizeof values));
         CHECK(!dt_program_write(train, t, micro ? ignored : targets, sizeof targets));
-        CHECK(!dt_program_run(train, &(dt_step_desc){.micro = micro, .micros = 2}, &r));
+        CHECK(
+            !dt_program_run(train, &(dt_step_desc){.micro_batch = micro, .micro_batches = 2}, &r));
         CHECK(!micro || r.gradient_norm > 0.0);
         CHECK(!dt_program_write(eval, x, values, sizeof values));
         CHECK(!dt_program_write(eval, t, targets, sizeof targets));

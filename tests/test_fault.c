@@ -240,11 +240,11 @@ static dt_result life_load(life *l) {
 }
 
 static dt_result life_read_weights(life *l) {
-    dt_weights *weights;
-    dt_result result = dt_weights_open(l->ctx, l->weights_path, &weights);
+    dt_safetensors *weights;
+    dt_result result = dt_safetensors_open(l->ctx, l->weights_path, &weights);
     if (!result)
-        life_trace(l, (double)dt_weights_count(weights));
-    dt_weights_close(weights);
+        life_trace(l, (double)dt_safetensors_count(weights));
+    dt_safetensors_close(weights);
     return result;
 }
 
@@ -253,7 +253,7 @@ static dt_result life_read_idx(life *l) {
     dt_result result = dt_idx_load(l->ctx, l->idx_path, &array);
     if (!result)
         life_trace(l, (double)array.bytes);
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return result;
 }
 
@@ -324,9 +324,9 @@ static bool life_run_from(life *l, int first, int64_t k, bool lasting) {
     l->traced = 0;
     for (int s = first; s < STAGES && ok; s++)
         ok = life_run_stage(l, s, k);
-    dt_memory_info info = {0};
+    dt_ctx_info info = {0};
     if (l->ctx)
-        dt_ctx_memory(l->ctx, &info);
+        dt_ctx_get_info(l->ctx, &info);
     l->device_bytes = info.device_bytes;
     l->live_bytes = l->meter.bytes;
     return ok;

@@ -22,7 +22,7 @@ static size_t weights_compose(unsigned char *file, const char *header, uint64_t 
 
 /* Parses bytes in memory, which has no byte more. */
 static dt_result weights_parse(dti_base *base, const unsigned char *bytes, size_t size,
-                               dt_weights **out) {
+                               dt_safetensors **out) {
     dti_file file = {malloc(size + !size), size};
     memcpy(file.data, bytes, size);
     dt_result result = dti_weights_parse(base, "some/file", file, out);
@@ -42,26 +42,26 @@ TEST(weights_file_gives_its_tensors_by_index_and_name) {
     dti_base_init(&base, NULL, NULL);
     unsigned char bytes[1024];
     size_t size = weights_compose(bytes, GOOD_HEADER, 0, 21);
-    dt_weights *w;
-    dt_weight_info info;
+    dt_safetensors *w;
+    dt_safetensors_tensor info;
     REQUIRE(weights_parse(&base, bytes, size, &w) == DT_OK);
-    CHECK(dt_weights_count(w) == 4);
-    CHECK(dt_weights_get_info(w, 0, &info) == DT_OK);
+    CHECK(dt_safetensors_count(w) == 4);
+    CHECK(dt_safetensors_get_tensor(w, 0, &info) == DT_OK);
     CHECK_STR(info.name, "a");
     CHECK_STR(info.dtype, "I16");
     CHECK(info.rank == 2 && info.dim[0] == 2 && info.dim[1] == 3 && info.bytes == 12);
     CHECK(*(const unsigned char *)info.data == 0);
-    CHECK(dt_weights_get_info(w, dt_weights_find(w, "b"), &info) == DT_OK);
+    CHECK(dt_safetensors_get_tensor(w, dt_safetensors_find(w, "b"), &info) == DT_OK);
     CHECK(info.bytes == 8 && *(const unsigned char *)info.data == 12);
-    CHECK(dt_weights_get_info(w, dt_weights_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""), &info) ==
-          DT_OK);
+    CHECK(dt_safetensors_get_tensor(w, dt_safetensors_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""),
+                                    &info) == DT_OK);
     CHECK(info.rank == 0 && info.bytes == 1 && *(const unsigned char *)info.data == 20);
-    CHECK(dt_weights_find(w, "e") >= 0 && dt_weights_find(w, "c") == -1);
-    CHECK(dt_weights_find(w, "__metadata__") == -1 && dt_weights_find(w, "") == -1);
-    CHECK(dt_weights_get_info(w, -1, &info) == DT_ERROR_INVALID);
-    CHECK(dt_weights_get_info(w, 4, &info) == DT_ERROR_INVALID);
-    dt_weights_close(w);
-    dt_weights_close(NULL);
+    CHECK(dt_safetensors_find(w, "e") >= 0 && dt_safetensors_find(w, "c") == -1);
+    CHECK(dt_safetensors_find(w, "__metadata__") == -1 && dt_safetensors_find(w, "") == -1);
+    CHECK(dt_safetensors_get_tensor(w, -1, &info) == DT_ERROR_INVALID);
+    CHECK(dt_safetensors_get_tensor(w, 4, &info) == DT_ERROR_INVALID);
+    dt_safetensors_close(w);
+    dt_safetensors_close(NULL);
     CHECK(base.bytes_now == 0);
 }
 
@@ -147,7 +147,7 @@ TEST(weights_file_that_is_wrong_says_which_tensor_and_why) {
     dti_base_init(&base, NULL, NULL);
     for (size_t i = 0; i < sizeof weights_bad / sizeof weights_bad[0]; i++) {
         unsigned char bytes[1024];
-        dt_weights *w;
+        dt_safetensors *w;
         size_t size = weights_compose(bytes, weights_bad[i].header, weights_bad[i].header_bytes,
                                       weights_bad[i].data_bytes);
         *base.error = 0;
@@ -165,7 +165,7 @@ TEST(weights_file_shows_hostile_names_without_control_bytes) {
     char header[900] = "{\"\\u001b[2J";
     memset(header + strlen(header), 'n', 500);
     strcat(header, "\":[]}");
-    dt_weights *w;
+    dt_safetensors *w;
     size_t size = weights_compose(bytes, header, 0, 0);
     CHECK(weights_parse(&base, bytes, size, &w) == DT_ERROR_FORMAT);
     CHECK_CONTAINS(base.error, "\"\\x1b[2Jnnn");
@@ -179,21 +179,21 @@ TEST(weights_file_cut_at_any_byte_is_an_error) {
     unsigned char bytes[1024];
     size_t size = weights_compose(bytes, GOOD_HEADER, 0, 21);
     for (size_t cut = 0; cut < size; cut++) {
-        dt_weights *w;
+        dt_safetensors *w;
         CHECK(weights_parse(&base, bytes, cut, &w) == DT_ERROR_FORMAT);
         CHECK(base.bytes_now == 0);
     }
 }
 
 /* Every byte that a tensor claims is touched, so that the sanitizers see a wrong bound. */
-static uint64_t weights_touch(const dt_weights *w) {
+static uint64_t weights_touch(const dt_safetensors *w) {
     uint64_t sum = 0;
-    for (int i = 0; i < dt_weights_count(w); i++) {
-        dt_weight_info info;
-        dt_weights_get_info(w, i, &info);
+    for (int i = 0; i < dt_safetensors_count(w); i++) {
+        dt_safetensors_tensor info;
+        dt_safetensors_get_tensor(w, i, &info);
         for (uint64_t j = 0; j < info.bytes; j++)
             sum += ((const unsigned char *)info.data)[j];
-        sum += (uint64_t)(dt_weights_find(w, info.name) == i ? 0 : 1) << 32;
+        sum += (uint64_t)(dt_safetensors_find(w, info.name) == i ? 0 : 1) << 32;
     }
     return sum;
 }
@@ -212,13 +212,13 @@ TEST(weights_file_with_random_damage_is_read_or_refused_but_never_more) {
             bytes[(r.v[1] >> 8 * j) % 7 ? 8 + (r.v[2] >> 3 * j) % (size - 8) : r.v[2] % 8] =
                 (unsigned char)(r.v[0] & 64 ? spice[(r.v[3] >> 5 * j) % (sizeof spice - 1)]
                                             : (char)(r.v[3] >> 8 * j));
-        dt_weights *w;
+        dt_safetensors *w;
         dt_result result = weights_parse(&base, bytes, size, &w);
         CHECK(result == DT_OK || result == DT_ERROR_FORMAT);
         if (result == DT_OK)
             CHECK(weights_touch(w) < (uint64_t)1 << 32);
         taken += result == DT_OK;
-        dt_weights_close(w);
+        dt_safetensors_close(w);
         CHECK(base.bytes_now == 0);
     }
     CHECK(taken > 100 && taken < 19000); /* both ways were taken */
@@ -238,12 +238,13 @@ TEST(weights_file_with_many_tensors_is_read_fast) {
     unsigned char *bytes = dti_alloc(&base, text.size + 8 + COUNT);
     REQUIRE(bytes);
     size_t size = weights_compose(bytes, text.data, 0, COUNT);
-    dt_weights *w;
+    dt_safetensors *w;
     uint64_t start = dti_now_ns();
     REQUIRE(weights_parse(&base, bytes, size, &w) == DT_OK);
     CHECK(dti_now_ns() - start < 2000000000u); /* a square of 20000 would take longer */
-    CHECK(dt_weights_find(w, "layer.123") == 123 && dt_weights_find(w, "layer.20000") == -1);
-    dt_weights_close(w);
+    CHECK(dt_safetensors_find(w, "layer.123") == 123 &&
+          dt_safetensors_find(w, "layer.20000") == -1);
+    dt_safetensors_close(w);
     dti_free(&base, bytes);
     dti_text_free(&text);
     CHECK(base.bytes_now == 0);
@@ -344,7 +345,7 @@ static float file_sum(const file_fixture *f, const char *name) {
     float values[16] = {0}, sum = 0;
     dt_param_info info = {0};
     const int index = dt_store_find(f->store, name);
-    CHECK(dt_store_param(f->store, index, &info) == DT_OK);
+    CHECK(dt_store_get_param(f->store, index, &info) == DT_OK);
     CHECK(dt_store_read(f->store, index, DT_VALUE_PARAM, values, 4 * info.elements) == DT_OK);
     for (int i = 0; i < 16; i++)
         sum += values[i];
@@ -429,7 +430,7 @@ TEST(scopes_begin_the_names_of_parameters_and_end_with_their_pop) {
     CHECK(dt_store_param_count(store) == (int)DTI_COUNT(want));
     for (int i = 0; i < (int)DTI_COUNT(want); i++) {
         dt_param_info info = {0};
-        CHECK(dt_store_param(store, i, &info) == DT_OK && strcmp(info.name, want[i]) == 0);
+        CHECK(dt_store_get_param(store, i, &info) == DT_OK && strcmp(info.name, want[i]) == 0);
     }
     dt_ctx_destroy(ctx);
 }

@@ -48,7 +48,7 @@ static bool finite_values(dt_store *s) {
     float values[FINITE_LONG];
     for (int i = 0; i < 3 * dt_store_param_count(s); i++) {
         dt_param_info info;
-        dt_store_param(s, i / 3, &info);
+        dt_store_get_param(s, i / 3, &info);
         if (dt_store_read(s, i / 3, kinds[i % 3], values, 4 * info.elements))
             continue; /* no such moment */
         for (uint64_t k = 0; k < info.elements; k++) {
@@ -72,7 +72,7 @@ static dt_result finite_program_step(const finite_run *r, dt_program *p, dt_tens
     finite_values_of_step(r->c, step, in, rows);
     for (int i = 0; i < micros && !result; i++) {
         const dt_step_desc desc = {
-            .micro = (uint32_t)i, .micros = (uint32_t)micros, .weights = weights};
+            .micro_batch = (uint32_t)i, .micro_batches = (uint32_t)micros, .loss_weights = weights};
         result = dt_program_write(p, x, in, (size_t)rows * FINITE_LONG * sizeof *in);
         if (!result)
             result = dt_program_run(p, &desc, NULL);
@@ -210,7 +210,7 @@ static const finite_case finite_cases[] = {
      "first moment"},
     {"LAMB's second moment", {.kind = DT_OPTIM_LAMB}, 1, {1, 1e25f, 1}, 1, "'wide'", "second"},
     {"LARS's weight",
-     {.kind = DT_OPTIM_LARS, .lr = 1e38, .trust = 1e6},
+     {.kind = DT_OPTIM_LARS, .lr = 1e38, .trust_coefficient = 1e6},
      1,
      {1, 1, 1},
      FINITE_STEPS,
@@ -458,7 +458,7 @@ TEST(running_statistics_of_replicas_that_would_overflow_are_named_and_nothing_is
             .optim = &sgd,
             .devices = devices[i],
             .batch = 8,
-            .shards = 2,
+            .parallel.batch_slices = 2,
             .no_shuffle = true,
             .data = {.rows = 8, .columns = {{.input = n.x, .data = n.data, .dtype = DT_F32}}}};
         REQUIRE(dt_trainer_create(n.g, &d, &t) == DT_OK);

@@ -16,8 +16,8 @@ static bool fit_open(fit_job *j, const char *devices, const char *folder, double
     dt_trainer_desc d = train_desc(&j->m);
     j->m.adam.lr = lr;
     d.devices = devices;
-    d.shards = 2;
-    d.checkpoint = folder;
+    d.parallel.batch_slices = 2;
+    d.checkpoint.folder = folder;
     j->valid = d.data;
     j->valid.rows = 40;
     return CHECK_TEXT(dt_trainer_create(j->m.graph, &d, &j->trainer) == DT_OK, "%s",
@@ -60,7 +60,7 @@ TEST(fit_gives_the_bits_of_epochs_made_by_hand) {
     CHECK(h.count == 3 && h.entries[2].validation_loss == r.loss);
     CHECK(h.count == 3 && h.entries[2].validation_metric[0] == r.metric[0]);
     CHECK(h.count == 3 && h.entries[0].epoch == 1 && h.entries[0].step == 5);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     fit_close(&a);
     fit_close(&b);
 }
@@ -92,10 +92,10 @@ TEST(fit_stops_where_nothing_gets_better) {
     dt_fit_desc d = {.epochs = 50, .validation = &j.valid};
     d.watch = (dt_watch){.patience = 3, .min_delta = 1e6}; /* the first is the best */
     FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
-    CHECK(h.stop == DT_FIT_EARLY && h.count == 4 && h.best_step == 5);
+    CHECK(h.stop == DT_FIT_EARLY_STOP && h.count == 4 && h.best_step == 5);
     CHECK(h.count == 4 && h.entries[0].better && !h.entries[1].better);
     CHECK(h.count == 4 && h.best == h.entries[0].validation_loss);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     fit_close(&j);
 }
 
@@ -123,7 +123,7 @@ TEST(fit_puts_back_and_saves_the_best_weights) {
         FIT_TRY(&k, dt_trainer_evaluate(k.trainer, &k.valid, 0, &r));
         CHECK(r.metric[0] == h.best);
         FIT_TRY(&j, dt_trainer_step(j.trainer, NULL)); /* all replicas have them */
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         fit_close(&j);
         fit_close(&k);
     }
@@ -146,7 +146,7 @@ static uint64_t fit_plateau(int how) {
     for (int i = 0; i < 6 && how; i++) {
         FIT_TRY(&j, dt_trainer_epoch(t, &r));
         if (how == 1)
-            FIT_TRY(&j, dt_trainer_metric(t, r.loss));
+            FIT_TRY(&j, dt_trainer_report_metric(t, r.loss));
     }
     if (!how)
         FIT_TRY(&j, dt_trainer_fit(t, &(dt_fit_desc){.epochs = 6}, NULL));
@@ -179,7 +179,7 @@ static dt_result fit_see(void *user, dt_fit_state *s) {
         seen->events[at + 1] = 0;
     }
     if (s->event == DT_FIT_STEP && s->step == seen->stop_at)
-        s->stop = DT_FIT_ASKED;
+        s->stop = DT_FIT_STOPPED;
     if (s->event == DT_FIT_VALIDATED)
         seen->validation = s->validation.loss;
     if (s->event == DT_FIT_EPOCH)
@@ -203,7 +203,7 @@ TEST(fit_tells_its_callbacks_everything_in_order) {
     d.epochs = 5;
     FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
     CHECK_TEXT(!strcmp(seen.events, "bssx"), "%s", seen.events);
-    CHECK(seen.end == DT_FIT_ASKED);
+    CHECK(seen.end == DT_FIT_STOPPED);
     dt_trainer_info info;
     dt_trainer_get_info(j.trainer, &info);
     CHECK(info.step == 12);
@@ -248,7 +248,7 @@ TEST(fit_ends_with_the_error_of_a_callback) {
     CHECK(dt_trainer_fit(j.trainer, &d, &h) == DT_ERROR_IO);
     CHECK_TEXT(!strcmp(seen.events, "bssx"), "%s", seen.events);
     CHECK(seen.end == DT_FIT_FAILED && h.stop == DT_FIT_FAILED && h.steps == 2);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     fit_close(&j);
 }
 
@@ -271,7 +271,7 @@ TEST(a_fit_that_fails_at_any_point_leaves_a_history_that_says_so) {
             !train_model_make(&other, &(dt_ctx_desc){.no_vulkan = true}, 1))
             return;
         dt_trainer_desc d = train_desc(&other);
-        d.checkpoint = folder;
+        d.checkpoint.folder = folder;
         CHECK(dt_trainer_create(other.graph, &d, &t) == DT_OK);
         if (way == 2)
             FIT_TRY(&j, dt_trainer_fit(j.trainer, &(dt_fit_desc){.epochs = 1}, NULL));
@@ -281,7 +281,7 @@ TEST(a_fit_that_fails_at_any_point_leaves_a_history_that_says_so) {
         const dt_result result = dt_trainer_fit(way == 1 ? NULL : t, &f, &h);
         CHECK_TEXT(result && h.stop == DT_FIT_FAILED, "way %d: %d, %d", way, (int)result,
                    (int)h.stop);
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         dt_ctx_destroy(other.ctx);
         fit_close(&j);
     }
@@ -318,7 +318,7 @@ TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
         d.data.sample = fit_hole;
         d.data.user = &holes;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_OK);
-        dt_fit_desc f = {.epochs = 3, .skips = 4, .callbacks = {{dt_progress_show, &p}}};
+        dt_fit_desc f = {.epochs = 3, .max_skips = 4, .callbacks = {{dt_progress_show, &p}}};
         dt_result result = dt_trainer_fit(t, &f, &h);
         rewind(file);
         CHECK(fread(text, 1, sizeof text - 1, file) > 0);
@@ -331,7 +331,7 @@ TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
         CHECK(!many || strstr(dt_ctx_error(m.ctx), "NaN"));
         for (size_t i = 0; i < h.count; i++) /* of the steps that were made */
             CHECK(isfinite(h.entries[i].loss) && h.entries[i].loss > 0.0);
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         dt_ctx_destroy(m.ctx);
     }
 }
@@ -368,7 +368,7 @@ typedef struct fit_break {
 static dt_result fit_break_at(void *user, dt_fit_state *s) {
     const fit_break *b = user;
     if (s->event == DT_FIT_STEP && s->step == b->at)
-        s->stop = DT_FIT_ASKED;
+        s->stop = DT_FIT_STOPPED;
     return DT_OK;
 }
 
@@ -383,7 +383,7 @@ static dt_fit_desc fit_watching(const fit_job *j, int way, fit_break *b) {
     d.watch = (dt_watch){.patience = 3, .min_delta = way == 2 ? 0.05 : 0.2};
     if (way == 1)
         d.watch =
-            (dt_watch){.metric = "accuracy", .larger = true, .patience = 4, .restore_best = true};
+            (dt_watch){.metric = "accuracy", .maximize = true, .patience = 4, .restore_best = true};
     return d;
 }
 
@@ -396,9 +396,9 @@ static bool fit_interrupted(int way, uint64_t at, const char *folder, dt_history
             return false;
         const dt_fit_desc d = fit_watching(&j, way, &b);
         FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, h));
-        CHECK(run || (h->stop == DT_FIT_ASKED && h->steps == at));
+        CHECK(run || (h->stop == DT_FIT_STOPPED && h->steps == at));
         *hash = fit_hash(&j);
-        dt_history_free(&(dt_history){.ctx = h->ctx, .entries = h->entries});
+        dt_history_destroy(&(dt_history){.ctx = h->ctx, .entries = h->entries});
         b.at = 0;
         fit_close(&j);
     }
@@ -414,7 +414,7 @@ TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
         fit_remove_folder(folder);
         if (!fit_interrupted(way, 0, NULL, &whole, &bits))
             return;
-        CHECK_TEXT(whole.stop == DT_FIT_EARLY && whole.steps > 15 && whole.best_step > 5,
+        CHECK_TEXT(whole.stop == DT_FIT_EARLY_STOP && whole.steps > 15 && whole.best_step > 5,
                    "way %d: ends %d at step %d, the best at %d", way, (int)whole.stop,
                    (int)whole.steps, (int)whole.best_step);
         for (uint64_t at = 1; at < whole.steps; at += stride) {
@@ -450,11 +450,11 @@ TEST(fit_without_resume_watches_anew_what_was_loaded) {
             FIT_TRY(&j, dt_trainer_resume(j.trainer, &found));
         CHECK(found == (run > 0));
         FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
-        CHECK_TEXT(h.stop == DT_FIT_EARLY && (h.count > 0) == (run != 1), "run %d: %d at step %d",
-                   run, (int)h.stop, (int)h.steps);
+        CHECK_TEXT(h.stop == DT_FIT_EARLY_STOP && (h.count > 0) == (run != 1),
+                   "run %d: %d at step %d", run, (int)h.stop, (int)h.steps);
         if (!run)
             FIT_TRY(&j, dt_trainer_checkpoint(j.trainer));
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         fit_close(&j);
     }
     fit_remove_folder(folder);
@@ -485,8 +485,8 @@ TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {
         FIT_TRY(&a, dt_trainer_epoch(a.trainer, NULL));
         FIT_TRY(&b, dt_trainer_epoch(b.trainer, NULL));
         CHECK(fit_hash(&a) == fit_hash(&b)); /* the rate and the order of samples too */
-        dt_lr_curve_free(&c);
-        dt_lr_curve_free(&again);
+        dt_lr_curve_destroy(&c);
+        dt_lr_curve_destroy(&again);
         fit_close(&a);
         fit_close(&b);
     }
@@ -506,7 +506,7 @@ TEST(lr_find_refuses_a_file_that_is_there) {
     CHECK(truncate(d.file, 0) == 0);
     FIT_TRY(&j, dt_lr_find(j.trainer, &d, &c));
     CHECK(access(d.file, F_OK) != 0);
-    dt_lr_curve_free(&c);
+    dt_lr_curve_destroy(&c);
     fit_close(&j);
 }
 
@@ -623,7 +623,7 @@ TEST(a_summary_counts_a_tied_table_once) {
     const dt_init init = {.kind = DT_INIT_NORMAL, .b = 1};
     dt_tensor x = dt_input(g, "x", DT_I32, dt_dims(4));
     dt_tensor table = dt_param(g, "table.weight", dt_dims(10, 8), init);
-    dt_tensor y = dt_linear(dt_gather(table, x), table, (dt_tensor){0});
+    dt_tensor y = dt_linear(dt_embedding(table, x), table, (dt_tensor){0});
     CHECK(dt_summary(y, DT_SUMMARY_TEXT, text, sizeof text, NULL) == DT_OK);
     CHECK_TEXT(strstr(text, "parameters 80 (80 trained, 0 not)") != NULL, "%s", text);
     dt_ctx_destroy(ctx);
@@ -642,16 +642,16 @@ TEST(fit_of_local_steps_validates_and_stops_at_rounds_ends) {
     dt_trainer_desc d = train_desc(&j.m);
     d.devices = "cpu:2";
     d.mode = DT_TRAIN_LOCAL;
-    d.local_steps = 2;
+    d.local.steps = 2;
     FIT_TRY(&j, dt_trainer_create(j.m.graph, &d, &t));
     dt_fit_desc f = {.epochs = 3, .validation = &j.valid, .callbacks = {{fit_see, &seen}}};
     FIT_TRY(&j, dt_trainer_fit(t, &f, &h));
     CHECK_TEXT(!strcmp(seen.events, "bsssssevssx"), "%s", seen.events);
-    CHECK(h.stop == DT_FIT_ASKED && h.count == 1 && h.entries[0].validation_loss > 0.0);
+    CHECK(h.stop == DT_FIT_STOPPED && h.count == 1 && h.entries[0].validation_loss > 0.0);
     dt_trainer_info info;
     dt_trainer_get_info(t, &info);
     CHECK(info.round_steps == 0);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     f.validation_steps = 2;
     CHECK(dt_trainer_fit(t, &f, NULL) == DT_ERROR_INVALID);
     fit_close(&j);
@@ -662,7 +662,7 @@ TEST(fit_of_local_steps_validates_and_stops_at_rounds_ends) {
 static dt_trainer_desc fit_stages(train_model *m, int stages) {
     dt_trainer_desc d = train_desc(m);
     d.devices = stages > 1 ? "cpu:2" : "cpu";
-    d.pipeline = stages;
+    d.parallel.pipeline = stages;
     d.accumulate = 3;
     return d;
 }
@@ -687,7 +687,7 @@ TEST(fit_of_a_pipeline_has_one_devices_bits_and_puts_back_the_best) {
         CHECK(dt_trainer_step(t, NULL) == DT_OK); /* from the weights that were put back */
         CHECK(dt_store_state_hash(dt_trainer_store(t), &hash[i]) == DT_OK);
         CHECK(dt_trainer_predict(t, &d.data, m.logits, 0, y[i], sizeof y[i]) == DT_OK);
-        dt_history_free(&h[i]);
+        dt_history_destroy(&h[i]);
         dt_ctx_destroy(m.ctx);
     }
     CHECK(hash[0] == hash[1] && h[0].best == h[1].best && h[0].best_step == h[1].best_step);
@@ -710,7 +710,7 @@ TEST(fit_of_local_steps_ends_with_whole_rounds_and_loses_no_error) {
         d.devices = "cpu:2";
         d.batch = 10;
         d.mode = DT_TRAIN_LOCAL;
-        d.local_steps = 4;
+        d.local.steps = 4;
         FIT_TRY(&j, dt_trainer_create(j.m.graph, &d, &t));
         const dt_fit_desc f = {.steps = 6, .callbacks = {{fit_fail_at, &at}}};
         CHECK(dt_trainer_fit(t, &f, NULL) == (fails ? DT_ERROR_IO : DT_OK));

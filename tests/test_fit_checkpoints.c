@@ -48,7 +48,7 @@ static const fold_row fold_rows[] = {
 
 typedef struct fold_case {
     const fold_row *row;
-    bool steps; /* .checkpoint_steps: the trainer is refused, not the fit */
+    bool steps; /* .checkpoint.every_steps: the trainer is refused, not the fit */
     int ranks;
     char folder[300], root[100];
 } fold_case;
@@ -120,7 +120,8 @@ static void fold_check_bar(rank *r, const fold_case *c, FILE *bar) {
 static void fold_check_refused(rank *r, const fold_case *c, dt_result result, const char *text) {
     EXPECT_TEXT(r, result == DT_ERROR_IO, "%d: %s", (int)result, text);
     EXPECT_TEXT(r, strstr(text, c->folder) && strstr(text, c->row->reason), "%s", text);
-    EXPECT_TEXT(r, strstr(text, "give .checkpoint a folder that can be written"), "%s", text);
+    EXPECT_TEXT(r, strstr(text, "give .checkpoint.folder a folder that can be written"), "%s",
+                text);
 }
 
 static void fold_rank(rank *r) {
@@ -138,9 +139,9 @@ static void fold_rank(rank *r) {
     dt_trainer_desc d = train_desc(&m);
     d.comm = r->comm;
     d.devices = "cpu";
-    d.shards = 2;
-    d.checkpoint = c->folder;
-    d.checkpoint_steps = c->steps ? 1000 : 0;
+    d.parallel.batch_slices = 2;
+    d.checkpoint.folder = c->folder;
+    d.checkpoint.every_steps = c->steps ? 1000 : 0;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     EXPECT_TEXT(r, !result == !(c->steps && !c->row->late), "created: %s", dt_ctx_error(m.ctx));
     if (!result) {
@@ -157,7 +158,7 @@ static void fold_rank(rank *r) {
     if (!result && r->index == 0)
         fold_check_bar(r, c, bar);
     fclose(bar);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     dt_ctx_destroy(m.ctx);
 }
 
@@ -173,7 +174,7 @@ static void fold_finished(rank *r) {
         dt_trainer_desc d = train_desc(&m);
         d.comm = r->comm;
         d.devices = "cpu";
-        d.checkpoint = folder;
+        d.checkpoint.folder = folder;
         const dt_fit_desc f = {.epochs = again == 2 ? 3 : 2};
         dt_result result = dt_trainer_create(m.graph, &d, &t);
         if (!result)

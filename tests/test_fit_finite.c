@@ -25,7 +25,7 @@ static dt_result finite_sample(void *user, const dt_sample *s, void *const *valu
 static dt_result finite_see(void *user, dt_fit_state *s) {
     finite_watch *w = user;
     if (s->event == DT_FIT_STEP && s->step == w->stop_at)
-        s->stop = DT_FIT_ASKED;
+        s->stop = DT_FIT_STOPPED;
     if (s->event == DT_FIT_EPOCH)
         w->now = w->mask >> (s->epoch - 1) & 1u;
     if (s->event == DT_FIT_VALIDATED && w->loss) {
@@ -48,8 +48,8 @@ static bool finite_open(finite_job *j, const char *devices, const char *folder, 
         return false;
     dt_trainer_desc d = train_desc(&j->m);
     d.devices = devices;
-    d.shards = 2;
-    d.checkpoint = folder;
+    d.parallel.batch_slices = 2;
+    d.checkpoint.folder = folder;
     j->w = w;
     j->valid = d.data;
     j->valid.rows = FINITE_VALID;
@@ -98,7 +98,7 @@ TEST(a_validation_that_is_not_finite_counts_as_not_better_and_ends_no_fit) {
         return;
     dt_history h;
     finite_fit(&j, (dt_watch){0}, FINITE_EPOCHS, &h);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     dt_ctx_destroy(j.m.ctx);
     for (int round = 0; round < 12; round++) {
         const uint32_t mask = round ? train_random(&state) & train_random(&state) : 2;
@@ -115,7 +115,7 @@ TEST(a_validation_that_is_not_finite_counts_as_not_better_and_ends_no_fit) {
             finite_fit(&j,
                        (dt_watch){.patience = patience, .min_delta = 0.02, .restore_best = true},
                        FINITE_EPOCHS, &h);
-            if (!run && h.stop != DT_FIT_ASKED) /* it ended before */
+            if (!run && h.stop != DT_FIT_STOPPED) /* it ended before */
                 run = 1;
             if (run) {
                 CHECK_TEXT(h.epochs == end && h.best_step == best * FINITE_STEPS,
@@ -131,7 +131,7 @@ TEST(a_validation_that_is_not_finite_counts_as_not_better_and_ends_no_fit) {
                 CHECK(hole ? !isfinite(e->validation_loss) && !e->better
                            : fabs(e->validation_loss / loss[e->epoch - 1] - 1.0) < 1e-6);
             }
-            dt_history_free(&h);
+            dt_history_destroy(&h);
             dt_ctx_destroy(j.m.ctx);
         }
     }
@@ -171,14 +171,14 @@ TEST(a_validation_that_is_not_finite_is_named_and_its_other_values_are_whole) {
         CHECK(r.metric_weight[0] == 37.0); /* three targets are ignored */
         log = (finite_log){0};
         j.w.mask = 1;
-        finite_fit(&j, (dt_watch){.metric = metric ? "accuracy" : NULL, .larger = metric}, 1, &h);
+        finite_fit(&j, (dt_watch){.metric = metric ? "accuracy" : NULL, .maximize = metric}, 1, &h);
         CHECK(h.not_finite == (metric ? 0 : 1) && h.best_step == (metric ? FINITE_STEPS : 0));
         CHECK_TEXT(metric
                        ? !log.warnings
                        : strstr(log.text, "after epoch 1 (step 5) the validation loss is NaN, ") &&
                              strstr(log.text, "'x'"),
                    "%d: %s", log.warnings, log.text);
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         dt_ctx_destroy(j.m.ctx);
     }
 }
@@ -227,7 +227,7 @@ TEST(a_watched_value_of_nothing_says_what_it_lacks_and_not_nan) {
         CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "never had a target or a step that counts"),
                    "way %d: %s", way, dt_ctx_error(m.ctx));
         CHECK(h.not_finite == 1 && h.best_step == 0 && h.skipped == (way == 2 ? 5 : 0));
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         dt_ctx_destroy(m.ctx);
     }
 }
@@ -260,8 +260,8 @@ TEST(an_epoch_without_a_step_is_not_the_best_and_a_diverged_fit_has_the_best_wei
         d.data.sample = finite_hole;
         d.data.user = &holes;
         CHECK(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_create(n.graph, &e, &u));
-        dt_fit_desc f = {.epochs = 6, .skips = 9};
-        f.watch = (dt_watch){.restore_best = true, .save = path, .larger = many};
+        dt_fit_desc f = {.epochs = 6, .max_skips = 9};
+        f.watch = (dt_watch){.restore_best = true, .save = path, .maximize = many};
         const dt_result result = dt_trainer_fit(t, &f, &h);
         CHECK_TEXT(result == (many ? DT_ERROR_NUMERIC : DT_OK), "%s", dt_ctx_error(m.ctx));
         CHECK(!many || strstr(dt_ctx_error(m.ctx), "'x' holds a NaN"));
@@ -271,7 +271,7 @@ TEST(an_epoch_without_a_step_is_not_the_best_and_a_diverged_fit_has_the_best_wei
         CHECK(h.best > 0.0);
         CHECK(!dt_store_load(dt_trainer_store(u), path));
         CHECK(train_values_hash(t) == train_values_hash(u));
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         remove(path);
         dt_ctx_destroy(m.ctx);
         dt_ctx_destroy(n.ctx);
@@ -298,14 +298,14 @@ TEST(a_plateau_counts_a_validation_that_is_not_finite_as_not_better) {
         dt_history h;
         if (!by) {
             finite_fit(&j, (dt_watch){0}, 7, &h);
-            dt_history_free(&h);
+            dt_history_destroy(&h);
         }
         for (int e = 1; e <= 7 && by; e++) {
             CHECK(!dt_trainer_epoch(j.t, NULL));
             j.w.now = e == 3;
             CHECK(dt_trainer_evaluate(j.t, &j.valid, 0, &r) == (e == 3 ? DT_ERROR_NUMERIC : DT_OK));
             if (by == 1 || e != 3)
-                CHECK(!dt_trainer_metric(j.t, r.loss));
+                CHECK(!dt_trainer_report_metric(j.t, r.loss));
         }
         hash[by] = train_values_hash(j.t);
         dt_ctx_destroy(j.m.ctx);
@@ -345,7 +345,7 @@ static dt_result finite_mode_fit(const train_mode *mode, dt_comm *comm, finite_r
     valid.rows = FINITE_VALID;
     valid.sample = finite_sample;
     valid.user = &r->w;
-    dt_fit_desc f = {.epochs = FINITE_EPOCHS, .skips = 3, .callbacks = {{finite_keep, r}}};
+    dt_fit_desc f = {.epochs = FINITE_EPOCHS, .max_skips = 3, .callbacks = {{finite_keep, r}}};
     f.watch = (dt_watch){.patience = r->way ? 0 : 2, .restore_best = true, .min_delta = 1e6};
     f.validation = r->way ? NULL : &valid;
     if (r->way) {
@@ -357,7 +357,7 @@ static dt_result finite_mode_fit(const train_mode *mode, dt_comm *comm, finite_r
         return result;
     r->result = dt_trainer_fit(t, &f, &r->h);
     snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m->ctx));
-    dt_history_free(&(dt_history){.ctx = r->h.ctx, .entries = r->h.entries});
+    dt_history_destroy(&(dt_history){.ctx = r->h.ctx, .entries = r->h.entries});
     r->last = train_values_hash(t);
     return DT_OK;
 }
@@ -386,7 +386,7 @@ TEST(what_is_not_finite_ends_fits_alike_in_every_mode_and_the_best_weights_are_p
                            (int)r->result, r->text);
                 CHECK_TEXT(!way || strstr(r->text, "NaN") || strstr(r->text, "not finite"),
                            "%s: %s", mode->name, r->text);
-                CHECK_TEXT(r->h.stop == (way ? DT_FIT_FAILED : DT_FIT_EARLY) &&
+                CHECK_TEXT(r->h.stop == (way ? DT_FIT_FAILED : DT_FIT_EARLY_STOP) &&
                                r->h.epochs == (way ? 3 : 4) && r->h.not_finite == (way ? 0 : 2) &&
                                r->h.best_step == (uint64_t)best * FINITE_MODE_STEPS,
                            "%s, way %d: ends as %d in epoch %d, %d values are none, the best is "

@@ -7,14 +7,14 @@ static bool ranks_open(rank *r, train_model *m, dt_trainer **t) {
         return false;
     dt_trainer_desc d = train_desc(m);
     d.comm = r->comm;
-    d.shards = 4;
+    d.parallel.batch_slices = 4;
     return EXPECT_TEXT(r, !dt_trainer_create(m->graph, &d, t), "%s", dt_ctx_error(m->ctx));
 }
 
 static dt_result ranks_call(void *user, dt_fit_state *s) {
     const rank *r = user;
     if (r->index == 1 && s->event == DT_FIT_STEP && s->step == 7)
-        s->stop = DT_FIT_ASKED;
+        s->stop = DT_FIT_STOPPED;
     return DT_OK;
 }
 
@@ -29,10 +29,10 @@ static void stop_rank(rank *r) {
     dt_fit_desc d = {.epochs = 5, .validation = &valid, .callbacks = {{ranks_call, r}}};
     d.watch.restore_best = true;
     EXPECT_TEXT(r, !dt_trainer_fit(t, &d, &h), "%s", dt_ctx_error(m.ctx));
-    EXPECT(r, h.stop == DT_FIT_ASKED && h.steps == 7 && h.count == 1 && h.best_step == 5);
+    EXPECT(r, h.stop == DT_FIT_STOPPED && h.steps == 7 && h.count == 1 && h.best_step == 5);
     EXPECT(r, !dt_store_state_hash(dt_trainer_store(t), &r->numbers[0]));
     EXPECT(r, !dt_trainer_predict(t, &valid, m.logits, 0, r->values, 50 * TRAIN_CLASSES * 4));
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     dt_ctx_destroy(m.ctx);
 }
 
@@ -66,7 +66,7 @@ static void fail_rank(rank *r) {
     EXPECT_TEXT(r, result == DT_ERROR_IO || r->index != 1, "%s", dt_ctx_error(m.ctx));
     EXPECT(r, result && h.stop == DT_FIT_FAILED && h.steps == 3);
     EXPECT_TEXT(r, !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx)); /* the job goes on */
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     dt_ctx_destroy(m.ctx);
 }
 
@@ -91,7 +91,7 @@ static dt_result find_run(dt_comm *comm, const char *file, bool find, float *los
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
-    d.shards = 6;
+    d.parallel.batch_slices = 6;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < 2 && !result; i++)
         result = dt_trainer_step(t, NULL);
@@ -106,7 +106,7 @@ static dt_result find_run(dt_comm *comm, const char *file, bool find, float *los
     if (!result)
         result = dt_store_state_hash(dt_trainer_store(t), &numbers[1]);
     snprintf(text, 1200, "%s", dt_ctx_error(m.ctx));
-    dt_lr_curve_free(&c);
+    dt_lr_curve_destroy(&c);
     dt_ctx_destroy(m.ctx);
     return result;
 }
@@ -174,14 +174,14 @@ static dt_result watching_run(dt_comm *comm, watching_rank *k, dt_history *h, ui
     m.adam.schedule[0] =
         (dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .patience = 1, .gamma = 0.5, .threshold = 0.1};
     d.comm = comm;
-    d.shards = 6;
-    d.checkpoint = k->w->folder;
-    d.checkpoint_steps = k->w->folder ? 2 : 0;
+    d.parallel.batch_slices = 6;
+    d.checkpoint.folder = k->w->folder;
+    d.checkpoint.every_steps = k->w->folder ? 2 : 0;
     dt_dataset valid = d.data;
     valid.rows = 40;
     dt_fit_desc fit = {.epochs = 30, .validation = &valid, .validation_steps = 3};
     fit.watch =
-        (dt_watch){.metric = "accuracy", .larger = true, .patience = 4, .restore_best = true};
+        (dt_watch){.metric = "accuracy", .maximize = true, .patience = 4, .restore_best = true};
     fit.callbacks[0] = (dt_callback){watching_kill, k};
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     if (!result)
@@ -189,7 +189,7 @@ static dt_result watching_run(dt_comm *comm, watching_rank *k, dt_history *h, ui
     if (!result)
         result = dt_store_state_hash(dt_trainer_store(t), hash);
     snprintf(text, 1200, "%s", dt_ctx_error(m.ctx));
-    dt_history_free(&(dt_history){.ctx = h->ctx, .entries = h->entries});
+    dt_history_destroy(&(dt_history){.ctx = h->ctx, .entries = h->entries});
     dt_ctx_destroy(m.ctx);
     return result;
 }
@@ -214,7 +214,7 @@ static void watching_job(const watching *w, int count, const dt_history *want, u
     for (int i = 0; i < count && !w->kill_at; i++) {
         const uint64_t *n = j->at[i].numbers;
         CHECK_TEXT(n[0] == bits && n[1] == want->steps && n[2] == want->best_step &&
-                       n[3] == DT_FIT_EARLY && n[4] + 4 >= n[1] && n[4] < n[1],
+                       n[3] == DT_FIT_EARLY_STOP && n[4] + 4 >= n[1] && n[4] < n[1],
                    "rank %d of %d: from step %d to %d, the best %d; not %d and %d", i, count,
                    (int)n[4], (int)n[1], (int)n[2], (int)want->steps, (int)want->best_step);
     }
@@ -229,7 +229,7 @@ TEST(a_fit_whose_rank_is_killed_goes_on_and_stops_at_the_step_of_one_device) {
     char text[1200];
     if (!CHECK_TEXT(!watching_run(NULL, &alone, &want, &bits, text), "%s", text))
         return;
-    CHECK_TEXT(want.stop == DT_FIT_EARLY && want.steps > 15 && want.best_step > 5 &&
+    CHECK_TEXT(want.stop == DT_FIT_EARLY_STOP && want.steps > 15 && want.best_step > 5 &&
                    want.best_step < want.steps,
                "step %d, the best %d", (int)want.steps, (int)want.best_step);
     for (int count = 2; count <= 3; count++) {

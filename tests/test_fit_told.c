@@ -36,7 +36,7 @@ static bool told_open(told_job *j, const char *folder) {
         return false;
     j->desc = train_desc(&j->m);
     j->desc.devices = "cpu";
-    j->desc.checkpoint = folder;
+    j->desc.checkpoint.folder = folder;
     return CHECK_TEXT(!dt_trainer_create(j->m.graph, &j->desc, &j->trainer), "%s",
                       dt_ctx_error(j->m.ctx));
 }
@@ -156,7 +156,7 @@ static void told_start_rank(rank *r) {
     dt_trainer_desc d = train_desc(&j.m);
     d.comm = r->job->count > 1 ? r->comm : NULL;
     d.devices = "cpu";
-    d.shards = 2;
+    d.parallel.batch_slices = 2;
     EXPECT_TEXT(r, !dt_trainer_create(j.m.graph, &d, &j.trainer), "%s", dt_ctx_error(j.m.ctx));
     dt_dataset set = d.data;
     set.rows = row->rows;
@@ -223,7 +223,7 @@ TEST(a_fit_that_has_nothing_to_do_says_how_many_steps_are_made) {
         CHECK_TEXT(!strstr(j.log.text, "nothing to do") == !start, "%s", j.log.text);
         CHECK_TEXT(!start || strstr(j.log.text, texts[start]), "%s", j.log.text);
         CHECK_TEXT(!j.log.errors, "%s", j.log.text);
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         dt_ctx_destroy(j.m.ctx);
     }
     snprintf(command, sizeof command, "rm -rf %s", folder);
@@ -243,10 +243,11 @@ TEST(a_fit_that_ends_for_skipped_steps_says_how_many_in_a_row_and_what_to_do) {
     static const struct {
         uint64_t skips, steps;
         const char *text;
-    } rows[] = {{0, 0, "8 steps in a row were skipped (.skips = 8); lower the rate, or look at "},
-                {3, 0, "3 steps in a row were skipped (.skips = 3); lower the rate, or look at "},
-                {3, 3, "3 steps in a row were skipped (.skips = 3); lower the rate, or look at "},
-                {1, 0, "1 steps in a row were skipped (.skips = 1); lower the rate, or look at "}};
+    } rows[] = {
+        {0, 0, "8 steps in a row were skipped (.max_skips = 8); lower the rate, or look at "},
+        {3, 0, "3 steps in a row were skipped (.max_skips = 3); lower the rate, or look at "},
+        {3, 3, "3 steps in a row were skipped (.max_skips = 3); lower the rate, or look at "},
+        {1, 0, "1 steps in a row were skipped (.max_skips = 1); lower the rate, or look at "}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         told_job j;
         dt_trainer *t = NULL;
@@ -254,7 +255,7 @@ TEST(a_fit_that_ends_for_skipped_steps_says_how_many_in_a_row_and_what_to_do) {
             return;
         j.desc.data.sample = told_nan;
         CHECK(!dt_trainer_create(j.m.graph, &j.desc, &t));
-        const dt_fit_desc d = {.epochs = 5, .steps = rows[i].steps, .skips = rows[i].skips};
+        const dt_fit_desc d = {.epochs = 5, .steps = rows[i].steps, .max_skips = rows[i].skips};
         CHECK(dt_trainer_fit(t, &d, NULL) == DT_ERROR_NUMERIC);
         const char *text = dt_ctx_error(j.m.ctx);
         CHECK_TEXT(strstr(text, rows[i].text) && strstr(text, "input 'x' holds a NaN"), "%s", text);
@@ -284,7 +285,7 @@ TEST(a_checkpoint_that_cannot_be_written_is_one_line_of_the_log_with_what_to_do)
         const dt_result result =
             way == 2 ? dt_trainer_checkpoint(j.trainer) : dt_trainer_fit(j.trainer, &d, NULL);
         CHECK_TEXT(result == (way == 1 ? DT_OK : DT_ERROR_IO), "way %d: %d", way, (int)result);
-        const char *how = "give .checkpoint a folder that can be written";
+        const char *how = "give .checkpoint.folder a folder that can be written";
         CHECK_TEXT(strstr(dt_ctx_error(j.m.ctx), how) != NULL, "%s", dt_ctx_error(j.m.ctx));
         CHECK_TEXT(j.log.errors == 1 && strstr(j.log.text, how), "way %d: %s", way, j.log.text);
         dt_ctx_destroy(j.m.ctx);

@@ -86,7 +86,7 @@ static dt_result fork_make_program(fork_case *c) {
 static dt_result fork_make_trainer(fork_case *c) {
     dt_trainer_desc d = train_desc(&c->m);
     d.devices = c->way->devices;
-    d.checkpoint = "build/test_fork_checkpoints"; /* none is ever written */
+    d.checkpoint.folder = "build/test_fork_checkpoints"; /* none is ever written */
     if (c->way->comm && dt_comm_create(NULL, &c->comm))
         return DT_ERROR_IO;
     d.comm = c->comm;
@@ -126,7 +126,7 @@ static void fork_try_program(fork_case *c) {
     fork_expect(c, dt_program_advance(c->program, &state), "advance");
     fork_expect(c, dt_program_end(c->program, NULL), "end");
     fork_expect(c, dt_program_cancel(c->program, NULL), "cancel");
-    fork_expect(c, dt_program_weigh(c->program, weights), "weigh");
+    fork_expect(c, dt_program_loss_weights(c->program, weights), "weigh");
     fork_expect(c, fork_write(c), "write");
     fork_expect(c, dt_program_read(c->program, c->m.logits, c->y, bytes), "read");
     fork_expect(c, dt_program_create(c->store, &d, &p), "program");
@@ -257,7 +257,7 @@ static void fork_rank(rank *r) {
     c->way = &way;
     d.comm = r->comm;
     d.devices = "cpu:2";
-    d.checkpoint = "build/test_fork_checkpoints";
+    d.checkpoint.folder = "build/test_fork_checkpoints";
     EXPECT_TEXT(r, !dt_trainer_create(c->m.graph, &d, &c->trainer), "%s", dt_ctx_error(c->m.ctx));
     for (int step = 0; step < 3 && !r->failed[0]; step++) {
         EXPECT_TEXT(r, !dt_trainer_step(c->trainer, NULL), "%s", dt_ctx_error(c->m.ctx));

@@ -244,11 +244,13 @@ static bool micro_step(golden *g, const micro_net *n, int step) {
     for (int k = 0; k < 3; k++)
         if (!golden_feed_rows(g, n->parts[k], n->x, "x", step, micro_first[k], micro_rows[k], 12) ||
             !golden_feed_rows(g, n->parts[k], n->t, "t", step, micro_first[k], micro_rows[k], 12) ||
-            !OK(g, dt_program_weigh(n->parts[k], &weight)))
+            !OK(g, dt_program_loss_weights(n->parts[k], &weight)))
             return false;
     for (uint32_t k = 0; k < 3; k++) {
-        dt_step_desc desc = {
-            .micro = k, .micros = 3, .weights = &weight, .first_row = (uint32_t)micro_first[k]};
+        dt_step_desc desc = {.micro_batch = k,
+                             .micro_batches = 3,
+                             .loss_weights = &weight,
+                             .first_row = (uint32_t)micro_first[k]};
         if (!OK(g, dt_program_run(n->parts[k], &desc, &r)))
             return false;
         sum += r.loss_sum[0]; /* each part reports its own rows */
@@ -501,8 +503,8 @@ static bool fashion_step(golden *g, dt_program *p, tied_net n, const dt_array *i
     int32_t targets[64];
     dt_report r;
     const uint8_t *rows = (const uint8_t *)images->data + (size_t)step * 64 * 784;
-    dt_rows_f32_from_u8(pixels, rows, NULL, 64, 784, 1.0f / 255.0f, 0);
-    dt_rows_i32_from_u8(targets, (const uint8_t *)labels->data + step * 64, NULL, 64, 1);
+    dt_gather_rows_u8_to_f32(pixels, rows, NULL, 64, 784, 1.0f / 255.0f, 0);
+    dt_gather_rows_u8_to_i32(targets, (const uint8_t *)labels->data + step * 64, NULL, 64, 1);
     return OK(g, dt_program_write(p, n.x, pixels, sizeof pixels)) &&
            OK(g, dt_program_write(p, n.t, targets, sizeof targets)) &&
            OK(g, dt_program_run(p, NULL, &r)) && golden_loss(g, "loss", step, r.loss);
@@ -529,8 +531,8 @@ GOLDEN(fashion_mnist_first_100_losses_are_pytorchs, "fashion100") {
             break;
     if (p)
         golden_final(g, "", 5e-5, true); /* float32's own drift is 2e-6 by then */
-    dt_array_free(&images);
-    dt_array_free(&labels);
+    dt_array_destroy(&images);
+    dt_array_destroy(&labels);
     if (!found)
         SKIP("no build/data; ./build.sh train gets it");
 }

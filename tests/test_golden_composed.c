@@ -136,9 +136,9 @@ GOLDEN(functions_of_two_tensors_made_of_ops_are_pytorchs, "composed") {
         graph = op_graph(g);
         x = dt_input(graph, "x", DT_F32, dt_dims(3, scatter ? 4 : 5));
         dt_tensor index = dt_input(graph, "index", DT_I32, dt_dims(3, 4));
-        dt_tensor y = scatter ? dt_scatter_along(x, index, 1, 5) : dt_take_along(x, index, 1);
+        dt_tensor y = scatter ? dt_scatter_add(x, 1, index, 5) : dt_gather(x, 1, index);
         if (made_of(g, "along", y))
-            op_check_with(g, scatter ? "scatter_along" : "take_along", 2, y, &(leaf){"x", x}, 1,
+            op_check_with(g, scatter ? "scatter_add" : "gather", 2, y, &(leaf){"x", x}, 1,
                           (leaf){"index", index});
     }
 }
@@ -178,16 +178,16 @@ static void attention_check(golden *g, const char *name, int64_t kv, bool added,
     dt_tensor v = dt_input(graph, "v", DT_F32, dt_dims(kv, 6, 2)), keep = {0};
     if (added)
         desc.mask = dt_input_shared(graph, "w", DT_F32, dt_dims(4, 5, 6));
-    if (desc.keep)
+    if (desc.bool_mask)
         desc.mask = keep = dt_input_shared(graph, "keep", DT_F32, dt_dims(5, 6));
     op_check_with(g, name, 2, dt_attention(q, k, v, &desc),
                   (leaf[]){{"x", q}, {"a", k}, {"b", v}, {"w", desc.mask}}, added ? 4 : 3,
-                  (leaf){desc.keep ? "index" : NULL, keep});
+                  (leaf){desc.bool_mask ? "index" : NULL, keep});
 }
 
 GOLDEN(attention_and_its_gradients_are_pytorchs, "composed") {
     attention_check(g, "attention_mask", 4, true, (dt_attention_desc){0});
-    attention_check(g, "attention_keep", 4, false, (dt_attention_desc){.keep = true});
+    attention_check(g, "attention_keep", 4, false, (dt_attention_desc){.bool_mask = true});
     attention_check(g, "attention_causal", 4, false, (dt_attention_desc){.causal = true});
     attention_check(g, "attention_multi_query", 1, false, (dt_attention_desc){.scale = 0.7f});
     attention_check(g, "attention_grouped", 2, false, (dt_attention_desc){.window = 2});
@@ -241,11 +241,11 @@ GOLDEN(where_lets_no_nan_through_and_a_std_of_equals_has_no_gradient, "composed"
     static const float rows[4] = {-1, 0, 4, -9};
     float got[4] = {0};
     dt_tensor x = dt_input(op_graph(g), "x", DT_F32, dt_dims(4));
-    dt_tensor y = dt_where(dt_step(x), dt_sqrt(x), dt_neg(x));
+    dt_tensor y = dt_where(dt_heaviside(x), dt_sqrt(x), dt_neg(x));
     made_run(g, x, rows, 4, y, got, sizeof got);
     CHECK(got[0] == 1 && got[1] == 0 && got[2] == 2 && got[3] == 9);
     x = dt_input(op_graph(g), "x", DT_F32, dt_dims(4));
-    y = dt_where(dt_step(x), dt_detach(dt_sqrt(x)), dt_square(x));
+    y = dt_where(dt_heaviside(x), dt_detach(dt_sqrt(x)), dt_square(x));
     made_run(g, x, rows, 4, dt_gradient(y, x), got, sizeof got);
     CHECK(got[0] == -2 && got[1] == 0 && got[2] == 0 && got[3] == -18);
     x = dt_input(op_graph(g), "x", DT_F32, dt_dims(4));

@@ -79,7 +79,7 @@ static int net_param(golden *g, const char *name, float *values) {
     const int i = dt_store_find(g->store, name);
     dt_param_info info = {0};
     CHECK(i >= 0);
-    OK(g, dt_store_param(g->store, i, &info));
+    OK(g, dt_store_get_param(g->store, i, &info));
     CHECK(info.elements <= G_VALUES);
     OK(g, dt_store_read(g->store, i, DT_VALUE_PARAM, values, info.elements * 4));
     return i;
@@ -128,10 +128,10 @@ static void net_begins(golden *g, const char *adapter) {
 }
 
 static void file_has(golden *g, const char *path, int tensors) {
-    dt_weights *w = NULL;
-    if (OK(g, dt_weights_open(g->ctx, path, &w)))
-        CHECK(dt_weights_count(w) == tensors);
-    dt_weights_close(w);
+    dt_safetensors *w = NULL;
+    if (OK(g, dt_safetensors_open(g->ctx, path, &w)))
+        CHECK(dt_safetensors_count(w) == tensors);
+    dt_safetensors_close(w);
 }
 
 GOLDEN(lora_learns_beside_weights_that_stay_and_is_saved_alone, "gpt2") {

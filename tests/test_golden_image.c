@@ -99,7 +99,7 @@ static dt_tensor group_norm(dt_tensor x, const char *name) {
 HEADS(heads, 2, .no_bias = false)
 HEADS(heads_causal, 3, .attention = {.causal = true})
 HEADS(heads_alibi, 4, .attention = {.causal = true, .alibi = true})
-HEADS(heads_rope, 2, .attention = {.causal = true}, .rope = true)
+HEADS(heads_rope, 2, .attention = {.causal = true}, .use_rope = true)
 HEADS(heads_grouped, 4, .attention = {.causal = true}, .kv_heads = 2)
 
 static dt_tensor swiglu(dt_tensor x, const char *name) {
@@ -266,7 +266,7 @@ static void layer_gradients(golden *g, double tolerance) {
     for (int i = 0; i < dt_store_param_count(g->store); i++) {
         dt_param_info info;
         char key[160];
-        if (!OK(g, dt_store_param(g->store, i, &info)) || info.buffer)
+        if (!OK(g, dt_store_get_param(g->store, i, &info)) || info.buffer)
             continue;
         snprintf(key, sizeof key, "grad.%s", info.name);
         const golden_array *a = golden_get(g, key);
@@ -380,7 +380,7 @@ static bool micro_step(golden *g, dt_program *const *programs, dt_tensor x, dt_t
     size_t row = (size_t)step * 12;
     for (uint32_t m = 0; m < 3 && xs && ts; m++) {
         size_t bytes = (size_t)micros[m] * 6 * 4;
-        dt_step_desc desc = {.micro = m, .micros = 3, .weights = &weight};
+        dt_step_desc desc = {.micro_batch = m, .micro_batches = 3, .loss_weights = &weight};
         if (!OK(g, dt_program_write(programs[m], x, xs->f + row * 6, bytes)) ||
             !OK(g, dt_program_write(programs[m], t, ts->f + row * 6, bytes)) ||
             !OK(g, dt_program_run(programs[m], &desc, NULL)))
@@ -462,7 +462,7 @@ static bool network_weights(golden *g) {
     int64_t fan_in = 1;
     for (int i = 0; i < dt_store_param_count(g->store); i++) {
         dt_param_info info;
-        if (!OK(g, dt_store_param(g->store, i, &info)))
+        if (!OK(g, dt_store_get_param(g->store, i, &info)))
             return false;
         bool norm = info.buffer || strstr(info.name, "bn") || strstr(info.name, "downsample.1");
         for (int k = 1; info.shape.rank > 1 && k < info.shape.rank; k++)

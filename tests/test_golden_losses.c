@@ -205,7 +205,7 @@ static void cut_train(const char *devices, int shards, int accumulate, float *we
         .seed = 3,
         .no_shuffle = true,
         .accumulate = accumulate,
-        .shards = shards,
+        .parallel.batch_slices = shards,
         .devices = devices};
     if (test_check(dt_trainer_create(graph, &desc, &trainer) == DT_OK, __FILE__, __LINE__, "%s",
                    dt_ctx_error(ctx))) {
@@ -245,13 +245,13 @@ TEST(a_weighted_mean_of_weights_that_are_computed_is_refused_where_it_must_be_kn
     REQUIRE(dt_graph_create(ctx, &graph) == DT_OK);
     dt_tensor in = dt_input(graph, "x", DT_F32, dt_dims());
     dt_tensor w = dt_param(graph, "w", dt_dims(), (dt_init){0});
-    dt_tensor loss = dt_weighted_loss(dt_mul(in, w), dt_step(in));
+    dt_tensor loss = dt_weighted_loss(dt_mul(in, w), dt_heaviside(in));
     REQUIRE(dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
     REQUIRE(dt_program_create(store,
                               &(dt_program_desc){.loss = loss, .batch = 2, .gradients = true},
                               &program) == DT_OK);
     CHECK(dt_program_write(program, in, x, sizeof x) == DT_OK);
-    CHECK(dt_program_weigh(program, &weight) == DT_ERROR_UNSUPPORTED);
+    CHECK(dt_program_loss_weights(program, &weight) == DT_ERROR_UNSUPPORTED);
     dt_report report;
     CHECK(dt_program_run(program, NULL, &report) == DT_OK && report.loss_weight[0] == 1);
     dt_ctx_destroy(ctx);
@@ -277,7 +277,7 @@ TEST(a_weighted_mean_of_no_elements_weighs_nothing_and_leaves_others_alone) {
     REQUIRE(dt_program_create(store, &desc, &program) == DT_OK);
     CHECK(dt_program_write(program, in, x, sizeof x) == DT_OK);
     CHECK(dt_program_write(program, none, x, 0) == DT_OK);
-    CHECK(dt_program_weigh(program, weight) == DT_OK && weight[0] == 0 && weight[1] == 3);
+    CHECK(dt_program_loss_weights(program, weight) == DT_OK && weight[0] == 0 && weight[1] == 3);
     dt_report report;
     float slope = 0;
     CHECK(dt_program_run(program, NULL, &report) == DT_OK && report.loss == 2);

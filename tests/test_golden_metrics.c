@@ -10,7 +10,7 @@
 static golden metric_golden(void) {
     golden g = {.device = "cpu"};
     if (OK(&g, dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &g.ctx)))
-        OK(&g, dt_weights_open(g.ctx, "tests/golden/metrics.safetensors", &g.file));
+        OK(&g, dt_safetensors_open(g.ctx, "tests/golden/metrics.safetensors", &g.file));
     return g;
 }
 

@@ -118,7 +118,7 @@ GOLDEN(gather_adds_up_the_gradient_of_repeated_rows, "ops") {
     dt_graph *graph = op_graph(g);
     dt_tensor table = dt_input_shared(graph, "table", DT_F32, dt_dims(7, 3));
     dt_tensor index = dt_input(graph, "index", DT_I32, dt_dims(5));
-    op_check_with(g, "gather", 3, dt_gather(table, index), &(leaf){"table", table}, 1,
+    op_check_with(g, "embedding", 3, dt_embedding(table, index), &(leaf){"table", table}, 1,
                   (leaf){"index", index});
 }
 

@@ -91,7 +91,7 @@ static void recurrent_gradients(golden *g) {
     for (int i = 0; i < dt_store_param_count(g->store); i++) {
         dt_param_info info;
         char key[160];
-        if (!OK(g, dt_store_param(g->store, i, &info)))
+        if (!OK(g, dt_store_get_param(g->store, i, &info)))
             return;
         snprintf(key, sizeof key, "grad.%s", info.name);
         const golden_array *a = golden_get(g, key);

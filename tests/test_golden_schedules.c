@@ -32,7 +32,7 @@ static const struct {
     {"geometric", {{.kind = DT_SCHEDULE_GEOMETRIC, .period = 20}}},
     {"cosine", {{.kind = DT_SCHEDULE_COSINE, .period = 25, .lr_min = 0.01}}},
     {"cosine_restarts",
-     {{.kind = DT_SCHEDULE_COSINE_RESTARTS, .period = 7, .multiply = 2, .lr_min = 0.01}}},
+     {{.kind = DT_SCHEDULE_COSINE_RESTARTS, .period = 7, .t_mult = 2, .lr_min = 0.01}}},
     {"cosine_restarts_even", {{.kind = DT_SCHEDULE_COSINE_RESTARTS, .period = 11}}},
     {"one_cycle", {{.kind = DT_SCHEDULE_ONE_CYCLE, .period = 50}}},
     {"wsd", {{.kind = DT_SCHEDULE_WSD, .period = 40, .warmup = 6, .decay = 10, .lr_min = 0.05}}},
@@ -92,7 +92,7 @@ static const struct {
      {{.kind = DT_SCHEDULE_COSINE_RESTARTS,
        .epochs = (double)INFINITY,
        .period = 1,
-       .multiply = 2,
+       .t_mult = 2,
        .lr_min = 0.01}}},
     {"wsd",
      2,
@@ -197,7 +197,8 @@ GOLDEN(one_cycle_moves_adams_beta1, "schedules") {
     const dt_optim_desc optim = {
         .kind = DT_OPTIM_ADAM,
         .lr = RATE_LR,
-        .schedule = {{.kind = DT_SCHEDULE_ONE_CYCLE, .period = 50, .rise = 0.5, .divide = 10}}};
+        .schedule = {
+            {.kind = DT_SCHEDULE_ONE_CYCLE, .period = 50, .pct_start = 0.5, .div_factor = 10}}};
     dt_program *p = unit_program(g, &optim);
     const golden_array *beta = golden_get(g, "one_cycle_beta");
     double m = 0;
@@ -304,7 +305,7 @@ static const dt_schedule plateaus[] = {
     {.kind = DT_SCHEDULE_PLATEAU, .patience = 2, .cooldown = 3, .gamma = 0.5, .lr_min = 0.02},
     {.kind = DT_SCHEDULE_PLATEAU,
      .patience = 4,
-     .larger = true,
+     .maximize = true,
      .threshold = 0.02,
      .threshold_absolute = true}};
 static const char *const plateau_names[] = {"plateau", "plateau_cooldown", "plateau_largest"};
@@ -314,7 +315,7 @@ static bool plateau_open(plateau_job *j, const dt_schedule *s, const char *devic
     const dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = RATE_LR, .schedule = {*s}};
     golden *g = &j->g;
     if (!OK(g, dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &g->ctx)) ||
-        !OK(g, dt_weights_open(g->ctx, "tests/golden/schedules.safetensors", &g->file)) ||
+        !OK(g, dt_safetensors_open(g->ctx, "tests/golden/schedules.safetensors", &g->file)) ||
         !OK(g, dt_graph_create(g->ctx, &g->graph)))
         return false;
     dt_tensor x = dt_input(g->graph, "x", DT_F32, dt_dims());
@@ -348,7 +349,7 @@ static void plateau_steps(plateau_job *j, int which, int from, int to) {
         golden_near((double)(before - plateau_weight(j)), a ? golden_value(a, (size_t)step) : NAN,
                     2e-6, plateau_names[which], step); /* the weight is near 10 */
         const double value = metric ? golden_value(metric, (size_t)step) : NAN;
-        OK(&j->g, dt_trainer_metric(j->trainer, plateaus[which].larger ? -value : value));
+        OK(&j->g, dt_trainer_report_metric(j->trainer, plateaus[which].maximize ? -value : value));
     }
 }
 
@@ -379,6 +380,6 @@ TEST(a_plateau_goes_on_from_a_checkpoint_as_without_a_break) {
 TEST(a_metric_without_a_plateau_is_refused) {
     plateau_job j;
     if (plateau_open(&j, &(dt_schedule){.kind = DT_SCHEDULE_STEP, .period = 5}, "cpu"))
-        CHECK(dt_trainer_metric(j.trainer, 1) == DT_ERROR_INVALID);
+        CHECK(dt_trainer_report_metric(j.trainer, 1) == DT_ERROR_INVALID);
     plateau_close(&j);
 }

@@ -26,7 +26,7 @@ static void sync_begin(golden *g, dt_store *s) {
     for (int i = 0; i < dt_store_param_count(s); i++) {
         dt_param_info info = {0};
         char key[128];
-        OK(g, dt_store_param(s, i, &info));
+        OK(g, dt_store_get_param(s, i, &info));
         snprintf(key, sizeof key, "init.%s", info.name);
         const golden_array *a = golden_get(g, key);
         if (a)
@@ -39,7 +39,7 @@ static void sync_compare(golden *g, dt_store *s, int step) {
         float got[SYNC_ROOM];
         dt_param_info info = {0};
         char key[128];
-        OK(g, dt_store_param(s, i, &info));
+        OK(g, dt_store_get_param(s, i, &info));
         snprintf(key, sizeof key, "step.%s", info.name);
         OK(g, dt_store_read(s, i, DT_VALUE_PARAM, got, 4 * (size_t)info.elements));
         const golden_array *a = golden_get(g, key);

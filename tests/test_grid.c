@@ -1,4 +1,4 @@
-/* Grids of all kinds: .pipeline x .tensor x .replicas x .shard_state. Stages whose layers members
+/* Grids of all kinds: .parallel.pipeline x .tensor x .parallel.replicas x .parallel.zero_stage. Stages whose layers members
  * share out have the bits of as many members without stages; so have replicas of them. */
 #include "train_processes.h"
 
@@ -10,7 +10,7 @@ typedef struct grid_shape {
     int stages, members, replicas, shards, accumulate;
     dt_pipeline_schedule schedule;
     bool rows; /* of the sequence are shared out */
-    int level; /* dt_shard */
+    int level; /* dt_zero_stage */
     bool vulkan;
 } grid_shape;
 
@@ -32,14 +32,14 @@ static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s,
     for (int i = 1; i < count && s->vulkan; i++)
         strcat(devices, ",vulkan:0");
     d.devices = devices;
-    d.pipeline = s->stages;
-    d.schedule = s->schedule;
-    d.tensor = s->members;
-    d.tensor_rows = s->rows;
-    d.replicas = s->stages > 1 || s->members > 1 ? s->replicas : 0;
-    d.shards = s->shards;
+    d.parallel.pipeline = s->stages;
+    d.parallel.schedule = s->schedule;
+    d.parallel.tensor = s->members;
+    d.parallel.sequence_parallel = s->rows;
+    d.parallel.replicas = s->stages > 1 || s->members > 1 ? s->replicas : 0;
+    d.parallel.batch_slices = s->shards;
     d.accumulate = grid_at_least_one(s->accumulate);
-    d.shard_state = s->level;
+    d.parallel.zero_stage = s->level;
     return d;
 }
 

@@ -110,7 +110,7 @@ static bool image_relu_run(image_net *n, bool apart, dt_report *report) {
 static int image_differences(image_net *a, image_net *b, int index, dt_value_kind kind) {
     dt_param_info info = {0};
     int differ = 0;
-    dt_store_param(a->store, index, &info);
+    dt_store_get_param(a->store, index, &info);
     float *x = calloc(info.elements + 1, 4), *y = calloc(info.elements + 1, 4);
     IMAGE_OK(a, dt_store_read(a->store, index, kind, x, info.elements * 4));
     IMAGE_OK(b, dt_store_read(b->store, index, kind, y, info.elements * 4));
@@ -136,7 +136,7 @@ TEST(a_relu_in_the_epilogue_of_a_product_gives_the_bits_of_one_apart) {
             CHECK(y[0][i] == y[1][i]);
         for (int i = 0; i < dt_store_param_count(fused.store); i++) {
             dt_param_info info;
-            CHECK(!dt_store_param(fused.store, i, &info));
+            CHECK(!dt_store_get_param(fused.store, i, &info));
             int differ = info.buffer ? 0 : image_differences(&fused, &apart, i, DT_VALUE_GRADIENT);
             test_check(differ == 0, __FILE__, __LINE__, "%d gradients of %s differ", differ,
                        info.name);
@@ -234,9 +234,10 @@ static void image_two_micros(bool again, float running[8]) {
     dt_step_state state = DT_STEP_RUNNING;
     if (image_norm_open(&n, "cpu", false, (dt_program_desc){.accumulate = true})) {
         CHECK(image_feed(&n, n.program, IMAGE_BATCH, 1, 0));
-        CHECK(!dt_program_run(n.program, &(dt_step_desc){.micro = 0, .micros = 2}, NULL));
+        CHECK(!dt_program_run(n.program, &(dt_step_desc){.micro_batch = 0, .micro_batches = 2},
+                              NULL));
         CHECK(image_feed(&n, n.program, IMAGE_BATCH, 2, 0));
-        const dt_step_desc second = {.micro = 1, .micros = 2};
+        const dt_step_desc second = {.micro_batch = 1, .micro_batches = 2};
         if (again) {
             CHECK(!dt_program_begin(n.program, &second));
             while (state != DT_STEP_READY && !dt_program_advance(n.program, &state)) {
@@ -268,9 +269,9 @@ TEST(micro_batches_that_move_other_statistics_are_refused) {
         CHECK(!dt_program_create(n.store, &desc, &eval));
         CHECK(image_feed(&n, eval, IMAGE_BATCH, 1, 0));
         CHECK(image_feed(&n, n.program, IMAGE_BATCH, 1, 0));
-        CHECK(!dt_program_run(eval, &(dt_step_desc){.micro = 0, .micros = 2}, NULL));
-        CHECK(dt_program_run(n.program, &(dt_step_desc){.micro = 1, .micros = 2}, NULL) ==
-              DT_ERROR_INVALID);
+        CHECK(!dt_program_run(eval, &(dt_step_desc){.micro_batch = 0, .micro_batches = 2}, NULL));
+        CHECK(dt_program_run(n.program, &(dt_step_desc){.micro_batch = 1, .micro_batches = 2},
+                             NULL) == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(n.ctx), "running statistics");
     }
     image_close(&n);
@@ -325,7 +326,7 @@ TEST(buffers_are_told_apart_and_saved_and_loaded_by_name) {
         int buffers = 0;
         for (int i = 0; i < dt_store_param_count(n.store); i++) {
             dt_param_info info;
-            CHECK(!dt_store_param(n.store, i, &info));
+            CHECK(!dt_store_get_param(n.store, i, &info));
             CHECK(info.buffer == (strstr(info.name, "running_") != NULL) && !info.frozen);
             buffers += info.buffer;
             if (info.buffer) {
@@ -350,7 +351,7 @@ TEST(buffers_are_told_apart_and_saved_and_loaded_by_name) {
 
 static bool image_micro(image_net *n, uint32_t micro, uint64_t seed) {
     double weight = IMAGE_BATCH;
-    dt_step_desc step = {.micro = micro, .micros = 2, .weights = &weight};
+    dt_step_desc step = {.micro_batch = micro, .micro_batches = 2, .loss_weights = &weight};
     return image_feed(n, n->program, IMAGE_BATCH / 2, seed, 0) &&
            IMAGE_OK(n, dt_program_run(n->program, &step, NULL));
 }
@@ -407,7 +408,7 @@ static bool image_read_gradients(image_net *n, image_run *run) {
     bool ok = true;
     for (int i = 0; i < dt_store_param_count(n->store) && ok; i++) {
         dt_param_info info;
-        ok = IMAGE_OK(n, dt_store_param(n->store, i, &info));
+        ok = IMAGE_OK(n, dt_store_get_param(n->store, i, &info));
         run->gradients = realloc(run->gradients, (run->count + info.elements) * 4);
         ok = ok && IMAGE_OK(n, dt_store_read(n->store, i, DT_VALUE_GRADIENT,
                                              run->gradients + run->count, info.elements * 4));

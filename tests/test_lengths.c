@@ -308,7 +308,7 @@ static void length_gather(length_case *c) {
     length_in(c, 1, 4 * c->n, dt_dims(4), true);
     const dt_tensor table = length_param(c, "t", dt_dims(3, 4), 0.5f);
     const dt_tensor row = dt_cast(dt_affine(c->in[0], 0.0f, 1.0f), DT_I32);
-    const dt_tensor y = dt_mul(dt_gather(table, row), c->in[1]);
+    const dt_tensor y = dt_mul(dt_embedding(table, row), c->in[1]);
     length_out(c, dt_slice(dt_gradient(y, table), 0, 1, 1), 4);
 }
 

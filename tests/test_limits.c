@@ -352,7 +352,7 @@ static void limits_lookup_line(const limits_lookup *l, const float *x, const int
     }
 }
 
-/* Of all lines: take_along, scatter_along, index_select by places[], topk, sort. */
+/* Of all lines: gather, scatter_add, index_select by places[], topk, sort. */
 static void limits_lookup_want(const limits_lookup *l, const float *x, const int32_t *at,
                                const float *picked, const int32_t *places,
                                float *const want[LIMITS_LOOKUPS]) {
@@ -384,7 +384,7 @@ static void limits_lookup_run(golden *g, const limits_lookup *l) {
     dt_tensor from = input(g->graph, "from", DT_F32, l->index);
     dt_tensor along = dt_input_shared(g->graph, "along", DT_I32, line);
     const dt_tensor y[LIMITS_LOOKUPS] = {
-        dt_take_along(in, index, l->axis), dt_scatter_along(from, index, l->axis, l->size),
+        dt_gather(in, l->axis, index), dt_scatter_add(from, l->axis, index, l->size),
         dt_index_select(in, l->axis, along), dt_topk(in, l->axis, l->count, true, NULL),
         dt_sort(in, l->axis, true, NULL)};
     dt_program_desc desc = {.batch = batch};

@@ -38,7 +38,7 @@ static const range_row ranges[] = {
     {RANGE("r", alpha), {0, 0.5, 0.99, 1}, {-0.1, 1.5, (double)INFINITY, (double)NAN}},
     {RANGE("l", rho), {0, 0.5, 0.99, 1}, {-0.1, 1.5, (double)INFINITY, (double)NAN}},
     {RANGE("d", lr_decay), {0, 0.1, 1, 10}, {-0.1, -1, (double)INFINITY, (double)NAN}},
-    {RANGE("d", accumulator), {0, 0.1, 1, 10}, {-0.1, -1, (double)INFINITY, (double)NAN}},
+    {RANGE("d", initial_accumulator), {0, 0.1, 1, 10}, {-0.1, -1, (double)INFINITY, (double)NAN}},
     /* PyTorch takes 1 and more, but the mean of gradients then never moves, or grows for ever */
     {RANGE("m", momentum), {0, 0.5, 0.95, 0.999}, {1, -0.1, 2, (double)NAN}},
 };

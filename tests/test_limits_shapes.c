@@ -145,13 +145,13 @@ static dt_tensor rules_concat(const rules_case *k) {
     X(linear, dt_linear(k->x, k->y, NONE),                                                         \
       k->r >= 1 && k->t.rank == 2 && k->s.dim[k->r - 1] == k->t.dim[1])                            \
     X(outer, dt_outer(k->x, k->y), k->r == 1 && k->t.rank == 1)                                    \
-    X(take_along, dt_take_along(k->x, k->i, k->a), rules_equal_but(k, k->u, k->a))                 \
+    X(gather, dt_gather(k->x, k->a, k->i), rules_equal_but(k, k->u, k->a))                         \
     X(index_select, dt_index_select(k->x, k->a, k->i), rules_axis(k, k->a) && k->u.rank == 1)      \
-    X(scatter_along, dt_scatter_along(k->x, k->i, k->a, k->b),                                     \
+    X(scatter_add, dt_scatter_add(k->x, k->a, k->i, k->b),                                         \
       rules_equal_but(k, k->u, k->a) && rules_size(k, k->a) == k->u.dim[(k->a + k->r) % k->r] &&   \
           k->b >= 0)                                                                               \
     /* F.embedding takes tables of rows of one dimension alone */                                  \
-    X(gather, dt_gather(k->x, k->i), k->r >= 1 && k->r - 1 + k->u.rank <= DT_MAX_DIMS)             \
+    X(gather, dt_embedding(k->x, k->i), k->r >= 1 && k->r - 1 + k->u.rank <= DT_MAX_DIMS)          \
     /* F.embedding_bag takes bags in one or two dimensions */                                      \
     X(embedding_bag, dt_embedding_bag(k->x, k->i, true), k->r == 2 && k->u.rank >= 1)              \
     X(embedding_bag, dt_embedding_bag_padded(k->x, k->i, true, k->a),                              \

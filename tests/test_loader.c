@@ -106,7 +106,7 @@ static loader_row loader_row_of(const loader_fixture *f, const dti_batch *b, uin
     memcpy(r.x, f->x + row * 3, sizeof r.x);
     if (f->data.columns[LOADER_NOISE].data)
         memcpy(r.noise, f->x + row * 2, sizeof r.noise);
-    dt_rows_f32_from_u8(r.pixels, f->pixels + row * 4, NULL, 1, 4, 1 / 255.0f, -0.3f);
+    dt_gather_rows_u8_to_f32(r.pixels, f->pixels + row * 4, NULL, 1, 4, 1 / 255.0f, -0.3f);
     dt_sample s = {
         .seed = LOADER_SEED, .epoch = b->epoch, .step = b->step, .row = row, .position = position};
     if (f->data.sample)
@@ -273,8 +273,8 @@ TEST(loader_scales_bytes_to_the_bits_of_dt_rows_f32_from_u8) {
         uint32_t order[LOADER_ROWS];
         float pixels[LOADER_ROWS * 4];
         dt_shuffle(order, LOADER_ROWS, LOADER_SEED, 0);
-        dt_rows_f32_from_u8(pixels, f.pixels, order, LOADER_ROWS, 4, i ? scales[i] : 1,
-                            (float)i * 0.1307f);
+        dt_gather_rows_u8_to_f32(pixels, f.pixels, order, LOADER_ROWS, 4, i ? scales[i] : 1,
+                                 (float)i * 0.1307f);
         CHECK(!memcmp(pixels, b->values[LOADER_PIXELS], sizeof pixels));
         dti_loader_destroy(l);
     }
@@ -612,16 +612,16 @@ TEST(loader_allocates_nothing_after_its_creation) {
         d.tail = DT_TAIL_PAD;
         dti_loader *l;
         const dti_batch *b;
-        dt_memory_info before, after;
+        dt_ctx_info before, after;
         REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
-        dt_ctx_memory(f.ctx, &before);
+        dt_ctx_get_info(f.ctx, &before);
         /* As the header says: two slots of 33 samples of 11 words and a row, or one; the order. */
         uint64_t values = (uint64_t)(threaded ? 2 : 1) * 33 * 12 * 4 + LOADER_ROWS * 4;
         CHECK(before.host_bytes - f.bytes == values + sizeof *l);
         for (uint64_t step = 0; step < 20; step++)
             CHECK(dti_loader_next(l, &b) == DT_OK);
         CHECK(dti_loader_seek(l, 8, 1, 2) == DT_OK && dti_loader_next(l, &b) == DT_OK);
-        dt_ctx_memory(f.ctx, &after);
+        dt_ctx_get_info(f.ctx, &after);
         CHECK(!memcmp(&before, &after, sizeof before));
         dti_loader_destroy(l);
     }
@@ -666,7 +666,7 @@ static dt_result loader_sample_many_fail(void *user, const dt_sample *s, void *c
         return DT_OK;
     usleep((useconds_t)(60 - s->row) * 20);
     atomic_fetch_add((atomic_int *)user, 1);
-    snprintf(s->why, s->why_bytes, "row %d is no good", (int)s->row);
+    snprintf(s->error, s->error_bytes, "row %d is no good", (int)s->row);
     return DT_ERROR_FORMAT;
 }
 
@@ -723,7 +723,7 @@ TEST(loader_takes_the_picked_rows_alone) {
     const uint32_t pick[5] = {130, 7, 7, 64, 0}, order[5] = {0, 1, 2, 3, 4};
     uint32_t shuffled[5];
     REQUIRE(loader_open(&f));
-    f.data.pick = pick;
+    f.data.indices = pick;
     f.data.rows = 5;
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         dti_loader_desc d = loader_desc(&f, 2);

@@ -294,8 +294,8 @@ static dt_result log_fit(log_job *j, int epochs, const char *checkpoint) {
     dt_dataset valid = d.data;
     valid.rows = 40;
     d.devices = "cpu";
-    d.shards = 2;
-    d.checkpoint = checkpoint;
+    d.parallel.batch_slices = 2;
+    d.checkpoint.folder = checkpoint;
     dt_result result = dt_trainer_create(j->m.graph, &d, &trainer);
     if (!result)
         result = dt_trainer_fit(trainer,

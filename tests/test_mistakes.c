@@ -106,7 +106,7 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
         desc.data = (dt_dataset){.rows = 8,
                                  .columns = {{.input = d.x, .data = x, .dtype = DT_F32},
                                              {.input = d.t, .data = t, .dtype = DT_I32}}};
-        desc.shards = again ? 0 : 2;
+        desc.parallel.batch_slices = again ? 0 : 2;
         CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
         CHECK(is_nil(dt_add(d.x, d.y)));
         if (again)
@@ -226,8 +226,8 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     X(dt_matmul_transposed(nil, y, true, false))                                                   \
     X(dt_linear(nil, y, none))                                                                     \
     X(dt_linear(y, nil, none))                                                                     \
-    X(dt_gather(nil, d->t))                                                                        \
-    X(dt_gather(y, nil))                                                                           \
+    X(dt_embedding(nil, d->t))                                                                     \
+    X(dt_embedding(y, nil))                                                                        \
     X(dt_dropout(nil, 0))                                                                          \
     X(dt_random_uniform(nil))                                                                      \
     X(dt_random_normal(nil))                                                                       \
@@ -483,8 +483,8 @@ static dt_result pattern_trainer(const desk *d, const char *list, int devices, b
     dt_trainer *trainer = NULL;
     dt_trainer_desc desc = {.loss = d->loss, .batch = 2, .params = list};
     desc.devices = devices == 2 ? "cpu:2" : "cpu";
-    desc.tensor = tensor ? 2 : 0;
-    desc.pipeline = devices == 2 && !tensor ? 2 : 0;
+    desc.parallel.tensor = tensor ? 2 : 0;
+    desc.parallel.pipeline = devices == 2 && !tensor ? 2 : 0;
     desc.data = (dt_dataset){.rows = 2,
                              .columns = {{.input = d->x, .data = rows, .dtype = DT_F32},
                                          {.input = d->t, .data = rows, .dtype = DT_I32}}};
@@ -580,7 +580,7 @@ static dt_program_desc number_use(dt_graph *graph, dt_tensor x, dt_tensor n, int
     rows.dim[rows.rank++] = 5;
     logits = dt_expand(x, rows);
     if (op == 0)
-        desc.outputs[0] = dt_gather(table, n);
+        desc.outputs[0] = dt_embedding(table, n);
     else if (op == 1)
         desc.loss = dt_cross_entropy(logits, n, NULL);
     else if (op == 2)
@@ -687,10 +687,10 @@ TEST(tensors_of_two_graphs_are_named) {
 TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
     desk d;
     desk_open(&d);
-    const dt_tensor x = d.x, y = dt_relu(d.y), step = dt_step(d.y);
-    const dt_tensor kept = dt_detach(x), gate = dt_add(kept, dt_step(x)); /* in this order */
+    const dt_tensor x = d.x, y = dt_relu(d.y), step = dt_heaviside(d.y);
+    const dt_tensor kept = dt_detach(x), gate = dt_add(kept, dt_heaviside(x)); /* in this order */
     dt_tensor other = dt_input(d.graph, "other", DT_F32, dt_dims(3));
-    dt_tensor table = dt_fill(d.graph, dt_dims(4, 2), 1), rows = dt_gather(table, d.t);
+    dt_tensor table = dt_fill(d.graph, dt_dims(4, 2), 1), rows = dt_embedding(table, d.t);
     const struct {
         dt_tensor y, x;
         const char *error;

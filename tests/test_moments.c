@@ -270,8 +270,9 @@ static double micros_error(golden *g, int micros, bool equal) {
             should[i] += (double)x[i];
             size[i] += fabs((double)x[i]);
         }
-        const dt_step_desc step = {
-            .micro = (uint32_t)micro, .micros = (uint32_t)micros, .weights = weights};
+        const dt_step_desc step = {.micro_batch = (uint32_t)micro,
+                                   .micro_batches = (uint32_t)micros,
+                                   .loss_weights = weights};
         if (!OK(g, dt_program_write(p, in, x, sizeof x)) || !OK(g, dt_program_run(p, &step, NULL)))
             return INFINITY;
     }

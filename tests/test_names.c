@@ -77,7 +77,7 @@ TEST(metric_has_its_name_from_the_graph_in_bar_log_and_history) {
     }
     CHECK_STR(h.names[3], "");
     fclose(file);
-    dt_history_free(&h);
+    dt_history_destroy(&h);
     dt_run_log_destroy(log);
     dt_ctx_destroy(j.m.ctx);
 }
@@ -112,7 +112,7 @@ TEST(fit_watches_any_value_by_its_name) {
         d.watch.metric = i < 0 ? "loss" : names[i];
         CHECK_TEXT(!dt_trainer_fit(j.trainer, &d, &h), "%s", dt_ctx_error(j.m.ctx));
         CHECK_TEXT(h.best_step && h.best == seen.least, "%d: %g, not %g", i, h.best, seen.least);
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         d.watch.metric = "acuracy";
         CHECK(dt_trainer_fit(j.trainer, &d, NULL) == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(j.m.ctx),

@@ -54,7 +54,7 @@ static void npy_types(dt_ctx *ctx, const char *folder) {
         const dt_result result = npy_load(ctx, folder, name, &a);
         if (CHECK_TEXT(result == DT_OK, "%s: %s", name, dt_ctx_error(ctx)))
             npy_check(ctx, &a, types[i / 2].dtype, name);
-        dt_array_free(&a);
+        dt_array_destroy(&a);
     }
 }
 
@@ -64,9 +64,9 @@ static void npy_archives(dt_ctx *ctx, const char *folder) {
     snprintf(path, sizeof path, "%s/C.npz", folder);
     CHECK(dt_npz_load(ctx, path, "a", &a) == DT_OK);
     npy_check(ctx, &a, DT_F32, "a of C.npz");
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     CHECK(dt_npz_load(ctx, path, "b", &a) == DT_OK && a.dtype == DT_U8 && a.bytes == 4);
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     CHECK(dt_npz_load(ctx, path, "c", &a) == DT_ERROR_INVALID && !a.data);
     CHECK_CONTAINS(dt_ctx_error(ctx), "'c'; it has: a, b");
     CHECK(dt_npz_load(ctx, path, NULL, &a) == DT_ERROR_INVALID);
@@ -74,9 +74,9 @@ static void npy_archives(dt_ctx *ctx, const char *folder) {
 #ifdef DT_WITH_ZLIB
     CHECK_TEXT(dt_npz_load(ctx, path, "a", &a) == DT_OK, "it is deflated");
     npy_check(ctx, &a, DT_F32, "a of P.npz");
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     CHECK(dt_npz_load(ctx, path, "z", &a) == DT_OK && a.bytes == 400000);
-    dt_array_free(&a);
+    dt_array_destroy(&a);
 #else
     CHECK(dt_npz_load(ctx, path, "a", &a) == DT_ERROR_UNSUPPORTED);
     CHECK_CONTAINS(dt_ctx_error(ctx), "DT_WITH_ZLIB");
@@ -113,7 +113,7 @@ TEST(npy_files_of_numpy_are_read) {
     npy_refused(ctx, folder, "complex.npy", "no numbers of one type");
     CHECK(npy_load(ctx, folder, "scalar.npy", &a) == DT_OK && a.rank == 0 && a.bytes == 4);
     CHECK(a.data && *(float *)a.data == 2.5f);
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     dt_ctx_destroy(ctx);
     snprintf(program, sizeof program, "import shutil; shutil.rmtree('%s')", folder);
     CHECK(temp_python(program, false));
@@ -156,7 +156,7 @@ static void npy_try(dt_ctx *ctx, const npy_file *f) {
     CHECK_TEXT(f->wrong || (a.rank == f->rank && a.dtype == f->dtype && a.data &&
                             !memcmp(a.dim, f->dim, sizeof f->dim)),
                "%s %s: rank %d", f->descr, f->shape, a.rank);
-    dt_array_free(&a);
+    dt_array_destroy(&a);
 }
 
 /* 1, 2, 3, 4 and 5 in bytes are numbers enough for shapes. */
@@ -279,7 +279,7 @@ TEST(npz_archives_of_64_bits_are_read_and_errors_name_the_array) {
     const char *path = temp_write("made.npz", archive, npy_zip64(archive, entry, size, 0, 1));
     CHECK_TEXT(dt_npz_load(ctx, path, "a", &a) == DT_OK, "%s", dt_ctx_error(ctx));
     CHECK(a.bytes == 4 && a.data && *(float *)a.data == 1.0f);
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     path = temp_write("made.npz", archive, npy_zip64(archive, entry, size, 0, UINT64_MAX));
     CHECK(dt_npz_load(ctx, path, "a", &a) == DT_ERROR_FORMAT && !a.data);
     path = temp_write("made.npz", archive, npy_zip64(archive, entry, size, 1 << 30, 1));

@@ -238,7 +238,7 @@ static void onnx_add_gpt(onnx_job *j) {
     net.x[0] = dt_input(net.g, "tokens", DT_I32, dt_dims(9));
     dt_tensor x = dt_nn_embedding(net.x[0], "wte", 11, 16);
     const dt_attention_layer_desc layer = {
-        .attention = {.causal = true, .window = 5, .alibi = true}, .kv_heads = 2, .rope = true};
+        .attention = {.causal = true, .window = 5, .alibi = true}, .kv_heads = 2, .use_rope = true};
     dt_tensor h = dt_nn_layer_norm(x, "ln", 1);
     x = dt_add(x, dt_nn_multi_head_attention(h, (dt_tensor){0}, "attention", 4, &layer));
     h = dt_nn_rms_norm(x, "rms", 1);

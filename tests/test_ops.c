@@ -161,7 +161,7 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
     switch (op) {
     case DTI_OP_SIGN:
     case DTI_OP_FLOOR:
-    case DTI_OP_STEP:
+    case DTI_OP_HEAVISIDE:
     case DTI_OP_EQ:
     case DTI_OP_LT:
     case DTI_OP_LE:
@@ -330,7 +330,7 @@ TEST(a_gradient_by_the_result_of_a_row_without_one_is_what_flows_to_it) {
     dti_ref_run run;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input_shared(g, "x", DT_F32, dt_dims(2));
-    dt_tensor of[] = {dt_floor(x), dt_step(x), dt_ge(x, dt_neg(x)), dt_detach(x),
+    dt_tensor of[] = {dt_floor(x), dt_heaviside(x), dt_ge(x, dt_neg(x)), dt_detach(x),
                       dt_cast(dt_cast(x, DT_I32), DT_F32)};
     dti_ref_open(&run, g, 1);
     for (size_t i = 0; i < DTI_COUNT(of); i++) {
@@ -787,7 +787,7 @@ static void ops_check_seeds(ops_device *d, dt_graph *graph, dt_store *store, con
     float gradient[2], p[2] = {0.5f, -1};
     double x[2] = {1.5, -2}, own[2] = {4, 2}, batch[2], expected[2];
     desc.gradients = true;
-    dt_step_desc step = {.weights = weights};
+    dt_step_desc step = {.loss_weights = weights};
     test_check(dt_program_create(store, &desc, &program) == DT_OK, __FILE__, __LINE__, "%s: %s",
                d->id, dt_ctx_error(d->ctx));
     if (!program)
@@ -805,7 +805,7 @@ static void ops_check_seeds(ops_device *d, dt_graph *graph, dt_store *store, con
         CHECK_NEAR(gradient[i], expected[i], 1e-6);
     }
     double weighed[2] = {0};
-    CHECK(dt_program_weigh(program, weighed) == DT_OK);
+    CHECK(dt_program_loss_weights(program, weighed) == DT_OK);
     CHECK(weighed[0] == own[0] && weighed[1] == own[1]);
     dt_program_destroy(program);
 }
@@ -861,7 +861,7 @@ static void ops_check_weigh(const char *id) {
             !dt_program_create(store, &desc, &program)) {
             CHECK(!dt_program_write(program, t, (int32_t[]){3, -100, 0, 3, 1}, 20));
             CHECK(!dt_program_write(program, w, (float[]){0.5f, 2, 8, 1.25f}, 16));
-            CHECK(!dt_program_weigh(program, weights));
+            CHECK(!dt_program_loss_weights(program, weights));
             CHECK(weights[0] == 104 && weights[1] == 105);
         }
         test_check(program != NULL, __FILE__, __LINE__, "%s: %s", id, dt_ctx_error(d.ctx));
@@ -1137,7 +1137,7 @@ TEST(ops_reject_shapes_that_do_not_fit_and_say_them) {
         "targets must be [B, 2]");
     BAD(dt_cross_entropy(b.x, b.t, &(dt_cross_entropy_desc){.class_weights = b.s}),
         "cross_entropy(x [B, 3], t [B], s [4])", "class weights must be [classes]");
-    BAD(dt_gather(b.x, b.t), "gather(x [B, 3], t [B])", "without samples");
+    BAD(dt_embedding(b.x, b.t), "gather(x [B, 3], t [B])", "without samples");
     BAD(dt_concat((dt_tensor[]){b.x, b.m}, 2, 0), "concat(x [B, 3], m [B, 2, 3])", "input 2");
     BAD(dt_expand(b.x, dt_dims(4)), "expand(x [B, 3])", "does not expand to [B, 4]");
     BAD(dt_reshape(b.m, dt_dims(4, 2)), "reshape(m [B, 2, 3])", "6 elements do not make [B, 4, 2]");
@@ -1177,7 +1177,7 @@ TEST(ops_reject_types_and_values_that_they_cannot_take) {
     BAD(dt_cross_entropy(b.x, b.x, NULL), "cross_entropy(x [B, 3], x [B, 3])",
         "targets must be i32");
     BAD(dt_accuracy(b.t, b.t), "accuracy(t [B], t [B])", "logits must be f32");
-    BAD(dt_gather(b.w, b.x), "gather(w [2, 3], x [B, 3])", "an i32 index");
+    BAD(dt_embedding(b.w, b.x), "gather(w [2, 3], x [B, 3])", "an i32 index");
     BAD(dt_dropout(b.x, 1.25f), "dropout(x [B, 3])", "p = 1.25 is not in [0, 1]");
     BAD(dt_dropout(b.x, -0.5f), "dropout(x [B, 3])", "p = -0.5");
     BAD(dt_dropout(b.x, NAN), "dropout(x [B, 3])", "nan");
@@ -1221,7 +1221,7 @@ TEST(ops_on_nil_are_nil_and_harmless) {
                       dt_label(nil, "no"),
                       dt_matmul(nil, nil),
                       dt_linear(nil, nil, nil),
-                      dt_gather(nil, nil),
+                      dt_embedding(nil, nil),
                       dt_dropout(nil, 0.5f),
                       dt_cross_entropy(nil, nil, NULL),
                       dt_mse(nil, nil),

@@ -259,27 +259,27 @@ static void whole_close(golden *g) {
 }
 
 static const dt_optim_desc whole_optims[] = {
-    {.kind = DT_OPTIM_LAMB, .lr = 0.01, .groups = {{.params = "plain", .plain = true}}},
+    {.kind = DT_OPTIM_LAMB, .lr = 0.01, .groups = {{.params = "plain", .elementwise = true}}},
     {.kind = DT_OPTIM_LARS,
      .lr = 0.5,
-     .trust = 0.01,
+     .trust_coefficient = 0.01,
      .momentum = 0.9,
      .weight_decay = 0.1,
-     .groups = {{.params = "plain", .plain = true}}},
-    {.kind = DT_OPTIM_MUON, .lr = 0.02, .groups = {{.params = "plain", .plain = true}}},
+     .groups = {{.params = "plain", .elementwise = true}}},
+    {.kind = DT_OPTIM_MUON, .lr = 0.02, .groups = {{.params = "plain", .elementwise = true}}},
     {.kind = DT_OPTIM_ADAFACTOR,
      .lr = 0.6,
      .beta2 = 0.8,
      .eps = 1e-3,
      .weight_decay = 0.1,
-     .groups = {{.params = "plain", .plain = true}}},
+     .groups = {{.params = "plain", .elementwise = true}}},
     {.kind = DT_OPTIM_ADAFACTOR,
      .lr = 0.01,
      .beta2 = 0.5,
      .eps = 2,
      .maximize = true,
      .clip_value = 0.7,
-     .groups = {{.params = "plain", .plain = true}}},
+     .groups = {{.params = "plain", .elementwise = true}}},
 };
 
 /* How large gradients are; Adafactor's two epsilons are for very small ones. */
@@ -348,14 +348,15 @@ TEST(optimizers_of_whole_parameters_refuse_what_they_cannot_do) {
         dt_optim_desc desc;
         const char *text;
     } wrong[] = {
-        {{.kind = DT_OPTIM_LAMB, .groups = {{.params = "*", .lazy = true}}}, "LAMB needs all of"},
-        {{.kind = DT_OPTIM_MUON, .groups = {{.params = "*", .lazy = true}}}, "Muon needs all of"},
-        {{.kind = DT_OPTIM_LION, .groups = {{.params = "*", .plain = true}}}, "as all of Lion is"},
-        {{.kind = DT_OPTIM_ADAFACTOR, .groups = {{.params = "*", .lazy = true}}}, "needs all of"},
+        {{.kind = DT_OPTIM_LAMB, .groups = {{.params = "*", .sparse = true}}}, "LAMB needs all of"},
+        {{.kind = DT_OPTIM_MUON, .groups = {{.params = "*", .sparse = true}}}, "Muon needs all of"},
+        {{.kind = DT_OPTIM_LION, .groups = {{.params = "*", .elementwise = true}}},
+         "as all of Lion is"},
+        {{.kind = DT_OPTIM_ADAFACTOR, .groups = {{.params = "*", .sparse = true}}}, "needs all of"},
         {{.kind = DT_OPTIM_ADAFACTOR, .beta2 = -1}, "beta2 is -1"},
         {{.kind = DT_OPTIM_MUON, .momentum = 1}, "Muon's momentum is 1"},
-        {{.kind = DT_OPTIM_LARS, .trust = -1}, "trust is -1"},
-        {{.kind = DT_OPTIM_LARS, .groups = {{.plain = true}}},
+        {{.kind = DT_OPTIM_LARS, .trust_coefficient = -1}, "trust is -1"},
+        {{.kind = DT_OPTIM_LARS, .groups = {{.elementwise = true}}},
          ".groups[0] has settings, and no .params"},
     };
     dt_ctx *ctx;
@@ -386,7 +387,7 @@ static uint64_t whole_replicas(const dt_ctx_desc *ctx, const dt_optim_desc *opti
     m.adam = *optim;
     dt_trainer_desc d = train_desc(&m);
     d.devices = devices;
-    d.shards = 4;
+    d.parallel.batch_slices = 4;
     d.batch = 32;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < 6 && !result; i++)
@@ -402,7 +403,7 @@ TEST(optimizers_of_whole_parameters_have_the_same_bits_on_any_number_of_replicas
     const dt_ctx_desc cpu = {.no_vulkan = true};
     for (size_t i = 0; i < sizeof whole_optims / sizeof *whole_optims; i++) {
         dt_optim_desc optim = whole_optims[i];
-        optim.groups[0] = (dt_optim_group){.params = "*.bias", .plain = true};
+        optim.groups[0] = (dt_optim_group){.params = "*.bias", .elementwise = true};
         const uint64_t one = whole_replicas(&cpu, &optim, "cpu");
         CHECK(one && one == whole_replicas(&cpu, &optim, "cpu,cpu"));
         CHECK(one == whole_replicas(&cpu, &optim, "cpu,cpu,cpu,cpu"));
@@ -417,7 +418,7 @@ TEST(optimizers_of_whole_parameters_have_the_same_bits_on_two_vulkan_replicas) {
     if (!vulkan)
         SKIP("no Vulkan device");
     dt_optim_desc muon = whole_optims[2];
-    muon.groups[0] = (dt_optim_group){.params = "*.bias", .plain = true};
+    muon.groups[0] = (dt_optim_group){.params = "*.bias", .elementwise = true};
     const uint64_t one = whole_replicas(NULL, &muon, "vulkan");
     CHECK(one && one == whole_replicas(NULL, &muon, "vulkan,vulkan"));
 }

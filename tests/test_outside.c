@@ -41,10 +41,10 @@ static int outside_child(void (*body)(void *arg), void *arg, double seconds) {
 
 /* Each refuses a file with a text in *error, and takes nothing of it. */
 static dt_result outside_weights(file_fixture *f, const char *path) {
-    dt_weights *w;
-    dt_result result = dt_weights_open(f->ctx, path, &w);
+    dt_safetensors *w;
+    dt_result result = dt_safetensors_open(f->ctx, path, &w);
     CHECK(!result == (w != NULL));
-    dt_weights_close(w);
+    dt_safetensors_close(w);
     return result;
 }
 
@@ -56,7 +56,7 @@ static dt_result outside_idx(file_fixture *f, const char *path) {
     dt_array array;
     dt_result result = dt_idx_load(f->ctx, path, &array);
     CHECK(!result == (array.data != NULL));
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return result;
 }
 
@@ -153,14 +153,14 @@ TEST(a_huge_file_of_a_wrong_length_is_refused_by_its_header) {
             memcpy(bytes, outside_idx_header, sizeof outside_idx_header);
         if (!outside_sparse(path, bytes, size, (off_t)6 << 30))
             SKIP("a file of 6 GiB, nearly all of it holes, cannot be made here");
-        dt_memory_info before, after;
-        dt_ctx_memory(f.ctx, &before);
+        dt_ctx_info before, after;
+        dt_ctx_get_info(f.ctx, &before);
         uint64_t start = dti_now_ns();
         for (size_t k = 0; k < DTI_COUNT(outside_readers); k++) {
             CHECK(outside_readers[k](&f, path) == DT_ERROR_FORMAT);
             CHECK_CONTAINS(dt_ctx_error(f.ctx), path);
         }
-        dt_ctx_memory(f.ctx, &after);
+        dt_ctx_get_info(f.ctx, &after);
         CHECK(dti_now_ns() - start < 500000000u);
         CHECK(after.host_bytes == before.host_bytes && after.host_bytes_peak < 4u << 20);
     }

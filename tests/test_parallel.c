@@ -125,7 +125,7 @@ static uint64_t parallel_isa_hash(bool mixed) {
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = mixed ? "cpu:2" : "cpu";
-    d.shards = 4;
+    d.parallel.batch_slices = 4;
     if (dt_trainer_create(m.graph, &d, &t) == DT_OK) {
         if (mixed)
             parallel_set_kernels(t, 1, DTI_ISA_AVX2);
@@ -190,7 +190,7 @@ static void parallel_against_reference(const char *devices, int shards, int accu
     dt_trainer_desc d = train_desc(&m);
     d.no_shuffle = true;
     d.devices = devices;
-    d.shards = shards;
+    d.parallel.batch_slices = shards;
     d.accumulate = accumulate;
     d.batch = BATCH;
     REQUIRE(dt_trainer_create(m.graph, &d, &t) == DT_OK);

@@ -103,12 +103,12 @@ static uint32_t pattern_of_trainer(pattern_job *j, const char *list) {
 /* Saves them, and reads that file whole. */
 static uint32_t pattern_of_save(pattern_job *j, const char *list) {
     const char *path = temp_path("patterns.safetensors");
-    dt_weights *w = NULL;
+    dt_safetensors *w = NULL;
     uint32_t found = 0;
-    CHECK(!dt_store_save_matching(j->store, path, list) && !dt_weights_open(j->ctx, path, &w));
+    CHECK(!dt_store_save_matching(j->store, path, list) && !dt_safetensors_open(j->ctx, path, &w));
     for (int i = 0; i < PATTERN_NAMES; i++)
-        found |= (uint32_t)(dt_weights_find(w, pattern_names[i]) >= 0) << i;
-    dt_weights_close(w);
+        found |= (uint32_t)(dt_safetensors_find(w, pattern_names[i]) >= 0) << i;
+    dt_safetensors_close(w);
     return found;
 }
 

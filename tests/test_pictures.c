@@ -13,8 +13,8 @@ static dt_ctx *picture_ctx(void) {
 }
 
 static uint64_t picture_held(const dt_ctx *ctx) {
-    dt_memory_info info;
-    dt_ctx_memory(ctx, &info);
+    dt_ctx_info info;
+    dt_ctx_get_info(ctx, &info);
     return info.host_bytes;
 }
 
@@ -73,8 +73,8 @@ TEST(png_files_of_all_kinds_have_the_pixels_that_were_written) {
                        i, ((uint8_t *)a.data)[i], want);
             CHECK(((float *)f.data)[i] == (float)want / 255.0f);
         }
-        dt_array_free(&a);
-        dt_array_free(&f);
+        dt_array_destroy(&a);
+        dt_array_destroy(&f);
     }
     CHECK(picture_held(ctx) == held);
     dt_ctx_destroy(ctx);
@@ -96,7 +96,7 @@ TEST(png_palettes_become_colours_and_channels_are_as_asked) {
                     i / PICTURE_ALL == 3 ? alpha : picture_value(place, 0, i / PICTURE_ALL);
                 CHECK(((uint8_t *)a.data)[i] == want);
             }
-            dt_array_free(&a);
+            dt_array_destroy(&a);
         }
     for (int c = 1; c < 5; c++) { /* of RGBA */
         const dt_image_desc desc = {.channels = c, .dtype = DT_U8};
@@ -110,12 +110,12 @@ TEST(png_palettes_become_colours_and_channels_are_as_asked) {
             CHECK(c % 2 ||
                   ((uint8_t *)a.data)[(c - 1) * PICTURE_ALL + i] == picture_value(x, y, 3));
         }
-        dt_array_free(&a);
+        dt_array_destroy(&a);
     }
     CHECK(picture_load(ctx, "rgb8.png", (dt_image_desc){.channels = 1, .dtype = DT_U8}, &a) ==
           DT_OK);
     CHECK(picture_hash(&a) == 0x5c346629f84fb538u); /* Pillow's convert('L') */
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     CHECK(picture_load(ctx, "grey8.png", (dt_image_desc){.channels = 4, .dtype = DT_U8}, &a) ==
           DT_OK);
     for (int i = 0; i < 4 * PICTURE_ALL && a.data; i++)
@@ -123,7 +123,7 @@ TEST(png_palettes_become_colours_and_channels_are_as_asked) {
               (i / PICTURE_ALL == 3
                    ? 255
                    : picture_value(i % PICTURE_W, i % PICTURE_ALL / PICTURE_W, 0)));
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     dt_ctx_destroy(ctx);
 }
 
@@ -149,11 +149,11 @@ TEST(jpeg_files_are_near_to_what_was_packed) {
             for (int c = 0; c < 3; c++)
                 CHECK_NEAR(((uint8_t *)a.data)[c * 192 + i], want[c], files[k].most);
         }
-        dt_array_free(&a);
+        dt_array_destroy(&a);
     }
     CHECK(picture_load(ctx, "grey.jpg", (dt_image_desc){.channels = 3}, &a) == DT_OK);
     CHECK(a.dim[0] == 3 && a.data && !memcmp(a.data, (float *)a.data + 192, 768));
-    dt_array_free(&a);
+    dt_array_destroy(&a);
     CHECK(picture_held(ctx) == held);
     dt_ctx_destroy(ctx);
 }
@@ -175,7 +175,7 @@ TEST(pictures_are_resized_to_the_bytes_that_pillow_gives) {
         REQUIRE(picture_load(ctx, "rgb8.png", desc, &a) == DT_OK);
         CHECK_TEXT(picture_hash(&a) == sizes[i].hash, "%d x %d: %016llx", sizes[i].width,
                    sizes[i].height, (unsigned long long)picture_hash(&a));
-        dt_array_free(&a);
+        dt_array_destroy(&a);
     }
     dt_ctx_destroy(ctx);
 }
@@ -244,9 +244,9 @@ TEST(jpeg_files_with_bytes_between_their_parts_are_read) {
         CHECK_TEXT(result == (between[i / 2].refused ? DT_ERROR_FORMAT : DT_OK), "%d: %s", (int)i,
                    dt_ctx_error(ctx));
         CHECK(result || picture_hash(&a) == picture_hash(&want));
-        dt_array_free(&a);
+        dt_array_destroy(&a);
     }
-    dt_array_free(&want);
+    dt_array_destroy(&want);
     dt_ctx_destroy(ctx);
 }
 
@@ -592,7 +592,7 @@ TEST(folders_refuse_inputs_that_do_not_fit_their_pictures) {
         CHECK(dt_folder_dataset(f.folder, f.x, (dt_tensor){0}, &set) == DT_OK && set.rows == 4);
         const uint32_t pick[1] = {9};
         float out[3 * PICTURE_ALL];
-        set.pick = pick;
+        set.indices = pick;
         set.rows = 1;
         CHECK(dt_trainer_predict(f.trainer, &set, dt_relu(f.x), 1, out, sizeof out) ==
               DT_ERROR_INVALID);

@@ -47,12 +47,12 @@ static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, 
     d.devices = c->devices[index] ? c->devices[index] : "cpu";
     d.batch = c->batch;
     d.accumulate = c->accumulate;
-    d.shards = c->shards;
-    d.pipeline = c->stages;
-    d.replicas = c->replicas;
-    d.tensor = c->members;
-    d.chunks = c->chunks;
-    d.schedule = c->schedule;
+    d.parallel.batch_slices = c->shards;
+    d.parallel.pipeline = c->stages;
+    d.parallel.replicas = c->replicas;
+    d.parallel.tensor = c->members;
+    d.parallel.chunks = c->chunks;
+    d.parallel.schedule = c->schedule;
     d.tail = c->tail;
     d.averaged = c->averaged;
     d.optim = c->optim ? c->optim : d.optim;
@@ -473,8 +473,8 @@ static void *grid_differs(void *arg) {
         return NULL;
     dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
     if (r->index == 1)
-        d.pipeline = r->c->replicas; /* another one */
-    d.replicas = 0;
+        d.parallel.pipeline = r->c->replicas; /* another one */
+    d.parallel.replicas = 0;
     r->end.result = dt_trainer_create(m.graph, &d, &t);
     snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
@@ -625,9 +625,9 @@ static void *grid_fit(void *arg) {
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     const float scales[TRAIN_CLASSES] = {1, 0.5f, 2, 1, 0.25f};
     const dt_fit_desc fit = {
-        .epochs = 5, .validation = &d.data, .watch = {.larger = true, .restore_best = true}};
+        .epochs = 5, .validation = &d.data, .watch = {.maximize = true, .restore_best = true}};
     if (!result)
-        result = dt_trainer_write(t, scale, scales, sizeof scales);
+        result = dt_trainer_set_input(t, scale, scales, sizeof scales);
     if (!result)
         result = dt_trainer_fit(t, &fit, NULL);
     if (!result)
@@ -876,11 +876,11 @@ TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
         const grid_case c = {.accumulate = 2, .batch = 40, .stages = 2, .devices = {"cpu:2"}};
         dt_trainer_desc d = grid_desc(&m, &c, 0, NULL);
         d.mode = i ? DT_TRAIN_SYNCHRONOUS : DT_TRAIN_SERVER;
-        d.servers = i ? NULL : "127.0.0.1:1";
-        d.shard_state = i ? DT_SHARD_PARAMETERS : 0;
+        d.server.addresses = i ? NULL : "127.0.0.1:1";
+        d.parallel.zero_stage = i ? DT_SHARD_PARAMETERS : 0;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_ERROR_UNSUPPORTED);
         CHECK_CONTAINS(dt_ctx_error(m.ctx),
-                       i ? "shard_state 3 with a pipeline" : "leave .pipeline");
+                       i ? "parallel.zero_stage 3 with a pipeline" : "leave .parallel.pipeline");
         dt_ctx_destroy(m.ctx);
     }
 }
@@ -927,9 +927,9 @@ static void *uneven_run(void *arg) {
     dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3, 3, 3));
     dt_trainer_desc d = {.loss = uneven_model(g, x),
                          .batch = 9,
-                         .shards = 5,
+                         .parallel.batch_slices = 5,
                          .devices = r->comm ? "cpu:3" : "cpu",
-                         .pipeline = r->comm ? 3 : 0,
+                         .parallel.pipeline = r->comm ? 3 : 0,
                          .comm = r->comm};
     d.data.rows = 9;
     d.data.columns[0] = (dt_column){.input = x, .data = data, .dtype = DT_F32};

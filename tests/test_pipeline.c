@@ -27,9 +27,9 @@ static dt_trainer_desc pipe_desc(train_model *m, const pipe_case *c, char device
     d.devices = c->devices ? c->devices : devices;
     d.batch = c->batch ? c->batch : d.batch;
     d.accumulate = c->accumulate;
-    d.pipeline = c->stages;
-    d.schedule = c->schedule;
-    d.chunks = c->chunks;
+    d.parallel.pipeline = c->stages;
+    d.parallel.schedule = c->schedule;
+    d.parallel.chunks = c->chunks;
     d.tail = c->tail;
     d.optim = c->optim ? c->optim : d.optim;
     pipe_losses(m, c->kind, &d);
@@ -234,9 +234,9 @@ TEST(pipeline_info_says_what_a_schedule_costs) {
     c.schedule = DT_PIPELINE_INTERLEAVED;
     const dt_trainer_info turns = pipe_train(&c).info;
     CHECK_NEAR(one.bubble, 2.0 / 6.0, 1e-12);
-    CHECK(one.stages == 3 && one.alive == 3 && one.micro_batches == 6);
+    CHECK(one.stages == 3 && one.live_micro_batches == 3 && one.micro_batches == 6);
     CHECK_NEAR(all.bubble, 2.0 / 6.0, 1e-12);
-    CHECK(all.alive == 6 && all.transient_bytes > one.transient_bytes);
+    CHECK(all.live_micro_batches == 6 && all.transient_bytes > one.transient_bytes);
     CHECK_NEAR(turns.bubble, 2.0 / 12.0, 1e-12);
     CHECK(turns.stages == 6);
 }
@@ -317,15 +317,16 @@ static void pipe_refused(const dt_trainer_desc *change, int marks, dt_result wan
     const pipe_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .stages = 2};
     REQUIRE(pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true}, c.kind));
     dt_trainer_desc d = pipe_desc(&m, &c, devices);
-    d.pipeline = change->pipeline ? change->pipeline : d.pipeline;
+    d.parallel.pipeline =
+        change->parallel.pipeline ? change->parallel.pipeline : d.parallel.pipeline;
     d.devices = change->devices ? change->devices : d.devices;
-    d.schedule = change->schedule;
-    d.chunks = change->chunks;
-    d.shards = change->shards;
-    d.balance = change->balance;
+    d.parallel.schedule = change->parallel.schedule;
+    d.parallel.chunks = change->parallel.chunks;
+    d.parallel.batch_slices = change->parallel.batch_slices;
+    d.parallel.balance = change->parallel.balance;
     d.mode = change->mode;
-    d.replicas = change->replicas;
-    d.shard_state = change->shard_state;
+    d.parallel.replicas = change->parallel.replicas;
+    d.parallel.zero_stage = change->parallel.zero_stage;
     d.params = change->params;
     if (marks)
         dt_stage(m.logits, marks);
@@ -344,24 +345,45 @@ TEST(pipeline_says_what_it_does_not_go_with) {
         const char *text;
     } all[] = {
         {{.devices = "cpu:3"}, 0, DT_ERROR_INVALID, "2 stages needs 2 devices"},
-        {{.replicas = 2}, 0, DT_ERROR_INVALID, "2 replicas x 2 stages needs 4 devices, and the 1 "},
-        {{.replicas = -2}, 0, DT_ERROR_INVALID, "none may be negative"},
-        {{.shard_state = 2}, 0, DT_ERROR_UNSUPPORTED, "shard_state 2 with a pipeline"},
-        {{.pipeline = -1}, 0, DT_ERROR_INVALID, "none may be negative"},
-        {{.pipeline = 65, .devices = "cpu:64"}, 0, DT_ERROR_INVALID, "at most 64 devices"},
-        {{.pipeline = 20, .devices = "cpu:20"}, 0, DT_ERROR_INVALID, "can be cut into"},
-        {{.schedule = (dt_pipeline_schedule)4}, 0, DT_ERROR_INVALID, "dt_pipeline_schedule"},
-        {{.chunks = 2}, 0, DT_ERROR_INVALID, "only DT_PIPELINE_INTERLEAVED"},
-        {{.pipeline = 1, .devices = "cpu", .chunks = 2}, 0, DT_ERROR_INVALID, "are a pipeline's"},
-        {{.shards = 41}, 0, DT_ERROR_INVALID, "41 shards of a batch of 40"},
-        {{.devices = "cpu:4", .shards = 1}, 0, DT_ERROR_INVALID, "1 shards for 2 replicas of a"},
-        {{.balance = DT_BALANCE_MEASURED}, 0, DT_ERROR_INVALID, "stages have all rows"},
+        {{.parallel.replicas = 2},
+         0,
+         DT_ERROR_INVALID,
+         "2 replicas x 2 stages needs 4 devices, and the 1 "},
+        {{.parallel.replicas = -2}, 0, DT_ERROR_INVALID, "none may be negative"},
+        {{.parallel.zero_stage = 2},
+         0,
+         DT_ERROR_UNSUPPORTED,
+         "parallel.zero_stage 2 with a pipeline"},
+        {{.parallel.pipeline = -1}, 0, DT_ERROR_INVALID, "none may be negative"},
+        {{.parallel.pipeline = 65, .devices = "cpu:64"}, 0, DT_ERROR_INVALID, "at most 64 devices"},
+        {{.parallel.pipeline = 20, .devices = "cpu:20"}, 0, DT_ERROR_INVALID, "can be cut into"},
+        {{.parallel.schedule = (dt_pipeline_schedule)4},
+         0,
+         DT_ERROR_INVALID,
+         "dt_pipeline_schedule"},
+        {{.parallel.chunks = 2}, 0, DT_ERROR_INVALID, "only DT_PIPELINE_INTERLEAVED"},
+        {{.parallel.pipeline = 1, .devices = "cpu", .parallel.chunks = 2},
+         0,
+         DT_ERROR_INVALID,
+         "are a pipeline's"},
+        {{.parallel.batch_slices = 41}, 0, DT_ERROR_INVALID, "41 shards of a batch of 40"},
+        {{.devices = "cpu:4", .parallel.batch_slices = 1},
+         0,
+         DT_ERROR_INVALID,
+         "1 shards for 2 replicas of a"},
+        {{.parallel.balance = DT_BALANCE_MEASURED}, 0, DT_ERROR_INVALID, "stages have all rows"},
         {{.mode = DT_TRAIN_LOCAL}, 0, DT_ERROR_INVALID, "local steps"},
         {{.params = "block0.*"}, 0, DT_ERROR_INVALID, "can be cut into 1"},
-        {{.pipeline = 0}, 1, DT_ERROR_INVALID, "stage 1 of the pipeline has no parameter to train"},
-        {{.pipeline = 0}, 2, DT_ERROR_INVALID, "stage 2, and the pipeline has 2"},
-        {{.pipeline = 3, .devices = "cpu:3"}, 1, DT_ERROR_INVALID, "2 stages, with stage 0"},
-        {{.pipeline = 3, .devices = "cpu:3"}, 2, DT_ERROR_INVALID, "come in order"}};
+        {{.parallel.pipeline = 0},
+         1,
+         DT_ERROR_INVALID,
+         "stage 1 of the pipeline has no parameter to train"},
+        {{.parallel.pipeline = 0}, 2, DT_ERROR_INVALID, "stage 2, and the pipeline has 2"},
+        {{.parallel.pipeline = 3, .devices = "cpu:3"},
+         1,
+         DT_ERROR_INVALID,
+         "2 stages, with stage 0"},
+        {{.parallel.pipeline = 3, .devices = "cpu:3"}, 2, DT_ERROR_INVALID, "come in order"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pipe_refused(&all[i].desc, all[i].mark, all[i].result, all[i].text);
 }

@@ -100,7 +100,7 @@ static void constant_run(const char *device) {
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2));
     dt_tensor t = dt_constant(c.graph, DT_F32, dt_dims(3, 2), table);
     dt_tensor m = dt_constant(c.graph, DT_F32, dt_dims(2), mask), y = dt_mul(x, m);
-    dt_tensor row = dt_gather(t, dt_constant(c.graph, DT_I32, dt_dims(2), index));
+    dt_tensor row = dt_embedding(t, dt_constant(c.graph, DT_I32, dt_dims(2), index));
     memset(table, 0xff, sizeof table);
     memset(mask, 0xff, sizeof mask);
     memset(index, 0xff, sizeof index);
@@ -138,7 +138,7 @@ TEST(a_constant_has_a_label_and_no_name_and_its_indices_are_checked_at_creation)
     dt_tensor index = dt_constant(c.graph, DT_I32, dt_dims(), &bad);
     dt_tensor x = dt_input(c.graph, "constant", DT_F32, dt_dims(3, 1)); /* the name is free */
     CHECK(dt_label(index, "place").id == index.id && dt_input(c.graph, "x", DT_F32, dt_dims()).id);
-    dt_tensor y = dt_gather(dt_param(c.graph, "w", dt_dims(3, 1), (dt_init){0}), index);
+    dt_tensor y = dt_embedding(dt_param(c.graph, "w", dt_dims(3, 1), (dt_init){0}), index);
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     dt_program_desc d = {.outputs = {y, x}, .shapes = {{index, dt_dims()}}};
     CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
@@ -161,11 +161,11 @@ TEST(a_trainer_has_constants_on_all_replicas_and_asks_nobody_for_them) {
         const dt_trainer_desc d = {.loss = loss,
                                    .batch = 4,
                                    .data = {.rows = 8, .columns = {{.input = x, .data = data}}},
-                                   .shards = 2,
+                                   .parallel.batch_slices = 2,
                                    .devices = "cpu:2"};
         dt_trainer *trainer;
         REQUIRE(dt_trainer_create(c.graph, &d, &trainer) == DT_OK);
-        CHECK(dt_trainer_write(trainer, m, mask, sizeof mask) ==
+        CHECK(dt_trainer_set_input(trainer, m, mask, sizeof mask) ==
               (shared ? DT_OK : DT_ERROR_INVALID));
         for (int step = 0; step < 3; step++)
             CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
@@ -355,7 +355,8 @@ TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
     plan_case c = plan_open();
     dt_tensor x;
     dt_step_state state;
-    dt_step_desc first = {.micro = 0, .micros = 2}, second = {.micro = 1, .micros = 2};
+    dt_step_desc first = {.micro_batch = 0, .micro_batches = 2},
+                 second = {.micro_batch = 1, .micro_batches = 2};
     REQUIRE(line_open(&c, &x, true) == DT_OK);
     CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "begin again at 0");
@@ -388,8 +389,9 @@ TEST(micro_batches_that_train_other_parameters_are_refused) {
     REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
     CHECK(dt_program_write(both, x, (float[]){1, 2}, 8) == DT_OK);
     CHECK(dt_program_write(c.program, x, (float[]){1, 2}, 8) == DT_OK);
-    CHECK(dt_program_run(c.program, &(dt_step_desc){.micros = 2}, NULL) == DT_OK);
-    dt_result result = dt_program_run(both, &(dt_step_desc){.micro = 1, .micros = 2}, NULL);
+    CHECK(dt_program_run(c.program, &(dt_step_desc){.micro_batches = 2}, NULL) == DT_OK);
+    dt_result result =
+        dt_program_run(both, &(dt_step_desc){.micro_batch = 1, .micro_batches = 2}, NULL);
     CHECK(result == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "trains other parameters");
     dt_ctx_destroy(c.ctx);
@@ -406,7 +408,7 @@ TEST(an_evaluation_weighs_its_losses) {
     REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
     CHECK(dt_program_write(c.program, x, (float[6]){0}, 24) == DT_OK);
     CHECK(dt_program_write(c.program, t, (int32_t[]){0, -100, 1}, 12) == DT_OK);
-    CHECK(dt_program_weigh(c.program, weights) == DT_OK);
+    CHECK(dt_program_loss_weights(c.program, weights) == DT_OK);
     CHECK_NEAR(weights[0], 6, 0);
     CHECK_NEAR(weights[1], 2, 0);
     dt_ctx_destroy(c.ctx);
@@ -460,7 +462,7 @@ TEST(an_index_must_be_right_for_every_op_that_takes_it) {
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(4)),
               t = dt_input(c.graph, "t", DT_I32, dt_dims()),
               table = dt_input_shared(c.graph, "table", DT_F32, dt_dims(2, 3));
-    dt_tensor loss = dt_cross_entropy(x, t, NULL), rows = dt_gather(table, t);
+    dt_tensor loss = dt_cross_entropy(x, t, NULL), rows = dt_embedding(table, t);
     dt_program *plain;
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     dt_program_desc desc = {.loss = loss, .metrics = {dt_accuracy(x, t)}};

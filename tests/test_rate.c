@@ -46,10 +46,10 @@ static void rate_steps(const char *devices, int way) {
         return;
     if (way == 1) {
         j.d.mode = DT_TRAIN_LOCAL;
-        j.d.local_steps = 3;
+        j.d.local.steps = 3;
     }
-    j.d.pipeline = way == 2 ? 2 : 0;
-    j.d.in_flight = way == 3 ? 2 : 1;
+    j.d.parallel.pipeline = way == 2 ? 2 : 0;
+    j.d.limits.in_flight = way == 3 ? 2 : 1;
     if (!rate_create(&j))
         return;
     for (uint64_t step = 1, made = 0; step <= RATE_STEPS; step++) {
@@ -95,7 +95,7 @@ TEST(report_of_a_program_has_the_rate_of_what_it_commits) {
     for (uint64_t step = 1; step <= RATE_STEPS; step++) {
         for (int micro = 0; micro < 2; micro++) {
             const double given = step == 5 ? 0.5 : 0.0;
-            const dt_step_desc one = {.micro = micro, .micros = 2, .lr = given};
+            const dt_step_desc one = {.micro_batch = micro, .micro_batches = 2, .lr = given};
             CHECK(!dt_program_write(p, j.m.x, x, sizeof x) &&
                   !dt_program_write(p, j.m.t, t, sizeof t));
             CHECK_TEXT(!dt_program_run(p, &one, &r), "%s", dt_ctx_error(j.m.ctx));
@@ -117,7 +117,7 @@ TEST(schedule_in_epochs_goes_on_from_a_checkpoint) {
     for (int i = 0; i < 2; i++) {
         dt_train_report r;
         REQUIRE(rate_open(&j[i], i ? "cpu:2" : "cpu", phases, 2));
-        j[i].d.shards = 2;
+        j[i].d.parallel.batch_slices = 2;
         REQUIRE(rate_create(&j[i]));
         j[i].m.adam.schedule[0] = (dt_schedule){.kind = DT_SCHEDULE_LINEAR, .steps = 7};
         j[i].m.adam.schedule[1] = (dt_schedule){.kind = DT_SCHEDULE_COSINE, .steps = 8};
@@ -210,7 +210,7 @@ TEST(history_log_and_bar_have_the_rate_of_each_step_of_a_fit) {
             CHECK_CONTAINS(bar, part);
         }
         fclose(file);
-        dt_history_free(&h);
+        dt_history_destroy(&h);
         dt_run_log_destroy(log);
         dt_ctx_destroy(j.m.ctx);
     }

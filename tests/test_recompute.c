@@ -143,8 +143,8 @@ static void again_run(again *a, const dt_program_desc *more, int micros) {
     for (int i = 0; i < AGAIN_STEPS * micros && fine; i++) {
         const dt_step_desc step = {.seed = 3,
                                    .first_row = (uint32_t)(i % micros * a->info.batch),
-                                   .micro = (uint32_t)(i % micros),
-                                   .micros = (uint32_t)micros};
+                                   .micro_batch = (uint32_t)(i % micros),
+                                   .micro_batches = (uint32_t)micros};
         fine = test_check(!again_step(a, i, &step), __FILE__, __LINE__, "%s", dt_ctx_error(a->ctx));
     }
     CHECK(fine && !dt_store_state_hash(a->store, &a->hash));
@@ -371,9 +371,9 @@ static again_trained again_train(const char *devices, bool marks, int layers,
     }
     dt_trainer_desc desc = train_desc(&m);
     desc.devices = devices;
-    desc.shards = 4;
+    desc.parallel.batch_slices = 4;
     desc.accumulate = 2;
-    desc.memory_bytes = memory_bytes;
+    desc.limits.memory_bytes = memory_bytes;
     if (layers) {
         desc.loss = again_deep(&m, layers);
         desc.params = "d*";

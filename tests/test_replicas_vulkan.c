@@ -23,8 +23,8 @@ static dt_tensor cuts_net(dt_tensor x) {
     return dt_nn_linear(dt_flatten(h), "head", 5);
 }
 
-/* shard_state < 0: the host makes the updates. Averaged: evaluations are of averages. */
-static bool cuts_open(cuts_case *c, const char *devices, int shard_state, bool averaged) {
+/* parallel.zero_stage < 0: the host makes the updates. Averaged: evaluations are of averages. */
+static bool cuts_open(cuts_case *c, const char *devices, int zero_stage, bool averaged) {
     const size_t one = CUTS_SIDE * CUTS_SIDE;
     dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
     dt_graph *g;
@@ -46,12 +46,12 @@ static bool cuts_open(cuts_case *c, const char *devices, int shard_state, bool a
     const dt_trainer_desc d = {.loss = dt_cross_entropy(cuts_net(x), t, NULL),
                                .optim = &adam,
                                .batch = CUTS_ROWS,
-                               .shards = 8,
+                               .parallel.batch_slices = 8,
                                .devices = devices,
-                               .shard_state = abs(shard_state),
-                               .offload = shard_state < 0,
+                               .parallel.zero_stage = abs(zero_stage),
+                               .parallel.offload = zero_stage < 0,
                                .averaged = averaged,
-                               .bucket_bytes = shard_state ? 65536 : 0,
+                               .parallel.bucket_bytes = zero_stage ? 65536 : 0,
                                .data = c->data};
     return !dt_trainer_create(g, &d, &c->trainer);
 }
@@ -72,11 +72,11 @@ static void cuts_look(const cuts_case *c, uint32_t *kinds) {
     *kinds |= chunks ? 16u : 0u;
 }
 
-static uint64_t cuts_hash(const char *devices, int shard_state) {
+static uint64_t cuts_hash(const char *devices, int zero_stage) {
     cuts_case c;
     uint64_t hash = 0;
     uint32_t kinds = 0;
-    if (cuts_open(&c, devices, shard_state, false)) {
+    if (cuts_open(&c, devices, zero_stage, false)) {
         cuts_look(&c, &kinds);
         test_check(kinds == 31, __FILE__, __LINE__, "%s: sums of kinds %u", devices, kinds);
         CHECK(!dt_trainer_epoch(c.trainer, NULL));

@@ -446,7 +446,7 @@ static const struct {
     {"attention", rows_layer_attention, 2, true},
     {"pool", rows_layer_pool, 7, false},
     {"norm", rows_layer_norm, 6, false},
-    {"gather", rows_layer_gather, 2, false},
+    {"embedding", rows_layer_gather, 2, false},
     {"conv", rows_layer_conv, DTI_COUNT(rows_convs), false},
 };
 

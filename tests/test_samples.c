@@ -10,8 +10,8 @@ static dt_ctx *samples_ctx(void) {
 }
 
 static uint64_t samples_held(const dt_ctx *ctx) {
-    dt_memory_info info;
-    dt_ctx_memory(ctx, &info);
+    dt_ctx_info info;
+    dt_ctx_get_info(ctx, &info);
     return info.host_bytes;
 }
 
@@ -23,8 +23,8 @@ typedef struct split_parts {
     uint32_t train[SPLIT_ROWS], valid[SPLIT_ROWS], train_count, valid_count;
 } split_parts;
 
-static dt_result split(dt_ctx *ctx, dt_split_desc d, split_parts *p) {
-    return dt_split(ctx, &d, p->train, &p->train_count, p->valid, &p->valid_count);
+static dt_result split(dt_ctx *ctx, dt_data_split_desc d, split_parts *p) {
+    return dt_data_split(ctx, &d, p->train, &p->train_count, p->valid, &p->valid_count);
 }
 
 /* Each row once, in rising order. */
@@ -53,7 +53,7 @@ TEST(split_gives_each_class_its_share_of_both_parts) {
         labels[i] = i < 60 ? 0 : i < 93 ? 5 : 7;
     for (int k = 0; k < 3; k++) {
         const double share = (double[]){0, 0.5, 0.1}[k], real = k ? share : 0.2;
-        const dt_split_desc d = {SPLIT_ROWS, share, .labels = labels, .seed = 4};
+        const dt_data_split_desc d = {SPLIT_ROWS, share, .labels = labels, .seed = 4};
         REQUIRE(split(ctx, d, &a) == DT_OK && split(ctx, d, &b) == DT_OK);
         CHECK(split_is_whole(&a) && !memcmp(&a, &b, sizeof a.train_count));
         CHECK(a.valid_count == b.valid_count &&
@@ -66,8 +66,8 @@ TEST(split_gives_each_class_its_share_of_both_parts) {
         CHECK_NEAR(count[7], 10 * real, 1.001);
         CHECK_NEAR(a.valid_count, SPLIT_ROWS * real, 1.001);
     }
-    REQUIRE(split(ctx, (dt_split_desc){SPLIT_ROWS, .seed = 4}, &a) == DT_OK);
-    REQUIRE(split(ctx, (dt_split_desc){SPLIT_ROWS, .seed = 5}, &b) == DT_OK);
+    REQUIRE(split(ctx, (dt_data_split_desc){SPLIT_ROWS, .seed = 4}, &a) == DT_OK);
+    REQUIRE(split(ctx, (dt_data_split_desc){SPLIT_ROWS, .seed = 5}, &b) == DT_OK);
     CHECK(split_is_whole(&a) && split_is_whole(&b) && a.valid_count == 20);
     CHECK(memcmp(a.valid, b.valid, 20 * sizeof *a.valid) != 0);
     dt_ctx_destroy(ctx);
@@ -85,8 +85,8 @@ TEST(folds_validate_each_row_once) {
         int seen[SPLIT_ROWS] = {0}, once = 0;
         for (int k = 0; k < folds; k++) {
             REQUIRE(split(ctx,
-                          (dt_split_desc){SPLIT_ROWS, .folds = folds, .fold = k, .labels = labels,
-                                          .seed = 1},
+                          (dt_data_split_desc){SPLIT_ROWS, .folds = folds, .fold = k,
+                                               .labels = labels, .seed = 1},
                           &p) == DT_OK);
             CHECK(split_is_whole(&p));
             int ones = 0;
@@ -100,7 +100,7 @@ TEST(folds_validate_each_row_once) {
             once += seen[i] == 1;
         CHECK(once == SPLIT_ROWS);
     }
-    CHECK(split(ctx, (dt_split_desc){3, .folds = 4, .fold = 3}, &p) == DT_ERROR_INVALID);
+    CHECK(split(ctx, (dt_data_split_desc){3, .folds = 4, .fold = 3}, &p) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(ctx), "3 would train and 0 validate");
     CHECK(samples_held(ctx) == held);
     dt_ctx_destroy(ctx);
@@ -203,7 +203,7 @@ TEST(wav_files_of_all_widths_have_the_samples_that_were_written) {
             CHECK_TEXT(((float *)a.data)[i % 2 * 4 + i / 2] == (float)values[i],
                        "%d bits: sample %d is %g", bits, i,
                        (double)((float *)a.data)[i % 2 * 4 + i / 2]);
-        dt_array_free(&a);
+        dt_array_destroy(&a);
         for (size_t cut = 0; cut < w.size; cut++) {
             path = temp_write("some.wav", w.bytes, cut);
             CHECK(dt_wav_load(ctx, path, &a, NULL) == DT_ERROR_FORMAT && !a.data);
@@ -268,7 +268,7 @@ TEST(wav_files_with_sizes_of_64_bits_are_read) {
         CHECK_CONTAINS(dt_ctx_error(ctx), files[i].wrong ? files[i].wrong : "");
         CHECK(result || (a.dim[0] == 2 && a.dim[1] == 2 && ((float *)a.data)[1] == -1.0f &&
                          ((float *)a.data)[3] == -0.5f));
-        dt_array_free(&a);
+        dt_array_destroy(&a);
     }
     dt_ctx_destroy(ctx);
 }
@@ -443,16 +443,16 @@ TEST(replay_keeps_the_newest_and_draws_them_evenly) {
     const uint64_t held = samples_held(ctx);
     const dt_replay_desc d = {.capacity = 10, .bytes = sizeof(replay_item), .seed = 8};
     REQUIRE(dt_replay_create(ctx, &d, &r) == DT_OK && dt_replay_create(ctx, &d, &again) == DT_OK);
-    CHECK(dt_replay_draw(r, 1, 0, items, places, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_replay_sample(r, 1, 0, items, places, NULL) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(ctx), "there are no items");
     replay_fill(r, 0, 4);
     CHECK(dt_replay_count(r) == 4);
-    CHECK(dt_replay_draw(r, 50, 0, items, places, NULL) == DT_OK);
+    CHECK(dt_replay_sample(r, 50, 0, items, places, NULL) == DT_OK);
     for (int i = 0; i < 50; i++)
         CHECK(items[i].number < 4 && items[i].state[0] == (float)items[i].number);
     replay_fill(r, 4, 25); /* 15 to 24 are left */
     CHECK(dt_replay_count(r) == 10);
-    REQUIRE(dt_replay_draw(r, 4000, 0.7, items, places, weights) == DT_OK);
+    REQUIRE(dt_replay_sample(r, 4000, 0.7, items, places, weights) == DT_OK);
     int count[25] = {0};
     for (int i = 0; i < 4000; i++) {
         count[items[i].number]++;
@@ -461,9 +461,9 @@ TEST(replay_keeps_the_newest_and_draws_them_evenly) {
     for (int i = 0; i < 25; i++)
         CHECK_NEAR(count[i], i < 15 ? 0 : 400, 100 * (i >= 15));
     replay_fill(again, 0, 4);
-    CHECK(dt_replay_draw(again, 50, 0, NULL, places, NULL) == DT_OK);
+    CHECK(dt_replay_sample(again, 50, 0, NULL, places, NULL) == DT_OK);
     replay_fill(again, 4, 25);
-    CHECK(dt_replay_draw(again, 4000, 0, others, places, NULL) == DT_OK);
+    CHECK(dt_replay_sample(again, 4000, 0, others, places, NULL) == DT_OK);
     CHECK(!memcmp(items, others, sizeof items));
     const float error = 1;
     CHECK(dt_replay_update(r, places, &error, 1) == DT_ERROR_INVALID);
@@ -494,7 +494,7 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
         sum += sqrt((double)fabsf(errors[i]) + 1e-6);
     }
     REQUIRE(dt_replay_update(r, all, errors, N) == DT_OK);
-    REQUIRE(dt_replay_draw(r, DRAWS, 0.4, items, places, weights) == DT_OK);
+    REQUIRE(dt_replay_sample(r, DRAWS, 0.4, items, places, weights) == DT_OK);
     int count[N] = {0};
     for (int i = 0; i < DRAWS; i++)
         count[places[i]]++;
@@ -509,7 +509,7 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     }
     replay_fill(r, 100, 101); /* gets the largest priority */
     int newest = 0;
-    REQUIRE(dt_replay_draw(r, DRAWS, 0, items, places, NULL) == DT_OK);
+    REQUIRE(dt_replay_sample(r, DRAWS, 0, items, places, NULL) == DT_OK);
     for (int i = 0; i < DRAWS; i++)
         newest += items[i].number == 100;
     CHECK(newest > count[N - 1] / 2 && newest > DRAWS / N);
@@ -542,13 +542,13 @@ static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
         const float errors[2] = {-3, 0.5f};
         CHECK(dt_replay_update(a, (uint64_t[]){1, 2}, errors, 2) == DT_OK);
     }
-    CHECK(dt_replay_draw(a, 5, 0, items[0], places[0], NULL) == DT_OK);
+    CHECK(dt_replay_sample(a, 5, 0, items[0], places[0], NULL) == DT_OK);
     CHECK_TEXT(dt_replay_save(a, path) == DT_OK, "%s", dt_ctx_error(ctx));
     CHECK_TEXT(dt_replay_load(b, path) == DT_OK, "%s", dt_ctx_error(ctx));
     CHECK(dt_replay_count(b) == dt_replay_count(a));
     for (int round = 0; round < 2; round++) {
-        CHECK(dt_replay_draw(a, 40, 0.5, items[0], places[0], weights[0]) == DT_OK);
-        CHECK(dt_replay_draw(b, 40, 0.5, items[1], places[1], weights[1]) == DT_OK);
+        CHECK(dt_replay_sample(a, 40, 0.5, items[0], places[0], weights[0]) == DT_OK);
+        CHECK(dt_replay_sample(b, 40, 0.5, items[1], places[1], weights[1]) == DT_OK);
         CHECK(!memcmp(items[0], items[1], sizeof items[0]) &&
               !memcmp(weights[0], weights[1], sizeof weights[0]));
         replay_fill(a, 60, 64);

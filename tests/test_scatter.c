@@ -228,14 +228,14 @@ static uint64_t scatter_train(const char *devices) {
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM,
                                 .lr = 0.01,
                                 .clip_norm = 1.0,
-                                .groups = {{.params = "table*", .lazy = true}}};
+                                .groups = {{.params = "table*", .sparse = true}}};
     const dt_trainer_desc d = {
         .loss = dt_cross_entropy(dt_nn_linear(h, "out", 5), to, NULL),
         .optim = &adam,
         .seed = 3,
         .batch = SCATTER_SAMPLES,
         .devices = devices,
-        .shards = SCATTER_SHARDS,
+        .parallel.batch_slices = SCATTER_SHARDS,
         .data = {.rows = SCATTER_SAMPLES,
                  .columns = {{.input = x, .data = index, .dtype = DT_I32},
                              {.input = to, .data = target, .dtype = DT_I32}}}};
@@ -282,7 +282,7 @@ static bool lazy_make(lazy_twin *l, dt_ctx *ctx, const char *device, dt_shape ta
                       const dt_optim_desc *optim) {
     bool good = !dt_graph_create(ctx, &l->graph);
     l->x = dt_input(l->graph, "x", DT_I32, dt_dims(LAZY_NAMED));
-    dt_tensor y = dt_gather(
+    dt_tensor y = dt_embedding(
         dt_param(l->graph, "table", table, (dt_init){.kind = DT_INIT_UNIFORM, .a = -1, .b = 1}),
         l->x);
     dt_tensor other = dt_param(l->graph, "other", dt_dims(table.dim[1]),
@@ -329,7 +329,7 @@ static bool lazy_step(lazy_twin twin[2], int moments, int64_t cols, const int32_
 static void lazy_train(dt_ctx *ctx, const char *device, dt_optim_desc dense, int moments,
                        int64_t cols) {
     dt_optim_desc lazy = dense;
-    lazy.groups[0] = (dt_optim_group){.params = "table", .lazy = true};
+    lazy.groups[0] = (dt_optim_group){.params = "table", .sparse = true};
     lazy_twin twin[2] = {{0}, {0}};
     bool good = true;
     for (int k = 0; k < 2; k++) {
@@ -396,8 +396,8 @@ TEST(a_lazy_optimizer_leaves_rows_alone_on_vulkan) {
 TEST(a_lazy_group_of_rows_that_are_too_long_is_refused) {
     dt_ctx *ctx = NULL;
     lazy_twin l = {0};
-    const dt_optim_desc lazy = {.groups = {{.params = "table", .lazy = true}}};
-    const dt_optim_desc nameless = {.groups = {{.lazy = true}}};
+    const dt_optim_desc lazy = {.groups = {{.params = "table", .sparse = true}}};
+    const dt_optim_desc nameless = {.groups = {{.sparse = true}}};
     REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
     CHECK(!lazy_make(&l, ctx, "cpu", dt_dims(9, DTI_TABLE_COLS_MAX + 1), &lazy));
     CHECK_CONTAINS(dt_ctx_error(ctx),

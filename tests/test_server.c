@@ -64,7 +64,7 @@ static bool serve_has_openssl(void) {
     dt_server *server;
     if (!CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
         return false;
-    const dt_server_desc d = {.trainer = train_desc(&m), .by = &by};
+    const dt_server_desc d = {.trainer = train_desc(&m), .security = &by};
     const dt_result result = dt_server_create(m.graph, &d, &server);
     CHECK(!result ||
           (result == DT_ERROR_UNSUPPORTED && strstr(dt_ctx_error(m.ctx), "DT_WITH_OPENSSL")));
@@ -104,9 +104,9 @@ TEST(server_bounds_staleness_and_learns_with_a_slow_worker) {
                               .slow_us = {3000, 0, 500}};
         serve_run r;
         serve_bits(&c, &r);
-        CHECK_TEXT(r.info.stalest <= (uint64_t)s, "a staleness of %d, and %d are allowed",
-                   (int)r.info.stalest, s);
-        CHECK(s == 0 || r.info.stalest > 0);
+        CHECK_TEXT(r.info.max_staleness <= (uint64_t)s, "a staleness of %d, and %d are allowed",
+                   (int)r.info.max_staleness, s);
+        CHECK(s == 0 || r.info.max_staleness > 0);
         CHECK_TEXT(r.info.pushes == serve_shards(&c), "%d pushes, not %d", (int)r.info.pushes,
                    (int)serve_shards(&c));
         CHECK(r.info.step == 60 && r.info.epoch == 12);
@@ -144,7 +144,7 @@ TEST(server_takes_workers_that_come_late_and_leave) {
     serve_workers(&r);
     pthread_join(guests, NULL);
     serve_stop(&r);
-    CHECK(r.info.joined == 8 && r.info.pushes >= serve_shards(&c));
+    CHECK(r.info.connections == 8 && r.info.pushes >= serve_shards(&c));
     CHECK(r.info.step > 40 || r.hash == wanted); /* guests may have gone on behind the others */
     serve_close(&r);
 }
@@ -185,7 +185,7 @@ static uint64_t serve_weights(const serve_case *c, bool nan) {
     if (!CHECK_TEXT(serve_model(&m, c), "the model"))
         return 0;
     dt_trainer_desc d = serve_trainer(c, &m);
-    d.shards = c->shards;
+    d.parallel.batch_slices = c->shards;
     d.devices = "cpu";
     d.load = NULL;
     if (nan)
@@ -304,7 +304,7 @@ TEST(servers_of_parts_refuse_a_norm_that_no_trainer_takes) {
         train_model m;
         dt_server *server;
         REQUIRE(serve_model(&m, &c));
-        const dt_server_desc d = {.trainer = serve_trainer(&c, &m), .by = &by, .servers = 2};
+        const dt_server_desc d = {.trainer = serve_trainer(&c, &m), .security = &by, .servers = 2};
         CHECK(dt_server_create(m.graph, &d, &server) == DT_ERROR_INVALID);
         CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "clip_norm"), "%s", dt_ctx_error(m.ctx));
         dt_ctx_destroy(m.ctx);
@@ -384,18 +384,18 @@ TEST(server_of_a_tiny_model_gives_the_same_bits) {
     dt_trainer *t;
     uint64_t wanted = 0, hash = 1;
     REQUIRE(serve_tiny_make(&one) && serve_tiny_make(&server) && serve_tiny_make(&worker));
-    one.d.shards = server.d.shards = 2;
+    one.d.parallel.batch_slices = server.d.parallel.batch_slices = 2;
     CHECK(!dt_trainer_create(one.graph, &one.d, &t) && !dt_trainer_epoch(t, NULL) &&
           !dt_store_hash(dt_trainer_store(t), &wanted));
-    const dt_server_desc d = {.trainer = server.d, .by = &r.by};
+    const dt_server_desc d = {.trainer = server.d, .security = &r.by};
     REQUIRE(!dt_server_create(server.graph, &d, &r.server));
     r.m.ctx = server.ctx;
     dt_server_get_info(r.server, &r.info);
     snprintf(r.address, sizeof r.address, "127.0.0.1:%d", r.info.port);
     serve_start(&r);
     worker.d.mode = DT_TRAIN_SERVER;
-    worker.d.servers = r.address;
-    worker.d.servers_by = &r.by;
+    worker.d.server.addresses = r.address;
+    worker.d.server.security = &r.by;
     CHECK_TEXT(!dt_trainer_create(worker.graph, &worker.d, &t) && !dt_trainer_epoch(t, NULL) &&
                    !dt_store_hash(dt_trainer_store(t), &hash),
                "%s", dt_ctx_error(worker.ctx));
@@ -447,7 +447,7 @@ TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
     if (!serve_open(&r, &c) || !CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
         return;
     dt_trainer_desc d = serve_trainer(&c, &m);
-    d.shards = c.shards;
+    d.parallel.batch_slices = c.shards;
     d.devices = "cpu";
     m.data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
     CHECK(!dt_trainer_create(m.graph, &d, &t));
@@ -531,7 +531,7 @@ TEST(server_refuses_models_whose_shards_meet) {
     const dt_comm_desc by = {.insecure = true};
     if (!CHECK_TEXT(train_model_make(&m, &one_thread, TRAIN_SYNC), "the model"))
         return;
-    CHECK(dt_server_create(m.graph, &(dt_server_desc){.trainer = train_desc(&m), .by = &by},
+    CHECK(dt_server_create(m.graph, &(dt_server_desc){.trainer = train_desc(&m), .security = &by},
                            &server) == DT_ERROR_UNSUPPORTED);
     CHECK(!server && strstr(dt_ctx_error(m.ctx), ".sync"));
     dt_ctx_destroy(m.ctx);
@@ -568,8 +568,8 @@ static bool serve_starve(serve_run *r, int64_t allocations) {
     dt_trainer_desc d = serve_trainer(r->c, &m);
     d.devices = "cpu";
     d.mode = DT_TRAIN_SERVER;
-    d.servers = r->address;
-    d.servers_by = &r->by;
+    d.server.addresses = r->address;
+    d.server.security = &r->by;
     p.left = allocations;
     const dt_result result = dt_trainer_create(m.graph, &d, &t);
     const bool enough = p.left >= 0;
@@ -628,10 +628,10 @@ static void serve_reopen(serve_run *r, const serve_case *c, const char *folder, 
     snprintf(r->address, sizeof r->address, "%s", listen);
     if (!CHECK_TEXT(serve_model(&r->m, c), "the model"))
         return;
-    dt_server_desc d = {.trainer = serve_trainer(c, &r->m), .by = &r->by, .listen = listen};
-    d.trainer.shards = c->shards;
-    d.trainer.checkpoint = folder;
-    d.trainer.checkpoint_steps = 3;
+    dt_server_desc d = {.trainer = serve_trainer(c, &r->m), .security = &r->by, .listen = listen};
+    d.trainer.parallel.batch_slices = c->shards;
+    d.trainer.checkpoint.folder = folder;
+    d.trainer.checkpoint.every_steps = 3;
     CHECK_TEXT(!dt_server_create(r->m.graph, &d, &r->server) &&
                    !dt_trainer_resume(dt_server_trainer(r->server), &found),
                "%s", dt_ctx_error(r->m.ctx));
@@ -697,7 +697,7 @@ TEST(server_and_trainer_go_on_from_each_others_checkpoints) {
         return;
     dt_trainer_desc d = serve_trainer(&c, &m);
     d.devices = "cpu:2";
-    d.shards = c.shards;
+    d.parallel.batch_slices = c.shards;
     CHECK(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_epoch(t, NULL));
     CHECK(!dt_trainer_save(t, path));
     CHECK(!dt_trainer_load(dt_server_trainer(r.server), path));

@@ -44,14 +44,14 @@ static dt_result kills_serve(const kills_job *j, int place, serve_run *r, int ti
         return DT_ERROR_MEMORY;
     dt_server_desc d = {.trainer = serve_trainer(j->c, &r->m),
                         .listen = at,
-                        .by = &r->by,
-                        .place = place,
+                        .security = &r->by,
+                        .index = place,
                         .servers = j->servers,
                         .staleness = j->c->staleness};
-    d.trainer.shards = j->c->shards;
-    d.trainer.checkpoint = folder;
-    d.trainer.checkpoint_steps = j->every;
-    d.trainer.checkpoint_keep = j->keep;
+    d.trainer.parallel.batch_slices = j->c->shards;
+    d.trainer.checkpoint.folder = folder;
+    d.trainer.checkpoint.every_steps = j->every;
+    d.trainer.checkpoint.keep = j->keep;
     dt_result result = dt_server_create(r->m.graph, &d, &r->server);
     if (!result)
         result = dt_trainer_resume(dt_server_trainer(r->server), &found);
@@ -87,9 +87,9 @@ static dt_result kills_work(const kills_job *j, uint64_t epochs, uint64_t *hash,
     dt_trainer_desc d = serve_trainer(j->c, &m);
     d.devices = "cpu";
     d.mode = DT_TRAIN_SERVER;
-    d.servers = addresses;
-    d.servers_by = &by;
-    d.servers_wait_ms = 1000 * KILLS_SECONDS;
+    d.server.addresses = addresses;
+    d.server.security = &by;
+    d.server.wait_ms = 1000 * KILLS_SECONDS;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     while (!result && serve_epoch(t) < epochs) {
         serve_sleep_us(j->c->slow_us[0]);
@@ -283,9 +283,9 @@ TEST(servers_go_back_to_the_newest_step_that_all_have_and_say_what_is_lost) {
     for (int i = 0; i < 3; i++) {
         kills_close(i);
         const dt_server_info *info = &kills_runs[i].info;
-        CHECK_TEXT(info->rollbacks == (i != 1) && info->lost == (i != 1) && info->step == 15,
+        CHECK_TEXT(info->rollbacks == (i != 1) && info->lost_steps == (i != 1) && info->step == 15,
                    "server %d went back %d times, %d steps", i, (int)info->rollbacks,
-                   (int)info->lost);
+                   (int)info->lost_steps);
     }
     kills_end(&j);
 }
@@ -303,7 +303,7 @@ TEST(servers_go_back_past_a_file_that_cannot_be_read_and_to_the_beginning) {
     kills_epochs(&j, 2); /* from 3: the first server cannot read 4 */
     kills_close(0);
     kills_close(1);
-    CHECK(kills_runs[0].info.lost == 2 && kills_runs[1].info.lost == 1);
+    CHECK(kills_runs[0].info.lost_steps == 2 && kills_runs[1].info.lost_steps == 1);
     kills_end(&j);
     j.every = 100;
     kills_open_all(&j);
@@ -313,7 +313,7 @@ TEST(servers_go_back_past_a_file_that_cannot_be_read_and_to_the_beginning) {
     kills_epochs(&j, 2);
     kills_close(0);
     kills_close(1);
-    CHECK(kills_runs[0].info.lost == 5);
+    CHECK(kills_runs[0].info.lost_steps == 5);
     kills_end(&j);
 }
 

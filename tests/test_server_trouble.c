@@ -112,7 +112,7 @@ TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
     serve_stop(&r);
     CHECK_TEXT(r.hash == wanted, "%016llx, not %016llx", (unsigned long long)r.hash,
                (unsigned long long)wanted);
-    CHECK(r.info.step == 30 && r.info.pushes == 30 && r.info.again > 0);
+    CHECK(r.info.step == 30 && r.info.pushes == 30 && r.info.reassigned > 0);
     serve_close(&r);
 }
 
@@ -142,7 +142,7 @@ TEST(server_tells_a_worker_too_many_how_many_it_takes) {
     r.wait_ms = 1000;
     CHECK(!serve_join(&r, &first.m, &first.t) && !serve_join(&r, &second.m, &second.t));
     CHECK(serve_join(&r, &m, &t) == DT_ERROR_REFUSED);
-    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "takes 2") && strstr(dt_ctx_error(m.ctx), "workers_max"),
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "takes 2") && strstr(dt_ctx_error(m.ctx), "max_workers"),
                "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     CHECK_TEXT(!dt_trainer_step(first.t, NULL), "%s", dt_ctx_error(first.m.ctx));
@@ -154,7 +154,7 @@ TEST(server_tells_a_worker_too_many_how_many_it_takes) {
     dt_ctx_destroy(m.ctx);
     dt_ctx_destroy(first.m.ctx);
     serve_stop(&r);
-    CHECK(r.info.joined == 3);
+    CHECK(r.info.connections == 3);
     serve_close(&r);
 }
 
@@ -180,7 +180,7 @@ static void serve_other_file(const serve_case *c, const char *path) {
     if (!CHECK_TEXT(serve_model(&m, c), "the model"))
         return;
     dt_trainer_desc d = serve_trainer(c, &m);
-    d.shards = c->shards;
+    d.parallel.batch_slices = c->shards;
     d.devices = "cpu";
     CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t) &&
                    !dt_store_write(dt_trainer_store(t),
@@ -340,12 +340,12 @@ static void stranger_is_refused(int port) {
 static uint64_t serve_strangers(serve_run *r, uint64_t wanted) {
     for (int i = 0; i < 2000; i++) {
         serve_stop(r);
-        if (r->info.strangers >= wanted)
+        if (r->info.unauthenticated >= wanted)
             break;
         serve_start(r);
         serve_sleep_us(10000);
     }
-    return r->info.strangers;
+    return r->info.unauthenticated;
 }
 
 /* One that fills all connections, and one that is refused again and again, cost a worker nothing
@@ -358,8 +358,8 @@ TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
     int idle[STRANGERS_IDLE];
     serve_run r = {.c = &c, .by = serve_key('a', c.integrity)};
     REQUIRE(train_model_make(&r.m, &ctx, 0));
-    dt_server_desc d = {.trainer = serve_trainer(&c, &r.m), .by = &r.by, .workers_max = 2};
-    d.trainer.shards = c.shards;
+    dt_server_desc d = {.trainer = serve_trainer(&c, &r.m), .security = &r.by, .max_workers = 2};
+    d.trainer.parallel.batch_slices = c.shards;
     REQUIRE(!dt_server_create(r.m.graph, &d, &r.server));
     dt_server_get_info(r.server, &r.info);
     snprintf(r.address, sizeof r.address, "127.0.0.1:%d", r.info.port);
@@ -376,7 +376,7 @@ TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
     /* on a busy machine a worker's own first try may come to nothing */
     CHECK_TEXT(seen >= all && seen < all + 5, "%d strangers, not %d", (int)seen, (int)all);
     serve_stop(&r);
-    CHECK(r.info.step == 5 && r.info.joined == 1);
+    CHECK(r.info.step == 5 && r.info.connections == 1);
     serve_close(&r);
     CHECK_TEXT(log.lines < 12, "%d lines", log.lines);
     CHECK_TEXT(strstr(log.text, " from 127.0.0.2)") && strstr(log.text, "more connections"), "%s",
@@ -417,10 +417,11 @@ static void huge_data(float value) {
 
 static bool huge_serve(serve_run *r, int place) {
     *r = (serve_run){.by = serve_key('a', DT_COMM_CRC)};
-    dt_server_desc d = {.trainer = huge_trainer(&r->m), .by = &r->by, .place = place, .servers = 2};
-    d.trainer.shards = 2;
-    d.trainer.checkpoint = temp_path(place ? "huge.1" : "huge.0");
-    d.trainer.checkpoint_steps = 1;
+    dt_server_desc d = {
+        .trainer = huge_trainer(&r->m), .security = &r->by, .index = place, .servers = 2};
+    d.trainer.parallel.batch_slices = 2;
+    d.trainer.checkpoint.folder = temp_path(place ? "huge.1" : "huge.0");
+    d.trainer.checkpoint.every_steps = 1;
     if (!CHECK_TEXT(!dt_server_create(r->m.graph, &d, &r->server), "%s", dt_ctx_error(r->m.ctx)))
         return false;
     dt_server_get_info(r->server, &r->info);
@@ -441,9 +442,9 @@ TEST(servers_go_back_from_an_update_that_is_not_finite_on_one_and_workers_go_on)
     snprintf(both, sizeof both, "%s,%s", runs[0].address, runs[1].address);
     dt_trainer_desc d = huge_trainer(&m);
     d.mode = DT_TRAIN_SERVER;
-    d.servers = both;
-    d.servers_by = &runs[0].by;
-    d.servers_wait_ms = 20000;
+    d.server.addresses = both;
+    d.server.security = &runs[0].by;
+    d.server.wait_ms = 20000;
     REQUIRE(!dt_trainer_create(m.graph, &d, &t));
     for (int i = 0; i < 8 && !result; i++)
         result = dt_trainer_step(t, NULL);
@@ -459,7 +460,7 @@ TEST(servers_go_back_from_an_update_that_is_not_finite_on_one_and_workers_go_on)
     dt_ctx_destroy(m.ctx);
     serve_stop(&runs[0]);
     serve_stop(&runs[1]);
-    CHECK(runs[0].info.rollbacks == 1 && runs[0].info.lost == 1 && !runs[1].info.rollbacks);
+    CHECK(runs[0].info.rollbacks == 1 && runs[0].info.lost_steps == 1 && !runs[1].info.rollbacks);
     CHECK(runs[0].info.step >= 3 && runs[1].info.step >= 3);
     serve_close(&runs[0]);
     serve_close(&runs[1]);

@@ -1,4 +1,4 @@
-/* A store that outlives its device: the state kept on the host, and dt_store_revive. A device is
+/* A store that outlives its device: the state kept on the host, and dt_store_restore. A device is
  * lost by a driver whose vkQueueSubmit says so, at every submission of a run in turn. The model has
  * dropout, whose masks depend on the step, AMSGrad's three moments, and an average. Included by
  * main.c, after the implementation. */
@@ -34,7 +34,7 @@ static dt_result shadow_open(shadow_model *m, const char *device, int shadow, in
                                    .batch = 4,
                                    .optim = &amsgrad,
                                    .in_flight = in_flight};
-    const dt_store_desc d = {.device = device, .seed = 5, .shadow = shadow};
+    const dt_store_desc d = {.device = device, .seed = 5, .host_checkpoint_steps = shadow};
     result = dt_store_create(m->graph, &d, &m->store);
     if (!result)
         result = dt_program_create(m->store, &train, &m->train);
@@ -67,37 +67,37 @@ TEST(shadow_store_that_works_moves_with_its_values) {
     shadow_model m;
     uint64_t step = 0;
     REQUIRE(shadow_open(&m, "cpu", 0, 1) == DT_OK && shadow_run(&m, 3) == DT_OK);
-    CHECK(dt_store_revive(m.store, "cpu", &step) == DT_OK && step == 3);
+    CHECK(dt_store_restore(m.store, "cpu", &step) == DT_OK && step == 3);
     CHECK(dt_program_run(m.train, NULL, NULL) == DT_ERROR_INVALID); /* inputs are gone */
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "never written");
     CHECK(shadow_write(&m) == DT_OK && shadow_run(&m, 6) == DT_OK);
     CHECK(shadow_hash(&m) == shadow_expected("cpu", 6));
-    dt_memory_info before, after;
-    dt_ctx_memory(m.ctx, &before);
-    CHECK(dt_store_revive(m.store, NULL, NULL) == DT_OK);
-    dt_ctx_memory(m.ctx, &after);
+    dt_ctx_info before, after;
+    dt_ctx_get_info(m.ctx, &before);
+    CHECK(dt_store_restore(m.store, NULL, NULL) == DT_OK);
+    dt_ctx_get_info(m.ctx, &after);
     CHECK(before.host_bytes == after.host_bytes); /* nothing is left of the old ones */
-    CHECK(dt_store_revive(m.store, "no such device", NULL) == DT_ERROR_DEVICE);
+    CHECK(dt_store_restore(m.store, "no such device", NULL) == DT_ERROR_DEVICE);
     CHECK(shadow_write(&m) == DT_OK && shadow_run(&m, 7) == DT_OK);
     CHECK(dt_program_begin(m.train, NULL) == DT_OK);
-    CHECK(dt_store_revive(m.store, NULL, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_store_restore(m.store, NULL, NULL) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "under way");
     dt_ctx_destroy(m.ctx);
 }
 
 TEST(shadow_of_a_store_costs_twice_its_state_and_a_step_allocates_nothing) {
     shadow_model m, plain;
-    dt_memory_info with, without, after;
+    dt_ctx_info with, without, after;
     REQUIRE(shadow_open(&m, "cpu", 1, 1) == DT_OK && shadow_open(&plain, "cpu", 0, 1) == DT_OK);
-    dt_ctx_memory(m.ctx, &with);
-    dt_ctx_memory(plain.ctx, &without);
+    dt_ctx_get_info(m.ctx, &with);
+    dt_ctx_get_info(plain.ctx, &without);
     dt_program_info info;
     dt_program_get_info(m.train, &info);
     const uint64_t state = 2 * (info.param_bytes + info.state_bytes);
     CHECK(with.host_bytes - without.host_bytes >= state);
     CHECK(with.host_bytes - without.host_bytes < state + 512);
     CHECK(shadow_run(&m, 3) == DT_OK);
-    dt_ctx_memory(m.ctx, &after);
+    dt_ctx_get_info(m.ctx, &after);
     CHECK(after.host_alloc_calls == with.host_alloc_calls);
     dt_ctx_destroy(m.ctx);
     dt_ctx_destroy(plain.ctx);
@@ -140,8 +140,8 @@ static bool shadow_lost_once(const char *name, int shadow, int after, uint64_t e
     CHECK(result == DT_OK || result == DT_ERROR_DEVICE_LOST);
     if (result) {
         CHECK(dt_program_run(m.train, NULL, NULL) == DT_ERROR_DEVICE_LOST);
-        CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_store_revive");
-        CHECK(dt_store_revive(m.store, NULL, &step) == DT_OK);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_store_restore");
+        CHECK(dt_store_restore(m.store, NULL, &step) == DT_OK);
         CHECK(step <= reached && step + (uint64_t)shadow >= reached && step == m.store->steps);
         shadow_averages(&m);
         CHECK(shadow_write(&m) == DT_OK && shadow_run(&m, 4) == DT_OK);
@@ -187,7 +187,7 @@ static void shadow_try_ahead(const char *name) {
     CHECK(m.store->steps == 5);
     shadow_lose(&m, 0);
     CHECK(dt_program_start(m.train, NULL) == DT_ERROR_DEVICE_LOST);
-    CHECK(dt_store_revive(m.store, NULL, &step) == DT_OK && step == 4);
+    CHECK(dt_store_restore(m.store, NULL, &step) == DT_OK && step == 4);
     CHECK(shadow_write(&m) == DT_OK && shadow_run(&m, 8) == DT_OK);
     CHECK(shadow_hash(&m) == shadow_expected(name, 8));
     dt_ctx_destroy(m.ctx);
@@ -203,10 +203,10 @@ static void shadow_try_elsewhere(const char *name) {
     uint64_t step = 0;
     CHECK(shadow_open(&m, name, 1, 1) == DT_OK && shadow_run(&m, 3) == DT_OK);
     CHECK(shadow_open(&other, name, 0, 1) == DT_OK && shadow_run(&other, 3) == DT_OK);
-    CHECK(dt_store_revive(other.store, "cpu", NULL) == DT_OK);
+    CHECK(dt_store_restore(other.store, "cpu", NULL) == DT_OK);
     shadow_lose(&m, 0);
     CHECK(dt_program_run(m.train, NULL, NULL) == DT_ERROR_DEVICE_LOST);
-    CHECK(dt_store_revive(m.store, "cpu", &step) == DT_OK && step == 3);
+    CHECK(dt_store_restore(m.store, "cpu", &step) == DT_OK && step == 3);
     CHECK_STR(dt_store_device(m.store)->id, "cpu");
     CHECK(shadow_write(&m) == DT_OK && shadow_run(&m, 6) == DT_OK);
     CHECK(shadow_write(&other) == DT_OK && shadow_run(&other, 6) == DT_OK);
@@ -216,8 +216,8 @@ static void shadow_try_elsewhere(const char *name) {
     CHECK(shadow_open(&m, name, 0, 1) == DT_OK && shadow_run(&m, 1) == DT_OK);
     shadow_lose(&m, 0);
     CHECK(dt_program_run(m.train, NULL, NULL) == DT_ERROR_DEVICE_LOST);
-    CHECK(dt_store_revive(m.store, NULL, NULL) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_store_desc.shadow");
+    CHECK(dt_store_restore(m.store, NULL, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_store_desc.host_checkpoint_steps");
     dt_ctx_destroy(m.ctx);
 }
 

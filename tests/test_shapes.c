@@ -167,7 +167,7 @@ static bool shapes_copy(dt_store *from, dt_store *to) {
     bool good = true;
     for (int i = 0; i < dt_store_param_count(from); i++) {
         dt_param_info info;
-        good = good && !dt_store_param(from, i, &info) &&
+        good = good && !dt_store_get_param(from, i, &info) &&
                !dt_store_read(from, i, DT_VALUE_PARAM, x, 4 * info.elements) &&
                !dt_store_write(to, i, DT_VALUE_PARAM, x, 4 * info.elements);
     }

@@ -4,7 +4,7 @@
 
 /* x, z: [L, 6]; t: [L] class numbers; w: a parameter [6], without samples. */
 #define SHAPES_MADE(X)                                                                             \
-    X(where, dt_where(dt_step(x), x, z))                                                           \
+    X(where, dt_where(dt_heaviside(x), x, z))                                                      \
     X(masked_fill, dt_masked_fill(x, z, 2))                                                        \
     X(tril, dt_tril(x, -1))                                                                        \
     X(triu, dt_triu(x, 1))                                                                         \
@@ -21,11 +21,11 @@
     X(cumsum, dt_cumsum(x, 1))                                                                     \
     X(argmax, dt_argmax(x, 0))                                                                     \
     X(argmin, dt_argmin(x, 1))                                                                     \
-    X(take_along, dt_take_along(x, shapes_places(x), 0))                                           \
+    X(gather, dt_gather(x, 0, shapes_places(x)))                                                   \
     X(index_select, dt_index_select(x, 1, dt_cast(w, DT_I32)))                                     \
     X(index_select_samples, dt_index_select(x, 0, t))                                              \
     X(index_select_rows, dt_index_select(dt_reshape(w, dt_dims(2, 3)), 1, t))                      \
-    X(scatter_along, dt_scatter_along(x, shapes_places(x), 0, 4))                                  \
+    X(scatter_add, dt_scatter_add(x, 0, shapes_places(x), 4))                                      \
     X(topk, dt_topk(x, 1, 2, true, NULL))                                                          \
     X(sort, dt_sort(x, 1, false, NULL))                                                            \
     X(outer, dt_outer(dt_mean(x, dt_dims(1), false), dt_mean(z, dt_dims(0), false)))               \
@@ -68,7 +68,7 @@
     X(hinge_embedding, dt_hinge_embedding(x, dt_sign(z), 1))                                       \
     X(triplet, dt_triplet_margin(x, z, dt_neg(z), &(dt_triplet_desc){.p = 3, .swap = true}))       \
     X(multi_margin, dt_multi_margin(x, t, 2, 1, w))                                                \
-    X(multilabel_margin, dt_multilabel_margin(x, dt_step(z)))                                      \
+    X(multilabel_margin, dt_multilabel_margin(x, dt_heaviside(z)))                                 \
     X(multilabel_soft_margin, dt_multilabel_soft_margin(x, z))                                     \
     X(dice, dt_dice(dt_sigmoid(x), z, 1))                                                          \
     X(jaccard, dt_jaccard(dt_sigmoid(x), z, 1))

@@ -9,7 +9,7 @@ typedef struct sought_job {
     dt_ctx *ctx;
     dt_csv *csv;
     dt_store *store;
-    dt_weights *weights;
+    dt_safetensors *weights;
 } sought_job;
 
 static bool sought_open(sought_job *j) {
@@ -25,12 +25,12 @@ static bool sought_open(sought_job *j) {
     dt_param(g, "kind", dt_dims(1), (dt_init){0});
     dt_param(g, "price", dt_dims(1), (dt_init){0});
     return !dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &j->store) &&
-           !dt_store_save(j->store, file) && !dt_weights_open(j->ctx, file, &j->weights);
+           !dt_store_save(j->store, file) && !dt_safetensors_open(j->ctx, file, &j->weights);
 }
 
 static void sought_close(sought_job *j) {
     dt_csv_close(j->csv);
-    dt_weights_close(j->weights);
+    dt_safetensors_close(j->weights);
     dt_ctx_destroy(j->ctx);
 }
 
@@ -45,7 +45,7 @@ static int sought_store(sought_job *j, const char *name) {
 }
 
 static int sought_weights(sought_job *j, const char *name) {
-    return dt_weights_find(j->weights, name);
+    return dt_safetensors_find(j->weights, name);
 }
 
 static dt_result sought_csv_read(sought_job *j, int index) {
@@ -60,7 +60,7 @@ static dt_result sought_csv_column(sought_job *j, int index) {
 
 static dt_result sought_store_param(sought_job *j, int index) {
     dt_param_info info;
-    return dt_store_param(j->store, index, &info);
+    return dt_store_get_param(j->store, index, &info);
 }
 
 static dt_result sought_store_read(sought_job *j, int index) {
@@ -74,8 +74,8 @@ static dt_result sought_store_write(sought_job *j, int index) {
 }
 
 static dt_result sought_weights_info(sought_job *j, int index) {
-    dt_weight_info info;
-    return dt_weights_get_info(j->weights, index, &info);
+    dt_safetensors_tensor info;
+    return dt_safetensors_get_tensor(j->weights, index, &info);
 }
 
 static const struct {
@@ -87,7 +87,7 @@ static const struct {
                    {"dt_store_find", sought_store, sought_store_param},
                    {"dt_store_find", sought_store, sought_store_read},
                    {"dt_store_find", sought_store, sought_store_write},
-                   {"dt_weights_find", sought_weights, sought_weights_info}};
+                   {"dt_safetensors_find", sought_weights, sought_weights_info}};
 
 enum { SOUGHT_USES = sizeof sought_uses / sizeof *sought_uses };
 

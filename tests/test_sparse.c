@@ -60,11 +60,11 @@ static void sparse_losses(sparse_twin *t, dt_loss losses[2]) {
     t->x = dt_input(g, "x", DT_I32, dt_dims(c->list));
     t->twice = dt_input(g, "twice", DT_I32, dt_dims(SPARSE_TWICE));
     t->scale = dt_input(g, "scale", DT_F32, dt_dims(c->list, 1));
-    dt_tensor a = dt_gather(dt_param(g, "lazy.a", dt_dims(c->rows, c->cols), init), t->x);
+    dt_tensor a = dt_embedding(dt_param(g, "lazy.a", dt_dims(c->rows, c->cols), init), t->x);
     dt_tensor b = dt_param(g, "lazy.b", dt_dims(SPARSE_TWICE_ROWS, SPARSE_TWICE_COLS), init);
     dt_tensor w = dt_param(g, "w", dt_dims(c->cols), ones);
-    b = dt_mul(dt_gather(b, dt_slice(t->twice, 0, 0, SPARSE_TWICE / 2)),
-               dt_gather(b, dt_slice(t->twice, 0, SPARSE_TWICE / 2, SPARSE_TWICE / 2)));
+    b = dt_mul(dt_embedding(b, dt_slice(t->twice, 0, 0, SPARSE_TWICE / 2)),
+               dt_embedding(b, dt_slice(t->twice, 0, SPARSE_TWICE / 2, SPARSE_TWICE / 2)));
     losses[0].term = dt_mean_loss(dt_square(dt_mul(dt_mul(a, w), t->scale)));
     losses[1].term = dt_mean_loss(b);
 }
@@ -260,7 +260,7 @@ static sparse_case sparse_make(const char *device, uint32_t number) {
     uint32_t seed = number * 7919u;
     sparse_case c = {.device = device, .seed = number};
     c.optim = optims[sparse_random(&seed, DTI_COUNT(optims))];
-    c.optim.groups[0] = (dt_optim_group){.params = "lazy.*", .lazy = true};
+    c.optim.groups[0] = (dt_optim_group){.params = "lazy.*", .sparse = true};
     c.cols = cols[sparse_random(&seed, DTI_COUNT(cols))];
     c.list = lists[sparse_random(&seed, DTI_COUNT(lists))];
     c.rows = (DTI_SCATTER_SPARSE + c.cols - 1) / c.cols + sparse_random(&seed, 70);
@@ -318,7 +318,8 @@ static uint64_t sparse_train(bool lost, const char *devices) {
     dt_tensor x = dt_input(g, "x", DT_I32, dt_dims(SPARSE_EACH)),
               to = dt_input(g, "t", DT_I32, dt_dims());
     dt_tensor h = dt_flatten(dt_tanh(dt_nn_embedding(x, "table", SPARSE_ROWS, SPARSE_COLS)));
-    const dt_optim_desc optim = {.clip_norm = 1.0, .groups = {{.params = "table*", .lazy = true}}};
+    const dt_optim_desc optim = {.clip_norm = 1.0,
+                                 .groups = {{.params = "table*", .sparse = true}}};
     const dt_trainer_desc d = {
         .loss = dt_cross_entropy(dt_nn_linear(h, "out", 4), to, NULL),
         .optim = &optim,
@@ -365,7 +366,7 @@ TEST(gradients_that_others_write_to_are_dense) {
     CHECK(!dt_ctx_create(NULL, &ctx) && !dt_graph_create(ctx, &g));
     dt_tensor x = dt_input(g, "x", DT_I32, dt_dims());
     dt_tensor h = dt_nn_embedding(x, "table", SPARSE_ROWS, SPARSE_COLS);
-    const dt_optim_desc optim = {.groups = {{.params = "table*", .lazy = true}}};
+    const dt_optim_desc optim = {.groups = {{.params = "table*", .sparse = true}}};
     const dt_trainer_desc d = {
         .loss = dt_mean_loss(dt_square(h)),
         .optim = &optim,

@@ -44,7 +44,7 @@ static dt_program *spectral_program(golden *g, const spectral_net *n, dt_program
 
 static size_t spectral_read(const golden *g, int index, float *out, char *key, size_t room) {
     dt_param_info info = {0};
-    OK(g, dt_store_param(g->store, index, &info));
+    OK(g, dt_store_get_param(g->store, index, &info));
     snprintf(key, room, "step.%s", info.name);
     OK(g, dt_store_read(g->store, index, DT_VALUE_PARAM, out, 4 * (size_t)info.elements));
     return (size_t)info.elements;
@@ -136,7 +136,7 @@ GOLDEN(spectral_norms_buffers_move_once_for_all_micro_batches, "spectral") {
     const double weight = 4 * SPECTRAL_BATCH;
     for (int m = 0; m < SPECTRAL_BATCH && spectral_feed(g, &n, p, m, 1); m++) {
         const dt_step_desc step = {
-            .micro = (uint32_t)m, .micros = SPECTRAL_BATCH, .weights = &weight};
+            .micro_batch = (uint32_t)m, .micro_batches = SPECTRAL_BATCH, .loss_weights = &weight};
         OK(g, dt_program_run(p, &step, NULL));
     }
     spectral_buffers(g, parts);

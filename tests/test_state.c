@@ -77,7 +77,7 @@ static uint64_t state_digest(dt_store *s, int kinds) {
     uint64_t hash = 14695981039346656037u;
     for (int i = 0; i < dt_store_param_count(s); i++) {
         dt_param_info p;
-        dt_store_param(s, i, &p);
+        dt_store_get_param(s, i, &p);
         for (int kind = 0; kind < (p.buffer ? 1 : kinds); kind++) {
             const dt_value_kind what = kind ? (dt_value_kind)(DT_VALUE_GRADIENT + kind) : 0;
             if (p.elements > 1024 || dt_store_read(s, i, what, values, 4 * p.elements))
@@ -135,7 +135,7 @@ TEST(a_checkpoint_of_the_first_version_loads_for_ever) {
     dt_trainer *trainer = state_open(&m, STATE_SAME, &log, STATE_FIRST);
     REQUIRE(trainer);
     dt_trainer_get_info(trainer, &info);
-    CHECK(info.step == 6 && info.epoch == 1 && info.shards == 4 && log.warnings == 0);
+    CHECK(info.step == 6 && info.epoch == 1 && info.batch_slices == 4 && log.warnings == 0);
     CHECK_TEXT(state_digest(dt_trainer_store(trainer), 3) == 0xfb89067b40c41804u, "%016llx",
                (unsigned long long)state_digest(dt_trainer_store(trainer), 3));
     CHECK_NEAR(state_steps(trainer, 5), 1.38284841, 1e-4);
@@ -255,21 +255,23 @@ static bool state_craft_bytes(const char *from, const char *to, const char *name
                               const void *bytes, size_t count) {
     static unsigned char file[65536];
     dt_ctx *ctx;
-    dt_weights *w;
-    dt_weight_info x, sums;
+    dt_safetensors *w;
+    dt_safetensors_tensor x, sums;
     FILE *in = fopen(from, "rb");
     const size_t size = in ? fread(file, 1, sizeof file, in) : 0;
-    if (!in || fclose(in) || dt_ctx_create(&state_alone, &ctx) || dt_weights_open(ctx, from, &w))
+    if (!in || fclose(in) || dt_ctx_create(&state_alone, &ctx) ||
+        dt_safetensors_open(ctx, from, &w))
         return false;
-    const int index = dt_weights_find(w, name), last = dt_weights_count(w) - 1;
-    if (index < 0 || dt_weights_get_info(w, index, &x) || dt_weights_get_info(w, last, &sums))
+    const int index = dt_safetensors_find(w, name), last = dt_safetensors_count(w) - 1;
+    if (index < 0 || dt_safetensors_get_tensor(w, index, &x) ||
+        dt_safetensors_get_tensor(w, last, &sums))
         return false;
     const char *end = (const char *)sums.data + sums.bytes;
     unsigned char *at = file + size - (end - (const char *)x.data);
     memcpy(at + at_byte, bytes, count);
     const uint32_t crc = state_crc32c(at, (size_t)x.bytes);
     memcpy(file + size - sums.bytes + 4 * (index + 1), &crc, sizeof crc);
-    dt_weights_close(w);
+    dt_safetensors_close(w);
     dt_ctx_destroy(ctx);
     FILE *out = fopen(to, "wb");
     return out && fwrite(file, 1, size, out) == size && fclose(out) == 0;
@@ -293,7 +295,7 @@ TEST(more_shards_than_a_batch_has_samples_are_refused_with_the_limit) {
         snprintf(text, sizeof text, "%d shards of a batch of 37", shards[i]);
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_desc(&m);
-        d.shards = shards[i];
+        d.parallel.batch_slices = shards[i];
         CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID && !trainer);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), text);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), "at most 37");
@@ -363,7 +365,7 @@ TEST(a_checkpoint_with_any_text_and_words_is_taken_or_refused_cleanly) {
 static void state_set(dt_store *s, const char *name, dt_value_kind kind, float value) {
     float values[256];
     dt_param_info p = {0};
-    CHECK(dt_store_param(s, dt_store_find(s, name), &p) == DT_OK && p.elements <= 256);
+    CHECK(dt_store_get_param(s, dt_store_find(s, name), &p) == DT_OK && p.elements <= 256);
     for (uint64_t i = 0; i < p.elements; i++)
         values[i] = value;
     CHECK(dt_store_write(s, dt_store_find(s, name), kind, values, 4 * p.elements) == DT_OK);
@@ -395,7 +397,7 @@ TEST(what_is_written_to_a_trainers_store_comes_to_all_replicas) {
             REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
             dt_trainer_desc d = state_desc(&m);
             d.devices = devices[i];
-            d.shards = 4;
+            d.parallel.batch_slices = 4;
             REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
             dt_store *s = dt_trainer_store(trainer);
             state_steps(trainer, 2);
@@ -486,10 +488,10 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
         REQUIRE(trainer && system("rm -rf build/test_state_folder") == 0);
         dt_trainer_destroy(trainer);
         dt_trainer_desc d = state_desc(&m);
-        d.checkpoint = folder;
-        d.checkpoint_steps = 2;
-        d.checkpoint_keep = 9;
-        d.strict_resume = cases[i].strict;
+        d.checkpoint.folder = folder;
+        d.checkpoint.every_steps = 2;
+        d.checkpoint.keep = 9;
+        d.checkpoint.strict = cases[i].strict;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         state_steps(trainer, 8);
         FILE *latest = cases[i].back ? fopen("build/test_state_folder/LATEST", "w") : NULL;
@@ -525,15 +527,15 @@ static dt_trainer_desc state_way(state_model *m, int way, dt_optim_desc *optim) 
     if (way == 1)
         optim->average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
     if (way == 2)
-        d.mode = DT_TRAIN_LOCAL, d.local_steps = 2;
+        d.mode = DT_TRAIN_LOCAL, d.local.steps = 2;
     if (way > 1)
         d.devices = "cpu,cpu", d.batch = 38;
     if (way == 3)
-        d.shard_state = DT_SHARD_OPTIMIZER;
+        d.parallel.zero_stage = DT_SHARD_OPTIMIZER;
     if (way == 4)
-        d.pipeline = 2, d.accumulate = 2;
+        d.parallel.pipeline = 2, d.accumulate = 2;
     if (way == STATE_FIT)
-        d.checkpoint = "build/test_state_folder", d.devices = "cpu", d.batch = 50;
+        d.checkpoint.folder = "build/test_state_folder", d.devices = "cpu", d.batch = 50;
     return d;
 }
 
@@ -551,7 +553,7 @@ static const char *state_way_save(dt_trainer *trainer, int way, bool *saved) {
 
 /* A value of one tensor of the file `from`, number `k`: it is told, and nothing changes. */
 static void state_poisoned(state_model *m, dt_trainer *trainer, const char *from,
-                           const dt_weight_info *x, uint64_t k) {
+                           const dt_safetensors_tensor *x, uint64_t k) {
     static const uint32_t none[] = {0x7FC00000, 0x7F800000, 0xFF800000, 0x7F800001};
     const char *path = "build/test_state_poisoned.safetensors";
     char text[120];
@@ -580,8 +582,8 @@ TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
         state_model m;
         dt_optim_desc optim;
         dt_trainer *trainer;
-        dt_weights *w;
-        dt_weight_info x;
+        dt_safetensors *w;
+        dt_safetensors_tensor x;
         const uint32_t nan = 0x7FC00000;
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_way(&m, way, &optim);
@@ -590,10 +592,10 @@ TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
             return;
         bool saved;
         const char *path = state_way_save(trainer, way, &saved);
-        REQUIRE(saved && dt_weights_open(m.ctx, path, &w) == DT_OK);
+        REQUIRE(saved && dt_safetensors_open(m.ctx, path, &w) == DT_OK);
         state_steps(trainer, 2);
-        for (int i = 0; i < dt_weights_count(w); i++) {
-            REQUIRE(dt_weights_get_info(w, i, &x) == DT_OK);
+        for (int i = 0; i < dt_safetensors_count(w); i++) {
+            REQUIRE(dt_safetensors_get_tensor(w, i, &x) == DT_OK);
             const bool bytes = !strncmp(x.name, "dtrain.replica", 14);
             if (strcmp(x.dtype, "F32") && !bytes)
                 continue;
@@ -603,9 +605,9 @@ TEST(a_checkpoint_with_a_nan_in_any_tensor_is_refused_by_its_name) {
             best += !strcmp(x.name, "dtrain.watch.best");
         }
         CHECK(dt_trainer_load(trainer, path) == DT_OK);
-        dt_weights_close(w);
+        dt_safetensors_close(w);
         dt_trainer_destroy(trainer);
-        d.allow_nonfinite = true;
+        d.checkpoint.allow_nonfinite = true;
         REQUIRE(state_craft_bytes(path, path, "bn.running_mean", 4, &nan, sizeof nan));
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         CHECK_TEXT(dt_trainer_load(trainer, path) == DT_OK, "%s", dt_ctx_error(m.ctx));
@@ -626,12 +628,12 @@ TEST(a_resume_takes_nan_only_where_it_is_asked_for) {
         REQUIRE(system("rm -rf build/test_state_folder") == 0);
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_desc(&m);
-        d.checkpoint = "build/test_state_folder";
-        d.checkpoint_steps = 2;
-        d.allow_nonfinite = allow;
+        d.checkpoint.folder = "build/test_state_folder";
+        d.checkpoint.every_steps = 2;
+        d.checkpoint.allow_nonfinite = allow;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         state_steps(trainer, 4);
-        state_poison(d.checkpoint, 4);
+        state_poison(d.checkpoint.folder, 4);
         CHECK(dt_trainer_resume(trainer, &found) == DT_OK && found);
         dt_trainer_get_info(trainer, &info);
         CHECK_TEXT(info.step == (allow ? 4 : 2), "%d: step %d", allow, (int)info.step);
@@ -680,7 +682,7 @@ static bool shared_model_make(shared_model *m, bool inputs) {
     m->weights = inputs ? dt_input_shared(m->graph, "weights", DT_F32, weights)
                         : dt_freeze(dt_param(m->graph, "weights", weights, zero));
     m->which = inputs ? dt_input_shared(m->graph, "which", DT_I32, dt_dims(1)) : (dt_tensor){0};
-    dt_tensor row = inputs ? dt_gather(table, m->which) : dt_slice(table, 0, 2, 1);
+    dt_tensor row = inputs ? dt_embedding(table, m->which) : dt_slice(table, 0, 2, 1);
     dt_tensor h = dt_linear(dt_mul(m->x, m->mask), w, (dt_tensor){0});
     h = dt_tanh(dt_add(h, dt_reshape(row, dt_dims(8))));
     m->loss = dt_cross_entropy(dt_linear(h, v, (dt_tensor){0}), m->t,
@@ -696,7 +698,7 @@ static dt_trainer_desc shared_desc(shared_model *m, const char *devices, int sha
         .seed = 3,
         .batch = 37,
         .devices = devices,
-        .shards = shards,
+        .parallel.batch_slices = shards,
         .data = {.rows = TRAIN_ROWS,
                  .columns = {{.input = m->x, .data = m->data.x, .dtype = DT_F32},
                              {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};
@@ -712,13 +714,14 @@ static dt_result shared_write(shared_model *m, dt_trainer *trainer, int n, bool 
     for (int i = 0; i < TRAIN_CLASSES; i++)
         weights[i] = 0.5f + 0.25f * (float)((i + n) % 4);
     dt_result result =
-        inputs ? dt_trainer_write(trainer, m->mask, mask, sizeof mask)
+        inputs ? dt_trainer_set_input(trainer, m->mask, mask, sizeof mask)
                : dt_store_write(s, dt_store_find(s, "mask"), DT_VALUE_PARAM, mask, sizeof mask);
     if (!result)
-        result = inputs ? dt_trainer_write(trainer, m->weights, weights, sizeof weights)
+        result = inputs ? dt_trainer_set_input(trainer, m->weights, weights, sizeof weights)
                         : dt_store_write(s, dt_store_find(s, "weights"), DT_VALUE_PARAM, weights,
                                          sizeof weights);
-    return !result && inputs ? dt_trainer_write(trainer, m->which, &which, sizeof which) : result;
+    return !result && inputs ? dt_trainer_set_input(trainer, m->which, &which, sizeof which)
+                             : result;
 }
 
 typedef struct shared_result {
@@ -789,7 +792,7 @@ TEST(shared_inputs_stay_over_a_resume_that_makes_programs_anew) {
 
 static void shared_wrong(shared_model *m, dt_trainer *t, dt_tensor x, const void *data,
                          size_t bytes, const char *text) {
-    CHECK(dt_trainer_write(t, x, data, bytes) == DT_ERROR_INVALID);
+    CHECK(dt_trainer_set_input(t, x, data, bytes) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m->ctx), text);
 }
 
@@ -812,7 +815,7 @@ TEST(a_shared_input_that_is_missing_or_wrong_is_named) {
     state_steps(trainer, 1);
     dt_trainer_destroy(trainer);
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-    CHECK(dt_trainer_write(trainer, m.weights, values, sizeof values) == DT_OK);
+    CHECK(dt_trainer_set_input(trainer, m.weights, values, sizeof values) == DT_OK);
     CHECK(dt_trainer_evaluate(trainer, &d.data, 0, NULL) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "input 'mask'");
     shared_wrong(&m, trainer, m.weights, values, 4, "'weights' [5] has 20 bytes, not 4");
@@ -821,7 +824,7 @@ TEST(a_shared_input_that_is_missing_or_wrong_is_named) {
     shared_wrong(&m, trainer, m.loss, values, 4, "is no input");
     shared_wrong(&m, trainer, (dt_tensor){0}, values, 4, "the input is nil");
     shared_wrong(&m, trainer, m.which, &which, 4, "4 is not in [0, 4)");
-    CHECK(dt_trainer_write(NULL, m.which, &which, 4) == DT_ERROR_INVALID);
+    CHECK(dt_trainer_set_input(NULL, m.which, &which, 4) == DT_ERROR_INVALID);
     CHECK(shared_write(&m, trainer, 0, true) == DT_OK);
     state_steps(trainer, 1);
     dt_ctx_destroy(m.ctx);

@@ -9,7 +9,7 @@ typedef struct sync_case {
     int shards, batch, steps, bucket_bytes;
     dt_tail tail;
     uint64_t memory_bytes;
-    int shard_state;
+    int zero_stage;
 } sync_case;
 
 static uint64_t sync_hash(const sync_case *c) {
@@ -21,12 +21,12 @@ static uint64_t sync_hash(const sync_case *c) {
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices;
-    d.shards = c->shards;
+    d.parallel.batch_slices = c->shards;
     d.batch = c->batch;
-    d.bucket_bytes = (size_t)c->bucket_bytes;
+    d.parallel.bucket_bytes = (size_t)c->bucket_bytes;
     d.tail = c->tail;
-    d.memory_bytes = c->memory_bytes;
-    d.shard_state = c->shard_state;
+    d.limits.memory_bytes = c->memory_bytes;
+    d.parallel.zero_stage = c->zero_stage;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < c->steps && !result; i++)
         result = dt_trainer_step(trainer, NULL);
@@ -61,7 +61,7 @@ TEST(sync_batch_norm_gives_the_same_bits_on_any_number_of_replicas) {
     for (c.tail = DT_TAIL_KEEP; c.tail <= DT_TAIL_DROP; c.tail++)
         sync_equal(c, cpus, 6);
     c.tail = DT_TAIL_KEEP;
-    for (c.shard_state = 1; c.shard_state < DT_SHARD_PARAMETERS; c.shard_state++)
+    for (c.zero_stage = 1; c.zero_stage < DT_SHARD_PARAMETERS; c.zero_stage++)
         sync_equal(c, cpus, 6);
     c.memory_bytes = 300000;
     sync_equal(c, cpus, 6);
@@ -194,7 +194,7 @@ static void plain_step(const char *devices, int shards, bool sync) {
         return;
     dt_trainer_desc d = plain_desc(&m, &sgd);
     d.devices = devices;
-    d.shards = shards;
+    d.parallel.batch_slices = shards;
     snprintf(what, sizeof what, "%s, %d shards", devices, shards);
     if (CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t), "%s", dt_ctx_error(m.ctx))) {
         plain_read(dt_trainer_store(t), before);
@@ -266,7 +266,7 @@ TEST(sync_batch_norm_is_refused_where_the_batch_is_not_there_together) {
         {.pipeline = 2,
          .devices = "cpu:2",
          .result = DT_ERROR_UNSUPPORTED,
-         .says = "leave .pipeline or .sync out"},
+         .says = "leave .parallel.pipeline or .sync out"},
         {.mode = DT_TRAIN_LOCAL,
          .devices = "cpu:2",
          .result = DT_ERROR_UNSUPPORTED,
@@ -281,7 +281,7 @@ TEST(sync_batch_norm_is_refused_where_the_batch_is_not_there_together) {
             continue;
         dt_trainer_desc d = plain_desc(&m, &sgd);
         d.accumulate = r->accumulate;
-        d.pipeline = r->pipeline;
+        d.parallel.pipeline = r->pipeline;
         d.mode = r->mode;
         d.devices = r->devices ? r->devices : "cpu:2";
         d.batch = r->rows ? r->rows : d.batch; /* the last batch has one */
@@ -378,9 +378,9 @@ static uint64_t net_run(uint32_t seed, const char *devices, int shards, int batc
         .optim = &sgd,
         .batch = batch,
         .seed = seed,
-        .shards = shards,
+        .parallel.batch_slices = shards,
         .devices = devices,
-        .bucket_bytes = 256,
+        .parallel.bucket_bytes = 256,
         .data = {.rows = NET_ROWS,
                  .columns = {{.input = n.x, .data = n.in, .dtype = DT_F32},
                              {.input = n.t, .data = n.out, .dtype = DT_F32}}}};

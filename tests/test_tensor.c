@@ -23,12 +23,12 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
         return false;
     dt_trainer_desc d = team_desc(&m, &sgd);
     d.devices = devices ? devices : "cpu";
-    d.tensor = grid.members;
-    d.tensor_slices = grid.slices;
+    d.parallel.tensor = grid.members;
+    d.parallel.tensor_slices = grid.slices;
     d.accumulate = grid.accumulate;
-    d.shards = grid.shards;
-    d.replicas = grid.replicas;
-    d.tensor_rows = grid.rows;
+    d.parallel.batch_slices = grid.shards;
+    d.parallel.replicas = grid.replicas;
+    d.parallel.sequence_parallel = grid.rows;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < TEAM_STEPS && !result; i++) {
         dt_train_report report;
@@ -42,7 +42,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
         result = dt_store_state_hash(s, &r->hash);
     for (int i = 0; s && i < dt_store_param_count(s); i++) {
         dt_param_info info;
-        result = result ? result : dt_store_param(s, i, &info);
+        result = result ? result : dt_store_get_param(s, i, &info);
         int64_t n = 1;
         for (int k = 0; k < info.shape.rank; k++)
             n *= info.shape.dim[k];
@@ -273,7 +273,7 @@ TEST(members_have_the_state_of_their_parts_alone) {
             dt_trainer_get_info(t, &info[k]);
         dt_ctx_destroy(m.ctx);
     }
-    CHECK(info[0].members == 0 && info[1].members == 4);
+    CHECK(info[0].tensor_ranks == 0 && info[1].tensor_ranks == 4);
     CHECK_TEXT(info[1].state_bytes * 5 < info[0].state_bytes * 3,
                "%d bytes of state, %d of one device", (int)info[1].state_bytes,
                (int)info[0].state_bytes);
@@ -315,7 +315,7 @@ TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
 typedef struct team_refusal {
     const char *says;
     dt_result result;
-    int tensor, slices, pipeline, shards, shard_state, model, replicas;
+    int tensor, slices, pipeline, shards, zero_stage, model, replicas;
     dt_train_mode mode;
     dt_balance balance;
     dt_optim_kind optim;
@@ -351,14 +351,14 @@ static void team_refused(const team_refusal *r) {
     dt_trainer_desc d = {.loss = dt_cross_entropy(odd_model(x, r->model), target, NULL),
                          .optim = &optim,
                          .batch = 16,
-                         .tensor = r->tensor ? r->tensor : 2,
-                         .tensor_slices = r->slices,
-                         .pipeline = r->pipeline,
-                         .shards = r->shards,
-                         .replicas = r->replicas,
-                         .shard_state = r->shard_state,
+                         .parallel.tensor = r->tensor ? r->tensor : 2,
+                         .parallel.tensor_slices = r->slices,
+                         .parallel.pipeline = r->pipeline,
+                         .parallel.batch_slices = r->shards,
+                         .parallel.replicas = r->replicas,
+                         .parallel.zero_stage = r->zero_stage,
                          .mode = r->mode,
-                         .balance = r->balance,
+                         .parallel.balance = r->balance,
                          .devices = r->devices ? r->devices : "cpu:2",
                          .data = {.rows = TRAIN_ROWS,
                                   .columns = {{.input = x, .data = data.x, .dtype = DT_F32},
@@ -404,9 +404,13 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
          .result = DT_ERROR_INVALID,
          .says = "2 stages x 2 members needs 4 devices"},
         {.pipeline = 2, .devices = "cpu:4", .result = DT_OK},
-        {.shard_state = 2, .result = DT_ERROR_UNSUPPORTED, .says = "no .shard_state above 1"},
+        {.zero_stage = 2,
+         .result = DT_ERROR_UNSUPPORTED,
+         .says = "no .parallel.zero_stage above 1"},
         {.mode = DT_TRAIN_LOCAL, .result = DT_ERROR_UNSUPPORTED, .says = "no .mode"},
-        {.balance = DT_BALANCE_MEASURED, .result = DT_ERROR_UNSUPPORTED, .says = "no .balance"},
+        {.balance = DT_BALANCE_MEASURED,
+         .result = DT_ERROR_UNSUPPORTED,
+         .says = "no .parallel.balance"},
         {.optim = DT_OPTIM_LAMB, .result = DT_ERROR_UNSUPPORTED, .says = "whole parameters"},
         {.optim = DT_OPTIM_MUON, .result = DT_ERROR_UNSUPPORTED, .says = "whole parameters"},
         {.model = ODD_WIDTH, .result = DT_ERROR_INVALID, .says = "'up.weight' [9, 36]"},

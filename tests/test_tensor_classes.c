@@ -54,7 +54,7 @@ static classes_run classes_train(const classes_case *c, int members) {
         .devices = members == 4   ? "cpu:4"
                    : members == 2 ? "cpu:2"
                                   : "cpu",
-        .tensor = members,
+        .parallel.tensor = members,
         .data = {.rows = CLASSES_ROWS,
                  .columns = {{.input = in, .data = x, .dtype = DT_F32},
                              {.input = add, .data = more, .dtype = DT_F32},

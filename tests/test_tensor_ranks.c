@@ -19,10 +19,10 @@ static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *
     dt_trainer_desc d = train_desc(m);
     d.comm = comm;
     d.devices = devices;
-    d.tensor = c->members ? c->members : 4;
-    d.tensor_slices = c->slices;
-    d.replicas = c->replicas ? c->replicas : 1;
-    d.shards = c->shards;
+    d.parallel.tensor = c->members ? c->members : 4;
+    d.parallel.tensor_slices = c->slices;
+    d.parallel.replicas = c->replicas ? c->replicas : 1;
+    d.parallel.batch_slices = c->shards;
     d.accumulate = c->accumulate;
     d.batch = c->batch;
     return d;
@@ -158,11 +158,11 @@ static dt_result words_steps(const words_case *c, team_model *m, dt_comm *comm, 
     dt_trainer_desc d = team_desc(m, &adam);
     d.comm = comm;
     d.devices = devices;
-    d.tensor = c->members;
-    d.replicas = c->replicas;
-    d.shards = 2;
-    d.tensor_slices = c->slices;
-    d.tensor_rows = true;
+    d.parallel.tensor = c->members;
+    d.parallel.replicas = c->replicas;
+    d.parallel.batch_slices = 2;
+    d.parallel.tensor_slices = c->slices;
+    d.parallel.sequence_parallel = true;
     dt_result result = dt_trainer_create(m->graph, &d, &t);
     for (int i = 0; i < PARTS_STEPS && !result; i++) {
         result = dt_trainer_step(t, &r);

@@ -1,4 +1,4 @@
-/* Fixed slices (.tensor_slices): the same bits on any number of members that divides them. */
+/* Fixed slices (.parallel.tensor_slices): the same bits on any number of members that divides them. */
 #include "train_model.h"
 
 #include "team_stack.h"
@@ -111,7 +111,7 @@ TEST(slices_tell_how_many_devices_have_them) {
     const team_grid grid = {.members = 2, .slices = 4, .replicas = 2, .shards = 2};
     if (slices_open(&m, TEAM_BLOCKS, &grid, &t, &data)) {
         dt_trainer_get_info(t, &info);
-        CHECK(info.members == 2 && info.replicas == 2);
+        CHECK(info.tensor_ranks == 2 && info.replicas == 2);
     }
     dt_ctx_destroy(m.ctx);
 }
@@ -170,7 +170,8 @@ static dt_result slices_pair(dt_trainer_desc d, slices_seen *seen, int64_t *kept
 TEST(log_of_slices_tells_which_device_has_them) {
     slices_seen seen = {{0}, 0};
     int64_t kept;
-    const dt_trainer_desc d = {.devices = "cpu:2", .tensor = 2, .tensor_slices = 4};
+    const dt_trainer_desc d = {
+        .devices = "cpu:2", .parallel.tensor = 2, .parallel.tensor_slices = 4};
     CHECK(!slices_pair(d, &seen, &kept));
     CHECK_TEXT(strstr(seen.text, "member 1 on device 0,") &&
                    strstr(seen.text, "member 2 on device 1,") &&
@@ -182,20 +183,23 @@ TEST(members_that_are_refused_keep_no_memory_with_stages_and_without) {
     for (int stages = 0; stages <= 2; stages += 2) {
         slices_seen seen = {{0}, 0};
         int64_t kept = 0;
-        const dt_trainer_desc d = {
-            .devices = stages ? "cpu:6" : "cpu:3", .tensor = 3, .pipeline = stages};
+        const dt_trainer_desc d = {.devices = stages ? "cpu:6" : "cpu:3",
+                                   .parallel.tensor = 3,
+                                   .parallel.pipeline = stages};
         CHECK(slices_pair(d, &seen, &kept) == DT_ERROR_INVALID);
         CHECK_TEXT(kept == 0, "%d stages: %d bytes", stages, (int)kept);
     }
 }
 
 TEST(slices_go_with_no_stages_and_no_shared_state) {
-    const dt_trainer_desc d[2] = {{.devices = "cpu:2", .tensor_slices = 4, .pipeline = 2},
-                                  {.devices = "cpu:2", .tensor_slices = 4, .shard_state = 1}};
+    const dt_trainer_desc d[2] = {
+        {.devices = "cpu:2", .parallel.tensor_slices = 4, .parallel.pipeline = 2},
+        {.devices = "cpu:2", .parallel.tensor_slices = 4, .parallel.zero_stage = 1}};
     for (int i = 0; i < 2; i++) {
         slices_seen seen = {{0}, 0};
         int64_t kept = 0;
         CHECK(slices_pair(d[i], &seen, &kept) == DT_ERROR_UNSUPPORTED && kept == 0);
-        CHECK_TEXT(strstr(seen.text, i ? ".shard_state" : ".pipeline"), "%s", seen.text);
+        CHECK_TEXT(strstr(seen.text, i ? ".parallel.zero_stage" : ".parallel.pipeline"), "%s",
+                   seen.text);
     }
 }

@@ -21,10 +21,10 @@ static uint64_t bits_hash(const bits_case *c, double *loss) {
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices;
-    d.shards = c->shards;
+    d.parallel.batch_slices = c->shards;
     d.batch = c->batch ? c->batch : d.batch;
     d.accumulate = c->accumulate;
-    d.bucket_bytes = (size_t)c->bucket_bytes;
+    d.parallel.bucket_bytes = (size_t)c->bucket_bytes;
     d.tail = c->tail;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < c->steps && !result; i++)
@@ -109,7 +109,7 @@ static uint64_t buffer_hash(float scale) {
                     "made"))
         return 0;
     dt_trainer_desc d = train_desc(&m);
-    d.shards = 2;
+    d.parallel.batch_slices = 2;
     d.devices = "cpu";
     if (dt_trainer_create(m.graph, &d, &t) == DT_OK) {
         dt_store *s = dt_trainer_store(t);
@@ -164,7 +164,7 @@ static void exact_params(const char *devices, int shards, float *out, size_t roo
     d.optim = &sgd;
     d.batch = 128;
     d.devices = devices;
-    d.shards = shards;
+    d.parallel.batch_slices = shards;
     for (int i = 0; i < 64; i++) /* the first half has 3 valid targets, the second all of its */
         m.data.t[i] = i < 3 ? i : -100;
     for (int i = 64; i < 128; i++)
@@ -174,7 +174,7 @@ static void exact_params(const char *devices, int shards, float *out, size_t roo
         dt_store *s = dt_trainer_store(trainer);
         for (int i = 0; i < dt_store_param_count(s); i++) {
             dt_param_info p;
-            dt_store_param(s, i, &p);
+            dt_store_get_param(s, i, &p);
             REQUIRE(p.elements <= room);
             CHECK(dt_store_read(s, i, DT_VALUE_GRADIENT, out, 4 * p.elements) == DT_OK);
             out += p.elements;
@@ -216,12 +216,12 @@ static double shared_targets_norm(int shards) {
     dt_trainer_desc d = {.loss = dt_cross_entropy(logits, y, NULL),
                          .batch = 4 * shards,
                          .no_shuffle = true,
-                         .shards = shards,
+                         .parallel.batch_slices = shards,
                          .devices = "cpu",
                          .data = {.rows = 8, .columns = {{.input = x, .data = data}}}};
     dt_result result = dt_trainer_create(g, &d, &t);
     if (!result)
-        result = dt_trainer_write(t, y, &(int32_t){1}, 4);
+        result = dt_trainer_set_input(t, y, &(int32_t){1}, 4);
     if (!result)
         result = dt_trainer_step(t, &r);
     CHECK_TEXT(result == DT_OK, "%d shards: %s", shards, dt_ctx_error(ctx));
@@ -247,7 +247,7 @@ static uint64_t resumed_hash(const char *devices, int shards, const char *load, 
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = devices;
-    d.shards = shards;
+    d.parallel.batch_slices = shards;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     if (!result && load)
         result = dt_trainer_load(trainer, load);
@@ -291,7 +291,7 @@ TEST(a_checkpoint_of_another_model_or_job_is_refused_and_changes_nothing) {
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
     d = train_desc(&m);
     d.batch = 30;
-    d.shards = 4;
+    d.parallel.batch_slices = 4;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
     CHECK(dt_store_state_hash(dt_trainer_store(trainer), &before) == DT_OK);
     CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
@@ -312,9 +312,9 @@ TEST(a_damaged_checkpoint_names_the_newest_good_one_where_resuming_is_strict) {
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
     dt_trainer_desc d = train_desc(&m);
     d.devices = "cpu:2";
-    d.checkpoint = folder;
-    d.checkpoint_steps = 2;
-    d.strict_resume = true;
+    d.checkpoint.folder = folder;
+    d.checkpoint.every_steps = 2;
+    d.checkpoint.strict = true;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
     CHECK(dt_trainer_resume(trainer, &found) == DT_OK && !found);
     for (int i = 0; i < 4; i++)
@@ -350,12 +350,12 @@ TEST(a_checkpoint_that_cannot_be_written_stops_no_training) {
     dt_trainer_info info;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
     dt_trainer_desc d = train_desc(&m);
-    d.checkpoint = "build/test_train_gone";
-    d.checkpoint_steps = 2;
+    d.checkpoint.folder = "build/test_train_gone";
+    d.checkpoint.every_steps = 2;
     system("rm -rf build/test_train_gone");
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-    CHECK(rmdir(d.checkpoint) == 0); /* a file takes its place */
-    FILE *file = fopen(d.checkpoint, "wb");
+    CHECK(rmdir(d.checkpoint.folder) == 0); /* a file takes its place */
+    FILE *file = fopen(d.checkpoint.folder, "wb");
     REQUIRE(file && fclose(file) == 0);
     CHECK(dt_trainer_step(trainer, &r) == DT_OK && r.checkpoints_failed == 0);
     CHECK(dt_trainer_step(trainer, &r) == DT_ERROR_IO && r.step == 2 && r.checkpoints_failed == 1);
@@ -366,7 +366,7 @@ TEST(a_checkpoint_that_cannot_be_written_stops_no_training) {
     CHECK(info.checkpoints_failed == 2);
     CHECK_CONTAINS(info.checkpoint_error, "build/test_train_gone/step-000000000004.safetensors");
     dt_ctx_destroy(m.ctx);
-    remove(d.checkpoint);
+    remove(d.checkpoint.folder);
 }
 
 TEST(weights_of_a_file_come_to_all_replicas) {
@@ -378,7 +378,7 @@ TEST(weights_of_a_file_come_to_all_replicas) {
         REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
         dt_trainer_desc d = train_desc(&m);
         d.devices = i < 2 ? "cpu" : "cpu:4";
-        d.shards = 4;
+        d.parallel.batch_slices = 4;
         d.load = i ? path : NULL;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         for (int k = 0; k < 3; k++)
@@ -403,7 +403,7 @@ TEST(evaluation_is_the_same_on_any_number_of_replicas) {
         REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
         dt_trainer_desc d = train_desc(&m);
         d.devices = devices[i];
-        d.shards = 8;
+        d.parallel.batch_slices = 8;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         CHECK(dt_trainer_step(trainer, &r) == DT_OK);
         CHECK(r.metric[0] > 0 && r.metric[0] == r.metric_sum[0] / r.metric_weight[0]);
@@ -428,16 +428,16 @@ TEST(evaluation_is_the_same_on_any_number_of_replicas) {
 TEST(a_step_allocates_nothing) {
     train_model m;
     dt_trainer *trainer;
-    dt_memory_info before, after;
+    dt_ctx_info before, after;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
     dt_trainer_desc d = train_desc(&m);
     d.devices = "cpu:3";
     d.accumulate = 2;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-    dt_ctx_memory(m.ctx, &before);
+    dt_ctx_get_info(m.ctx, &before);
     for (int i = 0; i < 12; i++)
         CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
-    dt_ctx_memory(m.ctx, &after);
+    dt_ctx_get_info(m.ctx, &after);
     CHECK(before.host_alloc_calls == after.host_alloc_calls);
     dt_ctx_destroy(m.ctx);
 }
@@ -457,14 +457,15 @@ TEST(memory_of_the_exchange_is_what_the_formula_says) {
         REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
         dt_trainer_desc d = train_desc(&m);
         d.devices = cases[i].devices;
-        d.shards = cases[i].shards;
+        d.parallel.batch_slices = cases[i].shards;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         dt_trainer_get_info(trainer, &info);
         CHECK_TEXT(info.staging_bytes == 0 &&
-                       info.subtree_bytes == (uint64_t)cases[i].extra * info.gradient_bytes,
+                       info.partial_sum_bytes == (uint64_t)cases[i].extra * info.gradient_bytes,
                    "%s of %d shards: %llu + %llu bytes, gradients %llu", cases[i].devices,
                    cases[i].shards, (unsigned long long)info.staging_bytes,
-                   (unsigned long long)info.subtree_bytes, (unsigned long long)info.gradient_bytes);
+                   (unsigned long long)info.partial_sum_bytes,
+                   (unsigned long long)info.gradient_bytes);
         dt_ctx_destroy(m.ctx);
     }
 }
@@ -483,7 +484,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     const dt_trainer_desc good = train_desc(&m);
     dt_trainer_desc d = good;
     d.devices = "cpu:4";
-    d.shards = 3;
+    d.parallel.batch_slices = 3;
     wrong_trainer(d, &m, "3 shards for 4 replicas");
     d = good;
     d.devices = "cpu:8";
@@ -502,8 +503,8 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     d.losses[0].term = d.loss;
     wrong_trainer(d, &m, ".loss is short for .losses[0]; give one of them");
     d = good;
-    d.balance = DT_BALANCE_MEASURED;
-    d.shards = 4;
+    d.parallel.balance = DT_BALANCE_MEASURED;
+    d.parallel.batch_slices = 4;
     wrong_trainer(d, &m, "balance = measured");
     d = good;
     d.tail = DT_TAIL_PAD;
@@ -571,7 +572,7 @@ TEST(batch_norm_with_empty_shards_at_the_end_of_fashion_mnist_sizes) {
         d.data.columns[0].data = x;
         d.data.columns[1].data = t;
         d.batch = 64;
-        d.shards = 8;
+        d.parallel.batch_slices = 8;
         d.devices = devices[i];
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         dt_train_report r;
@@ -644,7 +645,7 @@ TEST(measured_shares_follow_the_replicas_speed) {
     REQUIRE(train_model_make(&m, NULL, true));
     dt_trainer_desc d = train_desc(&m);
     d.devices = "cpu,vulkan:0";
-    d.balance = DT_BALANCE_MEASURED;
+    d.parallel.balance = DT_BALANCE_MEASURED;
     d.batch = 100;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
     dt_trainer_get_info(trainer, &before);

@@ -42,9 +42,9 @@ static void fly(const fly_case *c, fly_result *out) {
     dt_trainer_desc d = train_desc(&m);
     d.devices = "vulkan:0";
     d.batch = c->batch;
-    d.in_flight = c->in_flight;
-    d.checkpoint = c->checkpoint;
-    d.checkpoint_steps = c->checkpoint ? 3 : 0;
+    d.limits.in_flight = c->in_flight;
+    d.checkpoint.folder = c->checkpoint;
+    d.checkpoint.every_steps = c->checkpoint ? 3 : 0;
     if (c->skips)
         m.data.x[60 * TRAIN_SIDE * TRAIN_SIDE] = NAN;
     REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
@@ -122,7 +122,7 @@ static bool fly_stub_open(train_model *m, dt_trainer_desc *d, dt_trainer **train
     *d = train_desc(m);
     d->devices = "vulkan";
     d->batch = 30;
-    d->in_flight = 2;
+    d->limits.in_flight = 2;
     return !dt_trainer_create(m->graph, d, trainer);
 }
 
@@ -131,11 +131,11 @@ TEST(a_trainer_starts_a_step_behind_another_and_allocates_nothing) {
     dt_trainer_desc d;
     dt_trainer *trainer;
     dt_train_report r;
-    dt_memory_info before, after;
+    dt_ctx_info before, after;
     REQUIRE(fly_stub_open(&m, &d, &trainer));
     CHECK(!dt_trainer_epoch(trainer, NULL) && !dt_trainer_step(trainer, &r));
     CHECK(trainer->ahead_count == 1 && r.steps == 0); /* it is under way */
-    dt_ctx_memory(m.ctx, &before);
+    dt_ctx_get_info(m.ctx, &before);
     memset(stub.calls, 0, sizeof stub.calls);
     CHECK(!dt_trainer_step(trainer, &r));
     CHECK(trainer->ahead_count == 1 && r.steps == 1);
@@ -143,7 +143,7 @@ TEST(a_trainer_starts_a_step_behind_another_and_allocates_nothing) {
     CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 1 && !trainer->ahead_count);
     CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 0);
     CHECK(!dt_trainer_epoch(trainer, &r) && r.steps == 3);
-    dt_ctx_memory(m.ctx, &after);
+    dt_ctx_get_info(m.ctx, &after);
     CHECK(before.host_alloc_calls == after.host_alloc_calls);
     dt_ctx_destroy(m.ctx);
 }
@@ -157,13 +157,13 @@ TEST(gradients_of_a_trainer_alone_stay_on_its_device) {
     dt_trainer_get_info(trainer, &info);
     CHECK(trainer->par.alone && info.staging_bytes == 0);
     dt_trainer_destroy(trainer);
-    d.shards = 2; /* a tree of sums, which the host has a part in */
+    d.parallel.batch_slices = 2; /* a tree of sums, which the host has a part in */
     REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
     dt_trainer_get_info(trainer, &info);
     CHECK(!trainer->par.alone && info.staging_bytes > 0);
     CHECK(!dt_trainer_epoch(trainer, NULL) && !trainer->ahead_count);
     dt_trainer_destroy(trainer);
-    d.in_flight = 3;
+    d.limits.in_flight = 3;
     CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "in_flight is 3");
     dt_ctx_destroy(m.ctx);
@@ -182,7 +182,7 @@ static dt_result fly_see(void *user, dt_fit_state *s) {
     seen->in_turn = seen->in_turn && s->last.steps && s->step == seen->steps + s->last.steps;
     seen->steps = s->step;
     seen->samples += s->last.samples;
-    s->stop = seen->stop_at && s->step >= seen->stop_at ? DT_FIT_ASKED : s->stop;
+    s->stop = seen->stop_at && s->step >= seen->stop_at ? DT_FIT_STOPPED : s->stop;
     return DT_OK;
 }
 
@@ -195,15 +195,15 @@ static uint64_t fly_fit(int in_flight, uint64_t stop_at, fly_seen *seen, uint64_
     dt_trainer_desc d = train_desc(&m);
     d.devices = "vulkan:0";
     d.batch = 17;
-    d.in_flight = in_flight;
+    d.limits.in_flight = in_flight;
     CHECK(!dt_trainer_create(m.graph, &d, &trainer));
     dt_history history;
     const dt_fit_desc fit = {.epochs = 2, .callbacks = {{fly_see, seen}}};
     CHECK(!dt_trainer_fit(trainer, &fit, &history));
-    CHECK(history.stop == (stop_at ? DT_FIT_ASKED : DT_FIT_DONE));
+    CHECK(history.stop == (stop_at ? DT_FIT_STOPPED : DT_FIT_DONE));
     CHECK(!trainer->ahead_count && !dt_store_state_hash(dt_trainer_store(trainer), hash));
     const uint64_t steps = history.steps;
-    dt_history_free(&history);
+    dt_history_destroy(&history);
     dt_ctx_destroy(m.ctx);
     return steps;
 }

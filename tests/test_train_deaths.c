@@ -58,7 +58,7 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 /* Who dies where. */
 typedef struct death {
     int conv;   /* train_model_make's kind */
-    int shares; /* dt_shard: what is shared out */
+    int shares; /* dt_zero_stage: what is shared out */
     bool grid;  /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
@@ -71,8 +71,8 @@ static dt_trainer_desc death_desc(train_model *m, dt_comm *comm) {
     dt_trainer_desc d = train_desc(m);
     d.comm = comm;
     d.devices = "cpu";
-    d.shards = 8;
-    d.bucket_bytes = 1024; /* 3 buckets */
+    d.parallel.batch_slices = 8;
+    d.parallel.bucket_bytes = 1024; /* 3 buckets */
     return d;
 }
 
@@ -80,11 +80,11 @@ static dt_result death_open(train_model *m, dt_comm *comm, const death *of, dt_t
     if (!train_model_make(m, &one_thread, of->conv))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = death_desc(m, comm);
-    d.shard_state = of->shares;
+    d.parallel.zero_stage = of->shares;
     d.devices = of->grid && dt_comm_rank(comm) == 0 ? "cpu:2" : d.devices;
-    d.pipeline = of->grid ? 2 : 0;
-    d.checkpoint = of->folder;
-    d.checkpoint_steps = of->folder ? 2 : 0;
+    d.parallel.pipeline = of->grid ? 2 : 0;
+    d.checkpoint.folder = of->folder;
+    d.checkpoint.every_steps = of->folder ? 2 : 0;
     return dt_trainer_create(m->graph, &d, trainer);
 }
 
@@ -129,7 +129,7 @@ static void death_parts(rank *r, train_model *m, dt_trainer *trainer) {
     EXPECT(r, strstr(dt_ctx_error(m->ctx), "go on from a checkpoint") != NULL);
     EXPECT(r, dt_trainer_save(trainer, path) == DT_ERROR_REVOKED);
     EXPECT(r, strstr(dt_ctx_error(m->ctx), "go on from a checkpoint") != NULL);
-    EXPECT(r, strstr(dt_ctx_error(m->ctx), "shard_state") != NULL);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "parallel.zero_stage") != NULL);
 }
 
 /* The state, and what is said about it, after a step that failed. */

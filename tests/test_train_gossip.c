@@ -39,10 +39,10 @@ static bool gossip_open(gossip_run *g, const gossip_case *c) {
     d.comm = c->comm;
     if (!c->synchronous) {
         d.mode = DT_TRAIN_LOCAL;
-        d.local_steps = c->steps;
-        d.gossip = c->gossip;
-        d.outer = c->outer;
-        d.compress = c->compress;
+        d.local.steps = c->steps;
+        d.local.gossip = c->gossip;
+        d.local.outer = c->outer;
+        d.local.compress = c->compress;
     }
     g->result = dt_trainer_create(g->m.graph, &d, &g->t);
     return !g->result;
@@ -231,7 +231,7 @@ TEST(gossip_learns_as_synchronous_steps_do) {
 
 static uint64_t saved_hash(rank *r, const char *load, const char *save, bool checks_memory) {
     gossip_run g;
-    dt_memory_info before = {0}, after = {0};
+    dt_ctx_info before = {0}, after = {0};
     const gossip_case c = {.devices = rank_devices(r),
                            .kind = 1,
                            .steps = 1,
@@ -247,9 +247,9 @@ static uint64_t saved_hash(rank *r, const char *load, const char *save, bool che
         gossip_steps(&g, 4);
     if (save && !g.result)
         g.result = dt_trainer_save(g.t, save);
-    dt_ctx_memory(g.m.ctx, &before);
+    dt_ctx_get_info(g.m.ctx, &before);
     gossip_steps(&g, 4);
-    dt_ctx_memory(g.m.ctx, &after);
+    dt_ctx_get_info(g.m.ctx, &after);
     EXPECT(r, !checks_memory || before.host_alloc_calls == after.host_alloc_calls);
     const uint64_t hash = gossip_hash(&g);
     EXPECT_TEXT(r, !g.result && g.report.round == 4, "round %d: %s", (int)g.report.round,

@@ -40,14 +40,14 @@ static void local_open(local_run *l, const local_case *c, const dt_ctx_desc *ctx
     d.accumulate = c->accumulate;
     d.tail = c->tail;
     d.comm = c->comm;
-    d.compress = c->compress;
-    d.compress_keep = c->keep;
-    d.checkpoint = c->folder;
-    d.checkpoint_steps = c->folder ? 2 : 0;
+    d.local.compress = c->compress;
+    d.local.compress_ratio = c->keep;
+    d.checkpoint.folder = c->folder;
+    d.checkpoint.every_steps = c->folder ? 2 : 0;
     if (!c->synchronous) {
         d.mode = DT_TRAIN_LOCAL;
-        d.local_steps = c->steps;
-        d.outer = c->outer;
+        d.local.steps = c->steps;
+        d.local.outer = c->outer;
     }
     l->result = dt_trainer_create(l->m.graph, &d, &l->t);
 }
@@ -90,7 +90,7 @@ static void local_write(local_run *l, const float *from) {
     dt_store *s = dt_trainer_store(l->t);
     for (int i = 0; i < dt_store_param_count(s); i++) {
         dt_param_info p;
-        dt_store_param(s, i, &p);
+        dt_store_get_param(s, i, &p);
         CHECK(!dt_store_write(s, i, DT_VALUE_PARAM, from, 4 * p.elements));
         from += p.elements;
     }
@@ -585,12 +585,12 @@ TEST(ranks_with_different_rates_in_a_round_are_told_and_go_on_from_its_beginning
 
 TEST(a_round_allocates_nothing) {
     local_case c = {.devices = "cpu:2", .kind = 1, .steps = 3, .accumulate = 2};
-    dt_memory_info before, after;
+    dt_ctx_info before, after;
     local_run l;
     local_open(&l, &c, &one_thread);
-    dt_ctx_memory(l.m.ctx, &before);
+    dt_ctx_get_info(l.m.ctx, &before);
     local_rounds(&l, 5);
-    dt_ctx_memory(l.m.ctx, &after);
+    dt_ctx_get_info(l.m.ctx, &after);
     CHECK(local_good(&l) && before.host_alloc_calls == after.host_alloc_calls);
     local_close(&l);
 }
@@ -601,18 +601,26 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         dt_result result;
         const char *says;
     } wrong[] = {
-        {{.mode = DT_TRAIN_LOCAL, .shards = 2}, DT_ERROR_INVALID, ".shards (2)"},
-        {{.mode = DT_TRAIN_LOCAL, .balance = DT_BALANCE_MEASURED}, DT_ERROR_INVALID, ".balance"},
-        {{.mode = DT_TRAIN_LOCAL, .local_steps = -1}, DT_ERROR_INVALID, "local_steps is -1"},
-        {{.mode = DT_TRAIN_LOCAL, .gossip = -1}, DT_ERROR_INVALID, "gossip is -1"},
-        {{.mode = DT_TRAIN_LOCAL, .gossip = INT_MAX, .local_steps = 3}, DT_ERROR_INVALID, "gossip"},
-        {{.gossip = 2}, DT_ERROR_INVALID, ".gossip"},
-        {{.mode = DT_TRAIN_LOCAL, .outer = {.momentum = 1.0}}, DT_ERROR_INVALID, "momentum"},
-        {{.mode = DT_TRAIN_LOCAL, .outer = {.lr = -1.0}}, DT_ERROR_INVALID, "outer.lr -1"},
+        {{.mode = DT_TRAIN_LOCAL, .parallel.batch_slices = 2},
+         DT_ERROR_INVALID,
+         ".parallel.batch_slices (2)"},
+        {{.mode = DT_TRAIN_LOCAL, .parallel.balance = DT_BALANCE_MEASURED},
+         DT_ERROR_INVALID,
+         ".parallel.balance"},
+        {{.mode = DT_TRAIN_LOCAL, .local.steps = -1}, DT_ERROR_INVALID, "local.steps is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .local.gossip = -1}, DT_ERROR_INVALID, "gossip is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .local.gossip = INT_MAX, .local.steps = 3},
+         DT_ERROR_INVALID,
+         "gossip"},
+        {{.local.gossip = 2}, DT_ERROR_INVALID, ".local.gossip"},
+        {{.mode = DT_TRAIN_LOCAL, .local.outer = {.momentum = 1.0}}, DT_ERROR_INVALID, "momentum"},
+        {{.mode = DT_TRAIN_LOCAL, .local.outer = {.lr = -1.0}}, DT_ERROR_INVALID, "outer.lr -1"},
         {{.mode = DT_TRAIN_LOCAL, .averaged = true}, DT_ERROR_UNSUPPORTED, ".average"},
-        {{.local_steps = 3}, DT_ERROR_INVALID, "DT_TRAIN_LOCAL"},
-        {{.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".compress"},
-        {{.mode = DT_TRAIN_LOCAL, .compress_keep = 2}, DT_ERROR_INVALID, "compress_keep 2"},
+        {{.local.steps = 3}, DT_ERROR_INVALID, "DT_TRAIN_LOCAL"},
+        {{.local.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".local.compress"},
+        {{.mode = DT_TRAIN_LOCAL, .local.compress_ratio = 2},
+         DT_ERROR_INVALID,
+         "local.compress_ratio 2"},
         {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, "no dt_train_mode"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -622,13 +630,13 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         dt_trainer_desc d = train_desc(&m);
         d.devices = "cpu:2";
         d.mode = wrong[i].d.mode;
-        d.shards = wrong[i].d.shards;
-        d.balance = wrong[i].d.balance;
-        d.local_steps = wrong[i].d.local_steps;
-        d.gossip = wrong[i].d.gossip;
-        d.outer = wrong[i].d.outer;
-        d.compress = wrong[i].d.compress;
-        d.compress_keep = wrong[i].d.compress_keep;
+        d.parallel.batch_slices = wrong[i].d.parallel.batch_slices;
+        d.parallel.balance = wrong[i].d.parallel.balance;
+        d.local.steps = wrong[i].d.local.steps;
+        d.local.gossip = wrong[i].d.local.gossip;
+        d.local.outer = wrong[i].d.local.outer;
+        d.local.compress = wrong[i].d.local.compress;
+        d.local.compress_ratio = wrong[i].d.local.compress_ratio;
         if (wrong[i].d.averaged)
             m.adam.average.kind = DT_AVERAGE_EMA;
         const dt_result result = dt_trainer_create(m.graph, &d, &t);

@@ -25,7 +25,7 @@ static void purse_free(void *user, void *memory, size_t bytes) {
 
 typedef struct memory_case {
     const char *what;
-    int pipeline, shard_state;
+    int pipeline, zero_stage;
     const char *devices; /* NULL: two CPUs */
     dt_pipeline_schedule schedule;
     dt_train_mode mode;
@@ -48,12 +48,12 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices ? c->devices : "cpu:2";
     d.accumulate = c->sync ? 1 : 3;
-    d.pipeline = c->pipeline;
-    d.schedule = c->schedule;
-    d.shard_state = c->shard_state;
+    d.parallel.pipeline = c->pipeline;
+    d.parallel.schedule = c->schedule;
+    d.parallel.zero_stage = c->zero_stage;
     d.mode = c->mode;
-    d.tensor = c->tensor;
-    d.replicas = c->replicas;
+    d.parallel.tensor = c->tensor;
+    d.parallel.replicas = c->replicas;
     const int64_t before = atomic_load(&p.bytes);
     p.once = allocations % 2;
     atomic_store(&p.left, allocations);
@@ -84,8 +84,8 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
         {.what = "a pipeline", .pipeline = 2},
         {.what = "a split pipeline", .pipeline = 2, .schedule = DT_PIPELINE_ZERO_BUBBLE},
         {.what = "two pipelines", .pipeline = 2, .devices = "cpu:4"},
-        {.what = "a shared state", .shard_state = DT_SHARD_OPTIMIZER},
-        {.what = "shared parameters", .shard_state = DT_SHARD_PARAMETERS},
+        {.what = "a shared state", .zero_stage = DT_SHARD_OPTIMIZER},
+        {.what = "shared parameters", .zero_stage = DT_SHARD_PARAMETERS},
         {.what = "local steps", .mode = DT_TRAIN_LOCAL},
         {.what = "batch norm of all", .sync = true},
         {.what = "members", .tensor = 2},
@@ -94,13 +94,13 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
         {.what = "pipelines that share the state",
          .pipeline = 2,
          .devices = "cpu:4",
-         .shard_state = DT_SHARD_OPTIMIZER},
+         .zero_stage = DT_SHARD_OPTIMIZER},
         {.what = "squads of stages that share it",
          .pipeline = 2,
          .tensor = 2,
          .replicas = 2,
          .devices = "cpu:8",
-         .shard_state = DT_SHARD_OPTIMIZER}};
+         .zero_stage = DT_SHARD_OPTIMIZER}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t want = 0;
         CHECK(memory_try(&cases[i], INT64_MAX / 2, &want) && want);
@@ -121,8 +121,8 @@ static bool offload_try(train_model *m, purse *p, int64_t allocations, uint64_t 
     dt_trainer *t = NULL;
     dt_trainer_desc d = train_desc(m);
     d.devices = "vulkan:0";
-    d.shard_state = DT_SHARD_PARAMETERS;
-    d.offload = true;
+    d.parallel.zero_stage = DT_SHARD_PARAMETERS;
+    d.parallel.offload = true;
     p->once = allocations % 2;
     atomic_store(&p->left, allocations);
     const dt_result result = dt_trainer_create(m->graph, &d, &t);

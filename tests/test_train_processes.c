@@ -58,11 +58,11 @@ static bool bits_run(const bits_case *c, dt_comm *comm, const char *devices, ste
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
     d.devices = devices;
-    d.shards = 8;
+    d.parallel.batch_slices = 8;
     d.batch = c->batch;
     d.accumulate = c->accumulate;
     d.tail = c->tail;
-    d.bucket_bytes = c->bucket_bytes;
+    d.parallel.bucket_bytes = c->bucket_bytes;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < c->steps && !result; i++) {
         result = dt_trainer_step(trainer, &report);
@@ -171,7 +171,7 @@ static int uneven_values(dt_store *store, float *values, int room) {
     int used = 0;
     for (int i = 0; i < dt_store_param_count(store); i++) {
         dt_param_info info;
-        if (dt_store_param(store, i, &info) || used + (int)info.elements > room ||
+        if (dt_store_get_param(store, i, &info) || used + (int)info.elements > room ||
             dt_store_read(store, i, DT_VALUE_PARAM, values + used, info.elements * sizeof *values))
             return 0;
         used += (int)info.elements;
@@ -190,7 +190,7 @@ static int uneven_train(dt_comm *comm, float *values, int room, step_record *rec
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
     d.devices = "cpu";
-    d.shards = 8;
+    d.parallel.batch_slices = 8;
     d.batch = UNEVEN_BATCH;
     d.tail = DT_TAIL_DROP;
     d.no_shuffle = true;
@@ -325,7 +325,9 @@ static const struct {
 
 static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->devices = other && what == DIFFER_DEVICES ? "no such device" : "cpu";
-    d->shards = what == SAME_FEW_SHARDS ? 2 : other && what == DIFFER_SHARDS ? 16 : 8;
+    d->parallel.batch_slices = what == SAME_FEW_SHARDS          ? 2
+                               : other && what == DIFFER_SHARDS ? 16
+                                                                : 8;
     if (what == SAME_SMALL_BATCH)
         d->batch = 2;
     if (!other)
@@ -337,7 +339,7 @@ static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->accumulate = what == DIFFER_PARTS ? 2 : 0;
     d->data.rows -= what == DIFFER_ROWS;
     d->params = what == DIFFER_PARAMS ? "fc*.weight" : NULL;
-    d->bucket_bytes = what == DIFFER_BUCKETS ? 4096 : 0;
+    d->parallel.bucket_bytes = what == DIFFER_BUCKETS ? 4096 : 0;
 }
 
 /* The steps' records are asked for where it must work. */
@@ -357,8 +359,9 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
     m.adam.kind = other && what == DIFFER_OPTIM ? DT_OPTIM_SGD : DT_OPTIM_ADAM;
     if (what == DIFFER_TRUST || what == DIFFER_PLAIN) {
         m.adam.kind = DT_OPTIM_LARS;
-        m.adam.trust = other && what == DIFFER_TRUST ? 0.5 : 0.25;
-        m.adam.groups[0] = (dt_optim_group){.params = "*", .plain = other && what == DIFFER_PLAIN};
+        m.adam.trust_coefficient = other && what == DIFFER_TRUST ? 0.5 : 0.25;
+        m.adam.groups[0] =
+            (dt_optim_group){.params = "*", .elementwise = other && what == DIFFER_PLAIN};
     }
     d.comm = comm;
     differ_desc(&d, what, other);
@@ -460,16 +463,16 @@ static bool scale_run(rank *r, dt_comm *comm, const char *devices, step_record *
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
     d.devices = devices;
-    d.shards = 8;
+    d.parallel.batch_slices = 8;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < SCALE_STEPS && !result; i++) {
         float value = 0.5f + 0.1f * (float)i, other = value + (float)(r && r->index == 1);
         if (r && i == 3) { /* on one rank another one, and then none at all */
-            EXPECT(r, dt_trainer_write(trainer, scale, &other, 4) == DT_ERROR_INVALID);
+            EXPECT(r, dt_trainer_set_input(trainer, scale, &other, 4) == DT_ERROR_INVALID);
             EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "rank 1 writes 'scale'"), "%s",
                         dt_ctx_error(m.ctx));
-            EXPECT(r,
-                   dt_trainer_write(trainer, scale, &value, r->index ? 4 : 8) == DT_ERROR_INVALID);
+            EXPECT(r, dt_trainer_set_input(trainer, scale, &value, r->index ? 4 : 8) ==
+                          DT_ERROR_INVALID);
             EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "4 bytes, not 8"), "%s",
                         dt_ctx_error(m.ctx));
         }
@@ -479,7 +482,7 @@ static bool scale_run(rank *r, dt_comm *comm, const char *devices, step_record *
                         dt_ctx_error(m.ctx));
         }
         if (i % 2 == 0 || i == 3)
-            result = dt_trainer_write(trainer, scale, &value, sizeof value);
+            result = dt_trainer_set_input(trainer, scale, &value, sizeof value);
         if (!result)
             result = dt_trainer_step(trainer, &report);
         records[i] = record_of(trainer, &report);
@@ -526,9 +529,9 @@ static void back_rank(rank *r) {
     dt_trainer_desc d = train_desc(&m);
     d.comm = r->comm;
     d.devices = "cpu";
-    d.shards = 4;
-    d.checkpoint = "build/test_back";
-    d.checkpoint_steps = 2;
+    d.parallel.batch_slices = 4;
+    d.checkpoint.folder = "build/test_back";
+    d.checkpoint.every_steps = 2;
     if (!EXPECT_TEXT(r, !dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx)))
         return;
     for (int i = 0; i < BACK_STEPS; i++) {
@@ -598,7 +601,7 @@ static bool fault_open(fault_run *f, dt_comm *comm, fault what) {
     dt_trainer_desc d = train_desc(&f->m);
     d.comm = comm;
     d.devices = "cpu";
-    d.shards = 8;
+    d.parallel.batch_slices = 8;
     d.data.sample = fault_sample;
     d.data.user = &f->data;
     return !dt_trainer_create(f->m.graph, &d, &f->trainer);
@@ -749,9 +752,9 @@ static bool late_run(dt_comm *comm, const char *devices, bool late, uint32_t who
         return false;
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
-    d.shards = 8;
+    d.parallel.batch_slices = 8;
     d.devices = devices;
-    d.bucket_bytes = 256;
+    d.parallel.bucket_bytes = 256;
     d.data.sample = late ? late_sample : NULL;
     d.data.user = &who;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);

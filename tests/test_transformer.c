@@ -153,7 +153,7 @@ TEST(a_table_that_embedding_and_head_share_gets_both_gradients) {
     dt_tensor index = dt_input(g.graph, "index", DT_I32, dt_dims());
     dt_tensor table =
         dt_param(g.graph, "wte.weight", dt_dims(ROWS, WIDTH), (dt_init){DT_INIT_NORMAL, 0, 1});
-    dt_tensor logits = dt_linear(dt_gather(table, index), table, (dt_tensor){0});
+    dt_tensor logits = dt_linear(dt_embedding(table, index), table, (dt_tensor){0});
     dt_tensor sum = dt_sum(logits, dt_dims(), false);
     dt_tensor grad = dt_gradient(sum, table);
     dt_program *p = part_program(&g, (dt_program_desc){.outputs = {grad}});

@@ -111,7 +111,7 @@ static void traps_train(dt_ctx *ctx) {
     const dt_trainer_desc desc = {.loss = dt_mse(dt_nn_linear(h, "top", 1), out),
                                   .devices = "cpu",
                                   .batch = 3,
-                                  .checkpoint = temp_path("traps-folder"),
+                                  .checkpoint.folder = temp_path("traps-folder"),
                                   .data = set};
     if (dt_trainer_create(graph, &desc, &trainer))
         _exit(31);
@@ -122,13 +122,13 @@ static void traps_train(dt_ctx *ctx) {
     dt_history history;
     if (dt_trainer_fit(trainer, &fit, &history))
         _exit(33);
-    dt_history_free(&history);
+    dt_history_destroy(&history);
     dt_lr_curve curve;
     const dt_lr_find_desc find = {.steps = 5, .file = temp_path("traps.state")};
     if (dt_trainer_checkpoint(trainer) || dt_trainer_resume(trainer, NULL) ||
         dt_lr_find(trainer, &find, &curve))
         _exit(34);
-    dt_lr_curve_free(&curve);
+    dt_lr_curve_destroy(&curve);
     dt_program *program;
     if (dt_program_create(dt_trainer_store(trainer), &(dt_program_desc){.outputs = {h}}, &program))
         _exit(35);

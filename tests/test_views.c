@@ -119,7 +119,7 @@ static dt_result view_open(view_run *r, const view_model *m, const char *devices
     dt_trainer_desc d = {.loss = m->loss(in),
                          .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1},
                          .batch = batch,
-                         .shards = shards,
+                         .parallel.batch_slices = shards,
                          .devices = devices,
                          .data = {.rows = VIEW_ROWS,
                                   .columns = {{.input = in.x, .data = r->x},

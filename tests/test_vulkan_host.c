@@ -212,7 +212,7 @@ static dt_program_desc lent_desc(const model *m, const host_buffer *b) {
     const uint64_t handle = (uint64_t)b->handle;
     return (dt_program_desc){.outputs = {m->y},
                              .batch = 4,
-                             .buffers = {{m->x, {handle, 256, 32}}, {m->y, {handle, 512, 16}}}};
+                             .external = {{m->x, {handle, 256, 32}}, {m->y, {handle, 512, 16}}}};
 }
 
 static void host_try_buffers(host *h, uint32_t index) {
@@ -230,7 +230,7 @@ static void host_try_buffers(host *h, uint32_t index) {
     memcpy(b.mapped + 256, host_x, sizeof host_x);
     const dt_step_desc s = {.signal = {(uint64_t)step, 1}};
     CHECK(dt_program_run(lent, &s, NULL) == DT_OK && host_reaches(h, step, 1));
-    d.buffers[0] = d.buffers[1] = (dt_program_buffer){0};
+    d.external[0] = d.external[1] = (dt_external_buffer){0};
     dt_program *own = NULL;
     CHECK(dt_program_create(m.store, &d, &own) == DT_OK);
     CHECK(dt_program_write(own, m.x, host_x, sizeof host_x) == DT_OK);
@@ -299,15 +299,15 @@ static void host_try_wrong_buffers(host *h, uint32_t index) {
     host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
     (void)index;
     CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
-    NOT_LENT("no VkBuffer", d.buffers[0].memory.buffer = 0);
-    NOT_LENT("31 bytes at 256, and 'x' takes 32", d.buffers[0].memory.bytes = 31);
-    NOT_LENT("multiple of", d.buffers[1].memory.offset = 514);
-    NOT_LENT("overlaps", d.buffers[1].memory.offset = 256);
-    NOT_LENT("both of", d.buffers[1].tensor = m.x);
-    NOT_LENT("neither an input", d.buffers[1].tensor = m.t);
-    NOT_LENT("behind a nil one", d.buffers[0].tensor = (dt_tensor){0});
+    NOT_LENT("no VkBuffer", d.external[0].memory.buffer = 0);
+    NOT_LENT("31 bytes at 256, and 'x' takes 32", d.external[0].memory.bytes = 31);
+    NOT_LENT("multiple of", d.external[1].memory.offset = 514);
+    NOT_LENT("overlaps", d.external[1].memory.offset = 256);
+    NOT_LENT("both of", d.external[1].tensor = m.x);
+    NOT_LENT("neither an input", d.external[1].tensor = m.t);
+    NOT_LENT("behind a nil one", d.external[0].tensor = (dt_tensor){0});
     NOT_LENT("bytes at 18446744073709551360",
-             d.buffers[1].memory = (dt_vulkan_buffer){(uint64_t)b.handle, UINT64_MAX - 255, 512});
+             d.external[1].memory = (dt_vulkan_buffer){(uint64_t)b.handle, UINT64_MAX - 255, 512});
     dt_ctx_destroy(m.ctx);
     CHECK(model_open(&m, NULL, "cpu") == DT_OK);
     NOT_LENT("application's device", (void)0);
@@ -334,7 +334,7 @@ static void host_try_labels(host *h, uint32_t index) {
     m.t = dt_input(m.graph, "label", DT_I32, dt_dims());
     dt_program_desc d = {.loss = dt_cross_entropy(m.x, m.t, NULL),
                          .batch = 4,
-                         .buffers = {{m.t, {(uint64_t)b.handle, 256, 16}}}};
+                         .external = {{m.t, {(uint64_t)b.handle, 256, 16}}}};
     CHECK(dt_store_create(m.graph, &(dt_store_desc){.device = "vulkan"}, &m.store) == DT_OK);
     CHECK(dt_program_create(m.store, &d, &made) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "class numbers");

@@ -164,9 +164,9 @@ dt_trainer_desc wrong_trainer(void) {
 
 static void world_trainer(world *w) {
     dt_trainer_desc desc = wrong_trainer();
-    desc.checkpoint = wrong_path("wrong-args-folder");
+    desc.checkpoint.folder = wrong_path("wrong-args-folder");
     CHECK(dt_trainer_create(w->graph, &desc, &w->trainer) == DT_OK);
-    CHECK(dt_trainer_write(w->trainer, w->weights, wrong_x, 12) == DT_OK);
+    CHECK(dt_trainer_set_input(w->trainer, w->weights, wrong_x, 12) == DT_OK);
 }
 
 static void world_comms(world *w) {

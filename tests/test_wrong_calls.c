@@ -49,9 +49,9 @@ ROW(STORE, dt_ctx_device, ) {
     return GIVES(dt_ctx_device(OBJECT(here.ctx), INDEX(0, 1)) != NULL);
 }
 
-ROW(STORE, dt_ctx_memory, ) {
-    dt_memory_info info = {.host_bytes = 1}, *given;
-    dt_ctx_memory(OBJECT(here.ctx), given = POINTER(&info));
+ROW(STORE, dt_ctx_get_info, ) {
+    dt_ctx_info info = {.host_bytes = 1}, *given;
+    dt_ctx_get_info(OBJECT(here.ctx), given = POINTER(&info));
     return GIVES(given && info.host_bytes != 0); /* all 0 for NULL */
 }
 
@@ -66,7 +66,7 @@ ROW(STORE, dt_store_create, ) {
     dt_store *store = NULL;
     dt_store_desc desc = {.device = TEXT("cpu", "none such", "vulkan", "vulkan:7", "cpu:2", "\xff"),
                           .batch_hint = INT(0, -1),
-                          .shadow = INT(0, -1)};
+                          .host_checkpoint_steps = INT(0, -1)};
     return RESULT(dt_store_create(OBJECT(here.graph), &desc, POINTER(&store)));
 }
 
@@ -84,10 +84,10 @@ ROW(STORE, dt_store_param_count, ) {
     return GIVES(dt_store_param_count(OBJECT(here.store)) > 0);
 }
 
-ROW(STORE, dt_store_param, ) {
+ROW(STORE, dt_store_get_param, ) {
     dt_param_info info;
     int count = dt_store_param_count(here.store);
-    return RESULT(dt_store_param(OBJECT(here.store), INDEX(0, count), POINTER(&info)));
+    return RESULT(dt_store_get_param(OBJECT(here.store), INDEX(0, count), POINTER(&info)));
 }
 
 ROW(STORE, dt_store_find, ) {
@@ -140,9 +140,9 @@ ROW(STORE, dt_store_vulkan_buffer, ) {
     return NOTHING;
 }
 
-ROW(STORE, dt_store_revive, ) {
+ROW(STORE, dt_store_restore, ) {
     const char *device = TEXT("cpu", "none such", "vulkan:7", "\xff");
-    return RESULT(dt_store_revive(OBJECT(here.store), device, NULL));
+    return RESULT(dt_store_restore(OBJECT(here.store), device, NULL));
 }
 
 ROW(STORE, dt_store_reset, ) {
@@ -315,11 +315,11 @@ ROW(GRAPH, dt_optim_lr, ) {
                                       .lr_min = AT_LEAST_0(0.01)};
     optim.schedule[1] = (dt_schedule){.kind = DT_SCHEDULE_ONE_CYCLE,
                                       .period = (uint64_t)INTEGER(9, 0, 1, -1),
-                                      .divide = AT_LEAST_0(2),
-                                      .divide_end = AT_LEAST_0(2),
-                                      .rise = NUMBER(0.5, -0.1, 1.1),
-                                      .momentum_low = NUMBER(0.5, -0.1, 1),
-                                      .momentum_high = NUMBER(0.5, -0.1, 1)};
+                                      .div_factor = AT_LEAST_0(2),
+                                      .final_div_factor = AT_LEAST_0(2),
+                                      .pct_start = NUMBER(0.5, -0.1, 1.1),
+                                      .base_momentum = NUMBER(0.5, -0.1, 1),
+                                      .max_momentum = NUMBER(0.5, -0.1, 1)};
     return RESULT(dt_optim_lr(OBJECT(here.ctx), POINTER(&optim), 3, POINTER(&lr)));
 }
 
@@ -368,9 +368,9 @@ ROW(STORE, dt_program_read, ) {
 ROW(STORE, dt_program_run, ) {
     double weight = NUMBER(4, 0, -1, (double)INFINITY), coefficient = FINITE(1);
     dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1),
-                         .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
-                         .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
-                         .weights = &weight,
+                         .micro_batch = (uint32_t)INTEGER(0, 1, UINT32_MAX),
+                         .micro_batches = (uint32_t)INTEGER(1, 2, UINT32_MAX),
+                         .loss_weights = &weight,
                          .coefficients = &coefficient,
                          .wait = {(uint64_t)INTEGER(0, 1), 1},
                          .signal = {(uint64_t)INTEGER(0, 1), 1}};
@@ -402,17 +402,17 @@ ROW(STORE, dt_program_run, unwritten) {
     return RESULT(result);
 }
 
-ROW(STORE, dt_program_weigh, ) {
+ROW(STORE, dt_program_loss_weights, ) {
     double weights[DT_MAX_TERMS] = {0};
-    return RESULT(dt_program_weigh(OBJECT(here.train), POINTER(weights)));
+    return RESULT(dt_program_loss_weights(OBJECT(here.train), POINTER(weights)));
 }
 
 ROW(STORE, dt_program_begin, ) {
     double weight = NUMBER(4, 0, -1, (double)INFINITY), coefficient = FINITE(1);
     dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1),
-                         .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
-                         .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
-                         .weights = &weight,
+                         .micro_batch = (uint32_t)INTEGER(0, 1, UINT32_MAX),
+                         .micro_batches = (uint32_t)INTEGER(1, 2, UINT32_MAX),
+                         .loss_weights = &weight,
                          .coefficients = &coefficient,
                          .wait = {(uint64_t)INTEGER(0, 1), 1},
                          .signal = {(uint64_t)INTEGER(0, 1), 1}};
@@ -440,7 +440,7 @@ ROW(STORE, dt_program_advance_for, ) {
 
 ROW(STORE, dt_program_start, ) {
     double weight = NUMBER(4, 0, -1, (double)INFINITY);
-    dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1), .weights = &weight};
+    dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1), .loss_weights = &weight};
     dt_result result = dt_program_start(OBJECT(here.train), &step);
     if (!result)
         dt_program_wait(here.train, NULL);
@@ -490,13 +490,13 @@ ROW(STORE, dt_idx_load, ) {
     fclose(file);
     dt_array array = {0};
     dt_result result = dt_idx_load(OBJECT(here.ctx), PATH(path), POINTER(&array));
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return RESULT(result);
 }
 
-ROW(STORE, dt_array_free, ) {
+ROW(STORE, dt_array_destroy, ) {
     dt_array array = {0};
-    return DOES(dt_array_free(POINTER(&array)));
+    return DOES(dt_array_destroy(POINTER(&array)));
 }
 
 ROW(STORE, dt_shuffle, ) {
@@ -504,16 +504,16 @@ ROW(STORE, dt_shuffle, ) {
     return DOES(dt_shuffle(POINTER(order), 8, 1, 2));
 }
 
-ROW(STORE, dt_rows_f32_from_u8, ) {
+ROW(STORE, dt_gather_rows_u8_to_f32, ) {
     static const uint8_t bytes[8];
     float rows[8];
-    return DOES(dt_rows_f32_from_u8(POINTER(rows), POINTER(bytes), NULL, 2, 4, 1, 0));
+    return DOES(dt_gather_rows_u8_to_f32(POINTER(rows), POINTER(bytes), NULL, 2, 4, 1, 0));
 }
 
-ROW(STORE, dt_rows_i32_from_u8, ) {
+ROW(STORE, dt_gather_rows_u8_to_i32, ) {
     static const uint8_t bytes[8];
     int32_t rows[8];
-    return DOES(dt_rows_i32_from_u8(POINTER(rows), POINTER(bytes), NULL, 2, 4));
+    return DOES(dt_gather_rows_u8_to_i32(POINTER(rows), POINTER(bytes), NULL, 2, 4));
 }
 
 /* ---- Files */
@@ -589,44 +589,45 @@ ROW(STORE, dt_store_load_state, ) {
     return RESULT(dt_store_load_state(OBJECT(here.store), PATH(wrong_saved())));
 }
 
-ROW(STORE, dt_weights_open, ) {
-    dt_weights *weights = NULL;
-    dt_result result = dt_weights_open(OBJECT(here.ctx), PATH(wrong_saved()), POINTER(&weights));
-    dt_weights_close(weights);
+ROW(STORE, dt_safetensors_open, ) {
+    dt_safetensors *weights = NULL;
+    dt_result result =
+        dt_safetensors_open(OBJECT(here.ctx), PATH(wrong_saved()), POINTER(&weights));
+    dt_safetensors_close(weights);
     return RESULT(result);
 }
 
-ROW(STORE, dt_weights_close, ) {
-    dt_weights *weights = NULL, *given;
-    dt_weights_open(here.ctx, wrong_saved(), &weights);
-    dt_weights_close(given = OBJECT(weights));
+ROW(STORE, dt_safetensors_close, ) {
+    dt_safetensors *weights = NULL, *given;
+    dt_safetensors_open(here.ctx, wrong_saved(), &weights);
+    dt_safetensors_close(given = OBJECT(weights));
     if (!given)
-        dt_weights_close(weights);
+        dt_safetensors_close(weights);
     return NOTHING;
 }
 
-ROW(STORE, dt_weights_count, ) {
-    dt_weights *weights = NULL;
-    dt_weights_open(here.ctx, wrong_saved(), &weights);
-    int count = dt_weights_count(OBJECT(weights));
-    dt_weights_close(weights);
+ROW(STORE, dt_safetensors_count, ) {
+    dt_safetensors *weights = NULL;
+    dt_safetensors_open(here.ctx, wrong_saved(), &weights);
+    int count = dt_safetensors_count(OBJECT(weights));
+    dt_safetensors_close(weights);
     return GIVES(count > 0);
 }
 
-ROW(STORE, dt_weights_get_info, ) {
-    dt_weights *weights = NULL;
-    dt_weight_info info;
-    dt_weights_open(here.ctx, wrong_saved(), &weights);
-    int count = dt_weights_count(weights);
-    dt_result result = dt_weights_get_info(OBJECT(weights), INDEX(0, count), POINTER(&info));
-    dt_weights_close(weights);
+ROW(STORE, dt_safetensors_get_tensor, ) {
+    dt_safetensors *weights = NULL;
+    dt_safetensors_tensor info;
+    dt_safetensors_open(here.ctx, wrong_saved(), &weights);
+    int count = dt_safetensors_count(weights);
+    dt_result result = dt_safetensors_get_tensor(OBJECT(weights), INDEX(0, count), POINTER(&info));
+    dt_safetensors_close(weights);
     return RESULT(result);
 }
 
-ROW(STORE, dt_weights_find, ) {
-    dt_weights *weights = NULL;
-    dt_weights_open(here.ctx, wrong_saved(), &weights);
-    int at = dt_weights_find(OBJECT(weights), TEXT("w", NULL, "", "none"));
-    dt_weights_close(weights);
+ROW(STORE, dt_safetensors_find, ) {
+    dt_safetensors *weights = NULL;
+    dt_safetensors_open(here.ctx, wrong_saved(), &weights);
+    int at = dt_safetensors_find(OBJECT(weights), TEXT("w", NULL, "", "none"));
+    dt_safetensors_close(weights);
     return GIVES(at >= 0);
 }

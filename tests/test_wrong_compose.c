@@ -77,10 +77,10 @@ ROW(GRAPH, dt_argmin, ) {
     return NIL(dt_argmin(SIGNAL, AXIS(1, 2)));
 }
 
-ROW(GRAPH, dt_take_along, ) {
+ROW(GRAPH, dt_gather, ) {
     dt_tensor x = F32(here.signal);
-    return NIL(dt_take_along(
-        x, wrong_turn("an f32 index", 1) ? here.signal : dt_cast(here.signal, DT_I32), AXIS(1, 2)));
+    return NIL(dt_gather(
+        x, AXIS(1, 2), wrong_turn("an f32 index", 1) ? here.signal : dt_cast(here.signal, DT_I32)));
 }
 
 ROW(GRAPH, dt_index_select, ) {
@@ -88,10 +88,10 @@ ROW(GRAPH, dt_index_select, ) {
     return NIL(dt_index_select(x, AXIS(1, 2), I32(index)));
 }
 
-ROW(GRAPH, dt_scatter_along, ) {
+ROW(GRAPH, dt_scatter_add, ) {
     dt_tensor x = F32(here.signal);
-    return NIL(dt_scatter_along(x, dt_cast(here.signal, DT_I32), AXIS(1, 2),
-                                INTEGER(3, -1, INT64_MIN, INT64_MAX)));
+    return NIL(dt_scatter_add(x, AXIS(1, 2), dt_cast(here.signal, DT_I32),
+                              INTEGER(3, -1, INT64_MIN, INT64_MAX)));
 }
 
 ROW(GRAPH, dt_topk, ) {

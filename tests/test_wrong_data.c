@@ -19,7 +19,7 @@ ROW(STORE, dt_image_load, ) {
     desc.dtype = (dt_dtype)INT(DT_U8, -1, DT_I32, 99);
     dt_result result =
         dt_image_load(OBJECT(here.ctx), PATH(CLASSES "/one/1.png"), &desc, POINTER(&array));
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return RESULT(result);
 }
 
@@ -99,21 +99,21 @@ ROW(GRAPH, dt_folder_dataset, ) {
 
 static const uint32_t wrong_classes[8] = {0, 1, 0, 1, 0, 1, 0, 1};
 
-ROW(STORE, dt_split, ) {
+ROW(STORE, dt_data_split, ) {
     uint32_t train[8], valid[8], counts[2];
-    dt_split_desc desc = {.labels = wrong_classes};
+    dt_data_split_desc desc = {.labels = wrong_classes};
     desc.rows = (uint32_t)INTEGER(8, 0, 1);
     desc.share = NUMBER(0.25, -0.5, 1.0, 2.0, (double)INFINITY);
-    return RESULT(dt_split(OBJECT(here.ctx), POINTER(&desc), POINTER(train), POINTER(&counts[0]),
-                           POINTER(valid), POINTER(&counts[1])));
+    return RESULT(dt_data_split(OBJECT(here.ctx), POINTER(&desc), POINTER(train),
+                                POINTER(&counts[0]), POINTER(valid), POINTER(&counts[1])));
 }
 
-ROW(STORE, dt_split, folds) {
+ROW(STORE, dt_data_split, folds) {
     uint32_t train[8], valid[8], counts[2];
-    dt_split_desc desc = {.rows = 8};
+    dt_data_split_desc desc = {.rows = 8};
     desc.folds = INT(3, 1, -1);
     desc.fold = INT(2, 3, -1, INT_MAX);
-    return RESULT(dt_split(OBJECT(here.ctx), &desc, train, &counts[0], valid, &counts[1]));
+    return RESULT(dt_data_split(OBJECT(here.ctx), &desc, train, &counts[0], valid, &counts[1]));
 }
 
 ROW(STORE, dt_balanced_weights, ) {
@@ -131,7 +131,7 @@ ROW(STORE, dt_wav_load, ) {
     int rate;
     dt_result result =
         dt_wav_load(OBJECT(here.ctx), PATH("tests/corpus/wav/pcm16"), POINTER(&array), &rate);
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return RESULT(result);
 }
 
@@ -230,13 +230,13 @@ ROW(STORE, dt_replay_count, ) {
     return GIVES(some);
 }
 
-ROW(STORE, dt_replay_draw, ) {
+ROW(STORE, dt_replay_sample, ) {
     dt_replay *replay = wrong_replay_create();
     float items[2], weights[2];
     uint64_t places[2];
     dt_result result =
-        dt_replay_draw(OBJECT(replay), INT(2, 0, -1), NUMBER(0.5, -0.5, 5.0, (double)INFINITY),
-                       items, POINTER(places), weights);
+        dt_replay_sample(OBJECT(replay), INT(2, 0, -1), NUMBER(0.5, -0.5, 5.0, (double)INFINITY),
+                         items, POINTER(places), weights);
     return RESULT(wrong_replay_destroy(replay, result));
 }
 
@@ -290,7 +290,7 @@ ROW(TRAINER, dt_trainer_create, samples) {
     augment.cutmix = NUMBER(0.0, 0.1, -1.0);
     augment.mix_chance = NUMBER(0.0, 1.5, -1.0);
     augment.mean[1] = (float)FINITE(0.5);
-    augment.deviation[1] = (float)NUMBER(0.5, -0.5, (double)INFINITY);
+    augment.std[1] = (float)NUMBER(0.5, -0.5, (double)INFINITY);
     desc.data.augment = &augment;
     desc.data.threads = INT(2, -1, 65);
     desc.data.weights = weights;

@@ -30,7 +30,7 @@ ROW(TRAINER, dt_lr_find, ) {
                                   .smoothing = NUMBER(0.5, -1.0, 1.0),
                                   .file = TEXT(path, "/nowhere/at/all")};
     const dt_result result = dt_lr_find(OBJECT(here.trainer), &desc, POINTER(&curve));
-    dt_lr_curve_free(&curve);
+    dt_lr_curve_destroy(&curve);
     if (result && strstr(dt_ctx_error(here.ctx), "brings it back")) {
         here.until = -1; /* memory is there again */
         CHECK(!dt_trainer_load(here.trainer, path) && !remove(path));
@@ -38,8 +38,8 @@ ROW(TRAINER, dt_lr_find, ) {
     return RESULT(result);
 }
 
-ROW(TRAINER, dt_lr_curve_free, ) {
+ROW(TRAINER, dt_lr_curve_destroy, ) {
     dt_lr_curve curve = {0};
-    dt_lr_curve_free(OBJECT(&curve));
+    dt_lr_curve_destroy(OBJECT(&curve));
     return NOTHING;
 }

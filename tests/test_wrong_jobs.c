@@ -22,16 +22,16 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     dt_trainer_desc desc = wrong_trainer();
     desc.batch = COUNT_OR_0(4);
     desc.accumulate = COUNT_OR_0(1);
-    desc.in_flight = COUNT_OR_0(1);
-    desc.shards = COUNT_OR_0(1);
+    desc.limits.in_flight = COUNT_OR_0(1);
+    desc.parallel.batch_slices = COUNT_OR_0(1);
     desc.threads = COUNT_OR_0(1);
     desc.tail = ENUM(DT_TAIL_KEEP, DT_TAIL_PAD + 1);
-    desc.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED + 1);
-    desc.checkpoint = wrong_path("wrong-args-folder");
-    desc.checkpoint_steps = INT(1000, -1);
-    desc.checkpoint_keep = INT(2, -1);
-    desc.servers = TEXT(NULL, "127.0.0.1:1");
-    desc.servers_wait_ms = INT(0, 1, -1);
+    desc.parallel.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED + 1);
+    desc.checkpoint.folder = wrong_path("wrong-args-folder");
+    desc.checkpoint.every_steps = INT(1000, -1);
+    desc.checkpoint.keep = INT(2, -1);
+    desc.server.addresses = TEXT(NULL, "127.0.0.1:1");
+    desc.server.wait_ms = INT(0, 1, -1);
     return RESULT(made(here.graph, &desc));
 }
 
@@ -39,12 +39,12 @@ ROW(TRAINER, dt_trainer_create, numbers) {
 ROW(TRAINER, dt_trainer_create, stages) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = "cpu:2";
-    desc.pipeline = INT(0, -1, 2, 3, 65, INT_MAX);
-    desc.replicas = INT(0, -1, 1, 3, INT_MAX, INT_MIN);
-    desc.schedule = (dt_pipeline_schedule)INT(DT_PIPELINE_1F1B, -1, DT_PIPELINE_ZERO_BUBBLE,
-                                              DT_PIPELINE_ZERO_BUBBLE + 1, INT_MAX);
-    desc.chunks = INT(0, -1, 2, INT_MAX);
-    desc.shard_state = INT(1, -1, 4, INT_MAX);
+    desc.parallel.pipeline = INT(0, -1, 2, 3, 65, INT_MAX);
+    desc.parallel.replicas = INT(0, -1, 1, 3, INT_MAX, INT_MIN);
+    desc.parallel.schedule = (dt_pipeline_schedule)INT(
+        DT_PIPELINE_1F1B, -1, DT_PIPELINE_ZERO_BUBBLE, DT_PIPELINE_ZERO_BUBBLE + 1, INT_MAX);
+    desc.parallel.chunks = INT(0, -1, 2, INT_MAX);
+    desc.parallel.zero_stage = INT(1, -1, 4, INT_MAX);
     return RESULT(made(here.graph, &desc));
 }
 
@@ -52,21 +52,21 @@ ROW(TRAINER, dt_trainer_create, local) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = "cpu:2";
     desc.mode = ENUM(DT_TRAIN_LOCAL, DT_TRAIN_SERVER + 1);
-    desc.local_steps = INT(2, -1, INT_MIN);
-    desc.gossip = INT(2, -1, INT_MIN);
-    desc.outer.lr = AT_LEAST_0(0.5);
-    desc.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
-    desc.compress = ENUM(DT_COMPRESS_INT8, DT_COMPRESS_TOPK + 1);
-    desc.compress_keep = NUMBER(0.5, -0.5, 1.5, (double)INFINITY);
-    desc.shards = INT(0, 2, -1);
-    desc.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED);
+    desc.local.steps = INT(2, -1, INT_MIN);
+    desc.local.gossip = INT(2, -1, INT_MIN);
+    desc.local.outer.lr = AT_LEAST_0(0.5);
+    desc.local.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
+    desc.local.compress = ENUM(DT_COMPRESS_INT8, DT_COMPRESS_TOPK + 1);
+    desc.local.compress_ratio = NUMBER(0.5, -0.5, 1.5, (double)INFINITY);
+    desc.parallel.batch_slices = INT(0, 2, -1);
+    desc.parallel.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED);
     return RESULT(made(here.graph, &desc));
 }
 
 ROW(TRAINER, dt_trainer_create, replicas) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = TEXT("cpu:2", "cpu:5", "cpu:2,cpu:3");
-    desc.shards = INT(2, 1, 5);
+    desc.parallel.batch_slices = INT(2, 1, 5);
     desc.load = wrong_saved();
     return RESULT(made(here.graph, &desc));
 }
@@ -165,9 +165,9 @@ ROW(TRAINER, dt_trainer_fit, ) {
     return RESULT(dt_trainer_fit(OBJECT(here.trainer), POINTER(&desc), NULL));
 }
 
-ROW(TRAINER, dt_history_free, ) {
+ROW(TRAINER, dt_history_destroy, ) {
     dt_history history = {0};
-    return DOES(dt_history_free(POINTER(&history)));
+    return DOES(dt_history_destroy(POINTER(&history)));
 }
 
 ROW(TRAINER, dt_trainer_predict, ) {
@@ -192,13 +192,13 @@ ROW(TRAINER, dt_summary, ) {
                              POINTER(text), sizeof text, NULL));
 }
 
-ROW(TRAINER, dt_trainer_write, ) {
+ROW(TRAINER, dt_trainer_set_input, ) {
     dt_tensor input = wrong_turn("an input of samples", 1) ? here.x : TENSOR(here.weights);
-    return RESULT(dt_trainer_write(OBJECT(here.trainer), input, POINTER(wrong_x), BYTES(12)));
+    return RESULT(dt_trainer_set_input(OBJECT(here.trainer), input, POINTER(wrong_x), BYTES(12)));
 }
 
-ROW(TRAINER, dt_trainer_metric, ) {
-    return RESULT(dt_trainer_metric(OBJECT(here.trainer), 0.1));
+ROW(TRAINER, dt_trainer_report_metric, ) {
+    return RESULT(dt_trainer_report_metric(OBJECT(here.trainer), 0.1));
 }
 
 ROW(TRAINER, dt_trainer_set_lr, ) {
@@ -337,7 +337,7 @@ UNENDED(tls_name)
 UNENDED(interfaces)
 UNENDED(congestion)
 UNENDED(launcher)
-UNENDED(note)
+UNENDED(warning)
 UNENDED(error)
 
 ROW(COMM, dt_comm_create_threads, ) {

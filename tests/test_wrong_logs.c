@@ -160,7 +160,7 @@ ROW(STORE, dt_csv_open, ) {
     desc.rules[0].kind = (dt_csv_kind)ENUM(DT_CSV_GUESS, DT_CSV_SKIP + 1);
     desc.rules[0].missing = (dt_csv_missing)ENUM(DT_CSV_MISSING_DROP, DT_CSV_MISSING_VALUE + 1);
     desc.rules[0].value = FINITE(1.0);
-    desc.categories_max = INT(0, -1, 1);
+    desc.max_categories = INT(0, -1, 1);
     desc.delimiter = (char)INTEGER(',', '"', '\n');
     csv = NULL;
     dt_result result =
@@ -224,7 +224,7 @@ static const char *wrong_npy(void) {
 ROW(STORE, dt_npy_load, ) {
     dt_array array = {0};
     dt_result result = dt_npy_load(OBJECT(here.ctx), PATH(wrong_npy()), POINTER(&array));
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return RESULT(result);
 }
 
@@ -233,6 +233,6 @@ ROW(STORE, dt_npz_load, ) {
     dt_array array = {0};
     dt_result result = dt_npz_load(OBJECT(here.ctx), PATH("tests/corpus/npy/stored.npz"),
                                    TEXT("a", "", "b"), POINTER(&array));
-    dt_array_free(&array);
+    dt_array_destroy(&array);
     return RESULT(result);
 }

@@ -98,9 +98,10 @@ ROW(GRAPH, dt_freeze, ) {
     return NIL(dt_freeze(wrong_turn("an input", 1) ? here.x : ONLY_TENSOR(here.w)));
 }
 
-ROW(GRAPH, dt_part, ) {
+ROW(GRAPH, dt_tensor_parallel, ) {
     const bool no = wrong_turn("an input", 1);
-    return NIL(dt_part(no ? here.x : ONLY_TENSOR(here.w), wrong_turn("no axis", 1) ? 9 : 0));
+    return NIL(
+        dt_tensor_parallel(no ? here.x : ONLY_TENSOR(here.w), wrong_turn("no axis", 1) ? 9 : 0));
 }
 
 ROW(GRAPH, dt_fill, ) {
@@ -273,7 +274,7 @@ ROW(GRAPH, dt_attention, lengths) {
 ROW(GRAPH, dt_attention_cached, ) {
     const dt_cache_desc room = {.positions = INTEGER(16, 0, -1, INT64_MIN, INT64_MAX),
                                 .samples = (int)INTEGER(2, -1, INT32_MIN),
-                                .at = ONLY_I32(here.label)};
+                                .position = ONLY_I32(here.label)};
     const dt_attention_desc desc = {.causal = true,
                                     .scale = (float)NUMBER(0.5, (double)INFINITY),
                                     .window = INTEGER(2, -1, INT64_MIN, INT64_MAX)};
@@ -281,16 +282,16 @@ ROW(GRAPH, dt_attention_cached, ) {
         dt_attention_cached(F32(here.image), F32(here.image), F32(here.image), &room, &desc));
 }
 
-ROW(GRAPH, dt_cache_at, ) {
-    return NIL(dt_cache_at(ONLY_I32(here.label)));
+ROW(GRAPH, dt_cache_position, ) {
+    return NIL(dt_cache_position(ONLY_I32(here.label)));
 }
 
-ROW(GRAPH, dt_cache_places, ) {
-    return NIL(dt_cache_places(ONLY_TENSOR(here.x), I32(here.label)));
+ROW(GRAPH, dt_cache_positions, ) {
+    return NIL(dt_cache_positions(ONLY_TENSOR(here.x), I32(here.label)));
 }
 
-ROW(GRAPH, dt_gather, ) {
-    return NIL(dt_gather(F32(here.table), I32(here.index)));
+ROW(GRAPH, dt_embedding, ) {
+    return NIL(dt_embedding(F32(here.table), I32(here.index)));
 }
 
 ROW(GRAPH, dt_dropout, ) {

@@ -195,10 +195,10 @@ static void lab_trainer_create(lab *l) {
         return;
     dt_trainer_desc desc = {.loss = g->loss, .params = "w,b", .batch = 4};
     desc.devices = lab_pick(l, 4) ? "cpu" : "cpu:2";
-    desc.checkpoint = lab_pick(l, 2) ? wrong_path("wrong-sequences") : NULL;
+    desc.checkpoint.folder = lab_pick(l, 2) ? wrong_path("wrong-sequences") : NULL;
     dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
     desc.optim = &optim;
-    desc.shards = lab_pick(l, 3);
+    desc.parallel.batch_slices = lab_pick(l, 3);
     desc.data = (dt_dataset){
         .rows = 8,
         .columns = {
@@ -321,7 +321,8 @@ static void lab_program_write(lab *l) {
 
 static void lab_program_use(lab *l) {
     const lab_program *p = &l->programs[lab_pick(l, PROGRAMS)];
-    dt_step_desc step = {.micro = (uint32_t)lab_pick(l, 2), .micros = (uint32_t)lab_pick(l, 3)};
+    dt_step_desc step = {.micro_batch = (uint32_t)lab_pick(l, 2),
+                         .micro_batches = (uint32_t)lab_pick(l, 3)};
     dt_step_state state;
     float values[12];
     double weights[DT_MAX_TERMS] = {0};
@@ -341,7 +342,7 @@ static void lab_program_use(lab *l) {
     case 9: lab_said(l, dt_program_start(p->program, plain ? NULL : &step)); break;
     case 10: lab_said(l, dt_program_wait(p->program, NULL)); break;
     default:
-        lab_said(l, dt_program_weigh(p->program, weights));
+        lab_said(l, dt_program_loss_weights(p->program, weights));
         lab_said(l, dt_program_read(p->program, lab_tensor(l), values, 48));
         break;
     }
@@ -393,7 +394,7 @@ static uint64_t lab_probe(dt_store *store, const lab_graph *g) {
     if (lab_train(store, g, &program))
         return 0;
     for (int i = 0; i < dt_store_param_count(store); i++) {
-        CHECK(!dt_store_param(store, i, &info));
+        CHECK(!dt_store_get_param(store, i, &info));
         CHECK(!dt_store_write(store, i, DT_VALUE_PARAM, zeros, 4 * info.elements));
         if (!info.buffer)
             CHECK(!dt_store_write(store, i, DT_VALUE_MOMENT1, zeros, 4 * info.elements));

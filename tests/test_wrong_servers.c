@@ -4,8 +4,8 @@
 static const dt_comm_desc nobody = {.insecure = true};
 
 static dt_server_desc wrong_server(void) {
-    dt_server_desc desc = {.trainer = wrong_trainer(), .by = &nobody, .workers_max = 2};
-    desc.trainer.shards = 2;
+    dt_server_desc desc = {.trainer = wrong_trainer(), .security = &nobody, .max_workers = 2};
+    desc.trainer.parallel.batch_slices = 2;
     return desc;
 }
 
@@ -28,14 +28,14 @@ ROW(TRAINER, dt_server_create, numbers) {
     dt_server *server = NULL;
     dt_server_desc desc = wrong_server();
     desc.staleness = INT(1, -1, 63, INT_MAX);
-    desc.workers_max = INT(2, -1, 65536, INT_MAX);
-    desc.ticket_ms = INT(-1, -2, INT_MIN);
-    desc.place = INT(0, -1, 1, INT_MAX);
+    desc.max_workers = INT(2, -1, 65536, INT_MAX);
+    desc.reassign_ms = INT(-1, -2, INT_MIN);
+    desc.index = INT(0, -1, 1, INT_MAX);
     desc.servers = INT(1, -1, 65, INT_MAX);
-    desc.trainer.shards = INT(2, -1, 5, INT_MAX);
+    desc.trainer.parallel.batch_slices = INT(2, -1, 5, INT_MAX);
     desc.trainer.mode = ENUM(DT_TRAIN_SYNCHRONOUS, DT_TRAIN_SERVER + 1);
-    desc.trainer.shard_state = INT(0, 1, -1);
-    desc.trainer.pipeline = INT(0, 2, -1);
+    desc.trainer.parallel.zero_stage = INT(0, 1, -1);
+    desc.trainer.parallel.pipeline = INT(0, 2, -1);
     dt_result result = dt_server_create(here.graph, &desc, &server);
     dt_server_destroy(server);
     return RESULT(result);
@@ -47,7 +47,7 @@ ROW(TRAINER, dt_server_create, addresses) {
     desc.listen = TEXT("127.0.0.1:0", "", "127.0.0.1", "127.0.0.1:", ":0", "127.0.0.1:65536",
                        "nowhere.invalid:0", "192.0.2.1:0");
     desc.trainer.devices = TEXT("cpu", "cpu:2", "vulkan", "none such");
-    desc.by = wrong_turn("no key", 1) ? NULL : &nobody;
+    desc.security = wrong_turn("no key", 1) ? NULL : &nobody;
     dt_result result = dt_server_create(here.graph, &desc, &server);
     dt_server_destroy(server);
     return RESULT(result);

@@ -222,7 +222,7 @@ static uint64_t rate_hash(const rate_case *c, double *loss) {
     d.losses[0] = (dt_loss){m.loss, c->losses[0].coefficient};
     d.losses[1] = (dt_loss){dt_mean_loss(dt_square(m.logits)), c->losses[1].coefficient};
     d.devices = c->devices;
-    d.shards = 2;
+    d.parallel.batch_slices = 2;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < 2 && c->set && !result; i++)
         result = dt_trainer_set_coefficient(t, i, c->coefficient[i]);

@@ -56,7 +56,7 @@ static dt_result zero_train(const train_mode *mode, dt_comm *comm, zero_run *r, 
     if (r->kind)
         m->adam = (dt_optim_desc){.kind = r->kind, .lr = 0.01, .weight_decay = 0.1};
     train_mode_take(mode, comm, &d);
-    d.shards = d.shards ? d.shards : 1;
+    d.parallel.batch_slices = d.parallel.batch_slices ? d.parallel.batch_slices : 1;
     dt_result result = dt_trainer_create(m->graph, &d, &t);
     for (int i = 0; i < 6 && !result; i++)
         result = dt_trainer_step(t, NULL);
@@ -184,7 +184,7 @@ TEST(a_gradient_through_step_functions_is_0_and_there_is_none_through_detach) {
                                   dt_round(n.w),
                                   dt_floor(n.w),
                                   dt_ceil(n.w),
-                                  dt_step(dt_mul(n.w, n.x)),
+                                  dt_heaviside(dt_mul(n.w, n.x)),
                                   dt_affine(n.w, 0.0f, 2.0f),
                                   dt_detach(n.w),
                                   dt_gt(n.w, n.x),
@@ -210,7 +210,7 @@ TEST(a_lazy_parameter_with_a_gradient_of_0_is_left_alone) {
     dt_program *p = NULL;
     if (!CHECK_TEXT(zero_open(&n), "a graph"))
         return;
-    const dt_optim_desc optim = {.lr = 0.1, .weight_decay = 0.5, .groups = {{"w", .lazy = true}}};
+    const dt_optim_desc optim = {.lr = 0.1, .weight_decay = 0.5, .groups = {{"w", .sparse = true}}};
     dt_tensor y = dt_mul(n.v, dt_mul(n.x, dt_round(n.w)));
     CHECK(!dt_store_create(n.g, &(dt_store_desc){.device = "cpu"}, &n.s));
     const dt_program_desc d = {.loss = dt_mean_loss(y), .optim = &optim};

@@ -117,7 +117,7 @@ __attribute__((__unused__)) static int train_values(dt_trainer *t, float *to, in
     int count = 0;
     for (int i = 0; i < dt_store_param_count(s); i++) {
         dt_param_info p;
-        dt_store_param(s, i, &p);
+        dt_store_get_param(s, i, &p);
         if (CHECK_TEXT(count + (int)p.elements <= room, "room"))
             CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, to + count, 4 * p.elements));
         count += (int)p.elements;

@@ -48,12 +48,12 @@ static const train_mode train_modes[] = {
 
 static void train_mode_take(const train_mode *mode, dt_comm *comm, dt_trainer_desc *d) {
     d->devices = mode->devices;
-    d->shards = mode->shards;
+    d->parallel.batch_slices = mode->shards;
     d->accumulate = mode->accumulate;
-    d->pipeline = mode->pipeline;
-    d->tensor = mode->tensor;
-    d->shard_state = mode->zero;
-    d->bucket_bytes = mode->zero > 1 ? 2048 : 0;
+    d->parallel.pipeline = mode->pipeline;
+    d->parallel.tensor = mode->tensor;
+    d->parallel.zero_stage = mode->zero;
+    d->parallel.bucket_bytes = mode->zero > 1 ? 2048 : 0;
     d->comm = comm;
 }
 

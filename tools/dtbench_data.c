@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
     static subject subjects[KINDS];
     const int rounds = argc > 4 ? atoi(argv[4]) : 5;
     dt_augment_desc augment = {
-        .crop_padding = 2, .flip = 0.5, .mean = {0.5f}, .deviation = {0.25f}, .cutout = 7};
+        .crop_padding = 2, .flip = 0.5, .mean = {0.5f}, .std = {0.25f}, .cutout = 7};
     dt_array arrays[2];
     dt_train_report report;
     check(argc > 3 && rounds > 0 && rounds <= ROUNDS_MAX,
@@ -107,8 +107,8 @@ int main(int argc, char **argv) {
         dt_trainer_destroy(s->trainer);
         dt_folder_close(s->folder);
     }
-    dt_array_free(&arrays[0]);
-    dt_array_free(&arrays[1]);
+    dt_array_destroy(&arrays[0]);
+    dt_array_destroy(&arrays[1]);
     dt_ctx_destroy(ctx);
     return 0;
 }

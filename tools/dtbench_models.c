@@ -41,14 +41,14 @@ static double cpu_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static dt_tensor linear(dt_tensor x, const char *name, int features, dt_tensor_split split) {
+static dt_tensor linear(dt_tensor x, const char *name, int features, dt_tensor_style split) {
     return dt_nn_linear_with(x, name, features, &(dt_linear_desc){.tensor = split});
 }
 
 static dt_tensor gpt(dt_graph *g, dt_tensor x, const model *m) {
     const dt_init normal = {DT_INIT_NORMAL, 0, 0.05f};
     const dt_attention_layer_desc causal = {.attention = {.causal = true}};
-    dt_tensor h = dt_gather(dt_param(g, "bytes", dt_dims(256, m->width), normal), x);
+    dt_tensor h = dt_embedding(dt_param(g, "bytes", dt_dims(256, m->width), normal), x);
     for (int i = 0; i < m->blocks; i++) {
         char name[16];
         snprintf(name, sizeof name, "block%d", i);
@@ -92,16 +92,16 @@ static bool share_out(dt_trainer_desc *d, const char *strategy) {
     static const char *schedule[] = {"1f1b", "gpipe", "interleaved", "zero_bubble"};
     for (int i = 0; i < 4; i++)
         if (is(strategy, schedule[i])) {
-            d->pipeline = dt_comm_size(comm);
-            d->schedule = (dt_pipeline_schedule)i;
+            d->parallel.pipeline = dt_comm_size(comm);
+            d->parallel.schedule = (dt_pipeline_schedule)i;
         }
-    if (d->pipeline || is(strategy, "one"))
+    if (d->parallel.pipeline || is(strategy, "one"))
         d->accumulate = MICROS;
     else if (!strncmp(strategy, "tensor", 6)) {
-        d->tensor = dt_comm_size(comm);
-        d->tensor_slices = atoi(strategy + 6);
+        d->parallel.tensor = dt_comm_size(comm);
+        d->parallel.tensor_slices = atoi(strategy + 6);
     } else if (!strncmp(strategy, "zero", 4))
-        d->shard_state = atoi(strategy + 4);
+        d->parallel.zero_stage = atoi(strategy + 4);
     else
         return is(strategy, "data");
     return true;

@@ -154,8 +154,8 @@ static void open_job(bench *b) {
         .threads = 1,
         .pin = b->pin,
         .comm = dt_comm_size(b->comm) > 1 ? b->comm : NULL,
-        .bucket_bytes = b->bucket_bytes,
-        .no_overlap = b->no_overlap};
+        .parallel.bucket_bytes = b->bucket_bytes,
+        .parallel.no_overlap = b->no_overlap};
     try(b, dt_trainer_create(b->graph, &desc, &b->trainer), "dt_trainer_create");
 }
 

@@ -70,7 +70,7 @@ static void write_gradients(dt_store *store, const char *path) {
     check(file ? DT_OK : DT_ERROR_IO, path);
     for (int i = 0; i < dt_store_param_count(store); i++) {
         dt_param_info info;
-        TRY(dt_store_param(store, i, &info));
+        TRY(dt_store_get_param(store, i, &info));
         if (info.buffer)
             continue;
         float *values = malloc(info.elements * sizeof *values);
@@ -116,8 +116,8 @@ int main(int argc, char **argv) {
         dt_report report;
         for (int i = 0; i < batch; i++)
             rows[i] = (uint32_t)(step * batch + i);
-        dt_rows_f32_from_u8(pixels, file[0].data, rows, (uint32_t)batch, 784, 1 / 255.0f, 0);
-        dt_rows_i32_from_u8(classes, file[1].data, rows, (uint32_t)batch, 1);
+        dt_gather_rows_u8_to_f32(pixels, file[0].data, rows, (uint32_t)batch, 784, 1 / 255.0f, 0);
+        dt_gather_rows_u8_to_i32(classes, file[1].data, rows, (uint32_t)batch, 1);
         TRY(dt_program_write(program, x, pixels, (size_t)batch * 784 * sizeof *pixels));
         TRY(dt_program_write(program, t, classes, (size_t)batch * sizeof *classes));
         TRY(dt_program_run(program, NULL, &report));

@@ -183,7 +183,7 @@ static dt_tensor op_sum_columns(dt_graph *g, operation *o) {
 static dt_tensor op_gather(dt_graph *g, operation *o) {
     o->bytes = 8.0 * (double)o->n;
     dt_tensor table = op_values(g, "x", dt_dims(o->n / 64, 64));
-    return dt_reshape(dt_gather(table, dt_input(g, "i", DT_I32, dt_dims(o->n / 64 / o->batch))),
+    return dt_reshape(dt_embedding(table, dt_input(g, "i", DT_I32, dt_dims(o->n / 64 / o->batch))),
                       dt_dims(-1, 64));
 }
 
@@ -192,7 +192,7 @@ static dt_tensor op_scatter(dt_graph *g, operation *o) {
     o->bytes = 4.0 * (double)o->n;
     dt_tensor table = op_values(g, "x", dt_dims(o->n / 64, 64));
     dt_tensor index = dt_input(g, "i", DT_I32, dt_dims(o->n / 64 / 16 / o->batch));
-    return dt_gradient(dt_gather(table, index), table);
+    return dt_gradient(dt_embedding(table, index), table);
 }
 
 static dt_tensor op_adamw(dt_graph *g, operation *o) {

@@ -76,7 +76,7 @@ static dt_tensor gpt(dt_graph *g, dt_tensor x) {
     const dt_attention_layer_desc causal = {.attention = {.causal = true}};
     dt_tensor table = dt_param(g, "wte.weight", dt_dims(BYTES, WIDTH), normal), y;
     dt_tensor places = dt_param(g, "wpe.weight", dt_dims(CONTEXT, WIDTH), normal);
-    dt_tensor h = dt_add(dt_gather(table, x), places);
+    dt_tensor h = dt_add(dt_embedding(table, x), places);
     for (int i = 0; i < LAYERS; i++) {
         char name[32];
         snprintf(name, sizeof name, "h.%d", i);
@@ -135,9 +135,9 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
     dt_server_info info;
     dt_train_report r;
     uint64_t before = 0;
-    d.shards = atoi(argv[5]);
+    d.parallel.batch_slices = atoi(argv[5]);
     const dt_server_desc desc = {
-        .trainer = d, .listen = job->rendezvous, .by = job, .staleness = atoi(argv[4])};
+        .trainer = d, .listen = job->rendezvous, .security = job, .staleness = atoi(argv[4])};
     need(dt_server_create(graph, &desc, &server), "a server");
     do
         need(dt_server_run(server, 10), "serving");
@@ -149,7 +149,7 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
             printf("{\"seconds\": %.3f, \"step\": %.0f, \"samples\": %.0f, \"loss\": %.5f, "
                    "\"stalest\": %.0f}\n",
                    now() - start, (double)info.step, d.batch * (double)(info.step - before),
-                   info.loss, (double)info.stalest);
+                   info.loss, (double)info.max_staleness);
         before = info.step;
     }
     need(dt_trainer_evaluate(dt_server_trainer(server), test, 0, &r), "the test");
@@ -160,8 +160,8 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
 static void work(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d) {
     dt_trainer *trainer;
     d.mode = DT_TRAIN_SERVER;
-    d.servers = job->rendezvous;
-    d.servers_by = job;
+    d.server.addresses = job->rendezvous;
+    d.server.security = job;
     need(dt_trainer_create(graph, &d, &trainer), "a worker");
     do
         slow_down(job);
@@ -215,11 +215,11 @@ int main(int argc, char **argv) {
     const bool local = !strcmp(argv[3], "local");
     if (local) {
         d.mode = DT_TRAIN_LOCAL;
-        d.local_steps = argc > 4 ? atoi(argv[4]) : 0;
-        d.gossip = argc > 6 ? atoi(argv[6]) : 0;
+        d.local.steps = argc > 4 ? atoi(argv[4]) : 0;
+        d.local.gossip = argc > 6 ? atoi(argv[6]) : 0;
     }
     for (int i = 0; !served && argc > 5 && i < 4; i++)
-        d.compress = strcmp(argv[5], kinds[i]) ? d.compress : (dt_compress)i;
+        d.local.compress = strcmp(argv[5], kinds[i]) ? d.local.compress : (dt_compress)i;
     if (served) {
         if (job.rank)
             work(graph, &job, d);

@@ -348,7 +348,7 @@ UNARY = {  # name: (function, its points, whether it has a gradient)
     "erf": (torch.erf, POINTS, True), "floor": (torch.floor, POINTS, False),
     "atan": (torch.atan, POINTS, True),
     "erfinv": (torch.erfinv, POINTS[abs(POINTS) < 1], True),
-    "step": (lambda x: (x > 0).double(), POINTS, False),
+    "heaviside": (lambda x: (x > 0).double(), POINTS, False),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.01), POINTS, True),
     "elu": (F.elu, POINTS, True), "elu_half": (lambda x: F.elu(x, 0.5), POINTS, True),
     "affine": (lambda x: 3 * x - 0.5, POINTS, True),
@@ -419,7 +419,7 @@ def ops_products(arrays):
         y = (a.transpose(1, 2) if ta else a) @ (b.t() if tb else b)
         record_op(arrays, "matmul_" + name, {"a": a, "b": b}, y, 114)
     table, index = leaf(normal(115, 7, 3)), classes(116, 7, 3, 5)
-    record_op(arrays, "gather", {"table": table}, table[torch.tensor(index, dtype=torch.int64)],
+    record_op(arrays, "embedding", {"table": table}, table[torch.tensor(index, dtype=torch.int64)],
               117)
     arrays["ops.gather.index"] = index
 

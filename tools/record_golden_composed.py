@@ -115,11 +115,11 @@ def main():
     index = classes(7, 5, 2, 3, 4)
     places = torch.tensor(index, dtype=torch.int64)
     x = leaf(points(ROW))
-    record_op(arrays, "take_along", {"x": x}, torch.gather(x, 2, places), 8)
+    record_op(arrays, "gather", {"x": x}, torch.gather(x, 2, places), 8)
     x = leaf(points((2, 3, 4)))
     y = torch.zeros(2, 3, 5, dtype=torch.float64).scatter_add(2, places, x)
-    record_op(arrays, "scatter_along", {"x": x}, y, 9)
-    for name in ("take_along", "scatter_along"):
+    record_op(arrays, "scatter_add", {"x": x}, y, 9)
+    for name in ("gather", "scatter_add"):
         arrays[f"ops.{name}.index"] = index
     save("composed", arrays)
 

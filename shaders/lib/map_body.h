@@ -35,7 +35,7 @@
     X(20, SOFTPLUS, softplus, SLOPE)                                                               \
     X(22, ERF, erf, SLOPE)                                                                         \
     X(23, FLOOR, floor, FLAT)                                                                      \
-    X(24, STEP, step, FLAT)                                                                        \
+    X(24, HEAVISIDE, heaviside, FLAT)                                                              \
     X(28, LOG_SIGMOID, log_sigmoid, SLOPE)                                                         \
     X(30, HARDSWISH, hardswish, SLOPE)                                                             \
     X(31, HARDSIGMOID, hardsigmoid, SLOPE)                                                         \
@@ -44,7 +44,7 @@
     X(34, SOFTSIGN, softsign, SLOPE)                                                               \
     X(35, ROUND, round, FLAT)                                                                      \
     X(36, CEIL, ceil, FLAT)                                                                        \
-    X(38, ERFINV, erfinv, SLOPE)                                                                  \
+    X(38, ERFINV, erfinv, SLOPE)                                                                   \
     X(39, ATAN, atan, SLOPE)
 /* With parameters p0 (slope, alpha, scale, low) and p1 (offset, high): */
 #define DTI_UNARY_WITH(X)                                                                          \
@@ -72,8 +72,8 @@
     X(9, LE, le)                                                                                   \
     X(10, GT, gt)                                                                                  \
     X(11, GE, ge)                                                                                  \
-    X(12, KEEP, keep)                                                                              \
-    X(13, DROP, drop)
+    X(12, MASK, mask)                                                                              \
+    X(13, MASK_INV, mask_inv)
 #endif
 
 #ifdef DTI_MAP_PART
@@ -368,9 +368,9 @@ DTI_M_GRAD(relu) {
 }
 #else
 DTI_PRIME(relu) {
-    return dt_step(x);
+    return dt_heaviside(x);
 }
-DTI_IN_F64(relu, x<0 ? 0 : x, x <= 0 ? 0 : 1)
+DTI_IN_F64(relu, x < 0 ? 0 : x, x <= 0 ? 0 : 1)
 DTI_BOUNDS(relu, 0, 0, 0, 0)
 #endif
 
@@ -383,7 +383,7 @@ DTI_M_GRAD(leaky_relu) {
 }
 #else
 DTI_PRIME(leaky_relu) {
-    return dt_affine(dt_step(x), 1.0f - p[0], p[0]);
+    return dt_affine(dt_heaviside(x), 1.0f - p[0], p[0]);
 }
 DTI_IN_F64(leaky_relu, x > 0 ? x : p0 * x, x > 0 ? 1 : p0)
 DTI_BOUNDS(leaky_relu, 0.5, 0, 0, 0)
@@ -464,8 +464,7 @@ DTI_PRIME(silu) {
     dt_tensor s = dt_sigmoid(x);
     return dt_mul(s, dt_affine(dt_mul(x, dt_affine(s, -1.0f, 1.0f)), 1.0f, 1.0f));
 }
-DTI_IN_F64(silu, x / (1 + exp(-x)),
-           dti_sigmoid_f64(x) + x * dti_sigmoid_slope_f64(x))
+DTI_IN_F64(silu, x / (1 + exp(-x)), dti_sigmoid_f64(x) + x * dti_sigmoid_slope_f64(x))
 DTI_BOUNDS(silu, 6, 1.2e-38, 4, 1e-6)
 #endif
 
@@ -531,7 +530,7 @@ DTI_M_GRAD(elu) {
 }
 #else
 DTI_PRIME(elu) {
-    dt_tensor above = dt_step(x), zero = dt_fill(x.graph, dt_dims_of(0, NULL), 0.0f);
+    dt_tensor above = dt_heaviside(x), zero = dt_fill(x.graph, dt_dims_of(0, NULL), 0.0f);
     zero = dt_cast(zero, dt_tensor_dtype(x));
     dt_tensor below = dt_affine(dt_exp(dt_minimum(x, zero)), p[0], 0.0f);
     return dt_add(above, dt_mul(dt_affine(above, -1.0f, 1.0f), below));
@@ -552,8 +551,8 @@ DTI_M_GRAD(selu) {
 }
 #else
 DTI_PRIME(selu) {
-    dt_tensor above = dt_step(x), below = dt_exp(dt_neg(dt_relu(dt_neg(x))));
-    below = dt_drop(dt_affine(below, 1.75809934084738f, 0.0f), above);
+    dt_tensor above = dt_heaviside(x), below = dt_exp(dt_neg(dt_relu(dt_neg(x))));
+    below = dt_mask_inv(dt_affine(below, 1.75809934084738f, 0.0f), above);
     return dt_add(dt_affine(above, 1.05070098735548f, 0.0f), below);
 }
 DTI_IN_F64(selu, x > 0 ? 1.05070098735548 * x : 1.75809934084738 * expm1(x),
@@ -611,9 +610,9 @@ DTI_M_GRAD(clamp) {
 }
 #else
 DTI_PRIME(clamp) {
-    dt_tensor low = dt_step(dt_affine(x, 1.0f, -p[0]));
-    dt_tensor high = dt_step(dt_affine(x, -1.0f, p[1]));
-    return dt_keep(low, high);
+    dt_tensor low = dt_heaviside(dt_affine(x, 1.0f, -p[0]));
+    dt_tensor high = dt_heaviside(dt_affine(x, -1.0f, p[1]));
+    return dt_mask(low, high);
 }
 DTI_IN_F64(clamp, x > p1 ? p1 : x < p0 ? p0 : x, x >= p1 || x <= p0 ? 0 : 1)
 DTI_BOUNDS(clamp, 0, 0, 0, 0)
@@ -650,12 +649,15 @@ DTI_M_GRAD(hardswish) {
 }
 #else
 DTI_PRIME(hardswish) {
-    dt_tensor high = dt_affine(dt_step(dt_affine(x, -1.0f, 3.0f)), -1.0f, 1.0f);
-    dt_tensor inside = dt_drop(dt_affine(x, 1.0f / 3.0f, 0.5f), high);
-    dt_tensor low = dt_step(dt_affine(x, 1.0f, 3.0f));
-    return dt_keep(dt_add(inside, high), low);
+    dt_tensor high = dt_affine(dt_heaviside(dt_affine(x, -1.0f, 3.0f)), -1.0f, 1.0f);
+    dt_tensor inside = dt_mask_inv(dt_affine(x, 1.0f / 3.0f, 0.5f), high);
+    dt_tensor low = dt_heaviside(dt_affine(x, 1.0f, 3.0f));
+    return dt_mask(dt_add(inside, high), low);
 }
-DTI_IN_F64(hardswish, x<-3 ? 0 * x : x> 3 ? x : x *(x + 3) / 6, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5)
+DTI_IN_F64(hardswish, x<-3 ? 0 * x : x> 3 ? x : x *(x + 3) / 6,
+           x <= -3  ? 0
+           : x >= 3 ? 1
+                    : x / 3 + 0.5)
 DTI_BOUNDS(hardswish, 2, 0, 2, 1e-7)
 #endif
 
@@ -696,7 +698,8 @@ static double dti_erfinv_f64(double x) {
     return y - off / (DTI_REF_2_SQRT_PI * exp(-y * y));
 }
 #endif
-DTI_IN_F64(erfinv, dti_erfinv_f64(x), exp(dti_erfinv_f64(x) * dti_erfinv_f64(x)) / DTI_REF_2_SQRT_PI)
+DTI_IN_F64(erfinv, dti_erfinv_f64(x),
+           exp(dti_erfinv_f64(x) * dti_erfinv_f64(x)) / DTI_REF_2_SQRT_PI)
 DTI_BOUNDS(erfinv, 6, 0, 160, 0)
 #endif
 
@@ -759,15 +762,15 @@ DTI_BOUNDS(round, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(step) {
+DTI_M_MAP(heaviside) {
     return DTI_M_POSITIVE(x, DTI_M_ONE, DTI_M_ZERO);
 }
-DTI_M_GRAD(step) {
+DTI_M_GRAD(heaviside) {
     return DTI_M_ZERO;
 }
 #else
-DTI_IN_F64(step, x > 0 ? 1 : 0, 0)
-DTI_BOUNDS(step, 0, 0, 0, 0)
+DTI_IN_F64(heaviside, x > 0 ? 1 : 0, 0)
+DTI_BOUNDS(heaviside, 0, 0, 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -843,11 +846,11 @@ DTI_M_PAIR(gt) {
 DTI_M_PAIR(ge) {
     return DTI_M_TRUTH(DTI_M_LE(y, x));
 }
-DTI_M_PAIR(keep) /* a choice, not a product: what is not kept may be NaN */
+DTI_M_PAIR(mask) /* a choice, not a product: what is not kept may be NaN */
 {
     return DTI_M_SELECT(DTI_M_EQ(y, DTI_M_ZERO), DTI_M_ZERO, x);
 }
-DTI_M_PAIR(drop) {
+DTI_M_PAIR(mask_inv) {
     return DTI_M_SELECT(DTI_M_EQ(y, DTI_M_ZERO), x, DTI_M_ZERO);
 }
 #endif

@@ -13,26 +13,26 @@
 #ifndef DTI_OPTIM_LIST
 /* X(number, ID, name, least, most): dt_optim_kind and selector of the kernel; it has the least
  * number of moments, or the most. */
-#define DTI_OPTIM_LIST(X)    \
-    X(1, SGD, sgd, 0, 1)     \
-    X(2, ADAM, adam, 2, 2)   \
-    X(3, ADAMW, adamw, 2, 2) \
-    X(4, AMSGRAD, amsgrad, 3, 3) \
-    X(5, AMSGRADW, amsgradw, 3, 3) \
-    X(6, RMSPROP, rmsprop, 1, 3) \
-    X(7, ADAGRAD, adagrad, 1, 1) \
-    X(8, ADADELTA, adadelta, 2, 2) \
-    X(9, ADAMAX, adamax, 2, 2) \
-    X(10, NADAM, nadam, 3, 3) \
-    X(11, RADAM, radam, 2, 2) \
-    X(12, RPROP, rprop, 2, 2) \
-    X(13, LION, lion, 1, 1) \
+#define DTI_OPTIM_LIST(X)                                                                          \
+    X(1, SGD, sgd, 0, 1)                                                                           \
+    X(2, ADAM, adam, 2, 2)                                                                         \
+    X(3, ADAMW, adamw, 2, 2)                                                                       \
+    X(4, AMSGRAD, amsgrad, 3, 3)                                                                   \
+    X(5, AMSGRADW, amsgradw, 3, 3)                                                                 \
+    X(6, RMSPROP, rmsprop, 1, 3)                                                                   \
+    X(7, ADAGRAD, adagrad, 1, 1)                                                                   \
+    X(8, ADADELTA, adadelta, 2, 2)                                                                 \
+    X(9, ADAMAX, adamax, 2, 2)                                                                     \
+    X(10, NADAM, nadam, 3, 3)                                                                      \
+    X(11, RADAM, radam, 2, 2)                                                                      \
+    X(12, RPROP, rprop, 2, 2)                                                                      \
+    X(13, LION, lion, 1, 1)                                                                        \
     DTI_OPTIM_WHOLE_LIST(X)
 /* What needs more than an element: their sections are in optim_whole_body.h. */
-#define DTI_OPTIM_WHOLE_LIST(X) \
-    X(14, LAMB, lamb, 2, 2) \
-    X(15, LARS, lars, 0, 1) \
-    X(16, MUON, muon, 2, 2) \
+#define DTI_OPTIM_WHOLE_LIST(X)                                                                    \
+    X(14, LAMB, lamb, 2, 2)                                                                        \
+    X(15, LARS, lars, 0, 1)                                                                        \
+    X(16, MUON, muon, 2, 2)                                                                        \
     X(17, ADAFACTOR, adafactor, 0, 1)
 #define DTI_OPTIM_STANDARD 3 /* what {0} is */
 #define DTI_OPTIM_KINDS 18
@@ -64,7 +64,7 @@
 #define DTI_OPTIM_CONSTANTS_OF(name)                                                               \
     DTI_M_FN void DTI_M(constants_##name)(const float *w, float t, DTI_M_F *c)
 #define DTI_OPTIM_UPDATE_OF(name)                                                                  \
-    DTI_M_FN void DTI_M(update_##name)(DTI_M_F * v, DTI_M_F g, const float *w, float t,         \
+    DTI_M_FN void DTI_M(update_##name)(DTI_M_F * v, DTI_M_F g, const float *w, float t,            \
                                        const float *c)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* all take all of them */
@@ -73,8 +73,7 @@
 /* mean + rest (x - mean). With a large rest as two products, as the rounding of a large old mean would
  * stay in a small new one. Equal values stay what they are, and a rest of 1 gives x. */
 #if DTI_OPTIM_PART & 3 /* in GLSL of one element, and of four */
-DTI_M_FN DTI_M_F DTI_M(lerp)(DTI_M_F mean, DTI_M_F x, float rest)
-{
+DTI_M_FN DTI_M_F DTI_M(lerp)(DTI_M_F mean, DTI_M_F x, float rest) {
     if (rest < 0.5f)
         return DTI_M_FMA(DTI_M_SUB(x, mean), DTI_M_K(rest), mean);
     return DTI_M_FMA(x, DTI_M_K(rest), DTI_M_MUL(DTI_M_K(1.0f - rest), mean));
@@ -87,11 +86,11 @@ DTI_M_FN DTI_M_F DTI_M(lerp)(DTI_M_F mean, DTI_M_F x, float rest)
 #define DTI_SGD_NESTEROV 4
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(sgd) {}
+DTI_OPTIM_CONSTANTS_OF(sgd) {
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(sgd_step)
-{
+DTI_OPTIM_UPDATE_OF(sgd_step) {
     if (w[DTI_SGD_MOMENTUM] != 0.0f) {
         DTI_M_F momentum = DTI_M_K(w[DTI_SGD_MOMENTUM]), m = g;
         if (t != 0.0f)
@@ -104,8 +103,7 @@ DTI_OPTIM_UPDATE_OF(sgd_step)
     }
     v[0] = DTI_M_FMA(DTI_M_K(-w[DTI_GROUP_LR]), g, v[0]);
 }
-DTI_OPTIM_UPDATE_OF(sgd)
-{
+DTI_OPTIM_UPDATE_OF(sgd) {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     DTI_M(update_sgd_step)(v, g, w, t, c);
@@ -130,9 +128,11 @@ static bool dti_sgd_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], 
     v[0] = (v[0] + r->lr * step) * (1.0 + 1e-6);
     return m <= DTI_PROVEN_MAX && step <= DTI_PROVEN_MAX && v[0] <= DTI_PROVEN_MAX;
 }
-static const dti_optim_row dti_optim_sgd = {
-    .name = "SGD", .lr = 1e-3, .moments = dti_sgd_moments, .words = dti_sgd_words,
-    .bound = dti_sgd_bound};
+static const dti_optim_row dti_optim_sgd = {.name = "SGD",
+                                            .lr = 1e-3,
+                                            .moments = dti_sgd_moments,
+                                            .words = dti_sgd_words,
+                                            .bound = dti_sgd_bound};
 #endif
 
 /* ---- Adam: decay is added to the gradient. AdamW: decay shrinks the weight. AMSGrad: Adam by the
@@ -150,8 +150,7 @@ static const dti_optim_row dti_optim_sgd = {
 #define DTI_ADAM_BIAS2 3 /* sqrt(1 - beta2^steps) */
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(adam)
-{
+DTI_OPTIM_CONSTANTS_OF(adam) {
     DTI_M_F steps = DTI_M_K(t + 1.0f);
     DTI_M_F ln_beta1 = DTI_M_K(w[DTI_ADAM_LN_BETA1]), ln_beta2 = DTI_M_K(w[DTI_ADAM_LN_BETA2]);
     DTI_M_F bias1 = DTI_M_NEG(DTI_M(expm1)(DTI_M_MUL(steps, ln_beta1)));
@@ -161,51 +160,50 @@ DTI_OPTIM_CONSTANTS_OF(adam)
     c[DTI_ADAM_RATE] = DTI_M_DIV(DTI_M_K(-w[DTI_GROUP_LR]), bias1);
     c[DTI_ADAM_BIAS2] = DTI_M_SQRT(bias2);
 }
-DTI_OPTIM_CONSTANTS_OF(adamw) { DTI_M(constants_adam)(w, t, c); }
-DTI_OPTIM_CONSTANTS_OF(amsgrad) { DTI_M(constants_adam)(w, t, c); }
+DTI_OPTIM_CONSTANTS_OF(adamw) {
+    DTI_M(constants_adam)(w, t, c);
+}
+DTI_OPTIM_CONSTANTS_OF(amsgrad) {
+    DTI_M(constants_adam)(w, t, c);
+}
 #endif
 #if DTI_OPTIM_PART & 2
 /* m / (sqrt(second) / bias2 + eps) */
-DTI_M_FN DTI_M_F DTI_M(adam_ratio)(DTI_M_F m, DTI_M_F second, DTI_M_F bias2, DTI_M_F eps)
-{
+DTI_M_FN DTI_M_F DTI_M(adam_ratio)(DTI_M_F m, DTI_M_F second, DTI_M_F bias2, DTI_M_F eps) {
     DTI_M_F root = DTI_M_DIV(DTI_M_SQRT(second), bias2);
     return DTI_M_DIV(m, DTI_M_ADD(root, eps));
 }
-DTI_OPTIM_UPDATE_OF(adam_moments)
-{
+DTI_OPTIM_UPDATE_OF(adam_moments) {
     DTI_M_F rest2 = DTI_M_MUL(DTI_M_K(c[DTI_ADAM_REST2]), g);
     v[1] = DTI_M(lerp)(v[1], g, c[DTI_ADAM_REST1]);
     v[2] = DTI_M_FMA(rest2, g, DTI_M_MUL(DTI_M_K(w[DTI_ADAM_BETA2]), v[2]));
 }
-DTI_OPTIM_UPDATE_OF(adam_step)
-{
+DTI_OPTIM_UPDATE_OF(adam_step) {
     DTI_M(update_adam_moments)(v, g, w, t, c);
     DTI_M_F bias2 = DTI_M_K(c[DTI_ADAM_BIAS2]), eps = DTI_M_K(w[DTI_ADAM_EPS]);
     DTI_M_F ratio = DTI_M(adam_ratio)(v[1], v[2], bias2, eps);
     v[0] = DTI_M_FMA(DTI_M_K(c[DTI_ADAM_RATE]), ratio, v[0]);
 }
-DTI_OPTIM_UPDATE_OF(adam)
-{
+DTI_OPTIM_UPDATE_OF(adam) {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     DTI_M(update_adam_step)(v, g, w, t, c);
 }
-DTI_OPTIM_UPDATE_OF(adam_kept)
-{
+DTI_OPTIM_UPDATE_OF(adam_kept) {
     v[0] = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
     DTI_M(update_adam_step)(v, g, w, t, c);
 }
-DTI_OPTIM_UPDATE_OF(adamw) { DTI_M(update_adam_kept)(v, g, w, t, c); }
-DTI_OPTIM_UPDATE_OF(amsgrad_step)
-{
+DTI_OPTIM_UPDATE_OF(adamw) {
+    DTI_M(update_adam_kept)(v, g, w, t, c);
+}
+DTI_OPTIM_UPDATE_OF(amsgrad_step) {
     DTI_M(update_adam_moments)(v, g, w, t, c);
     v[3] = DTI_M_SELECT(DTI_M_LT(v[3], v[2]), v[2], v[3]);
     DTI_M_F bias2 = DTI_M_K(c[DTI_ADAM_BIAS2]), eps = DTI_M_K(w[DTI_ADAM_EPS]);
     DTI_M_F ratio = DTI_M(adam_ratio)(v[1], v[3], bias2, eps);
     v[0] = DTI_M_FMA(DTI_M_K(c[DTI_ADAM_RATE]), ratio, v[0]);
 }
-DTI_OPTIM_UPDATE_OF(amsgrad)
-{
+DTI_OPTIM_UPDATE_OF(amsgrad) {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     DTI_M(update_amsgrad_step)(v, g, w, t, c);
@@ -252,15 +250,22 @@ static bool dti_amsgrad_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUE
     v[3] = DTI_MAX(v[3], v[2]);
     return fits;
 }
-static const dti_optim_row dti_optim_adam = {
-    .name = "Adam", .lr = 1e-3, .moments = dti_adam_moments, .words = dti_adam_words,
-    .bound = dti_adam_bound};
-static const dti_optim_row dti_optim_adamw = {
-    .name = "AdamW", .lr = 1e-3, .weight_decay = 1e-2, .moments = dti_adam_moments,
-    .words = dti_adam_words, .bound = dti_adamw_bound};
-static const dti_optim_row dti_optim_amsgrad = {
-    .name = "AMSGrad", .lr = 1e-3, .moments = dti_amsgrad_moments, .words = dti_adam_words,
-    .bound = dti_amsgrad_bound};
+static const dti_optim_row dti_optim_adam = {.name = "Adam",
+                                             .lr = 1e-3,
+                                             .moments = dti_adam_moments,
+                                             .words = dti_adam_words,
+                                             .bound = dti_adam_bound};
+static const dti_optim_row dti_optim_adamw = {.name = "AdamW",
+                                              .lr = 1e-3,
+                                              .weight_decay = 1e-2,
+                                              .moments = dti_adam_moments,
+                                              .words = dti_adam_words,
+                                              .bound = dti_adamw_bound};
+static const dti_optim_row dti_optim_amsgrad = {.name = "AMSGrad",
+                                                .lr = 1e-3,
+                                                .moments = dti_amsgrad_moments,
+                                                .words = dti_adam_words,
+                                                .bound = dti_amsgrad_bound};
 #endif
 
 /* ---- RMSprop. The root of the mean of squares, or of the variance, that is around the mean. */
@@ -271,15 +276,14 @@ static const dti_optim_row dti_optim_amsgrad = {
 #define DTI_RMS_REST 6 /* 1 - alpha */
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(rmsprop) {}
+DTI_OPTIM_CONSTANTS_OF(rmsprop) {
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_M_FN DTI_M_F DTI_M(mean_square)(DTI_M_F mean, DTI_M_F g, float keep, float rest)
-{
+DTI_M_FN DTI_M_F DTI_M(mean_square)(DTI_M_F mean, DTI_M_F g, float keep, float rest) {
     return DTI_M_FMA(DTI_M_MUL(DTI_M_K(rest), g), g, DTI_M_MUL(DTI_M_K(keep), mean));
 }
-DTI_OPTIM_UPDATE_OF(rmsprop)
-{
+DTI_OPTIM_UPDATE_OF(rmsprop) {
     DTI_M_F zero = DTI_M_K(0.0f);
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
@@ -324,9 +328,11 @@ static bool dti_rmsprop_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUE
         v[2] = step = (momentum * v[2] + step) * (1.0 + 1e-6);
     return eps >= DTI_PROVEN_EPS && dti_optim_bounded(v, d, r->lr, step);
 }
-static const dti_optim_row dti_optim_rmsprop = {
-    .name = "RMSprop", .lr = 1e-2, .moments = dti_rmsprop_moments, .words = dti_rmsprop_words,
-    .bound = dti_rmsprop_bound};
+static const dti_optim_row dti_optim_rmsprop = {.name = "RMSprop",
+                                                .lr = 1e-2,
+                                                .moments = dti_rmsprop_moments,
+                                                .words = dti_rmsprop_words,
+                                                .bound = dti_rmsprop_bound};
 #endif
 
 /* ---- Adagrad. The sum is kept without what it begins with. */
@@ -335,15 +341,13 @@ static const dti_optim_row dti_optim_rmsprop = {
 #define DTI_ADAGRAD_BEGIN 4
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(adagrad)
-{
+DTI_OPTIM_CONSTANTS_OF(adagrad) {
     DTI_M_F fall = DTI_M_FMA(DTI_M_K(t), DTI_M_K(w[DTI_ADAGRAD_FALL]), DTI_M_K(1.0f));
     c[0] = DTI_M_DIV(DTI_M_K(-w[DTI_GROUP_LR]), fall);
 }
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(adagrad)
-{
+DTI_OPTIM_UPDATE_OF(adagrad) {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     v[1] = DTI_M_FMA(g, g, v[1]);
@@ -360,17 +364,20 @@ static uint32_t dti_optim_one_moment(const dt_optim_desc *d) {
 static void dti_adagrad_words(const dt_optim_desc *d, float *w) {
     w[DTI_ADAGRAD_EPS] = (float)d->eps;
     w[DTI_ADAGRAD_FALL] = (float)d->lr_decay;
-    w[DTI_ADAGRAD_BEGIN] = (float)d->accumulator;
+    w[DTI_ADAGRAD_BEGIN] = (float)d->initial_accumulator;
 }
 static bool dti_adagrad_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g) {
     const double d = g + r->decay * v[0], eps = r->optim->eps;
     v[1] = (v[1] + d * d) * (1.0 + 1e-6);
-    return eps >= DTI_PROVEN_EPS && r->optim->accumulator <= DTI_PROVEN_MAX &&
+    return eps >= DTI_PROVEN_EPS && r->optim->initial_accumulator <= DTI_PROVEN_MAX &&
            dti_optim_bounded(v, d, r->lr, d / DTI_MAX(eps, 1e-45));
 }
-static const dti_optim_row dti_optim_adagrad = {
-    .name = "Adagrad", .lr = 1e-2, .moments = dti_optim_one_moment, .words = dti_adagrad_words,
-    .bound = dti_adagrad_bound, .eps = 1e-10};
+static const dti_optim_row dti_optim_adagrad = {.name = "Adagrad",
+                                                .lr = 1e-2,
+                                                .moments = dti_optim_one_moment,
+                                                .words = dti_adagrad_words,
+                                                .bound = dti_adagrad_bound,
+                                                .eps = 1e-10};
 #endif
 
 /* ---- Adadelta. Moments: means of squares of gradients and of steps. */
@@ -379,11 +386,11 @@ static const dti_optim_row dti_optim_adagrad = {
 #define DTI_ADADELTA_REST 4
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(adadelta) {}
+DTI_OPTIM_CONSTANTS_OF(adadelta) {
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(adadelta)
-{
+DTI_OPTIM_UPDATE_OF(adadelta) {
     DTI_M_F eps = DTI_M_K(w[DTI_ADADELTA_EPS]);
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
@@ -407,18 +414,22 @@ static bool dti_adadelta_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALU
     v[2] = DTI_MAX(v[2], step * step) * (1.0 + 1e-6);
     return eps >= DTI_PROVEN_EPS && dti_optim_bounded(v, d, r->lr, step);
 }
-static const dti_optim_row dti_optim_adadelta = {
-    .name = "Adadelta", .lr = 1.0, .moments = dti_adam_moments, .words = dti_adadelta_words,
-    .bound = dti_adadelta_bound, .eps = 1e-6};
+static const dti_optim_row dti_optim_adadelta = {.name = "Adadelta",
+                                                 .lr = 1.0,
+                                                 .moments = dti_adam_moments,
+                                                 .words = dti_adadelta_words,
+                                                 .bound = dti_adadelta_bound,
+                                                 .eps = 1e-6};
 #endif
 
 /* ---- Adamax: the second moment is a maximum that fades. */
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(adamax) { DTI_M(constants_adam)(w, t, c); }
+DTI_OPTIM_CONSTANTS_OF(adamax) {
+    DTI_M(constants_adam)(w, t, c);
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(adamax)
-{
+DTI_OPTIM_UPDATE_OF(adamax) {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     v[1] = DTI_M(lerp)(v[1], g, c[DTI_ADAM_REST1]);
@@ -437,9 +448,11 @@ static bool dti_adamax_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES
     v[2] = DTI_MAX(v[2], (d + eps) * (1.0 + 1e-6));
     return eps >= DTI_PROVEN_EPS && dti_optim_bounded(v, d, rate, v[1] / DTI_MAX(eps, 1e-45));
 }
-static const dti_optim_row dti_optim_adamax = {
-    .name = "Adamax", .lr = 2e-3, .moments = dti_adam_moments, .words = dti_adam_words,
-    .bound = dti_adamax_bound};
+static const dti_optim_row dti_optim_adamax = {.name = "Adamax",
+                                               .lr = 2e-3,
+                                               .moments = dti_adam_moments,
+                                               .words = dti_adam_words,
+                                               .bound = dti_adamax_bound};
 #endif
 
 /* ---- NAdam. The third moment is 1 - mu(1) mu(2) ... mu(steps), which no step knows by itself. */
@@ -450,13 +463,11 @@ static const dti_optim_row dti_optim_adamax = {
 #define DTI_NADAM_NEXT 4
 
 #if DTI_OPTIM_PART & 1
-DTI_M_FN DTI_M_F DTI_M(nadam_mu)(DTI_M_F steps, DTI_M_F beta1, DTI_M_F ln_fall)
-{
+DTI_M_FN DTI_M_F DTI_M(nadam_mu)(DTI_M_F steps, DTI_M_F beta1, DTI_M_F ln_fall) {
     DTI_M_F fallen = DTI_M(exp)(DTI_M_MUL(steps, ln_fall));
     return DTI_M_MUL(beta1, DTI_M_SUB(DTI_M_K(1.0f), DTI_M_MUL(DTI_M_K(0.5f), fallen)));
 }
-DTI_OPTIM_CONSTANTS_OF(nadam)
-{
+DTI_OPTIM_CONSTANTS_OF(nadam) {
     DTI_M_F beta1 = DTI_M_K(w[DTI_NADAM_BETA1]), ln_fall = DTI_M_K(w[DTI_NADAM_LN_FALL]);
     DTI_M(constants_adam)(w, t, c);
     c[DTI_NADAM_MU] = DTI_M(nadam_mu)(DTI_M_K(t + 1.0f), beta1, ln_fall);
@@ -464,8 +475,7 @@ DTI_OPTIM_CONSTANTS_OF(nadam)
 }
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(nadam)
-{
+DTI_OPTIM_UPDATE_OF(nadam) {
     DTI_M_F one = DTI_M_K(1.0f), mu = DTI_M_K(c[DTI_NADAM_MU]), next = DTI_M_K(c[DTI_NADAM_NEXT]);
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
@@ -490,9 +500,11 @@ static bool dti_nadam_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES]
     v[3] = 1.0;
     return dti_adam_bound_of(r, v, d, 1.0);
 }
-static const dti_optim_row dti_optim_nadam = {
-    .name = "NAdam", .lr = 2e-3, .moments = dti_amsgrad_moments, .words = dti_nadam_words,
-    .bound = dti_nadam_bound};
+static const dti_optim_row dti_optim_nadam = {.name = "NAdam",
+                                              .lr = 2e-3,
+                                              .moments = dti_amsgrad_moments,
+                                              .words = dti_nadam_words,
+                                              .bound = dti_nadam_bound};
 #endif
 
 /* ---- RAdam: while rho = rho_inf - 2 t b^t / (1 - b^t) is at most 5, a step without the second
@@ -502,8 +514,7 @@ static const dti_optim_row dti_optim_nadam = {
 #define DTI_RADAM_RECT 4
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(radam)
-{
+DTI_OPTIM_CONSTANTS_OF(radam) {
     DTI_M(constants_adam)(w, t, c);
     DTI_M_F one = DTI_M_K(1.0f), steps = DTI_M_K(t + 1.0f), most = DTI_M_K(w[DTI_RADAM_RHO]);
     DTI_M_F l = DTI_M_NEG(DTI_M_K(w[DTI_ADAM_LN_BETA2])), x = DTI_M_MUL(steps, l);
@@ -514,7 +525,8 @@ DTI_OPTIM_CONSTANTS_OF(radam)
     near = DTI_M_SUB(near, DTI_M_MUL(two, term));
     DTI_M_F fade = DTI_M_DIV(DTI_M_MUL(DTI_M_K(2.0f), steps), DTI_M(expm1)(x));
     DTI_M_F rho = DTI_M_SELECT(DTI_M_LT(x, one), near, DTI_M_SUB(most, fade));
-    DTI_M_F four = DTI_M_K(4.0f), up = DTI_M_MUL(DTI_M_SUB(rho, four), DTI_M_SUB(rho, DTI_M_K(2.0f)));
+    DTI_M_F four = DTI_M_K(4.0f),
+            up = DTI_M_MUL(DTI_M_SUB(rho, four), DTI_M_SUB(rho, DTI_M_K(2.0f)));
     DTI_M_F down = DTI_M_MUL(DTI_M_SUB(most, four), DTI_M_SUB(most, DTI_M_K(2.0f)));
     DTI_M_F part = DTI_M_MUL(DTI_M_DIV(up, down), DTI_M_DIV(most, rho));
     DTI_M_F good = DTI_M_SELECT(DTI_M_LT(DTI_M_K(5.0f), rho), part, DTI_M_K(0.0f));
@@ -522,8 +534,7 @@ DTI_OPTIM_CONSTANTS_OF(radam)
 }
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(radam)
-{
+DTI_OPTIM_UPDATE_OF(radam) {
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     DTI_M(update_adam_moments)(v, g, w, t, c);
@@ -549,18 +560,20 @@ static bool dti_radam_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES]
     return eps >= DTI_PROVEN_EPS &&
            dti_optim_bounded(v, d, rate, v[1] * DTI_MAX(1.0, 1.0 / DTI_MAX(eps, 1e-45)));
 }
-static const dti_optim_row dti_optim_radam = {
-    .name = "RAdam", .lr = 1e-3, .moments = dti_adam_moments, .words = dti_radam_words,
-    .bound = dti_radam_bound};
+static const dti_optim_row dti_optim_radam = {.name = "RAdam",
+                                              .lr = 1e-3,
+                                              .moments = dti_adam_moments,
+                                              .words = dti_radam_words,
+                                              .bound = dti_radam_bound};
 #endif
 
 /* ---- Rprop, by signs alone, for whole batches. Moments: the last gradient, the step's size. */
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(rprop) {}
+DTI_OPTIM_CONSTANTS_OF(rprop) {
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(rprop)
-{
+DTI_OPTIM_UPDATE_OF(rprop) {
     DTI_M_F zero = DTI_M_K(0.0f), most = DTI_M_K(50.0f), least = DTI_M_K(1e-6f);
     DTI_M_F size = v[2], both = DTI_M_MUL(g, v[1]);
     if (t == 0.0f)
@@ -587,9 +600,11 @@ static bool dti_rprop_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES]
     v[2] = 50.0 * (1.0 + 1e-6);
     return g <= 1e18 && dti_optim_bounded(v, g, 1.0, 50.0); /* the product of two is finite */
 }
-static const dti_optim_row dti_optim_rprop = {
-    .name = "Rprop", .lr = 1e-2, .moments = dti_adam_moments, .words = dti_rprop_words,
-    .bound = dti_rprop_bound};
+static const dti_optim_row dti_optim_rprop = {.name = "Rprop",
+                                              .lr = 1e-2,
+                                              .moments = dti_adam_moments,
+                                              .words = dti_rprop_words,
+                                              .bound = dti_rprop_bound};
 #endif
 
 /* ---- Lion (Chen et al. 2023): the sign of a mean that leans to the gradient; decay shrinks the
@@ -598,11 +613,11 @@ static const dti_optim_row dti_optim_rprop = {
 #define DTI_LION_REST2 3
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(lion) {}
+DTI_OPTIM_CONSTANTS_OF(lion) {
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(lion)
-{
+DTI_OPTIM_UPDATE_OF(lion) {
     DTI_M_F zero = DTI_M_K(0.0f), rate = DTI_M_K(w[DTI_GROUP_LR]);
     DTI_M_F lean = DTI_M(lerp)(v[1], g, w[DTI_LION_REST1]);
     v[0] = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
@@ -622,18 +637,22 @@ static bool dti_lion_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES],
     v[1] = DTI_MAX(v[1], g) * (1.0 + 1e-6);
     return v[1] <= DTI_PROVEN_MAX / 4 && dti_optim_bounded(v, g, r->lr, 1.0);
 }
-static const dti_optim_row dti_optim_lion = {
-    .name = "Lion", .lr = 1e-4, .moments = dti_optim_one_moment, .words = dti_lion_words,
-    .bound = dti_lion_bound, .beta2 = 0.99};
+static const dti_optim_row dti_optim_lion = {.name = "Lion",
+                                             .lr = 1e-4,
+                                             .moments = dti_optim_one_moment,
+                                             .words = dti_lion_words,
+                                             .bound = dti_lion_bound,
+                                             .beta2 = 0.99};
 #endif
 
 /* ---- AdamW by the largest second moment. */
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(amsgradw) { DTI_M(constants_adam)(w, t, c); }
+DTI_OPTIM_CONSTANTS_OF(amsgradw) {
+    DTI_M(constants_adam)(w, t, c);
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(amsgradw)
-{
+DTI_OPTIM_UPDATE_OF(amsgradw) {
     v[0] = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
     DTI_M(update_amsgrad_step)(v, g, w, t, c);
 }
@@ -644,9 +663,12 @@ static bool dti_amsgradw_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALU
     v[3] = DTI_MAX(v[3], v[2]);
     return fits;
 }
-static const dti_optim_row dti_optim_amsgradw = {
-    .name = "AMSGradW", .lr = 1e-3, .weight_decay = 1e-2, .moments = dti_amsgrad_moments,
-    .words = dti_adam_words, .bound = dti_amsgradw_bound};
+static const dti_optim_row dti_optim_amsgradw = {.name = "AMSGradW",
+                                                 .lr = 1e-3,
+                                                 .weight_decay = 1e-2,
+                                                 .moments = dti_amsgrad_moments,
+                                                 .words = dti_adam_words,
+                                                 .bound = dti_amsgradw_bound};
 #endif
 
 #include "optim_whole_body.h"

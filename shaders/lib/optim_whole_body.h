@@ -1,6 +1,6 @@
 /* The optimizers that need a whole parameter before they change an element of it: a part of
  * optim_body.h, which has the list, and says what the parts are. Of each parameter that is not plain
- * (dt_optim_group.plain) OPTIM_PAIRS measures two sums of squares, block by block, and OPTIM_SUMS
+ * (dt_optim_group.elementwise) OPTIM_PAIRS measures two sums of squares, block by block, and OPTIM_SUMS
  * makes of them the parameter's share, which updates find as c[DTI_OPTIM_SHARE]; 0: it is plain.
  *
  *   8: measure_x(v, g, w, t, c, a, b): what is squared and summed, of one element; nothing is kept.
@@ -13,7 +13,7 @@
 #define DTI_SHARE_LEAST 1e-30f /* a share is never 0, which means none */
 #define DTI_MUON_EPS 1e-7f     /* the least norm that a matrix is divided by */
 #define DTI_SQUARED_MAX 1e14   /* what up to 2^32 may be, so that their squares add up to an f32 */
-#define DTI_ADAFACTOR_EPS 1.1920929e-7f /* torch's epsilon1: f32's own */
+#define DTI_ADAFACTOR_EPS 1.1920929e-7f     /* torch's epsilon1: f32's own */
 #define DTI_ADAFACTOR_LEAST 1.42108547e-14f /* its square */
 #endif
 
@@ -28,7 +28,7 @@
 #define DTI_OUT(x) x
 #else
 #define DTI_OPTIM_MEASURE_OF(name)                                                                 \
-    DTI_M_FN void DTI_M(measure_##name)(DTI_M_F * v, DTI_M_F g, const float *w, float t,          \
+    DTI_M_FN void DTI_M(measure_##name)(DTI_M_F * v, DTI_M_F g, const float *w, float t,           \
                                         const float *c, DTI_M_F *a, DTI_M_F *b)
 #define DTI_OPTIM_SHARE_OF(name)                                                                   \
     static float dti_m_share_##name(float a, float b, float n, float t, const float *w)
@@ -40,8 +40,7 @@
 #define DTI_LAMB_REST 4 /* 1 / (1 - beta1^steps) */
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(lamb)
-{
+DTI_OPTIM_CONSTANTS_OF(lamb) {
     DTI_M(constants_adam)(w, t, c);
     DTI_M_F power = DTI_M_MUL(DTI_M_K(t + 1.0f), DTI_M_K(w[DTI_ADAM_LN_BETA1]));
     c[DTI_LAMB_REST] = DTI_M_DIV(DTI_M_K(-1.0f), DTI_M(expm1)(power));
@@ -49,16 +48,14 @@ DTI_OPTIM_CONSTANTS_OF(lamb)
 #endif
 #if DTI_OPTIM_PART & 2
 /* Changes the moments, as if they were kept. */
-DTI_OPTIM_UPDATE_OF(lamb_direction)
-{
+DTI_OPTIM_UPDATE_OF(lamb_direction) {
     DTI_M(update_adam_moments)(v, g, w, t, c);
     DTI_M_F bias2 = DTI_M_K(c[DTI_ADAM_BIAS2]), eps = DTI_M_K(w[DTI_ADAM_EPS]);
     DTI_M_F ratio = DTI_M(adam_ratio)(v[1], v[2], bias2, eps);
     ratio = DTI_M_MUL(ratio, DTI_M_K(c[DTI_LAMB_REST]));
     v[3] = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], ratio);
 }
-DTI_OPTIM_UPDATE_OF(lamb)
-{
+DTI_OPTIM_UPDATE_OF(lamb) {
     float share = c[DTI_OPTIM_SHARE];
     float rate = share == 0.0f ? w[DTI_GROUP_LR] : w[DTI_GROUP_LR] * share;
     DTI_M_F x[DTI_OPTIM_VALUES];
@@ -70,8 +67,7 @@ DTI_OPTIM_UPDATE_OF(lamb)
 }
 #endif
 #if DTI_OPTIM_PART & 8
-DTI_OPTIM_MEASURE_OF(lamb)
-{
+DTI_OPTIM_MEASURE_OF(lamb) {
     DTI_M_F x[DTI_OPTIM_VALUES];
     x[0] = v[0], x[1] = v[1], x[2] = v[2], x[3] = v[0];
     DTI_M(update_lamb_direction)(x, g, w, t, c);
@@ -80,8 +76,7 @@ DTI_OPTIM_MEASURE_OF(lamb)
 }
 #endif
 #if DTI_OPTIM_PART & 16
-DTI_OPTIM_SHARE_OF(lamb)
-{
+DTI_OPTIM_SHARE_OF(lamb) {
     return a > 0.0f && b > 0.0f ? a / b : 1.0f;
 }
 #endif
@@ -111,11 +106,11 @@ static const dti_optim_row dti_optim_lamb = {.name = "LAMB",
 #define DTI_LARS_EPS 6
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(lars) {}
+DTI_OPTIM_CONSTANTS_OF(lars) {
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(lars)
-{
+DTI_OPTIM_UPDATE_OF(lars) {
     float share = c[DTI_OPTIM_SHARE];
     if (w[DTI_GROUP_DECAY] != 0.0f)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
@@ -125,15 +120,13 @@ DTI_OPTIM_UPDATE_OF(lars)
 }
 #endif
 #if DTI_OPTIM_PART & 8
-DTI_OPTIM_MEASURE_OF(lars)
-{
+DTI_OPTIM_MEASURE_OF(lars) {
     DTI_OUT(a) = v[0];
     DTI_OUT(b) = g;
 }
 #endif
 #if DTI_OPTIM_PART & 16
-DTI_OPTIM_SHARE_OF(lars)
-{
+DTI_OPTIM_SHARE_OF(lars) {
     float length = b + w[DTI_GROUP_DECAY] * a + w[DTI_LARS_EPS];
     return a > 0.0f && b > 0.0f ? w[DTI_LARS_TRUST] * a / length : 1.0f;
 }
@@ -141,7 +134,7 @@ DTI_OPTIM_SHARE_OF(lars)
 #if DTI_OPTIM_PART & 4
 static void dti_lars_words(const dt_optim_desc *d, float *w) {
     dti_sgd_words(d, w);
-    w[DTI_LARS_TRUST] = (float)d->trust;
+    w[DTI_LARS_TRUST] = (float)d->trust_coefficient;
     w[DTI_LARS_EPS] = (float)d->eps;
 }
 /* As SGD by the longest gradient that it may make: of fewer than 2^32 elements. */
@@ -149,7 +142,7 @@ static bool dti_lars_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES],
     const dti_optim_rates plain = {r->optim, r->lr, 0.0};
     const double own = g + r->decay * v[0], w = v[0];
     return w <= DTI_SQUARED_MAX && own <= DTI_SQUARED_MAX &&
-           dti_sgd_bound(&plain, v, DTI_MAX(own, r->optim->trust * 65536.0 * w));
+           dti_sgd_bound(&plain, v, DTI_MAX(own, r->optim->trust_coefficient * 65536.0 * w));
 }
 static const dti_optim_row dti_optim_lars = {.name = "LARS",
                                              .lr = 1.0,
@@ -166,11 +159,12 @@ static const dti_optim_row dti_optim_lars = {.name = "LARS",
 #define DTI_MUON_REST 7 /* 1 - momentum */
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(muon) { DTI_M(constants_adam)(w, t, c); }
+DTI_OPTIM_CONSTANTS_OF(muon) {
+    DTI_M(constants_adam)(w, t, c);
+}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(muon)
-{
+DTI_OPTIM_UPDATE_OF(muon) {
     if (c[DTI_OPTIM_SHARE] == 0.0f)
         DTI_M(update_adam_kept)(v, g, w, t, c);
     else if (c[DTI_OPTIM_SHARE] > 0.0f)
@@ -182,16 +176,14 @@ DTI_OPTIM_UPDATE_OF(muon)
 }
 #endif
 #if DTI_OPTIM_PART & 8
-DTI_OPTIM_MEASURE_OF(muon)
-{
+DTI_OPTIM_MEASURE_OF(muon) {
     DTI_M_F mean = DTI_M(lerp)(v[1], g, w[DTI_MUON_REST]);
     DTI_OUT(a) = DTI_M_K(0.0f);
     DTI_OUT(b) = DTI_M(lerp)(mean, g, w[DTI_MUON_REST]);
 }
 #endif
 #if DTI_OPTIM_PART & 16
-DTI_OPTIM_SHARE_OF(muon)
-{
+DTI_OPTIM_SHARE_OF(muon) {
     return 1.0f / (b > DTI_MUON_EPS ? b : DTI_MUON_EPS);
 }
 #endif
@@ -228,24 +220,20 @@ static const dti_optim_row dti_optim_muon = {.name = "Muon",
 #define DTI_ADAFACTOR_PART 0 /* of the mean is this step's: steps^-power */
 
 #if DTI_OPTIM_PART & 1
-DTI_OPTIM_CONSTANTS_OF(adafactor)
-{
+DTI_OPTIM_CONSTANTS_OF(adafactor) {
     DTI_M_F power = DTI_M_MUL(DTI_M_K(-w[DTI_ADAFACTOR_POWER]), DTI_M(log)(DTI_M_K(t + 1.0f)));
     c[DTI_ADAFACTOR_PART] = DTI_M(exp)(power);
 }
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_M_FN DTI_M_F DTI_M(adafactor_mean)(DTI_M_F mean, DTI_M_F g, float part)
-{
+DTI_M_FN DTI_M_F DTI_M(adafactor_mean)(DTI_M_F mean, DTI_M_F g, float part) {
     return DTI_M(lerp)(mean, DTI_M_MUL(g, g), part);
 }
-DTI_M_FN DTI_M_F DTI_M(adafactor_direction)(DTI_M_F g, DTI_M_F mean)
-{
+DTI_M_FN DTI_M_F DTI_M(adafactor_direction)(DTI_M_F g, DTI_M_F mean) {
     DTI_M_F least = DTI_M_K(DTI_ADAFACTOR_LEAST);
     return DTI_M_DIV(g, DTI_M_SQRT(DTI_M_SELECT(DTI_M_LT(mean, least), least, mean)));
 }
-DTI_OPTIM_UPDATE_OF(adafactor)
-{
+DTI_OPTIM_UPDATE_OF(adafactor) {
     float share = c[DTI_OPTIM_SHARE];
     DTI_M_F kept = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
     if (share == 0.0f)
@@ -258,8 +246,7 @@ DTI_OPTIM_UPDATE_OF(adafactor)
 }
 #endif
 #if DTI_OPTIM_PART & 8
-DTI_OPTIM_MEASURE_OF(adafactor)
-{
+DTI_OPTIM_MEASURE_OF(adafactor) {
     DTI_OUT(a) = v[0];
     DTI_OUT(b) = g;
     if (c[DTI_OPTIM_SHARE] == 0.0f) {
@@ -269,8 +256,7 @@ DTI_OPTIM_MEASURE_OF(adafactor)
 }
 #endif
 #if DTI_OPTIM_PART & 16
-DTI_OPTIM_SHARE_OF(adafactor)
-{
+DTI_OPTIM_SHARE_OF(adafactor) {
     float size = a / n, length = b / n, rate = 1.0f / t;
     size = size > w[DTI_ADAFACTOR_SIZE] ? size : w[DTI_ADAFACTOR_SIZE];
     rate = rate < w[DTI_GROUP_LR] ? rate : w[DTI_GROUP_LR];

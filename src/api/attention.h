@@ -4,7 +4,7 @@
  * are their gradients (Dao et al., "FlashAttention: Fast and memory-efficient exact attention",
  * 2022). The bits hang on shapes alone: not on threads, the batch or how it is divided. */
 
-/* {0}: every query attends to every key. What hides a key: .causal, .window, .keep, .lengths, or a
+/* {0}: every query attends to every key. What hides a key: .causal, .window, .bool_mask, .lengths, or a
  * score of -infinity (a mask of -INFINITY). A finite mask hides no key: if a row's masks are all
  * -1e9 or -FLT_MAX, the result is the mean of the values, as in PyTorch. A query whose keys are all
  * hidden gives 0, and its gradients are 0. PyTorch gives 0 or NaN, depending on its version. */
@@ -14,7 +14,7 @@ typedef struct dt_attention_desc {
     int64_t window; /* query i sees keys j with |i - j| < window only; 0 = all */
     bool alibi;     /* adds -slope |i - j| to the scores, with the slopes of Press et al. 2021 */
     dt_tensor mask; /* f32, broadcast to [H, T, S]: added to the scores. {0} = none */
-    bool keep;      /* mask is not added: 0 hides a key, all else lets it be seen (as a bool mask of
+    bool bool_mask; /* mask is not added: 0 hides a key, all else lets it be seen (as a bool mask of
                        PyTorch's scaled_dot_product_attention; nn.MultiheadAttention's is the
                        opposite). No gradient flows to it */
     dt_tensor lengths; /* i32 [] of each sample: keys from there on are padding. {0} = none; not
@@ -36,9 +36,9 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_at
  * file and lost where the store is revived. A NaN that was kept, of weights that had one, stays and
  * spoils later runs until its position is written again. */
 typedef struct dt_cache_desc {
-    int64_t positions; /* the most that are kept; at least those of a run */
-    int samples;       /* the largest batch of a program with .cached; 0 = 1 */
-    dt_tensor at;      /* i32 [], for all or of each sample: how many are kept, so the position of
+    int64_t positions;  /* the most that are kept; at least those of a run */
+    int samples;        /* the largest batch of a program with .cached; 0 = 1 */
+    dt_tensor position; /* i32 [], for all or of each sample: how many are kept, so the position of
                           the first of this run. No more than `positions` fit. Programs without
                           .cached take none */
 } dt_cache_desc;
@@ -53,8 +53,8 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
                                      const dt_cache_desc *cache, const dt_attention_desc *desc);
 /* Positions for other parts of a network: `at` in programs with .cached, and 0 in others; and the
  * position of each row of x: [T, ...], i32 [T]. */
-DT_API dt_tensor dt_cache_at(dt_tensor at);
-DT_API dt_tensor dt_cache_places(dt_tensor x, dt_tensor at);
+DT_API dt_tensor dt_cache_position(dt_tensor at);
+DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor at);
 
 /* {0}: PyTorch's and Llama's usual ones. */
 typedef struct dt_rope_desc {

@@ -7,7 +7,7 @@
  * zero is none.
  *
  *     dt_augment_desc more = {.crop_padding = 4, .flip = 0.5, .mean = {0.5f},
- *                             .deviation = {0.25f}, .cutout = 8};
+ *                             .std = {0.25f}, .cutout = 8};
  *     job.data.augment = &more;
  *
  * Steps, in this order: shift and crop, flips, rotation, brightness, contrast, saturation, noise,
@@ -30,7 +30,7 @@ typedef struct dt_augment_desc {
     double noise; /* deviation of normal noise that is added */
     /* (value - mean) / deviation, by channel; a deviation of 0 = 1. The first of each is that of
      * all channels where the others are 0. */
-    float mean[DT_AUGMENT_CHANNELS], deviation[DT_AUGMENT_CHANNELS];
+    float mean[DT_AUGMENT_CHANNELS], std[DT_AUGMENT_CHANNELS];
     int cutout; /* a square of this side becomes 0 (DeVries and Taylor, 2017); its middle is a pixel
                    of the picture, so a part of it may lie outside */
     /* Another row of the set, by chance, is read too and mixed in: all of it (Zhang et al., 2017)

@@ -135,7 +135,7 @@ typedef struct dt_comm_desc {
     int silence_ms;      /* a rank that is silent for this long is lost; 0 = 5 s */
     int op_timeout_ms;   /* LATE if a rank does not post an operation in time; 0 = never */
     char launcher[16];   /* whose variables dt_comm_desc_from_env took; "" = nobody's */
-    char note[256];      /* what may be a mistake in them: dt_comm_create logs it as a warning */
+    char warning[256];   /* what may be a mistake in them: dt_comm_create logs it as a warning */
     char error[256];     /* what is wrong in them: dt_comm_create fails */
 } dt_comm_desc;
 

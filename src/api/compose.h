@@ -46,15 +46,15 @@ DT_API dt_tensor dt_argmin(dt_tensor x, int axis);
 /* y[..., i] = x[..., index[..., i]] along an axis: x's n by index's m elements are compared, so one
  * of the two is to be short. index: i32, other dimensions x's; one outside gives 0. x has at most
  * 2^24 elements along the axis. torch.take_along_dim, torch.gather. */
-DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis);
+DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index);
 /* y[.., i, ..] = x[.., index[i], ..] along an axis: the same places of all other axes. index: [M]
- * i32; f32. Rows of an x without samples are looked up, as by dt_gather, an index outside giving
- * NaN; of one with samples they are compared, as by dt_take_along, and it gives 0.
+ * i32; f32. Rows of an x without samples are looked up, as by dt_embedding, an index outside giving
+ * NaN; of one with samples they are compared, as by dt_gather, and it gives 0.
  * torch.index_select. */
 DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index);
-/* The adjoint of dt_take_along: y[..., j] = the sum of x[..., i] where index[..., i] = j, of `size`
+/* The adjoint of dt_gather: y[..., j] = the sum of x[..., i] where index[..., i] = j, of `size`
  * elements along the axis. torch.scatter_add of zeros. */
-DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size);
+DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size);
 /* The k largest (or smallest) along an axis, in order, of equals the first first; NaN is largest.
  * Axes have at most 2^24 elements. Above 2^24 pairs to compare it is a sorting network of about
  * log2(n) log2(k) steps; for a gradient each step keeps 2 bytes an element. *index, unless NULL:

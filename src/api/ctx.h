@@ -79,7 +79,7 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
 /* Destroys a context and every graph, store, program and trainer made from it; destroying one of
  * those afterwards is an error that cannot be detected. NULL is allowed. Arrays and weight files
- * (dt_array, dt_weights) belong to the caller: free them first.
+ * (dt_array, dt_safetensors) belong to the caller: free them first.
  * After fork() the child has a copy of the memory, but not of threads, drivers and sockets. In the
  * child, running steps, making programs, reading or writing values, and trainers return
  * DT_ERROR_FORKED on every device, and the destroy functions only release memory. A context created
@@ -100,11 +100,11 @@ DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index);
 
 /* Memory that the context holds now, its peak, and the number of calls of the allocator. Running
  * programs changes none of these. */
-typedef struct dt_memory_info {
+typedef struct dt_ctx_info {
     uint64_t host_bytes, host_bytes_peak, host_alloc_calls;
     uint64_t device_bytes, device_alloc_calls; /* Vulkan memory; 0 for the CPU */
-} dt_memory_info;
-DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info);
+} dt_ctx_info;
+DT_API void dt_ctx_get_info(const dt_ctx *ctx, dt_ctx_info *info);
 
 /* Copies the compiled kernels of the open Vulkan devices to `data`, for dt_ctx_desc.pipeline_cache
  * of a later run. *bytes is the size of `data` on entry and the size of the blob on return (0

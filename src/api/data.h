@@ -12,7 +12,7 @@ typedef struct dt_array {
 } dt_array;
 
 /* Reads an IDX file of unsigned bytes (MNIST's format), unpacked. Ownership: *out is yours;
- * free it with dt_array_free, before the context is destroyed. Errors, with *out empty: INVALID
+ * free it with dt_array_destroy, before the context is destroyed. Errors, with *out empty: INVALID
  * (NULL), IO, FORMAT (not IDX, compressed, truncated, a size that contradicts the header, another
  * element type), MEMORY. */
 DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
@@ -27,7 +27,7 @@ DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
-DT_API void dt_array_free(dt_array *array);
+DT_API void dt_array_destroy(dt_array *array);
 
 /* Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 (also
  * WAVE_FORMAT_EXTENSIBLE, and RF64 and BW64, whose sizes have 64 bits). *out is [channels,
@@ -37,9 +37,9 @@ DT_API void dt_array_free(dt_array *array);
  * (no WAV file, another coding, truncated, a float that is not finite: with the byte), MEMORY. */
 DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate);
 
-/* ---- Which rows: parts of a set for dt_dataset.pick, weights for .weights. */
+/* ---- Which rows: parts of a set for dt_dataset.indices, weights for .weights. */
 
-typedef struct dt_split_desc {
+typedef struct dt_data_split_desc {
     uint32_t rows; /* of the set */
     double share;  /* that validates; 0 = 0.2; below 1 */
     int folds;     /* 2 or more: fold number .fold of so many validates instead, the rest trains */
@@ -48,13 +48,13 @@ typedef struct dt_split_desc {
      * rows alike. */
     const uint32_t *labels;
     uint64_t seed; /* which rows come together is chance */
-} dt_split_desc;
+} dt_data_split_desc;
 
 /* Writes the rows that train and those that validate, each in rising order; each has room for
  * `rows` of them. Each row is in one of the two, and of `folds` folds in one that validates.
  * Errors: INVALID (NULL; a description without meaning; a part that would be empty), MEMORY. */
-DT_API dt_result dt_split(dt_ctx *ctx, const dt_split_desc *desc, uint32_t *train,
-                          uint32_t *train_count, uint32_t *valid, uint32_t *valid_count);
+DT_API dt_result dt_data_split(dt_ctx *ctx, const dt_data_split_desc *desc, uint32_t *train,
+                               uint32_t *train_count, uint32_t *valid, uint32_t *valid_count);
 /* Weights of rows with which all classes are drawn as often: weights[i] = 1 / (rows of labels[i]'s
  * class). Errors: INVALID (NULL, no rows, a label that is 2^24 or more), MEMORY. */
 DT_API dt_result dt_balanced_weights(dt_ctx *ctx, const uint32_t *labels, uint32_t rows,
@@ -68,11 +68,11 @@ DT_API dt_result dt_balanced_weights(dt_ctx *ctx, const uint32_t *labels, uint32
 DT_API void dt_shuffle(uint32_t *order, uint32_t count, uint64_t seed, uint64_t epoch);
 /* dst[i, :] = src[order[i], :] * scale + offset for i in [0, rows): rows of `cols` bytes to f32.
  * order: NULL = 0, 1, 2, ...; the row numbers in it are not checked. */
-DT_API void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *order, size_t rows,
-                                size_t cols, float scale, float offset);
+DT_API void dt_gather_rows_u8_to_f32(float *dst, const uint8_t *src, const uint32_t *order,
+                                     size_t rows, size_t cols, float scale, float offset);
 /* The same for labels, to i32: dst[i, :] = src[order[i], :]. */
-DT_API void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t *order,
-                                size_t rows, size_t cols);
+DT_API void dt_gather_rows_u8_to_i32(int32_t *dst, const uint8_t *src, const uint32_t *order,
+                                     size_t rows, size_t cols);
 
 /* ---- CSV files: tables of numbers and categories (RFC 4180; UTF-8) ----------------------------
  *
@@ -120,7 +120,7 @@ typedef struct dt_csv_rule {
     bool standardize; /* numbers become (x - mean) / deviation, over all rows of the file */
 } dt_csv_rule;
 
-#define DT_CSV_RULES_MAX 16
+#define DT_MAX_CSV_RULES 16
 typedef struct dt_csv_desc {
     char delimiter; /* 0 = ','; ';', '\t', ... */
     /* The first line has values, and columns are named "0", "1", ... With a header a column without
@@ -129,11 +129,11 @@ typedef struct dt_csv_desc {
     /* Bad rows are left out and counted, where they are errors else. One warning in the log says
      * how many, and the first one's line and reason. */
     bool skip_bad;
-    dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first that matches it */
+    dt_csv_rule rules[DT_MAX_CSV_RULES]; /* a column's is the first that matches it */
     /* A file whose columns must be here too: kinds, categories, means and deviations are taken from
      * it, so that a test set is read as the training set was. .rules are ignored. */
     const dt_csv *like;
-    int categories_max; /* of a column; 0 = 1000: more are no categories */
+    int max_categories; /* of a column; 0 = 1000: more are no categories */
 } dt_csv_desc;
 
 /* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. A final byte 0x1A (DOS's
@@ -159,7 +159,7 @@ typedef struct dt_csv_column {
     const char *name;
     dt_csv_kind kind;
     uint64_t missing;
-    double min, max, mean, deviation;
+    double min, max, mean, std;
     int categories;
     const char *const *category; /* their names */
 } dt_csv_column;

@@ -106,11 +106,11 @@
  * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
  * themselves and exchange once in a round (DT_TRAIN_LOCAL); where workers come and go, dt_server
  * hands out the work. Replicas can share out the optimizer's state, gradients and parameters
- * (.shard_state), and a model that is larger than a device can be cut into stages on several, of
- * any ranks, as often as there are devices (.pipeline, .replicas): the bits stay the same. Or
+ * (.parallel.zero_stage), and a model that is larger than a device can be cut into stages on several, of
+ * any ranks, as often as there are devices (.parallel.pipeline, .parallel.replicas): the bits stay the same. Or
  * devices share out each layer (.tensor), also as several such squads that share the batch
- * (.tensor, .replicas), or as the stages of a pipeline (.tensor, .pipeline), and in fixed slices
- * with the same bits on any number (.tensor_slices).
+ * (.tensor, .parallel.replicas), or as the stages of a pipeline (.tensor, .parallel.pipeline), and in fixed slices
+ * with the same bits on any number (.parallel.tensor_slices).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,

@@ -72,28 +72,29 @@ DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
 DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
 
 /* A safetensors file, read into memory. */
-typedef struct dt_weights dt_weights;
+typedef struct dt_safetensors dt_safetensors;
 
-/* A tensor of the file. Its pointers are valid until dt_weights_close. */
-typedef struct dt_weight_info {
+/* A tensor of the file. Its pointers are valid until dt_safetensors_close. */
+typedef struct dt_safetensors_tensor {
     const char *name;
     char dtype[16]; /* as in the file: "F32", "I64"; cut to 15 bytes */
     int rank;
     int64_t dim[8];
     const void *data; /* little-endian, not aligned */
     uint64_t bytes;
-} dt_weight_info;
+} dt_safetensors_tensor;
 
 /* Reads and checks a file. Tensors may have any dtype and any values. Ownership: *out is yours;
  * close it before the context is destroyed. Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not
  * safetensors, truncated, sizes or offsets that do not fit), MEMORY. */
-DT_API dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out);
+DT_API dt_result dt_safetensors_open(dt_ctx *ctx, const char *path, dt_safetensors **out);
 /* Frees the file's data. NULL is allowed. */
-DT_API void dt_weights_close(dt_weights *weights);
+DT_API void dt_safetensors_close(dt_safetensors *weights);
 /* How many tensors the file has. */
-DT_API int dt_weights_count(const dt_weights *weights);
-/* Describes a tensor, index from 0 to dt_weights_count() - 1. Errors: INVALID (out of range; a
+DT_API int dt_safetensors_count(const dt_safetensors *weights);
+/* Describes a tensor, index from 0 to dt_safetensors_count() - 1. Errors: INVALID (out of range; a
  * tensor of more than 8 dimensions). */
-DT_API dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_info *info);
+DT_API dt_result dt_safetensors_get_tensor(const dt_safetensors *weights, int index,
+                                           dt_safetensors_tensor *info);
 /* The index of the tensor of that name; -1 = none: the error of who uses it says the name. */
-DT_API int dt_weights_find(const dt_weights *weights, const char *name);
+DT_API int dt_safetensors_find(const dt_safetensors *weights, const char *name);

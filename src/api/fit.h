@@ -13,7 +13,7 @@
  * Threads: the context's, callbacks too. */
 
 #define DT_MAX_CALLBACKS 8
-#define DT_REASON_BYTES 256 /* bytes of a text that a struct keeps, with its closing 0 */
+#define DT_MAX_REASON_BYTES 256 /* bytes of a text that a struct keeps, with its closing 0 */
 
 typedef enum dt_fit_event {
     DT_FIT_BEGIN,     /* before the first step, behind a resume */
@@ -24,11 +24,11 @@ typedef enum dt_fit_event {
 } dt_fit_event;
 
 typedef enum dt_fit_stop {
-    DT_FIT_GOES_ON,
-    DT_FIT_DONE,   /* all epochs or steps are made */
-    DT_FIT_EARLY,  /* nothing got better for .patience validations */
-    DT_FIT_ASKED,  /* by a callback */
-    DT_FIT_FAILED, /* by an error, which dt_trainer_fit returns */
+    DT_FIT_RUNNING,
+    DT_FIT_DONE,       /* all epochs or steps are made */
+    DT_FIT_EARLY_STOP, /* nothing got better for .patience validations */
+    DT_FIT_STOPPED,    /* by a callback */
+    DT_FIT_FAILED,     /* by an error, which dt_trainer_fit returns */
     DT_FIT_LAST = DT_FIT_FAILED
 } dt_fit_stop;
 
@@ -36,7 +36,7 @@ typedef enum dt_fit_stop {
  * _checkpoint, _save, dt_trainer_store, and what is not the trainer's. _step, _epoch, _wait, _fit,
  * _load, _resume and dt_lr_find of this trainer return BUSY. Destroying the trainer, its graph,
  * context, comm, data or a callback's object does nothing. A callback may set .stop to
- * DT_FIT_ASKED: no further step is made, on any rank. All else is read only.
+ * DT_FIT_STOPPED: no further step is made, on any rank. All else is read only.
  *
  * With .in_flight = 2 on a GPU the next step has begun already: it is made, at the rate of before.
  * Where none may be under way (at an epoch's end, before a checkpoint) one call, and .last, are for
@@ -52,13 +52,13 @@ typedef struct dt_fit_state {
     dt_train_report train; /* of this epoch so far; its times are of this call */
     dt_train_report validation; /* the newest; .samples 0: none yet */
     uint64_t validations;       /* so many */
-    bool validates;             /* DT_FIT_EPOCH: a validation follows */
+    bool validation_follows;    /* DT_FIT_EPOCH: a validation follows */
     uint64_t skipped;           /* steps, or local rounds, for a NaN or infinity; in this call */
     uint64_t not_finite;        /* watched values: NaN, infinite or of no target; in this call */
     double value, best;         /* what is watched: now, and at its best */
     bool better;                /* the newest value is the best */
     uint64_t best_step;         /* the step of the best; 0: none yet */
-    uint64_t waited;            /* validations since then */
+    uint64_t validations_since_best; /* validations since then */
     /* Checkpoints that could not be written, in this call, and why the newest was not; "": none.
      * Training goes on. */
     uint64_t checkpoints_failed;
@@ -84,11 +84,11 @@ typedef struct dt_callback {
 typedef struct dt_watch {
     /* The name of a metric, or of a term of the loss (dt_trainer_desc.metrics); NULL = "loss" */
     const char *metric;
-    bool larger;      /* is better; a loss's is not */
+    bool maximize;    /* is better; a loss's is not */
     double min_delta; /* better by less is no better; Keras' min_delta */
     int patience;     /* stops behind so many without a better one; 0 = never */
     /* At the end all replicas get the weights of the best value; the moments of that time are not
-     * kept. Takes the memory of the parameters once, on the host. Happens also when .skips ends the
+     * kept. Takes the memory of the parameters once, on the host. Happens also when .max_skips ends the
      * fit, and after no other error. */
     bool restore_best;
     /* A safetensors file of the best weights, which rank 0 writes; NULL = none. One that cannot be
@@ -104,14 +104,14 @@ typedef struct dt_fit_desc {
     uint64_t validation_steps;    /* validates every so many steps; 0 = at the end of epochs */
     uint64_t validation_epochs;   /* of every so many epochs; 0 = 1 */
     dt_watch watch;
-    /* Where the trainer has a folder .checkpoint, fit goes on from the newest checkpoint there, and
+    /* Where the trainer has a folder .checkpoint.folder, fit goes on from the newest checkpoint there, and
      * writes one at the end of each epoch and where a callback stops it, besides what
-     * .checkpoint_steps says. They have what
+     * .checkpoint.every_steps says. They have what
      * .watch has seen (the best value, its step, how long was waited since, with .restore_best its
      * weights), so a fit that was interrupted stops where it would have, with the same bits; one
      * that watches something else begins anew, and so does .no_resume, whatever was loaded. */
     bool no_resume;
-    uint64_t skips; /* ends with NUMERIC after this number of skipped steps in a row; 0 = 8 */
+    uint64_t max_skips; /* ends with NUMERIC after this number of skipped steps in a row; 0 = 8 */
     dt_callback callbacks[DT_MAX_CALLBACKS]; /* up to the first without .call, in order */
 } dt_fit_desc;
 
@@ -136,23 +136,23 @@ typedef struct dt_history {
     uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also after an error */
     char names[DT_MAX_TERMS][64]; /* of .metric, cut to 63 bytes */
     uint64_t checkpoints_failed;  /* and why the newest was not written, as there */
-    char checkpoint_error[DT_REASON_BYTES];
+    char checkpoint_error[DT_MAX_REASON_BYTES];
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
- * with dt_history_free; after every error its .stop is DT_FIT_FAILED. What is allocated while it
+ * with dt_history_destroy; after every error its .stop is DT_FIT_FAILED. What is allocated while it
  * runs are entries of the history and what each validation needs. Errors: INVALID (neither epochs
  * nor steps; .watch of what is not there; a folder without checkpoints is none), what a callback
- * returned, and those of dt_trainer_step but for a NaN, which skips a step (.skips), of
+ * returned, and those of dt_trainer_step but for a NaN, which skips a step (.max_skips), of
  * dt_trainer_evaluate (but for NUMERIC: see dt_watch), dt_trainer_resume and dt_store_save. If no
  * watched value was finite, the result is DT_OK, with a warning in the log and in dt_ctx_error().
  * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. IO
- * also where .checkpoint cannot be written and steps are to be made. A checkpoint that fails later
+ * also where .checkpoint.folder cannot be written and steps are to be made. A checkpoint that fails later
  * is an error in the log, is counted in the history and in callbacks, and training goes on. If all
  * steps are made already, the result is DT_OK with an empty history, and the log says so. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
-DT_API void dt_history_free(dt_history *history);
+DT_API void dt_history_destroy(dt_history *history);
 
 /* Computes `output` (a tensor of the trainer's graph, f32 or i32, with samples) for all rows of a
  * set, as dt_trainer_evaluate does, and writes it to out: [data->rows, shape of a sample] in the
@@ -191,14 +191,14 @@ typedef struct dt_lr_curve {
 } dt_lr_curve;
 
 /* All ranks call it with the same settings, and get the same curve and suggestion. desc may be
- * NULL. *curve is yours: dt_lr_curve_free. The optimizer's own schedule is not used meanwhile.
+ * NULL. *curve is yours: dt_lr_curve_destroy. The optimizer's own schedule is not used meanwhile.
  * Errors, with *curve empty and the state as before, but for a lost job: INVALID (NULL, settings, a
  * .file that is there), UNSUPPORTED (DT_TRAIN_LOCAL), IO (the file), those of dt_trainer_step but
  * for a NaN, which ends the test. Where the state cannot be read back (MEMORY, IO), the error says
  * so, and the file stays: dt_trainer_load brings it back. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
 /* Frees the points and clears the struct. NULL is allowed. */
-DT_API void dt_lr_curve_free(dt_lr_curve *curve);
+DT_API void dt_lr_curve_destroy(dt_lr_curve *curve);
 
 /* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. It
  * has the rate, "  lr 0.001", the steps that were skipped for a NaN, and the checkpoints that

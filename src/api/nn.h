@@ -8,17 +8,17 @@
  * Shoeybi et al., "Megatron-LM", 2019). A column layer's result is in parts, which elementwise ops
  * keep; a row layer takes such parts, and its result is whole: one sum a pair, forward and
  * backward. Logits of a column layer stay in parts: dt_cross_entropy and dt_accuracy take them. A
- * table that is embedding and head in one is marked by dt_part(table, 0). Elsewhere it means
+ * table that is embedding and head in one is marked by dt_tensor_parallel(table, 0). Elsewhere it means
  * nothing. */
-typedef enum dt_tensor_split {
-    DT_TENSOR_WHOLE, /* the default: every member has all */
+typedef enum dt_tensor_style {
+    DT_TENSOR_REPLICATED, /* the default: every member has all */
     DT_TENSOR_COLUMN,
     DT_TENSOR_ROW
-} dt_tensor_split;
+} dt_tensor_style;
 
 typedef struct dt_linear_desc {
     bool no_bias;
-    dt_tensor_split tensor;
+    dt_tensor_style tensor;
     dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
 } dt_linear_desc;
 
@@ -39,7 +39,7 @@ typedef struct dt_embedding_desc {
     int32_t padding_idx;
     /* DT_TENSOR_ROW: members have runs of rows, look up those, and add the results up; COLUMN: the
      * result is in parts, as a column layer's. */
-    dt_tensor_split tensor;
+    dt_tensor_style tensor;
 } dt_embedding_desc;
 
 /* The same with other initial values, or a row for padding. desc may be NULL. Errors (nil): a
@@ -92,8 +92,8 @@ typedef struct dt_attention_layer_desc {
     dt_attention_desc attention; /* mask, causal, dropout, ... */
     int64_t kv_heads;            /* of keys and values; 0 = as many as of queries */
     bool no_bias;
-    bool rope; /* queries and keys are turned by their positions, as `turn` says */
-    dt_rope_desc turn;
+    bool use_rope; /* queries and keys are turned by their positions, as `turn` says */
+    dt_rope_desc rope;
     dt_cache_desc cache; /* of positions: as dt_attention_cached; rope then begins at its `at` */
 } dt_attention_layer_desc;
 

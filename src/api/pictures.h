@@ -80,12 +80,12 @@ typedef struct dt_folder_info {
 DT_API void dt_folder_get_info(const dt_folder *folder, dt_folder_info *info);
 /* The name of a class; NULL = there is none of that number. Valid until the folder is closed. */
 DT_API const char *dt_folder_class(const dt_folder *folder, int index);
-/* The classes of all rows, [rows]: for dt_split and dt_balanced_weights. NULL for NULL. */
+/* The classes of all rows, [rows]: for dt_data_split and dt_balanced_weights. NULL for NULL. */
 DT_API const uint32_t *dt_folder_labels(const dt_folder *folder);
 
 /* The set: `picture` is an f32 input [channels, height, width], and gets value / 255; `label` an
  * i32 input [] (the class's number) or an f32 one [classes] (1 at its place, for dt_augment_desc's
- * mixing); nil = none, for dt_trainer_predict. Set .pick, .augment and others in *out afterwards.
+ * mixing); nil = none, for dt_trainer_predict. Set .indices, .augment and others in *out afterwards.
  * Errors, with *out empty: INVALID. Threads: the set's callback may run on any number at once. */
 DT_API dt_result dt_folder_dataset(dt_folder *folder, dt_tensor picture, dt_tensor label,
                                    dt_dataset *out);

@@ -17,11 +17,11 @@ typedef struct dt_store_desc {
     const char *device;
     uint64_t seed;  /* of the initial values */
     int batch_hint; /* for "auto": samples of a training step; 0 = 64 */
-    /* Keep the state on the host after every so many committed steps, for dt_store_revive: 0 =
+    /* Keep the state on the host after every so many committed steps, for dt_store_restore: 0 =
      * never. It costs twice the memory of parameters, moments and counts on the host, and, after
      * such a step, reading them from the device once, which is waited for; a step is then not
      * started ahead of it (dt_program_start). */
-    int shadow;
+    int host_checkpoint_steps;
     /* Called for each parameter and buffer, in order of creation, during dt_store_create and
      * dt_store_reset. NULL: their dt_init's values stay. */
     dt_init_fn *init;
@@ -55,7 +55,7 @@ typedef struct dt_param_info {
 /* How many parameters there are. */
 DT_API int dt_store_param_count(const dt_store *store);
 /* Describes one, index from 0 to dt_store_param_count() - 1. Errors: INVALID (out of range). */
-DT_API dt_result dt_store_param(const dt_store *store, int index, dt_param_info *info);
+DT_API dt_result dt_store_get_param(const dt_store *store, int index, dt_param_info *info);
 /* The index of the parameter of that name; -1 = none: the error of who uses it says the name. */
 DT_API int dt_store_find(const dt_store *store, const char *name);
 
@@ -90,7 +90,7 @@ DT_API dt_result dt_store_copy(dt_store *from, dt_store *to);
 
 /* Where those values lie, for the application's own commands on its device (dt_ctx_desc.vulkan),
  * which may read them, ordered behind a step as an output is. Valid until the next program of the
- * store is made, or it ends; where a trainer shares parameters out (shard_state 2 and 3), until its
+ * store is made, or it ends; where a trainer shares parameters out (parallel.zero_stage 2 and 3), until its
  * next step. Errors: INVALID (index, kind; the store's device is not the
  * application's). */
 DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kind kind,
@@ -103,10 +103,10 @@ DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kin
  * the application wrote to the store since then is gone. On a device that works, the present values
  * move, and no shadow is needed. On failure the store is as it was.
  * Errors: INVALID (there is no shadow; a step is under way; a trainer's store),
- * UNSUPPORTED (a program has .buffers, or was made for a device that can more: destroy it),
+ * UNSUPPORTED (a program has .external, or was made for a device that can more: destroy it),
  * DEVICE, DEVICE_LOST (the application's device: that cannot be opened anew), DEVICE_MEMORY,
  * MEMORY. */
-DT_API dt_result dt_store_revive(dt_store *store, const char *device, uint64_t *step);
+DT_API dt_result dt_store_restore(dt_store *store, const char *device, uint64_t *step);
 
 typedef enum dt_reset_kind {
     /* The optimizer's state: moments and step counts. Programs with an optimizer continue from an
@@ -142,11 +142,11 @@ typedef enum dt_optim_kind {
     DT_OPTIM_RADAM,    /* torch.optim.RAdam */
     DT_OPTIM_RPROP,    /* torch.optim.Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
     DT_OPTIM_LION,     /* Chen et al. 2023: signs alone; decay shrinks the weight */
-    /* What follows looks at whole parameters. A group can be .plain: biases and the weights of
-     * norms mostly are; and not .lazy. */
+    /* What follows looks at whole parameters. A group can be .elementwise: biases and the weights of
+     * norms mostly are; and not .sparse. */
     DT_OPTIM_LAMB, /* You et al. 2020: AdamW's direction, scaled to the length of the weight */
-    DT_OPTIM_LARS, /* You et al. 2017: SGD by gradients scaled to .trust of the weight's length */
-    DT_OPTIM_MUON, /* torch.optim.Muon, in f32: matrices by orthogonal steps; AdamW of others */
+    DT_OPTIM_LARS, /* You et al. 2017: SGD by gradients scaled to .trust_coefficient of the weight's length */
+    DT_OPTIM_MUON,     /* torch.optim.Muon, in f32: matrices by orthogonal steps; AdamW of others */
     DT_OPTIM_ADAFACTOR /* torch.optim.Adafactor, of epsilon1 None and d 1; keeps one moment, where
                         * matrices have means of rows and columns alone */
 } dt_optim_kind;
@@ -161,16 +161,16 @@ typedef struct dt_optim_group {
     /* For tables of which a step names few rows: a row (of the first axis) whose gradient is all 0
      * is left alone, its moments too, and nothing decays in it; torch.optim.SparseAdam, and SGD of
      * sparse gradients. Counts of steps are the parameter's. Rows of at most 16384 elements. Where
-     * such a parameter is a table that one dt_gather reads, by at most half as many indices as it
+     * such a parameter is a table that one dt_embedding reads, by at most half as many indices as it
      * has rows, a step reads and writes only rows that are named, or were in the step before: the
      * gradient, its norm and the update, with the bits of a dense gradient, which it still is for
      * whoever reads it. Tables below 65536 elements, tables with other readers, micro-batches,
      * several replicas or ranks, stages and members have dense gradients, of which only the update
      * is cheaper. An average of the weights goes over all of them. */
-    bool lazy;
+    bool sparse;
     /* LAMB and LARS do not scale steps here, Muon is AdamW, of matrices too, and Adafactor keeps a
      * mean of each element; others are so anyhow, and refuse it. */
-    bool plain;
+    bool elementwise;
 } dt_optim_group;
 
 typedef enum dt_average_kind {
@@ -216,15 +216,15 @@ typedef struct dt_optim_desc {
     double momentum, dampening;
     bool nesterov;
     double beta1, beta2, eps;
-    double alpha;       /* RMSprop's; 0 = 0.99 */
-    bool centered;      /* RMSprop's: by the variance */
-    double rho;         /* Adadelta's; 0 = 0.9 */
-    double lr_decay;    /* Adagrad's: lr / (1 + steps * lr_decay) */
-    double accumulator; /* Adagrad's sum begins here */
-    double trust;       /* LARS's; 0 = 1e-3 */
-    bool maximize;      /* the loss is to grow: steps go along the gradient */
-    double clip_norm;   /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
-    double clip_value;  /* 0 = off; each element, as clip_grad_value_ */
+    double alpha;               /* RMSprop's; 0 = 0.99 */
+    bool centered;              /* RMSprop's: by the variance */
+    double rho;                 /* Adadelta's; 0 = 0.9 */
+    double lr_decay;            /* Adagrad's: lr / (1 + steps * lr_decay) */
+    double initial_accumulator; /* Adagrad's sum begins here */
+    double trust_coefficient;   /* LARS's; 0 = 1e-3 */
+    bool maximize;              /* the loss is to grow: steps go along the gradient */
+    double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
+    double clip_value; /* 0 = off; each element, as clip_grad_value_ */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
     dt_average average; /* {0}: none. A store keeps one for each parameter, of one place */
@@ -241,7 +241,7 @@ DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t st
  * Threads: all functions in this part are called on the context's thread. The programs of a store
  * share memory, so only one of them can have a step under way; those of .concurrent run beside it,
  * one at a time, by dt_program_run and dt_program_start. After DEVICE_LOST the store must be
- * revived (dt_store_revive) or created again. */
+ * revived (dt_store_restore) or created again. */
 
 typedef struct dt_program dt_program;
 
@@ -264,12 +264,12 @@ typedef struct dt_input_shape {
 
 /* An input, or an output, that lies in a buffer of the application's Vulkan device: row-major,
  * `batch` samples, and nothing is copied. */
-typedef struct dt_program_buffer {
+typedef struct dt_external_buffer {
     dt_tensor tensor;
     /* Made with VK_BUFFER_USAGE_STORAGE_BUFFER_BIT; offset a multiple of dt_device_info's
      * offset_alignment; bytes at least the tensor's. */
     dt_vulkan_buffer memory;
-} dt_program_buffer;
+} dt_external_buffer;
 
 /* Members stand in the order in which they are mostly written: C++20 wants designators in it. */
 typedef struct dt_program_desc {
@@ -290,7 +290,7 @@ typedef struct dt_program_desc {
      * dt_ctx_desc.vulkan: dt_program_write and _read refuse them. Not class numbers and indices,
      * which must be checked on the host. The application orders its own use of them by the step's
      * semaphores; docs/embedding.md says how else. They outlive the program. */
-    dt_program_buffer buffers[DT_MAX_OUTPUTS];
+    dt_external_buffer external[DT_MAX_OUTPUTS];
     const dt_optim_desc *optim; /* NULL: the program does not train */
     bool gradients;             /* compute gradients though there is no optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
@@ -327,7 +327,7 @@ typedef struct dt_program_desc {
  * nil tensors or those of another graph, no parameter to train, an op without a gradient, a
  * parameter that no loss depends on, or only through dt_detach, comparisons or class numbers
  * (PyTorch leaves its .grad None). A parameter that losses depend on only through step functions
- * (dt_sign, dt_round, dt_step) has gradient 0; momentum and decay move it. The text names an op or
+ * (dt_sign, dt_round, dt_heaviside) has gradient 0; momentum and decay move it. The text names an op or
  * parameter that .shapes do not fit. All memory that running it needs is allocated here. desc and
  * what it points to are not kept. The program belongs to the store and is destroyed with it;
  * dt_program_destroy does so earlier. Errors, with *out NULL and
@@ -380,10 +380,10 @@ typedef struct dt_step_desc {
     /* Micro-batches of a step: run micro = 0 .. micros - 1 in order, with programs created with
      * `accumulate` (one, or several that train the same parameters). The last one commits. After
      * one that failed, or was cancelled in its backward part, start again at 0. */
-    uint32_t micro, micros; /* micros: 0 = 1 */
-    /* For each loss the weight of the global batch, from dt_program_weigh; NULL = this batch's. 0
+    uint32_t micro_batch, micro_batches; /* micros: 0 = 1 */
+    /* For each loss the weight of the global batch, from dt_program_loss_weights; NULL = this batch's. 0
      * means that no micro-batch has a target of that loss that counts; its gradient is 0. */
-    const double *weights;
+    const double *loss_weights;
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
      * micro-batches of a step. */
     const double *coefficients;
@@ -445,7 +445,7 @@ DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
  * runs, call it once for each of them, after writing its inputs; it reads only the targets. Errors:
  * UNSUPPORTED (targets that are computed in the graph), INVALID (an input was never written, a step
  * is under way), DEVICE_LOST. */
-DT_API dt_result dt_program_weigh(dt_program *program, double *weights);
+DT_API dt_result dt_program_loss_weights(dt_program *program, double *weights);
 
 /* A step in segments (forward, several of backward, commit), to fit a frame's time budget, to
  * provide gradients from the host, or to be able to cancel: begin; advance until *state is DONE;

@@ -29,8 +29,8 @@ DT_API uint64_t dt_replay_count(const dt_replay *replay);
  * for dt_replay_update. weights: NULL, or [count]: (items * chance)^-beta, divided by the largest
  * of these draws; 1 where draws are uniform. Errors: INVALID (NULL; count below 1; nothing was
  * added; beta below 0 or not finite). Nothing is allocated. */
-DT_API dt_result dt_replay_draw(dt_replay *replay, int count, double beta, void *items,
-                                uint64_t *places, float *weights);
+DT_API dt_result dt_replay_sample(dt_replay *replay, int count, double beta, void *items,
+                                  uint64_t *places, float *weights);
 /* New priorities of items: errors of their prediction, whose signs do not matter. Errors, with
  * nothing changed: INVALID (NULL; count below 1; a place where nothing is; a priority that is not
  * finite; drawn uniformly). */

@@ -31,15 +31,15 @@ typedef enum dt_schedule_kind {
      * the phase there (.steps = T) with a constant behind it to stay. */
     DT_SCHEDULE_COSINE,
     DT_SCHEDULE_COSINE_RESTARTS, /* CosineAnnealingWarmRestarts: periods of T, T * multiply, ... */
-    /* OneCycleLR over T steps, by cosines: lr / divide up to lr, then down to lr / divide /
-     * divide_end, where it stays. Momentum, or beta1, goes down from momentum_high to momentum_low
+    /* OneCycleLR over T steps, by cosines: lr / div_factor up to lr, then down to lr / div_factor /
+     * final_div_factor, where it stays. Momentum, or beta1, goes down from max_momentum to base_momentum
      * and back. */
     DT_SCHEDULE_ONE_CYCLE,
     /* Warm-up, stable, decay: 0 to lr in .warmup steps, lr, in the last .decay steps of T linear to
      * lr_min, where it stays. */
     DT_SCHEDULE_WSD,
     DT_SCHEDULE_INVERSE_SQRT, /* 0 to lr in .warmup steps, then lr * sqrt(warmup / n) */
-    /* ReduceLROnPlateau: lr * gamma each time that the metric, which dt_trainer_metric tells, was
+    /* ReduceLROnPlateau: lr * gamma each time that the metric, which dt_trainer_report_metric tells, was
      * no better than its best for more than .patience times. The last phase; in a program without
      * a trainer it is a constant. */
     DT_SCHEDULE_PLATEAU,
@@ -57,20 +57,21 @@ typedef struct dt_schedule {
     /* T; 0 = the whole phase, of LINEAR, GEOMETRIC, POLYNOMIAL, COSINE, ONE_CYCLE and WSD; the
      * others that say T need it. */
     uint64_t period;
-    double gamma;                           /* 0 = 0.1 */
-    double start;                           /* 0 = 1/3, for GEOMETRIC 0.01, for CONSTANT 1 */
-    double end;                             /* 0 = 1 */
-    double power;                           /* 0 = 1 */
-    double lr_min;                          /* as lr is: groups multiply it too */
-    uint32_t multiply;                      /* 0 = 1 */
-    double divide, divide_end, rise;        /* 0 = 25, 1e4, 0.3: the part of T that goes up */
-    double momentum_low, momentum_high;     /* 0 = 0.85, 0.95; both DT_ZERO: momentum stays */
+    double gamma;    /* 0 = 0.1 */
+    double start;    /* 0 = 1/3, for GEOMETRIC 0.01, for CONSTANT 1 */
+    double end;      /* 0 = 1 */
+    double power;    /* 0 = 1 */
+    double lr_min;   /* as lr is: groups multiply it too */
+    uint32_t t_mult; /* 0 = 1 */
+    double div_factor, final_div_factor,
+        pct_start;                          /* 0 = 25, 1e4, 0.3: the part of T that goes up */
+    double base_momentum, max_momentum;     /* 0 = 0.85, 0.95; both DT_ZERO: momentum stays */
     uint64_t warmup, decay;                 /* steps */
     uint64_t milestones[DT_MAX_MILESTONES]; /* rising; 0 = no more */
     uint32_t patience, cooldown;            /* 0 = 10, UINT32_MAX = 0; 0 = 0 */
     double threshold;                       /* 0 = 1e-4: better is less by so much of the best */
     bool threshold_absolute;                /* by so much in itself */
-    bool larger;                            /* the metric is better when it is larger */
+    bool maximize;                          /* the metric is better when it is larger */
     /* The factor of a step. Called on any thread; it depends on n alone. */
     double (*rate)(void *user, uint64_t n);
     void *user;

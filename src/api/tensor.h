@@ -75,7 +75,7 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label);
  * together with what it is a view of. To have them chosen for you: dt_program_desc.memory_bytes.
  * PyTorch's torch.utils.checkpoint. Errors (nil): none but a nil x. */
 DT_API dt_tensor dt_recompute(dt_tensor x);
-/* Marks where a stage of a pipeline (dt_trainer_desc.pipeline) begins: what is made after x, up to
+/* Marks where a stage of a pipeline (dt_trainer_desc.parallel.pipeline) begins: what is made after x, up to
  * the next mark, belongs to stage `stage`; x is the tensor that goes from one device to the next.
  * Returns it. Stage 0 begins with the graph; the marks of stages 1, 2, ... come in order. Nothing
  * else is changed by it. An input, a constant and what is made of those alone by views is computed
@@ -128,7 +128,7 @@ DT_API dt_tensor dt_freeze(dt_tensor param);
 /* Marks a parameter: where a trainer shares out one model (dt_trainer_desc.tensor), a member has an
  * equal run of its axis (counted from the end if negative). Layers mark their own. Returns it.
  * Errors (nil): not a parameter, or no such axis. */
-DT_API dt_tensor dt_part(dt_tensor param, int axis);
+DT_API dt_tensor dt_tensor_parallel(dt_tensor param, int axis);
 /* The names of parameters and buffers made between a push and its pop begin with `name` and a dot:
  * inside dt_scope_push(graph, "h.0"), dt_nn_linear(x, "fc", 8) makes "h.0.fc.weight". Scopes nest,
  * at most 32 deep and 255 characters long together. Errors are the graph's, as an op's: no name,
@@ -180,7 +180,7 @@ DT_API dt_tensor dt_mish(dt_tensor x);        /* x * tanh(softplus(x)) */
 DT_API dt_tensor dt_softsign(dt_tensor x);    /* x / (1 + |x|) */
 DT_API dt_tensor dt_hardsigmoid(dt_tensor x); /* min(max(x + 3, 0), 6) / 6 */
 DT_API dt_tensor dt_hardswish(dt_tensor x);   /* x * hardsigmoid(x) */
-DT_API dt_tensor dt_step(dt_tensor x);        /* x > 0 ? 1 : 0; no gradient */
+DT_API dt_tensor dt_heaviside(dt_tensor x);   /* x > 0 ? 1 : 0; no gradient */
 DT_API dt_tensor dt_leaky_relu(dt_tensor x, float slope);           /* PyTorch's default is 0.01 */
 DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's default is 1 */
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
@@ -203,8 +203,8 @@ DT_API dt_tensor dt_gt(dt_tensor a, dt_tensor b);      /* a > b ? 1 : 0 */
 DT_API dt_tensor dt_ge(dt_tensor a, dt_tensor b);      /* a >= b ? 1 : 0 */
 /* b == 0 ? 0 : a, and b == 0 ? a : 0: choices by a mask, which gets no gradient. What is not chosen
  * reaches neither value nor gradient, be it NaN. dt_where is made of both. */
-DT_API dt_tensor dt_keep(dt_tensor a, dt_tensor b);
-DT_API dt_tensor dt_drop(dt_tensor a, dt_tensor b);
+DT_API dt_tensor dt_mask(dt_tensor a, dt_tensor b);
+DT_API dt_tensor dt_mask_inv(dt_tensor a, dt_tensor b);
 
 /* To f32, i32, bf16 or f16. To i32 truncates toward zero and saturates, without a gradient; the
  * others round to nearest, ties to even, and their gradient is cast back. On the CPU copies, casts,
@@ -260,7 +260,7 @@ DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b);
  * [I..., ...]. The gradient is summed in a fixed order. Indices that the host writes are checked
  * when they are written; one computed in the graph gives a row of NaN if it is out of range.
  * PyTorch's F.embedding. */
-DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index);
+DT_API dt_tensor dt_embedding(dt_tensor table, dt_tensor index);
 
 /* 1 where the last dimension's number is the index, else 0. index: [...] i32; result [..., classes]
  * f32. An index that is no class gives a row of zeros. */
@@ -311,7 +311,7 @@ DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t);
 DT_API dt_tensor dt_mean_loss(dt_tensor x);
 /* The weighted mean: sum of w * x over the sum of w, both over the whole global batch. w: f32,
  * which broadcasts with x: one weight a sample has shape []. Where the weight of the whole batch
- * must be known before its parts run (a trainer, dt_program_weigh), w is an input or a view of one.
+ * must be known before its parts run (a trainer, dt_program_loss_weights), w is an input or a view of one.
  * No gradient flows to it. For PyTorch's losses that multiply by a weight and divide by the number
  * of elements: dt_mean_loss(dt_mul(x, w)). */
 DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w);

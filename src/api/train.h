@@ -13,7 +13,7 @@ typedef struct dt_trainer dt_trainer;
 
 /* The values of one input of the model, for all samples of a dataset. */
 typedef struct dt_column {
-    dt_tensor input;  /* one with a batch dimension; for others see dt_trainer_write */
+    dt_tensor input;  /* one with a batch dimension; for others see dt_trainer_set_input */
     const void *data; /* the values, sample after sample; NULL: dt_dataset.sample provides them */
     dt_dtype dtype;   /* of data: the input's; for an f32 or i32 input also U8 */
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
@@ -27,12 +27,12 @@ typedef struct dt_column {
 typedef struct dt_sample {
     uint64_t seed; /* the trainer's */
     uint64_t epoch, step;
-    uint64_t row;      /* of the data (dt_dataset.pick) */
+    uint64_t row;      /* of the data (dt_dataset.indices) */
     uint64_t position; /* in the batch of the whole job */
-    /* Where a text of an error may be written, at most why_bytes with the closing 0: it becomes
-     * part of the step's. Empty at first. */
-    char *why;
-    size_t why_bytes;
+    /* Room for an error's text, error_bytes with its closing 0. It becomes part of the step's
+     * error. Empty at first. */
+    char *error;
+    size_t error_bytes;
 } dt_sample;
 
 /* Samples to train on or to evaluate. What it points to stays yours and must outlive its use. */
@@ -48,12 +48,12 @@ typedef struct dt_dataset {
     /* Threads that read the next batch; 0 = 1, at most 64. With more, .sample is called by several
      * at once, for different samples. The values are the same. */
     int threads;
-    /* NULL, or [rows]: sample i is row pick[i] of the columns' data and for .sample, as dt_split
-     * gives them. They are not checked against the data. */
-    const uint32_t *pick;
+    /* NULL, or [rows]: sample i is row indices[i] of the columns' data and for .sample, as
+     * dt_data_split gives them. They are not checked against the data. PyTorch's Subset. */
+    const uint32_t *indices;
     /* NULL, or [rows]: an epoch of training draws `rows` samples with replacement, each in
      * proportion to its weight (0 or more, finite, not all 0). Evaluation takes each once. With
-     * .pick, weights[i] (and lengths[i]) is of sample i, so of row pick[i]. */
+     * .indices, weights[i] (and lengths[i]) is of sample i, so of row pick[i]. */
     const float *weights;
     /* NULL, or [rows]: batches of training have samples of like lengths, in an order by chance: an
      * epoch's order is cut into pieces of 32 batches, each is sorted by length, and batches change
@@ -71,255 +71,188 @@ typedef enum dt_tail {
     DT_TAIL_PAD
 } dt_tail;
 
-typedef enum dt_balance {
-    DT_BALANCE_EQUAL,   /* shards of equal size */
-    DT_BALANCE_MEASURED /* sizes follow each replica's speed, so results are not reproducible */
-} dt_balance;
-
-/* What the replicas of a job, threads and ranks alike, share out instead of having it each
- * (.shard_state; Rajbhandari et al. 2020, "ZeRO"). The bits are those of none, and so are
- * checkpoints, whatever the number of replicas that wrote them. */
-typedef enum dt_shard {
-    DT_SHARD_NONE,
-    DT_SHARD_OPTIMIZER, /* ZeRO-1: moments and averages; see .shard_state */
-    /* ZeRO-2: gradients too. A bucket's sum goes to the replicas that own its parameters alone,
-     * and its place is another bucket's then. Parameters come from their owners when a step
-     * begins. */
-    DT_SHARD_GRADIENTS,
-    /* ZeRO-3: parameters too. Those of a bucket come before the segments that read them, forward
-     * and again backward, and their place is another bucket's then; between ranks the next bucket
-     * is on its way meanwhile. */
-    DT_SHARD_PARAMETERS
-} dt_shard;
-
-/* When replicas tell each other what they have learnt. */
+/* How the replicas of a job share what they learn. */
 typedef enum dt_train_mode {
-    DT_TRAIN_SYNCHRONOUS, /* the default: gradients, in every step */
-    /* Each replica makes .local_steps steps over its own part of each batch, with an optimizer of
-     * its own and without a word to the others: a round. It ends early with an epoch. Then the
-     * differences of all (its beginning less what a replica has now) are averaged, and the outer
-     * optimizer moves the round's beginning by them; all go on from there. So there is one exchange
-     * a round, which is what slow links need; the results depend on the number of replicas. Local
-     * SGD (McMahan et al. 2017) with .outer = {1, DT_ZERO}, DiLoCo (Douillard et al. 2023) with
-     * AdamW and .outer = {0}. See docs/distributed.md. */
+    DT_TRAIN_SYNCHRONOUS, /* the default: gradients are summed in every step */
+    /* Local SGD (McMahan et al. 2017) and DiLoCo (Douillard et al. 2023): each replica makes
+     * .local.steps steps by itself, a round. Then the weights are averaged: see dt_local_desc. */
     DT_TRAIN_LOCAL,
-    /* A worker of parameter servers (server.h: dt_server), which hold the parameters, update them
-     * and hand out work; each dt_trainer_step computes a shard of a batch for them. One device;
-     * workers come and go at any time. */
+    /* A worker of parameter servers (dt_server): each dt_trainer_step computes the gradient of one
+     * batch slice for them. One device. Workers may join and leave at any time. */
     DT_TRAIN_SERVER
 } dt_train_mode;
 
-/* The outer optimizer of DT_TRAIN_LOCAL: SGD with momentum over the averaged differences d,
- * v = momentum * v + d, w = w - lr * (d + momentum * v), or w - lr * v without Nesterov's. Both
- * numbers are taken as f32. */
+/* In which order the stages of a pipeline compute the micro-batches of a step. All orders give the
+ * same bits. With p stages and m micro-batches (.accumulate) they differ in idle time, as a share
+ * of the time that devices compute, and in how many micro-batches keep their activations. */
+typedef enum dt_pipeline_schedule {
+    DT_PIPELINE_1F1B,       /* the default: (p - 1) / m idle; p micro-batches are kept */
+    DT_PIPELINE_FILL_DRAIN, /* GPipe: (p - 1) / m idle; all m are kept */
+    /* Megatron's interleaved schedule: v chunks of the model on each device (.parallel.chunks). (p - 1) /
+     * (v m) idle; 2 p / v + p micro-batches of a chunk are kept; v times the tensors are sent. */
+    DT_PIPELINE_INTERLEAVED,
+    DT_PIPELINE_ZERO_BUBBLE /* ZB-H1: weight gradients fill idle time: (p - 1) / (3 m) idle */
+} dt_pipeline_schedule;
+
+typedef enum dt_balance {
+    DT_BALANCE_EQUAL,   /* batch slices of equal size */
+    DT_BALANCE_MEASURED /* sizes follow each replica's speed; results are not reproducible */
+} dt_balance;
+
+/* The stages of ZeRO (Rajbhandari et al. 2020): what the replicas of a job shard, so that each has
+ * its shard of it instead of all. */
+typedef enum dt_zero_stage {
+    DT_SHARD_NONE,      /* the default: each replica has all */
+    DT_SHARD_OPTIMIZER, /* ZeRO-1: optimizer state and averages */
+    /* ZeRO-2: also gradients. The sum of a bucket goes only to the replica that owns it. */
+    DT_SHARD_GRADIENTS,
+    /* ZeRO-3, FSDP: also parameters. A bucket is gathered before the segments that read it. */
+    DT_SHARD_PARAMETERS
+} dt_zero_stage;
+
+/* How one model is trained on several devices: data (.parallel.replicas) x pipeline (.parallel.pipeline) x tensor
+ * (.tensor) parallelism, with ZeRO. {0} is data parallelism: a replica on each device.
+ * All ranks' .devices together, rank by rank, are the job's devices. Device p has tensor rank
+ * p % tensor of stage (p / tensor) % pipeline of replica p / (tensor * pipeline).
+ * What can be combined, memory formulas and costs: docs/distributed.md. */
+typedef struct dt_parallel_desc {
+    int replicas; /* data-parallel copies of the model; 0 = devices / (pipeline * tensor) */
+    /* The number of gradients that a batch is split into. They are added in a fixed order, so the
+     * bits depend on this number and not on replicas: 8 slices give the same on 1, 2, 4 or 8.
+     * 0 = the number of replicas, or what the checkpoint says; at most .batch. */
+    int batch_slices;
+    dt_balance balance;
+    size_t bucket_bytes; /* gradients that are summed at a time; 0 = 4 MiB, the first 1 MiB */
+    bool no_overlap;     /* sum gradients after the backward pass only: for measurements */
+    int pipeline;        /* stages that the model is cut into; 0 or 1 = none. See dt_stage */
+    dt_pipeline_schedule schedule;
+    int chunks; /* of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
+    /* Tensor ranks: each replica (or stage) is split across this number of devices of one kind.
+     * Layers with .tensor set hold 1 / tensor of their weights, gradients and state on each.
+     * 0 or 1 = none. */
+    int tensor;
+    /* Between those layers each tensor rank has its share of the positions, axis 0 of [positions,
+     * width] (Korthikanti et al. 2022). Saves the memory of activations. */
+    bool sequence_parallel;
+    /* Slices that the tensor axis is split into, a multiple of .tensor, at most 64. The bits depend
+     * on this number and not on .tensor. 0 = .tensor. */
+    int tensor_slices;
+    /* What replicas shard: 1 optimizer state, 2 also gradients, 3 also parameters (dt_zero_stage).
+     * Results and checkpoints have the bits of 0, the default. */
+    int zero_stage;
+    /* With zero_stage 2 or 3: the shard of a Vulkan device lies on the host, and the CPU updates it
+     * (Ren et al. 2021, "ZeRO-Offload"). */
+    bool offload;
+} dt_parallel_desc;
+
+/* The outer optimizer of DT_TRAIN_LOCAL: SGD with momentum on the averaged differences d,
+ * v = momentum * v + d, w = w - lr * (d + momentum * v), or w - lr * v without Nesterov. Both
+ * numbers are rounded to f32. */
 typedef struct dt_outer_desc {
     double lr;       /* 0 = 0.7; above 0 */
     double momentum; /* 0 = 0.9, DT_ZERO = 0; below 1 */
     bool no_nesterov;
 } dt_outer_desc;
 
-/* What replaces the numbers that processes exchange at a round's end, where links are slow. What an
- * approximation leaves out is added to the next round's (error feedback), so nothing is lost in the
- * long run. Sums are made in the order of ranks: all have the same bits, which depend on how
- * replicas are spread over processes. Within one process nothing is compressed. */
+/* How ranks encode what they exchange at the end of a round. What an encoding loses is added to the
+ * next round (error feedback). All ranks have the same bits, which depend on how replicas are
+ * spread over ranks. Replicas of one rank exchange f32. */
 typedef enum dt_compress {
     DT_COMPRESS_NONE, /* the default: f32 */
     DT_COMPRESS_BF16, /* half of the bytes */
     DT_COMPRESS_INT8, /* a quarter: 8 bits, and a scale for each 256 elements */
-    DT_COMPRESS_TOPK  /* the largest alone: .compress_keep of them, 8 bytes each */
+    DT_COMPRESS_TOPK  /* only the largest elements: .compress_ratio of them, 8 bytes each */
 } dt_compress;
 
-/* In which order the devices of a pipeline compute their parts of the micro-batches. The bits are
- * the same with all of them; what differs is how long devices wait for each other, and for how many
- * micro-batches at once activations are kept. p devices, m micro-batches (.accumulate). */
-typedef enum dt_pipeline_schedule {
-    DT_PIPELINE_1F1B,       /* the default: (p - 1) / m of the time idle, p micro-batches kept */
-    DT_PIPELINE_FILL_DRAIN, /* GPipe: as much idle, all m kept */
-    /* Several chunks of the model on each device (.chunks = v): (p - 1) / (v m) idle, about
-     * 2 p / v + p micro-batches of a chunk kept, v times as many tensors between devices. */
-    DT_PIPELINE_INTERLEAVED,
-    DT_PIPELINE_ZERO_BUBBLE /* ZB-H1: parameters' gradients wait for idle time: (p - 1) / (3 m) */
-} dt_pipeline_schedule;
-
-typedef struct dt_trainer_desc {
-    /* As in dt_program_desc. */
-    dt_tensor loss;
-    dt_loss losses[DT_MAX_TERMS];
-    /* Bars, logs, histories and dt_watch.metric call one by its dt_label, or its op: "accuracy", a
-     * second one "accuracy 2". Of several losses those with a label are shown too. */
-    dt_tensor metrics[DT_MAX_TERMS];
-    int batch;                  /* samples per step of the whole job; 0 = 1 */
-    const dt_optim_desc *optim; /* NULL = {0} */
-    const char *params;
-    dt_dataset data; /* to train on; every rank provides the whole set */
-    uint64_t seed;   /* for initial values, sample order and dropout */
-    /* A safetensors file with initial parameters and buffers, read as by dt_store_load, on rank 0.
-     * NULL = initialise them as their dt_init says. */
-    const char *load;
-    bool no_shuffle; /* take the rows in order in every epoch */
-    dt_tail tail;
-    /* Leaves out steps in which no loss of the whole batch (DT_TRAIN_LOCAL: of a replica's part)
-     * has a target that counts: no decay, momentum or batch norm statistics. Their samples are used
-     * up; dt_train_report.empty counts them. Needs an .in_flight of 0 or 1, and makes it 1. */
-    bool skip_empty;
-    /* Each shard is computed in this many parts, one after the other; 0 = 1. More than 16 take 4
-     * more bytes a parameter on each device, so that the sum's error does not grow. */
-    int accumulate;
-    /* The most transient bytes of each replica while it trains, as in dt_program_desc: where those
-     * are more, tensors are computed again by the backward pass. The results are the same, so ranks
-     * may differ. 0 = as many as keeping everything takes. */
-    uint64_t memory_bytes;
-    /* The batch is split into this many shards. Each gives its own gradient; the gradients are
-     * added in a fixed tree, so the result does not depend on the number of replicas: with 8
-     * shards, 1, 2, 4 or 8 replicas give the same bits. 0 = the number of replicas, or what the
-     * checkpoint says; at most `batch`. Batch norm takes its statistics over one shard. */
-    int shards;
-    dt_balance balance;
-    /* Names as dt_store_desc.device takes them, separated by commas; the same device may be named
-     * several times, and "cpu:2" stands for two CPU replicas. "cpu", "vulkan:0,vulkan:1,cpu",
-     * "auto"; NULL = "auto". */
-    const char *devices;
-    /* Threads of each CPU replica; 0 = 1 with several replicas, the context's number with one. With
-     * more than 1, the first replica uses the context's threads. */
-    int threads;
-    bool pin; /* bind each replica's thread to a processor of its own */
-    /* NULL = this process alone. Borrowed: destroy it after the trainer. The trainer's calls return
-     * BUSY while another thread uses it. None of your own operations may be pending. */
-    dt_comm *comm;
-    size_t bucket_bytes; /* gradients exchanged at a time; 0 = 4 MiB, the first bucket 1 MiB */
-    bool no_overlap;     /* exchange gradients only after the backward pass: for measurements */
-    /* A folder for dt_trainer_checkpoint; NULL = none. Rank 0 writes to it, and makes it, in one
-     * that is there. With .checkpoint_steps dt_trainer_create looks whether files can be made in
-     * it, and dt_trainer_fit before its first step: IO on all ranks where they cannot. */
-    const char *checkpoint;
-    int checkpoint_steps; /* write one every so many steps; 0 = only on request */
-    /* How many steps are under way at once on a GPU that trains alone (one device, one rank, one
-     * shard, no .accumulate), so that it does not wait for the host between them. 0: two in
-     * dt_trainer_epoch and in a dt_trainer_fit without callbacks, one in dt_trainer_step; 1; or 2,
-     * and dt_trainer_step too does not wait for the step that it starts, and a fit's callbacks see
-     * a step when the next one has begun. The bits are the same. Elsewhere it is always one: sums
-     * pass the host before a commit. */
-    int in_flight;
-    int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
-    bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */
-    /* .load, dt_trainer_load and dt_trainer_resume accept NaN and infinities in weights, moments
-     * and statistics; false: FORMAT (.load: INVALID). Rank 0's value decides. */
-    bool allow_nonfinite;
-    bool averaged; /* dt_trainer_evaluate takes the averages of .optim->average for weights */
-    /* DT_TRAIN_LOCAL goes with no .shards (each replica's part is one), no DT_BALANCE_MEASURED
-     * (INVALID) and no .optim->average (UNSUPPORTED). `batch` is still that of the whole job. */
-    dt_train_mode mode;
-    int local_steps; /* of a round of DT_TRAIN_LOCAL; 0 = 100 */
-    /* Gossip: a round has .gossip x .local_steps steps, and behind each .local_steps within it each
-     * rank averages its weights with one other rank instead of with all: pairs follow from the
-     * number of the meeting. What a rank has mid-round is its own; at the round's end all become
-     * the same, as without. 0 or 1 = none. See docs/distributed.md. */
+/* DT_TRAIN_LOCAL: a round is .steps steps of each replica, with its own optimizer. It ends early
+ * with an epoch. Then the differences (weights at the round's start minus weights now) are
+ * averaged over all replicas, and the outer optimizer moves the round's start by them.
+ * Local SGD: .local.outer = {1, DT_ZERO}. DiLoCo: AdamW and .local.outer = {0}. See docs/distributed.md. */
+typedef struct dt_local_desc {
+    int steps; /* of a round; 0 = 100 */
+    /* Gossip averaging: after every .steps steps, average the weights with one other rank. After
+     * every gossip * .steps steps, with all ranks as above. 0 or 1 = no gossip. */
     int gossip;
     dt_outer_desc outer;
-    dt_compress compress; /* of DT_TRAIN_LOCAL; what was left out is not part of a checkpoint */
-    double compress_keep; /* DT_COMPRESS_TOPK: of each bucket; 0 = 0.01; to 1 */
-    /* A grid: .replicas of the model, each a pipeline of .pipeline stages. The job has a device for
-     * each: all ranks' .devices together, rank by rank, each rank's in its order. Device number p
-     * has stage p mod .pipeline of replica p / .pipeline, so the stages of a replica are
-     * neighbours; a rank may have any of them. replicas 0 = as many as there are devices for;
-     * pipeline 0 or 1 = no pipeline, a device a replica. The model is cut into stages, and the
-     * .accumulate micro-batches of a step go through them one behind the other. A device holds the
-     * parameters, gradients and optimizer state of its stage alone; between ranks go tensors of the
-     * cuts, forward and back, and a stage's gradients among the replicas. On CPUs a step gives the
-     * same bits as one device with the same .shards (0 = one a replica) and .accumulate. Where
-     * dt_stage marks nothing, the cuts balance the stages' work and let few bytes cross. On
-     * each rank's host all values and state come together to be saved, evaluated or read by way of
-     * dt_trainer_store; in between that memory is given back to the system (Linux), unless the
-     * application has the store. With .tensor each stage is a squad of members (see there): the
-     * job has .replicas x .pipeline x .tensor devices, and number p is member p mod .tensor of
-     * stage p / .tensor mod .pipeline of replica p / (.tensor x .pipeline). With shard_state 1 the
-     * replicas of a stage share out its state; 2 and 3 are UNSUPPORTED. */
-    int replicas, pipeline;
-    dt_pipeline_schedule schedule;
-    int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
-    /* 1 = the replicas of the job, on threads and ranks, share out the optimizer's moments and the
-     * averages of weights (ZeRO-1; Rajbhandari et al. 2020): each keeps those of its part of the
-     * parameters, updates that part, and gets the rest from the others, once a step, in the bytes
-     * of all parameters. The bits are those of 0, and so are checkpoints: one of 4 replicas goes on
-     * with 2, with 1, or without sharing. With B blocks of 256 elements of all parameters (each
-     * padded to blocks), P of those, R replicas and A arrays (moments, and one for averages),
-     * replica r has n = floor((r+1) B / R) - floor(r B / R) blocks, and its state takes 1024 *
-     * (1 + 2 ceil(P / 256) + ceil(B / 128) + A n) bytes; without sharing n = B. Optimizers that
-     * look at whole parameters (LAMB, LARS, Muon, Adafactor) are shared out by whole parameters.
-     * Between ranks a process keeps what its replicas update once more in host memory. If a rank is
-     * lost, its part of the state is: weights can be saved then (dt_store_save), and the job goes
-     * on from a checkpoint. dt_store_read of a moment or an average works where all replicas are of
-     * this process, and gradients cannot be read. DT_TRAIN_LOCAL goes with 0 alone (UNSUPPORTED).
-     * With .pipeline or .tensor the replicas of each stage or member share out what it has, by the
-     * same formula; a rank that is lost ends the job then, which goes on from a checkpoint.
-     * 0 = each replica has all.
-     * 2 and 3 (dt_shard): let a replica's own part be O elements, F those that are not trained,
-     * and buffers, which each has, and T all that are trained, each padded to blocks. Its gradients
-     * take 4 (O + F + V) bytes: V are the most elements of buckets whose gradients are there at
-     * once, mostly two (.bucket_bytes), one that is computed and one that leaves; T where a step
-     * has several micro-batches; and V or T once for each partial sum. Its parameters take
-     * 4 (O + F + T) with 2, and 4 (O + F + W) with 3: W are those that a segment reads, mostly one
-     * bucket. Each process has two buckets more on the host. So small buckets take least memory;
-     * there are at most 56. Lazy groups are shared out by whole parameters too.
-     * Between steps parameters are with their owners. dt_trainer_store, evaluation, prediction and
-     * files bring all of them to each replica, which takes memory for them, and the next step lets
-     * them go. With several ranks all call dt_trainer_store; behind a step, what reads parameters
-     * of the store is INVALID until it is called again. Where the application has a program on that
-     * store the memory stays. If a rank is lost, so is its part of the parameters, and the job goes
-     * on from a checkpoint. A NaN is told without the op that made it. A Vulkan device has these
-     * arenas in its memory; the host has the gradients' once more, and O + F of parameters, from
-     * where others take them. UNSUPPORTED with .balance. */
-    int shard_state;
-    /* With shard_state 2 or 3, also of one replica: the part that a replica on a Vulkan device owns
-     * lies on the host, moments, averages, parameters and gradients, and the processor's kernels
-     * update it (Ren et al. 2021, "ZeRO-Offload"); DeepSpeed's offload_optimizer. In the formulas
-     * of 2 and 3 the device has no O: its parameters take 4 (F + T) or 4 (F + W), its gradients
-     * 4 (F + V), and no state; the host has state_bytes, 8 (O + F), and 4 (F + V) for what comes.
-     * Each step sends the bytes of all gradients to the host, and of all parameters to the device
-     * (twice with 3, where they go in between). An update has the bits of the processor's class,
-     * forward and backward parts those of the device; so any number of replicas has the same bits,
-     * and checkpoints are as ever. Where devices are processors nothing moves. */
-    bool offload;
-    /* Of DT_TRAIN_SERVER: where the servers are, in the order of their places, with commas between
-     * them: each a "host:port", or the "file:///path" that it listens by; and key,
-     * job, attempt and integrity, as the servers have them. It goes with no .load, .checkpoint,
-     * .comm, .shard_state, .averaged or .balance; optimizer, .shards (0 = as they say) and all else
-     * must be the servers'. */
-    const char *servers;
-    const dt_comm_desc *servers_by;
-    int servers_wait_ms; /* a server that is away, or silent, for longer is PEER_LOST; 0 = 30 s */
-    /* Tensor parallelism: squads of so many members, each on one of the .devices, all of one
-     * kind, share out the parameters that layers mark, with their gradients and optimizer state:
-     * linear layers by dt_linear_desc.tensor, embeddings by dt_embedding_desc.tensor, any
-     * parameter by dt_part, dt_nn_multi_head_attention by heads, dt_nn_swiglu and dt_nn_geglu by
-     * hidden units. Cross-entropy and accuracy take logits in parts. The members of a squad
-     * compute all of its samples, and meet behind each pair of layers, forward and backward
-     * (Shoeybi et al., "Megatron-LM", 2019). The model is written as for one device, and so are
-     * files; the host of each rank has room for all values too (see .pipeline). .replicas squads
-     * share the batch: a grid, in which device number p of the job (see there) is member p mod
-     * .tensor of replica p / .tensor; gradients of each part are summed over the squads. The same
-     * bits for as many members and .shards (0 = one a squad), however many squads there are and
-     * on whichever ranks, and those of one device within rounding. With .pipeline each stage of a
-     * replica is a squad, and what goes from stage to stage goes from each member to the one of
-     * its number: the bits of as many members without stages. 0 or 1 = none. Goes with
-     * .accumulate and shard_state 1; with more of that, .mode, .balance, optimizers that look at
-     * whole parameters, and rows that do not take parts (normalisation, dropout, softmax, a sum
-     * along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that
-     * are no such grid. */
-    int tensor;
-    /* Between those layers the members of a squad share out the rows of the sequence, axis 0 of
-     * [positions, width] where it divides: norms, dropout and residuals are computed of own rows,
-     * an all_gather stands in front of column layers and a reduce_scatter behind row layers
-     * (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022).
-     * What takes no rows gets all of them. Dropout draws what it draws for the whole sequence. */
-    bool tensor_rows;
-    /* Fixed slices: the model is cut into so many parts, a multiple of .tensor and at most 64, and
-     * each of the .tensor devices (0 or 1 = one) computes those that follow each other, one after
-     * the other. All that is said of members is true of slices, so the same bits for as many
-     * slices and .shards, whatever .tensor, .replicas and ranks are; and marks have to divide by
-     * slices. 0 = .tensor. More slices than members are UNSUPPORTED with .pipeline and with
-     * .shard_state. Costs: what no layer marks is kept and computed once a slice. */
-    int tensor_slices;
+    dt_compress compress;  /* what is lost is not part of a checkpoint */
+    double compress_ratio; /* DT_COMPRESS_TOPK: share of each bucket that is sent; 0 = 0.01; to 1 */
+} dt_local_desc;
+
+/* DT_TRAIN_SERVER: which parameter servers a worker works for. */
+typedef struct dt_worker_desc {
+    /* Where the servers listen, in the order of their .index, separated by commas: "host:port", or
+     * the "file:///path" that they listen by. */
+    const char *addresses;
+    const dt_comm_desc *security; /* key, job, attempt and integrity, as the servers have them */
+    int wait_ms; /* a server that is away or silent for longer is PEER_LOST; 0 = 30 s */
+} dt_worker_desc;
+
+/* Where and when a trainer writes checkpoints. */
+typedef struct dt_checkpoint_desc {
+    /* NULL = none. Rank 0 makes it, in a folder that exists, and writes to it. A folder that cannot
+     * be written is IO on all ranks before the first step. */
+    const char *folder;
+    int every_steps; /* write one after every this many steps; 0 = only when asked for */
+    int keep;        /* the number of the newest ones that are kept; 0 = 3 */
+    bool strict;     /* dt_trainer_resume fails if the newest checkpoint is damaged */
+    /* Accept NaN and infinities in checkpoints, in dt_trainer_load and in .load; false: FORMAT, or
+     * INVALID for .load. Rank 0's value decides. */
+    bool allow_nonfinite;
+} dt_checkpoint_desc;
+
+/* Limits of memory and of how far a GPU runs ahead. */
+typedef struct dt_limits_desc {
+    /* The most transient bytes of a replica while it trains: see dt_program_desc.memory_bytes. The
+     * bits are the same, so ranks may differ. 0 = what keeping everything takes. */
+    uint64_t memory_bytes;
+    /* Steps in flight on a GPU that trains alone (one rank, device, batch slice, micro-batch):
+     * 1, or 2 so that it does not wait for the host. 0 = 2 in dt_trainer_epoch, and in a
+     * dt_trainer_fit without callbacks; else 1. Same bits. See dt_trainer_wait. */
+    int in_flight;
+} dt_limits_desc;
+
+/* {0} but for a loss and data trains on one device. Members are ordered as they are usually written,
+ * because C++20 requires designated initialisers in the order of declaration. */
+typedef struct dt_trainer_desc {
+    /* The model. */
+    dt_tensor loss; /* short for losses[0].term */
+    dt_loss losses[DT_MAX_TERMS];
+    /* Terms that are reported, not minimised. Their names are their dt_label, or their op's name:
+     * "accuracy", a second one "accuracy 2". Losses with a label are reported too. */
+    dt_tensor metrics[DT_MAX_TERMS];
+    const dt_optim_desc *optim; /* NULL = {0} */
+    const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
+    const char *load; /* a safetensors file with the initial values, read by rank 0; NULL = none */
+    bool averaged;    /* dt_trainer_evaluate uses the averaged weights (.optim->average) */
+    /* The data. */
+    dt_dataset data; /* to train on; every rank provides the whole set */
+    int batch;       /* samples of a step, over the whole job; 0 = 1 */
+    /* Micro-batches of each batch slice, computed one after the other to save memory; 0 = 1. More
+     * than 16 take 4 more bytes a parameter on each device, for an exact sum. */
+    int accumulate;
+    dt_tail tail;
+    /* Leave out steps in which no loss has a target that counts: no decay, no momentum, no batch
+     * norm statistics. dt_train_report.empty counts them. Needs .limits.in_flight of 0 or 1. */
+    bool skip_empty;
+    uint64_t seed;   /* of initial values, order of samples and dropout */
+    bool no_shuffle; /* take the rows in order in every epoch */
+    /* The devices and ranks. */
+    /* Names as in dt_store_desc.device, separated by commas. "cpu:2" is two CPU replicas:
+     * "vulkan:0,vulkan:1,cpu". NULL = "auto". */
+    const char *devices;
+    /* Threads of each CPU replica; 0 = 1, or the context's number if there is one replica. With
+     * more than 1, the first replica uses the context's threads. */
+    int threads;
+    bool pin; /* bind each replica's thread to its own processor */
+    /* NULL = this process only. Borrowed: destroy it after the trainer. The trainer's calls return
+     * BUSY while another thread uses it. None of your own operations may be pending. */
+    dt_comm *comm;
+    dt_train_mode mode;
+    dt_parallel_desc parallel;
+    dt_local_desc local;   /* of DT_TRAIN_LOCAL */
+    dt_worker_desc server; /* of DT_TRAIN_SERVER */
+    dt_checkpoint_desc checkpoint;
+    dt_limits_desc limits;
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same
@@ -336,7 +269,7 @@ DT_API void dt_trainer_destroy(dt_trainer *trainer);
  * weights. Of a pipeline: one on the CPU with the values of all stages, which are fetched now and
  * behind every step from then on, so with several ranks all of them call it; NULL if a device or a
  * rank is lost whose values it has not; so of .tensor, and of parameters that are shared out
- * (dt_shard), which are fetched now alone. A value written to it between two steps
+ * (dt_zero_stage), which are fetched now alone. A value written to it between two steps
  * reaches all replicas of this process; with several ranks, writing is INVALID. So is a program
  * with an optimizer. The trainer owns it. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
@@ -348,8 +281,8 @@ DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
  * step. Errors, on all ranks and with nothing changed: INVALID (not a shared input that a loss or
  * metric reads; a wrong `bytes`; a class number or index out of range; ranks that differ), and
  * those of dt_comm. */
-DT_API dt_result dt_trainer_write(dt_trainer *trainer, dt_tensor input, const void *data,
-                                  size_t bytes);
+DT_API dt_result dt_trainer_set_input(dt_trainer *trainer, dt_tensor input, const void *data,
+                                      size_t bytes);
 
 /* The results of one or more steps, over the whole job. All but the times are the same on all
  * ranks.
@@ -444,7 +377,7 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
  * checkpoint. All ranks tell the same value, as the reports have it: rates that differ are INVALID
  * in the next step. A NaN counts as not better, as in PyTorch. Errors: INVALID (no plateau in the
  * optimizer's schedule). */
-DT_API dt_result dt_trainer_metric(dt_trainer *trainer, double value);
+DT_API dt_result dt_trainer_report_metric(dt_trainer *trainer, double value);
 /* Sets the coefficient of losses[loss] from the next step on. 0 really means 0. All ranks must set
  * the same value, as with the learning rate; it is not part of a checkpoint either. Errors, with
  * the coefficient unchanged: INVALID (no such loss; a value that is not finite or too large for an
@@ -459,7 +392,7 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
  * replica, which rank 0 collects: it takes memory for them while it saves. As many replicas go on
  * from it with the same bits; of another number R, the k-th takes the moments of the file's k-th,
  * counted around, so bits differ. In the middle of a round saving is INVALID; the checkpoints of
- * .checkpoint_steps and dt_trainer_request_checkpoint are written at the next round's end. */
+ * .checkpoint.every_steps and dt_trainer_request_checkpoint are written at the next round's end. */
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
 /* Continues from a file written by dt_trainer_save. Rank 0 reads it; as in saving, `path` matters
  * there alone. There may be any number of replicas up to the file's shards. If its shards are not
@@ -474,12 +407,12 @@ DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
  * round that is under way is dropped. */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* Saves to the folder `checkpoint`, under a name with the step, and deletes all but the newest
- * `checkpoint_keep` checkpoints. */
+ * `checkpoint.keep` checkpoints. */
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *trainer);
 /* Continues from the newest checkpoint in that folder. If there is none, *found (which may be NULL)
  * is false and nothing changes. If it is damaged (FORMAT; also by a NaN), the newest good one of an
  * earlier step is taken: the result is DT_OK, and a warning in the log and in dt_ctx_error() names
- * the damage and the step. If no good one is left, or with strict_resume, the result is the error
+ * the damage and the step. If no good one is left, or with checkpoint.strict, the result is the error
  * of dt_trainer_load, and its message names the good ones, if there are any. */
 DT_API dt_result dt_trainer_resume(dt_trainer *trainer, bool *found);
 /* Asks for a checkpoint after the current step. Safe in a signal handler, on any thread and on any
@@ -489,9 +422,9 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *trainer);
 /* How a trainer has been set up, and where it stands. */
 typedef struct dt_trainer_info {
     int rank, world_size;
-    /* In this process, in the whole job; of a pipeline: of which a stage is here, and all. */
+    /* Replicas in this process (with a pipeline: that have a stage here); in the whole job. */
     int local_replicas, replicas;
-    int shards, batch, accumulate;
+    int batch_slices, batch, accumulate;
     int replica_batch; /* samples of this process's first replica in a full batch */
     int micro_batch;   /* samples of one of its micro-batches */
     int micro_batches; /* number of micro-batches */
@@ -502,15 +435,15 @@ typedef struct dt_trainer_info {
     int buckets;
     uint64_t gradient_bytes;
     uint64_t transient_bytes; /* of this process's first replica while it trains */
-    /* Memory that parallel training takes in addition to the model: on the host, and on devices,
-     * where a replica needs gradient_bytes for each partial sum that it cannot add up itself. */
-    uint64_t staging_bytes, subtree_bytes;
-    int stages;           /* of a pipeline, chunks counted each; 0: there is none */
-    int alive;            /* the most micro-batches whose activations a device keeps at once */
-    int members;          /* that share out a model (.tensor); 0: there are none */
-    double bubble;        /* by unit times, how long devices are idle for the time that they work */
-    uint64_t state_bytes; /* of this process's first replica: the optimizer's; see shard_state; */
-    /* while it trains, its parameters' and gradients', with places for those that come and go */
+    /* Memory that parallel training takes besides the model: on the host, and on devices, where a
+     * replica keeps gradient_bytes for each partial sum that it cannot add yet. */
+    uint64_t staging_bytes, partial_sum_bytes;
+    int stages;             /* of the pipeline, each chunk counted; 0 = no pipeline */
+    int live_micro_batches; /* the most whose activations a device keeps at the same time */
+    int tensor_ranks;       /* 0 = no tensor parallelism */
+    double bubble;          /* estimated idle time / compute time of the pipeline's schedule */
+    uint64_t state_bytes;   /* optimizer state of this process's first replica */
+    /* Its parameters and gradients while it trains, with room for those that are gathered. */
     uint64_t replica_param_bytes, replica_gradient_bytes;
     uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
     const char *checkpoint_error; /* why the newest of them; "": none. Until the next one */

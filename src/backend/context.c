@@ -133,16 +133,16 @@ DTI_PUBLIC_GET(const char *, dt_ctx_error, (const dt_ctx *ctx), ctx, DTI_CTX | D
     return ctx ? ctx->base.error : dti_no_object;
 }
 
-DTI_PUBLIC_VOID(dt_ctx_memory, (const dt_ctx *ctx, dt_memory_info *info), ctx, DTI_CTX,
+DTI_PUBLIC_VOID(dt_ctx_get_info, (const dt_ctx *ctx, dt_ctx_info *info), ctx, DTI_CTX,
                 (ctx, info)) {
     if (!info)
         return;
-    *info = (dt_memory_info){0};
+    *info = (dt_ctx_info){0};
     if (!ctx)
         return;
-    *info = (dt_memory_info){.host_bytes = ctx->base.bytes_now,
-                             .host_bytes_peak = ctx->base.bytes_peak,
-                             .host_alloc_calls = ctx->base.alloc_calls};
+    *info = (dt_ctx_info){.host_bytes = ctx->base.bytes_now,
+                          .host_bytes_peak = ctx->base.bytes_peak,
+                          .host_alloc_calls = ctx->base.alloc_calls};
     for (int i = 0; i < DTI_DRIVERS; i++) {
         uint64_t bytes = 0, calls = 0;
         if (ctx->instances[i] && dti_drivers[i]->memory_used)

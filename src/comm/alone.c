@@ -1,5 +1,5 @@
 /* With DT_NO_COMM: a comm has one rank, this process. Whatever would connect it to others is an
- * error that says so; replicas of one process (dt_trainer_desc.replicas) need none of it. */
+ * error that says so; replicas of one process (dt_trainer_desc.parallel.replicas) need none of it. */
 
 #define DTI_NO_COMM_TEXT "dtrain was compiled with DT_NO_COMM, so there is one process alone"
 

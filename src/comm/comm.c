@@ -29,7 +29,7 @@ static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d
         {"interfaces", d->interfaces, sizeof d->interfaces},
         {"congestion", d->congestion, sizeof d->congestion},
         {"launcher", d->launcher, sizeof d->launcher},
-        {"note", d->note, sizeof d->note},
+        {"note", d->warning, sizeof d->warning},
         {"error", d->error, sizeof d->error},
     };
     for (size_t i = 0; i < DTI_COUNT(texts); i++)
@@ -38,8 +38,8 @@ static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d
                             texts[i].name, (int)texts[i].size);
     if (d->error[0])
         return dti_fail(base, DT_ERROR_INVALID, "%s", d->error);
-    if (d->note[0])
-        dti_log(base, DT_LOG_WARNING, "%s", d->note);
+    if (d->warning[0])
+        dti_log(base, DT_LOG_WARNING, "%s", d->warning);
     return DT_OK;
 }
 

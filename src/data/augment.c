@@ -361,11 +361,11 @@ static dt_result dti_augment_channels(dti_base *base, dti_augment *a) {
     bool one_mean = true, one_deviation = true;
     for (int i = 1; i < DT_AUGMENT_CHANNELS; i++) {
         one_mean = one_mean && d->mean[i] == 0.0f;
-        one_deviation = one_deviation && d->deviation[i] == 0.0f;
+        one_deviation = one_deviation && d->std[i] == 0.0f;
     }
     for (int i = 0; i < DT_AUGMENT_CHANNELS; i++) {
         a->mean[i] = d->mean[one_mean ? 0 : i];
-        const float x = d->deviation[one_deviation ? 0 : i];
+        const float x = d->std[one_deviation ? 0 : i];
         a->deviation[i] = x == 0.0f ? 1.0f : x;
         a->normalises = a->normalises || a->mean[i] != 0.0f || a->deviation[i] != 1.0f;
         if (!dti_fits_f32((double)a->mean[i]) || !dti_fits_f32((double)a->deviation[i]) ||

@@ -45,16 +45,16 @@ static void dti_rows_of_table(float *dst, const uint8_t *src, const uint32_t *or
     }
 }
 
-void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *order, size_t rows,
-                         size_t cols, float scale, float offset) {
+void dt_gather_rows_u8_to_f32(float *dst, const uint8_t *src, const uint32_t *order, size_t rows,
+                              size_t cols, float scale, float offset) {
     float table[256];
     dti_u8_table(table, scale, offset);
     if (dst && src)
         dti_rows_of_table(dst, src, order, rows, cols, table);
 }
 
-void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t *order, size_t rows,
-                         size_t cols) {
+void dt_gather_rows_u8_to_i32(int32_t *dst, const uint8_t *src, const uint32_t *order, size_t rows,
+                              size_t cols) {
     for (size_t i = 0; dst && src && i < rows; i++) {
         const uint8_t *row = dti_row_u8(src, order, i, cols);
         for (size_t j = 0; j < cols; j++)

@@ -4,11 +4,11 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     if (desc->delimiter == '"' || desc->delimiter == '\n' || desc->delimiter == '\r')
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_csv_open: a delimiter that is a quote or ends lines");
-    if (desc->categories_max < 0)
+    if (desc->max_categories < 0)
         return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: %d categories at most",
-                        desc->categories_max);
+                        desc->max_categories);
     int rules = 0;
-    for (; rules < DT_CSV_RULES_MAX && desc->rules[rules].columns; rules++) {
+    for (; rules < DT_MAX_CSV_RULES && desc->rules[rules].columns; rules++) {
         const int i = rules;
         const dt_csv_rule *r = &desc->rules[i];
         if ((unsigned)r->kind > DT_CSV_SKIP || (unsigned)r->missing > DT_CSV_MISSING_VALUE ||
@@ -18,7 +18,7 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
                             "what is missing, or a value that is not finite",
                             i, r->columns);
     }
-    for (int i = rules; i < DT_CSV_RULES_MAX; i++) {
+    for (int i = rules; i < DT_MAX_CSV_RULES; i++) {
         const dt_csv_rule *r = &desc->rules[i];
         if (r->columns || r->kind || r->missing || r->value != 0.0 || r->standardize)
             return dti_fail(
@@ -51,7 +51,7 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
         return DT_ERROR_MEMORY;
     csv->base = base;
     csv->skip_bad = desc->skip_bad;
-    csv->categories_max = desc->categories_max ? (size_t)desc->categories_max : 1000;
+    csv->categories_max = desc->max_categories ? (size_t)desc->max_categories : 1000;
     if (desc->like)
         csv->categories_max = DTI_MAX(csv->categories_max, desc->like->categories_max);
     csv->path = dti_alloc_text(base, path);
@@ -134,7 +134,7 @@ DTI_PUBLIC(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out)
     out->min = numbers ? c->min : 0.0;
     out->max = numbers ? c->max : 0.0;
     out->mean = numbers ? c->mean : 0.0;
-    out->deviation = numbers ? dti_csv_deviation(c) : 0.0;
+    out->std = numbers ? dti_csv_deviation(c) : 0.0;
     out->categories = texts ? (int)c->categories : 0;
     out->category = texts ? (const char *const *)c->names : NULL;
     return DT_OK;

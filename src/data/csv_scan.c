@@ -52,7 +52,7 @@ static const char *dti_csv_name(const void *csv, uint32_t i) {
 
 static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *name) {
     static const dt_csv_rule none = {.kind = DT_CSV_GUESS};
-    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns; i++) {
+    for (int i = 0; i < DT_MAX_CSV_RULES && desc->rules[i].columns; i++) {
         if (dti_glob(desc->rules[i].columns, name))
             return &desc->rules[i];
     }
@@ -61,7 +61,7 @@ static const dt_csv_rule *dti_csv_rule_of(const dt_csv_desc *desc, const char *n
 
 /* INVALID: a pattern that matches no column, or a rule that decides none, has a mistake. */
 static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc) {
-    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].columns; i++) {
+    for (int i = 0; i < DT_MAX_CSV_RULES && desc->rules[i].columns; i++) {
         const char *all = desc->rules[i].columns;
         const dti_hint missed = dti_glob_missed(all, "column", csv, csv->count, dti_csv_name);
         bool decides = false;
@@ -374,7 +374,7 @@ static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
     if (column->kind == DT_CSV_CATEGORY && column->categories > csv->categories_max)
         return dti_fail(csv->base, DT_ERROR_FORMAT,
                         "%s: the column '%s' has more than %zu different texts: skip it by a rule, "
-                        "or allow more by .categories_max",
+                        "or allow more by .max_categories",
                         csv->path, column->name, csv->categories_max);
     return DT_OK;
 }

@@ -92,7 +92,7 @@ static void dti_folder_remember(dt_folder *f, uint64_t row, const uint8_t *pixel
 static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const *values) {
     dt_folder *f = user;
     if (s->row >= f->rows) {
-        snprintf(s->why, s->why_bytes, "row %llu of a folder with %zu pictures (.pick?)",
+        snprintf(s->error, s->error_bytes, "row %llu of a folder with %zu pictures (.indices?)",
                  (unsigned long long)s->row, f->rows);
         return DT_ERROR_INVALID;
     }
@@ -103,7 +103,7 @@ static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const 
     dti_folder_desk *desk = dti_folder_desk_take(f);
     const dt_result result = dti_folder_decode(f, s->row, desk);
     if (result) {
-        snprintf(s->why, s->why_bytes, "%s", desk->base.error);
+        snprintf(s->error, s->error_bytes, "%s", desk->base.error);
     } else {
         dti_folder_floats(f, desk->sized, values[0]);
         dti_folder_remember(f, s->row, desk->sized);

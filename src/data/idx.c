@@ -94,7 +94,7 @@ DTI_PUBLIC(dt_idx_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DT
     return result;
 }
 
-void dt_array_free(dt_array *array) {
+void dt_array_destroy(dt_array *array) {
     if (array && array->ctx && dti_free_public(array->ctx, array->data, __func__))
         *array = (dt_array){0};
 }

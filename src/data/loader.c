@@ -74,7 +74,7 @@ static void dti_loader_row_failed(dti_loader *l, dti_loader_slot *s, uint32_t i,
         atomic_store(&s->failed, i);
         s->result = result;
         s->sample = *sample;
-        snprintf(s->why, sizeof s->why, "%s", sample->why);
+        snprintf(s->why, sizeof s->why, "%s", sample->error);
     }
     dti_mutex_unlock(&l->lock);
 }
@@ -91,8 +91,8 @@ static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, cha
                               .step = s->batch.step,
                               .row = s->sources[i],
                               .position = (uint64_t)s->batch.first + i,
-                              .why = why,
-                              .why_bytes = sizeof why};
+                              .error = why,
+                              .error_bytes = sizeof why};
     const dt_result result = dti_rows_sample(&l->rows, &sample, values, scratch);
     why[sizeof why - 1] = 0;
     if (result)
@@ -103,7 +103,7 @@ static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, cha
 static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
     const uint32_t step = l->each ? 1 : DTI_LOADER_PIECE;
     const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
-    const bool in_turn = !l->order.rows && !l->rows.data.pick;
+    const bool in_turn = !l->order.rows && !l->rows.data.indices;
     for (;;) {
         const uint64_t first = atomic_fetch_add(&l->taken, step);
         if (first >= s->real || dti_loader_cancelled(l, s, (uint32_t)first))
@@ -122,7 +122,7 @@ static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
 }
 
 static void dti_loader_sources(dti_loader *l, dti_loader_slot *s) {
-    const uint32_t *pick = l->rows.data.pick;
+    const uint32_t *pick = l->rows.data.indices;
     const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
     dti_sampler_make(&l->order, s->batch.epoch);
     for (uint32_t i = 0; i < s->real; i++) {

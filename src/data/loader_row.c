@@ -1,6 +1,6 @@
 /* The values of a set's samples: what its columns have, what the application's callback makes of
  * it, and augmentation. All of it runs on the threads of a loader, so nothing here allocates, logs
- * or touches a context; a failure's text goes where dt_sample.why says. */
+ * or touches a context; a failure's text goes where dt_sample.error says. */
 
 #define DTI_ROWS_ALIGN ((size_t)64)
 
@@ -39,7 +39,7 @@ static void dti_column_gather(const dti_loader_column *c, const uint32_t *source
     if (c->kind == DTI_COLUMN_U8_F32)
         dti_rows_of_table(values, (const uint8_t *)data, sources, count, cols, c->table);
     else if (c->kind == DTI_COLUMN_U8_I32)
-        dt_rows_i32_from_u8(values, (const uint8_t *)data, sources, count, cols);
+        dt_gather_rows_u8_to_i32(values, (const uint8_t *)data, sources, count, cols);
     else if (!sources)
         memcpy(values, data, count * bytes);
     else
@@ -70,7 +70,7 @@ static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, void *cons
             continue;
         const int64_t class = dti_column_class(column, s->row);
         if (class < 0 || class >= (int64_t)column->elements) {
-            snprintf(s->why, s->why_bytes, "column %d: class %lld of %zu (one_hot)", c,
+            snprintf(s->error, s->error_bytes, "column %d: class %lld of %zu (one_hot)", c,
                      (long long)class, column->elements);
             return DT_ERROR_INVALID;
         }
@@ -119,7 +119,7 @@ static dt_result dti_rows_mix(const dti_rows *r, const dt_sample *s, void *const
     for (int c = 0; c < r->column_count; at += dti_rows_column_bytes(r, c++))
         other[c] = at;
     dt_sample p = *s;
-    p.row = r->data.pick ? r->data.pick[partner] : partner;
+    p.row = r->data.indices ? r->data.indices[partner] : partner;
     const dt_result result = dti_rows_read(r, &p, other);
     if (result)
         return result;

@@ -131,18 +131,18 @@ static void dti_replay_weigh(const dt_replay *r, int count, double beta, const u
     }
 }
 
-DTI_PUBLIC(dt_replay_draw,
+DTI_PUBLIC(dt_replay_sample,
            (dt_replay * r, int count, double beta, void *items, uint64_t *places, float *weights),
            r, DTI_OF(dt_replay), (r, count, beta, items, places, weights)) {
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, places);
     if (count < 1 || !(beta >= 0.0 && beta <= 4.0))
         return dti_fail(r->base, DT_ERROR_INVALID,
-                        "dt_replay_draw: %d items, beta %g; 1 item or more, beta from 0 to 4",
+                        "dt_replay_sample: %d items, beta %g; 1 item or more, beta from 0 to 4",
                         count, beta);
     if (!r->count)
         return dti_fail(r->base, DT_ERROR_INVALID,
-                        "dt_replay_draw: there are no items; dt_replay_add some first");
+                        "dt_replay_sample: there are no items; dt_replay_add some first");
     for (int i = 0; i < count; i++) {
         const double u = dti_uniform01(r->desc.seed, r->drawn++, DTI_REPLAY_STREAM);
         const uint64_t even = (uint64_t)(u * (double)r->count);

@@ -27,28 +27,28 @@ static dt_result dti_split_classes(dti_base *base, const uint32_t *labels, uint3
 }
 
 /* Whether place i of the order validates. */
-static bool dti_split_validates(const dt_split_desc *d, uint32_t i) {
+static bool dti_split_validates(const dt_data_split_desc *d, uint32_t i) {
     const double share = dti_or(d->share, 0.2);
     if (d->folds)
         return i % (uint32_t)d->folds == (uint32_t)d->fold;
     return floor((i + 1.0) * share + 1e-9) > floor(i * share + 1e-9);
 }
 
-static dt_result dti_split_check(dti_base *base, const dt_split_desc *d) {
+static dt_result dti_split_check(dti_base *base, const dt_data_split_desc *d) {
     const double share = dti_or(d->share, 0.2);
     if (!d->rows)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_split: 0 rows");
+        return dti_fail(base, DT_ERROR_INVALID, "dt_data_split: 0 rows");
     if (d->folds ? d->folds < 2 || d->fold < 0 || d->fold >= d->folds
                  : !(share > 0.0 && share < 1.0) || d->fold)
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "dt_split: fold %d of %d, share %g; give a share between 0 and 1, or 2 folds "
+            "dt_data_split: fold %d of %d, share %g; give a share between 0 and 1, or 2 folds "
             "and more",
             d->fold, d->folds, d->share);
     return DT_OK;
 }
 
-static dt_result dti_split_order(dti_base *base, const dt_split_desc *d, uint32_t *order) {
+static dt_result dti_split_order(dti_base *base, const dt_data_split_desc *d, uint32_t *order) {
     uint32_t classes;
     dt_result result = dti_split_classes(base, d->labels, d->rows, &classes);
     if (result)
@@ -67,8 +67,8 @@ static dt_result dti_split_order(dti_base *base, const dt_split_desc *d, uint32_
     return result;
 }
 
-DTI_PUBLIC(dt_split,
-           (dt_ctx * ctx, const dt_split_desc *desc, uint32_t *train, uint32_t *train_count,
+DTI_PUBLIC(dt_data_split,
+           (dt_ctx * ctx, const dt_data_split_desc *desc, uint32_t *train, uint32_t *train_count,
             uint32_t *valid, uint32_t *valid_count),
            ctx, DTI_CTX, (ctx, desc, train, train_count, valid, valid_count)) {
     DTI_NEED(NULL, ctx);
@@ -91,10 +91,11 @@ DTI_PUBLIC(dt_split,
         (validates[i] ? valid : train)[counts[validates[i]]++] = i;
     dti_free(base, validates);
     if (!counts[0] || !counts[1])
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_split: of %u rows %u would train and %u validate; neither part may be "
-                        "empty",
-                        desc->rows, counts[0], counts[1]);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_data_split: of %u rows %u would train and %u validate; neither part may be "
+            "empty",
+            desc->rows, counts[0], counts[1]);
     *train_count = counts[0];
     *valid_count = counts[1];
     return DT_OK;

@@ -44,14 +44,14 @@ static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t 
 static dt_result dti_tokens_locked(dt_tokens *t, const dt_sample *s, int32_t *ids,
                                    int32_t *targets) {
     if (s->row >= t->rows) {
-        snprintf(s->why, s->why_bytes, "row %llu of a file with %llu samples (.pick?)",
+        snprintf(s->error, s->error_bytes, "row %llu of a file with %llu samples (.indices?)",
                  (unsigned long long)s->row, (unsigned long long)t->rows);
         return DT_ERROR_INVALID;
     }
     dti_mutex_lock(&t->lock);
     const dt_result result = dti_tokens_read(t, s->row, targets != NULL, ids, targets);
     if (result)
-        snprintf(s->why, s->why_bytes, "%s", t->reading.error);
+        snprintf(s->error, s->error_bytes, "%s", t->reading.error);
     dti_mutex_unlock(&t->lock);
     return result;
 }

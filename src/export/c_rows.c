@@ -209,7 +209,7 @@ static bool dti_c_softmax(dti_c_file *f, const dti_node *n) {
 static bool dti_c_gather(dti_c_file *f, const dti_node *n) {
     const dt_shape table = dti_c_in(f, n, 0)->shape;
     const int64_t index = dti_shape_elements(dti_c_in(f, n, 1)->shape), rows = table.dim[0];
-    dti_c_call(f, n, "dt_gather", 2);
+    dti_c_call(f, n, "dt_embedding", 2);
     dti_text_add(&f->body, ", ");
     dti_c_numbers(f, (const int64_t[]){index, rows, dti_shape_elements(table) / rows}, 3);
     dti_text_add(&f->body, ");\n");
@@ -347,5 +347,5 @@ static dti_c_fn *const dti_c_rows[DTI_OP_COUNT] = {
     [DTI_OP_AVG_POOL2D] = dti_c_pool,
     [DTI_OP_NORM] = dti_c_norm,
     [DTI_OP_SOFTMAX] = dti_c_softmax,
-    [DTI_OP_GATHER] = dti_c_gather,
+    [DTI_OP_EMBEDDING] = dti_c_gather,
 };

@@ -111,8 +111,8 @@ static bool dti_c_node(dti_c_file *f, uint32_t id) {
     if (n->dtype != DT_F32 && !index)
         return dti_c_refuse(f, n, "f32 is written, and indices that are inputs");
     for (uint32_t k = 0; k < n->count; k++) {
-        if (dti_c_in(f, n, k)->dtype != DT_F32 && n->op != DTI_OP_GATHER)
-            return dti_c_refuse(f, n, "whole numbers are indices of dt_gather alone");
+        if (dti_c_in(f, n, k)->dtype != DT_F32 && n->op != DTI_OP_EMBEDDING)
+            return dti_c_refuse(f, n, "whole numbers are indices of dt_embedding alone");
     }
     dti_c_place(f, id);
     if (f->values[id].kind == DTI_C_CONSTANT)

@@ -11,8 +11,8 @@
 
 struct dti_checkpoint {
     dti_base *base;
-    dt_weights *weights;
-    dt_weight_info *infos; /* [count + 1], the checksums last */
+    dt_safetensors *weights;
+    dt_safetensors_tensor *infos; /* [count + 1], the checksums last */
     int count;
 };
 
@@ -108,7 +108,7 @@ static uint32_t dti_checkpoint_sum(const dti_checkpoint *c, int index) {
 }
 
 /* `count`: of the tensors with the checksums. */
-static bool dti_checkpoint_has_sums(const dt_weight_info *last, int count) {
+static bool dti_checkpoint_has_sums(const dt_safetensors_tensor *last, int count) {
     return !strcmp(last->name, DTI_CHECKPOINT_SUMS) && !strcmp(last->dtype, "U32") &&
            last->rank == 1 && last->dim[0] == count;
 }
@@ -125,7 +125,7 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path)
                         "damaged",
                         path);
     for (int i = 0; i < c->count; i++) {
-        const dt_weight_info *info = &c->infos[i];
+        const dt_safetensors_tensor *info = &c->infos[i];
         if (dti_checkpoint_sum(c, i + 1) != dti_crc32c(0, info->data, (size_t)info->bytes))
             return dti_fail(c->base, DT_ERROR_FORMAT,
                             "%s: tensor \"%s\" does not have the checksum that was written: the "
@@ -136,12 +136,12 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path)
 }
 
 /* Takes the weights, also when it fails. */
-static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_weights *weights,
-                                           dti_checkpoint **out) {
-    int all = dt_weights_count(weights);
+static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path,
+                                           dt_safetensors *weights, dti_checkpoint **out) {
+    int all = dt_safetensors_count(weights);
     dti_checkpoint *c = dti_alloc(base, sizeof *c);
     if (!c) {
-        dt_weights_close(weights);
+        dt_safetensors_close(weights);
         return DT_ERROR_MEMORY;
     }
     *c = (dti_checkpoint){.base = base, .weights = weights};
@@ -151,7 +151,7 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_
         result =
             dti_fail(base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint", path);
     for (int i = 0; i < all && !result; i++)
-        if (dt_weights_get_info(weights, i, &c->infos[i]))
+        if (dt_safetensors_get_tensor(weights, i, &c->infos[i]))
             result = dti_fail(base, DT_ERROR_FORMAT, "%s: %s: not a checkpoint", path, base->error);
     c->count = all - 1;
     if (!result)
@@ -166,14 +166,14 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_
 static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
                                       dti_checkpoint **out) {
     *out = NULL;
-    dt_weights *weights;
+    dt_safetensors *weights;
     dt_result result = dti_weights_parse(base, path, file, &weights);
     return result ? result : dti_checkpoint_of_weights(base, path, weights, out);
 }
 
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
     *out = NULL;
-    dt_weights *weights;
+    dt_safetensors *weights;
     dt_result result = dti_weights_load(base, path, &weights);
     return result ? result : dti_checkpoint_of_weights(base, path, weights, out);
 }
@@ -182,12 +182,12 @@ static void dti_checkpoint_close(dti_checkpoint *c) {
     if (!c)
         return;
     dti_base *base = c->base;
-    dt_weights_close(c->weights);
+    dt_safetensors_close(c->weights);
     dti_free(base, c->infos);
     dti_free(base, c);
 }
 
-static const dt_weight_info *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
+static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
     return dti_checkpoint_at(c, dti_weights_find(c->weights, name));
 }
 
@@ -195,14 +195,14 @@ static int dti_checkpoint_count(const dti_checkpoint *c) {
     return c->count;
 }
 
-static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int index) {
+static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index) {
     return index >= 0 && index < c->count ? &c->infos[index] : NULL;
 }
 
 static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path,
                                        const char *desc) {
     for (int i = 0; i < c->count; i++) {
-        const dt_weight_info *x = &c->infos[i];
+        const dt_safetensors_tensor *x = &c->infos[i];
         dt_dtype dtype;
         if (!dti_weight_floats(x, &dtype))
             continue;
@@ -219,7 +219,7 @@ static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path
 #if DTI_FOLDERS
 #define DTI_CHECKPOINT_LATEST "LATEST"
 #define DTI_CHECKPOINT_FOLDER_HOW                                                                  \
-    "give .checkpoint a folder that can be written, or a new one in a folder that is there"
+    "give .checkpoint.folder a folder that can be written, or a new one in a folder that is there"
 #define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
 
 static void dti_checkpoint_name(char to[DTI_CHECKPOINT_NAME], uint64_t step) {
@@ -476,7 +476,7 @@ static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder)
     if (!result)
         result = dti_checkpoint_folder_make(base, folder);
     if (!result)
-        result = dti_folder_probe(base, ".checkpoint's", folder);
+        result = dti_folder_probe(base, ".checkpoint.folder's", folder);
     base->io_how = NULL;
     return result;
 }

@@ -16,7 +16,7 @@ typedef struct dti_weight {
     uint64_t begin, end; /* of its bytes, from the end of the header */
 } dti_weight;
 
-struct dt_weights {
+struct dt_safetensors {
     dti_base *base;
     const char *path; /* for messages while reading; the caller's */
     char *header;
@@ -93,7 +93,7 @@ static bool dti_unescape(char *text, size_t size) {
 
 /* ---- The header */
 
-static dt_result dti_weights_bad(dt_weights *w, const char *name, const char *what) {
+static dt_result dti_weights_bad(dt_safetensors *w, const char *name, const char *what) {
     if (!name)
         return dti_fail(w->base, DT_ERROR_FORMAT, "%s: not a safetensors file: %s", w->path, what);
     return dti_fail(w->base, DT_ERROR_FORMAT, "%s: tensor \"%s\": %s", w->path, dti_show(name).text,
@@ -101,7 +101,7 @@ static dt_result dti_weights_bad(dt_weights *w, const char *name, const char *wh
 }
 
 /* The text is in the header, and ends on its closing quote from here on. */
-static void dti_weight_set_dtype(dt_weights *w, dti_weight *item, dti_slice text) {
+static void dti_weight_set_dtype(dt_safetensors *w, dti_weight *item, dti_slice text) {
     char *own = w->header + (text.data - w->header);
 #define DTI_X(dtype_name, bytes)                                                                   \
     if (dti_slice_is(text, dtype_name))                                                            \
@@ -149,7 +149,7 @@ static const char *dti_weight_read_offsets(dti_json *j, dti_weight *item) {
 }
 
 /* One field of a tensor's description; *seen has a bit for each known one. */
-static const char *dti_weight_read_field(dt_weights *w, dti_json *j, dti_slice key,
+static const char *dti_weight_read_field(dt_safetensors *w, dti_json *j, dti_slice key,
                                          dti_weight *item, int *seen) {
     int bit = dti_slice_is(key, "dtype")          ? 1
               : dti_slice_is(key, "shape")        ? 2
@@ -171,7 +171,7 @@ static const char *dti_weight_read_field(dt_weights *w, dti_json *j, dti_slice k
     return NULL;
 }
 
-static const char *dti_weight_read(dt_weights *w, dti_json *j, dti_weight *item) {
+static const char *dti_weight_read(dt_safetensors *w, dti_json *j, dti_weight *item) {
     int seen = 0;
     if (!dti_json_object(j))
         return "its description is not an object";
@@ -198,7 +198,7 @@ static bool dti_metadata_skip(dti_json *j) {
     return !j->bad;
 }
 
-static dt_result dti_weights_add(dt_weights *w, dti_json *j, const char *name) {
+static dt_result dti_weights_add(dt_safetensors *w, dti_json *j, const char *name) {
     void *items = w->items;
     if (w->count == INT32_MAX)
         return dti_weights_bad(w, NULL, "more than 2^31 tensors");
@@ -211,7 +211,7 @@ static dt_result dti_weights_add(dt_weights *w, dti_json *j, const char *name) {
     return wrong ? dti_weights_bad(w, name, wrong) : DT_OK;
 }
 
-static dt_result dti_weights_read_header(dt_weights *w, char *header, size_t size) {
+static dt_result dti_weights_read_header(dt_safetensors *w, char *header, size_t size) {
     dti_json j = dti_json_open(header, size);
     if (!dti_json_object(&j))
         return dti_weights_bad(w, NULL, "its header is not a JSON object");
@@ -232,9 +232,9 @@ static dt_result dti_weights_read_header(dt_weights *w, char *header, size_t siz
 
 /* ---- Order: heap sort, since the C library's qsort may allocate behind the host's back */
 
-typedef bool dti_weights_less_fn(const dt_weights *w, uint32_t a, uint32_t b);
+typedef bool dti_weights_less_fn(const dt_safetensors *w, uint32_t a, uint32_t b);
 
-static void dti_weights_sift(const dt_weights *w, dti_weights_less_fn *less, uint32_t *heap,
+static void dti_weights_sift(const dt_safetensors *w, dti_weights_less_fn *less, uint32_t *heap,
                              size_t root, size_t count) {
     for (size_t child; (child = 2 * root + 1) < count; root = child) {
         if (child + 1 < count && less(w, heap[child], heap[child + 1]))
@@ -247,7 +247,7 @@ static void dti_weights_sift(const dt_weights *w, dti_weights_less_fn *less, uin
     }
 }
 
-static void dti_weights_sort(const dt_weights *w, dti_weights_less_fn *less, uint32_t *index,
+static void dti_weights_sort(const dt_safetensors *w, dti_weights_less_fn *less, uint32_t *index,
                              size_t count) {
     for (size_t i = 0; i < count; i++)
         index[i] = (uint32_t)i;
@@ -261,11 +261,11 @@ static void dti_weights_sort(const dt_weights *w, dti_weights_less_fn *less, uin
     }
 }
 
-static bool dti_weights_less_name(const dt_weights *w, uint32_t a, uint32_t b) {
+static bool dti_weights_less_name(const dt_safetensors *w, uint32_t a, uint32_t b) {
     return strcmp(w->items[a].name, w->items[b].name) < 0;
 }
 
-static bool dti_weights_less_offset(const dt_weights *w, uint32_t a, uint32_t b) {
+static bool dti_weights_less_offset(const dt_safetensors *w, uint32_t a, uint32_t b) {
     const dti_weight *x = &w->items[a], *y = &w->items[b];
     if (x->begin != y->begin)
         return x->begin < y->begin;
@@ -273,7 +273,7 @@ static bool dti_weights_less_offset(const dt_weights *w, uint32_t a, uint32_t b)
 }
 
 /* Puts items into the order of their bytes. */
-static dt_result dti_weights_order(dt_weights *w) {
+static dt_result dti_weights_order(dt_safetensors *w) {
     dti_weight *sorted = dti_alloc_array(w->base, w->count + 1, sizeof *sorted);
     w->by_name = dti_alloc_array(w->base, w->count + 1, sizeof *w->by_name);
     if (!sorted || !w->by_name) {
@@ -292,7 +292,7 @@ static dt_result dti_weights_order(dt_weights *w) {
 /* ---- Checks of the whole */
 
 /* `at` is where the tensor before it ends. */
-static dt_result dti_weight_check(dt_weights *w, const dti_weight *item, uint64_t at) {
+static dt_result dti_weight_check(dt_safetensors *w, const dti_weight *item, uint64_t at) {
     const uint64_t each = (uint64_t)item->element_bytes;
     if (item->begin > item->end || item->end > w->data_bytes)
         return dti_fail(w->base, DT_ERROR_FORMAT,
@@ -318,7 +318,7 @@ static dt_result dti_weight_check(dt_weights *w, const dti_weight *item, uint64_
     return DT_OK;
 }
 
-static dt_result dti_weights_check(dt_weights *w) {
+static dt_result dti_weights_check(dt_safetensors *w) {
     uint64_t at = 0;
     for (size_t i = 0; i < w->count; i++) {
         dt_result result = dti_weight_check(w, &w->items[i], at);
@@ -340,7 +340,7 @@ static dt_result dti_weights_check(dt_weights *w) {
 
 /* Reads the header and sets data_bytes. Its first byte comes before the rest: what is no
  * safetensors file may say that a hundred million bytes follow. */
-static dt_result dti_weights_take_header(dt_weights *w, dti_reader *r, size_t *header_bytes) {
+static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_t *header_bytes) {
     uint64_t size = 0;
     unsigned char first[9];
     if (r->size < 8)
@@ -371,7 +371,7 @@ static dt_result dti_weights_take_header(dt_weights *w, dti_reader *r, size_t *h
     return result;
 }
 
-static dt_result dti_weights_take(dt_weights *w, dti_reader *r) {
+static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {
     size_t header_bytes = 0;
     dt_result result = dti_weights_take_header(w, r, &header_bytes);
     if (!result && !dti_utf8_valid(w->header, header_bytes))
@@ -385,22 +385,22 @@ static dt_result dti_weights_take(dt_weights *w, dti_reader *r) {
     return result ? result : dti_reader_take_new(r, w->data_bytes, &w->data);
 }
 
-static dt_result dti_weights_read(dti_reader *r, dt_weights **out) {
+static dt_result dti_weights_read(dti_reader *r, dt_safetensors **out) {
     *out = NULL;
-    dt_weights *w = dti_alloc(r->base, sizeof *w);
+    dt_safetensors *w = dti_alloc(r->base, sizeof *w);
     if (!w)
         return DT_ERROR_MEMORY;
-    *w = (dt_weights){.base = r->base, .path = r->path};
+    *w = (dt_safetensors){.base = r->base, .path = r->path};
     dt_result result = dti_weights_take(w, r);
     w->path = NULL;
     if (result)
-        dt_weights_close(w);
+        dt_safetensors_close(w);
     else
         *out = w;
     return result;
 }
 
-static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights **out) {
+static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out) {
     dti_reader reader;
     *out = NULL;
     dt_result result = dti_reader_open(base, path, &reader);
@@ -412,7 +412,7 @@ static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights *
 }
 
 static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
-                                   dt_weights **out) {
+                                   dt_safetensors **out) {
     dti_reader reader;
     dti_reader_open_memory(base, path, file, &reader);
     return dti_weights_read(&reader, out);
@@ -420,8 +420,8 @@ static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file fi
 
 /* ---- The public reader */
 
-DTI_PUBLIC(dt_weights_open, (dt_ctx * ctx, const char *path, dt_weights **out), ctx, DTI_CTX,
-           (ctx, path, out)) {
+DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors **out), ctx,
+           DTI_CTX, (ctx, path, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -430,8 +430,8 @@ DTI_PUBLIC(dt_weights_open, (dt_ctx * ctx, const char *path, dt_weights **out), 
     return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 
-DTI_PUBLIC_VOID(dt_weights_close, (dt_weights * weights), weights, DTI_OF(dt_weights) | DTI_UNUSED,
-                (weights)) {
+DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * weights), weights,
+                DTI_OF(dt_safetensors) | DTI_UNUSED, (weights)) {
     if (!weights)
         return;
     dti_base *base = weights->base;
@@ -442,23 +442,24 @@ DTI_PUBLIC_VOID(dt_weights_close, (dt_weights * weights), weights, DTI_OF(dt_wei
     dti_free(base, weights);
 }
 
-DT_API int dt_weights_count(const dt_weights *weights) {
+DT_API int dt_safetensors_count(const dt_safetensors *weights) {
     return weights ? (int)weights->count : 0;
 }
 
 static const char *dti_weights_name(const void *weights, uint32_t i) {
-    return ((const dt_weights *)weights)->items[i].name;
+    return ((const dt_safetensors *)weights)->items[i].name;
 }
 
-DTI_PUBLIC(dt_weights_get_info, (const dt_weights *weights, int index, dt_weight_info *info),
-           weights, DTI_OF(dt_weights), (weights, index, info)) {
+DTI_PUBLIC(dt_safetensors_get_tensor,
+           (const dt_safetensors *weights, int index, dt_safetensors_tensor *info), weights,
+           DTI_OF(dt_safetensors), (weights, index, info)) {
     DTI_NEED(NULL, weights);
     DTI_NEED(weights->base, info);
     if (index < 0 || (size_t)index >= weights->count)
         return dti_fail(weights->base, DT_ERROR_INVALID,
-                        "dt_weights_get_info: index %d of a file of %d tensors%s", index,
+                        "dt_safetensors_get_tensor: index %d of a file of %d tensors%s", index,
                         (int)weights->count,
-                        dti_sought_hint(weights->base, "dt_weights_find", index, weights,
+                        dti_sought_hint(weights->base, "dt_safetensors_find", index, weights,
                                         (uint32_t)weights->count, dti_weights_name)
                             .text);
     const dti_weight *item = &weights->items[index];
@@ -466,16 +467,16 @@ DTI_PUBLIC(dt_weights_get_info, (const dt_weights *weights, int index, dt_weight
         return dti_fail(weights->base, DT_ERROR_INVALID,
                         "tensor \"%s\" has %d dimensions; those of up to %d can be described",
                         dti_show(item->name).text, item->rank, DTI_WEIGHT_MAX_DIMS);
-    *info = (dt_weight_info){.name = item->name,
-                             .rank = item->rank,
-                             .data = weights->data + item->begin,
-                             .bytes = item->end - item->begin};
+    *info = (dt_safetensors_tensor){.name = item->name,
+                                    .rank = item->rank,
+                                    .data = weights->data + item->begin,
+                                    .bytes = item->end - item->begin};
     snprintf(info->dtype, sizeof info->dtype, "%s", item->dtype);
     memcpy(info->dim, item->dim, sizeof info->dim);
     return DT_OK;
 }
 
-static int dti_weights_find(const dt_weights *weights, const char *name) {
+static int dti_weights_find(const dt_safetensors *weights, const char *name) {
     size_t low = 0, high = weights->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -490,13 +491,14 @@ static int dti_weights_find(const dt_weights *weights, const char *name) {
     return -1;
 }
 
-DTI_PUBLIC_GET(int, dt_weights_find, (const dt_weights *weights, const char *name), weights,
-               DTI_OF(dt_weights), (weights, name)) {
+DTI_PUBLIC_GET(int, dt_safetensors_find, (const dt_safetensors *weights, const char *name), weights,
+               DTI_OF(dt_safetensors), (weights, name)) {
     const int found = weights && name ? dti_weights_find(weights, name) : -1;
-    return weights && found < 0 ? dti_sought_none(weights->base, "dt_weights_find", name) : found;
+    return weights && found < 0 ? dti_sought_none(weights->base, "dt_safetensors_find", name)
+                                : found;
 }
 
-static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype) {
+static bool dti_weight_floats(const dt_safetensors_tensor *info, dt_dtype *dtype) {
     static const dt_dtype floats[] = {DT_F32, DT_F64, DT_F16, DT_BF16};
     for (size_t i = 0; i < DTI_COUNT(floats); i++) {
         *dtype = floats[i];

@@ -19,19 +19,19 @@
 /* clang-format on */
 
 /* The type of a tensor that has floats; false: it has none. */
-static bool dti_weight_floats(const dt_weight_info *info, dt_dtype *dtype);
+static bool dti_weight_floats(const dt_safetensors_tensor *info, dt_dtype *dtype);
 /* The error of value number `at` of a tensor; `desc` has the .allow_nonfinite that accepts it. */
 static dt_result dti_fail_infinite(dti_base *base, dt_result result, const char *path,
                                    const char *tensor, uint64_t at, const char *desc);
 /* Whether values that are saved, from number `first` on, have a NaN or an infinity: logged. */
 static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *data, dt_dtype dtype,
                               uint64_t first, uint64_t count);
-static int dti_weights_find(const dt_weights *weights, const char *name); /* -1: none */
+static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: none */
 /* Reads and checks a file. */
-static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights **out);
+static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out);
 /* The same of a file that is in memory, which stays the caller's; `path` is for messages. */
 static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
-                                   dt_weights **out);
+                                   dt_safetensors **out);
 
 /* A tensor to be written. */
 typedef struct dti_safetensors_item {

@@ -116,7 +116,7 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
 
 static dt_result dti_state_words_read(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                       const char *name, uint32_t words) {
-    const dt_weight_info *x = dti_checkpoint_find(c, name);
+    const dt_safetensors_tensor *x = dti_checkpoint_find(c, name);
     if (!x || x->bytes != 8ull * words || strcmp(x->dtype, "U64") != 0)
         return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has no \"%s\" of %u values: %s", path,
                         name, words, "not such a file, or one of another version");
@@ -126,7 +126,7 @@ static dt_result dti_state_words_read(dti_state_file *f, const char *path, const
 
 static dt_result dti_state_contract(dti_state_file *f, const char *path, const dti_checkpoint *c,
                                     bool first) {
-    const dt_weight_info *x = dti_checkpoint_find(c, "dtrain.model");
+    const dt_safetensors_tensor *x = dti_checkpoint_find(c, "dtrain.model");
     const char *theirs = x ? x->data : NULL;
     size_t size = x ? (size_t)x->bytes : 0;
     dti_text old = dti_text_open(f->base);
@@ -143,7 +143,7 @@ static dt_result dti_state_contract(dti_state_file *f, const char *path, const d
     return result;
 }
 
-static bool dti_state_same(const dti_safetensors_item *item, const dt_weight_info *x) {
+static bool dti_state_same(const dti_safetensors_item *item, const dt_safetensors_tensor *x) {
     return x && x->bytes == item->bytes && !strcmp(x->dtype, item->dtype) &&
            x->rank == item->rank && !memcmp(x->dim, item->dim, (size_t)x->rank * sizeof x->dim[0]);
 }
@@ -151,7 +151,7 @@ static bool dti_state_same(const dti_safetensors_item *item, const dt_weight_inf
 /* The number of a parameter in the file, which counts are in the order of: the first tensors are
  * the parameters. */
 static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item) {
-    const dt_weight_info *here = dti_checkpoint_at(c, item);
+    const dt_safetensors_tensor *here = dti_checkpoint_at(c, item);
     if (here && !strcmp(here->name, f->items[item].name))
         return item;
     here = dti_checkpoint_find(c, f->items[item].name);
@@ -163,7 +163,7 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
     const int params = (int)f->store->layout.param_count;
     dt_result result = DT_OK;
     for (int i = 0; i <= f->tensors && !result; i++) {
-        const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
+        const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         if (!dti_state_same(&f->items[i], x) || (i < params && dti_state_number(f, c, i) >= params))
             result = dti_fail(f->base, DT_ERROR_FORMAT,
                               "%s: '%s' is missing, or has another shape or type, or is not where "
@@ -191,7 +191,7 @@ static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c)
     dti_store_unbound(f->store);
     dt_result result = s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK;
     for (int i = 0; i < f->tensors && !result; i++) {
-        const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
+        const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         uint64_t at;
         const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
         if (!kind)

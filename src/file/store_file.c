@@ -46,7 +46,7 @@ static dt_result dti_store_save_items(dti_saving *s) {
     const int all = dt_store_param_count(s->store);
     for (int i = 0; i < all; i++) {
         dt_param_info *info = &s->infos[s->count];
-        dt_result result = dt_store_param(s->store, i, info);
+        dt_result result = dt_store_get_param(s->store, i, info);
         if (result)
             return result;
         if (!dti_glob(s->params, info->name))
@@ -173,7 +173,7 @@ static dti_to_f32_fn *dti_to_f32(const char *dtype) {
     return !strcmp(dtype, "BF16") ? dti_f32_from_bytes_bf16 : NULL;
 }
 
-static bool dti_same_dims(const dt_shape *shape, const dt_weight_info *weight) {
+static bool dti_same_dims(const dt_shape *shape, const dt_safetensors_tensor *weight) {
     return shape->rank == weight->rank &&
            !memcmp(shape->dim, weight->dim, (size_t)weight->rank * sizeof weight->dim[0]);
 }
@@ -182,7 +182,7 @@ static bool dti_same_dims(const dt_shape *shape, const dt_weight_info *weight) {
 typedef struct dti_loading {
     dt_store *store;
     const char *path;
-    const dt_weights *weights;
+    const dt_safetensors *weights;
     dt_load_desc desc; /* no NULL in it */
     int loaded;
 } dti_loading;
@@ -200,7 +200,7 @@ static const char *dti_loading_name(const dti_loading *l, const char *name, dti_
 /* Finds a parameter's tensor in the file, or says why it does not fit. *index = -1: it has none,
  * and need not. */
 static dt_result dti_store_match(const dti_loading *l, const dt_param_info *param, const char *name,
-                                 dt_weight_info *weight, int *index) {
+                                 dt_safetensors_tensor *weight, int *index) {
     dti_base *base = dti_store_base(l->store);
     *index = dti_weights_find(l->weights, name);
     if (*index < 0 && !l->desc.strict)
@@ -208,9 +208,9 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
     if (*index < 0)
         return dti_fail(base, DT_ERROR_INVALID,
                         "%s: weights of another model? It has %d tensors, but no \"%s\" %s",
-                        l->path, dt_weights_count(l->weights), name,
+                        l->path, dt_safetensors_count(l->weights), name,
                         dti_show_dims(param->shape.rank, param->shape.dim).text);
-    dt_result result = dt_weights_get_info(l->weights, *index, weight);
+    dt_result result = dt_safetensors_get_tensor(l->weights, *index, weight);
     if (result)
         return dti_fail(base, result, "%s: %s", l->path, base->error);
     if (!dti_same_dims(&param->shape, weight))
@@ -230,7 +230,7 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
 /* A value that comes in is a finite float, unless others are asked for: then what is finite in the
  * file is. */
 static dt_result dti_store_check_values(const dti_loading *l, const char *name,
-                                        const dt_weight_info *weight, uint64_t count) {
+                                        const dt_safetensors_tensor *weight, uint64_t count) {
     const bool any = l->desc.allow_nonfinite || l->store->allow_nonfinite;
     double wide;
     dt_dtype dtype;
@@ -258,8 +258,8 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
     l->loaded = 0;
     for (int i = 0; i < count && !result; i++) {
         dt_param_info param = {0};
-        dt_weight_info weight;
-        result = dt_store_param(l->store, i, &param);
+        dt_safetensors_tensor weight;
+        result = dt_store_get_param(l->store, i, &param);
         const char *name = result ? NULL : dti_loading_name(l, param.name, text);
         if (!text->ok)
             return DT_ERROR_MEMORY;
@@ -305,7 +305,7 @@ static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
 static dt_result dti_store_load(dt_store *store, const char *path, const dt_load_desc *desc,
                                 int *loaded) {
     dti_base *base = dti_store_base(store);
-    dt_weights *weights;
+    dt_safetensors *weights;
     *loaded = 0;
     dt_result result = dti_store_patterns(store, desc->params);
     if (!result)
@@ -319,7 +319,7 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     l.desc.file_prefix = desc->file_prefix ? desc->file_prefix : "";
     result = dti_store_load_weights(&l, &text);
     dti_text_free(&text);
-    dt_weights_close(weights);
+    dt_safetensors_close(weights);
     *loaded = result ? 0 : l.loaded;
     return result;
 }

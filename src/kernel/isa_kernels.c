@@ -20,7 +20,7 @@
     X(GELU_TANH, gelu_tanh)                                                                        \
     X(SILU, silu)                                                                                  \
     X(SOFTPLUS, softplus)                                                                          \
-    X(STEP, step)                                                                                  \
+    X(HEAVISIDE, heaviside)                                                                        \
     X(LOG_SIGMOID, log_sigmoid)                                                                    \
     X(LEAKY_RELU, leaky_relu)                                                                      \
     X(AFFINE, affine)                                                                              \

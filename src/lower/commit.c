@@ -6,7 +6,7 @@
 
 static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param, uint32_t group) {
     const dt_shape s = code->work->nodes[param->node].shape;
-    if (!group || !code->optim.groups[group - 1].lazy || !param->elements)
+    if (!group || !code->optim.groups[group - 1].sparse || !param->elements)
         return 0;
     return s.rank ? param->elements / (uint64_t)s.dim[0] : 1;
 }
@@ -14,7 +14,7 @@ static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param
 /* DTI_TABLE_PLAIN, _APART or 0. Where matrices are apart, what is plain is as vectors are. */
 static uint32_t dti_optim_treatment(const dti_code *code, const dti_param *param, uint32_t group) {
     const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
-    const bool plain = group && code->optim.groups[group - 1].plain;
+    const bool plain = group && code->optim.groups[group - 1].elementwise;
     const int rank = code->work->nodes[param->node].shape.rank;
     if (row->apart)
         return plain || rank < 2 ? 0 : DTI_TABLE_APART;
@@ -41,8 +41,8 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
         const dt_optim_group *given = &code->desc.optim->groups[g];
         const dti_hint missed =
             dti_glob_missed(given->params, "parameter", code, params, dti_code_param_name);
-        if (!given->params &&
-            (given->lr_scale != 0.0 || given->weight_decay != 0.0 || given->lazy || given->plain))
+        if (!given->params && (given->lr_scale != 0.0 || given->weight_decay != 0.0 ||
+                               given->sparse || given->elementwise))
             dti_text_add(problems, "\n- optimizer: .groups[%u] has settings, and no .params", g);
         if (given->params && (missed.text[0] || !taken[g + 1]))
             dti_text_add(problems, "\n- optimizer: .groups[%u].params = \"%.100s\": %s", g,

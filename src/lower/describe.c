@@ -84,16 +84,16 @@ static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, co
 
 /* What the application lends; program/lent.c looks at the rest, once ports are known. */
 static void dti_program_desc_buffers(dti_lowering *w) {
-    const dt_program_buffer *list = w->code->desc.buffers;
+    const dt_external_buffer *list = w->code->desc.external;
     uint32_t count = 0;
     while (count < DT_MAX_OUTPUTS && dti_is_set(list[count].tensor)) {
-        const dt_program_buffer *b = &list[count];
+        const dt_external_buffer *b = &list[count];
         dti_program_desc_tensor(w, b->tensor, "buffers", count, &w->problems);
         if (!b->memory.buffer)
-            dti_text_add(&w->problems, "\n- .buffers[%u] is no VkBuffer: it is 0", count);
+            dti_text_add(&w->problems, "\n- .external[%u] is no VkBuffer: it is 0", count);
         for (uint32_t i = 0; i < count; i++)
             if (list[i].tensor.id == b->tensor.id)
-                dti_text_add(&w->problems, "\n- .buffers[%u] and [%u] are both of %s", i, count,
+                dti_text_add(&w->problems, "\n- .external[%u] and [%u] are both of %s", i, count,
                              dti_tensor_print(b->tensor).text);
         count++;
     }
@@ -346,7 +346,7 @@ static dt_result dti_pass_differentiate(dti_lowering *w) {
     return dti_describe_result(w);
 }
 
-/* Nodes that give a loss's weight from targets alone, for dt_program_weigh. Of no elements the
+/* Nodes that give a loss's weight from targets alone, for dt_program_loss_weights. Of no elements the
  * weight is 0, whatever it would be made of. */
 static dt_result dti_pass_weigh(dti_lowering *w) {
     dti_code *code = w->code;

@@ -16,7 +16,7 @@ typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_val
                          DTI_ARENAS = DTI_VALUE_KINDS
 } dti_arena;
 
-/* Behind them come the application's buffers, as dt_program_desc.buffers lists them. */
+/* Behind them come the application's buffers, as dt_program_desc.external lists them. */
 #define DTI_MEMORIES (DTI_ARENAS + DT_MAX_OUTPUTS)
 
 typedef struct dti_param {
@@ -42,7 +42,7 @@ typedef struct dti_layout {
     /* Where replicas share out gradients, or parameters too, a replica's programs have arenas of
      * their own for both: first the part [own_begin, own_end), then what is not trained, which each
      * has, `fixed` elements; behind that units come and go (units.c). */
-    uint8_t level;  /* dt_shard */
+    uint8_t level;  /* dt_zero_stage */
     uint32_t parts; /* micro-batches of a trainer's step; 0: not known */
     uint64_t fixed;
     bool offload; /* the own part is on the host alone: a device's arenas begin behind it */

@@ -4,7 +4,7 @@
 /* 1 + the buffer that the application lends for a tensor; 0 = none. */
 static uint8_t dti_code_lent(const dti_code *code, uint32_t node) {
     for (uint8_t i = 0; i < DT_MAX_OUTPUTS; i++)
-        if (code->desc.buffers[i].tensor.id == node)
+        if (code->desc.external[i].tensor.id == node)
             return (uint8_t)(i + 1);
     return 0;
 }

@@ -46,7 +46,7 @@ typedef struct dti_shards {
     uint32_t piece_count;
     uint32_t leaves;     /* of the whole tree */
     dti_subtrees before; /* what the runs before it left in the slots */
-    /* One piece whose part of the shard is told by the step (dt_step_desc.micro): the same program
+    /* One piece whose part of the shard is told by the step (dt_step_desc.micro_batch): the same program
      * for all parts. */
     bool any_part;
     /* The replica's last run: gradients go to the host bucket by bucket, in order. */

@@ -1,5 +1,5 @@
 /* Gradients of which a step writes touched rows alone: those of tables whose optimizer leaves rows
- * alone that have none (dt_optim_group.lazy). The gradient is an array like any other, and whoever
+ * alone that have none (dt_optim_group.sparse). The gradient is an array like any other, and whoever
  * reads it finds zeros in other rows; a word of each of its blocks, in the state arena, says which
  * rows those are (DTI_ROW_BIT), so the commit need not read them. Words hold as long as this
  * program's steps, or those of others with the same words, write the gradient: the store knows

@@ -31,7 +31,7 @@ static dt_tensor dti_atan2(dt_tensor y, dt_tensor x) {
     const dt_tensor minus = dt_neg(x), top = dt_where(tall, minus, y);
     const dt_tensor longer = dt_where(tall, y, x);
     const dt_tensor zero = dt_eq(longer, dti_number(longer, 0.0f));
-    const dt_tensor angle = dt_drop(dt_atan(dt_div(top, dt_add(longer, zero))), zero);
+    const dt_tensor angle = dt_mask_inv(dt_atan(dt_div(top, dt_add(longer, zero))), zero);
     const dt_tensor up = dt_affine(dti_side(y), 1.57079633f, 0.0f);
     const dt_tensor behind = dt_lt(x, dti_number(x, 0.0f));
     const dt_tensor flat = dt_mul(dt_affine(up, 2.0f, 0.0f), behind);

@@ -84,10 +84,10 @@ static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor fro
     for (int i = 0; i < 3; i++)
         qkv[i] = dti_nn_split(qkv[i], i ? h->kv_heads : h->heads);
     const bool cached = d->cache.positions != 0;
-    dt_rope_desc turn = d->turn;
-    if (d->rope && cached && !turn.offset.graph)
-        turn.offset = dt_cache_at(d->cache.at);
-    for (int i = 0; i < 2 && d->rope; i++)
+    dt_rope_desc turn = d->rope;
+    if (d->use_rope && cached && !turn.offset.graph)
+        turn.offset = dt_cache_position(d->cache.position);
+    for (int i = 0; i < 2 && d->use_rope; i++)
         qkv[i] = dt_rope(qkv[i], &turn);
     dt_tensor y = cached ? dt_attention_cached(qkv[0], qkv[1], qkv[2], &d->cache, &d->attention)
                          : dt_attention(qkv[0], qkv[1], qkv[2], &d->attention);

@@ -33,8 +33,8 @@ static dt_tensor dti_not(dt_tensor c) {
 /* ---- choices */
 
 DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b) {
-    dt_tensor kept = dt_keep(a, c);
-    return dt_add(kept, dt_drop(b, c));
+    dt_tensor kept = dt_mask(a, c);
+    return dt_add(kept, dt_mask_inv(b, c));
 }
 
 DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
@@ -67,7 +67,7 @@ static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower) {
                            .in = {x.id},
                            .attr = {.dim = {diagonal}, .i = {lower}},
                            .again = dti_triangle_again};
-    return dti_composed(x, first, call, dt_keep(x, in));
+    return dti_composed(x, first, call, dt_mask(x, in));
 }
 
 DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal) {
@@ -92,7 +92,7 @@ static dt_tensor dti_safe_sqrt(dt_tensor x) {
     if (dti_is_nil(x))
         return x;
     dt_tensor none = dt_eq(x, dti_number(x, 0.0f));
-    return dt_drop(dt_sqrt(dt_add(x, none)), none);
+    return dt_mask_inv(dt_sqrt(dt_add(x, none)), none);
 }
 
 /* low, 1 or high: of each value of `top` by whether it is far below 1, near it or far above. */
@@ -183,7 +183,7 @@ DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
     if (dti_is_nil(top))
         return top;
     dt_tensor size = dt_abs(top);
-    top = dt_keep(top, dt_lt(size, dti_number(top, INFINITY)));
+    top = dt_mask(top, dt_lt(size, dti_number(top, INFINITY)));
     dt_tensor sum = dt_sum(dt_exp(dt_sub(x, top)), axes, keep);
     if (dti_is_nil(sum))
         return sum;
@@ -349,7 +349,7 @@ DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
         return dti_graph_fail(x.graph, "celu: alpha is %g; it must be above 0", (double)alpha);
     dt_tensor below = dt_elu(dt_affine(x, 1.0f / alpha, 0.0f), 1.0f);
     below = dt_affine(below, alpha, 0.0f);
-    return dt_where(dt_step(x), x, below);
+    return dt_where(dt_heaviside(x), x, below);
 }
 
 DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
@@ -363,9 +363,9 @@ DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
     dt_shape wide = {.rank = s.rank};
     for (int i = 0; i < s.rank; i++)
         wide.dim[i] = i ? 1 : t.dim[0];
-    dt_tensor above = dt_step(x), below = dt_drop(x, above);
+    dt_tensor above = dt_heaviside(x), below = dt_mask_inv(x, above);
     below = dt_mul(below, dt_reshape(w, wide));
-    return dt_add(dt_keep(x, above), below);
+    return dt_add(dt_mask(x, above), below);
 }
 
 DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x) {
@@ -450,8 +450,8 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
     const double low = -1.7580993408473766, q = (double)p;
     const double a = q < 1.0 ? 1.0 / sqrt((low * low * q + 1.0) * (1.0 - q)) : 0.0;
     dt_tensor none = dt_detach(x);
-    none = dt_keep(none, dti_number(x, 0.0f)); /* of x's shape, whatever it is */
-    dt_tensor kept = dt_step(dt_dropout(dt_affine(none, 1.0f, 1.0f), p));
+    none = dt_mask(none, dti_number(x, 0.0f)); /* of x's shape, whatever it is */
+    dt_tensor kept = dt_heaviside(dt_dropout(dt_affine(none, 1.0f, 1.0f), p));
     if (dti_is_nil(kept))
         return kept;
     dt_tensor mixed = dt_where(kept, x, dt_fill(x.graph, (dt_shape){0}, (float)low));

@@ -58,7 +58,7 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                               (long long)out);
     }
     if ((unsigned)d.tensor > DT_TENSOR_ROW)
-        return dti_graph_fail(x.graph, "linear '%s': %d is no dt_tensor_split", name,
+        return dti_graph_fail(x.graph, "linear '%s': %d is no dt_tensor_style", name,
                               (int)d.tensor);
     int64_t in = s.dim[s.rank - 1];
     float bound = (float)(1.0 / sqrt((double)in));

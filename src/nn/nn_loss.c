@@ -194,7 +194,7 @@ static dt_tensor dti_loss_wanted(dt_tensor t, int64_t classes, const dt_cross_en
     const double ignored = dti_or((double)d->ignore_index, -100.0);
     if (ignored >= 0.0) {
         dt_tensor number = dt_cast(t, DT_F32);
-        own = dt_drop(own, dti_loss_column(dt_eq(number, dti_loss_scalar(t, ignored))));
+        own = dt_mask_inv(own, dti_loss_column(dt_eq(number, dti_loss_scalar(t, ignored))));
     }
     if (d->label_smoothing == 0.0f)
         return own;
@@ -230,7 +230,7 @@ DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
         return dti_nil(y.graph);
     if (dti_is_set(d.class_weights))
         wanted = dt_mul(wanted, d.class_weights);
-    dt_tensor log_p = dt_keep(dt_log_softmax(y, -1), wanted);
+    dt_tensor log_p = dt_mask(dt_log_softmax(y, -1), wanted);
     return dti_composed(y, first, call, dt_neg(dti_sum_last(dt_mul(wanted, log_p))));
 }
 
@@ -311,7 +311,8 @@ DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float 
 
 /* t > 0 ? yes : no */
 static dt_tensor dti_loss_by_sign(dt_tensor t, dt_tensor yes, dt_tensor no) {
-    dt_tensor positive = dt_keep(yes, dt_step(t)), negative = dt_keep(no, dt_step(dt_neg(t)));
+    dt_tensor positive = dt_mask(yes, dt_heaviside(t)),
+              negative = dt_mask(no, dt_heaviside(dt_neg(t)));
     return dt_add(positive, negative);
 }
 
@@ -398,10 +399,10 @@ DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float marg
     dt_tensor own = dt_one_hot(t, classes);
     if (dti_is_nil(own) || !dti_loss_takes2("multi_margin (y, t with classes)", y, own))
         return dti_nil(y.graph);
-    dt_tensor of_own = dt_sum(dt_keep(y, own), (dt_shape){1, {-1}}, true);
+    dt_tensor of_own = dt_sum(dt_mask(y, own), (dt_shape){1, {-1}}, true);
     dt_tensor z = dt_relu(dt_affine(dt_sub(y, of_own), 1.0f, margin));
     z = power == 2 ? dt_square(z) : z;
-    z = dt_drop(z, own); /* a choice: another class may be infinite */
+    z = dt_mask_inv(z, own); /* a choice: another class may be infinite */
     dt_tensor loss = dti_loss_scale(dti_sum_last(z), 1.0 / (double)classes);
     dt_tensor is_class = dti_sum_last(dti_is_set(class_weights) ? dt_mul(own, class_weights) : own);
     return dti_composed(y, first, call, dt_mul(loss, is_class));
@@ -425,7 +426,7 @@ DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
     dt_tensor others = dt_reshape(y, row), absent = dti_loss_rest(dt_reshape(t, row));
     dt_tensor gap = dt_relu(dt_affine(dt_sub(others, dti_loss_column(y)), 1.0f, 1.0f));
     dt_tensor counts = dt_mul(dti_loss_column(t), absent);
-    gap = dt_keep(gap, counts);
+    gap = dt_mask(gap, counts);
     dt_tensor sum = dt_sum(dt_mul(gap, counts), (dt_shape){2, {-1, -2}}, false);
     return dti_composed(y, first, call, dti_loss_scale(sum, 1.0 / (double)classes));
 }

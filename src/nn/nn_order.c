@@ -233,22 +233,20 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
 }
 
 static dt_tensor dti_take_again(dt_graph *g, const dti_call *c) {
-    return dt_take_along(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
+    return dt_gather(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1));
 }
 
-DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis) {
+DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index) {
     dti_along a;
-    if (!dti_along_takes("take_along", x, index, axis, &a))
+    if (!dti_along_takes("gather", x, index, axis, &a))
         return dti_nil(x.graph ? x.graph : index.graph);
     const uint32_t first = x.graph->count;
-    const dti_call call = {.name = "take_along",
-                           .in = {x.id, index.id},
-                           .attr = {.i = {a.axis}},
-                           .again = dti_take_again};
+    const dti_call call = {
+        .name = "gather", .in = {x.id, index.id}, .attr = {.i = {a.axis}}, .again = dti_take_again};
     dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), false);
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){1, {a.size}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
-    dt_tensor y = dti_last_sum(dt_keep(rows, hit));
+    dt_tensor y = dti_last_sum(dt_mask(rows, hit));
     return dti_composed(x, first, call, dti_rows_back(y, dti_tensor_shape(x), a.axis));
 }
 
@@ -256,7 +254,7 @@ static dt_tensor dti_select_again(dt_graph *g, const dti_call *c) {
     return dt_index_select(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1));
 }
 
-/* dt_take_along's index, [M], for x: [..] as it has it, with M along the axis. */
+/* dt_gather's index, [M], for x: [..] as it has it, with M along the axis. */
 static dt_tensor dti_select_index(dt_tensor index, dt_shape s, int axis) {
     const int64_t count = dti_tensor_shape(index).dim[0];
     dt_shape along = {.rank = s.rank};
@@ -291,38 +289,38 @@ DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
         .name = op, .in = {x.id, index.id}, .attr = {.i = {a.axis}}, .again = dti_select_again};
     dt_tensor y;
     if (dti_tensor_has_samples(x))
-        y = dt_take_along(x, dti_select_index(index, dti_tensor_shape(x), a.axis), a.axis);
+        y = dt_gather(x, a.axis, dti_select_index(index, dti_tensor_shape(x), a.axis));
     else
-        y = dti_axis_in_front(dt_gather(dti_axis_in_front(x, a.axis, false), index), a.axis, true);
+        y = dti_axis_in_front(dt_embedding(dti_axis_in_front(x, a.axis, false), index), a.axis,
+                              true);
     return dti_composed(x, first, call, y);
 }
 
 static dt_tensor dti_scatter_again(dt_graph *g, const dti_call *c) {
-    return dt_scatter_along(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0],
-                            c->attr.dim[0]);
+    return dt_scatter_add(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1), c->attr.dim[0]);
 }
 
-DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size) {
+DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size) {
     dti_along a;
-    if (!dti_along_takes("scatter_along", x, index, axis, &a))
+    if (!dti_along_takes("scatter_add", x, index, axis, &a))
         return dti_nil(x.graph ? x.graph : index.graph);
     if (!dti_shape_equal(dti_tensor_shape(x), dti_tensor_shape(index)) || size < 0 ||
         size > 1 << 24) {
         return dti_graph_fail(x.graph,
-                              "scatter_along: x %s must have the shape of index %s, and "
+                              "scatter_add: x %s must have the shape of index %s, and "
                               "size, %lld, be between 0 and 2^24",
                               dti_tensor_print(x).text, dti_tensor_print(index).text,
                               (long long)size);
     }
     const uint32_t first = x.graph->count;
-    const dti_call call = {.name = "scatter_along",
+    const dti_call call = {.name = "scatter_add",
                            .in = {x.id, index.id},
                            .attr = {.i = {a.axis}, .dim = {size}},
                            .again = dti_scatter_again};
     dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), true);
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){2, {size, 1}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
-    dt_tensor y = dti_last_sum(dt_keep(rows, hit));
+    dt_tensor y = dti_last_sum(dt_mask(rows, hit));
     return dti_composed(x, first, call, dti_rows_back(y, dti_tensor_shape(x), a.axis));
 }
 
@@ -347,8 +345,8 @@ static dt_tensor dti_lead_short(dt_tensor rows, int64_t k, bool descending, dt_t
     dt_tensor place = dt_iota(rows.graph, (dt_shape){2, {k, 1}});
     dt_tensor hit = dt_eq(dti_beside(ranks, true), place);
     if (places)
-        *places = dti_last_sum(dt_keep(dt_iota(rows.graph, (dt_shape){1, {n}}), hit));
-    return dti_last_sum(dt_keep(dti_beside(rows, true), hit));
+        *places = dti_last_sum(dt_mask(dt_iota(rows.graph, (dt_shape){1, {n}}), hit));
+    return dti_last_sum(dt_mask(dti_beside(rows, true), hit));
 }
 
 /* Rows [L, n] as [L * parts, chunk]: what fills up the last part comes behind all that is there. */
@@ -384,7 +382,7 @@ static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor 
     all = dti_lead(dt_reshape(all, left), k, descending, places ? &second : NULL);
     if (places) {
         at = dt_reshape(at, left);
-        *places = dt_take_along(at, dt_cast(second, DT_I32), 1);
+        *places = dt_gather(at, 1, dt_cast(second, DT_I32));
     }
     return all;
 }

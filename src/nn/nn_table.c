@@ -70,7 +70,7 @@ DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
                            .in = {table.id, index.id},
                            .attr = {.i = {mean}},
                            .again = dti_bag_again};
-    dt_tensor rows = dt_gather(table, dti_table_bags(index));
+    dt_tensor rows = dt_embedding(table, dti_table_bags(index));
     const dt_shape axes = {1, {-2}};
     rows = mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
     return dti_composed(table, first, call, dti_table_bags_back(rows, index));
@@ -98,8 +98,8 @@ DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool 
                            .again = dti_embedding_bag_again};
     const dt_shape axes = {1, {-2}};
     const dt_tensor bags = dti_table_bags(index);
-    const dt_tensor rows = dt_gather(table, bags), none = dti_table_is_row(bags, row);
-    dt_tensor y = dt_sum(dt_drop(rows, none), axes, false);
+    const dt_tensor rows = dt_embedding(table, bags), none = dti_table_is_row(bags, row);
+    dt_tensor y = dt_sum(dt_mask_inv(rows, none), axes, false);
     if (mean && !dti_is_nil(y)) {
         const dt_tensor count = dt_sum(dti_not(none), axes, false);
         y = dt_div(y, dt_maximum(count, dti_number(count, 1.0f)));
@@ -115,18 +115,18 @@ static dt_tensor dti_gather_padded_again(dt_graph *g, const dti_call *c) {
     return dti_gather_padded(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.dim[0]);
 }
 
-/* dt_gather, with the row's value kept from the gradient: the table may hold another than 0. */
+/* dt_embedding, with the row's value kept from the gradient: the table may hold another than 0. */
 static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row) {
     const uint32_t first = table.graph->count;
     const dti_call call = {.name = "embedding",
                            .in = {table.id, index.id},
                            .attr = {.dim = {row}},
                            .again = dti_gather_padded_again};
-    const dt_tensor y = dt_gather(table, index);
+    const dt_tensor y = dt_embedding(table, index);
     if (dti_is_nil(y))
         return y;
-    const dt_tensor pad = dti_table_is_row(index, row), kept = dt_keep(dt_detach(y), pad);
-    return dti_composed(table, first, call, dt_add(kept, dt_drop(y, pad)));
+    const dt_tensor pad = dti_table_is_row(index, row), kept = dt_mask(dt_detach(y), pad);
+    return dti_composed(table, first, call, dt_add(kept, dt_mask_inv(y, pad)));
 }
 
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
@@ -137,7 +137,7 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
     const dt_embedding_desc d = desc ? *desc : (dt_embedding_desc){0};
     int64_t row = -1;
     if ((unsigned)d.tensor > DT_TENSOR_ROW)
-        return dti_graph_fail(index.graph, "embedding '%s': %d is no dt_tensor_split", name,
+        return dti_graph_fail(index.graph, "embedding '%s': %d is no dt_tensor_style", name,
                               (int)d.tensor);
     if (d.padding_idx) {
         const int64_t at = d.padding_idx == DT_ZERO ? 0 : d.padding_idx;
@@ -149,9 +149,9 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
     dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
                                (dt_shape){2, {rows, cols}}, d.weight.kind ? d.weight : normal);
     if (d.tensor && !dti_is_nil(table))
-        table = dt_part(table, d.tensor == DT_TENSOR_ROW ? 0 : 1);
+        table = dt_tensor_parallel(table, d.tensor == DT_TENSOR_ROW ? 0 : 1);
     if (row < 0 || dti_is_nil(table))
-        return dti_nn_end(&nn, dt_gather(table, index));
+        return dti_nn_end(&nn, dt_embedding(table, index));
     dti_node_of(table)->attr.dim[0] = row + 1;
     return dti_nn_end(&nn, dti_gather_padded(table, index, row));
 }

@@ -315,7 +315,7 @@ static bool dti_attention_desc_fits(dt_graph *g, const dt_attention_desc *d) {
         dti_graph_fail(g, "attention: dropout %g is not in [0, 1]", (double)d->dropout);
     else if (d->mask.graph && d->lengths.graph)
         dti_graph_fail(g, "attention: a mask and lengths; put the lengths into the mask");
-    else if (d->keep && !d->mask.graph)
+    else if (d->bool_mask && !d->mask.graph)
         dti_graph_fail(g, "attention: keep without a mask");
     return g->error[0] == 0;
 }
@@ -362,8 +362,8 @@ static bool dti_attention_call(dt_graph *g, const dt_attention_desc *d, dti_call
     const uint32_t flags = (d->causal ? DTI_ATTENTION_CAUSAL : 0) |
                            (d->alibi ? DTI_ATTENTION_ALIBI : 0) |
                            (d->dropout > 0.0f ? DTI_ATTENTION_DROPOUT : 0) |
-                           (d->keep || d->lengths.graph ? DTI_ATTENTION_KEEP : 0) |
-                           (d->mask.graph && !d->keep ? DTI_ATTENTION_ADD : 0);
+                           (d->bool_mask || d->lengths.graph ? DTI_ATTENTION_KEEP : 0) |
+                           (d->mask.graph && !d->bool_mask ? DTI_ATTENTION_ADD : 0);
     const int32_t stream = d->dropout > 0.0f ? (int32_t)g->streams++ : 0;
     *call = (dti_call){
         .name = "attention",

@@ -12,10 +12,10 @@ static bool dti_cached_fits(dt_graph *g, const dt_attention_desc *d, const dt_ca
                        "attention_cached: a cache of %lld positions and %d samples; there must be "
                        "1 to 2^24 positions, and no negative number of samples",
                        (long long)c->positions, c->samples);
-    else if (c->at.graph && dti_is_nil(c->at))
-        dti_nil_of(c->at, "attention_cached's .at");
-    else if (c->at.graph != g || dti_node_of(c->at)->dtype != DT_I32 ||
-             dti_node_of(c->at)->shape.rank != 0)
+    else if (c->position.graph && dti_is_nil(c->position))
+        dti_nil_of(c->position, "attention_cached's .at");
+    else if (c->position.graph != g || dti_node_of(c->position)->dtype != DT_I32 ||
+             dti_node_of(c->position)->shape.rank != 0)
         dti_graph_fail(g, "attention_cached: .at must be i32 [] of the same graph, one for all or "
                           "one a sample");
     return g->error[0] == 0;
@@ -96,7 +96,7 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
     }
     call.name = "attention_cached";
     call.again = dti_cached_make;
-    call.in[0] = q.id, call.in[1] = k.id, call.in[2] = v.id, call.in[3] = c.at.id;
+    call.in[0] = q.id, call.in[1] = k.id, call.in[2] = v.id, call.in[3] = c.position.id;
     call.attr.i[3] = (int32_t)samples;
     call.attr.dim[0] = c.positions;
     call.attr.dim[1] = (int64_t)g->cache_elements;
@@ -106,40 +106,40 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
 
 /* ---- positions */
 
-static dt_tensor dti_cache_at_again(dt_graph *g, const dti_call *c) {
-    return dt_cache_at(dti_call_in(g, c, 0));
+static dt_tensor dti_cache_position_again(dt_graph *g, const dti_call *c) {
+    return dt_cache_position(dti_call_in(g, c, 0));
 }
 
-DT_API dt_tensor dt_cache_at(dt_tensor at) {
+DT_API dt_tensor dt_cache_position(dt_tensor at) {
     if (dti_is_nil(at))
-        return dti_nil_of(at, "cache_at");
+        return dti_nil_of(at, "cache_position");
     dt_graph *g = at.graph;
     const uint32_t first = g->count;
-    const dti_call call = {.name = "cache_at", .in = {at.id}, .again = dti_cache_at_again};
+    const dti_call call = {.name = "cache_position", .in = {at.id}, .again = dti_cache_position_again};
     if (dti_node_of(at)->dtype != DT_I32 || dti_node_of(at)->shape.rank != 0)
-        return dti_graph_fail(g, "cache_at: %s must be i32 []", dti_tensor_print(at).text);
+        return dti_graph_fail(g, "cache_position: %s must be i32 []", dti_tensor_print(at).text);
     dt_tensor none = dt_cast(dt_fill(g, (dt_shape){0}, 0.0f), DT_I32);
     return dti_graph_called(g, first, &call, dt_detach(g->cached ? at : none));
 }
 
-static dt_tensor dti_cache_places_again(dt_graph *g, const dti_call *c) {
-    return dt_cache_places(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
+static dt_tensor dti_cache_positions_again(dt_graph *g, const dti_call *c) {
+    return dt_cache_positions(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DT_API dt_tensor dt_cache_places(dt_tensor x, dt_tensor at) {
+DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor at) {
     if (dti_is_nil(x) || dti_is_nil(at))
-        return dti_nil_of(dti_is_nil(x) ? x : at, "cache_places");
+        return dti_nil_of(dti_is_nil(x) ? x : at, "cache_positions");
     dt_graph *g = x.graph;
     const uint32_t first = g->count;
     const dt_shape s = dti_tensor_shape(x);
     const dti_call call = {
-        .name = "cache_places", .in = {x.id, at.id}, .again = dti_cache_places_again};
+        .name = "cache_positions", .in = {x.id, at.id}, .again = dti_cache_positions_again};
     if (at.graph != g)
-        return dti_graph_fail(g, "cache_places: x and at are of different graphs");
+        return dti_graph_fail(g, "cache_positions: x and at are of different graphs");
     if (s.rank < 1 || s.dim[0] > 1 << 24)
-        return dti_graph_fail(g, "cache_places: %s has no positions, or more than 2^24",
+        return dti_graph_fail(g, "cache_positions: %s has no positions, or more than 2^24",
                               dti_tensor_print(x).text);
-    dt_tensor from = dt_cast(dt_cache_at(at), DT_F32);
+    dt_tensor from = dt_cast(dt_cache_position(at), DT_F32);
     dt_tensor y = dt_add(from, dt_iota(g, (dt_shape){1, {s.dim[0]}}));
     return dti_graph_called(g, first, &call, dt_cast(y, DT_I32));
 }

@@ -83,8 +83,9 @@ static dti_scores dti_attention_scores(const dti_grad *g, const dti_attention *a
         dt_tensor hides = dt_eq(mask, dt_fill(graph, (dt_shape){0}, 0.0f));
         seen = dt_mul(seen, dt_sub(one, hides));
     }
-    s = dt_keep(s, seen);
-    return (dti_scores){dt_add(s, dt_drop(dt_fill(graph, (dt_shape){0}, -INFINITY), seen)), seen};
+    s = dt_mask(s, seen);
+    return (dti_scores){dt_add(s, dt_mask_inv(dt_fill(graph, (dt_shape){0}, -INFINITY), seen)),
+                        seen};
 }
 
 static dt_tensor dti_attention_dropped(const dti_grad *g, const dti_attention *a, dt_tensor p) {
@@ -116,7 +117,7 @@ static dt_tensor dti_attention_lower(dti_grad *g) {
     const dti_scores s = dti_attention_scores(g, &a, g->in, g->in[3]);
     dt_tensor most = dt_detach(dt_max(s.s, dti_attention_keys, true));
     dt_tensor none = dt_eq(most, dt_fill(g->graph, (dt_shape){0}, -INFINITY));
-    most = dt_drop(most, none); /* a query that sees nothing: weights of 0 / 1 */
+    most = dt_mask_inv(most, none); /* a query that sees nothing: weights of 0 / 1 */
     dt_tensor e = dt_exp(dt_sub(s.s, most)), sum = dt_sum(e, dti_attention_keys, true);
     sum = dt_add(sum, none);
     dt_tensor p = dti_attention_dropped(g, &a, dt_div(e, sum));

@@ -33,7 +33,7 @@ static dt_tensor dti_pow_da(dti_grad *g) {
     dt_tensor a = g->in[0], b = g->in[1], less = dt_affine(b, 1.0f, -1.0f);
     if (!dti_pow_plain(b)) {
         less = dt_add(less, dti_is_zero(b));
-        b = dt_keep(b, b); /* has no slope where it is 0 */
+        b = dt_mask(b, b); /* has no slope where it is 0 */
     }
     return dt_mul(g->dy, dt_mul(b, dt_pow(a, less)));
 }
@@ -56,8 +56,8 @@ static dt_tensor dti_binary_da(dti_grad *g, uint32_t selector) {
     case DTI_B_MAXIMUM: return dti_winner(dy, dt_gt(a, b), a, b);
     case DTI_B_MINIMUM: return dti_winner(dy, dt_lt(a, b), a, b);
     case DTI_B_POW: return dti_pow_da(g);
-    case DTI_B_KEEP: return dt_keep(dy, b);
-    case DTI_B_DROP: return dt_drop(dy, b);
+    case DTI_B_MASK: return dt_mask(dy, b);
+    case DTI_B_MASK_INV: return dt_mask_inv(dy, b);
     default: return (dt_tensor){0};
     }
 }
@@ -147,8 +147,8 @@ static double dti_binary_f64(uint32_t selector, double a, double b) {
     case DTI_B_LE: return a <= b;
     case DTI_B_GT: return a > b;
     case DTI_B_GE: return a >= b;
-    case DTI_B_KEEP: return b == 0 ? 0 : a;
-    case DTI_B_DROP: return b == 0 ? a : 0;
+    case DTI_B_MASK: return b == 0 ? 0 : a;
+    case DTI_B_MASK_INV: return b == 0 ? a : 0;
     default: return NAN;
     }
 }

@@ -322,7 +322,7 @@ static dt_tensor dti_classes_weights(const dti_parting *s, const dt_tensor *in, 
     if (s->n->count < 3)
         return counts;
     dt_tensor index = dt_cast(dt_clamp(at, 0.0f, classes - 1.0f), DT_I32);
-    return dt_mul(counts, dt_gather(dt_detach(in[2]), index));
+    return dt_mul(counts, dt_embedding(dt_detach(in[2]), index));
 }
 
 /* log sum e^z - (1 - eps) z[target] - eps mean z, of z = x - the largest; of a row that does not
@@ -332,9 +332,9 @@ static dt_tensor dti_cross_entropy_parts(const dti_parting *s, const dt_tensor *
     const dt_shape last = dt_dims(-1);
     dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
     dt_tensor z = dt_sub(in[0], dti_parted_most(dt_detach(dt_max(in[0], last, true))));
-    z = dt_keep(z, dti_classes_counts(s, at));
+    z = dt_mask(z, dti_classes_counts(s, at));
     dt_tensor sums[3] = {dt_sum(dt_exp(z), last, true)};
-    sums[1] = dt_sum(dt_keep(z, dt_eq(at, numbers)), last, true);
+    sums[1] = dt_sum(dt_mask(z, dt_eq(at, numbers)), last, true);
     if (eps != 0.0)
         sums[2] = dt_sum(z, last, true);
     dt_tensor total = dti_parted_summed(dt_concat(sums, eps != 0.0 ? 3 : 2, -1));

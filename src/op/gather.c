@@ -54,8 +54,8 @@ static void dti_gather_emit(dti_emit *e) {
     dti_gather_launch(e, DTI_K_GATHER, s, &table, &index);
 }
 
-DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index) {
-    return dti_append2(DTI_OP_GATHER, table, index, NULL);
+DT_API dt_tensor dt_embedding(dt_tensor table, dt_tensor index) {
+    return dti_append2(DTI_OP_EMBEDDING, table, index, NULL);
 }
 
 /* ---- of a squad: by rows of the table a member looks up its own, and others' are zeros in its
@@ -69,7 +69,7 @@ static dt_tensor dti_gather_parts(const dti_parting *s, const dt_tensor *in) {
     at = dt_affine(at, 1.0f, (float)(-s->member * own));
     dt_tensor near = dt_clamp(at, 0.0f, (float)(own - 1)), is = dt_eq(at, near);
     near = dt_cast(dt_reshape(near, index), DT_I32);
-    return dt_keep(dt_gather(in[0], near), is);
+    return dt_mask(dt_embedding(in[0], near), is);
 }
 
 /* Numbers of rows are compared as f32. */

@@ -64,7 +64,8 @@
     X(CEIL, ceil, "1", ROWWISE, F32, unary, DTI_U_CEIL, "smallest integer >= x; no gradient")      \
     X(ROUND, round, "1", ROWWISE, F32, unary, DTI_U_ROUND,                                         \
       "nearest integer, halves to even; no gradient")                                              \
-    X(STEP, step, "1", ROWWISE, WIDEST, unary, DTI_U_STEP, "x > 0 ? 1 : 0; no gradient")           \
+    X(HEAVISIDE, heaviside, "1", ROWWISE, WIDEST, unary, DTI_U_HEAVISIDE,                          \
+      "x > 0 ? 1 : 0; no gradient")                                                                \
     X(AFFINE, affine, "1", ROWWISE, WIDEST, unary, DTI_U_AFFINE, "scale * x + offset")             \
     X(UNARY_GRAD, unary_grad, "2", ROWWISE, F32, unary_grad, 0, "(x, dy) -> dy * f'(x)")           \
     X(ADD, add, "2", ROWWISE, WIDEST, binary, DTI_B_ADD, "a + b")                                  \
@@ -81,8 +82,9 @@
     X(LE, le, "2", ROWWISE, WIDEST, binary, DTI_B_LE, "a <= b; no gradient")                       \
     X(GT, gt, "2", ROWWISE, WIDEST, binary, DTI_B_GT, "a > b; no gradient")                        \
     X(GE, ge, "2", ROWWISE, WIDEST, binary, DTI_B_GE, "a >= b; no gradient")                       \
-    X(KEEP, keep, "2", ROWWISE, WIDEST, binary, DTI_B_KEEP, "b == 0 ? 0 : a; gradient in a alone") \
-    X(DROP, drop, "2", ROWWISE, WIDEST, binary, DTI_B_DROP, "b == 0 ? a : 0; gradient in a alone") \
+    X(MASK, mask, "2", ROWWISE, WIDEST, binary, DTI_B_MASK, "b == 0 ? 0 : a; gradient in a alone") \
+    X(MASK_INV, mask_inv, "2", ROWWISE, WIDEST, binary, DTI_B_MASK_INV,                            \
+      "b == 0 ? a : 0; gradient in a alone")                                                       \
     X(RESHAPE, reshape, "1", ROWWISE, WIDEST, view, DTI_VIEW_RESHAPE,                              \
       "the same elements in order")                                                                \
     X(PERMUTE, permute, "1", ROWWISE, WIDEST, view, DTI_VIEW_PERMUTE,                              \
@@ -124,7 +126,7 @@
       "(ctc, log-probabilities, dy) -> -dy * the share of paths through each class")               \
     X(CACHE, cache, "1+", ROWWISE, F32, cache, 0,                                                  \
       "x; with .cached (x, at) -> all rows that were kept, x's from `at` on")                      \
-    X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
+    X(EMBEDDING, embedding, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")     \
     X(SCATTER_ADD, scatter_add, "2", REDUCES, F32, scatter_add, 0,                                 \
       "(dy, index) -> sum of rows of dy by index")                                                 \
     X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \

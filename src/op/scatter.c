@@ -39,7 +39,7 @@ static bool dti_scatter_add_shape(dti_build *b) {
 
 static void dti_scatter_add_grad(dti_grad *g) {
     if (g->wanted[0])
-        g->dx[0] = dt_gather(g->dy, g->in[1]);
+        g->dx[0] = dt_embedding(g->dy, g->in[1]);
 }
 
 /* ---- Launches */

@@ -34,7 +34,7 @@ static void dti_optim_emit_blocks(const dti_optim_site *s) {
     l->args.commit = s->args;
     l->spec[0] = (uint32_t)s->optim->kind;
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
-        l->spec[1] |= s->optim->groups[i].lazy ? DTI_OPTIM_LAZY : 0u;
+        l->spec[1] |= s->optim->groups[i].sparse ? DTI_OPTIM_LAZY : 0u;
     l->spec[1] |= s->sparse ? DTI_OPTIM_SPARSE : 0u;
     dti_bind(l, s->params, s->grads, s->state, s->table);
 }
@@ -85,9 +85,9 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     d.eps = dti_or(d.eps, row && row->eps > 0.0 ? row->eps : 1e-8);
     d.alpha = dti_or(d.alpha, 0.99);
     d.rho = dti_or(d.rho, 0.9);
-    d.trust = dti_or(d.trust, 1e-3);
+    d.trust_coefficient = dti_or(d.trust_coefficient, 1e-3);
     d.lr_decay = dti_or(d.lr_decay, 0.0);
-    d.accumulator = dti_or(d.accumulator, 0.0);
+    d.initial_accumulator = dti_or(d.initial_accumulator, 0.0);
     d.clip_norm = dti_or(d.clip_norm, 0.0);
     d.clip_value = dti_or(d.clip_value, 0.0);
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
@@ -135,14 +135,14 @@ static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const d
                                  int number) {
     const dti_optim_row *row = dti_optim_row_of(kind);
     const bool whole = dti_optim_is_whole(row);
-    if (row && g->lazy && whole)
+    if (row && g->sparse && whole)
         dti_text_add(problems,
                      "\n- optimizer: .groups[%d] is lazy, and %s needs all of a parameter; take an "
-                     "optimizer of elements for its own program, or leave .lazy out",
+                     "optimizer of elements for its own program, or leave .sparse out",
                      number, row->name);
-    if (row && g->plain && !whole)
+    if (row && g->elementwise && !whole)
         dti_text_add(problems,
-                     "\n- optimizer: .groups[%d] is plain, as all of %s is; leave .plain out",
+                     "\n- optimizer: .groups[%d] is plain, as all of %s is; leave .elementwise out",
                      number, row->name);
 }
 
@@ -152,8 +152,8 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     dti_optim_check_number(problems, "momentum", d->momentum);
     dti_optim_check_number(problems, "eps", d->eps);
     dti_optim_check_number(problems, "lr_decay", d->lr_decay);
-    dti_optim_check_number(problems, "accumulator", d->accumulator);
-    dti_optim_check_number(problems, "trust", d->trust);
+    dti_optim_check_number(problems, "accumulator", d->initial_accumulator);
+    dti_optim_check_number(problems, "trust", d->trust_coefficient);
     dti_optim_check_number(problems, "clip_norm", d->clip_norm);
     dti_optim_check_number(problems, "clip_value", d->clip_value);
     if (!dti_fits_f32(d->dampening))

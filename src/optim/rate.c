@@ -49,12 +49,12 @@ static dt_schedule dti_rate_resolved(const dt_schedule *given) {
     s.end = dti_or(s.end, 1.0);
     s.power = dti_or(s.power, 1.0);
     s.lr_min = dti_or(s.lr_min, 0.0);
-    s.multiply = s.multiply ? s.multiply : 1;
-    s.divide = dti_or(s.divide, 25.0);
-    s.divide_end = dti_or(s.divide_end, 1e4);
-    s.rise = dti_or(s.rise, 0.3);
-    s.momentum_low = dti_or(s.momentum_low, 0.85);
-    s.momentum_high = dti_or(s.momentum_high, 0.95);
+    s.t_mult = s.t_mult ? s.t_mult : 1;
+    s.div_factor = dti_or(s.div_factor, 25.0);
+    s.final_div_factor = dti_or(s.final_div_factor, 1e4);
+    s.pct_start = dti_or(s.pct_start, 0.3);
+    s.base_momentum = dti_or(s.base_momentum, 0.85);
+    s.max_momentum = dti_or(s.max_momentum, 0.95);
     s.patience = s.patience == UINT32_MAX ? 0 : s.patience ? s.patience : 10;
     s.threshold = dti_or(s.threshold, 1e-4);
     return s;
@@ -76,16 +76,16 @@ static double dti_rate_turn(const dt_schedule *s, uint64_t n) {
         const uint64_t at = n % (2 * period);
         return (double)(at <= period ? at : 2 * period - at) / (double)period;
     }
-    while (n >= period && s->multiply > 1) {
+    while (n >= period && s->t_mult > 1) {
         n -= period;
-        period = period > UINT64_MAX / s->multiply ? UINT64_MAX : period * s->multiply;
+        period = period > UINT64_MAX / s->t_mult ? UINT64_MAX : period * s->t_mult;
     }
     return (double)(n % period) / (double)period;
 }
 
 /* Where one cycle is: 0 at its ends, 1 at its height. */
 static double dti_rate_height(const dt_schedule *s, uint64_t n, bool *down) {
-    const double top = s->rise * (double)s->period - 1.0, end = (double)s->period - 1.0;
+    const double top = s->pct_start * (double)s->period - 1.0, end = (double)s->period - 1.0;
     *down = (double)n > top;
     if (!*down)
         return 1.0 - dti_rate_cosine(top > 0.0 ? (double)n / top : 1.0);
@@ -95,8 +95,8 @@ static double dti_rate_height(const dt_schedule *s, uint64_t n, bool *down) {
 
 static double dti_rate_one_cycle(const dt_schedule *s, double lr, uint64_t n) {
     bool down;
-    const double height = dti_rate_height(s, n, &down), low = lr / s->divide;
-    return dti_rate_between(down ? low / s->divide_end : low, lr, height);
+    const double height = dti_rate_height(s, n, &down), low = lr / s->div_factor;
+    return dti_rate_between(down ? low / s->final_div_factor : low, lr, height);
 }
 
 static double dti_rate_wsd(const dt_schedule *s, double lr, uint64_t n) {
@@ -202,13 +202,13 @@ static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t
     uint64_t n;
     bool down;
     const dt_schedule *s = dti_rate_phase(resolved, step, &n);
-    if (!s || s->kind != DT_SCHEDULE_ONE_CYCLE || s->momentum_high == 0.0 ||
+    if (!s || s->kind != DT_SCHEDULE_ONE_CYCLE || s->max_momentum == 0.0 ||
         (resolved->kind == DT_OPTIM_SGD && resolved->momentum == 0.0))
         return resolved;
     *room = *resolved;
     const double height = dti_rate_height(s, n, &down);
     double *momentum = resolved->kind == DT_OPTIM_SGD ? &room->momentum : &room->beta1;
-    *momentum = dti_rate_between(s->momentum_high, s->momentum_low, height);
+    *momentum = dti_rate_between(s->max_momentum, s->base_momentum, height);
     return room;
 }
 
@@ -278,11 +278,11 @@ static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
     dti_rate_has(problems, phase, "end", s->end, least, huge);
     dti_rate_has(problems, phase, "power", s->power, 0.0, 1000.0);
     dti_rate_has(problems, phase, "lr_min", s->lr_min, 0.0, huge);
-    dti_rate_has(problems, phase, "divide", s->divide, tiny, huge);
-    dti_rate_has(problems, phase, "divide_end", s->divide_end, tiny, huge);
-    dti_rate_has(problems, phase, "rise", s->rise, 0.0, 1.0);
-    dti_rate_has(problems, phase, "momentum_low", s->momentum_low, 0.0, 0.9999999);
-    dti_rate_has(problems, phase, "momentum_high", s->momentum_high, 0.0, 0.9999999);
+    dti_rate_has(problems, phase, "divide", s->div_factor, tiny, huge);
+    dti_rate_has(problems, phase, "divide_end", s->final_div_factor, tiny, huge);
+    dti_rate_has(problems, phase, "rise", s->pct_start, 0.0, 1.0);
+    dti_rate_has(problems, phase, "base_momentum", s->base_momentum, 0.0, 0.9999999);
+    dti_rate_has(problems, phase, "max_momentum", s->max_momentum, 0.0, 0.9999999);
     dti_rate_has(problems, phase, "threshold", s->threshold, 0.0, huge);
     if (s->kind == DT_SCHEDULE_CALLBACK && !s->rate)
         dti_text_add(problems, "\n- optimizer: .schedule[%d] has no .rate", phase);

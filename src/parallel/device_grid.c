@@ -169,8 +169,8 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
     while (first > 0 && runs->runs[first - 1].pieces[0].leaf == leaf)
         first--;
     step->first_row = runs->runs[micro].row;
-    step->micro = micro - first;
-    step->micros = step->micro + (micro + 1 == runs->count ? 1 : 2);
+    step->micro_batch = micro - first;
+    step->micro_batches = step->micro_batch + (micro + 1 == runs->count ? 1 : 2);
 }
 
 /* ---- what the log says */

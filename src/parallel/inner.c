@@ -25,7 +25,7 @@ static void dti_inner_write(void *arg, uint32_t index) {
         const dti_micro_run *run = &r->runs->runs[i];
         r->result = dti_micro_write(par, r, run);
         if (!r->result && (r->runs->count > 1 || par->desc.skip_empty))
-            r->result = dt_program_weigh(run->program, r->weights);
+            r->result = dt_program_loss_weights(run->program, r->weights);
     }
 }
 
@@ -43,8 +43,8 @@ static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_mi
     dt_step_desc step = par->step;
     dt_report report;
     step.first_row = run->row;
-    step.micro = run->micro;
-    step.micros = r->runs->count;
+    step.micro_batch = run->micro;
+    step.micro_batches = r->runs->count;
     dt_result result = run->micro ? dti_micro_write(par, r, run) : DT_OK;
     if (!result)
         result = r->runs->count > 1

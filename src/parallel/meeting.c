@@ -219,7 +219,7 @@ static dt_result dti_meetings_check(dti_parallel *par, bool server) {
     if (!what)
         return DT_OK;
     if (par->desc.stages > 1)
-        why = "a pipeline's micro-batches are not in a stage together; leave .pipeline";
+        why = "a pipeline's micro-batches are not in a stage together; leave .parallel.pipeline";
     else if (par->desc.tensor)
         why = "members of a squad meet behind their layers alone; leave .tensor";
     else if (server)

@@ -42,8 +42,8 @@ static dt_result dti_micro_write(dti_parallel *par, dti_replica *r, const dti_mi
 static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
     dt_step_desc step = par->step;
     step.first_row = run->row;
-    step.micro = run->micro;
-    step.micros = r->runs->count;
+    step.micro_batch = run->micro;
+    step.micro_batches = r->runs->count;
     return dt_program_begin(run->program, &step);
 }
 

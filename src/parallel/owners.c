@@ -45,7 +45,7 @@ static bool dti_owners_whole(const dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
     for (int g = 0; g < DT_MAX_GROUPS - 1; g++)
-        whole = whole || (optim.groups[g].lazy && par->desc.level >= DT_SHARD_GRADIENTS);
+        whole = whole || (optim.groups[g].sparse && par->desc.level >= DT_SHARD_GRADIENTS);
     return whole;
 }
 

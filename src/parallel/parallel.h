@@ -34,7 +34,7 @@ typedef struct dti_parallel_desc {
     size_t bucket_bytes;
     bool no_overlap;
     bool measured; /* shares follow speed */
-    uint8_t level; /* dt_shard: what is shared out */
+    uint8_t level; /* dt_zero_stage: what is shared out */
     bool offload;  /* and the host has what a device owns, and updates it */
     int in_flight; /* dt_trainer_desc's; 1 with .skip_empty */
     bool skip_empty;
@@ -242,7 +242,7 @@ typedef struct dti_parallel_result {
 } dti_parallel_result;
 
 /* ---- make.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
- * earlier call made. replicas, job.replicas, first and local are set. */
+ * earlier call made. replicas, job.parallel.replicas, first and local are set. */
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);

@@ -328,11 +328,12 @@ static dt_result dti_round_check(dti_parallel *par) {
     dti_crew_run(par->crew, dti_round_judge, par);
     if (!atomic_load(&par->round.faulty))
         return DT_OK;
-    return dti_fail(par->base, DT_ERROR_NUMERIC,
-                    "the round from step %llu on: its outer step would write a NaN or an infinity; "
-                    "the weights are those that the round began with; try a lower .outer.lr or "
-                    ".outer.momentum",
-                    first);
+    return dti_fail(
+        par->base, DT_ERROR_NUMERIC,
+        "the round from step %llu on: its outer step would write a NaN or an infinity; "
+        "the weights are those that the round began with; try a lower .local.outer.lr or "
+        ".local.outer.momentum",
+        first);
 }
 
 static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {

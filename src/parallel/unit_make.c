@@ -61,11 +61,12 @@ static dt_result dti_units_same(dti_parallel *par, int tail, uint8_t *room) {
             if (!memcmp(room, u->stream[tail], count))
                 continue;
         }
-        return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state = %d: replica %u reads parameters in another order than the "
-                        "first, since it has other memory; give all the same devices, or less "
-                        "than %d",
-                        (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
+        return dti_fail(
+            par->base, DT_ERROR_UNSUPPORTED,
+            "parallel.zero_stage = %d: replica %u reads parameters in another order than the "
+            "first, since it has other memory; give all the same devices, or less "
+            "than %d",
+            (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
     }
     return DT_OK;
 }

@@ -15,7 +15,7 @@
  *
  * Cost of a step, for G bytes of parameters on R ranks: each sends and receives G (R - 1) / R of
  * parameters forward, and as much backward where they go in between, as much of gradients, and a
- * 128th of G for pairs. Memory: see dt_trainer_desc.shard_state. */
+ * 128th of G for pairs. Memory: see dt_trainer_desc.parallel.zero_stage. */
 
 static bool dti_units_are(const dti_parallel *par) {
     return par->sharded && par->desc.level >= DT_SHARD_GRADIENTS;

@@ -73,7 +73,7 @@ static dt_result dti_units_show(dti_parallel *par) {
     if (par->desc.comm && par->lost)
         return dti_fail(par->base, DT_ERROR_REVOKED,
                         "the job ended at step %llu, and with it the parameters that other ranks "
-                        "had (shard_state): make a new trainer and go on from a checkpoint",
+                        "had (parallel.zero_stage): make a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */

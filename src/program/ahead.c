@@ -106,8 +106,9 @@ static bool dti_ahead_alone(dt_program *p, const dt_step_desc *step) {
         return p->code->has_gradients;
     p->now->step = dti_step_number(p, step);
     p->now->lr = dti_optim_lr_at(&p->code->optim, step->lr, p->now->step);
-    return dti_shadow_due(p->store, p->store->steps + dti_ahead_count(p)) || step->micros > 1 ||
-           dti_step_weighs(p, step) || dti_turn_ahead(p, p->ended)->micros > 1 ||
+    return dti_shadow_due(p->store, p->store->steps + dti_ahead_count(p)) ||
+           step->micro_batches > 1 || dti_step_weighs(p, step) ||
+           dti_turn_ahead(p, p->ended)->micros > 1 ||
            (!p->code->desc.no_check && dti_step_proven(p) < 0.0);
 }
 

@@ -363,10 +363,11 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                                    const dti_shards *shards, const dti_joint *joint) {
     dt_store *s = p->store;
     if (desc->averaged && s->layout.parted)
-        return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
-                        ".averaged: replicas share out the averages (dt_trainer_desc.shard_state), "
-                        "and a program needs all of them; dt_trainer_evaluate takes them, or "
-                        "dt_store_save_averaged and load them into another store");
+        return dti_fail(
+            p->base, DT_ERROR_UNSUPPORTED,
+            ".averaged: replicas share out the averages (dt_trainer_desc.parallel.zero_stage), "
+            "and a program needs all of them; dt_trainer_evaluate takes them, or "
+            "dt_store_save_averaged and load them into another store");
     if (!shards && dti_store_whole(s))
         return DT_ERROR_INVALID;
     if (dti_store_open(s)) {

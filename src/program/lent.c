@@ -5,7 +5,7 @@
 
 static dt_result dti_lent_wrong(const dt_program *p, uint32_t index, const char *what) {
     return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': buffer %u, %s, %s", p->code->label,
-                    index + 1, dti_tensor_name(p->code->desc.buffers[index].tensor).text, what);
+                    index + 1, dti_tensor_name(p->code->desc.external[index].tensor).text, what);
 }
 
 /* The port that lies in a buffer; NULL: none, or two. */
@@ -27,7 +27,7 @@ static bool dti_lent_overlaps(const dt_vulkan_buffer *a, const dt_vulkan_buffer 
 }
 
 static dt_result dti_lent_check(const dt_program *p, uint32_t index) {
-    const dt_program_buffer *all = p->code->desc.buffers;
+    const dt_external_buffer *all = p->code->desc.external;
     const dt_vulkan_buffer *m = &all[index].memory;
     const dt_device_info *info = &p->store->device->info;
     const dti_port *port = dti_lent_port(p->code, index);
@@ -58,7 +58,7 @@ static dt_result dti_lent_check(const dt_program *p, uint32_t index) {
 }
 
 static dt_result dti_program_lend(dt_program *p) {
-    const dt_program_buffer *all = p->code->desc.buffers;
+    const dt_external_buffer *all = p->code->desc.external;
     dti_device *device = p->store->device;
     dt_result result = DT_OK;
     if (all[0].tensor.graph && !device->hosts)
@@ -85,7 +85,7 @@ DTI_PUBLIC(dt_store_vulkan_buffer,
     DTI_NEED(s->base, out);
     *out = (dt_vulkan_buffer){0};
     dt_param_info info = {0};
-    dt_result result = dt_store_param(s, index, &info);
+    dt_result result = dt_store_get_param(s, index, &info);
     if (result)
         return result;
     const uint64_t bytes = dti_bytes(s->layout.params[index].dtype, info.elements);
@@ -94,7 +94,7 @@ DTI_PUBLIC(dt_store_vulkan_buffer,
     if (!result && p.state && s->layout.parted)
         result = dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                           "dt_store_vulkan_buffer: replicas share out the state "
-                          "(dt_trainer_desc.shard_state), so '%s' lies in no one buffer",
+                          "(dt_trainer_desc.parallel.zero_stage), so '%s' lies in no one buffer",
                           info.name);
     if (!result && !s->device->hosts)
         result = dti_fail(s->base, DT_ERROR_INVALID,

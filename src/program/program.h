@@ -192,7 +192,7 @@ static const float *dti_lane_pairs(const dt_program *p);
 static float *dti_lane_pairs_of_all(const dt_program *p);
 
 /* ---- lent.c */
-/* The application's buffers of desc.buffers, checked against the program's ports; for all turns. */
+/* The application's buffers of desc.external, checked against the program's ports; for all turns. */
 static dt_result dti_program_lend(dt_program *p);
 static void dti_program_unlend(dt_program *p);
 

@@ -31,7 +31,7 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
     }
     if (port->lent)
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %s lies in the application's buffer (.buffers): it is "
+                        "program '%s': %s lies in the application's buffer (.external): it is "
                         "written and read there",
                         p->code->label, name.text);
     *out = port;
@@ -135,13 +135,13 @@ static uint64_t dti_micro_params(const dt_program *p) {
  * that stopped half-way or parameters that the first of them did not have would be in the sum. */
 static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     const dt_store *s = p->store;
-    if (step->micro == 0)
+    if (step->micro_batch == 0)
         return DT_OK;
-    if (step->micro != s->summed || step->micros != s->micros) {
+    if (step->micro_batch != s->summed || step->micro_batches != s->micros) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': micro-batch %u of %u does not go on from what is summed up, "
                         "%u of %u; begin again at 0",
-                        p->code->label, step->micro, step->micros, s->summed,
+                        p->code->label, step->micro_batch, step->micro_batches, s->summed,
                         s->summed ? s->micros : 0);
     }
     if (dti_micro_params(p) != s->summed_params) {
@@ -149,15 +149,15 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
             p->base, DT_ERROR_INVALID,
             "program '%s': micro-batch %u of %u trains other parameters, or moves other "
             "running statistics, than the first",
-            p->code->label, step->micro, step->micros);
+            p->code->label, step->micro_batch, step->micro_batches);
     }
     return DT_OK;
 }
 
 /* From begin until the step is over there is no sum to go on from. */
 static void dti_micro_begin(dt_program *p, const dt_step_desc *step) {
-    p->now->micro = step->micro;
-    p->now->micros = DTI_MAX(step->micros, 1u);
+    p->now->micro = step->micro_batch;
+    p->now->micros = DTI_MAX(step->micro_batches, 1u);
     if (p->code->has_gradients)
         p->store->summed = 0;
 }
@@ -244,23 +244,23 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
         result = dti_store_whole(p->store);
     if (result)
         return result;
-    if (step->micros > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
+    if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %u micro-batches need .accumulate in its description",
-                        p->code->label, step->micros);
+                        p->code->label, step->micro_batches);
     }
-    if (step->micro >= DTI_MAX(step->micros, 1u)) {
+    if (step->micro_batch >= DTI_MAX(step->micro_batches, 1u)) {
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': micro-batch %u of %u",
-                        p->code->label, step->micro, step->micros);
+                        p->code->label, step->micro_batch, step->micro_batches);
     }
-    for (uint32_t i = 0; step->weights && i < p->code->loss_count; i++) {
-        const bool nothing = step->weights[i] == 0.0 && p->code->static_weight[i] == 0.0;
-        if (dti_fits_f32(step->weights[i]) && ((float)step->weights[i] > 0.0f || nothing))
+    for (uint32_t i = 0; step->loss_weights && i < p->code->loss_count; i++) {
+        const bool nothing = step->loss_weights[i] == 0.0 && p->code->static_weight[i] == 0.0;
+        if (dti_fits_f32(step->loss_weights[i]) && ((float)step->loss_weights[i] > 0.0f || nothing))
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': weight %u of the global batch, %g, is not above 0 or not "
-                        "finite; see dt_program_weigh",
-                        p->code->label, i, step->weights[i]);
+                        "finite; see dt_program_loss_weights",
+                        p->code->label, i, step->loss_weights[i]);
     }
     for (uint32_t i = 0; step->coefficients && i < p->code->loss_count; i++) {
         if (!dti_fits_f32(step->coefficients[i]))
@@ -309,9 +309,9 @@ static dt_result dti_step_weigh(dt_program *p, double *weights) {
 /* Whether the step depends on which targets count, before it begins: a weight of the global batch
  * is 0, or it is left out where none does. */
 static bool dti_step_weighs(const dt_program *p, const dt_step_desc *step) {
-    bool weighs = p->code->desc.skip_empty && !step->weights;
-    for (uint32_t i = 0; step->weights && i < p->code->loss_count; i++)
-        weighs = weighs || step->weights[i] == 0.0;
+    bool weighs = p->code->desc.skip_empty && !step->loss_weights;
+    for (uint32_t i = 0; step->loss_weights && i < p->code->loss_count; i++)
+        weighs = weighs || step->loss_weights[i] == 0.0;
     return weighs;
 }
 
@@ -320,14 +320,14 @@ static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *em
     double own[DT_MAX_TERMS] = {0};
     const bool weighs = dti_step_weighs(p, step);
     dt_result result = weighs ? dti_step_weigh(p, own) : DT_OK;
-    *empty = p->code->loss_count > 0 && (weighs || step->weights);
+    *empty = p->code->loss_count > 0 && (weighs || step->loss_weights);
     for (uint32_t i = 0; i < p->code->loss_count && !result; i++) {
-        const double weight = step->weights ? step->weights[i] : own[i];
+        const double weight = step->loss_weights ? step->loss_weights[i] : own[i];
         *empty = *empty && weight == 0.0;
-        if (step->weights && weight == 0.0 && own[i] != 0.0)
+        if (step->loss_weights && weight == 0.0 && own[i] != 0.0)
             result = dti_fail(p->base, DT_ERROR_INVALID,
                               "program '%s': weight %u of the global batch is 0, and this batch's "
-                              "is %g: add up all micro-batches' by dt_program_weigh",
+                              "is %g: add up all micro-batches' by dt_program_loss_weights",
                               p->code->label, i, own[i]);
     }
     return result;
@@ -345,15 +345,15 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
         result = dti_store_average(p->store);
     if (result)
         return result;
-    uint32_t micros = DTI_MAX(step->micros, 1u);
+    uint32_t micros = DTI_MAX(step->micro_batches, 1u);
     if (p->code->has_gradients) /* an evaluation between two micro-batches changes nothing */
-        p->store->empty = (!step->micro || p->store->empty) && empty;
-    p->now->commits = p->code->has_optim && step->micro == micros - 1 &&
+        p->store->empty = (!step->micro_batch || p->store->empty) && empty;
+    p->now->commits = p->code->has_optim && step->micro_batch == micros - 1 &&
                       !(p->code->desc.skip_empty && p->store->empty);
     p->now->made = p->code->has_gradients;
     p->now->step = dti_step_number(p, step);
     for (uint32_t i = 0; i < p->code->loss_count; i++)
-        p->now->weights[i] = step->weights ? step->weights[i] : 0.0;
+        p->now->weights[i] = step->loss_weights ? step->loss_weights[i] : 0.0;
     dti_step_coefficients(p, step);
     dti_turn_refresh(p);
     dti_step_block_fill(p, step);
@@ -687,7 +687,7 @@ DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report 
 
 /* ---- weigh */
 
-DTI_PUBLIC(dt_program_weigh, (dt_program * p, double *weights), p, DTI_OF(dt_program),
+DTI_PUBLIC(dt_program_loss_weights, (dt_program * p, double *weights), p, DTI_OF(dt_program),
            (p, weights)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, weights);

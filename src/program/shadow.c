@@ -186,7 +186,7 @@ static dt_result dti_revival_check(dt_store *s, const dti_device *device) {
         const dti_limits *l = &p->code->limits;
         if (p->lent[0])
             return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                            "program '%s' has buffers of the application's device (.buffers): "
+                            "program '%s' has buffers of the application's device (.external): "
                             "destroy it before the store is revived",
                             p->code->label);
         if ((l->halves && !device->backend->halves) ||
@@ -236,12 +236,13 @@ static dt_result dti_revival_begin(dt_store *s) {
     if (result != DT_ERROR_DEVICE_LOST || kept)
         return result == DT_ERROR_DEVICE_LOST ? DT_OK : result;
     return dti_fail(s->base, DT_ERROR_INVALID,
-                    "the device is lost, and nothing was kept on the host: dt_store_desc.shadow is "
+                    "the device is lost, and nothing was kept on the host: "
+                    "dt_store_desc.host_checkpoint_steps is "
                     "0, or no step has begun; create the store again");
 }
 
-DTI_PUBLIC(dt_store_revive, (dt_store * s, const char *device, uint64_t *step), s, DTI_OF(dt_store),
-           (s, device, step)) {
+DTI_PUBLIC(dt_store_restore, (dt_store * s, const char *device, uint64_t *step), s,
+           DTI_OF(dt_store), (s, device, step)) {
     DTI_NEED(NULL, s);
     const dti_device *old = s->device;
     dti_revival r = {0};

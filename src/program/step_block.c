@@ -100,7 +100,7 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     w[DTI_STEP_SEED_HI] = (uint32_t)(step->seed >> 32);
     w[DTI_STEP_NUMBER] = (uint32_t)p->now->step;
     w[DTI_STEP_FIRST_ROW] = step->first_row;
-    w[DTI_STEP_FLAGS] = (step->micro == 0 ? DTI_FLAG_FIRST : 0u) |
+    w[DTI_STEP_FLAGS] = (step->micro_batch == 0 ? DTI_FLAG_FIRST : 0u) |
                         (dti_ahead_count(p) ? DTI_FLAG_BEHIND : 0u) |
                         (dti_step_knows_rows(p) ? 0u : DTI_FLAG_WHOLE);
     dti_word_f32(w, DTI_STEP_CLIP_NORM, p->code->optim.clip_norm);
@@ -108,7 +108,8 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         bool used = i < p->code->loss_count;
         dti_word_f32(w, DTI_STEP_COEFFICIENT + i, used ? p->now->coefficients[i] : 0.0);
-        dti_word_f32(w, DTI_STEP_WEIGHT + i, used && step->weights ? step->weights[i] : 0.0);
+        dti_word_f32(w, DTI_STEP_WEIGHT + i,
+                     used && step->loss_weights ? step->loss_weights[i] : 0.0);
     }
     if (p->code->has_optim)
         dti_step_groups(p, step, w);

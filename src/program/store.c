@@ -27,7 +27,9 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
                                                DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
     if (!result)
         result = dti_store_fill(s);
-    return result || !d->shadow ? result : dti_shadow_reserve(s, (uint32_t)d->shadow);
+    return result || !d->host_checkpoint_steps
+               ? result
+               : dti_shadow_reserve(s, (uint32_t)d->host_checkpoint_steps);
 }
 
 _Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
@@ -45,9 +47,9 @@ DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_sto
     if (desc && desc->batch_hint < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID, "batch_hint is %d; 0 = 64",
                         desc->batch_hint);
-    if (desc && desc->shadow < 0)
+    if (desc && desc->host_checkpoint_steps < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID, "shadow is %d steps; 0 = never",
-                        desc->shadow);
+                        desc->host_checkpoint_steps);
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
     dt_result result = dti_check_forked(graph->base);
@@ -110,10 +112,11 @@ static void dti_store_rows_lost(dt_store *s) {
 static dt_result dti_store_whole(const dt_store *s) {
     if (!s->apart)
         return DT_OK;
-    return dti_fail(s->base, DT_ERROR_INVALID,
-                    "the parameters are with the replicas that own them "
-                    "(dt_trainer_desc.shard_state): dt_trainer_store brings them, until the next "
-                    "step");
+    return dti_fail(
+        s->base, DT_ERROR_INVALID,
+        "the parameters are with the replicas that own them "
+        "(dt_trainer_desc.parallel.zero_stage): dt_trainer_store brings them, until the next "
+        "step");
 }
 
 DTI_PUBLIC_VOID(dt_store_destroy, (dt_store * s), s, DTI_OF(dt_store) | DTI_UNUSED, (s)) {
@@ -137,8 +140,8 @@ static const char *dti_store_name(const void *store, uint32_t i) {
     return s->graph->nodes[s->layout.params[i].node].label;
 }
 
-DTI_PUBLIC(dt_store_param, (const dt_store *s, int index, dt_param_info *info), s, DTI_OF(dt_store),
-           (s, index, info)) {
+DTI_PUBLIC(dt_store_get_param, (const dt_store *s, int index, dt_param_info *info), s,
+           DTI_OF(dt_store), (s, index, info)) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->layout.param_count) {
@@ -183,9 +186,10 @@ static dti_state_cut dti_state_cut_of(const dt_store *s, uint32_t moment, uint64
 }
 
 static dt_result dti_state_elsewhere(const dt_store *s) {
-    return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                    "the state is shared out (dt_trainer_desc.shard_state), and other ranks have "
-                    "a part of it: dt_trainer_save gathers it");
+    return dti_fail(
+        s->base, DT_ERROR_UNSUPPORTED,
+        "the state is shared out (dt_trainer_desc.parallel.zero_stage), and other ranks have "
+        "a part of it: dt_trainer_save gathers it");
 }
 
 static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
@@ -221,7 +225,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     dt_param_info info = {0};
     dt_result result = dti_check_forked(s->base);
     if (!result)
-        result = dt_store_param(s, index, &info);
+        result = dt_store_get_param(s, index, &info);
     if (result)
         return result;
     const uint64_t size = dti_bytes(s->layout.params[index].dtype, info.elements);
@@ -257,10 +261,11 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                       : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
                                                   : DTI_ARENA_STATE;
     if (arena == DTI_ARENA_GRADIENT && s->layout.parted)
-        return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                        "parameter '%s': a trainer with shard_state brings new parameters where "
-                        "its gradients were; it keeps none",
-                        info.name);
+        return dti_fail(
+            s->base, DT_ERROR_UNSUPPORTED,
+            "parameter '%s': a trainer with parallel.zero_stage brings new parameters where "
+            "its gradients were; it keeps none",
+            info.name);
     if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s' has no %s: no program that computes it was created",

@@ -107,12 +107,12 @@ static dt_result dti_client_gone(dti_client *c, uint32_t to) {
         return dti_fail(c->base, DT_ERROR_PEER_LOST,
                         "server %u at %s is there and has said nothing for %llu ms: it is stopped, "
                         "or its program is not in dt_server_run; if that takes so long, give more "
-                        ".servers_wait_ms",
+                        ".server.wait_ms",
                         to, s->address, (unsigned long long)(c->wait_ns / 1000000u));
     if (s->full)
         return dti_fail(c->base, DT_ERROR_REFUSED,
                         "server %u at %s takes %llu workers and has had them for %llu ms: give it "
-                        "more .workers_max, or end a worker",
+                        "more .max_workers, or end a worker",
                         to, s->address, (unsigned long long)s->full,
                         (unsigned long long)(c->wait_ns / 1000000u));
     return dti_fail(

@@ -9,7 +9,7 @@
 
 static void dti_balance_add(dt_trainer *t) {
     const uint64_t step = t->par.replicas[0].store->steps;
-    if (t->desc.balance != DT_BALANCE_MEASURED || step <= DTI_BALANCE_WARM)
+    if (t->desc.parallel.balance != DT_BALANCE_MEASURED || step <= DTI_BALANCE_WARM)
         return;
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         dti_replica *r = &t->par.replicas[i];
@@ -80,7 +80,7 @@ static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
 /* Between two steps; all ranks come here after the same one, with the same speeds. */
 static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
     const uint32_t n = t->par.job.replicas;
-    if (t->desc.balance != DT_BALANCE_MEASURED || !t->timed ||
+    if (t->desc.parallel.balance != DT_BALANCE_MEASURED || !t->timed ||
         (t->bounded ? !epoch_ended : t->timed < DTI_BALANCE_STEPS))
         return DT_OK;
     dt_result result = dti_balance_gather(t);
@@ -99,7 +99,7 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
 }
 
 static dt_result dti_balance_make(dt_trainer *t) {
-    if (t->desc.balance != DT_BALANCE_MEASURED)
+    if (t->desc.parallel.balance != DT_BALANCE_MEASURED)
         return DT_OK;
     const size_t n = t->par.job.replicas;
     t->speeds = dti_alloc_array(t->base, n, sizeof *t->speeds);

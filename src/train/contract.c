@@ -30,12 +30,20 @@ static void dti_describe_number(dti_text *text, const char *name, double value) 
 
 /* A function is each rank's own. */
 static void dti_describe_phase(const dt_schedule *s, dti_text *text) {
-    const double all[] = {s->gamma,        s->start,         s->end,        s->power,
-                          s->lr_min,       s->divide,        s->divide_end, s->rise,
-                          s->momentum_low, s->momentum_high, s->threshold};
-    const uint64_t counts[] = {s->steps,    s->period,   s->warmup,   s->decay,
-                               s->multiply, s->patience, s->cooldown, s->threshold_absolute,
-                               s->larger};
+    const double all[] = {s->gamma,
+                          s->start,
+                          s->end,
+                          s->power,
+                          s->lr_min,
+                          s->div_factor,
+                          s->final_div_factor,
+                          s->pct_start,
+                          s->base_momentum,
+                          s->max_momentum,
+                          s->threshold};
+    const uint64_t counts[] = {s->steps,   s->period,   s->warmup,   s->decay,
+                               s->t_mult,  s->patience, s->cooldown, s->threshold_absolute,
+                               s->maximize};
     if (!s->kind && !s->steps)
         return;
     dti_text_add(text, "schedule %d:", (int)s->kind);
@@ -60,9 +68,9 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
                {"eps", d->eps},
                {"alpha", d->alpha},
                {"rho", d->rho},
-               {"trust", d->trust},
+               {"trust", d->trust_coefficient},
                {"lr decay", d->lr_decay},
-               {"accumulator", d->accumulator},
+               {"accumulator", d->initial_accumulator},
                {"clip norm", d->clip_norm},
                {"clip value", d->clip_value}};
     const dt_average *a = &d->average;
@@ -80,8 +88,8 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
         dti_text_add(text, "group '%s'\n", d->groups[i].params);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
-        dti_text_add(text, "%s", d->groups[i].lazy ? "its rows lazily\n" : "");
-        dti_text_add(text, "%s", d->groups[i].plain ? "its steps plain\n" : "");
+        dti_text_add(text, "%s", d->groups[i].sparse ? "its rows lazily\n" : "");
+        dti_text_add(text, "%s", d->groups[i].elementwise ? "its steps plain\n" : "");
     }
 }
 
@@ -94,7 +102,7 @@ static void dti_describe_augment(const dt_augment_desc *d, dti_text *text) {
         dti_describe_number(text, "augmented by", all[i]);
     for (int i = 0; i < DT_AUGMENT_CHANNELS; i++) {
         dti_describe_number(text, "mean", (double)d->mean[i]);
-        dti_describe_number(text, "deviation", (double)d->deviation[i]);
+        dti_describe_number(text, "deviation", (double)d->std[i]);
     }
 }
 
@@ -104,7 +112,7 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
     const struct {
         const char *name;
         const void *values;
-    } all[] = {{"picked", d->pick}, {"weighted", d->weights}, {"by lengths", d->lengths}};
+    } all[] = {{"picked", d->indices}, {"weighted", d->weights}, {"by lengths", d->lengths}};
     for (size_t i = 0; i < DTI_COUNT(all); i++) {
         if (all[i].values)
             dti_text_add(text, "samples %s: %016llx\n", all[i].name,
@@ -118,10 +126,10 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     const dt_trainer_desc *d = &t->desc;
     dti_text_add(text, "dtrain " DT_VERSION "\n");
     dti_text_add(text, "batch %d, %d parts, %d shards (0: one a replica)\n", d->batch,
-                 d->accumulate, d->shards);
+                 d->accumulate, d->parallel.batch_slices);
     dti_text_add(text, "seed %llu, %llu samples, %s order, tail %d, balance %d\n",
                  (unsigned long long)d->seed, (unsigned long long)d->data.rows,
-                 d->no_shuffle ? "their own" : "shuffled", (int)d->tail, (int)d->balance);
+                 d->no_shuffle ? "their own" : "shuffled", (int)d->tail, (int)d->parallel.balance);
     dti_describe_samples(&d->data, text);
     dti_text_add(text, "%s", d->skip_empty ? "leaves out steps without targets\n" : "");
     dti_text_add(text, "trained: '%s'\n", d->params ? d->params : "*");
@@ -133,12 +141,13 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         dti_text_add(text, "metric of node %u\n", d->metrics[i].id);
     for (int i = 0; i < DT_MAX_COLUMNS && dti_is_set(d->data.columns[i].input); i++)
         dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
-    dti_text_add(text,
-                 "a grid of %d replicas (0: what is left) x %d stages, schedule %d, chunks %d\n",
-                 d->replicas, d->pipeline, (int)d->schedule, d->chunks);
-    dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
-                 !d->no_overlap);
-    dti_text_add(text, "state sharded %d, offloaded %d\n", d->shard_state, d->offload);
+    dti_text_add(
+        text, "a grid of %d replicas (0: what is left) x %d stages, schedule %d, chunks %d\n",
+        d->parallel.replicas, d->parallel.pipeline, (int)d->parallel.schedule, d->parallel.chunks);
+    dti_text_add(text, "buckets of %llu bytes, overlap %d\n",
+                 (unsigned long long)d->parallel.bucket_bytes, !d->parallel.no_overlap);
+    dti_text_add(text, "state sharded %d, offloaded %d\n", d->parallel.zero_stage,
+                 d->parallel.offload);
     dti_text_add(text, "%s", d->averaged ? "evaluates averages\n" : "");
     const dti_round_desc *round = &t->par.desc.round;
     dti_text_add(text, "local steps %u (0: synchronous)%s\n", round->steps,
@@ -150,9 +159,10 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_describe_number(text, "of which is kept", round->keep);
     if (!t->worker && !t->serves) /* servers write them */
         dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
-                     d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
-    dti_text_add(text, "tensor %d, in %d slices, rows of the sequence shared out %d\n", d->tensor,
-                 d->tensor_slices, d->tensor_rows);
+                     d->checkpoint.folder ? "yes" : "no", d->checkpoint.every_steps,
+                     d->checkpoint.strict);
+    dti_text_add(text, "tensor %d, in %d slices, rows of the sequence shared out %d\n",
+                 d->parallel.tensor, d->parallel.tensor_slices, d->parallel.sequence_parallel);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {
         const dti_node *n = &t->graph->nodes[t->graph->params[i]];
         int64_t unit;

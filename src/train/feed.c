@@ -52,7 +52,7 @@ static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c
     if (!dti_node_of(x)->samples)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "input %s is shared by all samples, so it has no column in .data; "
-                        "dt_trainer_write it",
+                        "dt_trainer_set_input it",
                         dti_tensor_name(x).text);
     return DT_OK;
 }
@@ -113,7 +113,7 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
                          .share = dti_trainer_share,
                          .user = t,
                          .share_max = t->worker ? dti_worker_rows_max(t) : t->par.desc.batch};
-    if (t->desc.balance == DT_BALANCE_EQUAL && !t->worker) {
+    if (t->desc.parallel.balance == DT_BALANCE_EQUAL && !t->worker) {
         uint32_t first;
         dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);
     }

@@ -166,10 +166,10 @@ static void dti_fit_times(dti_fit *f) {
 /* What a checkpoint keeps of this, wherever one is written. */
 static void dti_fit_watched(dti_fit *f) {
     dti_watched *w = &f->t->watched;
-    w->of = dti_watched_of(f->watches, f->d->watch.larger);
+    w->of = dti_watched_of(f->watches, f->d->watch.maximize);
     w->best = f->s.best;
     w->best_step = f->s.best_step;
-    w->waited = f->s.waited;
+    w->waited = f->s.validations_since_best;
     w->seen_step = f->seen_step;
     w->train = f->s.train;
     w->have = f->have_best;
@@ -218,10 +218,10 @@ static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
 
 /* Ranks have no word for each other in the middle of a round: it waits for the round's end. */
 static dt_result dti_fit_hold(dti_fit *f, dt_result own) {
-    f->asked = f->asked || f->s.stop == DT_FIT_ASKED;
+    f->asked = f->asked || f->s.stop == DT_FIT_STOPPED;
     f->held = f->held ? f->held : own;
-    if (f->s.stop == DT_FIT_ASKED)
-        f->s.stop = DT_FIT_GOES_ON;
+    if (f->s.stop == DT_FIT_STOPPED)
+        f->s.stop = DT_FIT_RUNNING;
     return DT_OK;
 }
 
@@ -232,15 +232,15 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
         return dti_fit_hold(f, own);
     own = own ? own : f->held;
     if (f->asked)
-        f->s.stop = DT_FIT_ASKED;
+        f->s.stop = DT_FIT_STOPPED;
     f->asked = false;
-    int32_t mine = own ? 2 : f->s.stop == DT_FIT_ASKED, most = mine;
+    int32_t mine = own ? 2 : f->s.stop == DT_FIT_STOPPED, most = mine;
     if (par->lost || !par->desc.comm)
         return own;
     dt_result result = dti_parallel_comm_failed(
         par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
     if (!result && most == 1)
-        f->s.stop = DT_FIT_ASKED;
+        f->s.stop = DT_FIT_STOPPED;
     if (!result && most == 2)
         result = dti_agree_result(par, own);
     return own ? own : result;
@@ -298,7 +298,7 @@ static bool dti_fit_is_better(const dti_fit *f, double value) {
         return false;
     if (!f->s.best_step)
         return true;
-    return w->larger ? value - f->s.best > w->min_delta : f->s.best - value > w->min_delta;
+    return w->maximize ? value - f->s.best > w->min_delta : f->s.best - value > w->min_delta;
 }
 
 static dt_result dti_fit_remember(dti_fit *f) {
@@ -330,12 +330,12 @@ static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *
     f->seen_step = f->s.step;
     f->s.value = dti_fit_value(r, f->watches);
     f->s.better = dti_fit_is_better(f, f->s.value);
-    f->s.waited = f->s.better ? 0 : f->s.waited + 1;
+    f->s.validations_since_best = f->s.better ? 0 : f->s.validations_since_best + 1;
     const bool finite = dti_finite_f64(f->s.value);
     if (!finite)
         dti_fit_not_finite(f, r, why);
     if (dti_trainer_has_plateau(f->t))
-        result = dt_trainer_metric(f->t, finite ? f->s.value : (double)NAN);
+        result = dt_trainer_report_metric(f->t, finite ? f->s.value : (double)NAN);
     if (f->s.better && !result) {
         f->s.best = f->s.value;
         f->s.best_step = f->s.step;
@@ -343,8 +343,9 @@ static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *
         if (!result)
             result = dti_fit_save(f);
     }
-    if (w->patience && f->s.waited >= (uint64_t)w->patience && f->s.stop == DT_FIT_GOES_ON)
-        f->s.stop = DT_FIT_EARLY;
+    if (w->patience && f->s.validations_since_best >= (uint64_t)w->patience &&
+        f->s.stop == DT_FIT_RUNNING)
+        f->s.stop = DT_FIT_EARLY_STOP;
     dti_fit_times(f);
     return result ? result : dti_agree_result(&f->t->par, dti_fit_remember(f));
 }
@@ -408,14 +409,14 @@ static uint32_t dti_fit_ahead(const dti_fit *f) {
 
 /* A NaN skips a step, as in dt_trainer_epoch; too many in a row are an end. */
 static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
-    const uint64_t most = f->d->skips ? f->d->skips : DTI_FIT_SKIPS;
+    const uint64_t most = f->d->max_skips ? f->d->max_skips : DTI_FIT_SKIPS;
     if (result != DT_ERROR_NUMERIC)
         return result;
     f->s.skipped++;
     if (++f->in_a_row < most)
         return DT_OK;
     return dti_fail(f->t->base, result,
-                    "fit: %llu steps in a row were skipped (.skips = %llu); lower the rate, or "
+                    "fit: %llu steps in a row were skipped (.max_skips = %llu); lower the rate, or "
                     "look at the data: %s",
                     (unsigned long long)f->in_a_row, (unsigned long long)most, f->t->base->error);
 }
@@ -469,7 +470,7 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     return dti_fit_skipped(f, result);
 }
 
-/* At an epoch's end, where a callback stops, and what .checkpoint_steps or somebody asked for. A
+/* At an epoch's end, where a callback stops, and what .checkpoint.every_steps or somebody asked for. A
  * checkpoint that cannot be written costs nothing but itself. */
 static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     dt_trainer *t = f->t;
@@ -477,8 +478,8 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     if (epoch_ended)
         t->watched.train = (dt_train_report){.epoch = f->s.epoch};
     dt_result result = dti_trainer_between(t, epoch_ended);
-    const bool due = epoch_ended || f->s.stop == DT_FIT_ASKED;
-    if (!result && due && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
+    const bool due = epoch_ended || f->s.stop == DT_FIT_STOPPED;
+    if (!result && due && t->desc.checkpoint.folder && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
     return dti_checkpoint_is_lost(t, result) ? DT_OK : result;
 }
@@ -488,12 +489,12 @@ static dt_result dti_fit_epoch(dti_fit *f) {
     const uint64_t every = f->d->validation_epochs ? f->d->validation_epochs : 1;
     dt_result result = DT_OK;
     const bool due = f->d->validation && !f->d->validation_steps && f->s.epoch % every == 0;
-    f->s.validates = due;
+    f->s.validation_follows = due;
     if (!f->d->validation)
         result = dti_fit_look(f, &f->s.train, "");
     if (!result)
         result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_EPOCH));
-    f->s.validates = false;
+    f->s.validation_follows = false;
     return result || !due ? result : dti_fit_validate(f);
 }
 
@@ -533,7 +534,7 @@ static void dti_fit_whether_done(dti_fit *f) {
     const bool epochs = f->d->epochs && f->t->epoch >= f->d->epochs;
     const bool steps = f->d->steps && dti_trainer_number(f->t) > f->d->steps &&
                        !f->t->par.round.done; /* ranks agree at rounds' ends */
-    if (f->s.stop == DT_FIT_GOES_ON && (epochs || steps))
+    if (f->s.stop == DT_FIT_RUNNING && (epochs || steps))
         f->s.stop = DT_FIT_DONE;
 }
 
@@ -541,7 +542,7 @@ static void dti_fit_whether_done(dti_fit *f) {
 static dt_result dti_fit_overdue(dti_fit *f) {
     const bool ended = f->s.train.steps && f->s.train.epoch < f->s.epoch;
     dt_result result = DT_OK;
-    if (!f->resumed || f->s.stop != DT_FIT_GOES_ON)
+    if (!f->resumed || f->s.stop != DT_FIT_RUNNING)
         return DT_OK;
     if (dti_fit_validates_behind(f, f->s.step))
         result = dti_fit_validate(f);
@@ -557,12 +558,12 @@ static dt_result dti_fit_loop(dti_fit *f) {
     if (!result)
         result = dti_fit_overdue(f);
     dti_fit_whether_done(f);
-    if (!result && f->s.stop && f->s.stop != DT_FIT_ASKED && f->s.event == DT_FIT_BEGIN)
+    if (!result && f->s.stop && f->s.stop != DT_FIT_STOPPED && f->s.event == DT_FIT_BEGIN)
         dti_log(f->t->base, DT_LOG_INFO,
                 "dt_trainer_fit: %llu of %llu steps are made already%s; nothing to do",
                 (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
-                f->s.stop == DT_FIT_EARLY ? ", and .watch.patience is over" : "");
-    while (!result && f->s.stop == DT_FIT_GOES_ON) {
+                f->s.stop == DT_FIT_EARLY_STOP ? ", and .watch.patience is over" : "");
+    while (!result && f->s.stop == DT_FIT_RUNNING) {
         result = dti_fit_once(f);
         dti_fit_whether_done(f);
     }
@@ -575,11 +576,11 @@ static dt_result dti_fit_loop(dti_fit *f) {
 static void dti_fit_take_watched(dti_fit *f) {
     const dti_watched *w = &f->t->watched;
     const dt_watch *asked = &f->d->watch;
-    if (!w->loaded || f->d->no_resume || w->of != dti_watched_of(f->watches, asked->larger))
+    if (!w->loaded || f->d->no_resume || w->of != dti_watched_of(f->watches, asked->maximize))
         return;
     f->s.best = w->best;
     f->s.best_step = w->best_step;
-    f->s.waited = w->waited;
+    f->s.validations_since_best = w->waited;
     f->seen_step = w->seen_step;
     f->have_best = f->best && w->have;
     f->resumed = true;
@@ -588,14 +589,14 @@ static void dti_fit_take_watched(dti_fit *f) {
     const dt_step_desc newest = {.step = f->s.train.step,
                                  .lr = dti_trainer_lr(f->t, f->s.train.step)};
     f->s.train.lr = f->s.train.steps ? dti_trainer_rate(f->t, &newest) : 0.0;
-    if (asked->patience && f->s.waited >= (uint64_t)asked->patience)
-        f->s.stop = DT_FIT_EARLY;
+    if (asked->patience && f->s.validations_since_best >= (uint64_t)asked->patience)
+        f->s.stop = DT_FIT_EARLY_STOP;
 }
 
 static dt_result dti_fit_resume(dti_fit *f) {
     dt_trainer *t = f->t;
     bool found = false;
-    if (t->desc.checkpoint && !f->d->no_resume && !t->par.replicas[0].store->steps) {
+    if (t->desc.checkpoint.folder && !f->d->no_resume && !t->par.replicas[0].store->steps) {
         const dt_result result = dt_trainer_resume(t, &found);
         if (result)
             return result;
@@ -757,7 +758,7 @@ DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history 
     return result;
 }
 
-DT_API void dt_history_free(dt_history *history) {
+DT_API void dt_history_destroy(dt_history *history) {
     if (history && dti_free_public(history->ctx, history->entries, __func__))
         *history = (dt_history){0};
 }

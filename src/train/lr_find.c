@@ -174,11 +174,11 @@ DTI_PUBLIC(dt_lr_find, (dt_trainer * t, const dt_lr_find_desc *desc, dt_lr_curve
     if (!result)
         result = dti_lr_run(&f);
     if (result)
-        dt_lr_curve_free(curve);
+        dt_lr_curve_destroy(curve);
     return result;
 }
 
-DT_API void dt_lr_curve_free(dt_lr_curve *curve) {
+DT_API void dt_lr_curve_destroy(dt_lr_curve *curve) {
     if (curve && dti_free_public(curve->ctx, curve->points, __func__))
         *curve = (dt_lr_curve){0};
 }

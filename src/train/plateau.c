@@ -15,7 +15,7 @@ static bool dti_trainer_has_plateau(const dt_trainer *t) {
 
 static void dti_plateau_reset(dt_trainer *t) {
     const dt_schedule *s = dti_plateau_of(&t->optim);
-    t->plateau = (dti_plateau){.best = s && s->larger ? -INFINITY : INFINITY, .scale = 1.0};
+    t->plateau = (dti_plateau){.best = s && s->maximize ? -INFINITY : INFINITY, .scale = 1.0};
 }
 
 /* What a step gets instead of its own; 0: nothing. */
@@ -32,8 +32,8 @@ static double dti_trainer_rate(const dt_trainer *t, const dt_step_desc *step) {
 
 static bool dti_plateau_better(const dt_schedule *s, double value, double best) {
     const double margin = s->threshold_absolute ? s->threshold : best * s->threshold;
-    return s->larger ? value > (isfinite(best) ? best + margin : best)
-                     : value < (isfinite(best) ? best - margin : best);
+    return s->maximize ? value > (isfinite(best) ? best + margin : best)
+                       : value < (isfinite(best) ? best - margin : best);
 }
 
 static void dti_plateau_reduce(dti_plateau *p, const dt_schedule *s, double lr) {
@@ -54,13 +54,15 @@ static void dti_plateau_look(dti_plateau *p, const dt_schedule *s, double lr, do
     p->cooldown = s->cooldown;
 }
 
-DTI_PUBLIC(dt_trainer_metric, (dt_trainer * t, double value), t, DTI_OF(dt_trainer), (t, value)) {
+DTI_PUBLIC(dt_trainer_report_metric, (dt_trainer * t, double value), t, DTI_OF(dt_trainer),
+           (t, value)) {
     DTI_NEED(NULL, t);
     const dt_schedule *s = dti_plateau_of(&t->optim);
     uint64_t n;
     if (!s)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dt_trainer_metric: the optimizer's schedule has no DT_SCHEDULE_PLATEAU");
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "dt_trainer_report_metric: the optimizer's schedule has no DT_SCHEDULE_PLATEAU");
     if (dti_rate_phase(&t->optim, dti_trainer_number(t), &n) == s)
         dti_plateau_look(&t->plateau, s, t->optim.lr, value);
     return DT_OK;

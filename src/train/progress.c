@@ -127,7 +127,7 @@ static const char *dti_progress_why(const dt_fit_state *s) {
 static bool dti_progress_stays(const dt_progress *p, const dt_fit_state *s) {
     if (s->event == DT_FIT_END)
         return dti_progress_why(s)[0] || (s->train.steps && p->shown != s->step);
-    return s->event == DT_FIT_VALIDATED || (s->event == DT_FIT_EPOCH && !s->validates);
+    return s->event == DT_FIT_VALIDATED || (s->event == DT_FIT_EPOCH && !s->validation_follows);
 }
 
 /* Lines that stay. */

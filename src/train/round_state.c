@@ -175,7 +175,8 @@ static void dti_flat_reorder_state(const dti_state_file *f, const dti_checkpoint
                sizeof(uint32_t));
 }
 
-static const dt_weight_info *dti_rounds_replica_find(const dti_checkpoint *c, uint64_t replica) {
+static const dt_safetensors_tensor *dti_rounds_replica_find(const dti_checkpoint *c,
+                                                            uint64_t replica) {
     char name[40];
     snprintf(name, sizeof name, "dtrain.replica%llu", (unsigned long long)replica);
     return dti_checkpoint_find(c, name);
@@ -188,7 +189,7 @@ static dt_result dti_rounds_finite(const dt_trainer *t, const char *path, const 
     const dt_store *s = t->par.replicas[0].store;
     const uint64_t count = dti_flat_values(s) * dti_state_moments(s);
     for (uint64_t i = 1; i < replicas && count; i++) {
-        const dt_weight_info *x = dti_rounds_replica_find(c, i);
+        const dt_safetensors_tensor *x = dti_rounds_replica_find(c, i);
         const uint64_t at = dti_first_infinite(x->data, DT_F32, count);
         if (at < count)
             return dti_fail_infinite(t->base, DT_ERROR_FORMAT, path, x->name, at,
@@ -202,11 +203,11 @@ static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const d
                                   const uint64_t *words) {
     const dt_store *s = t->par.replicas[0].store;
     const uint64_t replicas = words[DTI_STATE_REPLICAS], bytes = dti_flat_state_bytes(s);
-    const dt_weight_info *outer = dti_checkpoint_find(c, "dtrain.outer");
+    const dt_safetensors_tensor *outer = dti_checkpoint_find(c, "dtrain.outer");
     bool fine = replicas >= 1 && replicas <= UINT32_MAX && outer &&
                 outer->bytes == dti_flat_bytes(s, 1, false);
     for (uint64_t i = 1; fine && bytes && i < replicas; i++) {
-        const dt_weight_info *x = dti_rounds_replica_find(c, i);
+        const dt_safetensors_tensor *x = dti_rounds_replica_find(c, i);
         fine = x && x->bytes == bytes;
     }
     if (!fine)

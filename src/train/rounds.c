@@ -8,66 +8,70 @@ static void dti_trainer_resolve_local(dt_trainer *t) {
     dti_round_desc *round = &t->par.desc.round;
     if (d->mode != DT_TRAIN_LOCAL)
         return;
-    round->steps = (uint32_t)(d->local_steps > 0 ? d->local_steps : DTI_LOCAL_STEPS);
-    if (d->gossip > 1) {
+    round->steps = (uint32_t)(d->local.steps > 0 ? d->local.steps : DTI_LOCAL_STEPS);
+    if (d->local.gossip > 1) {
         round->gossip_steps = round->steps;
-        round->steps *= (uint32_t)d->gossip;
+        round->steps *= (uint32_t)d->local.gossip;
     }
-    round->lr = (float)dti_or(d->outer.lr, 0.7);
-    round->momentum = (float)dti_or(d->outer.momentum, 0.9);
-    round->nesterov = !d->outer.no_nesterov;
-    round->compress = (uint8_t)d->compress;
-    round->keep = dti_or(d->compress_keep, 0.01);
+    round->lr = (float)dti_or(d->local.outer.lr, 0.7);
+    round->momentum = (float)dti_or(d->local.outer.momentum, 0.9);
+    round->nesterov = !d->local.outer.no_nesterov;
+    round->compress = (uint8_t)d->local.compress;
+    round->keep = dti_or(d->local.compress_ratio, 0.01);
 }
 
 static dt_result dti_trainer_check_local(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
-    const double lr = dti_or(d->outer.lr, 0.7), momentum = dti_or(d->outer.momentum, 0.9);
+    const double lr = dti_or(d->local.outer.lr, 0.7),
+                 momentum = dti_or(d->local.outer.momentum, 0.9);
     if ((unsigned)d->mode > DT_TRAIN_SERVER)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_train_mode", (int)d->mode);
-    if (d->local_steps < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "local_steps is %d; a round has at least 1",
-                        d->local_steps);
-    if (d->gossip < 0 ||
-        (uint64_t)d->gossip * (uint64_t)(d->local_steps ? d->local_steps : DTI_LOCAL_STEPS) >
+    if (d->local.steps < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID, "local.steps is %d; a round has at least 1",
+                        d->local.steps);
+    if (d->local.gossip < 0 ||
+        (uint64_t)d->local.gossip * (uint64_t)(d->local.steps ? d->local.steps : DTI_LOCAL_STEPS) >
             UINT32_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "gossip is %d, local_steps %d: from 0, and a round of both multiplied has "
+                        "gossip is %d, local.steps %d: from 0, and a round of both multiplied has "
                         "at most %u steps",
-                        d->gossip, d->local_steps, UINT32_MAX);
+                        d->local.gossip, d->local.steps, UINT32_MAX);
     if (!dti_fits_f32(lr) || (float)lr <= 0.0f || !dti_fits_f32(momentum) || momentum < 0.0 ||
         (float)momentum >= 1.0f)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "outer.lr %g, outer.momentum %g: the rate must be above 0, the momentum "
                         "from 0 (DT_ZERO) to below 1",
                         lr, momentum);
-    const double keep = dti_or(d->compress_keep, 0.01);
-    if ((unsigned)d->compress > DT_COMPRESS_TOPK || !(keep > 0.0 && keep <= 1.0))
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "compress %d, compress_keep %g: a dt_compress, and a part above 0, at most "
-                        "1",
-                        (int)d->compress, keep);
-    if (d->mode != DT_TRAIN_LOCAL && d->compress)
+    const double keep = dti_or(d->local.compress_ratio, 0.01);
+    if ((unsigned)d->local.compress > DT_COMPRESS_TOPK || !(keep > 0.0 && keep <= 1.0))
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "compress %d, local.compress_ratio %g: a dt_compress, and a part above 0, at most "
+            "1",
+            (int)d->local.compress, keep);
+    if (d->mode != DT_TRAIN_LOCAL && d->local.compress)
         return dti_fail(
             t->base, DT_ERROR_UNSUPPORTED,
-            ".compress is for differences of rounds (.mode = DT_TRAIN_LOCAL); gradients "
+            ".local.compress is for differences of rounds (.mode = DT_TRAIN_LOCAL); gradients "
             "of synchronous steps are exchanged as they are");
     if (d->mode != DT_TRAIN_LOCAL)
-        return d->local_steps || d->gossip || d->outer.lr != 0.0 || d->outer.momentum != 0.0 ||
-                       d->outer.no_nesterov
+        return d->local.steps || d->local.gossip || d->local.outer.lr != 0.0 ||
+                       d->local.outer.momentum != 0.0 || d->local.outer.no_nesterov
                    ? dti_fail(t->base, DT_ERROR_INVALID,
-                              ".local_steps, .gossip and .outer go with .mode = DT_TRAIN_LOCAL")
+                              ".local.steps, .local.gossip and .local.outer go with .mode = "
+                              "DT_TRAIN_LOCAL")
                    : DT_OK;
-    if (d->shards || d->balance == DT_BALANCE_MEASURED)
+    if (d->parallel.batch_slices || d->parallel.balance == DT_BALANCE_MEASURED)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "local steps: each replica's part of the batch is one shard, of equal "
-                        "size; leave .shards (%d) and .balance at 0",
-                        d->shards);
-    if (d->pipeline > 1)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "local steps with .pipeline %d: a replica is one device; leave one of them "
-                        "out",
-                        d->pipeline);
+                        "size; leave .parallel.batch_slices (%d) and .parallel.balance at 0",
+                        d->parallel.batch_slices);
+    if (d->parallel.pipeline > 1)
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            "local steps with .parallel.pipeline %d: a replica is one device; leave one of them "
+            "out",
+            d->parallel.pipeline);
     if (t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "local steps with .optim->average: each replica would average weights of "

@@ -2,24 +2,27 @@
 
 static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
     const dt_trainer_desc *t = &d->trainer;
-    const bool squad = t->tensor > 1 || t->tensor_slices > 1;
-    if (t->comm || t->mode || t->pipeline > 1 || squad || t->balance || t->shard_state)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "a server's trainer goes with no .comm, .mode, .pipeline, .tensor, "
-                        ".balance or .shard_state");
+    const bool squad = t->parallel.tensor > 1 || t->parallel.tensor_slices > 1;
+    if (t->comm || t->mode || t->parallel.pipeline > 1 || squad || t->parallel.balance ||
+        t->parallel.zero_stage)
+        return dti_fail(
+            base, DT_ERROR_UNSUPPORTED,
+            "a server's trainer goes with no .comm, .mode, .parallel.pipeline, .tensor, "
+            ".parallel.balance or .parallel.zero_stage");
     if (t->devices && strcmp(t->devices, "cpu") != 0)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "a server is on \"cpu\"; .trainer.devices is \"%s\"", t->devices);
-    if (d->staleness < 0 || d->staleness > 62 || d->workers_max < 0 || d->ticket_ms < -1)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "staleness %d, workers_max %d, ticket_ms %d: from 0 to 62, from 0, from -1",
-                        d->staleness, d->workers_max, d->ticket_ms);
-    if (d->workers_max > 65535)
-        return dti_fail(base, DT_ERROR_INVALID, "%d workers; at most 65535", d->workers_max);
-    if (d->servers < 0 || d->servers > DTI_SERVERS_MAX || d->place < 0 ||
-        d->place >= DTI_MAX(d->servers, 1))
+    if (d->staleness < 0 || d->staleness > 62 || d->max_workers < 0 || d->reassign_ms < -1)
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "staleness %d, max_workers %d, reassign_ms %d: from 0 to 62, from 0, from -1",
+            d->staleness, d->max_workers, d->reassign_ms);
+    if (d->max_workers > 65535)
+        return dti_fail(base, DT_ERROR_INVALID, "%d workers; at most 65535", d->max_workers);
+    if (d->servers < 0 || d->servers > DTI_SERVERS_MAX || d->index < 0 ||
+        d->index >= DTI_MAX(d->servers, 1))
         return dti_fail(base, DT_ERROR_INVALID, "place %d of %d servers: from 0 on; at most %d",
-                        d->place, d->servers, DTI_SERVERS_MAX);
+                        d->index, d->servers, DTI_SERVERS_MAX);
     return DT_OK;
 }
 
@@ -33,7 +36,7 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
         desc.optim = &optim;
     }
     desc.devices = "cpu";
-    desc.shards = desc.shards ? desc.shards : 1;
+    desc.parallel.batch_slices = desc.parallel.batch_slices ? desc.parallel.batch_slices : 1;
     dt_result result = dt_trainer_create(graph, &desc, &s->trainer);
     if (result)
         return result;
@@ -43,9 +46,9 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     result = dti_push_check(&s->trainer->par);
     if (result)
         return result;
-    if (desc.shards > DTI_OPERANDS_MAX)
+    if (desc.parallel.batch_slices > DTI_OPERANDS_MAX)
         return dti_fail(s->base, DT_ERROR_INVALID, "a server adds up at most %d shards, not %d",
-                        DTI_OPERANDS_MAX, desc.shards);
+                        DTI_OPERANDS_MAX, desc.parallel.batch_slices);
     s->settings = dti_text_open(s->base);
     dt_optim_desc *told = &s->trainer->optim; /* as workers have it */
     told->clip_norm = limit > 0.0 ? limit : told->clip_norm;
@@ -78,12 +81,13 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     t->window = (uint32_t)d->staleness + 1;
     t->tail_shards = dti_server_tail_shards(par);
     t->batches = dti_loader_epoch_batches(s->trainer->loader);
-    t->limit_ns = d->ticket_ms < 0 ? 0 : 1000000u * (uint64_t)(d->ticket_ms ? d->ticket_ms : 60000);
+    t->limit_ns =
+        d->reassign_ms < 0 ? 0 : 1000000u * (uint64_t)(d->reassign_ms ? d->reassign_ms : 60000);
     s->welcome.servers = (uint32_t)DTI_MAX(d->servers, 1);
-    s->welcome.place = (uint32_t)d->place;
+    s->welcome.place = (uint32_t)d->index;
     dti_server_part(s);
     s->stride = (s->shape.bytes + 63) / 64 * 64;
-    s->places = d->workers_max ? (uint32_t)d->workers_max : 64;
+    s->places = d->max_workers ? (uint32_t)d->max_workers : 64;
     s->count = s->places + DTI_SERVER_SURPLUS;
     s->kept =
         dti_alloc(s->base, (size_t)DTI_MAX(dti_arena_bytes(s->shape.end - s->shape.begin), 1));
@@ -106,9 +110,9 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
 }
 
 static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
-    const dti_desk_desc desk = {.by = d->by,
+    const dti_desk_desc desk = {.by = d->security,
                                 .connections = s->count,
-                                .place = (uint32_t)d->place,
+                                .place = (uint32_t)d->index,
                                 .listen = d->listen ? d->listen : "127.0.0.1:0",
                                 .events = {.user = s,
                                            .opened = dti_server_opened,
@@ -254,6 +258,6 @@ DTI_PUBLIC_VOID(dt_server_get_info, (const dt_server *s, dt_server_info *info), 
     info->port = s->calls->port(s->desk);
     info->step = dti_server_steps(s);
     info->epoch = s->trainer->epoch;
-    info->again = s->tickets.again;
-    info->strangers = s->calls->strangers(s->desk);
+    info->reassigned = s->tickets.again;
+    info->unauthenticated = s->calls->strangers(s->desk);
 }

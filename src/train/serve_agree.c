@@ -1,7 +1,7 @@
 /* The server's side of the agreement on a step; worker_agree.c has the protocol. A server can go on
  * from its current step, and from each checkpoint up to the newest step that it has reached. It
  * keeps the newest checkpoint that all servers are known to have, and all later ones, even if
- * .checkpoint_keep is smaller. So all servers have one in common unless somebody deletes files. */
+ * .checkpoint.keep is smaller. So all servers have one in common unless somebody deletes files. */
 
 static bool dti_server_is_alone(const dt_server *s) {
     return s->welcome.servers < 2;
@@ -12,7 +12,7 @@ static bool dti_server_has_agreed(const dt_server *s) {
 }
 
 static bool dti_server_has_file(const dt_server *s, uint64_t step) {
-    const char *folder = s->trainer->desc.checkpoint;
+    const char *folder = s->trainer->desc.checkpoint.folder;
     uint64_t found;
     return folder && dti_checkpoint_folder_steps(folder, step, &found, 1) && found == step;
 }
@@ -59,7 +59,7 @@ static dt_result dti_server_begin_at(dt_server *s) {
 /* The steps of its files up to the newest step that it has reached, and its current step, which may
  * have no file. The newest comes first. */
 static uint32_t dti_server_steps_to_offer(const dt_server *s, uint64_t steps[DTI_AGREE_STEPS]) {
-    const char *folder = s->trainer->desc.checkpoint;
+    const char *folder = s->trainer->desc.checkpoint.folder;
     const uint64_t now = dti_server_steps(s), most = DTI_MIN(s->top, s->unread - 1);
     uint32_t count = 0, at = 0;
     if (folder && s->unread)
@@ -73,7 +73,7 @@ static uint32_t dti_server_steps_to_offer(const dt_server *s, uint64_t steps[DTI
     return count + 1;
 }
 
-/* Whether another worker's attempt holds this server, and is not older than .ticket_ms. */
+/* Whether another worker's attempt holds this server, and is not older than .reassign_ms. */
 static bool dti_server_is_held(const dt_server *s, uint32_t who) {
     const uint64_t limit = s->tickets.limit_ns;
     return s->held && s->holder != who && !(limit && dti_now_ns() - s->held_since > limit);
@@ -101,9 +101,10 @@ static bool dti_server_go_back(dt_server *s, uint64_t step) {
     dt_trainer *t = s->trainer;
     if (step == dti_server_steps(s))
         return true;
-    dt_result result = t->desc.checkpoint
-                           ? dti_checkpoint_folder_file(s->base, t->desc.checkpoint, step, path)
-                           : DT_ERROR_INVALID;
+    dt_result result =
+        t->desc.checkpoint.folder
+            ? dti_checkpoint_folder_file(s->base, t->desc.checkpoint.folder, step, path)
+            : DT_ERROR_INVALID;
     if (!result)
         result = dti_state_load(t, path);
     if (result) {
@@ -130,7 +131,7 @@ static void dti_server_tell_lost(dt_server *s, uint64_t step) {
     if (!lost)
         return;
     s->info.rollbacks++;
-    s->info.lost += lost;
+    s->info.lost_steps += lost;
     dti_log(s->base, DT_LOG_WARNING,
             "went back from step %llu to step %llu, the newest that all %u servers have: %llu "
             "steps are made again",
@@ -141,7 +142,7 @@ static void dti_server_tell_lost(dt_server *s, uint64_t step) {
 /* Removes checkpoints of later steps, which other servers lack. Writes one of this step if there is
  * none. */
 static dt_result dti_server_fit_files(dt_server *s, uint64_t step) {
-    const char *folder = s->trainer->desc.checkpoint;
+    const char *folder = s->trainer->desc.checkpoint.folder;
     if (!folder)
         return DT_OK;
     dt_result result = dti_checkpoint_folder_cut(s->base, folder, step);

@@ -262,7 +262,7 @@ static dt_result dti_server_apply(dt_server *s, uint64_t serial, float clip,
     if (result)
         return result;
     step.lr = dti_server_lr(s, &step, staleness);
-    s->info.stalest = DTI_MAX(s->info.stalest, staleness);
+    s->info.max_staleness = DTI_MAX(s->info.max_staleness, staleness);
     return dti_push_apply(&t->par, &s->shape, dti_server_batch(s, serial), s->stride,
                           dti_server_rows(s, serial), clip, &step, out);
 }

@@ -8,7 +8,7 @@ static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t shar
 
 static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer) {
     s->info.pushes += answer == DTI_PUSH_TAKEN;
-    s->info.refused += answer != DTI_PUSH_TAKEN;
+    s->info.rejected += answer != DTI_PUSH_TAKEN;
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
                       NULL);
 }
@@ -77,7 +77,7 @@ static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, u
         dti_server_pushed(s, who, DTI_PUSH_VOID);
         return false;
     }
-    s->info.refused++;
+    s->info.rejected++;
     dti_server_error(
         s, who, DT_ERROR_INVALID,
         "a push for batch %llu that was computed with the values of version %llu; with "
@@ -110,7 +110,7 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
         dti_tickets_fault(&s->tickets, who, m->number, m->part, dti_now_ns());
         dti_server_error(s, who, DT_ERROR_NUMERIC,
                          "a push that is not finite: its batch is skipped");
-        s->info.refused++;
+        s->info.rejected++;
     } else
         dti_server_pushed(s, who,
                           dti_tickets_pushed(&s->tickets, who, m->number, m->part, version)
@@ -309,7 +309,7 @@ static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[1
     fresh.surplus = s->info.workers >= (int)s->places;
     s->seats[who] = fresh;
     s->info.workers += !fresh.surplus;
-    s->info.joined += !fresh.surplus;
+    s->info.connections += !fresh.surplus;
 }
 
 static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refused,

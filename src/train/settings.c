@@ -3,44 +3,49 @@
 /* What a pipeline does not go with. */
 static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
-    const bool interleaved = d->schedule == DT_PIPELINE_INTERLEAVED;
-    if (d->pipeline < 0 || d->replicas < 0 || d->chunks < 0 ||
-        (unsigned)d->schedule > DT_PIPELINE_ZERO_BUBBLE)
+    const bool interleaved = d->parallel.schedule == DT_PIPELINE_INTERLEAVED;
+    if (d->parallel.pipeline < 0 || d->parallel.replicas < 0 || d->parallel.chunks < 0 ||
+        (unsigned)d->parallel.schedule > DT_PIPELINE_ZERO_BUBBLE)
         return dti_fail(
             t->base, DT_ERROR_INVALID,
             "replicas %d, pipeline %d, schedule %d, chunks %d: none may be negative, and a "
             "schedule is a dt_pipeline_schedule",
-            d->replicas, d->pipeline, (int)d->schedule, d->chunks);
-    if (d->pipeline < 2 && (d->schedule || d->chunks))
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".schedule and .chunks are a pipeline's: give .pipeline, its stages");
-    if (d->pipeline < 2)
+            d->parallel.replicas, d->parallel.pipeline, (int)d->parallel.schedule,
+            d->parallel.chunks);
+    if (d->parallel.pipeline < 2 && (d->parallel.schedule || d->parallel.chunks))
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".schedule and .parallel.chunks are a pipeline's: give .parallel.pipeline, its stages");
+    if (d->parallel.pipeline < 2)
         return DT_OK;
-    if (d->chunks && !interleaved)
+    if (d->parallel.chunks && !interleaved)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%d chunks a device: only DT_PIPELINE_INTERLEAVED has them", d->chunks);
-    if ((uint32_t)d->pipeline > DTI_REPLICAS_MAX ||
-        (uint64_t)d->pipeline * t->par.desc.chunks > DTI_PIPE_CHUNKS_MAX)
+                        "%d chunks a device: only DT_PIPELINE_INTERLEAVED has them",
+                        d->parallel.chunks);
+    if ((uint32_t)d->parallel.pipeline > DTI_REPLICAS_MAX ||
+        (uint64_t)d->parallel.pipeline * t->par.desc.chunks > DTI_PIPE_CHUNKS_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "a pipeline of %d devices with %u chunks each; at most %d devices and %d "
                         "chunks",
-                        d->pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX, DTI_PIPE_CHUNKS_MAX);
+                        d->parallel.pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX,
+                        DTI_PIPE_CHUNKS_MAX);
     if (d->mode == DT_TRAIN_SERVER)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "DT_TRAIN_SERVER: a worker has one device, and computes by itself; leave "
-                        ".pipeline out");
+                        ".parallel.pipeline out");
     if (d->mode)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "local steps are replicas' own; a pipeline is one, whose stages make each "
                         "step together");
-    if (d->balance)
+    if (d->parallel.balance)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "balance = measured moves rows between replicas; stages have all rows");
-    if (d->shard_state > DT_SHARD_OPTIMIZER)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state %d with a pipeline: replicas of a stage share out its state "
-                        "alone; give at most %d",
-                        d->shard_state, DT_SHARD_OPTIMIZER);
+    if (d->parallel.zero_stage > DT_SHARD_OPTIMIZER)
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            "parallel.zero_stage %d with a pipeline: replicas of a stage share out its state "
+            "alone; give at most %d",
+            d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
     if (d->accumulate > DTI_PIPE_MICROS_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d micro-batches in a pipeline; at most %d",
                         d->accumulate, DTI_PIPE_MICROS_MAX);
@@ -51,30 +56,31 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
 static dt_result dti_trainer_check_squad(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const char *beside = NULL;
-    if (d->tensor < 0 || d->tensor > DTI_SQUAD_MAX)
+    if (d->parallel.tensor < 0 || d->parallel.tensor > DTI_SQUAD_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "tensor is %d; 1 to %d members share out a model", d->tensor,
+                        "tensor is %d; 1 to %d members share out a model", d->parallel.tensor,
                         DTI_SQUAD_MAX);
-    if (d->tensor_slices < 0 || d->tensor_slices > DTI_SQUAD_MAX ||
-        d->tensor_slices % DTI_MAX(d->tensor, 1))
+    if (d->parallel.tensor_slices < 0 || d->parallel.tensor_slices > DTI_SQUAD_MAX ||
+        d->parallel.tensor_slices % DTI_MAX(d->parallel.tensor, 1))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "tensor_slices is %d; give a multiple of .tensor, %d, and at most %d",
-                        d->tensor_slices, DTI_MAX(d->tensor, 1), DTI_SQUAD_MAX);
-    if (!t->par.desc.tensor && d->tensor_rows)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".tensor_rows is a squad's: give .tensor or .tensor_slices");
+                        d->parallel.tensor_slices, DTI_MAX(d->parallel.tensor, 1), DTI_SQUAD_MAX);
+    if (!t->par.desc.tensor && d->parallel.sequence_parallel)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".parallel.sequence_parallel is a squad's: give .tensor or .parallel.tensor_slices");
     if (!t->par.desc.tensor)
         return DT_OK;
-    if (d->pipeline > 1 && t->par.desc.slices > 1)
-        beside = ".pipeline: a stage's device has one member";
+    if (d->parallel.pipeline > 1 && t->par.desc.slices > 1)
+        beside = ".parallel.pipeline: a stage's device has one member";
     else if (d->mode)
         beside = ".mode";
-    else if (d->shard_state > DT_SHARD_OPTIMIZER)
-        beside = ".shard_state above 1: replicas of a member share out its state alone";
-    else if (d->shard_state && t->par.desc.slices > 1)
-        beside = ".shard_state: a device has the state of each of its slices";
-    else if (d->balance)
-        beside = ".balance";
+    else if (d->parallel.zero_stage > DT_SHARD_OPTIMIZER)
+        beside = ".parallel.zero_stage above 1: replicas of a member share out its state alone";
+    else if (d->parallel.zero_stage && t->par.desc.slices > 1)
+        beside = ".parallel.zero_stage: a device has the state of each of its slices";
+    else if (d->parallel.balance)
+        beside = ".parallel.balance";
     if (beside)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "%s = %u goes with no %s",
                         dti_grid_setting(&t->par), t->par.desc.tensor, beside);
@@ -86,10 +92,10 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     if (dti_is_set(d->loss)) /* it is in no use: the other is there too */
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dt_trainer_create: .loss is short for .losses[0]; give one of them");
-    if (d->batch < 1 || d->accumulate < 1 || d->shards < 0 || d->threads < 0)
+    if (d->batch < 1 || d->accumulate < 1 || d->parallel.batch_slices < 0 || d->threads < 0)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "batch %d, accumulate %d, shards %d, threads %d: none may be negative",
-                        d->batch, d->accumulate, d->shards, d->threads);
+                        d->batch, d->accumulate, d->parallel.batch_slices, d->threads);
     if (d->accumulate > d->batch)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "a batch of %d in %d parts: a part needs a sample", d->batch,
@@ -97,20 +103,21 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     if (d->threads > DTI_MAX_THREADS)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
                         DTI_MAX_THREADS);
-    if (d->in_flight < 0 || d->in_flight > 2)
+    if (d->limits.in_flight < 0 || d->limits.in_flight > 2)
         return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
-                        d->in_flight);
-    if (d->in_flight == 2 && d->skip_empty)
+                        d->limits.in_flight);
+    if (d->limits.in_flight == 2 && d->skip_empty)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "in_flight = 2 cannot be combined with .skip_empty, which looks at targets "
                         "before each step; leave one of them out");
-    if ((unsigned)d->balance > DT_BALANCE_MEASURED)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->balance);
-    if (d->balance == DT_BALANCE_MEASURED && d->shards)
+    if ((unsigned)d->parallel.balance > DT_BALANCE_MEASURED)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->parallel.balance);
+    if (d->parallel.balance == DT_BALANCE_MEASURED && d->parallel.batch_slices)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "balance = measured moves the shards' rows, so it goes with no .shards of "
+                        "balance = measured moves the shards' rows, so it goes with no "
+                        ".parallel.batch_slices of "
                         "your own (%d): results depend on the devices then",
-                        d->shards);
+                        d->parallel.batch_slices);
     dt_result mode = dti_values_check(t);
     if (!mode)
         mode = dti_trainer_check_local(t);
@@ -118,42 +125,46 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
         mode = dti_worker_check(t);
     if (mode)
         return mode;
-    if (d->shard_state < 0 || d->shard_state > DT_SHARD_PARAMETERS)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "shard_state is %d; 0 = each replica has all, 1 to 3 = replicas share out "
-                        "the optimizer's state, gradients too, parameters too (dt_shard)",
-                        d->shard_state);
-    if (d->shard_state && d->mode == DT_TRAIN_LOCAL)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state %d goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
-                        "its own between two rounds",
-                        d->shard_state);
-    if (d->offload && d->shard_state < DT_SHARD_GRADIENTS)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "offload with shard_state %d: gradients come to the host bucket by bucket "
-                        "with %d and %d, also of one replica",
-                        d->shard_state, DT_SHARD_GRADIENTS, DT_SHARD_PARAMETERS);
-    if (d->shard_state >= DT_SHARD_GRADIENTS && d->balance)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state %d goes with no balance = measured, which makes programs anew "
-                        "while parameters are with their owners; give at most %d",
-                        d->shard_state, DT_SHARD_OPTIMIZER);
+    if (d->parallel.zero_stage < 0 || d->parallel.zero_stage > DT_SHARD_PARAMETERS)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "parallel.zero_stage is %d; 0 = each replica has all, 1 to 3 = replicas share out "
+            "the optimizer's state, gradients too, parameters too (dt_zero_stage)",
+            d->parallel.zero_stage);
+    if (d->parallel.zero_stage && d->mode == DT_TRAIN_LOCAL)
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            "parallel.zero_stage %d goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
+            "its own between two rounds",
+            d->parallel.zero_stage);
+    if (d->parallel.offload && d->parallel.zero_stage < DT_SHARD_GRADIENTS)
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            "offload with parallel.zero_stage %d: gradients come to the host bucket by bucket "
+            "with %d and %d, also of one replica",
+            d->parallel.zero_stage, DT_SHARD_GRADIENTS, DT_SHARD_PARAMETERS);
+    if (d->parallel.zero_stage >= DT_SHARD_GRADIENTS && d->parallel.balance)
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            "parallel.zero_stage %d goes with no balance = measured, which makes programs anew "
+            "while parameters are with their owners; give at most %d",
+            d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".averaged evaluates averages of weights: give .optim an .average");
-    if (d->checkpoint_steps < 0 || d->checkpoint_keep < 1 ||
-        (d->checkpoint_steps && !d->checkpoint))
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "checkpoint_steps %d, checkpoint_keep %d: they go with a folder .checkpoint",
-            d->checkpoint_steps, d->checkpoint_keep);
+    if (d->checkpoint.every_steps < 0 || d->checkpoint.keep < 1 ||
+        (d->checkpoint.every_steps && !d->checkpoint.folder))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "checkpoint.every_steps %d, checkpoint.keep %d: they go with a folder "
+                        ".checkpoint.folder",
+                        d->checkpoint.every_steps, d->checkpoint.keep);
     return DT_OK;
 }
 
 /* The description's texts are its caller's; programs, files and devices are made later too. */
 static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
-    const char *from[3] = {desc->devices, desc->params, desc->checkpoint};
-    const char **to[3] = {&t->desc.devices, &t->desc.params, &t->desc.checkpoint};
+    const char *from[3] = {desc->devices, desc->params, desc->checkpoint.folder};
+    const char **to[3] = {&t->desc.devices, &t->desc.params, &t->desc.checkpoint.folder};
     size_t size = 1, at = 0;
     for (int i = 0; i < 3; i++)
         size += from[i] ? strlen(from[i]) + 1 : 0;
@@ -171,11 +182,13 @@ static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
  * state, these are the members of one stage. */
 static void dti_trainer_resolve_squad(dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
-    const int devices = DTI_MAX(d->tensor, 1), all = DTI_MAX(d->tensor_slices, devices);
+    const int devices = DTI_MAX(d->parallel.tensor, 1),
+              all = DTI_MAX(d->parallel.tensor_slices, devices);
     t->par.desc.tensor = all > 1 ? (uint32_t)all : 0;
     t->par.desc.slices = (uint32_t)(all / devices);
-    t->par.desc.tensor_rows = d->tensor_rows;
-    if (t->par.desc.tensor && d->shard_state == DT_SHARD_OPTIMIZER && t->par.desc.slices == 1)
+    t->par.desc.tensor_rows = d->parallel.sequence_parallel;
+    if (t->par.desc.tensor && d->parallel.zero_stage == DT_SHARD_OPTIMIZER &&
+        t->par.desc.slices == 1)
         t->par.desc.stages = DTI_MAX(t->par.desc.stages, 1u);
 }
 
@@ -188,28 +201,28 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     }
     d->batch = d->batch ? d->batch : 1;
     d->accumulate = d->accumulate ? d->accumulate : 1;
-    d->checkpoint_keep = d->checkpoint_keep ? d->checkpoint_keep : 3;
+    d->checkpoint.keep = d->checkpoint.keep ? d->checkpoint.keep : 3;
     dti_parallel_desc *p = &t->par.desc;
     t->par.base = t->base;
     p->comm = d->comm;
     p->optim = d->optim ? *d->optim : (dt_optim_desc){0};
-    p->program.memory_bytes = d->memory_bytes;
+    p->program.memory_bytes = d->limits.memory_bytes;
     p->seed = d->seed;
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
     p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
-    p->bucket_bytes = d->bucket_bytes;
-    p->no_overlap = d->no_overlap;
-    p->measured = d->balance == DT_BALANCE_MEASURED;
+    p->bucket_bytes = d->parallel.bucket_bytes;
+    p->no_overlap = d->parallel.no_overlap;
+    p->measured = d->parallel.balance == DT_BALANCE_MEASURED;
     p->skip_empty = d->skip_empty;
-    p->in_flight = d->skip_empty ? 1 : d->in_flight;
-    p->level = (uint8_t)(d->shard_state > 0 ? d->shard_state : 0);
-    p->offload = d->offload;
-    p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;
-    p->schedule = d->schedule;
-    p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
-                : d->chunks > 0                        ? (uint32_t)d->chunks
-                                                       : 2;
+    p->in_flight = d->skip_empty ? 1 : d->limits.in_flight;
+    p->level = (uint8_t)(d->parallel.zero_stage > 0 ? d->parallel.zero_stage : 0);
+    p->offload = d->parallel.offload;
+    p->stages = d->parallel.pipeline > 1 ? (uint32_t)d->parallel.pipeline : 0;
+    p->schedule = d->parallel.schedule;
+    p->chunks = d->parallel.schedule != DT_PIPELINE_INTERLEAVED ? 1
+                : d->parallel.chunks > 0                        ? (uint32_t)d->parallel.chunks
+                                                                : 2;
     dti_trainer_resolve_squad(t);
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);

@@ -76,7 +76,7 @@ static dt_result dti_shared_written(const dt_trainer *t) {
         if (!t->shared[i].written)
             return dti_fail(t->base, DT_ERROR_INVALID,
                             "input '%s' is shared by all samples and was never written: "
-                            "dt_trainer_write it",
+                            "dt_trainer_set_input it",
                             t->graph->nodes[t->shared[i].node].label);
     }
     return DT_OK;
@@ -87,10 +87,10 @@ static dt_result dti_shared_written(const dt_trainer *t) {
 static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_shared **out) {
     *out = NULL;
     if (dti_is_nil(input))
-        return dti_fail(t->base, DT_ERROR_INVALID, "dt_trainer_write: the input is nil");
+        return dti_fail(t->base, DT_ERROR_INVALID, "dt_trainer_set_input: the input is nil");
     if (input.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dt_trainer_write: the input is a tensor of another graph: %s",
+                        "dt_trainer_set_input: the input is a tensor of another graph: %s",
                         dti_tensor_elsewhere(t->graph, input).text);
     for (uint32_t i = 0; i < t->shared_count; i++) {
         if (t->shared[i].node == input.id)
@@ -99,7 +99,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
     if (*out)
         return DT_OK;
     return dti_fail(
-        t->base, DT_ERROR_INVALID, "dt_trainer_write: %s is %s", dti_tensor_name(input).text,
+        t->base, DT_ERROR_INVALID, "dt_trainer_set_input: %s is %s", dti_tensor_name(input).text,
         dti_node_of(input)->samples ? "of each sample: it comes from its column of .data"
                                     : "no input that a loss or metric reads");
 }
@@ -112,7 +112,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
         return result;
     if (!data || bytes != (*out)->bytes)
         return dti_fail(
-            t->base, DT_ERROR_INVALID, "dt_trainer_write: '%s' %s has %zu bytes, not %zu%s",
+            t->base, DT_ERROR_INVALID, "dt_trainer_set_input: '%s' %s has %zu bytes, not %zu%s",
             dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
             (*out)->bytes, bytes, data ? "" : " at NULL");
     return dti_labels_check(code, dti_code_port(code, input.id, false, false), data, NULL);
@@ -132,16 +132,17 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     if (result)
         return result;
     if (!own && hash[0] != hash[1])
-        own = dti_fail(t->base, DT_ERROR_INVALID,
-                       "dt_trainer_write: rank %u writes '%s' with hash %016llx, and rank 0 other "
-                       "values or another input, %016llx",
-                       t->par.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
-                       (unsigned long long)hash[1]);
+        own = dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, and rank 0 other "
+            "values or another input, %016llx",
+            t->par.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
+            (unsigned long long)hash[1]);
     return dti_agree_result(&t->par, own);
 }
 
-DTI_PUBLIC(dt_trainer_write, (dt_trainer * t, dt_tensor input, const void *data, size_t bytes), t,
-           DTI_OF(dt_trainer) | DTI_WITH, (t, input, data, bytes)) {
+DTI_PUBLIC(dt_trainer_set_input, (dt_trainer * t, dt_tensor input, const void *data, size_t bytes),
+           t, DTI_OF(dt_trainer) | DTI_WITH, (t, input, data, bytes)) {
     dti_shared *x;
     DTI_NEED(NULL, t);
     dt_result result = dti_check_forked(t->base);

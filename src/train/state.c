@@ -133,7 +133,7 @@ static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool 
 /* How many of the newest files stay. A server also keeps those that other servers may need. */
 static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
     uint64_t steps[DTI_STATE_LISTED];
-    const int keep = t->desc.checkpoint_keep;
+    const int keep = t->desc.checkpoint.keep;
     int needed = 0;
     if (!folder || !t->keep_from)
         return keep;
@@ -198,11 +198,12 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
         return result;
     dti_trainer_drain(t);
     if (dti_state_is_apart(t) && t->par.lost)
-        return dti_fail(t->base, DT_ERROR_REVOKED,
-                        "the job ended at step %llu, and with it the parts of the optimizer's "
-                        "state that other ranks had (shard_state): dt_store_save has the weights; "
-                        "go on from a checkpoint",
-                        (unsigned long long)t->par.replicas[0].store->steps);
+        return dti_fail(
+            t->base, DT_ERROR_REVOKED,
+            "the job ended at step %llu, and with it the parts of the optimizer's "
+            "state that other ranks had (parallel.zero_stage): dt_store_save has the weights; "
+            "go on from a checkpoint",
+            (unsigned long long)t->par.replicas[0].store->steps);
     result = dti_whole_gather(&t->par);
     if (dti_state_is_apart(t))
         return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
@@ -228,16 +229,17 @@ static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
 }
 
 static dt_result dti_trainer_folder(dt_trainer *t) {
-    const bool looks = t->desc.checkpoint && t->par.rank == 0;
+    const bool looks = t->desc.checkpoint.folder && t->par.rank == 0;
     return dti_agree_result(
-        &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint) : DT_OK);
+        &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint.folder) : DT_OK);
 }
 
 DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
     DTI_NEED(NULL, t);
-    if (!t->desc.checkpoint)
-        return dti_fail(t->base, DT_ERROR_INVALID, "no folder for checkpoints: give .checkpoint");
-    dt_result result = dti_trainer_file(t, t->desc.checkpoint, true);
+    if (!t->desc.checkpoint.folder)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "no folder for checkpoints: give .checkpoint.folder");
+    dt_result result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
     if (!result)
         t->saved = t->par.replicas[0].store->steps;
     if (!dti_checkpoint_is_lost(t, result))
@@ -278,9 +280,10 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
     }
     if (dti_parallel_is_local(&t->par)) /* one shard a replica, whatever the file's */
         return DT_OK;
-    if (t->desc.shards && w[DTI_STATE_SHARDS] != (uint64_t)t->desc.shards)
+    if (t->desc.parallel.batch_slices &&
+        w[DTI_STATE_SHARDS] != (uint64_t)t->desc.parallel.batch_slices)
         return dti_state_wrong(t, path, "number of shards", w[DTI_STATE_SHARDS],
-                               (unsigned long long)t->desc.shards);
+                               (unsigned long long)t->desc.parallel.batch_slices);
     if (w[DTI_STATE_SHARDS] > t->par.desc.batch)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: %llu shards of a batch of %u samples: a shard needs one; at most %u",
@@ -297,7 +300,7 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
 /* Everything must fit before anything is written. */
 static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_checkpoint *c,
                                  dti_state_file *f) {
-    const dt_weight_info *own = dti_checkpoint_find(c, "dtrain.state");
+    const dt_safetensors_tensor *own = dti_checkpoint_find(c, "dtrain.state");
     const uint64_t has = own ? own->bytes / 8 : 0;
     const uint32_t count =
         has == DTI_STATE_WORDS || has == DTI_STATE_REPLICAS ? (uint32_t)has : DTI_STATE_BEST;
@@ -448,8 +451,8 @@ static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *b
     if (result != DT_ERROR_FORMAT || t->par.rank != 0)
         return result;
     memcpy(text, t->base->error, sizeof text);
-    if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint, bad, false,
-                                   !t->desc.allow_nonfinite, good))
+    if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, bad, false,
+                                   !t->desc.checkpoint.allow_nonfinite, good))
         return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it", text,
                         good);
     return dti_fail(t->base, result, "%s; no other one there is good", text);
@@ -469,9 +472,9 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
     dt_result result = DT_ERROR_FORMAT;
     memcpy(text, t->base->error, sizeof text);
     while (result == DT_ERROR_FORMAT) {
-        int64_t any =
-            t->par.rank == 0 && dti_checkpoint_folder_good(t->base, t->desc.checkpoint, path, true,
-                                                           !t->desc.allow_nonfinite, good);
+        int64_t any = t->par.rank == 0 &&
+                      dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, path, true,
+                                                 !t->desc.checkpoint.allow_nonfinite, good);
         if (t->par.desc.comm)
             result = dti_parallel_comm_failed(
                 &t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
@@ -495,12 +498,13 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
         *found = false;
     if (result)
         return result;
-    if (!t->desc.checkpoint)
-        return dti_fail(t->base, DT_ERROR_INVALID, "no folder for checkpoints: give .checkpoint");
+    if (!t->desc.checkpoint.folder)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "no folder for checkpoints: give .checkpoint.folder");
     if (t->par.lost)
         return dti_trainer_lost(t);
     if (t->par.rank == 0)
-        result = dti_checkpoint_folder_newest(t->base, t->desc.checkpoint, path, &there);
+        result = dti_checkpoint_folder_newest(t->base, t->desc.checkpoint.folder, path, &there);
     result = dti_agree_result(&t->par, result);
     int64_t any = there;
     if (!result && t->par.desc.comm)
@@ -511,7 +515,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
     if (found)
         *found = true;
     result = dti_state_load(t, path);
-    if (result == DT_ERROR_FORMAT && !t->desc.strict_resume)
+    if (result == DT_ERROR_FORMAT && !t->desc.checkpoint.strict)
         result = dti_resume_back(t, path);
     return result ? dti_resume_offer(t, result, path) : DT_OK;
 }

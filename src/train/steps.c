@@ -128,11 +128,11 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
 
 static dt_result dti_trainer_checkpoints(dt_trainer *t) {
     const uint64_t step = t->par.replicas[0].store->steps;
-    const uint64_t every = (uint64_t)t->desc.checkpoint_steps;
+    const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
     bool due = t->par.asked || (every && step && step % every == 0 && step != t->saved);
     if (dti_parallel_is_local(&t->par)) /* rounds' ends need not be at such steps */
         due = !t->par.round.done && (t->par.asked || (every && step / every > t->saved / every));
-    return due && t->desc.checkpoint ? dt_trainer_checkpoint(t) : DT_OK;
+    return due && t->desc.checkpoint.folder ? dt_trainer_checkpoint(t) : DT_OK;
 }
 
 /* What comes between two steps. */
@@ -171,7 +171,7 @@ DTI_PUBLIC(dt_trainer_step, (dt_trainer * t, dt_train_report *report), t,
     dt_train_report local, *r = report ? report : &local;
     const dt_result before = dti_report_open(t, r);
     bool used;
-    dt_result result = dti_trainer_step(t, t->desc.in_flight == 2, r, &used);
+    dt_result result = dti_trainer_step(t, t->desc.limits.in_flight == 2, r, &used);
     dt_result after = used ? dti_trainer_after(t, r) : DT_OK;
     if (used && dti_parallel_is_local(&t->par) && !r->round_ended)
         dti_report_part(t, r);

@@ -53,8 +53,9 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
 static dt_result dti_trainer_grid(dt_trainer *t) {
     dti_parallel *par = &t->par;
     const bool lines = dti_grid_across(par) > 0;
-    dt_result result =
-        lines || t->desc.replicas ? dti_grid_fits(par, (uint32_t)t->desc.replicas) : DT_OK;
+    dt_result result = lines || t->desc.parallel.replicas
+                           ? dti_grid_fits(par, (uint32_t)t->desc.parallel.replicas)
+                           : DT_OK;
     if (result || !lines)
         return result;
     par->job.replicas = par->world;
@@ -127,13 +128,14 @@ static void dti_trainer_log(const dt_trainer *t) {
             "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees; a "
             "replica has %llu bytes of parameters, %llu of gradients, %llu of optimizer state%s",
             info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
-            info.micro_batches == 1 ? "" : "s", info.shards, info.replicas, info.world_size,
+            info.micro_batches == 1 ? "" : "s", info.batch_slices, info.replicas, info.world_size,
             info.rank, dti_trainer_launcher(t), devices, info.buckets,
             (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
-            (unsigned long long)info.subtree_bytes, (unsigned long long)info.replica_param_bytes,
+            (unsigned long long)info.partial_sum_bytes,
+            (unsigned long long)info.replica_param_bytes,
             (unsigned long long)info.replica_gradient_bytes, (unsigned long long)info.state_bytes,
             dti_trainer_shares(&t->par));
-    if (t->desc.balance == DT_BALANCE_MEASURED)
+    if (t->desc.parallel.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
                 "balance = measured: shares follow the replicas' speed, so results depend on "
                 "devices and timing; the same bits on any number of replicas are not promised");
@@ -160,7 +162,7 @@ static void dti_trainer_log_mixed(const dt_trainer *t) {
 /* The values that all get: those of rank 0's first replica. */
 static dt_result dti_trainer_start(dt_trainer *t) {
     dt_store *store = t->par.replicas[0].store;
-    store->allow_nonfinite = t->desc.allow_nonfinite;
+    store->allow_nonfinite = t->desc.checkpoint.allow_nonfinite;
     return t->desc.load && t->par.rank == 0 ? dt_store_load(store, t->desc.load) : DT_OK;
 }
 
@@ -177,7 +179,8 @@ static void dti_trainer_claim(dt_trainer *t) {
 static uint32_t dti_trainer_shards(const dt_trainer *t) {
     if (t->worker)
         return 1;
-    return t->desc.shards ? (uint32_t)t->desc.shards : dti_parallel_width(&t->par);
+    return t->desc.parallel.batch_slices ? (uint32_t)t->desc.parallel.batch_slices
+                                         : dti_parallel_width(&t->par);
 }
 
 static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
@@ -185,7 +188,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     dt_result result = dti_trainer_count(t, own);
     if (!result)
         result = t->desc.mode == DT_TRAIN_SERVER ? dti_worker_open(t) : dti_trainer_agree(t);
-    if (!result && t->desc.checkpoint_steps)
+    if (!result && t->desc.checkpoint.every_steps)
         result = dti_trainer_folder(t);
     if (!result)
         result = dti_trainer_grid(t);                        /* the same on all ranks */
@@ -347,10 +350,10 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
-    info->members = pipe->shared ? (int)pipe->members : 0;
+    info->tensor_ranks = pipe->shared ? (int)pipe->members : 0;
     info->local_replicas = (int)(pipe->line_count / pipe->members);
     info->bubble = pipe->lines[0].schedules[0].bubble;
-    info->alive = (int)pipe->lines[0].schedules[0].alive;
+    info->live_micro_batches = (int)pipe->lines[0].schedules[0].alive;
     info->transient_bytes = dti_pipe_transients(pipe);
     info->state_bytes = dti_pipe_state(pipe);
 }
@@ -368,7 +371,7 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
 /* Of a member. */
 static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info) {
     const dt_store *s = squad->members[0].store;
-    info->members = (int)(squad->size / squad->each);
+    info->tensor_ranks = (int)(squad->size / squad->each);
     info->local_replicas = (int)squad->line_count;
     info->transient_bytes = s->transient_bytes;
     info->state_bytes = dti_state_bytes(&s->layout, s->moments);
@@ -387,7 +390,8 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
                               .world_size = (int)par->world,
                               .local_replicas = (int)par->job.local,
                               .replicas = (int)dti_parallel_width(par),
-                              .shards = t->worker ? t->desc.shards : (int)par->job.shards,
+                              .batch_slices =
+                                  t->worker ? t->desc.parallel.batch_slices : (int)par->job.shards,
                               .batch = t->desc.batch,
                               .accumulate = (int)par->desc.parts,
                               .micro_batches = (int)runs->count,
@@ -398,7 +402,7 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
                               .round_steps = (int)par->round.done,
                               .buckets = (int)par->bucket_count,
                               .staging_bytes = par->staging_bytes,
-                              .subtree_bytes = par->subtree_bytes,
+                              .partial_sum_bytes = par->subtree_bytes,
                               .checkpoints_failed = t->checkpoints_failed,
                               .checkpoint_error = t->checkpoint_error};
     for (uint32_t i = 0; i < runs->count; i++) {

@@ -66,7 +66,7 @@ struct dt_trainer {
     _Atomic int wanted;          /* checkpoints asked for */
     uint64_t saved;              /* step of the newest checkpoint */
     uint64_t checkpoints_failed; /* and why the newest of them did: */
-    char checkpoint_error[DT_REASON_BYTES];
+    char checkpoint_error[DT_MAX_REASON_BYTES];
     dti_ahead_batch ahead[DTI_TURNS_MAX]; /* oldest at ahead_first */
     uint32_t ahead_first, ahead_count;
     bool again;              /* a batch was to be started and is to be again */

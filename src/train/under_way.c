@@ -73,7 +73,7 @@ static uint64_t dti_trainer_number(const dt_trainer *t) {
 
 /* How many of `keep` steps may stay under way behind the newest, which is of `batch`. */
 static uint32_t dti_trainer_keeps(const dt_trainer *t, const dti_batch *batch, uint32_t keep) {
-    const uint64_t every = (uint64_t)t->desc.checkpoint_steps;
+    const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
     const bool saves = t->par.asked || (every && (dti_trainer_number(t) - 1) % every == 0);
     return batch->last || saves ? 0 : keep;
 }

@@ -88,8 +88,8 @@ static uint32_t dti_watched_put(const dt_trainer *t, uint64_t words[DTI_WATCHED_
 /* From rank 0's file: words, all 0 where they are none, and weights where they fit. */
 static void dti_watched_find(dt_trainer *t, const dti_checkpoint *c,
                              uint64_t words[DTI_WATCHED_WORDS]) {
-    const dt_weight_info *own = dti_checkpoint_find(c, dti_watched_name);
-    const dt_weight_info *best = dti_checkpoint_find(c, dti_watched_weights);
+    const dt_safetensors_tensor *own = dti_checkpoint_find(c, dti_watched_name);
+    const dt_safetensors_tensor *best = dti_checkpoint_find(c, dti_watched_weights);
     double value;
     if (!own || own->bytes != DTI_WATCHED_WORDS * sizeof *words)
         return;

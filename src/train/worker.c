@@ -32,24 +32,24 @@ static dt_result dti_worker_check(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const bool server = d->mode == DT_TRAIN_SERVER;
     if (!server)
-        return d->servers || d->servers_by || d->servers_wait_ms
+        return d->server.addresses || d->server.security || d->server.wait_ms
                    ? dti_fail(t->base, DT_ERROR_INVALID,
-                              ".servers, .servers_by and .servers_wait_ms go with .mode = "
+                              ".servers, .server.security and .server.wait_ms go with .mode = "
                               "DT_TRAIN_SERVER")
                    : DT_OK;
-    if (!d->servers || d->servers_wait_ms < 0)
+    if (!d->server.addresses || d->server.wait_ms < 0)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "DT_TRAIN_SERVER: .servers \"%s\", .servers_wait_ms %d: name the servers, "
+                        "DT_TRAIN_SERVER: .servers \"%s\", .server.wait_ms %d: name the servers, "
                         "\"host:port,host:port\"",
-                        d->servers ? d->servers : "", d->servers_wait_ms);
-    if (d->comm || d->shard_state || d->averaged || d->balance)
+                        d->server.addresses ? d->server.addresses : "", d->server.wait_ms);
+    if (d->comm || d->parallel.zero_stage || d->averaged || d->parallel.balance)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "DT_TRAIN_SERVER: a worker is in no group and has no optimizer's state; "
-                        "leave .comm, .shard_state, .averaged and .balance out");
-    if (d->load || d->checkpoint)
+                        "leave .comm, .parallel.zero_stage, .averaged and .parallel.balance out");
+    if (d->load || d->checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "DT_TRAIN_SERVER: parameters are the servers', who load and save them; "
-                        "leave .load and .checkpoint out");
+                        "leave .load and .checkpoint.folder out");
     if (t->par.job.local > 1)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "DT_TRAIN_SERVER: a worker has one device, and .devices names %u; start "
@@ -124,12 +124,14 @@ static void dti_worker_partition(dt_trainer *t, uint32_t shards) {
 static dt_result dti_worker_shards(dt_trainer *t) {
     const dti_client *c = &t->worker->client;
     const uint32_t shards = c->servers[0].welcome.shards;
-    if (shards > (uint32_t)t->desc.batch || (t->desc.shards && t->desc.shards != (int)shards))
+    if (shards > (uint32_t)t->desc.batch ||
+        (t->desc.parallel.batch_slices && t->desc.parallel.batch_slices != (int)shards))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "the servers cut a batch into %u shards; here .batch is %d and .shards %d; "
-                        "leave .shards out",
-                        shards, t->desc.batch, t->desc.shards);
-    t->desc.shards = (int)shards;
+                        "the servers cut a batch into %u shards; here .batch is %d and "
+                        ".parallel.batch_slices %d; "
+                        "leave .parallel.batch_slices out",
+                        shards, t->desc.batch, t->desc.parallel.batch_slices);
+    t->desc.parallel.batch_slices = (int)shards;
     return DT_OK;
 }
 
@@ -139,7 +141,8 @@ static dt_result dti_worker_open(dt_trainer *t) {
     if (!w)
         return DT_ERROR_MEMORY;
     dti_client *c = &w->client;
-    dt_result result = dti_client_open(t->base, d->servers, d->servers_by, d->servers_wait_ms, c);
+    dt_result result =
+        dti_client_open(t->base, d->server.addresses, d->server.security, d->server.wait_ms, c);
     for (uint32_t i = 0; i < c->count && !result; i++) {
         result = dti_client_greet(c, i);
         if (!result && i == 0)

@@ -172,7 +172,7 @@ static dt_result dti_agree_look(dti_served *w, bool *done) {
     if (!result && !*done && now - w->apart >= c->wait_ns)
         result = dti_fail(c->base, DT_ERROR_PEER_LOST,
                           "the servers have not agreed on a step for %llu ms: they end again and "
-                          "again, or another worker is slow at it; give more .servers_wait_ms",
+                          "again, or another worker is slow at it; give more .server.wait_ms",
                           (unsigned long long)(c->wait_ns / 1000000u));
     return result;
 }

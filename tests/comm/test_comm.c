@@ -1517,7 +1517,8 @@ TEST(comm_errors_are_logged_and_tests_of_pending_work_are_not) {
           DT_ERROR_INVALID);
     CHECK(log.errors == 3);
     dt_comm_destroy(comms[0]);
-    CHECK(!dt_comm_create(&(dt_comm_desc){.note = "two launchers", .logger = desc.logger}, comms));
+    CHECK(
+        !dt_comm_create(&(dt_comm_desc){.warning = "two launchers", .logger = desc.logger}, comms));
     CHECK_STR(log.last, "two launchers");
     CHECK(log.errors == 3); /* a warning */
     dt_comm_destroy(comms[0]);

@@ -266,10 +266,10 @@ TEST(env_of_srun) {
 TEST(env_of_a_batch_script_is_a_single_process_with_a_note) {
     dt_comm_desc d = ENV(SBATCH);
     check_place(&d, "", 0, 1, 0, 0, "");
-    CHECK_CONTAINS(d.note, "srun");
-    CHECK_CONTAINS(d.note, "SLURM_NTASKS=2");
+    CHECK_CONTAINS(d.warning, "srun");
+    CHECK_CONTAINS(d.warning, "SLURM_NTASKS=2");
     d = ENV("SLURM_PROCID=0", "SLURM_NTASKS=1");
-    CHECK(!d.note[0]);
+    CHECK(!d.warning[0]);
 }
 
 TEST(env_of_kubeflow) {

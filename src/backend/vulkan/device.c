@@ -247,7 +247,7 @@ static dt_result dti_vk_alive(dti_vk_device *device) {
         return DT_OK;
     return dti_fail(device->head.base, DT_ERROR_DEVICE_LOST,
                     "the device %s was lost (its driver was reset, or it took too long); "
-                    "dt_store_revive the store, or destroy it and create it again",
+                    "dt_store_restore the store, or destroy it and create it again",
                     device->head.info.name);
 }
 

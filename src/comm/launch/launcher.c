@@ -227,7 +227,7 @@ static bool dti_env_choose_none(dti_env_reader *r) {
         return dti_env_fail_incomplete(r, DTI_LAUNCHER_PMI);
     if (dti_env_get(r, "SLURM_PROCID") && tasks && dti_env_parse(tasks, UINT64_MAX, &count) &&
         count > 1)
-        snprintf(r->desc.note, sizeof r->desc.note,
+        snprintf(r->desc.warning, sizeof r->desc.warning,
                  "a single process, though SLURM_NTASKS=%s: this is the batch script itself; "
                  "start the program with srun to have all tasks",
                  dti_env_quote(tasks).text);

@@ -32,13 +32,15 @@ static const shard_case shard_cases[] = {
      .params = "fc?.weight"},
     {.optim = {.kind = DT_OPTIM_ADAMW,
                .lr = 0.01,
-               .groups = {{.params = "fc0.weight", .lazy = true},
+               .groups = {{.params = "fc0.weight", .sparse = true},
                           {.params = "fc2.*", .lr_scale = 3}}},
      .bucket_bytes = 1024},
     {.kind = 1, .optim = {.kind = DT_OPTIM_LAMB, .lr = 0.01}, .bucket_bytes = 1024},
     {.optim = {.kind = DT_OPTIM_LARS, .lr = 0.1, .momentum = 0.9}, .bucket_bytes = 4096},
     {.kind = 1,
-     .optim = {.kind = DT_OPTIM_MUON, .lr = 0.02, .groups = {{.params = "fc2.*", .plain = true}}},
+     .optim = {.kind = DT_OPTIM_MUON,
+               .lr = 0.02,
+               .groups = {{.params = "fc2.*", .elementwise = true}}},
      .bucket_bytes = 1024},
     {.kind = 1, .optim = {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.01}},
 };
@@ -66,7 +68,7 @@ static uint64_t shard_file_hash(const char *path) {
 typedef struct shard_job {
     const shard_case *what;
     const char *devices;
-    int shard_state;
+    int zero_stage;
     bool offload;
     dt_comm *comm;
     const char *path; /* of files of rank 0 */
@@ -116,12 +118,12 @@ static bool shard_train(const shard_job *j, shard_run *out) {
     dt_trainer_desc d = train_desc(&m);
     d.comm = j->comm;
     d.devices = j->devices;
-    d.shards = 4;
-    d.shard_state = j->shard_state;
-    d.offload = j->offload;
+    d.parallel.batch_slices = 4;
+    d.parallel.zero_stage = j->zero_stage;
+    d.parallel.offload = j->offload;
     d.params = j->what->params;
     d.accumulate = j->what->accumulate;
-    d.bucket_bytes = j->what->bucket_bytes;
+    d.parallel.bucket_bytes = j->what->bucket_bytes;
     d.averaged = m.adam.average.kind != DT_AVERAGE_NONE;
     shard_job own = *j;
     own.data = &d.data;
@@ -156,28 +158,28 @@ static void shard_oracle_remove(void) {
 
 /* ---- threads */
 
-static void shard_try(int i, const char *devices, int shard_state, bool resumes) {
+static void shard_try(int i, const char *devices, int zero_stage, bool resumes) {
     char oracle[64], path[80], text[1200];
     snprintf(oracle, sizeof oracle, "%s", shard_path(i));
     snprintf(path, sizeof path, "%s.own", oracle);
     const shard_job j = {.what = &shard_cases[i],
                          .devices = devices,
-                         .shard_state = shard_state,
+                         .zero_stage = zero_stage,
                          .path = path,
                          .from = resumes ? oracle : NULL,
                          .text = text};
     shard_run got;
     const shard_run *want = &shard_oracle[i];
     const bool ran = shard_train(&j, &got);
-    CHECK_TEXT(ran && got.weights == want->weights && got.state == want->state &&
-                   (resumes || got.saved == want->saved) && got.last == want->last && got.state &&
-                   fabs(got.loss - want->loss) < 1e-6 * want->loss,
-               "case %d, %s, shard_state %d%s: weights %016llx %016llx, state %016llx %016llx, "
-               "files %d %d: %s",
-               i, devices, shard_state, resumes ? ", resumed" : "", (unsigned long long)got.weights,
-               (unsigned long long)want->weights, (unsigned long long)got.state,
-               (unsigned long long)want->state, got.saved == want->saved, got.last == want->last,
-               text);
+    CHECK_TEXT(
+        ran && got.weights == want->weights && got.state == want->state &&
+            (resumes || got.saved == want->saved) && got.last == want->last && got.state &&
+            fabs(got.loss - want->loss) < 1e-6 * want->loss,
+        "case %d, %s, parallel.zero_stage %d%s: weights %016llx %016llx, state %016llx %016llx, "
+        "files %d %d: %s",
+        i, devices, zero_stage, resumes ? ", resumed" : "", (unsigned long long)got.weights,
+        (unsigned long long)want->weights, (unsigned long long)got.state,
+        (unsigned long long)want->state, got.saved == want->saved, got.last == want->last, text);
     remove(path);
 }
 
@@ -216,20 +218,20 @@ TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_with
     snprintf(path, sizeof path, "%s", shard_path(0));
     for (int i = 0; i < 2; i++) {
         shard_run first, next;
-        shard_job j = {.what = &shard_cases[i], .devices = "cpu:4", .shard_state = 1};
+        shard_job j = {.what = &shard_cases[i], .devices = "cpu:4", .zero_stage = 1};
         j.path = path;
         j.text = text;
         CHECK_TEXT(shard_train(&j, &first), "%s", text);
         static const struct {
             const char *devices;
-            int shard_state;
+            int zero_stage;
         } others[] = {{"cpu:2", 1}, {"cpu", 1}, {"cpu:2", 0}, {"cpu", 0}};
         for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
             char own[80];
             snprintf(own, sizeof own, "%s.own", path);
             shard_job again = j;
             again.devices = others[k].devices;
-            again.shard_state = others[k].shard_state;
+            again.zero_stage = others[k].zero_stage;
             again.path = own;
             again.from = path;
             CHECK_TEXT(shard_train(&again, &next), "%s", text);
@@ -269,12 +271,12 @@ TEST(replicas_on_vulkan_share_the_state_with_the_bits_of_one) {
         j.path = shard_path(cases[k]);
         CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
         j.devices = three;
-        for (j.shard_state = all || !k ? 1 : 3; j.shard_state <= 3; j.shard_state++) {
+        for (j.zero_stage = all || !k ? 1 : 3; j.zero_stage <= 3; j.zero_stage++) {
             CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
             CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
                            fabs(got.loss - want.loss) < 1e-6 * want.loss,
-                       "case %d, shard_state %d: state %016llx %016llx", cases[k], j.shard_state,
-                       (unsigned long long)got.state, (unsigned long long)want.state);
+                       "case %d, parallel.zero_stage %d: state %016llx %016llx", cases[k],
+                       j.zero_stage, (unsigned long long)got.state, (unsigned long long)want.state);
         }
         remove(j.path);
     }
@@ -289,11 +291,11 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
     shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
     CHECK_TEXT(shard_train(&j, &cpu), "%s", text);
     j.devices = devices;
-    for (j.shard_state = 1; j.shard_state <= DT_SHARD_PARAMETERS; j.shard_state++) {
-        for (int first = j.shard_state % 2; first < 2; first++) {
+    for (j.zero_stage = 1; j.zero_stage <= DT_SHARD_PARAMETERS; j.zero_stage++) {
+        for (int first = j.zero_stage % 2; first < 2; first++) {
             snprintf(devices, sizeof devices, first ? "%s,cpu" : "cpu,%s", one);
-            CHECK_TEXT(shard_train(&j, &both), "%s, shard_state %d: %s", devices, j.shard_state,
-                       text);
+            CHECK_TEXT(shard_train(&j, &both), "%s, parallel.zero_stage %d: %s", devices,
+                       j.zero_stage, text);
             CHECK_NEAR(cpu.loss, both.loss, 2e-3 * cpu.loss);
         }
     }
@@ -316,7 +318,7 @@ TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
         shard_job j = {.what = &shard_cases[cases[k]], .devices = "cpu", .text = text};
         j.path = shard_path(cases[k]);
         CHECK_TEXT(shard_train(&j, &cpu), "case %d: %s", cases[k], text);
-        j.shard_state = DT_SHARD_GRADIENTS;
+        j.zero_stage = DT_SHARD_GRADIENTS;
         j.offload = true;
         j.devices = devices[0];
         CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
@@ -325,13 +327,13 @@ TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
         rename(j.path, from);
         for (int i = 0; i < (all ? 5 : 2); i++) {
             j.devices = devices[all ? i % 3 : 1];
-            j.shard_state = all ? 2 + (i + 1) % 2 : 3 - i;
+            j.zero_stage = all ? 2 + (i + 1) % 2 : 3 - i;
             j.from = (all ? i > 2 : i) ? from : NULL;
             CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
             CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
                            got.weights == want.weights && (j.from || got.saved == want.saved),
-                       "case %d, %s, shard_state %d: state %016llx %016llx", cases[k], j.devices,
-                       j.shard_state, (unsigned long long)got.state,
+                       "case %d, %s, parallel.zero_stage %d: state %016llx %016llx", cases[k],
+                       j.devices, j.zero_stage, (unsigned long long)got.state,
                        (unsigned long long)want.state);
         }
         remove(j.path);
@@ -363,7 +365,7 @@ static void shard_threads(int what, const char *const devices[2], int level, boo
         snprintf(at[i].path, sizeof at[i].path, "%s.%d", shard_path(what), i);
         at[i].job = (shard_job){.what = &shard_cases[what],
                                 .devices = devices[i],
-                                .shard_state = level,
+                                .zero_stage = level,
                                 .offload = offload,
                                 .comm = comms[i],
                                 .path = at[i].path,
@@ -442,7 +444,7 @@ static void shard_rank(rank *r) {
         for (int resumes = 0; resumes < 2; resumes++) {
             const shard_job j = {.what = &shard_cases[i],
                                  .devices = rank_devices(r),
-                                 .shard_state = shard_level,
+                                 .zero_stage = shard_level,
                                  .comm = r->comm,
                                  .path = path,
                                  .from = resumes ? oracle : NULL,
@@ -511,9 +513,9 @@ static dt_result shard_fit(dt_comm *comm, int level, bool back, const char *path
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
     d.devices = "cpu";
-    d.shards = 2;
+    d.parallel.batch_slices = 2;
     d.averaged = !back;
-    d.shard_state = level;
+    d.parallel.zero_stage = level;
     dt_fit_desc fit = {.epochs = 1, .validation = &d.data, .watch = {.save = path}};
     if (back) {
         fit.validation_steps = 2;
@@ -568,37 +570,37 @@ static uint64_t shard_blocks(uint64_t n) {
     return (n + 255) / 256;
 }
 
-/* The formula of dt_trainer_desc.shard_state. */
+/* The formula of dt_trainer_desc.parallel.zero_stage. */
 TEST(the_state_of_each_replica_takes_what_the_formula_says) {
     uint64_t allocated[2] = {0};
-    for (int shard_state = 0; shard_state < 2; shard_state++) {
+    for (int zero_stage = 0; zero_stage < 2; zero_stage++) {
         for (int replicas = 1; replicas <= 4; replicas += 3) {
             train_model m;
             dt_trainer *trainer;
             dt_trainer_info info;
-            dt_memory_info memory;
+            dt_ctx_info memory;
             char devices[16];
             uint64_t blocks = 0;
             snprintf(devices, sizeof devices, "cpu:%d", replicas);
             REQUIRE(train_model_make(&m, &one_thread, 0));
             dt_trainer_desc d = train_desc(&m);
             d.devices = devices;
-            d.shard_state = shard_state;
-            d.shards = 4;
+            d.parallel.zero_stage = zero_stage;
+            d.parallel.batch_slices = 4;
             REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
             dt_trainer_get_info(trainer, &info);
-            dt_ctx_memory(m.ctx, &memory);
+            dt_ctx_get_info(m.ctx, &memory);
             const int params = dt_store_param_count(dt_trainer_store(trainer));
             for (int i = 0; i < params; i++) {
                 dt_param_info p;
-                CHECK(!dt_store_param(dt_trainer_store(trainer), i, &p));
+                CHECK(!dt_store_get_param(dt_trainer_store(trainer), i, &p));
                 blocks += shard_blocks(p.elements);
             }
-            const uint64_t own = shard_state ? blocks / (uint64_t)replicas : blocks;
+            const uint64_t own = zero_stage ? blocks / (uint64_t)replicas : blocks;
             CHECK(info.state_bytes == 1024 * (1 + 2 * shard_blocks((uint64_t)params) +
                                               shard_blocks(2 * blocks) + 2 * own));
             if (replicas == 4) /* of this context: the first replica's */
-                allocated[shard_state] = memory.host_bytes - info.state_bytes;
+                allocated[zero_stage] = memory.host_bytes - info.state_bytes;
             dt_ctx_destroy(m.ctx);
         }
     }
@@ -610,17 +612,17 @@ TEST(a_step_with_a_shared_state_allocates_nothing) {
     for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
         train_model m;
         dt_trainer *trainer;
-        dt_memory_info before, after;
+        dt_ctx_info before, after;
         REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1));
         dt_trainer_desc d = train_desc(&m);
         d.devices = "cpu:3";
-        d.shard_state = level;
-        d.bucket_bytes = 1024;
+        d.parallel.zero_stage = level;
+        d.parallel.bucket_bytes = 1024;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-        dt_ctx_memory(m.ctx, &before);
+        dt_ctx_get_info(m.ctx, &before);
         for (int i = 0; i < 6; i++)
             CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
-        dt_ctx_memory(m.ctx, &after);
+        dt_ctx_get_info(m.ctx, &after);
         CHECK(before.host_alloc_calls == after.host_alloc_calls);
         dt_ctx_destroy(m.ctx);
     }
@@ -664,10 +666,10 @@ static dt_trainer_desc deep_desc(const deep *m, const char *devices, int level) 
                              .optim = &m->optim,
                              .data = {.rows = 64, .columns = {{.input = m->x, .data = m->rows}}},
                              .batch = 16,
-                             .shards = 4,
+                             .parallel.batch_slices = 4,
                              .devices = devices,
-                             .shard_state = level,
-                             .bucket_bytes = 4 * (DEEP_SIZE * DEEP_SIZE + 256)};
+                             .parallel.zero_stage = level,
+                             .parallel.bucket_bytes = 4 * (DEEP_SIZE * DEEP_SIZE + 256)};
 }
 
 /* Parameters, gradients and moments of this process's first replica; 0: something failed. */
@@ -692,20 +694,20 @@ static uint64_t deep_bytes(dt_comm *comm, const char *devices, int level, uint64
 }
 
 /* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at
- * most 28 to 56 of them; the formula is dt_trainer_desc.shard_state's. */
+ * most 28 to 56 of them; the formula is dt_trainer_desc.parallel.zero_stage's. */
 TEST(parameters_that_replicas_share_out_take_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++) {
         deep m;
         dt_trainer *trainer;
         dt_trainer_info info;
-        dt_memory_info at_first, then;
+        dt_ctx_info at_first, then;
         REQUIRE(deep_make(&m));
         dt_trainer_desc d = deep_desc(&m, "cpu:4", level);
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-        dt_ctx_memory(m.ctx, &at_first);
+        dt_ctx_get_info(m.ctx, &at_first);
         CHECK(!dt_trainer_step(trainer, NULL));
-        dt_ctx_memory(m.ctx, &then);
+        dt_ctx_get_info(m.ctx, &then);
         dt_trainer_get_info(trainer, &info);
         const bool gradients = level >= DT_SHARD_GRADIENTS, params = level == DT_SHARD_PARAMETERS;
         CHECK(info.buckets == DEEP_LAYERS / 2);
@@ -730,17 +732,17 @@ TEST(an_evaluation_with_averages_keeps_no_memory_where_parameters_are_shared_out
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
         deep m;
         dt_trainer *trainer;
-        dt_memory_info before, after;
+        dt_ctx_info before, after;
         REQUIRE(deep_make(&m));
         m.optim.average.kind = DT_AVERAGE_EMA;
         dt_trainer_desc d = deep_desc(&m, "cpu:4", level);
         d.averaged = true;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         CHECK(!dt_trainer_step(trainer, NULL));
-        dt_ctx_memory(m.ctx, &before);
+        dt_ctx_get_info(m.ctx, &before);
         CHECK(!dt_trainer_evaluate(trainer, &d.data, 0, NULL));
         CHECK(!dt_trainer_step(trainer, NULL));
-        dt_ctx_memory(m.ctx, &after);
+        dt_ctx_get_info(m.ctx, &after);
         CHECK_TEXT(after.host_bytes == before.host_bytes, "level %d: %lld bytes more", level,
                    (long long)(after.host_bytes - before.host_bytes));
         dt_ctx_destroy(m.ctx);
@@ -753,13 +755,13 @@ static void deep_device(const char *devices, int level, bool offload, uint64_t o
     deep m;
     dt_trainer *trainer;
     dt_trainer_info info;
-    dt_memory_info memory;
+    dt_ctx_info memory;
     REQUIRE(deep_make_on(&m, &(dt_ctx_desc){.threads = 1}));
     dt_trainer_desc d = deep_desc(&m, devices, level);
-    d.offload = offload;
+    d.parallel.offload = offload;
     CHECK_TEXT(!dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx));
     CHECK_TEXT(!dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
-    dt_ctx_memory(m.ctx, &memory);
+    dt_ctx_get_info(m.ctx, &memory);
     dt_trainer_get_info(trainer, &info);
     out[0] = memory.device_bytes;
     out[1] =
@@ -816,14 +818,13 @@ TEST(updates_on_the_host_go_with_processors_and_ranks) {
     shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
     CHECK_TEXT(shard_train(&j, &want), "%s", text);
     j.offload = true; /* nothing moves */
-    for (j.shard_state = DT_SHARD_GRADIENTS; j.shard_state <= DT_SHARD_PARAMETERS;
-         j.shard_state++) {
+    for (j.zero_stage = DT_SHARD_GRADIENTS; j.zero_stage <= DT_SHARD_PARAMETERS; j.zero_stage++) {
         CHECK_TEXT(shard_train(&j, &got), "%s", text);
         CHECK(got.weights == want.weights && got.state == want.state && got.last == want.last);
     }
     snprintf(both, sizeof both, "cpu,%s", one);
     j.devices = both;
-    j.shard_state = DT_SHARD_PARAMETERS;
+    j.zero_stage = DT_SHARD_PARAMETERS;
     CHECK_TEXT(shard_train(&j, &got), "%s", text);
     CHECK_NEAR(want.loss, got.loss, 2e-3 * want.loss);
     j.devices = one;
@@ -867,7 +868,7 @@ static dt_result uneven_run(dt_comm *comm, const char *devices, int level, uint6
     d.comm = comm;
     d.data.rows = 17; /* one batch of 11, and 6 */
     d.batch = 11;
-    d.shards = 6;
+    d.parallel.batch_slices = 6;
     d.accumulate = 2;
     d.tail = DT_TAIL_KEEP;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
@@ -899,8 +900,8 @@ static dt_result empty_run(dt_comm *comm, int level, uint64_t *hash, char text[1
     d.data.columns[0].input = x;
     d.comm = comm;
     d.data.rows = 18; /* 16, and 2 */
-    d.shards = 6;
-    d.bucket_bytes = 1024;
+    d.parallel.batch_slices = 6;
+    d.parallel.bucket_bytes = 1024;
     d.tail = DT_TAIL_KEEP;
     dt_result result = dt_trainer_create(g, &d, &trainer);
     for (int i = 0; i < 4 && !result; i++)
@@ -965,7 +966,7 @@ static uint64_t deep_goes_on(int level, int shards, const char *from, const char
     if (!deep_make(&m))
         return 0;
     dt_trainer_desc d = deep_desc(&m, "cpu:2", level);
-    d.shards = shards;
+    d.parallel.batch_slices = shards;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < 3 && !result; i++)
         result = dt_trainer_step(trainer, NULL);
@@ -1123,7 +1124,7 @@ TEST(moments_that_replicas_share_are_read_and_written_where_they_are) {
     REQUIRE(train_model_make(&m, &one_thread, 0));
     dt_trainer_desc d = train_desc(&m);
     d.devices = "cpu:4";
-    d.shard_state = 1;
+    d.parallel.zero_stage = 1;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
     CHECK(!dt_trainer_step(trainer, NULL));
     dt_store *s = dt_trainer_store(trainer);
@@ -1137,20 +1138,20 @@ TEST(moments_that_replicas_share_are_read_and_written_where_they_are) {
     CHECK(!dt_store_read(s, w, DT_VALUE_MOMENT2, back, sizeof back));
     CHECK(!memcmp(values, back, sizeof back));
     CHECK(dt_store_read(s, w, DT_VALUE_GRADIENT, back, sizeof back) == DT_ERROR_UNSUPPORTED);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "shard_state");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "parallel.zero_stage");
     dt_ctx_destroy(m.ctx);
 }
 
 TEST(ways_of_sharing_that_there_are_not_are_refused) {
     static const struct {
-        int shard_state;
+        int zero_stage;
         dt_result result;
         const char *text;
         bool offload;
-    } wrong[] = {{0, DT_ERROR_UNSUPPORTED, "offload with shard_state 0", true},
-                 {1, DT_ERROR_UNSUPPORTED, "offload with shard_state 1", true},
-                 {-1, DT_ERROR_INVALID, "shard_state is -1", false},
-                 {4, DT_ERROR_INVALID, "shard_state is 4", false},
+    } wrong[] = {{0, DT_ERROR_UNSUPPORTED, "offload with parallel.zero_stage 0", true},
+                 {1, DT_ERROR_UNSUPPORTED, "offload with parallel.zero_stage 1", true},
+                 {-1, DT_ERROR_INVALID, "parallel.zero_stage is -1", false},
+                 {4, DT_ERROR_INVALID, "parallel.zero_stage is 4", false},
                  {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL", false},
                  {2, DT_ERROR_UNSUPPORTED, "balance", false},
                  {3, DT_ERROR_UNSUPPORTED, "balance", false}};
@@ -1159,10 +1160,11 @@ TEST(ways_of_sharing_that_there_are_not_are_refused) {
     REQUIRE(train_model_make(&m, &one_thread, 0));
     dt_trainer_desc d = train_desc(&m);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        d.shard_state = wrong[i].shard_state;
-        d.offload = wrong[i].offload;
-        d.mode = (dt_train_mode)(wrong[i].shard_state == 1 && !d.offload ? DT_TRAIN_LOCAL : 0);
-        d.balance = wrong[i].shard_state > 1 ? DT_BALANCE_MEASURED : DT_BALANCE_EQUAL;
+        d.parallel.zero_stage = wrong[i].zero_stage;
+        d.parallel.offload = wrong[i].offload;
+        d.mode =
+            (dt_train_mode)(wrong[i].zero_stage == 1 && !d.parallel.offload ? DT_TRAIN_LOCAL : 0);
+        d.parallel.balance = wrong[i].zero_stage > 1 ? DT_BALANCE_MEASURED : DT_BALANCE_EQUAL;
         CHECK(dt_trainer_create(m.graph, &d, &trainer) == wrong[i].result && !trainer);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), wrong[i].text);
     }
