@@ -269,7 +269,6 @@ DTI_OPTIMIZE_END
 /* ---- program: stores, code bound to memory, runs */
 #include "program/store.h"
 #include "program/program.h"
-#include "program/assembly.h"
 #include "program/init.c"
 #include "program/store.c"
 #include "program/offload.c"
@@ -284,7 +283,6 @@ DTI_OPTIMIZE_END
 #include "program/ahead.c"
 #include "program/replica.c"
 #include "program/lanes.c"
-#include "program/assembly.c"
 
 /* ---- nn: named parameters, initialisers, layers */
 #include "nn/nn_compose.c"

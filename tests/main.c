@@ -82,7 +82,6 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_parallel.c"
 #include "test_train_ahead.c"
 #include "test_replicas_vulkan.c"
-#include "test_assembly.c"
 #include "test_pipe_schedule.c"
 #include "test_shapes.c"
 #include "test_shapes_made.c"

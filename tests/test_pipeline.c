@@ -173,6 +173,21 @@ TEST(pipeline_of_one_vulkan_device_has_the_bits_of_that_device) {
     }
 }
 
+TEST(pipeline_of_a_cpu_and_a_gpu_trains_as_one_device) {
+    if (!pipe_has_vulkan())
+        SKIP("no Vulkan device");
+    pipe_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .steps = 4, .stages = 1};
+    const pipe_end want = pipe_train(&c);
+    c.stages = 2;
+    for (int first = 0; first < 2; first++) {
+        c.devices = first ? "vulkan:0,cpu" : "cpu,vulkan:0";
+        const pipe_end got = pipe_train(&c);
+        CHECK_NEAR(got.report.loss, want.report.loss, 1e-4);
+        CHECK_NEAR(got.report.gradient_norm, want.report.gradient_norm, 1e-3);
+        CHECK_NEAR(got.evaluated, want.evaluated, 1e-4);
+    }
+}
+
 TEST(pipeline_takes_short_batches_and_padded_ones) {
     for (int tail = 0; tail <= DT_TAIL_PAD; tail++)
         for (int batch = 35; batch < 60; batch += 11)
@@ -239,6 +254,26 @@ TEST(pipeline_info_says_what_a_schedule_costs) {
     CHECK(all.live_micro_batches == 6 && all.transient_bytes > one.transient_bytes);
     CHECK_NEAR(turns.bubble, 2.0 / 12.0, 1e-12);
     CHECK(turns.stages == 6);
+}
+
+TEST(a_step_of_a_pipeline_allocates_nothing) {
+    train_model m = {0};
+    dt_trainer *trainer = NULL;
+    dt_memory_info before, after;
+    char devices[32];
+    pipe_case c = {.kind = PIPE_SKIP, .accumulate = 5, .batch = 50, .stages = 3};
+    for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
+        c.schedule = (dt_pipeline_schedule)schedule;
+        REQUIRE(pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true}, c.kind));
+        const dt_trainer_desc d = pipe_desc(&m, &c, devices);
+        REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+        dt_ctx_memory(m.ctx, &before);
+        for (int i = 0; i < 10; i++)
+            CHECK(!dt_trainer_step(trainer, NULL));
+        dt_ctx_memory(m.ctx, &after);
+        CHECK_TEXT(after.host_alloc_calls == before.host_alloc_calls, "schedule %d", schedule);
+        dt_ctx_destroy(m.ctx);
+    }
 }
 
 /* ---- what goes wrong */

@@ -107,7 +107,6 @@ typedef struct dti_code {
     dti_stat *stats; /* of batch norm: the host joins the pieces' */
     uint32_t stat_count;
 
-    bool joint; /* the update is made by a segment behind that which judges it */
     /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
      * their own, and those of all come back for the next. In bytes of OUT and IN. */
     uint32_t stage_blocks; /* of the whole model; 0: it is no stage */
@@ -141,7 +140,7 @@ typedef struct dti_code {
     uint32_t meeting_count;
     uint32_t launches_recomputed;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
-    uint32_t update_segment; /* the commit's; of joint code and a replica's the one behind it */
+    uint32_t update_segment; /* the commit's; of a replica, stage or member the one behind it */
 
     dti_port *ports;
     uint32_t port_count;
@@ -177,13 +176,11 @@ static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
     return code->stands ? code->stands[id] : id;
 }
 
-/* What makes code one of several that make a step together, on devices of their own: their segments
- * wait on each other (program/assembly.h), and all update or none does. */
+/* What makes code one of several that make a step together, on devices of their own: a stage of a
+ * pipeline (parallel/pipe.h) or a member of a squad. All update, or none does. */
 typedef struct dti_joint {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
-    /* A stage of a pipeline (parallel/pipe.h): blocks of the tables of all stages. 0: it is
-     * none. */
-    uint32_t blocks;
+    uint32_t blocks;                  /* of the tables of all stages or members */
     uint32_t members; /* of a squad that shares out one model (parallel/squad.h); 0: it is none */
     bool split;       /* gradients that leave have a segment of their own, in front of all others */
 } dti_joint;

@@ -376,7 +376,7 @@ static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32
     dti_commit_whole(code, e, table);
     if (!code->desc.no_check)
         dti_commit_optim(code, e, table, DTI_COMMIT_DRY);
-    if (code->piece_count || code->joint)
+    if (code->piece_count)
         dti_commit_tick(code, e, table, status, DTI_COMMIT_TELL);
 }
 
@@ -402,7 +402,7 @@ static dt_result dti_pass_commit(dti_lowering *w) {
     w->e.workgroups = w->e.workgroups && !code->layout->offload; /* the host's */
     code->commit_segment = code->update_segment = code->segment_count;
     dti_commit_judge(code, &w->e, table, w->status, &first);
-    if (code->piece_count || code->joint) { /* whether all may write is agreed in between */
+    if (code->piece_count) { /* whether all may write is agreed in between */
         dti_segment_end(code, DTI_PHASE_COMMIT, first);
         first = code->list.launch_count;
         code->update_segment = code->segment_count;

@@ -104,19 +104,8 @@ static void dti_program_desc_buffers(dti_lowering *w) {
 /* Inputs whose gradients leave. */
 static void dti_program_desc_joint(dti_lowering *w) {
     dti_code *code = w->code;
-    const dt_tensor *inputs = w->joint->inputs;
-    code->leaving_count = dti_program_desc_list(w, inputs, "inputs", &w->problems);
-    for (uint32_t i = 0; i < code->leaving_count; i++) {
-        const dti_node *n = dti_is_nil(inputs[i]) ? NULL : dti_node_of(inputs[i]);
-        code->leaving[i] = inputs[i].id;
-        if (n && (n->op != DTI_OP_INPUT || n->dtype != DT_F32 || n->values))
-            dti_text_add(&w->problems, "\n- .inputs[%u], %s, is no input of f32", i,
-                         dti_tensor_print(inputs[i]).text);
-    }
-    const bool shared = code->piece_count || code->desc.accumulate;
-    if (!code->has_optim || (shared && !code->stage_blocks))
-        dti_text_add(&w->problems, "\n- joint programs have an optimizer, one batch a step and no "
-                                   "shards");
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(w->joint->inputs[i]); i++)
+        code->leaving[code->leaving_count++] = w->joint->inputs[i].id;
 }
 
 static void dti_program_desc_check(dti_lowering *w) {
@@ -289,8 +278,8 @@ static void dti_gradients_found(dti_code *code, const dt_tensor *wrt, const dt_t
                 "it, or leave it out of .params",
                 label);
         else
-            dti_text_add(problems, "\n- joint input '%s' has no gradient: no loss depends on it",
-                         label);
+            dti_text_add(problems,
+                         "\n- input '%s' of a stage has no gradient: no loss depends on it", label);
     }
 }
 

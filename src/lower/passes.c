@@ -62,7 +62,6 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->desc = *desc->program;
     w->joint = desc->joint;
     w->low = desc->low;
-    code->joint = desc->joint != NULL;
     code->stage_blocks = desc->joint ? desc->joint->blocks : 0;
     code->members = desc->joint ? desc->joint->members : 0;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");

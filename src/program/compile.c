@@ -214,9 +214,9 @@ static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
         t->memories[DTI_ARENAS + i] = p->lent[i] ? p->lent[i] : t->memories[DTI_ARENA_PARAM];
 }
 
-/* What dt_program_run starts; replicas and assemblies go by segments. */
+/* What dt_program_run starts; replicas, stages and members go by segments. */
 static uint32_t dti_program_whole(const dti_code *code) {
-    return code->piece_count || code->joint ? 0 : code->weigh_segment;
+    return code->piece_count ? 0 : code->weigh_segment;
 }
 
 static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
@@ -438,11 +438,6 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_shards *shards, dt_program **out) {
     return dti_program_make(store, desc, shards, NULL, 0, out);
-}
-
-static dt_result dti_program_create_joint(dt_store *store, const dt_program_desc *desc,
-                                          const dti_joint *joint, dt_program **out) {
-    return dti_program_make(store, desc, NULL, joint, 0, out);
 }
 
 DTI_PUBLIC(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt_program **out),
