@@ -1,5 +1,5 @@
-/* dtrain: neural networks that train anywhere, in one C header. On any GPU with a Vulkan driver, on
- * the CPU alone, inside the application that includes it.
+/* dtrain: neural networks that train anywhere, in one C header. They run inside your application,
+ * on any GPU with a Vulkan driver or just on the CPU.
  *
  * Do this in ONE C file, and only include the header in the others:
  *
@@ -26,124 +26,94 @@
  *         dt_program_write(predict, in, x, sizeof x);
  *         dt_program_run(predict, NULL, NULL);
  *         dt_program_read(predict, got, out, sizeof out);
- *         dt_ctx_destroy(ctx);                                    // and all that was made from it
+ *         dt_ctx_destroy(ctx);                                    // and everything made from it
  *         return !(out[0] < 0.2f && out[1] > 0.8f && out[2] > 0.8f && out[3] < 0.2f);
  *     }
  *
- *     cc -O2 app.c -lm -ldl -lpthread            (Windows: -lws2_32 and no other)
+ *     cc -O2 app.c -lm -ldl -lpthread            (Windows: only -lws2_32)
  *
- * Nothing else is needed: the Vulkan loader is opened when it is there, the kernels lie inside the
- * header, and without a driver the CPU backend runs the same model. The options (DT_NO_VULKAN and
- * others) are in the table below this essay.
+ * Nothing else is needed. The Vulkan loader is opened if it is there; the kernels are in the
+ * header. Without a driver the CPU backend runs the same model. Options are in the table below this
+ * essay.
  *
- * WHAT DTRAIN DOES NOT DO. It never prints (dt_progress_show() does, a callback that you pass),
- * exits, aborts, installs a signal handler or starts a thread that you did not ask for (a Vulkan
- * driver may have its own; a dt_comm over TCP has one, a dt_trainer one for data and one for each
- * device but the first). A running program allocates nothing. It never falls back silently: what
- * cannot be done is an error with a text, dt_ctx_error(). The implementation is C11 for GCC or
- * Clang, on Linux, Windows and the web (docs/platforms.md says what is tested); C++ files include
- * the declarations. It has no mixed precision: values are cast to 16 bits by hand, in single ops,
- * and on the CPU alone. When a rank is lost the job goes on from a checkpoint, not by itself, but
- * for the workers of a dt_server.
+ * WHAT DTRAIN DOES NOT DO. It never prints, exits, aborts or installs a signal handler, and it has
+ * no globals. dt_progress_show, a callback that you pass, is the only function that prints. It
+ * starts no thread that you did not ask for. A dt_comm over TCP has one thread; a dt_trainer has
+ * one for data and one for each device after the first. A Vulkan driver may have its own. A running
+ * program allocates nothing. Nothing falls back silently: what cannot be done is an error with a
+ * text. The implementation is C11 for GCC or Clang, on Linux, Windows and the web
+ * (docs/platforms.md). C++ files include the declarations.
  *
- * STEP BY STEP.
+ * WHAT IS NOT THERE.
+ * - 16-bit training: single ops on the CPU accept bf16 and f16, and training is in f32.
+ * - A measured GPU: software drivers pass all tests; ./build.sh gpu writes a report of yours.
+ * - ZeRO-2 and 3 within a pipeline or tensor-parallel grid: only the optimizer's state is sharded.
+ * - Jobs that outlive a lost rank: they continue from a checkpoint. Workers of a dt_server may die.
  *
- * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
- * 2. A graph (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
- *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error, so
- *    that model code needs no checks: dt_store_create reports it, dt_graph_clear_error goes on.
- * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
- * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
- *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,
- *    predict at 1, a GAN's two sides. Everything wrong with it is reported at creation.
- * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
- *    budget, for dL/dy from the host between forward and backward, or to cancel.
+ * SIX NOUNS. An object belongs to the object that it was made from, and ends with it.
  *
- * DEFAULTS. Every description may be {0}; a field that is 0 takes its default. Where the default is
- * another number, DT_ZERO means zero: .weight_decay = DT_ZERO, .beta1 = DT_ZERO.
+ * 1. dt_ctx, a context, holds memory, log, threads and the list of devices.
+ * 2. dt_graph is symbolic: you write one sample's shape, and the sample axis is implied. A
+ *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error. So
+ *    model code needs no checks: dt_store_create reports the error, and dt_graph_clear_error
+ *    continues after it.
+ * 3. dt_store holds a graph's parameters and optimizer state on one device.
+ * 4. dt_program is a graph compiled against a store for given losses, outputs, batch and mode. Any
+ *    number of programs share one store and its memory, for example to train at 64 and predict at
+ *    1. Everything wrong with a program is reported when it is created.
+ * 5. dt_trainer trains one model on several devices and ranks: stores, programs and data.
+ * 6. dt_comm is this process's rank in a group. It sums and sends arrays, and needs no context.
  *
- * TENSORS. f32 and i32, and on the CPU bf16 and f16 (dt_cast); at most 5 dimensions besides the
- * sample axis; NumPy's broadcasting. Views (reshape, permute, slice, expand) move nothing.
+ * WHICH OF THE WAYS TO MAKE A STEP DO I NEED
  *
- * IMAGES are [channels, height, width], PyTorch's NCHW. dt_nn_conv2d() and its kin make PyTorch's
- * parameters; bare ops take tensors. Batch norm has buffers, values that no gradient trains: they
- * change when a step commits, and are saved and loaded like parameters. The statistics are those of
- * a program's own batch, or of a trainer's shard; with .sync, of the whole job's batch.
+ * epochs, validation, early stopping, checkpoints   dt_trainer_fit
+ * a loop of my own over a trainer                   dt_trainer_epoch, dt_trainer_step, _wait
+ * a batch that I write myself                       dt_program_run; or dt_program_start, _wait
+ * part of a step in a frame, or host gradients      dt_program_begin, _advance, _advance_for, _end
+ * workers that come and go                          dt_server_run, and .mode DT_TRAIN_SERVER
  *
- * NAMES. Parameters have names, by which optimizer groups, patterns and files find them. Between
- * dt_scope_push() and dt_scope_pop() they begin with the name of a block. Tables and masks that are
- * fixed need no name: dt_constant().
+ * dt_profile_run is dt_program_run with times. Micro-batches of your own: dt_step_desc.micro_batch.
  *
- * PATTERNS. .params of an optimizer group, a program, a trainer and a dt_load_desc, and .columns of
- * a CSV rule, list patterns with commas between them: "*.bias, head.*". '*' stands for any number
- * of characters, dots too, and '?' for one. A pattern matches whole names; blanks (spaces, tabs)
- * around it are ignored. One that matches no name is INVALID, also where others of its list do, and
- * the error names it: it is misspelt, or of another model. An empty one, as behind a last comma, is
- * none. dt_store_save_matching takes patterns too.
+ * DEFAULTS. Every description may be {0}. In a description 0 is the default. Where the default is
+ * another number, DT_ZERO means 0. -1 means without limit where a comment says so. Arguments of
+ * functions mean what they say: 0 is 0, unless the comment gives a default.
  *
- * OTHER SHAPES. Programs of one store may give the graph's inputs other shapes (.shapes): sentences
- * of three lengths train the same parameters in turn, in memory that they share.
+ * FUNCTIONS are called dt_<noun>_<verb>. The same verb always means the same:
+ * - create, destroy: makes an object, and ends it. A struct that owns memory has destroy, too.
+ * - open, close: a file or folder that is read piece by piece.
+ * - get_info: fills a struct with figures. find: gives an index, or -1.
+ * - read, write: copies values between an object and host memory.
+ * - save, load: writes and reads whole files. A file appears completely or not at all.
+ * - name_with(..., desc): name(...) with a description. It exists where the everyday call needs no
+ *   member of it. Other functions always take desc, mostly NULL for defaults.
  *
- * GENERATION. A program with .cached runs the same graph on what is new alone: attention with a
- * cache keeps keys and values of all runs on the device.
+ * TENSORS are f32 and i32, and on the CPU also bf16 and f16 (dt_cast). They have at most 5
+ * dimensions besides the sample axis, and NumPy's broadcasting. Views (reshape, permute, slice,
+ * expand) copy nothing. Images are [channels, height, width], PyTorch's NCHW.
  *
- * GRADIENTS. A program with an optimizer computes them. dt_gradient() is the same as a tensor in
- * the graph, and can be differentiated again: a gradient penalty is a few ops.
+ * PATTERNS. Parameters have names, in scopes (dt_scope_push). A list of patterns selects names:
+ * "*.bias, head.*". It is .params of an optimizer group, a program, a trainer or a load, and
+ * .columns of a CSV rule. '*' stands for any number of characters, dots too, and '?' for one. A
+ * pattern matches whole names. Blanks (spaces, tabs) around it are ignored, and so is an empty one,
+ * as after a last comma. Each pattern must match a name: else INVALID.
  *
- * LOSSES are terms (sum, weight); the value is sum / weight over the whole global batch, so ignored
- * targets, class weights, several losses and unequal micro-batches are exact.
- *
- * MEMORY. dt_program_get_info tells every byte of the device before anything runs; a run allocates
- * nothing. dt_recompute() marks tensors that the backward pass computes again instead of keeping
- * them: the same bits in less memory; dt_program_desc.memory_bytes has them chosen. Its own host
- * memory comes from the allocator of dt_ctx_desc.
- *
- * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.
- *
- * SEVERAL DEVICES, AND HOSTS. A dt_trainer trains one model on the devices that its description
- * lists ("cpu:2", "vulkan:0,vulkan:1,cpu") and on all ranks of a dt_comm: it reads the data, runs
- * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
- * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
- * themselves and exchange once in a round (DT_TRAIN_LOCAL); where workers come and go, dt_server
- * hands out the work. Replicas can share out the optimizer's state, gradients and parameters
- * (.parallel.zero_stage), and a model that is larger than a device can be cut into stages on several, of
- * any ranks, as often as there are devices (.parallel.pipeline, .parallel.replicas): the bits stay the same. Or
- * devices share out each layer (.tensor), also as several such squads that share the batch
- * (.tensor, .parallel.replicas), or as the stages of a pipeline (.tensor, .parallel.pipeline), and in fixed slices
- * with the same bits on any number (.parallel.tensor_slices).
- *
- * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
- * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,
- * dt_run_log_fit() one that writes CSV, JSON lines and TensorBoard's files. dt_trainer_predict()
- * computes a tensor for all rows of a set; dt_summary() lists a model's layers. dt_csv_open(),
- * dt_npy_load() and dt_idx_load() read data.
- *
- * SEVERAL PROCESSES. dt_comm joins the ranks that torchrun, mpirun, srun, Kubernetes or build/dtrun
- * started, over TCP, and sums, gathers and sends arrays between them: dt_comm_all_reduce() and its
- * kin, blocking or not. It needs no context. Ranks prove the job's key to each other; data has
- * checksums; all ranks get the same bits; a rank that is lost ends the group with an error that
- * names it, never with a hang.
+ * SEVERAL DEVICES AND HOSTS. .devices of a trainer lists devices ("cpu:2",
+ * "vulkan:0,vulkan:1,cpu"), and .comm adds the ranks that torchrun, mpirun, srun, Kubernetes or
+ * build/dtrun started. Gradients are summed while the backward pass runs; no rank commits before
+ * all can. Parallelism composes: data (.replicas) x pipeline (.pipeline) x tensor (.tensor), with
+ * ZeRO (.zero_stage). For slow links replicas train locally and average once a round
+ * (DT_TRAIN_LOCAL). docs/distributed.md has the rest.
  *
  * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
- * or the instruction set (among those with FMA). Random numbers depend on seed, step and the place
- * in the batch alone. A trainer with a fixed number of shards gives the same bits on 1, 2, 4 or 8
- * replicas, threads or processes, and after a resume on another number.
+ * or the instruction set (with FMA). Random numbers depend only on seed, step and position in the
+ * batch. A trainer with fixed .batch_slices has the same bits on 1, 2, 4 or 8 replicas, threads or
+ * processes. It may resume on another number. All ranks of a collective get the same bits.
  *
- * ERRORS. Functions that meet the outside world return dt_result (DT_OK is 0). A NaN or infinity in
- * a loss or gradient is DT_ERROR_NUMERIC and names the op that made it first; one that the update
- * would write names the parameter. The store stays unchanged: every write of a step happens in its
- * last segment, after the check. NULL where a pointer is needed is DT_ERROR_INVALID, and the text
- * names it; see dt_result.
+ * ERRORS. Functions that can fail return dt_result (DT_OK is 0), and dt_ctx_error has the text. A
+ * NaN or infinity in a loss or gradient is DT_ERROR_NUMERIC; the text names the op that made it
+ * first. One that the update would write names the parameter. The store stays unchanged: a step
+ * writes only in its last segment, after the check.
  *
- * THREADS. A context and what it owns belong to one thread at a time; several contexts run in
- * parallel. A step computes on the calling thread, unless dt_ctx_desc asks for more (.threads = 4,
- * or DT_THREADS_ALL for one per processor) or names your job system. The log says how many of the
- * processors compute; the bits do not depend on it.
- *
- * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
- * under other names. A file appears whole or not at all.
- *
- * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; gradients and parameters
- * that the replicas of a pipeline's stage, or of a member of .tensor, share out (they share out the
- * optimizer's state); groups that go on without a rank that was lost. GPUs have been software
- * drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */
+ * FILES are safetensors under PyTorch's names. dt_csv_open, dt_npy_load, dt_idx_load,
+ * dt_folder_open and others read data.
+ */
