@@ -145,7 +145,7 @@ TEST(a_constant_has_a_label_and_no_name_and_its_indices_are_checked_at_creation)
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "shape 1 is not of an input");
     d.shapes[0] = (dt_input_shape){0};
     CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "'place' row 0: 3 is not in [0, 3), which gather needs");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "'place' row 0: 3 is not in [0, 3), which embedding needs");
     dt_ctx_destroy(c.ctx);
 }
 
@@ -473,7 +473,7 @@ TEST(an_index_must_be_right_for_every_op_that_takes_it) {
     CHECK(dt_program_write(plain, t, &(int32_t){-100}, 4) == DT_OK);
     CHECK(dt_program_write(c.program, t, &(int32_t){1}, 4) == DT_OK);
     CHECK(dt_program_write(c.program, t, &(int32_t){3}, 4) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "[0, 2), which gather needs");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "[0, 2), which embedding needs");
     CHECK(dt_program_write(c.program, t, &(int32_t){-100}, 4) == DT_ERROR_INVALID);
     dt_ctx_destroy(c.ctx);
 }
