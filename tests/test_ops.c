@@ -1137,7 +1137,7 @@ TEST(ops_reject_shapes_that_do_not_fit_and_say_them) {
         "targets must be [B, 2]");
     BAD(dt_cross_entropy(b.x, b.t, &(dt_cross_entropy_desc){.class_weights = b.s}),
         "cross_entropy(x [B, 3], t [B], s [4])", "class weights must be [classes]");
-    BAD(dt_embedding(b.x, b.t), "gather(x [B, 3], t [B])", "without samples");
+    BAD(dt_embedding(b.x, b.t), "embedding(x [B, 3], t [B])", "without samples");
     BAD(dt_concat((dt_tensor[]){b.x, b.m}, 2, 0), "concat(x [B, 3], m [B, 2, 3])", "input 2");
     BAD(dt_expand(b.x, dt_dims(4)), "expand(x [B, 3])", "does not expand to [B, 4]");
     BAD(dt_reshape(b.m, dt_dims(4, 2)), "reshape(m [B, 2, 3])", "6 elements do not make [B, 4, 2]");
@@ -1177,7 +1177,7 @@ TEST(ops_reject_types_and_values_that_they_cannot_take) {
     BAD(dt_cross_entropy(b.x, b.x, NULL), "cross_entropy(x [B, 3], x [B, 3])",
         "targets must be i32");
     BAD(dt_accuracy(b.t, b.t), "accuracy(t [B], t [B])", "logits must be f32");
-    BAD(dt_embedding(b.w, b.x), "gather(w [2, 3], x [B, 3])", "an i32 index");
+    BAD(dt_embedding(b.w, b.x), "embedding(w [2, 3], x [B, 3])", "an i32 index");
     BAD(dt_dropout(b.x, 1.25f), "dropout(x [B, 3])", "p = 1.25 is not in [0, 1]");
     BAD(dt_dropout(b.x, -0.5f), "dropout(x [B, 3])", "p = -0.5");
     BAD(dt_dropout(b.x, NAN), "dropout(x [B, 3])", "nan");
