@@ -1,47 +1,52 @@
 /* ---- Stores: a graph's values on one device -----------------------------------------------------
  *
- * Threads: all functions in this part are called on the context's thread. A function that would
- * disturb a step under way (between dt_program_begin and dt_program_end, or started and not waited
- * for) returns INVALID. */
+ * A step is open between dt_program_begin and dt_program_end, or after dt_program_start until
+ * dt_program_wait. Functions that would disturb an open step return INVALID.
+ *
+ * Threads: call all functions of this section on the context's thread. */
 
 typedef struct dt_store dt_store;
 
-/* Sees a parameter's initial values, and may exchange them: shape's elements, row-major. */
+/* Sees a parameter's initial values, and may replace them. values: the shape's elements,
+ * row-major. */
 typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *values);
 
+/* Where a store is and what it starts with.
+ *
+ * device: "auto" (or NULL), "cpu", "vulkan" (the best hardware device, otherwise a software one),
+ * "vulkan:N", or a part of a device's name, ignoring case. "auto" takes the CPU if a training step
+ * is estimated below 10 MFLOP, or if there is no hardware device. Otherwise it takes the best
+ * hardware device: discrete before integrated before virtual.
+ *
+ * host_checkpoint_steps: keeps the state on the host after every this many committed steps, for
+ * dt_store_restore. It takes twice the memory of parameters, moments and counts on the host. After
+ * such a step they are read from the device once, and the step waits for that. dt_program_start
+ * starts no step ahead of it. */
 typedef struct dt_store_desc {
-    /* "auto" (or NULL), "cpu", "vulkan" (the best hardware device, otherwise a software one),
-     * "vulkan:N", or a part of a device's name, ignoring case. "auto" takes the CPU if a training
-     * step is estimated below 10 MFLOP or there is no hardware device, otherwise the best hardware
-     * device: discrete before integrated before virtual. */
     const char *device;
-    uint64_t seed;  /* of the initial values */
-    int batch_hint; /* for "auto": samples of a training step; 0 = 64 */
-    /* Keep the state on the host after every so many committed steps, for dt_store_restore: 0 =
-     * never. It costs twice the memory of parameters, moments and counts on the host, and, after
-     * such a step, reading them from the device once, which is waited for; a step is then not
-     * started ahead of it (dt_program_start). */
-    int host_checkpoint_steps;
+    uint64_t seed;             /* of the initial values */
+    int batch_hint;            /* for "auto": samples of a training step; 0 = 64 */
+    int host_checkpoint_steps; /* 0 = never */
     /* Called for each parameter and buffer, in order of creation, during dt_store_create and
-     * dt_store_reset. NULL: their dt_init's values stay. */
+     * dt_store_reset. NULL: the values of their dt_init stay. */
     dt_init_fn *init;
     void *init_user;
-    /* Accept NaN and infinities in files that dt_store_load, dt_store_load_matching and
-     * dt_store_load_state read, as for a buffer with an additive mask; false: an error.
-     * dt_store_write and init accept any value. */
+    /* Accept NaN and infinities in files of dt_store_load, _load_matching and _load_state, as for a
+     * buffer with an additive mask. false: an error. dt_store_write and init accept any value. */
     bool allow_nonfinite;
 } dt_store_desc;
 
 /* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has
- * a store, the graph accepts further ops but no further parameters. desc may be NULL; it is not
- * kept. The store belongs to the graph and is destroyed with it; dt_store_destroy does so earlier.
+ * a store, the graph accepts further ops but no further parameters.
+ * desc: may be NULL; not kept.
+ * Ownership: the graph's; dt_store_destroy destroys the store earlier.
  * Errors, with *out NULL: INVALID (an op's error, with op and shapes), DEVICE (no such device, or
- * it cannot be used, or computes a known sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
+ * it cannot be used, or it computes a known sum wrong when it is opened), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
-/* Destroys a store and its programs. NULL is allowed. A trainer's store is destroyed with the
- * trainer only: this call leaves it alone, and dt_ctx_error() says so. */
+/* Destroys a store and its programs. NULL is allowed. For a trainer's store it does nothing, and
+ * dt_ctx_error() says so: only dt_trainer_destroy destroys that. */
 DT_API void dt_store_destroy(dt_store *store);
-/* The device that was chosen. Valid as long as the store. */
+/* Returns the device that was chosen. Valid as long as the store. */
 DT_API const dt_device_info *dt_store_device(const dt_store *store);
 
 /* Parameters, in order of creation. Names are valid as long as the graph. */
@@ -52,11 +57,13 @@ typedef struct dt_param_info {
     bool buffer; /* made by dt_buffer: not trained, no gradient */
     uint64_t elements;
 } dt_param_info;
-/* How many parameters there are. */
+/* Returns the number of parameters. */
 DT_API int dt_store_param_count(const dt_store *store);
-/* Describes one, index from 0 to dt_store_param_count() - 1. Errors: INVALID (out of range). */
+/* Describes one parameter. index: 0 to dt_store_param_count() - 1. Errors: INVALID (out of
+ * range). */
 DT_API dt_result dt_store_get_param(const dt_store *store, int index, dt_param_info *info);
-/* The index of the parameter of that name; -1 = none: the error of who uses it says the name. */
+/* Returns the index of the parameter of that name; -1 if there is no such parameter. A call that
+ * then uses -1 gets an error with the name. */
 DT_API int dt_store_find(const dt_store *store, const char *name);
 
 typedef enum dt_value_kind {
@@ -65,68 +72,74 @@ typedef enum dt_value_kind {
     DT_VALUE_MOMENT1,  /* SGD's momentum buffer; Adam's and AdamW's exp_avg */
     DT_VALUE_MOMENT2,  /* Adam's and AdamW's exp_avg_sq */
     DT_VALUE_MOMENT3,  /* AMSGrad's max_exp_avg_sq */
-    /* dt_optim_desc.average's; of what is not averaged, and before the first step, its value. To
-     * write it, there must be one. */
+    /* The average of dt_optim_desc.average. Reads the parameter's value before the first step, and
+     * if the parameter is not averaged. Writing needs an average. */
     DT_VALUE_AVERAGE
 } dt_value_kind;
 
-/* Read or write a parameter's values, gradient or optimizer state as f32, row-major; bytes must be
- * exactly 4 * elements. Waits for the device. Any value may be written; a step that would train a
- * value that is not finite returns NUMERIC and names the parameter. Errors: INVALID (index, bytes,
- * a gradient or moment that no program has; writing to the store of a trainer with several ranks),
- * DEVICE_LOST. */
+/* Reads or writes a parameter's values, gradient or optimizer state as f32, row-major. Waits for
+ * the device. Any value may be written. A step that would train a value that is not finite returns
+ * NUMERIC and names the parameter.
+ * bytes: exactly 4 * elements.
+ * Errors: INVALID (index, bytes, a gradient or moment that no program has; writing to the store of
+ * a trainer with several ranks), DEVICE_LOST. */
 DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, void *data,
                                size_t bytes);
 DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, const void *data,
                                 size_t bytes);
 
-/* Copies all parameters and buffers (batch norm's statistics, spectral norm's vectors) of a store
- * to another one of the same graph, on any device: the target network of reinforcement learning, a
- * copy to draw with. Optimizer state, averages and the number of steps of `to` stay as they are.
- * Waits for the devices; allocates nothing. `from` may have a step under way, and gives the values
- * of before it; if its commit has begun, that is finished first. Errors: INVALID (two graphs, the
- * same store, a step under way in `to`, `to` is a trainer's), DEVICE_LOST. */
+/* Copies all parameters and buffers to another store of the same graph, on any device. Use it for
+ * the target network of reinforcement learning, or for a copy to draw with. Buffers are batch
+ * norm's statistics and spectral norm's vectors. Optimizer state, averages and the number of steps
+ * of `to` stay as they are. Waits for the devices; allocates nothing.
+ * from: may have an open step, and gives the values from before that step. If the step's commit has
+ * begun, it is finished first.
+ * Errors: INVALID (two graphs, the same store, an open step in `to`, `to` is a trainer's),
+ * DEVICE_LOST. */
 DT_API dt_result dt_store_copy(dt_store *from, dt_store *to);
 
-/* Where those values lie, for the application's own commands on its device (dt_ctx_desc.vulkan),
- * which may read them, ordered behind a step as an output is. Valid until the next program of the
- * store is made, or it ends; where a trainer shares parameters out (parallel.zero_stage 2 and 3), until its
- * next step. Errors: INVALID (index, kind; the store's device is not the
- * application's). */
+/* Gives the Vulkan buffer that has these values. The application's own commands on its device
+ * (dt_ctx_desc.vulkan) may read it, ordered after a step as an output is. Valid until the store's
+ * next program is created, or the store ends. With a trainer's .parallel.zero_stage 2 or 3: valid
+ * until its next step.
+ * Errors: INVALID (index, kind; the store's device is not the application's). */
 DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kind kind,
                                         dt_vulkan_buffer *out);
 
-/* Goes on after DEVICE_LOST: moves the store with its programs to a device (dt_store_desc.device;
- * NULL: the one that it was on, opened anew), with the values of the newest shadow: what is then
- * trained has the same bits as a run from that step on that device. *step, which may be NULL, gets
- * the number of that step: 0 if none was committed. Inputs must be written again; what
- * the application wrote to the store since then is gone. On a device that works, the present values
- * move, and no shadow is needed. On failure the store is as it was.
- * Errors: INVALID (there is no shadow; a step is under way; a trainer's store),
- * UNSUPPORTED (a program has .external, or was made for a device that can more: destroy it),
- * DEVICE, DEVICE_LOST (the application's device: that cannot be opened anew), DEVICE_MEMORY,
- * MEMORY. */
+/* Restores a store after DEVICE_LOST. It moves the store with its programs to a device, with the
+ * values of the newest host checkpoint (dt_store_desc.host_checkpoint_steps). Training then
+ * continues with the bits of a run from that step on that device. Inputs must be written again.
+ * Values that the application wrote to the store since that step are lost. If the device works, the
+ * present values move, and no host checkpoint is needed. On failure the store is unchanged.
+ * device: as in dt_store_desc; NULL = the same device, opened again.
+ * step: gets the number of the checkpoint's step; 0 = no step was committed. May be NULL.
+ * Errors: INVALID (no host checkpoint; an open step; a trainer's store), UNSUPPORTED (a program has
+ * .external, or uses features that the new device lacks: destroy it), DEVICE, DEVICE_LOST (the
+ * application's own device, which cannot be opened again), DEVICE_MEMORY, MEMORY. */
 DT_API dt_result dt_store_restore(dt_store *store, const char *device, uint64_t *step);
 
 typedef enum dt_reset_kind {
     /* The optimizer's state: moments and step counts. Programs with an optimizer continue from an
-     * empty state; to train with another kind of optimizer, destroy them first. */
+     * empty state. To train with another kind of optimizer, destroy them first. */
     DT_RESET_OPTIM,
     /* Everything: also parameters and buffers (from their dt_init and the store's seed) and the
      * number of steps, as when the store was created. */
     DT_RESET_ALL
 } dt_reset_kind;
 
-/* Resets a store. Errors: INVALID (a step is under way, a trainer's store), MEMORY, DEVICE_LOST. */
+/* Resets a store. Errors: INVALID (an open step, a trainer's store), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_reset(dt_store *store, dt_reset_kind kind);
-/* A 64-bit hash of all parameters' bits (FNV-1a, in order of creation), to check that two stores
- * of a model are equal bit for bit. Errors: DEVICE_LOST. */
+/* Computes a 64-bit hash of all parameters' bits (FNV-1a, in order of creation). Use it to check
+ * that two stores of a model are equal bit for bit. Errors: DEVICE_LOST. */
 DT_API dt_result dt_store_hash(dt_store *store, uint64_t *hash);
-/* The same including moments and step counts: everything that training changes. */
+/* Computes the same hash over everything that training changes: also moments and step counts.
+ * Errors: DEVICE_LOST. */
 DT_API dt_result dt_store_state_hash(dt_store *store, uint64_t *hash);
 
 /* ---- Optimizers ------------------------------------------------------------------------------ */
 
+/* LAMB, LARS, Muon and Adafactor look at whole parameters. A group of theirs can be .elementwise,
+ * as biases and the weights of norms mostly are. It cannot be .sparse. */
 typedef enum dt_optim_kind {
     DT_OPTIM_DEFAULT,  /* AdamW */
     DT_OPTIM_SGD,      /* torch.optim.SGD */
@@ -141,35 +154,39 @@ typedef enum dt_optim_kind {
     DT_OPTIM_NADAM,    /* torch.optim.NAdam, of momentum_decay 4e-3; keeps three moments */
     DT_OPTIM_RADAM,    /* torch.optim.RAdam */
     DT_OPTIM_RPROP,    /* torch.optim.Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
-    DT_OPTIM_LION,     /* Chen et al. 2023: signs alone; decay shrinks the weight */
-    /* What follows looks at whole parameters. A group can be .elementwise: biases and the weights of
-     * norms mostly are; and not .sparse. */
-    DT_OPTIM_LAMB, /* You et al. 2020: AdamW's direction, scaled to the length of the weight */
-    DT_OPTIM_LARS, /* You et al. 2017: SGD by gradients scaled to .trust_coefficient of the weight's length */
-    DT_OPTIM_MUON,     /* torch.optim.Muon, in f32: matrices by orthogonal steps; AdamW of others */
-    DT_OPTIM_ADAFACTOR /* torch.optim.Adafactor, of epsilon1 None and d 1; keeps one moment, where
-                        * matrices have means of rows and columns alone */
+    DT_OPTIM_LION,     /* Chen et al. 2023: only signs; decay shrinks the weight */
+    DT_OPTIM_LAMB,     /* You et al. 2020: AdamW's direction, scaled to the weight's length */
+    /* You et al. 2017: SGD by gradients scaled to .trust_coefficient of the weight's length. */
+    DT_OPTIM_LARS,
+    DT_OPTIM_MUON, /* torch.optim.Muon, in f32: orthogonal steps for matrices, else AdamW */
+    /* torch.optim.Adafactor, of epsilon1 None and d 1; keeps one moment. For matrices that is only
+     * the means of rows and columns. */
+    DT_OPTIM_ADAFACTOR
 } dt_optim_kind;
 
 /* Parameters with settings of their own. A parameter belongs to the first group whose patterns
- * match its name; a group that no parameter of the graph belongs to, trained or not, is an
- * error. */
+ * match its name. A group to which no parameter of the graph belongs, trained or not, is an error.
+ *
+ * .sparse is for tables of which a step reads few rows, as torch.optim.SparseAdam and SGD with
+ * sparse gradients. A row (of the first axis) whose gradient is all 0 is unchanged: no decay, and
+ * its moments stay. Step counts are the parameter's. Rows have at most 16384 elements.
+ *
+ * A table costs less still if its only reader is a dt_embedding with few indices. Few is at most
+ * half the number of its rows. A step then reads and writes only rows that are indexed now or were
+ * in the step before. That holds for the gradient, its norm and the update. The bits are those of a
+ * dense gradient, and readers of the gradient see a dense one. An average of the weights covers all
+ * rows.
+ *
+ * Other tables have dense gradients, and only their update is cheaper. These are tables below 65536
+ * elements, and tables with other readers. So are all tables with micro-batches, ZeRO, several
+ * replicas or ranks, pipeline stages or tensor ranks. */
 typedef struct dt_optim_group {
     const char *params;  /* patterns: "*.bias", "head.*, tok.weight"; see PATTERNS above */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
-    /* For tables of which a step names few rows: a row (of the first axis) whose gradient is all 0
-     * is left alone, its moments too, and nothing decays in it; torch.optim.SparseAdam, and SGD of
-     * sparse gradients. Counts of steps are the parameter's. Rows of at most 16384 elements. Where
-     * such a parameter is a table that one dt_embedding reads, by at most half as many indices as it
-     * has rows, a step reads and writes only rows that are named, or were in the step before: the
-     * gradient, its norm and the update, with the bits of a dense gradient, which it still is for
-     * whoever reads it. Tables below 65536 elements, tables with other readers, micro-batches,
-     * several replicas or ranks, stages and members have dense gradients, of which only the update
-     * is cheaper. An average of the weights goes over all of them. */
     bool sparse;
-    /* LAMB and LARS do not scale steps here, Muon is AdamW, of matrices too, and Adafactor keeps a
-     * mean of each element; others are so anyhow, and refuse it. */
+    /* LAMB and LARS do not scale steps here. Muon is AdamW, for matrices too. Adafactor keeps a
+     * mean for each element. INVALID for optimizers that never look at whole parameters. */
     bool elementwise;
 } dt_optim_group;
 
@@ -179,12 +196,15 @@ typedef enum dt_average_kind {
     DT_AVERAGE_SWA  /* the mean of all weights that it saw: AveragedModel's default */
 } dt_average_kind;
 
-/* A second set of weights, the average of those behind steps `start`, start + every, ...: the first
- * of these, and every step before, sets it to the weights themselves; so does a store's first step
- * that averages a parameter, from which it counts then. Buffers, such as batch norm's statistics,
- * are not averaged: whoever uses averages has them as they are. It takes the memory of one moment,
- * is in checkpoints and shadows as moments are, and dt_program_desc.averaged,
- * dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read use it. */
+/* A second set of weights: the average of the weights after step .start and every .every steps
+ * later. The first of these steps, and every step before it, sets the average to the weights
+ * themselves. So does the first step of a store that averages a parameter; the average counts from
+ * there. Buffers, such as batch norm's statistics, are not averaged: a user of averages gets the
+ * present ones.
+ *
+ * An average takes the memory of one moment, and is in checkpoints and host checkpoints as moments
+ * are. dt_program_desc.averaged, dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read
+ * use it. A store keeps one average per parameter; all programs share it. */
 typedef struct dt_average {
     dt_average_kind kind;
     double decay;          /* EMA's; 0 = 0.999 */
@@ -200,15 +220,18 @@ typedef struct dt_average {
  *   beta1         -       0.9             0.9
  *   beta2         -       0.999           0.999
  *   eps           -       1e-8            1e-8
- * AMSGradW has AdamW's. Others: RMSprop lr 1e-2; Adagrad 1e-2, eps 1e-10; Adadelta 1, eps 1e-6;
- * Adamax and NAdam 2e-3; RAdam 1e-3; Rprop 1e-2; Lion 1e-4, beta2 0.99; LARS 1; without decay. LAMB
- * has AdamW's, with eps 1e-6. Muon has AdamW's too, for both, with weight_decay 0.1 and, of
- * matrices, momentum 0.95, always Nesterov's. Adafactor lr 1e-2, the most that a step is of the
- * weight's root mean square, eps 1e-3, the least that this is taken for (epsilon2), and beta2 0.8:
- * minus torch's beta2_decay, at least 0, so step t adds t^-beta2 of its squares to the mean. Ranges
- * are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. PyTorch accepts any alpha and
- * any momentum of Muon; here alpha is at most 1 and that momentum below 1, so that moments
- * converge. */
+ *
+ * AMSGradW has AdamW's. Others are without decay: RMSprop lr 1e-2; Adagrad 1e-2, eps 1e-10;
+ * Adadelta 1, eps 1e-6; Adamax and NAdam 2e-3; RAdam 1e-3; Rprop 1e-2; Lion 1e-4, beta2 0.99; LARS
+ * 1. LAMB has AdamW's, with eps 1e-6. Muon has AdamW's, with weight_decay 0.1. Its matrices have
+ * momentum 0.95, always Nesterov's.
+ *
+ * Adafactor: lr 1e-2 is the largest step relative to the weight's root mean square. eps 1e-3 is the
+ * least root mean square that counts (epsilon2). beta2 0.8 is minus torch's beta2_decay, at least
+ * 0: step t adds t^-beta2 of its squares to the mean.
+ *
+ * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. Two are narrower, so
+ * that moments converge: alpha is at most 1, and Muon's momentum is below 1. */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;
@@ -222,29 +245,37 @@ typedef struct dt_optim_desc {
     double lr_decay;            /* Adagrad's: lr / (1 + steps * lr_decay) */
     double initial_accumulator; /* Adagrad's sum begins here */
     double trust_coefficient;   /* LARS's; 0 = 1e-3 */
-    bool maximize;              /* the loss is to grow: steps go along the gradient */
+    bool maximize;              /* maximize the loss: steps go along the gradient */
     double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
     double clip_value; /* 0 = off; each element, as clip_grad_value_ */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
-    dt_average average; /* {0}: none. A store keeps one for each parameter, of one place */
+    dt_average average;                  /* {0} = none */
 } dt_optim_desc;
 
-/* The learning rate that a description gives to step `step`, counted from 1: to print or draw a
- * schedule. A plateau is a constant here. A phase with .epochs is INVALID: give its .steps, with
- * dt_trainer_info.epoch_steps. Errors, with *lr 0: INVALID (what is wrong with desc).
- * Threads: the context's. */
+/* Computes the learning rate of one step of a description: to print or draw a schedule. A plateau
+ * is a constant here.
+ * step: counted from 1.
+ * Errors, with *lr 0: INVALID (the errors of desc; a phase with .epochs: give its .steps, with
+ * dt_trainer_info.epoch_steps). */
 DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr);
 
 /* ---- Programs: a graph compiled against a store -------------------------------------------------
  *
- * Threads: all functions in this part are called on the context's thread. The programs of a store
- * share memory, so only one of them can have a step under way; those of .concurrent run beside it,
- * one at a time, by dt_program_run and dt_program_start. After DEVICE_LOST the store must be
- * revived (dt_store_restore) or created again. */
+ * Three ways to make a step: dt_program_run waits for it. dt_program_start and dt_program_wait
+ * overlap steps with the host. dt_program_begin, _advance and _end make a step in segments, to fit
+ * frames or to use gradients from the host.
+ *
+ * The programs of a store share memory, so only one of them can have an open step. Programs with
+ * .concurrent run beside it, one at a time, by dt_program_run and dt_program_start. After
+ * DEVICE_LOST the store must be restored (dt_store_restore) or created again.
+ *
+ * Threads: call all functions of this section on the context's thread. */
 
 typedef struct dt_program dt_program;
 
+/* A term to minimise, such as dt_cross_entropy or dt_mean_loss. A loss of each element (dt_huber,
+ * dt_cross_entropy_each) is not a term: give it to dt_mean_loss or dt_weighted_loss first. */
 typedef struct dt_loss {
     dt_tensor term;
     float coefficient; /* 0 = 1, DT_ZERO = 0 */
@@ -256,86 +287,96 @@ typedef enum dt_mode {
     DT_MODE_EVAL
 } dt_mode;
 
-/* An input at a shape that is not the graph's; it has as many dimensions. */
+/* An input at another shape than the graph's, with the same number of dimensions. */
 typedef struct dt_input_shape {
     dt_tensor input;
     dt_shape shape;
 } dt_input_shape;
 
-/* An input, or an output, that lies in a buffer of the application's Vulkan device: row-major,
- * `batch` samples, and nothing is copied. */
+/* An external buffer: an input or output that is in a buffer of the application's Vulkan device.
+ * Row-major, `batch` samples. Nothing is copied. */
 typedef struct dt_external_buffer {
     dt_tensor tensor;
-    /* Made with VK_BUFFER_USAGE_STORAGE_BUFFER_BIT; offset a multiple of dt_device_info's
-     * offset_alignment; bytes at least the tensor's. */
+    /* Made with VK_BUFFER_USAGE_STORAGE_BUFFER_BIT. offset: a multiple of dt_device_info's
+     * offset_alignment. bytes: at least the tensor's. */
     dt_vulkan_buffer memory;
 } dt_external_buffer;
 
-/* Members stand in the order in which they are mostly written: C++20 wants designators in it. */
+/* What a program computes. Members are ordered as usually written, because C++20 requires
+ * designated initialisers in declaration order.
+ *
+ * metrics: means of terms, such as dt_accuracy. Measures of a whole set, such as F1, come from the
+ * outputs by dt_metric, on the host.
+ *
+ * shapes: inputs with another shape in this program: sequences of another length, images of another
+ * size. The shapes of all other tensors follow as if the graph had been built with these. So -1 in
+ * dt_reshape, a mean or a norm mean what they would there. Parameters keep their shapes.
+ *
+ * external: inputs and outputs that kernels read and write in the application's buffers, on a store
+ * of dt_ctx_desc.vulkan. dt_program_write and _read refuse them. Class numbers and indices cannot
+ * be external, because the host must check them. The application orders its own use by the step's
+ * semaphores; docs/embedding.md has other ways. The buffers must outlive the program.
+ *
+ * cached: layers with a cache (dt_attention_cached) keep keys and values of every run, and attend
+ * to all of them. It is for generation, without gradients.
+ *
+ * concurrent: may run while another program of the store has an open step. It sees the parameters
+ * from before that step, or from after it once the step's commit has begun. It takes transients of
+ * its own (dt_program_info). It cannot have .optim or gradients. See dt_program_run.
+ *
+ * memory_bytes: if keeping all transients takes more than this, the backward pass computes some
+ * tensors again, as by dt_recompute. The tensors are chosen by a few trials, at the least cost in
+ * launches that these find. */
 typedef struct dt_program_desc {
     dt_tensor loss; /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS];
     dt_tensor metrics[DT_MAX_TERMS];   /* terms that are reported, not minimised */
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* tensors that the host reads */
-    /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and
-     * backward. To read their values as well, list them in outputs too. */
+    /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and backward.
+     * To read their values as well, list them in outputs too. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
     int batch; /* samples; 0 = 1 */
-    /* Inputs that have another shape in this program: sequences of another length, images of
-     * another size. The shapes of all other tensors follow as if the graph had been built with
-     * these, so -1 in dt_reshape, a mean or a norm mean what they would there. Parameters keep
-     * their shapes. */
     dt_input_shape shapes[DT_MAX_OUTPUTS];
-    /* Inputs and outputs that kernels read and write in the application's buffers, on a store of
-     * dt_ctx_desc.vulkan: dt_program_write and _read refuse them. Not class numbers and indices,
-     * which must be checked on the host. The application orders its own use of them by the step's
-     * semaphores; docs/embedding.md says how else. They outlive the program. */
     dt_external_buffer external[DT_MAX_OUTPUTS];
     const dt_optim_desc *optim; /* NULL: the program does not train */
-    bool gradients;             /* compute gradients though there is no optimizer */
+    bool gradients;             /* compute gradients without an optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;
-    /* Layers with a cache (dt_attention_cached) keep keys and values of every run and attend to all
-     * that they kept: to generate, and without gradients. */
     bool cached;
-    /* Weights are the averages that a program with dt_optim_desc.average, made before, keeps of
-     * them; without gradients. Parameters without an average, and buffers, are as they are. */
+    /* Use the averages that an earlier program's dt_optim_desc.average keeps instead of weights.
+     * Without gradients. Buffers, and parameters without an average, are used as they are. */
     bool averaged;
-    /* May run while another program of the store has a step under way, with the parameters of
-     * before that step, or after it once its commit has begun. Takes transients of its own
-     * (dt_program_info). Without .optim and gradients; see dt_program_run. */
     bool concurrent;
-    int in_flight; /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
+    int in_flight; /* the most steps that dt_program_start has in flight: 1 or 2; 0 = 1 */
     /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Doubles the
      * gradients' memory: what their sum rounds away is kept, and added with the next one. */
     bool accumulate;
-    /* Commits nothing if no loss has a target that counts (dt_report.empty): no decay, no momentum.
-     * Needs .optim, targets that are inputs, and .in_flight 1. A step on a GPU waits once more. */
+    /* Commit nothing if no loss has a target that counts (dt_report.empty): no decay, no momentum.
+     * Needs .optim, targets that are inputs, and .in_flight 1. A GPU's step waits once more. */
     bool skip_empty;
-    size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
-    /* The most transient bytes (dt_program_info); 0 = as many as keeping everything takes. Where
-     * those are more, tensors are chosen that the backward pass computes again, as by
-     * dt_recompute, at the least cost in launches that a few trials find. */
-    uint64_t memory_bytes;
-    /* Do not check losses, gradients and updated values for NaN and infinity; the store may then
-     * come to contain them. (With .clip_norm a gradient that is not finite is still NUMERIC.) */
+    size_t bucket_bytes; /* a backward segment ends after this many bytes of gradients; 0 = 4 MiB */
+    uint64_t memory_bytes; /* the most transient bytes (dt_program_info); 0 = no limit */
+    /* Do not check losses, gradients and updated values for NaN and infinity. The store may then
+     * contain them. With .clip_norm a gradient that is not finite is still NUMERIC. */
     bool no_check;
     const char *label; /* for messages; copied; NULL = "program" */
 } dt_program_desc;
 
-/* Compiles a program. Everything wrong with the description is found here and listed in the text:
- * nil tensors or those of another graph, no parameter to train, an op without a gradient, a
- * parameter that no loss depends on, or only through dt_detach, comparisons or class numbers
- * (PyTorch leaves its .grad None). A parameter that losses depend on only through step functions
- * (dt_sign, dt_round, dt_heaviside) has gradient 0; momentum and decay move it. The text names an op or
- * parameter that .shapes do not fit. All memory that running it needs is allocated here. desc and
- * what it points to are not kept. The program belongs to the store and is destroyed with it;
- * dt_program_destroy does so earlier. Errors, with *out NULL and
- * the store unchanged: INVALID (also while a step is under way), UNSUPPORTED, MEMORY, DEVICE_MEMORY
- * (also a memory_bytes that nothing fits: the text says the least that was found), DEVICE,
- * DEVICE_LOST. */
+/* Compiles a program. It finds everything wrong with the description, and lists it in the error's
+ * text. All memory that running the program needs is allocated here. desc and what it points to are
+ * not kept.
+ * Ownership: the store's; dt_program_destroy destroys the program earlier.
+ * Errors, with *out NULL and the store unchanged: INVALID (nil tensors or those of another graph;
+ * no parameter to train; an op without a gradient; .shapes that do not fit, with the op or
+ * parameter; an open step; a parameter without a gradient, as below), UNSUPPORTED, MEMORY,
+ * DEVICE_MEMORY (also a memory_bytes that nothing fits: the text has the least that was found),
+ * DEVICE, DEVICE_LOST.
+ *
+ * A parameter without a gradient: no loss depends on it, or only through dt_detach, comparisons or
+ * class numbers. PyTorch leaves its .grad None. If losses depend on it only through step functions
+ * (dt_sign, dt_round, dt_heaviside), its gradient is 0; momentum and decay move it. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
-/* Destroys a program; a step under way is cancelled, or finished if its commit has started. NULL is
+/* Destroys a program. An open step is cancelled, or finished if its commit has started. NULL is
  * allowed. */
 DT_API void dt_program_destroy(dt_program *program);
 
@@ -344,32 +385,39 @@ typedef struct dt_program_info {
     int batch;
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
     uint64_t cache_bytes; /* keys and values that it keeps for programs of .cached */
-    /* What this program uses of the store's shared arena; of .concurrent: its own, in all. */
+    /* What this program uses of the store's shared memory; with .concurrent: its own memory. */
     uint64_t transient_bytes;
     uint64_t io_bytes; /* inputs, outputs, step and status */
     uint64_t flops;    /* of the matrix products and convolutions of a step */
     int launches, segments;
-    int launches_recomputed; /* of launches: those that recompute costs */
+    int launches_recomputed; /* launches that recomputation adds; counted in launches */
 } dt_program_info;
 /* Fills *info. */
 DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);
 
 /* Writes an input for the following steps: row-major, `batch` samples (one value for a shared
- * input). bytes must be exact. The values stay until they are written again. Class numbers and
- * indices are checked here, also where they reach the op through views, copies, dt_concat or
- * dt_pad; those that the graph computes are not. Errors: INVALID (not an input of this program,
- * bytes, a class number or index out of range, with its row, a step under way). */
+ * input). The values stay until they are written again. Class numbers and indices are checked here,
+ * also if they reach the op through views, copies, dt_concat or dt_pad. Those that the graph
+ * computes are not checked.
+ * bytes: exactly the input's size.
+ * Errors: INVALID (not an input of this program; bytes; a class number or index out of range, with
+ * its row; an open step). */
 DT_API dt_result dt_program_write(dt_program *program, dt_tensor input, const void *data,
                                   size_t bytes);
 /* Writes dL/dy of a tensor listed in host_gradients. As dt_program_write, and also allowed between
  * two segments. */
 DT_API dt_result dt_program_write_gradient(dt_program *program, dt_tensor y, const void *data,
                                            size_t bytes);
-/* Reads an output of the last run (available as soon as its forward segment has ended): row-major,
- * `batch` samples. Errors: INVALID (not one of the outputs, bytes, nothing has run yet). */
+/* Reads an output of the last run: row-major, `batch` samples. It is available as soon as the
+ * forward segment has ended.
+ * Errors: INVALID (not one of the outputs, bytes, nothing has run yet). */
 DT_API dt_result dt_program_read(dt_program *program, dt_tensor output, void *data, size_t bytes);
 
-/* {0}, or NULL instead of it: the next step, of one batch. */
+/* {0}, or NULL instead of it: the next step, of one batch.
+ *
+ * Micro-batches: run micro_batch = 0 .. micro_batches - 1 in order, with programs created with
+ * .accumulate. These may be one, or several that train the same parameters. The last micro-batch
+ * commits. After one that failed, or was cancelled in its backward pass, start again at 0. */
 typedef struct dt_step_desc {
     uint64_t seed; /* of dropout: seed and step determine the random numbers */
     /* 0 = the number of steps committed to the store, plus 1. A program without an optimizer
@@ -377,19 +425,16 @@ typedef struct dt_step_desc {
     uint64_t step;
     uint32_t first_row; /* the row of this batch's first sample in the global batch */
     double lr;          /* 0 = the optimizer's, DT_ZERO = 0 */
-    /* Micro-batches of a step: run micro = 0 .. micros - 1 in order, with programs created with
-     * `accumulate` (one, or several that train the same parameters). The last one commits. After
-     * one that failed, or was cancelled in its backward part, start again at 0. */
-    uint32_t micro_batch, micro_batches; /* micros: 0 = 1 */
-    /* For each loss the weight of the global batch, from dt_program_loss_weights; NULL = this batch's. 0
-     * means that no micro-batch has a target of that loss that counts; its gradient is 0. */
+    uint32_t micro_batch, micro_batches; /* micro_batches: 0 = 1 */
+    /* For each loss the weight of the global batch (dt_program_loss_weights); NULL = this batch's.
+     * 0: no micro-batch has a target of that loss that counts, and its gradient is 0. */
     const double *loss_weights;
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
      * micro-batches of a step. */
     const double *coefficients;
-    /* On the application's Vulkan device: what the step waits for before its first work there, and
-     * what is signalled behind its last, also where it is cancelled or fails (but not on a lost
-     * device). */
+    /* On the application's Vulkan device: the step waits for `wait` before its first work. It
+     * signals `signal` after its last work, also if it is cancelled or fails, except on a lost
+     * device. */
     dt_vulkan_semaphore wait, signal;
 } dt_step_desc;
 
@@ -402,81 +447,87 @@ typedef struct dt_report {
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
     double lr;            /* before a group's .lr_scale; 0 if the step commits nothing */
-    /* No loss has a target that counts: all are ignored or have weight 0. Loss and gradients are 0
-     * (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
-     * unchanged. With dt_step_desc.weights they decide, not this micro-batch. */
+    /* No loss has a target that counts. Loss and gradients are 0 (PyTorch: NaN); momentum and decay
+     * still move weights, unless .skip_empty. dt_step_desc.loss_weights decide if given, not this
+     * micro-batch. */
     bool empty;
     bool committed; /* the store has the step: parameters and optimizer state are those after it */
     bool skipped;   /* there was a NaN or infinity, and the store is unchanged */
-    bool not_run;   /* skipped, since the step before it, under way when it started, was */
+    bool not_run;   /* skipped, because the step before it was: it was in flight already */
     /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;
 
-/* Runs a step and waits for it. step and report may be NULL. A program of .concurrent also runs
- * between the segments of another program's step, and sees whole steps: if the other's commit has
- * begun, it is finished first, and that step is then DONE. Errors: NUMERIC (a NaN or infinity in
- * a loss or gradient, naming the op, or in a weight, moment or running statistic that the update
- * would write, naming the parameter; the store is unchanged and the report is filled),
- * DEVICE_LOST, INVALID (an input was never written, a step is under way in this store, a wrong
- * dt_step_desc). */
+/* Runs a step and waits for it. step and report may be NULL.
+ * Errors: NUMERIC (a NaN or infinity in a loss or gradient, with the op; or in a weight, moment or
+ * running statistic that the update would write, with the parameter), DEVICE_LOST, INVALID (an
+ * input was never written, an open step in this store, a wrong dt_step_desc). After NUMERIC the
+ * store is unchanged and the report is filled.
+ *
+ * .concurrent: also runs between the segments of another program's step, and sees whole steps. If
+ * the other step's commit has begun, it is finished first, and that step is then DONE. */
 DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, dt_report *report);
 
-/* Starts a step and does not wait for it: while the device is busy, the host writes the inputs of
- * the next one and starts it too. With .in_flight = 2 two steps are under way at once, which on a
- * GPU takes the host's time out of a step; their inputs and outputs take memory twice. The bits are
- * those of dt_program_run. On the CPU a step has run when the call returns.
+/* Starts a step and does not wait for it. While the device is busy, the host writes the inputs of
+ * the next step and starts it too. With .in_flight = 2 two steps are in flight, which hides the
+ * host's time on a GPU. Their inputs and outputs take memory twice. The bits are those of
+ * dt_program_run. On the CPU a step has run when the call returns.
  *
  *     for (;;) { dt_program_write(p, x, ...); dt_program_start(p, NULL); }
  *
- * Where as many as .in_flight are under way, dt_program_start and dt_program_write first wait for
- * the oldest of them. Its report is lost but for its error, which they return, having done nothing
- * else; dt_program_wait gives reports. Behind a step that failed, one that was under way already
- * does not run: it ends with NUMERIC, and a report of its own number with .not_run.
- * Steps of a program that computes gradients and does not commit them are not overlapped, and
- * neither are micro-batches: a start waits for those before. Errors: as for dt_program_run. */
+ * If .in_flight steps are in flight, dt_program_start and dt_program_write first wait for the
+ * oldest. Its report is lost; use dt_program_wait to get reports. If it failed, they return its
+ * error, and do nothing else. A step that was in flight after a failed one does not run. It ends
+ * with NUMERIC, and a report of its own number with .not_run. Some steps wait for those before
+ * them: micro-batches, and steps whose gradients are computed and not committed.
+ * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_start(dt_program *program, const dt_step_desc *step);
-/* Waits for the oldest step that dt_program_start has under way, and ends it: its report, and by
- * dt_program_read its outputs, until its turn comes again. report may be NULL. Errors: INVALID (no
- * such step), and those of a step, as for dt_program_run. */
+/* Waits for the oldest step that dt_program_start has in flight, and ends it. dt_program_read then
+ * reads its outputs, until the next dt_program_start that reuses the slot.
+ * report: may be NULL.
+ * Errors: INVALID (no such step), and those of dt_program_run. */
 DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
 
-/* Adds the weights of this batch's losses to weights[0 .. losses). Before the first micro-batch
- * runs, call it once for each of them, after writing its inputs; it reads only the targets. Errors:
- * UNSUPPORTED (targets that are computed in the graph), INVALID (an input was never written, a step
- * is under way), DEVICE_LOST. */
+/* Adds the weights of this batch's losses to weights[0 .. losses). Call it once for each
+ * micro-batch, after writing its inputs, before the first micro-batch runs. It reads only the
+ * targets.
+ * Errors: UNSUPPORTED (targets that are computed in the graph), INVALID (an input was never
+ * written, an open step), DEVICE_LOST. */
 DT_API dt_result dt_program_loss_weights(dt_program *program, double *weights);
 
-/* A step in segments (forward, several of backward, commit), to fit a frame's time budget, to
- * provide gradients from the host, or to be able to cancel: begin; advance until *state is DONE;
- * end. On a GPU none of these calls waits; on the CPU each advance computes one segment. */
+/* A step in segments: forward, several of backward, commit. Use it to fit a frame's time budget, to
+ * write gradients from the host, or to be able to cancel. Begin; advance until *state is DONE; end.
+ * On a GPU none of these calls waits. On the CPU each advance computes one segment. */
 typedef enum dt_step_state {
     DT_STEP_RUNNING, /* the device is busy: call again later */
     DT_STEP_READY,   /* between two segments: outputs can be read, gradients written */
     DT_STEP_DONE
 } dt_step_state;
 
-/* Begins a step; step may be NULL. Errors: INVALID, as for dt_program_run. */
+/* Begins a step in segments. step may be NULL. Errors: INVALID, as for dt_program_run. */
 DT_API dt_result dt_program_begin(dt_program *program, const dt_step_desc *step);
-/* Starts the next segment, or checks whether the running one has ended. Errors: INVALID (no step is
- * under way; a host gradient was never written, and the step stays open), DEVICE_LOST (the step is
- * over). */
+/* Starts the next segment, or checks whether the running one has ended.
+ * Errors: INVALID (no open step; a host gradient was never written, and the step stays open),
+ * DEVICE_LOST (the step has ended). */
 DT_API dt_result dt_program_advance(dt_program *program, dt_step_state *state);
-/* Advances the step by what is expected to take `ms` milliseconds: segments, launches and parts of
- * launches, of the forward pass too, one at least. What they take is estimated from their work, and
- * known better from every step that was advanced so. The bits are those of dt_program_run. On the
- * CPU it is computed in the call. On a GPU `ms` are of the device's time, and no call waits: while
- * the device is busy with what an earlier one started, nothing more is. *state: RUNNING, call
- * again, in the next frame; READY, as above; DONE. Between the forward segment and the others it
- * stops where the host gives gradients. dt_program_advance may be called in turn: it goes on to the
- * end of the segment. Errors: as for dt_program_advance; ms is not above 0. */
+/* Advances a step by the work that is expected to take `ms` milliseconds. That is segments,
+ * launches and parts of launches, also of the forward pass, at least one. Times are estimated from
+ * the work, and become more exact with every step that is advanced so. It stops between the forward
+ * segment and the others if the host writes gradients. dt_program_advance may be mixed in: it
+ * continues to the end of the segment. The bits are those of dt_program_run.
+ * ms: of the device's time on a GPU, where no call waits. While the device is busy with the work of
+ * an earlier call, nothing more is started. On the CPU the call computes.
+ * state: RUNNING: call again, in the next frame. READY and DONE as above.
+ * Errors: as for dt_program_advance; INVALID (ms is not above 0). */
 DT_API dt_result dt_program_advance_for(dt_program *program, double ms, dt_step_state *state);
-/* Ends a step all of whose segments were started; waits for the last one. report may be NULL.
+/* Ends a step all of whose segments were started. Waits for the last one.
+ * report: may be NULL.
  * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_end(dt_program *program, dt_report *report);
-/* Ends the step early. If its commit has not started, the step is abandoned: parameters and
- * optimizer state are as before dt_program_begin; waits for the running segment, or its part. If it
- * has started, the commit is finished, as by dt_program_end. report->committed says which; report
- * may be NULL. Errors: INVALID (no step is under way), DEVICE_LOST; NUMERIC, as for dt_program_end,
- * if the commit had started. */
+/* Ends a step early. Waits for the running segment, or the running part of it. If the commit has
+ * not started, the step is abandoned: parameters and optimizer state are as before
+ * dt_program_begin. If it has started, the commit is finished, as by dt_program_end.
+ * report: may be NULL; .committed says which.
+ * Errors: INVALID (no open step), DEVICE_LOST, NUMERIC (as for dt_program_end, if the commit had
+ * started). */
 DT_API dt_result dt_program_cancel(dt_program *program, dt_report *report);
