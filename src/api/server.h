@@ -1,91 +1,99 @@
 /* ---- A parameter server -------------------------------------------------------------------------
  *
- * In place of ranks that sum gradients among themselves: servers hold the parameters, and workers
- * ask them for work. A step's batch is cut into .trainer.parallel.batch_slices; a worker (a trainer with .mode =
- * DT_TRAIN_SERVER) asks for one that nobody has, takes the parameters, computes its gradient, and
- * pushes it. When all shards of a step have come, the servers add them up and update. Workers are
- * in no group: they come and go at any time, and one that dies costs what it had under way, which
- * another computes. docs/distributed.md says when this is worth it.
+ * Instead of ranks that sum gradients among themselves, servers hold the parameters, and workers
+ * ask them for work. A step's batch is cut into .trainer.parallel.batch_slices. A worker is a
+ * trainer with .mode = DT_TRAIN_SERVER. It asks for a slice that no worker has, takes the
+ * parameters, computes the slice's gradient, and pushes it. When all gradients of a step have
+ * arrived, the servers add them up and update. Workers are in no group: they join and leave at any
+ * time. If one dies, another worker computes its slice. docs/distributed.md#parameter-servers says
+ * when this is worth it.
  *
- * With .staleness 0 this is synchronous training: the weights are, bit for bit on the CPU, those of
- * a trainer with as many .parallel.batch_slices, whoever computed what. With s above 0 a worker goes on to step c
- * while the slowest live one is at step c - s or later (stale synchronous parallel, Ho et al.
- * 2013): gradients are then those of weights up to s steps old, and bits depend on time.
+ * Staleness 0 is synchronous training. The weights are those of a trainer with the same number of
+ * .parallel.batch_slices, bit for bit on the CPU. It does not matter which worker computed which
+ * slice.
  *
- * Threads: functions of a server are called on one thread at a time, its context's, but for
- * dt_server_stop. It has no thread of its own: dt_server_run serves. */
+ * Staleness s above 0: a worker starts step c when the slowest live worker is at step c - s or
+ * later (stale synchronous parallel, Ho et al. 2013). Gradients are then those of weights up to s
+ * steps old, and bits depend on time.
+ *
+ * Threads: call the functions of a server on its context's thread, one at a time, except
+ * dt_server_stop. A server has no thread of its own: dt_server_run serves. */
 
 typedef struct dt_server dt_server;
 
+/* trainer: the model's settings, as the workers have them. .data has the number of rows and the
+ * columns. .devices is "cpu" or NULL. .parallel.batch_slices: 0 = 1; the slices of a step can be
+ * computed at once. .load and .checkpoint work as in any trainer. It cannot have .comm, .mode,
+ * .parallel.pipeline, .parallel.tensor, .parallel.balance or .parallel.zero_stage.
+ *
+ * Several servers: each updates and sends its part of the parameters, and has memory for all of
+ * them. All have the same trainer settings. .optim->clip_norm limits the norm over all parts. Each
+ * server writes checkpoints of its part, and dt_store_save of a worker's store writes all weights.
+ * Servers that are started again continue from the newest step that all have. Each keeps that
+ * checkpoint until all have a newer one. */
 typedef struct dt_server_desc {
-    /* The model's settings, as the workers have them; .data says how many rows there are and in
-     * which columns. .devices is one CPU; NULL = "cpu". .parallel.batch_slices: 0 = 1; those of a step can be
-     * computed at once. .load, .checkpoint.folder and their kind work as ever. It goes with no .comm,
-     * .parallel.pipeline, .tensor, .mode, .parallel.balance or .parallel.zero_stage. */
     dt_trainer_desc trainer;
-    /* "host:port", port 0 = any, see dt_server_info; or "file:///path": at any port, which that
-     * file tells, in a folder that the workers see, too. NULL = "127.0.0.1:0". */
+    /* "host:port"; port 0 = any (dt_server_info.port). Or "file:///path": any port, which the
+     * server writes to that file, in a folder that the workers see. NULL = "127.0.0.1:0". */
     const char *listen;
     /* Key, job, attempt, integrity and certificates, as for ranks: dt_comm_desc_from_env(). NULL =
-     * {0}, which is an error, as there is no key: only .insecure does without. */
+     * {0}, an error: without a key .insecure must be set. */
     const dt_comm_desc *security;
     int staleness; /* s: from 0 to 62 */
-    /* The step's rate is divided by 1 + its staleness, the number of updates since the oldest
-     * weights that its gradients were computed with (Zhang et al. 2016, Staleness-aware
-     * Async-SGD). */
+    /* Divide the step's rate by 1 + its staleness. That is the number of updates since the oldest
+     * weights of its gradients (Zhang et al. 2016, Staleness-aware Async-SGD). */
     bool staleness_lr;
-    /* Connections at once; 0 = 64. Who comes when all are taken waits for one, for its
-     * .server.wait_ms, and is REFUSED then. */
+    /* Connections at once; 0 = 64. A further worker waits for its .server.wait_ms until one is
+     * free, and is then REFUSED. */
     int max_workers;
-    /* A shard that is not pushed in this time is also given to the next worker that asks, and the
-     * first push counts. 0 = 60 s, -1 = never. */
+    /* A slice whose gradient is not pushed in this time is also given to the next worker that asks.
+     * The first push counts. 0 = 60 s, -1 = never. */
     int reassign_ms;
-    /* This server's number, from 0, in the order of the workers' .servers, and the number of
-     * servers (0 = 1; at most 64). Each server updates and sends its part of the parameters, and
-     * has memory for all of them. All have the same trainer settings. Each writes checkpoints of
-     * its part; dt_store_save of a worker's store writes all weights. Servers that are started
-     * again go on from the newest step that all have. Each keeps that checkpoint until all have a
-     * newer one. .optim->clip_norm limits the norm over all parts. */
+    /* This server's number, from 0, in the order of the workers' .server.addresses; and the number
+     * of servers: 0 = 1, at most 64. */
     int index, servers;
 } dt_server_desc;
 
-/* Creates the server and its trainer, with the values that a trainer begins with, and listens.
- * Memory: a training replica on the CPU, (staleness + 1) * shards gradients, and its part of the
- * parameters as the newest epoch ended with. desc is not kept
- * but as by dt_trainer_create. The graph owns the server; dt_server_destroy ends it earlier.
- * Errors, with *out NULL: INVALID, UNSUPPORTED, IO (the address), and those of dt_trainer_create.
- */
+/* Creates a server with its trainer and that trainer's first values, and listens. Its memory is
+ * that of a training replica on the CPU, and (staleness + 1) * batch_slices gradients. It also
+ * keeps its part of the parameters as they were when the newest epoch ended. desc is not kept. As
+ * for dt_trainer_create, its data and the graph's context must outlive the server.
+ * Ownership: the graph's; dt_server_destroy ends the server earlier.
+ * Errors, with *out NULL: INVALID, UNSUPPORTED, IO (the address), and those of
+ * dt_trainer_create. */
 DT_API dt_result dt_server_create(dt_graph *graph, const dt_server_desc *desc, dt_server **out);
-/* NULL is allowed. Workers find it gone. */
+/* Destroys a server and its trainer. Workers lose their connections. NULL is allowed. */
 DT_API void dt_server_destroy(dt_server *server);
-/* The trainer with the parameters: to resume, save, evaluate, set the rate, between two
- * dt_server_run. It makes no steps by itself. The server owns it. Values that are loaded or written
- * there void what was pushed for the former ones; workers come back by themselves. */
+/* Returns the trainer with the parameters. Between two dt_server_run use it to resume, save,
+ * evaluate or set the rate. It makes no steps by itself. Loading or writing values discards
+ * gradients computed from the old ones; workers fetch the new values automatically.
+ * Ownership: the server's. */
 DT_API dt_trainer *dt_server_trainer(dt_server *server);
-/* Serves for timeout_ms, or with -1 until dt_server_stop. A worker whose server is outside of this
- * function for .server.wait_ms takes it for lost. It can be called again after an error. Errors:
- * those of checkpoints that are due; DEVICE_LOST, MEMORY; INVALID if the servers have no step in
- * common (start all again from checkpoints of one step), or if an update that others have made is
- * not finite here (all go back to a step before it). */
+/* Serves workers. It can be called again after an error. A worker regards a server as lost that is
+ * outside of this function for the worker's .server.wait_ms.
+ * timeout_ms: returns after this time; -1 = only after dt_server_stop.
+ * Errors: those of checkpoints that are due, DEVICE_LOST, MEMORY, INVALID (the servers have no step
+ * in common: start all again from checkpoints of one step; or an update of the other servers is not
+ * finite here: all go back to a step before it). */
 DT_API dt_result dt_server_run(dt_server *server, int timeout_ms);
-/* Ends a dt_server_run that is under way, or the next one. Threads: any, and signal handlers. */
+/* Ends a dt_server_run that is serving, or else the next one. Threads: any, and signal handlers. */
 DT_API void dt_server_stop(dt_server *server);
 
 typedef struct dt_server_info {
     int port;                 /* where it listens */
-    int workers, connections; /* connected now; connections that there have been */
-    uint64_t step, epoch;     /* committed; of the next batch */
+    int workers, connections; /* workers connected now; connections so far */
+    uint64_t step, epoch;     /* steps committed; epoch of the next batch */
     uint64_t skipped;         /* steps left out for a NaN or infinity, or by .skip_empty */
-    uint64_t pushes;          /* that were counted: shards */
-    uint64_t reassigned;      /* shards handed out once more */
-    /* Pushes that did not count: come already, too late, too old, not its worker's, not finite */
+    uint64_t pushes;          /* gradients of batch slices that counted */
+    uint64_t reassigned;      /* slices given to another worker */
+    /* Pushes that did not count: made already, too late, too old, from a worker that was not given
+     * that slice, or not finite. */
     uint64_t rejected;
-    uint64_t max_staleness; /* the largest staleness of an update */
-    uint64_t
-        unauthenticated; /* connections that ended before they had proved that they have the key */
-    double loss;         /* of the newest step */
-    /* Of several servers: how often this one went back to a step that all have, and how many steps
-     * were made again. */
+    uint64_t max_staleness;   /* the largest staleness of an update */
+    uint64_t unauthenticated; /* connections that ended before they had proved to have the key */
+    double loss;              /* of the newest step */
+    /* With several servers: how often this one went back to a common step; steps made again. */
     uint64_t rollbacks, lost_steps;
 } dt_server_info;
+/* Fills *info. */
 DT_API void dt_server_get_info(const dt_server *server, dt_server_info *info);
