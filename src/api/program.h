@@ -221,10 +221,15 @@ typedef struct dt_average {
  *   beta2         -       0.999           0.999
  *   eps           -       1e-8            1e-8
  *
- * AMSGradW has AdamW's. Others are without decay: RMSprop lr 1e-2; Adagrad 1e-2, eps 1e-10;
- * Adadelta 1, eps 1e-6; Adamax and NAdam 2e-3; RAdam 1e-3; Rprop 1e-2; Lion 1e-4, beta2 0.99; LARS
- * 1. LAMB has AdamW's, with eps 1e-6. Muon has AdamW's, with weight_decay 0.1. Its matrices have
- * momentum 0.95, always Nesterov's.
+ * AMSGradW has AdamW's. LAMB has AdamW's, with eps 1e-6. Muon has AdamW's for matrices and the
+ * others, with weight_decay 0.1. Matrices have momentum 0.95, always Nesterov's. Without decay:
+ *   RMSprop, Rprop   lr 1e-2
+ *   Adagrad          lr 1e-2, eps 1e-10
+ *   Adadelta         lr 1, eps 1e-6
+ *   Adamax, NAdam    lr 2e-3
+ *   RAdam            lr 1e-3
+ *   Lion             lr 1e-4, beta2 0.99
+ *   LARS             lr 1
  *
  * Adafactor: lr 1e-2 is the largest step relative to the weight's root mean square. eps 1e-3 is the
  * least root mean square that counts (epsilon2). beta2 0.8 is minus torch's beta2_decay, at least
@@ -257,7 +262,8 @@ typedef struct dt_optim_desc {
  * is a constant here.
  * step: counted from 1.
  * Errors, with *lr 0: INVALID (the errors of desc; a phase with .epochs: give its .steps, with
- * dt_trainer_info.epoch_steps). */
+ * dt_trainer_info.epoch_steps).
+ * Threads: the context's. */
 DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr);
 
 /* ---- Programs: a graph compiled against a store -------------------------------------------------
@@ -438,7 +444,11 @@ typedef struct dt_step_desc {
     dt_vulkan_semaphore wait, signal;
 } dt_step_desc;
 
-/* The results of a step. A term's value is sum / weight. */
+/* The results of a step. A term's value is sum / weight.
+ *
+ * empty: no loss has a target that counts, as all are ignored or have weight 0. Loss and gradients
+ * are 0 (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
+ * unchanged. dt_step_desc.loss_weights decide if they are given, not this micro-batch. */
 typedef struct dt_report {
     uint64_t step;
     double loss; /* the sum over all losses of coefficient * sum / weight */
@@ -447,10 +457,7 @@ typedef struct dt_report {
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
     double lr;            /* before a group's .lr_scale; 0 if the step commits nothing */
-    /* No loss has a target that counts. Loss and gradients are 0 (PyTorch: NaN); momentum and decay
-     * still move weights, unless .skip_empty. dt_step_desc.loss_weights decide if given, not this
-     * micro-batch. */
-    bool empty;
+    bool empty;           /* no loss has a target that counts */
     bool committed; /* the store has the step: parameters and optimizer state are those after it */
     bool skipped;   /* there was a NaN or infinity, and the store is unchanged */
     bool not_run;   /* skipped, because the step before it was: it was in flight already */

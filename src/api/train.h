@@ -57,7 +57,7 @@ typedef struct dt_dataset {
      * sample once. */
     const float *weights;
     /* NULL, or [rows], of sample i: batches of training have samples of like lengths. An epoch's
-     * order is cut into runs of 32 batches, each run is sorted, and the batches are shuffled. Not
+     * order is cut into groups of 32 batches, each group is sorted, and batches are shuffled. Not
      * with .weights. */
     const uint32_t *lengths;
     const dt_augment_desc *augment; /* NULL = none */
@@ -185,7 +185,8 @@ typedef enum dt_compress {
  * its own optimizer. A round ends early with an epoch. Then the differences (weights at the round's
  * start minus weights now) are averaged over all replicas. The outer optimizer moves the round's
  * start by the average, and all replicas continue from there. So there is one exchange a round.
- * Results depend on the number of replicas. `batch` is still that of the whole job.
+ * Results depend on the number of replicas. `batch` is still that of the whole job. A replica's
+ * part of it is one slice: leave .parallel.batch_slices at 0.
  *
  * Local SGD: .local.outer = {1, DT_ZERO}. DiLoCo: AdamW and .local.outer = {0}. See
  * docs/distributed.md#local-steps. */
@@ -200,9 +201,10 @@ typedef struct dt_local_desc {
 } dt_local_desc;
 
 /* DT_TRAIN_SERVER: the parameter servers of a worker. A worker has one device and is in no group:
- * it may join and leave at any time. Model, optimizer, data and seed must be the servers';
- * .parallel.batch_slices may be 0, for their number. Servers load, save and update: a worker has no
- * .load, .checkpoint.folder, .comm, .parallel.zero_stage, .averaged or .parallel.balance. */
+ * it may join and leave at any time. Its model, optimizer, data and all other settings must be the
+ * servers'. .parallel.batch_slices may be 0, for their number. Servers load, save and update: a
+ * worker has no .load, .checkpoint.folder, .comm, .parallel.zero_stage, .averaged or
+ * .parallel.balance. */
 typedef struct dt_worker_desc {
     /* Where the servers listen, separated by commas, in the order of their .index. Each is a
      * "host:port", or the "file:///path" that the server listens by. */
@@ -362,7 +364,7 @@ typedef struct dt_train_report {
     double forward_seconds, backward_seconds, commit_seconds; /* of seconds: see above */
     uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
     bool round_ended; /* all replicas have the same weights again */
-    uint64_t skipped; /* replicas' steps of a round, or worker's steps, left out for a NaN or inf */
+    uint64_t skipped; /* DT_TRAIN_LOCAL, _SERVER: steps left out for a NaN or infinity */
     /* Steps in which no loss of the batch has a target that counts (DT_TRAIN_LOCAL: replicas'
      * steps). Their loss is 0; momentum and decay move weights unless .skip_empty. 0 for
      * dt_trainer_evaluate: there every loss_weight is 0 if no target counts. */
@@ -392,10 +394,10 @@ typedef struct dt_train_report {
  * or of its end if it had been reached.
  *
  * DT_TRAIN_SERVER: a step is one batch slice, and so is the report. The store has the parameters
- * that it was computed with. When an epoch is over for all workers, a step computes nothing (.steps
- * 0, .epoch_ended) and brings the epoch's last parameters. NUMERIC: a NaN or infinity was found
- * here, and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is gone, refuses this
- * worker, or is another one than before; the next call tries again. */
+ * that it was computed with. When an epoch is over for all workers, a step computes nothing and
+ * brings the epoch's last parameters. Its .steps is 0, and .epoch_ended is set. NUMERIC: a NaN or
+ * infinity was found here, and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is
+ * gone, refuses this worker, or is another one than before; the next call tries again. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 /* Waits for the steps in flight, for .limits.in_flight = 2. With it dt_trainer_step returns while
  * its own step is in flight. That step's report and error come with the next call, or with this
