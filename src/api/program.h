@@ -311,8 +311,8 @@ typedef struct dt_external_buffer {
 /* What a program computes. Members are ordered as usually written, because C++20 requires
  * designated initialisers in declaration order.
  *
- * metrics: means of terms, such as dt_accuracy. Measures of a whole set, such as F1, come from the
- * outputs by dt_metric, on the host.
+ * metrics: terms such as dt_accuracy, reported as means. Measures of a whole set, such as F1, come
+ * from the outputs by dt_metric, on the host.
  *
  * shapes: inputs with another shape in this program: sequences of another length, images of another
  * size. The shapes of all other tensors follow as if the graph had been built with these. So -1 in
