@@ -1,233 +1,262 @@
 /* ---- Fit: epochs, validation, stopping, the best weights ----------------------------------------
  *
- * dt_trainer_fit is the loop that programs write around dt_trainer_step: epochs, validation, early
- * stopping, the best weights, checkpoints and going on from them. It prints nothing: callbacks see
- * every step, epoch and validation, and dt_progress is one that shows a bar.
+ * dt_trainer_fit is the training loop that programs otherwise write around dt_trainer_step. It runs
+ * epochs and validation, stops early, keeps the best weights, writes checkpoints and resumes from
+ * them. It prints nothing. Callbacks see every step, epoch and validation; dt_progress_show is a
+ * callback that shows a bar.
  *
- * All ranks call it with the same settings, and stop at the same step: what decides comes from
- * reports, which are the same on all, and what callbacks ask for is agreed on. Ranks may have
- * different callbacks. With DT_TRAIN_LOCAL they agree at rounds' ends, so what a callback asks for
- * and .steps hold from there on, an error of one rank in a round ends the job, and .last is in the
- * middle of a round what dt_trainer_step reports there.
+ * Several ranks: all ranks call dt_trainer_fit with the same settings and stop at the same step.
+ * Decisions depend only on reports, which are the same on all ranks. Requests of callbacks are
+ * agreed on after each step, so ranks may have different callbacks.
  *
- * Threads: the context's, callbacks too. */
+ * DT_TRAIN_LOCAL: ranks agree only at the end of a round. A callback's request and .steps take
+ * effect there. An error of one rank within a round ends the job. Within a round .last holds what
+ * dt_trainer_step reports there.
+ *
+ * Threads: the context's; callbacks run on the thread that called dt_trainer_fit. */
 
 #define DT_MAX_CALLBACKS 8
-#define DT_MAX_REASON_BYTES 256 /* bytes of a text that a struct keeps, with its closing 0 */
+#define DT_MAX_REASON_BYTES 256 /* the size of an error text in a struct, with its closing 0 */
 
 typedef enum dt_fit_event {
-    DT_FIT_BEGIN,     /* before the first step, behind a resume */
-    DT_FIT_STEP,      /* behind a step: .last */
-    DT_FIT_EPOCH,     /* behind the last step of an epoch: .train is of all of it */
-    DT_FIT_VALIDATED, /* behind a validation: .validation, .value, .better */
-    DT_FIT_END        /* once, whatever ended it: .stop says what */
+    DT_FIT_BEGIN,     /* before the first step, after a resume */
+    DT_FIT_STEP,      /* after a step: see .last */
+    DT_FIT_EPOCH,     /* after the last step of an epoch: .train covers the epoch */
+    DT_FIT_VALIDATED, /* after a validation: see .validation, .value, .better */
+    DT_FIT_END        /* once, also after an error: .stop is the reason */
 } dt_fit_event;
 
 typedef enum dt_fit_stop {
-    DT_FIT_RUNNING,
-    DT_FIT_DONE,       /* all epochs or steps are made */
-    DT_FIT_EARLY_STOP, /* nothing got better for .patience validations */
-    DT_FIT_STOPPED,    /* by a callback */
-    DT_FIT_FAILED,     /* by an error, which dt_trainer_fit returns */
+    DT_FIT_RUNNING,    /* training continues */
+    DT_FIT_DONE,       /* all epochs or steps are done */
+    DT_FIT_EARLY_STOP, /* no better value for .watch.patience validations */
+    DT_FIT_STOPPED,    /* a callback asked for it */
+    DT_FIT_FAILED,     /* an error, which dt_trainer_fit returns */
     DT_FIT_LAST = DT_FIT_FAILED
 } dt_fit_stop;
 
-/* What a callback sees. It may call dt_trainer_set_lr (the same on all ranks), _evaluate, _predict,
- * _checkpoint, _save, dt_trainer_store, and what is not the trainer's. _step, _epoch, _wait, _fit,
- * _load, _resume and dt_lr_find of this trainer return BUSY. Destroying the trainer, its graph,
- * context, comm, data or a callback's object does nothing. A callback may set .stop to
- * DT_FIT_STOPPED: no further step is made, on any rank. All else is read only.
+/* The state of training, as a callback sees it. All members but .stop are read only.
  *
- * With .in_flight = 2 on a GPU the next step has begun already: it is made, at the rate of before.
- * Where none may be under way (at an epoch's end, before a checkpoint) one call, and .last, are for
- * the two newest steps. */
+ * A callback may set .stop to DT_FIT_STOPPED: then no rank starts a further step.
+ *
+ * A callback may call dt_trainer_set_lr (with the same rate on all ranks), dt_trainer_evaluate,
+ * _predict, _checkpoint, _save, dt_trainer_store, and functions that do not use the trainer. BUSY
+ * for this trainer: dt_trainer_step, _epoch, _wait, _fit, _load, _resume and dt_lr_find. Destroying
+ * the trainer, its graph, context, comm, data or a callback's object does nothing.
+ *
+ * .in_flight = 2 on a GPU: the next step has already started, and it uses the old learning rate.
+ * At an epoch's end and before a checkpoint no step may be in flight. There one call, with .last,
+ * covers the two newest steps. */
 typedef struct dt_fit_state {
     dt_trainer *trainer;
     dt_fit_event event;
     dt_fit_stop stop;
-    uint64_t epoch, epochs; /* epochs ended, counted from the beginning of training; to be made */
-    uint64_t step, steps;   /* steps committed; to be made, by whichever of both ends first */
-    uint64_t epoch_steps;   /* of a whole epoch */
-    dt_train_report last;  /* of the newest step; .steps 0: it was skipped for a NaN, or none yet */
-    dt_train_report train; /* of this epoch so far; its times are of this call */
-    dt_train_report validation; /* the newest; .samples 0: none yet */
-    uint64_t validations;       /* so many */
+    uint64_t epoch, epochs;     /* epochs completed since training began; dt_fit_desc.epochs */
+    uint64_t step, steps;       /* steps committed; at the end: the smaller of both limits */
+    uint64_t epoch_steps;       /* steps of a full epoch */
+    dt_train_report last;       /* the newest step; .steps 0: skipped for a NaN, or no step yet */
+    dt_train_report train;      /* this epoch so far; its times are of this call only */
+    dt_train_report validation; /* the newest; .samples 0: no validation yet */
+    uint64_t validations;       /* number of validations in this call */
     bool validation_follows;    /* DT_FIT_EPOCH: a validation follows */
-    uint64_t skipped;           /* steps, or local rounds, for a NaN or infinity; in this call */
-    uint64_t not_finite;        /* watched values: NaN, infinite or of no target; in this call */
-    double value, best;         /* what is watched: now, and at its best */
-    bool better;                /* the newest value is the best */
-    uint64_t best_step;         /* the step of the best; 0: none yet */
-    uint64_t validations_since_best; /* validations since then */
-    /* Checkpoints that could not be written, in this call, and why the newest was not; "": none.
-     * Training goes on. */
-    uint64_t checkpoints_failed;
-    const char *checkpoint_error;
-    double seconds;      /* in this call */
-    double seconds_left; /* by the steps' mean so far; below 0: not known */
+    uint64_t skipped;    /* steps (or local rounds) skipped for a NaN or infinity, this call */
+    uint64_t not_finite; /* watched values in this call: NaN, infinite or without targets */
+    double value, best;  /* the watched value; the best so far */
+    bool better;         /* the newest watched value is the best */
+    uint64_t best_step;  /* the step of the best value; 0 = none yet */
+    uint64_t validations_since_best; /* watched values since the best */
+    uint64_t checkpoints_failed;     /* checkpoints not written in this call; training continues */
+    const char *checkpoint_error;    /* why the newest of them failed; "" = none failed */
+    double seconds;                  /* since this call began */
+    double seconds_left;             /* estimate by the mean time of a step; negative = not known */
 } dt_fit_state;
 
-/* A result other than DT_OK ends the fit on all ranks, and dt_trainer_fit returns it on this one.
- * dt_ctx_error() says which callback returned what, and at which step. A call on this context that
- * failed with that result in this callback keeps its own text. */
+/* A callback. A result other than DT_OK ends the fit on all ranks. dt_trainer_fit returns that
+ * result on this rank, and dt_ctx_error() names the callback, its result and the step. If a call on
+ * this context failed with the same result within the callback, the text of that call stays. */
 typedef dt_result dt_fit_fn(void *user, dt_fit_state *state);
 typedef struct dt_callback {
     dt_fit_fn *call;
     void *user;
 } dt_callback;
 
-/* The value that is watched: of each validation, or without validation of each epoch's training. A
- * plateau of the optimizer's schedule (DT_SCHEDULE_PLATEAU) gets it too. A NaN, an infinity, or a
- * value without targets (no step ran, or all targets are ignored) counts as not better, also for
- * .patience. The log names the value, its epoch and the op, or says that no target counts;
- * training goes on. */
+/* The watched value. It comes from each validation, or from each epoch's training if there is no
+ * validation. A DT_SCHEDULE_PLATEAU phase of the optimizer's schedule gets it too.
+ *
+ * A value that is NaN, infinite or without targets counts as not better, also for .patience. It has
+ * no targets if no step ran or all targets are ignored. The log names the value, its epoch and the
+ * op, or says that no target counts. Training continues. */
 typedef struct dt_watch {
-    /* The name of a metric, or of a term of the loss (dt_trainer_desc.metrics); NULL = "loss" */
-    const char *metric;
-    bool maximize;    /* is better; a loss's is not */
-    double min_delta; /* better by less is no better; Keras' min_delta */
-    int patience;     /* stops behind so many without a better one; 0 = never */
-    /* At the end all replicas get the weights of the best value; the moments of that time are not
-     * kept. Takes the memory of the parameters once, on the host. Happens also when .max_skips ends the
-     * fit, and after no other error. */
+    const char *metric; /* name of a metric or loss term (dt_trainer_desc.metrics); NULL = "loss" */
+    bool maximize;      /* larger is better; false for a loss */
+    double min_delta;   /* an improvement of at most this does not count; not negative */
+    int patience; /* stop after this number of watched values without a better one; 0 = never */
+    /* Restore the best weights at the end, in all replicas; the optimizer's moments stay. Keeps a
+     * copy of the parameters on the host. Cannot be combined with dt_trainer_desc.averaged. Of
+     * errors only .max_skips restores them. */
     bool restore_best;
-    /* A safetensors file of the best weights, which rank 0 writes; NULL = none. One that cannot be
-     * written is refused before the first step; later it ends the fit with IO. */
+    /* A safetensors file of the best weights, written by rank 0; NULL = no file. If it cannot be
+     * written, that is an error before the first step; later it ends the fit with IO. */
     const char *save;
 } dt_watch;
 
+/* What to train, and when to validate, stop and resume.
+ *
+ * Resuming: needs dt_trainer_desc.checkpoint.folder. A trainer that has made no step first loads
+ * the newest checkpoint of that folder. A checkpoint is written at the end of each epoch, where a
+ * callback stops training, and every .checkpoint.every_steps. It holds the state of .watch: the
+ * best value, its step, the validations since then, and with .restore_best its weights. So an
+ * interrupted fit stops where it would have stopped, with the same bits. The state of .watch starts
+ * again if .watch.metric or .maximize changed, and with .no_resume, whatever was loaded. */
 typedef struct dt_fit_desc {
-    uint64_t epochs; /* counted from the beginning of training, so a resumed fit makes the rest */
-    uint64_t steps;  /* the same in steps; 0 = no limit. One of both is needed */
-    const dt_dataset *validation; /* NULL = none; wrong columns are refused before the first step */
-    int validation_batch;         /* as in dt_trainer_evaluate */
-    uint64_t validation_steps;    /* validates every so many steps; 0 = at the end of epochs */
-    uint64_t validation_epochs;   /* of every so many epochs; 0 = 1 */
+    uint64_t epochs; /* since training began, so a resumed fit does the rest; 0 = no limit */
+    uint64_t steps;  /* likewise, in steps; 0 = no limit. At least one limit is required */
+    const dt_dataset *validation; /* NULL = none; its columns are checked before the first step */
+    int validation_batch;         /* as `batch` of dt_trainer_evaluate */
+    /* Validate every this number of steps; 0 = at ends of epochs. Not with DT_TRAIN_LOCAL. */
+    uint64_t validation_steps;
+    uint64_t validation_epochs; /* validate every this number of epochs; 0 = 1 */
     dt_watch watch;
-    /* Where the trainer has a folder .checkpoint.folder, fit goes on from the newest checkpoint there, and
-     * writes one at the end of each epoch and where a callback stops it, besides what
-     * .checkpoint.every_steps says. They have what
-     * .watch has seen (the best value, its step, how long was waited since, with .restore_best its
-     * weights), so a fit that was interrupted stops where it would have, with the same bits; one
-     * that watches something else begins anew, and so does .no_resume, whatever was loaded. */
-    bool no_resume;
-    uint64_t max_skips; /* ends with NUMERIC after this number of skipped steps in a row; 0 = 8 */
-    dt_callback callbacks[DT_MAX_CALLBACKS]; /* up to the first without .call, in order */
+    bool no_resume;     /* do not load a checkpoint, and start .watch again */
+    uint64_t max_skips; /* NUMERIC after this number of skipped steps in a row; 0 = 8 */
+    dt_callback callbacks[DT_MAX_CALLBACKS]; /* called in order, up to the first without .call */
 } dt_fit_desc;
 
-/* A validation, or an epoch's end where there is none. */
+/* One row: a validation, or an epoch's end if there is no validation. */
 typedef struct dt_history_entry {
-    uint64_t epoch, step;                                    /* epochs ended, steps committed */
+    uint64_t epoch, step;                                    /* epochs completed, steps committed */
     double seconds;                                          /* since the fit began */
     double lr;                                               /* as dt_train_report.lr */
-    double loss, metric[DT_MAX_TERMS];                       /* of the epoch so far, in training */
+    double loss, metric[DT_MAX_TERMS];                       /* of training, in the epoch so far */
     double validation_loss, validation_metric[DT_MAX_TERMS]; /* 0 without validation; may be NaN */
-    bool better;
+    bool better;                                             /* the best watched value so far */
 } dt_history_entry;
 
+/* The history of a fit. Ownership: the caller's; dt_history_destroy frees it. */
 typedef struct dt_history {
     dt_ctx *ctx;
-    dt_history_entry *entries; /* count of them */
+    dt_history_entry *entries; /* [count] */
     size_t count, capacity;
     dt_fit_stop stop;
-    uint64_t best_step, epochs, steps; /* .epochs, .steps: where it ended */
-    double best;                       /* the best watched value; none if .best_step is 0 */
-    uint64_t not_finite;               /* watched values: NaN, infinite or of no target */
-    uint64_t skipped; /* steps for a NaN or infinity, as in dt_fit_state; also after an error */
-    char names[DT_MAX_TERMS][64]; /* of .metric, cut to 63 bytes */
-    uint64_t checkpoints_failed;  /* and why the newest was not written, as there */
-    char checkpoint_error[DT_MAX_REASON_BYTES];
+    uint64_t best_step, epochs, steps; /* step of the best value, 0 = none; where the fit ended */
+    double best;                       /* the best watched value; unset if best_step is 0 */
+    uint64_t not_finite;               /* watched values: NaN, infinite or without targets */
+    uint64_t skipped;                  /* as dt_fit_state.skipped; also set after an error */
+    char names[DT_MAX_TERMS][64];      /* of .metric, cut to 63 bytes */
+    uint64_t checkpoints_failed;       /* as dt_fit_state.checkpoints_failed */
+    char checkpoint_error[DT_MAX_REASON_BYTES]; /* why the newest of them failed */
 } dt_history;
 
-/* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
- * with dt_history_destroy; after every error its .stop is DT_FIT_FAILED. What is allocated while it
- * runs are entries of the history and what each validation needs. Errors: INVALID (neither epochs
- * nor steps; .watch of what is not there; a folder without checkpoints is none), what a callback
- * returned, and those of dt_trainer_step but for a NaN, which skips a step (.max_skips), of
- * dt_trainer_evaluate (but for NUMERIC: see dt_watch), dt_trainer_resume and dt_store_save. If no
- * watched value was finite, the result is DT_OK, with a warning in the log and in dt_ctx_error().
- * With .steps and no .epochs: INVALID after an epoch of which .skip_empty left out every step. IO
- * also where .checkpoint.folder cannot be written and steps are to be made. A checkpoint that fails later
- * is an error in the log, is counted in the history and in callbacks, and training goes on. If all
- * steps are made already, the result is DT_OK with an empty history, and the log says so. */
+/* Trains a model until an end of desc, a callback or an error stops it. For a loop of your own:
+ * dt_trainer_epoch or dt_trainer_step.
+ *
+ * history: may be NULL. It is filled in whatever the result; after every error .stop is
+ * DT_FIT_FAILED. Ownership: the caller's, to be freed with dt_history_destroy.
+ *
+ * Memory: while it runs it allocates only entries of the history and what each validation needs.
+ *
+ * A NaN or infinity in training skips the step; see .max_skips. In a validation it counts as not
+ * better; see dt_watch. If no watched value was finite, the result is DT_OK, with a warning in the
+ * log and in dt_ctx_error().
+ *
+ * Checkpoints: a folder without checkpoints is allowed. A checkpoint that fails later is an error
+ * in the log; the history and callbacks count it, and training continues.
+ *
+ * If all steps are already done, the result is DT_OK with an empty history, and the log says so.
+ *
+ * Errors: INVALID (neither epochs nor steps; a .watch.metric that does not exist; without .epochs,
+ * an epoch of which .skip_empty left out every step), NUMERIC (.max_skips), IO (.checkpoint.folder
+ * or .watch.save cannot be written and steps remain), and what a callback returned. Also those of
+ * dt_trainer_step, dt_trainer_evaluate (except NUMERIC), dt_trainer_resume and dt_store_save. */
 DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
 /* Frees the entries and clears the struct. NULL is allowed. */
 DT_API void dt_history_destroy(dt_history *history);
 
-/* Computes `output` (a tensor of the trainer's graph, f32 or i32, with samples) for all rows of a
- * set, as dt_trainer_evaluate does, and writes it to out: [data->rows, shape of a sample] in the
- * tensor's type. Columns that it does not read may be left out of the set. With several ranks all
- * call it, each computes a share, and all get everything. batch: samples of a replica at a time; 0
- * = as in training. Its programs and buffers are made for the call. Errors: INVALID (bytes that are
- * not those of out; a tensor without samples or of another graph; an input without a column),
- * those of dt_trainer_evaluate. */
+/* Computes a tensor for all rows of a dataset, as dt_trainer_evaluate does, and writes it to out.
+ * All ranks call it; each computes a share, and all get all rows.
+ * data: may lack columns of inputs that `output` does not depend on.
+ * output: a tensor of the trainer's graph with samples, f32 or i32.
+ * batch: samples of a replica at a time; 0 = as in training.
+ * out: [data->rows, shape of a sample] in the tensor's type; bytes: its exact size.
+ * Its programs and buffers exist only during the call.
+ * Errors: INVALID (bytes is not the size of out; a tensor without samples, or of another graph; an
+ * input without a column), those of dt_trainer_evaluate. */
 DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data, dt_tensor output,
                                     int batch, void *out, size_t bytes);
 
-/* ---- A range test of learning rates: steps at rates that grow geometrically from .min to .max, to
- * see where the loss falls fastest, and where it blows up (Smith 2017). It changes nothing: behind
- * it weights, moments, counts and the order of samples are those of before. */
+/* ---- Learning-rate range test -------------------------------------------------------------------
+ *
+ * dt_lr_find makes steps at rates that grow geometrically from .min to .max. Its curve shows where
+ * the loss falls fastest and where training diverges (Smith 2017). Afterwards weights, moments,
+ * counts and the order of samples are as before. */
 
 typedef struct dt_lr_find_desc {
-    double min, max;  /* 0 = 1e-7 and 10 */
-    int steps;        /* from 5 on; 0 = 100 */
-    double smoothing; /* of losses, an exponential mean's share of what was; 0 = 0.9, DT_ZERO = 0 */
-    const char *file; /* has the state meanwhile; rank 0 writes and removes it, but for a lost job,
-                       * or where it cannot be read back; NULL = "dtrain.lr_find.state" in the
-                       * working folder: jobs in one folder at once need files of their own. One
-                       * that is there and not empty is refused */
+    double min, max;  /* 0 = 1e-7 and 10; 0 < min < max */
+    int steps;        /* 5 to 1000000; 0 = 100 */
+    double smoothing; /* decay of the losses' exponential mean, in [0, 1); 0 = 0.9, DT_ZERO = 0 */
+    /* Holds the state during the test; rank 0 writes and removes it. NULL = "dtrain.lr_find.state"
+     * in the working folder. Concurrent jobs in one folder need different files. */
+    const char *file;
 } dt_lr_find_desc;
 
 typedef struct dt_lr_point {
-    double lr, loss, smooth; /* of a step at that rate; the mean so far, without its bias to 0 */
+    double lr, loss, smooth; /* rate and loss of a step; bias-corrected mean of losses so far */
 } dt_lr_point;
 
 typedef struct dt_lr_curve {
     dt_ctx *ctx;
-    dt_lr_point *points; /* count of them */
+    dt_lr_point *points; /* [count] */
     size_t count;
-    bool diverged;     /* it ended early: a NaN, or a mean above 4 times its smallest */
-    double suggestion; /* the rate of the steepest descent of .smooth; 0: it falls nowhere */
+    bool diverged;     /* stopped early: a NaN, or .smooth above 4 times its smallest value */
+    double suggestion; /* the rate where .smooth falls fastest; 0 = it falls nowhere */
 } dt_lr_curve;
 
-/* All ranks call it with the same settings, and get the same curve and suggestion. desc may be
- * NULL. *curve is yours: dt_lr_curve_destroy. The optimizer's own schedule is not used meanwhile.
- * Errors, with *curve empty and the state as before, but for a lost job: INVALID (NULL, settings, a
- * .file that is there), UNSUPPORTED (DT_TRAIN_LOCAL), IO (the file), those of dt_trainer_step but
- * for a NaN, which ends the test. Where the state cannot be read back (MEMORY, IO), the error says
- * so, and the file stays: dt_trainer_load brings it back. */
+/* Runs a learning-rate range test. All ranks call it with the same settings, and get the same curve
+ * and suggestion. It does not use the optimizer's own schedule.
+ * desc: NULL = {0}. curve: the caller's, to be freed with dt_lr_curve_destroy.
+ *
+ * .file stays if the job is lost, or if the state cannot be read back (MEMORY, IO). The error says
+ * so, and dt_trainer_load restores the state from the file.
+ *
+ * Errors, with *curve empty and the state as before, except after a lost job: INVALID (NULL; a
+ * setting out of range; .file exists and is not empty; a server's worker), UNSUPPORTED
+ * (DT_TRAIN_LOCAL), IO (.file), those of dt_trainer_step except a NaN, which ends the test. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
 /* Frees the points and clears the struct. NULL is allowed. */
 DT_API void dt_lr_curve_destroy(dt_lr_curve *curve);
 
-/* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. It
- * has the rate, "  lr 0.001", the steps that were skipped for a NaN, and the checkpoints that
- * failed, if any: "  2 skipped  1 checkpoint failed", and at the end why the newest of them did. On
- * a terminal the line is written again as steps end; else, in a file or a pipe, there is one line
- * an epoch, and one where training ends within an epoch, without escape codes. Ranks other than 0
- * are quiet. */
+/* ---- Progress bar -------------------------------------------------------------------------------
+ *
+ * A callback for dt_fit_desc.callbacks: {dt_progress_show, &progress}. On a terminal it rewrites
+ * one line as steps end. In a file or pipe each epoch has a line, without escape codes. So has the
+ * end of training within an epoch. Ranks other than 0 print nothing.
+ *
+ * The line has the learning rate ("  lr 0.001"). Where there are any, it also has the steps skipped
+ * for a NaN and the failed checkpoints: "  2 skipped  1 checkpoint failed". The end reports why the
+ * newest checkpoint failed. */
 
 typedef struct dt_progress {
-    void *file;        /* a FILE *; NULL = stdout */
-    const char *label; /* before the bar; NULL = none */
-    int columns;       /* of the line; 0 = the terminal's; < 0: as if there were none */
-    double every;      /* seconds between two lines of a terminal; 0 = 0.1 */
-    double next;       /* the function's own, as what follows; 0 at first */
-    uint64_t shown, before;
+    void *file;             /* a FILE *; NULL = stdout */
+    const char *label;      /* text before the bar; NULL = none */
+    int columns;            /* width of the line; 0 = the terminal's; negative: not a terminal */
+    double every;           /* seconds between two updates on a terminal; 0 = 0.1 */
+    double next;            /* internal; 0 at first */
+    uint64_t shown, before; /* internal; 0 at first */
 } dt_progress;
 
-/* Errors: INVALID (NULL, also .user of the callback; a state that is of no dt_trainer_fit). A
- * stream that cannot be written is none. */
+/* Shows the progress of a fit. It ignores that a stream cannot be written.
+ * Errors: INVALID (NULL, also as .user of the callback; a state not made by dt_trainer_fit). */
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
-/* ---- What a model is made of: a table of its ops with parameters, or all of them */
+/* ---- Model summary --------------------------------------------------------------------------- */
 
 typedef enum dt_summary_format { DT_SUMMARY_TEXT, DT_SUMMARY_JSON } dt_summary_format;
 
-/* Writes a table of what `output` is computed from, in order: layer, op, shape of a sample, number
- * of parameters, bytes of the result of a sample, multiply-adds of a sample; and totals, with
- * parameters that are trained and those that are not. As snprintf: at most size bytes with the
- * closing 0, and *needed (may be NULL) is what the whole takes, without it. Errors: INVALID (a nil
- * tensor; out NULL with a size), MEMORY. */
+/* Writes a table of the ops that `output` is computed from, in order. A row has layer, op,
+ * number of parameters; and for one sample shape, bytes of the result and multiply-adds. Totals
+ * follow, with trained and untrained parameters apart.
+ * out, size: as for snprintf: at most `size` bytes with the closing 0.
+ * needed: the length of the complete text, without the closing 0; may be NULL.
+ * Errors: INVALID (a nil tensor; out NULL with a size), MEMORY. */
 DT_API dt_result dt_summary(dt_tensor output, dt_summary_format format, char *out, size_t size,
                             size_t *needed);
