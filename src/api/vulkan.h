@@ -1,41 +1,43 @@
 /* ---- Inside a renderer: the application's Vulkan device ----------------------------------------
  *
- * No Vulkan header is needed: handles that point (VkInstance, VkPhysicalDevice, VkDevice, VkQueue)
- * are void *, the others (VkSemaphore, VkBuffer) uint64_t, to which C casts both of their forms:
- * (uint64_t)semaphore. docs/embedding.md has a page on all of this, with code. */
+ * No Vulkan header is needed. Handles that are pointers (VkInstance, VkPhysicalDevice, VkDevice,
+ * VkQueue) are void *. The others (VkSemaphore, VkBuffer) are uint64_t: cast them,
+ * (uint64_t)semaphore, on 32-bit and 64-bit systems. docs/embedding.md describes all of this, with
+ * code. */
 
-/* The application's device, for dt_ctx_desc.vulkan. dtrain makes objects of its own on it, submits
- * to the queue, and destroys nothing else. All of it stays alive until the context is destroyed. */
+/* The application's device, for dt_ctx_desc.vulkan. dtrain creates its own objects on this device
+ * and submits to the queue. It destroys only its own objects. All handles must stay alive until the
+ * context is destroyed. */
 typedef struct dt_vulkan_desc {
     /* vkGetInstanceProcAddr of the loader that made the instance, cast to this type. */
     void (*get_instance_proc_addr)(void);
     void *instance; /* made for Vulkan 1.1 or newer (VkApplicationInfo.apiVersion) */
     void *physical_device;
     void *device;
-    void *queue;           /* can compute; the application may use it too, under the lock */
-    uint32_t queue_family; /* the queue's */
-    /* The feature timelineSemaphore was enabled at vkCreateDevice: needed by dt_step_desc.wait and
-     * .signal, and by nothing else. Kernels need no feature and no extension. */
+    void *queue;           /* supports compute; shared with the application under the lock */
+    uint32_t queue_family; /* the family of .queue */
+    /* The feature timelineSemaphore was enabled at vkCreateDevice. Only dt_step_desc.wait and
+     * .signal need it. Kernels need no feature and no extension. */
     bool timeline_semaphore;
-    /* The extension VK_KHR_shader_float_controls was enabled at vkCreateDevice. Where the driver
-     * reports shaderSignedZeroInfNanPreserveFloat32 too, kernels ask it to keep infinities and NaN
-     * what they are; without that a driver with fast mathematics (MoltenVK) may not. */
+    /* VK_KHR_shader_float_controls was enabled at vkCreateDevice. Kernels then keep infinities and
+     * NaN where the driver reports shaderSignedZeroInfNanPreserveFloat32. Otherwise a driver with
+     * fast mathematics (MoltenVK) may change them. */
     bool float_controls;
-    /* Called around each submission to the queue, on the thread that uses the context, and never
-     * held while something is waited for. Both or neither; NULL: nobody else submits to the queue
-     * while a function of the context runs. */
+    /* Held around each submission to the queue, on the thread that uses the context, and never
+     * during a wait. Set both or neither. NULL: only dtrain submits to the queue while a function
+     * of the context runs. */
     void (*lock)(void *user);
     void (*unlock)(void *user);
     void *user;
 } dt_vulkan_desc;
 
-/* A range of a VkBuffer of that device. */
+/* A range of a VkBuffer of that device, in bytes. */
 typedef struct dt_vulkan_buffer {
     uint64_t buffer;
     uint64_t offset, bytes;
 } dt_vulkan_buffer;
 
-/* A timeline semaphore of the application and a value of it. semaphore 0: none. */
+/* A value of one of the application's timeline semaphores. .semaphore 0 means no semaphore. */
 typedef struct dt_vulkan_semaphore {
     uint64_t semaphore;
     uint64_t value;
