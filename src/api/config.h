@@ -1,26 +1,26 @@
-/* Options. Define any of these before including dtrain.h; every file of one program that includes
- * it needs the same values. None changes the layout of a public type.
+/* Options. Define any of these before including dtrain.h. All files of a program that include it
+ * need the same values. No option changes the layout of a public type.
  *
  *   option              default   meaning and cost
- *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
+ *   DT_IMPLEMENTATION   off       compile the library here: in exactly one C file (GCC or Clang)
  *   DT_IMPLEMENTATION_CORE, DT_IMPLEMENTATION_KERNELS, DT_IMPLEMENTATION_COMM
- *                       off       instead of it: a part each, in three C files that compile at the
- *                                 same time; with DT_NO_COMM two are enough
- *   DT_STATIC           off       every public function is static: a private copy in that file
- *   DT_COMM_ONLY        off       compile only the collectives (dt_comm): no graphs, no devices
+ *                       off       instead of DT_IMPLEMENTATION: three C files, each with one of
+ *                                 these, that compile in parallel; with DT_NO_COMM the first two
+ *   DT_STATIC           off       make every public function static: a private copy in this file
+ *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
  *   DT_NO_VULKAN        off       leave the Vulkan backend out (about an eighth of the object)
  *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (an eighth of the object and of
  *                                 the time to compile): CPUs take those for AVX2, the same bits
  *   DT_NO_COMM          off       leave out all that connects processes (sockets, keys, launchers):
- *                                 a dt_comm has one rank, replicas of one process work as before
- *   DT_NO_THREADS       off       start no threads and ask the system for none: the caller does all
- *   DT_WITH_OPENSSL     off       integrity MAC and TLS of dt_comm: link with -lssl -lcrypto
- *   DT_WITH_ZLIB        off       arrays of np.savez_compressed: link with -lz
- *   DT_WITH_PNG         off       pictures in PNG files: link with -lpng
- *   DT_WITH_JPEG        off       pictures in JPEG files: link with -ljpeg
- *   DT_WITH_MPI         off       the transport DT_COMM_MPI: compile the implementation with mpicc
+ *                                 a dt_comm has one rank; replicas of one process still work
+ *   DT_NO_THREADS       off       start no threads and use no thread library: the caller computes
+ *   DT_WITH_OPENSSL     off       add DT_COMM_MAC and DT_COMM_TLS; link with -lssl -lcrypto
+ *   DT_WITH_ZLIB        off       read arrays of np.savez_compressed; link with -lz
+ *   DT_WITH_PNG         off       read pictures in PNG files; link with -lpng
+ *   DT_WITH_JPEG        off       read pictures in JPEG files; link with -ljpeg
+ *   DT_WITH_MPI         off       add DT_COMM_MPI; compile the implementation with mpicc
  *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
- *   DT_DEBUG            off       internal asserts; they abort, so never ship this
+ *   DT_DEBUG            off       add internal asserts, which abort: never ship this
  */
 #ifdef DT_STATIC
 #define DT_API static
@@ -34,15 +34,15 @@
 #define DT_MAX_TERMS 8
 /* The largest number of outputs, and of gradients for the host, of one program. */
 #define DT_MAX_OUTPUTS 8
-/* One more than the largest number of dt_optim_desc.groups: group 0 is the rest. */
+/* The largest number of dt_optim_desc.groups, plus 1 for group 0, the other parameters. */
 #define DT_MAX_GROUPS 8
 /* The largest number of a schedule's phases, and of a phase's milestones. */
 #define DT_MAX_PHASES 4
 #define DT_MAX_MILESTONES 8
 /* The largest number of a dataset's columns. */
 #define DT_MAX_COLUMNS 8
-/* Really 0, in a field where 0 stands for another value: a rate, decay, beta, eps, coefficient,
- * scale or class number. Exact in int, float and double. */
+/* The value 0, for a member whose default (0) is another value: a rate, decay, beta, eps,
+ * coefficient, scale or class number. Exact in int, float and double. */
 #define DT_ZERO (-2147483647 - 1)
 
 #define DT_VERSION "0.1.0"
