@@ -72,10 +72,10 @@ typedef struct dt_device_info {
  * except pipeline_cache, which is copied too.
  * Ownership: yours; dt_ctx_destroy ends it. On failure *out is NULL, and desc's logger and on_error
  * get the text.
- * Errors: INVALID (alloc without free; threads below -1 or above 1024; jobs.threads without
- * parallel_for; pipeline_cache_bytes without pipeline_cache; a handle that .vulkan lacks; .vulkan
- * with no_vulkan, vulkan_loader or validation), MEMORY. With .vulkan also UNSUPPORTED (its device
- * or queue cannot be used; DT_NO_VULKAN).
+ * Errors: INVALID (alloc without free; threads below -1 or above 1024; jobs.threads negative, or
+ * without parallel_for; pipeline_cache_bytes without pipeline_cache; a handle that .vulkan lacks;
+ * lock without unlock; .vulkan with no_vulkan, vulkan_loader or validation), MEMORY. With .vulkan
+ * also UNSUPPORTED (its device or queue cannot be used; DT_NO_VULKAN).
  * Threads: any. One thread at a time may use a context (else BUSY: see dt_result). Different
  * contexts can be used concurrently. This holds for all functions below, unless their comment says
  * otherwise. */
@@ -86,9 +86,9 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
  * (dt_array, dt_safetensors) belong to the caller: destroy or close them first.
  *
  * After fork() the child process has a copy of the memory, but not of threads, drivers and sockets.
- * In the child every use of a device or trainer returns DT_ERROR_FORKED, on every device. That is
- * to run steps, make programs, and read or write values. The destroy functions only release memory.
- * A context that the child creates works. */
+ * In the child, functions that run steps, make programs, read or write values, or use a trainer
+ * return DT_ERROR_FORKED, on every device. The destroy functions only release memory. A context
+ * that the child creates works. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
 /* Returns the text of the most recent failure: what failed, which value was wrong, what to do. ""

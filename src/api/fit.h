@@ -29,7 +29,7 @@ typedef enum dt_fit_event {
 typedef enum dt_fit_stop {
     DT_FIT_RUNNING,    /* training continues */
     DT_FIT_DONE,       /* all epochs or steps are done */
-    DT_FIT_EARLY_STOP, /* no better value for .watch.patience validations */
+    DT_FIT_EARLY_STOP, /* no better watched value .watch.patience times in a row */
     DT_FIT_STOPPED,    /* a callback asked for it */
     DT_FIT_FAILED,     /* an error, which dt_trainer_fit returns */
     DT_FIT_LAST = DT_FIT_FAILED
@@ -51,11 +51,11 @@ typedef struct dt_fit_state {
     dt_trainer *trainer;
     dt_fit_event event;
     dt_fit_stop stop;
-    uint64_t epoch, epochs;     /* epochs completed since training began; dt_fit_desc.epochs */
-    uint64_t step, steps;       /* steps committed; at the end: the smaller of both limits */
-    uint64_t epoch_steps;       /* steps of a full epoch */
-    dt_train_report last;       /* the newest step; .steps 0: skipped for a NaN, or no step yet */
-    dt_train_report train;      /* this epoch so far; its times are of this call only */
+    uint64_t epoch, epochs; /* completed since training began; at the end (dt_fit_desc.epochs) */
+    uint64_t step, steps;   /* committed since then; at the end, by .epochs and .steps */
+    uint64_t epoch_steps;   /* steps of a full epoch */
+    dt_train_report last;   /* the newest step; .steps 0: skipped for a NaN, or no step yet */
+    dt_train_report train;  /* this epoch so far; its times are of this call only */
     dt_train_report validation; /* the newest; .samples 0: no validation yet */
     uint64_t validations;       /* number of validations in this call */
     bool validation_follows;    /* DT_FIT_EPOCH: a validation follows */
@@ -102,12 +102,15 @@ typedef struct dt_watch {
 
 /* What to train, and when to validate, stop and resume.
  *
- * Resuming: needs dt_trainer_desc.checkpoint.folder. A trainer that has made no step first loads
- * the newest checkpoint of that folder. A checkpoint is written at the end of each epoch, where a
- * callback stops training, and every .checkpoint.every_steps. It holds the state of .watch: the
- * best value, its step, the validations since then, and with .restore_best its weights. So an
- * interrupted fit stops where it would have stopped, with the same bits. The state of .watch starts
- * again if .watch.metric or .maximize changed, and with .no_resume, whatever was loaded. */
+ * Resuming: needs dt_trainer_desc.checkpoint.folder. If the trainer has made no step, the fit first
+ * loads the newest checkpoint of that folder. It writes one at the end of each epoch, where a
+ * callback stops it, and every .checkpoint.every_steps. A checkpoint holds the state of .watch: the
+ * best value, its step, the values since then, and with .restore_best its weights. So an
+ * interrupted fit stops where it would have stopped, with the same bits.
+ *
+ * The state of .watch starts again if .watch.metric or .maximize changed, and with .no_resume,
+ * whatever was loaded. After dt_trainer_resume or _load by the program it continues, but without
+ * the best weights. */
 typedef struct dt_fit_desc {
     uint64_t epochs; /* since training began, so a resumed fit does the rest; 0 = no limit */
     uint64_t steps;  /* likewise, in steps; 0 = no limit. At least one limit is required */
@@ -115,7 +118,7 @@ typedef struct dt_fit_desc {
     int validation_batch;         /* as `batch` of dt_trainer_evaluate */
     /* Validate every this number of steps; 0 = at ends of epochs. Not with DT_TRAIN_LOCAL. */
     uint64_t validation_steps;
-    uint64_t validation_epochs; /* validate every this number of epochs; 0 = 1 */
+    uint64_t validation_epochs; /* every this number of epochs; 0 = 1; not with .validation_steps */
     dt_watch watch;
     bool no_resume;     /* do not load a checkpoint, and start .watch again */
     uint64_t max_skips; /* NUMERIC after this number of skipped steps in a row; 0 = 8 */
@@ -179,8 +182,9 @@ DT_API void dt_history_destroy(dt_history *history);
  * batch: samples of a replica at a time; 0 = as in training.
  * out: [data->rows, shape of a sample] in the tensor's type; bytes: its exact size.
  * Its programs and buffers exist only during the call.
- * Errors: INVALID (bytes is not the size of out; a tensor without samples, or of another graph; an
- * input without a column), those of dt_trainer_evaluate. */
+ * Errors: INVALID (bytes is not the size of out; a tensor without samples, or of another graph;
+ * with several replicas, a tensor made after the trainer; an input without a column), UNSUPPORTED
+ * (another type), those of dt_trainer_evaluate. */
 DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data, dt_tensor output,
                                     int batch, void *out, size_t bytes);
 
@@ -244,7 +248,7 @@ typedef struct dt_progress {
     uint64_t shown, before; /* internal; 0 at first */
 } dt_progress;
 
-/* Shows the progress of a fit. It ignores that a stream cannot be written.
+/* Shows the progress of a fit. It ignores errors of writing.
  * Errors: INVALID (NULL, also as .user of the callback; a state not made by dt_trainer_fit). */
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
