@@ -57,7 +57,7 @@ typedef enum dt_comm_reduction {
  * operation. */
 typedef enum dt_comm_algorithm {
     DT_COMM_ALGORITHM_DEFAULT = 0,
-    DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges a part with every other rank */
+    DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges with every other rank */
     DT_COMM_ALGORITHM_ONE_SHOT,    /* every rank sends its whole buffer to every other rank */
     DT_COMM_ALGORITHM_DOUBLING,    /* recursive doubling of the distance, with whole buffers */
     DT_COMM_ALGORITHM_HALVING,     /* recursive halving, then doubling */
@@ -91,7 +91,7 @@ typedef enum dt_comm_transport {
 typedef enum dt_comm_shared_memory {
     DT_COMM_SHARED_DEFAULT, /* where available (Linux), and if integrity is not TLS; else TCP */
     DT_COMM_SHARED_OFF,     /* this rank does not use it */
-    DT_COMM_SHARED_REQUIRED /* it is an error if a rank of this host cannot use it */
+    DT_COMM_SHARED_REQUIRED /* with every rank of this host; else an error */
 } dt_comm_shared_memory;
 
 /* The cost of a connection between two ranks while all ranks send. */
