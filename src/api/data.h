@@ -1,85 +1,100 @@
-/* ---- Data: IDX files, shuffled batches ------------------------------------------------------- */
+/* ---- Data: arrays from files (IDX, NumPy, WAV), splits, shuffled batches --------------------- */
 
-/* An array as it lies in the file, row-major. */
+/* An array from a file, row-major (C order). Ownership: free it with dt_array_destroy. */
 typedef struct dt_array {
     dt_ctx *ctx;
-    int rank;
+    int rank; /* number of dimensions */
     int64_t dim[8];
-    int element_bytes;
-    size_t bytes; /* of all elements */
+    int element_bytes; /* bytes of one element */
+    size_t bytes;      /* bytes of all elements */
     void *data;
     dt_dtype dtype; /* DT_U8, DT_F32 or DT_I32 */
 } dt_array;
 
-/* Reads an IDX file of unsigned bytes (MNIST's format), unpacked. Ownership: *out is yours;
- * free it with dt_array_destroy, before the context is destroyed. Errors, with *out empty: INVALID
- * (NULL), IO, FORMAT (not IDX, compressed, truncated, a size that contradicts the header, another
- * element type), MEMORY. */
+/* Reads an uncompressed IDX file of unsigned bytes (MNIST's format).
+ * out: DT_U8. Left empty on an error.
+ * Ownership: *out is yours. Free it with dt_array_destroy before you destroy the context.
+ * Errors: INVALID (NULL), IO, FORMAT (not IDX, compressed, truncated, a size that contradicts the
+ * header, another element type), MEMORY. */
 DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
-/* Reads a NumPy file (np.save), or one array of several (np.savez) by its name; NULL = the only
- * one. Floats of 16, 32 and 64 bits become DT_F32 (rounded), bool and uint8 DT_U8, other integers
- * DT_I32; both orders of bytes, and Fortran's order of elements, which is turned. An array may have
- * no elements. np.savez stores as it is; np.savez_compressed is deflated, for which dtrain is
- * compiled with DT_WITH_ZLIB. Ownership and errors: as dt_idx_load; FORMAT also where an integer or
- * a finite float64 does not fit (which one, and its value), and for objects and structures;
- * INVALID: no array of that name (the text lists the names); UNSUPPORTED: it is deflated, and there
- * is no zlib, or it has 4 GiB. */
+/* Read a NumPy file: dt_npy_load one of np.save, dt_npz_load one array of np.savez.
+ * name: the array to read. NULL = the file's only array.
+ * out: floats of 16, 32 and 64 bits become DT_F32 (rounded). bool and uint8 become DT_U8, other
+ * integers DT_I32. Both byte orders are read. Fortran order becomes C order. An array may have no
+ * elements.
+ *
+ * Compression: np.savez does not compress. np.savez_compressed deflates; define DT_WITH_ZLIB and
+ * link -lz to read it.
+ *
+ * Ownership: as dt_idx_load.
+ * Errors, with *out empty: INVALID (NULL; no array of that name, and the text lists the names), IO,
+ * FORMAT (not a NumPy file; compressed otherwise; truncated or damaged; objects or structures; an
+ * integer or finite float64 that does not fit, with its index), MEMORY, UNSUPPORTED (deflated
+ * without DT_WITH_ZLIB; deflated and of 4 GiB or more). */
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
 DT_API void dt_array_destroy(dt_array *array);
 
-/* Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 (also
- * WAVE_FORMAT_EXTENSIBLE, and RF64 and BW64, whose sizes have 64 bits). *out is [channels,
- * samples], DT_F32; whole numbers become [-1, 1) (16 bits: value / 32768; 8 bits: (value - 128) /
- * 128), floats are taken as they are, but for those that are not finite. *rate: samples a second,
- * may be NULL. Ownership: as of dt_idx_load. Errors, with *out empty: INVALID (NULL), IO, FORMAT
- * (no WAV file, another coding, truncated, a float that is not finite: with the byte), MEMORY. */
+/* Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 bits.
+ * WAVE_FORMAT_EXTENSIBLE, RF64 and BW64 (64-bit sizes) are read too.
+ * out: [channels, samples], DT_F32. PCM becomes [-1, 1): 16 bits give value / 32768, 8 bits (value
+ * - 128) / 128. Floats are kept.
+ * rate: receives the samples per second. May be NULL.
+ * Ownership: as dt_idx_load.
+ * Errors, with *out empty: INVALID (NULL), IO, FORMAT (not a WAV file; another coding; truncated;
+ * with the byte: a float that is NaN, infinite or too large for f32), MEMORY. */
 DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate);
 
-/* ---- Which rows: parts of a set for dt_dataset.indices, weights for .weights. */
+/* ---- Rows: splits for dt_dataset.indices, class weights for dt_dataset.weights */
 
 typedef struct dt_data_split_desc {
-    uint32_t rows; /* of the set */
-    double share;  /* that validates; 0 = 0.2; below 1 */
-    int folds;     /* 2 or more: fold number .fold of so many validates instead, the rest trains */
-    int fold;
-    /* Classes of the rows, [rows]: each class has its share of both parts, to a row or so. NULL:
-     * rows alike. */
+    uint32_t rows; /* rows of the set; required */
+    double share;  /* share of rows that validate; between 0 and 1; 0 = 0.2 */
+    int folds;     /* cross-validation: number of folds, 2 or more, in place of .share; 0 = off */
+    int fold;      /* the fold that validates, 0 to folds - 1; the other folds train */
+    /* Stratify: classes of the rows, [rows], below 2^24. Each class then has the same share in both
+     * sets, within about a row. NULL = do not stratify. */
     const uint32_t *labels;
-    uint64_t seed; /* which rows come together is chance */
+    uint64_t seed; /* decides which rows are chosen */
 } dt_data_split_desc;
 
-/* Writes the rows that train and those that validate, each in rising order; each has room for
- * `rows` of them. Each row is in one of the two, and of `folds` folds in one that validates.
- * Errors: INVALID (NULL; a description without meaning; a part that would be empty), MEMORY. */
+/* Splits rows into a training set and a validation set.
+ * train, valid: receive row numbers in ascending order. Each needs room for `rows` numbers.
+ * Each row is in exactly one of the two. Of all `folds` folds it validates in exactly one.
+ * Errors: INVALID (NULL, 0 rows, a share or fold out of range, a label of 2^24 or more, a set that
+ * would be empty), MEMORY. */
 DT_API dt_result dt_data_split(dt_ctx *ctx, const dt_data_split_desc *desc, uint32_t *train,
                                uint32_t *train_count, uint32_t *valid, uint32_t *valid_count);
-/* Weights of rows with which all classes are drawn as often: weights[i] = 1 / (rows of labels[i]'s
- * class). Errors: INVALID (NULL, no rows, a label that is 2^24 or more), MEMORY. */
+/* Computes row weights that draw all classes equally often: 1 / (number of rows of the class).
+ * labels: classes of the rows, [rows], below 2^24.
+ * weights: [rows], for dt_dataset.weights.
+ * Errors: INVALID (NULL, 0 rows, a label of 2^24 or more), MEMORY. */
 DT_API dt_result dt_balanced_weights(dt_ctx *ctx, const uint32_t *labels, uint32_t rows,
                                      float *weights);
 
-/* The three functions below allocate nothing, need no context, and do nothing if a pointer that
- * they need is NULL. Threads: any. */
+/* The three functions below allocate nothing and need no context. They do nothing if a required
+ * pointer is NULL. Threads: any. */
 
-/* Fills order[0 .. count) with a permutation of 0 .. count - 1 that depends only on count, seed and
- * epoch (Fisher-Yates, random numbers from Philox). */
+/* Writes a random permutation of 0 .. count - 1 to order[0 .. count). It depends only on count,
+ * seed and epoch (Fisher-Yates, random numbers from Philox). */
 DT_API void dt_shuffle(uint32_t *order, uint32_t count, uint64_t seed, uint64_t epoch);
-/* dst[i, :] = src[order[i], :] * scale + offset for i in [0, rows): rows of `cols` bytes to f32.
- * order: NULL = 0, 1, 2, ...; the row numbers in it are not checked. */
+/* Gathers rows of bytes as f32: dst[i, :] = src[order[i], :] * scale + offset for i in [0, rows).
+ * cols: bytes per row.
+ * order: NULL = 0, 1, 2, ... Its row numbers are not checked. */
 DT_API void dt_gather_rows_u8_to_f32(float *dst, const uint8_t *src, const uint32_t *order,
                                      size_t rows, size_t cols, float scale, float offset);
-/* The same for labels, to i32: dst[i, :] = src[order[i], :]. */
+/* Gathers rows of bytes as i32, for labels: dst[i, :] = src[order[i], :]. Arguments: as above. */
 DT_API void dt_gather_rows_u8_to_i32(int32_t *dst, const uint8_t *src, const uint32_t *order,
                                      size_t rows, size_t cols);
 
-/* ---- CSV files: tables of numbers and categories (RFC 4180; UTF-8) ----------------------------
+/* ---- CSV files: tables of numbers and categories (RFC 4180, UTF-8) ------------------------------
  *
- * dt_csv_open reads a file once, in pieces, and keeps what is needed to read any row again: so it
- * may be larger than memory. What a column is follows from its values, or a rule says it: numbers,
- * or categories (texts, numbered in the order of their bytes). dt_csv_read gives rows as an array,
- * for a dt_column (all rows), or in dt_dataset.sample (one row: sample->row) while training.
+ * dt_csv_open reads a file once, in chunks, and keeps an index of its rows. So a file may be larger
+ * than memory.
+ * A column holds numbers, or categories: texts, numbered in the order of their bytes. The values
+ * decide, or a rule does. dt_csv_read returns rows as an array. Use it for a dt_column (all rows),
+ * or in dt_dataset.sample while training (the row sample->row).
  *
  *     dt_csv *csv;
  *     dt_csv_desc desc = {.rules = {{.columns = "id", .kind = DT_CSV_SKIP},
@@ -88,92 +103,108 @@ DT_API void dt_gather_rows_u8_to_i32(int32_t *dst, const uint8_t *src, const uin
 
 typedef struct dt_csv dt_csv;
 
+/* What a column holds. */
 typedef enum dt_csv_kind {
-    /* Numbers if all values are numbers, else categories. The log names the first value that is no
-     * number, with its line; it is a warning if others are. FORMAT if each value that is no number
-     * looks like one (inf, 1e400, 1,5): give the column a rule. */
+    /* Numbers if all values are numbers, else categories; the log names the first non-number.
+     * FORMAT if each non-number looks like a number (inf, 1e400, 1,5): then give the column a
+     * rule. */
     DT_CSV_GUESS,
-    DT_CSV_NUMBER,
-    DT_CSV_CATEGORY,
-    DT_CSV_SKIP /* not read */
+    DT_CSV_NUMBER,   /* numbers; another text makes the row bad */
+    DT_CSV_CATEGORY, /* texts, numbered from 0 in the order of their bytes */
+    DT_CSV_SKIP      /* not read */
 } dt_csv_kind;
 
-/* What happens to a missing value. A value is missing if it is empty, "?", None, or, in any case of
- * letters, one of pandas' other na_values: NA, N/A, #N/A, #NA, #N/A N/A, <NA>, NaN, -NaN, 1.#IND,
- * -1.#IND, 1.#QNAN, -1.#QNAN, null. Blanks beside it make it a text. An empty line is no row, also
- * in a file of one column. */
+/* What to do with a missing value. A value is missing if it is empty, "?", None, or one of pandas'
+ * other na_values in any case of letters. These are NA, N/A, #N/A, #NA, #N/A N/A, <NA>, NaN, -NaN,
+ * 1.#IND, -1.#IND, 1.#QNAN, -1.#QNAN and null. A value with blanks around it is not missing. An
+ * empty line is not a row, even in a file of one column. */
 typedef enum dt_csv_missing {
-    DT_CSV_MISSING_ERROR, /* the default; its row is bad */
-    DT_CSV_MISSING_DROP,  /* its row is left out and counted */
-    DT_CSV_MISSING_MEAN,  /* the mean of the column's others; a category of its own, "" */
-    DT_CSV_MISSING_VALUE  /* .value; a category of its own, "" */
+    DT_CSV_MISSING_ERROR, /* the default: the row is bad */
+    DT_CSV_MISSING_DROP,  /* leave the row out and count it */
+    DT_CSV_MISSING_MEAN,  /* numbers: mean of the other values; categories: category "" */
+    DT_CSV_MISSING_VALUE  /* numbers: .value; categories: category "" */
 } dt_csv_missing;
 
+/* How to read the columns that .columns matches. INVALID: a pattern that matches no column; a rule
+ * whose columns are all decided by earlier rules; a rule after one without .columns. */
 typedef struct dt_csv_rule {
-    /* Patterns of names; '?' stands for a comma or an outer blank of one. NULL ends the rules.
-     * INVALID: a pattern that matches no column, a rule that decides none, and a rule without
-     * .columns that has something else set. */
+    /* Patterns of names; '?' also matches a comma or an outer blank of a name. NULL ends the
+     * rules. */
     const char *columns;
-    dt_csv_kind kind;
-    dt_csv_missing missing;
-    double value;
-    bool standardize; /* numbers become (x - mean) / deviation, over all rows of the file */
+    dt_csv_kind kind;       /* 0 = DT_CSV_GUESS */
+    dt_csv_missing missing; /* 0 = DT_CSV_MISSING_ERROR */
+    double value;           /* of DT_CSV_MISSING_VALUE; finite as f32 */
+    bool standardize;       /* numbers become (x - mean) / std, over all rows of the file */
 } dt_csv_rule;
 
 #define DT_MAX_CSV_RULES 16
 typedef struct dt_csv_desc {
-    char delimiter; /* 0 = ','; ';', '\t', ... */
-    /* The first line has values, and columns are named "0", "1", ... With a header a column without
-     * a name gets its number too, and two equal names are an error (FORMAT). */
+    char delimiter; /* ';', '\t', ...; 0 = ',' */
+    /* The first line holds values. Columns are named "0", "1" and so on, as is a column with an
+     * empty name in a header. Two equal names in a header are an error (FORMAT). */
     bool no_header;
-    /* Bad rows are left out and counted, where they are errors else. One warning in the log says
-     * how many, and the first one's line and reason. */
+    /* Leave bad rows out and count them, with one warning in the log. false: a bad row is an
+     * error. */
     bool skip_bad;
-    dt_csv_rule rules[DT_MAX_CSV_RULES]; /* a column's is the first that matches it */
-    /* A file whose columns must be here too: kinds, categories, means and deviations are taken from
-     * it, so that a test set is read as the training set was. .rules are ignored. */
+    dt_csv_rule rules[DT_MAX_CSV_RULES]; /* the first rule that matches a column decides */
+    /* Take kinds, categories, means and deviations from this file, and ignore .rules: for a test
+     * set. Each of its columns must be in the new file; other columns are skipped. NULL = off. */
     const dt_csv *like;
-    int max_categories; /* of a column; 0 = 1000: more are no categories */
+    int max_categories; /* per column; more are an error (FORMAT); 0 = 1000 */
 } dt_csv_desc;
 
-/* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. A final byte 0x1A (DOS's
- * end of file) is ignored. Ownership: *out is yours; close it before the context. Errors, with *out
- * NULL: INVALID (NULL; no rows; a description that does not fit; a rule that decides no column),
- * IO, FORMAT (not UTF-8; a quote that does not end; a row with another number of values, a value
- * that is no number, one that is missing, a category that .like lacks, two columns of one name:
- * each with the line), MEMORY. */
+/* Opens a CSV file and reads it once. A final byte 0x1A (DOS's end of file) is ignored.
+ * desc: NULL = {0}. Neither it nor .like is kept.
+ *
+ * Bad rows: with .skip_bad one warning in the log has their number, and the first one's line and
+ * reason.
+ *
+ * Guessed kinds: the log has the line of the first value that is not a number. It is a warning if
+ * other values are numbers or look like one.
+ *
+ * Ownership: *out is yours. Close it before you destroy the context.
+ * Errors, with *out NULL: INVALID (NULL; no rows; a description or rule that does not fit), IO,
+ * FORMAT (an empty file; not UTF-8; a quote that does not end; two columns of one name; a column of
+ * .like that is missing; too many categories; a row with another number of values; a value that is
+ * not a number; a missing value; a category that .like lacks), MEMORY.
+ * The text has the line of a bad row. */
 DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out);
-/* NULL is allowed. */
+/* Closes a file. NULL is allowed. */
 DT_API void dt_csv_close(dt_csv *csv);
 
 typedef struct dt_csv_info {
-    uint64_t rows, skipped; /* that can be read; that were left out */
-    int columns;            /* with those that are skipped */
+    uint64_t rows, skipped; /* rows that can be read; rows that were left out */
+    int columns;            /* with those of DT_CSV_SKIP */
 } dt_csv_info;
-/* All 0 for NULL. */
+/* Fills *info. NULL as csv gives zeros. */
 DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info);
 
-/* A column; numbers' statistics are over the values that are there. Pointers are valid until the
- * file is closed. */
+/* A column of a file. Pointers are valid until the file is closed. */
 typedef struct dt_csv_column {
     const char *name;
     dt_csv_kind kind;
-    uint64_t missing;
-    double min, max, mean, std;
-    int categories;
-    const char *const *category; /* their names */
+    uint64_t missing;            /* number of missing values */
+    double min, max, mean, std;  /* of the values that are not missing; numbers only */
+    int categories;              /* number of categories; 0 for numbers */
+    const char *const *category; /* their names, [categories]; NULL for numbers */
 } dt_csv_column;
-/* Errors: INVALID (NULL; out of range). */
+/* Describes a column.
+ * index: 0 to dt_csv_info.columns - 1.
+ * Errors: INVALID (NULL, index out of range). */
 DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *column);
-/* The index of the column of that name; -1 = none: the error of who uses it says the name. */
+/* Returns the index of the column of that name, or -1. The error of a call with that -1 names the
+ * missing column. */
 DT_API int dt_csv_find(const dt_csv *csv, const char *name);
 
-/* Writes rows [first, first + rows) of the columns given by their indices to out: [rows, count] in
- * dtype, DT_F32 or DT_I32; a category is its number. Rows that follow each other are read fastest.
- * Nothing is allocated. Threads: any, one at a time for a file; dt_ctx_error has the text of an
- * error only where the thread is the one that opened the file, so not in dt_dataset.sample. Errors:
- * INVALID (NULL, out of range, a column that is skipped, another dtype; a number for DT_I32 that is
- * not whole, or one that is too large), IO (the file cannot be read, or has other rows than when it
- * was opened; values that were changed for others that could be there are read as they are). */
+/* Reads rows [first, first + rows) into out: [rows, count]. Allocates nothing. Consecutive rows are
+ * read fastest.
+ * columns: indices of the columns, [count].
+ * dtype: DT_F32 or DT_I32. A category is its number.
+ * Threads: any, one at a time per file. Only the thread that opened the file gets the text of an
+ * error in dt_ctx_error. So dt_dataset.sample gets only the code.
+ * Errors: INVALID (NULL, an index out of range, a skipped column, another dtype, a number that is
+ * too large, a fraction as DT_I32), IO (the file cannot be read, or its rows changed since it was
+ * opened). A changed value that the first reading would have accepted is not noticed. It is read as
+ * it is. */
 DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
                              uint64_t rows, dt_dtype dtype, void *out);
