@@ -1,44 +1,56 @@
 /* ---- Recurrent layers ---------------------------------------------------------------------------
  *
- * LSTM, GRU and RNN over the steps of each sample, with PyTorch's formulas, order of gates, names
- * and initial values (uniform in +-1/sqrt(hidden)). A layer and direction is one launch a device
- * that walks over all steps, whatever their number, and one for its gradient. There are no second
- * derivatives: dt_gradient of such a layer's gradient is an error. */
+ * LSTM, GRU and RNN over the steps of each sample. Formulas, order of gates, names and initial
+ * values (uniform in +-1/sqrt(hidden)) are PyTorch's. Each layer and direction is one launch on a
+ * device, for any number of steps, and one for its gradient. There are no second derivatives:
+ * dt_gradient of such a layer's gradient is an error. */
 
-/* {0}: one layer, from the first step to the last, from a state of zeros. D: directions, 1 or 2; P:
- * the size of the state, which is `projection`, or `hidden` where there is none. */
+/* {0}: one layer, one direction, from a state of zeros. D: number of directions, 1 or 2. P: size of
+ * the state, which is .projection, or `hidden` without one. */
 typedef struct dt_recurrent_desc {
-    int layers;         /* 0 = 1; one takes what the one below gives */
-    bool bidirectional; /* each layer also from the last step to the first, side by side */
+    int layers;         /* stacked layers, up to 64; 0 = 1 */
+    bool bidirectional; /* each layer also runs from the last step to the first; D = 2 */
     bool no_bias;
-    bool relu; /* dt_nn_rnn alone: relu in place of tanh */
-    int64_t
-        projection;    /* dt_nn_lstm alone: h is projected to so many, fewer than hidden; 0 = not */
-    float dropout;     /* between layers: as dt_dropout */
-    dt_tensor lengths; /* i32 [] of each sample: how many of its steps there are. Behind them y is
-                           0, the final state is the one at the length, and the other direction
-                           begins there (PyTorch's packed sequences). Outside of [0, T] it counts as
-                           the nearer of both. {0} = all T */
-    dt_tensor h, c;    /* the state before: [layers * D, P], and of LSTM [layers * D, hidden], f32,
-                           of each sample or one for all. {0} = zeros */
+    bool relu; /* dt_nn_rnn only: relu instead of tanh */
+    /* dt_nn_lstm only: project h to this size, below hidden (PyTorch's proj_size). 0 = off. */
+    int64_t projection;
+    float dropout; /* between layers, as dt_dropout; in [0, 1] */
+    /* i32 [] of each sample: its number of steps, clamped to [0, T]. y is 0 after them. The final
+     * state is that of the last of them (PyTorch's packed sequences). {0} = all T. */
+    dt_tensor lengths;
+    /* Initial state, f32, with or without samples. h: [layers * D, P]. c, dt_nn_lstm only:
+     * [layers * D, hidden]. {0} = zeros. */
+    dt_tensor h, c;
 } dt_recurrent_desc;
 
-/* What a recurrent layer gives. A state fed to the next batch goes on where this one ended: make h
- * (and c) inputs and outputs of the program, and write what was read (truncated backpropagation
- * through time). Row layer * D + direction of h and c belongs to that layer and direction. */
+/* The results of a recurrent layer. Row layer * D + direction of h and c belongs to that layer and
+ * direction.
+ *
+ * Truncated backpropagation through time: make h (and c) inputs and outputs of the program. Write
+ * the values that you read to the inputs of the next batch. */
 typedef struct dt_recurrent {
     dt_tensor y; /* [T, D * P]: h of the last layer after each step */
-    dt_tensor h,
-        c; /* [layers * D, P] and [layers * D, hidden]: the final state; c: LSTM's, or nil */
+    /* Final state: [layers * D, P] and [layers * D, hidden]. c: of dt_nn_lstm only, else nil. */
+    dt_tensor h, c;
 } dt_recurrent;
 
-/* x: [T, in], f32; T and in at least 1. Make, for each layer l, "name.weight_ih_l0" [G hidden, in],
- * "name.weight_hh_l0" [G hidden, P], and "name.bias_ih_l0" and "name.bias_hh_l0" [G hidden], and
- * those of "_l0_reverse"; a projection is "name.weight_hr_l0" [P, hidden]. Gates: LSTM 4 (i f g o),
- * GRU 3 (r z n, of which r multiplies W_hn h + b_hn), RNN 1. desc may be NULL. PyTorch's nn.LSTM,
- * nn.GRU and nn.RNN with batch_first. Errors (all nil): x of another rank or type, hidden below 1,
- * layers below 0 or above 64, a projection that is not below hidden, dropout outside [0, 1],
- * lengths or states of other shapes or types, what another kind of layer alone takes. */
+/* Make a recurrent layer and apply it. PyTorch: nn.LSTM, nn.GRU and nn.RNN with batch_first.
+ * x: [T, in], f32; T and in are at least 1.
+ * hidden: 1 or more.
+ * desc: NULL = {0}.
+ *
+ * Parameters of layer l: "name.weight_ih_l0" [G hidden, in], "name.weight_hh_l0" [G hidden, P],
+ * "name.bias_ih_l0" and "name.bias_hh_l0" [G hidden]. Those of the other direction end in
+ * "_l0_reverse". A projection is "name.weight_hr_l0" [P, hidden].
+ *
+ * Gates: G = 4 for LSTM (i f g o), 3 for GRU (r z n, where r multiplies W_hn h + b_hn) and 1 for
+ * RNN.
+ *
+ * Lengths: with dt_recurrent_desc.lengths the other direction begins at a sample's last step.
+ *
+ * Errors (all nil): x of another rank or type; hidden below 1; layers below 0 or above 64; a
+ * projection that is not below hidden; dropout outside [0, 1]; lengths or states of another shape
+ * or type; a member that only another kind of layer has. */
 DT_API dt_recurrent dt_nn_lstm(dt_tensor x, const char *name, int64_t hidden,
                                const dt_recurrent_desc *desc);
 DT_API dt_recurrent dt_nn_gru(dt_tensor x, const char *name, int64_t hidden,
