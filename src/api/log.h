@@ -6,68 +6,85 @@
  *     scalars.jsonl                   the same as JSON, a line for each number or text
  *     events.out.tfevents.TIME.PID    for `tensorboard --logdir`
  *
- * dt_run_log_fit is a callback of dt_trainer_fit that writes what a report says; the other
- * functions write whatever the program likes to see. Files are made by the first thing that is
- * written, and appended to when a run goes on in the same folder. A line or record that cannot be
- * written whole (a full disk) is taken back, and the log is closed: viewers can open what is there.
+ * dt_run_log_fit logs a dt_trainer_fit. The other functions log values of your own. The first write
+ * creates a file. A run that is resumed in the same folder appends to it.
  *
- * Threads: the context's; of several ranks one writes to a folder. */
+ * A full disk: a line or record that cannot be written completely is removed, and the log is
+ * closed. So viewers can open the files.
+ *
+ * Threads: the context's. Of several ranks only one may write to a folder. */
 
 typedef struct dt_run_log dt_run_log;
 
 typedef struct dt_run_log_desc {
-    const char *folder;          /* made where it is not there, in a folder that is */
-    bool csv, json, tensorboard; /* which files; none of them set = all three */
-    int every_steps;             /* dt_run_log_fit: steps between two points of training; 0 = 10 */
+    const char *folder;          /* created if missing, in a folder that exists */
+    bool csv, json, tensorboard; /* files to write; none set = all three */
+    int every_steps;             /* dt_run_log_fit: steps between training points; 0 = 10 */
 } dt_run_log_desc;
 
 /* A setting of a run, for dt_run_log_hparams. */
 typedef struct dt_hparam {
     const char *name;
-    const char *text; /* its value; NULL: it is `number` */
+    const char *text; /* value of a text; NULL = the value is .number */
     double number;
 } dt_hparam;
 
-/* Opens a log; makes the folder and looks whether files can be made in it. desc is not kept.
- * Ownership: *out is yours; destroy it before the context. Errors, with *out NULL: INVALID (NULL,
- * no folder, negative steps), IO (the folder cannot be made or written to), UNSUPPORTED (no
- * folders: POSIX is hidden), MEMORY. */
+/* Opens a log. It creates the folder and checks that files can be created in it.
+ * desc: required. It is not kept.
+ * Ownership: *out is yours. Destroy it before the context.
+ * Errors, with *out NULL: INVALID (NULL, no folder, negative steps), IO (the folder cannot be
+ * created or written to), UNSUPPORTED (POSIX is hidden, so there are no folders), MEMORY. */
 DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_run_log **out);
 /* Closes the files. NULL is allowed. */
 DT_API void dt_run_log_destroy(dt_run_log *log);
 
-/* Each writes one point of `name` at `step`; names with '/' are grouped by what stands before it.
- * Errors: INVALID (NULL; a name that is empty, not UTF-8, or has control characters), MEMORY, IO:
- * nothing of this call is in a file, and from then on each call returns it without trying. */
+/* Writes a number. It and the functions below write one point called `name` at `step`.
+ * name: viewers group names by the part before a '/'.
+ * Errors: INVALID (NULL, a name that is empty, not UTF-8 or has control characters), MEMORY, IO (no
+ * file has a trace of this call, and all later calls return IO at once). */
 DT_API dt_result dt_run_log_scalar(dt_run_log *log, const char *name, uint64_t step, double value);
-/* UTF-8; JSON lines and TensorBoard, which shows Markdown. */
+/* Writes a text to JSON lines and TensorBoard, which shows it as Markdown.
+ * text: UTF-8.
+ * Errors: as dt_run_log_scalar; INVALID also if the text is not UTF-8. */
 DT_API dt_result dt_run_log_text(dt_run_log *log, const char *name, uint64_t step,
                                  const char *text);
-/* How `count` values are distributed, in 64 intervals of equal width; TensorBoard alone. NaN and
- * infinities are left out. */
+/* Writes the distribution of `count` values to TensorBoard only, in 64 bins of equal width. NaN and
+ * infinities are left out. Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_histogram(dt_run_log *log, const char *name, uint64_t step,
                                       const float *values, size_t count);
-/* pixels: [height, width, channels] of bytes, channels 1 (grey), 3 (RGB) or 4 (RGBA); to 16384
- * pixels a side; TensorBoard alone. */
+/* Writes a picture to TensorBoard only.
+ * pixels: bytes, [height, width, channels].
+ * width, height: 1 to 16384 pixels.
+ * channels: 1 (grey), 3 (RGB) or 4 (RGBA).
+ * Errors: as dt_run_log_scalar; INVALID also for another size or number of channels. */
 DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t step,
                                   const uint8_t *pixels, int width, int height, int channels);
-/* The run's settings, once, for TensorBoard's table of runs; in JSON lines "hparams/NAME".
- * metric: the name of the scalar that runs are compared by; NULL = none. */
+/* Writes the settings of the run, once, for TensorBoard's table of runs. In JSON lines they are
+ * named "hparams/NAME".
+ * metric: name of the scalar to compare runs by. NULL = none.
+ * Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
                                     const char *metric);
-/* What was logged behind `step` by an earlier run in this folder is not to be drawn: a run goes on
- * from there. TensorBoard forgets it; in the other files it is a line named "restart". */
+/* Marks that a run resumes from `step`, in a folder that has later points of an earlier run.
+ * TensorBoard drops these points. The other files get a line named "restart".
+ * Errors: as dt_run_log_scalar. */
 DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step);
 
-/* For dt_fit_desc.callbacks, {dt_run_log_fit, log}: train/loss, train/gradient_norm,
- * train/lr, train/samples_per_second and train/METRIC of the newest step each .every_steps steps,
- * validation/loss and validation/METRIC behind validations, epoch/loss and epoch/METRIC of all
- * steps of an epoch, and a restart where the fit resumed. Ranks other than 0 write nothing. A log
- * that cannot be written ends no training: it is an error in the context's log, once. Errors:
- * INVALID (NULL; a state that is of no dt_trainer_fit). */
+/* Logs a dt_trainer_fit. Put {dt_run_log_fit, log} into dt_fit_desc.callbacks.
+ *
+ *     each .every_steps steps    train/loss, train/METRIC, train/gradient_norm, train/lr,
+ *                                train/samples_per_second of the newest step
+ *     after a validation         validation/loss, validation/METRIC
+ *     after an epoch             epoch/loss, epoch/METRIC over all its steps
+ *     if the fit resumed         dt_run_log_restart
+ *
+ * Workers of a dt_server have no train/lr. Ranks other than 0 write nothing. A log that cannot be
+ * written does not stop training. It is one error in the context's log.
+ * Errors: INVALID (NULL, a state that is not from dt_trainer_fit). */
 DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *state);
 
-/* Writes a picture as a PNG file, not compressed; it appears complete or not at all. pixels: as
- * dt_run_log_image takes them. Errors: INVALID (NULL, sizes), IO, MEMORY. */
+/* Writes a picture as an uncompressed PNG file. The file appears completely or not at all.
+ * pixels, width, height, channels: as dt_run_log_image.
+ * Errors: INVALID (NULL, sizes), IO, MEMORY. */
 DT_API dt_result dt_png_save(dt_ctx *ctx, const char *path, const uint8_t *pixels, int width,
                              int height, int channels);
