@@ -1,100 +1,115 @@
 /* ---- Weight files: safetensors -----------------------------------------------------------------
  *
- * Reading: the path must name a regular file (a FIFO, folder or device is an IO error at once). The
- * header is checked before memory is allocated for the rest; nothing is memory-mapped.
- * Writing: data goes to a new file beside the target, path.tmp.PID.RANDOM (of a long name the first
- * 64 bytes), which then replaces it. So a file appears complete or not at all. Every function that
- * saves does so:
- * - Links are followed and stay. One to a missing file makes that file, as an editor does.
- * - A folder, FIFO, socket or device is an IO error, by itself and behind a link.
+ * Reading. The path must name a regular file. A FIFO, folder or device is an IO error at once. The
+ * header is checked before memory is allocated for the rest. Nothing is memory-mapped.
+ *
+ * Writing. Every function that saves writes a new file beside the target: path.tmp.PID.RANDOM (of a
+ * long name the first 64 bytes). The new file then replaces the target. So a file appears
+ * completely or not at all.
+ * - Links are followed and stay. A link to a missing file creates that file.
+ * - A folder, FIFO, socket or device is an IO error, also as the target of a link.
  * - A replaced file keeps its permissions, and owner and group where the system permits it. A new
- *   file has the umask's. A read-only file is replaced too: that is its folder's right.
+ *   file has those of the umask.
+ * - A read-only file is replaced, too: the permissions of its folder decide.
  * - Of several hard links only the one that is named gets the new file.
- * Windows gives a new file the rights of its folder, and does not replace a read-only one. With
- * POSIX hidden (-std=c11 alone) a link itself is replaced.
- * Hitting a file size limit (ulimit -f) is an IO error.
- * On Linux the SIGXFSZ that it raises does not reach the application, unless dtrain was compiled
- * with POSIX hidden (-std=c11 alone). Elsewhere (macOS) it may: call signal(SIGXFSZ, SIG_IGN)
- * there. */
+ *
+ * Windows: a new file gets the permissions of its folder. A read-only file is not replaced.
+ *
+ * Without POSIX (-std=c11, which hides it): a link itself is replaced.
+ *
+ * A file size limit (ulimit -f) is an IO error. On Linux the application does not receive the
+ * SIGXFSZ of it, unless POSIX is hidden (-std=c11). On other systems (macOS) it may: call
+ * signal(SIGXFSZ, SIG_IGN) there. */
 
-/* Writes all parameters as F32 under their names, without optimizer state. A NaN or an infinity is
- * written, with one warning in the log that names the first, unless .allow_nonfinite is set; so in
- * each function that saves. Errors: IO, MEMORY, INVALID (NULL, or a step is under way),
- * DEVICE_LOST. */
+/* Writes all parameters as F32 under their names, without optimizer state. dt_store_save_state has
+ * that, too.
+ *
+ * NaN and infinities: they are written, in this and every function that saves. One warning in the
+ * log names the first, unless .allow_nonfinite is set.
+ *
+ * Errors: IO, MEMORY, INVALID (NULL, or a step is in progress), DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
-/* The same of the parameters that match: see PATTERNS above. dt_store_load_matching reads
- * them. Errors: as dt_store_save; INVALID also where a pattern matches
- * none. */
+/* Writes the parameters that match. dt_store_load_matching reads them.
+ * params: see PATTERNS above.
+ * Errors: as dt_store_save; INVALID also if a pattern matches no parameter. */
 DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params);
-/* dt_store_save of the averages (dt_optim_desc.average), under the parameters' names, as they are
- * used: buffers and what has no average are as they are. Errors: as dt_store_save; INVALID also
- * where no program of the store averages. */
+/* Writes the averages of the parameters (dt_optim_desc.average) under the parameters' names. They
+ * are written with bias correction, as evaluation uses them. Buffers and parameters without an
+ * average are written as they are.
+ * Errors: as dt_store_save; INVALID also if no program of the store averages. */
 DT_API dt_result dt_store_save_averaged(dt_store *store, const char *path);
-/* Reads every parameter of the store from a file, which may contain further tensors. F32, F16, BF16
- * and F64 are accepted. Either everything fits and is loaded, or nothing changes. Optimizer state
- * is kept as it is. Errors: IO, FORMAT, INVALID (NULL; a step is under way; the first parameter
- * that is missing, has another shape or type, or holds a NaN, an infinity or an F64 too large for
- * F32: the text names it), MEMORY, DEVICE_LOST. */
+/* Reads every parameter of the store from a file of F32, F16, BF16 or F64. The file may have other
+ * tensors, too. Nothing changes unless everything fits. Optimizer state is not touched.
+ * Errors: IO, FORMAT, INVALID (NULL; a step is in progress; a parameter that is missing in the
+ * file, or has another shape or type there; a NaN or an infinity, without
+ * dt_store_desc.allow_nonfinite; an F64 too large for F32), MEMORY, DEVICE_LOST. The text names the
+ * first such parameter. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
-/* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their
- * own. */
+/* Selects the parameters that dt_store_load_matching reads, and their names in the file. {0}: all,
+ * under their own names. */
 typedef struct dt_load_desc {
-    const char *params; /* patterns of the store's names; NULL = "*" */
-    /* Of those the ones that begin with `prefix`, which the file calls `file_prefix` and the rest:
-     * with "encoder." and "model." the store's "encoder.fc.weight" is the file's "model.fc.weight".
-     * NULL = "". */
+    const char *params; /* patterns of names in the store; NULL = "*" */
+    /* Read only names that begin with prefix; the file has file_prefix in its place. "encoder." and
+     * "model.": "encoder.fc.weight" is "model.fc.weight" in the file. NULL = "". */
     const char *prefix, *file_prefix;
-    bool strict; /* each of them must be in the file */
-    /* Accept NaN and infinities in the file; false: INVALID, unless the store has
-     * dt_store_desc.allow_nonfinite. */
+    bool strict; /* every selected parameter must be in the file */
+    /* Accept NaN and infinities. false: INVALID, unless dt_store_desc.allow_nonfinite is set. */
     bool allow_nonfinite;
 } dt_load_desc;
 
-/* Reads part of a file, or a file into part of a model: those parameters chosen by desc that the
- * file has. The others stay as they are; *loaded is the number read. Nothing changes unless
- * everything to be read fits. desc and loaded may be NULL. Errors: as dt_store_load; also INVALID
- * when the file has none of them, and when a pattern matches no parameter. */
+/* Reads part of a file, or a file into part of a model: the selected parameters that the file has.
+ * Others do not change. Nothing changes unless everything to be read fits.
+ * desc: NULL = {0}.
+ * loaded: receives the number of parameters that were read. May be NULL.
+ * Errors: as dt_store_load; INVALID also if the file has none of them, or if a pattern matches no
+ * parameter. */
 DT_API dt_result dt_store_load_matching(dt_store *store, const char *path, const dt_load_desc *desc,
                                         int *loaded);
 
-/* Writes everything that training changes: parameters, buffers, moments, step counts and the number
- * of steps, each tensor with a checksum. dt_store_load reads the parameters of such a file too. A
- * trainer has more state: use dt_trainer_save. Errors: as dt_store_save. */
+/* Writes everything that training changes: parameters, buffers, optimizer moments, step counts and
+ * the number of steps. Each tensor has a checksum. dt_store_load reads the parameters of such a
+ * file, too.
+ * A trainer has more state: use dt_trainer_save for it.
+ * Errors: as dt_store_save. */
 DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
-/* Continues from such a file, bit for bit. Programs may be created before or after. The model must
- * have the same parameters and buffers (name and shape, in any order), and its trained parameters
- * the same kinds of optimizers. Nothing changes unless everything fits. Errors: IO, FORMAT
- * (truncated, a wrong checksum, not such a file; without dt_store_desc.allow_nonfinite a value that
- * is NaN or infinite), INVALID (names the first parameter that differs; a program trains
- * with another kind of optimizer; a step is under way; NULL; a trainer's store), UNSUPPORTED,
- * MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
+/* Continues from a file of dt_store_save_state, bit for bit. Programs may be created before or
+ * after. Nothing changes unless everything fits. The model must have the same parameters and
+ * buffers (name and shape, in any order). Trained parameters must have the same kinds of
+ * optimizers.
+ * Errors: IO, FORMAT (truncated; a wrong checksum; another kind of file; a NaN or infinity, without
+ * dt_store_desc.allow_nonfinite), INVALID (NULL; a step is in progress; a trainer's store; a
+ * parameter that differs, with its name; a program that trains with another kind of optimizer),
+ * UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
 
-/* A safetensors file, read into memory. */
+/* A safetensors file in memory, for tensors of any type. Weights of a model: use dt_store_load. */
 typedef struct dt_safetensors dt_safetensors;
 
-/* A tensor of the file. Its pointers are valid until dt_safetensors_close. */
+/* A tensor of a file. Its pointers are valid until dt_safetensors_close. */
 typedef struct dt_safetensors_tensor {
     const char *name;
     char dtype[16]; /* as in the file: "F32", "I64"; cut to 15 bytes */
-    int rank;
+    int rank;       /* number of dimensions */
     int64_t dim[8];
     const void *data; /* little-endian, not aligned */
-    uint64_t bytes;
+    uint64_t bytes;   /* bytes of data */
 } dt_safetensors_tensor;
 
-/* Reads and checks a file. Tensors may have any dtype and any values. Ownership: *out is yours;
- * close it before the context is destroyed. Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not
- * safetensors, truncated, sizes or offsets that do not fit), MEMORY. */
+/* Reads and checks a file. Tensors may have any dtype and any values.
+ * Ownership: *out is yours. Close it before you destroy the context.
+ * Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not safetensors, truncated, sizes or offsets
+ * that do not fit), MEMORY. */
 DT_API dt_result dt_safetensors_open(dt_ctx *ctx, const char *path, dt_safetensors **out);
 /* Frees the file's data. NULL is allowed. */
 DT_API void dt_safetensors_close(dt_safetensors *weights);
-/* How many tensors the file has. */
+/* Returns the number of tensors in the file. */
 DT_API int dt_safetensors_count(const dt_safetensors *weights);
-/* Describes a tensor, index from 0 to dt_safetensors_count() - 1. Errors: INVALID (out of range; a
- * tensor of more than 8 dimensions). */
+/* Describes a tensor.
+ * index: 0 to dt_safetensors_count() - 1.
+ * Errors: INVALID (NULL, index out of range, a tensor of more than 8 dimensions). */
 DT_API dt_result dt_safetensors_get_tensor(const dt_safetensors *weights, int index,
                                            dt_safetensors_tensor *info);
-/* The index of the tensor of that name; -1 = none: the error of who uses it says the name. */
+/* Returns the index of the tensor of that name, or -1. The error of a call with that -1 names the
+ * missing tensor. */
 DT_API int dt_safetensors_find(const dt_safetensors *weights, const char *name);
