@@ -21,8 +21,7 @@
  * SIGXFSZ of it, unless POSIX is hidden (-std=c11). On other systems (macOS) it may: call
  * signal(SIGXFSZ, SIG_IGN) there. */
 
-/* Writes all parameters as F32 under their names, without optimizer state. dt_store_save_state has
- * that, too.
+/* Writes all parameters as F32 under their names. dt_store_save_state writes optimizer state, too.
  *
  * NaN and infinities: they are written, in this and every function that saves. One warning in the
  * log names the first, unless .allow_nonfinite is set.
@@ -33,9 +32,9 @@ DT_API dt_result dt_store_save(dt_store *store, const char *path);
  * params: see PATTERNS above.
  * Errors: as dt_store_save; INVALID also if a pattern matches no parameter. */
 DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params);
-/* Writes the averages of the parameters (dt_optim_desc.average) under the parameters' names. They
- * are written with bias correction, as evaluation uses them. Buffers and parameters without an
- * average are written as they are.
+/* Writes the averages of the parameters (dt_optim_desc.average) under the parameters' names.
+ * Buffers, and parameters without an average, are written as they are. A program with .averaged
+ * uses the same values.
  * Errors: as dt_store_save; INVALID also if no program of the store averages. */
 DT_API dt_result dt_store_save_averaged(dt_store *store, const char *path);
 /* Reads every parameter of the store from a file of F32, F16, BF16 or F64. The file may have other
@@ -83,7 +82,8 @@ DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
  * UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
 
-/* A safetensors file in memory, for tensors of any type. Weights of a model: use dt_store_load. */
+/* A safetensors file in memory, with tensors of any type. dt_store_load reads the weights of a
+ * model. */
 typedef struct dt_safetensors dt_safetensors;
 
 /* A tensor of a file. Its pointers are valid until dt_safetensors_close. */
