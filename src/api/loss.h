@@ -15,43 +15,45 @@
  *
  * Errors (nil): another shape or type; a number that is not finite, or not in the range given. */
 
-/* Absolute error: |y - t|. PyTorch: L1Loss. */
+/* Computes the absolute error: |y - t|. PyTorch: L1Loss. */
 DT_API dt_tensor dt_l1(dt_tensor y, dt_tensor t);
-/* Smooth L1, with d = |y - t|: d < beta ? d^2 / (2 beta) : d - beta / 2. PyTorch: SmoothL1Loss.
+/* Computes smooth L1, with d = |y - t|: d < beta ? d^2 / (2 beta) : d - beta / 2. PyTorch:
+ * SmoothL1Loss.
  * beta: 0 or more. 0 is dt_l1. */
 DT_API dt_tensor dt_smooth_l1(dt_tensor y, dt_tensor t, float beta);
-/* Huber loss: delta * smooth L1 with beta = delta. PyTorch: HuberLoss.
+/* Computes the Huber loss: delta * smooth L1 with beta = delta. PyTorch: HuberLoss.
  * delta: above 0. */
 DT_API dt_tensor dt_huber(dt_tensor y, dt_tensor t, float delta);
 
-/* Binary cross-entropy of probabilities. PyTorch: BCELoss.
+/* Computes binary cross-entropy of probabilities. PyTorch: BCELoss.
  * p: in [0, 1]. Its logarithms are limited to -100 and above. */
 DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t);
-/* Binary cross-entropy of logits, computed stably. PyTorch: BCEWithLogitsLoss.
+/* Computes binary cross-entropy of logits, stably. PyTorch: BCEWithLogitsLoss.
  * pos_weight: multiplies the term of t = 1. It broadcasts to x. {0} = 1. */
 DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weight);
-/* Focal loss of logits: alpha_t (1 - p_t)^gamma * dt_bce_with_logits. torchvision:
+/* Computes the focal loss of logits: alpha_t (1 - p_t)^gamma * dt_bce_with_logits. torchvision:
  * sigmoid_focal_loss.
  * alpha: in [0, 1], or -1 for no alpha_t.
  * gamma: 0 or more. */
 DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma);
-/* log(1 + e^(-t y)). PyTorch: SoftMarginLoss.
+/* Computes log(1 + e^(-t y)). PyTorch: SoftMarginLoss.
  * t: 1 or -1. */
 DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t);
 
-/* Kullback-Leibler divergence, by element: t (log t - y), and 0 where t is 0. PyTorch: KLDivLoss.
+/* Computes the Kullback-Leibler divergence by element: t (log t - y), and 0 where t is 0. PyTorch:
+ * KLDivLoss.
  * y: log-probabilities.
  * log_target: true if t is log-probabilities too.
  * The mean over all elements (dt_mean_loss) is not the divergence. Sum over the classes first. */
 DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target);
-/* Softmax cross-entropy with probabilities as targets: mixup, distillation. PyTorch:
- * CrossEntropyLoss with soft targets.
+/* Computes softmax cross-entropy with probabilities as targets: mixup, label smoothing,
+ * distillation. PyTorch: CrossEntropyLoss with soft targets.
  * y: [..., C] logits.
  * t: [..., C] probabilities.
  * result: [...]. */
 DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
-/* Softmax cross-entropy of each row, with class numbers as targets. PyTorch: CrossEntropyLoss with
- * reduction='none'.
+/* Computes softmax cross-entropy of each row, with class numbers as targets. PyTorch:
+ * CrossEntropyLoss with reduction='none'.
  * dt_cross_entropy is the term: the mean of these rows, weighted by .class_weights. For a weight
  * per sample use dt_weighted_loss(dt_cross_entropy_each(y, t, NULL), w).
  * y: [..., C] logits.
@@ -59,42 +61,46 @@ DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
  * desc: NULL = {0}.
  * result: [...]. */
 DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc);
-/* Distillation: temperature^2 KL(softmax(t / temperature) || softmax(y / temperature)), over the
+/* Computes the loss of distillation: temperature^2 KL(softmax(t / temperature) ||
+ * softmax(y / temperature)), over the
  * last dimension.
  * y: [..., C] logits of the student.
  * t: [..., C] logits of the teacher; use dt_detach.
  * temperature: above 0.
  * result: [...]. */
 DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature);
-/* InfoNCE (contrastive loss): cross-entropy of the cosine similarities q k^T / temperature. The
+/* Computes InfoNCE, a contrastive loss: cross-entropy of the cosine similarities q
+ * k^T / temperature. The
  * target of row i is column i.
  * q, k: [N, D], two views of N items. Rows are normalised to length 1.
  * temperature: above 0.
  * result: [N]. Negatives come from the same sample only, so one sample holds all N items. */
 DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature);
 
-/* Gaussian negative log-likelihood: 0.5 (log v + (y - t)^2 / v), with v = max(variance, eps).
+/* Computes the Gaussian negative log-likelihood: 0.5 (log v + (y - t)^2 / v), with
+ * v = max(variance, eps).
  * PyTorch: GaussianNLLLoss.
  * variance: of y's shape. Its gradient is not cut off below eps.
  * eps: above 0; PyTorch's is 1e-6.
  * full: adds 0.5 log(2 pi). */
 DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
                                  bool full);
-/* Poisson negative log-likelihood: y - t log(y + eps). PyTorch: PoissonNLLLoss.
+/* Computes the Poisson negative log-likelihood: y - t log(y + eps). PyTorch: PoissonNLLLoss.
  * log_input: y is the logarithm of the rate: e^y - t y.
  * eps: 0 or more; PyTorch's is 1e-8.
  * full: adds Stirling's approximation of log t! where t > 1. */
 DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full);
 
-/* 1 - cos(a, b) where t = 1, max(0, cos(a, b) - margin) where t = -1. PyTorch: CosineEmbeddingLoss.
+/* Computes 1 - cos(a, b) where t = 1, max(0, cos(a, b) - margin) where t = -1. PyTorch:
+ * CosineEmbeddingLoss.
  * a, b: [..., D].
  * t: [...], 1 or -1.
  * result: [...]. */
 DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, float margin);
-/* max(0, -t (a - b) + margin). PyTorch: MarginRankingLoss.
+/* Computes max(0, -t (a - b) + margin). PyTorch: MarginRankingLoss.
  * t: 1 if a should be larger, -1 if b should. */
 DT_API dt_tensor dt_margin_ranking(dt_tensor a, dt_tensor b, dt_tensor t, float margin);
-/* y where t = 1, max(0, margin - y) where t = -1. PyTorch: HingeEmbeddingLoss. */
+/* Computes y where t = 1, max(0, margin - y) where t = -1. PyTorch: HingeEmbeddingLoss. */
 DT_API dt_tensor dt_hinge_embedding(dt_tensor y, dt_tensor t, float margin);
 
 /* {0}: PyTorch's defaults. */
@@ -104,13 +110,13 @@ typedef struct dt_triplet_desc {
     float eps;    /* added to each difference, above 0; 0 = 1e-6 */
     bool swap;    /* use the smaller of |a - n| and |p - n| as the distance to the negative */
 } dt_triplet_desc;
-/* max(0, |a - p| - |a - n| + margin). PyTorch: TripletMarginLoss.
+/* Computes max(0, |a - p| - |a - n| + margin). PyTorch: TripletMarginLoss.
  * a, p, n: anchor, positive and negative, [..., D].
  * desc: NULL = {0}.
  * result: [...]. */
 DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
                                    const dt_triplet_desc *desc);
-/* Sum over c != t of max(0, margin - y[t] + y[c])^power / C. PyTorch: MultiMarginLoss.
+/* Sums over c != t max(0, margin - y[t] + y[c])^power / C. PyTorch: MultiMarginLoss.
  * y: [..., C].
  * t: [...] i32 class numbers. One outside [0, C) is treated as no class.
  * power: 1 or 2.
@@ -118,17 +124,17 @@ DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
  * result: [...]. */
 DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
                                  dt_tensor class_weights);
-/* Sum over labels j and other classes i of max(0, 1 - y[j] + y[i]) / C. PyTorch:
+/* Sums over labels j and other classes i max(0, 1 - y[j] + y[i]) / C. PyTorch:
  * MultiLabelMarginLoss.
  * y: [..., C].
  * t: [..., C], 1 for the row's labels, else 0. PyTorch takes a list of class numbers instead.
  * result: [...]. */
 DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t);
-/* Mean over the last dimension of dt_bce_with_logits. PyTorch: MultiLabelSoftMarginLoss.
+/* Averages dt_bce_with_logits over the last dimension. PyTorch: MultiLabelSoftMarginLoss.
  * result: [...]. */
 DT_API dt_tensor dt_multilabel_soft_margin(dt_tensor y, dt_tensor t);
 
-/* Overlap of a whole sample. dt_dice: 1 - (2 sum p t + smooth) / (sum p + sum t + smooth).
+/* Compare a whole sample. dt_dice: 1 - (2 sum p t + smooth) / (sum p + sum t + smooth).
  * dt_jaccard: the same of intersection over union.
  * p: probabilities.
  * smooth: 0 or more.
@@ -144,7 +150,8 @@ typedef struct dt_ctc_desc {
     bool zero_infinity; /* loss and gradient 0 where the target is impossible */
     bool by_length;     /* divide the loss by the number of labels, at least 1 */
 } dt_ctc_desc;
-/* Connectionist temporal classification (Graves et al., 2006): -log of the target's probability.
+/* Computes connectionist temporal classification (Graves et al., 2006): -log of the target's
+ * probability.
  * PyTorch: CTCLoss with reduction='none'.
  * It sums over all alignments: steps may repeat a label and have blanks between labels.
  * dt_mean_loss gives the mean over samples. With .by_length that is PyTorch's reduction='mean'.
