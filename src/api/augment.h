@@ -25,8 +25,8 @@ typedef struct dt_augment_desc {
     int column;       /* the column to change: f32, [C, H, W], [C, L] or [L] of each sample */
     int crop_padding; /* random crop: shift by up to this many pixels on both axes */
     int shift;        /* shift by up to this many elements along the last axis (time) */
-    double fill;
-        /* the value that crops, shifts and rotations fill in */ /* Probability of a mirror image, left-right or upside down; 0 to 1. */
+    double fill;      /* the value that crops, shifts and rotations fill in */
+    /* Probability of a mirror image, left-right or upside down; 0 to 1. */
     double flip, flip_vertical;
     double rotate; /* rotate by up to this many degrees either way; bilinear; 0 to 180 */
     /* Color jitter: random factors from [1 - x, 1 + x], at least 0. They scale values, distances to
