@@ -1,72 +1,86 @@
 /* ---- Layers: ops with named parameters ----------------------------------------------------------
  *
- * Names, shapes and initial distributions are PyTorch's. A layer's name is used once in a scope
- * (dt_scope_push), since its parameters' names are unique in a graph; those come to 255 characters
- * at most, with their scopes. Errors: as ops, nil. */
+ * Names, shapes and initial distributions are PyTorch's. The parameters' names are unique in a
+ * graph. So a layer's name may be used once in a scope (dt_scope_push). A parameter's name has at
+ * most 255 characters, with its scopes. Errors: nil, as ops. */
 
-/* What a member has of a linear layer where a trainer shares out one model (dt_trainer_desc.tensor;
- * Shoeybi et al., "Megatron-LM", 2019). A column layer's result is in parts, which elementwise ops
- * keep; a row layer takes such parts, and its result is whole: one sum a pair, forward and
- * backward. Logits of a column layer stay in parts: dt_cross_entropy and dt_accuracy take them. A
- * table that is embedding and head in one is marked by dt_tensor_parallel(table, 0). Elsewhere it means
- * nothing. */
+/* How tensor parallelism (dt_parallel_desc.tensor) splits a linear layer or an embedding (Shoeybi
+ * et al., "Megatron-LM", 2019). Without tensor parallelism it has no effect.
+ *
+ * In each pass, a column layer and the row layer after it need one sum over the tensor ranks.
+ * Elementwise ops between them keep the split. The logits of a column
+ * layer stay split: dt_cross_entropy and dt_accuracy accept them.
+ *
+ * A table that is both embedding and head: mark it by dt_tensor_parallel(table, 0). */
 typedef enum dt_tensor_style {
-    DT_TENSOR_REPLICATED, /* the default: every member has all */
-    DT_TENSOR_COLUMN,
-    DT_TENSOR_ROW
+    DT_TENSOR_REPLICATED, /* the default: each tensor rank has the whole layer */
+    DT_TENSOR_COLUMN,     /* each rank computes some of the outputs; the result is split */
+    DT_TENSOR_ROW         /* each rank takes some of the inputs; the result is complete */
 } dt_tensor_style;
 
 typedef struct dt_linear_desc {
     bool no_bias;
-    dt_tensor_style tensor;
-    dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
+    dt_tensor_style tensor; /* 0 = DT_TENSOR_REPLICATED */
+    dt_init weight, bias;   /* {0} = PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
 } dt_linear_desc;
 
-/* Makes "name.weight" [out, in] and "name.bias" [out], and applies them to x: [..., in], f32;
- * result [..., out]. PyTorch's nn.Linear. */
+/* Applies a linear layer: x W^T + b. PyTorch: nn.Linear. Makes "name.weight" [out, in] and
+ * "name.bias" [out].
+ * x: [..., in], f32.
+ * result: [..., out]. */
 DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out);
-/* The same without a bias, or with other initial values. desc may be NULL. */
+/* Applies a linear layer with options: without a bias, other initial values, tensor parallelism.
+ * desc: NULL = {0}. */
 DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                                    const dt_linear_desc *desc);
-/* Makes "name.weight" [rows, cols], N(0,1), and looks rows up: index [I...] i32 to [I..., cols].
- * PyTorch's nn.Embedding. */
+/* Looks up rows of a new table. PyTorch: nn.Embedding. Makes "name.weight" [rows, cols], N(0, 1).
+ * dt_embedding looks up rows of a table that exists.
+ * index: [I...] i32.
+ * result: [I..., cols]. */
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols);
 
 typedef struct dt_embedding_desc {
-    dt_init weight; /* {0}: PyTorch's, N(0,1); zeros: DT_INIT_CONSTANT */
-    /* A row that is 0 at first and gets no gradient: 0 = none, DT_ZERO = row 0, negative: from the
-     * end. An optimizer's weight decay still shrinks what a file has put there. */
+    dt_init weight; /* {0} = PyTorch's, N(0, 1); zeros: DT_INIT_CONSTANT */
+    /* A row that starts as 0 and gets no gradient. Weight decay still shrinks values loaded into
+     * it. 0 = off, DT_ZERO = row 0, negative: from the end. */
     int32_t padding_idx;
-    /* DT_TENSOR_ROW: members have runs of rows, look up those, and add the results up; COLUMN: the
-     * result is in parts, as a column layer's. */
+    /* ROW: each tensor rank has some of the rows, and the results are summed. COLUMN: each has some
+     * of the columns, and the result is split as a column layer's. */
     dt_tensor_style tensor;
 } dt_embedding_desc;
 
-/* The same with other initial values, or a row for padding. desc may be NULL. Errors (nil): a
- * padding_idx that is no row, or with one more than 2^24 rows. */
+/* Looks up rows of a new table with options: other initial values, a padding row, tensor
+ * parallelism.
+ * desc: NULL = {0}.
+ * Errors (nil): a padding_idx that is not a row, a padding_idx in a table of more than 2^24
+ * rows. */
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
                                       const dt_embedding_desc *desc);
 
-/* What x is padded with. REFLECT needs a padding below x's size, CIRCULAR one of at most it. */
+/* How x is padded. */
 typedef enum dt_padding_mode {
     DT_PADDING_ZEROS,
-    DT_PADDING_REFLECT,   /* x mirrored at its ends, without the end element */
+    DT_PADDING_REFLECT,   /* x mirrored without its end element; padding below x's size */
     DT_PADDING_REPLICATE, /* the end element repeated */
-    DT_PADDING_CIRCULAR   /* x from its other end */
+    DT_PADDING_CIRCULAR   /* x from its other end; padding at most x's size */
 } dt_padding_mode;
 
 typedef struct dt_conv_layer_desc {
     dt_conv_desc conv; /* stride, padding, dilation, groups */
-    int32_t kernel_w;  /* 0 = as high as wide */
+    int32_t kernel_w;  /* width of the kernel; 0 = its height */
     bool no_bias;
-    dt_init weight, bias;         /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
-    dt_padding_mode padding_mode; /* PyTorch's padding_mode; 0 = ZEROS; not of transposed layers */
+    dt_init weight, bias;         /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
+    dt_padding_mode padding_mode; /* 0 = DT_PADDING_ZEROS; not for transposed layers */
     bool same; /* PyTorch's padding='same': the result has x's size; stride 1, conv.padding 0 */
 } dt_conv_layer_desc;
 
-/* Makes "name.weight" [out, in / groups, kernel, kernel] and "name.bias" [out], and applies them to
- * x: [in, H, W]; result [out, oh, ow]. desc may be NULL. PyTorch's nn.Conv2d and nn.Conv1d (x: [in,
- * L]); nn.ConvTranspose2d, whose weight is [in, out / groups, kernel, kernel]. */
+/* Apply a convolution. PyTorch: nn.Conv2d, nn.Conv1d, nn.ConvTranspose2d. Make "name.weight" [out,
+ * in / groups, kernel, kernel] and "name.bias" [out]. The weight of dt_nn_conv_transpose2d is [in,
+ * out / groups, kernel, kernel].
+ * x: [in, H, W]; of dt_nn_conv1d [in, L].
+ * kernel: height; .kernel_w sets another width.
+ * desc: NULL = {0}.
+ * result: [out, oh, ow]. */
 DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc);
 DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
@@ -75,83 +89,120 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
                                         const dt_conv_layer_desc *desc);
 
 typedef struct dt_conv3d_layer_desc {
-    dt_conv3d_desc conv;
-    int32_t kernel_h, kernel_w; /* 0 = as deep */
+    dt_conv3d_desc conv;        /* stride, padding, dilation, groups */
+    int32_t kernel_h, kernel_w; /* height and width of the kernel; 0 = its depth */
     bool no_bias;
-    dt_init weight, bias;         /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
-    dt_padding_mode padding_mode; /* as dt_conv_layer_desc has it, and so the rest */
-    bool same;
+    dt_init weight, bias;         /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
+    dt_padding_mode padding_mode; /* 0 = DT_PADDING_ZEROS */
+    bool same;                    /* as in dt_conv_layer_desc */
 } dt_conv3d_layer_desc;
 
-/* Makes "name.weight" [out, in / groups, kernel, kernel_h, kernel_w] and "name.bias" [out], for x:
- * [in, D, H, W]. desc may be NULL. PyTorch's nn.Conv3d. */
+/* Applies a convolution to a volume. PyTorch: nn.Conv3d. Makes "name.weight" [out, in / groups,
+ * kernel, kernel_h, kernel_w] and "name.bias" [out].
+ * x: [in, D, H, W].
+ * kernel: depth; .kernel_h and .kernel_w set other sides.
+ * desc: NULL = {0}. */
 DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv3d_layer_desc *desc);
 
 typedef struct dt_attention_layer_desc {
     dt_attention_desc attention; /* mask, causal, dropout, ... */
-    int64_t kv_heads;            /* of keys and values; 0 = as many as of queries */
+    int64_t kv_heads;            /* heads of keys and values; divides heads; 0 = heads */
     bool no_bias;
-    bool use_rope; /* queries and keys are turned by their positions, as `turn` says */
-    dt_rope_desc rope;
-    dt_cache_desc cache; /* of positions: as dt_attention_cached; rope then begins at its `at` */
+    bool use_rope;     /* rotate queries and keys by their positions */
+    dt_rope_desc rope; /* of .use_rope */
+    /* .positions above 0: dt_attention_cached with this cache. .rope then starts at .position. */
+    dt_cache_desc cache;
 } dt_attention_layer_desc;
 
-/* Makes "name.in_proj_weight" [E + 2 E', E] and "name.in_proj_bias", rows of queries, keys and
- * values in that order (E' = E kv_heads / heads), "name.out_proj.weight" [E, E] and
- * "name.out_proj.bias", and attends from x: [T, E] to `from`: [S, E], {0}: to x itself. Result [T,
- * E]. desc may be NULL. PyTorch's nn.MultiheadAttention (batch_first), its initial values too; but
- * a mask of `keep` says 1 where a query may attend, and PyTorch's layer True where it may not.
- * Errors (nil): E that heads do not divide, heads that kv_heads do not divide, x and from of other
- * ranks or widths, and dt_attention's. */
+/* Applies multi-head attention from x to `from`. PyTorch: nn.MultiheadAttention with batch_first,
+ * with its initial values.
+ * x: [T, E].
+ * from: [S, E]. {0} = x (self-attention).
+ * heads: divides E.
+ * desc: NULL = {0}.
+ * result: [T, E].
+ *
+ * Parameters: "name.in_proj_weight" [E + 2 E', E] and "name.in_proj_bias": rows of queries, keys
+ * and values, in this order. "name.out_proj.weight" [E, E] and "name.out_proj.bias". E' = E
+ * kv_heads / heads.
+ *
+ * Boolean masks: with .bool_mask 1 means that a query may attend. In PyTorch's layer True means
+ * that it may not.
+ *
+ * Errors (nil): heads that do not divide E; kv_heads that do not divide heads; x and from of
+ * another rank or of two widths; those of dt_attention. */
 DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
                                             int64_t heads, const dt_attention_layer_desc *desc);
 
-/* x1_i W_oij x2_j + b_o. Makes "name.weight" [out, in1, in2] and "name.bias" [out], for x1: [...,
- * in1] and x2: [..., in2] of the same leading dimensions; result [..., out]. PyTorch's
- * nn.Bilinear. */
+/* Applies a bilinear layer: x1_i W_oij x2_j + b_o. PyTorch: nn.Bilinear. Makes "name.weight"
+ * [out, in1, in2] and "name.bias" [out].
+ * x1, x2: [..., in1] and [..., in2], with the same leading dimensions.
+ * result: [..., out]. */
 DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out);
 
-/* y + alpha / rank * (x A^T) B^T: what a projection y of x learns beside weights that stay (Hu et
- * al., "LoRA: Low-rank adaptation of large language models", 2021). Makes "name.lora_A.weight"
- * [rank, in], as nn.Linear's, and "name.lora_B.weight" [out, rank], zeros: at first the result is
- * y. x: [..., in], y: [..., out]. dt_program_desc.params "*.lora_?.weight" trains these alone, and
- * dt_store_save_matching keeps them. Names and values as Hugging Face's peft. Errors (nil): a rank
- * below 1, an alpha that is not finite, x and y of other leading dimensions. */
+/* Adds a low-rank update to y, a projection of x: y + alpha / rank * (x A^T) B^T (Hu et al., "LoRA:
+ * Low-rank adaptation of large language models", 2021). Names and values are those of Hugging
+ * Face's peft.
+ *
+ * Parameters: makes "name.lora_A.weight" [rank, in], initialised as nn.Linear's, and
+ * "name.lora_B.weight" [out, rank], zeros. So the result is y at first.
+ * y: [..., out].
+ * x: [..., in].
+ * rank: 1 or more.
+ *
+ * To train only the updates: dt_program_desc.params = "*.lora_?.weight". dt_store_save_matching
+ * saves them.
+ *
+ * Errors (nil): a rank below 1; an alpha that is not finite; x and y with other leading
+ * dimensions. */
 DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha);
 
-/* gate(x W_gate) * (x W_up), then W_down; gate: silu, or gelu. Make "name.gate_proj.weight" and
- * "name.up_proj.weight", [hidden, E], and "name.down_proj.weight", [E, hidden], for x: [..., E];
- * result [..., E]. Llama's feed-forward part, under its names; T5's. */
+/* Apply a gated feed-forward layer: gate(x W_gate) * (x W_up), then W_down. The gate is silu in
+ * dt_nn_swiglu (Llama's layer) and gelu in dt_nn_geglu (T5's). Make, under Llama's names,
+ * "name.gate_proj.weight" and "name.up_proj.weight" [hidden, E], and "name.down_proj.weight"
+ * [E, hidden].
+ * x: [..., E].
+ * result: [..., E]. */
 DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden);
 DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden);
 
-/* Makes "name.weight" (ones) and "name.bias" (zeros), and buffers "name.running_mean" (zeros) and
- * "name.running_var" (ones), each [C], for x: [C, ...]. desc may be NULL. PyTorch's nn.BatchNorm1d
- * and nn.BatchNorm2d. */
+/* Applies batch normalisation. PyTorch: nn.BatchNorm1d and nn.BatchNorm2d. Makes "name.weight"
+ * (ones) and "name.bias" (zeros), and the buffers "name.running_mean" (zeros) and
+ * "name.running_var" (ones), each [C].
+ * x: [C, ...].
+ * desc: NULL = {0}. */
 DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc);
-/* Make "name.weight" (ones) and, but for RMS norm, "name.bias" (zeros), with PyTorch's eps (RMS
- * norm: FLT_EPSILON). PyTorch's nn.LayerNorm over the last `dims` dimensions, nn.GroupNorm,
- * nn.RMSNorm. */
+/* Apply a normalisation with PyTorch's eps (RMS norm: FLT_EPSILON). PyTorch: nn.LayerNorm over the
+ * last `dims` dimensions, nn.GroupNorm, nn.RMSNorm. Make "name.weight" (ones) and, except for RMS
+ * norm, "name.bias" (zeros). */
 DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims);
 DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups);
 DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims);
 
 typedef struct dt_spectral_norm_desc {
-    int32_t iterations; /* of the power method in a training step, 1 to 100; 0 = 1 */
-    float eps;          /* the least length that a vector is divided by; 0 = 1e-12 */
-    dt_init weight;     /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+    int32_t iterations; /* of the power method in a training step; 1 to 100; 0 = 1 */
+    float eps;          /* smallest length that a vector is divided by; 0 = 1e-12 */
+    dt_init weight;     /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
 } dt_spectral_norm_desc;
 
-/* A weight over its largest singular value, for dt_linear, dt_conv2d ...: W / sigma, sigma = u . (W
- * v), W seen as [out, rest]. Makes "name.parametrizations.weight.original" of `shape`, [out, ...],
- * and buffers "name.parametrizations.weight.0._u" [out] and "..._v" [rest]. A training program
- * first improves these, u = W v / |W v|, v = W^T u / |W^T u|, without a gradient, and a step that
- * commits keeps them: once, however many micro-batches and replicas it has. Other programs read the
- * buffers, and leave them. desc may be NULL.
- * PyTorch's torch.nn.utils.parametrizations.spectral_norm of dim 0. There u and v have made 15
- * iterations when a model begins; here they are N(0, 1), so in the first steps sigma is smaller
- * than the singular value, and evaluation means nothing before the first one. Errors (nil): a shape
- * of less than two dimensions or without elements, iterations or an eps out of range. */
+/* Makes a weight and divides it by its largest singular value: W / sigma, sigma = u . (W v). Pass
+ * it to dt_linear, dt_conv2d or others. PyTorch: torch.nn.utils.parametrizations.spectral_norm with
+ * dim=0.
+ * shape: [out, ...]. W is seen as [out, rest].
+ * desc: NULL = {0}.
+ *
+ * Makes "name.parametrizations.weight.original" of `shape`, and the buffers
+ * "name.parametrizations.weight.0._u" [out] and "..._v" [rest].
+ *
+ * Training programs first update u = W v / |W v| and v = W^T u / |W^T u|, without a gradient. A
+ * step that commits stores them: once, for any number of micro-batches and replicas. Other programs
+ * read the buffers and do not change them.
+ *
+ * Before the first step: u and v are N(0, 1), where PyTorch makes 15 iterations. So sigma is below
+ * the singular value in the first steps. Evaluate only after the first step.
+ *
+ * Errors (nil): a shape of fewer than two dimensions or without elements; iterations or eps out of
+ * range. */
 DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,
                                      const dt_spectral_norm_desc *desc);

@@ -1,7 +1,8 @@
-/* ---- Token files: raw numbers of tokens, 16 or 32 bits each, little end first (NumPy's tofile of
- * uint16 or uint32), in windows. Nothing is held in memory but a window for each thread that reads,
- * so a file may be larger than memory. A sample is `window` tokens, and its targets are the tokens
- * one further on:
+/* ---- Token files: windows of tokens for language models ----------------------------------------
+ *
+ * A file is token numbers of 16 or 32 bits, little-endian: NumPy's tofile of uint16 or uint32.
+ * Memory holds only one window, so a file may be larger than memory. A sample is `window` tokens.
+ * Its targets are the same tokens shifted by one:
  *
  *     dt_tokens *text;
  *     dt_tokens_desc desc = {.window = 256, .vocabulary = 50257};
@@ -11,27 +12,32 @@
 typedef struct dt_tokens dt_tokens;
 
 typedef struct dt_tokens_desc {
-    int bits;            /* of a token: 16 or 32; 0 = 16 */
-    int window;          /* tokens of a sample; 1 or more */
-    int stride;          /* tokens between the beginnings of two samples; 0 = window */
-    uint64_t skip_bytes; /* in front: a header */
-    /* Tokens are below it; 0 = any. One that is not is an error of its step, with the byte. */
+    int bits;            /* bits of a token: 16 or 32; 0 = 16 */
+    int window;          /* tokens per sample; 1 to 2^24; required */
+    int stride;          /* tokens between the starts of two samples; 0 = window */
+    uint64_t skip_bytes; /* bytes of a header at the start of the file */
+    /* Number of different tokens. A token of this number or above is an error of the step that
+     * reads it, with the byte. 0 = 2^31 - 1. */
     uint32_t vocabulary;
-    int threads; /* dt_dataset.threads; 0 = 1, at most 64 */
+    int threads; /* becomes dt_dataset.threads; at most 64; 0 = 1 */
 } dt_tokens_desc;
 
-/* Opens a file; .window alone must be given. Samples are the windows that have a token behind them.
- * Ownership: *out is yours; close it before the context, behind the trainer. Errors, with *out
- * NULL: INVALID (NULL; a description without meaning), IO, FORMAT (its bytes are no whole tokens,
- * or too few for one sample), MEMORY. */
+/* Opens a token file. A sample is a window that has another token after it.
+ * desc: only .window is required.
+ * Ownership: *out is yours. Close it before the context, and after the trainer.
+ * Errors, with *out NULL: INVALID (NULL, a member out of range), IO, FORMAT (not a whole number of
+ * tokens, too few tokens for one sample), MEMORY. */
 DT_API dt_result dt_tokens_open(dt_ctx *ctx, const char *path, const dt_tokens_desc *desc,
                                 dt_tokens **out);
-/* NULL is allowed. */
+/* Closes the file. NULL is allowed. */
 DT_API void dt_tokens_close(dt_tokens *tokens);
-/* Samples in it; 0 for NULL. */
+/* Returns the number of samples. NULL gives 0. */
 DT_API uint64_t dt_tokens_rows(const dt_tokens *tokens);
-/* The set: `ids`, i32 [window], gets a window; `targets`, i32 [window], the tokens one further on;
- * nil = none. Errors, with *out empty: INVALID; UNSUPPORTED (more than 2^32 - 1 samples: a larger
- * stride). Threads: the set's callback may run on any number at once. */
+/* Makes a data set of the file.
+ * ids: input i32 [window]; receives a window.
+ * targets: input i32 [window]; receives the next token of each. nil = off.
+ * Threads: the set's callback may run on any number of threads at once.
+ * Errors, with *out empty: INVALID (NULL, an input of another shape or type), UNSUPPORTED (more
+ * than 2^32 - 1 samples: use a larger stride). */
 DT_API dt_result dt_tokens_dataset(dt_tokens *tokens, dt_tensor ids, dt_tensor targets,
                                    dt_dataset *out);
