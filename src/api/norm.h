@@ -1,46 +1,62 @@
 /* ---- Normalisation ------------------------------------------------------------------------------
  *
- * y = (x - mean) / sqrt(variance + eps) * w + b with the biased variance; w and b may be {0}. eps
- * = 0 means PyTorch's default: 1e-5, for RMS norm FLT_EPSILON; DT_ZERO means 0. Values near 1e19
- * and above, whose variance overflows float32, make all of their group NaN. Errors (nil), naming op
- * and shapes: an i32 tensor, weights of a wrong shape, groups that do not divide the channels, a
- * negative eps. */
+ * y = (x - mean) / sqrt(variance + eps) * w + b, with the biased variance. w and b may be {0}.
+ * eps: 0 = PyTorch's default: 1e-5, for RMS norm FLT_EPSILON. DT_ZERO = 0.
+ *
+ * Large values: from about 1e19 the variance overflows f32, and all values normalised together
+ * become NaN.
+ *
+ * Errors (nil), with op and shapes: an i32 tensor, weights of a wrong shape, groups that do not
+ * divide the channels, a negative eps. */
 
-/* Over the last `dims` dimensions of each sample; w, b: their shape. PyTorch's F.layer_norm. */
+/* Normalises over the last `dims` dimensions of each sample. PyTorch: F.layer_norm.
+ * w, b: of the shape of these dimensions. */
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps);
-/* x / sqrt(mean of squares + eps) * w over the last `dims` dimensions. PyTorch's RMSNorm. */
+/* Divides by the root mean square over the last `dims` dimensions: x / sqrt(mean of
+ * squares + eps) * w. PyTorch: RMSNorm. */
 DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps);
-/* Over each sample's groups of channels, x: [C, ...]; w, b: [C]. PyTorch's F.group_norm; with
- * groups = C it is instance norm. */
+/* Normalises over groups of channels of each sample. PyTorch: F.group_norm.
+ * x: [C, ...].
+ * groups: divides C. C gives dt_instance_norm.
+ * w, b: [C]. */
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps);
 
-/* A named value of the store that is not trained by gradients, but saved and loaded like a
- * parameter; a running statistic, for example. Errors: as dt_param. PyTorch's register_buffer. */
+/* Makes a buffer: a named value that no gradient trains, such as a running statistic. It is saved
+ * and loaded like a parameter. PyTorch: register_buffer.
+ * Errors: as dt_param. */
 DT_API dt_tensor dt_buffer(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
 
 /* {0}: PyTorch's defaults. */
 typedef struct dt_batch_norm_desc {
     float eps;      /* 0 = 1e-5 */
-    float momentum; /* share of the new value in a running statistic; 0 = 0.1 */
+    float momentum; /* share of the new value in a running statistic; in (0, 1]; 0 = 0.1 */
     bool frozen;    /* do not update the running statistics; training still uses the batch's */
-    /* A trainer takes the statistics over the whole batch of the job, over all its shards,
-     * replicas, threads and ranks, and so does the gradient; else over each shard by itself. In
-     * other programs the batch is the whole. PyTorch's SyncBatchNorm. */
+    /* In a trainer, take statistics and gradient over the batch of the whole job, on all ranks.
+     * false: over each batch slice by itself. Without a trainer the batch is the program's.
+     * PyTorch: SyncBatchNorm. */
     bool sync;
 } dt_batch_norm_desc;
 
-/* Normalises each channel over all samples and positions. x: [C, ...] with samples; w, b: [C] or
- * {0}; running_mean, running_var: buffers [C].
- * In a training program it uses the statistics of the batch, and each committed step moves the
- * running statistics towards them (with the unbiased variance, n / (n - 1)); with micro-batches,
- * once for each in turn. In other programs it uses the running statistics.
- * Only what a program computes is updated: a batch norm that none of its losses, metrics and
- * outputs needs is not part of it, so its running statistics stay as they are (and its w and b get
- * no gradient: dt_freeze them, or leave them out of .params). If .params selects other parameters
- * only, the statistics are still updated, unless it is .frozen or the mode is DT_MODE_EVAL. A
- * buffer is updated by one call only: if two calls share buffers, one of them must be .frozen.
- * Errors: (nil) running tensors that are not buffers or that another call already updates, a
- * momentum outside (0, 1]; from dt_program_create, a training program with a single value per
- * channel. PyTorch's F.batch_norm. */
+/* Normalises each channel over all samples and positions. PyTorch: F.batch_norm.
+ * x: [C, ...] with samples.
+ * w, b: [C] or {0}.
+ * running_mean, running_var: buffers [C].
+ *
+ * Training programs use the statistics of the batch. Each committed step moves the running
+ * statistics towards them, with the unbiased variance (n / (n - 1)). With micro-batches each of
+ * these moves them, in order. Other programs use the running statistics.
+ *
+ * A program updates only what it computes. A batch norm that no loss, metric or output of it needs
+ * is not part of the program. Its running statistics do not change, and its w and b get no
+ * gradient. Use dt_freeze for these, or leave them out of .params.
+ *
+ * If .params selects other parameters only, the statistics are still updated. They are not with
+ * .frozen or the mode DT_MODE_EVAL.
+ *
+ * Shared buffers: only one call may update a buffer. If two calls share buffers, one of them needs
+ * .frozen.
+ *
+ * Errors (nil): running tensors that are not buffers or that another call updates; a momentum
+ * outside (0, 1]. From dt_program_create: a training program with a single value per channel. */
 DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
                                dt_tensor running_var, const dt_batch_norm_desc *desc);
