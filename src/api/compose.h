@@ -132,9 +132,8 @@ DT_API dt_tensor dt_acos(dt_tensor x);
  * y, x: finite, and so must be their quotients. The sign of a zero is ignored. */
 DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x);
 /* Compute remainders: dt_fmod a - trunc(a / b) b, with a's sign, dt_remainder a - floor(a / b) b,
- * with b's. PyTorch: torch.fmod, torch.remainder.
- * The error is at most one rounding of a. So |a / b| must be below 2^22 and b finite. An infinite b
- * gives NaN. */
+ * with b's. PyTorch: torch.fmod, torch.remainder. The error is at most one rounding of a. So
+ * |a / b| must be below 2^22 and b finite. An infinite b gives NaN. */
 DT_API dt_tensor dt_fmod(dt_tensor a, dt_tensor b);
 DT_API dt_tensor dt_remainder(dt_tensor a, dt_tensor b);
 /* Returns value's values; the gradient flows to x only. This is the straight-through estimator:

@@ -166,8 +166,8 @@ typedef struct dt_csv_desc {
  * Errors, with *out NULL: INVALID (NULL; no rows; a description or rule that does not fit), IO,
  * FORMAT (an empty file; not UTF-8; a quote that does not end; two columns of one name; a column of
  * .like that is missing; too many categories; a row with another number of values; a value that is
- * not a number; a missing value; a category that .like lacks), MEMORY.
- * The text has the line of a bad row. */
+ * not a number; a missing value; a category that .like lacks), MEMORY. The text has the line of a
+ * bad row. */
 DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out);
 /* Closes a file. NULL is allowed. */
 DT_API void dt_csv_close(dt_csv *csv);

@@ -62,16 +62,14 @@ DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
  * result: [...]. */
 DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc);
 /* Computes the loss of distillation: temperature^2 KL(softmax(t / temperature) ||
- * softmax(y / temperature)), over the
- * last dimension.
+ * softmax(y / temperature)), over the last dimension.
  * y: [..., C] logits of the student.
  * t: [..., C] logits of the teacher; use dt_detach.
  * temperature: above 0.
  * result: [...]. */
 DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature);
 /* Computes InfoNCE, a contrastive loss: cross-entropy of the cosine similarities q
- * k^T / temperature. The
- * target of row i is column i.
+ * k^T / temperature. The target of row i is column i.
  * q, k: [N, D], two views of N items. Rows are normalised to length 1.
  * temperature: above 0.
  * result: [N]. Negatives come from the same sample only, so one sample holds all N items. */
