@@ -5,10 +5,10 @@
  *
  * Errors (nil): an axis, shape or type that does not fit. The text has the op and the shapes. */
 
-/* Selects elements: c == 0 ? b : a. All three broadcast. PyTorch: torch.where.
- * An element that is not selected contributes nothing to the value, even if it is NaN. Its gradient
- * is 0. If an op before it has an infinite slope there, 0 times that slope is NaN, as in PyTorch.
- * No gradient flows to c. */
+/* Selects elements: c == 0 ? b : a. All three broadcast. An element that is not selected
+ * contributes nothing to the value, even if it is NaN. Its gradient is 0. If an op before it has an
+ * infinite slope there, 0 times that slope is NaN, as in PyTorch. No gradient flows to c.
+ * PyTorch: torch.where. */
 DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b);
 /* Replaces elements by a number: c == 0 ? x : value. PyTorch: Tensor.masked_fill. */
 DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value);
@@ -17,13 +17,13 @@ DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value);
  * diagonal: 0 is the main one, 1 the next one above it, -1 the next one below. */
 DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal);
 DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal);
-/* Shifts elements along an axis. Elements shifted past the end reappear at the start. PyTorch:
- * torch.roll. */
+/* Shifts elements along an axis. Elements shifted past the end reappear at the start.
+ * PyTorch: torch.roll. */
 DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift);
 /* Reverses an axis. PyTorch: torch.flip. */
 DT_API dt_tensor dt_flip(dt_tensor x, int axis);
-/* Pad one axis with elements of x; dt_pad pads with zeros. PyTorch: F.pad, modes 'reflect',
- * 'replicate' and 'circular'.
+/* Pad one axis with elements of x; dt_pad pads with zeros.
+ * PyTorch: F.pad, modes 'reflect', 'replicate' and 'circular'.
  * dt_pad_reflect: x mirrored at its ends; before and after below its size.
  * dt_pad_replicate: the end element repeated; size above 0.
  * dt_pad_circular: elements from the other end; before and after at most its size.
@@ -46,23 +46,23 @@ DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep);
  * p: 1 = sum |x|. 2 = sqrt(sum x^2), with gradient 0 at 0. INFINITY = max |x|.
  * Errors (nil): also another p. */
 DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep);
-/* Multiplies the elements of an axis, by repeated halving. The gradient needs no division. PyTorch:
- * torch.prod. */
+/* Multiplies the elements of an axis, by repeated halving. The gradient needs no division.
+ * PyTorch: torch.prod. */
 DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep);
-/* Computes running sums along an axis: y_i = x_0 + ... + x_i. Takes log2(n) launches. PyTorch:
- * torch.cumsum. */
+/* Computes running sums along an axis: y_i = x_0 + ... + x_i. Takes log2(n) launches.
+ * PyTorch: torch.cumsum. */
 DT_API dt_tensor dt_cumsum(dt_tensor x, int axis);
 /* Find the index of the largest (smallest) element along an axis, of equal ones the first. NaN
- * counts as largest in dt_argmax, and as smallest in dt_argmin. PyTorch: torch.argmax,
- * torch.argmin.
+ * counts as largest in dt_argmax, and as smallest in dt_argmin.
+ * PyTorch: torch.argmax, torch.argmin.
  * axis: of 1 to 2^24 elements.
  * result: i32, without that axis. */
 DT_API dt_tensor dt_argmax(dt_tensor x, int axis);
 DT_API dt_tensor dt_argmin(dt_tensor x, int axis);
 
-/* Picks elements along an axis: y[..., i] = x[..., index[..., i]]. PyTorch: torch.gather.
- * For whole slices use dt_index_select, for rows of a table dt_embedding. dt_comm_gather collects
- * arrays of ranks.
+/* Picks elements along an axis: y[..., i] = x[..., index[..., i]]. For whole slices use
+ * dt_index_select, for rows of a table dt_embedding. dt_comm_gather collects arrays of ranks.
+ * PyTorch: torch.gather.
  * x: f32, n elements along the axis, at most 2^24.
  * index: i32, m along the axis; other dimensions as x. One outside [0, n) gives 0.
  * It costs O(n m): keep n or m small. */
@@ -74,12 +74,14 @@ DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index);
  * goes through dt_gather, at its cost: an index outside gives 0. */
 DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index);
 /* Adds elements up by index: y[..., j] = sum of x[..., i] where index[..., i] = j. It is the
- * adjoint of dt_gather, at its cost. PyTorch: torch.scatter_add to zeros.
+ * adjoint of dt_gather, at its cost.
+ * PyTorch: torch.scatter_add to zeros.
  * index: i32, of x's shape.
  * size: elements of y along the axis, 0 to 2^24. */
 DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size);
 /* Sort along an axis: dt_topk returns the first k elements, dt_sort all. Equal elements keep their
- * order. NaN is largest. PyTorch: torch.topk, and torch.sort (stable).
+ * order. NaN is largest.
+ * PyTorch: torch.topk, and torch.sort (stable).
  * axis: of at most 2^24 elements.
  * largest, descending: largest first; else smallest first.
  * index: receives the positions in x, i32. May be NULL.
@@ -94,8 +96,8 @@ DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *inde
  * b: [M].
  * result: [N, M]. */
 DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b);
-/* Sums products by index letters: "qd,kd->qk" multiplies by a transposed matrix. PyTorch:
- * torch.einsum.
+/* Sums products by index letters: "qd,kd->qk" multiplies by a transposed matrix.
+ * PyTorch: torch.einsum.
  * equation: each letter is a dimension of one sample. The sample axis has no letter and stays.
  * operands: 1 to 5, f32.
  *
@@ -112,8 +114,8 @@ DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int 
 /* Computes the cross product of vectors. PyTorch: torch.cross.
  * a, b: [..., 3]. */
 DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b);
-/* Applies a gated linear unit: a * sigmoid(b), where a and b are the halves of an axis. PyTorch:
- * F.glu. */
+/* Applies a gated linear unit: a * sigmoid(b), where a and b are the halves of an axis.
+ * PyTorch: F.glu. */
 DT_API dt_tensor dt_glu(dt_tensor x, int axis);
 /* Computes max(x, 0) + min(0, alpha (e^(x / alpha) - 1)). PyTorch: F.celu.
  * alpha: above 0. */
@@ -132,25 +134,26 @@ DT_API dt_tensor dt_acos(dt_tensor x);
  * y, x: finite, and so must be their quotients. The sign of a zero is ignored. */
 DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x);
 /* Compute remainders: dt_fmod a - trunc(a / b) b, with a's sign, dt_remainder a - floor(a / b) b,
- * with b's. PyTorch: torch.fmod, torch.remainder. The error is at most one rounding of a. So
- * |a / b| must be below 2^22 and b finite. An infinite b gives NaN. */
+ * with b's. The error is at most one rounding of a. So |a / b| must be below 2^22 and b finite. An
+ * infinite b gives NaN.
+ * PyTorch: torch.fmod, torch.remainder. */
 DT_API dt_tensor dt_fmod(dt_tensor a, dt_tensor b);
 DT_API dt_tensor dt_remainder(dt_tensor a, dt_tensor b);
 /* Returns value's values; the gradient flows to x only. This is the straight-through estimator:
  * dt_straight_through(dt_round(x), x).
  * value, x: finite, and of one shape. */
 DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x);
-/* Normalises each channel of each sample: dt_group_norm with one channel per group. PyTorch:
- * F.instance_norm. */
+/* Normalises each channel of each sample: dt_group_norm with one channel per group.
+ * PyTorch: F.instance_norm. */
 DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float eps);
-/* Computes g v / |v|, with the norm |v| over all dimensions except the first. PyTorch: weight_norm
- * with dim=0.
+/* Computes g v / |v|, with the norm |v| over all dimensions except the first.
+ * PyTorch: weight_norm with dim=0.
  * v: [O, ...], of 2 dimensions or more.
  * g: [O]. */
 DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g);
 
-/* Drop whole channels or whole samples in training programs, as dt_dropout drops elements. PyTorch:
- * Dropout1d, Dropout2d; torchvision: stochastic_depth.
+/* Drop whole channels or whole samples in training programs, as dt_dropout drops elements.
+ * PyTorch: Dropout1d, Dropout2d; torchvision: stochastic_depth.
  * dt_dropout_channels: x is [C, ...].
  * dt_drop_path: DropPath, also known as stochastic depth. */
 DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p);
@@ -158,8 +161,8 @@ DT_API dt_tensor dt_drop_path(dt_tensor x, float p);
 /* Drops elements and keeps the mean and variance of selu's output. PyTorch: F.alpha_dropout. */
 DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p);
 
-/* Rearrange [C r r, H, W] to [C, H r, W r] (dt_pixel_shuffle), and back. PyTorch: F.pixel_shuffle,
- * F.pixel_unshuffle. */
+/* Rearrange [C r r, H, W] to [C, H r, W r] (dt_pixel_shuffle), and back.
+ * PyTorch: F.pixel_shuffle, F.pixel_unshuffle. */
 DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r);
 DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r);
 /* Turn windows into columns, and add columns up into an image. PyTorch: F.unfold, F.fold.

@@ -29,8 +29,8 @@ DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
  * Ownership: as dt_idx_load.
  * Errors, with *out empty: INVALID (NULL; no array of that name, and the text lists the names), IO,
  * FORMAT (not a NumPy file; compressed otherwise; truncated or damaged; objects or structures; an
- * integer or finite float64 that does not fit, with its index), MEMORY, UNSUPPORTED (deflated
- * without DT_WITH_ZLIB; deflated and of 4 GiB or more). */
+ * integer or finite float64 that does not fit, with its index and value), MEMORY, UNSUPPORTED
+ * (deflated without DT_WITH_ZLIB; deflated and of 4 GiB or more). */
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */

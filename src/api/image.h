@@ -16,8 +16,9 @@ typedef struct dt_conv_desc {
     int32_t output_padding[2];
 } dt_conv_desc;
 
-/* Compute a convolution (cross-correlation, without a flip). PyTorch: F.conv2d, F.conv1d. For a
- * layer with its own weights use dt_nn_conv2d.
+/* Compute a convolution (cross-correlation, without a flip). For a layer with its own weights use
+ * dt_nn_conv2d.
+ * PyTorch: F.conv2d, F.conv1d.
  * x: [C, H, W]; of dt_conv1d [C, L].
  * w: [O, C / groups, kh, kw]; of dt_conv1d [O, C / groups, k].
  * b: [O], or {0} for none.
@@ -25,8 +26,8 @@ typedef struct dt_conv_desc {
  * result: [O, oh, ow], oh = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. */
 DT_API dt_tensor dt_conv2d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
 DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
-/* Compute a transposed convolution, the adjoint of the convolution. PyTorch: F.conv_transpose2d,
- * F.conv_transpose1d.
+/* Compute a transposed convolution, the adjoint of the convolution.
+ * PyTorch: F.conv_transpose2d, F.conv_transpose1d.
  * x: [C, H, W]; of dt_conv_transpose1d [C, L].
  * w: [C, O / groups, kh, kw]; of dt_conv_transpose1d [C, O / groups, k].
  * b: [O], or {0} for none.
@@ -46,15 +47,16 @@ typedef struct dt_pool_desc {
     bool exclude_pad;   /* dt_avg_pool2d: do not count padding in the mean */
 } dt_pool_desc;
 
-/* Takes the maximum of each window. A NaN is larger than all. PyTorch: F.max_pool2d. The gradient
- * goes to the first of equal maxima, and of NaNs to the last.
+/* Takes the maximum of each window. A NaN is larger than all. The gradient goes to the first of
+ * equal maxima, and of NaNs to the last.
+ * PyTorch: F.max_pool2d.
  * x: [C, H, W]. */
 DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc);
 /* Takes the mean of each window. Padding counts as zeros. PyTorch: F.avg_pool2d.
  * x: [C, H, W]. */
 DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc);
-/* Divides the image into height x width windows and takes their means. PyTorch:
- * F.adaptive_avg_pool2d.
+/* Divides the image into height x width windows and takes their means.
+ * PyTorch: F.adaptive_avg_pool2d.
  * x: [C, H, W]. */
 DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width);
 
@@ -92,16 +94,17 @@ typedef struct dt_pool3d_desc {
     bool exclude_pad;
 } dt_pool3d_desc;
 
-/* Pool a volume. PyTorch: F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d. Of equal maxima the
- * first in depth, then height, then width gets the gradient.
+/* Pool a volume. Of equal maxima the first in depth, then height, then width gets the gradient.
+ * PyTorch: F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d.
  * x: [C, D, H, W]. */
 DT_API dt_tensor dt_max_pool3d(dt_tensor x, const dt_pool3d_desc *desc);
 DT_API dt_tensor dt_avg_pool3d(dt_tensor x, const dt_pool3d_desc *desc);
 DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width);
 
 typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_mode;
-/* Resamples an image to height x width. PyTorch: F.interpolate(size=...), modes 'nearest' and
- * 'bilinear' (align_corners=False, no antialiasing).
+/* Resamples an image to height x width.
+ * PyTorch: F.interpolate(size=...), modes 'nearest' and 'bilinear' (align_corners=False, no
+ * antialiasing).
  * x: [C, H, W]. */
 DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode);
 /* Pads one axis with zeros. PyTorch: F.pad. dt_pad_reflect and others pad with elements of x.

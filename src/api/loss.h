@@ -17,8 +17,8 @@
 
 /* Computes the absolute error: |y - t|. PyTorch: L1Loss. */
 DT_API dt_tensor dt_l1(dt_tensor y, dt_tensor t);
-/* Computes smooth L1, with d = |y - t|: d < beta ? d^2 / (2 beta) : d - beta / 2. PyTorch:
- * SmoothL1Loss.
+/* Computes smooth L1, with d = |y - t|: d < beta ? d^2 / (2 beta) : d - beta / 2.
+ * PyTorch: SmoothL1Loss.
  * beta: 0 or more. 0 is dt_l1. */
 DT_API dt_tensor dt_smooth_l1(dt_tensor y, dt_tensor t, float beta);
 /* Computes the Huber loss: delta * smooth L1 with beta = delta. PyTorch: HuberLoss.
@@ -40,20 +40,21 @@ DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma);
  * t: 1 or -1. */
 DT_API dt_tensor dt_soft_margin(dt_tensor y, dt_tensor t);
 
-/* Computes the Kullback-Leibler divergence by element: t (log t - y), and 0 where t is 0. PyTorch:
- * KLDivLoss.
+/* Computes the Kullback-Leibler divergence by element: t (log t - y), and 0 where t is 0.
+ * PyTorch: KLDivLoss.
  * y: log-probabilities.
  * log_target: true if t is log-probabilities too.
  * The mean over all elements (dt_mean_loss) is not the divergence. Sum over the classes first. */
 DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target);
 /* Computes softmax cross-entropy with probabilities as targets: mixup, label smoothing,
- * distillation. PyTorch: CrossEntropyLoss with soft targets.
+ * distillation.
+ * PyTorch: CrossEntropyLoss with soft targets.
  * y: [..., C] logits.
  * t: [..., C] probabilities.
  * result: [...]. */
 DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
-/* Computes softmax cross-entropy of each row, with class numbers as targets. PyTorch:
- * CrossEntropyLoss with reduction='none'.
+/* Computes softmax cross-entropy of each row, with class numbers as targets.
+ * PyTorch: CrossEntropyLoss with reduction='none'.
  * dt_cross_entropy is the term: the mean of these rows, weighted by .class_weights. For a weight
  * per sample use dt_weighted_loss(dt_cross_entropy_each(y, t, NULL), w).
  * y: [..., C] logits.
@@ -89,8 +90,8 @@ DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, f
  * full: adds Stirling's approximation of log t! where t > 1. */
 DT_API dt_tensor dt_poisson_nll(dt_tensor y, dt_tensor t, bool log_input, float eps, bool full);
 
-/* Computes 1 - cos(a, b) where t = 1, max(0, cos(a, b) - margin) where t = -1. PyTorch:
- * CosineEmbeddingLoss.
+/* Computes 1 - cos(a, b) where t = 1, max(0, cos(a, b) - margin) where t = -1.
+ * PyTorch: CosineEmbeddingLoss.
  * a, b: [..., D].
  * t: [...], 1 or -1.
  * result: [...]. */
@@ -114,7 +115,7 @@ typedef struct dt_triplet_desc {
  * result: [...]. */
 DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
                                    const dt_triplet_desc *desc);
-/* Sums over c != t max(0, margin - y[t] + y[c])^power / C. PyTorch: MultiMarginLoss.
+/* Sums max(0, margin - y[t] + y[c])^power / C over c != t. PyTorch: MultiMarginLoss.
  * y: [..., C].
  * t: [...] i32 class numbers. One outside [0, C) is treated as no class.
  * power: 1 or 2.
@@ -122,8 +123,8 @@ DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
  * result: [...]. */
 DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
                                  dt_tensor class_weights);
-/* Sums over labels j and other classes i max(0, 1 - y[j] + y[i]) / C. PyTorch:
- * MultiLabelMarginLoss.
+/* Sums max(0, 1 - y[j] + y[i]) / C over labels j and other classes i.
+ * PyTorch: MultiLabelMarginLoss.
  * y: [..., C].
  * t: [..., C], 1 for the row's labels, else 0. PyTorch takes a list of class numbers instead.
  * result: [...]. */

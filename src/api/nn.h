@@ -24,8 +24,8 @@ typedef struct dt_linear_desc {
     dt_init weight, bias;   /* {0} = PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
 } dt_linear_desc;
 
-/* Applies a linear layer: x W^T + b. PyTorch: nn.Linear. Makes "name.weight" [out, in] and
- * "name.bias" [out].
+/* Applies a linear layer: x W^T + b. Makes "name.weight" [out, in] and "name.bias" [out].
+ * PyTorch: nn.Linear.
  * x: [..., in], f32.
  * result: [..., out]. */
 DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out);
@@ -33,8 +33,9 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out);
  * desc: NULL = {0}. */
 DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                                    const dt_linear_desc *desc);
-/* Looks up rows of a new table. PyTorch: nn.Embedding. Makes "name.weight" [rows, cols], N(0, 1).
- * dt_embedding looks up rows of a table that exists.
+/* Looks up rows of a new table. Makes "name.weight" [rows, cols], N(0, 1). dt_embedding looks up
+ * rows of a table that exists.
+ * PyTorch: nn.Embedding.
  * index: [I...] i32.
  * result: [I..., cols]. */
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols);
@@ -74,9 +75,9 @@ typedef struct dt_conv_layer_desc {
     bool same; /* PyTorch's padding='same': the result has x's size; stride 1, conv.padding 0 */
 } dt_conv_layer_desc;
 
-/* Apply a convolution. PyTorch: nn.Conv2d, nn.Conv1d, nn.ConvTranspose2d. Make "name.weight" [out,
- * in / groups, kernel, kernel] and "name.bias" [out]. The weight of dt_nn_conv_transpose2d is [in,
- * out / groups, kernel, kernel].
+/* Apply a convolution. Make "name.weight" [out, in / groups, kernel, kernel] and "name.bias" [out].
+ * The weight of dt_nn_conv_transpose2d is [in, out / groups, kernel, kernel].
+ * PyTorch: nn.Conv2d, nn.Conv1d, nn.ConvTranspose2d.
  * x: [in, H, W]; of dt_nn_conv1d [in, L].
  * kernel: height; .kernel_w sets another width.
  * desc: NULL = {0}.
@@ -97,8 +98,9 @@ typedef struct dt_conv3d_layer_desc {
     bool same;                    /* as in dt_conv_layer_desc */
 } dt_conv3d_layer_desc;
 
-/* Applies a convolution to a volume. PyTorch: nn.Conv3d. Makes "name.weight" [out, in / groups,
- * kernel, kernel_h, kernel_w] and "name.bias" [out].
+/* Applies a convolution to a volume. Makes "name.weight" [out, in / groups, kernel, kernel_h,
+ * kernel_w] and "name.bias" [out].
+ * PyTorch: nn.Conv3d.
  * x: [in, D, H, W].
  * kernel: depth; .kernel_h and .kernel_w set other sides.
  * desc: NULL = {0}. */
@@ -115,8 +117,8 @@ typedef struct dt_attention_layer_desc {
     dt_cache_desc cache;
 } dt_attention_layer_desc;
 
-/* Applies multi-head attention from x to `from`. PyTorch: nn.MultiheadAttention with batch_first,
- * with its initial values.
+/* Applies multi-head attention from x to `from`.
+ * PyTorch: nn.MultiheadAttention with batch_first, with its initial values.
  * x: [T, E].
  * from: [S, E]. {0} = x (self-attention).
  * heads: divides E.
@@ -135,8 +137,9 @@ typedef struct dt_attention_layer_desc {
 DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
                                             int64_t heads, const dt_attention_layer_desc *desc);
 
-/* Applies a bilinear layer: x1_i W_oij x2_j + b_o. PyTorch: nn.Bilinear. Makes "name.weight"
- * [out, in1, in2] and "name.bias" [out].
+/* Applies a bilinear layer: x1_i W_oij x2_j + b_o. Makes "name.weight" [out, in1, in2] and
+ * "name.bias" [out].
+ * PyTorch: nn.Bilinear.
  * x1, x2: [..., in1] and [..., in2], with the same leading dimensions.
  * result: [..., out]. */
 DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out);
@@ -167,15 +170,15 @@ DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t 
 DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden);
 DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden);
 
-/* Applies batch normalisation. PyTorch: nn.BatchNorm1d and nn.BatchNorm2d. Makes "name.weight"
- * (ones) and "name.bias" (zeros), and the buffers "name.running_mean" (zeros) and
- * "name.running_var" (ones), each [C].
+/* Applies batch normalisation. Makes "name.weight" (ones) and "name.bias" (zeros), and the buffers
+ * "name.running_mean" (zeros) and "name.running_var" (ones), each [C].
+ * PyTorch: nn.BatchNorm1d and nn.BatchNorm2d.
  * x: [C, ...].
  * desc: NULL = {0}. */
 DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc);
-/* Apply a normalisation with PyTorch's eps (RMS norm: FLT_EPSILON). PyTorch: nn.LayerNorm over the
- * last `dims` dimensions, nn.GroupNorm, nn.RMSNorm. Make "name.weight" (ones) and, except for RMS
- * norm, "name.bias" (zeros). */
+/* Apply a normalisation with PyTorch's eps (RMS norm: FLT_EPSILON). Make "name.weight" (ones) and,
+ * except for RMS norm, "name.bias" (zeros).
+ * PyTorch: nn.LayerNorm over the last `dims` dimensions, nn.GroupNorm, nn.RMSNorm. */
 DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims);
 DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups);
 DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims);
@@ -187,8 +190,8 @@ typedef struct dt_spectral_norm_desc {
 } dt_spectral_norm_desc;
 
 /* Makes a weight and divides it by its largest singular value: W / sigma, sigma = u . (W v). Pass
- * it to dt_linear, dt_conv2d or others. PyTorch: torch.nn.utils.parametrizations.spectral_norm with
- * dim=0.
+ * it to dt_linear, dt_conv2d or others.
+ * PyTorch: torch.nn.utils.parametrizations.spectral_norm with dim=0.
  * shape: [out, ...]. W is seen as [out, rest].
  * desc: NULL = {0}.
  *

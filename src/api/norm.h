@@ -13,7 +13,8 @@
  * w, b: of the shape of these dimensions. */
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps);
 /* Divides by the root mean square over the last `dims` dimensions: x / sqrt(mean of
- * squares + eps) * w. PyTorch: RMSNorm. */
+ * squares + eps) * w.
+ * PyTorch: RMSNorm. */
 DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps);
 /* Normalises over groups of channels of each sample. PyTorch: F.group_norm.
  * x: [C, ...].
@@ -22,7 +23,8 @@ DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps);
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps);
 
 /* Makes a buffer: a named value that no gradient trains, such as a running statistic. It is saved
- * and loaded like a parameter. PyTorch: register_buffer.
+ * and loaded like a parameter.
+ * PyTorch: register_buffer.
  * Errors: as dt_param. */
 DT_API dt_tensor dt_buffer(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
 
