@@ -27,7 +27,8 @@ typedef struct dt_attention_desc {
     float dropout; /* of the weights after the softmax, as dt_dropout; in [0, 1] */
 } dt_attention_desc;
 
-/* Computes attention. PyTorch: F.scaled_dot_product_attention.
+/* Computes attention. dt_nn_multi_head_attention is the layer with projections.
+ * PyTorch: F.scaled_dot_product_attention.
  * q: [H, T, D], f32.
  * k, v: [K, S, D] and [K, S, E], f32. H is a multiple of K. Head h uses head h / (H / K) of k and v
  * (grouped and multi-query attention).

@@ -36,7 +36,7 @@ DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t 
  * axes: as in dt_sum.
  * unbiased: divide by n - 1 instead of n.
  * keep: keep the axes with size 1.
- * dt_std is right even if the variance overflows f32. Its gradient is 0 where it is 0.
+ * dt_std is correct even if the variance overflows f32. Its gradient is 0 where it is 0.
  * Errors (nil): also fewer than 2 elements with `unbiased`. */
 DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
 DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
@@ -134,7 +134,7 @@ DT_API dt_tensor dt_acos(dt_tensor x);
  * y, x: finite, and so must be their quotients. The sign of a zero is ignored. */
 DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x);
 /* Compute remainders: dt_fmod a - trunc(a / b) b, with a's sign, dt_remainder a - floor(a / b) b,
- * with b's. The error is at most one rounding of a. So |a / b| must be below 2^22 and b finite. An
+ * with b's. If |a / b| is below 2^22 and b is finite, the error is at most one rounding of a. An
  * infinite b gives NaN.
  * PyTorch: torch.fmod, torch.remainder. */
 DT_API dt_tensor dt_fmod(dt_tensor a, dt_tensor b);

@@ -140,8 +140,8 @@ typedef struct dt_csv_rule {
 #define DT_MAX_CSV_RULES 16
 typedef struct dt_csv_desc {
     char delimiter; /* ';', '\t', ...; 0 = ',' */
-    /* The first line holds values. Columns are named "0", "1" and so on, as is a column with an
-     * empty name in a header. Two equal names in a header are an error (FORMAT). */
+    /* The first line holds values. Columns are named "0", "1" and so on. In a header an empty name
+     * becomes the column's number, and two equal names are an error (FORMAT). */
     bool no_header;
     /* Leave bad rows out and count them, with one warning in the log. false: a bad row is an
      * error. */

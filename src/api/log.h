@@ -62,7 +62,7 @@ DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t st
 /* Writes the settings of the run, once, for TensorBoard's table of runs. In JSON lines they are
  * named "hparams/NAME".
  * metric: name of the scalar to compare runs by. NULL = none.
- * Errors: as dt_run_log_scalar. */
+ * Errors: as dt_run_log_scalar; INVALID also for a negative count, or a text that is not UTF-8. */
 DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
                                     const char *metric);
 /* Marks that a run resumes from `step`, in a folder that has later points of an earlier run.

@@ -147,12 +147,12 @@ DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, in
 /* Adds a low-rank update to y, a projection of x: y + alpha / rank * (x A^T) B^T (Hu et al., "LoRA:
  * Low-rank adaptation of large language models", 2021). Names and values are those of Hugging
  * Face's peft.
- *
- * Parameters: makes "name.lora_A.weight" [rank, in], initialised as nn.Linear's, and
- * "name.lora_B.weight" [out, rank], zeros. So the result is y at first.
  * y: [..., out].
  * x: [..., in].
  * rank: 1 or more.
+ *
+ * Parameters: "name.lora_A.weight" [rank, in], initialised as nn.Linear's, and "name.lora_B.weight"
+ * [out, rank], zeros. So the result is y at first.
  *
  * To train only the updates: dt_program_desc.params = "*.lora_?.weight". dt_store_save_matching
  * saves them.

@@ -1,6 +1,7 @@
 /* ---- Normalisation ------------------------------------------------------------------------------
  *
  * y = (x - mean) / sqrt(variance + eps) * w + b, with the biased variance. w and b may be {0}.
+ * Layers with w and b of their own are dt_nn_layer_norm and others.
  * eps: 0 = PyTorch's default: 1e-5, for RMS norm FLT_EPSILON. DT_ZERO = 0.
  *
  * Large values: from about 1e19 the variance overflows f32, and all values normalised together
