@@ -40,8 +40,8 @@ typedef enum dt_schedule_kind {
     DT_SCHEDULE_WSD,
     DT_SCHEDULE_INVERSE_SQRT, /* 0 to lr in .warmup steps, then lr * sqrt(warmup / n) */
     /* ReduceLROnPlateau: lr * gamma, each time that more than .patience values of
-     * dt_trainer_report_metric in a row were not better than the best. Only as the last phase. A
-     * constant in a program without a trainer. */
+     * dt_trainer_report_metric in a row were not better than the best. Use it as the last phase. In
+     * a program without a trainer it is a constant. */
     DT_SCHEDULE_PLATEAU,
     DT_SCHEDULE_CALLBACK /* LambdaLR: lr * rate(user, n) */
 } dt_schedule_kind;
