@@ -28,23 +28,27 @@ static void fuzz_checkpoint_count(const dti_checkpoint *c, const uint8_t *file, 
     }
 }
 
+/* The path of a file of these bytes. */
+static const char *fuzz_checkpoint_file(const uint8_t *data, size_t size) {
+#ifdef FUZZ_REPLAY
+    return temp_write("fuzzed", data, size);
+#else
+    static fuzz_file file;
+    return fuzz_write(&file, data, size) ? file.path : "";
+#endif
+}
+
 static dt_result fuzz_checkpoint(const uint8_t *data, size_t size) {
     dti_base base;
     dti_base_init(&base, &(dt_allocator){fuzz_alloc, fuzz_free, NULL}, NULL);
-    dti_file file = {dti_alloc(&base, size), size};
     dti_checkpoint *c;
-    if (!file.data)
-        return DT_ERROR_MEMORY;
-    if (size)
-        memcpy(file.data, data, size);
-    dt_result result = dti_checkpoint_parse(&base, "some/file", file, &c);
+    dt_result result = dti_checkpoint_open(&base, fuzz_checkpoint_file(data, size), &c);
     FUZZ_CHECK(result == DT_OK || result == DT_ERROR_FORMAT);
     if (result)
         FUZZ_CHECK(!c && fuzz_text_is_plain(base.error));
     else
         fuzz_checkpoint_count(c, data, size);
     dti_checkpoint_close(c);
-    dti_free(&base, file.data);
     FUZZ_CHECK(base.bytes_now == 0);
     return result;
 }
@@ -60,14 +64,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 static void fuzz_checkpoint_mend(uint8_t *data, size_t size) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
-    dti_file file = {dti_alloc(&base, size), size};
     dt_safetensors *weights;
-    if (!file.data)
-        return;
-    memcpy(file.data, data, size);
-    dt_result result = dti_weights_parse(&base, "", file, &weights);
-    dti_free(&base, file.data);
-    if (result)
+    if (dti_weights_load(&base, fuzz_checkpoint_file(data, size), &weights))
         return;
     uint32_t sum = weights->header_crc;
     size_t count = (size_t)dt_safetensors_count(weights), at = size - (size_t)weights->data_bytes;

@@ -602,10 +602,15 @@ TEST(json_never_reads_past_the_end_of_hostile_bytes) {
 
 #define SCRATCH_FILE "build/test_base.bin"
 
+typedef struct base_file { /* in memory */
+    char *data;
+    size_t size;
+} base_file;
+
 /* A whole file; the caller frees its data. */
-static dt_result base_read_file(dti_base *base, const char *path, dti_file *file) {
+static dt_result base_read_file(dti_base *base, const char *path, base_file *file) {
     dti_reader r;
-    *file = (dti_file){0};
+    *file = (base_file){0};
     dt_result result = dti_reader_open(base, path, &r);
     if (result)
         return result;
@@ -619,7 +624,7 @@ TEST(a_file_is_replaced_whole_or_not_at_all) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     dti_writer *w;
-    dti_file file;
+    base_file file;
     REQUIRE(dti_writer_open(&base, SCRATCH_FILE, 5, &w) == DT_OK);
     CHECK(dti_writer_add(w, "first", 5) == DT_OK && dti_writer_add(w, "", 0) == DT_OK);
     CHECK(dti_writer_close(w, true) == DT_OK);
@@ -649,7 +654,7 @@ TEST(files_that_cannot_be_read_or_written_are_errors_that_name_them) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     dti_writer *w;
-    dti_file file;
+    base_file file;
     CHECK(base_read_file(&base, "no/such/file", &file) == DT_ERROR_IO);
     CHECK_CONTAINS(base.error, "no/such/file");
     CHECK(base_read_file(&base, "/", &file) == DT_ERROR_IO && !file.data);

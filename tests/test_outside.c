@@ -249,7 +249,7 @@ TEST(two_writers_of_one_path_do_not_write_into_each_other) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
     dti_writer *w[2];
-    dti_file file;
+    base_file file;
     const char *path = temp_path("two");
     for (int i = 0; i < 2; i++)
         REQUIRE(dti_writer_open(&base, path, 0, &w[i]) == DT_OK);

@@ -358,21 +358,14 @@ static bool dti_slice_is(dti_slice s, const char *text);
  * Writing goes to "path.tmp.PID.RANDOM", a new file, which is flushed and renamed, so a crash or a
  * full disk never leaves half a file under `path`. Links are followed, and what is replaced hands
  * on its rights. */
-typedef struct dti_file { /* in memory */
-    char *data;
-    size_t size;
-} dti_file;
 typedef struct dti_reader {
     dti_base *base;
     const char *path; /* for messages; the caller's */
     uint64_t size, at;
-    const char *memory; /* what is read; NULL: the file */
-    int stream;         /* system/file.h */
+    int stream; /* system/file.h */
 } dti_reader;
 /* IO: there is none, or it is no regular file; nothing is open then. */
 static dt_result dti_reader_open(dti_base *base, const char *path, dti_reader *r);
-/* Reads memory, which is the caller's, as if it were a file. */
-static void dti_reader_open_memory(dti_base *base, const char *path, dti_file file, dti_reader *r);
 /* The next bytes. IO: also when fewer are left. */
 static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes);
 /* The same into memory of the base's, with a zero behind it. Check `bytes` with r->size first. */

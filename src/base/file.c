@@ -28,19 +28,12 @@ static dt_result dti_reader_open(dti_base *base, const char *path, dti_reader *r
     return why ? dti_fail(base, DT_ERROR_IO, "%s: cannot be opened: %s", path, why) : DT_OK;
 }
 
-static void dti_reader_open_memory(dti_base *base, const char *path, dti_file file, dti_reader *r) {
-    *r = (dti_reader){
-        .base = base, .path = path, .size = file.size, .memory = file.data ? file.data : ""};
-}
-
 static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes) {
     char *at = to;
     while (bytes) {
         uint64_t left = r->size - r->at;
         int64_t got = (int64_t)DTI_MIN(bytes, left);
-        if (r->memory && got)
-            memcpy(at, r->memory + r->at, (size_t)got);
-        else if (got)
+        if (got)
             got = dti_stream_read(r->stream, at, (size_t)got);
         if (got < 0)
             return dti_fail(r->base, DT_ERROR_IO, "%s: cannot be read: %s", r->path,
@@ -71,7 +64,7 @@ static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out) 
 }
 
 static dt_result dti_reader_seek(dti_reader *r, uint64_t at) {
-    if (at > r->size || (!r->memory && !dti_stream_seek(r->stream, at)))
+    if (at > r->size || !dti_stream_seek(r->stream, at))
         return dti_fail(r->base, DT_ERROR_IO, "%s: cannot be read at byte %llu of %llu", r->path,
                         (unsigned long long)at, (unsigned long long)r->size);
     r->at = at;
@@ -79,8 +72,7 @@ static dt_result dti_reader_seek(dti_reader *r, uint64_t at) {
 }
 
 static void dti_reader_close(dti_reader *r) {
-    if (!r->memory)
-        dti_stream_close(r->stream);
+    dti_stream_close(r->stream);
 }
 
 /* ---- writing */

@@ -136,8 +136,8 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path)
 }
 
 /* Takes the weights, also when it fails. */
-static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path,
-                                           dt_safetensors *weights, dti_checkpoint **out) {
+static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_safetensors *weights,
+                                           dti_checkpoint **out) {
     int all = dt_safetensors_count(weights);
     dti_checkpoint *c = dti_alloc(base, sizeof *c);
     if (!c) {
@@ -163,14 +163,6 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path,
     return result;
 }
 
-static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
-                                      dti_checkpoint **out) {
-    *out = NULL;
-    dt_safetensors *weights;
-    dt_result result = dti_weights_parse(base, path, file, &weights);
-    return result ? result : dti_checkpoint_of_weights(base, path, weights, out);
-}
-
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
     *out = NULL;
     dt_safetensors *weights;
@@ -189,10 +181,6 @@ static void dti_checkpoint_close(dti_checkpoint *c) {
 
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
     return dti_checkpoint_at(c, dti_weights_find(c->weights, name));
-}
-
-static int dti_checkpoint_count(const dti_checkpoint *c) {
-    return c->count;
 }
 
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index) {

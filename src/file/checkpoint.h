@@ -20,15 +20,11 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 /* Reads a file and checks everything. FORMAT: not safetensors, truncated, no checksums, or one that
  * is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
-/* The same of a file in memory, which stays the caller's; `path` is for messages. */
-static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
-                                      dti_checkpoint **out);
 static void dti_checkpoint_close(dti_checkpoint *c); /* NULL is fine */
 /* FORMAT: a tensor of floats has a NaN or an infinity (names it). */
 static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path, const char *desc);
 /* A tensor by its name; NULL = there is none. The checksums are none of them. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
-static int dti_checkpoint_count(const dti_checkpoint *c);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
 
 /* ---- A folder: step-000000000123.safetensors, and LATEST. One process at a time writes to it.

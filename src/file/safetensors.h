@@ -29,9 +29,6 @@ static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *da
 static int dti_weights_find(const dt_safetensors *weights, const char *name); /* -1: none */
 /* Reads and checks a file. */
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out);
-/* The same of a file that is in memory, which stays the caller's; `path` is for messages. */
-static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
-                                   dt_safetensors **out);
 
 /* A tensor to be written. */
 typedef struct dti_safetensors_item {

@@ -20,7 +20,7 @@ static uint64_t dti_unit_bit(uint32_t unit) {
 }
 
 typedef struct dti_unit_range { /* elements of the plain arenas */
-    uint64_t begin, end;
+    uint64_t begin;
     uint32_t slot;
 } dti_unit_range;
 
@@ -35,9 +35,8 @@ typedef struct dti_unit_work {
 /* ---- which unit a value is of */
 
 static dti_unit_range dti_unit_range_of(const dti_code *code, const dti_value *v) {
-    const uint64_t at = v->offset / dti_arena_bytes(1), n = v->bytes / dti_arena_bytes(1);
-    const uint64_t all = code->layout->elements, begin = at % all;
-    return (dti_unit_range){begin, begin + n, (uint32_t)(at / all)};
+    const uint64_t at = v->offset / dti_arena_bytes(1), all = code->layout->elements;
+    return (dti_unit_range){at % all, (uint32_t)(at / all)};
 }
 
 /* The parameter whose blocks an element lies in: they descend. */

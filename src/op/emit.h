@@ -16,7 +16,6 @@ typedef enum dti_value_kind {
 
 typedef struct dti_value {
     uint8_t kind, dtype;
-    bool written_whole; /* its first launch writes all of it: may take over an input's place */
     uint64_t bytes;
     uint64_t offset;  /* in its arena; of a part: in the value that it is a part of */
     uint32_t part_of; /* another transient that it lies in, or itself */
@@ -85,8 +84,6 @@ struct dti_emit {
 
 /* .takes of products: any epilogue, but no mask beside a bias; ADD: where there is .free_bias. */
 static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *operand);
-/* Where output k of a row with several lies in its value. */
-static dti_view dti_emit_output(const dti_emit *e, uint32_t k);
 /* Lets a row's two outputs be made in places of their own (values), where it can: as *out. */
 static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out);
 /* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and

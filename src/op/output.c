@@ -105,13 +105,6 @@ static dti_view dti_output_view(const dti_view *packed, const dti_node *output, 
     return out;
 }
 
-static dti_view dti_emit_output(const dti_emit *e, uint32_t k) {
-    const dti_outputs o = dti_outputs_of(e->graph, e->node);
-    dti_node output = *e->node;
-    output.shape = o.shape[k];
-    return dti_output_view(&e->out, &output, dti_output_start(&o, k));
-}
-
 /* Outputs that lie apart are rows along axis 4. */
 static void dti_output_of_emit(dti_emit *e) {
     const dti_view in = dti_emit_in(e, 0);

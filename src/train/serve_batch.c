@@ -9,7 +9,7 @@
 
 typedef struct dti_server_seat { /* a worker's connection */
     bool open, asks;             /* asks: it waits for a ticket, */
-    uint64_t epoch, mark;        /* of this epoch, */
+    uint64_t epoch;              /* of this epoch, */
     uint64_t since;              /* since then, ns, and wants to hear something */
     uint32_t wait_ms;            /* in this time; */
     bool surplus;                /* or there is no place for it, as it is told */
