@@ -434,7 +434,7 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     dti_loader *l = dti_loader_make(base, desc);
     if (!l)
         return DT_ERROR_MEMORY;
-    result = dti_rows_open(base, desc->data, desc->seed, desc->pad, &l->rows);
+    result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
     l->desc.data = &l->rows.data;
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
     l->each = l->rows.data.sample || l->rows.augments;

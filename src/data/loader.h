@@ -129,7 +129,6 @@ typedef struct dti_rows {
     dt_dataset data;
     dti_loader_column columns[DT_MAX_COLUMNS];
     int column_count;
-    uint64_t seed;
     bool augments;
     dti_augment augment;
 } dti_rows;
@@ -144,5 +143,5 @@ static void dti_column_gather(const dti_loader_column *c, const uint32_t *source
                               uint32_t count, void *values);
 static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t end, void *values);
 /* INVALID, with the column and why. */
-static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, uint64_t seed,
-                               const int32_t *pad, dti_rows *r);
+static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int32_t *pad,
+                               dti_rows *r);

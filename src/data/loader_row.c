@@ -263,14 +263,13 @@ static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad
     return c;
 }
 
-static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, uint64_t seed,
-                               const int32_t *pad, dti_rows *r) {
+static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int32_t *pad,
+                               dti_rows *r) {
     dt_result result = dti_dataset_check(base, data);
     if (result)
         return result;
     r->base = base;
     r->data = *data;
-    r->seed = seed;
     r->column_count = dti_dataset_columns(data);
     for (int c = 0; c < r->column_count; c++)
         r->columns[c] = dti_loader_column_of(&data->columns[c], pad[c]);

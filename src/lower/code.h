@@ -162,7 +162,7 @@ typedef struct dti_code {
     uint64_t *unit_reads;                /* by segment: whose parameters must be there */
     bool units_leave;                    /* gradients have gone before the last segment */
     /* needs */
-    uint64_t transient_bytes, used_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
+    uint64_t transient_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;
 
 static inline bool dti_code_is_sparse(const dti_code *code) {

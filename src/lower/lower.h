@@ -27,7 +27,6 @@ typedef struct dti_lowering {
     dti_emit e;
     uint32_t *order;      /* nodes as they are emitted: each behind its inputs; [0] is nil */
     uint32_t split;       /* where in it a segment ends that gives what leaves; 0: nowhere */
-    uint32_t copies;      /* nodes from here on are computed again */
     uint32_t *copy_of;    /* by node: which one it is computed again; NULL: there are none */
     uint8_t *needed;      /* by node: its value is computed */
     uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */

@@ -135,19 +135,6 @@ static dt_result dti_plan_place_all(dti_code *code) {
     return result;
 }
 
-/* What launches really touch in the arena, from their bindings: the check on the sum above. */
-static uint64_t dti_plan_used(const dti_code *code) {
-    uint64_t used = 0;
-    for (uint32_t i = 0; i < code->list.launch_count; i++) {
-        for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
-            const dti_place *place = &code->places[code->list.launches[i].value[b]];
-            if (place->memory == DTI_ARENA_TRANSIENT)
-                used = DTI_MAX(used, place->offset + place->bytes);
-        }
-    }
-    return dti_aligned(used);
-}
-
 static dt_result dti_pass_in_place(dti_lowering *w) {
     dti_plan_lifetimes(&w->code->list);
     dti_plan_in_place(&w->code->list);
@@ -171,6 +158,5 @@ static dt_result dti_pass_place(dti_lowering *w) {
         if (x->part_of != v)
             code->places[v].offset += x->offset;
     }
-    code->used_bytes = dti_plan_used(code);
     return DT_OK;
 }

@@ -185,7 +185,6 @@ static dt_result dti_recompute_run(dti_recompute *r) {
     r->count = r->forward;
     for (uint32_t row = r->forward; row < r->end && !r->graph->error[0]; row++)
         dti_recompute_row(r, row);
-    w->copies = r->end;
     w->copy_of = dti_alloc_array(r->graph->base, r->graph->count, sizeof *w->copy_of);
     if (r->graph->error[0] || !w->copy_of)
         return DT_ERROR_MEMORY;
@@ -201,7 +200,6 @@ static dt_result dti_pass_recompute(dti_lowering *w) {
     const dt_graph *g = code->work;
     bool marks = w->choice.parts > 0;
     dti_recompute r;
-    w->copies = g->count;
     /* every forward node may get one copy */
     w->order =
         dti_alloc_array(code->base, (size_t)g->count + code->backward_node, sizeof *w->order);

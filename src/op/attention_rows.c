@@ -44,10 +44,6 @@ static dt_tensor dti_attention_seen(dt_graph *g, const dti_node *n, dt_tensor ah
     return seen;
 }
 
-typedef struct dti_scores {
-    dt_tensor s, seen; /* [K, H / K, T, S]; seen: broadcast to that */
-} dti_scores;
-
 static dt_tensor dti_attention_by_group(dt_tensor x, const dti_attention *a) {
     const dt_shape s = dti_node_of(x)->shape; /* of heads or of none */
     const int64_t heads = s.rank > 2 ? s.dim[0] : 1, kv = heads == 1 ? 1 : a->kv_heads;
@@ -61,8 +57,9 @@ static dt_tensor dti_attention_shared(dt_tensor x) {
     return dt_reshape(x, (dt_shape){4, {s.dim[0], 1, s.dim[1], s.dim[2]}});
 }
 
-static dti_scores dti_attention_scores(const dti_grad *g, const dti_attention *a,
-                                       const dt_tensor *in, dt_tensor mask) {
+/* [K, H / K, T, S] */
+static dt_tensor dti_attention_scores(const dti_grad *g, const dti_attention *a,
+                                      const dt_tensor *in, dt_tensor mask) {
     const dti_node *n = &g->node;
     dt_graph *graph = g->graph;
     dt_tensor rows = dti_attention_line(graph, a->tq, (dt_shape){2, {a->tq, 1}});
@@ -84,8 +81,7 @@ static dti_scores dti_attention_scores(const dti_grad *g, const dti_attention *a
         seen = dt_mul(seen, dt_sub(one, hides));
     }
     s = dt_mask(s, seen);
-    return (dti_scores){dt_add(s, dt_mask_inv(dt_fill(graph, (dt_shape){0}, -INFINITY), seen)),
-                        seen};
+    return dt_add(s, dt_mask_inv(dt_fill(graph, (dt_shape){0}, -INFINITY), seen));
 }
 
 static dt_tensor dti_attention_dropped(const dti_grad *g, const dti_attention *a, dt_tensor p) {
@@ -114,11 +110,11 @@ static const dt_shape dti_attention_keys = {1, {-1}};
 
 static dt_tensor dti_attention_lower(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
-    const dti_scores s = dti_attention_scores(g, &a, g->in, g->in[3]);
-    dt_tensor most = dt_detach(dt_max(s.s, dti_attention_keys, true));
+    const dt_tensor s = dti_attention_scores(g, &a, g->in, g->in[3]);
+    dt_tensor most = dt_detach(dt_max(s, dti_attention_keys, true));
     dt_tensor none = dt_eq(most, dt_fill(g->graph, (dt_shape){0}, -INFINITY));
     most = dt_mask_inv(most, none); /* a query that sees nothing: weights of 0 / 1 */
-    dt_tensor e = dt_exp(dt_sub(s.s, most)), sum = dt_sum(e, dti_attention_keys, true);
+    dt_tensor e = dt_exp(dt_sub(s, most)), sum = dt_sum(e, dti_attention_keys, true);
     sum = dt_add(sum, none);
     dt_tensor p = dti_attention_dropped(g, &a, dt_div(e, sum));
     dt_tensor log_sum = dt_log(sum);
@@ -137,13 +133,13 @@ typedef struct dti_attention_slopes {
 static dti_attention_slopes dti_attention_slopes_of(const dti_grad *g, const dti_attention *a,
                                                     const dt_tensor *in) {
     const int64_t group = a->heads / a->kv_heads;
-    const dti_scores s = dti_attention_scores(g, a, in, in[5]);
+    const dt_tensor s = dti_attention_scores(g, a, in, in[5]);
     dt_tensor part[4] = {in[3]};
     for (int i = 0; i < 3; i++)
         part[1 + i] = dt_slice(in[4], 1, i * a->heads, a->heads);
     for (int i = 0; i < 4; i++)
         part[i] = dti_attention_unrow(part[i], a->kv_heads, group);
-    dt_tensor p = dt_exp(dt_sub(dt_sub(s.s, dt_detach(part[1])), part[2]));
+    dt_tensor p = dt_exp(dt_sub(dt_sub(s, dt_detach(part[1])), part[2]));
     dt_tensor dp = dt_matmul_transposed(part[0], dti_attention_shared(in[2]), false, true);
     dt_tensor ds = dt_mul(p, dt_sub(dti_attention_dropped(g, a, dp), part[3]));
     return (dti_attention_slopes){part[0], dti_attention_dropped(g, a, p), ds};

@@ -54,7 +54,6 @@ static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool
     memcpy(out->loss_weight, report.loss_weight, sizeof out->loss_weight);
     memcpy(out->metric_sum, report.metric_sum, sizeof out->metric_sum);
     memcpy(out->metric_weight, report.metric_weight, sizeof out->metric_weight);
-    out->loss = report.loss;
     out->norm = report.gradient_norm;
     out->committed = !result && !(report.empty && par->desc.skip_empty);
     out->empty = report.empty;

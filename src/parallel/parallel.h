@@ -228,7 +228,7 @@ typedef struct dti_parallel {
 } dti_parallel;
 
 typedef struct dti_parallel_result {
-    double loss, loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
+    double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double norm;
     double wait_seconds;

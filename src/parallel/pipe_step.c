@@ -539,7 +539,7 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
     result = dti_pipe_compute(par);
     if (result)
         return dti_pipe_failed(par, result);
-    dti_parallel_report(par, out);
+    dti_terms_report(par->terms.sum, out);
     out->wait_seconds = 1e-9 * (double)par->pipe->devices[0].waited;
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out)))

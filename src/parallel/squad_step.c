@@ -468,7 +468,7 @@ static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_re
     result = dti_squad_judged(par);
     if (result)
         return dti_squad_failed(par, result);
-    dti_parallel_report(par, out);
+    dti_terms_report(par->terms.sum, out);
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out)))
         return dti_squad_not_finite(par, out);

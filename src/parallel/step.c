@@ -262,15 +262,6 @@ static void dti_terms_report(const double sum[DTI_TERMS_WIDTH], dti_parallel_res
     }
 }
 
-static void dti_parallel_report(const dti_parallel *par, dti_parallel_result *out) {
-    const double *sum = par->terms.sum;
-    dti_terms_report(sum, out);
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        if (par->weights.sum[i] > 0.0)
-            out->loss += par->step.coefficients[i] * sum[i] / par->weights.sum[i];
-    }
-}
-
 /* Every replica looks for the parameter or op; the first that finds one is quoted. */
 static dt_result dti_parallel_blame(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
@@ -364,7 +355,7 @@ static dt_result dti_parallel_update(dti_parallel *par) {
 
 /* When all have met: the update, or why there is none. */
 static dt_result dti_parallel_finish(dti_parallel *par, dti_parallel_result *out) {
-    dti_parallel_report(par, out);
+    dti_terms_report(par->terms.sum, out);
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out))) {
         dti_parallel_drop_all(par);
