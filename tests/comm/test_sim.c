@@ -528,7 +528,7 @@ static int sim_seeds(int otherwise) {
 }
 
 TEST(simulated_ranks_get_the_oracles_bits_or_an_error_whatever_the_network_does) {
-    int bad = 0, seeds = sim_seeds(2000);
+    int bad = 0, seeds = sim_seeds(1000);
     const char *one = getenv("DTRAIN_SIM_SEED");
     for (int i = 0; i < seeds && bad < 5; i++)
         bad += !sim_seed(one ? (uint64_t)atoll(one) : (uint64_t)i);
