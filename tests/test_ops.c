@@ -733,12 +733,27 @@ static bool ops_is_left_out(bool cpu, dti_op op) {
            !test_takes(op, 4, 4);
 }
 
+/* SwiftShader takes minutes for all, most of them for compiling: all are in the long tests. */
+static bool ops_is_slow(const char *id) {
+    dt_ctx *ctx = ops_ctx();
+    bool slow = false;
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *info = dt_ctx_device(ctx, i);
+        slow = slow || (!strcmp(info->id, id) && strstr(info->name, "SwiftShader"));
+    }
+    dt_ctx_destroy(ctx);
+    return slow && !test_is_long();
+}
+
+/* All ops, and one in three of a slow device. */
 static void ops_check_rows(const char *id, bool no_fast, dti_op first, dti_op end) {
     ops_device d;
+    int at = 0;
+    const int each = ops_is_slow(id) ? 3 : 1;
     if (ops_device_open(&d, id, no_fast))
         for (int op = first; op < (int)end; op++)
             for (int eval = 0; eval <= ops_has_modes((dti_op)op); eval++)
-                if (!ops_is_left_out(d.cpu, (dti_op)op))
+                if (!ops_is_left_out(d.cpu, (dti_op)op) && at++ % each == 0)
                     ops_check_device(&d, (dti_op)op, eval);
     ops_device_close(&d);
 }

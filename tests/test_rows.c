@@ -767,31 +767,19 @@ static void rows_check_vulkan(const char *id) {
     rows_check_layers((rows_way){id, .threads = 1, .no_fast = !software, .shared = software});
 }
 
-/* SwiftShader takes minutes, most of them for compiling: in the long tests. */
-static bool rows_is_slow(const char *id) {
-    dt_ctx *ctx = ops_ctx();
-    bool slow = false;
-    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
-        const dt_device_info *info = dt_ctx_device(ctx, i);
-        slow = slow || (!strcmp(info->id, id) && strstr(info->name, "SwiftShader"));
-    }
-    dt_ctx_destroy(ctx);
-    return slow && !rows_long();
-}
-
 #define ROWS_VULKAN_TEST(number)                                                                   \
     TEST(vulkan_device_##number##_gives_a_sample_the_same_bits_in_every_batch) {                   \
         char id[32];                                                                               \
         if (!ops_vulkan(number, id))                                                               \
             SKIP("no such device");                                                                \
-        if (!rows_is_slow(id))                                                                     \
+        if (!ops_is_slow(id))                                                                      \
             rows_check_table((rows_way){id, .threads = 1});                                        \
     }                                                                                              \
     TEST(vulkan_device_##number##_gives_the_same_bits_of_layers_in_every_batch) {                  \
         char id[32];                                                                               \
         if (!ops_vulkan(number, id))                                                               \
             SKIP("no such device");                                                                \
-        if (!rows_is_slow(id))                                                                     \
+        if (!ops_is_slow(id))                                                                      \
             rows_check_vulkan(id);                                                                 \
     }                                                                                              \
     TEST(vulkan_device_##number##_sums_samples_with_the_same_bits_wherever_they_lie) {             \
