@@ -405,7 +405,7 @@ train() {
 sanitized_tests() {
     case $sanitize in
     address) checks='-fsanitize=address,undefined -fno-sanitize-recover=undefined' ;;
-    thread) checks=-fsanitize=thread ;;
+    thread) checks='-fsanitize=thread -DDT_NO_AVX512' ;; # threads share out the same in all classes
     *) die "--sanitize takes address or thread, not '$sanitize'" ;;
     esac
     header
@@ -414,8 +414,8 @@ sanitized_tests() {
     mkdir -p $out
     alone=$(echo "$*" | sed 's/ /|/g')
     build_tests
-    # A tenth of the simulated runs: instrumented, each takes ten times as long.
-    export DTRAIN_SIM_SEEDS="${DTRAIN_SIM_SEEDS:-500}"
+    # A quarter of the simulated runs: instrumented, each takes ten times as long.
+    export DTRAIN_SIM_SEEDS="${DTRAIN_SIM_SEEDS:-250}"
     comm_tests "$@" &
     main_tests "$@"
     wait
@@ -533,31 +533,38 @@ run_tests() {
     if [ -e "$data_package" ]; then (data) || say "tests without data"; fi
     build
     with_swiftshader
-    script_tests_all "$@" &
+    rm -rf build/scripts
+    mkdir build/scripts
+    script_lane "$@" &
     comm_tests "$@" &
     main_tests "$@"
+    script_lane "$@" # what is left, while the other lane has a long one
     wait
     set -- --also build/dtest.counts
-    for name in hosts embed dtrun launch mpi train guide gpu setup comm; do
+    for name in $(for script in $scripts; do script_name "$script"; done) comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
     exec build/dtest "$@"
 }
 
-# What needs whole applications or launchers.
-script_tests_all() {
+# What needs whole applications or launchers; the longest first.
+scripts='tests/hosts.sh tests/gpu.sh tests/train.sh tests/guide.sh tests/embed.sh tests/comm/test_dtrun.sh
+    tests/comm/launch.sh tests/comm/mpi.sh tests/setup.sh'
+
+# script_lane FILTER...: the scripts that no other lane has taken, one after the other.
+script_lane() {
     export reader_libs
-    script_tests hosts tests/hosts.sh "$@"
-    script_tests embed tests/embed.sh "$@"
-    script_tests dtrun tests/comm/test_dtrun.sh "$@"
-    script_tests launch tests/comm/launch.sh "$@"
-    script_tests mpi tests/comm/mpi.sh "$@"
-    script_tests train tests/train.sh "$@"
-    script_tests guide tests/guide.sh "$@"
-    script_tests gpu tests/gpu.sh "$@"
-    script_tests setup tests/setup.sh "$@"
+    for script in $scripts; do
+        name=$(script_name "$script")
+        mkdir "build/scripts/$name" 2>/dev/null || continue
+        begun=$(date +%s)
+        script_tests "$name" "$script" "$@"
+        echo "took $(($(date +%s) - begun)) s: $script"
+    done
 }
+
+script_name() { basename "$1" .sh | sed 's/^test_//'; }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.
 
@@ -589,19 +596,31 @@ fuzz_object() {
     clang $flags -I. -Itests -c "$@" -o "build/fuzz/$name.o"
 }
 
-# side_by_side COMMAND NAME...: as many at a time as there are processors; false if one was.
+# side_by_side COMMAND NAME...: a lane for each processor; false if one was.
 side_by_side() {
-    command=$1 started=0 at_once=$(nproc 2>/dev/null || echo 1)
+    rm -rf build/fuzz/taken build/fuzz/*.failed
+    mkdir build/fuzz/taken
+    lanes=$(processors) pids=
+    while [ "$lanes" -gt 0 ]; do
+        fuzz_lane "$@" &
+        pids="$pids $!"
+        lanes=$((lanes - 1))
+    done
+    # shellcheck disable=SC2086 # words are meant
+    wait $pids
+    for name in build/fuzz/*.failed; do
+        if [ -e "$name" ]; then return 1; fi
+    done
+}
+
+# fuzz_lane COMMAND NAME...: what no other lane has taken, one after the other.
+fuzz_lane() {
+    command=$1
     shift
     for name in "$@"; do
-        rm -f "build/fuzz/$name.failed"
-        ("$command" "$name" || : >"build/fuzz/$name.failed") &
-        started=$((started + 1))
-        if [ $((started % at_once)) = 0 ]; then wait; fi
-    done
-    wait
-    for name in "$@"; do
-        if [ -e "build/fuzz/$name.failed" ]; then return 1; fi
+        mkdir "build/fuzz/taken/$name" 2>/dev/null || continue
+        ("$command" "$name") & # not in a condition, where it would go on after errors
+        wait $! || : >"build/fuzz/$name.failed"
     done
 }
 
