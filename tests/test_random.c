@@ -296,7 +296,7 @@ static void rnd_vulkan(int number) {
     dt_param(graph, "keep", dt_dims(1), (dt_init){0});
     const rnd_way way = {id, id, .ctx = ctx};
     if (!dt_store_create(graph, &(dt_store_desc){.device = id}, &keep))
-        rnd_seeds(&way, &t, RND_VULKAN_SEEDS);
+        rnd_seeds(&way, &t, ops_is_slow(id) ? RND_VULKAN_SEEDS / 3 : RND_VULKAN_SEEDS);
     CHECK(keep != NULL);
     dt_ctx_destroy(ctx);
 }
