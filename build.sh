@@ -37,7 +37,7 @@ help() {
                            compile; or names; docs/platforms.md
 ./build.sh setup           install what all commands need and can use; no command needs it: each
                            names what is missing, and asks; setup platforms: what platforms needs
-./build.sh header          write dtrain.h from src/
+./build.sh header          write dtrain.h and api.json from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
@@ -88,13 +88,15 @@ fresh_flags() {
 
 # Without Python the committed header is taken as it is: `train` needs a C compiler only.
 header() {
-    if newer build/header.stamp src shaders/lib tools/amalgamate && [ -e dtrain.h ]; then return 0; fi
+    if newer build/header.stamp src shaders/lib tools/amalgamate tools/api && [ -e dtrain.h ] &&
+        [ -e api.json ]; then return 0; fi
     if ! have python3; then
         [ -e dtrain.h ] || die "dtrain.h is missing and python3 is needed to write it"
         return 0
     fi
     touch build/header.begun
     python3 tools/amalgamate
+    python3 tools/api
     mv build/header.begun build/header.stamp
 }
 
