@@ -45,4 +45,5 @@
  * coefficient, scale or class number. Exact in int, float and double. */
 #define DT_ZERO (-2147483647 - 1)
 
-#define DT_VERSION "0.1.0"
+/* The version of this header. */
+#define DT_VERSION "0.2.0"
