@@ -551,8 +551,8 @@ run_tests() {
 }
 
 # What needs whole applications or launchers; the longest first.
-scripts='tests/hosts.sh tests/gpu.sh tests/train.sh tests/guide.sh tests/embed.sh tests/comm/test_dtrun.sh
-    tests/comm/launch.sh tests/comm/mpi.sh tests/setup.sh'
+scripts='tests/hosts.sh tests/gpu.sh tests/train.sh tests/guide.sh tests/embed.sh tests/bindings.sh
+    tests/comm/test_dtrun.sh tests/comm/launch.sh tests/comm/mpi.sh tests/setup.sh'
 
 # script_lane FILTER...: the scripts that no other lane has taken, one after the other.
 script_lane() {
