@@ -9,7 +9,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-enum { EPOCHS, STEPS, BATCH, CONTEXT, LAYERS, HEADS, WIDTH, LR, DROPOUT, SEED, SHARDS, LENGTH };
+enum {
+    EPOCHS,
+    STEPS,
+    BATCH,
+    CONTEXT,
+    LAYERS,
+    HEADS,
+    WIDTH,
+    LR,
+    DROPOUT,
+    SEED,
+    BATCH_SLICES,
+    LENGTH
+};
 enum { DATA = LENGTH + 1, DEVICES, SAVE, LOAD, PROMPT, OPTIONS, BYTES = 256 };
 static const char *const options[OPTIONS] = {
     "--epochs", "--steps",   "--batch",   "--context", "--layers", "--heads",
@@ -132,7 +145,8 @@ int main(int argc, char **argv) {
     const dt_dataset rest = windows(learned, bytes, x, t);
     dt_trainer_desc desc = {.loss = dt_cross_entropy(logits, t, NULL)};
     desc.data = windows(0, learned, x, t), desc.seed = (uint64_t)number[SEED];
-    desc.batch = (int)fmax(number[BATCH], 1), desc.parallel.batch_slices = (int)number[SHARDS];
+    desc.batch = (int)fmax(number[BATCH], 1),
+    desc.parallel.batch_slices = (int)number[BATCH_SLICES];
     desc.devices = words[DEVICES], desc.load = words[LOAD];
     const uint64_t each = (desc.data.rows + (uint64_t)desc.batch - 1) / (uint64_t)desc.batch;
     uint64_t end = each * (uint64_t)number[EPOCHS];

@@ -1,5 +1,5 @@
 /* Teaches data-parallel training: one program for one device, several, and several processes, with
- * the same weights from all of them, bit for bit, because the shards are the same:
+ * the same weights from all of them, bit for bit, because the batch slices are the same:
  *
  *     data_parallel cpu        data_parallel cpu:2        data_parallel vulkan:0,vulkan:1
  *     dtrun -n 2 data_parallel cpu        mpirun -n 4 data_parallel cpu:2
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { ROWS = 4000, SHARDS = 8, EPOCHS = 5 };
+enum { ROWS = 4000, BATCH_SLICES = 8, EPOCHS = 5 };
 
 /* Points of two spirals, one of each class. All ranks make all of them: a set is the same
  * everywhere, and the trainer gives each replica its rows. */
@@ -46,12 +46,13 @@ static dt_result train(dt_ctx *ctx, dt_comm *comm, const char *devices) {
     spirals(points, classes);
     dt_trainer_desc desc = {
         .loss = dt_cross_entropy(model(x), t, NULL),
-        .batch = 50, /* of the whole job; by 8 shards it does not go up: they take 6 or 7 each */
+        .batch =
+            50, /* of the whole job; by 8 batch slices it does not go up: they take 6 or 7 each */
         .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 0.01},
         .data = {.rows = ROWS,
                  .columns = {{.input = x, .data = points, .dtype = DT_F32},
                              {.input = t, .data = classes, .dtype = DT_I32}}},
-        .parallel.batch_slices = SHARDS,
+        .parallel.batch_slices = BATCH_SLICES,
         .devices = devices,
         .comm = comm};
     result = dt_trainer_create(graph, &desc, &trainer);

@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS, EPOCHS, BATCH, SHARDS, ACCUMULATE, LR, SEED, LIMIT, VERBOSE };
+enum { THREADS, EPOCHS, BATCH, BATCH_SLICES, ACCUMULATE, LR, SEED, LIMIT, VERBOSE };
 enum { DEVICE = VERBOSE + 1, DEVICES, DATA, CHECKPOINT, SAVE, LOAD, JSON, OPTIONS };
 static const char *const options[] = {
     "--threads N       of the CPU; 0 = all, but 1 where processes share a host (default)",
     "--epochs N        default 5; 0 = only evaluate",
     "--batch N         samples of a step of the whole job, at most 4096, default 64",
     "--shards N        parts of a batch: with as many, the same bits on any number of devices",
-    "--accumulate N    parts that each shard is computed in, default 1",
+    "--accumulate N    parts that each batch slice is computed in, default 1",
     "--lr RATE         Adam's learning rate, default 0.001",
     "--seed N          of the initial weights and the order, default 0",
     "--limit N         train on the first N samples; 0 = all (default)",
@@ -130,7 +130,8 @@ int main(int argc, char **argv) {
         data->rows = (uint64_t)number[LIMIT];
     desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = number[LR]};
     desc.batch = (int)number[BATCH], desc.seed = (uint64_t)number[SEED];
-    desc.parallel.batch_slices = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
+    desc.parallel.batch_slices = (int)number[BATCH_SLICES],
+    desc.accumulate = (int)number[ACCUMULATE];
     desc.threads = (int)number[THREADS], desc.comm = comm,
     desc.checkpoint.folder = text[CHECKPOINT];
     desc.load = text[LOAD], desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];

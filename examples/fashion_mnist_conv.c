@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum { MODEL, DEVICE, DEVICES, THREADS, EPOCHS, DROPOUT, SEED, LIMIT };
-enum { SHARDS = LIMIT + 1, ACCUMULATE, DATA, CHECKPOINT, OPTIONS };
+enum { BATCH_SLICES = LIMIT + 1, ACCUMULATE, DATA, CHECKPOINT, OPTIONS };
 static const char *const options[] = {"--model",  "--device",     "--devices", "--threads",
                                       "--epochs", "--dropout",    "--seed",    "--limit",
                                       "--shards", "--accumulate", "--data",    "--checkpoint"};
@@ -131,7 +131,8 @@ int main(int argc, char **argv) {
     if (deep && steps) /* the rate falls to 0 */
         adam.schedule[0] = (dt_schedule){DT_SCHEDULE_POLYNOMIAL, .period = steps};
     desc.tail = DT_TAIL_DROP; /* what is left over waits for the next shuffle */
-    desc.parallel.batch_slices = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
+    desc.parallel.batch_slices = (int)number[BATCH_SLICES],
+    desc.accumulate = (int)number[ACCUMULATE];
     desc.threads = (int)number[THREADS], desc.comm = comm,
     desc.checkpoint.folder = text[CHECKPOINT];
     desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 4000, SHARDS = 8, EPOCHS = 5 };
+enum { ROWS = 4000, BATCH_SLICES = 8, EPOCHS = 5 };
 
 static float points[2 * ROWS];
 static int32_t classes[ROWS];
@@ -46,14 +46,15 @@ static dt_trainer_desc settings(dt_graph *graph) {
                              .devices = "cpu"};
 }
 
-/* Serves until the workers have gone; a file from time to time would be .trainer.checkpoint.folder. */
+/* Serves until the workers have gone; a file from time to time would be
+ * .trainer.checkpoint.folder. */
 static dt_result serve(dt_graph *graph, const dt_comm_desc *job, const char *at, int staleness) {
     dt_server_desc desc = {
         .trainer = settings(graph), .listen = at, .security = job, .staleness = staleness};
     dt_server *server;
     dt_server_info info = {0};
     uint64_t hash = 0;
-    desc.trainer.parallel.batch_slices = SHARDS;
+    desc.trainer.parallel.batch_slices = BATCH_SLICES;
     dt_result result = dt_server_create(graph, &desc, &server);
     while (!result &&
            (info.connections < job->world_size - 1 || !info.connections || info.workers)) {
@@ -84,8 +85,8 @@ static dt_result work(dt_graph *graph, const dt_comm_desc *job, const char *at) 
         result = dt_trainer_epoch(trainer, &r);
         dt_trainer_get_info(trainer, &info);
         if (!result)
-            printf("epoch %d  loss %.4f of the %d shards computed here\n", (int)info.epoch, r.loss,
-                   (int)r.steps);
+            printf("epoch %d  loss %.4f of the %d batch slices computed here\n", (int)info.epoch,
+                   r.loss, (int)r.steps);
     }
     return result;
 }

@@ -740,6 +740,6 @@
 
 /* OPTIM, spec1: of some parameters rows without a gradient are left alone; and of some a word says
  * which rows may have one. */
-#define DTI_OPTIM_LAZY 1u
+#define DTI_OPTIM_ROW_SPARSE 1u
 #define DTI_OPTIM_SPARSE 2u
 #endif

@@ -2,7 +2,7 @@
  * invocation has 4 elements at a time. A block that is not trained takes the value that lies as
  * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
  * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too: it
- * looks at what would be written, and only where clip_finish asked for it. spec1, DTI_OPTIM_LAZY: of
+ * looks at what would be written, and only where clip_finish asked for it. spec1, DTI_OPTIM_ROW_SPARSE: of
  * some parameters rows without a gradient are left alone; of those only weights are looked at, but
  * where a word says which they are (_SPARSE) and nobody asks how large: then they are not read. */
 #version 450

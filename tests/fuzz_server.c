@@ -1,9 +1,9 @@
 /* A parameter server that hears anything from whoever has the key, and a worker whose server says
- * anything; without sockets: what their desks would bring is made here. The server lives, its
- * values stay finite, and tickets hold together; then an honest worker trains with it, and where
- * nothing of the others counted, the weights are those that it makes alone. The worker comes to an
- * end, with an error that can be shown. The target has the implementation in it, since it calls
- * what is internal. */
+ * anything; without sockets: what their message servers would bring is made here. The server lives,
+ * its values stay finite, and tickets hold together; then an honest worker trains with it, and
+ * where nothing of the others counted, the weights are those that it makes alone. The worker comes
+ * to an end, with an error that can be shown. The target has the implementation in it, since it
+ * calls what is internal. */
 #ifndef FUZZ_REPLAY
 #define DT_STATIC
 #define DT_IMPLEMENTATION
@@ -22,7 +22,7 @@ enum {
 };
 
 typedef struct served_setup {
-    int classes, shards, staleness, place, servers;
+    int classes, batch_slices, staleness, place, servers;
     double clip_norm;
 } served_setup;
 
@@ -79,10 +79,10 @@ static uint64_t served_u64(void) {
     return x;
 }
 
-/* ---- a desk without connections */
+/* ---- a message server without connections */
 
-static int served_port(const dti_desk *desk) {
-    (void)desk;
+static int served_port(const dti_message_server *message_server) {
+    (void)message_server;
     return 0;
 }
 
@@ -103,9 +103,9 @@ static void served_counts(const served_conn *c) {
     }
 }
 
-static void served_send(dti_desk *desk, uint32_t who, const dti_message *m) {
+static void served_send(dti_message_server *message_server, uint32_t who, const dti_message *m) {
     served_conn *c = &served_now->conns[who];
-    (void)desk;
+    (void)message_server;
     FUZZ_CHECK(c->open);
     if (!c->open)
         return;
@@ -125,37 +125,37 @@ static void served_forget(served_conn *c) {
     *c = (served_conn){0};
 }
 
-static void served_close(dti_desk *desk, uint32_t who, const char *why) {
-    (void)desk, (void)why;
+static void served_close(dti_message_server *message_server, uint32_t who, const char *why) {
+    (void)message_server, (void)why;
     served_forget(&served_now->conns[who]);
 }
 
-static void served_drop(dti_desk *desk, uint32_t who) {
-    (void)desk;
+static void served_drop(dti_message_server *message_server, uint32_t who) {
+    (void)message_server;
     served_now->conns[who].room = NULL;
     served_now->conns[who].dropped = true;
 }
 
-static void served_step(dti_desk *desk, int timeout_ms) {
-    (void)desk, (void)timeout_ms;
+static void served_step(dti_message_server *message_server, int timeout_ms) {
+    (void)message_server, (void)timeout_ms;
 }
 
-static uint64_t served_moved(const dti_desk *desk, uint32_t who) {
-    (void)desk, (void)who;
+static uint64_t served_moved(const dti_message_server *message_server, uint32_t who) {
+    (void)message_server, (void)who;
     return 0;
 }
 
-static void served_destroy(dti_desk *desk) {
-    (void)desk;
+static void served_destroy(dti_message_server *message_server) {
+    (void)message_server;
 }
 
-static const dti_desk_calls served_calls = {.destroy = served_destroy,
-                                            .port = served_port,
-                                            .send = served_send,
-                                            .close = served_close,
-                                            .drop = served_drop,
-                                            .step = served_step,
-                                            .moved = served_moved};
+static const dti_message_server_calls served_calls = {.destroy = served_destroy,
+                                                      .port = served_port,
+                                                      .send = served_send,
+                                                      .close = served_close,
+                                                      .drop = served_drop,
+                                                      .step = served_step,
+                                                      .moved = served_moved};
 
 /* ---- a server */
 
@@ -204,15 +204,15 @@ static void served_server_make(served_world *w) {
                         .max_workers = SERVED_CONNS - 2,
                         .index = w->setup->place,
                         .servers = w->setup->servers};
-    d.trainer.parallel.batch_slices = w->setup->shards;
+    d.trainer.parallel.batch_slices = w->setup->batch_slices;
     FUZZ_CHECK(!dt_server_create(w->model.graph, &d, &w->server));
     w->start = malloc((size_t)dti_arena_bytes(w->server->welcome.elements));
     served_values(w, w->start, false);
 }
 
 static void served_unplug(dt_server *s) {
-    s->calls->destroy(s->desk);
-    s->desk = NULL;
+    s->calls->destroy(s->message_server);
+    s->message_server = NULL;
     s->calls = &served_calls;
 }
 
@@ -399,7 +399,7 @@ static void served_anything(uint32_t who, uint32_t kind) {
     dti_message m = {.kind = (uint16_t)kind, .part = served_u8() % 4};
     m.number = served_near(s->tickets.base);
     if (served_u8() % 2) { /* what it was given */
-        m.part = seat->given_shard;
+        m.part = seat->given_batch_slice;
         m.number = seat->given;
     }
     m.bytes = served_draw_bytes(kind);
@@ -440,7 +440,7 @@ static void served_tickets_hold(const dti_tickets *t) {
     for (uint64_t q = t->base; q - t->base < t->window; q++) {
         const dti_batch_open *batch = dti_tickets_batch(t, q);
         uint32_t done = 0;
-        for (uint32_t i = 0; i < t->shards; i++)
+        for (uint32_t i = 0; i < t->batch_slices; i++)
             done += dti_tickets_at(t, q, i)->state == DTI_TICKET_DONE;
         FUZZ_CHECK(done == batch->done);
         FUZZ_CHECK(batch->oldest == UINT64_MAX || batch->oldest + t->window >= q);
@@ -597,10 +597,11 @@ static struct {
     uint64_t version; /* that the server says */
 } served_at;
 
-static bool served_dial(dti_desk *desk, uint32_t who, const char *address, uint32_t place) {
+static bool served_dial(dti_message_server *message_server, uint32_t who, const char *address,
+                        uint32_t place) {
     dti_client *c = &served_at.trainer->worker->client;
     static const uint8_t instance[16];
-    (void)desk, (void)address, (void)place;
+    (void)message_server, (void)address, (void)place;
     if (served_in.at < served_in.size)
         dti_client_opened(c, who, instance);
     else
@@ -608,10 +609,10 @@ static bool served_dial(dti_desk *desk, uint32_t who, const char *address, uint3
     return true;
 }
 
-static void served_hear(dti_desk *desk, uint32_t who, const dti_message *m) {
+static void served_hear(dti_message_server *message_server, uint32_t who, const dti_message *m) {
     uint8_t body[512];
     uint64_t at = 0;
-    (void)desk;
+    (void)message_server;
     for (uint64_t n; at < m->bytes; at += n) { /* what is asked can be read, to its end */
         n = DTI_MIN(m->bytes - at, (uint64_t)sizeof body);
         FUZZ_CHECK(
@@ -620,8 +621,8 @@ static void served_hear(dti_desk *desk, uint32_t who, const dti_message *m) {
     served_at.asked = *m;
 }
 
-static void served_hung_up(dti_desk *desk, uint32_t who, const char *why) {
-    (void)desk, (void)who, (void)why;
+static void served_hung_up(dti_message_server *message_server, uint32_t who, const char *why) {
+    (void)message_server, (void)who, (void)why;
 }
 
 /* What an honest one would say. */
@@ -682,9 +683,9 @@ static void served_answer(uint32_t who) {
     dti_client_came(c, who, &m, NULL);
 }
 
-static void served_speak(dti_desk *desk, int timeout_ms) {
+static void served_speak(dti_message_server *message_server, int timeout_ms) {
     dti_client *c = &served_at.trainer->worker->client;
-    (void)desk, (void)timeout_ms;
+    (void)message_server, (void)timeout_ms;
     if (!c->servers[0].open)
         return;
     if (served_in.at >= served_in.size || served_u8() % 16 == 0)
@@ -693,14 +694,14 @@ static void served_speak(dti_desk *desk, int timeout_ms) {
         served_answer(0);
 }
 
-static const dti_desk_calls served_client_calls = {.destroy = served_destroy,
-                                                   .port = served_port,
-                                                   .dial = served_dial,
-                                                   .send = served_hear,
-                                                   .close = served_hung_up,
-                                                   .drop = served_drop,
-                                                   .step = served_speak,
-                                                   .moved = served_moved};
+static const dti_message_server_calls served_client_calls = {.destroy = served_destroy,
+                                                             .port = served_port,
+                                                             .dial = served_dial,
+                                                             .send = served_hear,
+                                                             .close = served_hung_up,
+                                                             .drop = served_drop,
+                                                             .step = served_speak,
+                                                             .moved = served_moved};
 
 static void *served_run(void *arg) {
     FUZZ_CHECK(!dt_server_run(arg, -1));
@@ -729,8 +730,8 @@ static void served_worker_make(void) {
     pthread_join(thread, NULL);
     dti_client *c = &served_at.trainer->worker->client;
     served_at.welcome = c->servers[0].welcome;
-    c->calls->destroy(c->desk);
-    c->desk = NULL;
+    c->calls->destroy(c->message_server);
+    c->message_server = NULL;
     c->calls = &served_client_calls;
 }
 
@@ -756,9 +757,9 @@ static dt_result served_fuzz_worker(void) {
         FUZZ_CHECK(result >= DT_OK && result <= DT_ERROR_LATE);
         FUZZ_CHECK(!result || fuzz_text_is_plain(dt_ctx_error(served_at.model.ctx)));
         const dti_served *w = served_at.trainer->worker;
-        if (!result && report.steps) /* three batches of three shards an epoch */
+        if (!result && report.steps) /* three batches of three batch slices an epoch */
             FUZZ_CHECK(w->serial == 3 * w->told.epoch + w->told.index + 1 && w->told.index < 3 &&
-                       w->shard < 3);
+                       w->batch_slice < 3);
     }
     return result;
 }

@@ -307,7 +307,7 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     case DTI_OP_NORM_DX: ops_norm_dx_bounds(r, scale, bound); return;
     case DTI_OP_NORM_DW: ops_norm_dw_bounds(r, scale, bound); return;
     case DTI_OP_NLL: ops_nll_bounds(r, bound); return;
-    case DTI_OP_SQUAD_LOSS:
+    case DTI_OP_TP_LOSS:
     case DTI_OP_WEIGHTED_LOSS: ops_sum_bounds(r, bound); return;
     case DTI_OP_WEIGHT_SUM:
     case DTI_OP_CROSS_ENTROPY_WEIGHT:

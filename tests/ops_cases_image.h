@@ -407,14 +407,14 @@ static void ops_case_meet(ops_model *m) {
     ops_each_batch_norm(m, ops_all_of);
 }
 
-static void ops_case_squad_sum(ops_model *m) {
+static void ops_case_tp_sum(ops_model *m) {
     for (int i = 0; i < 4; i++)
-        ops_result(m, dti_append1(DTI_OP_SQUAD_SUM, ops_image(m, i, 3, 4, 2), NULL));
+        ops_result(m, dti_append1(DTI_OP_TP_SUM, ops_image(m, i, 3, 4, 2), NULL));
 }
 
-static void ops_case_squad_copy(ops_model *m) {
+static void ops_case_tp_copy(ops_model *m) {
     for (int i = 0; i < 4; i++)
-        ops_result(m, dti_append1(DTI_OP_SQUAD_COPY, ops_image(m, i, 3, 4, 2), NULL));
+        ops_result(m, dti_append1(DTI_OP_TP_COPY, ops_image(m, i, 3, 4, 2), NULL));
 }
 
 /* Numbers of which there is no gradient. */
@@ -422,8 +422,8 @@ static dt_tensor ops_numbers(ops_model *m, int i) {
     return dt_affine(dt_iota(m->graph, dt_dims(1 + i, 4, 2)), 0.37f, -1.0f);
 }
 
-/* Of one member, outside of a squad. */
-static void ops_case_squad_along(ops_model *m) {
+/* Of one member, outside of a tensor group. */
+static void ops_case_tp_along(ops_model *m) {
     for (int i = 0; i < 4; i++) {
         const dti_attr attr = {.i = {i % 3, 1, 0}};
         ops_result(m, dti_append1(m->op, ops_image(m, i, 3, 4, 2), &attr));
@@ -431,20 +431,20 @@ static void ops_case_squad_along(ops_model *m) {
 }
 
 /* The own part of two members, of which no gradient flows back. */
-static void ops_case_squad_own(ops_model *m) {
-    ops_case_squad_along(m);
+static void ops_case_tp_own(ops_model *m) {
+    ops_case_tp_along(m);
     for (int i = 0; i < 4; i++) {
         const dti_attr attr = {.i = {1, 2, i % 2}};
         ops_result(m, dti_append1(m->op, ops_numbers(m, i), &attr));
     }
 }
 
-static void ops_case_squad_most(ops_model *m) {
+static void ops_case_tp_most(ops_model *m) {
     for (int i = 0; i < 4; i++)
         ops_result(m, dti_append1(m->op, ops_numbers(m, i), NULL));
 }
 
-static void ops_case_squad_loss(ops_model *m) {
+static void ops_case_tp_loss(ops_model *m) {
     for (int i = 0; i < 2; i++) {
         dt_tensor x = ops_image(m, i, 3, 4, 2), w = dt_affine(dt_detach(x), 0.0f, 0.7f);
         dt_tensor target = dt_cast(dt_fill(m->graph, dt_dims(), 1.0f), DT_I32);

@@ -48,14 +48,14 @@
     X(LINEAR, "dt_linear($0, $1, $2)")                                                             \
     X(ATTENTION, "dt_attention($0, $1, $2, &(dt_attention_desc){.scale = ~0, .dropout = ~1, "      \
                  ".causal = #0, .window = #1, .alibi = #2, .mask = $3})")                          \
-    X(ATTENTION_CACHED, "dt_attention_cached($0, $1, $2, &(dt_cache_desc){.positions = 99, .at = " \
-                        "dt_constant($0.graph, DT_I32, dt_dims(), &(int32_t){0})}, "               \
+    X(ATTENTION_CACHED, "dt_attention_cached($0, $1, $2, &(dt_cache_desc){.positions = 99, "       \
+                        ".position = dt_constant($0.graph, DT_I32, dt_dims(), &(int32_t){0})}, "   \
                         "&(dt_attention_desc){.scale = ~0, .dropout = ~1, .causal = #0, "          \
                         ".window = #1})")                                                          \
     X(RECURRENCE, "rnd_recurrence((dt_tensor[]){$0, $1, $2, $3}, #0, #1)")                         \
     X(CTC, "dt_ctc_loss($0, $1, &(dt_ctc_desc){.steps = $2, .labels = $3, .blank = #0, "           \
            ".zero_infinity = true, .by_length = #1})")                                             \
-    X(GATHER, "dt_embedding($0, $1)")                                                                 \
+    X(GATHER, "dt_embedding($0, $1)")                                                              \
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
     X(RANDOM, "dt_random_uniform($0)")                                                             \
     X(ALPHA_DROPOUT, "dt_alpha_dropout($0, ~0)")                                                   \
@@ -143,7 +143,7 @@ typedef struct rnd_model {
     int outputs[RND_LOSSES], output_count;
     int batch, rows;            /* of a step; of the data set */
     int micros[8], micro_count; /* sizes that add up to the batch */
-    int shards, accumulate, steps;
+    int batch_slices, accumulate, steps;
     dt_optim_kind optim;
 } rnd_model;
 

@@ -445,8 +445,8 @@ static void rnd_make_job(rnd_maker *k) {
     rnd_model *m = k->m;
     const bool couples = rnd_has(m, RND_BATCH_NORM);
     const int least = couples ? 2 : 1;
-    m->shards = rnd_between(k, rnd_chance(k, 90) ? 2 : 1, couples ? m->batch / 2 : 6);
-    m->shards = DTI_MIN(m->shards, m->batch);
+    m->batch_slices = rnd_between(k, rnd_chance(k, 90) ? 2 : 1, couples ? m->batch / 2 : 6);
+    m->batch_slices = DTI_MIN(m->batch_slices, m->batch);
     m->accumulate = couples || rnd_chance(k, 60) ? 1 : rnd_between(k, 2, 3);
     m->accumulate = DTI_MIN(m->accumulate, m->batch);
     m->rows = couples ? 2 * m->batch : m->batch + rnd_between(k, 0, m->batch);

@@ -86,8 +86,9 @@ static void rnd_print(const rnd_model *m) {
     printf("    // micro-batches:");
     for (int i = 0; i < m->micro_count; i++)
         printf(" %d", m->micros[i]);
-    printf("; a trainer: %d rows in order, batch %d, shards %d, accumulate %d, optimizer %d\n",
-           m->rows, m->batch, m->shards, m->accumulate, (int)m->optim);
+    printf(
+        "; a trainer: %d rows in order, batch %d, batch slices %d, accumulate %d, optimizer %d\n",
+        m->rows, m->batch, m->batch_slices, m->accumulate, (int)m->optim);
     fflush(stdout);
 }
 

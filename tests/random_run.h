@@ -112,9 +112,9 @@ static void rnd_write_inputs(rnd_device *d, dt_program *program, int first, int 
     for (int i = 0; i < d->m->count; i++) {
         size_t bytes;
         bool read = false;
-        for (uint32_t k = 0; k < program->code->port_count; k++)
-            read = read || (program->code->ports[k].node == d->b.at[i].id &&
-                            !program->code->ports[k].output);
+        for (uint32_t k = 0; k < program->code->binding_count; k++)
+            read = read || (program->code->bindings[k].node == d->b.at[i].id &&
+                            !program->code->bindings[k].output);
         if (!rnd_is_input(d->m->stmts[i].kind) || !read)
             continue;
         void *words = rnd_words(d->m, i, first, rows, &bytes);
@@ -257,7 +257,7 @@ static void rnd_check_still(rnd_device *d) {
 /* Where a step leaves nothing behind: two at once, and what the second one says. */
 static dt_result rnd_run_or_start(dt_program *program, const dt_step_desc *step,
                                   dt_report *report) {
-    if (program->turn_count == 1)
+    if (program->step_slot_count == 1)
         return dt_program_run(program, step, report);
     dt_result result = dt_program_start(program, step);
     if (!result)

@@ -90,12 +90,12 @@ static bool rnd_shrink_job(rnd_shrink *s) {
         if (i == 0)
             m->accumulate = 1;
         else if (i == 1)
-            m->shards = DTI_MAX(m->shards - 1, 1);
+            m->batch_slices = DTI_MAX(m->batch_slices - 1, 1);
         else if (i == 2)
             m->rows = m->batch;
         else
             m->optim = DT_OPTIM_SGD;
-        if (m->accumulate != s->best.accumulate || m->shards != s->best.shards ||
+        if (m->accumulate != s->best.accumulate || m->batch_slices != s->best.batch_slices ||
             m->rows != s->best.rows || m->optim != s->best.optim)
             better = rnd_shrink_try(s) || better;
     }

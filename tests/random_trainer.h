@@ -1,7 +1,7 @@
-/* A random model in trainers: 1 to 4 replicas with the same shards give the same bits, also where
- * they share out the optimizer's state, and after a checkpoint in the middle; and the first step's
- * gradient is the reference's of the same pieces. A pipeline of 2 to 4 stages, where the model can
- * be cut, has the bits of one device, and so has a grid of pipelines over ranks. Part of
+/* A random model in trainers: 1 to 4 replicas with the same batch slices give the same bits, also
+ * where they share out the optimizer's state, and after a checkpoint in the middle; and the first
+ * step's gradient is the reference's of the same pieces. A pipeline of 2 to 4 stages, where the
+ * model can be cut, has the bits of one device, and so has a grid of pipelines over ranks. Part of
  * random_run.h's job, in a file of its own. */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
@@ -68,7 +68,7 @@ typedef struct rnd_job { /* one trainer */
     int steps, save_after; /* 0 = never */
     bool marks;            /* half of the tensors are not kept */
     int stages;            /* of a pipeline, or 1: one device as a pipeline has it; 0: neither */
-    dt_comm *comm;         /* a rank of a grid: of the model's shards */
+    dt_comm *comm;         /* a rank of a grid: of the model's batch slices */
     dt_optim_desc optim;
     bool refused;         /* the model cannot be cut so */
     bool local;           /* each step is a round of local steps */
@@ -89,14 +89,14 @@ static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **
                             .no_shuffle = true,
                             .batch = m->batch,
                             .accumulate = m->accumulate,
-                            .parallel.batch_slices = m->shards,
+                            .parallel.batch_slices = m->batch_slices,
                             .skip_empty = m->seed % 3 == 0,
                             .parallel.zero_stage = j->shares,
                             .parallel.offload = j->offload,
                             .parallel.bucket_bytes = j->shares >= DT_SHARD_GRADIENTS ? 1024 : 0,
                             .devices = j->devices};
     if (j->stages) {
-        desc.parallel.batch_slices = j->comm ? m->shards : 1;
+        desc.parallel.batch_slices = j->comm ? m->batch_slices : 1;
         desc.parallel.pipeline = j->stages;
         desc.parallel.schedule =
             j->stages > 1 ? (dt_pipeline_schedule)(m->seed / 7 % 4) : DT_PIPELINE_1F1B;
@@ -201,12 +201,12 @@ static bool rnd_save_values(const rnd_model *m, const rnd_files *files, rnd_faul
     return !fault->text[0];
 }
 
-/* The parts of the shards of a full batch. */
+/* The parts of the batch slices of a full batch. */
 static int rnd_pieces(const rnd_model *m, rnd_piece *pieces) {
     int count = 0;
-    for (int shard = 0; shard < m->shards; shard++) {
-        const int low = shard * m->batch / m->shards,
-                  size = (shard + 1) * m->batch / m->shards - low;
+    for (int batch_slice = 0; batch_slice < m->batch_slices; batch_slice++) {
+        const int low = batch_slice * m->batch / m->batch_slices,
+                  size = (batch_slice + 1) * m->batch / m->batch_slices - low;
         for (int part = 0; part < m->accumulate; part++) {
             const int from = low + part * size / m->accumulate,
                       to = low + (part + 1) * size / m->accumulate;
@@ -249,13 +249,13 @@ static void rnd_job_again(const rnd_job *first, int replicas, const char *load, 
         rnd_same(&j, first, "replica", fault);
 }
 
-/* One device with one shard, and stages. */
+/* One device with one batch slice, and stages. */
 static void rnd_pipelines_agree(const rnd_job *first, rnd_fault *fault) {
     rnd_job one = *first;
     one.first = NULL;
     one.empty = 0;
     one.stages = 1;
-    snprintf(one.way, sizeof one.way, "one device of one shard");
+    snprintf(one.way, sizeof one.way, "one device of one batch slice");
     rnd_job_run(&one, fault);
     for (int stages = 2; stages <= 4 && !fault->text[0]; stages++) {
         rnd_job j = one;
@@ -287,7 +287,7 @@ static void *rnd_rank_run(void *arg) {
 /* 1 or 2 pipelines of 2 or 3 stages on 2 or 3 ranks. */
 static void rnd_grids_agree(const rnd_job *first, rnd_fault *fault) {
     const rnd_model *m = first->m;
-    const int replicas = 1 + (int)(m->seed / 3 % (uint64_t)DTI_MIN(m->shards, 2)),
+    const int replicas = 1 + (int)(m->seed / 3 % (uint64_t)DTI_MIN(m->batch_slices, 2)),
               stages = 2 + (m->seed / 5 % 4 == 0), ranks = 2 + (int)(m->seed / 11 % 2),
               devices = replicas * stages;
     static rnd_rank all[RND_RANKS];
@@ -354,7 +354,7 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
     rnd_job_run(&j, fault);
     rnd_expected e = rnd_expect(r, pieces, rnd_pieces(m, pieces));
     rnd_compare(r, &e, got, RND_TERMS | RND_GRADIENTS, j.way, fault);
-    const int most = DTI_MIN(m->shards, 4), few = 1 + (int)(m->seed % (uint64_t)most);
+    const int most = DTI_MIN(m->batch_slices, 4), few = 1 + (int)(m->seed % (uint64_t)most);
     for (int replicas = 2; replicas <= most && !fault->text[0]; replicas++)
         rnd_job_again(&j, replicas, NULL, 0, fault);
     if (!fault->text[0])
@@ -365,7 +365,7 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
         rnd_pipelines_agree(&j, fault);
     if (!fault->text[0])
         rnd_grids_agree(&j, fault);
-    if (!fault->text[0] && m->shards > 1 && m->steps / 2 > 0)
+    if (!fault->text[0] && m->batch_slices > 1 && m->steps / 2 > 0)
         rnd_job_local(&j, fault);
     rnd_expected_free(&e);
     free(got);
@@ -377,7 +377,7 @@ static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bo
     const rnd_model *m = r->m;
     const bool offload = m->seed / 2 % 2 == 0;
     rnd_job one = {m, r, files, columns, .vulkan = true, .offload = offload, .steps = m->steps};
-    const char *comma = m->shards > 1 ? "," : "";
+    const char *comma = m->batch_slices > 1 ? "," : "";
     one.shares = offload ? DT_SHARD_GRADIENTS : DT_SHARD_NONE;
     snprintf(one.devices, sizeof one.devices, "%s", device);
     snprintf(one.way, sizeof one.way, "a trainer, %s", device);
@@ -386,7 +386,8 @@ static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bo
     j.empty = 0;
     j.shares = DT_SHARD_GRADIENTS + (int)(m->seed / 4 % 2);
     j.marks = m->seed / 8 % 2;
-    snprintf(j.devices, sizeof j.devices, "%s%s%s", device, comma, m->shards > 1 ? device : "");
+    snprintf(j.devices, sizeof j.devices, "%s%s%s", device, comma,
+             m->batch_slices > 1 ? device : "");
     snprintf(j.way, sizeof j.way, "%s, parallel.zero_stage %d%s", j.devices, j.shares,
              offload ? ", updates on the host" : "");
     if (!fault->text[0])

@@ -18,7 +18,7 @@ static const dt_ctx_desc one_thread = {.no_vulkan = true, .threads = 1};
 static const float infinity = (float)INFINITY;
 
 typedef struct serve_case {
-    int kind, shards, workers, staleness, epochs, batch, accumulate;
+    int kind, batch_slices, workers, staleness, epochs, batch, accumulate;
     dt_tail tail;
     dt_optim_desc optim; /* .lr 0: the model's Adam with clipping */
     dt_comm_integrity integrity;
@@ -102,7 +102,7 @@ __attribute__((__unused__)) static dt_trainer *serve_alone(const serve_case *c, 
     if (!CHECK_TEXT(serve_model(m, c), "the model"))
         return NULL;
     dt_trainer_desc d = serve_trainer(c, m);
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.devices = "cpu";
     CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx));
     return t;
@@ -136,7 +136,7 @@ static bool serve_open_one(serve_run *r, const serve_case *c, int place, int ser
                         .reassign_ms = c->ticket_ms,
                         .index = place,
                         .servers = servers};
-    d.trainer.parallel.batch_slices = c->shards;
+    d.trainer.parallel.batch_slices = c->batch_slices;
     dt_result result = dt_server_create(r->m.graph, &d, &r->server);
     if (!result)
         result = serve_write(dt_server_trainer(r->server), &r->m, c);

@@ -1,4 +1,4 @@
-/* Models that members share out (.tensor), and data for them. Behind train_model.h. */
+/* Models that tensor ranks share out (.tensor), and data for them. Behind train_model.h. */
 
 enum { TEAM_ROWS = 60, TEAM_POS = 4, TEAM_WIDTH = 24, TEAM_CLASSES = 7, TEAM_WORDS = 12 };
 
@@ -12,7 +12,7 @@ typedef struct team_model {
 enum { TEAM_STEPS = 6 };
 
 typedef struct team_grid {
-    int members, accumulate, shards, replicas, slices;
+    int members, accumulate, batch_slices, replicas, slices;
     bool rows; /* of the sequence are shared out */
 } team_grid;
 
@@ -23,7 +23,7 @@ enum {
     TEAM_BLOCKS,
     TEAM_KINDS,
     TEAM_BATCH_NORM,
-    /* members have parts of the classes */
+    /* tensor ranks have parts of the classes */
     TEAM_HEAD,    /* embedding and head of their own, smoothed targets */
     TEAM_TIED,    /* one table, padded */
     TEAM_COLUMNS, /* columns of the table, class weights */
@@ -128,7 +128,7 @@ __attribute__((__unused__)) static dt_trainer_desc team_desc(const team_model *m
                              {.input = m->t, .data = m->targets, .dtype = DT_I32}}}};
 }
 
-/* On as many processors' devices; members 0: replicas of the whole model. */
+/* On as many processors' devices; tensor ranks 0: replicas of the whole model. */
 __attribute__((__unused__)) static void team_grid_to(const team_grid *grid, dt_trainer_desc *d,
                                                      char devices[16]) {
     snprintf(devices, 16, "cpu:%d",
@@ -137,7 +137,7 @@ __attribute__((__unused__)) static void team_grid_to(const team_grid *grid, dt_t
     d->parallel.tensor = grid->members;
     d->parallel.tensor_slices = grid->slices;
     d->parallel.replicas = grid->replicas;
-    d->parallel.batch_slices = grid->shards;
+    d->parallel.batch_slices = grid->batch_slices;
     d->accumulate = grid->accumulate;
     d->parallel.sequence_parallel = grid->rows;
 }

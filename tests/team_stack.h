@@ -1,9 +1,9 @@
-/* Stacks of pairs and attention that a machine makes up, for members that share them out. */
+/* Stacks of pairs and attention that a machine makes up, for tensor ranks that share them out. */
 #include "team_model.h"
 
 enum { STACK_LAYERS = 4 };
 
-typedef struct stack { /* sizes that all of 2, 3 and 4 members divide */
+typedef struct stack { /* sizes that all of 2, 3 and 4 tensor ranks divide */
     int layers, kind[STACK_LAYERS], hidden[STACK_LAYERS], act[STACK_LAYERS], heads;
     bool mask, freeze, words, rows, drop;
 } stack;
@@ -99,7 +99,7 @@ static bool stack_run(const stack *s, const team_grid *grid, double out[TEAM_STE
     }
     if (!result && hash)
         result = dt_store_state_hash(dt_trainer_store(t), hash);
-    CHECK_TEXT(!result, "%d members in %d slices: %s", grid->members, grid->slices,
+    CHECK_TEXT(!result, "%d tensor ranks in %d slices: %s", grid->members, grid->slices,
                dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     return !result;

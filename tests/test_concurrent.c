@@ -261,8 +261,8 @@ TEST(transients_of_a_concurrent_program_are_its_own_and_others_take_no_more) {
     REQUIRE(!dt_program_create(c.store, &desc, &program));
     dt_program_get_info(program, &own);
     CHECK(c.store->transient_bytes == bytes && own.transient_bytes > bytes);
-    const dti_memory *one = program->turns[0].memories[DTI_ARENA_TRANSIENT];
-    const dti_memory *two = program->turns[1].memories[DTI_ARENA_TRANSIENT];
+    const dti_memory *one = program->step_slots[0].memories[DTI_ARENA_TRANSIENT];
+    const dti_memory *two = program->step_slots[1].memories[DTI_ARENA_TRANSIENT];
     const dti_backend *b = c.store->device->backend;
     CHECK(one != c.store->memories[DTI_ARENA_TRANSIENT] && one != two);
     CHECK(b->memory_bytes(one) + b->memory_bytes(two) == own.transient_bytes);

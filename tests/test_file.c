@@ -49,8 +49,8 @@ TEST(weights_file_gives_its_tensors_by_index_and_name) {
     CHECK(*(const unsigned char *)info.data == 0);
     CHECK(dt_safetensors_get_tensor(w, dt_safetensors_find(w, "b"), &info) == DT_OK);
     CHECK(info.bytes == 8 && *(const unsigned char *)info.data == 12);
-    CHECK(dt_safetensors_get_tensor(w, dt_safetensors_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""), &info) ==
-          DT_OK);
+    CHECK(dt_safetensors_get_tensor(w, dt_safetensors_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""),
+                                    &info) == DT_OK);
     CHECK(info.rank == 0 && info.bytes == 1 && *(const unsigned char *)info.data == 20);
     CHECK(dt_safetensors_find(w, "e") >= 0 && dt_safetensors_find(w, "c") == -1);
     CHECK(dt_safetensors_find(w, "__metadata__") == -1 && dt_safetensors_find(w, "") == -1);
@@ -238,7 +238,8 @@ TEST(weights_file_with_many_tensors_is_read_fast) {
     uint64_t start = dti_now_ns();
     REQUIRE(weights_parse(&base, bytes, size, &w) == DT_OK);
     CHECK(dti_now_ns() - start < 2000000000u); /* a square of 20000 would take longer */
-    CHECK(dt_safetensors_find(w, "layer.123") == 123 && dt_safetensors_find(w, "layer.20000") == -1);
+    CHECK(dt_safetensors_find(w, "layer.123") == 123 &&
+          dt_safetensors_find(w, "layer.20000") == -1);
     dt_safetensors_close(w);
     dti_free(&base, bytes);
     dti_text_free(&text);

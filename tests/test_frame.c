@@ -1,6 +1,6 @@
 /* A step by a budget in milliseconds: the same bits in however many parts, in any mix with whole
  * segments; when it can be cancelled, and what else may be called meanwhile. Included by main.c,
- * behind test_ahead.c. */
+ * behind test_in_flight.c. */
 
 enum { FRAME_BATCH = 16, FRAME_SIDE = 20, FRAME_IN = 2 * FRAME_SIDE * FRAME_SIDE, FRAME_STEPS = 2 };
 

@@ -178,7 +178,7 @@ GOLDEN(a_weighted_mean_divides_by_the_sum_of_the_weights, "losses") {
 
 #define CUT_ROWS 11
 
-static void cut_train(const char *devices, int shards, int accumulate, float *weights) {
+static void cut_train(const char *devices, int batch_slices, int accumulate, float *weights) {
     float x[CUT_ROWS][3], t[CUT_ROWS], w[CUT_ROWS];
     for (int i = 0; i < CUT_ROWS; i++) {
         for (int k = 0; k < 3; k++)
@@ -196,7 +196,7 @@ static void cut_train(const char *devices, int shards, int accumulate, float *we
     dt_tensor y = dt_nn_linear(in, "fc", 1);
     dt_trainer_desc desc = {
         .loss = dt_weighted_loss(dt_huber(y, target, 0.5f), weight),
-        .batch = 8, /* the second step has 3 samples, so shards differ, some are empty */
+        .batch = 8, /* the second step has 3 samples, so batch slices differ, some are empty */
         .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.5},
         .data = {.rows = CUT_ROWS,
                  .columns = {{.input = in, .data = x, .dtype = DT_F32},
@@ -205,7 +205,7 @@ static void cut_train(const char *devices, int shards, int accumulate, float *we
         .seed = 3,
         .no_shuffle = true,
         .accumulate = accumulate,
-        .parallel.batch_slices = shards,
+        .parallel.batch_slices = batch_slices,
         .devices = devices};
     if (test_check(dt_trainer_create(graph, &desc, &trainer) == DT_OK, __FILE__, __LINE__, "%s",
                    dt_ctx_error(ctx))) {
@@ -224,13 +224,13 @@ TEST(a_weighted_mean_is_the_same_bits_on_one_two_and_four_replicas) {
     CHECK(!memcmp(one, two, sizeof one) && !memcmp(one, four, sizeof one));
 }
 
-TEST(a_weighted_mean_does_not_depend_on_shards_and_micro_batches) {
-    float whole[3], parts[3], shards[3];
+TEST(a_weighted_mean_does_not_depend_on_batch_slices_and_micro_batches) {
+    float whole[3], parts[3], batch_slices[3];
     cut_train("cpu", 1, 0, whole);
     cut_train("cpu", 1, 3, parts);
-    cut_train("cpu:2", 2, 2, shards);
+    cut_train("cpu:2", 2, 2, batch_slices);
     for (int i = 0; i < 3; i++) {
-        CHECK(fabsf(whole[i] - parts[i]) <= 1e-6f && fabsf(whole[i] - shards[i]) <= 1e-6f);
+        CHECK(fabsf(whole[i] - parts[i]) <= 1e-6f && fabsf(whole[i] - batch_slices[i]) <= 1e-6f);
     }
 }
 

@@ -1,5 +1,6 @@
-/* Grids of all kinds: .parallel.pipeline x .tensor x .parallel.replicas x .parallel.zero_stage. Stages whose layers members
- * share out have the bits of as many members without stages; so have replicas of them. */
+/* Grids of all kinds: .parallel.pipeline x .tensor x .parallel.replicas x .parallel.zero_stage.
+ * Stages whose layers tensor ranks share out have the bits of as many tensor ranks without stages;
+ * so have replicas of them. */
 #include "train_processes.h"
 
 #include "team_model.h"
@@ -7,7 +8,7 @@
 enum { GRID_STEPS = 5, GRID_TEXT = 80 };
 
 typedef struct grid_shape {
-    int stages, members, replicas, shards, accumulate;
+    int stages, members, replicas, batch_slices, accumulate;
     dt_pipeline_schedule schedule;
     bool rows; /* of the sequence are shared out */
     int level; /* dt_zero_stage */
@@ -37,7 +38,7 @@ static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s,
     d.parallel.tensor = s->members;
     d.parallel.sequence_parallel = s->rows;
     d.parallel.replicas = s->stages > 1 || s->members > 1 ? s->replicas : 0;
-    d.parallel.batch_slices = s->shards;
+    d.parallel.batch_slices = s->batch_slices;
     d.accumulate = grid_at_least_one(s->accumulate);
     d.parallel.zero_stage = s->level;
     return d;
@@ -85,7 +86,7 @@ static void grid_equal(int kind, const grid_shape *s, const grid_run *want) {
         return;
     for (int i = 0; i <= GRID_STEPS; i++)
         CHECK_TEXT(record_equal(&got.at[i], &want->at[i]),
-                   "kind %d, %d stages x %d members x %d, schedule %d, step %d: %016llx, not "
+                   "kind %d, %d stages x %d tensor ranks x %d, schedule %d, step %d: %016llx, not "
                    "%016llx; loss %.17g, not %.17g; norm %.17g, not %.17g",
                    kind, s->stages, s->members, s->replicas, (int)s->schedule, i,
                    (unsigned long long)got.at[i].hash, (unsigned long long)want->at[i].hash,
@@ -124,9 +125,9 @@ TEST(stages_of_members_share_a_table_in_parts_and_rows_of_the_sequence) {
     }
 }
 
-TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_shards) {
+TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_batch_slices) {
     grid_run want;
-    grid_shape s = {.members = 2, .accumulate = 3, .shards = 3};
+    grid_shape s = {.members = 2, .accumulate = 3, .batch_slices = 3};
     if (!grid_train(TEAM_BLOCKS, &s, &want))
         return;
     s.stages = 2;
@@ -136,8 +137,8 @@ TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_sh
     }
 }
 
-/* Two stages of two members on one device, whose bits are its own: those of two members of it
- * alone, and the values of the same grid of processors. */
+/* Two stages of two tensor ranks on one device, whose bits are its own: those of two tensor ranks
+ * of it alone, and the values of the same grid of processors. */
 TEST(stages_of_members_on_vulkan_have_the_bits_of_members_alone_and_the_processors_values) {
     grid_run want, cpu;
     grid_shape s = {.stages = 2, .members = 2, .accumulate = 2};
@@ -156,7 +157,7 @@ TEST(stages_of_members_on_vulkan_have_the_bits_of_members_alone_and_the_processo
 
 /* ---- a state that replicas share out */
 
-/* The bits of a state that each has, with and without members. */
+/* The bits of a state that each has, with and without tensor ranks. */
 TEST(replicas_of_stages_share_out_the_state_with_the_bits_of_none) {
     static const grid_shape shapes[] = {{.stages = 2, .replicas = 2},
                                         {.stages = 2, .replicas = 3},
@@ -168,7 +169,7 @@ TEST(replicas_of_stages_share_out_the_state_with_the_bits_of_none) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         grid_run want;
         grid_shape s = shapes[i];
-        s.shards = 3;
+        s.batch_slices = 3;
         s.accumulate = 2;
         s.schedule = i % 2 && s.stages ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
         if (!grid_train(TEAM_BATCH_NORM, &s, &want))
@@ -214,10 +215,10 @@ static void grid_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* The bits of as many members in one process that compute all shards. */
+/* The bits of as many tensor ranks in one process that compute all batch slices. */
 static void grid_job(int count, const char *const *devices, const grid_case *c) {
     const grid_shape *s = &c->shape, one = {.members = s->members,
-                                            .shards = s->shards,
+                                            .batch_slices = s->batch_slices,
                                             .accumulate = s->accumulate,
                                             .rows = s->rows};
     grid_run want;
@@ -245,21 +246,21 @@ TEST(stages_of_members_on_ranks_have_the_bits_of_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
                              *const four[] = {"cpu", "cpu", "cpu", "cpu"},
                              *const wide[] = {"cpu:3", "cpu:5"};
-    const grid_case plain = {TEAM_BLOCKS,
-                             {.stages = 2, .members = 2, .replicas = 1, .accumulate = 4}},
-                    tied = {TEAM_TIED,
-                            {.stages = 2,
-                             .members = 2,
-                             .replicas = 1,
-                             .accumulate = 3,
-                             .schedule = DT_PIPELINE_ZERO_BUBBLE}},
-                    grid = {
-                        TEAM_BATCH_NORM,
-                        {.stages = 2, .members = 2, .replicas = 2, .shards = 3, .accumulate = 2}};
+    const grid_case
+        plain = {TEAM_BLOCKS, {.stages = 2, .members = 2, .replicas = 1, .accumulate = 4}},
+        tied = {TEAM_TIED,
+                {.stages = 2,
+                 .members = 2,
+                 .replicas = 1,
+                 .accumulate = 3,
+                 .schedule = DT_PIPELINE_ZERO_BUBBLE}},
+        grid = {TEAM_BATCH_NORM,
+                {.stages = 2, .members = 2, .replicas = 2, .batch_slices = 3, .accumulate = 2}};
     grid_job(2, two, &plain);
     grid_job(4, four, &plain);
     grid_job(4, four, &tied);
-    grid_job(2, odd, &tied); /* a stage's members are on two ranks, and one has another stage too */
+    grid_job(2, odd,
+             &tied); /* a stage's tensor ranks are on two ranks, and one has another stage too */
     grid_job(2, wide, &grid);
 }
 
@@ -270,12 +271,16 @@ TEST(replicas_of_stages_on_ranks_share_out_the_state_with_the_bits_of_one_proces
                              *const wide[] = {"cpu:3", "cpu:5"};
     const grid_case
         plain = {TEAM_BLOCKS,
-                 {.stages = 2, .replicas = 2, .shards = 2, .accumulate = 2, .level = 1}},
+                 {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2, .level = 1}},
         three = {TEAM_BATCH_NORM,
-                 {.stages = 2, .replicas = 3, .shards = 4, .accumulate = 2, .level = 1}},
-        members = {
-            TEAM_BLOCKS,
-            {.stages = 2, .members = 2, .replicas = 2, .shards = 2, .accumulate = 3, .level = 1}};
+                 {.stages = 2, .replicas = 3, .batch_slices = 4, .accumulate = 2, .level = 1}},
+        members = {TEAM_BLOCKS,
+                   {.stages = 2,
+                    .members = 2,
+                    .replicas = 2,
+                    .batch_slices = 2,
+                    .accumulate = 3,
+                    .level = 1}};
     grid_job(2, two, &plain);
     grid_job(4, four, &plain);
     grid_job(3, odd, &three);
@@ -294,7 +299,7 @@ TEST(random_grids_of_stages_and_members_have_the_bits_of_members_alone) {
         s->stages = 2 + (int)(train_random(&state) % 2);
         s->members = 2 + 2 * (int)(train_random(&state) % 4 == 0);
         s->replicas = 1 + (int)(train_random(&state) % 2);
-        s->shards = s->replicas + (int)(train_random(&state) % 3);
+        s->batch_slices = s->replicas + (int)(train_random(&state) % 3);
         s->accumulate = 1 + (int)(train_random(&state) % 4);
         s->schedule = (dt_pipeline_schedule)(train_random(&state) % 4);
         s->stages = s->schedule == DT_PIPELINE_INTERLEAVED ? 2 : s->stages;
@@ -341,7 +346,7 @@ static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
     return hash;
 }
 
-/* A file has whole values, whoever wrote it: bits hang on the members that go on. */
+/* A file has whole values, whoever wrote it: bits hang on the tensor ranks that go on. */
 TEST(a_file_of_stages_of_members_goes_on_in_any_other_grid) {
     static const grid_shape grid = {.stages = 2, .members = 2, .accumulate = 3},
                             members = {.members = 2, .accumulate = 3}, one = {.accumulate = 3},
@@ -355,8 +360,8 @@ TEST(a_file_of_stages_of_members_goes_on_in_any_other_grid) {
 }
 
 TEST(a_file_of_a_state_that_replicas_of_stages_share_out_goes_on_in_any_other_grid) {
-    grid_shape two = {.stages = 2, .replicas = 2, .shards = 2, .accumulate = 2},
-               one = {.shards = 2, .accumulate = 2}, shared = two, members = two;
+    grid_shape two = {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2},
+               one = {.batch_slices = 2, .accumulate = 2}, shared = two, members = two;
     shared.level = DT_SHARD_OPTIMIZER;
     const uint64_t want = grid_go_on(&one, &one);
     CHECK(want && grid_go_on(&shared, &shared) == want);
@@ -407,7 +412,7 @@ static void grid_table_row(grid_table *t, int stages, int members) {
                               .members = members,
                               .replicas = columns[i].replicas,
                               .level = columns[i].level,
-                              .shards = 3,
+                              .batch_slices = 3,
                               .accumulate = 2};
         at += (size_t)snprintf(t->text + at, sizeof t->text - at, " %c |", grid_letter(t, &s));
     }
@@ -469,7 +474,7 @@ TEST(a_rank_of_stages_of_members_that_is_killed_at_any_time_is_an_error_on_all_o
                               {.stages = 2,
                                .members = 2,
                                .replicas = 2,
-                               .shards = 2,
+                               .batch_slices = 2,
                                .accumulate = 2,
                                .level = DT_SHARD_OPTIMIZER}};
     const int all = getenv("DTRAIN_TEST_LONG") ? 24 : 6;

@@ -118,9 +118,10 @@ TEST(a_sum_over_samples_is_each_pieces_own) {
     static const dti_bucket bucket = {0, DTI_BLOCK};
     lower_case c;
     REQUIRE(lower_open(&c, 4));
-    dti_shards shards = {.pieces = pieces, .piece_count = 2, .leaves = 2, .buckets = &bucket};
-    shards.bucket_count = 1;
-    c.desc.shards = &shards;
+    dti_batch_slices batch_slices = {
+        .pieces = pieces, .piece_count = 2, .leaves = 2, .buckets = &bucket};
+    batch_slices.bucket_count = 1;
+    c.desc.batch_slices = &batch_slices;
     REQUIRE(lower_begin(&c) && lower_to(&c, "buckets"));
     CHECK(c.w.extent[c.logits.id] == DTI_EXTENT_SAMPLES);
     CHECK(c.w.extent[c.loss.id] == DTI_EXTENT_PIECE);
@@ -133,10 +134,10 @@ TEST(ports_lie_apart_and_the_table_has_a_row_for_each_block) {
     lower_case c;
     REQUIRE(lower_open(&c, 4) && lower_begin(&c) && lower_to(&c, "ports"));
     const dti_code *code = c.w.code;
-    const dti_port *x = dti_code_port(code, c.x.id, false, false),
-                   *t = dti_code_port(code, c.t.id, false, false),
-                   *y = dti_code_port(code, c.logits.id, true, false);
-    REQUIRE(code->port_count == 3 && x && t && y);
+    const dti_binding *x = dti_code_binding(code, c.x.id, false, false),
+                      *t = dti_code_binding(code, c.t.id, false, false),
+                      *y = dti_code_binding(code, c.logits.id, true, false);
+    REQUIRE(code->binding_count == 3 && x && t && y);
     CHECK(x->bytes == 4 * 6 * 4 && t->bytes == 4 * 4 && y->bytes == 4 * 3 * 4);
     CHECK(t->offset >= x->offset + x->bytes && t->offset + t->bytes <= code->in_bytes);
     CHECK(y->offset + y->bytes <= code->out_bytes && y->offset % 256 == 0);
@@ -187,7 +188,7 @@ TEST(segments_follow_each_other_over_all_launches) {
 TEST(class_numbers_are_checked_for_what_reads_them) {
     lower_case c;
     REQUIRE(lower_open(&c, 2) && lower_begin(&c) && lower_to(&c, "labels"));
-    const dti_port *t = dti_code_port(c.w.code, c.t.id, false, false);
+    const dti_binding *t = dti_code_binding(c.w.code, c.t.id, false, false);
     REQUIRE(t && t->check_count == 1 && t->checks[0].classes == 3);
     CHECK(dti_labels_check(c.w.code, t, (const int32_t[]){0, 2}, NULL) == DT_OK);
     CHECK(dti_labels_check(c.w.code, t, (const int32_t[]){0, 3}, NULL) == DT_ERROR_INVALID);
@@ -333,7 +334,7 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     CHECK(lower_to(&c, NULL));
     for (uint32_t i = 0; i < c.layout.param_count; i++)
         CHECK(g->nodes[code->param_dx[i].id].dtype == DT_F32);
-    const dti_port *port = dti_code_port(code, c.logits.id, true, false);
+    const dti_binding *port = dti_code_binding(code, c.logits.id, true, false);
     CHECK(port && port->bytes == 4 * 3 * sizeof(float));
     lower_close(&c);
 }

@@ -4,7 +4,7 @@
 
 /* ---- which rows */
 
-/* Rows of each part of each shard, by who has them. */
+/* Rows of each part of each batch slice, by who has them. */
 static void parallel_pieces(const dti_partition *job, uint32_t rows, uint32_t *out) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);
@@ -13,7 +13,7 @@ static void parallel_pieces(const dti_partition *job, uint32_t rows, uint32_t *o
         dti_runs runs;
         uint32_t first, end, piece = 0;
         REQUIRE(dti_runs_make(&base, job, replica, rows, &runs) == DT_OK);
-        dti_partition_shards(job, replica, &first, &end);
+        dti_partition_batch_slices(job, replica, &first, &end);
         for (uint32_t i = 0; i < runs.count; i++) {
             const dti_micro_run *run = &runs.runs[i];
             uint32_t sum = 0;
@@ -38,14 +38,14 @@ static void parallel_pieces(const dti_partition *job, uint32_t rows, uint32_t *o
 
 TEST(every_row_is_in_one_piece_whoever_computes_it) {
     enum { MOST = 16 * 5 };
-    for (uint32_t shards = 1; shards <= 16; shards += 3)
+    for (uint32_t batch_slices = 1; batch_slices <= 16; batch_slices += 3)
         for (uint32_t parts = 1; parts <= 5; parts++)
-            for (uint32_t batch = shards; batch < 90; batch += 17)
+            for (uint32_t batch = batch_slices; batch < 90; batch += 17)
                 for (uint32_t rows = 1; rows <= batch; rows += 5) {
                     uint32_t want[MOST] = {0}, got[MOST];
-                    dti_partition job = {1, 0, 1, shards, parts, batch, false, NULL};
+                    dti_partition job = {1, 0, 1, batch_slices, parts, batch, false, NULL};
                     parallel_pieces(&job, rows, want);
-                    for (job.replicas = 2; job.replicas <= shards; job.replicas++) {
+                    for (job.replicas = 2; job.replicas <= batch_slices; job.replicas++) {
                         memset(got, 0, sizeof got);
                         parallel_pieces(&job, rows, got);
                         CHECK(!memcmp(want, got, sizeof got));
@@ -70,7 +70,7 @@ static uint32_t parallel_subtrees(const dti_partition *job, uint32_t replica, co
             const dti_piece *p = &runs.runs[i].pieces[k];
             uint32_t at = dti_subtrees_add(&s, p);
             values[at] = (p->begins ? 0.0f : values[at]) + leaves[p->leaf] / (float)job->parts;
-            while (p->ends && dti_subtrees_join(&s, job->shards))
+            while (p->ends && dti_subtrees_join(&s, job->batch_slices))
                 values[s.count - 1] += values[s.count];
         }
     }
@@ -85,19 +85,19 @@ TEST(replicas_leave_the_subtrees_that_the_collectives_add) {
     float leaves[70], values[70][DTI_SUBTREES_MAX];
     for (int i = 0; i < 70; i++)
         leaves[i] = 1.0f / (float)(3 + i * i);
-    for (uint32_t shards = 1; shards < 70; shards++) {
-        dti_partition job = {1, 0, 1, shards, 1, 2 * shards, false, NULL};
+    for (uint32_t batch_slices = 1; batch_slices < 70; batch_slices++) {
+        dti_partition job = {1, 0, 1, batch_slices, 1, 2 * batch_slices, false, NULL};
         dti_operand all[70];
         float want, got;
-        for (uint32_t i = 0; i < shards; i++)
+        for (uint32_t i = 0; i < batch_slices; i++)
             all[i] = (dti_operand){&leaves[i], DT_F32, {i, 1}};
-        dti_fold(&want, all, shards, 1, DT_F32, DT_COMM_SUM, true, 1);
-        for (job.replicas = 1; job.replicas <= shards && job.replicas < 12; job.replicas++) {
+        dti_fold(&want, all, batch_slices, 1, DT_F32, DT_COMM_SUM, true, 1);
+        for (job.replicas = 1; job.replicas <= batch_slices && job.replicas < 12; job.replicas++) {
             uint32_t count = 0;
             for (uint32_t r = 0; r < job.replicas; r++) {
                 uint32_t more = parallel_subtrees(&job, r, leaves, all + count, values[r]);
                 uint32_t first, end;
-                dti_partition_shards(&job, r, &first, &end);
+                dti_partition_batch_slices(&job, r, &first, &end);
                 CHECK(more == dti_partition_subtrees(&job, first, end).count);
                 count += more;
             }
@@ -176,7 +176,7 @@ static void parallel_reference(train_model *m, dt_store *store, uint32_t rows, u
     REQUIRE(dti_ref_values(run, dx, (uint32_t)count) == DT_OK);
 }
 
-static void parallel_against_reference(const char *devices, int shards, int accumulate) {
+static void parallel_against_reference(const char *devices, int batch_slices, int accumulate) {
     train_model m, again;
     dt_trainer *t;
     dt_store *before;
@@ -190,7 +190,7 @@ static void parallel_against_reference(const char *devices, int shards, int accu
     dt_trainer_desc d = train_desc(&m);
     d.no_shuffle = true;
     d.devices = devices;
-    d.parallel.batch_slices = shards;
+    d.parallel.batch_slices = batch_slices;
     d.accumulate = accumulate;
     d.batch = BATCH;
     REQUIRE(dt_trainer_create(m.graph, &d, &t) == DT_OK);

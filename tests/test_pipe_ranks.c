@@ -1,6 +1,7 @@
-/* Grids of pipelines over ranks: the bits of one device with the same shards and micro-batches,
- * whatever the grid, the schedule and who holds what; files from one grid to another; and what goes
- * wrong on one rank. Ranks are threads here, but where one of them must die. */
+/* Grids of pipelines over ranks: the bits of one device with the same batch slices and
+ * micro-batches, whatever the grid, the schedule and who holds what; files from one grid to
+ * another; and what goes wrong on one rank. Ranks are threads here, but where one of them must
+ * die. */
 #include "pipe_model.h"
 
 #include <pthread.h>
@@ -9,7 +10,7 @@
 enum { GRID_RANKS = 8, GRID_STEPS = 8 };
 
 typedef struct grid_case {
-    int kind, accumulate, batch, steps, shards;
+    int kind, accumulate, batch, steps, batch_slices;
     int stages, chunks, replicas;
     dt_pipeline_schedule schedule;
     dt_tail tail;
@@ -47,7 +48,7 @@ static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, 
     d.devices = c->devices[index] ? c->devices[index] : "cpu";
     d.batch = c->batch;
     d.accumulate = c->accumulate;
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.parallel.pipeline = c->stages;
     d.parallel.replicas = c->replicas;
     d.parallel.tensor = c->members;
@@ -134,7 +135,7 @@ static bool grid_same(const grid_case *c, const grid_end *a, const grid_end *b) 
     return same && a->steps[c->steps - 1].hash;
 }
 
-/* What one device makes of the same shards and micro-batches. */
+/* What one device makes of the same batch slices and micro-batches. */
 static const grid_end *grid_oracle(const grid_case *c) {
     static grid_rank one[1];
     grid_case alone = *c;
@@ -151,9 +152,9 @@ static const grid_end *grid_oracle(const grid_case *c) {
 static const char *grid_text(const grid_case *c) {
     static char text[200];
     int at = snprintf(text, sizeof text,
-                      "model %d, %d stages, schedule %d, %d shards, %d parts of "
+                      "model %d, %d stages, schedule %d, %d batch slices, %d parts of "
                       "%d:",
-                      c->kind, c->stages, c->schedule, c->shards, c->accumulate, c->batch);
+                      c->kind, c->stages, c->schedule, c->batch_slices, c->accumulate, c->batch);
     for (int i = 0; i < c->ranks && at < (int)sizeof text; i++)
         at += snprintf(text + at, sizeof text - (size_t)at, " %s",
                        c->devices[i] ? c->devices[i] : "cpu");
@@ -190,7 +191,7 @@ TEST(pipeline_over_two_ranks_has_the_bits_of_one_device) {
                                 .batch = 40,
                                 .steps = 7,
                                 .schedule = (dt_pipeline_schedule)schedule,
-                                .shards = 1,
+                                .batch_slices = 1,
                                 .stages = 2,
                                 .ranks = 2});
 }
@@ -217,7 +218,7 @@ static void grid_equal_all(grid_case c) {
         const int devices = i < GRID_OF_4 ? 4 : 6;
         grid_spread(&c, i);
         for (c.stages = 2; c.stages <= devices; c.stages++)
-            if (devices % c.stages == 0 && devices / c.stages <= c.shards)
+            if (devices % c.stages == 0 && devices / c.stages <= c.batch_slices)
                 grid_equal_to(&c, &want);
     }
 }
@@ -226,7 +227,8 @@ TEST(grid_of_pipelines_has_the_bits_of_one_device_whoever_holds_what) {
     for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
         if (!test_takes(schedule, 1, 2))
             continue;
-        grid_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 37, .steps = 5, .shards = 4};
+        grid_case c = {
+            .kind = PIPE_SKIP, .accumulate = 4, .batch = 37, .steps = 5, .batch_slices = 4};
         c.schedule = (dt_pipeline_schedule)schedule;
         if (c.schedule != DT_PIPELINE_INTERLEAVED) {
             grid_equal_all(c);
@@ -246,9 +248,9 @@ TEST(grid_of_pipelines_has_the_bits_of_one_device_for_any_model) {
                                 PIPE_TIED, PIPE_NORM, PIPE_CLASSES};
     long at = 0;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        for (int shards = 2; shards <= 5; shards += 3) {
+        for (int batch_slices = 2; batch_slices <= 5; batch_slices += 3) {
             grid_case c = {.kind = kinds[k], .accumulate = 3, .batch = 37, .steps = 6};
-            c.shards = shards;
+            c.batch_slices = batch_slices;
             c.stages = 2;
             const grid_end want = *grid_oracle(&c);
             for (int i = 0; i < GRID_OF_4; i++) {
@@ -263,7 +265,7 @@ TEST(grid_of_pipelines_has_the_bits_of_one_device_for_any_model) {
     }
 }
 
-/* Batches in which replicas have no rows, and parts of shards none. */
+/* Batches in which replicas have no rows, and parts of batch slices none. */
 TEST(grid_of_pipelines_takes_short_batches_and_padded_ones) {
     long at = 0;
     for (int tail = 0; tail <= DT_TAIL_PAD; tail++) {
@@ -271,7 +273,7 @@ TEST(grid_of_pipelines_takes_short_batches_and_padded_ones) {
             grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = batch, .steps = 6};
             c.tail = (dt_tail)tail;
             c.stages = 2;
-            for (c.shards = 3; c.shards <= 8; c.shards += 5) {
+            for (c.batch_slices = 3; c.batch_slices <= 8; c.batch_slices += 5) {
                 const grid_end want = *grid_oracle(&c);
                 for (int i = 1; i < GRID_SPREADS; i += 2) {
                     grid_spread(&c, i);
@@ -294,7 +296,8 @@ TEST(grid_of_pipelines_has_the_bits_of_every_kind_of_update) {
                     {.params = "out*", .lr_scale = 0.5}},
          .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        grid_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .steps = 6, .shards = 2};
+        grid_case c = {
+            .kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .steps = 6, .batch_slices = 2};
         c.optim = &all[k];
         c.averaged = k == 2;
         c.stages = 2;
@@ -315,7 +318,7 @@ TEST(grid_of_pipelines_of_random_layers_has_the_zeros_of_one_device) {
         c.batch = 24 + 13 * (seed % 2);
         c.optim = &sgd;
         c.stages = 2;
-        for (c.shards = 2; c.shards <= 5; c.shards += 3) {
+        for (c.batch_slices = 2; c.batch_slices <= 5; c.batch_slices += 3) {
             const grid_end want = *grid_oracle(&c);
             for (int i = 0; i < GRID_OF_4; i++) {
                 grid_spread(&c, i);
@@ -339,7 +342,7 @@ TEST(grid_of_pipelines_goes_on_from_the_checkpoint_of_any_other) {
                  {2, 2, {NULL}}};
     const int count = sizeof grids / sizeof *grids;
     for (int kind = 1; kind <= PIPE_SKIP; kind += PIPE_SKIP - 1) {
-        grid_case c = {.kind = kind, .accumulate = 3, .batch = 36, .steps = 8, .shards = 2};
+        grid_case c = {.kind = kind, .accumulate = 3, .batch = 36, .steps = 8, .batch_slices = 2};
         const grid_end want = *grid_oracle(&c);
         for (int from = 0; from < count; from++) {
             const int to = (from + 1 + kind % 3) % count;
@@ -351,7 +354,7 @@ TEST(grid_of_pipelines_goes_on_from_the_checkpoint_of_any_other) {
                 half.load = k ? file : NULL;
                 half.stages = grids[k ? to : from].stages;
                 half.ranks = grids[k ? to : from].ranks;
-                half.shards = k ? 0 : 2; /* what the file says */
+                half.batch_slices = k ? 0 : 2; /* what the file says */
                 memcpy(half.devices, grids[k ? to : from].devices, sizeof half.devices);
                 if (kind == 1 && half.stages > 2)
                     break; /* a model of two layers */
@@ -592,9 +595,9 @@ TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_non
                                 .devices = {"cpu", "cpu:2", "cpu"}});
 }
 
-/* Members of one squad on several ranks, of stages and of whole models; memory that is there again
- * behind the allocation that failed. */
-TEST(squads_of_which_one_rank_runs_out_of_memory_while_they_are_made_are_made_on_none) {
+/* Members of one tensor group on several ranks, of stages and of whole models; memory that is there
+ * again behind the allocation that failed. */
+TEST(tp_groups_of_which_one_rank_runs_out_of_memory_while_they_are_made_are_made_on_none) {
     grid_money.once = true;
     for (int stages = 0; stages <= 2; stages += 2)
         grid_poor_make(&(grid_case){.kind = TRAIN_PARTS,
@@ -644,7 +647,7 @@ static void *grid_fit(void *arg) {
 
 TEST(grid_of_pipelines_fits_and_goes_on_from_the_best_weights) {
     static grid_rank one[1], ranks[GRID_RANKS];
-    grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = 37, .shards = 2, .ranks = 1};
+    grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = 37, .batch_slices = 2, .ranks = 1};
     grid_job(&c, one, grid_fit);
     CHECK_TEXT(!one->end.result && one->end.steps[0].hash != one->end.steps[1].hash, "%s",
                one->end.text);
@@ -666,7 +669,7 @@ TEST(grid_of_pipelines_on_a_vulkan_device_has_the_bits_of_that_device) {
     static const char *both = "vulkan:0,vulkan:0";
     if (!pipe_has_vulkan())
         SKIP("no Vulkan device");
-    grid_case c = {.kind = PIPE_SKIP, .accumulate = 2, .batch = 40, .steps = 3, .shards = 4};
+    grid_case c = {.kind = PIPE_SKIP, .accumulate = 2, .batch = 40, .steps = 3, .batch_slices = 4};
     c.vulkan = true;
     const grid_end want = *grid_oracle(&c);
     c.stages = 2;
@@ -726,16 +729,16 @@ TEST(ranks_of_a_pipeline_whose_stages_need_no_samples_read_none) {
     }
 }
 
-/* ---- a checkpoint whose shards are others than before */
+/* ---- a checkpoint whose batch slices are others than before */
 
-/* One device writes a file of many shards. */
-static void grid_shards_save(const char *file, int shards, int accumulate) {
+/* One device writes a file of many batch slices. */
+static void grid_batch_slices_save(const char *file, int batch_slices, int accumulate) {
     static grid_rank one[1];
     const grid_case c = {.kind = PIPE_SKIP,
                          .accumulate = accumulate,
                          .batch = 140,
                          .steps = 1,
-                         .shards = shards,
+                         .batch_slices = batch_slices,
                          .ranks = 1,
                          .save = file};
     grid_job(&c, one, grid_run);
@@ -769,11 +772,11 @@ static void *grid_reshard(void *arg) {
     return NULL;
 }
 
-TEST(store_of_a_grid_is_up_to_date_behind_a_checkpoint_of_other_shards) {
-    static const char *file = "build/pipe_shards.checkpoint";
+TEST(store_of_a_grid_is_up_to_date_behind_a_checkpoint_of_other_batch_slices) {
+    static const char *file = "build/pipe_batch_slices.checkpoint";
     static grid_rank ranks[GRID_RANKS];
     grid_case c = {.kind = PIPE_SKIP, .accumulate = 2, .batch = 140, .stages = 2, .load = file};
-    grid_shards_save(file, 3, 2);
+    grid_batch_slices_save(file, 3, 2);
     for (c.ranks = 1; c.ranks <= 2; c.ranks++) {
         c.devices[0] = c.ranks == 1 ? "cpu:2" : NULL;
         grid_job(&c, ranks, grid_reshard);
@@ -787,17 +790,17 @@ TEST(store_of_a_grid_is_up_to_date_behind_a_checkpoint_of_other_shards) {
     remove(file);
 }
 
-TEST(grid_goes_on_behind_a_checkpoint_with_too_many_shards_for_it) {
+TEST(grid_goes_on_behind_a_checkpoint_with_too_many_batch_slices_for_it) {
     static const char *file = "build/pipe_many.checkpoint";
     static grid_rank ranks[GRID_RANKS];
     const grid_case c = {
         .kind = PIPE_SKIP, .accumulate = 30, .batch = 140, .stages = 2, .ranks = 2, .load = file};
-    grid_shards_save(file, 140, 30); /* 4200 micro-batches */
+    grid_batch_slices_save(file, 140, 30); /* 4200 micro-batches */
     grid_job(&c, ranks, grid_reshard);
     for (int i = 0; i < c.ranks; i++) {
         const grid_end *e = &ranks[i].end;
         CHECK_TEXT(e->steps[0].loss == (double)DT_ERROR_INVALID &&
-                       strstr(e->text, "of 140 shards in a pipeline; at most 4096"),
+                       strstr(e->text, "of 140 batch slices in a pipeline; at most 4096"),
                    "rank %d: %d: %s", i, (int)e->steps[0].loss, e->text);
         CHECK_TEXT(!e->result && e->steps[0].hash, "rank %d does not go on", i);
     }
@@ -860,7 +863,7 @@ static void grid_poor_loads(const char *file, int stages) {
 
 TEST(grid_that_runs_out_of_memory_while_a_checkpoint_makes_it_anew_keeps_its_values) {
     static const char *file = "build/pipe_poor.checkpoint";
-    grid_shards_save(file, 3, 2);
+    grid_batch_slices_save(file, 3, 2);
     grid_poor_loads(file, 2);
     grid_poor_loads(file, 0);
     remove(file);

@@ -81,7 +81,7 @@ static void schedule_1f1b(const dti_pipe_schedule *s, uint32_t p, uint32_t m, ui
     (void)v;
     CHECK_NEAR(s->bubble, (double)(p - 1) / m, 1e-12);
     for (uint32_t c = 0; c < p; c++)
-        CHECK(s->lanes[c] == DTI_MIN(p - c, m));
+        CHECK(s->micro_slots[c] == DTI_MIN(p - c, m));
 }
 
 static void schedule_interleaved(const dti_pipe_schedule *s, uint32_t p, uint32_t m, uint32_t v) {

@@ -41,12 +41,12 @@ TEST(server_that_was_loaded_says_of_no_batch_that_it_was_skipped) {
     served_reset(w);
 }
 
-static void quarrel_push(const served_world *w, uint32_t shard, float value) {
+static void quarrel_push(const served_world *w, uint32_t batch_slice, float value) {
     const uint64_t bytes = w->server->shape.bytes;
     char *body = calloc(1, (size_t)bytes);
     for (uint64_t at = sizeof(dti_push_head); at < bytes; at += sizeof value)
         memcpy(body + at, &value, sizeof value);
-    CHECK(served_ask(DTI_SAY_PUSH, shard, 1, body, bytes)->part == DTI_PUSH_TAKEN);
+    CHECK(served_ask(DTI_SAY_PUSH, batch_slice, 1, body, bytes)->part == DTI_PUSH_TAKEN);
     free(body);
 }
 

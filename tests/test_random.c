@@ -190,7 +190,7 @@ static void rnd_seed(uint64_t seed, const rnd_way *way, rnd_tally *t) {
 /* A trainer's, which random nets in test_sync_norm.c and random stacks in test_tensor.c have. */
 static bool rnd_is_met(int op) {
     return op == DTI_OP_ALL_STATS || op == DTI_OP_ALL_MEAN ||
-           (op >= DTI_OP_SQUAD_SUM && op <= DTI_OP_SQUAD_LABELS);
+           (op >= DTI_OP_TP_SUM && op <= DTI_OP_TP_LABELS);
 }
 
 /* A row that no seed makes is a row that is not tested. CROSS_ENTROPY_WEIGHT and

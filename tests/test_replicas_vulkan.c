@@ -123,7 +123,7 @@ TEST(units_of_devices_with_memory_of_their_own_have_the_bits_of_one_replica) {
     for (int level = all ? 1 : 2; level <= DT_SHARD_PARAMETERS; level++) {
         if (all || level == DT_SHARD_PARAMETERS)
             CHECK(cuts_hash(two, level) == want);
-        if (all || level == DT_SHARD_GRADIENTS) /* of 8 shards: several sums each */
+        if (all || level == DT_SHARD_GRADIENTS) /* of 8 batch slices: several sums each */
             CHECK(cuts_hash(three, level) == want);
     }
     const uint64_t host = cuts_hash(one, -DT_SHARD_GRADIENTS);

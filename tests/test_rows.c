@@ -115,8 +115,8 @@ static void rows_write(const ops_model *m, dt_program *program, int first, int c
         dt_tensor x = m->leaves[i].x;
         size_t each = rows_elements(x);
         bool samples = dt_tensor_has_samples(x);
-        for (uint32_t k = 0; k < program->code->port_count; k++)
-            if (program->code->ports[k].node == x.id && !program->code->ports[k].output)
+        for (uint32_t k = 0; k < program->code->binding_count; k++)
+            if (program->code->bindings[k].node == x.id && !program->code->bindings[k].output)
                 CHECK(!dt_program_write(program, x,
                                         rows_words[i] + (samples ? (size_t)first * each : 0),
                                         4 * each * (samples ? (size_t)count : 1)));

@@ -206,9 +206,9 @@ TEST(a_table_s_gradient_has_the_bits_of_its_order_on_vulkan) {
 
 /* ---- replicas */
 
-enum { SCATTER_SAMPLES = 64, SCATTER_EACH = 40, SCATTER_SHARDS = 8 };
+enum { SCATTER_SAMPLES = 64, SCATTER_EACH = 40, SCATTER_BATCH_SLICES = 8 };
 
-/* A table whose gradient in a shard is of 320 indices, nearly
+/* A table whose gradient in a batch slice is of 320 indices, nearly
  * all of one row. */
 static uint64_t scatter_train(const char *devices) {
     static int32_t index[SCATTER_SAMPLES * SCATTER_EACH], target[SCATTER_SAMPLES];
@@ -235,7 +235,7 @@ static uint64_t scatter_train(const char *devices) {
         .seed = 3,
         .batch = SCATTER_SAMPLES,
         .devices = devices,
-        .parallel.batch_slices = SCATTER_SHARDS,
+        .parallel.batch_slices = SCATTER_BATCH_SLICES,
         .data = {.rows = SCATTER_SAMPLES,
                  .columns = {{.input = x, .data = index, .dtype = DT_I32},
                              {.input = to, .data = target, .dtype = DT_I32}}}};

@@ -8,30 +8,32 @@ static void serve_check(serve_case c, const char *what) {
     const uint64_t wanted = serve_wanted(&c);
     for (c.workers = 1; c.workers <= 4; c.workers++) {
         const uint64_t hash = serve_bits(&c, &r);
-        CHECK_TEXT(hash && hash == wanted, "%s, %d workers, %d shards: %016llx, not %016llx", what,
-                   c.workers, c.shards, (unsigned long long)hash, (unsigned long long)wanted);
+        CHECK_TEXT(hash && hash == wanted, "%s, %d workers, %d batch slices: %016llx, not %016llx",
+                   what, c.workers, c.batch_slices, (unsigned long long)hash,
+                   (unsigned long long)wanted);
     }
 }
 
 TEST(server_with_staleness_0_gives_the_bits_of_a_synchronous_trainer) {
-    serve_check((serve_case){.shards = 1, .epochs = 1, .optim = {DT_OPTIM_SGD, .lr = 0.1}},
+    serve_check((serve_case){.batch_slices = 1, .epochs = 1, .optim = {DT_OPTIM_SGD, .lr = 0.1}},
                 "an MLP, SGD");
-    serve_check((serve_case){.shards = 4, .epochs = 2}, "an MLP, Adam and clipping");
-    serve_check((serve_case){.kind = 1, .shards = 3, .epochs = 2}, "batch norm");
-    serve_check((serve_case){.kind = 1, .shards = 5, .epochs = 1, .accumulate = 2}, "two parts");
+    serve_check((serve_case){.batch_slices = 4, .epochs = 2}, "an MLP, Adam and clipping");
+    serve_check((serve_case){.kind = 1, .batch_slices = 3, .epochs = 2}, "batch norm");
+    serve_check((serve_case){.kind = 1, .batch_slices = 5, .epochs = 1, .accumulate = 2},
+                "two parts");
 }
 
 TEST(server_updates_by_every_kind_of_optimizer_and_model) {
     static const serve_case cases[] = {
-        {.kind = TRAIN_SUMS, .shards = 4, .epochs = 1, .workers = 2},
-        {.shards = 4, .epochs = 2, .workers = 2, .shared = true},
-        {.kind = TRAIN_SPECTRAL, .shards = 2, .epochs = 1, .workers = 2},
-        {.kind = 1, .shards = 8, .epochs = 1, .workers = 3, .tail = DT_TAIL_DROP},
-        {.kind = 0, .shards = 3, .epochs = 1, .workers = 2, .tail = DT_TAIL_PAD},
-        {.shards = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_ADAMW, .lr = 0.01}},
-        {.shards = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_LAMB, .lr = 0.01}},
-        {.shards = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_MUON, .lr = 0.01}},
-        {.shards = 2,
+        {.kind = TRAIN_SUMS, .batch_slices = 4, .epochs = 1, .workers = 2},
+        {.batch_slices = 4, .epochs = 2, .workers = 2, .shared = true},
+        {.kind = TRAIN_SPECTRAL, .batch_slices = 2, .epochs = 1, .workers = 2},
+        {.kind = 1, .batch_slices = 8, .epochs = 1, .workers = 3, .tail = DT_TAIL_DROP},
+        {.kind = 0, .batch_slices = 3, .epochs = 1, .workers = 2, .tail = DT_TAIL_PAD},
+        {.batch_slices = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_ADAMW, .lr = 0.01}},
+        {.batch_slices = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_LAMB, .lr = 0.01}},
+        {.batch_slices = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_MUON, .lr = 0.01}},
+        {.batch_slices = 2,
          .epochs = 1,
          .workers = 2,
          .optim = {DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9,
@@ -48,7 +50,7 @@ TEST(server_updates_by_every_kind_of_optimizer_and_model) {
 /* Batches of which no target counts are left out by all, and computed by nobody. */
 TEST(server_leaves_out_steps_without_targets_as_ranks_do) {
     const serve_case c = {
-        .kind = 1, .shards = 2, .epochs = 2, .batch = 8, .workers = 2, .rare = true};
+        .kind = 1, .batch_slices = 2, .epochs = 2, .batch = 8, .workers = 2, .rare = true};
     serve_run r;
     const uint64_t wanted = serve_wanted(&c), hash = serve_bits(&c, &r);
     CHECK_TEXT(hash && hash == wanted, "%016llx, not %016llx", (unsigned long long)hash,
@@ -73,7 +75,7 @@ static bool serve_has_openssl(void) {
 }
 
 TEST(server_speaks_with_macs_and_tls) {
-    serve_case c = {.shards = 2, .epochs = 1, .workers = 2};
+    serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 2};
     const uint64_t wanted = serve_wanted(&c);
     for (int i = DT_COMM_MAC; i <= DT_COMM_NONE; i++) {
         serve_run r;
@@ -83,20 +85,20 @@ TEST(server_speaks_with_macs_and_tls) {
     }
 }
 
-/* Every push counts once: as many as there are shards with rows. */
-static uint64_t serve_shards(const serve_case *c) {
+/* Every push counts once: as many as there are batch slices with rows. */
+static uint64_t serve_batch_slices(const serve_case *c) {
     uint64_t n = 0;
     for (int low = 0; low < TRAIN_ROWS; low += 37) {
         const int rows = TRAIN_ROWS - low < 37 ? TRAIN_ROWS - low : 37;
-        for (int i = 0; i < c->shards; i++)
-            n += i * 37 / c->shards < rows;
+        for (int i = 0; i < c->batch_slices; i++)
+            n += i * 37 / c->batch_slices < rows;
     }
     return n * (uint64_t)c->epochs;
 }
 
 TEST(server_bounds_staleness_and_learns_with_a_slow_worker) {
     for (int s = 0; s <= 4; s += 2) {
-        const serve_case c = {.shards = 2,
+        const serve_case c = {.batch_slices = 2,
                               .epochs = 12,
                               .workers = 4,
                               .staleness = s,
@@ -107,8 +109,8 @@ TEST(server_bounds_staleness_and_learns_with_a_slow_worker) {
         CHECK_TEXT(r.info.max_staleness <= (uint64_t)s, "a staleness of %d, and %d are allowed",
                    (int)r.info.max_staleness, s);
         CHECK(s == 0 || r.info.max_staleness > 0);
-        CHECK_TEXT(r.info.pushes == serve_shards(&c), "%d pushes, not %d", (int)r.info.pushes,
-                   (int)serve_shards(&c));
+        CHECK_TEXT(r.info.pushes == serve_batch_slices(&c), "%d pushes, not %d", (int)r.info.pushes,
+                   (int)serve_batch_slices(&c));
         CHECK(r.info.step == 60 && r.info.epoch == 12);
         CHECK_TEXT(r.info.loss < 1.2, "staleness %d: a loss of %g", s, r.info.loss);
     }
@@ -133,7 +135,7 @@ static void *serve_visits(void *arg) {
 }
 
 TEST(server_takes_workers_that_come_late_and_leave) {
-    const serve_case c = {.kind = 1, .shards = 4, .epochs = 8, .workers = 2};
+    const serve_case c = {.kind = 1, .batch_slices = 4, .epochs = 8, .workers = 2};
     const uint64_t wanted = serve_wanted(&c);
     pthread_t guests;
     serve_run r;
@@ -144,7 +146,7 @@ TEST(server_takes_workers_that_come_late_and_leave) {
     serve_workers(&r);
     pthread_join(guests, NULL);
     serve_stop(&r);
-    CHECK(r.info.connections == 8 && r.info.pushes >= serve_shards(&c));
+    CHECK(r.info.connections == 8 && r.info.pushes >= serve_batch_slices(&c));
     CHECK(r.info.step > 40 || r.hash == wanted); /* guests may have gone on behind the others */
     serve_close(&r);
 }
@@ -185,7 +187,7 @@ static uint64_t serve_weights(const serve_case *c, bool nan) {
     if (!CHECK_TEXT(serve_model(&m, c), "the model"))
         return 0;
     dt_trainer_desc d = serve_trainer(c, &m);
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.devices = "cpu";
     d.load = NULL;
     if (nan)
@@ -218,42 +220,50 @@ static void serve_several(const serve_case *c, int servers, bool nan) {
     }
     for (int i = 0; i < servers; i++) {
         serve_stop(&runs[i]);
-        CHECK(c->staleness || nan || c->rare || runs[i].info.pushes == serve_shards(c));
+        CHECK(c->staleness || nan || c->rare || runs[i].info.pushes == serve_batch_slices(c));
         serve_close(&runs[i]);
     }
 }
 
 TEST(servers_of_parts_give_the_weights_of_one_trainer) {
     static const serve_case cases[] = {
-        {.shards = 2, .epochs = 2, .workers = 2, .optim = {DT_OPTIM_SGD, .lr = 0.1}},
-        {.kind = 1, .shards = 4, .epochs = 3, .workers = 3, .optim = {DT_OPTIM_ADAMW, .lr = 0.01}},
-        {.kind = 1, .shards = 3, .epochs = 2, .workers = 2, .optim = {DT_OPTIM_LAMB, .lr = 0.01}},
-        {.shards = 2,
+        {.batch_slices = 2, .epochs = 2, .workers = 2, .optim = {DT_OPTIM_SGD, .lr = 0.1}},
+        {.kind = 1,
+         .batch_slices = 4,
+         .epochs = 3,
+         .workers = 3,
+         .optim = {DT_OPTIM_ADAMW, .lr = 0.01}},
+        {.kind = 1,
+         .batch_slices = 3,
+         .epochs = 2,
+         .workers = 2,
+         .optim = {DT_OPTIM_LAMB, .lr = 0.01}},
+        {.batch_slices = 2,
          .epochs = 4,
          .workers = 3,
          .staleness = 3,
          .optim = {DT_OPTIM_ADAM, .lr = 0.01}},
-        {.shards = 3,
+        {.batch_slices = 3,
          .epochs = 2,
          .workers = 2,
          .optim = {DT_OPTIM_SGD, .lr = 0.2, .weight_decay = 0.01, .clip_norm = 0.3}},
         {.kind = 1,
-         .shards = 4,
+         .batch_slices = 4,
          .epochs = 2,
          .workers = 3,
          .optim = {DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5, .clip_value = 0.05}},
         {.kind = TRAIN_SUMS,
-         .shards = 2,
+         .batch_slices = 2,
          .epochs = 2,
          .workers = 2,
          .optim = {DT_OPTIM_LAMB, .lr = 0.01, .clip_norm = 0.5}},
-        {.shards = 2,
+        {.batch_slices = 2,
          .epochs = 2,
          .batch = 8,
          .workers = 2,
          .optim = {DT_OPTIM_SGD, .lr = 0.2, .weight_decay = 0.01, .clip_norm = 0.3},
          .rare = true},
-        {.shards = 2,
+        {.batch_slices = 2,
          .epochs = 4,
          .workers = 3,
          .staleness = 3,
@@ -269,7 +279,7 @@ TEST(servers_of_parts_give_the_weights_of_one_trainer) {
 /* Whoever asks brings the squares, also where the one whose push was the last has left. */
 TEST(servers_of_parts_clip_whoever_leaves_and_name_one_that_is_gone) {
     static serve_run runs[2];
-    const serve_case c = {.shards = 1,
+    const serve_case c = {.batch_slices = 1,
                           .epochs = 3,
                           .workers = 1,
                           .optim = {DT_OPTIM_SGD, .lr = 0.2, .clip_norm = 0.3}};
@@ -316,7 +326,7 @@ TEST(servers_of_parts_refuse_a_norm_that_no_trainer_takes) {
 TEST(servers_of_parts_do_not_guess_the_clips_of_batches_before_a_checkpoint) {
     static serve_run runs[2];
     const char *path = "build/test_server_clips.safetensors";
-    const serve_case c = {.shards = 1,
+    const serve_case c = {.batch_slices = 1,
                           .epochs = 3,
                           .workers = 1,
                           .optim = {DT_OPTIM_SGD, .lr = 0.2, .clip_norm = 0.3}};
@@ -400,7 +410,7 @@ TEST(server_of_a_tiny_model_gives_the_same_bits) {
                    !dt_store_hash(dt_trainer_store(t), &hash),
                "%s", dt_ctx_error(worker.ctx));
     serve_stop(&r);
-    CHECK(hash == wanted && r.info.pushes == 5); /* the last batch has 4 rows: one shard */
+    CHECK(hash == wanted && r.info.pushes == 5); /* the last batch has 4 rows: one batch slice */
     dt_ctx_destroy(worker.ctx);
     dt_ctx_destroy(server.ctx);
     dt_ctx_destroy(one.ctx);
@@ -409,7 +419,7 @@ TEST(server_of_a_tiny_model_gives_the_same_bits) {
 /* ---- processes that are killed */
 
 TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
-    const serve_case c = {.kind = 1, .shards = 4, .epochs = 8, .workers = 4};
+    const serve_case c = {.kind = 1, .batch_slices = 4, .epochs = 8, .workers = 4};
     const uint64_t wanted = serve_wanted(&c);
     uint32_t state = 5;
     for (int round = 0; round < 4; round++) {
@@ -429,7 +439,7 @@ TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
         serve_stop(&r);
         CHECK_TEXT(r.hash == wanted, "round %d: %016llx, not %016llx", round,
                    (unsigned long long)r.hash, (unsigned long long)wanted);
-        CHECK(r.info.pushes == serve_shards(&c) && r.info.step == 40);
+        CHECK(r.info.pushes == serve_batch_slices(&c) && r.info.step == 40);
         serve_close(&r);
     }
 }
@@ -438,7 +448,7 @@ TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
 
 TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
     const serve_case c = {
-        .shards = 3, .epochs = 2, .workers = 1, .optim = {DT_OPTIM_SGD, .lr = .1}};
+        .batch_slices = 3, .epochs = 2, .workers = 1, .optim = {DT_OPTIM_SGD, .lr = .1}};
     serve_run r;
     train_model m, w;
     dt_trainer *t, *worker;
@@ -447,7 +457,7 @@ TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
     if (!serve_open(&r, &c) || !CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
         return;
     dt_trainer_desc d = serve_trainer(&c, &m);
-    d.parallel.batch_slices = c.shards;
+    d.parallel.batch_slices = c.batch_slices;
     d.devices = "cpu";
     m.data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
     CHECK(!dt_trainer_create(m.graph, &d, &t));
@@ -489,7 +499,7 @@ static void serve_workers_again(serve_run *r) {
 }
 
 TEST(server_refuses_other_keys_jobs_settings_and_models) {
-    const serve_case c = {.shards = 3, .epochs = 1, .workers = 1};
+    const serve_case c = {.batch_slices = 3, .epochs = 1, .workers = 1};
     serve_case other = c;
     serve_run r;
     if (!serve_open(&r, &c))
@@ -525,7 +535,7 @@ TEST(server_refuses_other_keys_jobs_settings_and_models) {
 }
 
 /* Shards that are computed one by one cannot meet within a step. */
-TEST(server_refuses_models_whose_shards_meet) {
+TEST(server_refuses_models_whose_batch_slices_meet) {
     train_model m;
     dt_server *server;
     const dt_comm_desc by = {.insecure = true};
@@ -582,7 +592,7 @@ static bool serve_starve(serve_run *r, int64_t allocations) {
 }
 
 TEST(server_has_workers_that_run_out_of_memory_say_so_and_leave_nothing) {
-    const serve_case c = {.kind = 1, .shards = 4, .epochs = 1, .workers = 1};
+    const serve_case c = {.kind = 1, .batch_slices = 4, .epochs = 1, .workers = 1};
     const uint64_t wanted = serve_wanted(&c);
     int64_t allocations = 0;
     serve_run r;
@@ -601,7 +611,7 @@ TEST(server_has_workers_that_run_out_of_memory_say_so_and_leave_nothing) {
 /* ---- servers that die */
 
 TEST(server_that_is_gone_is_named) {
-    const serve_case c = {.shards = 2, .epochs = 1, .workers = 1};
+    const serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 1};
     serve_run r;
     train_model m;
     dt_trainer *t;
@@ -629,7 +639,7 @@ static void serve_reopen(serve_run *r, const serve_case *c, const char *folder, 
     if (!CHECK_TEXT(serve_model(&r->m, c), "the model"))
         return;
     dt_server_desc d = {.trainer = serve_trainer(c, &r->m), .security = &r->by, .listen = listen};
-    d.trainer.parallel.batch_slices = c->shards;
+    d.trainer.parallel.batch_slices = c->batch_slices;
     d.trainer.checkpoint.folder = folder;
     d.trainer.checkpoint.every_steps = 3;
     CHECK_TEXT(!dt_server_create(r->m.graph, &d, &r->server) &&
@@ -647,7 +657,7 @@ static void serve_empty(const char *folder) {
 }
 
 TEST(server_goes_on_from_a_checkpoint_while_its_workers_wait) {
-    const serve_case c = {.kind = 1, .shards = 3, .epochs = 6, .workers = 2};
+    const serve_case c = {.kind = 1, .batch_slices = 3, .epochs = 6, .workers = 2};
     const uint64_t wanted = serve_wanted(&c);
     char folder[] = "/tmp/dtrain-server-XXXXXX";
     pthread_t threads[2];
@@ -687,7 +697,7 @@ TEST(server_goes_on_from_a_checkpoint_while_its_workers_wait) {
 
 /* A file of a server is one of a trainer, and the other way round. */
 TEST(server_and_trainer_go_on_from_each_others_checkpoints) {
-    serve_case c = {.kind = 1, .shards = 3, .epochs = 2, .workers = 2};
+    serve_case c = {.kind = 1, .batch_slices = 3, .epochs = 2, .workers = 2};
     const char *path = "/tmp/dtrain-server-test.safetensors";
     serve_run r;
     train_model m;
@@ -697,7 +707,7 @@ TEST(server_and_trainer_go_on_from_each_others_checkpoints) {
         return;
     dt_trainer_desc d = serve_trainer(&c, &m);
     d.devices = "cpu:2";
-    d.parallel.batch_slices = c.shards;
+    d.parallel.batch_slices = c.batch_slices;
     CHECK(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_epoch(t, NULL));
     CHECK(!dt_trainer_save(t, path));
     CHECK(!dt_trainer_load(dt_server_trainer(r.server), path));
@@ -715,7 +725,7 @@ TEST(server_and_trainer_go_on_from_each_others_checkpoints) {
 
 /* fit and evaluate on a worker are those of any trainer; its weights are the servers'. */
 TEST(server_has_workers_that_fit_and_evaluate) {
-    const serve_case c = {.shards = 2, .epochs = 3, .workers = 1};
+    const serve_case c = {.batch_slices = 2, .epochs = 3, .workers = 1};
     serve_run r;
     train_model m;
     dt_trainer *t;

@@ -48,7 +48,7 @@ static dt_result kills_serve(const kills_job *j, int place, serve_run *r, int ti
                         .index = place,
                         .servers = j->servers,
                         .staleness = j->c->staleness};
-    d.trainer.parallel.batch_slices = j->c->shards;
+    d.trainer.parallel.batch_slices = j->c->batch_slices;
     d.trainer.checkpoint.folder = folder;
     d.trainer.checkpoint.every_steps = j->every;
     d.trainer.checkpoint.keep = j->keep;
@@ -201,14 +201,14 @@ static uint64_t kills_wanted(const serve_case *c) {
 
 TEST(servers_that_are_killed_together_agree_on_a_step_and_give_the_same_bits) {
     static const serve_case cases[] = {
-        {.shards = 3, .epochs = 16, .slow_us = {3000}, .optim = {DT_OPTIM_ADAM, .lr = 0.01}},
+        {.batch_slices = 3, .epochs = 16, .slow_us = {3000}, .optim = {DT_OPTIM_ADAM, .lr = 0.01}},
         {.kind = 1,
-         .shards = 2,
+         .batch_slices = 2,
          .epochs = 16,
          .slow_us = {3000},
          .optim = {DT_OPTIM_SGD, .lr = 0.1, .clip_norm = 0.3}},
         /* bits are chance's */
-        {.shards = 2,
+        {.batch_slices = 2,
          .epochs = 16,
          .staleness = 3,
          .slow_us = {3000},
@@ -269,7 +269,7 @@ static void kills_epochs(const kills_job *j, int epochs) {
 /* The file of the newest step that all have stays however few are kept, and no older ones do. A
  * server that comes back without its newest file takes the others back with it. */
 TEST(servers_go_back_to_the_newest_step_that_all_have_and_say_what_is_lost) {
-    static const serve_case c = {.shards = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
+    static const serve_case c = {.batch_slices = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
     kills_job j = {.c = &c, .servers = 3, .every = 1, .keep = 1};
     kills_open_all(&j);
     kills_epochs(&j, 2);
@@ -292,7 +292,7 @@ TEST(servers_go_back_to_the_newest_step_that_all_have_and_say_what_is_lost) {
 
 /* Before anything was written all have the beginning. */
 TEST(servers_go_back_past_a_file_that_cannot_be_read_and_to_the_beginning) {
-    static const serve_case c = {.shards = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
+    static const serve_case c = {.batch_slices = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
     kills_job j = {.c = &c, .servers = 2, .every = 1, .keep = 4};
     kills_open_all(&j);
     kills_epochs(&j, 1);
@@ -318,7 +318,7 @@ TEST(servers_go_back_past_a_file_that_cannot_be_read_and_to_the_beginning) {
 }
 
 TEST(servers_of_which_one_has_lost_its_folder_name_it_and_end) {
-    static const serve_case c = {.shards = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
+    static const serve_case c = {.batch_slices = 2, .optim = {DT_OPTIM_ADAM, .lr = 0.01}};
     kills_job j = {.c = &c, .servers = 3, .every = 1, .keep = 2};
     char text[1024];
     kills_open_all(&j);

@@ -40,7 +40,7 @@ static double serve_seconds(void) {
 }
 
 TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
-    const serve_case c = {.shards = 2, .epochs = 1, .workers = 1};
+    const serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 1};
     serve_run r;
     train_model m;
     dt_trainer *t;
@@ -63,7 +63,7 @@ TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
 
 /* Its system takes the connection, and nobody answers: a handshake may last longer than that. */
 TEST(server_that_is_stopped_before_a_worker_comes_is_lost_as_soon) {
-    const serve_case c = {.shards = 2, .epochs = 1, .workers = 1};
+    const serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 1};
     serve_run r;
     train_model m;
     dt_trainer *t;
@@ -96,7 +96,7 @@ static void serve_await(serve_run *r, uint64_t pushes) {
 /* Its tickets go to others when they are old; those wait longer than for a server that says
  * nothing, as it says that it is there. When it goes on, what it computed counts no more. */
 TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
-    const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 3000};
+    const serve_case c = {.batch_slices = 1, .epochs = 6, .workers = 1, .ticket_ms = 3000};
     const uint64_t wanted = serve_wanted(&c);
     serve_run r;
     if (!serve_open(&r, &c))
@@ -130,7 +130,7 @@ static void *serve_leave_soon(void *arg) {
 }
 
 TEST(server_tells_a_worker_too_many_how_many_it_takes) {
-    const serve_case c = {.shards = 1, .epochs = 1, .workers = 1, .workers_max = 2};
+    const serve_case c = {.batch_slices = 1, .epochs = 1, .workers = 1, .workers_max = 2};
     static serve_guest first, second;
     serve_run r;
     train_model m;
@@ -180,7 +180,7 @@ static void serve_other_file(const serve_case *c, const char *path) {
     if (!CHECK_TEXT(serve_model(&m, c), "the model"))
         return;
     dt_trainer_desc d = serve_trainer(c, &m);
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.devices = "cpu";
     CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t) &&
                    !dt_store_write(dt_trainer_store(t),
@@ -192,7 +192,7 @@ static void serve_other_file(const serve_case *c, const char *path) {
 }
 
 TEST(server_drops_pushes_of_values_that_were_loaded_over) {
-    const serve_case c = {.shards = 3, .epochs = 1, .workers = 1};
+    const serve_case c = {.batch_slices = 3, .epochs = 1, .workers = 1};
     const char *path = "build/test_server_over.safetensors";
     serve_run r;
     train_model m;
@@ -204,7 +204,7 @@ TEST(server_drops_pushes_of_values_that_were_loaded_over) {
     const uint64_t wanted = serve_wanted_from(&c, path);
     serve_start(&r);
     const dt_result joined = serve_join(&r, &m, &t);
-    for (int i = 0; i < 2; i++) /* two shards of the first batch */
+    for (int i = 0; i < 2; i++) /* two batch slices of the first batch */
         CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
     serve_stop(&r);
     CHECK(r.info.pushes == 2 && r.info.step == 0);
@@ -268,7 +268,7 @@ static void *ends_work(void *arg) {
 }
 
 TEST(servers_give_workers_one_version_at_the_end_of_an_epoch) {
-    const serve_case c = {.shards = 2,
+    const serve_case c = {.batch_slices = 2,
                           .staleness = 3,
                           .slow_us = {0, 0, 1500, 4000},
                           .optim = {DT_OPTIM_SGD, .lr = 0.1}};
@@ -351,7 +351,7 @@ static uint64_t serve_strangers(serve_run *r, uint64_t wanted) {
 /* One that fills all connections, and one that is refused again and again, cost a worker nothing
  * and the log a few lines. */
 TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
-    const serve_case c = {.shards = 1, .epochs = 1, .workers = 1, .workers_max = 2};
+    const serve_case c = {.batch_slices = 1, .epochs = 1, .workers = 1, .workers_max = 2};
     serve_log log = {.lock = PTHREAD_MUTEX_INITIALIZER};
     const dt_ctx_desc ctx = {
         .no_vulkan = true, .threads = 1, .logger = {.log = serve_log_line, .user = &log}};
@@ -359,7 +359,7 @@ TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
     serve_run r = {.c = &c, .by = serve_key('a', c.integrity)};
     REQUIRE(train_model_make(&r.m, &ctx, 0));
     dt_server_desc d = {.trainer = serve_trainer(&c, &r.m), .security = &r.by, .max_workers = 2};
-    d.trainer.parallel.batch_slices = c.shards;
+    d.trainer.parallel.batch_slices = c.batch_slices;
     REQUIRE(!dt_server_create(r.m.graph, &d, &r.server));
     dt_server_get_info(r.server, &r.info);
     snprintf(r.address, sizeof r.address, "127.0.0.1:%d", r.info.port);
@@ -387,7 +387,7 @@ TEST(server_counts_strangers_and_names_the_address_that_tried_most) {
 
 enum { HUGE_SIZE = 8192, HUGE_ROWS = 8 };
 
-/* x is of the second server's part: each shard's gradient is finite, and their sum is not. */
+/* x is of the second server's part: each batch slice's gradient is finite, and their sum is not. */
 static float huge_x[HUGE_ROWS][HUGE_SIZE], huge_z[HUGE_ROWS][HUGE_SIZE];
 
 static dt_trainer_desc huge_trainer(train_model *m) {

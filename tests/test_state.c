@@ -127,7 +127,7 @@ static double state_steps(dt_trainer *trainer, int steps) {
 
 /* ---- a checkpoint's contract */
 
-/* Made by the code before the second version: 6 steps on two replicas of 4 shards. */
+/* Made by the code before the second version: 6 steps on two replicas of 4 batch slices. */
 TEST(a_checkpoint_of_the_first_version_loads_for_ever) {
     state_model m;
     state_log log;
@@ -282,26 +282,26 @@ static bool state_craft(const char *from, const char *to, const char *name, int 
     return state_craft_bytes(from, to, name, 8 * (size_t)word, &value, sizeof value);
 }
 
-enum { STATE_WORD_VERSION = 0, STATE_WORD_SHARDS = 8 };
+enum { STATE_WORD_VERSION = 0, STATE_WORD_BATCH_SLICES = 8 };
 
-TEST(more_shards_than_a_batch_has_samples_are_refused_with_the_limit) {
-    const char *path = "build/test_state_shards.safetensors";
-    static const int shards[] = {38, 1000000, INT32_MAX};
-    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+TEST(more_batch_slices_than_a_batch_has_samples_are_refused_with_the_limit) {
+    const char *path = "build/test_state_batch_slices.safetensors";
+    static const int batch_slices[] = {38, 1000000, INT32_MAX};
+    for (size_t i = 0; i < sizeof batch_slices / sizeof *batch_slices; i++) {
         state_model m;
         state_log log;
         char text[64];
         dt_trainer *trainer;
-        snprintf(text, sizeof text, "%d shards of a batch of 37", shards[i]);
+        snprintf(text, sizeof text, "%d batch slices of a batch of 37", batch_slices[i]);
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_desc(&m);
-        d.parallel.batch_slices = shards[i];
+        d.parallel.batch_slices = batch_slices[i];
         CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID && !trainer);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), text);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), "at most 37");
         dt_ctx_destroy(m.ctx);
-        REQUIRE(
-            state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_SHARDS, (uint64_t)shards[i]));
+        REQUIRE(state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_BATCH_SLICES,
+                            (uint64_t)batch_slices[i]));
         trainer = state_open(&m, STATE_SAME, &log, NULL);
         REQUIRE(trainer);
         CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
@@ -691,14 +691,14 @@ static bool shared_model_make(shared_model *m, bool inputs) {
     return dt_graph_error(m->graph) == NULL;
 }
 
-static dt_trainer_desc shared_desc(shared_model *m, const char *devices, int shards) {
+static dt_trainer_desc shared_desc(shared_model *m, const char *devices, int batch_slices) {
     return (dt_trainer_desc){
         .loss = m->loss,
         .optim = &state_adam,
         .seed = 3,
         .batch = 37,
         .devices = devices,
-        .parallel.batch_slices = shards,
+        .parallel.batch_slices = batch_slices,
         .data = {.rows = TRAIN_ROWS,
                  .columns = {{.input = m->x, .data = m->data.x, .dtype = DT_F32},
                              {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};

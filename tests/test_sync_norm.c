@@ -1,12 +1,12 @@
-/* Batch norm over the whole batch of the job (.sync): the same bits whoever computes which shard,
- * the values of PyTorch's formula, and what it does not go with. */
+/* Batch norm over the whole batch of the job (.sync): the same bits whoever computes which batch
+ * slice, the values of PyTorch's formula, and what it does not go with. */
 #include "train_model.h"
 
 /* ---- the same bits */
 
 typedef struct sync_case {
     const char *devices;
-    int shards, batch, steps, bucket_bytes;
+    int batch_slices, batch, steps, bucket_bytes;
     dt_tail tail;
     uint64_t memory_bytes;
     int zero_stage;
@@ -21,7 +21,7 @@ static uint64_t sync_hash(const sync_case *c) {
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices;
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.batch = c->batch;
     d.parallel.bucket_bytes = (size_t)c->bucket_bytes;
     d.tail = c->tail;
@@ -32,7 +32,8 @@ static uint64_t sync_hash(const sync_case *c) {
         result = dt_trainer_step(trainer, NULL);
     if (!result)
         result = dt_store_state_hash(dt_trainer_store(trainer), &hash);
-    CHECK_TEXT(result == DT_OK, "%s, shards %d: %s", c->devices, c->shards, dt_ctx_error(m.ctx));
+    CHECK_TEXT(result == DT_OK, "%s, batch slices %d: %s", c->devices, c->batch_slices,
+               dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     return hash;
 }
@@ -43,21 +44,21 @@ static void sync_equal(sync_case c, const char *const *devices, int count) {
     for (int i = 1; i < count; i++) {
         c.devices = devices[i];
         const uint64_t got = sync_hash(&c);
-        CHECK_TEXT(got == want && want, "%s against %s, %d shards, batch %d: %016llx %016llx",
-                   devices[i], devices[0], c.shards, c.batch, (unsigned long long)got,
+        CHECK_TEXT(got == want && want, "%s against %s, %d batch slices, batch %d: %016llx %016llx",
+                   devices[i], devices[0], c.batch_slices, c.batch, (unsigned long long)got,
                    (unsigned long long)want);
     }
 }
 
 TEST(sync_batch_norm_gives_the_same_bits_on_any_number_of_replicas) {
     static const char *const cpus[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:8"};
-    for (int shards = 2; shards <= 8; shards++)
-        sync_equal((sync_case){.shards = shards, .batch = 37, .steps = 6}, cpus,
-                   shards < 6   ? shards
-                   : shards < 8 ? 5
-                                : 6);
-    /* the last batch is of 22, and shards behind it are empty */
-    sync_case c = {.shards = 8, .batch = 64, .steps = 7, .bucket_bytes = 64};
+    for (int batch_slices = 2; batch_slices <= 8; batch_slices++)
+        sync_equal((sync_case){.batch_slices = batch_slices, .batch = 37, .steps = 6}, cpus,
+                   batch_slices < 6   ? batch_slices
+                   : batch_slices < 8 ? 5
+                                      : 6);
+    /* the last batch is of 22, and batch slices behind it are empty */
+    sync_case c = {.batch_slices = 8, .batch = 64, .steps = 7, .bucket_bytes = 64};
     for (c.tail = DT_TAIL_KEEP; c.tail <= DT_TAIL_DROP; c.tail++)
         sync_equal(c, cpus, 6);
     c.tail = DT_TAIL_KEEP;
@@ -183,7 +184,7 @@ static dt_trainer_desc plain_desc(const plain_model *m, const dt_optim_desc *sgd
                              {.input = m->t, .data = m->data.t, .dtype = DT_F32}}}};
 }
 
-static void plain_step(const char *devices, int shards, bool sync) {
+static void plain_step(const char *devices, int batch_slices, bool sync) {
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 1.0};
     plain_model m;
     dt_trainer *t;
@@ -194,8 +195,8 @@ static void plain_step(const char *devices, int shards, bool sync) {
         return;
     dt_trainer_desc d = plain_desc(&m, &sgd);
     d.devices = devices;
-    d.parallel.batch_slices = shards;
-    snprintf(what, sizeof what, "%s, %d shards", devices, shards);
+    d.parallel.batch_slices = batch_slices;
+    snprintf(what, sizeof what, "%s, %d batch slices", devices, batch_slices);
     if (CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t), "%s", dt_ctx_error(m.ctx))) {
         plain_read(dt_trainer_store(t), before);
         CHECK_TEXT(!dt_trainer_step(t, &r), "%s", dt_ctx_error(m.ctx));
@@ -209,8 +210,8 @@ TEST(sync_batch_norm_has_the_values_and_gradients_of_the_whole_batch_in_double) 
     plain_step("cpu", 1, true);
     plain_step("cpu:3", 3, true);
     plain_step("cpu:4", 7, true);
-    for (int shards = 2; shards <= PLAIN_ROWS; shards++)
-        plain_step("cpu", shards, true);
+    for (int batch_slices = 2; batch_slices <= PLAIN_ROWS; batch_slices++)
+        plain_step("cpu", batch_slices, true);
 }
 
 /* ---- outside of a trainer the batch is the whole */
@@ -316,7 +317,8 @@ TEST(sync_batch_norm_has_no_second_derivative) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* ---- random nets: the bits of any replicas, and near those of one shard of the whole batch */
+/* ---- random nets: the bits of any replicas, and near those of one batch slice of the whole
+ * batch */
 
 enum { NET_ROWS = 90, NET_SIDE = 4 };
 
@@ -365,7 +367,8 @@ static bool net_make(net *n, uint32_t seed) {
 }
 
 /* The state's hash, and the losses of the steps. */
-static uint64_t net_run(uint32_t seed, const char *devices, int shards, int batch, double *loss) {
+static uint64_t net_run(uint32_t seed, const char *devices, int batch_slices, int batch,
+                        double *loss) {
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.02};
     static net n;
     dt_trainer *t;
@@ -378,7 +381,7 @@ static uint64_t net_run(uint32_t seed, const char *devices, int shards, int batc
         .optim = &sgd,
         .batch = batch,
         .seed = seed,
-        .parallel.batch_slices = shards,
+        .parallel.batch_slices = batch_slices,
         .devices = devices,
         .parallel.bucket_bytes = 256,
         .data = {.rows = NET_ROWS,
@@ -391,7 +394,8 @@ static uint64_t net_run(uint32_t seed, const char *devices, int shards, int batc
     }
     if (!result)
         result = dt_store_state_hash(dt_trainer_store(t), &hash);
-    CHECK_TEXT(!result, "net %u, %s, %d shards: %s", seed, devices, shards, dt_ctx_error(n.ctx));
+    CHECK_TEXT(!result, "net %u, %s, %d batch slices: %s", seed, devices, batch_slices,
+               dt_ctx_error(n.ctx));
     dt_ctx_destroy(n.ctx);
     return hash;
 }
@@ -400,20 +404,20 @@ TEST(random_nets_with_sync_batch_norm_train_alike_on_any_replicas) {
     for (uint32_t seed = 1; seed <= 40; seed++) {
         uint32_t state = seed * 77;
         const int batch = 12 + (int)(train_random(&state) % 30);
-        const int shards = 2 + (int)(train_random(&state) % 7);
-        const int replicas = 2 + (int)(train_random(&state) % (uint32_t)(shards - 1));
+        const int batch_slices = 2 + (int)(train_random(&state) % 7);
+        const int replicas = 2 + (int)(train_random(&state) % (uint32_t)(batch_slices - 1));
         char devices[16];
         double one[4] = {0}, some[4] = {0}, whole[4] = {0};
         snprintf(devices, sizeof devices, "cpu:%d", replicas);
-        const uint64_t want = net_run(seed, "cpu", shards, batch, one);
-        const uint64_t got = net_run(seed, devices, shards, batch, some);
-        CHECK_TEXT(got == want && want, "net %u, batch %d, %d shards on %d replicas", seed, batch,
-                   shards, replicas);
+        const uint64_t want = net_run(seed, "cpu", batch_slices, batch, one);
+        const uint64_t got = net_run(seed, devices, batch_slices, batch, some);
+        CHECK_TEXT(got == want && want, "net %u, batch %d, %d batch slices on %d replicas", seed,
+                   batch, batch_slices, replicas);
         net_run(seed, "cpu", 1, batch, whole);
         for (int i = 0; i < 4; i++)
             CHECK_TEXT(one[i] == some[i] && fabs(one[i] - whole[i]) <= 2e-4 * (1 + whole[i]),
-                       "net %u, step %d: %.9g, %.9g on %d replicas, %.9g of one shard", seed, i,
-                       one[i], some[i], replicas, whole[i]);
+                       "net %u, step %d: %.9g, %.9g on %d replicas, %.9g of one batch slice", seed,
+                       i, one[i], some[i], replicas, whole[i]);
     }
 }
 
@@ -424,7 +428,7 @@ TEST(sync_batch_norm_on_vulkan_gives_the_bits_of_one_device_and_the_values_of_th
                                           "vulkan:0,vulkan:0,vulkan:0"};
     if (!train_has_vulkan())
         SKIP("no Vulkan device");
-    sync_equal((sync_case){.shards = 4, .batch = 37, .steps = 5}, devices, 3);
+    sync_equal((sync_case){.batch_slices = 4, .batch = 37, .steps = 5}, devices, 3);
     plain_step("vulkan:0", 1, true); /* gradients stay on the device: nobody meets */
     plain_step("vulkan:0,vulkan:0", 4, true);
     plain_step("vulkan:0,cpu", 3, true);

@@ -1,5 +1,5 @@
-/* A model that members share out (.tensor): the values of one device within rounding, the same bits
- * in every run, and what it does not go with. */
+/* A model that tensor ranks share out (.tensor): the values of one device within rounding, the same
+ * bits in every run, and what it does not go with. */
 #include "train_model.h"
 
 #include "team_stack.h"
@@ -26,7 +26,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
     d.parallel.tensor = grid.members;
     d.parallel.tensor_slices = grid.slices;
     d.accumulate = grid.accumulate;
-    d.parallel.batch_slices = grid.shards;
+    d.parallel.batch_slices = grid.batch_slices;
     d.parallel.replicas = grid.replicas;
     d.parallel.sequence_parallel = grid.rows;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
@@ -51,7 +51,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
                                    (size_t)n * sizeof *r->values);
         r->count += (int)n;
     }
-    CHECK_TEXT(!result, "kind %d, %d members: %s", kind, grid.members, dt_ctx_error(m.ctx));
+    CHECK_TEXT(!result, "kind %d, %d tensor ranks: %s", kind, grid.members, dt_ctx_error(m.ctx));
     CHECK_TEXT(r->count <= TEAM_VALUES, "%d values", r->count);
     dt_ctx_destroy(m.ctx);
     return !result;
@@ -66,16 +66,16 @@ static void team_near(int kind, const team_run *got, const team_run *want, int m
     double most = 0;
     for (int i = 0; i < TEAM_STEPS; i++) {
         CHECK_TEXT(fabs(got->loss[i] - want->loss[i]) < 2e-5,
-                   "kind %d, %d members, step %d: %.9g %.9g", kind, members, i, got->loss[i],
+                   "kind %d, %d tensor ranks, step %d: %.9g %.9g", kind, members, i, got->loss[i],
                    want->loss[i]);
         CHECK_TEXT(fabs(got->norm[i] - want->norm[i]) < 1e-4 * want->norm[i],
-                   "kind %d, %d members, step %d: norm %.9g %.9g", kind, members, i, got->norm[i],
-                   want->norm[i]);
+                   "kind %d, %d tensor ranks, step %d: norm %.9g %.9g", kind, members, i,
+                   got->norm[i], want->norm[i]);
     }
     for (int i = 0; i < want->count; i++)
         most = fmax(most, fabs((double)got->values[i] - (double)want->values[i]));
-    CHECK_TEXT(most < 2e-5 && got->count == want->count, "kind %d, %d members: off by %g", kind,
-               members, most);
+    CHECK_TEXT(most < 2e-5 && got->count == want->count, "kind %d, %d tensor ranks: off by %g",
+               kind, members, most);
 }
 
 static team_run team_one, team_some, team_again;
@@ -113,13 +113,13 @@ TEST(members_that_have_parts_of_the_classes_train_as_one_device_does) {
     }
 }
 
-/* Norms, dropout and residuals of own rows; of 3 members no row is. */
+/* Norms, dropout and residuals of own rows; of 3 tensor ranks no row is. */
 TEST(members_that_share_out_rows_of_the_sequence_train_as_one_device_does) {
     static const char *const devices[] = {"cpu:2", "cpu:3", "cpu:4", "cpu:4"};
     for (int kind = 0; kind < TEAM_LAST; kind++) {
         if (kind == TEAM_KINDS)
             continue;
-        team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 3 : 1, .shards = 2};
+        team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 3 : 1, .batch_slices = 2};
         if (!team_train_grid(kind, NULL, grid, &team_one))
             return;
         grid.rows = true;
@@ -135,16 +135,16 @@ TEST(members_that_share_out_rows_of_the_sequence_train_as_one_device_does) {
             if (i == 0)
                 team_two = team_some.hash;
         }
-        CHECK_TEXT(team_again.hash == team_two, "kind %d: two squads", kind);
+        CHECK_TEXT(team_again.hash == team_two, "kind %d: two tensor groups", kind);
     }
 }
 
-/* Squads share the batch: the bits hang on members and shards alone. Of the last batch of an epoch,
- * 12 samples, the fourth shard has none. */
-TEST(squads_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_shards) {
+/* Squads share the batch: the bits hang on tensor ranks and batch slices alone. Of the last batch
+ * of an epoch, 12 samples, the fourth batch slice has none. */
+TEST(tp_groups_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_batch_slices) {
     static const char *const devices[] = {"cpu:2", "cpu:4", "cpu:6", "cpu:8"};
     for (int kind = TEAM_BLOCKS; kind <= TEAM_BATCH_NORM; kind += TEAM_BATCH_NORM - TEAM_BLOCKS) {
-        team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 1 : 3, .shards = 4};
+        team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 1 : 3, .batch_slices = 4};
         if (!team_train_grid(kind, NULL, grid, &team_one))
             return;
         grid.members = 2;
@@ -155,15 +155,15 @@ TEST(squads_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_shard
             grid.replicas = data;
             if (!team_train_grid(kind, devices[data - 1], grid, &team_some))
                 return;
-            CHECK_TEXT(team_some.hash == team_again.hash, "kind %d, %d squads", kind, data);
+            CHECK_TEXT(team_some.hash == team_again.hash, "kind %d, %d tensor groups", kind, data);
             CHECK_TEXT(!memcmp(team_some.loss, team_again.loss, sizeof team_some.loss) &&
                            !memcmp(team_some.norm, team_again.norm, sizeof team_some.norm),
-                       "kind %d, %d squads: losses", kind, data);
+                       "kind %d, %d tensor groups: losses", kind, data);
         }
     }
 }
 
-/* ---- random stacks of pairs and attention, on 2 to 4 members */
+/* ---- random stacks of pairs and attention, on 2 to 4 tensor ranks */
 
 TEST(random_stacks_are_shared_out_by_two_three_and_four_members) {
     for (uint32_t seed = 1; seed <= 30; seed++) {
@@ -177,14 +177,14 @@ TEST(random_stacks_are_shared_out_by_two_three_and_four_members) {
         }
         for (int i = 0; i <= TEAM_STEPS; i++)
             CHECK_TEXT(fabs(one[i] - some[i]) <= 2e-4 * (0.1 + one[i]),
-                       "stack %u, %d members, step %d: %.9g, not %.9g", seed, members, i, some[i],
-                       one[i]);
+                       "stack %u, %d tensor ranks, step %d: %.9g, not %.9g", seed, members, i,
+                       some[i], one[i]);
     }
 }
 
 /* ---- files, evaluation, memory */
 
-/* members 0: replicas of the whole model. */
+/* tensor ranks 0: replicas of the whole model. */
 static bool team_open_grid(team_model *m, int kind, team_grid grid, dt_trainer **t,
                            dt_dataset *data) {
     static const dt_optim_desc adam = {
@@ -220,7 +220,7 @@ static double team_go_on_grids(team_grid first, team_grid second, uint64_t *hash
             result = k ? dt_trainer_evaluate(t, &data, 16, &r) : dt_trainer_save(t, path);
         if (!result && k && hash)
             result = dt_store_state_hash(dt_trainer_store(t), hash);
-        CHECK_TEXT(!result, "%d members, then %d: %s", first.members, second.members,
+        CHECK_TEXT(!result, "%d tensor ranks, then %d: %s", first.members, second.members,
                    dt_ctx_error(m.ctx));
         dt_ctx_destroy(m.ctx);
     }
@@ -243,8 +243,8 @@ TEST(a_file_of_members_goes_on_with_as_many_others_or_one) {
     CHECK(hash[0] == hash[1]);
 }
 
-/* The number of shards is the file's. */
-TEST(a_file_of_a_grid_of_squads_goes_on_in_any_other_grid) {
+/* The number of batch slices is the file's. */
+TEST(a_file_of_a_grid_of_tp_groups_goes_on_in_any_other_grid) {
     static const team_grid grids[] = {{.members = 2, .replicas = 2},
                                       {.members = 2, .replicas = 1},
                                       {.replicas = 2},
@@ -260,7 +260,7 @@ TEST(a_file_of_a_grid_of_squads_goes_on_in_any_other_grid) {
                        1e-4,
                    "to grid %d", (int)i);
     CHECK_TEXT(fabs(team_go_on_grids(two, grids[0], NULL) - want) < 1e-4, "from replicas");
-    CHECK(hash[0] == hash[1]); /* as many squads as anybody likes */
+    CHECK(hash[0] == hash[1]); /* as many tensor groups as anybody likes */
 }
 
 TEST(members_have_the_state_of_their_parts_alone) {
@@ -279,7 +279,7 @@ TEST(members_have_the_state_of_their_parts_alone) {
                (int)info[0].state_bytes);
 }
 
-/* A written value reaches members; a step that is not finite changes nothing. */
+/* A written value reaches tensor ranks; a step that is not finite changes nothing. */
 static void team_written(team_grid grid) {
     team_model m;
     dt_trainer *t;
@@ -292,7 +292,7 @@ static void team_written(team_grid grid) {
     const int i = dt_store_find(s, "h1.down.weight");
     CHECK(!dt_trainer_step(t, NULL));
     CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, weight, sizeof weight));
-    weight[4 * TEAM_WIDTH - 1] = INFINITY; /* the last member's */
+    weight[4 * TEAM_WIDTH - 1] = INFINITY; /* the last tensor rank's */
     CHECK(!dt_store_write(s, i, DT_VALUE_PARAM, weight, sizeof weight));
     CHECK(dt_trainer_step(t, &r) == DT_ERROR_NUMERIC);
     CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, other, sizeof other));
@@ -315,7 +315,7 @@ TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
 typedef struct team_refusal {
     const char *says;
     dt_result result;
-    int tensor, slices, pipeline, shards, zero_stage, model, replicas;
+    int tensor, slices, pipeline, batch_slices, zero_stage, model, replicas;
     dt_train_mode mode;
     dt_balance balance;
     dt_optim_kind optim;
@@ -354,7 +354,7 @@ static void team_refused(const team_refusal *r) {
                          .parallel.tensor = r->tensor ? r->tensor : 2,
                          .parallel.tensor_slices = r->slices,
                          .parallel.pipeline = r->pipeline,
-                         .parallel.batch_slices = r->shards,
+                         .parallel.batch_slices = r->batch_slices,
                          .parallel.replicas = r->replicas,
                          .parallel.zero_stage = r->zero_stage,
                          .mode = r->mode,
@@ -390,19 +390,19 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
          .devices = "cpu:4",
          .replicas = 1,
          .result = DT_ERROR_INVALID,
-         .says = "1 replicas x 2 members needs 2 devices, and the 1 rank of the job names 4"},
+         .says = "1 replicas x 2 tensor ranks needs 2 devices, and the 1 rank of the job names 4"},
         {.devices = "cpu:3", .result = DT_ERROR_INVALID, .says = "needs 2 devices"},
         {.devices = "cpu:4",
-         .shards = 1,
+         .batch_slices = 1,
          .result = DT_ERROR_INVALID,
          .says = "each replica needs one"},
         {.devices = "cpu:4", .replicas = 1, .result = DT_ERROR_INVALID, .says = "needs 2 devices"},
         {.devices = "cpu:4", .replicas = 2, .result = DT_OK},
-        {.shards = 17, .result = DT_ERROR_INVALID, .says = "a shard needs one"},
+        {.batch_slices = 17, .result = DT_ERROR_INVALID, .says = "a batch slice needs one"},
         {.pipeline = 2,
          .devices = "cpu:3",
          .result = DT_ERROR_INVALID,
-         .says = "2 stages x 2 members needs 4 devices"},
+         .says = "2 stages x 2 tensor ranks needs 4 devices"},
         {.pipeline = 2, .devices = "cpu:4", .result = DT_OK},
         {.zero_stage = 2,
          .result = DT_ERROR_UNSUPPORTED,
@@ -431,7 +431,7 @@ TEST(members_on_vulkan_train_a_model_as_one_device_does) {
         SKIP("no Vulkan device");
     static const char *const pair = "vulkan:0,vulkan:0", *const four =
                                                              "vulkan:0,vulkan:0,vulkan:0,vulkan:0";
-    team_grid grid = {.accumulate = 1, .shards = 2};
+    team_grid grid = {.accumulate = 1, .batch_slices = 2};
     if (!team_train_grid(TEAM_HEAD, NULL, grid, &team_one))
         return;
     grid.members = 2, grid.rows = true;

@@ -17,7 +17,7 @@ typedef struct classes_case {
     float smoothing; /* not with weights */
 } classes_case;
 
-/* members 0: one device. */
+/* tensor ranks 0: one device. */
 static classes_run classes_train(const classes_case *c, int members) {
     static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.2};
     float x[CLASSES_ROWS][CLASSES_IN], more[CLASSES_ROWS];
@@ -79,13 +79,13 @@ static void classes_compare(const classes_case *c) {
                (int)one.result);
     for (int members = 2; members <= 4; members += 2) {
         const classes_run some = classes_train(c, members);
-        CHECK_TEXT(some.result == one.result, "%g, counts %d, %d members: %d, not %d",
+        CHECK_TEXT(some.result == one.result, "%g, counts %d, %d tensor ranks: %d, not %d",
                    (double)c->odd, c->counts, members, (int)some.result, (int)one.result);
         for (int i = 0; i < CLASSES_STEPS && fine; i++)
             CHECK_TEXT(
                 fabs(some.loss[i] - one.loss[i]) < 1e-5 && fabs(some.norm[i] - one.norm[i]) < 1e-5,
-                "%g, %d members, step %d: loss %.9g, not %.9g; norm %.9g, not %.9g", (double)c->odd,
-                members, i, some.loss[i], one.loss[i], some.norm[i], one.norm[i]);
+                "%g, %d tensor ranks, step %d: loss %.9g, not %.9g; norm %.9g, not %.9g",
+                (double)c->odd, members, i, some.loss[i], one.loss[i], some.norm[i], one.norm[i]);
         CHECK(!fine || some.right == one.right);
     }
 }

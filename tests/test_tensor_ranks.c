@@ -8,10 +8,11 @@ enum { PARTS_STEPS = 5 };
 
 typedef struct parts_case {
     int accumulate, batch;
-    int members, replicas, shards, slices; /* replicas 0: one, and 4 members if those are 0 too */
-    const char *save;                      /* behind the steps */
-    bool wrong;                            /* rank 1 has another learning rate in the third step */
-    bool whole;                            /* each rank has all parts */
+    int members, replicas, batch_slices,
+        slices;       /* replicas 0: one, and 4 tensor ranks if those are 0 too */
+    const char *save; /* behind the steps */
+    bool wrong;       /* rank 1 has another learning rate in the third step */
+    bool whole;       /* each rank has all parts */
 } parts_case;
 
 static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *comm,
@@ -22,7 +23,7 @@ static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *
     d.parallel.tensor = c->members ? c->members : 4;
     d.parallel.tensor_slices = c->slices;
     d.parallel.replicas = c->replicas ? c->replicas : 1;
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.accumulate = c->accumulate;
     d.batch = c->batch;
     return d;
@@ -63,7 +64,7 @@ static void parts_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* As one squad of one process, which computes all shards. */
+/* As one tensor group of one process, which computes all batch slices. */
 static void parts_job(int count, const char *const *devices, const parts_case *c) {
     step_record want[PARTS_STEPS + 1];
     train_model m;
@@ -103,23 +104,24 @@ TEST(members_on_ranks_train_the_bits_of_as_many_in_one_process) {
     parts_job(4, four, &micro);
 }
 
-TEST(squads_on_ranks_train_the_bits_of_one_in_one_process) {
+TEST(tp_groups_on_ranks_train_the_bits_of_one_in_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
                              *const three[] = {"cpu", "cpu:2", "cpu"},
                              *const wide[] = {"cpu:3", "cpu:3"};
     const parts_case
-        plain = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .shards = 2},
-        micro = {.accumulate = 2, .batch = 64, .members = 2, .replicas = 2, .shards = 5},
-        six = {.accumulate = 1, .batch = 64, .members = 2, .replicas = 3, .shards = 4};
+        plain = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .batch_slices = 2},
+        micro = {.accumulate = 2, .batch = 64, .members = 2, .replicas = 2, .batch_slices = 5},
+        six = {.accumulate = 1, .batch = 64, .members = 2, .replicas = 3, .batch_slices = 4};
     parts_job(2, two, &plain);
     parts_job(2, odd, &micro);
-    parts_job(3, three, &plain); /* the second has a member of each squad */
+    parts_job(3, three, &plain); /* the second has a tensor rank of each tensor group */
     parts_job(3, three, &micro);
     parts_job(2, wide, &six);
 }
 
-/* Grids that a machine makes up: members, squads, shards, and who has how many devices. */
-TEST(random_grids_of_squads_have_the_bits_of_one) {
+/* Grids that a machine makes up: tensor ranks, tensor groups, batch slices, and who has how many
+ * devices. */
+TEST(random_grids_of_tp_groups_have_the_bits_of_one) {
     static const char *const names[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:6"};
     uint32_t state = 7;
     for (int i = 0; i < 6 && test_now.failures < 3; i++) {
@@ -129,7 +131,7 @@ TEST(random_grids_of_squads_have_the_bits_of_one) {
                         .replicas = 1 + (int)(train_random(&state) % 3)};
         const char *devices[RANKS_MAX];
         int left = c.members * c.replicas, ranks = 0;
-        c.shards = c.replicas + (int)(train_random(&state) % 4);
+        c.batch_slices = c.replicas + (int)(train_random(&state) % 4);
         while (left > 0 && ranks < 4) {
             const int most = left < 6 ? left : 6;
             int n = ranks == 3 ? left : 1 + (int)(train_random(&state) % (uint32_t)most);
@@ -212,12 +214,12 @@ TEST(rows_and_classes_in_parts_on_ranks_have_the_bits_of_one_process) {
     words_job(2, even, &grid);
 }
 
-/* As four members of one process have. */
+/* As four tensor ranks of one process have. */
 TEST(slices_on_ranks_have_the_bits_of_members_in_one_process) {
     static const char *const two[] = {"cpu", "cpu"}, *const odd[] = {"cpu", "cpu:2", "cpu"};
     words_job(2, two, &(words_case){TEAM_HEAD, 2, 1, 4});
     words_job(2, two, &(words_case){TEAM_TIED, 1, 2, 4});
-    words_job(3, odd, &(words_case){TEAM_COLUMNS, 2, 2, 4}); /* the second has two squads' */
+    words_job(3, odd, &(words_case){TEAM_COLUMNS, 2, 2, 4}); /* the second has two tensor groups' */
     words_job(3, odd, &(words_case){TEAM_BLOCKS, 4, 1, 4});
 }
 
@@ -305,7 +307,7 @@ TEST(a_rank_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
         parts_kill(i % 3 == 0 ? &one : i % 3 == 1 ? &grid : &slices, devices, 3, i);
 }
 
-TEST(a_squad_that_is_whole_on_a_rank_has_its_values_when_others_die) {
+TEST(a_tp_that_is_whole_on_a_rank_has_its_values_when_others_die) {
     static const char *const devices[] = {"cpu:2", "cpu:2"};
     const parts_case c = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .whole = true};
     for (int i = 0; i < 4 && test_now.failures < 3; i++)

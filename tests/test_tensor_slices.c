@@ -1,4 +1,5 @@
-/* Fixed slices (.parallel.tensor_slices): the same bits on any number of members that divides them. */
+/* Fixed slices (.parallel.tensor_slices): the same bits on any number of tensor ranks that divides
+ * them. */
 #include "train_model.h"
 
 #include "team_stack.h"
@@ -15,20 +16,20 @@ static bool slices_equal(const slices_run *a, const slices_run *b) {
 TEST(random_stacks_in_four_slices_have_the_same_bits_on_one_two_and_four_members) {
     for (uint32_t seed = 1; seed <= 16; seed++) {
         const stack s = stack_of(seed);
-        team_grid grid = {.members = 4, .rows = s.rows, .shards = 1 + (int)(seed % 3)};
+        team_grid grid = {.members = 4, .rows = s.rows, .batch_slices = 1 + (int)(seed % 3)};
         slices_run want, got, two;
         bool fine = stack_run(&s, &grid, want.out, &want.hash);
         grid.slices = 4;
         for (grid.members = 1; grid.members <= 4 && fine; grid.members *= 2) {
             fine = stack_run(&s, &grid, got.out, &got.hash);
-            CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d members", seed, grid.members);
+            CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d tensor ranks", seed, grid.members);
         }
         grid.members = 2;
-        grid.replicas = grid.shards > 1 ? 2 : 1;
+        grid.replicas = grid.batch_slices > 1 ? 2 : 1;
         fine = fine && stack_run(&s, &grid, got.out, &got.hash);
         grid.slices = 2;
         fine = fine && stack_run(&s, &grid, two.out, &two.hash);
-        CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d squads", seed, grid.replicas);
+        CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d tensor groups", seed, grid.replicas);
         CHECK_TEXT(two.hash != want.hash, "stack %u: two slices round like four", seed);
         if (!CHECK_TEXT(fine && test_now.failures < 3, "stack %u", seed))
             return;
@@ -49,8 +50,9 @@ static bool slices_open(team_model *m, int kind, const team_grid *grid, dt_train
     dt_trainer_desc d = team_desc(m, &adam);
     team_grid_to(grid, &d, devices);
     *data = d.data;
-    return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "kind %d, %d members in %d slices: %s",
-                      kind, grid->members, grid->slices, dt_ctx_error(m->ctx));
+    return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t),
+                      "kind %d, %d tensor ranks in %d slices: %s", kind, grid->members,
+                      grid->slices, dt_ctx_error(m->ctx));
 }
 
 static uint64_t slices_go_on(int kind, const team_grid *first, const team_grid *second,
@@ -88,8 +90,8 @@ static void slices_same(int kind, int slices, bool rows, int accumulate) {
         second.members = members;
         const uint64_t got = slices_go_on(kind, &first, &second, &loss);
         CHECK_TEXT(got == want && !memcmp(&loss, &want_loss, sizeof loss),
-                   "kind %d, %d slices, %d members: %.17g, not %.17g", kind, slices, members, loss,
-                   want_loss);
+                   "kind %d, %d slices, %d tensor ranks: %.17g, not %.17g", kind, slices, members,
+                   loss, want_loss);
     }
     CHECK(want != 0);
 }
@@ -108,7 +110,7 @@ TEST(slices_tell_how_many_devices_have_them) {
     dt_trainer *t;
     dt_dataset data;
     dt_trainer_info info;
-    const team_grid grid = {.members = 2, .slices = 4, .replicas = 2, .shards = 2};
+    const team_grid grid = {.members = 2, .slices = 4, .replicas = 2, .batch_slices = 2};
     if (slices_open(&m, TEAM_BLOCKS, &grid, &t, &data)) {
         dt_trainer_get_info(t, &info);
         CHECK(info.tensor_ranks == 2 && info.replicas == 2);
@@ -173,9 +175,9 @@ TEST(log_of_slices_tells_which_device_has_them) {
     const dt_trainer_desc d = {
         .devices = "cpu:2", .parallel.tensor = 2, .parallel.tensor_slices = 4};
     CHECK(!slices_pair(d, &seen, &kept));
-    CHECK_TEXT(strstr(seen.text, "member 1 on device 0,") &&
-                   strstr(seen.text, "member 2 on device 1,") &&
-                   strstr(seen.text, "member 3 on device 1,"),
+    CHECK_TEXT(strstr(seen.text, "tensor rank 1 on device 0,") &&
+                   strstr(seen.text, "tensor rank 2 on device 1,") &&
+                   strstr(seen.text, "tensor rank 3 on device 1,"),
                "%s", seen.text);
 }
 

@@ -7,7 +7,7 @@
 typedef struct bits_case {
     int conv; /* train_model_make's kind */
     const char *devices;
-    int shards, batch, accumulate, steps, bucket_bytes;
+    int batch_slices, batch, accumulate, steps, bucket_bytes;
     dt_tail tail;
 } bits_case;
 
@@ -21,7 +21,7 @@ static uint64_t bits_hash(const bits_case *c, double *loss) {
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices;
-    d.parallel.batch_slices = c->shards;
+    d.parallel.batch_slices = c->batch_slices;
     d.batch = c->batch ? c->batch : d.batch;
     d.accumulate = c->accumulate;
     d.parallel.bucket_bytes = (size_t)c->bucket_bytes;
@@ -31,7 +31,8 @@ static uint64_t bits_hash(const bits_case *c, double *loss) {
         result = dt_trainer_step(trainer, &r);
     if (!result)
         result = dt_store_state_hash(dt_trainer_store(trainer), &hash);
-    CHECK_TEXT(result == DT_OK, "%s, shards %d: %s", c->devices, c->shards, dt_ctx_error(m.ctx));
+    CHECK_TEXT(result == DT_OK, "%s, batch slices %d: %s", c->devices, c->batch_slices,
+               dt_ctx_error(m.ctx));
     if (loss)
         *loss = r.loss;
     dt_ctx_destroy(m.ctx);
@@ -45,9 +46,9 @@ static void bits_equal(bits_case c, const char *const *devices, int count) {
         c.devices = devices[i];
         uint64_t got = bits_hash(&c, NULL);
         CHECK_TEXT(got == want && want,
-                   "%s against %s, %d shards, batch %d, %d parts: %016llx %016llx", devices[i],
-                   devices[0], c.shards, c.batch, c.accumulate, (unsigned long long)got,
-                   (unsigned long long)want);
+                   "%s against %s, %d batch slices, batch %d, %d parts: %016llx %016llx",
+                   devices[i], devices[0], c.batch_slices, c.batch, c.accumulate,
+                   (unsigned long long)got, (unsigned long long)want);
     }
 }
 
@@ -55,33 +56,36 @@ static const char *const cpus[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:8"};
 
 TEST(replicas_one_to_eight_give_the_same_bits) {
     for (int conv = 0; conv < 4; conv++)
-        bits_equal((bits_case){.conv = conv, .shards = 8, .batch = 37, .steps = 9}, cpus, 5);
+        bits_equal((bits_case){.conv = conv, .batch_slices = 8, .batch = 37, .steps = 9}, cpus, 5);
 }
 
 TEST(buffers_that_follow_weights_are_the_same_on_any_number_of_replicas) {
     bits_case c = {.conv = TRAIN_SPECTRAL, .batch = 40, .steps = 7, .bucket_bytes = 64};
     for (c.accumulate = 1; c.accumulate < 4; c.accumulate++)
-        for (c.shards = 2; c.shards <= 4; c.shards++)
-            bits_equal(c, cpus, c.shards);
+        for (c.batch_slices = 2; c.batch_slices <= 4; c.batch_slices++)
+            bits_equal(c, cpus, c.batch_slices);
     c.tail = DT_TAIL_PAD;
     bits_equal(c, cpus, 4);
 }
 
-TEST(parts_of_shards_give_the_same_bits_on_any_number_of_replicas) {
+TEST(parts_of_batch_slices_give_the_same_bits_on_any_number_of_replicas) {
     for (int parts = 2; parts <= 5; parts++)
         bits_equal(
-            (bits_case){.conv = false, .shards = 8, .batch = 64, .accumulate = parts, .steps = 6},
+            (bits_case){
+                .conv = false, .batch_slices = 8, .batch = 64, .accumulate = parts, .steps = 6},
             cpus, 5);
-    bits_equal((bits_case){.conv = true, .shards = 4, .batch = 50, .accumulate = 3, .steps = 6},
-               cpus, 4);
+    bits_equal(
+        (bits_case){.conv = true, .batch_slices = 4, .batch = 50, .accumulate = 3, .steps = 6},
+        cpus, 4);
 }
 
 /* So many that their sum keeps its rounding. */
 TEST(more_parts_than_a_chain_adds_give_the_same_bits_on_any_number_of_replicas) {
-    bits_equal((bits_case){.shards = 2, .batch = 80, .accumulate = 20, .steps = 4}, cpus, 2);
-    bits_equal((bits_case){.shards = 4, .batch = 90, .accumulate = 17, .steps = 4}, cpus, 4);
+    bits_equal((bits_case){.batch_slices = 2, .batch = 80, .accumulate = 20, .steps = 4}, cpus, 2);
+    bits_equal((bits_case){.batch_slices = 4, .batch = 90, .accumulate = 17, .steps = 4}, cpus, 4);
     bits_equal(
-        (bits_case){.conv = TRAIN_SUMS, .shards = 20, .batch = 390, .accumulate = 18, .steps = 3},
+        (bits_case){
+            .conv = TRAIN_SUMS, .batch_slices = 20, .batch = 390, .accumulate = 18, .steps = 3},
         cpus, 3);
 }
 
@@ -89,14 +93,14 @@ TEST(shared_gradients_and_class_weights_give_the_same_bits) {
     bits_case c = {.conv = TRAIN_SUMS, .batch = 40, .steps = 7, .bucket_bytes = 64};
     for (int parts = 1; parts < 4; parts++) {
         c.accumulate = parts;
-        for (c.shards = 1; c.shards <= 8; c.shards++)
-            bits_equal(c, cpus, c.shards < 5 ? c.shards : c.shards < 8 ? 4 : 5);
+        for (c.batch_slices = 1; c.batch_slices <= 8; c.batch_slices++)
+            bits_equal(c, cpus, c.batch_slices < 5 ? c.batch_slices : c.batch_slices < 8 ? 4 : 5);
     }
 }
 
-TEST(any_number_of_shards_gives_the_same_bits) {
-    for (int shards = 5; shards <= 13; shards += 2)
-        bits_equal((bits_case){.shards = shards, .batch = 41, .steps = 5}, cpus, 4);
+TEST(any_number_of_batch_slices_gives_the_same_bits) {
+    for (int batch_slices = 5; batch_slices <= 13; batch_slices += 2)
+        bits_equal((bits_case){.batch_slices = batch_slices, .batch = 41, .steps = 5}, cpus, 4);
 }
 
 /* The host moves it in place of the device: by all of the way, not by a difference that rounds. */
@@ -132,21 +136,21 @@ TEST(a_buffer_that_follows_weights_forgets_how_long_it_was) {
 
 TEST(short_batches_are_kept_dropped_or_filled_up) {
     for (int tail = 0; tail < 3; tail++)
-        bits_equal((bits_case){.shards = 8, .batch = 64, .steps = 7, .tail = (dt_tail)tail}, cpus,
-                   5);
+        bits_equal((bits_case){.batch_slices = 8, .batch = 64, .steps = 7, .tail = (dt_tail)tail},
+                   cpus, 5);
     /* what fills up weighs nothing: without batch norm it is the same gradient, up to rounding */
     double kept, filled;
-    bits_case c = {.devices = "cpu", .shards = 1, .batch = 64, .steps = 3};
+    bits_case c = {.devices = "cpu", .batch_slices = 1, .batch = 64, .steps = 3};
     bits_hash(&c, &kept);
     c.tail = DT_TAIL_PAD;
     bits_hash(&c, &filled);
     CHECK_NEAR(kept, filled, 1e-6 * kept);
 }
 
-TEST(another_number_of_shards_is_another_order_of_additions) {
-    bits_case one = {.devices = "cpu", .shards = 1, .batch = 37, .steps = 3}, eight = one;
+TEST(another_number_of_batch_slices_is_another_order_of_additions) {
+    bits_case one = {.devices = "cpu", .batch_slices = 1, .batch = 37, .steps = 3}, eight = one;
     double a, b;
-    eight.shards = 8;
+    eight.batch_slices = 8;
     CHECK(bits_hash(&one, &a) != bits_hash(&eight, &b));
     CHECK_NEAR(a, b, 1e-5 * a);
 }
@@ -154,7 +158,7 @@ TEST(another_number_of_shards_is_another_order_of_additions) {
 /* ---- the same as a program by itself */
 
 /* One step of plain SGD: the weights move by the gradient of the whole batch. */
-static void exact_params(const char *devices, int shards, float *out, size_t room) {
+static void exact_params(const char *devices, int batch_slices, float *out, size_t room) {
     train_model m;
     dt_trainer *trainer;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
@@ -164,7 +168,7 @@ static void exact_params(const char *devices, int shards, float *out, size_t roo
     d.optim = &sgd;
     d.batch = 128;
     d.devices = devices;
-    d.parallel.batch_slices = shards;
+    d.parallel.batch_slices = batch_slices;
     for (int i = 0; i < 64; i++) /* the first half has 3 valid targets, the second all of its */
         m.data.t[i] = i < 3 ? i : -100;
     for (int i = 64; i < 128; i++)
@@ -199,9 +203,9 @@ TEST(a_replica_with_3_valid_targets_and_one_with_64_have_the_gradient_of_the_who
     CHECK_TEXT(largest > 1e-3 && worst < 1e-6 * (1 + largest), "%g of %g", worst, largest);
 }
 
-/* Each shard has logits of its own, and all have the same targets: with two shards of the same
- * samples the gradient is that of one. */
-static double shared_targets_norm(int shards) {
+/* Each batch slice has logits of its own, and all have the same targets: with two batch slices of
+ * the same samples the gradient is that of one. */
+static double shared_targets_norm(int batch_slices) {
     dt_ctx *ctx;
     dt_graph *g;
     dt_trainer *t;
@@ -214,9 +218,9 @@ static double shared_targets_norm(int shards) {
     dt_tensor w = dt_param(g, "w", dt_dims(3), (dt_init){DT_INIT_UNIFORM, -1, 1});
     dt_tensor logits = dt_sum_samples(dt_mul(x, dt_sin(w)));
     dt_trainer_desc d = {.loss = dt_cross_entropy(logits, y, NULL),
-                         .batch = 4 * shards,
+                         .batch = 4 * batch_slices,
                          .no_shuffle = true,
-                         .parallel.batch_slices = shards,
+                         .parallel.batch_slices = batch_slices,
                          .devices = "cpu",
                          .data = {.rows = 8, .columns = {{.input = x, .data = data}}}};
     dt_result result = dt_trainer_create(g, &d, &t);
@@ -224,13 +228,13 @@ static double shared_targets_norm(int shards) {
         result = dt_trainer_set_input(t, y, &(int32_t){1}, 4);
     if (!result)
         result = dt_trainer_step(t, &r);
-    CHECK_TEXT(result == DT_OK, "%d shards: %s", shards, dt_ctx_error(ctx));
-    CHECK(r.loss_weight[0] == shards);
+    CHECK_TEXT(result == DT_OK, "%d batch slices: %s", batch_slices, dt_ctx_error(ctx));
+    CHECK(r.loss_weight[0] == batch_slices);
     dt_ctx_destroy(ctx);
     return r.gradient_norm;
 }
 
-TEST(targets_that_all_samples_share_weigh_each_shards_own_logits) {
+TEST(targets_that_all_samples_share_weigh_each_batch_slices_own_logits) {
     const double want = shared_targets_norm(1);
     CHECK(want > 0.1);
     CHECK_NEAR(shared_targets_norm(2), want, 1e-6);
@@ -238,7 +242,7 @@ TEST(targets_that_all_samples_share_weigh_each_shards_own_logits) {
 
 /* ---- checkpoints */
 
-static uint64_t resumed_hash(const char *devices, int shards, const char *load, int steps,
+static uint64_t resumed_hash(const char *devices, int batch_slices, const char *load, int steps,
                              const char *save) {
     train_model m;
     dt_trainer *trainer = NULL;
@@ -247,7 +251,7 @@ static uint64_t resumed_hash(const char *devices, int shards, const char *load, 
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = devices;
-    d.parallel.batch_slices = shards;
+    d.parallel.batch_slices = batch_slices;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     if (!result && load)
         result = dt_trainer_load(trainer, load);
@@ -268,7 +272,7 @@ TEST(a_checkpoint_of_4_replicas_goes_on_with_2_or_1_as_without_a_break) {
     resumed_hash("cpu:4", 8, NULL, 6, path);
     CHECK(resumed_hash("cpu:4", 8, path, 5, NULL) == want);
     CHECK(resumed_hash("cpu:2", 8, path, 5, NULL) == want);
-    CHECK(resumed_hash("cpu", 0, path, 5, NULL) == want); /* the file says how many shards */
+    CHECK(resumed_hash("cpu", 0, path, 5, NULL) == want); /* the file says how many batch slices */
     CHECK(resumed_hash("cpu:3", 0, path, 5, NULL) == want);
     CHECK(resumed_hash("cpu:8", 0, path, 5, NULL) == want);
     remove(path);
@@ -443,11 +447,11 @@ TEST(a_step_allocates_nothing) {
 }
 
 /* staging: none without ranks and other devices; subtrees: gradients of the slots behind the first,
- * as many as the replicas' shards leave apart. */
+ * as many as the replicas' batch slices leave apart. */
 TEST(memory_of_the_exchange_is_what_the_formula_says) {
     static const struct {
         const char *devices;
-        int shards, extra;
+        int batch_slices, extra;
     } cases[] = {{"cpu", 8, 0},   {"cpu:2", 8, 0}, {"cpu:3", 8, 2},
                  {"cpu:3", 3, 0}, {"cpu:2", 3, 1}, {"cpu:3", 16, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -457,13 +461,13 @@ TEST(memory_of_the_exchange_is_what_the_formula_says) {
         REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
         dt_trainer_desc d = train_desc(&m);
         d.devices = cases[i].devices;
-        d.parallel.batch_slices = cases[i].shards;
+        d.parallel.batch_slices = cases[i].batch_slices;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         dt_trainer_get_info(trainer, &info);
         CHECK_TEXT(info.staging_bytes == 0 &&
                        info.partial_sum_bytes == (uint64_t)cases[i].extra * info.gradient_bytes,
-                   "%s of %d shards: %llu + %llu bytes, gradients %llu", cases[i].devices,
-                   cases[i].shards, (unsigned long long)info.staging_bytes,
+                   "%s of %d batch slices: %llu + %llu bytes, gradients %llu", cases[i].devices,
+                   cases[i].batch_slices, (unsigned long long)info.staging_bytes,
                    (unsigned long long)info.partial_sum_bytes,
                    (unsigned long long)info.gradient_bytes);
         dt_ctx_destroy(m.ctx);
@@ -485,7 +489,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     dt_trainer_desc d = good;
     d.devices = "cpu:4";
     d.parallel.batch_slices = 3;
-    wrong_trainer(d, &m, "3 shards for 4 replicas");
+    wrong_trainer(d, &m, "3 batch slices for 4 replicas");
     d = good;
     d.devices = "cpu:8";
     d.batch = 5;
@@ -549,8 +553,9 @@ TEST(a_wrong_class_is_named_with_its_row_of_the_data_set) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* 60,000 samples, batch 64, 8 shards: the last batch has 32, so half of the shards are empty. */
-TEST(batch_norm_with_empty_shards_at_the_end_of_fashion_mnist_sizes) {
+/* 60,000 samples, batch 64, 8 batch slices: the last batch has 32, so half of the batch slices are
+ * empty. */
+TEST(batch_norm_with_empty_batch_slices_at_the_end_of_fashion_mnist_sizes) {
     enum { ROWS = 60000 };
     train_model m;
     uint64_t hash[3] = {0};
@@ -590,7 +595,7 @@ TEST(batch_norm_with_empty_shards_at_the_end_of_fashion_mnist_sizes) {
 
 TEST(replicas_on_vulkan_give_the_same_bits_as_one) {
     dt_ctx *ctx;
-    bits_case c = {.conv = true, .shards = 4, .batch = 37, .steps = 6};
+    bits_case c = {.conv = true, .batch_slices = 4, .batch = 37, .steps = 6};
     REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
     const int count = dt_ctx_device_count(ctx);
     char list[3][128];
@@ -622,7 +627,7 @@ TEST(the_cpu_and_vulkan_train_together) {
     if (!there)
         SKIP("no Vulkan device");
     double one, mixed;
-    bits_case c = {.conv = true, .devices = "cpu", .shards = 4, .batch = 37, .steps = 8};
+    bits_case c = {.conv = true, .devices = "cpu", .batch_slices = 4, .batch = 37, .steps = 8};
     bits_hash(&c, &one);
     c.devices = "vulkan:0,cpu,vulkan:0,cpu";
     bits_hash(&c, &mixed);

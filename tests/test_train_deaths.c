@@ -314,8 +314,8 @@ static void death_none_of(const death *of, long *calls, long *us) {
     job_free(j);
 }
 
-/* Of all frames, ranks and halves that a death may meet, a quick run takes some: one in 13, or in 35
- * where a sanitizer makes a process slow to start, so that no rank and no half is left out (both
+/* Of all frames, ranks and halves that a death may meet, a quick run takes some: one in 13, or in
+ * 35 where a sanitizer makes a process slow to start, so that no rank and no half is left out (both
  * numbers stand beside a multiple of 6), and each sweep others. */
 enum { DEATH_ONE_IN = 13, DEATH_ONE_IN_SANITIZED = 35, DEATH_KILLS = 60 };
 

@@ -28,8 +28,8 @@ typedef struct bits_case {
     size_t bucket_bytes;
 } bits_case;
 
-/* 150 samples: batches of 37 leave 2, of 9 6, of 64 22. Some shards of 9 have a single row, and 3
- * parts of it are empty. All go over the end of an epoch. */
+/* 150 samples: batches of 37 leave 2, of 9 6, of 64 22. Some batch slices of 9 have a single row,
+ * and 3 parts of it are empty. All go over the end of an epoch. */
 static const bits_case bits_cases[] = {
     {.conv = true, .batch = 37, .accumulate = 1, .steps = 7},
     {.conv = true, .batch = 37, .accumulate = 3, .steps = 6, .tail = DT_TAIL_DROP},
@@ -287,14 +287,14 @@ typedef enum difference {
     DIFFER_TAIL,
     DIFFER_ORDER,
     DIFFER_PARTS,
-    DIFFER_SHARDS,
+    DIFFER_BATCH_SLICES,
     DIFFER_ROWS,
     DIFFER_PARAMS,
     DIFFER_BUCKETS,
     DIFFER_DROPOUT,
     DIFFER_DEVICES, /* a name that only rank 1 cannot find */
     SAME_SMALL_BATCH,
-    SAME_FEW_SHARDS,
+    SAME_FEW_BATCH_SLICES,
     SAME /* it works */
 } difference;
 
@@ -313,21 +313,21 @@ static const struct {
     [DIFFER_TAIL] = {"tail 1", "tail 0"},
     [DIFFER_ORDER] = {"their own order", "shuffled order"},
     [DIFFER_PARTS] = {"2 parts", "1 parts"},
-    [DIFFER_SHARDS] = {"16 shards", "8 shards"},
+    [DIFFER_BATCH_SLICES] = {"16 batch slices", "8 batch slices"},
     [DIFFER_ROWS] = {"149 samples", "150 samples"},
     [DIFFER_PARAMS] = {"'fc*.weight'", "'*'"},
     [DIFFER_BUCKETS] = {"buckets of 4096", "buckets of 0"},
     [DIFFER_DROPOUT] = {"dropout", "rank 0"},
     [DIFFER_DEVICES] = {"no such device", "rank 1"},
     [SAME_SMALL_BATCH] = {"2 samples", "3 replicas"},
-    [SAME_FEW_SHARDS] = {"2 shards", "3 replicas"},
+    [SAME_FEW_BATCH_SLICES] = {"2 batch slices", "3 replicas"},
 };
 
 static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->devices = other && what == DIFFER_DEVICES ? "no such device" : "cpu";
-    d->parallel.batch_slices = what == SAME_FEW_SHARDS          ? 2
-                               : other && what == DIFFER_SHARDS ? 16
-                                                                : 8;
+    d->parallel.batch_slices = what == SAME_FEW_BATCH_SLICES          ? 2
+                               : other && what == DIFFER_BATCH_SLICES ? 16
+                                                                      : 8;
     if (what == SAME_SMALL_BATCH)
         d->batch = 2;
     if (!other)

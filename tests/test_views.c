@@ -102,7 +102,7 @@ static __attribute__((noinline)) void view_dirty(unsigned char with) {
 }
 
 static dt_result view_open(view_run *r, const view_model *m, const char *devices, int batch,
-                           int shards) {
+                           int batch_slices) {
     uint32_t state = 17;
     view_inputs in = {0};
     if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &r->ctx) ||
@@ -119,7 +119,7 @@ static dt_result view_open(view_run *r, const view_model *m, const char *devices
     dt_trainer_desc d = {.loss = m->loss(in),
                          .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1},
                          .batch = batch,
-                         .parallel.batch_slices = shards,
+                         .parallel.batch_slices = batch_slices,
                          .devices = devices,
                          .data = {.rows = VIEW_ROWS,
                                   .columns = {{.input = in.x, .data = r->x},
@@ -129,10 +129,10 @@ static dt_result view_open(view_run *r, const view_model *m, const char *devices
     return dt_trainer_create(in.graph, &d, &r->trainer);
 }
 
-static uint64_t view_hash(const view_model *m, const char *devices, int batch, int shards) {
+static uint64_t view_hash(const view_model *m, const char *devices, int batch, int batch_slices) {
     view_run *r = calloc(1, sizeof *r);
     uint64_t hash = 0;
-    dt_result result = r ? view_open(r, m, devices, batch, shards) : DT_ERROR_MEMORY;
+    dt_result result = r ? view_open(r, m, devices, batch, batch_slices) : DT_ERROR_MEMORY;
     for (int i = 0; i < 3 && !result; i++)
         result = dt_trainer_step(r->trainer, NULL);
     if (!result)
@@ -152,7 +152,7 @@ TEST(gradients_that_are_views_have_the_same_bits_on_any_number_of_replicas) {
             for (int n = 2; n <= sizes[s][1] && n <= 4; n++) {
                 const char devices[] = {'c', 'p', 'u', ':', (char)('0' + n), 0};
                 test_check(view_hash(m, devices, sizes[s][0], sizes[s][1]) == want, __FILE__,
-                           __LINE__, "%s, batch %d, %d shards: %s differs from one replica",
+                           __LINE__, "%s, batch %d, %d batch slices: %s differs from one replica",
                            m->name, sizes[s][0], sizes[s][1], devices);
             }
         }

@@ -1,5 +1,5 @@
 /* A device that computes nothing, or wrong, is refused when it is opened: what drivers do so, and
- * what is left of the attempt. Included by main.c, after test_ahead.c. */
+ * what is left of the attempt. Included by main.c, after test_in_flight.c. */
 
 #ifndef DT_NO_VULKAN
 

@@ -92,7 +92,7 @@ static double zero_far(const zero_run *a, const zero_run *b) {
     return far;
 }
 
-/* As one device that multiplies by 0 has it; bits are those of the same shards and parts. */
+/* As one device that multiplies by 0 has it; bits are those of the same batch slices and parts. */
 TEST(parameters_behind_step_functions_are_trained_with_zeros_in_every_mode) {
     const bool vulkan = train_has_vulkan();
     for (size_t i = 0; i < sizeof train_modes / sizeof *train_modes; i++) {
@@ -101,7 +101,7 @@ TEST(parameters_behind_step_functions_are_trained_with_zeros_in_every_mode) {
         for (int place = 0; place < ZERO_PLACES && (vulkan || !mode.vulkan); place++) {
             run = one = by_zero = (zero_run){.place = place, .steps = true};
             by_zero.steps = false;
-            alone.shards = mode.shards;
+            alone.batch_slices = mode.batch_slices;
             alone.accumulate = mode.accumulate;
             zero_job(&mode, &run);
             zero_job(&alone, &one);

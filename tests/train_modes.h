@@ -10,7 +10,7 @@ enum { MODE_RANKS = 2 };
 
 typedef struct train_mode {
     const char *name, *devices;
-    int kind, shards, accumulate, pipeline, tensor, zero, ranks;
+    int kind, batch_slices, accumulate, pipeline, tensor, zero, ranks;
     bool vulkan, average;
 } train_mode;
 
@@ -18,11 +18,11 @@ static const train_mode train_modes[] = {
     {.name = "one device", .devices = "cpu", .average = true},
     {.name = "micro-batches", .devices = "cpu", .accumulate = 3},
     {.name = "batch norm", .devices = "cpu", .kind = 1},
-    {.name = "replicas", .devices = "cpu:2", .kind = 1, .shards = 2, .average = true},
-    {.name = "batch norm over replicas", .devices = "cpu:2", .kind = TRAIN_SYNC, .shards = 2},
-    {.name = "ZeRO-1", .devices = "cpu:2", .shards = 2, .zero = 1},
-    {.name = "ZeRO-2", .devices = "cpu:2", .shards = 2, .zero = 2},
-    {.name = "ZeRO-3", .devices = "cpu:2", .shards = 2, .accumulate = 2, .zero = 3},
+    {.name = "replicas", .devices = "cpu:2", .kind = 1, .batch_slices = 2, .average = true},
+    {.name = "batch norm over replicas", .devices = "cpu:2", .kind = TRAIN_SYNC, .batch_slices = 2},
+    {.name = "ZeRO-1", .devices = "cpu:2", .batch_slices = 2, .zero = 1},
+    {.name = "ZeRO-2", .devices = "cpu:2", .batch_slices = 2, .zero = 2},
+    {.name = "ZeRO-3", .devices = "cpu:2", .batch_slices = 2, .accumulate = 2, .zero = 3},
     {.name = "stages", .devices = "cpu:2", .accumulate = 3, .pipeline = 2},
     {.name = "members", .devices = "cpu:2", .kind = TRAIN_PARTS, .tensor = 2},
     {.name = "stages of members",
@@ -31,8 +31,12 @@ static const train_mode train_modes[] = {
      .accumulate = 2,
      .pipeline = 2,
      .tensor = 2},
-    {.name = "ranks", .devices = "cpu", .shards = 2, .ranks = MODE_RANKS},
-    {.name = "ZeRO-3 on ranks", .devices = "cpu", .shards = 2, .zero = 3, .ranks = MODE_RANKS},
+    {.name = "ranks", .devices = "cpu", .batch_slices = 2, .ranks = MODE_RANKS},
+    {.name = "ZeRO-3 on ranks",
+     .devices = "cpu",
+     .batch_slices = 2,
+     .zero = 3,
+     .ranks = MODE_RANKS},
     {.name = "stages on ranks",
      .devices = "cpu",
      .accumulate = 2,
@@ -42,13 +46,13 @@ static const train_mode train_modes[] = {
     {.name = "replicas on Vulkan",
      .devices = "vulkan,vulkan",
      .kind = 1,
-     .shards = 2,
+     .batch_slices = 2,
      .vulkan = true},
 };
 
 static void train_mode_take(const train_mode *mode, dt_comm *comm, dt_trainer_desc *d) {
     d->devices = mode->devices;
-    d->parallel.batch_slices = mode->shards;
+    d->parallel.batch_slices = mode->batch_slices;
     d->accumulate = mode->accumulate;
     d->parallel.pipeline = mode->pipeline;
     d->parallel.tensor = mode->tensor;

@@ -1,6 +1,6 @@
 /* What dtbench measures of steps by a budget (dt_program_advance_for): how long frames take, beside
- * programs that want the processors as much, and with the place among them that an application gives
- * its frames. One of dtbench.c's files. */
+ * programs that want the processors as much, and with the place among them that an application
+ * gives its frames. One of dtbench.c's files. */
 
 #ifdef __linux__
 #include <signal.h>
@@ -114,8 +114,8 @@ static void frame_program(session *s, const launches_net *net, const char *devic
                             .optim = &optim};
     try(s->ctx, dt_store_create(s->graph, &(dt_store_desc){.device = device}, &s->store), "store");
     try(s->ctx, dt_program_create(s->store, &desc, &s->program), net->name);
-    for (uint32_t i = 0; i < s->program->code->port_count; i++) { /* class numbers: 0 */
-        const dti_port *port = &s->program->code->ports[i];
+    for (uint32_t i = 0; i < s->program->code->binding_count; i++) { /* class numbers: 0 */
+        const dti_binding *port = &s->program->code->bindings[i];
         const dt_tensor x = {s->graph, port->node};
         const bool whole = dti_is_whole(s->graph->nodes[x.id].dtype);
         float *values = random_floats((size_t)port->bytes / 4, 1);

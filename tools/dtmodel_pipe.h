@@ -1,7 +1,7 @@
 /* The pipeline half of dtmodel: data x pipeline x tensor grids. A device's list of forward,
  * backward and weight parts is the library's own (src/parallel/pipe_schedule.c, all four
- * schedules); here it is worked off on a clock, with the times of the layers that each chunk has, and with what goes from
- * chunk to chunk on the way:
+ * schedules); here it is worked off on a clock, with the times of the layers that each chunk has,
+ * and with what goes from chunk to chunk on the way:
  *
  *   a part             its layers' time for one micro-batch, / tensor; the tensor group's sums of
  *                      each layer's result, two forward and two backward (Shoeybi et al., 2019)
@@ -13,8 +13,8 @@
  *   the commit         the barrier, and the optimizer's share of the device
  *
  * Not modelled beyond what dtmodel_sim.h leaves out: that small micro-batches compute less
- * efficiently, and weights that are tied to another chunk's. Tensor groups are compared with nothing
- * measured. */
+ * efficiently, and weights that are tied to another chunk's. Tensor groups are compared with
+ * nothing measured. */
 
 #include "../src/parallel/pipe_schedule.h"
 
@@ -282,7 +282,7 @@ static void pipe_most(const dti_pipe_schedule *s, const pipe_piece *pieces, pipe
         double own = 0, kept = 0;
         for (uint32_t c = d; c < s->chunks; c += s->devices) {
             own += pieces[c].parameters;
-            kept += s->lanes[c] * pieces[c].kept_bytes;
+            kept += s->micro_slots[c] * pieces[c].kept_bytes;
         }
         t->bytes = DTI_MAX(t->bytes, STATE_BYTES * own + kept);
         *parameters = DTI_MAX(*parameters, own);

@@ -1,5 +1,6 @@
 /* With DT_NO_COMM: a comm has one rank, this process. Whatever would connect it to others is an
- * error that says so; replicas of one process (dt_trainer_desc.parallel.replicas) need none of it. */
+ * error that says so; replicas of one process (dt_trainer_desc.parallel.replicas) need none of
+ * it. */
 
 #define DTI_NO_COMM_TEXT "dtrain was compiled with DT_NO_COMM, so there is one process alone"
 
@@ -19,7 +20,7 @@ static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, boo
 }
 
 #ifndef DT_COMM_ONLY
-DTI_SEAM const dti_desk_calls *dti_desk_calls_of(void) {
+DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
     return NULL;
 }
 #endif

@@ -2,12 +2,12 @@
  * decoded when they are asked for (folder.c). */
 
 /* What one decoding needs; one that comes while all are taken waits. */
-typedef struct dti_folder_desk {
+typedef struct dti_folder_worker {
     dti_base base; /* holds its errors */
     char *path;
     uint8_t *file, *pixels, *rows, *sized;
     bool taken;
-} dti_folder_desk;
+} dti_folder_worker;
 
 struct dt_folder {
     dti_base *base;
@@ -26,8 +26,8 @@ struct dt_folder {
     size_t picture_bytes, name_max;
     float table[256];
 
-    dti_folder_desk *desks;
-    int desk_count;
+    dti_folder_worker *message_servers;
+    int message_server_count;
     dti_mutex lock;
     dti_cond free;
     uint8_t *cache; /* of the first cache_rows */

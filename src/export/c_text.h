@@ -265,7 +265,7 @@
       "}\n")                                                                                       \
     X(GATHER, 0,                                                                                   \
       "/* Rows that are not there are NaN. */\n"                                                   \
-      "static void dt_embedding(float *y, const float *table, const int32_t *index, int n,\n"         \
+      "static void dt_embedding(float *y, const float *table, const int32_t *index, int n,\n"      \
       "                      int rows, int cols) {\n"                                              \
       "    for (int at = 0; at < n * cols; at++) {\n"                                              \
       "        const int32_t row = index[at / cols];\n"                                            \
@@ -284,7 +284,7 @@
     X(RELU, 0, "x < 0.0f ? 0.0f : x")                                                              \
     X(LEAKY_RELU, 0, "0.0f < x ? x : x * p")                                                       \
     X(CLAMP, 0, "q < (x < p ? p : x) ? q : x < p ? p : x")                                         \
-    X(HEAVISIDE, 0, "0.0f < x ? 1.0f : 0.0f")                                                           \
+    X(HEAVISIDE, 0, "0.0f < x ? 1.0f : 0.0f")                                                      \
     X(AFFINE, DTI_C_ON(FMA), "dt_fma(p, x, q)")                                                    \
     X(EXP, DTI_C_ON(EXP), "dt_exp(x)")                                                             \
     X(ERF, DTI_C_ON(ERF), "dt_erf(x)")                                                             \

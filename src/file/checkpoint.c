@@ -136,8 +136,8 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path)
 }
 
 /* Takes the weights, also when it fails. */
-static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_safetensors *weights,
-                                           dti_checkpoint **out) {
+static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path,
+                                           dt_safetensors *weights, dti_checkpoint **out) {
     int all = dt_safetensors_count(weights);
     dti_checkpoint *c = dti_alloc(base, sizeof *c);
     if (!c) {

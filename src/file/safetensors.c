@@ -413,8 +413,8 @@ static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetenso
 
 /* ---- The public reader */
 
-DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors **out), ctx, DTI_CTX,
-           (ctx, path, out)) {
+DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors **out), ctx,
+           DTI_CTX, (ctx, path, out)) {
     if (out)
         *out = NULL;
     DTI_NEED(NULL, ctx);
@@ -423,8 +423,8 @@ DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors 
     return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 
-DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * weights), weights, DTI_OF(dt_safetensors) | DTI_UNUSED,
-                (weights)) {
+DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * weights), weights,
+                DTI_OF(dt_safetensors) | DTI_UNUSED, (weights)) {
     if (!weights)
         return;
     dti_base *base = weights->base;
@@ -443,8 +443,9 @@ static const char *dti_weights_name(const void *weights, uint32_t i) {
     return ((const dt_safetensors *)weights)->items[i].name;
 }
 
-DTI_PUBLIC(dt_safetensors_get_tensor, (const dt_safetensors *weights, int index, dt_safetensors_tensor *info),
-           weights, DTI_OF(dt_safetensors), (weights, index, info)) {
+DTI_PUBLIC(dt_safetensors_get_tensor,
+           (const dt_safetensors *weights, int index, dt_safetensors_tensor *info), weights,
+           DTI_OF(dt_safetensors), (weights, index, info)) {
     DTI_NEED(NULL, weights);
     DTI_NEED(weights->base, info);
     if (index < 0 || (size_t)index >= weights->count)
@@ -460,9 +461,9 @@ DTI_PUBLIC(dt_safetensors_get_tensor, (const dt_safetensors *weights, int index,
                         "tensor \"%s\" has %d dimensions; those of up to %d can be described",
                         dti_show(item->name).text, item->rank, DTI_WEIGHT_MAX_DIMS);
     *info = (dt_safetensors_tensor){.name = item->name,
-                             .rank = item->rank,
-                             .data = weights->data + item->begin,
-                             .bytes = item->end - item->begin};
+                                    .rank = item->rank,
+                                    .data = weights->data + item->begin,
+                                    .bytes = item->end - item->begin};
     snprintf(info->dtype, sizeof info->dtype, "%s", item->dtype);
     memcpy(info->dim, item->dim, sizeof info->dim);
     return DT_OK;
@@ -486,7 +487,8 @@ static int dti_weights_find(const dt_safetensors *weights, const char *name) {
 DTI_PUBLIC_GET(int, dt_safetensors_find, (const dt_safetensors *weights, const char *name), weights,
                DTI_OF(dt_safetensors), (weights, name)) {
     const int found = weights && name ? dti_weights_find(weights, name) : -1;
-    return weights && found < 0 ? dti_sought_none(weights->base, "dt_safetensors_find", name) : found;
+    return weights && found < 0 ? dti_sought_none(weights->base, "dt_safetensors_find", name)
+                                : found;
 }
 
 static bool dti_weight_floats(const dt_safetensors_tensor *info, dt_dtype *dtype) {

@@ -147,7 +147,8 @@ DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
 #else
 typedef DTI_NI DTI_NM;
 #if DTI_LANES == 8
-static const int32_t dti_lane_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+static const int32_t dti_micro_slot_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                                 0,  0,  0,  0,  0,  0,  0,  0};
 DTI_INLINE DTI_NF DTI_N(set1)(float x) {
     return (DTI_NF)_mm256_set1_ps(x);
 }
@@ -157,11 +158,13 @@ DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
     return r;
 }
 DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 8; other lanes 0 */
-    __m256i mask = _mm256_loadu_si256((const __m256i *)(const void *)(dti_lane_masks + 8 - n));
+    __m256i mask =
+        _mm256_loadu_si256((const __m256i *)(const void *)(dti_micro_slot_masks + 8 - n));
     return (DTI_NF)_mm256_maskload_ps(p, mask);
 }
 DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
-    __m256i mask = _mm256_loadu_si256((const __m256i *)(const void *)(dti_lane_masks + 8 - n));
+    __m256i mask =
+        _mm256_loadu_si256((const __m256i *)(const void *)(dti_micro_slot_masks + 8 - n));
     _mm256_maskstore_ps(p, mask, (__m256)x);
 }
 #else

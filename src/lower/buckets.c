@@ -52,11 +52,11 @@ static dti_fetch dti_bucket_fetch(const dti_code *code, uint32_t b, uint32_t slo
 
 /* Finished buckets go to the host, of every slot; what the commit reads comes from it. */
 static dt_result dti_segment_exchange(dti_code *code) {
-    const dti_shards shards = {.pieces = code->pieces,
-                               .piece_count = code->piece_count,
-                               .leaves = code->leaves,
-                               .before = code->subtrees};
-    const uint32_t slots = code->any_part ? 1 : dti_subtrees_after(&shards).count;
+    const dti_batch_slices batch_slices = {.pieces = code->pieces,
+                                           .piece_count = code->piece_count,
+                                           .leaves = code->leaves,
+                                           .before = code->subtrees};
+    const uint32_t slots = code->any_part ? 1 : dti_subtrees_after(&batch_slices).count;
     dti_segment *commit = &code->segments[code->commit_segment];
     uint32_t done = 0;
     code->fetches = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *code->fetches);

@@ -4,11 +4,11 @@ static void dti_code_free(const dti_code *code) {
     if (!code)
         return;
     dti_labels_free(code);
-    void *all[] = {code->pieces,        code->buckets,     code->stats,   code->trained,
-                   code->update,        code->stands,      code->places,  code->param_dx,
-                   code->list.launches, code->list.values, code->ports,   code->table,
-                   code->directions,    code->segments,    code->phases,  code->segment_buckets,
-                   code->meetings,      code->unit_reads,  code->fetches, code->device_segments,
+    void *all[] = {code->pieces,        code->buckets,     code->stats,    code->trained,
+                   code->update,        code->stands,      code->places,   code->param_dx,
+                   code->list.launches, code->list.values, code->bindings, code->table,
+                   code->directions,    code->segments,    code->phases,   code->segment_buckets,
+                   code->sync_points,   code->unit_reads,  code->fetches,  code->device_segments,
                    code->host_segments, code->sparse};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
@@ -16,12 +16,12 @@ static void dti_code_free(const dti_code *code) {
     dti_free(code->base, (dti_code *)code);
 }
 
-static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
-                                     bool gradient) {
-    for (uint32_t i = 0; i < code->port_count; i++) {
-        const dti_port *port = &code->ports[i];
-        if (port->node == node && port->output == output && port->gradient == gradient)
-            return port;
+static const dti_binding *dti_code_binding(const dti_code *code, uint32_t node, bool output,
+                                           bool gradient) {
+    for (uint32_t i = 0; i < code->binding_count; i++) {
+        const dti_binding *binding = &code->bindings[i];
+        if (binding->node == node && binding->output == output && binding->gradient == gradient)
+            return binding;
     }
     return NULL;
 }

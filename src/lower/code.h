@@ -1,5 +1,5 @@
 /* What a graph and a description become for one kind of device: launches, the places of their
- * values, segments, ports, and what memory they need. It knows no device, no store and no step,
+ * values, segments, bindings, and what memory they need. It knows no device, no store and no step,
  * and nothing changes it once it is made: a program (program/program.h) binds it to memory and
  * runs it. */
 
@@ -10,7 +10,7 @@ typedef enum dti_phase { /* the kind of a segment */
                          DTI_PHASE_WEIGH /* apart: only dt_program_loss_weights runs it */
 } dti_phase;
 
-#define DTI_SEGMENTS_MAX 64                  /* and one for each meeting */
+#define DTI_SEGMENTS_MAX 64                  /* and one for each sync point */
 #define DTI_BUCKET_BYTES ((uint64_t)4 << 20) /* of a bucket, where nothing else is asked for */
 
 /* What an op needs an i32 input's elements to be. */
@@ -23,18 +23,18 @@ typedef struct dti_label_check {
 } dti_label_check;
 
 /* An input, output or gradient and where its host side lies. */
-typedef struct dti_port {
+typedef struct dti_binding {
     uint32_t node;   /* the application's tensor: input, output, or whose gradient it is */
     uint64_t offset; /* in IN or OUT */
     uint64_t bytes;
     uint32_t segment; /* comes to the device before it, or to the host after it */
     bool output;
-    bool gradient; /* dL/dy of `node`: the host's, or of an output one that leaves */
-    uint8_t lent;  /* 1 + which of the description's buffers it lies in, at 0; 0: none */
+    bool gradient;    /* dL/dy of `node`: the host's, or of an output one that leaves */
+    uint8_t external; /* 1 + which of the description's buffers it lies in, at 0; 0: none */
     dti_label_check *checks;
     uint32_t check_count;
     size_t check_capacity;
-} dti_port;
+} dti_binding;
 
 typedef struct dti_param_group { /* a parameter group's constants; lr comes with the step */
     double lr, decay;            /* factor of the step's rate; weight decay */
@@ -51,11 +51,11 @@ typedef struct dti_stat {
     float momentum;
 } dti_stat;
 
-/* A row whose value is made of what all pieces of the job's batch have, or all members of a squad,
- * between two segments. Which
+/* A row whose value is made of what all pieces of the job's batch have, or all members of a tensor
+ * group, between two segments. Which
  * there are, their order and sizes hang on graph and description alone, so all replicas have the
  * same. */
-typedef struct dti_meeting {
+typedef struct dti_sync_point {
     uint32_t node;
     dti_meet meet;
     uint32_t segment;  /* it follows this one */
@@ -65,7 +65,7 @@ typedef struct dti_meeting {
      * the same). The value in IN: its first byte. */
     uint32_t word, stride;
     uint64_t in;
-} dti_meeting;
+} dti_sync_point;
 
 /* What a code must keep to. */
 typedef struct dti_limits {
@@ -97,7 +97,7 @@ typedef struct dti_code {
      * metrics. */
     uint32_t term_slot[2 * DT_MAX_TERMS], term_stride[2 * DT_MAX_TERMS];
 
-    /* As one replica's share of a step; see shards.h. 0 pieces: a program by itself. */
+    /* As one replica's share of a step; see batch_slices.h. 0 pieces: a program by itself. */
     dti_piece *pieces;
     uint32_t piece_count, leaves;
     dti_subtrees subtrees; /* in the slots before it runs */
@@ -110,7 +110,7 @@ typedef struct dti_code {
     /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
      * their own, and those of all come back for the next. In bytes of OUT and IN. */
     uint32_t stage_blocks; /* of the whole model; 0: it is no stage */
-    uint32_t members;      /* of a squad; 0: it is none */
+    uint32_t tp_ranks;     /* of a tensor group; 0: it is none */
     uint64_t pairs_out, pairs_in;
     uint32_t leaving_count;
     uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
@@ -135,15 +135,15 @@ typedef struct dti_code {
     dti_segment *device_segments, *host_segments;
     uint32_t host_first;
     uint32_t forward_segments;
-    uint32_t leaving_segments; /* and those that give what leaves, where joint.split says so */
-    dti_meeting *meetings;     /* in their order */
-    uint32_t meeting_count;
+    uint32_t leaving_segments;   /* and those that give what leaves, where joint.split says so */
+    dti_sync_point *sync_points; /* in their order */
+    uint32_t sync_point_count;
     uint32_t launches_recomputed;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
     uint32_t update_segment; /* the commit's; of a replica, stage or member the one behind it */
 
-    dti_port *ports;
-    uint32_t port_count;
+    dti_binding *bindings;
+    uint32_t binding_count;
     uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
     uint32_t table_entries;
     /* Of those, entries [own_first, own_first + own_entries) and buffers, which are the last ones,
@@ -177,13 +177,14 @@ static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
 }
 
 /* What makes code one of several that make a step together, on devices of their own: a stage of a
- * pipeline (parallel/pipe.h) or a member of a squad. All update, or none does. */
-typedef struct dti_joint {
+ * pipeline (parallel/pipe.h) or a member of a tensor group. All update, or none does. */
+typedef struct dti_staged {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
     uint32_t blocks;                  /* of the tables of all stages or members */
-    uint32_t members; /* of a squad that shares out one model (parallel/squad.h); 0: it is none */
-    bool split;       /* gradients that leave have a segment of their own, in front of all others */
-} dti_joint;
+    uint32_t
+        tp_ranks; /* of a tensor group that shares out one model (parallel/tp.h); 0: it is none */
+    bool split;   /* gradients that leave have a segment of their own, in front of all others */
+} dti_staged;
 
 /* What is lowered. */
 typedef struct dti_code_desc {
@@ -192,8 +193,9 @@ typedef struct dti_code_desc {
      * where lowering fails. */
     dt_graph *work;
     const dt_program_desc *program;
-    const dti_shards *shards; /* what a replica computes of a step; NULL: a program by itself */
-    const dti_joint *joint;   /* NULL: it makes steps alone */
+    const dti_batch_slices
+        *batch_slices;        /* what a replica computes of a step; NULL: a program by itself */
+    const dti_staged *staged; /* NULL: it makes steps alone */
     const dti_layout *layout; /* outlives the code */
     dti_limits limits;
     dt_dtype low; /* BF16 or F16: in mixed precision; else DT_F32, as the graph says */
@@ -208,18 +210,18 @@ static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc
  * dt_program_create. */
 static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out);
 static void dti_code_free(const dti_code *code); /* NULL is fine */
-/* The port of a node; output, gradient: which kind. NULL: there is none. */
-static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
-                                     bool gradient);
+/* The binding of a node; output, gradient: which kind. NULL: there is none. */
+static const dti_binding *dti_code_binding(const dti_code *code, uint32_t node, bool output,
+                                           bool gradient);
 /* Whether sums of gradients keep their rounding beside them: of more than DTI_CHAIN_MAX
  * micro-batches, or of a number that is not known. */
 #define DTI_CHAIN_MAX 16
 static bool dti_code_rounds(const dti_code *code);
 
 /* ---- labels.c */
-/* The values of a port against its checks. rows: which rows of a data set they are, for the text;
- * NULL: of a batch of the host's own. */
-static dt_result dti_labels_check(const dti_code *code, const dti_port *port, const int32_t *data,
-                                  const uint32_t *rows);
-/* Whether every op that reads a port ignores the value *index. */
-static bool dti_labels_ignore(const dti_port *port, int32_t *index);
+/* The values of a binding against its checks. rows: which rows of a data set they are, for the
+ * text; NULL: of a batch of the host's own. */
+static dt_result dti_labels_check(const dti_code *code, const dti_binding *binding,
+                                  const int32_t *data, const uint32_t *rows);
+/* Whether every op that reads a binding ignores the value *index. */
+static bool dti_labels_ignore(const dti_binding *binding, int32_t *index);

@@ -4,7 +4,8 @@
 
 /* ---- the optimizer of a program */
 
-static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param, uint32_t group) {
+static uint64_t dti_optim_row_sparse_cols(const dti_code *code, const dti_param *param,
+                                          uint32_t group) {
     const dt_shape s = code->work->nodes[param->node].shape;
     if (!group || !code->optim.groups[group - 1].sparse || !param->elements)
         return 0;
@@ -29,7 +30,7 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
     for (uint32_t i = 0; i < params; i++) {
         const dti_node *n = &code->work->nodes[code->layout->params[i].node];
         const uint32_t group = dti_optim_group_of(&code->optim, n->label);
-        const uint64_t cols = dti_optim_lazy_cols(code, &code->layout->params[i], group);
+        const uint64_t cols = dti_optim_row_sparse_cols(code, &code->layout->params[i], group);
         taken[group] += !n->buffer;
         if (cols > DTI_TABLE_COLS_MAX)
             dti_text_add(problems,
@@ -105,7 +106,7 @@ static uint32_t *dti_table_param(const dti_code *code, uint32_t i, dti_table_par
     uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
     const uint32_t kind =
         code->update[i] ? DTI_TABLE_BUFFER : dti_optim_treatment(code, param, group);
-    const uint32_t cols = (uint32_t)dti_optim_lazy_cols(code, param, group);
+    const uint32_t cols = (uint32_t)dti_optim_row_sparse_cols(code, param, group);
     for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK) {
         if (!dti_table_has(code, param->offset + at, part))
             continue;

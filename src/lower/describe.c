@@ -82,7 +82,7 @@ static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, co
     return count;
 }
 
-/* What the application lends; program/lent.c looks at the rest, once ports are known. */
+/* What the application lends; program/external.c looks at the rest, once bindings are known. */
 static void dti_program_desc_buffers(dti_lowering *w) {
     const dt_external_buffer *list = w->code->desc.external;
     uint32_t count = 0;
@@ -102,10 +102,10 @@ static void dti_program_desc_buffers(dti_lowering *w) {
 }
 
 /* Inputs whose gradients leave. */
-static void dti_program_desc_joint(dti_lowering *w) {
+static void dti_program_desc_staged(dti_lowering *w) {
     dti_code *code = w->code;
-    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(w->joint->inputs[i]); i++)
-        code->leaving[code->leaving_count++] = w->joint->inputs[i].id;
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(w->staged->inputs[i]); i++)
+        code->leaving[code->leaving_count++] = w->staged->inputs[i].id;
 }
 
 static void dti_program_desc_check(dti_lowering *w) {
@@ -140,7 +140,7 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
     if (d->in_flight < 0 || d->in_flight > 2)
         dti_text_add(problems, "\n- in_flight is %d; 1 or 2 steps can be under way", d->in_flight);
-    if (code->has_gradients && !code->loss_count && !hosts && !w->joint)
+    if (code->has_gradients && !code->loss_count && !hosts && !w->staged)
         dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
     if (!code->loss_count && !outputs && !code->metric_count)
         dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs; a nil "
@@ -153,8 +153,8 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
     if (code->has_optim)
         dti_optim_resolve(code, problems);
-    if (w->joint)
-        dti_program_desc_joint(w);
+    if (w->staged)
+        dti_program_desc_staged(w);
     dti_program_desc_buffers(w);
 }
 
@@ -297,7 +297,7 @@ static void dti_gradients_zero(const dti_lowering *w, const dt_tensor *y, const 
         more[i] = more[params + i] = none ? wrt[i] : (dt_tensor){0};
         any = any || none;
     }
-    g->steps = any && !w->joint;
+    g->steps = any && !w->staged;
     if (g->steps)
         dti_differentiate_all(g, y, dy, roots, more, params, more + params);
     g->steps = false;
@@ -335,8 +335,8 @@ static dt_result dti_pass_differentiate(dti_lowering *w) {
     return dti_describe_result(w);
 }
 
-/* Nodes that give a loss's weight from targets alone, for dt_program_loss_weights. Of no elements the
- * weight is 0, whatever it would be made of. */
+/* Nodes that give a loss's weight from targets alone, for dt_program_loss_weights. Of no elements
+ * the weight is 0, whatever it would be made of. */
 static dt_result dti_pass_weigh(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *g = code->work;

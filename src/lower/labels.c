@@ -9,10 +9,10 @@ static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *lab
     return family->labels && family->labels(g, n, labels);
 }
 
-/* A check of the port's that says the same; one that is not of all elements, of the same op. */
-static dti_label_check *dti_label_known(const dti_port *port, const dti_label_check *c) {
-    for (uint32_t i = 0; i < port->check_count; i++) {
-        dti_label_check *k = &port->checks[i];
+/* A check of the binding's that says the same; one that is not of all elements, of the same op. */
+static dti_label_check *dti_label_known(const dti_binding *binding, const dti_label_check *c) {
+    for (uint32_t i = 0; i < binding->check_count; i++) {
+        dti_label_check *k = &binding->checks[i];
         if ((!k->reads || !strcmp(k->op, c->op)) && k->classes == c->classes &&
             k->ignores == c->ignores && k->ignore_index == c->ignore_index)
             return k;
@@ -20,20 +20,20 @@ static dti_label_check *dti_label_known(const dti_port *port, const dti_label_ch
     return NULL;
 }
 
-static dti_label_check *dti_label_add(dti_base *base, dti_port *port, const dti_label_check *c,
-                                      size_t elements) {
-    void *checks = port->checks;
+static dti_label_check *dti_label_add(dti_base *base, dti_binding *binding,
+                                      const dti_label_check *c, size_t elements) {
+    void *checks = binding->checks;
     uint8_t *reads = dti_alloc(base, elements + 1);
-    const bool room = reads && dti_array_reserve(base, &checks, &port->check_capacity,
-                                                 (size_t)port->check_count + 1, sizeof *c);
-    port->checks = checks;
+    const bool room = reads && dti_array_reserve(base, &checks, &binding->check_capacity,
+                                                 (size_t)binding->check_count + 1, sizeof *c);
+    binding->checks = checks;
     if (!room) {
         dti_free(base, reads);
         return NULL;
     }
-    port->checks[port->check_count] = *c;
-    port->checks[port->check_count].reads = reads;
-    return &port->checks[port->check_count++];
+    binding->checks[binding->check_count] = *c;
+    binding->checks[binding->check_count].reads = reads;
+    return &binding->checks[binding->check_count++];
 }
 
 /* One element more. Once all are read, no list of them is needed. */
@@ -48,7 +48,7 @@ static void dti_label_mark(dti_base *base, dti_label_check *c, int64_t at, int64
 }
 
 /* Follows each of the labels to the input that it comes from, which is checked as `c` says. */
-static bool dti_label_follow(dti_code *code, const uint32_t *port_of, const dti_label_check *c,
+static bool dti_label_follow(dti_code *code, const uint32_t *binding_of, const dti_label_check *c,
                              uint32_t labels) {
     const dt_graph *g = code->work;
     const int64_t count = dti_shape_elements(g->nodes[labels].shape);
@@ -58,14 +58,14 @@ static bool dti_label_follow(dti_code *code, const uint32_t *port_of, const dti_
         dti_element e = {labels, i};
         while (dti_element_back(g, &e))
             continue;
-        if (!port_of[e.node])
+        if (!binding_of[e.node])
             continue;
-        dti_port *port = &code->ports[port_of[e.node] - 1];
+        dti_binding *binding = &code->bindings[binding_of[e.node] - 1];
         const int64_t elements = dti_shape_elements(g->nodes[e.node].shape);
         if (e.node != source)
-            check = dti_label_known(port, c);
+            check = dti_label_known(binding, c);
         if (!check)
-            check = dti_label_add(code->base, port, c, (size_t)elements);
+            check = dti_label_add(code->base, binding, c, (size_t)elements);
         if (!check)
             return false;
         source = e.node;
@@ -75,7 +75,7 @@ static bool dti_label_follow(dti_code *code, const uint32_t *port_of, const dti_
 }
 
 /* Gradients that a program appends read what their losses read. */
-static bool dti_labels_follow(dti_lowering *w, const uint32_t *port_of) {
+static bool dti_labels_follow(dti_lowering *w, const uint32_t *binding_of) {
     dti_code *code = w->code;
     dti_labels labels;
     bool good = true;
@@ -87,32 +87,32 @@ static bool dti_labels_follow(dti_lowering *w, const uint32_t *port_of) {
                                    .classes = labels.classes,
                                    .ignores = labels.ignores,
                                    .ignore_index = labels.ignore_index};
-        good = dti_label_follow(code, port_of, &c, dti_input_id(code->work, n, labels.input));
+        good = dti_label_follow(code, binding_of, &c, dti_input_id(code->work, n, labels.input));
     }
     return good;
 }
 
 static dt_result dti_pass_labels(dti_lowering *w) {
     dti_code *code = w->code;
-    uint32_t *port_of = dti_alloc_array(code->base, code->work->count, sizeof *port_of);
-    if (!port_of)
+    uint32_t *binding_of = dti_alloc_array(code->base, code->work->count, sizeof *binding_of);
+    if (!binding_of)
         return DT_ERROR_MEMORY;
-    for (uint32_t i = 0; i < code->port_count; i++) {
-        const dti_port *port = &code->ports[i];
-        const dti_node *n = &code->work->nodes[port->node];
-        if (n->op == DTI_OP_INPUT && n->dtype == DT_I32 && !port->output && !port->gradient)
-            port_of[port->node] = i + 1;
+    for (uint32_t i = 0; i < code->binding_count; i++) {
+        const dti_binding *binding = &code->bindings[i];
+        const dti_node *n = &code->work->nodes[binding->node];
+        if (n->op == DTI_OP_INPUT && n->dtype == DT_I32 && !binding->output && !binding->gradient)
+            binding_of[binding->node] = i + 1;
     }
-    const bool good = dti_labels_follow(w, port_of);
-    dti_free(code->base, port_of);
+    const bool good = dti_labels_follow(w, binding_of);
+    dti_free(code->base, binding_of);
     return good ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static void dti_labels_free(const dti_code *code) {
-    for (uint32_t i = 0; i < code->port_count; i++) {
-        for (uint32_t k = 0; k < code->ports[i].check_count; k++)
-            dti_free(code->base, code->ports[i].checks[k].reads);
-        dti_free(code->base, code->ports[i].checks);
+    for (uint32_t i = 0; i < code->binding_count; i++) {
+        for (uint32_t k = 0; k < code->bindings[i].check_count; k++)
+            dti_free(code->base, code->bindings[i].checks[k].reads);
+        dti_free(code->base, code->bindings[i].checks);
     }
 }
 
@@ -120,13 +120,13 @@ static bool dti_label_right(const dti_label_check *c, int32_t label) {
     return (label >= 0 && label < c->classes) || (c->ignores && label == c->ignore_index);
 }
 
-static dt_result dti_labels_check(const dti_code *code, const dti_port *port, const int32_t *data,
-                                  const uint32_t *rows) {
-    const dti_node *n = &code->work->nodes[port->node];
+static dt_result dti_labels_check(const dti_code *code, const dti_binding *binding,
+                                  const int32_t *data, const uint32_t *rows) {
+    const dti_node *n = &code->work->nodes[binding->node];
     const uint64_t size = (uint64_t)dti_shape_elements(n->shape),
-                   count = port->bytes / sizeof *data;
-    for (uint32_t k = 0; k < port->check_count; k++) {
-        const dti_label_check *c = &port->checks[k];
+                   count = binding->bytes / sizeof *data;
+    for (uint32_t k = 0; k < binding->check_count; k++) {
+        const dti_label_check *c = &binding->checks[k];
         for (uint64_t i = 0; i < count; i++) {
             if ((c->reads && !c->reads[i % size]) || dti_label_right(c, data[i]))
                 continue;
@@ -140,12 +140,12 @@ static dt_result dti_labels_check(const dti_code *code, const dti_port *port, co
     return DT_OK;
 }
 
-static bool dti_labels_ignore(const dti_port *port, int32_t *index) {
-    for (uint32_t k = 0; k < port->check_count; k++) {
-        const dti_label_check *c = &port->checks[k];
-        if (!c->ignores || c->ignore_index != port->checks[0].ignore_index)
+static bool dti_labels_ignore(const dti_binding *binding, int32_t *index) {
+    for (uint32_t k = 0; k < binding->check_count; k++) {
+        const dti_label_check *c = &binding->checks[k];
+        if (!c->ignores || c->ignore_index != binding->checks[0].ignore_index)
             return false;
         *index = c->ignore_index;
     }
-    return port->check_count > 0;
+    return binding->check_count > 0;
 }

@@ -28,7 +28,7 @@ static bool dti_layout_averages(const dti_layout *layout) {
     return any;
 }
 
-static uint64_t dti_whole_blocks(uint64_t n) {
+static uint64_t dti_full_blocks(uint64_t n) {
     return (n + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
 }
 
@@ -37,15 +37,15 @@ static uint64_t dti_state_share_offset(void) {
 }
 
 static uint64_t dti_state_pair_offset(const dti_layout *layout) {
-    return dti_state_share_offset() + dti_whole_blocks(layout->param_count);
+    return dti_state_share_offset() + dti_full_blocks(layout->param_count);
 }
 
 static uint64_t dti_state_t_offset(const dti_layout *layout) {
-    return dti_state_pair_offset(layout) + dti_whole_blocks(2 * layout->elements / DTI_BLOCK);
+    return dti_state_pair_offset(layout) + dti_full_blocks(2 * layout->elements / DTI_BLOCK);
 }
 
 static uint64_t dti_state_size(const dti_layout *layout, uint32_t moments) {
-    const uint64_t t = dti_whole_blocks(layout->param_count);
+    const uint64_t t = dti_full_blocks(layout->param_count);
     return dti_state_t_offset(layout) + t + moments * (layout->own_end - layout->own_begin);
 }
 

@@ -17,8 +17,8 @@ typedef struct dti_choice {
 
 typedef struct dti_lowering {
     dti_code *code;
-    const dt_graph *graph;  /* the application's: what the description's tensors are of */
-    const dti_joint *joint; /* or NULL */
+    const dt_graph *graph;    /* the application's: what the description's tensors are of */
+    const dti_staged *staged; /* or NULL */
     dti_choice choice;
     dt_dtype low;                       /* DT_F32, or what LOW rows work in */
     dti_text problems;                  /* with a description, all of them */
@@ -39,7 +39,7 @@ typedef struct dti_lowering {
     uint64_t *borders;     /* listing's */
     uint32_t *bucket_left; /* by bucket: gradients not yet finished */
     uint32_t buckets_done; /* finished, and so are all before */
-    uint32_t met;          /* meetings that are emitted */
+    uint32_t met;          /* sync points that are emitted */
     /* With more than one piece: */
     uint8_t *extent;       /* by node: dti_extent */
     dti_view *piece_views; /* by node * pieces + piece, of nodes of that extent */
@@ -114,17 +114,18 @@ static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
 static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
                                uint64_t offset);
 
-/* ---- meetings.c: rows that pieces of the whole job make together */
+/* ---- sync_points.c: rows that pieces of the whole job make together */
 static bool dti_meets(const dti_code *code, uint32_t id); /* the node is one, in such a code */
-static dt_result dti_meetings_make(dti_lowering *w);      /* segments, and what is between them */
-static void dti_meetings_place(dti_lowering *w);          /* operands in OUT, values in IN */
-static void dti_lower_meeting(dti_lowering *w, uint32_t id);
+static dt_result dti_sync_points_make(dti_lowering *w);   /* segments, and what is between them */
+static void dti_sync_points_place(dti_lowering *w);       /* operands in OUT, values in IN */
+static void dti_lower_sync_point(dti_lowering *w, uint32_t id);
 /* The last one has no launch behind it yet, and needs a segment. */
-static bool dti_meeting_waits(const dti_code *code);
-static void dti_meetings_ranges(dti_code *code); /* what segments copy for them */
+static bool dti_sync_point_waits(const dti_code *code);
+static void dti_sync_points_ranges(dti_code *code); /* what segments copy for them */
 
-/* ---- ports.c */
-static dt_result dti_pass_ports(dti_lowering *w); /* places of inputs, outputs, terms, gradients */
+/* ---- bindings.c */
+static dt_result
+dti_pass_bindings(dti_lowering *w); /* places of inputs, outputs, terms, gradients */
 /* A parameter's values, or its gradient in a slot. */
 static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind kind, uint32_t slot);
 
@@ -150,7 +151,8 @@ static void dti_sparse_table(dti_code *code);               /* in the block tabl
 
 /* ---- commit.c */
 /* Elements of a row of a parameter of which rows may be left alone; else 0. */
-static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param, uint32_t group);
+static uint64_t dti_optim_row_sparse_cols(const dti_code *code, const dti_param *param,
+                                          uint32_t group);
 static void dti_optim_resolve(dti_code *code, dti_text *problems);
 static dt_result dti_pass_table(dti_lowering *w); /* the blocks that the commit writes */
 /* How many of a parameter's blocks are among those that are trained, or among buffers. */
@@ -158,7 +160,7 @@ static uint32_t dti_table_blocks(const dti_code *code, uint32_t param, bool buff
 static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
 
 /* ---- labels.c */
-static dt_result dti_pass_labels(dti_lowering *w); /* what the ports' values are checked for */
+static dt_result dti_pass_labels(dti_lowering *w); /* what the bindings' values are checked for */
 static void dti_labels_free(const dti_code *code);
 
 /* ---- cast.c */

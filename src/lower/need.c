@@ -63,7 +63,8 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     uint32_t nodes = code->work->count, inputs = 0;
     for (uint32_t i = 0; i < nodes; i++)
         inputs += code->work->nodes[i].op == DTI_OP_INPUT;
-    code->ports = dti_alloc_array(code->base, inputs + 2 * DT_MAX_OUTPUTS, sizeof *code->ports);
+    code->bindings =
+        dti_alloc_array(code->base, inputs + 2 * DT_MAX_OUTPUTS, sizeof *code->bindings);
     w->needed = dti_alloc_array(code->base, nodes, 1);
     w->pin = dti_alloc_array(code->base, nodes, sizeof *w->pin);
     w->param_of = dti_alloc_array(code->base, nodes, sizeof *w->param_of);
@@ -73,7 +74,7 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     w->e.views = dti_alloc_array(code->base, nodes, sizeof *w->e.views);
     w->own = dti_alloc_array(code->base, nodes, sizeof *w->own);
     w->bucket_left = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *w->bucket_left);
-    return code->ports && w->needed && w->pin && w->param_of && w->stat_of && w->next_param &&
+    return code->bindings && w->needed && w->pin && w->param_of && w->stat_of && w->next_param &&
            w->e.views && w->own && w->bucket_left;
 }
 
@@ -152,5 +153,5 @@ static dt_result dti_pass_need(dti_lowering *w) {
     dti_need_updates(code, w->needed);
     dti_need_readers(code->work, w->needed, w->own);
     dt_result result = code->list.result ? code->list.result : dti_lower_sizes(w);
-    return result ? result : dti_meetings_make(w);
+    return result ? result : dti_sync_points_make(w);
 }

@@ -14,7 +14,7 @@ static const dti_lower_pass dti_passes[] = {
     {"buckets", dti_pass_buckets},
     {"borders", dti_pass_borders},
     {"table", dti_pass_table},
-    {"ports", dti_pass_ports},
+    {"bindings", dti_pass_bindings},
     {"weigh segment", dti_pass_weigh_segment},
     {"fuse", dti_pass_fuse},
     {"emit", dti_pass_emit}, /* cut as it goes */
@@ -28,22 +28,24 @@ static const dti_lower_pass dti_passes[] = {
 };
 
 /* A copy: what the description points to is not kept. */
-static dt_result dti_lowering_shards(dti_code *code, const dti_shards *shards) {
-    code->pieces = dti_alloc_array(code->base, shards->piece_count + 1u, sizeof *code->pieces);
-    code->buckets = dti_alloc_array(code->base, shards->bucket_count + 1u, sizeof *code->buckets);
+static dt_result dti_lowering_batch_slices(dti_code *code, const dti_batch_slices *batch_slices) {
+    code->pieces =
+        dti_alloc_array(code->base, batch_slices->piece_count + 1u, sizeof *code->pieces);
+    code->buckets =
+        dti_alloc_array(code->base, batch_slices->bucket_count + 1u, sizeof *code->buckets);
     code->stats = dti_alloc_array(code->base, code->layout->param_count + 1u, sizeof *code->stats);
     if (!code->pieces || !code->buckets || !code->stats)
         return DT_ERROR_MEMORY;
-    code->piece_count = shards->piece_count;
-    code->bucket_count = shards->bucket_count;
-    memcpy(code->pieces, shards->pieces, code->piece_count * sizeof *code->pieces);
+    code->piece_count = batch_slices->piece_count;
+    code->bucket_count = batch_slices->bucket_count;
+    memcpy(code->pieces, batch_slices->pieces, code->piece_count * sizeof *code->pieces);
     for (uint32_t i = 0; i < code->bucket_count; i++)
-        code->buckets[i] = shards->buckets[i];
-    code->leaves = shards->leaves;
-    code->subtrees = shards->before;
-    code->any_part = code->desc.accumulate = shards->any_part;
-    code->last_run = shards->last;
-    code->one_run = shards->one_run;
+        code->buckets[i] = batch_slices->buckets[i];
+    code->leaves = batch_slices->leaves;
+    code->subtrees = batch_slices->before;
+    code->any_part = code->desc.accumulate = batch_slices->any_part;
+    code->last_run = batch_slices->last;
+    code->one_run = batch_slices->one_run;
     return DT_OK;
 }
 
@@ -60,10 +62,10 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->layout = desc->layout;
     code->limits = desc->limits;
     code->desc = *desc->program;
-    w->joint = desc->joint;
+    w->staged = desc->staged;
     w->low = desc->low;
-    code->stage_blocks = desc->joint ? desc->joint->blocks : 0;
-    code->members = desc->joint ? desc->joint->members : 0;
+    code->stage_blocks = desc->staged ? desc->staged->blocks : 0;
+    code->tp_ranks = desc->staged ? desc->staged->tp_ranks : 0;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");
     code->trained = dti_alloc_array(base, params, sizeof *code->trained);
     code->sparse = dti_alloc_array(base, params, sizeof *code->sparse);
@@ -73,7 +75,7 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     if (!code->label || !code->trained || !code->sparse || !code->param_dx || !code->update ||
         !code->directions)
         return DT_ERROR_MEMORY;
-    return desc->shards ? dti_lowering_shards(code, desc->shards) : DT_OK;
+    return desc->batch_slices ? dti_lowering_batch_slices(code, desc->batch_slices) : DT_OK;
 }
 
 static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *name) {

@@ -36,7 +36,7 @@ static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     return each;
 }
 
-/* Whether a row's value goes to a meeting, so that it is of the whole batch. */
+/* Whether a row's value goes to a sync point, so that it is of the whole batch. */
 static bool dti_pieces_meet(const dti_code *code, const dti_node *n) {
     const dt_graph *g = code->work;
     for (uint32_t id = 1; id < g->count; id++) {
@@ -55,12 +55,13 @@ static dt_result dti_pieces_values(const dti_code *code, const dti_node *n) {
     for (uint32_t i = 0; i < code->piece_count; i++) {
         if (!code->pieces[i].rows || !dti_sees_one_value(code, n, code->pieces[i].rows))
             continue;
-        return dti_fail(code->base, DT_ERROR_INVALID,
-                        "program '%s': batch_norm(%s) with '%s' sees one value a channel in shard "
-                        "%u, and needs more; use a larger batch, fewer shards or parts, drop the "
-                        "short last batch, or use another norm",
-                        code->label, dti_shape_print(x->shape, true).text, name ? name : "?",
-                        code->pieces[i].leaf);
+        return dti_fail(
+            code->base, DT_ERROR_INVALID,
+            "program '%s': batch_norm(%s) with '%s' sees one value a channel in batch slice "
+            "%u, and needs more; use a larger batch, fewer batch slices or parts, drop the "
+            "short last batch, or use another norm",
+            code->label, dti_shape_print(x->shape, true).text, name ? name : "?",
+            code->pieces[i].leaf);
     }
     return DT_OK;
 }
@@ -71,10 +72,11 @@ static dt_result dti_pieces_check(const dti_lowering *w) {
          i++) {
         if (w->extent[dti_code_node(code, code->desc.outputs[i].id)] != DTI_EXTENT_PIECE)
             continue;
-        return dti_fail(code->base, DT_ERROR_INVALID,
-                        "program '%s': .outputs[%u] is a sum over samples, which each shard has by "
-                        "itself; make it a metric",
-                        code->label, i);
+        return dti_fail(
+            code->base, DT_ERROR_INVALID,
+            "program '%s': .outputs[%u] is a sum over samples, which each batch slice has by "
+            "itself; make it a metric",
+            code->label, i);
     }
     for (uint32_t id = 1; id < code->work->count; id++) {
         dt_result result = w->needed[id] ? dti_pieces_values(code, &code->work->nodes[id]) : DT_OK;
@@ -275,12 +277,12 @@ static void dti_piece_fold_add(dti_lowering *w, const dti_node *n, uint32_t to, 
 static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool direct) {
     dti_code *code = w->code;
     const dti_node *n = &code->work->nodes[id];
-    const dti_shards shards = {.pieces = code->pieces,
-                               .piece_count = code->piece_count,
-                               .leaves = code->leaves,
-                               .before = code->subtrees};
+    const dti_batch_slices batch_slices = {.pieces = code->pieces,
+                                           .piece_count = code->piece_count,
+                                           .leaves = code->leaves,
+                                           .before = code->subtrees};
     dti_subtrees s = code->subtrees;
-    const uint32_t slots = DTI_MAX(s.count, dti_subtrees_after(&shards).count);
+    const uint32_t slots = DTI_MAX(s.count, dti_subtrees_after(&batch_slices).count);
     const uint32_t rounding = dti_lower_rounding(code, param);
     uint32_t entry[DTI_SUBTREES_MAX];
     w->e.node = n;

@@ -233,7 +233,7 @@ static void dti_split_need(const dti_lowering *w, uint8_t *leaves) {
 static dt_result dti_pass_split(dti_lowering *w) {
     const dt_graph *g = w->code->work;
     const uint32_t begin = w->code->backward_node;
-    if (!w->joint || !w->joint->split)
+    if (!w->staged || !w->staged->split)
         return DT_OK;
     uint8_t *leaves = dti_alloc(g->base, g->count);
     uint32_t *behind = dti_alloc_array(g->base, g->count, sizeof *behind), count = 0;

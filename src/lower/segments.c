@@ -71,7 +71,7 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
         return;
     }
     if (dti_meets(code, id)) {
-        dti_lower_meeting(w, id);
+        dti_lower_sync_point(w, id);
         return;
     }
     if (dti_pieces_each(w, id)) {
@@ -254,7 +254,7 @@ static dt_result dti_pass_emit(dti_lowering *w) {
     if (!forward)
         dti_segment_cut(w, DTI_PHASE_FORWARD);
     else if (code->list.ended < code->list.launch_count || code->segment_count == forward ||
-             dti_meeting_waits(code))
+             dti_sync_point_waits(code))
         dti_segment_cut(w, DTI_PHASE_BACKWARD);
     code->forward_segments = forward ? forward : code->segment_count;
     return code->list.result;
@@ -278,10 +278,10 @@ static void dti_segment_leaving(dti_lowering *w) {
     dti_code *code = w->code;
     for (uint32_t i = 0; i < code->leaving_count; i++) {
         const uint32_t s = dti_segment_of(code, w->pin[code->leaving_dx[i].id]);
-        for (uint32_t k = 0; k < code->port_count; k++) {
-            dti_port *port = &code->ports[k];
-            if (port->output && port->gradient && port->node == code->leaving[i])
-                port->segment = s;
+        for (uint32_t k = 0; k < code->binding_count; k++) {
+            dti_binding *binding = &code->bindings[k];
+            if (binding->output && binding->gradient && binding->node == code->leaving[i])
+                binding->segment = s;
         }
         code->segments[s].download = (dti_range){0, code->out_bytes};
     }
@@ -313,7 +313,7 @@ static dt_result dti_pass_segments(dti_lowering *w) {
     dti_code *code = w->code;
     dti_range status = {0, DTI_WORD_BYTES * DTI_STATUS_WORDS};
     const uint32_t backward = code->forward_segments;
-    const dti_range gradients = code->segments[1].upload; /* the host's: see ports.c */
+    const dti_range gradients = code->segments[1].upload; /* the host's: see bindings.c */
     for (uint32_t i = 0; i < code->segment_count; i++)
         code->segments[i].download = status;
     for (uint32_t i = 1; i < code->segment_count; i++)
@@ -322,7 +322,7 @@ static dt_result dti_pass_segments(dti_lowering *w) {
     dti_segment_leaving(w);
     if (code->segment_count == 1)
         code->segments[1].upload = (dti_range){0, 0};
-    dti_meetings_ranges(code);
+    dti_sync_points_ranges(code);
     if (code->pairs_all) {
         dti_segment *norm = &code->segments[code->commit_segment];
         norm[0].download = (dti_range){code->pairs_out, dti_bytes(DT_F32, 2ull * code->pairs_own)};

@@ -1,8 +1,8 @@
 /* Gradients of which a step writes touched rows alone: those of tables whose optimizer leaves rows
- * alone that have none (dt_optim_group.sparse). The gradient is an array like any other, and whoever
- * reads it finds zeros in other rows; a word of each of its blocks, in the state arena, says which
- * rows those are (DTI_ROW_BIT), so the commit need not read them. Words hold as long as this
- * program's steps, or those of others with the same words, write the gradient: the store knows
+ * alone that have none (dt_optim_group.sparse). The gradient is an array like any other, and
+ * whoever reads it finds zeros in other rows; a word of each of its blocks, in the state arena,
+ * says which rows those are (DTI_ROW_BIT), so the commit need not read them. Words hold as long as
+ * this program's steps, or those of others with the same words, write the gradient: the store knows
  * (dti_kept.rows), and a step behind anybody else takes no word for granted (DTI_FLAG_WHOLE).
  *
  * Refuses what others write to between the backward part and the commit: gradients of replicas,
@@ -32,8 +32,8 @@ static void dti_sparse_offer(dti_lowering *w, uint32_t id) {
     w->e.sparse = (dti_sparse){0};
     const dti_param *p = dti_sparse_may(code) ? dti_sparse_param(w, id) : NULL;
     if (!p || dti_cut_needed(code, &w->e) ||
-        !dti_optim_lazy_cols(code, p,
-                             dti_optim_group_of(&code->optim, code->work->nodes[p->node].label)))
+        !dti_optim_row_sparse_cols(
+            code, p, dti_optim_group_of(&code->optim, code->work->nodes[p->node].label)))
         return;
     w->e.sparse.first = (uint32_t)(p->offset / DTI_BLOCK);
     w->e.sparse.words =

@@ -177,8 +177,8 @@ static void dti_unit_cut_all(dti_unit_work *k, dti_unit_cut *to) {
     uint32_t met = 0, forward = 0;
     for (uint32_t s = 0; s < code->segment_count; s++) {
         dti_unit_cut_segment(k, s, to);
-        for (; met < code->meeting_count && code->meetings[met].segment == s; met++)
-            code->meetings[met].segment = to->count - 1;
+        for (; met < code->sync_point_count && code->sync_points[met].segment == s; met++)
+            code->sync_points[met].segment = to->count - 1;
         forward = s + 1 == code->forward_segments ? to->count : forward;
     }
     code->forward_segments = forward;
@@ -200,7 +200,7 @@ static dt_result dti_units_cut(dti_unit_work *k) {
         const dti_range inputs = code->segments[0].upload, gradients = code->segments[1].upload;
         dti_unit_cut_all(k, &to);
         to.segments[0].upload = inputs;
-        to.segments[1].upload = gradients; /* the host's: see ports.c */
+        to.segments[1].upload = gradients; /* the host's: see bindings.c */
         DTI_SWAP(dti_segment *, code->segments, to.segments);
         DTI_SWAP(uint8_t *, code->phases, to.phases);
         DTI_SWAP(uint32_t *, code->segment_buckets, to.buckets);
@@ -320,13 +320,13 @@ static void dti_units_gradients_live(dti_unit_work *k) {
 /* What several runs add up stays until the last one. */
 static void dti_units_place_gradients(dti_unit_work *k) {
     dti_code *code = k->code;
-    const dti_shards shards = {.pieces = code->pieces,
-                               .piece_count = code->piece_count,
-                               .leaves = code->leaves,
-                               .before = code->subtrees};
+    const dti_batch_slices batch_slices = {.pieces = code->pieces,
+                                           .piece_count = code->piece_count,
+                                           .leaves = code->leaves,
+                                           .before = code->subtrees};
     const bool alone = code->last_run && code->one_run;
     const uint32_t slots =
-        code->any_part ? 1 : DTI_MAX(code->subtrees.count, dti_subtrees_after(&shards).count);
+        code->any_part ? 1 : DTI_MAX(code->subtrees.count, dti_subtrees_after(&batch_slices).count);
     code->units_leave = alone;
     dti_units_open(k, !alone);
     if (alone)

@@ -77,7 +77,7 @@ static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor fro
                           (dt_shape){1, {h->width}}, (dt_init){0});
     if (x.graph->error[0])
         return dti_nil(x.graph);
-    dti_param_part(w, 0, h->size, h->width, h->kv_width); /* a squad has heads */
+    dti_param_part(w, 0, h->size, h->width, h->kv_width); /* a tensor group has heads */
     dti_param_part(b, 0, h->size, h->width, h->kv_width);
     dti_param_part(back, 1, h->size, h->width, 0);
     dti_nn_project(h, x, from, w, b, qkv);

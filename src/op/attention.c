@@ -464,7 +464,7 @@ static bool dti_attention_parted(dti_parting *s) {
             return false;
     }
     s->out = (dti_parted){.axis = 1, .group = {a.heads * a.dv, a.heads, a.heads}};
-    return !(dti_attention_flags(s->n) & heads) && a.kv_heads % s->members == 0;
+    return !(dti_attention_flags(s->n) & heads) && a.kv_heads % s->tp_ranks == 0;
 }
 
 DTI_FAMILY(attention, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,

@@ -115,7 +115,8 @@ DT_API dt_tensor dt_cache_position(dt_tensor at) {
         return dti_nil_of(at, "cache_position");
     dt_graph *g = at.graph;
     const uint32_t first = g->count;
-    const dti_call call = {.name = "cache_position", .in = {at.id}, .again = dti_cache_position_again};
+    const dti_call call = {
+        .name = "cache_position", .in = {at.id}, .again = dti_cache_position_again};
     if (dti_node_of(at)->dtype != DT_I32 || dti_node_of(at)->shape.rank != 0)
         return dti_graph_fail(g, "cache_position: %s must be i32 []", dti_tensor_print(at).text);
     dt_tensor none = dt_cast(dt_fill(g, (dt_shape){0}, 0.0f), DT_I32);

@@ -95,7 +95,7 @@ static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, cons
 }
 
 /* Whether input i of a sum may be what is added to a product: it is there from the step's start, or
- * a launch tells when. (A meeting's value lies in IN too, and comes between two segments.) */
+ * a launch tells when. (A sync point's value lies in IN too, and comes between two segments.) */
 static bool dti_sum_is_addend(const dti_emit *e, uint32_t i) {
     const uint32_t id = dti_input_id(e->graph, e->node, i);
     const dti_view *v = &e->views[id];

@@ -288,16 +288,17 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
     return dti_append2(DTI_OP_ACCURACY, logits, target, &(dti_attr){.i = {-100}});
 }
 
-/* ---- of a squad whose members have parts of the classes (Shoeybi et al., "Megatron-LM", 2019):
- * the logits stay where they are, and go over as the largest of each row and three sums. */
+/* ---- of a tensor group whose tensor ranks have parts of the classes (Shoeybi et al.,
+ * "Megatron-LM", 2019): the logits stay where they are, and go over as the largest of each row and
+ * three sums. */
 
 static int64_t dti_classes_own(const dti_parting *s) {
     const dt_shape x = dti_parted_input(s, 0)->shape;
-    return x.dim[x.rank - 1] / s->members;
+    return x.dim[x.rank - 1] / s->tp_ranks;
 }
 
 static dt_tensor dti_classes_at(const dti_parting *s, dt_tensor target) {
-    const dti_labels of = {.classes = (int32_t)(dti_classes_own(s) * s->members),
+    const dti_labels of = {.classes = (int32_t)(dti_classes_own(s) * s->tp_ranks),
                            .ignore_index = s->n->attr.i[0],
                            .ignores = true};
     return dti_parted_labels(target, &of);
@@ -306,7 +307,7 @@ static dt_tensor dti_classes_at(const dti_parting *s, dt_tensor target) {
 /* The numbers of the own classes. */
 static dt_tensor dti_classes_numbers(const dti_parting *s, dt_graph *g) {
     const int64_t own = dti_classes_own(s);
-    return dt_affine(dt_iota(g, (dt_shape){1, {own}}), 1.0f, (float)(s->member * own));
+    return dt_affine(dt_iota(g, (dt_shape){1, {own}}), 1.0f, (float)(s->tp_rank * own));
 }
 
 /* 1 for targets that count. */
@@ -317,7 +318,7 @@ static dt_tensor dti_classes_counts(const dti_parting *s, dt_tensor at) {
 
 /* That; with class weights, theirs. */
 static dt_tensor dti_classes_weights(const dti_parting *s, const dt_tensor *in, dt_tensor at) {
-    const float classes = (float)(dti_classes_own(s) * s->members);
+    const float classes = (float)(dti_classes_own(s) * s->tp_ranks);
     dt_tensor counts = dti_classes_counts(s, at);
     if (s->n->count < 3)
         return counts;
@@ -328,7 +329,7 @@ static dt_tensor dti_classes_weights(const dti_parting *s, const dt_tensor *in, 
 /* log sum e^z - (1 - eps) z[target] - eps mean z, of z = x - the largest; of a row that does not
  * count z is 0, whatever its logits are. */
 static dt_tensor dti_cross_entropy_parts(const dti_parting *s, const dt_tensor *in) {
-    const double eps = (double)s->n->attr.f[0], all = (double)(dti_classes_own(s) * s->members);
+    const double eps = (double)s->n->attr.f[0], all = (double)(dti_classes_own(s) * s->tp_ranks);
     const dt_shape last = dt_dims(-1);
     dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
     dt_tensor z = dt_sub(in[0], dti_parted_most(dt_detach(dt_max(in[0], last, true))));
@@ -347,12 +348,12 @@ static dt_tensor dti_cross_entropy_parts(const dti_parting *s, const dt_tensor *
         of[3] = in[2];
     dti_attr attr = s->n->attr;
     attr.i[1] = (int32_t)all;
-    return dti_append(loss.graph, DTI_OP_SQUAD_LOSS, of, s->n->count + 1, &attr);
+    return dti_append(loss.graph, DTI_OP_TP_LOSS, of, s->n->count + 1, &attr);
 }
 
-/* The first of the largest, of all members. */
+/* The first of the largest, of all tensor ranks. */
 static dt_tensor dti_accuracy_parts(const dti_parting *s, const dt_tensor *in) {
-    const float all = (float)(dti_classes_own(s) * s->members);
+    const float all = (float)(dti_classes_own(s) * s->tp_ranks);
     const dt_shape last = dt_dims(-1);
     dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
     dt_tensor is = dt_eq(in[0], dti_parted_most(dt_max(in[0], last, true)));

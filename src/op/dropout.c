@@ -1,8 +1,8 @@
 /* Dropout and random numbers. They are a function of seed, step, the op's stream and the element's
  * place in the global batch, so the same for any number of replicas and micro-batches and on any
  * device. Dropout's gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. A
- * squad's member that has a run of each sample: attr.dim[0] = elements of a whole sample (0: it has
- * them all), [1] = where the run begins. */
+ * tensor group's member that has a run of each sample: attr.dim[0] = elements of a whole sample (0:
+ * it has them all), [1] = where the run begins. */
 
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];
@@ -169,7 +169,7 @@ static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end
 static bool dti_dropout_parted(dti_parting *s) {
     const int64_t all = dti_shape_elements(s->n->shape);
     s->attr.dim[0] = all;
-    s->attr.dim[1] = s->member * (all / s->members);
+    s->attr.dim[1] = s->tp_rank * (all / s->tp_ranks);
     return dti_parted_rows_alone(s);
 }
 

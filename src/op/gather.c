@@ -58,15 +58,15 @@ DT_API dt_tensor dt_embedding(dt_tensor table, dt_tensor index) {
     return dti_append2(DTI_OP_EMBEDDING, table, index, NULL);
 }
 
-/* ---- of a squad: by rows of the table a member looks up its own, and others' are zeros in its
- * sum; by columns it has those of each row. */
+/* ---- of a tensor group: by rows of the table a member looks up its own, and others' are zeros in
+ * its sum; by columns it has those of each row. */
 
 static dt_tensor dti_gather_parts(const dti_parting *s, const dt_tensor *in) {
     const dt_shape index = dti_tensor_shape(in[1]);
     const int64_t own = dti_tensor_shape(in[0]).dim[0];
-    const dti_labels of = {.classes = (int32_t)(own * s->members)};
+    const dti_labels of = {.classes = (int32_t)(own * s->tp_ranks)};
     dt_tensor at = dti_parted_labels(in[1], &of);
-    at = dt_affine(at, 1.0f, (float)(-s->member * own));
+    at = dt_affine(at, 1.0f, (float)(-s->tp_rank * own));
     dt_tensor near = dt_clamp(at, 0.0f, (float)(own - 1)), is = dt_eq(at, near);
     near = dt_cast(dt_reshape(near, index), DT_I32);
     return dt_mask(dt_embedding(in[0], near), is);

@@ -7,8 +7,8 @@
  * gradient of their own. attr.f[0] = eps; attr.i: below.
  *
  * SyncBatchNorm: the statistics, and the two means over the batch in the gradient in x, are those
- * of the whole job. Each is a meeting (meet.c) of what pieces have: with mean and variance of
- * all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat), so nothing else
+ * of the whole job. Each is a sync point (collective.c) of what pieces have: with mean and variance
+ * of all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat), so nothing else
  * needs to go over. */
 
 enum {
@@ -598,7 +598,7 @@ static void dti_running_ref(const dti_ref *r) {
 static bool dti_norm_rows_parted(dti_parting *s) {
     const int32_t *i = s->n->attr.i;
     const dt_shape x = dti_parted_input(s, 0)->shape;
-    const int64_t run = x.rank ? dti_shape_elements(x) / s->members : 0;
+    const int64_t run = x.rank ? dti_shape_elements(x) / s->tp_ranks : 0;
     const int64_t channels = (int64_t)i[DTI_NORM_CHANNELS] * i[DTI_NORM_SPATIAL];
     return dti_parted_rows_alone(s) && !i[DTI_NORM_BATCH] && i[DTI_NORM_COLS] > 0 &&
            run % i[DTI_NORM_COLS] == 0 && (channels == 0 || run % channels == 0);

@@ -74,11 +74,11 @@ typedef struct dti_element {
 } dti_element;
 
 /* A row whose value is made of what all pieces of the job's batch have, or all members of a
- * squad. */
+ * tensor group. */
 typedef enum dti_meet_kind {
     DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
     DTI_MEET_MEAN,  /* sums over each piece: their sum by the number of values of a channel */
-    DTI_MEET_SUM,   /* from here on of a squad: the sum of its members', */
+    DTI_MEET_SUM,   /* from here on of a tensor group: the sum of its members', */
     DTI_MEET_MOST,  /* the largest of theirs, */
     DTI_MEET_ROWS,  /* along an axis everybody's part (all_gather), */
     DTI_MEET_SHARE  /* or of the sum the own part (reduce_scatter) */
@@ -89,8 +89,8 @@ typedef struct dti_meet {
     int64_t run;      /* elements that lie together of an own part; 0: all */
 } dti_meet;
 
-/* A tensor of which each member of a squad has a part: of each of up to three groups along an axis
- * an equal run. Groups: elements in all members together, 0 behind the last. */
+/* A tensor of which each member of a tensor group has a part: of each of up to three groups along
+ * an axis an equal run. Groups: elements in all members together, 0 behind the last. */
 #define DTI_PARTED_GROUPS 3
 typedef struct dti_parted {
     int8_t axis; /* of the shape; -1: every member has all of it */
@@ -98,12 +98,12 @@ typedef struct dti_parted {
     int64_t group[DTI_PARTED_GROUPS];
 } dti_parted;
 
-/* A row of one model, and what becomes of it in a squad's. */
+/* A row of one model, and what becomes of it in a tensor group's. */
 typedef struct dti_parting dti_parting;
 struct dti_parting {
     const dt_graph *g;
     const dti_node *n; /* of all, with its whole shape */
-    int64_t members, member;
+    int64_t tp_ranks, tp_rank;
     dti_parted in[DTI_INPUTS_MAX];
     dti_parted out;
     dti_attr attr; /* of a member's row; n's at first */
@@ -157,10 +157,10 @@ typedef struct dti_op_family {
     int64_t (*values)(const dti_node *n);
     /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
     int64_t (*room)(const dti_node *n);
-    /* Of a row that pieces of the batch make together, or a squad; NULL: it is none. */
+    /* Of a row that pieces of the batch make together, or a tensor group; NULL: it is none. */
     dti_meet (*meet)(const dti_node *n);
-    /* How the row goes with inputs of which members of a squad have parts, of which there is one;
-     * false: it does not. NULL: with none. */
+    /* How the row goes with inputs of which members of a tensor group have parts, of which there is
+     * one; false: it does not. NULL: with none. */
     bool (*part)(dti_parting *s);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
@@ -213,8 +213,8 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 
 /* Whether a gradient may flow through the node: its row has a rule, and is not flat. */
 static bool dti_has_gradient(const dti_node *n);
-/* ---- meet.c */
-/* The sum over a squad's members; and x as what each makes something else of. */
+/* ---- collective.c */
+/* The sum over a tensor group's members; and x as what each makes something else of. */
 static dt_tensor dti_parted_summed(dt_tensor x);
 static dt_tensor dti_parted_copied(dt_tensor x);
 static dt_tensor dti_parted_most(dt_tensor x); /* the largest over members; no gradient */
@@ -223,7 +223,7 @@ static dt_tensor dti_parted_most(dt_tensor x); /* the largest over members; no g
  * which all do the same; own: the own part of what all have: so are these. */
 typedef struct dti_parted_along {
     int axis;
-    int64_t members, member;
+    int64_t tp_ranks, tp_rank;
 } dti_parted_along;
 static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a);
 static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a);
@@ -233,8 +233,8 @@ static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a);
 static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
 
 /* ---- parted.c */
-/* Marks a parameter: what a member of a squad has of it, in whole units of elements along an axis.
- * rest: of two groups behind the first, each; 0: there is one group. */
+/* Marks a parameter: what a member of a tensor group has of it, in whole units of elements along an
+ * axis. rest: of two groups behind the first, each; 0: there is one group. */
 static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, int64_t rest);
 /* The mark; axis -1: there is none. */
 static dti_parted dti_param_parted(const dti_node *n, int64_t *unit);

@@ -6,7 +6,7 @@
  *              over samples), COUPLES (samples see each other), NONE (no sample axis of its own)
  *   precision  under mixed precision: LOW (may run in 16 bits), F32 (needs f32), WIDEST (of inputs)
  *   family     dti_family_<family> in src/op/: shape, gradient, launches, CPU kernel, reference
- *   selector   which member of the family it is
+ *   selector   which tensor rank of the family it is
  *   formula    for the reference page
  * The order is the order of docs/ops.md; ids are not stored anywhere. */
 #ifndef DTI_OP_LIST_TESTS /* rows of a test program, whose families stand behind this library */
@@ -171,24 +171,24 @@
       "(mean, variance) of each piece of the job's batch -> of the whole batch")                   \
     X(ALL_MEAN, all_mean, "1", COUPLES, F32, meet, DTI_MEET_MEAN,                                  \
       "sums over each piece of the job's batch -> their sum / values of a channel")                \
-    X(SQUAD_SUM, squad_sum, "1", ROWWISE, F32, parted_sum, 0,                                      \
-      "the sum of what the members of a squad have; gradient dy")                                  \
-    X(SQUAD_COPY, squad_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                \
-      "x, of which each member makes something else; gradient the sum of all dy")                  \
-    X(SQUAD_MOST, squad_most, "1", ROWWISE, F32, parted_most, 0,                                   \
-      "the largest of what the members of a squad have; no gradient")                              \
-    X(SQUAD_SPREAD, squad_spread, "1", ROWWISE, F32, parted_whole, 0,                              \
-      "all members' parts, of which each makes something else; gradient squad_share")              \
-    X(SQUAD_SHARE, squad_share, "1", ROWWISE, F32, parted_own, 0,                                  \
-      "the own part of the sum of what members have; gradient squad_spread")                       \
-    X(SQUAD_GATHER, squad_gather, "1", ROWWISE, F32, parted_whole, 1,                              \
-      "all members' parts, with which all do the same; gradient squad_own")                        \
-    X(SQUAD_OWN, squad_own, "1", ROWWISE, F32, parted_cut, 0,                                      \
-      "the own part of what all members have; gradient squad_gather")                              \
-    X(SQUAD_LOSS, squad_loss, "3+", REDUCES, F32, parted_loss, 0,                                  \
+    X(TP_SUM, tp_sum, "1", ROWWISE, F32, parted_sum, 0,                                            \
+      "the sum of what the tensor ranks of a tensor group have; gradient dy")                      \
+    X(TP_COPY, tp_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                      \
+      "x, of which each tensor rank makes something else; gradient the sum of all dy")             \
+    X(TP_MOST, tp_most, "1", ROWWISE, F32, parted_most, 0,                                         \
+      "the largest of what the tensor ranks of a tensor group have; no gradient")                  \
+    X(TP_SPREAD, tp_spread, "1", ROWWISE, F32, parted_whole, 0,                                    \
+      "all tensor ranks' parts, of which each makes something else; gradient tp_share")            \
+    X(TP_SHARE, tp_share, "1", ROWWISE, F32, parted_own, 0,                                        \
+      "the own part of the sum of what tensor ranks have; gradient tp_spread")                     \
+    X(TP_GATHER, tp_gather, "1", ROWWISE, F32, parted_whole, 1,                                    \
+      "all tensor ranks' parts, with which all do the same; gradient tp_own")                      \
+    X(TP_OWN, tp_own, "1", ROWWISE, F32, parted_cut, 0,                                            \
+      "the own part of what all tensor ranks have; gradient tp_gather")                            \
+    X(TP_LOSS, tp_loss, "3+", REDUCES, F32, parted_loss, 0,                                        \
       "(x, w, targets, class weights) -> term: sum w x; weight: as cross_entropy of the targets")  \
-    X(SQUAD_LABELS, squad_labels, "1", ROWWISE, WIDEST, parted_labels, 0,                          \
-      "class numbers or indices of all, of which members have parts")                              \
+    X(TP_LABELS, tp_labels, "1", ROWWISE, WIDEST, parted_labels, 0,                                \
+      "class numbers or indices of all, of which tensor ranks have parts")                         \
     X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
     X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \

@@ -287,12 +287,12 @@ static bool dti_reshape_part(dti_parting *s) {
     if (s->in[0].group[1]) /* parts of several runs stay apart */
         return false;
     for (int i = 0; i < y.rank; outer *= y.dim[i++]) {
-        if (outer != before || y.dim[i] == 1 || y.dim[i] % s->members)
+        if (outer != before || y.dim[i] == 1 || y.dim[i] % s->tp_ranks)
             continue;
         s->out = dti_parted_of(i, y.dim[i]);
         s->out.rows = s->in[0].rows;
         s->attr = dti_shape_attr(y);
-        s->attr.dim[i] /= s->members;
+        s->attr.dim[i] /= s->tp_ranks;
         return true;
     }
     return false;
@@ -311,8 +311,8 @@ static bool dti_slice_part(dti_parting *s) {
     s->out = s->in[0];
     if (s->n->attr.i[0] != s->in[0].axis)
         return true;
-    s->attr.dim[0] = start / s->members;
-    s->attr.dim[1] = length / s->members;
+    s->attr.dim[0] = start / s->tp_ranks;
+    s->attr.dim[1] = length / s->tp_ranks;
     int i = 0;
     for (; i < DTI_PARTED_GROUPS && start > 0; i++)
         start -= s->in[0].group[i];
@@ -330,7 +330,7 @@ static bool dti_expand_part(dti_parting *s) {
     const dt_shape x = dti_parted_input(s, 0)->shape;
     s->out = s->in[0];
     s->out.axis = (int8_t)(s->in[0].axis + s->n->shape.rank - x.rank);
-    s->attr.dim[s->out.axis] /= s->members;
+    s->attr.dim[s->out.axis] /= s->tp_ranks;
     return x.dim[s->in[0].axis] == s->n->shape.dim[s->out.axis];
 }
 

@@ -34,7 +34,7 @@ static void dti_optim_emit_blocks(const dti_optim_site *s) {
     l->args.commit = s->args;
     l->spec[0] = (uint32_t)s->optim->kind;
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
-        l->spec[1] |= s->optim->groups[i].sparse ? DTI_OPTIM_LAZY : 0u;
+        l->spec[1] |= s->optim->groups[i].sparse ? DTI_OPTIM_ROW_SPARSE : 0u;
     l->spec[1] |= s->sparse ? DTI_OPTIM_SPARSE : 0u;
     dti_bind(l, s->params, s->grads, s->state, s->table);
 }

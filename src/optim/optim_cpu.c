@@ -431,7 +431,8 @@ static uint64_t dti_clip_finish_rounds(const dti_launch *l, uint32_t local) {
 DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
            .rounds = dti_clip_finish_rounds, .effort = dti_clip_finish_effort);
 
-/* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_LAZY | _SPARSE */
+/* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_ROW_SPARSE |
+ * _SPARSE */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
            .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 

@@ -240,12 +240,12 @@ static dt_result dti_compress_post(dti_parallel *par, uint32_t b) {
 /* In the first replica's array comes what all ranks said. */
 static dt_result dti_compress_exchange(dti_parallel *par) {
     dt_result result = DT_OK;
-    dti_crew_run(par->crew, dti_compress_say, par);
+    dti_device_team_run(par->device_team, dti_compress_say, par);
     for (; par->posted < par->bucket_count && !result; par->posted += !result)
         result = dti_compress_post(par, par->posted);
     const dt_result first = dti_exchange_drain(par);
     result = first ? first : result;
     if (!result)
-        dti_crew_run(par->crew, dti_compress_hear, par);
+        dti_device_team_run(par->device_team, dti_compress_hear, par);
     return result;
 }

@@ -1,6 +1,6 @@
-/* Lines of devices, what pipelines and squads have in common: who has which number of which line, a
- * function of numbers alone, the same on all ranks; runs; and the few numbers a shard that all
- * ranks have to know. Refuses devices that are no grid. */
+/* Lines of devices, what pipelines and tensor groups have in common: who has which number of which
+ * group, a function of numbers alone, the same on all ranks; runs; and the few numbers a batch
+ * slice that all ranks have to know. Refuses devices that are no grid. */
 
 static uint32_t dti_grid_across(const dti_parallel *par) {
     return par->desc.stages || par->desc.tensor
@@ -23,14 +23,14 @@ typedef struct dti_grid_name {
     char text[64];
 } dti_grid_name;
 
-/* What a replica is shared out among: "2 stages x 3 members". */
-static dti_grid_name dti_grid_text(uint32_t stages, uint32_t members) {
+/* What a replica is shared out among: "2 stages x 3 tensor ranks". */
+static dti_grid_name dti_grid_text(uint32_t stages, uint32_t tp_ranks) {
     dti_grid_name name = {""};
-    if (stages > 1 && members)
-        snprintf(name.text, sizeof name.text, "%u stages x %u members", stages, members);
+    if (stages > 1 && tp_ranks)
+        snprintf(name.text, sizeof name.text, "%u stages x %u tensor ranks", stages, tp_ranks);
     else
-        snprintf(name.text, sizeof name.text, "%u %s", members ? members : DTI_MAX(stages, 1u),
-                 members ? "members" : "stages");
+        snprintf(name.text, sizeof name.text, "%u %s", tp_ranks ? tp_ranks : DTI_MAX(stages, 1u),
+                 tp_ranks ? "tensor ranks" : "stages");
     return name;
 }
 
@@ -49,37 +49,39 @@ static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
                     par->world == 1 ? "" : "s", par->world == 1 ? "s" : "", all);
 }
 
-static dt_result dti_grid_check(dti_parallel *par, uint32_t shards) {
+static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices) {
     const uint32_t data = dti_parallel_width(par), batch = par->desc.batch;
     const char *what = par->desc.stages > 1 ? "pipeline" : "shared-out model";
-    if (shards < data)
+    if (batch_slices < data)
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "%u batch slices for %u replicas of a %s: each replica needs one; use fewer "
+            "replicas or more batch slices",
+            batch_slices, data, what);
+    if (batch_slices > batch)
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "%u batch slices of a batch of %u samples: a batch slice needs one; at most %u",
+            batch_slices, batch, batch);
+    if (par->desc.parts * (uint64_t)((batch_slices + data - 1) / data) > DTI_PIPE_MICROS_MAX)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u shards for %u replicas of a %s: each replica needs one; use fewer "
-                        "replicas or more shards",
-                        shards, data, what);
-    if (shards > batch)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u shards of a batch of %u samples: a shard needs one; at most %u", shards,
-                        batch, batch);
-    if (par->desc.parts * (uint64_t)((shards + data - 1) / data) > DTI_PIPE_MICROS_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u micro-batches of %u shards in a %s; at most %d", par->desc.parts,
-                        (shards + data - 1) / data, what, DTI_PIPE_MICROS_MAX);
+                        "%u micro-batches of %u batch slices in a %s; at most %d", par->desc.parts,
+                        (batch_slices + data - 1) / data, what, DTI_PIPE_MICROS_MAX);
     return DT_OK;
 }
 
-static dt_result dti_grid_begin(dti_parallel *par, uint32_t shards) {
-    par->job.shards = shards;
+static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices) {
+    par->job.batch_slices = batch_slices;
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->whole.old = false;
-    return dti_grid_check(par, shards);
+    return dti_grid_check(par, batch_slices);
 }
 
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
                                     dti_runs *runs) {
     const dti_partition grid = {.replicas = dti_parallel_width(par),
-                                .shards = par->job.shards,
+                                .batch_slices = par->job.batch_slices,
                                 .parts = par->job.parts,
                                 .batch = par->job.batch,
                                 .apart = true};
@@ -95,8 +97,9 @@ static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_
 
 static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
                               uint32_t *count) {
-    const uint32_t end = dti_partition_row(&par->job, par->first_shard + par->shards, rows);
-    *first = dti_partition_row(&par->job, par->first_shard, rows);
+    const uint32_t end =
+        dti_partition_row(&par->job, par->first_batch_slice + par->batch_slices, rows);
+    *first = dti_partition_row(&par->job, par->first_batch_slice, rows);
     *count = par->pipe && !par->pipe->reads ? 0 : end - *first;
 }
 
@@ -105,16 +108,17 @@ static dt_result dti_grid_code(dti_parallel *par, const dti_code **out) {
     const uint32_t rows = r->full.runs[0].rows;
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)rows;
-    d.memory_bytes = 0; /* of a stage or a member, and nothing runs */
+    d.memory_bytes = 0; /* of a stage or a tensor rank, and nothing runs */
     const bool parts = par->desc.parts > 1;
     const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
-    const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
+    const dti_batch_slices batch_slices = {
+        .pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     r->store->layout.parts = par->desc.parts;
-    dt_result result = dti_code_take(r->store, &d, &shards, NULL, out);
+    dt_result result = dti_code_take(r->store, &d, &batch_slices, NULL, out);
     return result ? result : dti_store_train_elsewhere(r->store, *out);
 }
 
-/* ---- a few doubles a shard */
+/* ---- a few doubles a batch slice */
 
 static dt_result dti_grid_scalars_make(dti_parallel *par) {
     dti_scalar_sum *all[2] = {&par->weights, &par->terms};
@@ -123,7 +127,7 @@ static dt_result dti_grid_scalars_make(dti_parallel *par) {
     for (int i = 0; i < 2; i++) {
         all[i]->width = widths[i];
         all[i]->leaves =
-            dti_alloc_array(par->base, (size_t)par->job.shards * widths[i], sizeof(double));
+            dti_alloc_array(par->base, (size_t)par->job.batch_slices * widths[i], sizeof(double));
         all[i]->sum = dti_alloc_array(par->base, widths[i], sizeof(double));
         made = made && all[i]->leaves && all[i]->sum;
     }
@@ -131,10 +135,10 @@ static dt_result dti_grid_scalars_make(dti_parallel *par) {
 }
 
 static void dti_grid_scalars_begin(dti_parallel *par) {
-    const size_t shards = par->job.shards;
+    const size_t batch_slices = par->job.batch_slices;
     par->told = false;
-    memset(par->weights.leaves, 0, shards * par->weights.width * sizeof(double));
-    memset(par->terms.leaves, 0, shards * par->terms.width * sizeof(double));
+    memset(par->weights.leaves, 0, batch_slices * par->weights.width * sizeof(double));
+    memset(par->terms.leaves, 0, batch_slices * par->terms.width * sizeof(double));
 }
 
 /* Each number is one rank's, so it does not matter in which order they are added. */
@@ -142,15 +146,16 @@ static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
     dt_result result = DT_OK;
     if (par->desc.comm)
         result = dti_parallel_comm_failed(
-            par, dt_comm_all_reduce(par->desc.comm, s->leaves, s->leaves,
-                                    (uint64_t)par->job.shards * s->width, DT_F64, DT_COMM_SUM));
-    dti_scalar_tree(s->leaves, par->job.shards, s->width);
+            par,
+            dt_comm_all_reduce(par->desc.comm, s->leaves, s->leaves,
+                               (uint64_t)par->job.batch_slices * s->width, DT_F64, DT_COMM_SUM));
+    dti_scalar_tree(s->leaves, par->job.batch_slices, s->width);
     memcpy(s->sum, s->leaves, s->width * sizeof *s->sum);
     return result;
 }
 
 static dt_result dti_grid_agree(dti_parallel *par, dt_result own) {
-    double *leaf = par->weights.leaves + (size_t)par->first_shard * par->weights.width;
+    double *leaf = par->weights.leaves + (size_t)par->first_batch_slice * par->weights.width;
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
@@ -175,17 +180,18 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 
 /* ---- what the log says */
 
-/* A position's replica, and which of its devices it is: "1.0", or of stages of members "1.0.2". */
+/* A position's replica, and which of its devices it is: "1.0", or of stages of tensor ranks
+ * "1.0.2". */
 static int dti_grid_print(const dti_parallel *par, uint32_t p, char *to, size_t size) {
-    const uint32_t across = dti_grid_across(par), members = par->desc.tensor;
-    if (par->desc.stages > 1 && members)
-        return snprintf(to, size, " %u.%u.%u", p / across, p % across / members, p % members);
+    const uint32_t across = dti_grid_across(par), tp_ranks = par->desc.tensor;
+    if (par->desc.stages > 1 && tp_ranks)
+        return snprintf(to, size, " %u.%u.%u", p / across, p % across / tp_ranks, p % tp_ranks);
     return snprintf(to, size, " %u.%u", p / across, p % across);
 }
 
 /* All positions, rank by rank: "rank 0: 0.0 0.1, rank 1: 1.0 1.1". */
 static void dti_grid_log(const dti_parallel *par) {
-    const bool stages = par->desc.stages > 1, squad = par->desc.tensor > 0;
+    const bool stages = par->desc.stages > 1, tp = par->desc.tensor > 0;
     char text[600] = "";
     size_t at = 0;
     for (uint32_t p = 0, rank = 0; p < par->firsts[par->world]; p++) {
@@ -200,5 +206,5 @@ static void dti_grid_log(const dti_parallel *par) {
     dti_log(par->base, DT_LOG_INFO, "%s: a grid of %u replicas x %s (replica%s%s): %s",
             stages ? "pipeline" : "tensor", dti_parallel_width(par),
             dti_grid_text(par->desc.stages, par->desc.tensor).text, stages ? ".stage" : "",
-            squad ? ".member" : "", text);
+            tp ? ".member" : "", text);
 }

@@ -204,7 +204,7 @@ static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s) {
     for (uint32_t k = 0; k < par->subtrees.count; k++) {
         const dt_comm_span span = par->subtrees.at[k];
         double *to = alone ? s->sum : s->spans + (size_t)k * s->width;
-        double *leaves = s->leaves + (size_t)(span.first - par->first_shard) * s->width;
+        double *leaves = s->leaves + (size_t)(span.first - par->first_batch_slice) * s->width;
         dti_scalar_tree(leaves, span.count, s->width);
         memcpy(to, leaves, s->width * sizeof *to);
     }

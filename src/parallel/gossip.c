@@ -1,13 +1,13 @@
 /* Gossip: in the middle of a round of local steps a rank averages its weights with one other rank,
- * and nobody waits for the rest. Who meets whom follows from the number of the meeting alone: of a
- * power of two of ranks those that differ in one bit of their number, bit by bit, so log2 N
- * meetings make the mean of all; of others those of a tournament in which everybody meets everybody
- * once in N (N odd: one rank rests) or N - 1 meetings. Before that a process's replicas become
- * their mean, and a rank counts as many times as it has replicas: so the mean over all replicas
- * stays what it is, and what shrinks is how far they are apart. A round ends as it always does
- * (round.c), with differences to its common beginning; an error brings that back. Sources: Boyd et
- * al., Randomized Gossip Algorithms, 2006; Assran et al., Stochastic Gradient Push, 2019; Chen et
- * al., Accelerating Gossip SGD with Periodic Global Averaging, 2021. */
+ * and nobody waits for the rest. Who meets whom follows from the number of the sync point alone: of
+ * a power of two of ranks those that differ in one bit of their number, bit by bit, so log2 N
+ * sync points make the mean of all; of others those of a tournament in which everybody meets
+ * everybody once in N (N odd: one rank rests) or N - 1 sync points. Before that a process's
+ * replicas become their mean, and a rank counts as many times as it has replicas: so the mean over
+ * all replicas stays what it is, and what shrinks is how far they are apart. A round ends as it
+ * always does (round.c), with differences to its common beginning; an error brings that back.
+ * Sources: Boyd et al., Randomized Gossip Algorithms, 2006; Assran et al., Stochastic Gradient
+ * Push, 2019; Chen et al., Accelerating Gossip SGD with Periodic Global Averaging, 2021. */
 
 static bool dti_gossip_is_due(const dti_parallel *par) {
     const uint32_t every = par->desc.round.gossip_steps;
@@ -15,15 +15,15 @@ static bool dti_gossip_is_due(const dti_parallel *par) {
 }
 
 /* The rank that this one meets; its own number: none. */
-static uint32_t dti_gossip_partner(uint32_t rank, uint32_t world, uint64_t meeting) {
+static uint32_t dti_gossip_partner(uint32_t rank, uint32_t world, uint64_t sync_point) {
     if ((world & (world - 1)) == 0) {
         uint32_t bits = 0;
         while (world >> (bits + 1))
             bits++;
-        return bits ? rank ^ (1u << meeting % bits) : rank;
+        return bits ? rank ^ (1u << sync_point % bits) : rank;
     }
     const uint32_t around = world - (world % 2 ? 0u : 1u); /* an even one's last is in the middle */
-    const uint32_t turn = (uint32_t)(meeting % around);
+    const uint32_t turn = (uint32_t)(sync_point % around);
     if (rank == around)
         return (uint32_t)((uint64_t)turn * ((around + 1) / 2) %
                           around); /* twice that is the turn */
@@ -131,11 +131,11 @@ static dt_result dti_gossip_swap(dti_parallel *par) {
 static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out) {
     dti_round *round = &par->round;
     const uint64_t steps = par->step.step, start = dti_now_ns();
-    dti_crew_run(par->crew, dti_gossip_read, par);
+    dti_device_team_run(par->device_team, dti_gossip_read, par);
     dt_result result = dti_replicas_result(par);
     if (result)
-        return dti_round_torn(par, result);
-    dti_crew_run(par->crew, dti_gossip_here, par);
+        return dti_round_partial_commit(par, result);
+    dti_device_team_run(par->device_team, dti_gossip_here, par);
     round->partner = dti_gossip_partner(par->rank, par->world, dti_gossip_number(par));
     if (round->partner != par->rank) {
         dti_exchange_begin(par);                /* what ends the job if memory runs out */
@@ -144,10 +144,10 @@ static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out) {
         if (result)
             return dti_round_failed(par, result);
         dti_round_steps(par, steps);
-        dti_crew_run(par->crew, dti_gossip_two, par);
+        dti_device_team_run(par->device_team, dti_gossip_two, par);
     }
-    dti_crew_run(par->crew, dti_gossip_write, par);
+    dti_device_team_run(par->device_team, dti_gossip_write, par);
     result = dti_replicas_result(par);
     out->wait_seconds += 1e-9 * (double)(dti_now_ns() - start);
-    return result ? dti_round_torn(par, result) : DT_OK;
+    return result ? dti_round_partial_commit(par, result) : DT_OK;
 }

@@ -1,16 +1,17 @@
 /* All values and state of a model that is shared out, in the store that the application sees: how
- * they come there from stages, members or owners, and go from there to those, whichever it is. A
- * grid's host is out of date behind every step (par->whole), and its memory with the system, until
- * somebody asks; the store of one that looks between steps is kept up to date by the steps. */
+ * they come there from stages, tensor ranks or owners, and go from there to those, whichever it is.
+ * A grid's host is out of date behind every step (par->whole), and its memory with the system,
+ * until somebody asks; the store of one that looks between steps is kept up to date by the
+ * steps. */
 
 /* Parameters that no stage reads are on the host alone. */
-static bool dti_whole_is_elsewhere(const dti_parallel *par, uint32_t param) {
+static bool dti_full_is_elsewhere(const dti_parallel *par, uint32_t param) {
     const dt_graph *g = par->replicas[0].graph;
-    return par->squad ||
+    return par->tp ||
            par->pipe->cut.home[dti_pipe_node(par->pipe, g->params[param])] != DTI_PIPE_NOWHERE;
 }
 
-static void dti_whole_forget_param(dt_store *all, uint32_t param) {
+static void dti_full_forget_param(dt_store *all, uint32_t param) {
     const dti_param *p = &all->layout.params[param];
     const uint64_t at = dti_arena_bytes(p->offset), bytes = dti_arena_bytes(p->elements);
     void (*forget)(dti_memory *, uint64_t, uint64_t) = all->device->backend->memory_forget;
@@ -22,37 +23,37 @@ static void dti_whole_forget_param(dt_store *all, uint32_t param) {
                at + DTI_WORD_BYTES * dti_state_moment_offset(&all->layout, i), bytes);
 }
 
-static void dti_whole_old(dti_parallel *par) {
+static void dti_full_old(dti_parallel *par) {
     dt_store *all = par->replicas[0].store;
     const bool keeps = par->whole.old || par->whole.shown || !all->device->backend->memory_forget;
     for (uint32_t i = 0; i < all->layout.param_count && !keeps; i++) {
-        if (dti_whole_is_elsewhere(par, i))
-            dti_whole_forget_param(all, i);
+        if (dti_full_is_elsewhere(par, i))
+            dti_full_forget_param(all, i);
     }
     par->whole.old = true;
 }
 
-static dt_result dti_whole_scatter(dti_parallel *par) {
+static dt_result dti_full_scatter(dti_parallel *par) {
     par->whole.old = false;
-    return par->squad ? dti_squad_scatter(par) : dti_pipe_scatter(par);
+    return par->tp ? dti_tp_scatter(par) : dti_pipe_scatter(par);
 }
 
-static dt_result dti_whole_given(dti_parallel *par) {
-    const dt_result result = dti_agree_result(par, dti_whole_scatter(par));
+static dt_result dti_full_given(dti_parallel *par) {
+    const dt_result result = dti_agree_result(par, dti_full_scatter(par));
     if (result)
         return result;
     par->replicas[0].store->written = false; /* they have it: a step need not give it again */
     if (!par->whole.shown)
-        dti_whole_old(par);
+        dti_full_old(par);
     return DT_OK;
 }
 
-static dt_result dti_whole_gather(dti_parallel *par) {
+static dt_result dti_full_gather(dti_parallel *par) {
     if (dti_units_are(par))
         return dti_units_show(par);
     if (!par->whole.old)
         return DT_OK;
-    const dt_result result = par->squad ? dti_squad_gather(par) : dti_pipe_gather(par);
+    const dt_result result = par->tp ? dti_tp_gather(par) : dti_pipe_gather(par);
     if (result)
         return result;
     dti_store_unbound(par->replicas[0].store);
@@ -60,7 +61,7 @@ static dt_result dti_whole_gather(dti_parallel *par) {
     return DT_OK;
 }
 
-static dt_result dti_whole_show(dti_parallel *par) {
-    par->whole.shown = par->whole.shown || par->pipe || par->squad;
-    return dti_whole_gather(par);
+static dt_result dti_full_show(dti_parallel *par) {
+    par->whole.shown = par->whole.shown || par->pipe || par->tp;
+    return dti_full_gather(par);
 }

@@ -154,19 +154,19 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
     dt_result result = par->round.done ? DT_OK : dti_round_open(par);
     if (result) {
         dti_round_leave(par);
-        return dti_parallel_torn(par, result, false);
+        return dti_parallel_partial_commit(par, result, false);
     }
     result = dti_inner_rate(par, step);
     if (result)
         return result;
-    dti_crew_run(par->crew, dti_inner_write, par);
+    dti_device_team_run(par->device_team, dti_inner_write, par);
     result = dti_replicas_result(par);
     if (result)
         return result;
-    dti_crew_run(par->crew, dti_inner_run, par);
+    dti_device_team_run(par->device_team, dti_inner_run, par);
     result = dti_inner_skipped(par);
     if (result)
-        return dti_round_torn(par, result);
+        return dti_round_partial_commit(par, result);
     const uint64_t mark = dti_parallel_mark(par);
     par->round.mark = dti_hash64(par->round.mark, &mark, sizeof mark);
     par->round.samples += batch->real;

@@ -1,5 +1,5 @@
-/* What a number of shards and rows makes of a job: each replica's programs, for full batches and
- * the short last one; the buckets; and every buffer of the exchange. After it a step allocates
+/* What a number of batch slices and rows makes of a job: each replica's programs, for full batches
+ * and the short last one; the buckets; and every buffer of the exchange. After it a step allocates
  * nothing. */
 
 #define DTI_BUCKET_FIRST ((uint64_t)1 << 20)   /* small, so that the network starts early */
@@ -82,16 +82,16 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
         return dti_inner_program(par, r, run);
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
-    const dti_shards shards = {.pieces = run->pieces,
-                               .piece_count = run->piece_count,
-                               .leaves = par->job.shards,
-                               .before = run->before,
-                               .any_part = run->any_part,
-                               .last = run->last,
-                               .buckets = par->buckets,
-                               .bucket_count = par->bucket_count,
-                               .one_run = par->job.parts == 1};
-    return dti_program_create(r->store, &d, &shards, &run->program);
+    const dti_batch_slices batch_slices = {.pieces = run->pieces,
+                                           .piece_count = run->piece_count,
+                                           .leaves = par->job.batch_slices,
+                                           .before = run->before,
+                                           .any_part = run->any_part,
+                                           .last = run->last,
+                                           .buckets = par->buckets,
+                                           .bucket_count = par->bucket_count,
+                                           .one_run = par->job.parts == 1};
+    return dti_program_create(r->store, &d, &batch_slices, &run->program);
 }
 
 static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_runs *runs,
@@ -111,8 +111,8 @@ static uint32_t dti_parallel_width(const dti_parallel *par) {
 }
 
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
-    if (par->squad)
-        return par->squad->code;
+    if (par->tp)
+        return par->tp->code;
     return par->pipe ? par->pipe->code : dti_program_code(par->replicas[0].full.runs[0].program);
 }
 
@@ -121,7 +121,7 @@ static const dti_code *dti_parallel_code(const dti_parallel *par) {
 static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
     dti_replica *r = &par->replicas[i];
     uint32_t first, end, most = 0;
-    dti_partition_shards(&par->job, par->job.first + i, &first, &end);
+    dti_partition_batch_slices(&par->job, par->job.first + i, &first, &end);
     r->subtrees = dti_partition_subtrees(&par->job, first, end);
     dt_result result = DT_OK;
     for (int tail = 1; tail >= 0 && !result; tail--) {
@@ -151,7 +151,7 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
     if (!r->full.count)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "replica %u has no sample of a batch of %u; give a larger batch, or fewer "
-                        "shards or replicas",
+                        "batch slices or replicas",
                         par->job.first + i, par->desc.batch);
     const size_t pieces = (size_t)DTI_MAX(r->full.piece_count, r->tail.piece_count);
     r->weights = dti_alloc_array(par->base, pieces * DT_MAX_TERMS, sizeof *r->weights);
@@ -179,7 +179,7 @@ static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
 
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width) {
     s->width = width;
-    s->leaves = dti_alloc_array(par->base, (size_t)par->shards * width, sizeof(double));
+    s->leaves = dti_alloc_array(par->base, (size_t)par->batch_slices * width, sizeof(double));
     s->spans = dti_alloc_array(par->base, (size_t)par->subtrees.count * width, sizeof(double));
     s->sum = dti_alloc_array(par->base, width, sizeof(double));
     return s->leaves && s->spans && s->sum;
@@ -223,11 +223,11 @@ static dt_result dti_exchange_make(dti_parallel *par) {
             par->staging_bytes += arena;
     }
     if (operands > DTI_OPERANDS_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u shards on %u replicas of this process leave %llu sums apart, more than "
-                        "%d; take a number of shards that the replicas divide",
-                        par->job.shards, par->job.local, (unsigned long long)operands,
-                        DTI_OPERANDS_MAX);
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "%u batch slices on %u replicas of this process leave %llu sums apart, more than "
+            "%d; take a number of batch slices that the replicas divide",
+            par->job.batch_slices, par->job.local, (unsigned long long)operands, DTI_OPERANDS_MAX);
     if (par->partial_bytes)
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
     par->states = dti_alloc_array(par->base, par->bucket_count + 1u, sizeof *par->states);
@@ -239,19 +239,21 @@ static dt_result dti_exchange_make(dti_parallel *par) {
 
 static dt_result dti_parallel_check(dti_parallel *par) {
     const dti_partition *job = &par->job;
-    if (job->shards < job->replicas)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u shards for %u replicas: each replica needs one; use fewer replicas or "
-                        "more shards",
-                        job->shards, job->replicas);
+    if (job->batch_slices < job->replicas)
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "%u batch slices for %u replicas: each replica needs one; use fewer replicas or "
+            "more batch slices",
+            job->batch_slices, job->replicas);
     if (par->desc.batch < job->replicas)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "a batch of %u samples for %u replicas: each needs one; use a larger batch",
                         par->desc.batch, job->replicas);
-    if (job->shards > job->batch)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u shards of a batch of %u samples: a shard needs one; at most %u",
-                        job->shards, job->batch, job->batch);
+    if (job->batch_slices > job->batch)
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "%u batch slices of a batch of %u samples: a batch slice needs one; at most %u",
+            job->batch_slices, job->batch, job->batch);
     return DT_OK;
 }
 
@@ -261,10 +263,11 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     dt_result result = dti_parallel_check(par);
     if (result)
         return result;
-    dti_partition_shards(job, job->first, &par->first_shard, &ignored);
-    dti_partition_shards(job, job->first + job->local - 1, &ignored, &par->shards);
-    par->shards -= par->first_shard;
-    par->subtrees = dti_partition_subtrees(job, par->first_shard, par->first_shard + par->shards);
+    dti_partition_batch_slices(job, job->first, &par->first_batch_slice, &ignored);
+    dti_partition_batch_slices(job, job->first + job->local - 1, &ignored, &par->batch_slices);
+    par->batch_slices -= par->first_batch_slice;
+    par->subtrees = dti_partition_subtrees(job, par->first_batch_slice,
+                                           par->first_batch_slice + par->batch_slices);
     par->elements = par->replicas[0].store->layout.elements;
     par->alone = dti_parallel_is_alone(par);
     par->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *par->buckets);
@@ -281,27 +284,28 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     if (!result)
         result = dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics);
     if (!result)
-        result = dti_meetings_open(par);
+        result = dti_sync_points_open(par);
     if (!result)
         result = dti_owners_make(par);
     return result || !dti_parallel_is_local(par) ? result : dti_round_make(par);
 }
 
-static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds) {
+static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
+                                    const uint32_t *bounds) {
     dti_parallel_unbuild(par);
-    par->job.shards = shards;
+    par->job.batch_slices = batch_slices;
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->job.bounds = bounds;
     dt_result result = dti_agree_result(par, dti_parallel_make(par));
     if (!result)
-        result = dti_meetings_agree(par);
+        result = dti_sync_points_agree(par);
     if (!result)
         result = dti_units_agree(par);
     if (!result && par->desc.comm)
         result = dti_parallel_comm_failed(
-            par, dt_comm_set_leaves(par->desc.comm, par->first_shard, par->shards, shards, NULL,
-                                    (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+            par, dt_comm_set_leaves(par->desc.comm, par->first_batch_slice, par->batch_slices,
+                                    batch_slices, NULL, (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
     return result;
 }
 
@@ -312,7 +316,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_round_free(par);
     dti_statistics_free(par->base, &par->statistics);
-    dti_meetings_free(par);
+    dti_sync_points_free(par);
     dti_units_free(par);
     void *all[] = {par->buckets, par->states, par->partial, par->undo, par->owners};
     for (size_t i = 0; i < DTI_COUNT(all); i++)

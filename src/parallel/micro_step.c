@@ -1,5 +1,5 @@
 /* A replica's part of a step, micro-batch by micro-batch: inputs, weights, forward, backward, and
- * its gradients given to the meetings. parallel/step.c puts the whole together. */
+ * its gradients given to the sync points. parallel/step.c puts the whole together. */
 
 #define DTI_MARKS 4
 enum {
@@ -19,8 +19,9 @@ enum {
     DTI_TERMS_WIDTH
 };
 
-static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s, uint32_t shard) {
-    return s->leaves + (size_t)(shard - par->first_shard) * s->width;
+static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s,
+                               uint32_t batch_slice) {
+    return s->leaves + (size_t)(batch_slice - par->first_batch_slice) * s->width;
 }
 
 /* ---- inputs */
@@ -148,15 +149,15 @@ static dt_result dti_micro_reach(dti_parallel *par, const dti_micro_run *run, ui
     return result;
 }
 
-/* The meeting behind a segment, if there is one. */
+/* The sync point behind a segment, if there is one. */
 static dt_result dti_micro_meet(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
                                 dti_micro_walk *walk, uint32_t replica) {
     const dti_code *code = dti_program_code(run->program);
     dti_replica *r = &par->replicas[replica];
-    if (r->met == code->meeting_count || code->meetings[r->met].segment != segment)
+    if (r->met == code->sync_point_count || code->sync_points[r->met].segment != segment)
         return DT_OK;
     dt_result result = dti_micro_reach(par, run, segment, walk, replica);
-    return result ? result : dti_meeting_make(par, replica, r->met++, run, &r->given_up);
+    return result ? result : dti_sync_point_make(par, replica, r->met++, run, &r->given_up);
 }
 
 /* The first one is started already. */
@@ -172,8 +173,8 @@ static dt_result dti_micro_forward(dti_parallel *par, const dti_micro_run *run, 
     return result;
 }
 
-/* A device that runs on its own gets all segments at once, up to a meeting, and is then waited for
- * bucket by bucket. */
+/* A device that runs on its own gets all segments at once, up to a sync point, and is then waited
+ * for bucket by bucket. */
 static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
     dt_program *p = run->program;
     const dti_replica *r = &par->replicas[replica];
@@ -230,11 +231,11 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
     return DT_OK;
 }
 
-/* Without rows: it comes to meetings, and brings zeros. */
+/* Without rows: it comes to sync points, and brings zeros. */
 static dt_result dti_parallel_attend(dti_parallel *par, dti_replica *r, uint32_t index) {
     dt_result result = DT_OK;
-    while (r->met < par->meetings.count && !result && !r->given_up)
-        result = dti_meeting_make(par, index, r->met++, NULL, &r->given_up);
+    while (r->met < par->sync_points.count && !result && !r->given_up)
+        result = dti_sync_point_make(par, index, r->met++, NULL, &r->given_up);
     return result;
 }
 

@@ -1,14 +1,14 @@
-/* The step of a job that is one replica with one shard, on a device that runs on its own: there is
- * nothing to exchange and nobody to agree with, so it is a program by itself. Its gradients stay on
- * the device, it is started as a whole, and the next one while it is under way. Replicas and ranks
- * cannot go ahead like that: their sums pass the host between the backward part and the commit, and
- * no forward part may begin before that. */
+/* The step of a job that is one replica with one batch slice, on a device that runs on its own:
+ * there is nothing to exchange and nobody to agree with, so it is a program by itself. Its
+ * gradients stay on the device, it is started as a whole, and the next one while it is under way.
+ * Replicas and ranks cannot go ahead like that: their sums pass the host between the backward part
+ * and the commit, and no forward part may begin before that. */
 
 /* On the CPU a step has run when its start returns, so there is nothing to go ahead of. */
 static bool dti_parallel_is_alone(const dti_parallel *par) {
     const dti_partition *job = &par->job;
     return !dti_parallel_is_local(par) && !par->desc.offload && par->world == 1 &&
-           job->replicas == 1 && job->shards == 1 && job->parts == 1 && !job->bounds &&
+           job->replicas == 1 && job->batch_slices == 1 && job->parts == 1 && !job->bounds &&
            !par->desc.measured && par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
 }
 
@@ -28,7 +28,7 @@ static dt_program *dti_alone_of(const dti_parallel *par, uint32_t rows) {
 static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
     dt_program *p = dti_alone_of(par, rows);
     const dt_store *s = p->store;
-    return s->running && (s->running != p || dti_ahead_waits(p, step));
+    return s->running && (s->running != p || dti_inflight_waits(p, step));
 }
 
 static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,

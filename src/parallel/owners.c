@@ -41,7 +41,7 @@ static dti_bucket dti_owners_rank(const dti_parallel *par, uint32_t rank) {
 
 /* Optimizers that look at whole parameters; and rows of a parameter, where gradients of other parts
  * are not there. */
-static bool dti_owners_whole(const dti_parallel *par) {
+static bool dti_owners_full(const dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
     for (int g = 0; g < DT_MAX_GROUPS - 1; g++)
@@ -59,13 +59,13 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
         if (dti_param_is_trained(&s->graph->nodes[p->node], par->desc.program.params))
             continue;
         p->rest = l->fixed;
-        l->fixed += dti_whole_blocks(p->elements);
+        l->fixed += dti_full_blocks(p->elements);
     }
 }
 
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t replicas = par->job.replicas;
-    const bool whole = dti_owners_whole(par);
+    const bool whole = dti_owners_full(par);
     par->sharded = par->desc.level && (replicas > 1 || par->desc.offload);
     if (!par->sharded)
         return DT_OK;
@@ -247,15 +247,16 @@ static dt_result dti_owners_exchange(dti_parallel *par) {
 }
 
 static dt_result dti_owners_gather(dti_parallel *par) {
-    dti_crew_run(par->crew, dti_owners_put, par); /* now: no commit reads gradients any more */
+    dti_device_team_run(par->device_team, dti_owners_put,
+                        par); /* now: no commit reads gradients any more */
     dt_result result = dti_replicas_result(par);
     if (result)
-        return dti_parallel_torn(par, result, true);
+        return dti_parallel_partial_commit(par, result, true);
     const dt_result apart = dti_owners_exchange(par);
-    dti_crew_run(par->crew, apart ? dti_owners_back : dti_owners_take, par);
+    dti_device_team_run(par->device_team, apart ? dti_owners_back : dti_owners_take, par);
     result = dti_replicas_result(par);
     if (result)
-        return dti_parallel_torn(par, result, false);
+        return dti_parallel_partial_commit(par, result, false);
     return dti_parallel_comm_failed(par, apart);
 }
 
@@ -355,9 +356,9 @@ static dt_result dti_owners_hide(dti_parallel *par) {
         par->replicas[i].store->apart = true; /* averages are there, and go when weights come */
     if (dti_units_are(par))
         return DT_OK;
-    dti_crew_run(par->crew, dti_owners_restore, par);
+    dti_device_team_run(par->device_team, dti_owners_restore, par);
     const dt_result result = dti_replicas_result(par);
-    return result ? dti_parallel_torn(par, result, false) : DT_OK;
+    return result ? dti_parallel_partial_commit(par, result, false) : DT_OK;
 }
 
 /* ---- the state to and from files */

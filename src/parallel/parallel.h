@@ -42,7 +42,7 @@ typedef struct dti_parallel_desc {
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
     dt_pipeline_schedule schedule;
-    uint32_t tensor;  /* members of a squad; 0: none */
+    uint32_t tensor;  /* tensor ranks of a tensor group; 0: none */
     uint32_t slices;  /* so many of which each device has, at least 1 */
     bool tensor_rows; /* which share out the rows of the sequence too */
 } dti_parallel_desc;
@@ -56,7 +56,7 @@ typedef struct dti_replica {
     dt_store *store;
     dti_runs full, tail;
     dti_runs *runs;        /* of this step */
-    dti_subtrees subtrees; /* of its shards */
+    dti_subtrees subtrees; /* of its batch slices */
     float *gradients;      /* host side: slots, one behind the other */
     /* What a store with units keeps of parameters, on the host: behind each update, and when all
      * are brought. NULL: they lie there. */
@@ -64,7 +64,7 @@ typedef struct dti_replica {
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
-    uint32_t met;                  /* meetings of this step that it has been in */
+    uint32_t met;                  /* sync points of this step that it has been in */
     bool given_up;                 /* another one failed in the middle of it */
     double norm;                   /* of the gradient */
     bool faulty;                   /* it, or what would be written, is not finite */
@@ -92,7 +92,7 @@ typedef struct dti_bucket_state {
 /* Sums over leaves of a few doubles: weights, losses. */
 typedef struct dti_scalar_sum {
     uint32_t width;
-    double *leaves; /* [local shards][width] */
+    double *leaves; /* [local batch slices][width] */
     double *spans;  /* [subtrees][width] */
     double *sum;    /* [width] */
     dt_comm_work work;
@@ -112,7 +112,7 @@ typedef struct dti_round {
     float *heard;    /* gossip between ranks: another one's values; else NULL */
     float *arrays;   /* one for each replica here: its values, its difference, and the sum of all */
     double *terms;   /* of each replica: sums of this step, and of the round */
-    uint32_t partner;                       /* of the newest meeting */
+    uint32_t partner;                       /* of the newest sync point */
     uint64_t first;                         /* steps committed before it */
     uint64_t count;                         /* rounds that have ended */
     uint32_t done;                          /* steps of this one */
@@ -137,16 +137,16 @@ typedef struct dti_statistics {
     dt_comm_work work;
 } dti_statistics;
 
-/* Meetings of a step (meeting.c). `rows` has a row for each shard of the job. */
-typedef struct dti_meetings {
-    const dti_meeting *list; /* of one program, but for where operands and values are */
+/* Meetings of a step (sync_point.c). `rows` has a row for each batch slice of the job. */
+typedef struct dti_sync_points {
+    const dti_sync_point *list; /* of one program, but for where operands and values are */
     uint32_t count, width, spans;
     dt_comm *comm; /* a group of their own, so that they need no order among buckets */
     double *rows, *said, *heard;
     float *value;
-    _Atomic uint32_t arrived; /* replicas, counted over all meetings of a step */
-    _Atomic uint32_t left;    /* meetings whose value is there */
-} dti_meetings;
+    _Atomic uint32_t arrived; /* replicas, counted over all sync points of a step */
+    _Atomic uint32_t left;    /* sync points whose value is there */
+} dti_sync_points;
 
 /* Parameters and gradients that come and go (unit_step.c). */
 #define DTI_UNITS_STAGED 2 /* units of a process that are under way at a time */
@@ -173,10 +173,10 @@ typedef struct dti_units {
     _Atomic uint32_t taken;                      /* buckets whose sums are with their owners */
 } dti_units;
 
-typedef struct dti_whole { /* a grid's host, in the first replica's store */
-    bool old;              /* stages or members have made steps that it has not */
+typedef struct dti_full { /* a grid's host, in the first replica's store */
+    bool old;             /* stages or tensor ranks have made steps that it has not */
     bool shown; /* the application has it, and may read and write it between any two steps */
-} dti_whole;
+} dti_full;
 
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
@@ -185,8 +185,8 @@ typedef struct dti_parallel {
     uint32_t rank, world;
     uint32_t *firsts; /* [world + 1]: the first device of each rank, and how many there are */
     dti_replica *replicas;
-    dti_crew *crew;
-    uint32_t first_shard, shards; /* of this process */
+    dti_device_team *device_team;
+    uint32_t first_batch_slice, batch_slices; /* of this process */
     dti_subtrees subtrees;
     dti_bucket *buckets;
     dti_bucket_state *states;
@@ -198,7 +198,7 @@ typedef struct dti_parallel {
     uint64_t partial_bytes, staging_bytes, subtree_bytes;
     dti_scalar_sum weights, terms;
     dti_statistics statistics;
-    dti_meetings meetings;
+    dti_sync_points sync_points;
     /* Each replica owns a part of the state. Between ranks `undo` has what the step's commit writes
      * over: this process's parameters, as they are trained, then buffers; until all have come. */
     bool sharded;
@@ -209,11 +209,11 @@ typedef struct dti_parallel {
     bool shown; /* averages stand where weights do */
     dti_units units;
     dti_round round;
-    dti_whole whole;
-    struct dti_pipe *pipe;   /* a grid of pipelines, whose values the one replica has; NULL: none */
-    struct dti_squad *squad; /* members that share out the one replica's model; NULL: none */
-    bool alone;              /* its steps are one.c's */
-    bool lost;               /* the comm has failed, or a device: nothing more can be trained */
+    dti_full whole;
+    struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
+    struct dti_tp *tp;     /* tensor ranks that share out the one replica's model; NULL: none */
+    bool alone;            /* its steps are one.c's */
+    bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
     /* The step under way. */
     const dti_batch *batch;
@@ -222,7 +222,7 @@ typedef struct dti_parallel {
     uint64_t input_bytes[DT_MAX_COLUMNS]; /* of one sample */
     dt_step_desc step;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
-    uint64_t judge_ns;
+    uint64_t validate_ns;
     dti_step_times times;
     bool told; /* all ranks know that this step is given up */
 } dti_parallel;
@@ -241,9 +241,10 @@ typedef struct dti_parallel_result {
     uint64_t steps, samples, left_out;
 } dti_parallel_result;
 
-/* ---- make.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
- * earlier call made. replicas, job.parallel.replicas, first and local are set. */
-static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds);
+/* ---- make.c: programs, buckets and buffers for `batch slices` batch slices of the job; destroys
+ * what an earlier call made. replicas, job.parallel.replicas, first and local are set. */
+static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
+                                    const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
@@ -293,7 +294,7 @@ static dt_result dti_owners_served(dti_parallel *par);
 static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                    char *piece);
 
-/* ---- unit_step.c, unit_whole.c: gradients and parameters shared out, else
+/* ---- unit_step.c, unit_full.c: gradients and parameters shared out, else
  * nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
@@ -322,7 +323,7 @@ static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, 
 static bool dti_units_may_fold(const dti_parallel *par, uint32_t b);
 static void dti_units_take_slice(const dti_parallel *par, const float *sum, uint64_t at,
                                  uint64_t n);
-static dt_result dti_units_judge_all(dti_parallel *par);
+static dt_result dti_units_validate_all(dti_parallel *par);
 /* All parameters to the stores, on all ranks together, and before a step back to their owners.
  * REVOKED: other ranks had some. */
 static dt_result dti_units_show(dti_parallel *par);
@@ -337,7 +338,8 @@ static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 /* Waits for all buckets; the sums are in the first replica's slot 0. */
 static dt_result dti_exchange_finish(dti_parallel *par);
-/* Sum of width doubles over all shards of the job: begin takes par's leaves, end gives the sum. */
+/* Sum of width doubles over all batch slices of the job: begin takes par's leaves, end gives the
+ * sum. */
 static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s);
 static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s);
 /* An operation's result on this process: what failed goes into par->base->error, and par is lost.
@@ -361,34 +363,35 @@ static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store);
 /* The name of the buffer that is not finite; NULL = none. */
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
 
-/* ---- meeting.c */
+/* ---- sync_point.c */
 /* A group of all ranks, in which operations have an order of their own. */
 static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out);
-/* Whether the job can have the meetings that its model asks for: UNSUPPORTED. */
-static dt_result dti_meetings_check(dti_parallel *par, bool server);
-static dt_result dti_meetings_open(dti_parallel *par); /* memory; MEMORY, INVALID */
-/* On all ranks, once a build: they have the same meetings, and a group for them. */
-static dt_result dti_meetings_agree(dti_parallel *par);
-static void dti_meetings_free(dti_parallel *par); /* but for the group, which close ends */
-static void dti_meetings_close(dti_parallel *par);
-static void dti_meetings_begin(dti_parallel *par);
-/* On each replica's thread, in order of meetings: brings its operand and takes the value. run NULL:
- * it has no rows, and brings nothing. *given_up: another replica failed, and nothing is said. */
-static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t meeting,
-                                  const dti_micro_run *run, bool *given_up);
+/* Whether the job can have the sync points that its model asks for: UNSUPPORTED. */
+static dt_result dti_sync_points_check(dti_parallel *par, bool server);
+static dt_result dti_sync_points_open(dti_parallel *par); /* memory; MEMORY, INVALID */
+/* On all ranks, once a build: they have the same sync points, and a group for them. */
+static dt_result dti_sync_points_agree(dti_parallel *par);
+static void dti_sync_points_free(dti_parallel *par); /* but for the group, which close ends */
+static void dti_sync_points_close(dti_parallel *par);
+static void dti_sync_points_begin(dti_parallel *par);
+/* On each replica's thread, in order of sync points: brings its operand and takes the value. run
+ * NULL: it has no rows, and brings nothing. *given_up: another replica failed, and nothing is
+ * said. */
+static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t sync_point,
+                                     const dti_micro_run *run, bool *given_up);
 
 /* ---- make.c */
 /* ---- host_values.c: all values of a model that is shared out, in the first replica's store */
 /* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
-static dt_result dti_whole_gather(dti_parallel *par);
+static dt_result dti_full_gather(dti_parallel *par);
 /* The same for an application that keeps it: from here on each step brings them. */
-static dt_result dti_whole_show(dti_parallel *par);
-/* From it to a grid's stages or members here. */
-static dt_result dti_whole_scatter(dti_parallel *par);
+static dt_result dti_full_show(dti_parallel *par);
+/* From it to a grid's stages or tensor ranks here. */
+static dt_result dti_full_scatter(dti_parallel *par);
 /* The same on all ranks together, which have what counts from then on. */
-static dt_result dti_whole_given(dti_parallel *par);
+static dt_result dti_full_given(dti_parallel *par);
 /* A step was made: the host's memory goes back to the system, unless the application has it. */
-static void dti_whole_old(dti_parallel *par);
+static void dti_full_old(dti_parallel *par);
 
 /* Replicas of the whole job: of a pipeline its lines. */
 static uint32_t dti_parallel_width(const dti_parallel *par);
@@ -399,29 +402,30 @@ static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_repli
 static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's runs */
 
 /* ---- device_grid.c: lines of devices, each of which trains one replica: the stages of a
- * pipeline, or the members of a squad. Position p is number p mod across of line p / across. */
+ * pipeline, or the tensor ranks of a tensor group. Position p is number p mod across of line p /
+ * across. */
 static uint32_t dti_grid_across(const dti_parallel *par);     /* 0: there is no grid */
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
 static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);
 /* Whether the job's devices are a grid of so many replicas; 0: of as many as there are. INVALID */
 static dt_result dti_grid_fits(dti_parallel *par, uint32_t data);
-/* Whether it can have so many shards. INVALID */
-static dt_result dti_grid_check(dti_parallel *par, uint32_t shards);
+/* Whether it can have so many batch slices. INVALID */
+static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices);
 /* The same for the job as it will be. */
-static dt_result dti_grid_begin(dti_parallel *par, uint32_t shards);
-/* A replica's runs: each part of a shard that has rows is one by itself. */
+static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices);
+/* A replica's runs: each part of a batch slice that has rows is one by itself. */
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
                                     dti_runs *runs);
 /* The code of the whole model, by replica 0 and its runs: it checks and counts, and never runs. */
 static dt_result dti_grid_code(dti_parallel *par, const dti_code **out);
-/* par->weights and par->terms, with room for all shards. MEMORY */
+/* par->weights and par->terms, with room for all batch slices. MEMORY */
 static dt_result dti_grid_scalars_make(dti_parallel *par);
 static void dti_grid_scalars_begin(dti_parallel *par);
-/* Of a few doubles a shard, each rank's own and else zeros: the sum over shards. */
+/* Of a few doubles a batch slice, each rank's own and else zeros: the sum over batch slices. */
 static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
 /* The weights of all ranks to par->weights, and whether all of them can go on. */
 static dt_result dti_grid_agree(dti_parallel *par, dt_result own);
-/* Which micro-batch of its shard a run is; the last of all commits. */
+/* Which micro-batch of its batch slice a run is; the last of all commits. */
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step);
 static void dti_grid_log(const dti_parallel *par);
 /* Rows that this process computes with: none where a pipeline's stages get all from others. */
@@ -446,9 +450,9 @@ static dt_result dti_round_open(dti_parallel *par); /* before the first step */
  * beginning. */
 static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out);
 /* A device failed here in the middle of one: back to its beginning, and others are told. */
-static dt_result dti_round_torn(dti_parallel *par, dt_result result);
+static dt_result dti_round_partial_commit(dti_parallel *par, dt_result result);
 
-/* ---- gossip.c: meetings of two ranks within a round */
+/* ---- gossip.c: sync points of two ranks within a round */
 static bool dti_gossip_is_due(const dti_parallel *par);
 /* Behind a step within a round. What fails leaves the weights of the round's beginning. */
 static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out);
@@ -483,7 +487,7 @@ static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_par
 static dt_result dti_replicas_result(dti_parallel *par);
 /* A device failed in the commit, or behind it: ends the group, where others are in mind to gather
  * or to go on. */
-static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gather);
+static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool gather);
 /* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
  * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,

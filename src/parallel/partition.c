@@ -1,39 +1,39 @@
 /* Shards, parts and runs of a job. */
 
-static void dti_partition_shards(const dti_partition *job, uint32_t replica, uint32_t *first,
-                                 uint32_t *end) {
-    *first = (uint32_t)((uint64_t)replica * job->shards / job->replicas);
-    *end = (uint32_t)((uint64_t)(replica + 1) * job->shards / job->replicas);
+static void dti_partition_batch_slices(const dti_partition *job, uint32_t replica, uint32_t *first,
+                                       uint32_t *end) {
+    *first = (uint32_t)((uint64_t)replica * job->batch_slices / job->replicas);
+    *end = (uint32_t)((uint64_t)(replica + 1) * job->batch_slices / job->replicas);
 }
 
-static uint32_t dti_partition_bound(const dti_partition *job, uint32_t shard) {
-    return job->bounds ? job->bounds[shard]
-                       : (uint32_t)((uint64_t)shard * job->batch / job->shards);
+static uint32_t dti_partition_bound(const dti_partition *job, uint32_t batch_slice) {
+    return job->bounds ? job->bounds[batch_slice]
+                       : (uint32_t)((uint64_t)batch_slice * job->batch / job->batch_slices);
 }
 
-static uint32_t dti_partition_row(const dti_partition *job, uint32_t shard, uint32_t rows) {
-    return DTI_MIN(dti_partition_bound(job, shard), rows);
+static uint32_t dti_partition_row(const dti_partition *job, uint32_t batch_slice, uint32_t rows) {
+    return DTI_MIN(dti_partition_bound(job, batch_slice), rows);
 }
 
 static dti_subtrees dti_partition_subtrees(const dti_partition *job, uint32_t first, uint32_t end) {
     dti_subtrees s = {.count = 0};
     for (uint32_t i = first; i < end; i++) {
         dti_subtrees_add(&s, &(dti_piece){.leaf = i, .begins = true});
-        while (dti_subtrees_join(&s, job->shards)) {
+        while (dti_subtrees_join(&s, job->batch_slices)) {
         }
     }
     return s;
 }
 
 static uint32_t dti_partition_piece(const dti_partition *job, uint32_t piece, uint32_t rows) {
-    const uint32_t shard = piece / job->parts, part = piece % job->parts;
-    const uint64_t low = dti_partition_bound(job, shard),
-                   size = dti_partition_bound(job, shard + 1) - low;
+    const uint32_t batch_slice = piece / job->parts, part = piece % job->parts;
+    const uint64_t low = dti_partition_bound(job, batch_slice),
+                   size = dti_partition_bound(job, batch_slice + 1) - low;
     const uint64_t from = DTI_MIN(low + part * size / job->parts, (uint64_t)rows);
     return (uint32_t)(DTI_MIN(low + (part + 1) * size / job->parts, (uint64_t)rows) - from);
 }
 
-/* The pieces of a replica: each shard's parts, cut where the batch ends. */
+/* The pieces of a replica: each batch slice's parts, cut where the batch ends. */
 static void dti_runs_pieces(const dti_partition *job, uint32_t first, uint32_t end, dti_runs *r) {
     for (uint32_t i = first * job->parts; i < end * job->parts; i++) {
         const uint32_t part = i % job->parts;
@@ -45,16 +45,16 @@ static void dti_runs_pieces(const dti_partition *job, uint32_t first, uint32_t e
 }
 
 /* How many pieces, of those that are left, one run takes: as many as `parts` runs need, but either
- * whole shards or parts of one shard, so that a sum is of one kind. */
-static uint32_t dti_runs_take(const dti_partition *job, uint32_t shards, uint32_t at) {
-    const uint32_t parts = job->parts, total = shards * parts;
+ * whole batch slices or parts of one batch slice, so that a sum is of one kind. */
+static uint32_t dti_runs_take(const dti_partition *job, uint32_t batch_slices, uint32_t at) {
+    const uint32_t parts = job->parts, total = batch_slices * parts;
     if (job->apart)
         return 1;
     if (parts == 1)
         return total;
-    if (shards >= parts)
-        return DTI_MIN(shards / parts * parts, total - at);
-    return DTI_MIN(shards, parts - at % parts);
+    if (batch_slices >= parts)
+        return DTI_MIN(batch_slices / parts * parts, total - at);
+    return DTI_MIN(batch_slices, parts - at % parts);
 }
 
 static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count) {
@@ -66,10 +66,11 @@ static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count) {
 
 /* Runs without rows are no programs: their pieces, which add zeros, go with the next run, or with
  * the last. */
-static void dti_runs_cut(const dti_partition *job, uint32_t first, uint32_t shards, dti_runs *r) {
+static void dti_runs_cut(const dti_partition *job, uint32_t first, uint32_t batch_slices,
+                         dti_runs *r) {
     uint32_t begin = 0;
     for (uint32_t at = 0; at < r->piece_count;) {
-        at += dti_runs_take(job, shards, at);
+        at += dti_runs_take(job, batch_slices, at);
         const uint32_t rows = dti_pieces_rows(r->pieces + begin, at - begin);
         dti_micro_run *run = &r->runs[r->count];
         if (!rows && r->count)
@@ -86,19 +87,20 @@ static void dti_runs_cut(const dti_partition *job, uint32_t first, uint32_t shar
     }
 }
 
-static void dti_runs_finish(const dti_partition *job, uint32_t first, uint32_t shards,
+static void dti_runs_finish(const dti_partition *job, uint32_t first, uint32_t batch_slices,
                             dti_runs *r) {
     dti_subtrees s = {.count = 0};
     uint32_t row = dti_partition_row(job, first, r->rows);
-    r->slots = dti_partition_subtrees(job, first, first + shards).count;
+    r->slots = dti_partition_subtrees(job, first, first + batch_slices).count;
     for (uint32_t i = 0; i < r->count; i++) {
         dti_micro_run *run = &r->runs[i];
         run->row = row;
         row += run->rows;
         run->last = i + 1 == r->count;
         run->before = s;
-        run->any_part = shards == 1 && job->parts > 1 && run->piece_count == 1;
-        const dti_shards one = {run->pieces, run->piece_count, job->shards, s, 0, 0, NULL, 0, 0};
+        run->any_part = batch_slices == 1 && job->parts > 1 && run->piece_count == 1;
+        const dti_batch_slices one = {
+            run->pieces, run->piece_count, job->batch_slices, s, 0, 0, NULL, 0, 0};
         s = dti_subtrees_after(&one);
         r->slots = DTI_MAX(r->slots, s.count);
     }
@@ -107,7 +109,7 @@ static void dti_runs_finish(const dti_partition *job, uint32_t first, uint32_t s
 static dt_result dti_runs_make(dti_base *base, const dti_partition *job, uint32_t replica,
                                uint32_t rows, dti_runs *out) {
     uint32_t first, end;
-    dti_partition_shards(job, replica, &first, &end);
+    dti_partition_batch_slices(job, replica, &first, &end);
     *out = (dti_runs){.rows = rows};
     const size_t most = (size_t)(end - first) * job->parts + 1;
     out->pieces = dti_alloc_array(base, most, sizeof *out->pieces);

@@ -1,38 +1,39 @@
 /* A grid of pipelines: chunks of one model on devices of any ranks, and the step that they make
  * together. A device is a position: the job's devices, rank by rank, each rank's in its order. With
- * P stages, T members that share out each of them (1: none do) and D replicas position p has member
- * p mod T of stage p / T mod P of replica p / (P T), so the devices of a stage are neighbours, and
- * then the stages of a replica. A pipeline is called a line here: member m's stages of a replica
- * are one, cut out of that member's graph of the whole model at the same places. Lines of a replica
- * compute the same micro-batches in the same order, and members of a stage meet (squad_meet.c);
- * what goes from stage to stage each member sends to the one of its number. Each rank has the
- * chunks of its own positions alone.
+ * P stages, T tensor ranks that share out each of them (1: none do) and D replicas position p has
+ * tensor rank p mod T of stage p / T mod P of replica p / (P T), so the devices of a stage are
+ * neighbours, and then the stages of a replica. A pipeline is called a pipeline here: tensor rank
+ * m's stages of a replica are one, cut out of that tensor rank's graph of the whole model at the
+ * same places. Lines of a replica compute the same micro-batches in the same order, and tensor
+ * ranks of a stage meet (tp_meet.c); what goes from stage to stage each tensor rank sends to the
+ * one of its number. Each rank has the chunks of its own positions alone.
  *
  *   weigh      each chunk with losses, from targets alone; summed over all ranks
  *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c:
  *              what goes between ranks)
- *   sum        gradients of a chunk over the shards, of this line and of others (pipe_sum.c)
- *   norm       each chunk the pairs of its blocks, which are put together in the order of one model
- *   judge      each chunk: whether the norm, and what its update would write, are finite
- *   barrier    losses and judgements of all ranks
+ *   sum        gradients of a chunk over the batch slices, of this pipeline and of others
+ *   (pipe_sum.c) norm       each chunk the pairs of its blocks, which are put together in the order
+ *   of one model judge      each chunk: whether the norm, and what its update would write, are
+ *   finite barrier    losses and judgements of all ranks
  *   commit     all of them, or none
  *
- * A chunk has a graph, a store and programs of its own, with lanes for the micro-batches that are
- * alive in it. Each rank's host has all values too, in the one replica's store, which the
- * application sees and files are of: it is brought up to date when somebody asks for it. */
+ * A chunk has a graph, a store and programs of its own, with micro-batch slots for the
+ * micro-batches that are alive in it. Each rank's host has all values too, in the one replica's
+ * store, which the application sees and files are of: it is brought up to date when somebody asks
+ * for it. */
 
 typedef struct dti_pipe_run { /* a micro-batch in a chunk */
     dt_program *program;
-    uint32_t lane;
-    uint32_t before; /* the micro-batch that had the lane before it, counted from 1; 0: none */
+    uint32_t micro_slot;
+    uint32_t before; /* the slot's previous micro-batch, counted from 1; 0: none */
 } dti_pipe_run;
 
-typedef struct dti_pipe_chunk { /* of a line */
-    uint32_t line, index, device;
+typedef struct dti_pipe_chunk { /* of a pipeline */
+    uint32_t pipeline, index, device;
     dt_graph *graph;
-    dt_store *store;       /* NULL: another rank has it */
-    dti_pipe_run *runs[2]; /* of full batches, and of short ones */
-    dti_shard_stack sum;   /* of its shards */
+    dt_store *store;           /* NULL: another rank has it */
+    dti_pipe_run *runs[2];     /* of full batches, and of short ones */
+    dti_batch_slice_stack sum; /* of its batch slices */
 
     /* The step under way. */
     _Atomic uint32_t forward, backward; /* micro-batches whose part has ended */
@@ -41,31 +42,32 @@ typedef struct dti_pipe_chunk { /* of a line */
 } dti_pipe_chunk;
 
 typedef struct
-    dti_pipe_stage {       /* what chunks here of one number, and of one member, are alike in */
-    uint32_t first, lines; /* the lines here that have it, each one replica on; 0 lines: none */
+    dti_pipe_stage { /* what chunks here of one number, and of one tensor rank, are alike in */
+    uint32_t first,
+        pipelines; /* the pipelines here that have it, each one replica on; 0 pipelines: none */
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
-    uint64_t elements; /* of its gradient */
-    dti_shard_sum sum; /* over lines, here and elsewhere */
+    uint64_t elements;       /* of its gradient */
+    dti_batch_slice_sum sum; /* over pipelines, here and elsewhere */
 
     /* The step under way. */
     double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
 } dti_pipe_stage;
 
-typedef struct dti_pipe_line { /* a pipeline of which a chunk is here */
-    uint32_t replica, member, first_shard, end_shard;
+typedef struct dti_pipeline { /* a pipeline of which a chunk is here */
+    uint32_t replica, tp_rank, first_batch_slice, end_batch_slice;
     dti_runs runs[2];               /* of full batches, and of short ones */
     dti_pipe_schedule schedules[2]; /* none where it has no rows */
-} dti_pipe_line;
+} dti_pipeline;
 
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
-    uint32_t line, place;   /* its place in the line */
-    dti_squad_place *squad; /* where members of its stage meet; NULL: it has all of it */
-    dt_result result;       /* of this step, */
-    uint64_t waited;        /* nanoseconds for other stages, */
-    uint32_t met;           /* and meetings */
+    uint32_t pipeline, place; /* its place in the pipeline */
+    dti_tp_place *tp;         /* where tensor ranks of its stage meet; NULL: it has all of it */
+    dt_result result;         /* of this step, */
+    uint64_t waited;          /* nanoseconds for other stages, */
+    uint32_t met;             /* and sync points */
 } dti_pipe_device;
 
 /* What goes from one chunk to another by way of the network, one way: of each micro-batch, in their
@@ -74,9 +76,9 @@ typedef struct dti_pipe_device {
 #define DTI_PIPE_WORKS_MAX 96 /* operations at once: of the comm's DTI_PENDING_MAX */
 #define DTI_PIPE_WAIT_MS 2    /* between two looks at what else there is to do */
 typedef struct dti_pipe_flow {
-    dt_comm *comm;        /* of the two ranks, for this line and pair of chunks */
+    dt_comm *comm;        /* of the two ranks, for this pipeline and pair of chunks */
     int peer;             /* in it */
-    uint32_t line;        /* here */
+    uint32_t pipeline;    /* here */
     uint16_t here, there; /* chunks */
     bool sends, gradient;
     bool owner;      /* of comm, which the other way has too */
@@ -91,21 +93,21 @@ typedef struct dti_pipe_flow {
 } dti_pipe_flow;
 
 typedef struct dti_pipe {
-    uint32_t members;  /* of each stage */
-    dti_squad *shared; /* what they have of the model; NULL: a stage has one device */
-    dt_graph *graph;   /* what is cut: the model's, or the first member's */
+    uint32_t tp_ranks; /* of each stage */
+    dti_tp *shared;    /* what they have of the model; NULL: a stage has one device */
+    dt_graph *graph;   /* what is cut: the model's, or the first tensor rank's */
     dti_pipe_cut cut;
     uint32_t *needs;                    /* [link][DTI_PIPE_NEEDS], the same on all ranks */
-    uint32_t across, chunk_count, data; /* devices and chunks of a line; replicas of the job */
-    uint32_t stage_count;               /* chunks of all members */
+    uint32_t across, chunk_count, data; /* devices and chunks of a pipeline; replicas of the job */
+    uint32_t stage_count;               /* chunks of all tensor ranks */
     uint32_t first, device_count;       /* positions of this rank */
     dti_pipe_device *devices;
-    uint32_t line_count; /* here */
-    dti_pipe_line *lines;
-    dti_pipe_chunk *chunks; /* [line][chunk] */
-    dti_pipe_stage *stages; /* [member][chunk] */
-    uint32_t squad_count;
-    dti_squad_place *squads; /* stages of which a device is here, in the order of positions */
+    uint32_t pipeline_count; /* here */
+    dti_pipeline *pipelines;
+    dti_pipe_chunk *chunks; /* [pipeline][chunk] */
+    dti_pipe_stage *stages; /* [tensor rank][chunk] */
+    uint32_t tp_count;
+    dti_tp_place *tp_groups; /* stages of which a device is here, in the order of positions */
     const dti_code *code;    /* the whole model's: it checks and counts, and never runs */
     uint64_t *blocks;        /* by the model's parameters: its first in the table of all, */
     uint64_t block_count;    /* which has so many */
@@ -115,7 +117,7 @@ typedef struct dti_pipe {
      * the model's parameters where they lie in their chunks. NULL: each has all of its stage. */
     uint64_t *bounds, *offsets;
     char *weighs; /* for parameters that weigh targets: room for the largest */
-    dti_crew *crew;
+    dti_device_team *device_team;
     dti_pipe_flow *flows;
     uint32_t flow_count;
     bool reads; /* a chunk here reads a column of the data */
@@ -131,27 +133,29 @@ typedef struct dti_pipe {
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
 
 /* ---- pipe_grid.c: who has what */
-/* line: of the job, member by member. */
-static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t line, uint32_t chunk);
-static inline uint32_t dti_pipe_line_number(const dti_pipe *pipe, const dti_pipe_line *line) {
-    return line->replica * pipe->members + line->member;
+/* pipeline: of the job, tensor rank by tensor rank. */
+static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t pipeline, uint32_t chunk);
+static inline uint32_t dti_pipeline_number(const dti_pipe *pipe, const dti_pipeline *pipeline) {
+    return pipeline->replica * pipe->tp_ranks + pipeline->tp_rank;
 }
-static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t line, uint32_t c) {
-    return &pipe->chunks[(size_t)line * pipe->chunk_count + c];
+static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t pipeline,
+                                                uint32_t c) {
+    return &pipe->chunks[(size_t)pipeline * pipe->chunk_count + c];
 }
 static inline dti_pipe_stage *dti_pipe_stage_of(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {
-    return &pipe->stages[pipe->lines[chunk->line].member * pipe->chunk_count + chunk->index];
+    return &pipe->stages[pipe->pipelines[chunk->pipeline].tp_rank * pipe->chunk_count +
+                         chunk->index];
 }
 /* Number i of the chunks here that are alike, of stage s. */
 static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_t s, uint32_t i) {
-    return dti_pipe_chunk_of(pipe, pipe->stages[s].first + i * pipe->members,
+    return dti_pipe_chunk_of(pipe, pipe->stages[s].first + i * pipe->tp_ranks,
                              s % pipe->chunk_count);
 }
 /* A node of the model, in what is cut. */
 static inline uint32_t dti_pipe_node(const dti_pipe *pipe, uint32_t id) {
     return pipe->shared ? pipe->shared->stands[id] : id;
 }
-/* Whether members have parts of a parameter of the model. */
+/* Whether tensor ranks have parts of a parameter of the model. */
 static inline bool dti_pipe_is_part(const dti_pipe *pipe, uint32_t param) {
     return pipe->shared && pipe->shared->parts[param].of.axis >= 0;
 }
@@ -161,13 +165,13 @@ static void dti_pipe_log(const dti_parallel *par);
 
 /* ---- pipe_make.c: contexts, chunks and programs */
 /* Replica 0 and the job are there, firsts says which positions each rank has. names: of devices. On
- * all ranks together. After an error nothing more can be trained: crew is NULL. */
-static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
-                                 bool pin);
+ * all ranks together. After an error nothing more can be trained: device team is NULL. */
+static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
+                                 int threads, bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
 /* A shared input, to all chunks that read it. */
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
-/* Transient bytes of the device that has most here, over its lanes. */
+/* Transient bytes of the device that has most here, over its micro-batch slots. */
 static uint64_t dti_pipe_transients(const dti_pipe *pipe);
 static uint64_t dti_pipe_state(const dti_pipe *pipe); /* of the first device here, in bytes */
 static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
@@ -176,10 +180,12 @@ static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_wires_make(dti_parallel *par); /* on all ranks together */
 static void dti_pipe_wires_free(dti_parallel *par);
 static void dti_pipe_wires_begin(dti_parallel *par);
-/* Whether the other rank's part of a link has come; what it was goes to the chunk's lane. */
-static bool dti_pipe_came(const dti_parallel *par, uint32_t line, const dti_pipe_link *l,
+/* Whether the other rank's part of a link has come; what it was goes to the chunk's micro-batch
+ * slot. */
+static bool dti_pipe_came(const dti_parallel *par, uint32_t pipeline, const dti_pipe_link *l,
                           bool gradient, uint32_t micro);
-static void dti_pipe_unpack(const dti_parallel *par, uint32_t line, uint32_t link, uint32_t micro);
+static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
+                            uint32_t micro);
 /* Whether what a chunk sends of a micro-batch has gone. */
 static bool dti_pipe_gone(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro);
 /* Posts what can be, and looks what has come; returns at once where another thread does it. wait:
@@ -220,26 +226,26 @@ static dti_bucket dti_pipe_owns(const dti_pipe *pipe, uint32_t replica, uint32_t
 /* Behind all commits, on all ranks together. */
 static dt_result dti_pipe_share_params(dti_parallel *par);
 
-/* ---- pipe_whole.c: the chunks' values and state, from the host's store, on this rank alone; and
+/* ---- pipe_full.c: the chunks' values and state, from the host's store, on this rank alone; and
  * to it, on all ranks together */
 static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
 
-/* ---- pipe_blame.c */
+/* ---- pipe_attribute.c */
 /* The first part that gave something not finite, else an update, on all ranks together. */
-static dt_result dti_pipe_blame(dti_parallel *par);
+static dt_result dti_pipe_attribute(dti_parallel *par);
 static const char *dti_pipe_statistics_fault(const dti_parallel *par);
 
 /* ---- pipe_step.c */
 /* Chunk by chunk of a device, until one fails. */
 typedef dt_result dti_pipe_each(dti_parallel *par, dti_pipe_chunk *chunk);
 static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each);
-static dt_result dti_pipe_phase(dti_parallel *par, dti_crew_fn *fn); /* on all devices */
+static dt_result dti_pipe_phase(dti_parallel *par, dti_device_team_fn *fn); /* on all devices */
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro);
-/* The program whose lane made the last backward part, or of a line without rows one of full
- * batches: its step commits. */
+/* The program whose micro-batch slot made the last backward part, or of a pipeline without rows one
+ * of full batches: its step commits. */
 static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk);
 /* As dti_parallel_step. */
 static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_result own,

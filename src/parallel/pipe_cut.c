@@ -428,7 +428,7 @@ static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, 
 }
 
 static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph *g,
-                              dt_program_desc *d, dti_joint *joint, uint8_t *losses,
+                              dt_program_desc *d, dti_staged *staged, uint8_t *losses,
                               uint8_t *metrics) {
     const dt_program_desc all = *d;
     uint32_t n = 0, outputs[DT_MAX_OUTPUTS];
@@ -459,7 +459,7 @@ static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph 
         if (l->gradient && l->back == chunk)
             d->host_gradients[n++] = (dt_tensor){g, l->node};
         if (l->gradient && l->to == chunk)
-            joint->inputs[in++] = (dt_tensor){g, l->node};
+            staged->inputs[in++] = (dt_tensor){g, l->node};
     }
 }
 
@@ -518,8 +518,8 @@ static dt_result dti_pipe_cut_flows(dti_pipe_cut *cut, uint32_t chunk, const dt_
         links[count++] = i;
     }
     dt_program_desc d = *desc;
-    dti_joint joint = {0};
-    dti_pipe_cut_desc(cut, chunk, own, &d, &joint, ignored, ignored);
+    dti_staged staged = {0};
+    dti_pipe_cut_desc(cut, chunk, own, &d, &staged, ignored, ignored);
     result = dti_pipe_flows_in(cut, own, &d, wrt, links, count);
     dti_free(g->base, wants);
     dt_graph_destroy(own);

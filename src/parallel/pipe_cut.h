@@ -44,7 +44,7 @@ static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, 
 /* The description of its program: losses and metrics that it computes, what it gives and gets. A
  * chunk's number i is number losses[i] (metrics[i]) of all. */
 static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph *g,
-                              dt_program_desc *desc, dti_joint *joint, uint8_t *losses,
+                              dt_program_desc *desc, dti_staged *staged, uint8_t *losses,
                               uint8_t *metrics);
 /* Finds which links into a chunk have a gradient; those out of it are known. */
 static dt_result dti_pipe_cut_flows(dti_pipe_cut *cut, uint32_t chunk, const dt_graph *g,

@@ -1,10 +1,10 @@
 /* Making a grid of pipelines: the cut, a context for each device, a graph and a store for each
- * chunk of this rank, the schedules, and the programs with as many lanes as the schedule keeps
- * micro-batches alive. After it a step allocates nothing. What can fail on one rank alone is told
- * to all before the next thing that they do together. Refuses shares by speed. */
+ * chunk of this rank, the schedules, and the programs with as many micro-batch slots as the
+ * schedule keeps micro-batches alive. After it a step allocates nothing. What can fail on one rank
+ * alone is told to all before the next thing that they do together. Refuses shares by speed. */
 
-/* Where each parameter's blocks begin in the table of the whole model: of parts member by member,
- * as in a squad. */
+/* Where each parameter's blocks begin in the table of the whole model: of parts tensor rank by
+ * tensor rank, as in a tensor group. */
 static dt_result dti_pipe_blocks(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const dti_code *code = pipe->code;
@@ -16,7 +16,7 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
         for (uint32_t i = code->layout->param_count; i-- > 0;) {
             uint32_t blocks = dti_table_blocks(code, i, buffers);
             if (dti_pipe_is_part(pipe, i))
-                blocks = dti_squad_blocks(pipe->shared, i, buffers) * pipe->members;
+                blocks = dti_tp_blocks(pipe->shared, i, buffers) * pipe->tp_ranks;
             pipe->blocks[i] = blocks ? at : pipe->blocks[i];
             at += blocks;
         }
@@ -40,15 +40,15 @@ static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *
     return stage->params ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* A chunk of the model, or of its member's. */
+/* A chunk of the model, or of its tensor rank's. */
 static dt_result dti_pipe_chunk_graph(dti_parallel *par, dti_pipe_chunk *chunk, dt_ctx *ctx) {
     const dti_pipe *pipe = par->pipe;
-    const uint32_t member = pipe->lines[chunk->line].member;
+    const uint32_t tp_rank = pipe->pipelines[chunk->pipeline].tp_rank;
     dt_graph *g = NULL;
     dt_result result = DT_OK;
-    if (!member)
+    if (!tp_rank)
         return dti_pipe_cut_graph(&pipe->cut, pipe->graph, chunk->index, ctx, &chunk->graph);
-    result = dti_squad_graph(par, pipe->shared, ctx, member, &g);
+    result = dti_tp_graph(par, pipe->shared, ctx, tp_rank, &g);
     if (!result)
         result = dti_pipe_cut_graph(&pipe->cut, g, chunk->index, ctx, &chunk->graph);
     dt_graph_destroy(g);
@@ -68,9 +68,10 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     chunk->store->device->one_thread = threads <= 1;
     dti_pipe_own(par, chunk);
     const dti_pipe_device *first = &pipe->devices[0];
-    const dti_device *device = dti_pipe_chunk_of(pipe, first->line, first->place)->store->device;
+    const dti_device *device =
+        dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device;
     if (pipe->shared)
-        result = dti_squad_alike(par, device, chunk->store->device);
+        result = dti_tp_alike(par, device, chunk->store->device);
     return result ? result : dti_pipe_stage_params(par, chunk);
 }
 
@@ -81,7 +82,8 @@ static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char 
     dt_result result =
         dti_context_beside(par, par->replicas[0].graph, "stage", d, threads, &device->ctx);
     for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->across)
-        result = dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->line, c), name, threads);
+        result =
+            dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->pipeline, c), name, threads);
     return result;
 }
 
@@ -100,18 +102,18 @@ static dt_result dti_pipe_chunks_open(dti_parallel *par, const char *names, int 
 /* Of the graph that is cut. */
 static dt_program_desc dti_pipe_model_desc(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
-    return pipe->shared ? dti_squad_desc(par, pipe->shared, pipe->graph)
+    return pipe->shared ? dti_tp_desc(par, pipe->shared, pipe->graph)
                         : dti_replica_desc(par, &par->replicas[0]);
 }
 
 static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *chunk,
-                                     dti_joint *joint) {
+                                     dti_staged *staged) {
     dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     dt_program_desc d = dti_pipe_model_desc(par);
-    *joint = (dti_joint){.blocks = (uint32_t)par->pipe->block_count,
-                         .members = par->desc.tensor,
-                         .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE};
-    dti_pipe_cut_desc(&par->pipe->cut, chunk->index, chunk->graph, &d, joint, stage->losses,
+    *staged = (dti_staged){.blocks = (uint32_t)par->pipe->block_count,
+                           .tp_ranks = par->desc.tensor,
+                           .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE};
+    dti_pipe_cut_desc(&par->pipe->cut, chunk->index, chunk->graph, &d, staged, stage->losses,
                       stage->metrics);
     return d;
 }
@@ -131,72 +133,75 @@ static uint32_t dti_pipe_alike(const dti_runs *runs, uint32_t i, uint32_t *first
 }
 
 static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t rows,
-                                  uint32_t lanes, dt_program **out) {
+                                  uint32_t micro_slots, dt_program **out) {
     const bool parts = par->desc.parts > 1;
     const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
-    const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
-    dti_joint joint;
+    const dti_batch_slices batch_slices = {
+        .pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
+    dti_staged staged;
     chunk->store->layout.parts = par->desc.parts;
-    dt_program_desc d = dti_pipe_desc(par, chunk, &joint);
+    dt_program_desc d = dti_pipe_desc(par, chunk, &staged);
     char label[32];
     snprintf(label, sizeof label, "stage %u", chunk->index);
     d.label = label;
     d.batch = (int)piece.rows;
-    dt_result result = dti_program_create_lanes(chunk->store, &d, &shards, &joint, lanes, out);
+    dt_result result =
+        dti_program_create_micro_slots(chunk->store, &d, &batch_slices, &staged, micro_slots, out);
     return result ? dti_fail(par->base, result, "%s", chunk->store->base->error) : DT_OK;
 }
 
-/* The micro-batch that had the lane of number i before, from 1; 0: none. */
+/* The micro-batch that had the micro-batch slot of number i before, from 1; 0: none. */
 static uint32_t dti_pipe_before(const dti_pipe_run *all, uint32_t i) {
     for (uint32_t k = i; k > 0; k--) {
-        if (all[k - 1].program == all[i].program && all[k - 1].lane == all[i].lane)
+        if (all[k - 1].program == all[i].program && all[k - 1].micro_slot == all[i].micro_slot)
             return k;
     }
     return 0;
 }
 
 static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t tail) {
-    const dti_pipe_line *line = &par->pipe->lines[chunk->line];
-    const dti_runs *runs = &line->runs[tail];
+    const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
+    const dti_runs *runs = &pipeline->runs[tail];
     dti_pipe_run *all = dti_alloc_array(par->base, runs->count + 1u, sizeof *all);
     dt_result result = all ? DT_OK : DT_ERROR_MEMORY;
     chunk->runs[tail] = all;
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         uint32_t first, alike;
         const uint32_t number = dti_pipe_alike(runs, i, &first, &alike);
-        const uint32_t lanes = DTI_MIN(line->schedules[tail].lanes[chunk->index], alike);
+        const uint32_t micro_slots =
+            DTI_MIN(pipeline->schedules[tail].micro_slots[chunk->index], alike);
         if (first == i)
-            result = dti_pipe_program(par, chunk, runs->runs[i].rows, lanes, &all[i].program);
+            result = dti_pipe_program(par, chunk, runs->runs[i].rows, micro_slots, &all[i].program);
         all[i].program = all[first].program;
-        all[i].lane = number % lanes;
+        all[i].micro_slot = number % micro_slots;
         all[i].before = dti_pipe_before(all, i);
     }
     return result;
 }
 
-static dt_result dti_pipe_line_schedule(dti_parallel *par, dti_pipe_line *line, uint32_t k) {
+static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline, uint32_t k) {
     const dti_pipe *pipe = par->pipe;
-    const dti_runs *runs = &line->runs[k];
+    const dti_runs *runs = &pipeline->runs[k];
     uint8_t *begins = dti_alloc(par->base, runs->count);
     for (uint32_t i = 1; begins && i < runs->count; i++)
         begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
     const dt_result result =
         begins ? dti_pipe_schedule_make(par->base, par->desc.schedule, pipe->across,
                                         pipe->chunk_count / pipe->across, runs->count, begins,
-                                        &line->schedules[k])
+                                        &pipeline->schedules[k])
                : DT_ERROR_MEMORY;
     dti_free(par->base, begins);
     return result;
 }
 
-static dt_result dti_pipe_line_fill(dti_parallel *par, uint32_t i) {
+static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
     dti_pipe *pipe = par->pipe;
-    dti_pipe_line *line = &pipe->lines[i];
+    dti_pipeline *pipeline = &pipe->pipelines[i];
     dt_result result = DT_OK;
     for (uint32_t k = 0; k < 2 && !result; k++) {
-        if (line->runs[k].count)
-            result = dti_pipe_line_schedule(par, line, k);
-        for (uint32_t c = 0; c < pipe->chunk_count && line->runs[k].count && !result; c++) {
+        if (pipeline->runs[k].count)
+            result = dti_pipeline_schedule(par, pipeline, k);
+        for (uint32_t c = 0; c < pipe->chunk_count && pipeline->runs[k].count && !result; c++) {
             dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
             result = chunk->store ? dti_pipe_programs(par, chunk, k) : DT_OK;
         }
@@ -204,10 +209,10 @@ static dt_result dti_pipe_line_fill(dti_parallel *par, uint32_t i) {
     return result;
 }
 
-/* A program of a chunk that is here, of any member; NULL: it is not. */
+/* A program of a chunk that is here, of any tensor rank; NULL: it is not. */
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
     for (uint32_t s = c; s < pipe->stage_count; s += pipe->chunk_count) {
-        if (pipe->stages[s].lines)
+        if (pipe->stages[s].pipelines)
             return dti_pipe_alike_chunk(pipe, s, 0)->runs[0][0].program;
     }
     return NULL;
@@ -220,8 +225,8 @@ static bool dti_pipe_reads(const dti_parallel *par) {
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
         const dt_program *p = dti_pipe_any(pipe, c);
         for (uint32_t i = 0; p && i < par->columns; i++)
-            reads = reads || dti_code_port(dti_program_code(p),
-                                           dti_pipe_node(pipe, par->inputs[i].id), false, false);
+            reads = reads || dti_code_binding(dti_program_code(p),
+                                              dti_pipe_node(pipe, par->inputs[i].id), false, false);
     }
     return reads;
 }
@@ -229,11 +234,11 @@ static bool dti_pipe_reads(const dti_parallel *par) {
 static dt_result dti_pipe_fill(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->line_count && !result; i++)
-        result = dti_pipe_line_fill(par, i);
+    for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++)
+        result = dti_pipeline_fill(par, i);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
-        if (stage->lines)
+        if (stage->pipelines)
             result = dti_statistics_make(
                 par->base, &par->job,
                 dti_program_code(dti_pipe_alike_chunk(pipe, s, 0)->runs[0][0].program),
@@ -244,15 +249,16 @@ static dt_result dti_pipe_fill(dti_parallel *par) {
 
 /* ---- all of it */
 
-/* The first member's graph, at the places where the model is cut: others' have as many nodes. */
-static dt_result dti_pipe_cut_member(dti_parallel *par, const dti_pipe_cut *model) {
+/* The first tensor rank's graph, at the places where the model is cut: others' have as many
+ * nodes. */
+static dt_result dti_pipe_cut_tp_rank(dti_parallel *par, const dti_pipe_cut *model) {
     dti_pipe *pipe = par->pipe;
     dt_graph *g = NULL;
-    pipe->shared->size = pipe->members;
+    pipe->shared->size = pipe->tp_ranks;
     pipe->shared->code = pipe->code;
-    dt_result result = dti_squad_model(par, pipe->shared);
+    dt_result result = dti_tp_model(par, pipe->shared);
     if (!result)
-        result = dti_squad_graph(par, pipe->shared, par->replicas[0].graph->ctx, 0, &g);
+        result = dti_tp_graph(par, pipe->shared, par->replicas[0].graph->ctx, 0, &g);
     if (g) { /* it ends with the pipe, also where its marks do not divide */
         dti_disown(&par->base->owned, &g->owned);
         pipe->graph = g;
@@ -271,12 +277,12 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     const uint32_t rows = DTI_MAX(dti_partition_piece(&par->job, 0, par->job.batch), 1u);
     pipe->graph = par->replicas[0].graph;
     dt_result result = dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows,
-                                         pipe->members > 1 ? &model : &pipe->cut);
-    if (pipe->members == 1)
+                                         pipe->tp_ranks > 1 ? &model : &pipe->cut);
+    if (pipe->tp_ranks == 1)
         return result;
     if (!result) {
         pipe->shared = dti_alloc(par->base, sizeof *pipe->shared);
-        result = pipe->shared ? dti_pipe_cut_member(par, &model) : DT_ERROR_MEMORY;
+        result = pipe->shared ? dti_pipe_cut_tp_rank(par, &model) : DT_ERROR_MEMORY;
     }
     dti_pipe_cut_free(par->base, &model);
     return result;
@@ -299,14 +305,15 @@ static dt_result dti_pipe_runs(dti_parallel *par) {
     dti_replica *r = &par->replicas[0];
     const uint32_t tail = par->desc.tail;
     par->elements = r->store->layout.elements;
-    dt_result result = dti_grid_runs_make(par, pipe->lines[0].replica, par->desc.batch, &r->full);
+    dt_result result =
+        dti_grid_runs_make(par, pipe->pipelines[0].replica, par->desc.batch, &r->full);
     if (!result && tail)
-        result = dti_grid_runs_make(par, pipe->lines[0].replica, tail, &r->tail);
-    for (uint32_t i = 0; i < pipe->line_count && !result; i++) {
-        dti_pipe_line *line = &pipe->lines[i];
-        result = dti_grid_runs_make(par, line->replica, par->desc.batch, &line->runs[0]);
+        result = dti_grid_runs_make(par, pipe->pipelines[0].replica, tail, &r->tail);
+    for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++) {
+        dti_pipeline *pipeline = &pipe->pipelines[i];
+        result = dti_grid_runs_make(par, pipeline->replica, par->desc.batch, &pipeline->runs[0]);
         if (!result && tail)
-            result = dti_grid_runs_make(par, line->replica, tail, &line->runs[1]);
+            result = dti_grid_runs_make(par, pipeline->replica, tail, &pipeline->runs[1]);
     }
     return result;
 }
@@ -322,45 +329,45 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
                                                            : DT_ERROR_MEMORY;
 }
 
-/* ---- members of a stage between ranks */
+/* ---- tensor ranks of a stage between ranks */
 
-static dt_result dti_pipe_squad_make(dti_parallel *par, uint32_t d) {
+static dt_result dti_pipe_tp_make(dti_parallel *par, uint32_t d) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_device *device = &pipe->devices[d];
-    const dti_pipe_line *line = &pipe->lines[device->line];
+    const dti_pipeline *pipeline = &pipe->pipelines[device->pipeline];
     size_t most = 1;
     for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->across) {
-        const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->line, c);
+        const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, c);
         for (uint32_t tail = 0; tail < 2; tail++) {
-            for (uint32_t i = 0; i < line->runs[tail].count; i++)
-                most = dti_squad_most(chunk->runs[tail][i].program, most);
+            for (uint32_t i = 0; i < pipeline->runs[tail].count; i++)
+                most = dti_tp_most(chunk->runs[tail][i].program, most);
         }
     }
-    return dti_squad_place_make(par, device->squad, most);
+    return dti_tp_place_make(par, device->tp, most);
 }
 
 /* On all ranks together. */
-static dt_result dti_pipe_squads_make(dti_parallel *par) {
+static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_device *first = &pipe->devices[0];
     if (!par->desc.comm)
         return DT_OK;
     dt_result own = DT_OK;
     for (uint32_t d = 0; d < pipe->device_count && !own; d++) {
-        const dti_squad_place *place = pipe->devices[d].squad;
+        const dti_tp_place *place = pipe->devices[d].tp;
         if (place->count < place->size && !place->said)
-            own = dti_pipe_squad_make(par, d);
+            own = dti_pipe_tp_make(par, d);
     }
-    int *ranks = dti_alloc_array(par->base, pipe->members, sizeof *ranks);
+    int *ranks = dti_alloc_array(par->base, pipe->tp_ranks, sizeof *ranks);
     own = own ? own : ranks ? DT_OK : DT_ERROR_MEMORY;
     dt_result result =
-        dti_squad_same(par, dti_pipe_chunk_of(pipe, first->line, first->place)->store->device);
+        dti_tp_same(par, dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device);
     if (!result)
         result = dti_agree_result(par, own);
     for (uint32_t q = 0; q < pipe->data * pipe->across && !result; q++) {
-        const uint32_t at = q - pipe->first / pipe->members; /* beyond: not here */
-        result = dti_squad_place_group(par, q, pipe->members,
-                                       at < pipe->squad_count ? &pipe->squads[at] : NULL, ranks);
+        const uint32_t at = q - pipe->first / pipe->tp_ranks; /* beyond: not here */
+        result = dti_tp_place_group(par, q, pipe->tp_ranks,
+                                    at < pipe->tp_count ? &pipe->tp_groups[at] : NULL, ranks);
     }
     dti_free(par->base, ranks);
     return result;
@@ -383,16 +390,16 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
     return result ? result : dti_pipe_fill(par);
 }
 
-static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
-                                 bool pin) {
+static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
+                                 int threads, bool pin) {
     dti_pipe_destroy(par);
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
-    dt_result result = par->pipe ? dti_grid_begin(par, shards) : DT_ERROR_MEMORY;
+    dt_result result = par->pipe ? dti_grid_begin(par, batch_slices) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_pipe_open(par, names, threads);
     result = dti_agree_result(par, result);
     if (!result && par->pipe->shared)
-        result = dti_pipe_squads_make(par);
+        result = dti_pipe_tp_groups_make(par);
     if (!result)
         result = dti_pipe_wires_make(par);
     if (!result)
@@ -402,8 +409,9 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char 
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
-    return dti_agree_result(par, dti_crew_create(par->base, par->desc.comm, par->pipe->device_count,
-                                                 pin, &par->pipe->crew));
+    return dti_agree_result(par, dti_device_team_create(par->base, par->desc.comm,
+                                                        par->pipe->device_count, pin,
+                                                        &par->pipe->device_team));
 }
 
 static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
@@ -417,26 +425,26 @@ static void dti_pipe_chunk_close(dti_parallel *par, dti_pipe_chunk *chunk) {
     dti_free(par->base, chunk->runs[1]);
 }
 
-static void dti_pipe_line_close(dti_parallel *par, dti_pipe_line *line) {
+static void dti_pipeline_close(dti_parallel *par, dti_pipeline *pipeline) {
     for (int k = 0; k < 2; k++) {
-        dti_pipe_schedule_free(par->base, &line->schedules[k]);
-        dti_runs_free(par->base, &line->runs[k]);
+        dti_pipe_schedule_free(par->base, &pipeline->schedules[k]);
+        dti_runs_free(par->base, &pipeline->runs[k]);
     }
 }
 
-static void dti_pipe_members_close(dti_parallel *par) {
+static void dti_pipe_tp_ranks_close(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    const uint32_t chunks = pipe->chunks ? pipe->line_count * pipe->chunk_count : 0;
+    const uint32_t chunks = pipe->chunks ? pipe->pipeline_count * pipe->chunk_count : 0;
     for (uint32_t i = 0; i < chunks; i++)
         dti_pipe_chunk_close(par, &pipe->chunks[i]);
     for (uint32_t d = 0; pipe->devices && d < pipe->device_count; d++)
         dt_ctx_destroy(pipe->devices[d].ctx);
-    for (uint32_t i = 0; pipe->lines && i < pipe->line_count; i++)
-        dti_pipe_line_close(par, &pipe->lines[i]);
+    for (uint32_t i = 0; pipe->pipelines && i < pipe->pipeline_count; i++)
+        dti_pipeline_close(par, &pipe->pipelines[i]);
     for (uint32_t s = 0; pipe->stages && s < pipe->stage_count; s++)
         dti_pipe_stage_close(par, &pipe->stages[s]);
-    for (uint32_t i = pipe->squads ? pipe->squad_count : 0; i-- > 0;)
-        dti_squad_place_free(par, &pipe->squads[i]);
+    for (uint32_t i = pipe->tp_groups ? pipe->tp_count : 0; i-- > 0;)
+        dti_tp_place_free(par, &pipe->tp_groups[i]);
 }
 
 /* What is known of the model. */
@@ -449,7 +457,7 @@ static void dti_pipe_model_close(dti_parallel *par) {
         return;
     if (pipe->graph != par->replicas[0].graph)
         dt_graph_destroy(pipe->graph);
-    dti_squad_model_free(par, pipe->shared);
+    dti_tp_model_free(par, pipe->shared);
     dti_free(par->base, pipe->shared);
 }
 
@@ -457,17 +465,17 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     if (!pipe)
         return;
-    dti_crew_destroy(pipe->crew);
+    dti_device_team_destroy(pipe->device_team);
     dti_pipe_sums_free(par);
     dti_pipe_wires_free(par);
-    dti_pipe_members_close(par);
+    dti_pipe_tp_ranks_close(par);
     dti_pipe_model_close(par);
     dti_scalar_sum_free(par, &par->weights);
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece,  pipe->devices, pipe->lines,
-                   pipe->chunks, pipe->stages, pipe->squads, pipe->bounds};
+    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece,     pipe->devices, pipe->pipelines,
+                   pipe->chunks, pipe->stages, pipe->tp_groups, pipe->bounds};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, pipe);
@@ -478,12 +486,12 @@ static void dti_pipe_destroy(dti_parallel *par) {
 
 static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t node,
                                       const void *values, size_t bytes) {
-    const dti_pipe_line *line = &par->pipe->lines[chunk->line];
+    const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
     dt_result result = DT_OK;
     for (uint32_t k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < line->runs[k].count && !result; i++) {
+        for (uint32_t i = 0; i < pipeline->runs[k].count && !result; i++) {
             dt_program *p = chunk->runs[k][i].program;
-            if (dti_code_port(dti_program_code(p), node, false, false))
+            if (dti_code_binding(dti_program_code(p), node, false, false))
                 result = dt_program_write(p, (dt_tensor){chunk->graph, node}, values, bytes);
         }
     }
@@ -493,7 +501,7 @@ static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, 
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values,
                                 size_t bytes) {
     dti_pipe *pipe = par->pipe;
-    const uint32_t chunks = pipe->crew ? pipe->line_count * pipe->chunk_count : 0;
+    const uint32_t chunks = pipe->device_team ? pipe->pipeline_count * pipe->chunk_count : 0;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < chunks && !result; i++) {
         if (pipe->chunks[i].store)
@@ -503,11 +511,11 @@ static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *va
     return result;
 }
 
-/* Distinct programs of a chunk, with the lanes of each. */
+/* Distinct programs of a chunk, with the micro-batch slots of each. */
 static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk) {
     uint64_t bytes = 0;
     for (const dt_program *p = chunk->store->programs; p; p = p->next)
-        bytes += p->code->transient_bytes * p->turn_count;
+        bytes += p->code->transient_bytes * p->step_slot_count;
     return bytes;
 }
 
@@ -516,7 +524,7 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
     for (uint32_t d = 0; d < pipe->device_count; d++) {
         uint64_t all = 0;
         for (uint32_t c = pipe->devices[d].place; c < pipe->chunk_count; c += pipe->across)
-            all += dti_pipe_chunk_transients(dti_pipe_chunk_of(pipe, pipe->devices[d].line, c));
+            all += dti_pipe_chunk_transients(dti_pipe_chunk_of(pipe, pipe->devices[d].pipeline, c));
         most = DTI_MAX(most, all);
     }
     return most;
@@ -526,7 +534,7 @@ static uint64_t dti_pipe_state(const dti_pipe *pipe) {
     const dti_pipe_device *own = &pipe->devices[0];
     uint64_t bytes = 0;
     for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->across) {
-        const dt_store *s = dti_pipe_chunk_of(pipe, own->line, c)->store;
+        const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
         bytes += dti_state_bytes(&s->layout, s->moments);
     }
     return bytes;

@@ -207,7 +207,7 @@ static void dti_pipe_alive(dti_pipe_schedule *s) {
             for (uint32_t i = 0; i < s->each; i++) {
                 const dti_pipe_action a = dti_pipe_list(s, d)[i];
                 alive += a.chunk == c && a.kind == DTI_PIPE_FORWARD;
-                s->lanes[c] = DTI_MAX(s->lanes[c], alive);
+                s->micro_slots[c] = DTI_MAX(s->micro_slots[c], alive);
                 alive -= a.chunk == c && a.kind == ends;
             }
         }
@@ -252,9 +252,10 @@ static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kin
                                .split = split,
                                .each = micros * per_device * (split ? 3 : 2)};
     out->actions = dti_alloc_array(base, (size_t)devices * out->each, sizeof *out->actions);
-    out->lanes = dti_alloc_array(base, out->chunks, sizeof *out->lanes);
-    dt_result result = out->actions && out->lanes ? dti_pipe_schedule_fill(base, kind, begins, out)
-                                                  : DT_ERROR_MEMORY;
+    out->micro_slots = dti_alloc_array(base, out->chunks, sizeof *out->micro_slots);
+    dt_result result = out->actions && out->micro_slots
+                           ? dti_pipe_schedule_fill(base, kind, begins, out)
+                           : DT_ERROR_MEMORY;
     if (result)
         dti_pipe_schedule_free(base, out);
     return result;
@@ -262,6 +263,6 @@ static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kin
 
 static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s) {
     dti_free(base, s->actions);
-    dti_free(base, s->lanes);
+    dti_free(base, s->micro_slots);
     *s = (dti_pipe_schedule){0};
 }

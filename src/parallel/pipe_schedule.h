@@ -19,9 +19,9 @@ typedef struct dti_pipe_schedule {
     bool split;                       /* backward parts are two actions */
     dti_pipe_action *actions;         /* device by device, `each` long */
     uint32_t each;
-    uint32_t *lanes; /* by chunk: the most micro-batches that are alive in it at once */
-    uint32_t alive;  /* the most of a device, over its chunks */
-    double bubble;   /* idle time as a share of the time at work, by unit times */
+    uint32_t *micro_slots; /* by chunk: the most micro-batches that are alive in it at once */
+    uint32_t alive;        /* the most of a device, over its chunks */
+    double bubble;         /* idle time as a share of the time at work, by unit times */
 } dti_pipe_schedule;
 
 #define DTI_PIPE_MICROS_MAX 4096

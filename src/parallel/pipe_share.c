@@ -11,8 +11,8 @@
 static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     dti_layout *l = &chunk->store->layout;
-    const uint32_t replica = pipe->lines[chunk->line].replica;
-    const bool whole = dti_owners_whole(par);
+    const uint32_t replica = pipe->pipelines[chunk->pipeline].replica;
+    const bool whole = dti_owners_full(par);
     if (!par->desc.level || pipe->data == 1)
         return;
     l->own_begin = dti_owners_begin(l, replica, pipe->data, whole);
@@ -29,7 +29,7 @@ static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t r
 static void dti_pipe_bounds_of(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     const dti_layout *l = &chunk->store->layout;
-    const bool whole = dti_owners_whole(par);
+    const bool whole = dti_owners_full(par);
     for (uint32_t d = 0; d <= pipe->data; d++)
         *dti_pipe_bound(pipe, chunk->index, d) = dti_owners_begin(l, d, pipe->data, whole);
     for (uint32_t i = 0; i < l->param_count; i++)
@@ -48,7 +48,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
     if (result)
         return result;
     pipe->offsets = pipe->bounds + count;
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         if (pipe->chunks[i].store)
             dti_pipe_bounds_of(par, &pipe->chunks[i]);
     }
@@ -82,7 +82,7 @@ static bool dti_pipe_trained(const dti_code *code, uint32_t *i, dti_bucket *run)
         if (!trained)
             continue;
         run->begin = run->end ? run->begin : p->offset;
-        run->end = p->offset + dti_whole_blocks(p->elements);
+        run->end = p->offset + dti_full_blocks(p->elements);
     }
     return run->end > 0;
 }
@@ -165,12 +165,12 @@ static dt_result dti_pipe_range_tell(dti_parallel *par, const dti_pipe_chunk *ch
 static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, 0);
-    const uint32_t member = s / pipe->chunk_count, c = s % pipe->chunk_count;
+    const uint32_t tp_rank = s / pipe->chunk_count, c = s % pipe->chunk_count;
     dt_result result = DT_OK;
     uint32_t d = 0;
     for (pipe->root = 0; d < pipe->data && !result; pipe->root++) {
-        const uint32_t first = d, rank = dti_pipe_rank(par, d * pipe->members + member, c);
-        while (d < pipe->data && dti_pipe_rank(par, d * pipe->members + member, c) == rank)
+        const uint32_t first = d, rank = dti_pipe_rank(par, d * pipe->tp_ranks + tp_rank, c);
+        while (d < pipe->data && dti_pipe_rank(par, d * pipe->tp_ranks + tp_rank, c) == rank)
             d++;
         const dti_bucket own = {*dti_pipe_bound(pipe, c, first), *dti_pipe_bound(pipe, c, d)};
         result =
@@ -185,7 +185,7 @@ static dt_result dti_pipe_share_params(dti_parallel *par) {
         return DT_OK;
     dt_result result = dti_pipe_phase(par, dti_pipe_put);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
-        if (pipe->stages[s].lines && pipe->stages[s].sum.comm)
+        if (pipe->stages[s].pipelines && pipe->stages[s].sum.comm)
             result = dti_pipe_share_stage(par, s);
     }
     return result ? result : dti_pipe_phase(par, dti_pipe_get);

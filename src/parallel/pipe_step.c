@@ -2,14 +2,14 @@
  * that it needs have ended, which two counters a chunk tell, or messages (pipe_wire.c). A forward
  * part fetches what it needs from where earlier chunks left it, which stays until their backward
  * part of that micro-batch; a backward part brings the gradients of what it got to the chunks that
- * gave it, whose lanes of that micro-batch wait for them. Every rank makes the same operations in
- * the same order, also when something has gone wrong on one of them, as in step.c: what can fail
- * before anything is computed is told with the weights, what fails in a judge with the losses, and
- * a device that is lost in between ends the group. Nothing changes in any store before all have
- * judged. */
+ * gave it, whose micro-batch slots of that micro-batch wait for them. Every rank makes the same
+ * operations in the same order, also when something has gone wrong on one of them, as in step.c:
+ * what can fail before anything is computed is told with the weights, what fails in a judge with
+ * the losses, and a device that is lost in between ends the group. Nothing changes in any store
+ * before all have judged. */
 
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
-    return &par->pipe->lines[chunk->line].runs[par->pipe->tail];
+    return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->tail];
 }
 
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
@@ -20,14 +20,14 @@ static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pi
 static dt_program *dti_pipe_take(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                  uint32_t micro) {
     const dti_pipe_run *run = dti_pipe_run_of(par, chunk, micro);
-    dti_lane_take(run->program, run->lane);
+    dti_micro_slot_take(run->program, run->micro_slot);
     return run->program;
 }
 
 static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk) {
-    const dti_pipe_line *line = &par->pipe->lines[chunk->line];
+    const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
     const uint32_t tail = dti_pipe_runs_now(par, chunk)->count ? par->pipe->tail : 0;
-    return chunk->runs[tail][line->runs[tail].count - 1].program;
+    return chunk->runs[tail][pipeline->runs[tail].count - 1].program;
 }
 
 static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
@@ -35,7 +35,7 @@ static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each 
     dti_pipe_device *own = &pipe->devices[device];
     dt_result result = DT_OK;
     for (uint32_t c = own->place; c < pipe->chunk_count && !result; c += pipe->across)
-        result = each(par, dti_pipe_chunk_of(pipe, own->line, c));
+        result = each(par, dti_pipe_chunk_of(pipe, own->pipeline, c));
     own->result = result;
     if (result)
         atomic_store(&pipe->failed, true);
@@ -53,7 +53,7 @@ static dt_result dti_pipe_write(const dti_parallel *par, const dti_pipe_chunk *c
         const char *data = batch->values[i];
         const dt_tensor input = {chunk->graph, dti_pipe_node(par->pipe, par->inputs[i].id)};
         const uint32_t at = run->row - batch->first;
-        if (dti_code_port(dti_program_code(p), input.id, false, false))
+        if (dti_code_binding(dti_program_code(p), input.id, false, false))
             result = dti_program_write_rows(p, input, data + at * size, run->rows * size,
                                             batch->sources + at);
     }
@@ -69,7 +69,7 @@ static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,
 /* Members have the same targets: the first one's tell. */
 static dt_result dti_pipe_weigh_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    const bool tells = par->pipe->lines[chunk->line].member == 0;
+    const bool tells = par->pipe->pipelines[chunk->pipeline].tp_rank == 0;
     const uint32_t count = tells ? dti_pipe_runs_now(par, chunk)->count : 0;
     dt_result result = DT_OK;
     for (uint32_t m = 0; m < count && !result; m++) {
@@ -94,18 +94,19 @@ static void dti_pipe_weigh(void *arg, uint32_t device) {
 static void dti_pipe_fetch_one(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t link,
                                uint32_t micro) {
     const dti_pipe_link *l = &par->pipe->cut.links[link];
-    const dti_pipe_chunk *from = dti_pipe_chunk_of(par->pipe, chunk->line, l->from);
+    const dti_pipe_chunk *from = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->from);
     if (!from->store) {
-        dti_pipe_unpack(par, chunk->line, link, micro);
+        dti_pipe_unpack(par, chunk->pipeline, link, micro);
         return;
     }
     const dti_pipe_run *own = dti_pipe_run_of(par, chunk, micro),
                        *there = dti_pipe_run_of(par, from, micro);
-    const dti_port *out = dti_code_port(dti_program_code(there->program), l->node, true, false),
-                   *in = dti_code_port(dti_program_code(own->program), l->node, false, false);
+    const dti_binding *out =
+                          dti_code_binding(dti_program_code(there->program), l->node, true, false),
+                      *in = dti_code_binding(dti_program_code(own->program), l->node, false, false);
     if (in)
-        memcpy(dti_lane_host(own->program, own->lane, in),
-               dti_lane_host(there->program, there->lane, out), (size_t)in->bytes);
+        memcpy(dti_micro_slot_host(own->program, own->micro_slot, in),
+               dti_micro_slot_host(there->program, there->micro_slot, out), (size_t)in->bytes);
 }
 
 static void dti_pipe_fetch(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro) {
@@ -122,15 +123,17 @@ static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *c
     const dti_pipe_run *own = dti_pipe_run_of(par, chunk, micro);
     for (uint32_t i = 0; i < cut->link_count; i++) {
         const dti_pipe_link *l = &cut->links[i];
-        const dti_pipe_chunk *back = dti_pipe_chunk_of(par->pipe, chunk->line, l->back);
+        const dti_pipe_chunk *back = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->back);
         if (l->to != chunk->index || !l->gradient || !back->store)
             continue;
         const dti_pipe_run *to = dti_pipe_run_of(par, back, micro);
-        const dti_port *out = dti_code_port(dti_program_code(own->program), l->node, true, true),
-                       *in = dti_code_port(dti_program_code(to->program), l->node, false, true);
+        const dti_binding *out =
+                              dti_code_binding(dti_program_code(own->program), l->node, true, true),
+                          *in =
+                              dti_code_binding(dti_program_code(to->program), l->node, false, true);
         if (in)
-            memcpy(dti_lane_host(to->program, to->lane, in),
-                   dti_lane_host(own->program, own->lane, out), (size_t)in->bytes);
+            memcpy(dti_micro_slot_host(to->program, to->micro_slot, in),
+                   dti_micro_slot_host(own->program, own->micro_slot, out), (size_t)in->bytes);
     }
 }
 
@@ -140,15 +143,15 @@ static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *c
 static dt_result dti_pipe_segments(dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p,
                                    uint32_t from, uint32_t end) {
     dti_pipe_device *own = &par->pipe->devices[chunk->device];
-    const dti_squad_run run = {.place = own->squad,
-                               .number = par->pipe->lines[chunk->line].member,
-                               .count = 1,
-                               .programs = &p,
-                               .from = from,
-                               .end = end};
+    const dti_tp_run run = {.place = own->tp,
+                            .number = par->pipe->pipelines[chunk->pipeline].tp_rank,
+                            .count = 1,
+                            .programs = &p,
+                            .from = from,
+                            .end = end};
     bool go_on = true;
-    return own->squad ? dti_squad_run_to(par, &run, &own->met, &go_on)
-                      : dti_lane_run(p, end - from);
+    return own->tp ? dti_tp_run_to(par, &run, &own->met, &go_on)
+                   : dti_micro_slot_run(p, end - from);
 }
 
 static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
@@ -159,7 +162,7 @@ static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint
     step.coefficients = stage->coefficients;
     dt_result result = dti_pipe_write(par, chunk, micro, p);
     if (!result)
-        result = dti_lane_begin(p, &step, stage->weights);
+        result = dti_micro_slot_begin(p, &step, stage->weights);
     if (result)
         return result;
     dti_pipe_fetch(par, chunk, micro);
@@ -186,7 +189,7 @@ static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk,
 static dt_result dti_pipe_over(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro,
                                dt_program *p) {
     if (micro + 1 < dti_pipe_runs_now(par, chunk)->count)
-        dti_lane_end(p);
+        dti_micro_slot_end(p);
     return dti_pipe_summed(par, chunk, micro);
 }
 
@@ -199,7 +202,7 @@ static dt_result dti_pipe_backward(dti_parallel *par, dti_pipe_chunk *chunk, uin
     if (result || atomic_load(&par->pipe->failed))
         return result;
     dti_pipe_bring_back(par, chunk, micro);
-    if (par->pipe->lines[chunk->line].member == 0)
+    if (par->pipe->pipelines[chunk->pipeline].tp_rank == 0)
         dti_pipe_terms(par, chunk, micro, p);
     dti_statistics_take(&stage->statistics, &dti_pipe_runs_now(par, chunk)->runs[micro], p);
     return split ? DT_OK : dti_pipe_over(par, chunk, micro, p);
@@ -217,8 +220,8 @@ static dt_result dti_pipe_weight(dti_parallel *par, dti_pipe_chunk *chunk, uint3
 
 /* ---- a device's list */
 
-/* Whether what a forward part reads is there, and its lane is free: what the micro-batch before it
- * gave has been taken. */
+/* Whether what a forward part reads is there, and its micro-batch slot is free: what the
+ * micro-batch before it gave has been taken. */
 static bool dti_pipe_may_forward(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                  uint32_t micro) {
     const dti_pipe *pipe = par->pipe;
@@ -226,11 +229,11 @@ static bool dti_pipe_may_forward(const dti_parallel *par, const dti_pipe_chunk *
     bool may = !before || dti_pipe_gone(par, chunk, before - 1);
     for (uint32_t i = 0; i < pipe->cut.link_count && may; i++) {
         const dti_pipe_link *l = &pipe->cut.links[i];
-        const dti_pipe_chunk *from = dti_pipe_chunk_of(pipe, chunk->line, l->from),
-                             *to = dti_pipe_chunk_of(pipe, chunk->line, l->to);
+        const dti_pipe_chunk *from = dti_pipe_chunk_of(pipe, chunk->pipeline, l->from),
+                             *to = dti_pipe_chunk_of(pipe, chunk->pipeline, l->to);
         if (l->to == chunk->index)
             may = from->store ? atomic_load(&from->forward) > micro
-                              : dti_pipe_came(par, chunk->line, l, false, micro);
+                              : dti_pipe_came(par, chunk->pipeline, l, false, micro);
         if (l->from == chunk->index && before && to->store)
             may = may && atomic_load(&to->forward) >= before;
     }
@@ -244,14 +247,14 @@ static bool dti_pipe_may_backward(const dti_parallel *par, const dti_pipe_chunk 
     bool may = true;
     for (uint32_t i = 0; i < pipe->cut.link_count && may; i++) {
         const dti_pipe_link *l = &pipe->cut.links[i];
-        const dti_pipe_chunk *to = dti_pipe_chunk_of(pipe, chunk->line, l->to);
+        const dti_pipe_chunk *to = dti_pipe_chunk_of(pipe, chunk->pipeline, l->to);
         if (l->gradient && l->back == chunk->index)
             may = to->store ? atomic_load(&to->backward) > micro
-                            : dti_pipe_came(par, chunk->line, l, true, micro);
+                            : dti_pipe_came(par, chunk->pipeline, l, true, micro);
     }
     if (chunk->index + 1 == pipe->chunk_count)
         return may;
-    const dti_pipe_chunk *next = dti_pipe_chunk_of(pipe, chunk->line, chunk->index + 1);
+    const dti_pipe_chunk *next = dti_pipe_chunk_of(pipe, chunk->pipeline, chunk->index + 1);
     return may && (!next->store || atomic_load(&next->backward) > micro);
 }
 
@@ -282,11 +285,11 @@ static dt_result dti_pipe_act(dti_parallel *par, uint32_t device, dti_pipe_chunk
     return result;
 }
 
-/* Until the part may begin, and nobody reads what the one before it brought to meetings; false:
+/* Until the part may begin, and nobody reads what the one before it brought to sync points; false:
  * somebody failed. */
 static bool dti_pipe_await(dti_parallel *par, dti_pipe_device *own, const dti_pipe_chunk *chunk,
                            dti_pipe_action a) {
-    if (own->squad && !dti_squad_left(par, own->squad, own->met))
+    if (own->tp && !dti_tp_left(par, own->tp, own->met))
         return false;
     if (dti_pipe_may(par, chunk, a))
         return true;
@@ -309,7 +312,7 @@ static void dti_pipe_list_run(void *arg, uint32_t device) {
     dti_parallel *par = arg;
     dti_pipe *pipe = par->pipe;
     dti_pipe_device *own = &pipe->devices[device];
-    const dti_pipe_schedule *s = &pipe->lines[own->line].schedules[pipe->tail];
+    const dti_pipe_schedule *s = &pipe->pipelines[own->pipeline].schedules[pipe->tail];
     const dti_pipe_action *list = s->each ? dti_pipe_list(s, own->place) : NULL;
     dt_result result = DT_OK;
     if (!list) {
@@ -317,7 +320,7 @@ static void dti_pipe_list_run(void *arg, uint32_t device) {
         return;
     }
     for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed); i++) {
-        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, own->line, list[i].chunk);
+        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, own->pipeline, list[i].chunk);
         if (dti_pipe_await(par, own, chunk, list[i]))
             result = dti_pipe_act(par, device, chunk, list[i]);
         dti_pipe_speak(par, NULL);
@@ -336,16 +339,16 @@ static dt_result dti_pipe_norm_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
         result = dti_program_begin_commit(p, &par->step);
         p->store->running = NULL;
     }
-    return result ? result : dti_lane_run(p, 1);
+    return result ? result : dti_micro_slot_run(p, 1);
 }
 
 static void dti_pipe_norm(void *arg, uint32_t device) {
     dti_pipe_for_each(arg, device, dti_pipe_norm_chunk);
 }
 
-static dt_result dti_pipe_judge_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_validate_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     dt_program *p = dti_pipe_last(par, chunk);
-    dt_result result = dti_lane_run(p, 1);
+    dt_result result = dti_micro_slot_run(p, 1);
     if (result)
         return result;
     const uint32_t *status = dti_program_out(p);
@@ -354,8 +357,8 @@ static dt_result dti_pipe_judge_chunk(dti_parallel *par, dti_pipe_chunk *chunk) 
     return DT_OK;
 }
 
-static void dti_pipe_judge(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_judge_chunk);
+static void dti_pipe_validate(void *arg, uint32_t device) {
+    dti_pipe_for_each(arg, device, dti_pipe_validate_chunk);
 }
 
 static dt_result dti_pipe_commit_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
@@ -380,8 +383,8 @@ static dt_result dti_pipe_result(dti_parallel *par) {
     return DT_OK;
 }
 
-static dt_result dti_pipe_phase(dti_parallel *par, dti_crew_fn *fn) {
-    dti_crew_run(par->pipe->crew, fn, par);
+static dt_result dti_pipe_phase(dti_parallel *par, dti_device_team_fn *fn) {
+    dti_device_team_run(par->pipe->device_team, fn, par);
     return dti_pipe_result(par);
 }
 
@@ -399,14 +402,14 @@ static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt
         pipe->devices[d].waited = 0;
         pipe->devices[d].met = 0;
     }
-    for (uint32_t i = 0; i < pipe->squad_count; i++)
-        dti_squad_place_begin(&pipe->squads[i]);
+    for (uint32_t i = 0; i < pipe->tp_count; i++)
+        dti_tp_place_begin(&pipe->tp_groups[i]);
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
             stage->coefficients[i] = step->coefficients[stage->losses[i]];
     }
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         atomic_store(&pipe->chunks[i].forward, 0);
         atomic_store(&pipe->chunks[i].backward, 0);
     }
@@ -438,12 +441,12 @@ static dt_result dti_pipe_agree(dti_parallel *par, dt_result own) {
 
 static void dti_pipe_drop(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         const dti_pipe_chunk *chunk = &pipe->chunks[i];
         for (uint32_t m = 0; chunk->store && m < dti_pipe_runs_now(par, chunk)->count; m++)
-            dti_lane_end(dti_pipe_run_of(par, chunk, m)->program);
+            dti_micro_slot_end(dti_pipe_run_of(par, chunk, m)->program);
         if (chunk->store)
-            dti_lane_end(dti_pipe_last(par, chunk));
+            dti_micro_slot_end(dti_pipe_last(par, chunk));
     }
 }
 
@@ -452,7 +455,7 @@ static dt_result dti_pipe_not_finite(dti_parallel *par, dti_parallel_result *out
     dt_result own = dti_pipe_result(par); /* a device that failed while it judged */
     dt_result result = dti_agree_result(par, own);
     if (!result)
-        result = dti_pipe_blame(par);
+        result = dti_pipe_attribute(par);
     if (!result)
         result =
             dti_agree_result(par, statistic ? dti_parallel_not_finite_text(par, statistic) : DT_OK);
@@ -461,7 +464,7 @@ static dt_result dti_pipe_not_finite(dti_parallel *par, dti_parallel_result *out
     dti_pipe_drop(par);
     for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
         dti_pipe_stage *stage = &par->pipe->stages[s];
-        if (stage->lines)
+        if (stage->pipelines)
             dti_statistics_load(&stage->statistics, dti_pipe_alike_chunk(par->pipe, s, 0)->store);
     }
     out->skipped = result == DT_ERROR_NUMERIC;
@@ -473,7 +476,7 @@ static dt_result dti_pipe_failed(dti_parallel *par, dt_result result) {
     return dti_parallel_over(par, result, dti_pipe_leave, dti_pipe_drop);
 }
 
-static dt_result dti_pipe_torn(dti_parallel *par, dt_result result) {
+static dt_result dti_pipe_partial_commit(dti_parallel *par, dt_result result) {
     return dti_parallel_apart(par, result, dti_pipe_leave, "stages");
 }
 
@@ -488,13 +491,14 @@ static dt_result dti_pipe_lists(dti_parallel *par) {
     return result ? result : dti_pipe_statistics(par);
 }
 
-static void dti_pipe_judge_all(dti_parallel *par) {
+static void dti_pipe_validate_all(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
-    bool faulty = dti_pipe_phase(par, dti_pipe_judge) != DT_OK;
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++)
+    bool faulty = dti_pipe_phase(par, dti_pipe_validate) != DT_OK;
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++)
         faulty = faulty || (pipe->chunks[i].store && pipe->chunks[i].faulty);
     if (faulty)
-        par->terms.leaves[(size_t)par->first_shard * par->terms.width + DTI_TERMS_FAULT] = 1.0;
+        par->terms.leaves[(size_t)par->first_batch_slice * par->terms.width + DTI_TERMS_FAULT] =
+            1.0;
 }
 
 static dt_result dti_pipe_compute(dti_parallel *par) {
@@ -505,7 +509,7 @@ static dt_result dti_pipe_compute(dti_parallel *par) {
         result = dti_pipe_pairs(par);
     if (result)
         return result;
-    dti_pipe_judge_all(par);
+    dti_pipe_validate_all(par);
     /* all ranks have come here, so all gradients are there, and it says whether all can write what
      * comes of them: the commit barrier */
     return dti_grid_scalars(par, &par->terms);
@@ -513,7 +517,7 @@ static dt_result dti_pipe_compute(dti_parallel *par) {
 
 static double dti_pipe_norm_now(const dti_pipe *pipe) {
     const dti_pipe_device *own = &pipe->devices[0];
-    return dti_pipe_chunk_of(pipe, own->line, own->place)->norm;
+    return dti_pipe_chunk_of(pipe, own->pipeline, own->place)->norm;
 }
 
 static dt_result dti_pipe_update(dti_parallel *par) {
@@ -522,10 +526,11 @@ static dt_result dti_pipe_update(dti_parallel *par) {
     dt_result result = dti_pipe_phase(par, dti_pipe_commit);
     if (!result)
         result = dti_pipe_share_params(par);
-    dti_whole_old(par);
+    dti_full_old(par);
     if (result)
-        return dti_pipe_torn(par, result);
-    par->replicas[0].store->steps = dti_pipe_chunk_of(pipe, own->line, own->place)->store->steps;
+        return dti_pipe_partial_commit(par, result);
+    par->replicas[0].store->steps =
+        dti_pipe_chunk_of(pipe, own->pipeline, own->place)->store->steps;
     return DT_OK;
 }
 
@@ -551,6 +556,6 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
         return result;
     out->norm = dti_pipe_norm_now(par->pipe);
     out->committed = true;
-    result = par->whole.shown ? dti_whole_gather(par) : DT_OK;
-    return result ? dti_pipe_torn(par, result) : DT_OK;
+    result = par->whole.shown ? dti_full_gather(par) : DT_OK;
+    return result ? dti_pipe_partial_commit(par, result) : DT_OK;
 }

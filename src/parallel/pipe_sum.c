@@ -1,31 +1,31 @@
-/* Sums over the shards of a job, chunk by chunk. A line computes its shards one after the other;
- * the lines of this rank that have the chunk are folded, and the ranks that have it make one sum
- * (shard_sum.c) while chunks in front of it still compute. */
+/* Sums over the batch slices of a job, chunk by chunk. A pipeline computes its batch slices one
+ * after the other; the pipelines of this rank that have the chunk are folded, and the ranks that
+ * have it make one sum (batch_slice_sum.c) while chunks in front of it still compute. */
 
 /* ---- making */
 
-/* Shards of this rank's lines that have it. */
-static dt_comm_span dti_pipe_stage_shards(const dti_pipe *pipe, const dti_pipe_stage *stage) {
-    const uint32_t first = pipe->lines[stage->first].first_shard,
-                   last = stage->first + (stage->lines - 1) * pipe->members;
-    return (dt_comm_span){first, pipe->lines[last].end_shard - first};
+/* Shards of this rank's pipelines that have it. */
+static dt_comm_span dti_pipe_stage_batch_slices(const dti_pipe *pipe, const dti_pipe_stage *stage) {
+    const uint32_t first = pipe->pipelines[stage->first].first_batch_slice,
+                   last = stage->first + (stage->pipelines - 1) * pipe->tp_ranks;
+    return (dt_comm_span){first, pipe->pipelines[last].end_batch_slice - first};
 }
 
 static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_stage *stage = &pipe->stages[s];
-    if (!stage->lines)
+    if (!stage->pipelines)
         return DT_OK;
-    const dt_comm_span own = dti_pipe_stage_shards(pipe, stage);
-    dt_result result =
-        dti_shard_sum_make(par, &stage->sum, stage->elements, own.first, own.first + own.count);
-    for (uint32_t i = 0; i < stage->lines && !result; i++) {
+    const dt_comm_span own = dti_pipe_stage_batch_slices(pipe, stage);
+    dt_result result = dti_batch_slice_sum_make(par, &stage->sum, stage->elements, own.first,
+                                                own.first + own.count);
+    for (uint32_t i = 0; i < stage->pipelines && !result; i++) {
         dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i);
-        const dti_pipe_line *line = &pipe->lines[chunk->line];
+        const dti_pipeline *pipeline = &pipe->pipelines[chunk->pipeline];
         chunk->sum.store = chunk->store;
-        chunk->sum.first = line->first_shard;
-        chunk->sum.end = line->end_shard;
-        result = dti_shard_stack_make(par, &chunk->sum);
+        chunk->sum.first = pipeline->first_batch_slice;
+        chunk->sum.end = pipeline->end_batch_slice;
+        result = dti_batch_slice_stack_make(par, &chunk->sum);
     }
     return result;
 }
@@ -33,10 +33,10 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
 /* The ranks that have a stage, in order: how many. */
 static int dti_pipe_ranks_of(const dti_parallel *par, uint32_t s, int *ranks) {
     const dti_pipe *pipe = par->pipe;
-    const uint32_t member = s / pipe->chunk_count, c = s % pipe->chunk_count;
+    const uint32_t tp_rank = s / pipe->chunk_count, c = s % pipe->chunk_count;
     int count = 0;
     for (uint32_t d = 0; d < pipe->data; d++) {
-        const int rank = (int)dti_pipe_rank(par, d * pipe->members + member, c);
+        const int rank = (int)dti_pipe_rank(par, d * pipe->tp_ranks + tp_rank, c);
         if (!count || ranks[count - 1] != rank)
             ranks[count++] = rank;
     }
@@ -47,10 +47,10 @@ static int dti_pipe_ranks_of(const dti_parallel *par, uint32_t s, int *ranks) {
 static dt_result dti_pipe_stage_group(dti_parallel *par, uint32_t s, int *ranks) {
     dti_pipe_stage *stage = &par->pipe->stages[s];
     dt_comm_span own = {0, 0};
-    if (stage->lines)
-        own = dti_pipe_stage_shards(par->pipe, stage);
-    return dti_shard_sum_group(par, &stage->sum, ranks, dti_pipe_ranks_of(par, s, ranks), own.first,
-                               own.first + own.count);
+    if (stage->pipelines)
+        own = dti_pipe_stage_batch_slices(par->pipe, stage);
+    return dti_batch_slice_sum_group(par, &stage->sum, ranks, dti_pipe_ranks_of(par, s, ranks),
+                                     own.first, own.first + own.count);
 }
 
 static dt_result dti_pipe_sums_make(dti_parallel *par) {
@@ -70,9 +70,9 @@ static dt_result dti_pipe_sums_make(dti_parallel *par) {
 static void dti_pipe_sums_free(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     for (uint32_t s = pipe->stages ? pipe->stage_count : 0; s-- > 0;)
-        dti_shard_sum_free(par, &pipe->stages[s].sum);
-    for (uint32_t i = 0; pipe->chunks && i < pipe->line_count * pipe->chunk_count; i++)
-        dti_shard_stack_free(par, &pipe->chunks[i].sum);
+        dti_batch_slice_sum_free(par, &pipe->stages[s].sum);
+    for (uint32_t i = 0; pipe->chunks && i < pipe->pipeline_count * pipe->chunk_count; i++)
+        dti_batch_slice_stack_free(par, &pipe->chunks[i].sum);
 }
 
 /* ---- a step */
@@ -80,9 +80,9 @@ static void dti_pipe_sums_free(dti_parallel *par) {
 static void dti_pipe_sums_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     for (uint32_t s = 0; s < pipe->stage_count; s++)
-        dti_shard_sum_begin(&pipe->stages[s].sum);
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++)
-        dti_shard_stack_begin(&pipe->chunks[i].sum);
+        dti_batch_slice_sum_begin(&pipe->stages[s].sum);
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++)
+        dti_batch_slice_stack_begin(&pipe->chunks[i].sum);
 }
 
 /* Other ranks' come while this one computes on. */
@@ -90,40 +90,40 @@ static void dti_pipe_sum_post(dti_parallel *par, dti_pipe_stage *stage) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_hush(pipe);
     if (!pipe->said)
-        pipe->said = dti_shard_sum_post(&stage->sum);
+        pipe->said = dti_batch_slice_sum_post(&stage->sum);
     if (pipe->said)
         atomic_store(&pipe->failed, true);
     dti_pipe_unhush(pipe);
 }
 
-/* The last line's thread folds. */
+/* The last pipeline's thread folds. */
 static void dti_pipe_sum_ready(dti_parallel *par, const dti_pipe_chunk *chunk) {
     dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const uint32_t s = (uint32_t)(stage - par->pipe->stages);
-    dti_shard_stack *of[DTI_REPLICAS_MAX];
-    if (!stage->sum.on || atomic_fetch_add(&stage->sum.ready, 1) + 1 < stage->lines)
+    dti_batch_slice_stack *of[DTI_REPLICAS_MAX];
+    if (!stage->sum.on || atomic_fetch_add(&stage->sum.ready, 1) + 1 < stage->pipelines)
         return;
-    for (uint32_t i = 0; i < stage->lines; i++)
+    for (uint32_t i = 0; i < stage->pipelines; i++)
         of[i] = &dti_pipe_alike_chunk(par->pipe, s, i)->sum;
-    dti_shard_fold(&stage->sum, of, stage->lines);
+    dti_batch_slice_fold(&stage->sum, of, stage->pipelines);
     if (stage->sum.comm)
         dti_pipe_sum_post(par, stage);
 }
 
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
     const dti_runs *runs = dti_pipe_runs_now(par, chunk);
-    const uint32_t shard = runs->runs[micro].pieces[0].leaf;
+    const uint32_t batch_slice = runs->runs[micro].pieces[0].leaf;
     const bool last = micro + 1 == runs->count;
-    if (!last && runs->runs[micro + 1].pieces[0].leaf == shard)
+    if (!last && runs->runs[micro + 1].pieces[0].leaf == batch_slice)
         return DT_OK;
-    const dt_result result = dti_shard_pushed(par, &chunk->sum, shard, last);
+    const dt_result result = dti_batch_slice_pushed(par, &chunk->sum, batch_slice, last);
     if (last && !result)
         dti_pipe_sum_ready(par, chunk);
     return result;
 }
 
 static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) {
-    const dt_result result = dti_shard_pushed_none(par, &chunk->sum);
+    const dt_result result = dti_batch_slice_pushed_none(par, &chunk->sum);
     if (!result)
         dti_pipe_sum_ready(par, chunk);
     return result;
@@ -133,7 +133,7 @@ static dt_result dti_pipe_sums_end(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
-        const dt_result one = dti_shard_sum_end(par, &pipe->stages[s].sum);
+        const dt_result one = dti_batch_slice_sum_end(par, &pipe->stages[s].sum);
         result = result ? result : one;
     }
     return result;
@@ -141,18 +141,18 @@ static dt_result dti_pipe_sums_end(dti_parallel *par) {
 
 static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    const dt_result result = dti_shard_sum_put(&stage->sum, chunk->store);
+    const dt_result result = dti_batch_slice_sum_put(&stage->sum, chunk->store);
     return result ? result : dti_statistics_write(&stage->statistics, chunk->store);
 }
 
 /* ---- running statistics, norms, losses */
 
-/* The pieces of all lines. */
+/* The pieces of all pipelines. */
 static dt_result dti_pipe_statistics_all(dti_parallel *par, const dti_pipe_stage *stage) {
     const dti_pipe *pipe = par->pipe;
     const dti_statistics *s = &stage->statistics;
-    const uint32_t parts = par->job.parts, pieces = par->job.shards * parts;
-    const dt_comm_span own = dti_pipe_stage_shards(pipe, stage);
+    const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
+    const dt_comm_span own = dti_pipe_stage_batch_slices(pipe, stage);
     const uint32_t first = own.first * parts, end = first + own.count * parts;
     const size_t row = s->width * sizeof(float);
     memset(s->pieces, 0, first * row);
@@ -167,7 +167,7 @@ static dt_result dti_pipe_statistics(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
-        if (!stage->lines || !stage->statistics.width)
+        if (!stage->pipelines || !stage->statistics.width)
             continue;
         if (stage->sum.comm)
             result = dti_pipe_statistics_all(par, stage);
@@ -178,20 +178,20 @@ static dt_result dti_pipe_statistics(dti_parallel *par) {
 }
 
 /* A chunk's pairs, which lie in its table's order, to their places in the table of all. What is no
- * part all members have: the first one's count. */
+ * part all tensor ranks have: the first one's count. */
 static void dti_pipe_pairs_of(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     const dt_program *p = dti_pipe_last(par, chunk);
     const dti_code *code = dti_program_code(p);
-    const float *from = dti_lane_pairs(p);
-    const uint32_t member = pipe->lines[chunk->line].member;
+    const float *from = dti_micro_slot_pairs(p);
+    const uint32_t tp_rank = pipe->pipelines[chunk->pipeline].tp_rank;
     for (int buffers = 0; buffers < 2; buffers++) {
         for (uint32_t i = code->layout->param_count; i-- > 0;) {
             const uint32_t blocks = dti_table_blocks(code, i, buffers);
             const uint32_t param = dti_pipe_stage_of(pipe, chunk)->params[i];
             const bool part = dti_pipe_is_part(pipe, param);
-            const uint64_t at = pipe->blocks[param] + (part ? member * blocks : 0);
-            if (part || !member)
+            const uint64_t at = pipe->blocks[param] + (part ? tp_rank * blocks : 0);
+            if (part || !tp_rank)
                 memcpy(pipe->pairs + 2 * at, from, 2 * blocks * sizeof *from);
             from += 2 * (size_t)blocks;
         }
@@ -205,18 +205,18 @@ static dt_result dti_pipe_pairs(dti_parallel *par) {
     const size_t count = (size_t)2 * pipe->block_count;
     dt_result result = DT_OK;
     memset(pipe->pairs, 0, count * sizeof *pipe->pairs);
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         const dti_pipe_chunk *chunk = &pipe->chunks[i];
-        if (pipe->lines[chunk->line].replica == 0 && chunk->store)
+        if (pipe->pipelines[chunk->pipeline].replica == 0 && chunk->store)
             dti_pipe_pairs_of(par, chunk);
     }
     if (par->desc.comm)
         result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, pipe->pairs,
                                                                   pipe->pairs, count, DT_I32,
                                                                   DT_COMM_SUM));
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count && !result; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
         if (pipe->chunks[i].store)
-            memcpy(dti_lane_pairs_of_all(dti_pipe_last(par, &pipe->chunks[i])), pipe->pairs,
+            memcpy(dti_micro_slot_pairs_of_all(dti_pipe_last(par, &pipe->chunks[i])), pipe->pairs,
                    count * sizeof *pipe->pairs);
     }
     return result;

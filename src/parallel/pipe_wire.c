@@ -1,14 +1,15 @@
-/* What goes between chunks on two ranks. Each pair of chunks of a line has a group of its two
+/* What goes between chunks on two ranks. Each pair of chunks of a pipeline has a group of its two
  * ranks, in which forward parts' tensors go one way and gradients the other, each in the order of
  * micro-batches: so the order of messages is the schedule's alone, and none waits for one of
  * another pair. Messages are posted ahead: a tensor that a forward part needs lands in one of two
- * slots, a gradient in the lane that waits for it. A thread that has time speaks; one at a time
- * does.
+ * slots, a gradient in the micro-batch slot that waits for it. A thread that has time speaks; one
+ * at a time does.
  *
  * No circle of waiting can close. Of the parts that are not done, take the first in the order in
  * which the schedule was played: all before it are done, on all ranks. So what it waits for has
  * been made, the messages in front of that one in its pair have been taken by parts that are done,
- * there is a slot or a lane for it, and what its own lane sent before has gone.
+ * there is a slot or a micro-batch slot for it, and what its own micro-batch slot sent before has
+ * gone.
  *
  * Cost: the bytes of the links, once forward and once back, for each micro-batch. */
 
@@ -23,15 +24,15 @@ static void dti_pipe_needs_own(const dti_pipe *pipe) {
         const dti_pipe_link *l = &pipe->cut.links[i];
         const dt_program *to = dti_pipe_any(pipe, l->to), *back = dti_pipe_any(pipe, l->back);
         uint32_t *needs = &pipe->needs[i * DTI_PIPE_NEEDS];
-        const bool in = to && dti_code_port(dti_program_code(to), l->node, false, false);
+        const bool in = to && dti_code_binding(dti_program_code(to), l->node, false, false);
         needs[DTI_PIPE_NEED_FORWARD] = in;
         needs[DTI_PIPE_NEED_BACK] =
-            back && l->gradient && dti_code_port(dti_program_code(back), l->node, false, true);
+            back && l->gradient && dti_code_binding(dti_program_code(back), l->node, false, true);
         needs[DTI_PIPE_NEED_WEIGH] = in && dti_program_weighs(to);
     }
 }
 
-/* What members have parts of weighs nothing: a loss takes weights whole. */
+/* What tensor ranks have parts of weighs nothing: a loss takes weights whole. */
 static bool dti_pipe_weighs(const dti_parallel *par, uint32_t link) {
     const dti_pipe *pipe = par->pipe;
     const dti_node *n = &pipe->graph->nodes[pipe->cut.links[link].node];
@@ -96,21 +97,21 @@ static uint32_t dti_pipe_links_of(const dti_pipe *pipe, uint32_t from, uint32_t 
 
 /* ---- making them */
 
-static const dti_port *dti_pipe_port(const dti_pipe_run *run, const dti_pipe_link *l, bool sends,
-                                     bool gradient) {
-    return dti_code_port(dti_program_code(run->program), l->node, sends, gradient);
+static const dti_binding *dti_pipe_binding(const dti_pipe_run *run, const dti_pipe_link *l,
+                                           bool sends, bool gradient) {
+    return dti_code_binding(dti_program_code(run->program), l->node, sends, gradient);
 }
 
 /* Where a forward part's tensors lie in a slot: by the largest micro-batch. */
 static void dti_pipe_flow_lay(const dti_pipe *pipe, dti_pipe_flow *f) {
-    const dti_pipe_line *line = &pipe->lines[f->line];
-    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, f->line, f->here);
+    const dti_pipeline *pipeline = &pipe->pipelines[f->pipeline];
+    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, f->pipeline, f->here);
     for (uint32_t k = 0; k < f->link_count; k++) {
         uint64_t most = 0;
-        for (uint32_t m = 0; m < line->runs[0].count; m++) {
-            const dti_port *port =
-                dti_pipe_port(&chunk->runs[0][m], &pipe->cut.links[f->links[k]], false, false);
-            most = DTI_MAX(most, port->bytes);
+        for (uint32_t m = 0; m < pipeline->runs[0].count; m++) {
+            const dti_binding *binding =
+                dti_pipe_binding(&chunk->runs[0][m], &pipe->cut.links[f->links[k]], false, false);
+            most = DTI_MAX(most, binding->bytes);
         }
         f->at[k] = f->slot_bytes;
         f->slot_bytes += (most + 63) / 64 * 64;
@@ -139,16 +140,16 @@ static dt_result dti_pipe_flow_make(dti_parallel *par, dti_pipe_flow *f, bool se
     return f->slots || sends || gradient ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Which of this rank's a line of the job is; line_count: none. */
-static uint32_t dti_pipe_line_of(const dti_pipe *pipe, uint32_t line) {
+/* Which of this rank's a pipeline of the job is; pipeline_count: none. */
+static uint32_t dti_pipeline_of(const dti_pipe *pipe, uint32_t pipeline) {
     uint32_t i = 0;
-    while (i < pipe->line_count && dti_pipe_line_number(pipe, &pipe->lines[i]) != line)
+    while (i < pipe->pipeline_count && dti_pipeline_number(pipe, &pipe->pipelines[i]) != pipeline)
         i++;
     return i;
 }
 
-typedef struct dti_pipe_pair { /* chunks of a line of the job on two ranks */
-    uint32_t line, low, high;
+typedef struct dti_pipe_pair { /* chunks of a pipeline of the job on two ranks */
+    uint32_t pipeline, low, high;
     uint32_t ranks[2]; /* of low and high */
 } dti_pipe_pair;
 
@@ -162,14 +163,14 @@ static bool dti_pipe_pair_next(const dti_parallel *par, dti_pipe_pair *p) {
             p->high = p->low + 1;
         }
         if (p->low + 1 >= pipe->chunk_count) {
-            p->line++;
+            p->pipeline++;
             p->low = 0;
             p->high = 1;
         }
-        if (p->line >= pipe->data * pipe->members)
+        if (p->pipeline >= pipe->data * pipe->tp_ranks)
             return false;
-        p->ranks[0] = dti_pipe_rank(par, p->line, p->low);
-        p->ranks[1] = dti_pipe_rank(par, p->line, p->high);
+        p->ranks[0] = dti_pipe_rank(par, p->pipeline, p->low);
+        p->ranks[1] = dti_pipe_rank(par, p->pipeline, p->high);
         if (p->ranks[0] != p->ranks[1] && (dti_pipe_links_of(pipe, p->low, p->high, false, NULL) ||
                                            dti_pipe_links_of(pipe, p->high, p->low, true, NULL)))
             return true;
@@ -194,7 +195,7 @@ static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) 
         if (!dti_pipe_links_of(pipe, from, to, gradient, NULL))
             continue;
         dti_pipe_flow *f = &pipe->flows[pipe->flow_count++];
-        f->line = dti_pipe_line_of(pipe, p->line);
+        f->pipeline = dti_pipeline_of(pipe, p->pipeline);
         result = dti_pipe_flow_make(par, f, sends, gradient, from, to);
     }
     return result;
@@ -235,8 +236,8 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
         for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
             dti_pipe_flow *f = &pipe->flows[i];
             const uint32_t a = DTI_MIN(f->here, f->there), b = DTI_MAX(f->here, f->there);
-            if (dti_pipe_line_number(pipe, &pipe->lines[f->line]) != p.line || a != p.low ||
-                b != p.high)
+            if (dti_pipeline_number(pipe, &pipe->pipelines[f->pipeline]) != p.pipeline ||
+                a != p.low || b != p.high)
                 continue;
             f->comm = group;
             f->owner = !kept;
@@ -298,13 +299,13 @@ static void dti_pipe_wires_begin(dti_parallel *par) {
 }
 
 static uint32_t dti_pipe_flow_micros(const dti_parallel *par, const dti_pipe_flow *f) {
-    return par->pipe->lines[f->line].runs[par->pipe->tail].count;
+    return par->pipe->pipelines[f->pipeline].runs[par->pipe->tail].count;
 }
 
 /* Whether the next micro-batch's message may be posted: what is sent has been made, what is
  * received has a place. */
 static bool dti_pipe_flow_may(const dti_parallel *par, const dti_pipe_flow *f) {
-    dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, f->line, f->here);
+    dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, f->pipeline, f->here);
     const uint32_t forward = atomic_load(&chunk->forward), backward = atomic_load(&chunk->backward);
     if (f->posted >= dti_pipe_flow_micros(par, f) ||
         f->posted >= atomic_load(&f->done) + DTI_PIPE_WINDOW)
@@ -326,17 +327,17 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
     const dti_pipe *pipe = par->pipe;
     const uint32_t micro = f->posted;
     const dti_pipe_run *run =
-        dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, f->line, f->here), micro);
+        dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, f->pipeline, f->here), micro);
     dt_result result = DT_OK;
     for (uint32_t k = 0; k < f->link_count && !result; k++) {
-        const dti_port *port =
-            dti_pipe_port(run, &pipe->cut.links[f->links[k]], f->sends, f->gradient);
+        const dti_binding *binding =
+            dti_pipe_binding(run, &pipe->cut.links[f->links[k]], f->sends, f->gradient);
         char *host = f->slots ? dti_pipe_flow_slot(f, micro) + f->at[k]
-                              : dti_lane_host(run->program, run->lane, port);
+                              : dti_micro_slot_host(run->program, run->micro_slot, binding);
         const dt_comm_op op = {.kind = f->sends ? DT_COMM_SEND : DT_COMM_RECV,
                                .in = f->sends ? host : NULL,
                                .out = f->sends ? NULL : host,
-                               .count = port->bytes,
+                               .count = binding->bytes,
                                .dtype = DT_U8,
                                .root = f->peer};
         result = dt_comm_begin(f->comm, &op, &dti_pipe_flow_works(f, micro)[k]);
@@ -426,34 +427,35 @@ static dt_result dti_pipe_wires_end(dti_parallel *par) {
 
 /* ---- what a part asks */
 
-static const dti_pipe_flow *dti_pipe_flow_of(const dti_pipe *pipe, uint32_t line, uint32_t from,
+static const dti_pipe_flow *dti_pipe_flow_of(const dti_pipe *pipe, uint32_t pipeline, uint32_t from,
                                              uint32_t to, bool gradient) {
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
         const dti_pipe_flow *f = &pipe->flows[i];
-        if (!f->sends && f->line == line && f->here == to && f->there == from &&
+        if (!f->sends && f->pipeline == pipeline && f->here == to && f->there == from &&
             f->gradient == gradient)
             return f;
     }
     return NULL;
 }
 
-static bool dti_pipe_came(const dti_parallel *par, uint32_t line, const dti_pipe_link *l,
+static bool dti_pipe_came(const dti_parallel *par, uint32_t pipeline, const dti_pipe_link *l,
                           bool gradient, uint32_t micro) {
     uint16_t from, to;
     dti_pipe_ends(l, gradient, &from, &to);
-    const dti_pipe_flow *f = dti_pipe_flow_of(par->pipe, line, from, to, gradient);
+    const dti_pipe_flow *f = dti_pipe_flow_of(par->pipe, pipeline, from, to, gradient);
     return !f || atomic_load(&f->done) > micro;
 }
 
-static void dti_pipe_unpack(const dti_parallel *par, uint32_t line, uint32_t link, uint32_t micro) {
+static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
+                            uint32_t micro) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_link *l = &pipe->cut.links[link];
-    const dti_pipe_flow *f = dti_pipe_flow_of(pipe, line, l->from, l->to, false);
-    const dti_pipe_run *run = dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, line, l->to), micro);
-    const dti_port *in = dti_pipe_port(run, l, false, false);
+    const dti_pipe_flow *f = dti_pipe_flow_of(pipe, pipeline, l->from, l->to, false);
+    const dti_pipe_run *run = dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, pipeline, l->to), micro);
+    const dti_binding *in = dti_pipe_binding(run, l, false, false);
     for (uint32_t k = 0; f && in && k < f->link_count; k++) {
         if (f->links[k] == link)
-            memcpy(dti_lane_host(run->program, run->lane, in),
+            memcpy(dti_micro_slot_host(run->program, run->micro_slot, in),
                    dti_pipe_flow_slot(f, micro) + f->at[k], (size_t)in->bytes);
     }
 }
@@ -463,7 +465,7 @@ static bool dti_pipe_gone(const dti_parallel *par, const dti_pipe_chunk *chunk, 
     bool gone = true;
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
         const dti_pipe_flow *f = &pipe->flows[i];
-        if (f->sends && f->line == chunk->line && f->here == chunk->index)
+        if (f->sends && f->pipeline == chunk->pipeline && f->here == chunk->index)
             gone = gone && atomic_load(&f->done) > micro;
     }
     return gone;
@@ -476,8 +478,9 @@ static void dti_pipe_weigh_put(const dti_parallel *par, const dti_pipe_chunk *ch
                                const char *piece, size_t bytes) {
     for (uint32_t m = 0; m < dti_pipe_runs_now(par, chunk)->count; m++) {
         const dti_pipe_run *run = dti_pipe_run_of(par, chunk, m);
-        const dti_port *in = dti_code_port(dti_program_code(run->program), node, false, false);
-        memcpy(dti_lane_host(run->program, run->lane, in), piece, bytes);
+        const dti_binding *in =
+            dti_code_binding(dti_program_code(run->program), node, false, false);
+        memcpy(dti_micro_slot_host(run->program, run->micro_slot, in), piece, bytes);
     }
 }
 
@@ -503,7 +506,7 @@ static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
             par, dt_comm_broadcast(par->desc.comm, pipe->weighs, bytes, DT_U8, (int)root));
         result = told ? told : result;
     }
-    for (uint32_t i = 0; i < pipe->line_count && !result; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++) {
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, l->to);
         if (chunk->store)
             dti_pipe_weigh_put(par, chunk, l->node, pipe->weighs, bytes);
@@ -540,7 +543,7 @@ static void dti_pipe_leave(dti_parallel *par) {
         }
     }
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
-        dti_shard_sum *sum = &pipe->stages[s].sum;
+        dti_batch_slice_sum *sum = &pipe->stages[s].sum;
         if (sum->work.id)
             dt_comm_cancel(sum->comm, sum->work);
         sum->work.id = 0;

@@ -118,7 +118,7 @@ static void dti_round_subtract(dti_parallel *par, const dt_store *s, float *now,
 static void dti_round_difference(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    double *leaf = dti_scalar_leaf(par, &par->round.sum, par->first_shard + index);
+    double *leaf = dti_scalar_leaf(par, &par->round.sum, par->first_batch_slice + index);
     float *now = dti_round_array(par, index);
     memcpy(leaf, par->round.terms + ((size_t)index * 2 + 1) * DTI_TERMS_WIDTH,
            DTI_TERMS_WIDTH * sizeof *leaf);
@@ -139,15 +139,15 @@ static void dti_round_difference(void *arg, uint32_t index) {
 
 static dt_result dti_round_exchange(dti_parallel *par) {
     dti_scalar_sum *sum = &par->round.sum;
-    memset(sum->leaves, 0, par->shards * sum->width * sizeof *sum->leaves);
+    memset(sum->leaves, 0, par->batch_slices * sum->width * sizeof *sum->leaves);
     dti_exchange_begin(par);
-    dti_crew_run(par->crew, dti_round_difference, par);
+    dti_device_team_run(par->device_team, dti_round_difference, par);
     dt_result result = dti_replicas_result(par);
     if (!result)
         result = dti_compress_is_on(par) ? dti_compress_exchange(par) : dti_exchange_finish(par);
     if (result)
         return result;
-    double *leaf = dti_scalar_leaf(par, sum, par->first_shard);
+    double *leaf = dti_scalar_leaf(par, sum, par->first_batch_slice);
     leaf[DTI_ROUND_SKIPPED] = (double)par->round.skipped;
     leaf[DTI_ROUND_EMPTY] = (double)par->round.empty;
     leaf[DTI_ROUND_ASKED] = par->asked ? 1.0 : 0.0;
@@ -204,7 +204,7 @@ static void dti_outer_move(dti_parallel *par, uint64_t from, uint64_t end) {
 }
 
 /* Looks at all before anything is written. */
-static void dti_round_judge(void *arg, uint32_t index) {
+static void dti_round_validate(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     const dt_store *s = par->replicas[0].store;
     uint64_t from, end;
@@ -285,7 +285,7 @@ static void dti_round_leave(dti_parallel *par) {
 static dt_result dti_round_back(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    dti_crew_run(par->crew, dti_round_put, par);
+    dti_device_team_run(par->device_team, dti_round_put, par);
     dti_compress_forget(par);
     if (dti_replicas_result(par))
         dti_round_leave(par);
@@ -296,7 +296,7 @@ static dt_result dti_round_back(dti_parallel *par, dt_result result) {
     return result;
 }
 
-static dt_result dti_round_torn(dti_parallel *par, dt_result result) {
+static dt_result dti_round_partial_commit(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     dti_round_leave(par);
@@ -325,7 +325,7 @@ static dt_result dti_round_check(dti_parallel *par) {
                         "the weights are those that the round began with",
                         first);
     atomic_store(&par->round.faulty, false);
-    dti_crew_run(par->crew, dti_round_judge, par);
+    dti_device_team_run(par->device_team, dti_round_validate, par);
     if (!atomic_load(&par->round.faulty))
         return DT_OK;
     return dti_fail(
@@ -379,15 +379,15 @@ static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out) {
     out->skipped = result != DT_OK;
     if (result)
         return dti_round_back(par, result);
-    dti_crew_run(par->crew, dti_round_move, par);
+    dti_device_team_run(par->device_team, dti_round_move, par);
     dti_round_move_buffers(par);
     par->round.count++;
     par->round.done = 0;
     out->committed = true;
-    dti_crew_run(par->crew, dti_round_put, par);
+    dti_device_team_run(par->device_team, dti_round_put, par);
     result = dti_replicas_result(par);
     if (result)
-        return dti_parallel_torn(par, result, false);
+        return dti_parallel_partial_commit(par, result, false);
     result = dti_round_skips(par, out);
     out->skipped = result == DT_ERROR_NUMERIC;
     return result;

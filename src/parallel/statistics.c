@@ -19,7 +19,7 @@ static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, c
         s->width += same < i ? 0 : 2 * s->stats[i].channels;
         values += s->stats[i].channels;
     }
-    const size_t pieces = (size_t)job->shards * job->parts;
+    const size_t pieces = (size_t)job->batch_slices * job->parts;
     s->pieces = dti_alloc_array(base, pieces * s->width + 1, sizeof(float));
     s->buffers = dti_alloc_array(base, values, sizeof(float));
     return s->pieces && s->buffers ? DT_OK : DT_ERROR_MEMORY;
@@ -52,12 +52,12 @@ static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, con
 
 static dt_result dti_statistics_begin(dti_parallel *par) {
     dti_statistics *s = &par->statistics;
-    const uint32_t parts = par->job.parts, pieces = par->job.shards * parts;
+    const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
     if (!s->width || !par->desc.comm)
         return DT_OK;
     const size_t row = s->width * sizeof(float);
-    const uint32_t end = par->first_shard + par->shards;
-    memset(s->pieces, 0, par->first_shard * parts * row);
+    const uint32_t end = par->first_batch_slice + par->batch_slices;
+    memset(s->pieces, 0, par->first_batch_slice * parts * row);
     memset(dti_statistics_row(s, end * parts), 0, (pieces - end * parts) * row);
     const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
                            .in = s->pieces,
@@ -102,7 +102,7 @@ static dti_welford dti_welford_tree(const dti_welford_of *of, uint32_t first, ui
 }
 
 static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows) {
-    const uint32_t pieces = job->shards * job->parts;
+    const uint32_t pieces = job->batch_slices * job->parts;
     float *value = s->buffers;
     for (uint32_t i = 0; i < s->count; i++) {
         const dti_stat *stat = &s->stats[i];

@@ -12,7 +12,7 @@ static dt_program *dti_parallel_last(const dti_replica *r) {
 }
 
 /* Brings the sum of all to each replica, which then says whether it can be committed. */
-static void dti_parallel_judge(void *arg, uint32_t index) {
+static void dti_parallel_validate(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     /* what came from other processes; else dti_exchange_spread has done it */
@@ -25,25 +25,25 @@ static void dti_parallel_judge(void *arg, uint32_t index) {
         dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(dti_parallel_last(r), &par->step);
-    r->result = dti_program_judge(dti_parallel_last(r), &r->norm, &r->faulty);
+    r->result = dti_program_validate(dti_parallel_last(r), &r->norm, &r->faulty);
 }
 
 /* A device that fails here is told like what is not finite: nothing has changed on any rank. */
-static dt_result dti_parallel_judge_all(dti_parallel *par) {
-    double *leaf = dti_scalar_leaf(par, &par->terms, par->first_shard);
+static dt_result dti_parallel_validate_all(dti_parallel *par) {
+    double *leaf = dti_scalar_leaf(par, &par->terms, par->first_batch_slice);
     const uint64_t start = dti_now_ns();
     dt_result result = DT_OK;
     if (dti_units_are(par)) {
-        result = dti_units_judge_all(par);
+        result = dti_units_validate_all(par);
     } else {
         dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around */
-        dti_crew_run(par->crew, dti_parallel_judge, par);
+        dti_device_team_run(par->device_team, dti_parallel_validate, par);
     }
     for (uint32_t i = 0; i < par->job.local; i++) {
         if (par->replicas[i].result || par->replicas[i].faulty)
             leaf[DTI_TERMS_FAULT] = 1.0;
     }
-    par->judge_ns = dti_now_ns() - start;
+    par->validate_ns = dti_now_ns() - start;
     return result;
 }
 
@@ -102,7 +102,7 @@ static void dti_parallel_leave(dti_parallel *par) {
 }
 
 /* This process is neither at the old step nor at the new one. */
-static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gather) {
+static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool gather) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     if (gather)
@@ -126,8 +126,8 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
     par->rows = batch->rows;
     par->step = *step;
     par->times = (dti_step_times){0};
-    memset(par->weights.leaves, 0, par->shards * par->weights.width * sizeof(double));
-    memset(par->terms.leaves, 0, par->shards * par->terms.width * sizeof(double));
+    memset(par->weights.leaves, 0, par->batch_slices * par->weights.width * sizeof(double));
+    memset(par->terms.leaves, 0, par->batch_slices * par->terms.width * sizeof(double));
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         r->runs = batch->rows == r->full.rows ? &r->full : &r->tail;
@@ -138,7 +138,7 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
         atomic_store(&r->failed, false);
     }
     dti_exchange_begin(par);
-    dti_meetings_begin(par);
+    dti_sync_points_begin(par);
     dti_units_prepare(par);
     if (par->undo)
         memcpy(par->undo + par->undo_bytes / sizeof(float) - par->buffer_values,
@@ -205,18 +205,18 @@ static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
     const bool apart = par->desc.comm != NULL; /* the weights travel during the forward part; */
     const bool later = dti_units_are(par);     /* but not where replicas wait for others in it */
     if (!own) {
-        dti_crew_run(par->crew, apart || later ? dti_parallel_weigh : dti_parallel_weigh_forward,
-                     par);
+        dti_device_team_run(par->device_team,
+                            apart || later ? dti_parallel_weigh : dti_parallel_weigh_forward, par);
         own = dti_replicas_result(par);
     }
-    double *leaf = dti_scalar_leaf(par, &par->weights, par->first_shard);
+    double *leaf = dti_scalar_leaf(par, &par->weights, par->first_batch_slice);
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_scalar_sum_begin(par, &par->weights);
     if (!result && !own && apart && !later)
-        dti_crew_run(par->crew, dti_parallel_forward, par);
+        dti_device_team_run(par->device_team, dti_parallel_forward, par);
     if (!result)
         result = dti_scalar_sum_end(par, &par->weights);
     par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
@@ -236,7 +236,7 @@ static dt_result dti_parallel_settle(dti_parallel *par) {
         result = dti_statistics_end(par);
     if (result)
         return result;
-    result = dti_parallel_judge_all(par);
+    result = dti_parallel_validate_all(par);
     if (result)
         return result;
     /* all ranks have posted this one, so all have every bucket, and it says whether all can write
@@ -246,7 +246,7 @@ static dt_result dti_parallel_settle(dti_parallel *par) {
 }
 
 static dt_result dti_parallel_exchange(dti_parallel *par) {
-    dti_crew_run(par->crew, dti_parallel_backward, par);
+    dti_device_team_run(par->device_team, dti_parallel_backward, par);
     dt_result result = dti_replicas_result(par);
     if (!result)
         result = dti_exchange_finish(par);
@@ -263,10 +263,10 @@ static void dti_terms_report(const double sum[DTI_TERMS_WIDTH], dti_parallel_res
 }
 
 /* Every replica looks for the parameter or op; the first that finds one is quoted. */
-static dt_result dti_parallel_blame(dti_parallel *par) {
+static dt_result dti_parallel_attribute(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
-        if (!dti_program_blame(dti_parallel_last(r), r->runs->count > 0))
+        if (!dti_program_attribute(dti_parallel_last(r), r->runs->count > 0))
             continue;
         return i == 0 ? DT_ERROR_NUMERIC
                       : dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
@@ -293,7 +293,7 @@ static dt_result dti_parallel_not_finite(dti_parallel *par, dti_parallel_result 
     const char *statistic = dti_statistics_fault(&par->statistics, par->replicas[0].graph);
     dt_result own = dti_replicas_result(par); /* a device that failed while it judged */
     if (!own)
-        own = dti_parallel_blame(par);
+        own = dti_parallel_attribute(par);
     dt_result result = dti_statistics_load(&par->statistics, par->replicas[0].store);
     result = dti_agree_result(par, own ? own : result);
     if (!result)
@@ -345,11 +345,11 @@ static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
 }
 
 static dt_result dti_parallel_update(dti_parallel *par) {
-    dti_crew_run(par->crew, dti_parallel_commit, par);
+    dti_device_team_run(par->device_team, dti_parallel_commit, par);
     dt_result result = dti_replicas_result(par);
     const bool gathers = par->sharded && !dti_units_are(par);
     if (result)
-        return dti_parallel_torn(par, result, gathers);
+        return dti_parallel_partial_commit(par, result, gathers);
     return gathers ? dti_owners_gather(par) : DT_OK;
 }
 
@@ -363,7 +363,7 @@ static dt_result dti_parallel_finish(dti_parallel *par, dti_parallel_result *out
     }
     const uint64_t start = dti_now_ns();
     dt_result result = dti_parallel_update(par);
-    par->times.commit = par->judge_ns + dti_now_ns() - start;
+    par->times.commit = par->validate_ns + dti_now_ns() - start;
     if (result)
         return result;
     out->norm = par->replicas[0].norm;
@@ -389,8 +389,8 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
     *out = (dti_parallel_result){0};
     if (par->pipe)
         return dti_pipe_step(par, batch, own, step, out);
-    if (par->squad)
-        return dti_squad_step(par, batch, own, step, out);
+    if (par->tp)
+        return dti_tp_step(par, batch, own, step, out);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_parallel_agree(par, own);
     if (!result && dti_parallel_leaves_out(par, out)) {
@@ -401,6 +401,6 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
         result = dti_parallel_exchange(par);
     if (result)
         return dti_parallel_failed(par, result);
-    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed - par->judge_ns);
+    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed - par->validate_ns);
     return dti_parallel_finish(par, out);
 }

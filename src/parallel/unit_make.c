@@ -159,7 +159,7 @@ static dt_result dti_units_agree(dti_parallel *par) {
     if (!dti_units_are(par))
         return DT_OK;
     for (uint32_t rank = 0; rank < par->world; rank++)
-        u->whole = u->whole || dti_meeting_subtrees(par, rank).count > 1;
+        u->whole = u->whole || dti_sync_point_subtrees(par, rank).count > 1;
     dt_result result = dti_units_most_runs(par, most);
     if (!result)
         result = dti_agree_result(par, dti_units_streams(par, most));

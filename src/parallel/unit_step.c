@@ -4,8 +4,8 @@
  * writes during a step; what other ranks own comes by broadcasts, in a group of their own, in the
  * one order in which codes read units, which all ranks have alike. So the next unit is under way
  * while the present one is computed with: two lie on the host of each process at a time. Gradients
- * of a unit are summed as ever, in the tree over shards, and only its owners get the sum, so that
- * its place is free for another's: a segment waits until what it writes over has gone.
+ * of a unit are summed as ever, in the tree over batch slices, and only its owners get the sum, so
+ * that its place is free for another's: a segment waits until what it writes over has gone.
  *
  * Whoever waits folds what can be folded, and the first replica's thread also speaks to the
  * network, so somebody can always go on: what a replica waits for, others have in front of them.
@@ -403,7 +403,7 @@ static void dti_units_measure(void *arg, uint32_t index) {
     r->result = dti_program_measure(p);
     if (r->result)
         return;
-    const float *pairs = dti_lane_pairs(p);
+    const float *pairs = dti_micro_slot_pairs(p);
     float *all = par->units.pairs;
     memcpy(all + 2 * (size_t)code->pair_first, pairs, 2 * sizeof *all * code->own_entries);
     if (par->job.first + index == 0) /* buffers, which all have alike */
@@ -411,25 +411,25 @@ static void dti_units_measure(void *arg, uint32_t index) {
                pairs + 2 * (size_t)code->own_entries, 2 * sizeof *all * code->buffer_entries);
 }
 
-static void dti_units_judge(void *arg, uint32_t index) {
+static void dti_units_validate(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_parallel_last(r);
-    memcpy(dti_lane_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
+    memcpy(dti_micro_slot_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
     if (!r->result)
-        r->result = dti_program_judge(p, &r->norm, &r->faulty);
+        r->result = dti_program_validate(p, &r->norm, &r->faulty);
 }
 
-static dt_result dti_units_judge_all(dti_parallel *par) {
+static dt_result dti_units_validate_all(dti_parallel *par) {
     dti_units *u = &par->units;
     dt_result result = DT_OK;
     memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
-    dti_crew_run(par->crew, dti_units_measure, par);
+    dti_device_team_run(par->device_team, dti_units_measure, par);
     if (par->desc.comm)
         result =
             dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
                                                              u->pair_count, DT_F32, DT_COMM_SUM));
     if (!result)
-        dti_crew_run(par->crew, dti_units_judge, par);
+        dti_device_team_run(par->device_team, dti_units_validate, par);
     return result;
 }

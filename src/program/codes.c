@@ -98,12 +98,12 @@ static void dti_code_release(dt_store *s, const dti_code *code) {
 }
 
 static dt_result dti_code_lower(const dt_store *s, const dt_program_desc *desc,
-                                const dti_shards *shards, const dti_joint *joint,
+                                const dti_batch_slices *batch_slices, const dti_staged *staged,
                                 const dti_code **out) {
     dti_code_desc d = {.graph = s->graph,
                        .program = desc,
-                       .shards = shards,
-                       .joint = joint,
+                       .batch_slices = batch_slices,
+                       .staged = staged,
                        .layout = &s->layout,
                        .limits = {s->device->info.storage_range_bytes, s->device->backend->halves,
                                   s->device->backend->workgroups,
@@ -112,12 +112,13 @@ static dt_result dti_code_lower(const dt_store *s, const dt_program_desc *desc,
     return result ? result : dti_code_create(s->base, &d, out);
 }
 
-static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const dti_shards *shards,
-                               const dti_joint *joint, const dti_code **out) {
+static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc,
+                               const dti_batch_slices *batch_slices, const dti_staged *staged,
+                               const dti_code **out) {
     dti_kept_code *k = dti_alloc(s->base, sizeof *k + dti_code_key_room(desc));
     if (!k)
         return DT_ERROR_MEMORY;
-    k->size = shards || joint || desc->averaged
+    k->size = batch_slices || staged || desc->averaged
                   ? 0
                   : dti_code_key(k->key, s->graph, desc); /* 0: like no other */
     for (dti_kept_code *old = s->codes; old && k->size; old = old->next) {
@@ -128,7 +129,7 @@ static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const d
         *out = old->code;
         return DT_OK;
     }
-    dt_result result = dti_code_lower(s, desc, shards, joint, &k->code);
+    dt_result result = dti_code_lower(s, desc, batch_slices, staged, &k->code);
     if (result) {
         dti_free(s->base, k);
         return result;

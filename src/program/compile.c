@@ -17,7 +17,8 @@ static dt_result dti_arena_copy(dt_store *s, dti_memory *from, dti_memory *to, u
     return DT_OK;
 }
 
-static dt_result dti_turn_rebuild(dt_store *s, dti_turn *t, dti_arena arena, dti_memory *memory) {
+static dt_result dti_step_slot_rebuild(dt_store *s, dti_step_slot *t, dti_arena arena,
+                                       dti_memory *memory) {
     dti_memory *old = t->memories[arena];
     t->memories[arena] = memory;
     dt_result result = s->device->backend->exec_create(s->device, &t->exec_desc, &t->exec_next);
@@ -26,8 +27,8 @@ static dt_result dti_turn_rebuild(dt_store *s, dti_turn *t, dti_arena arena, dti
 }
 
 /* Takes what was rebuilt, or drops it. */
-static void dti_turn_settle(dt_store *s, dti_turn *t, dti_arena arena, dti_memory *memory,
-                            bool take) {
+static void dti_step_slot_settle(dt_store *s, dti_step_slot *t, dti_arena arena, dti_memory *memory,
+                                 bool take) {
     dti_exec *unused = take ? t->exec : t->exec_next;
     if (take) {
         t->exec = t->exec_next;
@@ -49,10 +50,10 @@ static dti_memory **dti_program_arena(const dt_program *p, int arena) {
     return dti_store_arena(p->store, p->code && dti_code_has_units(p->code), arena);
 }
 
-/* Whether the turns of a program have an arena of their own. */
+/* Whether the step slots of a program have an arena of their own. */
 static bool dti_arena_is_own(const dt_program *p, int arena) {
     return arena >= DTI_ARENA_TABLE ||
-           (arena == DTI_ARENA_TRANSIENT && (p->lanes || dti_is_concurrent(p)));
+           (arena == DTI_ARENA_TRANSIENT && (p->micro_slots || dti_is_concurrent(p)));
 }
 
 static bool dti_arena_concerns(const dt_program *p, int arena, dti_memory *const *at) {
@@ -64,12 +65,12 @@ static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *con
                                    dti_memory *memory) {
     dt_result result = DT_OK;
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && !result && dti_arena_concerns(p, (int)arena, at);
-             i++)
-            result = dti_turn_rebuild(s, &p->turns[i], arena, memory);
+        for (uint32_t i = 0;
+             i < p->step_slot_count && !result && dti_arena_concerns(p, (int)arena, at); i++)
+            result = dti_step_slot_rebuild(s, &p->step_slots[i], arena, memory);
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && dti_arena_concerns(p, (int)arena, at); i++)
-            dti_turn_settle(s, &p->turns[i], arena, memory, !result);
+        for (uint32_t i = 0; i < p->step_slot_count && dti_arena_concerns(p, (int)arena, at); i++)
+            dti_step_slot_settle(s, &p->step_slots[i], arena, memory, !result);
     return result;
 }
 
@@ -163,7 +164,7 @@ static dt_result dti_arenas_ensure(dt_program *p) {
 
 /* ---- the program's own memory and the backend's part */
 
-static dt_result dti_turn_memories(dt_program *p, dti_turn *t) {
+static dt_result dti_step_slot_memories(dt_program *p, dti_step_slot *t) {
     dti_device *device = p->store->device;
     const uint64_t transient = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
     dt_result result = dti_arena_is_own(p, DTI_ARENA_TRANSIENT)
@@ -178,30 +179,30 @@ static dt_result dti_turn_memories(dt_program *p, dti_turn *t) {
                                                    &t->memories[DTI_ARENA_OUT]);
 }
 
-/* The block table is one for all turns: nothing writes it. */
+/* The block table is one for all step slots: nothing writes it. */
 static dt_result dti_program_table(dt_program *p) {
     const dti_backend *b = p->store->device->backend;
-    dti_memory **first = &p->turns[0].memories[DTI_ARENA_TABLE];
+    dti_memory **first = &p->step_slots[0].memories[DTI_ARENA_TABLE];
     if (!p->code->has_optim || p->code->host_segments)
         return DT_OK;
     dt_result result =
         b->memory_create(p->store->device, p->code->table_bytes, DTI_MEMORY_DEVICE, first);
     if (!result)
         result = b->memory_write(*first, 0, p->code->table, p->code->table_bytes);
-    for (uint32_t i = 1; i < p->turn_count && !result; i++)
-        p->turns[i].memories[DTI_ARENA_TABLE] = *first;
+    for (uint32_t i = 1; i < p->step_slot_count && !result; i++)
+        p->step_slots[i].memories[DTI_ARENA_TABLE] = *first;
     return result;
 }
 
 static dt_result dti_program_memories(dt_program *p) {
     dt_result result = dti_arenas_ensure(p);
-    for (uint32_t i = 0; i < p->turn_count && !result; i++)
-        result = dti_turn_memories(p, &p->turns[i]);
+    for (uint32_t i = 0; i < p->step_slot_count && !result; i++)
+        result = dti_step_slot_memories(p, &p->step_slots[i]);
     return result ? result : dti_program_table(p);
 }
 
 /* Arenas that no launch of the program names stand in as the parameters: never NULL. */
-static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
+static void dti_step_slot_bind_arenas(const dt_program *p, dti_step_slot *t) {
     for (int i = 0; i < DTI_ARENAS; i++) {
         dti_memory *shared = *dti_program_arena(p, i);
         const bool host = i == DTI_ARENA_STATE && p->store->host; /* no device has it */
@@ -211,7 +212,8 @@ static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
             t->memories[i] = *dti_program_arena(p, DTI_ARENA_PARAM);
     }
     for (int i = 0; i < DT_MAX_OUTPUTS; i++)
-        t->memories[DTI_ARENAS + i] = p->lent[i] ? p->lent[i] : t->memories[DTI_ARENA_PARAM];
+        t->memories[DTI_ARENAS + i] =
+            p->external[i] ? p->external[i] : t->memories[DTI_ARENA_PARAM];
 }
 
 /* What dt_program_run starts; replicas, stages and members go by segments. */
@@ -219,9 +221,9 @@ static uint32_t dti_program_whole(const dti_code *code) {
     return code->piece_count ? 0 : code->weigh_segment;
 }
 
-static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
+static dt_result dti_step_slot_exec(dt_program *p, dti_step_slot *t) {
     const dti_code *code = p->code;
-    dti_turn_bind_arenas(p, t);
+    dti_step_slot_bind_arenas(p, t);
     t->exec_desc = (dti_exec_desc){
         .label = p->code->label,
         .memories = t->memories,
@@ -238,13 +240,13 @@ static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
         .exchange = DTI_ARENA_GRADIENT};
     dt_result result =
         p->store->device->backend->exec_create(p->store->device, &t->exec_desc, &t->exec);
-    return result || !code->host_segments ? result : dti_turn_offload(p, t);
+    return result || !code->host_segments ? result : dti_step_slot_offload(p, t);
 }
 
 static dt_result dti_program_exec(dt_program *p) {
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < p->turn_count && !result; i++)
-        result = dti_turn_exec(p, &p->turns[i]);
+    for (uint32_t i = 0; i < p->step_slot_count && !result; i++)
+        result = dti_step_slot_exec(p, &p->step_slots[i]);
     return result;
 }
 
@@ -273,32 +275,33 @@ static dt_result dti_program_kinds(const dt_program *p) {
 }
 
 static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
-                                   const dti_shards *shards, const dti_joint *joint) {
-    dt_result result = dti_code_take(p->store, desc, shards, joint, &p->code);
+                                   const dti_batch_slices *batch_slices, const dti_staged *staged) {
+    dt_result result = dti_code_take(p->store, desc, batch_slices, staged, &p->code);
     if (result)
         return result;
-    p->written = dti_alloc_array(p->base, p->code->port_count + 1u, sizeof *p->written);
-    p->stale = dti_alloc_array(p->base, p->code->port_count + 1u, sizeof *p->stale);
+    p->written = dti_alloc_array(p->base, p->code->binding_count + 1u, sizeof *p->written);
+    p->stale = dti_alloc_array(p->base, p->code->binding_count + 1u, sizeof *p->stale);
     return p->written && p->stale ? dti_program_kinds(p) : DT_ERROR_MEMORY;
 }
 
-static void dti_constant_put(dt_program *p, const dti_port *port, const void *values) {
-    for (uint32_t i = 0; i < p->turn_count; i++) {
-        char *host = p->store->device->backend->memory_host(p->turns[i].memories[DTI_ARENA_IN]);
-        memcpy(host + port->offset, values, (size_t)port->bytes);
+static void dti_constant_put(dt_program *p, const dti_binding *binding, const void *values) {
+    for (uint32_t i = 0; i < p->step_slot_count; i++) {
+        char *host =
+            p->store->device->backend->memory_host(p->step_slots[i].memories[DTI_ARENA_IN]);
+        memcpy(host + binding->offset, values, (size_t)binding->bytes);
     }
 }
 
 static dt_result dti_program_constants(dt_program *p) {
     const dti_code *code = p->code;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < code->port_count && !result; i++) {
-        const dti_port *port = &code->ports[i];
-        const void *values = code->work->nodes[port->node].values;
-        if (port->output || port->gradient || !values)
+    for (uint32_t i = 0; i < code->binding_count && !result; i++) {
+        const dti_binding *binding = &code->bindings[i];
+        const void *values = code->work->nodes[binding->node].values;
+        if (binding->output || binding->gradient || !values)
             continue;
-        result = dti_labels_check(code, port, values, NULL);
-        dti_constant_put(p, port, values);
+        result = dti_labels_check(code, binding, values, NULL);
+        dti_constant_put(p, binding, values);
         p->written[i] = true;
     }
     return result;
@@ -360,7 +363,7 @@ static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code) {
 }
 
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
-                                   const dti_shards *shards, const dti_joint *joint) {
+                                   const dti_batch_slices *batch_slices, const dti_staged *staged) {
     dt_store *s = p->store;
     if (desc->averaged && s->layout.parted)
         return dti_fail(
@@ -368,7 +371,7 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             ".averaged: replicas share out the averages (dt_trainer_desc.parallel.zero_stage), "
             "and a program needs all of them; dt_trainer_evaluate takes them, or "
             "dt_store_save_averaged and load them into another store");
-    if (!shards && dti_store_whole(s))
+    if (!batch_slices && dti_store_whole(s))
         return DT_ERROR_INVALID;
     if (dti_store_open(s)) {
         return dti_fail(
@@ -377,7 +380,7 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             "started and not waited for); end it before another program is made",
             dti_store_open(s)->code->label);
     }
-    dt_result result = dti_program_lower(p, desc, shards, joint);
+    dt_result result = dti_program_lower(p, desc, batch_slices, staged);
     if (!result)
         result = dti_program_skips(p);
     if (!result)
@@ -390,34 +393,34 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
         result = dti_program_constants(p);
     if (!result)
         result = dti_program_exec(p);
-    return result || !s->shadow ? result : dti_shadow_reserve(s, 0);
+    return result || !s->host_copy ? result : dti_host_copy_reserve(s, 0);
 }
 
-static dt_program *dti_program_alloc(dt_store *store, uint32_t turns) {
+static dt_program *dti_program_alloc(dt_store *store, uint32_t step_slots) {
     dt_program *p = dti_alloc(store->base, sizeof *p);
-    dti_turn *all = p ? dti_alloc_array(store->base, turns, sizeof *all) : NULL;
+    dti_step_slot *all = p ? dti_alloc_array(store->base, step_slots, sizeof *all) : NULL;
     if (!all) {
         dti_free(store->base, p);
         return NULL;
     }
     p->store = store;
     p->base = store->base;
-    p->now = p->shown = p->turns = all;
-    p->turn_count = turns;
+    p->now = p->shown = p->step_slots = all;
+    p->step_slot_count = step_slots;
     return p;
 }
 
-/* lanes: of a stage; 0: it is none. */
+/* micro-batch slots: of a stage; 0: it is none. */
 static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
-                                  const dti_shards *shards, const dti_joint *joint, uint32_t lanes,
-                                  dt_program **out) {
-    const uint32_t turns = desc->in_flight == 2 ? 2 : 1;
+                                  const dti_batch_slices *batch_slices, const dti_staged *staged,
+                                  uint32_t micro_slots, dt_program **out) {
+    const uint32_t step_slots = desc->in_flight == 2 ? 2 : 1;
     *out = NULL;
-    dt_program *p = dti_program_alloc(store, lanes ? lanes : turns);
+    dt_program *p = dti_program_alloc(store, micro_slots ? micro_slots : step_slots);
     if (!p)
         return DT_ERROR_MEMORY;
-    p->lanes = lanes > 0;
-    dt_result result = dti_program_build(p, desc, shards, joint);
+    p->micro_slots = micro_slots > 0;
+    dt_result result = dti_program_build(p, desc, batch_slices, staged);
     if (result) {
         dt_program_destroy(p);
         return result;
@@ -436,8 +439,8 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
 }
 
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
-                                    const dti_shards *shards, dt_program **out) {
-    return dti_program_make(store, desc, shards, NULL, 0, out);
+                                    const dti_batch_slices *batch_slices, dt_program **out) {
+    return dti_program_make(store, desc, batch_slices, NULL, 0, out);
 }
 
 DTI_PUBLIC(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt_program **out),
@@ -466,11 +469,11 @@ static void dti_program_unlink(dt_program *p) {
     }
 }
 
-static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
+static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first) {
     const dti_backend *b = p->store->device->backend;
     if (t->exec)
         b->exec_destroy(t->exec);
-    dti_turn_offload_free(p, t);
+    dti_step_slot_offload_free(p, t);
     for (int i = 0; i < DTI_ARENAS; i++) {
         const bool shared = t->memories[i] == *dti_program_arena(p, DTI_ARENA_PARAM);
         if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
@@ -485,13 +488,13 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
     dti_program_unlink(p);
     if (dti_drive_is_open(p))
         dti_drive_close(p);
-    for (uint32_t i = 0; i < p->turn_count; i++)
-        dti_turn_free(p, &p->turns[i], i == 0);
+    for (uint32_t i = 0; i < p->step_slot_count; i++)
+        dti_step_slot_free(p, &p->step_slots[i], i == 0);
     dti_program_unlend(p);
     dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
     dti_free(p->base, p->stale);
-    dti_free(p->base, p->turns);
+    dti_free(p->base, p->step_slots);
     dti_free(p->base, p);
 }
 
@@ -511,8 +514,9 @@ DTI_PUBLIC_VOID(dt_program_get_info, (const dt_program *p, dt_program_info *info
                                                    (s->memories[DTI_ARENA_ROUNDING] ? 1u : 0u)),
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
         .cache_bytes = s->cache_bytes,
-        .transient_bytes = p->code->transient_bytes * (dti_is_concurrent(p) ? p->turn_count : 1),
-        .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->turn_count,
+        .transient_bytes =
+            p->code->transient_bytes * (dti_is_concurrent(p) ? p->step_slot_count : 1),
+        .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->step_slot_count,
         .flops = p->code->list.flops,
         .launches = (int)p->code->list.launch_count,
         .segments = (int)(p->code->segment_count - p->code->weighs),

@@ -41,8 +41,8 @@ static void dti_drive_close(dt_program *p) {
 
 static dt_result dti_drive_drop(dt_program *p, dt_result result) {
     dti_drive_close(p);
-    for (uint32_t i = 0; i < p->turn_count; i++)
-        p->turns[i].busy = false;
+    for (uint32_t i = 0; i < p->step_slot_count; i++)
+        p->step_slots[i].busy = false;
     p->started = p->ended = 0;
     p->failed = false;
     dti_store_rows_lost(p->store);
@@ -80,7 +80,7 @@ static bool dti_drive_inside(const dt_program *p) {
 }
 
 static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms) {
-    dti_turn *t = p->now;
+    dti_step_slot *t = p->now;
     return dti_drive_started(
         p, p->store->device->backend->exec_part(t->exec, &t->at, &t->cursor, end, ms));
 }

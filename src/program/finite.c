@@ -13,14 +13,14 @@ static float dti_status_f32(const uint32_t *status, uint32_t word) {
 }
 
 static void dti_store_unbound(dt_store *s) {
-    dti_shadow_stale(s);
+    dti_host_copy_stale(s);
     for (uint32_t i = 0; i < s->layout.param_count; i++)
         s->kept[i].bounded = 0;
 }
 
 /* Whether no update by a gradient of this norm overflows, in any group; see the row's bound. The
  * update is that of the step in turn `t`. */
-static bool dti_reach_step(const dt_program *p, const dti_turn *t, double norm,
+static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double norm,
                            double x[DTI_OPTIM_VALUES]) {
     dt_optim_desc room;
     const dt_optim_desc *d = dti_optim_at(&p->code->optim, t->step, &room);
@@ -58,14 +58,15 @@ static double dti_step_proven(dt_program *p) {
             return -1.0;
     }
     for (uint32_t i = p->ended; i < p->started; i++) {
-        const dti_turn *t = dti_turn_ahead(p, i);
+        const dti_step_slot *t = dti_step_slot_ahead(p, i);
         if (t->proven < 0.0f || !dti_reach_step(p, t, (double)t->proven, start))
             return -1.0;
     }
     for (size_t i = 0; i < DTI_COUNT(norms); i++) {
         double x[DTI_OPTIM_VALUES];
         memcpy(x, start, sizeof x);
-        if (dti_reach_step(p, p->now, norms[i], x) && (p->turn_count == 1 || norms[i] <= ahead))
+        if (dti_reach_step(p, p->now, norms[i], x) &&
+            (p->step_slot_count == 1 || norms[i] <= ahead))
             return norms[i];
     }
     return -1.0;
@@ -101,7 +102,7 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     memcpy(x, s->largest, sizeof x);
     const bool proven = norm <= p->now->proven;
     for (uint32_t i = p->ended; i < p->started && !proven; i++)
-        dti_turn_ahead(p, i)->proven = -1.0f; /* the device looks at these too */
+        dti_step_slot_ahead(p, i)->proven = -1.0f; /* the device looks at these too */
     for (uint32_t i = 0; i < DTI_OPTIM_VALUES && finite; i++) {
         finite = status[DTI_STATUS_LARGEST(i)] < 0x7f800000u;
         if (finite && !proven && i)

@@ -35,14 +35,14 @@ static dt_result dti_offload_rebuild(dt_store *s, dti_memory *memory) {
     dti_memory *old = s->memories[DTI_ARENA_STATE];
     dt_result result = DT_OK;
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && p->turns[i].host && !result; i++) {
-            dti_turn *t = &p->turns[i];
+        for (uint32_t i = 0; i < p->step_slot_count && p->step_slots[i].host && !result; i++) {
+            dti_step_slot *t = &p->step_slots[i];
             t->host_memories[DTI_ARENA_STATE] = memory;
             result = b->exec_create(s->host, &t->host_desc, &t->exec_next);
         }
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && p->turns[i].host; i++) {
-            dti_turn *t = &p->turns[i];
+        for (uint32_t i = 0; i < p->step_slot_count && p->step_slots[i].host; i++) {
+            dti_step_slot *t = &p->step_slots[i];
             dti_exec *unused = result ? t->exec_next : t->host;
             t->host = result ? t->host : t->exec_next;
             t->host_memories[DTI_ARENA_STATE] = result ? old : memory;
@@ -102,7 +102,7 @@ static uint64_t dti_offload_transients(const dti_code *code) {
     return end;
 }
 
-static dt_result dti_turn_offload_memories(dt_program *p, dti_turn *t) {
+static dt_result dti_step_slot_offload_memories(dt_program *p, dti_step_slot *t) {
     dt_store *s = p->store;
     const dti_backend *b = s->host->backend, *device = s->device->backend;
     dti_memory **m = t->host_memories;
@@ -118,10 +118,10 @@ static dt_result dti_turn_offload_memories(dt_program *p, dti_turn *t) {
     return result;
 }
 
-static dt_result dti_turn_offload(dt_program *p, dti_turn *t) {
+static dt_result dti_step_slot_offload(dt_program *p, dti_step_slot *t) {
     const dti_code *code = p->code;
     dt_store *s = p->store;
-    dt_result result = dti_turn_offload_memories(p, t);
+    dt_result result = dti_step_slot_offload_memories(p, t);
     t->host_memories[DTI_ARENA_GRADIENT] = s->own[1];
     t->host_memories[DTI_ARENA_STATE] = s->memories[DTI_ARENA_STATE];
     for (int i = 0; i < DTI_MEMORIES; i++)
@@ -140,7 +140,7 @@ static dt_result dti_turn_offload(dt_program *p, dti_turn *t) {
     return result ? result : s->host->backend->exec_create(s->host, &t->host_desc, &t->host);
 }
 
-static void dti_turn_offload_free(const dt_program *p, dti_turn *t) {
+static void dti_step_slot_offload_free(const dt_program *p, dti_step_slot *t) {
     static const int own[] = {DTI_ARENA_TRANSIENT, DTI_ARENA_TABLE, DTI_ARENA_IN, DTI_ARENA_OUT};
     const dt_store *s = p->store;
     if (t->host)

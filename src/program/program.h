@@ -3,8 +3,8 @@
 
 /* A place where a step may be under way: memory of its own for what goes in and comes out, and the
  * launches over it. All else is the same in each. */
-#define DTI_TURNS_MAX 2
-typedef struct dti_turn {
+#define DTI_STEP_SLOTS_MAX 2
+typedef struct dti_step_slot {
     dti_memory *memories[DTI_MEMORIES];
     dti_exec_desc exec_desc;
     dti_exec *exec, *exec_next; /* next: while an arena grows */
@@ -35,34 +35,34 @@ typedef struct dti_turn {
     dt_report report;
     dt_result result;
     char said[1024]; /* as dti_base.error */
-} dti_turn;
+} dti_step_slot;
 
 struct dt_program {
     dt_store *store;
     dti_base *base;
     dt_program *next;
     const dti_code *code; /* nothing changes it */
-    dti_turn *turns;
-    uint32_t turn_count;
-    bool lanes; /* its turns are lanes (lanes.c), of micro-batches that are alive at once */
-    dti_memory *lent[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
-    dti_turn *now;                    /* that the host writes inputs to, and drives */
-    dti_turn *shown;                  /* whose outputs are read */
-    bool *written;                    /* by port: the host has written it */
-    uint64_t *stale; /* by port: bit t: turn t has what was written there before, or nothing */
+    dti_step_slot *step_slots;
+    uint32_t step_slot_count;
+    bool micro_slots; /* slots hold concurrent micro-batches, not consecutive steps */
+    dti_memory *external[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
+    dti_step_slot *now;                   /* that the host writes inputs to, and drives */
+    dti_step_slot *shown;                 /* whose outputs are read */
+    bool *written;                        /* by binding: the host has written it */
+    uint64_t *stale; /* by binding: bit t: turn t has what was written there before, or nothing */
 
-    /* ahead.c's: so many turns, from the oldest on, have steps started as a whole */
+    /* inflight.c's: so many step slots, from the oldest on, have steps started as a whole */
     uint32_t oldest, started;
     uint32_t ended; /* and so many of these have ended, but nobody has asked for their reports */
     bool failed;    /* a step before them was aborted: they do not run */
 };
 
-/* ---- compile.c: dt_program_create, of what a replica computes of a step when shards is not NULL.
- * Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of all
- * replicas to slot 0 between the last backward segment and the commit. The graph may have an error:
- * what desc names is older, and whole. */
+/* ---- compile.c: dt_program_create, of what a replica computes of a step when batch slices is not
+ * NULL. Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of
+ * all replicas to slot 0 between the last backward segment and the commit. The graph may have an
+ * error: what desc names is older, and whole. */
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
-                                    const dti_shards *shards, dt_program **out);
+                                    const dti_batch_slices *batch_slices, dt_program **out);
 
 /* The store has the state of a code that other stores train: it is only kept there. */
 static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code);
@@ -108,23 +108,25 @@ static dt_result dti_drive_rest(dt_program *p);
 /* A segment outside of any step: weigh's. Waits for it. */
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
 
-/* ---- ahead.c: steps started ahead of those under way */
-static dt_result dti_ahead_place(dt_program *p); /* makes sure that inputs can be written */
-static dti_turn *dti_turn_ahead(dt_program *p, uint32_t i); /* the i-th of those, oldest first */
+/* ---- inflight.c: steps started ahead of those under way */
+static dt_result dti_inflight_place(dt_program *p); /* makes sure that inputs can be written */
+static dti_step_slot *dti_step_slot_ahead(dt_program *p,
+                                          uint32_t i); /* the i-th of those, oldest first */
 /* Whether dt_program_start would wait for one of them. */
-static bool dti_ahead_waits(dt_program *p, const dt_step_desc *step);
+static bool dti_inflight_waits(dt_program *p, const dt_step_desc *step);
 static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step);
-static uint32_t dti_ahead_count(const dt_program *p);       /* how many of them have not ended */
-static void dti_turn_written(dt_program *p, uint32_t port); /* in the turn now */
-static void dti_turn_refresh(dt_program *p); /* brings what was written to another turn */
+static uint32_t dti_inflight_count(const dt_program *p); /* how many of them have not ended */
+static void dti_step_slot_written(dt_program *p, uint32_t binding); /* in the turn now */
+static void dti_step_slot_refresh(dt_program *p); /* brings what was written to another turn */
 static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
 static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
 static uint32_t dti_program_forward(const dt_program *p);  /* forward ones */
-/* A meeting's operand of a piece, and where its value is to come. */
-static const float *dti_program_operand(const dt_program *p, const dti_meeting *m, uint32_t piece);
-static float *dti_program_value(const dt_program *p, const dti_meeting *m);
+/* A sync point's operand of a piece, and where its value is to come. */
+static const float *dti_program_operand(const dt_program *p, const dti_sync_point *m,
+                                        uint32_t piece);
+static float *dti_program_value(const dt_program *p, const dti_sync_point *m);
 /* The buckets of gradients that are finished after a segment; those before them are too. */
 static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment);
 /* The host's side of the gradients: slots one behind the other. */
@@ -152,47 +154,52 @@ static dt_result dti_program_end(dt_program *p);
 static dt_result dti_program_measure(dt_program *p);
 /* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
  * what the update would write is not. */
-static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty);
+static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
 /* Behind it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
 /* The waiting in both, where the segment was started by itself. */
-static dt_result dti_program_judged(dt_program *p, double *norm, bool *faulty);
+static dt_result dti_program_validated(dt_program *p, double *norm, bool *faulty);
 static dt_result dti_program_committed(dt_program *p);
 /* The host's side of OUT. */
 static const uint32_t *dti_program_out(const dt_program *p);
 /* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
-static const char *dti_program_blame(dt_program *p, bool ran);
+static const char *dti_program_attribute(dt_program *p, bool ran);
 
 /* ---- offload.c */
-static dt_result dti_turn_offload(dt_program *p, dti_turn *t);
-static void dti_turn_offload_free(const dt_program *p, dti_turn *t);
+static dt_result dti_step_slot_offload(dt_program *p, dti_step_slot *t);
+static void dti_step_slot_offload_free(const dt_program *p, dti_step_slot *t);
 static dt_result dti_offload_start(dt_program *p, uint32_t first, uint32_t count);
 static char *dti_program_in(const dt_program *p); /* where the commit finds what the host gives */
 
-/* ---- lanes.c: a program of a stage, in which several micro-batches are alive at once. Each has a
- * lane of its own: transients, inputs and outputs. One at a time is the program's turn, and none is
- * between two actions. */
-#define DTI_LANES_MAX 64
-static dt_result dti_program_create_lanes(dt_store *store, const dt_program_desc *desc,
-                                          const dti_shards *shards, const dti_joint *joint,
-                                          uint32_t lanes, dt_program **out);
-/* The lane's turn: inputs are written to it, and its step is driven. */
-static void dti_lane_take(dt_program *p, uint32_t lane);
+/* ---- micro_slots.c: a program of a stage, in which several micro-batches are alive at once. Each
+ * has a micro-batch slot of its own: transients, inputs and outputs. One at a time is the program's
+ * turn, and none is between two actions. */
+#define DTI_MICRO_SLOTS_MAX 64
+static dt_result dti_program_create_micro_slots(dt_store *store, const dt_program_desc *desc,
+                                                const dti_batch_slices *batch_slices,
+                                                const dti_staged *staged, uint32_t micro_slots,
+                                                dt_program **out);
+/* The micro-batch slot's turn: inputs are written to it, and its step is driven. */
+static void dti_micro_slot_take(dt_program *p, uint32_t micro_slot);
 /* A micro-batch begins: dt_program_begin with the weights of the whole batch. */
-static dt_result dti_lane_begin(dt_program *p, const dt_step_desc *step, const double *weights);
-/* Starts the next segments of its step and waits for them; then another lane may have its turn. */
-static dt_result dti_lane_run(dt_program *p, uint32_t segments);
-static void dti_lane_end(dt_program *p); /* a micro-batch behind which no update comes */
-/* The host side of a port of a lane. */
-static void *dti_lane_host(const dt_program *p, uint32_t lane, const dti_port *port);
+static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
+                                      const double *weights);
+/* Starts the next segments of its step and waits for them; then another micro-batch slot may have
+ * its turn. */
+static dt_result dti_micro_slot_run(dt_program *p, uint32_t segments);
+static void dti_micro_slot_end(dt_program *p); /* a micro-batch behind which no update comes */
+/* The host side of a binding of a micro-batch slot. */
+static void *dti_micro_slot_host(const dt_program *p, uint32_t micro_slot,
+                                 const dti_binding *binding);
 /* The pairs of its blocks, and where those of all stages are to come. */
-static const float *dti_lane_pairs(const dt_program *p);
-static float *dti_lane_pairs_of_all(const dt_program *p);
+static const float *dti_micro_slot_pairs(const dt_program *p);
+static float *dti_micro_slot_pairs_of_all(const dt_program *p);
 
-/* ---- lent.c */
-/* The application's buffers of desc.external, checked against the program's ports; for all turns. */
+/* ---- external.c */
+/* The application's buffers of desc.external, checked against the program's bindings; for all step
+ * slots. */
 static dt_result dti_program_lend(dt_program *p);
 static void dti_program_unlend(dt_program *p);
 

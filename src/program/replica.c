@@ -1,6 +1,6 @@
-/* What a replica asks of a program that computes its share of a step (shards.h): segments started
- * one by one, so that gradients can be exchanged while later ones run; what each piece has of
- * losses and statistics; the commit by itself. */
+/* What a replica asks of a program that computes its share of a step (batch_slices.h): segments
+ * started one by one, so that gradients can be exchanged while later ones run; what each piece has
+ * of losses and statistics; the commit by itself. */
 
 static uint32_t dti_program_segments(const dt_program *p) {
     return p->code->commit_segment;
@@ -43,11 +43,12 @@ static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, 
     return (const float *)(const void *)(dti_program_out(p) + stat->word + piece * stat->stride);
 }
 
-static const float *dti_program_operand(const dt_program *p, const dti_meeting *m, uint32_t piece) {
+static const float *dti_program_operand(const dt_program *p, const dti_sync_point *m,
+                                        uint32_t piece) {
     return (const float *)(const void *)(dti_program_out(p) + m->word + piece * m->stride);
 }
 
-static float *dti_program_value(const dt_program *p, const dti_meeting *m) {
+static float *dti_program_value(const dt_program *p, const dti_sync_point *m) {
     char *in = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     return (float *)(void *)(in + m->in);
 }
@@ -71,8 +72,8 @@ static bool dti_program_weighs(const dt_program *p) {
 
 static bool dti_program_labels(const dt_program *p) {
     bool any = false;
-    for (uint32_t i = 0; i < p->code->port_count; i++)
-        any = any || p->code->ports[i].check_count;
+    for (uint32_t i = 0; i < p->code->binding_count; i++)
+        any = any || p->code->bindings[i].check_count;
     return any;
 }
 
@@ -138,7 +139,7 @@ static dt_result dti_program_end(dt_program *p) {
     return DT_OK;
 }
 
-static dt_result dti_program_judged(dt_program *p, double *norm, bool *faulty) {
+static dt_result dti_program_validated(dt_program *p, double *norm, bool *faulty) {
     dt_result result = dti_drive_reach(p, p->code->update_segment - 1);
     if (result)
         return result;
@@ -153,9 +154,9 @@ static dt_result dti_program_measure(dt_program *p) {
     return result ? result : dti_drive_reach(p, p->code->commit_segment);
 }
 
-static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
+static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty) {
     dt_result result = dti_drive_start(p, 1);
-    return result ? result : dti_program_judged(p, norm, faulty);
+    return result ? result : dti_program_validated(p, norm, faulty);
 }
 
 static dt_result dti_program_committed(dt_program *p) {
@@ -173,7 +174,7 @@ static dt_result dti_program_commit(dt_program *p) {
     return result ? result : dti_program_committed(p);
 }
 
-static const char *dti_program_blame(dt_program *p, bool ran) {
+static const char *dti_program_attribute(dt_program *p, bool ran) {
     dt_report report = {0};
     if (ran &&
         !dti_code_has_units(p->code)) /* launches cannot be run again, their units have gone */

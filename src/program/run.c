@@ -1,10 +1,10 @@
 /* Running a program: inputs in, segments in order, outputs and the report out. begin, advance and
  * end are the step cut open; run is the three in one. Nothing here allocates. */
 
-/* ---- ports */
+/* ---- bindings */
 
-static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool gradient, size_t bytes,
-                              const dti_port **out) {
+static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool gradient,
+                                 size_t bytes, const dti_binding **out) {
     const char *what = output ? "output" : gradient ? "host gradient" : "input";
     if (dti_is_nil(x))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil", p->code->label,
@@ -15,38 +15,38 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
                         what, dti_tensor_elsewhere(p->store->graph, x).text);
     }
     const dti_name name = dti_tensor_name(x);
-    const dti_port *port = dti_code_port(p->code, x.id, output, gradient);
-    if (!port) {
+    const dti_binding *binding = dti_code_binding(p->code, x.id, output, gradient);
+    if (!binding) {
         const bool unread = !output && !gradient && dti_node_of(x)->op == DTI_OP_INPUT;
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it%s",
                         p->code->label, name.text, what,
                         unread ? ": nothing that it computes reads it" : "");
     }
     const dti_node *n = &p->code->work->nodes[x.id]; /* at the program's own shapes */
-    if (bytes != port->bytes) {
+    if (bytes != binding->bytes) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->code->label,
                         name.text, dti_shape_print(n->shape, n->samples).text,
-                        (unsigned long long)port->bytes, (long long)p->code->batch, bytes);
+                        (unsigned long long)binding->bytes, (long long)p->code->batch, bytes);
     }
-    if (port->lent)
+    if (binding->external)
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s lies in the application's buffer (.external): it is "
                         "written and read there",
                         p->code->label, name.text);
-    *out = port;
+    *out = binding;
     return DT_OK;
 }
 
 /* With the name of the public function, as DTI_NEED has it. */
-static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
-                                size_t bytes, const uint32_t *rows) {
+static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
+                                   size_t bytes, const uint32_t *rows) {
     if (!p || !data)
         return dti_fail_null(p ? p->base : NULL, "data");
-    const dti_port *port = NULL;
+    const dti_binding *binding = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
-        result = dti_port_get(p, x, false, gradient, bytes, &port);
+        result = dti_binding_get(p, x, false, gradient, bytes, &binding);
     if (result)
         return result;
     if (!gradient && dti_node_of(x)->values)
@@ -58,40 +58,40 @@ static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
     }
-    result = dti_labels_check(p->code, port, data, rows);
+    result = dti_labels_check(p->code, binding, data, rows);
     if (!result)
-        result = dti_ahead_place(p);
+        result = dti_inflight_place(p);
     if (result)
         return result;
     char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
-    memcpy(host + port->offset, data, bytes);
-    dti_turn_written(p, (uint32_t)(port - p->code->ports));
+    memcpy(host + binding->offset, data, bytes);
+    dti_step_slot_written(p, (uint32_t)(binding - p->code->bindings));
     return DT_OK;
 }
 
 DTI_PUBLIC(dt_program_write, (dt_program * p, dt_tensor input, const void *data, size_t bytes), p,
            DTI_OF(dt_program), (p, input, data, bytes)) {
-    return dti_port_write(p, input, false, data, bytes, NULL);
+    return dti_binding_write(p, input, false, data, bytes, NULL);
 }
 
 static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
                                         size_t bytes, const uint32_t *rows) {
-    return dti_port_write(p, input, false, data, bytes, rows);
+    return dti_binding_write(p, input, false, data, bytes, rows);
 }
 
 DTI_PUBLIC(dt_program_write_gradient, (dt_program * p, dt_tensor y, const void *data, size_t bytes),
            p, DTI_OF(dt_program), (p, y, data, bytes)) {
-    return dti_port_write(p, y, true, data, bytes, NULL);
+    return dti_binding_write(p, y, true, data, bytes, NULL);
 }
 
 DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_t bytes), p,
            DTI_OF(dt_program), (p, output, data, bytes)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, data);
-    const dti_port *port = NULL;
+    const dti_binding *binding = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
-        result = dti_port_get(p, output, true, false, bytes, &port);
+        result = dti_binding_get(p, output, true, false, bytes, &binding);
     if (result)
         return result;
     if (p->shown->busy || !p->shown->forward_done) {
@@ -99,7 +99,7 @@ DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_
                         "program '%s': its forward segment has not finished", p->code->label);
     }
     const char *host = p->store->device->backend->memory_host(p->shown->memories[DTI_ARENA_OUT]);
-    memcpy(data, host + port->offset, bytes);
+    memcpy(data, host + binding->offset, bytes);
     return DT_OK;
 }
 
@@ -112,14 +112,14 @@ static dt_result dti_started_fail(const dt_program *p) {
                     p->code->label, p->started);
 }
 
-static dt_result dti_ports_written(dt_program *p, bool gradient) {
-    for (uint32_t i = 0; i < p->code->port_count; i++) {
-        const dti_port *port = &p->code->ports[i];
-        if (port->output || port->gradient != gradient || p->written[i] || port->lent)
+static dt_result dti_bindings_written(dt_program *p, bool gradient) {
+    for (uint32_t i = 0; i < p->code->binding_count; i++) {
+        const dti_binding *binding = &p->code->bindings[i];
+        if (binding->output || binding->gradient != gradient || p->written[i] || binding->external)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s was never written",
                         p->code->label, gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->code->work, port->node}).text);
+                        dti_tensor_name((dt_tensor){p->code->work, binding->node}).text);
     }
     return DT_OK;
 }
@@ -272,9 +272,9 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
     if (!dti_optim_lr_fits(&p->code->optim, lr))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
                         p->code->label, lr, dti_optim_lr_max(&p->code->optim));
-    result = p->code->has_gradients && !p->lanes ? dti_micro_check(p, step) : DT_OK;
+    result = p->code->has_gradients && !p->micro_slots ? dti_micro_check(p, step) : DT_OK;
     if (!result)
-        result = dti_ports_written(p, false);
+        result = dti_bindings_written(p, false);
     if (!result)
         result = dti_sync_check(p, step);
     return result ? result : dti_step_sees_whole(p);
@@ -289,9 +289,9 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 
 /* Adds the weights of this batch's losses, of targets that are written. */
 static dt_result dti_step_weigh(dt_program *p, double *weights) {
-    dt_result result = dti_ports_written(p, false);
+    dt_result result = dti_bindings_written(p, false);
     if (!result)
-        dti_turn_refresh(p);
+        dti_step_slot_refresh(p);
     if (!result && p->code->weighs)
         result = dti_drive_alone(p, p->code->weigh_segment);
     if (result)
@@ -339,8 +339,8 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     dt_result result = dti_step_look(p, step, &empty);
     if (!result)
         result = dti_step_average_begin(p);
-    if (!result && !dti_ahead_count(p) && !(dti_is_concurrent(p) && p->store->running))
-        result = dti_shadow_before(p->store);
+    if (!result && !dti_inflight_count(p) && !(dti_is_concurrent(p) && p->store->running))
+        result = dti_host_copy_before(p->store);
     if (!result && p->code->desc.averaged)
         result = dti_store_average(p->store);
     if (result)
@@ -355,7 +355,7 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     for (uint32_t i = 0; i < p->code->loss_count; i++)
         p->now->weights[i] = step->loss_weights ? step->loss_weights[i] : 0.0;
     dti_step_coefficients(p, step);
-    dti_turn_refresh(p);
+    dti_step_slot_refresh(p);
     dti_step_block_fill(p, step);
     if (p->code->has_gradients)
         dti_step_rows(p, false);
@@ -420,7 +420,7 @@ static dt_result dti_step_may_start(dt_program *p, dt_step_state *state, bool *m
         result = dti_step_poll(p, state);
     *may = !result && !was_busy && *state != DT_STEP_DONE;
     if (*may && p->code->phases[p->now->at] == DTI_PHASE_BACKWARD)
-        result = dti_ports_written(p, true);
+        result = dti_bindings_written(p, true);
     return result;
 }
 
@@ -439,8 +439,8 @@ DTI_PUBLIC(dt_program_advance, (dt_program * p, dt_step_state *state), p, DTI_OF
 
 /* Gradients that the host gives come between the forward segment and the others. */
 static uint32_t dti_step_reach(const dt_program *p) {
-    for (uint32_t i = 0; i < p->code->port_count && !p->now->at; i++)
-        if (p->code->ports[i].gradient && !p->code->ports[i].output)
+    for (uint32_t i = 0; i < p->code->binding_count && !p->now->at; i++)
+        if (p->code->bindings[i].gradient && !p->code->bindings[i].output)
             return 1;
     return p->now->end;
 }
@@ -528,15 +528,16 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
 }
 
 /* An input that is not finite is told before any op. */
-static const dti_port *dti_fault_input(const dt_program *p, uint32_t segments) {
+static const dti_binding *dti_fault_input(const dt_program *p, uint32_t segments) {
     const char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
-    for (uint32_t i = 0; i < p->code->port_count; i++) {
-        const dti_port *port = &p->code->ports[i];
-        const dt_dtype dtype = p->code->work->nodes[port->node].dtype;
-        if (port->output || port->segment >= segments || dti_is_whole(dtype) || port->lent)
+    for (uint32_t i = 0; i < p->code->binding_count; i++) {
+        const dti_binding *binding = &p->code->bindings[i];
+        const dt_dtype dtype = p->code->work->nodes[binding->node].dtype;
+        if (binding->output || binding->segment >= segments || dti_is_whole(dtype) ||
+            binding->external)
             continue;
-        if (!dti_all_finite(host + port->offset, dtype, port->bytes / dti_dtype_bytes(dtype)))
-            return port;
+        if (!dti_all_finite(host + binding->offset, dtype, binding->bytes / dti_dtype_bytes(dtype)))
+            return binding;
     }
     return NULL;
 }
@@ -598,13 +599,13 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) 
     r->skipped = true;
     if (dti_update_fault(p, r, kept))
         return DT_ERROR_NUMERIC;
-    const dti_port *port = dti_fault_input(p, segments);
-    if (port) {
+    const dti_binding *binding = dti_fault_input(p, segments);
+    if (binding) {
         r->fault_op = "input";
         return dti_fail(p->base, DT_ERROR_NUMERIC,
                         "program '%s', step %llu: %s %s holds a NaN or an infinity; %s",
-                        p->code->label, step, port->gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->code->work, port->node}).text, kept);
+                        p->code->label, step, binding->gradient ? "the host gradient of" : "input",
+                        dti_tensor_name((dt_tensor){p->code->work, binding->node}).text, kept);
     }
     uint32_t first = p->code->segments[0].first, last = first, fault = 0;
     for (uint32_t s = 0; s < p->code->weigh_segment && s < segments; s++)
@@ -646,7 +647,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
         dti_store_remember(p, status);
     }
     dti_micro_done(p, p->now->micro + 1);
-    return p->now->commits && !dti_ahead_count(p) ? dti_shadow_after(p->store) : DT_OK;
+    return p->now->commits && !dti_inflight_count(p) ? dti_host_copy_after(p->store) : DT_OK;
 }
 
 DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
@@ -674,7 +675,7 @@ static void dti_step_settle(dt_program *p) {
 DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
            DTI_OF(dt_program), (p, step, report)) {
     DTI_NEED(NULL, p);
-    dt_result result = p->code->has_gradients ? dti_ports_written(p, true) : DT_OK;
+    dt_result result = p->code->has_gradients ? dti_bindings_written(p, true) : DT_OK;
     if (!result)
         result = dti_step_begin(p, step, true);
     if (result)

@@ -7,7 +7,7 @@ static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
 
 /* Steps that are under way count as committed. */
 static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step) {
-    const uint64_t ahead = p->code->has_optim ? dti_ahead_count(p) : 0;
+    const uint64_t ahead = p->code->has_optim ? dti_inflight_count(p) : 0;
     return step->step ? step->step : p->store->steps + 1 + ahead;
 }
 
@@ -28,7 +28,7 @@ static uint64_t dti_step_average_from(dt_program *p) {
     }
     if (any)
         return from;
-    return dti_ahead_count(p) ? dti_turn_ahead(p, p->ended)->step : p->now->step;
+    return dti_inflight_count(p) ? dti_step_slot_ahead(p, p->ended)->step : p->now->step;
 }
 
 /* Where another program, or the application, made some of the averages, the others begin as the
@@ -40,7 +40,7 @@ static dt_result dti_step_average_begin(dt_program *p) {
         count += dti_step_averages(p, i);
         made += dti_step_averages(p, i) && s->kept[i].averaged;
     }
-    if (made == 0 || made == count || dti_ahead_count(p))
+    if (made == 0 || made == count || dti_inflight_count(p))
         return DT_OK;
     const uint64_t from = dti_step_average_from(p);
     dt_result result = dti_store_average(s);
@@ -48,7 +48,7 @@ static dt_result dti_step_average_begin(dt_program *p) {
         if (dti_step_averages(p, i))
             dti_store_averaged(s, i, from);
     }
-    dti_shadow_stale(s);
+    dti_host_copy_stale(s);
     return result;
 }
 
@@ -79,7 +79,7 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
  * nothing of it will count. */
 static bool dti_step_knows_rows(const dt_program *p) {
     bool known = p->now->made;
-    for (uint32_t i = 0; i < p->store->layout.param_count && !dti_ahead_count(p); i++)
+    for (uint32_t i = 0; i < p->store->layout.param_count && !dti_inflight_count(p); i++)
         known = known && (p->store->kept[i].rows || !p->code->sparse[i]);
     return known;
 }
@@ -101,7 +101,7 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     w[DTI_STEP_NUMBER] = (uint32_t)p->now->step;
     w[DTI_STEP_FIRST_ROW] = step->first_row;
     w[DTI_STEP_FLAGS] = (step->micro_batch == 0 ? DTI_FLAG_FIRST : 0u) |
-                        (dti_ahead_count(p) ? DTI_FLAG_BEHIND : 0u) |
+                        (dti_inflight_count(p) ? DTI_FLAG_BEHIND : 0u) |
                         (dti_step_knows_rows(p) ? 0u : DTI_FLAG_WHOLE);
     dti_word_f32(w, DTI_STEP_CLIP_NORM, p->code->optim.clip_norm);
     dti_word_f32(w, DTI_STEP_CLIP_VALUE, p->code->optim.clip_value);

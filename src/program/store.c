@@ -29,7 +29,7 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
         result = dti_store_fill(s);
     return result || !d->host_checkpoint_steps
                ? result
-               : dti_shadow_reserve(s, (uint32_t)d->host_checkpoint_steps);
+               : dti_host_copy_reserve(s, (uint32_t)d->host_checkpoint_steps);
 }
 
 _Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
@@ -91,7 +91,7 @@ static void dti_store_free(dt_store *s) {
             s->device->backend->memory_destroy(s->units[i]);
     }
     dti_device_close(s->device);
-    dti_shadow_free(s);
+    dti_host_copy_free(s);
     dti_disown(&s->graph->stores, &s->owned);
     dti_free(s->base, s->layout.params);
     dti_free(s->base, s->kept);
@@ -220,6 +220,45 @@ static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at,
 
 /* ---- values */
 
+/* In which arena a value is, and where; `kind` is one that the parameter can have. */
+static dt_result dti_store_place_of(dt_store *s, int index, const dt_param_info *info,
+                                    dt_value_kind kind, dti_store_place *place) {
+    const uint64_t at = s->layout.params[index].offset;
+    const uint32_t moment = kind == DT_VALUE_AVERAGE  ? s->layout.params[index].average - 1u
+                            : kind > DT_VALUE_MOMENT1 ? (uint32_t)(kind - DT_VALUE_MOMENT1)
+                                                      : 0;
+    dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
+                      : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
+                                                  : DTI_ARENA_STATE;
+    if (arena == DTI_ARENA_GRADIENT && s->layout.parted)
+        return dti_fail(
+            s->base, DT_ERROR_UNSUPPORTED,
+            "parameter '%s': a trainer with parallel.zero_stage brings new parameters where "
+            "its gradients were; it keeps none",
+            info->name);
+    if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "parameter '%s' has no %s: no program that computes it was created",
+                        info->name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
+    }
+    const bool state = arena == DTI_ARENA_STATE, rest = arena == DTI_ARENA_PARAM && s->apart;
+    const uint64_t array = state ? dti_state_moment_offset(&s->layout, moment) : 0;
+    if (rest && s->layout.params[index].rest == DTI_NO_REST)
+        return dti_store_whole(s);
+    if (rest)
+        *place = (dti_store_place){
+            .memory = s->units[0],
+            .offset = dti_arena_bytes(s->layout.params[index].rest - dti_layout_away(&s->layout))};
+    else
+        *place = (dti_store_place){.memory = s->memories[arena],
+                                   .offset = dti_arena_bytes(array + at),
+                                   .state = state,
+                                   .moment = moment,
+                                   .at = at,
+                                   .elements = info->elements};
+    return DT_OK;
+}
+
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_store_place *place) {
     dt_param_info info = {0};
@@ -253,40 +292,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "'%s' is a buffer: it has no gradient and no moments", info.name);
-    const uint64_t at = s->layout.params[index].offset;
-    const uint32_t moment = kind == DT_VALUE_AVERAGE  ? average - 1u
-                            : kind > DT_VALUE_MOMENT1 ? (uint32_t)(kind - DT_VALUE_MOMENT1)
-                                                      : 0;
-    dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
-                      : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
-                                                  : DTI_ARENA_STATE;
-    if (arena == DTI_ARENA_GRADIENT && s->layout.parted)
-        return dti_fail(
-            s->base, DT_ERROR_UNSUPPORTED,
-            "parameter '%s': a trainer with parallel.zero_stage brings new parameters where "
-            "its gradients were; it keeps none",
-            info.name);
-    if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
-        return dti_fail(s->base, DT_ERROR_INVALID,
-                        "parameter '%s' has no %s: no program that computes it was created",
-                        info.name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
-    }
-    const bool state = arena == DTI_ARENA_STATE, rest = arena == DTI_ARENA_PARAM && s->apart;
-    const uint64_t array = state ? dti_state_moment_offset(&s->layout, moment) : 0;
-    if (rest && s->layout.params[index].rest == DTI_NO_REST)
-        return dti_store_whole(s);
-    if (rest)
-        *place = (dti_store_place){
-            .memory = s->units[0],
-            .offset = dti_arena_bytes(s->layout.params[index].rest - dti_layout_away(&s->layout))};
-    else
-        *place = (dti_store_place){.memory = s->memories[arena],
-                                   .offset = dti_arena_bytes(array + at),
-                                   .state = state,
-                                   .moment = moment,
-                                   .at = at,
-                                   .elements = info.elements};
-    return DT_OK;
+    return dti_store_place_of(s, index, &info, kind, place);
 }
 
 DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *data, size_t bytes),
@@ -378,7 +384,7 @@ DTI_PUBLIC(dt_store_write,
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
-        dti_shadow_stale(at);
+        dti_host_copy_stale(at);
         if (kind == DT_VALUE_GRADIENT)
             dti_store_rows_lost(at);
         if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */

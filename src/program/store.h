@@ -21,13 +21,13 @@ struct dt_store {
     dti_layout layout;
     dti_kept *kept; /* by parameter */
     uint64_t transient_bytes;
-    uint32_t slots;       /* gradients: copies of the arena, see shards.h; 0 = 1 */
+    uint32_t slots;       /* gradients: copies of the arena, see batch_slices.h; 0 = 1 */
     bool allow_nonfinite; /* in files */
     bool exchange;        /* and the host reads and writes them during a step */
     bool trainer;         /* one of a trainer's, which alone trains and ends it; */
     bool ranks;           /* whose other processes have replicas too; */
     bool written;         /* and the application wrote to it: what the host kept is old */
-    uint64_t writes;      /* from outside of steps; dti_shadow_stale counts them */
+    uint64_t writes;      /* from outside of steps; dti_host_copy_stale counts them */
     dt_store *replica;    /* the trainer's next one here, which gets the same values */
     uint32_t moments;     /* arrays in the state arena: moments, and the average behind them */
     uint64_t cache_bytes;
@@ -50,7 +50,7 @@ struct dt_store {
     uint64_t seed;        /* of the initial values */
     dt_init_fn *init;     /* the application's, or NULL */
     void *init_user;
-    struct dti_shadow *shadow; /* shadow.c's; NULL: none is kept */
+    struct dti_host_copy *host_copy; /* host_copy.c's; NULL: none is kept */
     double
         largest[DTI_OPTIM_VALUES]; /* of the weights and moments of parameters that are bounded */
     /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
@@ -61,8 +61,9 @@ struct dt_store {
 };
 
 /* ---- codes.c: what a description is lowered to, or was before. Give it back. */
-static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const dti_shards *shards,
-                               const dti_joint *joint, const dti_code **out);
+static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc,
+                               const dti_batch_slices *batch_slices, const dti_staged *staged,
+                               const dti_code **out);
 static void dti_code_release(dt_store *s, const dti_code *code); /* NULL is fine */
 static void dti_codes_free(dt_store *s);
 
@@ -117,15 +118,15 @@ static void dti_store_rows_lost(dt_store *s);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */
 static void dti_store_unbound(dt_store *s);
 
-/* ---- shadow.c: the state on the host */
+/* ---- host_copy.c: the state on the host */
 /* Makes room for it, as large as the state is now; `every` 0: none is kept. */
-static dt_result dti_shadow_reserve(dt_store *s, uint32_t every);
-static void dti_shadow_free(dt_store *s);
-static void dti_shadow_stale(dt_store *s); /* the host wrote to the store */
+static dt_result dti_host_copy_reserve(dt_store *s, uint32_t every);
+static void dti_host_copy_free(dt_store *s);
+static void dti_host_copy_stale(dt_store *s); /* the host wrote to the store */
 /* Before a step, and after one that was committed: takes it where that is due. */
-static dt_result dti_shadow_before(dt_store *s);
-static dt_result dti_shadow_after(dt_store *s);
-static bool dti_shadow_due(const dt_store *s, uint64_t steps); /* after so many steps */
+static dt_result dti_host_copy_before(dt_store *s);
+static dt_result dti_host_copy_after(dt_store *s);
+static bool dti_host_copy_due(const dt_store *s, uint64_t steps); /* after so many steps */
 
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;

@@ -5,7 +5,7 @@
 /* A step that took longer than it may: this process was stopped, and silence is its own. */
 #define DTI_CLIENT_STEP_MOST 1500000000u
 
-/* ---- what the desk tells */
+/* ---- what the message server tells */
 
 static void dti_client_opened(void *user, uint32_t who, const uint8_t instance[16]) {
     dti_client *c = user;
@@ -75,26 +75,26 @@ static dt_result dti_client_addresses(dti_client *c, const char *servers) {
 
 static dt_result dti_client_open(dti_base *base, const char *servers, const dt_comm_desc *by,
                                  int wait_ms, dti_client *c) {
-    *c = (dti_client){.base = base, .calls = dti_desk_calls_of()};
+    *c = (dti_client){.base = base, .calls = dti_message_server_calls_of()};
     if (!c->calls)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "servers: this dtrain was compiled without connections");
     c->wait_ns = 1000000u * (uint64_t)(wait_ms ? wait_ms : DTI_CLIENT_WAIT_MS);
     dt_result result = dti_client_addresses(c, servers);
-    const dti_desk_desc d = {.by = by,
-                             .connections = c->count,
-                             .events = {.user = c,
-                                        .opened = dti_client_opened,
-                                        .room = dti_client_room,
-                                        .came = dti_client_came,
-                                        .read = dti_client_read,
-                                        .closed = dti_client_closed}};
-    return result ? result : c->calls->create(base, &d, &c->desk);
+    const dti_message_server_desc d = {.by = by,
+                                       .connections = c->count,
+                                       .events = {.user = c,
+                                                  .opened = dti_client_opened,
+                                                  .room = dti_client_room,
+                                                  .came = dti_client_came,
+                                                  .read = dti_client_read,
+                                                  .closed = dti_client_closed}};
+    return result ? result : c->calls->create(base, &d, &c->message_server);
 }
 
 static void dti_client_close(dti_client *c) {
     if (c->calls)
-        c->calls->destroy(c->desk);
+        c->calls->destroy(c->message_server);
     dti_free(c->base, c->servers);
     *c = (dti_client){0};
 }
@@ -123,7 +123,7 @@ static dt_result dti_client_gone(dti_client *c, uint32_t to) {
 }
 
 static void dti_client_hang_up(dti_client *c, uint32_t to) {
-    c->calls->close(c->desk, to, "it says nothing, or has no place");
+    c->calls->close(c->message_server, to, "it says nothing, or has no place");
     c->servers[to].open = c->servers[to].greeted = false;
 }
 
@@ -131,7 +131,7 @@ static void dti_client_hang_up(dti_client *c, uint32_t to) {
 static uint64_t dti_client_step(dti_client *c) {
     const int most = (int)DTI_MIN(c->wait_ns / 4000000u + 1, (uint64_t)1000);
     const uint64_t start = dti_now_ns();
-    c->calls->step(c->desk, most);
+    c->calls->step(c->message_server, most);
     return DTI_MIN(dti_now_ns() - start, (uint64_t)DTI_CLIENT_STEP_MOST);
 }
 
@@ -153,13 +153,13 @@ static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
     const uint64_t until = dti_now_ns() + wait;
     s->why[0] = 0;
     s->refused = s->told = s->silent = false;
-    if (!c->calls->dial(c->desk, to, s->address, to))
+    if (!c->calls->dial(c->message_server, to, s->address, to))
         return DT_ERROR_INVALID;
     dti_client_shake_hands(c, to);
     if (s->refused)
         return dti_fail(c->base, DT_ERROR_REFUSED, "server %u at %s: %s", to, s->address, s->why);
     for (uint64_t now = dti_now_ns(); !s->open && now < until; now = dti_now_ns())
-        c->calls->step(c->desk, (int)((until - now) / 1000000u) + 1);
+        c->calls->step(c->message_server, (int)((until - now) / 1000000u) + 1);
     s->full = s->open ? s->full : 0;
     return DT_OK;
 }
@@ -184,16 +184,16 @@ static dt_result dti_client_connect(dti_client *c, uint32_t to) {
  * server is given up. */
 static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, const void *body) {
     dti_client_server *s = &c->servers[to];
-    uint64_t quiet = 0, moved = c->calls->moved(c->desk, to);
+    uint64_t quiet = 0, moved = c->calls->moved(c->message_server, to);
     c->to = to;
     c->body = body;
     c->answered = false;
-    c->calls->send(c->desk, to, m);
+    c->calls->send(c->message_server, to, m);
     while (s->open && !c->answered) {
         quiet += dti_client_step(c);
-        if (c->calls->moved(c->desk, to) != moved)
+        if (c->calls->moved(c->message_server, to) != moved)
             quiet = 0;
-        moved = c->calls->moved(c->desk, to);
+        moved = c->calls->moved(c->message_server, to);
         s->silent = quiet >= c->wait_ns && s->open && !c->answered;
         if (s->silent)
             dti_client_hang_up(c, to);
@@ -224,7 +224,7 @@ static bool dti_welcome_is_right(const dti_client *c, uint32_t to) {
     if (m->kind != DTI_SAY_WELCOME || m->bytes != sizeof w)
         return false;
     memcpy(&w, c->small, sizeof w);
-    return w.place == to && w.servers && w.shards && w.begin <= w.end && w.end <= w.elements;
+    return w.place == to && w.servers && w.batch_slices && w.begin <= w.end && w.end <= w.elements;
 }
 
 /* It may have a place soon: a worker that has gone, or is back, leaves one. */
@@ -234,7 +234,7 @@ static dt_result dti_client_full(dti_client *c, uint32_t to) {
     dti_client_hang_up(c, to);
     if (dti_now_ns() - s->broken >= c->wait_ns)
         return dti_client_gone(c, to);
-    c->calls->step(c->desk, DTI_CLIENT_FULL_MS);
+    c->calls->step(c->message_server, DTI_CLIENT_FULL_MS);
     return DT_OK;
 }
 
@@ -253,9 +253,10 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
         return dti_fail(c->base, DT_ERROR_INVALID,
                         "server %u at %s is one of %u, and .servers names %u", to, s->address,
                         w.servers, c->count);
-    if (s->welcome.shards && (s->welcome.elements != w.elements || s->welcome.begin != w.begin ||
-                              s->welcome.end != w.end || s->welcome.shards != w.shards ||
-                              s->welcome.push_bytes != w.push_bytes))
+    if (s->welcome.batch_slices &&
+        (s->welcome.elements != w.elements || s->welcome.begin != w.begin ||
+         s->welcome.end != w.end || s->welcome.batch_slices != w.batch_slices ||
+         s->welcome.push_bytes != w.push_bytes))
         return dti_fail(c->base, DT_ERROR_INVALID,
                         "server %u at %s has come back with another model or other settings", to,
                         s->address);
@@ -295,7 +296,7 @@ static dt_result dti_client_broke(dti_client *c, uint32_t to, uint64_t start, ui
 static void dti_client_look_again(dti_client *c, int pause_ms) {
     const uint64_t until = dti_now_ns() + 1000000u * (uint64_t)pause_ms;
     for (uint64_t now = dti_now_ns(); now < until; now = dti_now_ns())
-        c->calls->step(c->desk, (int)((until - now) / 1000000u) + 1);
+        c->calls->step(c->message_server, (int)((until - now) / 1000000u) + 1);
     for (uint32_t i = 0; i < c->count; i++)
         c->servers[i].greeted = false;
 }

@@ -20,8 +20,8 @@ typedef struct dti_client_server {
 
 struct dti_client {
     dti_base *base;
-    const dti_desk_calls *calls;
-    dti_desk *desk;
+    const dti_message_server_calls *calls;
+    dti_message_server *message_server;
     uint64_t wait_ns; /* for a server that is away, or silent */
     dti_client_server *servers;
     uint32_t count;

@@ -1,13 +1,13 @@
 /* ---- shares */
 
-static uint32_t dti_shares_size(const dti_partition *job, uint32_t shard) {
-    return dti_partition_row(job, shard + 1, job->batch) -
-           dti_partition_row(job, shard, job->batch);
+static uint32_t dti_shares_size(const dti_partition *job, uint32_t batch_slice) {
+    return dti_partition_row(job, batch_slice + 1, job->batch) -
+           dti_partition_row(job, batch_slice, job->batch);
 }
 
 static uint32_t dti_shares_most(const dti_partition *job) {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < job->shards; i++)
+    for (uint32_t i = 0; i < job->batch_slices; i++)
         most = DTI_MAX(most, dti_shares_size(job, i));
     return most;
 }
@@ -22,13 +22,13 @@ static dti_share_runs *dti_shares_find(dti_shares *s, uint32_t size, uint32_t ro
 
 static dt_result dti_shares_add(dti_parallel *par, dti_shares *s, uint32_t size, uint32_t rows) {
     const dti_partition one = {
-        .replicas = 1, .local = 1, .shards = 1, .parts = par->job.parts, .batch = size};
+        .replicas = 1, .local = 1, .batch_slices = 1, .parts = par->job.parts, .batch = size};
     dti_share_runs *share = &s->at[s->count];
     dti_replica *r = &par->replicas[0];
     if (!rows || dti_shares_find(s, size, rows))
         return DT_OK;
     if (s->count == DTI_SHARES_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID, "shards of more than %d numbers of rows",
+        return dti_fail(par->base, DT_ERROR_INVALID, "batch slices of more than %d numbers of rows",
                         DTI_SHARES_MAX);
     *share = (dti_share_runs){.size = size, .rows = rows, .runs = &share->own};
     s->count++;
@@ -44,7 +44,7 @@ static dt_result dti_shares_add(dti_parallel *par, dti_shares *s, uint32_t size,
 
 static dt_result dti_shares_make(dti_parallel *par, dti_shares *s) {
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->job.shards && !result; i++) {
+    for (uint32_t i = 0; i < s->job.batch_slices && !result; i++) {
         const uint32_t size = dti_shares_size(&s->job, i);
         const uint32_t low = dti_partition_row(&s->job, i, s->job.batch);
         result = dti_shares_add(par, s, size, size);
@@ -53,7 +53,8 @@ static dt_result dti_shares_make(dti_parallel *par, dti_shares *s) {
     }
     for (uint32_t i = 0; i < s->count && !result; i++)
         s->weighs = s->weighs || dti_program_weighs(s->at[i].runs->runs[0].program);
-    s->weights = dti_alloc_array(par->base, (size_t)s->job.shards * DT_MAX_TERMS, sizeof(double));
+    s->weights =
+        dti_alloc_array(par->base, (size_t)s->job.batch_slices * DT_MAX_TERMS, sizeof(double));
     return result || s->weights ? result : DT_ERROR_MEMORY;
 }
 
@@ -74,18 +75,18 @@ static void dti_shares_free(dti_parallel *par, dti_shares *s) {
     s->count = 0;
 }
 
-static void dti_shares_rows(const dti_shares *s, uint32_t shard, uint32_t rows, uint32_t *first,
-                            uint32_t *count) {
-    *first = s->weighs ? 0 : dti_partition_row(&s->job, shard, rows);
-    *count = s->weighs ? rows : dti_partition_row(&s->job, shard + 1, rows) - *first;
+static void dti_shares_rows(const dti_shares *s, uint32_t batch_slice, uint32_t rows,
+                            uint32_t *first, uint32_t *count) {
+    *first = s->weighs ? 0 : dti_partition_row(&s->job, batch_slice, rows);
+    *count = s->weighs ? rows : dti_partition_row(&s->job, batch_slice + 1, rows) - *first;
 }
 
-/* Its runs, at the rows that the shard has in a batch of `rows`; NULL: it has none. */
-static dti_runs *dti_shares_runs(dti_shares *s, uint32_t shard, uint32_t rows) {
-    const uint32_t low = dti_partition_row(&s->job, shard, rows);
-    const uint32_t count = dti_partition_row(&s->job, shard + 1, rows) - low;
+/* Its runs, at the rows that the batch slice has in a batch of `rows`; NULL: it has none. */
+static dti_runs *dti_shares_runs(dti_shares *s, uint32_t batch_slice, uint32_t rows) {
+    const uint32_t low = dti_partition_row(&s->job, batch_slice, rows);
+    const uint32_t count = dti_partition_row(&s->job, batch_slice + 1, rows) - low;
     const dti_share_runs *share =
-        count ? dti_shares_find(s, dti_shares_size(&s->job, shard), count) : NULL;
+        count ? dti_shares_find(s, dti_shares_size(&s->job, batch_slice), count) : NULL;
     uint32_t row = low;
     if (!share)
         return NULL;
@@ -98,13 +99,13 @@ static dti_runs *dti_shares_runs(dti_shares *s, uint32_t shard, uint32_t rows) {
 
 /* ---- computing */
 
-/* Of a shard that another worker computes; its weights count in every loss. */
-static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t shard) {
+/* Of a batch slice that another worker computes; its weights count in every loss. */
+static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t batch_slice) {
     dti_replica *r = &par->replicas[0];
-    double *sum = s->weights + (size_t)shard * DT_MAX_TERMS;
+    double *sum = s->weights + (size_t)batch_slice * DT_MAX_TERMS;
     dt_result result = DT_OK;
     memset(sum, 0, DT_MAX_TERMS * sizeof *sum);
-    r->runs = dti_shares_runs(s, shard, par->rows);
+    r->runs = dti_shares_runs(s, batch_slice, par->rows);
     for (uint32_t i = r->runs ? r->runs->count : 0; i-- > 0 && !result;) {
         const dti_micro_run *run = &r->runs->runs[i];
         result = dti_program_weighs(run->program) ? dti_micro_write(par, r, run) : DT_OK;
@@ -118,19 +119,20 @@ static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t sha
     return result;
 }
 
-/* Of the whole batch, in the tree over its shards; the shard's own last, so its inputs stay. */
-static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t shard) {
+/* Of the whole batch, in the tree over its batch slices; the batch slice's own last, so its inputs
+ * stay. */
+static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t batch_slice) {
     dti_replica *r = &par->replicas[0];
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->job.shards && !result; i++)
-        result = i == shard ? DT_OK : dti_shares_weigh(par, s, i);
+    for (uint32_t i = 0; i < s->job.batch_slices && !result; i++)
+        result = i == batch_slice ? DT_OK : dti_shares_weigh(par, s, i);
     if (result)
         return result;
-    r->runs = dti_shares_runs(s, shard, par->rows);
-    dti_crew_run(par->crew, dti_parallel_weigh, par);
-    memcpy(s->weights + (size_t)shard * DT_MAX_TERMS, par->weights.leaves,
+    r->runs = dti_shares_runs(s, batch_slice, par->rows);
+    dti_device_team_run(par->device_team, dti_parallel_weigh, par);
+    memcpy(s->weights + (size_t)batch_slice * DT_MAX_TERMS, par->weights.leaves,
            DT_MAX_TERMS * sizeof(double));
-    dti_scalar_tree(s->weights, s->job.shards, DT_MAX_TERMS);
+    dti_scalar_tree(s->weights, s->job.batch_slices, DT_MAX_TERMS);
     memcpy(par->weights.sum, s->weights, DT_MAX_TERMS * sizeof(double));
     return r->result;
 }
@@ -148,30 +150,31 @@ static bool dti_shares_are_finite(const dti_parallel *par) {
 
 /* The op that made it, where one can be found; the step is given up then. */
 static dt_result dti_shares_fault(dti_parallel *par) {
-    if (dti_parallel_blame(par))
+    if (dti_parallel_attribute(par))
         return DT_ERROR_NUMERIC;
-    return dti_fail(par->base, DT_ERROR_NUMERIC,
-                    "step %llu: the gradient of a shard is not finite; the weights are unchanged",
-                    (unsigned long long)par->step.step);
+    return dti_fail(
+        par->base, DT_ERROR_NUMERIC,
+        "step %llu: the gradient of a batch slice is not finite; the weights are unchanged",
+        (unsigned long long)par->step.step);
 }
 
 static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_batch *batch,
-                                    uint32_t shard, const dt_step_desc *step,
+                                    uint32_t batch_slice, const dt_step_desc *step,
                                     dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
-    if (!dti_shares_runs(s, shard, batch->rows))
+    if (!dti_shares_runs(s, batch_slice, batch->rows))
         return dti_fail(par->base, DT_ERROR_CORRUPT,
-                        "a ticket for shard %u, which has no rows in a batch of %u", shard,
-                        batch->rows);
+                        "a ticket for batch slice %u, which has no rows in a batch of %u",
+                        batch_slice, batch->rows);
     dti_parallel_prepare(par, batch, step);
-    dt_result result = dti_shares_weigh_all(par, s, shard);
+    dt_result result = dti_shares_weigh_all(par, s, batch_slice);
     const bool computes = !result && !dti_parallel_leaves_out(par, out);
     if (computes) {
-        dti_crew_run(par->crew, dti_parallel_forward, par);
+        dti_device_team_run(par->device_team, dti_parallel_forward, par);
         result = par->replicas[0].result;
     }
     if (computes && !result) {
-        dti_crew_run(par->crew, dti_parallel_backward, par);
+        dti_device_team_run(par->device_team, dti_parallel_backward, par);
         result = par->replicas[0].result;
     }
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
@@ -192,11 +195,12 @@ static dti_bucket dti_push_piece(const dti_parallel *par, const dti_push_shape *
 }
 
 static dt_result dti_push_check(const dti_parallel *par) {
-    if (!par->meetings.count)
+    if (!par->sync_points.count)
         return DT_OK;
-    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                    "parameter servers: shards of this model meet within a step (batch norm with "
-                    ".sync), and workers compute them one by one; leave .sync out");
+    return dti_fail(
+        par->base, DT_ERROR_UNSUPPORTED,
+        "parameter servers: batch slices of this model meet within a step (batch norm with "
+        ".sync), and workers compute them one by one; leave .sync out");
 }
 
 static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end) {
@@ -234,20 +238,20 @@ static bool dti_push_is_finite(const dti_push_shape *shape, const void *push) {
     return fine;
 }
 
-/* In the tree over shards, as replicas of a process add: one bucket after the other. */
+/* In the tree over batch slices, as replicas of a process add: one bucket after the other. */
 static void dti_push_fold(dti_parallel *par, const dti_push_shape *shape, const char *pushes,
                           uint64_t stride) {
-    const uint32_t shards = par->job.shards;
+    const uint32_t batch_slices = par->job.batch_slices;
     uint64_t at = sizeof(dti_push_head) + shape->statistics * sizeof(float);
     dti_operand operands[DTI_OPERANDS_MAX];
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         const dti_bucket piece = dti_push_piece(par, shape, b);
         const uint64_t n = dti_bucket_elements(piece);
         float *to = par->replicas[0].gradients + piece.begin;
-        for (uint32_t i = 0; i < shards; i++)
+        for (uint32_t i = 0; i < batch_slices; i++)
             operands[i] = (dti_operand){pushes + i * stride + at, DT_F32, {i, 1}};
-        if (shards > 1)
-            dti_fold(to, operands, shards, n, DT_F32, DT_COMM_SUM, true, 1);
+        if (batch_slices > 1)
+            dti_fold(to, operands, batch_slices, n, DT_F32, DT_COMM_SUM, true, 1);
         else
             memcpy(to, operands[0].data, (size_t)n * sizeof *to);
         at += n * sizeof *to;
@@ -255,17 +259,17 @@ static void dti_push_fold(dti_parallel *par, const dti_push_shape *shape, const 
 }
 
 static void dti_push_take(dti_parallel *par, const dti_push_shape *shape, const char *push,
-                          uint32_t shard) {
+                          uint32_t batch_slice) {
     const dti_push_head *head = (const void *)push;
-    memcpy(dti_scalar_leaf(par, &par->terms, shard), head->terms, sizeof head->terms);
-    memcpy(dti_statistics_row(&par->statistics, shard * par->job.parts), head + 1,
+    memcpy(dti_scalar_leaf(par, &par->terms, batch_slice), head->terms, sizeof head->terms);
+    memcpy(dti_statistics_row(&par->statistics, batch_slice * par->job.parts), head + 1,
            (size_t)shape->statistics * sizeof(float));
 }
 
 /* Shards without rows, which nobody computed. */
 static void dti_push_fill(const dti_parallel *par, const dti_push_shape *shape, char *pushes,
                           uint64_t stride, uint32_t rows) {
-    for (uint32_t i = 0; i < par->job.shards; i++) {
+    for (uint32_t i = 0; i < par->job.batch_slices; i++) {
         if (dti_partition_row(&par->job, i, rows) == dti_partition_row(&par->job, i + 1, rows))
             memset(pushes + i * stride, 0, (size_t)shape->bytes);
     }
@@ -328,7 +332,7 @@ static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, 
     dti_parallel_prepare(par, &batch, step);
     par->replicas[0].runs = &par->round.none;
     dti_push_fill(par, shape, pushes, stride, rows);
-    for (uint32_t i = 0; i < par->job.shards; i++)
+    for (uint32_t i = 0; i < par->job.batch_slices; i++)
         dti_push_take(par, shape, pushes + i * stride, i);
     dti_push_fold(par, shape, pushes, stride);
     dti_push_scale(par, shape, clip);

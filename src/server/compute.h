@@ -1,39 +1,40 @@
-/* What a worker computes: the gradient of one shard of a batch, of whichever a ticket says, in the
- * bits that a replica with that shard gives it. A shard has one of at most three numbers of rows,
- * for each of which there are programs. */
+/* What a worker computes: the gradient of one batch slice of a batch, of whichever a ticket says,
+ * in the bits that a replica with that batch slice gives it. A batch slice has one of at most three
+ * numbers of rows, for each of which there are programs. */
 
 #define DTI_SHARES_MAX 3
 
 typedef struct dti_share_runs {
-    uint32_t size, rows; /* of the shard in a full batch; in this one */
+    uint32_t size, rows; /* of the batch slice in a full batch; in this one */
     dti_runs own, *runs; /* programs; own unless they are the replica's */
 } dti_share_runs;
 
 typedef struct dti_shares {
-    dti_partition job; /* shards, parts, batch of all */
+    dti_partition job; /* batch slices, parts, batch of all */
     uint32_t tail;     /* rows of an epoch's last batch; 0: it is full */
     dti_share_runs at[DTI_SHARES_MAX];
     uint32_t count;
-    bool weighs;     /* a loss's weight depends on targets, of all shards */
-    double *weights; /* [shards][DT_MAX_TERMS] */
+    bool weighs;     /* a loss's weight depends on targets, of all batch slices */
+    double *weights; /* [batch slices][DT_MAX_TERMS] */
 } dti_shares;
 
-/* Rows of the largest shard: the batch that the replica's own programs are for. */
+/* Rows of the largest batch slice: the batch that the replica's own programs are for. */
 static uint32_t dti_shares_most(const dti_partition *job);
 /* The programs of all other numbers of rows; par has been built for the largest. */
 static dt_result dti_shares_make(dti_parallel *par, dti_shares *s);
 static void dti_shares_free(dti_parallel *par, dti_shares *s);
-/* Rows [*first, *first + *count) of a batch, of `rows` rows, that a worker reads for a shard. */
-static void dti_shares_rows(const dti_shares *s, uint32_t shard, uint32_t rows, uint32_t *first,
-                            uint32_t *count);
+/* Rows [*first, *first + *count) of a batch, of `rows` rows, that a worker reads for a batch
+ * slice. */
+static void dti_shares_rows(const dti_shares *s, uint32_t batch_slice, uint32_t rows,
+                            uint32_t *first, uint32_t *count);
 /* Computes it: gradients are the replica's, sums and statistics par's. NUMERIC, and which op, if
  * any of that is not finite. Nothing of the store changes. out->empty: no target of the whole batch
  * counts; with .skip_empty nothing was computed then. */
 static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_batch *batch,
-                                    uint32_t shard, const dt_step_desc *step,
+                                    uint32_t batch_slice, const dt_step_desc *step,
                                     dti_parallel_result *out);
 
-/* UNSUPPORTED: shards of the model meet within a step (batch norm over the whole batch). */
+/* UNSUPPORTED: batch slices of the model meet within a step (batch norm over the whole batch). */
 static dt_result dti_push_check(const dti_parallel *par);
 /* Both sides alike: what of the gradients goes to the server of [begin, end). */
 static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end);
@@ -41,8 +42,9 @@ static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape,
                            void *to);
 /* Whether all numbers of a push are finite. */
 static bool dti_push_is_finite(const dti_push_shape *shape, const void *push);
-/* Pushes of all shards, one `stride` bytes behind the other, to one update of the store, which is a
- * replica without rows; gradients are multiplied by `clip`; out as by dti_parallel_step. */
+/* Pushes of all batch slices, one `stride` bytes behind the other, to one update of the store,
+ * which is a replica without rows; gradients are multiplied by `clip`; out as by
+ * dti_parallel_step. */
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                                 uint64_t stride, uint32_t rows, float clip,
                                 const dt_step_desc *step, dti_parallel_result *out);

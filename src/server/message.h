@@ -6,12 +6,12 @@ enum {
     DTI_SAY_WELCOME,   /* dti_welcome */
     DTI_SAY_SETTINGS,  /* worker: no body; the answer's body is the server's settings, as text */
     DTI_SAY_ASK, /* worker: dti_request; part: in so many ms it wants an answer, if only a WAIT */
-    DTI_SAY_TICKET, /* dti_told; part: the shard, number: the batch's serial */
+    DTI_SAY_TICKET, /* dti_told; part: the batch slice, number: the batch's serial */
     DTI_SAY_ENDED,  /* dti_told; part: a dti_newest */
     DTI_SAY_PULL,   /* worker: dti_resolved; part: a dti_newest, number: the version it knows of */
     DTI_SAY_VALUES, /* part: a dti_newest, number: the version; body: the part's parameters, f32 */
-    DTI_SAY_PUSH,   /* worker; part: the shard, number: the serial; body: see dti_push_shape */
-    DTI_SAY_FAULT,  /* worker: the same for a gradient that is not finite; body: why */
+    DTI_SAY_PUSH,  /* worker; part: the batch slice, number: the serial; body: see dti_push_shape */
+    DTI_SAY_FAULT, /* worker: the same for a gradient that is not finite; body: why */
     DTI_SAY_PUSHED, /* part: a dti_push_answer */
     DTI_SAY_ERROR,  /* part: a dt_result; body: text */
     DTI_SAY_WAIT,   /* there is no ticket yet: ask again */
@@ -43,7 +43,7 @@ typedef enum dti_newest { DTI_NEWEST_NOW, DTI_NEWEST_EPOCH } dti_newest;
 
 typedef struct dti_welcome {
     uint32_t place, servers; /* this one, of so many */
-    uint32_t shards, staleness;
+    uint32_t batch_slices, staleness;
     uint64_t elements;   /* of the arenas */
     uint64_t begin, end; /* this server's part of them */
     uint64_t push_bytes, settings_bytes;
@@ -85,8 +85,8 @@ typedef struct dti_told {
 _Static_assert(sizeof(dti_welcome) == 352 && sizeof(dti_request) == 24 && sizeof(dti_told) == 320,
                "no gaps: these are bytes of the wire");
 
-/* The body of a push: a dti_push_head, the statistics of the shard's pieces, and the server's part
- * of the gradient, bucket by bucket. */
+/* The body of a push: a dti_push_head, the statistics of the batch slice's pieces, and the server's
+ * part of the gradient, bucket by bucket. */
 typedef struct dti_push_head {
     uint64_t version; /* that it was computed with */
     double terms[DTI_TERMS_WIDTH];

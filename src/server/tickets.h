@@ -1,10 +1,10 @@
 /* Who computes what: the state of a parameter server without I/O; workers, time and messages in,
  * decisions out. Batches have serial numbers from 1, in the order of the data, over all epochs;
- * each is cut into shards, and a ticket is a shard of a batch. A batch whose tickets have all been
- * pushed is complete; batches are resolved (applied, or skipped where a worker found a NaN) in the
- * order of their serials. Batch q is handed out when all up to q - 1 - staleness are resolved: a
- * worker at clock q goes on while the slowest live one is at q - staleness or later (stale
- * synchronous parallel, Ho et al. 2013). With staleness 0 that is the synchronous step.
+ * each is cut into batch slices, and a ticket is a batch slice of a batch. A batch whose tickets
+ * have all been pushed is complete; batches are resolved (applied, or skipped where a worker found
+ * a NaN) in the order of their serials. Batch q is handed out when all up to q - 1 - staleness are
+ * resolved: a worker at clock q goes on while the slowest live one is at q - staleness or later
+ * (stale synchronous parallel, Ho et al. 2013). With staleness 0 that is the synchronous step.
  *
  * A push counts once, whoever makes it: by its ticket. A ticket goes back when its worker is lost,
  * or is taken to be by its age; so each ticket of a batch is pushed by exactly one worker. */
@@ -30,48 +30,48 @@ typedef struct dti_batch_open {
 } dti_batch_open;
 
 typedef struct dti_tickets {
-    uint32_t shards, window; /* window: staleness + 1, batches that can be open */
-    uint64_t batches;        /* of an epoch */
-    uint32_t tail_shards;    /* that have rows in the last batch of one */
+    uint32_t batch_slices, window; /* window: staleness + 1, batches that can be open */
+    uint64_t batches;              /* of an epoch */
+    uint32_t tail_batch_slices;    /* that have rows in the last batch of one */
     uint64_t limit_ns;    /* a ticket that is out for longer goes to the next who asks; 0: none */
     uint64_t base;        /* the first serial that is not resolved */
     dti_batch_open *open; /* [window] by serial modulo it */
-    dti_ticket *tickets;  /* [window][shards] */
+    dti_ticket *tickets;  /* [window][batch slices] */
     uint64_t again;       /* tickets handed out a second time; */
     uint64_t twice, late; /* pushes that had come already, and of tickets that are void */
 } dti_tickets;
 
-/* Memory is the caller's: open[window], tickets[window * shards]. From serial `base` on. */
+/* Memory is the caller's: open[window], tickets[window * batch slices]. From serial `base` on. */
 static void dti_tickets_start(dti_tickets *t, uint64_t base);
 static uint64_t dti_tickets_epoch(const dti_tickets *t, uint64_t serial);
-static dti_ticket *dti_tickets_at(const dti_tickets *t, uint64_t serial, uint32_t shard);
+static dti_ticket *dti_tickets_at(const dti_tickets *t, uint64_t serial, uint32_t batch_slice);
 static dti_batch_open *dti_tickets_batch(const dti_tickets *t, uint64_t serial);
 
 typedef enum dti_ticket_answer {
-    DTI_TICKET_TAKEN, /* *serial, *shard */
+    DTI_TICKET_TAKEN, /* *serial, *batch slice */
     DTI_TICKET_WAIT,  /* nothing can be handed out now */
     DTI_TICKET_ENDED  /* the worker's epoch is resolved */
 } dti_ticket_answer;
 /* The next ticket of `epoch` for a worker. steps: committed so far. */
 static dti_ticket_answer dti_tickets_take(dti_tickets *t, uint32_t who, uint64_t epoch,
                                           uint64_t steps, uint64_t now, uint64_t *serial,
-                                          uint32_t *shard);
+                                          uint32_t *batch_slice);
 
 typedef enum dti_push_answer { DTI_PUSH_TAKEN, DTI_PUSH_TWICE, DTI_PUSH_VOID } dti_push_answer;
 /* A push begins to come; TAKEN: it is this one that counts, unless its worker is lost, and no other
  * that is still coming. VOID: another is, and is not old, or the batch is not open. */
 static dti_push_answer dti_tickets_push(dti_tickets *t, uint32_t who, uint64_t serial,
-                                        uint32_t shard, uint64_t now);
+                                        uint32_t batch_slice, uint64_t now);
 /* It has come whole. False: its ticket went to somebody else meanwhile. */
-static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard,
+static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t batch_slice,
                                uint64_t version);
 /* Who has it is not the worker any more, and it is free: what came does not count. */
-static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard);
+static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t batch_slice);
 /* The oldest version that a push for a batch can have been computed with. */
 static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial);
 /* The worker found what is not finite: the batch is skipped. VOID: as of a push. */
 static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
-                                         uint32_t shard, uint64_t now);
+                                         uint32_t batch_slice, uint64_t now);
 static void dti_tickets_lost(dti_tickets *t, uint32_t who);
 /* Whether the batch `base` is complete; then the caller applies it, and resolves it. */
 static bool dti_tickets_complete(const dti_tickets *t);

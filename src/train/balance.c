@@ -1,7 +1,7 @@
 /* DT_BALANCE_MEASURED: each replica's share of the batch follows its speed. After a few steps, and
  * then at each epoch's end, the ranks tell each other how long a sample took on each replica; where
- * other shares would make a step a tenth shorter, the shards get other rows, and programs for them.
- * This is the one thing that allocates between two steps. */
+ * other shares would make a step a tenth shorter, the batch slices get other rows, and programs for
+ * them. This is the one thing that allocates between two steps. */
 
 #define DTI_BALANCE_WARM 3    /* steps that are not looked at: caches, clocks, drivers */
 #define DTI_BALANCE_STEPS 8   /* and that are, before the first change */
@@ -88,7 +88,7 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
         return result;
     uint32_t *next = t->bounds + n + 1, *now = next + n + 1;
     for (uint32_t i = 0, first, end; i < n; i++) {
-        dti_partition_shards(&t->par.job, i, &first, &end);
+        dti_partition_batch_slices(&t->par.job, i, &first, &end);
         now[i] = dti_partition_bound(&t->par.job, first);
     }
     now[n] = t->par.desc.batch;

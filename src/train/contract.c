@@ -125,7 +125,7 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
 static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     const dt_trainer_desc *d = &t->desc;
     dti_text_add(text, "dtrain " DT_VERSION "\n");
-    dti_text_add(text, "batch %d, %d parts, %d shards (0: one a replica)\n", d->batch,
+    dti_text_add(text, "batch %d, %d parts, %d batch slices (0: one a replica)\n", d->batch,
                  d->accumulate, d->parallel.batch_slices);
     dti_text_add(text, "seed %llu, %llu samples, %s order, tail %d, balance %d\n",
                  (unsigned long long)d->seed, (unsigned long long)d->data.rows,

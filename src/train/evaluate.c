@@ -91,7 +91,7 @@ static void dti_evaluation_add(double *sum, const dt_report *r) {
 
 /* A column that the predicted tensor does not depend on has no place. */
 static bool dti_evaluation_reads(const dti_evaluation *v, const dt_program *p, uint32_t column) {
-    return !v->output.id || dti_code_port(p->code, v->inputs[column].id, false, false);
+    return !v->output.id || dti_code_binding(p->code, v->inputs[column].id, false, false);
 }
 
 /* What a replica has predicted goes to its samples' places. */
@@ -191,7 +191,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
         result = dti_loader_next(loader, &v->now);
         if (result)
             break;
-        dti_crew_run(t->par.crew, dti_evaluation_run, t);
+        dti_device_team_run(t->par.device_team, dti_evaluation_run, t);
         result = dti_evaluation_result(t);
         r->samples += v->now->rows;
     }
@@ -238,7 +238,7 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     if (result)
         return result;
     dti_trainer_drain(t);
-    result = dti_whole_gather(&t->par);
+    result = dti_full_gather(&t->par);
     if (result)
         return result;
     if (t->par.lost && t->par.desc.comm)

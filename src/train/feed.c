@@ -25,9 +25,9 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
         uint32_t target = ignores ? dti_input_id(t->graph, n, labels.input) : 0, c = 0;
         while (c < t->par.columns && t->par.inputs[c].id != target)
             c++;
-        const dti_port *port =
-            c < t->par.columns ? dti_code_port(code, target, false, false) : NULL;
-        if (!port || !dti_labels_ignore(port, &pad[c]) || batch_norm)
+        const dti_binding *binding =
+            c < t->par.columns ? dti_code_binding(code, target, false, false) : NULL;
+        if (!binding || !dti_labels_ignore(binding, &pad[c]) || batch_norm)
             return dti_fail(t->base, DT_ERROR_INVALID,
                             "DT_TAIL_PAD: .losses[%u] %s; use DT_TAIL_KEEP", i,
                             batch_norm ? "sees batch norm, which would see the rows that fill up"
@@ -61,7 +61,7 @@ static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c
 static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
     const dti_code *code = dti_parallel_code(&t->par);
     const dt_tensor x = t->par.inputs[c];
-    if (dti_code_port(code, x.id, false, false))
+    if (dti_code_binding(code, x.id, false, false))
         return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
                     "dataset column %u: no loss and no metric reads %s; leave it out", c,
@@ -72,12 +72,12 @@ static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
 static dt_result dti_trainer_inputs(const dt_trainer *t, uint32_t columns, const dt_tensor *inputs,
                                     const char *set) {
     const dti_code *code = dti_parallel_code(&t->par);
-    for (uint32_t k = 0; k < code->port_count; k++) {
+    for (uint32_t k = 0; k < code->binding_count; k++) {
         uint32_t c = 0;
-        while (c < columns && inputs[c].id != code->ports[k].node)
+        while (c < columns && inputs[c].id != code->bindings[k].node)
             c++;
-        const dti_node *n = &code->work->nodes[code->ports[k].node];
-        if (c == columns && n->samples && !code->ports[k].output)
+        const dti_node *n = &code->work->nodes[code->bindings[k].node];
+        if (c == columns && n->samples && !code->bindings[k].output)
             return dti_fail(t->base, DT_ERROR_INVALID, "input '%s' has no column in %s; give one",
                             n->label, set);
     }

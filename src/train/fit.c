@@ -97,7 +97,7 @@ static dt_result dti_fit_keep(dti_fit *f) {
     if (!f->best)
         return DT_OK;
     f->have_best = true;
-    dt_result result = dti_whole_gather(&f->t->par);
+    dt_result result = dti_full_gather(&f->t->par);
     return result ? result
                   : s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, f->best,
                                                     f->best_bytes);
@@ -113,7 +113,7 @@ static dt_result dti_fit_save(dti_fit *f) {
     if (!path)
         return DT_OK;
     const bool apart = t->desc.averaged && t->par.sharded; /* they come to the weights' place */
-    dt_result result = apart ? dti_owners_show(&t->par) : dti_whole_gather(&t->par);
+    dt_result result = apart ? dti_owners_show(&t->par) : dti_full_gather(&t->par);
     t->base->io_how = dti_fit_save_how;
     if (t->par.rank == 0 && !result)
         result =
@@ -140,14 +140,14 @@ static dt_result dti_fit_restore(dti_fit *f) {
     dt_result result = DT_OK;
     if (!f->have_best || f->s.best_step == f->s.step)
         return DT_OK;
-    result = dti_whole_gather(&f->t->par); /* the next step gives stages all of it */
+    result = dti_full_gather(&f->t->par); /* the next step gives stages all of it */
     for (uint32_t i = 0; i < f->t->par.job.local && !result; i++) {
         dt_store *s = f->t->par.replicas[i].store;
         result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 0, f->best,
                                                   f->best_bytes);
         s->written = true;
         dti_store_unbound(s);
-        dti_shadow_stale(s);
+        dti_host_copy_stale(s);
     }
     return dti_agree_result(&f->t->par, result);
 }
@@ -446,7 +446,7 @@ static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
         dti_round_leave(par);
         return result;
     }
-    result = dti_round_torn(par, result);
+    result = dti_round_partial_commit(par, result);
     dti_trainer_lose_round(f->t);
     return result;
 }
@@ -470,8 +470,8 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     return dti_fit_skipped(f, result);
 }
 
-/* At an epoch's end, where a callback stops, and what .checkpoint.every_steps or somebody asked for. A
- * checkpoint that cannot be written costs nothing but itself. */
+/* At an epoch's end, where a callback stops, and what .checkpoint.every_steps or somebody asked
+ * for. A checkpoint that cannot be written costs nothing but itself. */
 static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     dt_trainer *t = f->t;
     dti_fit_watched(f);

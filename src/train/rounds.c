@@ -62,10 +62,11 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
                               "DT_TRAIN_LOCAL")
                    : DT_OK;
     if (d->parallel.batch_slices || d->parallel.balance == DT_BALANCE_MEASURED)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "local steps: each replica's part of the batch is one shard, of equal "
-                        "size; leave .parallel.batch_slices (%d) and .parallel.balance at 0",
-                        d->parallel.batch_slices);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "local steps: each replica's part of the batch is one batch slice, of equal "
+            "size; leave .parallel.batch_slices (%d) and .parallel.balance at 0",
+            d->parallel.batch_slices);
     if (d->parallel.pipeline > 1)
         return dti_fail(
             t->base, DT_ERROR_UNSUPPORTED,

@@ -2,8 +2,8 @@
 
 static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
     const dt_trainer_desc *t = &d->trainer;
-    const bool squad = t->parallel.tensor > 1 || t->parallel.tensor_slices > 1;
-    if (t->comm || t->mode || t->parallel.pipeline > 1 || squad || t->parallel.balance ||
+    const bool tp = t->parallel.tensor > 1 || t->parallel.tensor_slices > 1;
+    if (t->comm || t->mode || t->parallel.pipeline > 1 || tp || t->parallel.balance ||
         t->parallel.zero_stage)
         return dti_fail(
             base, DT_ERROR_UNSUPPORTED,
@@ -47,8 +47,9 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     if (result)
         return result;
     if (desc.parallel.batch_slices > DTI_OPERANDS_MAX)
-        return dti_fail(s->base, DT_ERROR_INVALID, "a server adds up at most %d shards, not %d",
-                        DTI_OPERANDS_MAX, desc.parallel.batch_slices);
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "a server adds up at most %d batch slices, not %d", DTI_OPERANDS_MAX,
+                        desc.parallel.batch_slices);
     s->settings = dti_text_open(s->base);
     dt_optim_desc *told = &s->trainer->optim; /* as workers have it */
     told->clip_norm = limit > 0.0 ? limit : told->clip_norm;
@@ -58,8 +59,8 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
 }
 
 /* Shards that have rows in the last batch of an epoch. */
-static uint32_t dti_server_tail_shards(const dti_parallel *par) {
-    uint32_t n = par->job.shards;
+static uint32_t dti_server_tail_batch_slices(const dti_parallel *par) {
+    uint32_t n = par->job.batch_slices;
     while (par->desc.tail && dti_partition_row(&par->job, n - 1, par->desc.tail) == par->desc.tail)
         n--;
     return n;
@@ -77,9 +78,9 @@ static void dti_server_part(dt_server *s) {
 static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     const dti_parallel *par = &s->trainer->par;
     dti_tickets *t = &s->tickets;
-    t->shards = par->job.shards;
+    t->batch_slices = par->job.batch_slices;
     t->window = (uint32_t)d->staleness + 1;
-    t->tail_shards = dti_server_tail_shards(par);
+    t->tail_batch_slices = dti_server_tail_batch_slices(par);
     t->batches = dti_loader_epoch_batches(s->trainer->loader);
     t->limit_ns =
         d->reassign_ms < 0 ? 0 : 1000000u * (uint64_t)(d->reassign_ms ? d->reassign_ms : 60000);
@@ -95,9 +96,9 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
         dti_alloc_array(s->base, (size_t)dti_push_blocks(0, par->elements) + 1, sizeof *s->squares);
     s->seats = dti_alloc_array(s->base, s->count, sizeof *s->seats);
     t->open = dti_alloc_array(s->base, t->window, sizeof *t->open);
-    t->tickets = dti_alloc_array(s->base, (size_t)t->window * t->shards, sizeof *t->tickets);
-    s->pushes = dti_alloc_array(s->base, (size_t)t->window * t->shards, (size_t)s->stride);
-    s->welcome.shards = t->shards;
+    t->tickets = dti_alloc_array(s->base, (size_t)t->window * t->batch_slices, sizeof *t->tickets);
+    s->pushes = dti_alloc_array(s->base, (size_t)t->window * t->batch_slices, (size_t)s->stride);
+    s->welcome.batch_slices = t->batch_slices;
     s->welcome.staleness = (uint32_t)d->staleness;
     s->welcome.elements = par->elements;
     s->welcome.begin = s->shape.begin;
@@ -110,21 +111,21 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
 }
 
 static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
-    const dti_desk_desc desk = {.by = d->security,
-                                .connections = s->count,
-                                .place = (uint32_t)d->index,
-                                .listen = d->listen ? d->listen : "127.0.0.1:0",
-                                .events = {.user = s,
-                                           .opened = dti_server_opened,
-                                           .room = dti_server_room,
-                                           .came = dti_server_came,
-                                           .read = dti_server_read,
-                                           .closed = dti_server_closed}};
-    s->calls = dti_desk_calls_of();
+    const dti_message_server_desc message_server = {.by = d->security,
+                                                    .connections = s->count,
+                                                    .place = (uint32_t)d->index,
+                                                    .listen = d->listen ? d->listen : "127.0.0.1:0",
+                                                    .events = {.user = s,
+                                                               .opened = dti_server_opened,
+                                                               .room = dti_server_room,
+                                                               .came = dti_server_came,
+                                                               .read = dti_server_read,
+                                                               .closed = dti_server_closed}};
+    s->calls = dti_message_server_calls_of();
     if (!s->calls)
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                         "a server: this dtrain was compiled without connections");
-    return s->calls->create(s->base, &desk, &s->desk);
+    return s->calls->create(s->base, &message_server, &s->message_server);
 }
 
 _Static_assert(offsetof(dt_server, owned) == 0, "dti_server_end casts");
@@ -165,7 +166,7 @@ DTI_PUBLIC_VOID(dt_server_destroy, (dt_server * s), s, DTI_OF(dt_server) | DTI_U
     if (!s)
         return;
     if (s->calls)
-        s->calls->destroy(s->desk);
+        s->calls->destroy(s->message_server);
     dti_disown(&s->graph->stores, &s->owned);
     dt_trainer_destroy(s->trainer);
     dti_text_free(&s->settings);
@@ -229,7 +230,8 @@ DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server),
     while (!s->result) {
         const uint64_t left = timeout_ms < 0 || now == 0 ? UINT64_MAX : (end - now) / 1000000u + 1;
         const uint64_t most = timeout_ms < 0 ? 1000 : (uint64_t)DTI_MIN(timeout_ms, 1000);
-        s->calls->step(s->desk, (int)DTI_MIN(DTI_MIN(left, most), dti_server_pause_ms(s)));
+        s->calls->step(s->message_server,
+                       (int)DTI_MIN(DTI_MIN(left, most), dti_server_pause_ms(s)));
         dti_server_go_on(s); /* tickets grow old without a message */
         now = dti_now_ns();
         if (atomic_load(&s->stop) || (timeout_ms >= 0 && now >= end))
@@ -244,7 +246,7 @@ DT_API void dt_server_stop(dt_server *s) {
     if (!s)
         return;
     atomic_store(&s->stop, 1);
-    s->calls->wake(s->desk);
+    s->calls->wake(s->message_server);
 }
 
 DTI_PUBLIC_VOID(dt_server_get_info, (const dt_server *s, dt_server_info *info), s,
@@ -255,9 +257,9 @@ DTI_PUBLIC_VOID(dt_server_get_info, (const dt_server *s, dt_server_info *info), 
     if (!s)
         return;
     *info = s->info;
-    info->port = s->calls->port(s->desk);
+    info->port = s->calls->port(s->message_server);
     info->step = dti_server_steps(s);
     info->epoch = s->trainer->epoch;
     info->reassigned = s->tickets.again;
-    info->unauthenticated = s->calls->strangers(s->desk);
+    info->unauthenticated = s->calls->strangers(s->message_server);
 }

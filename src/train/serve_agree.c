@@ -30,7 +30,7 @@ static void dti_server_leave_generation(dt_server *s, uint32_t but) {
         if (i == but)
             continue;
         if (s->seats[i].open)
-            s->calls->close(s->desk, i, "the servers agree on a step");
+            s->calls->close(s->message_server, i, "the servers agree on a step");
         dti_server_leave(s, i);
         s->seats[i].given = 0;
     }

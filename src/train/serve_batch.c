@@ -1,8 +1,8 @@
 /* A parameter server: a trainer of one CPU replica whose steps others compute. Its tickets
- * (server/tickets.h) say who computes what; its desk (comm/desk.h) brings their pushes to a
- * place of their own; when a batch is complete it is folded and applied as a step of ranks is, by
- * the trainer's own commit, with its checkpoints. All of it happens in dt_server_run. Here: its
- * answers, its tickets, and what it does with a batch. */
+ * (server/tickets.h) say who computes what; its message server (comm/message_server.h) brings their
+ * pushes to a place of their own; when a batch is complete it is folded and applied as a step of
+ * ranks is, by the trainer's own commit, with its checkpoints. All of it happens in dt_server_run.
+ * Here: its answers, its tickets, and what it does with a batch. */
 
 #define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
 #define DTI_SERVER_SURPLUS_NS 1000000000u
@@ -14,7 +14,7 @@ typedef struct dti_server_seat { /* a worker's connection */
     uint32_t wait_ms;            /* in this time; */
     bool surplus;                /* or there is no place for it, as it is told */
     uint64_t given;              /* the serial of the ticket that it got last; 0: none, */
-    uint32_t given_shard;        /* and its shard */
+    uint32_t given_batch_slice;  /* and its batch slice */
     uint8_t instance[16];
     char *place;          /* where its push is coming to; NULL: none is, or it does not count */
     bool brings;          /* squares of another server are coming */
@@ -28,13 +28,13 @@ struct dt_server {
     dti_base *base;
     dt_graph *graph;
     dt_trainer *trainer;
-    const dti_desk_calls *calls;
-    dti_desk *desk;
+    const dti_message_server_calls *calls;
+    dti_message_server *message_server;
     dti_server_seat *seats;
     uint32_t count, places; /* seats; of them for workers */
     dti_tickets tickets;
     dti_push_shape shape;
-    char *pushes; /* [window][shards], of stride bytes */
+    char *pushes; /* [window][batch slices], of stride bytes */
     uint64_t stride;
     char *kept;         /* the part's values at the end of an epoch, */
     dti_told kept_told; /* and what there is to say of them */
@@ -74,7 +74,7 @@ static void dti_server_answer(dt_server *s, uint32_t who, dti_message m, const v
     seat->answer = m;
     if (body)
         memcpy(seat->small, body, (size_t)m.bytes);
-    s->calls->send(s->desk, who, &seat->answer);
+    s->calls->send(s->message_server, who, &seat->answer);
 }
 
 static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format, ...)
@@ -187,7 +187,7 @@ static void dti_server_serve(dt_server *s, uint32_t who) {
         told = s->has_kept ? s->kept_told : told;
     } else {
         seat->given = m.number;
-        seat->given_shard = m.part;
+        seat->given_batch_slice = m.part;
         told.epoch = dti_tickets_epoch(t, m.number);
         told.index = (m.number - 1) % t->batches;
         told.step = dti_tickets_batch(t, m.number)->step;
@@ -235,7 +235,7 @@ static double dti_server_lr(const dt_server *s, const dt_step_desc *step, uint64
 }
 
 static char *dti_server_batch(const dt_server *s, uint64_t serial) {
-    return s->pushes + serial % s->tickets.window * s->tickets.shards * s->stride;
+    return s->pushes + serial % s->tickets.window * s->tickets.batch_slices * s->stride;
 }
 
 /* Of its own part, in the batch at the base, which is complete. */
@@ -301,7 +301,7 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
     s->clips[0] = clip;
     for (uint32_t i = 0; i < s->count && s->limit > 0.0f; i++) { /* those are of this batch */
         if (s->seats[i].brings)
-            s->calls->drop(s->desk, i);
+            s->calls->drop(s->message_server, i);
         s->seats[i].brings = false;
     }
     dti_trainer_move_on(t, serial % s->tickets.batches == 0);
@@ -325,7 +325,7 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
 static void dti_server_show_out(dt_server *s, uint32_t who) {
     if (dti_now_ns() - s->seats[who].since < DTI_SERVER_SURPLUS_NS)
         return;
-    s->calls->close(s->desk, who, "there is no place");
+    s->calls->close(s->message_server, who, "there is no place");
     dti_server_leave(s, who);
 }
 

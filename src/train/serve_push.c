@@ -1,9 +1,10 @@
-/* What workers bring and ask: their pushes, and the desk's calls of a server. */
+/* What workers bring and ask: their pushes, and the message server's calls of a server. */
 
 /* ---- pushes */
 
-static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t shard) {
-    return s->pushes + (serial % s->tickets.window * s->tickets.shards + shard) * s->stride;
+static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t batch_slice) {
+    return s->pushes +
+           (serial % s->tickets.window * s->tickets.batch_slices + batch_slice) * s->stride;
 }
 
 static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer) {
@@ -20,7 +21,7 @@ static void dti_server_clear(dt_server *s, const char *place) {
         dti_server_seat *seat = &s->seats[i];
         if (seat->place != place)
             continue;
-        s->calls->drop(s->desk, i);
+        s->calls->drop(s->message_server, i);
         seat->place = NULL;
         seat->push = DTI_PUSH_VOID;
     }
@@ -30,7 +31,7 @@ static void dti_server_clear(dt_server *s, const char *place) {
  * has its ticket still; one that had it before the server was loaded, or made anew, has not. */
 static bool dti_server_gave(const dt_server *s, uint32_t who, const dti_message *m) {
     const dti_server_seat *seat = &s->seats[who];
-    return s->welcome.place || (seat->given == m->number && seat->given_shard == m->part);
+    return s->welcome.place || (seat->given == m->number && seat->given_batch_slice == m->part);
 }
 
 /* Where squares of another server go. NULL: they are there, or are not those that are wanted. */
@@ -134,7 +135,7 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
     dti_server_go_on(s);
 }
 
-/* ---- the desk's calls */
+/* ---- the message server's calls */
 
 /* The first server decides when a batch is over, and workers tell the others: those have all of its
  * pushes then, which come to the first one last. */
@@ -300,10 +301,10 @@ static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[1
         if (memcmp(seat->instance, instance, sizeof seat->instance) != 0)
             continue;
         if (seat->open)
-            s->calls->close(s->desk, i, "its worker is back");
+            s->calls->close(s->message_server, i, "its worker is back");
         dti_server_leave(s, i);
         fresh.given = seat->given ? seat->given : fresh.given;
-        fresh.given_shard = seat->given ? seat->given_shard : fresh.given_shard;
+        fresh.given_batch_slice = seat->given ? seat->given_batch_slice : fresh.given_batch_slice;
         seat->given = 0;
     }
     fresh.surplus = s->info.workers >= (int)s->places;

@@ -53,30 +53,31 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
 }
 
 /* What sharing out a model does not go with. */
-static dt_result dti_trainer_check_squad(const dt_trainer *t) {
+static dt_result dti_trainer_check_tp(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const char *beside = NULL;
-    if (d->parallel.tensor < 0 || d->parallel.tensor > DTI_SQUAD_MAX)
+    if (d->parallel.tensor < 0 || d->parallel.tensor > DTI_TP_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "tensor is %d; 1 to %d members share out a model", d->parallel.tensor,
-                        DTI_SQUAD_MAX);
-    if (d->parallel.tensor_slices < 0 || d->parallel.tensor_slices > DTI_SQUAD_MAX ||
+                        "tensor is %d; 1 to %d tensor ranks share out a model", d->parallel.tensor,
+                        DTI_TP_MAX);
+    if (d->parallel.tensor_slices < 0 || d->parallel.tensor_slices > DTI_TP_MAX ||
         d->parallel.tensor_slices % DTI_MAX(d->parallel.tensor, 1))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "tensor_slices is %d; give a multiple of .tensor, %d, and at most %d",
-                        d->parallel.tensor_slices, DTI_MAX(d->parallel.tensor, 1), DTI_SQUAD_MAX);
+                        d->parallel.tensor_slices, DTI_MAX(d->parallel.tensor, 1), DTI_TP_MAX);
     if (!t->par.desc.tensor && d->parallel.sequence_parallel)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            ".parallel.sequence_parallel is a squad's: give .tensor or .parallel.tensor_slices");
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".parallel.sequence_parallel is a tensor group's: give .tensor or "
+                        ".parallel.tensor_slices");
     if (!t->par.desc.tensor)
         return DT_OK;
     if (d->parallel.pipeline > 1 && t->par.desc.slices > 1)
-        beside = ".parallel.pipeline: a stage's device has one member";
+        beside = ".parallel.pipeline: a stage's device has one tensor rank";
     else if (d->mode)
         beside = ".mode";
     else if (d->parallel.zero_stage > DT_SHARD_OPTIMIZER)
-        beside = ".parallel.zero_stage above 1: replicas of a member share out its state alone";
+        beside =
+            ".parallel.zero_stage above 1: replicas of a tensor rank share out its state alone";
     else if (d->parallel.zero_stage && t->par.desc.slices > 1)
         beside = ".parallel.zero_stage: a device has the state of each of its slices";
     else if (d->parallel.balance)
@@ -87,44 +88,8 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
     return dti_devices_count(t->base, d->devices) ? DT_OK : DT_ERROR_INVALID;
 }
 
-static dt_result dti_trainer_check(const dt_trainer *t) {
+static dt_result dti_trainer_check_zero(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
-    if (dti_is_set(d->loss)) /* it is in no use: the other is there too */
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dt_trainer_create: .loss is short for .losses[0]; give one of them");
-    if (d->batch < 1 || d->accumulate < 1 || d->parallel.batch_slices < 0 || d->threads < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "batch %d, accumulate %d, shards %d, threads %d: none may be negative",
-                        d->batch, d->accumulate, d->parallel.batch_slices, d->threads);
-    if (d->accumulate > d->batch)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "a batch of %d in %d parts: a part needs a sample", d->batch,
-                        d->accumulate);
-    if (d->threads > DTI_MAX_THREADS)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
-                        DTI_MAX_THREADS);
-    if (d->limits.in_flight < 0 || d->limits.in_flight > 2)
-        return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
-                        d->limits.in_flight);
-    if (d->limits.in_flight == 2 && d->skip_empty)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "in_flight = 2 cannot be combined with .skip_empty, which looks at targets "
-                        "before each step; leave one of them out");
-    if ((unsigned)d->parallel.balance > DT_BALANCE_MEASURED)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->parallel.balance);
-    if (d->parallel.balance == DT_BALANCE_MEASURED && d->parallel.batch_slices)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "balance = measured moves the shards' rows, so it goes with no "
-                        ".parallel.batch_slices of "
-                        "your own (%d): results depend on the devices then",
-                        d->parallel.batch_slices);
-    dt_result mode = dti_values_check(t);
-    if (!mode)
-        mode = dti_trainer_check_local(t);
-    if (!mode)
-        mode = dti_worker_check(t);
-    if (mode)
-        return mode;
     if (d->parallel.zero_stage < 0 || d->parallel.zero_stage > DT_SHARD_PARAMETERS)
         return dti_fail(
             t->base, DT_ERROR_INVALID,
@@ -149,6 +114,50 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
             "parallel.zero_stage %d goes with no balance = measured, which makes programs anew "
             "while parameters are with their owners; give at most %d",
             d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
+    return DT_OK;
+}
+
+static dt_result dti_trainer_check(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    if (dti_is_set(d->loss)) /* it is in no use: the other is there too */
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dt_trainer_create: .loss is short for .losses[0]; give one of them");
+    if (d->batch < 1 || d->accumulate < 1 || d->parallel.batch_slices < 0 || d->threads < 0)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "batch %d, accumulate %d, batch slices %d, threads %d: none may be negative", d->batch,
+            d->accumulate, d->parallel.batch_slices, d->threads);
+    if (d->accumulate > d->batch)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a batch of %d in %d parts: a part needs a sample", d->batch,
+                        d->accumulate);
+    if (d->threads > DTI_MAX_THREADS)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
+                        DTI_MAX_THREADS);
+    if (d->limits.in_flight < 0 || d->limits.in_flight > 2)
+        return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
+                        d->limits.in_flight);
+    if (d->limits.in_flight == 2 && d->skip_empty)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "in_flight = 2 cannot be combined with .skip_empty, which looks at targets "
+                        "before each step; leave one of them out");
+    if ((unsigned)d->parallel.balance > DT_BALANCE_MEASURED)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->parallel.balance);
+    if (d->parallel.balance == DT_BALANCE_MEASURED && d->parallel.batch_slices)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "balance = measured moves the batch slices' rows, so it goes with no "
+                        ".parallel.batch_slices of "
+                        "your own (%d): results depend on the devices then",
+                        d->parallel.batch_slices);
+    dt_result mode = dti_values_check(t);
+    if (!mode)
+        mode = dti_trainer_check_local(t);
+    if (!mode)
+        mode = dti_worker_check(t);
+    if (!mode)
+        mode = dti_trainer_check_zero(t);
+    if (mode)
+        return mode;
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".averaged evaluates averages of weights: give .optim an .average");
@@ -178,9 +187,9 @@ static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
     return t->words ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Slices are members, of which each device has several. Where replicas of members share out their
- * state, these are the members of one stage. */
-static void dti_trainer_resolve_squad(dt_trainer *t) {
+/* Slices are tensor ranks, of which each device has several. Where replicas of tensor ranks share
+ * out their state, these are the tensor ranks of one stage. */
+static void dti_trainer_resolve_tp(dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const int devices = DTI_MAX(d->parallel.tensor, 1),
               all = DTI_MAX(d->parallel.tensor_slices, devices);
@@ -223,7 +232,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->chunks = d->parallel.schedule != DT_PIPELINE_INTERLEAVED ? 1
                 : d->parallel.chunks > 0                        ? (uint32_t)d->parallel.chunks
                                                                 : 2;
-    dti_trainer_resolve_squad(t);
+    dti_trainer_resolve_tp(t);
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)

@@ -6,16 +6,16 @@ static dt_result dti_shared_make(dt_trainer *t) {
     const dti_code *code = dti_parallel_code(&t->par);
     if (t->shared)
         return DT_OK;
-    t->shared = dti_alloc_array(t->base, code->port_count + 1u, sizeof *t->shared);
+    t->shared = dti_alloc_array(t->base, code->binding_count + 1u, sizeof *t->shared);
     if (!t->shared)
         return DT_ERROR_MEMORY;
-    for (uint32_t k = 0; k < code->port_count; k++) {
-        const dti_port *port = &code->ports[k];
-        const dti_node *n = &code->work->nodes[port->node];
-        if (port->output || n->samples || n->values)
+    for (uint32_t k = 0; k < code->binding_count; k++) {
+        const dti_binding *binding = &code->bindings[k];
+        const dti_node *n = &code->work->nodes[binding->node];
+        if (binding->output || n->samples || n->values)
             continue;
         dti_shared *x = &t->shared[t->shared_count++];
-        *x = (dti_shared){.node = port->node, .bytes = (size_t)port->bytes};
+        *x = (dti_shared){.node = binding->node, .bytes = (size_t)binding->bytes};
         x->values = dti_alloc(t->base, x->bytes);
         if (!x->values)
             return DT_ERROR_MEMORY;
@@ -32,7 +32,7 @@ static void dti_shared_free(dt_trainer *t) {
 static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p,
                                   const dti_shared *x) {
     dti_replica *r = &t->par.replicas[replica];
-    if (!p || !dti_code_port(dti_program_code(p), x->node, false, false))
+    if (!p || !dti_code_binding(dti_program_code(p), x->node, false, false))
         return DT_OK;
     dt_result result = dt_program_write(p, (dt_tensor){r->graph, x->node}, x->values, x->bytes);
     if (result && replica)
@@ -40,13 +40,14 @@ static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p
     return result;
 }
 
-/* To all programs of a replica: of full and short batches, of a worker's shards, of evaluation. */
+/* To all programs of a replica: of full and short batches, of a worker's batch slices, of
+ * evaluation. */
 static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti_shared *x) {
     const dti_replica *r = &t->par.replicas[replica];
     const dti_evaluation *v = &t->evaluation;
-    dt_result result = t->par.pipe    ? dti_pipe_share(&t->par, x->node, x->values, x->bytes)
-                       : t->par.squad ? dti_squad_share(&t->par, x->node, x->values, x->bytes)
-                                      : DT_OK;
+    dt_result result = t->par.pipe ? dti_pipe_share(&t->par, x->node, x->values, x->bytes)
+                       : t->par.tp ? dti_tp_share(&t->par, x->node, x->values, x->bytes)
+                                   : DT_OK;
     for (uint32_t i = 0; i < r->full.count && !result; i++)
         result = dti_shared_write(t, replica, r->full.runs[i].program, x);
     for (uint32_t i = 0; i < r->tail.count && !result; i++)
@@ -115,7 +116,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
             t->base, DT_ERROR_INVALID, "dt_trainer_set_input: '%s' %s has %zu bytes, not %zu%s",
             dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
             (*out)->bytes, bytes, data ? "" : " at NULL");
-    return dti_labels_check(code, dti_code_port(code, input.id, false, false), data, NULL);
+    return dti_labels_check(code, dti_code_binding(code, input.id, false, false), data, NULL);
 }
 
 /* The same input and values as rank 0; and nobody has found anything wrong. */

@@ -12,7 +12,7 @@
     X(ROWS)                                                                                        \
     X(BATCH)                                                                                       \
     X(PARTS)                                                                                       \
-    X(SHARDS)                                                                                      \
+    X(BATCH_SLICES)                                                                                \
     X(TAIL)                                                                                        \
     X(OPTIM)                                                                                       \
     X(MOMENTS)                                                                                     \
@@ -67,7 +67,7 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     w[DTI_STATE_ROWS] = t->desc.data.rows;
     w[DTI_STATE_BATCH] = par->desc.batch;
     w[DTI_STATE_PARTS] = par->desc.parts;
-    w[DTI_STATE_SHARDS] = par->job.shards;
+    w[DTI_STATE_BATCH_SLICES] = par->job.batch_slices;
     w[DTI_STATE_TAIL] = (uint64_t)t->desc.tail;
     w[DTI_STATE_OPTIM] = dti_state_kind((uint64_t)par->desc.optim.kind);
     w[DTI_STATE_MOMENTS] =
@@ -204,7 +204,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
             "state that other ranks had (parallel.zero_stage): dt_store_save has the weights; "
             "go on from a checkpoint",
             (unsigned long long)t->par.replicas[0].store->steps);
-    result = dti_whole_gather(&t->par);
+    result = dti_full_gather(&t->par);
     if (dti_state_is_apart(t))
         return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     if (!result && dti_parallel_is_local(&t->par))
@@ -278,22 +278,23 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         if (w[same[i].word] != here[same[i].word])
             return dti_state_wrong(t, path, same[i].name, w[same[i].word], here[same[i].word]);
     }
-    if (dti_parallel_is_local(&t->par)) /* one shard a replica, whatever the file's */
+    if (dti_parallel_is_local(&t->par)) /* one batch slice a replica, whatever the file's */
         return DT_OK;
     if (t->desc.parallel.batch_slices &&
-        w[DTI_STATE_SHARDS] != (uint64_t)t->desc.parallel.batch_slices)
-        return dti_state_wrong(t, path, "number of shards", w[DTI_STATE_SHARDS],
+        w[DTI_STATE_BATCH_SLICES] != (uint64_t)t->desc.parallel.batch_slices)
+        return dti_state_wrong(t, path, "number of batch slices", w[DTI_STATE_BATCH_SLICES],
                                (unsigned long long)t->desc.parallel.batch_slices);
-    if (w[DTI_STATE_SHARDS] > t->par.desc.batch)
+    if (w[DTI_STATE_BATCH_SLICES] > t->par.desc.batch)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "%s: %llu batch slices of a batch of %u samples: a batch slice needs one; at most %u",
+            path, (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch,
+            t->par.desc.batch);
+    if (w[DTI_STATE_BATCH_SLICES] < dti_parallel_width(&t->par))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: %llu shards of a batch of %u samples: a shard needs one; at most %u",
-                        path, (unsigned long long)w[DTI_STATE_SHARDS], t->par.desc.batch,
-                        t->par.desc.batch);
-    if (w[DTI_STATE_SHARDS] < dti_parallel_width(&t->par))
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: it has %llu shards, and here are %u replicas; use fewer", path,
-                        (unsigned long long)w[DTI_STATE_SHARDS], dti_parallel_width(&t->par));
-    return dti_grid_across(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_SHARDS])
+                        "%s: it has %llu batch slices, and here are %u replicas; use fewer", path,
+                        (unsigned long long)w[DTI_STATE_BATCH_SLICES], dti_parallel_width(&t->par));
+    return dti_grid_across(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES])
                                     : DT_OK;
 }
 
@@ -364,7 +365,7 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
     return dti_agree_result(&t->par, result);
 }
 
-/* Rank 0 has checked; all learn where to go on, make the programs for its shards, and get the
+/* Rank 0 has checked; all learn where to go on, make the programs for its batch slices, and get the
  * values. */
 static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f) {
     dti_parallel *par = &t->par;
@@ -372,15 +373,15 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
-    if (f->words[DTI_STATE_SHARDS] != dti_parallel_width(par))
-        t->bounded = false; /* measured shares are of one shard a replica */
+    if (f->words[DTI_STATE_BATCH_SLICES] != dti_parallel_width(par))
+        t->bounded = false; /* measured shares are of one batch slice a replica */
     const bool is_local = dti_parallel_is_local(par);
     if (!result && dti_units_are(par))
-        result = dti_whole_gather(par); /* what is read goes to whole parameters */
-    if (!result && !is_local && f->words[DTI_STATE_SHARDS] != par->job.shards) {
-        result = dti_whole_gather(par); /* if memory runs out now, the host has the values */
+        result = dti_full_gather(par); /* what is read goes to whole parameters */
+    if (!result && !is_local && f->words[DTI_STATE_BATCH_SLICES] != par->job.batch_slices) {
+        result = dti_full_gather(par); /* if memory runs out now, the host has the values */
         if (!result)
-            result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
+            result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_BATCH_SLICES]);
     }
     char *piece = NULL; /* taken before anything changes, on all ranks */
     dti_rounds_state local = {0};
@@ -399,8 +400,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         result = dti_state_moments_spread(t, c, f, piece);
     if (!result)
         result = dti_agree_state_by(par, piece);
-    if (!result && (par->pipe || par->squad))
-        result = dti_whole_given(par);
+    if (!result && (par->pipe || par->tp))
+        result = dti_full_given(par);
     if (!result && is_local)
         result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));
     dti_rounds_state_free(t, &local);

@@ -44,8 +44,8 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     if (!s->written)
         return DT_OK;
     s->written = false;
-    if (t->par.pipe || t->par.squad)
-        return dti_whole_scatter(&t->par);
+    if (t->par.pipe || t->par.tp)
+        return dti_full_scatter(&t->par);
     return dti_statistics_load(&t->par.statistics, s);
 }
 
@@ -63,8 +63,8 @@ static dt_result dti_trainer_part(dt_trainer *t) {
 }
 
 /* On all ranks together, added to *r. */
-static dt_result dti_trainer_step_joint(dt_trainer *t, const dti_batch *batch, dt_result own,
-                                        const dt_step_desc *desc, dt_train_report *r, bool *used) {
+static dt_result dti_trainer_step_staged(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                         const dt_step_desc *desc, dt_train_report *r, bool *used) {
     const dti_batch none = {0};
     dti_parallel_result step;
     const dt_result parted = dti_trainer_part(t); /* in any case, so that all ranks have */
@@ -114,7 +114,7 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     dt_result result = t->par.alone ? dti_trainer_step_ahead(t, batch, own, &desc, keep, r, used)
                        : dti_parallel_is_local(&t->par)
                            ? dti_trainer_step_local(t, batch, own, &desc, r, used)
-                           : dti_trainer_step_joint(t, batch, own, &desc, r, used);
+                           : dti_trainer_step_staged(t, batch, own, &desc, r, used);
     if (*used && !t->par.alone)
         r->lr = dti_trainer_rate(t, &desc);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);

@@ -24,7 +24,7 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     if (!result)
         result = dti_trainer_check_pipeline(t);
     if (!result)
-        result = dti_trainer_check_squad(t);
+        result = dti_trainer_check_tp(t);
     if (!result)
         result = dti_trainer_check(t);
     result = dti_agree_result(par, result);
@@ -74,16 +74,16 @@ static dt_result dti_trainer_agree(dt_trainer *t) {
     return result;
 }
 
-static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
+static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
     const bool server = t->desc.mode == DT_TRAIN_SERVER;
-    dt_result result = dti_meetings_check(&t->par, server); /* the same on all ranks */
+    dt_result result = dti_sync_points_check(&t->par, server); /* the same on all ranks */
     if (!result)
-        result =
-            t->par.desc.stages
-                ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
-            : t->par.desc.tensor
-                ? dti_squad_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
-                : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+        result = t->par.desc.stages ? dti_pipe_create(&t->par, batch_slices, t->desc.devices,
+                                                      t->desc.threads, t->desc.pin)
+                 : t->par.desc.tensor
+                     ? dti_tp_create(&t->par, batch_slices, t->desc.devices, t->desc.threads,
+                                     t->desc.pin)
+                     : dti_parallel_build(&t->par, batch_slices, t->bounded ? t->bounds : NULL);
     if (!result && t->worker)
         result = dti_worker_build(t);
     if (!result)
@@ -122,19 +122,19 @@ static void dti_trainer_log(const dt_trainer *t) {
                          dt_store_device(t->par.replicas[i].store)->id);
         at += n > 0 && at + (size_t)n < sizeof devices ? (size_t)n : 0;
     }
-    dti_log(t->base, DT_LOG_INFO,
-            "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
-            "step%s, %d shards, %d replicas, world size %d (rank %d, launcher %s), devices here: "
-            "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees; a "
-            "replica has %llu bytes of parameters, %llu of gradients, %llu of optimizer state%s",
-            info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
-            info.micro_batches == 1 ? "" : "s", info.batch_slices, info.replicas, info.world_size,
-            info.rank, dti_trainer_launcher(t), devices, info.buckets,
-            (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
-            (unsigned long long)info.partial_sum_bytes,
-            (unsigned long long)info.replica_param_bytes,
-            (unsigned long long)info.replica_gradient_bytes, (unsigned long long)info.state_bytes,
-            dti_trainer_shares(&t->par));
+    dti_log(
+        t->base, DT_LOG_INFO,
+        "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
+        "step%s, %d batch slices, %d replicas, world size %d (rank %d, launcher %s), devices here: "
+        "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees; a "
+        "replica has %llu bytes of parameters, %llu of gradients, %llu of optimizer state%s",
+        info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
+        info.micro_batches == 1 ? "" : "s", info.batch_slices, info.replicas, info.world_size,
+        info.rank, dti_trainer_launcher(t), devices, info.buckets,
+        (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
+        (unsigned long long)info.partial_sum_bytes, (unsigned long long)info.replica_param_bytes,
+        (unsigned long long)info.replica_gradient_bytes, (unsigned long long)info.state_bytes,
+        dti_trainer_shares(&t->par));
     if (t->desc.parallel.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
                 "balance = measured: shares follow the replicas' speed, so results depend on "
@@ -176,7 +176,7 @@ static void dti_trainer_claim(dt_trainer *t) {
     }
 }
 
-static uint32_t dti_trainer_shards(const dt_trainer *t) {
+static uint32_t dti_trainer_batch_slices(const dt_trainer *t) {
     if (t->worker)
         return 1;
     return t->desc.parallel.batch_slices ? (uint32_t)t->desc.parallel.batch_slices
@@ -200,16 +200,17 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     if (!result)
         result = dti_agree_result(par, dti_balance_make(t));
     if (!result)
-        result = dti_trainer_build(t, dti_trainer_shards(t));
+        result = dti_trainer_build(t, dti_trainer_batch_slices(t));
     if (!result) /* behind the loader, whose thread would be pinned with this one */
-        result = dti_agree_result(
-            par, dti_crew_create(t->base, par->desc.comm, par->job.local, t->desc.pin, &par->crew));
+        result =
+            dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
+                                                         t->desc.pin, &par->device_team));
     if (!result)
         result = dti_agree_result(par, dti_trainer_start(t));
     if (!result)
         result = dti_agree_state(par);
-    if (!result && (par->pipe || par->squad))
-        result = dti_whole_given(par);
+    if (!result && (par->pipe || par->tp))
+        result = dti_full_given(par);
     if (!result && t->worker)
         result = dti_worker_join(t);
     return result ? result : dti_trainer_seek(t);
@@ -251,12 +252,12 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
         dti_trainer_log_mixed(t);
     if (t->par.pipe)
         dti_pipe_log(&t->par);
-    if (t->par.squad)
-        dti_squad_log(&t->par);
+    if (t->par.tp)
+        dti_tp_log(&t->par);
     for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
         dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
-    for (uint32_t i = 0; t->par.squad && i < t->par.squad->local; i++)
-        dti_ctx_base(t->par.squad->members[i].ctx)->logger = (dt_logger){0};
+    for (uint32_t i = 0; t->par.tp && i < t->par.tp->local; i++)
+        dti_ctx_base(t->par.tp->tp_ranks[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -294,12 +295,12 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_loader_destroy(t->loader);
     dti_evaluation_free(t);
     dti_shared_free(t);
-    dti_crew_destroy(t->par.crew);
+    dti_device_team_destroy(t->par.device_team);
     dti_pipe_destroy(&t->par);
     dti_worker_close(t);
-    dti_squad_destroy(&t->par);
+    dti_tp_destroy(&t->par);
     dti_parallel_unbuild(&t->par);
-    dti_meetings_close(&t->par);
+    dti_sync_points_close(&t->par);
     dti_units_close(&t->par);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
@@ -315,7 +316,7 @@ DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trai
     if (!t)
         return NULL;
     dti_trainer_drain(t);
-    return dti_whole_show(&t->par) ? NULL : t->par.replicas[0].store;
+    return dti_full_show(&t->par) ? NULL : t->par.replicas[0].store;
 }
 
 DTI_PUBLIC(dt_trainer_set_lr, (dt_trainer * t, double lr), t, DTI_OF(dt_trainer), (t, lr)) {
@@ -350,10 +351,10 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
-    info->tensor_ranks = pipe->shared ? (int)pipe->members : 0;
-    info->local_replicas = (int)(pipe->line_count / pipe->members);
-    info->bubble = pipe->lines[0].schedules[0].bubble;
-    info->live_micro_batches = (int)pipe->lines[0].schedules[0].alive;
+    info->tensor_ranks = pipe->shared ? (int)pipe->tp_ranks : 0;
+    info->local_replicas = (int)(pipe->pipeline_count / pipe->tp_ranks);
+    info->bubble = pipe->pipelines[0].schedules[0].bubble;
+    info->live_micro_batches = (int)pipe->pipelines[0].schedules[0].alive;
     info->transient_bytes = dti_pipe_transients(pipe);
     info->state_bytes = dti_pipe_state(pipe);
 }
@@ -368,11 +369,11 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
     return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
 }
 
-/* Of a member. */
-static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info) {
-    const dt_store *s = squad->members[0].store;
-    info->tensor_ranks = (int)(squad->size / squad->each);
-    info->local_replicas = (int)squad->line_count;
+/* Of a tensor rank. */
+static void dti_trainer_info_tp(const dti_tp *tp, dt_trainer_info *info) {
+    const dt_store *s = tp->tp_ranks[0].store;
+    info->tensor_ranks = (int)(tp->size / tp->each);
+    info->local_replicas = (int)tp->tp_group_count;
     info->transient_bytes = s->transient_bytes;
     info->state_bytes = dti_state_bytes(&s->layout, s->moments);
 }
@@ -390,8 +391,8 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
                               .world_size = (int)par->world,
                               .local_replicas = (int)par->job.local,
                               .replicas = (int)dti_parallel_width(par),
-                              .batch_slices =
-                                  t->worker ? t->desc.parallel.batch_slices : (int)par->job.shards,
+                              .batch_slices = t->worker ? t->desc.parallel.batch_slices
+                                                        : (int)par->job.batch_slices,
                               .batch = t->desc.batch,
                               .accumulate = (int)par->desc.parts,
                               .micro_batches = (int)runs->count,
@@ -416,10 +417,10 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     info->replica_param_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_PARAM);
     info->replica_gradient_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_GRADIENT);
-    if (par->pipe && par->pipe->crew) /* it has been made */
+    if (par->pipe && par->pipe->device_team) /* it has been made */
         dti_trainer_info_pipeline(par->pipe, info);
-    if (par->squad && par->squad->crew)
-        dti_trainer_info_squad(par->squad, info);
+    if (par->tp && par->tp->device_team)
+        dti_trainer_info_tp(par->tp, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
 }

@@ -24,12 +24,12 @@ typedef struct dti_shared { /* an input that all samples share */
     bool written;
 } dti_shared;
 
-typedef struct dti_ahead_batch { /* a step that was started */
-    uint64_t epoch, index;       /* of its batch */
+typedef struct dti_inflight_batch { /* a step that was started */
+    uint64_t epoch, index;          /* of its batch */
     uint32_t samples;
     bool last;
     double lr;
-} dti_ahead_batch;
+} dti_inflight_batch;
 
 typedef struct dti_plateau { /* of a schedule: see plateau.c */
     double best, scale;      /* of the metric; of the rate */
@@ -67,7 +67,7 @@ struct dt_trainer {
     uint64_t saved;              /* step of the newest checkpoint */
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
-    dti_ahead_batch ahead[DTI_TURNS_MAX]; /* oldest at ahead_first */
+    dti_inflight_batch ahead[DTI_STEP_SLOTS_MAX]; /* oldest at ahead_first */
     uint32_t ahead_first, ahead_count;
     bool again;              /* a batch was to be started and is to be again */
     dt_train_report pending; /* of steps that ended between two calls, for the next report */
@@ -76,8 +76,8 @@ struct dt_trainer {
     dti_evaluation evaluation;
     dti_shared *shared;
     uint32_t shared_count;
-    /* For DT_BALANCE_MEASURED: nanoseconds a sample of each replica of the job; the shards' rows,
-     * and twice the room for trying others. */
+    /* For DT_BALANCE_MEASURED: nanoseconds a sample of each replica of the job; the batch slices'
+     * rows, and twice the room for trying others. */
     double *speeds;
     uint32_t *bounds;
     char *words;               /* what the description names by text, and is read later */
@@ -94,8 +94,8 @@ static bool dti_trainer_uses(const dt_trainer *t, const void *object);
 /* contract.c: the settings and the model as lines of text. */
 static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 
-/* trainer.c: programs and the loader for a number of shards. */
-static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards);
+/* trainer.c: programs and the loader for a number of batch slices. */
+static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices);
 /* Whether a column is for an input with samples of the trainer's graph. */
 static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c);
 /* INVALID: an input of samples has no column among these; set: what is to have it, ".data". */
@@ -123,7 +123,7 @@ static void dti_report_part(const dt_trainer *t, dt_train_report *r);
 /* INVALID: a round is under way, and `what` ("... would ...") needs weights that all have. */
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 
-/* under_way.c */
+/* inflight.c */
 static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
 
 /* state.c: as dt_trainer_load */
@@ -132,7 +132,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path);
 /* plateau.c */
 static bool dti_trainer_has_plateau(const dt_trainer *t);
 static void dti_plateau_reset(dt_trainer *t);
-static uint64_t dti_trainer_number(const dt_trainer *t); /* under_way.c */
+static uint64_t dti_trainer_number(const dt_trainer *t); /* inflight.c */
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step);
 static double dti_trainer_rate(const dt_trainer *t, const dt_step_desc *step); /* that it uses */
 
@@ -178,6 +178,6 @@ static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first,
 static uint32_t dti_worker_rows_max(const dt_trainer *t);
 /* INVALID: what the servers' trainers have. */
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what);
-/* Those for shards, number 0, 1, ...; NULL: there are no more. */
+/* Those for batch slices, number 0, 1, ...; NULL: there are no more. */
 static dt_program *dti_worker_program(const dt_trainer *t, uint32_t i);
 static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used);

@@ -1,7 +1,8 @@
 /* A trainer whose steps are tickets: it asks the first server for one, takes the servers'
- * parameters if they have moved since, computes the ticket's shard, and pushes its gradient, to the
- * first server last; so what that one counts the others have. It never updates anything by itself.
- * What was computed while a server was away counts if the ticket is still open when it is back. */
+ * parameters if they have moved since, computes the ticket's batch slice, and pushes its gradient,
+ * to the first server last; so what that one counts the others have. It never updates anything by
+ * itself. What was computed while a server was away counts if the ticket is still open when it is
+ * back. */
 
 #define DTI_WORKER_PULLS 16 /* times that values of several versions are taken for those of one */
 
@@ -13,7 +14,7 @@ typedef struct dti_served {
     char *wire;             /* a push, or values, on its way */
     uint64_t wire_bytes;
     dti_told told;
-    uint32_t shard;
+    uint32_t batch_slice;
     uint64_t serial;
     /* Of several servers (worker_agree.c): the checkpoint that each has said it has, by its step;
      * the steps that each can go on from, and how many; since when they have not agreed, ns. */
@@ -106,13 +107,14 @@ static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
     return result;
 }
 
-/* From here on par is a replica of one shard; the optimizer is the servers', and any will do. */
-static void dti_worker_partition(dt_trainer *t, uint32_t shards) {
+/* From here on par is a replica of one batch slice; the optimizer is the servers', and any will
+ * do. */
+static void dti_worker_partition(dt_trainer *t, uint32_t batch_slices) {
     dti_served *w = t->worker;
     dti_parallel_desc *d = &t->par.desc;
-    w->shares.job = (dti_partition){.replicas = shards,
+    w->shares.job = (dti_partition){.replicas = batch_slices,
                                     .local = 1,
-                                    .shards = shards,
+                                    .batch_slices = batch_slices,
                                     .parts = d->parts,
                                     .batch = (uint32_t)t->desc.batch};
     w->shares.tail = d->tail;
@@ -121,17 +123,17 @@ static void dti_worker_partition(dt_trainer *t, uint32_t shards) {
     d->optim = (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 1.0};
 }
 
-static dt_result dti_worker_shards(dt_trainer *t) {
+static dt_result dti_worker_batch_slices(dt_trainer *t) {
     const dti_client *c = &t->worker->client;
-    const uint32_t shards = c->servers[0].welcome.shards;
-    if (shards > (uint32_t)t->desc.batch ||
-        (t->desc.parallel.batch_slices && t->desc.parallel.batch_slices != (int)shards))
+    const uint32_t batch_slices = c->servers[0].welcome.batch_slices;
+    if (batch_slices > (uint32_t)t->desc.batch ||
+        (t->desc.parallel.batch_slices && t->desc.parallel.batch_slices != (int)batch_slices))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "the servers cut a batch into %u shards; here .batch is %d and "
+                        "the servers cut a batch into %u batch slices; here .batch is %d and "
                         ".parallel.batch_slices %d; "
                         "leave .parallel.batch_slices out",
-                        shards, t->desc.batch, t->desc.parallel.batch_slices);
-    t->desc.parallel.batch_slices = (int)shards;
+                        batch_slices, t->desc.batch, t->desc.parallel.batch_slices);
+    t->desc.parallel.batch_slices = (int)batch_slices;
     return DT_OK;
 }
 
@@ -146,12 +148,12 @@ static dt_result dti_worker_open(dt_trainer *t) {
     for (uint32_t i = 0; i < c->count && !result; i++) {
         result = dti_client_greet(c, i);
         if (!result && i == 0)
-            result = dti_worker_shards(t);
+            result = dti_worker_batch_slices(t);
         if (!result)
             result = dti_worker_compare(t, i);
     }
     if (!result)
-        dti_worker_partition(t, c->servers[0].welcome.shards);
+        dti_worker_partition(t, c->servers[0].welcome.batch_slices);
     return result;
 }
 
@@ -205,7 +207,7 @@ static dt_result dti_worker_build(dt_trainer *t) {
 }
 
 static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count) {
-    dti_shares_rows(&t->worker->shares, t->worker->shard, rows, first, count);
+    dti_shares_rows(&t->worker->shares, t->worker->batch_slice, rows, first, count);
 }
 
 static uint32_t dti_worker_rows_max(const dt_trainer *t) {
@@ -385,7 +387,7 @@ static bool dti_worker_told_is_right(const dt_trainer *t, bool ended) {
     memcpy(&told, w->client.small, sizeof told);
     if (ended)
         return m->part <= DTI_NEWEST_EPOCH && told.epoch < UINT64_MAX / 2 / batches;
-    return m->kind == DTI_SAY_TICKET && m->part < w->shares.job.shards && m->number &&
+    return m->kind == DTI_SAY_TICKET && m->part < w->shares.job.batch_slices && m->number &&
            told.epoch == (m->number - 1) / batches && told.index == (m->number - 1) % batches &&
            m->number > told.resolved.version;
 }
@@ -402,9 +404,9 @@ static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
         return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its ticket makes no sense",
                         c->servers[0].address);
     memcpy(&w->told, c->small, sizeof w->told);
-    w->shard = c->answer.part;
+    w->batch_slice = c->answer.part;
     w->serial = c->answer.number;
-    return dti_worker_pull(t, *ended ? (dti_newest)w->shard : DTI_NEWEST_NOW);
+    return dti_worker_pull(t, *ended ? (dti_newest)w->batch_slice : DTI_NEWEST_NOW);
 }
 
 static bool dti_worker_has_one_version(const dt_trainer *t) {
@@ -451,8 +453,10 @@ static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
     *counts = true;
     for (uint32_t i = w->client.count; i-- > 0 && *counts;) {
         const dti_push_shape *shape = &w->shapes[i];
-        const dti_message m = {
-            .kind = DTI_SAY_PUSH, .part = w->shard, .number = w->serial, .bytes = shape->bytes};
+        const dti_message m = {.kind = DTI_SAY_PUSH,
+                               .part = w->batch_slice,
+                               .number = w->serial,
+                               .bytes = shape->bytes};
         dti_push_write(&t->par, shape, w->told.resolved.version, w->wire);
         result = dti_client_ask(&w->client, i, &m, w->wire, NULL, 0);
         if (!result && (answer->kind != DTI_SAY_PUSHED || answer->part > DTI_PUSH_VOID))
@@ -470,7 +474,7 @@ static dt_result dti_worker_skip(dt_trainer *t, const char *why) {
     char text[DTI_SAY_TEXT + 1];
     snprintf(text, sizeof text, "%.*s", DTI_SAY_TEXT, why);
     const dti_message m = {
-        .kind = DTI_SAY_FAULT, .part = w->shard, .number = w->serial, .bytes = strlen(text)};
+        .kind = DTI_SAY_FAULT, .part = w->batch_slice, .number = w->serial, .bytes = strlen(text)};
     return dti_client_ask(&w->client, 0, &m, text, NULL, 0);
 }
 
@@ -503,7 +507,7 @@ static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *use
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
     dti_parallel_result out = {0};
     if (!result)
-        result = dti_shares_compute(&t->par, &w->shares, batch, w->shard, &step, &out);
+        result = dti_shares_compute(&t->par, &w->shares, batch, w->batch_slice, &step, &out);
     r->epoch = w->told.epoch;
     *used = !result || result == DT_ERROR_NUMERIC;
     if (result == DT_ERROR_NUMERIC) {
@@ -515,10 +519,11 @@ static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *use
         const uint64_t computed = dti_now_ns();
         result = dti_worker_push(t, &counts);
         r->wait_seconds += 1e-9 * (double)(dti_now_ns() - computed);
-        const uint32_t low = dti_partition_row(&w->shares.job, w->shard, batch->real);
+        const uint32_t low = dti_partition_row(&w->shares.job, w->batch_slice, batch->real);
         if (counts)
             dti_worker_report(t, &out, r,
-                              dti_partition_row(&w->shares.job, w->shard + 1, batch->real) - low);
+                              dti_partition_row(&w->shares.job, w->batch_slice + 1, batch->real) -
+                                  low);
         *used = !result;
     }
     return result;

@@ -21,6 +21,6 @@
 #include "test_hostile.c"
 #include "test_fuzz_replay.c"
 #include "test_secure.c"
-#include "test_desk.c"
+#include "test_message_server.c"
 #include "test_hosts.c"
 #include "test_choice.c"

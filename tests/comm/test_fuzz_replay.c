@@ -5,7 +5,7 @@
 #include "../fuzz_frames.c"
 #include "../fuzz_hello.c"
 #include "../fuzz_nodelist.c"
-#include "../fuzz_talk.c"
+#include "../fuzz_message.c"
 
 #include "../fuzz_replay.h"
 

@@ -68,7 +68,7 @@ static void everything(proc *p) {
         leaves(m);
     }
     /* Only rank 0 keeps the result of the leaves: the same tree in one process. */
-    crew one = {.arg = &alone};
+    device_team one = {.arg = &alone};
     mate single = {.all = &one, .size = 1};
     EXPECT(m, !dt_comm_create(NULL, &single.comm));
     leaves(&single);
@@ -77,7 +77,8 @@ static void everything(proc *p) {
 }
 
 TEST(processes_do_every_kind_type_size_and_algorithm) {
-    /* by shared memory, and by sockets; those of the long form alone, and under a sanitizer, last */
+    /* by shared memory, and by sockets; those of the long form alone, and under a sanitizer,
+     * last */
     static const struct {
         int size, sockets;
     } all[] = {{3, 0}, {4, 1}, {2, 0}, {8, 0}, {3, 1}, {4, 0}, {7, 0}, {2, 1}, {7, 1}, {8, 1}};
@@ -958,8 +959,8 @@ static void few_files(proc *p) {
     setrlimit(RLIMIT_NOFILE, &before); /* who looks for leaks at the end opens files */
 }
 
-/* One of three has so many descriptors more than it needs for nothing; adds to how often all worked,
- * and to how often none did. */
+/* One of three has so many descriptors more than it needs for nothing; adds to how often all
+ * worked, and to how often none did. */
 static void few_files_try(int who, int more, int join_ms, int *worked, int *failed) {
     fleet *f = fleet_new(3);
     f->at[0].numbers[7] = (uint64_t)more;

@@ -60,7 +60,7 @@ typedef struct dti_vk_memory {
     dti_vk_buffer buffer;  /* the device's side; the host's too when it is mapped */
     dti_vk_buffer staging; /* the host's side otherwise, but of DEVICE; handle 0 = none */
     uint64_t at;           /* offset in the buffer: of the application's alone */
-    bool lent;             /* by the application, which destroys it */
+    bool external;         /* by the application, which destroys it */
     dti_memory_kind kind;
 } dti_vk_memory;
 

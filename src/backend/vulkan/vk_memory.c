@@ -195,7 +195,7 @@ static dt_result dti_vk_memory_lend(dti_device *head, const dt_vulkan_buffer *bu
     m->device = (dti_vk_device *)head;
     m->bytes = buffer->bytes;
     m->at = buffer->offset;
-    m->lent = true;
+    m->external = true;
     m->buffer.handle = (dti_VkBuffer)buffer->buffer;
     return DT_OK;
 }
@@ -209,7 +209,7 @@ static void dti_vk_memory_destroy(dti_memory *memory) {
     dti_vk_memory *m = (dti_vk_memory *)memory;
     if (!m)
         return;
-    if (!m->lent)
+    if (!m->external)
         dti_vk_buffer_destroy(m->device, &m->buffer);
     dti_vk_buffer_destroy(m->device, &m->staging);
     dti_free(m->device->head.base, m);

@@ -62,7 +62,7 @@ static bool dti_addresses_add(dti_addresses *list, const struct sockaddr *sock, 
 /* ---- names */
 
 /* Ports that follow the last one begin anew there. */
-#define DTI_PORT_WRAP 61440
+#define DTI_BINDING_WRAP 61440
 
 typedef struct dti_endpoint {
     char host[256];
@@ -71,7 +71,7 @@ typedef struct dti_endpoint {
 
 static int dti_endpoint_port(const dti_endpoint *e, int candidate) {
     int port = e->port + candidate;
-    return port > 65535 ? port - 65536 + DTI_PORT_WRAP : port;
+    return port > 65535 ? port - 65536 + DTI_BINDING_WRAP : port;
 }
 
 /* A number of at most 5 digits up to `high`, all of the text. -1 = none. */

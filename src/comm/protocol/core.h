@@ -109,7 +109,7 @@ typedef struct dti_backlog {
     uint32_t left_told;   /* coordinator: of core->left_list */
 } dti_backlog;
 
-#define DTI_LENT_MAX 8u
+#define DTI_EXTERNAL_MAX 8u
 
 /* A payload whose bytes the other side takes from where they lie: it is sent when it has. */
 typedef struct dti_link_loan {
@@ -154,7 +154,7 @@ typedef struct dti_link {
     uint32_t tx_step, tx_chunk;
     uint64_t tx_number; /* of its frame */
     dti_link_loan
-        lent[DTI_LENT_MAX]; /* in the order of their frames, [lent_from .. lent_to) modulo */
+        lent[DTI_EXTERNAL_MAX]; /* in the order of their frames, [lent_from .. lent_to) modulo */
     uint32_t lent_from, lent_to;
     /* Coming in: a header, then body_left bytes that go to `body`. */
     uint32_t rx_from, rx_to;

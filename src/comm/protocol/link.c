@@ -131,12 +131,12 @@ static void dti_link_drained(dti_core *core, dti_link *link) {
  * chunks are sent in order, so one that went itself counts after those lent before it. */
 
 static bool dti_link_may_lend(const dti_link *link) {
-    return link->lent_to - link->lent_from < DTI_LENT_MAX;
+    return link->lent_to - link->lent_from < DTI_EXTERNAL_MAX;
 }
 
 /* The attached payload, of which nothing has gone, makes room for the next one. */
 static void dti_link_lend(dti_link *link, uint32_t mark) {
-    link->lent[link->lent_to++ % DTI_LENT_MAX] = (dti_link_loan){
+    link->lent[link->lent_to++ % DTI_EXTERNAL_MAX] = (dti_link_loan){
         link->tx_flight, link->tx_step, link->tx_chunk, (uint32_t)link->data_left, mark};
     link->data_left = 0;
     link->tx_flight = NULL;
@@ -147,12 +147,13 @@ static void dti_link_lend(dti_link *link, uint32_t mark) {
 
 /* The oldest one that is lent; NULL: none. */
 static const dti_link_loan *dti_link_lent(const dti_link *link) {
-    return link->lent_from == link->lent_to ? NULL : &link->lent[link->lent_from % DTI_LENT_MAX];
+    return link->lent_from == link->lent_to ? NULL
+                                            : &link->lent[link->lent_from % DTI_EXTERNAL_MAX];
 }
 
 /* The attached payload has gone to the end. */
 static void dti_link_payload_out(dti_core *core, dti_link *link) {
-    const dti_link_loan *before = &link->lent[(link->lent_to - 1) % DTI_LENT_MAX];
+    const dti_link_loan *before = &link->lent[(link->lent_to - 1) % DTI_EXTERNAL_MAX];
     link->more = false;
     if (link->lent_from == link->lent_to)
         core->up->sent(core, link);

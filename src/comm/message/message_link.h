@@ -1,0 +1,29 @@
+/* One connection of a message server, without I/O: bytes and time in, bytes and messages out.
+ * Handshake and tags are those of ranks; a dti_core stands for its settings and its clock alone.
+ * Small bodies are covered by their frame's tag; others go in pieces of DTI_MESSAGE_LINK_PIECE
+ * bytes, DATA frames, each with its checksum, or its GMAC. */
+
+#define DTI_MESSAGE_LINK_PIECE 65536u
+#define DTI_MESSAGE_LINK_WORLD 65535u  /* the world size that hellos have */
+#define DTI_MESSAGE_LINK_CLIENT 65534u /* the rank of whoever dials; a server's is its place */
+
+typedef struct dti_message_link {
+    dti_link link; /* its handshake, seals and buffers */
+    dti_message_server_events *events;
+    uint32_t who;
+    bool used, open, over, refused; /* over: to be closed when what is to go out has */
+    char why[256];
+    /* Going out: behind link.tx, a piece. */
+    bool sending;
+    dti_message out;
+    uint64_t out_at;
+    uint8_t *piece; /* [DTI_MESSAGE_LINK_PIECE] */
+    uint32_t piece_from, piece_to;
+    /* Coming in. */
+    bool coming, in_piece; /* a message is under way; a piece of its body is */
+    dti_message in;
+    uint64_t in_at;
+    uint8_t *to; /* where its body goes; NULL: it is dropped */
+    uint32_t left, crc;
+    uint8_t mac[DTI_MAC_BYTES];
+} dti_message_link;

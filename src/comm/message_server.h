@@ -1,0 +1,76 @@
+/* Messages between a server and its clients, which are in no group: each is a connection by itself,
+ * that comes and goes. Connections are authenticated by the job's key as those between ranks are
+ * (handshake.c), and frames are sealed like theirs (wire.c); docs/protocol.md has the bytes. A
+ * connection carries one message at a time each way, so whoever asks waits for the answer: there
+ * are no queues, and what a message server needs is allocated when it is created. A message server
+ * has no thread: `step` moves bytes and calls back, on the thread that calls it. */
+
+/* A body is bytes of the sender's; of what stands here all is covered by the header's tag. */
+typedef struct dti_message {
+    uint16_t kind; /* 1 .. 65535: the application's */
+    uint32_t part;
+    uint64_t number;
+    uint64_t bytes; /* of the body */
+} dti_message;
+
+#define DTI_MESSAGE_SMALL 2048u /* bodies up to here come whole, in one frame */
+
+typedef struct dti_message_server dti_message_server;
+
+typedef struct dti_message_server_events {
+    void *user;
+    /* Has proved that it has the key. instance: 16 bytes, the same for all connections of one
+     * process's message server; the other side's choice. */
+    void (*opened)(void *user, uint32_t who, const uint8_t instance[16]);
+    /* Where a body of more than DTI_MESSAGE_SMALL bytes goes, all of it; NULL: it is dropped. */
+    void *(*room)(void *user, uint32_t who, const dti_message *m);
+    /* A message has come whole. body: of a small one its bytes, during the call; else NULL. */
+    void (*came)(void *user, uint32_t who, const dti_message *m, const void *body);
+    /* Bytes [at, at + bytes) of the body that is being sent, to `to`. False: it cannot be read, and
+     * the connection ends. */
+    bool (*read)(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
+                 uint32_t bytes);
+    /* A connection that was open, or that was dialled, is over. refused: by a side that found the
+     * other's key or settings wrong, so it is of no use to try again. */
+    void (*closed)(void *user, uint32_t who, bool was_open, bool refused, const char *why);
+} dti_message_server_events;
+
+typedef struct dti_message_server_desc {
+    const dt_comm_desc *by; /* key, job, attempt, integrity; NULL = {0} */
+    uint32_t connections;   /* the most at once; their numbers, `who`, are below it */
+    uint32_t place;         /* of this server among the servers; those who dial expect one */
+    const char *listen;     /* "host:port"; port 0 = any; NULL: it only dials */
+    dti_message_server_events events;
+} dti_message_server_desc;
+
+typedef struct dti_message_server_calls {
+    /* INVALID, UNSUPPORTED, IO (the address cannot be listened at), MEMORY */
+    dt_result (*create)(dti_base *base, const dti_message_server_desc *desc,
+                        dti_message_server **out);
+    void (*destroy)(
+        dti_message_server *message_server); /* NULL is allowed; connections are closed */
+    int (*port)(const dti_message_server *message_server);
+    /* Connection `who`, which is closed, is made to the server of that place; opened or closed
+     * tells. False: the address is no "host:port", and base has the error. */
+    bool (*dial)(dti_message_server *message_server, uint32_t who, const char *address,
+                 uint32_t place);
+    void (*send)(dti_message_server *message_server, uint32_t who,
+                 const dti_message *m); /* one at a time */
+    void (*close)(dti_message_server *message_server, uint32_t who,
+                  const char *why); /* tells nobody */
+    /* Of the body that is coming nothing more goes to where `room` said; it comes as if dropped. */
+    void (*drop)(dti_message_server *message_server, uint32_t who);
+    /* Waits at most so long for something to happen, and makes it happen. */
+    void (*step)(dti_message_server *message_server, int timeout_ms);
+    /* Bytes that a connection has moved, both ways: whether the other side is there. */
+    uint64_t (*moved)(const dti_message_server *message_server, uint32_t who);
+    void (*wake)(dti_message_server
+                     *message_server); /* ends a step on another thread; safe in a signal handler */
+    uint64_t (*strangers)(
+        const dti_message_server *message_server); /* connections that ended without a proof */
+} dti_message_server_calls;
+
+/* NULL: compiled without connections. */
+#ifndef DT_COMM_ONLY
+DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void);
+#endif

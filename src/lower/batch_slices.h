@@ -1,0 +1,68 @@
+/* Sums over samples in an order that does not depend on how many devices there are. The batch of
+ * the whole job is cut into batch slices, and each batch slice into parts, computed one after the
+ * other; a part is a piece: what is summed over samples, or sees other samples, does so within a
+ * piece. The parts of a batch slice are added in order, and the batch slices are the leaves of
+ * comm/collective/fold.h's tree.
+ *
+ * A program computes a run of pieces. What it adds up is a stack of subtrees, as a binary counter
+ * has digits: a finished leaf is pushed, and two subtrees that are siblings in the tree become one.
+ * What is left on the stack when a replica has computed all its pieces are the maximal aligned
+ * subtrees of its batch slices, which other replicas' are added to. The stack's entry i lies in
+ * slot i of the gradient arena. */
+
+#define DTI_SUBTREES_MAX 64
+
+typedef struct dti_piece {
+    uint32_t rows;     /* 0: nothing is computed, and zeros are added */
+    uint32_t leaf;     /* the batch slice that it is a part of */
+    bool begins, ends; /* first part, last part */
+} dti_piece;
+
+/* Gradients that travel together: elements [begin, end) of the gradient arena. Where parameters
+ * travel too it is a unit: both come and go with it. */
+#define DTI_UNITS_MAX 64   /* bits of a mask */
+#define DTI_UNITS_AHEAD 1u /* segments that may begin while a finished unit's gradients leave */
+typedef struct dti_bucket {
+    uint64_t begin, end;
+} dti_bucket;
+
+static inline uint64_t dti_bucket_elements(dti_bucket b) {
+    return b.end - b.begin;
+}
+
+/* What both have; nothing: end is begin. */
+static inline dti_bucket dti_bucket_overlap(dti_bucket a, dti_bucket b) {
+    const uint64_t begin = DTI_MAX(a.begin, b.begin), end = DTI_MIN(a.end, b.end);
+    return (dti_bucket){begin, DTI_MAX(begin, end)};
+}
+
+typedef struct dti_subtrees {
+    dt_comm_span at[DTI_SUBTREES_MAX];
+    uint32_t count;
+} dti_subtrees;
+
+/* What a program needs to know of it; see dti_program_create. */
+typedef struct dti_batch_slices {
+    const dti_piece *pieces; /* of its rows, in order */
+    uint32_t piece_count;
+    uint32_t leaves;     /* of the whole tree */
+    dti_subtrees before; /* what the runs before it left in the slots */
+    /* One piece whose part of the batch slice is told by the step (dt_step_desc.micro_batch): the
+     * same program for all parts. */
+    bool any_part;
+    /* The replica's last run: gradients go to the host bucket by bucket, in order. */
+    bool last;
+    const dti_bucket *buckets;
+    uint32_t bucket_count;
+    /* All replicas of the job have one run a step, so none waits for what comes in another's later
+     * one: gradients may leave before the last segment. */
+    bool one_run;
+} dti_batch_slices;
+
+/* Adds a piece: returns the entry that it is added to, or set as when it begins its leaf. */
+static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece);
+/* After a piece that ends its leaf: joins the two newest entries if they are siblings in the tree
+ * over `leaves`, the second into the first. */
+static bool dti_subtrees_join(dti_subtrees *s, uint32_t leaves);
+/* What the stack is after a run. */
+static dti_subtrees dti_subtrees_after(const dti_batch_slices *batch_slices);

@@ -1,0 +1,139 @@
+/* Meetings: rows whose value is made of what all pieces of the job's batch have, or all tensor
+ * ranks of a tensor group (op/collective.c). In such a code a segment ends at such a row, forward
+ * and backward. Each piece's operand is made in OUT where it can be, and the value lies in IN, so
+ * no backend learns anything new; who drives the step makes the one of the others in between
+ * (parallel/sync_point.c). A sync point is never computed again, so their order is that of nodes,
+ * whatever memory a replica has. */
+
+static bool dti_meets(const dti_code *code, uint32_t id) {
+    const dti_node *n = &code->work->nodes[id];
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!family->meet || !code->piece_count)
+        return false;
+    return family->meet(n).kind >= DTI_MEET_SUM ? code->tp_ranks > 0
+                                                : code->train && !code->tp_ranks;
+}
+
+static dt_result dti_sync_points_refuse(const dti_lowering *w, uint32_t id) {
+    const dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[id];
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!code->desc.accumulate || !code->train || !family->meet ||
+        family->meet(n).kind >= DTI_MEET_SUM)
+        return DT_OK;
+    return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
+                    "program '%s': a batch_norm with .sync, and the batch is computed in "
+                    "micro-batches, which are not there together; leave .accumulate or .sync out",
+                    code->label);
+}
+
+static dt_result dti_sync_points_make(dti_lowering *w) {
+    dti_code *code = w->code;
+    dt_result result = DT_OK;
+    for (uint32_t id = 1; id < code->work->count && !result; id++) {
+        result = w->needed[id] ? dti_sync_points_refuse(w, id) : DT_OK;
+        code->sync_point_count += w->needed[id] && dti_meets(code, id);
+    }
+    const size_t most = DTI_SEGMENTS_MAX + (size_t)code->sync_point_count;
+    code->segments = dti_alloc_array(code->base, most, sizeof *code->segments);
+    code->phases = dti_alloc_array(code->base, most, sizeof *code->phases);
+    code->segment_buckets = dti_alloc_array(code->base, most, sizeof *code->segment_buckets);
+    code->sync_points =
+        dti_alloc_array(code->base, code->sync_point_count + 1u, sizeof *code->sync_points);
+    if (!code->segments || !code->phases || !code->segment_buckets || !code->sync_points)
+        return DT_ERROR_MEMORY;
+    return result;
+}
+
+/* ---- places */
+
+/* Where a piece's operand is to be. */
+static uint32_t dti_sync_point_operand(dti_lowering *w, const dti_sync_point *m, uint32_t piece) {
+    return dti_listing_value(&w->code->list, DTI_VALUE_OUT, DT_F32, m->given,
+                             DTI_WORD_BYTES * ((uint64_t)m->word + piece * m->stride));
+}
+
+static bool dti_sync_point_each(const dti_lowering *w, uint32_t in) {
+    return w->extent && w->extent[in] == DTI_EXTENT_PIECE;
+}
+
+static void dti_sync_point_place_operand(dti_lowering *w, dti_sync_point *m, uint32_t in) {
+    dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[in];
+    const bool each = dti_sync_point_each(w, in), view = dti_op_info_of(n->op)->family->view;
+    uint64_t offset = code->out_bytes, stride = each ? dti_aligned(dti_node_bytes(code, n)) : 0;
+    if (w->stat_of[in]) { /* the host reads it there anyhow */
+        m->word = code->stats[w->stat_of[in] - 1].word;
+        m->stride = code->stats[w->stat_of[in] - 1].stride;
+        return;
+    }
+    if (each && !view && !dti_piece_view(w, in, 0)->dim[DTI_AXES - 1])
+        dti_pieces_place_out(w, in, &offset, &stride);
+    else
+        code->out_bytes += each ? stride * code->piece_count : dti_aligned(dti_node_bytes(code, n));
+    m->word = (uint32_t)(offset / DTI_WORD_BYTES);
+    m->stride = (uint32_t)(stride / DTI_WORD_BYTES);
+    if (!each && !view && !w->pin[in] && !w->param_of[in])
+        w->pin[in] = dti_sync_point_operand(w, m, 0);
+}
+
+static void dti_sync_points_place(dti_lowering *w) {
+    dti_code *code = w->code;
+    uint32_t count = 0;
+    for (uint32_t i = 1; i < code->work->count && code->sync_point_count; i++) {
+        const uint32_t id = w->order[i];
+        const dti_node *n = &code->work->nodes[id];
+        if (!w->needed[id] || !dti_meets(code, id))
+            continue;
+        dti_sync_point *m = &code->sync_points[count++];
+        *m = (dti_sync_point){.node = id, .meet = dti_op_info_of(n->op)->family->meet(n)};
+        m->elements = (uint32_t)dti_node_elements(code, n);
+        m->given =
+            (uint32_t)dti_node_elements(code, &code->work->nodes[dti_input_id(code->work, n, 0)]);
+        dti_sync_point_place_operand(w, m, dti_input_id(code->work, n, 0));
+        m->in = code->in_bytes;
+        code->in_bytes += dti_aligned(dti_node_bytes(code, n));
+    }
+}
+
+/* ---- launches */
+
+static void dti_lower_sync_point(dti_lowering *w, uint32_t id) {
+    dti_code *code = w->code;
+    dti_sync_point *m = &code->sync_points[w->met++];
+    const dti_node *n = &code->work->nodes[id];
+    const uint32_t in = dti_input_id(code->work, n, 0);
+    const bool each = dti_sync_point_each(w, in);
+    w->e.node = n;
+    w->e.id = id;
+    for (uint32_t i = 0; i < (each ? code->piece_count : 1u); i++) {
+        const uint32_t value = dti_sync_point_operand(w, m, i);
+        const dti_view to = dti_view_dense(value, &code->work->nodes[in], code->batch);
+        const dti_view *from = each ? dti_piece_view(w, in, i) : &w->e.views[in];
+        if ((!each || code->pieces[i].rows) && !dti_lies_at(&code->list, from, value))
+            dti_emit_copy(&w->e, from, &to, DTI_COPY_WORD);
+    }
+    m->segment = code->segment_count;
+    dti_segment_cut(w, code->forward_segments ? DTI_PHASE_BACKWARD : DTI_PHASE_FORWARD);
+    const uint32_t value = dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, m->elements, m->in);
+    w->e.views[id] = dti_view_dense(value, n, code->batch);
+    w->own[id].first = w->own[id].last = code->list.launch_count;
+}
+
+/* A sync point that no launch follows: the segment behind it is empty. */
+static bool dti_sync_point_waits(const dti_code *code) {
+    return code->sync_point_count &&
+           code->sync_points[code->sync_point_count - 1].segment + 1 == code->segment_count;
+}
+
+static void dti_sync_points_ranges(dti_code *code) {
+    for (uint32_t i = 0; i < code->sync_point_count; i++) {
+        const dti_sync_point *m = &code->sync_points[i];
+        const uint64_t one = dti_bytes(DT_F32, m->given), next = DTI_WORD_BYTES * m->stride;
+        dti_segment *s = &code->segments[m->segment];
+        if (s[0].download.bytes < code->out_bytes) /* else all of it comes */
+            s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->word,
+                                        m->stride ? next * code->piece_count : one};
+        s[1].upload = (dti_range){m->in, dti_bytes(DT_F32, m->elements)};
+    }
+}

@@ -1,0 +1,312 @@
+/* Rows whose value is made of what all tensor ranks of a group have: here the pieces of the job's
+ * batch, which replicas, threads and ranks share out. Where a code is one replica's share of a
+ * step, its segment ends at such a row, the host makes the value from everybody's operands, and the
+ * next segment finds it like an input (lower/sync_points.c, parallel/sync_point.c). Elsewhere the
+ * batch is all there is, and the launches here make it.
+ *
+ * A sync point has no gradient: rules of rows that read one put the sync points of the gradient
+ * where they belong, and cannot be differentiated again. */
+
+enum { DTI_ALL_SPATIAL = 2 }; /* attr.i, as of the norm that they are for */
+
+static bool dti_meet_shape(dti_build *b) {
+    b->out.samples = false;
+    return dti_build_f32(b) && dti_shape_same(b);
+}
+
+static dti_meet dti_meet_of(const dti_node *n) {
+    return (dti_meet){.kind = (dti_meet_kind)dti_op_info_of(n->op)->selector,
+                      .spatial = (uint32_t)n->attr.i[DTI_ALL_SPATIAL]};
+}
+
+static dt_tensor dti_meet_again(dt_graph *g) {
+    return dti_graph_fail(g, "the gradient of a batch_norm with .sync cannot be differentiated "
+                             "again, which is not supported; leave .sync out where second "
+                             "derivatives are wanted");
+}
+
+/* A row along axis 4: norm_dw's two may lie apart, in any order. */
+static dti_view dti_meet_row(const dti_view *v, int64_t row) {
+    dti_view one = *v;
+    one.offset += row * v->stride[DTI_AXES - 2];
+    one.dim[DTI_AXES - 2] = 1;
+    one.stride[DTI_AXES - 2] = 0;
+    return one;
+}
+
+static void dti_meet_emit(dti_emit *e) {
+    const dti_view x = dti_emit_in(e, 0);
+    if (dti_op_info_of(e->node->op)->selector == DTI_MEET_STATS) {
+        dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
+        return;
+    }
+    const float none[2] = {0.0f, 0.0f};
+    const double count = (double)e->batch * e->node->attr.i[DTI_ALL_SPATIAL];
+    dti_view one = {.value = dti_emit_scratch(e, DT_F32, 1), .dtype = DT_F32};
+    for (int axis = 0; axis < DTI_AXES; axis++)
+        one.dim[axis] = 1;
+    dti_emit_fill(e, &one, DTI_COPY_FILL_F32, (float)count);
+    for (int64_t row = 0; row < x.dim[DTI_AXES - 2]; row++) {
+        const dti_view from = dti_meet_row(&x, row), to = dti_meet_row(&e->out, row);
+        dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_DIV, &from, &one, &to, none);
+    }
+}
+
+/* ---- a tensor group: tensor ranks that share out one model (Shoeybi et al., "Megatron-LM", 2019).
+ * Their sum is everybody's, so its gradient is what each has anyhow; what all read alike gets a
+ * part of its gradient from each. */
+
+static bool dti_parted_sum_shape(dti_build *b) {
+    return dti_build_f32(b) && dti_shape_same(b);
+}
+
+static bool dti_parted_copy_shape(dti_build *b) {
+    b->out.dtype = b->in[0]->dtype;
+    return dti_shape_same(b);
+}
+
+static dti_meet dti_parted_sum_of(const dti_node *n) {
+    (void)n;
+    return (dti_meet){.kind = DTI_MEET_SUM};
+}
+
+static dt_tensor dti_parted_summed(dt_tensor x) {
+    return dti_append1(DTI_OP_TP_SUM, x, NULL);
+}
+
+static dt_tensor dti_parted_copied(dt_tensor x) {
+    return dti_append1(DTI_OP_TP_COPY, x, NULL);
+}
+
+static void dti_parted_sum_grad(dti_grad *g) {
+    g->dx[0] = g->dy;
+}
+
+static void dti_parted_copy_grad(dti_grad *g) {
+    g->dx[0] = dti_parted_summed(g->dy);
+}
+
+static void dti_parted_sum_emit(dti_emit *e) { /* of one tensor rank */
+    const dti_view x = dti_emit_in(e, 0);
+    dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
+}
+
+static void dti_parted_copy_emit(dti_emit *e) {
+    e->out = dti_emit_in(e, 0);
+}
+
+/* ---- the largest, for what is not differentiated */
+
+static dti_meet dti_parted_most_of(const dti_node *n) {
+    (void)n;
+    return (dti_meet){.kind = DTI_MEET_MOST};
+}
+
+static bool dti_parted_most_flat(const dti_node *n) {
+    (void)n;
+    return true;
+}
+
+static void dti_parted_most_emit(dti_emit *e) {
+    dti_parted_sum_emit(e);
+}
+
+static dt_tensor dti_parted_most(dt_tensor x) {
+    return dti_append1(DTI_OP_TP_MOST, x, NULL);
+}
+
+/* ---- parts along an axis (all_gather and reduce_scatter; Korthikanti et al., "Reducing activation
+ * recomputation in large transformer models", 2022): attr.i = axis, tensor ranks, tensor rank.
+ * Outside of a tensor group there is one. */
+
+enum { DTI_ALONG_AXIS, DTI_ALONG_TP_RANKS, DTI_ALONG_TP_RANK };
+
+static dt_tensor dti_parted_append(dti_op op, dt_tensor x, dti_parted_along a) {
+    const dti_attr attr = {.i = {a.axis, (int32_t)a.tp_ranks, (int32_t)a.tp_rank}};
+    return dti_append1(op, x, &attr);
+}
+
+static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_TP_SPREAD, x, a);
+}
+
+static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_TP_SHARE, x, a);
+}
+
+static dt_tensor dti_parted_gathered(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_TP_GATHER, x, a);
+}
+
+static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_TP_OWN, x, a);
+}
+
+/* Elements of a run of an own part, whose node has shape s. */
+static int64_t dti_parted_run(dt_shape s, int axis) {
+    int64_t run = 1;
+    for (int i = axis; i < s.rank; i++)
+        run *= s.dim[i];
+    return run;
+}
+
+static bool dti_parted_whole_shape(dti_build *b) {
+    const int32_t *i = b->out.attr.i;
+    if (!dti_build_f32(b) || !dti_shape_same(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
+        return false;
+    b->out.shape.dim[i[DTI_ALONG_AXIS]] *= i[DTI_ALONG_TP_RANKS];
+    return true;
+}
+
+static bool dti_parted_own_shape(dti_build *b) {
+    const int32_t *i = b->out.attr.i;
+    if (!dti_build_f32(b) || !dti_shape_same(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
+        return false;
+    if (b->out.shape.dim[i[DTI_ALONG_AXIS]] % i[DTI_ALONG_TP_RANKS])
+        return dti_build_fail(b, "an axis in %d equal parts", i[DTI_ALONG_TP_RANKS]);
+    b->out.shape.dim[i[DTI_ALONG_AXIS]] /= i[DTI_ALONG_TP_RANKS];
+    return true;
+}
+
+static bool dti_parted_cut_shape(dti_build *b) {
+    return dti_parted_own_shape(b);
+}
+
+static dti_meet dti_parted_whole_of(const dti_node *n) {
+    const int axis = n->attr.i[DTI_ALONG_AXIS];
+    return (dti_meet){.kind = DTI_MEET_ROWS,
+                      .run = dti_parted_run(n->shape, axis) / n->attr.i[DTI_ALONG_TP_RANKS]};
+}
+
+static dti_meet dti_parted_own_of(const dti_node *n) {
+    return (dti_meet){.kind = DTI_MEET_SHARE,
+                      .run = dti_parted_run(n->shape, n->attr.i[DTI_ALONG_AXIS])};
+}
+
+static void dti_parted_whole_grad(dti_grad *g) {
+    const bool alike = dti_op_info_of(g->node.op)->selector != 0;
+    g->dx[0] = dti_append1(alike ? DTI_OP_TP_OWN : DTI_OP_TP_SHARE, g->dy, &g->node.attr);
+}
+
+static void dti_parted_own_grad(dti_grad *g) {
+    g->dx[0] = dti_append1(DTI_OP_TP_SPREAD, g->dy, &g->node.attr);
+}
+
+static void dti_parted_cut_grad(dti_grad *g) {
+    g->dx[0] = dti_append1(DTI_OP_TP_GATHER, g->dy, &g->node.attr);
+}
+
+static void dti_parted_whole_emit(dti_emit *e) {
+    dti_parted_sum_emit(e);
+}
+
+static void dti_parted_own_emit(dti_emit *e) {
+    dti_parted_sum_emit(e);
+}
+
+static void dti_parted_cut_emit(dti_emit *e) {
+    const int32_t *i = e->node->attr.i;
+    const int axis = DTI_AXES - e->node->shape.rank + i[DTI_ALONG_AXIS];
+    dti_view x = dti_emit_in(e, 0);
+    x.dim[axis] /= i[DTI_ALONG_TP_RANKS];
+    x.offset += i[DTI_ALONG_TP_RANK] * x.dim[axis] * x.stride[axis];
+    if (x.dim[axis] == 1)
+        x.stride[axis] = 0;
+    e->out = x;
+}
+
+/* ---- class numbers: attr.i = classes, ignore_index, whether there is one */
+
+static bool dti_parted_labels_shape(dti_build *b) {
+    b->out.dtype = b->in[0]->dtype;
+    b->out.shape = b->in[0]->shape;
+    return true;
+}
+
+static bool dti_parted_labels_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
+    (void)g;
+    *out = (dti_labels){
+        .classes = n->attr.i[0], .ignore_index = n->attr.i[1], .ignores = n->attr.i[2] != 0};
+    return n->dtype == DT_I32 && n->attr.i[0] > 0;
+}
+
+static void dti_parted_labels_emit(dti_emit *e) {
+    e->out = dti_emit_in(e, 0);
+}
+
+static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
+    const dti_attr attr = {.i = {of->classes, of->ignore_index, of->ignores}};
+    labels = dti_append1(DTI_OP_TP_LABELS, labels, &attr);
+    dt_shape s = dti_tensor_shape(labels);
+    if (dti_is_nil(labels) || s.rank == DT_MAX_DIMS)
+        return dti_nil(labels.graph);
+    s.dim[s.rank++] = 1;
+    return dt_reshape(dt_cast(labels, DT_F32), s);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+static void dti_meet_ref(const dti_ref *r) {
+    const double count = (double)r->batch * r->node->attr.i[DTI_ALL_SPATIAL];
+    const bool mean = dti_op_info_of(r->node->op)->selector == DTI_MEET_MEAN;
+    for (int64_t i = 0; i < r->out.elements; i++)
+        r->out.data[i] = r->in[0].data[i] / (mean ? count : 1.0);
+}
+
+static void dti_parted_sum_ref(const dti_ref *r) {
+    memcpy(r->out.data, r->in[0].data, (size_t)r->out.elements * sizeof *r->out.data);
+}
+
+static void dti_parted_copy_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_most_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_labels_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_whole_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_own_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_cut_ref(const dti_ref *r) {
+    const int32_t *i = r->node->attr.i;
+    const int64_t run = dti_parted_run(r->node->shape, i[DTI_ALONG_AXIS]);
+    for (int64_t k = 0; k < r->out.elements; k++)
+        r->out.data[k] =
+            r->in[0].data[(k / run * i[DTI_ALONG_TP_RANKS] + i[DTI_ALONG_TP_RANK]) * run + k % run];
+}
+
+#endif
+
+/* ---- Rows of the tables */
+
+DTI_FAMILY(parted_sum, .shape = dti_parted_sum_shape, .grad = dti_parted_sum_grad,
+           .meet = dti_parted_sum_of);
+
+DTI_FAMILY(parted_copy, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad, .view = true);
+
+DTI_FAMILY(parted_most, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
+           .meet = dti_parted_most_of);
+
+DTI_FAMILY(parted_whole, .shape = dti_parted_whole_shape, .grad = dti_parted_whole_grad,
+           .meet = dti_parted_whole_of);
+
+DTI_FAMILY(parted_own, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
+           .meet = dti_parted_own_of);
+
+DTI_FAMILY(parted_cut, .shape = dti_parted_cut_shape, .grad = dti_parted_cut_grad, .view = true);
+
+DTI_FAMILY(parted_labels, .shape = dti_parted_labels_shape, .labels = dti_parted_labels_labels,
+           .view = true);
+
+DTI_FAMILY(meet, .shape = dti_meet_shape, .meet = dti_meet_of);

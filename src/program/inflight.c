@@ -1,0 +1,164 @@
+/* Steps that are started before the one in front has ended: each in a turn of its own, as a ring.
+ * The device runs them in order, so a step sees what the one before it wrote. It also keeps a step
+ * behind an aborted one from writing anything: the store then is as the aborted one found it, and
+ * that one can be run again to say what was wrong. */
+
+static uint32_t dti_step_slot_index(const dt_program *p) {
+    return (uint32_t)(p->now - p->step_slots);
+}
+
+static dti_step_slot *dti_step_slot_ahead(dt_program *p, uint32_t i) {
+    return &p->step_slots[(p->oldest + i) % p->step_slot_count];
+}
+
+static uint32_t dti_inflight_count(const dt_program *p) {
+    return p->started - p->ended;
+}
+
+/* ---- inputs: what was written stays for later steps, in whichever turn these are */
+
+static void dti_step_slot_written(dt_program *p, uint32_t binding) {
+    p->written[binding] = true;
+    const uint64_t all = UINT64_MAX >> (64 - p->step_slot_count);
+    p->stale[binding] = all & ~(UINT64_C(1) << dti_step_slot_index(p));
+}
+
+/* A turn that has what was written to a binding last. */
+static const dti_step_slot *dti_step_slot_fresh(const dt_program *p, uint32_t binding) {
+    uint32_t i = 0;
+    while (p->stale[binding] >> i & 1u)
+        i++;
+    return &p->step_slots[i];
+}
+
+/* From another turn, which may be under way: both only read it. */
+static void dti_step_slot_refresh(dt_program *p) {
+    const uint32_t now = dti_step_slot_index(p);
+    const dti_backend *b = p->store->device->backend;
+    for (uint32_t i = 0; i < p->code->binding_count; i++) {
+        const dti_binding *binding = &p->code->bindings[i];
+        if (!(p->stale[i] >> now & 1u))
+            continue;
+        const dti_step_slot *other = dti_step_slot_fresh(p, i);
+        char *to = b->memory_host(p->now->memories[DTI_ARENA_IN]);
+        const char *from = b->memory_host(other->memories[DTI_ARENA_IN]);
+        memcpy(to + binding->offset, from + binding->offset, (size_t)binding->bytes);
+        p->stale[i] &= ~(UINT64_C(1) << now);
+    }
+}
+
+/* ---- the end of the oldest */
+
+static dt_result dti_step_not_run(dt_program *p, dt_report *r) {
+    *r = (dt_report){.step = p->now->step, .skipped = true, .not_run = true};
+    return dti_fail(p->base, DT_ERROR_NUMERIC,
+                    "program '%s': step %llu was not run, since the one before it, which was under "
+                    "way, failed; the store is unchanged",
+                    p->code->label, (unsigned long long)p->now->step);
+}
+
+/* Waits for the oldest that has not ended, and does what its end means. What it has to say is kept
+ * until it is asked for. */
+static dt_result dti_inflight_settle(dt_program *p) {
+    dti_step_slot *next = p->now, *t = dti_step_slot_ahead(p, p->ended);
+    p->now = t;
+    dt_result result = dti_drive_wait(p);
+    if (!result) {
+        p->ended++;
+        t->result = dti_step_finish(p, &t->report);
+        p->failed = p->failed || (t->result && p->code->has_optim);
+        snprintf(t->said, sizeof t->said, "%s", t->result ? p->base->error : "");
+        *dti_running_of(p) = p;
+    }
+    p->now = next;
+    return result;
+}
+
+/* Of the oldest step: ends it. */
+static dt_result dti_inflight_end(dt_program *p, dt_report *report) {
+    dti_step_slot *t = dti_step_slot_ahead(p, 0);
+    dt_result result = p->ended ? DT_OK : dti_inflight_settle(p);
+    if (result)
+        return result;
+    p->oldest = (p->oldest + 1) % p->step_slot_count;
+    p->started--;
+    p->ended--;
+    p->failed = p->failed && p->started;
+    *dti_running_of(p) = p->started ? p : NULL;
+    p->shown = t;
+    if (report)
+        *report = t->report;
+    return t->result ? dti_fail(p->base, t->result, "%s", t->said) : DT_OK;
+}
+
+/* All step slots are under way: the oldest step ends, for the sake of the next one. */
+static dt_result dti_inflight_place(dt_program *p) {
+    return p->started == p->step_slot_count ? dti_inflight_end(p, NULL) : DT_OK;
+}
+
+/* ---- start */
+
+/* A step that adds to gradients, or leaves them to be read, is by itself, as is one behind which
+ * the state is kept (host_copy.c); so is one of which it is not known whether its update can
+ * overflow: that is known once those before it have ended. */
+static bool dti_inflight_alone(dt_program *p, const dt_step_desc *step) {
+    if (!p->code->has_optim)
+        return p->code->has_gradients;
+    p->now->step = dti_step_number(p, step);
+    p->now->lr = dti_optim_lr_at(&p->code->optim, step->lr, p->now->step);
+    return dti_host_copy_due(p->store, p->store->steps + dti_inflight_count(p)) ||
+           step->micro_batches > 1 || dti_step_weighs(p, step) ||
+           dti_step_slot_ahead(p, p->ended)->micros > 1 ||
+           (!p->code->desc.no_check && dti_step_proven(p) < 0.0);
+}
+
+static bool dti_inflight_waits(dt_program *p, const dt_step_desc *step) {
+    return p->started == p->step_slot_count || p->failed ||
+           (p->ended < p->started && dti_inflight_alone(p, step));
+}
+
+/* Makes room for a step, and waits for those that it may not overtake. */
+static dt_result dti_inflight_room(dt_program *p, const dt_step_desc *step) {
+    dt_result result = dti_inflight_place(p);
+    while (!result && p->ended < p->started && dti_inflight_alone(p, step))
+        result = dti_inflight_settle(p);
+    while (!result && p->failed) /* one that failed is among them */
+        result = dti_inflight_end(p, NULL);
+    return result;
+}
+
+DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
+           (p, desc)) {
+    DTI_NEED(NULL, p);
+    const dt_step_desc step = desc ? *desc : (dt_step_desc){0};
+    dt_result result = dti_check_forked(p->base);
+    if (!result)
+        result = dti_step_check(p, &step, true);
+    if (!result && p->code->has_gradients)
+        result = dti_bindings_written(p, true);
+    if (!result)
+        result = dti_inflight_room(p, &step);
+    if (result)
+        return result;
+    result = dti_step_open(p, &step);
+    if (!result)
+        result = dti_drive_start(p, p->now->end);
+    if (result)
+        return result;
+    p->started++;
+    p->now = dti_step_slot_ahead(p, p->started);
+    return DT_OK;
+}
+
+DTI_PUBLIC(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
+           (p, report)) {
+    DTI_NEED(NULL, p);
+    dt_result result = dti_check_forked(p->base);
+    if (result)
+        return result;
+    if (!p->started)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': no step is under way that dt_program_start started",
+                        p->code->label);
+    return dti_inflight_end(p, report);
+}
