@@ -22,26 +22,26 @@ help() {
 ./build.sh train [args]    build, get Fashion-MNIST and train on it; args go to the program;
                            --model cnn or --model resnet: a convolutional network;
                            --devices cpu:2, --devices vulkan:0,vulkan:1,cpu: several devices, with
-                           --shards 8 the same bits from any number of them; as several processes:
+                           --batch-slices 8 the same bits from any number of them; as processes:
                            build/dtrun -n 4 build/fashion_mnist, or mpirun, srun, torchrun
 ./build.sh text [args]     the same for a text: build/char_gpt learns the Jargon File (from Debian's package
-                           jargon-text) or --data FILE, and writes on
-./build.sh test [filter]   build, run all tests, or those whose names contain the filter; what needs
-                           a package that is missing skips, and says which;
-                           test long: all of them, in their long form where they have one (some hours);
+                           jargon-text) or --data FILE, and continues it
+./build.sh test [filter]   build, run all tests, or those whose names contain the filter; a test
+                           that needs a missing package skips, and names it;
+                           test long: all tests, in their long form where they have one (some hours);
                            test random N: N random models on the CPU and N / 50 on each Vulkan device
                            (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed
-./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
-./build.sh platforms       what is not this machine's, compiled and run: Windows under wine, the web,
-                           WASI, other CPUs under QEMU, musl; all: also what takes minutes to
+./build.sh fuzz [seconds]  fuzz the readers of files, 60 s each; needs Clang's libFuzzer
+./build.sh platforms       compile and run for other platforms: Windows under wine, the web, WASI,
+                           other CPUs under QEMU, musl; all: also those that take minutes to
                            compile; or names; docs/platforms.md
-./build.sh setup           install what all commands need and can use; no command needs it: each
-                           names what is missing, and asks; setup platforms: what platforms needs
+./build.sh setup           install the packages of all commands; optional, as each command names
+                           missing ones and asks; setup platforms: those of platforms
 ./build.sh header          write dtrain.h and api.json from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
-                           what: gemm, steps, create, vulkan; --json FILE writes it down as well; --help
+                           what: gemm, steps, create, frame, vulkan; --json FILE writes the results too; --help
 ./build.sh bench lossy     all-reduce over a long line that loses packets (root, Linux); --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh bench local     loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
@@ -49,17 +49,17 @@ help() {
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh bench data [N]  a network on one core: arrays, a folder of PNG files, augmentation; N rounds
 ./build.sh bench pipeline  a model in two stages on two ranks beside one process; --help
-./build.sh bench models    models that two ranks share out, in all ways, beside PyTorch's; --help
-./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
-                           report.md, .html and .json; --help
-./build.sh devices         what dtrain finds on this machine
+./build.sh bench models    models split across two ranks, in all ways, beside PyTorch's; --help
+./build.sh gpu [options]   test and measure dtrain on a Vulkan device: writes report.md, .html and
+                           .json; --help
+./build.sh devices         list the devices that dtrain finds
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh install [--prefix DIR]
                            dtrain.h, dtrain.pc for pkg-config, and dtrun (/usr/local; DESTDIR too)
 ./build.sh clean           remove build/
 ./build.sh help            this text
 
---yes                      install what the command needs without asking (apt, as root or by sudo),
+--yes                      install the command's packages without asking (apt, as root or by sudo),
                            as in CI (CI=true); --no-install: neither install nor ask
 --sanitize address|thread  test: the test program under ASan and UBSan, or under TSan
 CC=clang CFLAGS=-O3        before ./build.sh: another compiler, other flags

@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
     h = dt_relu(dt_nn_linear(dt_relu(dt_nn_linear(code, "decode1", 64)), "decode2", 128));
     dt_tensor y = dt_sigmoid(dt_nn_linear(h, "picture", PIXELS));
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAMW, .lr = 2e-3};
-    dt_trainer_desc job = {.loss = dt_mse(y, x), .batch = 64, .optim = &adam, .devices = "cpu"};
+    dt_trainer_desc job = {.loss = dt_mse(y, x), .optim = &adam, .batch = 64, .devices = "cpu"};
     job.data = (dt_dataset){.rows = TRAIN, .columns = {{.input = x, .data = pictures}}};
     const dt_dataset test = {.rows = TEST,
                              .columns = {{.input = x, .data = pictures + TRAIN * PIXELS}}};

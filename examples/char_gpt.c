@@ -1,32 +1,19 @@
-/* Teaches language: a GPT over bytes (learned places, norms before each part, GELU, one table for
- * input and output, as nanoGPT has it) learns a text and writes on. ./build.sh text brings a text;
+/* Teaches language: a GPT over bytes (learned positions, norms before each layer, GELU, tied
+ * embeddings, as nanoGPT has it) learns a text and writes on. ./build.sh text brings a text;
  * any file will do. An epoch ends with the loss on the last tenth of the text, which training never
  * saw, and with a sample. Numbers: --epochs --steps (at most) --batch --context --layers --heads
- * --width --lr --dropout --seed --shards --length (of what it writes, in bytes). Words: --data FILE
+ * --width --lr --dropout --seed --batch-slices --length (of its text, in bytes). Words: --data FILE
  * --devices LIST --save FILE --load FILE --prompt TEXT */
 #include "dtrain.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-enum {
-    EPOCHS,
-    STEPS,
-    BATCH,
-    CONTEXT,
-    LAYERS,
-    HEADS,
-    WIDTH,
-    LR,
-    DROPOUT,
-    SEED,
-    BATCH_SLICES,
-    LENGTH
-};
+enum { EPOCHS, STEPS, BATCH, CONTEXT, LAYERS, HEADS, WIDTH, LR, DROPOUT, SEED, SLICES, LENGTH };
 enum { DATA = LENGTH + 1, DEVICES, SAVE, LOAD, PROMPT, OPTIONS, BYTES = 256 };
 static const char *const options[OPTIONS] = {
-    "--epochs", "--steps",   "--batch",   "--context", "--layers", "--heads",
-    "--width",  "--lr",      "--dropout", "--seed",    "--shards", "--length",
+    "--epochs", "--steps",   "--batch",   "--context", "--layers",       "--heads",
+    "--width",  "--lr",      "--dropout", "--seed",    "--batch-slices", "--length",
     "--data",   "--devices", "--save",    "--load",    "--prompt"};
 static double number[OPTIONS] = {3, 0, 32, 128, 4, 4, 128, 1e-3, 0, 1, 0, 300};
 static const char *words[OPTIONS] = {[DATA] = "build/data/jargon.txt", [PROMPT] = "The "};
@@ -145,8 +132,7 @@ int main(int argc, char **argv) {
     const dt_dataset rest = windows(learned, bytes, x, t);
     dt_trainer_desc desc = {.loss = dt_cross_entropy(logits, t, NULL)};
     desc.data = windows(0, learned, x, t), desc.seed = (uint64_t)number[SEED];
-    desc.batch = (int)fmax(number[BATCH], 1),
-    desc.parallel.batch_slices = (int)number[BATCH_SLICES];
+    desc.batch = (int)fmax(number[BATCH], 1), desc.parallel.batch_slices = (int)number[SLICES];
     desc.devices = words[DEVICES], desc.load = words[LOAD];
     const uint64_t each = (desc.data.rows + (uint64_t)desc.batch - 1) / (uint64_t)desc.batch;
     uint64_t end = each * (uint64_t)number[EPOCHS];

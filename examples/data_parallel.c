@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { ROWS = 4000, BATCH_SLICES = 8, EPOCHS = 5 };
+enum { ROWS = 4000, SLICES = 8, EPOCHS = 5 };
 
 /* Points of two spirals, one of each class. All ranks make all of them: a set is the same
  * everywhere, and the trainer gives each replica its rows. */
@@ -46,15 +46,14 @@ static dt_result train(dt_ctx *ctx, dt_comm *comm, const char *devices) {
     spirals(points, classes);
     dt_trainer_desc desc = {
         .loss = dt_cross_entropy(model(x), t, NULL),
-        .batch =
-            50, /* of the whole job; by 8 batch slices it does not go up: they take 6 or 7 each */
         .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 0.01},
         .data = {.rows = ROWS,
                  .columns = {{.input = x, .data = points, .dtype = DT_F32},
                              {.input = t, .data = classes, .dtype = DT_I32}}},
-        .parallel.batch_slices = BATCH_SLICES,
+        .batch = 50, /* of the whole job; 8 does not divide it: slices have 6 or 7 samples */
         .devices = devices,
-        .comm = comm};
+        .comm = comm,
+        .parallel = {.batch_slices = SLICES}};
     result = dt_trainer_create(graph, &desc, &trainer);
     dt_progress bar = {0}; /* of rank 0 */
     const dt_fit_desc fit = {.epochs = EPOCHS, .callbacks = {{dt_progress_show, &bar}}};

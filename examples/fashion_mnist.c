@@ -8,22 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS, EPOCHS, BATCH, BATCH_SLICES, ACCUMULATE, LR, SEED, LIMIT, VERBOSE };
+enum { THREADS, EPOCHS, BATCH, SLICES, ACCUMULATE, LR, SEED, LIMIT, VERBOSE };
 enum { DEVICE = VERBOSE + 1, DEVICES, DATA, CHECKPOINT, SAVE, LOAD, JSON, OPTIONS };
 static const char *const options[] = {
     "--threads N       of the CPU; 0 = all, but 1 where processes share a host (default)",
     "--epochs N        default 5; 0 = only evaluate",
     "--batch N         samples of a step of the whole job, at most 4096, default 64",
-    "--shards N        parts of a batch: with as many, the same bits on any number of devices",
-    "--accumulate N    parts that each batch slice is computed in, default 1",
+    "--batch-slices N  of a batch: the same number gives the same bits on any number of devices",
+    "--accumulate N    micro-batches of each batch slice, default 1",
     "--lr RATE         Adam's learning rate, default 0.001",
     "--seed N          of the initial weights and the order, default 0",
     "--limit N         train on the first N samples; 0 = all (default)",
-    "--verbose 0|1     what was chosen and planned, default 0",
-    "--device DEVICE   auto (default), cpu, vulkan, vulkan:N or a part of a name",
+    "--verbose 0|1     log the choices of devices and plans, default 0",
+    "--device DEVICE   auto (default), cpu, vulkan, vulkan:N or part of a name",
     "--devices LIST    of each process, in place of --device: cpu:2 or vulkan:0,vulkan:1,cpu",
     "--data FOLDER     of the four IDX files, default build/data",
-    "--checkpoint FOLDER  go on from the newest there; one more each epoch and at SIGUSR1, SIGTERM",
+    "--checkpoint FOLDER  resume from the newest there; write one each epoch and at SIGUSR1, "
+    "SIGTERM",
     "--save FILE       write the weights to FILE, as safetensors",
     "--load FILE       begin with the weights of FILE, safetensors",
     "--json FILE       write one object a line to FILE, for each epoch and the test"};
@@ -130,9 +131,8 @@ int main(int argc, char **argv) {
         data->rows = (uint64_t)number[LIMIT];
     desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = number[LR]};
     desc.batch = (int)number[BATCH], desc.seed = (uint64_t)number[SEED];
-    desc.parallel.batch_slices = (int)number[BATCH_SLICES],
-    desc.accumulate = (int)number[ACCUMULATE];
-    desc.threads = (int)number[THREADS], desc.comm = comm,
+    desc.parallel.batch_slices = (int)number[SLICES], desc.accumulate = (int)number[ACCUMULATE];
+    desc.threads = (int)number[THREADS], desc.comm = comm;
     desc.checkpoint.folder = text[CHECKPOINT];
     desc.load = text[LOAD], desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));

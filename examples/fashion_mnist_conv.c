@@ -3,7 +3,7 @@
  * ResNet-20 of He et al. 2015 with 1x1 convolutions where the size changes ("resnet"). Parameters
  * have the names that PyTorch's modules give them. fashion_mnist.c teaches the rest of the way.
  * Options: --model cnn|resnet --device NAME --devices LIST --threads N --epochs N --dropout 0|1
- * --seed N --limit SAMPLES --shards N --accumulate N --data FOLDER --checkpoint FOLDER */
+ * --seed N --limit SAMPLES --batch-slices N --accumulate N --data FOLDER --checkpoint FOLDER */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <signal.h>
@@ -12,10 +12,10 @@
 #include <string.h>
 
 enum { MODEL, DEVICE, DEVICES, THREADS, EPOCHS, DROPOUT, SEED, LIMIT };
-enum { BATCH_SLICES = LIMIT + 1, ACCUMULATE, DATA, CHECKPOINT, OPTIONS };
-static const char *const options[] = {"--model",  "--device",     "--devices", "--threads",
-                                      "--epochs", "--dropout",    "--seed",    "--limit",
-                                      "--shards", "--accumulate", "--data",    "--checkpoint"};
+enum { SLICES = LIMIT + 1, ACCUMULATE, DATA, CHECKPOINT, OPTIONS };
+static const char *const options[] = {
+    "--model", "--device", "--devices",      "--threads",    "--epochs", "--dropout",
+    "--seed",  "--limit",  "--batch-slices", "--accumulate", "--data",   "--checkpoint"};
 static const char *text[OPTIONS] = {"cnn", "auto", [DATA] = "build/data"};
 static double number[OPTIONS] = {[EPOCHS] = -1, [DROPOUT] = 1};
 enum { BATCH = 64, TEST_BATCH = 500 };
@@ -131,9 +131,8 @@ int main(int argc, char **argv) {
     if (deep && steps) /* the rate falls to 0 */
         adam.schedule[0] = (dt_schedule){DT_SCHEDULE_POLYNOMIAL, .period = steps};
     desc.tail = DT_TAIL_DROP; /* what is left over waits for the next shuffle */
-    desc.parallel.batch_slices = (int)number[BATCH_SLICES],
-    desc.accumulate = (int)number[ACCUMULATE];
-    desc.threads = (int)number[THREADS], desc.comm = comm,
+    desc.parallel.batch_slices = (int)number[SLICES], desc.accumulate = (int)number[ACCUMULATE];
+    desc.threads = (int)number[THREADS], desc.comm = comm;
     desc.checkpoint.folder = text[CHECKPOINT];
     desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));

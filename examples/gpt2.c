@@ -98,7 +98,7 @@ static gpt2_sizes sizes_of(const char *path, const char **prefix) {
     snprintf(name, sizeof name, "%swpe.weight", *prefix);
     check(dt_safetensors_find(w, name) >= 0, path, ": no GPT-2, it has no wpe.weight");
     TRY(dt_safetensors_get_tensor(w, dt_safetensors_find(w, name), &places));
-    check(table.rank == 2 && places.rank == 2, path, ": its tables are no matrices");
+    check(table.rank == 2 && places.rank == 2, path, ": its tables are not matrices");
     do
         snprintf(name, sizeof name, "%sh.%d.ln_1.weight", *prefix, (int)s.layers);
     while (dt_safetensors_find(w, name) >= 0 && ++s.layers);

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 4000, BATCH_SLICES = 8, EPOCHS = 5 };
+enum { ROWS = 4000, SLICES = 8, EPOCHS = 5 };
 
 static float points[2 * ROWS];
 static int32_t classes[ROWS];
@@ -38,23 +38,22 @@ static dt_trainer_desc settings(dt_graph *graph) {
     dt_tensor h = dt_tanh(dt_nn_linear(x, "fc1", 64));
     h = dt_tanh(dt_nn_linear(h, "fc2", 64));
     return (dt_trainer_desc){.loss = dt_cross_entropy(dt_nn_linear(h, "fc3", 2), t, NULL),
-                             .batch = 50,
                              .optim = &adam,
                              .data = {.rows = ROWS,
                                       .columns = {{.input = x, .data = points, .dtype = DT_F32},
                                                   {.input = t, .data = classes, .dtype = DT_I32}}},
+                             .batch = 50,
                              .devices = "cpu"};
 }
 
-/* Serves until the workers have gone; a file from time to time would be
- * .trainer.checkpoint.folder. */
+/* Serves until the workers have gone. With .trainer.checkpoint it would write checkpoints. */
 static dt_result serve(dt_graph *graph, const dt_comm_desc *job, const char *at, int staleness) {
     dt_server_desc desc = {
         .trainer = settings(graph), .listen = at, .security = job, .staleness = staleness};
     dt_server *server;
     dt_server_info info = {0};
     uint64_t hash = 0;
-    desc.trainer.parallel.batch_slices = BATCH_SLICES;
+    desc.trainer.parallel.batch_slices = SLICES;
     dt_result result = dt_server_create(graph, &desc, &server);
     while (!result &&
            (info.connections < job->world_size - 1 || !info.connections || info.workers)) {
@@ -75,8 +74,7 @@ static dt_result work(dt_graph *graph, const dt_comm_desc *job, const char *at) 
     dt_trainer *trainer;
     dt_trainer_info info = {0};
     desc.mode = DT_TRAIN_SERVER;
-    desc.server.addresses = at;
-    desc.server.security = job;
+    desc.server = (dt_worker_desc){.addresses = at, .security = job};
     dt_result result = dt_trainer_create(graph, &desc, &trainer);
     if (!result)
         dt_trainer_get_info(trainer, &info); /* others may have begun long ago */

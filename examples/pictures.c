@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     dt_augment_desc plain = {.mean = {0.5f}, .std = {0.25f}}, more = plain;
     more.flip = 0.5, more.crop_padding = 2, more.cutout = is.width / 4;
     dt_optim_desc adam = {.kind = DT_OPTIM_ADAMW, .lr = 1e-3};
-    dt_trainer_desc job = {.loss = dt_cross_entropy(h, t, NULL), .batch = 32, .optim = &adam};
+    dt_trainer_desc job = {.loss = dt_cross_entropy(h, t, NULL), .optim = &adam, .batch = 32};
     job.metrics[0] = dt_accuracy(h, t);
     job.checkpoint.folder = argv[2];
     TRY(dt_folder_dataset(folder, x, t, &job.data));

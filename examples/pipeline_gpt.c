@@ -96,10 +96,9 @@ int main(int argc, char **argv) {
     desc.accumulate = MICROS;
     desc.devices = devices;
     desc.comm = comm;
-    if (stages > 1) {
-        desc.parallel.pipeline = stages;
-        desc.parallel.schedule = (dt_pipeline_schedule)schedule;
-    }
+    if (stages > 1)
+        desc.parallel =
+            (dt_parallel_desc){.pipeline = stages, .schedule = (dt_pipeline_schedule)schedule};
     check(dt_trainer_create(graph, &desc, &trainer));
     dt_progress bar = {.file = stderr}; /* of rank 0 */
     const dt_fit_desc fit = {.steps = (uint64_t)steps,

@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
     TRY(dt_graph_create(ctx, &g));
     dt_tensor out = network(g, in);
     dt_optim_desc adam = {.kind = DT_OPTIM_ADAMW, .lr = 1e-3};
-    dt_trainer_desc job = {.batch = BATCH, .optim = &adam, .devices = text[DEVICES]};
+    dt_trainer_desc job = {.optim = &adam, .batch = BATCH, .devices = text[DEVICES]};
     job.loss = classes ? dt_cross_entropy(out, in[2], NULL) : dt_mse(out, in[2]);
     job.metrics[0] = classes ? dt_accuracy(out, in[2]) : (dt_tensor){0};
     job.data = rows_of(&train, in);

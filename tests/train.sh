@@ -38,7 +38,7 @@ mpirun_trains_the_same_job() {
 curve() {
     name=$1
     shift
-    timeout 200 "$@" --data build/data --shards 4 --threads 1 --epochs 2 --limit 12010 \
+    timeout 200 "$@" --data build/data --batch-slices 4 --threads 1 --epochs 2 --limit 12010 \
         --json $work/$name.json --save $work/$name.safetensors >$work/$name.out \
         2>$work/$name.err || return 1
     sed 's/"samples_per_second.*//' $work/$name.json >$work/$name.curve
@@ -130,7 +130,7 @@ pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was() {
 char_gpt_learns_a_text_and_writes_on() {
     cat README.md docs/*.md >$work/text.txt
     set -- --data $work/text.txt --layers 2 --width 64 --context 64 --length 40 --devices cpu:2
-    timeout 120 build/char_gpt "$@" --shards 2 --epochs 2 --steps 160 --save $work/gpt.safetensors \
+    timeout 120 build/char_gpt "$@" --batch-slices 2 --epochs 2 --steps 160 --save $work/gpt.safetensors \
         >$work/gpt.out 2>$work/gpt.err || return 1
     sed -n 's/^step.*validation \([0-9.]*\).*/\1/p' $work/gpt.out >$work/gpt.losses
     awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first < 5.5 && last < 3.3) }' \

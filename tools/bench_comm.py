@@ -8,7 +8,7 @@
 Float32 sums over loopback TCP; with --netns (as root) also between network namespaces, as between
 hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf; by reno, and by bbr, which is the
 default of many hosts and paces connections that are idle between operations. In each round the peers
-take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, as many bytes over plain
+take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, the same bytes over plain
 sockets (tools/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then processes over shared
 memory beside Open MPI over its own, and threads of one process beside memcpy. Peers that are not
 there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
@@ -313,7 +313,7 @@ def bench_hosts(peers, net, options):
 
 def bench_threads(options):
     print("\nAll-reduce of threads of one process: microseconds, GB/s (bytes of a rank / time); memcpy: "
-          "each thread copies as many bytes", flush=True)
+          "each thread copies the same number of bytes", flush=True)
     widths = (7, 5, 10, 7, 10, 7, 18)
     bench.row("size", "ranks", "dtrain", "GB/s", "memcpy", "GB/s", "share of memcpy", widths=widths)
     lines = []
@@ -379,7 +379,7 @@ def parse():
     parser.add_argument("--only-netns", action="store_true", help="between network namespaces alone")
     parser.add_argument("--congestion", default="reno,bbr", help="TCP's in the namespaces: reno,bbr")
     parser.add_argument("--gbps", default="0,1", help="what a namespace may send; 0 = no limit: 0,1")
-    parser.add_argument("--hosts", metavar="HxR", help="H hosts of R ranks alone: 2x2 (root)")
+    parser.add_argument("--hosts", metavar="HxR", help="only H hosts of R ranks: 2x2 (root)")
     parser.add_argument("--only-shared", action="store_true", help="over shared memory alone")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args()

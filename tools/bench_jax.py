@@ -2,7 +2,7 @@
 loss, backward and optimizer together), as tools/dtbench_train.h's.
 
 usage: bench_jax.py THREADS, which are its processors: JAX takes as many threads as it may use. Reads
-lines "WORKLOAD THREADS STEPS VARIANT" as tools/bench_torch.py does, of variant "jit" alone.
+lines "WORKLOAD THREADS STEPS VARIANT" as tools/bench_torch.py does, only of variant "jit".
 """
 
 import functools

@@ -3,8 +3,8 @@
 
     ./build.sh bench lossy [--count 10000] [--bytes 1024] [--ms 10] [--percent 1] [--congestion reno]
 
-Two network namespaces joined by build/dtlossy, which passes each packet after so many milliseconds and
-loses so many (root, Linux). The aim: the slowest of a thousand takes no longer than the round trip and
+Two network namespaces joined by build/dtlossy, which passes each packet after some milliseconds and
+loses a percentage (root, Linux). The aim: the slowest of a thousand takes no longer than the round trip and
 two retransmission time-outs, as TCP itself says. Status 1 if it is missed.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ./build.sh bench models runs: models that two ranks share out, over loopback and two cores, ours
+"""What ./build.sh bench models runs: models that are split across two ranks, over loopback and two cores, ours
 and PyTorch's in turn.
 
     ./build.sh bench models [--models gpt_small,mlp40m] [--strategies one,1f1b,...] [--rounds 3] [--steps 3]
@@ -8,7 +8,7 @@ and PyTorch's in turn.
 gpt_small has 12 blocks of width 768 and contexts of 64 bytes (85 million parameters), mlp40m
 784-3036-3036-3036-3036-3036-10 (40 million). One thread a rank, AdamW, steps of 16 and 256 samples; one,
 pipelines: 8 micro-batches; `one` is a process with a core of its own while another does the same on the
-other core. PyTorch's strategies are said in bench_models_torch.py. Reported are medians of rounds: samples
+other core. bench_models_torch.py explains PyTorch's strategies. Reported are medians of rounds: samples
 a second of the job, and the most memory of a process at any time (MiB, with code and libraries).
 """
 
@@ -32,7 +32,7 @@ def free_port():
 
 
 def ranks(command, cores, world):
-    """A line of JSON of each of the processes; of one for each core if they are no job."""
+    """A line of JSON of each of the processes; of one for each core if they are not a job."""
     port, started = free_port(), []
     for rank in range(len(cores)):
         job = {} if world == 1 else {"RANK": str(rank), "WORLD_SIZE": str(world),

@@ -6,7 +6,7 @@ environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 The models, strategies and the line of JSON are those of dtbench_models.c: pipelines by
 torch.distributed.pipelining (its zero bubble is interleaved: two stages a rank), tensor by
 parallelize_module, data by DistributedDataParallel, zero1 by ZeroRedundancyOptimizer, zero3 by FSDP2
-(fully_batch_slice of each block and of the whole) and zero2 by FSDP2 without resharding behind the forward
+(fully_shard of each block and of the whole) and zero2 by FSDP2 without resharding after the forward
 pass. AdamW is the fused one. One thread; the data are in memory.
 """
 
@@ -122,11 +122,11 @@ class Whole:
             from torch.distributed.tensor.parallel import parallelize_module
             model = parallelize_module(model, init_device_mesh("cpu", (world,)), parallel_plan(parts))
         elif strategy in ("zero2", "zero3"):
-            from torch.distributed.fsdp import fully_batch_slice
+            from torch.distributed.fsdp import fully_shard
             mesh = init_device_mesh("cpu", (world,))
             for part in parts:
-                fully_batch_slice(part, mesh=mesh, reshard_after_forward=strategy == "zero3")
-            fully_batch_slice(model, mesh=mesh, reshard_after_forward=strategy == "zero3")
+                fully_shard(part, mesh=mesh, reshard_after_forward=strategy == "zero3")
+            fully_shard(model, mesh=mesh, reshard_after_forward=strategy == "zero3")
         elif strategy in ("data", "zero1"):
             model = nn.parallel.DistributedDataParallel(model)
         self.model = model

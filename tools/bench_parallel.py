@@ -20,7 +20,7 @@ speed-up of two replicas is over twice the rate of a busy core.
 
 With --net (as root) also overlap: two processes in network namespaces, joined by a link that tbf holds
 to 1 Gbit/s or 100 Mbit/s. Four things take turns, step by step: serial exchanges gradients after the
-backward pass, train while it runs, comm is the exchange of the same buckets alone, fwd+bwd a forward and
+backward pass, train while it runs, comm is only the exchange of the same buckets, fwd+bwd a forward and
 backward pass alone (on both ranks at once); tail is what of it follows the first bucket's gradients.
 The overlap is (serial - train) / min(comm, tail), of the medians of a round.
 """
@@ -58,7 +58,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 
 
 class Job:
-    """Processes that wait for work. All are told what to do; the first one answers."""
+    """Processes that wait for work. All get the commands; the first one answers."""
 
     def __init__(self, *commands, environment=None):
         self.processes, self.errors = [], tempfile.TemporaryFile()

@@ -60,7 +60,7 @@ static void subject_open(subject *s, int kind, const char *folder, dt_array arra
     TRY(dt_graph_create(ctx, &s->graph));
     s->picture = dt_input(s->graph, "picture", DT_F32, dt_dims(1, 28, 28));
     s->label = dt_input(s->graph, "label", DT_I32, dt_dims());
-    dt_trainer_desc job = {.batch = BATCH, .optim = &adam, .devices = "cpu", .threads = 1};
+    dt_trainer_desc job = {.optim = &adam, .batch = BATCH, .devices = "cpu", .threads = 1};
     job.loss = dt_cross_entropy(network(s->picture), s->label, NULL);
     job.data = data_of(s, kind, folder, arrays, augment);
     /* of a folder the first classes: how long a step takes does not depend on them */

@@ -1,12 +1,11 @@
-/* What ./build.sh bench pipeline and bench models run on each rank: a model that the ranks share
- * out, data in memory. Each rank writes a line of JSON: milliseconds of a step, for how many of
- * them its device waited for another stage, the processor's, and the most memory that the process
- * had.
+/* What ./build.sh bench pipeline and bench models run on each rank: a model that is split across
+ * the ranks, data in memory. Each rank writes a line of JSON: milliseconds of a step, for how many
+ * of them its device waited for another stage, the processor's, and the process's peak memory.
  *
  * usage: dtbench_models gpt|gpt_small|mlp40m STRATEGY STEPS
  * STRATEGY: one (8 micro-batches, no other rank); gpipe, 1f1b, interleaved, zero_bubble (a stage a
- * rank, 8 micro-batches); tensor (a member a rank), tensor4 (in 4 slices); data, zero1, zero2,
- * zero3 (a replica a rank) */
+ * rank, 8 micro-batches); tensor (a tensor rank a process), tensor4 (in 4 slices); data, zero1,
+ * zero2, zero3 (a replica a rank) */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <stdio.h>
@@ -88,18 +87,18 @@ static bool is(const char *strategy, const char *name) {
 }
 
 /* false: there is no such strategy. */
-static bool share_out(dt_trainer_desc *d, const char *strategy) {
+static bool parallelize(dt_trainer_desc *d, const char *strategy) {
     static const char *schedule[] = {"1f1b", "gpipe", "interleaved", "zero_bubble"};
     for (int i = 0; i < 4; i++)
         if (is(strategy, schedule[i])) {
-            d->parallel.pipeline = dt_comm_size(comm);
-            d->parallel.schedule = (dt_pipeline_schedule)i;
+            d->parallel = (dt_parallel_desc){.pipeline = dt_comm_size(comm),
+                                             .schedule = (dt_pipeline_schedule)i};
         }
     if (d->parallel.pipeline || is(strategy, "one"))
         d->accumulate = MICROS;
     else if (!strncmp(strategy, "tensor", 6)) {
-        d->parallel.tensor = dt_comm_size(comm);
-        d->parallel.tensor_slices = atoi(strategy + 6);
+        d->parallel =
+            (dt_parallel_desc){.tensor = dt_comm_size(comm), .tensor_slices = atoi(strategy + 6)};
     } else if (!strncmp(strategy, "zero", 4))
         d->parallel.zero_stage = atoi(strategy + 4);
     else
@@ -142,7 +141,7 @@ int main(int argc, char **argv) {
     dt_trainer_desc d = {.loss = dt_cross_entropy(y, t, NULL), .optim = &adam, .devices = "cpu"};
     d.batch = m->batch;
     d.comm = comm;
-    if (!share_out(&d, argv[2]))
+    if (!parallelize(&d, argv[2]))
         return 2;
     columns(&d, x, t, text);
     need(dt_trainer_create(graph, &d, &trainer));

@@ -154,8 +154,7 @@ static void open_job(bench *b) {
         .threads = 1,
         .pin = b->pin,
         .comm = dt_comm_size(b->comm) > 1 ? b->comm : NULL,
-        .parallel.bucket_bytes = b->bucket_bytes,
-        .parallel.no_overlap = b->no_overlap};
+        .parallel = {.bucket_bytes = b->bucket_bytes, .no_overlap = b->no_overlap}};
     try(b, dt_trainer_create(b->graph, &desc, &b->trainer), "dt_trainer_create");
 }
 
@@ -192,7 +191,7 @@ enum { PART_SERIAL, PART_TRAIN, PART_COMM, PART_BACKWARD, PART_TAIL, PARTS };
 
 typedef struct sums { /* of the steps of a measurement */
     double wait_s, data_s, loss;
-    double ms[PARTS][PARTS_TIMED_MOST]; /* of the last so many */
+    double ms[PARTS][PARTS_TIMED_MOST]; /* of the last PARTS_TIMED_MOST */
     uint64_t steps;
 } sums;
 

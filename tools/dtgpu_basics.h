@@ -245,7 +245,7 @@ static void latency_launches(rig *r, uint32_t count, bool dependent) {
         ms[n++] = rig_run(r, exec);
     say("row\tlatency\t%u launches of 64 words%s\t%.1f", count,
         count < 2   ? ""
-        : dependent ? ", one behind the other"
+        : dependent ? ", one after the other"
                     : ", beside each other",
         1e3 * median_of(ms, n));
     r->device->head.backend->exec_destroy(exec);

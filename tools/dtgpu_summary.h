@@ -58,7 +58,7 @@ static void summary_write(const summary *s, void (*write)(FILE *, const char *, 
         write(to, "kind", "software, no GPU: the command works, and times are a processor's");
     if (s->wrong)
         snprintf(text, sizeof text, "NO: %d findings, in bold below", s->wrong);
-    write(to, "all right", s->wrong ? text : "yes, of what was looked at nothing was wrong");
+    write(to, "all right", s->wrong ? text : "yes, no check failed");
     if (s->left_out[0])
         write(to, "cut off", s->left_out);
     if (s->tests[0])

@@ -132,7 +132,7 @@ static int compare(const line *known, unsigned known_count, const line *now, uns
         const line n = find(now, now_count, &known[i]);
         if (n.launches)
             continue;
-        printf("mended, so its line goes: ");
+        printf("fixed, so remove its line: ");
         print_line(&known[i]);
         bad = 1;
     }

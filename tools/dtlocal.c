@@ -1,13 +1,13 @@
 /* What ./build.sh bench local and bench served run on each rank: Fashion-MNIST's MLP, or with
  * DTLOCAL_CNN set a small convolutional network, or with DTLOCAL_TEXT set a GPT over the bytes of
  * that file, synchronously, by rounds of local steps, or with rank 0 as the parameter server of the
- * others, for some seconds. Rank 0 writes a line of JSON wherever all ranks have told each other
- * something: seconds, step, and the loss of the samples since the line before; at the end the test
- * set's accuracy (of a text its last tenth). Each rank that computes sleeps for DTLOCAL_SLEEP_MS
+ * others, for some seconds. Rank 0 writes a line of JSON after each exchange among all ranks:
+ * seconds, step, and the loss of the samples since the line before; at the end the test set's
+ * accuracy (of a text its last tenth). Each rank that computes sleeps for DTLOCAL_SLEEP_MS
  * before each step, the last one DTLOCAL_SLOW times as long: a slow rank.
  *
  * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk [GOSSIP]]]
- *        dtlocal FOLDER SECONDS server STALENESS SHARDS */
+ *        dtlocal FOLDER SECONDS server STALENESS BATCH_SLICES */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <stdio.h>
@@ -160,8 +160,7 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
 static void work(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d) {
     dt_trainer *trainer;
     d.mode = DT_TRAIN_SERVER;
-    d.server.addresses = job->rendezvous;
-    d.server.security = job;
+    d.server = (dt_worker_desc){.addresses = job->rendezvous, .security = job};
     need(dt_trainer_create(graph, &d, &trainer), "a worker");
     do
         slow_down(job);
@@ -215,8 +214,8 @@ int main(int argc, char **argv) {
     const bool local = !strcmp(argv[3], "local");
     if (local) {
         d.mode = DT_TRAIN_LOCAL;
-        d.local.steps = argc > 4 ? atoi(argv[4]) : 0;
-        d.local.gossip = argc > 6 ? atoi(argv[6]) : 0;
+        d.local = (dt_local_desc){.steps = argc > 4 ? atoi(argv[4]) : 0,
+                                  .gossip = argc > 6 ? atoi(argv[6]) : 0};
     }
     for (int i = 0; !served && argc > 5 && i < 4; i++)
         d.local.compress = strcmp(argv[5], kinds[i]) ? d.local.compress : (dt_compress)i;

@@ -22,7 +22,7 @@ def number(text, where):
     try:
         return float(text)
     except (TypeError, ValueError):
-        raise Bad(f"{where}: {str(text)[:40]!r} is no number") from None
+        raise Bad(f"{where}: {str(text)[:40]!r} is not a number") from None
 
 
 def whole(text, where):
@@ -31,7 +31,7 @@ def whole(text, where):
     except (TypeError, ValueError):
         value = number(text, where)
     if not 0 <= value < 2 ** 64:
-        raise Bad(f"{where}: {str(text)[:40]!r} is no step")
+        raise Bad(f"{where}: {str(text)[:40]!r} is not a step")
     return int(value)
 
 
@@ -192,7 +192,7 @@ def load(path, most=None):
     try:
         for part, start in zip(found, starts(found, most)):
             if not stat.S_ISREG(os.stat(part).st_mode):  # which may have no end
-                raise Bad(f"{part}: this is no file")
+                raise Bad(f"{part}: this is not a file")
             for name, step, value in reader(part)(part, start):
                 if name == "restart":
                     for points in curves.values():
@@ -204,7 +204,7 @@ def load(path, most=None):
         raise Bad(f"{part}: {error.strerror}") from None
     except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError,
             csv.Error, struct.error):
-        raise Bad(f"{part}: this is no log of numbers") from None
+        raise Bad(f"{part}: this is not a log of numbers") from None
     return {name: sorted(points.items()) for name, points in curves.items() if points}
 
 
