@@ -18,7 +18,7 @@ layout(binding = 2) writeonly buffer buffer_y4 { DTI_S4 y4[]; };
 DTI_A binary(DTI_A u, DTI_A v)
 {
     switch (spec0) {
-#define DTI_CASE(number, ID, name) case number: return dti_m_pair_##name(u, v);
+#define DTI_CASE(ID, name) case DTI_B_##ID: return dti_m_pair_##name(u, v);
         DTI_BINARY_LIST(DTI_CASE)
 #undef DTI_CASE
     }

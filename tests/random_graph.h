@@ -156,22 +156,22 @@ typedef struct rnd_built {
 } rnd_built;
 
 static const char *const rnd_unary_names[] = {
-#define RND_X(number, ID, name, slope) #name,
+#define RND_X(ID, name, slope) #name,
     DTI_UNARY_PLAIN(RND_X)
 #undef RND_X
 };
 static dt_tensor (*const rnd_unary[])(dt_tensor x) = {
-#define RND_X(number, ID, name, slope) dt_##name,
+#define RND_X(ID, name, slope) dt_##name,
     DTI_UNARY_PLAIN(RND_X)
 #undef RND_X
 };
 static const char *const rnd_binary_names[] = {
-#define RND_X(number, ID, name) #name,
+#define RND_X(ID, name) #name,
     DTI_BINARY_LIST(RND_X)
 #undef RND_X
 };
 static dt_tensor (*const rnd_binary[])(dt_tensor a, dt_tensor b) = {
-#define RND_X(number, ID, name) dt_##name,
+#define RND_X(ID, name) dt_##name,
     DTI_BINARY_LIST(RND_X)
 #undef RND_X
 };

@@ -17,10 +17,10 @@ typedef dt_tensor edge_op(dt_tensor a, dt_tensor b);
 #define NUMBER(value) dt_fill(a.graph, dt_dims(), value)
 #define NONE ((dt_tensor){0})
 #define LAST dt_dims(-1)
-#define X(number, ID, name, slope) OF(name, dt_##name(a))
+#define X(ID, name, slope) OF(name, dt_##name(a))
 DTI_UNARY_PLAIN(X)
 #undef X
-#define X(number, ID, name) OF(name, dt_##name(a, b))
+#define X(ID, name) OF(name, dt_##name(a, b))
 DTI_BINARY_LIST(X)
 #undef X
 
@@ -124,10 +124,10 @@ static const struct {
     const char *name, *set;
     edge_op *op;
 } edges[] = {
-#define X(number, ID, name, slope) {#name, "points", edge_##name},
+#define X(ID, name, slope) {#name, "points", edge_##name},
     DTI_UNARY_PLAIN(X)
 #undef X
-#define X(number, ID, name) {#name, "pairs", edge_##name},
+#define X(ID, name) {#name, "pairs", edge_##name},
         DTI_BINARY_LIST(X)
 #undef X
 #define POINTS(name)                                                                               \

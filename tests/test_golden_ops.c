@@ -26,7 +26,7 @@ static const struct {
     const char *name;
     dt_tensor (*op)(dt_tensor x);
 } unaries[] = {
-#define X(number, ID, name, slope) {#name, dt_##name},
+#define X(ID, name, slope) {#name, dt_##name},
     DTI_UNARY_PLAIN(X)
 #undef X
         {"leaky_relu", leaky_relu},

@@ -179,7 +179,7 @@ TEST(vector_functions_have_the_bits_of_the_scalar_text) {
     float x[KERNEL_MAX], d[KERNEL_MAX], y[KERNEL_MAX], z[KERNEL_MAX];
     kernel_fill(x, KERNEL_MAX);
     kernel_fill(d, KERNEL_MAX);
-#define KERNEL_MAP(number, ID, name, slope)                                                        \
+#define KERNEL_MAP(ID, name, slope)                                                                \
     k->unary[DTI_U_##ID](y, x, KERNEL_MAX, 0.3f, -1.5f);                                           \
     for (int i = 0; i < KERNEL_MAX; i++)                                                           \
         z[i] = dti_m_map_##name(x[i], 0.3f, -1.5f);                                                \
@@ -190,7 +190,7 @@ TEST(vector_functions_have_the_bits_of_the_scalar_text) {
     test_check(kernel_same(y, z, KERNEL_MAX), __FILE__, __LINE__, "gradient of %s", #ID);
     DTI_UNARY_LIST(KERNEL_MAP)
 #undef KERNEL_MAP
-#define KERNEL_PAIR(number, ID, name)                                                              \
+#define KERNEL_PAIR(ID, name)                                                                      \
     k->binary[DTI_B_##ID](y, x, 1, d, 1, KERNEL_MAX);                                              \
     for (int i = 0; i < KERNEL_MAX; i++)                                                           \
         z[i] = dti_m_pair_##name(x[i], d[i]);                                                      \

@@ -191,8 +191,8 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     }
 }
 
-#define DTX(number, ID, name, slope) X(dt_##name(nil))
-#define DTY(number, ID, name) X(dt_##name(nil, y)) X(dt_##name(y, nil))
+#define DTX(ID, name, slope) X(dt_##name(nil))
+#define DTY(ID, name) X(dt_##name(nil, y)) X(dt_##name(y, nil))
 /* Each function that takes a tensor, with nil where it takes one. */
 #define USES_OF_NIL                                                                                \
     DTI_UNARY_PLAIN(DTX)                                                                           \

@@ -189,7 +189,7 @@ TEST(unary_formulas_in_double_are_a_thousand_times_nearer_than_the_bounds) {
 
 static const char *unary_name(int selector) {
     static const char *const names[DTI_U_COUNT] = {
-#define UNARY_NAME(number, ID, name, slope) [number] = #name,
+#define UNARY_NAME(ID, name, slope) [DTI_U_##ID] = #name,
         DTI_UNARY_PLAIN(UNARY_NAME) DTI_UNARY_WITH(UNARY_NAME)
 #undef UNARY_NAME
     };

@@ -143,13 +143,13 @@ ROW(GRAPH, dt_scope_pop, ) {
 
 /* ---- Elementwise */
 
-#define UNARY(number, ID, name, slope)                                                             \
+#define UNARY(ID, name, slope)                                                                     \
     ROW(GRAPH, dt_##name, ) {                                                                      \
         return NIL(dt_##name(ONLY_F32(here.x)));                                                   \
     }
 DTI_UNARY_PLAIN(UNARY)
 
-#define BINARY(number, ID, name)                                                                   \
+#define BINARY(ID, name)                                                                           \
     ROW(GRAPH, dt_##name, ) {                                                                      \
         return NIL(dt_##name(F32(here.x), F32(here.z)));                                           \
     }

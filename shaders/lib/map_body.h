@@ -2,78 +2,82 @@
  * once for GLSL, scalar C and the CPU's vectors, in the words of math_body.h; for C also its
  * derivative in rows, and both in double as tests know them. Values and gradients at kinks are
  * PyTorch's: abs, relu and the step have gradient 0 at 0. Another one is its declaration in
- * src/api/tensor.h, a row of src/op/op_table.h, and here a line of the list and a section.
+ * src/api/tensor.h, a row of src/op/op_table.h, and here a line at the end of the list and a
+ * section.
  *
  * DTI_MAP_PART says what an includer wants; without it there are the lists alone.
  *   1: the formulas. map_x: y of x; grad_x: dx of x and dy, = dy * f'(x); pair_x: of two tensors.
  *   2: C only, for src/op/unary.c. */
 
 #ifndef DTI_UNARY_LIST
-/* X(number, ID, name, slope). The number selects the function: spec0. slope: f' is SLOPE (another
- * function of x), FLAT (0: no gradient flows) or LINEAR (p0, of f = p0 * x + p1).
- * Those of x alone, with a public function each: */
-#define DTI_UNARY_PLAIN(X)                                                                         \
-    X(0, NEG, neg, LINEAR)                                                                         \
-    X(1, ABS, abs, SLOPE)                                                                          \
-    X(2, SIGN, sign, FLAT)                                                                         \
-    X(3, EXP, exp, SLOPE)                                                                          \
-    X(4, LOG, log, SLOPE)                                                                          \
-    X(5, LOG1P, log1p, SLOPE)                                                                      \
-    X(6, EXPM1, expm1, SLOPE)                                                                      \
-    X(7, SQRT, sqrt, SLOPE)                                                                        \
-    X(8, RSQRT, rsqrt, SLOPE)                                                                      \
-    X(9, RECIPROCAL, reciprocal, SLOPE)                                                            \
-    X(10, SQUARE, square, SLOPE)                                                                   \
-    X(11, SIN, sin, SLOPE)                                                                         \
-    X(12, COS, cos, SLOPE)                                                                         \
-    X(13, TANH, tanh, SLOPE)                                                                       \
-    X(14, SIGMOID, sigmoid, SLOPE)                                                                 \
-    X(15, RELU, relu, SLOPE)                                                                       \
-    X(17, GELU, gelu, SLOPE)                                                                       \
-    X(18, GELU_TANH, gelu_tanh, SLOPE)                                                             \
-    X(19, SILU, silu, SLOPE)                                                                       \
-    X(20, SOFTPLUS, softplus, SLOPE)                                                               \
-    X(22, ERF, erf, SLOPE)                                                                         \
-    X(23, FLOOR, floor, FLAT)                                                                      \
-    X(24, HEAVISIDE, heaviside, FLAT)                                                              \
-    X(28, LOG_SIGMOID, log_sigmoid, SLOPE)                                                         \
-    X(30, HARDSWISH, hardswish, SLOPE)                                                             \
-    X(31, HARDSIGMOID, hardsigmoid, SLOPE)                                                         \
-    X(32, MISH, mish, SLOPE)                                                                       \
-    X(33, SELU, selu, SLOPE)                                                                       \
-    X(34, SOFTSIGN, softsign, SLOPE)                                                               \
-    X(35, ROUND, round, FLAT)                                                                      \
-    X(36, CEIL, ceil, FLAT)                                                                        \
-    X(38, ERFINV, erfinv, SLOPE)                                                                   \
-    X(39, ATAN, atan, SLOPE)
-/* With parameters p0 (slope, alpha, scale, low) and p1 (offset, high): */
-#define DTI_UNARY_WITH(X)                                                                          \
-    X(16, LEAKY_RELU, leaky_relu, SLOPE)                                                           \
-    X(21, ELU, elu, SLOPE)                                                                         \
-    X(25, AFFINE, affine, LINEAR)                                                                  \
-    X(29, LOG_FLOOR, log_floor, SLOPE)                                                             \
-    X(37, CLAMP, clamp, SLOPE)
-/* Of launches alone; fill: p0. */
-#define DTI_UNARY_INNER(X)                                                                         \
-    X(26, COPY, copy, SLOPE)                                                                       \
-    X(27, FILL, fill, SLOPE)
+/* A row is PLAIN, WITH or INNER of (ID, name, slope). Its place in the list is its number, which
+ * selects the function (spec0): DTI_U_ID, in C of an enumeration, in GLSL of tools/shaders. slope:
+ * f' is SLOPE (another function of x), FLAT (0: no gradient flows) or LINEAR (p0, of f = p0 * x +
+ * p1). PLAIN: of x alone, with a public function each. WITH: also of parameters p0 (slope, alpha,
+ * scale, low) and p1 (offset, high). INNER: of launches alone; fill: p0. */
+#define DTI_UNARY_ROWS(PLAIN, WITH, INNER)                                                         \
+    PLAIN(NEG, neg, LINEAR)                                                                        \
+    PLAIN(ABS, abs, SLOPE)                                                                         \
+    PLAIN(SIGN, sign, FLAT)                                                                        \
+    PLAIN(EXP, exp, SLOPE)                                                                         \
+    PLAIN(LOG, log, SLOPE)                                                                         \
+    PLAIN(LOG1P, log1p, SLOPE)                                                                     \
+    PLAIN(EXPM1, expm1, SLOPE)                                                                     \
+    PLAIN(SQRT, sqrt, SLOPE)                                                                       \
+    PLAIN(RSQRT, rsqrt, SLOPE)                                                                     \
+    PLAIN(RECIPROCAL, reciprocal, SLOPE)                                                           \
+    PLAIN(SQUARE, square, SLOPE)                                                                   \
+    PLAIN(SIN, sin, SLOPE)                                                                         \
+    PLAIN(COS, cos, SLOPE)                                                                         \
+    PLAIN(TANH, tanh, SLOPE)                                                                       \
+    PLAIN(SIGMOID, sigmoid, SLOPE)                                                                 \
+    PLAIN(RELU, relu, SLOPE)                                                                       \
+    WITH(LEAKY_RELU, leaky_relu, SLOPE)                                                            \
+    PLAIN(GELU, gelu, SLOPE)                                                                       \
+    PLAIN(GELU_TANH, gelu_tanh, SLOPE)                                                             \
+    PLAIN(SILU, silu, SLOPE)                                                                       \
+    PLAIN(SOFTPLUS, softplus, SLOPE)                                                               \
+    WITH(ELU, elu, SLOPE)                                                                          \
+    PLAIN(ERF, erf, SLOPE)                                                                         \
+    PLAIN(FLOOR, floor, FLAT)                                                                      \
+    PLAIN(STEP, step, FLAT)                                                                        \
+    WITH(AFFINE, affine, LINEAR)                                                                   \
+    INNER(COPY, copy, SLOPE)                                                                       \
+    INNER(FILL, fill, SLOPE)                                                                       \
+    PLAIN(LOG_SIGMOID, log_sigmoid, SLOPE)                                                         \
+    WITH(LOG_FLOOR, log_floor, SLOPE)                                                              \
+    PLAIN(HARDSWISH, hardswish, SLOPE)                                                             \
+    PLAIN(HARDSIGMOID, hardsigmoid, SLOPE)                                                         \
+    PLAIN(MISH, mish, SLOPE)                                                                       \
+    PLAIN(SELU, selu, SLOPE)                                                                       \
+    PLAIN(SOFTSIGN, softsign, SLOPE)                                                               \
+    PLAIN(ROUND, round, FLAT)                                                                      \
+    PLAIN(CEIL, ceil, FLAT)                                                                        \
+    WITH(CLAMP, clamp, SLOPE)                                                                      \
+    PLAIN(ERFINV, erfinv, SLOPE)                                                                   \
+    PLAIN(ATAN, atan, SLOPE)
+#define DTI_NO_ROW(ID, name, slope)
+#define DTI_UNARY_PLAIN(X) DTI_UNARY_ROWS(X, DTI_NO_ROW, DTI_NO_ROW)
+#define DTI_UNARY_WITH(X) DTI_UNARY_ROWS(DTI_NO_ROW, X, DTI_NO_ROW)
+#define DTI_UNARY_INNER(X) DTI_UNARY_ROWS(DTI_NO_ROW, DTI_NO_ROW, X)
+/* All, in the order that the shaders' cases have. */
 #define DTI_UNARY_LIST(X) DTI_UNARY_PLAIN(X) DTI_UNARY_WITH(X) DTI_UNARY_INNER(X)
-/* X(number, ID, name). NaN in either gives NaN, as in PyTorch; a comparison gives 1 or 0. */
+/* X(ID, name), DTI_B_ID. NaN in either gives NaN, as in PyTorch; a comparison gives 1 or 0. */
 #define DTI_BINARY_LIST(X)                                                                         \
-    X(0, ADD, add)                                                                                 \
-    X(1, SUB, sub)                                                                                 \
-    X(2, MUL, mul)                                                                                 \
-    X(3, DIV, div)                                                                                 \
-    X(4, MAXIMUM, maximum)                                                                         \
-    X(5, MINIMUM, minimum)                                                                         \
-    X(6, POW, pow)                                                                                 \
-    X(7, EQ, eq)                                                                                   \
-    X(8, LT, lt)                                                                                   \
-    X(9, LE, le)                                                                                   \
-    X(10, GT, gt)                                                                                  \
-    X(11, GE, ge)                                                                                  \
-    X(12, MASK, mask)                                                                              \
-    X(13, MASK_INV, mask_inv)
+    X(ADD, add)                                                                                    \
+    X(SUB, sub)                                                                                    \
+    X(MUL, mul)                                                                                    \
+    X(DIV, div)                                                                                    \
+    X(MAXIMUM, maximum)                                                                            \
+    X(MINIMUM, minimum)                                                                            \
+    X(POW, pow)                                                                                    \
+    X(EQ, eq)                                                                                      \
+    X(LT, lt)                                                                                      \
+    X(LE, le)                                                                                      \
+    X(GT, gt)                                                                                      \
+    X(GE, ge)                                                                                      \
+    X(MASK, mask)                                                                                  \
+    X(MASK_INV, mask_inv)
 #endif
 
 #ifdef DTI_MAP_PART

@@ -33,9 +33,9 @@
 #define DTI_TAKEN_FUNCTIONS(X)                                                                     \
     X(v, rnn_tanh) X(v, rnn_relu) X(v, rnn_tanh_back) X(v, rnn_relu_back) X(n, normal_quantile)
 
-#define DTI_TAKE_MAP(number, ID, name, slope) [number] = dti_v_map_##name##_avx2,
-#define DTI_TAKE_GRAD(number, ID, name, slope) [number] = dti_v_grad_##name##_avx2,
-#define DTI_TAKE_PAIR(number, ID, name) [number] = dti_v_pair_##name##_avx2,
+#define DTI_TAKE_MAP(ID, name, slope) [DTI_U_##ID] = dti_v_map_##name##_avx2,
+#define DTI_TAKE_GRAD(ID, name, slope) [DTI_U_##ID] = dti_v_grad_##name##_avx2,
+#define DTI_TAKE_PAIR(ID, name) [DTI_B_##ID] = dti_v_pair_##name##_avx2,
 #define DTI_TAKE_CONSTANTS(number, ID, name, least, most) [number] = dti_v_constants_##name##_avx2,
 #define DTI_TAKE_UPDATE(number, ID, name, least, most) [number] = dti_v_update_##name##_avx2,
 #define DTI_TAKE_MEASURE(number, ID, name, least, most) [number] = dti_v_measure_##name##_avx2,
@@ -53,9 +53,9 @@
     DTI_TAKEN_FUNCTIONS(DTI_TAKE_FUNCTION) DTI_OWN_MAPS(DTI_OWN_MAP) DTI_OWN_MAPS(DTI_OWN_GRAD)    \
         DTI_OWN_PAIRS(DTI_OWN_PAIR) DTI_OWN_OPTIMIZERS(DTI_OWN_UPDATE)
 
-#define DTI_ROW_MAP(number, ID, name, slope) [number] = DTI_V(map_##name),
-#define DTI_ROW_GRAD(number, ID, name, slope) [number] = DTI_V(grad_##name),
-#define DTI_ROW_PAIR(number, ID, name) [number] = DTI_V(pair_##name),
+#define DTI_ROW_MAP(ID, name, slope) [DTI_U_##ID] = DTI_V(map_##name),
+#define DTI_ROW_GRAD(ID, name, slope) [DTI_U_##ID] = DTI_V(grad_##name),
+#define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
 #define DTI_ROW_CONSTANTS(number, ID, name, least, most) [number] = DTI_V(constants_##name),
 #define DTI_ROW_UPDATE(number, ID, name, least, most) [number] = DTI_V(update_##name),
 #define DTI_ROW_MEASURE(number, ID, name, least, most) [number] = DTI_V(measure_##name),

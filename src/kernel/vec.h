@@ -10,18 +10,12 @@
 #define DTI_SUM_CHAIN 32
 
 /* The elementwise functions' numbers. */
-enum {
-#define DTI_X(number, ID, name, slope) DTI_U_##ID = number,
-    DTI_UNARY_LIST(DTI_X)
+#define DTI_X(ID, name, slope) DTI_U_##ID,
+enum { DTI_UNARY_ROWS(DTI_X, DTI_X, DTI_X) DTI_U_COUNT };
 #undef DTI_X
-#define DTI_X(number, ID, name) DTI_B_##ID = number,
-        DTI_BINARY_LIST(DTI_X)
+#define DTI_X(ID, name) DTI_B_##ID,
+enum { DTI_BINARY_LIST(DTI_X) DTI_B_COUNT };
 #undef DTI_X
-#define DTI_X(...) +1
-            DTI_U_COUNT = DTI_UNARY_LIST(DTI_X),
-    DTI_B_COUNT = DTI_BINARY_LIST(DTI_X)
-#undef DTI_X
-};
 
 /* y = f(x); p0, p1: the function's parameters (map_body.h). */
 typedef void dti_unary_fn(float *y, const float *x, int64_t n, float p0, float p1);

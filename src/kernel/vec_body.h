@@ -1,7 +1,7 @@
 /* The flat kernels of vec.h for one instruction set: sums on 16 lanes. */
 
 /* ---- maps */
-#define DTI_MAP(number, ID, name, slope)                                                           \
+#define DTI_MAP(ID, name, slope)                                                                   \
     static void DTI_V(map_##name)(float *y, const float *x, int64_t n, float p0, float p1) {       \
         const DTI_EF q0 = DTI_E(set1)(p0), q1 = DTI_E(set1)(p1);                                   \
         for (int64_t i = 0; i < n; i += DTI_E_LANES)                                               \
@@ -18,7 +18,7 @@
 DTI_UNARY_LIST(DTI_MAP)
 #undef DTI_MAP
 
-#define DTI_PAIR(number, ID, name)                                                                 \
+#define DTI_PAIR(ID, name)                                                                         \
     static void DTI_V(pair_##name)(float *y, const float *a, int a_step, const float *b,           \
                                    int b_step, int64_t n) {                                        \
         if (n <= 0)                                                                                \

@@ -123,7 +123,7 @@ static void dti_binary_emit(dti_emit *e) {
     dti_emit_map2(e, DTI_K_MAP2, dti_op_info_of(e->node->op)->selector);
 }
 
-#define DTI_X(number, ID, name)                                                                    \
+#define DTI_X(ID, name)                                                                            \
     DT_API dt_tensor dt_##name(dt_tensor a, dt_tensor b) {                                         \
         return dti_append2(DTI_OP_##ID, a, b, NULL);                                               \
     }

@@ -24,14 +24,14 @@ typedef struct dti_unary_row {
 
 static const dti_unary_row dti_unary_rows[DTI_U_COUNT] = {
 #ifdef DT_REFERENCE
-#define DTI_X(number, ID, name, slope)                                                             \
-    [number] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                    \
-                DTI_PRIME_OF_##slope(name),    dti_f64_##name,                                     \
-                dti_slope_f64_##name,          dti_bounds_##name},
+#define DTI_X(ID, name, slope)                                                                     \
+    [DTI_U_##ID] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                \
+                    DTI_PRIME_OF_##slope(name),    dti_f64_##name,                                 \
+                    dti_slope_f64_##name,          dti_bounds_##name},
 #else
-#define DTI_X(number, ID, name, slope)                                                             \
-    [number] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                    \
-                DTI_PRIME_OF_##slope(name)},
+#define DTI_X(ID, name, slope)                                                                     \
+    [DTI_U_##ID] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                \
+                    DTI_PRIME_OF_##slope(name)},
 #endif
     DTI_UNARY_PLAIN(DTI_X) DTI_UNARY_WITH(DTI_X)
 #undef DTI_X
@@ -61,7 +61,7 @@ static void dti_unary_emit(dti_emit *e) {
                   e->node->attr.f);
 }
 
-#define DTI_X(number, ID, name, slope)                                                             \
+#define DTI_X(ID, name, slope)                                                                     \
     DT_API dt_tensor dt_##name(dt_tensor x) {                                                      \
         return dti_append1(DTI_OP_##ID, x, NULL);                                                  \
     }
