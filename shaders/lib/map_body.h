@@ -40,7 +40,7 @@
     WITH(ELU, elu, SLOPE)                                                                          \
     PLAIN(ERF, erf, SLOPE)                                                                         \
     PLAIN(FLOOR, floor, FLAT)                                                                      \
-    PLAIN(STEP, step, FLAT)                                                                        \
+    PLAIN(HEAVISIDE, heaviside, FLAT)                                                              \
     WITH(AFFINE, affine, LINEAR)                                                                   \
     INNER(COPY, copy, SLOPE)                                                                       \
     INNER(FILL, fill, SLOPE)                                                                       \

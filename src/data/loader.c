@@ -84,8 +84,7 @@ static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, cha
     void *values[DT_MAX_COLUMNS] = {0};
     char why[sizeof s->why] = "";
     for (int c = 0; c < l->rows.column_count; c++)
-        values[c] = (char *)s->values[c] +
-                    i * l->rows.columns[c].elements * l->rows.columns[c].element_bytes;
+        values[c] = (char *)s->values[c] + i * dti_column_bytes(&l->rows.columns[c]);
     const dt_sample sample = {.seed = l->desc.seed,
                               .epoch = s->batch.epoch,
                               .step = s->batch.step,
@@ -103,7 +102,7 @@ static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, cha
 static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
     const uint32_t step = l->each ? 1 : DTI_LOADER_PIECE;
     const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
-    const bool in_turn = !l->order.rows && !l->rows.data.indices;
+    const bool in_turn = !l->order.rows && !l->desc.data->indices;
     for (;;) {
         const uint64_t first = atomic_fetch_add(&l->taken, step);
         if (first >= s->real || dti_loader_cancelled(l, s, (uint32_t)first))
@@ -116,13 +115,13 @@ static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
         for (int c = 0; c < l->rows.column_count; c++) {
             const dti_loader_column *column = &l->rows.columns[c];
             dti_column_gather(column, in_turn ? NULL : s->sources + i, from + i, count,
-                              (char *)s->values[c] + i * column->elements * column->element_bytes);
+                              (char *)s->values[c] + i * dti_column_bytes(column));
         }
     }
 }
 
 static void dti_loader_sources(dti_loader *l, dti_loader_slot *s) {
-    const uint32_t *pick = l->rows.data.indices;
+    const uint32_t *pick = l->desc.data->indices;
     const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
     dti_sampler_make(&l->order, s->batch.epoch);
     for (uint32_t i = 0; i < s->real; i++) {
@@ -219,11 +218,11 @@ static void dti_loader_thread_start(dti_loader *l) {
                 "the system gave no thread to read batches ahead: each step waits for its own");
         return;
     }
-    for (int i = 1; i < l->rows.data.threads; i++) {
+    for (int i = 1; i < l->desc.data->threads; i++) {
         dti_loader_helper *h = &l->helpers[i - 1];
         if (!dti_thread_start(&h->thread, DTI_LOADER_STACK, dti_loader_help, h)) {
             dti_log(l->base, DT_LOG_WARNING, "the system gave %d of %d threads to read batches", i,
-                    l->rows.data.threads);
+                    l->desc.data->threads);
             return;
         }
         l->helper_count = i;
@@ -243,17 +242,19 @@ static void dti_loader_wait(dti_loader *l) {
 static dt_result dti_loader_describe(dti_loader *l, dti_loader_slot *s) {
     const dti_loader_desc *d = &l->desc;
     dti_batch *b = &s->batch;
-    uint64_t left = l->rows.data.rows - l->index * d->batch;
+    uint64_t left = l->desc.data->rows - l->index * d->batch;
     uint32_t real = (uint32_t)DTI_MIN(left, d->batch);
     *b = (dti_batch){.epoch = l->epoch,
                      .index = l->index,
                      .step = l->step,
                      .rows = d->tail == DT_TAIL_PAD ? d->batch : real,
                      .real = real,
-                     .last = l->index + 1 == l->batches};
+                     .last = l->index + 1 == l->batches,
+                     .columns = l->rows.columns,
+                     .column_count = l->rows.column_count,
+                     .sources = s->sources};
     for (int c = 0; c < l->rows.column_count; c++)
         b->values[c] = s->values[c];
-    b->sources = s->sources;
     b->count = b->rows;
     if (!d->share)
         return DT_OK;
@@ -294,7 +295,7 @@ static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
     return dti_fail(l->base, s->result,
                     "%s failed for row %llu (epoch %llu, step %llu, position %llu "
                     "in the batch): %s%s",
-                    l->rows.data.sample ? "dt_dataset.sample" : "dt_dataset",
+                    l->desc.data->sample ? "dt_dataset.sample" : "dt_dataset",
                     (unsigned long long)s->sample.row, (unsigned long long)b->epoch,
                     (unsigned long long)b->step, (unsigned long long)s->sample.position,
                     s->result == DT_ERROR_BUSY ? "it returned the result of a call: " : "",
@@ -384,8 +385,7 @@ static dt_result dti_loader_alloc_slots(dti_loader *l) {
             return DT_ERROR_MEMORY;
         for (int c = 0; c < l->rows.column_count; c++) {
             const dti_loader_column *column = &l->rows.columns[c];
-            l->slots[s].values[c] =
-                dti_alloc_array(l->base, rows, column->elements * column->element_bytes);
+            l->slots[s].values[c] = dti_alloc_array(l->base, rows, dti_column_bytes(column));
             if (!l->slots[s].values[c])
                 return DT_ERROR_MEMORY;
         }
@@ -435,12 +435,11 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     if (!l)
         return DT_ERROR_MEMORY;
     result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
-    l->desc.data = &l->rows.data;
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
-    l->each = l->rows.data.sample || l->rows.augments;
+    l->each = l->desc.data->sample || l->rows.augments;
     for (int c = 0; c < l->rows.column_count; c++)
         l->each = l->each || l->rows.columns[c].kind == DTI_COLUMN_ONE_HOT;
-    l->order = (dti_sampler){.data = &l->rows.data, .seed = desc->seed, .batch = desc->batch};
+    l->order = (dti_sampler){.data = desc->data, .seed = desc->seed, .batch = desc->batch};
     if (!result)
         result = dti_loader_alloc(l);
     if (result != DT_OK) {

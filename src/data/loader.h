@@ -32,6 +32,8 @@ typedef struct dti_batch {
     uint32_t first, count;   /* this process's rows */
     bool last;               /* of the epoch */
     const uint32_t *sources; /* [count] rows of the data set; what fills up has none */
+    const struct dti_loader_column *columns; /* the loader's, as long as it lives */
+    int column_count;
     const void *values[DT_MAX_COLUMNS]; /* by column: `count` samples, in its type; until the next
                                          dti_loader_next, _seek or _destroy */
 } dti_batch;
@@ -112,7 +114,9 @@ typedef enum dti_column_kind {
     DTI_COLUMN_ONE_HOT
 } dti_column_kind;
 
+/* The one copy of a batch's columns: who reads a batch finds them there. */
 typedef struct dti_loader_column {
+    dt_tensor input;
     dti_column_kind kind;
     bool is_i32; /* what the input takes; else floats */
     size_t element_bytes;
@@ -126,7 +130,7 @@ typedef struct dti_loader_column {
 /* How a set's samples are made: the same for all threads. */
 typedef struct dti_rows {
     dti_base *base;
-    dt_dataset data;
+    const dt_dataset *data; /* the caller's */
     dti_loader_column columns[DT_MAX_COLUMNS];
     int column_count;
     bool augments;
@@ -141,6 +145,7 @@ static size_t dti_rows_scratch(const dti_rows *r);
 /* What rows sources[0 .. count), or, where that is NULL, from `first` on, have in a column. */
 static void dti_column_gather(const dti_loader_column *c, const uint32_t *sources, uint64_t first,
                               uint32_t count, void *values);
+static size_t dti_column_bytes(const dti_loader_column *c); /* of a sample */
 static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t end, void *values);
 /* INVALID, with the column and why. */
 static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int32_t *pad,

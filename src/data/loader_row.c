@@ -78,11 +78,11 @@ static dt_result dti_rows_read(const dti_rows *r, const dt_sample *s, void *cons
     const dt_sample copy = *s; /* not the callback's to change */
     void *places[DT_MAX_COLUMNS];
     memcpy(places, values, sizeof places);
-    if (!r->data.sample)
+    if (!r->data->sample)
         return DT_OK;
     dti_visit visit;
     dti_visit_host(&visit, r->base, DTI_IN_VALUES);
-    const dt_result result = r->data.sample(r->data.user, &copy, places);
+    const dt_result result = r->data->sample(r->data->user, &copy, places);
     dti_visit_returned(&visit);
     return result;
 }
@@ -91,8 +91,12 @@ static size_t dti_rows_aligned(size_t bytes) {
     return (bytes + DTI_ROWS_ALIGN - 1) / DTI_ROWS_ALIGN * DTI_ROWS_ALIGN;
 }
 
+static size_t dti_column_bytes(const dti_loader_column *c) {
+    return c->elements * c->element_bytes;
+}
+
 static size_t dti_rows_column_bytes(const dti_rows *r, int column) {
-    return dti_rows_aligned(r->columns[column].elements * r->columns[column].element_bytes);
+    return dti_rows_aligned(dti_column_bytes(&r->columns[column]));
 }
 
 static size_t dti_rows_room(const dti_rows *r) {
@@ -113,13 +117,13 @@ static dt_result dti_rows_mix(const dti_rows *r, const dt_sample *s, void *const
     const dti_draw draw = dti_draw_of(a, s, false), others = dti_draw_of(a, s, true);
     void *other[DT_MAX_COLUMNS] = {0};
     uint64_t partner;
-    if (!dti_augment_partner(a, &draw, r->data.rows, &partner))
+    if (!dti_augment_partner(a, &draw, r->data->rows, &partner))
         return DT_OK;
     char *at = scratch + dti_rows_room(r);
     for (int c = 0; c < r->column_count; at += dti_rows_column_bytes(r, c++))
         other[c] = at;
     dt_sample p = *s;
-    p.row = r->data.indices ? r->data.indices[partner] : partner;
+    p.row = r->data->indices ? r->data->indices[partner] : partner;
     const dt_result result = dti_rows_read(r, &p, other);
     if (result)
         return result;
@@ -246,7 +250,8 @@ static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
 
 static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad) {
     const bool is_i32 = dti_tensor_dtype(from->input) == DT_I32;
-    dti_loader_column c = {.is_i32 = is_i32,
+    dti_loader_column c = {.input = from->input,
+                           .is_i32 = is_i32,
                            .element_bytes = dti_dtype_bytes(dti_tensor_dtype(from->input)),
                            .data = from->data,
                            .dtype = from->dtype,
@@ -269,7 +274,7 @@ static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int
     if (result)
         return result;
     r->base = base;
-    r->data = *data;
+    r->data = data;
     r->column_count = dti_dataset_columns(data);
     for (int c = 0; c < r->column_count; c++)
         r->columns[c] = dti_loader_column_of(&data->columns[c], pad[c]);

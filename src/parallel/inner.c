@@ -23,7 +23,7 @@ static void dti_inner_write(void *arg, uint32_t index) {
     memset(r->weights, 0, DT_MAX_TERMS * sizeof *r->weights);
     for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        r->result = dti_micro_write(par, r, run);
+        r->result = dti_micro_write(par, run);
         if (!r->result && (r->runs->count > 1 || par->desc.skip_empty))
             r->result = dt_program_loss_weights(run->program, r->weights);
     }
@@ -45,7 +45,7 @@ static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_mi
     step.first_row = run->row;
     step.micro_batch = run->micro;
     step.micro_batches = r->runs->count;
-    dt_result result = run->micro ? dti_micro_write(par, r, run) : DT_OK;
+    dt_result result = run->micro ? dti_micro_write(par, run) : DT_OK;
     if (!result)
         result = r->runs->count > 1
                      ? dti_program_run_weighed(run->program, &step, r->weights, &report)

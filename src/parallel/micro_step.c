@@ -26,18 +26,28 @@ static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s,
 
 /* ---- inputs */
 
-static dt_result dti_micro_write(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
-    const dti_batch *batch = par->batch;
+/* Rows of a batch to a program's inputs. stands: by node of the columns' graph, which one of the
+ * program's graph it is; NULL: the same. all: also to inputs that the program does not read, which
+ * is an error. */
+static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t rows, dt_program *p,
+                                 const uint32_t *stands, bool all) {
+    const uint32_t at = row - batch->first;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->columns && !result; i++) {
-        const size_t size = par->input_bytes[i];
-        const char *data = batch->values[i];
-        dt_tensor input = {r->graph, par->inputs[i].id};
-        const uint32_t at = run->row - batch->first;
-        result = dti_program_write_rows(run->program, input, data + at * size, run->rows * size,
-                                        batch->sources + at);
+    for (int c = 0; c < batch->column_count && !result; c++) {
+        const dti_loader_column *column = &batch->columns[c];
+        const size_t size = dti_column_bytes(column);
+        const char *data = batch->values[c];
+        const dt_tensor input = {p->store->graph,
+                                 stands ? stands[column->input.id] : column->input.id};
+        if (all || dti_code_port(dti_program_code(p), input.id, false, false))
+            result = dti_program_write_rows(p, input, data + at * size, rows * size,
+                                            batch->sources + at);
     }
     return result;
+}
+
+static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *run) {
+    return dti_batch_write(par->batch, run->row, run->rows, run->program, NULL, true);
 }
 
 static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
@@ -73,7 +83,7 @@ static void dti_parallel_weigh(void *arg, uint32_t index) {
     for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
         const dti_micro_run *run = &r->runs->runs[i];
         if (i == 0 || dti_program_weighs(run->program) || dti_program_labels(run->program))
-            r->result = dti_micro_write(par, r, run);
+            r->result = dti_micro_write(par, run);
         if (!r->result)
             r->result = dti_micro_weigh(r, run);
     }
@@ -205,7 +215,7 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
     const uint64_t start = dti_now_ns();
     dt_result result = DT_OK;
     if (run->micro > 0) {
-        result = dti_micro_write(par, r, run);
+        result = dti_micro_write(par, run);
         if (!result)
             result = dti_micro_open(par, r, run);
         if (!result)

@@ -36,7 +36,7 @@ static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,
     dti_replica *r = &par->replicas[0];
     const dti_runs *runs = batch->rows == r->full.rows ? &r->full : &r->tail;
     par->batch = batch;
-    dt_result result = dti_micro_write(par, r, &runs->runs[0]);
+    dt_result result = dti_micro_write(par, &runs->runs[0]);
     if (!result)
         result = dt_program_start(runs->runs[0].program, step);
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;

@@ -29,7 +29,8 @@ typedef struct dti_parallel_desc {
     dt_optim_desc optim;
     dt_comm *comm; /* NULL = none */
     uint64_t seed;
-    uint32_t batch, tail; /* rows of a full batch, and of a short one; 0 = there is none */
+    const dt_dataset *data; /* the trainer's, whose columns batches have */
+    uint32_t batch, tail;   /* rows of a full batch, and of a short one; 0 = there is none */
     uint32_t parts;
     size_t bucket_bytes;
     bool no_overlap;
@@ -217,9 +218,7 @@ typedef struct dti_parallel {
 
     /* The step under way. */
     const dti_batch *batch;
-    uint32_t rows, columns;
-    dt_tensor inputs[DT_MAX_COLUMNS];
-    uint64_t input_bytes[DT_MAX_COLUMNS]; /* of one sample */
+    uint32_t rows;
     dt_step_desc step;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
     uint64_t validate_ns;

@@ -221,12 +221,14 @@ static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
 /* A rank whose stages get all from others need not read samples. */
 static bool dti_pipe_reads(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
+    const dt_dataset *data = par->desc.data;
     bool reads = false;
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
         const dt_program *p = dti_pipe_any(pipe, c);
-        for (uint32_t i = 0; p && i < par->columns; i++)
-            reads = reads || dti_code_binding(dti_program_code(p),
-                                              dti_pipe_node(pipe, par->inputs[i].id), false, false);
+        for (int i = 0; p && i < dti_dataset_columns(data); i++)
+            reads = reads ||
+                    dti_code_binding(dti_program_code(p),
+                                     dti_pipe_node(pipe, data->columns[i].input.id), false, false);
     }
     return reads;
 }

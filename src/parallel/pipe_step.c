@@ -46,18 +46,9 @@ static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each 
 static dt_result dti_pipe_write(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                 uint32_t micro, dt_program *p) {
     const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[micro];
-    const dti_batch *batch = par->batch;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->columns && !result; i++) {
-        const size_t size = par->input_bytes[i];
-        const char *data = batch->values[i];
-        const dt_tensor input = {chunk->graph, dti_pipe_node(par->pipe, par->inputs[i].id)};
-        const uint32_t at = run->row - batch->first;
-        if (dti_code_binding(dti_program_code(p), input.id, false, false))
-            result = dti_program_write_rows(p, input, data + at * size, run->rows * size,
-                                            batch->sources + at);
-    }
-    return result;
+    const dti_tp *shared = par->pipe->shared;
+    return dti_batch_write(par->batch, run->row, run->rows, p, shared ? shared->stands : NULL,
+                           false);
 }
 
 static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,

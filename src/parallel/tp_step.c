@@ -35,18 +35,7 @@ static void dti_tp_ended(dti_tp *tp, uint32_t m, dt_result result) {
 
 static dt_result dti_tp_write(const dti_parallel *par, uint32_t m, uint32_t micro, dt_program *p) {
     const dti_micro_run *run = &dti_tp_runs_now(par->tp, m)->runs[micro];
-    const dti_batch *batch = par->batch;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->columns && !result; i++) {
-        const size_t size = par->input_bytes[i];
-        const char *data = batch->values[i];
-        const dt_tensor input = {par->tp->tp_ranks[m].graph, par->tp->stands[par->inputs[i].id]};
-        const uint32_t at = run->row - batch->first;
-        if (dti_code_binding(dti_program_code(p), input.id, false, false))
-            result = dti_program_write_rows(p, input, data + at * size, run->rows * size,
-                                            batch->sources + at);
-    }
-    return result;
+    return dti_batch_write(par->batch, run->row, run->rows, p, par->tp->stands, false);
 }
 
 static double *dti_tp_leaf(const dti_parallel *par, const dti_scalar_sum *s, uint32_t m,

@@ -108,7 +108,7 @@ static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t bat
     r->runs = dti_shares_runs(s, batch_slice, par->rows);
     for (uint32_t i = r->runs ? r->runs->count : 0; i-- > 0 && !result;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        result = dti_program_weighs(run->program) ? dti_micro_write(par, r, run) : DT_OK;
+        result = dti_program_weighs(run->program) ? dti_micro_write(par, run) : DT_OK;
         if (!result)
             result = dti_micro_weigh(r, run);
     }

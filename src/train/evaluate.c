@@ -89,11 +89,6 @@ static void dti_evaluation_add(double *sum, const dt_report *r) {
     }
 }
 
-/* A column that the predicted tensor does not depend on has no place. */
-static bool dti_evaluation_reads(const dti_evaluation *v, const dt_program *p, uint32_t column) {
-    return !v->output.id || dti_code_binding(p->code, v->inputs[column].id, false, false);
-}
-
 /* What a replica has predicted goes to its samples' places. */
 static dt_result dti_evaluation_take(const dt_trainer *t, uint32_t index, dt_program *p,
                                      uint32_t first, uint32_t rows) {
@@ -113,15 +108,8 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_program *p = batch->rows == v->batch ? v->full[index] : v->tail[index];
     dt_report report = {0};
     r->result = DT_OK;
-    for (uint32_t i = 0; i < v->columns && rows && !r->result; i++) {
-        const char *data = batch->values[i];
-        const uint32_t at = first - batch->first;
-        if (!dti_evaluation_reads(v, p, i))
-            continue;
-        r->result = dti_program_write_rows(p, (dt_tensor){r->graph, v->inputs[i].id},
-                                           data + at * v->input_bytes[i], rows * v->input_bytes[i],
-                                           batch->sources + at);
-    }
+    if (rows) /* a column that the predicted tensor does not depend on has no place */
+        r->result = dti_batch_write(batch, first, rows, p, NULL, !v->output.id);
     if (rows && !r->result)
         r->result = dt_program_run(p, NULL, &report);
     if (rows && !r->result && v->output.id)
@@ -185,7 +173,6 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
         result = dti_loader_seek(loader, 0, 0, 0);
     if (!result)
         memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof(double));
-    dti_dataset_inputs(data, &v->columns, v->inputs, v->input_bytes);
     const uint64_t batches = result ? 0 : dti_loader_epoch_batches(loader);
     for (uint64_t i = 0; i < batches && !result; i++) {
         result = dti_loader_next(loader, &v->now);
@@ -218,14 +205,10 @@ static uint32_t dti_evaluation_batch(const dt_trainer *t, int batch) {
 }
 
 static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch) {
-    uint32_t columns;
-    dt_tensor inputs[DT_MAX_COLUMNS];
-    uint64_t bytes[DT_MAX_COLUMNS];
     dti_loader *loader = NULL;
     dt_result result = dti_evaluation_open(t, data, dti_evaluation_batch(t, batch), false, &loader);
     dti_loader_destroy(loader);
-    dti_dataset_inputs(data, &columns, inputs, bytes);
-    return result ? result : dti_trainer_inputs(t, columns, inputs, "it");
+    return result ? result : dti_trainer_inputs(t, data, "it");
 }
 
 static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int batch,

@@ -10,6 +10,14 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
     dti_parallel_rows(par, rows, first, count);
 }
 
+/* The column of the input with that node; -1: none. */
+static int dti_dataset_column(const dt_dataset *data, uint32_t node) {
+    int c = dti_dataset_columns(data) - 1;
+    while (c >= 0 && data->columns[c].input.id != node)
+        c--;
+    return c;
+}
+
 /* Rows that fill up a batch must weigh nothing, whatever else is in them. */
 static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     const dti_code *code = dti_parallel_code(&t->par);
@@ -22,11 +30,9 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
         const dti_node *n = &t->graph->nodes[code->desc.losses[i].term.id];
         dti_labels labels;
         const bool ignores = dti_label_user(t->graph, n, &labels) && labels.ignores;
-        uint32_t target = ignores ? dti_input_id(t->graph, n, labels.input) : 0, c = 0;
-        while (c < t->par.columns && t->par.inputs[c].id != target)
-            c++;
-        const dti_binding *binding =
-            c < t->par.columns ? dti_code_binding(code, target, false, false) : NULL;
+        const uint32_t target = ignores ? dti_input_id(t->graph, n, labels.input) : 0;
+        const int c = dti_dataset_column(&t->desc.data, target);
+        const dti_binding *binding = c >= 0 ? dti_code_binding(code, target, false, false) : NULL;
         if (!binding || !dti_labels_ignore(binding, &pad[c]) || batch_norm)
             return dti_fail(t->base, DT_ERROR_INVALID,
                             "DT_TAIL_PAD: .losses[%u] %s; use DT_TAIL_KEEP", i,
@@ -60,7 +66,7 @@ static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c
 /* A column that nothing reads is a mistake: a mask that is not applied. */
 static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
     const dti_code *code = dti_parallel_code(&t->par);
-    const dt_tensor x = t->par.inputs[c];
+    const dt_tensor x = t->desc.data.columns[c].input;
     if (dti_code_binding(code, x.id, false, false))
         return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
@@ -69,15 +75,12 @@ static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
 }
 
 /* Every input of samples has a column among these. */
-static dt_result dti_trainer_inputs(const dt_trainer *t, uint32_t columns, const dt_tensor *inputs,
-                                    const char *set) {
+static dt_result dti_trainer_inputs(const dt_trainer *t, const dt_dataset *data, const char *set) {
     const dti_code *code = dti_parallel_code(&t->par);
     for (uint32_t k = 0; k < code->binding_count; k++) {
-        uint32_t c = 0;
-        while (c < columns && inputs[c].id != code->bindings[k].node)
-            c++;
-        const dti_node *n = &code->work->nodes[code->bindings[k].node];
-        if (c == columns && n->samples && !code->bindings[k].output)
+        const dti_binding *binding = &code->bindings[k];
+        const dti_node *n = &code->work->nodes[binding->node];
+        if (n->samples && !binding->output && dti_dataset_column(data, binding->node) < 0)
             return dti_fail(t->base, DT_ERROR_INVALID, "input '%s' has no column in %s; give one",
                             n->label, set);
     }
@@ -96,11 +99,12 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
                             "over the whole batch is not known in time; give targets as an input",
                             i);
     }
-    for (uint32_t c = 0; c < t->par.columns && !result; c++) {
-        result = dti_trainer_column(t, t->par.inputs[c], c);
+    const dt_column *columns = t->desc.data.columns;
+    for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(columns[c].input) && !result; c++) {
+        result = dti_trainer_column(t, columns[c].input, c);
         result = result ? result : dti_column_is_read(t, c);
     }
-    return result ? result : dti_trainer_inputs(t, t->par.columns, t->par.inputs, ".data");
+    return result ? result : dti_trainer_inputs(t, &t->desc.data, ".data");
 }
 
 static dt_result dti_trainer_loader(dt_trainer *t) {

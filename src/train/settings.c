@@ -242,5 +242,5 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     dti_rate_in_steps(&p->optim, DTI_MAX(d->data.rows / p->batch + rest, 1u));
     t->optim = dti_optim_resolved(&p->optim);
     dti_plateau_reset(t);
-    dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
+    p->data = &t->desc.data;
 }

@@ -3,17 +3,6 @@
 
 /* ---- creating */
 
-static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_tensor *inputs,
-                               uint64_t *bytes) {
-    *columns = 0;
-    for (uint32_t i = 0; i < DT_MAX_COLUMNS && dti_is_set(data->columns[i].input); i++) {
-        inputs[i] = data->columns[i].input;
-        bytes[i] = dti_bytes(dti_tensor_dtype(inputs[i]),
-                             (uint64_t)dti_shape_elements(dti_tensor_shape(inputs[i])));
-        *columns = i + 1;
-    }
-}
-
 /* How many replicas each rank has, and which of all are this one's. */
 static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;

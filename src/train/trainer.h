@@ -8,9 +8,6 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     double *terms;        /* by replica: sums and weights, see step.c's layout */
     const dti_batch *now; /* the batch under way */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */
-    uint32_t columns;
-    dt_tensor inputs[DT_MAX_COLUMNS];
-    uint64_t input_bytes[DT_MAX_COLUMNS];
     /* dt_trainer_predict's, in place of losses: */
     dt_tensor output; /* nil: none */
     char *out;        /* [rows of the set] */
@@ -99,10 +96,7 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices);
 /* Whether a column is for an input with samples of the trainer's graph. */
 static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c);
 /* INVALID: an input of samples has no column among these; set: what is to have it, ".data". */
-static dt_result dti_trainer_inputs(const dt_trainer *t, uint32_t columns, const dt_tensor *inputs,
-                                    const char *set);
-static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_tensor *inputs,
-                               uint64_t *bytes);
+static dt_result dti_trainer_inputs(const dt_trainer *t, const dt_dataset *data, const char *set);
 /* The next batch is t->index of t->epoch. */
 static dt_result dti_trainer_seek(dt_trainer *t);
 

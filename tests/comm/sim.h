@@ -52,7 +52,6 @@ typedef struct sim_rank {
     int fail_at; /* the allocation that fails; -1 = none */
     int allocs;
     int64_t held;
-    void *app;
 } sim_rank;
 
 typedef struct sim_faults {
