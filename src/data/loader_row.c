@@ -248,24 +248,23 @@ static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
 
 /* ---- opening */
 
-static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad) {
+static void dti_loader_column_open(dti_loader_column *c, const dt_column *from, int32_t pad) {
     const bool is_i32 = dti_tensor_dtype(from->input) == DT_I32;
-    dti_loader_column c = {.input = from->input,
-                           .is_i32 = is_i32,
-                           .element_bytes = dti_dtype_bytes(dti_tensor_dtype(from->input)),
-                           .data = from->data,
-                           .dtype = from->dtype,
-                           .elements = (size_t)dti_shape_elements(dti_tensor_shape(from->input)),
-                           .pad = pad};
+    *c = (dti_loader_column){.input = from->input,
+                             .is_i32 = is_i32,
+                             .element_bytes = dti_dtype_bytes(dti_tensor_dtype(from->input)),
+                             .data = from->data,
+                             .dtype = from->dtype,
+                             .elements = (size_t)dti_shape_elements(dti_tensor_shape(from->input)),
+                             .pad = pad};
     if (from->data && from->one_hot)
-        c.kind = DTI_COLUMN_ONE_HOT;
+        c->kind = DTI_COLUMN_ONE_HOT;
     else if (from->data && from->dtype == DT_U8)
-        c.kind = is_i32 ? DTI_COLUMN_U8_I32 : DTI_COLUMN_U8_F32;
+        c->kind = is_i32 ? DTI_COLUMN_U8_I32 : DTI_COLUMN_U8_F32;
     else if (from->data)
-        c.kind = DTI_COLUMN_WORDS;
-    if (c.kind == DTI_COLUMN_U8_F32)
-        dti_u8_table(c.table, (float)dti_or((double)from->scale, 1.0), from->offset);
-    return c;
+        c->kind = DTI_COLUMN_WORDS;
+    if (c->kind == DTI_COLUMN_U8_F32)
+        dti_u8_table(c->table, (float)dti_or((double)from->scale, 1.0), from->offset);
 }
 
 static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int32_t *pad,
@@ -277,7 +276,7 @@ static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int
     r->data = data;
     r->column_count = dti_dataset_columns(data);
     for (int c = 0; c < r->column_count; c++)
-        r->columns[c] = dti_loader_column_of(&data->columns[c], pad[c]);
+        dti_loader_column_open(&r->columns[c], &data->columns[c], pad[c]);
     r->augments = data->augment != NULL;
     return r->augments ? dti_augment_open(base, data, &r->augment) : DT_OK;
 }
