@@ -8,10 +8,10 @@
  *                                 these, that compile in parallel; with DT_NO_COMM the first two
  *   DT_STATIC           off       make every public function static: a private copy in this file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
- *   DT_NO_VULKAN        off       leave the Vulkan backend out (about an eighth of the object)
- *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (an eighth of the object and of
- *                                 the time to compile): CPUs take those for AVX2, the same bits
- *   DT_NO_COMM          off       leave out all that connects processes (sockets, keys, launchers):
+ *   DT_NO_VULKAN        off       leave the Vulkan backend out (19.6 % of the object)
+ *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (6.5 % of the object, 8 % of the
+ *                                 time to compile): CPUs take those for AVX2, the same bits
+ *   DT_NO_COMM          off       leave out all that connects processes (9.7 % of the object):
  *                                 a dt_comm has one rank; replicas of one process still work
  *   DT_NO_THREADS       off       start no threads and use no thread library: the caller computes
  *   DT_WITH_OPENSSL     off       add DT_COMM_MAC and DT_COMM_TLS; link with -lssl -lcrypto
@@ -21,6 +21,8 @@
  *   DT_WITH_MPI         off       add DT_COMM_MPI; compile the implementation with mpicc
  *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       add internal asserts, which abort: never ship this
+ *
+ * The shares are of the default, measured on x86-64: gcc 12 -O2, `size`, 2026-11-26.
  */
 #ifdef DT_STATIC
 #define DT_API static
