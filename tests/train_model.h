@@ -2,9 +2,21 @@
  * linear layer, so that every kind of row is in it; or, without couples, an MLP. */
 #include "dtrain.h"
 #include "harness.h"
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #define CHECK_TEXT(condition, ...) test_check((condition), __FILE__, __LINE__, __VA_ARGS__)
+
+/* An allocator that counts its calls, of all contexts that a trainer makes, on any thread. */
+static inline void *train_alloc(void *user, size_t bytes, size_t align) {
+    atomic_fetch_add((atomic_int *)user, 1);
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static inline void train_free(void *user, void *memory, size_t bytes) {
+    (void)user, (void)bytes;
+    free(memory);
+}
 
 enum { TRAIN_ROWS = 150, TRAIN_SIDE = 6, TRAIN_CLASSES = 5 };
 
