@@ -9,8 +9,8 @@
  *   DT_STATIC           off       make every public function static: a private copy in this file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm), no graphs or devices
  *   DT_NO_VULKAN        off       leave the Vulkan backend out (19.6 % of the object)
- *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (6.5 % of the object, 8 % of the
- *                                 time to compile): CPUs take those for AVX2, the same bits
+ *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (6.5 % of the object, 8 % of
+ *                                 the compile time): CPUs take those for AVX2, the same bits
  *   DT_NO_COMM          off       leave out all that connects processes (9.7 % of the object):
  *                                 a dt_comm has one rank; replicas of one process still work
  *   DT_NO_THREADS       off       start no threads and use no thread library: the caller computes
