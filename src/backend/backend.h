@@ -85,7 +85,8 @@ typedef struct dti_backend {
     void *(*memory_host)(dti_memory *memory);
     /* Of a device that `hosts`: the application's buffer as a memory, which has no host side; and
      * where an arena lies, for the application. */
-    dt_result (*memory_lend)(dti_device *device, const dt_vulkan_buffer *buffer, dti_memory **out);
+    dt_result (*memory_import)(dti_device *device, const dt_vulkan_buffer *buffer,
+                               dti_memory **out);
     void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
     /* Of the processor: the host's own bytes as a memory, which ends before them. */
     dt_result (*memory_over)(dti_device *device, void *data, uint64_t bytes, dti_memory **out);

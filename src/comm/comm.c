@@ -108,7 +108,7 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
 }
 
 /* What is behind the scheme is rendezvous.c's to check, and keys are key.c's. */
-static dt_result dti_comm_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
+static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_desc *d) {
     static const char *const schemes[] = {"tcp://", "file:///", "pmix:", "pmi:", "tcpstore://"};
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID, "insecure is set, but MAC and TLS need a key");
@@ -171,7 +171,7 @@ static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
         return dti_comm_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
     if ((result = dti_comm_desc_check_integrity(base, d)))
         return result;
-    return d->world_size > 1 ? dti_comm_desc_check_meeting(base, d) : DT_OK;
+    return d->world_size > 1 ? dti_comm_desc_check_rendezvous(base, d) : DT_OK;
 }
 
 /* ---- the life of a comm */

@@ -1,11 +1,11 @@
-/* Messages between a server and its clients, which are in no group: each is a connection by itself,
+/* Messages between a server and its clients, which are in no group: each is a connection by itself
  * that comes and goes. Connections are authenticated by the job's key as those between ranks are
  * (handshake.c), and frames are sealed like theirs (wire.c); docs/protocol.md has the bytes. A
- * connection carries one message at a time each way, so whoever asks waits for the answer: there
- * are no queues, and what a message server needs is allocated when it is created. A message server
- * has no thread: `step` moves bytes and calls back, on the thread that calls it. */
+ * connection carries one message at a time each way, so a client waits for its answer: there are no
+ * queues, and all memory is allocated when the message server is created. It has no thread: `step`
+ * moves bytes and calls back, on the thread that calls it. It does not know what messages mean. */
 
-/* A body is bytes of the sender's; of what stands here all is covered by the header's tag. */
+/* All of this is covered by the header's tag. The body is bytes of the sender's. */
 typedef struct dti_message {
     uint16_t kind; /* 1 .. 65535: the application's */
     uint32_t part;
@@ -13,7 +13,7 @@ typedef struct dti_message {
     uint64_t bytes; /* of the body */
 } dti_message;
 
-#define DTI_MESSAGE_SMALL 2048u /* bodies up to here come whole, in one frame */
+#define DTI_MESSAGE_SMALL 2048u /* bodies up to this size come whole, in one frame */
 
 typedef struct dti_message_server dti_message_server;
 
@@ -47,27 +47,24 @@ typedef struct dti_message_server_calls {
     /* INVALID, UNSUPPORTED, IO (the address cannot be listened at), MEMORY */
     dt_result (*create)(dti_base *base, const dti_message_server_desc *desc,
                         dti_message_server **out);
-    void (*destroy)(
-        dti_message_server *message_server); /* NULL is allowed; connections are closed */
-    int (*port)(const dti_message_server *message_server);
+    void (*destroy)(dti_message_server *server); /* NULL is allowed; connections are closed */
+    int (*port)(const dti_message_server *server);
     /* Connection `who`, which is closed, is made to the server of that place; opened or closed
      * tells. False: the address is no "host:port", and base has the error. */
-    bool (*dial)(dti_message_server *message_server, uint32_t who, const char *address,
-                 uint32_t place);
-    void (*send)(dti_message_server *message_server, uint32_t who,
-                 const dti_message *m); /* one at a time */
-    void (*close)(dti_message_server *message_server, uint32_t who,
-                  const char *why); /* tells nobody */
-    /* Of the body that is coming nothing more goes to where `room` said; it comes as if dropped. */
-    void (*drop)(dti_message_server *message_server, uint32_t who);
+    bool (*dial)(dti_message_server *server, uint32_t who, const char *address, uint32_t place);
+    void (*send)(dti_message_server *server, uint32_t who,
+                 const dti_message *m);                                       /* one at a time */
+    void (*close)(dti_message_server *server, uint32_t who, const char *why); /* tells nobody */
+    /* Writes nothing more of the body that is arriving to `room`'s buffer; the rest is dropped. */
+    void (*drop)(dti_message_server *server, uint32_t who);
     /* Waits at most so long for something to happen, and makes it happen. */
-    void (*step)(dti_message_server *message_server, int timeout_ms);
+    void (*step)(dti_message_server *server, int timeout_ms);
     /* Bytes that a connection has moved, both ways: whether the other side is there. */
-    uint64_t (*moved)(const dti_message_server *message_server, uint32_t who);
-    void (*wake)(dti_message_server
-                     *message_server); /* ends a step on another thread; safe in a signal handler */
+    uint64_t (*moved)(const dti_message_server *server, uint32_t who);
+    void (*wake)(
+        dti_message_server *server); /* ends a step on another thread; safe in a signal handler */
     uint64_t (*strangers)(
-        const dti_message_server *message_server); /* connections that ended without a proof */
+        const dti_message_server *server); /* connections that ended without a proof */
 } dti_message_server_calls;
 
 /* NULL: compiled without connections. */

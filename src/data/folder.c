@@ -1,6 +1,6 @@
-/* Pictures of a folder of classes as samples. Decoding needs a message server, whose buffers have
- * room for the largest file that was seen; so it allocates nothing, and any number of threads may
- * ask. What is decoded first in a row that the cache has room for stays. */
+/* Pictures of a folder of classes as samples. Decoding needs a worker, whose buffers have room for
+ * the largest file that was seen; so it allocates nothing, and any number of threads may ask. What
+ * is decoded first in a row that the cache has room for stays. */
 
 static dt_result dti_folder_read(const dt_folder *f, dti_folder_worker *d, dti_picture *p,
                                  dti_picture_file *file) {
@@ -52,23 +52,23 @@ static dt_result dti_folder_decode(const dt_folder *f, uint64_t row, dti_folder_
 /* ---- samples */
 
 static dti_folder_worker *dti_folder_worker_take(dt_folder *f) {
-    dti_folder_worker *message_server = NULL;
+    dti_folder_worker *worker = NULL;
     dti_mutex_lock(&f->lock);
     for (;;) {
-        for (int i = 0; i < f->message_server_count && !message_server; i++)
-            message_server = f->message_servers[i].taken ? NULL : &f->message_servers[i];
-        if (message_server)
+        for (int i = 0; i < f->worker_count && !worker; i++)
+            worker = f->workers[i].taken ? NULL : &f->workers[i];
+        if (worker)
             break;
         dti_cond_wait(&f->free, &f->lock);
     }
-    message_server->taken = true;
+    worker->taken = true;
     dti_mutex_unlock(&f->lock);
-    return message_server;
+    return worker;
 }
 
-static void dti_folder_worker_give(dt_folder *f, dti_folder_worker *message_server) {
+static void dti_folder_worker_give(dt_folder *f, dti_folder_worker *worker) {
     dti_mutex_lock(&f->lock);
-    message_server->taken = false;
+    worker->taken = false;
     dti_cond_signal(&f->free);
     dti_mutex_unlock(&f->lock);
 }
@@ -100,15 +100,15 @@ static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const 
         dti_folder_floats(f, f->cache + s->row * f->picture_bytes, values[0]);
         return DT_OK;
     }
-    dti_folder_worker *message_server = dti_folder_worker_take(f);
-    const dt_result result = dti_folder_decode(f, s->row, message_server);
+    dti_folder_worker *worker = dti_folder_worker_take(f);
+    const dt_result result = dti_folder_decode(f, s->row, worker);
     if (result) {
-        snprintf(s->error, s->error_bytes, "%s", message_server->base.error);
+        snprintf(s->error, s->error_bytes, "%s", worker->base.error);
     } else {
-        dti_folder_floats(f, message_server->sized, values[0]);
-        dti_folder_remember(f, s->row, message_server->sized);
+        dti_folder_floats(f, worker->sized, values[0]);
+        dti_folder_remember(f, s->row, worker->sized);
     }
-    dti_folder_worker_give(f, message_server);
+    dti_folder_worker_give(f, worker);
     return result;
 }
 
@@ -202,17 +202,17 @@ static dt_result dti_folder_worker_make(dt_folder *f, dti_folder_worker *d) {
     return d->path && d->file && d->pixels && d->rows && d->sized ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_folder_message_servers_make(dt_folder *f) {
+static dt_result dti_folder_workers_make(dt_folder *f) {
     const size_t count = (size_t)DTI_MAX(f->desc.threads, 1);
     f->picture_bytes = (size_t)f->width * (size_t)f->height * (size_t)f->channels;
     dti_picture_table(f->table);
-    f->message_servers = dti_alloc_array(f->base, count, sizeof *f->message_servers);
-    for (size_t i = 0; f->message_servers && i < count; i++) {
-        f->message_server_count++;
-        if (dti_folder_worker_make(f, &f->message_servers[i]))
+    f->workers = dti_alloc_array(f->base, count, sizeof *f->workers);
+    for (size_t i = 0; f->workers && i < count; i++) {
+        f->worker_count++;
+        if (dti_folder_worker_make(f, &f->workers[i]))
             return DT_ERROR_MEMORY;
     }
-    return f->message_servers ? DT_OK : DT_ERROR_MEMORY;
+    return f->workers ? DT_OK : DT_ERROR_MEMORY;
 }
 
 /* The cache keeps the first rows, so what it has room for does not depend on an order. */
@@ -230,14 +230,14 @@ static dt_result dti_folder_verify(dt_folder *f) {
     size_t kept = 0;
     dt_result result = DT_OK;
     for (size_t i = 0; i < f->rows && !result; i++) {
-        result = dti_folder_decode(f, i, &f->message_servers[0]);
+        result = dti_folder_decode(f, i, &f->workers[0]);
         if (result == DT_ERROR_FORMAT && f->desc.skip_bad) {
             result = DT_OK;
             f->skipped++;
             continue;
         }
         if (result)
-            return dti_fail(f->base, result, "%s", f->message_servers[0].base.error);
+            return dti_fail(f->base, result, "%s", f->workers[0].base.error);
         f->places[kept] = f->places[i];
         f->labels[kept] = f->labels[i];
         kept++;
@@ -263,7 +263,7 @@ static dt_result dti_folder_create(dti_base *base, const char *path, const dt_fo
     f->path = dti_alloc_text(base, path);
     dt_result result = f->path ? dti_folder_scan(f, desc) : DT_ERROR_MEMORY;
     if (!result)
-        result = dti_folder_message_servers_make(f);
+        result = dti_folder_workers_make(f);
     if (!result && desc->verify)
         result = dti_folder_verify(f);
     return result ? result : dti_folder_cache_make(f);
@@ -293,8 +293,8 @@ DTI_PUBLIC(dt_folder_open,
 DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNUSED, (f)) {
     if (!f)
         return;
-    for (int i = 0; i < f->message_server_count; i++) {
-        const dti_folder_worker *d = &f->message_servers[i];
+    for (int i = 0; i < f->worker_count; i++) {
+        const dti_folder_worker *d = &f->workers[i];
         void *all[] = {d->path, d->file, d->pixels, d->rows, d->sized};
         for (size_t k = 0; k < DTI_COUNT(all); k++)
             dti_free(f->base, all[k]);
@@ -302,8 +302,8 @@ DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNU
     for (size_t i = 0; i < f->class_count; i++)
         dti_free(f->base, f->classes[i]);
     dti_text_free(&f->names);
-    void *all[] = {f->message_servers, f->classes,       f->places, f->labels, f->path,
-                   f->cache,           (void *)f->cached};
+    void *all[] = {f->workers, f->classes, f->places,        f->labels,
+                   f->path,    f->cache,   (void *)f->cached};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(f->base, all[i]);
     dti_cond_destroy(&f->free);

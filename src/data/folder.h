@@ -26,8 +26,8 @@ struct dt_folder {
     size_t picture_bytes, name_max;
     float table[256];
 
-    dti_folder_worker *message_servers;
-    int message_server_count;
+    dti_folder_worker *workers;
+    int worker_count;
     dti_mutex lock;
     dti_cond free;
     uint8_t *cache; /* of the first cache_rows */

@@ -17,8 +17,8 @@ typedef struct dti_onnx_file {
     int outputs;
     const char *names[DT_MAX_OUTPUTS];
     char own[DT_MAX_OUTPUTS][16];
-    dti_text head, bindings; /* what is in front of a weight's bytes; inputs and outputs */
-    uint64_t weights;        /* bytes of all initializers that are parameters */
+    dti_text head, values; /* what is in front of a weight's bytes; inputs and outputs */
+    uint64_t weights;      /* bytes of all initializers that are parameters */
 } dti_onnx_file;
 
 /* ---- what is asked for */
@@ -197,7 +197,7 @@ static dt_result dti_onnx_make(dti_onnx_file *f) {
 
 /* ---- inputs and outputs */
 
-static void dti_onnx_binding(dti_text *to, uint32_t field, const char *name, const dti_node *n) {
+static void dti_onnx_value_info(dti_text *to, uint32_t field, const char *name, const dti_node *n) {
     const size_t info = dti_proto_open(to, field);
     dti_proto_text(to, 1, name);
     const size_t type = dti_proto_open(to, 2),
@@ -219,21 +219,21 @@ static void dti_onnx_binding(dti_text *to, uint32_t field, const char *name, con
 }
 
 /* An output has its name by an operator that does nothing. */
-static void dti_onnx_bindings(dti_onnx_file *f) {
+static void dti_onnx_inputs_outputs(dti_onnx_file *f) {
     const dti_onnx *o = &f->o;
     for (uint32_t id = 1; id < o->g->count; id++) {
         const dti_node *n = &o->g->nodes[id];
         if (o->needed[id] && n->op == DTI_OP_INPUT && !n->values)
-            dti_onnx_binding(&f->bindings, DTI_ONNX_G_INPUT, n->label, n);
+            dti_onnx_value_info(&f->values, DTI_ONNX_G_INPUT, n->label, n);
     }
     for (int i = 0; i < f->outputs; i++) {
         const uint32_t id = f->desc->outputs[i].id;
-        const size_t node = dti_proto_open(&f->bindings, DTI_ONNX_NODE);
-        dti_onnx_name(&f->bindings, DTI_ONNX_INPUT, o, o->value[id]);
-        dti_proto_text(&f->bindings, DTI_ONNX_OUTPUT, f->names[i]);
-        dti_proto_text(&f->bindings, DTI_ONNX_KIND, "Identity");
-        dti_proto_close(&f->bindings, node);
-        dti_onnx_binding(&f->bindings, DTI_ONNX_G_OUTPUT, f->names[i], &o->g->nodes[id]);
+        const size_t node = dti_proto_open(&f->values, DTI_ONNX_NODE);
+        dti_onnx_name(&f->values, DTI_ONNX_INPUT, o, o->value[id]);
+        dti_proto_text(&f->values, DTI_ONNX_OUTPUT, f->names[i]);
+        dti_proto_text(&f->values, DTI_ONNX_KIND, "Identity");
+        dti_proto_close(&f->values, node);
+        dti_onnx_value_info(&f->values, DTI_ONNX_G_OUTPUT, f->names[i], &o->g->nodes[id]);
     }
 }
 
@@ -290,7 +290,7 @@ static dt_result dti_onnx_weights_to(dti_onnx_file *f, dti_writer *w) {
 }
 
 static void dti_onnx_model_head(dti_onnx_file *f, dti_text *head) {
-    const uint64_t graph = f->o.nodes.size + f->o.tensors.size + f->bindings.size + f->weights;
+    const uint64_t graph = f->o.nodes.size + f->o.tensors.size + f->values.size + f->weights;
     const char name[] = "dtrain";
     dti_proto_whole(head, DTI_ONNX_M_IR, DTI_ONNX_IR);
     dti_proto_text(head, DTI_ONNX_M_PRODUCER, name);
@@ -303,7 +303,7 @@ static void dti_onnx_model_head(dti_onnx_file *f, dti_text *head) {
 }
 
 static dt_result dti_onnx_write(dti_onnx_file *f, const char *path, const dti_text *head) {
-    const dti_text *parts[] = {head, &f->o.nodes, &f->bindings, &f->o.tensors};
+    const dti_text *parts[] = {head, &f->o.nodes, &f->values, &f->o.tensors};
     uint64_t bytes = f->weights;
     dti_writer *w;
     for (size_t i = 0; i < DTI_COUNT(parts); i++)
@@ -340,10 +340,10 @@ static dt_result dti_onnx_save(dti_onnx_file *f, const char *path) {
         result = dti_onnx_weights_to(f, NULL);
     if (result)
         return result;
-    dti_onnx_bindings(f);
+    dti_onnx_inputs_outputs(f);
     dti_text head = dti_text_open(o->base);
     dti_onnx_model_head(f, &head);
-    result = f->bindings.ok && head.ok ? dti_onnx_write(f, path, &head) : DT_ERROR_MEMORY;
+    result = f->values.ok && head.ok ? dti_onnx_write(f, path, &head) : DT_ERROR_MEMORY;
     dti_text_free(&head);
     return result;
 }
@@ -353,7 +353,7 @@ static void dti_onnx_end(dti_onnx_file *f) {
     dti_text_free(&f->o.nodes);
     dti_text_free(&f->o.tensors);
     dti_text_free(&f->head);
-    dti_text_free(&f->bindings);
+    dti_text_free(&f->values);
     dti_free(base, f->o.needed);
     dti_free(base, f->o.value);
     if (f->o.g)
@@ -368,7 +368,7 @@ DTI_PUBLIC(dt_onnx_save, (dt_store * store, const dt_onnx_desc *desc, const char
     DTI_NEED(base, path);
     dti_onnx_file f = {.o = {.base = base}, .store = store, .desc = desc};
     f.kind = desc->averaged ? DT_VALUE_AVERAGE : DT_VALUE_PARAM;
-    f.o.nodes = f.o.tensors = f.head = f.bindings = dti_text_open(base);
+    f.o.nodes = f.o.tensors = f.head = f.values = dti_text_open(base);
     dt_program_desc program = {.label = "onnx"};
     memcpy(program.outputs, desc->outputs, sizeof program.outputs);
     memcpy(program.shapes, desc->shapes, sizeof program.shapes);

@@ -47,6 +47,5 @@ static dt_result dti_state_contract(dti_state_file *f, const char *path, const d
 /* Whether each tensor is there, with its shape and type: FORMAT. */
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c);
-/* What matched into the store, whose state arena has room for it; of a state that is shared out,
- * its part. */
+/* What matched into the store, whose state arena has room for it; of sharded state, its part. */
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);

@@ -1,14 +1,14 @@
-/* Sums over samples in an order that does not depend on how many devices there are. The batch of
- * the whole job is cut into batch slices, and each batch slice into parts, computed one after the
- * other; a part is a piece: what is summed over samples, or sees other samples, does so within a
- * piece. The parts of a batch slice are added in order, and the batch slices are the leaves of
+/* Sums over samples in an order that does not depend on the number of devices. The batch of the
+ * whole job is cut into batch slices, and each batch slice into parts, computed one after the
+ * other. A part is a piece: what is summed over samples, or sees other samples, does so within a
+ * piece. The parts of a batch slice are added in order; batch slices are the leaves of
  * comm/collective/fold.h's tree.
  *
- * A program computes a run of pieces. What it adds up is a stack of subtrees, as a binary counter
- * has digits: a finished leaf is pushed, and two subtrees that are siblings in the tree become one.
- * What is left on the stack when a replica has computed all its pieces are the maximal aligned
- * subtrees of its batch slices, which other replicas' are added to. The stack's entry i lies in
- * slot i of the gradient arena. */
+ * A program computes a run of pieces. It adds them up on a stack of subtrees, as a binary counter
+ * has digits: a finished leaf is pushed, and two subtrees that are siblings become one. After all
+ * pieces of a replica the stack holds the maximal aligned subtrees of its batch slices, to which
+ * those of other replicas are added. Entry i of the stack lies in slot i of the gradient arena. It
+ * knows neither devices nor ranks. */
 
 #define DTI_SUBTREES_MAX 64
 

@@ -1,4 +1,4 @@
-/* Inputs and outputs and their places on the host's side; and what must be written to a place of
+/* Inputs and outputs and their places on the host's side, and what must be written to a place of
  * its own: outputs, terms, gradients and the next values of buffers. */
 
 /* 1 + the buffer that the application lends for a tensor; 0 = none. */

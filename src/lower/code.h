@@ -51,10 +51,9 @@ typedef struct dti_stat {
     float momentum;
 } dti_stat;
 
-/* A row whose value is made of what all pieces of the job's batch have, or all members of a tensor
- * group, between two segments. Which
- * there are, their order and sizes hang on graph and description alone, so all replicas have the
- * same. */
+/* A row whose value all pieces of the job's batch, or all tensor ranks of a group, make together
+ * between two segments. Graph and description decide which there are, their order and sizes, so all
+ * replicas have the same. */
 typedef struct dti_sync_point {
     uint32_t node;
     dti_meet meet;
@@ -110,7 +109,7 @@ typedef struct dti_code {
     /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
      * their own, and those of all come back for the next. In bytes of OUT and IN. */
     uint32_t stage_blocks; /* of the whole model; 0: it is no stage */
-    uint32_t tp_ranks;     /* of a tensor group; 0: it is none */
+    uint32_t tp_ranks;     /* of the tensor group; 0: there is none */
     uint64_t pairs_out, pairs_in;
     uint32_t leaving_count;
     uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
@@ -135,12 +134,12 @@ typedef struct dti_code {
     dti_segment *device_segments, *host_segments;
     uint32_t host_first;
     uint32_t forward_segments;
-    uint32_t leaving_segments;   /* and those that give what leaves, where joint.split says so */
+    uint32_t leaving_segments;   /* and those that give what leaves, where staged.split says so */
     dti_sync_point *sync_points; /* in their order */
     uint32_t sync_point_count;
     uint32_t launches_recomputed;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
-    uint32_t update_segment; /* the commit's; of a replica, stage or member the one behind it */
+    uint32_t update_segment; /* the commit's; of a replica, stage or tensor rank the one after it */
 
     dti_binding *bindings;
     uint32_t binding_count;
@@ -177,13 +176,12 @@ static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
 }
 
 /* What makes code one of several that make a step together, on devices of their own: a stage of a
- * pipeline (parallel/pipe.h) or a member of a tensor group. All update, or none does. */
+ * pipeline (parallel/pipe.h) or a tensor rank (parallel/tp.h). All update, or none does. */
 typedef struct dti_staged {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
-    uint32_t blocks;                  /* of the tables of all stages or members */
-    uint32_t
-        tp_ranks; /* of a tensor group that shares out one model (parallel/tp.h); 0: it is none */
-    bool split;   /* gradients that leave have a segment of their own, in front of all others */
+    uint32_t blocks;                  /* of the tables of all stages or tensor ranks */
+    uint32_t tp_ranks;                /* of the tensor group; 0: there is none */
+    bool split; /* gradients that leave have a segment of their own, before all others */
 } dti_staged;
 
 /* What is lowered. */

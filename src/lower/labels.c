@@ -9,7 +9,7 @@ static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *lab
     return family->labels && family->labels(g, n, labels);
 }
 
-/* A check of the binding's that says the same; one that is not of all elements, of the same op. */
+/* An equal check of the binding; one that is not of all elements must be of the same op. */
 static dti_label_check *dti_label_known(const dti_binding *binding, const dti_label_check *c) {
     for (uint32_t i = 0; i < binding->check_count; i++) {
         dti_label_check *k = &binding->checks[i];

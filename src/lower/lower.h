@@ -68,7 +68,7 @@ static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as
 
 /* ---- recompute.c: what is computed again in the backward pass, as nodes, and the order of all */
 static dt_result dti_pass_recompute(dti_lowering *w);
-/* Of a joint code that asks for it: brings what leaves to the front of the gradient rows. */
+/* Of a staged code that asks for it: brings what leaves to the front of the gradient rows. */
 static dt_result dti_pass_split(dti_lowering *w);
 static bool dti_recompute_can(const dt_graph *g, uint32_t id); /* and not kept in any case */
 

@@ -6,7 +6,7 @@
  * (dti_kept.rows), and a step behind anybody else takes no word for granted (DTI_FLAG_WHOLE).
  *
  * Refuses what others write to between the backward part and the commit: gradients of replicas,
- * stages and members, of micro-batches that are added up, and where the state is shared out. */
+ * stages and tensor ranks, of accumulated micro-batches, and of sharded state (ZeRO). */
 
 /* A program by itself, or the only replica of a job that is computed at once. */
 static bool dti_sparse_may(const dti_code *code) {

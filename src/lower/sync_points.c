@@ -1,9 +1,9 @@
-/* Meetings: rows whose value is made of what all pieces of the job's batch have, or all tensor
- * ranks of a tensor group (op/collective.c). In such a code a segment ends at such a row, forward
- * and backward. Each piece's operand is made in OUT where it can be, and the value lies in IN, so
- * no backend learns anything new; who drives the step makes the one of the others in between
- * (parallel/sync_point.c). A sync point is never computed again, so their order is that of nodes,
- * whatever memory a replica has. */
+/* Sync points: rows whose value all pieces of the job's batch, or all tensor ranks of a group, make
+ * together (op/collective.c). A segment ends at such a row, forward and backward. Each piece's
+ * operand is made in OUT where possible, and the value lies in IN, so backends need to know nothing
+ * of it. Whoever drives the step makes the value from all operands in between
+ * (parallel/sync_point.c, parallel/tp_sync.c). A sync point is never recomputed, so their order is
+ * that of nodes, whatever memory a replica has. */
 
 static bool dti_meets(const dti_code *code, uint32_t id) {
     const dti_node *n = &code->work->nodes[id];
@@ -120,7 +120,7 @@ static void dti_lower_sync_point(dti_lowering *w, uint32_t id) {
     w->own[id].first = w->own[id].last = code->list.launch_count;
 }
 
-/* A sync point that no launch follows: the segment behind it is empty. */
+/* A sync point that no launch follows: the segment after it is empty. */
 static bool dti_sync_point_waits(const dti_code *code) {
     return code->sync_point_count &&
            code->sync_points[code->sync_point_count - 1].segment + 1 == code->segment_count;

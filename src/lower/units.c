@@ -1,14 +1,14 @@
-/* Units: buckets whose parameters come and whose gradients go while a step runs, in a code for a
- * store that has its own part of them alone (layout.h, levels above OPTIMIZER; ZeRO-2 and 3 of
- * Rajbhandari et al. 2020). Launches are those that they are without: a segment of forward and
- * backward launches is cut into shorter ones, each of which reads the parameters of as few units as
- * its launches allow, and values of parameters and gradients are given places in arenas that begin
- * with what the store keeps. Behind that two units may have one place: parameters where no segment
- * reads both, gradients where one has gone before the other is begun. So the arenas are as large as
- * what is there at once, and that is known before anything runs. Who drives the step brings and
- * takes them (parallel/unit_step.c).
+/* Units (FSDP): buckets whose parameters are gathered and whose gradients leave while a step runs,
+ * in code for a store that has only its own part of them (layout.h, ZeRO stages 2 and 3;
+ * Rajbhandari et al. 2020). Launches are the same as without. A segment of forward and backward
+ * launches is cut into shorter ones, each reading parameters of as few units as its launches allow.
+ * Values of parameters and gradients get places in arenas that begin with what the store keeps.
+ * After that, two units may share a place: parameters if no segment reads both, gradients if one
+ * has left before the other is begun. So an arena is as large as what it holds at once, which is
+ * known before anything runs. Whoever drives the step gathers and reduces them
+ * (parallel/unit_step.c).
  *
- * It refuses weights of losses that are made of trained parameters, since nobody brings those
+ * It refuses weights of losses that are made of trained parameters, since nobody gathers those
  * before the step. */
 
 static bool dti_code_has_units(const dti_code *code) {

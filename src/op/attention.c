@@ -449,8 +449,8 @@ DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attenti
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
            .rounds = dti_attention_rounds, .effort = dti_attention_effort);
 
-/* By heads: of queries, keys and values alike. Slopes and drawn weights are by a head's number,
- * which a member does not know. */
+/* By heads: of queries, keys and values alike. Slopes and drawn weights depend on a head's number,
+ * which a tensor rank does not know. */
 static bool dti_attention_parted(dti_parting *s) {
     const uint32_t heads = DTI_ATTENTION_ALIBI | DTI_ATTENTION_DROPOUT;
     const dti_attention a = dti_attention_of(s->g, s->n);

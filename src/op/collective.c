@@ -1,11 +1,11 @@
-/* Rows whose value is made of what all tensor ranks of a group have: here the pieces of the job's
- * batch, which replicas, threads and ranks share out. Where a code is one replica's share of a
- * step, its segment ends at such a row, the host makes the value from everybody's operands, and the
- * next segment finds it like an input (lower/sync_points.c, parallel/sync_point.c). Elsewhere the
- * batch is all there is, and the launches here make it.
+/* Rows whose value all pieces of the job's batch make together. Replicas, threads and ranks compute
+ * those pieces. In code for a replica's share of a step the segment ends at such a row, the host
+ * makes the value from all operands, and the next segment finds it like an input
+ * (lower/sync_points.c, parallel/sync_point.c). In other code the batch is all there is, and the
+ * launches here make it.
  *
- * A sync point has no gradient: rules of rows that read one put the sync points of the gradient
- * where they belong, and cannot be differentiated again. */
+ * A sync point has no gradient rule: rules of rows that read one append the sync points of the
+ * gradient themselves, which cannot be differentiated again. */
 
 enum { DTI_ALL_SPATIAL = 2 }; /* attr.i, as of the norm that they are for */
 
@@ -52,9 +52,9 @@ static void dti_meet_emit(dti_emit *e) {
     }
 }
 
-/* ---- a tensor group: tensor ranks that share out one model (Shoeybi et al., "Megatron-LM", 2019).
- * Their sum is everybody's, so its gradient is what each has anyhow; what all read alike gets a
- * part of its gradient from each. */
+/* ---- a tensor group: the ranks that one model is split over (Shoeybi et al., "Megatron-LM",
+ * 2019). All have the sum, so each already has its gradient; what all read gets a part of its
+ * gradient from each. */
 
 static bool dti_parted_sum_shape(dti_build *b) {
     return dti_build_f32(b) && dti_shape_same(b);
@@ -116,8 +116,8 @@ static dt_tensor dti_parted_most(dt_tensor x) {
 }
 
 /* ---- parts along an axis (all_gather and reduce_scatter; Korthikanti et al., "Reducing activation
- * recomputation in large transformer models", 2022): attr.i = axis, tensor ranks, tensor rank.
- * Outside of a tensor group there is one. */
+ * recomputation in large transformer models", 2022): attr.i = axis, number of tensor ranks, this
+ * rank's index. Outside of a tensor group there is one. */
 
 enum { DTI_ALONG_AXIS, DTI_ALONG_TP_RANKS, DTI_ALONG_TP_RANK };
 

@@ -288,9 +288,8 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
     return dti_append2(DTI_OP_ACCURACY, logits, target, &(dti_attr){.i = {-100}});
 }
 
-/* ---- of a tensor group whose tensor ranks have parts of the classes (Shoeybi et al.,
- * "Megatron-LM", 2019): the logits stay where they are, and go over as the largest of each row and
- * three sums. */
+/* ---- of a tensor group whose ranks have parts of the classes (Shoeybi et al., "Megatron-LM",
+ * 2019): the logits stay where they are, and go over as the largest of each row and three sums. */
 
 static int64_t dti_classes_own(const dti_parting *s) {
     const dt_shape x = dti_parted_input(s, 0)->shape;

@@ -58,8 +58,8 @@ DT_API dt_tensor dt_embedding(dt_tensor table, dt_tensor index) {
     return dti_append2(DTI_OP_EMBEDDING, table, index, NULL);
 }
 
-/* ---- of a tensor group: by rows of the table a member looks up its own, and others' are zeros in
- * its sum; by columns it has those of each row. */
+/* ---- of a tensor group. Split by rows, a tensor rank looks up its own rows; others' are zeros in
+ * the sum. Split by columns, it has its columns of each row. */
 
 static dt_tensor dti_gather_parts(const dti_parting *s, const dt_tensor *in) {
     const dt_shape index = dti_tensor_shape(in[1]);

@@ -111,8 +111,8 @@ static bool dti_init_fits(dt_graph *g, const char *name, dt_shape s, const dt_in
 }
 
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;
- * attr.f[0..1] = a and b of dt_init, attr.dim[0] = 1 + a row that is 0 at first, 0 = none;
- * the others: what a member of a tensor group has of it (parted.c). */
+ * attr.f[0..1] = a and b of dt_init, attr.dim[0] = 1 + a row that is 0 at first, 0 = none; the
+ * others: what a tensor rank has of it (parted.c). */
 static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, dt_init init,
                                 bool buffer) {
     if (!g || g->error[0])

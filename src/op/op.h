@@ -73,15 +73,15 @@ typedef struct dti_element {
     int64_t at;
 } dti_element;
 
-/* A row whose value is made of what all pieces of the job's batch have, or all members of a
- * tensor group. */
+/* A row whose value all pieces of the job's batch, or all tensor ranks of a group, make together.
+ */
 typedef enum dti_meet_kind {
     DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
     DTI_MEET_MEAN,  /* sums over each piece: their sum by the number of values of a channel */
-    DTI_MEET_SUM,   /* from here on of a tensor group: the sum of its members', */
-    DTI_MEET_MOST,  /* the largest of theirs, */
-    DTI_MEET_ROWS,  /* along an axis everybody's part (all_gather), */
-    DTI_MEET_SHARE  /* or of the sum the own part (reduce_scatter) */
+    DTI_MEET_SUM,   /* from here on of a tensor group: the sum over its ranks, */
+    DTI_MEET_MOST,  /* the largest over them, */
+    DTI_MEET_ROWS,  /* along an axis the parts of all (all-gather), */
+    DTI_MEET_SHARE  /* or the own part of the sum (reduce-scatter) */
 } dti_meet_kind;
 typedef struct dti_meet {
     dti_meet_kind kind;
@@ -89,11 +89,11 @@ typedef struct dti_meet {
     int64_t run;      /* elements that lie together of an own part; 0: all */
 } dti_meet;
 
-/* A tensor of which each member of a tensor group has a part: of each of up to three groups along
- * an axis an equal run. Groups: elements in all members together, 0 behind the last. */
+/* A tensor of which each tensor rank has a part: an equal run of each of up to three groups along
+ * an axis. Groups: elements of all ranks together, 0 after the last. */
 #define DTI_PARTED_GROUPS 3
 typedef struct dti_parted {
-    int8_t axis; /* of the shape; -1: every member has all of it */
+    int8_t axis; /* of the shape; -1: every tensor rank has all of it */
     bool rows;   /* a sequence's, between layers: what takes no parts gets all of them */
     int64_t group[DTI_PARTED_GROUPS];
 } dti_parted;
@@ -106,9 +106,9 @@ struct dti_parting {
     int64_t tp_ranks, tp_rank;
     dti_parted in[DTI_INPUTS_MAX];
     dti_parted out;
-    dti_attr attr; /* of a member's row; n's at first */
-    bool sum;      /* what members have is to be added up, and then its last input (a bias) to it */
-    uint32_t all;  /* inputs, a bit each, of which a member takes all rows, */
+    dti_attr attr; /* of a tensor rank's row; n's at first */
+    bool sum;      /* ranks' values are added up, and then its last input (a bias) to the sum */
+    uint32_t all;  /* inputs, a bit each, of which a tensor rank takes all rows, */
     uint32_t own;  /* or its own part along out's axis of what is whole */
     /* What stands in the row's place, of inputs as they are. NULL: the row itself, of attr. */
     dt_tensor (*make)(const dti_parting *s, const dt_tensor *in);
@@ -157,10 +157,10 @@ typedef struct dti_op_family {
     int64_t (*values)(const dti_node *n);
     /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
     int64_t (*room)(const dti_node *n);
-    /* Of a row that pieces of the batch make together, or a tensor group; NULL: it is none. */
+    /* Of a row that pieces of the batch, or a tensor group, make together. NULL: for other rows. */
     dti_meet (*meet)(const dti_node *n);
-    /* How the row goes with inputs of which members of a tensor group have parts, of which there is
-     * one; false: it does not. NULL: with none. */
+    /* How the row handles inputs that are split over tensor ranks, of which there is at least one;
+     * false: it cannot. NULL: it never can. */
     bool (*part)(dti_parting *s);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
@@ -214,10 +214,10 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 /* Whether a gradient may flow through the node: its row has a rule, and is not flat. */
 static bool dti_has_gradient(const dti_node *n);
 /* ---- collective.c */
-/* The sum over a tensor group's members; and x as what each makes something else of. */
+/* The sum over a tensor group's ranks; and x, of which each rank makes something else. */
 static dt_tensor dti_parted_summed(dt_tensor x);
 static dt_tensor dti_parted_copied(dt_tensor x);
-static dt_tensor dti_parted_most(dt_tensor x); /* the largest over members; no gradient */
+static dt_tensor dti_parted_most(dt_tensor x); /* the largest over tensor ranks; no gradient */
 /* Along an axis of parts that are equal runs. spread: everybody's, of which each makes something
  * else; share: the own part of the sum: each is the other's gradient. gather: everybody's, with
  * which all do the same; own: the own part of what all have: so are these. */
@@ -229,12 +229,12 @@ static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a);
 static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a);
 static dt_tensor dti_parted_gathered(dt_tensor x, dti_parted_along a);
 static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a);
-/* Class numbers or indices as f32, [..., 1], where they are checked as those of all members. */
+/* Class numbers or indices as f32, [..., 1], checked against the range of all tensor ranks. */
 static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
 
 /* ---- parted.c */
-/* Marks a parameter: what a member of a tensor group has of it, in whole units of elements along an
- * axis. rest: of two groups behind the first, each; 0: there is one group. */
+/* Marks a parameter: what a tensor rank has of it, in whole units of elements along an axis. rest:
+ * of each of two groups after the first; 0: there is one group. */
 static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, int64_t rest);
 /* The mark; axis -1: there is none. */
 static dti_parted dti_param_parted(const dti_node *n, int64_t *unit);

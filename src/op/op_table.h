@@ -6,7 +6,7 @@
  *              over samples), COUPLES (samples see each other), NONE (no sample axis of its own)
  *   precision  under mixed precision: LOW (may run in 16 bits), F32 (needs f32), WIDEST (of inputs)
  *   family     dti_family_<family> in src/op/: shape, gradient, launches, CPU kernel, reference
- *   selector   which tensor rank of the family it is
+ *   selector   which op of the family it is
  *   formula    for the reference page
  * The order is the order of docs/ops.md; ids are not stored anywhere. */
 #ifndef DTI_OP_LIST_TESTS /* rows of a test program, whose families stand behind this library */
@@ -172,11 +172,11 @@
     X(ALL_MEAN, all_mean, "1", COUPLES, F32, meet, DTI_MEET_MEAN,                                  \
       "sums over each piece of the job's batch -> their sum / values of a channel")                \
     X(TP_SUM, tp_sum, "1", ROWWISE, F32, parted_sum, 0,                                            \
-      "the sum of what the tensor ranks of a tensor group have; gradient dy")                      \
+      "the sum over a tensor group's ranks; gradient dy")                                          \
     X(TP_COPY, tp_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                      \
       "x, of which each tensor rank makes something else; gradient the sum of all dy")             \
     X(TP_MOST, tp_most, "1", ROWWISE, F32, parted_most, 0,                                         \
-      "the largest of what the tensor ranks of a tensor group have; no gradient")                  \
+      "the largest over a tensor group's ranks; no gradient")                                      \
     X(TP_SPREAD, tp_spread, "1", ROWWISE, F32, parted_whole, 0,                                    \
       "all tensor ranks' parts, of which each makes something else; gradient tp_share")            \
     X(TP_SHARE, tp_share, "1", ROWWISE, F32, parted_own, 0,                                        \

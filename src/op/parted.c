@@ -1,4 +1,4 @@
-/* Rules that several families have for tensors that a tensor group shares out (dti_parting). */
+/* Rules that several families share for tensors that are split over tensor ranks (dti_parting). */
 
 static const dti_parted dti_parted_whole = {.axis = -1};
 

@@ -1,5 +1,5 @@
-/* What the ranks of a job must have in common, and how they tell each other: the same model and
- * settings, the same values at the start, the same end of what fails. */
+/* What the ranks of a job must have in common, and how they compare it: model and settings, values
+ * at the start, and the outcome of whatever can fail on one rank. */
 
 #define DTI_AGREE_TEXT 500
 
@@ -99,7 +99,7 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
     return result;
 }
 
-/* Of what all have: not of moments that are shared out. */
+/* Of what all have: not of moments that are sharded. */
 static dt_result dti_agree_hash_of(const dti_parallel *par, dt_store *s, uint64_t *hash) {
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
     if (!par->sharded)

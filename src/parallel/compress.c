@@ -1,10 +1,11 @@
-/* Differences of a round in fewer bytes. Each process adds up its replicas' and what it could not
- * say before (the residual: error feedback, Seide et al. 2014), says an approximation of that to
- * all by an all-gather, and keeps the rest. Each adds what all said in the order of ranks, so all
- * have the same bits; which depend on how replicas are spread over processes. Bytes of an element:
- * BF16 2; INT8 1, and 4 of a block of 256 for its scale; TOPK 8 of those kept. A process takes what
- * it sends, and that times the number of ranks. Blocks are those that parameters are padded to, so
- * none has two parameters. Buffers and losses are not compressed. */
+/* Compressed differences of a round (DT_TRAIN_LOCAL). Each process adds its replicas' differences
+ * and the residual of earlier rounds (error feedback, Seide et al. 2014), sends an approximation to
+ * all by an all-gather, and keeps the rest as the new residual. Each adds all approximations in the
+ * order of ranks, so all have the same bits; those depend on how replicas are spread over
+ * processes. Bytes of an element: BF16 2; INT8 1, and 4 of a block of 256 for its scale; TOPK 8 of
+ * those kept. Memory: what a process sends, times the number of ranks. Blocks are those that
+ * parameters are padded to, so none has elements of two parameters. Buffers and losses are not
+ * compressed. */
 
 static bool dti_compress_is_on(const dti_parallel *par) {
     return par->desc.round.compress != DT_COMPRESS_NONE && par->desc.comm && par->world > 1;

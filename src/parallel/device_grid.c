@@ -1,6 +1,6 @@
-/* Lines of devices, what pipelines and tensor groups have in common: who has which number of which
- * group, a function of numbers alone, the same on all ranks; runs; and the few numbers a batch
- * slice that all ranks have to know. Refuses devices that are no grid. */
+/* The grid of devices, for pipelines and tensor groups: which rank has which position, a function
+ * of numbers alone that is the same on all ranks; the runs of each replica; and the few numbers of
+ * a batch slice that all ranks need. It refuses devices that form no grid. */
 
 static uint32_t dti_grid_across(const dti_parallel *par) {
     return par->desc.stages || par->desc.tensor
@@ -23,7 +23,7 @@ typedef struct dti_grid_name {
     char text[64];
 } dti_grid_name;
 
-/* What a replica is shared out among: "2 stages x 3 tensor ranks". */
+/* What a replica is split over: "2 stages x 3 tensor ranks". */
 static dti_grid_name dti_grid_text(uint32_t stages, uint32_t tp_ranks) {
     dti_grid_name name = {""};
     if (stages > 1 && tp_ranks)
@@ -206,5 +206,5 @@ static void dti_grid_log(const dti_parallel *par) {
     dti_log(par->base, DT_LOG_INFO, "%s: a grid of %u replicas x %s (replica%s%s): %s",
             stages ? "pipeline" : "tensor", dti_parallel_width(par),
             dti_grid_text(par->desc.stages, par->desc.tensor).text, stages ? ".stage" : "",
-            tp ? ".member" : "", text);
+            tp ? ".tensor_rank" : "", text);
 }

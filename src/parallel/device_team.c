@@ -1,5 +1,5 @@
-/* The device team: a phase is a number that goes up; a thread looks for the next one for a moment,
- * because phases mostly follow at once, and then sleeps. */
+/* The device team: a phase is a number that goes up. A thread first spins for the next one, because
+ * phases mostly follow at once, and then sleeps. */
 
 #define DTI_DEVICE_TEAM_SPIN_NS 50000
 #define DTI_DEVICE_TEAM_STACK ((size_t)1024 * 1024)

@@ -1,5 +1,5 @@
-/* One thread for each replica of a process, the caller's included: a phase of a step is run by all
- * of them, and has ended when it is over for all. */
+/* The device team: one thread for each replica of a process, the caller's included. All of them run
+ * a phase of a step; it has ended when it has ended on all. */
 
 typedef struct dti_device_team dti_device_team;
 typedef void dti_device_team_fn(void *arg, uint32_t index);

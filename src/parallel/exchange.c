@@ -1,7 +1,7 @@
-/* Gradients on their way: from the replicas of this process to one sum, from the processes to the
- * sum of all, and back. A bucket is folded in slices by whichever thread has nothing better to do,
- * each element in the fixed order of the tree; so it does not matter who does it. Between processes
- * it is one operation of dt_comm in tree mode: buckets are posted strictly in order. */
+/* The exchange of gradients: from the replicas of this process to one sum, from the processes to
+ * the sum of all, and back. A bucket is folded in slices by whichever thread is idle, each element
+ * in the fixed order of the tree, so the bits do not depend on who does it. Between processes a
+ * bucket is one operation of dt_comm in tree mode; buckets are posted strictly in order. */
 
 #define DTI_SLICE 16384 /* elements: 64 KiB of each replica */
 

@@ -1,13 +1,13 @@
-/* Gossip: in the middle of a round of local steps a rank averages its weights with one other rank,
- * and nobody waits for the rest. Who meets whom follows from the number of the sync point alone: of
- * a power of two of ranks those that differ in one bit of their number, bit by bit, so log2 N
- * sync points make the mean of all; of others those of a tournament in which everybody meets
- * everybody once in N (N odd: one rank rests) or N - 1 sync points. Before that a process's
- * replicas become their mean, and a rank counts as many times as it has replicas: so the mean over
- * all replicas stays what it is, and what shrinks is how far they are apart. A round ends as it
- * always does (round.c), with differences to its common beginning; an error brings that back.
- * Sources: Boyd et al., Randomized Gossip Algorithms, 2006; Assran et al., Stochastic Gradient
- * Push, 2019; Chen et al., Accelerating Gossip SGD with Periodic Global Averaging, 2021. */
+/* Gossip averaging: within a round of local steps a rank averages its weights with one other rank,
+ * and waits for nobody else. The number of the exchange decides the pairs. For a power of two of
+ * ranks the two differ in one bit of their number, bit by bit, so log2 N exchanges make the mean of
+ * all. Other numbers of ranks follow a tournament in which all pairs meet once in N (N odd: one
+ * rank rests) or N - 1 exchanges. Before an exchange a process's replicas become their mean, and a
+ * rank counts as many times as it has replicas: so the mean over all replicas does not change, and
+ * their distance shrinks. A round ends as without gossip (round.c), with differences to its common
+ * beginning; an error restores that beginning. Sources: Boyd et al., Randomized Gossip Algorithms,
+ * 2006; Assran et al., Stochastic Gradient Push, 2019; Chen et al., Accelerating Gossip SGD with
+ * Periodic Global Averaging, 2021. */
 
 static bool dti_gossip_is_due(const dti_parallel *par) {
     const uint32_t every = par->desc.round.gossip_steps;

@@ -1,8 +1,7 @@
-/* All values and state of a model that is shared out, in the store that the application sees: how
- * they come there from stages, tensor ranks or owners, and go from there to those, whichever it is.
- * A grid's host is out of date behind every step (par->whole), and its memory with the system,
- * until somebody asks; the store of one that looks between steps is kept up to date by the
- * steps. */
+/* All values and state of a model that is split over devices, in the store that the application
+ * sees: gathered from stages, tensor ranks or owners, and scattered to those. After every step that
+ * store is out of date (par->whole), and its memory is not in use, until somebody asks for values.
+ * If values are read between steps, the steps keep it up to date. */
 
 /* Parameters that no stage reads are on the host alone. */
 static bool dti_full_is_elsewhere(const dti_parallel *par, uint32_t param) {

@@ -1,9 +1,9 @@
-/* Local steps: each replica makes the step of its own part of a batch, by a program of its own that
- * commits by itself, and nobody tells anybody anything until the round ends (round.c), or until two
- * ranks meet (gossip.c). So gradients never leave a device, and a loss is divided by the weight of
- * the replica's own rows. What is wrong with the samples is found before anything is computed: then
- * no replica of this process has moved, and the step is tried again. A NaN or infinity leaves a
- * replica's step out, and nobody else's. */
+/* Local steps: each replica makes a step of its own part of a batch, by a program that commits by
+ * itself. Replicas exchange nothing until the round ends (round.c), or until two ranks average
+ * (gossip.c). So gradients never leave a device, and a loss is divided by the weight of the
+ * replica's own rows. Faulty samples are found before anything is computed: then no replica of this
+ * process has moved, and the step is tried again. A NaN or infinity skips the step of that replica
+ * only. */
 
 static bool dti_parallel_is_local(const dti_parallel *par) {
     return par->desc.round.steps > 0;

@@ -1,6 +1,6 @@
-/* What a number of batch slices and rows makes of a job: each replica's programs, for full batches
- * and the short last one; the buckets; and every buffer of the exchange. After it a step allocates
- * nothing. */
+/* What a job allocates for a number of batch slices and rows: each replica's programs, for full
+ * batches and the short last one; the buckets; and every buffer of the exchange. After it a step
+ * allocates nothing. */
 
 #define DTI_BUCKET_FIRST ((uint64_t)1 << 20)   /* small, so that the network starts early */
 #define DTI_BUCKET_GAP (16384u)                /* elements not trained that travel along */

@@ -1,5 +1,5 @@
 /* A replica's part of a step, micro-batch by micro-batch: inputs, weights, forward, backward, and
- * its gradients given to the sync points. parallel/step.c puts the whole together. */
+ * its operands at sync points. parallel/step.c makes the whole step. */
 
 #define DTI_MARKS 4
 enum {

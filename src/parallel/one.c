@@ -1,8 +1,8 @@
-/* The step of a job that is one replica with one batch slice, on a device that runs on its own:
- * there is nothing to exchange and nobody to agree with, so it is a program by itself. Its
- * gradients stay on the device, it is started as a whole, and the next one while it is under way.
- * Replicas and ranks cannot go ahead like that: their sums pass the host between the backward part
- * and the commit, and no forward part may begin before that. */
+/* The step of a job that is one replica with one batch slice, on a device that runs on its own.
+ * Nothing is exchanged or agreed, so it is a program by itself: gradients stay on the device, and
+ * the next step is started while this one is in flight. Replicas and ranks cannot do that: their
+ * sums pass through the host between backward part and commit, and no forward part may begin before
+ * the commit. */
 
 /* On the CPU a step has run when its start returns, so there is nothing to go ahead of. */
 static bool dti_parallel_is_alone(const dti_parallel *par) {

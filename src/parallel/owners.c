@@ -1,18 +1,18 @@
-/* The state shared out among the replicas of a job, threads and ranks alike (ZeRO-1; Rajbhandari et
- * al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"). Each owns a
- * run of blocks of the arenas, has moments and averages of those alone and updates those alone;
- * counts of steps, a word a parameter, all have. Gradients are exchanged as ever and are whole on
- * each replica, so norm and clipping, and rows that are left alone, have the bits that they have
- * without. Where an optimizer looks at whole parameters, parts end between parameters.
+/* ZeRO-1: the optimizer state sharded over the replicas of a job, threads and ranks alike
+ * (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+ * Models"). Each replica owns a run of blocks of the arenas: it has moments and averages of those
+ * only, and updates only those. Step counts, a word a parameter, all have. Gradients are exchanged
+ * as without ZeRO and are whole on each replica, so norm, clipping and untouched rows have the same
+ * bits. Where an optimizer looks at whole parameters, parts end between parameters.
  *
- * Behind the commit each replica brings what it wrote to the first one's gradients, which nobody
- * reads any more; processes broadcast their parts into those; when all are there, each takes what
- * others own. So a rank that dies leaves each other one at step s or s + 1, with all weights and
- * buffers of it; but the moments that it had are gone. Steps: a broadcast for each rank's share of
- * a bucket; each process receives every trained element that it does not own, 4 bytes, once.
- * Memory: between ranks, what a process owns once more.
+ * After the commit each replica copies what it wrote to the first one's gradients, which nobody
+ * reads any more; processes broadcast their parts into those; then each takes what others own. A
+ * rank that dies leaves each other one at step s or s + 1, with all weights and buffers of it, but
+ * its moments are gone. Cost: a broadcast for each rank's share of a bucket; each process receives
+ * every trained element that it does not own, 4 bytes, once. Memory: between ranks, what a process
+ * owns once more.
  *
- * Where gradients and parameters are shared out too (unit_step.c), what an owner writes stays
+ * Where gradients and parameters are sharded too (unit_step.c), what an owner writes stays
  * there. */
 
 /* Where the part of replica `replica` begins: at its share of the blocks, or at the parameter

@@ -4,14 +4,13 @@
  *   weigh      each replica, for its rows; summed over all (only where targets decide it)
  *   forward
  *   backward   each bucket as it becomes ready: replicas of this process, then processes, then back
- *   judge      each replica: whether the sum, and what the update would write, are finite
- *   barrier    the losses and judgements of all; when it is through, everybody has every bucket
+ *   validate   each replica: whether the sum, and what the update would write, are finite
+ *   barrier    the losses and findings of all; after it everybody has every bucket
  *   commit     each replica by itself, without the network
- *   gather     with a state that is shared out: new parameters from their owners (owners.c)
+ *   gather     with ZeRO: new parameters from their owners (owners.c)
  *
- * Until the commit nothing of the store changes, so whatever fails before it leaves step s, and
- * after it there is step s + 1. The caller's thread drives the first replica and speaks to the
- * comm. */
+ * Until the commit nothing in a store changes: a failure before it leaves step s, and after it
+ * there is step s + 1. The caller's thread drives the first replica and calls the comm. */
 
 /* Local steps (inner.c, round.c, gossip.c): how a round is made. */
 typedef struct dti_round_desc {
@@ -35,7 +34,7 @@ typedef struct dti_parallel_desc {
     size_t bucket_bytes;
     bool no_overlap;
     bool measured; /* shares follow speed */
-    uint8_t level; /* dt_zero_stage: what is shared out */
+    uint8_t level; /* dt_zero_stage: what is sharded */
     bool offload;  /* and the host has what a device owns, and updates it */
     int in_flight; /* dt_trainer_desc's; 1 with .skip_empty */
     bool skip_empty;
@@ -43,9 +42,9 @@ typedef struct dti_parallel_desc {
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
     dt_pipeline_schedule schedule;
-    uint32_t tensor;  /* tensor ranks of a tensor group; 0: none */
+    uint32_t tensor;  /* tensor ranks of a group; 0: none */
     uint32_t slices;  /* so many of which each device has, at least 1 */
-    bool tensor_rows; /* which share out the rows of the sequence too */
+    bool tensor_rows; /* which split the rows of the sequence too */
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */
@@ -138,7 +137,7 @@ typedef struct dti_statistics {
     dt_comm_work work;
 } dti_statistics;
 
-/* Meetings of a step (sync_point.c). `rows` has a row for each batch slice of the job. */
+/* Sync points of a step (sync_point.c). `rows` has a row for each batch slice of the job. */
 typedef struct dti_sync_points {
     const dti_sync_point *list; /* of one program, but for where operands and values are */
     uint32_t count, width, spans;
@@ -212,7 +211,7 @@ typedef struct dti_parallel {
     dti_round round;
     dti_full whole;
     struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
-    struct dti_tp *tp;     /* tensor ranks that share out the one replica's model; NULL: none */
+    struct dti_tp *tp;     /* tensor groups; NULL: none */
     bool alone;            /* its steps are one.c's */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
@@ -240,8 +239,8 @@ typedef struct dti_parallel_result {
     uint64_t steps, samples, left_out;
 } dti_parallel_result;
 
-/* ---- make.c: programs, buckets and buffers for `batch slices` batch slices of the job; destroys
- * what an earlier call made. replicas, job.parallel.replicas, first and local are set. */
+/* ---- make.c: programs, buckets and buffers for that many batch slices of the job; destroys what
+ * an earlier call made. replicas, job.parallel.replicas, first and local are set. */
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
@@ -271,7 +270,7 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
 /* The first rank's result that is not DT_OK, with its text, on all of them. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own);
 
-/* ---- owners.c: the state shared out among replicas; only where par->sharded */
+/* ---- owners.c: the state sharded over replicas (ZeRO-1); only where par->sharded */
 /* Whether it is, and what each store has of it. Before its programs are made. MEMORY */
 static dt_result dti_owners_cut(dti_parallel *par);
 static dt_result dti_owners_make(dti_parallel *par); /* host memory; MEMORY */
@@ -293,8 +292,7 @@ static dt_result dti_owners_served(dti_parallel *par);
 static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                    char *piece);
 
-/* ---- unit_step.c, unit_full.c: gradients and parameters shared out, else
- * nothing */
+/* ---- unit_step.c, unit_full.c: ZeRO-2 and 3, else nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */
@@ -380,7 +378,8 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
                                      const dti_micro_run *run, bool *given_up);
 
 /* ---- make.c */
-/* ---- host_values.c: all values of a model that is shared out, in the first replica's store */
+/* ---- host_values.c: all values of a model that is split over devices, in the first replica's
+ * store */
 /* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
 static dt_result dti_full_gather(dti_parallel *par);
 /* The same for an application that keeps it: from here on each step brings them. */
@@ -392,7 +391,7 @@ static dt_result dti_full_given(dti_parallel *par);
 /* A step was made: the host's memory goes back to the system, unless the application has it. */
 static void dti_full_old(dti_parallel *par);
 
-/* Replicas of the whole job: of a pipeline its lines. */
+/* Replicas of the whole job. */
 static uint32_t dti_parallel_width(const dti_parallel *par);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
@@ -400,9 +399,8 @@ static const dti_code *dti_parallel_code(const dti_parallel *par);
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
 static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's runs */
 
-/* ---- device_grid.c: lines of devices, each of which trains one replica: the stages of a
- * pipeline, or the tensor ranks of a tensor group. Position p is number p mod across of line p /
- * across. */
+/* ---- device_grid.c: rows of devices, each of which trains one replica: the stages of a pipeline,
+ * the ranks of a tensor group, or both. Position p is number p mod across of row p / across. */
 static uint32_t dti_grid_across(const dti_parallel *par);     /* 0: there is no grid */
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
 static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);

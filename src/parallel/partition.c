@@ -1,4 +1,4 @@
-/* Shards, parts and runs of a job. */
+/* Batch slices, parts and runs of a job: see partition.h. */
 
 static void dti_partition_batch_slices(const dti_partition *job, uint32_t replica, uint32_t *first,
                                        uint32_t *end) {

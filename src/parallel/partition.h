@@ -1,7 +1,7 @@
-/* Who computes which rows. The batch of the whole job is cut into batch slices at fixed rows; a
+/* Who computes which rows. The batch of the whole job is cut into batch slices at fixed rows. A
  * replica has a run of whole batch slices, a process the batch slices of its replicas, in order of
- * ranks. A batch slice is computed in `parts`, one after the other. Rows depend on batch, batch
- * slices and parts alone, never on how many replicas there are. */
+ * ranks. A batch slice is computed in `parts`, one after the other. Rows depend only on batch,
+ * batch slices and parts, never on the number of replicas. */
 
 typedef struct dti_partition {
     uint32_t replicas;     /* of the whole job */

@@ -1,26 +1,25 @@
 /* A grid of pipelines: chunks of one model on devices of any ranks, and the step that they make
- * together. A device is a position: the job's devices, rank by rank, each rank's in its order. With
- * P stages, T tensor ranks that share out each of them (1: none do) and D replicas position p has
- * tensor rank p mod T of stage p / T mod P of replica p / (P T), so the devices of a stage are
- * neighbours, and then the stages of a replica. A pipeline is called a pipeline here: tensor rank
- * m's stages of a replica are one, cut out of that tensor rank's graph of the whole model at the
- * same places. Lines of a replica compute the same micro-batches in the same order, and tensor
- * ranks of a stage meet (tp_meet.c); what goes from stage to stage each tensor rank sends to the
- * one of its number. Each rank has the chunks of its own positions alone.
+ * together. A position is a device of the job: rank by rank, each rank's in its order. With P
+ * stages, T tensor ranks (1: no tensor parallelism) and D replicas, position p has tensor rank p
+ * mod T of stage p / T mod P of replica p / (P T). So the devices of a stage are neighbours, and
+ * then the stages of a replica. A pipeline (dti_pipeline) is the stages of one tensor rank of one
+ * replica, cut out of that tensor rank's graph of the whole model, at the same places for all. The
+ * pipelines of a replica compute the same micro-batches in the same order, and tensor ranks of a
+ * stage have sync points (tp_sync.c). Each sends to the next stage's device of the same tensor
+ * rank. A rank has only the chunks of its own positions.
  *
  *   weigh      each chunk with losses, from targets alone; summed over all ranks
- *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c:
- *              what goes between ranks)
- *   sum        gradients of a chunk over the batch slices, of this pipeline and of others
- *   (pipe_sum.c) norm       each chunk the pairs of its blocks, which are put together in the order
- *   of one model judge      each chunk: whether the norm, and what its update would write, are
- *   finite barrier    losses and judgements of all ranks
+ *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c: what
+ *              goes between ranks)
+ *   sum        gradients of a chunk over the batch slices, of this and other pipelines (pipe_sum.c)
+ *   norm       each chunk the pairs of its blocks, joined in the order of one model
+ *   validate   each chunk: whether the norm, and what its update would write, are finite
+ *   barrier    losses and findings of all ranks
  *   commit     all of them, or none
  *
- * A chunk has a graph, a store and programs of its own, with micro-batch slots for the
- * micro-batches that are alive in it. Each rank's host has all values too, in the one replica's
- * store, which the application sees and files are of: it is brought up to date when somebody asks
- * for it. */
+ * A chunk has a graph, a store and programs of its own, with slots for the micro-batches that are
+ * alive in it. Each rank's host has all values too, in the one replica's store, which the
+ * application sees and files are made of; it is brought up to date on demand. */
 
 typedef struct dti_pipe_run { /* a micro-batch in a chunk */
     dt_program *program;
@@ -113,7 +112,7 @@ typedef struct dti_pipe {
     uint64_t block_count;    /* which has so many */
     float *pairs;            /* of the table of all */
     char *piece;             /* between ranks: room for values */
-    /* A state that replicas share out: where the part of each begins, [chunk][replica + 1], and by
+    /* State that replicas shard (ZeRO): where the part of each begins, [chunk][replica + 1], and by
      * the model's parameters where they lie in their chunks. NULL: each has all of its stage. */
     uint64_t *bounds, *offsets;
     char *weighs; /* for parameters that weigh targets: room for the largest */
@@ -159,7 +158,7 @@ static inline uint32_t dti_pipe_node(const dti_pipe *pipe, uint32_t id) {
 static inline bool dti_pipe_is_part(const dti_pipe *pipe, uint32_t param) {
     return pipe->shared && pipe->shared->parts[param].of.axis >= 0;
 }
-/* Lines and devices of this rank. MEMORY */
+/* Pipelines and devices of this rank. MEMORY */
 static dt_result dti_pipe_grid_make(dti_parallel *par);
 static void dti_pipe_log(const dti_parallel *par);
 
@@ -217,7 +216,7 @@ static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 /* The pairs of all chunks to each, in the order that they have in one model. */
 static dt_result dti_pipe_pairs(dti_parallel *par);
 
-/* ---- pipe_share.c: a state that replicas share out, else nothing */
+/* ---- pipe_share.c: ZeRO-1 between replicas; otherwise these do nothing */
 static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_bounds_make(dti_parallel *par); /* on all ranks together */
 /* Of elements `range` of a parameter, of which replica has moments. */

@@ -1,11 +1,11 @@
-/* Cutting a graph. A node is computed by the chunk in whose range it was made, but for what is
- * computed wherever it is needed: inputs, views of them, and what depends on neither samples nor
- * parameters. A parameter lies in the first chunk that reads it; a later one that reads it too gets
- * it as it gets a tensor, and sends its share of the gradient. No cut goes through what one
- * function of the API made (dti_call): batch norm and its running statistics stay together.
+/* Cuts a graph. A node is computed by the chunk in whose range it was made. Inputs, views of them,
+ * and what depends on neither samples nor parameters are computed wherever they are needed. A
+ * parameter lies in the first chunk that reads it; a later one that reads it too receives it like a
+ * tensor, and sends back its share of the gradient. No cut goes through what one API function made
+ * (dti_call): batch norm and its running statistics stay together.
  *
- * Without marks the cuts are near equal work (the op table's multiply-adds, and the elements
- * written), and of those the one over which the fewest bytes go. */
+ * Without marks the chunks have nearly equal work (the op table's multiply-adds, and the elements
+ * written); of the cuts that do, the one with the fewest bytes across it is taken. */
 
 #define DTI_PIPE_SLACK 0.25 /* of a chunk's work: how far from equal a cut may be for fewer bytes */
 

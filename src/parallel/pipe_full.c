@@ -1,7 +1,7 @@
 /* All values of a pipeline's model, on the host. Chunks have the same parameters at other offsets,
- * so values go one parameter at a time, and an array at a time: its values, then its moments and
- * average; and its count of steps. Where replicas share the state out, what a stage has of a moment
- * comes from all of them (pipe_share.c). */
+ * so values move one parameter and one array at a time: its values, moments, average and step
+ * count. Where replicas shard the state, all of them have parts of a stage's moments
+ * (pipe_share.c). */
 
 typedef struct dti_pipe_place { /* of a parameter in a store */
     dt_store *store;
@@ -311,8 +311,7 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
     return dti_agree_result(par, result);
 }
 
-/* Whether all values and state are here: those of a replica; of a state that replicas share out
- * all of them. */
+/* Whether all values and state are here: those of a replica; of sharded state all of them. */
 static bool dti_pipe_is_here(const dti_parallel *par, uint32_t pipeline) {
     const dti_pipe *pipe = par->pipe;
     return pipe->bounds ? pipe->device_count == par->firsts[par->world]

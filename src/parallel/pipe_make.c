@@ -1,7 +1,7 @@
-/* Making a grid of pipelines: the cut, a context for each device, a graph and a store for each
- * chunk of this rank, the schedules, and the programs with as many micro-batch slots as the
- * schedule keeps micro-batches alive. After it a step allocates nothing. What can fail on one rank
- * alone is told to all before the next thing that they do together. Refuses shares by speed. */
+/* Makes a grid of pipelines: the cut, a context for each device, a graph and a store for each chunk
+ * of this rank, the schedules, and programs with as many micro-batch slots as the schedule keeps
+ * micro-batches alive. After it a step allocates nothing. What can fail on one rank is reported to
+ * all before the next collective. It refuses shares by speed. */
 
 /* Where each parameter's blocks begin in the table of the whole model: of parts tensor rank by
  * tensor rank, as in a tensor group. */

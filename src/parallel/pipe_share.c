@@ -1,11 +1,11 @@
-/* The state of stages shared out among the replicas of a grid (ZeRO-1; see owners.c): of each chunk
- * a replica has moments and averages of a run of blocks, updates that run, and gets the others'
- * from those. Gradients, norms and verdicts are as without, so the bits are too.
+/* ZeRO-1 in a grid of pipelines (see owners.c): of each chunk a replica has moments and averages of
+ * a run of blocks, updates that run, and gets the others' from their owners. Gradients, norms and
+ * findings are as without, so the bits are too.
  *
- * Behind the commit each brings what it wrote to where the sum of gradients lies, which nobody
- * reads any more; the ranks that have the stage tell each other, and each takes the others'. A
+ * After the commit each replica copies what it wrote to where the sum of gradients lies, which
+ * nobody reads any more; the ranks that have the stage exchange it, and each takes the others'. A
  * step: each rank gets the trained elements of its stages that it does not update, 4 bytes, once.
- * If that fails stages may be a step apart, and the job is over. */
+ * If that fails stages may be a step apart, and the job ends. */
 
 /* Before programs are made. */
 static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {

@@ -1,12 +1,11 @@
-/* A step of a grid of pipelines. Each device's thread works off its list; a part begins when those
- * that it needs have ended, which two counters a chunk tell, or messages (pipe_wire.c). A forward
- * part fetches what it needs from where earlier chunks left it, which stays until their backward
- * part of that micro-batch; a backward part brings the gradients of what it got to the chunks that
- * gave it, whose micro-batch slots of that micro-batch wait for them. Every rank makes the same
- * operations in the same order, also when something has gone wrong on one of them, as in step.c:
- * what can fail before anything is computed is told with the weights, what fails in a judge with
- * the losses, and a device that is lost in between ends the group. Nothing changes in any store
- * before all have judged. */
+/* A step of a grid of pipelines. Each device's thread works off its list. A part begins when the
+ * parts that it needs have ended: two counters a chunk, or messages (pipe_wire.c), report that. A
+ * forward part reads what earlier chunks left, which stays until their backward part of that
+ * micro-batch. A backward part writes the gradients of what it received to the chunks that sent it,
+ * into the micro-batch slot that waits for them. Every rank makes the same operations in the same
+ * order, also after an error on one of them, as in step.c. What can fail before anything is
+ * computed is reported with the weights, what validation finds with the losses, and a device lost
+ * in between ends the group. No store changes before all have validated. */
 
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->tail];
@@ -57,7 +56,7 @@ static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,
     return s->leaves + (size_t)run->pieces[0].leaf * s->width;
 }
 
-/* Members have the same targets: the first one's tell. */
+/* Tensor ranks have the same targets: the first one's are used. */
 static dt_result dti_pipe_weigh_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const bool tells = par->pipe->pipelines[chunk->pipeline].tp_rank == 0;

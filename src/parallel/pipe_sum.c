@@ -1,6 +1,6 @@
-/* Sums over the batch slices of a job, chunk by chunk. A pipeline computes its batch slices one
- * after the other; the pipelines of this rank that have the chunk are folded, and the ranks that
- * have it make one sum (batch_slice_sum.c) while chunks in front of it still compute. */
+/* Gradient sums over the batch slices of a job, chunk by chunk. A pipeline computes its batch
+ * slices one after the other. The pipelines of this rank that have the chunk are folded, and the
+ * ranks that have it make one sum (slice_sum.c) while earlier chunks still compute. */
 
 /* ---- making */
 

@@ -1,15 +1,13 @@
 /* What goes between chunks on two ranks. Each pair of chunks of a pipeline has a group of its two
- * ranks, in which forward parts' tensors go one way and gradients the other, each in the order of
- * micro-batches: so the order of messages is the schedule's alone, and none waits for one of
- * another pair. Messages are posted ahead: a tensor that a forward part needs lands in one of two
- * slots, a gradient in the micro-batch slot that waits for it. A thread that has time speaks; one
- * at a time does.
+ * ranks. In it the forward parts' tensors go one way and gradients the other, each in the order of
+ * micro-batches. So the schedule alone orders messages, and none waits for another pair's. Messages
+ * are posted ahead: a tensor that a forward part needs lands in one of two slots, a gradient in the
+ * micro-batch slot that waits for it. An idle thread services the network, one at a time.
  *
- * No circle of waiting can close. Of the parts that are not done, take the first in the order in
- * which the schedule was played: all before it are done, on all ranks. So what it waits for has
- * been made, the messages in front of that one in its pair have been taken by parts that are done,
- * there is a slot or a micro-batch slot for it, and what its own micro-batch slot sent before has
- * gone.
+ * No circle of waiting can close. Of the parts that are not done, take the first in the order of
+ * the schedule: all before it are done, on all ranks. So what it waits for has been made, the
+ * earlier messages of its pair have been taken, there is a slot for it, and what its own
+ * micro-batch slot sent before has gone.
  *
  * Cost: the bytes of the links, once forward and once back, for each micro-batch. */
 

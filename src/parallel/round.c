@@ -1,17 +1,17 @@
-/* Where replicas that make local steps meet again. A round's end costs one all-reduce of the
- * parameters' bytes in the tree over replicas, each a leaf, and one small message of doubles:
+/* The end of a round of local steps (DiLoCo). It costs one all-reduce of the parameters' bytes in
+ * the tree over replicas, each a leaf, and one small message of doubles:
  *
  *   difference  each replica: what it began with, less what it has now; into buckets
  *   exchange    as gradients go (exchange.c): replicas of this process, then processes, then back
- *   barrier     losses, buffers, what was skipped; when it is through, everybody has every bucket
+ *   barrier     losses, buffers, what was skipped; after it everybody has every bucket
  *   outer step  by each process, on the host, in the same bits: SGD with momentum over the mean
  *   back        its result to all replicas
  *
- * Nothing of the round's beginning changes before the outer step, so whatever fails before it puts
- * that back. The optimizer's state is each replica's own and stays as it is. Buffers, which are
- * running statistics or follow weights, become the mean of all replicas', as frozen parameters
- * become nothing else. Sources: McMahan et al., Communication-Efficient Learning of Deep Networks
- * from Decentralized Data, 2017; Douillard et al., DiLoCo, 2023. */
+ * The round's beginning does not change before the outer step, so a failure before it restores
+ * that. The optimizer's state is each replica's own and stays as it is. Buffers, which are running
+ * statistics or follow weights, become the mean over all replicas; frozen parameters stay. Sources:
+ * McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017;
+ * Douillard et al., DiLoCo, 2023. */
 
 enum { /* of round.sum, behind the sums of losses and metrics; per process, but for buffers */
        DTI_ROUND_SKIPPED = DTI_TERMS_WIDTH,

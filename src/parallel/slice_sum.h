@@ -1,7 +1,6 @@
-/* Sums of gradients over the batch slices of a job, of whoever computes several batch slices one
- * after the other and has a part of a model: a pipeline's chunk, a tensor group's tensor rank.
- * Shards are the leaves of the tree, whoever computes them, so the bits are those of one device
- * (batch_slice_sum.c). */
+/* Sums of gradients over the batch slices of a job, for whoever has a part of a model and computes
+ * several batch slices one after the other: a pipeline's chunk, a tensor rank. Batch slices are the
+ * leaves of the tree, whoever computes them, so the bits are those of one device (slice_sum.c). */
 
 typedef struct dti_batch_slice_stack { /* what one store has of it */
     dt_store *store;                   /* its gradient arena has the newest batch slice's */

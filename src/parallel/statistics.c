@@ -1,8 +1,8 @@
 /* Batch norm's running statistics, and buffers that follow weights, of which all pieces have the
- * same. Each piece has (n, mean, variance) of a channel; those of the
- * whole job are joined in the tree over pieces (Chan, Golub and LeVeque, 1979), and the buffers
- * move once a step, at the commit. DDP keeps what rank 0 saw; this is what all have seen. In
- * double, on the host: a few thousand values. */
+ * same. Each piece has (n, mean, variance) of a channel. Those of the whole job are joined in the
+ * tree over pieces (Chan, Golub and LeVeque, 1979), and the buffers move once a step, at the
+ * commit. DDP keeps what rank 0 saw; this is what all have seen. In double, on the host: a few
+ * thousand values. */
 
 static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
                                      dti_statistics *s) {

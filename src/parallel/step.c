@@ -1,8 +1,8 @@
-/* A step of the whole job. Every rank makes the same operations in the same order, also when
- * something has gone wrong on one of them: what can fail by itself (a sample's callback, a label
- * out of range, a device) is told with the weights, before any gradient is exchanged. A device that
- * is lost behind that point ends the group, because the others wait for its gradients; one that is
- * lost when all have come, while it judges the update, is told with the losses. */
+/* A step of the whole job. Every rank makes the same operations in the same order, also after an
+ * error on one of them. What can fail by itself (a sample's callback, a label out of range, a
+ * device) is reported with the weights, before any gradient is exchanged. A device that is lost
+ * after that point ends the group, because the others wait for its gradients. One that is lost
+ * after all gradients have come, while it validates the update, is reported with the losses. */
 
 /* ---- commit, or not */
 

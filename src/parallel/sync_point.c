@@ -1,8 +1,8 @@
 /* What all pieces of a batch make together in the middle of a step (lower/sync_points.c):
  * SyncBatchNorm's statistics, and the means of its gradient. Each batch slice has a row of the
- * operand, in double; rows are joined in the tree over batch slices (statistics by Chan, Golub and
- * LeVeque, 1979), so the value hangs on the batch slices alone, not on who computed them. Within a
- * process the last replica to come lets the first one's thread join; between processes each gives
+ * operand, in double. Rows are joined in the tree over batch slices (statistics by Chan, Golub and
+ * LeVeque, 1979), so the value depends only on the batch slices, not on who computed them. Within a
+ * process the last replica to arrive lets the first one's thread join; between processes each sends
  * the rows of its maximal subtrees.
  *
  * Cost of a sync point between N ranks: one all-gather of 8 bytes for each element of the operand

@@ -1,25 +1,23 @@
-/* A grid of tensor groups: tensor ranks that share out one model, each on a device of this process
- * or of another rank, and the step that they make together (tensor parallelism; Shoeybi et al.,
- * "Megatron-LM", 2019). With T tensor ranks and D replicas position p of the job is tensor rank p
- * mod T of replica p / T; a tensor group is called a tensor group here, as a pipeline is. Lines
- * share the batch, as replicas do:
+/* A grid of tensor groups (tensor parallelism; Shoeybi et al., "Megatron-LM", 2019). Each replica's
+ * model is split over T tensor ranks, each on a device of this process or of another rank. With D
+ * replicas, position p of the job is tensor rank p mod T of replica p / T. Tensor groups share the
+ * batch, as replicas do. Their step:
  *
- *   weigh      the first of each tensor group, from targets alone; summed over all ranks
- *   forward    all, with a sync point of a tensor group's tensor ranks behind each sum
+ *   weigh      the first rank of each group, from targets alone; summed over all ranks of the job
+ *   forward    all, with a sync point of a group's ranks after each sum
  *   backward   all, with a sync point where what all read gets a part of its gradient from each
- *   sum        gradients of tensor ranks of one number over the batch slices, of all tensor groups
- *   (batch_slice_sum.c) norm       each the pairs of its blocks; those of parts are of all tensor
- *   ranks, others count once judge      each: whether the norm, and what its update would write,
- *   are finite barrier    losses and judgements of all ranks
+ *   sum        gradients over batch slices and groups, tensor rank by tensor rank (slice_sum.c)
+ *   norm       each the pairs of its blocks; of what is not split the first rank's count
+ *   validate   each: whether the norm, and what its update would write, are finite
+ *   barrier    losses and findings of all ranks
  *   commit     all of them, or none
  *
- * Fixed slices are tensor ranks too: a device has several that follow each other, in one context,
- * and its thread computes them in turns. So the bits of S tensor ranks are those of S slices
- * anywhere.
+ * Fixed slices (.tensor_slices) are tensor ranks too: a device has several, in one context, and its
+ * thread computes them alternately. So S slices give the same bits on any number of devices.
  *
- * A tensor rank has a graph of all nodes, in which parameters that are marked are parts (tp_cut.c),
- * a store and programs. What is not a part is computed by each, with the same bits. The host has
- * all values in the one replica's store, which the application sees and files are of. */
+ * A tensor rank has a graph of all nodes, in which marked parameters are parts (tp_cut.c), a store
+ * and programs. Each computes what is not split, with the same bits. The host has all values in the
+ * one replica's store, which the application sees and files are made of. */
 
 /* A parameter's part: of each group along an axis, runs of `inner` elements. */
 typedef struct dti_tp_part {
@@ -40,22 +38,22 @@ typedef struct dti_tp_rank {
     double norm;
 } dti_tp_rank;
 
-typedef struct dti_tp_group { /* a tensor group of which a tensor rank is here */
+typedef struct dti_tp_group { /* a tensor group with a rank here */
     uint32_t replica, first_batch_slice, end_batch_slice;
-    uint32_t first, count; /* its tensor ranks here: their places in dti_tp.members */
+    uint32_t first, count; /* its tensor ranks here: indices into dti_tp.tp_ranks */
     dti_runs runs[2];      /* of full batches, and of short ones; none where it has no rows */
     dti_tp_place place;
 } dti_tp_group;
 
 typedef struct dti_tp {
-    uint32_t size, data;     /* tensor ranks of a tensor group, tensor groups of the job */
+    uint32_t size, data;     /* tensor ranks of a group, groups of the job */
     uint32_t first, local;   /* positions of this rank: [first, first + local) */
     uint32_t each;           /* positions of a device, one after the other: its slices */
     dti_tp_rank *tp_ranks;   /* those */
     uint32_t tp_group_count; /* here */
     dti_tp_group *tp_groups;
     dti_batch_slice_sum *sums; /* by number of a tensor rank */
-    dti_statistics statistics; /* of the job: tensor ranks of a tensor group have the same */
+    dti_statistics statistics; /* of the job: all tensor ranks of a group have the same */
     const dti_code *code;      /* the whole model's: it checks and counts, and never runs */
     uint32_t *stands;          /* by the model's nodes: a tensor rank's; */
     uint32_t *firsts;          /* and the first that came with it, behind the last one how many */
@@ -68,8 +66,8 @@ typedef struct dti_tp {
 
     /* The step under way. */
     uint32_t tail;
-    dti_device_team_fn *turn; /* of each tensor rank */
-    _Atomic bool speaking;    /* a thread of this rank uses the comm */
+    dti_device_team_fn *phase; /* what each tensor rank does in this phase */
+    _Atomic bool speaking;     /* a thread of this rank uses the comm */
     _Atomic bool failed;
 } dti_tp;
 
@@ -85,13 +83,13 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
                               dt_graph **out);
 
 /* ---- tp_grid.c: who has what */
-/* Lines and positions of this rank. MEMORY */
+/* Tensor groups and positions of this rank. MEMORY */
 static dt_result dti_tp_grid_make(dti_parallel *par);
 /* The tensor rank of a number in a tensor group that is here; NULL: another rank has it. */
 static dti_tp_rank *dti_tp_rank_of(const dti_tp *tp, const dti_tp_group *tp_group, uint32_t number);
-/* Lines here that have a tensor rank of a number: the first, how many. */
+/* Tensor groups here that have a rank of that number: the first, how many. */
 static dt_comm_span dti_tp_groups_of(const dti_tp *tp, uint32_t number);
-/* Groups of tensor groups and of numbers on several ranks; on all ranks together. */
+/* Comm groups of tensor groups, and of tensor ranks of one number; called on all ranks together. */
 static dt_result dti_tp_groups(dti_parallel *par);
 static void dti_tp_log(const dti_parallel *par);
 
@@ -119,7 +117,7 @@ static dt_result dti_tp_create(dti_parallel *par, uint32_t batch_slices, const c
 static void dti_tp_destroy(dti_parallel *par); /* there may be none */
 static dt_result dti_tp_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
 
-/* ---- tp_whole.c: tensor ranks' values and state, from the host's store and to it */
+/* ---- tp_full.c: tensor ranks' values and state, from the host's store and to it */
 static dt_result dti_tp_scatter(dti_parallel *par);
 static dt_result dti_tp_gather(dti_parallel *par);
 

@@ -1,12 +1,12 @@
-/* A tensor rank's graph: the model's nodes in their order, appended again. A parameter that is
- * marked has a part's shape; a row that reads parts is made by its family's rule (op/parted.c), and
- * one that has no rule for them is refused. What a row reads whole beside parts is read through a
- * copy whose gradient is summed over tensor ranks, one for all that read it; what tensor ranks have
- * to add up is a sum behind the row, and its bias comes behind that.
+/* A tensor rank's graph: the model's nodes in their order, appended again. A marked parameter has a
+ * part's shape. A row that reads parts is made by its family's rule (op/parted.c); a row without
+ * such a rule is refused. What a row reads whole beside parts is read through a copy whose gradient
+ * is summed over tensor ranks, one for all that read it. What tensor ranks have to add up is a sum
+ * after the row, and its bias comes after that.
  *
- * Where rows of a sequence are shared out, the sum leaves each tensor rank its own rows, and what
- * reads them is one of four: a row that has a rule for rows; a row of parts, which takes all of
- * them and gives a part of their gradient (spread); anything else, which all compute of all rows
+ * With sequence parallelism the sum leaves each tensor rank its own rows of the sequence. What
+ * reads them is one of four: a row that has a rule for rows; a row of parts, which takes all rows
+ * and gives a part of their gradient (spread); anything else, which all compute of all rows
  * (gather); and what is whole beside rows is cut to the own ones. */
 
 typedef struct dti_tp_cut {
@@ -14,7 +14,7 @@ typedef struct dti_tp_cut {
     const dt_graph *from;
     dt_graph *to;
     int64_t tp_ranks, tp_rank;
-    bool rows;        /* of a sequence are shared out */
+    bool rows;        /* of the sequence are split (sequence parallelism) */
     uint8_t *needed;  /* by the model's nodes, as all here */
     uint32_t *stands; /* a tensor rank's node */
     uint32_t *firsts; /* the first that came with it */

@@ -1,6 +1,5 @@
-/* All values of a tensor group's model, on the host: parts lie in the parameter as their groups
- * say, all else is the first tensor rank's. A parameter at a time: weights, count of steps,
- * moments, average. */
+/* All values of a tensor group's model, on the host: parts are placed as their marks say, all else
+ * is the first tensor rank's. One parameter at a time: weights, step count, moments, average. */
 
 static void dti_tp_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_t m, bool gather) {
     float *part = tp->part;

@@ -1,5 +1,5 @@
-/* Which position has which tensor rank of which tensor group, who speaks to whom, and what the log
- * says. */
+/* Which position has which tensor rank of which tensor group, which ranks communicate, and the log
+ * of it. */
 
 static void dti_tp_group_open(dti_parallel *par, uint32_t i) {
     dti_tp *tp = par->tp;

@@ -1,4 +1,4 @@
-/* Making a tensor group: a context, a graph, a store and programs for each tensor rank. After it a
+/* Makes a tensor group: a context, a graph, a store and programs for each tensor rank. After it a
  * step allocates nothing. */
 
 /* ---- the whole model's code, and what there is of each parameter */
@@ -157,7 +157,7 @@ static dt_result dti_tp_same(dti_parallel *par, const dti_device *device) {
     return dti_agree_text(par, text, (size_t)size);
 }
 
-/* What a tensor group's tensor ranks here say to others, and hear of them. */
+/* Room for what a tensor group's ranks here send to others, and receive. */
 static dt_result dti_tp_group_links(dti_parallel *par, dti_tp_group *tp_group) {
     size_t most = 1;
     for (uint32_t tail = 0; tail < 2; tail++) {

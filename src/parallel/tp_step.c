@@ -1,19 +1,18 @@
-/* A step of a grid of tensor groups. Members of a tensor group compute the same micro-batches
- * beside each other and meet behind each sum (tp_meet.c). Lines compute batch slices of their own,
- * one after the other, and their gradients are summed over batch slices, number by number. Each
- * device has a thread, on which its tensor ranks compute in turns: a segment of each, up to a sync
- * point.
+/* A step of a grid of tensor groups. The ranks of a tensor group compute the same micro-batches
+ * concurrently, with a sync point after each sum (tp_sync.c). Tensor groups compute batch slices of
+ * their own, one after the other; gradients are summed over batch slices, tensor rank by tensor
+ * rank. Each device has a thread, which computes its tensor ranks alternately: a segment of each,
+ * up to a sync point.
  *
- * Cost besides sync points: three small all-reduces of all ranks: what failed and weights, pairs of
- * blocks, losses and verdicts; with several tensor groups on several ranks one of a tensor rank's
+ * Cost besides sync points: three small all-reduces of all ranks: errors and weights, pairs of
+ * blocks, losses and findings. With several tensor groups on several ranks, one of a tensor rank's
  * gradients. */
 
 static const dti_runs *dti_tp_runs_now(const dti_tp *tp, uint32_t m) {
     return &dti_tp_group_of(tp, m)->runs[tp->tail];
 }
 
-/* Its one micro-batch slot has been its turn since it was made: other tensor ranks read operands of
- * it. */
+/* Its program has a single micro-batch slot, because other tensor ranks read operands from it. */
 static dt_program *dti_tp_of(const dti_tp *tp, uint32_t m, uint32_t micro) {
     return tp->tp_ranks[m].runs[tp->tail][micro];
 }
@@ -299,16 +298,16 @@ static dt_result dti_tp_result(dti_parallel *par) {
     return DT_OK;
 }
 
-/* A device's tensor ranks, in turns. */
+/* A device's tensor ranks, one after the other. */
 static void dti_tp_turns(void *arg, uint32_t device) {
     dti_parallel *par = arg;
     const uint32_t each = par->tp->each;
     for (uint32_t m = device * each; m < (device + 1) * each; m++)
-        par->tp->turn(par, m);
+        par->tp->phase(par, m);
 }
 
 static dt_result dti_tp_phase(dti_parallel *par, dti_device_team_fn *fn) {
-    par->tp->turn = fn;
+    par->tp->phase = fn;
     dti_device_team_run(par->tp->device_team, dti_tp_turns, par);
     return dti_tp_result(par);
 }

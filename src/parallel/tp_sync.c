@@ -1,8 +1,8 @@
-/* Meetings of tensor ranks. All wait for all, then each adds up everybody's operands, which lie on
- * the host, in one tree over tensor ranks; between ranks the first of a process does, and speaks.
- * So all have the same bits, whoever is on which rank.
+/* Sync points of tensor ranks. All wait for all; then each adds up the operands of all, which lie
+ * on the host, in one tree over tensor ranks. Between processes one thread of each does it, and
+ * communicates. So all have the same bits, whoever is on which rank.
  *
- * Who comes to a sync point has left the one before, so what tensor ranks bring needs two rows. */
+ * Whoever arrives at a sync point has left the one before, so operands need two rows. */
 
 #define DTI_TP_SLICE 16384 /* elements that are added up at a time */
 
@@ -61,7 +61,7 @@ static bool dti_tp_begins(const dti_parallel *par, uint32_t size, uint32_t first
            (at + count == size || dti_grid_rank_of(par, first + at + count) != rank);
 }
 
-/* Members are the leaves of its sums. */
+/* Tensor ranks are the leaves of its sums. */
 static dt_result dti_tp_place_group(dti_parallel *par, uint32_t tp_group, uint32_t size,
                                     dti_tp_place *place, int *ranks) {
     const int count = dti_tp_ranks(par, tp_group * size, 1, size, ranks);
@@ -127,8 +127,8 @@ static void dti_tp_fold(const dti_tp_met *at, dt_comm_span span, uint64_t from, 
     }
 }
 
-/* An operation of a tensor group's ranks, in turn with other threads that speak. *go_on: false
- * where a device here failed: others may never come to it. */
+/* An operation of a tensor group's ranks, while no other thread uses the comm. *go_on: false where
+ * a device here failed: others may never come to it. */
 static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_place *place,
                                       const dt_comm_op *op, bool *go_on) {
     dt_comm_work work = {0};
@@ -238,7 +238,7 @@ static void dti_tp_values(const dti_tp_run *run, const dti_tp_met *at) {
     }
 }
 
-/* Meeting number `met` of the step. Devices of a place here wait for each other. */
+/* Sync point number `met` of the step. Devices of a place here wait for each other. */
 static dt_result dti_tp_meet(dti_parallel *par, const dti_tp_run *run, const dti_sync_point *m,
                              uint32_t met, bool *go_on) {
     dti_tp_place *place = run->place;

@@ -1,7 +1,7 @@
 /* All parameters in the stores of all replicas, for whoever reads or writes them between steps: the
- * application, files, an evaluation. They are brought when somebody asks, on all ranks together,
- * and the next step takes its parts and lets the rest go. Where the application has programs on a
- * store its memory stays, and is old in between. */
+ * application, files, an evaluation. They are gathered on demand, on all ranks together; the next
+ * step takes its parts and frees the rest. Where the application has programs on a store its memory
+ * stays, and is out of date in between. */
 
 /* What another replica's device says, in the application's context. */
 static dt_result dti_units_said(const dti_parallel *par, uint32_t i, dt_result result) {

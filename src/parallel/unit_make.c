@@ -1,4 +1,4 @@
-/* What steps with units work on is made here, once. */
+/* Allocates what steps with units work on. */
 
 /* Units in the order in which a replica's `runs` first runs bring them; returns how many. */
 static uint32_t dti_units_order(const dti_replica *r, const dti_runs *of, uint32_t runs,

@@ -1,20 +1,20 @@
-/* Gradients, and parameters, that each replica has a part of (ZeRO-2 and 3; lower/units.c has the
+/* ZeRO-2 and 3: each replica has a part of gradients, and of parameters (lower/units.c has the
  * code's side). A unit is a bucket. Before a segment that reads a unit's parameters each replica
- * copies them to where its code has them: within a process from the owners' parts, which nobody
- * writes during a step; what other ranks own comes by broadcasts, in a group of their own, in the
- * one order in which codes read units, which all ranks have alike. So the next unit is under way
- * while the present one is computed with: two lie on the host of each process at a time. Gradients
- * of a unit are summed as ever, in the tree over batch slices, and only its owners get the sum, so
- * that its place is free for another's: a segment waits until what it writes over has gone.
+ * copies them to where its code has them. Within a process they come from the owners' parts, which
+ * nobody writes during a step; what other ranks own comes by broadcasts in a group of their own.
+ * Codes read units in one order, the same on all ranks, so the next unit is in flight while this
+ * one is computed with: two lie on the host of each process at a time. Gradients of a unit are
+ * summed in the tree over batch slices, and only its owners get the sum, so that its place is free
+ * for another unit: a segment waits until what it overwrites has gone.
  *
- * Whoever waits folds what can be folded, and the first replica's thread also speaks to the
- * network, so somebody can always go on: what a replica waits for, others have in front of them.
+ * A waiting thread folds what can be folded, and the first replica's thread also services the
+ * network, so the schedule cannot deadlock.
  *
- * Norm and clipping: each replica measures its own blocks; the pairs of all come together in the
- * order of one table, so their sum has the bits that it has without.
+ * Norm and clipping: each replica measures its own blocks; the pairs of all are joined in the order
+ * of one table, so their sum has the same bits as without ZeRO.
  *
  * Cost of a step, for G bytes of parameters on R ranks: each sends and receives G (R - 1) / R of
- * parameters forward, and as much backward where they go in between, as much of gradients, and a
+ * parameters forward, the same backward if they are freed in between, the same of gradients, and a
  * 128th of G for pairs. Memory: see dt_trainer_desc.parallel.zero_stage. */
 
 static bool dti_units_are(const dti_parallel *par) {

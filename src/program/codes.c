@@ -1,6 +1,6 @@
-/* The codes of a store's programs by their descriptions: a program of a description that was seen
- * before takes the code that there is, since nothing changes one. A code at other shapes (.shapes)
- * is kept when its last program ends, as lengths and sizes come again; others go with it. */
+/* The codes of a store's programs, by description. It owns them: programs of one description share
+ * a code, since nothing changes one. A code at other shapes (.shapes) is kept after its last
+ * program ends, as lengths and sizes recur; other codes are freed with it. */
 
 #define DTI_CODES_KEPT 32 /* that no program has: the oldest goes first */
 

@@ -1,5 +1,5 @@
-/* Creating a program: its code, then the memory and the backend's part. What fails leaves the store
- * and its other programs as they were. */
+/* Creating a program: its code, then its memory, then the backend's part. After an error the store
+ * and its other programs are as they were. */
 
 /* ---- the store's shared arenas: they grow when a new program needs more */
 
@@ -216,7 +216,7 @@ static void dti_step_slot_bind_arenas(const dt_program *p, dti_step_slot *t) {
             p->external[i] ? p->external[i] : t->memories[DTI_ARENA_PARAM];
 }
 
-/* What dt_program_run starts; replicas, stages and members go by segments. */
+/* What dt_program_run starts; replicas, stages and tensor ranks go by segments. */
 static uint32_t dti_program_whole(const dti_code *code) {
     return code->piece_count ? 0 : code->weigh_segment;
 }
@@ -386,7 +386,7 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
     if (!result)
         result = dti_program_averages(p);
     if (!result)
-        result = dti_program_lend(p);
+        result = dti_program_import(p);
     if (!result)
         result = dti_program_memories(p);
     if (!result)
@@ -410,7 +410,7 @@ static dt_program *dti_program_alloc(dt_store *store, uint32_t step_slots) {
     return p;
 }
 
-/* micro-batch slots: of a stage; 0: it is none. */
+/* micro_slots: of a pipeline stage's program; else 0. */
 static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
                                   const dti_batch_slices *batch_slices, const dti_staged *staged,
                                   uint32_t micro_slots, dt_program **out) {
@@ -490,7 +490,7 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
         dti_drive_close(p);
     for (uint32_t i = 0; i < p->step_slot_count; i++)
         dti_step_slot_free(p, &p->step_slots[i], i == 0);
-    dti_program_unlend(p);
+    dti_program_drop_imports(p);
     dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
     dti_free(p->base, p->stale);

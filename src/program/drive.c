@@ -1,12 +1,11 @@
-/* The one state machine of a step: which of its segments have been started, and which have ended.
+/* The one state machine of a step: which of its segments were started, and which have ended.
  * dt_program_run, the step cut open and a replica's step all drive it, and nothing else touches a
  * device's queue.
  *
  *   closed -- open --> ready -- start --> busy -- poll, reach, wait --> ready -- close --> closed
  *
- * part starts less than a segment, so that the next start begins inside of one.
- * drop leads to closed from anywhere, and so does every error: a lost device ends the step, there
- * is nothing to go on with. */
+ * `part` starts less than a segment, so the next start begins inside of one. `drop` leads to closed
+ * from any state, and so does every error: a step on a lost device is over. */
 
 static bool dti_drive_is_open(const dt_program *p) {
     return *dti_running_of(p) == p;

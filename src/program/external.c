@@ -1,7 +1,6 @@
-/* What application and library lend each other on the application's Vulkan device: its buffers for
- * a program's inputs and outputs, and where a parameter's values lie. Nothing is copied. Refuses
- * what a kernel could run out of: a range that is too small, one that another overlaps, and class
- * numbers and indices, which nobody would check. */
+/* The application's buffers as a program's inputs and outputs, and the VkBuffer where a parameter's
+ * values lie, on the application's Vulkan device. Nothing is copied. It refuses ranges that are too
+ * small or overlap, and class numbers and indices, which dt_program_write alone checks. */
 
 static dt_result dti_external_wrong(const dt_program *p, uint32_t index, const char *what) {
     return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': buffer %u, %s, %s", p->code->label,
@@ -58,7 +57,7 @@ static dt_result dti_external_check(const dt_program *p, uint32_t index) {
     return DT_OK;
 }
 
-static dt_result dti_program_lend(dt_program *p) {
+static dt_result dti_program_import(dt_program *p) {
     const dt_external_buffer *all = p->code->desc.external;
     dti_device *device = p->store->device;
     dt_result result = DT_OK;
@@ -68,12 +67,12 @@ static dt_result dti_program_lend(dt_program *p) {
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS && all[i].tensor.graph && !result; i++) {
         result = dti_external_check(p, i);
         if (!result)
-            result = device->backend->memory_lend(device, &all[i].memory, &p->external[i]);
+            result = device->backend->memory_import(device, &all[i].memory, &p->external[i]);
     }
     return result;
 }
 
-static void dti_program_unlend(dt_program *p) {
+static void dti_program_drop_imports(dt_program *p) {
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS; i++)
         if (p->external[i])
             p->store->device->backend->memory_destroy(p->external[i]);

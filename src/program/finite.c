@@ -1,10 +1,10 @@
-/* What an update may not do: write what is not finite. The largest gradient is at most the norm of
- * all, so from the largest weight and moments follows how large a norm may be before anything could
- * overflow; the commit compares (DTI_STEP_PROVEN). Up to there an update costs nothing more; above,
- * or where the store's values are not known, a dry pass computes it first. How large weights are
- * is told by every update, since by proof alone the bound would grow from step to step (of rows
- * that are left alone unread, by the update behind a dry pass); how large moments are by the dry
- * pass, and from there it follows from the norms. */
+/* Keeps an update from writing a value that is not finite. It owns the bound: from the largest
+ * weight and moment follows the largest gradient norm with which nothing can overflow, and the
+ * commit compares (DTI_STEP_PROVEN). Up to that norm an update costs nothing more. Above it, or
+ * where the store's values are not known, a dry pass computes the update first. Every update
+ * reports how large weights are, or the bound would grow from step to step (for rows that are left
+ * unread, the update after a dry pass does). The dry pass reports how large moments are; from there
+ * norms bound them. */
 
 static float dti_status_f32(const uint32_t *status, uint32_t word) {
     float value;

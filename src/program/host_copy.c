@@ -1,7 +1,7 @@
 /* The state of a store on the host: parameters, moments and counts after a committed step, so that
- * training goes on when the device is lost, there or elsewhere. Two copies: the older one is
- * overwritten, as a device may be lost while it is read. Refuses to guess: without a copy a lost
- * store stays lost. */
+ * training continues on this or another device after a loss. It owns two copies: the older one is
+ * overwritten, because a device may be lost while it is read. Without a copy a lost store stays
+ * lost. */
 
 typedef struct dti_host_copy_copy {
     char *bytes; /* the parameter arena, then the state arena */

@@ -1,7 +1,7 @@
-/* Steps that are started before the one in front has ended: each in a turn of its own, as a ring.
- * The device runs them in order, so a step sees what the one before it wrote. It also keeps a step
- * behind an aborted one from writing anything: the store then is as the aborted one found it, and
- * that one can be run again to say what was wrong. */
+/* Steps that are started before the one before has ended. It owns the ring of step slots: each has
+ * inputs, outputs and recorded launches of its own. The device runs steps in order, so each sees
+ * what the one before it wrote. A step after an aborted one writes nothing: the store stays as the
+ * aborted one found it, and that one can be run again to find the op at fault. */
 
 static uint32_t dti_step_slot_index(const dt_program *p) {
     return (uint32_t)(p->now - p->step_slots);
@@ -15,7 +15,7 @@ static uint32_t dti_inflight_count(const dt_program *p) {
     return p->started - p->ended;
 }
 
-/* ---- inputs: what was written stays for later steps, in whichever turn these are */
+/* ---- inputs: what was written stays for later steps, in whichever slot these are */
 
 static void dti_step_slot_written(dt_program *p, uint32_t binding) {
     p->written[binding] = true;
@@ -23,7 +23,7 @@ static void dti_step_slot_written(dt_program *p, uint32_t binding) {
     p->stale[binding] = all & ~(UINT64_C(1) << dti_step_slot_index(p));
 }
 
-/* A turn that has what was written to a binding last. */
+/* A step slot that has what was written to a binding last. */
 static const dti_step_slot *dti_step_slot_fresh(const dt_program *p, uint32_t binding) {
     uint32_t i = 0;
     while (p->stale[binding] >> i & 1u)
@@ -31,7 +31,7 @@ static const dti_step_slot *dti_step_slot_fresh(const dt_program *p, uint32_t bi
     return &p->step_slots[i];
 }
 
-/* From another turn, which may be under way: both only read it. */
+/* Copies from another step slot, which may be in flight: both only read it. */
 static void dti_step_slot_refresh(dt_program *p) {
     const uint32_t now = dti_step_slot_index(p);
     const dti_backend *b = p->store->device->backend;

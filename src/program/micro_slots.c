@@ -1,9 +1,8 @@
-/* The micro-batch slots of a stage's program. Several micro-batches are alive in a stage at once:
- * what one of them has between its forward and its backward part must stay, so each has transients,
- * inputs, outputs and launches of its own, as a program in flight has for its steps. Parameters,
- * gradients and state are one. Actions come one at a time: between two of them no step of the store
- * is under way, though those of several micro-batch slots are not over. Gradients are added up in
- * the order of backward parts, which is the schedule's to keep. */
+/* The micro-batch slots of a stage's program. Several micro-batches are alive in a stage at once,
+ * and what one has between its forward and backward part must stay: each slot has transients,
+ * inputs, outputs and launches of its own. Parameters, gradients and state exist once. Actions come
+ * one at a time: between two of them no step of the store runs. Gradients are added in the order of
+ * backward parts; the schedule (parallel/pipe_schedule.c) decides that order. */
 
 static dt_result dti_program_create_micro_slots(dt_store *store, const dt_program_desc *desc,
                                                 const dti_batch_slices *batch_slices,

@@ -1,10 +1,9 @@
 /* Updates on the host (Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model
- * Training"): moments and averages, and parameters and gradients of the own part, lie in the host's
- * memory, and the processor's kernels run the commit over them, in the bits of a processor. It is
- * part of the one program: status and pairs of blocks come to the host's side of OUT anyhow, so the
- * commit's launches are run over that, with a copy of IN, and all else of a step is as on a device
- * that has all. For stores with units alone (lower/units.c): gradients of others' parts and units
- * of parameters pass the host there. */
+ * Training"). Moments and averages, and parameters and gradients of the own part, lie in the host's
+ * memory. The CPU kernels run the commit over them, with a CPU's bits. The commit's launches run
+ * over the host's side of OUT, where status and pairs of blocks arrive in any case, with a copy of
+ * IN; the rest of a step is as without offload. Only for stores with units (lower/units.c):
+ * gradients of others' parts and units of parameters pass through the host there. */
 
 static const dti_backend *dti_store_backend(const dt_store *s, int arena) {
     return arena == DTI_ARENA_STATE && s->host ? s->host->backend : s->device->backend;

@@ -1,5 +1,5 @@
 /* A program: a code bound to a store's memory and to its own, and the step that it is in. Made by
- * compile.c, run by run.c and replica.c. */
+ * compile.c, run by run.c and replica.c. It knows one device, and nothing of the job. */
 
 /* A place where a step may be under way: memory of its own for what goes in and comes out, and the
  * launches over it. All else is the same in each. */
@@ -49,16 +49,17 @@ struct dt_program {
     dti_step_slot *now;                   /* that the host writes inputs to, and drives */
     dti_step_slot *shown;                 /* whose outputs are read */
     bool *written;                        /* by binding: the host has written it */
-    uint64_t *stale; /* by binding: bit t: turn t has what was written there before, or nothing */
+    uint64_t *stale; /* by binding: bit t: slot t has an older value of it, or none */
 
-    /* inflight.c's: so many step slots, from the oldest on, have steps started as a whole */
+    /* inflight.c's: `started` step slots from the oldest on have steps that were started as a whole
+     */
     uint32_t oldest, started;
-    uint32_t ended; /* and so many of these have ended, but nobody has asked for their reports */
+    uint32_t ended; /* of these, have ended and were not asked for their reports */
     bool failed;    /* a step before them was aborted: they do not run */
 };
 
-/* ---- compile.c: dt_program_create, of what a replica computes of a step when batch slices is not
- * NULL. Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of
+/* ---- compile.c: dt_program_create; where batch_slices is not NULL, of a replica's share of a
+ * step. Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of
  * all replicas to slot 0 between the last backward segment and the commit. The graph may have an
  * error: what desc names is older, and whole. */
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
@@ -90,7 +91,7 @@ static inline dt_program *dti_store_open(const dt_store *s) {
 static bool dti_drive_is_open(const dt_program *p);
 static bool dti_drive_is_busy(const dt_program *p); /* something started has not ended */
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
-/* The semaphore's turn: what was started comes before it. Called for every step, also one that
+/* Signals the semaphore: what was started comes before it. Called for every step, also one that
  * ends early; at most one of its calls does something. */
 static dt_result dti_drive_signal(dt_program *p);
 /* Starts the next segments, which the device takes as one piece. */
@@ -109,15 +110,15 @@ static dt_result dti_drive_rest(dt_program *p);
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
 
 /* ---- inflight.c: steps started ahead of those under way */
-static dt_result dti_inflight_place(dt_program *p); /* makes sure that inputs can be written */
+static dt_result dti_inflight_place(dt_program *p); /* makes a slot free for inputs */
 static dti_step_slot *dti_step_slot_ahead(dt_program *p,
                                           uint32_t i); /* the i-th of those, oldest first */
 /* Whether dt_program_start would wait for one of them. */
 static bool dti_inflight_waits(dt_program *p, const dt_step_desc *step);
 static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step);
 static uint32_t dti_inflight_count(const dt_program *p); /* how many of them have not ended */
-static void dti_step_slot_written(dt_program *p, uint32_t binding); /* in the turn now */
-static void dti_step_slot_refresh(dt_program *p); /* brings what was written to another turn */
+static void dti_step_slot_written(dt_program *p, uint32_t binding); /* in the slot now */
+static void dti_step_slot_refresh(dt_program *p); /* copies what was written to another slot */
 static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
@@ -175,21 +176,21 @@ static char *dti_program_in(const dt_program *p); /* where the commit finds what
 
 /* ---- micro_slots.c: a program of a stage, in which several micro-batches are alive at once. Each
  * has a micro-batch slot of its own: transients, inputs and outputs. One at a time is the program's
- * turn, and none is between two actions. */
+ * current one; between two actions none is. */
 #define DTI_MICRO_SLOTS_MAX 64
 static dt_result dti_program_create_micro_slots(dt_store *store, const dt_program_desc *desc,
                                                 const dti_batch_slices *batch_slices,
                                                 const dti_staged *staged, uint32_t micro_slots,
                                                 dt_program **out);
-/* The micro-batch slot's turn: inputs are written to it, and its step is driven. */
+/* Makes the slot the current one: inputs are written to it, and its step is driven. */
 static void dti_micro_slot_take(dt_program *p, uint32_t micro_slot);
 /* A micro-batch begins: dt_program_begin with the weights of the whole batch. */
 static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
                                       const double *weights);
-/* Starts the next segments of its step and waits for them; then another micro-batch slot may have
- * its turn. */
+/* Runs the next segments of its step and waits for them; then another slot may be the current one.
+ */
 static dt_result dti_micro_slot_run(dt_program *p, uint32_t segments);
-static void dti_micro_slot_end(dt_program *p); /* a micro-batch behind which no update comes */
+static void dti_micro_slot_end(dt_program *p); /* a micro-batch that no update follows */
 /* The host side of a binding of a micro-batch slot. */
 static void *dti_micro_slot_host(const dt_program *p, uint32_t micro_slot,
                                  const dti_binding *binding);
@@ -200,8 +201,8 @@ static float *dti_micro_slot_pairs_of_all(const dt_program *p);
 /* ---- external.c */
 /* The application's buffers of desc.external, checked against the program's bindings; for all step
  * slots. */
-static dt_result dti_program_lend(dt_program *p);
-static void dti_program_unlend(dt_program *p);
+static dt_result dti_program_import(dt_program *p);
+static void dti_program_drop_imports(dt_program *p);
 
 /* ---- finite.c */
 /* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */

@@ -1,6 +1,6 @@
-/* What a replica asks of a program that computes its share of a step (batch_slices.h): segments
- * started one by one, so that gradients can be exchanged while later ones run; what each piece has
- * of losses and statistics; the commit by itself. */
+/* What a replica calls on a program that computes its share of a step (lower/batch_slices.h):
+ * segments one by one, so that gradients are exchanged while later ones run; losses and statistics
+ * of each piece; the commit. It knows no other replica. */
 
 static uint32_t dti_program_segments(const dt_program *p) {
     return p->code->commit_segment;

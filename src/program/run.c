@@ -1,5 +1,6 @@
-/* Running a program: inputs in, segments in order, outputs and the report out. begin, advance and
- * end are the step cut open; run is the three in one. Nothing here allocates. */
+/* Running a program: inputs in, segments in order, outputs and the report out. dt_program_begin,
+ * _advance and _end are the step cut open; dt_program_run is the three in one. Nothing here
+ * allocates. */
 
 /* ---- bindings */
 
@@ -333,7 +334,7 @@ static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *em
     return result;
 }
 
-/* In the turn that inputs were written to. Steps that are under way count as committed. */
+/* Opens a step in the slot that inputs were written to. Steps in flight count as committed. */
 static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     bool empty;
     dt_result result = dti_step_look(p, step, &empty);

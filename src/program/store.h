@@ -1,5 +1,5 @@
 /* A store: the values of a graph's parameters on one device, and the arenas that its programs
- * share. Where a parameter lies in them is the layout's (lower/layout.h). */
+ * share. The layout (lower/layout.h) says where each parameter lies in them. */
 
 /* What a store knows of a parameter's values and its optimizer's state. */
 typedef struct dti_kept {

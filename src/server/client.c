@@ -5,7 +5,7 @@
 /* A step that took longer than it may: this process was stopped, and silence is its own. */
 #define DTI_CLIENT_STEP_MOST 1500000000u
 
-/* ---- what the message server tells */
+/* ---- the message server's calls */
 
 static void dti_client_opened(void *user, uint32_t who, const uint8_t instance[16]) {
     dti_client *c = user;

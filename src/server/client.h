@@ -1,4 +1,4 @@
-/* A worker's side of its connections to the servers: one question at a time, asked again when a
+/* A worker's side of its connections to the servers: one question at a time, repeated after a
  * connection broke, for as long as the servers may be away. */
 
 #define DTI_SERVERS_MAX 64

@@ -1,6 +1,6 @@
-/* What a worker computes: the gradient of one batch slice of a batch, of whichever a ticket says,
- * in the bits that a replica with that batch slice gives it. A batch slice has one of at most three
- * numbers of rows, for each of which there are programs. */
+/* What a worker computes: the gradient of the batch slice that a ticket names, with the bits that a
+ * replica with that batch slice gives it. A batch slice has one of at most three numbers of rows;
+ * each has programs of its own. */
 
 #define DTI_SHARES_MAX 3
 

@@ -1,5 +1,5 @@
-/* What workers and servers say to each other, each by a dti_message; docs/protocol.md has the
- * table. Workers ask, servers answer each question once. Numbers in bodies are little-endian. */
+/* What workers and servers send each other, each as a dti_message; docs/protocol.md has the table.
+ * Workers ask; servers answer each question once. Numbers in bodies are little-endian. */
 
 enum {
     DTI_SAY_HELLO = 1, /* worker: no body */

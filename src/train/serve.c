@@ -1,4 +1,4 @@
-/* A server's life: its description, its memory, its end, and dt_server_run. */
+/* A server from creation to end: its description, its memory, and dt_server_run. */
 
 static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
     const dt_trainer_desc *t = &d->trainer;
@@ -111,21 +111,21 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
 }
 
 static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
-    const dti_message_server_desc message_server = {.by = d->security,
-                                                    .connections = s->count,
-                                                    .place = (uint32_t)d->index,
-                                                    .listen = d->listen ? d->listen : "127.0.0.1:0",
-                                                    .events = {.user = s,
-                                                               .opened = dti_server_opened,
-                                                               .room = dti_server_room,
-                                                               .came = dti_server_came,
-                                                               .read = dti_server_read,
-                                                               .closed = dti_server_closed}};
+    const dti_message_server_desc desc = {.by = d->security,
+                                          .connections = s->count,
+                                          .place = (uint32_t)d->index,
+                                          .listen = d->listen ? d->listen : "127.0.0.1:0",
+                                          .events = {.user = s,
+                                                     .opened = dti_server_opened,
+                                                     .room = dti_server_room,
+                                                     .came = dti_server_came,
+                                                     .read = dti_server_read,
+                                                     .closed = dti_server_closed}};
     s->calls = dti_message_server_calls_of();
     if (!s->calls)
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                         "a server: this dtrain was compiled without connections");
-    return s->calls->create(s->base, &message_server, &s->message_server);
+    return s->calls->create(s->base, &desc, &s->message_server);
 }
 
 _Static_assert(offsetof(dt_server, owned) == 0, "dti_server_end casts");

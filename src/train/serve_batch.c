@@ -1,8 +1,8 @@
 /* A parameter server: a trainer of one CPU replica whose steps others compute. Its tickets
- * (server/tickets.h) say who computes what; its message server (comm/message_server.h) brings their
- * pushes to a place of their own; when a batch is complete it is folded and applied as a step of
- * ranks is, by the trainer's own commit, with its checkpoints. All of it happens in dt_server_run.
- * Here: its answers, its tickets, and what it does with a batch. */
+ * (server/tickets.h) decide who computes what; its message server (comm/message_server.h) receives
+ * pushes, each to memory of its own. A complete batch is folded and applied as a step of ranks is,
+ * by the trainer's own commit, with its checkpoints. All of it happens in dt_server_run. Here:
+ * answers, tickets, and what becomes of a batch. */
 
 #define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
 #define DTI_SERVER_SURPLUS_NS 1000000000u

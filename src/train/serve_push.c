@@ -1,4 +1,4 @@
-/* What workers bring and ask: their pushes, and the message server's calls of a server. */
+/* What workers push and ask: the callbacks of a server's message server. */
 
 /* ---- pushes */
 

@@ -1,7 +1,7 @@
 /* A trainer whose steps are tickets: it asks the first server for one, takes the servers'
- * parameters if they have moved since, computes the ticket's batch slice, and pushes its gradient,
- * to the first server last; so what that one counts the others have. It never updates anything by
- * itself. What was computed while a server was away counts if the ticket is still open when it is
+ * parameters if they have changed, computes the ticket's batch slice, and pushes its gradient, to
+ * the first server last: what that one counts the others have. It never updates parameters itself.
+ * What was computed while a server was away counts if the ticket is still open when the server is
  * back. */
 
 #define DTI_WORKER_PULLS 16 /* times that values of several versions are taken for those of one */

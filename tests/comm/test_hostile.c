@@ -459,7 +459,7 @@ static void attacked(proc *p) {
         return;
     dti_tcp *t = ((dti_tcp_group *)m->comm->state)->tcp;
     if (p->index == 1)
-        atomic_store(&p->all->port, dti_address_port(&t->meeting.own.at[0]));
+        atomic_store(&p->all->port, dti_address_port(&t->rendezvous.own.at[0]));
     uint64_t until = dti_now_ns() + (fleet_long() ? 60000000000u : 4000000000u);
     for (int32_t go = 1, round = 0; go && !m->failed_line; round++) {
         for (int i = 0; i < 50000; i++)

@@ -1035,8 +1035,8 @@ static void in_port_range(proc *p) {
     if (m->failed_line)
         return;
     dti_tcp *t = ((dti_tcp_group *)m->comm->state)->tcp;
-    for (int i = 0; i < t->meeting.own.count; i++) {
-        int port = dti_address_port(&t->meeting.own.at[i]);
+    for (int i = 0; i < t->rendezvous.own.count; i++) {
+        int port = dti_address_port(&t->rendezvous.own.at[i]);
         EXPECT(m, port >= p->all->desc.port_low && port <= p->all->desc.port_high);
     }
 }

@@ -539,7 +539,7 @@ TEST(several_ports_are_all_tried_and_the_likely_one_each_time) {
     REQUIRE(dti_rendezvous_place(&c.base, &c.r) == DT_OK);
     for (int i = 0; i < 6; i++) {
         dti_rendezvous_look(&c.r);
-        CHECK(c.r.rank0.count == DTI_SYNC_POINT_CANDIDATES &&
+        CHECK(c.r.rank0.count == DTI_RENDEZVOUS_CANDIDATES &&
               dti_address_port(&c.r.rank0.at[0]) == 65530);
         for (int k = 0; k < c.r.rank0.count; k++)
             seen |= 1u << c.r.candidate[k];
@@ -852,7 +852,7 @@ TEST(launchers_key_is_taken_by_who_has_none_and_wants_one) {
 
 TEST(launchers_text_of_many_addresses_fits) {
     host_case c = {.desc = {.world_size = 2}};
-    char mine[DTI_SYNC_POINT_TEXT];
+    char mine[DTI_RENDEZVOUS_TEXT];
     uint8_t key[32];
     bool have = false;
     c.r.desc = &c.desc;

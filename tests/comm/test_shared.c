@@ -205,12 +205,12 @@ static void forbid_reading_others(mate *m) {
 }
 
 /* To each other rank, as a bit: payloads were lent. */
-static unsigned lent_to(proc *p) {
+static unsigned loans_to(proc *p) {
     dti_tcp *t = shared_tcp(p);
     unsigned ranks = 0;
     dti_mutex_lock(&t->lock);
     for (uint32_t i = 0; i < t->active_count; i++)
-        if (t->active[i]->link->lent_to)
+        if (t->active[i]->link->loans_to)
             ranks |= 1u << t->active[i]->link->peer;
     dti_mutex_unlock(&t->lock);
     return ranks;
@@ -262,7 +262,7 @@ static void lending(proc *p) {
     unsigned others = 7u & ~(1u << p->index);
     if (*forbidden >= 0)
         others = p->index == *forbidden ? 0 : others & ~(1u << *forbidden);
-    EXPECT(m, lent_to(p) == others);
+    EXPECT(m, loans_to(p) == others);
     EXPECT(m, !dt_comm_barrier(m->comm));
     free(x);
 }

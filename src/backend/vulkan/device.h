@@ -152,8 +152,8 @@ static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, con
 static void dti_vk_buffer_destroy(dti_vk_device *device, dti_vk_buffer *buffer);
 static dt_result dti_vk_memory_create(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                       dti_memory **out);
-static dt_result dti_vk_memory_lend(dti_device *device, const dt_vulkan_buffer *buffer,
-                                    dti_memory **out);
+static dt_result dti_vk_memory_import(dti_device *device, const dt_vulkan_buffer *buffer,
+                                      dti_memory **out);
 static void dti_vk_memory_where(const dti_memory *memory, dt_vulkan_buffer *out);
 static void dti_vk_memory_destroy(dti_memory *memory);
 static uint64_t dti_vk_memory_bytes(const dti_memory *memory);

@@ -186,8 +186,8 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
     return DT_OK;
 }
 
-static dt_result dti_vk_memory_lend(dti_device *head, const dt_vulkan_buffer *buffer,
-                                    dti_memory **out) {
+static dt_result dti_vk_memory_import(dti_device *head, const dt_vulkan_buffer *buffer,
+                                      dti_memory **out) {
     dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
     *out = (dti_memory *)m;
     if (!m)

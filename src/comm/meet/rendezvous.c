@@ -15,10 +15,10 @@
 
 #if DTI_TCP
 
-#define DTI_SYNC_POINT_TEXT 900
+#define DTI_RENDEZVOUS_TEXT 900
 /* The launcher's channel: PMI's is the narrowest. */
-#define DTI_SYNC_POINT_LAUNCHER DTI_PMI_TEXT_MAX
-#define DTI_SYNC_POINT_CANDIDATES 4 /* ports in one look */
+#define DTI_RENDEZVOUS_LAUNCHER DTI_PMI_TEXT_MAX
+#define DTI_RENDEZVOUS_CANDIDATES 4 /* ports in one look */
 #define DTI_KV_LOOK_NS 2000000000u
 
 typedef enum dti_rendezvous_where {
@@ -38,7 +38,7 @@ typedef struct dti_rendezvous {
     int error;           /* why the newest socket could not listen; 0 = it was not tried */
     bool in_use;         /* one of them because its port is taken */
     dti_addresses rank0; /* of the newest look */
-    char told[DTI_SYNC_POINT_TEXT]; /* by launcher or store: endpoints, in spaces */
+    char told[DTI_RENDEZVOUS_TEXT]; /* by launcher or store: endpoints, space-separated */
     char why[192];                  /* the newest look found nothing */
     int looks;
     /* Several ports: which of them rank0.at[i] is, what it connected to last (index + 1), and at
@@ -228,9 +228,9 @@ static size_t dti_rendezvous_line(const dt_comm_desc *d, char line[128]) {
 
 #if DTI_POSIX_2008
 /* What rank 0 writes; without a zero at its end. */
-static size_t dti_rendezvous_mine_text(const dti_rendezvous *r, char text[DTI_SYNC_POINT_TEXT]) {
+static size_t dti_rendezvous_mine_text(const dti_rendezvous *r, char text[DTI_RENDEZVOUS_TEXT]) {
     const size_t bytes = dti_rendezvous_line(r->desc, text);
-    dti_rendezvous_text(r, text + bytes, DTI_SYNC_POINT_TEXT - bytes - 1);
+    dti_rendezvous_text(r, text + bytes, DTI_RENDEZVOUS_TEXT - bytes - 1);
     const size_t size = strlen(text);
     text[size] = '\n';
     return size + 1;
@@ -238,14 +238,14 @@ static size_t dti_rendezvous_mine_text(const dti_rendezvous *r, char text[DTI_SY
 
 /* The file's first bytes, up to one more than rank 0 writes; -1: see *why, and with errno ENOENT
  * there is none. */
-static ssize_t dti_rendezvous_content(const char *path, char text[DTI_SYNC_POINT_TEXT + 1],
+static ssize_t dti_rendezvous_content(const char *path, char text[DTI_RENDEZVOUS_TEXT + 1],
                                       const char **why) {
     uint64_t size;
     int stream;
     errno = 0;
     if ((*why = dti_stream_open(path, &stream, &size)))
         return -1;
-    const ssize_t bytes = dti_key_read_all(stream, text, DTI_SYNC_POINT_TEXT + 1);
+    const ssize_t bytes = dti_key_read_all(stream, text, DTI_RENDEZVOUS_TEXT + 1);
     if (bytes < 0)
         *why = strerror(errno);
     dti_stream_close(stream);
@@ -256,14 +256,14 @@ static ssize_t dti_rendezvous_content(const char *path, char text[DTI_SYNC_POINT
 static bool dti_rendezvous_is_own(const char *text, ssize_t bytes) {
     static const char begin[] = "dtrain ";
     const size_t skip = sizeof begin - 1;
-    if (bytes <= 0 || bytes > DTI_SYNC_POINT_TEXT)
+    if (bytes <= 0 || bytes > DTI_RENDEZVOUS_TEXT)
         return bytes == 0;
     return (size_t)bytes > skip && !memcmp(text, begin, skip) && text[bytes - 1] == '\n' &&
            text[skip] >= '0' && text[skip] <= '9';
 }
 
 static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
-    char text[DTI_SYNC_POINT_TEXT + 1];
+    char text[DTI_RENDEZVOUS_TEXT + 1];
     const char *path = dti_rendezvous_path(r->desc), *why;
     const ssize_t old = dti_rendezvous_content(path, text, &why);
     if (old < 0 && errno != ENOENT)
@@ -280,7 +280,7 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
 }
 
 static void dti_rendezvous_done(dti_rendezvous *r) {
-    char text[DTI_SYNC_POINT_TEXT + 1], mine[DTI_SYNC_POINT_TEXT];
+    char text[DTI_RENDEZVOUS_TEXT + 1], mine[DTI_RENDEZVOUS_TEXT];
     const char *path = dti_rendezvous_path(r->desc), *why;
     if (r->wrote) {
         const size_t bytes = dti_rendezvous_mine_text(r, mine);
@@ -292,7 +292,7 @@ static void dti_rendezvous_done(dti_rendezvous *r) {
 }
 
 static void dti_rendezvous_read(dti_rendezvous *r) {
-    char text[DTI_SYNC_POINT_TEXT + 1], line[128];
+    char text[DTI_RENDEZVOUS_TEXT + 1], line[128];
     const char *path = dti_rendezvous_path(r->desc), *why;
     const ssize_t bytes = dti_rendezvous_content(path, text, &why);
     if (bytes < 0)
@@ -331,7 +331,7 @@ static void dti_rendezvous_key(const dt_comm_desc *d, char key[128]) {
 }
 
 static dt_result dti_rendezvous_store_set(dti_base *base, const dti_rendezvous *r) {
-    char key[128], text[DTI_SYNC_POINT_TEXT];
+    char key[128], text[DTI_RENDEZVOUS_TEXT];
     dti_kv s;
     dti_rendezvous_key(r->desc, key);
     dti_rendezvous_text(r, text, sizeof text);
@@ -347,7 +347,7 @@ static dt_result dti_rendezvous_store_set(dti_base *base, const dti_rendezvous *
 }
 
 static dt_result dti_rendezvous_store_get(dti_rendezvous *r, uint64_t deadline) {
-    char key[128], text[DTI_SYNC_POINT_TEXT];
+    char key[128], text[DTI_RENDEZVOUS_TEXT];
     dti_kv s;
     dti_rendezvous_key(r->desc, key);
     dt_result result = dti_kv_open(&s, r->at.host, r->at.port, deadline);
@@ -380,7 +380,7 @@ static dt_result dti_rendezvous_store_await(dti_base *base, dti_rendezvous *r) {
  * answered. Behind it a few others in turn, so that all are tried within some tries and, where
  * packets vanish, none waits for all. */
 static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *found) {
-    int addresses = DTI_MIN(found->count, DTI_ADDRESSES_MAX / DTI_SYNC_POINT_CANDIDATES);
+    int addresses = DTI_MIN(found->count, DTI_ADDRESSES_MAX / DTI_RENDEZVOUS_CANDIDATES);
     int ports = r->at.ports, first = 0;
     if (r->connected)
         r->others |= (uint64_t)1 << r->candidate[r->connected - 1];
@@ -389,7 +389,7 @@ static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *fo
         first++;
     if (first == ports)
         first = 0, r->others = 0;
-    for (int n = 0, c; n < DTI_MIN(ports, DTI_SYNC_POINT_CANDIDATES); n++) {
+    for (int n = 0, c; n < DTI_MIN(ports, DTI_RENDEZVOUS_CANDIDATES); n++) {
         do
             c = n ? r->turn = (r->turn + 1) % ports : first;
         while (n && c == first);
@@ -432,7 +432,7 @@ static void dti_rendezvous_look_name(dti_rendezvous *r) {
 
 /* Where rank 0 is; rank0.count 0: not known yet, r->why says why. */
 static void dti_rendezvous_look(dti_rendezvous *r) {
-    char text[DTI_SYNC_POINT_TEXT];
+    char text[DTI_RENDEZVOUS_TEXT];
     r->rank0.count = 0;
     r->why[0] = 0;
     if (r->place == DTI_MEET_TCP)
@@ -452,7 +452,7 @@ static void dti_rendezvous_look(dti_rendezvous *r) {
 
 /* Rank 0's text for the launcher: the key in hex if it makes one, ";", its addresses. */
 static dt_result dti_rendezvous_mine(dti_base *base, const dti_rendezvous *r, uint8_t key[32],
-                                     bool *have_key, char mine[DTI_SYNC_POINT_TEXT]) {
+                                     bool *have_key, char mine[DTI_RENDEZVOUS_TEXT]) {
     size_t used = 0;
     if (!*have_key && !r->desc->insecure) {
         dt_result result = dti_key_make(base, key);
@@ -463,7 +463,7 @@ static dt_result dti_rendezvous_mine(dti_base *base, const dti_rendezvous *r, ui
         used = 2 * DTI_KEY_BYTES;
     }
     mine[used++] = ';';
-    dti_rendezvous_text(r, mine + used, DTI_SYNC_POINT_LAUNCHER + 1 - used);
+    dti_rendezvous_text(r, mine + used, DTI_RENDEZVOUS_LAUNCHER + 1 - used);
     return DT_OK;
 }
 
@@ -491,7 +491,7 @@ static dt_result dti_rendezvous_given(dti_base *base, dti_rendezvous *r, const c
 static dt_result dti_rendezvous_exchange(dti_base *base, dti_rendezvous *r, uint8_t key[32],
                                          bool *have_key) {
     const dt_comm_desc *d = r->desc;
-    char mine[DTI_SYNC_POINT_TEXT] = "-", of0[DTI_SYNC_POINT_TEXT] = "";
+    char mine[DTI_RENDEZVOUS_TEXT] = "-", of0[DTI_RENDEZVOUS_TEXT] = "";
     dt_result result = d->rank ? DT_OK : dti_rendezvous_mine(base, r, key, have_key, mine);
     if (!result && d->rendezvous[3] == 'x')
         result =

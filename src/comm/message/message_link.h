@@ -1,7 +1,7 @@
 /* One connection of a message server, without I/O: bytes and time in, bytes and messages out.
- * Handshake and tags are those of ranks; a dti_core stands for its settings and its clock alone.
- * Small bodies are covered by their frame's tag; others go in pieces of DTI_MESSAGE_LINK_PIECE
- * bytes, DATA frames, each with its checksum, or its GMAC. */
+ * Handshake and tags are those of ranks; a dti_core stands only for settings and clock. Small
+ * bodies are covered by their frame's tag. Others go in pieces of DTI_MESSAGE_LINK_PIECE bytes,
+ * DATA frames, each with its checksum or its GMAC. */
 
 #define DTI_MESSAGE_LINK_PIECE 65536u
 #define DTI_MESSAGE_LINK_WORLD 65535u  /* the world size that hellos have */

@@ -1,8 +1,8 @@
 /* The sockets of a message server: it listens, dials, and moves bytes between them and connections
- * (link.c), without a thread of its own. Who has proved nothing holds a connection for 5 s at most,
- * and when all are taken one of the address that holds most is given up for the next, as between
- * ranks. What such connections come to is counted, and logged now and then. A connection's end is
- * told once. */
+ * (message_link.c), without a thread of its own. A peer that has not proved that it has the key
+ * holds a connection for 5 s at most. When all connections are taken, one of the address that holds
+ * most is closed for the next, as between ranks. Connections that end without a proof are counted,
+ * and logged now and then. A connection's end is reported once. */
 
 #if DTI_TCP
 
@@ -19,51 +19,47 @@ static void dti_message_server_forget(dti_message_server_conn *c) {
 }
 
 /* Counts a connection that ended before its proof. A mere look at the port is not logged. */
-static void dti_message_server_stranger(dti_message_server *message_server, const dti_link *link,
+static void dti_message_server_stranger(dti_message_server *server, const dti_link *link,
                                         const char *why) {
-    message_server->strangers++;
-    if (link->state != DTI_LINK_HELLO || link->rx_to || message_server->core.now >= link->deadline)
-        dti_core_note_refusal(&message_server->core, link->from, "a connection was refused: %s",
-                              why);
+    server->strangers++;
+    if (link->state != DTI_LINK_HELLO || link->rx_to || server->core.now >= link->deadline)
+        dti_core_note_refusal(&server->core, link->from, "a connection was refused: %s", why);
 }
 
 /* Tells the application, unless nobody knew of it. */
-static void dti_message_server_over(dti_message_server *message_server,
-                                    dti_message_server_conn *c) {
-    const dti_message_link *t = &c->message_link;
-    char why[sizeof t->why];
-    const bool open = t->open, refused = t->refused, known = t->open || t->link.dialled;
-    memcpy(why, t->why, sizeof why);
+static void dti_message_server_over(dti_message_server *server, dti_message_server_conn *c) {
+    const dti_message_link *ml = &c->message_link;
+    char why[sizeof ml->why];
+    const bool open = ml->open, refused = ml->refused, known = ml->open || ml->link.dialled;
+    memcpy(why, ml->why, sizeof why);
     if (!known)
-        dti_message_server_stranger(message_server, &t->link, why);
+        dti_message_server_stranger(server, &ml->link, why);
     dti_message_server_forget(c);
     if (known)
-        message_server->events.closed(message_server->events.user, t->who, open, refused, why);
+        server->events.closed(server->events.user, ml->who, open, refused, why);
 }
 
-static void dti_message_server_close(dti_message_server *message_server, uint32_t who,
-                                     const char *why) {
+static void dti_message_server_close(dti_message_server *server, uint32_t who, const char *why) {
     (void)why;
-    dti_message_server_forget(&message_server->conns[who]);
+    dti_message_server_forget(&server->conns[who]);
 }
 
-static void dti_message_server_drop(dti_message_server *message_server, uint32_t who) {
-    dti_message_link_drop(&message_server->conns[who].message_link);
+static void dti_message_server_drop(dti_message_server *server, uint32_t who) {
+    dti_message_link_drop(&server->conns[who].message_link);
 }
 
 /* ---- bytes */
 
-static void dti_message_server_write(dti_message_server *message_server,
-                                     dti_message_server_conn *c) {
+static void dti_message_server_write(dti_message_server *server, dti_message_server_conn *c) {
     dti_link_span_out out[2];
     int count;
-    if (message_server->tls) {
-        dti_message_server_write_tls(message_server, c);
+    if (server->tls) {
+        dti_message_server_write_tls(server, c);
         return;
     }
     c->blocked = false;
     while (!c->blocked &&
-           (count = dti_message_link_output(&message_server->core, &c->message_link, out)) > 0) {
+           (count = dti_message_link_output(&server->core, &c->message_link, out)) > 0) {
         dti_socket_part parts[2];
         for (int i = 0; i < count; i++)
             parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
@@ -77,12 +73,11 @@ static void dti_message_server_write(dti_message_server *message_server,
     }
 }
 
-static void dti_message_server_read(dti_message_server *message_server,
-                                    dti_message_server_conn *c) {
+static void dti_message_server_read(dti_message_server *server, dti_message_server_conn *c) {
     uint8_t *to;
     size_t room;
-    if (message_server->tls) {
-        dti_message_server_read_tls(message_server, c);
+    if (server->tls) {
+        dti_message_server_read_tls(server, c);
         return;
     }
     for (size_t total = 0; total < DTI_MESSAGE_SERVER_READ_MAX &&
@@ -94,14 +89,14 @@ static void dti_message_server_read(dti_message_server *message_server,
         }
         total += (size_t)got;
         c->moved += (uint64_t)got;
-        dti_message_link_received(&message_server->core, &c->message_link, (size_t)got);
+        dti_message_link_received(&server->core, &c->message_link, (size_t)got);
     }
 }
 
 /* ---- connections */
 
-/* The addresses from `next` on, until one is under way; else the connection is over, and says
- * why. */
+/* Tries the addresses from `next` on until one is being dialled; else ends the connection with the
+ * reason. */
 static void dti_message_server_try(dti_message_server_conn *c, const char *before) {
     char where[64], text[160];
     snprintf(text, sizeof text, "%s", before);
@@ -132,11 +127,11 @@ static bool dti_message_server_is_file(const char *address) {
     return !strncmp(address, "file://", 7);
 }
 
-static void dti_message_server_dial_file(dti_message_server *message_server,
-                                         dti_message_server_conn *c, const char *address) {
-    dti_rendezvous *r = &message_server->meeting;
-    snprintf(message_server->by.rendezvous, sizeof message_server->by.rendezvous, "%s", address);
-    r->desc = &message_server->by;
+static void dti_message_server_dial_file(dti_message_server *server, dti_message_server_conn *c,
+                                         const char *address) {
+    dti_rendezvous *r = &server->rendezvous;
+    snprintf(server->by.rendezvous, sizeof server->by.rendezvous, "%s", address);
+    r->desc = &server->by;
     r->rank0.count = 0;
     r->why[0] = 0;
     dti_rendezvous_read(r);
@@ -145,26 +140,26 @@ static void dti_message_server_dial_file(dti_message_server *message_server,
     dti_message_server_try(c, r->why);
 }
 
-static bool dti_message_server_dial(dti_message_server *message_server, uint32_t who,
-                                    const char *address, uint32_t place) {
-    dti_message_server_conn *c = &message_server->conns[who];
+static bool dti_message_server_dial(dti_message_server *server, uint32_t who, const char *address,
+                                    uint32_t place) {
+    dti_message_server_conn *c = &server->conns[who];
     dti_endpoint e;
     dti_message_server_forget(c);
-    message_server->core.now = dti_now_ns();
+    server->core.now = dti_now_ns();
     if (dti_message_server_is_file(address)) {
-        dti_message_link_start(&message_server->core, &c->message_link, true, place);
-        dti_message_server_dial_file(message_server, c, address);
+        dti_message_link_start(&server->core, &c->message_link, true, place);
+        dti_message_server_dial_file(server, c, address);
         return true;
     }
     if (!dti_endpoint_parse(strncmp(address, "tcp://", 6) ? "" : "tcp://", address, &e) ||
         e.port == 0) {
-        dti_fail(message_server->base, DT_ERROR_INVALID,
+        dti_fail(server->base, DT_ERROR_INVALID,
                  "'%s' is no address of a server: \"host:port\", \"tcp://host:port\" or "
                  "\"file:///path\"",
                  address);
         return false;
     }
-    dti_message_link_start(&message_server->core, &c->message_link, true, place);
+    dti_message_link_start(&server->core, &c->message_link, true, place);
     const int error = dti_resolve(e.host, e.port, &c->list);
     c->next = 0;
     if (error)
@@ -174,8 +169,7 @@ static bool dti_message_server_dial(dti_message_server *message_server, uint32_t
     return true;
 }
 
-static void dti_message_server_connected(dti_message_server *message_server,
-                                         dti_message_server_conn *c) {
+static void dti_message_server_connected(dti_message_server *server, dti_message_server_conn *c) {
     const int error = dti_socket_failed(c->fd);
     char where[64], text[160];
     dti_address_text(&c->list.at[c->next - 1], where);
@@ -185,139 +179,133 @@ static void dti_message_server_connected(dti_message_server *message_server,
         return;
     }
     c->connecting = false;
-    if (message_server->tls) {
-        dti_message_server_tls_start(message_server, c);
+    if (server->tls) {
+        dti_message_server_tls_start(server, c);
         if (c->begun)
-            dti_message_server_handshake_tls(message_server, c);
+            dti_message_server_handshake_tls(server, c);
     } else
-        dti_message_link_connected(&message_server->core, &c->message_link);
+        dti_message_link_connected(&server->core, &c->message_link);
 }
 
 /* A free place, or that of one that has proved nothing; NULL: all have. */
-static dti_message_server_conn *dti_message_server_place(dti_message_server *message_server,
+static dti_message_server_conn *dti_message_server_place(dti_message_server *server,
                                                          const uint8_t source[DTI_SOURCE_BYTES]) {
-    for (uint32_t i = 0; i < message_server->count; i++)
-        if (!message_server->conns[i].message_link.used)
-            return &message_server->conns[i];
+    for (uint32_t i = 0; i < server->count; i++)
+        if (!server->conns[i].message_link.used)
+            return &server->conns[i];
     const dti_link *last =
-        dti_pending_last(&message_server->conns[0].message_link.link, sizeof *message_server->conns,
-                         message_server->count, 0, dti_source_group(&message_server->core, source));
+        dti_pending_last(&server->conns[0].message_link.link, sizeof *server->conns, server->count,
+                         0, dti_source_group(&server->core, source));
     if (!last)
         return NULL;
-    message_server->strangers++;
-    dti_core_note_refusal(&message_server->core, last->from,
+    server->strangers++;
+    dti_core_note_refusal(&server->core, last->from,
                           "all %u connections are in use: one that had proved nothing was closed",
-                          message_server->count);
-    const dti_message_link *t = last->conn;
-    dti_message_server_forget(&message_server->conns[t->who]);
-    return &message_server->conns[t->who];
+                          server->count);
+    const dti_message_link *ml = last->conn;
+    dti_message_server_forget(&server->conns[ml->who]);
+    return &server->conns[ml->who];
 }
 
 /* A connection that waits gets the reserve's descriptor and is closed, so that it does not wait for
  * ever. The next look is later. */
-static void dti_message_server_no_descriptor(dti_message_server *message_server, int listener,
-                                             int error) {
-    message_server->accept_after = message_server->core.now + 100000000u;
-    dti_descriptor_give_up(&message_server->reserve);
+static void dti_message_server_no_descriptor(dti_message_server *server, int listener, int error) {
+    server->accept_after = server->core.now + 100000000u;
+    dti_descriptor_give_up(&server->reserve);
     const int fd = dti_socket_accept(listener);
     if (fd >= 0)
         dti_socket_close(fd);
-    message_server->reserve = dti_descriptor_reserve();
-    dti_core_note_no_descriptor(&message_server->core, dti_socket_text(error));
+    server->reserve = dti_descriptor_reserve();
+    dti_core_note_no_descriptor(&server->core, dti_socket_text(error));
 }
 
 /* False: none waits. */
-static bool dti_message_server_accept(dti_message_server *message_server, int listener) {
+static bool dti_message_server_accept(dti_message_server *server, int listener) {
     uint8_t source[DTI_SOURCE_BYTES];
     const int fd = dti_socket_accept(listener);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE)
-            dti_message_server_no_descriptor(message_server, listener, errno);
+            dti_message_server_no_descriptor(server, listener, errno);
         return false;
     }
     dti_address_source(fd, source);
-    dti_message_server_conn *c = dti_message_server_place(message_server, source);
+    dti_message_server_conn *c = dti_message_server_place(server, source);
     if (!c) {
         dti_socket_close(fd);
         return true;
     }
     dti_socket_watch(fd);
     c->fd = fd;
-    dti_message_link_start(&message_server->core, &c->message_link, false, 0);
-    dti_link_came_from(&message_server->core, &c->message_link.link, source);
-    if (message_server->tls)
-        dti_message_server_tls_start(message_server, c);
+    dti_message_link_start(&server->core, &c->message_link, false, 0);
+    dti_link_came_from(&server->core, &c->message_link.link, source);
+    if (server->tls)
+        dti_message_server_tls_start(server, c);
     return true;
 }
 
 /* ---- a step */
 
-static bool dti_message_server_wants(dti_message_server *message_server,
-                                     dti_message_server_conn *c) {
+static bool dti_message_server_wants(dti_message_server *server, dti_message_server_conn *c) {
     dti_link_span_out out[2];
     if (c->connecting || c->blocked)
         return true;
-    return !message_server->tls &&
-           dti_message_link_output(&message_server->core, &c->message_link, out) > 0;
+    return !server->tls && dti_message_link_output(&server->core, &c->message_link, out) > 0;
 }
 
-static size_t dti_message_server_gather(dti_message_server *message_server, size_t *listeners) {
+static size_t dti_message_server_gather(dti_message_server *server, size_t *listeners) {
     size_t n = 0;
-    message_server->polls[n++] = (struct pollfd){.fd = message_server->wake[0], .events = POLLIN};
-    for (int i = 0; i < message_server->listener_count &&
-                    message_server->core.now >= message_server->accept_after;
-         i++)
-        message_server->polls[n++] =
-            (struct pollfd){.fd = message_server->listeners[i], .events = POLLIN};
+    server->polls[n++] = (struct pollfd){.fd = server->wake[0], .events = POLLIN};
+    for (int i = 0; i < server->listener_count && server->core.now >= server->accept_after; i++)
+        server->polls[n++] = (struct pollfd){.fd = server->listeners[i], .events = POLLIN};
     *listeners = n - 1;
-    for (uint32_t i = 0; i < message_server->count; i++) {
-        dti_message_server_conn *c = &message_server->conns[i];
+    for (uint32_t i = 0; i < server->count; i++) {
+        dti_message_server_conn *c = &server->conns[i];
         size_t room;
         if (c->fd < 0 || c->message_link.over)
             continue;
-        const bool reads = !c->connecting &&
-                           (message_server->tls || dti_message_link_input(&c->message_link, &room));
-        message_server->polled[n - 1 - *listeners] = c;
-        message_server->polls[n++] = (struct pollfd){
-            .fd = c->fd,
-            .events = (short)((reads ? POLLIN : 0) |
-                              (dti_message_server_wants(message_server, c) ? POLLOUT : 0))};
+        const bool reads =
+            !c->connecting && (server->tls || dti_message_link_input(&c->message_link, &room));
+        server->polled[n - 1 - *listeners] = c;
+        server->polls[n++] =
+            (struct pollfd){.fd = c->fd,
+                            .events = (short)((reads ? POLLIN : 0) |
+                                              (dti_message_server_wants(server, c) ? POLLOUT : 0))};
     }
     return n;
 }
 
-static void dti_message_server_move(dti_message_server *message_server, dti_message_server_conn *c,
+static void dti_message_server_move(dti_message_server *server, dti_message_server_conn *c,
                                     short events) {
     if (c->fd < 0 || c->message_link.over || !events)
         return;
     if (c->connecting)
-        dti_message_server_connected(message_server, c);
+        dti_message_server_connected(server, c);
     else if (events & (POLLIN | POLLERR | POLLHUP))
-        dti_message_server_read(message_server, c);
+        dti_message_server_read(server, c);
 }
 
 /* Deadlines, what is to go out, and what is over; what is told may make more to go out. */
-static void dti_message_server_settle(dti_message_server *message_server) {
-    for (uint32_t i = 0; i < message_server->count; i++) {
-        dti_message_server_conn *c = &message_server->conns[i];
+static void dti_message_server_settle(dti_message_server *server) {
+    for (uint32_t i = 0; i < server->count; i++) {
+        dti_message_server_conn *c = &server->conns[i];
         if (!c->message_link.used)
             continue;
-        dti_message_link_tick(&message_server->core, &c->message_link);
+        dti_message_link_tick(&server->core, &c->message_link);
         if (c->fd >= 0 && !c->connecting)
-            dti_message_server_write(message_server, c);
+            dti_message_server_write(server, c);
         if (c->message_link.over)
-            dti_message_server_over(message_server, c);
+            dti_message_server_over(server, c);
     }
 }
 
 /* The time that there is until a handshake is given up. */
-static int dti_message_server_timeout(const dti_message_server *message_server, int timeout_ms) {
-    for (uint32_t i = 0; i < message_server->count; i++) {
-        const dti_message_link *t = &message_server->conns[i].message_link;
-        if (!t->used || t->open)
+static int dti_message_server_timeout(const dti_message_server *server, int timeout_ms) {
+    for (uint32_t i = 0; i < server->count; i++) {
+        const dti_message_link *ml = &server->conns[i].message_link;
+        if (!ml->used || ml->open)
             continue;
-        const uint64_t left = t->link.deadline > message_server->core.now
-                                  ? (t->link.deadline - message_server->core.now) / 1000000u
+        const uint64_t left = ml->link.deadline > server->core.now
+                                  ? (ml->link.deadline - server->core.now) / 1000000u
                                   : 0;
         timeout_ms = DTI_MIN(timeout_ms, (int)left + 1);
     }
@@ -325,85 +313,83 @@ static int dti_message_server_timeout(const dti_message_server *message_server, 
 }
 
 /* What strangers came to, to the logger. */
-static void dti_message_server_tell(dti_message_server *message_server) {
+static void dti_message_server_tell(dti_message_server *server) {
     char text[DTI_NOTE_BYTES];
     dt_log_level level;
-    while (dti_core_next_note(&message_server->core, &level, text))
-        dti_log(message_server->base, level, "%s", text);
+    while (dti_core_next_note(&server->core, &level, text))
+        dti_log(server->base, level, "%s", text);
 }
 
-static void dti_message_server_step(dti_message_server *message_server, int timeout_ms) {
+static void dti_message_server_step(dti_message_server *server, int timeout_ms) {
     size_t listeners;
-    message_server->core.now = dti_now_ns();
-    dti_message_server_settle(message_server);
-    const size_t n = dti_message_server_gather(message_server, &listeners);
-    if (dti_socket_poll(message_server->polls, n,
-                        dti_message_server_timeout(message_server, timeout_ms)) < 0)
+    server->core.now = dti_now_ns();
+    dti_message_server_settle(server);
+    const size_t n = dti_message_server_gather(server, &listeners);
+    if (dti_socket_poll(server->polls, n, dti_message_server_timeout(server, timeout_ms)) < 0)
         return;
-    message_server->core.now = dti_now_ns();
-    if (message_server->polls[0].revents)
-        dti_wake_drain(message_server->wake);
+    server->core.now = dti_now_ns();
+    if (server->polls[0].revents)
+        dti_wake_drain(server->wake);
     for (size_t i = 1 + listeners; i < n; i++)
-        dti_message_server_move(message_server, message_server->polled[i - 1 - listeners],
-                                message_server->polls[i].revents);
+        dti_message_server_move(server, server->polled[i - 1 - listeners],
+                                server->polls[i].revents);
     for (size_t i = 1; i <= listeners; i++) {
-        for (int k = 0; message_server->polls[i].revents && k < DTI_MESSAGE_SERVER_ACCEPTS; k++)
-            if (!dti_message_server_accept(message_server, message_server->listeners[i - 1]))
+        for (int k = 0; server->polls[i].revents && k < DTI_MESSAGE_SERVER_ACCEPTS; k++)
+            if (!dti_message_server_accept(server, server->listeners[i - 1]))
                 break;
     }
-    dti_message_server_settle(message_server);
-    dti_tick_refusals(&message_server->core);
-    dti_message_server_tell(message_server);
+    dti_message_server_settle(server);
+    dti_tick_refusals(&server->core);
+    dti_message_server_tell(server);
 }
 
-static void dti_message_server_send(dti_message_server *message_server, uint32_t who,
+static void dti_message_server_send(dti_message_server *server, uint32_t who,
                                     const dti_message *m) {
-    (void)message_server;
-    dti_message_link_send(&message_server->conns[who].message_link, m);
+    (void)server;
+    dti_message_link_send(&server->conns[who].message_link, m);
 }
 
-static void dti_message_server_wake(dti_message_server *message_server) {
-    dti_wake_write(message_server->wake);
+static void dti_message_server_wake(dti_message_server *server) {
+    dti_wake_write(server->wake);
 }
 
-static uint64_t dti_message_server_moved(const dti_message_server *message_server, uint32_t who) {
-    return message_server->conns[who].moved;
+static uint64_t dti_message_server_moved(const dti_message_server *server, uint32_t who) {
+    return server->conns[who].moved;
 }
 
-static int dti_message_server_port(const dti_message_server *message_server) {
-    return message_server->port;
+static int dti_message_server_port(const dti_message_server *server) {
+    return server->port;
 }
 
-static uint64_t dti_message_server_strangers(const dti_message_server *message_server) {
-    return message_server->strangers;
+static uint64_t dti_message_server_strangers(const dti_message_server *server) {
+    return server->strangers;
 }
 
 /* ---- its life */
 
-static void dti_message_server_destroy(dti_message_server *message_server) {
-    if (!message_server)
+static void dti_message_server_destroy(dti_message_server *server) {
+    if (!server)
         return;
-    for (uint32_t i = 0; message_server->conns && i < message_server->count; i++)
-        dti_message_server_forget(&message_server->conns[i]);
-    if (message_server->core.refusals.held)
-        dti_refusals_sum_up(&message_server->core);
-    dti_message_server_tell(message_server);
-    if (message_server->meeting.wrote)
-        dti_rendezvous_done(&message_server->meeting);
-    for (int i = 0; i < message_server->listener_count; i++)
-        dti_socket_close(message_server->listeners[i]);
-    dti_descriptor_give_up(&message_server->reserve);
-    dti_wake_close(message_server->wake);
-    dti_tls_free(message_server->tls);
-    if (message_server->sockets)
+    for (uint32_t i = 0; server->conns && i < server->count; i++)
+        dti_message_server_forget(&server->conns[i]);
+    if (server->core.refusals.held)
+        dti_refusals_sum_up(&server->core);
+    dti_message_server_tell(server);
+    if (server->rendezvous.wrote)
+        dti_rendezvous_done(&server->rendezvous);
+    for (int i = 0; i < server->listener_count; i++)
+        dti_socket_close(server->listeners[i]);
+    dti_descriptor_give_up(&server->reserve);
+    dti_wake_close(server->wake);
+    dti_tls_free(server->tls);
+    if (server->sockets)
         dti_sockets_end();
-    void *all[] = {message_server->conns, message_server->pieces, message_server->polls,
-                   message_server->polled};
+    void *all[] = {server->conns, server->pieces, server->polls, server->polled};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(message_server->base, all[i]);
-    dti_wipe(&message_server->core.set, sizeof message_server->core.set);
-    dti_wipe(&message_server->by, sizeof message_server->by);
-    dti_free(message_server->base, message_server);
+        dti_free(server->base, all[i]);
+    dti_wipe(&server->core.set, sizeof server->core.set);
+    dti_wipe(&server->by, sizeof server->by);
+    dti_free(server->base, server);
 }
 
 static bool dti_message_server_random(void *user, void *to, size_t bytes) {
@@ -435,72 +421,67 @@ static dt_result dti_message_server_settings(dti_base *base, const dti_message_s
 }
 
 /* At any port, which a file tells. */
-static dt_result dti_message_server_listen_file(dti_message_server *message_server,
-                                                const char *address) {
-    dti_rendezvous *r = &message_server->meeting;
-    if (strlen(address) >= sizeof message_server->by.rendezvous)
-        return dti_fail(message_server->base, DT_ERROR_INVALID, "'%.40s...' is too long", address);
-    strcpy(message_server->by.rendezvous, address);
-    r->desc = &message_server->by;
-    dti_rendezvous_listen_rule(r, message_server->by.port_low, message_server->by.port_high);
+static dt_result dti_message_server_listen_file(dti_message_server *server, const char *address) {
+    dti_rendezvous *r = &server->rendezvous;
+    if (strlen(address) >= sizeof server->by.rendezvous)
+        return dti_fail(server->base, DT_ERROR_INVALID, "'%.40s...' is too long", address);
+    strcpy(server->by.rendezvous, address);
+    r->desc = &server->by;
+    dti_rendezvous_listen_rule(r, server->by.port_low, server->by.port_high);
     if (!r->own.count)
-        return dti_fail(message_server->base, DT_ERROR_IO, "cannot listen at any interface: %s",
+        return dti_fail(server->base, DT_ERROR_IO, "cannot listen at any interface: %s",
                         dti_socket_text(r->error));
-    memcpy(message_server->listeners, r->listeners, sizeof message_server->listeners);
-    message_server->listener_count = r->own.count;
-    message_server->port = dti_address_port(&r->own.at[0]);
-    return dti_rendezvous_publish(message_server->base, r);
+    memcpy(server->listeners, r->listeners, sizeof server->listeners);
+    server->listener_count = r->own.count;
+    server->port = dti_address_port(&r->own.at[0]);
+    return dti_rendezvous_publish(server->base, r);
 }
 
-static dt_result dti_message_server_listen(dti_message_server *message_server,
-                                           const char *address) {
+static dt_result dti_message_server_listen(dti_message_server *server, const char *address) {
     dti_endpoint e;
     dti_addresses list;
     if (dti_message_server_is_file(address))
-        return dti_message_server_listen_file(message_server, address);
+        return dti_message_server_listen_file(server, address);
     if (!dti_endpoint_parse(strncmp(address, "tcp://", 6) ? "" : "tcp://", address, &e))
-        return dti_fail(message_server->base, DT_ERROR_INVALID,
+        return dti_fail(server->base, DT_ERROR_INVALID,
                         "'%s' is no address to listen at: \"host:port\", port 0 = any; or "
                         "\"file:///path\"",
                         address);
     const int error = dti_resolve(e.host, e.port, &list);
     if (error)
-        return dti_fail(message_server->base, DT_ERROR_IO, "%s: %s", e.host, gai_strerror(error));
-    message_server->port = e.port;
+        return dti_fail(server->base, DT_ERROR_IO, "%s: %s", e.host, gai_strerror(error));
+    server->port = e.port;
     for (int i = 0; i < list.count; i++) {
-        dti_address_set_port(&list.at[i], message_server->port);
+        dti_address_set_port(&list.at[i], server->port);
         /* a server that comes back to its address finds connections of its former life there, also
          * where the system chose the port */
         const int s = dti_listen_as(&list.at[i], true);
         if (s < 0)
             continue;
-        message_server->listeners[message_server->listener_count++] = s;
-        message_server->port = dti_address_port(&list.at[i]);
+        server->listeners[server->listener_count++] = s;
+        server->port = dti_address_port(&list.at[i]);
     }
-    if (message_server->listener_count)
+    if (server->listener_count)
         return DT_OK;
-    return dti_fail(message_server->base, DT_ERROR_IO, "cannot listen at %s: %s", address,
+    return dti_fail(server->base, DT_ERROR_IO, "cannot listen at %s: %s", address,
                     dti_socket_text(errno));
 }
 
-static dt_result dti_message_server_memory(dti_message_server *message_server, uint32_t count) {
-    message_server->count = count;
-    message_server->conns =
-        dti_alloc_array(message_server->base, count, sizeof *message_server->conns);
-    message_server->pieces = dti_alloc_array(message_server->base, count, DTI_MESSAGE_LINK_PIECE);
-    message_server->polls = dti_alloc_array(message_server->base, 1u + DTI_ADDRESSES_MAX + count,
-                                            sizeof *message_server->polls);
-    message_server->polled =
-        dti_alloc_array(message_server->base, count, sizeof *message_server->polled);
-    if (!message_server->conns || !message_server->pieces || !message_server->polls ||
-        !message_server->polled)
+static dt_result dti_message_server_memory(dti_message_server *server, uint32_t count) {
+    server->count = count;
+    server->conns = dti_alloc_array(server->base, count, sizeof *server->conns);
+    server->pieces = dti_alloc_array(server->base, count, DTI_MESSAGE_LINK_PIECE);
+    server->polls =
+        dti_alloc_array(server->base, 1u + DTI_ADDRESSES_MAX + count, sizeof *server->polls);
+    server->polled = dti_alloc_array(server->base, count, sizeof *server->polled);
+    if (!server->conns || !server->pieces || !server->polls || !server->polled)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
-        message_server->conns[i].fd = -1;
-        message_server->conns[i].message_link = (dti_message_link){
-            .events = &message_server->events,
-            .who = i,
-            .piece = message_server->pieces + (size_t)i * DTI_MESSAGE_LINK_PIECE};
+        server->conns[i].fd = -1;
+        server->conns[i].message_link =
+            (dti_message_link){.events = &server->events,
+                               .who = i,
+                               .piece = server->pieces + (size_t)i * DTI_MESSAGE_LINK_PIECE};
     }
     return DT_OK;
 }
@@ -518,50 +499,49 @@ static dt_result dti_message_server_protects(dti_base *base, const dti_settings 
 #endif
 }
 
-static dt_result dti_message_server_open(dti_message_server *message_server,
+static dt_result dti_message_server_open(dti_message_server *server,
                                          const dti_message_server_desc *d) {
     const dt_comm_desc none = {0};
     const dti_io io = {.random = dti_message_server_random};
     dti_settings set;
-    dt_result result = dti_message_server_settings(message_server->base, d, &set);
+    dt_result result = dti_message_server_settings(server->base, d, &set);
     if (!result)
-        result = dti_message_server_protects(message_server->base, &set);
+        result = dti_message_server_protects(server->base, &set);
     if (result)
         return result;
-    dti_message_link_core(&message_server->core, &set, &io, message_server);
+    dti_message_link_core(&server->core, &set, &io, server);
     dti_wipe(&set, sizeof set);
-    message_server->sockets = dti_sockets_begin();
-    message_server->reserve = dti_descriptor_reserve();
-    if (!message_server->sockets || !dti_wake_open(message_server->wake) ||
-        !dti_random_bytes(&message_server->core.source_seed,
-                          sizeof message_server->core.source_seed) ||
-        !dti_random_bytes(message_server->core.instance, sizeof message_server->core.instance))
-        return dti_fail(message_server->base, DT_ERROR_IO,
+    server->sockets = dti_sockets_begin();
+    server->reserve = dti_descriptor_reserve();
+    if (!server->sockets || !dti_wake_open(server->wake) ||
+        !dti_random_bytes(&server->core.source_seed, sizeof server->core.source_seed) ||
+        !dti_random_bytes(server->core.instance, sizeof server->core.instance))
+        return dti_fail(server->base, DT_ERROR_IO,
                         "the system gives no sockets, descriptors or random bytes: %s",
                         dti_socket_text(errno));
-    if (message_server->core.set.integrity == DT_COMM_TLS)
-        result = dti_tls_new(message_server->base, d->by ? d->by : &none,
-                             message_server->core.set.key, &message_server->tls);
+    if (server->core.set.integrity == DT_COMM_TLS)
+        result =
+            dti_tls_new(server->base, d->by ? d->by : &none, server->core.set.key, &server->tls);
     if (!result)
-        result = dti_message_server_memory(message_server, d->connections);
-    return result || !d->listen ? result : dti_message_server_listen(message_server, d->listen);
+        result = dti_message_server_memory(server, d->connections);
+    return result || !d->listen ? result : dti_message_server_listen(server, d->listen);
 }
 
 static dt_result dti_message_server_create(dti_base *base, const dti_message_server_desc *d,
                                            dti_message_server **out) {
-    dti_message_server *message_server = dti_alloc(base, sizeof *message_server);
+    dti_message_server *server = dti_alloc(base, sizeof *server);
     *out = NULL;
-    if (!message_server)
+    if (!server)
         return DT_ERROR_MEMORY;
-    message_server->base = base;
-    message_server->events = d->events;
-    message_server->by = d->by ? *d->by : (dt_comm_desc){0};
-    message_server->wake[0] = message_server->wake[1] = message_server->reserve = -1;
-    dt_result result = dti_message_server_open(message_server, d);
+    server->base = base;
+    server->events = d->events;
+    server->by = d->by ? *d->by : (dt_comm_desc){0};
+    server->wake[0] = server->wake[1] = server->reserve = -1;
+    dt_result result = dti_message_server_open(server, d);
     if (result)
-        dti_message_server_destroy(message_server);
+        dti_message_server_destroy(server);
     else
-        *out = message_server;
+        *out = server;
     return result;
 }
 

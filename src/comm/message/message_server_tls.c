@@ -1,4 +1,4 @@
-/* A connection's bytes through TLS (tls.c), as server.c moves them in the clear. */
+/* A connection's bytes through TLS (tls.c), as message_server.c moves them in the clear. */
 
 #if DTI_TCP
 
@@ -24,8 +24,8 @@ struct dti_message_server {
     uint64_t accept_after; /* there was no descriptor: not before this time, ns */
     int listeners[DTI_ADDRESSES_MAX];
     int listener_count;
-    dt_comm_desc by;        /* as it was given, */
-    dti_rendezvous meeting; /* with a file that tells where this is, or where others are */
+    dt_comm_desc by;           /* as it was given, */
+    dti_rendezvous rendezvous; /* of the file with the server's address */
     uint32_t count;
     dti_message_server_conn *conns;   /* [count] */
     uint8_t *pieces;                  /* [count][DTI_MESSAGE_LINK_PIECE] */
@@ -35,7 +35,7 @@ struct dti_message_server {
 
 #define DTI_MESSAGE_SERVER_ACCEPTS 64 /* in a step */
 #define DTI_MESSAGE_SERVER_READ_MAX                                                                \
-    (1u << 20) /* from one connection before the others have a turn */
+    (1u << 20) /* from one connection before the others are served */
 
 static void dti_message_server_ended(dti_message_server_conn *c, int64_t got) {
     if (got < 0 && dti_socket_would_block(errno))
@@ -53,19 +53,17 @@ static void dti_message_server_tls_failed(dti_message_server_conn *c, const char
     dti_message_link_end(&c->message_link, !c->secure, "TLS: %s", why);
 }
 
-static void dti_message_server_tls_start(dti_message_server *message_server,
-                                         dti_message_server_conn *c) {
-    c->begun = dti_tls_open(message_server->tls, &c->tls, c->message_link.link.dialled);
+static void dti_message_server_tls_start(dti_message_server *server, dti_message_server_conn *c) {
+    c->begun = dti_tls_open(server->tls, &c->tls, c->message_link.link.dialled);
     if (!c->begun)
         dti_message_link_end(&c->message_link, false, "OpenSSL has no memory");
 }
 
 /* What the connection has to send, as far as the buffer takes it. */
-static void dti_message_server_encrypt(dti_message_server *message_server,
-                                       dti_message_server_conn *c) {
+static void dti_message_server_encrypt(dti_message_server *server, dti_message_server_conn *c) {
     dti_link_span_out out[2];
     long taken = 1;
-    while (taken > 0 && dti_message_link_output(&message_server->core, &c->message_link, out) > 0) {
+    while (taken > 0 && dti_message_link_output(&server->core, &c->message_link, out) > 0) {
         taken = dti_tls_encrypt(&c->tls, out[0].data, out[0].bytes);
         if (taken > 0)
             dti_message_link_sent(&c->message_link, (size_t)taken);
@@ -75,14 +73,13 @@ static void dti_message_server_encrypt(dti_message_server *message_server,
 }
 
 /* As long as there is something and the system takes it. */
-static void dti_message_server_write_tls(dti_message_server *message_server,
-                                         dti_message_server_conn *c) {
+static void dti_message_server_write_tls(dti_message_server *server, dti_message_server_conn *c) {
     const uint8_t *data;
     c->blocked = false;
     while (c->begun && !c->blocked) {
         size_t bytes = dti_tls_output(&c->tls, &data);
         if (!bytes && c->secure) {
-            dti_message_server_encrypt(message_server, c);
+            dti_message_server_encrypt(server, c);
             bytes = dti_tls_output(&c->tls, &data);
         }
         if (!bytes)
@@ -98,7 +95,7 @@ static void dti_message_server_write_tls(dti_message_server *message_server,
     }
 }
 
-static void dti_message_server_handshake_tls(dti_message_server *message_server,
+static void dti_message_server_handshake_tls(dti_message_server *server,
                                              dti_message_server_conn *c) {
     char why[160];
     const int done = dti_tls_handshake(&c->tls, c->message_link.link.binding, why, sizeof why);
@@ -106,12 +103,11 @@ static void dti_message_server_handshake_tls(dti_message_server *message_server,
         dti_message_server_tls_failed(c, why);
     c->secure = done == 1;
     if (c->secure && c->message_link.link.dialled)
-        dti_message_link_connected(&message_server->core, &c->message_link);
-    dti_message_server_write_tls(message_server, c);
+        dti_message_link_connected(&server->core, &c->message_link);
+    dti_message_server_write_tls(server, c);
 }
 
-static void dti_message_server_decrypt(dti_message_server *message_server,
-                                       dti_message_server_conn *c) {
+static void dti_message_server_decrypt(dti_message_server *server, dti_message_server_conn *c) {
     char why[160];
     size_t room;
     uint8_t *to;
@@ -121,12 +117,11 @@ static void dti_message_server_decrypt(dti_message_server *message_server,
             dti_message_server_tls_failed(c, why);
         if (got <= 0)
             return;
-        dti_message_link_received(&message_server->core, &c->message_link, (size_t)got);
+        dti_message_link_received(&server->core, &c->message_link, (size_t)got);
     }
 }
 
-static void dti_message_server_read_tls(dti_message_server *message_server,
-                                        dti_message_server_conn *c) {
+static void dti_message_server_read_tls(dti_message_server *server, dti_message_server_conn *c) {
     uint8_t *to;
     for (size_t total = 0, room; total < DTI_MESSAGE_SERVER_READ_MAX && !c->message_link.over;) {
         room = c->begun ? dti_tls_input(&c->tls, &to) : 0;
@@ -141,32 +136,29 @@ static void dti_message_server_read_tls(dti_message_server *message_server,
         total += (size_t)got;
         c->moved += (uint64_t)got;
         if (!c->secure)
-            dti_message_server_handshake_tls(message_server, c);
+            dti_message_server_handshake_tls(server, c);
         if (c->secure)
-            dti_message_server_decrypt(message_server, c);
+            dti_message_server_decrypt(server, c);
     }
 }
 
 #else
 
-static void dti_message_server_tls_start(dti_message_server *message_server,
-                                         dti_message_server_conn *c) {
-    (void)message_server, (void)c;
+static void dti_message_server_tls_start(dti_message_server *server, dti_message_server_conn *c) {
+    (void)server, (void)c;
 }
 
-static void dti_message_server_handshake_tls(dti_message_server *message_server,
+static void dti_message_server_handshake_tls(dti_message_server *server,
                                              dti_message_server_conn *c) {
-    (void)message_server, (void)c;
+    (void)server, (void)c;
 }
 
-static void dti_message_server_write_tls(dti_message_server *message_server,
-                                         dti_message_server_conn *c) {
-    (void)message_server, (void)c;
+static void dti_message_server_write_tls(dti_message_server *server, dti_message_server_conn *c) {
+    (void)server, (void)c;
 }
 
-static void dti_message_server_read_tls(dti_message_server *message_server,
-                                        dti_message_server_conn *c) {
-    (void)message_server, (void)c;
+static void dti_message_server_read_tls(dti_message_server *server, dti_message_server_conn *c) {
+    (void)server, (void)c;
 }
 
 #endif

@@ -109,7 +109,7 @@ typedef struct dti_backlog {
     uint32_t left_told;   /* coordinator: of core->left_list */
 } dti_backlog;
 
-#define DTI_EXTERNAL_MAX 8u
+#define DTI_LOANS_MAX 8u
 
 /* A payload whose bytes the other side takes from where they lie: it is sent when it has. */
 typedef struct dti_link_loan {
@@ -154,8 +154,8 @@ typedef struct dti_link {
     uint32_t tx_step, tx_chunk;
     uint64_t tx_number; /* of its frame */
     dti_link_loan
-        lent[DTI_EXTERNAL_MAX]; /* in the order of their frames, [lent_from .. lent_to) modulo */
-    uint32_t lent_from, lent_to;
+        loans[DTI_LOANS_MAX]; /* in the order of their frames, [loans_from .. loans_to) modulo */
+    uint32_t loans_from, loans_to;
     /* Coming in: a header, then body_left bytes that go to `body`. */
     uint32_t rx_from, rx_to;
     bool in_body;
@@ -311,7 +311,7 @@ typedef struct dti_core_up {
     bool (*body)(dti_core *core, dti_link *link);
     void (*payload)(dti_core *core, dti_link *link);
     void (*sent)(dti_core *core, dti_link *link);
-    void (*returned)(dti_core *core, const dti_link_loan *lent);
+    void (*returned)(dti_core *core, const dti_link_loan *loan);
     void (*frame)(dti_core *core, dti_link *link);
     /* the peer has all kept frames before this one, whose low 16 bits are given */
     bool (*acknowledged)(dti_core *core, dti_link *link, uint16_t number);

@@ -78,11 +78,11 @@ static void dti_engine_sent(dti_core *core, dti_link *link) {
     dti_flight_advance(core, f);
 }
 
-static void dti_engine_lent_sent(dti_core *core, const dti_link_loan *lent) {
-    if (lent->flight->finished)
+static void dti_engine_loan_sent(dti_core *core, const dti_link_loan *loan) {
+    if (loan->flight->finished)
         return;
-    dti_track_done(core, lent->flight, lent->step, lent->chunk);
-    dti_flight_advance(core, lent->flight);
+    dti_track_done(core, loan->flight, loan->step, loan->chunk);
+    dti_flight_advance(core, loan->flight);
 }
 
 static bool dti_engine_may_go_early(const dti_core *core, const dti_flight *f, uint32_t step,

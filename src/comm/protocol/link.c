@@ -131,12 +131,12 @@ static void dti_link_drained(dti_core *core, dti_link *link) {
  * chunks are sent in order, so one that went itself counts after those lent before it. */
 
 static bool dti_link_may_lend(const dti_link *link) {
-    return link->lent_to - link->lent_from < DTI_EXTERNAL_MAX;
+    return link->loans_to - link->loans_from < DTI_LOANS_MAX;
 }
 
 /* The attached payload, of which nothing has gone, makes room for the next one. */
 static void dti_link_lend(dti_link *link, uint32_t mark) {
-    link->lent[link->lent_to++ % DTI_EXTERNAL_MAX] = (dti_link_loan){
+    link->loans[link->loans_to++ % DTI_LOANS_MAX] = (dti_link_loan){
         link->tx_flight, link->tx_step, link->tx_chunk, (uint32_t)link->data_left, mark};
     link->data_left = 0;
     link->tx_flight = NULL;
@@ -146,16 +146,16 @@ static void dti_link_lend(dti_link *link, uint32_t mark) {
 }
 
 /* The oldest one that is lent; NULL: none. */
-static const dti_link_loan *dti_link_lent(const dti_link *link) {
-    return link->lent_from == link->lent_to ? NULL
-                                            : &link->lent[link->lent_from % DTI_EXTERNAL_MAX];
+static const dti_link_loan *dti_link_loan_oldest(const dti_link *link) {
+    return link->loans_from == link->loans_to ? NULL
+                                              : &link->loans[link->loans_from % DTI_LOANS_MAX];
 }
 
 /* The attached payload has gone to the end. */
 static void dti_link_payload_out(dti_core *core, dti_link *link) {
-    const dti_link_loan *before = &link->lent[(link->lent_to - 1) % DTI_EXTERNAL_MAX];
+    const dti_link_loan *before = &link->loans[(link->loans_to - 1) % DTI_LOANS_MAX];
     link->more = false;
-    if (link->lent_from == link->lent_to)
+    if (link->loans_from == link->loans_to)
         core->up->sent(core, link);
     else
         dti_link_lend(link, before->mark);
@@ -163,13 +163,13 @@ static void dti_link_payload_out(dti_core *core, dti_link *link) {
 
 /* The other side has taken it. */
 static void dti_link_returned(dti_core *core, dti_link *link) {
-    const dti_link_loan lent = *dti_link_lent(link);
-    link->lent_from++;
-    core->bytes_sent += lent.bytes;
-    core->payload_sent += lent.bytes;
+    const dti_link_loan loan = *dti_link_loan_oldest(link);
+    link->loans_from++;
+    core->bytes_sent += loan.bytes;
+    core->payload_sent += loan.bytes;
     link->moved = core->now;
     if (!dti_core_data_frozen(core, link))
-        core->up->returned(core, &lent);
+        core->up->returned(core, &loan);
 }
 
 static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {

@@ -193,7 +193,7 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_core_destroy(&t->core);
     dti_tls_free(t->tls);
     dti_key_forget(&t->share);
-    dti_rendezvous_close(&t->meeting);
+    dti_rendezvous_close(&t->rendezvous);
     for (int i = 0; i < 2; i++) {
         dti_free(t->base, t->polls[i]);
         dti_free(t->base, t->polled[i]);
@@ -325,7 +325,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     if (!result)
         result = dti_congestion_try(t->base, t->desc.congestion);
     if (!result)
-        result = dti_rendezvous_open(t->base, &t->meeting, set.key, &set.keyed, &t->share);
+        result = dti_rendezvous_open(t->base, &t->rendezvous, set.key, &set.keyed, &t->share);
     dti_congestion_listeners(t);
     if (!result && t->desc.integrity == DT_COMM_TLS)
         result = dti_tls_new(t->base, &t->desc, set.key, &t->tls);
@@ -337,11 +337,11 @@ static dt_result dti_tcp_start(dti_tcp *t) {
         return result;
     }
     uint8_t address[DTI_ADDRESS_BYTES];
-    uint32_t bytes = dti_addresses_pack(&t->meeting.own, address);
+    uint32_t bytes = dti_addresses_pack(&t->rendezvous.own, address);
     bytes += dti_tcp_pack_local(t, address + bytes);
     dti_tcp_settings(&t->desc, &set);
-    set.guessed = dti_rendezvous_is_guessed(&t->meeting);
-    set.join_ns = dti_rendezvous_left_ns(&t->meeting);
+    set.guessed = dti_rendezvous_is_guessed(&t->rendezvous);
+    set.join_ns = dti_rendezvous_left_ns(&t->rendezvous);
     /* The core asks for a connection at once: its table must be there. */
     t->core.set = set;
     t->core.link_count = dti_core_link_count(&set);
@@ -354,7 +354,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
         return t->base->result;
     result = dti_tcp_join(t);
     dti_key_forget(&t->share);
-    dti_rendezvous_done(&t->meeting);
+    dti_rendezvous_done(&t->rendezvous);
     if (!result && !dti_tcp_thread_start(t))
         result = dti_fail(t->base, DT_ERROR_MEMORY, "the system gives no thread");
     return result;
@@ -370,7 +370,7 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
     t->base = comm->base;
     t->wake[0] = t->wake[1] = t->nudge[0] = t->nudge[1] = t->reserve = t->local = -1;
     t->desc = *desc;
-    t->meeting.desc = &t->desc;
+    t->rendezvous.desc = &t->desc;
     comm->state = g;
     comm->transport = &dti_tcp_transport;
     dt_result result = dti_tcp_start(t);

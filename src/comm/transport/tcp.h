@@ -51,7 +51,7 @@ struct dti_tcp {
     dti_base *base;
     dt_comm_desc desc;
     dti_core core;
-    dti_rendezvous meeting;
+    dti_rendezvous rendezvous;
     dti_key_share share;
     dti_tls *tls;        /* NULL: in the clear */
     uint32_t tls_failed; /* handshakes with rank 0 */

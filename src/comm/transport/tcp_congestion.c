@@ -48,8 +48,8 @@ static dt_result dti_congestion_try(dti_base *base, const char *name) {
 
 /* What they accept has it from the first packet on. */
 static void dti_congestion_listeners(const dti_tcp *t) {
-    for (int i = 0; i < t->meeting.own.count; i++)
-        dti_congestion_set(t, t->meeting.listeners[i]);
+    for (int i = 0; i < t->rendezvous.own.count; i++)
+        dti_congestion_set(t, t->rendezvous.listeners[i]);
 }
 
 /* bbr's pauses come between packets, so it does worse with few and full ones (docs/speed.md). */

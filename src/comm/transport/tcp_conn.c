@@ -59,7 +59,7 @@ static int dti_connect_start(const dti_tcp *t, const dti_address *a) {
 
 static void dti_conn_addresses(dti_tcp *t, const dti_link *link, dti_addresses *out) {
     if (link->channel == DTI_CHANNEL_CONTROL)
-        *out = t->meeting.rank0;
+        *out = t->rendezvous.rank0;
     else
         dti_addresses_unpack(t->core.peers[link->peer].address,
                              t->core.peers[link->peer].address_bytes, out);
@@ -111,7 +111,7 @@ static void dti_tcp_dial(void *user, dti_link *link) {
     link->conn = c;
     /* While it joins, the application's thread is here: names may be looked up. */
     if (link->channel == DTI_CHANNEL_CONTROL && t->core.state == DTI_CORE_JOINING)
-        dti_rendezvous_look(&t->meeting);
+        dti_rendezvous_look(&t->rendezvous);
     t->to_try = true;
 }
 
@@ -166,7 +166,8 @@ static void dti_tcp_try_all(dti_tcp *t) {
         for (uint32_t i = 0; i < t->core.link_count; i++) {
             dti_link *link = &t->core.links[i];
             if (link->state == DTI_LINK_DIALING && link->conn && t->conns[i].fd < 0)
-                dti_conn_try(t, link, t->meeting.why[0] ? t->meeting.why : "it has no address");
+                dti_conn_try(t, link,
+                             t->rendezvous.why[0] ? t->rendezvous.why : "it has no address");
         }
     }
 }
@@ -338,7 +339,7 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     const int error = dti_socket_failed(c->fd);
     c->connecting = false;
     if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
-        dti_rendezvous_connected(&t->meeting, c->try_next - 1);
+        dti_rendezvous_connected(&t->rendezvous, c->try_next - 1);
     if (!error && t->tls && !c->link->probe)
         t->by_tls->start(t, c);
     else if (!error)

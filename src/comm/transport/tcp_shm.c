@@ -255,9 +255,9 @@ static int64_t dti_conn_write_note(dti_tcp *t, dti_tcp_conn *c) {
 
 /* What was lent and has been taken. */
 static void dti_conn_take_back(dti_tcp *t, dti_tcp_conn *c) {
-    const dti_link_loan *lent;
-    while (c->fd >= 0 && (lent = dti_link_lent(c->link)) != NULL &&
-           dti_shm_has_taken(&c->shm, lent->mark)) {
+    const dti_link_loan *loan;
+    while (c->fd >= 0 && (loan = dti_link_loan_oldest(c->link)) != NULL &&
+           dti_shm_has_taken(&c->shm, loan->mark)) {
         dti_link_returned(&t->core, c->link);
         c->blocked = false;
     }
@@ -409,8 +409,8 @@ static void dti_conn_shut_shared(const dti_tcp_conn *c) {
 /* ---- sleeping */
 
 static bool dti_conn_has_work(dti_tcp_conn *c) {
-    const dti_link_loan *lent = dti_link_lent(c->link);
-    return (lent && dti_shm_has_taken(&c->shm, lent->mark)) ||
+    const dti_link_loan *loan = dti_link_loan_oldest(c->link);
+    return (loan && dti_shm_has_taken(&c->shm, loan->mark)) ||
            (dti_shm_filled(&c->shm) != 0 && dti_link_has_room(c->link)) ||
            (c->blocked && dti_conn_may_write(c)) ||
            (dti_shm_is_ended(&c->shm) && dti_shm_filled(&c->shm) == 0);
@@ -423,7 +423,7 @@ static bool dti_tcp_shared_sleep(dti_tcp *t) {
         dti_tcp_conn *c = t->active[i];
         if (!c->shared || dti_core_data_frozen(&t->core, c->link))
             continue;
-        const bool lends = dti_link_lent(c->link) != NULL;
+        const bool lends = dti_link_loan_oldest(c->link) != NULL;
         dti_shm_sleep(&c->shm, DTI_SHM_FOR_BYTES | (c->blocked || lends ? DTI_SHM_FOR_ROOM : 0));
         idle = idle && !dti_conn_has_work(c);
     }

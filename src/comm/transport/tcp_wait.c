@@ -42,15 +42,15 @@ static size_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool cont
 
 /* Those that listen at addresses, and the one of this host, if there is one. */
 static size_t dti_tcp_listeners(const dti_tcp *t) {
-    return (size_t)t->meeting.own.count + (t->local >= 0);
+    return (size_t)t->rendezvous.own.count + (t->local >= 0);
 }
 
 static void dti_tcp_poll_listeners(const dti_tcp *t, struct pollfd *polls) {
     short events = t->core.now >= t->accept_after ? POLLIN : 0;
-    for (int i = 0; i < t->meeting.own.count; i++)
-        polls[i] = (struct pollfd){.fd = t->meeting.listeners[i], .events = events};
+    for (int i = 0; i < t->rendezvous.own.count; i++)
+        polls[i] = (struct pollfd){.fd = t->rendezvous.listeners[i], .events = events};
     if (t->local >= 0)
-        polls[t->meeting.own.count] = (struct pollfd){.fd = t->local, .events = events};
+        polls[t->rendezvous.own.count] = (struct pollfd){.fd = t->local, .events = events};
 }
 
 static void dti_tcp_accept_ready(dti_tcp *t, const struct pollfd *polls) {
