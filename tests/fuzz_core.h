@@ -389,7 +389,7 @@ FUZZ_UNWATCHED static void fuzz_check_link(const dti_core *core, const fuzz_acti
 }
 
 FUZZ_UNWATCHED static void fuzz_check_core(const dti_core *core) {
-    bool lent = !core->pool_user;
+    bool assigned = !core->pool_user;
     uint32_t parting = 0;
     fuzz_active active = {.count = 0};
     for (uint32_t i = 0; i < core->link_count; i++)
@@ -406,9 +406,9 @@ FUZZ_UNWATCHED static void fuzz_check_core(const dti_core *core) {
         const dti_flight *f = core->flights[i];
         fuzz_check_flight(core, f);
         parting += f->parting;
-        lent = lent || (f == core->pool_user && f->id && !f->finished && f->slots);
+        assigned = assigned || (f == core->pool_user && f->id && !f->finished && f->slots);
     }
-    FUZZ_CHECK(lent && parting == core->parting);
+    FUZZ_CHECK(assigned && parting == core->parting);
     for (uint32_t i = 0; i < active.count; i++)
         fuzz_check_link(core, &active, active.links[i]);
 }

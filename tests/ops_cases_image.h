@@ -422,7 +422,7 @@ static dt_tensor ops_numbers(ops_model *m, int i) {
     return dt_affine(dt_iota(m->graph, dt_dims(1 + i, 4, 2)), 0.37f, -1.0f);
 }
 
-/* Of one member, outside of a tensor group. */
+/* Of one tensor rank, outside of a group. */
 static void ops_case_tp_along(ops_model *m) {
     for (int i = 0; i < 4; i++) {
         const dti_attr attr = {.i = {i % 3, 1, 0}};
@@ -430,7 +430,7 @@ static void ops_case_tp_along(ops_model *m) {
     }
 }
 
-/* The own part of two members, of which no gradient flows back. */
+/* The own part of two tensor ranks; no gradient flows back. */
 static void ops_case_tp_own(ops_model *m) {
     ops_case_tp_along(m);
     for (int i = 0; i < 4; i++) {

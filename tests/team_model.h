@@ -12,8 +12,8 @@ typedef struct team_model {
 enum { TEAM_STEPS = 6 };
 
 typedef struct team_grid {
-    int members, accumulate, batch_slices, replicas, slices;
-    bool rows; /* of the sequence are shared out */
+    int tensor_ranks, accumulate, batch_slices, replicas, slices;
+    bool rows; /* of the sequence are split */
 } team_grid;
 
 enum {
@@ -132,9 +132,9 @@ __attribute__((__unused__)) static dt_trainer_desc team_desc(const team_model *m
 __attribute__((__unused__)) static void team_grid_to(const team_grid *grid, dt_trainer_desc *d,
                                                      char devices[16]) {
     snprintf(devices, 16, "cpu:%d",
-             (grid->members ? grid->members : 1) * (grid->replicas ? grid->replicas : 1));
+             (grid->tensor_ranks ? grid->tensor_ranks : 1) * (grid->replicas ? grid->replicas : 1));
     d->devices = devices;
-    d->parallel.tensor = grid->members;
+    d->parallel.tensor = grid->tensor_ranks;
     d->parallel.tensor_slices = grid->slices;
     d->parallel.replicas = grid->replicas;
     d->parallel.batch_slices = grid->batch_slices;

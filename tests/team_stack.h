@@ -99,7 +99,7 @@ static bool stack_run(const stack *s, const team_grid *grid, double out[TEAM_STE
     }
     if (!result && hash)
         result = dt_store_state_hash(dt_trainer_store(t), hash);
-    CHECK_TEXT(!result, "%d tensor ranks in %d slices: %s", grid->members, grid->slices,
+    CHECK_TEXT(!result, "%d tensor ranks in %d slices: %s", grid->tensor_ranks, grid->slices,
                dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     return !result;

@@ -136,7 +136,7 @@ TEST(attention_reads_by_fours_where_all_that_it_multiplies_lies_so) {
 }
 
 /* What stands behind the length, NaN as well, changes nothing before it. */
-TEST(keys_behind_the_length_change_nothing) {
+TEST(keys_after_the_length_change_nothing) {
     enum { T = 40 };
     const int32_t lengths[2] = {9, T};
     attention_run r;

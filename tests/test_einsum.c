@@ -311,7 +311,7 @@ TEST(an_equation_that_does_not_fit_is_refused) {
 }
 
 /* Nothing has sizes then, the letters of a diagonal neither. */
-TEST(an_equation_behind_another_error_is_nil) {
+TEST(an_equation_after_another_error_is_nil) {
     golden g = {.device = "cpu"};
     OK(&g, dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &g.ctx));
     OK(&g, dt_graph_create(g.ctx, &g.graph));

@@ -8,9 +8,9 @@
 enum { GRID_STEPS = 5, GRID_TEXT = 80 };
 
 typedef struct grid_shape {
-    int stages, members, replicas, batch_slices, accumulate;
+    int stages, tensor_ranks, replicas, batch_slices, accumulate;
     dt_pipeline_schedule schedule;
-    bool rows; /* of the sequence are shared out */
+    bool rows; /* of the sequence are split */
     int level; /* dt_zero_stage */
     bool vulkan;
 } grid_shape;
@@ -27,7 +27,7 @@ static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s,
                                  char devices[GRID_TEXT]) {
     static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5};
     dt_trainer_desc d = team_desc(m, &adam);
-    const int count = grid_at_least_one(s->stages) * grid_at_least_one(s->members) *
+    const int count = grid_at_least_one(s->stages) * grid_at_least_one(s->tensor_ranks) *
                       grid_at_least_one(s->replicas);
     snprintf(devices, GRID_TEXT, s->vulkan ? "vulkan:0" : "cpu:%d", count);
     for (int i = 1; i < count && s->vulkan; i++)
@@ -35,9 +35,9 @@ static dt_trainer_desc grid_desc(const team_model *m, const grid_shape *s,
     d.devices = devices;
     d.parallel.pipeline = s->stages;
     d.parallel.schedule = s->schedule;
-    d.parallel.tensor = s->members;
+    d.parallel.tensor = s->tensor_ranks;
     d.parallel.sequence_parallel = s->rows;
-    d.parallel.replicas = s->stages > 1 || s->members > 1 ? s->replicas : 0;
+    d.parallel.replicas = s->stages > 1 || s->tensor_ranks > 1 ? s->replicas : 0;
     d.parallel.batch_slices = s->batch_slices;
     d.accumulate = grid_at_least_one(s->accumulate);
     d.parallel.zero_stage = s->level;
@@ -74,7 +74,7 @@ static bool grid_train(int kind, const grid_shape *s, grid_run *r) {
     team_model m;
     *r = (grid_run){0};
     const dt_result result = grid_steps(&m, kind, s, NULL, NULL, r->at);
-    CHECK_TEXT(!result, "kind %d, %d x %d x %d: %s", kind, s->stages, s->members, s->replicas,
+    CHECK_TEXT(!result, "kind %d, %d x %d x %d: %s", kind, s->stages, s->tensor_ranks, s->replicas,
                dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     return !result;
@@ -88,17 +88,17 @@ static void grid_equal(int kind, const grid_shape *s, const grid_run *want) {
         CHECK_TEXT(record_equal(&got.at[i], &want->at[i]),
                    "kind %d, %d stages x %d tensor ranks x %d, schedule %d, step %d: %016llx, not "
                    "%016llx; loss %.17g, not %.17g; norm %.17g, not %.17g",
-                   kind, s->stages, s->members, s->replicas, (int)s->schedule, i,
+                   kind, s->stages, s->tensor_ranks, s->replicas, (int)s->schedule, i,
                    (unsigned long long)got.at[i].hash, (unsigned long long)want->at[i].hash,
                    got.at[i].loss, want->at[i].loss, got.at[i].norm, want->at[i].norm);
 }
 
 /* All schedules, 2 and 3 stages: micro-batches are added in one order, whoever computes what. */
-TEST(stages_of_members_have_the_bits_of_as_many_members_without_stages) {
+TEST(stages_of_tensor_ranks_have_the_bits_of_tensor_ranks_without_stages) {
     static const int kinds[] = {TEAM_MLP, TEAM_BLOCKS, TEAM_BATCH_NORM, TEAM_HEAD, TEAM_COLUMNS};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         grid_run want;
-        grid_shape s = {.members = 2, .accumulate = 4};
+        grid_shape s = {.tensor_ranks = 2, .accumulate = 4};
         if (!grid_train(kinds[k], &s, &want))
             return;
         for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
@@ -110,11 +110,11 @@ TEST(stages_of_members_have_the_bits_of_as_many_members_without_stages) {
 }
 
 /* A table that the first and the last stage have, in parts; rows of the sequence in parts. */
-TEST(stages_of_members_share_a_table_in_parts_and_rows_of_the_sequence) {
+TEST(stages_of_tensor_ranks_take_a_split_table_and_sequence_parallelism) {
     for (int kind = TEAM_ATTENTION; kind < TEAM_LAST; kind += TEAM_TIED - TEAM_ATTENTION) {
         for (int rows = 0; rows < 2; rows++) {
             grid_run want;
-            grid_shape s = {.members = 2, .accumulate = 3, .rows = rows};
+            grid_shape s = {.tensor_ranks = 2, .accumulate = 3, .rows = rows};
             if (!grid_train(kind, &s, &want))
                 return;
             s.stages = 2;
@@ -125,9 +125,9 @@ TEST(stages_of_members_share_a_table_in_parts_and_rows_of_the_sequence) {
     }
 }
 
-TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_batch_slices) {
+TEST(replicas_of_stages_of_tensor_ranks_have_the_bits_of_one_with_as_many_batch_slices) {
     grid_run want;
-    grid_shape s = {.members = 2, .accumulate = 3, .batch_slices = 3};
+    grid_shape s = {.tensor_ranks = 2, .accumulate = 3, .batch_slices = 3};
     if (!grid_train(TEAM_BLOCKS, &s, &want))
         return;
     s.stages = 2;
@@ -139,9 +139,9 @@ TEST(replicas_of_stages_of_members_have_the_bits_of_one_that_computes_as_many_ba
 
 /* Two stages of two tensor ranks on one device, whose bits are its own: those of two tensor ranks
  * of it alone, and the values of the same grid of processors. */
-TEST(stages_of_members_on_vulkan_have_the_bits_of_members_alone_and_the_processors_values) {
+TEST(stages_of_tensor_ranks_on_vulkan_have_the_bits_of_tensor_ranks_only) {
     grid_run want, cpu;
-    grid_shape s = {.stages = 2, .members = 2, .accumulate = 2};
+    grid_shape s = {.stages = 2, .tensor_ranks = 2, .accumulate = 2};
     if (!train_has_vulkan())
         SKIP("no Vulkan device");
     if (!grid_train(TEAM_HEAD, &s, &cpu))
@@ -158,14 +158,14 @@ TEST(stages_of_members_on_vulkan_have_the_bits_of_members_alone_and_the_processo
 /* ---- a state that replicas share out */
 
 /* The bits of a state that each has, with and without tensor ranks. */
-TEST(replicas_of_stages_share_out_the_state_with_the_bits_of_none) {
+TEST(zero_1_with_stages_has_the_bits_of_no_zero) {
     static const grid_shape shapes[] = {{.stages = 2, .replicas = 2},
                                         {.stages = 2, .replicas = 3},
                                         {.stages = 3, .replicas = 2},
-                                        {.stages = 2, .members = 2, .replicas = 2},
-                                        {.stages = 2, .members = 2, .replicas = 3},
-                                        {.members = 2, .replicas = 2},
-                                        {.members = 2, .replicas = 3}};
+                                        {.stages = 2, .tensor_ranks = 2, .replicas = 2},
+                                        {.stages = 2, .tensor_ranks = 2, .replicas = 3},
+                                        {.tensor_ranks = 2, .replicas = 2},
+                                        {.tensor_ranks = 2, .replicas = 3}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         grid_run want;
         grid_shape s = shapes[i];
@@ -194,7 +194,7 @@ static uint64_t grid_state_bytes(int stages, int replicas, int level) {
     return info.state_bytes;
 }
 
-TEST(replicas_of_stages_have_less_state_each_where_they_share_it_out) {
+TEST(replicas_of_stages_have_less_state_each_with_zero) {
     const uint64_t all = grid_state_bytes(2, 4, 0), part = grid_state_bytes(2, 4, 1);
     CHECK_TEXT(part && part * 3 < all, "%llu of %llu bytes", (unsigned long long)part,
                (unsigned long long)all);
@@ -217,7 +217,7 @@ static void grid_rank(rank *r) {
 
 /* The bits of as many tensor ranks in one process that compute all batch slices. */
 static void grid_job(int count, const char *const *devices, const grid_case *c) {
-    const grid_shape *s = &c->shape, one = {.members = s->members,
+    const grid_shape *s = &c->shape, one = {.tensor_ranks = s->tensor_ranks,
                                             .batch_slices = s->batch_slices,
                                             .accumulate = s->accumulate,
                                             .rows = s->rows};
@@ -234,7 +234,7 @@ static void grid_job(int count, const char *const *devices, const grid_case *c) 
                                  : record_equal(got, &want.at[at]),
                        "kind %d, %d x %d x %d on %d ranks, schedule %d, rank %d, step %d: %016llx, "
                        "not %016llx",
-                       c->kind, s->stages, s->members, s->replicas, count, (int)s->schedule,
+                       c->kind, s->stages, s->tensor_ranks, s->replicas, count, (int)s->schedule,
                        i / (GRID_STEPS + 1), at, (unsigned long long)got->hash,
                        (unsigned long long)want.at[at].hash);
         }
@@ -242,20 +242,21 @@ static void grid_job(int count, const char *const *devices, const grid_case *c) 
     job_free(j);
 }
 
-TEST(stages_of_members_on_ranks_have_the_bits_of_one_process) {
+TEST(stages_of_tensor_ranks_on_processes_have_the_bits_of_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
                              *const four[] = {"cpu", "cpu", "cpu", "cpu"},
                              *const wide[] = {"cpu:3", "cpu:5"};
     const grid_case
-        plain = {TEAM_BLOCKS, {.stages = 2, .members = 2, .replicas = 1, .accumulate = 4}},
+        plain = {TEAM_BLOCKS, {.stages = 2, .tensor_ranks = 2, .replicas = 1, .accumulate = 4}},
         tied = {TEAM_TIED,
                 {.stages = 2,
-                 .members = 2,
+                 .tensor_ranks = 2,
                  .replicas = 1,
                  .accumulate = 3,
                  .schedule = DT_PIPELINE_ZERO_BUBBLE}},
-        grid = {TEAM_BATCH_NORM,
-                {.stages = 2, .members = 2, .replicas = 2, .batch_slices = 3, .accumulate = 2}};
+        grid = {
+            TEAM_BATCH_NORM,
+            {.stages = 2, .tensor_ranks = 2, .replicas = 2, .batch_slices = 3, .accumulate = 2}};
     grid_job(2, two, &plain);
     grid_job(4, four, &plain);
     grid_job(4, four, &tied);
@@ -264,7 +265,7 @@ TEST(stages_of_members_on_ranks_have_the_bits_of_one_process) {
     grid_job(2, wide, &grid);
 }
 
-TEST(replicas_of_stages_on_ranks_share_out_the_state_with_the_bits_of_one_process) {
+TEST(zero_1_with_stages_on_ranks_has_the_bits_of_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"},
                              *const four[] = {"cpu", "cpu", "cpu", "cpu"},
                              *const odd[] = {"cpu", "cpu:3", "cpu:2"},
@@ -274,21 +275,21 @@ TEST(replicas_of_stages_on_ranks_share_out_the_state_with_the_bits_of_one_proces
                  {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2, .level = 1}},
         three = {TEAM_BATCH_NORM,
                  {.stages = 2, .replicas = 3, .batch_slices = 4, .accumulate = 2, .level = 1}},
-        members = {TEAM_BLOCKS,
-                   {.stages = 2,
-                    .members = 2,
-                    .replicas = 2,
-                    .batch_slices = 2,
-                    .accumulate = 3,
-                    .level = 1}};
+        tensor_ranks = {TEAM_BLOCKS,
+                        {.stages = 2,
+                         .tensor_ranks = 2,
+                         .replicas = 2,
+                         .batch_slices = 2,
+                         .accumulate = 3,
+                         .level = 1}};
     grid_job(2, two, &plain);
     grid_job(4, four, &plain);
     grid_job(3, odd, &three);
-    grid_job(2, wide, &members);
+    grid_job(2, wide, &tensor_ranks);
 }
 
 /* What a machine makes up: who has how many devices, and all else. */
-TEST(random_grids_of_stages_and_members_have_the_bits_of_members_alone) {
+TEST(random_grids_of_stages_and_tensor_ranks_have_the_bits_of_tensor_ranks_only) {
     static const char *const names[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:6"};
     static const int kinds[] = {TEAM_MLP, TEAM_BLOCKS, TEAM_BATCH_NORM, TEAM_HEAD, TEAM_COLUMNS};
     uint32_t state = 5;
@@ -297,13 +298,13 @@ TEST(random_grids_of_stages_and_members_have_the_bits_of_members_alone) {
         grid_shape *s = &c.shape;
         const char *devices[RANKS_MAX];
         s->stages = 2 + (int)(train_random(&state) % 2);
-        s->members = 2 + 2 * (int)(train_random(&state) % 4 == 0);
+        s->tensor_ranks = 2 + 2 * (int)(train_random(&state) % 4 == 0);
         s->replicas = 1 + (int)(train_random(&state) % 2);
         s->batch_slices = s->replicas + (int)(train_random(&state) % 3);
         s->accumulate = 1 + (int)(train_random(&state) % 4);
         s->schedule = (dt_pipeline_schedule)(train_random(&state) % 4);
         s->stages = s->schedule == DT_PIPELINE_INTERLEAVED ? 2 : s->stages;
-        int left = s->stages * s->members * s->replicas, ranks = 0;
+        int left = s->stages * s->tensor_ranks * s->replicas, ranks = 0;
         while (left > 0 && ranks < 4) {
             int n = ranks == 3 ? left : 1 + (int)(train_random(&state) % 6u);
             n = n > left ? left : n;
@@ -338,7 +339,7 @@ static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
             result = dt_trainer_step(t, NULL);
         if (!result)
             result = k ? dt_store_state_hash(dt_trainer_store(t), &hash) : dt_trainer_save(t, path);
-        CHECK_TEXT(!result, "%d x %d: %s", shapes[k]->stages, shapes[k]->members,
+        CHECK_TEXT(!result, "%d x %d: %s", shapes[k]->stages, shapes[k]->tensor_ranks,
                    dt_ctx_error(m.ctx));
         dt_ctx_destroy(m.ctx);
     }
@@ -347,30 +348,31 @@ static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
 }
 
 /* A file has whole values, whoever wrote it: bits hang on the tensor ranks that go on. */
-TEST(a_file_of_stages_of_members_goes_on_in_any_other_grid) {
-    static const grid_shape grid = {.stages = 2, .members = 2, .accumulate = 3},
-                            members = {.members = 2, .accumulate = 3}, one = {.accumulate = 3},
-                            stages = {.stages = 4, .accumulate = 3};
-    const uint64_t want = grid_go_on(&members, &members);
+TEST(a_checkpoint_of_stages_of_tensor_ranks_resumes_on_any_other_grid) {
+    static const grid_shape grid = {.stages = 2, .tensor_ranks = 2, .accumulate = 3},
+                            tensor_ranks = {.tensor_ranks = 2, .accumulate = 3},
+                            one = {.accumulate = 3}, stages = {.stages = 4, .accumulate = 3};
+    const uint64_t want = grid_go_on(&tensor_ranks, &tensor_ranks);
     CHECK(want && grid_go_on(&grid, &grid) == want);
-    CHECK(grid_go_on(&grid, &members) == want && grid_go_on(&members, &grid) == want);
-    CHECK(grid_go_on(&grid, &one) == grid_go_on(&members, &one));
-    CHECK(grid_go_on(&grid, &stages) == grid_go_on(&members, &one));
-    CHECK(grid_go_on(&one, &grid) == grid_go_on(&one, &members));
+    CHECK(grid_go_on(&grid, &tensor_ranks) == want && grid_go_on(&tensor_ranks, &grid) == want);
+    CHECK(grid_go_on(&grid, &one) == grid_go_on(&tensor_ranks, &one));
+    CHECK(grid_go_on(&grid, &stages) == grid_go_on(&tensor_ranks, &one));
+    CHECK(grid_go_on(&one, &grid) == grid_go_on(&one, &tensor_ranks));
 }
 
-TEST(a_file_of_a_state_that_replicas_of_stages_share_out_goes_on_in_any_other_grid) {
+TEST(a_checkpoint_of_zero_with_stages_resumes_on_any_other_grid) {
     grid_shape two = {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2},
-               one = {.batch_slices = 2, .accumulate = 2}, shared = two, members = two;
+               one = {.batch_slices = 2, .accumulate = 2}, shared = two, tensor_ranks = two;
     shared.level = DT_SHARD_OPTIMIZER;
     const uint64_t want = grid_go_on(&one, &one);
     CHECK(want && grid_go_on(&shared, &shared) == want);
     CHECK(grid_go_on(&shared, &one) == want && grid_go_on(&one, &shared) == want);
     CHECK(grid_go_on(&shared, &two) == want);
-    members.members = shared.members = 2;
-    const uint64_t parts = grid_go_on(&members, &members);
+    tensor_ranks.tensor_ranks = shared.tensor_ranks = 2;
+    const uint64_t parts = grid_go_on(&tensor_ranks, &tensor_ranks);
     CHECK(parts && grid_go_on(&shared, &shared) == parts);
-    CHECK(grid_go_on(&members, &shared) == parts && grid_go_on(&shared, &members) == parts);
+    CHECK(grid_go_on(&tensor_ranks, &shared) == parts &&
+          grid_go_on(&shared, &tensor_ranks) == parts);
 }
 
 /* ---- which grids have the same bits: the table of docs/distributed.md */
@@ -389,7 +391,7 @@ static char grid_letter(grid_table *t, const grid_shape *s) {
     team_model m;
     const dt_result result = grid_steps(&m, TEAM_BLOCKS, s, NULL, NULL, at);
     CHECK_TEXT(!result || result == DT_ERROR_UNSUPPORTED, "%d x %d x %d, %d: %s", s->stages,
-               s->members, s->replicas, s->level, dt_ctx_error(m.ctx));
+               s->tensor_ranks, s->replicas, s->level, dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     int i = 0;
     while (!result && i < t->count && t->known[i] != at[GRID_STEPS - 1].hash)
@@ -401,15 +403,15 @@ static char grid_letter(grid_table *t, const grid_shape *s) {
     return (char)('A' + i);
 }
 
-static void grid_table_row(grid_table *t, int stages, int members) {
+static void grid_table_row(grid_table *t, int stages, int tensor_ranks) {
     static const struct {
         int replicas, level;
     } columns[TABLE_COLUMNS] = {{1, 0}, {2, 0}, {3, 0}, {2, 1}, {3, 1}, {2, 2}, {2, 3}};
     size_t at = strlen(t->text);
-    at += (size_t)snprintf(t->text + at, sizeof t->text - at, "| %d x %d |", stages, members);
+    at += (size_t)snprintf(t->text + at, sizeof t->text - at, "| %d x %d |", stages, tensor_ranks);
     for (int i = 0; i < TABLE_COLUMNS; i++) {
         const grid_shape s = {.stages = stages,
-                              .members = members,
+                              .tensor_ranks = tensor_ranks,
                               .replicas = columns[i].replicas,
                               .level = columns[i].level,
                               .batch_slices = 3,
@@ -430,11 +432,11 @@ static bool grid_said(const char *text) {
     return strstr(page, text) != NULL;
 }
 
-TEST(the_table_of_grids_that_have_the_same_bits_is_what_they_have) {
+TEST(the_documented_table_of_bit_identical_grids_is_true) {
     static grid_table t;
-    for (int members = 1; members <= 2; members++)
+    for (int tensor_ranks = 1; tensor_ranks <= 2; tensor_ranks++)
         for (int stages = 1; stages <= 3; stages++)
-            grid_table_row(&t, stages, members);
+            grid_table_row(&t, stages, tensor_ranks);
     CHECK_TEXT(grid_said(t.text), "docs/distributed.md has another table:\n%s", t.text);
 }
 
@@ -466,13 +468,14 @@ static void grid_die(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_rank_of_stages_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
+TEST(a_killed_rank_of_stages_of_tensor_ranks_is_an_error_on_all_others) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu"}, *const wide[] = {"cpu:3", "cpu:2",
                                                                                    "cpu:3"};
-    const grid_case one = {TEAM_MLP, {.stages = 2, .members = 2, .replicas = 1, .accumulate = 3}},
+    const grid_case one = {TEAM_MLP,
+                           {.stages = 2, .tensor_ranks = 2, .replicas = 1, .accumulate = 3}},
                     shared = {TEAM_MLP,
                               {.stages = 2,
-                               .members = 2,
+                               .tensor_ranks = 2,
                                .replicas = 2,
                                .batch_slices = 2,
                                .accumulate = 2,

@@ -64,7 +64,7 @@ static uint64_t host_copy_expected(const char *device, uint64_t steps) {
     return hash;
 }
 
-TEST(host_copy_store_that_works_moves_with_its_values) {
+TEST(a_working_store_moves_to_another_device_with_its_values) {
     host_copy_model m;
     uint64_t step = 0;
     REQUIRE(host_copy_open(&m, "cpu", 0, 1) == DT_OK && host_copy_run(&m, 3) == DT_OK);
@@ -175,7 +175,7 @@ static void host_copy_try_losses(const char *name) {
     }
 }
 
-TEST(host_copy_store_on_a_lost_vulkan_device_goes_on_with_the_same_bits) {
+TEST(a_store_on_a_lost_vulkan_device_resumes_from_its_host_copy_with_the_same_bits) {
     host_copy_on_one(host_copy_try_losses);
 }
 
@@ -196,7 +196,7 @@ static void host_copy_try_ahead(const char *name) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(host_copy_is_exact_where_steps_are_started_ahead) {
+TEST(host_copy_is_exact_with_steps_in_flight) {
     host_copy_on_one(host_copy_try_ahead);
 }
 
@@ -224,7 +224,7 @@ static void host_copy_try_elsewhere(const char *name) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(host_copy_goes_on_on_another_device_and_without_one_nothing_does) {
+TEST(a_lost_store_resumes_on_another_device_only_with_a_host_copy) {
     host_copy_on_one(host_copy_try_elsewhere);
 }
 

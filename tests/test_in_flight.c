@@ -117,7 +117,7 @@ static void ahead_same_bits(const char *device, size_t every) {
     }
 }
 
-TEST(two_steps_under_way_give_the_bits_of_one_at_a_time) {
+TEST(two_steps_in_flight_have_the_bits_of_one_at_a_time) {
     ahead_same_bits("cpu", 1);
 }
 
@@ -133,7 +133,7 @@ static bool ahead_has_vulkan(void) {
     return false;
 }
 
-TEST(two_steps_under_way_give_the_bits_of_one_at_a_time_on_vulkan) {
+TEST(two_steps_in_flight_have_the_bits_of_one_at_a_time_on_vulkan) {
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
     ahead_same_bits("vulkan:0", 5);
@@ -166,7 +166,7 @@ static void ahead_fails(const char *device) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(behind_a_step_that_fails_the_one_under_way_does_not_run_and_says_so) {
+TEST(a_step_in_flight_after_a_failed_one_does_not_run_and_says_so) {
     ahead_fails("cpu");
     if (ahead_has_vulkan())
         ahead_fails("vulkan:0");
@@ -199,7 +199,7 @@ static void ahead_overflows(const char *device) {
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(behind_an_update_that_would_overflow_the_step_under_way_does_not_run) {
+TEST(a_step_in_flight_after_an_update_that_overflows_does_not_run) {
     ahead_overflows("cpu");
     if (ahead_has_vulkan())
         ahead_overflows("vulkan:0");
@@ -226,7 +226,7 @@ TEST(a_start_or_a_write_without_room_waits_for_the_oldest_step_and_tells_its_err
     dt_ctx_destroy(c.ctx);
 }
 
-TEST(while_started_steps_are_under_way_other_calls_are_refused) {
+TEST(other_calls_are_refused_while_steps_are_in_flight) {
     ahead_case c;
     dt_step_state state;
     uint64_t hash;

@@ -69,7 +69,7 @@ TEST(a_product_of_rows_is_cut_alike_however_many_rows_there_are) {
     }
 }
 
-TEST(a_row_tells_the_steps_of_a_lane) {
+TEST(a_kernel_row_gives_the_steps_of_an_invocation) {
     dti_launch l = {.kernel = DTI_K_REDUCE, .items = 10};
     l.args.reduce = (dti_args_reduce){.n = 10, .r = 2048};
     CHECK(dti_launch_effort(&l, 0, 128).steps == 2048);

@@ -314,7 +314,7 @@ TEST(loader_seeks_to_any_batch_of_any_epoch) {
     loader_close(&f, NULL);
 }
 
-TEST(loader_goes_on_behind_2_to_the_32_steps_and_epochs) {
+TEST(loader_continues_after_2_to_the_32_steps_and_epochs) {
     loader_fixture f;
     REQUIRE(loader_open(&f));
     dti_loader_desc d = loader_desc(&f, 100);

@@ -113,7 +113,7 @@ TEST(only_what_is_read_is_needed) {
     lower_close(&c);
 }
 
-TEST(a_sum_over_samples_is_each_pieces_own) {
+TEST(a_sum_over_samples_is_within_one_piece) {
     static const dti_piece pieces[] = {{2, 0, true, true}, {2, 1, true, true}};
     static const dti_bucket bucket = {0, DTI_BLOCK};
     lower_case c;
@@ -130,7 +130,7 @@ TEST(a_sum_over_samples_is_each_pieces_own) {
     lower_close(&c);
 }
 
-TEST(ports_lie_apart_and_the_table_has_a_row_for_each_block) {
+TEST(bindings_do_not_overlap_and_the_table_has_a_row_for_each_block) {
     lower_case c;
     REQUIRE(lower_open(&c, 4) && lower_begin(&c) && lower_to(&c, "ports"));
     const dti_code *code = c.w.code;

@@ -169,7 +169,7 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
     case DTI_OP_GE:
     case DTI_OP_CAST:
     case DTI_OP_DETACH:
-    case DTI_OP_ALL_STATS: /* rules of those that read them put the gradient's own meetings */
+    case DTI_OP_ALL_STATS: /* rules of those that read them append the gradient's own sync points */
     case DTI_OP_ALL_MEAN:
     case DTI_OP_SEED:
     case DTI_OP_FILL:

@@ -340,7 +340,7 @@ static void outside_meet_limited(void *arg) {
     }
 }
 
-TEST(a_meeting_place_that_may_not_grow_does_not_end_the_process) {
-    const char *path = temp_path("meeting");
+TEST(a_rendezvous_file_that_may_not_grow_does_not_end_the_process) {
+    const char *path = temp_path("rendezvous");
     CHECK(outside_child(outside_meet_limited, (void *)(uintptr_t)path, 5.0) == 0);
 }

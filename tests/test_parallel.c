@@ -36,7 +36,7 @@ static void parallel_pieces(const dti_partition *job, uint32_t rows, uint32_t *o
     CHECK(row == rows);
 }
 
-TEST(every_row_is_in_one_piece_whoever_computes_it) {
+TEST(every_row_is_in_exactly_one_piece_on_any_number_of_replicas) {
     enum { MOST = 16 * 5 };
     for (uint32_t batch_slices = 1; batch_slices <= 16; batch_slices += 3)
         for (uint32_t parts = 1; parts <= 5; parts++)

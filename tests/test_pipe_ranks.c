@@ -19,7 +19,7 @@ typedef struct grid_case {
     const dt_optim_desc *optim;
     bool averaged, vulkan;
     const char *load, *save; /* checkpoints, of rank 0 */
-    int members;             /* of each stage, or of each replica */
+    int tensor_ranks;        /* of each stage, or of each replica */
 } grid_case;
 
 typedef struct grid_step {
@@ -51,7 +51,7 @@ static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, 
     d.parallel.batch_slices = c->batch_slices;
     d.parallel.pipeline = c->stages;
     d.parallel.replicas = c->replicas;
-    d.parallel.tensor = c->members;
+    d.parallel.tensor = c->tensor_ranks;
     d.parallel.chunks = c->chunks;
     d.parallel.schedule = c->schedule;
     d.tail = c->tail;
@@ -223,7 +223,7 @@ static void grid_equal_all(grid_case c) {
     }
 }
 
-TEST(grid_of_pipelines_has_the_bits_of_one_device_whoever_holds_what) {
+TEST(grid_of_pipelines_has_the_bits_of_one_device_for_any_placement_on_ranks) {
     for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
         if (!test_takes(schedule, 1, 2))
             continue;
@@ -440,7 +440,7 @@ static void *grid_spoilt(void *arg) {
     return NULL;
 }
 
-TEST(grid_of_pipelines_tells_all_ranks_of_what_is_wrong_on_one_and_changes_nothing) {
+TEST(an_error_on_one_rank_of_pipelines_is_one_on_all_and_changes_nothing) {
     static const dt_result wants[GRID_FAULTS] = {DT_ERROR_IO, DT_ERROR_INVALID, DT_ERROR_NUMERIC,
                                                  DT_ERROR_INVALID};
     static const char *texts[GRID_FAULTS] = {"", "77", "input 'x' holds a NaN",
@@ -595,16 +595,16 @@ TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_non
                                 .devices = {"cpu", "cpu:2", "cpu"}});
 }
 
-/* Members of one tensor group on several ranks, of stages and of whole models; memory that is there
- * again behind the allocation that failed. */
-TEST(tp_groups_of_which_one_rank_runs_out_of_memory_while_they_are_made_are_made_on_none) {
+/* Ranks of one tensor group on several processes, of stages and of whole models; memory that is
+ * free again after the allocation that failed. */
+TEST(tensor_groups_are_made_on_all_ranks_or_none_when_memory_runs_out) {
     grid_money.once = true;
     for (int stages = 0; stages <= 2; stages += 2)
         grid_poor_make(&(grid_case){.kind = TRAIN_PARTS,
                                     .accumulate = 2,
                                     .batch = 36,
                                     .stages = stages,
-                                    .members = 2,
+                                    .tensor_ranks = 2,
                                     .replicas = stages ? 1 : 2,
                                     .ranks = 3,
                                     .devices = {"cpu", "cpu:2", "cpu"}});
@@ -772,7 +772,7 @@ static void *grid_reshard(void *arg) {
     return NULL;
 }
 
-TEST(store_of_a_grid_is_up_to_date_behind_a_checkpoint_of_other_batch_slices) {
+TEST(store_of_a_grid_is_up_to_date_after_loading_other_batch_slices) {
     static const char *file = "build/pipe_batch_slices.checkpoint";
     static grid_rank ranks[GRID_RANKS];
     grid_case c = {.kind = PIPE_SKIP, .accumulate = 2, .batch = 140, .stages = 2, .load = file};
@@ -790,7 +790,7 @@ TEST(store_of_a_grid_is_up_to_date_behind_a_checkpoint_of_other_batch_slices) {
     remove(file);
 }
 
-TEST(grid_goes_on_behind_a_checkpoint_with_too_many_batch_slices_for_it) {
+TEST(a_grid_trains_on_after_refusing_a_checkpoint_of_too_many_batch_slices) {
     static const char *file = "build/pipe_many.checkpoint";
     static grid_rank ranks[GRID_RANKS];
     const grid_case c = {

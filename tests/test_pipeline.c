@@ -373,7 +373,7 @@ static void pipe_refused(const dt_trainer_desc *change, int marks, dt_result wan
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(pipeline_says_what_it_does_not_go_with) {
+TEST(pipeline_names_the_settings_that_it_refuses) {
     const struct {
         dt_trainer_desc desc;
         int mark;
@@ -434,7 +434,7 @@ static void pipe_log(void *user, dt_log_level level, const char *message) {
         snprintf(at + strlen(at), 2000, "%.60s\n", message);
 }
 
-TEST(pipeline_is_cut_behind_what_dt_stage_marks) {
+TEST(pipeline_is_cut_after_what_dt_stage_marks) {
     static char text[4096];
     for (int marked = 0; marked < 2; marked++) {
         train_model m = {0};

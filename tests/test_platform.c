@@ -4,14 +4,14 @@
 
 /* ---- threads */
 
-typedef struct plat_meeting {
+typedef struct plat_calls {
     dti_mutex lock;
     dti_cond changed;
     int calls, answers;
-} plat_meeting;
+} plat_calls;
 
 static void plat_answer(void *arg) {
-    plat_meeting *m = arg;
+    plat_calls *m = arg;
     dti_mutex_lock(&m->lock);
     while (m->calls < 3) {
         const int seen = m->calls;
@@ -24,7 +24,7 @@ static void plat_answer(void *arg) {
 }
 
 TEST(threads_meet_by_a_lock_and_a_condition) {
-    plat_meeting m = {.calls = 0};
+    plat_calls m = {.calls = 0};
     dti_thread thread;
     dti_mutex_init(&m.lock);
     dti_cond_init(&m.changed);

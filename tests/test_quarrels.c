@@ -50,7 +50,7 @@ static void quarrel_push(const served_world *w, uint32_t batch_slice, float valu
     free(body);
 }
 
-/* Shards that are finite, and whose sum is not: the part's owner says so by a NaN, */
+/* Batch slices that are finite, with a sum that is not: the part's owner reports a NaN, */
 TEST(server_measures_as_nan_what_is_not_finite) {
     served_world *w = served_open(5);
     const dti_resolved told = {.clips = {1.0f}};

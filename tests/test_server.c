@@ -534,8 +534,8 @@ TEST(server_refuses_other_keys_jobs_settings_and_models) {
     serve_close(&r);
 }
 
-/* Shards that are computed one by one cannot meet within a step. */
-TEST(server_refuses_models_whose_batch_slices_meet) {
+/* Batch slices that are computed one by one cannot have sync points. */
+TEST(server_refuses_models_with_sync_points) {
     train_model m;
     dt_server *server;
     const dt_comm_desc by = {.insecure = true};

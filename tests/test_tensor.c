@@ -23,7 +23,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
         return false;
     dt_trainer_desc d = team_desc(&m, &sgd);
     d.devices = devices ? devices : "cpu";
-    d.parallel.tensor = grid.members;
+    d.parallel.tensor = grid.tensor_ranks;
     d.parallel.tensor_slices = grid.slices;
     d.accumulate = grid.accumulate;
     d.parallel.batch_slices = grid.batch_slices;
@@ -51,46 +51,48 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
                                    (size_t)n * sizeof *r->values);
         r->count += (int)n;
     }
-    CHECK_TEXT(!result, "kind %d, %d tensor ranks: %s", kind, grid.members, dt_ctx_error(m.ctx));
+    CHECK_TEXT(!result, "kind %d, %d tensor ranks: %s", kind, grid.tensor_ranks,
+               dt_ctx_error(m.ctx));
     CHECK_TEXT(r->count <= TEAM_VALUES, "%d values", r->count);
     dt_ctx_destroy(m.ctx);
     return !result;
 }
 
-static bool team_train(int kind, const char *devices, int members, int accumulate, team_run *r) {
-    const team_grid grid = {.members = members, .accumulate = accumulate};
+static bool team_train(int kind, const char *devices, int tensor_ranks, int accumulate,
+                       team_run *r) {
+    const team_grid grid = {.tensor_ranks = tensor_ranks, .accumulate = accumulate};
     return team_train_grid(kind, devices, grid, r);
 }
 
-static void team_near(int kind, const team_run *got, const team_run *want, int members) {
+static void team_near(int kind, const team_run *got, const team_run *want, int tensor_ranks) {
     double most = 0;
     for (int i = 0; i < TEAM_STEPS; i++) {
         CHECK_TEXT(fabs(got->loss[i] - want->loss[i]) < 2e-5,
-                   "kind %d, %d tensor ranks, step %d: %.9g %.9g", kind, members, i, got->loss[i],
-                   want->loss[i]);
+                   "kind %d, %d tensor ranks, step %d: %.9g %.9g", kind, tensor_ranks, i,
+                   got->loss[i], want->loss[i]);
         CHECK_TEXT(fabs(got->norm[i] - want->norm[i]) < 1e-4 * want->norm[i],
-                   "kind %d, %d tensor ranks, step %d: norm %.9g %.9g", kind, members, i,
+                   "kind %d, %d tensor ranks, step %d: norm %.9g %.9g", kind, tensor_ranks, i,
                    got->norm[i], want->norm[i]);
     }
     for (int i = 0; i < want->count; i++)
         most = fmax(most, fabs((double)got->values[i] - (double)want->values[i]));
     CHECK_TEXT(most < 2e-5 && got->count == want->count, "kind %d, %d tensor ranks: off by %g",
-               kind, members, most);
+               kind, tensor_ranks, most);
 }
 
 static team_run team_one, team_some, team_again;
 static uint64_t team_two;
 
-TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
+TEST(tensor_ranks_train_as_one_device) {
     for (int kind = 0; kind < TEAM_KINDS; kind++) {
         if (!team_train(kind, NULL, 0, 1, &team_one))
             return;
-        for (int members = 2; members <= 4; members += 2) {
-            const char *const devices = members == 2 ? "cpu:2" : "cpu:4";
-            if (!team_train(kind, devices, members, 1, &team_some))
+        for (int tensor_ranks = 2; tensor_ranks <= 4; tensor_ranks += 2) {
+            const char *const devices = tensor_ranks == 2 ? "cpu:2" : "cpu:4";
+            if (!team_train(kind, devices, tensor_ranks, 1, &team_some))
                 return;
-            team_near(kind, &team_some, &team_one, members);
-            CHECK(team_train(kind, devices, members, 1, &team_again));
+            team_near(kind, &team_some, &team_one, tensor_ranks);
+            CHECK(team_train(kind, devices, tensor_ranks, 1, &team_again));
             CHECK(team_some.hash == team_again.hash && team_some.hash != team_one.hash);
         }
         if (kind != TEAM_BLOCKS)
@@ -101,20 +103,21 @@ TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
 }
 
 /* Tables by rows and columns, tied weights, losses of logits that stay in parts. */
-TEST(members_that_have_parts_of_the_classes_train_as_one_device_does) {
+TEST(tensor_ranks_with_parts_of_the_classes_train_as_one_device) {
     for (int kind = TEAM_HEAD; kind < TEAM_LAST; kind++) {
         if (!team_train(kind, NULL, 0, 1, &team_one))
             return;
-        for (int members = 2; members <= 4; members += 2) {
-            if (!team_train(kind, members == 2 ? "cpu:2" : "cpu:4", members, 1, &team_some))
+        for (int tensor_ranks = 2; tensor_ranks <= 4; tensor_ranks += 2) {
+            if (!team_train(kind, tensor_ranks == 2 ? "cpu:2" : "cpu:4", tensor_ranks, 1,
+                            &team_some))
                 return;
-            team_near(kind, &team_some, &team_one, members);
+            team_near(kind, &team_some, &team_one, tensor_ranks);
         }
     }
 }
 
 /* Norms, dropout and residuals of own rows; of 3 tensor ranks no row is. */
-TEST(members_that_share_out_rows_of_the_sequence_train_as_one_device_does) {
+TEST(sequence_parallel_tensor_ranks_train_as_one_device) {
     static const char *const devices[] = {"cpu:2", "cpu:3", "cpu:4", "cpu:4"};
     for (int kind = 0; kind < TEAM_LAST; kind++) {
         if (kind == TEAM_KINDS)
@@ -126,12 +129,12 @@ TEST(members_that_share_out_rows_of_the_sequence_train_as_one_device_does) {
         for (int i = 0; i < 4; i++) {
             if (i == 1 && kind != TEAM_MLP && kind < TEAM_HEAD)
                 continue; /* heads do not divide */
-            grid.members = i < 3 ? 2 + i : 2;
+            grid.tensor_ranks = i < 3 ? 2 + i : 2;
             if (i == 1 && kind >= TEAM_HEAD)
                 continue;
             if (!team_train_grid(kind, devices[i], grid, i == 3 ? &team_again : &team_some))
                 return;
-            team_near(kind, i == 3 ? &team_again : &team_some, &team_one, grid.members);
+            team_near(kind, i == 3 ? &team_again : &team_some, &team_one, grid.tensor_ranks);
             if (i == 0)
                 team_two = team_some.hash;
         }
@@ -139,15 +142,15 @@ TEST(members_that_share_out_rows_of_the_sequence_train_as_one_device_does) {
     }
 }
 
-/* Squads share the batch: the bits hang on tensor ranks and batch slices alone. Of the last batch
- * of an epoch, 12 samples, the fourth batch slice has none. */
-TEST(tp_groups_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_batch_slices) {
+/* Tensor groups share the batch: bits depend only on tensor ranks and batch slices. Of the last
+ * batch of an epoch, 12 samples, the fourth batch slice has none. */
+TEST(tensor_groups_have_the_bits_of_one_with_as_many_batch_slices) {
     static const char *const devices[] = {"cpu:2", "cpu:4", "cpu:6", "cpu:8"};
     for (int kind = TEAM_BLOCKS; kind <= TEAM_BATCH_NORM; kind += TEAM_BATCH_NORM - TEAM_BLOCKS) {
         team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 1 : 3, .batch_slices = 4};
         if (!team_train_grid(kind, NULL, grid, &team_one))
             return;
-        grid.members = 2;
+        grid.tensor_ranks = 2;
         if (!team_train_grid(kind, devices[0], grid, &team_again))
             return;
         team_near(kind, &team_again, &team_one, 2);
@@ -165,19 +168,20 @@ TEST(tp_groups_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_ba
 
 /* ---- random stacks of pairs and attention, on 2 to 4 tensor ranks */
 
-TEST(random_stacks_are_shared_out_by_two_three_and_four_members) {
+TEST(random_stacks_train_on_two_three_and_four_tensor_ranks) {
     for (uint32_t seed = 1; seed <= 30; seed++) {
         const stack s = stack_of(seed);
         double one[TEAM_STEPS + 1] = {0}, some[TEAM_STEPS + 1] = {0};
-        const int members = 2 + (int)(seed % 3);
+        const int tensor_ranks = 2 + (int)(seed % 3);
         if (!stack_run(&s, &(team_grid){0}, one, NULL) ||
-            !stack_run(&s, &(team_grid){.members = members, .rows = s.rows}, some, NULL)) {
+            !stack_run(&s, &(team_grid){.tensor_ranks = tensor_ranks, .rows = s.rows}, some,
+                       NULL)) {
             CHECK_TEXT(false, "stack %u", seed);
             return;
         }
         for (int i = 0; i <= TEAM_STEPS; i++)
             CHECK_TEXT(fabs(one[i] - some[i]) <= 2e-4 * (0.1 + one[i]),
-                       "stack %u, %d tensor ranks, step %d: %.9g, not %.9g", seed, members, i,
+                       "stack %u, %d tensor ranks, step %d: %.9g, not %.9g", seed, tensor_ranks, i,
                        some[i], one[i]);
     }
 }
@@ -198,8 +202,8 @@ static bool team_open_grid(team_model *m, int kind, team_grid grid, dt_trainer *
     return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "%s", dt_ctx_error(m->ctx));
 }
 
-static bool team_open(team_model *m, int kind, int members, dt_trainer **t, dt_dataset *data) {
-    return team_open_grid(m, kind, (team_grid){.members = members}, t, data);
+static bool team_open(team_model *m, int kind, int tensor_ranks, dt_trainer **t, dt_dataset *data) {
+    return team_open_grid(m, kind, (team_grid){.tensor_ranks = tensor_ranks}, t, data);
 }
 
 /* Steps of a grid, a file, steps of another; the loss of an evaluation. */
@@ -220,7 +224,7 @@ static double team_go_on_grids(team_grid first, team_grid second, uint64_t *hash
             result = k ? dt_trainer_evaluate(t, &data, 16, &r) : dt_trainer_save(t, path);
         if (!result && k && hash)
             result = dt_store_state_hash(dt_trainer_store(t), hash);
-        CHECK_TEXT(!result, "%d tensor ranks, then %d: %s", first.members, second.members,
+        CHECK_TEXT(!result, "%d tensor ranks, then %d: %s", first.tensor_ranks, second.tensor_ranks,
                    dt_ctx_error(m.ctx));
         dt_ctx_destroy(m.ctx);
     }
@@ -229,10 +233,11 @@ static double team_go_on_grids(team_grid first, team_grid second, uint64_t *hash
 }
 
 static double team_go_on(int first, int second, uint64_t *hash) {
-    return team_go_on_grids((team_grid){.members = first}, (team_grid){.members = second}, hash);
+    return team_go_on_grids((team_grid){.tensor_ranks = first}, (team_grid){.tensor_ranks = second},
+                            hash);
 }
 
-TEST(a_file_of_members_goes_on_with_as_many_others_or_one) {
+TEST(a_checkpoint_of_tensor_ranks_resumes_on_any_number_of_them) {
     uint64_t hash[2];
     const double want = team_go_on(0, 0, NULL), got = team_go_on(2, 2, &hash[0]);
     CHECK(want > 0);
@@ -244,11 +249,11 @@ TEST(a_file_of_members_goes_on_with_as_many_others_or_one) {
 }
 
 /* The number of batch slices is the file's. */
-TEST(a_file_of_a_grid_of_tp_groups_goes_on_in_any_other_grid) {
-    static const team_grid grids[] = {{.members = 2, .replicas = 2},
-                                      {.members = 2, .replicas = 1},
+TEST(a_checkpoint_of_tensor_groups_resumes_on_any_other_grid) {
+    static const team_grid grids[] = {{.tensor_ranks = 2, .replicas = 2},
+                                      {.tensor_ranks = 2, .replicas = 1},
                                       {.replicas = 2},
-                                      {.members = 4},
+                                      {.tensor_ranks = 4},
                                       {.replicas = 1},
                                       {0}};
     const team_grid two = {.replicas = 2};
@@ -263,7 +268,7 @@ TEST(a_file_of_a_grid_of_tp_groups_goes_on_in_any_other_grid) {
     CHECK(hash[0] == hash[1]); /* as many tensor groups as anybody likes */
 }
 
-TEST(members_have_the_state_of_their_parts_alone) {
+TEST(tensor_ranks_have_only_the_state_of_their_parts) {
     dt_trainer_info info[2];
     for (int k = 0; k < 2; k++) {
         team_model m;
@@ -305,9 +310,9 @@ static void team_written(team_grid grid) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
-    team_written((team_grid){.members = 2});
-    team_written((team_grid){.members = 1, .slices = 4});
+TEST(tensor_ranks_take_written_values_and_skip_steps_that_are_not_finite) {
+    team_written((team_grid){.tensor_ranks = 2});
+    team_written((team_grid){.tensor_ranks = 1, .slices = 4});
 }
 
 /* ---- what it does not go with */
@@ -373,7 +378,7 @@ static void team_refused(const team_refusal *r) {
     dt_ctx_destroy(ctx);
 }
 
-TEST(what_members_cannot_share_out_is_refused_with_words) {
+TEST(ops_that_cannot_be_split_over_tensor_ranks_are_refused_with_a_reason) {
     static const team_refusal all[] = {
         {.result = DT_OK},
         {.tensor = -1, .result = DT_ERROR_INVALID, .says = "tensor is -1"},
@@ -426,7 +431,7 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
 
 /* ---- Vulkan */
 
-TEST(members_on_vulkan_train_a_model_as_one_device_does) {
+TEST(tensor_ranks_on_vulkan_train_as_one_device) {
     if (!train_has_vulkan())
         SKIP("no Vulkan device");
     static const char *const pair = "vulkan:0,vulkan:0", *const four =
@@ -434,14 +439,14 @@ TEST(members_on_vulkan_train_a_model_as_one_device_does) {
     team_grid grid = {.accumulate = 1, .batch_slices = 2};
     if (!team_train_grid(TEAM_HEAD, NULL, grid, &team_one))
         return;
-    grid.members = 2, grid.rows = true;
+    grid.tensor_ranks = 2, grid.rows = true;
     if (!team_train_grid(TEAM_HEAD, pair, grid, &team_some))
         return;
     team_near(TEAM_HEAD, &team_some, &team_one, 2);
-    grid.members = 1, grid.slices = 2;
+    grid.tensor_ranks = 1, grid.slices = 2;
     CHECK(team_train_grid(TEAM_HEAD, "vulkan:0", grid, &team_again));
     CHECK(team_some.hash == team_again.hash);
-    grid.members = 2;
+    grid.tensor_ranks = 2;
     if (!getenv("DTRAIN_TEST_LONG"))
         return;
     CHECK(team_train_grid(TEAM_HEAD, four, grid, &team_again));

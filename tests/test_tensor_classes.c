@@ -18,7 +18,7 @@ typedef struct classes_case {
 } classes_case;
 
 /* tensor ranks 0: one device. */
-static classes_run classes_train(const classes_case *c, int members) {
+static classes_run classes_train(const classes_case *c, int tensor_ranks) {
     static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.2};
     float x[CLASSES_ROWS][CLASSES_IN], more[CLASSES_ROWS];
     int32_t targets[CLASSES_ROWS];
@@ -51,10 +51,10 @@ static classes_run classes_train(const classes_case *c, int members) {
         .metrics = {dt_accuracy(y, target)},
         .optim = &sgd,
         .batch = CLASSES_ROWS,
-        .devices = members == 4   ? "cpu:4"
-                   : members == 2 ? "cpu:2"
-                                  : "cpu",
-        .parallel.tensor = members,
+        .devices = tensor_ranks == 4   ? "cpu:4"
+                   : tensor_ranks == 2 ? "cpu:2"
+                                       : "cpu",
+        .parallel.tensor = tensor_ranks,
         .data = {.rows = CLASSES_ROWS,
                  .columns = {{.input = in, .data = x, .dtype = DT_F32},
                              {.input = add, .data = more, .dtype = DT_F32},
@@ -77,15 +77,16 @@ static void classes_compare(const classes_case *c) {
     const bool fine = !c->counts || c->odd == 0.0f;
     CHECK_TEXT(one.result == (fine ? DT_OK : DT_ERROR_NUMERIC), "%g: %d", (double)c->odd,
                (int)one.result);
-    for (int members = 2; members <= 4; members += 2) {
-        const classes_run some = classes_train(c, members);
+    for (int tensor_ranks = 2; tensor_ranks <= 4; tensor_ranks += 2) {
+        const classes_run some = classes_train(c, tensor_ranks);
         CHECK_TEXT(some.result == one.result, "%g, counts %d, %d tensor ranks: %d, not %d",
-                   (double)c->odd, c->counts, members, (int)some.result, (int)one.result);
+                   (double)c->odd, c->counts, tensor_ranks, (int)some.result, (int)one.result);
         for (int i = 0; i < CLASSES_STEPS && fine; i++)
-            CHECK_TEXT(
-                fabs(some.loss[i] - one.loss[i]) < 1e-5 && fabs(some.norm[i] - one.norm[i]) < 1e-5,
-                "%g, %d tensor ranks, step %d: loss %.9g, not %.9g; norm %.9g, not %.9g",
-                (double)c->odd, members, i, some.loss[i], one.loss[i], some.norm[i], one.norm[i]);
+            CHECK_TEXT(fabs(some.loss[i] - one.loss[i]) < 1e-5 &&
+                           fabs(some.norm[i] - one.norm[i]) < 1e-5,
+                       "%g, %d tensor ranks, step %d: loss %.9g, not %.9g; norm %.9g, not %.9g",
+                       (double)c->odd, tensor_ranks, i, some.loss[i], one.loss[i], some.norm[i],
+                       one.norm[i]);
         CHECK(!fine || some.right == one.right);
     }
 }

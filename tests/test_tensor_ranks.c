@@ -1,5 +1,5 @@
-/* Members on several ranks that share out one model: the bits of as many in one process, what a
- * rank finds wrong by itself, and ranks that die. */
+/* Tensor ranks on several processes: the bits of the same number in one process, errors of one
+ * rank, and ranks that die. */
 #include "train_processes.h"
 
 #include "team_model.h"
@@ -8,7 +8,7 @@ enum { PARTS_STEPS = 5 };
 
 typedef struct parts_case {
     int accumulate, batch;
-    int members, replicas, batch_slices,
+    int tensor_ranks, replicas, batch_slices,
         slices;       /* replicas 0: one, and 4 tensor ranks if those are 0 too */
     const char *save; /* behind the steps */
     bool wrong;       /* rank 1 has another learning rate in the third step */
@@ -20,7 +20,7 @@ static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *
     dt_trainer_desc d = train_desc(m);
     d.comm = comm;
     d.devices = devices;
-    d.parallel.tensor = c->members ? c->members : 4;
+    d.parallel.tensor = c->tensor_ranks ? c->tensor_ranks : 4;
     d.parallel.tensor_slices = c->slices;
     d.parallel.replicas = c->replicas ? c->replicas : 1;
     d.parallel.batch_slices = c->batch_slices;
@@ -68,12 +68,12 @@ static void parts_rank(rank *r) {
 static void parts_job(int count, const char *const *devices, const parts_case *c) {
     step_record want[PARTS_STEPS + 1];
     train_model m;
-    char members[16];
+    char tensor_ranks[16];
     parts_case alone = *c;
     job *j = job_new(count, c);
     alone.replicas = 1;
-    snprintf(members, sizeof members, "cpu:%d", c->members ? c->members : 4);
-    const dt_result result = parts_steps(&alone, &m, NULL, members, 0, want);
+    snprintf(tensor_ranks, sizeof tensor_ranks, "cpu:%d", c->tensor_ranks ? c->tensor_ranks : 4);
+    const dt_result result = parts_steps(&alone, &m, NULL, tensor_ranks, 0, want);
     CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     for (int i = 0; i < count && j; i++)
@@ -93,7 +93,7 @@ static void parts_job(int count, const char *const *devices, const parts_case *c
     job_free(j);
 }
 
-TEST(members_on_ranks_train_the_bits_of_as_many_in_one_process) {
+TEST(tensor_ranks_on_several_processes_have_the_bits_of_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
                              *const three[] = {"cpu", "cpu:2", "cpu"},
                              *const four[] = {"cpu", "cpu", "cpu", "cpu"};
@@ -104,14 +104,14 @@ TEST(members_on_ranks_train_the_bits_of_as_many_in_one_process) {
     parts_job(4, four, &micro);
 }
 
-TEST(tp_groups_on_ranks_train_the_bits_of_one_in_one_process) {
+TEST(tensor_groups_on_ranks_have_the_bits_of_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
                              *const three[] = {"cpu", "cpu:2", "cpu"},
                              *const wide[] = {"cpu:3", "cpu:3"};
     const parts_case
-        plain = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .batch_slices = 2},
-        micro = {.accumulate = 2, .batch = 64, .members = 2, .replicas = 2, .batch_slices = 5},
-        six = {.accumulate = 1, .batch = 64, .members = 2, .replicas = 3, .batch_slices = 4};
+        plain = {.accumulate = 1, .batch = 37, .tensor_ranks = 2, .replicas = 2, .batch_slices = 2},
+        micro = {.accumulate = 2, .batch = 64, .tensor_ranks = 2, .replicas = 2, .batch_slices = 5},
+        six = {.accumulate = 1, .batch = 64, .tensor_ranks = 2, .replicas = 3, .batch_slices = 4};
     parts_job(2, two, &plain);
     parts_job(2, odd, &micro);
     parts_job(3, three, &plain); /* the second has a tensor rank of each tensor group */
@@ -121,16 +121,16 @@ TEST(tp_groups_on_ranks_train_the_bits_of_one_in_one_process) {
 
 /* Grids that a machine makes up: tensor ranks, tensor groups, batch slices, and who has how many
  * devices. */
-TEST(random_grids_of_tp_groups_have_the_bits_of_one) {
+TEST(random_grids_of_tensor_groups_have_the_bits_of_one) {
     static const char *const names[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:6"};
     uint32_t state = 7;
     for (int i = 0; i < 6 && test_now.failures < 3; i++) {
         parts_case c = {.accumulate = 1 + (int)(train_random(&state) % 3),
                         .batch = 30 + (int)(train_random(&state) % 30),
-                        .members = 2 + (int)(train_random(&state) % 3),
+                        .tensor_ranks = 2 + (int)(train_random(&state) % 3),
                         .replicas = 1 + (int)(train_random(&state) % 3)};
         const char *devices[RANKS_MAX];
-        int left = c.members * c.replicas, ranks = 0;
+        int left = c.tensor_ranks * c.replicas, ranks = 0;
         c.batch_slices = c.replicas + (int)(train_random(&state) % 4);
         while (left > 0 && ranks < 4) {
             const int most = left < 6 ? left : 6;
@@ -147,7 +147,7 @@ TEST(random_grids_of_tp_groups_have_the_bits_of_one) {
 /* ---- rows of the sequence, and parts of the classes */
 
 typedef struct words_case {
-    int kind, members, replicas, slices;
+    int kind, tensor_ranks, replicas, slices;
 } words_case;
 
 static dt_result words_steps(const words_case *c, team_model *m, dt_comm *comm, const char *devices,
@@ -160,7 +160,7 @@ static dt_result words_steps(const words_case *c, team_model *m, dt_comm *comm, 
     dt_trainer_desc d = team_desc(m, &adam);
     d.comm = comm;
     d.devices = devices;
-    d.parallel.tensor = c->members;
+    d.parallel.tensor = c->tensor_ranks;
     d.parallel.replicas = c->replicas;
     d.parallel.batch_slices = 2;
     d.parallel.tensor_slices = c->slices;
@@ -187,9 +187,9 @@ static void words_job(int count, const char *const *devices, const words_case *c
     words_case alone = *c;
     job *j = job_new(count, c);
     alone.replicas = 1;
-    alone.members = c->slices ? c->slices : c->members;
+    alone.tensor_ranks = c->slices ? c->slices : c->tensor_ranks;
     const dt_result result =
-        words_steps(&alone, &m, NULL, alone.members == 2 ? "cpu:2" : "cpu:4", want);
+        words_steps(&alone, &m, NULL, alone.tensor_ranks == 2 ? "cpu:2" : "cpu:4", want);
     CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     for (int i = 0; i < count; i++)
@@ -215,7 +215,7 @@ TEST(rows_and_classes_in_parts_on_ranks_have_the_bits_of_one_process) {
 }
 
 /* As four tensor ranks of one process have. */
-TEST(slices_on_ranks_have_the_bits_of_members_in_one_process) {
+TEST(slices_on_ranks_have_the_bits_of_tensor_ranks_in_one_process) {
     static const char *const two[] = {"cpu", "cpu"}, *const odd[] = {"cpu", "cpu:2", "cpu"};
     words_job(2, two, &(words_case){TEAM_HEAD, 2, 1, 4});
     words_job(2, two, &(words_case){TEAM_TIED, 1, 2, 4});
@@ -223,7 +223,7 @@ TEST(slices_on_ranks_have_the_bits_of_members_in_one_process) {
     words_job(3, odd, &(words_case){TEAM_BLOCKS, 4, 1, 4});
 }
 
-TEST(ranks_of_members_refuse_what_differs_before_anything_changes) {
+TEST(processes_of_a_tensor_group_refuse_differences_before_anything_changes) {
     const parts_case wrong = {.accumulate = 1, .batch = 37, .wrong = true};
     job *j = job_new(2, &wrong);
     j->devices[0] = j->devices[1] = "cpu:2";
@@ -297,19 +297,20 @@ static void parts_kill(const parts_case *c, const char *const *devices, int coun
     job_free(j);
 }
 
-TEST(a_rank_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
+TEST(a_killed_rank_of_a_tensor_group_is_an_error_on_all_others) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu"};
     const parts_case one = {.accumulate = 2, .batch = 37},
-                     grid = {.accumulate = 2, .batch = 37, .members = 2, .replicas = 2},
+                     grid = {.accumulate = 2, .batch = 37, .tensor_ranks = 2, .replicas = 2},
                      slices = {.accumulate = 2, .batch = 37, .slices = 8};
     const int all = getenv("DTRAIN_TEST_LONG") ? 24 : 6;
     for (int i = 0; i < all && test_now.failures < 3; i++)
         parts_kill(i % 3 == 0 ? &one : i % 3 == 1 ? &grid : &slices, devices, 3, i);
 }
 
-TEST(a_tp_that_is_whole_on_a_rank_has_its_values_when_others_die) {
+TEST(a_tensor_group_on_one_rank_keeps_its_values_when_other_ranks_die) {
     static const char *const devices[] = {"cpu:2", "cpu:2"};
-    const parts_case c = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .whole = true};
+    const parts_case c = {
+        .accumulate = 1, .batch = 37, .tensor_ranks = 2, .replicas = 2, .whole = true};
     for (int i = 0; i < 4 && test_now.failures < 3; i++)
         parts_kill(&c, devices, 2, i);
 }

@@ -13,18 +13,19 @@ static bool slices_equal(const slices_run *a, const slices_run *b) {
     return a->hash == b->hash && a->hash && !memcmp(a->out, b->out, sizeof a->out);
 }
 
-TEST(random_stacks_in_four_slices_have_the_same_bits_on_one_two_and_four_members) {
+TEST(random_stacks_in_four_slices_have_the_same_bits_on_one_two_and_four_devices) {
     for (uint32_t seed = 1; seed <= 16; seed++) {
         const stack s = stack_of(seed);
-        team_grid grid = {.members = 4, .rows = s.rows, .batch_slices = 1 + (int)(seed % 3)};
+        team_grid grid = {.tensor_ranks = 4, .rows = s.rows, .batch_slices = 1 + (int)(seed % 3)};
         slices_run want, got, two;
         bool fine = stack_run(&s, &grid, want.out, &want.hash);
         grid.slices = 4;
-        for (grid.members = 1; grid.members <= 4 && fine; grid.members *= 2) {
+        for (grid.tensor_ranks = 1; grid.tensor_ranks <= 4 && fine; grid.tensor_ranks *= 2) {
             fine = stack_run(&s, &grid, got.out, &got.hash);
-            CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d tensor ranks", seed, grid.members);
+            CHECK_TEXT(slices_equal(&got, &want), "stack %u, %d tensor ranks", seed,
+                       grid.tensor_ranks);
         }
-        grid.members = 2;
+        grid.tensor_ranks = 2;
         grid.replicas = grid.batch_slices > 1 ? 2 : 1;
         fine = fine && stack_run(&s, &grid, got.out, &got.hash);
         grid.slices = 2;
@@ -51,7 +52,7 @@ static bool slices_open(team_model *m, int kind, const team_grid *grid, dt_train
     team_grid_to(grid, &d, devices);
     *data = d.data;
     return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t),
-                      "kind %d, %d tensor ranks in %d slices: %s", kind, grid->members,
+                      "kind %d, %d tensor ranks in %d slices: %s", kind, grid->tensor_ranks,
                       grid->slices, dt_ctx_error(m->ctx));
 }
 
@@ -80,23 +81,24 @@ static uint64_t slices_go_on(int kind, const team_grid *first, const team_grid *
 }
 
 static void slices_same(int kind, int slices, bool rows, int accumulate) {
-    team_grid first = {.members = slices, .rows = rows, .accumulate = accumulate}, second = first;
+    team_grid first = {.tensor_ranks = slices, .rows = rows, .accumulate = accumulate},
+              second = first;
     double want_loss, loss;
     const uint64_t want = slices_go_on(kind, &first, &second, &want_loss);
     first.slices = second.slices = slices;
-    for (int members = 1; members <= slices && want; members++) {
-        if (slices % members)
+    for (int tensor_ranks = 1; tensor_ranks <= slices && want; tensor_ranks++) {
+        if (slices % tensor_ranks)
             continue;
-        second.members = members;
+        second.tensor_ranks = tensor_ranks;
         const uint64_t got = slices_go_on(kind, &first, &second, &loss);
         CHECK_TEXT(got == want && !memcmp(&loss, &want_loss, sizeof loss),
-                   "kind %d, %d slices, %d tensor ranks: %.17g, not %.17g", kind, slices, members,
-                   loss, want_loss);
+                   "kind %d, %d slices, %d tensor ranks: %.17g, not %.17g", kind, slices,
+                   tensor_ranks, loss, want_loss);
     }
     CHECK(want != 0);
 }
 
-TEST(what_slices_saved_any_number_of_members_goes_on_with_bit_for_bit) {
+TEST(a_checkpoint_of_slices_resumes_on_any_number_of_devices_with_the_same_bits) {
     for (int kind = 0; kind < TEAM_LAST; kind++) {
         if (kind != TEAM_KINDS)
             slices_same(kind, 4, kind % 2, kind == TEAM_BLOCKS ? 3 : 1);
@@ -110,7 +112,7 @@ TEST(slices_tell_how_many_devices_have_them) {
     dt_trainer *t;
     dt_dataset data;
     dt_trainer_info info;
-    const team_grid grid = {.members = 2, .slices = 4, .replicas = 2, .batch_slices = 2};
+    const team_grid grid = {.tensor_ranks = 2, .slices = 4, .replicas = 2, .batch_slices = 2};
     if (slices_open(&m, TEAM_BLOCKS, &grid, &t, &data)) {
         dt_trainer_get_info(t, &info);
         CHECK(info.tensor_ranks == 2 && info.replicas == 2);
@@ -181,7 +183,7 @@ TEST(log_of_slices_tells_which_device_has_them) {
                "%s", seen.text);
 }
 
-TEST(members_that_are_refused_keep_no_memory_with_stages_and_without) {
+TEST(refused_tensor_ranks_keep_no_memory_with_stages_and_without) {
     for (int stages = 0; stages <= 2; stages += 2) {
         slices_seen seen = {{0}, 0};
         int64_t kept = 0;
@@ -193,7 +195,7 @@ TEST(members_that_are_refused_keep_no_memory_with_stages_and_without) {
     }
 }
 
-TEST(slices_go_with_no_stages_and_no_shared_state) {
+TEST(slices_refuse_stages_and_zero) {
     const dt_trainer_desc d[2] = {
         {.devices = "cpu:2", .parallel.tensor_slices = 4, .parallel.pipeline = 2},
         {.devices = "cpu:2", .parallel.tensor_slices = 4, .parallel.zero_stage = 1}};

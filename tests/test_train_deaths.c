@@ -58,7 +58,7 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 /* Who dies where. */
 typedef struct death {
     int conv;   /* train_model_make's kind */
-    int shares; /* dt_zero_stage: what is shared out */
+    int shares; /* dt_zero_stage: what is sharded */
     bool grid;  /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
@@ -102,7 +102,7 @@ static bool death_is_of_comm(dt_result result) {
            result == DT_ERROR_CANCELLED;
 }
 
-/* Of a state that is shared out, the weights: no rank has the rest. */
+/* With ZeRO the weights: no rank has all of the rest. */
 static step_record death_record(const death *d, dt_trainer *trainer,
                                 const dt_train_report *report) {
     step_record s = record_of(trainer, report);
@@ -380,11 +380,11 @@ TEST(a_rank_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
 }
 
 /* In the middle of the forward part, and of the backward one. */
-TEST(a_rank_that_dies_at_any_frame_of_a_step_with_meetings_leaves_whole_steps) {
+TEST(a_rank_that_dies_at_any_frame_of_a_step_with_sync_points_leaves_whole_steps) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
     death_sweep(&(death){.conv = TRAIN_SYNC}, &n);
-    death_tell("at a frame, with meetings", &n);
+    death_tell("at a frame, with sync points", &n);
 }
 
 /* Who has all stages of a replica has whole weights; who has one stage has no weights to show. */
@@ -398,20 +398,20 @@ TEST(a_rank_of_pipelines_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
 }
 
 /* Also while new parameters come from their owners. */
-TEST(a_rank_that_dies_at_any_frame_of_a_step_with_a_shared_state_leaves_whole_weights) {
+TEST(a_rank_that_dies_at_any_frame_of_a_zero_1_step_leaves_whole_weights) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_OPTIMIZER}, &n);
-    death_tell("at a frame, the state shared out", &n);
+    death_tell("at a frame, with ZeRO-1", &n);
 }
 
 /* Then nobody has all of a step; others learn it, and say what to do. */
-TEST(a_rank_that_dies_at_any_frame_of_a_step_with_shared_parameters_ends_the_job) {
+TEST(a_rank_that_dies_at_any_frame_of_a_zero_2_or_3_step_ends_the_job) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_GRADIENTS}, &n);
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_PARAMETERS}, &n);
-    death_tell("at a frame, gradients or parameters shared out", &n);
+    death_tell("at a frame, with ZeRO-2 or 3", &n);
 }
 #endif
 

@@ -64,7 +64,7 @@ static uint64_t gossip_hash(const gossip_run *g) {
     return g->result ? 0 : train_values_hash(g->t);
 }
 
-/* ---- meetings: a step apart, then steps at a rate of 0, so that nothing but meetings moves */
+/* ---- exchanges: a step apart, then steps at a rate of 0, so that nothing but exchanges moves */
 
 static void met_rank(rank *r) {
     gossip_run g;
@@ -80,7 +80,7 @@ static void met_rank(rank *r) {
     gossip_steps(&g, 1);
     dt_trainer_set_lr(g.t, DT_ZERO);
     for (int i = 0; i < SHOTS && !g.result; i++) {
-        gossip_steps(&g, i ? 2 - (i == 1) : 0); /* meetings come behind every second step */
+        gossip_steps(&g, i ? 2 - (i == 1) : 0); /* an exchange follows every second step */
         gossip_values(&g, r->values + i * VALUES);
         EXPECT(r, !g.report.round_ended);
     }
@@ -93,7 +93,7 @@ static void met_rank(rank *r) {
     dt_ctx_destroy(g.m.ctx);
 }
 
-/* By hand: of each meeting and rank the one that it meets. */
+/* By hand: for each exchange and rank its partner. */
 static const int partners[3][SHOTS - 1][4] = {
     {{1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}},
     {{0, 2, 1}, {1, 0, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}},
@@ -121,17 +121,18 @@ static void met_check(const job *j, const int (*pairs)[4]) {
             int wrong = 0;
             for (int k = 0; k < VALUES; k++)
                 wrong += got[k] != (float)(((double)a[k] + (double)b[k]) / 2.0);
-            CHECK_TEXT(!wrong, "%d ranks, meeting %d, rank %d: %d values are wrong", j->count, i, r,
-                       wrong);
+            CHECK_TEXT(!wrong, "%d ranks, exchange %d, rank %d: %d values are wrong", j->count, i,
+                       r, wrong);
         }
     }
     for (int r = 1; r < j->count; r++)
         CHECK(j->at[r].numbers[0] == j->at[0].numbers[0] && j->at[0].numbers[0]);
 }
 
-/* Of 2 ranks nothing is left after a meeting, of 4 after the second. Each meeting of 3 takes the
- * distances to a line at 60 degrees to the last one's: a quarter of the squares stays. */
-TEST(gossip_takes_pairs_in_turns_and_brings_ranks_together_as_theory_says) {
+/* With 2 ranks no distance is left after an exchange, with 4 after the second. Each exchange of 3
+ * projects the distances on a line at 60 degrees to the last one: a quarter of the squares
+ * stays. */
+TEST(gossip_pairs_alternate_and_distances_shrink_as_theory_says) {
     for (int ranks = 2; ranks < 5; ranks++) {
         job *j = job_new(ranks, NULL);
         if (!j || !job_run(j, met_rank)) {
@@ -283,13 +284,13 @@ TEST(gossip_goes_on_from_a_checkpoint_with_the_same_bits_and_allocates_nothing) 
     job_free(j);
 }
 
-/* ---- turns */
+/* ---- pairs */
 
-enum { TURNS = 6 };
+enum { PAIR_ROUNDS = 6 };
 
-/* One meeting a round, of three ranks: behind it two are alike, and behind the round all. Half way
- * a new trainer goes on from a file. */
-static void turns_rank(rank *r) {
+/* One exchange a round, of three ranks: after it two are alike, and after the round all. Half way a
+ * new trainer resumes from a file. */
+static void pairs_rank(rank *r) {
     gossip_run g;
     char path[64];
     const gossip_case c = {.devices = "cpu",
@@ -300,10 +301,10 @@ static void turns_rank(rank *r) {
                            .optim = DT_OPTIM_SGD,
                            .outer = averaging,
                            .comm = r->comm};
-    snprintf(path, sizeof path, "%s/turns", r->job->folder);
+    snprintf(path, sizeof path, "%s/pairs", r->job->folder);
     gossip_open(&g, &c);
-    for (int round = 0; round < TURNS && !g.result; round++) {
-        if (round == TURNS / 2 && !dt_trainer_save(g.t, path)) {
+    for (int round = 0; round < PAIR_ROUNDS && !g.result; round++) {
+        if (round == PAIR_ROUNDS / 2 && !dt_trainer_save(g.t, path)) {
             dt_ctx_destroy(g.m.ctx);
             gossip_open(&g, &c);
             g.result = g.result ? g.result : dt_trainer_load(g.t, path);
@@ -320,12 +321,12 @@ static void turns_rank(rank *r) {
         remove(path);
 }
 
-TEST(gossip_takes_its_turns_over_all_rounds_and_behind_a_checkpoint) {
+TEST(gossip_pairs_alternate_over_all_rounds_and_after_a_resume) {
     job *j = job_new(3, NULL);
     if (!j)
         return;
-    if (job_run(j, turns_rank)) {
-        for (int round = 0; round < TURNS; round++) {
+    if (job_run(j, pairs_rank)) {
+        for (int round = 0; round < PAIR_ROUNDS; round++) {
             const int *meets = partners[1][round % 3];
             for (int r = 0; r < 3; r++)
                 for (int other = 0; other < 3; other++) {
@@ -341,7 +342,7 @@ TEST(gossip_takes_its_turns_over_all_rounds_and_behind_a_checkpoint) {
 
 /* ---- a rank that dies */
 
-/* In meetings 0, 1 of the second round rank 0 rests, then meets rank 1. */
+/* In exchanges 0, 1 of the second round rank 0 rests, then averages with rank 1. */
 static void dying_rank(rank *r) {
     gossip_run g;
     const gossip_case c = {.devices = "cpu",
@@ -373,7 +374,7 @@ static void dying_rank(rank *r) {
     dt_ctx_destroy(g.m.ctx);
 }
 
-TEST(a_rank_that_dies_between_meetings_is_named_and_the_round_is_undone) {
+TEST(a_rank_that_dies_between_gossip_exchanges_is_named_and_the_round_is_undone) {
     job *j = job_new(3, NULL);
     if (!j)
         return;
@@ -401,7 +402,7 @@ TEST(gossip_within_a_process_makes_its_replicas_one) {
         const bool opened = gossip_open(&g, &now); /* it makes what the text is of */
         if (!CHECK_TEXT(opened, "%s", dt_ctx_error(g.m.ctx)))
             return;
-        gossip_steps(&g, 2); /* the second meeting's is not a round's end */
+        gossip_steps(&g, 2); /* the second exchange is not a round's end */
         CHECK_TEXT(!g.result && (i || !g.report.round_ended), "%s", dt_ctx_error(g.m.ctx));
         gossip_values(&g, values[i]);
         dt_ctx_destroy(g.m.ctx);
@@ -426,7 +427,7 @@ TEST(gossip_of_a_replica_on_vulkan_and_one_on_the_cpu_makes_them_one) {
                                .lr = 0.1,
                                .optim = DT_OPTIM_SGD};
         gossip_open(&g, &c);
-        gossip_steps(&g, 4); /* two meetings */
+        gossip_steps(&g, 4); /* two exchanges */
         CHECK_TEXT(!g.result && !g.report.round_ended, "%s", dt_ctx_error(g.m.ctx));
         gossip_values(&g, values[i]); /* of the first replica */
         dt_ctx_destroy(g.m.ctx);

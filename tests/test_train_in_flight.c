@@ -99,7 +99,7 @@ static void fly_alike(fly_case c) {
     }
 }
 
-TEST(a_trainer_with_two_steps_under_way_gives_the_bits_of_one_at_a_time) {
+TEST(a_trainer_with_two_steps_in_flight_has_the_bits_of_one_at_a_time) {
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
     const char *folder = temp_path("fly");
@@ -107,7 +107,7 @@ TEST(a_trainer_with_two_steps_under_way_gives_the_bits_of_one_at_a_time) {
     fly_remove(folder);
 }
 
-TEST(a_step_that_a_trainer_skips_leaves_the_one_behind_it_as_if_it_came_later) {
+TEST(a_skipped_step_does_not_change_the_next_one_in_flight) {
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
     fly_alike((fly_case){.kind = 0, .batch = 17, .skips = true});
@@ -126,7 +126,7 @@ static bool fly_stub_open(train_model *m, dt_trainer_desc *d, dt_trainer **train
     return !dt_trainer_create(m->graph, d, trainer);
 }
 
-TEST(a_trainer_starts_a_step_behind_another_and_allocates_nothing) {
+TEST(a_trainer_with_a_step_in_flight_starts_the_next_and_allocates_nothing) {
     train_model m;
     dt_trainer_desc d;
     dt_trainer *trainer;
@@ -208,7 +208,7 @@ static uint64_t fly_fit(int in_flight, uint64_t stop_at, fly_seen *seen, uint64_
     return steps;
 }
 
-TEST(callbacks_see_all_steps_with_two_under_way_and_stop_behind_the_next) {
+TEST(callbacks_see_all_steps_with_two_in_flight_and_stop_after_the_next) {
     fly_seen one, two;
     uint64_t hash[2];
     if (!ahead_has_vulkan())

@@ -208,7 +208,7 @@ TEST(vulkan_host_step_waits_for_a_semaphore_and_signals_one) {
 
 #define HOST_STORAGE VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
 
-static dt_program_desc lent_desc(const model *m, const host_buffer *b) {
+static dt_program_desc external_desc(const model *m, const host_buffer *b) {
     const uint64_t handle = (uint64_t)b->handle;
     return (dt_program_desc){.outputs = {m->y},
                              .batch = 4,
@@ -218,18 +218,18 @@ static dt_program_desc lent_desc(const model *m, const host_buffer *b) {
 static void host_try_buffers(host *h, uint32_t index) {
     dt_vulkan_desc desc = host_desc(h);
     model m;
-    dt_program *lent = NULL;
+    dt_program *external = NULL;
     float y[4];
     (void)index;
     VkSemaphore step = host_semaphore(h);
     host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
     CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
     CHECK(model_trained(&m, 3));
-    dt_program_desc d = lent_desc(&m, &b);
-    CHECK(dt_program_create(m.store, &d, &lent) == DT_OK);
+    dt_program_desc d = external_desc(&m, &b);
+    CHECK(dt_program_create(m.store, &d, &external) == DT_OK);
     memcpy(b.mapped + 256, host_x, sizeof host_x);
     const dt_step_desc s = {.signal = {(uint64_t)step, 1}};
-    CHECK(dt_program_run(lent, &s, NULL) == DT_OK && host_reaches(h, step, 1));
+    CHECK(dt_program_run(external, &s, NULL) == DT_OK && host_reaches(h, step, 1));
     d.external[0] = d.external[1] = (dt_external_buffer){0};
     dt_program *own = NULL;
     CHECK(dt_program_create(m.store, &d, &own) == DT_OK);
@@ -238,14 +238,14 @@ static void host_try_buffers(host *h, uint32_t index) {
     CHECK(dt_program_read(own, m.y, y, sizeof y) == DT_OK && y[0] != 0);
     CHECK(!memcmp(b.mapped + 512, y, sizeof y));
     dt_program_info with, without;
-    dt_program_get_info(lent, &with);
+    dt_program_get_info(external, &with);
     dt_program_get_info(own, &without);
     CHECK(with.io_bytes < without.io_bytes && with.launches == without.launches);
     for (int i = 0; i < 256; i++) /* around it */
         CHECK(!b.mapped[i] && !b.mapped[528 + i]);
     CHECK(dt_ctx_error(m.ctx)[0] == 0);
-    CHECK(dt_program_write(lent, m.x, host_x, sizeof host_x) == DT_ERROR_INVALID);
-    CHECK(dt_program_read(lent, m.y, y, sizeof y) == DT_ERROR_INVALID);
+    CHECK(dt_program_write(external, m.x, host_x, sizeof host_x) == DT_ERROR_INVALID);
+    CHECK(dt_program_read(external, m.y, y, sizeof y) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "application's buffer");
     dt_ctx_destroy(m.ctx);
     host_buffer_end(h, &b);
@@ -284,9 +284,9 @@ TEST(vulkan_host_reads_parameters_where_they_lie) {
     ON_EACH(host_try_parameters);
 }
 
-#define NOT_LENT(part, ...)                                                                        \
+#define REFUSES_EXTERNAL(part, ...)                                                                \
     do {                                                                                           \
-        dt_program_desc d = lent_desc(&m, &b);                                                     \
+        dt_program_desc d = external_desc(&m, &b);                                                 \
         dt_program *made = NULL;                                                                   \
         __VA_ARGS__;                                                                               \
         CHECK(dt_program_create(m.store, &d, &made) == DT_ERROR_INVALID && !made);                 \
@@ -299,18 +299,19 @@ static void host_try_wrong_buffers(host *h, uint32_t index) {
     host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
     (void)index;
     CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
-    NOT_LENT("no VkBuffer", d.external[0].memory.buffer = 0);
-    NOT_LENT("31 bytes at 256, and 'x' takes 32", d.external[0].memory.bytes = 31);
-    NOT_LENT("multiple of", d.external[1].memory.offset = 514);
-    NOT_LENT("overlaps", d.external[1].memory.offset = 256);
-    NOT_LENT("both of", d.external[1].tensor = m.x);
-    NOT_LENT("neither an input", d.external[1].tensor = m.t);
-    NOT_LENT("behind a nil one", d.external[0].tensor = (dt_tensor){0});
-    NOT_LENT("bytes at 18446744073709551360",
-             d.external[1].memory = (dt_vulkan_buffer){(uint64_t)b.handle, UINT64_MAX - 255, 512});
+    REFUSES_EXTERNAL("no VkBuffer", d.external[0].memory.buffer = 0);
+    REFUSES_EXTERNAL("31 bytes at 256, and 'x' takes 32", d.external[0].memory.bytes = 31);
+    REFUSES_EXTERNAL("multiple of", d.external[1].memory.offset = 514);
+    REFUSES_EXTERNAL("overlaps", d.external[1].memory.offset = 256);
+    REFUSES_EXTERNAL("both of", d.external[1].tensor = m.x);
+    REFUSES_EXTERNAL("neither an input", d.external[1].tensor = m.t);
+    REFUSES_EXTERNAL("behind a nil one", d.external[0].tensor = (dt_tensor){0});
+    REFUSES_EXTERNAL("bytes at 18446744073709551360",
+                     d.external[1].memory =
+                         (dt_vulkan_buffer){(uint64_t)b.handle, UINT64_MAX - 255, 512});
     dt_ctx_destroy(m.ctx);
     CHECK(model_open(&m, NULL, "cpu") == DT_OK);
-    NOT_LENT("application's device", (void)0);
+    REFUSES_EXTERNAL("application's device", (void)0);
     dt_vulkan_buffer where;
     CHECK(dt_store_vulkan_buffer(m.store, 0, DT_VALUE_PARAM, &where) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_ctx_desc.vulkan");

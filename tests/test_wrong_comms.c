@@ -11,7 +11,7 @@ enum { WORKS = 8, COUNT_MAX = 3 };
 typedef struct club_work {
     dt_comm_work work;
     int rank;
-    float *in, *out; /* of their exact size, lent until it has ended */
+    float *in, *out; /* of their exact size, in use until it has ended */
 } club_work;
 
 typedef struct club {

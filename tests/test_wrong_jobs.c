@@ -299,7 +299,7 @@ ROW(COMM, dt_comm_create, numbers) {
 }
 
 /* Where two ranks would meet, and what they would prove; at last there is one rank. */
-ROW(COMM, dt_comm_create, meeting) {
+ROW(COMM, dt_comm_create, rendezvous_and_key) {
     static const char key[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     dt_comm_desc desc = {.world_size = 2, .rank = 1, .join_timeout_ms = 20, .silence_ms = 20};
     desc.allocator = wrong_allocator(&here);

@@ -1,6 +1,5 @@
-/* The optimizer's state shared out among replicas: the same bits of weights, moments, averages and
- * files as without, on threads and processes, whatever goes on with what; how much memory that
- * takes; and what is refused. */
+/* ZeRO: the same bits of weights, moments, averages and files as without, on threads and processes,
+ * for checkpoints of any stage; how much memory it takes; and what is refused. */
 #include "train_processes.h"
 
 #include <pthread.h>
@@ -49,7 +48,7 @@ enum { BATCH_SLICE_CASES = sizeof batch_slice_cases / sizeof *batch_slice_cases 
 /* What a run has done: the values of its store, and its files byte by byte. */
 typedef struct batch_slice_run {
     uint64_t weights;     /* at the end */
-    uint64_t state;       /* at the end; 0: where it is shared out between ranks */
+    uint64_t state;       /* at the end; 0: where it is sharded between ranks */
     uint64_t saved, last; /* of the files behind BATCH_SLICE_SAVED steps, and at the end */
     double loss;          /* of an evaluation, with averages where there are some */
 } batch_slice_run;
@@ -186,7 +185,7 @@ static void batch_slice_try(int i, const char *devices, int zero_stage, bool res
     remove(path);
 }
 
-TEST(a_state_that_replicas_share_out_has_the_bits_of_one_that_each_has) {
+TEST(zero_1_has_the_bits_of_replicas_that_each_have_the_state) {
     for (int i = 0; i < BATCH_SLICE_CASES; i++) {
         if (!batch_slice_oracle_make(i))
             continue;
@@ -201,7 +200,7 @@ TEST(a_state_that_replicas_share_out_has_the_bits_of_one_that_each_has) {
 }
 
 /* Gradients that go to their owners while others are computed; parameters that come from them. */
-TEST(gradients_and_parameters_that_replicas_share_out_have_the_bits_of_one_that_has_all) {
+TEST(zero_2_and_3_have_the_bits_of_a_replica_that_has_all) {
     for (int i = 0; i < BATCH_SLICE_CASES; i++) {
         if (!batch_slice_oracle_make(i))
             continue;
@@ -569,7 +568,7 @@ TEST(the_best_averages_of_ranks_that_share_them_are_saved) {
     batch_slice_fits(false);
 }
 
-TEST(the_best_weights_of_ranks_that_share_them_are_put_back) {
+TEST(the_best_weights_of_zero_ranks_are_restored) {
     batch_slice_fits(true);
 }
 
@@ -617,7 +616,7 @@ TEST(the_state_of_each_replica_takes_what_the_formula_says) {
     CHECK(allocated[1] <= allocated[0] + 4096 && allocated[0] <= allocated[1] + 4096);
 }
 
-TEST(a_step_with_a_shared_state_allocates_nothing) {
+TEST(a_step_with_zero_allocates_nothing) {
     for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
         train_model m;
         dt_trainer *trainer;
@@ -704,7 +703,7 @@ static uint64_t deep_bytes(dt_comm *comm, const char *devices, int level, uint64
 
 /* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at
  * most 28 to 56 of them; the formula is dt_trainer_desc.parallel.zero_stage's. */
-TEST(parameters_that_replicas_share_out_take_what_the_formula_says) {
+TEST(zero_memory_of_replicas_is_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++) {
         deep m;
@@ -737,7 +736,7 @@ TEST(parameters_that_replicas_share_out_take_what_the_formula_says) {
 }
 
 /* Averages come to the weights' place for an evaluation, and the next step lets both go. */
-TEST(an_evaluation_with_averages_keeps_no_memory_where_parameters_are_shared_out) {
+TEST(an_evaluation_with_averages_keeps_no_memory_with_zero_2_and_3) {
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
         deep m;
         dt_trainer *trainer;
@@ -778,7 +777,7 @@ static void deep_device(const char *devices, int level, bool offload, uint64_t o
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(parameters_that_devices_share_out_take_of_their_memory_what_the_formula_says) {
+TEST(zero_2_and_3_device_memory_is_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char two[200];
     uint64_t none[2], got[2];
@@ -951,7 +950,7 @@ static void uneven_rank(rank *r) {
     EXPECT_TEXT(r, !r->result, "%s", r->text);
 }
 
-TEST(replicas_with_one_micro_batch_and_with_two_share_out_gradients_and_parameters) {
+TEST(zero_2_and_3_take_replicas_with_one_and_two_micro_batches) {
     char text[1200];
     uint64_t want;
     if (!CHECK_TEXT(!uneven_run(NULL, "cpu", DT_SHARD_NONE, &want, text), "%s", text))
@@ -992,7 +991,7 @@ static uint64_t deep_goes_on(int level, int batch_slices, const char *from, cons
     return hash;
 }
 
-TEST(a_file_of_other_batch_slices_is_read_where_parameters_are_shared_out) {
+TEST(a_checkpoint_of_other_batch_slices_loads_at_every_zero_stage) {
     const char *path = batch_slice_path(0);
     const uint64_t want = deep_goes_on(DT_SHARD_PARAMETERS, 4, NULL, path);
     CHECK(want);
@@ -1033,7 +1032,7 @@ static uint64_t deep_skips(const char *devices, int level, char text[1200]) {
     return result ? 0 : hash;
 }
 
-TEST(a_step_that_is_not_finite_is_left_out_where_parameters_are_shared_out) {
+TEST(zero_2_and_3_skip_a_step_that_is_not_finite) {
     char text[1200];
     const uint64_t want = deep_skips("cpu", DT_SHARD_NONE, text);
     CHECK_TEXT(want, "%s", text);
@@ -1046,7 +1045,7 @@ TEST(a_step_that_is_not_finite_is_left_out_where_parameters_are_shared_out) {
 
 /* ---- who reads parameters between steps */
 
-TEST(parameters_that_are_with_their_owners_are_brought_for_whoever_asks) {
+TEST(zero_3_parameters_are_gathered_on_demand) {
     deep m;
     dt_trainer *trainer;
     float before[DEEP_SIZE * DEEP_SIZE], after[DEEP_SIZE * DEEP_SIZE], *out;
@@ -1128,7 +1127,7 @@ TEST(a_rank_that_cannot_read_a_sample_keeps_no_parameters_that_others_let_go) {
 
 /* ---- the store, and what is refused */
 
-TEST(moments_that_replicas_share_are_read_and_written_where_they_are) {
+TEST(moments_sharded_by_zero_are_read_and_written_at_their_owners) {
     train_model m;
     dt_trainer *trainer;
     float values[24 * 36], back[24 * 36];
@@ -1153,7 +1152,7 @@ TEST(moments_that_replicas_share_are_read_and_written_where_they_are) {
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(ways_of_sharing_that_there_are_not_are_refused) {
+TEST(unknown_zero_stages_and_combinations_are_refused) {
     static const struct {
         int zero_stage;
         dt_result result;

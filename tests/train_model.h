@@ -92,7 +92,7 @@ static dt_tensor train_sync(dt_tensor x) {
     return dt_nn_batch_norm(h, "n3", &sync); /* one value a sample */
 }
 
-/* Hidden units that members can share out. */
+/* Hidden units that tensor ranks can split. */
 enum { TRAIN_PARTS = 5 };
 
 /* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights;

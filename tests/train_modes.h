@@ -24,8 +24,8 @@ static const train_mode train_modes[] = {
     {.name = "ZeRO-2", .devices = "cpu:2", .batch_slices = 2, .zero = 2},
     {.name = "ZeRO-3", .devices = "cpu:2", .batch_slices = 2, .accumulate = 2, .zero = 3},
     {.name = "stages", .devices = "cpu:2", .accumulate = 3, .pipeline = 2},
-    {.name = "members", .devices = "cpu:2", .kind = TRAIN_PARTS, .tensor = 2},
-    {.name = "stages of members",
+    {.name = "tensor ranks", .devices = "cpu:2", .kind = TRAIN_PARTS, .tensor = 2},
+    {.name = "stages of tensor ranks",
      .devices = "cpu:4",
      .kind = TRAIN_PARTS,
      .accumulate = 2,
@@ -61,7 +61,7 @@ static void train_mode_take(const train_mode *mode, dt_comm *comm, dt_trainer_de
     d->comm = comm;
 }
 
-/* The state, or where it is shared out over ranks the weights alone. */
+/* The state, or where it is sharded over ranks only the weights. */
 static inline dt_result train_mode_hash(const train_mode *mode, dt_trainer *t, uint64_t *hash) {
     *hash = mode->zero && mode->ranks ? train_values_hash(t) : 0;
     return *hash ? DT_OK : dt_store_state_hash(dt_trainer_store(t), hash);

@@ -55,7 +55,7 @@ static struct job {
     int size, key, wake[2]; /* wake: a signal handler writes a signal's number */
     int locked;             /* the folder; -1 = there is none */
     bool insecure;
-    char folder[PATH_MAX], meeting[PATH_MAX];
+    char folder[PATH_MAX], rendezvous[PATH_MAX];
     job_rank ranks[RANKS_MAX];
     int status; /* of the first that failed */
     bool failed, killed;
@@ -219,8 +219,9 @@ static bool make_folder(void) {
         if (lock_folder())
             break;
     }
-    snprintf(job.meeting, sizeof job.meeting - 8, "%.*s", (int)sizeof job.meeting - 16, job.folder);
-    strcat(job.meeting, "/meet");
+    snprintf(job.rendezvous, sizeof job.rendezvous - 8, "%.*s", (int)sizeof job.rendezvous - 16,
+             job.folder);
+    strcat(job.rendezvous, "/meet");
     return job.locked >= 0;
 }
 
@@ -241,13 +242,13 @@ static void set_number(const char *name, int value) {
 
 /* What dtrun was given by a launcher above it would be read as well. */
 static void set_environment(int rank) {
-    char meeting[PATH_MAX + 8];
-    snprintf(meeting, sizeof meeting, "file://%s", job.meeting);
+    char rendezvous[PATH_MAX + 8];
+    snprintf(rendezvous, sizeof rendezvous, "file://%s", job.rendezvous);
     set_number("DTRAIN_RANK", rank);
     set_number("DTRAIN_WORLD_SIZE", job.size);
     set_number("DTRAIN_LOCAL_RANK", rank);
     set_number("DTRAIN_LOCAL_SIZE", job.size);
-    setenv("DTRAIN_RDZV", meeting, 1);
+    setenv("DTRAIN_RDZV", rendezvous, 1);
     setenv("DTRAIN_LAUNCHER", "dtrain", 1);
     unsetenv("DTRAIN_SECRET");
     unsetenv("DTRAIN_SECRET_FILE");

@@ -39,8 +39,8 @@ typedef enum dti_memory_kind {
     DTI_MEMORY_DEVICE, /* arenas: parameters, gradients, state, transients, tables */
     DTI_MEMORY_IN,     /* step block at offset 0, then inputs: the host writes, the device reads */
     DTI_MEMORY_OUT,    /* status at offset 0, then outputs: the device writes, the host reads */
-    /* An arena that both work on in turns: segments fetch what the host shall read, and put what it
-     * has written. Its host side is cached memory. */
+    /* An arena that both work on alternately: segments fetch what the host shall read, and put what
+     * it has written. Its host side is cached memory. */
     DTI_MEMORY_EXCHANGE
 } dti_memory_kind;
 
@@ -157,5 +157,5 @@ struct dti_device { /* the common head of each backend's device */
     dt_device_info info;
     int open_count;
     bool one_thread; /* CPU: without the pool, whose threads may be in use elsewhere */
-    bool hosts;      /* the application's (dt_vulkan_desc): `sync` works, and buffers can be lent */
+    bool hosts; /* the application's (dt_vulkan_desc): `sync` works, and buffers can be imported */
 };

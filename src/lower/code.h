@@ -70,7 +70,7 @@ typedef struct dti_sync_point {
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
     bool halves;                  /* 16-bit floats, for kernels that take them */
-    bool workgroups;              /* long sums are cut, to be shared out to them */
+    bool workgroups;              /* long sums are cut, to be spread over them */
     bool apart;                   /* hundreds of them run at once, and launches side by side */
 } dti_limits;
 

@@ -72,7 +72,7 @@ struct dti_emit {
     int64_t batch;
     bool train;           /* dropout drops */
     bool workgroups;      /* the device runs them: long sums are cut */
-    bool apart;           /* and shared out to them, for it runs hundreds at once */
+    bool apart;           /* and spread over them, for it runs hundreds at once */
     uint64_t range_bytes; /* the most that it can bind */
     dti_view *views;      /* by node id */
     dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */

@@ -171,7 +171,7 @@ DTI_KERNEL_LIST(DTI_X)
 
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
 static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
-/* Of workgroups that go over a row each, `passes` times, its elements shared out to invocations. */
+/* Of workgroups that go over a row each, `passes` times, its elements spread over invocations. */
 static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t passes,
                                          uint32_t local) {
     return (dti_effort){passes * ((cols + local - 1) / local), passes * rows * cols};

@@ -299,7 +299,7 @@ static dt_result dti_tp_result(dti_parallel *par) {
 }
 
 /* A device's tensor ranks, one after the other. */
-static void dti_tp_turns(void *arg, uint32_t device) {
+static void dti_tp_alternate(void *arg, uint32_t device) {
     dti_parallel *par = arg;
     const uint32_t each = par->tp->each;
     for (uint32_t m = device * each; m < (device + 1) * each; m++)
@@ -308,7 +308,7 @@ static void dti_tp_turns(void *arg, uint32_t device) {
 
 static dt_result dti_tp_phase(dti_parallel *par, dti_device_team_fn *fn) {
     par->tp->phase = fn;
-    dti_device_team_run(par->tp->device_team, dti_tp_turns, par);
+    dti_device_team_run(par->tp->device_team, dti_tp_alternate, par);
     return dti_tp_result(par);
 }
 

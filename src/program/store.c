@@ -48,7 +48,7 @@ DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_sto
         return dti_fail(graph->base, DT_ERROR_INVALID, "batch_hint is %d; 0 = 64",
                         desc->batch_hint);
     if (desc && desc->host_checkpoint_steps < 0)
-        return dti_fail(graph->base, DT_ERROR_INVALID, "shadow is %d steps; 0 = never",
+        return dti_fail(graph->base, DT_ERROR_INVALID, "host_checkpoint_steps is %d; 0 = never",
                         desc->host_checkpoint_steps);
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);

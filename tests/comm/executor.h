@@ -1,9 +1,10 @@
 /* Runs all ranks' schedules against each other without a network, in one thread, chunk by chunk, in
  * an order drawn from a seed, by the rules of schedule.h and nothing more lenient: slots hold a
- * window of chunks and are lent once all their senders have posted, a stream that is not credited
- * is permitted whole when its receiver has posted, short ones may come before that. What it finds:
- * streams whose ends differ, ranks that wait for ever, steps that do not say what they wait for,
- * writes over what is still to be sent, read or written by a step that does not come after. */
+ * window of chunks and are assigned once all their senders have posted, a stream that is not
+ * credited is permitted whole when its receiver has posted, short ones may come before that. What
+ * it finds: streams whose ends differ, ranks that wait for ever, steps that do not say what they
+ * wait for, writes over what is still to be sent, read or written by a step that does not come
+ * after. */
 
 enum { EXEC_RANKS = 33, EXEC_EARLY = DTI_EARLY_BYTES };
 
@@ -201,7 +202,7 @@ static bool exec_prepare(exec_world *w) {
     return true;
 }
 
-/* Slots are lent when all who send into them have posted. */
+/* Slots are assigned when all who send into them have posted. */
 static bool exec_has_slots(const exec_world *w, const exec_rank *r) {
     for (uint32_t i = 0; i < r->s.step_count; i++)
         if (r->s.steps[i].place == DTI_REGION_SLOT && !w->ranks[r->s.steps[i].peer].posted)

@@ -27,9 +27,9 @@ TEST(every_kept_handshake_changes_nothing_but_with_the_key) {
     CHECK(counts[0] >= 3 && counts[1] >= 10);
 }
 
-TEST(every_kept_talk_brings_what_was_said_or_ends) {
+TEST(every_kept_exchange_of_messages_delivers_what_was_sent_or_ends) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/talk", fuzz_talk, counts));
+    REQUIRE(replay_folder("tests/corpus/conn", fuzz_message, counts));
     CHECK(counts[0] >= 2 && counts[1] >= 10);
 }
 

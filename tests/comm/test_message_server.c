@@ -92,7 +92,7 @@ static void message_server_pass(message_server_side *a, message_server_side *b, 
     CHECK(*counter >= wanted);
 }
 
-static void message_server_talks(dt_comm_integrity integrity) {
+static void message_server_exchanges(dt_comm_integrity integrity) {
     static const uint64_t sizes[] = {0,     1,     DTI_MESSAGE_SMALL,   DTI_MESSAGE_SMALL + 1,
                                      65536, 65537, MESSAGE_SERVER_LARGE};
     message_server_side *server = calloc(1, sizeof *server), *client = calloc(1, sizeof *client);
@@ -123,11 +123,11 @@ static void message_server_talks(dt_comm_integrity integrity) {
 }
 
 TEST(message_servers_bring_messages_of_all_sizes_in_each_integrity) {
-    message_server_talks(DT_COMM_CRC);
-    message_server_talks(DT_COMM_NONE);
+    message_server_exchanges(DT_COMM_CRC);
+    message_server_exchanges(DT_COMM_NONE);
 #ifdef DT_WITH_OPENSSL
-    message_server_talks(DT_COMM_MAC);
-    message_server_talks(DT_COMM_TLS);
+    message_server_exchanges(DT_COMM_MAC);
+    message_server_exchanges(DT_COMM_TLS);
 #endif
 }
 

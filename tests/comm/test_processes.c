@@ -994,7 +994,7 @@ TEST(processes_with_few_descriptors_work_or_say_why) {
 
 /* ---- many, and other places to meet */
 
-static void meeting(proc *p) {
+static void rendezvous(proc *p) {
     mate *m = &p->m;
     int32_t one = 1;
     uint64_t start = dti_now_ns();
@@ -1008,7 +1008,7 @@ TEST(processes_join_by_the_hundred_in_10_s) {
     int size = fleet_long() ? 128 : 64;
     double limit = fleet_long() ? 10 : 8, worst = 0;
     fleet *f = fleet_new(size);
-    fleet_run(f, meeting);
+    fleet_run(f, rendezvous);
     for (int r = 0; r < size; r++)
         worst = fmax(worst, (double)f->at[r].numbers[0] * 1e-9);
     test_check(worst < limit, __FILE__, __LINE__, "%d ranks joined in %.2f s", size, worst);
@@ -1022,7 +1022,7 @@ TEST(processes_meet_over_ipv6) {
     int port = fleet_free_port(AF_INET6);
     if (port) {
         snprintf(f->desc.rendezvous, sizeof f->desc.rendezvous, "tcp://[::1]:%d", port);
-        fleet_run(f, meeting);
+        fleet_run(f, rendezvous);
     }
     fleet_free(f);
     if (!port)
@@ -1031,7 +1031,7 @@ TEST(processes_meet_over_ipv6) {
 
 static void in_port_range(proc *p) {
     mate *m = &p->m;
-    meeting(p);
+    rendezvous(p);
     if (m->failed_line)
         return;
     dti_tcp *t = ((dti_tcp_group *)m->comm->state)->tcp;

@@ -576,7 +576,7 @@ TEST(file_tells_the_others_of_one_job_and_attempt) {
     host_case c, next;
     char why[192], url[300];
     int before = meet_descriptors();
-    snprintf(url, sizeof url, "file://%s", temp_path("meeting"));
+    snprintf(url, sizeof url, "file://%s", temp_path("rendezvous"));
     host_open(&c, url, 2);
     REQUIRE(c.result == DT_OK);
     CHECK(file_look(&c, 0, "job", why) == 0);
@@ -602,7 +602,7 @@ TEST(file_tells_the_others_of_one_job_and_attempt) {
 static int file_with(const char *text, size_t bytes, char why[192]) {
     host_case c = {.desc = {.world_size = 2}};
     snprintf(c.desc.rendezvous, sizeof c.desc.rendezvous, "file://%s",
-             temp_write("meeting", text, bytes));
+             temp_write("rendezvous", text, bytes));
     return file_look(&c, 0, "job", why);
 }
 
@@ -908,7 +908,7 @@ TEST(store_of_both_protocols_takes_and_gives_texts) {
     }
 }
 
-TEST(store_that_is_none_is_told_at_once_or_when_the_time_is_up) {
+TEST(a_wrong_rendezvous_store_is_reported_at_once_or_at_the_timeout) {
     char value[64], why[192];
     int port;
     uint64_t start = dti_now_ns();

@@ -204,7 +204,7 @@ static void forbid_reading_others(mate *m) {
     EXPECT(m, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-/* To each other rank, as a bit: payloads were lent. */
+/* To each other rank, as a bit: payloads were loaned. */
 static unsigned loans_to(proc *p) {
     dti_tcp *t = shared_tcp(p);
     unsigned ranks = 0;
@@ -216,7 +216,7 @@ static unsigned loans_to(proc *p) {
     return ranks;
 }
 
-/* Payloads of all lengths around the least that is lent, in place and not, awaited and not. */
+/* Payloads of all lengths around the least that is loaned, in place and not, awaited and not. */
 static void lending_sums(proc *p, float *x, float *y) {
     mate *m = &p->m;
     for (int round = 0; round < 24; round++) {
@@ -255,7 +255,7 @@ static void lending(proc *p) {
         return;
     dti_tcp *t = shared_tcp(p);
     dti_mutex_lock(&t->lock);
-    memset(&t->host_processors, 0xFF, 64 / 8); /* with fewer than ranks nothing is lent */
+    memset(&t->host_processors, 0xFF, 64 / 8); /* with fewer than ranks nothing is loaned */
     t->crowded = false;
     dti_mutex_unlock(&t->lock);
     lending_sums(p, x, x + 400000);
@@ -317,7 +317,7 @@ TEST(shared_memory_counts_the_processors_of_all_ranks) {
 }
 
 /* A device's memory has no pages that another process could be given. */
-TEST(shared_payloads_in_memory_of_a_device_are_not_lent) {
+TEST(shared_payloads_in_device_memory_are_copied_not_loaned) {
     char line[256];
     unsigned long from = 0, to = 0;
     FILE *maps = fopen("/proc/self/maps", "r");

@@ -11,9 +11,9 @@
  *
  * Where bytes land: IN and OUT are the user's; WORK is scratch of the operation that holds whole
  * ranges; a SLOT step has room for a few chunks only, which a FOLD takes and gives back. A stream
- * into slots must be one whose sender needs nothing from anybody (its source is IN): slots are lent
- * to one operation at a time, once all its senders have posted it, so no circle of waiting can
- * close.
+ * into slots must be one whose sender needs nothing from anybody (its source is IN): slots are
+ * assigned to one operation at a time, once all its senders have posted it, so no circle of waiting
+ * can close.
  *
  * In place: `in` may be `out`. A RECV or FOLD into OUT over bytes that a SEND reads from IN must
  * not be able to happen before that SEND's chunk has gone: either `after` says so, or what arrives

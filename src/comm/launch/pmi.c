@@ -176,8 +176,8 @@ static bool dti_pmi_unhex(const char *hex, size_t size, char *text, size_t room)
     return true;
 }
 
-static dt_result dti_pmi_talk(dti_pmi *pmi, uint32_t rank, const char *mine, char *of_rank0,
-                              size_t room) {
+static dt_result dti_pmi_converse(dti_pmi *pmi, uint32_t rank, const char *mine, char *of_rank0,
+                                  size_t room) {
     char space[256], hex[2 * DTI_PMI_TEXT_MAX + 1];
     size_t size = 0;
     dt_result result = dti_pmi_open(pmi, space);
@@ -207,7 +207,7 @@ static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank,
     pmi.deadline_ns = dti_now_ns() + (uint64_t)timeout_ms * 1000000;
     if (strlen(mine) > DTI_PMI_TEXT_MAX)
         return dti_pmi_fail(&pmi, DT_ERROR_INVALID, "put", "the text is too long");
-    dt_result result = dti_pmi_talk(&pmi, rank, mine, of_rank0, room);
+    dt_result result = dti_pmi_converse(&pmi, rank, mine, of_rank0, room);
     dti_wipe(pmi.line, sizeof pmi.line);
     return result;
 }

@@ -258,7 +258,7 @@ struct dti_flight {
     size_t work_room;
     dti_operand *operands; /* of one FOLD */
     size_t operand_room;
-    uint8_t *slots; /* of the core's pool, while it is lent to this operation */
+    uint8_t *slots; /* of the core's pool, while it is assigned to this operation */
     uint32_t slot_streams, leaf_total;
     uint32_t undone;    /* steps */
     uint64_t posted_at; /* ns */
@@ -306,8 +306,8 @@ typedef struct dti_core_up {
     /* member.c: puts frames into tx while it has room and no payload is attached */
     void (*fill)(dti_core *core, dti_link *link);
     /* the engine: where a payload's body goes (link->body; false after `failed`); it has come, and
-     * is right; the attached one is out; a lent one is; a frame without one; data that came before
-     * its operation */
+     * is right; the attached one is out; a loaned one is; a frame without one; data that came
+     * before its operation */
     bool (*body)(dti_core *core, dti_link *link);
     void (*payload)(dti_core *core, dti_link *link);
     void (*sent)(dti_core *core, dti_link *link);

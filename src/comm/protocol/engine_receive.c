@@ -313,13 +313,13 @@ static void dti_engine_take_early_from(dti_core *core, dti_flight *f, uint32_t p
     }
 }
 
-/* First who has posted, for slots are lent when all have; then the data. */
+/* First who has posted, for slots are assigned when all have; then the data. */
 static void dti_engine_take_early(dti_core *core, dti_flight *f) {
     for (uint32_t place = 0; place < f->group->size; place++)
         if (f->peer_state[place] & DTI_PEER_INVOLVED &&
             !dti_early_announces(core, f, f->group->ranks[place]))
             return;
-    dti_flight_slots_lend(core, f);
+    dti_flight_slots_assign(core, f);
     for (uint32_t place = 0; place < f->group->size; place++)
         if (f->peer_state[place] & DTI_PEER_INVOLVED)
             dti_engine_take_early_from(core, f, f->group->ranks[place]);

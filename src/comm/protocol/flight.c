@@ -219,7 +219,7 @@ static bool dti_track_has(const dti_core *core, const dti_flight *f, const dti_t
     return f->bits[(t->first_bit + chunk) / 64] >> (t->first_bit + chunk) % 64 & 1;
 }
 
-/* ---- slots: lent to one operation at a time, when all who send into them have posted it */
+/* ---- slots: assigned to one operation at a time, when all who send into them have posted it */
 
 static uint64_t dti_flight_slots_need(const dti_core *core, const dti_flight *f) {
     return (uint64_t)f->slot_streams * core->window * core->set.chunk_bytes;
@@ -269,7 +269,7 @@ static bool dti_flight_all_senders_posted(const dti_flight *f) {
     return true;
 }
 
-static void dti_flight_slots_lend(dti_core *core, dti_flight *f) {
+static void dti_flight_slots_assign(dti_core *core, dti_flight *f) {
     if (core->pool_user || f->slots || !f->slot_streams || !dti_flight_all_senders_posted(f))
         return;
     core->pool_user = f;

@@ -127,8 +127,9 @@ static void dti_link_drained(dti_core *core, dti_link *link) {
     core->io.shut(core->io_user, link);
 }
 
-/* ---- payloads that are lent; nothing of them is kept, so on lasting connections alone. A step's
- * chunks are sent in order, so one that went itself counts after those lent before it. */
+/* ---- loans: payloads that the other process reads in place. No copy is kept, so they are for
+ * lasting connections only. A step's chunks are sent in order, so one that was copied counts after
+ * earlier loans. */
 
 static bool dti_link_may_lend(const dti_link *link) {
     return link->loans_to - link->loans_from < DTI_LOANS_MAX;
@@ -145,7 +146,7 @@ static void dti_link_lend(dti_link *link, uint32_t mark) {
         link->tx_from = link->tx_to = 0;
 }
 
-/* The oldest one that is lent; NULL: none. */
+/* The oldest loan; NULL: none. */
 static const dti_link_loan *dti_link_loan_oldest(const dti_link *link) {
     return link->loans_from == link->loans_to ? NULL
                                               : &link->loans[link->loans_from % DTI_LOANS_MAX];

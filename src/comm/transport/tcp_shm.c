@@ -239,8 +239,8 @@ static int64_t dti_conn_write_note(dti_tcp *t, dti_tcp_conn *c) {
         return 0;
     if (dti_shm_room(&c->shm) < 0)
         return -1;
-    const bool lent = !t->crowded && dti_local_is_plain(link->data, link->data_left);
-    uint64_t note = lent ? (uint64_t)(uintptr_t)link->data : 0;
+    const bool loan = !t->crowded && dti_local_is_plain(link->data, link->data_left);
+    uint64_t note = loan ? (uint64_t)(uintptr_t)link->data : 0;
     const dti_socket_part parts[2] = {{link->tx + link->tx_from, head}, {&note, sizeof note}};
     if (t->thread_reads) /* before it can be taken: nobody of this process looks */
         dti_shm_sleep_also(&c->shm, DTI_SHM_FOR_ROOM);
@@ -248,12 +248,12 @@ static int64_t dti_conn_write_note(dti_tcp *t, dti_tcp_conn *c) {
     c->noted = link->tx_number + 1;
     if (head)
         dti_link_sent(&t->core, link, head);
-    if (lent)
+    if (loan)
         dti_link_lend(link, c->shm.written);
     return (int64_t)(head + sizeof note);
 }
 
-/* What was lent and has been taken. */
+/* Ends loans that were taken. */
 static void dti_conn_take_back(dti_tcp *t, dti_tcp_conn *c) {
     const dti_link_loan *loan;
     while (c->fd >= 0 && (loan = dti_link_loan_oldest(c->link)) != NULL &&
@@ -322,7 +322,7 @@ static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
         int64_t sent = 0;
         if (notes)
             sent = dti_conn_write_note(t, c);
-        else if (dti_link_may_lend(c->link)) /* its place after those that are lent */
+        else if (dti_link_may_lend(c->link)) /* its place after the loans */
             sent = dti_shm_write(&c->shm, parts, count);
         if (sent < 0) {
             dti_conn_shared_wrong(t, c);
