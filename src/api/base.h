@@ -58,11 +58,11 @@ typedef enum dt_result {
 typedef enum dt_dtype {
     DT_F32 = 0, /* the default */
     DT_I32,     /* class labels, indices */
-    DT_F64,
-    DT_BF16,
-    DT_F16,
-    DT_I64,
-    DT_U8
+    DT_F64,     /* not for tensors */
+    DT_BF16,    /* the upper half of an f32; ops on the CPU */
+    DT_F16,     /* IEEE 754 binary16; ops on the CPU */
+    DT_I64,     /* not for tensors */
+    DT_U8       /* not for tensors; bytes of pictures in a dt_column */
 } dt_dtype;
 
 /* The severity of a log message. */
@@ -73,26 +73,25 @@ typedef enum dt_log_level {
 } dt_log_level;
 
 /* The application's allocator.
- * alloc: `align` is a power of two, at most 4096. It returns NULL if it is out of memory; then the
- * call fails with DT_ERROR_MEMORY and leaks nothing.
- * free: `bytes` is the size that was allocated.
  * Threads: called on the thread that calls dtrain, never on a pool's thread. */
 typedef struct dt_allocator {
+    /* Returns memory; `align` is a power of two, at most 4096. NULL = out of memory: then the call
+     * fails with DT_ERROR_MEMORY and leaks nothing. */
     void *(*alloc)(void *user, size_t bytes, size_t align);
+    /* Frees memory; `bytes` is the size that was allocated. */
     void (*free)(void *user, void *memory, size_t bytes);
-    void *user;
+    void *user; /* passed to both */
 } dt_allocator;
 
-/* The application's logger; without one dtrain is silent. `message` does not end in a newline and
- * is valid during the call.
+/* The application's logger; without one dtrain is silent.
  * Threads: called on the thread that calls dtrain. */
 typedef struct dt_logger {
+    /* Takes a message, which does not end in a newline and is valid during the call. */
     void (*log)(void *user, dt_log_level level, const char *message);
-    void *user;
+    void *user; /* passed to log */
 } dt_logger;
 
 /* A handler of errors. It is called once for each of your calls that fails, before that returns.
- * `text` is the text of dt_ctx_error(), valid during the call. BUSY comes with its constant text.
  * NUMERIC is reported too, and training can continue after it.
  *
  * The context is free again: the handler may call whatever was allowed where the failed call was
@@ -103,16 +102,17 @@ typedef struct dt_logger {
  *
  * Threads: the thread of the failed call. */
 typedef struct dt_on_error {
+    /* Takes the text of dt_ctx_error(), valid during the call; for BUSY its constant text. */
     void (*call)(void *user, dt_result result, const char *text);
-    void *user;
+    void *user; /* passed to call */
 } dt_on_error;
 
-/* The application's job system. parallel_for calls body(arg, i) for every i in [0, count), in any
- * order, on any threads. It returns when all calls have returned. Results do not depend on the
- * number of threads. */
+/* The application's job system. Results do not depend on the number of threads. */
 typedef struct dt_job_system {
+    /* Calls body(arg, i) for every i in [0, count), in any order, on any threads. Returns when all
+     * calls have returned. */
     void (*parallel_for)(void *user, int64_t count, void (*body)(void *arg, int64_t i), void *arg);
-    void *user;
+    void *user;  /* passed to parallel_for */
     int threads; /* number of concurrent calls; `count` never exceeds it; 0 = 1 */
 } dt_job_system;
 

@@ -26,29 +26,29 @@
 
 typedef struct dt_comm dt_comm;
 
+/* The operations. The function of each says what it does. */
 typedef enum dt_comm_kind {
-    DT_COMM_SEND = 0,
-    DT_COMM_RECV,
-    DT_COMM_BROADCAST,
-    DT_COMM_REDUCE,
-    DT_COMM_ALL_REDUCE,
-    DT_COMM_GATHER,
-    DT_COMM_ALL_GATHER,
-    DT_COMM_SCATTER,
-    DT_COMM_REDUCE_SCATTER,
-    DT_COMM_ALL_TO_ALL,
-    DT_COMM_BARRIER
+    DT_COMM_SEND = 0,       /* dt_comm_send */
+    DT_COMM_RECV,           /* dt_comm_recv */
+    DT_COMM_BROADCAST,      /* dt_comm_broadcast */
+    DT_COMM_REDUCE,         /* dt_comm_reduce */
+    DT_COMM_ALL_REDUCE,     /* dt_comm_all_reduce */
+    DT_COMM_GATHER,         /* dt_comm_gather */
+    DT_COMM_ALL_GATHER,     /* dt_comm_all_gather */
+    DT_COMM_SCATTER,        /* dt_comm_scatter */
+    DT_COMM_REDUCE_SCATTER, /* dt_comm_reduce_scatter */
+    DT_COMM_ALL_TO_ALL,     /* dt_comm_all_to_all */
+    DT_COMM_BARRIER         /* dt_comm_barrier */
 } dt_comm_kind;
 
 /* How elements of different ranks are combined. 16-bit floats are summed in float32 and rounded
- * once. Integer sums and products wrap around. The mean of integers comes from a wider sum,
- * truncated towards zero. The minimum and maximum of floats are NaN if any rank has a NaN. */
+ * once. */
 typedef enum dt_comm_reduction {
-    DT_COMM_SUM = 0,
-    DT_COMM_MEAN,
-    DT_COMM_MIN,
-    DT_COMM_MAX,
-    DT_COMM_PRODUCT
+    DT_COMM_SUM = 0, /* the default; sums of integers wrap around */
+    DT_COMM_MEAN,    /* sum / size; of integers by a wider sum, truncated towards zero */
+    DT_COMM_MIN,     /* NaN if any rank has a NaN */
+    DT_COMM_MAX,     /* NaN if any rank has a NaN */
+    DT_COMM_PRODUCT  /* products of integers wrap around */
 } dt_comm_reduction;
 
 /* The algorithm of a collective. The default depends on the group, the number of bytes and the
@@ -56,7 +56,7 @@ typedef enum dt_comm_reduction {
  * decide, all candidates give the same bits. docs/distributed.md lists the algorithms of each
  * operation. */
 typedef enum dt_comm_algorithm {
-    DT_COMM_ALGORITHM_DEFAULT = 0,
+    DT_COMM_ALGORITHM_DEFAULT = 0, /* chosen as above */
     DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges with every other rank */
     DT_COMM_ALGORITHM_ONE_SHOT,    /* every rank sends its whole buffer to every other rank */
     DT_COMM_ALGORITHM_DOUBLING,    /* recursive doubling of the distance, with whole buffers */
@@ -83,7 +83,7 @@ typedef enum dt_comm_integrity {
  * bits; every run gives the same bits only if MPI's own results are reproducible. */
 typedef enum dt_comm_transport {
     DT_COMM_TCP, /* the default; see also dt_comm_desc.shared_memory */
-    DT_COMM_MPI
+    DT_COMM_MPI  /* the MPI library; needs DT_WITH_MPI */
 } dt_comm_transport;
 
 /* Whether ranks of one host exchange data through shared memory. No other process can open that
@@ -118,9 +118,9 @@ typedef struct dt_comm_desc {
     char key[68];       /* the job's secret: 64 hex digits, not all 0; alternative to .key_file */
     char key_file[256]; /* a file with 64 hex digits or 32 raw bytes that others cannot read */
     bool insecure;      /* no key; must be set on all ranks */
-    dt_comm_transport transport;
-    dt_comm_integrity integrity; /* the same on all ranks */
-    dt_comm_shared_memory shared_memory;
+    dt_comm_transport transport;         /* 0 = DT_COMM_TCP; the same on all ranks */
+    dt_comm_integrity integrity;         /* 0 = DT_COMM_CRC; the same on all ranks */
+    dt_comm_shared_memory shared_memory; /* 0 = where available */
     /* DT_COMM_TLS with certificates: set all four, or none to use .key. These are PEM files: the
      * authority that issued all certificates, and this rank's certificate and private key. */
     char tls_ca[256], tls_certificate[256], tls_private_key[256];
@@ -224,11 +224,11 @@ DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int cou
  * of 16-bit floats these buffers are float32, so that no partial sum is rounded. Then `in` and
  * `out` must differ. */
 typedef struct dt_comm_op {
-    dt_comm_kind kind;
-    const void *in;
-    void *out;
-    uint64_t count; /* elements; see above */
-    dt_dtype dtype;
+    dt_comm_kind kind;           /* which operation */
+    const void *in;              /* elements to send; see above; NULL if not used */
+    void *out;                   /* room for the result; see above; NULL if not used */
+    uint64_t count;              /* elements; see above */
+    dt_dtype dtype;              /* of the elements; 0 = DT_F32 */
     dt_comm_reduction reduction; /* of reduce, all-reduce, reduce-scatter */
     int root; /* of broadcast, reduce, gather, scatter; for send and recv the other rank */
     dt_comm_algorithm algorithm; /* the same on all ranks */
@@ -237,7 +237,7 @@ typedef struct dt_comm_op {
 
 /* The handle of a pending operation; {0} is not a handle. */
 typedef struct dt_comm_work {
-    uint64_t id;
+    uint64_t id; /* internal; 0 = not a handle */
 } dt_comm_work;
 
 /* Posts an operation and returns at once; dt_comm_run posts and waits. Its buffers are borrowed
@@ -311,9 +311,9 @@ DT_API dt_result dt_comm_all_to_all(dt_comm *comm, const void *in, void *out, ui
 /* Waits until all ranks have called it. */
 DT_API dt_result dt_comm_barrier(dt_comm *comm);
 
-/* Leaves first to first + count - 1. */
+/* Consecutive leaves of the tree: those from first to first + count - 1. */
 typedef struct dt_comm_span {
-    uint32_t first, count;
+    uint32_t first, count; /* the first leaf; the number of leaves */
 } dt_comm_span;
 
 /* Prepares tree mode, in which sums do not depend on the number of ranks. All ranks call it. The

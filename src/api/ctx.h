@@ -42,26 +42,31 @@ typedef struct dt_ctx_desc {
 #define DT_THREADS_ALL (-1) /* one thread for each processor that this process may use */
 
 typedef enum dt_device_kind {
-    DT_DEVICE_CPU,
-    DT_DEVICE_DISCRETE,
-    DT_DEVICE_INTEGRATED,
-    DT_DEVICE_VIRTUAL,
-    DT_DEVICE_SOFTWARE
+    DT_DEVICE_CPU,        /* the CPU backend */
+    DT_DEVICE_DISCRETE,   /* Vulkan: a GPU with memory of its own */
+    DT_DEVICE_INTEGRATED, /* Vulkan: a GPU that shares the CPU's memory */
+    DT_DEVICE_VIRTUAL,    /* Vulkan: a GPU of a virtual machine */
+    DT_DEVICE_SOFTWARE    /* Vulkan on the CPU, such as lavapipe */
 } dt_device_kind;
 
 /* The properties of a device. */
 typedef struct dt_device_info {
-    char name[256];   /* the driver's name for it; "cpu" for the CPU backend */
-    char id[32];      /* selects the device in descriptions: "cpu", "vulkan:0", "vulkan:1" */
-    char driver[256]; /* name and version; of the CPU "native AVX2, 1 of 16 processors" */
-    dt_device_kind kind;
+    char name[256];      /* the driver's name for it; "cpu" for the CPU backend */
+    char id[32];         /* selects the device in descriptions: "cpu", "vulkan:0", "vulkan:1" */
+    char driver[256];    /* name and version; of the CPU "native AVX2, 1 of 16 processors" */
+    dt_device_kind kind; /* CPU or a kind of Vulkan device */
     uint32_t api_major, api_minor, api_patch; /* Vulkan's version */
-    uint32_t vendor_id, device_id;
-    uint64_t memory_bytes;        /* size of the largest device-local heap */
-    uint64_t memory_budget_bytes; /* free memory; 0 = the driver does not report it */
-    uint64_t storage_range_bytes; /* the largest tensor that a kernel can bind */
+    uint32_t vendor_id, device_id;            /* PCI numbers; 0 for the CPU backend */
+    uint64_t memory_bytes;                    /* size of the largest device-local heap */
+    uint64_t memory_budget_bytes;             /* free memory; 0 = the driver does not report it */
+    uint64_t storage_range_bytes;             /* the largest tensor that a kernel can bind */
+    /* Vulkan: the most invocations and bytes of shared memory of a workgroup; the most storage
+     * buffers and bytes of push constants of a kernel. */
     uint32_t workgroup_invocations, shared_bytes, storage_buffers, push_constant_bytes;
-    uint32_t subgroup_size, offset_alignment;
+    uint32_t subgroup_size;    /* Vulkan: invocations of a subgroup */
+    uint32_t offset_alignment; /* Vulkan: bytes; see dt_external_buffer */
+    /* Vulkan: f16 arithmetic; 16-bit storage; cooperative matrices; timeline semaphores; the driver
+     * reports free memory. */
     bool has_float16, has_storage16, has_cooperative_matrix, has_timeline, has_memory_budget;
     bool has_float_controls; /* kernels ask the driver to keep infinities, NaN and signed zeros */
     bool usable;             /* if false, .driver ends with the reason */

@@ -2,13 +2,13 @@
 
 /* An array from a file, row-major (C order). Ownership: free it with dt_array_destroy. */
 typedef struct dt_array {
-    dt_ctx *ctx;
-    int rank; /* number of dimensions */
-    int64_t dim[8];
+    dt_ctx *ctx;       /* has the memory */
+    int rank;          /* number of dimensions, up to 8 */
+    int64_t dim[8];    /* their sizes */
     int element_bytes; /* bytes of one element */
     size_t bytes;      /* bytes of all elements */
-    void *data;
-    dt_dtype dtype; /* DT_U8, DT_F32 or DT_I32 */
+    void *data;        /* the elements, row-major */
+    dt_dtype dtype;    /* DT_U8, DT_F32 or DT_I32 */
 } dt_array;
 
 /* Reads an uncompressed IDX file of unsigned bytes (MNIST's format).
@@ -181,8 +181,8 @@ DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info);
 
 /* A column of a file. Pointers are valid until the file is closed. */
 typedef struct dt_csv_column {
-    const char *name;
-    dt_csv_kind kind;
+    const char *name;            /* from the header, or the column's number */
+    dt_csv_kind kind;            /* as decided: never DT_CSV_GUESS */
     uint64_t missing;            /* number of missing values */
     double min, max, mean, std;  /* of the values that are not missing; numbers only */
     int categories;              /* number of categories; 0 for numbers */

@@ -88,10 +88,10 @@ typedef struct dt_safetensors dt_safetensors;
 
 /* A tensor of a file. Its pointers are valid until dt_safetensors_close. */
 typedef struct dt_safetensors_tensor {
-    const char *name;
-    char dtype[16]; /* as in the file: "F32", "I64"; cut to 15 bytes */
-    int rank;       /* number of dimensions */
-    int64_t dim[8];
+    const char *name; /* as in the file */
+    char dtype[16];   /* as in the file: "F32", "I64"; cut to 15 bytes */
+    int rank;         /* number of dimensions */
+    int64_t dim[8];   /* their sizes */
     const void *data; /* little-endian, not aligned */
     uint64_t bytes;   /* bytes of data */
 } dt_safetensors_tensor;

@@ -31,8 +31,7 @@ typedef enum dt_fit_stop {
     DT_FIT_DONE,       /* all epochs or steps are done */
     DT_FIT_EARLY_STOP, /* no better watched value .watch.patience times in a row */
     DT_FIT_STOPPED,    /* a callback asked for it */
-    DT_FIT_FAILED,     /* an error, which dt_trainer_fit returns */
-    DT_FIT_LAST = DT_FIT_FAILED
+    DT_FIT_FAILED      /* an error, which dt_trainer_fit returns */
 } dt_fit_stop;
 
 /* The state of training, as a callback sees it. All members but .stop are read only.
@@ -48,9 +47,9 @@ typedef enum dt_fit_stop {
  * At an epoch's end and before a checkpoint no step may be in flight. There one call, with .last,
  * covers the two newest steps. */
 typedef struct dt_fit_state {
-    dt_trainer *trainer;
-    dt_fit_event event;
-    dt_fit_stop stop;
+    dt_trainer *trainer;    /* the one that is trained */
+    dt_fit_event event;     /* why the callback is called */
+    dt_fit_stop stop;       /* DT_FIT_RUNNING; a callback may set DT_FIT_STOPPED */
     uint64_t epoch, epochs; /* completed since training began; at the end (dt_fit_desc.epochs) */
     uint64_t step, steps;   /* committed since then; at the end, by .epochs and .steps */
     uint64_t epoch_steps;   /* steps of a full epoch */
@@ -71,13 +70,14 @@ typedef struct dt_fit_state {
     double seconds_left;             /* estimate by the mean time of a step; negative = not known */
 } dt_fit_state;
 
-/* A callback. A result other than DT_OK ends the fit on all ranks. dt_trainer_fit returns that
- * result on this rank, and dt_ctx_error() names the callback, its result and the step. If a call on
- * this context failed with the same result within the callback, the text of that call stays. */
+/* Sees the state of a fit, and may stop it. A result other than DT_OK ends the fit on all ranks.
+ * dt_trainer_fit returns that result on this rank, and dt_ctx_error() names the callback, its
+ * result and the step. If a call on this context failed with the same result within the callback,
+ * the text of that call stays. */
 typedef dt_result dt_fit_fn(void *user, dt_fit_state *state);
 typedef struct dt_callback {
-    dt_fit_fn *call;
-    void *user;
+    dt_fit_fn *call; /* called at each dt_fit_event; NULL ends the list */
+    void *user;      /* passed to it */
 } dt_callback;
 
 /* The watched value. It comes from each validation, or from each epoch's training if there is no
@@ -119,9 +119,9 @@ typedef struct dt_fit_desc {
     /* Validate every this number of steps; 0 = at ends of epochs. Not with DT_TRAIN_LOCAL. */
     uint64_t validation_steps;
     uint64_t validation_epochs; /* every this number of epochs; 0 = 1; not with .validation_steps */
-    dt_watch watch;
-    bool no_resume;     /* do not load a checkpoint, and start .watch again */
-    uint64_t max_skips; /* NUMERIC after this number of skipped steps in a row; 0 = 8 */
+    dt_watch watch;             /* the value that decides which weights are best; {0}: the loss */
+    bool no_resume;             /* do not load a checkpoint, and start .watch again */
+    uint64_t max_skips;         /* NUMERIC after this number of skipped steps in a row; 0 = 8 */
     dt_callback callbacks[DT_MAX_CALLBACKS]; /* called in order, up to the first without .call */
 } dt_fit_desc;
 
@@ -137,10 +137,10 @@ typedef struct dt_history_entry {
 
 /* The history of a fit. Ownership: the caller's; dt_history_destroy frees it. */
 typedef struct dt_history {
-    dt_ctx *ctx;
-    dt_history_entry *entries; /* [count] */
-    size_t count, capacity;
-    dt_fit_stop stop;
+    dt_ctx *ctx;                       /* has the memory */
+    dt_history_entry *entries;         /* [count] */
+    size_t count, capacity;            /* entries; room for entries */
+    dt_fit_stop stop;                  /* why the fit ended */
     uint64_t best_step, epochs, steps; /* step of the best value, 0 = none; where the fit ended */
     double best;                       /* the best watched value; unset if best_step is 0 */
     uint64_t not_finite;               /* watched values: NaN, infinite or without targets */
@@ -208,11 +208,11 @@ typedef struct dt_lr_point {
 } dt_lr_point;
 
 typedef struct dt_lr_curve {
-    dt_ctx *ctx;
+    dt_ctx *ctx;         /* has the memory */
     dt_lr_point *points; /* [count] */
-    size_t count;
-    bool diverged;     /* stopped early: a NaN, or .smooth above 4 times its smallest value */
-    double suggestion; /* the rate where .smooth falls fastest; 0 = it falls nowhere */
+    size_t count;        /* steps that were made */
+    bool diverged;       /* stopped early: a NaN, or .smooth above 4 times its smallest value */
+    double suggestion;   /* the rate where .smooth falls fastest; 0 = it falls nowhere */
 } dt_lr_curve;
 
 /* Runs a learning-rate range test. All ranks call it with the same settings, and get the same curve
@@ -254,7 +254,10 @@ DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
 /* ---- Model summary --------------------------------------------------------------------------- */
 
-typedef enum dt_summary_format { DT_SUMMARY_TEXT, DT_SUMMARY_JSON } dt_summary_format;
+typedef enum dt_summary_format {
+    DT_SUMMARY_TEXT, /* lines with aligned columns */
+    DT_SUMMARY_JSON  /* one object */
+} dt_summary_format;
 
 /* Writes a table of the ops that `output` is computed from, in order. A row has layer, op,
  * number of parameters; and for one sample shape, bytes of the result and multiply-adds. Totals

@@ -89,9 +89,9 @@ DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3
 typedef struct dt_pool3d_desc {
     int32_t kernel[3];  /* required */
     int32_t stride[3];  /* 0 = the kernel's */
-    int32_t padding[3]; /* this and the next members: as in dt_pool_desc */
-    bool ceil_mode;
-    bool exclude_pad;
+    int32_t padding[3]; /* on both sides, at most half of the kernel; never the maximum */
+    bool ceil_mode;     /* the last window may start before the end and reach beyond it */
+    bool exclude_pad;   /* dt_avg_pool3d: do not count padding in the mean */
 } dt_pool3d_desc;
 
 /* Pool a volume. Of equal maxima the first in depth, then height, then width gets the gradient.
@@ -101,7 +101,10 @@ DT_API dt_tensor dt_max_pool3d(dt_tensor x, const dt_pool3d_desc *desc);
 DT_API dt_tensor dt_avg_pool3d(dt_tensor x, const dt_pool3d_desc *desc);
 DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width);
 
-typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_mode;
+typedef enum dt_resize_mode {
+    DT_RESIZE_NEAREST, /* the pixel at floor(position), as PyTorch's 'nearest' */
+    DT_RESIZE_BILINEAR /* a mean of four pixels, weighted by their distance */
+} dt_resize_mode;
 /* Resamples an image to height x width.
  * PyTorch: F.interpolate(size=...), modes 'nearest' and 'bilinear' (align_corners=False, no
  * antialiasing).

@@ -24,9 +24,9 @@ typedef struct dt_run_log_desc {
 
 /* A setting of a run, for dt_run_log_hparams. */
 typedef struct dt_hparam {
-    const char *name;
+    const char *name; /* in TensorBoard's table of runs */
     const char *text; /* value of a text; NULL = the value is .number */
-    double number;
+    double number;    /* value, if .text is NULL */
 } dt_hparam;
 
 /* Opens a log. It creates the folder and checks that files can be created in it.

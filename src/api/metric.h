@@ -23,7 +23,7 @@ typedef enum dt_metric_kind {
 } dt_metric_kind;
 
 typedef struct dt_metric_desc {
-    dt_metric_kind kind;
+    dt_metric_kind kind;  /* 0 = CLASSES */
     int classes;          /* CLASSES: the number of classes, at least 2 */
     int top_k;            /* CLASSES: 1 to .classes; 0 = 5, or .classes if that is smaller */
     int32_t ignore_index; /* CLASSES: rows with this target do not count; 0 = -100, DT_ZERO = 0 */
@@ -49,19 +49,19 @@ typedef enum dt_measure {
     DT_MEASURE_ACCURACY,   /* CLASSES, as the others down to IOU_MICRO */
     DT_MEASURE_TOP_K,      /* fraction of rows whose target is among the .top_k largest scores */
     DT_MEASURE_PERPLEXITY, /* e^(mean of -log softmax of the target) */
-    DT_MEASURE_PRECISION,
-    DT_MEASURE_RECALL,
-    DT_MEASURE_F1,
-    DT_MEASURE_IOU,
-    DT_MEASURE_PRECISION_MICRO,
-    DT_MEASURE_RECALL_MICRO,
-    DT_MEASURE_F1_MICRO,
-    DT_MEASURE_IOU_MICRO,
+    DT_MEASURE_PRECISION,  /* mean over classes; also dt_metric_get_class, as the next three */
+    DT_MEASURE_RECALL,     /* mean over classes */
+    DT_MEASURE_F1,         /* mean over classes */
+    DT_MEASURE_IOU,        /* mean over classes */
+    DT_MEASURE_PRECISION_MICRO,   /* of all classes together */
+    DT_MEASURE_RECALL_MICRO,      /* of all classes together */
+    DT_MEASURE_F1_MICRO,          /* of all classes together */
+    DT_MEASURE_IOU_MICRO,         /* of all classes together */
     DT_MEASURE_AUROC,             /* BINARY */
     DT_MEASURE_AVERAGE_PRECISION, /* BINARY */
-    DT_MEASURE_MAE, /* REGRESSION, as all below: NaN if any row, of any weight, has a NaN */
-    DT_MEASURE_MEAN_SQUARE,
-    DT_MEASURE_RMSE,
+    DT_MEASURE_MAE,         /* REGRESSION, as all below: NaN if any row, of any weight, has a NaN */
+    DT_MEASURE_MEAN_SQUARE, /* mean of (y - t)^2 */
+    DT_MEASURE_RMSE,        /* the square root of that */
     /* All values count as one output. NaN for one value. If all targets are equal: 1 if all
      * predictions are right, else 0. */
     DT_MEASURE_R2,

@@ -19,7 +19,7 @@ typedef enum dt_tensor_style {
 } dt_tensor_style;
 
 typedef struct dt_linear_desc {
-    bool no_bias;
+    bool no_bias;           /* only x W^T, without "name.bias" */
     dt_tensor_style tensor; /* 0 = DT_TENSOR_REPLICATED */
     dt_init weight, bias;   /* {0} = PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
 } dt_linear_desc;
@@ -60,16 +60,16 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
 
 /* How x is padded. */
 typedef enum dt_padding_mode {
-    DT_PADDING_ZEROS,
+    DT_PADDING_ZEROS,     /* the default: zeros */
     DT_PADDING_REFLECT,   /* x mirrored without its end element; padding below x's size */
     DT_PADDING_REPLICATE, /* the end element repeated */
     DT_PADDING_CIRCULAR   /* x from its other end; padding at most x's size */
 } dt_padding_mode;
 
 typedef struct dt_conv_layer_desc {
-    dt_conv_desc conv; /* stride, padding, dilation, groups */
-    int32_t kernel_w;  /* width of the kernel; 0 = its height */
-    bool no_bias;
+    dt_conv_desc conv;            /* stride, padding, dilation, groups */
+    int32_t kernel_w;             /* width of the kernel; 0 = its height */
+    bool no_bias;                 /* without "name.bias" */
     dt_init weight, bias;         /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
     dt_padding_mode padding_mode; /* 0 = DT_PADDING_ZEROS; not for transposed layers */
     bool same; /* PyTorch's padding='same': the result has x's size; stride 1, conv.padding 0 */
@@ -90,9 +90,9 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
                                         const dt_conv_layer_desc *desc);
 
 typedef struct dt_conv3d_layer_desc {
-    dt_conv3d_desc conv;        /* stride, padding, dilation, groups */
-    int32_t kernel_h, kernel_w; /* height and width of the kernel; 0 = its depth */
-    bool no_bias;
+    dt_conv3d_desc conv;          /* stride, padding, dilation, groups */
+    int32_t kernel_h, kernel_w;   /* height and width of the kernel; 0 = its depth */
+    bool no_bias;                 /* without "name.bias" */
     dt_init weight, bias;         /* {0} = PyTorch's, uniform in +-1/sqrt(fan_in) */
     dt_padding_mode padding_mode; /* 0 = DT_PADDING_ZEROS */
     bool same;                    /* as in dt_conv_layer_desc */
@@ -110,9 +110,9 @@ DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_
 typedef struct dt_attention_layer_desc {
     dt_attention_desc attention; /* mask, causal, dropout, ... */
     int64_t kv_heads;            /* heads of keys and values; divides heads; 0 = heads */
-    bool no_bias;
-    bool use_rope;     /* rotate queries and keys by their positions */
-    dt_rope_desc rope; /* of .use_rope */
+    bool no_bias;                /* without the two biases */
+    bool use_rope;               /* rotate queries and keys by their positions */
+    dt_rope_desc rope;           /* of .use_rope */
     /* .positions above 0: dt_attention_cached with this cache. .rope then starts at .position. */
     dt_cache_desc cache;
 } dt_attention_layer_desc;

@@ -82,9 +82,10 @@ DT_API dt_result dt_folder_open(dt_ctx *ctx, const char *path, const dt_folder_d
 DT_API void dt_folder_close(dt_folder *folder);
 
 typedef struct dt_folder_info {
-    uint64_t rows, skipped; /* pictures; pictures that were left out */
-    uint64_t cached_rows;   /* pictures that .cache_bytes has room for */
-    int classes, width, height, channels;
+    uint64_t rows, skipped;      /* pictures; pictures that were left out */
+    uint64_t cached_rows;        /* pictures that .cache_bytes has room for */
+    int classes;                 /* number of classes */
+    int width, height, channels; /* of a sample */
 } dt_folder_info;
 /* Fills *info. NULL as folder gives zeros. */
 DT_API void dt_folder_get_info(const dt_folder *folder, dt_folder_info *info);

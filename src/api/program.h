@@ -23,10 +23,10 @@ typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *val
  * such a step they are read from the device once, and the step waits for that. dt_program_start
  * starts no step ahead of it. */
 typedef struct dt_store_desc {
-    const char *device;
+    const char *device;        /* see above; NULL = "auto" */
     uint64_t seed;             /* of the initial values */
     int batch_hint;            /* for "auto": samples of a training step; 0 = 64 */
-    int host_checkpoint_steps; /* 0 = never */
+    int host_checkpoint_steps; /* committed steps between two host checkpoints; 0 = never */
     /* Called for each parameter and buffer, in order of creation, during dt_store_create and
      * dt_store_reset. NULL: the values of their dt_init stay. */
     dt_init_fn *init;
@@ -51,11 +51,11 @@ DT_API const dt_device_info *dt_store_device(const dt_store *store);
 
 /* Parameters, in order of creation. Names are valid as long as the graph. */
 typedef struct dt_param_info {
-    const char *name;
-    dt_shape shape;
-    bool frozen;
-    bool buffer; /* made by dt_buffer: not trained, no gradient */
-    uint64_t elements;
+    const char *name;  /* with its scopes: "h.0.fc.weight" */
+    dt_shape shape;    /* as given to dt_param */
+    bool frozen;       /* by dt_freeze: not trained */
+    bool buffer;       /* made by dt_buffer: not trained, no gradient */
+    uint64_t elements; /* the product of the shape's dimensions */
 } dt_param_info;
 /* Returns the number of parameters. */
 DT_API int dt_store_param_count(const dt_store *store);
@@ -67,7 +67,7 @@ DT_API dt_result dt_store_get_param(const dt_store *store, int index, dt_param_i
 DT_API int dt_store_find(const dt_store *store, const char *name);
 
 typedef enum dt_value_kind {
-    DT_VALUE_PARAM,
+    DT_VALUE_PARAM,    /* the parameter itself */
     DT_VALUE_GRADIENT, /* of the last step */
     DT_VALUE_MOMENT1,  /* SGD's momentum buffer; Adam's and AdamW's exp_avg */
     DT_VALUE_MOMENT2,  /* Adam's and AdamW's exp_avg_sq */
@@ -184,16 +184,16 @@ typedef struct dt_optim_group {
     const char *params;  /* patterns: "*.bias", "head.*, tok.weight"; see PATTERNS above */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
-    bool sparse;
+    bool sparse;         /* skip rows whose gradient is 0: see above */
     /* LAMB and LARS do not scale steps here. Muon is AdamW, for matrices too. Adafactor keeps a
      * mean for each element. INVALID for optimizers that never look at whole parameters. */
     bool elementwise;
 } dt_optim_group;
 
 typedef enum dt_average_kind {
-    DT_AVERAGE_NONE,
-    DT_AVERAGE_EMA, /* a <- a + (1 - decay) (w - a): torch.optim.swa_utils.get_ema_multi_avg_fn */
-    DT_AVERAGE_SWA  /* the mean of all weights that it saw: AveragedModel's default */
+    DT_AVERAGE_NONE, /* the default: no average */
+    DT_AVERAGE_EMA,  /* a <- a + (1 - decay) (w - a): torch.optim.swa_utils.get_ema_multi_avg_fn */
+    DT_AVERAGE_SWA   /* the mean of all weights that it saw: AveragedModel's default */
 } dt_average_kind;
 
 /* A second set of weights: the average of the weights after step .start and every .every steps
@@ -206,7 +206,7 @@ typedef enum dt_average_kind {
  * are. dt_program_desc.averaged, dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read
  * use it. A store keeps one average per parameter; all programs share it. */
 typedef struct dt_average {
-    dt_average_kind kind;
+    dt_average_kind kind;  /* 0 = DT_AVERAGE_NONE */
     double decay;          /* EMA's; 0 = 0.999 */
     bool warmup;           /* EMA's decay is at most (1 + n) / (10 + n) after n averaged steps */
     uint64_t start, every; /* in steps of the optimizer; 0 = 1 */
@@ -238,12 +238,12 @@ typedef struct dt_average {
  * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. Two are narrower, so
  * that moments converge: alpha is at most 1, and Muon's momentum is below 1. */
 typedef struct dt_optim_desc {
-    dt_optim_kind kind;
-    double lr;
-    double weight_decay;
-    double momentum, dampening;
-    bool nesterov;
-    double beta1, beta2, eps;
+    dt_optim_kind kind;         /* 0 = AdamW */
+    double lr;                  /* learning rate; 0 = as in the table */
+    double weight_decay;        /* 0 = as in the table, DT_ZERO = none */
+    double momentum, dampening; /* SGD's, RMSprop's, LARS's and Muon's momentum; SGD's dampening */
+    bool nesterov;              /* SGD, LARS: Nesterov's momentum */
+    double beta1, beta2, eps;   /* 0 = as in the table */
     double alpha;               /* RMSprop's; 0 = 0.99 */
     bool centered;              /* RMSprop's: by the variance */
     double rho;                 /* Adadelta's; 0 = 0.9 */
@@ -253,6 +253,7 @@ typedef struct dt_optim_desc {
     bool maximize;              /* maximize the loss: steps go along the gradient */
     double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
     double clip_value; /* 0 = off; each element, as clip_grad_value_ */
+    /* Parameters with settings of their own, up to the first without .params. */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
     dt_average average;                  /* {0} = none */
@@ -283,26 +284,26 @@ typedef struct dt_program dt_program;
 /* A term to minimise, such as dt_cross_entropy or dt_mean_loss. A loss of each element (dt_huber,
  * dt_cross_entropy_each) is not a term: give it to dt_mean_loss or dt_weighted_loss first. */
 typedef struct dt_loss {
-    dt_tensor term;
+    dt_tensor term;    /* nil ends a list of losses */
     float coefficient; /* 0 = 1, DT_ZERO = 0 */
 } dt_loss;
 
 typedef enum dt_mode {
     DT_MODE_DEFAULT, /* train when gradients are computed, else eval */
-    DT_MODE_TRAIN,
-    DT_MODE_EVAL
+    DT_MODE_TRAIN,   /* dropout drops, batch norm uses the batch's statistics */
+    DT_MODE_EVAL     /* no dropout; batch norm uses the running statistics */
 } dt_mode;
 
 /* An input at another shape than the graph's, with the same number of dimensions. */
 typedef struct dt_input_shape {
-    dt_tensor input;
-    dt_shape shape;
+    dt_tensor input; /* an input of the graph; nil ends the list */
+    dt_shape shape;  /* of one sample, or of the whole shared input */
 } dt_input_shape;
 
 /* An external buffer: an input or output that is in a buffer of the application's Vulkan device.
  * Row-major, `batch` samples. Nothing is copied. */
 typedef struct dt_external_buffer {
-    dt_tensor tensor;
+    dt_tensor tensor; /* an input or output of the program; nil ends the list */
     /* Made with VK_BUFFER_USAGE_STORAGE_BUFFER_BIT. offset: a multiple of dt_device_info's
      * offset_alignment. bytes: at least the tensor's. */
     dt_vulkan_buffer memory;
@@ -334,26 +335,26 @@ typedef struct dt_external_buffer {
  * tensors again, as by dt_recompute. The tensors are chosen by a few trials, at the least cost in
  * launches that these find. */
 typedef struct dt_program_desc {
-    dt_tensor loss; /* short for losses[0].term */
-    dt_loss losses[DT_MAX_TERMS];
+    dt_tensor loss;                    /* short for losses[0].term */
+    dt_loss losses[DT_MAX_TERMS];      /* minimised together: the sum of coefficient * value */
     dt_tensor metrics[DT_MAX_TERMS];   /* terms that are reported, not minimised */
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* tensors that the host reads */
     /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and backward.
      * To read their values as well, list them in outputs too. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
-    int batch; /* samples; 0 = 1 */
-    dt_input_shape shapes[DT_MAX_OUTPUTS];
-    dt_external_buffer external[DT_MAX_OUTPUTS];
-    const dt_optim_desc *optim; /* NULL: the program does not train */
-    bool gradients;             /* compute gradients without an optimizer */
-    const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
-    dt_mode mode;
-    bool cached;
+    int batch;                                   /* samples; 0 = 1 */
+    dt_input_shape shapes[DT_MAX_OUTPUTS];       /* inputs of another shape here: see above */
+    dt_external_buffer external[DT_MAX_OUTPUTS]; /* inputs and outputs in buffers: see above */
+    const dt_optim_desc *optim;                  /* NULL: the program does not train */
+    bool gradients;                              /* compute gradients without an optimizer */
+    const char *params; /* patterns of the parameters to train; NULL = all not frozen */
+    dt_mode mode;       /* of dropout and batch norm; 0 = DT_MODE_DEFAULT */
+    bool cached;        /* keep keys and values of every run: see above */
     /* Use the averages that an earlier program's dt_optim_desc.average keeps instead of weights.
      * Without gradients. Buffers, and parameters without an average, are used as they are. */
     bool averaged;
-    bool concurrent;
-    int in_flight; /* the most steps that dt_program_start has in flight: 1 or 2; 0 = 1 */
+    bool concurrent; /* run beside another program's step: see above */
+    int in_flight;   /* the most steps that dt_program_start has in flight: 1 or 2; 0 = 1 */
     /* Gradients can be accumulated over any number of micro-batches (dt_step_desc). Doubles the
      * gradients' memory: what their sum rounds away is kept, and added with the next one. */
     bool accumulate;
@@ -388,14 +389,15 @@ DT_API void dt_program_destroy(dt_program *program);
 
 /* Exact figures, known before anything runs. Bytes are of device memory. */
 typedef struct dt_program_info {
-    int batch;
+    int batch;                                         /* samples */
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
     uint64_t cache_bytes; /* keys and values that it keeps for programs of .cached */
     /* What this program uses of the store's shared memory; with .concurrent: its own memory. */
     uint64_t transient_bytes;
-    uint64_t io_bytes; /* inputs, outputs, step and status */
-    uint64_t flops;    /* of the matrix products and convolutions of a step */
-    int launches, segments;
+    uint64_t io_bytes;       /* inputs, outputs, step and status */
+    uint64_t flops;          /* of the matrix products and convolutions of a step */
+    int launches;            /* kernels that a step runs */
+    int segments;            /* parts of a step, for dt_program_advance */
     int launches_recomputed; /* launches that recomputation adds; counted in launches */
 } dt_program_info;
 /* Fills *info. */
@@ -450,11 +452,11 @@ typedef struct dt_step_desc {
  * are 0 (PyTorch: NaN). Momentum and decay still move weights; with .skip_empty the store is
  * unchanged. dt_step_desc.loss_weights decide if they are given, not this micro-batch. */
 typedef struct dt_report {
-    uint64_t step;
-    double loss; /* the sum over all losses of coefficient * sum / weight */
+    uint64_t step; /* its number: dt_step_desc.step */
+    double loss;   /* the sum over all losses of coefficient * sum / weight */
     double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS]; /* of this batch */
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
-    double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
+    double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS]; /* of this batch */
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
     double lr;            /* before a group's .lr_scale; 0 if the step commits nothing */
     bool empty;           /* no loss has a target that counts */
@@ -508,7 +510,7 @@ DT_API dt_result dt_program_loss_weights(dt_program *program, double *weights);
 typedef enum dt_step_state {
     DT_STEP_RUNNING, /* the device is busy: call again later */
     DT_STEP_READY,   /* between two segments: outputs can be read, gradients written */
-    DT_STEP_DONE
+    DT_STEP_DONE     /* all segments have run: call dt_program_end */
 } dt_step_state;
 
 /* Begins a step in segments. step may be NULL. Errors: INVALID, as for dt_program_run. */

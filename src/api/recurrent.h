@@ -10,8 +10,8 @@
 typedef struct dt_recurrent_desc {
     int layers;         /* stacked layers, up to 64; 0 = 1 */
     bool bidirectional; /* each layer also runs from the last step to the first; D = 2 */
-    bool no_bias;
-    bool relu; /* dt_nn_rnn only: relu instead of tanh */
+    bool no_bias;       /* without "name.bias_..." */
+    bool relu;          /* dt_nn_rnn only: relu instead of tanh */
     /* dt_nn_lstm only: project h to this size, below hidden (PyTorch's proj_size). 0 = off. */
     int64_t projection;
     float dropout; /* between layers, as dt_dropout; in [0, 1] */

@@ -14,7 +14,7 @@ typedef struct dt_replay_desc {
     size_t bytes;      /* bytes per item; 1 or more */
     double alpha;      /* exponent of priorities, 0 to 4; 0 = uniform draws; 0.6 is usual */
     double epsilon;    /* added to each priority, so that every item can be drawn; 0 = 1e-6 */
-    uint64_t seed;
+    uint64_t seed;     /* of the draws */
 } dt_replay_desc;
 
 /* Creates a buffer. It needs capacity * bytes of memory, and with .alpha 16 to 32 bytes more per

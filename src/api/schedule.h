@@ -48,8 +48,8 @@ typedef enum dt_schedule_kind {
 
 /* A phase. In each member 0 means the default, and DT_ZERO means 0. */
 typedef struct dt_schedule {
-    dt_schedule_kind kind;
-    uint64_t steps; /* length of the phase; 0 = without end, for the last phase */
+    dt_schedule_kind kind; /* 0 = DT_SCHEDULE_DEFAULT */
+    uint64_t steps;        /* length of the phase; 0 = without end, for the last phase */
     /* Length in epochs, in place of .steps, only in a trainer. 0.5: half an epoch. INFINITY:
      * without end. Rounded to steps, at least one. .period, .warmup, .decay and .milestones are
      * epochs then. */

@@ -32,7 +32,7 @@ typedef struct dt_server dt_server;
  * Servers that are started again continue from the newest step that all have. Each keeps that
  * checkpoint until all have a newer one. */
 typedef struct dt_server_desc {
-    dt_trainer_desc trainer;
+    dt_trainer_desc trainer; /* the model's settings: see above */
     /* "host:port"; port 0 = any (dt_server_info.port). Or "file:///path": any port, which the
      * server writes to that file, in a folder that the workers see. NULL = "127.0.0.1:0". */
     const char *listen;

@@ -14,14 +14,14 @@
 typedef struct dt_graph dt_graph;
 
 typedef struct dt_tensor {
-    dt_graph *graph;
-    uint32_t id; /* 0 = nil */
+    dt_graph *graph; /* the graph that has the tensor */
+    uint32_t id;     /* number of its node; 0 = nil */
 } dt_tensor;
 
 /* The dimensions of a tensor, outermost first, without the sample axis. A dimension may be 0. */
 typedef struct dt_shape {
-    int32_t rank;
-    int64_t dim[DT_MAX_DIMS];
+    int32_t rank;             /* number of dimensions, 0 to DT_MAX_DIMS; -1 for nil */
+    int64_t dim[DT_MAX_DIMS]; /* their sizes; those from `rank` on are 0 */
 } dt_shape;
 
 /* Makes a shape. dt_dims(28, 28) has rank 2. dt_dims() has rank 0: a single value (per sample). */
@@ -130,8 +130,8 @@ typedef enum dt_init_kind {
 
 /* Initial values of a parameter; {0}: zeros. a and b are finite. */
 typedef struct dt_init {
-    dt_init_kind kind;
-    float a, b;
+    dt_init_kind kind; /* 0 = zeros */
+    float a, b;        /* as the kind says */
 } dt_init;
 
 /* Creates a trained f32 parameter, without samples. Names are unique in a graph. To share a

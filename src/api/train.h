@@ -25,10 +25,10 @@ typedef struct dt_column {
 /* Which sample is wanted. Compute it from these fields only, so that results do not depend on the
  * number of devices. */
 typedef struct dt_sample {
-    uint64_t seed; /* the trainer's */
-    uint64_t epoch, step;
-    uint64_t row;      /* of the data (dt_dataset.indices) */
-    uint64_t position; /* in the batch of the whole job */
+    uint64_t seed;        /* the trainer's */
+    uint64_t epoch, step; /* of the step that wants it: epochs from 0, steps from 1 */
+    uint64_t row;         /* of the data (dt_dataset.indices) */
+    uint64_t position;    /* in the batch of the whole job */
     /* Room for an error's text: error_bytes with the closing 0, empty at first. The text becomes
      * part of the step's error. */
     char *error;
@@ -44,10 +44,11 @@ typedef struct dt_sample {
  * Threads: .sample is called on a thread of the trainer, one call at a time. With .threads above 1
  * several threads call it at once, for different samples. The values are the same. */
 typedef struct dt_dataset {
-    uint64_t rows; /* the number of samples */
-    dt_column columns[DT_MAX_COLUMNS];
+    uint64_t rows;                     /* the number of samples */
+    dt_column columns[DT_MAX_COLUMNS]; /* one for each input, up to the first without .input */
+    /* Fills in or changes a sample: see above. NULL = columns only. */
     dt_result (*sample)(void *user, const dt_sample *sample, void *const *values);
-    void *user;
+    void *user;  /* passed to .sample */
     int threads; /* that read the next batch; 0 = 1, at most 64 */
     /* NULL, or [rows]: sample i is row indices[i] of the columns' data and for .sample, as
      * dt_data_split gives them (PyTorch's Subset). They are not checked against the data. */
@@ -143,8 +144,8 @@ typedef struct dt_parallel_desc {
     size_t bucket_bytes; /* gradients that are summed at a time; 0 = 4 MiB, the first 1 MiB */
     bool no_overlap;     /* sum gradients only after the backward pass: for measurements */
     int pipeline;        /* stages that the model is cut into; 0 or 1 = no pipeline */
-    dt_pipeline_schedule schedule;
-    int chunks; /* on each device, of DT_PIPELINE_INTERLEAVED; 0 = 2 */
+    dt_pipeline_schedule schedule; /* order of micro-batches; 0 = DT_PIPELINE_1F1B */
+    int chunks;                    /* on each device, of DT_PIPELINE_INTERLEAVED; 0 = 2 */
     int tensor; /* tensor ranks, at most 64: devices that each stage is split across; 0 = 1 */
     /* Sequence parallelism: between those layers each tensor rank has its share of the positions,
      * axis 0 of [positions, width], if it divides (Korthikanti et al. 2022). Saves activations. */
@@ -165,9 +166,9 @@ typedef struct dt_parallel_desc {
  *
  * Both numbers are rounded to f32. */
 typedef struct dt_outer_desc {
-    double lr;       /* 0 = 0.7; above 0 */
-    double momentum; /* 0 = 0.9, DT_ZERO = 0; below 1 */
-    bool no_nesterov;
+    double lr;        /* 0 = 0.7; above 0 */
+    double momentum;  /* 0 = 0.9, DT_ZERO = 0; below 1 */
+    bool no_nesterov; /* see above */
 } dt_outer_desc;
 
 /* How ranks encode what they exchange at the end of a round. What an encoding loses is added to the
@@ -246,8 +247,8 @@ typedef struct dt_limits_desc {
 /* {0} except for a loss and data trains on one device. Members are the model, then the data, then
  * devices and ranks. C++20 requires designated initialisers in this order. */
 typedef struct dt_trainer_desc {
-    dt_tensor loss; /* short for losses[0].term */
-    dt_loss losses[DT_MAX_TERMS];
+    dt_tensor loss;               /* short for losses[0].term */
+    dt_loss losses[DT_MAX_TERMS]; /* minimised together: the sum of coefficient * value */
     /* Terms that are reported, not minimised. Bars, logs and dt_watch.metric name one by its
      * dt_label, or its op: "accuracy", a second one "accuracy 2". Of several losses those with a
      * label are reported too. */
@@ -284,10 +285,10 @@ typedef struct dt_trainer_desc {
     dt_comm *comm;
     dt_train_mode mode;
     dt_parallel_desc parallel;
-    dt_local_desc local;   /* of DT_TRAIN_LOCAL */
-    dt_worker_desc server; /* of DT_TRAIN_SERVER */
-    dt_checkpoint_desc checkpoint;
-    dt_limits_desc limits;
+    dt_local_desc local;           /* of DT_TRAIN_LOCAL */
+    dt_worker_desc server;         /* of DT_TRAIN_SERVER */
+    dt_checkpoint_desc checkpoint; /* {0} = none */
+    dt_limits_desc limits;         /* of memory and of steps in flight */
 } dt_trainer_desc;
 
 /* Creates a trainer with its replicas. All ranks call it. It gives all replicas rank 0's values,
@@ -349,9 +350,9 @@ typedef struct dt_train_report {
     bool epoch_ended;        /* these samples were the last of the epoch */
     uint64_t samples, steps; /* in this report */
     double loss;             /* the sum of coefficient * loss_sum / loss_weight */
-    double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
+    double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS]; /* of each loss, over all samples */
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
-    double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
+    double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS]; /* of each, over all samples */
     double gradient_norm; /* of the newest step, before clipping */
     /* The rate of the newest step, by schedule, plateau or dt_trainer_set_lr, before a group's
      * .lr_scale. 0 for dt_trainer_evaluate and a server's worker: servers make the update. */
@@ -491,19 +492,19 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *trainer);
 
 /* How a trainer has been set up, and how far it is. Bytes are known before it runs. */
 typedef struct dt_trainer_info {
-    int rank, world_size;
+    int rank, world_size; /* of .comm; 0 and 1 without one */
     /* Replicas in this process (with a pipeline: that have a stage here); in the whole job. */
     int local_replicas, replicas;
-    int batch_slices, batch, accumulate;
-    int replica_batch; /* samples of this process's first replica in a full batch */
-    int micro_batch;   /* samples of one of its micro-batches */
-    int micro_batches; /* number of micro-batches */
-    uint64_t epoch_steps;
-    uint64_t step, epoch;
-    uint64_t round;  /* DT_TRAIN_LOCAL: rounds that have ended */
-    int round_steps; /* DT_TRAIN_LOCAL: steps made in the current round */
-    int buckets;
-    uint64_t gradient_bytes;
+    int batch_slices, batch, accumulate; /* as chosen where the description has 0 */
+    int replica_batch;        /* samples of this process's first replica in a full batch */
+    int micro_batch;          /* samples of one of its micro-batches */
+    int micro_batches;        /* number of micro-batches */
+    uint64_t epoch_steps;     /* steps of an epoch */
+    uint64_t step, epoch;     /* steps committed; epoch of the next sample, from 0 */
+    uint64_t round;           /* DT_TRAIN_LOCAL: rounds that have ended */
+    int round_steps;          /* DT_TRAIN_LOCAL: steps made in the current round */
+    int buckets;              /* of gradients that are summed at a time */
+    uint64_t gradient_bytes;  /* of all trained parameters */
     uint64_t transient_bytes; /* of this process's first replica while it trains */
     /* Memory that parallel training takes besides the model. Staging is on the host. Partial sums
      * are on devices: gradient_bytes for each sum that a replica cannot add yet. */

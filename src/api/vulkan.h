@@ -11,9 +11,9 @@
 typedef struct dt_vulkan_desc {
     /* vkGetInstanceProcAddr of the loader that made the instance, cast to this type. */
     void (*get_instance_proc_addr)(void);
-    void *instance; /* made for Vulkan 1.1 or newer (VkApplicationInfo.apiVersion) */
-    void *physical_device;
-    void *device;
+    void *instance;        /* made for Vulkan 1.1 or newer (VkApplicationInfo.apiVersion) */
+    void *physical_device; /* the one that .device was made from */
+    void *device;          /* the logical device */
     void *queue;           /* supports compute; shared with the application under the lock */
     uint32_t queue_family; /* the family of .queue */
     /* The feature timelineSemaphore was enabled at vkCreateDevice. Only dt_step_desc.wait and
@@ -33,12 +33,12 @@ typedef struct dt_vulkan_desc {
 
 /* A range of a VkBuffer of that device, in bytes. */
 typedef struct dt_vulkan_buffer {
-    uint64_t buffer;
-    uint64_t offset, bytes;
+    uint64_t buffer;        /* the VkBuffer */
+    uint64_t offset, bytes; /* its first byte, and their number */
 } dt_vulkan_buffer;
 
-/* A value of one of the application's timeline semaphores. .semaphore 0 means no semaphore. */
+/* A value of one of the application's timeline semaphores. */
 typedef struct dt_vulkan_semaphore {
-    uint64_t semaphore;
-    uint64_t value;
+    uint64_t semaphore; /* the VkSemaphore; 0 = no semaphore */
+    uint64_t value;     /* to wait for, or to signal */
 } dt_vulkan_semaphore;

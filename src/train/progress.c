@@ -119,7 +119,7 @@ static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
 
 static const char *dti_progress_why(const dt_fit_state *s) {
     static const char *const why[] = {"", "", "nothing gets better", "asked to stop", "failed"};
-    return (unsigned)s->stop <= DT_FIT_LAST ? why[s->stop] : "";
+    return (size_t)s->stop < DTI_COUNT(why) ? why[s->stop] : "";
 }
 
 /* An epoch without a validation has its line; one that is validated gets it behind that, and one
