@@ -62,10 +62,14 @@ static limits_pool limits_pool_draw(void) {
         c.stride[i] = !has      ? 1
                       : c.usual ? c.kernel[i]
                                 : limits_draw(limits_draw(0, 29) ? 1 : -1, 4);
-        if (c.stride[i] == 0 && !c.usual) /* that is ours for the kernel's */
-            c.stride[i] = 1;
         c.padding[i] = has ? limits_draw(limits_draw(0, 29) ? 0 : -1, 3) * limits_draw(0, 1) : 0;
     }
+    bool given = c.usual;
+    for (int i = 3 - c.rank; i < 3; i++)
+        given = given || c.stride[i];
+    for (int i = 3 - c.rank; i < 3 && !given; i++) /* only zeros: ours for the kernel's */
+        c.stride[i] = c.kernel[i];
+    c.usual = c.usual || !given;
     snprintf(c.text, sizeof c.text,
              "%dd size %d %d %d kernel %d %d %d stride %d %d %d padding %d %d %d%s%s", c.rank,
              c.size[0], c.size[1], c.size[2], c.kernel[0], c.kernel[1], c.kernel[2], c.stride[0],
@@ -216,6 +220,19 @@ static bool limits_conv_takes(limits_conv *c) {
     return takes;
 }
 
+/* One 0 among other sizes is an error, and only zeros are ours for 1. */
+static int limits_conv_size(void) {
+    return limits_draw(0, 29) ? limits_draw(1, 3) : limits_draw(-1, 0);
+}
+
+static void limits_conv_usual(int rank, int sizes[3]) {
+    bool given = false;
+    for (int i = 0; i < rank; i++)
+        given = given || sizes[i];
+    for (int i = 0; i < rank && !given; i++)
+        sizes[i] = 1;
+}
+
 static limits_conv limits_conv_draw(void) {
     limits_conv c = {.rank = limits_draw(1, 3), .groups = limits_draw(1, 3)};
     c.transposed = c.rank < 3 && limits_draw(0, 1);
@@ -223,11 +240,12 @@ static limits_conv limits_conv_draw(void) {
     c.of = c.groups * limits_draw(1, 2) + (!c.transposed && limits_draw(0, 19) == 0);
     for (int i = 0; i < c.rank; i++) {
         c.size[i] = limits_draw(1, 6), c.kernel[i] = limits_draw(1, 4);
-        c.stride[i] = limits_draw(0, 29) ? limits_draw(1, 3) : -1;
-        c.dilation[i] = limits_draw(0, 29) ? limits_draw(1, 3) : -1;
+        c.stride[i] = limits_conv_size(), c.dilation[i] = limits_conv_size();
         c.padding[i] = limits_draw(0, 29) ? limits_draw(0, 1) * limits_draw(0, 4) : -1;
         c.more[i] = c.transposed && limits_draw(0, 1) ? limits_draw(-1, 3) : 0;
     }
+    limits_conv_usual(c.rank, c.stride);
+    limits_conv_usual(c.rank, c.dilation);
     snprintf(c.text, sizeof c.text,
              "%dd size %d %d %d kernel %d %d %d stride %d %d %d padding %d %d %d dilation %d %d %d "
              "more %d %d groups %d of %d to %d",

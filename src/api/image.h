@@ -73,10 +73,10 @@ DT_API dt_tensor dt_adaptive_avg_pool1d(dt_tensor x, int64_t length);
  * ops for images. A convolution holds its input once for each slice of the kernel. */
 
 typedef struct dt_conv3d_desc {
-    int32_t stride[3];   /* 0 = 1 */
+    int32_t stride[3];   /* {0, 0, 0} = {1, 1, 1} */
     int32_t padding[3];  /* zeros on both sides */
-    int32_t dilation[3]; /* 0 = 1 */
-    int32_t groups;      /* 0 = 1 */
+    int32_t dilation[3]; /* {0, 0, 0} = {1, 1, 1} */
+    int32_t groups;      /* 0 = 1; the number of channels = depthwise */
 } dt_conv3d_desc;
 
 /* Computes a convolution of a volume. PyTorch: F.conv3d.
@@ -88,7 +88,7 @@ DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3
 
 typedef struct dt_pool3d_desc {
     int32_t kernel[3];  /* required */
-    int32_t stride[3];  /* 0 = the kernel's */
+    int32_t stride[3];  /* {0, 0, 0} = the kernel */
     int32_t padding[3]; /* on both sides, at most half of the kernel; never the maximum */
     bool ceil_mode;     /* the last window may start before the end and reach beyond it */
     bool exclude_pad;   /* dt_avg_pool3d: do not count padding in the mean */

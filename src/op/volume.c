@@ -6,11 +6,12 @@
 
 #define DTI_VOLUME_KERNEL_MAX 64 /* slices that are put together */
 
-/* 0 becomes `usual`. */
+/* Three zeros become `usual`. One 0 is an error, as in dt_conv_desc: {2} is {2, 0, 0}. */
 static bool dti_volume_sizes(dt_graph *g, const char *op, const char *what, const int32_t given[3],
                              int32_t least, const int32_t usual[3], int32_t out[3]) {
+    const bool own = !usual || given[0] || given[1] || given[2];
     for (int i = 0; i < 3; i++) {
-        out[i] = given[i] || !usual ? given[i] : usual[i];
+        out[i] = own ? given[i] : usual[i];
         if (out[i] >= least && out[i] <= INT16_MAX)
             continue;
         dti_graph_fail(g, "%s: %s %d of element %d; it must be in [%d, %d]", op, what, (int)out[i],
