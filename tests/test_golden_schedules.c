@@ -257,6 +257,10 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
                      ".schedule[0] has no length: give .steps");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_ONE_CYCLE, .period = 1}, NULL,
                      ".schedule[0].period is 1; it must be from 2 to");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .patience = -1}, NULL,
+                     ".schedule[0].patience is -1; it must be from 0 to");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .cooldown = -1}, NULL,
+                     ".schedule[0].cooldown is -1; it must be from 0 to");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_LINEAR},
                      &(dt_schedule){.kind = DT_SCHEDULE_COSINE, .period = 5},
                      ".schedule[1] is never reached");

@@ -177,7 +177,7 @@ static double rate_logged(const char *path, int step) {
 /* A plateau too, whose rate falls by what was watched. */
 TEST(history_log_and_bar_have_the_rate_of_each_step_of_a_fit) {
     const dt_schedule plateau = {
-        .kind = DT_SCHEDULE_PLATEAU, .gamma = 0.5, .patience = UINT32_MAX, .threshold = 1e6};
+        .kind = DT_SCHEDULE_PLATEAU, .gamma = 0.5, .patience = DT_ZERO, .threshold = 1e6};
     const char *folder = temp_path("rate.log"), *csv = temp_path("rate.log/scalars.csv");
     for (int falls = 0; falls < 2; falls++) {
         rate_job j;

@@ -69,9 +69,8 @@ typedef struct dt_schedule {
     double base_momentum, max_momentum;
     uint64_t warmup, decay;                 /* steps, of WSD and INVERSE_SQRT (warmup: 1 or more) */
     uint64_t milestones[DT_MAX_MILESTONES]; /* ascending; 0 = no more */
-    /* PLATEAU: values allowed without a new best (0 = 10, UINT32_MAX = 0), and values after a
-     * reduction that are not counted (0 = 0). */
-    uint32_t patience, cooldown;
+    int patience; /* PLATEAU: values allowed without a new best; 0 = 10, DT_ZERO = 0 */
+    int cooldown; /* PLATEAU: values after a reduction that do not count towards .patience */
     /* PLATEAU: a better value differs from the best by more than threshold * best. 0 = 1e-4. */
     double threshold;
     bool threshold_absolute; /* PLATEAU: by more than threshold itself */

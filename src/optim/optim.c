@@ -152,8 +152,8 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     dti_optim_check_number(problems, "momentum", d->momentum);
     dti_optim_check_number(problems, "eps", d->eps);
     dti_optim_check_number(problems, "lr_decay", d->lr_decay);
-    dti_optim_check_number(problems, "accumulator", d->initial_accumulator);
-    dti_optim_check_number(problems, "trust", d->trust_coefficient);
+    dti_optim_check_number(problems, "initial_accumulator", d->initial_accumulator);
+    dti_optim_check_number(problems, "trust_coefficient", d->trust_coefficient);
     dti_optim_check_number(problems, "clip_norm", d->clip_norm);
     dti_optim_check_number(problems, "clip_value", d->clip_value);
     if (!dti_fits_f32(d->dampening))

@@ -55,7 +55,8 @@ static dt_schedule dti_rate_resolved(const dt_schedule *given) {
     s.pct_start = dti_or(s.pct_start, 0.3);
     s.base_momentum = dti_or(s.base_momentum, 0.85);
     s.max_momentum = dti_or(s.max_momentum, 0.95);
-    s.patience = s.patience == UINT32_MAX ? 0 : s.patience ? s.patience : 10;
+    s.patience = (int)dti_or((double)s.patience, 10.0);
+    s.cooldown = (int)dti_or((double)s.cooldown, 0.0);
     s.threshold = dti_or(s.threshold, 1e-4);
     return s;
 }
@@ -284,6 +285,8 @@ static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
     dti_rate_has(problems, phase, "base_momentum", s->base_momentum, 0.0, 0.9999999);
     dti_rate_has(problems, phase, "max_momentum", s->max_momentum, 0.0, 0.9999999);
     dti_rate_has(problems, phase, "threshold", s->threshold, 0.0, huge);
+    dti_rate_has(problems, phase, "patience", (double)s->patience, 0.0, (double)INT_MAX);
+    dti_rate_has(problems, phase, "cooldown", (double)s->cooldown, 0.0, (double)INT_MAX);
     if (s->kind == DT_SCHEDULE_CALLBACK && !s->rate)
         dti_text_add(problems, "\n- optimizer: .schedule[%d] has no .rate", phase);
     const bool length = s->steps || s->period || !goes_on; /* else dti_rate_check says it */

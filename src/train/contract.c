@@ -41,8 +41,14 @@ static void dti_describe_phase(const dt_schedule *s, dti_text *text) {
                           s->base_momentum,
                           s->max_momentum,
                           s->threshold};
-    const uint64_t counts[] = {s->steps,   s->period,   s->warmup,   s->decay,
-                               s->t_mult,  s->patience, s->cooldown, s->threshold_absolute,
+    const uint64_t counts[] = {s->steps,
+                               s->period,
+                               s->warmup,
+                               s->decay,
+                               s->t_mult,
+                               (uint64_t)s->patience,
+                               (uint64_t)s->cooldown,
+                               s->threshold_absolute,
                                s->maximize};
     if (!s->kind && !s->steps)
         return;

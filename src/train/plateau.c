@@ -47,11 +47,11 @@ static void dti_plateau_look(dti_plateau *p, const dt_schedule *s, double lr, do
     p->best = better ? value : p->best;
     p->bad = better || p->cooldown ? 0 : p->bad + 1;
     p->cooldown -= p->cooldown > 0;
-    if (p->bad <= s->patience)
+    if (p->bad <= (uint64_t)s->patience)
         return;
     dti_plateau_reduce(p, s, lr);
     p->bad = 0;
-    p->cooldown = s->cooldown;
+    p->cooldown = (uint64_t)s->cooldown;
 }
 
 DTI_PUBLIC(dt_trainer_report_metric, (dt_trainer * t, double value), t, DTI_OF(dt_trainer),
