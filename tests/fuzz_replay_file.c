@@ -43,7 +43,7 @@ static dt_result fuzz_replay_file(const uint8_t *data, size_t size) {
     if (!fuzz_write(&file, bytes, size + 4))
         return DT_ERROR_IO;
     const uint64_t before = fuzz_bytes(ctx);
-    const dt_replay_desc d = {.capacity = 5, .bytes = 3, .alpha = size % 2 ? 0.5 : 0};
+    const dt_replay_desc d = {.capacity = 5, .item_bytes = 3, .alpha = size % 2 ? 0.5 : 0};
     FUZZ_CHECK(dt_replay_create(ctx, &d, &r) == DT_OK);
     const dt_result result = fuzz_replay_load(r, file.path, ctx);
     dt_replay_destroy(r);

@@ -305,9 +305,9 @@ static bool rnd_micros_weigh(rnd_device *d, dt_program **programs, double *weigh
     bool ok = true;
     for (int i = 0, row = 0; i < d->m->micro_count && ok; row += d->m->micros[i++]) {
         rnd_write_inputs(d, programs[i], row, d->m->micros[i]);
-        dt_result result = dt_program_loss_weights(programs[i], weights);
+        dt_result result = dt_program_add_loss_weights(programs[i], weights);
         if (result && result != DT_ERROR_UNSUPPORTED)
-            rnd_device_wrong(d, "dt_program_loss_weights");
+            rnd_device_wrong(d, "dt_program_add_loss_weights");
         ok = !result;
     }
     for (int i = 0; i < d->m->loss_count; i++)

@@ -124,7 +124,7 @@ static int c_written(c_job *j, const rnd_device *d) {
         if (n->term || n->dtype != DT_F32 || rnd_is_leaf(d->m->stmts[i].kind))
             continue;
         const dt_result result =
-            dt_c_save(d->store, &(dt_c_desc){.outputs = {y}, .name = name}, c_path("c_model.c"));
+            dt_c_save(d->store, c_path("c_model.c"), &(dt_c_desc){.outputs = {y}, .name = name});
         if (result == DT_OK)
             return i;
         CHECK(result == DT_ERROR_UNSUPPORTED);
@@ -237,7 +237,7 @@ static void c_network(dt_tensor (*make)(dt_tensor x), int64_t height, int64_t wi
     onnx_fill(x, 2, &state, words);
     CHECK(dt_program_write(p, x, words, in_bytes) == DT_OK);
     CHECK(dt_program_run(p, NULL, NULL) == DT_OK && dt_program_read(p, h, y, bytes) == DT_OK);
-    CHECK(dt_c_save(store, &(dt_c_desc){.outputs = {h}, .name = "model0"}, c_path("c_model.c")) ==
+    CHECK(dt_c_save(store, c_path("c_model.c"), &(dt_c_desc){.outputs = {h}, .name = "model0"}) ==
           DT_OK);
     const c_input in = {x.id, false, image, 2 * image, words};
     c_case(&j, "network", &in, 1, y, outs, 2);
@@ -265,22 +265,22 @@ TEST(c_files_refuse_what_they_have_no_function_for_by_name) {
     static const char *const why[] = {"sin, 'wave'", "norm", "loss", "random"};
     REQUIRE(dt_store_create(net.g, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
     for (int i = 0; i < 4; i++) {
-        CHECK(dt_c_save(store, &(dt_c_desc){.outputs = {wrong[i]}}, c_path("c_model.c")) ==
+        CHECK(dt_c_save(store, c_path("c_model.c"), &(dt_c_desc){.outputs = {wrong[i]}}) ==
               DT_ERROR_UNSUPPORTED);
         CHECK_CONTAINS(dt_ctx_error(net.ctx), why[i]);
     }
     const dt_tensor whole = dt_input(net.g, "i", DT_I32, dt_dims(3));
-    CHECK(dt_c_save(store, &(dt_c_desc){.outputs = {whole}}, c_path("c_model.c")) ==
+    CHECK(dt_c_save(store, c_path("c_model.c"), &(dt_c_desc){.outputs = {whole}}) ==
           DT_ERROR_UNSUPPORTED);
     CHECK_CONTAINS(dt_ctx_error(net.ctx), ".outputs[0] is i32");
     static const char *const names[] = {"int",       "auto", "memory", "dt_linear",
                                         "constant3", "3d",   ""};
     for (int i = 0; i < 7; i++) {
         const dt_c_desc desc = {.outputs = {dt_relu(x)}, .name = names[i]};
-        CHECK(dt_c_save(store, &desc, c_path("c_model.c")) == DT_ERROR_INVALID);
+        CHECK(dt_c_save(store, c_path("c_model.c"), &desc) == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(net.ctx), "is no name of a function in C");
     }
     const dt_c_desc short_desc = {.outputs = {dt_relu(x)}, .name = "in"}; /* a part of "int" */
-    CHECK(dt_c_save(store, &short_desc, c_path("c_model.c")) == DT_OK);
+    CHECK(dt_c_save(store, c_path("c_model.c"), &short_desc) == DT_OK);
     dt_ctx_destroy(net.ctx);
 }

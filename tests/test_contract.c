@@ -201,7 +201,7 @@ TEST(planned_bytes_are_the_bytes_used) {
     dt_ctx_get_info(n.ctx, &before);
     net_train(&n, 1);
     dt_ctx_get_info(n.ctx, &after);
-    CHECK(after.host_bytes_peak == before.host_bytes_peak);
+    CHECK(after.host_peak_bytes == before.host_peak_bytes);
     net_close(&n);
 }
 
@@ -391,7 +391,7 @@ TEST_NET(accumulation_is_refused_where_it_was_not_asked_for) {
     CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.micro_batch = 1}, NULL),
                 DT_ERROR_INVALID, "micro-batch 1 of");
     CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.loss_weights = &zero}, NULL),
-                DT_ERROR_INVALID, "dt_program_loss_weights");
+                DT_ERROR_INVALID, "dt_program_add_loss_weights");
     dt_program_desc desc = {.outputs = {n->y}, .accumulate = true};
     CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, ".accumulate");
     desc = (dt_program_desc){.loss = n->loss, .batch = 4, .optim = &adam, .accumulate = true};

@@ -194,7 +194,7 @@ static int empty_steps(const char *device, int ignored, bool micros, bool skips,
         double weights[DT_MAX_TERMS] = {0};
         for (int k = 0; k < 2 && micros && now >= 0; k++) {
             empty_write(&n, p, 2 * k, 2, now);
-            CHECK(!dt_program_loss_weights(p, weights));
+            CHECK(!dt_program_add_loss_weights(p, weights));
         }
         for (uint32_t k = 0; k < (micros ? 2u : 1u) && now >= 0; k++) {
             const dt_step_desc s = {.micro_batch = k,

@@ -126,7 +126,7 @@ static void fork_try_program(fork_case *c) {
     fork_expect(c, dt_program_advance(c->program, &state), "advance");
     fork_expect(c, dt_program_end(c->program, NULL), "end");
     fork_expect(c, dt_program_cancel(c->program, NULL), "cancel");
-    fork_expect(c, dt_program_loss_weights(c->program, weights), "weigh");
+    fork_expect(c, dt_program_add_loss_weights(c->program, weights), "weigh");
     fork_expect(c, fork_write(c), "write");
     fork_expect(c, dt_program_read(c->program, c->m.logits, c->y, bytes), "read");
     fork_expect(c, dt_program_create(c->store, &d, &p), "program");

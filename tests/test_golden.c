@@ -244,7 +244,7 @@ static bool micro_step(golden *g, const micro_net *n, int step) {
     for (int k = 0; k < 3; k++)
         if (!golden_feed_rows(g, n->parts[k], n->x, "x", step, micro_first[k], micro_rows[k], 12) ||
             !golden_feed_rows(g, n->parts[k], n->t, "t", step, micro_first[k], micro_rows[k], 12) ||
-            !OK(g, dt_program_loss_weights(n->parts[k], &weight)))
+            !OK(g, dt_program_add_loss_weights(n->parts[k], &weight)))
             return false;
     for (uint32_t k = 0; k < 3; k++) {
         dt_step_desc desc = {.micro_batch = k,

@@ -251,7 +251,7 @@ TEST(a_weighted_mean_of_weights_that_are_computed_is_refused_where_it_must_be_kn
                               &(dt_program_desc){.loss = loss, .batch = 2, .gradients = true},
                               &program) == DT_OK);
     CHECK(dt_program_write(program, in, x, sizeof x) == DT_OK);
-    CHECK(dt_program_loss_weights(program, &weight) == DT_ERROR_UNSUPPORTED);
+    CHECK(dt_program_add_loss_weights(program, &weight) == DT_ERROR_UNSUPPORTED);
     dt_report report;
     CHECK(dt_program_run(program, NULL, &report) == DT_OK && report.loss_weight[0] == 1);
     dt_ctx_destroy(ctx);
@@ -277,7 +277,8 @@ TEST(a_weighted_mean_of_no_elements_weighs_nothing_and_leaves_others_alone) {
     REQUIRE(dt_program_create(store, &desc, &program) == DT_OK);
     CHECK(dt_program_write(program, in, x, sizeof x) == DT_OK);
     CHECK(dt_program_write(program, none, x, 0) == DT_OK);
-    CHECK(dt_program_loss_weights(program, weight) == DT_OK && weight[0] == 0 && weight[1] == 3);
+    CHECK(dt_program_add_loss_weights(program, weight) == DT_OK && weight[0] == 0 &&
+          weight[1] == 3);
     dt_report report;
     float slope = 0;
     CHECK(dt_program_run(program, NULL, &report) == DT_OK && report.loss == 2);

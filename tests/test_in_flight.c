@@ -239,7 +239,7 @@ TEST(other_calls_are_refused_while_steps_are_in_flight) {
     CHECK(dt_program_advance(c.program, &state) == DT_ERROR_INVALID);
     CHECK(dt_program_end(c.program, NULL) == DT_ERROR_INVALID);
     CHECK(dt_program_cancel(c.program, NULL) == DT_ERROR_INVALID);
-    CHECK(dt_program_loss_weights(c.program, weights) == DT_ERROR_INVALID);
+    CHECK(dt_program_add_loss_weights(c.program, weights) == DT_ERROR_INVALID);
     CHECK(dt_store_reset(c.store, DT_RESET_OPTIM) == DT_ERROR_INVALID);
     CHECK(dt_program_read(c.program, c.y, y, sizeof y) == DT_ERROR_INVALID);
     CHECK(!dt_program_wait(c.program, NULL) && !dt_store_hash(c.store, &hash));

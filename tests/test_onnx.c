@@ -154,7 +154,7 @@ static void onnx_add(onnx_job *j, const char *name, onnx_net *net) {
     memcpy(program.outputs, net->desc.outputs, sizeof program.outputs);
     if (!test_check(dt_store_create(net->g, &desc, &store) == DT_OK &&
                         dt_program_create(store, &program, &p) == DT_OK &&
-                        dt_onnx_save(store, &net->desc, j->model_path) == DT_OK,
+                        dt_onnx_save(store, j->model_path, &net->desc) == DT_OK,
                     __FILE__, __LINE__, "%s: %s", name, dt_ctx_error(net->ctx)))
         return;
     fprintf(j->list, "%s{\"name\": \"%s\", \"model\": ", j->cases++ ? ",\n" : "", name);
@@ -291,7 +291,7 @@ static int onnx_written(const rnd_device *d, const char *path, int *rows) {
         if (n->term || n->dtype != DT_F32 || rnd_is_leaf(d->m->stmts[i].kind))
             continue;
         const dt_result result =
-            dt_onnx_save(d->store, &(dt_onnx_desc){.outputs = {y}, .names = {"y"}}, path);
+            dt_onnx_save(d->store, path, &(dt_onnx_desc){.outputs = {y}, .names = {"y"}});
         if (result == DT_OK)
             return i;
         CHECK(result == DT_ERROR_UNSUPPORTED);
@@ -374,7 +374,7 @@ static void onnx_refuses(onnx_net *net, dt_tensor y, const char *text) {
     const char *path = temp_path("refused.onnx");
     dt_store *store = NULL;
     REQUIRE(dt_store_create(net->g, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
-    CHECK(dt_onnx_save(store, &desc, path) == DT_ERROR_UNSUPPORTED);
+    CHECK(dt_onnx_save(store, path, &desc) == DT_ERROR_UNSUPPORTED);
     CHECK_CONTAINS(dt_ctx_error(net->ctx), text);
     CHECK(access(path, F_OK) != 0);
     dt_store_destroy(store);
@@ -411,9 +411,9 @@ TEST(onnx_names_are_of_one_tensor_each) {
                                   {.outputs = {dt_neg(x)}, .names = {"a", "b"}},
                                   {.outputs = {{0}}}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        CHECK(dt_onnx_save(store, &wrong[i], path) == DT_ERROR_INVALID);
-    CHECK(dt_onnx_save(store, &(dt_onnx_desc){.outputs = {dt_neg(x)}}, path) == DT_OK);
-    CHECK(dt_onnx_save(store, &(dt_onnx_desc){.outputs = {dt_neg(w)}}, "/nowhere/x.onnx") ==
+        CHECK(dt_onnx_save(store, path, &wrong[i]) == DT_ERROR_INVALID);
+    CHECK(dt_onnx_save(store, path, &(dt_onnx_desc){.outputs = {dt_neg(x)}}) == DT_OK);
+    CHECK(dt_onnx_save(store, "/nowhere/x.onnx", &(dt_onnx_desc){.outputs = {dt_neg(w)}}) ==
           DT_ERROR_IO);
     dt_ctx_destroy(net.ctx);
 }

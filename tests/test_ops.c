@@ -820,7 +820,7 @@ static void ops_check_seeds(ops_device *d, dt_graph *graph, dt_store *store, con
         CHECK_NEAR(gradient[i], expected[i], 1e-6);
     }
     double weighed[2] = {0};
-    CHECK(dt_program_loss_weights(program, weighed) == DT_OK);
+    CHECK(dt_program_add_loss_weights(program, weighed) == DT_OK);
     CHECK(weighed[0] == own[0] && weighed[1] == own[1]);
     dt_program_destroy(program);
 }
@@ -876,7 +876,7 @@ static void ops_check_weigh(const char *id) {
             !dt_program_create(store, &desc, &program)) {
             CHECK(!dt_program_write(program, t, (int32_t[]){3, -100, 0, 3, 1}, 20));
             CHECK(!dt_program_write(program, w, (float[]){0.5f, 2, 8, 1.25f}, 16));
-            CHECK(!dt_program_loss_weights(program, weights));
+            CHECK(!dt_program_add_loss_weights(program, weights));
             CHECK(weights[0] == 104 && weights[1] == 105);
         }
         test_check(program != NULL, __FILE__, __LINE__, "%s: %s", id, dt_ctx_error(d.ctx));

@@ -350,10 +350,10 @@ TEST(folders_are_classes_in_the_order_of_their_names) {
     }
     CHECK(f.info.rows == 4 && f.info.classes == 3 && f.info.skipped == 0);
     CHECK(f.info.width == PICTURE_W && f.info.height == PICTURE_H && f.info.channels == 3);
-    CHECK_STR(dt_folder_class(f.folder, 0), "cat");
-    CHECK_STR(dt_folder_class(f.folder, 1), "owl");
-    CHECK_STR(dt_folder_class(f.folder, 2), "yak");
-    CHECK(!dt_folder_class(f.folder, 3) && !dt_folder_class(f.folder, -1));
+    CHECK_STR(dt_folder_class_name(f.folder, 0), "cat");
+    CHECK_STR(dt_folder_class_name(f.folder, 1), "owl");
+    CHECK_STR(dt_folder_class_name(f.folder, 2), "yak");
+    CHECK(!dt_folder_class_name(f.folder, 3) && !dt_folder_class_name(f.folder, -1));
     const uint32_t *labels = dt_folder_labels(f.folder), want[4] = {0, 1, 1, 2};
     CHECK(labels && !memcmp(labels, want, sizeof want));
     float out[4][3 * PICTURE_ALL];
@@ -513,7 +513,7 @@ TEST(folders_like_another_have_its_classes_and_size) {
     dt_folder_get_info(test, &info);
     CHECK(info.classes == 3 && info.rows == 2 && info.width == 4 && info.channels == 3);
     CHECK(dt_folder_labels(test)[0] == 1 && dt_folder_labels(test)[1] == 2);
-    CHECK_STR(dt_folder_class(test, 0), "cat");
+    CHECK_STR(dt_folder_class_name(test, 0), "cat");
     dt_folder_close(test);
     dt_folder_close(train);
     folder_end();

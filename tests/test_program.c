@@ -408,7 +408,7 @@ TEST(an_evaluation_weighs_its_losses) {
     REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
     CHECK(dt_program_write(c.program, x, (float[6]){0}, 24) == DT_OK);
     CHECK(dt_program_write(c.program, t, (int32_t[]){0, -100, 1}, 12) == DT_OK);
-    CHECK(dt_program_loss_weights(c.program, weights) == DT_OK);
+    CHECK(dt_program_add_loss_weights(c.program, weights) == DT_OK);
     CHECK_NEAR(weights[0], 6, 0);
     CHECK_NEAR(weights[1], 2, 0);
     dt_ctx_destroy(c.ctx);

@@ -44,11 +44,11 @@ static dt_result repl_best(repl_job *j, const char *path) {
 }
 
 static dt_result repl_onnx(repl_job *j, const char *path) {
-    return dt_onnx_save(j->store, &(dt_onnx_desc){.outputs = {j->y}}, path);
+    return dt_onnx_save(j->store, path, &(dt_onnx_desc){.outputs = {j->y}});
 }
 
 static dt_result repl_c(repl_job *j, const char *path) {
-    return dt_c_save(j->store, &(dt_c_desc){.outputs = {j->y}}, path);
+    return dt_c_save(j->store, path, &(dt_c_desc){.outputs = {j->y}});
 }
 
 static dt_result repl_png(repl_job *j, const char *path) {
@@ -93,7 +93,7 @@ static bool repl_open(repl_job *j) {
     d.data.rows = 16;
     d.data.columns[0] = (dt_column){.input = x, .data = repl_rows};
     d.data.columns[1] = (dt_column){.input = t, .data = repl_rows + 32};
-    const dt_replay_desc replay = {.capacity = 4, .bytes = 8};
+    const dt_replay_desc replay = {.capacity = 4, .item_bytes = 8};
     if (dt_trainer_create(j->graph, &d, &j->trainer) || dt_trainer_step(j->trainer, NULL) ||
         dt_replay_create(j->ctx, &replay, &j->replay) || dt_replay_add(j->replay, repl_rows) ||
         dt_profile_create(j->ctx, NULL, &j->profile))

@@ -441,7 +441,7 @@ TEST(replay_keeps_the_newest_and_draws_them_evenly) {
     static float weights[4000];
     REQUIRE(ctx);
     const uint64_t held = samples_held(ctx);
-    const dt_replay_desc d = {.capacity = 10, .bytes = sizeof(replay_item), .seed = 8};
+    const dt_replay_desc d = {.capacity = 10, .item_bytes = sizeof(replay_item), .seed = 8};
     REQUIRE(dt_replay_create(ctx, &d, &r) == DT_OK && dt_replay_create(ctx, &d, &again) == DT_OK);
     CHECK(dt_replay_sample(r, 1, 0, items, places, NULL) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(ctx), "there are no items");
@@ -482,7 +482,8 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     static uint64_t places[DRAWS];
     static float weights[DRAWS];
     REQUIRE(ctx);
-    const dt_replay_desc d = {.capacity = N, .bytes = sizeof(replay_item), .alpha = 0.5, .seed = 2};
+    const dt_replay_desc d = {
+        .capacity = N, .item_bytes = sizeof(replay_item), .alpha = 0.5, .seed = 2};
     REQUIRE(dt_replay_create(ctx, &d, &r) == DT_OK);
     replay_fill(r, 0, N + 3); /* round once */
     float errors[N];
@@ -528,7 +529,7 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
  * that is cut, changes nothing. */
 static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
     const dt_replay_desc d = {
-        .capacity = 6, .bytes = sizeof(replay_item), .alpha = alpha, .seed = 4};
+        .capacity = 6, .item_bytes = sizeof(replay_item), .alpha = alpha, .seed = 4};
     dt_replay *a, *b, *c;
     replay_item items[2][40];
     uint64_t places[2][40];
@@ -554,7 +555,8 @@ static void replay_goes_on(dt_ctx *ctx, double alpha, int filled) {
         replay_fill(a, 60, 64);
         replay_fill(b, 60, 64);
     }
-    const dt_replay_desc larger = {.capacity = 7, .bytes = sizeof(replay_item), .alpha = alpha};
+    const dt_replay_desc larger = {
+        .capacity = 7, .item_bytes = sizeof(replay_item), .alpha = alpha};
     REQUIRE(!dt_replay_create(ctx, &larger, &c));
     CHECK(dt_replay_load(c, path) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(ctx), "of a buffer for 6 items of 16 bytes");

@@ -402,9 +402,9 @@ ROW(STORE, dt_program_run, unwritten) {
     return RESULT(result);
 }
 
-ROW(STORE, dt_program_loss_weights, ) {
+ROW(STORE, dt_program_add_loss_weights, ) {
     double weights[DT_MAX_TERMS] = {0};
-    return RESULT(dt_program_loss_weights(OBJECT(here.train), POINTER(weights)));
+    return RESULT(dt_program_add_loss_weights(OBJECT(here.train), POINTER(weights)));
 }
 
 ROW(STORE, dt_program_begin, ) {

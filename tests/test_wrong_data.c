@@ -67,10 +67,10 @@ ROW(STORE, dt_folder_get_info, ) {
     return NOTHING;
 }
 
-ROW(STORE, dt_folder_class, ) {
+ROW(STORE, dt_folder_class_name, ) {
     NEEDS_PNG
     dt_folder *folder = wrong_folder_open();
-    const bool there = dt_folder_class(OBJECT(folder), INDEX(1, 2)) != NULL;
+    const bool there = dt_folder_class_name(OBJECT(folder), INDEX(1, 2)) != NULL;
     dt_folder_close(folder);
     return GIVES(there);
 }
@@ -187,7 +187,7 @@ ROW(GRAPH, dt_tokens_dataset, ) {
 /* ---- replay */
 
 static dt_replay *wrong_replay_create(void) {
-    const dt_replay_desc desc = {.capacity = 4, .bytes = sizeof(float), .alpha = 0.5};
+    const dt_replay_desc desc = {.capacity = 4, .item_bytes = sizeof(float), .alpha = 0.5};
     dt_replay *replay = NULL;
     if (dt_replay_create(here.ctx, &desc, &replay) == DT_OK)
         for (int i = 0; i < 3; i++)
@@ -203,7 +203,7 @@ static dt_result wrong_replay_destroy(dt_replay *replay, dt_result result) {
 ROW(STORE, dt_replay_create, ) {
     dt_replay *replay = NULL;
     dt_replay_desc desc = {.capacity = (uint64_t)INTEGER(4, 0, -1, INT64_MAX)};
-    desc.bytes = (size_t)INTEGER(4, 0);
+    desc.item_bytes = (size_t)INTEGER(4, 0);
     desc.alpha = NUMBER(0.5, -0.5, 5.0, (double)INFINITY);
     desc.epsilon = NUMBER(0.1, -0.5, 1e-40, (double)INFINITY);
     dt_result result = dt_replay_create(OBJECT(here.ctx), POINTER(&desc), POINTER(&replay));

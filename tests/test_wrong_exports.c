@@ -4,21 +4,21 @@
 ROW(STORE, dt_onnx_save, ) {
     dt_onnx_desc desc = {.outputs = {TENSOR(here.logits)}};
     desc.names[0] = TEXT("y", "", "dt:1", "x", "\xFF");
-    return RESULT(dt_onnx_save(OBJECT(here.store), POINTER(&desc),
-                               PATH(wrong_path("wrong-args-saved.onnx"))));
+    return RESULT(dt_onnx_save(OBJECT(here.store), PATH(wrong_path("wrong-args-saved.onnx")),
+                               POINTER(&desc)));
 }
 
 ROW(STORE, dt_onnx_save, shapes) {
     dt_onnx_desc desc = {.outputs = {here.logits}};
     desc.shapes[0] = (dt_input_shape){MAYBE(here.x, 0), SHAPE(dt_tensor_shape(here.x))};
-    return RESULT(dt_onnx_save(here.store, &desc, wrong_path("wrong-args-saved.onnx")));
+    return RESULT(dt_onnx_save(here.store, wrong_path("wrong-args-saved.onnx"), &desc));
 }
 
 ROW(STORE, dt_c_save, ) {
     dt_c_desc desc = {.outputs = {TENSOR(here.logits)}};
     desc.name = TEXT("f", "", "1f", "a b", "\xFF");
     return RESULT(
-        dt_c_save(OBJECT(here.store), POINTER(&desc), PATH(wrong_path("wrong-args-saved.c"))));
+        dt_c_save(OBJECT(here.store), PATH(wrong_path("wrong-args-saved.c")), POINTER(&desc)));
 }
 
 ROW(TRAINER, dt_lr_find, ) {

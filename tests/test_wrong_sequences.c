@@ -342,7 +342,7 @@ static void lab_program_use(lab *l) {
     case 9: lab_said(l, dt_program_start(p->program, plain ? NULL : &step)); break;
     case 10: lab_said(l, dt_program_wait(p->program, NULL)); break;
     default:
-        lab_said(l, dt_program_loss_weights(p->program, weights));
+        lab_said(l, dt_program_add_loss_weights(p->program, weights));
         lab_said(l, dt_program_read(p->program, lab_tensor(l), values, 48));
         break;
     }

@@ -126,7 +126,7 @@ static bool rank_join(rank *r) {
                       .join_timeout_ms = 30000,
                       .silence_ms = 15000};
     d.shared_memory = r->job->tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_DEFAULT;
-    d.link_off = r->job->tcp; /* who has measured may die while others still join */
+    d.no_link = r->job->tcp; /* who has measured may die while others still join */
     memset(d.key, 'a', 64);
     snprintf(d.job, sizeof d.job, "ranks of a test");
     snprintf(d.rendezvous, sizeof d.rendezvous, "%s", r->job->rendezvous);

@@ -69,13 +69,13 @@ typedef struct dt_cache_desc {
  * .position of another type. */
 DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
                                      const dt_cache_desc *cache, const dt_attention_desc *desc);
-/* Positions for other parts of a model. dt_cache_position returns `at` in programs with .cached,
- * else 0. dt_cache_positions returns the position of each row of x.
- * at: dt_cache_desc.position.
+/* Return positions for other parts of a model. dt_cache_position returns `position` in programs
+ * with .cached, else 0. dt_cache_positions returns the position of each row of x.
+ * position: dt_cache_desc.position.
  * x: [T, ...].
  * result: i32, [] and [T]. */
-DT_API dt_tensor dt_cache_position(dt_tensor at);
-DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor at);
+DT_API dt_tensor dt_cache_position(dt_tensor position);
+DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position);
 
 /* {0}: the defaults of PyTorch and Llama. */
 typedef struct dt_rope_desc {

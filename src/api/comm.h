@@ -134,7 +134,7 @@ typedef struct dt_comm_desc {
     /* Chooses the default algorithms; rank 0's counts for all. {0}: measured while joining, which
      * takes some milliseconds, or a few dozen latencies. */
     dt_comm_link link;
-    bool link_off;       /* no .link and no measurement: constants choose; rank 0's counts */
+    bool no_link;        /* no .link and no measurement: constants choose; rank 0's counts */
     int join_timeout_ms; /* how long to wait for all ranks; 0 = 300 s */
     int silence_ms;      /* a rank that is silent for this time is lost; 0 = 5 s */
     int op_timeout_ms;   /* LATE if a rank does not post an operation in this time; 0 = never */

@@ -111,7 +111,7 @@ DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index);
 
 /* Memory that the context holds. Running programs changes none of these. */
 typedef struct dt_ctx_info {
-    uint64_t host_bytes, host_bytes_peak, host_alloc_calls; /* now; at most; calls of .allocator */
+    uint64_t host_bytes, host_peak_bytes, host_alloc_calls; /* now; at most; calls of .allocator */
     uint64_t device_bytes, device_alloc_calls;              /* Vulkan memory; 0 for the CPU */
 } dt_ctx_info;
 /* Returns the memory that the context holds. */

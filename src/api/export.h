@@ -21,7 +21,7 @@ typedef struct dt_onnx_desc {
  * Errors: INVALID (NULL; no output; one of another graph; a name of two tensors; shapes that do not
  * fit), UNSUPPORTED (an op without an equivalent in ONNX, with its tensor; a loss; a file of more
  * than 2 GiB), IO, MEMORY, DEVICE_LOST. */
-DT_API dt_result dt_onnx_save(dt_store *store, const dt_onnx_desc *desc, const char *path);
+DT_API dt_result dt_onnx_save(dt_store *store, const char *path, const dt_onnx_desc *desc);
 
 /* ---- For microcontrollers: C --------------------------------------------------------------------
  *
@@ -44,4 +44,4 @@ typedef struct dt_c_desc {
  * Errors: INVALID (NULL; no output; one of another graph; a name that is not a C identifier),
  * UNSUPPORTED (with the tensor: an op without a C function, a weight that is not finite; a loss),
  * IO, MEMORY, DEVICE_LOST. */
-DT_API dt_result dt_c_save(dt_store *store, const dt_c_desc *desc, const char *path);
+DT_API dt_result dt_c_save(dt_store *store, const char *path, const dt_c_desc *desc);

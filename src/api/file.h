@@ -102,14 +102,14 @@ typedef struct dt_safetensors_tensor {
  * that do not fit), MEMORY. */
 DT_API dt_result dt_safetensors_open(dt_ctx *ctx, const char *path, dt_safetensors **out);
 /* Frees the file's data. NULL is allowed. */
-DT_API void dt_safetensors_close(dt_safetensors *weights);
+DT_API void dt_safetensors_close(dt_safetensors *file);
 /* Returns the number of tensors in the file. */
-DT_API int dt_safetensors_count(const dt_safetensors *weights);
+DT_API int dt_safetensors_count(const dt_safetensors *file);
 /* Describes a tensor.
  * index: 0 to dt_safetensors_count() - 1.
  * Errors: INVALID (NULL, index out of range, a tensor of more than 8 dimensions). */
-DT_API dt_result dt_safetensors_get_tensor(const dt_safetensors *weights, int index,
+DT_API dt_result dt_safetensors_get_tensor(const dt_safetensors *file, int index,
                                            dt_safetensors_tensor *info);
 /* Returns the index of the tensor of that name, or -1. The error of a call with that -1 names the
  * missing tensor. */
-DT_API int dt_safetensors_find(const dt_safetensors *weights, const char *name);
+DT_API int dt_safetensors_find(const dt_safetensors *file, const char *name);

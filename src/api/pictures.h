@@ -91,7 +91,7 @@ typedef struct dt_folder_info {
 DT_API void dt_folder_get_info(const dt_folder *folder, dt_folder_info *info);
 /* Returns the name of a class, or NULL if there is no class of that number. Valid until the folder
  * is closed. */
-DT_API const char *dt_folder_class(const dt_folder *folder, int index);
+DT_API const char *dt_folder_class_name(const dt_folder *folder, int index);
 /* Returns the classes of all rows, [rows], for dt_data_split and dt_balanced_weights. NULL gives
  * NULL. Valid until the folder is closed. */
 DT_API const uint32_t *dt_folder_labels(const dt_folder *folder);

@@ -434,7 +434,7 @@ typedef struct dt_step_desc {
     uint32_t first_row; /* the row of this batch's first sample in the global batch */
     double lr;          /* 0 = the optimizer's, DT_ZERO = 0 */
     uint32_t micro_batch, micro_batches; /* micro_batches: 0 = 1 */
-    /* For each loss the weight of the global batch (dt_program_loss_weights); NULL = this batch's.
+    /* For each loss the global batch's weight (dt_program_add_loss_weights); NULL = this batch's.
      * 0: no micro-batch has a target of that loss that counts, and its gradient is 0. */
     const double *loss_weights;
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
@@ -502,7 +502,7 @@ DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
  * targets.
  * Errors: UNSUPPORTED (targets that are computed in the graph), INVALID (an input was never
  * written, an open step), DEVICE_LOST. */
-DT_API dt_result dt_program_loss_weights(dt_program *program, double *weights);
+DT_API dt_result dt_program_add_loss_weights(dt_program *program, double *weights);
 
 /* A step in segments: forward, several of backward, commit. Use it to fit a frame's time budget, to
  * write gradients from the host, or to be able to cancel. Begin; advance until *state is DONE; end.

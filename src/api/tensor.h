@@ -360,7 +360,7 @@ DT_API dt_tensor dt_mean_loss(dt_tensor x);
  * batch. PyTorch losses that multiply by a weight and divide by the number of elements are
  * dt_mean_loss(dt_mul(x, w)).
  * w: f32, which broadcasts with x; one weight for each sample has shape []. It gets no gradient.
- * With a trainer or dt_program_loss_weights, w must be an input or a view of one. They need the
+ * With a trainer or dt_program_add_loss_weights, w must be an input or a view of one. They need the
  * weight of the whole batch before its micro-batches run. */
 DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w);
 /* Computes a metric, the fraction of rows whose largest logit is the target's. Shapes as for

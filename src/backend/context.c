@@ -141,7 +141,7 @@ DTI_PUBLIC_VOID(dt_ctx_get_info, (const dt_ctx *ctx, dt_ctx_info *info), ctx, DT
     if (!ctx)
         return;
     *info = (dt_ctx_info){.host_bytes = ctx->base.bytes_now,
-                          .host_bytes_peak = ctx->base.bytes_peak,
+                          .host_peak_bytes = ctx->base.bytes_peak,
                           .host_alloc_calls = ctx->base.alloc_calls};
     for (int i = 0; i < DTI_DRIVERS; i++) {
         uint64_t bytes = 0, calls = 0;

@@ -97,8 +97,8 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
     };
     if (!(link->latency_ns | link->message_ns | link->bytes_per_s))
         return DT_OK;
-    if (d->link_off)
-        return dti_fail(base, DT_ERROR_INVALID, "link is given, but link_off is set: choose one");
+    if (d->no_link)
+        return dti_fail(base, DT_ERROR_INVALID, "link is given, but no_link is set: choose one");
     for (size_t i = 0; i < DTI_COUNT(rows); i++)
         if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
             return dti_fail(base, DT_ERROR_INVALID, "link.%s is %llu, not in %llu .. %llu",

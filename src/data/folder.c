@@ -325,7 +325,7 @@ DT_API void dt_folder_get_info(const dt_folder *f, dt_folder_info *info) {
                                  .channels = f->channels};
 }
 
-DT_API const char *dt_folder_class(const dt_folder *f, int index) {
+DT_API const char *dt_folder_class_name(const dt_folder *f, int index) {
     return f && index >= 0 && (size_t)index < f->class_count ? f->classes[index] : NULL;
 }
 

@@ -45,11 +45,11 @@ static uint64_t dti_replay_find(const dt_replay *r, double at) {
 }
 
 static dt_result dti_replay_check(dti_base *base, const dt_replay_desc *d) {
-    if (!d->capacity || d->capacity > DTI_REPLAY_MOST || !d->bytes)
+    if (!d->capacity || d->capacity > DTI_REPLAY_MOST || !d->item_bytes)
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_replay_create: %llu items of %zu bytes; 1 to 2^31 items of 1 byte or "
                         "more",
-                        (unsigned long long)d->capacity, d->bytes);
+                        (unsigned long long)d->capacity, d->item_bytes);
     const double epsilon = d->epsilon == 0.0 ? DTI_REPLAY_EPSILON : d->epsilon;
     if (!(d->alpha >= 0.0 && d->alpha <= 4.0) || !(epsilon >= 1e-30 && epsilon <= 1e30))
         return dti_fail(base, DT_ERROR_INVALID,
@@ -69,7 +69,7 @@ static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_rep
     r->leaves = 1;
     while (r->leaves < d->capacity)
         r->leaves *= 2;
-    r->items = dti_alloc_array(base, (size_t)d->capacity, d->bytes);
+    r->items = dti_alloc_array(base, (size_t)d->capacity, d->item_bytes);
     if (r->items && d->alpha > 0.0)
         r->tree = dti_alloc_array(base, (size_t)r->leaves * 2, sizeof *r->tree);
     return r->items && (r->tree || d->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
@@ -108,7 +108,7 @@ DTI_PUBLIC_GET(uint64_t, dt_replay_count, (const dt_replay *r), r, DTI_OF(dt_rep
 DTI_PUBLIC(dt_replay_add, (dt_replay * r, const void *item), r, DTI_OF(dt_replay), (r, item)) {
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, item);
-    memcpy(r->items + r->next * r->desc.bytes, item, r->desc.bytes);
+    memcpy(r->items + r->next * r->desc.item_bytes, item, r->desc.item_bytes);
     if (r->tree)
         dti_replay_set(r, r->next, r->largest);
     r->next = (r->next + 1) % r->desc.capacity;
@@ -117,13 +117,13 @@ DTI_PUBLIC(dt_replay_add, (dt_replay * r, const void *item), r, DTI_OF(dt_replay
 }
 
 /* weights: the largest is 1 */
-static void dti_replay_weigh(const dt_replay *r, int count, double beta, const uint64_t *places,
+static void dti_replay_weigh(const dt_replay *r, int count, double beta, const uint64_t *indices,
                              float *weights) {
     double largest = 0.0;
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < count; i++) {
             const double chance =
-                r->tree ? r->tree[r->leaves + places[i]] / r->tree[1] : 1.0 / (double)r->count;
+                r->tree ? r->tree[r->leaves + indices[i]] / r->tree[1] : 1.0 / (double)r->count;
             const double w = dti_replay_power((double)r->count * chance, -beta);
             largest = pass ? largest : DTI_MAX(largest, w);
             weights[i] = (float)(w / (largest > 0.0 ? largest : 1.0));
@@ -132,10 +132,10 @@ static void dti_replay_weigh(const dt_replay *r, int count, double beta, const u
 }
 
 DTI_PUBLIC(dt_replay_sample,
-           (dt_replay * r, int count, double beta, void *items, uint64_t *places, float *weights),
-           r, DTI_OF(dt_replay), (r, count, beta, items, places, weights)) {
+           (dt_replay * r, int count, double beta, void *items, uint64_t *indices, float *weights),
+           r, DTI_OF(dt_replay), (r, count, beta, items, indices, weights)) {
     DTI_NEED(NULL, r);
-    DTI_NEED(r->base, places);
+    DTI_NEED(r->base, indices);
     if (count < 1 || !(beta >= 0.0 && beta <= 4.0))
         return dti_fail(r->base, DT_ERROR_INVALID,
                         "dt_replay_sample: %d items, beta %g; 1 item or more, beta from 0 to 4",
@@ -146,38 +146,38 @@ DTI_PUBLIC(dt_replay_sample,
     for (int i = 0; i < count; i++) {
         const double u = dti_uniform01(r->desc.seed, r->drawn++, DTI_REPLAY_STREAM);
         const uint64_t even = (uint64_t)(u * (double)r->count);
-        places[i] = r->tree ? dti_replay_find(r, (i + u) / count * r->tree[1])
-                            : DTI_MIN(even, r->count - 1);
+        indices[i] = r->tree ? dti_replay_find(r, (i + u) / count * r->tree[1])
+                             : DTI_MIN(even, r->count - 1);
         if (items)
-            memcpy((uint8_t *)items + (size_t)i * r->desc.bytes,
-                   r->items + places[i] * r->desc.bytes, r->desc.bytes);
+            memcpy((uint8_t *)items + (size_t)i * r->desc.item_bytes,
+                   r->items + indices[i] * r->desc.item_bytes, r->desc.item_bytes);
     }
     if (weights)
-        dti_replay_weigh(r, count, beta, places, weights);
+        dti_replay_weigh(r, count, beta, indices, weights);
     return DT_OK;
 }
 
 DTI_PUBLIC(dt_replay_update,
-           (dt_replay * r, const uint64_t *places, const float *errors, int count), r,
-           DTI_OF(dt_replay), (r, places, errors, count)) {
+           (dt_replay * r, const uint64_t *indices, const float *errors, int count), r,
+           DTI_OF(dt_replay), (r, indices, errors, count)) {
     DTI_NEED(NULL, r);
-    DTI_NEED(r->base, places);
+    DTI_NEED(r->base, indices);
     DTI_NEED(r->base, errors);
     if (!r->tree || count < 1)
         return dti_fail(r->base, DT_ERROR_INVALID, "dt_replay_update: %d priorities%s", count,
                         r->tree ? "" : " of a buffer that is drawn from uniformly (.alpha is 0)");
     for (int i = 0; i < count; i++) {
-        if (places[i] >= r->count || !dti_fits_f32((double)errors[i]))
+        if (indices[i] >= r->count || !dti_fits_f32((double)errors[i]))
             return dti_fail(r->base, DT_ERROR_INVALID,
                             "dt_replay_update: priority %d is %g, of place %llu of %llu", i,
-                            (double)errors[i], (unsigned long long)places[i],
+                            (double)errors[i], (unsigned long long)indices[i],
                             (unsigned long long)r->count);
     }
     for (int i = 0; i < count; i++) {
         const double priority = fabs((double)errors[i]) + r->desc.epsilon;
         const double value = dti_replay_power(priority, r->desc.alpha);
         r->largest = DTI_MAX(r->largest, value);
-        dti_replay_set(r, places[i], value);
+        dti_replay_set(r, indices[i], value);
     }
     return DT_OK;
 }

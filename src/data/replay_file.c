@@ -24,7 +24,7 @@ static void dti_replay_words(const dt_replay *r, uint64_t words[DTI_REPLAY_WORDS
     memset(words, 0, DTI_REPLAY_HEAD);
     words[DTI_REPLAY_MAGIC] = DTI_REPLAY_FILE;
     words[DTI_REPLAY_CAPACITY] = r->desc.capacity;
-    words[DTI_REPLAY_BYTES] = r->desc.bytes;
+    words[DTI_REPLAY_BYTES] = r->desc.item_bytes;
     memcpy(&words[DTI_REPLAY_ALPHA], &r->desc.alpha, sizeof r->desc.alpha);
     words[DTI_REPLAY_COUNT] = r->count;
     words[DTI_REPLAY_NEXT] = r->next;
@@ -34,7 +34,7 @@ static void dti_replay_words(const dt_replay *r, uint64_t words[DTI_REPLAY_WORDS
 
 /* Behind the words and without the sum, of so many items. */
 static uint64_t dti_replay_size(const dt_replay *r, uint64_t count) {
-    return count * (r->desc.bytes + (r->tree ? sizeof *r->tree : 0));
+    return count * (r->desc.item_bytes + (r->tree ? sizeof *r->tree : 0));
 }
 
 DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_replay),
@@ -50,7 +50,7 @@ DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_
         return result;
     result = dti_writer_add(w, words, sizeof words);
     if (!result)
-        result = dti_writer_add(w, r->items, (size_t)(r->count * r->desc.bytes));
+        result = dti_writer_add(w, r->items, (size_t)(r->count * r->desc.item_bytes));
     if (!result && r->tree)
         result = dti_writer_add(w, r->tree + r->leaves, (size_t)r->count * sizeof *r->tree);
     const uint32_t sum = dti_writer_take_crc(w);
@@ -76,13 +76,13 @@ static dt_result dti_replay_alike(const dt_replay *r, const dti_reader *f,
                         "%s: not by dt_replay_save, or by a machine with another order of bytes",
                         f->path);
     if (words[DTI_REPLAY_CAPACITY] != r->desc.capacity ||
-        words[DTI_REPLAY_BYTES] != r->desc.bytes || !(alpha == r->desc.alpha))
+        words[DTI_REPLAY_BYTES] != r->desc.item_bytes || !(alpha == r->desc.alpha))
         return dti_fail(f->base, DT_ERROR_INVALID,
                         "%s: of a buffer for %llu items of %llu bytes, alpha %g; this one is for "
                         "%llu of %zu, alpha %g",
                         f->path, (unsigned long long)words[DTI_REPLAY_CAPACITY],
                         (unsigned long long)words[DTI_REPLAY_BYTES], alpha,
-                        (unsigned long long)r->desc.capacity, r->desc.bytes, r->desc.alpha);
+                        (unsigned long long)r->desc.capacity, r->desc.item_bytes, r->desc.alpha);
     return DT_OK;
 }
 
@@ -150,7 +150,7 @@ static dt_result dti_replay_take(dt_replay *r, dti_reader *f,
     memcpy(&r->largest, &words[DTI_REPLAY_LARGEST], sizeof r->largest);
     dt_result result = dti_reader_seek(f, DTI_REPLAY_HEAD);
     if (!result)
-        result = dti_reader_take(f, r->items, (size_t)(r->count * r->desc.bytes));
+        result = dti_reader_take(f, r->items, (size_t)(r->count * r->desc.item_bytes));
     if (!result && r->tree)
         result = dti_replay_priorities(r, f);
     if (result)

@@ -302,8 +302,8 @@ static dt_result dti_c_make(dti_c_file *f, const char *path) {
     return f->result ? f->result : dti_c_write(f, path);
 }
 
-DTI_PUBLIC(dt_c_save, (dt_store * store, const dt_c_desc *desc, const char *path), store,
-           DTI_OF(dt_store), (store, desc, path)) {
+DTI_PUBLIC(dt_c_save, (dt_store * store, const char *path, const dt_c_desc *desc), store,
+           DTI_OF(dt_store), (store, path, desc)) {
     DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, desc);

@@ -360,8 +360,8 @@ static void dti_onnx_end(dti_onnx_file *f) {
         dt_graph_destroy(f->o.g);
 }
 
-DTI_PUBLIC(dt_onnx_save, (dt_store * store, const dt_onnx_desc *desc, const char *path), store,
-           DTI_OF(dt_store), (store, desc, path)) {
+DTI_PUBLIC(dt_onnx_save, (dt_store * store, const char *path, const dt_onnx_desc *desc), store,
+           DTI_OF(dt_store), (store, path, desc)) {
     DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, desc);

@@ -423,20 +423,20 @@ DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors 
     return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 
-DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * weights), weights,
-                DTI_OF(dt_safetensors) | DTI_UNUSED, (weights)) {
-    if (!weights)
+DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * file), file,
+                DTI_OF(dt_safetensors) | DTI_UNUSED, (file)) {
+    if (!file)
         return;
-    dti_base *base = weights->base;
-    dti_free(base, weights->data);
-    dti_free(base, weights->header);
-    dti_free(base, weights->items);
-    dti_free(base, weights->by_name);
-    dti_free(base, weights);
+    dti_base *base = file->base;
+    dti_free(base, file->data);
+    dti_free(base, file->header);
+    dti_free(base, file->items);
+    dti_free(base, file->by_name);
+    dti_free(base, file);
 }
 
-DT_API int dt_safetensors_count(const dt_safetensors *weights) {
-    return weights ? (int)weights->count : 0;
+DT_API int dt_safetensors_count(const dt_safetensors *file) {
+    return file ? (int)file->count : 0;
 }
 
 static const char *dti_weights_name(const void *weights, uint32_t i) {
@@ -444,25 +444,25 @@ static const char *dti_weights_name(const void *weights, uint32_t i) {
 }
 
 DTI_PUBLIC(dt_safetensors_get_tensor,
-           (const dt_safetensors *weights, int index, dt_safetensors_tensor *info), weights,
-           DTI_OF(dt_safetensors), (weights, index, info)) {
-    DTI_NEED(NULL, weights);
-    DTI_NEED(weights->base, info);
-    if (index < 0 || (size_t)index >= weights->count)
-        return dti_fail(weights->base, DT_ERROR_INVALID,
+           (const dt_safetensors *file, int index, dt_safetensors_tensor *info), file,
+           DTI_OF(dt_safetensors), (file, index, info)) {
+    DTI_NEED(NULL, file);
+    DTI_NEED(file->base, info);
+    if (index < 0 || (size_t)index >= file->count)
+        return dti_fail(file->base, DT_ERROR_INVALID,
                         "dt_safetensors_get_tensor: index %d of a file of %d tensors%s", index,
-                        (int)weights->count,
-                        dti_sought_hint(weights->base, "dt_safetensors_find", index, weights,
-                                        (uint32_t)weights->count, dti_weights_name)
+                        (int)file->count,
+                        dti_sought_hint(file->base, "dt_safetensors_find", index, file,
+                                        (uint32_t)file->count, dti_weights_name)
                             .text);
-    const dti_weight *item = &weights->items[index];
+    const dti_weight *item = &file->items[index];
     if (item->rank > DTI_WEIGHT_MAX_DIMS)
-        return dti_fail(weights->base, DT_ERROR_INVALID,
+        return dti_fail(file->base, DT_ERROR_INVALID,
                         "tensor \"%s\" has %d dimensions; those of up to %d can be described",
                         dti_show(item->name).text, item->rank, DTI_WEIGHT_MAX_DIMS);
     *info = (dt_safetensors_tensor){.name = item->name,
                                     .rank = item->rank,
-                                    .data = weights->data + item->begin,
+                                    .data = file->data + item->begin,
                                     .bytes = item->end - item->begin};
     snprintf(info->dtype, sizeof info->dtype, "%s", item->dtype);
     memcpy(info->dim, item->dim, sizeof info->dim);
@@ -484,11 +484,10 @@ static int dti_weights_find(const dt_safetensors *weights, const char *name) {
     return -1;
 }
 
-DTI_PUBLIC_GET(int, dt_safetensors_find, (const dt_safetensors *weights, const char *name), weights,
-               DTI_OF(dt_safetensors), (weights, name)) {
-    const int found = weights && name ? dti_weights_find(weights, name) : -1;
-    return weights && found < 0 ? dti_sought_none(weights->base, "dt_safetensors_find", name)
-                                : found;
+DTI_PUBLIC_GET(int, dt_safetensors_find, (const dt_safetensors *file, const char *name), file,
+               DTI_OF(dt_safetensors), (file, name)) {
+    const int found = file && name ? dti_weights_find(file, name) : -1;
+    return file && found < 0 ? dti_sought_none(file->base, "dt_safetensors_find", name) : found;
 }
 
 static bool dti_weight_floats(const dt_safetensors_tensor *info, dt_dtype *dtype) {

@@ -7,7 +7,7 @@ typedef enum dti_phase { /* the kind of a segment */
                          DTI_PHASE_FORWARD,
                          DTI_PHASE_BACKWARD,
                          DTI_PHASE_COMMIT,
-                         DTI_PHASE_WEIGH /* apart: only dt_program_loss_weights runs it */
+                         DTI_PHASE_WEIGH /* apart: only dt_program_add_loss_weights runs it */
 } dti_phase;
 
 #define DTI_SEGMENTS_MAX 64                  /* and one for each sync point */

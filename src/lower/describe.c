@@ -335,8 +335,8 @@ static dt_result dti_pass_differentiate(dti_lowering *w) {
     return dti_describe_result(w);
 }
 
-/* Nodes that give a loss's weight from targets alone, for dt_program_loss_weights. Of no elements
- * the weight is 0, whatever it would be made of. */
+/* Nodes that give a loss's weight from targets alone, for dt_program_add_loss_weights. Of no
+ * elements the weight is 0, whatever it would be made of. */
 static dt_result dti_pass_weigh(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *g = code->work;

@@ -110,37 +110,38 @@ static dt_tensor dti_cache_position_again(dt_graph *g, const dti_call *c) {
     return dt_cache_position(dti_call_in(g, c, 0));
 }
 
-DT_API dt_tensor dt_cache_position(dt_tensor at) {
-    if (dti_is_nil(at))
-        return dti_nil_of(at, "cache_position");
-    dt_graph *g = at.graph;
+DT_API dt_tensor dt_cache_position(dt_tensor position) {
+    if (dti_is_nil(position))
+        return dti_nil_of(position, "cache_position");
+    dt_graph *g = position.graph;
     const uint32_t first = g->count;
     const dti_call call = {
-        .name = "cache_position", .in = {at.id}, .again = dti_cache_position_again};
-    if (dti_node_of(at)->dtype != DT_I32 || dti_node_of(at)->shape.rank != 0)
-        return dti_graph_fail(g, "cache_position: %s must be i32 []", dti_tensor_print(at).text);
+        .name = "cache_position", .in = {position.id}, .again = dti_cache_position_again};
+    if (dti_node_of(position)->dtype != DT_I32 || dti_node_of(position)->shape.rank != 0)
+        return dti_graph_fail(g, "cache_position: %s must be i32 []",
+                              dti_tensor_print(position).text);
     dt_tensor none = dt_cast(dt_fill(g, (dt_shape){0}, 0.0f), DT_I32);
-    return dti_graph_called(g, first, &call, dt_detach(g->cached ? at : none));
+    return dti_graph_called(g, first, &call, dt_detach(g->cached ? position : none));
 }
 
 static dt_tensor dti_cache_positions_again(dt_graph *g, const dti_call *c) {
     return dt_cache_positions(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
-DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor at) {
-    if (dti_is_nil(x) || dti_is_nil(at))
-        return dti_nil_of(dti_is_nil(x) ? x : at, "cache_positions");
+DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position) {
+    if (dti_is_nil(x) || dti_is_nil(position))
+        return dti_nil_of(dti_is_nil(x) ? x : position, "cache_positions");
     dt_graph *g = x.graph;
     const uint32_t first = g->count;
     const dt_shape s = dti_tensor_shape(x);
     const dti_call call = {
-        .name = "cache_positions", .in = {x.id, at.id}, .again = dti_cache_positions_again};
-    if (at.graph != g)
-        return dti_graph_fail(g, "cache_positions: x and at are of different graphs");
+        .name = "cache_positions", .in = {x.id, position.id}, .again = dti_cache_positions_again};
+    if (position.graph != g)
+        return dti_graph_fail(g, "cache_positions: x and position are of different graphs");
     if (s.rank < 1 || s.dim[0] > 1 << 24)
         return dti_graph_fail(g, "cache_positions: %s has no positions, or more than 2^24",
                               dti_tensor_print(x).text);
-    dt_tensor from = dt_cast(dt_cache_position(at), DT_F32);
+    dt_tensor from = dt_cast(dt_cache_position(position), DT_F32);
     dt_tensor y = dt_add(from, dt_iota(g, (dt_shape){1, {s.dim[0]}}));
     return dti_graph_called(g, first, &call, dt_cast(y, DT_I32));
 }

@@ -25,7 +25,7 @@ static void dti_inner_write(void *arg, uint32_t index) {
         const dti_micro_run *run = &r->runs->runs[i];
         r->result = dti_micro_write(par, run);
         if (!r->result && (r->runs->count > 1 || par->desc.skip_empty))
-            r->result = dt_program_loss_weights(run->program, r->weights);
+            r->result = dt_program_add_loss_weights(run->program, r->weights);
     }
 }
 

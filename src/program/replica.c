@@ -79,7 +79,7 @@ static bool dti_program_labels(const dt_program *p) {
 
 static dt_result dti_program_weigh(dt_program *p, double *weights) {
     double ignored[DT_MAX_TERMS] = {0};
-    dt_result result = p->code->weighs ? dt_program_loss_weights(p, ignored) : DT_OK;
+    dt_result result = p->code->weighs ? dt_program_add_loss_weights(p, ignored) : DT_OK;
     for (uint32_t i = 0; i < p->code->piece_count && !result; i++) {
         for (uint32_t loss = 0; loss < p->code->loss_count; loss++) {
             double pair[2];

@@ -260,7 +260,7 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': weight %u of the global batch, %g, is not above 0 or not "
-                        "finite; see dt_program_loss_weights",
+                        "finite; see dt_program_add_loss_weights",
                         p->code->label, i, step->loss_weights[i]);
     }
     for (uint32_t i = 0; step->coefficients && i < p->code->loss_count; i++) {
@@ -328,7 +328,7 @@ static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *em
         if (step->loss_weights && weight == 0.0 && own[i] != 0.0)
             result = dti_fail(p->base, DT_ERROR_INVALID,
                               "program '%s': weight %u of the global batch is 0, and this batch's "
-                              "is %g: add up all micro-batches' by dt_program_loss_weights",
+                              "is %g: add up all micro-batches' by dt_program_add_loss_weights",
                               p->code->label, i, own[i]);
     }
     return result;
@@ -689,7 +689,7 @@ DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report 
 
 /* ---- weigh */
 
-DTI_PUBLIC(dt_program_loss_weights, (dt_program * p, double *weights), p, DTI_OF(dt_program),
+DTI_PUBLIC(dt_program_add_loss_weights, (dt_program * p, double *weights), p, DTI_OF(dt_program),
            (p, weights)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, weights);

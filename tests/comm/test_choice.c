@@ -196,7 +196,7 @@ static void choice_measures(proc *p) {
 static void choice_describe(proc *p, dt_comm_desc *desc) {
     const dt_comm_desc *rank_0 = p->all->arg;
     desc->link = p->index ? (dt_comm_link){1, 1, 1000} : rank_0->link;
-    desc->link_off = p->index ? false : rank_0->link_off;
+    desc->no_link = p->index ? false : rank_0->no_link;
 }
 
 static void choice_run(int size, const dt_comm_desc *rank_0, uint64_t first[8]) {
@@ -216,7 +216,7 @@ TEST(processes_measure_their_links_and_agree) {
         choice_run(size, NULL, n);
         CHECK(n[3] && n[0] >= 500 && n[0] < 100000000 && n[1] <= n[0] && n[7]);
         CHECK(n[2] > 1000000 && n[2] < 100000000000);
-        choice_run(size, &(dt_comm_desc){.link_off = true}, off);
+        choice_run(size, &(dt_comm_desc){.no_link = true}, off);
         CHECK(!off[0] && !off[1] && !off[2] && !off[3]);
         CHECK(n[5] == off[5] && n[6] == off[6]); /* what measuring has sent is not counted */
         CHECK(n[4] < off[4] + 2000);             /* some heartbeats, where joining took long */
@@ -227,7 +227,7 @@ TEST(rank_0_says_for_all_what_links_cost) {
     uint64_t n[8];
     choice_run(3, &(dt_comm_desc){.link = {5000, 7, 2000}}, n);
     CHECK(n[0] == 5000 && n[1] == 7 && n[2] == 2000 && !n[3] && n[7] == 5000);
-    choice_run(3, &(dt_comm_desc){.link_off = true}, n);
+    choice_run(3, &(dt_comm_desc){.no_link = true}, n);
     CHECK(!n[0] && !n[1] && !n[2] && !n[3]);
 }
 
@@ -241,7 +241,7 @@ static void choice_starving(proc *p) {
         desc.allocator = (dt_allocator){meagre_alloc, meagre_free, &memory};
     dt_result result = DT_ERROR_MEMORY;
     for (int i = 0; i < 400 && result && !p->m.failed_line; i++) {
-        desc.link_off = i == 0;
+        desc.no_link = i == 0;
         desc.attempt = (uint64_t)i;
         snprintf(desc.rendezvous, sizeof desc.rendezvous, "file://%s/%d", p->all->folder, i);
         atomic_store(&memory.left, i && p->index ? (int)info.host_alloc_calls + i - 1 : -1);

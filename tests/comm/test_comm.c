@@ -1077,7 +1077,7 @@ TEST(comm_create_refuses_wrong_descs_and_says_why) {
         {{.link = {1, 0, 999}}, DT_ERROR_INVALID, "link.bytes_per_s is 999, not in 1000 .."},
         {{.link = {0, 1, 1000}}, DT_ERROR_INVALID, "link.latency_ns is 0, not in 1 .."},
         {{.link = {1, 10000000001, 1000}}, DT_ERROR_INVALID, "link.message_ns is 10000000001"},
-        {{.link = {1, 1, 1000}, .link_off = true}, DT_ERROR_INVALID, "but link_off is set"},
+        {{.link = {1, 1, 1000}, .no_link = true}, DT_ERROR_INVALID, "but no_link is set"},
         {{.op_timeout_ms = -1}, DT_ERROR_INVALID, "op_timeout_ms is -1"},
         {{.transport = (dt_comm_transport)2}, DT_ERROR_INVALID, "transport is 2"},
         {{.integrity = (dt_comm_integrity)4}, DT_ERROR_INVALID, "integrity is 4"},

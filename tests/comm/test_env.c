@@ -140,8 +140,8 @@ TEST(env_of_dtrains_own_names) {
     CHECK(!strcmp(d.congestion, "reno") && d.window == 16);
     CHECK_ERROR(ENV("DTRAIN_WINDOW=65"), "DTRAIN_WINDOW");
     CHECK(d.link.latency_ns == 50000 && d.link.bytes_per_s == 125000000 &&
-          d.link.message_ns == 2000 && !d.link_off);
-    CHECK(ENV("DTRAIN_LINK=off").link_off && ENV("DTRAIN_LINK=1,1000").link.message_ns == 0);
+          d.link.message_ns == 2000 && !d.no_link);
+    CHECK(ENV("DTRAIN_LINK=off").no_link && ENV("DTRAIN_LINK=1,1000").link.message_ns == 0);
     CHECK(!strcmp(d.key_file, "/run/secrets/key") && !d.key[0] && !d.insecure);
     d = ENV("DTRAIN_INSECURE=1", "DTRAIN_RANK=0", "DTRAIN_WORLD_SIZE=1");
     CHECK(d.insecure);

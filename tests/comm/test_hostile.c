@@ -511,7 +511,7 @@ static void hit(proxy_deed deed, bool control, bool answers, uint64_t at, bool k
     fleet *f = fleet_new(3);
     proxy *x = proxy_new();
     f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
-    f->desc.link_off = true;                    /* data connections come after the join */
+    f->desc.no_link = true;                     /* data connections come after the join */
     x->deed = deed;
     x->control = control;
     x->answers = answers;

@@ -234,7 +234,7 @@ static void leave_after_last(proc *p) {
         /* Elsewhere each time: rank 0 of the last one may still be there. */
         snprintf(desc.rendezvous, sizeof desc.rendezvous, "file://%s/%d", p->all->folder, i % 64);
         desc.attempt = (uint64_t)i;
-        desc.link_off = i % 4 != 0; /* measuring takes longer than all the rest */
+        desc.no_link = i % 4 != 0; /* measuring takes longer than all the rest */
         if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
             break;
         if (mate_random(m) % 3 == 0)
@@ -297,7 +297,7 @@ static void outliving_rank_0(proc *p) {
 TEST(processes_that_outlive_rank_0_hear_of_a_death_from_it) {
     for (int dies = 0; dies < 2; dies++) {
         fleet *f = fleet_new(3);
-        f->desc.link_off = true; /* measuring connects all */
+        f->desc.no_link = true; /* measuring connects all */
         f->at[2].dead = dies;
         fleet_run(f, outliving_rank_0);
         CHECK(f->at[1].result == (dies ? DT_ERROR_PEER_LOST : DT_OK));
@@ -839,7 +839,7 @@ TEST(processes_allocate_nothing_after_the_first_operations) {
     fleet_run(f, allocating);
     fleet_free(f);
     f = fleet_new(4);
-    f->desc.link_off = true; /* direct's slots are what is looked at */
+    f->desc.no_link = true; /* direct's slots are what is looked at */
     fleet_run(f, scratching);
     fleet_free(f);
 }
@@ -873,7 +873,7 @@ static void starving(proc *p) {
     meagre memory = {.left = -1};
     dt_comm_desc desc = proc_desc(p);
     float *x = calloc(100000, sizeof *x);
-    desc.link_off = true; /* who fails while links are measured ends the join for all */
+    desc.no_link = true; /* who fails while links are measured ends the join for all */
     if (m->rank)
         desc.allocator = (dt_allocator){meagre_alloc, meagre_free, &memory};
     dt_result result = DT_ERROR_MEMORY;

@@ -37,7 +37,7 @@ static uint64_t wrong_values(dt_comm_integrity integrity, int *noticed) {
     x->edit_body = add_blind_spot;
     x->mac_bytes = integrity == DT_COMM_MAC ? DTI_MAC_BYTES : 0;
     f->desc.integrity = integrity;
-    f->desc.link_off = true; /* what it changes comes after the join */
+    f->desc.no_link = true; /* what it changes comes after the join */
     f->seconds = 20;
     proxy_start(x);
     fleet_run(f, summing_floats);
@@ -408,7 +408,7 @@ TEST(secure_spoiled_records_are_called_that) {
                                            PROXY_RECORD_TWICE};
         proxy *x = proxy_new();
         fleet *f = sealed_fleet(2, x, deeds[i % 3], i >= 3, i % 2, i >= 3 ? 40 : 9);
-        f->desc.link_off = true; /* data connections come after the join */
+        f->desc.no_link = true; /* data connections come after the join */
         proxy_start(x);
         fleet_run(f, streaming_sealed);
         int said = 0;

@@ -358,7 +358,7 @@ static void alone_with_it(proc *p) {
     const int *who = p->all->arg;
     char text[80];
     desc.shared_memory = p->index == *who ? DT_COMM_SHARED_REQUIRED : DT_COMM_SHARED_OFF;
-    desc.link_off = true; /* or it would be told by the join already */
+    desc.no_link = true; /* or it would be told by the join already */
     if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
         return;
     dt_result result = dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM);
@@ -427,7 +427,7 @@ TEST(shared_names_that_are_stale_or_anothers_are_tcp) {
         bool arg = somebody;
         fleet *f = fleet_new(2);
         f->arg = &arg;
-        f->desc.link_off = true; /* connections come after the join */
+        f->desc.no_link = true; /* connections come after the join */
         fleet_run(f, mistaken);
         fleet_free(f);
     }

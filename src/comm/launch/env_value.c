@@ -237,7 +237,7 @@ static bool dti_env_link(dti_env_reader *r) {
     if (!text)
         return true;
     if (!strcmp(text, "off")) {
-        r->desc.link_off = true;
+        r->desc.no_link = true;
         return true;
     }
     for (const char *at = text; at && count < 3; count++) {

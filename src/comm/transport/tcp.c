@@ -269,7 +269,7 @@ static void dti_tcp_settings(const dt_comm_desc *d, dti_settings *set) {
     set->op_ns = (uint64_t)d->op_timeout_ms * 1000000;
     set->integrity = (uint8_t)d->integrity;
     set->link = d->link;
-    set->link_source = (uint8_t)(d->link_off          ? DTI_LINK_OFF
+    set->link_source = (uint8_t)(d->no_link           ? DTI_LINK_OFF
                                  : d->link.latency_ns ? DTI_LINK_GIVEN
                                                       : DTI_LINK_MEASURED);
     memcpy(set->job, d->job, sizeof set->job);
