@@ -434,6 +434,29 @@ TEST(augmentation_mixes_pictures_and_targets_by_one_share) {
     dt_ctx_destroy(f.ctx);
 }
 
+TEST(augmentation_mixes_targets_of_column_0_by_dt_zero) {
+    static augment_fixture f;
+    dti_loader *l;
+    const dti_batch *b;
+    REQUIRE(augment_open(&f));
+    f.desc = (dt_augment_desc){.mixup = 0.5};
+    REQUIRE(augment_all(&f, 0));
+    const dt_column picture = f.data.columns[0];
+    f.data.columns[0] = f.data.columns[1], f.data.columns[1] = picture;
+    f.desc = (dt_augment_desc){.mixup = 0.5, .column = 1, .target = DT_ZERO};
+    const dti_loader_desc d = {.data = &f.data, .seed = 5, .batch = AUGMENT_ROWS};
+    REQUIRE(!dti_loader_create(f.base, &d, &l));
+    REQUIRE(!dti_loader_seek(l, 0, 0, 1000) && !dti_loader_next(l, &b));
+    for (uint32_t k = 0; k < b->count; k++) {
+        const float *t = (const float *)b->values[0] + k * AUGMENT_ROWS;
+        const float *x = (const float *)b->values[1] + k * AUGMENT_SIZE;
+        CHECK(!memcmp(t, f.target[b->sources[k]], sizeof f.target[0]));
+        CHECK(!memcmp(x, f.out[b->sources[k]], sizeof f.out[0]));
+    }
+    dti_loader_destroy(l);
+    dt_ctx_destroy(f.ctx);
+}
+
 TEST(augmentation_pastes_a_box_and_shares_the_target_by_its_area) {
     static augment_fixture f;
     int pasted = 0;

@@ -46,6 +46,6 @@ typedef struct dt_augment_desc {
     double mixup, cutmix;
     double mix_chance; /* probability that a sample is mixed; 0 = 1 */
     /* mixup and cutmix: column of the targets, f32 probabilities (dt_column.one_hot, or a
-     * folder's), for dt_soft_cross_entropy. 0 = 1. */
+     * folder's), for dt_soft_cross_entropy. 0 = 1, DT_ZERO = 0. */
     int target;
 } dt_augment_desc;

@@ -410,7 +410,7 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
         result = dti_augment_channels(base, a);
     if (result || !dti_augment_mixes(a))
         return result;
-    a->target = d->target ? d->target : 1;
+    a->target = (int)dti_or((double)d->target, 1.0);
     const dt_column *t = dti_augment_column(data, a->target);
     if (!t || a->target == d->column)
         return dti_fail(base, DT_ERROR_INVALID,
