@@ -176,7 +176,7 @@ typedef struct dt_csv_info {
     uint64_t rows, skipped; /* rows that can be read; rows that were left out */
     int columns;            /* with those of DT_CSV_SKIP */
 } dt_csv_info;
-/* Fills *info. NULL as csv gives zeros. */
+/* Gives the numbers of rows and columns; zeros for NULL. */
 DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info);
 
 /* A column of a file. Pointers are valid until the file is closed. */

@@ -39,9 +39,9 @@
  * WHAT DTRAIN DOES NOT DO. It never prints, exits, aborts or installs a signal handler, and it has
  * no globals. dt_progress_show, a callback that you pass, is the only function that prints. It
  * starts no thread that you did not ask for. A dt_comm over TCP has one thread; a dt_trainer has
- * one for data and one for each device after the first. A Vulkan driver may have its own. A running
- * program allocates nothing. Nothing falls back silently: what cannot be done is an error with a
- * text. The implementation is C11 for GCC or Clang, on Linux, Windows and the web
+ * those of dt_dataset.threads, and one for each device after the first. A Vulkan driver may have
+ * its own. A running program allocates nothing. Nothing falls back silently: what cannot be done is
+ * an error with a text. The implementation is C11 for GCC or Clang, on Linux, Windows and the web
  * (docs/platforms.md). C++ files include the declarations.
  *
  * WHAT IS NOT THERE.
@@ -78,10 +78,11 @@
  * another number, DT_ZERO means 0. -1 means without limit where a comment says so. Arguments of
  * functions mean what they say: 0 is 0, unless the comment gives a default.
  *
- * FUNCTIONS are called dt_<noun>_<verb>. The same verb always means the same:
+ * FUNCTIONS are called dt_<noun>_<verb>, or dt_<noun>_<value> if they return one value. The same
+ * verb always means the same:
  * - create, destroy: makes an object, and ends it. A struct that owns memory has destroy, too.
  * - open, close: a file or folder that is read piece by piece.
- * - get_info: fills a struct with figures. find: gives an index, or -1.
+ * - get_info: fills a struct with figures. find: gives the index of a name, or -1.
  * - read, write: copies values between an object and host memory.
  * - save, load: writes and reads whole files. A file appears completely or not at all.
  * - name_with(..., desc): name(...) with a description. It exists where the everyday call needs no

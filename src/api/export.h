@@ -29,8 +29,8 @@ DT_API dt_result dt_onnx_save(dt_store *store, const char *path, const dt_onnx_d
  * Weights are constants, and all memory is static. It needs only C99 with math.h. docs/export.md
  * lists the ops that can be exported.
  *
- * Bits: on x86 they equal those of dtrain's portable CPU class (dt_ctx_desc.no_fast). With DT_FMA
- * defined they equal those of CPU classes with a fused multiply-add. */
+ * Bits: on x86 they equal those of dtrain's portable CPU kernels (dt_ctx_desc.no_fast). With
+ * DT_FMA defined they equal those of kernels with a fused multiply-add. */
 
 typedef struct dt_c_desc {
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* of the store's graph, f32, up to the first nil */

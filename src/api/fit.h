@@ -190,9 +190,9 @@ DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data,
 
 /* ---- Learning-rate range test -------------------------------------------------------------------
  *
- * dt_lr_find makes steps at rates that grow geometrically from .min to .max. Its curve shows where
- * the loss falls fastest and where training diverges (Smith 2017). Afterwards weights, moments,
- * counts and the order of samples are as before. */
+ * dt_lr_find, called so in fastai and Lightning, makes steps at rates that grow geometrically from
+ * .min to .max. Its curve shows where the loss falls fastest and where training diverges (Smith
+ * 2017). Afterwards weights, moments, counts and the order of samples are as before. */
 
 typedef struct dt_lr_find_desc {
     double min, max;  /* 0 = 1e-7 and 10; 0 < min < max */

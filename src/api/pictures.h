@@ -87,7 +87,7 @@ typedef struct dt_folder_info {
     int classes;                 /* number of classes */
     int width, height, channels; /* of a sample */
 } dt_folder_info;
-/* Fills *info. NULL as folder gives zeros. */
+/* Gives the numbers of pictures and classes, and their size; zeros for NULL. */
 DT_API void dt_folder_get_info(const dt_folder *folder, dt_folder_info *info);
 /* Returns the name of a class, or NULL if there is no class of that number. Valid until the folder
  * is closed. */

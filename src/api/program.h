@@ -400,7 +400,7 @@ typedef struct dt_program_info {
     int segments;            /* parts of a step, for dt_program_advance */
     int launches_recomputed; /* launches that recomputation adds; counted in launches */
 } dt_program_info;
-/* Fills *info. */
+/* Gives the figures of a program; zeros for NULL. */
 DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);
 
 /* Writes an input for the following steps: row-major, `batch` samples (one value for a shared

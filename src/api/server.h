@@ -95,5 +95,5 @@ typedef struct dt_server_info {
     /* With several servers: how often this one went back to a common step; steps made again. */
     uint64_t rollbacks, lost_steps;
 } dt_server_info;
-/* Fills *info. */
+/* Gives counts of what a server has done so far; zeros for NULL. */
 DT_API void dt_server_get_info(const dt_server *server, dt_server_info *info);

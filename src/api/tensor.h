@@ -205,7 +205,7 @@ DT_API dt_tensor dt_heaviside(dt_tensor x);   /* x > 0 ? 1 : 0; no gradient */
 DT_API dt_tensor dt_leaky_relu(dt_tensor x, float slope);           /* PyTorch's default is 0.01 */
 DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's default is 1 */
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
-/* min(max(x, low), high); gradient 0 at low and high themselves. PyTorch's clamp and hardtanh.
+/* Limits x to [low, high]; gradient 0 at low and high themselves. PyTorch's clamp and hardtanh.
  * ReLU6 is dt_clamp(x, 0, 6). Errors (nil): also low > high, NaN. */
 DT_API dt_tensor dt_clamp(dt_tensor x, float low, float high);
 

@@ -26,7 +26,7 @@ typedef struct dt_column {
  * number of devices. */
 typedef struct dt_sample {
     uint64_t seed;        /* the trainer's */
-    uint64_t epoch, step; /* of the step that wants it: epochs from 0, steps from 1 */
+    uint64_t epoch, step; /* of the step that wants it; epochs from 0, steps of training from 1 */
     uint64_t row;         /* of the data (dt_dataset.indices) */
     uint64_t position;    /* in the batch of the whole job */
     /* Room for an error's text: error_bytes with the closing 0, empty at first. The text becomes
@@ -519,5 +519,5 @@ typedef struct dt_trainer_info {
     uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
     const char *checkpoint_error; /* why the newest failed; "" = none. Valid until the next one */
 } dt_trainer_info;
-/* Fills *info. */
+/* Gives the settings that were chosen, the progress and the memory; zeros for NULL. */
 DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);
