@@ -262,10 +262,7 @@ static void parts_die(rank *r) {
     }
     r->result = result;
     r->numbers[0] = report.step;
-    EXPECT_TEXT(r,
-                result == DT_ERROR_PEER_LOST || result == DT_ERROR_REVOKED ||
-                    result == DT_ERROR_CANCELLED,
-                "%d: %s", (int)result, dt_ctx_error(m.ctx));
+    EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST, "%d: %s", (int)result, dt_ctx_error(m.ctx));
     if (t) { /* parts are gone, and that is said */
         const dt_store *s = dt_trainer_store(t);
         dt_trainer_info info;

@@ -97,11 +97,6 @@ static void death_arm(rank *r, const death *d) {
     atomic_store(&frames.armed, true);
 }
 
-static bool death_is_of_comm(dt_result result) {
-    return result == DT_ERROR_PEER_LOST || result == DT_ERROR_REVOKED ||
-           result == DT_ERROR_CANCELLED;
-}
-
 /* With ZeRO the weights: no rank has all of the rest. */
 static step_record death_record(const death *d, dt_trainer *trainer,
                                 const dt_train_report *report) {
@@ -141,7 +136,7 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m->ctx));
     r->records[0] = death_record(d, trainer, report);
     snprintf(step, sizeof step, "step %llu", (unsigned long long)report->step);
-    EXPECT_TEXT(r, death_is_of_comm(result), "result %d: %s", result, r->text);
+    EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST, "result %d: %s", result, r->text);
     EXPECT_TEXT(r, strstr(r->text, step) != NULL, "no \"%s\" in \"%s\"", step, r->text);
     /* that is all: it is told again, and the state stays */
     result = dt_trainer_step(trainer, NULL);
@@ -167,7 +162,7 @@ static void death_rank(rank *r) {
     atomic_store(&frames.armed, false);
     r->numbers[DEATH_CREATE_CALLS] = (uint64_t)atomic_exchange(&frames.calls, 0);
     if (result) { /* before the last rank was through */
-        EXPECT_TEXT(r, d->creating && !trainer && death_is_of_comm(result), "%d: %s", result,
+        EXPECT_TEXT(r, d->creating && !trainer && result == DT_ERROR_PEER_LOST, "%d: %s", result,
                     dt_ctx_error(m.ctx));
         r->result = result;
     }

@@ -53,16 +53,25 @@ struct dt_comm {
     uint32_t leaf_total;
     uint32_t leaf_changes; /* how often the leaves were set: what is derived from them ages */
     uint64_t *votes;       /* [4 * size] scratch of the agreements of group.c */
-    bool will_wait;        /* begin is followed by wait at once */
-    uint64_t pending;      /* handles that have not ended */
-    uint64_t operations;   /* finished */
-    char launcher[16];     /* dt_comm_desc's */
+    dt_result cause;     /* the root's: of the group's end, once an operation was refused for it */
+    bool reported;       /* the root's: a trainer's call has returned the cause */
+    bool will_wait;      /* begin is followed by wait at once */
+    uint64_t pending;    /* handles that have not ended */
+    uint64_t operations; /* finished */
+    char launcher[16];   /* dt_comm_desc's */
 };
 
 #if DTI_COMPILES_COMM
 /* A comm that has no transport yet, in memory of `base`: a root one (parent NULL, which copies
  * *base) or a group. NULL after dti_fail(base, MEMORY). */
 static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size);
+/* The comm of dt_comm_create. */
+static dt_comm *dti_comm_root(dt_comm *comm);
+/* Refuses an operation of a group that has ended: REVOKED, and keeps the cause. */
+static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *text);
+/* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
+ * end in the first call that reports it; `same`: another operation of this call has. */
+static dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
 /* Frees what dti_comm_new made; the transport is closed. */
 static void dti_comm_free(dt_comm *comm);
 

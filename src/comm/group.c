@@ -103,9 +103,7 @@ DTI_PUBLIC(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count,
         return result;
     if (!out)
         return dti_fail(parent->base, DT_ERROR_INVALID, "dt_comm_group_create: out is NULL");
-    dt_comm *root = parent;
-    while (root->parent)
-        root = root->parent;
+    dt_comm *root = dti_comm_root(parent);
     /* A rank with a wrong list takes part, or the others would wait for it. */
     dt_result mine = dti_group_check_list(parent, ranks, count);
     uint64_t hash = 0;

@@ -28,6 +28,26 @@ static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uin
     return comm;
 }
 
+static dt_comm *dti_comm_root(dt_comm *comm) {
+    while (comm->parent)
+        comm = comm->parent;
+    return comm;
+}
+
+static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *text) {
+    dti_comm_root(comm)->cause = cause;
+    return dti_fail(comm->base, DT_ERROR_REVOKED, "the group has ended: %s", text);
+}
+
+static dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same) {
+    dt_comm *root = comm ? dti_comm_root(comm) : NULL;
+    if (root && result == DT_ERROR_REVOKED && root->cause && (same || !root->reported))
+        result = root->cause;
+    if (root)
+        root->reported = true;
+    return result;
+}
+
 static void dti_comm_free(dt_comm *comm) {
     dti_base *base = comm->base;
     for (dt_comm **at = comm->parent ? &comm->parent->children : NULL; at && *at;

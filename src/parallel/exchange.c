@@ -8,6 +8,7 @@
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     if (!result)
         return DT_OK;
+    result = dti_comm_cause(par->desc.comm, result, par->lost);
     par->lost = true;
     if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
         return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));

@@ -145,7 +145,7 @@ static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_place *pla
         if (!result && !ended && work.id && !*go_on)
             dt_comm_cancel(place->comm, work);
         if (result)
-            dti_parallel_comm_failed(par, result);
+            result = dti_parallel_comm_failed(par, result);
         atomic_store(place->speaking, false);
         if (!ended)
             dti_tp_idle(par);

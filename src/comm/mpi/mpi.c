@@ -86,7 +86,7 @@ static dt_result dti_mpi_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id
     dti_mpi *m = g->all;
     char text[DTI_COLL_TEXT];
     if (m->result)
-        return dti_fail(comm->base, DT_ERROR_REVOKED, "the group has ended: %s", m->error);
+        return dti_comm_revoked(comm, m->result, m->error);
     if (op->tree || op->algorithm)
         return dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
                         "%s: %s; use the transport TCP, or leave it out", dti_coll_text(op, text),

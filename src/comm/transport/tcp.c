@@ -42,7 +42,7 @@ static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id
     t->core.now = dti_now_ns();
     dt_result result = DT_OK;
     if (t->core.state != DTI_CORE_OPEN)
-        result = dti_fail(t->base, DT_ERROR_REVOKED, "the group has ended: %s", t->core.text);
+        result = dti_comm_revoked(comm, t->core.result, t->core.text);
     dti_flight *f =
         result ? NULL : dti_core_post(&t->core, g->group, op, comm->leaves, comm->leaf_total);
     if (f) {

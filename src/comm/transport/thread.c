@@ -86,8 +86,11 @@ static dt_result dti_inproc_begin(dt_comm *comm, const dt_comm_op *op, uint64_t 
     if (result == DT_ERROR_MEMORY)
         snprintf(error, sizeof error, "%s", hub->base.error);
     else if (result)
-        snprintf(error, sizeof error, "the group has ended: %s", hub->error);
+        snprintf(error, sizeof error, "%s", hub->error);
+    const dt_result cause = hub->result;
     dti_mutex_unlock(&hub->lock);
+    if (result == DT_ERROR_REVOKED)
+        return dti_comm_revoked(comm, cause, error);
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
 }
 
