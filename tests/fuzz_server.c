@@ -81,8 +81,8 @@ static uint64_t served_u64(void) {
 
 /* ---- a message server without connections */
 
-static int served_port(const dti_message_server *message_server) {
-    (void)message_server;
+static int served_port(const dti_message_server *server) {
+    (void)server;
     return 0;
 }
 
@@ -103,9 +103,9 @@ static void served_counts(const served_conn *c) {
     }
 }
 
-static void served_send(dti_message_server *message_server, uint32_t who, const dti_message *m) {
+static void served_send(dti_message_server *server, uint32_t who, const dti_message *m) {
     served_conn *c = &served_now->conns[who];
-    (void)message_server;
+    (void)server;
     FUZZ_CHECK(c->open);
     if (!c->open)
         return;
@@ -125,28 +125,28 @@ static void served_forget(served_conn *c) {
     *c = (served_conn){0};
 }
 
-static void served_close(dti_message_server *message_server, uint32_t who, const char *why) {
-    (void)message_server, (void)why;
+static void served_close(dti_message_server *server, uint32_t who, const char *why) {
+    (void)server, (void)why;
     served_forget(&served_now->conns[who]);
 }
 
-static void served_drop(dti_message_server *message_server, uint32_t who) {
-    (void)message_server;
+static void served_drop(dti_message_server *server, uint32_t who) {
+    (void)server;
     served_now->conns[who].room = NULL;
     served_now->conns[who].dropped = true;
 }
 
-static void served_step(dti_message_server *message_server, int timeout_ms) {
-    (void)message_server, (void)timeout_ms;
+static void served_step(dti_message_server *server, int timeout_ms) {
+    (void)server, (void)timeout_ms;
 }
 
-static uint64_t served_moved(const dti_message_server *message_server, uint32_t who) {
-    (void)message_server, (void)who;
+static uint64_t served_moved(const dti_message_server *server, uint32_t who) {
+    (void)server, (void)who;
     return 0;
 }
 
-static void served_destroy(dti_message_server *message_server) {
-    (void)message_server;
+static void served_destroy(dti_message_server *server) {
+    (void)server;
 }
 
 static const dti_message_server_calls served_calls = {.destroy = served_destroy,
@@ -597,11 +597,11 @@ static struct {
     uint64_t version; /* that the server says */
 } served_at;
 
-static bool served_dial(dti_message_server *message_server, uint32_t who, const char *address,
+static bool served_dial(dti_message_server *server, uint32_t who, const char *address,
                         uint32_t place) {
     dti_client *c = &served_at.trainer->worker->client;
     static const uint8_t instance[16];
-    (void)message_server, (void)address, (void)place;
+    (void)server, (void)address, (void)place;
     if (served_in.at < served_in.size)
         dti_client_opened(c, who, instance);
     else
@@ -609,10 +609,10 @@ static bool served_dial(dti_message_server *message_server, uint32_t who, const 
     return true;
 }
 
-static void served_hear(dti_message_server *message_server, uint32_t who, const dti_message *m) {
+static void served_hear(dti_message_server *server, uint32_t who, const dti_message *m) {
     uint8_t body[512];
     uint64_t at = 0;
-    (void)message_server;
+    (void)server;
     for (uint64_t n; at < m->bytes; at += n) { /* what is asked can be read, to its end */
         n = DTI_MIN(m->bytes - at, (uint64_t)sizeof body);
         FUZZ_CHECK(
@@ -621,8 +621,8 @@ static void served_hear(dti_message_server *message_server, uint32_t who, const 
     served_at.asked = *m;
 }
 
-static void served_hung_up(dti_message_server *message_server, uint32_t who, const char *why) {
-    (void)message_server, (void)who, (void)why;
+static void served_hung_up(dti_message_server *server, uint32_t who, const char *why) {
+    (void)server, (void)who, (void)why;
 }
 
 /* What an honest one would say. */
@@ -683,9 +683,9 @@ static void served_answer(uint32_t who) {
     dti_client_came(c, who, &m, NULL);
 }
 
-static void served_speak(dti_message_server *message_server, int timeout_ms) {
+static void served_speak(dti_message_server *server, int timeout_ms) {
     dti_client *c = &served_at.trainer->worker->client;
-    (void)message_server, (void)timeout_ms;
+    (void)server, (void)timeout_ms;
     if (!c->servers[0].open)
         return;
     if (served_in.at >= served_in.size || served_u8() % 16 == 0)

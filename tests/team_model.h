@@ -1,4 +1,5 @@
-/* Models that tensor ranks share out (.tensor), and data for them. Behind train_model.h. */
+/* Models that are split over tensor ranks (.tensor), and data for them. Included after
+ * train_model.h. */
 
 enum { TEAM_ROWS = 60, TEAM_POS = 4, TEAM_WIDTH = 24, TEAM_CLASSES = 7, TEAM_WORDS = 12 };
 
@@ -128,7 +129,7 @@ __attribute__((__unused__)) static dt_trainer_desc team_desc(const team_model *m
                              {.input = m->t, .data = m->targets, .dtype = DT_I32}}}};
 }
 
-/* On as many processors' devices; tensor ranks 0: replicas of the whole model. */
+/* On that many CPU devices; tensor_ranks 0: replicas of the whole model. */
 __attribute__((__unused__)) static void team_grid_to(const team_grid *grid, dt_trainer_desc *d,
                                                      char devices[16]) {
     snprintf(devices, 16, "cpu:%d",

@@ -1,4 +1,4 @@
-/* Stacks of pairs and attention that a machine makes up, for tensor ranks that share them out. */
+/* Random stacks of pairs and attention, split over tensor ranks. */
 #include "team_model.h"
 
 enum { STACK_LAYERS = 4 };

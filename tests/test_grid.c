@@ -1,6 +1,6 @@
 /* Grids of all kinds: .parallel.pipeline x .tensor x .parallel.replicas x .parallel.zero_stage.
- * Stages whose layers tensor ranks share out have the bits of as many tensor ranks without stages;
- * so have replicas of them. */
+ * Stages split over tensor ranks have the bits of as many tensor ranks without stages; so have
+ * replicas of them. */
 #include "train_processes.h"
 
 #include "team_model.h"
@@ -347,7 +347,7 @@ static uint64_t grid_go_on(const grid_shape *first, const grid_shape *second) {
     return hash;
 }
 
-/* A file has whole values, whoever wrote it: bits hang on the tensor ranks that go on. */
+/* A file has whole values, whoever wrote it: bits depend only on the tensor ranks that resume. */
 TEST(a_checkpoint_of_stages_of_tensor_ranks_resumes_on_any_other_grid) {
     static const grid_shape grid = {.stages = 2, .tensor_ranks = 2, .accumulate = 3},
                             tensor_ranks = {.tensor_ranks = 2, .accumulate = 3},

@@ -334,8 +334,8 @@ TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
     CHECK(lower_to(&c, NULL));
     for (uint32_t i = 0; i < c.layout.param_count; i++)
         CHECK(g->nodes[code->param_dx[i].id].dtype == DT_F32);
-    const dti_binding *port = dti_code_binding(code, c.logits.id, true, false);
-    CHECK(port && port->bytes == 4 * 3 * sizeof(float));
+    const dti_binding *binding = dti_code_binding(code, c.logits.id, true, false);
+    CHECK(binding && binding->bytes == 4 * 3 * sizeof(float));
     lower_close(&c);
 }
 

@@ -10,17 +10,17 @@
 
 /* ---- A small model, and a graph to make mistakes in */
 
-typedef struct message_server {
+typedef struct bench {
     dt_ctx *ctx;
     dt_graph *graph, *other;
     dt_tensor x, t, y, loss; /* [B, 3] -> fc -> [B, 2] */
     dt_store *store;
     dt_program *train;
     const char *params; /* that it trains; NULL = all */
-} message_server;
+} bench;
 
-static void message_server_open(message_server *d) {
-    *d = (message_server){0};
+static void bench_open(bench *d) {
+    *d = (bench){0};
     CHECK(!dt_ctx_create(NULL, &d->ctx));
     CHECK(!dt_graph_create(d->ctx, &d->graph));
     CHECK(!dt_graph_create(d->ctx, &d->other));
@@ -30,7 +30,7 @@ static void message_server_open(message_server *d) {
     d->loss = dt_cross_entropy(d->y, d->t, NULL);
 }
 
-static void message_server_train(message_server *d) {
+static void bench_train(bench *d) {
     dt_program_desc desc = {.loss = d->loss,
                             .batch = 2,
                             .params = d->params,
@@ -39,7 +39,7 @@ static void message_server_train(message_server *d) {
     CHECK(!dt_program_create(d->store, &desc, &d->train));
 }
 
-static dt_result message_server_step(message_server *d) {
+static dt_result bench_step(bench *d) {
     const float x[6] = {1, 2, 3, 4, 5, 6};
     const int32_t t[2] = {0, 1};
     CHECK(!dt_program_write(d->train, d->x, x, sizeof x));
@@ -47,7 +47,7 @@ static dt_result message_server_step(message_server *d) {
     return dt_program_run(d->train, NULL, NULL);
 }
 
-static const char *message_server_error(const message_server *d) {
+static const char *bench_error(const bench *d) {
     const char *error = dt_graph_error(d->graph);
     return error ? error : "no error";
 }
@@ -59,16 +59,16 @@ static bool is_nil(dt_tensor x) {
 /* ---- Going on after a wrong op */
 
 TEST(a_wrong_op_is_cleared_and_a_trained_graph_takes_new_ones) {
-    message_server d;
+    bench d;
     dt_program *program = NULL;
     float out[4], want[4];
-    message_server_open(&d);
-    message_server_train(&d);
-    CHECK(!message_server_step(&d));
+    bench_open(&d);
+    bench_train(&d);
+    CHECK(!bench_step(&d));
     dt_tensor wrong = dt_add(d.y, d.x);
     CHECK(is_nil(wrong) && is_nil(dt_relu(d.y)));
-    CHECK_CONTAINS(message_server_error(&d), "do not broadcast");
-    CHECK(!message_server_step(&d)); /* what exists never knew of it */
+    CHECK_CONTAINS(bench_error(&d), "do not broadcast");
+    CHECK(!bench_step(&d)); /* what exists never knew of it */
     CHECK(dt_program_create(d.store, &(dt_program_desc){.outputs = {d.y}}, &program) ==
           DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "dt_graph_clear_error");
@@ -83,11 +83,11 @@ TEST(a_wrong_op_is_cleared_and_a_trained_graph_takes_new_ones) {
     CHECK(program && !dt_program_read(program, probability, out, sizeof out));
     CHECK(program && !dt_program_read(program, d.y, want, sizeof want));
     CHECK_NEAR(out[0], 1 / (1 + exp((double)(want[1] - want[0]))), 1e-6);
-    CHECK(!message_server_step(&d));
+    CHECK(!bench_step(&d));
     dt_graph_clear_error(d.graph);
     dt_graph_clear_error(NULL);
     CHECK(is_nil(dt_add(d.y, wrong))); /* what it gave stays nil, and is told where it is used */
-    CHECK_CONTAINS(message_server_error(&d), "input 2 is nil");
+    CHECK_CONTAINS(bench_error(&d), "input 2 is nil");
     dt_ctx_destroy(d.ctx);
 }
 
@@ -97,10 +97,10 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
     int32_t t[8];
     for (int again = 0; again < 2;
          again++) { /* saves with 2 batch slices; loads, for which it has 1 */
-        message_server d;
+        bench d;
         dt_trainer *trainer = NULL;
         dt_train_report r;
-        message_server_open(&d);
+        bench_open(&d);
         for (int i = 0; i < 24; i++)
             x[i] = (float)(i % 5), t[i / 3] = i / 3 % 2;
         dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 4};
@@ -125,13 +125,13 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
 }
 
 TEST(a_gradient_asked_of_a_graph_with_an_error_is_never_taken_for_none) {
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     dt_softmax(d.y, 7);
     dt_tensor gone = dt_gradient(d.y, d.x);
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(gone) && is_nil(dt_layer_norm(d.x, 1, gone, (dt_tensor){0}, 0)));
-    CHECK_CONTAINS(message_server_error(&d), "w is nil");
+    CHECK_CONTAINS(bench_error(&d), "w is nil");
     dt_ctx_destroy(d.ctx);
 }
 
@@ -143,11 +143,11 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
         "relu: input 1 is nil",   "batch_norm: b is nil", "sub: input 2 is nil",
         "sub: input 1 is nil"};
     for (size_t way = 0; way < COUNT(error); way++) {
-        message_server d;
+        bench d;
         dt_program *program = NULL;
         dt_trainer *trainer = NULL;
         float rows[8] = {0};
-        message_server_open(&d);
+        bench_open(&d);
         dt_tensor w = dt_fill(d.graph, dt_dims(2, 3), 1), nil = {0};
         dt_tensor c = dt_fill(d.graph, dt_dims(2, 3, 1, 1), 1);
         dt_tensor image = dt_reshape(d.x, dt_dims(3, 1, 1));
@@ -180,8 +180,7 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
             dt_sub(gone, d.x);
         }
         const bool program_said = way == 6 || way == 7, trainer_said = way == 8;
-        const char *said =
-            program_said || trainer_said ? dt_ctx_error(d.ctx) : message_server_error(&d);
+        const char *said = program_said || trainer_said ? dt_ctx_error(d.ctx) : bench_error(&d);
         if (program_said)
             CHECK(dt_program_create(d.store, &desc, &program) == DT_ERROR_INVALID);
         if (trainer_said)
@@ -282,7 +281,7 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     X(dt_nn_rms_norm(nil, "layer", 1))
 
 /* NULL: there are no more. */
-static const char *use_nil(const message_server *d, dt_tensor nil, int row, dt_tensor *out) {
+static const char *use_nil(const bench *d, dt_tensor nil, int row, dt_tensor *out) {
     const dt_tensor y = d->y, none = {0};
     int at = 0;
 #define X(...)                                                                                     \
@@ -296,9 +295,9 @@ static const char *use_nil(const message_server *d, dt_tensor nil, int row, dt_t
 }
 
 TEST(to_use_what_a_cleared_op_gave_is_an_error_in_every_function) {
-    message_server d;
+    bench d;
     int row = 0;
-    message_server_open(&d);
+    bench_open(&d);
     dt_tensor gone = dt_add(d.y, d.x), out = d.y;
     for (;; row++) {
         dt_graph_clear_error(d.graph);
@@ -316,12 +315,12 @@ TEST(to_use_what_a_cleared_op_gave_is_an_error_in_every_function) {
 
 TEST(a_trainer_takes_no_loss_or_metric_of_another_graph) {
     for (int way = 0; way < 3; way++) {
-        message_server d, far;
+        bench d, far;
         dt_trainer *trainer = NULL;
         float x[6] = {0};
         int32_t t[2] = {0};
-        message_server_open(&d);
-        message_server_open(&far); /* the same ops, and so the same numbers of nodes */
+        bench_open(&d);
+        bench_open(&far); /* the same ops, and so the same numbers of nodes */
         dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu:2", .batch = 2};
         desc.data = (dt_dataset){.rows = 2,
                                  .columns = {{.input = d.x, .data = x, .dtype = DT_F32},
@@ -342,8 +341,7 @@ TEST(a_trainer_takes_no_loss_or_metric_of_another_graph) {
 }
 
 /* Each makes parameters before the op that fails, but for a name of its own. */
-static dt_tensor message_server_layer(const message_server *d, int kind, const char *name,
-                                      bool wrong) {
+static dt_tensor bench_layer(const bench *d, int kind, const char *name, bool wrong) {
     dt_tensor image = dt_reshape(d->x, dt_dims(3, 1, 1)), line = dt_reshape(d->x, dt_dims(3, 1));
     dt_tensor number = wrong ? d->t : d->x; /* i32 in the place of f32 */
     dt_tensor pixel = dt_reshape(dt_cast(d->x, wrong ? DT_I32 : DT_F32), dt_dims(3, 1, 1));
@@ -363,14 +361,14 @@ static dt_tensor message_server_layer(const message_server *d, int kind, const c
 
 TEST(a_layer_that_failed_leaves_its_name_free) {
     for (int kind = 0; kind < 9; kind++) {
-        message_server d;
+        bench d;
         dt_store *store = NULL;
-        message_server_open(&d);
-        CHECK(is_nil(message_server_layer(&d, kind, "layer", true)));
+        bench_open(&d);
+        CHECK(is_nil(bench_layer(&d, kind, "layer", true)));
         CHECK(dt_graph_error(d.graph) != NULL);
         dt_graph_clear_error(d.graph);
-        CHECK(!is_nil(message_server_layer(&d, kind, "layer", false)));
-        CHECK_STR(message_server_error(&d), "no error");
+        CHECK(!is_nil(bench_layer(&d, kind, "layer", false)));
+        CHECK_STR(bench_error(&d), "no error");
         CHECK(!dt_store_create(d.graph, &(dt_store_desc){.device = "cpu"}, &store));
         CHECK(dt_store_find(store, "layer.weight") == 2); /* behind fc's two */
         dt_ctx_destroy(d.ctx);
@@ -378,23 +376,23 @@ TEST(a_layer_that_failed_leaves_its_name_free) {
 }
 
 TEST(a_batch_norm_that_failed_moves_no_buffer) {
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     dt_tensor mean = dt_buffer(d.graph, "mean", dt_dims(3), (dt_init){0});
     dt_tensor one = dt_buffer(d.graph, "one", dt_dims(3), (dt_init){0});
     dt_tensor two = dt_buffer(d.graph, "two", dt_dims(3), (dt_init){0}), none = {0};
     CHECK(is_nil(dt_batch_norm(d.x, none, none, mean, mean, NULL)));
-    CHECK_CONTAINS(message_server_error(&d), "buffer 'mean' is updated by an op already");
+    CHECK_CONTAINS(bench_error(&d), "buffer 'mean' is updated by an op already");
     dt_graph_clear_error(d.graph);
     CHECK(!is_nil(dt_batch_norm(d.x, none, none, mean, one, NULL)));
     CHECK(is_nil(dt_batch_norm(d.x, none, none, two, one, NULL)));
-    CHECK_CONTAINS(message_server_error(&d), "buffer 'one' is updated by an op already");
+    CHECK_CONTAINS(bench_error(&d), "buffer 'one' is updated by an op already");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_batch_norm(d.x, none, none, two, mean, NULL)));
     dt_graph_clear_error(d.graph);
     dt_tensor three = dt_buffer(d.graph, "three", dt_dims(3), (dt_init){0});
     CHECK(!is_nil(dt_batch_norm(d.x, none, none, two, three, NULL)));
-    CHECK_STR(message_server_error(&d), "no error");
+    CHECK_STR(bench_error(&d), "no error");
     dt_ctx_destroy(d.ctx);
 }
 
@@ -403,44 +401,43 @@ TEST(a_batch_norm_that_failed_moves_no_buffer) {
 TEST(a_layer_without_a_name_is_told) {
     for (int kind = 0; kind < 9; kind++) {
         for (int empty = 0; empty < 2; empty++) {
-            message_server d;
-            message_server_open(&d);
-            CHECK(is_nil(message_server_layer(&d, kind, empty ? "" : NULL, false)));
-            CHECK_CONTAINS(message_server_error(&d), "dt_nn_");
-            CHECK_CONTAINS(message_server_error(&d), empty ? "name is empty" : "name is NULL");
+            bench d;
+            bench_open(&d);
+            CHECK(is_nil(bench_layer(&d, kind, empty ? "" : NULL, false)));
+            CHECK_CONTAINS(bench_error(&d), "dt_nn_");
+            CHECK_CONTAINS(bench_error(&d), empty ? "name is empty" : "name is NULL");
             dt_ctx_destroy(d.ctx);
         }
     }
 }
 
 TEST(two_inputs_of_one_name_are_refused) {
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     CHECK(is_nil(dt_input(d.graph, "t", DT_F32, dt_dims(4))));
-    CHECK_CONTAINS(message_server_error(&d), "input 't': the name is taken by an input [B]");
+    CHECK_CONTAINS(bench_error(&d), "input 't': the name is taken by an input [B]");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_input_shared(d.graph, "x", DT_F32, dt_dims(3))));
-    CHECK_CONTAINS(message_server_error(&d), "input 'x': the name is taken by an input [B, 3]");
+    CHECK_CONTAINS(bench_error(&d), "input 'x': the name is taken by an input [B, 3]");
     dt_ctx_destroy(d.ctx);
 }
 
 TEST(samples_on_one_side_of_a_loss_are_told) {
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     dt_tensor one = dt_fill(d.graph, dt_dims(3), 1);
     CHECK(is_nil(dt_mse(d.x, one)));
-    CHECK_CONTAINS(message_server_error(&d),
-                   "mse(x [B, 3], [3]): y has samples (B) and t has none");
-    CHECK_CONTAINS(message_server_error(&d), "dt_mean_loss(dt_square(dt_sub(y, t)))");
+    CHECK_CONTAINS(bench_error(&d), "mse(x [B, 3], [3]): y has samples (B) and t has none");
+    CHECK_CONTAINS(bench_error(&d), "dt_mean_loss(dt_square(dt_sub(y, t)))");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_mse(one, d.x)));
-    CHECK_CONTAINS(message_server_error(&d), "t has samples (B) and y has none");
+    CHECK_CONTAINS(bench_error(&d), "t has samples (B) and y has none");
     dt_graph_clear_error(d.graph);
     CHECK(!is_nil(dt_mse(one, one)));
     CHECK(!is_nil(dt_mean_loss(dt_square(dt_sub(d.x, one)))));
     dt_tensor few = dt_input_shared(d.graph, "few", DT_I32, dt_dims());
     CHECK(is_nil(dt_cross_entropy(d.y, few, NULL)));
-    CHECK_CONTAINS(message_server_error(&d), "targets must be [B]");
+    CHECK_CONTAINS(bench_error(&d), "targets must be [B]");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_accuracy(d.y, few)));
     dt_ctx_destroy(d.ctx);
@@ -463,11 +460,11 @@ TEST(a_group_of_no_parameter_is_refused) {
         {"*running", NULL, "\"*running\" matches the name of no parameter"},
         {" , ", NULL, ".groups[0].params = \" , \": \"\" matches the name of no parameter"},
     };
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     dt_freeze(dt_param(d.graph, "frozen", dt_dims(3), (dt_init){0}));
     dt_buffer(d.graph, "running", dt_dims(3), (dt_init){0});
-    message_server_train(&d);
+    bench_train(&d);
     for (size_t i = 0; i < COUNT(cases); i++) {
         dt_optim_desc optim = {.groups = {{cases[i].first, .lr_scale = 2},
                                           {cases[i].second, .lr_scale = cases[i].second ? 3 : 0}}};
@@ -482,8 +479,7 @@ TEST(a_group_of_no_parameter_is_refused) {
     dt_ctx_destroy(d.ctx);
 }
 
-static dt_result pattern_trainer(const message_server *d, const char *list, int devices,
-                                 bool tensor) {
+static dt_result pattern_trainer(const bench *d, const char *list, int devices, bool tensor) {
     const float rows[12] = {0};
     dt_trainer *trainer = NULL;
     dt_trainer_desc desc = {.loss = d->loss, .batch = 2, .params = list};
@@ -499,7 +495,7 @@ static dt_result pattern_trainer(const message_server *d, const char *list, int 
 }
 
 /* A list goes all ways that take one. */
-static dt_result pattern_way(message_server *d, const char *list, int way, const char *path) {
+static dt_result pattern_way(bench *d, const char *list, int way, const char *path) {
     dt_optim_desc optim = {.kind = DT_OPTIM_SGD};
     dt_program_desc desc = {.loss = d->loss, .optim = &optim, .batch = 2};
     dt_program *program = NULL;
@@ -525,8 +521,8 @@ TEST(a_pattern_of_a_list_that_matches_nothing_is_an_error_that_names_it) {
                                      "did you mean 'fc.bias'?; there are 'up.weight'"},
                                     {"fc.*,*.norm", "\"*.norm\" matches the name of no parameter"}};
     const char *path = temp_path("patterns.safetensors");
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     dt_graph *g = d.other; /* a graph of its own, with two layers */
     d.x = dt_input(g, "x", DT_F32, dt_dims(3));
     d.t = dt_input(g, "t", DT_I32, dt_dims());
@@ -598,11 +594,11 @@ static dt_program_desc number_use(dt_graph *graph, dt_tensor x, dt_tensor n, int
 }
 
 static void number_check(int way, int op) {
-    message_server d;
+    bench d;
     dt_store *store = NULL;
     dt_program *program = NULL;
     const char *arrives;
-    message_server_open(&d);
+    bench_open(&d);
     dt_tensor x = dt_input(d.graph, "logits", DT_F32, dt_dims(5));
     dt_tensor input = dt_input(d.graph, "numbers", DT_I32, dt_dims(2, 3));
     dt_tensor n = number_way(d.graph, input, way, &arrives);
@@ -631,7 +627,7 @@ TEST(numbers_are_checked_when_they_are_written_whatever_way_they_take_to_the_op)
 }
 
 TEST(each_part_of_an_input_is_checked_for_the_op_that_reads_it) {
-    message_server d;
+    bench d;
     dt_store *store = NULL;
     dt_program *program = NULL;
     const struct {
@@ -642,7 +638,7 @@ TEST(each_part_of_an_input_is_checked_for_the_op_that_reads_it) {
                  {{9, 1, 0}, "9 is not in [0, 9), which gather"},
                  {{-100, 1, 0}, "-100 is not in [0, 9), which gather"},
                  {{1, 2, 0}, "2 is not in [0, 2), which cross_entropy"}};
-    message_server_open(&d);
+    bench_open(&d);
     dt_tensor row = dt_input(d.graph, "row", DT_I32, dt_dims(3));
     dt_tensor token = dt_reshape(dt_slice(row, 0, 0, 1), dt_dims());
     dt_tensor target = dt_reshape(dt_slice(row, 0, 1, 1), dt_dims());
@@ -663,17 +659,17 @@ TEST(each_part_of_an_input_is_checked_for_the_op_that_reads_it) {
 /* ---- What a text calls things */
 
 TEST(tensors_of_two_graphs_are_named) {
-    message_server d;
+    bench d;
     dt_program *program = NULL;
-    message_server_open(&d);
+    bench_open(&d);
     dt_tensor a = dt_input(d.other, "a", DT_F32, dt_dims(3)), h = dt_relu(a);
-    message_server_train(&d);
+    bench_train(&d);
     CHECK(is_nil(dt_add(d.x, h)));
-    CHECK_CONTAINS(message_server_error(&d),
+    CHECK_CONTAINS(bench_error(&d),
                    "add: input 2 is a tensor of another graph, relu of 'a' [B, 3]");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_gradient(d.y, a)));
-    CHECK_CONTAINS(message_server_error(&d), "another graph, 'a' [B, 3]");
+    CHECK_CONTAINS(bench_error(&d), "another graph, 'a' [B, 3]");
     dt_graph_clear_error(d.graph);
     CHECK(dt_program_create(d.store, &(dt_program_desc){.outputs = {h}}, &program) ==
           DT_ERROR_INVALID);
@@ -682,18 +678,17 @@ TEST(tensors_of_two_graphs_are_named) {
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is a tensor of another graph: 'a' [B, 3]");
     CHECK(dt_program_write(d.train, (dt_tensor){0}, (float[6]){0}, 24) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is nil");
-    message_server far;
-    message_server_open(&far);
+    bench far;
+    bench_open(&far);
     CHECK(is_nil(dt_add(d.x, far.x))); /* what it is is not looked at */
-    CHECK_CONTAINS(message_server_error(&d),
-                   "of a graph that was destroyed, or of another context");
+    CHECK_CONTAINS(bench_error(&d), "of a graph that was destroyed, or of another context");
     dt_ctx_destroy(far.ctx);
     dt_ctx_destroy(d.ctx);
 }
 
 TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
-    message_server d;
-    message_server_open(&d);
+    bench d;
+    bench_open(&d);
     const dt_tensor x = d.x, y = dt_relu(d.y), step = dt_heaviside(d.y);
     const dt_tensor kept = dt_detach(x), gate = dt_add(kept, dt_heaviside(x)); /* in this order */
     dt_tensor other = dt_input(d.graph, "other", DT_F32, dt_dims(3));
@@ -711,8 +706,8 @@ TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         CHECK(is_nil(dt_gradient(cases[i].y, cases[i].x)));
-        CHECK_CONTAINS(message_server_error(&d), cases[i].error);
-        CHECK(!strstr(message_server_error(&d), "node"));
+        CHECK_CONTAINS(bench_error(&d), cases[i].error);
+        CHECK(!strstr(bench_error(&d), "node"));
         dt_graph_clear_error(d.graph);
     }
     CHECK(!is_nil(dt_gradient(d.loss, d.y))); /* of what is neither input nor parameter */
@@ -723,8 +718,8 @@ TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
 TEST(an_image_with_its_channels_last_is_told_how_to_permute) {
     const char *image = "dt_permute(x, dt_dims(2, 0, 1)) first", *none = "no error";
     for (int way = 0; way < 9; way++) {
-        message_server d;
-        message_server_open(&d);
+        bench d;
+        bench_open(&d);
         dt_tensor x = dt_input(d.graph, "image", DT_F32, dt_dims(28, 30, 3)), nil = {0};
         dt_tensor w = dt_param(d.graph, "w", dt_dims(8, 3, 5, 5), (dt_init){0});
         dt_tensor w1 = dt_param(d.graph, "w1", dt_dims(8, 7, 5), (dt_init){0});
@@ -745,9 +740,9 @@ TEST(an_image_with_its_channels_last_is_told_how_to_permute) {
         default: /* wrong in another way */
             dt_conv2d(dt_permute(x, dt_dims(1, 2, 0)), w, nil, NULL);
             want = "of 3 input channels a group";
-            CHECK(!strstr(message_server_error(&d), "permute"));
+            CHECK(!strstr(bench_error(&d), "permute"));
         }
-        CHECK_CONTAINS(message_server_error(&d), want);
+        CHECK_CONTAINS(bench_error(&d), want);
         dt_ctx_destroy(d.ctx);
     }
 }
@@ -777,7 +772,7 @@ TEST(an_input_with_its_channels_last_that_happens_to_fit_is_warned_of) {
 /* ---- A NaN is of a layer */
 
 /* A model whose step gives a NaN or an infinity first in the op that `want` names. */
-static dt_tensor nan_model(message_server *d, int way, const char **want) {
+static dt_tensor nan_model(bench *d, int way, const char **want) {
     const dt_init zero = {DT_INIT_CONSTANT, 0, 0}, huge = {DT_INIT_CONSTANT, 2e38f, 0};
     const dt_linear_desc zeros = {.weight = zero, .no_bias = true};
     const dt_conv_layer_desc wide = {.weight = huge, .no_bias = true};
@@ -810,13 +805,13 @@ static dt_tensor nan_model(message_server *d, int way, const char **want) {
 
 TEST(a_nan_names_the_layer_as_well_as_the_op) {
     for (int way = 0; way < 7; way++) {
-        message_server d;
+        bench d;
         dt_report report;
         const char *want;
-        message_server_open(&d);
+        bench_open(&d);
         d.loss = nan_model(&d, way, &want);
         d.params = "?.*";
-        message_server_train(&d);
+        bench_train(&d);
         CHECK(d.train && !dt_program_write(d.train, d.x, (float[]){1, 2, 3, 4, 5, 6}, 24));
         CHECK(d.train && dt_program_run(d.train, NULL, &report) == DT_ERROR_NUMERIC);
         CHECK_CONTAINS(dt_ctx_error(d.ctx), want);
@@ -828,10 +823,10 @@ TEST(a_nan_names_the_layer_as_well_as_the_op) {
 /* ---- Columns of a trainer's data */
 
 TEST(a_column_that_nothing_reads_is_named) {
-    message_server d;
+    bench d;
     dt_trainer *trainer;
     float rows[12] = {0};
-    message_server_open(&d);
+    bench_open(&d);
     dt_tensor mask = dt_input(d.graph, "mask", DT_F32, dt_dims(2));
     dt_tensor alien = dt_input(d.other, "alien", DT_F32, dt_dims(3)); /* of the same number as x */
     const dt_tensor more[] = {mask, d.y, dt_input(d.other, "far", DT_F32, dt_dims(3))};
@@ -868,11 +863,11 @@ TEST(a_column_that_nothing_reads_is_named) {
 TEST(a_batch_norm_that_a_program_does_not_compute_does_not_move) {
     for (int way = 0; way < 5;
          way++) { /* nobody needs it; an output; a metric; a loss; eval mode */
-        message_server d;
+        bench d;
         dt_store *store = NULL;
         dt_program *program = NULL;
         float mean[3] = {9, 9, 9};
-        message_server_open(&d);
+        bench_open(&d);
         dt_tensor side = dt_nn_batch_norm(d.x, "side", NULL);
         dt_program_desc desc = {.loss = d.loss, .batch = 2, .params = "fc.*"};
         desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD};
@@ -899,11 +894,11 @@ TEST(a_batch_norm_that_a_program_does_not_compute_does_not_move) {
 }
 
 TEST(a_gradient_of_what_lies_between_counts_the_uses_of_that_tensor) {
-    message_server d;
+    bench d;
     dt_program *program = NULL;
     float dh[6], dx[6];
     const float x[6] = {1, -2, 3, 4, 5, -6};
-    message_server_open(&d);
+    bench_open(&d);
     dt_tensor h = dt_relu(d.x), y = dt_mul(dt_square(h), d.x); /* and another relu is another */
     y = dt_add(y, dt_relu(d.x));
     dt_tensor to_h = dt_gradient(y, h), to_x = dt_gradient(y, d.x);
@@ -938,8 +933,8 @@ TEST(shapes_that_newcomers_give_are_told_how_to_mend) {
         "dt_permute(x, dt_dims(1, 0)) first",
     };
     for (size_t way = 0; way < COUNT(error); way++) {
-        message_server d;
-        message_server_open(&d);
+        bench d;
+        bench_open(&d);
         const dt_pool_desc pool = {.kernel = {2, 2}};
         dt_tensor one = dt_input(d.graph, "one", DT_I32, dt_dims(1));
         dt_tensor plane = dt_input(d.graph, "plane", DT_F32, dt_dims(28, 28));
@@ -959,7 +954,7 @@ TEST(shapes_that_newcomers_give_are_told_how_to_mend) {
         case 10: dt_freeze(d.y); break;
         default: dt_nn_conv1d(dt_reshape(plane, dt_dims(784, 1)), "c", 8, 3, NULL);
         }
-        CHECK_CONTAINS(message_server_error(&d), error[way]);
+        CHECK_CONTAINS(bench_error(&d), error[way]);
         dt_ctx_destroy(d.ctx);
     }
 }

@@ -1,5 +1,5 @@
-/* A model that tensor ranks share out (.tensor): the values of one device within rounding, the same
- * bits in every run, and what it does not go with. */
+/* A model that is split over tensor ranks (.tensor): the values of one device within rounding, the
+ * same bits in every run, and what it does not go with. */
 #include "train_model.h"
 
 #include "team_stack.h"
@@ -188,7 +188,7 @@ TEST(random_stacks_train_on_two_three_and_four_tensor_ranks) {
 
 /* ---- files, evaluation, memory */
 
-/* tensor ranks 0: replicas of the whole model. */
+/* tensor_ranks 0: replicas of the whole model. */
 static bool team_open_grid(team_model *m, int kind, team_grid grid, dt_trainer **t,
                            dt_dataset *data) {
     static const dt_optim_desc adam = {

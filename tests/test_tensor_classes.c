@@ -17,7 +17,7 @@ typedef struct classes_case {
     float smoothing; /* not with weights */
 } classes_case;
 
-/* tensor ranks 0: one device. */
+/* tensor_ranks 0: one device. */
 static classes_run classes_train(const classes_case *c, int tensor_ranks) {
     static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.2};
     float x[CLASSES_ROWS][CLASSES_IN], more[CLASSES_ROWS];

@@ -119,8 +119,7 @@ TEST(tensor_groups_on_ranks_have_the_bits_of_one_process) {
     parts_job(2, wide, &six);
 }
 
-/* Grids that a machine makes up: tensor ranks, tensor groups, batch slices, and who has how many
- * devices. */
+/* Random grids: tensor ranks, tensor groups, batch slices, and devices of each rank. */
 TEST(random_grids_of_tensor_groups_have_the_bits_of_one) {
     static const char *const names[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:6"};
     uint32_t state = 7;

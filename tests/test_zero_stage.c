@@ -8,16 +8,16 @@ enum { BATCH_SLICE_STEPS = 6, BATCH_SLICE_SAVED = 3 };
 
 /* ---- what is trained, and how */
 
-typedef struct batch_slice_case {
+typedef struct shard_case {
     int kind; /* train_model_make's */
     dt_optim_desc optim;
     const char *params;
     int accumulate;
     size_t bucket_bytes;
-} batch_slice_case;
+} shard_case;
 
 #define BATCH_SLICE_ADAM .kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5
-static const batch_slice_case batch_slice_cases[] = {
+static const shard_case shard_cases[] = {
     {.kind = 1, .optim = {BATCH_SLICE_ADAM}, .bucket_bytes = 1024},
     {.kind = TRAIN_SUMS,
      .optim = {BATCH_SLICE_ADAM, .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}},
@@ -43,17 +43,17 @@ static const batch_slice_case batch_slice_cases[] = {
      .bucket_bytes = 1024},
     {.kind = 1, .optim = {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.01}},
 };
-enum { BATCH_SLICE_CASES = sizeof batch_slice_cases / sizeof *batch_slice_cases };
+enum { BATCH_SLICE_CASES = sizeof shard_cases / sizeof *shard_cases };
 
 /* What a run has done: the values of its store, and its files byte by byte. */
-typedef struct batch_slice_run {
+typedef struct shard_run {
     uint64_t weights;     /* at the end */
     uint64_t state;       /* at the end; 0: where it is sharded between ranks */
     uint64_t saved, last; /* of the files behind BATCH_SLICE_SAVED steps, and at the end */
     double loss;          /* of an evaluation, with averages where there are some */
-} batch_slice_run;
+} shard_run;
 
-static uint64_t batch_slice_file_hash(const char *path) {
+static uint64_t shard_file_hash(const char *path) {
     FILE *f = fopen(path, "rb");
     uint64_t hash = 14695981039346656037ull;
     int c, count = 0;
@@ -64,8 +64,8 @@ static uint64_t batch_slice_file_hash(const char *path) {
     return count ? hash : 0;
 }
 
-typedef struct batch_slice_job {
-    const batch_slice_case *what;
+typedef struct shard_job {
+    const shard_case *what;
     const char *devices;
     int zero_stage;
     bool offload;
@@ -74,10 +74,9 @@ typedef struct batch_slice_job {
     const char *from; /* another run's saved file to go on from, or NULL */
     char *text;       /* [1200] what failed */
     const dt_dataset *data;
-} batch_slice_job;
+} shard_job;
 
-static dt_result batch_slice_steps(dt_trainer *trainer, const batch_slice_job *j,
-                                   batch_slice_run *out) {
+static dt_result shard_steps(dt_trainer *trainer, const shard_job *j, shard_run *out) {
     const bool writes = dt_comm_rank(j->comm) == 0;
     dt_result result = DT_OK;
     if (j->from)
@@ -87,7 +86,7 @@ static dt_result batch_slice_steps(dt_trainer *trainer, const batch_slice_job *j
         if (result || i + 1 != BATCH_SLICE_SAVED)
             continue;
         result = dt_trainer_save(trainer, j->path);
-        out->saved = writes ? batch_slice_file_hash(j->path) : 0;
+        out->saved = writes ? shard_file_hash(j->path) : 0;
     }
     if (!result)
         result = dt_store_hash(dt_trainer_store(trainer), &out->weights);
@@ -99,7 +98,7 @@ static dt_result batch_slice_steps(dt_trainer *trainer, const batch_slice_job *j
     snprintf(last, sizeof last, "%s.last", j->path);
     if (!result)
         result = dt_trainer_save(trainer, last);
-    out->last = writes ? batch_slice_file_hash(last) : 0;
+    out->last = writes ? shard_file_hash(last) : 0;
     if (writes)
         remove(last);
     if (result || dt_store_state_hash(dt_trainer_store(trainer), &out->state))
@@ -107,10 +106,10 @@ static dt_result batch_slice_steps(dt_trainer *trainer, const batch_slice_job *j
     return result;
 }
 
-static bool batch_slice_train(const batch_slice_job *j, batch_slice_run *out) {
+static bool shard_train(const shard_job *j, shard_run *out) {
     train_model m;
     dt_trainer *trainer = NULL;
-    *out = (batch_slice_run){0};
+    *out = (shard_run){0};
     if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = !strstr(j->devices, "vulkan")},
                           j->what->kind))
         return false;
@@ -125,54 +124,52 @@ static bool batch_slice_train(const batch_slice_job *j, batch_slice_run *out) {
     d.accumulate = j->what->accumulate;
     d.parallel.bucket_bytes = j->what->bucket_bytes;
     d.averaged = m.adam.average.kind != DT_AVERAGE_NONE;
-    batch_slice_job own = *j;
+    shard_job own = *j;
     own.data = &d.data;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     if (!result)
-        result = batch_slice_steps(trainer, &own, out);
+        result = shard_steps(trainer, &own, out);
     snprintf(j->text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
     dt_ctx_destroy(m.ctx);
     return !result;
 }
 
 /* One replica with all of the state, and a file that others go on from. */
-static batch_slice_run batch_slice_oracle[BATCH_SLICE_CASES];
+static shard_run shard_oracle[BATCH_SLICE_CASES];
 
-static const char *batch_slice_path(int i) {
+static const char *shard_path(int i) {
     static char path[64];
-    snprintf(path, sizeof path, "build/batch_slice_%ld_%d.safetensors", (long)getpid(), i);
+    snprintf(path, sizeof path, "build/shard_%ld_%d.safetensors", (long)getpid(), i);
     return path;
 }
 
-static bool batch_slice_oracle_make(int i) {
+static bool shard_oracle_make(int i) {
     char path[64], text[1200];
-    snprintf(path, sizeof path, "%s", batch_slice_path(i));
-    const batch_slice_job j = {
-        .what = &batch_slice_cases[i], .devices = "cpu", .path = path, .text = text};
-    return CHECK_TEXT(batch_slice_train(&j, &batch_slice_oracle[i]), "the oracle of case %d: %s", i,
-                      text);
+    snprintf(path, sizeof path, "%s", shard_path(i));
+    const shard_job j = {.what = &shard_cases[i], .devices = "cpu", .path = path, .text = text};
+    return CHECK_TEXT(shard_train(&j, &shard_oracle[i]), "the oracle of case %d: %s", i, text);
 }
 
-static void batch_slice_oracle_remove(void) {
+static void shard_oracle_remove(void) {
     for (int i = 0; i < BATCH_SLICE_CASES; i++)
-        remove(batch_slice_path(i));
+        remove(shard_path(i));
 }
 
 /* ---- threads */
 
-static void batch_slice_try(int i, const char *devices, int zero_stage, bool resumes) {
+static void shard_try(int i, const char *devices, int zero_stage, bool resumes) {
     char oracle[64], path[80], text[1200];
-    snprintf(oracle, sizeof oracle, "%s", batch_slice_path(i));
+    snprintf(oracle, sizeof oracle, "%s", shard_path(i));
     snprintf(path, sizeof path, "%s.own", oracle);
-    const batch_slice_job j = {.what = &batch_slice_cases[i],
-                               .devices = devices,
-                               .zero_stage = zero_stage,
-                               .path = path,
-                               .from = resumes ? oracle : NULL,
-                               .text = text};
-    batch_slice_run got;
-    const batch_slice_run *want = &batch_slice_oracle[i];
-    const bool ran = batch_slice_train(&j, &got);
+    const shard_job j = {.what = &shard_cases[i],
+                         .devices = devices,
+                         .zero_stage = zero_stage,
+                         .path = path,
+                         .from = resumes ? oracle : NULL,
+                         .text = text};
+    shard_run got;
+    const shard_run *want = &shard_oracle[i];
+    const bool ran = shard_train(&j, &got);
     CHECK_TEXT(
         ran && got.weights == want->weights && got.state == want->state &&
             (resumes || got.saved == want->saved) && got.last == want->last && got.state &&
@@ -187,43 +184,43 @@ static void batch_slice_try(int i, const char *devices, int zero_stage, bool res
 
 TEST(zero_1_has_the_bits_of_replicas_that_each_have_the_state) {
     for (int i = 0; i < BATCH_SLICE_CASES; i++) {
-        if (!batch_slice_oracle_make(i))
+        if (!shard_oracle_make(i))
             continue;
-        batch_slice_try(i, "cpu", 1, false);
-        batch_slice_try(i, "cpu:2", 1, false);
-        batch_slice_try(i, "cpu:3", 1, i % 2 == 0);
-        batch_slice_try(i, "cpu:4", 0, false);
-        batch_slice_try(i, "cpu:4", 1, false);
-        batch_slice_try(i, "cpu:4", 1, true);
+        shard_try(i, "cpu", 1, false);
+        shard_try(i, "cpu:2", 1, false);
+        shard_try(i, "cpu:3", 1, i % 2 == 0);
+        shard_try(i, "cpu:4", 0, false);
+        shard_try(i, "cpu:4", 1, false);
+        shard_try(i, "cpu:4", 1, true);
     }
-    batch_slice_oracle_remove();
+    shard_oracle_remove();
 }
 
 /* Gradients that go to their owners while others are computed; parameters that come from them. */
 TEST(zero_2_and_3_have_the_bits_of_a_replica_that_has_all) {
     for (int i = 0; i < BATCH_SLICE_CASES; i++) {
-        if (!batch_slice_oracle_make(i))
+        if (!shard_oracle_make(i))
             continue;
         for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
-            batch_slice_try(i, "cpu", level, false);
-            batch_slice_try(i, "cpu:2", level, i % 2 == 0);
-            batch_slice_try(i, "cpu:3", level, false);
-            batch_slice_try(i, "cpu:4", level, i % 2);
+            shard_try(i, "cpu", level, false);
+            shard_try(i, "cpu:2", level, i % 2 == 0);
+            shard_try(i, "cpu:3", level, false);
+            shard_try(i, "cpu:4", level, i % 2);
         }
     }
-    batch_slice_oracle_remove();
+    shard_oracle_remove();
 }
 
 /* A file of sharing replicas, in all that may go on from it. */
 TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_without) {
     char path[64], text[1200];
-    snprintf(path, sizeof path, "%s", batch_slice_path(0));
+    snprintf(path, sizeof path, "%s", shard_path(0));
     for (int i = 0; i < 2; i++) {
-        batch_slice_run first, next;
-        batch_slice_job j = {.what = &batch_slice_cases[i], .devices = "cpu:4", .zero_stage = 1};
+        shard_run first, next;
+        shard_job j = {.what = &shard_cases[i], .devices = "cpu:4", .zero_stage = 1};
         j.path = path;
         j.text = text;
-        CHECK_TEXT(batch_slice_train(&j, &first), "%s", text);
+        CHECK_TEXT(shard_train(&j, &first), "%s", text);
         static const struct {
             const char *devices;
             int zero_stage;
@@ -231,12 +228,12 @@ TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_with
         for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
             char own[80];
             snprintf(own, sizeof own, "%s.own", path);
-            batch_slice_job again = j;
+            shard_job again = j;
             again.devices = others[k].devices;
             again.zero_stage = others[k].zero_stage;
             again.path = own;
             again.from = path;
-            CHECK_TEXT(batch_slice_train(&again, &next), "%s", text);
+            CHECK_TEXT(shard_train(&again, &next), "%s", text);
             CHECK(next.state == first.state && next.last == first.last && next.state);
         }
     }
@@ -246,7 +243,7 @@ TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_with
 /* ---- devices */
 
 /* The first Vulkan device, up to 3 times; false: there is none. */
-static bool batch_slice_vulkan(int n, char devices[200]) {
+static bool shard_vulkan(int n, char devices[200]) {
     dt_ctx *ctx;
     if (dt_ctx_create(NULL, &ctx))
         return false;
@@ -265,16 +262,16 @@ TEST(replicas_on_vulkan_share_the_state_with_the_bits_of_one) {
     static const int cases[] = {1, 4, 5, 6, 9};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     char one[200], three[200], text[1200];
-    if (!batch_slice_vulkan(1, one) || !batch_slice_vulkan(all ? 3 : 2, three))
+    if (!shard_vulkan(1, one) || !shard_vulkan(all ? 3 : 2, three))
         SKIP("no Vulkan device");
     for (size_t k = 0; k < (all ? sizeof cases / sizeof *cases : 2); k++) {
-        batch_slice_run want, got;
-        batch_slice_job j = {.what = &batch_slice_cases[cases[k]], .devices = one, .text = text};
-        j.path = batch_slice_path(cases[k]);
-        CHECK_TEXT(batch_slice_train(&j, &want), "case %d: %s", cases[k], text);
+        shard_run want, got;
+        shard_job j = {.what = &shard_cases[cases[k]], .devices = one, .text = text};
+        j.path = shard_path(cases[k]);
+        CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
         j.devices = three;
         for (j.zero_stage = all || !k ? 1 : 3; j.zero_stage <= 3; j.zero_stage++) {
-            CHECK_TEXT(batch_slice_train(&j, &got), "case %d: %s", cases[k], text);
+            CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
             CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
                            fabs(got.loss - want.loss) < 1e-6 * want.loss,
                        "case %d, parallel.zero_stage %d: state %016llx %016llx", cases[k],
@@ -287,17 +284,16 @@ TEST(replicas_on_vulkan_share_the_state_with_the_bits_of_one) {
 /* Each has what the owner rounded. */
 TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
     char one[200], devices[220], text[1200];
-    if (!batch_slice_vulkan(1, one))
+    if (!shard_vulkan(1, one))
         SKIP("no Vulkan device");
-    batch_slice_run cpu, both;
-    batch_slice_job j = {
-        .what = &batch_slice_cases[1], .devices = "cpu", .text = text, .path = batch_slice_path(1)};
-    CHECK_TEXT(batch_slice_train(&j, &cpu), "%s", text);
+    shard_run cpu, both;
+    shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
+    CHECK_TEXT(shard_train(&j, &cpu), "%s", text);
     j.devices = devices;
     for (j.zero_stage = 1; j.zero_stage <= DT_SHARD_PARAMETERS; j.zero_stage++) {
         for (int first = j.zero_stage % 2; first < 2; first++) {
             snprintf(devices, sizeof devices, first ? "%s,cpu" : "cpu,%s", one);
-            CHECK_TEXT(batch_slice_train(&j, &both), "%s, parallel.zero_stage %d: %s", devices,
+            CHECK_TEXT(shard_train(&j, &both), "%s, parallel.zero_stage %d: %s", devices,
                        j.zero_stage, text);
             CHECK_NEAR(cpu.loss, both.loss, 2e-3 * cpu.loss);
         }
@@ -313,18 +309,18 @@ TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
     static const int cases[] = {1, 2, 8, 5, 4, 6, 9, 0, 3, 7};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     char devices[3][200], text[1200], from[80];
-    if (!batch_slice_vulkan(1, devices[0]) || !batch_slice_vulkan(2, devices[1]) ||
-        !batch_slice_vulkan(3, devices[2]))
+    if (!shard_vulkan(1, devices[0]) || !shard_vulkan(2, devices[1]) ||
+        !shard_vulkan(3, devices[2]))
         SKIP("no Vulkan device");
     for (size_t k = 0; k < (all ? sizeof cases / sizeof *cases : 3); k++) {
-        batch_slice_run cpu, want, got;
-        batch_slice_job j = {.what = &batch_slice_cases[cases[k]], .devices = "cpu", .text = text};
-        j.path = batch_slice_path(cases[k]);
-        CHECK_TEXT(batch_slice_train(&j, &cpu), "case %d: %s", cases[k], text);
+        shard_run cpu, want, got;
+        shard_job j = {.what = &shard_cases[cases[k]], .devices = "cpu", .text = text};
+        j.path = shard_path(cases[k]);
+        CHECK_TEXT(shard_train(&j, &cpu), "case %d: %s", cases[k], text);
         j.zero_stage = DT_SHARD_GRADIENTS;
         j.offload = true;
         j.devices = devices[0];
-        CHECK_TEXT(batch_slice_train(&j, &want), "case %d: %s", cases[k], text);
+        CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
         CHECK_NEAR(cpu.loss, want.loss, 2e-3 * cpu.loss);
         snprintf(from, sizeof from, "%s.from", j.path);
         rename(j.path, from);
@@ -332,7 +328,7 @@ TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
             j.devices = devices[all ? i % 3 : 1];
             j.zero_stage = all ? 2 + (i + 1) % 2 : 3 - i;
             j.from = (all ? i > 2 : i) ? from : NULL;
-            CHECK_TEXT(batch_slice_train(&j, &got), "case %d: %s", cases[k], text);
+            CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
             CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
                            got.weights == want.weights && (j.from || got.saved == want.saved),
                        "case %d, %s, parallel.zero_stage %d: state %016llx %016llx", cases[k],
@@ -345,35 +341,35 @@ TEST(updates_on_the_host_have_the_same_bits_for_any_number_of_devices) {
 }
 
 /* Ranks that are threads: a driver need not work behind a fork. */
-typedef struct batch_slice_rank_of {
-    batch_slice_job job;
-    batch_slice_run got;
+typedef struct shard_rank_of {
+    shard_job job;
+    shard_run got;
     char path[80], text[1200];
     bool ran;
     pthread_t thread;
-} batch_slice_rank_of;
+} shard_rank_of;
 
-static void *batch_slice_rank_run(void *arg) {
-    batch_slice_rank_of *r = arg;
-    r->ran = batch_slice_train(&r->job, &r->got);
+static void *shard_rank_run(void *arg) {
+    shard_rank_of *r = arg;
+    r->ran = shard_train(&r->job, &r->got);
     return NULL;
 }
 
-static void batch_slice_threads(int what, const char *const devices[2], int level, bool offload,
-                                batch_slice_rank_of at[2]) {
+static void shard_threads(int what, const char *const devices[2], int level, bool offload,
+                          shard_rank_of at[2]) {
     dt_comm *comms[2];
     REQUIRE(!dt_comm_create_threads(NULL, 2, comms));
     for (int i = 0; i < 2; i++) {
-        at[i] = (batch_slice_rank_of){.ran = false};
-        snprintf(at[i].path, sizeof at[i].path, "%s.%d", batch_slice_path(what), i);
-        at[i].job = (batch_slice_job){.what = &batch_slice_cases[what],
-                                      .devices = devices[i],
-                                      .zero_stage = level,
-                                      .offload = offload,
-                                      .comm = comms[i],
-                                      .path = at[i].path,
-                                      .text = at[i].text};
-        if (pthread_create(&at[i].thread, NULL, batch_slice_rank_run, &at[i]))
+        at[i] = (shard_rank_of){.ran = false};
+        snprintf(at[i].path, sizeof at[i].path, "%s.%d", shard_path(what), i);
+        at[i].job = (shard_job){.what = &shard_cases[what],
+                                .devices = devices[i],
+                                .zero_stage = level,
+                                .offload = offload,
+                                .comm = comms[i],
+                                .path = at[i].path,
+                                .text = at[i].text};
+        if (pthread_create(&at[i].thread, NULL, shard_rank_run, &at[i]))
             exit(1); /* the other would wait for it */
     }
     for (int i = 0; i < 2; i++)
@@ -386,18 +382,16 @@ static void batch_slice_threads(int what, const char *const devices[2], int leve
 
 TEST(ranks_on_vulkan_share_gradients_and_parameters_with_the_bits_of_one_replica) {
     char one[200], two[200], text[1200];
-    batch_slice_rank_of at[2];
-    batch_slice_run want;
-    if (!batch_slice_vulkan(1, one) || !batch_slice_vulkan(2, two))
+    shard_rank_of at[2];
+    shard_run want;
+    if (!shard_vulkan(1, one) || !shard_vulkan(2, two))
         SKIP("no Vulkan device");
     for (int what = 0; what < 2; what++) {
-        const batch_slice_job alone = {.what = &batch_slice_cases[what],
-                                       .devices = one,
-                                       .text = text,
-                                       .path = batch_slice_path(what)};
-        CHECK_TEXT(batch_slice_train(&alone, &want), "%s", text);
-        batch_slice_threads(what, (const char *[]){one, what ? two : one},
-                            DT_SHARD_GRADIENTS + what, false, at);
+        const shard_job alone = {
+            .what = &shard_cases[what], .devices = one, .text = text, .path = shard_path(what)};
+        CHECK_TEXT(shard_train(&alone, &want), "%s", text);
+        shard_threads(what, (const char *[]){one, what ? two : one}, DT_SHARD_GRADIENTS + what,
+                      false, at);
         for (int i = 0; i < 2; i++)
             CHECK_TEXT(at[i].ran && at[i].got.weights == want.weights, "case %d, rank %d: %s", what,
                        i, at[i].text);
@@ -409,16 +403,16 @@ TEST(ranks_on_vulkan_share_gradients_and_parameters_with_the_bits_of_one_replica
 /* On both ranks what the owners rounded; and what one device computes is near. */
 TEST(a_rank_on_the_cpu_and_one_on_vulkan_share_gradients_and_parameters) {
     char one[200], text[1200];
-    batch_slice_rank_of at[2];
-    batch_slice_run want;
-    const batch_slice_job alone = {
-        .what = &batch_slice_cases[1], .devices = "cpu", .text = text, .path = batch_slice_path(1)};
-    if (!batch_slice_vulkan(1, one))
+    shard_rank_of at[2];
+    shard_run want;
+    const shard_job alone = {
+        .what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
+    if (!shard_vulkan(1, one))
         SKIP("no Vulkan device");
-    CHECK_TEXT(batch_slice_train(&alone, &want), "%s", text);
+    CHECK_TEXT(shard_train(&alone, &want), "%s", text);
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
-        batch_slice_threads(1, (const char *[]){level == 2 ? one : "cpu", level == 2 ? "cpu" : one},
-                            level, false, at);
+        shard_threads(1, (const char *[]){level == 2 ? one : "cpu", level == 2 ? "cpu" : one},
+                      level, false, at);
         for (int i = 0; i < 2; i++)
             CHECK_TEXT(at[i].ran && at[i].got.weights == at[0].got.weights &&
                            fabs(at[i].got.loss - want.loss) < 2e-3 * want.loss,
@@ -429,32 +423,32 @@ TEST(a_rank_on_the_cpu_and_one_on_vulkan_share_gradients_and_parameters) {
 
 /* ---- processes */
 
-static int batch_slice_level = 1; /* of the ranks' jobs */
+static int shard_level = 1; /* of the ranks' jobs */
 
 /* Under a sanitizer each level has other cases. */
-static bool batch_slice_takes(int i) {
-    return test_takes(i + batch_slice_level, 1, 3);
+static bool shard_takes(int i) {
+    return test_takes(i + shard_level, 1, 3);
 }
 
-static void batch_slice_rank(rank *r) {
+static void shard_rank(rank *r) {
     const char *prefix = r->job->arg;
     for (int i = 0; i < BATCH_SLICE_CASES; i++) {
-        if (!batch_slice_takes(i))
+        if (!shard_takes(i))
             continue;
         char path[128], oracle[128];
         snprintf(path, sizeof path, "%s_%d.own", prefix, i);
         snprintf(oracle, sizeof oracle, "%s_%d.safetensors", prefix, i);
-        batch_slice_run got;
-        const batch_slice_run *want = &batch_slice_oracle[i];
+        shard_run got;
+        const shard_run *want = &shard_oracle[i];
         for (int resumes = 0; resumes < 2; resumes++) {
-            const batch_slice_job j = {.what = &batch_slice_cases[i],
-                                       .devices = rank_devices(r),
-                                       .zero_stage = batch_slice_level,
-                                       .comm = r->comm,
-                                       .path = path,
-                                       .from = resumes ? oracle : NULL,
-                                       .text = r->text};
-            const bool ran = batch_slice_train(&j, &got);
+            const shard_job j = {.what = &shard_cases[i],
+                                 .devices = rank_devices(r),
+                                 .zero_stage = shard_level,
+                                 .comm = r->comm,
+                                 .path = path,
+                                 .from = resumes ? oracle : NULL,
+                                 .text = r->text};
+            const bool ran = shard_train(&j, &got);
             EXPECT_TEXT(r, ran, "case %d: %s", i, r->text);
             if (!ran)
                 return;
@@ -471,43 +465,42 @@ static void batch_slice_rank(rank *r) {
     }
 }
 
-static void batch_slice_ranks(int level) {
+static void shard_ranks(int level) {
     static const char *const devices[][4] = {
         {"cpu", "cpu"}, {"cpu:2", "cpu:2"}, {"cpu", "cpu:2", "cpu"}, {"cpu", "cpu", "cpu", "cpu"}};
     static const int counts[] = {2, 2, 3, 4};
     char prefix[64];
-    snprintf(prefix, sizeof prefix, "build/batch_slice_%ld", (long)getpid());
-    batch_slice_level = level;
+    snprintf(prefix, sizeof prefix, "build/shard_%ld", (long)getpid());
+    shard_level = level;
     for (int i = 0; i < BATCH_SLICE_CASES; i++)
-        REQUIRE(!batch_slice_takes(i) || batch_slice_oracle_make(i));
+        REQUIRE(!shard_takes(i) || shard_oracle_make(i));
     for (int k = 0; k < 4; k++) {
         job *j = job_new(counts[k], prefix);
         REQUIRE(j);
         for (int i = 0; i < counts[k]; i++)
             j->devices[i] = devices[k][i];
-        job_run(j, batch_slice_rank);
+        job_run(j, shard_rank);
         job_free(j);
     }
-    batch_slice_oracle_remove();
+    shard_oracle_remove();
 }
 
 TEST(ranks_that_share_the_state_have_the_bits_and_the_files_of_one_replica) {
-    batch_slice_ranks(DT_SHARD_OPTIMIZER);
+    shard_ranks(DT_SHARD_OPTIMIZER);
 }
 
 TEST(ranks_that_share_gradients_have_the_bits_and_the_files_of_one_replica) {
-    batch_slice_ranks(DT_SHARD_GRADIENTS);
+    shard_ranks(DT_SHARD_GRADIENTS);
 }
 
 TEST(ranks_that_share_parameters_have_the_bits_and_the_files_of_one_replica) {
-    batch_slice_ranks(DT_SHARD_PARAMETERS);
+    shard_ranks(DT_SHARD_PARAMETERS);
 }
 
 /* ---- the best weights of a fit, which are averages that ranks share */
 
 /* back: weights go back to their best, far from where they end; else their averages are saved. */
-static dt_result batch_slice_fit(dt_comm *comm, int level, bool back, const char *path,
-                                 char text[1200]) {
+static dt_result shard_fit(dt_comm *comm, int level, bool back, const char *path, char text[1200]) {
     train_model m;
     dt_trainer *trainer = NULL;
     if (!train_model_make(&m, &one_thread, 0))
@@ -538,43 +531,41 @@ static dt_result batch_slice_fit(dt_comm *comm, int level, bool back, const char
     return result;
 }
 
-static bool batch_slice_back;
+static bool shard_back;
 
-static void batch_slice_fit_rank(rank *r) {
-    r->result = batch_slice_fit(r->comm, batch_slice_level, batch_slice_back, r->job->arg, r->text);
+static void shard_fit_rank(rank *r) {
+    r->result = shard_fit(r->comm, shard_level, shard_back, r->job->arg, r->text);
     EXPECT_TEXT(r, !r->result, "%s", r->text);
 }
 
-static void batch_slice_fits(bool back) {
+static void shard_fits(bool back) {
     char one[64], two[64], text[1200];
-    snprintf(one, sizeof one, "%s", batch_slice_path(0));
-    snprintf(two, sizeof two, "%s", batch_slice_path(1));
-    batch_slice_back = back;
-    CHECK_TEXT(!batch_slice_fit(NULL, 0, back, one, text), "%s", text);
-    for (batch_slice_level = DT_SHARD_OPTIMIZER; batch_slice_level <= DT_SHARD_PARAMETERS;
-         batch_slice_level++) {
+    snprintf(one, sizeof one, "%s", shard_path(0));
+    snprintf(two, sizeof two, "%s", shard_path(1));
+    shard_back = back;
+    CHECK_TEXT(!shard_fit(NULL, 0, back, one, text), "%s", text);
+    for (shard_level = DT_SHARD_OPTIMIZER; shard_level <= DT_SHARD_PARAMETERS; shard_level++) {
         job *j = job_new(2, two);
         REQUIRE(j);
-        job_run(j, batch_slice_fit_rank);
+        job_run(j, shard_fit_rank);
         job_free(j);
-        CHECK(batch_slice_file_hash(one) &&
-              batch_slice_file_hash(one) == batch_slice_file_hash(two));
+        CHECK(shard_file_hash(one) && shard_file_hash(one) == shard_file_hash(two));
         remove(two);
     }
     remove(one);
 }
 
 TEST(the_best_averages_of_ranks_that_share_them_are_saved) {
-    batch_slice_fits(false);
+    shard_fits(false);
 }
 
 TEST(the_best_weights_of_zero_ranks_are_restored) {
-    batch_slice_fits(true);
+    shard_fits(true);
 }
 
 /* ---- memory */
 
-static uint64_t batch_slice_blocks(uint64_t n) {
+static uint64_t shard_blocks(uint64_t n) {
     return (n + 255) / 256;
 }
 
@@ -602,11 +593,11 @@ TEST(the_state_of_each_replica_takes_what_the_formula_says) {
             for (int i = 0; i < params; i++) {
                 dt_param_info p;
                 CHECK(!dt_store_get_param(dt_trainer_store(trainer), i, &p));
-                blocks += batch_slice_blocks(p.elements);
+                blocks += shard_blocks(p.elements);
             }
             const uint64_t own = zero_stage ? blocks / (uint64_t)replicas : blocks;
-            CHECK(info.state_bytes == 1024 * (1 + 2 * batch_slice_blocks((uint64_t)params) +
-                                              batch_slice_blocks(2 * blocks) + 2 * own));
+            CHECK(info.state_bytes == 1024 * (1 + 2 * shard_blocks((uint64_t)params) +
+                                              shard_blocks(2 * blocks) + 2 * own));
             if (replicas == 4) /* of this context: the first replica's */
                 allocated[zero_stage] = memory.host_bytes - info.state_bytes;
             dt_ctx_destroy(m.ctx);
@@ -781,7 +772,7 @@ TEST(zero_2_and_3_device_memory_is_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char two[200];
     uint64_t none[2], got[2];
-    if (!batch_slice_vulkan(2, two))
+    if (!shard_vulkan(2, two))
         SKIP("no Vulkan device");
     deep_device(two, DT_SHARD_NONE, false, none);
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
@@ -802,7 +793,7 @@ TEST(a_device_whose_updates_are_the_hosts_has_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     char one[200];
     uint64_t none[2], got[2];
-    if (!batch_slice_vulkan(1, one))
+    if (!shard_vulkan(1, one))
         SKIP("no Vulkan device");
     deep_device(one, DT_SHARD_NONE, false, none);
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
@@ -819,26 +810,25 @@ TEST(a_device_whose_updates_are_the_hosts_has_what_the_formula_says) {
 /* With two kinds of devices, and on ranks: each has what its owner made. */
 TEST(updates_on_the_host_go_with_processors_and_ranks) {
     char one[200], both[220], text[1200];
-    batch_slice_rank_of at[2];
-    batch_slice_run want, got;
-    if (!batch_slice_vulkan(1, one))
+    shard_rank_of at[2];
+    shard_run want, got;
+    if (!shard_vulkan(1, one))
         SKIP("no Vulkan device");
-    batch_slice_job j = {
-        .what = &batch_slice_cases[1], .devices = "cpu", .text = text, .path = batch_slice_path(1)};
-    CHECK_TEXT(batch_slice_train(&j, &want), "%s", text);
+    shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
+    CHECK_TEXT(shard_train(&j, &want), "%s", text);
     j.offload = true; /* nothing moves */
     for (j.zero_stage = DT_SHARD_GRADIENTS; j.zero_stage <= DT_SHARD_PARAMETERS; j.zero_stage++) {
-        CHECK_TEXT(batch_slice_train(&j, &got), "%s", text);
+        CHECK_TEXT(shard_train(&j, &got), "%s", text);
         CHECK(got.weights == want.weights && got.state == want.state && got.last == want.last);
     }
     snprintf(both, sizeof both, "cpu,%s", one);
     j.devices = both;
     j.zero_stage = DT_SHARD_PARAMETERS;
-    CHECK_TEXT(batch_slice_train(&j, &got), "%s", text);
+    CHECK_TEXT(shard_train(&j, &got), "%s", text);
     CHECK_NEAR(want.loss, got.loss, 2e-3 * want.loss);
     j.devices = one;
-    CHECK_TEXT(batch_slice_train(&j, &want), "%s", text);
-    batch_slice_threads(1, (const char *[]){one, one}, DT_SHARD_GRADIENTS, true, at);
+    CHECK_TEXT(shard_train(&j, &want), "%s", text);
+    shard_threads(1, (const char *[]){one, one}, DT_SHARD_GRADIENTS, true, at);
     for (int i = 0; i < 2; i++)
         CHECK_TEXT(at[i].ran && at[i].got.weights == want.weights, "rank %d: %s", i, at[i].text);
     CHECK(at[0].got.last == want.last && at[0].got.saved == want.saved);
@@ -992,7 +982,7 @@ static uint64_t deep_goes_on(int level, int batch_slices, const char *from, cons
 }
 
 TEST(a_checkpoint_of_other_batch_slices_loads_at_every_zero_stage) {
-    const char *path = batch_slice_path(0);
+    const char *path = shard_path(0);
     const uint64_t want = deep_goes_on(DT_SHARD_PARAMETERS, 4, NULL, path);
     CHECK(want);
     for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++)
@@ -1065,8 +1055,8 @@ TEST(zero_3_parameters_are_gathered_on_demand) {
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store brings them");
     CHECK(dt_store_write(s, w, DT_VALUE_PARAM, after, sizeof after) == DT_ERROR_INVALID);
     CHECK(dt_store_hash(s, &hash) == DT_ERROR_INVALID);
-    CHECK(dt_store_save(s, "build/batch_slice_none") == DT_ERROR_INVALID);
-    CHECK(dt_store_save_state(s, "build/batch_slice_none") == DT_ERROR_INVALID);
+    CHECK(dt_store_save(s, "build/shard_none") == DT_ERROR_INVALID);
+    CHECK(dt_store_save_state(s, "build/shard_none") == DT_ERROR_INVALID);
     const dt_program_desc look = {.losses = {{m.loss}}, .batch = 2};
     CHECK(dt_program_create(s, &look, &own) == DT_ERROR_INVALID);
     REQUIRE(dt_trainer_store(trainer) == s);

@@ -115,14 +115,14 @@ static void frame_program(session *s, const launches_net *net, const char *devic
     try(s->ctx, dt_store_create(s->graph, &(dt_store_desc){.device = device}, &s->store), "store");
     try(s->ctx, dt_program_create(s->store, &desc, &s->program), net->name);
     for (uint32_t i = 0; i < s->program->code->binding_count; i++) { /* class numbers: 0 */
-        const dti_binding *port = &s->program->code->bindings[i];
-        const dt_tensor x = {s->graph, port->node};
+        const dti_binding *binding = &s->program->code->bindings[i];
+        const dt_tensor x = {s->graph, binding->node};
         const bool whole = dti_is_whole(s->graph->nodes[x.id].dtype);
-        float *values = random_floats((size_t)port->bytes / 4, 1);
+        float *values = random_floats((size_t)binding->bytes / 4, 1);
         if (whole)
-            memset(values, 0, (size_t)port->bytes);
-        if (!port->output)
-            try(s->ctx, dt_program_write(s->program, x, values, (size_t)port->bytes), net->name);
+            memset(values, 0, (size_t)binding->bytes);
+        if (!binding->output)
+            try(s->ctx, dt_program_write(s->program, x, values, (size_t)binding->bytes), net->name);
         free(values);
     }
 }

@@ -26,8 +26,8 @@ typedef struct dti_tp_part {
 } dti_tp_part;
 
 typedef struct dti_tp_rank {
-    uint32_t tp_group, number; /* which of its tensor ranks it is */
-    dt_ctx *ctx;               /* its device's: the first of that has made it */
+    uint32_t group, number; /* which of its tensor ranks it is */
+    dt_ctx *ctx;            /* its device's: the first of that has made it */
     dt_graph *graph;
     dt_store *store;
     dt_program **runs[2]; /* by micro-batch: of full batches, and of short ones */
@@ -40,18 +40,18 @@ typedef struct dti_tp_rank {
 
 typedef struct dti_tp_group { /* a tensor group with a rank here */
     uint32_t replica, first_batch_slice, end_batch_slice;
-    uint32_t first, count; /* its tensor ranks here: indices into dti_tp.tp_ranks */
+    uint32_t first, count; /* its tensor ranks here: indices into dti_tp.ranks */
     dti_runs runs[2];      /* of full batches, and of short ones; none where it has no rows */
     dti_tp_place place;
 } dti_tp_group;
 
 typedef struct dti_tp {
-    uint32_t size, data;     /* tensor ranks of a group, groups of the job */
-    uint32_t first, local;   /* positions of this rank: [first, first + local) */
-    uint32_t each;           /* positions of a device, one after the other: its slices */
-    dti_tp_rank *tp_ranks;   /* those */
-    uint32_t tp_group_count; /* here */
-    dti_tp_group *tp_groups;
+    uint32_t size, data;   /* tensor ranks of a group, groups of the job */
+    uint32_t first, local; /* positions of this rank: [first, first + local) */
+    uint32_t each;         /* positions of a device, one after the other: its slices */
+    dti_tp_rank *ranks;    /* those */
+    uint32_t group_count;  /* here */
+    dti_tp_group *groups;
     dti_batch_slice_sum *sums; /* by number of a tensor rank */
     dti_statistics statistics; /* of the job: all tensor ranks of a group have the same */
     const dti_code *code;      /* the whole model's: it checks and counts, and never runs */
@@ -72,7 +72,7 @@ typedef struct dti_tp {
 } dti_tp;
 
 static inline dti_tp_group *dti_tp_group_of(const dti_tp *tp, uint32_t m) {
-    return &tp->tp_groups[tp->tp_ranks[m].tp_group];
+    return &tp->groups[tp->ranks[m].group];
 }
 
 /* ---- tp_cut.c */

@@ -33,7 +33,7 @@ static uint64_t dti_tp_at(const dt_store *s, const dti_tp_array *a, uint32_t par
 /* What tensor rank m of this process has, or gets: in `part`, or all in `whole`. */
 static dt_result dti_tp_touch(const dti_tp *tp, const dti_tp_array *a, uint32_t param, uint32_t m,
                               bool gather) {
-    const dt_store *s = tp->tp_ranks[m].store;
+    const dt_store *s = tp->ranks[m].store;
     const dti_backend *b = s->device->backend;
     const uint64_t at = dti_tp_at(s, a, param);
     const size_t bytes = (size_t)dti_arena_bytes(s->layout.params[param].elements);
@@ -44,12 +44,12 @@ static dt_result dti_tp_touch(const dti_tp *tp, const dti_tp_array *a, uint32_t 
 
 /* The tensor group whose tensor ranks give their values: the first replica's; where the job has
  * ended, one that is here as a whole; NULL: there is none. */
-static const dti_tp_group *dti_tp_full_tp_group(const dti_parallel *par) {
+static const dti_tp_group *dti_tp_full_group(const dti_parallel *par) {
     const dti_tp *tp = par->tp;
-    for (uint32_t i = 0; i < tp->tp_group_count; i++) {
-        const bool all = tp->tp_groups[i].count == tp->size;
-        if (par->desc.comm && !par->lost ? tp->tp_groups[i].replica == 0 : all)
-            return &tp->tp_groups[i];
+    for (uint32_t i = 0; i < tp->group_count; i++) {
+        const bool all = tp->groups[i].count == tp->size;
+        if (par->desc.comm && !par->lost ? tp->groups[i].replica == 0 : all)
+            return &tp->groups[i];
     }
     return NULL;
 }
@@ -58,8 +58,8 @@ static const dti_tp_group *dti_tp_full_tp_group(const dti_parallel *par) {
  * tell others. What a device of one rank says does not keep the others from going on. */
 static dt_result dti_tp_read(dti_parallel *par, const dti_tp_array *a, uint32_t param) {
     dti_tp *tp = par->tp;
-    const uint64_t n = tp->tp_ranks[0].store->layout.params[param].elements;
-    const dti_tp_group *tp_group = dti_tp_full_tp_group(par);
+    const uint64_t n = tp->ranks[0].store->layout.params[param].elements;
+    const dti_tp_group *tp_group = dti_tp_full_group(par);
     const bool lost = par->lost;
     dt_result result = DT_OK;
     if (tp->parts[param].of.axis < 0) /* all have the same */
@@ -68,7 +68,7 @@ static dt_result dti_tp_read(dti_parallel *par, const dti_tp_array *a, uint32_t 
         const dti_tp_rank *own = tp_group ? dti_tp_rank_of(tp, tp_group, m) : NULL;
         dt_result one = DT_OK;
         if (own)
-            one = dti_tp_touch(tp, a, param, (uint32_t)(own - tp->tp_ranks), true);
+            one = dti_tp_touch(tp, a, param, (uint32_t)(own - tp->ranks), true);
         if (par->desc.comm && !lost) {
             const int root = (int)dti_grid_rank_of(par, m);
             const dt_result told = dti_parallel_comm_failed(
@@ -95,7 +95,7 @@ static dt_result dti_tp_move_array(dti_parallel *par, const dti_tp_array *a, uin
     dt_result result = host->memory_read(all->memories[a->arena], at, tp->whole, bytes);
     for (uint32_t m = 0; m < tp->local && !result; m++) {
         if (tp->parts[param].of.axis >= 0)
-            dti_tp_part_copy(tp, &tp->parts[param], tp->tp_ranks[m].number, false);
+            dti_tp_part_copy(tp, &tp->parts[param], tp->ranks[m].number, false);
         result = dti_tp_touch(tp, a, param, m, false);
     }
     return result;
@@ -130,7 +130,7 @@ static dt_result dti_tp_move_param(dti_parallel *par, uint32_t param, bool gathe
         result = result ? result : one;
     }
     for (uint32_t m = 0; m < (gather ? 1 : tp->local) && !result; m++) {
-        dt_store *own = tp->tp_ranks[m].store;
+        dt_store *own = tp->ranks[m].store;
         result = dti_tp_move_count(gather ? own : all, gather ? all : own, param);
     }
     return result;
@@ -150,17 +150,17 @@ static dt_result dti_tp_scatter(dti_parallel *par) {
     dti_tp *tp = par->tp;
     dt_result result = dti_tp_move(par, false);
     for (uint32_t m = 0; m < tp->local && !result; m++) {
-        dti_tp_rank *tp_rank = &tp->tp_ranks[m];
+        dti_tp_rank *tp_rank = &tp->ranks[m];
         tp_rank->store->steps = par->replicas[0].store->steps;
         dti_store_unbound(tp_rank->store);
     }
     if (!result)
-        result = dti_statistics_load(&tp->statistics, tp->tp_ranks[0].store);
+        result = dti_statistics_load(&tp->statistics, tp->ranks[0].store);
     return result;
 }
 
 static dt_result dti_tp_gather(dti_parallel *par) {
-    if (par->desc.comm && par->lost && !dti_tp_full_tp_group(par))
+    if (par->desc.comm && par->lost && !dti_tp_full_group(par))
         return dti_fail(par->base, DT_ERROR_REVOKED,
                         "the job ended at step %llu, and with it the parts that other ranks had: "
                         "make a new trainer and go on from a checkpoint",

@@ -10,11 +10,10 @@ static dt_result dti_tp_runs(dti_parallel *par) {
     dt_result result = DT_OK;
     par->elements = r->store->layout.elements;
     for (uint32_t k = 0; k < 2 && rows[k] && !result; k++) {
-        result =
-            dti_grid_runs_make(par, tp->tp_groups[0].replica, rows[k], k ? &r->tail : &r->full);
-        for (uint32_t i = 0; i < tp->tp_group_count && !result; i++)
-            result = dti_grid_runs_make(par, tp->tp_groups[i].replica, rows[k],
-                                        &tp->tp_groups[i].runs[k]);
+        result = dti_grid_runs_make(par, tp->groups[0].replica, rows[k], k ? &r->tail : &r->full);
+        for (uint32_t i = 0; i < tp->group_count && !result; i++)
+            result =
+                dti_grid_runs_make(par, tp->groups[i].replica, rows[k], &tp->groups[i].runs[k]);
     }
     return result;
 }
@@ -57,13 +56,13 @@ static dt_result dti_tp_alike(dti_parallel *par, const dti_device *a, const dti_
                     dti_grid_setting(par), par->desc.tensor, a->info.id, b->info.id);
 }
 
-static dt_result dti_tp_open_tp_rank(dti_parallel *par, uint32_t m, const char *name, int threads) {
-    dti_tp_rank *tp_rank = &par->tp->tp_ranks[m];
+static dt_result dti_tp_open_rank(dti_parallel *par, uint32_t m, const char *name, int threads) {
+    dti_tp_rank *tp_rank = &par->tp->ranks[m];
     const dt_store_desc d = {.device = name, .seed = par->desc.seed};
     const uint32_t begin = m - m % par->tp->each; /* of its device's */
     dt_result result = DT_OK;
     if (m > begin)
-        tp_rank->ctx = par->tp->tp_ranks[begin].ctx;
+        tp_rank->ctx = par->tp->ranks[begin].ctx;
     else
         result = dti_context_beside(par, par->replicas[0].graph, "tensor rank", m, threads,
                                     &tp_rank->ctx);
@@ -76,7 +75,7 @@ static dt_result dti_tp_open_tp_rank(dti_parallel *par, uint32_t m, const char *
         return dti_fail(par->base, result, "tensor rank %u: %s", m,
                         dti_ctx_base(tp_rank->ctx)->error);
     tp_rank->store->device->one_thread = threads <= 1;
-    return dti_tp_alike(par, par->tp->tp_ranks[0].store->device, tp_rank->store->device);
+    return dti_tp_alike(par, par->tp->ranks[0].store->device, tp_rank->store->device);
 }
 
 static dt_result dti_tp_open_all(dti_parallel *par, const char *names, int threads) {
@@ -85,7 +84,7 @@ static dt_result dti_tp_open_all(dti_parallel *par, const char *names, int threa
     uint32_t m = 0;
     while (!result && dti_device_next(&w)) {
         for (uint32_t k = 0; k < w.times * par->tp->each && !result; k++)
-            result = dti_tp_open_tp_rank(par, m++, w.name, threads);
+            result = dti_tp_open_rank(par, m++, w.name, threads);
     }
     return result;
 }
@@ -106,7 +105,7 @@ static dt_program_desc dti_tp_desc(const dti_parallel *par, const dti_tp *tp, dt
 }
 
 static dt_result dti_tp_program(dti_parallel *par, uint32_t m, uint32_t tail, uint32_t i) {
-    dti_tp_rank *tp_rank = &par->tp->tp_ranks[m];
+    dti_tp_rank *tp_rank = &par->tp->ranks[m];
     const dti_runs *runs = &dti_tp_group_of(par->tp, m)->runs[tail];
     for (uint32_t k = 0; k < i; k++) {
         if (runs->runs[k].rows != runs->runs[i].rows)
@@ -132,7 +131,7 @@ static dt_result dti_tp_program(dti_parallel *par, uint32_t m, uint32_t tail, ui
 }
 
 static dt_result dti_tp_programs(dti_parallel *par, uint32_t m) {
-    dti_tp_rank *tp_rank = &par->tp->tp_ranks[m];
+    dti_tp_rank *tp_rank = &par->tp->ranks[m];
     const dti_runs *runs = dti_tp_group_of(par->tp, m)->runs;
     dt_result result = DT_OK;
     for (uint32_t tail = 0; tail < 2 && !result; tail++) {
@@ -162,7 +161,7 @@ static dt_result dti_tp_group_links(dti_parallel *par, dti_tp_group *tp_group) {
     size_t most = 1;
     for (uint32_t tail = 0; tail < 2; tail++) {
         for (uint32_t i = 0; i < tp_group->runs[tail].count; i++)
-            most = dti_tp_most(par->tp->tp_ranks[tp_group->first].runs[tail][i], most);
+            most = dti_tp_most(par->tp->ranks[tp_group->first].runs[tail][i], most);
     }
     return dti_tp_place_make(par, &tp_group->place, most);
 }
@@ -172,10 +171,10 @@ static dt_result dti_tp_join(dti_parallel *par) {
     dt_result own = DT_OK;
     if (!par->desc.comm)
         return DT_OK;
-    dt_result result = dti_tp_same(par, tp->tp_ranks[0].store->device);
-    for (uint32_t i = 0; i < tp->tp_group_count && !own; i++) {
-        if (tp->tp_groups[i].count < tp->size)
-            own = dti_tp_group_links(par, &tp->tp_groups[i]);
+    dt_result result = dti_tp_same(par, tp->ranks[0].store->device);
+    for (uint32_t i = 0; i < tp->group_count && !own; i++) {
+        if (tp->groups[i].count < tp->size)
+            own = dti_tp_group_links(par, &tp->groups[i]);
     }
     if (!result)
         result = dti_agree_result(par, own);
@@ -201,16 +200,16 @@ static dt_result dti_tp_sums(dti_parallel *par) {
         const dt_comm_span own = dti_tp_groups_of(tp, k);
         if (own.count)
             result =
-                dti_batch_slice_sum_make(par, &tp->sums[k], tp->tp_ranks[0].store->layout.elements,
-                                         tp->tp_groups[own.first].first_batch_slice,
-                                         tp->tp_groups[own.first + own.count - 1].end_batch_slice);
+                dti_batch_slice_sum_make(par, &tp->sums[k], tp->ranks[0].store->layout.elements,
+                                         tp->groups[own.first].first_batch_slice,
+                                         tp->groups[own.first + own.count - 1].end_batch_slice);
     }
     return result;
 }
 
 static dt_result dti_tp_tables(dti_parallel *par) {
     dti_tp *tp = par->tp;
-    const dti_code *code = dti_program_code(tp->tp_ranks[0].runs[0][0]);
+    const dti_code *code = dti_program_code(tp->ranks[0].runs[0][0]);
     tp->entries = code->table_entries;
     tp->pairs = dti_alloc_array(par->base, 2 * (size_t)tp->entries * tp->size + 1, sizeof(float));
     dt_result result = tp->pairs ? dti_grid_scalars_make(par) : DT_ERROR_MEMORY;
@@ -291,12 +290,12 @@ static void dti_tp_destroy(dti_parallel *par) {
     dti_device_team_destroy(tp->device_team);
     for (uint32_t k = tp->sums ? tp->size : 0; k-- > 0;)
         dti_batch_slice_sum_free(par, &tp->sums[k]);
-    for (uint32_t i = tp->tp_groups ? tp->tp_group_count : 0; i-- > 0;)
-        dti_tp_group_close(par, &tp->tp_groups[i]);
-    for (uint32_t m = 0; tp->tp_ranks && m < tp->local; m++)
-        dti_tp_rank_close(par, &tp->tp_ranks[m]);
-    for (uint32_t m = 0; tp->tp_ranks && m < tp->local; m += tp->each)
-        dt_ctx_destroy(tp->tp_ranks[m].ctx);
+    for (uint32_t i = tp->groups ? tp->group_count : 0; i-- > 0;)
+        dti_tp_group_close(par, &tp->groups[i]);
+    for (uint32_t m = 0; tp->ranks && m < tp->local; m++)
+        dti_tp_rank_close(par, &tp->ranks[m]);
+    for (uint32_t m = 0; tp->ranks && m < tp->local; m += tp->each)
+        dt_ctx_destroy(tp->ranks[m].ctx);
     if (tp->code)
         dti_code_release(par->replicas[0].store, tp->code);
     dti_statistics_free(par->base, &tp->statistics);
@@ -305,7 +304,7 @@ static void dti_tp_destroy(dti_parallel *par) {
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
     dti_tp_model_free(par, tp);
-    void *all[] = {tp->tp_ranks, tp->tp_groups, tp->sums, tp->pairs};
+    void *all[] = {tp->ranks, tp->groups, tp->sums, tp->pairs};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, tp);
@@ -314,9 +313,9 @@ static void dti_tp_destroy(dti_parallel *par) {
 
 /* ---- shared inputs */
 
-static dt_result dti_tp_share_tp_rank(dti_parallel *par, uint32_t m, uint32_t node,
-                                      const void *values, size_t bytes) {
-    const dti_tp_rank *tp_rank = &par->tp->tp_ranks[m];
+static dt_result dti_tp_share_rank(dti_parallel *par, uint32_t m, uint32_t node, const void *values,
+                                   size_t bytes) {
+    const dti_tp_rank *tp_rank = &par->tp->ranks[m];
     const dt_tensor x = {tp_rank->graph, par->tp->stands[node]};
     const dti_runs *runs = dti_tp_group_of(par->tp, m)->runs;
     dt_result result = DT_OK;
@@ -333,6 +332,6 @@ static dt_result dti_tp_share_tp_rank(dti_parallel *par, uint32_t m, uint32_t no
 static dt_result dti_tp_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes) {
     dt_result result = DT_OK;
     for (uint32_t m = 0; m < par->tp->local && !result; m++)
-        result = dti_tp_share_tp_rank(par, m, node, values, bytes);
+        result = dti_tp_share_rank(par, m, node, values, bytes);
     return result;
 }

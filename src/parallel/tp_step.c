@@ -14,18 +14,18 @@ static const dti_runs *dti_tp_runs_now(const dti_tp *tp, uint32_t m) {
 
 /* Its program has a single micro-batch slot, because other tensor ranks read operands from it. */
 static dt_program *dti_tp_of(const dti_tp *tp, uint32_t m, uint32_t micro) {
-    return tp->tp_ranks[m].runs[tp->tail][micro];
+    return tp->ranks[m].runs[tp->tail][micro];
 }
 
 /* The program whose step commits: of a tensor group without rows one of full batches. */
 static dt_program *dti_tp_last(const dti_tp *tp, uint32_t m) {
-    const dti_tp_rank *tp_rank = &tp->tp_ranks[m];
+    const dti_tp_rank *tp_rank = &tp->ranks[m];
     const uint32_t tail = dti_tp_runs_now(tp, m)->count ? tp->tail : 0;
-    return tp_rank->runs[tail][tp->tp_groups[tp_rank->tp_group].runs[tail].count - 1];
+    return tp_rank->runs[tail][tp->groups[tp_rank->group].runs[tail].count - 1];
 }
 
 static void dti_tp_ended(dti_tp *tp, uint32_t m, dt_result result) {
-    tp->tp_ranks[m].result = result;
+    tp->ranks[m].result = result;
     if (result)
         atomic_store(&tp->failed, true);
 }
@@ -49,7 +49,7 @@ static void dti_tp_weigh(void *arg, uint32_t m) {
     dti_parallel *par = arg;
     dti_tp *tp = par->tp;
     dt_result result = DT_OK;
-    const uint32_t count = tp->tp_ranks[m].number ? 0 : dti_tp_runs_now(tp, m)->count;
+    const uint32_t count = tp->ranks[m].number ? 0 : dti_tp_runs_now(tp, m)->count;
     for (uint32_t i = 0; i < count && !result; i++) {
         dt_program *p = dti_tp_of(tp, m, i);
         double weights[DT_MAX_TERMS] = {0}, *leaf = dti_tp_leaf(par, &par->weights, m, i);
@@ -66,7 +66,7 @@ static void dti_tp_weigh(void *arg, uint32_t m) {
 /* All of a micro-batch, and the sync points between them. */
 static dt_result dti_tp_segments(dti_parallel *par, dt_comm_span tp_ranks, uint32_t micro,
                                  bool *go_on) {
-    dti_tp_rank *first = &par->tp->tp_ranks[tp_ranks.first];
+    dti_tp_rank *first = &par->tp->ranks[tp_ranks.first];
     dt_program *programs[DTI_TP_MAX];
     for (uint32_t k = 0; k < tp_ranks.count; k++)
         programs[k] = dti_tp_of(par->tp, tp_ranks.first + k, micro);
@@ -115,7 +115,7 @@ static dt_result dti_tp_over(dti_parallel *par, uint32_t m, uint32_t micro, dt_p
         dti_micro_slot_end(p);
     if (!last && runs->runs[micro + 1].pieces[0].leaf == batch_slice)
         return DT_OK;
-    return dti_batch_slice_pushed(par, &tp->tp_ranks[m].sum, batch_slice, last);
+    return dti_batch_slice_pushed(par, &tp->ranks[m].sum, batch_slice, last);
 }
 
 static dt_result dti_tp_micro_begin(dti_parallel *par, uint32_t m, uint32_t micro) {
@@ -132,7 +132,7 @@ static dt_result dti_tp_micro(dti_parallel *par, dt_comm_span tp_ranks, uint32_t
     dt_result result = DT_OK;
     /* operands take the place of those of the micro-batch before */
     if (!dti_tp_left(par, &dti_tp_group_of(tp, tp_ranks.first)->place,
-                     tp->tp_ranks[tp_ranks.first].met)) {
+                     tp->ranks[tp_ranks.first].met)) {
         *go_on = false;
         return DT_OK;
     }
@@ -144,7 +144,7 @@ static dt_result dti_tp_micro(dti_parallel *par, dt_comm_span tp_ranks, uint32_t
         return result;
     for (uint32_t m = tp_ranks.first; m < tp_ranks.first + tp_ranks.count && !result; m++) {
         dt_program *p = dti_tp_of(tp, m, micro);
-        if (tp->tp_ranks[m].number == 0)
+        if (tp->ranks[m].number == 0)
             dti_tp_terms(par, m, micro, p);
         result = dti_tp_over(par, m, micro, p);
     }
@@ -153,14 +153,14 @@ static dt_result dti_tp_micro(dti_parallel *par, dt_comm_span tp_ranks, uint32_t
 
 /* All batch slices' gradients are there: the last of a number's tensor ranks here adds them up. */
 static void dti_tp_sum_ready(dti_tp *tp, uint32_t m) {
-    const uint32_t number = tp->tp_ranks[m].number;
+    const uint32_t number = tp->ranks[m].number;
     const dt_comm_span tp_groups = dti_tp_groups_of(tp, number);
     dti_batch_slice_sum *sum = &tp->sums[number];
     dti_batch_slice_stack *of[DTI_REPLICAS_MAX];
     if (!sum->on || atomic_fetch_add(&sum->ready, 1) + 1 < tp_groups.count)
         return;
     for (uint32_t i = 0; i < tp_groups.count; i++)
-        of[i] = &dti_tp_rank_of(tp, &tp->tp_groups[tp_groups.first + i], number)->sum;
+        of[i] = &dti_tp_rank_of(tp, &tp->groups[tp_groups.first + i], number)->sum;
     dti_batch_slice_fold(sum, of, tp_groups.count);
 }
 
@@ -175,7 +175,7 @@ static void dti_tp_compute(void *arg, uint32_t device) {
     for (uint32_t i = 0; i < count && !result && go_on; i++)
         result = dti_tp_micro(par, tp_ranks, i, &go_on);
     for (uint32_t k = 0; k < tp_ranks.count && !count && !result; k++)
-        result = dti_batch_slice_pushed_none(par, &tp->tp_ranks[tp_ranks.first + k].sum);
+        result = dti_batch_slice_pushed_none(par, &tp->ranks[tp_ranks.first + k].sum);
     for (uint32_t k = 0; k < tp_ranks.count && go_on && !result; k++)
         dti_tp_sum_ready(tp, tp_ranks.first + k);
     dti_tp_ended(tp, tp_ranks.first, result); /* they have one context, and so one text */
@@ -215,7 +215,7 @@ static dt_result dti_tp_statistics(dti_parallel *par) {
 static void dti_tp_norm(void *arg, uint32_t m) {
     dti_parallel *par = arg;
     dti_tp *tp = par->tp;
-    dti_tp_rank *tp_rank = &tp->tp_ranks[m];
+    dti_tp_rank *tp_rank = &tp->ranks[m];
     dt_program *p = dti_tp_last(tp, m);
     dt_result result = dti_batch_slice_sum_put(&tp->sums[tp_rank->number], tp_rank->store);
     if (!result)
@@ -239,8 +239,8 @@ static dt_result dti_tp_pairs(dti_parallel *par) {
     memset(tp->pairs, 0, each * tp->size * sizeof *tp->pairs);
     for (uint32_t m = 0; m < tp->local; m++) {
         if (dti_tp_group_of(tp, m)->replica == 0)
-            memcpy(tp->pairs + tp->tp_ranks[m].number * each,
-                   dti_micro_slot_pairs(dti_tp_last(tp, m)), each * sizeof *tp->pairs);
+            memcpy(tp->pairs + tp->ranks[m].number * each, dti_micro_slot_pairs(dti_tp_last(tp, m)),
+                   each * sizeof *tp->pairs);
     }
     if (!par->desc.comm)
         return DT_OK;
@@ -267,7 +267,7 @@ static void dti_tp_pairs_take(const dti_parallel *par, uint32_t to) {
 
 static void dti_tp_validate(void *arg, uint32_t m) {
     dti_parallel *par = arg;
-    dti_tp_rank *tp_rank = &par->tp->tp_ranks[m];
+    dti_tp_rank *tp_rank = &par->tp->ranks[m];
     dt_program *p = dti_tp_last(par->tp, m);
     dti_tp_pairs_take(par, m);
     tp_rank->result = dti_micro_slot_run(p, 1);
@@ -280,7 +280,7 @@ static void dti_tp_validate(void *arg, uint32_t m) {
 
 static void dti_tp_commit(void *arg, uint32_t m) {
     dti_parallel *par = arg;
-    par->tp->tp_ranks[m].result = dti_program_commit(dti_tp_last(par->tp, m));
+    par->tp->ranks[m].result = dti_program_commit(dti_tp_last(par->tp, m));
 }
 
 /* ---- the step */
@@ -289,11 +289,11 @@ static void dti_tp_commit(void *arg, uint32_t m) {
 static dt_result dti_tp_result(dti_parallel *par) {
     const dti_tp *tp = par->tp;
     for (uint32_t m = 0; m < tp->local; m++) {
-        const dt_result result = tp->tp_ranks[m].result;
+        const dt_result result = tp->ranks[m].result;
         if (result)
             return par->lost ? result
                              : dti_fail(par->base, result, "tensor rank %u: %s", tp->first + m,
-                                        dti_ctx_base(tp->tp_ranks[m].ctx)->error);
+                                        dti_ctx_base(tp->ranks[m].ctx)->error);
     }
     return DT_OK;
 }
@@ -314,7 +314,7 @@ static dt_result dti_tp_phase(dti_parallel *par, dti_device_team_fn *fn) {
 
 static dt_result dti_tp_computed(dti_parallel *par) {
     for (uint32_t m = 0; m < par->tp->local; m++)
-        par->tp->tp_ranks[m].result = DT_OK;
+        par->tp->ranks[m].result = DT_OK;
     dti_device_team_run(par->tp->device_team, dti_tp_compute, par);
     return dti_tp_result(par);
 }
@@ -329,14 +329,14 @@ static void dti_tp_prepare(dti_parallel *par, const dti_batch *batch, const dt_s
     tp->tail = batch->rows != par->desc.batch && par->desc.tail;
     dti_grid_scalars_begin(par);
     memset(tp->statistics.pieces, 0, pieces * tp->statistics.width * sizeof(float));
-    for (uint32_t i = 0; i < tp->tp_group_count; i++) {
-        dti_tp_place_begin(&tp->tp_groups[i].place);
+    for (uint32_t i = 0; i < tp->group_count; i++) {
+        dti_tp_place_begin(&tp->groups[i].place);
     }
     for (uint32_t k = 0; k < tp->size; k++)
         dti_batch_slice_sum_begin(&tp->sums[k]);
     for (uint32_t m = 0; m < tp->local; m++) {
-        tp->tp_ranks[m].met = 0;
-        dti_batch_slice_stack_begin(&tp->tp_ranks[m].sum);
+        tp->ranks[m].met = 0;
+        dti_batch_slice_stack_begin(&tp->ranks[m].sum);
     }
     atomic_store(&tp->failed, false);
     atomic_store(&tp->speaking, false);
@@ -367,12 +367,12 @@ static dt_result dti_tp_attribute(dti_parallel *par, uint32_t m) {
 /* The first tensor rank that finds it is quoted. */
 static dt_result dti_tp_not_finite(dti_parallel *par, dti_parallel_result *out) {
     dti_tp *tp = par->tp;
-    const char *statistic = dti_statistics_fault(&tp->statistics, tp->tp_ranks[0].graph);
+    const char *statistic = dti_statistics_fault(&tp->statistics, tp->ranks[0].graph);
     dt_result result = dti_tp_result(par); /* a device that failed while it judged */
     for (uint32_t m = 0; m < tp->local && !result; m++)
         result = dti_tp_attribute(par, m);
     dti_tp_drop(par);
-    dti_statistics_load(&tp->statistics, tp->tp_ranks[0].store);
+    dti_statistics_load(&tp->statistics, tp->ranks[0].store);
     result = dti_agree_result(par, result);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
@@ -409,7 +409,7 @@ static void dti_tp_validate_all(dti_parallel *par) {
     const dti_tp *tp = par->tp;
     bool faulty = dti_tp_phase(par, dti_tp_validate) != DT_OK;
     for (uint32_t m = 0; m < tp->local; m++)
-        faulty = faulty || tp->tp_ranks[m].faulty;
+        faulty = faulty || tp->ranks[m].faulty;
     if (faulty)
         par->terms.leaves[(size_t)par->first_batch_slice * par->terms.width + DTI_TERMS_FAULT] =
             1.0;
@@ -440,8 +440,8 @@ static dt_result dti_tp_update(dti_parallel *par, dti_parallel_result *out) {
     dti_full_old(par);
     if (result)
         return dti_tp_partial_commit(par, result);
-    par->replicas[0].store->steps = tp->tp_ranks[0].store->steps;
-    out->norm = tp->tp_ranks[0].norm;
+    par->replicas[0].store->steps = tp->ranks[0].store->steps;
+    out->norm = tp->ranks[0].norm;
     out->committed = true;
     result = par->whole.shown ? dti_full_gather(par) : DT_OK;
     return result ? dti_tp_partial_commit(par, result) : DT_OK;

@@ -246,7 +246,7 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
         dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 0; t->par.tp && i < t->par.tp->local; i++)
-        dti_ctx_base(t->par.tp->tp_ranks[i].ctx)->logger = (dt_logger){0};
+        dti_ctx_base(t->par.tp->ranks[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -360,9 +360,9 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
 
 /* Of a tensor rank. */
 static void dti_trainer_info_tp(const dti_tp *tp, dt_trainer_info *info) {
-    const dt_store *s = tp->tp_ranks[0].store;
+    const dt_store *s = tp->ranks[0].store;
     info->tensor_ranks = (int)(tp->size / tp->each);
-    info->local_replicas = (int)tp->tp_group_count;
+    info->local_replicas = (int)tp->group_count;
     info->transient_bytes = s->transient_bytes;
     info->state_bytes = dti_state_bytes(&s->layout, s->moments);
 }

@@ -407,7 +407,7 @@ int main(int argc, char **argv) {
         {"owned", owned},
         {"speed", speed},
     };
-    device_team all = {0};
+    thread_team all = {0};
     mate m = {.all = &all};
     bool found = false;
     for (size_t i = 0; argc > 1 && i < DTI_COUNT(scenarios); i++)

@@ -18,7 +18,7 @@ typedef struct fleet fleet;
 
 typedef struct proc {
     mate m;
-    device_team device_team; /* m.all: for functions of test_comm.c that look there */
+    thread_team thread_team; /* m.all: for functions of test_comm.c that look there */
     fleet *all;
     int index;
     pid_t pid;
@@ -153,7 +153,7 @@ static void proc_main(proc *p) {
     /* Whatever the shell does: what the library must not raise ends us. */
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
-    p->m = (mate){.all = &p->device_team, .rank = p->index, .size = p->all->desc.world_size};
+    p->m = (mate){.all = &p->thread_team, .rank = p->index, .size = p->all->desc.world_size};
     p->m.random = (uint64_t)(p->index + 1) * 7919;
     p->all->run(p);
     proc_leave(p);
@@ -169,7 +169,7 @@ static void fleet_start(fleet *f, void (*run)(proc *p)) {
         proc *p = &f->at[i];
         p->all = f;
         p->index = i;
-        p->device_team.arg = (void *)(uintptr_t)f->arg;
+        p->thread_team.arg = (void *)(uintptr_t)f->arg;
         pid_t pid = fork();
         if (pid == 0)
             proc_main(p);

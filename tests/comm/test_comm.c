@@ -9,9 +9,9 @@
 
 /* ---- ranks as threads: CHECK is for one thread, so a rank notes its first failure here */
 
-typedef struct device_team device_team;
+typedef struct thread_team thread_team;
 typedef struct mate {
-    device_team *all;
+    thread_team *all;
     dt_comm *comm;
     int rank, size;
     int failed_line;
@@ -19,7 +19,7 @@ typedef struct mate {
     uint64_t random;
 } mate;
 
-struct device_team {
+struct thread_team {
     void (*run)(mate *m);
     void *arg;
     mate mates[8];
@@ -63,9 +63,9 @@ static void *mate_main(void *arg) {
 }
 
 /* Runs `run` on `size` threads, each with its comm, which it may destroy and set to NULL. */
-static void device_team_run_with(const dt_comm_desc *desc, int size, void (*run)(mate *m),
+static void thread_team_run_with(const dt_comm_desc *desc, int size, void (*run)(mate *m),
                                  void *arg) {
-    device_team all = {.run = run, .arg = arg};
+    thread_team all = {.run = run, .arg = arg};
     dt_comm *comms[8];
     pthread_t threads[8];
     dt_result made = dt_comm_create_threads(desc, size, comms);
@@ -85,11 +85,11 @@ static void device_team_run_with(const dt_comm_desc *desc, int size, void (*run)
     }
 }
 
-static void device_team_run(int size, void (*run)(mate *m), void *arg) {
-    device_team_run_with(NULL, size, run, arg);
+static void thread_team_run(int size, void (*run)(mate *m), void *arg) {
+    thread_team_run_with(NULL, size, run, arg);
 }
 
-static const int device_team_sizes[] = {1, 2, 3, 4, 7, 8};
+static const int thread_team_sizes[] = {1, 2, 3, 4, 7, 8};
 
 /* ---- values of all types */
 
@@ -248,12 +248,12 @@ static void kind_table(mate *m) {
 }
 
 TEST(comm_threads_do_every_kind_type_reduction_and_size) {
-    for (size_t i = 0; i < DTI_COUNT(device_team_sizes); i++)
-        device_team_run(device_team_sizes[i], kind_table, NULL);
+    for (size_t i = 0; i < DTI_COUNT(thread_team_sizes); i++)
+        thread_team_run(thread_team_sizes[i], kind_table, NULL);
 }
 
 TEST(comm_of_one_rank_does_every_kind) {
-    device_team all = {0};
+    thread_team all = {0};
     mate m = {.all = &all, .size = 1};
     REQUIRE(dt_comm_create(NULL, &m.comm) == DT_OK);
     CHECK(dt_comm_size(m.comm) == 1 && dt_comm_rank(m.comm) == 0);
@@ -293,8 +293,8 @@ static void wrappers(mate *m) {
 }
 
 TEST(comm_typed_wrappers_pass_their_arguments_on) {
-    for (size_t i = 1; i < DTI_COUNT(device_team_sizes); i++)
-        device_team_run(device_team_sizes[i], wrappers, NULL);
+    for (size_t i = 1; i < DTI_COUNT(thread_team_sizes); i++)
+        thread_team_run(thread_team_sizes[i], wrappers, NULL);
 }
 
 /* A barrier lets nobody through before the last one has come. */
@@ -310,7 +310,7 @@ static void barrier_late(mate *m) {
 
 TEST(comm_barrier_waits_for_the_last) {
     _Atomic int come = 0;
-    device_team_run(4, barrier_late, &come);
+    thread_team_run(4, barrier_late, &come);
 }
 
 /* ---- send and recv */
@@ -350,9 +350,9 @@ static void pairs(mate *m) {
 }
 
 TEST(comm_sends_and_receives_match_in_order_beside_collectives) {
-    for (size_t i = 1; i < DTI_COUNT(device_team_sizes); i++)
+    for (size_t i = 1; i < DTI_COUNT(thread_team_sizes); i++)
         for (int again = 0; again < 5; again++)
-            device_team_run(device_team_sizes[i], pairs, NULL);
+            thread_team_run(thread_team_sizes[i], pairs, NULL);
 }
 
 /* ---- the same bits for all, always */
@@ -394,8 +394,8 @@ static void order(mate *m) {
 }
 
 TEST(comm_sums_in_the_tree_whoever_comes_first) {
-    for (size_t i = 0; i < DTI_COUNT(device_team_sizes); i++)
-        device_team_run(device_team_sizes[i], order, NULL);
+    for (size_t i = 0; i < DTI_COUNT(thread_team_sizes); i++)
+        thread_team_run(thread_team_sizes[i], order, NULL);
 }
 
 /* ---- the tree over leaves */
@@ -455,9 +455,9 @@ TEST(comm_tree_over_leaves_has_the_same_bits_at_any_number_of_ranks) {
             for (int mean = 0; mean < 2; mean++) {
                 leaf_case first = {.total = totals[t], .dtype = dtypes[d]};
                 first.reduction = mean ? DT_COMM_MEAN : DT_COMM_SUM;
-                for (size_t i = 0; i < DTI_COUNT(device_team_sizes); i++) {
+                for (size_t i = 0; i < DTI_COUNT(thread_team_sizes); i++) {
                     leaf_case c = first;
-                    device_team_run(device_team_sizes[i], leaves, &c);
+                    thread_team_run(thread_team_sizes[i], leaves, &c);
                     if (i == 0)
                         first = c;
                     CHECK(!memcmp(first.result, c.result, sizeof c.result));
@@ -470,7 +470,7 @@ TEST(comm_tree_over_leaves_has_the_same_bits_at_any_number_of_ranks) {
 }
 
 TEST(comm_of_one_rank_sums_its_leaves) {
-    device_team all = {0};
+    thread_team all = {0};
     leaf_case one = {.total = 5}, two = {.total = 5};
     mate m = {.all = &all, .size = 1};
     all.arg = &one;
@@ -478,7 +478,7 @@ TEST(comm_of_one_rank_sums_its_leaves) {
     leaves(&m);
     test_check(!m.failed_line, __FILE__, m.failed_line, "%s", m.failed);
     dt_comm_destroy(m.comm);
-    device_team_run(2, leaves, &two);
+    thread_team_run(2, leaves, &two);
     CHECK(!memcmp(one.result, two.result, sizeof one.result));
 }
 
@@ -518,7 +518,7 @@ TEST(comm_wrong_leaves_are_refused_by_all_ranks) {
         {{{0, 2, 6}, {2, 2, 6}, {4, 2, 6}}, 2, DT_ERROR_INVALID, "rank 2 has operations under way"},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++)
-        device_team_run(3, set_wrong_leaves, &wrong[i]);
+        thread_team_run(3, set_wrong_leaves, &wrong[i]);
 }
 
 /* ---- groups */
@@ -554,8 +554,8 @@ static void groups(mate *m) {
 }
 
 TEST(comm_groups_have_their_own_ranks_and_order) {
-    for (size_t i = 1; i < DTI_COUNT(device_team_sizes); i++)
-        device_team_run(device_team_sizes[i], groups, NULL);
+    for (size_t i = 1; i < DTI_COUNT(thread_team_sizes); i++)
+        thread_team_run(thread_team_sizes[i], groups, NULL);
 }
 
 /* Rank by rank another order of three groups' operations, all pending at once. */
@@ -589,8 +589,8 @@ static void opposite(mate *m) {
 }
 
 TEST(comm_groups_posted_in_opposite_orders_complete) {
-    device_team_run(2, opposite, NULL);
-    device_team_run(4, opposite, NULL);
+    thread_team_run(2, opposite, NULL);
+    thread_team_run(4, opposite, NULL);
 }
 
 /* Several all-reduces of one group at once, waited for backwards or tested. */
@@ -616,7 +616,7 @@ static void many_pending(mate *m) {
 }
 
 TEST(comm_many_operations_are_pending_at_once) {
-    device_team_run(4, many_pending, NULL);
+    thread_team_run(4, many_pending, NULL);
 }
 
 typedef struct wrong_group {
@@ -656,7 +656,7 @@ TEST(comm_wrong_groups_are_refused_and_the_parent_lives_on) {
         {{{1, 1}, {1, 1}, {1, 1}}, {2, 2, 2}, {BAD, BAD, BAD}, {"ascend", "ascend", "ascend"}},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++)
-        device_team_run(3, make_wrong_group, &wrong[i]);
+        thread_team_run(3, make_wrong_group, &wrong[i]);
 }
 #undef BAD
 #undef OTHER
@@ -710,7 +710,7 @@ TEST(comm_mismatch_ends_the_group_and_names_both) {
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++)
         for (int again = 0; again < 10; again++)
-            device_team_run(4, post_wrong, &wrong[i]);
+            thread_team_run(4, post_wrong, &wrong[i]);
 }
 #undef A
 #undef B
@@ -726,7 +726,7 @@ static void send_too_much(mate *m) {
 
 TEST(comm_send_and_recv_of_different_counts_mismatch) {
     for (int again = 0; again < 20; again++)
-        device_team_run(2, send_too_much, NULL);
+        thread_team_run(2, send_too_much, NULL);
 }
 
 /* ---- timeouts, cancelling, leaving */
@@ -759,7 +759,7 @@ static void timeouts(mate *m) {
 
 TEST(comm_wait_times_out_and_stays_pending) {
     _Atomic int tried = 0;
-    device_team_run(3, timeouts, &tried);
+    thread_team_run(3, timeouts, &tried);
 }
 
 /* Rank 1 of 4 does not post; the others wait, test, cancel or look at it late. */
@@ -806,7 +806,7 @@ static void op_timeout(mate *m) {
 TEST(comm_op_timeout_names_who_did_not_post_and_ends_the_group) {
     dt_comm_desc desc = {.op_timeout_ms = 60};
     _Atomic int over = 0;
-    device_team_run_with(&desc, 4, op_timeout, &over);
+    thread_team_run_with(&desc, 4, op_timeout, &over);
 }
 
 /* A recv that nobody sends to, and pauses longer than the limit between operations. */
@@ -829,7 +829,7 @@ static void op_timeout_pair(mate *m) {
 TEST(comm_op_timeout_counts_from_the_post_alone) {
     dt_comm_desc desc = {.op_timeout_ms = 40};
     _Atomic int over = 0;
-    device_team_run_with(&desc, 3, op_timeout_pair, &over);
+    thread_team_run_with(&desc, 3, op_timeout_pair, &over);
 }
 
 /* After an operation ended badly its buffers are this rank's again: it writes them at once, which a
@@ -857,7 +857,7 @@ static void cancelled(mate *m) {
 TEST(comm_cancel_ends_the_group_and_gives_the_buffers_back) {
     for (int i = 0; i < 60; i++) {
         int culprit = i % 3;
-        device_team_run(3, cancelled, &culprit);
+        thread_team_run(3, cancelled, &culprit);
     }
 }
 
@@ -887,7 +887,7 @@ static void cancelled_early(mate *m) {
 
 TEST(comm_cancel_is_told_to_all_with_rank_and_operation) {
     for (int i = 0; i < 20; i++)
-        device_team_run(3, cancelled_early, NULL);
+        thread_team_run(3, cancelled_early, NULL);
 }
 
 static void cancel_finished(mate *m) {
@@ -944,12 +944,12 @@ static void cancelled_in_a_group(mate *m) {
 TEST(comm_what_ends_a_group_ends_all_groups_of_its_root) {
     for (int i = 0; i < 40; i++) {
         int kind = i % 2;
-        device_team_run(4, cancelled_in_a_group, &kind);
+        thread_team_run(4, cancelled_in_a_group, &kind);
     }
 }
 
 TEST(comm_cancel_of_a_finished_operation_is_no_error) {
-    device_team_run(3, cancel_finished, NULL);
+    thread_team_run(3, cancel_finished, NULL);
 }
 
 static void leave_pending(mate *m) {
@@ -972,7 +972,7 @@ static void leave_pending(mate *m) {
 
 TEST(comm_destroy_with_a_pending_operation_is_a_lost_peer) {
     for (int i = 0; i < 20; i++)
-        device_team_run(4, leave_pending, NULL);
+        thread_team_run(4, leave_pending, NULL);
 }
 
 static void leave_clean(mate *m) {
@@ -995,7 +995,7 @@ static void leave_clean(mate *m) {
 
 TEST(comm_a_rank_that_left_is_missed_only_where_it_is_needed) {
     for (int i = 0; i < 20; i++)
-        device_team_run(3, leave_clean, NULL);
+        thread_team_run(3, leave_clean, NULL);
 }
 
 /* The last result is never lost to a rank that is slower to look at it. */
@@ -1019,7 +1019,7 @@ static void leave_at_once(mate *m) {
 
 TEST(comm_destroy_right_after_the_last_result_loses_nothing) {
     for (int i = 0; i < 2000; i++)
-        device_team_run(i % 2 ? 4 : 8, leave_at_once, &i);
+        thread_team_run(i % 2 ? 4 : 8, leave_at_once, &i);
 }
 
 static void parent_first(mate *m) {
@@ -1041,7 +1041,7 @@ static void parent_first(mate *m) {
 
 TEST(comm_groups_outlive_their_parent_as_shells) {
     for (int i = 0; i < 20; i++)
-        device_team_run(3, parent_first, NULL);
+        thread_team_run(3, parent_first, NULL);
 }
 
 /* ---- what is refused */
@@ -1293,7 +1293,7 @@ static void tree_in_place(mate *m) {
 }
 
 TEST(comm_tree_mode_in_place_is_for_equal_widths) {
-    device_team_run(2, tree_in_place, NULL);
+    thread_team_run(2, tree_in_place, NULL);
 }
 
 TEST(comm_handles_end_once) {
@@ -1394,8 +1394,8 @@ static void warm(mate *m) {
 }
 
 TEST(comm_operations_allocate_nothing_after_the_first) {
-    device_team_run(1, warm, NULL);
-    device_team_run(3, warm, NULL);
+    thread_team_run(1, warm, NULL);
+    thread_team_run(3, warm, NULL);
 }
 
 /* Counts what is out, and fails the k-th request (0 = none). */
@@ -1460,7 +1460,7 @@ TEST(comm_failing_allocations_are_errors_and_leak_nothing) {
     for (int64_t k = 0; creation + k <= all || k == 0; k++) {
         failing f = {.fail_at = k ? creation + k : 0};
         dt_comm_desc desc = {.allocator = {failing_alloc, failing_free, &f}};
-        device_team_run_with(&desc, 3, starved, NULL);
+        thread_team_run_with(&desc, 3, starved, NULL);
         CHECK(atomic_load(&f.out) == 0);
         all = DTI_MAX(all, atomic_load(&f.calls));
     }

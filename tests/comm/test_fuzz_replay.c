@@ -29,7 +29,7 @@ TEST(every_kept_handshake_changes_nothing_but_with_the_key) {
 
 TEST(every_kept_exchange_of_messages_delivers_what_was_sent_or_ends) {
     int counts[2] = {0};
-    REQUIRE(replay_folder("tests/corpus/conn", fuzz_message, counts));
+    REQUIRE(replay_folder("tests/corpus/message", fuzz_message, counts));
     CHECK(counts[0] >= 2 && counts[1] >= 10);
 }
 

@@ -68,7 +68,7 @@ static void everything(proc *p) {
         leaves(m);
     }
     /* Only rank 0 keeps the result of the leaves: the same tree in one process. */
-    device_team one = {.arg = &alone};
+    thread_team one = {.arg = &alone};
     mate single = {.all = &one, .size = 1};
     EXPECT(m, !dt_comm_create(NULL, &single.comm));
     leaves(&single);
