@@ -412,7 +412,7 @@ train() {
 sanitized_tests() {
     case $sanitize in
     address) checks='-fsanitize=address,undefined -fno-sanitize-recover=undefined' ;;
-    thread) checks='-fsanitize=thread -DDT_NO_AVX512' ;; # threads share out the same in all classes
+    thread) checks='-fsanitize=thread -DDT_NO_AVX512' ;; # threads split work alike in all classes
     *) die "--sanitize takes address or thread, not '$sanitize'" ;;
     esac
     header

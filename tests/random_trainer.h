@@ -1,8 +1,8 @@
 /* A random model in trainers: 1 to 4 replicas with the same batch slices give the same bits, also
- * where they share out the optimizer's state, and after a checkpoint in the middle; and the first
- * step's gradient is the reference's of the same pieces. A pipeline of 2 to 4 stages, where the
- * model can be cut, has the bits of one device, and so has a grid of pipelines over ranks. Part of
- * random_run.h's job, in a file of its own. */
+ * with ZeRO, and after a checkpoint in the middle; and the first step's gradient is the reference's
+ * of the same pieces. A pipeline of 2 to 4 stages, where the model can be cut, has the bits of one
+ * device, and so has a grid of pipelines over ranks. Part of random_run.h's job, in a file of its
+ * own. */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
 
@@ -72,7 +72,7 @@ typedef struct rnd_job { /* one trainer */
     dt_optim_desc optim;
     bool refused;         /* the model cannot be cut so */
     bool local;           /* each step is a round of local steps */
-    int shares;           /* dt_zero_stage: what replicas share out */
+    int shares;           /* dt_zero_stage: what replicas shard */
     uint64_t hash, empty; /* the state; steps of which no target counts */
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -371,7 +371,7 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
     free(got);
 }
 
-/* Devices that share out what there is, against one; or those whose updates are the host's. */
+/* Devices with ZeRO against one; or those whose updates are the host's. */
 static void rnd_devices_agree(const rnd_ref *r, const rnd_files *files, const bool *columns,
                               const char *device, rnd_fault *fault) {
     const rnd_model *m = r->m;

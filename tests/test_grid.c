@@ -155,7 +155,7 @@ TEST(stages_of_tensor_ranks_on_vulkan_have_the_bits_of_tensor_ranks_only) {
         CHECK_NEAR(want.at[i].loss, cpu.at[i].loss, 1e-3 * cpu.at[i].loss);
 }
 
-/* ---- a state that replicas share out */
+/* ---- ZeRO-1 in grids */
 
 /* The bits of a state that each has, with and without tensor ranks. */
 TEST(zero_1_with_stages_has_the_bits_of_no_zero) {

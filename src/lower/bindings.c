@@ -1,7 +1,7 @@
 /* Inputs and outputs and their places on the host's side, and what must be written to a place of
  * its own: outputs, terms, gradients and the next values of buffers. */
 
-/* 1 + the buffer that the application lends for a tensor; 0 = none. */
+/* 1 + the application's buffer for a tensor; 0 = none. */
 static uint8_t dti_code_external(const dti_code *code, uint32_t node) {
     for (uint8_t i = 0; i < DT_MAX_OUTPUTS; i++)
         if (code->desc.external[i].tensor.id == node)

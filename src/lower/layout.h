@@ -35,17 +35,17 @@ typedef struct dti_layout {
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
     /* Whole blocks: of moments and averages the store has those of elements [own_begin, own_end)
-     * alone, and an update writes no others. All of them, but where replicas share the state out
-     * (parallel/owners.c): then `parted`. */
+     * alone, and an update writes no others. All of them, except with ZeRO (parallel/owners.c):
+     * then `parted`. */
     uint64_t own_begin, own_end;
     bool parted;
-    /* Where replicas share out gradients, or parameters too, a replica's programs have arenas of
-     * their own for both: first the part [own_begin, own_end), then what is not trained, which each
-     * has, `fixed` elements; behind that units come and go (units.c). */
+    /* With ZeRO-2 and 3 a replica's programs have arenas of their own for gradients and parameters:
+     * first the part [own_begin, own_end), then what is not trained, which each has, `fixed`
+     * elements; after that places of units (units.c). */
     uint8_t level;  /* dt_zero_stage */
     uint32_t parts; /* micro-batches of a trainer's step; 0: not known */
     uint64_t fixed;
-    bool offload; /* the own part is on the host alone: a device's arenas begin behind it */
+    bool offload; /* only the host has the own part: a device's arenas begin after it */
 } dti_layout;
 
 /* Elements that the arenas of units have on the host, and not on the device. */

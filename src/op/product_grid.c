@@ -112,7 +112,7 @@ static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t s
     spec[3] = t->blocks_m ? dti_gemm_lies(l) : 0;
 }
 
-/* In registers: twice as many as there are tiles, which the workgroups share out. */
+/* In registers: twice as many as there are tiles, which are spread over the workgroups. */
 static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
                                      const uint32_t spec[4]) {
     const dti_args_gemm *g = &l->args.gemm;

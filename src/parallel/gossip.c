@@ -25,8 +25,7 @@ static uint32_t dti_gossip_partner(uint32_t rank, uint32_t world, uint64_t sync_
     const uint32_t around = world - (world % 2 ? 0u : 1u); /* an even one's last is in the middle */
     const uint32_t turn = (uint32_t)(sync_point % around);
     if (rank == around)
-        return (uint32_t)((uint64_t)turn * ((around + 1) / 2) %
-                          around); /* twice that is the turn */
+        return (uint32_t)((uint64_t)turn * ((around + 1) / 2) % around); /* twice that is `turn` */
     const uint32_t other = (turn + around - rank) % around;
     return other != rank ? other : world % 2 ? rank : around;
 }

@@ -220,7 +220,7 @@ static dt_result dti_owners_post(dti_parallel *par, dti_owners_posts *p, uint32_
     return result;
 }
 
-/* In the arenas' order, which all ranks have in mind; at most `most` of them. */
+/* In the arenas' order, which is the same on all ranks; at most `most` of them. */
 static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p, uint32_t most) {
     dt_result result = DT_OK;
     for (uint32_t b = 0; b < par->bucket_count && !result; b++) {

@@ -1,6 +1,6 @@
 /* Pipeline schedules as data: for each device the list of what it does, in its order. A model is
- * cut into chunks, which lie on devices in turn (chunk c on device c mod devices); a batch is cut
- * into micro-batches. No device is known here, so tests run all schedules in mind. */
+ * cut into chunks, chunk c on device c mod devices; a batch is cut into micro-batches. It knows no
+ * device, so tests simulate all schedules. */
 
 typedef enum dti_pipe_kind {
     DTI_PIPE_FORWARD,

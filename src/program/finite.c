@@ -19,7 +19,7 @@ static void dti_store_unbound(dt_store *s) {
 }
 
 /* Whether no update by a gradient of this norm overflows, in any group; see the row's bound. The
- * update is that of the step in turn `t`. */
+ * update is that of the step in slot `t`. */
 static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double norm,
                            double x[DTI_OPTIM_VALUES]) {
     dt_optim_desc room;

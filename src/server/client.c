@@ -1,3 +1,6 @@
+/* A worker's connections to its servers: dials, repeats a question after a connection broke, and
+ * ends with an error when a server is silent for too long. See client.h. */
+
 #define DTI_CLIENT_WAIT_MS 30000
 #define DTI_CLIENT_DIAL_NS 50000000u     /* before the next try; doubled, */
 #define DTI_CLIENT_DIAL_MOST 1000000000u /* up to this */

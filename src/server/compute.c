@@ -1,3 +1,6 @@
+/* A worker's programs by number of rows, its gradient of a batch slice, and the sum of pushes on a
+ * server. See compute.h. */
+
 /* ---- shares */
 
 static uint32_t dti_shares_size(const dti_partition *job, uint32_t batch_slice) {

@@ -341,7 +341,7 @@ static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
     t->plateau.cooldown = words[DTI_STATE_COOLDOWN];
 }
 
-/* Where the state is shared out: each moment of the file to its owners. */
+/* With ZeRO: each moment of the file to its owners. */
 static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c,
                                           const dti_state_file *f, char *piece) {
     const dt_store *s = t->par.replicas[0].store;

@@ -1,3 +1,6 @@
+/* The state of one connection of a message server: its handshake, the message that is being sent
+ * and the one that is arriving, and its end. It has no socket: message_server.c moves the bytes. */
+
 /* ---- the end */
 
 /* Nothing more is taken; what stands in tx, a refusal, may still go. */
