@@ -252,17 +252,17 @@ TEST(attention_says_what_does_not_fit) {
         const char *says;
     } wrong[] = {
         {flat, q, q, {.scale = 0}, "[heads, positions, size]"},
-        {q, three, three, {.scale = 0}, "no multiple of the 3"},
+        {q, three, three, {.scale = 0}, "not a multiple of the 3"},
         {q, wide, q, {.scale = 0}, "q and k differ in their last dimension"},
         {q, q, wide, {.scale = 0}, "must be in [1, 256]"},
         {q, q, three, {.scale = 0}, "k and v differ in heads"},
         {q, q, q, {.mask = mask}, "must broadcast to [4, 6, 6]"},
-        {q, q, q, {.mask = mask, .lengths = n}, "a mask and lengths"},
+        {q, q, q, {.mask = mask, .lengths = n}, ".mask cannot be combined with .lengths"},
         {q, q, q, {.lengths = mask}, "must be i32 []"},
-        {q, q, q, {.bool_mask = true}, "keep without a mask"},
-        {q, q, q, {.window = -1}, "window -1"},
-        {q, q, q, {.dropout = 1.25f}, "dropout 1.25 is not in [0, 1]"},
-        {q, q, q, {.scale = (float)INFINITY}, "scale inf"},
+        {q, q, q, {.bool_mask = true}, ".bool_mask needs a .mask"},
+        {q, q, q, {.window = -1}, ".window is -1"},
+        {q, q, q, {.dropout = 1.25f}, ".dropout is 1.25; it must be in [0, 1]"},
+        {q, q, q, {.scale = (float)INFINITY}, ".scale is inf"},
     };
     for (size_t i = 0; i < DTI_COUNT(wrong); i++) {
         CHECK(dti_is_nil(dt_attention(wrong[i].q, wrong[i].k, wrong[i].v, &wrong[i].desc)));

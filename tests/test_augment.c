@@ -522,17 +522,17 @@ static void augment_refused(augment_fixture *f, dt_augment_desc desc, int line, 
 TEST(augmentation_refuses_what_does_not_fit) {
     static augment_fixture f;
     REQUIRE(augment_open(&f));
-    augment_refused(&f, (dt_augment_desc){.column = 2}, __LINE__, "column 2");
-    augment_refused(&f, (dt_augment_desc){.column = -1}, __LINE__, "column -1");
+    augment_refused(&f, (dt_augment_desc){.column = 2}, __LINE__, "column is 2");
+    augment_refused(&f, (dt_augment_desc){.column = -1}, __LINE__, "column is -1");
     augment_refused(&f, (dt_augment_desc){.flip = 1.5}, __LINE__, "flip is 1.5");
     augment_refused(&f, (dt_augment_desc){.rotate = 181}, __LINE__, "rotate is 181");
     augment_refused(&f, (dt_augment_desc){.noise = (double)NAN}, __LINE__, "noise is");
     augment_refused(&f, (dt_augment_desc){.cutout = -1}, __LINE__, "cutout is -1");
     augment_refused(&f, (dt_augment_desc){.crop_padding = -1}, __LINE__, "crop_padding is -1");
     augment_refused(&f, (dt_augment_desc){.fill = (double)INFINITY}, __LINE__, "fill");
-    augment_refused(&f, (dt_augment_desc){.std = {1, -1}}, __LINE__, "channel 1");
-    augment_refused(&f, (dt_augment_desc){.mixup = 1, .target = 5}, __LINE__, "column 5");
-    augment_refused(&f, (dt_augment_desc){.cutmix = 1, .column = 1}, __LINE__, "column 1");
+    augment_refused(&f, (dt_augment_desc){.std = {1, -1}}, __LINE__, ".mean[1] is 0 and .std -1");
+    augment_refused(&f, (dt_augment_desc){.mixup = 1, .target = 5}, __LINE__, "target is 5");
+    augment_refused(&f, (dt_augment_desc){.cutmix = 1, .column = 1}, __LINE__, "target is 1");
     f.data.columns[0].input = dt_input(f.graph, "one", DT_F32, dt_dims(1, 3, 3));
     augment_refused(&f, (dt_augment_desc){.saturation = 1}, __LINE__, "3 channels");
     f.data.columns[0].input = dt_input(f.graph, "deep", DT_F32, dt_dims(5, 1, 3, 3));

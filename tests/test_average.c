@@ -370,14 +370,14 @@ GOLDEN(averages_that_cannot_be_are_refused, NULL) {
     if (!average_graph(g, &n))
         return;
     average_refused(g, (dt_program_desc){.outputs = {n.y}, .averaged = true},
-                    "no program was made");
+                    "no program of this store averages");
     average_refused(g, (dt_program_desc){.loss = n.loss, .batch = 4, .optim = &kind},
-                    "average.kind 7");
+                    "average.kind is 7");
     average_refused(g, (dt_program_desc){.loss = n.loss, .batch = 4, .optim = &decay},
                     "average.decay is 1");
     average_refused(g,
                     (dt_program_desc){.loss = n.loss, .batch = 4, .optim = &adam, .averaged = true},
-                    "takes no gradients");
+                    "cannot be combined with gradients");
     CHECK(dt_store_read(g->store, 1, DT_VALUE_AVERAGE, value, sizeof value) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(g->ctx), "has no average");
     CHECK(dt_store_save_averaged(g->store, "build/none.safetensors") == DT_ERROR_INVALID);

@@ -278,7 +278,7 @@ TEST(c_files_refuse_what_they_have_no_function_for_by_name) {
     for (int i = 0; i < 7; i++) {
         const dt_c_desc desc = {.outputs = {dt_relu(x)}, .name = names[i]};
         CHECK(dt_c_save(store, c_path("c_model.c"), &desc) == DT_ERROR_INVALID);
-        CHECK_CONTAINS(dt_ctx_error(net.ctx), "is no name of a function in C");
+        CHECK_CONTAINS(dt_ctx_error(net.ctx), "is not a name for a function in C");
     }
     const dt_c_desc short_desc = {.outputs = {dt_relu(x)}, .name = "in"}; /* a part of "int" */
     CHECK(dt_c_save(store, c_path("c_model.c"), &short_desc) == DT_OK);

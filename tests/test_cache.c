@@ -155,10 +155,12 @@ GOLDEN(programs_with_a_cache_refuse_what_it_cannot_do, NULL) {
         const char *text;
     } wrong[] = {
         {{.outputs = {w.logits}, .batch = 3, .cached = true}, "room for 2 samples"},
-        {{.loss = loss, .optim = &sgd, .cached = true}, ".cached goes on from earlier runs"},
-        {{.outputs = {w.logits}, .mode = DT_MODE_TRAIN, .cached = true}, ".cached goes on"},
+        {{.loss = loss, .optim = &sgd, .cached = true},
+         ".cached cannot be combined with gradients"},
+        {{.outputs = {w.logits}, .mode = DT_MODE_TRAIN, .cached = true},
+         ".cached cannot be combined with gradients"},
         {{.outputs = {w.logits}, .cached = true, .shapes = {{w.x, dt_dims(ROOM + 1)}}},
-         "17 positions, and the cache has 16"},
+         "17 positions, but the cache has 16"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         CHECK(dt_program_create(w.g.store, &wrong[i].desc, &p) == DT_ERROR_INVALID && !p);

@@ -389,14 +389,15 @@ TEST_NET(accumulation_is_refused_where_it_was_not_asked_for) {
     REQUIRE(net_write(n, 0) == DT_OK);
     CHECK_FAILS(n, dt_program_run(n->train, &half, NULL), DT_ERROR_INVALID, ".accumulate");
     CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.micro_batch = 1}, NULL),
-                DT_ERROR_INVALID, "micro-batch 1 of");
+                DT_ERROR_INVALID, ".micro_batch is 1");
     CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.loss_weights = &zero}, NULL),
                 DT_ERROR_INVALID, "dt_program_add_loss_weights");
     dt_program_desc desc = {.outputs = {n->y}, .accumulate = true};
     CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, ".accumulate");
     desc = (dt_program_desc){.loss = n->loss, .batch = 4, .optim = &adam, .accumulate = true};
     REQUIRE(dt_program_create(n->store, &desc, &program) == DT_OK);
-    CHECK_FAILS(n, dt_program_run(program, &beyond, NULL), DT_ERROR_INVALID, "micro-batch 2 of 2");
+    CHECK_FAILS(n, dt_program_run(program, &beyond, NULL), DT_ERROR_INVALID,
+                ".micro_batch is 2, .micro_batches 2");
 }
 
 TEST(a_half_filled_allocator_or_a_wrong_count_of_threads_is_refused) {

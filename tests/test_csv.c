@@ -186,7 +186,7 @@ TEST(csv_names_the_line_and_what_is_wrong) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const dt_csv_desc few = {.max_categories = 2};
     csv_refused("a,b\n1,2\n\n3\n", NULL, ":4:", "1 values, where there are 2 columns");
-    csv_refused("a\n1\nx\n", &numbers, ":3:", "'x' of 'a' is no number");
+    csv_refused("a\n1\nx\n", &numbers, ":3:", "'x' of 'a' is not a number");
     csv_refused("a,b\n1,2\n\"\n\n\",\n", NULL, ":3:", "'b' is missing");
     csv_refused("a\n1\n\"x\ny\n", NULL, ":3:", "does not end");
     csv_refused("a\nx\ny\nz\n", &few, "some.csv", "more than 2 different texts");
@@ -214,17 +214,18 @@ TEST(csv_odd_value_in_a_column_of_numbers_is_never_silent) {
     static const struct {
         const char *cell, *text;
         bool error;
-    } odd[] = {{"\"1,5\"", "'1,5' of 'a' is no number: it has a comma", true},
-               {"inf", "'inf' of 'a' is no number: it is not finite", true},
-               {" -Infinity ", "not finite", true},
-               {"1e400", "'1e400' of 'a' is no number: it is too large", true},
-               {"12 %", "'12 %' is no number, so 'a' has categories; 2 of its 3 values are", false},
-               {"none", "'none' is no number", false},
-               {"None", NULL, false},
-               {"<NA>", NULL, false},
-               {"#N/A", NULL, false},
-               {"-1.#IND", NULL, false},
-               {"?", NULL, false}};
+    } odd[] = {
+        {"\"1,5\"", "'1,5' of 'a' is not a number: it has a comma", true},
+        {"inf", "'inf' of 'a' is not a number: it is not finite", true},
+        {" -Infinity ", "not finite", true},
+        {"1e400", "'1e400' of 'a' is not a number: it is too large", true},
+        {"12 %", "'12 %' is not a number, so 'a' has categories; 2 of its 3 values are", false},
+        {"none", "'none' is not a number", false},
+        {"None", NULL, false},
+        {"<NA>", NULL, false},
+        {"#N/A", NULL, false},
+        {"-1.#IND", NULL, false},
+        {"?", NULL, false}};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         const dt_csv_desc mean = {.rules = {{.columns = "*", .missing = DT_CSV_MISSING_MEAN}}};
         csv_job j;
@@ -263,11 +264,11 @@ TEST(csv_rule_decides_what_an_odd_value_is) {
     CHECK(!j.logged[DT_LOG_WARNING] && !j.logged[DT_LOG_INFO]);
     csv_close(&j);
     d = (dt_csv_desc){.rules = {{.columns = "a", .kind = DT_CSV_NUMBER}}};
-    csv_refused(text, &d, ":3:", "'inf' of 'a' is no number: it is not finite");
+    csv_refused(text, &d, ":3:", "'inf' of 'a' is not a number: it is not finite");
     if (csv_opens(&j, "b,c\n1,x\n2,y\n",
                   NULL)) /* what is plain is told too, but warns of nothing */
         CHECK(j.logged[DT_LOG_INFO] == 1 && !j.logged[DT_LOG_WARNING]);
-    CHECK_CONTAINS(j.log, ":2: 'x' is no number, so 'c' has categories");
+    CHECK_CONTAINS(j.log, ":2: 'x' is not a number, so 'c' has categories");
     csv_close(&j);
 }
 
@@ -279,7 +280,7 @@ TEST(csv_rule_that_decides_on_no_column_is_an_error) {
     csv_refused("a,price\n1,2\n", &none,
                 ".rules[0].columns = \"prize\": ", "matches the name of no column");
     csv_refused("a,price\n1,2\n", &late,
-                ".rules[1].columns = \"a\": ", "rules before it match all of its own");
+                ".rules[1].columns = \"a\": ", "earlier rules match all its columns");
     csv_refused("a,price\n1,2\n", &numbers,
                 ".rules[0].columns = \"a\": ", "matches the name of no column");
     csv_job j;
@@ -328,7 +329,7 @@ TEST(csv_tells_which_rows_skip_bad_left_out) {
     if (csv_opens(&j, "a,b\n1,2\n1,\n\nx,4\n5,6\n7\n", &d))
         CHECK(j.logged[DT_LOG_WARNING] == 1);
     CHECK_CONTAINS(j.log, "some.csv: 2 of its 5 rows are bad and left out; the first is in line 5: "
-                          "'x' of 'a' is no number");
+                          "'x' of 'a' is not a number");
     csv_close(&j);
     if (csv_opens(&j, "a,b\n1,2\n1,\n5,6\n", &d))
         CHECK(j.logged[DT_LOG_WARNING] == 0);
@@ -339,23 +340,24 @@ TEST(csv_says_what_to_do_about_a_row) {
     const dt_csv_desc numbers = {.rules = {{.columns = "*", .kind = DT_CSV_NUMBER}}};
     const char *const many = "1 of its 2 values are numbers. Give the column a rule with .kind "
                              "DT_CSV_NUMBER";
-    csv_refused("a,c\n1,2\n1,None\n", &numbers, ":3:",
-                "the value of 'c' is missing ('None' counts so); .missing of a rule, or .skip_bad");
+    csv_refused(
+        "a,c\n1,2\n1,None\n", &numbers, ":3:",
+        "the value of 'c' is missing ('None' counts so); set .missing of a rule, or .skip_bad");
     csv_refused("a,c\n1,2\n1,\n", NULL,
-                ":3:", "the value of 'c' is missing; .missing of a rule, or .skip_bad");
+                ":3:", "the value of 'c' is missing; set .missing of a rule, or .skip_bad");
     csv_refused("a;b\n1,5;2\n", NULL, ":2:",
                 "2 values, where there are 1 columns; the row has ';': is it the .delimiter?");
     csv_refused("a,b\n1\t2\n", NULL, ":2:", "the row has '\\t': is it the .delimiter?");
     csv_refused("a\n\x1A"
                 "1\x7F\n",
-                &numbers, ":2:", "'\\x1a1\\x7f' of 'a' is no number");
+                &numbers, ":2:", "'\\x1a1\\x7f' of 'a' is not a number");
     csv_refused("a\n1\ninf\n", NULL, ":3:", many);
     csv_refused("a\ninf\n", NULL, ":2:",
                 "0 of its 1 values are numbers. Give the column a rule with .kind DT_CSV_CATEGORY");
     csv_job j;
     if (csv_opens(&j, "a\n1\n\x02x\n", NULL))
         CHECK_CONTAINS(j.log,
-                       ":3: '\\x02x' is no number, so 'a' has categories; 1 of its 2 values");
+                       ":3: '\\x02x' is not a number, so 'a' has categories; 1 of its 2 values");
     csv_close(&j);
     if (csv_opens(&j, "a\nx\n", NULL)) {
         CHECK_CONTAINS(j.log, "0 of its 1 values are numbers. A rule with .kind DT_CSV_CATEGORY");

@@ -235,7 +235,7 @@ TEST(a_fit_that_has_nothing_to_do_needs_no_folder_that_can_be_written) {
     char folder[] = "/tmp/dtrain-folds-XXXXXX", command[80];
     job *j;
     if (!CHECK_TEXT(mkdtemp(folder) && (geteuid() || !chown(folder, FOLD_USER, FOLD_USER)),
-                    "no folder") ||
+                    ".checkpoint.folder is not set") ||
         !CHECK_TEXT((j = job_new(1, folder)) != NULL, "no job"))
         return;
     chmod(j->folder, 0777);

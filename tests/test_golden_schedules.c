@@ -238,15 +238,15 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CALLBACK}, NULL, "has no .rate");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_INVERSE_SQRT}, NULL, "warmup");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_WSD, .period = 5, .warmup = 3, .decay = 3},
-                     NULL, "longer than its period");
+                     NULL, "exceed .period");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_MULTI_STEP, .milestones = {4, 4}}, NULL,
                      ".schedule[0].milestones[0]");
     schedule_refused(&(dt_schedule){.kind = (dt_schedule_kind)99}, NULL, "kind 99");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 0.5, .period = 1}, NULL,
-                     ".schedule[0] has .epochs, and only a trainer knows the steps");
+                     ".schedule[0] has .epochs, which only a trainer can convert; give .steps");
     schedule_refused(&(dt_schedule){.steps = 5}, &(dt_schedule){.epochs = 5},
-                     ".schedule[1] has .epochs, and only a trainer");
-    schedule_refused(&(dt_schedule){.steps = 5, .epochs = 5}, NULL, ".steps; give one of both");
+                     ".schedule[1] has .epochs, which only a trainer");
+    schedule_refused(&(dt_schedule){.steps = 5, .epochs = 5}, NULL, ".steps; give one");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CONSTANT, .epochs = -1}, NULL,
                      ".schedule[0].epochs is -1");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE_RESTARTS}, NULL,
@@ -265,7 +265,7 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
                      &(dt_schedule){.kind = DT_SCHEDULE_COSINE, .period = 5},
                      ".schedule[1] is never reached");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 5}, NULL,
-                     "has .epochs, and only a trainer");
+                     "has .epochs, which only a trainer");
 }
 
 TEST(a_first_phase_that_is_constant_is_a_phase) {

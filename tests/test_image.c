@@ -647,7 +647,7 @@ TEST(transposed_convolutions_tell_an_output_that_cannot_be) {
     IMAGE_BAD(IMAGE_UP(.stride = {1 << 30, 1}), "conv_transpose([B, 4, 8, 6])",
               "the result would have size 7516192771");
     IMAGE_BAD(dt_conv_transpose2d(b.x, b.w, b.none, NULL), "conv2d_dx(x [B, 4, 8, 6]",
-              "4 channels do not go with a weight of 6");
+              "4 channels do not fit a weight of 6");
 }
 
 TEST(pools_and_resizes_tell_windows_and_sizes_that_do_not_fit) {

@@ -307,7 +307,7 @@ TEST(loader_seeks_to_any_batch_of_any_epoch) {
         const dti_batch *b;
         CHECK(dti_loader_seek(l, 2, 3, 9) == DT_OK);
         CHECK(dti_loader_seek(l, 0, batches + 1, 0) == DT_ERROR_INVALID);
-        CHECK_CONTAINS(dt_ctx_error(f.ctx), "batch 8: an epoch has 7");
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), "batch index 8: an epoch has 7");
         CHECK(dti_loader_next(l, &b) == DT_OK && loader_batch_right(&f, &d, b, 2, 3, 9));
         dti_loader_destroy(l);
     }
@@ -441,7 +441,7 @@ TEST(loader_refuses_a_share_that_is_not_within_the_batch) {
         const dti_batch *b;
         REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
         CHECK(dti_loader_next(l, &b) == DT_ERROR_INVALID && !b);
-        CHECK_CONTAINS(dt_ctx_error(f.ctx), "26 rows from row 25 of a batch of 50");
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), "26 rows from row 25 exceeds its batch of 50");
         part.excess = 0;
         CHECK(dti_loader_next(l, &b) == DT_OK && loader_batch_right(&f, &d, b, 0, 0, 0));
         dti_loader_destroy(l);
@@ -950,10 +950,10 @@ TEST(loader_refuses_a_size_that_gives_no_batch) {
     d.tail = DT_TAIL_DROP;
     loader_refused(&f, &d, __LINE__, "7 rows, less than a batch of 8");
     d.tail = (dt_tail)3;
-    loader_refused(&f, &d, __LINE__, "3 is no dt_tail");
+    loader_refused(&f, &d, __LINE__, ".tail is 3");
     d.tail = DT_TAIL_KEEP;
     d.batch = 0;
-    loader_refused(&f, &d, __LINE__, "batch of 0");
+    loader_refused(&f, &d, __LINE__, ".batch is 0");
     loader_close(&f, NULL);
 }
 
@@ -976,10 +976,10 @@ TEST(loader_refuses_a_column_that_does_not_fit_its_input) {
         {{0}, NULL, DT_F32, 0, 0, false},
     };
     static const char *const parts[] = {
-        "column 1 ('id'): the input is i32", "column 1 ('id'): the input is i32",
-        "column 1 ('id'): scale and offset", "columns 0 and 1: both are for the input 'x'",
-        "column 1: 'weight' is no input",    "column 1: 'relu' is no input",
-        "column 1: 'shared' is shared",      "column 1: its input is nil",
+        "column 1 ('id'): the input is i32",  "column 1 ('id'): the input is i32",
+        "column 1 ('id'): scale and offset",  "columns 0 and 1: both are for the input 'x'",
+        "column 1: 'weight' is not an input", "column 1: 'relu' is not an input",
+        "column 1: 'shared' is shared",       "column 1: its input is nil",
         "column 1: its input is nil"};
     REQUIRE(dt_graph_error(g) == NULL);
     f.bytes = data_host_bytes(f.ctx);
@@ -1017,7 +1017,7 @@ TEST(loader_refuses_threads_weights_and_one_hot_that_make_no_sense) {
     weights[5] = (float)NAN;
     loader_refused(&f, &d, __LINE__, "weights[5] is nan");
     f.data.lengths = lengths;
-    loader_refused(&f, &d, __LINE__, "weights and lengths");
+    loader_refused(&f, &d, __LINE__, ".weights and .lengths");
     f.data.weights = NULL;
     f.data.lengths = NULL;
     f.data.columns[LOADER_ID].one_hot = true;

@@ -345,6 +345,6 @@ TEST(mixed_precision_on_a_device_without_16_bits_is_refused) {
     c.desc.low = DT_F16;
     REQUIRE(lower_begin(&c));
     CHECK(dti_lowering_run(&c.w, &c.next, NULL) == DT_ERROR_UNSUPPORTED);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "of f16: this device computes on f32 and i32 alone");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "of f16: this device computes only on f32 and i32");
     lower_close(&c);
 }

@@ -382,11 +382,11 @@ TEST(a_batch_norm_that_failed_moves_no_buffer) {
     dt_tensor one = dt_buffer(d.graph, "one", dt_dims(3), (dt_init){0});
     dt_tensor two = dt_buffer(d.graph, "two", dt_dims(3), (dt_init){0}), none = {0};
     CHECK(is_nil(dt_batch_norm(d.x, none, none, mean, mean, NULL)));
-    CHECK_CONTAINS(bench_error(&d), "buffer 'mean' is updated by an op already");
+    CHECK_CONTAINS(bench_error(&d), "buffer 'mean' is already updated by another op");
     dt_graph_clear_error(d.graph);
     CHECK(!is_nil(dt_batch_norm(d.x, none, none, mean, one, NULL)));
     CHECK(is_nil(dt_batch_norm(d.x, none, none, two, one, NULL)));
-    CHECK_CONTAINS(bench_error(&d), "buffer 'one' is updated by an op already");
+    CHECK_CONTAINS(bench_error(&d), "buffer 'one' is already updated by another op");
     dt_graph_clear_error(d.graph);
     CHECK(is_nil(dt_batch_norm(d.x, none, none, two, mean, NULL)));
     dt_graph_clear_error(d.graph);
@@ -681,7 +681,7 @@ TEST(tensors_of_two_graphs_are_named) {
     bench far;
     bench_open(&far);
     CHECK(is_nil(dt_add(d.x, far.x))); /* what it is is not looked at */
-    CHECK_CONTAINS(bench_error(&d), "of a graph that was destroyed, or of another context");
+    CHECK_CONTAINS(bench_error(&d), "its graph was destroyed, or is of another context");
     dt_ctx_destroy(far.ctx);
     dt_ctx_destroy(d.ctx);
 }
@@ -697,11 +697,12 @@ TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
         dt_tensor y, x;
         const char *error;
     } cases[] = {
-        {y, other, "relu behind 'fc.weight' [B, 2] does not depend on 'other' [B, 3]"},
+        {y, other, "relu after 'fc.weight' [B, 2] does not depend on 'other' [B, 3]"},
         {x, d.y, "'x' [B, 3] does not depend on linear of 'fc.weight' [B, 2]"},
-        {dt_exp(step), x, "[B, 3] in a differentiable way, since no gradient flows through step"},
+        {dt_exp(step), x,
+         "[B, 3] in a differentiable way, since no gradient flows through heaviside"},
         {gate, x, "differentiable way, since no gradient flows through detach of 'x'"},
-        {d.loss, other, "cross_entropy behind 'fc.weight' does not depend on 'other' [B, 3]"},
+        {d.loss, other, "cross_entropy after 'fc.weight' does not depend on 'other' [B, 3]"},
         {rows, d.t, "does not depend on 't' [B] in a differentiable way"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -782,7 +783,7 @@ static dt_tensor nan_model(bench *d, int way, const char **want) {
     case 0:
         *want = "op linear of 'b.weight' [B, 2] gave a NaN or an infinity first, in the forward";
         return dt_mean_loss(dt_nn_linear_with(dt_exp(h), "b", 2, &huges));
-    case 1: *want = "op log behind 'a.weight' [B, 3] gave"; return dt_mean_loss(dt_log(dt_relu(h)));
+    case 1: *want = "op log after 'a.weight' [B, 3] gave"; return dt_mean_loss(dt_log(dt_relu(h)));
     case 2:
         *want = "op log 'surprise' [B, 3] gave";
         return dt_mean_loss(dt_label(dt_log(h), "surprise"));
@@ -791,14 +792,14 @@ static dt_tensor nan_model(bench *d, int way, const char **want) {
                 "in the backward";
         return dt_mean_loss(dt_affine(h, 3e38f, 0));
     case 4:
-        *want = "op unary_grad behind 'a.weight' [B, 3] gave";
+        *want = "op unary_grad after 'a.weight' [B, 3] gave";
         return dt_mean_loss(dt_sqrt(dt_abs(dt_affine(h, 2, 0))));
     case 5:
         *want = "op conv2d of 'c.weight' [B, 2, 1, 1] gave";
         h = dt_reshape(dt_add(h, d->x), dt_dims(3, 1));
         return dt_mean_loss(dt_nn_conv1d(h, "c", 2, 1, &wide));
     default:
-        *want = "op reciprocal behind 'x' [B, 3] gave";
+        *want = "op reciprocal after 'x' [B, 3] gave";
         return dt_mean_loss(dt_mul(h, dt_reciprocal(dt_sub(d->x, d->x))));
     }
 }
@@ -832,8 +833,8 @@ TEST(a_column_that_nothing_reads_is_named) {
     const dt_tensor more[] = {mask, d.y, dt_input(d.other, "far", DT_F32, dt_dims(3))};
     const char *const error[] = {
         "dataset column 2: no loss and no metric reads 'mask' [B, 2]; leave it out",
-        "dataset column 2: linear of 'fc.weight' [B, 2] is no input",
-        "dataset column 2: a tensor of another graph than the trainer's: 'far' [B, 3]"};
+        "dataset column 2: linear of 'fc.weight' [B, 2] is not an input",
+        "dataset column 2: its input is of another graph than the trainer's: 'far' [B, 3]"};
     dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 2};
     desc.data = (dt_dataset){.rows = 2,
                              .columns = {{.input = d.x, .data = rows, .dtype = DT_F32},
@@ -846,14 +847,14 @@ TEST(a_column_that_nothing_reads_is_named) {
     desc.data.columns[2] = (dt_column){0};
     desc.data.columns[0].input = alien;
     CHECK(dt_trainer_create(d.graph, &desc, &trainer) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: a tensor of another graph");
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: its input is of another graph");
     desc.data.columns[0].input = d.x;
     CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
     dt_dataset data = desc.data;
     data.columns[0].input = alien;
     data.columns[1].input = dt_input(d.other, "label", DT_I32, dt_dims());
     CHECK(dt_trainer_evaluate(trainer, &data, 0, NULL) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: a tensor of another graph");
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: its input is of another graph");
     CHECK(!dt_trainer_evaluate(trainer, &desc.data, 0, NULL));
     dt_ctx_destroy(d.ctx);
 }
@@ -920,15 +921,17 @@ TEST(a_gradient_of_what_lies_between_counts_the_uses_of_that_tensor) {
 TEST(shapes_that_newcomers_give_are_told_how_to_mend) {
     const char *error[] = {
         "targets must be [B]: the logits without their last dimension; dt_reshape them",
-        "[B, 4, 5]: the logits without their last dimension; for one a sample dt_flatten in front",
-        "conv2d 'c': x [B, 28, 28] must be [channels, height, width]; one channel is a dimension",
+        "[B, 4, 5]: the logits without their last dimension; for one a sample dt_flatten before "
+        "the last layer",
+        "conv2d 'c': x [B, 28, 28] must be [channels, height, width]; one channel needs a "
+        "dimension",
         "must be [channels, height, width]; the axis of samples is implied: leave it out",
-        "the image must be [channels, height, width]; one channel is a dimension too",
+        "the image must be [channels, height, width]; one channel needs a dimension too",
         "the image must be [channels, height, width]; the axis of samples is implied",
-        "conv1d 'c': x [B, 28] must be [channels, length]; one channel is a dimension too",
+        "conv1d 'c': x [B, 28] must be [channels, length]; one channel needs a dimension too",
         "there is no axis 1: 0 to 0, or -1 to -1; the samples' (B) is not counted",
         "there is no axis 3: 0 to 2, or -3 to -1; the samples' (B) is not counted",
-        "there is no axis 0: it has none but the samples'",
+        "there is no axis 0: the only axis is the samples'",
         "dt_freeze: linear of 'fc.weight' is not a parameter",
         "dt_permute(x, dt_dims(1, 0)) first",
     };

@@ -110,7 +110,7 @@ TEST(npy_files_of_numpy_are_read) {
     npy_refused(ctx, folder, "wide.npy", "integer number 2 of it does not fit");
     npy_refused(ctx, folder, "text.npy", "type '<U1' are not read");
     npy_refused(ctx, folder, "pair.npy", "structures");
-    npy_refused(ctx, folder, "complex.npy", "no numbers of one type");
+    npy_refused(ctx, folder, "complex.npy", "not numbers of one type");
     CHECK(npy_load(ctx, folder, "scalar.npy", &a) == DT_OK && a.rank == 0 && a.bytes == 4);
     CHECK(a.data && *(float *)a.data == 2.5f);
     dt_array_destroy(&a);
@@ -178,7 +178,7 @@ TEST(npy_shapes_and_headers_that_python_writes_are_read) {
         {"'<f4'", NULL, "(1099511627776, 0, 2)", .dtype = DT_F32, .rank = 3,
          .dim = {1099511627776, 0, 2}},
         {"'<f4'", NULL, "(0L,)", .dtype = DT_F32, .rank = 1},
-        {"'<f4'", NULL, "(L,)", .wrong = "something else than numbers"},
+        {"'<f4'", NULL, "(L,)", .wrong = "elements that are not numbers"},
         {"'|u1'", NULL, "(2LL,)", NPY_BYTES, .bytes = 2, .wrong = "does not end"},
         {"'|u1'", NULL, "(0,)", NPY_BYTES, .bytes = 2, .wrong = "0 elements of 1 bytes, but 2"},
         {"'|u1'", NULL, "(7,)", NPY_BYTES, .bytes = 6, .wrong = "more elements than bytes"},

@@ -348,16 +348,19 @@ TEST(optimizers_of_whole_parameters_refuse_what_they_cannot_do) {
         dt_optim_desc desc;
         const char *text;
     } wrong[] = {
-        {{.kind = DT_OPTIM_LAMB, .groups = {{.params = "*", .sparse = true}}}, "LAMB needs all of"},
-        {{.kind = DT_OPTIM_MUON, .groups = {{.params = "*", .sparse = true}}}, "Muon needs all of"},
+        {{.kind = DT_OPTIM_LAMB, .groups = {{.params = "*", .sparse = true}}},
+         ".groups[0].sparse cannot be combined with LAMB"},
+        {{.kind = DT_OPTIM_MUON, .groups = {{.params = "*", .sparse = true}}},
+         ".groups[0].sparse cannot be combined with Muon"},
         {{.kind = DT_OPTIM_LION, .groups = {{.params = "*", .elementwise = true}}},
-         "as all of Lion is"},
-        {{.kind = DT_OPTIM_ADAFACTOR, .groups = {{.params = "*", .sparse = true}}}, "needs all of"},
+         ".groups[0].elementwise: Lion is elementwise already"},
+        {{.kind = DT_OPTIM_ADAFACTOR, .groups = {{.params = "*", .sparse = true}}},
+         ".groups[0].sparse"},
         {{.kind = DT_OPTIM_ADAFACTOR, .beta2 = -1}, "beta2 is -1"},
         {{.kind = DT_OPTIM_MUON, .momentum = 1}, "Muon's momentum is 1"},
-        {{.kind = DT_OPTIM_LARS, .trust_coefficient = -1}, "trust is -1"},
+        {{.kind = DT_OPTIM_LARS, .trust_coefficient = -1}, "trust_coefficient is -1"},
         {{.kind = DT_OPTIM_LARS, .groups = {{.elementwise = true}}},
-         ".groups[0] has settings, and no .params"},
+         ".groups[0] has settings, but no .params"},
     };
     dt_ctx *ctx;
     dt_graph *graph;

@@ -186,7 +186,7 @@ TEST(pictures_that_are_damaged_are_refused_with_file_and_reason) {
         dt_result result;
     } files[] = {{"cut.png", "truncated: it ends too early", DT_ERROR_FORMAT},
                  {"flipped.png", "damaged", DT_ERROR_FORMAT},
-                 {"wide.png", "cannot hold so many", DT_ERROR_FORMAT},
+                 {"wide.png", "which do not fit into", DT_ERROR_FORMAT},
                  {"header.png", "header is damaged or truncated", DT_ERROR_FORMAT},
                  {"text.png", "neither a PNG nor a JPEG", DT_ERROR_FORMAT},
                  {"cut.jpg", "truncated", DT_ERROR_FORMAT},

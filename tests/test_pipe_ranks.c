@@ -883,7 +883,8 @@ TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
         d.parallel.zero_stage = i ? DT_SHARD_PARAMETERS : 0;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_ERROR_UNSUPPORTED);
         CHECK_CONTAINS(dt_ctx_error(m.ctx),
-                       i ? "parallel.zero_stage 3 with a pipeline" : "leave .parallel.pipeline");
+                       i ? ".parallel.zero_stage is 3; with .parallel.pipeline"
+                         : ".parallel.pipeline cannot be combined with DT_TRAIN_SERVER");
         dt_ctx_destroy(m.ctx);
     }
 }

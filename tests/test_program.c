@@ -142,7 +142,7 @@ TEST(a_constant_has_a_label_and_no_name_and_its_indices_are_checked_at_creation)
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     dt_program_desc d = {.outputs = {y, x}, .shapes = {{index, dt_dims()}}};
     CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "shape 1 is not of an input");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".shapes[0].input is not an input");
     d.shapes[0] = (dt_input_shape){0};
     CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "'place' row 0: 3 is not in [0, 3), which embedding needs");
@@ -359,7 +359,7 @@ TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
                  second = {.micro_batch = 1, .micro_batches = 2};
     REQUIRE(line_open(&c, &x, true) == DT_OK);
     CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "begin again at 0");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "start again at 0");
     CHECK(dt_program_run(c.program, &first, NULL) == DT_OK);
     CHECK(dt_program_begin(c.program, &second) == DT_OK);
     CHECK(dt_program_advance(c.program, &state) == DT_OK);
@@ -449,9 +449,9 @@ TEST(a_list_with_a_nil_in_the_middle_is_refused) {
                             .losses = {{loss, 0}, {{0}, 0}, {loss, 0}},
                             .metrics = {{0}, loss}};
     CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".outputs[2] stands behind a nil one");
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".losses[2] stands behind a nil one");
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".metrics[1] stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".outputs[2] comes after a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".losses[2] comes after a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".metrics[1] comes after a nil one");
     dt_ctx_destroy(c.ctx);
 }
 

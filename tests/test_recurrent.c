@@ -208,7 +208,7 @@ TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
     const dt_recurrent_desc wrong[] = {{.h = line}, {.c = line}, {.lengths = line}, {.relu = true}};
     const char *const says[] = {"h is [B, 2]; it must be f32 [1, 4]",
                                 "c is [B, 2]; it must be f32 [1, 4]", "lengths is [B, 2]",
-                                "dt_nn_rnn alone"};
+                                "only dt_nn_rnn"};
     for (int i = 0; i < 4; i++) {
         const dt_recurrent r = dt_nn_lstm(x, "net", 4, &wrong[i]);
         CHECK(!r.y.id && !r.h.id && !r.c.id);
@@ -216,7 +216,7 @@ TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
         dt_graph_clear_error(g);
     }
     CHECK(!dt_nn_gru(x, "net", 4, &(dt_recurrent_desc){.c = line}).y.id);
-    CHECK_CONTAINS(dt_graph_error(g) ? dt_graph_error(g) : "", "LSTM alone has cells");
+    CHECK_CONTAINS(dt_graph_error(g) ? dt_graph_error(g) : "", "only LSTM has cells");
     dt_graph_clear_error(g);
     CHECK(dt_nn_lstm(x, "net", 4, NULL).y.id && !dt_graph_error(g)); /* the name is free */
     dt_ctx_destroy(ctx);

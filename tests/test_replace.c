@@ -316,7 +316,8 @@ static void repl_once(repl_job *j, const repl_target *t, size_t w) {
         outside_limit(old);
     chmod(".", 0777), chmod("sub", 0777);
     const int added = repl_count(".") + repl_count("sub") - before[0] - before[1];
-    REPL_CHECK(!result == !t->text, "%s: %s", who, result ? dt_ctx_error(j->ctx) : "it is written");
+    REPL_CHECK(!result == !t->text, "%s: %s", who,
+               result ? dt_ctx_error(j->ctx) : "write and read it");
     REPL_CHECK(!t->text || strstr(dt_ctx_error(j->ctx), t->text), "%s: %s", who,
                dt_ctx_error(j->ctx));
     REPL_CHECK(added == (!t->text && !t->old), "%s: %d names more", who, added);

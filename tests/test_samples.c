@@ -400,7 +400,9 @@ TEST(token_files_that_are_wrong_say_where) {
         dt_tokens_desc d;
         dt_result result;
         const char *part;
-    } wrong[] = {{{.window = 8, .skip_bytes = 2}, DT_ERROR_FORMAT, "no whole tokens of 16 bits"},
+    } wrong[] = {{{.window = 8, .skip_bytes = 2},
+                  DT_ERROR_FORMAT,
+                  "not a whole number of tokens of 16 bits"},
                  {{.window = 8, .skip_bytes = 3, .bits = 8}, DT_ERROR_INVALID, "8 bits"},
                  {{.window = 50, .skip_bytes = 3}, DT_ERROR_FORMAT, "50 tokens; a window of 50"},
                  {{.window = 8, .skip_bytes = 1000}, DT_ERROR_FORMAT, "a header of 1000"},
@@ -444,7 +446,7 @@ TEST(replay_keeps_the_newest_and_draws_them_evenly) {
     const dt_replay_desc d = {.capacity = 10, .item_bytes = sizeof(replay_item), .seed = 8};
     REQUIRE(dt_replay_create(ctx, &d, &r) == DT_OK && dt_replay_create(ctx, &d, &again) == DT_OK);
     CHECK(dt_replay_sample(r, 1, 0, items, places, NULL) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "there are no items");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "the buffer is empty");
     replay_fill(r, 0, 4);
     CHECK(dt_replay_count(r) == 4);
     CHECK(dt_replay_sample(r, 50, 0, items, places, NULL) == DT_OK);
@@ -516,11 +518,11 @@ TEST(replay_draws_by_priority_and_weighs_against_it) {
     CHECK(newest > count[N - 1] / 2 && newest > DRAWS / N);
     errors[3] = (float)NAN;
     CHECK(dt_replay_update(r, all, errors, N) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "priority 3 is");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "error 3 is");
     errors[3] = 1;
     all[4] = N;
     CHECK(dt_replay_update(r, all, errors, N) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(ctx), "of place 11 of 11");
+    CHECK_CONTAINS(dt_ctx_error(ctx), "for index 11 of 11");
     dt_replay_destroy(r);
     dt_ctx_destroy(ctx);
 }

@@ -515,11 +515,11 @@ TEST(server_refuses_other_keys_jobs_settings_and_models) {
     r.by = (dt_comm_desc){.job = "a test", .insecure = true};
     serve_refuses(&r, DT_ERROR_REFUSED, "insecure");
     r.by = (dt_comm_desc){.job = "a test"};
-    serve_refuses(&r, DT_ERROR_INVALID, "need a key");
+    serve_refuses(&r, DT_ERROR_INVALID, "need a shared key");
     r.by = serve_key('a', DT_COMM_CRC);
     r.c = &other;
     other.kind = 1;
-    serve_refuses(&r, DT_ERROR_INVALID, "does not train the same");
+    serve_refuses(&r, DT_ERROR_INVALID, "has other settings");
     other = c;
     other.batch = 36;
     serve_refuses(&r, DT_ERROR_INVALID, "batch 36");
@@ -528,7 +528,7 @@ TEST(server_refuses_other_keys_jobs_settings_and_models) {
     serve_refuses(&r, DT_ERROR_INVALID, "optimizer");
     r.c = &c;
     snprintf(r.address, sizeof r.address, "127.0.0.1");
-    serve_refuses(&r, DT_ERROR_INVALID, "no address");
+    serve_refuses(&r, DT_ERROR_INVALID, "'127.0.0.1' is not a server's address");
     serve_workers_again(&r);
     serve_stop(&r);
     serve_close(&r);

@@ -270,22 +270,23 @@ TEST(a_shape_that_does_not_fit_is_an_error_that_names_the_parameter_or_op) {
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(4, 7)), "fc [2, 6]");
     CHECK_CONTAINS(shapes_error(&c, c.mixed, c.x, dt_dims(3, 6)), "position [4, 1]");
     CHECK_CONTAINS(shapes_error(&c, c.fixed, c.x, dt_dims(3, 6)), "6 elements do not make [B, 8]");
-    CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(24)), "as many dimensions");
+    CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(24)), "the same number of dimensions");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(-1, 6)), "none negative");
-    CHECK_CONTAINS(shapes_error(&c, c.y, c.y, dt_dims(4, 2)), "not of an input");
+    CHECK_CONTAINS(shapes_error(&c, c.y, c.y, dt_dims(4, 2)), ".shapes[0].input is not an input");
     static const float two[2] = {1, 2};
     dt_tensor fixed = dt_constant(c.graph, DT_F32, dt_dims(2), two);
-    CHECK_CONTAINS(shapes_error(&c, dt_add(c.y, fixed), fixed, dt_dims(3)), "not of an input");
+    CHECK_CONTAINS(shapes_error(&c, dt_add(c.y, fixed), fixed, dt_dims(3)),
+                   ".shapes[0].input is not an input");
     CHECK(dt_graph_error(c.graph) == NULL); /* nothing of it reaches the graph */
     dt_program *p;
     dt_program_desc gap = {.outputs = {c.y}};
     gap.shapes[1] = (dt_input_shape){c.x, dt_dims(9, 6)};
     CHECK(dt_program_create(c.store, &gap, &p) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "shape 2 stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".shapes[1] comes after a nil one");
     dt_program_desc twice = {.outputs = {c.y},
                              .shapes = {{c.x, dt_dims(4, 6)}, {c.x, dt_dims(9, 6)}}};
     CHECK(dt_program_create(c.store, &twice, &p) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(c.ctx), "shapes 1 and 2 are of one input, 'x'");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), ".shapes[0] and [1] are both of input 'x'");
     static float x[4 * 6];
     dt_program_desc d = {.outputs = {c.y}, .shapes = {{c.x, dt_dims(9, 6)}}};
     REQUIRE(!dt_program_create(c.store, &d, &p));

@@ -290,9 +290,10 @@ TEST(more_batch_slices_than_a_batch_has_samples_are_refused_with_the_limit) {
     for (size_t i = 0; i < sizeof batch_slices / sizeof *batch_slices; i++) {
         state_model m;
         state_log log;
-        char text[64];
+        char text[80];
         dt_trainer *trainer;
-        snprintf(text, sizeof text, "%d batch slices of a batch of 37", batch_slices[i]);
+        snprintf(text, sizeof text, ".parallel.batch_slices is %d, and .batch 37; at most 37",
+                 batch_slices[i]);
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_desc(&m);
         d.parallel.batch_slices = batch_slices[i];
@@ -427,11 +428,11 @@ TEST(a_trainers_store_is_not_ended_or_trained_beside_it) {
     REQUIRE(trainer);
     dt_store *s = dt_trainer_store(trainer);
     dt_store_destroy(s);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "one of a trainer's: it ends with that");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "belongs to a trainer: dt_trainer_destroy destroys it");
     state_steps(trainer, 1);
     dt_program_desc d = {.loss = m.loss, .optim = &state_adam, .batch = 4};
     CHECK(dt_program_create(s, &d, &program) == DT_ERROR_INVALID && !program);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "only that trains it");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "only the trainer trains it");
     d.optim = NULL;
     CHECK(dt_program_create(s, &d, &program) == DT_OK);
     state_steps(trainer, 1);
@@ -818,10 +819,10 @@ TEST(a_shared_input_that_is_missing_or_wrong_is_named) {
     CHECK(dt_trainer_set_input(trainer, m.weights, values, sizeof values) == DT_OK);
     CHECK(dt_trainer_evaluate(trainer, &d.data, 0, NULL) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "input 'mask'");
-    shared_wrong(&m, trainer, m.weights, values, 4, "'weights' [5] has 20 bytes, not 4");
+    shared_wrong(&m, trainer, m.weights, values, 4, "'weights' [5] needs 20 bytes, not 4");
     shared_wrong(&m, trainer, m.weights, NULL, 20, "NULL");
-    shared_wrong(&m, trainer, m.t, values, 4, "'t' is of each sample");
-    shared_wrong(&m, trainer, m.loss, values, 4, "is no input");
+    shared_wrong(&m, trainer, m.t, values, 4, "'t' is an input of each sample");
+    shared_wrong(&m, trainer, m.loss, values, 4, "is not an input");
     shared_wrong(&m, trainer, (dt_tensor){0}, values, 4, "the input is nil");
     shared_wrong(&m, trainer, m.which, &which, 4, "4 is not in [0, 4)");
     CHECK(dt_trainer_set_input(NULL, m.which, &which, 4) == DT_ERROR_INVALID);
@@ -1020,7 +1021,8 @@ TEST(a_state_of_another_store_is_refused_with_the_reason) {
         {STATE_SAME, 0, STORE_WORD_VERSION, 2, DT_ERROR_INVALID, "of version 2"},
         {STATE_SAME, 0, STORE_WORD_MOMENTS, 99, DT_ERROR_FORMAT, "99 moments"},
         {STATE_SAME, 0, STORE_WORD_MOMENTS, UINT64_MAX, DT_ERROR_FORMAT, "moments"},
-        {STATE_SAME, 0, STORE_WORD_KIND + 1, 99, DT_ERROR_FORMAT, "'conv.bias' has optimizer 99"},
+        {STATE_SAME, 0, STORE_WORD_KIND + 1, 99, DT_ERROR_FORMAT,
+         "'conv.bias' has an unknown optimizer, 99"},
         {STATE_SAME, 0, STORE_WORD_MOMENTS, 1, DT_OK, ""},
     };
     store_run r;
@@ -1055,7 +1057,7 @@ TEST(a_store_after_a_reset_takes_another_optimizer_as_if_it_were_the_first) {
     const dt_program_desc sgd = {.loss = r.m.loss, .optim = &store_optims[2], .batch = STORE_BATCH};
     CHECK(dt_store_reset(r.store, DT_RESET_OPTIM) == DT_OK); /* Adam's program is still there */
     CHECK(dt_program_create(r.store, &sgd, &other) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "dt_program_destroy that, and dt_store_reset");
+    CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "destroy that program, and dt_store_reset");
     dt_program_destroy(r.program);
     CHECK(dt_store_reset(r.store, DT_RESET_OPTIM) == DT_OK && store_program(&r, &store_optims[2]));
     CHECK(dt_store_save(r.store, path) == DT_OK);

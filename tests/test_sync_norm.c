@@ -263,15 +263,17 @@ typedef struct refusal {
 
 TEST(sync_batch_norm_is_refused_where_the_batch_is_not_there_together) {
     static const refusal refusals[] = {
-        {.accumulate = 2, .result = DT_ERROR_UNSUPPORTED, .says = "leave .accumulate or .sync out"},
+        {.accumulate = 2,
+         .result = DT_ERROR_UNSUPPORTED,
+         .says = ".sync cannot be combined with .accumulate"},
         {.pipeline = 2,
          .devices = "cpu:2",
          .result = DT_ERROR_UNSUPPORTED,
-         .says = "leave .parallel.pipeline or .sync out"},
+         .says = ".sync cannot be combined with .parallel.pipeline"},
         {.mode = DT_TRAIN_LOCAL,
          .devices = "cpu:2",
          .result = DT_ERROR_UNSUPPORTED,
-         .says = "leave .mode or .sync out"},
+         .says = ".sync cannot be combined with .mode = DT_TRAIN_LOCAL"},
         {.rows = PLAIN_ROWS - 1, .result = DT_ERROR_INVALID, .says = "one value a channel"}};
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const refusal *r = &refusals[i];
@@ -302,7 +304,7 @@ TEST(sync_batch_norm_in_micro_batches_of_a_program_is_refused) {
     const dt_program_desc d = {.loss = m.loss, .batch = 5, .optim = &sgd, .accumulate = true};
     CHECK(!dt_store_create(m.graph, &(dt_store_desc){.device = "cpu"}, &s));
     CHECK(dt_program_create(s, &d, &p) == DT_ERROR_UNSUPPORTED);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "leave .accumulate or .sync out");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), ".sync cannot be combined with .accumulate");
     dt_ctx_destroy(m.ctx);
 }
 

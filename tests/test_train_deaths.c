@@ -111,7 +111,7 @@ static void death_save(rank *r, train_model *m, dt_trainer *trainer) {
     char path[64];
     snprintf(path, sizeof path, "build/death_%ld", (long)getpid());
     EXPECT(r, dt_trainer_save(trainer, path) == DT_ERROR_REVOKED);
-    EXPECT(r, strstr(dt_ctx_error(m->ctx), "dt_store_save has the weights") != NULL);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "dt_store_save saves the weights") != NULL);
     EXPECT(r, !dt_store_save(dt_trainer_store(trainer), path));
     remove(path);
 }

@@ -325,7 +325,7 @@ TEST(a_replica_that_meets_a_nan_leaves_its_step_out_and_the_others_go_on) {
     dt_result result = dt_trainer_step(l.t, &l.report);
     CHECK(result == DT_ERROR_NUMERIC && l.report.round_ended && l.report.epoch_ended);
     CHECK(l.report.skipped == 1 && skipped <= 1 && l.report.round == 1);
-    CHECK(strstr(dt_ctx_error(l.m.ctx), "1 of its replicas' steps"));
+    CHECK(strstr(dt_ctx_error(l.m.ctx), "1 steps of replicas were skipped"));
     CHECK(strstr(dt_ctx_error(l.m.ctx), "NaN or an infinity"));
     for (int i = local_values(&l, values); i-- > 0;)
         CHECK(isfinite(values[i]));
@@ -605,21 +605,23 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         {{.mode = DT_TRAIN_LOCAL, .parallel.balance = DT_BALANCE_MEASURED},
          DT_ERROR_INVALID,
          ".parallel.balance"},
-        {{.mode = DT_TRAIN_LOCAL, .local.steps = -1}, DT_ERROR_INVALID, "local.steps is -1"},
-        {{.mode = DT_TRAIN_LOCAL, .local.gossip = -1}, DT_ERROR_INVALID, "gossip is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .local.steps = -1}, DT_ERROR_INVALID, ".local.steps is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .local.gossip = -1}, DT_ERROR_INVALID, ".local.gossip is -1"},
         {{.mode = DT_TRAIN_LOCAL, .local.gossip = INT_MAX, .local.steps = 3},
          DT_ERROR_INVALID,
          "gossip"},
         {{.local.gossip = 2}, DT_ERROR_INVALID, ".local.gossip"},
         {{.mode = DT_TRAIN_LOCAL, .local.outer = {.momentum = 1.0}}, DT_ERROR_INVALID, "momentum"},
-        {{.mode = DT_TRAIN_LOCAL, .local.outer = {.lr = -1.0}}, DT_ERROR_INVALID, "outer.lr -1"},
-        {{.mode = DT_TRAIN_LOCAL, .averaged = true}, DT_ERROR_UNSUPPORTED, ".average"},
+        {{.mode = DT_TRAIN_LOCAL, .local.outer = {.lr = -1.0}},
+         DT_ERROR_INVALID,
+         ".local.outer.lr is -1"},
+        {{.mode = DT_TRAIN_LOCAL, .averaged = true}, DT_ERROR_UNSUPPORTED, ".optim->average"},
         {{.local.steps = 3}, DT_ERROR_INVALID, "DT_TRAIN_LOCAL"},
         {{.local.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".local.compress"},
         {{.mode = DT_TRAIN_LOCAL, .local.compress_ratio = 2},
          DT_ERROR_INVALID,
-         "local.compress_ratio 2"},
-        {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, "no dt_train_mode"},
+         ".local.compress_ratio 2"},
+        {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, ".mode is 7, not a dt_train_mode"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         train_model m;

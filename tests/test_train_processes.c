@@ -307,12 +307,12 @@ static const struct {
     [DIFFER_SEED] = {"seed 4", "seed 3"},
     [DIFFER_LR] = {"lr 0.02", "lr 0.01"},
     [DIFFER_OPTIM] = {"optimizer 1", "optimizer 2"},
-    [DIFFER_TRUST] = {"trust 0.5", "trust 0.25"},
-    [DIFFER_PLAIN] = {"its steps plain", "rank 0"},
+    [DIFFER_TRUST] = {"trust_coefficient 0.5", "trust_coefficient 0.25"},
+    [DIFFER_PLAIN] = {"elementwise", "rank 0"},
     [DIFFER_EPOCHS] = {"schedule 1: 13 ", "schedule 1: 10 "}, /* of 5 steps */
     [DIFFER_TAIL] = {"tail 1", "tail 0"},
     [DIFFER_ORDER] = {"their own order", "shuffled order"},
-    [DIFFER_PARTS] = {"2 parts", "1 parts"},
+    [DIFFER_PARTS] = {"accumulate 2", "accumulate 1"},
     [DIFFER_BATCH_SLICES] = {"16 batch slices", "8 batch slices"},
     [DIFFER_ROWS] = {"149 samples", "150 samples"},
     [DIFFER_PARAMS] = {"'fc*.weight'", "'*'"},
@@ -425,7 +425,7 @@ static void alone_rank(rank *r) {
     EXPECT(r, !dt_store_state_hash(s, &before));
     EXPECT(r, dt_store_write(s, dt_store_find(s, "fc1.bias"), DT_VALUE_PARAM, values,
                              sizeof values) == DT_ERROR_INVALID);
-    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "other ranks have replicas"), "%s",
+    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "does not reach other ranks' replicas"), "%s",
                 dt_ctx_error(m.ctx));
     EXPECT(r, r->index || !dt_store_save(s, path));
     EXPECT(r, r->index || dt_store_load(s, path) == DT_ERROR_INVALID);

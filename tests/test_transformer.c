@@ -97,6 +97,26 @@ TEST(rope_follows_a_program_of_another_length) {
     rope_check(true, 0, 3);
 }
 
+/* `.rope = true`, which turned the rotation on in 0.1, still compiles in C: it sets the base. */
+TEST(an_attention_layer_refuses_each_member_of_rope_without_use_rope) {
+    golden g;
+    part_open(&g);
+    dt_tensor x = dt_input(g.graph, "x", DT_F32, dt_dims(PLACES, WIDTH));
+    dt_tensor at = dt_input_shared(g.graph, "at", DT_I32, dt_dims());
+    const dt_rope_desc set[] = {{.base = true}, {.interleaved = true}, {.offset = at}};
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
+        const dt_attention_layer_desc off = {.rope = set[i]},
+                                      on = {.use_rope = true, .rope = set[i]};
+        CHECK(!dt_nn_multi_head_attention(x, x, "off", 1, &off).id);
+        CHECK_CONTAINS(dt_graph_error(g.graph), "'off': .rope");
+        CHECK_CONTAINS(dt_graph_error(g.graph), "needs .use_rope = true");
+        dt_graph_clear_error(g.graph);
+        if (!set[i].base)
+            CHECK(dt_nn_multi_head_attention(x, x, i == 1 ? "on1" : "on2", 1, &on).id);
+    }
+    golden_close(&g);
+}
+
 static void part_param(golden *g, const char *name, int count, float *values) {
     for (int i = 0; i < count; i++)
         values[i] = part_value(i * 3 + (int)name[2]);

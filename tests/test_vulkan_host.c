@@ -246,7 +246,7 @@ static void host_try_buffers(host *h, uint32_t index) {
     CHECK(dt_ctx_error(m.ctx)[0] == 0);
     CHECK(dt_program_write(external, m.x, host_x, sizeof host_x) == DT_ERROR_INVALID);
     CHECK(dt_program_read(external, m.y, y, sizeof y) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "application's buffer");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "external buffer");
     dt_ctx_destroy(m.ctx);
     host_buffer_end(h, &b);
     VK(h, vkDestroySemaphore)(h->device, step, NULL);
@@ -299,13 +299,14 @@ static void host_try_wrong_buffers(host *h, uint32_t index) {
     host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
     (void)index;
     CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
-    REFUSES_EXTERNAL("no VkBuffer", d.external[0].memory.buffer = 0);
-    REFUSES_EXTERNAL("31 bytes at 256, and 'x' takes 32", d.external[0].memory.bytes = 31);
+    REFUSES_EXTERNAL(".external[0].memory.buffer is 0", d.external[0].memory.buffer = 0);
+    REFUSES_EXTERNAL(".external[0] has 31 bytes at 256, but 'x' needs 32",
+                     d.external[0].memory.bytes = 31);
     REFUSES_EXTERNAL("multiple of", d.external[1].memory.offset = 514);
     REFUSES_EXTERNAL("overlaps", d.external[1].memory.offset = 256);
     REFUSES_EXTERNAL("both of", d.external[1].tensor = m.x);
-    REFUSES_EXTERNAL("neither an input", d.external[1].tensor = m.t);
-    REFUSES_EXTERNAL("behind a nil one", d.external[0].tensor = (dt_tensor){0});
+    REFUSES_EXTERNAL("either an input", d.external[1].tensor = m.t);
+    REFUSES_EXTERNAL("after a nil one", d.external[0].tensor = (dt_tensor){0});
     REFUSES_EXTERNAL("bytes at 18446744073709551360",
                      d.external[1].memory =
                          (dt_vulkan_buffer){(uint64_t)b.handle, UINT64_MAX - 255, 512});
@@ -371,7 +372,7 @@ static void host_try_wrong(host *h, uint32_t index) {
     REFUSED(DT_ERROR_INVALID, "physical_device is NULL", wrong.physical_device = NULL);
     REFUSED(DT_ERROR_INVALID, "device is NULL", wrong.device = NULL);
     REFUSED(DT_ERROR_INVALID, "queue is NULL", wrong.queue = NULL);
-    REFUSED(DT_ERROR_INVALID, "lock or unlock", wrong.unlock = NULL);
+    REFUSED(DT_ERROR_INVALID, "both lock and unlock", wrong.unlock = NULL);
     REFUSED(DT_ERROR_UNSUPPORTED, "compute queue", wrong.queue_family = 7);
     REFUSED(DT_ERROR_UNSUPPORTED, "Vulkan 1.1",
             wrong.get_instance_proc_addr = (void (*)(void))host_old_loader);

@@ -220,7 +220,7 @@ ROW(TRAINER, dt_trainer_load, ) {
 
 ROW(TRAINER, dt_trainer_checkpoint, ) {
     dt_trainer *trainer = OBJECT(here.trainer), *without = NULL;
-    if (wrong_turn("no folder", 1)) {
+    if (wrong_turn(".checkpoint.folder is not set", 1)) {
         dt_trainer_desc desc = wrong_trainer();
         dt_trainer_create(here.graph, &desc, &without);
         trainer = without;
@@ -232,7 +232,7 @@ ROW(TRAINER, dt_trainer_checkpoint, ) {
 
 ROW(TRAINER, dt_trainer_resume, ) {
     dt_trainer *trainer = OBJECT(here.trainer), *without = NULL;
-    if (wrong_turn("no folder", 1)) {
+    if (wrong_turn(".checkpoint.folder is not set", 1)) {
         dt_trainer_desc desc = wrong_trainer();
         dt_trainer_create(here.graph, &desc, &without);
         trainer = without;

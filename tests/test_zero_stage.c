@@ -1052,7 +1052,7 @@ TEST(zero_3_parameters_are_gathered_on_demand) {
     CHECK(!dt_trainer_step(trainer, NULL));
     /* nobody has them now */
     CHECK(dt_store_read(s, w, DT_VALUE_PARAM, after, sizeof after) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store brings them");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store gathers them");
     CHECK(dt_store_write(s, w, DT_VALUE_PARAM, after, sizeof after) == DT_ERROR_INVALID);
     CHECK(dt_store_hash(s, &hash) == DT_ERROR_INVALID);
     CHECK(dt_store_save(s, "build/shard_none") == DT_ERROR_INVALID);
@@ -1070,7 +1070,7 @@ TEST(zero_3_parameters_are_gathered_on_demand) {
     dt_trainer_set_lr(trainer, DT_ZERO);
     CHECK(!dt_trainer_step(trainer, NULL));
     CHECK(dt_program_run(own, NULL, &report) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store brings them");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store gathers them");
     CHECK(dt_trainer_store(trainer) && !dt_program_run(own, NULL, &report));
     CHECK(!dt_store_read(s, w, DT_VALUE_PARAM, after, sizeof after));
     CHECK(!memcmp(zeros, after, sizeof after));
@@ -1148,8 +1148,8 @@ TEST(unknown_zero_stages_and_combinations_are_refused) {
         dt_result result;
         const char *text;
         bool offload;
-    } wrong[] = {{0, DT_ERROR_UNSUPPORTED, "offload with parallel.zero_stage 0", true},
-                 {1, DT_ERROR_UNSUPPORTED, "offload with parallel.zero_stage 1", true},
+    } wrong[] = {{0, DT_ERROR_UNSUPPORTED, ".parallel.offload with .parallel.zero_stage 0", true},
+                 {1, DT_ERROR_UNSUPPORTED, ".parallel.offload with .parallel.zero_stage 1", true},
                  {-1, DT_ERROR_INVALID, "parallel.zero_stage is -1", false},
                  {4, DT_ERROR_INVALID, "parallel.zero_stage is 4", false},
                  {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL", false},

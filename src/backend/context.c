@@ -29,10 +29,10 @@ static dt_result dti_ctx_check_vulkan(dti_base *base, const dt_ctx_desc *d) {
         return dti_fail(base, DT_ERROR_INVALID, "dt_ctx_desc.vulkan: %s is NULL", lacks);
     if (!v->lock != !v->unlock)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_ctx_desc.vulkan has lock or unlock but not both");
+                        "dt_ctx_desc.vulkan must have both lock and unlock, or neither");
     if (d->no_vulkan || d->vulkan_loader || d->validation)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_ctx_desc.vulkan, the application's device, does not go with %s",
+                        "dt_ctx_desc.vulkan, the application's device, cannot be combined with .%s",
                         d->no_vulkan       ? "no_vulkan"
                         : d->vulkan_loader ? "vulkan_loader, as no loader is opened"
                                            : "validation; load the layer in its instance");
@@ -43,16 +43,18 @@ static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
     if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL))
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
     if (d->threads < DT_THREADS_ALL || d->jobs.threads < 0)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "threads is %d, jobs.threads %d; 0 = 1, and threads may be DT_THREADS_ALL",
-                        d->threads, d->jobs.threads);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            ".threads is %d, .jobs.threads %d; 0 = 1, and .threads may be DT_THREADS_ALL",
+            d->threads, d->jobs.threads);
     if (d->jobs.threads && !d->jobs.parallel_for)
-        return dti_fail(base, DT_ERROR_INVALID, "jobs.threads is %d without jobs.parallel_for",
+        return dti_fail(base, DT_ERROR_INVALID, ".jobs.threads is %d without .jobs.parallel_for",
                         d->jobs.threads);
     if (d->pipeline_cache_bytes && !d->pipeline_cache)
-        return dti_fail(base, DT_ERROR_INVALID, "pipeline_cache_bytes without pipeline_cache");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".pipeline_cache_bytes is set without .pipeline_cache");
     if ((unsigned)d->kernel_check > DT_KERNEL_CHECK_ALWAYS)
-        return dti_fail(base, DT_ERROR_INVALID, "kernel_check is %d, not a DT_KERNEL_CHECK_",
+        return dti_fail(base, DT_ERROR_INVALID, ".kernel_check is %d, not a DT_KERNEL_CHECK_",
                         (int)d->kernel_check);
     return d->vulkan ? dti_ctx_check_vulkan(base, d) : DT_OK;
 }
@@ -295,7 +297,7 @@ static dt_result dti_device_unknown(dt_ctx *ctx, const char *name) {
         if (n > 0 && at + (size_t)n < sizeof list)
             at += (size_t)n;
     }
-    return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; there is %s", name, list);
+    return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; available: %s", name, list);
 }
 
 static dt_result dti_device_auto(dt_ctx *ctx, double flops, int *index) {

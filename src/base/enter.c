@@ -128,8 +128,8 @@ static void dti_tell_refused(const dti_visit *f, dti_base *base) {
         snprintf(others, sizeof others, " and %u other call%s", count - 1, count > 2 ? "s" : "");
     if (name && count)
         dti_log(base, DT_LOG_WARNING,
-                "%s%s did nothing: called on a second thread, or in a callback, while what was "
-                "needed was in use (now by %s)",
+                "%s%s did nothing: called on a second thread, or in a callback, while the object "
+                "was in use (now by %s)",
                 name, others, f->name);
 }
 

@@ -12,7 +12,7 @@ const char *dt_result_text(dt_result result) {
         [DT_ERROR_DEVICE_LOST] = "the device was lost; its store must be created again",
         [DT_ERROR_UNSUPPORTED] = "not supported on this device or for this type",
         [DT_ERROR_IO] = "a file could not be opened, read or written",
-        [DT_ERROR_FORMAT] = "a file is not what it should be",
+        [DT_ERROR_FORMAT] = "a file has a wrong format",
         [DT_ERROR_NUMERIC] = "a NaN or an infinity; the store is unchanged",
         [DT_ERROR_TIMEOUT] = "not done in the time that was given",
         [DT_ERROR_REFUSED] = "ranks do not accept each other: another key, job, version or setting",
@@ -21,7 +21,7 @@ const char *dt_result_text(dt_result result) {
         [DT_ERROR_CORRUPT] = "bytes changed on their way",
         [DT_ERROR_CANCELLED] = "a rank gave an operation up",
         [DT_ERROR_REVOKED] = "the group has ended",
-        [DT_ERROR_FORKED] = "called in a child of fork with what is the parent's",
+        [DT_ERROR_FORKED] = "called in a child of fork with the parent's objects",
         [DT_ERROR_LATE] = "a rank has not posted an operation in time",
         [DT_ERROR_BUSY] = ("the object is in use, by another thread or by the call that this "
                            "callback belongs to; call again when that has returned"),

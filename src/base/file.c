@@ -102,7 +102,7 @@ static dt_result dti_writer_fail(dti_writer *w, const char *what) {
     char need[96] = "";
     w->failed = true;
     if (w->bytes && dti_is_no_space(error))
-        snprintf(need, sizeof need, "; the file needs %llu bytes, beside one that it replaces",
+        snprintf(need, sizeof need, "; the file needs %llu bytes, besides the one that it replaces",
                  (unsigned long long)w->bytes);
     return dti_fail(w->base, DT_ERROR_IO, "%s: cannot be %s: %s%s", w->name, what, strerror(error),
                     need);

@@ -2,7 +2,7 @@
  * error that says so; replicas of one process (dt_trainer_desc.parallel.replicas) need none of
  * it. */
 
-#define DTI_NO_COMM_TEXT "dtrain was compiled with DT_NO_COMM, so there is one process alone"
+#define DTI_NO_COMM_TEXT "dtrain was compiled with DT_NO_COMM, so there is only one process"
 
 static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
     return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "world_size is %d: " DTI_NO_COMM_TEXT,

@@ -29,7 +29,7 @@ static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d
         {"interfaces", d->interfaces, sizeof d->interfaces},
         {"congestion", d->congestion, sizeof d->congestion},
         {"launcher", d->launcher, sizeof d->launcher},
-        {"note", d->warning, sizeof d->warning},
+        {"warning", d->warning, sizeof d->warning},
         {"error", d->error, sizeof d->error},
     };
     for (size_t i = 0; i < DTI_COUNT(texts); i++)
@@ -79,7 +79,7 @@ static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
                                            rows[i].high);
     }
     if (d->port_low > d->port_high)
-        return dti_fail(base, DT_ERROR_INVALID, "port_low %d is above port_high %d", d->port_low,
+        return dti_fail(base, DT_ERROR_INVALID, ".port_low is %d, above .port_high %d", d->port_low,
                         d->port_high);
     return DT_OK;
 }
@@ -98,10 +98,10 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
     if (!(link->latency_ns | link->message_ns | link->bytes_per_s))
         return DT_OK;
     if (d->no_link)
-        return dti_fail(base, DT_ERROR_INVALID, "link is given, but no_link is set: choose one");
+        return dti_fail(base, DT_ERROR_INVALID, ".link and .no_link are both set: choose one");
     for (size_t i = 0; i < DTI_COUNT(rows); i++)
         if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
-            return dti_fail(base, DT_ERROR_INVALID, "link.%s is %llu, not in %llu .. %llu",
+            return dti_fail(base, DT_ERROR_INVALID, ".link.%s is %llu, not in %llu .. %llu",
                             rows[i].name, (unsigned long long)rows[i].value,
                             (unsigned long long)rows[i].low, (unsigned long long)rows[i].high);
     return DT_OK;
@@ -111,23 +111,23 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
 static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_desc *d) {
     static const char *const schemes[] = {"tcp://", "file:///", "pmix:", "pmi:", "tcpstore://"};
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
-        return dti_fail(base, DT_ERROR_INVALID, "insecure is set, but MAC and TLS need a key");
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".insecure is set, but .integrity MAC and TLS need a key");
     if (d->transport == DT_COMM_MPI && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "integrity MAC and TLS are of the transport over TCP: MPI has no secrets");
+                        ".integrity MAC and TLS cannot be combined with DT_COMM_MPI: use TCP");
     if (d->transport == DT_COMM_MPI)
         return DT_OK;
     if (!d->rendezvous[0])
         return dti_fail(base, DT_ERROR_INVALID,
-                        "rendezvous is empty: %d ranks need a place to meet, \"tcp://host:port\" "
-                        "of rank 0 or \"file:///path\" on a shared folder",
+                        ".rendezvous is empty: give %d ranks \"tcp://host:port\" of rank 0, or "
+                        "\"file:///path\" on a shared folder",
                         d->world_size);
     for (size_t i = 0; i < DTI_COUNT(schemes); i++)
         if (!strncmp(d->rendezvous, schemes[i], strlen(schemes[i])))
             return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    "rendezvous \"%s\" begins neither with tcp:// nor with file:///",
-                    d->rendezvous);
+                    ".rendezvous is \"%s\"; it must begin with tcp:// or file:///", d->rendezvous);
 }
 
 static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_desc *d) {
@@ -141,17 +141,17 @@ static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_des
     if (d->shared_memory == DT_COMM_SHARED_REQUIRED &&
         (d->integrity == DT_COMM_TLS || d->transport == DT_COMM_MPI))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "shared_memory is REQUIRED, which integrity TLS and MPI do not use");
+                        ".shared_memory REQUIRED cannot be combined with .integrity TLS or MPI");
 #ifndef DT_WITH_OPENSSL
     if (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "integrity is %s, which needs dtrain compiled with DT_WITH_OPENSSL",
+                        ".integrity is %s, which needs dtrain compiled with DT_WITH_OPENSSL",
                         d->integrity == DT_COMM_MAC ? "MAC" : "TLS");
 #endif
     if (papers && (papers < 4 || d->integrity != DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "certificates take all of tls_ca, tls_certificate, tls_private_key and "
-                        "tls_name, and integrity TLS");
+                        "certificates need all of .tls_ca, .tls_certificate, .tls_private_key and "
+                        ".tls_name, and .integrity TLS");
     return DT_OK;
 }
 
@@ -338,7 +338,7 @@ DTI_PUBLIC(dt_comm_wait, (dt_comm * comm, dt_comm_work work, int timeout_ms), co
     if (result)
         return result;
     if (timeout_ms < -1)
-        return dti_fail(comm->base, DT_ERROR_INVALID, "timeout_ms is %d; -1 is no limit",
+        return dti_fail(comm->base, DT_ERROR_INVALID, "timeout_ms is %d; -1 waits without a limit",
                         timeout_ms);
     result =
         dti_comm_wait(comm, work.id, timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000u);

@@ -340,7 +340,7 @@ static dt_result dti_augment_check_numbers(dti_base *base, const dt_augment_desc
     for (size_t i = 0; i < DTI_COUNT(all); i++) {
         if (!(all[i].value >= 0.0 && all[i].value <= all[i].most))
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_augment_desc.%s is %g; it goes from 0 to %g", all[i].name,
+                            "dt_augment_desc.%s is %g; it must be from 0 to %g", all[i].name,
                             all[i].value, all[i].most);
     }
     return dti_fits_f32(d->fill)
@@ -371,14 +371,14 @@ static dt_result dti_augment_channels(dti_base *base, dti_augment *a) {
         if (!dti_fits_f32((double)a->mean[i]) || !dti_fits_f32((double)a->deviation[i]) ||
             !(a->deviation[i] > 0.0f))
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_augment_desc: channel %d has mean %g and deviation %g; both are "
-                            "finite, and deviations above 0",
+                            "dt_augment_desc: .mean[%d] is %g and .std %g; both must be finite, "
+                            "and .std above 0",
                             i, (double)a->mean[i], (double)a->deviation[i]);
     }
     if (a->channels > DT_AUGMENT_CHANNELS && !(one_mean && one_deviation))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_augment_desc: column %d has %d channels; means and deviations by "
-                        "channel are for %d, one of each for all",
+                        "dt_augment_desc: column %d has %d channels; .mean and .std have values "
+                        "for %d, or one for all",
                         d->column, a->channels, DT_AUGMENT_CHANNELS);
     if (d->saturation > 0.0 && a->channels != 3)
         return dti_fail(base, DT_ERROR_INVALID,
@@ -393,11 +393,10 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
     const dt_column *x = dti_augment_column(data, d->column);
     const dt_shape shape = x ? dti_tensor_shape(x->input) : (dt_shape){0};
     if (shape.rank < 1 || shape.rank > 3 || (double)dti_shape_elements(shape) > 0x1p30)
-        return dti_fail(
-            base, DT_ERROR_INVALID,
-            "dt_augment_desc.column %d: it is an f32 column of [C, H, W], [C, L] or [L] "
-            "with at most 2^30 elements",
-            d->column);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_augment_desc.column is %d; it must be an f32 column of [C, H, W], [C, "
+                        "L] or [L] with at most 2^30 elements",
+                        d->column);
     a->channels = shape.rank > 1 ? (int)shape.dim[0] : 1;
     a->height = shape.rank > 2 ? (int)shape.dim[1] : 1;
     a->width = (int)shape.dim[shape.rank - 1];
@@ -414,8 +413,8 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
     const dt_column *t = dti_augment_column(data, a->target);
     if (!t || a->target == d->column)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_augment_desc.target is column %d: mixup and cutmix need an f32 column "
-                        "of probabilities there (dt_column.one_hot, dt_soft_cross_entropy)",
+                        "dt_augment_desc.target is %d; mixup and cutmix need an f32 column of "
+                        "probabilities there (dt_column.one_hot, dt_soft_cross_entropy)",
                         a->target);
     a->targets = (size_t)dti_shape_elements(dti_tensor_shape(t->input));
     return DT_OK;

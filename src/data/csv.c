@@ -2,10 +2,9 @@
 
 static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     if (desc->delimiter == '"' || desc->delimiter == '\n' || desc->delimiter == '\r')
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_csv_open: a delimiter that is a quote or ends lines");
+        return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: .delimiter is a quote or ends lines");
     if (desc->max_categories < 0)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: %d categories at most",
+        return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: .max_categories is %d; 0 or more",
                         desc->max_categories);
     int rules = 0;
     for (; rules < DT_MAX_CSV_RULES && desc->rules[rules].columns; rules++) {
@@ -14,18 +13,17 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
         if ((unsigned)r->kind > DT_CSV_SKIP || (unsigned)r->missing > DT_CSV_MISSING_VALUE ||
             !dti_fits_f32(r->value))
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_csv_open: .rules[%d] ('%.100s') has no such kind, no such way with "
-                            "what is missing, or a value that is not finite",
+                            "dt_csv_open: .rules[%d] ('%.100s') has an unknown .kind or .missing, "
+                            "or a .value that is not finite",
                             i, r->columns);
     }
     for (int i = rules; i < DT_MAX_CSV_RULES; i++) {
         const dt_csv_rule *r = &desc->rules[i];
         if (r->columns || r->kind || r->missing || r->value != 0.0 || r->standardize)
-            return dti_fail(
-                base, DT_ERROR_INVALID,
-                "dt_csv_open: .rules[%d] has no .columns, which ends the rules, but .rules[%d] "
-                "is given; name the columns of each, \"*\" for all",
-                rules, i);
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "dt_csv_open: .rules[%d] has no .columns, which ends the rules, but "
+                            ".rules[%d] is set; give each .columns, \"*\" for all",
+                            rules, i);
     }
     return DT_OK;
 }
@@ -166,9 +164,9 @@ static dt_result dti_csv_next(dt_csv *csv) {
             result || !more ? DTI_CSV_BAD : dti_csv_judge(csv, why, sizeof why);
         if (result == DT_ERROR_FORMAT ||
             (!result && (!more || (verdict == DTI_CSV_BAD && !csv->skip_bad))))
-            result =
-                dti_fail(&csv->reading, DT_ERROR_IO, "%s:%llu: it has changed since it was opened",
-                         csv->path, (unsigned long long)csv->cursor.line);
+            result = dti_fail(&csv->reading, DT_ERROR_IO,
+                              "%s:%llu: the file has changed since it was opened", csv->path,
+                              (unsigned long long)csv->cursor.line);
         csv->next += !result && verdict == DTI_CSV_KEPT;
         if (result || verdict == DTI_CSV_KEPT)
             return result;
@@ -228,7 +226,7 @@ static dt_result dti_csv_check_read(dt_csv *csv, const int *columns, int count, 
                                     uint64_t rows, dt_dtype dtype) {
     if (count < 1 || (dtype != DT_F32 && dtype != DT_I32))
         return dti_fail(&csv->reading, DT_ERROR_INVALID,
-                        "dt_csv_read: %d columns; 1 or more, as DT_F32 or DT_I32", count);
+                        "dt_csv_read: %d columns; 1 or more, of DT_F32 or DT_I32", count);
     if (first > csv->rows || rows > csv->rows - first)
         return dti_fail(&csv->reading, DT_ERROR_INVALID, "%s: %llu rows from %llu on; it has %llu",
                         csv->path, (unsigned long long)rows, (unsigned long long)first,
@@ -237,7 +235,7 @@ static dt_result dti_csv_check_read(dt_csv *csv, const int *columns, int count, 
         if (columns[i] < 0 || (uint32_t)columns[i] >= csv->count ||
             csv->columns[columns[i]].kind == DT_CSV_SKIP)
             return dti_fail(&csv->reading, DT_ERROR_INVALID,
-                            "%s: column %d of %u is not there, or is skipped%s", csv->path,
+                            "%s: column %d of %u does not exist, or is skipped%s", csv->path,
                             columns[i], csv->count, dti_csv_hint(csv, columns[i]).text);
     }
     return DT_OK;

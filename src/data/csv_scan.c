@@ -68,11 +68,12 @@ static dt_result dti_csv_check_rules(const dt_csv *csv, const dt_csv_desc *desc)
         for (uint32_t k = 0; k < csv->count; k++)
             decides = decides || dti_csv_rule_of(desc, csv->columns[k].name) == &desc->rules[i];
         if (missed.text[0] || !decides)
-            return dti_fail(csv->base, DT_ERROR_INVALID, "%s: .rules[%d].columns = \"%.100s\": %s",
-                            csv->path, i, all,
-                            missed.text[0] ? missed.text
-                                           : "it decides no column: rules before it match all of "
-                                             "its own; put it first");
+            return dti_fail(
+                csv->base, DT_ERROR_INVALID, "%s: .rules[%d].columns = \"%.100s\": %s", csv->path,
+                i, all,
+                missed.text[0]
+                    ? missed.text
+                    : "it applies to no column: earlier rules match all its columns; put it first");
     }
     return DT_OK;
 }
@@ -166,8 +167,7 @@ static void dti_csv_explain_missing(const dti_csv_column *column, const char *te
                                     char *why, size_t size) {
     snprintf(why, size, "the value of '%s' is missing%s%s%s; %s", dti_show(column->name).text,
              *text ? " ('" : "", text, *text ? "' counts so)" : "",
-             known ? ".skip_bad leaves the row out"
-                   : ".missing of a rule, or .skip_bad, says what to do");
+             known ? ".skip_bad leaves the row out" : "set .missing of a rule, or .skip_bad");
 }
 
 /* A value of a column that is read. */
@@ -183,14 +183,14 @@ static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, b
     }
     if (column->kind == DT_CSV_NUMBER && !dti_csv_number(text, &number)) {
         const char *almost = dti_csv_almost(text);
-        snprintf(why, size, "'%s' of '%s' is no number%s%s", dti_show(text).text,
+        snprintf(why, size, "'%s' of '%s' is not a number%s%s", dti_show(text).text,
                  dti_show(column->name).text, almost ? ": " : "", almost ? almost : "");
         return false;
     }
     if (column->kind == DT_CSV_CATEGORY && known)
         dti_csv_category(column, text, &found);
     if (!found)
-        snprintf(why, size, "'%s' is none of the %zu categories of '%s'", dti_show(text).text,
+        snprintf(why, size, "'%s' is not one of the %zu categories of '%s'", dti_show(text).text,
                  column->categories, dti_show(column->name).text);
     return found;
 }
@@ -344,14 +344,14 @@ static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
     c->kind = c->count && !c->odd ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
     if (c->odd && c->odd == c->almost)
         return dti_fail(csv->base, DT_ERROR_FORMAT,
-                        "%s:%llu: '%s' of '%s' is no number: %s. %llu of its %llu values are "
+                        "%s:%llu: '%s' of '%s' is not a number: %s. %llu of its %llu values are "
                         "numbers. Give the column a rule with .kind %sDT_CSV_CATEGORY",
                         csv->path, line, cell, c->name, c->odd_why, numbers, all,
                         numbers ? "DT_CSV_NUMBER (.skip_bad leaves such rows out) or " : "");
     if (c->odd)
         dti_log(csv->base, c->count || c->almost ? DT_LOG_WARNING : DT_LOG_INFO,
-                "%s:%llu: '%s' is no number, so '%s' has categories; %llu of its %llu values are "
-                "numbers. A rule with .kind %sDT_CSV_CATEGORY %s",
+                "%s:%llu: '%s' is not a number, so '%s' has categories; %llu of its %llu values "
+                "are numbers. A rule with .kind %sDT_CSV_CATEGORY %s",
                 csv->path, line, cell, c->name, numbers, all, numbers ? "DT_CSV_NUMBER or " : "",
                 numbers ? "overrides this" : "says so, and this is not logged");
     return DT_OK;
@@ -374,7 +374,7 @@ static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
     if (column->kind == DT_CSV_CATEGORY && column->categories > csv->categories_max)
         return dti_fail(csv->base, DT_ERROR_FORMAT,
                         "%s: the column '%s' has more than %zu different texts: skip it by a rule, "
-                        "or allow more by .max_categories",
+                        "or raise .max_categories",
                         csv->path, column->name, csv->categories_max);
     return DT_OK;
 }
@@ -393,7 +393,7 @@ static dt_result dti_csv_scan(dt_csv *csv, const dt_csv_desc *desc) {
     csv->known = true;
     csv->next = UINT64_MAX; /* nowhere that is known */
     if (!result && !csv->rows)
-        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: there is no row to read (%llu left out)",
+        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: it has no rows to read (%llu left out)",
                         csv->path, (unsigned long long)csv->skipped);
     return result;
 }

@@ -129,7 +129,7 @@ static dt_result dti_csv_quoted(dti_csv_cursor *c) {
     while (!result) {
         const int byte = dti_csv_peek(c, &result);
         if (byte == DTI_CSV_END)
-            return dti_csv_wrong(c, c->row_line, "a quote that begins here does not end");
+            return dti_csv_wrong(c, c->row_line, "the quote that begins here does not end");
         if (byte < 0)
             return result;
         dti_csv_take(c);
@@ -158,7 +158,7 @@ static dt_result dti_csv_value(dti_csv_cursor *c) {
         result = dti_csv_quoted(c);
         byte = dti_csv_peek(c, &result);
         if (!result && !dti_csv_ends(c, byte))
-            return dti_csv_wrong(c, c->line, "text behind a closing quote");
+            return dti_csv_wrong(c, c->line, "text after a closing quote");
     }
     while (!result && !dti_csv_ends(c, byte)) {
         dti_csv_take(c);

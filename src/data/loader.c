@@ -287,8 +287,8 @@ static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
     const dti_batch *b = &s->batch;
     if (s->share_failed) {
         return dti_fail(l->base, s->result,
-                        "step %llu: a share of %u rows from row %u of a batch of %u is not within "
-                        "it, or more than the %u that there is room for",
+                        "step %llu: a share of %u rows from row %u exceeds its batch of %u rows, "
+                        "or the room for %u",
                         (unsigned long long)b->step, b->count, b->first, b->rows,
                         l->desc.share_max);
     }
@@ -330,7 +330,7 @@ static dt_result dti_loader_next(dti_loader *l, const dti_batch **out) {
 
 static dt_result dti_loader_seek(dti_loader *l, uint64_t epoch, uint64_t index, uint64_t step) {
     if (index > l->batches) {
-        return dti_fail(l->base, DT_ERROR_INVALID, "batch %llu: an epoch has %llu",
+        return dti_fail(l->base, DT_ERROR_INVALID, "batch index %llu: an epoch has %llu batches",
                         (unsigned long long)index, (unsigned long long)l->batches);
     }
     atomic_store(&l->cancel, true);
@@ -358,17 +358,17 @@ static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
                         (unsigned long)UINT32_MAX);
     }
     if (desc->batch == 0)
-        return dti_fail(base, DT_ERROR_INVALID, "a batch of 0 rows");
+        return dti_fail(base, DT_ERROR_INVALID, ".batch is 0 rows");
     if ((unsigned)desc->tail > DT_TAIL_PAD)
-        return dti_fail(base, DT_ERROR_INVALID, "%d is no dt_tail", (int)desc->tail);
+        return dti_fail(base, DT_ERROR_INVALID, ".tail is %d, not a dt_tail", (int)desc->tail);
     if (desc->tail == DT_TAIL_DROP && rows < desc->batch) {
         return dti_fail(base, DT_ERROR_INVALID,
-                        "the dataset has %llu rows, less than a batch of %u, and DT_TAIL_DROP "
-                        "leaves none of them; use DT_TAIL_KEEP or a smaller batch",
+                        "the dataset has %llu rows, less than a batch of %u, and .tail = "
+                        "DT_TAIL_DROP drops them all; use DT_TAIL_KEEP or a smaller batch",
                         shown, desc->batch);
     }
     if (desc->data->threads < 0 || desc->data->threads > DTI_LOADER_THREADS_MAX)
-        return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.threads is %d; it goes from 0 to %d",
+        return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.threads is %d; it must be from 0 to %d",
                         desc->data->threads, DTI_LOADER_THREADS_MAX);
     return dti_sampler_check(base, desc->data, desc->shuffle);
 }

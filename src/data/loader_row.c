@@ -169,10 +169,10 @@ static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column,
         bool scales = column->data && (column->scale != 0 || column->offset != 0);
         if (!scales || (column->dtype == DT_U8 && input == DT_F32))
             return DT_OK;
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): scale and offset are for u8 data of an f32 "
-                        "input alone",
-                        i, name);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dataset column %d ('%s'): scale and offset are only for u8 data of an f32 input", i,
+            name);
     }
     return dti_fail(base, DT_ERROR_INVALID,
                     "dataset column %d ('%s'): the input is %s, so its data is %s%s (dtype)", i,
@@ -184,9 +184,10 @@ static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i)
     const dt_column *column = &data->columns[i];
     const dti_node *n = dti_node_of(column->input);
     if (n->op != DTI_OP_INPUT || n->values) {
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d: '%s' is no input; a column is for what dt_input made",
-                        i, n->label ? n->label : dti_op_info_of(n->op)->name);
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dataset column %d: '%s' is not an input; a column is for a tensor of dt_input", i,
+            n->label ? n->label : dti_op_info_of(n->op)->name);
     }
     if (!n->samples) {
         return dti_fail(base, DT_ERROR_INVALID,
@@ -231,8 +232,8 @@ static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
         const dt_column *column = &data->columns[i];
         if (column->data || !dti_is_nil(column->input)) {
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset column %d: its input is nil; what made it failed (see "
-                            "dt_graph_error), or it was left out",
+                            "dataset column %d: its input is nil; it failed (see dt_graph_error), "
+                            "or was left out",
                             count);
         }
     }

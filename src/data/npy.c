@@ -55,8 +55,8 @@ static bool dti_npy_quoted(dti_npy *n, char *to, size_t size) {
 static dt_result dti_npy_descr(dti_npy *n) {
     char text[16];
     if (!dti_npy_quoted(n, text, sizeof text) || strlen(text) != 3)
-        return dti_npy_wrong(n, "its elements are no numbers of one type (structures and objects "
-                                "are not read)");
+        return dti_npy_wrong(
+            n, "its elements are not numbers of one type (structures and objects are not read)");
     n->big = text[0] == '>';
     n->kind = text[1];
     n->bytes = text[2] - '0';
@@ -89,12 +89,12 @@ static bool dti_npy_whole(dti_npy *n, int64_t *value) {
 
 static dt_result dti_npy_shape(dti_npy *n) {
     if (n->has[2] || !dti_npy_is(n, "("))
-        return dti_npy_wrong(n, "its shape is no tuple, or there are two");
+        return dti_npy_wrong(n, "its shape is not a tuple, or is given twice");
     while (!dti_npy_is(n, ")")) {
         if (n->rank == 8)
             return dti_npy_wrong(n, "more than 8 dimensions");
         if (!dti_npy_whole(n, &n->dim[n->rank]))
-            return dti_npy_wrong(n, "its shape has something else than numbers");
+            return dti_npy_wrong(n, "its shape has elements that are not numbers");
         n->rank++;
         if (!dti_npy_is(n, ",") && !dti_npy_is(n, ")"))
             return dti_npy_wrong(n, "its shape does not end");
@@ -108,7 +108,7 @@ static dt_result dti_npy_shape(dti_npy *n) {
 static dt_result dti_npy_entry(dti_npy *n) {
     char key[32];
     if (!dti_npy_quoted(n, key, sizeof key) || !dti_npy_is(n, ":"))
-        return dti_npy_wrong(n, "its header is no dictionary");
+        return dti_npy_wrong(n, "its header is not a dictionary");
     if (!strcmp(key, "descr"))
         return dti_npy_descr(n);
     if (!strcmp(key, "shape"))
@@ -121,7 +121,8 @@ static dt_result dti_npy_entry(dti_npy *n) {
 }
 
 static dt_result dti_npy_dictionary(dti_npy *n) {
-    dt_result result = dti_npy_is(n, "{") ? DT_OK : dti_npy_wrong(n, "its header is no dictionary");
+    dt_result result =
+        dti_npy_is(n, "{") ? DT_OK : dti_npy_wrong(n, "its header is not a dictionary");
     while (!result && !dti_npy_is(n, "}")) {
         result = dti_npy_entry(n);
         if (!result && !dti_npy_is(n, ",") && !(n->at < n->end && *n->at == '}'))

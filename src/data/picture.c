@@ -34,8 +34,8 @@ static dt_result dti_picture_check(const dti_reader *r, const dti_picture *p) {
                         p->height);
     if (pixels / most > r->size)
         return dti_fail(r->base, DT_ERROR_FORMAT,
-                        "%s: it says that it has %u x %u pixels, and its %llu bytes cannot hold so "
-                        "many; is it truncated?",
+                        "%s: its header has %u x %u pixels, which do not fit into its %llu bytes; "
+                        "is it truncated?",
                         r->path, p->width, p->height, (unsigned long long)r->size);
     return DT_OK;
 }

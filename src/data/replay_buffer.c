@@ -142,7 +142,7 @@ DTI_PUBLIC(dt_replay_sample,
                         count, beta);
     if (!r->count)
         return dti_fail(r->base, DT_ERROR_INVALID,
-                        "dt_replay_sample: there are no items; dt_replay_add some first");
+                        "dt_replay_sample: the buffer is empty; dt_replay_add items first");
     for (int i = 0; i < count; i++) {
         const double u = dti_uniform01(r->desc.seed, r->drawn++, DTI_REPLAY_STREAM);
         const uint64_t even = (uint64_t)(u * (double)r->count);
@@ -169,8 +169,9 @@ DTI_PUBLIC(dt_replay_update,
     for (int i = 0; i < count; i++) {
         if (indices[i] >= r->count || !dti_fits_f32((double)errors[i]))
             return dti_fail(r->base, DT_ERROR_INVALID,
-                            "dt_replay_update: priority %d is %g, of place %llu of %llu", i,
-                            (double)errors[i], (unsigned long long)indices[i],
+                            "dt_replay_update: error %d is %g for index %llu of %llu; a finite "
+                            "error, and an index below that",
+                            i, (double)errors[i], (unsigned long long)indices[i],
                             (unsigned long long)r->count);
     }
     for (int i = 0; i < count; i++) {

@@ -95,9 +95,9 @@ static dt_result dti_replay_whole(const dt_replay *r, const dti_reader *f,
         (count < r->desc.capacity ? next != count : next >= r->desc.capacity) ||
         !(largest > 0.0 && dti_finite_f64(largest)) || words[DTI_REPLAY_NONE] ||
         words[DTI_REPLAY_NONE + 1])
-        return dti_replay_damaged(f, "its numbers contradict each other");
+        return dti_replay_damaged(f, "its header is inconsistent");
     if (f->size != DTI_REPLAY_HEAD + dti_replay_size(r, count) + sizeof(uint32_t))
-        return dti_replay_damaged(f, "it has not the size that its items need");
+        return dti_replay_damaged(f, "its size does not match its items");
     return DT_OK;
 }
 
@@ -117,7 +117,7 @@ static dt_result dti_replay_sum(dti_reader *f) {
     dti_free(f->base, piece);
     if (!result)
         result = dti_reader_take(f, &kept, sizeof kept);
-    return result || sum == kept ? result : dti_replay_damaged(f, "its sum is another");
+    return result || sum == kept ? result : dti_replay_damaged(f, "its checksum is wrong");
 }
 
 /* A priority that no call gives is one that a file was made with. */
@@ -128,7 +128,7 @@ static dt_result dti_replay_priorities(dt_replay *r, dti_reader *f) {
         if (result)
             return result;
         if (i < r->count && !(value > 0.0 && value <= r->largest))
-            return dti_replay_damaged(f, "a priority is none");
+            return dti_replay_damaged(f, "a priority is not valid");
         r->tree[r->leaves + i] = value;
     }
     for (uint64_t i = r->leaves - 1; i; i--)

@@ -9,8 +9,7 @@ static dt_result dti_sampler_check(dti_base *base, const dt_dataset *data, bool 
     double sum = 0.0;
     if (data->weights && data->lengths)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "the dataset has weights and lengths: an epoch's order follows one of "
-                        "them");
+                        "dt_dataset.weights and .lengths are both set; give one");
     if (!shuffle || !data->weights)
         return DT_OK;
     for (uint64_t i = 0; i < data->rows; i++) {
@@ -23,7 +22,7 @@ static dt_result dti_sampler_check(dti_base *base, const dt_dataset *data, bool 
     }
     return sum > 0.0 ? DT_OK
                      : dti_fail(base, DT_ERROR_INVALID,
-                                "dt_dataset.weights are all 0: there is nothing to draw");
+                                "dt_dataset.weights are all 0; one must be above 0");
 }
 
 static dt_result dti_sampler_alloc(dti_base *base, dti_sampler *o) {

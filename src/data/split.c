@@ -40,11 +40,10 @@ static dt_result dti_split_check(dti_base *base, const dt_data_split_desc *d) {
         return dti_fail(base, DT_ERROR_INVALID, "dt_data_split: 0 rows");
     if (d->folds ? d->folds < 2 || d->fold < 0 || d->fold >= d->folds
                  : !(share > 0.0 && share < 1.0) || d->fold)
-        return dti_fail(
-            base, DT_ERROR_INVALID,
-            "dt_data_split: fold %d of %d, share %g; give a share between 0 and 1, or 2 folds "
-            "and more",
-            d->fold, d->folds, d->share);
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_data_split: fold %d of %d, share %g; give a share between 0 and 1, or "
+                        "2 folds or more",
+                        d->fold, d->folds, d->share);
     return DT_OK;
 }
 

@@ -113,15 +113,15 @@ static dt_result dti_tokens_count(dt_tokens *t) {
     const dt_tokens_desc *d = &t->desc;
     const uint64_t size = t->reader.size;
     if (d->skip_bytes > size || (size - d->skip_bytes) % t->each)
-        return dti_fail(
-            t->base, DT_ERROR_FORMAT,
-            "%s: %llu bytes less a header of %llu are no whole tokens of %d bits; was it "
-            "cut?",
-            t->path, (unsigned long long)size, (unsigned long long)d->skip_bytes, d->bits);
+        return dti_fail(t->base, DT_ERROR_FORMAT,
+                        "%s: %llu bytes after a header of %llu are not a whole number of tokens of "
+                        "%d bits; was it cut?",
+                        t->path, (unsigned long long)size, (unsigned long long)d->skip_bytes,
+                        d->bits);
     t->count = (size - d->skip_bytes) / t->each;
     if (t->count <= (uint64_t)d->window)
         return dti_fail(t->base, DT_ERROR_FORMAT,
-                        "%s: %llu tokens; a window of %d and the token behind it need %d", t->path,
+                        "%s: %llu tokens; a window of %d and the next token need %d", t->path,
                         (unsigned long long)t->count, d->window, d->window + 1);
     t->rows = (t->count - (uint64_t)d->window - 1) / (uint64_t)d->stride + 1;
     return DT_OK;

@@ -88,7 +88,7 @@ static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w,
     for (size_t i = 0; i < (size_t)count * channels && !result; i++) {
         float *place = to + i % channels * (size_t)count + i / channels;
         if (!dti_wav_value(w, (const uint8_t *)bytes + i * each, place))
-            result = dti_wav_wrong(r, begin + i * each, "a sample is no finite number of 32 bits");
+            result = dti_wav_wrong(r, begin + i * each, "a sample is not finite as an f32");
     }
     dti_free(r->base, bytes);
     out->rank = 2;
@@ -119,10 +119,10 @@ static bool dti_wav_begins(const uint8_t b[12], dti_wav *w) {
 static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
     uint8_t b[12] = {0};
     if (r->size < 12)
-        return dti_wav_wrong(r, 0, "no WAV file: it is too short");
+        return dti_wav_wrong(r, 0, "not a WAV file: it is too short");
     dt_result result = dti_reader_take(r, b, 12);
     if (!result && !dti_wav_begins(b, w))
-        return dti_wav_wrong(r, 0, "no WAV file: it does not begin with RIFF and WAVE");
+        return dti_wav_wrong(r, 0, "not a WAV file: it does not begin with RIFF and WAVE");
     while (!result) {
         if (r->size - r->at < 8)
             return dti_wav_wrong(r, r->at,

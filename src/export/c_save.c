@@ -112,7 +112,7 @@ static bool dti_c_node(dti_c_file *f, uint32_t id) {
         return dti_c_refuse(f, n, "f32 is written, and indices that are inputs");
     for (uint32_t k = 0; k < n->count; k++) {
         if (dti_c_in(f, n, k)->dtype != DT_F32 && n->op != DTI_OP_EMBEDDING)
-            return dti_c_refuse(f, n, "whole numbers are indices of dt_embedding alone");
+            return dti_c_refuse(f, n, "i32 is only for indices of dt_embedding");
     }
     dti_c_place(f, id);
     if (f->values[id].kind == DTI_C_CONSTANT)
@@ -264,8 +264,8 @@ static dt_result dti_c_check(dti_c_file *f) {
     if (!dti_c_name_fits(f->name))
         return dti_fail(
             f->base, DT_ERROR_INVALID,
-            "dt_c_save: '%s' is no name of a function in C: letters, digits and '_', no "
-            "word of C, and none that the file has ('dt_', 'map_', 'constant', memory)",
+            "dt_c_save: '%s' is not a name for a function in C: letters, digits and '_', not a "
+            "keyword, and not one of the file's ('dt_', 'map_', 'constant', memory)",
             f->name);
     for (; f->outputs < DT_MAX_OUTPUTS && dti_is_set(y[f->outputs]); f->outputs++) {
         if (y[f->outputs].graph != f->store->graph || dti_is_nil(y[f->outputs]))
@@ -278,10 +278,9 @@ static dt_result dti_c_check(dti_c_file *f) {
                             "dt_c_save: .outputs[%d] is %s; f32 is written", f->outputs,
                             dti_dtype_name(dti_tensor_dtype(y[f->outputs])));
         if (dti_node_of(y[f->outputs])->term)
-            return dti_fail(
-                f->base, DT_ERROR_UNSUPPORTED,
-                "dt_c_save: .outputs[%d] is a loss or a metric; give what it is made of",
-                f->outputs);
+            return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
+                            "dt_c_save: .outputs[%d] is a loss or a metric; give its input",
+                            f->outputs);
     }
     return f->outputs
                ? DT_OK

@@ -31,7 +31,7 @@ static dt_result dti_onnx_check_output(const dti_onnx_file *f, int i) {
                         i);
     if (dti_node_of(x)->term)
         return dti_fail(f->o.base, DT_ERROR_UNSUPPORTED,
-                        "onnx: .outputs[%d], %s, is a loss or a metric; give what it is made of", i,
+                        "onnx: .outputs[%d], %s, is a loss or a metric; give its input", i,
                         dti_tensor_name(x).text);
     return DT_OK;
 }
@@ -43,7 +43,7 @@ static dt_result dti_onnx_check(dti_onnx_file *f) {
     for (int i = f->outputs; i < DT_MAX_OUTPUTS && !result; i++) {
         if (dti_is_set(f->desc->outputs[i]) || f->desc->names[i])
             result = dti_fail(f->o.base, DT_ERROR_INVALID,
-                              "onnx: .outputs[%d] stands behind a nil one", i);
+                              "onnx: .outputs[%d] comes after a nil one", i);
     }
     if (!result && !f->outputs)
         result = dti_fail(f->o.base, DT_ERROR_INVALID, "onnx: no outputs: dt_onnx_desc.outputs");
@@ -75,9 +75,9 @@ static bool dti_onnx_name_taken(const dti_onnx_file *f, int i) {
 static dt_result dti_onnx_name_fits(const dti_onnx_file *f, const char *name) {
     if (name[0] && strncmp(name, "dt:", 3) != 0 && dti_utf8_valid(name, strlen(name)))
         return DT_OK;
-    return dti_fail(f->o.base, DT_ERROR_INVALID,
-                    "onnx: '%s' is no name for a file: UTF-8, not empty, not beginning with 'dt:'",
-                    name);
+    return dti_fail(
+        f->o.base, DT_ERROR_INVALID,
+        "onnx: '%s' is not a name for the file: UTF-8, not empty, not beginning with 'dt:'", name);
 }
 
 static dt_result dti_onnx_check_names(dti_onnx_file *f) {

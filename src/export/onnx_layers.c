@@ -261,7 +261,7 @@ static uint32_t dti_onnx_recurrence(dti_onnx *o, const dti_node *n, const dti_on
     if (a.flags & DTI_RECURRENCE_PROJECTED)
         return dti_onnx_refuse(o, n, "ONNX's LSTM has no projection");
     if (!dti_onnx_folds(o, n, 0) || !linear->samples)
-        return dti_onnx_refuse(o, n, "its input is no linear layer of something with samples");
+        return dti_onnx_refuse(o, n, "its input is not a linear layer of a tensor with samples");
     const uint32_t x = dti_onnx_permute(o, dti_onnx_in(o, linear, 0), false, 3, turn);
     const uint32_t w = dti_onnx_directed(o, dti_onnx_gates(o, dti_onnx_in(o, linear, 1), &a));
     const uint32_t r = dti_onnx_directed(o, dti_onnx_gates(o, dti_onnx_in(o, n, 1), &a));

@@ -158,7 +158,7 @@ static uint32_t dti_onnx_pad(dti_onnx *o, const dti_node *n, const dti_onnx_row 
 static uint32_t dti_onnx_output_of(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     (void)row;
     if (dti_input_id(o->g, n, 0) != o->packed)
-        return dti_onnx_refuse(o, n, "it does not stand behind what it is an output of");
+        return dti_onnx_refuse(o, n, "it does not follow the op of which it is an output");
     return o->outputs[n->attr.i[0]];
 }
 

@@ -96,12 +96,12 @@ static dt_result dti_store_state_averages(const dti_state_file *f, const char *p
                             (unsigned long long)f->words[DTI_STORE_MOMENTS]);
         if (theirs && mine && theirs != mine)
             return dti_fail(s->base, DT_ERROR_INVALID,
-                            "%s: '%s' has its average behind %llu moments, and a program here has "
+                            "%s: '%s' has its average after %llu moments, but a program here after "
                             "%u; dt_program_destroy that first",
                             path, name, (unsigned long long)theirs - 1, mine - 1u);
         if (theirs && !mine && theirs <= s->kept[i].moments)
             return dti_fail(s->base, DT_ERROR_INVALID,
-                            "%s: '%s' has its average behind %llu moments, and an optimizer here "
+                            "%s: '%s' has its average after %llu moments, but an optimizer here "
                             "keeps %u: load it into another store",
                             path, name, (unsigned long long)theirs - 1, s->kept[i].moments);
     }
@@ -115,7 +115,7 @@ static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path
         const uint64_t theirs = dti_store_state_kind(f, c, i), mine = dti_store_optim(s, i);
         const char *name = s->graph->nodes[s->layout.params[i].node].label;
         if (theirs >= DTI_OPTIM_KINDS)
-            return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has optimizer %llu, which is none",
+            return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has an unknown optimizer, %llu",
                             path, name, (unsigned long long)theirs);
         if (theirs && mine && theirs != mine)
             return dti_fail(s->base, DT_ERROR_INVALID,

@@ -190,9 +190,8 @@ static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, cons
     if (s.best)
         return DT_OK;
     return dti_fail(base, DT_ERROR_DEVICE_MEMORY,
-                    "program '%s': .memory_bytes is %llu, and the least that was found is %llu "
-                    "transient bytes (%llu when nothing is computed again): allow that much, or "
-                    "use a smaller batch",
+                    "program '%s': .memory_bytes is %llu, but the least found is %llu transient "
+                    "bytes (%llu without recomputation): allow that much, or use a smaller batch",
                     desc->program->label ? desc->program->label : "program",
                     (unsigned long long)desc->program->memory_bytes, (unsigned long long)s.least,
                     (unsigned long long)s.whole);

@@ -33,10 +33,10 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
         const uint64_t cols = dti_optim_row_sparse_cols(code, &code->layout->params[i], group);
         taken[group] += !n->buffer;
         if (cols > DTI_TABLE_COLS_MAX)
-            dti_text_add(problems,
-                         "\n- optimizer: .groups[%u] is lazy, and rows of '%s' have %llu elements; "
-                         "at most %d",
-                         group - 1, n->label, (unsigned long long)cols, DTI_TABLE_COLS_MAX);
+            dti_text_add(
+                problems,
+                "\n- optimizer: .groups[%u].sparse: rows of '%s' have %llu elements; at most %d",
+                group - 1, n->label, (unsigned long long)cols, DTI_TABLE_COLS_MAX);
     }
     for (uint32_t g = 0; g < DT_MAX_GROUPS - 1; g++) {
         const dt_optim_group *given = &code->desc.optim->groups[g];
@@ -44,13 +44,13 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
             dti_glob_missed(given->params, "parameter", code, params, dti_code_param_name);
         if (!given->params && (given->lr_scale != 0.0 || given->weight_decay != 0.0 ||
                                given->sparse || given->elementwise))
-            dti_text_add(problems, "\n- optimizer: .groups[%u] has settings, and no .params", g);
+            dti_text_add(problems, "\n- optimizer: .groups[%u] has settings, but no .params", g);
         if (given->params && (missed.text[0] || !taken[g + 1]))
-            dti_text_add(problems, "\n- optimizer: .groups[%u].params = \"%.100s\": %s", g,
-                         given->params,
-                         missed.text[0] ? missed.text
-                                        : "it gets no parameter: groups before it match all of its "
-                                          "own; put it first");
+            dti_text_add(
+                problems, "\n- optimizer: .groups[%u].params = \"%.100s\": %s", g, given->params,
+                missed.text[0]
+                    ? missed.text
+                    : "the group is empty: earlier groups match all its parameters; put it first");
     }
 }
 
@@ -74,7 +74,7 @@ static dt_result dti_state_fits(const dti_code *code) {
     if (words <= UINT32_MAX)
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
-                    "program '%s': the optimizer's state of %llu values has more than 2^32; train "
+                    "program '%s': the optimizer's state has %llu values, at most 2^32; train "
                     "fewer parameters, or with SGD without momentum",
                     code->label, (unsigned long long)words);
 }

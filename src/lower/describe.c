@@ -23,7 +23,7 @@ static bool dti_is_set(dt_tensor x) {
 static void dti_program_desc_gap(dt_tensor x, const char *what, uint32_t index,
                                  dti_text *problems) {
     if (dti_is_set(x))
-        dti_text_add(problems, "\n- .%s[%u] stands behind a nil one", what, index);
+        dti_text_add(problems, "\n- .%s[%u] comes after a nil one", what, index);
 }
 
 static void dti_program_desc_terms(dti_lowering *w) {
@@ -32,7 +32,7 @@ static void dti_program_desc_terms(dti_lowering *w) {
     dt_program_desc *d = &code->desc;
     if (dti_is_set(d->loss)) {
         if (dti_is_set(d->losses[0].term))
-            dti_text_add(problems, "\n- .loss is short for .losses[0]; give one of them");
+            dti_text_add(problems, "\n- .loss and .losses[0] are both set; give one");
         d->losses[0].term = d->loss;
     }
     while (code->loss_count < DT_MAX_TERMS && dti_is_set(d->losses[code->loss_count].term)) {
@@ -88,9 +88,10 @@ static void dti_program_desc_buffers(dti_lowering *w) {
     uint32_t count = 0;
     while (count < DT_MAX_OUTPUTS && dti_is_set(list[count].tensor)) {
         const dt_external_buffer *b = &list[count];
-        dti_program_desc_tensor(w, b->tensor, "buffers", count, &w->problems);
+        dti_program_desc_tensor(w, b->tensor, "external", count, &w->problems);
         if (!b->memory.buffer)
-            dti_text_add(&w->problems, "\n- .external[%u] is no VkBuffer: it is 0", count);
+            dti_text_add(&w->problems, "\n- .external[%u].memory.buffer is 0, not a VkBuffer",
+                         count);
         for (uint32_t i = 0; i < count; i++)
             if (list[i].tensor.id == b->tensor.id)
                 dti_text_add(&w->problems, "\n- .external[%u] and [%u] are both of %s", i, count,
@@ -98,7 +99,7 @@ static void dti_program_desc_buffers(dti_lowering *w) {
         count++;
     }
     for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
-        dti_program_desc_gap(list[i].tensor, "buffers", i, &w->problems);
+        dti_program_desc_gap(list[i].tensor, "external", i, &w->problems);
 }
 
 /* Inputs whose gradients leave. */
@@ -120,35 +121,35 @@ static void dti_program_desc_check(dti_lowering *w) {
     code->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && code->has_gradients);
     code->batch = d->batch ? d->batch : 1;
     if (d->cached && code->train)
-        dti_text_add(problems, "\n- .cached goes on from earlier runs: it takes no gradients, and "
-                               "no .mode for training");
+        dti_text_add(problems,
+                     "\n- .cached cannot be combined with gradients, or with a .mode for training");
     if (d->cached && !code->work->cache_elements)
-        dti_text_add(problems, "\n- .cached, and no attention of the graph has a cache");
+        dti_text_add(problems, "\n- .cached is set, but no attention of the graph has a cache");
     if (d->averaged && code->has_gradients)
-        dti_text_add(problems, "\n- .averaged computes with averages of weights: it takes no "
-                               "gradients");
+        dti_text_add(problems, "\n- .averaged cannot be combined with gradients: it computes with "
+                               "averages of weights");
     if (d->averaged && !dti_layout_averages(code->layout))
-        dti_text_add(problems, "\n- .averaged, and no program was made that averages "
-                               "(dt_optim_desc.average)");
+        dti_text_add(
+            problems,
+            "\n- .averaged is set, but no program of this store averages (dt_optim_desc.average)");
     if (d->concurrent && code->has_gradients)
-        dti_text_add(problems, "\n- .concurrent runs while another program's step is under way: it "
-                               "takes no .optim and no gradients");
+        dti_text_add(problems, "\n- .concurrent cannot be combined with .optim or gradients");
     code->cache_bytes = d->cached ? dti_arena_bytes(code->work->cache_elements) : 0;
     if ((unsigned)d->mode > DT_MODE_EVAL)
-        dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);
+        dti_text_add(problems, "\n- .mode is %d, not a dt_mode", (int)d->mode);
     if (d->batch < 0)
-        dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
+        dti_text_add(problems, "\n- .batch is %d; it must be at least 1", d->batch);
     if (d->in_flight < 0 || d->in_flight > 2)
-        dti_text_add(problems, "\n- in_flight is %d; 1 or 2 steps can be under way", d->in_flight);
+        dti_text_add(problems, "\n- .in_flight is %d; 1 or 2 steps can be under way", d->in_flight);
     if (code->has_gradients && !code->loss_count && !hosts && !w->staged)
-        dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
+        dti_text_add(problems, "\n- .gradients needs .loss or .host_gradients");
     if (!code->loss_count && !outputs && !code->metric_count)
         dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs; a nil "
-                               "tensor, as an op gives after an error, counts as none");
+                               "tensor, as after an op's error, does not count");
     if (d->skip_empty && (!d->optim || !code->loss_count || hosts || d->in_flight == 2))
-        dti_text_add(problems,
-                     "\n- .skip_empty leaves out steps by their losses' targets: it needs "
-                     ".optim and a loss, no .host_gradients, and an .in_flight of 1");
+        dti_text_add(
+            problems,
+            "\n- .skip_empty needs .optim and a loss, no .host_gradients, and .in_flight = 1");
     if (d->accumulate && !code->has_gradients)
         dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
     if (code->has_optim)

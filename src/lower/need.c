@@ -89,8 +89,8 @@ static dt_result dti_lower_batch_values(const dti_code *code, const dti_node *n)
     if (!dti_sees_one_value(code, n, code->batch))
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_INVALID,
-                    "program '%s': batch_norm(%s) at batch %lld has one value a channel, and a "
-                    "training program needs more; use a larger batch, or dt_layer_norm",
+                    "program '%s': batch_norm(%s) at batch %lld has one value a channel; to train "
+                    "use a larger batch, or dt_layer_norm",
                     code->label, dti_shape_print(x->shape, true).text, (long long)code->batch);
 }
 
@@ -112,8 +112,8 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
         }
         if (w->needed[id] && dti_lower_room(n) < code->batch)
             return dti_fail(code->base, DT_ERROR_INVALID,
-                            "program '%s': batch %lld, and its caches have room for %lld samples "
-                            "(dt_cache_desc.samples)",
+                            "program '%s': .batch is %lld, but its caches have room for %lld "
+                            "samples (dt_cache_desc.samples)",
                             code->label, (long long)code->batch, (long long)dti_lower_room(n));
         if (!w->needed[id] || elements <= INT32_MAX)
             continue;

@@ -55,13 +55,12 @@ static dt_result dti_pieces_values(const dti_code *code, const dti_node *n) {
     for (uint32_t i = 0; i < code->piece_count; i++) {
         if (!code->pieces[i].rows || !dti_sees_one_value(code, n, code->pieces[i].rows))
             continue;
-        return dti_fail(
-            code->base, DT_ERROR_INVALID,
-            "program '%s': batch_norm(%s) with '%s' sees one value a channel in batch slice "
-            "%u, and needs more; use a larger batch, fewer batch slices or parts, drop the "
-            "short last batch, or use another norm",
-            code->label, dti_shape_print(x->shape, true).text, name ? name : "?",
-            code->pieces[i].leaf);
+        return dti_fail(code->base, DT_ERROR_INVALID,
+                        "program '%s': batch_norm(%s) with '%s' has one value a channel in batch "
+                        "slice %u; use a larger .batch, smaller .parallel.batch_slices or "
+                        ".accumulate, .tail = DT_TAIL_DROP, or another norm",
+                        code->label, dti_shape_print(x->shape, true).text, name ? name : "?",
+                        code->pieces[i].leaf);
     }
     return DT_OK;
 }
@@ -72,11 +71,10 @@ static dt_result dti_pieces_check(const dti_lowering *w) {
          i++) {
         if (w->extent[dti_code_node(code, code->desc.outputs[i].id)] != DTI_EXTENT_PIECE)
             continue;
-        return dti_fail(
-            code->base, DT_ERROR_INVALID,
-            "program '%s': .outputs[%u] is a sum over samples, which each batch slice has by "
-            "itself; make it a metric",
-            code->label, i);
+        return dti_fail(code->base, DT_ERROR_INVALID,
+                        "program '%s': .outputs[%u] is a sum over samples, and each batch slice "
+                        "has its own; make it a metric",
+                        code->label, i);
     }
     for (uint32_t id = 1; id < code->work->count; id++) {
         dt_result result = w->needed[id] ? dti_pieces_values(code, &code->work->nodes[id]) : DT_OK;

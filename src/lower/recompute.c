@@ -117,7 +117,7 @@ static void dti_recompute_copy(dti_recompute *r, uint32_t id) {
     if (dti_is_nil(copy) ||
         !dti_array_reserve(g->base, (void **)&g->inputs, &g->input_capacity,
                            (size_t)g->input_count + n.count, sizeof *g->inputs)) {
-        dti_graph_no_memory(g, "out of host memory for what is computed again");
+        dti_graph_no_memory(g, "out of host memory for recomputation");
         return;
     }
     for (uint32_t k = 0; k < n.count; k++)

@@ -126,20 +126,19 @@ static void dti_replay_all(dti_replay *r) {
 static void dti_shapes_check_one(const dt_graph *g, const dt_input_shape *all, int i,
                                  dti_text *problems) {
     const dt_input_shape *s = &all[i];
-    const int number = i + 1;
     const dt_tensor x = s->input;
     const dti_node *n = x.graph == g && !dti_is_nil(x) ? dti_node_of(x) : NULL;
     if (!n || n->op != DTI_OP_INPUT || n->values)
-        dti_text_add(problems, "\n- shape %d is not of an input of the store's graph", number);
+        dti_text_add(problems, "\n- .shapes[%d].input is not an input of the store's graph", i);
     else if (s->shape.rank != n->shape.rank || !dti_shape_valid(s->shape))
         dti_text_add(problems,
-                     "\n- shape %d, %s of input '%s' %s: it must have as many dimensions, none "
-                     "negative",
-                     number, dti_shape_print(s->shape, n->samples).text, n->label,
+                     "\n- .shapes[%d] is %s for input '%s' %s; it must have the same number of "
+                     "dimensions, none negative",
+                     i, dti_shape_print(s->shape, n->samples).text, n->label,
                      dti_shape_print(n->shape, n->samples).text);
     for (int k = 0; k < i && n; k++) {
         if (all[k].input.id == x.id)
-            dti_text_add(problems, "\n- shapes %d and %d are of one input, '%s'", k + 1, number,
+            dti_text_add(problems, "\n- .shapes[%d] and [%d] are both of input '%s'", k, i,
                          n->label);
     }
 }
@@ -151,7 +150,7 @@ static dt_result dti_shapes_check(const dt_graph *g, const dt_program_desc *desc
     for (int i = 0; i < DT_MAX_OUTPUTS; i++) {
         const bool set = desc->shapes[i].input.graph || desc->shapes[i].input.id;
         if (set && ended)
-            dti_text_add(&problems, "\n- shape %d stands behind a nil one", i + 1);
+            dti_text_add(&problems, "\n- .shapes[%d] comes after a nil one", i);
         else if (set)
             dti_shapes_check_one(g, desc->shapes, i, &problems);
         ended = ended || !set;
@@ -171,10 +170,10 @@ static dt_result dti_replay_result(const dti_replay *r) {
         return dti_fail(r->from->base, r->to->result, "program '%s': %s, %s", label,
                         r->desc->cached ? "with .cached" : "at .shapes", r->to->error);
     if (r->differs)
-        return dti_fail(r->from->base, DT_ERROR_UNSUPPORTED,
-                        "program '%s': %s, %s is made of other rows than it was; build a "
-                        "graph of its own for them",
-                        label, r->desc->cached ? "with .cached" : "at .shapes", r->differs);
+        return dti_fail(
+            r->from->base, DT_ERROR_UNSUPPORTED,
+            "program '%s': %s, %s needs other ops; build another graph for these shapes", label,
+            r->desc->cached ? "with .cached" : "at .shapes", r->differs);
     return DT_OK;
 }
 

@@ -21,10 +21,10 @@ static dt_result dti_sync_points_refuse(const dti_lowering *w, uint32_t id) {
     if (!code->desc.accumulate || !code->train || !family->meet ||
         family->meet(n).kind >= DTI_MEET_SUM)
         return DT_OK;
-    return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
-                    "program '%s': a batch_norm with .sync, and the batch is computed in "
-                    "micro-batches, which are not there together; leave .accumulate or .sync out",
-                    code->label);
+    return dti_fail(
+        code->base, DT_ERROR_UNSUPPORTED,
+        "program '%s': a batch_norm with .sync cannot be combined with .accumulate; leave one out",
+        code->label);
 }
 
 static dt_result dti_sync_points_make(dti_lowering *w) {

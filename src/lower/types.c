@@ -13,7 +13,7 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
                     n->label ? n->label : "", n->label ? "'" : "",
                     dti_shape_print(n->shape, n->samples).text, dti_dtype_name(l->dtype[half]),
                     code->limits.halves ? "no kernel of this op takes 16 bits"
-                                        : "this device computes on f32 and i32 alone");
+                                        : "this device computes only on f32 and i32");
 }
 
 static dt_result dti_pass_types(dti_lowering *w) {

@@ -111,11 +111,10 @@ static uint64_t dti_unit_launch(const dti_unit_work *k, uint32_t launch, uint8_t
 static dt_result dti_units_weigh(const dti_unit_work *k) {
     for (uint32_t i = 0; i < k->w->weigh_launches; i++) {
         if (dti_unit_launch(k, i, DTI_VALUE_PARAM))
-            return dti_fail(
-                k->code->base, DT_ERROR_UNSUPPORTED,
-                "program '%s': the weight of a loss is made of a parameter that is "
-                "trained, and parallel.zero_stage shares parameters out; give at most %d",
-                k->code->label, DT_SHARD_OPTIMIZER);
+            return dti_fail(k->code->base, DT_ERROR_UNSUPPORTED,
+                            "program '%s': the weight of a loss depends on a trained parameter, "
+                            "which .parallel.zero_stage shards; give at most %d",
+                            k->code->label, DT_SHARD_OPTIMIZER);
     }
     return DT_OK;
 }

@@ -7,9 +7,9 @@ typedef struct dti_nn_heads {
 } dti_nn_heads;
 
 static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64_t heads,
-                            int64_t kv_heads, dti_nn_heads *out) {
+                            const dt_attention_layer_desc *d, dti_nn_heads *out) {
     const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(from);
-    const int64_t width = s.rank == 2 ? s.dim[1] : 0, kv = kv_heads ? kv_heads : heads;
+    const int64_t width = s.rank == 2 ? s.dim[1] : 0, kv = d->kv_heads ? d->kv_heads : heads;
     *out = (dti_nn_heads){.width = width, .heads = heads, .kv_heads = kv};
     if (s.rank != 2 || t.rank != 2 || t.dim[1] != width)
         dti_graph_fail(x.graph,
@@ -22,6 +22,9 @@ static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64
                        "multi_head_attention '%s': %lld heads, %lld of keys, for a width of %lld: "
                        "heads must divide the width, and those of keys the heads",
                        name, (long long)heads, (long long)kv, (long long)width);
+    else if (!d->use_rope && (d->rope.base != 0.0 || d->rope.interleaved || d->rope.offset.graph))
+        dti_graph_fail(x.graph, "multi_head_attention '%s': .rope (base %g) needs .use_rope = true",
+                       name, d->rope.base);
     else {
         out->size = width / heads;
         out->kv_width = out->size * kv;
@@ -107,7 +110,7 @@ DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const c
     if (dti_is_nil(from))
         return dti_nil_of(from, "multi_head_attention");
     if (!dti_nn_begin(&nn, x, "multi_head_attention", name) ||
-        !dti_nn_heads_of(x, from, name, heads, d->kv_heads, &h))
+        !dti_nn_heads_of(x, from, name, heads, d, &h))
         return dti_nil(x.graph);
     return dti_nn_end(&nn, dti_nn_attend(&h, x, from, name, d));
 }

@@ -133,9 +133,8 @@ static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, b
     const double n = dti_share(x, mean);
     if (unbiased && n < 2) {
         return dti_graph_fail(x.graph,
-                              "%s: %s has fewer than 2 elements to spread: ask for the "
-                              "biased one",
-                              op, dti_tensor_print(x).text);
+                              "%s: %s has fewer than 2 elements to spread: use the biased one", op,
+                              dti_tensor_print(x).text);
     }
     dti_call call = {.name = op, .in = {x.id}, .again = dti_var_again};
     call.attr = dti_shape_attr(axes);

@@ -45,14 +45,15 @@ static bool dti_conv_padding_fits(dt_tensor x, const dti_conv_layer *l, const dt
     static const char *const names[] = {"ZEROS", "REFLECT", "REPLICATE", "CIRCULAR"};
     const dt_padding_mode mode = l->desc.padding_mode;
     if ((unsigned)mode > DT_PADDING_CIRCULAR)
-        dti_graph_fail(x.graph, "%s '%s': padding_mode %d is unknown", l->op, l->name, (int)mode);
+        dti_graph_fail(x.graph, "%s '%s': .padding_mode is %d, not a dt_padding_mode", l->op,
+                       l->name, (int)mode);
     for (int i = 0; i < p->axes && !x.graph->error[0]; i++) {
         const int64_t size = dti_tensor_shape(x).dim[1 + i], most = dti_pad_most(mode, size);
         if (l->desc.same && (p->padding[i] || p->stride[i] > 1))
-            dti_graph_fail(x.graph,
-                           "%s '%s': same with stride %d and padding %d: it takes stride 1, and "
-                           "chooses the padding, so leave both 0",
-                           l->op, l->name, (int)p->stride[i], (int)p->padding[i]);
+            dti_graph_fail(
+                x.graph,
+                "%s '%s': .same cannot be combined with stride %d or padding %d; leave both 0",
+                l->op, l->name, (int)p->stride[i], (int)p->padding[i]);
         else if (mode && (p->padding[i] < 0 || p->padding[i] > most))
             dti_graph_fail(x.graph,
                            "%s '%s': padding %d of x %s, axis %d: padding_mode %s takes 0 to %lld",
@@ -200,8 +201,8 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
     dti_conv_layer l = dti_conv_layer_of(x, "conv_transpose2d", name, out, desc);
     if (l.desc.padding_mode || l.desc.same)
         return dti_graph_fail(x.graph,
-                              "conv_transpose2d '%s': padding_mode %d, same %d: it takes zeros "
-                              "alone; leave both 0",
+                              "conv_transpose2d '%s': .padding_mode is %d, .same %d; it only pads "
+                              "with zeros: leave both 0",
                               name, (int)l.desc.padding_mode, (int)l.desc.same);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
         return dti_nil(x.graph);

@@ -54,11 +54,11 @@ static bool dti_einsum_word(dti_einsum *e, dti_spelling *w) {
             w->dots = w->is.count;
             e->at += 2;
         } else if (!letter) {
-            return DTI_EINSUM_FAIL(e,
-                                   "'%c' at character %d: dimensions are letters, operands are "
-                                   "apart by ',', the result is behind '->', and a \"...\" stands "
-                                   "at most once in each",
-                                   c, (int)(e->at - e->equation) + 1);
+            return DTI_EINSUM_FAIL(
+                e,
+                "'%c' at character %d: dimensions are letters, operands are separated by ',', the "
+                "result follows '->', and each has at most one \"...\"",
+                c, (int)(e->at - e->equation) + 1);
         } else if (w->is.count == DT_MAX_DIMS) {
             return DTI_EINSUM_FAIL(e, "more than %d letters without a ','", DT_MAX_DIMS);
         } else {
@@ -146,7 +146,7 @@ static bool dti_einsum_result(dti_einsum *e) {
         if (!dti_einsum_word(e, &w))
             return false;
         if (*e->at)
-            return DTI_EINSUM_FAIL(e, "'%c' behind the result", *e->at);
+            return DTI_EINSUM_FAIL(e, "'%c' after the result", *e->at);
     } else {
         for (int c = DTI_EINSUM_DOTS + 1; c < 128 && fits; c++) {
             fits = times[c] != 1 || w.is.count < DT_MAX_DIMS;
@@ -160,7 +160,7 @@ static bool dti_einsum_result(dti_einsum *e) {
         const dti_letters before = {i, {w.is.of[0], w.is.of[1], w.is.of[2], w.is.of[3]}};
         if (!times[w.is.of[i]] || dti_letters_have(&before, w.is.of[i]))
             return DTI_EINSUM_FAIL(e, "'%c' in the result %s", w.is.of[i],
-                                   times[w.is.of[i]] ? "stands twice" : "is of no operand");
+                                   times[w.is.of[i]] ? "appears twice" : "is of no operand");
     }
     return true;
 }
@@ -174,7 +174,7 @@ static bool dti_einsum_read(dti_einsum *e) {
         return DTI_EINSUM_FAIL(e, "it is of %d operands, and %d are given", words, e->count);
     for (int i = 0; i < e->count; i++) {
         if (i > 0 && *e->at != ',')
-            return DTI_EINSUM_FAIL(e, "operand %d is behind '->'", i + 1);
+            return DTI_EINSUM_FAIL(e, "operand %d is after '->'", i + 1);
         e->at += i > 0;
         if (!dti_einsum_operand(e, i))
             return false;

@@ -58,7 +58,7 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                               (long long)out);
     }
     if ((unsigned)d.tensor > DT_TENSOR_ROW)
-        return dti_graph_fail(x.graph, "linear '%s': %d is no dt_tensor_style", name,
+        return dti_graph_fail(x.graph, "linear '%s': .tensor is %d, not a dt_tensor_style", name,
                               (int)d.tensor);
     int64_t in = s.dim[s.rank - 1];
     float bound = (float)(1.0 / sqrt((double)in));
@@ -96,12 +96,11 @@ DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, in
     for (int i = 0; i + 1 < s.rank && fits; i++)
         fits = s.dim[i] == t.dim[i];
     if (!fits) {
-        return dti_graph_fail(
-            x1.graph,
-            "bilinear '%s': x1 %s and x2 %s for %lld outputs: they must be of one "
-            "graph, of one to four dimensions, and differ in the last alone",
-            name, dti_shape_print(s, dti_tensor_has_samples(x1)).text,
-            dti_shape_print(t, false).text, (long long)out);
+        return dti_graph_fail(x1.graph,
+                              "bilinear '%s': x1 %s and x2 %s for %lld outputs: they must be of "
+                              "one graph, of one to four dimensions, and differ only in the last",
+                              name, dti_shape_print(s, dti_tensor_has_samples(x1)).text,
+                              dti_shape_print(t, false).text, (long long)out);
     }
     const int64_t in1 = s.dim[s.rank - 1], in2 = t.dim[t.rank - 1];
     const float bound = (float)(1.0 / sqrt((double)in1));

@@ -224,11 +224,10 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
         t.dim[a->axis] = s.dim[a->axis];
     if (fits && dti_shape_equal(s, t))
         return true;
-    dti_graph_fail(
-        x.graph,
-        "%s: x %s and index %s must be f32 and i32, equal but for axis %d, of which x has "
-        "at most 2^24 elements",
-        op, dti_tensor_print(x).text, dti_tensor_print(index).text, a->axis);
+    dti_graph_fail(x.graph,
+                   "%s: x %s and index %s must be f32 and i32, equal except for axis %d, of which "
+                   "x has at most 2^24 elements",
+                   op, dti_tensor_print(x).text, dti_tensor_print(index).text, a->axis);
     return false;
 }
 

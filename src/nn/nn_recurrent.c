@@ -30,16 +30,16 @@ static bool dti_nn_recurrent_numbers_fit(const dti_nn_recurrent *r) {
         return dti_nn_recurrent_fail(r, "layers", d->layers, "1 to 64 (0: 1)");
     if (d->projection && r->kind != DTI_RECURRENCE_LSTM)
         return dti_nn_recurrent_fail(r, "projection", (double)d->projection,
-                                     "0, for LSTM alone is projected");
+                                     "0, as only LSTM has a projection");
     if (d->projection < 0 || d->projection >= r->hidden)
         return dti_nn_recurrent_fail(r, "projection", (double)d->projection,
                                      "0 (none) or more, and less than hidden");
     if (!(d->dropout >= 0.0f && d->dropout <= 1.0f))
         return dti_nn_recurrent_fail(r, "dropout", (double)d->dropout, "in [0, 1]");
     if (d->relu && r->kind != DTI_RECURRENCE_RELU)
-        return dti_nn_recurrent_fail(r, "relu", 1, "false, for dt_nn_rnn alone takes it");
+        return dti_nn_recurrent_fail(r, "relu", 1, "false, as only dt_nn_rnn has it");
     if (d->c.graph && r->kind != DTI_RECURRENCE_LSTM)
-        return dti_nn_recurrent_fail(r, "c", 1, "{0}, for LSTM alone has cells");
+        return dti_nn_recurrent_fail(r, "c", 1, "{0}, as only LSTM has cells");
     return true;
 }
 

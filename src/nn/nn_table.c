@@ -137,8 +137,8 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
     const dt_embedding_desc d = desc ? *desc : (dt_embedding_desc){0};
     int64_t row = -1;
     if ((unsigned)d.tensor > DT_TENSOR_ROW)
-        return dti_graph_fail(index.graph, "embedding '%s': %d is no dt_tensor_style", name,
-                              (int)d.tensor);
+        return dti_graph_fail(index.graph, "embedding '%s': .tensor is %d, not a dt_tensor_style",
+                              name, (int)d.tensor);
     if (d.padding_idx) {
         const int64_t at = d.padding_idx == DT_ZERO ? 0 : d.padding_idx;
         if ((row = dti_table_row("embedding", index.graph, rows, at)) < 0)

@@ -51,7 +51,7 @@ DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t 
     if (!fits)
         dti_graph_fail(x.graph,
                        "lora '%s': rank %lld and alpha %g for x %s and y %s: the rank must be at "
-                       "least 1, alpha finite, and x and y differ in their last dimension alone",
+                       "least 1, alpha finite, and x and y differ only in their last dimension",
                        name, (long long)rank, (double)alpha, dti_tensor_print(x).text,
                        dti_tensor_print(y).text);
     const char *a = dti_nn_name(x.graph, text[0], name, "lora_A");

@@ -42,7 +42,7 @@ static bool dti_attention_fits(dti_build *b) {
     if (q.dim[2] != k.dim[2])
         return dti_build_fail(b, "q and k differ in their last dimension");
     if (k.dim[0] < 1 || q.dim[0] % k.dim[0] != 0)
-        return dti_build_fail(b, "the %lld heads of q are no multiple of the %lld of k",
+        return dti_build_fail(b, "the %lld heads of q are not a multiple of the %lld of k",
                               (long long)q.dim[0], (long long)k.dim[0]);
     if (q.dim[2] < 1 || q.dim[2] > DTI_ATTENTION_WIDEST || v.dim[2] < 1 ||
         v.dim[2] > DTI_ATTENTION_WIDEST)
@@ -307,16 +307,17 @@ static void dti_attention_grad_emit(dti_emit *e) {
 
 static bool dti_attention_desc_fits(dt_graph *g, const dt_attention_desc *d) {
     if (!dti_fits_f32((double)d->scale))
-        dti_graph_fail(g, "attention: scale %g is not finite", (double)d->scale);
+        dti_graph_fail(g, "attention: .scale is %g; it must be finite", (double)d->scale);
     else if (d->window < 0 || d->window > INT32_MAX)
-        dti_graph_fail(g, "attention: window %lld; it must be 0 (all) or more",
+        dti_graph_fail(g, "attention: .window is %lld; it must be 0 (all) or more",
                        (long long)d->window);
     else if (!(d->dropout >= 0.0f && d->dropout <= 1.0f))
-        dti_graph_fail(g, "attention: dropout %g is not in [0, 1]", (double)d->dropout);
+        dti_graph_fail(g, "attention: .dropout is %g; it must be in [0, 1]", (double)d->dropout);
     else if (d->mask.graph && d->lengths.graph)
-        dti_graph_fail(g, "attention: a mask and lengths; put the lengths into the mask");
+        dti_graph_fail(
+            g, "attention: .mask cannot be combined with .lengths; put the lengths into the mask");
     else if (d->bool_mask && !d->mask.graph)
-        dti_graph_fail(g, "attention: keep without a mask");
+        dti_graph_fail(g, "attention: .bool_mask needs a .mask");
     return g->error[0] == 0;
 }
 
@@ -326,7 +327,7 @@ static dt_tensor dti_attention_before(dt_tensor lengths, int64_t tk) {
         return dti_nil_of(lengths, "attention's lengths");
     const dti_node *n = dti_node_of(lengths);
     if (n->shape.rank != 0 || n->dtype != DT_I32)
-        return dti_graph_fail(lengths.graph, "attention: lengths %s must be i32 [], one a sample",
+        return dti_graph_fail(lengths.graph, "attention: .lengths %s must be i32 [], one a sample",
                               dti_shape_print(n->shape, n->samples).text);
     dt_tensor place = dti_attention_line(lengths.graph, tk, (dt_shape){3, {1, 1, tk}});
     return dt_lt(place, dt_cast(lengths, DT_F32));

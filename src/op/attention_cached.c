@@ -5,19 +5,18 @@
 
 static bool dti_cached_fits(dt_graph *g, const dt_attention_desc *d, const dt_cache_desc *c) {
     if (!d->causal || d->alibi || d->mask.graph || d->lengths.graph)
-        dti_graph_fail(g, "attention_cached: it takes .causal, and neither .alibi nor a mask nor "
-                          "lengths");
+        dti_graph_fail(
+            g, "attention_cached: .causal must be set, and .alibi, .mask and .lengths cannot");
     else if (c->positions < 1 || c->positions > 1 << 24 || c->samples < 0)
-        dti_graph_fail(g,
-                       "attention_cached: a cache of %lld positions and %d samples; there must be "
-                       "1 to 2^24 positions, and no negative number of samples",
-                       (long long)c->positions, c->samples);
+        dti_graph_fail(
+            g, "attention_cached: .positions is %lld, .samples %d; from 1 to 2^24, and from 0",
+            (long long)c->positions, c->samples);
     else if (c->position.graph && dti_is_nil(c->position))
-        dti_nil_of(c->position, "attention_cached's .at");
+        dti_nil_of(c->position, "attention_cached's .position");
     else if (c->position.graph != g || dti_node_of(c->position)->dtype != DT_I32 ||
              dti_node_of(c->position)->shape.rank != 0)
-        dti_graph_fail(g, "attention_cached: .at must be i32 [] of the same graph, one for all or "
-                          "one a sample");
+        dti_graph_fail(g, "attention_cached: .position must be i32 [] of the same graph, one for "
+                          "all or one a sample");
     return g->error[0] == 0;
 }
 
@@ -86,13 +85,12 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
     const double all = (double)samples * (double)c.positions * (double)row;
     if (s.dim[0] != t.dim[0] || dti_tensor_shape(q).rank != 3 ||
         dti_tensor_shape(q).dim[1] != s.dim[1] || s.dim[1] > c.positions || all > INT32_MAX) {
-        return dti_graph_fail(g,
-                              "attention_cached: q %s, k %s and v %s for %lld positions of %llu "
-                              "samples: queries and keys are of the same positions, which the "
-                              "cache has room for, and it has below 2^31 elements",
-                              dti_tensor_print(q).text, dti_tensor_print(k).text,
-                              dti_tensor_print(v).text, (long long)c.positions,
-                              (unsigned long long)samples);
+        return dti_graph_fail(
+            g,
+            "attention_cached: q %s, k %s and v %s for %lld positions of %llu samples: queries and "
+            "keys must have the same positions, fit the cache, and it has below 2^31 elements",
+            dti_tensor_print(q).text, dti_tensor_print(k).text, dti_tensor_print(v).text,
+            (long long)c.positions, (unsigned long long)samples);
     }
     call.name = "attention_cached";
     call.again = dti_cached_make;

@@ -23,7 +23,7 @@ static bool dti_cache_shape(dti_build *b) {
         b->in[1]->shape.rank != 0 || s.rank != 3)
         return dti_build_fail(b, "needs f32 [heads, positions, size] and an i32 [], one a sample");
     if (s.dim[1] > positions)
-        return dti_build_fail(b, "%lld positions, and the cache has %lld", (long long)s.dim[1],
+        return dti_build_fail(b, "%lld positions, but the cache has %lld", (long long)s.dim[1],
                               (long long)positions);
     s.dim[1] = positions;
     b->out.shape = s;

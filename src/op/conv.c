@@ -50,7 +50,7 @@ static const char *dti_image_hint(dt_shape image, int64_t channels) {
 }
 
 static const char *dti_image_rank_hint(int rank, int wanted) {
-    return rank == wanted - 1   ? "; one channel is a dimension too: dt_reshape it"
+    return rank == wanted - 1   ? "; one channel needs a dimension too: dt_reshape it"
            : rank == wanted + 1 ? "; the axis of samples is implied: leave it out of the shape"
                                 : "";
 }
@@ -86,8 +86,8 @@ static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int6
     int32_t groups = attr->i[DTI_CONV_GROUPS];
     if (w[0] % groups || x[0] % groups || x[0] / groups != w[1]) {
         return dti_build_fail(b,
-                              "%lld channels in and %lld out in %d groups do not go with a weight "
-                              "of %lld input channels a group%s",
+                              "%lld channels in and %lld out in %d groups do not fit a weight of "
+                              "%lld input channels a group%s",
                               (long long)x[0], (long long)w[0], groups, (long long)w[1],
                               dti_image_hint((dt_shape){3, {x[0], x[1], x[2]}}, w[1] * groups));
     }
@@ -143,9 +143,8 @@ static bool dti_conv2d_dx_shape(dti_build *b) {
     const int64_t *dy = b->in[0]->shape.dim, *w = b->in[1]->shape.dim, *size = b->out.attr.dim;
     int64_t x[3] = {w[1] * b->out.attr.i[DTI_CONV_GROUPS], size[0], size[1]}, y[3];
     if (dy[0] != w[0])
-        return dti_build_fail(b, "%lld channels do not go with a weight of %lld%s",
-                              (long long)dy[0], (long long)w[0],
-                              dti_image_hint(b->in[0]->shape, w[0]));
+        return dti_build_fail(b, "%lld channels do not fit a weight of %lld%s", (long long)dy[0],
+                              (long long)w[0], dti_image_hint(b->in[0]->shape, w[0]));
     if (x[0] > INT32_MAX)
         return dti_build_fail(b, "%lld channels are too many", (long long)x[0]);
     if (!dti_conv_fits(b, x, w, y) || !dti_conv_bias_fits(b, x[0]))

@@ -7,7 +7,7 @@
 static const char *dti_targets_hint(dt_shape rows, dt_shape targets) {
     if (dti_shape_elements(rows) == dti_shape_elements(targets))
         return "; dt_reshape them";
-    return targets.rank == 0 ? "; for one a sample dt_flatten in front of the last layer" : "";
+    return targets.rank == 0 ? "; for one a sample dt_flatten before the last layer" : "";
 }
 
 static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) {

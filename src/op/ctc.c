@@ -36,16 +36,15 @@ static bool dti_ctc_shape(dti_build *b) {
     if (x->dtype != DT_F32 || x->shape.rank != 2 || x->shape.dim[0] < 1 || x->shape.dim[1] < 1)
         return dti_build_fail(b, "log-probabilities must be f32 [steps, classes] of each sample");
     if (t->dtype != DT_I32 || t->shape.rank != 1)
-        return dti_build_fail(b, "targets must be i32 [labels] of each sample, filled up behind "
-                                 "their ends");
+        return dti_build_fail(b, "targets must be i32 [labels] of each sample, padded at the end");
     if (x->shape.dim[0] > 1 << 24 || x->shape.dim[1] > 1 << 24 || t->shape.dim[0] > 1 << 24)
         return dti_build_fail(b,
                               "there are more than %d steps, classes or labels, which are kept "
                               "as f32",
                               1 << 24);
     if (blank < 0 || blank >= x->shape.dim[1])
-        return dti_build_fail(b, "blank %lld is none of the %lld classes", (long long)blank,
-                              (long long)x->shape.dim[1]);
+        return dti_build_fail(b, "blank is %lld; it must be one of the %lld classes",
+                              (long long)blank, (long long)x->shape.dim[1]);
     if (b->count > 3)
         return dti_build_fail(b, "takes three inputs");
     if (b->count == 3) {

@@ -37,7 +37,7 @@ static dti_name dti_tensor_name(dt_tensor x) {
     snprintf(name.text, sizeof name.text, "%s%s%.140s%s", op,
              !of          ? ""
              : steps == 1 ? " of '"
-                          : " behind '",
+                          : " after '",
              of ? of : "", of ? "'" : "");
     return name;
 }
@@ -59,14 +59,14 @@ static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x) {
         if (o == &x.graph->owned && x.id && x.id < x.graph->count)
             return dti_tensor_print(x);
     }
-    return (dti_name){"(of a graph that was destroyed, or of another context)"};
+    return (dti_name){"(its graph was destroyed, or is of another context)"};
 }
 
 static dti_name dti_axis_text(int64_t axis, int rank) {
     dti_name text;
     if (rank == 0)
-        snprintf(text.text, sizeof text.text, "there is no axis %lld: it has none but the samples'",
-                 (long long)axis);
+        snprintf(text.text, sizeof text.text,
+                 "there is no axis %lld: the only axis is the samples'", (long long)axis);
     else
         snprintf(text.text, sizeof text.text,
                  "there is no axis %lld: 0 to %d, or -%d to -1; the samples' (B) is not counted",

@@ -392,8 +392,7 @@ static bool dti_batch_norm_moves(const dt_tensor *running) {
         if (!n->attr.i[2] && running[0].id != running[1].id)
             continue;
         dti_graph_fail(running[k].graph,
-                       "buffer '%s' is updated by an op already; freeze the statistics of the "
-                       "other one",
+                       "buffer '%s' is already updated by another op; freeze the statistics there",
                        n->label);
         return false;
     }

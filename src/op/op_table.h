@@ -82,9 +82,9 @@
     X(LE, le, "2", ROWWISE, WIDEST, binary, DTI_B_LE, "a <= b; no gradient")                       \
     X(GT, gt, "2", ROWWISE, WIDEST, binary, DTI_B_GT, "a > b; no gradient")                        \
     X(GE, ge, "2", ROWWISE, WIDEST, binary, DTI_B_GE, "a >= b; no gradient")                       \
-    X(MASK, mask, "2", ROWWISE, WIDEST, binary, DTI_B_MASK, "b == 0 ? 0 : a; gradient in a alone") \
+    X(MASK, mask, "2", ROWWISE, WIDEST, binary, DTI_B_MASK, "b == 0 ? 0 : a; gradient only in a")  \
     X(MASK_INV, mask_inv, "2", ROWWISE, WIDEST, binary, DTI_B_MASK_INV,                            \
-      "b == 0 ? a : 0; gradient in a alone")                                                       \
+      "b == 0 ? a : 0; gradient only in a")                                                        \
     X(RESHAPE, reshape, "1", ROWWISE, WIDEST, view, DTI_VIEW_RESHAPE,                              \
       "the same elements in order")                                                                \
     X(PERMUTE, permute, "1", ROWWISE, WIDEST, view, DTI_VIEW_PERMUTE,                              \
@@ -136,7 +136,7 @@
     X(NLL, nll, "2+", REDUCES, F32, nll, 0,                                                        \
       "term: sum over rows of -w x[target], of log-probabilities; weight: as cross_entropy")       \
     X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight, 0,     \
-      "term (0, weight) from targets alone")                                                       \
+      "term (0, weight), only from targets")                                                       \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
       "(logits, target, seed * class weights) -> softmax * sum q - q")                             \
     X(ACCURACY, accuracy, "2", REDUCES, F32, accuracy, 0,                                          \
@@ -168,27 +168,27 @@
     X(BATCH_STATS, batch_stats, "3", COUPLES, F32, batch_stats, 0,                                 \
       "(x, running mean, variance) -> (mean, variance) of channels: the batch's in training")      \
     X(ALL_STATS, all_stats, "1", COUPLES, F32, meet, DTI_MEET_STATS,                               \
-      "(mean, variance) of each piece of the job's batch -> of the whole batch")                   \
+      "(mean, variance) of each batch slice -> of the whole batch")                                \
     X(ALL_MEAN, all_mean, "1", COUPLES, F32, meet, DTI_MEET_MEAN,                                  \
-      "sums over each piece of the job's batch -> their sum / values of a channel")                \
+      "sums over each batch slice -> their sum / values of a channel")                             \
     X(TP_SUM, tp_sum, "1", ROWWISE, F32, parted_sum, 0,                                            \
-      "the sum over a tensor group's ranks; gradient dy")                                          \
+      "all-reduce (sum) over tensor ranks; gradient dy")                                           \
     X(TP_COPY, tp_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                      \
-      "x, of which each tensor rank makes something else; gradient the sum of all dy")             \
+      "x, replicated on all tensor ranks; gradient all-reduce (sum) of dy")                        \
     X(TP_MOST, tp_most, "1", ROWWISE, F32, parted_most, 0,                                         \
-      "the largest over a tensor group's ranks; no gradient")                                      \
+      "all-reduce (maximum) over tensor ranks; no gradient")                                       \
     X(TP_SPREAD, tp_spread, "1", ROWWISE, F32, parted_whole, 0,                                    \
-      "all tensor ranks' parts, of which each makes something else; gradient tp_share")            \
+      "all-gather over tensor ranks, whose uses differ; gradient tp_share")                        \
     X(TP_SHARE, tp_share, "1", ROWWISE, F32, parted_own, 0,                                        \
-      "the own part of the sum of what tensor ranks have; gradient tp_spread")                     \
+      "reduce-scatter over tensor ranks; gradient tp_spread")                                      \
     X(TP_GATHER, tp_gather, "1", ROWWISE, F32, parted_whole, 1,                                    \
-      "all tensor ranks' parts, with which all do the same; gradient tp_own")                      \
+      "all-gather over tensor ranks, whose uses are the same; gradient tp_own")                    \
     X(TP_OWN, tp_own, "1", ROWWISE, F32, parted_cut, 0,                                            \
-      "the own part of what all tensor ranks have; gradient tp_gather")                            \
+      "this tensor rank's part of a replicated x; gradient tp_gather")                             \
     X(TP_LOSS, tp_loss, "3+", REDUCES, F32, parted_loss, 0,                                        \
       "(x, w, targets, class weights) -> term: sum w x; weight: as cross_entropy of the targets")  \
     X(TP_LABELS, tp_labels, "1", ROWWISE, WIDEST, parted_labels, 0,                                \
-      "class numbers or indices of all, of which tensor ranks have parts")                         \
+      "class numbers or indices, relative to this tensor rank's part")                             \
     X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
     X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \

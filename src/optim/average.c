@@ -11,7 +11,8 @@ static dt_average dti_average_resolved(const dt_average *desc) {
 
 static void dti_average_check(const dt_average *a, dti_text *problems) {
     if ((unsigned)a->kind > DT_AVERAGE_SWA)
-        dti_text_add(problems, "\n- optimizer: average.kind %d is unknown", (int)a->kind);
+        dti_text_add(problems, "\n- optimizer: average.kind is %d, not a dt_average_kind",
+                     (int)a->kind);
     if (!(a->decay >= 0.0 && a->decay < 1.0)) {
         dti_text_add(problems, "\n- optimizer: average.decay is ");
         dti_text_add_number(problems, a->decay);

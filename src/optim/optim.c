@@ -137,13 +137,14 @@ static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const d
     const bool whole = dti_optim_is_whole(row);
     if (row && g->sparse && whole)
         dti_text_add(problems,
-                     "\n- optimizer: .groups[%d] is lazy, and %s needs all of a parameter; take an "
-                     "optimizer of elements for its own program, or leave .sparse out",
+                     "\n- optimizer: .groups[%d].sparse cannot be combined with %s, which needs "
+                     "whole parameters; leave it out, or train them in another program",
                      number, row->name);
     if (row && g->elementwise && !whole)
-        dti_text_add(problems,
-                     "\n- optimizer: .groups[%d] is plain, as all of %s is; leave .elementwise out",
-                     number, row->name);
+        dti_text_add(
+            problems,
+            "\n- optimizer: .groups[%d].elementwise: %s is elementwise already; leave it out",
+            number, row->name);
 }
 
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
@@ -176,7 +177,8 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
         dti_optim_check_ways(problems, d->kind, g, i);
     }
     if (fine && !dti_optim_lr_fits(d, d->lr))
-        dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");
+        dti_optim_problem(problems, "lr", d->lr,
+                          "times a group's lr_scale it is not finite as an f32");
     dti_rate_check(d, problems);
     dti_average_check(&d->average, problems);
     if (!dti_optim_row_of(d->kind))

@@ -244,8 +244,7 @@ static void dti_rate_check_period(const dt_schedule *s, int phase, dti_text *pro
     dti_rate_has(problems, phase, "warmup", (double)s->warmup, s->kind == DT_SCHEDULE_INVERSE_SQRT,
                  most);
     if (s->kind == DT_SCHEDULE_WSD && (s->warmup > s->period || s->decay > s->period - s->warmup))
-        dti_text_add(problems,
-                     "\n- optimizer: .schedule[%d]: warmup and decay are longer than its period",
+        dti_text_add(problems, "\n- optimizer: .schedule[%d]: .warmup and .decay exceed .period",
                      phase);
     for (int i = 0; i + 1 < DT_MAX_MILESTONES && s->milestones[i + 1]; i++) {
         if (s->milestones[i] >= s->milestones[i + 1])
@@ -259,10 +258,11 @@ static void dti_rate_check_epochs(const dt_schedule *s, int phase, dti_text *pro
     if (s->epochs == 0.0 ||
         !dti_rate_has(problems, phase, "epochs", s->epochs, 0.0, (double)INFINITY))
         return;
-    dti_text_add(problems, "\n- optimizer: .schedule[%d] has .epochs%s", phase,
-                 s->steps ? " and .steps; give one of both"
-                          : ", and only a trainer knows the steps of an epoch, by its data; give "
-                            ".steps here (dt_trainer_info.epoch_steps)");
+    dti_text_add(
+        problems, "\n- optimizer: .schedule[%d] has .epochs%s", phase,
+        s->steps
+            ? " and .steps; give one"
+            : ", which only a trainer can convert; give .steps here (dt_trainer_info.epoch_steps)");
 }
 
 /* goes_on: another phase is behind it. */
@@ -279,9 +279,9 @@ static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
     dti_rate_has(problems, phase, "end", s->end, least, huge);
     dti_rate_has(problems, phase, "power", s->power, 0.0, 1000.0);
     dti_rate_has(problems, phase, "lr_min", s->lr_min, 0.0, huge);
-    dti_rate_has(problems, phase, "divide", s->div_factor, tiny, huge);
-    dti_rate_has(problems, phase, "divide_end", s->final_div_factor, tiny, huge);
-    dti_rate_has(problems, phase, "rise", s->pct_start, 0.0, 1.0);
+    dti_rate_has(problems, phase, "div_factor", s->div_factor, tiny, huge);
+    dti_rate_has(problems, phase, "final_div_factor", s->final_div_factor, tiny, huge);
+    dti_rate_has(problems, phase, "pct_start", s->pct_start, 0.0, 1.0);
     dti_rate_has(problems, phase, "base_momentum", s->base_momentum, 0.0, 0.9999999);
     dti_rate_has(problems, phase, "max_momentum", s->max_momentum, 0.0, 0.9999999);
     dti_rate_has(problems, phase, "threshold", s->threshold, 0.0, huge);
@@ -299,11 +299,10 @@ static void dti_rate_check(const dt_optim_desc *d, dti_text *problems) {
     for (int k = 0; k < DT_MAX_PHASES; k++) {
         const dt_schedule *s = &d->schedule[k];
         if (ended && !dti_rate_empty(s))
-            dti_text_add(
-                problems,
-                "\n- optimizer: .schedule[%d] is never reached: the phase before it has no "
-                "end; give it .steps or .epochs",
-                k);
+            dti_text_add(problems,
+                         "\n- optimizer: .schedule[%d] is never reached: the phase before it has "
+                         "no end; give that .steps or .epochs",
+                         k);
         if (!ended && !(k && dti_rate_empty(s)))
             dti_rate_check_phase(s, k, k + 1 < DT_MAX_PHASES && !dti_rate_empty(s + 1), problems);
         ended = ended || (!s->steps && s->epochs == 0.0);

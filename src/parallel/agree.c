@@ -40,7 +40,7 @@ static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_
     if (!dti_model_texts_differ(mine, mine_size, theirs, theirs_size, &line))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "the ranks do not train the same: rank %u has '%s', rank 0 '%s'", par->rank,
+                    "the ranks have different settings: rank %u has '%s', rank 0 '%s'", par->rank,
                     dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
                     dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
 }

@@ -9,7 +9,9 @@ static uint32_t dti_grid_across(const dti_parallel *par) {
 }
 
 static const char *dti_grid_setting(const dti_parallel *par) {
-    return par->desc.slices > 1 ? "tensor_slices" : par->desc.tensor ? "tensor" : "pipeline";
+    return par->desc.slices > 1 ? ".parallel.tensor_slices"
+           : par->desc.tensor   ? ".parallel.tensor"
+                                : ".parallel.pipeline";
 }
 
 static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position) {
@@ -41,8 +43,8 @@ static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
     if (want && want * (uint64_t)across == all)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "a grid of %u replicas x %s needs %llu devices, and the %u rank%s of the "
-                    "job name%s %u in .devices",
+                    "a grid of %u replicas x %s needs %llu devices, but the .devices of the job's "
+                    "%u rank%s name%s %u",
                     DTI_MAX(want, 1u),
                     dti_grid_text(par->desc.stages, par->desc.tensor / each).text,
                     (unsigned long long)DTI_MAX(want, 1u) * (unsigned long long)across, par->world,
@@ -51,22 +53,22 @@ static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
 
 static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices) {
     const uint32_t data = dti_parallel_width(par), batch = par->desc.batch;
-    const char *what = par->desc.stages > 1 ? "pipeline" : "shared-out model";
+    const char *what = par->desc.stages > 1 ? "pipeline" : "split model";
     if (batch_slices < data)
-        return dti_fail(
-            par->base, DT_ERROR_INVALID,
-            "%u batch slices for %u replicas of a %s: each replica needs one; use fewer "
-            "replicas or more batch slices",
-            batch_slices, data, what);
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".parallel.batch_slices is %u for %u replicas of a %s: each needs one; use "
+                        "fewer replicas or more batch slices",
+                        batch_slices, data, what);
     if (batch_slices > batch)
-        return dti_fail(
-            par->base, DT_ERROR_INVALID,
-            "%u batch slices of a batch of %u samples: a batch slice needs one; at most %u",
-            batch_slices, batch, batch);
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".parallel.batch_slices is %u, and .batch %u; at most %u", batch_slices,
+                        batch, batch);
     if (par->desc.parts * (uint64_t)((batch_slices + data - 1) / data) > DTI_PIPE_MICROS_MAX)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u micro-batches of %u batch slices in a %s; at most %d", par->desc.parts,
-                        (batch_slices + data - 1) / data, what, DTI_PIPE_MICROS_MAX);
+                        ".accumulate is %u, with %u batch slices a replica of a %s; their product "
+                        "is at most %d",
+                        par->desc.parts, (batch_slices + data - 1) / data, what,
+                        DTI_PIPE_MICROS_MAX);
     return DT_OK;
 }
 

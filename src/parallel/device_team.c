@@ -141,9 +141,10 @@ static dt_result dti_device_team_create(dti_base *base, dt_comm *comm, uint32_t 
     if (!result)
         dti_device_team_start_all(device_team);
     if (!result && device_team->started + 1 < count)
-        result = dti_fail(base, DT_ERROR_INVALID,
-                          "%u replicas need %u threads, and the system gave %u; use fewer devices",
-                          count, count - 1, device_team->started);
+        result =
+            dti_fail(base, DT_ERROR_INVALID,
+                     "%u replicas need %u threads, but the system gave %u; name fewer in .devices",
+                     count, count - 1, device_team->started);
     if (!result && device_team->pin)
         dti_device_team_pin(device_team, 0);
     if (result) {

@@ -150,7 +150,7 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
         return result;
     if (!r->full.count)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "replica %u has no sample of a batch of %u; give a larger batch, or fewer "
+                        "replica %u has no sample of a batch of %u; give a larger .batch, or fewer "
                         "batch slices or replicas",
                         par->job.first + i, par->desc.batch);
     const size_t pieces = (size_t)DTI_MAX(r->full.piece_count, r->tail.piece_count);
@@ -223,11 +223,11 @@ static dt_result dti_exchange_make(dti_parallel *par) {
             par->staging_bytes += arena;
     }
     if (operands > DTI_OPERANDS_MAX)
-        return dti_fail(
-            par->base, DT_ERROR_INVALID,
-            "%u batch slices on %u replicas of this process leave %llu sums apart, more than "
-            "%d; take a number of batch slices that the replicas divide",
-            par->job.batch_slices, par->job.local, (unsigned long long)operands, DTI_OPERANDS_MAX);
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u batch slices on %u replicas of this process leave %llu partial sums, "
+                        "at most %d; use a multiple of the replicas for .parallel.batch_slices",
+                        par->job.batch_slices, par->job.local, (unsigned long long)operands,
+                        DTI_OPERANDS_MAX);
     if (par->partial_bytes)
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
     par->states = dti_alloc_array(par->base, par->bucket_count + 1u, sizeof *par->states);
@@ -240,20 +240,18 @@ static dt_result dti_exchange_make(dti_parallel *par) {
 static dt_result dti_parallel_check(dti_parallel *par) {
     const dti_partition *job = &par->job;
     if (job->batch_slices < job->replicas)
-        return dti_fail(
-            par->base, DT_ERROR_INVALID,
-            "%u batch slices for %u replicas: each replica needs one; use fewer replicas or "
-            "more batch slices",
-            job->batch_slices, job->replicas);
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".parallel.batch_slices is %u for %u replicas: each needs one; use fewer "
+                        "replicas or more batch slices",
+                        job->batch_slices, job->replicas);
     if (par->desc.batch < job->replicas)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "a batch of %u samples for %u replicas: each needs one; use a larger batch",
+                        ".batch is %u for %u replicas: each needs a sample; use a larger batch",
                         par->desc.batch, job->replicas);
     if (job->batch_slices > job->batch)
-        return dti_fail(
-            par->base, DT_ERROR_INVALID,
-            "%u batch slices of a batch of %u samples: a batch slice needs one; at most %u",
-            job->batch_slices, job->batch, job->batch);
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".parallel.batch_slices is %u, and .batch %u; at most %u",
+                        job->batch_slices, job->batch, job->batch);
     return DT_OK;
 }
 

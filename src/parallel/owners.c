@@ -369,7 +369,7 @@ static dt_result dti_owners_receive(dti_parallel *par, uint32_t rank, dti_bucket
     dt_result result =
         dti_parallel_comm_failed(par, dt_comm_recv(par->desc.comm, &went, 1, DT_I32, (int)rank));
     if (!result && went)
-        return dti_fail(par->base, (dt_result)went, "rank %u could not read its part of the state",
+        return dti_fail(par->base, (dt_result)went, "rank %u could not read its shard of the state",
                         rank);
     return result ? result
                   : dti_parallel_comm_failed(par, dt_comm_recv(par->desc.comm, to,

@@ -174,10 +174,11 @@ static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_
     for (uint32_t k = 1; k < cut->chunks; k++) {
         cut->starts[k] = dti_pipe_cut_at(cut, p, k);
         if (!cut->starts[k])
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "a pipeline of %u stages: the model can be cut into %u, each with a "
-                            "parameter to train and at most %d tensors over a cut; use fewer",
-                            cut->chunks, k, DT_MAX_OUTPUTS);
+            return dti_fail(
+                base, DT_ERROR_INVALID,
+                ".parallel.pipeline: %u stages, but the model can be cut into only %u, each with a "
+                "trained parameter and at most %d tensors over a cut; use fewer",
+                cut->chunks, k, DT_MAX_OUTPUTS);
     }
     return DT_OK;
 }
@@ -199,19 +200,18 @@ static dt_result dti_pipe_cut_marked(dti_base *base, const dt_graph *g, dti_pipe
             continue;
         if (stage >= cut->chunks)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_stage marks stage %u, and the pipeline has %u (0 to %u)", stage,
+                            "dt_stage marks stage %u, but the pipeline has %u (0 to %u)", stage,
                             cut->chunks, cut->chunks - 1);
         if (stage != now + 1)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_stage marks stage %u behind stage %u: they must come in order, "
-                            "and each once",
+                            "dt_stage marks stage %u after stage %u; mark each once, in order",
                             stage, now);
         cut->starts[++now] = dti_pipe_behind(p, id);
     }
     if (now + 1 == cut->chunks)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    "dt_stage marks %u stages, with stage 0, and the pipeline has %u", now + 1,
+                    "dt_stage marks %u stages, with stage 0, but the pipeline has %u", now + 1,
                     cut->chunks);
 }
 
@@ -317,12 +317,12 @@ static dt_result dti_pipe_cut_check(dti_base *base, const dti_pipe_cut *cut, con
         if (!trained)
             return dti_fail(base, DT_ERROR_INVALID,
                             "stage %u of the pipeline has no parameter to train; use fewer stages, "
-                            "or cut elsewhere",
+                            "or other cuts (dt_stage)",
                             c);
         if (in > DT_MAX_OUTPUTS || DTI_MAX(back, dti_pipe_outputs(cut, c, NULL)) > DT_MAX_OUTPUTS)
             return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                            "stage %u of the pipeline gets %u tensors from others, and they get %u "
-                            "from it; at most %d each: cut where fewer go over",
+                            "stage %u of the pipeline receives %u tensors and sends %u; at most %d "
+                            "each: cut where fewer cross",
                             c, in, DTI_MAX(back, dti_pipe_outputs(cut, c, NULL)), DT_MAX_OUTPUTS);
     }
     return DT_OK;

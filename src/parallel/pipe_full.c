@@ -324,8 +324,8 @@ static dt_result dti_pipe_gather(dti_parallel *par) {
     const bool alone = !par->desc.comm || par->lost;
     if (alone && !dti_pipe_is_here(par, pipeline))
         return dti_fail(par->base, DT_ERROR_REVOKED,
-                        "the job ended at step %llu, and with it the values of stages that other "
-                        "ranks had: make a new trainer and go on from a checkpoint",
+                        "the job ended at step %llu, and other ranks' stages are lost: create a "
+                        "new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
     return alone ? dti_pipe_gather_here(par, pipeline) : dti_pipe_gather_ranks(par);
 }

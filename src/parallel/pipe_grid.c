@@ -105,13 +105,13 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
         snprintf(of + n, sizeof of - (size_t)n, " of replica %u", pipeline->replica);
     dti_log(par->base, DT_LOG_INFO,
             "pipeline: stage %u%s on device %u, %s: nodes %u to %u, %.0f%% of the work, %u "
-            "parameters; %llu bytes of them, as many of gradients, %llu of state%s, %llu of "
+            "parameters; %llu bytes of parameters, the same of gradients, %llu of state%s, %llu of "
             "transients in %u micro-batch slots",
             c, of, pipe->first + chunk->device, store->device->info.id, pipe->cut.starts[c],
             pipe->cut.starts[c + 1] - 1, 100.0 * pipe->cut.work[c], store->layout.param_count,
             (unsigned long long)dti_arena_bytes(store->layout.elements),
             (unsigned long long)dti_state_bytes(&store->layout, store->moments),
-            store->layout.parted ? " (a share)" : "",
+            store->layout.parted ? " (a shard)" : "",
             (unsigned long long)dti_pipe_chunk_transients(chunk),
             pipeline->schedules[0].micro_slots[c]);
 }
@@ -125,8 +125,8 @@ static void dti_pipe_log(const dti_parallel *par) {
             dti_pipe_log_chunk(par, &pipe->chunks[i]);
     }
     dti_log(par->base, s->micros < pipe->across ? DT_LOG_WARNING : DT_LOG_INFO,
-            "pipeline: %s, %u micro-batches through %u devices: by unit times devices are idle "
-            "for %.0f%% of the time that they work; at most %u micro-batches are alive on one%s",
+            "pipeline: %s, %u micro-batches through %u devices: estimated idle time is %.0f%% of "
+            "compute time; at most %u live micro-batches on a device%s",
             dti_pipe_names[par->desc.schedule], s->micros, s->devices, 100.0 * s->bubble, s->alive,
-            s->micros < pipe->across ? "; use more: .accumulate" : "");
+            s->micros < pipe->across ? "; raise .accumulate" : "");
 }

@@ -232,7 +232,7 @@ static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kin
         for (uint32_t d = 0; d < s->devices; d++)
             dti_pipe_list_fixed(s, d, dti_pipe_warm(s, kind, d), begins);
         if (!dti_pipe_worked_off(&p))
-            result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule that waits for itself");
+            result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule with a deadlock");
     }
     if (!result) {
         dti_pipe_bubble(&p);

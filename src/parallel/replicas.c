@@ -63,8 +63,8 @@ static dt_result dti_context_beside(dti_parallel *par, const dt_graph *graph, co
     d.on_error = (dt_on_error){0}; /* what fails there, fails in a call of the application's */
     if (d.vulkan && !d.vulkan->lock)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        "several %ss submit to the application's queue from threads of their "
-                        "own: dt_ctx_desc.vulkan needs lock and unlock",
+                        "several %ss submit to the application's queue from several threads: "
+                        "dt_ctx_desc.vulkan needs lock and unlock",
                         what);
     dt_result result = dt_ctx_create(&d, out);
     return result ? dti_fail(par->base, result, "a context for %s %u: %s", what, i,

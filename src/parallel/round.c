@@ -319,20 +319,19 @@ static dt_result dti_round_failed(dti_parallel *par, dt_result result) {
 static dt_result dti_round_check(dti_parallel *par) {
     const unsigned long long first = (unsigned long long)par->round.first;
     if (!dti_mark_same(par, par->round.sum.sum + DTI_ROUND_MARK))
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "the round from step %llu on: the ranks had different learning rates or "
-                        "coefficients of losses, or made other steps; set the same on all of them; "
-                        "the weights are those that the round began with",
-                        first);
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "the round from step %llu on: the ranks had different learning rates, coefficients of "
+            "losses or steps; set the same on all; the weights are those before the round",
+            first);
     atomic_store(&par->round.faulty, false);
     dti_device_team_run(par->device_team, dti_round_validate, par);
     if (!atomic_load(&par->round.faulty))
         return DT_OK;
     return dti_fail(
         par->base, DT_ERROR_NUMERIC,
-        "the round from step %llu on: its outer step would write a NaN or an infinity; "
-        "the weights are those that the round began with; try a lower .local.outer.lr or "
-        ".local.outer.momentum",
+        "the round from step %llu on: its outer step would write a NaN or an infinity; the weights "
+        "are those before the round; try a lower .local.outer.lr or .local.outer.momentum",
         first);
 }
 
@@ -360,10 +359,10 @@ static dt_result dti_round_skips(dti_parallel *par, const dti_parallel_result *o
     if (result != DT_ERROR_NUMERIC)
         return result;
     memcpy(text, par->base->error, sizeof text);
-    return dti_fail(par->base, result,
-                    "the round from step %llu on has ended, and in it %llu of its replicas' steps "
-                    "were left out; the first: %.700s",
-                    (unsigned long long)par->round.first, (unsigned long long)out->left_out, text);
+    return dti_fail(
+        par->base, result,
+        "in the round from step %llu on %llu steps of replicas were skipped; the first: %.700s",
+        (unsigned long long)par->round.first, (unsigned long long)out->left_out, text);
 }
 
 static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out) {

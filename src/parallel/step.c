@@ -112,7 +112,7 @@ static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result
     par->lost = true;
     if (gather || dti_units_are(par))
         return dti_fail(par->base, result,
-                        "%.800s; weights here may be of two steps: make a new trainer, and go on "
+                        "%.800s; weights here may be of two steps: create a new trainer, and go on "
                         "from a checkpoint",
                         text);
     return dti_fail(par->base, result,
@@ -152,8 +152,7 @@ static dt_result dti_parallel_given_up(dti_parallel *par) {
     if (sum[DTI_WEIGHTS_FAULT] < 1.5)
         snprintf(who, sizeof who, "rank %u", (uint32_t)sum[DTI_WEIGHTS_WHO]);
     return dti_fail(par->base, DT_ERROR_CANCELLED,
-                    "step %llu was given up: %s could not make its part, and says why; nothing has "
-                    "changed",
+                    "step %llu was given up: %s failed and reports why; nothing has changed",
                     (unsigned long long)par->step.step, who);
 }
 
@@ -196,7 +195,7 @@ static dt_result dti_parallel_same(dti_parallel *par) {
     par->told = true;
     return dti_fail(par->base, DT_ERROR_INVALID,
                     "step %llu: the ranks have different learning rates or coefficients of losses; "
-                    "set the same on all of them; nothing has changed",
+                    "set the same on all; nothing has changed",
                     (unsigned long long)par->step.step);
 }
 
@@ -332,10 +331,10 @@ static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_par
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     leave(par);
-    return dti_fail(par->base, result,
-                    "%.800s; %s may be a step apart: make a new trainer and go on from a "
-                    "checkpoint",
-                    text, who);
+    return dti_fail(
+        par->base, result,
+        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint", text,
+        who);
 }
 
 /* Before the commit: step s stays. Those who know of it go on together with the next step. */

@@ -221,16 +221,17 @@ static dt_result dti_sync_points_check(dti_parallel *par, bool server) {
     if (!what)
         return DT_OK;
     if (par->desc.stages > 1)
-        why = "a pipeline's micro-batches are not in a stage together; leave .parallel.pipeline";
+        why = ".parallel.pipeline";
     else if (par->desc.tensor)
-        why = "tensor ranks of a tensor group meet behind their layers alone; leave .tensor";
+        why = ".parallel.tensor";
     else if (server)
-        why = "workers of a server do not meet; leave .mode";
+        why = "parameter servers";
     else if (dti_parallel_is_local(par))
-        why = "replicas that make local steps do not meet in them; leave .mode";
+        why = ".mode = DT_TRAIN_LOCAL";
     else if (par->desc.parts > 1)
-        why = "a batch in micro-batches is not there together; leave .accumulate";
-    return why ? dti_fail(par->base, DT_ERROR_UNSUPPORTED, "%s: %s or .sync out", what, why)
+        why = ".accumulate";
+    return why ? dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                          "%s cannot be combined with %s; leave one out", what, why)
                : DT_OK;
 }
 
@@ -246,9 +247,8 @@ static dt_result dti_sync_points_open(dti_parallel *par) {
         all->width = DTI_MAX(all->width, all->list[i].elements);
         if ((uint64_t)least * all->list[i].meet.spatial < 2)
             return dti_fail(par->base, DT_ERROR_INVALID,
-                            "a batch_norm with .sync sees one value a channel in a batch of %u "
-                            "sample, and needs more; use a larger batch, or drop the short last "
-                            "one",
+                            "a batch_norm with .sync has one value a channel in a batch of %u "
+                            "sample; use a larger .batch, or .tail = DT_TAIL_DROP",
                             least);
     }
     for (uint32_t r = 0; r < par->world; r++)

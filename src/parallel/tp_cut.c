@@ -67,12 +67,12 @@ static void dti_tp_cut_param(dti_tp_cut *c, uint32_t id, dti_node *n) {
     if (p.axis < 0 || n->buffer)
         return;
     if (!fits) {
-        c->result = dti_fail(c->from->base, DT_ERROR_INVALID,
-                             "%s = %d: parameter '%s' %s is shared out along axis %d, in units "
-                             "of %lld, which do not divide into so many equal parts; take another "
-                             "number, or leave its mark off",
-                             c->setting, (int)c->tp_ranks, n->label,
-                             dti_shape_print(n->shape, false).text, (int)p.axis, (long long)unit);
+        c->result =
+            dti_fail(c->from->base, DT_ERROR_INVALID,
+                     "%s = %d: parameter '%s' %s cannot be split into equal parts along axis %d, "
+                     "in units of %lld; use another number, or leave its layer's .tensor out",
+                     c->setting, (int)c->tp_ranks, n->label, dti_shape_print(n->shape, false).text,
+                     (int)p.axis, (long long)unit);
         return;
     }
     n->shape.dim[p.axis] /= c->tp_ranks;
@@ -162,11 +162,10 @@ static dt_tensor dti_tp_cut_input(dti_tp_cut *c, const dti_parting *s, uint32_t 
 
 static dt_tensor dti_tp_cut_refuse(dti_tp_cut *c, uint32_t id) {
     const dt_tensor y = {(dt_graph *)c->from, id};
-    c->result =
-        dti_fail(c->from->base, DT_ERROR_UNSUPPORTED,
-                 "%s = %d: %s does not take what tensor ranks have parts of; gather it by a "
-                 "DT_TENSOR_ROW layer before, or leave marks off",
-                 c->setting, (int)c->tp_ranks, dti_tensor_print(y).text);
+    c->result = dti_fail(c->from->base, DT_ERROR_UNSUPPORTED,
+                         "%s = %d: %s cannot compute on a split input; gather it by a "
+                         "DT_TENSOR_ROW layer before, or leave the layer's .tensor out",
+                         c->setting, (int)c->tp_ranks, dti_tensor_print(y).text);
     return dti_nil(c->to);
 }
 
@@ -296,10 +295,10 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
     if (!result)
         result = dti_tp_cut_terms(&c, &d);
     if (!result && !dti_tp_cut_parts(&c, tp))
-        result = dti_fail(par->base, DT_ERROR_INVALID,
-                          "%s = %u: no parameter is marked, so there is nothing to share out; "
-                          "give dt_linear_desc.tensor to layers",
-                          c.setting, tp->size);
+        result =
+            dti_fail(par->base, DT_ERROR_INVALID,
+                     "%s = %u: no layer is split; set .tensor of layers (dt_linear_desc.tensor)",
+                     c.setting, tp->size);
     if (!result) {
         memcpy(tp->stands, c.stands, g->count * sizeof *c.stands);
         memcpy(tp->firsts, c.firsts, (g->count + 1u) * sizeof *c.firsts);

@@ -162,8 +162,8 @@ static dt_result dti_tp_scatter(dti_parallel *par) {
 static dt_result dti_tp_gather(dti_parallel *par) {
     if (par->desc.comm && par->lost && !dti_tp_full_group(par))
         return dti_fail(par->base, DT_ERROR_REVOKED,
-                        "the job ended at step %llu, and with it the parts that other ranks had: "
-                        "make a new trainer and go on from a checkpoint",
+                        "the job ended at step %llu, and other tensor ranks' parts are lost: "
+                        "create a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
     /* what one tensor rank could not give none has */
     return dti_agree_result(par, dti_tp_move(par, true));

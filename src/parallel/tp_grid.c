@@ -110,9 +110,9 @@ static void dti_tp_log_rank(const dti_parallel *par, const dti_tp_rank *tp_rank)
     for (uint32_t i = 0; i < store->layout.param_count; i++)
         parts += tp->parts[i].of.axis >= 0;
     dti_log(par->base, DT_LOG_INFO,
-            "tensor: tensor rank %u%s on device %u, %s: parts of %u of %u parameters, all of the "
-            "others; "
-            "%llu bytes of them, as many of gradients, %llu of state, %llu of transients",
+            "tensor: tensor rank %u%s on device %u, %s: %u of %u parameters split, the others "
+            "replicated; %llu bytes of parameters, the same of gradients, %llu of state, %llu of "
+            "transients",
             tp_rank->number, of, (tp->first + (uint32_t)(tp_rank - tp->ranks)) / tp->each,
             store->device->info.id, parts, store->layout.param_count,
             (unsigned long long)dti_arena_bytes(store->layout.elements),
@@ -130,7 +130,6 @@ static void dti_tp_log(const dti_parallel *par) {
     for (uint32_t m = 0; m < tp->local; m++)
         dti_tp_log_rank(par, &tp->ranks[m]);
     dti_log(par->base, DT_LOG_INFO,
-            "tensor: %u sync points of tensor ranks a micro-batch, of %llu bytes "
-            "from each",
+            "tensor: %u collectives of a tensor group a micro-batch, %llu bytes from each rank",
             code->sync_point_count, (unsigned long long)dti_bytes(DT_F32, elements));
 }

@@ -22,11 +22,10 @@ static dt_result dti_tp_optim(dti_parallel *par, const dti_tp *tp) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     if (!dti_optim_is_whole(dti_optim_row_of(optim.kind)))
         return DT_OK;
-    return dti_fail(
-        par->base, DT_ERROR_UNSUPPORTED,
-        "%s = %u: this optimizer looks at whole parameters, and tensor ranks have parts; "
-        "take one that goes element by element, as Adam",
-        dti_grid_setting(par), tp->size);
+    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                    "%s = %u: this optimizer needs whole parameters, but tensor ranks hold parts; "
+                    "use an elementwise one, such as Adam",
+                    dti_grid_setting(par), tp->size);
 }
 
 static uint32_t dti_tp_blocks(const dti_tp *tp, uint32_t i, bool buffers) {
@@ -51,8 +50,8 @@ static dt_result dti_tp_alike(dti_parallel *par, const dti_device *a, const dti_
     if (a->backend == b->backend && a->info.kind == b->info.kind)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "%s = %u: devices %s and %s round differently, and what tensor ranks compute "
-                    "alike must be the same; name devices of one kind",
+                    "%s = %u: devices %s and %s round differently, but replicated tensors must be "
+                    "equal on all tensor ranks; name devices of one kind",
                     dti_grid_setting(par), par->desc.tensor, a->info.id, b->info.id);
 }
 

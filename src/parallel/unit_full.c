@@ -71,10 +71,11 @@ static dt_result dti_units_show(dti_parallel *par) {
     if (!dti_units_are(par) || !par->replicas[0].store->apart)
         return DT_OK;
     if (par->desc.comm && par->lost)
-        return dti_fail(par->base, DT_ERROR_REVOKED,
-                        "the job ended at step %llu, and with it the parameters that other ranks "
-                        "had (parallel.zero_stage): make a new trainer and go on from a checkpoint",
-                        (unsigned long long)par->replicas[0].store->steps);
+        return dti_fail(
+            par->base, DT_ERROR_REVOKED,
+            "the job ended at step %llu, and other ranks' shards of the parameters are lost "
+            "(.parallel.zero_stage): create a new trainer and go on from a checkpoint",
+            (unsigned long long)par->replicas[0].store->steps);
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
         result = dti_units_said(par, i, dti_units_mirror(&par->replicas[i], false));

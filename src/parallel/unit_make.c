@@ -63,9 +63,8 @@ static dt_result dti_units_same(dti_parallel *par, int tail, uint8_t *room) {
         }
         return dti_fail(
             par->base, DT_ERROR_UNSUPPORTED,
-            "parallel.zero_stage = %d: replica %u reads parameters in another order than the "
-            "first, since it has other memory; give all the same devices, or less "
-            "than %d",
+            ".parallel.zero_stage = %d: replica %u reads parameters in another order than the "
+            "first, since its memory differs; give all replicas the same devices, or less than %d",
             (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
     }
     return DT_OK;

@@ -262,7 +262,7 @@ static dt_result dti_program_kinds(const dt_program *p) {
         if (code->trained[i] && s->kept[i].optim && s->kept[i].optim != code->optim.kind)
             dti_text_add(&problems,
                          "\n- parameter '%s' has another optimizer's state, from another program "
-                         "of this store; dt_program_destroy that, and dt_store_reset",
+                         "of this store; destroy that program, and dt_store_reset",
                          code->work->nodes[s->layout.params[i].node].label);
     }
     if (!problems.ok)
@@ -318,12 +318,11 @@ static dt_result dti_program_averages(const dt_program *p) {
         const bool fits =
             (!lies || lies == moments + 1) && (!averages || s->kept[i].moments <= moments);
         if (p->code->trained[i] && !fits)
-            return dti_fail(p->base, DT_ERROR_INVALID,
-                            "program '%s': the store averages '%s' with an optimizer of another "
-                            "number of moments than this one's %u: give both the same, or make "
-                            "another store",
-                            p->code->label, s->graph->nodes[s->layout.params[i].node].label,
-                            moments);
+            return dti_fail(
+                p->base, DT_ERROR_INVALID,
+                "program '%s': the store's average of '%s' belongs to an optimizer with another "
+                "number of moments than this one's %u: use the same, or another store",
+                p->code->label, s->graph->nodes[s->layout.params[i].node].label, moments);
     }
     return DT_OK;
 }
@@ -332,12 +331,10 @@ static dt_result dti_program_averages(const dt_program *p) {
 static dt_result dti_program_skips(const dt_program *p) {
     for (uint32_t i = 0; i < p->code->loss_count && p->code->desc.skip_empty; i++) {
         if (p->code->static_weight[i] < 0.0)
-            return dti_fail(
-                p->base, DT_ERROR_UNSUPPORTED,
-                "program '%s': .skip_empty, and the targets of .losses[%u] are "
-                "computed in the graph, so whether any counts is not known before the forward "
-                "pass; give targets as an input",
-                p->code->label, i);
+            return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
+                            "program '%s': .skip_empty needs targets before the forward pass, but "
+                            "those of .losses[%u] are computed in the graph; give them as an input",
+                            p->code->label, i);
     }
     return DT_OK;
 }
@@ -366,11 +363,10 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                                    const dti_batch_slices *batch_slices, const dti_staged *staged) {
     dt_store *s = p->store;
     if (desc->averaged && s->layout.parted)
-        return dti_fail(
-            p->base, DT_ERROR_UNSUPPORTED,
-            ".averaged: replicas share out the averages (dt_trainer_desc.parallel.zero_stage), "
-            "and a program needs all of them; dt_trainer_evaluate takes them, or "
-            "dt_store_save_averaged and load them into another store");
+        return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
+                        ".averaged: a program needs all averages, but replicas shard them "
+                        "(dt_trainer_desc.parallel.zero_stage); use dt_trainer_evaluate, or "
+                        "dt_store_save_averaged and load them into another store");
     if (!batch_slices && dti_store_whole(s))
         return DT_ERROR_INVALID;
     if (dti_store_open(s)) {
@@ -453,7 +449,8 @@ DTI_PUBLIC(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt
     dt_result result = dti_check_forked(store->base);
     if (result)
         return result;
-    if (desc->optim && dti_store_alone(store, "only that trains it; make programs without .optim"))
+    if (desc->optim &&
+        dti_store_alone(store, "only the trainer trains it; make programs without .optim"))
         return DT_ERROR_INVALID;
     if (store->graph->error[0]) /* a nil in desc would come from it */
         return dti_fail(store->base, store->graph->result, DTI_GRAPH_ERROR, store->graph->error);

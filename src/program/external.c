@@ -3,8 +3,9 @@
  * small or overlap, and class numbers and indices, which dt_program_write alone checks. */
 
 static dt_result dti_external_wrong(const dt_program *p, uint32_t index, const char *what) {
-    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': buffer %u, %s, %s", p->code->label,
-                    index + 1, dti_tensor_name(p->code->desc.external[index].tensor).text, what);
+    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': .external[%u], %s, %s",
+                    p->code->label, index,
+                    dti_tensor_name(p->code->desc.external[index].tensor).text, what);
 }
 
 /* The binding that lies in a buffer; NULL: none, or two. */
@@ -32,24 +33,21 @@ static dt_result dti_external_check(const dt_program *p, uint32_t index) {
     const dti_binding *binding = dti_external_binding(p->code, index);
     if (!binding)
         return dti_external_wrong(
-            p, index,
-            "is neither an input that the program reads nor one of .outputs, or "
-            "is both");
+            p, index, "must be either an input that the program reads or one of .outputs");
     if (binding->check_count)
-        return dti_external_wrong(p, index,
-                                  "holds class numbers or indices, which dt_program_write checks: "
-                                  "write them");
+        return dti_external_wrong(
+            p, index,
+            "holds class numbers or indices, which dt_program_write must check: write them");
     if (m->bytes < binding->bytes || m->offset > UINT64_MAX - m->bytes)
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': buffer %u has %llu bytes at %llu, and %s takes %llu",
-                        p->code->label, index + 1, (unsigned long long)m->bytes,
+                        "program '%s': .external[%u] has %llu bytes at %llu, but %s needs %llu",
+                        p->code->label, index, (unsigned long long)m->bytes,
                         (unsigned long long)m->offset, dti_tensor_name(all[index].tensor).text,
                         (unsigned long long)binding->bytes);
     if (m->offset % info->offset_alignment)
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': buffer %u begins at %llu, which is no multiple of %u as %s "
-                        "wants it",
-                        p->code->label, index + 1, (unsigned long long)m->offset,
+                        "program '%s': .external[%u].memory.offset is %llu; a multiple of %u on %s",
+                        p->code->label, index, (unsigned long long)m->offset,
                         info->offset_alignment, info->name);
     for (uint32_t i = 0; i < index; i++)
         if (dti_external_overlaps(&all[i].memory, m))
@@ -93,8 +91,8 @@ DTI_PUBLIC(dt_store_vulkan_buffer,
     result = dti_store_locate(s, index, kind, (size_t)bytes, &p);
     if (!result && p.state && s->layout.parted)
         result = dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                          "dt_store_vulkan_buffer: replicas share out the state "
-                          "(dt_trainer_desc.parallel.zero_stage), so '%s' lies in no one buffer",
+                          "dt_store_vulkan_buffer: replicas shard the state "
+                          "(dt_trainer_desc.parallel.zero_stage), so '%s' has no single buffer",
                           info.name);
     if (!result && !s->device->hosts)
         result = dti_fail(s->base, DT_ERROR_INVALID,

@@ -142,8 +142,8 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
     r->fault_op = "optimizer";
     if (what == DTI_BAD_BEFORE)
         dti_fail(p->base, DT_ERROR_NUMERIC,
-                 "program '%s', step %llu: parameter '%s' or its moments hold a NaN or an infinity "
-                 "that was written there; %s",
+                 "program '%s', step %llu: parameter '%s' or its moments were written with a NaN "
+                 "or an infinity; %s",
                  p->code->label, step, name, kept);
     else
         dti_fail(p->base, DT_ERROR_NUMERIC,

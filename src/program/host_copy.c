@@ -187,14 +187,14 @@ static dt_result dti_revival_check(dt_store *s, const dti_device *device) {
         const dti_limits *l = &p->code->limits;
         if (p->external[0])
             return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                            "program '%s' has buffers of the application's device (.external): "
-                            "destroy it before the store is revived",
+                            "program '%s' uses external buffers (.external): destroy it before "
+                            "dt_store_restore",
                             p->code->label);
         if ((l->halves && !device->backend->halves) ||
             l->storage_range_bytes > device->info.storage_range_bytes)
             return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                            "program '%s' was made for a device that can more than %s: destroy it "
-                            "before the store is revived, and make it anew",
+                            "program '%s' uses features that device %s lacks: destroy it before "
+                            "dt_store_restore, and create it again",
                             p->code->label, device->info.id);
     }
     return DT_OK;
@@ -223,7 +223,7 @@ static dt_result dti_revival_run(dt_store *s, dti_revival *r) {
 static dt_result dti_revival_begin(dt_store *s) {
     dt_result result = dti_check_forked(s->base);
     if (!result)
-        result = dti_store_alone(s, "its replicas are the trainer's; make a new trainer");
+        result = dti_store_alone(s, "the trainer restores it; create a new trainer");
     if (result)
         return result;
     if (dti_store_open(s))
@@ -236,10 +236,10 @@ static dt_result dti_revival_begin(dt_store *s) {
         result = dti_host_copy_take(s);
     if (result != DT_ERROR_DEVICE_LOST || kept)
         return result == DT_ERROR_DEVICE_LOST ? DT_OK : result;
-    return dti_fail(s->base, DT_ERROR_INVALID,
-                    "the device is lost, and nothing was kept on the host: "
-                    "dt_store_desc.host_checkpoint_steps is "
-                    "0, or no step has begun; create the store again");
+    return dti_fail(
+        s->base, DT_ERROR_INVALID,
+        "the device is lost, and the host has no copy: dt_store_desc.host_checkpoint_steps is 0, "
+        "or no step has begun; create the store again");
 }
 
 DTI_PUBLIC(dt_store_restore, (dt_store * s, const char *device, uint64_t *step), s,

@@ -11,8 +11,8 @@ static dt_result dti_program_create_micro_slots(dt_store *store, const dt_progra
     *out = NULL;
     if (micro_slots > DTI_MICRO_SLOTS_MAX)
         return dti_fail(store->base, DT_ERROR_UNSUPPORTED,
-                        "program '%s': %u micro-batches alive at once; at most %d: take another "
-                        "schedule, or fewer micro-batches",
+                        "program '%s': %u live micro-batches; at most %d: use another "
+                        ".parallel.schedule, or a smaller .accumulate",
                         desc->label, micro_slots, DTI_MICRO_SLOTS_MAX);
     dt_result result = dti_program_make(store, desc, batch_slices, staged, micro_slots, out);
     for (uint32_t i = 0; !result && i < (*out)->code->binding_count; i++) {

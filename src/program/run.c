@@ -31,10 +31,10 @@ static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool g
                         (unsigned long long)binding->bytes, (long long)p->code->batch, bytes);
     }
     if (binding->external)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %s lies in the application's buffer (.external): it is "
-                        "written and read there",
-                        p->code->label, name.text);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': %s is in an external buffer (.external): write and read it there",
+            p->code->label, name.text);
     *out = binding;
     return DT_OK;
 }
@@ -51,9 +51,10 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
     if (result)
         return result;
     if (!gradient && dti_node_of(x)->values)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %s is a constant; what the host writes is made by dt_input",
-                        p->code->label, dti_tensor_print(x).text);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': %s is a constant; the host can only write tensors of dt_input",
+            p->code->label, dti_tensor_print(x).text);
     const bool open = dti_drive_is_open(p) && !p->started;
     if (open && (p->now->busy || !gradient || (p->now->at && dti_drive_inside(p)))) {
         return dti_fail(p->base, DT_ERROR_INVALID,
@@ -139,17 +140,17 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     if (step->micro_batch == 0)
         return DT_OK;
     if (step->micro_batch != s->summed || step->micro_batches != s->micros) {
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': micro-batch %u of %u does not go on from what is summed up, "
-                        "%u of %u; begin again at 0",
-                        p->code->label, step->micro_batch, step->micro_batches, s->summed,
-                        s->summed ? s->micros : 0);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': .micro_batch is %u of %u, but %u of %u comes next; or start again at 0",
+            p->code->label, step->micro_batch, step->micro_batches, s->summed,
+            s->summed ? s->micros : 0);
     }
     if (dti_micro_params(p) != s->summed_params) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
-            "program '%s': micro-batch %u of %u trains other parameters, or moves other "
-            "running statistics, than the first",
+            "program '%s': .micro_batch is %u, .micro_batches %u; from 0, and below it trains "
+            "other parameters, or updates other running statistics, than the first",
             p->code->label, step->micro_batch, step->micro_batches);
     }
     return DT_OK;
@@ -178,9 +179,8 @@ static dt_result dti_sync_check(dt_program *p, const dt_step_desc *step) {
     if (!given || (device->hosts && device->info.has_timeline))
         return DT_OK;
     return dti_fail(p->base, DT_ERROR_INVALID,
-                    "program '%s': a step waits for or signals a semaphore of the application, and "
-                    "its store is on %s, not on a device of dt_ctx_desc.vulkan with "
-                    "timeline_semaphore",
+                    "program '%s': a step with semaphores needs a store on a device of "
+                    "dt_ctx_desc.vulkan with timeline_semaphore, not on %s",
                     p->code->label, device->info.id);
 }
 
@@ -197,14 +197,14 @@ static dt_result dti_step_shares(const dt_program *p, const dt_program *other) {
         other->code->label,
         p->code->has_gradients || dti_is_concurrent(p)
             ? ""
-            : ", or create this one, which trains nothing, with .concurrent");
+            : ", or create this one with .concurrent, as it does not train");
 }
 
 /* Of a program of .concurrent: its own step must not be left half done, as a commit may follow. */
 static dt_result dti_step_beside(const dt_program *p, const dt_program *other, bool whole) {
     if (!whole)
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s' (.concurrent): program '%s' has a step under way, beside "
+                        "program '%s' (.concurrent): program '%s' has a step under way, during "
                         "which only dt_program_run and dt_program_start work",
                         p->code->label, other->code->label);
     if (p->code->cache_bytes && other->code->cache_bytes)
@@ -246,12 +246,14 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
     if (result)
         return result;
     if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %u micro-batches need .accumulate in its description",
-                        p->code->label, step->micro_batches);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': .micro_batches is %u, which needs .accumulate in its description",
+            p->code->label, step->micro_batches);
     }
     if (step->micro_batch >= DTI_MAX(step->micro_batches, 1u)) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': micro-batch %u of %u",
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': .micro_batch is %u, .micro_batches %u; from 0, and below it",
                         p->code->label, step->micro_batch, step->micro_batches);
     }
     for (uint32_t i = 0; step->loss_weights && i < p->code->loss_count; i++) {
@@ -259,20 +261,21 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
         if (dti_fits_f32(step->loss_weights[i]) && ((float)step->loss_weights[i] > 0.0f || nothing))
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': weight %u of the global batch, %g, is not above 0 or not "
-                        "finite; see dt_program_add_loss_weights",
+                        "program '%s': .loss_weights[%u] is %g; it must be above 0 and finite: see "
+                        "dt_program_add_loss_weights",
                         p->code->label, i, step->loss_weights[i]);
     }
     for (uint32_t i = 0; step->coefficients && i < p->code->loss_count; i++) {
         if (!dti_fits_f32(step->coefficients[i]))
             return dti_fail(p->base, DT_ERROR_INVALID,
-                            "program '%s': coefficient %u is %g; it must be finite as an f32",
+                            "program '%s': .coefficients[%u] is %g; it must be finite as an f32",
                             p->code->label, i, step->coefficients[i]);
     }
     const double lr = dti_optim_lr_at(&p->code->optim, step->lr, dti_step_number(p, step));
     if (!dti_optim_lr_fits(&p->code->optim, lr))
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
-                        p->code->label, lr, dti_optim_lr_max(&p->code->optim));
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': .lr is %g; it must be from 0 to %g", p->code->label, lr,
+                        dti_optim_lr_max(&p->code->optim));
     result = p->code->has_gradients && !p->micro_slots ? dti_micro_check(p, step) : DT_OK;
     if (!result)
         result = dti_bindings_written(p, false);
@@ -327,8 +330,8 @@ static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *em
         *empty = *empty && weight == 0.0;
         if (step->loss_weights && weight == 0.0 && own[i] != 0.0)
             result = dti_fail(p->base, DT_ERROR_INVALID,
-                              "program '%s': weight %u of the global batch is 0, and this batch's "
-                              "is %g: add up all micro-batches' by dt_program_add_loss_weights",
+                              "program '%s': .loss_weights[%u] is 0, but this batch's is %g: add "
+                              "up all micro-batches' by dt_program_add_loss_weights",
                               p->code->label, i, own[i]);
     }
     return result;
@@ -709,11 +712,10 @@ DTI_PUBLIC(dt_program_add_loss_weights, (dt_program * p, double *weights), p, DT
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         if (p->code->static_weight[i] >= 0.0)
             continue;
-        return dti_fail(
-            p->base, DT_ERROR_UNSUPPORTED,
-            "program '%s': the targets of .losses[%u] are computed in the graph, so its weight "
-            "is not known before the forward pass; give targets as an input",
-            p->code->label, i);
+        return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
+                        "program '%s': the targets of .losses[%u] are computed in the graph, so "
+                        "its weight is not known before the step; give targets as an input",
+                        p->code->label, i);
     }
     return dti_step_weigh(p, weights);
 }

@@ -45,10 +45,11 @@ DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_sto
     DTI_NEED(NULL, graph);
     DTI_NEED(graph->base, out);
     if (desc && desc->batch_hint < 0)
-        return dti_fail(graph->base, DT_ERROR_INVALID, "batch_hint is %d; 0 = 64",
+        return dti_fail(graph->base, DT_ERROR_INVALID, ".batch_hint is %d; 0 = 64, or more",
                         desc->batch_hint);
     if (desc && desc->host_checkpoint_steps < 0)
-        return dti_fail(graph->base, DT_ERROR_INVALID, "host_checkpoint_steps is %d; 0 = never",
+        return dti_fail(graph->base, DT_ERROR_INVALID,
+                        ".host_checkpoint_steps is %d; 0 = never, or more",
                         desc->host_checkpoint_steps);
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
@@ -101,7 +102,7 @@ static void dti_store_free(dt_store *s) {
 static dt_result dti_store_alone(const dt_store *s, const char *what) {
     if (!s->trainer)
         return DT_OK;
-    return dti_fail(s->base, DT_ERROR_INVALID, "the store is one of a trainer's: %s", what);
+    return dti_fail(s->base, DT_ERROR_INVALID, "the store belongs to a trainer: %s", what);
 }
 
 static void dti_store_rows_lost(dt_store *s) {
@@ -114,13 +115,12 @@ static dt_result dti_store_whole(const dt_store *s) {
         return DT_OK;
     return dti_fail(
         s->base, DT_ERROR_INVALID,
-        "the parameters are with the replicas that own them "
-        "(dt_trainer_desc.parallel.zero_stage): dt_trainer_store brings them, until the next "
-        "step");
+        "the parameters are sharded over replicas (dt_trainer_desc.parallel.zero_stage): "
+        "dt_trainer_store gathers them, until the next step");
 }
 
 DTI_PUBLIC_VOID(dt_store_destroy, (dt_store * s), s, DTI_OF(dt_store) | DTI_UNUSED, (s)) {
-    if (s && !dti_store_alone(s, "it ends with that (dt_trainer_destroy), and stays until then"))
+    if (s && !dti_store_alone(s, "dt_trainer_destroy destroys it"))
         dti_store_free(s);
 }
 
@@ -145,8 +145,8 @@ DTI_PUBLIC(dt_store_get_param, (const dt_store *s, int index, dt_param_info *inf
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->layout.param_count) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u%s",
-                        index, s->layout.param_count,
+        return dti_fail(s->base, DT_ERROR_INVALID, "parameter index %d; the store has %u%s", index,
+                        s->layout.param_count,
                         dti_sought_hint(s->base, "dt_store_find", index, s, s->layout.param_count,
                                         dti_store_name)
                             .text);
@@ -186,10 +186,9 @@ static dti_state_cut dti_state_cut_of(const dt_store *s, uint32_t moment, uint64
 }
 
 static dt_result dti_state_elsewhere(const dt_store *s) {
-    return dti_fail(
-        s->base, DT_ERROR_UNSUPPORTED,
-        "the state is shared out (dt_trainer_desc.parallel.zero_stage), and other ranks have "
-        "a part of it: dt_trainer_save gathers it");
+    return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                    "the state is sharded over ranks (dt_trainer_desc.parallel.zero_stage): "
+                    "dt_trainer_save gathers it");
 }
 
 static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
@@ -231,11 +230,9 @@ static dt_result dti_store_place_of(dt_store *s, int index, const dt_param_info 
                       : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
                                                   : DTI_ARENA_STATE;
     if (arena == DTI_ARENA_GRADIENT && s->layout.parted)
-        return dti_fail(
-            s->base, DT_ERROR_UNSUPPORTED,
-            "parameter '%s': a trainer with parallel.zero_stage brings new parameters where "
-            "its gradients were; it keeps none",
-            info->name);
+        return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                        "parameter '%s': a trainer with .parallel.zero_stage keeps no gradients",
+                        info->name);
     if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s' has no %s: no program that computes it was created",
@@ -279,8 +276,8 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "end or cancel it first");
     }
     if ((unsigned)kind > DT_VALUE_AVERAGE)
-        return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s': %d is no dt_value_kind",
-                        info.name, (int)kind);
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "parameter '%s': kind is %d, not a dt_value_kind", info.name, (int)kind);
     const uint8_t average = s->layout.params[index].average;
     if (kind == DT_VALUE_AVERAGE && !dti_layout_averages(&s->layout))
         return dti_fail(s->base, DT_ERROR_INVALID,
@@ -369,10 +366,10 @@ DTI_PUBLIC(dt_store_write,
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
     dti_store_place p;
-    dt_result result = s->ranks ? dti_store_alone(s, "other ranks have replicas, which a write "
-                                                     "here does not reach; give the trainer "
-                                                     ".load, or dt_trainer_load a file")
-                                : DT_OK;
+    dt_result result =
+        s->ranks ? dti_store_alone(s, "a write here does not reach other ranks' replicas; give the "
+                                      "trainer .load, or dt_trainer_load a file")
+                 : DT_OK;
     for (dt_store *at = s; at && !result; at = at->replica) {
         if (kind == DT_VALUE_AVERAGE)
             result = dti_store_average_write(at, index);
@@ -530,7 +527,7 @@ DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_stor
     DTI_NEED(NULL, s);
     dt_result result = dti_check_forked(s->base);
     if (!result)
-        result = dti_store_alone(s, "its optimizer is the trainer's; make a new trainer");
+        result = dti_store_alone(s, "the trainer has its optimizer; create a new trainer");
     if (result)
         return result;
     if ((unsigned)kind > DT_RESET_ALL)

@@ -59,8 +59,8 @@ static dt_result dti_client_addresses(dti_client *c, const char *servers) {
         c->count += *p == ',';
     c->count++;
     if (c->count > DTI_SERVERS_MAX)
-        return dti_fail(c->base, DT_ERROR_INVALID, "%u servers; at most %d", c->count,
-                        DTI_SERVERS_MAX);
+        return dti_fail(c->base, DT_ERROR_INVALID, ".server.addresses names %u servers; at most %d",
+                        c->count, DTI_SERVERS_MAX);
     c->servers = dti_alloc_array(c->base, c->count, sizeof *c->servers);
     if (!c->servers)
         return DT_ERROR_MEMORY;
@@ -68,7 +68,8 @@ static dt_result dti_client_addresses(dti_client *c, const char *servers) {
         const size_t size = strcspn(at, ",");
         if (!size || size >= sizeof c->servers[i].address)
             return dti_fail(c->base, DT_ERROR_INVALID,
-                            ".servers is '%s': addresses \"host:port\", with commas between them",
+                            ".server.addresses is '%s'; give \"host:port,host:port\", no address "
+                            "empty or too long",
                             servers);
         memcpy(c->servers[i].address, at, size);
         at += size + (at[size] == ',');
@@ -81,7 +82,7 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
     *c = (dti_client){.base = base, .calls = dti_message_server_calls_of()};
     if (!c->calls)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "servers: this dtrain was compiled without connections");
+                        "DT_TRAIN_SERVER: this dtrain was compiled without connections");
     c->wait_ns = 1000000u * (uint64_t)(wait_ms ? wait_ms : DTI_CLIENT_WAIT_MS);
     dt_result result = dti_client_addresses(c, servers);
     const dti_message_server_desc d = {.by = by,
@@ -107,26 +108,25 @@ static void dti_client_close(dti_client *c) {
 static dt_result dti_client_gone(dti_client *c, uint32_t to) {
     const dti_client_server *s = &c->servers[to];
     if (s->silent)
-        return dti_fail(c->base, DT_ERROR_PEER_LOST,
-                        "server %u at %s is there and has said nothing for %llu ms: it is stopped, "
-                        "or its program is not in dt_server_run; if that takes so long, give more "
-                        ".server.wait_ms",
-                        to, s->address, (unsigned long long)(c->wait_ns / 1000000u));
+        return dti_fail(
+            c->base, DT_ERROR_PEER_LOST,
+            "server %u at %s is connected and silent for %llu ms: it is stopped, or its program is "
+            "not in dt_server_run; give a longer .server.wait_ms if that is meant",
+            to, s->address, (unsigned long long)(c->wait_ns / 1000000u));
     if (s->full)
         return dti_fail(c->base, DT_ERROR_REFUSED,
-                        "server %u at %s takes %llu workers and has had them for %llu ms: give it "
-                        "more .max_workers, or end a worker",
+                        "server %u at %s has had its %llu workers for %llu ms: raise its "
+                        ".max_workers, or end a worker",
                         to, s->address, (unsigned long long)s->full,
                         (unsigned long long)(c->wait_ns / 1000000u));
-    return dti_fail(
-        c->base, DT_ERROR_PEER_LOST,
-        "server %u at %s is gone for %llu ms: %s; start it again from a checkpoint, and "
-        "the workers with it",
-        to, s->address, (unsigned long long)(c->wait_ns / 1000000u), s->why);
+    return dti_fail(c->base, DT_ERROR_PEER_LOST,
+                    "server %u at %s is gone for %llu ms: %s; restart it from a checkpoint, and "
+                    "the workers too",
+                    to, s->address, (unsigned long long)(c->wait_ns / 1000000u), s->why);
 }
 
 static void dti_client_hang_up(dti_client *c, uint32_t to) {
-    c->calls->close(c->message_server, to, "it says nothing, or has no place");
+    c->calls->close(c->message_server, to, "it is silent, or is full");
     c->servers[to].open = c->servers[to].greeted = false;
 }
 
@@ -249,13 +249,13 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
     if (c->answer.kind == DTI_SAY_FULL)
         return dti_client_full(c, to);
     if (!dti_welcome_is_right(c, to))
-        return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its greeting makes no sense",
-                        to, s->address);
+        return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its greeting is malformed", to,
+                        s->address);
     memcpy(&w, c->small, sizeof w);
     if (w.servers != c->count)
         return dti_fail(c->base, DT_ERROR_INVALID,
-                        "server %u at %s is one of %u, and .servers names %u", to, s->address,
-                        w.servers, c->count);
+                        "server %u at %s is one of %u, and .server.addresses names %u", to,
+                        s->address, w.servers, c->count);
     if (s->welcome.batch_slices &&
         (s->welcome.elements != w.elements || s->welcome.begin != w.begin ||
          s->welcome.end != w.end || s->welcome.batch_slices != w.batch_slices ||
@@ -310,7 +310,7 @@ static dt_result dti_client_same_generation(dti_client *c, uint32_t to, uint32_t
         c->servers[to].welcome.generation == c->generation)
         return DT_OK;
     c->apart = true;
-    return dti_fail(c->base, DT_ERROR_PEER_LOST, "server %u at %s has to agree with the others", to,
+    return dti_fail(c->base, DT_ERROR_PEER_LOST, "server %u at %s must agree with the others", to,
                     c->servers[to].address);
 }
 

@@ -31,8 +31,8 @@ static dt_result dti_shares_add(dti_parallel *par, dti_shares *s, uint32_t size,
     if (!rows || dti_shares_find(s, size, rows))
         return DT_OK;
     if (s->count == DTI_SHARES_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID, "batch slices of more than %d numbers of rows",
-                        DTI_SHARES_MAX);
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "batch slices have more than %d different numbers of rows", DTI_SHARES_MAX);
     *share = (dti_share_runs){.size = size, .rows = rows, .runs = &share->own};
     s->count++;
     if (size == par->desc.batch && rows == size) {
@@ -167,7 +167,7 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
     *out = (dti_parallel_result){0};
     if (!dti_shares_runs(s, batch_slice, batch->rows))
         return dti_fail(par->base, DT_ERROR_CORRUPT,
-                        "a ticket for batch slice %u, which has no rows in a batch of %u",
+                        "a work item for batch slice %u, which has no rows in a batch of %u",
                         batch_slice, batch->rows);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_shares_weigh_all(par, s, batch_slice);
@@ -200,10 +200,9 @@ static dti_bucket dti_push_piece(const dti_parallel *par, const dti_push_shape *
 static dt_result dti_push_check(const dti_parallel *par) {
     if (!par->sync_points.count)
         return DT_OK;
-    return dti_fail(
-        par->base, DT_ERROR_UNSUPPORTED,
-        "parameter servers: batch slices of this model meet within a step (batch norm with "
-        ".sync), and workers compute them one by one; leave .sync out");
+    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                    "a batch_norm with .sync cannot be combined with parameter servers: workers "
+                    "compute batch slices one by one; leave .sync out");
 }
 
 static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end) {

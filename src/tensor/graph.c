@@ -372,9 +372,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_stage, (dt_tensor x, int stage), x.graph, DTI_OF(dt
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_stage");
     if (stage < 1 || stage > 1024)
-        return dti_graph_fail(x.graph,
-                              "dt_stage: stage %d; 0 begins by itself, and there are at "
-                              "most 1024 behind it",
+        return dti_graph_fail(x.graph, "dt_stage: stage %d; from 1 to 1024, as stage 0 is implied",
                               stage);
     dti_node_of(x)->stage = (uint16_t)stage;
     x.graph->changes++;

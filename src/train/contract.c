@@ -74,9 +74,9 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
                {"eps", d->eps},
                {"alpha", d->alpha},
                {"rho", d->rho},
-               {"trust", d->trust_coefficient},
+               {"trust_coefficient", d->trust_coefficient},
                {"lr decay", d->lr_decay},
-               {"accumulator", d->initial_accumulator},
+               {"initial_accumulator", d->initial_accumulator},
                {"clip norm", d->clip_norm},
                {"clip value", d->clip_value}};
     const dt_average *a = &d->average;
@@ -94,8 +94,8 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
         dti_text_add(text, "group '%s'\n", d->groups[i].params);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
-        dti_text_add(text, "%s", d->groups[i].sparse ? "its rows lazily\n" : "");
-        dti_text_add(text, "%s", d->groups[i].elementwise ? "its steps plain\n" : "");
+        dti_text_add(text, "%s", d->groups[i].sparse ? "sparse\n" : "");
+        dti_text_add(text, "%s", d->groups[i].elementwise ? "elementwise\n" : "");
     }
 }
 
@@ -108,7 +108,7 @@ static void dti_describe_augment(const dt_augment_desc *d, dti_text *text) {
         dti_describe_number(text, "augmented by", all[i]);
     for (int i = 0; i < DT_AUGMENT_CHANNELS; i++) {
         dti_describe_number(text, "mean", (double)d->mean[i]);
-        dti_describe_number(text, "deviation", (double)d->std[i]);
+        dti_describe_number(text, "std", (double)d->std[i]);
     }
 }
 
@@ -131,7 +131,7 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
 static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     const dt_trainer_desc *d = &t->desc;
     dti_text_add(text, "dtrain " DT_VERSION "\n");
-    dti_text_add(text, "batch %d, %d parts, %d batch slices (0: one a replica)\n", d->batch,
+    dti_text_add(text, "batch %d, accumulate %d, %d batch slices (0: one a replica)\n", d->batch,
                  d->accumulate, d->parallel.batch_slices);
     dti_text_add(text, "seed %llu, %llu samples, %s order, tail %d, balance %d\n",
                  (unsigned long long)d->seed, (unsigned long long)d->data.rows,
@@ -152,23 +152,22 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         d->parallel.replicas, d->parallel.pipeline, (int)d->parallel.schedule, d->parallel.chunks);
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n",
                  (unsigned long long)d->parallel.bucket_bytes, !d->parallel.no_overlap);
-    dti_text_add(text, "state sharded %d, offloaded %d\n", d->parallel.zero_stage,
-                 d->parallel.offload);
+    dti_text_add(text, "zero stage %d, offload %d\n", d->parallel.zero_stage, d->parallel.offload);
     dti_text_add(text, "%s", d->averaged ? "evaluates averages\n" : "");
     const dti_round_desc *round = &t->par.desc.round;
     dti_text_add(text, "local steps %u (0: synchronous)%s\n", round->steps,
                  round->steps && round->nesterov ? ", outer nesterov" : "");
-    dti_text_add(text, "gossip behind each %u\n", round->gossip_steps);
+    dti_text_add(text, "gossip every %u\n", round->gossip_steps);
     dti_describe_number(text, "outer lr", (double)round->lr);
     dti_describe_number(text, "outer momentum", (double)round->momentum);
     dti_text_add(text, "compress %u\n", (unsigned)round->compress);
-    dti_describe_number(text, "of which is kept", round->keep);
+    dti_describe_number(text, "compress ratio", round->keep);
     if (!t->worker && !t->serves) /* servers write them */
         dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
                      d->checkpoint.folder ? "yes" : "no", d->checkpoint.every_steps,
                      d->checkpoint.strict);
-    dti_text_add(text, "tensor %d, in %d slices, rows of the sequence shared out %d\n",
-                 d->parallel.tensor, d->parallel.tensor_slices, d->parallel.sequence_parallel);
+    dti_text_add(text, "tensor %d, in %d slices, sequence parallel %d\n", d->parallel.tensor,
+                 d->parallel.tensor_slices, d->parallel.sequence_parallel);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {
         const dti_node *n = &t->graph->nodes[t->graph->params[i]];
         int64_t unit;

@@ -214,7 +214,7 @@ static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int
 static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int batch,
                                     const char *what, dt_train_report *r) {
     if (batch < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%s: a batch of %d", what, batch);
+        return dti_fail(t->base, DT_ERROR_INVALID, "%s: batch is %d; 0 or more", what, batch);
     dt_result result = dti_check_forked(t->base);
     if (!result)
         result = dti_trainer_whole(t, "be evaluated");
@@ -238,8 +238,8 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result 
     const dt_result result = dti_agree_result(&t->par, own);
     return result ? result
                   : dti_fail(t->base, DT_ERROR_NUMERIC,
-                             "evaluate: the sum of a loss over all samples is not finite; look at "
-                             "its values");
+                             "evaluate: the sum of a loss over all samples is not finite; predict "
+                             "its values and look");
 }
 
 DTI_PUBLIC(dt_trainer_evaluate,
@@ -287,15 +287,15 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
         return dti_fail(t->base, DT_ERROR_INVALID, "predict: %s has no value of each sample",
                         dti_is_nil(y) ? "a nil tensor" : dti_tensor_print(y).text);
     if (y.id >= t->nodes && t->par.job.replicas > 1)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "predict: %s was made after the trainer, whose other replicas do not have "
-                        "it; make it before",
-                        dti_tensor_print(y).text);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "predict: %s was made after the trainer, so other replicas lack it; make it before",
+            dti_tensor_print(y).text);
     const uint64_t each =
         dti_bytes(dti_tensor_dtype(y), (uint64_t)dti_shape_elements(dti_tensor_shape(y)));
     if (each % 4)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "predict: %s is no f32 and no i32; dt_cast it to DT_F32",
+                        "predict: %s is neither f32 nor i32; dt_cast it to DT_F32",
                         dti_tensor_print(y).text);
     if (bytes != each * data->rows)
         return dti_fail(t->base, DT_ERROR_INVALID,

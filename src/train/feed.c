@@ -34,11 +34,10 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
         const int c = dti_dataset_column(&t->desc.data, target);
         const dti_binding *binding = c >= 0 ? dti_code_binding(code, target, false, false) : NULL;
         if (!binding || !dti_labels_ignore(binding, &pad[c]) || batch_norm)
-            return dti_fail(t->base, DT_ERROR_INVALID,
-                            "DT_TAIL_PAD: .losses[%u] %s; use DT_TAIL_KEEP", i,
-                            batch_norm ? "sees batch norm, which would see the rows that fill up"
-                                       : "is no cross-entropy of a column whose targets all may be "
-                                         "ignored");
+            return dti_fail(
+                t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: .losses[%u] %s; use DT_TAIL_KEEP", i,
+                batch_norm ? "depends on batch norm, which would include the padding rows"
+                           : "is not a cross-entropy of a column whose targets can all be ignored");
     }
     return DT_OK;
 }
@@ -47,18 +46,20 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
 static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c) {
     if (x.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dataset column %u: a tensor of another graph than the trainer's: %s", c,
-                        dti_tensor_elsewhere(t->graph, x).text);
+                        "dataset column %u: its input is of another graph than the trainer's: %s",
+                        c, dti_tensor_elsewhere(t->graph, x).text);
     if (dti_is_nil(x))
-        return dti_fail(t->base, DT_ERROR_INVALID, "dataset column %u: its input is nil", c);
-    if (dti_node_of(x)->op != DTI_OP_INPUT || dti_node_of(x)->values)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dataset column %u: %s is no input; a column is for what dt_input made", c,
-                        dti_tensor_print(x).text);
+                        "dataset column %u: its input is nil; see dt_graph_error", c);
+    if (dti_node_of(x)->op != DTI_OP_INPUT || dti_node_of(x)->values)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "dataset column %u: %s is not an input; a column is for a tensor of dt_input", c,
+            dti_tensor_print(x).text);
     if (!dti_node_of(x)->samples)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "input %s is shared by all samples, so it has no column in .data; "
-                        "dt_trainer_set_input it",
+                        "input %s is shared by all samples, and cannot have a column in .data; use "
+                        "dt_trainer_set_input",
                         dti_tensor_name(x).text);
     return DT_OK;
 }
@@ -96,7 +97,7 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
         if (code->static_weight[i] < 0.0)
             return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                             "the targets of .losses[%u] are computed in the graph, so its weight "
-                            "over the whole batch is not known in time; give targets as an input",
+                            "is not known before the step; give targets as an input",
                             i);
     }
     const dt_column *columns = t->desc.data.columns;

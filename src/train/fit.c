@@ -37,9 +37,9 @@ static dt_result dti_fit_no_metric(const dt_trainer *t, const char *metric) {
         if (name)
             dti_text_add(&names, i ? ", '%s'" : "'%s'", name);
     }
-    dt_result result = dti_fail(t->base, DT_ERROR_INVALID,
-                                "fit: .watch.metric is '%s'; what this trainer has is %s",
-                                dti_show(metric).text, names.ok ? names.data : "more");
+    dt_result result =
+        dti_fail(t->base, DT_ERROR_INVALID, "fit: .watch.metric is '%s'; this trainer has %s",
+                 dti_show(metric).text, names.ok ? names.data : "more");
     dti_text_free(&names);
     return result;
 }
@@ -49,12 +49,12 @@ static dt_result dti_fit_check_watch(const dt_trainer *t, const dt_watch *w) {
         return dti_fit_no_metric(t, w->metric);
     if (w->patience < 0 || !(w->min_delta >= 0.0) || !dti_finite_f64(w->min_delta))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: .watch.patience is %d, .min_delta %g; none may be negative",
+                        "fit: .watch.patience is %d, .watch.min_delta %g; both must be 0 or more",
                         w->patience, w->min_delta);
     if (w->restore_best && t->desc.averaged)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: .watch.restore_best puts back weights, and the trainer evaluates "
-                        "averages of them; give .watch.save a file");
+                        "fit: .watch.restore_best cannot be combined with the trainer's .averaged; "
+                        "give .watch.save a file");
     return DT_OK;
 }
 
@@ -71,21 +71,21 @@ static dt_result dti_fit_check_validation(dt_trainer *t, const dt_fit_desc *d) {
 static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d) {
     if (!d->epochs && !d->steps)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: neither .epochs nor .steps says when training ends; give one");
+                        "fit: neither .epochs nor .steps is set; give one");
     if (d->validation_batch < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "fit: a .validation_batch of %d",
+        return dti_fail(t->base, DT_ERROR_INVALID, "fit: .validation_batch is %d; 0 or more",
                         d->validation_batch);
     if (!d->validation && (d->validation_batch || d->validation_steps || d->validation_epochs))
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: .validation_batch, _steps or _epochs without .validation");
-    if (d->validation_steps && dti_parallel_is_local(&t->par))
         return dti_fail(
             t->base, DT_ERROR_INVALID,
-            "fit: .validation_steps with local steps: replicas have the same weights at "
-            "rounds' ends alone; epochs end rounds: give .validation_epochs");
+            "fit: .validation_batch, .validation_steps and .validation_epochs need .validation");
+    if (d->validation_steps && dti_parallel_is_local(&t->par))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: .validation_steps cannot be combined with DT_TRAIN_LOCAL: replicas "
+                        "have the same weights only at rounds' ends; give .validation_epochs");
     if (d->validation_steps && d->validation_epochs)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "fit: .validation_steps and .validation_epochs; give one of both");
+                        "fit: .validation_steps and .validation_epochs are both set; give one");
     const dt_result result = dti_fit_check_watch(t, &d->watch);
     return result || !d->validation ? result : dti_fit_check_validation(t, d);
 }
@@ -278,7 +278,7 @@ static dti_fit_name dti_fit_watches(const dti_fit *f) {
 static const char *dti_fit_lack(const dti_fit *f, const dt_train_report *r) {
     if (dti_fit_weighs(r, f->watches))
         return isnan(f->s.value) ? "is NaN" : f->s.value > 0.0 ? "is infinite" : "is -infinite";
-    return f->d->validation || r->steps ? "has no target that counts" : "has no step that was made";
+    return f->d->validation || r->steps ? "has no target that counts" : "has no completed step";
 }
 
 /* why: an error's text, or "". */
@@ -286,7 +286,7 @@ static void dti_fit_not_finite(dti_fit *f, const dt_train_report *r, const char 
     f->s.not_finite++;
     f->valueless += !dti_fit_weighs(r, f->watches);
     dti_log(f->t->base, DT_LOG_WARNING,
-            "fit: after epoch %llu (step %llu) %s %s, which counts as not better%s%s",
+            "fit: after epoch %llu (step %llu) %s %s, which does not count as better%s%s",
             (unsigned long long)f->s.epoch, (unsigned long long)f->s.step, dti_fit_watches(f).text,
             dti_fit_lack(f, r), why[0] ? ": " : "", why);
 }
@@ -416,8 +416,8 @@ static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
     if (++f->in_a_row < most)
         return DT_OK;
     return dti_fail(f->t->base, result,
-                    "fit: %llu steps in a row were skipped (.max_skips = %llu); lower the rate, or "
-                    "look at the data: %s",
+                    "fit: %llu steps in a row were skipped (.max_skips is %llu); lower the rate, "
+                    "or look at the data: %s",
                     (unsigned long long)f->in_a_row, (unsigned long long)most, f->t->base->error);
 }
 
@@ -560,7 +560,7 @@ static dt_result dti_fit_loop(dti_fit *f) {
     dti_fit_whether_done(f);
     if (!result && f->s.stop && f->s.stop != DT_FIT_STOPPED && f->s.event == DT_FIT_BEGIN)
         dti_log(f->t->base, DT_LOG_INFO,
-                "dt_trainer_fit: %llu of %llu steps are made already%s; nothing to do",
+                "dt_trainer_fit: %llu of %llu steps are already made%s; nothing to do",
                 (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
                 f->s.stop == DT_FIT_EARLY_STOP ? ", and .watch.patience is over" : "");
     while (!result && f->s.stop == DT_FIT_RUNNING) {
@@ -604,13 +604,14 @@ static dt_result dti_fit_resume(dti_fit *f) {
     dti_fit_take_watched(f);
     if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&
         (!f->s.best_step || (f->best && !f->have_best)))
-        dti_log(
-            t->base, DT_LOG_INFO, "fit: goes on behind step %llu; no %s, so %s",
-            (unsigned long long)t->par.replicas[0].store->steps,
-            f->s.best_step ? "weights of the best value were read (the checkpoint has none, or was "
-                             "read by dt_trainer_resume or _load, which have no room for them)"
-                           : "best value of what is watched was read",
-            f->s.best_step ? "they are put back only if a better one comes" : ".watch begins anew");
+        dti_log(t->base, DT_LOG_INFO, "fit: goes on after step %llu; no %s, so %s",
+                (unsigned long long)t->par.replicas[0].store->steps,
+                f->s.best_step
+                    ? "weights of the best value were read (the checkpoint has none, or was "
+                      "read by dt_trainer_resume or _load, which have no room for them)"
+                    : "best value of .watch was read",
+                f->s.best_step ? "they are restored only if a better one comes"
+                               : ".watch starts again");
     return DT_OK;
 }
 
@@ -689,7 +690,7 @@ static void dti_fit_best_none(const dti_fit *f) {
              "fit: %s %s in %llu values, so there is no best step%s", dti_fit_watches(f).text,
              f->valueless == f->s.not_finite ? "never had a target or a step that counts"
                                              : "was never finite",
-             (unsigned long long)f->s.not_finite, f->best ? ", and no weights to put back" : "");
+             (unsigned long long)f->s.not_finite, f->best ? ", and no weights to restore" : "");
     dti_log(base, DT_LOG_WARNING, "%s", base->error);
 }
 
@@ -698,7 +699,7 @@ static dt_result dti_fit_put_back(dti_fit *f, dt_result result) {
     const bool diverged = result == DT_ERROR_NUMERIC && !f->t->par.lost;
     const dt_result put = !result || diverged ? dti_fit_restore(f) : DT_OK;
     if (put && result)
-        dti_log(f->t->base, DT_LOG_WARNING, "fit: the best weights are not put back: %s",
+        dti_log(f->t->base, DT_LOG_WARNING, "fit: the best weights are not restored: %s",
                 f->t->base->error);
     return result ? result : put;
 }

@@ -32,12 +32,11 @@ static dt_result dti_lr_check_file(const dti_lr_find *f) {
     if (f->t->par.rank || dti_stream_open(f->d.file, &stream, &size))
         return DT_OK; /* a path that cannot be written is an error of saving */
     dti_stream_close(stream);
-    return size
-               ? dti_fail(f->t->base, DT_ERROR_INVALID,
-                          "dt_lr_find: '%s' is there, and would be replaced and then removed: move "
-                          "it away, or name another .file",
-                          f->d.file)
-               : DT_OK;
+    return size ? dti_fail(f->t->base, DT_ERROR_INVALID,
+                           "dt_lr_find: '%s' exists, and would be replaced and then removed: move "
+                           "it, or name another .file",
+                           f->d.file)
+                : DT_OK;
 }
 
 static dt_result dti_lr_check(const dti_lr_find *f) {
@@ -45,9 +44,8 @@ static dt_result dti_lr_check(const dti_lr_find *f) {
     dti_base *base = f->t->base;
     if (!(d->min > 0.0 && d->min < d->max) || !dti_fits_f32(d->max))
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_lr_find: rates from %g to %g; the first must be above 0 and below the "
-                        "second, which an f32 holds",
-                        d->min, d->max);
+                        "dt_lr_find: .min is %g, .max %g; both f32, and 0 < min < max", d->min,
+                        d->max);
     if (d->steps < 5 || d->steps > 1000000)
         return dti_fail(base, DT_ERROR_INVALID, "dt_lr_find: %d steps; 5 to 1000000", d->steps);
     if (!(d->smoothing >= 0.0 && d->smoothing < 1.0))
@@ -55,8 +53,8 @@ static dt_result dti_lr_check(const dti_lr_find *f) {
                         d->smoothing);
     if (dti_parallel_is_local(&f->t->par))
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "dt_lr_find: with local steps a rate shows at rounds' ends alone; make the "
-                        "test with a trainer of DT_TRAIN_SYNCHRONOUS");
+                        "dt_lr_find: the trainer has .mode DT_TRAIN_LOCAL, where a rate shows only "
+                        "at rounds' ends; use a trainer of DT_TRAIN_SYNCHRONOUS");
     const dt_result result = dti_worker_has_no(f->t, "rates to try");
     return result ? result : dti_lr_check_file(f);
 }

@@ -25,58 +25,56 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
     const double lr = dti_or(d->local.outer.lr, 0.7),
                  momentum = dti_or(d->local.outer.momentum, 0.9);
     if ((unsigned)d->mode > DT_TRAIN_SERVER)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_train_mode", (int)d->mode);
+        return dti_fail(t->base, DT_ERROR_INVALID, ".mode is %d, not a dt_train_mode",
+                        (int)d->mode);
     if (d->local.steps < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "local.steps is %d; a round has at least 1",
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".local.steps is %d; it must be at least 1 (0 = the default)",
                         d->local.steps);
     if (d->local.gossip < 0 ||
         (uint64_t)d->local.gossip * (uint64_t)(d->local.steps ? d->local.steps : DTI_LOCAL_STEPS) >
             UINT32_MAX)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "gossip is %d, local.steps %d: from 0, and a round of both multiplied has "
-                        "at most %u steps",
-                        d->local.gossip, d->local.steps, UINT32_MAX);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".local.gossip is %d, .local.steps %d; from 0, and their product is at most %u",
+            d->local.gossip, d->local.steps, UINT32_MAX);
     if (!dti_fits_f32(lr) || (float)lr <= 0.0f || !dti_fits_f32(momentum) || momentum < 0.0 ||
         (float)momentum >= 1.0f)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "outer.lr %g, outer.momentum %g: the rate must be above 0, the momentum "
-                        "from 0 (DT_ZERO) to below 1",
+                        ".local.outer.lr is %g, .local.outer.momentum %g; lr must be above 0, "
+                        "momentum in [0, 1) (0 is DT_ZERO)",
                         lr, momentum);
     const double keep = dti_or(d->local.compress_ratio, 0.01);
     if ((unsigned)d->local.compress > DT_COMPRESS_TOPK || !(keep > 0.0 && keep <= 1.0))
         return dti_fail(
             t->base, DT_ERROR_INVALID,
-            "compress %d, local.compress_ratio %g: a dt_compress, and a part above 0, at most "
-            "1",
+            ".local.compress is %d, .local.compress_ratio %g; a dt_compress, and above 0 to 1",
             (int)d->local.compress, keep);
     if (d->mode != DT_TRAIN_LOCAL && d->local.compress)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            ".local.compress is for differences of rounds (.mode = DT_TRAIN_LOCAL); gradients "
-            "of synchronous steps are exchanged as they are");
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".local.compress needs .mode = DT_TRAIN_LOCAL: gradients of synchronous "
+                        "steps are not compressed");
     if (d->mode != DT_TRAIN_LOCAL)
         return d->local.steps || d->local.gossip || d->local.outer.lr != 0.0 ||
                        d->local.outer.momentum != 0.0 || d->local.outer.no_nesterov
-                   ? dti_fail(t->base, DT_ERROR_INVALID,
-                              ".local.steps, .local.gossip and .local.outer go with .mode = "
-                              "DT_TRAIN_LOCAL")
+                   ? dti_fail(
+                         t->base, DT_ERROR_INVALID,
+                         ".local.steps, .local.gossip and .local.outer need .mode = DT_TRAIN_LOCAL")
                    : DT_OK;
     if (d->parallel.batch_slices || d->parallel.balance == DT_BALANCE_MEASURED)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "local steps: each replica's part of the batch is one batch slice, of equal "
-            "size; leave .parallel.batch_slices (%d) and .parallel.balance at 0",
-            d->parallel.batch_slices);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "DT_TRAIN_LOCAL: each replica has one batch slice, all of equal size; "
+                        "leave .parallel.batch_slices (%d) and .parallel.balance at 0",
+                        d->parallel.batch_slices);
     if (d->parallel.pipeline > 1)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            "local steps with .parallel.pipeline %d: a replica is one device; leave one of them "
-            "out",
-            d->parallel.pipeline);
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".parallel.pipeline = %d cannot be combined with DT_TRAIN_LOCAL: a replica "
+                        "is one device",
+                        d->parallel.pipeline);
     if (t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "local steps with .optim->average: each replica would average weights of "
-                        "its own, which no outer step moves; leave .average out");
+                        ".optim->average cannot be combined with DT_TRAIN_LOCAL: the outer step "
+                        "does not move averages");
     return DT_OK;
 }
 
@@ -89,17 +87,17 @@ static void dti_trainer_log_local(const dt_trainer *t) {
             (double)round->momentum, t->par.job.replicas);
     if (round->gossip_steps)
         dti_log(t->base, DT_LOG_INFO,
-                "gossip: within it, behind each %u steps, a rank averages its weights with one "
-                "other of %u, %s; results also depend on how replicas are spread over processes",
+                "gossip: every %u steps of a round each rank averages its weights with one other "
+                "of %u, %s; results also depend on how replicas are spread over processes",
                 round->gossip_steps, t->par.world,
-                t->par.world & (t->par.world - 1) ? "in turns as in a tournament"
-                                                  : "bit by bit of their numbers");
+                t->par.world & (t->par.world - 1) ? "each in turn (round robin)"
+                                                  : "whose number differs in one bit");
     if (round->compress)
         dti_log(t->base, DT_LOG_INFO, "%s",
                 dti_compress_is_on(&t->par)
                     ? "compressed differences: results also depend on how replicas are spread over "
-                      "processes, and a checkpoint does not have what was left out"
-                    : "compressed differences: of one process, where nothing is compressed");
+                      "processes, and a checkpoint lacks the error feedback"
+                    : "compressed differences: this is one process, so nothing is compressed");
 }
 
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what) {

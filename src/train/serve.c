@@ -5,23 +5,24 @@ static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
     const bool tp = t->parallel.tensor > 1 || t->parallel.tensor_slices > 1;
     if (t->comm || t->mode || t->parallel.pipeline > 1 || tp || t->parallel.balance ||
         t->parallel.zero_stage)
-        return dti_fail(
-            base, DT_ERROR_UNSUPPORTED,
-            "a server's trainer goes with no .comm, .mode, .parallel.pipeline, .tensor, "
-            ".parallel.balance or .parallel.zero_stage");
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "a server's trainer cannot have .comm, .mode, .parallel.pipeline, "
+                        ".parallel.tensor, .parallel.balance or .parallel.zero_stage");
     if (t->devices && strcmp(t->devices, "cpu") != 0)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "a server is on \"cpu\"; .trainer.devices is \"%s\"", t->devices);
+                        ".trainer.devices is \"%s\"; a server computes on \"cpu\"", t->devices);
     if (d->staleness < 0 || d->staleness > 62 || d->max_workers < 0 || d->reassign_ms < -1)
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "staleness %d, max_workers %d, reassign_ms %d: from 0 to 62, from 0, from -1",
+            ".staleness is %d, .max_workers %d, .reassign_ms %d; from 0 to 62, from 0, from -1",
             d->staleness, d->max_workers, d->reassign_ms);
     if (d->max_workers > 65535)
-        return dti_fail(base, DT_ERROR_INVALID, "%d workers; at most 65535", d->max_workers);
+        return dti_fail(base, DT_ERROR_INVALID, ".max_workers is %d; at most 65535",
+                        d->max_workers);
     if (d->servers < 0 || d->servers > DTI_SERVERS_MAX || d->index < 0 ||
         d->index >= DTI_MAX(d->servers, 1))
-        return dti_fail(base, DT_ERROR_INVALID, "place %d of %d servers: from 0 on; at most %d",
+        return dti_fail(base, DT_ERROR_INVALID,
+                        ".index is %d and .servers %d; 0 <= index < servers, at most %d servers",
                         d->index, d->servers, DTI_SERVERS_MAX);
     return DT_OK;
 }
@@ -47,9 +48,10 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     if (result)
         return result;
     if (desc.parallel.batch_slices > DTI_OPERANDS_MAX)
-        return dti_fail(s->base, DT_ERROR_INVALID,
-                        "a server adds up at most %d batch slices, not %d", DTI_OPERANDS_MAX,
-                        desc.parallel.batch_slices);
+        return dti_fail(
+            s->base, DT_ERROR_INVALID,
+            "a server adds up at most %d batch slices; .trainer.parallel.batch_slices is %d",
+            DTI_OPERANDS_MAX, desc.parallel.batch_slices);
     s->settings = dti_text_open(s->base);
     dt_optim_desc *told = &s->trainer->optim; /* as workers have it */
     told->clip_norm = limit > 0.0 ? limit : told->clip_norm;
@@ -124,7 +126,7 @@ static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
     s->calls = dti_message_server_calls_of();
     if (!s->calls)
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                        "a server: this dtrain was compiled without connections");
+                        "dt_server_create: this dtrain was compiled without connections");
     return s->calls->create(s->base, &desc, &s->message_server);
 }
 
@@ -219,7 +221,8 @@ DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server),
     if (result)
         return result;
     if (timeout_ms < -1)
-        return dti_fail(s->base, DT_ERROR_INVALID, "a timeout of %d ms; -1 is none", timeout_ms);
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "dt_server_run: timeout_ms is %d; -1 waits without a limit", timeout_ms);
     if (s->trainer->par.lost)
         return dti_trainer_lost(s->trainer);
     const uint64_t end = dti_now_ns() + 1000000u * (uint64_t)DTI_MAX(timeout_ms, 0);

@@ -134,7 +134,7 @@ static void dti_server_tell_lost(dt_server *s, uint64_t step) {
     s->info.lost_steps += lost;
     dti_log(s->base, DT_LOG_WARNING,
             "went back from step %llu to step %llu, the newest that all %u servers have: %llu "
-            "steps are made again",
+            "steps are repeated",
             (unsigned long long)s->top, (unsigned long long)step, s->welcome.servers,
             (unsigned long long)lost);
 }
@@ -178,7 +178,7 @@ static void dti_server_go(dt_server *s, uint32_t who, uint64_t attempt, uint64_t
 static void dti_server_agree(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     uint64_t value = 0;
     if (m->bytes != sizeof value || m->part > DTI_AGREE_GO || dti_server_is_alone(s)) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "an agreement that makes no sense");
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed agreement");
         return;
     }
     memcpy(&value, body, sizeof value);

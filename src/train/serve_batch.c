@@ -199,14 +199,14 @@ static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, con
     dti_server_seat *seat = &s->seats[who];
     dti_request ask;
     if (m->bytes != sizeof ask || s->welcome.place) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for a ticket that makes no sense");
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed request for a work item");
         return;
     }
     memcpy(&ask, body, sizeof ask);
     if (ask.mark != dti_worker_mark(s->trainer)) {
         dti_server_error(s, who, DT_ERROR_INVALID,
-                         "other coefficients of losses, or other values of shared inputs, than the "
-                         "server's trainer has: set and write the same on both");
+                         "coefficients of losses or values of shared inputs differ from the "
+                         "server's trainer's: set the same on both");
         return;
     }
     if (ask.safe <= s->saved)
@@ -325,7 +325,7 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
 static void dti_server_show_out(dt_server *s, uint32_t who) {
     if (dti_now_ns() - s->seats[who].since < DTI_SERVER_SURPLUS_NS)
         return;
-    s->calls->close(s->message_server, who, "there is no place");
+    s->calls->close(s->message_server, who, "all places are taken");
     dti_server_leave(s, who);
 }
 

@@ -79,12 +79,11 @@ static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, u
         return false;
     }
     s->info.rejected++;
-    dti_server_error(
-        s, who, DT_ERROR_INVALID,
-        "a push for batch %llu that was computed with the values of version %llu; with "
-        "a staleness of %u it is %llu at least: ask for a ticket, and pull, before each",
-        (unsigned long long)m->number, (unsigned long long)version, s->tickets.window - 1,
-        (unsigned long long)oldest);
+    dti_server_error(s, who, DT_ERROR_INVALID,
+                     "a push for batch %llu was computed with version %llu; with .staleness = %u "
+                     "at least %llu: ask for a work item, and pull, before each",
+                     (unsigned long long)m->number, (unsigned long long)version,
+                     s->tickets.window - 1, (unsigned long long)oldest);
     return false;
 }
 
@@ -92,7 +91,7 @@ static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, u
 static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
     dti_server_seat *seat = &s->seats[who];
     if (m->bytes != s->shape.bytes) {
-        dti_server_error(s, who, DT_ERROR_INVALID, "a push of %llu bytes; here it has %llu",
+        dti_server_error(s, who, DT_ERROR_INVALID, "a push has %llu bytes; here %llu",
                          (unsigned long long)m->bytes, (unsigned long long)s->shape.bytes);
         return;
     }
@@ -109,8 +108,7 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
     }
     if (!dti_push_is_finite(&s->shape, push)) {
         dti_tickets_fault(&s->tickets, who, m->number, m->part, dti_now_ns());
-        dti_server_error(s, who, DT_ERROR_NUMERIC,
-                         "a push that is not finite: its batch is skipped");
+        dti_server_error(s, who, DT_ERROR_NUMERIC, "a push is not finite: its batch is skipped");
         s->info.rejected++;
     } else
         dti_server_pushed(s, who,
@@ -128,7 +126,7 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
     char plain[DTI_SAY_TEXT + 1];
     dti_say_text(plain, text, m->bytes);
     if (answer == DTI_PUSH_TAKEN)
-        dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped: a worker says: %s",
+        dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped; its worker reports: %s",
                 (unsigned long long)m->number, plain);
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
                       NULL);
@@ -148,15 +146,14 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
         const float clip = age < 64 ? told->clips[age] : DTI_CLIP_UNKNOWN;
         const bool known = clip >= 0.0f && clip <= 1.0f;
         if (!known && clip != DTI_CLIP_UNKNOWN) {
-            dti_server_error(s, who, DT_ERROR_CORRUPT, "a clipping that makes no sense");
+            dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed message about clipping");
             return false;
         }
         if (age >= 64 || (!skipped && !(known && dti_tickets_complete(&s->tickets)))) {
-            dti_server_error(
-                s, who, DT_ERROR_INVALID,
-                "it is at batch %llu, and server 0 at %llu: begin all servers again from "
-                "checkpoints of one step",
-                (unsigned long long)serial, (unsigned long long)told->version + 1);
+            dti_server_error(s, who, DT_ERROR_INVALID,
+                             "it is at batch %llu, and server 0 at %llu: restart all servers from "
+                             "checkpoints of one step",
+                             (unsigned long long)serial, (unsigned long long)told->version + 1);
             return false;
         }
         batch->faulty = skipped;
@@ -165,7 +162,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
             dti_server_leave_generation(s, who); /* whose worker hears the error */
             s->result = dti_fail(s->base, DT_ERROR_INVALID,
                                  "batch %llu: the update is not finite here, and the other servers "
-                                 "have made it: all are to go back to a step before it",
+                                 "have made it: all go back to a step before it",
                                  (unsigned long long)serial);
         }
     }
@@ -177,7 +174,7 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
 static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     dti_resolved told;
     if (m->bytes != sizeof told) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for values that makes no sense");
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed request for values");
         return;
     }
     memcpy(&told, body, sizeof told);
@@ -201,7 +198,7 @@ static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message
                                    const void *body) {
     dti_resolved told;
     if (m->bytes != sizeof told || !s->welcome.place || !(s->limit > 0.0f)) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for squares that makes no sense");
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed request for sums of squares");
         return;
     }
     memcpy(&told, body, sizeof told);
@@ -214,8 +211,8 @@ static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message
     }
     if (m->number > s->tickets.base || !dti_tickets_complete(&s->tickets)) {
         dti_server_error(s, who, DT_ERROR_INVALID,
-                         "it lacks pushes of batch %llu, which server 0 has: begin all servers "
-                         "again from checkpoints of one step",
+                         "it lacks pushes of batch %llu, which server 0 has: restart all servers "
+                         "from checkpoints of one step",
                          (unsigned long long)m->number);
         return;
     }

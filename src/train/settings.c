@@ -6,49 +6,48 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
     const bool interleaved = d->parallel.schedule == DT_PIPELINE_INTERLEAVED;
     if (d->parallel.pipeline < 0 || d->parallel.replicas < 0 || d->parallel.chunks < 0 ||
         (unsigned)d->parallel.schedule > DT_PIPELINE_ZERO_BUBBLE)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "replicas %d, pipeline %d, schedule %d, chunks %d: none may be negative, and a "
-            "schedule is a dt_pipeline_schedule",
-            d->parallel.replicas, d->parallel.pipeline, (int)d->parallel.schedule,
-            d->parallel.chunks);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".parallel: replicas is %d, pipeline %d, schedule %d, chunks %d; none may "
+                        "be negative, and schedule is a dt_pipeline_schedule",
+                        d->parallel.replicas, d->parallel.pipeline, (int)d->parallel.schedule,
+                        d->parallel.chunks);
     if (d->parallel.pipeline < 2 && (d->parallel.schedule || d->parallel.chunks))
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            ".schedule and .parallel.chunks are a pipeline's: give .parallel.pipeline, its stages");
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".parallel.schedule and .parallel.chunks need .parallel.pipeline, the "
+                        "number of stages");
     if (d->parallel.pipeline < 2)
         return DT_OK;
     if (d->parallel.chunks && !interleaved)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%d chunks a device: only DT_PIPELINE_INTERLEAVED has them",
+                        ".parallel.chunks is %d: only DT_PIPELINE_INTERLEAVED has chunks",
                         d->parallel.chunks);
     if ((uint32_t)d->parallel.pipeline > DTI_REPLICAS_MAX ||
         (uint64_t)d->parallel.pipeline * t->par.desc.chunks > DTI_PIPE_CHUNKS_MAX)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "a pipeline of %d devices with %u chunks each; at most %d devices and %d "
-                        "chunks",
-                        d->parallel.pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX,
-                        DTI_PIPE_CHUNKS_MAX);
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".parallel.pipeline is %d, of %u chunks each; at most %d stages and %d chunks in all",
+            d->parallel.pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX, DTI_PIPE_CHUNKS_MAX);
     if (d->mode == DT_TRAIN_SERVER)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "DT_TRAIN_SERVER: a worker has one device, and computes by itself; leave "
-                        ".parallel.pipeline out");
-    if (d->mode)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "local steps are replicas' own; a pipeline is one, whose stages make each "
-                        "step together");
-    if (d->parallel.balance)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "balance = measured moves rows between replicas; stages have all rows");
-    if (d->parallel.zero_stage > DT_SHARD_OPTIMIZER)
         return dti_fail(
             t->base, DT_ERROR_UNSUPPORTED,
-            "parallel.zero_stage %d with a pipeline: replicas of a stage share out its state "
-            "alone; give at most %d",
-            d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
+            ".parallel.pipeline cannot be combined with DT_TRAIN_SERVER: a worker has one device");
+    if (d->mode)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".parallel.pipeline cannot be combined with DT_TRAIN_LOCAL: a replica is one device");
+    if (d->parallel.balance)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".parallel.balance cannot be combined with .parallel.pipeline: each stage "
+                        "has all rows");
+    if (d->parallel.zero_stage > DT_SHARD_OPTIMIZER)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".parallel.zero_stage is %d; with .parallel.pipeline at most %d, since "
+                        "only a stage's state is sharded",
+                        d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
     if (d->accumulate > DTI_PIPE_MICROS_MAX)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d micro-batches in a pipeline; at most %d",
-                        d->accumulate, DTI_PIPE_MICROS_MAX);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".accumulate is %d; with .parallel.pipeline at most %d", d->accumulate,
+                        DTI_PIPE_MICROS_MAX);
     return DT_OK;
 }
 
@@ -58,32 +57,32 @@ static dt_result dti_trainer_check_tp(const dt_trainer *t) {
     const char *beside = NULL;
     if (d->parallel.tensor < 0 || d->parallel.tensor > DTI_TP_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "tensor is %d; 1 to %d tensor ranks share out a model", d->parallel.tensor,
-                        DTI_TP_MAX);
+                        ".parallel.tensor is %d; 1 to %d tensor ranks split a model",
+                        d->parallel.tensor, DTI_TP_MAX);
     if (d->parallel.tensor_slices < 0 || d->parallel.tensor_slices > DTI_TP_MAX ||
         d->parallel.tensor_slices % DTI_MAX(d->parallel.tensor, 1))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "tensor_slices is %d; give a multiple of .tensor, %d, and at most %d",
+                        ".parallel.tensor_slices is %d; give a multiple of .parallel.tensor, %d, "
+                        "and at most %d",
                         d->parallel.tensor_slices, DTI_MAX(d->parallel.tensor, 1), DTI_TP_MAX);
     if (!t->par.desc.tensor && d->parallel.sequence_parallel)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".parallel.sequence_parallel is a tensor group's: give .tensor or "
-                        ".parallel.tensor_slices");
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            ".parallel.sequence_parallel needs .parallel.tensor or .parallel.tensor_slices");
     if (!t->par.desc.tensor)
         return DT_OK;
     if (d->parallel.pipeline > 1 && t->par.desc.slices > 1)
-        beside = ".parallel.pipeline: a stage's device has one tensor rank";
+        beside = ".parallel.pipeline: a device of a stage has one tensor rank";
     else if (d->mode)
         beside = ".mode";
     else if (d->parallel.zero_stage > DT_SHARD_OPTIMIZER)
-        beside =
-            ".parallel.zero_stage above 1: replicas of a tensor rank share out its state alone";
+        beside = ".parallel.zero_stage above 1: replicas of a tensor rank shard only its state";
     else if (d->parallel.zero_stage && t->par.desc.slices > 1)
         beside = ".parallel.zero_stage: a device has the state of each of its slices";
     else if (d->parallel.balance)
         beside = ".parallel.balance";
     if (beside)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "%s = %u goes with no %s",
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "%s = %u cannot be combined with %s",
                         dti_grid_setting(&t->par), t->par.desc.tensor, beside);
     return dti_devices_count(t->base, d->devices) ? DT_OK : DT_ERROR_INVALID;
 }
@@ -91,29 +90,25 @@ static dt_result dti_trainer_check_tp(const dt_trainer *t) {
 static dt_result dti_trainer_check_zero(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     if (d->parallel.zero_stage < 0 || d->parallel.zero_stage > DT_SHARD_PARAMETERS)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "parallel.zero_stage is %d; 0 = each replica has all, 1 to 3 = replicas share out "
-            "the optimizer's state, gradients too, parameters too (dt_zero_stage)",
-            d->parallel.zero_stage);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".parallel.zero_stage is %d; 0 shards nothing, 1 the optimizer's state, 2 "
+                        "also gradients, 3 also parameters (dt_zero_stage)",
+                        d->parallel.zero_stage);
     if (d->parallel.zero_stage && d->mode == DT_TRAIN_LOCAL)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            "parallel.zero_stage %d goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
-            "its own between two rounds",
-            d->parallel.zero_stage);
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".parallel.zero_stage %d cannot be combined with DT_TRAIN_LOCAL, where "
+                        "each replica has its own optimizer",
+                        d->parallel.zero_stage);
     if (d->parallel.offload && d->parallel.zero_stage < DT_SHARD_GRADIENTS)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            "offload with parallel.zero_stage %d: gradients come to the host bucket by bucket "
-            "with %d and %d, also of one replica",
-            d->parallel.zero_stage, DT_SHARD_GRADIENTS, DT_SHARD_PARAMETERS);
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".parallel.offload with .parallel.zero_stage %d: give %d or %d, whose "
+                        "gradients come to the host bucket by bucket",
+                        d->parallel.zero_stage, DT_SHARD_GRADIENTS, DT_SHARD_PARAMETERS);
     if (d->parallel.zero_stage >= DT_SHARD_GRADIENTS && d->parallel.balance)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            "parallel.zero_stage %d goes with no balance = measured, which makes programs anew "
-            "while parameters are with their owners; give at most %d",
-            d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        ".parallel.zero_stage %d cannot be combined with .parallel.balance, which "
+                        "makes programs again while gradients are sharded; give at most %d",
+                        d->parallel.zero_stage, DT_SHARD_OPTIMIZER);
     return DT_OK;
 }
 
@@ -123,31 +118,31 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dt_trainer_create: .loss is short for .losses[0]; give one of them");
     if (d->batch < 1 || d->accumulate < 1 || d->parallel.batch_slices < 0 || d->threads < 0)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "batch %d, accumulate %d, batch slices %d, threads %d: none may be negative", d->batch,
-            d->accumulate, d->parallel.batch_slices, d->threads);
-    if (d->accumulate > d->batch)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "a batch of %d in %d parts: a part needs a sample", d->batch,
-                        d->accumulate);
+                        ".batch is %d, .accumulate %d, .parallel.batch_slices %d, .threads %d; "
+                        "none may be negative",
+                        d->batch, d->accumulate, d->parallel.batch_slices, d->threads);
+    if (d->accumulate > d->batch)
+        return dti_fail(t->base, DT_ERROR_INVALID, ".accumulate (%d) exceeds .batch (%d)",
+                        d->accumulate, d->batch);
     if (d->threads > DTI_MAX_THREADS)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
-                        DTI_MAX_THREADS);
+        return dti_fail(t->base, DT_ERROR_INVALID, ".threads is %d a replica; at most %d",
+                        d->threads, DTI_MAX_THREADS);
     if (d->limits.in_flight < 0 || d->limits.in_flight > 2)
-        return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".limits.in_flight is %d; 1 or 2 steps can be under way",
                         d->limits.in_flight);
     if (d->limits.in_flight == 2 && d->skip_empty)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "in_flight = 2 cannot be combined with .skip_empty, which looks at targets "
-                        "before each step; leave one of them out");
+                        ".limits.in_flight = 2 cannot be combined with .skip_empty, which looks at "
+                        "targets before each step; leave one of them out");
     if ((unsigned)d->parallel.balance > DT_BALANCE_MEASURED)
-        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->parallel.balance);
+        return dti_fail(t->base, DT_ERROR_INVALID, ".parallel.balance is %d, not a dt_balance",
+                        (int)d->parallel.balance);
     if (d->parallel.balance == DT_BALANCE_MEASURED && d->parallel.batch_slices)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "balance = measured moves the batch slices' rows, so it goes with no "
-                        ".parallel.batch_slices of "
-                        "your own (%d): results depend on the devices then",
+                        ".parallel.balance cannot be combined with .parallel.batch_slices (%d): it "
+                        "moves rows between batch slices",
                         d->parallel.batch_slices);
     dt_result mode = dti_values_check(t);
     if (!mode)
@@ -160,12 +155,12 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
         return mode;
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".averaged evaluates averages of weights: give .optim an .average");
+                        ".averaged evaluates averages of weights: give .optim->average");
     if (d->checkpoint.every_steps < 0 || d->checkpoint.keep < 1 ||
         (d->checkpoint.every_steps && !d->checkpoint.folder))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "checkpoint.every_steps %d, checkpoint.keep %d: they go with a folder "
-                        ".checkpoint.folder",
+                        ".checkpoint.every_steps is %d, .checkpoint.keep %d; neither may be "
+                        "negative, and every_steps needs .checkpoint.folder",
                         d->checkpoint.every_steps, d->checkpoint.keep);
     return DT_OK;
 }

@@ -101,8 +101,8 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
         return DT_OK;
     return dti_fail(
         t->base, DT_ERROR_INVALID, "dt_trainer_set_input: %s is %s", dti_tensor_name(input).text,
-        dti_node_of(input)->samples ? "of each sample: it comes from its column of .data"
-                                    : "no input that a loss or metric reads");
+        dti_node_of(input)->samples ? "an input of each sample: it comes from its column of .data"
+                                    : "not an input that a loss or metric reads");
 }
 
 static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const void *data,
@@ -113,7 +113,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
         return result;
     if (!data || bytes != (*out)->bytes)
         return dti_fail(
-            t->base, DT_ERROR_INVALID, "dt_trainer_set_input: '%s' %s has %zu bytes, not %zu%s",
+            t->base, DT_ERROR_INVALID, "dt_trainer_set_input: '%s' %s needs %zu bytes, not %zu%s",
             dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
             (*out)->bytes, bytes, data ? "" : " at NULL");
     return dti_labels_check(code, dti_code_binding(code, input.id, false, false), data, NULL);
@@ -133,12 +133,11 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     if (result)
         return result;
     if (!own && hash[0] != hash[1])
-        own = dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, and rank 0 other "
-            "values or another input, %016llx",
-            t->par.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
-            (unsigned long long)hash[1]);
+        own = dti_fail(t->base, DT_ERROR_INVALID,
+                       "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, rank 0 other "
+                       "values or another input (%016llx)",
+                       t->par.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
+                       (unsigned long long)hash[1]);
     return dti_agree_result(&t->par, own);
 }
 

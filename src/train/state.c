@@ -173,7 +173,7 @@ static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool fo
         char text[sizeof t->base->error];
         const dti_rounds_state none = {0};
         result = path ? dti_state_write(t, path, folder, &none)
-                      : dti_fail(t->base, DT_ERROR_INVALID, "no path to save to");
+                      : dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
         memcpy(text, t->base->error, sizeof text); /* the file's error comes first */
         const dt_result told = dti_owners_served(&t->par);
         if (result)
@@ -200,9 +200,8 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     if (dti_state_is_apart(t) && t->par.lost)
         return dti_fail(
             t->base, DT_ERROR_REVOKED,
-            "the job ended at step %llu, and with it the parts of the optimizer's "
-            "state that other ranks had (parallel.zero_stage): dt_store_save has the weights; "
-            "go on from a checkpoint",
+            "the job ended at step %llu, and other ranks' shards of the optimizer's state are lost "
+            "(.parallel.zero_stage): dt_store_save saves the weights; go on from a checkpoint",
             (unsigned long long)t->par.replicas[0].store->steps);
     result = dti_full_gather(&t->par);
     if (dti_state_is_apart(t))
@@ -212,7 +211,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     const bool writes = t->par.rank == 0 || t->par.lost;
     if (writes && !result)
         result = path ? dti_state_write(t, path, folder, &local)
-                      : dti_fail(t->base, DT_ERROR_INVALID, "no path to save to");
+                      : dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
     dti_rounds_state_free(t, &local);
     return dti_agree_result(&t->par, result);
 }
@@ -238,7 +237,7 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_
     DTI_NEED(NULL, t);
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "no folder for checkpoints: give .checkpoint.folder");
+                        ".checkpoint.folder is not set, and names where checkpoints go");
     dt_result result = dti_trainer_file(t, t->desc.checkpoint.folder, true);
     if (!result)
         t->saved = t->par.replicas[0].store->steps;
@@ -255,8 +254,8 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_
 static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *what,
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%s: a checkpoint of another job? Its %s is %llu, and here %llu", path, what,
-                    file, here);
+                    "%s: a checkpoint of another job? Its %s is %llu, here %llu", path, what, file,
+                    here);
 }
 
 static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t *w) {
@@ -285,14 +284,13 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         return dti_state_wrong(t, path, "number of batch slices", w[DTI_STATE_BATCH_SLICES],
                                (unsigned long long)t->desc.parallel.batch_slices);
     if (w[DTI_STATE_BATCH_SLICES] > t->par.desc.batch)
-        return dti_fail(
-            t->base, DT_ERROR_INVALID,
-            "%s: %llu batch slices of a batch of %u samples: a batch slice needs one; at most %u",
-            path, (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch,
-            t->par.desc.batch);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%s: .parallel.batch_slices is %llu, and .batch %u; at most %u", path,
+                        (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch,
+                        t->par.desc.batch);
     if (w[DTI_STATE_BATCH_SLICES] < dti_parallel_width(&t->par))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: it has %llu batch slices, and here are %u replicas; use fewer", path,
+                        "%s: it has %llu batch slices for %u replicas; use fewer replicas", path,
                         (unsigned long long)w[DTI_STATE_BATCH_SLICES], dti_parallel_width(&t->par));
     return dti_grid_across(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES])
                                     : DT_OK;
@@ -423,7 +421,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
     dt_result result = DT_OK;
     if (t->par.rank == 0) {
         result = path ? dti_checkpoint_open(t->base, path, &c)
-                      : dti_fail(t->base, DT_ERROR_INVALID, "no path to load from");
+                      : dti_fail(t->base, DT_ERROR_INVALID, "the path to load from is NULL");
         if (!result)
             result = dti_state_check(t, path, c, &f);
     }
@@ -501,7 +499,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
         return result;
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "no folder for checkpoints: give .checkpoint.folder");
+                        ".checkpoint.folder is not set, and names where checkpoints go");
     if (t->par.lost)
         return dti_trainer_lost(t);
     if (t->par.rank == 0)

@@ -32,9 +32,8 @@ static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
 
 static dt_result dti_trainer_lost(dt_trainer *t) {
     return dti_fail(t->base, DT_ERROR_REVOKED,
-                    "the job ended at step %llu, when a rank or a device was lost; the weights are "
-                    "those of that step: save them, or make a new trainer and go on from a "
-                    "checkpoint",
+                    "the job ended at step %llu, as a rank or a device was lost; the weights are "
+                    "of that step: save them, or create a new trainer and go on from a checkpoint",
                     (unsigned long long)t->par.replicas[0].store->steps);
 }
 
@@ -95,9 +94,9 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     if (own || t->par.lost)
         return own ? own : dti_trainer_lost(t);
     if (t->serves)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "a server's trainer makes no steps by itself: dt_server_run has workers "
-                        "make them");
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "a server's trainer makes no steps itself: call dt_server_run, and workers make them");
     if (t->worker)
         return dti_worker_step(t, r, used);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;

@@ -96,8 +96,8 @@ static const char *dti_trainer_launcher(const dt_trainer *t) {
 }
 
 static const char *dti_trainer_shares(const dti_parallel *par) {
-    static const char *const what[] = {"", ", state shared out", ", state and gradients shared out",
-                                       ", state, gradients and parameters shared out"};
+    static const char *const what[] = {"", ", state sharded", ", state and gradients sharded",
+                                       ", state, gradients and parameters sharded"};
     return par->sharded ? what[par->desc.level] : "";
 }
 
@@ -126,8 +126,8 @@ static void dti_trainer_log(const dt_trainer *t) {
         dti_trainer_shares(&t->par));
     if (t->desc.parallel.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
-                "balance = measured: shares follow the replicas' speed, so results depend on "
-                "devices and timing; the same bits on any number of replicas are not promised");
+                ".parallel.balance = DT_BALANCE_MEASURED: results depend on devices and timing, "
+                "and on the number of replicas");
 }
 
 /* Devices of different kinds round differently: their replicas drift apart by it, unless each
@@ -141,8 +141,8 @@ static void dti_trainer_log_mixed(const dt_trainer *t) {
         if (a->backend == b->backend && (cpu || !strcmp(a->info.driver, b->info.driver)))
             continue;
         dti_log(t->base, DT_LOG_WARNING,
-                "replicas on %s and %s: each makes the same update with its own rounding, so their "
-                "weights are equal within rounding, not bit for bit; checkpoints hold the first's",
+                "replicas on %s and %s round differently, so their weights are equal within "
+                "rounding, not bit for bit; checkpoints hold the first's",
                 a->info.id, b->info.id);
         return;
     }
@@ -314,8 +314,9 @@ DTI_PUBLIC(dt_trainer_set_lr, (dt_trainer * t, double lr), t, DTI_OF(dt_trainer)
     if (t->worker)
         return dti_worker_has_no(t, "learning rate");
     if (!dti_optim_lr_fits(&t->optim, lr))
-        return dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be from 0 to %g",
-                        lr, dti_optim_lr_max(&t->optim));
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "the learning rate is %g; it must be from 0 to %g", lr,
+                        dti_optim_lr_max(&t->optim));
     t->lr = lr == 0.0 ? (double)DT_ZERO : lr;
     return DT_OK;
 }
@@ -327,7 +328,7 @@ DTI_PUBLIC(dt_trainer_set_coefficient, (dt_trainer * t, int loss, double value),
         loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
     if (!there || !dti_fits_f32(value))
         return dti_fail(t->base, DT_ERROR_INVALID, ".losses[%d], coefficient %g: %s", loss, value,
-                        there ? "it must be finite as an f32" : "there is no such loss");
+                        there ? "it must be finite as an f32" : "the trainer has no such loss");
     dti_trainer_drain(t); /* a report has one coefficient for all of its steps */
     t->coefficients[loss] = dti_or(value, 0.0);
     return DT_OK;

@@ -35,36 +35,36 @@ static dt_result dti_worker_check(const dt_trainer *t) {
     if (!server)
         return d->server.addresses || d->server.security || d->server.wait_ms
                    ? dti_fail(t->base, DT_ERROR_INVALID,
-                              ".servers, .server.security and .server.wait_ms go with .mode = "
-                              "DT_TRAIN_SERVER")
+                              ".server.addresses, .server.security and .server.wait_ms need .mode "
+                              "= DT_TRAIN_SERVER")
                    : DT_OK;
     if (!d->server.addresses || d->server.wait_ms < 0)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "DT_TRAIN_SERVER: .servers \"%s\", .server.wait_ms %d: name the servers, "
-                        "\"host:port,host:port\"",
+                        ".server.addresses is \"%s\", .server.wait_ms %d; name all servers, "
+                        "\"host:port,host:port\", and a wait of 0 or more",
                         d->server.addresses ? d->server.addresses : "", d->server.wait_ms);
     if (d->comm || d->parallel.zero_stage || d->averaged || d->parallel.balance)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "DT_TRAIN_SERVER: a worker is in no group and has no optimizer's state; "
-                        "leave .comm, .parallel.zero_stage, .averaged and .parallel.balance out");
+                        "DT_TRAIN_SERVER cannot be combined with .comm, .parallel.zero_stage, "
+                        ".averaged or .parallel.balance: the servers update the parameters");
     if (d->load || d->checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "DT_TRAIN_SERVER: parameters are the servers', who load and save them; "
-                        "leave .load and .checkpoint.folder out");
+                        "DT_TRAIN_SERVER cannot be combined with .load or .checkpoint.folder: the "
+                        "servers load and save the parameters");
     if (t->par.job.local > 1)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "DT_TRAIN_SERVER: a worker has one device, and .devices names %u; start "
-                        "more workers",
-                        t->par.job.local);
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            ".devices names %u devices; a worker of DT_TRAIN_SERVER has one: start more workers",
+            t->par.job.local);
     return DT_OK;
 }
 
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
     if (!t->worker)
         return DT_OK;
-    return dti_fail(t->base, DT_ERROR_INVALID,
-                    "a worker has no %s: ask the servers' trainers; dt_store_save has its weights",
-                    what);
+    return dti_fail(
+        t->base, DT_ERROR_INVALID,
+        "a worker has no %s: ask the servers' trainers; dt_store_save saves its weights", what);
 }
 
 /* ---- before programs */
@@ -75,7 +75,7 @@ static dt_result dti_worker_differs(dt_trainer *t, uint32_t to, const char *mine
     if (!dti_model_texts_differ(mine, mine_size, theirs, theirs_size, &line))
         return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "server %u at %s does not train the same: here it is '%s', there '%s'", to,
+                    "server %u at %s has other settings: here '%s', there '%s'", to,
                     t->worker->client.servers[to].address,
                     dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
                     dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
@@ -97,7 +97,7 @@ static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
     if (!result)
         result = dti_client_ask(c, to, &m, NULL, theirs, bytes);
     if (!result && (c->answer.kind != DTI_SAY_SETTINGS || c->answer.bytes != bytes))
-        result = dti_fail(t->base, DT_ERROR_CORRUPT, "server %u: its settings make no sense", to);
+        result = dti_fail(t->base, DT_ERROR_CORRUPT, "server %u: its settings are malformed", to);
     if (!result && bytes <= DTI_MESSAGE_SMALL)
         memcpy(theirs, c->small, (size_t)bytes);
     if (!result)
@@ -129,9 +129,8 @@ static dt_result dti_worker_batch_slices(dt_trainer *t) {
     if (batch_slices > (uint32_t)t->desc.batch ||
         (t->desc.parallel.batch_slices && t->desc.parallel.batch_slices != (int)batch_slices))
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "the servers cut a batch into %u batch slices; here .batch is %d and "
-                        ".parallel.batch_slices %d; "
-                        "leave .parallel.batch_slices out",
+                        "the servers have %u batch slices; here .batch is %d and "
+                        ".parallel.batch_slices %d; leave .parallel.batch_slices at 0",
                         batch_slices, t->desc.batch, t->desc.parallel.batch_slices);
     t->desc.parallel.batch_slices = (int)batch_slices;
     return DT_OK;
@@ -194,8 +193,8 @@ static dt_result dti_worker_build(dt_trainer *t) {
         if (said->elements != t->par.elements || said->push_bytes != w->shapes[i].bytes)
             result =
                 dti_fail(t->base, DT_ERROR_INVALID,
-                         "server %u at %s: gradients of another layout (%llu elements, %llu "
-                         "bytes a push; here %llu and %llu)",
+                         "server %u at %s has another model: %llu elements, %llu bytes a push; "
+                         "here %llu and %llu",
                          i, c->servers[i].address, (unsigned long long)said->elements,
                          (unsigned long long)said->push_bytes, (unsigned long long)t->par.elements,
                          (unsigned long long)w->shapes[i].bytes);
@@ -233,7 +232,7 @@ static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
     const dti_welcome *said = &c->servers[from].welcome;
     const uint64_t bytes = dti_arena_bytes(said->end - said->begin);
     if (c->answer.kind != DTI_SAY_VALUES || c->answer.bytes != bytes)
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u at %s: its values make no sense",
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u at %s: its values are malformed",
                         from, c->servers[from].address);
     if (bytes && bytes <= DTI_MESSAGE_SMALL)
         memcpy(w->wire, c->small, (size_t)bytes);
@@ -331,8 +330,9 @@ static dt_result dti_worker_bring_one(dt_trainer *t, const dti_told *told, uint6
     if (result || (c->answer.kind == DTI_SAY_PUSHED && c->answer.part == DTI_PUSH_VOID))
         return result;
     if (!*goes_on || c->answer.bytes != bytes)
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u at %s: its squares make no sense",
-                        from, c->servers[from].address);
+        return dti_fail(t->base, DT_ERROR_CORRUPT,
+                        "server %u at %s: its sums of squares are malformed", from,
+                        c->servers[from].address);
     if (bytes && bytes <= DTI_MESSAGE_SMALL)
         memcpy(w->wire, c->small, (size_t)bytes);
     result = dti_client_ask(c, 0, &brought, w->wire, NULL, 0);
@@ -347,7 +347,8 @@ static dt_result dti_worker_bring(dt_trainer *t) {
     dti_told told;
     bool goes_on = c->answer.bytes == sizeof told;
     if (!goes_on)
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: what it lacks makes no sense",
+        return dti_fail(t->base, DT_ERROR_CORRUPT,
+                        "server 0 at %s: its list of missing pushes is malformed",
                         c->servers[0].address);
     memcpy(&told, c->small, sizeof told);
     dt_result result = DT_OK;
@@ -401,7 +402,7 @@ static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
         return result;
     *ended = c->answer.kind == DTI_SAY_ENDED;
     if (!dti_worker_told_is_right(t, *ended))
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its ticket makes no sense",
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its work item is malformed",
                         c->servers[0].address);
     memcpy(&w->told, c->small, sizeof w->told);
     w->batch_slice = c->answer.part;
@@ -461,7 +462,7 @@ static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
         result = dti_client_ask(&w->client, i, &m, w->wire, NULL, 0);
         if (!result && (answer->kind != DTI_SAY_PUSHED || answer->part > DTI_PUSH_VOID))
             result = dti_fail(t->base, DT_ERROR_CORRUPT,
-                              "server %u at %s: its answer to a push makes no sense", i,
+                              "server %u at %s: its answer to a push is malformed", i,
                               w->client.servers[i].address);
         *counts = !result && answer->part != DTI_PUSH_VOID;
     }

@@ -33,7 +33,8 @@ static dt_result dti_agree_ask(dti_served *w, uint32_t to, dti_agree_part part, 
     const bool steps = part == DTI_AGREE_HOLD;
     if (steps ? a->kind != DTI_SAY_STEPS || a->bytes % sizeof value || count > DTI_AGREE_STEPS
               : !dti_welcome_is_right(c, to))
-        return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its steps make no sense", to,
+        return dti_fail(c->base, DT_ERROR_CORRUPT,
+                        "server %u at %s: its list of steps is malformed", to,
                         c->servers[to].address);
     if (steps) {
         w->step_counts[to] = (uint32_t)count;
@@ -84,8 +85,8 @@ static void dti_agree_say_steps(const dti_served *w, uint32_t server, char text[
 /* The one that lacks most comes first; all servers hear it. */
 static dt_result dti_agree_apart(dti_served *w, uint64_t attempt) {
     dti_client *c = &w->client;
-    char text[DTI_SAY_TEXT + 1] = "the servers have no step in common: begin all of them again "
-                                  "from checkpoints of one step";
+    char text[DTI_SAY_TEXT + 1] =
+        "the servers have no step in common: restart all of them from checkpoints of one step";
     uint32_t least = 0;
     for (uint32_t i = 1; i < c->count; i++) {
         const uint64_t newest = w->step_counts[i] ? w->steps[i][0] : 0;
@@ -171,8 +172,8 @@ static dt_result dti_agree_look(dti_served *w, bool *done) {
     w->apart = *done ? 0 : w->apart ? w->apart : now;
     if (!result && !*done && now - w->apart >= c->wait_ns)
         result = dti_fail(c->base, DT_ERROR_PEER_LOST,
-                          "the servers have not agreed on a step for %llu ms: they end again and "
-                          "again, or another worker is slow at it; give more .server.wait_ms",
+                          "the servers have not agreed on a step for %llu ms: they end repeatedly, "
+                          "or another worker is slow; give a longer .server.wait_ms",
                           (unsigned long long)(c->wait_ns / 1000000u));
     return result;
 }

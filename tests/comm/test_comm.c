@@ -1065,8 +1065,10 @@ TEST(comm_create_refuses_wrong_descs_and_says_why) {
         {{.local_size = 2}, DT_ERROR_INVALID, "local_size is 2"},
         {{TWO, .local_size = 1, .local_rank = 1}, DT_ERROR_INVALID, "local_rank is 1"},
         {{.port_low = 65536}, DT_ERROR_INVALID, "port_low is 65536"},
-        {{.port_low = 5000, .port_high = 4000}, DT_ERROR_INVALID, "5000 is above port_high 4000"},
-        {{.port_low = 5000}, DT_ERROR_INVALID, "above port_high 0"},
+        {{.port_low = 5000, .port_high = 4000},
+         DT_ERROR_INVALID,
+         ".port_low is 5000, above .port_high 4000"},
+        {{.port_low = 5000}, DT_ERROR_INVALID, "above .port_high 0"},
         {{.sockets = 17}, DT_ERROR_INVALID, "sockets is 17, not in 1 .. 16"},
         {{.sockets = -1}, DT_ERROR_INVALID, "sockets is -1"},
         {{.chunk_bytes = 4095}, DT_ERROR_INVALID, "chunk_bytes is 4095, not in 4096 .. 8388608"},
@@ -1077,16 +1079,18 @@ TEST(comm_create_refuses_wrong_descs_and_says_why) {
         {{.link = {1, 0, 999}}, DT_ERROR_INVALID, "link.bytes_per_s is 999, not in 1000 .."},
         {{.link = {0, 1, 1000}}, DT_ERROR_INVALID, "link.latency_ns is 0, not in 1 .."},
         {{.link = {1, 10000000001, 1000}}, DT_ERROR_INVALID, "link.message_ns is 10000000001"},
-        {{.link = {1, 1, 1000}, .no_link = true}, DT_ERROR_INVALID, "but no_link is set"},
+        {{.link = {1, 1, 1000}, .no_link = true},
+         DT_ERROR_INVALID,
+         ".link and .no_link are both set"},
         {{.op_timeout_ms = -1}, DT_ERROR_INVALID, "op_timeout_ms is -1"},
         {{.transport = (dt_comm_transport)2}, DT_ERROR_INVALID, "transport is 2"},
         {{.integrity = (dt_comm_integrity)4}, DT_ERROR_INVALID, "integrity is 4"},
         {{.shared_memory = (dt_comm_shared_memory)3}, DT_ERROR_INVALID, "shared_memory is 3"},
         {{.integrity = DT_COMM_TLS, .shared_memory = DT_COMM_SHARED_REQUIRED},
          DT_ERROR_INVALID,
-         "which integrity TLS and MPI do not use"},
+         ".shared_memory REQUIRED cannot be combined with .integrity TLS or MPI"},
         {{.world_size = 2}, DT_ERROR_INVALID, "rendezvous is empty"},
-        {{.world_size = 2, .rendezvous = "host:1"}, DT_ERROR_INVALID, "\"host:1\" begins neither"},
+        {{.world_size = 2, .rendezvous = "host:1"}, DT_ERROR_INVALID, ".rendezvous is \"host:1\""},
 #ifdef DT_WITH_OPENSSL
         {{TWO, .insecure = true, .integrity = DT_COMM_MAC}, DT_ERROR_INVALID, "MAC and TLS need"},
 #else
@@ -1190,7 +1194,7 @@ typedef struct wrong_args {
 TEST(comm_begin_refuses_wrong_arguments_and_says_why) {
     static const wrong_args wrong[] = {
         /* ranges */
-        {{.kind = (dt_comm_kind)11, .count = 1}, 0, 9, "kind 11: there is no such operation"},
+        {{.kind = (dt_comm_kind)11, .count = 1}, 0, 9, "kind 11 is not an operation"},
         {{.kind = (dt_comm_kind)-1, .count = 1}, 0, 9, "kind -1"},
         {{.kind = AR, .count = 1, .dtype = (dt_dtype)7}, 0, 9, "all-reduce: dtype 7"},
         {{.kind = AR, .count = 1, .reduction = (dt_comm_reduction)5}, 0, 9, "reduction 5"},
@@ -1216,8 +1220,8 @@ TEST(comm_begin_refuses_wrong_arguments_and_says_why) {
         {{.kind = DT_COMM_SEND, .count = 5}, -1, 0, "send of 5 f32 to rank 0: in is NULL"},
         {{.kind = DT_COMM_RECV, .count = 5}, 0, -1, "recv of 5 f32 from rank 0: out is NULL"},
         /* overlaps */
-        {{.kind = AR, .count = 5}, 0, 4, "overlap, out being 16 bytes behind in"},
-        {{.kind = AR, .count = 5}, 4, 0, "overlap, out being -16 bytes behind in"},
+        {{.kind = AR, .count = 5}, 0, 4, "overlap, out being 16 bytes after in"},
+        {{.kind = AR, .count = 5}, 4, 0, "overlap, out being -16 bytes after in"},
         {{.kind = AG, .count = 5}, 10, 0, "or at this rank's own place"},
         {{.kind = AG, .count = 5}, 6, 0, "overlap"},
         {{.kind = GA, .count = 5, .root = 1}, 15, 0, "overlap"},
@@ -1227,7 +1231,7 @@ TEST(comm_begin_refuses_wrong_arguments_and_says_why) {
         {{.kind = RE, .count = 5, .root = 1}, 0, 1, "overlap"},
         /* tree mode */
         {{.kind = RS, .count = 5, .tree = true}, 0, 50, "only reduce and all-reduce"},
-        {{.kind = AR, .count = 5, .dtype = DT_I32, .tree = true}, 0, 50, "it is for floats"},
+        {{.kind = AR, .count = 5, .dtype = DT_I32, .tree = true}, 0, 50, "which is for floats"},
         {{.kind = AR, .count = 5, .tree = true}, 0, 50, "call dt_comm_set_leaves first"},
         /* algorithms */
         {{.kind = AG, .count = 5, .algorithm = DT_COMM_ALGORITHM_HALVING},

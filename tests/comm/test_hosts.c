@@ -257,7 +257,7 @@ static void layout_leaves(mate *m) {
     layout_sums(m, true);
     /* Rank 0 has two. */
     EXPECT(m, !dt_comm_set_leaves(m->comm, rank + more, 2 - more, size + 1, NULL, NULL));
-    layout_refused(m, true, "as many leaves");
+    layout_refused(m, true, "the same number of leaves");
 }
 
 static void on_hosts(proc *p) {

@@ -546,7 +546,7 @@ TEST(tree_mode_refuses_what_has_another_order) {
     plan_refused(&c, "halving needs a power of two");
     c.op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
     c.local = 2;
-    plan_refused(&c, "as many leaves on each rank");
+    plan_refused(&c, "the same number of leaves on each rank");
     c.op.algorithm = DT_COMM_ALGORITHM_DEFAULT;
     c.op.dtype = DT_F16;
     c.op.in = c.op.out = x;

@@ -320,7 +320,7 @@ TEST(secure_bad_papers_are_named) {
         dt_comm_destroy(comm);
         d.tls_name[0] = 0;
         CHECK(dt_comm_create(&d, &comm) == DT_ERROR_INVALID);
-        CHECK_CONTAINS(dt_comm_error(comm), "all of tls_ca");
+        CHECK_CONTAINS(dt_comm_error(comm), "all of .tls_ca");
         dt_comm_destroy(comm);
     }
     papers_free(&p);

@@ -196,7 +196,7 @@ static const char *dti_vk_refusal(const dt_device_info *info, uint32_t version, 
     if (version < DTI_VK_1_1)
         return "not usable: needs Vulkan 1.1";
     if (family == UINT32_MAX)
-        return "not usable: has no compute queue, or the one that was given is none";
+        return "not usable: has no compute queue, or the application's queue is not one";
     if (info->workgroup_invocations < 128)
         return "not usable: needs 128 invocations in a workgroup";
     if (info->shared_bytes < 16384)
@@ -263,8 +263,8 @@ static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const 
                         name);
     case DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY:
         return dti_fail(base, DT_ERROR_DEVICE_MEMORY,
-                        "%s: %s has none left of its %llu bytes of device memory, %llu are taken "
-                        "by this context; use a smaller batch or model",
+                        "%s: %s has no device memory left of its %llu bytes, of which this context "
+                        "has %llu; use a smaller batch or model",
                         what, name, (unsigned long long)device->head.info.memory_bytes,
                         (unsigned long long)device->bytes);
     default:

@@ -7,7 +7,7 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
     *out = NULL;
     if (options->host)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "a Vulkan device was given to a program that was built with DT_NO_VULKAN");
+                        "dt_ctx_desc.vulkan is set, but this program was built with DT_NO_VULKAN");
     dti_log(base, DT_LOG_INFO, "no Vulkan devices: built with DT_NO_VULKAN");
     *out = (dti_vk_instance *)base; /* nothing to own; only the error text needs a place */
     return DT_OK;

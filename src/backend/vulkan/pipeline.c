@@ -133,8 +133,7 @@ static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_
         return result;
     if (room < *bytes)
         return dti_fail(device->head.base, DT_ERROR_INVALID,
-                        "the pipeline cache needs %zu bytes more than there are; ask for the size "
-                        "again",
+                        "the pipeline cache needs %zu more bytes; ask for the size again",
                         *bytes - room);
     result = dti_vk_check(
         device, device->vk.GetPipelineCacheData(device->handle, device->cache, &size, out + head),

@@ -135,8 +135,7 @@ static void dti_vk_say_race(dti_vk_device *device, uint32_t kernel, uint32_t var
         at += (size_t)snprintf(text + at, sizeof text - at, "%s%u: %.4f", i ? ", " : "",
                                race->variant[i], race->ms[i]);
     dti_log(device->head.base, DT_LOG_INFO,
-            "%s: launches of %s that variant %u is meant for take so many milliseconds by variant: "
-            "%s; the first is used",
+            "%s: launches of %s for variant %u, in milliseconds by variant: %s; the first is used",
             device->head.info.name, dti_kernel_info_of(kernel)->name, variant, text);
 }
 

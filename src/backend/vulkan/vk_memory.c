@@ -169,7 +169,7 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
     if (result)
         return result;
     if (bytes > UINT64_MAX - DTI_PLACE_ALIGN)
-        return dti_fail(head->base, DT_ERROR_DEVICE_MEMORY, "an arena of %llu bytes is absurd",
+        return dti_fail(head->base, DT_ERROR_DEVICE_MEMORY, "an arena of %llu bytes is too large",
                         (unsigned long long)bytes);
     dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
     if (!m)

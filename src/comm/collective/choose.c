@@ -104,11 +104,11 @@ static const char *dti_algorithm_tree_lacks(const dti_collective *c, dt_comm_alg
         (!halving && algorithm != DT_COMM_ALGORITHM_HIERARCHICAL))
         return "the algorithms are direct and, for all-reduce, halving and hierarchical";
     if (halving && ((c->size & (c->size - 1)) != 0 || !dti_leaves_alike(c)))
-        return "halving needs a power of two of ranks, with as many leaves each, a power of two "
-               "too; use direct";
+        return "halving needs a power of two of ranks, each with the same number of leaves, a "
+               "power of two; use direct";
     return dti_leaves_alike(c) ? ""
-                               : "hierarchical needs as many leaves on each rank, a power of two; "
-                                 "use direct";
+                               : "hierarchical needs the same number of leaves on each rank, a "
+                                 "power of two; use direct";
 }
 
 /* ---- the default */
@@ -234,7 +234,7 @@ static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
     if (op->kind != DT_COMM_ALL_REDUCE && op->kind != DT_COMM_REDUCE)
         wrong = "only all-reduce and reduce have this mode";
     else if (!c->leaves)
-        wrong = "say first which leaves each rank has: dt_comm_set_leaves";
+        wrong = "call dt_comm_set_leaves first";
     else if (dti_coll_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
         wrong = "in cannot be out: partial sums are of another type than the result";
     else if (op->algorithm)
@@ -268,7 +268,7 @@ static void dti_algorithm_unknown(dti_base *base, const dti_collective *c) {
 static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collective *c,
                                               dt_comm_algorithm *chosen) {
     if ((unsigned)c->op.kind >= DTI_KINDS)
-        return dti_algorithm_refuse(base, c, "there is no such operation");
+        return dti_algorithm_refuse(base, c, "unknown operation");
     *chosen = c->op.algorithm;
     if (c->op.tree) {
         if (!dti_algorithm_choose_tree(base, c, chosen))
@@ -281,7 +281,7 @@ static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collecti
     else if (*chosen == DT_COMM_ALGORITHM_HIERARCHICAL && !dti_hosts_fit(c))
         return dti_algorithm_refuse(
             base, c,
-            "hierarchical needs several hosts with an even number of ranks on each, as many on all "
-            "and in order; local_rank and local_size of all ranks do not say that it is so");
+            "hierarchical needs several hosts with the same, even number of ranks, in order; "
+            "local_rank and local_size of the ranks differ from that");
     return fn;
 }

@@ -101,17 +101,16 @@ static dt_comm_op dti_coll_normal(const dt_comm_op *op) {
 static dt_result dti_coll_check_enums(dti_base *base, const dt_comm_op *op) {
     const char *kind = dti_kind_name(op->kind);
     if ((unsigned)op->kind > DT_COMM_BARRIER)
-        return dti_fail(base, DT_ERROR_INVALID, "kind %d: there is no such operation",
-                        (int)op->kind);
+        return dti_fail(base, DT_ERROR_INVALID, "kind %d is not an operation", (int)op->kind);
     if (!dti_dtype_bytes(op->dtype))
-        return dti_fail(base, DT_ERROR_INVALID, "%s: dtype %d: there is no such type", kind,
+        return dti_fail(base, DT_ERROR_INVALID, "%s: dtype %d is not a dt_dtype", kind,
                         (int)op->dtype);
     if (!dti_reduction_name(op->reduction))
-        return dti_fail(base, DT_ERROR_INVALID, "%s: reduction %d: there is no such reduction",
-                        kind, (int)op->reduction);
+        return dti_fail(base, DT_ERROR_INVALID, "%s: reduction %d is not a dt_comm_reduction", kind,
+                        (int)op->reduction);
     if (!dti_algorithm_name(op->algorithm))
-        return dti_fail(base, DT_ERROR_INVALID, "%s: algorithm %d: there is no such algorithm",
-                        kind, (int)op->algorithm);
+        return dti_fail(base, DT_ERROR_INVALID, "%s: algorithm %d is not a dt_comm_algorithm", kind,
+                        (int)op->algorithm);
     return DT_OK;
 }
 
@@ -135,11 +134,11 @@ static dt_result dti_coll_check_tree(const dt_comm *comm, const dt_comm_op *op) 
     const char *kind = dti_kind_name(op->kind);
     if (op->kind != DT_COMM_REDUCE && op->kind != DT_COMM_ALL_REDUCE)
         return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "%s in tree mode: only reduce and all-reduce have it", kind);
+                        "%s has no tree mode: only reduce and all-reduce have", kind);
     if (op->dtype == DT_I32 || op->dtype == DT_I64 || op->dtype == DT_U8)
         return dti_fail(comm->base, DT_ERROR_INVALID,
-                        "%s of %s in tree mode: it is for floats; the order of integers is free",
-                        kind, dti_dtype_name(op->dtype));
+                        "%s of %s in tree mode, which is for floats: integers need no order", kind,
+                        dti_dtype_name(op->dtype));
     if (!comm->leaves)
         return dti_fail(comm->base, DT_ERROR_INVALID,
                         "%s in tree mode without leaves: call dt_comm_set_leaves first", kind);
@@ -182,7 +181,7 @@ static dt_result dti_coll_check_overlap(const dt_comm *comm, const dt_comm_op *o
         return DT_OK;
     char text[DTI_COLL_TEXT];
     return dti_fail(comm->base, DT_ERROR_INVALID,
-                    "%s: in (%llu bytes) and out (%llu bytes) overlap, out being %lld bytes behind "
+                    "%s: in (%llu bytes) and out (%llu bytes) overlap, out being %lld bytes after "
                     "in; in place means in = out%s",
                     dti_coll_text(op, text), (unsigned long long)in_bytes,
                     (unsigned long long)out_bytes, (long long)(out - in),

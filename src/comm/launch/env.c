@@ -51,7 +51,7 @@ static bool dti_env_meet_slurm(dti_env_reader *r) {
     uint64_t job = 0, step = 0;
     int port = 0;
     if (!list || !dti_env_get(r, "SLURM_JOB_ID") || !dti_env_get(r, "SLURM_STEP_ID"))
-        return dti_env_fail(r, "%s is not set, by which the ranks would meet: set DTRAIN_RDZV",
+        return dti_env_fail(r, "%s is not set, which gives rank 0's address: set DTRAIN_RDZV",
                             !list                            ? "SLURM_STEP_NODELIST"
                             : dti_env_get(r, "SLURM_JOB_ID") ? "SLURM_STEP_ID"
                                                              : "SLURM_JOB_ID");
@@ -108,7 +108,7 @@ static bool dti_env_meet(dti_env_reader *r, int chosen) {
         !dti_launcher_is_outer(r, chosen, DTI_LAUNCHER_SLURM))
         return dti_env_meet_slurm(r);
     return dti_env_fail(r,
-                        "rank %d of %d by %s, but nothing says where to meet: set DTRAIN_RDZV to "
+                        "rank %d of %d by %s, but without a rendezvous: set DTRAIN_RDZV to "
                         "tcp://host:port or file:///shared/path on all ranks%s",
                         r->desc.rank, r->desc.world_size, dti_launchers[chosen].rank,
                         chosen == DTI_LAUNCHER_OMPI ? " (mpirun -x DTRAIN_RDZV=...)" : "");

@@ -138,8 +138,8 @@ static bool dti_env_rendezvous(dti_env_reader *r) {
         if (!*url || !strncmp(url, schemes[i], strlen(schemes[i])))
             return true;
     return dti_env_fail(r,
-                        "DTRAIN_RDZV=\"%s\" is none of tcp://host:port, file:///path, "
-                        "tcpstore://host:port, pmix:, pmi: and env:",
+                        "DTRAIN_RDZV=\"%s\" is not tcp://host:port, file:///path, "
+                        "tcpstore://host:port, pmix:, pmi: or env:",
                         dti_env_quote(url).text);
 }
 

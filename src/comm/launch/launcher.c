@@ -159,9 +159,8 @@ static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
     dti_env_add_missing(r, names->rank, list);
     dti_env_add_missing(r, names->size, list);
     if (id == DTI_LAUNCHER_PMIX && !list[0])
-        return dti_env_fail(r,
-                            "PMIX_RANK is set, but libpmix.so.2 cannot be loaded or does not tell "
-                            "the job's size: set DTRAIN_RANK, DTRAIN_WORLD_SIZE and DTRAIN_RDZV");
+        return dti_env_fail(r, "PMIX_RANK is set, but libpmix.so.2 cannot be loaded or has no job "
+                               "size: set DTRAIN_RANK, DTRAIN_WORLD_SIZE and DTRAIN_RDZV");
     if (id == DTI_LAUNCHER_PET && !list[0])
         return dti_env_fail(r,
                             "PET_NNODES=%s and PET_NPROC_PER_NODE=%s are for torchrun: use "
@@ -251,10 +250,10 @@ static bool dti_env_forced(dti_env_reader *r, int *forced) {
         !dti_env_get(r, "PET_NNODES"))
         *forced = DTI_LAUNCHER_INDEX;
     return *forced >= 0 ||
-           dti_env_fail(r,
-                        "DTRAIN_LAUNCHER=\"%s\" is none of dtrain, torch, ompi, pmix, pmi, slurm, "
-                        "k8s and none",
-                        dti_env_quote(name).text);
+           dti_env_fail(
+               r,
+               "DTRAIN_LAUNCHER=\"%s\" is not dtrain, torch, ompi, pmix, pmi, slurm, k8s or none",
+               dti_env_quote(name).text);
 }
 
 /* *chosen: DTI_LAUNCHER_COUNT = a single process. */

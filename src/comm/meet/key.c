@@ -131,7 +131,7 @@ static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key
     if (!result && !dti_key_parse(text, (size_t)size, key))
         result = dti_fail(base, DT_ERROR_INVALID,
                           "the key file %s holds neither 64 hex digits nor 32 random bytes: a "
-                          "passphrase is no key, it can be guessed. " DTI_KEY_HOW " > %s",
+                          "passphrase can be guessed. " DTI_KEY_HOW " > %s",
                           path, path);
     dti_wipe(text, sizeof text);
     return result;
@@ -399,7 +399,7 @@ static dt_result dti_key_check(dti_base *base, const uint8_t key[DTI_KEY_BYTES],
     *have = !dti_equal_secret(key, zeros, DTI_KEY_BYTES);
     return *have ? DT_OK
                  : dti_fail(base, DT_ERROR_INVALID,
-                            "the key is all zeros, which anybody guesses. " DTI_KEY_HOW);
+                            "the key is all zeros, which can be guessed. " DTI_KEY_HOW);
 }
 
 /* The key that the desc names, or that it wants none (DT_OK and *have false: also when it says
@@ -408,17 +408,17 @@ static dt_result dti_key_given(dti_base *base, const dt_comm_desc *desc, uint8_t
                                bool *have) {
     *have = false;
     if (desc->insecure && (desc->key[0] || desc->key_file[0]))
-        return dti_fail(base, DT_ERROR_INVALID, "a key and insecure: choose one");
+        return dti_fail(base, DT_ERROR_INVALID, ".key and .insecure are both set: choose one");
     if (desc->key[0] && desc->key_file[0])
-        return dti_fail(base, DT_ERROR_INVALID, "a key and a key file: choose one");
+        return dti_fail(base, DT_ERROR_INVALID, ".key and .key_file are both set: choose one");
     if (!desc->key[0] && !desc->key_file[0])
         return DT_OK;
     const char *end = memchr(desc->key, 0, sizeof desc->key);
     dt_result result = desc->key_file[0] ? dti_key_read_file(base, desc->key_file, key) : DT_OK;
     if (desc->key[0] && (!end || !dti_key_from_hex(desc->key, (size_t)(end - desc->key), key)))
-        result = dti_fail(base, DT_ERROR_INVALID,
-                          "the key is not 64 hex digits: a passphrase is no key, it can be "
-                          "guessed. " DTI_KEY_HOW);
+        result =
+            dti_fail(base, DT_ERROR_INVALID,
+                     "the key is not 64 hex digits: a passphrase can be guessed. " DTI_KEY_HOW);
     return result ? result : dti_key_check(base, key, have);
 }
 

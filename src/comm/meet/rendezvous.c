@@ -166,9 +166,7 @@ static dt_result dti_rendezvous_host(dti_base *base, dti_rendezvous *r) {
     dti_addresses found;
     if (!r->at.port)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "rendezvous \"%s\": the others cannot know a port that the system chooses; "
-                        "name one",
-                        url);
+                        "rendezvous \"%s\": port 0 is unknown to other ranks; name one", url);
     int error = dti_resolve(r->at.host, r->at.port, &found), tried = 0;
     if (error) /* a service's name comes when its pod is ready */
         dti_log(base, DT_LOG_WARNING,
@@ -475,14 +473,15 @@ static dt_result dti_rendezvous_given(dti_base *base, dti_rendezvous *r, const c
     bool wanted = !*have_key && !r->desc->insecure;
     if (!split)
         return dti_fail(base, DT_ERROR_FORMAT,
-                        "what the launcher gave for rank 0's address is not one");
+                        "the launcher's value for rank 0's address is not valid: it has no ';'");
     if (wanted && split == text)
         return dti_fail(base, DT_ERROR_REFUSED,
-                        "rank 0 has a key of its own, or is insecure, and rank %d is not told so: "
-                        "give all ranks the same key, or none",
+                        "rank 0 has a key of its own, or is insecure, but rank %d is neither: give "
+                        "all ranks the same key, or none",
                         r->desc->rank);
     if (wanted && !dti_key_parse(text, (size_t)(split - text), key))
-        return dti_fail(base, DT_ERROR_FORMAT, "what the launcher gave for rank 0's key is none");
+        return dti_fail(base, DT_ERROR_FORMAT,
+                        "the launcher's key for rank 0 is not valid: expected 64 hex digits");
     snprintf(r->told, sizeof r->told, "%s", split + 1);
     return wanted ? dti_key_check(base, key, have_key) : DT_OK;
 }
@@ -520,8 +519,8 @@ static dt_result dti_rendezvous_place(dti_base *base, dti_rendezvous *r) {
         r->place = DTI_MEET_TCP;
     else
         return dti_fail(base, DT_ERROR_INVALID,
-                        "rendezvous \"%s\" is none of tcp://host:port, tcp://host:port+16 (as many "
-                        "ports), file:///path, tcpstore://host:port, pmix: and pmi:N",
+                        "rendezvous \"%s\" is not tcp://host:port, tcp://host:port+16 (16 ports), "
+                        "file:///path, tcpstore://host:port, pmix: or pmi:N",
                         url);
     return DT_OK;
 }

@@ -134,7 +134,7 @@ static void dti_message_link_fill(const dti_core *core, dti_message_link *ml) {
     uint8_t header[DTI_HEADER_BYTES];
     if (bytes &&
         !ml->events->read(ml->events->user, ml->who, &ml->out, ml->out_at, ml->piece, bytes)) {
-        dti_message_link_end(ml, false, "what was to be sent could not be read");
+        dti_message_link_end(ml, false, "the data to send could not be read");
         return;
     }
     dti_frame frame = dti_message_link_frame(ml, bytes);
@@ -225,7 +225,7 @@ static const char *dti_message_link_take(dti_message_link *ml, const uint8_t *bo
     const bool small = f->type == DTI_FRAME_JOIN;
     if (ml->coming ? !dti_message_same(&ml->in, &m) || small
                    : !m.kind || small != (m.bytes <= DTI_MESSAGE_SMALL))
-        return "a message that does not follow on the one before";
+        return "a message out of order";
     if (small ? f->length != m.bytes
               : !f->length || f->length > m.bytes - (ml->coming ? ml->in_at : 0))
         return "a message whose length is not what it says";

@@ -154,7 +154,7 @@ static bool dti_message_server_dial(dti_message_server *server, uint32_t who, co
     if (!dti_endpoint_parse(strncmp(address, "tcp://", 6) ? "" : "tcp://", address, &e) ||
         e.port == 0) {
         dti_fail(server->base, DT_ERROR_INVALID,
-                 "'%s' is no address of a server: \"host:port\", \"tcp://host:port\" or "
+                 "'%s' is not a server's address: \"host:port\", \"tcp://host:port\" or "
                  "\"file:///path\"",
                  address);
         return false;
@@ -199,9 +199,9 @@ static dti_message_server_conn *dti_message_server_place(dti_message_server *ser
     if (!last)
         return NULL;
     server->strangers++;
-    dti_core_note_refusal(&server->core, last->from,
-                          "all %u connections are in use: one that had proved nothing was closed",
-                          server->count);
+    dti_core_note_refusal(
+        &server->core, last->from,
+        "all %u connections are in use: one that was not authenticated was closed", server->count);
     const dti_message_link *ml = last->conn;
     dti_message_server_forget(&server->conns[ml->who]);
     return &server->conns[ml->who];
@@ -408,16 +408,16 @@ static dt_result dti_message_server_settings(dti_base *base, const dti_message_s
     if (by->error[0])
         return dti_fail(base, DT_ERROR_INVALID, "%.200s", by->error);
     if (!memchr(by->job, 0, sizeof by->job))
-        return dti_fail(base, DT_ERROR_INVALID, "the job's name has more than 63 bytes");
+        return dti_fail(base, DT_ERROR_INVALID, ".security's job has more than 63 bytes");
     memcpy(set->job, by->job, sizeof set->job);
     memset(set->job + strlen(by->job), 0, sizeof set->job - strlen(by->job));
     dt_result result = dti_key_given(base, by, set->key, &set->keyed);
     if (result || set->keyed || by->insecure)
         return result;
-    return dti_fail(base, DT_ERROR_INVALID,
-                    "servers and workers need a key that they share: give one as .key or "
-                    ".key_file, or take dt_comm_desc_from_env() under dtrun; .insecure does "
-                    "without. " DTI_KEY_HOW);
+    return dti_fail(
+        base, DT_ERROR_INVALID,
+        "servers and workers need a shared key: set .key or .key_file of .security, or take "
+        "dt_comm_desc_from_env() under dtrun; .insecure goes without. " DTI_KEY_HOW);
 }
 
 /* At any port, which a file tells. */
@@ -443,10 +443,10 @@ static dt_result dti_message_server_listen(dti_message_server *server, const cha
     if (dti_message_server_is_file(address))
         return dti_message_server_listen_file(server, address);
     if (!dti_endpoint_parse(strncmp(address, "tcp://", 6) ? "" : "tcp://", address, &e))
-        return dti_fail(server->base, DT_ERROR_INVALID,
-                        "'%s' is no address to listen at: \"host:port\", port 0 = any; or "
-                        "\"file:///path\"",
-                        address);
+        return dti_fail(
+            server->base, DT_ERROR_INVALID,
+            "'%s' is not an address to listen at: \"host:port\", port 0 = any; or \"file:///path\"",
+            address);
     const int error = dti_resolve(e.host, e.port, &list);
     if (error)
         return dti_fail(server->base, DT_ERROR_IO, "%s: %s", e.host, gai_strerror(error));

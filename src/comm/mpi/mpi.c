@@ -175,7 +175,8 @@ static void dti_mpi_waits_for(dt_comm *comm, uint64_t id, char *text, size_t siz
     dti_mpi_op *o = dti_mpi_find(comm, id);
     char what[DTI_COLL_TEXT];
     if (o)
-        snprintf(text, size, "%s: %llu of %llu parts are done; MPI does not tell whom it waits for",
+        snprintf(text, size,
+                 "%s: %llu of %llu parts are done; MPI does not report for which rank it waits",
                  dti_coll_text(&o->op, what), (unsigned long long)o->done,
                  (unsigned long long)o->chunks);
 }
@@ -353,7 +354,7 @@ static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *d, bool ask, bool *
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "MPI was initialised for its main thread alone, which this is not: use "
+                        "MPI was initialised for its main thread only, and this is another: use "
                         "MPI_Init_thread with MPI_THREAD_SERIALIZED or MULTIPLE");
     if (!ask && (d->rank != rank || d->world_size != size))
         return dti_fail(base, DT_ERROR_INVALID,

@@ -419,7 +419,7 @@ static void dti_mpi_check_time(dti_mpi *m, const dti_mpi_op *o, uint64_t now) {
     if (m->op_ns && now - o->moved_at >= m->op_ns)
         dti_mpi_end(m, DT_ERROR_LATE, true,
                     "%s did not move for %llu ms at rank %u: a rank has not posted it (MPI does "
-                    "not tell which)",
+                    "not report which)",
                     dti_coll_text(&o->op, text), (unsigned long long)(m->op_ns / 1000000u),
                     (unsigned)m->rank);
 }

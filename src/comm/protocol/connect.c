@@ -247,7 +247,7 @@ static void dti_link_broken(dti_core *core, dti_link *link, const char *why) {
         b->opened = false; /* it is missing, as before */
         return;
     }
-    dti_back_break(core, b, why ? why : "its connection ended without a word");
+    dti_back_break(core, b, why ? why : "its connection ended before anything was received");
     if (lasting) {
         dti_back_lost(core, peer, channel, socket, NULL);
     } else if (b->barren > DTI_BARREN_MAX) {

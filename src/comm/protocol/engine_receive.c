@@ -23,7 +23,7 @@ static void dti_engine_credit(dti_core *core, dti_link *link) {
         return; /* it is over here */
     if (step == DTI_NOBODY || fr->value > f->tracks[step].total) {
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "a CREDIT for what was not announced (stream %u of operation %llu)",
+                             "a CREDIT that was not announced (stream %u of operation %llu)",
                              fr->stream, (unsigned long long)fr->sequence);
         return;
     }

@@ -144,7 +144,7 @@ static const char *dti_member_ended(dti_core *core, const dti_link *link, const 
     uint32_t bytes = link->frame.length;
     bool lost = link->frame.type == DTI_FRAME_LOST;
     if (bytes < 8 || bytes >= 8 + sizeof core->text || lost != (core->set.rank == 0))
-        return "the end of the group, told by the wrong rank";
+        return "the end of the group, reported by the wrong rank";
     uint32_t result = dti_get32(body), culprit = dti_get32(body + 4);
     char text[sizeof core->text];
     for (uint32_t i = 8; i < bytes; i++) /* a terminal may show it */

@@ -24,11 +24,10 @@ static uint32_t dti_member_local(const dti_core *core) {
 static void dti_member_check_local(dti_core *core, uint32_t peer, uint32_t rank, uint32_t size) {
     if (core->local == 1 || (size == core->local && rank == peer % core->local))
         return;
-    dti_core_note(
-        core, DT_LOG_INFO,
-        "rank %u is number %u of %u on its host, where rank 0's host has %u: sums are not "
-        "hierarchical, which needs as many ranks on each host, in order",
-        peer, rank, size, core->local);
+    dti_core_note(core, DT_LOG_INFO,
+                  "rank %u is number %u of %u on its host, where rank 0's host has %u: sums are "
+                  "not hierarchical, which needs the same number of ranks on each host, in order",
+                  peer, rank, size, core->local);
     core->local = 1;
 }
 

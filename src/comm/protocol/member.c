@@ -332,7 +332,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
         /* Then what was noticed may be the consequence of that, not the cause. */
         size_t used = strlen(core->text);
         snprintf(core->text + used, sizeof core->text - used,
-                 "; rank 0, which was told, does not answer");
+                 "; rank 0, which got the report, does not answer");
         dti_core_end(core, core->result, core->culprit, core->text);
     }
     dti_tick_links(core);

@@ -43,7 +43,7 @@ static dt_result dti_congestion_try(dti_base *base, const char *name) {
                     name,
                     error == EPERM ? "the system does not allow it to this process"
                                    : "the system has no congestion control of that name",
-                    allowed[0] ? allowed : "(the system does not tell)");
+                    allowed[0] ? allowed : "(the system does not list them)");
 }
 
 /* What they accept has it from the first packet on. */

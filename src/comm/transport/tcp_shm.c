@@ -131,8 +131,7 @@ static bool dti_tcp_needs_shared(dti_tcp *t, const dti_link *link, uint32_t peer
         !dti_conn_is_local(t, link, peer, name))
         return false;
     dti_core_suspect(&t->core, DT_ERROR_REFUSED, peer,
-                     "rank %u requires shared memory with rank %u of its host, and there is none "
-                     "(%s)",
+                     "rank %u requires shared memory with rank %u of its host, which failed (%s)",
                      t->core.set.rank, peer, why);
     return true;
 }

@@ -402,7 +402,7 @@ static dt_result dti_threads_check(dti_base *base, const dt_comm_desc *desc, int
     if (desc && !desc->allocator.alloc != !desc->allocator.free)
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
     if (desc && desc->op_timeout_ms < 0)
-        return dti_fail(base, DT_ERROR_INVALID, "op_timeout_ms is %d; 0 is no limit",
+        return dti_fail(base, DT_ERROR_INVALID, ".op_timeout_ms is %d; 0 waits without a limit",
                         desc->op_timeout_ms);
     return DT_OK;
 }
