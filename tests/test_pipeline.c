@@ -436,6 +436,44 @@ TEST(pipeline_names_the_settings_that_it_refuses) {
         pipe_refused(&all[i].desc, all[i].mark, all[i].result, all[i].text);
 }
 
+/* A refusal names the largest number below that works: all between are refused, it is not. */
+TEST(a_pipeline_of_too_many_stages_names_the_largest_number_that_works) {
+    for (int layers = 2; layers <= 5; layers++) {
+        train_model m = {0};
+        dt_trainer *t = NULL;
+        int most = 0;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0));
+        dt_tensor h = m.x;
+        for (int i = 0; i < layers; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "deep%d", i);
+            h = dt_tanh(dt_nn_linear(h, name, i + 1 < layers ? 8 : TRAIN_CLASSES));
+        }
+        dt_trainer_desc d = train_desc(&m);
+        d.metrics[0] = (dt_tensor){0};
+        d.params = "deep*";
+        d.loss = dt_cross_entropy(h, m.t, NULL);
+        for (int stages = 2 * layers + 3; stages > 1; stages--) {
+            char devices[16];
+            snprintf(devices, sizeof devices, "cpu:%d", stages);
+            d.devices = devices;
+            d.parallel.pipeline = stages;
+            const dt_result result = dt_trainer_create(m.graph, &d, &t);
+            const char *text = strstr(dt_ctx_error(m.ctx), "can be cut into ");
+            if (result == DT_OK) {
+                CHECK_TEXT(stages == most, "%d layers: %d stages, not %d", layers, most, stages);
+                break;
+            }
+            CHECK_TEXT(text && strstr(text, " at most"), "%s", dt_ctx_error(m.ctx));
+            most = text ? atoi(text + 16) : 0;
+            CHECK_TEXT(most < stages, "%d layers, %d stages: %d", layers, stages, most);
+        }
+        CHECK_TEXT(most >= layers, "%d layers: %d", layers, most);
+        dt_trainer_destroy(t);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
 /* ---- marks */
 
 /* The log's lines of stages: which nodes each has. */

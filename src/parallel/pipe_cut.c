@@ -170,17 +170,25 @@ static uint32_t dti_pipe_cut_at(const dti_pipe_cut *cut, const dti_pipe_places *
     return best ? best : near;
 }
 
-static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_pipe_places *p) {
+static bool dti_pipe_cut_find(dti_pipe_cut *cut, const dti_pipe_places *p) {
     for (uint32_t k = 1; k < cut->chunks; k++) {
         cut->starts[k] = dti_pipe_cut_at(cut, p, k);
         if (!cut->starts[k])
-            return dti_fail(
-                base, DT_ERROR_INVALID,
-                ".parallel.pipeline: %u stages, but the model can be cut into only %u, each with a "
-                "trained parameter and at most %d tensors over a cut; use fewer",
-                cut->chunks, k, DT_MAX_OUTPUTS);
+            return false;
     }
-    return DT_OK;
+    return true;
+}
+
+static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_pipe_places *p) {
+    const uint32_t asked = cut->chunks;
+    while (!dti_pipe_cut_find(cut, p))
+        cut->chunks--;
+    if (cut->chunks == asked)
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_INVALID,
+                    ".parallel.pipeline: %u stages, but the model can be cut into at most %u, each "
+                    "with a trained parameter and at most %d tensors over a cut; use fewer",
+                    asked, cut->chunks, DT_MAX_OUTPUTS);
 }
 
 /* Behind the function that made the marked tensor. */
