@@ -258,6 +258,12 @@ static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *wh
                     here);
 }
 
+/* A file may have any number. */
+static const char *dti_state_kind_name(uint64_t kind) {
+    const dti_optim_row *row = dti_optim_row_of((dt_optim_kind)DTI_MIN(kind, DTI_OPTIM_KINDS));
+    return row ? row->name : "unknown";
+}
+
 static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t *w) {
     uint64_t here[DTI_STATE_WORDS];
     static const struct {
@@ -268,11 +274,16 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                 {DTI_STATE_BATCH, "batch"},
                 {DTI_STATE_PARTS, "accumulate"},
                 {DTI_STATE_TAIL, "tail"},
-                {DTI_STATE_OPTIM, "optimizer"},
                 {DTI_STATE_MOMENTS, "number of moments (256 more: one is an average)"},
                 {DTI_STATE_SHUFFLED, "shuffling"}};
     dti_state_words(t, here);
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
+    if (w[DTI_STATE_OPTIM] != here[DTI_STATE_OPTIM])
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%s: a checkpoint of another job? Its optimizer is %s, and here %s; use "
+                        "the checkpoint's .optim.kind",
+                        path, dti_state_kind_name(w[DTI_STATE_OPTIM]),
+                        dti_state_kind_name(here[DTI_STATE_OPTIM]));
     for (size_t i = 0; i < DTI_COUNT(same); i++) {
         if (w[same[i].word] != here[same[i].word])
             return dti_state_wrong(t, path, same[i].name, w[same[i].word], here[same[i].word]);
@@ -281,8 +292,11 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         return DT_OK;
     if (t->desc.parallel.batch_slices &&
         w[DTI_STATE_BATCH_SLICES] != (uint64_t)t->desc.parallel.batch_slices)
-        return dti_state_wrong(t, path, "number of batch slices", w[DTI_STATE_BATCH_SLICES],
-                               (unsigned long long)t->desc.parallel.batch_slices);
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%s: it has %llu batch slices, and .parallel.batch_slices is %d; 0 takes "
+                        "the checkpoint's number",
+                        path, (unsigned long long)w[DTI_STATE_BATCH_SLICES],
+                        t->desc.parallel.batch_slices);
     if (w[DTI_STATE_BATCH_SLICES] > t->par.desc.batch)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: .parallel.batch_slices is %llu, and .batch %u; at most %u", path,
