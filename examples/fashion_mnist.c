@@ -97,7 +97,7 @@ static void tell(const char *set, int epoch, const dt_train_report *r, double se
 /* Between the steps of dt_trainer_fit, which does the rest. */
 static dt_result look(void *seconds, dt_fit_state *s) {
     if (stop) /* SIGTERM came: fit writes a checkpoint after this step, and all ranks end */
-        s->stop = DT_FIT_STOPPED;
+        s->stop = DT_FIT_STOP_CALLBACK;
     if (s->event == DT_FIT_EPOCH)
         tell("train", (int)s->epoch, &s->train, *(double *)seconds += s->train.seconds);
     return DT_OK;
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
     dt_array file[4]; /* pixels and classes to train on, then those to test with */
     dt_graph *graph;
     dt_comm *comm;
-    dt_history history = {.stop = DT_FIT_DONE};
+    dt_history history = {.stop = DT_FIT_STOP_DONE};
     dt_train_report r;
     double seconds = 0;
     parse(argc, argv);
@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
     TRY(fit.epochs         ? dt_trainer_fit(trainer, &fit, &history)
         : text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL)
                            : DT_OK);
-    if (history.stop == DT_FIT_STOPPED)
+    if (history.stop == DT_FIT_STOP_CALLBACK)
         return 0;
     TRY(dt_trainer_evaluate(trainer, &test, 500, &r));
     tell("test", (int)number[EPOCHS], &r, seconds);

@@ -94,7 +94,7 @@ static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t
 
 static dt_result look(void *unused, dt_fit_state *s) {
     if (stop) /* SIGTERM came: fit writes a checkpoint after this step, and all ranks end */
-        s->stop = DT_FIT_STOPPED;
+        s->stop = DT_FIT_STOP_CALLBACK;
     return DT_OK;
 }
 
@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     dt_graph *graph;
     dt_comm *comm;
     dt_train_report r;
-    dt_history history = {.stop = DT_FIT_DONE};
+    dt_history history = {.stop = DT_FIT_STOP_DONE};
     for (int i = 1; i < argc; i += 2)
         option(argv[i], argv[i + 1]);
     int deep = !strcmp(text[MODEL], "resnet");
@@ -144,7 +144,7 @@ int main(int argc, char **argv) {
     TRY(epochs             ? dt_trainer_fit(trainer, &fit, &history)
         : text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL)
                            : DT_OK);
-    if (history.stop == DT_FIT_STOPPED)
+    if (history.stop == DT_FIT_STOP_CALLBACK)
         return 0;
     TRY(dt_trainer_evaluate(trainer, &test, TEST_BATCH, &r));
     if (!dt_comm_rank(comm))

@@ -429,7 +429,7 @@ static dt_result fuzz_frames(const uint8_t *data, size_t size) {
                         .join_ns = 8000000000u,
                         .silence_ns = 300000000u,
                         .op_ns = how & 4 ? 200000000u : 0,
-                        .integrity = how & 8 ? DT_COMM_NONE : DT_COMM_CRC,
+                        .integrity = how & 8 ? DT_COMM_UNCHECKED : DT_COMM_CRC,
                         .keyed = how & 16};
     if (!fw)
         return DT_ERROR_MEMORY;

@@ -54,7 +54,7 @@ TEST(fit_gives_the_bits_of_epochs_made_by_hand) {
         FIT_TRY(&a, dt_trainer_epoch(a.trainer, NULL));
     FIT_TRY(&b, dt_trainer_fit(b.trainer, &(dt_fit_desc){.epochs = 3, .validation = &b.valid}, &h));
     CHECK(fit_hash(&a) == fit_hash(&b));
-    CHECK(h.count == 3 && h.stop == DT_FIT_DONE && h.epochs == 3 && h.steps == 15);
+    CHECK(h.count == 3 && h.stop == DT_FIT_STOP_DONE && h.epochs == 3 && h.steps == 15);
     dt_train_report r;
     FIT_TRY(&b, dt_trainer_evaluate(b.trainer, &b.valid, 0, &r));
     CHECK(h.count == 3 && h.entries[2].validation_loss == r.loss);
@@ -92,7 +92,7 @@ TEST(fit_stops_where_nothing_gets_better) {
     dt_fit_desc d = {.epochs = 50, .validation = &j.valid};
     d.watch = (dt_watch){.patience = 3, .min_delta = 1e6}; /* the first is the best */
     FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
-    CHECK(h.stop == DT_FIT_EARLY_STOP && h.count == 4 && h.best_step == 5);
+    CHECK(h.stop == DT_FIT_STOP_EARLY && h.count == 4 && h.best_step == 5);
     CHECK(h.count == 4 && h.entries[0].better && !h.entries[1].better);
     CHECK(h.count == 4 && h.best == h.entries[0].validation_loss);
     dt_history_destroy(&h);
@@ -179,7 +179,7 @@ static dt_result fit_see(void *user, dt_fit_state *s) {
         seen->events[at + 1] = 0;
     }
     if (s->event == DT_FIT_STEP && s->step == seen->stop_at)
-        s->stop = DT_FIT_STOPPED;
+        s->stop = DT_FIT_STOP_CALLBACK;
     if (s->event == DT_FIT_VALIDATED)
         seen->validation = s->validation.loss;
     if (s->event == DT_FIT_EPOCH)
@@ -198,12 +198,12 @@ TEST(fit_tells_its_callbacks_everything_in_order) {
     dt_fit_desc d = {.epochs = 2, .validation = &j.valid, .callbacks = {{fit_see, &seen}}};
     FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
     CHECK_TEXT(!strcmp(seen.events, "bsssssevsssssevx"), "%s", seen.events);
-    CHECK(seen.end == DT_FIT_DONE && seen.validation > 0.0);
+    CHECK(seen.end == DT_FIT_STOP_DONE && seen.validation > 0.0);
     seen = (fit_seen){.stop_at = 12};
     d.epochs = 5;
     FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
     CHECK_TEXT(!strcmp(seen.events, "bssx"), "%s", seen.events);
-    CHECK(seen.end == DT_FIT_STOPPED);
+    CHECK(seen.end == DT_FIT_STOP_CALLBACK);
     dt_trainer_info info;
     dt_trainer_get_info(j.trainer, &info);
     CHECK(info.step == 12);
@@ -247,7 +247,7 @@ TEST(fit_ends_with_the_error_of_a_callback) {
     dt_fit_desc d = {.epochs = 2, .callbacks = {{fit_see, &seen}}};
     CHECK(dt_trainer_fit(j.trainer, &d, &h) == DT_ERROR_IO);
     CHECK_TEXT(!strcmp(seen.events, "bssx"), "%s", seen.events);
-    CHECK(seen.end == DT_FIT_FAILED && h.stop == DT_FIT_FAILED && h.steps == 2);
+    CHECK(seen.end == DT_FIT_STOP_FAILED && h.stop == DT_FIT_STOP_FAILED && h.steps == 2);
     dt_history_destroy(&h);
     fit_close(&j);
 }
@@ -279,7 +279,7 @@ TEST(a_fit_that_fails_at_any_point_leaves_a_history_that_says_so) {
         if (way == 3)
             f.callbacks[0].call = fit_fail_at_end;
         const dt_result result = dt_trainer_fit(way == 1 ? NULL : t, &f, &h);
-        CHECK_TEXT(result && h.stop == DT_FIT_FAILED, "way %d: %d, %d", way, (int)result,
+        CHECK_TEXT(result && h.stop == DT_FIT_STOP_FAILED, "way %d: %d, %d", way, (int)result,
                    (int)h.stop);
         dt_history_destroy(&h);
         dt_ctx_destroy(other.ctx);
@@ -368,7 +368,7 @@ typedef struct fit_break {
 static dt_result fit_break_at(void *user, dt_fit_state *s) {
     const fit_break *b = user;
     if (s->event == DT_FIT_STEP && s->step == b->at)
-        s->stop = DT_FIT_STOPPED;
+        s->stop = DT_FIT_STOP_CALLBACK;
     return DT_OK;
 }
 
@@ -396,7 +396,7 @@ static bool fit_interrupted(int way, uint64_t at, const char *folder, dt_history
             return false;
         const dt_fit_desc d = fit_watching(&j, way, &b);
         FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, h));
-        CHECK(run || (h->stop == DT_FIT_STOPPED && h->steps == at));
+        CHECK(run || (h->stop == DT_FIT_STOP_CALLBACK && h->steps == at));
         *hash = fit_hash(&j);
         dt_history_destroy(&(dt_history){.ctx = h->ctx, .entries = h->entries});
         b.at = 0;
@@ -414,7 +414,7 @@ TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
         fit_remove_folder(folder);
         if (!fit_interrupted(way, 0, NULL, &whole, &bits))
             return;
-        CHECK_TEXT(whole.stop == DT_FIT_EARLY_STOP && whole.steps > 15 && whole.best_step > 5,
+        CHECK_TEXT(whole.stop == DT_FIT_STOP_EARLY && whole.steps > 15 && whole.best_step > 5,
                    "way %d: ends %d at step %d, the best at %d", way, (int)whole.stop,
                    (int)whole.steps, (int)whole.best_step);
         for (uint64_t at = 1; at < whole.steps; at += stride) {
@@ -450,7 +450,7 @@ TEST(fit_without_resume_watches_anew_what_was_loaded) {
             FIT_TRY(&j, dt_trainer_resume(j.trainer, &found));
         CHECK(found == (run > 0));
         FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
-        CHECK_TEXT(h.stop == DT_FIT_EARLY_STOP && (h.count > 0) == (run != 1),
+        CHECK_TEXT(h.stop == DT_FIT_STOP_EARLY && (h.count > 0) == (run != 1),
                    "run %d: %d at step %d", run, (int)h.stop, (int)h.steps);
         if (!run)
             FIT_TRY(&j, dt_trainer_checkpoint(j.trainer));
@@ -647,7 +647,7 @@ TEST(fit_of_local_steps_validates_and_stops_at_rounds_ends) {
     dt_fit_desc f = {.epochs = 3, .validation = &j.valid, .callbacks = {{fit_see, &seen}}};
     FIT_TRY(&j, dt_trainer_fit(t, &f, &h));
     CHECK_TEXT(!strcmp(seen.events, "bsssssevssx"), "%s", seen.events);
-    CHECK(h.stop == DT_FIT_STOPPED && h.count == 1 && h.entries[0].validation_loss > 0.0);
+    CHECK(h.stop == DT_FIT_STOP_CALLBACK && h.count == 1 && h.entries[0].validation_loss > 0.0);
     dt_trainer_info info;
     dt_trainer_get_info(t, &info);
     CHECK(info.round_steps == 0);

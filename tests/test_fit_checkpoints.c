@@ -96,7 +96,7 @@ static void fold_check_late(rank *r, const fold_case *c, dt_trainer *t, const fo
     const char *reason = c->row->reason ? c->row->reason : "";
     dt_trainer_info info;
     dt_trainer_get_info(t, &info);
-    EXPECT(r, h->epochs == FOLD_EPOCHS && h->stop == DT_FIT_DONE);
+    EXPECT(r, h->epochs == FOLD_EPOCHS && h->stop == DT_FIT_STOP_DONE);
     EXPECT_TEXT(r, w->seen == want && h->checkpoints_failed == want, "%d and %d failed, not %d",
                 (int)w->seen, (int)h->checkpoints_failed, (int)want);
     EXPECT_TEXT(r, info.checkpoints_failed == want, "%d", (int)info.checkpoints_failed);
@@ -149,7 +149,7 @@ static void fold_rank(rank *r) {
                                .callbacks = {{fold_call, &w}, {dt_progress_show, &p}}};
         result = dt_trainer_fit(t, &f, &h);
         EXPECT_TEXT(r, !result == c->row->late, "fit: %s", dt_ctx_error(m.ctx));
-        EXPECT(r, c->row->late || h.stop == DT_FIT_FAILED);
+        EXPECT(r, c->row->late || h.stop == DT_FIT_STOP_FAILED);
     }
     if (!c->row->late)
         fold_check_refused(r, c, result, dt_ctx_error(m.ctx));

@@ -25,7 +25,7 @@ static dt_result finite_sample(void *user, const dt_sample *s, void *const *valu
 static dt_result finite_see(void *user, dt_fit_state *s) {
     finite_watch *w = user;
     if (s->event == DT_FIT_STEP && s->step == w->stop_at)
-        s->stop = DT_FIT_STOPPED;
+        s->stop = DT_FIT_STOP_CALLBACK;
     if (s->event == DT_FIT_EPOCH)
         w->now = w->mask >> (s->epoch - 1) & 1u;
     if (s->event == DT_FIT_VALIDATED && w->loss) {
@@ -115,7 +115,7 @@ TEST(a_validation_that_is_not_finite_counts_as_not_better_and_ends_no_fit) {
             finite_fit(&j,
                        (dt_watch){.patience = patience, .min_delta = 0.02, .restore_best = true},
                        FINITE_EPOCHS, &h);
-            if (!run && h.stop != DT_FIT_STOPPED) /* it ended before */
+            if (!run && h.stop != DT_FIT_STOP_CALLBACK) /* it ended before */
                 run = 1;
             if (run) {
                 CHECK_TEXT(h.epochs == end && h.best_step == best * FINITE_STEPS,
@@ -386,7 +386,7 @@ TEST(what_is_not_finite_ends_fits_alike_in_every_mode_and_the_best_weights_are_p
                            (int)r->result, r->text);
                 CHECK_TEXT(!way || strstr(r->text, "NaN") || strstr(r->text, "not finite"),
                            "%s: %s", mode->name, r->text);
-                CHECK_TEXT(r->h.stop == (way ? DT_FIT_FAILED : DT_FIT_EARLY_STOP) &&
+                CHECK_TEXT(r->h.stop == (way ? DT_FIT_STOP_FAILED : DT_FIT_STOP_EARLY) &&
                                r->h.epochs == (way ? 3 : 4) && r->h.not_finite == (way ? 0 : 2) &&
                                r->h.best_step == (uint64_t)best * FINITE_MODE_STEPS,
                            "%s, way %d: ends as %d in epoch %d, %d values are none, the best is "

@@ -14,7 +14,7 @@ static bool ranks_open(rank *r, train_model *m, dt_trainer **t) {
 static dt_result ranks_call(void *user, dt_fit_state *s) {
     const rank *r = user;
     if (r->index == 1 && s->event == DT_FIT_STEP && s->step == 7)
-        s->stop = DT_FIT_STOPPED;
+        s->stop = DT_FIT_STOP_CALLBACK;
     return DT_OK;
 }
 
@@ -29,7 +29,7 @@ static void stop_rank(rank *r) {
     dt_fit_desc d = {.epochs = 5, .validation = &valid, .callbacks = {{ranks_call, r}}};
     d.watch.restore_best = true;
     EXPECT_TEXT(r, !dt_trainer_fit(t, &d, &h), "%s", dt_ctx_error(m.ctx));
-    EXPECT(r, h.stop == DT_FIT_STOPPED && h.steps == 7 && h.count == 1 && h.best_step == 5);
+    EXPECT(r, h.stop == DT_FIT_STOP_CALLBACK && h.steps == 7 && h.count == 1 && h.best_step == 5);
     EXPECT(r, !dt_store_state_hash(dt_trainer_store(t), &r->numbers[0]));
     EXPECT(r, !dt_trainer_predict(t, &valid, m.logits, 0, r->values, 50 * TRAIN_CLASSES * 4));
     dt_history_destroy(&h);
@@ -64,7 +64,7 @@ static void fail_rank(rank *r) {
     dt_fit_desc d = {.epochs = 5, .callbacks = {{ranks_fail, r}}};
     const dt_result result = dt_trainer_fit(t, &d, &h);
     EXPECT_TEXT(r, result == DT_ERROR_IO || r->index != 1, "%s", dt_ctx_error(m.ctx));
-    EXPECT(r, result && h.stop == DT_FIT_FAILED && h.steps == 3);
+    EXPECT(r, result && h.stop == DT_FIT_STOP_FAILED && h.steps == 3);
     EXPECT_TEXT(r, !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx)); /* the job goes on */
     dt_history_destroy(&h);
     dt_ctx_destroy(m.ctx);
@@ -203,7 +203,7 @@ static void watching_process(rank *r) {
     r->numbers[3] = (uint64_t)h.stop;
     r->numbers[4] = k.began;
     EXPECT_TEXT(r, !r->result == !k.w->kill_at, "%d: %s", (int)r->result, r->text);
-    EXPECT(r, !r->result || h.stop == DT_FIT_FAILED);
+    EXPECT(r, !r->result || h.stop == DT_FIT_STOP_FAILED);
 }
 
 static void watching_job(const watching *w, int count, const dt_history *want, uint64_t bits) {
@@ -214,7 +214,7 @@ static void watching_job(const watching *w, int count, const dt_history *want, u
     for (int i = 0; i < count && !w->kill_at; i++) {
         const uint64_t *n = j->at[i].numbers;
         CHECK_TEXT(n[0] == bits && n[1] == want->steps && n[2] == want->best_step &&
-                       n[3] == DT_FIT_EARLY_STOP && n[4] + 4 >= n[1] && n[4] < n[1],
+                       n[3] == DT_FIT_STOP_EARLY && n[4] + 4 >= n[1] && n[4] < n[1],
                    "rank %d of %d: from step %d to %d, the best %d; not %d and %d", i, count,
                    (int)n[4], (int)n[1], (int)n[2], (int)want->steps, (int)want->best_step);
     }
@@ -229,7 +229,7 @@ TEST(a_fit_whose_rank_is_killed_goes_on_and_stops_at_the_step_of_one_device) {
     char text[1200];
     if (!CHECK_TEXT(!watching_run(NULL, &alone, &want, &bits, text), "%s", text))
         return;
-    CHECK_TEXT(want.stop == DT_FIT_EARLY_STOP && want.steps > 15 && want.best_step > 5 &&
+    CHECK_TEXT(want.stop == DT_FIT_STOP_EARLY && want.steps > 15 && want.best_step > 5 &&
                    want.best_step < want.steps,
                "step %d, the best %d", (int)want.steps, (int)want.best_step);
     for (int count = 2; count <= 3; count++) {

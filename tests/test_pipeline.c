@@ -421,7 +421,7 @@ TEST(pipeline_names_the_settings_that_it_refuses) {
          DT_ERROR_INVALID,
          ".parallel.balance cannot be combined with .parallel.pipeline"},
         {{.mode = DT_TRAIN_LOCAL}, 0, DT_ERROR_INVALID, "DT_TRAIN_LOCAL"},
-        {{.params = "block0.*"}, 0, DT_ERROR_INVALID, "can be cut into at most 1"},
+        {{.params = "block0.*"}, 0, DT_ERROR_INVALID, "can be cut into 1 at most"},
         {{.parallel.pipeline = 0},
          1,
          DT_ERROR_INVALID,

@@ -77,10 +77,10 @@ static bool serve_has_openssl(void) {
 TEST(server_speaks_with_macs_and_tls) {
     serve_case c = {.batch_slices = 2, .epochs = 1, .workers = 2};
     const uint64_t wanted = serve_wanted(&c);
-    for (int i = DT_COMM_MAC; i <= DT_COMM_NONE; i++) {
+    for (int i = DT_COMM_MAC; i <= DT_COMM_UNCHECKED; i++) {
         serve_run r;
         c.integrity = (dt_comm_integrity)i;
-        if (i == DT_COMM_NONE || serve_has_openssl())
+        if (i == DT_COMM_UNCHECKED || serve_has_openssl())
             CHECK(serve_bits(&c, &r) == wanted);
     }
 }
@@ -510,7 +510,7 @@ TEST(server_refuses_other_keys_jobs_settings_and_models) {
     r.by = serve_key('a', DT_COMM_CRC);
     snprintf(r.by.job, sizeof r.by.job, "another");
     serve_refuses(&r, DT_ERROR_REFUSED, "different jobs");
-    r.by = serve_key('a', DT_COMM_NONE);
+    r.by = serve_key('a', DT_COMM_UNCHECKED);
     serve_refuses(&r, DT_ERROR_REFUSED, "settings differ");
     r.by = (dt_comm_desc){.job = "a test", .insecure = true};
     serve_refuses(&r, DT_ERROR_REFUSED, "insecure");

@@ -182,7 +182,7 @@ static dt_result fly_see(void *user, dt_fit_state *s) {
     seen->in_turn = seen->in_turn && s->last.steps && s->step == seen->steps + s->last.steps;
     seen->steps = s->step;
     seen->samples += s->last.samples;
-    s->stop = seen->stop_at && s->step >= seen->stop_at ? DT_FIT_STOPPED : s->stop;
+    s->stop = seen->stop_at && s->step >= seen->stop_at ? DT_FIT_STOP_CALLBACK : s->stop;
     return DT_OK;
 }
 
@@ -200,7 +200,7 @@ static uint64_t fly_fit(int in_flight, uint64_t stop_at, fly_seen *seen, uint64_
     dt_history history;
     const dt_fit_desc fit = {.epochs = 2, .callbacks = {{fly_see, seen}}};
     CHECK(!dt_trainer_fit(trainer, &fit, &history));
-    CHECK(history.stop == (stop_at ? DT_FIT_STOPPED : DT_FIT_DONE));
+    CHECK(history.stop == (stop_at ? DT_FIT_STOP_CALLBACK : DT_FIT_STOP_DONE));
     CHECK(!trainer->ahead_count && !dt_store_state_hash(dt_trainer_store(trainer), hash));
     const uint64_t steps = history.steps;
     dt_history_destroy(&history);

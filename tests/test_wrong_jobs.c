@@ -280,7 +280,7 @@ ROW(COMM, dt_comm_create, numbers) {
                          .local_rank = INT(0, -1, INT_MAX),
                          .local_size = INT(1, -1, INT_MAX),
                          .transport = ENUM(DT_COMM_TCP, DT_COMM_MPI + 1),
-                         .integrity = ENUM(DT_COMM_CRC, DT_COMM_NONE + 1),
+                         .integrity = ENUM(DT_COMM_CRC, DT_COMM_UNCHECKED + 1),
                          .shared_memory = ENUM(DT_COMM_SHARED_DEFAULT, DT_COMM_SHARED_REQUIRED + 1),
                          .port_low = INT(0, -1, 65536, INT_MAX),
                          .port_high = INT(0, -1, 65536, INT_MAX),

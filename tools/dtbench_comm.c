@@ -298,16 +298,16 @@ static int run_tcp(const char *integrity, const request *r) {
     static const char *const names[] = {[DT_COMM_CRC] = "crc",
                                         [DT_COMM_MAC] = "mac",
                                         [DT_COMM_TLS] = "tls",
-                                        [DT_COMM_NONE] = "none"};
+                                        [DT_COMM_UNCHECKED] = "none"};
     bench b = {.step = step_all_reduce};
     int mode = 0;
     size_t length = strcspn(integrity, ":");
     if (integrity[length])
         b.algorithm = algorithm_of(integrity + length + 1);
-    while (mode <= DT_COMM_NONE &&
+    while (mode <= DT_COMM_UNCHECKED &&
            (strlen(names[mode]) != length || strncmp(integrity, names[mode], length) != 0))
         mode++;
-    if (mode > DT_COMM_NONE)
+    if (mode > DT_COMM_UNCHECKED)
         fail(integrity, "none of crc, mac, tls and none");
     b.what = names[mode];
     join(&b, (dt_comm_integrity)mode);

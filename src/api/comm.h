@@ -70,7 +70,7 @@ typedef enum dt_comm_integrity {
     DT_COMM_CRC, /* the default, against accidents: CRC32C of each payload */
     DT_COMM_MAC, /* also against tampering: GMAC of each payload; needs DT_WITH_OPENSSL */
     DT_COMM_TLS, /* also against eavesdropping: TLS 1.3, by key or certificates; needs that too */
-    DT_COMM_NONE /* payloads are not checked: for measurements */
+    DT_COMM_UNCHECKED /* payloads are not checked: for measurements */
 } dt_comm_integrity;
 
 /* What carries the messages.
@@ -330,9 +330,9 @@ DT_API dt_result dt_comm_set_leaves(dt_comm *comm, uint32_t first, uint32_t coun
 
 /* Counters and memory of a comm. */
 typedef struct dt_comm_info {
-    uint64_t operations;                     /* operations that have finished */
-    uint64_t bytes_sent, bytes_received;     /* on the wire, with headers */
-    uint64_t payload_sent, payload_received; /* bytes, without headers */
+    uint64_t operations;                                 /* operations that have finished */
+    uint64_t bytes_sent, bytes_received;                 /* on the wire, with headers */
+    uint64_t payload_bytes_sent, payload_bytes_received; /* bytes, without headers */
     uint64_t resets; /* connections that broke and were restored, as seen by this rank */
     /* With all its groups. Ranks that are threads of one process share some memory. */
     uint64_t host_bytes, host_alloc_calls;

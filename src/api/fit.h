@@ -27,16 +27,16 @@ typedef enum dt_fit_event {
 } dt_fit_event;
 
 typedef enum dt_fit_stop {
-    DT_FIT_RUNNING,    /* training continues */
-    DT_FIT_DONE,       /* all epochs or steps are done */
-    DT_FIT_EARLY_STOP, /* no better watched value .watch.patience times in a row */
-    DT_FIT_STOPPED,    /* a callback asked for it */
-    DT_FIT_FAILED      /* an error, which dt_trainer_fit returns */
+    DT_FIT_STOP_NONE,     /* training continues */
+    DT_FIT_STOP_DONE,     /* all epochs or steps are done */
+    DT_FIT_STOP_EARLY,    /* no better watched value .watch.patience times in a row */
+    DT_FIT_STOP_CALLBACK, /* a callback asked for it */
+    DT_FIT_STOP_FAILED    /* an error, which dt_trainer_fit returns */
 } dt_fit_stop;
 
 /* The state of training, as a callback sees it. All members but .stop are read only.
  *
- * A callback may set .stop to DT_FIT_STOPPED: then no rank starts a further step.
+ * A callback may set .stop to DT_FIT_STOP_CALLBACK: then no rank starts a further step.
  *
  * A callback may call dt_trainer_set_lr (with the same rate on all ranks), dt_trainer_evaluate,
  * _predict, _checkpoint, _save, dt_trainer_store, and functions that do not use the trainer. BUSY
@@ -49,7 +49,7 @@ typedef enum dt_fit_stop {
 typedef struct dt_fit_state {
     dt_trainer *trainer;    /* the one that is trained */
     dt_fit_event event;     /* why the callback is called */
-    dt_fit_stop stop;       /* DT_FIT_RUNNING; a callback may set DT_FIT_STOPPED */
+    dt_fit_stop stop;       /* DT_FIT_STOP_NONE; a callback may set DT_FIT_STOP_CALLBACK */
     uint64_t epoch, epochs; /* completed since training began; at the end (dt_fit_desc.epochs) */
     uint64_t step, steps;   /* committed since then; at the end, by .epochs and .steps */
     uint64_t epoch_steps;   /* steps of a full epoch */
@@ -154,7 +154,7 @@ typedef struct dt_history {
  * dt_trainer_epoch or dt_trainer_step.
  *
  * history: may be NULL. It is filled in whatever the result; after every error .stop is
- * DT_FIT_FAILED. Ownership: the caller's, to be freed with dt_history_destroy.
+ * DT_FIT_STOP_FAILED. Ownership: the caller's, to be freed with dt_history_destroy.
  *
  * Memory: while it runs it allocates only entries of the history and what each validation needs.
  *

@@ -133,8 +133,8 @@ static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_de
 static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_desc *d) {
     int papers = (d->tls_ca[0] != 0) + (d->tls_certificate[0] != 0) + (d->tls_private_key[0] != 0) +
                  (d->tls_name[0] != 0);
-    if ((unsigned)d->integrity > DT_COMM_NONE)
-        return dti_comm_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_NONE);
+    if ((unsigned)d->integrity > DT_COMM_UNCHECKED)
+        return dti_comm_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_UNCHECKED);
     if ((unsigned)d->shared_memory > DT_COMM_SHARED_REQUIRED)
         return dti_comm_desc_wrong_int(base, "shared_memory", (int)d->shared_memory, 0,
                                        DT_COMM_SHARED_REQUIRED);

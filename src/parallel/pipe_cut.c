@@ -186,7 +186,7 @@ static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_
     if (cut->chunks == asked)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
-                    ".parallel.pipeline: %u stages, but the model can be cut into at most %u, each "
+                    ".parallel.pipeline: %u stages, but the model can be cut into %u at most, each "
                     "with a trained parameter and at most %d tensors over a cut; use fewer",
                     asked, cut->chunks, DT_MAX_OUTPUTS);
 }

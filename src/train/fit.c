@@ -218,10 +218,10 @@ static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
 
 /* Ranks have no word for each other in the middle of a round: it waits for the round's end. */
 static dt_result dti_fit_hold(dti_fit *f, dt_result own) {
-    f->asked = f->asked || f->s.stop == DT_FIT_STOPPED;
+    f->asked = f->asked || f->s.stop == DT_FIT_STOP_CALLBACK;
     f->held = f->held ? f->held : own;
-    if (f->s.stop == DT_FIT_STOPPED)
-        f->s.stop = DT_FIT_RUNNING;
+    if (f->s.stop == DT_FIT_STOP_CALLBACK)
+        f->s.stop = DT_FIT_STOP_NONE;
     return DT_OK;
 }
 
@@ -232,15 +232,15 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
         return dti_fit_hold(f, own);
     own = own ? own : f->held;
     if (f->asked)
-        f->s.stop = DT_FIT_STOPPED;
+        f->s.stop = DT_FIT_STOP_CALLBACK;
     f->asked = false;
-    int32_t mine = own ? 2 : f->s.stop == DT_FIT_STOPPED, most = mine;
+    int32_t mine = own ? 2 : f->s.stop == DT_FIT_STOP_CALLBACK, most = mine;
     if (par->lost || !par->desc.comm)
         return own;
     dt_result result = dti_parallel_comm_failed(
         par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
     if (!result && most == 1)
-        f->s.stop = DT_FIT_STOPPED;
+        f->s.stop = DT_FIT_STOP_CALLBACK;
     if (!result && most == 2)
         result = dti_agree_result(par, own);
     return own ? own : result;
@@ -344,8 +344,8 @@ static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r, const char *
             result = dti_fit_save(f);
     }
     if (w->patience && f->s.validations_since_best >= (uint64_t)w->patience &&
-        f->s.stop == DT_FIT_RUNNING)
-        f->s.stop = DT_FIT_EARLY_STOP;
+        f->s.stop == DT_FIT_STOP_NONE)
+        f->s.stop = DT_FIT_STOP_EARLY;
     dti_fit_times(f);
     return result ? result : dti_agree_result(&f->t->par, dti_fit_remember(f));
 }
@@ -478,7 +478,7 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     if (epoch_ended)
         t->watched.train = (dt_train_report){.epoch = f->s.epoch};
     dt_result result = dti_trainer_between(t, epoch_ended);
-    const bool due = epoch_ended || f->s.stop == DT_FIT_STOPPED;
+    const bool due = epoch_ended || f->s.stop == DT_FIT_STOP_CALLBACK;
     if (!result && due && t->desc.checkpoint.folder && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
     return dti_checkpoint_is_lost(t, result) ? DT_OK : result;
@@ -534,15 +534,15 @@ static void dti_fit_whether_done(dti_fit *f) {
     const bool epochs = f->d->epochs && f->t->epoch >= f->d->epochs;
     const bool steps = f->d->steps && dti_trainer_number(f->t) > f->d->steps &&
                        !f->t->par.round.done; /* ranks agree at rounds' ends */
-    if (f->s.stop == DT_FIT_RUNNING && (epochs || steps))
-        f->s.stop = DT_FIT_DONE;
+    if (f->s.stop == DT_FIT_STOP_NONE && (epochs || steps))
+        f->s.stop = DT_FIT_STOP_DONE;
 }
 
 /* What was due behind the last step of an interrupted fit, and did not come any more. */
 static dt_result dti_fit_overdue(dti_fit *f) {
     const bool ended = f->s.train.steps && f->s.train.epoch < f->s.epoch;
     dt_result result = DT_OK;
-    if (!f->resumed || f->s.stop != DT_FIT_RUNNING)
+    if (!f->resumed || f->s.stop != DT_FIT_STOP_NONE)
         return DT_OK;
     if (dti_fit_validates_behind(f, f->s.step))
         result = dti_fit_validate(f);
@@ -558,12 +558,12 @@ static dt_result dti_fit_loop(dti_fit *f) {
     if (!result)
         result = dti_fit_overdue(f);
     dti_fit_whether_done(f);
-    if (!result && f->s.stop && f->s.stop != DT_FIT_STOPPED && f->s.event == DT_FIT_BEGIN)
+    if (!result && f->s.stop && f->s.stop != DT_FIT_STOP_CALLBACK && f->s.event == DT_FIT_BEGIN)
         dti_log(f->t->base, DT_LOG_INFO,
                 "dt_trainer_fit: %llu of %llu steps are already made%s; nothing to do",
                 (unsigned long long)f->s.step, (unsigned long long)f->s.steps,
-                f->s.stop == DT_FIT_EARLY_STOP ? ", and .watch.patience is over" : "");
-    while (!result && f->s.stop == DT_FIT_RUNNING) {
+                f->s.stop == DT_FIT_STOP_EARLY ? ", and .watch.patience is over" : "");
+    while (!result && f->s.stop == DT_FIT_STOP_NONE) {
         result = dti_fit_once(f);
         dti_fit_whether_done(f);
     }
@@ -590,7 +590,7 @@ static void dti_fit_take_watched(dti_fit *f) {
                                  .lr = dti_trainer_lr(f->t, f->s.train.step)};
     f->s.train.lr = f->s.train.steps ? dti_trainer_rate(f->t, &newest) : 0.0;
     if (asked->patience && f->s.validations_since_best >= (uint64_t)asked->patience)
-        f->s.stop = DT_FIT_EARLY_STOP;
+        f->s.stop = DT_FIT_STOP_EARLY;
 }
 
 static dt_result dti_fit_resume(dti_fit *f) {
@@ -721,7 +721,7 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
     if (put && !result)
         memcpy(text, f->t->base->error, sizeof text);
     result = put;
-    f->s.stop = result ? DT_FIT_FAILED : f->s.stop;
+    f->s.stop = result ? DT_FIT_STOP_FAILED : f->s.stop;
     const dt_result told = dti_fit_tell(f, DT_FIT_END);
     dti_fit_history_end(f);
     if (result)
@@ -734,7 +734,7 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
 DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history *history), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, desc, history)) {
     if (history)
-        *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_FAILED};
+        *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_STOP_FAILED};
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, desc);
     dt_result result = dti_check_forked(t->base);
@@ -753,7 +753,7 @@ DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history 
         result = dti_fit_end(&f, result);
     }
     if (result && history)
-        history->stop = DT_FIT_FAILED; /* also where a callback fails at the end */
+        history->stop = DT_FIT_STOP_FAILED; /* also where a callback fails at the end */
     t->watched.weights = NULL;
     dti_free(t->base, f.best);
     return result;

@@ -173,7 +173,7 @@ static void choice_note(proc *p) {
     p->numbers[2] = info.link.bytes_per_s;
     p->numbers[3] = info.link_measured;
     p->numbers[4] = info.bytes_sent;
-    p->numbers[5] = info.payload_sent;
+    p->numbers[5] = info.payload_bytes_sent;
     p->numbers[6] = info.operations;
     p->numbers[7] = info.local_link.latency_ns;
 }

@@ -124,7 +124,7 @@ static void message_server_exchanges(dt_comm_integrity integrity) {
 
 TEST(message_servers_bring_messages_of_all_sizes_in_each_integrity) {
     message_server_exchanges(DT_COMM_CRC);
-    message_server_exchanges(DT_COMM_NONE);
+    message_server_exchanges(DT_COMM_UNCHECKED);
 #ifdef DT_WITH_OPENSSL
     message_server_exchanges(DT_COMM_MAC);
     message_server_exchanges(DT_COMM_TLS);
@@ -151,7 +151,7 @@ static void message_server_turns_away(char key, dt_comm_integrity own, dt_comm_i
 
 TEST(message_servers_turn_away_other_keys_settings_and_places) {
     message_server_turns_away('b', DT_COMM_CRC, DT_COMM_CRC, 1, "the keys differ");
-    message_server_turns_away('a', DT_COMM_CRC, DT_COMM_NONE, 1, "settings differ");
+    message_server_turns_away('a', DT_COMM_CRC, DT_COMM_UNCHECKED, 1, "settings differ");
     message_server_turns_away('a', DT_COMM_CRC, DT_COMM_CRC, 0, "another rank answers");
 #ifdef DT_WITH_OPENSSL
     message_server_turns_away('b', DT_COMM_TLS, DT_COMM_TLS, 1, "TLS");

@@ -109,7 +109,7 @@ TEST(processes_without_a_key_or_checksums_do_every_kind) {
     f->desc.chunk_bytes = 4096;
     f->desc.key[0] = 0;
     f->desc.insecure = true;
-    f->desc.integrity = DT_COMM_NONE;
+    f->desc.integrity = DT_COMM_UNCHECKED;
     fleet_run(f, everything);
     fleet_free(f);
 }

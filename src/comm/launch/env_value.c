@@ -197,7 +197,7 @@ static bool dti_env_integrity(dti_env_reader *r) {
     static const char *const names[] = {[DT_COMM_CRC] = "crc",
                                         [DT_COMM_MAC] = "mac",
                                         [DT_COMM_TLS] = "tls",
-                                        [DT_COMM_NONE] = "none"};
+                                        [DT_COMM_UNCHECKED] = "none"};
     const char *text = dti_env_get(r, "DTRAIN_INTEGRITY");
     dt_comm_desc *d = &r->desc;
     bool known = !text;

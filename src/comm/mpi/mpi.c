@@ -183,8 +183,8 @@ static void dti_mpi_waits_for(dt_comm *comm, uint64_t id, char *text, size_t siz
 
 static void dti_mpi_info(const dt_comm *comm, dt_comm_info *info) {
     const dti_mpi *m = ((const dti_mpi_group *)comm->state)->all;
-    info->bytes_sent = info->payload_sent = m->sent; /* what MPI adds it does not tell */
-    info->bytes_received = info->payload_received = m->received;
+    info->bytes_sent = info->payload_bytes_sent = m->sent; /* what MPI adds it does not tell */
+    info->bytes_received = info->payload_bytes_received = m->received;
     for (size_t i = 0; i < m->op_count; i++)
         info->scratch_bytes += m->ops[i]->state == DTI_MPI_ACTIVE ? m->ops[i]->room : 0;
 }

@@ -406,7 +406,7 @@ struct dti_core {
     uint8_t note_levels[DTI_NOTES];
     uint32_t note_first, note_count;
     uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
-    uint64_t bytes_sent, bytes_received, payload_sent, payload_received;
+    uint64_t bytes_sent, bytes_received, payload_bytes_sent, payload_bytes_received;
     uint64_t resets; /* connections that broke and were joined again */
 };
 

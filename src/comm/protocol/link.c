@@ -167,7 +167,7 @@ static void dti_link_returned(dti_core *core, dti_link *link) {
     const dti_link_loan loan = *dti_link_loan_oldest(link);
     link->loans_from++;
     core->bytes_sent += loan.bytes;
-    core->payload_sent += loan.bytes;
+    core->payload_bytes_sent += loan.bytes;
     link->moved = core->now;
     if (!dti_core_data_frozen(core, link))
         core->up->returned(core, &loan);
@@ -182,7 +182,7 @@ static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
     if (link->data_left) {
         link->data += bytes;
         link->data_left -= bytes;
-        core->payload_sent += bytes;
+        core->payload_bytes_sent += bytes;
         if (!link->data_left)
             dti_link_payload_out(core, link);
     }
@@ -263,7 +263,7 @@ static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
         dti_gmac_add(&link->seal_in, link->body, bytes);
     link->body += bytes;
     link->body_left -= (uint32_t)bytes;
-    core->payload_received += bytes;
+    core->payload_bytes_received += bytes;
     return link->body_left || dti_link_body_end(core, link);
 }
 

@@ -150,8 +150,8 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     const dti_core *c = &t->core;
     info->bytes_sent = c->bytes_sent;
     info->bytes_received = c->bytes_received;
-    info->payload_sent = c->payload_sent;
-    info->payload_received = c->payload_received;
+    info->payload_bytes_sent = c->payload_bytes_sent;
+    info->payload_bytes_received = c->payload_bytes_received;
     info->link = c->link;
     info->local_link = c->local_link;
     info->link_measured = c->link.latency_ns && c->set.link_source == DTI_LINK_MEASURED;
@@ -170,7 +170,7 @@ static bool dti_tcp_measures(dt_comm *comm) {
     dti_mutex_lock(&t->lock);
     const dti_core *c = &t->core;
     t->joined[0] = c->bytes_sent, t->joined[1] = c->bytes_received;
-    t->joined[2] = c->payload_sent, t->joined[3] = c->payload_received;
+    t->joined[2] = c->payload_bytes_sent, t->joined[3] = c->payload_bytes_received;
     bool measures = c->set.link_source == DTI_LINK_MEASURED;
     dti_mutex_unlock(&t->lock);
     return measures;
@@ -182,7 +182,7 @@ static void dti_tcp_link(dt_comm *comm, const dt_comm_link *network, const dt_co
     dti_core *c = &t->core;
     dti_core_link_costs(c, network, local);
     c->bytes_sent = t->joined[0], c->bytes_received = t->joined[1];
-    c->payload_sent = t->joined[2], c->payload_received = t->joined[3];
+    c->payload_bytes_sent = t->joined[2], c->payload_bytes_received = t->joined[3];
     comm->costs = &c->costs;
     dti_mutex_unlock(&t->lock);
 }
