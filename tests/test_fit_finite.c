@@ -202,7 +202,7 @@ TEST(a_watched_value_of_nothing_says_what_it_lacks_and_not_nan) {
     static const char *const want[] = {
         "after epoch 1 (step 5) the validation loss has no target that counts, ",
         "after epoch 1 (step 5) the loss has no target that counts, ",
-        "after epoch 1 (step 0) the loss has no step that was made, "};
+        "after epoch 1 (step 0) the loss has no completed step, "};
     for (int way = 0; way < 3; way++) {
         finite_log log = {0};
         train_model m;

@@ -66,7 +66,7 @@ static const struct {
     [TOLD_IO] = {DT_ERROR_IO, "dt_trainer_fit: callback 1 returned 7 (a file could not be opened, "
                               "read or written) at step 1"},
     [TOLD_MADE_UP] = {-5, "dt_trainer_fit: callback 1 returned -5 (an unknown result) at step 1"},
-    [TOLD_OWN_CALL] = {DT_ERROR_INVALID, "a learning rate of -1; it must be from 0 to "},
+    [TOLD_OWN_CALL] = {DT_ERROR_INVALID, "the learning rate is -1; it must be from 0 to "},
     [TOLD_OTHER_CALL] = {DT_ERROR_IO, "dt_trainer_fit: callback 1 returned 7 ("},
     [TOLD_AT_END] = {DT_ERROR_IO, "dt_trainer_fit: callback 1 returned 7 (a file could not be "
                                   "opened, read or written) at step 3"},
@@ -204,9 +204,9 @@ TEST(what_a_fit_would_fail_with_after_an_epoch_is_refused_before_the_first_step)
 TEST(a_fit_that_has_nothing_to_do_says_how_many_steps_are_made) {
     char folder[] = "/tmp/dtrain-told-XXXXXX", command[64];
     static const char *const texts[] = {
-        NULL, "dt_trainer_fit: 10 of 10 steps are made already; nothing to do",
-        "dt_trainer_fit: 10 of 5 steps are made already; nothing to do",
-        "dt_trainer_fit: 10 of 7 steps are made already; nothing to do"};
+        NULL, "dt_trainer_fit: 10 of 10 steps are already made; nothing to do",
+        "dt_trainer_fit: 10 of 5 steps are already made; nothing to do",
+        "dt_trainer_fit: 10 of 7 steps are already made; nothing to do"};
     CHECK(mkdtemp(folder) != NULL);
     for (int start = 0; start < 4; start++) {
         told_job j;

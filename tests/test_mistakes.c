@@ -453,7 +453,7 @@ TEST(a_group_of_no_parameter_is_refused) {
          "no parameter; did you mean 'fc.bias'?"},
         {"*.bias", "*.wieght", ".groups[1].params = \"*.wieght\": \"*.wieght\" matches"},
         {"fc.*", "*.bias",
-         ".groups[1].params = \"*.bias\": it gets no parameter: groups before it"},
+         ".groups[1].params = \"*.bias\": the group is empty: earlier groups match all"},
         {"*.bias,nothing", "*", "\"nothing\" matches the name of no parameter"},
         {"*.bias, ", "*", NULL},
         {"frozen", "*.bias", NULL}, /* of the graph, though not of this program */

@@ -500,7 +500,7 @@ TEST(devices_that_are_no_grid_are_refused_on_all_ranks) {
     static const struct {
         int stages, replicas, ranks;
         const char *text;
-    } all[] = {{2, 0, 3, "the 3 ranks of the job name 3"},
+    } all[] = {{2, 0, 3, "the .devices of the job's 3 ranks name 3"},
                {2, 3, 4, "3 replicas x 2 stages needs 6 devices"},
                {4, 0, 2, "1 replicas x 4 stages needs 4 devices"},
                {0, 3, 2, "3 replicas x 1 stages needs 3 devices"}};

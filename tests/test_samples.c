@@ -286,7 +286,7 @@ TEST(wav_files_that_are_wrong_say_where) {
     wav_file w = wav_begin(3, 32, 1, false);
     wav_put(&w, 0x7FC00000, 4); /* a NaN */
     wav_put(&w, 0, 4);
-    wav_refused(ctx, &w, "byte 56: a sample is no finite number");
+    wav_refused(ctx, &w, "byte 56: a sample is not finite");
     w = wav_begin(2, 4, 1, false);
     wav_refused(ctx, &w, "format 2 with 4 bits");
     w = wav_begin(1, 16, 0, false);

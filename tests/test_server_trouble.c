@@ -142,7 +142,8 @@ TEST(server_tells_a_worker_too_many_how_many_it_takes) {
     r.wait_ms = 1000;
     CHECK(!serve_join(&r, &first.m, &first.t) && !serve_join(&r, &second.m, &second.t));
     CHECK(serve_join(&r, &m, &t) == DT_ERROR_REFUSED);
-    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "takes 2") && strstr(dt_ctx_error(m.ctx), "max_workers"),
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "has had its 2 workers") &&
+                   strstr(dt_ctx_error(m.ctx), "max_workers"),
                "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     CHECK_TEXT(!dt_trainer_step(first.t, NULL), "%s", dt_ctx_error(first.m.ctx));

@@ -319,8 +319,8 @@ static const struct {
     [DIFFER_BUCKETS] = {"buckets of 4096", "buckets of 0"},
     [DIFFER_DROPOUT] = {"dropout", "rank 0"},
     [DIFFER_DEVICES] = {"no such device", "rank 1"},
-    [SAME_SMALL_BATCH] = {"2 samples", "3 replicas"},
-    [SAME_FEW_BATCH_SLICES] = {"2 batch slices", "3 replicas"},
+    [SAME_SMALL_BATCH] = {".batch is 2", "3 replicas"},
+    [SAME_FEW_BATCH_SLICES] = {".parallel.batch_slices is 2", "3 replicas"},
 };
 
 static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
