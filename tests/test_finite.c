@@ -499,6 +499,10 @@ static dt_optim_desc random_optim(finite_random *r) {
     d.momentum = random_unit(r) < 0.5 ? 0.9 * random_unit(r) : random_value(r, false);
     d.dampening = random_unit(r) < 0.5 ? 0.0 : random_unit(r) * 4 - 2;
     d.nesterov = d.kind == DT_OPTIM_SGD && d.dampening == 0.0 && d.momentum > 0.0;
+    if (d.kind == DT_OPTIM_SGD) /* members that a kind does not use are refused */
+        d.beta1 = d.beta2 = d.eps = 0.0;
+    else
+        d.momentum = d.dampening = 0.0;
     d.clip_norm = random_unit(r) < 0.75 ? 0.0 : random_value(r, false);
     d.clip_value = random_unit(r) < 0.75 ? 0.0 : random_value(r, false);
     d.groups[0] = (dt_optim_group){.params = "z", .lr_scale = random_unit(r) * 100};

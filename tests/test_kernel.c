@@ -88,6 +88,63 @@ static dti_optim_rates_f32 kernel_rates_of(const dt_optim_desc *desc, float t, f
     dti_isa_kernels_select(DTI_ISA_AVX512)->optim_constants[d.kind](&r);
     return r;
 }
+/* Whether a group's words or the moments of a kind depend on a member. */
+static bool optim_member_counts(const dt_optim_desc *with, const dt_optim_desc *without) {
+    uint32_t words[2][DTI_GROUP_WORDS];
+    const dt_optim_desc d[2] = {dti_optim_resolved(with), dti_optim_resolved(without)};
+    for (int i = 0; i < 2; i++)
+        dti_optim_words(&(dti_optim_rates){&d[i], 0.5, 0}, words[i]);
+    return memcmp(words[0], words[1], sizeof words[0]) != 0 ||
+           dti_optim_moments(&d[0]) != dti_optim_moments(&d[1]);
+}
+
+TEST(an_optimizer_refuses_by_name_each_member_that_its_kind_does_not_use) {
+#define MEMBER(name)                                                                               \
+    { "does not use ." #name ";", offsetof(dt_optim_desc, name) }
+    const struct {
+        const char *refusal;
+        size_t at;
+    } members[] = {MEMBER(nesterov),
+                   MEMBER(centered),
+                   MEMBER(momentum),
+                   MEMBER(dampening),
+                   MEMBER(beta1),
+                   MEMBER(beta2),
+                   MEMBER(eps),
+                   MEMBER(alpha),
+                   MEMBER(rho),
+                   MEMBER(lr_decay),
+                   MEMBER(initial_accumulator),
+                   MEMBER(trust_coefficient)};
+    const double zero = (double)DT_ZERO, some = 0.25;
+    const bool yes = true;
+    double lr;
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    for (int kind = 0; kind < DTI_OPTIM_KINDS; kind++) {
+        const dt_optim_desc plain = {.kind = (dt_optim_kind)kind};
+        for (size_t i = 0; i < DTI_COUNT(members); i++) {
+            dt_optim_desc d = plain;
+            char *at = (char *)&d + members[i].at;
+            memcpy(at, i < 2 ? (const void *)&yes : &some, i < 2 ? sizeof yes : sizeof some);
+            const bool uses = optim_member_counts(&d, &plain) ||
+                              (d.nesterov && kind == DT_OPTIM_MUON); /* it is always Nesterov's */
+            bool refused = dt_optim_lr(ctx, &d, 1, &lr) == DT_ERROR_INVALID &&
+                           strstr(dt_ctx_error(ctx), members[i].refusal);
+            test_check(uses != refused, __FILE__, __LINE__, "kind %d: '%s'", kind,
+                       members[i].refusal);
+            if (i >= 2)
+                memcpy(at, &zero, sizeof zero);
+            refused = dt_optim_lr(ctx, i < 2 ? &plain : &d, 1, &lr) != DT_OK;
+            test_check(!refused, __FILE__, __LINE__, "kind %d, 0: %s", kind, dt_ctx_error(ctx));
+        }
+    }
+    const dt_optim_desc rprop = {.kind = DT_OPTIM_RPROP, .weight_decay = 0.1};
+    CHECK(dt_optim_lr(ctx, &rprop, 1, &lr) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(ctx), "Rprop does not use .weight_decay");
+    dt_ctx_destroy(ctx);
+}
+
 static dti_optim_rates_f32 kernel_rates(uint32_t kind, float t, bool nesterov) {
     const dt_optim_desc d = {.kind = (dt_optim_kind)kind,
                              .lr = 0.1,

@@ -25,9 +25,11 @@ static const struct {
 #define RANGE(kinds, field) kinds, #field, offsetof(dt_optim_desc, field)
 static const range_row ranges[] = {
     {RANGE("", lr), {0, 1e-30, 1e3, 1}, {-1e-3, -1, (double)INFINITY, (double)NAN}},
-    {RANGE("", weight_decay), {0, 1e-3, 1, 10}, {-1e-3, -1, (double)INFINITY, (double)NAN}},
-    {RANGE("", eps), {0, 1e-20, 1, 10}, {-1e-8, -1, (double)INFINITY, (double)NAN}},
-    {RANGE("srSL", momentum), {0, 0.9, 1, 2}, {-0.1, -1, (double)INFINITY, (double)NAN}},
+    {RANGE("sawgrdlxnRiLSmf", weight_decay),
+     {0, 1e-3, 1, 10},
+     {-1e-3, -1, (double)INFINITY, (double)NAN}},
+    {RANGE("awgrdlxnRLSmf", eps), {0, 1e-20, 1, 10}, {-1e-8, -1, (double)INFINITY, (double)NAN}},
+    {RANGE("srS", momentum), {0, 0.9, 1, 2}, {-0.1, -1, (double)INFINITY, (double)NAN}},
     {RANGE("s", dampening),
      {0, 0.5, -1, 2},
      {(double)INFINITY, (double)NAN, -(double)INFINITY, (double)NAN}},

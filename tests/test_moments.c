@@ -176,10 +176,12 @@ static bool moments_case_of(int number, moments_case *c) {
     *c = (moments_case){.desc = {.kind = kinds[kind],
                                  .lr = 1e-3,
                                  .weight_decay = DT_ZERO,
-                                 .beta1 = first,
-                                 .beta2 = kinds[kind] == DT_OPTIM_RADAM ? 0.9 : second,
-                                 .alpha = first,
+                                 .alpha = kinds[kind] == DT_OPTIM_RMSPROP ? first : 0,
                                  .centered = kinds[kind] == DT_OPTIM_RMSPROP}};
+    if (kinds[kind] != DT_OPTIM_RMSPROP && kinds[kind] != DT_OPTIM_SGD) {
+        c->desc.beta1 = kinds[kind] == DT_OPTIM_ADAFACTOR ? 0 : first;
+        c->desc.beta2 = kinds[kind] == DT_OPTIM_RADAM ? 0.9 : second;
+    }
     if (kinds[kind] == DT_OPTIM_SGD || kinds[kind] == DT_OPTIM_MUON) {
         c->desc.momentum = first == DT_ZERO ? 0.3 : first;
         c->desc.nesterov = number % 2;

@@ -497,11 +497,28 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     d.batch = 5;
     wrong_trainer(d, &m, ".batch is 5 for 8 replicas");
     d = good;
-    d.devices = "cpu,,cpu";
-    wrong_trainer(d, &m, "is not a device");
+    static const char *const devices[][2] = {
+        {"cpu,,cpu", "a name is empty"},   {"cpu:2,", "a name is empty"},
+        {",cpu", "a name is empty"},       {"cpu:x", "N in cpu:N is a number of replicas"},
+        {"cpu:0", "N in cpu:N is a num"},  {"cpu:2,cpu:0", "N in cpu:N is a number of replicas"},
+        {"cpu:-1", "N in cpu:N is a num"}, {"cpu:60,cpu:60", "too many replicas; give 1 to"}};
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        d.devices = devices[i][0];
+        wrong_trainer(d, &m, devices[i][1]);
+    }
     d = good;
-    d.devices = "cpu:x";
-    wrong_trainer(d, &m, "is not a device");
+    d.threads = -2;
+    wrong_trainer(d, &m, "threads -2: none may be negative, except DT_THREADS_ALL");
+    d = good;
+    d.checkpoint.folder = "";
+    wrong_trainer(d, &m, ".checkpoint.folder is empty");
+    for (int mode = 0; mode < 2; mode++) {
+        d = good;
+        d.mode = mode ? DT_TRAIN_LOCAL : DT_TRAIN_SYNCHRONOUS;
+        d.local.compress = mode ? DT_COMPRESS_INT8 : DT_COMPRESS_NONE;
+        d.local.compress_ratio = 0.5;
+        wrong_trainer(d, &m, ".local.compress_ratio is 0.5, and only .local.compress = DT_COMP");
+    }
     d = good;
     d.batch = -1;
     wrong_trainer(d, &m, ".batch is -1");

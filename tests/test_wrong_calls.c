@@ -192,23 +192,30 @@ ROW(STORE, dt_program_create, host) {
     return RESULT(dt_program_create(here.store, &desc, &program));
 }
 
-#define ADAM(field, ...)                                                                           \
+#define SGD(field, ...)                                                                            \
     ROW(STORE, dt_program_create, field) {                                                         \
         dt_program *program = NULL;                                                                \
         dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .field = NUMBER(0.5, __VA_ARGS__)};           \
         dt_program_desc desc = {.loss = here.loss, .params = "w,b", .optim = &optim};              \
         return RESULT(dt_program_create(here.store, &desc, &program));                             \
     }
+/* The store's parameters have SGD's state, so no program of Adam can be made. */
+#define ADAM(field, ...)                                                                           \
+    ROW(STORE, dt_optim_lr, field) {                                                               \
+        double lr;                                                                                 \
+        dt_optim_desc optim = {.kind = DT_OPTIM_ADAM, .field = NUMBER(0.5, __VA_ARGS__)};          \
+        return RESULT(dt_optim_lr(here.ctx, &optim, 1, &lr));                                      \
+    }
 #define INFINITE (double)INFINITY, -(double)INFINITY
-ADAM(lr, -1, INFINITE)
-ADAM(weight_decay, -1, INFINITE)
-ADAM(momentum, -1, INFINITE)
-ADAM(dampening, INFINITE)
+SGD(lr, -1, INFINITE)
+SGD(weight_decay, -1, INFINITE)
+SGD(momentum, -1, INFINITE)
+SGD(dampening, INFINITE)
 ADAM(beta1, -1, 1, 2, INFINITE)
 ADAM(beta2, -1, 1, 2, INFINITE)
 ADAM(eps, -1, INFINITE)
-ADAM(clip_norm, -1, INFINITE)
-ADAM(clip_value, -1, INFINITE)
+SGD(clip_norm, -1, INFINITE)
+SGD(clip_value, -1, INFINITE)
 
 ROW(STORE, dt_program_create, groups) {
     dt_program *program = NULL;

@@ -24,7 +24,7 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     desc.accumulate = COUNT_OR_0(1);
     desc.limits.in_flight = COUNT_OR_0(1);
     desc.parallel.batch_slices = COUNT_OR_0(1);
-    desc.threads = COUNT_OR_0(1);
+    desc.threads = INT(1, -2, 1025, INT_MAX, INT_MIN);
     desc.tail = ENUM(DT_TAIL_KEEP, DT_TAIL_PAD + 1);
     desc.parallel.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED + 1);
     desc.checkpoint.folder = wrong_path("wrong-args-folder");
@@ -56,7 +56,7 @@ ROW(TRAINER, dt_trainer_create, local) {
     desc.local.gossip = INT(2, -1, INT_MIN);
     desc.local.outer.lr = AT_LEAST_0(0.5);
     desc.local.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
-    desc.local.compress = ENUM(DT_COMPRESS_INT8, DT_COMPRESS_TOPK + 1);
+    desc.local.compress = ENUM(DT_COMPRESS_TOPK, DT_COMPRESS_TOPK + 1);
     desc.local.compress_ratio = NUMBER(0.5, -0.5, 1.5, (double)INFINITY);
     desc.parallel.batch_slices = INT(0, 2, -1);
     desc.parallel.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED);

@@ -54,7 +54,8 @@ static dt_result zero_train(const train_mode *mode, dt_comm *comm, zero_run *r, 
     dt_trainer *t = NULL;
     dt_trainer_desc d = train_desc(m);
     if (r->kind)
-        m->adam = (dt_optim_desc){.kind = r->kind, .lr = 0.01, .weight_decay = 0.1};
+        m->adam = (dt_optim_desc){
+            .kind = r->kind, .lr = 0.01, .weight_decay = r->kind == DT_OPTIM_RPROP ? 0 : 0.1};
     train_mode_take(mode, comm, &d);
     d.parallel.batch_slices = d.parallel.batch_slices ? d.parallel.batch_slices : 1;
     dt_result result = dt_trainer_create(m->graph, &d, &t);

@@ -235,6 +235,8 @@ typedef struct dt_average {
  * least root mean square that counts (epsilon2). beta2 0.8 is minus torch's beta2_decay, at least
  * 0: step t adds t^-beta2 of its squares to the mean.
  *
+ * A member that its kind does not use must be 0 or DT_ZERO (INVALID).
+ *
  * Ranges are PyTorch's: at least 0; beta1 and beta2 below 1, rho at most 1. Two are narrower, so
  * that moments converge: alpha is at most 1, and Muon's momentum is below 1. */
 typedef struct dt_optim_desc {
@@ -406,7 +408,8 @@ DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info
 /* Writes an input for the following steps: row-major, `batch` samples (one value for a shared
  * input). The values stay until they are written again. Class numbers and indices are checked here,
  * also if they reach the op through views, copies, dt_concat or dt_pad. Those that the graph
- * computes are not checked.
+ * computes are not checked, nor are indices of dt_gather, dt_scatter_add and dt_one_hot. There an
+ * index out of range gives 0 or adds nothing.
  * bytes: exactly the input's size.
  * Errors: INVALID (not an input of this program; bytes; a class number or index out of range, with
  * its row; an open step). */

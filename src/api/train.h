@@ -15,7 +15,9 @@ typedef struct dt_trainer dt_trainer;
 typedef struct dt_column {
     dt_tensor input;  /* an input with a sample axis; for shared ones see dt_trainer_set_input */
     const void *data; /* the values, sample after sample; NULL: dt_dataset.sample provides them */
-    dt_dtype dtype;   /* of data: the input's; for an f32 or i32 input also U8 */
+    /* Of data: the input's; for an f32 or i32 input also U8. 0 is DT_F32, also for labels: an i32
+     * input needs DT_I32 or DT_U8 here. */
+    dt_dtype dtype;
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
     /* data has one class number for each sample, U8 or I32. The f32 input [classes] gets 1 at that
      * class and 0 elsewhere. Any other number is an error of its step. */
@@ -276,8 +278,9 @@ typedef struct dt_trainer_desc {
     /* Names as in dt_store_desc.device, separated by commas; NULL = "auto". A device may be named
      * several times, and "cpu:2" is two CPU replicas: "vulkan:0,vulkan:1,cpu". */
     const char *devices;
-    /* Threads of each CPU replica; 0 = 1, or the context's number if there is one replica. With
-     * more than 1, the first replica uses the context's threads. */
+    /* Threads of each CPU replica; 0 = 1, or the context's number if there is one replica.
+     * DT_THREADS_ALL = processors / replicas of this process, at least 1. With more than 1, the
+     * first replica uses the context's threads. The number does not change results. */
     int threads;
     bool pin; /* bind each replica's thread to its own processor */
     /* NULL = this process only. Borrowed: destroy it after the trainer. The trainer's calls return

@@ -185,6 +185,46 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
 
+/* X(member, kinds that use it). */
+#define DTI_BIT(ID) (1u << DT_OPTIM_##ID)
+#define DTI_OPTIM_ADAMS                                                                            \
+    (DTI_BIT(ADAM) | DTI_BIT(ADAMW) | DTI_BIT(AMSGRAD) | DTI_BIT(AMSGRADW) | DTI_BIT(ADAMAX) |     \
+     DTI_BIT(NADAM) | DTI_BIT(RADAM) | DTI_BIT(LAMB) | DTI_BIT(MUON))
+#define DTI_OPTIM_MEMBERS(X)                                                                       \
+    X(weight_decay, ~DTI_BIT(RPROP))                                                               \
+    X(momentum, DTI_BIT(SGD) | DTI_BIT(RMSPROP) | DTI_BIT(LARS) | DTI_BIT(MUON))                   \
+    X(dampening, DTI_BIT(SGD) | DTI_BIT(LARS))                                                     \
+    X(nesterov, DTI_BIT(SGD) | DTI_BIT(LARS) | DTI_BIT(MUON))                                      \
+    X(beta1, DTI_OPTIM_ADAMS | DTI_BIT(LION))                                                      \
+    X(beta2, DTI_OPTIM_ADAMS | DTI_BIT(LION) | DTI_BIT(ADAFACTOR))                                 \
+    X(eps, DTI_OPTIM_ADAMS | DTI_BIT(RMSPROP) | DTI_BIT(ADAGRAD) | DTI_BIT(ADADELTA) |             \
+               DTI_BIT(LARS) | DTI_BIT(ADAFACTOR))                                                 \
+    X(alpha, DTI_BIT(RMSPROP))                                                                     \
+    X(centered, DTI_BIT(RMSPROP))                                                                  \
+    X(rho, DTI_BIT(ADADELTA))                                                                      \
+    X(lr_decay, DTI_BIT(ADAGRAD))                                                                  \
+    X(initial_accumulator, DTI_BIT(ADAGRAD))                                                       \
+    X(trust_coefficient, DTI_BIT(LARS))
+
+static void dti_optim_check_unused(const dt_optim_desc *d, dti_text *problems) {
+#define DTI_X(member, kinds) {#member, kinds},
+    static const struct {
+        char name[20];
+        uint32_t kinds;
+    } members[] = {DTI_OPTIM_MEMBERS(DTI_X)};
+#undef DTI_X
+#define DTI_X(member, kinds) (double)d->member,
+    const double values[] = {DTI_OPTIM_MEMBERS(DTI_X)};
+#undef DTI_X
+    const unsigned kind = d->kind ? (unsigned)d->kind : DTI_OPTIM_STANDARD;
+    const dti_optim_row *row = dti_optim_row_of((dt_optim_kind)kind);
+    for (size_t i = 0; row && i < DTI_COUNT(members); i++) {
+        if (!(members[i].kinds >> kind & 1u) && dti_or(values[i], 0.0) != 0.0)
+            dti_text_add(problems, "\n- optimizer: %s does not use .%s; leave it out", row->name,
+                         members[i].name);
+    }
+}
+
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
     for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
         if (d->groups[g - 1].params && dti_glob(d->groups[g - 1].params, name))

@@ -87,6 +87,8 @@ static void dti_rate_in_steps(dt_optim_desc *d, uint64_t each);
 static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t step,
                                          dt_optim_desc *room);
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems);
+/* Of a description as it was given: members that its kind does not use must be 0 or DT_ZERO. */
+static void dti_optim_check_unused(const dt_optim_desc *given, dti_text *problems);
 /* The parameter group that takes a parameter of this name; 0: none of .groups. */
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);
 /* How many moments it keeps of each parameter. */

@@ -19,24 +19,30 @@ static uint32_t dti_device_times(const char *name, size_t size, size_t *name_siz
 }
 
 typedef struct dti_device_walk {
-    const char *at;
+    const char *at; /* the next entry; NULL after the last one */
     char name[256];
     uint32_t times;
 } dti_device_walk;
 
 /* The next entry of the list; times 0: it is malformed. */
 static bool dti_device_next(dti_device_walk *w) {
-    if (!*w->at)
+    if (!w->at)
         return false;
     size_t size = strcspn(w->at, ","), used;
     w->times = dti_device_times(w->at, size, &used);
     if (used == 0 || used >= sizeof w->name)
         w->times = 0;
     snprintf(w->name, sizeof w->name, "%.*s", (int)DTI_MIN(used, sizeof w->name - 1), w->at);
-    w->at += size;
-    if (*w->at == ',' && !*++w->at)
-        w->times = 0; /* ends with a comma */
+    w->at = w->at[size] ? w->at + size + 1 : NULL;
     return true;
+}
+
+static const char *dti_device_fault(const dti_device_walk *w) {
+    if (!w->name[0])
+        return "a name is empty";
+    if (w->times)
+        return "there are too many replicas";
+    return strncmp(w->name, "cpu", 3) ? "a name is too long" : "N in cpu:N is a number of replicas";
 }
 
 static uint32_t dti_devices_count(dti_base *base, const char *devices) {
@@ -47,9 +53,9 @@ static uint32_t dti_devices_count(dti_base *base, const char *devices) {
         if (w.times && count <= DTI_REPLICAS_MAX)
             continue;
         dti_fail(base, DT_ERROR_INVALID,
-                 "devices \"%s\": '%s' is not a device, or there are more than %d; give names as "
-                 "in \"cpu:2\" or \"vulkan:0,vulkan:1,cpu\"",
-                 devices, w.name, DTI_REPLICAS_MAX);
+                 "devices \"%s\": %s; give 1 to %d of them, as in \"cpu:2\" or "
+                 "\"vulkan:0,vulkan:1,cpu\"",
+                 devices, dti_device_fault(&w), DTI_REPLICAS_MAX);
         return 0;
     }
     return (uint32_t)count;

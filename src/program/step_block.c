@@ -125,6 +125,7 @@ DTI_PUBLIC(dt_optim_lr, (dt_ctx * ctx, const dt_optim_desc *desc, uint64_t step,
     const dt_optim_desc d = dti_optim_resolved(desc);
     dti_text problems = dti_text_open(base);
     dti_optim_check(&d, &problems);
+    dti_optim_check_unused(desc, &problems);
     dt_result result = !problems.ok ? DT_ERROR_MEMORY : DT_OK;
     if (problems.size)
         result = dti_fail(base, DT_ERROR_INVALID, "dt_optim_lr:%s", problems.data);

@@ -50,6 +50,11 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
             t->base, DT_ERROR_INVALID,
             ".local.compress is %d, .local.compress_ratio %g; a dt_compress, and above 0 to 1",
             (int)d->local.compress, keep);
+    if (d->local.compress_ratio != 0.0 && d->local.compress != DT_COMPRESS_TOPK)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".local.compress_ratio is %g, and only .local.compress = DT_COMPRESS_TOPK "
+                        "uses it; set that, or leave the ratio out",
+                        d->local.compress_ratio);
     if (d->mode != DT_TRAIN_LOCAL && d->local.compress)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         ".local.compress needs .mode = DT_TRAIN_LOCAL: gradients of synchronous "

@@ -117,10 +117,11 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     if (dti_is_set(d->loss)) /* it is in no use: the other is there too */
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dt_trainer_create: .loss is short for .losses[0]; give one of them");
-    if (d->batch < 1 || d->accumulate < 1 || d->parallel.batch_slices < 0 || d->threads < 0)
+    if (d->batch < 1 || d->accumulate < 1 || d->parallel.batch_slices < 0 ||
+        d->threads < DT_THREADS_ALL)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".batch is %d, .accumulate %d, .parallel.batch_slices %d, .threads %d; "
-                        "none may be negative",
+                        "none may be negative, except DT_THREADS_ALL",
                         d->batch, d->accumulate, d->parallel.batch_slices, d->threads);
     if (d->accumulate > d->batch)
         return dti_fail(t->base, DT_ERROR_INVALID, ".accumulate (%d) exceeds .batch (%d)",
@@ -156,6 +157,9 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".averaged evaluates averages of weights: give .optim->average");
+    if (d->checkpoint.folder && !d->checkpoint.folder[0])
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".checkpoint.folder is empty; give a folder, or NULL for no checkpoints");
     if (d->checkpoint.every_steps < 0 || d->checkpoint.keep < 1 ||
         (d->checkpoint.every_steps && !d->checkpoint.folder))
         return dti_fail(t->base, DT_ERROR_INVALID,

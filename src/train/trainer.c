@@ -19,6 +19,9 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     result = dti_agree_result(par, result);
     if (result)
         return result;
+    if (t->desc.threads == DT_THREADS_ALL)
+        t->desc.threads =
+            DTI_MIN(DTI_MAX(dti_processors() / (int)par->job.local, 1), DTI_MAX_THREADS);
     uint32_t *counts = dti_alloc_array(t->base, par->world, sizeof *counts);
     par->firsts = dti_alloc_array(t->base, par->world + 1u, sizeof *par->firsts);
     result = dti_agree_result(par, counts && par->firsts ? DT_OK : DT_ERROR_MEMORY);
