@@ -508,7 +508,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     }
     d = good;
     d.threads = -2;
-    wrong_trainer(d, &m, "threads -2: none may be negative, except DT_THREADS_ALL");
+    wrong_trainer(d, &m, "none may be negative, except DT_THREADS_ALL");
     d = good;
     d.checkpoint.folder = "";
     wrong_trainer(d, &m, ".checkpoint.folder is empty");
