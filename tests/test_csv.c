@@ -175,7 +175,7 @@ TEST(csv_reads_a_test_set_as_the_training_set_was) {
     dt_csv_close(k.csv);
     path = temp_write("test.csv", "kind,n\nb,4\nd,0\n", 15);
     CHECK(dt_csv_open(j.ctx, path, &like, &k.csv) == DT_ERROR_FORMAT && !k.csv);
-    CHECK_CONTAINS(dt_ctx_error(j.ctx), ":3: 'd' is none of the 3 categories of 'kind'");
+    CHECK_CONTAINS(dt_ctx_error(j.ctx), ":3: 'd' is not one of the 3 categories of 'kind'");
     path = temp_write("test.csv", "kind\nb\n", 7);
     CHECK(dt_csv_open(j.ctx, path, &like, &k.csv) == DT_ERROR_FORMAT && !k.csv);
     CHECK_CONTAINS(dt_ctx_error(j.ctx), "the column 'n'");
