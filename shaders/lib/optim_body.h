@@ -34,6 +34,28 @@
     X(15, LARS, lars, 0, 1)                                                                        \
     X(16, MUON, muon, 2, 2)                                                                        \
     X(17, ADAFACTOR, adafactor, 0, 1)
+/* X(member of dt_optim_desc, kinds that use it): C only. */
+#define DTI_OPTIM_BIT(ID) (1u << DT_OPTIM_##ID)
+#define DTI_OPTIM_ADAMS                                                                            \
+    (DTI_OPTIM_BIT(ADAM) | DTI_OPTIM_BIT(ADAMW) | DTI_OPTIM_BIT(AMSGRAD) |                         \
+     DTI_OPTIM_BIT(AMSGRADW) | DTI_OPTIM_BIT(ADAMAX) | DTI_OPTIM_BIT(NADAM) |                      \
+     DTI_OPTIM_BIT(RADAM) | DTI_OPTIM_BIT(LAMB) | DTI_OPTIM_BIT(MUON))
+#define DTI_OPTIM_MEMBERS(X)                                                                       \
+    X(weight_decay, ~DTI_OPTIM_BIT(RPROP))                                                         \
+    X(momentum,                                                                                    \
+      DTI_OPTIM_BIT(SGD) | DTI_OPTIM_BIT(RMSPROP) | DTI_OPTIM_BIT(LARS) | DTI_OPTIM_BIT(MUON))     \
+    X(dampening, DTI_OPTIM_BIT(SGD) | DTI_OPTIM_BIT(LARS))                                         \
+    X(nesterov, DTI_OPTIM_BIT(SGD) | DTI_OPTIM_BIT(LARS) | DTI_OPTIM_BIT(MUON))                    \
+    X(beta1, DTI_OPTIM_ADAMS | DTI_OPTIM_BIT(LION))                                                \
+    X(beta2, DTI_OPTIM_ADAMS | DTI_OPTIM_BIT(LION) | DTI_OPTIM_BIT(ADAFACTOR))                     \
+    X(eps, DTI_OPTIM_ADAMS | DTI_OPTIM_BIT(RMSPROP) | DTI_OPTIM_BIT(ADAGRAD) |                     \
+               DTI_OPTIM_BIT(ADADELTA) | DTI_OPTIM_BIT(LARS) | DTI_OPTIM_BIT(ADAFACTOR))           \
+    X(alpha, DTI_OPTIM_BIT(RMSPROP))                                                               \
+    X(centered, DTI_OPTIM_BIT(RMSPROP))                                                            \
+    X(rho, DTI_OPTIM_BIT(ADADELTA))                                                                \
+    X(lr_decay, DTI_OPTIM_BIT(ADAGRAD))                                                            \
+    X(initial_accumulator, DTI_OPTIM_BIT(ADAGRAD))                                                 \
+    X(trust_coefficient, DTI_OPTIM_BIT(LARS))
 #define DTI_OPTIM_STANDARD 3 /* what {0} is */
 #define DTI_OPTIM_KINDS 18
 #define DTI_MOMENTS_MAX 3

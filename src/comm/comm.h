@@ -71,7 +71,7 @@ static dt_comm *dti_comm_root(dt_comm *comm);
 static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *text);
 /* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
  * end in the first call that reports it; `same`: another operation of this call has. */
-static dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
+DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
 /* Frees what dti_comm_new made; the transport is closed. */
 static void dti_comm_free(dt_comm *comm);
 

@@ -185,27 +185,6 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
 
-/* X(member, kinds that use it). */
-#define DTI_BIT(ID) (1u << DT_OPTIM_##ID)
-#define DTI_OPTIM_ADAMS                                                                            \
-    (DTI_BIT(ADAM) | DTI_BIT(ADAMW) | DTI_BIT(AMSGRAD) | DTI_BIT(AMSGRADW) | DTI_BIT(ADAMAX) |     \
-     DTI_BIT(NADAM) | DTI_BIT(RADAM) | DTI_BIT(LAMB) | DTI_BIT(MUON))
-#define DTI_OPTIM_MEMBERS(X)                                                                       \
-    X(weight_decay, ~DTI_BIT(RPROP))                                                               \
-    X(momentum, DTI_BIT(SGD) | DTI_BIT(RMSPROP) | DTI_BIT(LARS) | DTI_BIT(MUON))                   \
-    X(dampening, DTI_BIT(SGD) | DTI_BIT(LARS))                                                     \
-    X(nesterov, DTI_BIT(SGD) | DTI_BIT(LARS) | DTI_BIT(MUON))                                      \
-    X(beta1, DTI_OPTIM_ADAMS | DTI_BIT(LION))                                                      \
-    X(beta2, DTI_OPTIM_ADAMS | DTI_BIT(LION) | DTI_BIT(ADAFACTOR))                                 \
-    X(eps, DTI_OPTIM_ADAMS | DTI_BIT(RMSPROP) | DTI_BIT(ADAGRAD) | DTI_BIT(ADADELTA) |             \
-               DTI_BIT(LARS) | DTI_BIT(ADAFACTOR))                                                 \
-    X(alpha, DTI_BIT(RMSPROP))                                                                     \
-    X(centered, DTI_BIT(RMSPROP))                                                                  \
-    X(rho, DTI_BIT(ADADELTA))                                                                      \
-    X(lr_decay, DTI_BIT(ADAGRAD))                                                                  \
-    X(initial_accumulator, DTI_BIT(ADAGRAD))                                                       \
-    X(trust_coefficient, DTI_BIT(LARS))
-
 static void dti_optim_check_unused(const dt_optim_desc *d, dti_text *problems) {
 #define DTI_X(member, kinds) {#member, kinds},
     static const struct {
