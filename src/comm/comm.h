@@ -61,6 +61,12 @@ struct dt_comm {
     char launcher[16];   /* dt_comm_desc's */
 };
 
+#ifndef DT_COMM_ONLY
+/* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
+ * end in the first call that reports it; `same`: another operation of this call has. */
+DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
+#endif
+
 #if DTI_COMPILES_COMM
 /* A comm that has no transport yet, in memory of `base`: a root one (parent NULL, which copies
  * *base) or a group. NULL after dti_fail(base, MEMORY). */
@@ -69,9 +75,6 @@ static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uin
 static dt_comm *dti_comm_root(dt_comm *comm);
 /* Refuses an operation of a group that has ended: REVOKED, and keeps the cause. */
 static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *text);
-/* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
- * end in the first call that reports it; `same`: another operation of this call has. */
-DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
 /* Frees what dti_comm_new made; the transport is closed. */
 static void dti_comm_free(dt_comm *comm);
 

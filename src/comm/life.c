@@ -39,6 +39,7 @@ static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *te
     return dti_fail(comm->base, DT_ERROR_REVOKED, "the group has ended: %s", text);
 }
 
+#ifndef DT_COMM_ONLY
 DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same) {
     dt_comm *root = comm ? dti_comm_root(comm) : NULL;
     if (root && result == DT_ERROR_REVOKED && root->cause && (same || !root->reported))
@@ -47,6 +48,7 @@ DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same) {
         root->reported = true;
     return result;
 }
+#endif
 
 static void dti_comm_free(dt_comm *comm) {
     dti_base *base = comm->base;
