@@ -151,7 +151,7 @@ static dt_tensor rules_concat(const rules_case *k) {
       rules_equal_but(k, k->u, k->a) && rules_size(k, k->a) == k->u.dim[(k->a + k->r) % k->r] &&   \
           k->b >= 0)                                                                               \
     /* F.embedding takes tables of rows of one dimension alone */                                  \
-    X(gather, dt_embedding(k->x, k->i), k->r >= 1 && k->r - 1 + k->u.rank <= DT_MAX_DIMS)          \
+    X(embedding, dt_embedding(k->x, k->i), k->r >= 1 && k->r - 1 + k->u.rank <= DT_MAX_DIMS)       \
     /* F.embedding_bag takes bags in one or two dimensions */                                      \
     X(embedding_bag, dt_embedding_bag(k->x, k->i, true), k->r == 2 && k->u.rank >= 1)              \
     X(embedding_bag, dt_embedding_bag_padded(k->x, k->i, true, k->a),                              \

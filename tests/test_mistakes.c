@@ -635,8 +635,8 @@ TEST(each_part_of_an_input_is_checked_for_the_op_that_reads_it) {
         const char *error;
     } cases[] = {{{8, 1, 77}, NULL},
                  {{8, -100, -3}, NULL}, /* what nobody reads is free, and a target may be ignored */
-                 {{9, 1, 0}, "9 is not in [0, 9), which gather"},
-                 {{-100, 1, 0}, "-100 is not in [0, 9), which gather"},
+                 {{9, 1, 0}, "9 is not in [0, 9), which embedding"},
+                 {{-100, 1, 0}, "-100 is not in [0, 9), which embedding"},
                  {{1, 2, 0}, "2 is not in [0, 2), which cross_entropy"}};
     bench_open(&d);
     dt_tensor row = dt_input(d.graph, "row", DT_I32, dt_dims(3));

@@ -116,7 +116,7 @@ TEST(fit_watches_any_value_by_its_name) {
         d.watch.metric = "acuracy";
         CHECK(dt_trainer_fit(j.trainer, &d, NULL) == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(j.m.ctx),
-                       "is 'acuracy'; what this trainer has is 'loss', 'accuracy', 'accuracy 2', "
+                       "is 'acuracy'; this trainer has 'loss', 'accuracy', 'accuracy 2', "
                        "'squares, all', 'size'");
         dt_ctx_destroy(j.m.ctx);
     }

@@ -194,12 +194,12 @@ gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
         done
         printf '}'
     } >$work/vocab.json
-    cat README.md docs/*.md | tr -cd 'a-zA-T \n' >$work/letters.txt
+    yes 'the cat and the dog sat on a mat' | head -n 400 >$work/letters.txt
     set -- --model tests/golden/gpt2.safetensors --vocab $work/vocab.json --heads 2 --context 16 --length 10
     timeout 120 build/gpt2 "$@" --data $work/letters.txt --steps 60 --lr 0.02 \
         --save $work/adapter.safetensors >$work/gpt2.out 2>$work/gpt2.err || return 1
     sed -n 's/^step.*loss //p' $work/gpt2.out |
-        awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.1) }' || return 1
+        awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.3) }' || return 1
     timeout 20 build/gpt2 "$@" --load $work/adapter.safetensors --length 0 >$work/gpt2.again || return 1
     [ "$(cat $work/gpt2.again)" = 'The ' ] && grep -q '^The ' $work/gpt2.out || return 1
     n=0 # a layer that lacks a norm, a layer of another name, a table that is not there
