@@ -228,6 +228,7 @@ enum { ENDS_SERVERS = 3, ENDS_WORKERS = 4, ENDS_EPOCHS = 12 };
 
 static struct {
     pthread_mutex_t lock;
+    atomic_int joined; /* workers begin together, so that none makes all steps alone */
     uint64_t hash[ENDS_EPOCHS + 1];
     int seen[ENDS_EPOCHS + 1];
 } ends = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -252,6 +253,9 @@ static void *ends_work(void *arg) {
     dt_trainer *t;
     uint64_t hash = 0;
     w->result = m ? serve_join(w->run, m, &t) : DT_ERROR_MEMORY;
+    atomic_fetch_add(&ends.joined, 1);
+    while (atomic_load(&ends.joined) < ENDS_WORKERS)
+        serve_sleep_us(200);
     while (!w->result && serve_epoch(t) < ENDS_EPOCHS) {
         serve_sleep_us(w->run->c->slow_us[w->index]);
         w->result = dt_trainer_step(t, &report);
