@@ -131,8 +131,8 @@ static void host_copy_averages(host_copy_model *m) {
     CHECK((memcmp(w, average, sizeof w) == 0) == (m->store->steps < 2));
 }
 
-/* Loses the device after so many submissions, revives it, and goes on to the end. Whether it was
- * lost. */
+/* Loses the device after `after` submissions, restores it, and continues to the end. Whether it
+ * was lost. */
 static bool host_copy_lost_once(const char *name, int host_copy, int after, uint64_t expected) {
     host_copy_model m;
     uint64_t step = 99;

@@ -10,7 +10,7 @@ typedef struct parts_case {
     int accumulate, batch;
     int tensor_ranks, replicas, batch_slices,
         slices;       /* replicas 0: one, and 4 tensor ranks if those are 0 too */
-    const char *save; /* behind the steps */
+    const char *save; /* after the steps */
     bool wrong;       /* rank 1 has another learning rate in the third step */
     bool whole;       /* each rank has all parts */
 } parts_case;

@@ -406,7 +406,7 @@ static const char *dti_grid_setting(const dti_parallel *par); /* which says so *
 static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);
 /* Whether the job's devices are a grid of so many replicas; 0: of as many as there are. INVALID */
 static dt_result dti_grid_fits(dti_parallel *par, uint32_t data);
-/* Whether it can have so many batch slices. INVALID */
+/* Checks the number of batch slices. INVALID */
 static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices);
 /* The same for the job as it will be. */
 static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices);

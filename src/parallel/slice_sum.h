@@ -36,7 +36,7 @@ static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice
 /* It computes nothing in this step. */
 static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s);
 
-/* Of a part of so many elements, of which this rank computes batch slices [first, end). MEMORY */
+/* Of a part of `elements`, of which this rank computes batch slices [first, end). MEMORY */
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_batch_slice_sum *s,
                                           uint64_t elements, uint32_t first, uint32_t end);
 /* A group of the ranks that have it, in order, if they are several; on all ranks together. */

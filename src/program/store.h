@@ -126,7 +126,7 @@ static void dti_host_copy_stale(dt_store *s); /* the host wrote to the store */
 /* Before a step, and after one that was committed: takes it where that is due. */
 static dt_result dti_host_copy_before(dt_store *s);
 static dt_result dti_host_copy_after(dt_store *s);
-static bool dti_host_copy_due(const dt_store *s, uint64_t steps); /* after so many steps */
+static bool dti_host_copy_due(const dt_store *s, uint64_t steps); /* after that number of steps */
 
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;

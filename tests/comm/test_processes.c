@@ -959,8 +959,8 @@ static void few_files(proc *p) {
     setrlimit(RLIMIT_NOFILE, &before); /* who looks for leaks at the end opens files */
 }
 
-/* One of three has so many descriptors more than it needs for nothing; adds to how often all
- * worked, and to how often none did. */
+/* One of three can open `more` descriptors beyond those that it needs before joining. Counts how
+ * often all worked, and how often none did. */
 static void few_files_try(int who, int more, int join_ms, int *worked, int *failed) {
     fleet *f = fleet_new(3);
     f->at[0].numbers[7] = (uint64_t)more;
