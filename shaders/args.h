@@ -1,8 +1,9 @@
 /* The arguments of every kernel: included by C (where a kernel gets a pointer to the struct) and by
- * GLSL (where the same fields are push constants, at most 128 bytes). Offsets, strides and counts
- * are in elements of 4 bytes, counted from the start of the bound range. The includer defines
- * DTI_U32, DTI_I32 and DTI_F32. Axes: at most 6 (the sample axis and DT_MAX_DIMS), innermost last;
- * unused leading axes have dim 1 and stride 0, so a walk may always go over all 6. */
+ * GLSL (where the same fields are push constants, at most 124 bytes: behind them is the first
+ * workgroup of a dispatch). Offsets, strides and counts are in elements of 4 bytes, counted from
+ * the start of the bound range. The includer defines DTI_U32, DTI_I32, DTI_F32 and DTI_U16S, two of
+ * 16 bits in a word. Axes: at most 6 (the sample axis and DT_MAX_DIMS), innermost last; unused
+ * leading axes have dim 1 and stride 0, so a walk may always go over all 6. */
 #ifndef DTI_ARGS_H
 #define DTI_ARGS_H
 
@@ -383,8 +384,7 @@
  * first_row) heads + h) tq tk + i tk + j of the random stream. */
 #define DTI_ARGS_ATTENTION                                                                         \
     DTI_U32 samples;                                                                               \
-    DTI_U32 heads;                                                                                 \
-    DTI_U32 kv_heads;                                                                              \
+    DTI_U16S(heads, kv_heads)                                                                      \
     DTI_U32 tq;                                                                                    \
     DTI_U32 tk;                                                                                    \
     DTI_U32 d;                                                                                     \

@@ -46,13 +46,13 @@ vec4 rows_sum(vec4 part)
 void main()
 {
     uint blocks = (args.tq + BLOCK - 1u) / BLOCK, group = dti_group(), rest = group / blocks;
-    uint head = rest % args.heads, batch = rest / args.heads, first = (group - rest * blocks) * BLOCK;
+    uint head = rest % HEADS, batch = rest / HEADS, first = (group - rest * blocks) * BLOCK;
     if (batch >= args.samples)
         return;
     lane = gl_LocalInvocationID.x;
     ty = lane / FOURS;
     tx = lane % FOURS;
-    uint kv_head = head / (args.heads / args.kv_heads);
+    uint kv_head = head / (HEADS / KV_HEADS);
     uint q_at = args.q_offset + batch * args.q_sample + head * args.q_head;
     uint k_at = args.k_offset + batch * args.k_sample + kv_head * args.k_head;
     uint v_at = args.v_offset + batch * args.v_sample + kv_head * args.v_head;
@@ -99,7 +99,7 @@ void main()
         add_block(sum, sum_lost, rows_sum(part));
         add_values(rows_of(1u, v_at, args.v_row, b * BLOCK, args.tk), args.dv);
     }
-    uint pitch = args.heads * (args.dv + 2u);
+    uint pitch = HEADS * (args.dv + 2u);
     for (uint i = 0u; i < 4u; i++) {
         uint row = first + ty * 4u + i, to = args.y_offset + (batch * args.tq + row) * pitch;
         bool none = sum[i] == 0.0;
@@ -114,9 +114,9 @@ void main()
             }
         }
         if (tx == 0u) {
-            uint at = to + args.heads * args.dv + head;
+            uint at = to + HEADS * args.dv + head;
             y[at] = none ? 0.0 : largest[i];
-            y[at + args.heads] = none ? DTI_ATTENTION_NONE : dti_m_log(sum[i]);
+            y[at + HEADS] = none ? DTI_ATTENTION_NONE : dti_m_log(sum[i]);
         }
     }
 }

@@ -32,10 +32,10 @@ void weigh(uint row, uint col, float slope)
             uint i = KEYS ? col + c : row + r, j = KEYS ? row + r : col + c;
             float s = score_of(acc[r][c], i, j, slope, mask), p = 0.0, ds = 0.0;
             if (!is_hidden(s)) {
-                uint at = (batch * args.tq + i) * 3u * args.heads + head;
+                uint at = (batch * args.tq + i) * 3u * HEADS + head;
                 float keep = DROPOUT ? kept(batch, head, i, j) : 1.0;
-                p = dti_m_exp((s - x[at]) - x[at + args.heads]);
-                ds = p * (acc2[r][c] * keep - x[at + 2u * args.heads]) * args.scale;
+                p = dti_m_exp((s - x[at]) - x[at + HEADS]);
+                ds = p * (acc2[r][c] * keep - x[at + 2u * HEADS]) * args.scale;
                 p *= keep;
             }
             acc[r][c] = p;
@@ -47,8 +47,8 @@ void weigh(uint row, uint col, float slope)
 /* Rows from `first` on of the side of queries: q, and dy; of keys: k, and v. */
 rows side_of(const bool keys, bool second, uint first)
 {
-    uint unit = keys ? head / (args.heads / args.kv_heads) : head;
-    uint pitch = args.heads * args.dv;
+    uint unit = keys ? head / (HEADS / KV_HEADS) : head;
+    uint pitch = HEADS * args.dv;
     if (keys && second)
         return rows_of(0u, args.v_offset + batch * args.v_sample + unit * args.v_head, args.v_row,
                        first, args.tk);
@@ -65,7 +65,7 @@ rows side_of(const bool keys, bool second, uint first)
 /* dq or dk, and dv, of this invocation's rows. */
 void store(uint unit, uint first, uint all)
 {
-    uint q_all = args.heads * args.d, k_all = args.kv_heads * args.d, v_all = args.kv_heads * args.dv;
+    uint q_all = HEADS * args.d, k_all = KV_HEADS * args.d, v_all = KV_HEADS * args.dv;
     bool beside = args.tq == args.tk;
     uint to = args.y_offset + batch * (args.tq * q_all + args.tk * (k_all + v_all));
     uint k_to = to + (beside ? q_all : args.tq * q_all);
@@ -95,10 +95,10 @@ void store(uint unit, uint first, uint all)
 
 void main()
 {
-    uint all = KEYS ? args.tk : args.tq, heads = KEYS ? args.kv_heads : args.heads;
+    uint all = KEYS ? args.tk : args.tq, heads = KEYS ? KV_HEADS : HEADS;
     uint blocks = (all + BLOCK - 1u) / BLOCK, group = dti_group(), rest = group / blocks;
     uint unit = rest % heads, first = (group - rest * blocks) * BLOCK;
-    uint share = args.heads / args.kv_heads, kv_head = KEYS ? unit : unit / share;
+    uint share = HEADS / KV_HEADS, kv_head = KEYS ? unit : unit / share;
     batch = rest / heads;
     if (batch >= args.samples)
         return;

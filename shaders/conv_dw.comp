@@ -5,9 +5,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
-#include "lib/tile.glsl"
 
 DTI_PUSH(DTI_ARGS_CONV)
+#include "lib/tile.glsl"
 layout(binding = 0) readonly buffer buffer_y { float y[]; };
 layout(binding = 1) readonly buffer buffer_x { float x[]; };
 layout(binding = 2) writeonly buffer buffer_w { float w[]; };

@@ -7,9 +7,9 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
-#include "lib/tile.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
+#include "lib/tile.glsl"
 layout(constant_id = 4) const uint spec3 = 0u;
 layout(binding = 0) readonly buffer buffer_a { float a[]; };
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };

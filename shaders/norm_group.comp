@@ -103,7 +103,7 @@ void held(group_walk g, uint group)
             t += d * d;
         }
         sums = vec2((s.x + s.y) + (s.z + s.w), (t.x + t.y) + (t.z + t.w));
-        sums = dti_group_sum2(sums, args.cols) / float(args.cols);
+        sums = dti_norm_mean(dti_group_sum2(sums, args.cols), args.cols);
         barrier(); /* before the next sum */
     }
     vec2 pair = dti_norm_pair_of(mean, sums, rms);

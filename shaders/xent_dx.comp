@@ -17,7 +17,7 @@ layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
 
 struct kept_row {
-    float high, sum, own; /* own: the seed of the target's class */
+    float high, share, own; /* share: of a power in their sum; own: the seed of the target's class */
     int target;
 };
 
@@ -30,18 +30,19 @@ kept_row row_at(uint row)
         own = target < 0 || uint(target) >= args.classes
                   ? DTI_NAN
                   : (1.0 - args.smoothing) * s[args.s_offset + uint(target) * args.s_stride];
-    return kept_row(kept[at], kept[at + 1u], own, target);
+    return kept_row(kept[at], 1.0 / kept[at + 1u], own, target);
 }
 
 float grad_of(kept_row r, uint c, float value)
 {
     if (r.target == args.ignore_index || dti_is_nan(r.own))
         return r.own;
-    float p = dti_m_exp(value - r.high) / r.sum;
-    float grad = r.own * (p - (c == uint(r.target) ? 1.0 : 0.0));
+    float p = dti_m_exp(value - r.high) * r.share;
+    precise float grad = r.own * (p - (c == uint(r.target) ? 1.0 : 0.0));
     if (args.smoothing != 0.0) {
         float seed = s[args.s_offset], seeds = seed * float(args.classes);
-        grad += args.smoothing / float(args.classes) * (p * seeds - seed);
+        precise float even = args.smoothing / float(args.classes) * (p * seeds - seed);
+        grad += even;
     }
     return grad;
 }

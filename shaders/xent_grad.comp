@@ -73,13 +73,16 @@ void grad_row(uint from, uint to, uint target)
     float sum = dti_group_sum(dti_row_total(sums), units, 1u);
     float seeds = args.smoothing == 0.0 ? 0.0 : seed_sum();
     float own = (1.0 - args.smoothing) * seed(target);
-    float smooth_scale = args.smoothing / float(args.classes);
+    float smooth_scale = args.smoothing / float(args.classes), share = 1.0 / sum;
     DTI_EACH_UNIT(u, 0u, units) {
-        vec4 p = dti_row_exp(x_at(at + u) - high) / sum, value;
+        vec4 p = dti_row_exp(x_at(at + u) - high) * share;
+        precise vec4 value, even; /* the bits of xent_dx */
         [[unroll]] for (uint i = 0u; i < WIDTH; i++)
             value[i] = own * (p[i] - (WIDTH * u + i == target ? 1.0 : 0.0));
-        if (args.smoothing != 0.0)
-            value += smooth_scale * (p * seeds - seeds_of(u));
+        if (args.smoothing != 0.0) {
+            even = smooth_scale * (p * seeds - seeds_of(u));
+            value += even;
+        }
         write(to + WIDTH * u, value);
     }
 }

@@ -2,6 +2,8 @@
  * 32 of the axis that is summed lie in a workgroup's memory, a vector of four rows or columns for
  * each k, stored whole. Where all lies by fours (spec0), rows are read so. */
 #define BLOCK DTI_ATTENTION_BLOCK
+#define HEADS (args.heads_kv_heads & 0xffffu)
+#define KV_HEADS (args.heads_kv_heads >> 16)
 const uint FOURS = BLOCK / 4u, PITCH = FOURS + 1u, LANES = 64u;
 
 layout(constant_id = 3) const uint spec2 = 1u;
@@ -171,7 +173,7 @@ void add_block(inout vec4 sum, inout vec4 lost, vec4 value)
 float alibi_slope(uint head)
 {
     uint n = 1u;
-    while (n * 2u <= args.heads)
+    while (n * 2u <= HEADS)
         n *= 2u;
     return head < n ? exp2(-8.0 * float(head + 1u) / float(n))
                     : exp2(-4.0 * float(2u * (head - n) + 1u) / float(n));
@@ -216,7 +218,7 @@ float kept(uint s, uint head, uint i, uint j)
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
     uint word;
     uvec4 counter = dti_random_counter((head * args.tq + i) * args.tk + j, 0u, row,
-                                       args.heads * args.tq * args.tk,
+                                       HEADS * args.tq * args.tk,
                                        dti_step_u32(DTI_STEP_NUMBER), args.stream, word);
     return dti_philox(counter, key)[word] < args.threshold ? args.keep_scale : 0.0;
 }

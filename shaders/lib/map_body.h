@@ -196,7 +196,7 @@ DTI_M_MAP(log) {
     return DTI_M(log)(x);
 }
 DTI_M_GRAD(log) {
-    return DTI_M_DIV(dy, x);
+    return DTI_M_QUOTIENT(dy, x);
 }
 #else
 DTI_PRIME(log) {
@@ -211,7 +211,7 @@ DTI_M_MAP(log1p) {
     return DTI_M(log1p)(x);
 }
 DTI_M_GRAD(log1p) {
-    return DTI_M_DIV(dy, DTI_M_ADD(x, DTI_M_ONE));
+    return DTI_M_QUOTIENT(dy, DTI_M_ADD(x, DTI_M_ONE));
 }
 #else
 DTI_PRIME(log1p) {
@@ -512,7 +512,7 @@ DTI_M_MAP(log_floor) {
 }
 DTI_M_GRAD(log_floor) {
     DTI_M_F low = DTI_M_K(1e-12f);
-    return DTI_M_DIV(dy, DTI_M_SELECT(DTI_M_LT(x, low), low, x));
+    return DTI_M_QUOTIENT(dy, DTI_M_SELECT(DTI_M_LT(x, low), low, x));
 }
 #else
 DTI_PRIME(log_floor) {
@@ -588,11 +588,11 @@ DTI_BOUNDS(mish, 6, 1.2e-38, 8, 6e-7)
 #if DTI_MAP_PART == 1
 /* x / (1 + |x|) */
 DTI_M_MAP(softsign) {
-    return DTI_M_DIV(x, DTI_M_ADD(DTI_M_ABS(x), DTI_M_ONE));
+    return DTI_M_QUOTIENT(x, DTI_M_ADD(DTI_M_ABS(x), DTI_M_ONE));
 }
 DTI_M_GRAD(softsign) {
     DTI_M_F d = DTI_M_ADD(DTI_M_ABS(x), DTI_M_ONE);
-    return DTI_M_DIV(dy, DTI_M_MUL(d, d));
+    return DTI_M_QUOTIENT(dy, DTI_M_MUL(d, d));
 }
 #else
 DTI_PRIME(softsign) {
@@ -712,7 +712,7 @@ DTI_M_MAP(atan) {
     return DTI_M(atan)(x);
 }
 DTI_M_GRAD(atan) {
-    return DTI_M_DIV(dy, DTI_M_FMA(x, x, DTI_M_K(1.0f)));
+    return DTI_M_QUOTIENT(dy, DTI_M_FMA(x, x, DTI_M_K(1.0f)));
 }
 #else
 DTI_PRIME(atan) {
@@ -821,7 +821,7 @@ DTI_M_PAIR(mul) {
     return DTI_M_MUL(x, y);
 }
 DTI_M_PAIR(div) {
-    return DTI_M_DIV(x, y);
+    return DTI_M_QUOTIENT(x, y);
 }
 DTI_M_PAIR(maximum) /* NaN wins, as in PyTorch */
 {

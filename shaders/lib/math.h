@@ -14,6 +14,7 @@
 #undef DTI_M_SUB
 #undef DTI_M_MUL
 #undef DTI_M_DIV
+#undef DTI_M_QUOTIENT
 #undef DTI_M_LT
 #undef DTI_M_LE
 #undef DTI_M_EQ
@@ -68,6 +69,8 @@
 #define DTI_M_SAR(x, n) ((x) >> (n))
 #define DTI_M_ANY(m) (m)
 #ifdef VULKAN
+#include "quotient.glsl"
+#define DTI_M_QUOTIENT(x, y) dti_quotient(x, y)
 #define DTI_M_PRECISE precise
 #undef DTI_M_FMA
 #define DTI_M_FMA(x, y, z) fma(x, y, z)
@@ -82,6 +85,7 @@
 #define DTI_M_FAR_ANGLES(x, r, n) r = dti_far_angle(x, n)
 #include "angle.h"
 #else
+#define DTI_M_QUOTIENT(x, y) ((x) / (y))
 #define DTI_M_PRECISE
 #define DTI_M_FMA(x, y, z) fmaf(x, y, z)
 #define DTI_M_ASINT(x) dti_m_asint(x)

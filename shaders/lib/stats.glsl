@@ -1,5 +1,7 @@
 /* Statistics of groups, or parts of dw and db, by chunks: see DTI_ARGS_NORM. */
 
+#include "quotient.glsl"
+
 /* What a workgroup has: elements [first, first + count) of a group. */
 struct dti_norm_chunk {
     uint group, number, first, count;
@@ -22,6 +24,12 @@ uint dti_norm_pair(dti_norm_chunk c)
 float dti_norm_variance(float variance)
 {
     return dti_is_finite(variance) ? variance : DTI_NAN;
+}
+
+/* Rounded correctly: of equal values it is their value. */
+vec2 dti_norm_mean(vec2 sums, uint count)
+{
+    return vec2(dti_quotient(sums.x, float(count)), dti_quotient(sums.y, float(count)));
 }
 
 #ifdef DTI_NORM_X
@@ -69,7 +77,7 @@ vec2 dti_norm_stats(uint base, dti_norm_chunk c, bool rms)
     vec2 sums = vec2(0.0);
     for (uint pass = rms ? 1u : 0u; pass < 2u; pass++) {
         mean = sums.x;
-        sums = dti_group_sum2(dti_norm_moments(base, c, mean), c.count) / float(c.count);
+        sums = dti_norm_mean(dti_group_sum2(dti_norm_moments(base, c, mean), c.count), c.count);
         barrier(); /* before the next sum */
     }
     return dti_norm_pair_of(mean, sums, rms);
@@ -87,13 +95,13 @@ vec2 dti_norm_joined(uint group)
         float count = float(min(args.cols - i * DTI_NORM_CHUNK, DTI_NORM_CHUNK));
         dti_add(off, count * (stats[at + 2u * i] - first));
     }
-    float mean = first + dti_group_sum(dti_sum(off), args.chunks, 0u) / all;
+    float mean = first + dti_quotient(dti_group_sum(dti_sum(off), args.chunks, 0u), all);
     for (uint i = lane; i < args.chunks; i += gl_WorkGroupSize.x) {
         float count = float(min(args.cols - i * DTI_NORM_CHUNK, DTI_NORM_CHUNK));
         float d = stats[at + 2u * i] - mean;
         dti_add(squares, count * (stats[at + 2u * i + 1u] + d * d));
     }
     float total = dti_group_sum(dti_sum(squares), args.chunks, 1u);
-    return vec2(mean, dti_norm_variance(total / all));
+    return vec2(mean, dti_norm_variance(dti_quotient(total, all)));
 }
 #endif

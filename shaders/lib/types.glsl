@@ -7,6 +7,7 @@
 #define DTI_U32 uint
 #define DTI_I32 int
 #define DTI_F32 float
+#define DTI_U16S(low, high) uint low##_##high;
 #include "../args.h"
 #include "storage.glsl"
 
@@ -14,7 +15,12 @@ layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint spec0 = 0u;
 layout(constant_id = 2) const uint spec1 = 0u;
 
-#define DTI_PUSH(fields) layout(push_constant) uniform dti_push { fields } args;
+#define DTI_PUSH(fields)                                                                           \
+    layout(push_constant) uniform dti_push                                                         \
+    {                                                                                              \
+        fields layout(offset = 124) uint first_group;                                              \
+    }                                                                                              \
+    args;
 #define DTI_NAN uintBitsToFloat(0x7fc00000u)
 #define DTI_INFINITY uintBitsToFloat(0x7f800000u)
 /* Where a maximum starts whose values are then subtracted: a row of -infinity alone gives NaN from
@@ -24,16 +30,12 @@ layout(constant_id = 2) const uint spec1 = 0u;
 /* Whether a row is no more than a workgroup keeps in registers: see DTI_LIES_SIZE. */
 #define DTI_ALL_HELD ((1u << (spec3 >> DTI_LIES_SIZE)) <= DTI_LIES_HELD * gl_WorkGroupSize.x)
 
-/* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. */
-uint dti_group()
-{
-    return gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x;
-}
-
-uint dti_item()
-{
-    return dti_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-}
+/* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. One of several
+ * dispatches of a launch begins with first_group: vkCmdDispatchBase is not used, because NVIDIA's
+ * driver 580 computes other workgroups then (of a pipeline that its cache had without a base). */
+#define dti_group()                                                                                \
+    (args.first_group + gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x)
+#define dti_item() (dti_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x)
 
 /* By bits: a compiler may assume that a float comparison never sees these values. */
 bool dti_is_nan(float x)

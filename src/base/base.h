@@ -422,4 +422,6 @@ static void dti_at_home_close(const volatile int *at_home); /* NULL is fine */
 static void *dti_library_open(const char *name, const char **why);
 static void *dti_library_find(void *library, const char *symbol);
 static void dti_library_close(void *library);
+/* One that is open stays in memory until the process ends, whoever closes it. */
+static void dti_library_stay(const char *name);
 static bool dti_random_bytes(void *to, size_t bytes); /* the system's; false = it has none */

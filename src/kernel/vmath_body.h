@@ -15,6 +15,7 @@
 #define DTI_M_SUB(x, y) DTI_E(sub)(x, y)
 #define DTI_M_MUL(x, y) DTI_E(mul)(x, y)
 #define DTI_M_DIV(x, y) DTI_E(div)(x, y)
+#define DTI_M_QUOTIENT(x, y) DTI_E(div)(x, y)
 #define DTI_M_SQRT(x) DTI_E(sqrt)(x)
 #define DTI_M_LT(x, y) DTI_E(lt)(x, y)
 #define DTI_M_LE(x, y) DTI_E(le)(x, y)

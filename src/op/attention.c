@@ -44,6 +44,8 @@ static bool dti_attention_fits(dti_build *b) {
     if (k.dim[0] < 1 || q.dim[0] % k.dim[0] != 0)
         return dti_build_fail(b, "the %lld heads of q are not a multiple of the %lld of k",
                               (long long)q.dim[0], (long long)k.dim[0]);
+    if (q.dim[0] > UINT16_MAX)
+        return dti_build_fail(b, "q has %lld heads; at most %d", (long long)q.dim[0], UINT16_MAX);
     if (q.dim[2] < 1 || q.dim[2] > DTI_ATTENTION_WIDEST || v.dim[2] < 1 ||
         v.dim[2] > DTI_ATTENTION_WIDEST)
         return dti_build_fail(b, "the last dimensions must be in [1, %d]", DTI_ATTENTION_WIDEST);
@@ -207,8 +209,8 @@ static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *
     const dti_attention s = dti_attention_of(e->graph, e->node);
     const dti_dropout_odds odds = dti_dropout_odds_of(e->node->attr.f[1]);
     dti_args_attention a = {.samples = (uint32_t)e->out.dim[0],
-                            .heads = (uint32_t)s.heads,
-                            .kv_heads = (uint32_t)s.kv_heads,
+                            .heads = (uint16_t)s.heads,
+                            .kv_heads = (uint16_t)s.kv_heads,
                             .tq = (uint32_t)s.tq,
                             .tk = (uint32_t)s.tk,
                             .d = (uint32_t)s.d,

@@ -5,6 +5,7 @@
 #define DTI_U32 uint32_t
 #define DTI_I32 int32_t
 #define DTI_F32 float
+#define DTI_U16S(low, high) uint16_t low, high;
 #include "../../shaders/args.h"
 #include "kernel_list.h"
 
@@ -27,7 +28,8 @@ typedef union dti_args {
     DTI_ARGS_LIST(DTI_X)
 #undef DTI_X
 } dti_args;
-_Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
+#define DTI_ARGS_MOST 124 /* of 128 bytes that every device takes: the last word is Vulkan's */
+_Static_assert(sizeof(dti_args) <= DTI_ARGS_MOST, "push constants of the portable core");
 
 #define DTI_BINDINGS_MAX 4
 #define DTI_VARIANTS_MAX 10

@@ -153,10 +153,13 @@ static bool dti_gemm_free_bias(dti_emit *e, uint32_t launch) {
     return true;
 }
 
-/* A matrix [rows, cols] or its transpose, twice, the rows with a gap behind them. */
+/* A matrix [rows, cols] or its transpose, twice; where no bias lies among its rows, with a gap
+ * behind each of them. */
 static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, uint32_t cols) {
-    return (dti_trial_operand){
-        .front = number % 3 * 4, .rows = 2 * rows, .cols = cols, .pitch = cols + number % 2 * 3};
+    return (dti_trial_operand){.front = number % 3 * 4,
+                               .rows = 2 * rows,
+                               .cols = cols,
+                               .pitch = cols + number / 2 % 2 * 3};
 }
 
 /* Half of them with a bias and ReLU, a quarter with the first of B as a bias and an addend. */

@@ -16,8 +16,7 @@
 #define DTI_VK_STEP_MS 0.001      /* a pass of an inner loop that waits for memory, at most */
 /* Memory of a discrete GPU that the host can write is mostly a window of so much: not for us. */
 #define DTI_VK_WINDOW_BYTES ((uint64_t)256 << 20)
-#define DTI_VK_SLICED 0x80000000u /* in a variant: several dispatches share the workgroups */
-#define DTI_VK_GROUPS_MAX 65535u  /* per axis; the portable core's limit, used everywhere */
+#define DTI_VK_GROUPS_MAX 65535u /* per axis; the portable core's limit, used everywhere */
 
 typedef struct dti_vk_device dti_vk_device;
 

@@ -293,7 +293,9 @@ static bool dti_vk_enter_driver(dti_vk_instance *in, const char *manifest, bool 
         dti_vk_find_devices(in);
     for (int i = 0; i < in->device_count; i++)
         found |= in->infos[i].usable && (software || in->infos[i].kind != DT_DEVICE_SOFTWARE);
-    if (!found)
+    if (found)
+        dti_library_stay(library);
+    else
         dti_vk_leave_driver(in);
     return found;
 }
@@ -318,6 +320,20 @@ static void dti_vk_open_driver(dti_vk_instance *in, const char *path, const char
     dti_free(in->base, m);
 }
 
+/* NVIDIA's driver cannot be loaded again some twenty times after others have unloaded it: a context
+ * that ends leaves drivers in memory. */
+static void dti_vk_keep_drivers(dti_vk_instance *in) {
+    char library[2 * DTI_VK_MANIFEST_PATH];
+    dti_vk_manifests *m = dti_alloc(in->base, sizeof *m);
+    if (!m)
+        return;
+    dti_vk_manifests_find(in, m);
+    for (int i = 0; i < m->count; i++)
+        if (dti_vk_manifest_read(in, m->path[i], library))
+            dti_library_stay(library);
+    dti_free(in->base, m);
+}
+
 /* Finds devices, by the loader or else by one driver. A loader that is asked for by name and is not
  * there is not made up for. */
 static void dti_vk_look(dti_vk_instance *in) {
@@ -327,8 +343,10 @@ static void dti_vk_look(dti_vk_instance *in) {
     else if (why)
         dti_vk_open_driver(in, path, why);
     else if (dti_vk_library_functions(in, path) && dti_vk_load_global(in) &&
-             dti_vk_make_instance(in))
+             dti_vk_make_instance(in)) {
+        dti_vk_keep_drivers(in);
         dti_vk_find_devices(in);
+    }
 }
 
 static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,

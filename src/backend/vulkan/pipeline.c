@@ -187,7 +187,7 @@ static dt_result dti_vk_layouts_create(dti_vk_device *device) {
     if (result)
         return result;
     dti_VkPushConstantRange range = {.stageFlags = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
-                                     .size = sizeof(dti_args)};
+                                     .size = DTI_ARGS_MOST + DTI_WORD_BYTES};
     dti_VkPipelineLayoutCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
         .setLayoutCount = 1,
@@ -230,7 +230,7 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
 }
 
 static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
-    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant & ~DTI_VK_SLICED);
+    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
     if (!shader)
         return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
                         dti_kernel_info_of(p->kernel)->name);
@@ -255,7 +255,6 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
     };
     dti_VkComputePipelineCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-        .flags = p->variant & DTI_VK_SLICED ? DTI_VK_PIPELINE_CREATE_DISPATCH_BASE_BIT : 0,
         .stage = {.sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
                   .pName = "main",

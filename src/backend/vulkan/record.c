@@ -6,28 +6,27 @@
 
 #ifndef DT_NO_VULKAN
 
+/* The workgroups' numbers begin with first_group. */
 static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_VkPipeline pipeline,
-                        uint32_t set, const void *args, uint32_t args_bytes) {
+                        uint32_t set, const void *args, uint32_t args_bytes, uint32_t first_group) {
     const dti_vk_device_functions *vk = &e->device->vk;
+    const dti_VkPipelineLayout layout = e->device->layout;
     vk->CmdBindPipeline(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
-    vk->CmdBindDescriptorSets(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, e->device->layout, 0, 1,
+    vk->CmdBindDescriptorSets(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1,
                               &e->sets[set], 0, NULL);
     if (args_bytes)
-        vk->CmdPushConstants(command, e->device->layout, DTI_VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                             args_bytes, args);
+        vk->CmdPushConstants(command, layout, DTI_VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
+    vk->CmdPushConstants(command, layout, DTI_VK_SHADER_STAGE_COMPUTE_BIT, DTI_ARGS_MOST,
+                         sizeof first_group, &first_group);
 }
 
 /* `count` of what the launch can be cut into. */
 static void dti_vk_record_cut(const dti_vk_exec *e, dti_VkCommandBuffer command,
                               const dti_vk_work *work, uint32_t begin, uint32_t count) {
-    const dti_vk_device_functions *vk = &e->device->vk;
-    dti_vk_bind(e, command, work->pipeline, work->set, &work->args, work->args_bytes);
-    if (count == dti_vk_work_cuts(work))
-        vk->CmdDispatch(command, work->x, work->y, 1);
-    else if (work->y > 1)
-        vk->CmdDispatchBase(command, 0, begin, 0, work->x, count, 1);
-    else
-        vk->CmdDispatchBase(command, begin, 0, 0, count, 1, 1);
+    const bool rows = work->y > 1;
+    dti_vk_bind(e, command, work->pipeline, work->set, &work->args, work->args_bytes,
+                rows ? begin * work->x : begin);
+    e->device->vk.CmdDispatch(command, rows ? work->x : count, rows ? count : 1, 1);
 }
 
 static void dti_vk_record_slice(const dti_vk_exec *e, dti_VkCommandBuffer command,

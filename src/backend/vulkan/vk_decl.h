@@ -132,10 +132,7 @@ typedef struct dti_VkCommandPoolCreateInfo {
     dti_VkCommandPoolCreateFlags flags;
     uint32_t queueFamilyIndex;
 } dti_VkCommandPoolCreateInfo;
-typedef enum dti_VkPipelineCreateFlagBits {
-    DTI_VK_PIPELINE_CREATE_DISPATCH_BASE_BIT = 0x00000010,
-    DTI_VK_PIPELINE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkPipelineCreateFlagBits;
+typedef int32_t dti_VkPipelineCreateFlagBits;
 typedef dti_VkFlags dti_VkPipelineCreateFlags;
 typedef int32_t dti_VkPipelineShaderStageCreateFlagBits;
 typedef dti_VkFlags dti_VkPipelineShaderStageCreateFlags;
@@ -822,9 +819,6 @@ typedef void (DTI_VKAPI *dti_PFN_vkCmdCopyBuffer)(dti_VkCommandBuffer commandBuf
     const dti_VkBufferCopy *pRegions);
 typedef void (DTI_VKAPI *dti_PFN_vkCmdDispatch)(dti_VkCommandBuffer commandBuffer,
     uint32_t groupCountX, uint32_t groupCountY, uint32_t groupCountZ);
-typedef void (DTI_VKAPI *dti_PFN_vkCmdDispatchBase)(dti_VkCommandBuffer commandBuffer,
-    uint32_t baseGroupX, uint32_t baseGroupY, uint32_t baseGroupZ, uint32_t groupCountX,
-    uint32_t groupCountY, uint32_t groupCountZ);
 typedef void (DTI_VKAPI *dti_PFN_vkCmdFillBuffer)(dti_VkCommandBuffer commandBuffer,
     dti_VkBuffer dstBuffer, dti_VkDeviceSize dstOffset, dti_VkDeviceSize size, uint32_t data);
 typedef int32_t dti_VkDependencyFlagBits;
@@ -990,7 +984,6 @@ typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, u
     X(CmdBindPipeline) \
     X(CmdCopyBuffer) \
     X(CmdDispatch) \
-    X(CmdDispatchBase) \
     X(CmdFillBuffer) \
     X(CmdPipelineBarrier) \
     X(CmdPushConstants) \

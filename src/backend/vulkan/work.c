@@ -237,8 +237,6 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
     dti_vk_estimate(b, launch, variant, local, work);
-    if (work->sliced)
-        variant |= DTI_VK_SLICED;
     return dti_vk_pipeline_get(e->device, launch->kernel, variant, local, spec, &work->pipeline);
 }
 

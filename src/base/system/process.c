@@ -100,6 +100,10 @@ static void *dti_library_find(void *library, const char *symbol) {
 static void dti_library_close(void *library) {
     FreeLibrary((HMODULE)library);
 }
+
+static void dti_library_stay(const char *name) {
+    (void)name;
+}
 #elif defined __wasi__
 static void *dti_library_open(const char *name, const char **why) {
     (void)name;
@@ -114,6 +118,10 @@ static void *dti_library_find(void *library, const char *symbol) {
 
 static void dti_library_close(void *library) {
     (void)library;
+}
+
+static void dti_library_stay(const char *name) {
+    (void)name;
 }
 #else
 static void *dti_library_open(const char *name, const char **why) {
@@ -131,6 +139,16 @@ static void *dti_library_find(void *library, const char *symbol) {
 
 static void dti_library_close(void *library) {
     dlclose(library);
+}
+
+static void dti_library_stay(const char *name) {
+#if defined RTLD_NOLOAD && defined RTLD_NODELETE
+    void *open = dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    if (open)
+        dlclose(open);
+#else
+    (void)name;
+#endif
 }
 #endif
 
