@@ -262,14 +262,6 @@ static void DTI_VKAPI stub_CmdDispatch(dti_VkCommandBuffer command, uint32_t x, 
     ((stub_object *)command)->groups += (uint64_t)x * y * z;
 }
 
-static void DTI_VKAPI stub_CmdDispatchBase(dti_VkCommandBuffer command, uint32_t base_x,
-                                           uint32_t base_y, uint32_t base_z, uint32_t x, uint32_t y,
-                                           uint32_t z) {
-    (void)base_x, (void)base_y, (void)base_z;
-    stub.calls[STUB_CmdDispatchBase]++;
-    ((stub_object *)command)->groups += (uint64_t)x * y * z;
-}
-
 static void DTI_VKAPI stub_CmdFillBuffer(dti_VkCommandBuffer command, dti_VkBuffer buffer,
                                          dti_VkDeviceSize at, dti_VkDeviceSize size,
                                          uint32_t data) {

@@ -135,6 +135,8 @@ static dt_result life_context(life *l) {
                         .logger = {meter_log, &l->meter},
                         .threads = 2,
                         .no_vulkan = !strcmp(l->device, "cpu"),
+                        /* a check that memory fails is left out, and no error */
+                        .kernel_check = DT_KERNEL_CHECK_NEVER,
                         .pipeline_cache = "nothing",
                         .pipeline_cache_bytes = 7};
     return dt_ctx_create(&desc, &l->ctx);

@@ -73,6 +73,12 @@ static void frame_note(frame_case *c, frame_result *r, int step, const dt_report
     CHECK(!dt_store_state_hash(c->store, &r->hash[step]));
 }
 
+/* A GPU: most of this net's launches are shorter than any part. */
+static bool frame_is_fast(const frame_case *c) {
+    const dt_device_kind kind = c->store->device->info.kind;
+    return kind != DT_DEVICE_CPU && kind != DT_DEVICE_SOFTWARE;
+}
+
 /* How many calls started something. ms 0: a mix of budgets and of whole segments. */
 static int frame_step(frame_case *c, double ms, uint64_t seed) {
     dt_step_state state = DT_STEP_RUNNING;
@@ -126,8 +132,8 @@ static void frame_same_bits(const char *device, int threads) {
         CHECK(!memcmp(&want, &got, sizeof want));
         CHECK(!c.log.validation);
         dt_program_get_info(c.program, &info);
-        if (i == 0) /* launches too are cut */
-            CHECK(parts > FRAME_STEPS * (info.launches + 20));
+        if (i == 0) /* launches too are cut; few of them where a device is fast */
+            CHECK(parts > FRAME_STEPS * (info.launches + (frame_is_fast(&c) ? 0 : 20)));
         dt_ctx_destroy(c.ctx);
     }
 }
@@ -325,9 +331,9 @@ static void frame_cancels(const char *device) {
     p.committed = p.abandoned = 0;
     for (int parts = 0; frame_cancel_after(&p, parts, false); parts++)
         continue;
-    CHECK(p.committed > 3 && p.abandoned > 20);
-    if (p.committed <= 3 || p.abandoned <= 20)
-        printf("%s: %d committed, %d abandoned\n", device, p.committed, p.abandoned);
+    const bool few = frame_is_fast(&p.c);
+    test_check(p.committed > (few ? 1 : 3) && p.abandoned > (few ? 2 : 20), __FILE__, __LINE__,
+               "%s: %d committed, %d abandoned", device, p.committed, p.abandoned);
     dt_ctx_destroy(p.c.ctx);
     dt_ctx_destroy(p.ahead.ctx);
 }
@@ -348,8 +354,10 @@ TEST(a_step_that_ends_with_its_program_is_committed_whole_once_its_commit_has_be
         CHECK(!frame_write(&p.c, 1) && !dt_program_begin(p.c.program, NULL));
         while (!dti_step_commits(p.c.program))
             CHECK(!dt_program_advance_for(p.c.program, 1e-6, &state));
-        CHECK(dt_program_end(p.c.program, NULL) == DT_ERROR_INVALID);
-        CHECK_CONTAINS(dt_ctx_error(p.c.ctx), "has not been finished");
+        if (state != DT_STEP_DONE || !frame_is_fast(&p.c)) { /* one part may be all of the commit */
+            CHECK(dt_program_end(p.c.program, NULL) == DT_ERROR_INVALID);
+            CHECK_CONTAINS(dt_ctx_error(p.c.ctx), "has not been finished");
+        }
         dt_program_destroy(p.c.program);
         CHECK(!dt_store_state_hash(p.c.store, &hash) && hash == p.after);
         dt_ctx_destroy(p.c.ctx);

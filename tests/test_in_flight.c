@@ -497,7 +497,9 @@ TEST(a_step_cut_into_submissions_and_slices_gives_the_same_bits) {
         CHECK(heavy_ms(c.program, &most, &sliced) > 4 * DTI_VK_SUBMISSION_MS || i == 0);
         CHECK((sliced > 0) == (i > 0)); /* products among them */
         CHECK(!dt_program_run(c.program, NULL, NULL) && !dt_program_run(c.program, NULL, NULL));
-        CHECK(!dt_store_state_hash(c.store, &hash) && (i == 0 || hash == want));
+        CHECK(!dt_store_state_hash(c.store, &hash));
+        test_check(i == 0 || hash == want, __FILE__, __LINE__, "at %g operations a ms: other bits",
+                   speeds[i]);
         want = hash;
         CHECK(!c.log.validation);
         dt_ctx_destroy(c.ctx);

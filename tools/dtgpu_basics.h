@@ -154,7 +154,7 @@ static double peak_ms(rig *r, bool copies, uint32_t n, uint32_t loops) {
     const uint64_t bytes = copies ? 16ull * n : 256;
     dti_launch launch = {.kernel = DTI_K_ACCUMULATE,
                          .args_bytes = 8,
-                         .items = n,
+                         .items = 4ull * n, /* the kernel whose place it takes has 4 an invocation */
                          .spec = {copies},
                          .value = {0, 1, 0, 0}};
     const dti_place places[2] = {{0, 0, bytes}, {0, (bytes + 255) / 256 * 256, bytes}};

@@ -68,8 +68,10 @@ static void DTI_VKAPI clock_bind(dti_VkCommandBuffer command, dti_VkPipelineBind
 static void DTI_VKAPI clock_push(dti_VkCommandBuffer command, dti_VkPipelineLayout layout,
                                  dti_VkFlags stages, uint32_t offset, uint32_t size,
                                  const void *values) {
-    memset(&clocks.args, 0, sizeof clocks.args);
-    memcpy(&clocks.args, values, DTI_MIN(size, sizeof clocks.args));
+    if (offset != DTI_ARGS_MOST) { /* else it is the first workgroup */
+        memset(&clocks.args, 0, sizeof clocks.args);
+        memcpy(&clocks.args, values, DTI_MIN(size, sizeof clocks.args));
+    }
     clocks.real.CmdPushConstants(command, layout, stages, offset, size, values);
 }
 
@@ -81,44 +83,23 @@ static span *clock_open_span(dti_VkCommandBuffer command) {
     return NULL;
 }
 
-/* A launch, or a slice of one, from workgroup base on. */
-static void clock_slice(dti_VkCommandBuffer command, const uint32_t base[3],
-                        const uint32_t groups[3]) {
-    if (base[0] | base[1] | base[2])
-        clocks.real.CmdDispatchBase(command, base[0], base[1], base[2], groups[0], groups[1],
-                                    groups[2]);
-    else
-        clocks.real.CmdDispatch(command, groups[0], groups[1], groups[2]);
-}
-
-static void clock_launch(dti_VkCommandBuffer command, const uint32_t base[3],
-                         const uint32_t groups[3]) {
+/* A launch, or a slice of one. */
+static void DTI_VKAPI clock_dispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
+                                     uint32_t z) {
     span *whole = clock_open_span(command);
     if (whole)
         whole->launches++;
     if (clocks.mode != CLOCK_LAUNCHES) {
-        clock_slice(command, base, groups);
+        clocks.real.CmdDispatch(command, x, y, z);
         return;
     }
     dti_vk_barrier_all(clocks.device, command);
     const uint32_t at = clock_new_span(command);
     clocks.spans[at] =
-        (span){.pipeline = clocks.pipeline, .x = groups[0], .y = groups[1], .args = clocks.args};
+        (span){.pipeline = clocks.pipeline, .x = x, .y = y, .args = clocks.args};
     clock_stamp(command, 2 * at);
-    clock_slice(command, base, groups);
+    clocks.real.CmdDispatch(command, x, y, z);
     clock_stamp(command, 2 * at + 1);
-}
-
-static void DTI_VKAPI clock_dispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
-                                     uint32_t z) {
-    clock_launch(command, (const uint32_t[3]){0}, (const uint32_t[3]){x, y, z});
-}
-
-static void DTI_VKAPI clock_dispatch_base(dti_VkCommandBuffer command, uint32_t base_x,
-                                          uint32_t base_y, uint32_t base_z, uint32_t x, uint32_t y,
-                                          uint32_t z) {
-    clock_launch(command, (const uint32_t[3]){base_x, base_y, base_z},
-                 (const uint32_t[3]){x, y, z});
 }
 
 static dti_VkResult DTI_VKAPI clock_begin(dti_VkCommandBuffer command,
@@ -184,8 +165,6 @@ static void clock_start(dti_vk_device *device, clock_mode mode) {
     device->vk.CmdBindPipeline = clock_bind;
     device->vk.CmdPushConstants = clock_push;
     device->vk.CmdDispatch = clock_dispatch;
-    if (device->vk.CmdDispatchBase)
-        device->vk.CmdDispatchBase = clock_dispatch_base;
     device->vk.CmdPipelineBarrier = clock_barrier;
     device->vk.BeginCommandBuffer = clock_begin;
     device->vk.EndCommandBuffer = clock_end;
@@ -221,7 +200,7 @@ static const dti_vk_shader *clock_shader(const span *s) {
     for (size_t i = 0; i < clocks.device->pipeline_count; i++) {
         const dti_vk_pipeline *p = &clocks.device->pipelines[i];
         if (p->handle == s->pipeline)
-            return dti_vk_shader_of(p->kernel, p->variant & ~DTI_VK_SLICED);
+            return dti_vk_shader_of(p->kernel, p->variant);
     }
     return NULL;
 }

@@ -110,7 +110,7 @@ class Training:
 
     def step(self, model=None):
         self.optim.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy((model or self.model)(self.x), self.t)
+        loss = functional.cross_entropy((self.model if model is None else model)(self.x), self.t)
         loss.backward()
         self.optim.step()
         return loss
@@ -160,6 +160,7 @@ def steps_of(name, device, until):
                 step = graph_of(training)
             cells.append(f"{milliseconds(step, until):.3f}")
         except Exception as error:  # a compiler that is missing is no fault of what is measured
+            print(f"{name}: {error}", file=sys.stderr)
             cells.append(type(error).__name__)
     return cells
 
