@@ -30,7 +30,9 @@ help() {
                            that needs a missing package skips, and names it;
                            test long: all tests, in their long form where they have one (some hours);
                            test random N: N random models on the CPU and N / 50 on each Vulkan device
-                           (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed
+                           (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed;
+                           test random jobs: random jobs of training against their recorded results;
+                           DTRAIN_RECORD=1: record them
 ./build.sh fuzz [seconds]  fuzz the readers of files, 60 s each; needs Clang's libFuzzer
 ./build.sh platforms       compile and run for other platforms: Windows under wine, the web, WASI,
                            other CPUs under QEMU, musl; all: also those that take minutes to
@@ -497,9 +499,30 @@ random_part() {
         build/dtest --counts "build/random.$1.counts" "$4" || true
 }
 
+# All random jobs of training, a share for each processor.
+random_jobs() {
+    header
+    build_tests
+    if [ -n "${DTRAIN_RECORD-}" ]; then exec build/dtest random_jobs; fi
+    parts=$(processors) part=0
+    set --
+    while [ $part -lt "$parts" ]; do
+        rm -f build/random.$part.counts
+        DTRAIN_TEST_LONG=1 DTRAIN_PART=$part DTRAIN_PARTS=$parts \
+            build/dtest --counts build/random.$part.counts random_jobs || true &
+        set -- "$@" --also build/random.$part.counts
+        part=$((part + 1))
+    done
+    wait
+    exec build/dtest "$@"
+}
+
 # Many random models: a share of the seeds for each processor, then the Vulkan devices.
 random_tests() {
-    case $1 in *[!0-9]* | 0*) die "test random takes how many models, not '$1'" ;; esac
+    case $1 in
+    jobs) random_jobs ;;
+    *[!0-9]* | 0*) die "test random takes how many models, or jobs; not '$1'" ;;
+    esac
     header
     build_tests
     with_swiftshader

@@ -63,10 +63,12 @@ enum { TRAIN_SUMS = 2 };
 static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
     const dt_shape shape = dt_dims(24, TRAIN_SIDE * TRAIN_SIDE), small = dt_dims(16, 24);
     const dt_init init = {.kind = DT_INIT_UNIFORM, .a = -0.1f, .b = 0.1f};
-    dt_tensor w = dt_add(dt_param(g, "one", shape, init), dt_param(g, "two", shape, init));
+    dt_tensor w = dt_param(g, "one", shape, init); /* not in a call with the other: any order */
+    w = dt_add(w, dt_param(g, "two", shape, init));
     dt_tensor v = dt_tanh(dt_param(g, "inner", small, init));
     x = dt_relu(dt_linear(x, w, (dt_tensor){0}));
-    return dt_linear(x, dt_add(dt_param(g, "base", small, init), v), (dt_tensor){0});
+    w = dt_param(g, "base", small, init);
+    return dt_linear(x, dt_add(w, v), (dt_tensor){0});
 }
 
 /* Weights that buffers normalise, whose next values are of no sample. */
