@@ -392,7 +392,7 @@ static void jobs_go(jobs_rank *r, jobs_model *m) {
         return;
     }
     for (int i = 0; i < 20; i++)
-        scale[i] = 0.5f + 0.1f * (float)i;
+        scale[i] = 0.5f + 0.125f * (float)i; /* exact: with FMA, too */
     if (m->shared.id && dt_trainer_set_input(t, m->shared, scale, sizeof scale))
         jobs_failed(r, m, "input", DT_ERROR_INVALID);
     for (int i = r->way == WAY_STRAIGHT ? 0 : steps / 2; i < steps; i++) {

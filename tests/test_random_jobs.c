@@ -105,6 +105,19 @@ static bool jobs_take_apart(const char *line, jobs_parts *p) {
     return count == 5;
 }
 
+/* Without optimising, padding of descriptions has any bytes, and codes are made again for it
+ * (src/program/codes.c). */
+#ifdef __OPTIMIZE__
+#define HOST_IS_COMPARED true
+#else
+#define HOST_IS_COMPARED false
+#endif
+
+static bool jobs_has_grown(const char *name, const char *was, const char *is) {
+    return strtoull(is, NULL, 10) > strtoull(was, NULL, 10) &&
+           (HOST_IS_COMPARED || strcmp(name, "host"));
+}
+
 /* Pairs of a name and a value: those that differ, or, of bytes, have grown. */
 static bool jobs_pairs_differ(char *was, char *is, bool bytes, char *to, size_t room) {
     char *rest[2], *name[2] = {strtok_r(was, " ", &rest[0]), strtok_r(is, " ", &rest[1])};
@@ -115,7 +128,7 @@ static bool jobs_pairs_differ(char *was, char *is, bool bytes, char *to, size_t 
         const size_t used = strlen(to);
         if (!a || !b || strcmp(name[0], name[1]))
             break;
-        if (bytes ? strtoull(b, NULL, 10) <= strtoull(a, NULL, 10) : !strcmp(a, b))
+        if (bytes ? !jobs_has_grown(name[0], a, b) : !strcmp(a, b))
             continue;
         differ = true;
         snprintf(to + used, room - used, "\n      %s: was %s, is %s", name[0], a, b);
@@ -219,7 +232,7 @@ static void jobs_replay(int part, int parts) {
 #endif
     for (; fgets(was, sizeof was, f); i++) {
         const jobs_job j = jobs_draw(i);
-        if (i % parts != part || !test_takes(i / parts, 4, 31) || strstr(was, "left out"))
+        if (i % parts != part || !test_takes(i / parts, 4, 7) || strstr(was, "left out"))
             continue;
         jobs_line_watched(&j, is);
         jobs_compare(i, was, is);
