@@ -35,7 +35,7 @@ enum {
 };
 
 enum { OF_TRAIN, OF_TEAM, OF_HERE };
-enum { HERE_ONE, HERE_TWO, HERE_MARKS };
+enum { HERE_ONE, HERE_TWO, HERE_MARKS, HERE_WIDE };
 
 static const struct job_model {
     const char *name;
@@ -67,6 +67,7 @@ static const struct job_model {
     {"split columns", OF_TEAM, TEAM_COLUMNS, SPLIT, .plain = true},
     {"one parameter", OF_HERE, HERE_ONE, ALL & ~SPLIT & ~CUT, .plain = false},
     {"two losses, three metrics", OF_HERE, HERE_TWO, ALL & ~SPLIT, .plain = false},
+    {"wide layers", OF_HERE, HERE_WIDE, ALL, .plain = true},
     {"marked stages, one of them empty", OF_HERE, HERE_MARKS, BIT(STAGES), .plain = false},
 };
 enum { JOB_MODELS = sizeof job_models / sizeof *job_models };
@@ -124,7 +125,7 @@ static const char *const job_modes[] = {"synchronous", "local", "server"};
     X(TAIL, "tail", ALL, "0 0 0 1 2", job_tails)                                                   \
     X(EMPTY, "empty steps are skipped", ALL, "0 0 0 1", NULL)                                      \
     X(ORDER, "in order", ALL, "0 0 1", NULL)                                                       \
-    X(REPLICAS, "replicas", MANY, "1 2 2 3 4", NULL)                                               \
+    X(REPLICAS, "replicas", MANY, "1 2 2 3 4 7", NULL)                                             \
     X(GIVEN, "given", MANY, "0 0 1", NULL)                                                         \
     X(STAGES, "stages", CUT, "1 2 2 3 4", NULL)                                                    \
     X(SCHEDULE, "schedule", CUT, "0 0 1 2 3", job_schedules)                                       \
@@ -200,7 +201,7 @@ static void jobs_fit_mesh(jobs_job *j) {
     int *v = j->v;
     const struct job_model *m = &job_models[j->model];
     if (j->kind == JOB_REPLICAS || j->kind == JOB_ZERO)
-        v[F_REPLICAS] = jobs_clamp(v[F_REPLICAS], 2, 4);
+        v[F_REPLICAS] = jobs_clamp(v[F_REPLICAS], 2, 7);
     if (j->kind == JOB_STAGES || j->kind == JOB_GRID)
         v[F_STAGES] = jobs_clamp(v[F_STAGES], 2, 4);
     if (j->kind == JOB_GRID)

@@ -6,6 +6,7 @@
 #define DTRAIN_TESTS_RANDOM_JOBS_RUN_H
 
 #include "random_jobs.h"
+#include "train_processes.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -55,7 +56,7 @@ static uint64_t jobs_file_hash(const char *path) {
     return all ? h.of : 0;
 }
 
-typedef enum jobs_way { WAY_STRAIGHT, WAY_RESUMED, WAY_ALONE } jobs_way;
+typedef enum jobs_way { WAY_STRAIGHT, WAY_RESUMED, WAY_ALONE, WAY_PROCESSES } jobs_way;
 
 typedef struct jobs_end {       /* of one rank */
     uint64_t weights, state;    /* 0: there is none */
@@ -97,6 +98,12 @@ static void jobs_here(train_model *m, int kind, jobs_model *to, dt_trainer_desc 
     if (kind == HERE_ONE) {
         h = dt_mul(h, dt_param(m->graph, "w", dt_dims(1), (dt_init){DT_INIT_UNIFORM, -1, 1}));
         d->losses[0].term = dt_mse(h, y);
+        return;
+    }
+    if (kind == HERE_WIDE) { /* sums are cut into slices */
+        const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN}, down = {.tensor = DT_TENSOR_ROW};
+        h = dt_relu(dt_nn_linear_with(h, "up", 612, &up));
+        d->losses[0].term = dt_mse(dt_nn_linear_with(h, "down", 36, &down), y);
         return;
     }
     if (kind == HERE_MARKS) {
@@ -341,7 +348,7 @@ static void jobs_save(jobs_rank *r, const jobs_model *m, dt_trainer *t, const ch
 /* In the middle: what a checkpoint does not have is set again after it was loaded. */
 static void jobs_half(jobs_rank *r, const jobs_model *m, dt_trainer *t) {
     dt_result result = DT_OK;
-    if (r->way == WAY_STRAIGHT)
+    if (r->way == WAY_STRAIGHT || r->way == WAY_PROCESSES)
         jobs_save(r, m, t, r->half, &r->end.saved);
     else
         result = dt_trainer_load(t, r->half);
@@ -395,7 +402,7 @@ static void jobs_go(jobs_rank *r, jobs_model *m) {
         scale[i] = 0.5f + 0.125f * (float)i; /* exact: with FMA, too */
     if (m->shared.id && dt_trainer_set_input(t, m->shared, scale, sizeof scale))
         jobs_failed(r, m, "input", DT_ERROR_INVALID);
-    for (int i = r->way == WAY_STRAIGHT ? 0 : steps / 2; i < steps; i++) {
+    for (int i = r->way == WAY_RESUMED || r->way == WAY_ALONE ? steps / 2 : 0; i < steps; i++) {
         if (i == steps / 2)
             jobs_half(r, m, t);
         jobs_step(r, m, t, i);
@@ -430,26 +437,32 @@ static void *jobs_rank_run(void *arg) {
 /* ---- all ranks */
 
 static int jobs_devices(const jobs_job *j) {
-    int count = jobs_clamp(j->v[F_REPLICAS], 1, 4) * jobs_clamp(j->v[F_STAGES], 1, 4) *
+    int count = jobs_clamp(j->v[F_REPLICAS], 1, 7) * jobs_clamp(j->v[F_STAGES], 1, 4) *
                 jobs_clamp(j->v[F_TENSOR], 1, 4);
     return jobs_clamp(count, j->v[F_RANKS], JOB_DEVICES);
 }
 
 /* Devices are shared out unevenly: three of two ranks are one and two. */
-static void jobs_run(const jobs_job *j, jobs_way way, jobs_rank *all) {
+static void jobs_rank_set(jobs_rank *r, const jobs_job *j, jobs_way way, int index, dt_comm *comm) {
+    static long id; /* the same in processes that are forked */
     const int ranks = way == WAY_ALONE ? 1 : j->v[F_RANKS],
               devices = way == WAY_ALONE ? 1 : jobs_devices(j);
+    id = id && way == WAY_PROCESSES ? id : (long)getpid();
+    *r = (jobs_rank){.job = j, .way = way, .index = index, .comm = comm};
+    snprintf(r->devices, sizeof r->devices, "cpu:%d",
+             devices * (index + 1) / ranks - devices * index / ranks);
+    snprintf(r->half, sizeof r->half, "build/random_jobs_%ld.half", id);
+    snprintf(r->full, sizeof r->full, "build/random_jobs_%ld.full", id);
+}
+
+static void jobs_run(const jobs_job *j, jobs_way way, jobs_rank *all) {
+    const int ranks = way == WAY_ALONE ? 1 : j->v[F_RANKS];
     pthread_t threads[JOB_RANKS];
     dt_comm *comms[JOB_RANKS] = {NULL};
     if (ranks > 1 && dt_comm_create_threads(NULL, ranks, comms))
         exit(1);
-    memset(all, 0, JOB_RANKS * sizeof *all);
     for (int i = 0; i < ranks; i++) {
-        all[i] = (jobs_rank){.job = j, .way = way, .index = i, .comm = comms[i]};
-        snprintf(all[i].devices, sizeof all[i].devices, "cpu:%d",
-                 devices * (i + 1) / ranks - devices * i / ranks);
-        snprintf(all[i].half, sizeof all[i].half, "build/random_jobs_%ld.half", (long)getpid());
-        snprintf(all[i].full, sizeof all[i].full, "build/random_jobs_%ld.full", (long)getpid());
+        jobs_rank_set(&all[i], j, way, i, comms[i]);
         if (pthread_create(&threads[i], NULL, jobs_rank_run, &all[i]))
             exit(1); /* others would wait for it */
     }
@@ -457,6 +470,26 @@ static void jobs_run(const jobs_job *j, jobs_way way, jobs_rank *all) {
         pthread_join(threads[i], NULL);
     for (int i = 0; i < ranks; i++)
         dt_comm_destroy(comms[i]);
+}
+
+/* ---- ranks that are processes, over TCP */
+
+static void jobs_process(rank *r) {
+    jobs_rank own;
+    jobs_rank_set(&own, r->job->arg, WAY_PROCESSES, r->index, r->comm);
+    jobs_rank_run(&own);
+    memcpy(r->values, &own.end, sizeof own.end);
+}
+
+static void jobs_run_processes(const jobs_job *j, jobs_rank *all) {
+    job *processes = job_new(j->v[F_RANKS], j);
+    if (!processes)
+        return;
+    processes->tcp = true;
+    job_run(processes, jobs_process);
+    for (int i = 0; i < j->v[F_RANKS]; i++)
+        memcpy(&all[i].end, processes->at[i].values, sizeof all[i].end);
+    job_free(processes);
 }
 
 /* Of all ranks, in their order. */

@@ -61,6 +61,29 @@ static bool jobs_is_made_alone(const jobs_job *j) {
            j->number / JOB_KINDS % 2 == 0;
 }
 
+/* Ranks are as well processes, with the same results; for a share of the jobs. */
+static bool jobs_is_made_by_processes(const jobs_job *j) {
+    return j->v[F_RANKS] > 1 && j->number / 2 % 4 == 1;
+}
+
+static void jobs_processes(const jobs_job *j, jobs_rank *all, const jobs_end *threads) {
+    static char was[LINE], is[LINE], texts[LINE / 2];
+    jobs_end end;
+    jobs_texts(all, j->v[F_RANKS], texts, sizeof texts);
+    *was = *is = 0;
+    jobs_line_end(was, LINE, threads);
+    snprintf(was + strlen(was), LINE - strlen(was), ", %s", texts);
+    jobs_run_processes(j, all);
+    jobs_sum(all, j->v[F_RANKS], &end);
+    jobs_texts(all, j->v[F_RANKS], texts, sizeof texts);
+    jobs_line_end(is, LINE, &end);
+    snprintf(is + strlen(is), LINE - strlen(is), ", %s", texts);
+    test_check(!strcmp(was, is), __FILE__, __LINE__,
+               "job %d, ranks are threads\n      %s\n    and "
+               "processes\n      %s",
+               j->number, was, is);
+}
+
 static void jobs_line(const jobs_job *j, char to[LINE]) {
     static jobs_rank all[JOB_RANKS];
     static char texts[LINE / 2];
@@ -72,6 +95,8 @@ static void jobs_line(const jobs_job *j, char to[LINE]) {
     jobs_sum(all, ranks, &straight);
     jobs_texts(all, ranks, texts, sizeof texts);
     jobs_line_end(to, LINE, &straight);
+    if (jobs_is_made_by_processes(j))
+        jobs_processes(j, all, &straight);
     if (straight.saved) {
         jobs_run(j, WAY_RESUMED, all);
         jobs_sum(all, ranks, &again);

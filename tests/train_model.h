@@ -1,5 +1,8 @@
 /* A small model and its data for the tests of training: convolution, batch norm, dropout and a
  * linear layer, so that every kind of row is in it; or, without couples, an MLP. */
+#ifndef DTRAIN_TESTS_TRAIN_MODEL_H
+#define DTRAIN_TESTS_TRAIN_MODEL_H
+
 #include "dtrain.h"
 #include "harness.h"
 #include <stdatomic.h>
@@ -177,3 +180,5 @@ __attribute__((__unused__)) static dt_trainer_desc train_desc(train_model *m) {
                  .columns = {{.input = m->x, .data = m->data.x, .dtype = DT_F32},
                              {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};
 }
+
+#endif
