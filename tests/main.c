@@ -83,6 +83,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_train_in_flight.c"
 #include "test_replicas_vulkan.c"
 #include "test_pipe_schedule.c"
+#include "test_mesh.c"
 #include "test_shapes.c"
 #include "test_shapes_made.c"
 #include "test_tickets.c"

@@ -1,11 +1,8 @@
-/* The grid of devices, for pipelines and tensor groups: which rank has which position, a function
- * of numbers alone that is the same on all ranks; the runs of each replica; and the few numbers of
- * a batch slice that all ranks need. It refuses devices that form no grid. */
+/* What pipelines and tensor groups share: each replica's runs, the whole model's code, and the few
+ * numbers of a batch slice that all ranks need. It refuses fewer batch slices than replicas. */
 
-static uint32_t dti_grid_across(const dti_parallel *par) {
-    return par->desc.stages || par->desc.tensor
-               ? DTI_MAX(par->desc.stages, 1u) * DTI_MAX(par->desc.tensor, 1u)
-               : 0;
+static bool dti_grid_is(const dti_parallel *par) {
+    return par->desc.stages || par->desc.tensor;
 }
 
 static const char *dti_grid_setting(const dti_parallel *par) {
@@ -14,45 +11,8 @@ static const char *dti_grid_setting(const dti_parallel *par) {
                                 : ".parallel.pipeline";
 }
 
-static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position) {
-    uint32_t rank = 0;
-    while (par->firsts[rank + 1] <= position)
-        rank++;
-    return rank;
-}
-
-typedef struct dti_grid_name {
-    char text[64];
-} dti_grid_name;
-
-/* What a replica is split over: "2 stages x 3 tensor ranks". */
-static dti_grid_name dti_grid_text(uint32_t stages, uint32_t tp_ranks) {
-    dti_grid_name name = {""};
-    if (stages > 1 && tp_ranks)
-        snprintf(name.text, sizeof name.text, "%u stages x %u tensor ranks", stages, tp_ranks);
-    else
-        snprintf(name.text, sizeof name.text, "%u %s", tp_ranks ? tp_ranks : DTI_MAX(stages, 1u),
-                 tp_ranks ? "tensor ranks" : "stages");
-    return name;
-}
-
-static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
-    const uint32_t each = par->desc.slices, all = par->firsts[par->world] / each,
-                   across = DTI_MAX(dti_grid_across(par) / each, 1u);
-    const uint32_t want = data ? data : all / across;
-    if (want && want * (uint64_t)across == all)
-        return DT_OK;
-    return dti_fail(par->base, DT_ERROR_INVALID,
-                    "a grid of %u replicas x %s needs %llu devices, but the .devices of the job's "
-                    "%u rank%s name%s %u",
-                    DTI_MAX(want, 1u),
-                    dti_grid_text(par->desc.stages, par->desc.tensor / each).text,
-                    (unsigned long long)DTI_MAX(want, 1u) * (unsigned long long)across, par->world,
-                    par->world == 1 ? "" : "s", par->world == 1 ? "s" : "", all);
-}
-
 static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices) {
-    const uint32_t data = dti_parallel_width(par), batch = par->desc.batch;
+    const uint32_t data = par->mesh.data, batch = par->desc.batch;
     const char *what = par->desc.stages > 1 ? "pipeline" : "split model";
     if (batch_slices < data)
         return dti_fail(par->base, DT_ERROR_INVALID,
@@ -82,7 +42,7 @@ static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices) {
 
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
                                     dti_runs *runs) {
-    const dti_partition grid = {.replicas = dti_parallel_width(par),
+    const dti_partition grid = {.replicas = par->mesh.data,
                                 .batch_slices = par->job.batch_slices,
                                 .parts = par->job.parts,
                                 .batch = par->job.batch,
@@ -178,35 +138,4 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
     step->first_row = runs->runs[micro].row;
     step->micro_batch = micro - first;
     step->micro_batches = step->micro_batch + (micro + 1 == runs->count ? 1 : 2);
-}
-
-/* ---- what the log says */
-
-/* A position's replica, and which of its devices it is: "1.0", or of stages of tensor ranks
- * "1.0.2". */
-static int dti_grid_print(const dti_parallel *par, uint32_t p, char *to, size_t size) {
-    const uint32_t across = dti_grid_across(par), tp_ranks = par->desc.tensor;
-    if (par->desc.stages > 1 && tp_ranks)
-        return snprintf(to, size, " %u.%u.%u", p / across, p % across / tp_ranks, p % tp_ranks);
-    return snprintf(to, size, " %u.%u", p / across, p % across);
-}
-
-/* All positions, rank by rank: "rank 0: 0.0 0.1, rank 1: 1.0 1.1". */
-static void dti_grid_log(const dti_parallel *par) {
-    const bool stages = par->desc.stages > 1, tp = par->desc.tensor > 0;
-    char text[600] = "";
-    size_t at = 0;
-    for (uint32_t p = 0, rank = 0; p < par->firsts[par->world]; p++) {
-        const bool begins = p == 0 || p == par->firsts[rank + 1];
-        rank = dti_grid_rank_of(par, p);
-        int n =
-            begins ? snprintf(text + at, sizeof text - at, "%srank %u:", p ? ", " : "", rank) : 0;
-        at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
-        n = dti_grid_print(par, p, text + at, sizeof text - at);
-        at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
-    }
-    dti_log(par->base, DT_LOG_INFO, "%s: a grid of %u replicas x %s (replica%s%s): %s",
-            stages ? "pipeline" : "tensor", dti_parallel_width(par),
-            dti_grid_text(par->desc.stages, par->desc.tensor).text, stages ? ".stage" : "",
-            tp ? ".tensor_rank" : "", text);
 }

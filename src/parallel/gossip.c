@@ -83,7 +83,7 @@ static void dti_gossip_mean_here(dti_parallel *par, uint64_t from, uint64_t end)
 static void dti_gossip_mean_of_two(dti_parallel *par, uint64_t from, uint64_t end) {
     const uint32_t other = par->round.partner;
     const double here = (double)par->job.local,
-                 there = (double)(par->firsts[other + 1] - par->firsts[other]);
+                 there = (double)dti_mesh_own(&par->mesh, other).count;
     float *to = dti_round_array(par, 0);
     const float *heard = par->round.heard;
     for (uint64_t k = from; k < end; k++)

@@ -105,11 +105,6 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
     return result;
 }
 
-static uint32_t dti_parallel_width(const dti_parallel *par) {
-    const uint32_t across = dti_grid_across(par);
-    return across ? par->firsts[par->world] / across : par->job.replicas;
-}
-
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
     if (par->tp)
         return par->tp->code;
@@ -257,13 +252,10 @@ static dt_result dti_parallel_check(dti_parallel *par) {
 
 static dt_result dti_parallel_make(dti_parallel *par) {
     dti_partition *job = &par->job;
-    uint32_t ignored;
     dt_result result = dti_parallel_check(par);
     if (result)
         return result;
-    dti_partition_batch_slices(job, job->first, &par->first_batch_slice, &ignored);
-    dti_partition_batch_slices(job, job->first + job->local - 1, &ignored, &par->batch_slices);
-    par->batch_slices -= par->first_batch_slice;
+    dti_mesh_cut(par);
     par->subtrees = dti_partition_subtrees(job, par->first_batch_slice,
                                            par->first_batch_slice + par->batch_slices);
     par->elements = par->replicas[0].store->layout.elements;
@@ -301,9 +293,9 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
     if (!result)
         result = dti_units_agree(par);
     if (!result && par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_set_leaves(par->desc.comm, par->first_batch_slice, par->batch_slices,
-                                    batch_slices, NULL, (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+        result = dti_mesh_leaves(par, par->desc.comm,
+                                 (dt_comm_span){par->first_batch_slice, par->batch_slices},
+                                 batch_slices);
     return result;
 }
 

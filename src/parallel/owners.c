@@ -36,7 +36,8 @@ static dti_bucket dti_owners_range(const dti_parallel *par, uint32_t replica) {
 }
 
 static dti_bucket dti_owners_rank(const dti_parallel *par, uint32_t rank) {
-    return (dti_bucket){par->owners[par->firsts[rank]], par->owners[par->firsts[rank + 1]]};
+    const dt_comm_span own = dti_mesh_own(&par->mesh, rank);
+    return (dti_bucket){par->owners[own.first], par->owners[own.first + own.count]};
 }
 
 /* Optimizers that look at whole parameters; and rows of a parameter, where gradients of other parts

@@ -183,7 +183,7 @@ typedef struct dti_parallel {
     dti_parallel_desc desc;
     dti_partition job;
     uint32_t rank, world;
-    uint32_t *firsts; /* [world + 1]: the first device of each rank, and how many there are */
+    dti_mesh mesh;
     dti_replica *replicas;
     dti_device_team *device_team;
     uint32_t first_batch_slice, batch_slices; /* of this process */
@@ -247,7 +247,26 @@ static void dti_parallel_unbuild(dti_parallel *par);
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
 
-/* ---- replicas.c */
+/* ---- mesh/mesh_job.c */
+/* Memory of the mesh of a job of par->desc, of `world` ranks. MEMORY */
+static dt_result dti_mesh_open(dti_parallel *par);
+/* Which devices all ranks have, of which this one has job.local; on all ranks together. */
+static dt_result dti_mesh_count(dti_parallel *par);
+/* Whether the job's devices are so many replicas; 0: as many as there are. INVALID */
+static dt_result dti_mesh_fits(dti_parallel *par, uint32_t data);
+static void dti_mesh_cut(dti_parallel *par); /* this process's batch slices, of job.batch_slices */
+/* A comm group of the ranks along an axis through a position, in their order, and the leaves of its
+ * sums: along data batch slices, else positions. Called on all ranks together, in one order. *out
+ * stays NULL where this rank has none of them, and where one has all. */
+static dt_result dti_mesh_group(dti_parallel *par, dti_mesh_axis axis, uint32_t position,
+                                dt_comm **out);
+/* The same of any line, also of one rank; without leaves. */
+static dt_result dti_mesh_line_group(dti_parallel *par, dti_mesh_line line, dt_comm **out);
+static dt_result dti_mesh_leaves(dti_parallel *par, dt_comm *comm, dt_comm_span own,
+                                 uint32_t total);
+static void dti_mesh_log(const dti_parallel *par);
+
+/* ---- mesh/replicas.c */
 /* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto): the first in `graph`, each other
  * in a copy of it in a context of its own. */
 static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const char *devices,
@@ -256,7 +275,7 @@ static void dti_replicas_close(dti_parallel *par);
 /* How many a list asks for; 0 and an error: it is malformed. */
 static uint32_t dti_devices_count(dti_base *base, const char *devices);
 
-/* ---- agree.c */
+/* ---- mesh/agree.c */
 /* What the ranks were told must be the same: `text`, a line a fact. Names the first difference. */
 static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size);
 /* The first replica of rank 0 gives all others parameters, buffers and optimizer state; then all
@@ -391,21 +410,16 @@ static dt_result dti_full_given(dti_parallel *par);
 /* A step was made: the host's memory goes back to the system, unless the application has it. */
 static void dti_full_old(dti_parallel *par);
 
-/* Replicas of the whole job. */
-static uint32_t dti_parallel_width(const dti_parallel *par);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
 static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's runs */
 
-/* ---- device_grid.c: rows of devices, each of which trains one replica: the stages of a pipeline,
- * the ranks of a tensor group, or both. Position p is number p mod across of row p / across. */
-static uint32_t dti_grid_across(const dti_parallel *par);     /* 0: there is no grid */
+/* ---- device_grid.c: what pipelines and tensor groups share, where several devices train one
+ * replica */
+static bool dti_grid_is(const dti_parallel *par);
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
-static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);
-/* Whether the job's devices are a grid of so many replicas; 0: of as many as there are. INVALID */
-static dt_result dti_grid_fits(dti_parallel *par, uint32_t data);
 /* Checks the number of batch slices. INVALID */
 static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices);
 /* The same for the job as it will be. */
@@ -424,7 +438,6 @@ static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
 static dt_result dti_grid_agree(dti_parallel *par, dt_result own);
 /* Which micro-batch of its batch slice a run is; the last of all commits. */
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step);
-static void dti_grid_log(const dti_parallel *par);
 /* Rows that this process computes with: none where a pipeline's stages get all from others. */
 static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
                               uint32_t *count);

@@ -92,14 +92,14 @@ typedef struct dti_pipe_flow {
 } dti_pipe_flow;
 
 typedef struct dti_pipe {
-    uint32_t tp_ranks; /* of each stage */
-    dti_tp *shared;    /* what they have of the model; NULL: a stage has one device */
-    dt_graph *graph;   /* what is cut: the model's, or the first tensor rank's */
+    const dti_mesh *mesh; /* of the job */
+    dti_tp *shared;       /* what they have of the model; NULL: a stage has one device */
+    dt_graph *graph;      /* what is cut: the model's, or the first tensor rank's */
     dti_pipe_cut cut;
-    uint32_t *needs;                    /* [link][DTI_PIPE_NEEDS], the same on all ranks */
-    uint32_t across, chunk_count, data; /* devices and chunks of a pipeline; replicas of the job */
-    uint32_t stage_count;               /* chunks of all tensor ranks */
-    uint32_t first, device_count;       /* positions of this rank */
+    uint32_t *needs;       /* [link][DTI_PIPE_NEEDS], the same on all ranks */
+    uint32_t chunk_count;  /* of a pipeline */
+    uint32_t stage_count;  /* chunks of all tensor ranks */
+    uint32_t device_count; /* positions of this rank */
     dti_pipe_device *devices;
     uint32_t pipeline_count; /* here */
     dti_pipeline *pipelines;
@@ -132,10 +132,13 @@ typedef struct dti_pipe {
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
 
 /* ---- pipe_grid.c: who has what */
-/* pipeline: of the job, tensor rank by tensor rank. */
+/* Where a pipeline of the job has a chunk; pipelines are counted tensor rank by tensor rank. */
+static uint32_t dti_pipe_position(const dti_mesh *mesh, uint32_t pipeline, uint32_t chunk);
+/* Where the first replica has a stage. */
+static uint32_t dti_pipe_stage_position(const dti_pipe *pipe, uint32_t s);
 static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t pipeline, uint32_t chunk);
 static inline uint32_t dti_pipeline_number(const dti_pipe *pipe, const dti_pipeline *pipeline) {
-    return pipeline->replica * pipe->tp_ranks + pipeline->tp_rank;
+    return pipeline->replica * pipe->mesh->tensor + pipeline->tp_rank;
 }
 static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t pipeline,
                                                 uint32_t c) {
@@ -147,7 +150,7 @@ static inline dti_pipe_stage *dti_pipe_stage_of(const dti_pipe *pipe, const dti_
 }
 /* Number i of the chunks here that are alike, of stage s. */
 static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_t s, uint32_t i) {
-    return dti_pipe_chunk_of(pipe, pipe->stages[s].first + i * pipe->tp_ranks,
+    return dti_pipe_chunk_of(pipe, pipe->stages[s].first + i * pipe->mesh->tensor,
                              s % pipe->chunk_count);
 }
 /* A node of the model, in what is cut. */
@@ -163,8 +166,8 @@ static dt_result dti_pipe_grid_make(dti_parallel *par);
 static void dti_pipe_log(const dti_parallel *par);
 
 /* ---- pipe_make.c: contexts, chunks and programs */
-/* Replica 0 and the job are there, firsts says which positions each rank has. names: of devices. On
- * all ranks together. After an error nothing more can be trained: device team is NULL. */
+/* Replica 0, the job and its mesh are there. names: of devices. On all ranks together. After an
+ * error nothing more can be trained: device team is NULL. */
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                  int threads, bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */

@@ -151,7 +151,7 @@ static dt_result dti_pipe_scatter(dti_parallel *par) {
 /* The first pipeline of a replica that is here as a whole; pipeline_count: there is none. */
 static uint32_t dti_pipe_full_pipeline(const dti_pipe *pipe) {
     uint32_t i = 0;
-    for (; i < pipe->pipeline_count; i += pipe->tp_ranks) {
+    for (; i < pipe->pipeline_count; i += pipe->mesh->tensor) {
         uint32_t k = 0;
         while (k < pipe->stage_count && dti_pipe_chunk_of(pipe, i, k)->store)
             k++;
@@ -213,8 +213,8 @@ static dt_result dti_pipe_tell(dti_parallel *par, const dti_pipe_owned *o, uint3
                                uint32_t array, dti_bucket range, float *to) {
     const dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (uint32_t d = 0; d < (pipe->bounds && array ? pipe->data : 1) && !par->lost; d++) {
-        const uint32_t pipeline = d * pipe->tp_ranks + tp_rank;
+    for (uint32_t d = 0; d < (pipe->bounds && array ? pipe->mesh->data : 1) && !par->lost; d++) {
+        const uint32_t pipeline = d * pipe->mesh->tensor + tp_rank;
         const dti_bucket part =
             pipe->bounds && array ? dti_pipe_owns(pipe, d, o->chunk, o->param, range) : range;
         const dti_pipe_place own = dti_pipe_owned_place(pipe, o, pipeline);
@@ -239,7 +239,7 @@ static dt_result dti_pipe_spread_parts(dti_parallel *par, const dti_pipe_owned *
     const dti_pipe_place all = {par->replicas[0].store, o->param};
     const uint64_t n = all.store->layout.params[o->param].elements;
     dt_result result = DT_OK;
-    for (uint32_t m = 0; m < pipe->tp_ranks && !par->lost; m++) {
+    for (uint32_t m = 0; m < pipe->mesh->tensor && !par->lost; m++) {
         const dt_result one =
             dti_pipe_tell(par, o, m, array, (dti_bucket){0, n / tp->size}, tp->part);
         dti_tp_part_copy(tp, &tp->parts[o->param], m, true);
@@ -314,7 +314,7 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
 /* Whether all values and state are here: those of a replica; of sharded state all of them. */
 static bool dti_pipe_is_here(const dti_parallel *par, uint32_t pipeline) {
     const dti_pipe *pipe = par->pipe;
-    return pipe->bounds ? pipe->device_count == par->firsts[par->world]
+    return pipe->bounds ? pipe->device_count == dti_mesh_size(&par->mesh)
                         : pipeline < pipe->pipeline_count;
 }
 

@@ -16,7 +16,7 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
         for (uint32_t i = code->layout->param_count; i-- > 0;) {
             uint32_t blocks = dti_table_blocks(code, i, buffers);
             if (dti_pipe_is_part(pipe, i))
-                blocks = dti_tp_blocks(pipe->shared, i, buffers) * pipe->tp_ranks;
+                blocks = dti_tp_blocks(pipe->shared, i, buffers) * pipe->mesh->tensor;
             pipe->blocks[i] = blocks ? at : pipe->blocks[i];
             at += blocks;
         }
@@ -81,7 +81,7 @@ static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char 
     dti_pipe_device *device = &pipe->devices[d];
     dt_result result =
         dti_context_beside(par, par->replicas[0].graph, "stage", d, threads, &device->ctx);
-    for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->across)
+    for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->mesh->stages)
         result =
             dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->pipeline, c), name, threads);
     return result;
@@ -186,8 +186,8 @@ static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline
     for (uint32_t i = 1; begins && i < runs->count; i++)
         begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
     const dt_result result =
-        begins ? dti_pipe_schedule_make(par->base, par->desc.schedule, pipe->across,
-                                        pipe->chunk_count / pipe->across, runs->count, begins,
+        begins ? dti_pipe_schedule_make(par->base, par->desc.schedule, pipe->mesh->stages,
+                                        pipe->chunk_count / pipe->mesh->stages, runs->count, begins,
                                         &pipeline->schedules[k])
                : DT_ERROR_MEMORY;
     dti_free(par->base, begins);
@@ -256,7 +256,7 @@ static dt_result dti_pipe_fill(dti_parallel *par) {
 static dt_result dti_pipe_cut_tp_rank(dti_parallel *par, const dti_pipe_cut *model) {
     dti_pipe *pipe = par->pipe;
     dt_graph *g = NULL;
-    pipe->shared->size = pipe->tp_ranks;
+    pipe->shared->size = pipe->mesh->tensor;
     pipe->shared->code = pipe->code;
     dt_result result = dti_tp_model(par, pipe->shared);
     if (!result)
@@ -279,8 +279,8 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     const uint32_t rows = DTI_MAX(dti_partition_piece(&par->job, 0, par->job.batch), 1u);
     pipe->graph = par->replicas[0].graph;
     dt_result result = dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows,
-                                         pipe->tp_ranks > 1 ? &model : &pipe->cut);
-    if (pipe->tp_ranks == 1)
+                                         pipe->mesh->tensor > 1 ? &model : &pipe->cut);
+    if (pipe->mesh->tensor == 1)
         return result;
     if (!result) {
         pipe->shared = dti_alloc(par->base, sizeof *pipe->shared);
@@ -338,7 +338,7 @@ static dt_result dti_pipe_tp_make(dti_parallel *par, uint32_t d) {
     const dti_pipe_device *device = &pipe->devices[d];
     const dti_pipeline *pipeline = &pipe->pipelines[device->pipeline];
     size_t most = 1;
-    for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->across) {
+    for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, c);
         for (uint32_t tail = 0; tail < 2; tail++) {
             for (uint32_t i = 0; i < pipeline->runs[tail].count; i++)
@@ -351,6 +351,7 @@ static dt_result dti_pipe_tp_make(dti_parallel *par, uint32_t d) {
 /* On all ranks together. */
 static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
+    const dti_mesh *mesh = pipe->mesh;
     const dti_pipe_device *first = &pipe->devices[0];
     if (!par->desc.comm)
         return DT_OK;
@@ -360,18 +361,16 @@ static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
         if (place->count < place->size && !place->said)
             own = dti_pipe_tp_make(par, d);
     }
-    int *ranks = dti_alloc_array(par->base, pipe->tp_ranks, sizeof *ranks);
-    own = own ? own : ranks ? DT_OK : DT_ERROR_MEMORY;
     dt_result result =
         dti_tp_same(par, dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device);
     if (!result)
         result = dti_agree_result(par, own);
-    for (uint32_t q = 0; q < pipe->data * pipe->across && !result; q++) {
-        const uint32_t at = q - pipe->first / pipe->tp_ranks; /* beyond: not here */
-        result = dti_tp_place_group(par, q, pipe->tp_ranks,
-                                    at < pipe->tp_count ? &pipe->tp_groups[at] : NULL, ranks);
+    const uint32_t begin = dti_mesh_rows(mesh, mesh->rank, mesh->tensor).first;
+    for (uint32_t q = 0; q < mesh->data * mesh->stages && !result; q++) {
+        const uint32_t at = q - begin; /* beyond: not here */
+        result = dti_tp_place_group(par, q * mesh->tensor,
+                                    at < pipe->tp_count ? &pipe->tp_groups[at] : NULL);
     }
-    dti_free(par->base, ranks);
     return result;
 }
 
@@ -396,6 +395,8 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
                                  int threads, bool pin) {
     dti_pipe_destroy(par);
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
+    if (par->pipe)
+        par->pipe->mesh = &par->mesh;
     dt_result result = par->pipe ? dti_grid_begin(par, batch_slices) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_pipe_open(par, names, threads);
@@ -525,7 +526,7 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
     uint64_t most = 0;
     for (uint32_t d = 0; d < pipe->device_count; d++) {
         uint64_t all = 0;
-        for (uint32_t c = pipe->devices[d].place; c < pipe->chunk_count; c += pipe->across)
+        for (uint32_t c = pipe->devices[d].place; c < pipe->chunk_count; c += pipe->mesh->stages)
             all += dti_pipe_chunk_transients(dti_pipe_chunk_of(pipe, pipe->devices[d].pipeline, c));
         most = DTI_MAX(most, all);
     }
@@ -535,7 +536,7 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
 static uint64_t dti_pipe_state(const dti_pipe *pipe) {
     const dti_pipe_device *own = &pipe->devices[0];
     uint64_t bytes = 0;
-    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->across) {
+    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
         const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
         bytes += dti_state_bytes(&s->layout, s->moments);
     }

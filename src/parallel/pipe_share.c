@@ -13,16 +13,16 @@ static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     dti_layout *l = &chunk->store->layout;
     const uint32_t replica = pipe->pipelines[chunk->pipeline].replica;
     const bool whole = dti_owners_full(par);
-    if (!par->desc.level || pipe->data == 1)
+    if (!par->desc.level || pipe->mesh->data == 1)
         return;
-    l->own_begin = dti_owners_begin(l, replica, pipe->data, whole);
-    l->own_end = dti_owners_begin(l, replica + 1, pipe->data, whole);
+    l->own_begin = dti_owners_begin(l, replica, pipe->mesh->data, whole);
+    l->own_end = dti_owners_begin(l, replica + 1, pipe->mesh->data, whole);
     l->parted = true;
     l->level = par->desc.level;
 }
 
 static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica) {
-    return &pipe->bounds[(size_t)chunk * (pipe->data + 1) + replica];
+    return &pipe->bounds[(size_t)chunk * (pipe->mesh->data + 1) + replica];
 }
 
 /* Of a chunk that is here: which blocks each replica has, and where its parameters lie. */
@@ -30,8 +30,8 @@ static void dti_pipe_bounds_of(const dti_parallel *par, const dti_pipe_chunk *ch
     const dti_pipe *pipe = par->pipe;
     const dti_layout *l = &chunk->store->layout;
     const bool whole = dti_owners_full(par);
-    for (uint32_t d = 0; d <= pipe->data; d++)
-        *dti_pipe_bound(pipe, chunk->index, d) = dti_owners_begin(l, d, pipe->data, whole);
+    for (uint32_t d = 0; d <= pipe->mesh->data; d++)
+        *dti_pipe_bound(pipe, chunk->index, d) = dti_owners_begin(l, d, pipe->mesh->data, whole);
     for (uint32_t i = 0; i < l->param_count; i++)
         pipe->offsets[dti_pipe_stage_of(pipe, chunk)->params[i]] = l->params[i].offset;
 }
@@ -40,8 +40,8 @@ static void dti_pipe_bounds_of(const dti_parallel *par, const dti_pipe_chunk *ch
 static dt_result dti_pipe_bounds_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const uint32_t params = par->replicas[0].store->layout.param_count;
-    const size_t count = (size_t)pipe->chunk_count * (pipe->data + 1);
-    if (!par->desc.level || pipe->data == 1)
+    const size_t count = (size_t)pipe->chunk_count * (pipe->mesh->data + 1);
+    if (!par->desc.level || pipe->mesh->data == 1)
         return DT_OK;
     pipe->bounds = dti_alloc_array(par->base, count + params, sizeof *pipe->bounds);
     dt_result result = dti_agree_result(par, pipe->bounds ? DT_OK : DT_ERROR_MEMORY);
@@ -165,13 +165,14 @@ static dt_result dti_pipe_range_tell(dti_parallel *par, const dti_pipe_chunk *ch
 static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, 0);
-    const uint32_t tp_rank = s / pipe->chunk_count, c = s % pipe->chunk_count;
+    const dti_mesh_line line =
+        dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s));
     dt_result result = DT_OK;
     uint32_t d = 0;
-    for (pipe->root = 0; d < pipe->data && !result; pipe->root++) {
-        const uint32_t first = d, rank = dti_pipe_rank(par, d * pipe->tp_ranks + tp_rank, c);
-        while (d < pipe->data && dti_pipe_rank(par, d * pipe->tp_ranks + tp_rank, c) == rank)
-            d++;
+    for (pipe->root = 0; d < line.count && !result; pipe->root++) {
+        const uint32_t rank = dti_mesh_rank(pipe->mesh, line.first + d * line.step), first = d,
+                       c = s % pipe->chunk_count;
+        d += dti_mesh_share(pipe->mesh, line, rank).count;
         const dti_bucket own = {*dti_pipe_bound(pipe, c, first), *dti_pipe_bound(pipe, c, d)};
         result =
             dti_parallel_comm_failed(par, dti_pipe_ranges(par, chunk, own, dti_pipe_range_tell));

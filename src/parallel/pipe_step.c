@@ -33,7 +33,7 @@ static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each 
     dti_pipe *pipe = par->pipe;
     dti_pipe_device *own = &pipe->devices[device];
     dt_result result = DT_OK;
-    for (uint32_t c = own->place; c < pipe->chunk_count && !result; c += pipe->across)
+    for (uint32_t c = own->place; c < pipe->chunk_count && !result; c += pipe->mesh->stages)
         result = each(par, dti_pipe_chunk_of(pipe, own->pipeline, c));
     own->result = result;
     if (result)

@@ -7,7 +7,7 @@
 /* Shards of this rank's pipelines that have it. */
 static dt_comm_span dti_pipe_stage_batch_slices(const dti_pipe *pipe, const dti_pipe_stage *stage) {
     const uint32_t first = pipe->pipelines[stage->first].first_batch_slice,
-                   last = stage->first + (stage->pipelines - 1) * pipe->tp_ranks;
+                   last = stage->first + (stage->pipelines - 1) * pipe->mesh->tensor;
     return (dt_comm_span){first, pipe->pipelines[last].end_batch_slice - first};
 }
 
@@ -30,40 +30,16 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     return result;
 }
 
-/* The ranks that have a stage, in order: how many. */
-static int dti_pipe_ranks_of(const dti_parallel *par, uint32_t s, int *ranks) {
-    const dti_pipe *pipe = par->pipe;
-    const uint32_t tp_rank = s / pipe->chunk_count, c = s % pipe->chunk_count;
-    int count = 0;
-    for (uint32_t d = 0; d < pipe->data; d++) {
-        const int rank = (int)dti_pipe_rank(par, d * pipe->tp_ranks + tp_rank, c);
-        if (!count || ranks[count - 1] != rank)
-            ranks[count++] = rank;
-    }
-    return count;
-}
-
-/* On all ranks together. */
-static dt_result dti_pipe_stage_group(dti_parallel *par, uint32_t s, int *ranks) {
-    dti_pipe_stage *stage = &par->pipe->stages[s];
-    dt_comm_span own = {0, 0};
-    if (stage->pipelines)
-        own = dti_pipe_stage_batch_slices(par->pipe, stage);
-    return dti_batch_slice_sum_group(par, &stage->sum, ranks, dti_pipe_ranks_of(par, s, ranks),
-                                     own.first, own.first + own.count);
-}
-
 static dt_result dti_pipe_sums_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     par->subtree_bytes = par->staging_bytes = 0;
-    int *ranks = dti_alloc_array(par->base, pipe->data, sizeof *ranks);
-    dt_result result = ranks ? DT_OK : DT_ERROR_MEMORY;
+    dt_result result = DT_OK;
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++)
         result = dti_pipe_stage_sum(par, s);
     result = dti_agree_result(par, result);
     for (uint32_t s = 0; s < pipe->stage_count && !result && par->desc.comm; s++)
-        result = dti_pipe_stage_group(par, s, ranks);
-    dti_free(par->base, ranks);
+        result = dti_mesh_group(par, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s),
+                                &pipe->stages[s].sum.comm);
     return result;
 }
 

@@ -165,7 +165,7 @@ static bool dti_pipe_pair_next(const dti_parallel *par, dti_pipe_pair *p) {
             p->low = 0;
             p->high = 1;
         }
-        if (p->pipeline >= pipe->data * pipe->tp_ranks)
+        if (p->pipeline >= pipe->mesh->data * pipe->mesh->tensor)
             return false;
         p->ranks[0] = dti_pipe_rank(par, p->pipeline, p->low);
         p->ranks[1] = dti_pipe_rank(par, p->pipeline, p->high);
@@ -225,11 +225,10 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (dti_pipe_pair p = dti_pipe_pair_first(); !result && dti_pipe_pair_next(par, &p);) {
-        const bool low = p.ranks[0] < p.ranks[1];
-        const int ranks[2] = {(int)p.ranks[!low], (int)p.ranks[low]};
+        const uint32_t low = dti_pipe_position(pipe->mesh, p.pipeline, p.low),
+                       high = dti_pipe_position(pipe->mesh, p.pipeline, p.high);
         dt_comm *group = NULL;
-        result =
-            dti_parallel_comm_failed(par, dt_comm_group_create(par->desc.comm, ranks, 2, &group));
+        result = dti_mesh_line_group(par, dti_mesh_pair(low, high), &group);
         bool kept = false;
         for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
             dti_pipe_flow *f = &pipe->flows[i];

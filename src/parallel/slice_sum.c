@@ -124,20 +124,6 @@ static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_batch_slice_sum
     return s->total ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_batch_slice_sum_group(dti_parallel *par, dti_batch_slice_sum *s,
-                                           const int *ranks, int count, uint32_t first,
-                                           uint32_t end) {
-    if (count < 2)
-        return DT_OK;
-    dt_result result =
-        dti_parallel_comm_failed(par, dt_comm_group_create(par->desc.comm, ranks, count, &s->comm));
-    if (result || !s->comm)
-        return result;
-    return dti_parallel_comm_failed(
-        par, dt_comm_set_leaves(s->comm, first, end - first, par->job.batch_slices, NULL,
-                                (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
-}
-
 static void dti_batch_slice_sum_free(dti_parallel *par, dti_batch_slice_sum *s) {
     dt_comm_destroy(s->comm);
     dti_free(par->base, s->partial);

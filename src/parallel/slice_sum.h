@@ -39,10 +39,6 @@ static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_
 /* Of a part of `elements`, of which this rank computes batch slices [first, end). MEMORY */
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_batch_slice_sum *s,
                                           uint64_t elements, uint32_t first, uint32_t end);
-/* A group of the ranks that have it, in order, if they are several; on all ranks together. */
-static dt_result dti_batch_slice_sum_group(dti_parallel *par, dti_batch_slice_sum *s,
-                                           const int *ranks, int count, uint32_t first,
-                                           uint32_t end);
 static void dti_batch_slice_sum_free(dti_parallel *par, dti_batch_slice_sum *s);
 static void dti_batch_slice_sum_begin(dti_batch_slice_sum *s);
 /* All stacks of this rank, in the order of their batch slices, to what it says to others. */

@@ -40,12 +40,12 @@ static void dti_sync_point_join(const dti_parallel *par, const dti_sync_point *m
 
 /* The rank of a batch slice, by the replicas that come first. */
 static uint32_t dti_sync_point_rank(const dti_parallel *par, uint32_t batch_slice) {
-    uint32_t rank = 0, first, end;
-    for (;; rank++) {
-        dti_partition_batch_slices(&par->job, par->firsts[rank + 1] - 1, &first, &end);
-        if (batch_slice < end || rank + 1 == par->world)
-            return rank;
-    }
+    const dti_mesh *mesh = &par->mesh;
+    uint32_t rank = 0;
+    while (rank + 1 < mesh->world &&
+           batch_slice >= dti_partition_begin(&par->job, mesh->firsts[rank + 1]))
+        rank++;
+    return rank;
 }
 
 /* The tree over batch slices, in place: where the first was. joined: subtrees of one rank are. */
@@ -63,10 +63,10 @@ static void dti_sync_point_tree(const dti_parallel *par, const dti_sync_point *m
 /* ---- between processes */
 
 static dti_subtrees dti_sync_point_subtrees(const dti_parallel *par, uint32_t rank) {
-    uint32_t first, end, ignored;
-    dti_partition_batch_slices(&par->job, par->firsts[rank], &first, &ignored);
-    dti_partition_batch_slices(&par->job, par->firsts[rank + 1] - 1, &ignored, &end);
-    return dti_partition_subtrees(&par->job, first, end);
+    const dti_mesh *mesh = &par->mesh;
+    const dt_comm_span own =
+        dti_mesh_batch_slices(mesh, par->job.batch_slices, dti_mesh_own(mesh, rank));
+    return dti_partition_subtrees(&par->job, own.first, own.first + own.count);
 }
 
 /* Where parameters come and go others may need some of this rank before they meet: one without rows
@@ -280,15 +280,8 @@ static dt_result dti_sync_points_agree(dti_parallel *par) {
 }
 
 static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out) {
-    int *ranks = dti_alloc_array(par->base, par->world, sizeof *ranks);
-    for (uint32_t r = 0; ranks && r < par->world; r++)
-        ranks[r] = (int)r;
-    dt_result result = dti_agree_result(par, ranks ? DT_OK : DT_ERROR_MEMORY);
-    if (!result)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_group_create(par->desc.comm, ranks, (int)par->world, out));
-    dti_free(par->base, ranks);
-    return result;
+    const dti_mesh_line all = {0, 1, dti_mesh_size(&par->mesh)};
+    return dti_mesh_line_group(par, all, out);
 }
 
 static void dti_sync_points_free(dti_parallel *par) {

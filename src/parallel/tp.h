@@ -46,7 +46,8 @@ typedef struct dti_tp_group { /* a tensor group with a rank here */
 } dti_tp_group;
 
 typedef struct dti_tp {
-    uint32_t size, data;   /* tensor ranks of a group, groups of the job */
+    const dti_mesh *mesh;  /* NULL: it is what a pipeline's stages share */
+    uint32_t size;         /* tensor ranks of a group */
     uint32_t first, local; /* positions of this rank: [first, first + local) */
     uint32_t each;         /* positions of a device, one after the other: its slices */
     dti_tp_rank *ranks;    /* those */
@@ -110,7 +111,7 @@ static dt_result dti_tp_same(dti_parallel *par, const dti_device *device);
  * `part`; gather: from it. */
 static void dti_tp_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_t m, bool gather);
 
-/* ---- tp_make.c: replica 0, the job and par->firsts are there. After an error nothing more can
+/* ---- tp_make.c: replica 0, the job and the mesh are there. After an error nothing more can
  * be trained. */
 static dt_result dti_tp_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                int threads, bool pin);

@@ -70,7 +70,7 @@ static dt_result dti_tp_read(dti_parallel *par, const dti_tp_array *a, uint32_t 
         if (own)
             one = dti_tp_touch(tp, a, param, (uint32_t)(own - tp->ranks), true);
         if (par->desc.comm && !lost) {
-            const int root = (int)dti_grid_rank_of(par, m);
+            const int root = (int)dti_mesh_rank(&par->mesh, m);
             const dt_result told = dti_parallel_comm_failed(
                 par, dt_comm_broadcast(par->desc.comm, tp->part, n, DT_F32, root));
             one = told ? told : one;

@@ -3,24 +3,22 @@
 
 static void dti_tp_group_open(dti_parallel *par, uint32_t i) {
     dti_tp *tp = par->tp;
+    const dti_mesh *mesh = tp->mesh;
     dti_tp_group *tp_group = &tp->groups[i];
-    tp_group->replica = tp->first / tp->size + i;
-    const dti_partition grid = {.replicas = tp->data, .batch_slices = par->job.batch_slices};
-    dti_partition_batch_slices(&grid, tp_group->replica, &tp_group->first_batch_slice,
-                               &tp_group->end_batch_slice);
-    const uint32_t begin = DTI_MAX(tp_group->replica * tp->size, tp->first),
-                   end = DTI_MIN((tp_group->replica + 1) * tp->size, tp->first + tp->local);
-    tp_group->first = begin - tp->first;
-    tp_group->count = end - begin;
-    tp_group->place = (dti_tp_place){.size = tp->size,
-                                     .first = begin % tp->size,
-                                     .count = tp_group->count,
-                                     .failed = &tp->failed,
-                                     .speaking = &tp->speaking};
+    tp_group->replica = dti_mesh_replicas(mesh, mesh->rank).first + i;
+    const dt_comm_span own =
+        dti_mesh_batch_slices(mesh, par->job.batch_slices, (dt_comm_span){tp_group->replica, 1});
+    const uint32_t begin = dti_mesh_position(mesh, (dti_mesh_place){.data = tp_group->replica});
+    tp_group->first_batch_slice = own.first;
+    tp_group->end_batch_slice = own.first + own.count;
+    tp_group->place = (dti_tp_place){.failed = &tp->failed, .speaking = &tp->speaking};
+    dti_tp_place_open(mesh, &tp_group->place, begin);
+    tp_group->first = begin + tp_group->place.first - tp->first;
+    tp_group->count = tp_group->place.count;
     for (uint32_t k = 0; k < tp_group->count; k++) {
         dti_tp_rank *tp_rank = &tp->ranks[tp_group->first + k];
         tp_rank->group = i;
-        tp_rank->number = (begin + k) % tp->size;
+        tp_rank->number = tp_group->place.first + k;
         tp_rank->sum.first = tp_group->first_batch_slice;
         tp_rank->sum.end = tp_group->end_batch_slice;
     }
@@ -28,13 +26,14 @@ static void dti_tp_group_open(dti_parallel *par, uint32_t i) {
 
 static dt_result dti_tp_grid_make(dti_parallel *par) {
     dti_tp *tp = par->tp;
-    tp->size = par->desc.tensor;
+    const dti_mesh *mesh = &par->mesh;
+    const dt_comm_span own = dti_mesh_own(mesh, mesh->rank);
+    tp->mesh = mesh;
+    tp->size = mesh->tensor;
     tp->each = par->desc.slices;
-    tp->data = dti_parallel_width(par);
-    tp->first = par->firsts[par->rank];
-    tp->local = par->firsts[par->rank + 1] - tp->first;
-    const uint32_t last = tp->first + tp->local - 1;
-    tp->group_count = last / tp->size - tp->first / tp->size + 1;
+    tp->first = own.first;
+    tp->local = own.count;
+    tp->group_count = dti_mesh_replicas(mesh, mesh->rank).count;
     tp->ranks = dti_alloc_array(par->base, tp->local, sizeof *tp->ranks);
     tp->groups = dti_alloc_array(par->base, tp->group_count, sizeof *tp->groups);
     tp->sums = dti_alloc_array(par->base, tp->size, sizeof *tp->sums);
@@ -42,59 +41,40 @@ static dt_result dti_tp_grid_make(dti_parallel *par) {
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < tp->group_count; i++)
         dti_tp_group_open(par, i);
-    par->first_batch_slice = tp->groups[0].first_batch_slice;
-    par->batch_slices = tp->groups[tp->group_count - 1].end_batch_slice - par->first_batch_slice;
+    dti_mesh_cut(par);
     return DT_OK;
 }
 
 static dti_tp_rank *dti_tp_rank_of(const dti_tp *tp, const dti_tp_group *tp_group,
                                    uint32_t number) {
-    const uint32_t at = number - tp->ranks[tp_group->first].number; /* beyond: elsewhere */
+    const uint32_t at = number - tp_group->place.first; /* beyond: elsewhere */
     return at < tp_group->count ? &tp->ranks[tp_group->first + at] : NULL;
 }
 
 static dt_comm_span dti_tp_groups_of(const dti_tp *tp, uint32_t number) {
-    dt_comm_span all = {0, 0};
-    for (uint32_t i = tp->group_count; i-- > 0;) {
-        if (dti_tp_rank_of(tp, &tp->groups[i], number))
-            all = (dt_comm_span){i, all.count + 1};
-    }
-    return all;
+    const dti_mesh *mesh = tp->mesh;
+    const dt_comm_span here =
+        dti_mesh_share(mesh, dti_mesh_along(mesh, DTI_MESH_DATA, number), mesh->rank);
+    return (dt_comm_span){here.first - tp->groups[0].replica, here.count};
 }
 
 /* ---- groups */
 
-/* Of tensor ranks of one number. */
-static dt_result dti_tp_number_group(dti_parallel *par, uint32_t number, int *ranks) {
-    dti_tp *tp = par->tp;
-    const int count = dti_tp_ranks(par, number, tp->size, tp->data, ranks);
-    const dt_comm_span own = dti_tp_groups_of(tp, number);
-    uint32_t first = 0, end = 0;
-    if (own.count) {
-        first = tp->groups[own.first].first_batch_slice;
-        end = tp->groups[own.first + own.count - 1].end_batch_slice;
-    }
-    return dti_batch_slice_sum_group(par, &tp->sums[number], ranks, count, first, end);
-}
-
 static dt_result dti_tp_groups(dti_parallel *par) {
     dti_tp *tp = par->tp;
     uint32_t speakers = 0;
-    int *ranks = dti_alloc_array(par->base, par->firsts[par->world], sizeof *ranks);
-    dt_result result = dti_agree_result(par, ranks ? DT_OK : DT_ERROR_MEMORY);
-    for (uint32_t i = 0; i < tp->data && !result && par->desc.comm; i++) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < tp->mesh->data && !result; i++) {
         const uint32_t at = i - tp->groups[0].replica; /* beyond: not here */
-        result = dti_tp_place_group(par, i, tp->size,
-                                    at < tp->group_count ? &tp->groups[at].place : NULL, ranks);
+        result = dti_tp_place_group(par, i * tp->size,
+                                    at < tp->group_count ? &tp->groups[at].place : NULL);
     }
-    for (uint32_t k = 0; k < tp->size && !result && par->desc.comm && par->job.batch_slices > 1;
-         k++)
-        result = dti_tp_number_group(par, k, ranks);
+    for (uint32_t k = 0; k < tp->size && !result && par->job.batch_slices > 1; k++)
+        result = dti_mesh_group(par, DTI_MESH_DATA, k, &tp->sums[k].comm);
     for (uint32_t i = 0; i < tp->group_count; i++)
         speakers += tp->groups[i].place.comm != NULL;
     for (uint32_t i = 0; i < tp->group_count; i++)
         tp->groups[i].place.apart = speakers > 1;
-    dti_free(par->base, ranks);
     return result;
 }
 
@@ -105,7 +85,7 @@ static void dti_tp_log_rank(const dti_parallel *par, const dti_tp_rank *tp_rank)
     const dt_store *store = tp_rank->store;
     uint32_t parts = 0;
     char of[32] = "";
-    if (tp->data > 1)
+    if (tp->mesh->data > 1)
         snprintf(of, sizeof of, " of replica %u", tp->groups[tp_rank->group].replica);
     for (uint32_t i = 0; i < store->layout.param_count; i++)
         parts += tp->parts[i].of.axis >= 0;
@@ -126,7 +106,7 @@ static void dti_tp_log(const dti_parallel *par) {
     uint64_t elements = 0;
     for (uint32_t i = 0; i < code->sync_point_count; i++)
         elements += code->sync_points[i].given;
-    dti_grid_log(par);
+    dti_mesh_log(par);
     for (uint32_t m = 0; m < tp->local; m++)
         dti_tp_log_rank(par, &tp->ranks[m]);
     dti_log(par->base, DT_LOG_INFO,

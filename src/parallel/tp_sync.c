@@ -41,44 +41,18 @@ static void dti_tp_place_begin(dti_tp_place *place) {
     atomic_store(&place->summed, 0);
 }
 
-static int dti_tp_ranks(const dti_parallel *par, uint32_t first, uint32_t step, uint32_t count,
-                        int *ranks) {
-    int found = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const int rank = (int)dti_grid_rank_of(par, first + i * step);
-        if (!found || ranks[found - 1] != rank)
-            ranks[found++] = rank;
-    }
-    return found;
+static void dti_tp_place_open(const dti_mesh *mesh, dti_tp_place *place, uint32_t position) {
+    const dti_mesh_line line = dti_mesh_along(mesh, DTI_MESH_TENSOR, position);
+    const dt_comm_span here = dti_mesh_share(mesh, line, mesh->rank);
+    place->size = line.count;
+    place->first = here.first;
+    place->count = here.count;
+    place->even = dti_mesh_is_even(mesh, line);
 }
 
-/* Whether positions [first + at, ... + count) of a tensor group, and no others of it, are one
- * rank's. */
-static bool dti_tp_begins(const dti_parallel *par, uint32_t size, uint32_t first, uint32_t at,
-                          uint32_t count) {
-    const uint32_t rank = dti_grid_rank_of(par, first + at);
-    return at + count <= size && dti_grid_rank_of(par, first + at + count - 1) == rank &&
-           (at + count == size || dti_grid_rank_of(par, first + at + count) != rank);
-}
-
-/* Tensor ranks are the leaves of its sums. */
-static dt_result dti_tp_place_group(dti_parallel *par, uint32_t tp_group, uint32_t size,
-                                    dti_tp_place *place, int *ranks) {
-    const int count = dti_tp_ranks(par, tp_group * size, 1, size, ranks);
-    dt_comm *comm = NULL;
-    if (count < 2)
-        return DT_OK;
-    dt_result result =
-        dti_parallel_comm_failed(par, dt_comm_group_create(par->desc.comm, ranks, count, &comm));
-    if (result || !comm || !place)
-        return result;
-    place->comm = comm;
-    place->even = true;
-    for (uint32_t p = 0; p < size; p += place->count) /* each rank begins a run of so many */
-        place->even = place->even && dti_tp_begins(par, size, tp_group * size, p, place->count);
-    return dti_parallel_comm_failed(par,
-                                    dt_comm_set_leaves(comm, place->first, place->count, size, NULL,
-                                                       (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+static dt_result dti_tp_place_group(dti_parallel *par, uint32_t position, dti_tp_place *place) {
+    dt_comm *elsewhere = NULL;
+    return dti_mesh_group(par, DTI_MESH_TENSOR, position, place ? &place->comm : &elsewhere);
 }
 
 /* ---- waiting */

@@ -27,21 +27,17 @@ typedef struct dti_tp_run {
     uint32_t from, end;
 } dti_tp_run;
 
-/* Makes a place of `size` tensor ranks; first and count are set. Room for what goes to other ranks,
- * by the largest sync point, in elements. MEMORY */
+/* The place of a tensor group that has a position. */
+static void dti_tp_place_open(const dti_mesh *mesh, dti_tp_place *place, uint32_t position);
+/* Room for what goes to other ranks, by the largest sync point, in elements. MEMORY */
 static dt_result dti_tp_place_make(dti_parallel *par, dti_tp_place *place, size_t most);
 static void dti_tp_place_free(dti_parallel *par, dti_tp_place *place);
 static void dti_tp_place_begin(dti_tp_place *place);
 /* The most elements that a sync point of a program takes or gives, at least `most`. */
 static size_t dti_tp_most(const dt_program *p, size_t most);
-/* The ranks of positions first, first + step, ... */
-static int dti_tp_ranks(const dti_parallel *par, uint32_t first, uint32_t step, uint32_t count,
-                        int *ranks);
-/* Makes a comm group of the ranks of tensor group `tp_group`, positions [tp_group * size, (tp_group
- * + 1) * size), if they are several; called on all ranks together. place: NULL if this rank has
- * none of it. */
-static dt_result dti_tp_place_group(dti_parallel *par, uint32_t tp_group, uint32_t size,
-                                    dti_tp_place *place, int *ranks);
+/* Makes a comm group of its ranks, if they are several; called on all ranks together. place: NULL
+ * if this rank has none of it. */
+static dt_result dti_tp_place_group(dti_parallel *par, uint32_t position, dti_tp_place *place);
 /* Runs them through their sync points. met: number of sync points passed in this step. *go_on:
  * false if another device failed. Errors: of a device or the comm. */
 static dt_result dti_tp_run_to(dti_parallel *par, const dti_tp_run *run, uint32_t *met,

@@ -302,12 +302,12 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                         "%s: .parallel.batch_slices is %llu, and .batch %u; at most %u", path,
                         (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.desc.batch,
                         t->par.desc.batch);
-    if (w[DTI_STATE_BATCH_SLICES] < dti_parallel_width(&t->par))
+    if (w[DTI_STATE_BATCH_SLICES] < t->par.mesh.data)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu batch slices for %u replicas; use fewer replicas", path,
-                        (unsigned long long)w[DTI_STATE_BATCH_SLICES], dti_parallel_width(&t->par));
-    return dti_grid_across(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES])
-                                    : DT_OK;
+                        (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.mesh.data);
+    return dti_grid_is(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES])
+                                : DT_OK;
 }
 
 /* Everything must fit before anything is written. */
@@ -385,7 +385,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
-    if (f->words[DTI_STATE_BATCH_SLICES] != dti_parallel_width(par))
+    if (f->words[DTI_STATE_BATCH_SLICES] != par->mesh.data)
         t->bounded = false; /* measured shares are of one batch slice a replica */
     const bool is_local = dti_parallel_is_local(par);
     if (!result && dti_units_are(par))

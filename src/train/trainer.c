@@ -3,7 +3,7 @@
 
 /* ---- creating */
 
-/* How many replicas each rank has, and which of all are this one's. */
+/* How many devices each rank has, and which of all are this one's. */
 static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
     par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
@@ -22,31 +22,23 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     if (t->desc.threads == DT_THREADS_ALL)
         t->desc.threads =
             DTI_MIN(DTI_MAX(dti_processors() / (int)par->job.local, 1), DTI_MAX_THREADS);
-    uint32_t *counts = dti_alloc_array(t->base, par->world, sizeof *counts);
-    par->firsts = dti_alloc_array(t->base, par->world + 1u, sizeof *par->firsts);
-    result = dti_agree_result(par, counts && par->firsts ? DT_OK : DT_ERROR_MEMORY);
-    if (!result && par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_all_gather(par->desc.comm, &par->job.local, counts, 1, DT_I32));
-    else if (!result)
-        counts[0] = par->job.local;
-    par->job.first = par->job.replicas = 0;
-    for (uint32_t i = 0; i < par->world && !result; i++) {
-        par->job.first += i < par->rank ? counts[i] : 0;
-        par->job.replicas += counts[i];
-        par->firsts[i + 1] = par->job.replicas * par->desc.slices;
-    }
-    dti_free(t->base, counts);
-    return result;
+    result = dti_agree_result(par, dti_mesh_open(par));
+    if (!result)
+        result = dti_mesh_count(par);
+    if (result)
+        return result;
+    par->job.first = dti_mesh_own(&par->mesh, par->rank).first / par->desc.slices;
+    par->job.replicas = dti_mesh_size(&par->mesh) / par->desc.slices;
+    return DT_OK;
 }
 
 /* Whether the devices are the grid that was asked for. Of lines of devices each rank's host has one
  * replica, which computes what is evaluated. */
 static dt_result dti_trainer_grid(dt_trainer *t) {
     dti_parallel *par = &t->par;
-    const bool lines = dti_grid_across(par) > 0;
+    const bool lines = dti_grid_is(par);
     dt_result result = lines || t->desc.parallel.replicas
-                           ? dti_grid_fits(par, (uint32_t)t->desc.parallel.replicas)
+                           ? dti_mesh_fits(par, (uint32_t)t->desc.parallel.replicas)
                            : DT_OK;
     if (result || !lines)
         return result;
@@ -172,7 +164,7 @@ static uint32_t dti_trainer_batch_slices(const dt_trainer *t) {
     if (t->worker)
         return 1;
     return t->desc.parallel.batch_slices ? (uint32_t)t->desc.parallel.batch_slices
-                                         : dti_parallel_width(&t->par);
+                                         : t->par.mesh.data;
 }
 
 static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
@@ -183,8 +175,8 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     if (!result && t->desc.checkpoint.every_steps)
         result = dti_trainer_folder(t);
     if (!result)
-        result = dti_trainer_grid(t);                        /* the same on all ranks */
-    const bool apart = par->desc.stages || par->desc.tensor; /* the host has all values */
+        result = dti_trainer_grid(t);    /* the same on all ranks */
+    const bool apart = dti_grid_is(par); /* the host has all values */
     if (!result)
         result =
             dti_agree_result(par, dti_replicas_open(par, t->graph, apart ? "cpu" : t->desc.devices,
@@ -296,7 +288,8 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_units_close(&t->par);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
-    dti_free(t->base, t->par.firsts);
+    dti_free(t->base, t->par.mesh.firsts);
+    dti_free(t->base, t->par.mesh.ranks);
     dti_free(t->base, t->speeds);
     dti_free(t->base, t->bounds);
     dti_free(t->base, t->words);
@@ -344,8 +337,8 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
-    info->tensor_ranks = pipe->shared ? (int)pipe->tp_ranks : 0;
-    info->local_replicas = (int)(pipe->pipeline_count / pipe->tp_ranks);
+    info->tensor_ranks = pipe->shared ? (int)pipe->mesh->tensor : 0;
+    info->local_replicas = (int)(pipe->pipeline_count / pipe->mesh->tensor);
     info->bubble = pipe->pipelines[0].schedules[0].bubble;
     info->live_micro_batches = (int)pipe->pipelines[0].schedules[0].alive;
     info->transient_bytes = dti_pipe_transients(pipe);
@@ -383,7 +376,7 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     *info = (dt_trainer_info){.rank = (int)par->rank,
                               .world_size = (int)par->world,
                               .local_replicas = (int)par->job.local,
-                              .replicas = (int)dti_parallel_width(par),
+                              .replicas = (int)par->mesh.data,
                               .batch_slices = t->worker ? t->desc.parallel.batch_slices
                                                         : (int)par->job.batch_slices,
                               .batch = t->desc.batch,

@@ -1,9 +1,13 @@
 /* Batch slices, parts and runs of a job: see partition.h. */
 
+static uint32_t dti_partition_begin(const dti_partition *job, uint32_t replica) {
+    return (uint32_t)((uint64_t)replica * job->batch_slices / job->replicas);
+}
+
 static void dti_partition_batch_slices(const dti_partition *job, uint32_t replica, uint32_t *first,
                                        uint32_t *end) {
-    *first = (uint32_t)((uint64_t)replica * job->batch_slices / job->replicas);
-    *end = (uint32_t)((uint64_t)(replica + 1) * job->batch_slices / job->replicas);
+    *first = dti_partition_begin(job, replica);
+    *end = dti_partition_begin(job, replica + 1);
 }
 
 static uint32_t dti_partition_bound(const dti_partition *job, uint32_t batch_slice) {

@@ -12,7 +12,9 @@ typedef struct dti_partition {
         bounds; /* first row of each batch slice, and the batch; NULL: batch slices of equal size */
 } dti_partition;
 
-/* Shards [*first, *end) of a replica. */
+/* The first batch slice of a replica; of the one after the last, how many there are. */
+static uint32_t dti_partition_begin(const dti_partition *job, uint32_t replica);
+/* Batch slices [*first, *end) of a replica. */
 static void dti_partition_batch_slices(const dti_partition *job, uint32_t replica, uint32_t *first,
                                        uint32_t *end);
 /* The first row of a batch slice in a batch of `rows` rows: a short batch fills the first batch
