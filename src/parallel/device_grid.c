@@ -42,11 +42,9 @@ static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices) {
 
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
                                     dti_runs *runs) {
-    const dti_partition grid = {.replicas = par->mesh.data,
-                                .batch_slices = par->job.batch_slices,
-                                .parts = par->job.parts,
-                                .batch = par->job.batch,
-                                .apart = true};
+    dti_partition grid = par->job;
+    grid.replicas = par->mesh.data;
+    grid.apart = true;
     dt_result result = dti_runs_make(par->base, &grid, replica, rows, runs);
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         dti_micro_run *run = &runs->runs[i];

@@ -55,7 +55,7 @@ typedef struct
 } dti_pipe_stage;
 
 typedef struct dti_pipeline { /* a pipeline of which a chunk is here */
-    uint32_t replica, tp_rank, first_batch_slice, end_batch_slice;
+    uint32_t replica, tp_rank;
     dti_runs runs[2];               /* of full batches, and of short ones */
     dti_pipe_schedule schedules[2]; /* none where it has no rows */
 } dti_pipeline;

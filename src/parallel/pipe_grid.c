@@ -16,16 +16,11 @@ static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t pipeline, uint32
     return dti_mesh_rank(&par->mesh, dti_pipe_position(&par->mesh, pipeline, chunk));
 }
 
-static void dti_pipeline_open(dti_parallel *par, uint32_t i) {
-    dti_pipe *pipe = par->pipe;
+static void dti_pipeline_open(dti_pipe *pipe, uint32_t i) {
     const dti_mesh *mesh = pipe->mesh;
     dti_pipeline *pipeline = &pipe->pipelines[i];
     pipeline->replica = dti_mesh_replicas(mesh, mesh->rank).first + i / mesh->tensor;
     pipeline->tp_rank = i % mesh->tensor;
-    const dt_comm_span own =
-        dti_mesh_batch_slices(mesh, par->job.batch_slices, (dt_comm_span){pipeline->replica, 1});
-    pipeline->first_batch_slice = own.first;
-    pipeline->end_batch_slice = own.first + own.count;
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
         dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
         chunk->pipeline = i;
@@ -82,7 +77,7 @@ static dt_result dti_pipe_grid_make(dti_parallel *par) {
     for (uint32_t d = 0; d < pipe->device_count; d++)
         dti_pipe_device_place(pipe, d);
     for (uint32_t i = 0; i < pipe->pipeline_count; i++)
-        dti_pipeline_open(par, i);
+        dti_pipeline_open(pipe, i);
     dti_mesh_cut(par);
     return DT_OK;
 }

@@ -4,28 +4,15 @@
 
 /* ---- making */
 
-/* Shards of this rank's pipelines that have it. */
-static dt_comm_span dti_pipe_stage_batch_slices(const dti_pipe *pipe, const dti_pipe_stage *stage) {
-    const uint32_t first = pipe->pipelines[stage->first].first_batch_slice,
-                   last = stage->first + (stage->pipelines - 1) * pipe->mesh->tensor;
-    return (dt_comm_span){first, pipe->pipelines[last].end_batch_slice - first};
-}
-
 static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_stage *stage = &pipe->stages[s];
-    if (!stage->pipelines)
-        return DT_OK;
-    const dt_comm_span own = dti_pipe_stage_batch_slices(pipe, stage);
-    dt_result result = dti_batch_slice_sum_make(par, &stage->sum, stage->elements, own.first,
-                                                own.first + own.count);
+    dt_result result = dti_batch_slice_sum_make(par, &stage->sum, stage->elements,
+                                                dti_pipe_stage_position(pipe, s));
     for (uint32_t i = 0; i < stage->pipelines && !result; i++) {
         dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i);
-        const dti_pipeline *pipeline = &pipe->pipelines[chunk->pipeline];
-        chunk->sum.store = chunk->store;
-        chunk->sum.first = pipeline->first_batch_slice;
-        chunk->sum.end = pipeline->end_batch_slice;
-        result = dti_batch_slice_stack_make(par, &chunk->sum);
+        result = dti_batch_slice_stack_make(par, &chunk->sum, chunk->store,
+                                            pipe->pipelines[chunk->pipeline].replica);
     }
     return result;
 }
@@ -128,7 +115,8 @@ static dt_result dti_pipe_statistics_all(dti_parallel *par, const dti_pipe_stage
     const dti_pipe *pipe = par->pipe;
     const dti_statistics *s = &stage->statistics;
     const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
-    const dt_comm_span own = dti_pipe_stage_batch_slices(pipe, stage);
+    const dt_comm_span own =
+        dti_mesh_slices_of(par, dti_pipe_stage_position(pipe, (uint32_t)(stage - pipe->stages)));
     const uint32_t first = own.first * parts, end = first + own.count * parts;
     const size_t row = s->width * sizeof(float);
     memset(s->pieces, 0, first * row);

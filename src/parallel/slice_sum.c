@@ -21,9 +21,15 @@ static uint32_t dti_batch_slice_depth(const dti_parallel *par, uint32_t first, u
     return most;
 }
 
-static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s) {
-    const bool cpu = s->store->device->info.kind == DT_DEVICE_CPU;
-    s->elements = s->store->layout.elements;
+static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
+                                            dt_store *store, uint32_t replica) {
+    const bool cpu = store->device->info.kind == DT_DEVICE_CPU;
+    const dt_comm_span own =
+        dti_mesh_batch_slices(&par->mesh, par->job.batch_slices, (dt_comm_span){replica, 1});
+    s->store = store;
+    s->first = own.first;
+    s->end = own.first + own.count;
+    s->elements = store->layout.elements;
     if (s->end - s->first == 1 &&
         (cpu || par->job.batch_slices == 1)) /* it is read where it lies */
         return DT_OK;
@@ -107,15 +113,18 @@ static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_
 /* ---- all stacks here, then all ranks */
 
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_batch_slice_sum *s,
-                                          uint64_t elements, uint32_t first, uint32_t end) {
+                                          uint64_t elements, uint32_t position) {
+    const dt_comm_span own = dti_mesh_slices_of(par, position);
+    if (!own.count)
+        return DT_OK;
     s->elements = elements;
     if (par->job.batch_slices == 1)
         return DT_OK;
     s->on = true;
-    s->subtrees = dti_partition_subtrees(&par->job, first, end);
+    s->subtrees = dti_partition_subtrees(&par->job, own.first, own.first + own.count);
     s->total = dti_alloc(par->base, (size_t)dti_arena_bytes(elements));
     par->staging_bytes += dti_arena_bytes(elements);
-    if (s->total && end - first < par->job.batch_slices) {
+    if (s->total && own.count < par->job.batch_slices) {
         const uint64_t bytes = dti_arena_bytes(elements) * s->subtrees.count;
         s->partial = dti_alloc(par->base, (size_t)bytes);
         par->staging_bytes += bytes;

@@ -25,8 +25,8 @@ typedef struct
     dt_comm_work work;
 } dti_batch_slice_sum;
 
-/* store, first and end are set. MEMORY */
-static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s);
+static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
+                                            dt_store *store, uint32_t replica); /* MEMORY */
 static void dti_batch_slice_stack_free(dti_parallel *par, dti_batch_slice_stack *s);
 static void dti_batch_slice_stack_begin(dti_batch_slice_stack *s);
 /* The arena has the sum of a batch slice; last: it computes no other. Shards without rows are
@@ -36,9 +36,10 @@ static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice
 /* It computes nothing in this step. */
 static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s);
 
-/* Of a part of `elements`, of which this rank computes batch slices [first, end). MEMORY */
+/* Of a part of `elements` that a position has, and its like in all replicas; nothing where this
+ * rank has none of them. MEMORY */
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_batch_slice_sum *s,
-                                          uint64_t elements, uint32_t first, uint32_t end);
+                                          uint64_t elements, uint32_t position);
 static void dti_batch_slice_sum_free(dti_parallel *par, dti_batch_slice_sum *s);
 static void dti_batch_slice_sum_begin(dti_batch_slice_sum *s);
 /* All stacks of this rank, in the order of their batch slices, to what it says to others. */

@@ -39,7 +39,7 @@ typedef struct dti_tp_rank {
 } dti_tp_rank;
 
 typedef struct dti_tp_group { /* a tensor group with a rank here */
-    uint32_t replica, first_batch_slice, end_batch_slice;
+    uint32_t replica;
     uint32_t first, count; /* its tensor ranks here: indices into dti_tp.ranks */
     dti_runs runs[2];      /* of full batches, and of short ones; none where it has no rows */
     dti_tp_place place;

@@ -1,16 +1,11 @@
 /* Which position has which tensor rank of which tensor group, which ranks communicate, and the log
  * of it. */
 
-static void dti_tp_group_open(dti_parallel *par, uint32_t i) {
-    dti_tp *tp = par->tp;
+static void dti_tp_group_open(dti_tp *tp, uint32_t i) {
     const dti_mesh *mesh = tp->mesh;
     dti_tp_group *tp_group = &tp->groups[i];
     tp_group->replica = dti_mesh_replicas(mesh, mesh->rank).first + i;
-    const dt_comm_span own =
-        dti_mesh_batch_slices(mesh, par->job.batch_slices, (dt_comm_span){tp_group->replica, 1});
     const uint32_t begin = dti_mesh_position(mesh, (dti_mesh_place){.data = tp_group->replica});
-    tp_group->first_batch_slice = own.first;
-    tp_group->end_batch_slice = own.first + own.count;
     tp_group->place = (dti_tp_place){.failed = &tp->failed, .speaking = &tp->speaking};
     dti_tp_place_open(mesh, &tp_group->place, begin);
     tp_group->first = begin + tp_group->place.first - tp->first;
@@ -19,8 +14,6 @@ static void dti_tp_group_open(dti_parallel *par, uint32_t i) {
         dti_tp_rank *tp_rank = &tp->ranks[tp_group->first + k];
         tp_rank->group = i;
         tp_rank->number = tp_group->place.first + k;
-        tp_rank->sum.first = tp_group->first_batch_slice;
-        tp_rank->sum.end = tp_group->end_batch_slice;
     }
 }
 
@@ -40,7 +33,7 @@ static dt_result dti_tp_grid_make(dti_parallel *par) {
     if (!tp->ranks || !tp->groups || !tp->sums)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < tp->group_count; i++)
-        dti_tp_group_open(par, i);
+        dti_tp_group_open(tp, i);
     dti_mesh_cut(par);
     return DT_OK;
 }

@@ -140,8 +140,9 @@ static dt_result dti_tp_programs(dti_parallel *par, uint32_t m) {
         for (uint32_t i = 0; i < runs[tail].count && !result; i++)
             result = dti_tp_program(par, m, tail, i);
     }
-    tp_rank->sum.store = tp_rank->store;
-    return result ? result : dti_batch_slice_stack_make(par, &tp_rank->sum);
+    return result ? result
+                  : dti_batch_slice_stack_make(par, &tp_rank->sum, tp_rank->store,
+                                               dti_tp_group_of(par->tp, m)->replica);
 }
 
 /* ---- between ranks */
@@ -195,14 +196,9 @@ static dt_result dti_tp_room(dti_parallel *par, dti_tp *tp) {
 static dt_result dti_tp_sums(dti_parallel *par) {
     dti_tp *tp = par->tp;
     dt_result result = DT_OK;
-    for (uint32_t k = 0; k < tp->size && !result; k++) {
-        const dt_comm_span own = dti_tp_groups_of(tp, k);
-        if (own.count)
-            result =
-                dti_batch_slice_sum_make(par, &tp->sums[k], tp->ranks[0].store->layout.elements,
-                                         tp->groups[own.first].first_batch_slice,
-                                         tp->groups[own.first + own.count - 1].end_batch_slice);
-    }
+    for (uint32_t k = 0; k < tp->size && !result; k++)
+        result =
+            dti_batch_slice_sum_make(par, &tp->sums[k], tp->ranks[0].store->layout.elements, k);
     return result;
 }
 

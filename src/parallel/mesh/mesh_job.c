@@ -63,6 +63,13 @@ static void dti_mesh_cut(dti_parallel *par) {
     par->batch_slices = own.count;
 }
 
+static dt_comm_span dti_mesh_slices_of(const dti_parallel *par, uint32_t position) {
+    const dti_mesh *mesh = &par->mesh;
+    const dti_mesh_line line = dti_mesh_along(mesh, DTI_MESH_DATA, position);
+    return dti_mesh_batch_slices(mesh, par->job.batch_slices,
+                                 dti_mesh_share(mesh, line, mesh->rank));
+}
+
 /* ---- comm groups */
 
 static dt_result dti_mesh_leaves(dti_parallel *par, dt_comm *comm, dt_comm_span own,
@@ -87,11 +94,9 @@ static dt_result dti_mesh_group(dti_parallel *par, dti_mesh_axis axis, uint32_t 
     dt_result result = dti_mesh_line_group(par, line, out);
     if (result || !*out)
         return result;
-    const uint32_t total = axis == DTI_MESH_DATA ? par->job.batch_slices : line.count;
-    dt_comm_span own = dti_mesh_share(mesh, line, mesh->rank);
     if (axis == DTI_MESH_DATA)
-        own = dti_mesh_batch_slices(mesh, total, own);
-    return dti_mesh_leaves(par, *out, own, total);
+        return dti_mesh_leaves(par, *out, dti_mesh_slices_of(par, position), par->job.batch_slices);
+    return dti_mesh_leaves(par, *out, dti_mesh_share(mesh, line, mesh->rank), line.count);
 }
 
 /* ---- what the log says */
