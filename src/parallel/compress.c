@@ -8,7 +8,7 @@
  * compressed. */
 
 static bool dti_compress_is_on(const dti_parallel *par) {
-    return par->desc.round.compress != DT_COMPRESS_NONE && par->desc.comm && par->world > 1;
+    return par->desc.round.compress != DT_COMPRESS_NONE && par->desc.comm && par->mesh.world > 1;
 }
 
 static uint64_t dti_compress_kept(const dti_round_desc *d, uint64_t elements) {
@@ -41,8 +41,8 @@ static dt_result dti_compress_make(dti_parallel *par) {
     const uint64_t sent = dti_compress_at(par, par->bucket_count);
     c->residual = dti_alloc_array(par->base, (size_t)par->elements + 1, sizeof *c->residual);
     c->sent = dti_alloc(par->base, (size_t)sent + 1);
-    c->said = dti_alloc_array(par->base, (size_t)sent + 1, par->world);
-    par->staging_bytes += dti_arena_bytes(par->elements) + sent * (1 + par->world);
+    c->said = dti_alloc_array(par->base, (size_t)sent + 1, par->mesh.world);
+    par->staging_bytes += dti_arena_bytes(par->elements) + sent * (1 + par->mesh.world);
     return c->residual && c->sent && c->said ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -220,9 +220,10 @@ static void dti_compress_hear(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     for (uint32_t b = index; b < par->bucket_count; b += par->job.local) {
         const dti_bucket *bucket = &par->buckets[b];
-        dti_compress_decode(
-            &par->desc.round, par->round.compress.said + dti_compress_at(par, b) * par->world,
-            par->world, dti_bucket_elements(*bucket), par->replicas[0].gradients + bucket->begin);
+        dti_compress_decode(&par->desc.round,
+                            par->round.compress.said + dti_compress_at(par, b) * par->mesh.world,
+                            par->mesh.world, dti_bucket_elements(*bucket),
+                            par->replicas[0].gradients + bucket->begin);
     }
 }
 
@@ -232,7 +233,7 @@ static dt_result dti_compress_post(dti_parallel *par, uint32_t b) {
     const dt_comm_op op = {
         .kind = DT_COMM_ALL_GATHER,
         .in = c->sent + at,
-        .out = c->said + at * par->world,
+        .out = c->said + at * par->mesh.world,
         .count = dti_compress_bytes(&par->desc.round, dti_bucket_elements(par->buckets[b])),
         .dtype = DT_U8};
     return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->states[b].work));

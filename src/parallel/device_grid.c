@@ -117,7 +117,7 @@ static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
 static dt_result dti_grid_agree(dti_parallel *par, dt_result own) {
     double *leaf = par->weights.leaves + (size_t)par->first_batch_slice * par->weights.width;
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
-    leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
+    leaf[DTI_WEIGHTS_WHO] = own ? par->mesh.rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_grid_scalars(par, &par->weights);

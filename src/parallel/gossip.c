@@ -135,8 +135,8 @@ static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out) {
     if (result)
         return dti_round_partial_commit(par, result);
     dti_device_team_run(par->device_team, dti_gossip_here, par);
-    round->partner = dti_gossip_partner(par->rank, par->world, dti_gossip_number(par));
-    if (round->partner != par->rank) {
+    round->partner = dti_gossip_partner(par->mesh.rank, par->mesh.world, dti_gossip_number(par));
+    if (round->partner != par->mesh.rank) {
         dti_exchange_begin(par);                /* what ends the job if memory runs out */
         dti_round_steps(par, par->round.first); /* what an error says */
         result = dti_gossip_swap(par);

@@ -105,9 +105,9 @@ static uint64_t dti_owners_elements(const dti_parallel *par, dti_bucket range) {
 }
 
 static dt_result dti_owners_make(dti_parallel *par) {
-    if (!par->sharded || par->world == 1 || dti_units_are(par))
+    if (!par->sharded || par->mesh.world == 1 || dti_units_are(par))
         return DT_OK;
-    const uint64_t own = dti_owners_elements(par, dti_owners_rank(par, par->rank));
+    const uint64_t own = dti_owners_elements(par, dti_owners_rank(par, par->mesh.rank));
     par->buffer_values = 0;
     for (uint32_t i = 0; i < par->statistics.count; i++)
         par->buffer_values += par->statistics.stats[i].channels;
@@ -146,7 +146,7 @@ static dt_result dti_owners_run(const dti_parallel *par, uint32_t index, dti_own
 /* Where a replica's part is in `undo`. */
 static dti_owners_move dti_owners_kept(const dti_parallel *par, uint32_t index, bool write) {
     const dti_bucket own = dti_owners_range(par, par->job.first + index);
-    const dti_bucket before = {dti_owners_rank(par, par->rank).begin, own.begin};
+    const dti_bucket before = {dti_owners_rank(par, par->mesh.rank).begin, own.begin};
     return (dti_owners_move){own, par->undo + dti_owners_elements(par, before), true, write};
 }
 
@@ -225,7 +225,7 @@ static dt_result dti_owners_post(dti_parallel *par, dti_owners_posts *p, uint32_
 static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p, uint32_t most) {
     dt_result result = DT_OK;
     for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
-        for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+        for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
             const dti_bucket piece =
                 dti_bucket_overlap(par->buckets[b], dti_owners_rank(par, rank));
             if (piece.begin < piece.end && p->posted < most)
@@ -237,7 +237,7 @@ static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p, uin
 
 static dt_result dti_owners_exchange(dti_parallel *par) {
     dti_owners_posts p = {.posted = 0};
-    if (par->world == 1)
+    if (par->mesh.world == 1)
         return DT_OK;
     dt_result result = dti_owners_post_all(par, &p, UINT32_MAX);
     while (p.ended < p.posted) { /* also behind an error: all have to end */
@@ -263,7 +263,7 @@ static dt_result dti_owners_gather(dti_parallel *par) {
 
 static void dti_owners_leave(dti_parallel *par) {
     dti_owners_posts p = {.posted = 0};
-    if (par->world > 1 && dti_owners_post_all(par, &p, 1) == DT_OK && p.posted)
+    if (par->mesh.world > 1 && dti_owners_post_all(par, &p, 1) == DT_OK && p.posted)
         dt_comm_cancel(par->desc.comm, p.work[0]);
 }
 
@@ -284,15 +284,16 @@ static dt_result dti_owners_read(dti_parallel *par, uint32_t moment, dti_bucket 
 static dt_result dti_owners_show_piece(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                        float *piece, dt_result *own) {
     dt_result result = DT_OK;
-    for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
         const dti_bucket part =
             dti_bucket_overlap(dti_owners_rank(par, rank), (dti_bucket){at, at + n});
         float *here = piece + (part.begin - at);
         if (part.begin == part.end)
             continue;
-        const dt_result read = rank == par->rank ? dti_owners_read(par, moment, part, here) : DT_OK;
+        const dt_result read =
+            rank == par->mesh.rank ? dti_owners_read(par, moment, part, here) : DT_OK;
         *own = *own ? *own : read;
-        if (par->world > 1)
+        if (par->mesh.world > 1)
             result = dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, here,
                                                                      dti_bucket_elements(part),
                                                                      DT_F32, (int)rank));
@@ -388,15 +389,15 @@ static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint
     dt_result result = dti_owners_ask(par, words);
     if (result)
         return result;
-    for (uint32_t rank = 0; rank < par->world && !par->lost;
+    for (uint32_t rank = 0; rank < par->mesh.world && !par->lost;
          rank++) { /* all send, whatever fails */
         const dti_bucket part =
             dti_bucket_overlap(dti_owners_rank(par, rank), (dti_bucket){at, at + n});
         float *here = (float *)to + (part.begin - at);
         if (part.begin == part.end)
             continue;
-        const dt_result one = rank == par->rank ? dti_owners_read(par, moment, part, here)
-                                                : dti_owners_receive(par, rank, part, here);
+        const dt_result one = rank == par->mesh.rank ? dti_owners_read(par, moment, part, here)
+                                                     : dti_owners_receive(par, rank, part, here);
         result = result ? result : one;
     }
     return result;
@@ -415,7 +416,7 @@ static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
         dt_result result = dti_owners_ask(par, words);
         if (result || words[2] == 0)
             return result ? result : kept;
-        const dti_bucket part = dti_bucket_overlap(dti_owners_rank(par, par->rank),
+        const dti_bucket part = dti_bucket_overlap(dti_owners_rank(par, par->mesh.rank),
                                                    (dti_bucket){words[1], words[1] + words[2]});
         if (part.begin == part.end)
             continue;

@@ -182,7 +182,6 @@ typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
     dti_partition job;
-    uint32_t rank, world;
     dti_mesh mesh;
     dti_replica *replicas;
     dti_device_team *device_team;
@@ -248,7 +247,7 @@ static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t w
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
 
 /* ---- mesh/mesh_job.c */
-/* Memory of the mesh of a job of par->desc, of `world` ranks. MEMORY */
+/* Memory of the mesh of par->desc, whose rank and world are there. MEMORY */
 static dt_result dti_mesh_open(dti_parallel *par);
 /* Which devices all ranks have, of which this one has job.local; on all ranks together. */
 static dt_result dti_mesh_count(dti_parallel *par);

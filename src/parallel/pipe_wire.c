@@ -180,7 +180,7 @@ static dti_pipe_pair dti_pipe_pair_first(void) {
 }
 
 static bool dti_pipe_pair_is_own(const dti_parallel *par, const dti_pipe_pair *p) {
-    return p->ranks[0] == par->rank || p->ranks[1] == par->rank;
+    return p->ranks[0] == par->mesh.rank || p->ranks[1] == par->mesh.rank;
 }
 
 /* Both ways; a way without links has no flow. */
@@ -189,7 +189,7 @@ static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) 
     dt_result result = DT_OK;
     for (int gradient = 0; gradient < 2 && !result; gradient++) {
         const uint32_t from = gradient ? p->high : p->low, to = gradient ? p->low : p->high;
-        const bool sends = (p->ranks[0] == par->rank) != gradient;
+        const bool sends = (p->ranks[0] == par->mesh.rank) != gradient;
         if (!dti_pipe_links_of(pipe, from, to, gradient, NULL))
             continue;
         dti_pipe_flow *f = &pipe->flows[pipe->flow_count++];
@@ -489,7 +489,7 @@ static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
     const size_t bytes = dti_pipe_weighs_bytes(par, link);
     const dti_pipe_stage *stage = &pipe->stages[l->from];
     dt_result result = DT_OK;
-    if (root == par->rank) {
+    if (root == par->mesh.rank) {
         const dt_store *s = dti_pipe_chunk_of(pipe, stage->first, l->from)->store;
         uint32_t i = 0;
         while (s->layout.params[i].node != l->node)

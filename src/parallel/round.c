@@ -47,7 +47,7 @@ static dt_result dti_round_make(dti_parallel *par) {
     round->start = dti_alloc_array(par->base, elements, sizeof *round->start);
     round->velocity = dti_alloc_array(par->base, elements, sizeof *round->velocity);
     round->arrays = dti_alloc_array(par->base, elements * local, sizeof *round->arrays);
-    const bool hears = par->desc.round.gossip_steps && par->world > 1;
+    const bool hears = par->desc.round.gossip_steps && par->mesh.world > 1;
     round->heard = hears ? dti_alloc_array(par->base, elements, sizeof *round->heard) : NULL;
     round->terms = dti_alloc_array(par->base, 2 * DTI_TERMS_WIDTH * local, sizeof *round->terms);
     par->staging_bytes += dti_arena_bytes(par->elements) * (2 + hears + local);

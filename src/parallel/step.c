@@ -184,7 +184,7 @@ static bool dti_mark_same(const dti_parallel *par, const double *sums) {
     bool same = true;
     for (int i = 0; i < DTI_MARKS; i++) {
         const uint64_t all = (uint64_t)sums[i];
-        same = same && par->world * (uint64_t)sums[DTI_MARKS + i] == all * all;
+        same = same && par->mesh.world * (uint64_t)sums[DTI_MARKS + i] == all * all;
     }
     return same;
 }
@@ -210,7 +210,7 @@ static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
     }
     double *leaf = dti_scalar_leaf(par, &par->weights, par->first_batch_slice);
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
-    leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
+    leaf[DTI_WEIGHTS_WHO] = own ? par->mesh.rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_scalar_sum_begin(par, &par->weights);

@@ -104,7 +104,7 @@ static dt_result dti_sync_point_exchange(dti_parallel *par, const dti_sync_point
     dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(all->comm, &op, &work));
     if (!result)
         result = dti_parallel_comm_failed(par, dti_sync_point_wait(par, work));
-    for (uint32_t r = 0; r < par->world && !result; r++) {
+    for (uint32_t r = 0; r < par->mesh.world && !result; r++) {
         const dti_subtrees s = dti_sync_point_subtrees(par, r);
         for (uint32_t k = 0; k < s.count; k++)
             memcpy(dti_sync_point_row(par, s.at[k].first), all->heard + r * each + k * n,
@@ -251,14 +251,14 @@ static dt_result dti_sync_points_open(dti_parallel *par) {
                             "sample; use a larger .batch, or .tail = DT_TAIL_DROP",
                             least);
     }
-    for (uint32_t r = 0; r < par->world; r++)
+    for (uint32_t r = 0; r < par->mesh.world; r++)
         all->spans = DTI_MAX(all->spans, dti_sync_point_subtrees(par, r).count);
     if (!all->count)
         return DT_OK;
     const size_t width = all->width, spans = par->desc.comm ? all->spans : 0;
     all->rows = dti_alloc_array(par->base, par->job.batch_slices * width, sizeof(double));
     all->said = dti_alloc_array(par->base, spans * width + 1, sizeof(double));
-    all->heard = dti_alloc_array(par->base, par->world * spans * width + 1, sizeof(double));
+    all->heard = dti_alloc_array(par->base, par->mesh.world * spans * width + 1, sizeof(double));
     all->value = dti_alloc_array(par->base, width, sizeof(float));
     return all->rows && all->said && all->heard && all->value ? DT_OK : DT_ERROR_MEMORY;
 }

@@ -144,8 +144,8 @@ static dt_result dti_units_make(dti_parallel *par) {
         dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
     bool made = u->pairs && u->staging;
     for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
-        u->sends[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
-        u->reduces[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
+        u->sends[i].work = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
+        u->reduces[i].work = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
         made = u->sends[i].work && u->reduces[i].work;
     }
     return made ? DT_OK : DT_ERROR_MEMORY;
@@ -157,7 +157,7 @@ static dt_result dti_units_agree(dti_parallel *par) {
     uint32_t most[2];
     if (!dti_units_are(par))
         return DT_OK;
-    for (uint32_t rank = 0; rank < par->world; rank++)
+    for (uint32_t rank = 0; rank < par->mesh.world; rank++)
         u->whole = u->whole || dti_sync_point_subtrees(par, rank).count > 1;
     dt_result result = dti_units_most_runs(par, most);
     if (!result)

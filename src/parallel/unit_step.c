@@ -116,7 +116,7 @@ static dt_result dti_units_post(dti_parallel *par, uint32_t b) {
         return dti_units_begin(par, par->desc.comm, w, &op);
     }
     dt_result result = DT_OK;
-    for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
         const dti_bucket part = dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
         if (part.begin == part.end)
             continue;
@@ -182,7 +182,7 @@ static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host
     dt_result result = DT_OK;
     w->count = w->ended = 0;
     dti_units_move(par, range, host, 0, true);
-    for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
         const dti_bucket part = dti_bucket_overlap(range, dti_owners_rank(par, rank));
         float *at = host + (part.begin - range.begin);
         const dt_comm_op op = {.kind = DT_COMM_BROADCAST,

@@ -115,7 +115,7 @@ static dt_result dti_fit_save(dti_fit *f) {
     const bool apart = t->desc.averaged && t->par.sharded; /* they come to the weights' place */
     dt_result result = apart ? dti_owners_show(&t->par) : dti_full_gather(&t->par);
     t->base->io_how = dti_fit_save_how;
-    if (t->par.rank == 0 && !result)
+    if (t->par.mesh.rank == 0 && !result)
         result =
             t->desc.averaged && !apart ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
     t->base->io_how = NULL;
@@ -127,7 +127,7 @@ static dt_result dti_fit_save(dti_fit *f) {
 static dt_result dti_fit_probe(const dti_fit *f) {
     dti_base *base = f->t->base;
     dti_writer *w;
-    if (!f->d->watch.save || f->t->par.rank)
+    if (!f->d->watch.save || f->t->par.mesh.rank)
         return DT_OK;
     base->io_how = dti_fit_save_how;
     const dt_result result = dti_writer_open(base, f->d->watch.save, 0, &w);

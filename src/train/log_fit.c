@@ -28,7 +28,7 @@ static dt_result dti_run_log_see(dt_run_log *run_log, const dt_fit_state *state)
     DTI_NEED(base, run_log);
     DTI_NEED(base, state);
     DTI_NEED(base, state->trainer);
-    if (s->trainer->par.rank || log->closed)
+    if (s->trainer->par.mesh.rank || log->closed)
         return DT_OK;
     dti_run_log_begin(log);
     if (s->event == DT_FIT_BEGIN && s->step)

@@ -29,7 +29,7 @@ static dt_lr_find_desc dti_lr_resolved(const dt_lr_find_desc *given) {
 static dt_result dti_lr_check_file(const dti_lr_find *f) {
     uint64_t size;
     int stream;
-    if (f->t->par.rank || dti_stream_open(f->d.file, &stream, &size))
+    if (f->t->par.mesh.rank || dti_stream_open(f->d.file, &stream, &size))
         return DT_OK; /* a path that cannot be written is an error of saving */
     dti_stream_close(stream);
     return size ? dti_fail(f->t->base, DT_ERROR_INVALID,
@@ -131,7 +131,7 @@ static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     t->watched = f->watched;
     if (loaded)
         return dti_lr_not_back(f, loaded);
-    if (t->par.rank == 0 && !t->par.lost)
+    if (t->par.mesh.rank == 0 && !t->par.lost)
         dti_file_remove(f->d.file);
     if (result)
         memcpy(t->base->error, text, sizeof text);

@@ -179,7 +179,7 @@ static dt_result dti_progress_see(dt_progress *progress, const dt_fit_state *sta
     }
     if (state->event == DT_FIT_STEP && state->train.samples <= p->before)
         p->before = 0; /* of the next epoch */
-    if (state->trainer->par.rank == 0)
+    if (state->trainer->par.mesh.rank == 0)
         dti_progress_write(p, state);
     return DT_OK;
 }

@@ -72,7 +72,7 @@ static void dti_rounds_state_free(dt_trainer *t, dti_rounds_state *l) {
 static dt_result dti_rounds_state_make(dt_trainer *t, dti_rounds_state *l) {
     const dti_parallel *par = &t->par;
     const dt_store *s = par->replicas[0].store;
-    const bool writes = par->rank == 0 || par->lost;
+    const bool writes = par->mesh.rank == 0 || par->lost;
     *l = (dti_rounds_state){.bytes = dti_flat_state_bytes(s),
                             .replicas = par->lost ? 1 : par->job.replicas};
     const uint64_t states = !writes ? 1 : l->replicas - 1;
@@ -130,13 +130,13 @@ static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l) {
     dt_result result = dti_agree_result(par, dti_rounds_state_make(t, l)), own = DT_OK;
     if (result)
         return result;
-    for (uint32_t i = 1; i < par->job.local && (par->rank == 0 && !par->lost) && !own; i++)
+    for (uint32_t i = 1; i < par->job.local && (par->mesh.rank == 0 && !par->lost) && !own; i++)
         own = dti_flat_move(par->replicas[i].store, l->packed + (i - 1) * l->bytes,
                             dti_flat_from_store);
     uint32_t slot = par->job.local;
-    for (int k = 1; k < (int)par->world && par->rank == 0 && !par->lost && !result; k++)
+    for (int k = 1; k < (int)par->mesh.world && par->mesh.rank == 0 && !par->lost && !result; k++)
         result = dti_moments_receive(t, l, k, &slot);
-    if (par->rank && !par->lost)
+    if (par->mesh.rank && !par->lost)
         own = dti_moments_send(t, l);
     result = dti_agree_result(par, result ? result : own);
     if (!result && l->outer)
@@ -259,7 +259,7 @@ static dt_result dti_rounds_states(dt_trainer *t, const dti_rounds_state *l,
                                    const dti_checkpoint *c, const dti_state_file *f) {
     const dti_parallel *par = &t->par;
     dt_result own = DT_OK;
-    for (uint32_t i = 1; i < par->job.local && par->rank == 0 && !own; i++) {
+    for (uint32_t i = 1; i < par->job.local && par->mesh.rank == 0 && !own; i++) {
         const uint64_t source = dti_rounds_source(f->words, i);
         if (!source)
             continue;
@@ -268,9 +268,9 @@ static dt_result dti_rounds_states(dt_trainer *t, const dti_rounds_state *l,
     }
     uint32_t replica = par->job.local;
     dt_result result = DT_OK;
-    for (int k = 1; k < (int)par->world && par->rank == 0 && !result; k++)
+    for (int k = 1; k < (int)par->mesh.world && par->mesh.rank == 0 && !result; k++)
         result = dti_moments_give(t, l, c, f, k, &replica);
-    if (par->rank)
+    if (par->mesh.rank)
         own = dti_moments_take(t, l, f->words);
     return result ? result : own;
 }
@@ -282,7 +282,7 @@ static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
     const uint64_t values = dti_flat_values(par->replicas[0].store);
     dt_result result = DT_OK;
     memset(l->outer, 0, (size_t)values * sizeof *l->outer);
-    if (local && par->rank == 0)
+    if (local && par->mesh.rank == 0)
         dti_flat_reorder(f, c, dti_checkpoint_find(c, "dtrain.outer")->data, 1, (char *)l->outer);
     if (local && par->desc.comm)
         result = dti_parallel_comm_failed(

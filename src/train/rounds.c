@@ -94,9 +94,9 @@ static void dti_trainer_log_local(const dt_trainer *t) {
         dti_log(t->base, DT_LOG_INFO,
                 "gossip: every %u steps of a round each rank averages its weights with one other "
                 "of %u, %s; results also depend on how replicas are spread over processes",
-                round->gossip_steps, t->par.world,
-                t->par.world & (t->par.world - 1) ? "each in turn (round robin)"
-                                                  : "whose number differs in one bit");
+                round->gossip_steps, t->par.mesh.world,
+                t->par.mesh.world & (t->par.mesh.world - 1) ? "each in turn (round robin)"
+                                                            : "whose number differs in one bit");
     if (round->compress)
         dti_log(t->base, DT_LOG_INFO, "%s",
                 dti_compress_is_on(&t->par)

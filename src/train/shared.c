@@ -136,7 +136,7 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
         own = dti_fail(t->base, DT_ERROR_INVALID,
                        "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, rank 0 other "
                        "values or another input (%016llx)",
-                       t->par.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
+                       t->par.mesh.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
                        (unsigned long long)hash[1]);
     return dti_agree_result(&t->par, own);
 }

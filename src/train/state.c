@@ -118,7 +118,7 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* Whether other ranks have a part of it. */
 static bool dti_state_is_apart(const dt_trainer *t) {
-    return t->par.sharded && t->par.world > 1;
+    return t->par.sharded && t->par.mesh.world > 1;
 }
 
 static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool folder, int keep) {
@@ -169,7 +169,7 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
 static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool folder) {
     char *piece;
     dt_result result = dti_agree_piece(&t->par, &piece);
-    if (!result && t->par.rank == 0) {
+    if (!result && t->par.mesh.rank == 0) {
         char text[sizeof t->base->error];
         const dti_rounds_state none = {0};
         result = path ? dti_state_write(t, path, folder, &none)
@@ -208,7 +208,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
         return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     if (!result && dti_parallel_is_local(&t->par))
         result = dti_rounds_collect(t, &local);
-    const bool writes = t->par.rank == 0 || t->par.lost;
+    const bool writes = t->par.mesh.rank == 0 || t->par.lost;
     if (writes && !result)
         result = path ? dti_state_write(t, path, folder, &local)
                       : dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
@@ -228,7 +228,7 @@ static bool dti_checkpoint_is_lost(const dt_trainer *t, dt_result result) {
 }
 
 static dt_result dti_trainer_folder(dt_trainer *t) {
-    const bool looks = t->desc.checkpoint.folder && t->par.rank == 0;
+    const bool looks = t->desc.checkpoint.folder && t->par.mesh.rank == 0;
     return dti_agree_result(
         &t->par, looks ? dti_checkpoint_folder_ready(t->base, t->desc.checkpoint.folder) : DT_OK);
 }
@@ -363,7 +363,7 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
     for (uint32_t i = n; i < tensors; i++) {
         const dti_param *p = &s->layout.params[i % n];
         const char *data = NULL;
-        if (t->par.rank == 0)
+        if (t->par.mesh.rank == 0)
             data = dti_checkpoint_find(c, f->items[i].name)->data;
         for (uint64_t at = 0; at < p->elements && !t->par.lost; at += most) { /* on all ranks */
             const uint64_t count = DTI_MIN(p->elements - at, most);
@@ -407,7 +407,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         return result;
     }
     par->replicas[0].store->steps = f->words[DTI_STATE_STEP];
-    result = dti_agree_result(par, par->rank == 0 ? dti_state_put(f, c) : DT_OK);
+    result = dti_agree_result(par, par->mesh.rank == 0 ? dti_state_put(f, c) : DT_OK);
     if (!result && par->sharded)
         result = dti_state_moments_spread(t, c, f, piece);
     if (!result)
@@ -433,7 +433,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
     uint64_t words[DTI_STATE_WORDS] = {0};
     dti_state_file f = {.base = t->base, .words = words, .model = dti_text_open(t->base)};
     dt_result result = DT_OK;
-    if (t->par.rank == 0) {
+    if (t->par.mesh.rank == 0) {
         result = path ? dti_checkpoint_open(t->base, path, &c)
                       : dti_fail(t->base, DT_ERROR_INVALID, "the path to load from is NULL");
         if (!result)
@@ -461,7 +461,7 @@ DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
 /* Says which other file is good, where there is one. */
 static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *bad) {
     char good[DTI_CHECKPOINT_PATH], text[sizeof t->base->error];
-    if (result != DT_ERROR_FORMAT || t->par.rank != 0)
+    if (result != DT_ERROR_FORMAT || t->par.mesh.rank != 0)
         return result;
     memcpy(text, t->base->error, sizeof text);
     if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, bad, false,
@@ -485,7 +485,7 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
     dt_result result = DT_ERROR_FORMAT;
     memcpy(text, t->base->error, sizeof text);
     while (result == DT_ERROR_FORMAT) {
-        int64_t any = t->par.rank == 0 &&
+        int64_t any = t->par.mesh.rank == 0 &&
                       dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, path, true,
                                                  !t->desc.checkpoint.allow_nonfinite, good);
         if (t->par.desc.comm)
@@ -516,7 +516,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
                         ".checkpoint.folder is not set, and names where checkpoints go");
     if (t->par.lost)
         return dti_trainer_lost(t);
-    if (t->par.rank == 0)
+    if (t->par.mesh.rank == 0)
         result = dti_checkpoint_folder_newest(t->base, t->desc.checkpoint.folder, path, &there);
     result = dti_agree_result(&t->par, result);
     int64_t any = there;

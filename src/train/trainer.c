@@ -6,8 +6,8 @@
 /* How many devices each rank has, and which of all are this one's. */
 static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
-    par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
-    par->world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
+    par->mesh.rank = (uint32_t)dt_comm_rank(par->desc.comm);
+    par->mesh.world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
     par->job.local = dti_devices_count(t->base, t->desc.devices);
     dt_result result = own ? own : par->job.local ? DT_OK : DT_ERROR_INVALID;
     if (!result)
@@ -27,7 +27,7 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
         result = dti_mesh_count(par);
     if (result)
         return result;
-    par->job.first = dti_mesh_own(&par->mesh, par->rank).first / par->desc.slices;
+    par->job.first = dti_mesh_own(&par->mesh, par->mesh.rank).first / par->desc.slices;
     par->job.replicas = dti_mesh_size(&par->mesh) / par->desc.slices;
     return DT_OK;
 }
@@ -42,8 +42,8 @@ static dt_result dti_trainer_grid(dt_trainer *t) {
                            : DT_OK;
     if (result || !lines)
         return result;
-    par->job.replicas = par->world;
-    par->job.first = par->rank;
+    par->job.replicas = par->mesh.world;
+    par->job.first = par->mesh.rank;
     par->job.local = 1;
     return DT_OK;
 }
@@ -147,7 +147,7 @@ static void dti_trainer_log_mixed(const dt_trainer *t) {
 static dt_result dti_trainer_start(dt_trainer *t) {
     dt_store *store = t->par.replicas[0].store;
     store->allow_nonfinite = t->desc.checkpoint.allow_nonfinite;
-    return t->desc.load && t->par.rank == 0 ? dt_store_load(store, t->desc.load) : DT_OK;
+    return t->desc.load && t->par.mesh.rank == 0 ? dt_store_load(store, t->desc.load) : DT_OK;
 }
 
 /* From here on the application may have the first store. */
@@ -155,7 +155,7 @@ static void dti_trainer_claim(dt_trainer *t) {
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         dt_store *s = t->par.replicas[i].store;
         s->trainer = true;
-        s->ranks = t->par.world > 1;
+        s->ranks = t->par.mesh.world > 1;
         s->replica = i + 1 < t->par.job.local ? t->par.replicas[i + 1].store : NULL;
     }
 }
@@ -373,8 +373,8 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
         return;
     const dti_parallel *par = &t->par;
     const dti_runs *runs = &par->replicas[0].full;
-    *info = (dt_trainer_info){.rank = (int)par->rank,
-                              .world_size = (int)par->world,
+    *info = (dt_trainer_info){.rank = (int)par->mesh.rank,
+                              .world_size = (int)par->mesh.world,
                               .local_replicas = (int)par->job.local,
                               .replicas = (int)par->mesh.data,
                               .batch_slices = t->worker ? t->desc.parallel.batch_slices

@@ -129,7 +129,7 @@ static dt_result dti_watched_load(dt_trainer *t, const dti_checkpoint *c) {
     dti_parallel *par = &t->par;
     uint64_t words[DTI_WATCHED_WORDS] = {0};
     dt_result result = DT_OK;
-    if (par->rank == 0)
+    if (par->mesh.rank == 0)
         dti_watched_find(t, c, words);
     if (par->desc.comm)
         result = dti_parallel_comm_failed(

@@ -13,12 +13,12 @@ typedef struct dti_agree_record {
 static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     if (!par->desc.comm || par->lost)
         return own;
-    int32_t mine = own ? (int32_t)(par->world - par->rank) : 0, most = mine;
+    int32_t mine = own ? (int32_t)(par->mesh.world - par->mesh.rank) : 0, most = mine;
     dt_result result = dti_parallel_comm_failed(
         par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
     if (result || !most)
         return result;
-    const uint32_t who = par->world - (uint32_t)most;
+    const uint32_t who = par->mesh.world - (uint32_t)most;
     dti_agree_record record = {.result = (uint32_t)own};
     snprintf(record.text, sizeof record.text, "%.*s", DTI_AGREE_TEXT - 1, par->base->error);
     result = dti_parallel_comm_failed(
@@ -26,7 +26,7 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     if (result)
         return result;
     record.text[DTI_AGREE_TEXT - 1] = 0;
-    if (who == par->rank)
+    if (who == par->mesh.rank)
         return dti_fail(par->base, own, "%s", record.text);
     return dti_fail(par->base, (dt_result)record.result, "rank %u: %s", who, record.text);
 }
@@ -40,7 +40,8 @@ static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_
     if (!dti_model_texts_differ(mine, mine_size, theirs, theirs_size, &line))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "the ranks have different settings: rank %u has '%s', rank 0 '%s'", par->rank,
+                    "the ranks have different settings: rank %u has '%s', rank 0 '%s'",
+                    par->mesh.rank,
                     dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
                     dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
 }
@@ -55,7 +56,7 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
         return result;
     char *theirs = dti_alloc(par->base, (size_t)theirs_size + 1);
     result = dti_agree_result(par, theirs ? DT_OK : DT_ERROR_MEMORY);
-    if (!result && par->rank == 0)
+    if (!result && par->mesh.rank == 0)
         memcpy(theirs, text, size);
     if (!result)
         result = dti_parallel_comm_failed(
@@ -93,7 +94,7 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
         if (!result && par->desc.comm)
             result = dti_parallel_comm_failed(
                 par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));
-        for (uint32_t i = par->rank == 0; i < par->job.local && !result; i++)
+        for (uint32_t i = par->mesh.rank == 0; i < par->job.local && !result; i++)
             result = dti_agree_write(par->replicas[i].store, arena, at, piece, n);
     }
     return result;
@@ -120,11 +121,11 @@ static dt_result dti_agree_hash(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
         result = dti_agree_hash_of(par, par->replicas[i].store, &hash[0]);
         if (!result && hash[0] != hash[1])
-            result =
-                dti_fail(par->base, DT_ERROR_CORRUPT,
-                         "replica %u of rank %u has other values than rank 0 sent (hash "
-                         "%016llx, %016llx)",
-                         i, par->rank, (unsigned long long)hash[0], (unsigned long long)hash[1]);
+            result = dti_fail(par->base, DT_ERROR_CORRUPT,
+                              "replica %u of rank %u has other values than rank 0 sent (hash "
+                              "%016llx, %016llx)",
+                              i, par->mesh.rank, (unsigned long long)hash[0],
+                              (unsigned long long)hash[1]);
     }
     return result;
 }

@@ -2,13 +2,12 @@
  * refuses devices that form no mesh. */
 
 static dt_result dti_mesh_open(dti_parallel *par) {
-    par->mesh = (dti_mesh){.stages = DTI_MAX(par->desc.stages, 1u),
-                           .tensor = DTI_MAX(par->desc.tensor, 1u),
-                           .rank = par->rank,
-                           .world = par->world};
-    par->mesh.firsts = dti_alloc_array(par->base, par->world + 1u, sizeof *par->mesh.firsts);
-    par->mesh.ranks = dti_alloc_array(par->base, par->world, sizeof *par->mesh.ranks);
-    return par->mesh.firsts && par->mesh.ranks ? DT_OK : DT_ERROR_MEMORY;
+    dti_mesh *mesh = &par->mesh;
+    mesh->stages = DTI_MAX(par->desc.stages, 1u);
+    mesh->tensor = DTI_MAX(par->desc.tensor, 1u);
+    mesh->firsts = dti_alloc_array(par->base, mesh->world + 1u, sizeof *mesh->firsts);
+    mesh->ranks = dti_alloc_array(par->base, mesh->world, sizeof *mesh->ranks);
+    return mesh->firsts && mesh->ranks ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_mesh_count(dti_parallel *par) {
