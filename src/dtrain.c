@@ -41,6 +41,8 @@ DTI_OPTIMIZE_END
 #include "base/json.c"
 #include "base/file.c"
 #include "base/grow.c"
+#include "base/field.h"
+#include "base/field.c"
 
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
@@ -192,6 +194,7 @@ DTI_OPTIMIZE_END
 
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"
+#include "optim/optim_fields.c"
 #include "optim/rate.c"
 #include "optim/average.c"
 #include "optim/optim.c"
@@ -428,6 +431,9 @@ DTI_OPTIMIZE_END
 
 /* ---- train: the trainer */
 #include "train/trainer.h"
+#include "train/trainer_fields.c"
+#include "train/compat.h"
+#include "train/compat.c"
 #include "train/contract.c"
 #include "train/plateau.c"
 #include "train/names.c"

@@ -80,6 +80,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_concurrent.c"
 #include "test_host_copy.c"
 #include "test_parallel.c"
+#include "test_compat.c"
 #include "test_train_in_flight.c"
 #include "test_replicas_vulkan.c"
 #include "test_pipe_schedule.c"

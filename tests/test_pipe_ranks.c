@@ -883,9 +883,10 @@ TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
         d.server.addresses = i ? NULL : "127.0.0.1:1";
         d.parallel.zero_stage = i ? DT_SHARD_PARAMETERS : 0;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_ERROR_UNSUPPORTED);
-        CHECK_CONTAINS(dt_ctx_error(m.ctx),
-                       i ? ".parallel.zero_stage is 3; with .parallel.pipeline"
-                         : ".parallel.pipeline cannot be combined with DT_TRAIN_SERVER");
+        CHECK_CONTAINS(
+            dt_ctx_error(m.ctx),
+            i ? ".parallel.zero_stage = 3 cannot be combined with .parallel.pipeline"
+              : ".parallel.pipeline = 2 cannot be combined with .mode = DT_TRAIN_SERVER");
         dt_ctx_destroy(m.ctx);
     }
 }

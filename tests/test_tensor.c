@@ -419,7 +419,7 @@ TEST(ops_that_cannot_be_split_over_tensor_ranks_are_refused_with_a_reason) {
         {.pipeline = 2, .devices = "cpu:4", .result = DT_OK},
         {.zero_stage = 2,
          .result = DT_ERROR_UNSUPPORTED,
-         .says = "cannot be combined with .parallel.zero_stage above 1"},
+         .says = "cannot be combined with .parallel.zero_stage = 2: give at most 1"},
         {.mode = DT_TRAIN_LOCAL,
          .result = DT_ERROR_UNSUPPORTED,
          .says = "cannot be combined with .mode"},

@@ -508,7 +508,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     }
     d = good;
     d.threads = -2;
-    wrong_trainer(d, &m, "none may be negative, except DT_THREADS_ALL");
+    wrong_trainer(d, &m, ".threads is -2; it must be DT_THREADS_ALL");
     d = good;
     d.checkpoint.folder = "";
     wrong_trainer(d, &m, ".checkpoint.folder is empty");
@@ -517,7 +517,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
         d.mode = mode ? DT_TRAIN_LOCAL : DT_TRAIN_SYNCHRONOUS;
         d.local.compress = mode ? DT_COMPRESS_INT8 : DT_COMPRESS_NONE;
         d.local.compress_ratio = 0.5;
-        wrong_trainer(d, &m, ".local.compress_ratio is 0.5, and only .local.compress = DT_COMP");
+        wrong_trainer(d, &m, ".local.compress_ratio = 0.5 needs .local.compress = DT_COMP");
     }
     d = good;
     d.batch = -1;
@@ -528,7 +528,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     d = good;
     d.parallel.balance = DT_BALANCE_MEASURED;
     d.parallel.batch_slices = 4;
-    wrong_trainer(d, &m, ".parallel.balance cannot be combined with .parallel.batch_slices (4)");
+    wrong_trainer(d, &m, "DT_BALANCE_MEASURED cannot be combined with .parallel.batch_slices = 4");
     d = good;
     d.tail = DT_TAIL_PAD;
     wrong_trainer(d, &m, "batch norm");

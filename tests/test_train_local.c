@@ -601,7 +601,7 @@ TEST(local_steps_refuse_what_they_cannot_do) {
     } wrong[] = {
         {{.mode = DT_TRAIN_LOCAL, .parallel.batch_slices = 2},
          DT_ERROR_INVALID,
-         ".parallel.batch_slices (2)"},
+         ".parallel.batch_slices = 2"},
         {{.mode = DT_TRAIN_LOCAL, .parallel.balance = DT_BALANCE_MEASURED},
          DT_ERROR_INVALID,
          ".parallel.balance"},
@@ -620,8 +620,8 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         {{.local.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".local.compress"},
         {{.mode = DT_TRAIN_LOCAL, .local.compress_ratio = 2},
          DT_ERROR_INVALID,
-         ".local.compress_ratio 2"},
-        {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, ".mode is 7, not a dt_train_mode"},
+         ".local.compress_ratio is 2; it must be above 0 and at most 1"},
+        {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, ".mode is 7; it must be a dt_train_mode"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         train_model m;

@@ -1148,8 +1148,10 @@ TEST(unknown_zero_stages_and_combinations_are_refused) {
         dt_result result;
         const char *text;
         bool offload;
-    } wrong[] = {{0, DT_ERROR_UNSUPPORTED, ".parallel.offload with .parallel.zero_stage 0", true},
-                 {1, DT_ERROR_UNSUPPORTED, ".parallel.offload with .parallel.zero_stage 1", true},
+    } wrong[] = {{0, DT_ERROR_UNSUPPORTED,
+                  ".parallel.offload needs .parallel.zero_stage: give 2 or 3", true},
+                 {1, DT_ERROR_UNSUPPORTED,
+                  ".parallel.offload needs .parallel.zero_stage: give 2 or 3", true},
                  {-1, DT_ERROR_INVALID, "parallel.zero_stage is -1", false},
                  {4, DT_ERROR_INVALID, "parallel.zero_stage is 4", false},
                  {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL", false},

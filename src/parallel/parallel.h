@@ -383,8 +383,6 @@ static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph 
 /* ---- sync_point.c */
 /* A group of all ranks, in which operations have an order of their own. */
 static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out);
-/* Whether the job can have the sync points that its model asks for: UNSUPPORTED. */
-static dt_result dti_sync_points_check(dti_parallel *par, bool server);
 static dt_result dti_sync_points_open(dti_parallel *par); /* memory; MEMORY, INVALID */
 /* On all ranks, once a build: they have the same sync points, and a group for them. */
 static dt_result dti_sync_points_agree(dti_parallel *par);

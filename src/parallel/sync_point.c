@@ -207,34 +207,6 @@ static void dti_sync_points_begin(dti_parallel *par) {
 
 /* ---- making */
 
-static const char *dti_sync_points_asked(const dti_parallel *par) {
-    const dt_graph *g = par->replicas[0].graph;
-    for (uint32_t id = 1; id < g->count; id++) {
-        if (dti_op_info_of(g->nodes[id].op)->family->meet)
-            return "a batch_norm with .sync";
-    }
-    return NULL;
-}
-
-static dt_result dti_sync_points_check(dti_parallel *par, bool server) {
-    const char *what = dti_sync_points_asked(par), *why = NULL;
-    if (!what)
-        return DT_OK;
-    if (par->desc.stages > 1)
-        why = ".parallel.pipeline";
-    else if (par->desc.tensor)
-        why = ".parallel.tensor";
-    else if (server)
-        why = "parameter servers";
-    else if (dti_parallel_is_local(par))
-        why = ".mode = DT_TRAIN_LOCAL";
-    else if (par->desc.parts > 1)
-        why = ".accumulate";
-    return why ? dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                          "%s cannot be combined with %s; leave one out", what, why)
-               : DT_OK;
-}
-
 static dt_result dti_sync_points_open(dti_parallel *par) {
     dti_sync_points *all = &par->sync_points;
     const dti_code *code = dti_parallel_code(par);

@@ -18,16 +18,6 @@ static dt_result dti_tp_runs(dti_parallel *par) {
     return result;
 }
 
-static dt_result dti_tp_optim(dti_parallel *par, const dti_tp *tp) {
-    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
-    if (!dti_optim_is_whole(dti_optim_row_of(optim.kind)))
-        return DT_OK;
-    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                    "%s = %u: this optimizer needs whole parameters, but tensor ranks hold parts; "
-                    "use an elementwise one, such as Adam",
-                    dti_grid_setting(par), tp->size);
-}
-
 static uint32_t dti_tp_blocks(const dti_tp *tp, uint32_t i, bool buffers) {
     const uint64_t all = tp->code->layout->params[i].elements;
     const uint64_t own = tp->parts[i].of.axis >= 0 ? all / tp->size : all;
@@ -218,8 +208,7 @@ static dt_result dti_tp_model(dti_parallel *par, dti_tp *tp) {
     tp->firsts = dti_alloc_array(par->base, g->count + 1u, sizeof *tp->firsts);
     if (!tp->stands || !tp->parts || !tp->firsts)
         return DT_ERROR_MEMORY;
-    const dt_result result = dti_tp_optim(par, tp);
-    return result ? result : dti_tp_room(par, tp);
+    return dti_tp_room(par, tp);
 }
 
 static void dti_tp_model_free(dti_parallel *par, dti_tp *tp) {

@@ -197,14 +197,6 @@ static dti_bucket dti_push_piece(const dti_parallel *par, const dti_push_shape *
     return dti_bucket_overlap(par->buckets[b], (dti_bucket){shape->begin, shape->end});
 }
 
-static dt_result dti_push_check(const dti_parallel *par) {
-    if (!par->sync_points.count)
-        return DT_OK;
-    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                    "a batch_norm with .sync cannot be combined with parameter servers: workers "
-                    "compute batch slices one by one; leave .sync out");
-}
-
 static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end) {
     dti_push_shape shape = {.begin = begin, .end = end};
     shape.statistics = (uint64_t)par->job.parts * par->statistics.width;

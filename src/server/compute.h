@@ -34,8 +34,6 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
                                     uint32_t batch_slice, const dt_step_desc *step,
                                     dti_parallel_result *out);
 
-/* UNSUPPORTED: batch slices of the model meet within a step (batch norm over the whole batch). */
-static dt_result dti_push_check(const dti_parallel *par);
 /* Both sides alike: what of the gradients goes to the server of [begin, end). */
 static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end);
 static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape, uint64_t version,

@@ -28,87 +28,18 @@ static void dti_describe_number(dti_text *text, const char *name, double value) 
     dti_text_add(text, "\n");
 }
 
-/* A function is each rank's own. */
-static void dti_describe_phase(const dt_schedule *s, dti_text *text) {
-    const double all[] = {s->gamma,
-                          s->start,
-                          s->end,
-                          s->power,
-                          s->lr_min,
-                          s->div_factor,
-                          s->final_div_factor,
-                          s->pct_start,
-                          s->base_momentum,
-                          s->max_momentum,
-                          s->threshold};
-    const uint64_t counts[] = {s->steps,
-                               s->period,
-                               s->warmup,
-                               s->decay,
-                               s->t_mult,
-                               (uint64_t)s->patience,
-                               (uint64_t)s->cooldown,
-                               s->threshold_absolute,
-                               s->maximize};
-    if (!s->kind && !s->steps)
-        return;
-    dti_text_add(text, "schedule %d:", (int)s->kind);
-    for (size_t i = 0; i < DTI_COUNT(counts); i++)
-        dti_text_add(text, " %llu", (unsigned long long)counts[i]);
-    for (int i = 0; i < DT_MAX_MILESTONES; i++)
-        dti_text_add(text, " %llu", (unsigned long long)s->milestones[i]);
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_describe_number(text, "", all[i]);
-}
-
 static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
-    const struct {
-        const char *name;
-        double value;
-    } all[] = {{"lr", d->lr},
-               {"weight decay", d->weight_decay},
-               {"momentum", d->momentum},
-               {"dampening", d->dampening},
-               {"beta1", d->beta1},
-               {"beta2", d->beta2},
-               {"eps", d->eps},
-               {"alpha", d->alpha},
-               {"rho", d->rho},
-               {"trust_coefficient", d->trust_coefficient},
-               {"lr decay", d->lr_decay},
-               {"initial_accumulator", d->initial_accumulator},
-               {"clip norm", d->clip_norm},
-               {"clip value", d->clip_value}};
-    const dt_average *a = &d->average;
-    dti_text_add(text, "average %d from step %llu on, each %llu%s\n", (int)a->kind,
-                 (unsigned long long)a->start, (unsigned long long)a->every,
-                 a->warmup ? ", warming up" : "");
-    dti_describe_number(text, "its decay", a->decay);
-    dti_text_add(text, "optimizer %d%s%s%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "",
-                 d->centered ? ", centered" : "", d->maximize ? ", maximize" : "");
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_describe_number(text, all[i].name, all[i].value);
-    for (int i = 0; i < DT_MAX_PHASES; i++)
-        dti_describe_phase(&d->schedule[i], text);
-    for (int i = 0; i < DT_MAX_GROUPS - 1 && d->groups[i].params; i++) {
-        dti_text_add(text, "group '%s'\n", d->groups[i].params);
-        dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
-        dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
-        dti_text_add(text, "%s", d->groups[i].sparse ? "sparse\n" : "");
-        dti_text_add(text, "%s", d->groups[i].elementwise ? "elementwise\n" : "");
+    char prefix[32];
+    dti_fields_describe(text, ".optim->", &dti_optim_fields, d, true);
+    dti_fields_describe(text, ".optim->average", &dti_average_fields, &d->average, true);
+    for (int i = 0; i < DT_MAX_PHASES; i++) {
+        snprintf(prefix, sizeof prefix, ".optim->schedule[%d]", i);
+        if (d->schedule[i].kind || d->schedule[i].steps)
+            dti_fields_describe(text, prefix, &dti_schedule_fields, &d->schedule[i], true);
     }
-}
-
-static void dti_describe_augment(const dt_augment_desc *d, dti_text *text) {
-    const double all[] = {d->column,     d->crop_padding, d->shift,         d->fill,
-                          d->flip,       d->rotate,       d->flip_vertical, d->contrast,
-                          d->brightness, d->noise,        d->saturation,    d->cutout,
-                          d->mixup,      d->cutmix,       d->mix_chance,    d->target};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_describe_number(text, "augmented by", all[i]);
-    for (int i = 0; i < DT_AUGMENT_CHANNELS; i++) {
-        dti_describe_number(text, "mean", (double)d->mean[i]);
-        dti_describe_number(text, "std", (double)d->std[i]);
+    for (int i = 0; i < DT_MAX_GROUPS - 1 && d->groups[i].params; i++) {
+        snprintf(prefix, sizeof prefix, ".optim->groups[%d]", i);
+        dti_fields_describe(text, prefix, &dti_group_fields, &d->groups[i], true);
     }
 }
 
@@ -125,20 +56,12 @@ static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
                          (unsigned long long)dti_hash64(DTI_HASH_START, all[i].values, bytes));
     }
     if (d->augment)
-        dti_describe_augment(d->augment, text);
+        dti_fields_describe(text, ".data.augment->", &dti_augment_fields, d->augment, true);
 }
 
-static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
+/* Losses, metrics and columns, by node. */
+static void dti_describe_terms(const dt_trainer *t, dti_text *text) {
     const dt_trainer_desc *d = &t->desc;
-    dti_text_add(text, "dtrain " DT_VERSION "\n");
-    dti_text_add(text, "batch %d, accumulate %d, %d batch slices (0: one a replica)\n", d->batch,
-                 d->accumulate, d->parallel.batch_slices);
-    dti_text_add(text, "seed %llu, %llu samples, %s order, tail %d, balance %d\n",
-                 (unsigned long long)d->seed, (unsigned long long)d->data.rows,
-                 d->no_shuffle ? "their own" : "shuffled", (int)d->tail, (int)d->parallel.balance);
-    dti_describe_samples(&d->data, text);
-    dti_text_add(text, "%s", d->skip_empty ? "leaves out steps without targets\n" : "");
-    dti_text_add(text, "trained: '%s'\n", d->params ? d->params : "*");
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->losses[i].term); i++) {
         dti_text_add(text, "loss of node %u\n", d->losses[i].term.id);
         dti_describe_number(text, "coefficient", t->coefficients[i]);
@@ -147,27 +70,9 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         dti_text_add(text, "metric of node %u\n", d->metrics[i].id);
     for (int i = 0; i < DT_MAX_COLUMNS && dti_is_set(d->data.columns[i].input); i++)
         dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
-    dti_text_add(
-        text, "a grid of %d replicas (0: what is left) x %d stages, schedule %d, chunks %d\n",
-        d->parallel.replicas, d->parallel.pipeline, (int)d->parallel.schedule, d->parallel.chunks);
-    dti_text_add(text, "buckets of %llu bytes, overlap %d\n",
-                 (unsigned long long)d->parallel.bucket_bytes, !d->parallel.no_overlap);
-    dti_text_add(text, "zero stage %d, offload %d\n", d->parallel.zero_stage, d->parallel.offload);
-    dti_text_add(text, "%s", d->averaged ? "evaluates averages\n" : "");
-    const dti_round_desc *round = &t->par.desc.round;
-    dti_text_add(text, "local steps %u (0: synchronous)%s\n", round->steps,
-                 round->steps && round->nesterov ? ", outer nesterov" : "");
-    dti_text_add(text, "gossip every %u\n", round->gossip_steps);
-    dti_describe_number(text, "outer lr", (double)round->lr);
-    dti_describe_number(text, "outer momentum", (double)round->momentum);
-    dti_text_add(text, "compress %u\n", (unsigned)round->compress);
-    dti_describe_number(text, "compress ratio", round->keep);
-    if (!t->worker && !t->serves) /* servers write them */
-        dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
-                     d->checkpoint.folder ? "yes" : "no", d->checkpoint.every_steps,
-                     d->checkpoint.strict);
-    dti_text_add(text, "tensor %d, in %d slices, sequence parallel %d\n", d->parallel.tensor,
-                 d->parallel.tensor_slices, d->parallel.sequence_parallel);
+}
+
+static void dti_describe_params(const dt_trainer *t, dti_text *text) {
     for (uint32_t i = 0; i < t->graph->param_count; i++) {
         const dti_node *n = &t->graph->nodes[t->graph->params[i]];
         int64_t unit;
@@ -178,6 +83,15 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         if (n->frozen && !n->buffer)
             dti_text_add(text, "frozen '%s'\n", n->label);
     }
+}
+
+static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
+    dti_text_add(text, "dtrain " DT_VERSION "\n");
+    dti_fields_describe(text, "", &dti_trainer_fields, &t->desc, t->worker || t->serves);
+    dti_text_add(text, ".data.rows %llu\n", (unsigned long long)t->desc.data.rows);
+    dti_describe_samples(&t->desc.data, text);
+    dti_describe_terms(t, text);
+    dti_describe_params(t, text);
     dti_describe_optim(&t->optim, text);
     dti_describe_model(t, text);
 }

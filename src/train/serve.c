@@ -1,13 +1,12 @@
 /* A server from creation to end: its description, its memory, and dt_server_run. */
 
-static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
+static dt_result dti_server_check(const dt_graph *graph, const dt_server_desc *d) {
     const dt_trainer_desc *t = &d->trainer;
-    const bool tp = t->parallel.tensor > 1 || t->parallel.tensor_slices > 1;
-    if (t->comm || t->mode || t->parallel.pipeline > 1 || tp || t->parallel.balance ||
-        t->parallel.zero_stage)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "a server's trainer cannot have .comm, .mode, .parallel.pipeline, "
-                        ".parallel.tensor, .parallel.balance or .parallel.zero_stage");
+    dti_base *base = graph->base;
+    const dt_result result =
+        dti_compat_check(base, t, dti_features_asked(graph, t) | 1ull << DTI_FEATURE_SERVES);
+    if (result)
+        return result;
     if (t->devices && strcmp(t->devices, "cpu") != 0)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         ".trainer.devices is \"%s\"; a server computes on \"cpu\"", t->devices);
@@ -44,9 +43,6 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     s->trainer->serves = true;
     s->trainer->keep_from = d->servers > 1 ? &s->safe : NULL;
     s->limit = limit > 0.0 ? (float)limit : 0.0f;
-    result = dti_push_check(&s->trainer->par);
-    if (result)
-        return result;
     if (desc.parallel.batch_slices > DTI_OPERANDS_MAX)
         return dti_fail(
             s->base, DT_ERROR_INVALID,
@@ -143,7 +139,7 @@ DTI_PUBLIC(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_s
     DTI_NEED(NULL, graph);
     DTI_NEED(graph->base, desc);
     DTI_NEED(graph->base, out);
-    dt_result result = dti_server_check(graph->base, desc);
+    dt_result result = dti_server_check(graph, desc);
     dt_server *s = result ? NULL : dti_alloc(graph->base, sizeof *s);
     if (!s)
         return result ? result : DT_ERROR_MEMORY;

@@ -11,10 +11,6 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     par->job.local = dti_devices_count(t->base, t->desc.devices);
     dt_result result = own ? own : par->job.local ? DT_OK : DT_ERROR_INVALID;
     if (!result)
-        result = dti_trainer_check_pipeline(t);
-    if (!result)
-        result = dti_trainer_check_tp(t);
-    if (!result)
         result = dti_trainer_check(t);
     result = dti_agree_result(par, result);
     if (result)
@@ -59,15 +55,12 @@ static dt_result dti_trainer_agree(dt_trainer *t) {
 }
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
-    const bool server = t->desc.mode == DT_TRAIN_SERVER;
-    dt_result result = dti_sync_points_check(&t->par, server); /* the same on all ranks */
-    if (!result)
-        result = t->par.desc.stages ? dti_pipe_create(&t->par, batch_slices, t->desc.devices,
-                                                      t->desc.threads, t->desc.pin)
-                 : t->par.desc.tensor
-                     ? dti_tp_create(&t->par, batch_slices, t->desc.devices, t->desc.threads,
-                                     t->desc.pin)
-                     : dti_parallel_build(&t->par, batch_slices, t->bounded ? t->bounds : NULL);
+    dt_result result =
+        t->par.desc.stages
+            ? dti_pipe_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)
+        : t->par.desc.tensor
+            ? dti_tp_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)
+            : dti_parallel_build(&t->par, batch_slices, t->bounded ? t->bounds : NULL);
     if (!result && t->worker)
         result = dti_worker_build(t);
     if (!result)

@@ -48,8 +48,9 @@ struct dt_trainer {
     dti_owned owned;            /* first */
     dti_base *base, *comm_base; /* comm_base: .comm's, and NULL without; it follows (DTI_WITH) */
     dt_graph *graph;
-    uint32_t nodes; /* of the graph when this was made: what comes later is not trained */
-    dt_trainer_desc desc;
+    uint32_t nodes;       /* of the graph when this was made: what comes later is not trained */
+    dt_trainer_desc desc; /* with its defaults */
+    uint64_t asked;       /* bits of compat.h */
     dti_parallel par;
     dti_loader *loader;
     uint64_t epoch, index;             /* of the next batch */
@@ -107,7 +108,6 @@ static void dti_trainer_move_on(dt_trainer *t, bool last);
 
 /* rounds.c */
 static void dti_trainer_resolve_local(dt_trainer *t);
-static dt_result dti_trainer_check_local(const dt_trainer *t);
 static void dti_trainer_log_local(const dt_trainer *t);
 /* One local step; rounds that end are added to *r. */
 static dt_result dti_trainer_step_local(dt_trainer *t, const dti_batch *batch, dt_result own,
@@ -163,7 +163,6 @@ static void dti_evaluation_free(dt_trainer *t);
 static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch);
 
 /* worker.c: a trainer whose steps are tickets of servers */
-static dt_result dti_worker_check(const dt_trainer *t);
 static dt_result dti_worker_open(dt_trainer *t);  /* connects, and compares settings */
 static dt_result dti_worker_build(dt_trainer *t); /* behind the first programs */
 static dt_result dti_worker_join(dt_trainer *t);  /* the first values */

@@ -29,36 +29,6 @@ static dt_result dti_worker_agree(dt_trainer *t, bool *fresh);
 
 /* ---- what it goes with */
 
-static dt_result dti_worker_check(const dt_trainer *t) {
-    const dt_trainer_desc *d = &t->desc;
-    const bool server = d->mode == DT_TRAIN_SERVER;
-    if (!server)
-        return d->server.addresses || d->server.security || d->server.wait_ms
-                   ? dti_fail(t->base, DT_ERROR_INVALID,
-                              ".server.addresses, .server.security and .server.wait_ms need .mode "
-                              "= DT_TRAIN_SERVER")
-                   : DT_OK;
-    if (!d->server.addresses || d->server.wait_ms < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".server.addresses is \"%s\", .server.wait_ms %d; name all servers, "
-                        "\"host:port,host:port\", and a wait of 0 or more",
-                        d->server.addresses ? d->server.addresses : "", d->server.wait_ms);
-    if (d->comm || d->parallel.zero_stage || d->averaged || d->parallel.balance)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "DT_TRAIN_SERVER cannot be combined with .comm, .parallel.zero_stage, "
-                        ".averaged or .parallel.balance: the servers update the parameters");
-    if (d->load || d->checkpoint.folder)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "DT_TRAIN_SERVER cannot be combined with .load or .checkpoint.folder: the "
-                        "servers load and save the parameters");
-    if (t->par.job.local > 1)
-        return dti_fail(
-            t->base, DT_ERROR_UNSUPPORTED,
-            ".devices names %u devices; a worker of DT_TRAIN_SERVER has one: start more workers",
-            t->par.job.local);
-    return DT_OK;
-}
-
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
     if (!t->worker)
         return DT_OK;
@@ -177,9 +147,7 @@ static void dti_worker_close(dt_trainer *t) {
 static dt_result dti_worker_build(dt_trainer *t) {
     dti_served *w = t->worker;
     const dti_client *c = &w->client;
-    dt_result result = dti_push_check(&t->par);
-    if (!result)
-        result = dti_shares_make(&t->par, &w->shares);
+    dt_result result = dti_shares_make(&t->par, &w->shares);
     w->shapes = dti_alloc_array(t->base, c->count, sizeof *w->shapes);
     w->have = dti_alloc_array(t->base, c->count, sizeof *w->have);
     w->kept = dti_alloc_array(t->base, c->count, sizeof *w->kept);

@@ -1,0 +1,179 @@
+/* The tables of compat.h, and what is read from them. */
+
+typedef struct dti_feature_row {
+    uint16_t offset;
+    uint8_t least, most;
+} dti_feature_row;
+
+#define DTI_X(ID, member, least, most, name)                                                       \
+    {(uint16_t)offsetof(dt_trainer_desc, member), least, most},
+static const dti_feature_row dti_feature_rows[] = {DTI_FEATURES(DTI_X)};
+#undef DTI_X
+#define DTI_X(ID, member, least, most, name) name "\0"
+static const char dti_feature_names[] = DTI_FEATURES(DTI_X);
+#undef DTI_X
+_Static_assert(DTI_FEATURE_COUNT <= 62, "a bit each");
+
+#define DTI_ASKS(ID) (UINT64_C(1) << DTI_FEATURE_##ID)
+#define DTI_ASKS_TENSOR (DTI_ASKS(TENSOR) | DTI_ASKS(SLICES))
+#define DTI_ASKS_ZERO (DTI_ASKS(ZERO1) | DTI_ASKS(ZERO23))
+
+/* X(NEEDS or WITHOUT, I or U, features, others, why): each of the features needs one of the others,
+ * or cannot be combined with any. Else it is INVALID or UNSUPPORTED. Of two rules that refuse a
+ * description the first makes the error. */
+#define DTI_RULES(X)                                                                               \
+    X(WITHOUT, U, DTI_ASKS(SERVES),                                                                \
+      DTI_ASKS(COMM) | DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | \
+          DTI_ASKS(MEASURED) | DTI_ASKS_ZERO,                                                      \
+      "it updates the parameters, and workers compute the steps")                                  \
+    X(NEEDS, I, DTI_ASKS(SCHEDULE) | DTI_ASKS(CHUNKS), DTI_ASKS(PIPELINE), "the number of stages") \
+    X(NEEDS, I, DTI_ASKS(CHUNKS), DTI_ASKS(INTERLEAVED),                                           \
+      "other schedules have one chunk on each device")                                             \
+    X(WITHOUT, U, DTI_ASKS(PIPELINE), DTI_ASKS(WORKER), "a worker has one device")                 \
+    X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(LOCAL), "a replica is one device")                  \
+    X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(MEASURED), "each stage has all rows")               \
+    X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(PIPELINE),                                            \
+      "give at most 1: only a stage's state is sharded")                                           \
+    X(NEEDS, I, DTI_ASKS(SEQUENCE), DTI_ASKS_TENSOR, "positions are shared by tensor ranks")       \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(PIPELINE), "a device of a stage has one tensor rank") \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(LOCAL) | DTI_ASKS(WORKER),                             \
+      "a replica is one device in these modes")                                                    \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(ZERO23),                                               \
+      "give at most 1: tensor ranks shard only their state")                                       \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(ZERO1),                                               \
+      "a device has the state of each of its slices")                                              \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(MEASURED), "all tensor ranks have the same rows")      \
+    X(WITHOUT, I, DTI_ASKS(IN_FLIGHT), DTI_ASKS(SKIP_EMPTY),                                       \
+      "it looks at targets before each step")                                                      \
+    X(WITHOUT, I, DTI_ASKS(MEASURED), DTI_ASKS(BATCH_SLICES),                                      \
+      "it moves rows between batch slices")                                                        \
+    X(NEEDS, I, DTI_ASKS(RATIO), DTI_ASKS(TOPK), "only top-k sends a share of the elements")       \
+    X(NEEDS, U, DTI_ASKS(COMPRESS), DTI_ASKS(LOCAL),                                               \
+      "synchronous steps do not compress gradients")                                               \
+    X(NEEDS, I,                                                                                    \
+      DTI_ASKS(LOCAL_STEPS) | DTI_ASKS(GOSSIP) | DTI_ASKS(OUTER_LR) | DTI_ASKS(OUTER_MOMENTUM) |   \
+          DTI_ASKS(NO_NESTEROV),                                                                   \
+      DTI_ASKS(LOCAL), "only local steps have rounds")                                             \
+    X(WITHOUT, I, DTI_ASKS(LOCAL), DTI_ASKS(BATCH_SLICES) | DTI_ASKS(MEASURED),                    \
+      "each replica has one batch slice, all of equal size")                                       \
+    X(WITHOUT, U, DTI_ASKS(LOCAL), DTI_ASKS(AVERAGE), "the outer step does not move averages")     \
+    X(NEEDS, I, DTI_ASKS(ADDRESSES) | DTI_ASKS(SECURITY) | DTI_ASKS(WAIT_MS), DTI_ASKS(WORKER),    \
+      "only a worker has servers")                                                                 \
+    X(NEEDS, I, DTI_ASKS(WORKER), DTI_ASKS(ADDRESSES),                                             \
+      "name all servers, \"host:port,host:port\"")                                                 \
+    X(WITHOUT, U, DTI_ASKS(WORKER),                                                                \
+      DTI_ASKS(COMM) | DTI_ASKS_ZERO | DTI_ASKS(AVERAGED) | DTI_ASKS(MEASURED),                    \
+      "the servers update the parameters")                                                         \
+    X(WITHOUT, I, DTI_ASKS(WORKER), DTI_ASKS(REPLICAS), "a worker is one replica")                 \
+    X(WITHOUT, I, DTI_ASKS(WORKER), DTI_ASKS(LOAD) | DTI_ASKS(FOLDER),                             \
+      "the servers load and save the parameters")                                                  \
+    X(WITHOUT, U, DTI_ASKS_ZERO, DTI_ASKS(LOCAL), "each replica has its own optimizer")            \
+    X(NEEDS, U, DTI_ASKS(OFFLOAD), DTI_ASKS(ZERO23),                                               \
+      "give 2 or 3, whose gradients come to the host bucket by bucket")                            \
+    X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(MEASURED),                                            \
+      "give at most 1: it makes programs again while gradients are sharded")                       \
+    X(NEEDS, I, DTI_ASKS(AVERAGED), DTI_ASKS(AVERAGE), "the averages that it evaluates")           \
+    X(NEEDS, I, DTI_ASKS(EVERY_STEPS), DTI_ASKS(FOLDER), "where checkpoints are written")          \
+    X(WITHOUT, U, DTI_ASKS(WHOLE), DTI_ASKS_TENSOR,                                                \
+      "tensor ranks hold parts of parameters; use an elementwise one, such as Adam")               \
+    X(WITHOUT, U, DTI_ASKS(SYNC),                                                                  \
+      DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS(LOCAL) | DTI_ASKS(ACCUMULATE),               \
+      "leave one out")                                                                             \
+    X(WITHOUT, U, DTI_ASKS(SYNC), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                             \
+      "workers compute batch slices one by one; leave .sync out")
+
+#define DTI_BITS_NEEDS DTI_RULE_NEEDS
+#define DTI_BITS_WITHOUT 0
+#define DTI_BITS_U DTI_RULE_U
+#define DTI_BITS_I 0
+#define DTI_X(way, result, features, others, why)                                                  \
+    {DTI_BITS_##way | DTI_BITS_##result | features, others},
+static const dti_rule dti_rules[] = {DTI_RULES(DTI_X)};
+#undef DTI_X
+#define DTI_X(way, result, features, others, why) why "\0"
+static const char dti_rule_reasons[] = DTI_RULES(DTI_X);
+#undef DTI_X
+
+/* Of texts one behind the other. */
+static const char *dti_nth(const char *texts, size_t n) {
+    while (n--)
+        texts += strlen(texts) + 1;
+    return texts;
+}
+
+/* ---- what is asked for */
+
+static bool dti_features_sync(const dt_graph *g) {
+    bool sync = false;
+    for (uint32_t id = 1; id < g->count && !sync; id++)
+        sync = dti_op_info_of(g->nodes[id].op)->family->meet != NULL;
+    return sync;
+}
+
+static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc *d) {
+    uint64_t asked = 0;
+    for (int i = 0; i < DTI_FEATURE_COUNT; i++) {
+        const dti_feature_row *f = &dti_feature_rows[i];
+        const dti_field *row = dti_fields_find(&dti_trainer_fields, f->offset).row;
+        const double x = dti_field_number(row->type, (const char *)d + f->offset);
+        const bool some = row->type == DTI_FIELD_F64
+                              ? x != 0.0
+                              : x >= f->least && (x <= f->most || f->most == DTI_FEATURE_OPEN);
+        asked |= (uint64_t)some << i;
+    }
+    if (d->parallel.tensor_slices > DTI_MAX(d->parallel.tensor, 1))
+        asked |= DTI_ASKS(SLICES);
+    const dt_optim_kind kind = d->optim && d->optim->kind ? d->optim->kind : DTI_OPTIM_STANDARD;
+    if (d->optim && d->optim->average.kind)
+        asked |= DTI_ASKS(AVERAGE);
+    if (dti_optim_is_whole(dti_optim_row_of(kind)))
+        asked |= DTI_ASKS(WHOLE);
+    if (dti_features_sync(graph))
+        asked |= DTI_ASKS(SYNC);
+    return asked;
+}
+
+/* ---- what is refused */
+
+static const dti_rule *dti_rule_of(uint64_t asked) {
+    for (size_t i = 0; i < DTI_COUNT(dti_rules); i++) {
+        const dti_rule *r = &dti_rules[i];
+        const bool needs = r->features & DTI_RULE_NEEDS, other = asked & r->others;
+        if (asked & r->features && needs != other)
+            return r;
+    }
+    return NULL;
+}
+
+/* ".parallel.pipeline = 4", ".mode = DT_TRAIN_LOCAL", ".comm"; of several the first. */
+static dti_field_text dti_feature_print(const dt_trainer_desc *d, uint64_t features, bool value) {
+    dti_field_text p;
+    int i = 0;
+    while (!(features >> i & 1))
+        i++;
+    const size_t offset = dti_feature_rows[i].offset;
+    const dti_field_at at = dti_fields_find(&dti_trainer_fields, offset);
+    const char *name = dti_nth(dti_feature_names, (size_t)i);
+    const uint32_t type = at.row->type;
+    const bool number = type <= DTI_FIELD_ENUM || type == DTI_FIELD_F64;
+    if (*name && type != DTI_FIELD_ENUM)
+        snprintf(p.text, sizeof p.text, "%s", name);
+    else if (*name || !value || !number)
+        snprintf(p.text, sizeof p.text, "%s%s%s", at.name, *name ? " = " : "", name);
+    else
+        snprintf(p.text, sizeof p.text, "%s = %.10g", at.name,
+                 dti_field_number(type, (const char *)d + offset));
+    return p;
+}
+
+static dt_result dti_compat_check(dti_base *base, const dt_trainer_desc *d, uint64_t asked) {
+    const dti_rule *r = dti_rule_of(asked);
+    if (!r)
+        return DT_OK;
+    const bool needs = r->features & DTI_RULE_NEEDS;
+    return dti_fail(base, r->features & DTI_RULE_U ? DT_ERROR_UNSUPPORTED : DT_ERROR_INVALID,
+                    "%s %s %s: %s", dti_feature_print(d, asked & r->features, true).text,
+                    needs ? "needs" : "cannot be combined with",
+                    dti_feature_print(d, needs ? r->others : r->others & asked, !needs).text,
+                    dti_nth(dti_rule_reasons, (size_t)(r - dti_rules)));
+}

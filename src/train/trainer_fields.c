@@ -1,0 +1,116 @@
+/* The members of a trainer's description, and of what it adds to samples. */
+
+enum {
+    DTI_RANGE_LEAST_0 = 1,
+    DTI_RANGE_LEAST_1,
+    DTI_RANGE_KEEP,
+    DTI_RANGE_LOCAL_STEPS,
+    DTI_RANGE_TAIL,
+    DTI_RANGE_MODE,
+    DTI_RANGE_BALANCE,
+    DTI_RANGE_ORDER,
+    DTI_RANGE_ZERO_STAGE,
+    DTI_RANGE_ENCODING,
+    DTI_RANGE_THREADS,
+    DTI_RANGE_STAGES,
+    DTI_RANGE_TENSOR_RANKS,
+    DTI_RANGE_STEPS_AHEAD,
+    DTI_RANGE_OUTER_LR,
+    DTI_RANGE_OUTER_MOMENTUM,
+    DTI_RANGE_RATIO
+};
+
+static const dti_field_range dti_trainer_ranges[] = {
+    [DTI_RANGE_LEAST_0] = {.most = (double)INT_MAX},
+    [DTI_RANGE_LEAST_1] = {.least = 1.0, .most = (double)INT_MAX, .otherwise = 1.0},
+    [DTI_RANGE_KEEP] = {.least = 1.0, .most = (double)INT_MAX, .otherwise = 3.0},
+    [DTI_RANGE_LOCAL_STEPS] = {.least = 1.0,
+                               .most = (double)INT_MAX,
+                               .otherwise = 100.0}, /* 50 to 500 in the paper */
+    [DTI_RANGE_TAIL] = {.most = DT_TAIL_PAD, .kind = "a dt_tail, "},
+    [DTI_RANGE_MODE] = {.most = DT_TRAIN_SERVER, .kind = "a dt_train_mode, "},
+    [DTI_RANGE_BALANCE] = {.most = DT_BALANCE_MEASURED, .kind = "a dt_balance, "},
+    [DTI_RANGE_ORDER] = {.most = DT_PIPELINE_ZERO_BUBBLE, .kind = "a dt_pipeline_schedule, "},
+    [DTI_RANGE_ZERO_STAGE] = {.most = DT_SHARD_PARAMETERS, .kind = "a dt_zero_stage, "},
+    [DTI_RANGE_ENCODING] = {.most = DT_COMPRESS_TOPK, .kind = "a dt_compress, "},
+    [DTI_RANGE_THREADS] = {DT_THREADS_ALL, DTI_MAX_THREADS, .kind = "DT_THREADS_ALL (-1), or "},
+    [DTI_RANGE_STAGES] = {.most = DTI_REPLICAS_MAX},
+    [DTI_RANGE_TENSOR_RANKS] = {.most = DTI_TP_MAX},
+    [DTI_RANGE_STEPS_AHEAD] = {.most = 2.0},
+    [DTI_RANGE_OUTER_LR] = {0.0, (double)FLT_MAX, 0.7, .above = true, .single = true},
+    [DTI_RANGE_OUTER_MOMENTUM] = {0.0, 1.0, 0.9, .below = true, .single = true},
+    [DTI_RANGE_RATIO] = {0.0, 1.0, 0.01, .above = true},
+};
+
+#define DTI_TRAINER_FIELDS(X)                                                                      \
+    X(dt_trainer_desc, loss, OTHER, CODE, ANY, 1)                                                  \
+    X(dt_trainer_desc, losses, OTHER, CODE, ANY, 1)                                                \
+    X(dt_trainer_desc, metrics, OTHER, CODE, ANY, 1)                                               \
+    X(dt_trainer_desc, optim, OTHER, CODE, ANY, 1)                                                 \
+    X(dt_trainer_desc, params, TEXT, ALL, ANY, 1)                                                  \
+    X(dt_trainer_desc, load, POINTER, RANK, ANY, 1)                                                \
+    X(dt_trainer_desc, averaged, BOOL, ALL, ANY, 1)                                                \
+    X(dt_trainer_desc, data, OTHER, CODE, ANY, 1)                                                  \
+    X(dt_trainer_desc, batch, INT, ALL, LEAST_1, 1)                                                \
+    X(dt_trainer_desc, accumulate, INT, ALL, LEAST_1, 1)                                           \
+    X(dt_trainer_desc, tail, ENUM, ALL, TAIL, 1)                                                   \
+    X(dt_trainer_desc, skip_empty, BOOL, ALL, ANY, 1)                                              \
+    X(dt_trainer_desc, seed, U64, ALL, ANY, 1)                                                     \
+    X(dt_trainer_desc, no_shuffle, BOOL, ALL, ANY, 1)                                              \
+    X(dt_trainer_desc, devices, TEXT, RANK, ANY, 1)                                                \
+    X(dt_trainer_desc, threads, INT, RANK, THREADS, 1)                                             \
+    X(dt_trainer_desc, pin, BOOL, RANK, ANY, 1)                                                    \
+    X(dt_trainer_desc, comm, POINTER, RANK, ANY, 1)                                                \
+    X(dt_trainer_desc, mode, ENUM, JOB, MODE, 1)                                                   \
+    X(dt_trainer_desc, parallel.replicas, INT, ALL, LEAST_0, 1)                                    \
+    X(dt_trainer_desc, parallel.batch_slices, INT, ALL, LEAST_0, 1)                                \
+    X(dt_trainer_desc, parallel.balance, ENUM, ALL, BALANCE, 1)                                    \
+    X(dt_trainer_desc, parallel.bucket_bytes, SIZE, ALL, ANY, 1)                                   \
+    X(dt_trainer_desc, parallel.no_overlap, BOOL, ALL, ANY, 1)                                     \
+    X(dt_trainer_desc, parallel.pipeline, INT, ALL, STAGES, 1)                                     \
+    X(dt_trainer_desc, parallel.schedule, ENUM, ALL, ORDER, 1)                                     \
+    X(dt_trainer_desc, parallel.chunks, INT, ALL, LEAST_0, 1)                                      \
+    X(dt_trainer_desc, parallel.tensor, INT, ALL, TENSOR_RANKS, 1)                                 \
+    X(dt_trainer_desc, parallel.sequence_parallel, BOOL, ALL, ANY, 1)                              \
+    X(dt_trainer_desc, parallel.tensor_slices, INT, ALL, TENSOR_RANKS, 1)                          \
+    X(dt_trainer_desc, parallel.zero_stage, INT, ALL, ZERO_STAGE, 1)                               \
+    X(dt_trainer_desc, parallel.offload, BOOL, ALL, ANY, 1)                                        \
+    X(dt_trainer_desc, local.steps, INT, ALL, LOCAL_STEPS, 1)                                      \
+    X(dt_trainer_desc, local.gossip, INT, ALL, LEAST_0, 1)                                         \
+    X(dt_trainer_desc, local.outer.lr, F64, ALL, OUTER_LR, 1)                                      \
+    X(dt_trainer_desc, local.outer.momentum, F64, ALL, OUTER_MOMENTUM, 1)                          \
+    X(dt_trainer_desc, local.outer.no_nesterov, BOOL, ALL, ANY, 1)                                 \
+    X(dt_trainer_desc, local.compress, ENUM, ALL, ENCODING, 1)                                     \
+    X(dt_trainer_desc, local.compress_ratio, F64, ALL, RATIO, 1)                                   \
+    X(dt_trainer_desc, server.addresses, TEXT, RANK, ANY, 1)                                       \
+    X(dt_trainer_desc, server.security, POINTER, RANK, ANY, 1)                                     \
+    X(dt_trainer_desc, server.wait_ms, INT, RANK, LEAST_0, 1)                                      \
+    X(dt_trainer_desc, checkpoint.folder, POINTER, JOB, ANY, 1)                                    \
+    X(dt_trainer_desc, checkpoint.every_steps, INT, JOB, LEAST_0, 1)                               \
+    X(dt_trainer_desc, checkpoint.keep, INT, RANK, KEEP, 1)                                        \
+    X(dt_trainer_desc, checkpoint.strict, BOOL, JOB, ANY, 1)                                       \
+    X(dt_trainer_desc, checkpoint.allow_nonfinite, BOOL, RANK, ANY, 1)                             \
+    X(dt_trainer_desc, limits.memory_bytes, U64, RANK, ANY, 1)                                     \
+    X(dt_trainer_desc, limits.in_flight, INT, RANK, STEPS_AHEAD, 1)
+DTI_FIELDS(dti_trainer_fields, DTI_TRAINER_FIELDS, dti_trainer_ranges);
+
+#define DTI_AUGMENT_FIELDS(X)                                                                      \
+    X(dt_augment_desc, column, INT, ALL, ANY, 1)                                                   \
+    X(dt_augment_desc, crop_padding, INT, ALL, ANY, 1)                                             \
+    X(dt_augment_desc, shift, INT, ALL, ANY, 1)                                                    \
+    X(dt_augment_desc, fill, F64, ALL, ANY, 1)                                                     \
+    X(dt_augment_desc, flip, F64, ALL, ANY, 1)                                                     \
+    X(dt_augment_desc, flip_vertical, F64, ALL, ANY, 1)                                            \
+    X(dt_augment_desc, rotate, F64, ALL, ANY, 1)                                                   \
+    X(dt_augment_desc, brightness, F64, ALL, ANY, 1)                                               \
+    X(dt_augment_desc, contrast, F64, ALL, ANY, 1)                                                 \
+    X(dt_augment_desc, saturation, F64, ALL, ANY, 1)                                               \
+    X(dt_augment_desc, noise, F64, ALL, ANY, 1)                                                    \
+    X(dt_augment_desc, mean, F32, ALL, ANY, DT_AUGMENT_CHANNELS)                                   \
+    X(dt_augment_desc, std, F32, ALL, ANY, DT_AUGMENT_CHANNELS)                                    \
+    X(dt_augment_desc, cutout, INT, ALL, ANY, 1)                                                   \
+    X(dt_augment_desc, mixup, F64, ALL, ANY, 1)                                                    \
+    X(dt_augment_desc, cutmix, F64, ALL, ANY, 1)                                                   \
+    X(dt_augment_desc, mix_chance, F64, ALL, ANY, 1)                                               \
+    X(dt_augment_desc, target, INT, ALL, ANY, 1)
+DTI_FIELDS(dti_augment_fields, DTI_AUGMENT_FIELDS, NULL);
