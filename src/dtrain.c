@@ -317,6 +317,7 @@ DTI_OPTIMIZE_END
 #include "data/loader.h"
 #include "data/sampler.c"
 DTI_OPTIMIZE_SPEED
+#include "data/augment_fields.c"
 #include "data/augment.c"
 DTI_OPTIMIZE_END
 #include "data/loader_row.c"

@@ -241,7 +241,8 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
                      NULL, "exceed .period");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_MULTI_STEP, .milestones = {4, 4}}, NULL,
                      ".schedule[0].milestones[0]");
-    schedule_refused(&(dt_schedule){.kind = (dt_schedule_kind)99}, NULL, "kind 99");
+    schedule_refused(&(dt_schedule){.kind = (dt_schedule_kind)99}, NULL,
+                     "kind is 99; it must be a dt_schedule_kind");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_COSINE, .epochs = 0.5, .period = 1}, NULL,
                      ".schedule[0] has .epochs, which only a trainer can convert; give .steps");
     schedule_refused(&(dt_schedule){.steps = 5}, &(dt_schedule){.epochs = 5},
@@ -258,9 +259,9 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_ONE_CYCLE, .period = 1}, NULL,
                      ".schedule[0].period is 1; it must be from 2 to");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .patience = -1}, NULL,
-                     ".schedule[0].patience is -1; it must be from 0 to");
+                     ".schedule[0].patience is -1; it must be at least 0");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .cooldown = -1}, NULL,
-                     ".schedule[0].cooldown is -1; it must be from 0 to");
+                     ".schedule[0].cooldown is -1; it must be at least 0");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_LINEAR},
                      &(dt_schedule){.kind = DT_SCHEDULE_COSINE, .period = 5},
                      ".schedule[1] is never reached");

@@ -1,17 +1,19 @@
 /* What rows of a description say: see field.h. */
 
 static double dti_field_number(uint32_t type, const void *at) {
+    uint64_t whole;
+    const void *pointer;
     switch (type) {
     case DTI_FIELD_INT:
     case DTI_FIELD_INT_ZERO:
     case DTI_FIELD_ENUM: return *(const int *)at;
     case DTI_FIELD_U32: return *(const uint32_t *)at;
-    case DTI_FIELD_U64: return (double)*(const uint64_t *)at;
+    case DTI_FIELD_U64: memcpy(&whole, at, sizeof whole); return (double)whole; /* or a size_t */
     case DTI_FIELD_BOOL: return *(const bool *)at;
     case DTI_FIELD_F32: return (double)*(const float *)at;
     case DTI_FIELD_F64: return *(const double *)at;
     case DTI_FIELD_TEXT:
-    case DTI_FIELD_POINTER: return *(const void *const *)at != NULL;
+    case DTI_FIELD_POINTER: memcpy(&pointer, at, sizeof pointer); return pointer != NULL;
     default: return 0.0;
     }
 }
@@ -61,45 +63,59 @@ static bool dti_field_fits(const dti_field *f, const dti_field_range *r, double 
     return (r->above ? x > r->least : x >= r->least) && (r->below ? x < r->most : x <= r->most);
 }
 
-static dti_field_at dti_fields_wrong(const dti_fields *fields, const void *of, double *value) {
+static void dti_field_problem(dti_text *text, const char *prefix, dti_field_at at,
+                              const dti_field_range *r, double value) {
+    dti_text_add(text, "%s%s is ", prefix, at.name);
+    dti_text_add_number(text, value);
+    dti_text_add(text, "; it must be %s%s ", r->kind ? r->kind : "",
+                 r->above ? "above" : "at least");
+    dti_text_add_number(text, r->least);
+    if (r->most != (double)INT_MAX) {
+        dti_text_add(text, " and %s ", r->below ? "below" : "at most");
+        dti_text_add_number(text, r->most);
+    }
+    if (r->otherwise != 0.0) {
+        dti_text_add(text, " (0 = ");
+        dti_text_add_number(text, r->otherwise);
+        dti_text_add(text, ")");
+    }
+}
+
+static void dti_fields_problems(dti_text *text, const char *prefix, const dti_fields *fields,
+                                const void *of) {
     dti_field_at at = dti_fields_first(fields);
     do {
-        *value = dti_field_number(at.row->type, (const char *)of + at.row->offset);
-        if (at.row->range && !dti_field_fits(at.row, &fields->ranges[at.row->range], *value))
-            return at;
+        const dti_field_range *r = &fields->ranges[at.row->range];
+        const double x = dti_field_number(at.row->type, (const char *)of + at.row->offset);
+        if (at.row->range && !dti_field_fits(at.row, r, x))
+            dti_field_problem(text, prefix, at, r, x);
     } while (dti_fields_next(fields, &at));
-    return (dti_field_at){NULL, NULL};
 }
 
-static dti_field_text dti_field_problem(const dti_fields *fields, dti_field_at at, double value) {
-    const dti_field_range *r = &fields->ranges[at.row->range];
-    dti_field_text p;
-    int n = snprintf(p.text, sizeof p.text, "%s is %.10g; it must be %s%s %.10g", at.name, value,
-                     r->kind ? r->kind : "", r->above ? "above" : "at least", r->least);
-    if (r->most != (double)INT_MAX)
-        n += snprintf(p.text + n, sizeof p.text - (size_t)n, " and %s %.10g",
-                      r->below ? "below" : "at most", r->most);
-    if (r->otherwise != 0.0)
-        snprintf(p.text + n, sizeof p.text - (size_t)n, " (0 = %.10g)", r->otherwise);
-    return p;
-}
-
-static dt_result dti_fields_check(dti_base *base, const dti_fields *fields, const void *of) {
-    double value;
-    const dti_field_at at = dti_fields_wrong(fields, of, &value);
-    return at.row
-               ? dti_fail(base, DT_ERROR_INVALID, "%s", dti_field_problem(fields, at, value).text)
-               : DT_OK;
+static dt_result dti_fields_check(dti_base *base, const char *prefix, const dti_fields *fields,
+                                  const void *of) {
+    char line[64];
+    dti_text text = dti_text_open(base);
+    snprintf(line, sizeof line, "\n%s", prefix);
+    dti_fields_problems(&text, line, fields, of);
+    dt_result result = text.ok ? DT_OK : DT_ERROR_MEMORY;
+    if (text.ok && text.size)
+        result = dti_fail(base, DT_ERROR_INVALID, "%.*s", (int)strcspn(text.data + 1, "\n"),
+                          text.data + 1);
+    dti_text_free(&text);
+    return result;
 }
 
 /* All digits: integers have more than a double. */
 static void dti_field_describe(dti_text *text, uint32_t type, const void *at) {
-    const char *const words = type == DTI_FIELD_TEXT ? *(const char *const *)at : NULL;
-    if (type == DTI_FIELD_TEXT)
+    uint64_t whole;
+    if (type == DTI_FIELD_TEXT) {
+        const char *const words = *(const char *const *)at;
         dti_text_add(text, " '%s'", words ? words : "*");
-    else if (type == DTI_FIELD_U64)
-        dti_text_add(text, " %llu", (unsigned long long)*(const uint64_t *)at);
-    else {
+    } else if (type == DTI_FIELD_U64) {
+        memcpy(&whole, at, sizeof whole);
+        dti_text_add(text, " %llu", (unsigned long long)whole);
+    } else {
         dti_text_add(text, " ");
         dti_text_add_number(text, dti_field_number(type, at));
     }

@@ -63,14 +63,12 @@ typedef struct dti_field_at {
 
 /* Defaults in their places. */
 static void dti_fields_resolve(const dti_fields *fields, void *of);
-/* The first that is out of its range, or none, with its value. */
-static dti_field_at dti_fields_wrong(const dti_fields *fields, const void *of, double *value);
-typedef struct dti_field_text {
-    char text[200];
-} dti_field_text;
-/* "NAME is VALUE; it must be ...". */
-static dti_field_text dti_field_problem(const dti_fields *fields, dti_field_at at, double value);
-static dt_result dti_fields_check(dti_base *base, const dti_fields *fields, const void *of);
+/* Adds "prefixNAME is VALUE; it must be ..." for each that is out of its range; of = resolved. */
+static void dti_fields_problems(dti_text *text, const char *prefix, const dti_fields *fields,
+                                const void *of);
+/* INVALID: the first of these. */
+static dt_result dti_fields_check(dti_base *base, const char *prefix, const dti_fields *fields,
+                                  const void *of);
 /* A line for each that ranks share: prefix, name, value. servers: only what those share too. */
 static void dti_fields_describe(dti_text *text, const char *prefix, const dti_fields *fields,
                                 const void *of, bool servers);

@@ -260,7 +260,7 @@ static bool dti_augment_partner(const dti_augment *a, const dti_draw *d, uint64_
                                 uint64_t *partner) {
     const uint64_t n = (uint64_t)(dti_draw01(d, DTI_DRAW_PARTNER) * (double)rows);
     *partner = DTI_MIN(n, rows - 1);
-    return dti_draw01(d, DTI_DRAW_MIX) < dti_or(a->desc.mix_chance, 1.0);
+    return dti_draw01(d, DTI_DRAW_MIX) < a->desc.mix_chance;
 }
 
 /* Gamma(shape), shape >= 1: G. Marsaglia and W. Tsang, "A simple method for generating gamma
@@ -320,34 +320,6 @@ static void dti_augment_mix(const dti_augment *a, const dti_draw *d, float *x, c
 
 /* ---- opening */
 
-static dt_result dti_augment_check_numbers(dti_base *base, const dt_augment_desc *d) {
-    const struct {
-        const char *name;
-        double value, most;
-    } all[] = {{"flip", d->flip, 1.0},
-               {"flip_vertical", d->flip_vertical, 1.0},
-               {"rotate", d->rotate, 180.0},
-               {"brightness", d->brightness, 1e6},
-               {"contrast", d->contrast, 1e6},
-               {"saturation", d->saturation, 1e6},
-               {"noise", d->noise, 1e30},
-               {"mixup", d->mixup, 1e6},
-               {"cutmix", d->cutmix, 1e6},
-               {"mix_chance", dti_or(d->mix_chance, 1.0), 1.0},
-               {"crop_padding", d->crop_padding, 65536.0},
-               {"shift", d->shift, 1e9},
-               {"cutout", d->cutout, 1e9}};
-    for (size_t i = 0; i < DTI_COUNT(all); i++) {
-        if (!(all[i].value >= 0.0 && all[i].value <= all[i].most))
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "dt_augment_desc.%s is %g; it must be from 0 to %g", all[i].name,
-                            all[i].value, all[i].most);
-    }
-    return dti_fits_f32(d->fill)
-               ? DT_OK
-               : dti_fail(base, DT_ERROR_INVALID, "dt_augment_desc.fill is not finite");
-}
-
 /* A column that the sample's values of are f32; NULL = none. */
 static const dt_column *dti_augment_column(const dt_dataset *data, int column) {
     if (column < 0 || column >= dti_dataset_columns(data) ||
@@ -389,6 +361,7 @@ static dt_result dti_augment_channels(dti_base *base, dti_augment *a) {
 
 static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_augment *a) {
     *a = (dti_augment){.desc = *data->augment};
+    dti_fields_resolve(&dti_augment_fields, &a->desc);
     const dt_augment_desc *d = &a->desc;
     const dt_column *x = dti_augment_column(data, d->column);
     const dt_shape shape = x ? dti_tensor_shape(x->input) : (dt_shape){0};
@@ -404,12 +377,12 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
     if (!a->elements)
         return dti_fail(base, DT_ERROR_INVALID, "dt_augment_desc.column %d has no elements",
                         d->column);
-    dt_result result = dti_augment_check_numbers(base, d);
+    dt_result result = dti_fields_check(base, "dt_augment_desc", &dti_augment_fields, d);
     if (!result)
         result = dti_augment_channels(base, a);
     if (result || !dti_augment_mixes(a))
         return result;
-    a->target = (int)dti_or((double)d->target, 1.0);
+    a->target = d->target;
     const dt_column *t = dti_augment_column(data, a->target);
     if (!t || a->target == d->column)
         return dti_fail(base, DT_ERROR_INVALID,

@@ -79,25 +79,16 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     d.lr = dti_or(d.lr, row ? row->lr : 0.0);
     d.weight_decay = dti_or(d.weight_decay, row ? row->weight_decay : 0.0);
     d.momentum = dti_or(d.momentum, row ? row->momentum : 0.0);
-    d.dampening = dti_or(d.dampening, 0.0);
-    d.beta1 = dti_or(d.beta1, 0.9);
     d.beta2 = dti_or(d.beta2, row && row->beta2 > 0.0 ? row->beta2 : 0.999);
     d.eps = dti_or(d.eps, row && row->eps > 0.0 ? row->eps : 1e-8);
-    d.alpha = dti_or(d.alpha, 0.99);
-    d.rho = dti_or(d.rho, 0.9);
-    d.trust_coefficient = dti_or(d.trust_coefficient, 1e-3);
-    d.lr_decay = dti_or(d.lr_decay, 0.0);
-    d.initial_accumulator = dti_or(d.initial_accumulator, 0.0);
-    d.clip_norm = dti_or(d.clip_norm, 0.0);
-    d.clip_value = dti_or(d.clip_value, 0.0);
+    dti_fields_resolve(&dti_optim_fields, &d);
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
-        dt_optim_group *g = &d.groups[i];
-        g->lr_scale = dti_or(g->lr_scale, 1.0);
-        g->weight_decay = dti_or(g->weight_decay, d.weight_decay);
+        d.groups[i].weight_decay = dti_or(d.groups[i].weight_decay, d.weight_decay);
+        dti_fields_resolve(&dti_group_fields, &d.groups[i]);
     }
     for (int i = 0; i < DT_MAX_PHASES; i++)
-        d.schedule[i] = dti_rate_resolved(&d.schedule[i]);
-    d.average = dti_average_resolved(&d.average);
+        dti_rate_resolve(&d.schedule[i]);
+    dti_fields_resolve(&dti_average_fields, &d.average);
     return d;
 }
 
@@ -111,24 +102,6 @@ static double dti_optim_lr_max(const dt_optim_desc *resolved) {
 
 static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr) {
     return dti_fits_f32(lr) && lr >= 0.0 && lr <= dti_optim_lr_max(resolved);
-}
-
-static bool dti_optim_check_number(dti_text *problems, const char *what, double value) {
-    const bool fine = dti_fits_f32(value) && value >= 0.0;
-    if (!fine)
-        dti_optim_problem(problems, what, value, "it must be at least 0, and finite as an f32");
-    return fine;
-}
-
-static void dti_optim_check_part(dti_text *problems, const char *what, double value) {
-    if (!dti_fits_f32(value) || !(value >= 0.0 && value < 1.0))
-        dti_optim_problem(problems, what, value, "it must be in [0, 1)");
-}
-
-/* Of 1 nothing of a gradient's square is ever added to the mean. */
-static void dti_optim_check_share(dti_text *problems, const char *what, double value) {
-    if (!dti_fits_f32(value) || !(value >= 0.0 && value <= 1.0))
-        dti_optim_problem(problems, what, value, "it must be in [0, 1]");
 }
 
 static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const dt_optim_group *g,
@@ -148,59 +121,40 @@ static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const d
 }
 
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
-    bool fine = dti_optim_check_number(problems, "lr", d->lr);
-    dti_optim_check_number(problems, "weight_decay", d->weight_decay);
-    dti_optim_check_number(problems, "momentum", d->momentum);
-    dti_optim_check_number(problems, "eps", d->eps);
-    dti_optim_check_number(problems, "lr_decay", d->lr_decay);
-    dti_optim_check_number(problems, "initial_accumulator", d->initial_accumulator);
-    dti_optim_check_number(problems, "trust_coefficient", d->trust_coefficient);
-    dti_optim_check_number(problems, "clip_norm", d->clip_norm);
-    dti_optim_check_number(problems, "clip_value", d->clip_value);
-    if (!dti_fits_f32(d->dampening))
-        dti_optim_problem(problems, "dampening", d->dampening, "it must be finite");
-    dti_optim_check_part(problems, "beta1", d->beta1);
-    if (d->kind == DT_OPTIM_ADAFACTOR) /* a power */
-        dti_optim_check_number(problems, "Adafactor's beta2", d->beta2);
-    else
-        dti_optim_check_part(problems, "beta2", d->beta2);
-    dti_optim_check_share(problems, "alpha", d->alpha);
-    dti_optim_check_share(problems, "rho", d->rho);
-    if (d->kind == DT_OPTIM_MUON)
-        dti_optim_check_part(problems, "Muon's momentum", d->momentum);
+    const size_t before = problems->size;
+    dti_optim_problems(problems, "", -1, &dti_optim_fields, d);
+    if (d->kind != DT_OPTIM_ADAFACTOR && d->beta2 >= 1.0) /* Adafactor's is a power */
+        dti_optim_problem(problems, ".beta2", d->beta2, "it must be below 1");
+    if (d->kind == DT_OPTIM_MUON && d->momentum >= 1.0)
+        dti_optim_problem(problems, "Muon's momentum", d->momentum, "it must be below 1");
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
-        const dt_optim_group *g = &d->groups[i];
-        fine = dti_optim_check_number(problems, "a group's lr_scale", g->lr_scale) && fine;
-        dti_optim_check_number(problems, "a group's weight_decay", g->weight_decay);
-        dti_optim_check_ways(problems, d->kind, g, i);
+        dti_optim_problems(problems, ".groups", i, &dti_group_fields, &d->groups[i]);
+        dti_optim_check_ways(problems, d->kind, &d->groups[i], i);
     }
-    if (fine && !dti_optim_lr_fits(d, d->lr))
-        dti_optim_problem(problems, "lr", d->lr,
+    if (problems->size == before && !dti_optim_lr_fits(d, d->lr))
+        dti_optim_problem(problems, ".lr", d->lr,
                           "times a group's lr_scale it is not finite as an f32");
     dti_rate_check(d, problems);
-    dti_average_check(&d->average, problems);
-    if (!dti_optim_row_of(d->kind))
-        dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
+    dti_optim_problems(problems, ".average", -1, &dti_average_fields, &d->average);
 }
 
 static void dti_optim_check_unused(const dt_optim_desc *d, dti_text *problems) {
-#define DTI_X(member, kinds) {#member, kinds},
+#define DTI_X(member, kinds) {offsetof(dt_optim_desc, member), kinds},
     static const struct {
-        char name[20];
+        uint16_t offset;
         uint32_t kinds;
     } members[] = {DTI_OPTIM_MEMBERS(DTI_X)};
-#undef DTI_X
-#define DTI_X(member, kinds) (double)d->member,
-    const double values[] = {DTI_OPTIM_MEMBERS(DTI_X)};
 #undef DTI_X
     const unsigned kind = d->kind ? (unsigned)d->kind : DTI_OPTIM_STANDARD;
     const dti_optim_row *row = dti_optim_row_of((dt_optim_kind)kind);
     for (size_t i = 0; row && i < DTI_COUNT(members); i++) {
-        if (!(members[i].kinds >> kind & 1u) && dti_or(values[i], 0.0) != 0.0)
-            dti_text_add(problems, "\n- optimizer: %s does not use .%s; leave it out", row->name,
-                         members[i].name);
+        const dti_field_at at = dti_fields_find(&dti_optim_fields, members[i].offset);
+        const double x = dti_field_number(at.row->type, (const char *)d + members[i].offset);
+        if (!(members[i].kinds >> kind & 1u) && dti_or(x, 0.0) != 0.0)
+            dti_text_add(problems, "\n- optimizer: %s does not use %s; leave it out", row->name,
+                         at.name);
     }
 }
 

@@ -1,69 +1,135 @@
-/* The members of an optimizer's description. */
+/* The members of an optimizer's description. What depends on its kind is in optim.c and rate.c. */
+
+enum {
+    DTI_RANGE_OPTIM_KIND = 1,
+    DTI_RANGE_NUMBER,
+    DTI_RANGE_FINITE,
+    DTI_RANGE_BETA1,
+    DTI_RANGE_ALPHA,
+    DTI_RANGE_RHO,
+    DTI_RANGE_TRUST,
+    DTI_RANGE_LR_SCALE,
+    DTI_RANGE_AVERAGE_KIND,
+    DTI_RANGE_AVERAGE_DECAY,
+    DTI_RANGE_FROM_1,
+    DTI_RANGE_SCHEDULE_KIND,
+    DTI_RANGE_GAMMA,
+    DTI_RANGE_START,
+    DTI_RANGE_END,
+    DTI_RANGE_POWER,
+    DTI_RANGE_LR_MIN,
+    DTI_RANGE_DIV_FACTOR,
+    DTI_RANGE_FINAL_DIV_FACTOR,
+    DTI_RANGE_PCT_START,
+    DTI_RANGE_BASE_MOMENTUM,
+    DTI_RANGE_MAX_MOMENTUM,
+    DTI_RANGE_PATIENCE,
+    DTI_RANGE_COOLDOWN,
+    DTI_RANGE_THRESHOLD
+};
+
+static const dti_field_range dti_optim_ranges[] = {
+    [DTI_RANGE_OPTIM_KIND] = {.most = DTI_OPTIM_KINDS - 1, .kind = "a dt_optim_kind, "},
+    [DTI_RANGE_NUMBER] = {.most = (double)FLT_MAX},
+    [DTI_RANGE_FINITE] = {.least = -(double)FLT_MAX, .most = (double)FLT_MAX},
+    [DTI_RANGE_BETA1] = {.most = 1.0, .otherwise = 0.9, .below = true},
+    [DTI_RANGE_ALPHA] = {.most = 1.0, .otherwise = 0.99},
+    [DTI_RANGE_RHO] = {.most = 1.0, .otherwise = 0.9},
+    [DTI_RANGE_TRUST] = {.most = (double)FLT_MAX, .otherwise = 1e-3},
+    [DTI_RANGE_LR_SCALE] = {.most = (double)FLT_MAX, .otherwise = 1.0},
+    [DTI_RANGE_AVERAGE_KIND] = {.most = DT_AVERAGE_SWA, .kind = "a dt_average_kind, "},
+    [DTI_RANGE_AVERAGE_DECAY] = {.most = 1.0, .otherwise = 0.999, .below = true},
+    [DTI_RANGE_FROM_1] = {.most = 1.8446744073709552e19, .otherwise = 1.0},
+    [DTI_RANGE_SCHEDULE_KIND] = {.most = DT_SCHEDULE_CALLBACK, .kind = "a dt_schedule_kind, "},
+    [DTI_RANGE_GAMMA] = {.most = 10.0, .otherwise = 0.1},
+    [DTI_RANGE_START] = {.most = 1e30},
+    [DTI_RANGE_END] = {.most = 1e30, .otherwise = 1.0},
+    [DTI_RANGE_POWER] = {.most = 1000.0, .otherwise = 1.0},
+    [DTI_RANGE_LR_MIN] = {.most = 1e30},
+    [DTI_RANGE_DIV_FACTOR] = {.least = 1e-30, .most = 1e30, .otherwise = 25.0},
+    [DTI_RANGE_FINAL_DIV_FACTOR] = {.least = 1e-30, .most = 1e30, .otherwise = 1e4},
+    [DTI_RANGE_PCT_START] = {.most = 1.0, .otherwise = 0.3},
+    [DTI_RANGE_BASE_MOMENTUM] = {.most = 0.9999999, .otherwise = 0.85},
+    [DTI_RANGE_MAX_MOMENTUM] = {.most = 0.9999999, .otherwise = 0.95},
+    [DTI_RANGE_PATIENCE] = {.most = (double)INT_MAX, .otherwise = 10.0},
+    [DTI_RANGE_COOLDOWN] = {.most = (double)INT_MAX},
+    [DTI_RANGE_THRESHOLD] = {.most = 1e30, .otherwise = 1e-4},
+};
 
 #define DTI_OPTIM_FIELDS(X)                                                                        \
-    X(dt_optim_desc, kind, ENUM, ALL, ANY, 1)                                                      \
-    X(dt_optim_desc, lr, F64, ALL, ANY, 1)                                                         \
-    X(dt_optim_desc, weight_decay, F64, ALL, ANY, 1)                                               \
-    X(dt_optim_desc, momentum, F64, ALL, ANY, 1)                                                   \
-    X(dt_optim_desc, dampening, F64, ALL, ANY, 1)                                                  \
+    X(dt_optim_desc, kind, ENUM, ALL, OPTIM_KIND, 1)                                               \
+    X(dt_optim_desc, lr, F64, ALL, NUMBER, 1)                                                      \
+    X(dt_optim_desc, weight_decay, F64, ALL, NUMBER, 1)                                            \
+    X(dt_optim_desc, momentum, F64, ALL, NUMBER, 1)                                                \
+    X(dt_optim_desc, dampening, F64, ALL, FINITE, 1)                                               \
     X(dt_optim_desc, nesterov, BOOL, ALL, ANY, 1)                                                  \
-    X(dt_optim_desc, beta1, F64, ALL, ANY, 1)                                                      \
-    X(dt_optim_desc, beta2, F64, ALL, ANY, 1)                                                      \
-    X(dt_optim_desc, eps, F64, ALL, ANY, 1)                                                        \
-    X(dt_optim_desc, alpha, F64, ALL, ANY, 1)                                                      \
+    X(dt_optim_desc, beta1, F64, ALL, BETA1, 1)                                                    \
+    X(dt_optim_desc, beta2, F64, ALL, NUMBER, 1)                                                   \
+    X(dt_optim_desc, eps, F64, ALL, NUMBER, 1)                                                     \
+    X(dt_optim_desc, alpha, F64, ALL, ALPHA, 1)                                                    \
     X(dt_optim_desc, centered, BOOL, ALL, ANY, 1)                                                  \
-    X(dt_optim_desc, rho, F64, ALL, ANY, 1)                                                        \
-    X(dt_optim_desc, lr_decay, F64, ALL, ANY, 1)                                                   \
-    X(dt_optim_desc, initial_accumulator, F64, ALL, ANY, 1)                                        \
-    X(dt_optim_desc, trust_coefficient, F64, ALL, ANY, 1)                                          \
+    X(dt_optim_desc, rho, F64, ALL, RHO, 1)                                                        \
+    X(dt_optim_desc, lr_decay, F64, ALL, NUMBER, 1)                                                \
+    X(dt_optim_desc, initial_accumulator, F64, ALL, NUMBER, 1)                                     \
+    X(dt_optim_desc, trust_coefficient, F64, ALL, TRUST, 1)                                        \
     X(dt_optim_desc, maximize, BOOL, ALL, ANY, 1)                                                  \
-    X(dt_optim_desc, clip_norm, F64, ALL, ANY, 1)                                                  \
-    X(dt_optim_desc, clip_value, F64, ALL, ANY, 1)                                                 \
+    X(dt_optim_desc, clip_norm, F64, ALL, NUMBER, 1)                                               \
+    X(dt_optim_desc, clip_value, F64, ALL, NUMBER, 1)                                              \
     X(dt_optim_desc, groups, OTHER, CODE, ANY, 1)                                                  \
     X(dt_optim_desc, schedule, OTHER, CODE, ANY, 1)                                                \
     X(dt_optim_desc, average, OTHER, CODE, ANY, 1)
-DTI_FIELDS(dti_optim_fields, DTI_OPTIM_FIELDS, NULL);
+DTI_FIELDS(dti_optim_fields, DTI_OPTIM_FIELDS, dti_optim_ranges);
 
 #define DTI_GROUP_FIELDS(X)                                                                        \
     X(dt_optim_group, params, TEXT, ALL, ANY, 1)                                                   \
-    X(dt_optim_group, lr_scale, F64, ALL, ANY, 1)                                                  \
-    X(dt_optim_group, weight_decay, F64, ALL, ANY, 1)                                              \
+    X(dt_optim_group, lr_scale, F64, ALL, LR_SCALE, 1)                                             \
+    X(dt_optim_group, weight_decay, F64, ALL, NUMBER, 1)                                           \
     X(dt_optim_group, sparse, BOOL, ALL, ANY, 1)                                                   \
     X(dt_optim_group, elementwise, BOOL, ALL, ANY, 1)
-DTI_FIELDS(dti_group_fields, DTI_GROUP_FIELDS, NULL);
+DTI_FIELDS(dti_group_fields, DTI_GROUP_FIELDS, dti_optim_ranges);
 
 #define DTI_AVERAGE_FIELDS(X)                                                                      \
-    X(dt_average, kind, ENUM, ALL, ANY, 1)                                                         \
-    X(dt_average, decay, F64, ALL, ANY, 1)                                                         \
+    X(dt_average, kind, ENUM, ALL, AVERAGE_KIND, 1)                                                \
+    X(dt_average, decay, F64, ALL, AVERAGE_DECAY, 1)                                               \
     X(dt_average, warmup, BOOL, ALL, ANY, 1)                                                       \
-    X(dt_average, start, U64, ALL, ANY, 1)                                                         \
-    X(dt_average, every, U64, ALL, ANY, 1)
-DTI_FIELDS(dti_average_fields, DTI_AVERAGE_FIELDS, NULL);
+    X(dt_average, start, U64, ALL, FROM_1, 1)                                                      \
+    X(dt_average, every, U64, ALL, FROM_1, 1)
+DTI_FIELDS(dti_average_fields, DTI_AVERAGE_FIELDS, dti_optim_ranges);
 
 #define DTI_SCHEDULE_FIELDS(X)                                                                     \
-    X(dt_schedule, kind, ENUM, ALL, ANY, 1)                                                        \
+    X(dt_schedule, kind, ENUM, ALL, SCHEDULE_KIND, 1)                                              \
     X(dt_schedule, steps, U64, ALL, ANY, 1)                                                        \
     X(dt_schedule, epochs, F64, ALL, ANY, 1)                                                       \
     X(dt_schedule, period, U64, ALL, ANY, 1)                                                       \
-    X(dt_schedule, gamma, F64, ALL, ANY, 1)                                                        \
-    X(dt_schedule, start, F64, ALL, ANY, 1)                                                        \
-    X(dt_schedule, end, F64, ALL, ANY, 1)                                                          \
-    X(dt_schedule, power, F64, ALL, ANY, 1)                                                        \
-    X(dt_schedule, lr_min, F64, ALL, ANY, 1)                                                       \
-    X(dt_schedule, t_mult, U32, ALL, ANY, 1)                                                       \
-    X(dt_schedule, div_factor, F64, ALL, ANY, 1)                                                   \
-    X(dt_schedule, final_div_factor, F64, ALL, ANY, 1)                                             \
-    X(dt_schedule, pct_start, F64, ALL, ANY, 1)                                                    \
-    X(dt_schedule, base_momentum, F64, ALL, ANY, 1)                                                \
-    X(dt_schedule, max_momentum, F64, ALL, ANY, 1)                                                 \
+    X(dt_schedule, gamma, F64, ALL, GAMMA, 1)                                                      \
+    X(dt_schedule, start, F64, ALL, START, 1)                                                      \
+    X(dt_schedule, end, F64, ALL, END, 1)                                                          \
+    X(dt_schedule, power, F64, ALL, POWER, 1)                                                      \
+    X(dt_schedule, lr_min, F64, ALL, LR_MIN, 1)                                                    \
+    X(dt_schedule, t_mult, U32, ALL, FROM_1, 1)                                                    \
+    X(dt_schedule, div_factor, F64, ALL, DIV_FACTOR, 1)                                            \
+    X(dt_schedule, final_div_factor, F64, ALL, FINAL_DIV_FACTOR, 1)                                \
+    X(dt_schedule, pct_start, F64, ALL, PCT_START, 1)                                              \
+    X(dt_schedule, base_momentum, F64, ALL, BASE_MOMENTUM, 1)                                      \
+    X(dt_schedule, max_momentum, F64, ALL, MAX_MOMENTUM, 1)                                        \
     X(dt_schedule, warmup, U64, ALL, ANY, 1)                                                       \
     X(dt_schedule, decay, U64, ALL, ANY, 1)                                                        \
     X(dt_schedule, milestones, U64, ALL, ANY, DT_MAX_MILESTONES)                                   \
-    X(dt_schedule, patience, INT_ZERO, ALL, ANY, 1)                                                \
-    X(dt_schedule, cooldown, INT_ZERO, ALL, ANY, 1)                                                \
-    X(dt_schedule, threshold, F64, ALL, ANY, 1)                                                    \
+    X(dt_schedule, patience, INT_ZERO, ALL, PATIENCE, 1)                                           \
+    X(dt_schedule, cooldown, INT_ZERO, ALL, COOLDOWN, 1)                                           \
+    X(dt_schedule, threshold, F64, ALL, THRESHOLD, 1)                                              \
     X(dt_schedule, threshold_absolute, BOOL, ALL, ANY, 1)                                          \
     X(dt_schedule, maximize, BOOL, ALL, ANY, 1)                                                    \
     X(dt_schedule, rate, POINTER, RANK, ANY, 1)                                                    \
     X(dt_schedule, user, POINTER, RANK, ANY, 1)
-DTI_FIELDS(dti_schedule_fields, DTI_SCHEDULE_FIELDS, NULL);
+DTI_FIELDS(dti_schedule_fields, DTI_SCHEDULE_FIELDS, dti_optim_ranges);
+
+/* Each member that is out of its range, on a line of its own: ".schedule[1].gamma is ...". */
+static void dti_optim_problems(dti_text *problems, const char *member, int index,
+                               const dti_fields *fields, const void *of) {
+    char prefix[48];
+    snprintf(prefix, sizeof prefix, "\n- optimizer: %s[%d]", member, index);
+    if (index < 0)
+        snprintf(prefix, sizeof prefix, "\n- optimizer: %s", member);
+    dti_fields_problems(problems, prefix, fields, of);
+}

@@ -38,27 +38,13 @@ static bool dti_rate_ends(dt_schedule_kind kind) {
            kind == DT_SCHEDULE_ONE_CYCLE || kind == DT_SCHEDULE_WSD;
 }
 
-static dt_schedule dti_rate_resolved(const dt_schedule *given) {
-    dt_schedule s = *given;
-    if (!s.period && dti_rate_ends(s.kind))
-        s.period = s.steps;
-    s.gamma = dti_or(s.gamma, 0.1);
-    s.start = dti_or(s.start, s.kind == DT_SCHEDULE_LINEAR      ? 1.0 / 3.0
-                              : s.kind == DT_SCHEDULE_GEOMETRIC ? 0.01
-                                                                : 1.0);
-    s.end = dti_or(s.end, 1.0);
-    s.power = dti_or(s.power, 1.0);
-    s.lr_min = dti_or(s.lr_min, 0.0);
-    s.t_mult = s.t_mult ? s.t_mult : 1;
-    s.div_factor = dti_or(s.div_factor, 25.0);
-    s.final_div_factor = dti_or(s.final_div_factor, 1e4);
-    s.pct_start = dti_or(s.pct_start, 0.3);
-    s.base_momentum = dti_or(s.base_momentum, 0.85);
-    s.max_momentum = dti_or(s.max_momentum, 0.95);
-    s.patience = (int)dti_or((double)s.patience, 10.0);
-    s.cooldown = (int)dti_or((double)s.cooldown, 0.0);
-    s.threshold = dti_or(s.threshold, 1e-4);
-    return s;
+static void dti_rate_resolve(dt_schedule *s) {
+    if (!s->period && dti_rate_ends(s->kind))
+        s->period = s->steps;
+    s->start = dti_or(s->start, s->kind == DT_SCHEDULE_LINEAR      ? 1.0 / 3.0
+                                : s->kind == DT_SCHEDULE_GEOMETRIC ? 0.01
+                                                                   : 1.0);
+    dti_fields_resolve(&dti_schedule_fields, s);
 }
 
 /* n / of, at most 1. */
@@ -268,25 +254,12 @@ static void dti_rate_check_epochs(const dt_schedule *s, int phase, dti_text *pro
 /* goes_on: another phase is behind it. */
 static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
                                  dti_text *problems) {
-    const double tiny = 1e-30, huge = 1e30;
     dti_rate_check_epochs(s, phase, problems);
-    if (s->kind < DT_SCHEDULE_DEFAULT || s->kind > DT_SCHEDULE_CALLBACK)
-        dti_text_add(problems, "\n- optimizer: .schedule[%d].kind %d is unknown", phase,
-                     (int)s->kind);
-    dti_rate_has(problems, phase, "gamma", s->gamma, 0.0, 10.0);
-    const double least = s->kind == DT_SCHEDULE_GEOMETRIC ? tiny : 0.0;
-    dti_rate_has(problems, phase, "start", s->start, least, huge);
-    dti_rate_has(problems, phase, "end", s->end, least, huge);
-    dti_rate_has(problems, phase, "power", s->power, 0.0, 1000.0);
-    dti_rate_has(problems, phase, "lr_min", s->lr_min, 0.0, huge);
-    dti_rate_has(problems, phase, "div_factor", s->div_factor, tiny, huge);
-    dti_rate_has(problems, phase, "final_div_factor", s->final_div_factor, tiny, huge);
-    dti_rate_has(problems, phase, "pct_start", s->pct_start, 0.0, 1.0);
-    dti_rate_has(problems, phase, "base_momentum", s->base_momentum, 0.0, 0.9999999);
-    dti_rate_has(problems, phase, "max_momentum", s->max_momentum, 0.0, 0.9999999);
-    dti_rate_has(problems, phase, "threshold", s->threshold, 0.0, huge);
-    dti_rate_has(problems, phase, "patience", (double)s->patience, 0.0, (double)INT_MAX);
-    dti_rate_has(problems, phase, "cooldown", (double)s->cooldown, 0.0, (double)INT_MAX);
+    dti_optim_problems(problems, ".schedule", phase, &dti_schedule_fields, s);
+    if (s->kind == DT_SCHEDULE_GEOMETRIC) {
+        dti_rate_has(problems, phase, "start", s->start, 1e-30, (double)INFINITY);
+        dti_rate_has(problems, phase, "end", s->end, 1e-30, (double)INFINITY);
+    }
     if (s->kind == DT_SCHEDULE_CALLBACK && !s->rate)
         dti_text_add(problems, "\n- optimizer: .schedule[%d] has no .rate", phase);
     const bool length = s->steps || s->period || !goes_on; /* else dti_rate_check says it */

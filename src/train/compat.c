@@ -146,8 +146,12 @@ static const dti_rule *dti_rule_of(uint64_t asked) {
 }
 
 /* ".parallel.pipeline = 4", ".mode = DT_TRAIN_LOCAL", ".comm"; of several the first. */
-static dti_field_text dti_feature_print(const dt_trainer_desc *d, uint64_t features, bool value) {
-    dti_field_text p;
+typedef struct dti_feature_text {
+    char text[96];
+} dti_feature_text;
+
+static dti_feature_text dti_feature_print(const dt_trainer_desc *d, uint64_t features, bool value) {
+    dti_feature_text p;
     int i = 0;
     while (!(features >> i & 1))
         i++;

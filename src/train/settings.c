@@ -45,7 +45,7 @@ static dt_result dti_trainer_check_pairs(const dt_trainer *t) {
 }
 
 static dt_result dti_trainer_check(const dt_trainer *t) {
-    dt_result result = dti_fields_check(t->base, &dti_trainer_fields, &t->desc);
+    dt_result result = dti_fields_check(t->base, "", &dti_trainer_fields, &t->desc);
     if (!result)
         result = dti_compat_check(t->base, &t->desc, t->asked);
     if (!result)

@@ -1,4 +1,4 @@
-/* The members of a trainer's description, and of what it adds to samples. */
+/* The members of a trainer's description. */
 
 enum {
     DTI_RANGE_LEAST_0 = 1,
@@ -93,24 +93,3 @@ static const dti_field_range dti_trainer_ranges[] = {
     X(dt_trainer_desc, limits.memory_bytes, U64, RANK, ANY, 1)                                     \
     X(dt_trainer_desc, limits.in_flight, INT, RANK, STEPS_AHEAD, 1)
 DTI_FIELDS(dti_trainer_fields, DTI_TRAINER_FIELDS, dti_trainer_ranges);
-
-#define DTI_AUGMENT_FIELDS(X)                                                                      \
-    X(dt_augment_desc, column, INT, ALL, ANY, 1)                                                   \
-    X(dt_augment_desc, crop_padding, INT, ALL, ANY, 1)                                             \
-    X(dt_augment_desc, shift, INT, ALL, ANY, 1)                                                    \
-    X(dt_augment_desc, fill, F64, ALL, ANY, 1)                                                     \
-    X(dt_augment_desc, flip, F64, ALL, ANY, 1)                                                     \
-    X(dt_augment_desc, flip_vertical, F64, ALL, ANY, 1)                                            \
-    X(dt_augment_desc, rotate, F64, ALL, ANY, 1)                                                   \
-    X(dt_augment_desc, brightness, F64, ALL, ANY, 1)                                               \
-    X(dt_augment_desc, contrast, F64, ALL, ANY, 1)                                                 \
-    X(dt_augment_desc, saturation, F64, ALL, ANY, 1)                                               \
-    X(dt_augment_desc, noise, F64, ALL, ANY, 1)                                                    \
-    X(dt_augment_desc, mean, F32, ALL, ANY, DT_AUGMENT_CHANNELS)                                   \
-    X(dt_augment_desc, std, F32, ALL, ANY, DT_AUGMENT_CHANNELS)                                    \
-    X(dt_augment_desc, cutout, INT, ALL, ANY, 1)                                                   \
-    X(dt_augment_desc, mixup, F64, ALL, ANY, 1)                                                    \
-    X(dt_augment_desc, cutmix, F64, ALL, ANY, 1)                                                   \
-    X(dt_augment_desc, mix_chance, F64, ALL, ANY, 1)                                               \
-    X(dt_augment_desc, target, INT, ALL, ANY, 1)
-DTI_FIELDS(dti_augment_fields, DTI_AUGMENT_FIELDS, NULL);
