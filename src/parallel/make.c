@@ -315,4 +315,5 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     par->states = NULL;
     par->partial = par->undo = NULL;
     par->owners = NULL;
+    par->strategy = NULL; /* another number of batch slices may shard nothing */
 }

@@ -1,5 +1,5 @@
 /* Replicas of one model, on the devices of this process and of others, and the step that they make
- * together:
+ * together, by the commit protocol (protocol.h):
  *
  *   weigh      each replica, for its rows; summed over all (only where targets decide it)
  *   forward
@@ -214,7 +214,10 @@ typedef struct dti_parallel {
     bool alone;            /* its steps are one.c's */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
+    const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */
+
     /* The step under way. */
+    uint8_t state; /* dti_protocol_state */
     const dti_batch *batch;
     uint32_t rows;
     dt_step_desc step;
@@ -319,7 +322,6 @@ static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 static dt_result dti_units_agree(dti_parallel *par);
 static void dti_units_free(dti_parallel *par); /* but for the group, which close ends */
 static void dti_units_close(dti_parallel *par);
-static void dti_units_prepare(dti_parallel *par);
 static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
 /* Starts the next segment of a run, with what it reads in place; not where r->given_up. */
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index);
@@ -340,7 +342,6 @@ static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, 
 static bool dti_units_may_fold(const dti_parallel *par, uint32_t b);
 static void dti_units_take_slice(const dti_parallel *par, const float *sum, uint64_t at,
                                  uint64_t n);
-static dt_result dti_units_validate_all(dti_parallel *par);
 /* All parameters to the stores, on all ranks together, and before a step back to their owners.
  * REVOKED: other ranks had some. */
 static dt_result dti_units_show(dti_parallel *par);
@@ -485,22 +486,8 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
                                 const dt_step_desc *step, dti_parallel_result *out);
 
 /* ---- step.c */
-typedef void dti_parallel_clean(dti_parallel *par);
-/* Before an update: leave, which may be NULL, and drop clean up, and the error stays what it is. */
-static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
-                                   dti_parallel_clean *drop);
-/* Behind a part of one: says that `who` may be a step apart. */
-static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
-                                    const char *who);
 /* The first replica that failed; its text comes to the first one's context. */
 static dt_result dti_replicas_result(dti_parallel *par);
 /* A device failed in the commit, or behind it: ends the group, where others are in mind to gather
  * or to go on. */
 static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool gather);
-/* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
- * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
-static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                   const dt_step_desc *step, dti_parallel_result *out);
-/* The end of a step whose gradients, losses and statistics others computed: they are in the
- * replicas' arenas and par's leaves, and dti_parallel_prepare has run. */
-static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out);

@@ -368,6 +368,8 @@ static dt_result dti_units_attend(dti_parallel *par, uint32_t index) {
 
 static void dti_units_prepare(dti_parallel *par) {
     dti_units *u = &par->units;
+    dti_replicas_prepare(par);
+    memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
     u->tail = par->rows != par->replicas[0].full.rows;
     u->posted = 0;
     atomic_store(&u->arrived, 0);
@@ -416,20 +418,35 @@ static void dti_units_validate(void *arg, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_parallel_last(r);
     memcpy(dti_micro_slot_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
-    if (!r->result)
-        r->result = dti_program_validate(p, &r->norm, &r->faulty);
+    r->result = dti_program_validate(p, &r->norm, &r->faulty);
 }
 
-static dt_result dti_units_validate_all(dti_parallel *par) {
+/* Of all ranks, each of which has its own and else zeros. */
+static dt_result dti_units_pairs(dti_parallel *par) {
     dti_units *u = &par->units;
-    dt_result result = DT_OK;
-    memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
-    dti_device_team_run(par->device_team, dti_units_measure, par);
-    if (par->desc.comm)
-        result =
-            dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
-                                                             u->pair_count, DT_F32, DT_COMM_SUM));
-    if (!result)
-        dti_device_team_run(par->device_team, dti_units_validate, par);
-    return result;
+    if (!par->desc.comm)
+        return DT_OK;
+    return dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
+                                                            u->pair_count, DT_F32, DT_COMM_SUM));
 }
+
+static const dti_strategy dti_units_strategy = {.others_wait = true,
+                                                .prepare = dti_units_prepare,
+                                                .team = dti_replicas_team,
+                                                .result = dti_replicas_result,
+                                                .weigh = dti_parallel_weigh,
+                                                .run = dti_replicas_run,
+                                                .statistics = dti_replicas_statistics,
+                                                .waited = dti_replicas_waited,
+                                                .norm = dti_units_measure,
+                                                .pairs = dti_units_pairs,
+                                                .validate = dti_units_validate,
+                                                .faulty = dti_replicas_faulty,
+                                                .write = dti_parallel_commit,
+                                                .report = dti_replicas_report,
+                                                .statistic = dti_replicas_statistic,
+                                                .attribute = dti_parallel_attribute,
+                                                .load = dti_replicas_load,
+                                                .drop = dti_parallel_drop_all,
+                                                .leave = dti_parallel_leave,
+                                                .torn = dti_replicas_torn};

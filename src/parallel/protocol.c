@@ -1,0 +1,350 @@
+/* The driver of the commit protocol (protocol.h). Every rank makes the same operations in the same
+ * order, also after an error on one of them. What can fail by itself (a sample's callback, a label
+ * out of range, a device) is reported with the weights, before anything is exchanged. A device that
+ * is lost after that ends the group, because the others wait for its gradients. One that is lost
+ * after all gradients have come, while it judges the update, is reported with the losses. */
+
+static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
+    return dti_units_are(par) ? &dti_units_strategy : &dti_replicas_strategy;
+}
+
+static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn) {
+    par->strategy->team(par, fn);
+    return par->strategy->result(par);
+}
+
+static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
+                                 const dt_step_desc *step) {
+    if (!par->strategy)
+        par->strategy = dti_strategy_of(par);
+    const size_t leaves = par->strategy->split ? par->job.batch_slices : par->batch_slices;
+    par->batch = batch;
+    par->rows = batch->rows;
+    par->step = *step;
+    par->times = (dti_step_times){0};
+    par->told = false;
+    memset(par->weights.leaves, 0, leaves * par->weights.width * sizeof(double));
+    memset(par->terms.leaves, 0, leaves * par->terms.width * sizeof(double));
+    par->strategy->prepare(par);
+}
+
+/* ---- a few doubles of all ranks */
+
+/* Where this rank says what is not of a batch slice. */
+static double *dti_protocol_leaf(const dti_parallel *par, const dti_scalar_sum *s) {
+    return s->leaves + (par->strategy->split ? (size_t)par->first_batch_slice * s->width : 0);
+}
+
+static dt_result dti_protocol_sum_begin(dti_parallel *par, dti_scalar_sum *s) {
+    return par->strategy->split ? dti_grid_scalars(par, s) : dti_scalar_sum_begin(par, s);
+}
+
+static dt_result dti_protocol_sum_end(dti_parallel *par, dti_scalar_sum *s) {
+    return par->strategy->split ? DT_OK : dti_scalar_sum_end(par, s);
+}
+
+/* ---- AGREE */
+
+/* By others, who say why; one of them can be named. */
+static dt_result dti_parallel_given_up(dti_parallel *par) {
+    const double *sum = par->weights.sum;
+    char who[32] = "several ranks";
+    if (sum[DTI_WEIGHTS_FAULT] < 1.5)
+        snprintf(who, sizeof who, "rank %u", (uint32_t)sum[DTI_WEIGHTS_WHO]);
+    return dti_fail(par->base, DT_ERROR_CANCELLED,
+                    "step %llu was given up: %s failed and reports why; nothing has changed",
+                    (unsigned long long)par->step.step, who);
+}
+
+static uint64_t dti_parallel_mark(const dti_parallel *par) {
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    const double lr = dti_optim_lr_at(&optim, par->step.lr, par->step.step);
+    uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
+    hash = dti_hash64(hash, &lr, sizeof lr);
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        const double value = par->step.coefficients[i] + 0.0; /* no -0 */
+        hash = dti_hash64(hash, &value, sizeof value);
+    }
+    return hash;
+}
+
+/* Parts of 16 bits. */
+static void dti_mark_put(uint64_t mark, double *parts) {
+    for (int i = 0; i < DTI_MARKS; i++) {
+        const double part = (double)(mark >> 16 * i & 0xffffu);
+        parts[i] = part;
+        parts[DTI_MARKS + i] = part * part;
+    }
+}
+
+/* Ranks with one mark have no variance. */
+static bool dti_mark_same(const dti_parallel *par, const double *sums) {
+    bool same = true;
+    for (int i = 0; i < DTI_MARKS; i++) {
+        const uint64_t all = (uint64_t)sums[i];
+        same = same && par->mesh.world * (uint64_t)sums[DTI_MARKS + i] == all * all;
+    }
+    return same;
+}
+
+static dt_result dti_parallel_same(dti_parallel *par) {
+    if (dti_mark_same(par, par->weights.sum + DTI_WEIGHTS_MARK))
+        return DT_OK;
+    par->told = true;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "step %llu: the ranks have different learning rates or coefficients of losses; "
+                    "set the same on all; nothing has changed",
+                    (unsigned long long)par->step.step);
+}
+
+/* Weights to all ranks, and whether all of them can go on. */
+static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own) {
+    const dti_strategy *s = par->strategy;
+    double *leaf = dti_protocol_leaf(par, &par->weights);
+    leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_WHO] = own ? par->mesh.rank : 0.0;
+    leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
+    dt_result result = dti_protocol_sum_begin(par, &par->weights);
+    if (!result && !own && par->desc.comm && !s->others_wait)
+        s->team(par, s->forward);
+    if (!result)
+        result = dti_protocol_sum_end(par, &par->weights);
+    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
+    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
+    return result;
+}
+
+static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
+    const dti_strategy *s = par->strategy;
+    par->state = DTI_PROTOCOL_AGREE;
+    dt_result result = s->before ? s->before(par) : DT_OK;
+    if (result && par->lost)
+        return result;
+    own = own ? own : result;
+    if (!own)
+        own =
+            dti_protocol_phase(par, s->others_wait || par->desc.comm ? s->weigh : s->weigh_forward);
+    result = dti_protocol_exchange_weights(par, own);
+    if (result || own)
+        return own ? own : result;
+    if (par->told)
+        return dti_parallel_given_up(par);
+    result = dti_parallel_same(par);
+    return result ? result : s->result(par);
+}
+
+static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out) {
+    out->empty = 1;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+        out->empty = out->empty && par->weights.sum[i] == 0.0;
+    return out->empty && par->desc.skip_empty;
+}
+
+/* ---- a failure */
+
+static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                   dti_parallel_clean *drop) {
+    char text[sizeof par->base->error]; /* what the rest of it says is no news */
+    memcpy(text, par->base->error, sizeof text);
+    if (leave)
+        leave(par);
+    if (drop)
+        drop(par);
+    memcpy(par->base->error, text, sizeof text);
+    return result;
+}
+
+/* Before WRITE: step s stays. Those who were told go on together with the next step. */
+static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
+    const dti_strategy *s = par->strategy;
+    if (par->state == DTI_PROTOCOL_AGREE && s->others_wait) /* nothing has begun */
+        return result;
+    return dti_parallel_over(par, result, par->told ? NULL : s->leave, s->drop);
+}
+
+/* In WRITE or behind it. */
+static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                    const char *who) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    leave(par);
+    return dti_fail(
+        par->base, result,
+        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint", text,
+        who);
+}
+
+static dt_result dti_protocol_torn(dti_parallel *par, dt_result result) {
+    const dti_strategy *s = par->strategy;
+    return s->torn ? s->torn(par, result) : dti_parallel_apart(par, result, s->leave, s->parts);
+}
+
+/* ---- what is not finite */
+
+/* No rank found an op or a parameter. */
+static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *statistic) {
+    const unsigned long long step = (unsigned long long)par->step.step;
+    if (statistic)
+        return dti_fail(par->base, DT_ERROR_NUMERIC,
+                        "step %llu: the running statistic '%s' would be a NaN or an infinity; the "
+                        "weights are unchanged",
+                        step, statistic);
+    return dti_fail(par->base, DT_ERROR_NUMERIC,
+                    "step %llu: the gradient of the whole batch is not finite; the weights are "
+                    "unchanged",
+                    step);
+}
+
+/* A device of another rank failed while it judged. */
+static dt_result dti_protocol_judge_lost(dti_parallel *par) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    return dti_fail(par->base, DT_ERROR_CANCELLED,
+                    "step %llu was given up, and nothing has changed: %.800s",
+                    (unsigned long long)par->step.step, text);
+}
+
+/* All ranks drop the step: why. */
+static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result *out) {
+    const dti_strategy *s = par->strategy;
+    const char *statistic = s->statistic ? s->statistic(par) : NULL;
+    const dt_result judge = s->result(par); /* a device that failed while it judged */
+    dt_result own = judge, result;
+    if (s->together)
+        own = dti_agree_result(par, own);
+    if (!own)
+        own = s->attribute(par);
+    dti_parallel_over(par, own, NULL, s->drop);
+    const dt_result loaded = s->load(par);
+    result = s->together ? own : dti_agree_result(par, own ? own : loaded);
+    if (!result)
+        result = dti_parallel_not_finite_text(par, statistic);
+    else if (result != DT_ERROR_NUMERIC && !judge && !loaded && !par->lost)
+        result = dti_protocol_judge_lost(par);
+    out->skipped = result == DT_ERROR_NUMERIC;
+    return result;
+}
+
+/* ---- RUN to BARRIER */
+
+/* A device that fails here is told like what is not finite: nothing has changed on any rank. */
+static dt_result dti_protocol_judge(dti_parallel *par) {
+    const dti_strategy *s = par->strategy;
+    const uint64_t start = dti_now_ns();
+    par->state = DTI_PROTOCOL_NORM;
+    dt_result own = s->norm ? dti_protocol_phase(par, s->norm) : DT_OK;
+    const dt_result result = s->pairs ? s->pairs(par) : DT_OK;
+    if (result)
+        return result;
+    par->state = DTI_PROTOCOL_VALIDATE;
+    if (!own)
+        own = dti_protocol_phase(par, s->validate);
+    if (own || s->faulty(par))
+        dti_protocol_leaf(par, &par->terms)[DTI_TERMS_FAULT] = 1.0;
+    par->validate_ns = dti_now_ns() - start;
+    return DT_OK;
+}
+
+/* The sums of all gradients are there: whether all can write what comes of them. */
+static dt_result dti_protocol_settle(dti_parallel *par) {
+    dt_result result = par->strategy->statistics(par);
+    if (!result)
+        result = dti_protocol_judge(par);
+    if (result)
+        return result;
+    /* all ranks have come here, so all have every sum, and it says whether all can write what comes
+     * of them */
+    par->state = DTI_PROTOCOL_BARRIER;
+    result = dti_protocol_sum_begin(par, &par->terms);
+    return result ? result : dti_protocol_sum_end(par, &par->terms);
+}
+
+static dt_result dti_protocol_run(dti_parallel *par, dti_parallel_result *out) {
+    const dti_strategy *s = par->strategy;
+    par->state = DTI_PROTOCOL_RUN;
+    dt_result result = s->run(par);
+    if (!result)
+        result = dti_protocol_settle(par);
+    if (!result && s->waited)
+        out->wait_seconds = 1e-9 * (double)s->waited(par);
+    return result;
+}
+
+/* ---- WRITE to DONE */
+
+static dt_result dti_protocol_write(dti_parallel *par) {
+    const dti_strategy *s = par->strategy;
+    const uint64_t start = dti_now_ns();
+    par->state = DTI_PROTOCOL_WRITE;
+    dt_result result = dti_protocol_phase(par, s->write);
+    if (s->split)
+        dti_full_old(par);
+    if (result)
+        return dti_protocol_torn(par, result);
+    par->state = DTI_PROTOCOL_PUBLISH;
+    if (s->publish)
+        result = s->publish(par);
+    par->times.commit = par->validate_ns + dti_now_ns() - start;
+    return result;
+}
+
+static void dti_terms_report(const double *sum, dti_parallel_result *out) {
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        out->loss_sum[i] = sum[i];
+        out->loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
+        out->metric_sum[i] = sum[DTI_TERMS_METRIC + i];
+        out->metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
+    }
+}
+
+static bool dti_losses_finite(const dti_parallel_result *out) {
+    bool fine = true;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+        fine = fine && dti_finite_f64(out->loss_sum[i]) && dti_finite_f64(out->loss_weight[i]);
+    return fine;
+}
+
+/* Behind BARRIER: the update, or why there is none. */
+static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out) {
+    dti_terms_report(par->terms.sum, out);
+    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
+        (!par->desc.program.no_check && !dti_losses_finite(out)))
+        return dti_protocol_not_finite(par, out);
+    dt_result result = dti_protocol_write(par);
+    if (result)
+        return result;
+    par->state = DTI_PROTOCOL_DONE;
+    par->strategy->report(par, out);
+    out->committed = true;
+    if (par->whole.shown)
+        result = dti_full_gather(par);
+    return result ? dti_protocol_torn(par, result) : DT_OK;
+}
+
+static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out) {
+    par->state = DTI_PROTOCOL_RUN;
+    const dt_result result = dti_protocol_settle(par);
+    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
+}
+
+/* ---- the step */
+
+static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                   const dt_step_desc *step, dti_parallel_result *out) {
+    *out = (dti_parallel_result){0};
+    if (par->pipe)
+        return dti_pipe_step(par, batch, own, step, out);
+    if (par->tp)
+        return dti_tp_step(par, batch, own, step, out);
+    dti_parallel_prepare(par, batch, step);
+    dt_result result = dti_protocol_agree(par, own);
+    if (!result && dti_parallel_leaves_out(par, out)) {
+        if (!par->strategy->others_wait)
+            par->strategy->drop(par);
+        return DT_OK;
+    }
+    if (!result)
+        result = dti_protocol_run(par, out);
+    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
+}

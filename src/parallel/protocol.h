@@ -1,0 +1,98 @@
+/* The commit protocol: the one step of replicas, ZeRO, tensor groups and pipelines. A strategy is a
+ * table of what is its own. protocol.c has the order, what is told to whom, texts of errors, and what
+ * a step leaves that fails.
+ *
+ *   state     what happens                               what a failure leaves
+ *   AGREE     samples, labels, loss weights, rates,      it is told to all: step s on all ranks,
+ *             and what was asked; summed over ranks      and the job goes on
+ *   RUN       forward, backward; gradients and running   a device or a rank is lost: the group
+ *             statistics are summed                      ends, and step s is on all ranks
+ *   NORM      each device its blocks of the norm,        a device: told with BARRIER. A rank: as
+ *             joined in the order of one model           in RUN
+ *   VALIDATE  each device: whether what it would write   as in NORM, and so is what is not finite
+ *             is finite
+ *   BARRIER   losses and findings, summed over ranks;    a finding: all drop the step, all report
+ *             behind it all can write                    it, and the job goes on. A rank that dies:
+ *                                                        some are at s, some at s + 1
+ *   WRITE     each store by itself, without the network  this rank is torn, others are at s + 1
+ *   PUBLISH   ZeRO-1: new values from their owners       back to s where `undo` keeps it, else torn
+ *   DONE      step s + 1; a shown host's values come     values of other ranks are lost
+ *
+ * AGREE ends before the first action that others wait for. Plain replicas wait for nobody in their
+ * first forward part, so it runs while the weights travel. Where others wait, nothing has begun
+ * when AGREE fails. */
+
+typedef enum dti_protocol_state {
+    DTI_PROTOCOL_AGREE,
+    DTI_PROTOCOL_RUN,
+    DTI_PROTOCOL_NORM,
+    DTI_PROTOCOL_VALIDATE,
+    DTI_PROTOCOL_BARRIER,
+    DTI_PROTOCOL_WRITE,
+    DTI_PROTOCOL_PUBLISH,
+    DTI_PROTOCOL_DONE
+} dti_protocol_state;
+
+typedef void dti_parallel_clean(dti_parallel *par);
+typedef dt_result dti_parallel_part(dti_parallel *par);
+
+/* Functions that may be NULL say so. Those of the type dti_device_team_fn are called on each
+ * device's thread, and `result` finds what they failed with. */
+typedef struct dti_strategy {
+    bool others_wait; /* in a forward part, for another device's */
+    bool split;       /* a device has a part of the model, and the host all of it on demand */
+    bool together;    /* all ranks look for a fault in one order, and agree; else each by itself */
+    dti_parallel_clean *prepare;
+    void (*team)(dti_parallel *par, dti_device_team_fn *fn); /* on all devices */
+    dti_parallel_part *result; /* the first one's, in the job's words */
+
+    dti_parallel_part *before; /* NULL: nothing. On all ranks together, before AGREE */
+    dti_device_team_fn *weigh; /* samples and labels are looked at, targets weighed */
+    dti_device_team_fn *forward,
+        *weigh_forward;                  /* NULL where others wait: they are a part of run */
+    dti_parallel_part *run, *statistics; /* sums are there */
+    uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: they are not told */
+    dti_device_team_fn *norm;                    /* NULL: a part of validate */
+    dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
+    dti_device_team_fn *validate;
+    bool (*faulty)(const dti_parallel *par);
+    dti_device_team_fn *write;
+    dti_parallel_part *publish; /* NULL: nothing. Says itself what its failure leaves */
+    void (*report)(dti_parallel *par, dti_parallel_result *out); /* of a step that was made */
+
+    const char *(*statistic)(const dti_parallel *par); /* that is not finite; NULL where together */
+    dti_parallel_part *attribute;                      /* names what is not finite, or DT_OK */
+    dti_parallel_part *load;   /* running statistics as they were; nothing runs any more */
+    dti_parallel_clean *drop;  /* what has begun */
+    dti_parallel_clean *leave; /* others wait for what never comes: their operation is given up */
+    dt_result (*torn)(dti_parallel *par, dt_result result); /* or NULL, and */
+    const char *parts;                                      /* which may be a step apart */
+} dti_strategy;
+
+static const dti_strategy dti_replicas_strategy, dti_units_strategy;
+
+/* Runs fn on all devices, and what came of it. */
+static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);
+/* Before an update: leave and drop, of which each may be NULL, clean up, and the error stays. */
+static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                   dti_parallel_clean *drop);
+/* Behind a part of one: says that `who` may be a step apart. */
+static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                    const char *who);
+static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
+                                 const dt_step_desc *step);
+/* Whether no target of the whole batch counts, and such a step is left out: all ranks know it. */
+static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out);
+static void dti_terms_report(const double *sum, dti_parallel_result *out);
+/* What a rank sets by itself from step to step, as a hash; another in every step. */
+static uint64_t dti_parallel_mark(const dti_parallel *par);
+/* In parts whose sums and squares are exact for any number of ranks: to parts[2 * DTI_MARKS]. */
+static void dti_mark_put(uint64_t mark, double *parts);
+static bool dti_mark_same(const dti_parallel *par, const double *sums);
+/* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
+ * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
+static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                   const dt_step_desc *step, dti_parallel_result *out);
+/* The end of a step whose gradients, losses and statistics others computed: they are in the
+ * replicas' arenas and par's leaves, and dti_parallel_prepare has run. */
+static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out);
