@@ -5,7 +5,9 @@
  * after all gradients have come, while it judges the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
-    return dti_units_are(par) ? &dti_units_strategy : &dti_replicas_strategy;
+    return par->tp              ? &dti_tp_strategy
+           : dti_units_are(par) ? &dti_units_strategy
+                                : &dti_replicas_strategy;
 }
 
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn) {
@@ -335,8 +337,6 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
     *out = (dti_parallel_result){0};
     if (par->pipe)
         return dti_pipe_step(par, batch, own, step, out);
-    if (par->tp)
-        return dti_tp_step(par, batch, own, step, out);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_protocol_agree(par, own);
     if (!result && dti_parallel_leaves_out(par, out)) {

@@ -69,7 +69,7 @@ typedef struct dti_strategy {
     const char *parts;                                      /* which may be a step apart */
 } dti_strategy;
 
-static const dti_strategy dti_replicas_strategy, dti_units_strategy;
+static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_tp_strategy;
 
 /* Runs fn on all devices, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);

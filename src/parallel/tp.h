@@ -1,16 +1,13 @@
 /* A grid of tensor groups (tensor parallelism; Shoeybi et al., "Megatron-LM", 2019). Each replica's
  * model is split over T tensor ranks, each on a device of this process or of another rank. With D
  * replicas, position p of the job is tensor rank p mod T of replica p / T. Tensor groups share the
- * batch, as replicas do. Their step:
+ * batch, as replicas do. In their step (protocol.h):
  *
- *   weigh      the first rank of each group, from targets alone; summed over all ranks of the job
- *   forward    all, with a sync point of a group's ranks after each sum
- *   backward   all, with a sync point where what all read gets a part of its gradient from each
- *   sum        gradients over batch slices and groups, tensor rank by tensor rank (slice_sum.c)
- *   norm       each the pairs of its blocks; of what is not split the first rank's count
- *   validate   each: whether the norm, and what its update would write, are finite
- *   barrier    losses and findings of all ranks
- *   commit     all of them, or none
+ *   AGREE      the first rank of each group weighs, from targets alone
+ *   RUN        forward, with a sync point of a group's ranks after each sum; backward, with one
+ *              where what all read gets a part of its gradient from each; sums over batch slices
+ *              and groups, tensor rank by tensor rank (slice_sum.c)
+ *   NORM       each the pairs of its blocks; of what is not split the first rank's count
  *
  * Fixed slices (.tensor_slices) are tensor ranks too: a device has several, in one context, and its
  * thread computes them alternately. So S slices give the same bits on any number of devices.
@@ -121,7 +118,3 @@ static dt_result dti_tp_share(dti_parallel *par, uint32_t node, const void *valu
 /* ---- tp_full.c: tensor ranks' values and state, from the host's store and to it */
 static dt_result dti_tp_scatter(dti_parallel *par);
 static dt_result dti_tp_gather(dti_parallel *par);
-
-/* ---- tp_step.c: as dti_parallel_step */
-static dt_result dti_tp_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                             const dt_step_desc *step, dti_parallel_result *out);

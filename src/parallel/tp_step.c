@@ -1,4 +1,4 @@
-/* A step of a grid of tensor groups. The ranks of a tensor group compute the same micro-batches
+/* A grid of tensor groups: what is its own of the commit protocol. The ranks of a tensor group compute the same micro-batches
  * concurrently, with a sync point after each sum (tp_sync.c). Tensor groups compute batch slices of
  * their own, one after the other; gradients are summed over batch slices, tensor rank by tensor
  * rank. Each device has a thread, which computes its tensor ranks alternately: a segment of each,
@@ -306,32 +306,26 @@ static void dti_tp_alternate(void *arg, uint32_t device) {
         par->tp->phase(par, m);
 }
 
-static dt_result dti_tp_phase(dti_parallel *par, dti_device_team_fn *fn) {
+static void dti_tp_team(dti_parallel *par, dti_device_team_fn *fn) {
     par->tp->phase = fn;
     dti_device_team_run(par->tp->device_team, dti_tp_alternate, par);
-    return dti_tp_result(par);
 }
 
-static dt_result dti_tp_computed(dti_parallel *par) {
+static dt_result dti_tp_run_all(dti_parallel *par) {
     for (uint32_t m = 0; m < par->tp->local; m++)
         par->tp->ranks[m].result = DT_OK;
     dti_device_team_run(par->tp->device_team, dti_tp_compute, par);
-    return dti_tp_result(par);
+    const dt_result result = dti_tp_result(par);
+    return result ? result : dti_tp_sum_all(par);
 }
 
-static void dti_tp_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
+static void dti_tp_prepare(dti_parallel *par) {
     dti_tp *tp = par->tp;
     const size_t pieces = (size_t)par->job.batch_slices * par->job.parts;
-    par->batch = batch;
-    par->rows = batch->rows;
-    par->step = *step;
-    par->times = (dti_step_times){0};
-    tp->tail = batch->rows != par->desc.batch && par->desc.tail;
-    dti_grid_scalars_begin(par);
+    tp->tail = par->rows != par->desc.batch && par->desc.tail;
     memset(tp->statistics.pieces, 0, pieces * tp->statistics.width * sizeof(float));
-    for (uint32_t i = 0; i < tp->group_count; i++) {
+    for (uint32_t i = 0; i < tp->group_count; i++)
         dti_tp_place_begin(&tp->groups[i].place);
-    }
     for (uint32_t k = 0; k < tp->size; k++)
         dti_batch_slice_sum_begin(&tp->sums[k]);
     for (uint32_t m = 0; m < tp->local; m++) {
@@ -341,6 +335,20 @@ static void dti_tp_prepare(dti_parallel *par, const dti_batch *batch, const dt_s
     atomic_store(&tp->failed, false);
     atomic_store(&tp->speaking, false);
 }
+
+static bool dti_tp_faulty(const dti_parallel *par) {
+    bool faulty = false;
+    for (uint32_t m = 0; m < par->tp->local; m++)
+        faulty = faulty || par->tp->ranks[m].faulty;
+    return faulty;
+}
+
+static void dti_tp_report(dti_parallel *par, dti_parallel_result *out) {
+    par->replicas[0].store->steps = par->tp->ranks[0].store->steps;
+    out->norm = par->tp->ranks[0].norm;
+}
+
+/* ---- a step that is not made */
 
 static void dti_tp_drop(dti_parallel *par) {
     const dti_tp *tp = par->tp;
@@ -352,7 +360,7 @@ static void dti_tp_drop(dti_parallel *par) {
 }
 
 /* Whether a tensor rank finds the op or the parameter: it ran with the others' sums. */
-static dt_result dti_tp_attribute(dti_parallel *par, uint32_t m) {
+static dt_result dti_tp_attribute_one(dti_parallel *par, uint32_t m) {
     dt_report report = {0};
     dt_program *p = dti_tp_last(par->tp, m);
     if (!dti_tp_runs_now(par->tp, m)->count) {
@@ -365,19 +373,19 @@ static dt_result dti_tp_attribute(dti_parallel *par, uint32_t m) {
 }
 
 /* The first tensor rank that finds it is quoted. */
-static dt_result dti_tp_not_finite(dti_parallel *par, dti_parallel_result *out) {
-    dti_tp *tp = par->tp;
-    const char *statistic = dti_statistics_fault(&tp->statistics, tp->ranks[0].graph);
-    dt_result result = dti_tp_result(par); /* a device that failed while it judged */
-    for (uint32_t m = 0; m < tp->local && !result; m++)
-        result = dti_tp_attribute(par, m);
-    dti_tp_drop(par);
-    dti_statistics_load(&tp->statistics, tp->ranks[0].store);
-    result = dti_agree_result(par, result);
-    if (!result)
-        result = dti_parallel_not_finite_text(par, statistic);
-    out->skipped = result == DT_ERROR_NUMERIC;
+static dt_result dti_tp_attribute(dti_parallel *par) {
+    dt_result result = DT_OK;
+    for (uint32_t m = 0; m < par->tp->local && !result; m++)
+        result = dti_tp_attribute_one(par, m);
     return result;
+}
+
+static const char *dti_tp_statistic(const dti_parallel *par) {
+    return dti_statistics_fault(&par->tp->statistics, par->tp->ranks[0].graph);
+}
+
+static dt_result dti_tp_load(dti_parallel *par) {
+    return dti_statistics_load(&par->tp->statistics, par->tp->ranks[0].store);
 }
 
 /* Others wait for what never comes: the operation that they are in, or come to, is given up. */
@@ -395,71 +403,23 @@ static void dti_tp_leave(dti_parallel *par) {
     par->lost = true;
 }
 
-/* A device or a rank failed: before the update all stores are as they were. */
-static dt_result dti_tp_failed(dti_parallel *par, dt_result result) {
-    return dti_parallel_over(par, result, dti_tp_leave, dti_tp_drop);
-}
-
-static dt_result dti_tp_partial_commit(dti_parallel *par, dt_result result) {
-    return dti_parallel_apart(par, result, dti_tp_leave, "tensor ranks");
-}
-
-/* A device that fails here is told like what is not finite: nothing has changed. */
-static void dti_tp_validate_all(dti_parallel *par) {
-    const dti_tp *tp = par->tp;
-    bool faulty = dti_tp_phase(par, dti_tp_validate) != DT_OK;
-    for (uint32_t m = 0; m < tp->local; m++)
-        faulty = faulty || tp->ranks[m].faulty;
-    if (faulty)
-        par->terms.leaves[(size_t)par->first_batch_slice * par->terms.width + DTI_TERMS_FAULT] =
-            1.0;
-}
-
-/* To where all tensor ranks have judged, and know what all others say. */
-static dt_result dti_tp_validated(dti_parallel *par) {
-    dt_result result = dti_tp_computed(par);
-    if (!result)
-        result = dti_tp_sum_all(par);
-    if (!result)
-        result = dti_tp_statistics(par);
-    if (!result)
-        result = dti_tp_phase(par, dti_tp_norm);
-    if (!result)
-        result = dti_tp_pairs(par);
-    if (result)
-        return result;
-    dti_tp_validate_all(par);
-    return dti_grid_scalars(par, &par->terms); /* the commit barrier */
-}
-
-static dt_result dti_tp_update(dti_parallel *par, dti_parallel_result *out) {
-    dti_tp *tp = par->tp;
-    const uint64_t start = dti_now_ns();
-    dt_result result = dti_tp_phase(par, dti_tp_commit);
-    par->times.commit = dti_now_ns() - start;
-    dti_full_old(par);
-    if (result)
-        return dti_tp_partial_commit(par, result);
-    par->replicas[0].store->steps = tp->ranks[0].store->steps;
-    out->norm = tp->ranks[0].norm;
-    out->committed = true;
-    result = par->whole.shown ? dti_full_gather(par) : DT_OK;
-    return result ? dti_tp_partial_commit(par, result) : DT_OK;
-}
-
-static dt_result dti_tp_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                             const dt_step_desc *step, dti_parallel_result *out) {
-    dti_tp_prepare(par, batch, step);
-    /* labels too are looked at: nothing has begun */
-    dt_result result = dti_grid_agree(par, own ? own : dti_tp_phase(par, dti_tp_weigh));
-    if (result || dti_parallel_leaves_out(par, out))
-        return result;
-    result = dti_tp_validated(par);
-    if (result)
-        return dti_tp_failed(par, result);
-    dti_terms_report(par->terms.sum, out);
-    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
-        (!par->desc.program.no_check && !dti_losses_finite(out)))
-        return dti_tp_not_finite(par, out);
-    return dti_tp_update(par, out);
-}
+static const dti_strategy dti_tp_strategy = {.others_wait = true,
+                                             .split = true,
+                                             .prepare = dti_tp_prepare,
+                                             .team = dti_tp_team,
+                                             .result = dti_tp_result,
+                                             .weigh = dti_tp_weigh,
+                                             .run = dti_tp_run_all,
+                                             .statistics = dti_tp_statistics,
+                                             .norm = dti_tp_norm,
+                                             .pairs = dti_tp_pairs,
+                                             .validate = dti_tp_validate,
+                                             .faulty = dti_tp_faulty,
+                                             .write = dti_tp_commit,
+                                             .report = dti_tp_report,
+                                             .statistic = dti_tp_statistic,
+                                             .attribute = dti_tp_attribute,
+                                             .load = dti_tp_load,
+                                             .drop = dti_tp_drop,
+                                             .leave = dti_tp_leave,
+                                             .parts = "tensor ranks"};
