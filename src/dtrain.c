@@ -370,6 +370,7 @@ DTI_OPTIMIZE_END
 #include "export/c_save.c"
 
 /* ---- parallel: replicas on several devices and ranks */
+#include "parallel/step/plan.h"
 #include "parallel/mesh/partition.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/mesh/device_team.h"
@@ -381,6 +382,7 @@ DTI_OPTIMIZE_END
 #include "parallel/tp_sync.h"
 #include "parallel/tp.h"
 #include "parallel/pipe.h"
+#include "parallel/step/plan.c"
 #include "parallel/mesh/partition.c"
 #include "parallel/mesh/mesh.c"
 #include "parallel/mesh/mesh_job.c"
@@ -391,6 +393,7 @@ DTI_OPTIMIZE_END
 #include "parallel/statistics.c"
 #include "parallel/sync_point.c"
 #include "parallel/micro_step.c"
+#include "parallel/step/execute.c"
 #include "parallel/protocol.c"
 #include "parallel/step.c"
 #include "parallel/owners.c"

@@ -91,7 +91,7 @@ static void dti_parallel_weigh(void *arg, uint32_t index) {
         dti_parallel_leaf_weights(par, r);
 }
 
-/* ---- forward: of the first run, while the weights are on their way */
+/* ---- forward: what begins while the weights are on their way */
 
 static void dti_parallel_forward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
@@ -99,9 +99,7 @@ static void dti_parallel_forward(void *arg, uint32_t index) {
     const uint64_t start = dti_now_ns();
     if (!r->runs->count)
         return;
-    r->result = dti_micro_open(par, r, &r->runs->runs[0]);
-    if (!r->result)
-        r->result = dti_micro_start(par, &r->runs->runs[0], index);
+    r->result = dti_list_run(par, index, dti_list_ahead(&r->runs->list));
     r->busy_ns = dti_now_ns() - start;
     if (!index)
         par->times.forward += r->busy_ns;
@@ -130,140 +128,19 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     }
 }
 
-typedef struct dti_micro_walk { /* over segments */
-    uint32_t reached;           /* the next that is to end */
-    uint32_t done;              /* buckets that have arrived */
-} dti_micro_walk;
-
-/* Buckets that are finished with segment `segment`. */
-static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
-                             uint32_t *done, uint32_t replica) {
-    if (!run->last)
-        return;
-    const uint32_t now = dti_program_buckets(run->program, segment);
-    dti_exchange_arrive(par, *done, now);
-    *done = now;
-    if (!par->desc.no_overlap)
-        dti_exchange_help(par, replica, false);
-}
-
-/* A segment that was started, and all before it, have ended. */
-static dt_result dti_micro_reach(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
-                                 dti_micro_walk *walk, uint32_t replica) {
-    dt_result result = DT_OK;
-    for (; walk->reached <= segment && !result; walk->reached++) {
-        result = dti_drive_reach(run->program, walk->reached);
-        if (!result)
-            dti_micro_arrive(par, run, walk->reached, &walk->done, replica);
-    }
-    return result;
-}
-
-/* The sync point behind a segment, if there is one. */
-static dt_result dti_micro_meet(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
-                                dti_micro_walk *walk, uint32_t replica) {
-    const dti_code *code = dti_program_code(run->program);
-    dti_replica *r = &par->replicas[replica];
-    if (r->met == code->sync_point_count || code->sync_points[r->met].segment != segment)
-        return DT_OK;
-    dt_result result = dti_micro_reach(par, run, segment, walk, replica);
-    return result ? result : dti_sync_point_make(par, replica, r->met++, run, &r->given_up);
-}
-
-/* The first one is started already. */
-static dt_result dti_micro_forward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
-    const dti_replica *r = &par->replicas[replica];
-    dti_micro_walk walk = {.done = 0};
-    dt_result result = dti_micro_meet(par, run, 0, &walk, replica);
-    for (uint32_t i = 1; i < dti_program_forward(run->program) && !result && !r->given_up; i++) {
-        result = dti_micro_start(par, run, replica);
-        if (!result && !r->given_up)
-            result = dti_micro_meet(par, run, i, &walk, replica);
-    }
-    return result;
-}
-
-/* A device that runs on its own gets all segments at once, up to a sync point, and is then waited
- * for bucket by bucket. */
-static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
-    dt_program *p = run->program;
-    const dti_replica *r = &par->replicas[replica];
-    const uint32_t segments = dti_program_segments(p);
-    dti_micro_walk walk = {.reached = dti_program_forward(p)};
-    dt_result result = DT_OK;
-    for (uint32_t i = walk.reached; i < segments && !result && !r->given_up; i++) {
-        const uint32_t before =
-            dti_units_are(par) ? dti_units_before(par, dti_program_code(p), i, replica) : 0;
-        result = before ? dti_micro_reach(par, run, before - 1, &walk, replica) : DT_OK;
-        if (!result)
-            result = dti_micro_start(par, run, replica);
-        if (result || r->given_up)
-            break;
-        result = dti_drive_poll(p);
-        for (; !result && !dti_drive_is_busy(p) && walk.reached <= i; walk.reached++)
-            dti_micro_arrive(par, run, walk.reached, &walk.done, replica);
-        if (!result)
-            result = dti_micro_meet(par, run, i, &walk, replica);
-    }
-    if (result || r->given_up)
-        return result;
-    return dti_micro_reach(par, run, segments - 1, &walk, replica);
-}
-
-static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
-                                uint32_t replica) {
-    const uint64_t start = dti_now_ns();
-    dt_result result = DT_OK;
-    if (run->micro > 0) {
-        result = dti_micro_write(par, run);
-        if (!result)
-            result = dti_micro_open(par, r, run);
-        if (!result)
-            result = dti_micro_start(par, run, replica);
-    }
-    if (!result && !r->given_up)
-        result = dti_micro_forward(par, run, replica);
-    if (result || r->given_up)
-        return result;
-    const uint64_t turned = dti_now_ns();
-    dti_program_set_weights(run->program, par->weights.sum);
-    result = dti_micro_backward(par, run, replica);
-    if (!result && !run->last)
-        result = dti_program_end(run->program);
-    if (result || r->given_up)
-        return result;
-    dti_micro_terms(par, run);
-    dti_statistics_take(&par->statistics, run, run->program);
-    if (!replica) {
-        par->times.forward += turned - start;
-        par->times.backward += dti_now_ns() - turned;
-    }
-    return DT_OK;
-}
-
-/* Without rows: it comes to sync points, and brings zeros. */
-static dt_result dti_parallel_attend(dti_parallel *par, dti_replica *r, uint32_t index) {
-    dt_result result = DT_OK;
-    while (r->met < par->sync_points.count && !result && !r->given_up)
-        result = dti_sync_point_make(par, index, r->met++, NULL, &r->given_up);
-    return result;
-}
+static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end);
 
 static void dti_parallel_backward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     const bool units = dti_units_are(par);
-    if (!r->runs->count && !units) { /* no rows: zeros, at once */
-        memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
-        dti_exchange_arrive(par, 0, par->bucket_count);
-    }
     if (units)
         dti_parallel_forward(par, index);
     const uint64_t start = dti_now_ns();
-    for (uint32_t i = 0; i < r->runs->count && !r->result && !r->given_up; i++)
-        r->result = dti_micro_step(par, r, &r->runs->runs[i], index);
-    if (!r->runs->count)
-        r->result = dti_parallel_attend(par, r, index);
+    if (!r->result)
+        r->result = dti_list_run(par, index, r->runs->list.count);
+    if (!r->result && !r->given_up)
+        r->result = dti_list_reach(par, index, r->runs->list.count);
     if (units && !r->result && !r->given_up)
         r->result = dti_units_attend(par, index);
     r->passed = dti_now_ns();

@@ -64,7 +64,8 @@ typedef struct dti_replica {
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
-    uint32_t met;                  /* sync points of this step that it has been in */
+    uint32_t at, ended;            /* actions of its list that have begun, and ended */
+    uint32_t arrived;              /* buckets that it has given */
     bool given_up;                 /* another one failed in the middle of it */
     double norm;                   /* of the gradient */
     bool faulty;                   /* it, or what would be written, is not finite */
@@ -323,6 +324,11 @@ static dt_result dti_units_agree(dti_parallel *par);
 static void dti_units_free(dti_parallel *par); /* but for the group, which close ends */
 static void dti_units_close(dti_parallel *par);
 static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
+/* ---- step/execute.c: a replica's list, from where it is to before action `end`. Where
+ * r->given_up another one failed. */
+static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end);
+/* Of a replica's runs, whose programs are there. MEMORY */
+static dt_result dti_runs_list(dti_parallel *par, dti_replica *r, dti_runs *runs);
 /* Starts the next segment of a run, with what it reads in place; not where r->given_up. */
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index);
 /* So many segments must have ended, and others know of it, before segment `segment` waits for

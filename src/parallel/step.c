@@ -34,7 +34,7 @@ static void dti_replicas_prepare(dti_parallel *par) {
         r->runs = par->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
         r->busy_ns = 0;
-        r->met = 0;
+        r->at = r->ended = r->arrived = 0;
         r->given_up = false;
         atomic_store(&r->failed, false);
     }

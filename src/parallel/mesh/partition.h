@@ -45,6 +45,7 @@ typedef struct dti_runs {
     dti_piece *pieces;
     uint32_t piece_count;
     uint32_t slots; /* of the gradient arena */
+    dti_list list;  /* what the replica does; set by who makes the programs */
 } dti_runs;
 
 static dt_result dti_runs_make(dti_base *base, const dti_partition *job, uint32_t replica,
