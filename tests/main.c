@@ -27,6 +27,24 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 
 static bool harness_apart; /* devices' memory has no part that is the host's */
 
+/* So that a test can make an action of a step fail: which one, of which device of which rank. */
+static struct {
+    int rank, device, action; /* action -1: none fails */
+    _Atomic int hits;
+} harness_fault = {.action = -1};
+
+static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
+    const bool hit = harness_fault.action == (int)action && harness_fault.device == (int)device &&
+                     harness_fault.rank == (int)rank;
+    harness_fault.hits += hit;
+    return hit;
+}
+
+#define DTI_ACTION_FAULT(par, index)                                                               \
+    (harness_fails((par)->mesh.rank, index, (par)->replicas[index].at)                                  \
+         ? dti_fail(dti_ctx_base((par)->replicas[index].ctx), DT_ERROR_DEVICE, "action %u failed", \
+                    (par)->replicas[index].at)                                                     \
+         : DT_OK)
 #define DTI_VK_NO_UNIFIED harness_apart
 #define fdopen harness_stream
 #define pthread_create harness_thread
@@ -81,6 +99,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 #include "test_host_copy.c"
 #include "test_parallel.c"
 #include "test_compat.c"
+#include "test_plan.c"
 #include "test_train_in_flight.c"
 #include "test_replicas_vulkan.c"
 #include "test_pipe_schedule.c"

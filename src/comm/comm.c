@@ -361,6 +361,13 @@ DTI_PUBLIC(dt_comm_cancel, (dt_comm * comm, dt_comm_work work), comm, DTI_OF(dt_
     return result;
 }
 
+#ifndef DT_COMM_ONLY
+DTI_SEAM void dti_comm_give_up(dt_comm *comm) {
+    if (comm && !dti_comm_enter(comm) && comm->transport->give_up)
+        comm->transport->give_up(comm);
+}
+#endif
+
 DTI_PUBLIC(dt_comm_run, (dt_comm * comm, const dt_comm_op *op), comm, DTI_OF(dt_comm), (comm, op)) {
     dt_comm_work work;
     if (comm)

@@ -17,6 +17,9 @@ typedef struct dti_transport {
      * INVALID for an id that is not pending, and for nothing else; neither ends a group. */
     dt_result (*wait)(dt_comm *comm, uint64_t id, uint64_t timeout_ns);
     dt_result (*cancel)(dt_comm *comm, uint64_t id);
+    /* Ends all groups, with CANCELLED on the other ranks, whatever they wait for or come to next.
+     * NULL: there are none. */
+    void (*give_up)(dt_comm *comm);
     /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
      * May be NULL. */
     void (*waits_for)(dt_comm *comm, uint64_t id, char *text, size_t size);
@@ -65,6 +68,9 @@ struct dt_comm {
 /* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
  * end in the first call that reports it; `same`: another operation of this call has. */
 DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
+/* Ends the job's groups where others wait for what never comes: their operations give CANCELLED, and
+ * name this rank. Own operations stay pending until they are cancelled. NULL is fine. */
+DTI_SEAM void dti_comm_give_up(dt_comm *comm);
 #endif
 
 #if DTI_COMPILES_COMM

@@ -261,12 +261,6 @@ static dt_result dti_owners_gather(dti_parallel *par) {
     return dti_parallel_comm_failed(par, apart);
 }
 
-static void dti_owners_leave(dti_parallel *par) {
-    dti_owners_posts p = {.posted = 0};
-    if (par->mesh.world > 1 && dti_owners_post_all(par, &p, 1) == DT_OK && p.posted)
-        dt_comm_cancel(par->desc.comm, p.work[0]);
-}
-
 /* ---- pieces of moments */
 
 /* Of this process, from its replicas; what it has not stays as it is. */

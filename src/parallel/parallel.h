@@ -303,7 +303,6 @@ static dt_result dti_owners_keep(dti_parallel *par, uint32_t index);
 /* Behind all commits: new parameters from their owners. On an error of the comm each replica is
  * brought back to the step before, whole, and the error says so. */
 static dt_result dti_owners_gather(dti_parallel *par);
-static void dti_owners_leave(dti_parallel *par); /* ends the group where others gather */
 /* Averages take the weights' place for an evaluation, on all ranks or none; hide in any case. */
 static dt_result dti_owners_show(dti_parallel *par);
 static dt_result dti_owners_hide(dti_parallel *par);

@@ -525,12 +525,7 @@ static dt_result dti_pipe_weigh_by_all(dti_parallel *par) {
 
 static void dti_pipe_leave(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    dt_comm_work work = {0};
-    uint32_t nothing = 0;
-    const dt_comm_op op = {
-        .kind = DT_COMM_ALL_REDUCE, .in = &nothing, .out = &nothing, .count = 1, .dtype = DT_I32};
-    if (par->desc.comm && !dt_comm_begin(par->desc.comm, &op, &work))
-        dt_comm_cancel(par->desc.comm, work);
+    dti_comm_give_up(par->desc.comm);
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
         dti_pipe_flow *f = &pipe->flows[i];
         for (uint32_t k = 0; k < DTI_PIPE_WINDOW * f->link_count; k++) {

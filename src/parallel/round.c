@@ -270,13 +270,7 @@ static void dti_round_steps(dti_parallel *par, uint64_t steps) {
 /* The others are within the round, or wait at its end: the exchange's first operation is given up,
  * so they get an error that names this rank. */
 static void dti_round_leave(dti_parallel *par) {
-    if (par->desc.comm && !par->lost && par->bucket_count) {
-        dti_exchange_begin(par);
-        const dt_result posted =
-            dti_compress_is_on(par) ? dti_compress_post(par, 0) : dti_exchange_post(par, 0);
-        if (!posted)
-            dt_comm_cancel(par->desc.comm, par->states[0].work);
-    }
+    dti_comm_give_up(par->desc.comm);
     par->lost = true;
 }
 

@@ -140,28 +140,16 @@ static void dti_parallel_drop_all(dti_parallel *par) {
     }
 }
 
-/* A bucket, so that others give up the one that they are in. */
-static bool dti_parallel_leave_bucket(dti_parallel *par) {
-    const uint32_t b = par->posted;
-    if (b == par->bucket_count ||
-        (dti_compress_is_on(par) ? dti_compress_post(par, b) : dti_exchange_post(par, b)) != DT_OK)
-        return false;
-    par->posted++;
-    return true;
-}
-
-/* Others wait for gradients that never come. The operation that they are in, or come to next, is
- * given up, so they get an error that names this rank. One that they were in may end before it is
- * given up: then the next one is, and so on. */
+/* Others wait for gradients that never come: they get an error that names this rank. */
 static void dti_parallel_leave(dti_parallel *par) {
     const bool exchanges = par->desc.comm && !dti_units_are(par);
+    const dt_comm_work small[] = {par->weights.work, par->statistics.work, par->terms.work};
     par->lost = true;
-    while (exchanges && (par->received < par->posted || dti_parallel_leave_bucket(par)))
-        dt_comm_cancel(par->desc.comm, par->states[par->received++].work);
-    if (exchanges && dti_statistics_begin(par) == DT_OK && par->statistics.width)
-        dt_comm_cancel(par->desc.comm, par->statistics.work);
-    if (exchanges && dti_scalar_sum_begin(par, &par->terms) == DT_OK)
-        dt_comm_cancel(par->desc.comm, par->terms.work);
+    dti_comm_give_up(par->desc.comm);
+    for (; exchanges && par->received < par->posted; par->received++)
+        dt_comm_cancel(par->desc.comm, par->states[par->received].work);
+    for (size_t i = 0; par->desc.comm && i < DTI_COUNT(small); i++)
+        dt_comm_cancel(par->desc.comm, small[i]); /* those that have ended are none any more */
     dti_units_leave(par);
 }
 
@@ -169,10 +157,7 @@ static void dti_parallel_leave(dti_parallel *par) {
 static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool gather) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    if (gather)
-        dti_owners_leave(par);
-    else if (par->desc.comm && dti_scalar_sum_begin(par, &par->weights) == DT_OK)
-        dt_comm_cancel(par->desc.comm, par->weights.work);
+    dti_comm_give_up(par->desc.comm);
     par->lost = true;
     if (gather || dti_units_are(par))
         return dti_fail(par->base, result,

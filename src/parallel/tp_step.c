@@ -390,10 +390,7 @@ static dt_result dti_tp_load(dti_parallel *par) {
 
 /* Others wait for what never comes: the operation that they are in, or come to, is given up. */
 static void dti_tp_leave(dti_parallel *par) {
-    const dt_comm_op op = {.kind = DT_COMM_BARRIER};
-    dt_comm_work work;
-    if (par->desc.comm && !par->lost && !dt_comm_begin(par->desc.comm, &op, &work))
-        dt_comm_cancel(par->desc.comm, work);
+    dti_comm_give_up(par->desc.comm);
     for (uint32_t k = 0; k < par->tp->size; k++) {
         dti_batch_slice_sum *sum = &par->tp->sums[k];
         if (sum->work.id)

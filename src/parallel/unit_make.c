@@ -193,13 +193,9 @@ static void dti_units_close(dti_parallel *par) {
 /* Others wait for what never comes: the operation that they are in is given up. */
 static void dti_units_leave(dti_parallel *par) {
     dti_units *u = &par->units;
-    const dt_comm_op op = {.kind = DT_COMM_BARRIER};
-    dt_comm_work work;
     if (!par->desc.comm)
         return;
-    if (!dt_comm_begin(par->desc.comm, &op, &work))
-        dt_comm_cancel(par->desc.comm, work);
-    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) { /* and its buffers are this process's again */
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) { /* its buffers are this process's again */
         for (; u->sends[i].ended < u->sends[i].count; u->sends[i].ended++)
             dt_comm_cancel(u->comm, u->sends[i].work[u->sends[i].ended]);
         for (; u->reduces[i].ended < u->reduces[i].count; u->reduces[i].ended++)

@@ -171,6 +171,11 @@ static dt_result dti_mpi_cancel(dt_comm *comm, uint64_t id) {
     return dti_mpi_finish(comm, o);
 }
 
+static void dti_mpi_give_up(dt_comm *comm) {
+    dti_mpi *m = ((dti_mpi_group *)comm->state)->all;
+    dti_mpi_end(m, DT_ERROR_CANCELLED, true, "rank %u cancelled its step", (unsigned)m->rank);
+}
+
 static void dti_mpi_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_mpi_op *o = dti_mpi_find(comm, id);
     char what[DTI_COLL_TEXT];
@@ -328,6 +333,7 @@ static const dti_transport dti_mpi_transport = {
     .begin = dti_mpi_begin,
     .wait = dti_mpi_wait,
     .cancel = dti_mpi_cancel,
+    .give_up = dti_mpi_give_up,
     .waits_for = dti_mpi_waits_for,
     .group = dti_mpi_group_open,
     .info = dti_mpi_info,

@@ -100,6 +100,16 @@ static dt_result dti_tcp_cancel(dt_comm *comm, uint64_t id) {
     return result;
 }
 
+static void dti_tcp_give_up(dt_comm *comm) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    dti_mutex_lock(&t->lock);
+    t->core.now = dti_now_ns();
+    dti_core_suspect(&t->core, DT_ERROR_CANCELLED, t->core.set.rank, "rank %u cancelled its step",
+                     t->core.set.rank);
+    dti_tcp_flush(t);
+    dti_mutex_unlock(&t->lock);
+}
+
 static const dti_transport dti_tcp_transport;
 
 /* "rank 3 has not posted it, rank 5 has posted it". */
@@ -248,6 +258,7 @@ static const dti_transport dti_tcp_transport = {.name = "tcp",
                                                 .begin = dti_tcp_begin,
                                                 .wait = dti_tcp_wait,
                                                 .cancel = dti_tcp_cancel,
+                                                .give_up = dti_tcp_give_up,
                                                 .waits_for = dti_tcp_waits_for,
                                                 .group = dti_tcp_make_group,
                                                 .info = dti_tcp_info,

@@ -231,6 +231,13 @@ static dt_result dti_inproc_cancel(dt_comm *comm, uint64_t id) {
     return dti_slot_finish(comm, slot);
 }
 
+static void dti_inproc_give_up(dt_comm *comm) {
+    dti_hub *hub = ((dti_seat *)comm->state)->hub;
+    dti_mutex_lock(&hub->lock);
+    dti_hub_end(hub, DT_ERROR_CANCELLED, "rank %d cancelled its step", (int)comm->rank);
+    dti_mutex_unlock(&hub->lock);
+}
+
 static void dti_inproc_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_seat *seat = comm->state;
     dti_mutex_lock(&seat->hub->lock);
@@ -360,6 +367,7 @@ static const dti_transport dti_thread_transport = {
     .begin = dti_inproc_begin,
     .wait = dti_inproc_wait,
     .cancel = dti_inproc_cancel,
+    .give_up = dti_inproc_give_up,
     .waits_for = dti_inproc_waits_for,
     .group = dti_inproc_group,
     .info = dti_inproc_info,

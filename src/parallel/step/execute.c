@@ -135,7 +135,11 @@ static void dti_list_clock(dti_parallel *par, uint32_t index, const dti_action *
     *since = now;
 }
 
-/* From where it is to before action `end`. Where r->given_up another device failed. */
+/* So that tests can make any action fail. */
+#ifndef DTI_ACTION_FAULT
+#define DTI_ACTION_FAULT(par, index) DT_OK
+#endif
+
 static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
     dti_replica *r = &par->replicas[index];
     const dti_list *list = &r->runs->list;
@@ -145,6 +149,8 @@ static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
         const dti_action *a = &list->actions[r->at];
         if (a->waits)
             result = dti_list_reach(par, index, r->at);
+        if (!result)
+            result = DTI_ACTION_FAULT(par, index);
         if (!result)
             result = dti_actions[a->kind](par, index, a);
         dti_list_clock(par, index, a, &since);
