@@ -1,7 +1,7 @@
 /* Makes a random job (random_jobs.h) on its ranks, which are threads, and writes down all that it
  * left: hashes of weights, state, files, reports and figures; bytes; and every error's text. The
- * job is made up to three times: straight on; from its checkpoint in the middle on; and so on one
- * device, where the bits must not depend on the mesh. */
+ * job is made up to four times: straight on; with processes as ranks; from its checkpoint in the
+ * middle on; and so on one device, where the bits must not depend on the mesh. */
 #ifndef DTRAIN_TESTS_RANDOM_JOBS_RUN_H
 #define DTRAIN_TESTS_RANDOM_JOBS_RUN_H
 
@@ -473,6 +473,8 @@ static void jobs_run(const jobs_job *j, jobs_way way, jobs_rank *all) {
 }
 
 /* ---- ranks that are processes, over TCP */
+
+_Static_assert(sizeof(jobs_end) <= sizeof(((rank *)0)->values), "what a process leaves");
 
 static void jobs_process(rank *r) {
     jobs_rank own;

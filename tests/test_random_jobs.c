@@ -130,17 +130,18 @@ static bool jobs_take_apart(const char *line, jobs_parts *p) {
     return count == 5;
 }
 
-/* Without optimising, padding of descriptions has any bytes, and codes are made again for it
- * (src/program/codes.c). */
+/* Of the host's bytes: a context has more members with more of the library's options. Without
+ * optimising, padding of descriptions has any bytes, and codes are made again for it
+ * (src/program/codes.c): then they are not compared. */
 #ifdef __OPTIMIZE__
-#define HOST_IS_COMPARED true
+enum { HOST_SLACK = 4096 };
 #else
-#define HOST_IS_COMPARED false
+enum { HOST_SLACK = 1 << 30 };
 #endif
 
 static bool jobs_has_grown(const char *name, const char *was, const char *is) {
-    return strtoull(is, NULL, 10) > strtoull(was, NULL, 10) &&
-           (HOST_IS_COMPARED || strcmp(name, "host"));
+    const unsigned long long slack = strcmp(name, "host") ? 0 : HOST_SLACK;
+    return strtoull(is, NULL, 10) > strtoull(was, NULL, 10) + slack;
 }
 
 /* Pairs of a name and a value: those that differ, or, of bytes, have grown. */
@@ -257,7 +258,7 @@ static void jobs_replay(int part, int parts) {
 #endif
     for (; fgets(was, sizeof was, f); i++) {
         const jobs_job j = jobs_draw(i);
-        if (i % parts != part || !test_takes(i / parts, 4, 7) || strstr(was, "left out"))
+        if (i % parts != part || !test_takes(i / parts, 4, 13) || strstr(was, "left out"))
             continue;
         jobs_line_watched(&j, is);
         jobs_compare(i, was, is);
