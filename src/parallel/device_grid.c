@@ -94,13 +94,6 @@ static dt_result dti_grid_scalars_make(dti_parallel *par) {
     return made ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static void dti_grid_scalars_begin(dti_parallel *par) {
-    const size_t batch_slices = par->job.batch_slices;
-    par->told = false;
-    memset(par->weights.leaves, 0, batch_slices * par->weights.width * sizeof(double));
-    memset(par->terms.leaves, 0, batch_slices * par->terms.width * sizeof(double));
-}
-
 /* Each number is one rank's, so it does not matter in which order they are added. */
 static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
     dt_result result = DT_OK;
@@ -112,20 +105,6 @@ static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
     dti_scalar_tree(s->leaves, par->job.batch_slices, s->width);
     memcpy(s->sum, s->leaves, s->width * sizeof *s->sum);
     return result;
-}
-
-static dt_result dti_grid_agree(dti_parallel *par, dt_result own) {
-    double *leaf = par->weights.leaves + (size_t)par->first_batch_slice * par->weights.width;
-    leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
-    leaf[DTI_WEIGHTS_WHO] = own ? par->mesh.rank : 0.0;
-    leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
-    dt_result result = dti_grid_scalars(par, &par->weights);
-    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
-    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
-    if (result || own)
-        return own ? own : result;
-    return par->told ? dti_parallel_given_up(par) : dti_parallel_same(par);
 }
 
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step) {

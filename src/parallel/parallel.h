@@ -68,7 +68,7 @@ typedef struct dti_replica {
     uint32_t arrived;              /* buckets that it has given */
     bool given_up;                 /* another one failed in the middle of it */
     double norm;                   /* of the gradient */
-    bool faulty;                   /* it, or what would be written, is not finite */
+    bool faulty;                   /* a local step: it, or what it would write, is not finite */
     bool empty;                    /* a local step: no target counts */
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
     uint64_t busy_ns;              /* how long it computed in this step; */
@@ -225,7 +225,8 @@ typedef struct dti_parallel {
     bool asked; /* for a checkpoint: here, and after the step on any rank */
     uint64_t validate_ns;
     dti_step_times times;
-    bool told; /* all ranks know that this step is given up */
+    bool told;           /* all ranks know that this step is given up */
+    _Atomic bool faulty; /* a device here found that what it would write is not finite */
 } dti_parallel;
 
 typedef struct dti_parallel_result {
@@ -436,11 +437,8 @@ static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_
 static dt_result dti_grid_code(dti_parallel *par, const dti_code **out);
 /* par->weights and par->terms, with room for all batch slices. MEMORY */
 static dt_result dti_grid_scalars_make(dti_parallel *par);
-static void dti_grid_scalars_begin(dti_parallel *par);
 /* Of a few doubles a batch slice, each rank's own and else zeros: the sum over batch slices. */
 static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
-/* The weights of all ranks to par->weights, and whether all of them can go on. */
-static dt_result dti_grid_agree(dti_parallel *par, dt_result own);
 /* Which micro-batch of its batch slice a run is; the last of all commits. */
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step);
 /* Rows that this process computes with: none where a pipeline's stages get all from others. */

@@ -36,7 +36,6 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
 
     /* The step under way. */
     _Atomic uint32_t forward, backward; /* micro-batches whose part has ended */
-    bool faulty;
     double norm;
 } dti_pipe_chunk;
 
@@ -234,21 +233,17 @@ static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
 
 /* ---- pipe_attribute.c */
-/* The first part that gave something not finite, else an update, on all ranks together. */
+/* The first part that gave something not finite, else an update or a running statistic, on all
+ * ranks together. */
 static dt_result dti_pipe_attribute(dti_parallel *par);
-static const char *dti_pipe_statistics_fault(const dti_parallel *par);
 
 /* ---- pipe_step.c */
 /* Chunk by chunk of a device, until one fails. */
 typedef dt_result dti_pipe_each(dti_parallel *par, dti_pipe_chunk *chunk);
 static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each);
-static dt_result dti_pipe_phase(dti_parallel *par, dti_device_team_fn *fn); /* on all devices */
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro);
 /* The program whose micro-batch slot made the last backward part, or of a pipeline without rows one
  * of full batches: its step commits. */
 static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk);
-/* As dti_parallel_step. */
-static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                               const dt_step_desc *step, dti_parallel_result *out);

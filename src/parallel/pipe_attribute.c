@@ -73,18 +73,6 @@ static dt_result dti_pipe_attribute_chunk(dti_parallel *par, uint32_t c, int wha
     return result;
 }
 
-static dt_result dti_pipe_attribute(dti_parallel *par) {
-    const uint32_t count = par->pipe->chunk_count;
-    dt_result result = DT_OK;
-    for (int what = 0; what < DTI_PIPE_BLAMES && !result; what++) {
-        for (uint32_t i = 0; i < count && !result; i++) {
-            const uint32_t c = what == DTI_PIPE_ATTRIBUTE_BACKWARD ? count - 1 - i : i;
-            result = dti_agree_result(par, dti_pipe_attribute_chunk(par, c, what));
-        }
-    }
-    return result;
-}
-
 static const char *dti_pipe_statistics_fault(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const char *fault = NULL;
@@ -94,4 +82,19 @@ static const char *dti_pipe_statistics_fault(const dti_parallel *par) {
                                          dti_pipe_alike_chunk(pipe, s, 0)->graph);
     }
     return fault;
+}
+
+static dt_result dti_pipe_attribute(dti_parallel *par) {
+    const uint32_t count = par->pipe->chunk_count;
+    dt_result result = DT_OK;
+    for (int what = 0; what < DTI_PIPE_BLAMES && !result; what++) {
+        for (uint32_t i = 0; i < count && !result; i++) {
+            const uint32_t c = what == DTI_PIPE_ATTRIBUTE_BACKWARD ? count - 1 - i : i;
+            result = dti_agree_result(par, dti_pipe_attribute_chunk(par, c, what));
+        }
+    }
+    if (result)
+        return result;
+    const char *fault = dti_pipe_statistics_fault(par);
+    return dti_agree_result(par, fault ? dti_parallel_not_finite_text(par, fault) : DT_OK);
 }

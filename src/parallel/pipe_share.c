@@ -184,10 +184,10 @@ static dt_result dti_pipe_share_params(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     if (!pipe->bounds)
         return DT_OK;
-    dt_result result = dti_pipe_phase(par, dti_pipe_put);
+    dt_result result = dti_protocol_phase(par, dti_pipe_put);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         if (pipe->stages[s].pipelines && pipe->stages[s].sum.comm)
             result = dti_pipe_share_stage(par, s);
     }
-    return result ? result : dti_pipe_phase(par, dti_pipe_get);
+    return result ? result : dti_protocol_phase(par, dti_pipe_get);
 }

@@ -1,4 +1,4 @@
-/* A step of a grid of pipelines. Each device's thread works off its list. A part begins when the
+/* A grid of pipelines: what is its own of the commit protocol. Each device's thread works off its list. A part begins when the
  * parts that it needs have ended: two counters a chunk, or messages (pipe_wire.c), report that. A
  * forward part reads what earlier chunks left, which stays until their backward part of that
  * micro-batch. A backward part writes the gradients of what it received to the chunks that sent it,
@@ -343,7 +343,8 @@ static dt_result dti_pipe_validate_chunk(dti_parallel *par, dti_pipe_chunk *chun
         return result;
     const uint32_t *status = dti_program_out(p);
     chunk->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
-    chunk->faulty = status[DTI_STATUS_ABORT] != 0;
+    if (status[DTI_STATUS_ABORT])
+        atomic_store(&par->faulty, true);
     return DT_OK;
 }
 
@@ -373,21 +374,14 @@ static dt_result dti_pipe_result(dti_parallel *par) {
     return DT_OK;
 }
 
-static dt_result dti_pipe_phase(dti_parallel *par, dti_device_team_fn *fn) {
+static void dti_pipe_team(dti_parallel *par, dti_device_team_fn *fn) {
     dti_device_team_run(par->pipe->device_team, fn, par);
-    return dti_pipe_result(par);
 }
 
-static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
+static void dti_pipe_prepare(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    par->batch = batch;
-    par->rows = batch->rows;
-    par->step = *step;
-    par->times = (dti_step_times){0};
-    par->told = false;
-    pipe->tail = batch->rows != par->desc.batch && par->desc.tail;
+    pipe->tail = par->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
-    dti_grid_scalars_begin(par);
     for (uint32_t d = 0; d < pipe->device_count; d++) {
         pipe->devices[d].waited = 0;
         pipe->devices[d].met = 0;
@@ -397,7 +391,7 @@ static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
-            stage->coefficients[i] = step->coefficients[stage->losses[i]];
+            stage->coefficients[i] = par->step.coefficients[stage->losses[i]];
     }
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         atomic_store(&pipe->chunks[i].forward, 0);
@@ -415,19 +409,32 @@ static void dti_pipe_weights_take(dti_parallel *par) {
     }
 }
 
-/* Weights to all ranks, and whether all of them can go on. Labels too are looked at: nothing has
- * begun. */
-static dt_result dti_pipe_agree(dti_parallel *par, dt_result own) {
-    dt_result result = dti_pipe_weigh_by_all(par);
-    if (result && par->lost)
-        return result;
-    if (!own)
-        own = result ? result : dti_pipe_phase(par, dti_pipe_weigh);
-    result = dti_grid_agree(par, own);
+/* All lists, all messages, all sums. */
+static dt_result dti_pipe_run_all(dti_parallel *par) {
+    dti_pipe_weights_take(par);
+    dt_result result = dti_protocol_phase(par, dti_pipe_list_run);
     if (!result)
-        dti_pipe_weights_take(par);
-    return result;
+        result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
+    return result ? result : dti_pipe_sums_end(par);
 }
+
+static uint64_t dti_pipe_waited(const dti_parallel *par) {
+    return par->pipe->devices[0].waited;
+}
+
+static dt_result dti_pipe_publish(dti_parallel *par) {
+    const dt_result result = dti_pipe_share_params(par);
+    return result ? dti_protocol_torn(par, result) : DT_OK;
+}
+
+static void dti_pipe_report(dti_parallel *par, dti_parallel_result *out) {
+    const dti_pipe_device *own = &par->pipe->devices[0];
+    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, own->pipeline, own->place);
+    par->replicas[0].store->steps = chunk->store->steps;
+    out->norm = chunk->norm;
+}
+
+/* ---- a step that is not made */
 
 static void dti_pipe_drop(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
@@ -440,112 +447,36 @@ static void dti_pipe_drop(dti_parallel *par) {
     }
 }
 
-static dt_result dti_pipe_not_finite(dti_parallel *par, dti_parallel_result *out) {
-    const char *statistic = dti_pipe_statistics_fault(par);
-    dt_result own = dti_pipe_result(par); /* a device that failed while it judged */
-    dt_result result = dti_agree_result(par, own);
-    if (!result)
-        result = dti_pipe_attribute(par);
-    if (!result)
-        result =
-            dti_agree_result(par, statistic ? dti_parallel_not_finite_text(par, statistic) : DT_OK);
-    if (!result)
-        result = dti_parallel_not_finite_text(par, NULL);
-    dti_pipe_drop(par);
-    for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
+static dt_result dti_pipe_load(dti_parallel *par) {
+    dt_result result = DT_OK;
+    for (uint32_t s = 0; s < par->pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &par->pipe->stages[s];
         if (stage->pipelines)
-            dti_statistics_load(&stage->statistics, dti_pipe_alike_chunk(par->pipe, s, 0)->store);
+            result = dti_statistics_load(&stage->statistics,
+                                         dti_pipe_alike_chunk(par->pipe, s, 0)->store);
     }
-    out->skipped = result == DT_ERROR_NUMERIC;
     return result;
 }
 
-/* A device or a rank failed: before the update all stores are as they were. */
-static dt_result dti_pipe_failed(dti_parallel *par, dt_result result) {
-    return dti_parallel_over(par, result, dti_pipe_leave, dti_pipe_drop);
-}
-
-static dt_result dti_pipe_partial_commit(dti_parallel *par, dt_result result) {
-    return dti_parallel_apart(par, result, dti_pipe_leave, "stages");
-}
-
-/* All lists, all messages, all sums. */
-static dt_result dti_pipe_lists(dti_parallel *par) {
-    dt_result result = dti_pipe_phase(par, dti_pipe_list_run);
-    if (result)
-        return result;
-    result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
-    if (!result)
-        result = dti_pipe_sums_end(par);
-    return result ? result : dti_pipe_statistics(par);
-}
-
-static void dti_pipe_validate_all(dti_parallel *par) {
-    const dti_pipe *pipe = par->pipe;
-    bool faulty = dti_pipe_phase(par, dti_pipe_validate) != DT_OK;
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++)
-        faulty = faulty || (pipe->chunks[i].store && pipe->chunks[i].faulty);
-    if (faulty)
-        par->terms.leaves[(size_t)par->first_batch_slice * par->terms.width + DTI_TERMS_FAULT] =
-            1.0;
-}
-
-static dt_result dti_pipe_compute(dti_parallel *par) {
-    dt_result result = dti_pipe_lists(par);
-    if (!result)
-        result = dti_pipe_phase(par, dti_pipe_norm);
-    if (!result)
-        result = dti_pipe_pairs(par);
-    if (result)
-        return result;
-    dti_pipe_validate_all(par);
-    /* all ranks have come here, so all gradients are there, and it says whether all can write what
-     * comes of them: the commit barrier */
-    return dti_grid_scalars(par, &par->terms);
-}
-
-static double dti_pipe_norm_now(const dti_pipe *pipe) {
-    const dti_pipe_device *own = &pipe->devices[0];
-    return dti_pipe_chunk_of(pipe, own->pipeline, own->place)->norm;
-}
-
-static dt_result dti_pipe_update(dti_parallel *par) {
-    const dti_pipe *pipe = par->pipe;
-    const dti_pipe_device *own = &pipe->devices[0];
-    dt_result result = dti_pipe_phase(par, dti_pipe_commit);
-    if (!result)
-        result = dti_pipe_share_params(par);
-    dti_full_old(par);
-    if (result)
-        return dti_pipe_partial_commit(par, result);
-    par->replicas[0].store->steps =
-        dti_pipe_chunk_of(pipe, own->pipeline, own->place)->store->steps;
-    return DT_OK;
-}
-
-static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                               const dt_step_desc *step, dti_parallel_result *out) {
-    *out = (dti_parallel_result){0};
-    dti_pipe_prepare(par, batch, step);
-    dt_result result = dti_pipe_agree(par, own);
-    if (result || dti_parallel_leaves_out(par, out)) /* nothing has begun */
-        return result;
-    result = dti_pipe_compute(par);
-    if (result)
-        return dti_pipe_failed(par, result);
-    dti_terms_report(par->terms.sum, out);
-    out->wait_seconds = 1e-9 * (double)par->pipe->devices[0].waited;
-    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
-        (!par->desc.program.no_check && !dti_losses_finite(out)))
-        return dti_pipe_not_finite(par, out);
-    const uint64_t start = dti_now_ns();
-    result = dti_pipe_update(par);
-    par->times.commit = dti_now_ns() - start;
-    if (result)
-        return result;
-    out->norm = dti_pipe_norm_now(par->pipe);
-    out->committed = true;
-    result = par->whole.shown ? dti_full_gather(par) : DT_OK;
-    return result ? dti_pipe_partial_commit(par, result) : DT_OK;
-}
+static const dti_strategy dti_pipe_strategy = {.others_wait = true,
+                                               .split = true,
+                                               .together = true,
+                                               .prepare = dti_pipe_prepare,
+                                               .team = dti_pipe_team,
+                                               .result = dti_pipe_result,
+                                               .before = dti_pipe_weigh_by_all,
+                                               .weigh = dti_pipe_weigh,
+                                               .run = dti_pipe_run_all,
+                                               .statistics = dti_pipe_statistics,
+                                               .waited = dti_pipe_waited,
+                                               .norm = dti_pipe_norm,
+                                               .pairs = dti_pipe_pairs,
+                                               .validate = dti_pipe_validate,
+                                               .write = dti_pipe_commit,
+                                               .publish = dti_pipe_publish,
+                                               .report = dti_pipe_report,
+                                               .attribute = dti_pipe_attribute,
+                                               .load = dti_pipe_load,
+                                               .drop = dti_pipe_drop,
+                                               .leave = dti_pipe_leave,
+                                               .parts = "stages"};

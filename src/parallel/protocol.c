@@ -5,7 +5,8 @@
  * after all gradients have come, while it judges the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
-    return par->tp              ? &dti_tp_strategy
+    return par->pipe            ? &dti_pipe_strategy
+           : par->tp            ? &dti_tp_strategy
            : dti_units_are(par) ? &dti_units_strategy
                                 : &dti_replicas_strategy;
 }
@@ -25,6 +26,7 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
     par->step = *step;
     par->times = (dti_step_times){0};
     par->told = false;
+    atomic_store(&par->faulty, false);
     memset(par->weights.leaves, 0, leaves * par->weights.width * sizeof(double));
     memset(par->terms.leaves, 0, leaves * par->terms.width * sizeof(double));
     par->strategy->prepare(par);
@@ -145,7 +147,8 @@ static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result
 
 /* ---- a failure */
 
-static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+/* Each may be NULL; they clean up, and the error stays. */
+static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
                                    dti_parallel_clean *drop) {
     char text[sizeof par->base->error]; /* what the rest of it says is no news */
     memcpy(text, par->base->error, sizeof text);
@@ -162,24 +165,20 @@ static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
     if (par->state == DTI_PROTOCOL_AGREE && s->others_wait) /* nothing has begun */
         return result;
-    return dti_parallel_over(par, result, par->told ? NULL : s->leave, s->drop);
-}
-
-/* In WRITE or behind it. */
-static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
-                                    const char *who) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    leave(par);
-    return dti_fail(
-        par->base, result,
-        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint", text,
-        who);
+    return dti_protocol_over(par, result, par->told ? NULL : s->leave, s->drop);
 }
 
 static dt_result dti_protocol_torn(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
-    return s->torn ? s->torn(par, result) : dti_parallel_apart(par, result, s->leave, s->parts);
+    if (s->torn)
+        return s->torn(par, result);
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    s->leave(par);
+    return dti_fail(
+        par->base, result,
+        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint", text,
+        s->parts);
 }
 
 /* ---- what is not finite */
@@ -217,7 +216,7 @@ static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result 
         own = dti_agree_result(par, own);
     if (!own)
         own = s->attribute(par);
-    dti_parallel_over(par, own, NULL, s->drop);
+    dti_protocol_over(par, own, NULL, s->drop);
     const dt_result loaded = s->load(par);
     result = s->together ? own : dti_agree_result(par, own ? own : loaded);
     if (!result)
@@ -242,7 +241,7 @@ static dt_result dti_protocol_judge(dti_parallel *par) {
     par->state = DTI_PROTOCOL_VALIDATE;
     if (!own)
         own = dti_protocol_phase(par, s->validate);
-    if (own || s->faulty(par))
+    if (own || atomic_load(&par->faulty))
         dti_protocol_leaf(par, &par->terms)[DTI_TERMS_FAULT] = 1.0;
     par->validate_ns = dti_now_ns() - start;
     return DT_OK;
@@ -335,8 +334,6 @@ static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *o
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
-    if (par->pipe)
-        return dti_pipe_step(par, batch, own, step, out);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_protocol_agree(par, own);
     if (!result && dti_parallel_leaves_out(par, out)) {

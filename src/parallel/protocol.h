@@ -54,8 +54,7 @@ typedef struct dti_strategy {
     uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: they are not told */
     dti_device_team_fn *norm;                    /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
-    dti_device_team_fn *validate;
-    bool (*faulty)(const dti_parallel *par);
+    dti_device_team_fn *validate; /* sets par->faulty where something is not finite */
     dti_device_team_fn *write;
     dti_parallel_part *publish; /* NULL: nothing. Says itself what its failure leaves */
     void (*report)(dti_parallel *par, dti_parallel_result *out); /* of a step that was made */
@@ -69,16 +68,13 @@ typedef struct dti_strategy {
     const char *parts;                                      /* which may be a step apart */
 } dti_strategy;
 
-static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_tp_strategy;
+static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_tp_strategy,
+    dti_pipe_strategy;
 
 /* Runs fn on all devices, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);
-/* Before an update: leave and drop, of which each may be NULL, clean up, and the error stays. */
-static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
-                                   dti_parallel_clean *drop);
-/* Behind a part of one: says that `who` may be a step apart. */
-static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
-                                    const char *who);
+/* In WRITE or behind it: the group ends, and the error says what may be a step apart. */
+static dt_result dti_protocol_torn(dti_parallel *par, dt_result result);
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
                                  const dt_step_desc *step);
 /* Whether no target of the whole batch counts, and such a step is left out: all ranks know it. */

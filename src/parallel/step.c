@@ -67,6 +67,13 @@ static uint64_t dti_replicas_waited(const dti_parallel *par) {
 
 /* ---- VALIDATE and WRITE */
 
+static void dti_replica_judge(dti_parallel *par, dti_replica *r, dt_program *p) {
+    bool faulty = false;
+    r->result = dti_program_validate(p, &r->norm, &faulty);
+    if (faulty)
+        atomic_store(&par->faulty, true);
+}
+
 /* Brings the sum of all to each replica, which then says whether it can be committed. */
 static void dti_parallel_validate(void *arg, uint32_t index) {
     dti_parallel *par = arg;
@@ -81,14 +88,7 @@ static void dti_parallel_validate(void *arg, uint32_t index) {
         dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(dti_parallel_last(r), &par->step);
-    r->result = dti_program_validate(dti_parallel_last(r), &r->norm, &r->faulty);
-}
-
-static bool dti_replicas_faulty(const dti_parallel *par) {
-    bool faulty = false;
-    for (uint32_t i = 0; i < par->job.local; i++)
-        faulty = faulty || par->replicas[i].faulty;
-    return faulty;
+    dti_replica_judge(par, r, dti_parallel_last(r));
 }
 
 static void dti_parallel_commit(void *arg, uint32_t index) {
@@ -183,7 +183,6 @@ static const dti_strategy dti_replicas_strategy = {.prepare = dti_replicas_prepa
                                                    .statistics = dti_replicas_statistics,
                                                    .waited = dti_replicas_waited,
                                                    .validate = dti_parallel_validate,
-                                                   .faulty = dti_replicas_faulty,
                                                    .write = dti_parallel_commit,
                                                    .publish = dti_replicas_publish,
                                                    .report = dti_replicas_report,

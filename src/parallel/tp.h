@@ -31,7 +31,6 @@ typedef struct dti_tp_rank {
     dti_batch_slice_stack sum;
     dt_result result; /* of this step, */
     uint32_t met;     /* and its sync points */
-    bool faulty;
     double norm;
 } dti_tp_rank;
 

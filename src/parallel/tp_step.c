@@ -275,7 +275,8 @@ static void dti_tp_validate(void *arg, uint32_t m) {
         return;
     const uint32_t *status = dti_program_out(p);
     tp_rank->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
-    tp_rank->faulty = status[DTI_STATUS_ABORT] != 0;
+    if (status[DTI_STATUS_ABORT])
+        atomic_store(&par->faulty, true);
 }
 
 static void dti_tp_commit(void *arg, uint32_t m) {
@@ -334,13 +335,6 @@ static void dti_tp_prepare(dti_parallel *par) {
     }
     atomic_store(&tp->failed, false);
     atomic_store(&tp->speaking, false);
-}
-
-static bool dti_tp_faulty(const dti_parallel *par) {
-    bool faulty = false;
-    for (uint32_t m = 0; m < par->tp->local; m++)
-        faulty = faulty || par->tp->ranks[m].faulty;
-    return faulty;
 }
 
 static void dti_tp_report(dti_parallel *par, dti_parallel_result *out) {
@@ -411,7 +405,6 @@ static const dti_strategy dti_tp_strategy = {.others_wait = true,
                                              .norm = dti_tp_norm,
                                              .pairs = dti_tp_pairs,
                                              .validate = dti_tp_validate,
-                                             .faulty = dti_tp_faulty,
                                              .write = dti_tp_commit,
                                              .report = dti_tp_report,
                                              .statistic = dti_tp_statistic,

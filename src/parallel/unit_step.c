@@ -418,7 +418,7 @@ static void dti_units_validate(void *arg, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_parallel_last(r);
     memcpy(dti_micro_slot_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
-    r->result = dti_program_validate(p, &r->norm, &r->faulty);
+    dti_replica_judge(par, r, p);
 }
 
 /* Of all ranks, each of which has its own and else zeros. */
@@ -441,7 +441,6 @@ static const dti_strategy dti_units_strategy = {.others_wait = true,
                                                 .norm = dti_units_measure,
                                                 .pairs = dti_units_pairs,
                                                 .validate = dti_units_validate,
-                                                .faulty = dti_replicas_faulty,
                                                 .write = dti_parallel_commit,
                                                 .report = dti_replicas_report,
                                                 .statistic = dti_replicas_statistic,
