@@ -235,6 +235,10 @@ TEST(a_wrong_schedule_says_which_phase_and_number) {
                      &(dt_schedule){.kind = DT_SCHEDULE_CONSTANT}, ".schedule[1] is never");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_EXPONENTIAL, .gamma = (double)NAN}, NULL,
                      "gamma is nan");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_GEOMETRIC, .steps = 5, .start = -1}, NULL,
+                     ".schedule[0].start is -1; it must be at least 0 and at most 1e+30");
+    schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_GEOMETRIC, .steps = 5, .end = DT_ZERO},
+                     NULL, ".schedule[0].end is 0; it must be from 1e-30");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_CALLBACK}, NULL, "has no .rate");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_INVERSE_SQRT}, NULL, "warmup");
     schedule_refused(&(dt_schedule){.kind = DT_SCHEDULE_WSD, .period = 5, .warmup = 3, .decay = 3},

@@ -256,10 +256,11 @@ static void dti_rate_check_phase(const dt_schedule *s, int phase, bool goes_on,
                                  dti_text *problems) {
     dti_rate_check_epochs(s, phase, problems);
     dti_optim_problems(problems, ".schedule", phase, &dti_schedule_fields, s);
-    if (s->kind == DT_SCHEDULE_GEOMETRIC) {
+    const bool geometric = s->kind == DT_SCHEDULE_GEOMETRIC;
+    if (geometric && s->start >= 0.0)
         dti_rate_has(problems, phase, "start", s->start, 1e-30, (double)INFINITY);
+    if (geometric && s->end >= 0.0)
         dti_rate_has(problems, phase, "end", s->end, 1e-30, (double)INFINITY);
-    }
     if (s->kind == DT_SCHEDULE_CALLBACK && !s->rate)
         dti_text_add(problems, "\n- optimizer: .schedule[%d] has no .rate", phase);
     const bool length = s->steps || s->period || !goes_on; /* else dti_rate_check says it */
