@@ -491,8 +491,8 @@ TEST(grids_that_differ_between_ranks_are_named) {
     grid_job(&c, ranks, grid_differs);
     for (int i = 0; i < c.ranks; i++)
         CHECK_TEXT(ranks[i].end.result == DT_ERROR_INVALID &&
-                       strstr(ranks[i].end.text, "x 4 stages") &&
-                       strstr(ranks[i].end.text, "x 2 stages"),
+                       strstr(ranks[i].end.text, ".parallel.pipeline 4") &&
+                       strstr(ranks[i].end.text, ".parallel.pipeline 2"),
                    "rank %d: %s", i, ranks[i].end.text);
 }
 
