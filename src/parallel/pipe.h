@@ -139,6 +139,10 @@ static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t pipeline, uint32
 static inline uint32_t dti_pipeline_number(const dti_pipe *pipe, const dti_pipeline *pipeline) {
     return pipeline->replica * pipe->mesh->tensor + pipeline->tp_rank;
 }
+/* Which of this rank's it is; beyond them: none. */
+static inline uint32_t dti_pipeline_of(const dti_pipe *pipe, uint32_t pipeline) {
+    return pipeline - dti_pipeline_number(pipe, &pipe->pipelines[0]);
+}
 static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t pipeline,
                                                 uint32_t c) {
     return &pipe->chunks[(size_t)pipeline * pipe->chunk_count + c];

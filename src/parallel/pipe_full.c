@@ -195,8 +195,7 @@ typedef struct dti_pipe_owned {
 /* Where a pipeline of the job has it, if that is here; else no store. */
 static dti_pipe_place dti_pipe_owned_place(const dti_pipe *pipe, const dti_pipe_owned *o,
                                            uint32_t pipeline) {
-    const uint32_t here =
-        pipeline - dti_pipeline_number(pipe, &pipe->pipelines[0]); /* beyond: elsewhere */
+    const uint32_t here = dti_pipeline_of(pipe, pipeline);
     dti_pipe_place own = {NULL, 0};
     if (here >= pipe->pipeline_count)
         return own;

@@ -138,14 +138,6 @@ static dt_result dti_pipe_flow_make(dti_parallel *par, dti_pipe_flow *f, bool se
     return f->slots || sends || gradient ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Which of this rank's a pipeline of the job is; pipeline_count: none. */
-static uint32_t dti_pipeline_of(const dti_pipe *pipe, uint32_t pipeline) {
-    uint32_t i = 0;
-    while (i < pipe->pipeline_count && dti_pipeline_number(pipe, &pipe->pipelines[i]) != pipeline)
-        i++;
-    return i;
-}
-
 typedef struct dti_pipe_pair { /* chunks of a pipeline of the job on two ranks */
     uint32_t pipeline, low, high;
     uint32_t ranks[2]; /* of low and high */
@@ -233,8 +225,7 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
         for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
             dti_pipe_flow *f = &pipe->flows[i];
             const uint32_t a = DTI_MIN(f->here, f->there), b = DTI_MAX(f->here, f->there);
-            if (dti_pipeline_number(pipe, &pipe->pipelines[f->pipeline]) != p.pipeline ||
-                a != p.low || b != p.high)
+            if (f->pipeline != dti_pipeline_of(pipe, p.pipeline) || a != p.low || b != p.high)
                 continue;
             f->comm = group;
             f->owner = !kept;
