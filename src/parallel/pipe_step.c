@@ -1,11 +1,8 @@
-/* A grid of pipelines: what is its own of the commit protocol. Each device's thread works off its list. A part begins when the
- * parts that it needs have ended: two counters a chunk, or messages (pipe_wire.c), report that. A
- * forward part reads what earlier chunks left, which stays until their backward part of that
- * micro-batch. A backward part writes the gradients of what it received to the chunks that sent it,
- * into the micro-batch slot that waits for them. Every rank makes the same operations in the same
- * order, also after an error on one of them, as in step.c. What can fail before anything is
- * computed is reported with the weights, what validation finds with the losses, and a device lost
- * in between ends the group. No store changes before all have validated. */
+/* A grid of pipelines: what is its own of the commit protocol (protocol.h). Each device's thread
+ * works off its list. A part begins when the parts that it needs have ended: two counters a chunk,
+ * or messages (pipe_wire.c), report that. A forward part reads what earlier chunks left, which
+ * stays until their backward part of that micro-batch. A backward part writes the gradients of what
+ * it received to the chunks that sent it, into the micro-batch slot that waits for them. */
 
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->tail];

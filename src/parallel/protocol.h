@@ -1,6 +1,6 @@
 /* The commit protocol: the one step of replicas, ZeRO, tensor groups and pipelines. A strategy is a
- * table of what is its own. protocol.c has the order, what is told to whom, texts of errors, and what
- * a step leaves that fails.
+ * table of what is its own. protocol.c has the order, what is told to whom, texts of errors, and
+ * what a step leaves that fails.
  *
  *   state     what happens                               what a failure leaves
  *   AGREE     samples, labels, loss weights, rates,      it is told to all: step s on all ranks,

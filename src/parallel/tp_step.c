@@ -1,8 +1,8 @@
-/* A grid of tensor groups: what is its own of the commit protocol. The ranks of a tensor group compute the same micro-batches
- * concurrently, with a sync point after each sum (tp_sync.c). Tensor groups compute batch slices of
- * their own, one after the other; gradients are summed over batch slices, tensor rank by tensor
- * rank. Each device has a thread, which computes its tensor ranks alternately: a segment of each,
- * up to a sync point.
+/* A grid of tensor groups: what is its own of the commit protocol (protocol.h). The ranks of a
+ * tensor group compute the same micro-batches concurrently, with a sync point after each sum
+ * (tp_sync.c). Tensor groups compute batch slices of their own, one after the other; gradients are
+ * summed over batch slices, tensor rank by tensor rank. Each device has a thread, which computes
+ * its tensor ranks alternately: a segment of each, up to a sync point.
  *
  * Cost besides sync points: three small all-reduces of all ranks: errors and weights, pairs of
  * blocks, losses and findings. With several tensor groups on several ranks, one of a tensor rank's
