@@ -370,7 +370,7 @@ DTI_OPTIMIZE_END
 #include "export/c_save.c"
 
 /* ---- parallel: replicas on several devices and ranks */
-#include "parallel/step/plan.h"
+#include "parallel/step/actions.h"
 #include "parallel/mesh/partition.h"
 #include "parallel/mesh/mesh.h"
 #include "parallel/mesh/device_team.h"
@@ -382,7 +382,7 @@ DTI_OPTIMIZE_END
 #include "parallel/tp_sync.h"
 #include "parallel/tp.h"
 #include "parallel/pipe.h"
-#include "parallel/step/plan.c"
+#include "parallel/step/actions.c"
 #include "parallel/mesh/partition.c"
 #include "parallel/mesh/mesh.c"
 #include "parallel/mesh/mesh_job.c"

@@ -41,7 +41,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 }
 
 #define DTI_ACTION_FAULT(par, index)                                                               \
-    (harness_fails((par)->mesh.rank, index, (par)->replicas[index].at)                                  \
+    (harness_fails((par)->mesh.rank, index, (par)->replicas[index].at)                             \
          ? dti_fail(dti_ctx_base((par)->replicas[index].ctx), DT_ERROR_DEVICE, "action %u failed", \
                     (par)->replicas[index].at)                                                     \
          : DT_OK)

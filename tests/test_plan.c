@@ -97,7 +97,7 @@ static bool plan_can(const plan_device *d, uint32_t devices, uint32_t who) {
     return can;
 }
 
-/* fault: the number, of all actions that are done, of one that fails. Whether all came to an end. */
+/* fault: which of all actions that are done fails. Whether all devices came to an end. */
 static bool plan_play(plan_device *d, uint32_t devices, int fault, uint32_t *state) {
     int done = 0;
     bool failed = false;

@@ -68,8 +68,8 @@ struct dt_comm {
 /* The result of a trainer's call whose operation failed. REVOKED becomes the cause of the group's
  * end in the first call that reports it; `same`: another operation of this call has. */
 DTI_SEAM dt_result dti_comm_cause(dt_comm *comm, dt_result result, bool same);
-/* Ends the job's groups where others wait for what never comes: their operations give CANCELLED, and
- * name this rank. Own operations stay pending until they are cancelled. NULL is fine. */
+/* Ends the job's groups where others wait for what never comes: their operations give CANCELLED,
+ * and name this rank. Own operations stay pending until they are cancelled. NULL is fine. */
 DTI_SEAM void dti_comm_give_up(dt_comm *comm);
 #endif
 

@@ -128,8 +128,6 @@ static uint32_t dti_program_forward(const dt_program *p);  /* forward ones */
 static const float *dti_program_operand(const dt_program *p, const dti_sync_point *m,
                                         uint32_t piece);
 static float *dti_program_value(const dt_program *p, const dti_sync_point *m);
-/* The buckets of gradients that are finished after a segment; those before them are too. */
-static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment);
 /* The host's side of the gradients: slots one behind the other. */
 static float *dti_program_gradients(dt_program *p);
 /* Of a piece of the newest run: a loss's or metric's (sum, weight). */

@@ -15,10 +15,6 @@ static uint32_t dti_program_leaving(const dt_program *p) {
     return p->code->leaving_segments ? p->code->leaving_segments : p->code->commit_segment;
 }
 
-static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment) {
-    return p->code->segment_buckets[segment];
-}
-
 static float *dti_program_gradients(dt_program *p) {
     const dt_store *s = p->store;
     return s->device->backend->memory_host(

@@ -1,6 +1,6 @@
 /* A step as data: for each device the list of what it does, in its order. A list is made once for
- * each shape of batch, and is never written while a step runs. Who works it off is execute.c; that
- * no list waits for ever is shown without a device by play.c.
+ * each shape of batch, and is never written while a step runs. Who works it off is execute.c; tests
+ * play lists without a device, so that none waits for ever.
  *
  * Actions of a list begin in its order. One with `waits` begins when all before it have ended: a
  * device that runs on its own gets the others ahead of time. What other devices wait for is a
