@@ -1,5 +1,5 @@
 /* The arguments of every kernel: included by C (where a kernel gets a pointer to the struct) and by
- * GLSL (where the same fields are push constants, at most 124 bytes: behind them is the first
+ * GLSL (where the same fields are push constants, at most 124 bytes: after them comes the first
  * workgroup of a dispatch). Offsets, strides and counts are in elements of 4 bytes, counted from
  * the start of the bound range. The includer defines DTI_U32, DTI_I32, DTI_F32 and DTI_U16S, two of
  * 16 bits in a word. Axes: at most 6 (the sample axis and DT_MAX_DIMS), innermost last; unused

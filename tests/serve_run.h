@@ -27,6 +27,7 @@ typedef struct serve_case {
     bool shared; /* logits are scaled by an input that all samples share */
     bool rare;   /* few targets are not ignored; steps without any are left out */
     int workers_max, ticket_ms;
+    bool vulkan; /* workers have a Vulkan device */
 } serve_case;
 
 typedef struct serve_run serve_run;
@@ -65,8 +66,9 @@ static dt_comm_desc serve_key(char digit, dt_comm_integrity integrity) {
     return by;
 }
 
-static bool serve_model(train_model *m, const serve_case *c) {
-    if (!train_model_make(m, &one_thread, c->kind))
+static bool serve_model_on(train_model *m, const serve_case *c, bool vulkan) {
+    const dt_ctx_desc ctx = {.no_vulkan = !vulkan, .threads = 1};
+    if (!train_model_make(m, &ctx, c->kind))
         return false;
     for (int i = 0; i < TRAIN_ROWS && c->rare; i++)
         m->data.t[i] = i % 8 ? -100 : m->data.t[i];
@@ -75,6 +77,10 @@ static bool serve_model(train_model *m, const serve_case *c) {
     dt_tensor scale = dt_input_shared(m->graph, "scale", DT_F32, dt_dims(TRAIN_CLASSES));
     m->loss = dt_cross_entropy(dt_mul(m->logits, scale), m->t, NULL);
     return dt_graph_error(m->graph) == NULL;
+}
+
+static bool serve_model(train_model *m, const serve_case *c) {
+    return serve_model_on(m, c, false);
 }
 
 static dt_result serve_write(dt_trainer *t, const train_model *m, const serve_case *c) {
@@ -214,12 +220,12 @@ static void serve_sleep_us(long us) {
 
 static dt_result serve_join(serve_run *r, train_model *m, dt_trainer **t) {
     *t = NULL;
-    if (!serve_model(m, r->c))
+    if (!serve_model_on(m, r->c, r->c->vulkan))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = serve_trainer(r->c, m);
     if (r->nan)
         m->data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
-    d.devices = "cpu";
+    d.devices = r->c->vulkan ? "vulkan:0" : "cpu";
     d.mode = DT_TRAIN_SERVER;
     d.server.addresses = r->address;
     d.server.security = &r->by;

@@ -4,7 +4,7 @@
 typedef struct protocol_case {
     const char *name, *devices; /* of each rank */
     dt_parallel_desc parallel;
-    bool back; /* a torn rank brings the other one back to the step before */
+    bool back; /* a rank between two steps brings the other one back to the step before */
     bool publishes;
 } protocol_case;
 
@@ -96,7 +96,7 @@ static dt_result protocol_summed(dti_parallel *par) {
 }
 
 static dt_result protocol_publish(dti_parallel *par) {
-    return dti_protocol_torn(par, protocol_lost(par));
+    return dti_protocol_partial_commit(par, protocol_lost(par));
 }
 
 static void protocol_spoil(dti_parallel *par, protocol_fault fault) {

@@ -47,6 +47,24 @@ TEST(server_updates_by_every_kind_of_optimizer_and_model) {
     }
 }
 
+/* A worker's one device makes no update by itself. */
+TEST(server_has_workers_on_vulkan_that_learn_as_on_the_cpu) {
+    serve_case c = {
+        .batch_slices = 1, .workers = 1, .epochs = 2, .optim = {DT_OPTIM_SGD, .lr = 0.1}};
+    double loss[2];
+    if (!train_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int vulkan = 0; vulkan < 2; vulkan++) {
+        serve_run r;
+        c.vulkan = vulkan;
+        CHECK(serve_bits(&c, &r));
+        loss[vulkan] = r.workers[0].loss;
+        CHECK(r.workers[0].steps == 10);
+    }
+    CHECK_TEXT(loss[0] > 0 && fabs(loss[1] - loss[0]) < 1e-4 * loss[0], "%.9g, on Vulkan %.9g",
+               loss[0], loss[1]);
+}
+
 /* Batches of which no target counts are left out by all, and computed by nobody. */
 TEST(server_leaves_out_steps_without_targets_as_ranks_do) {
     const serve_case c = {

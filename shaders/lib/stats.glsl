@@ -26,7 +26,7 @@ float dti_norm_variance(float variance)
     return dti_is_finite(variance) ? variance : DTI_NAN;
 }
 
-/* Rounded correctly: of equal values it is their value. */
+/* Of equal values it is their value. */
 vec2 dti_norm_mean(vec2 sums, uint count)
 {
     return vec2(dti_quotient(sums.x, float(count)), dti_quotient(sums.y, float(count)));

@@ -39,7 +39,7 @@ typedef struct dti_field {
 } dti_field;
 
 typedef struct dti_fields {
-    const char *names; /* ".parallel.pipeline", one behind the other */
+    const char *names; /* ".parallel.pipeline", one after the other */
     const dti_field *rows;
     const dti_field_range *ranges;
     uint32_t count;

@@ -152,10 +152,8 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
         return own;
     dti_inner_prepare(par, batch, step);
     dt_result result = par->round.done ? DT_OK : dti_round_open(par);
-    if (result) {
-        dti_round_leave(par);
+    if (result)
         return dti_parallel_partial_commit(par, result, false);
-    }
     result = dti_inner_rate(par, step);
     if (result)
         return result;

@@ -1,5 +1,6 @@
 /* A replica's part of a step, micro-batch by micro-batch: inputs, weights, forward, backward, and
- * its operands at sync points. parallel/step.c makes the whole step. */
+ * its operands at sync points. protocol.c makes the whole step,
+ * and step/execute.c works off the lists. */
 
 #define DTI_MARKS 4
 enum {
@@ -15,7 +16,7 @@ enum {
     DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */
     DTI_TERMS_METRIC = 2 * DT_MAX_TERMS,
     DTI_TERMS_METRIC_WEIGHT = 3 * DT_MAX_TERMS,
-    DTI_TERMS_FAULT = 4 * DT_MAX_TERMS, /* processes whose judge says no */
+    DTI_TERMS_FAULT = 4 * DT_MAX_TERMS, /* processes that cannot write the update */
     DTI_TERMS_WIDTH
 };
 
@@ -128,8 +129,6 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     }
 }
 
-static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end);
-
 static void dti_parallel_backward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
@@ -139,8 +138,6 @@ static void dti_parallel_backward(void *arg, uint32_t index) {
     const uint64_t start = dti_now_ns();
     if (!r->result)
         r->result = dti_list_run(par, index, r->runs->list.count);
-    if (!r->result && !r->given_up)
-        r->result = dti_list_reach(par, index, r->runs->list.count);
     if (units && !r->result && !r->given_up)
         r->result = dti_units_attend(par, index);
     r->passed = dti_now_ns();

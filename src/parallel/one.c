@@ -9,7 +9,8 @@ static bool dti_parallel_is_alone(const dti_parallel *par) {
     const dti_partition *job = &par->job;
     return !dti_parallel_is_local(par) && !par->desc.offload && par->mesh.world == 1 &&
            job->replicas == 1 && job->batch_slices == 1 && job->parts == 1 && !job->bounds &&
-           !par->desc.measured && par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
+           !par->desc.measured && !par->desc.worker &&
+           par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
 }
 
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run) {

@@ -221,14 +221,14 @@ static dt_result dti_owners_post(dti_parallel *par, dti_owners_posts *p, uint32_
     return result;
 }
 
-/* In the arenas' order, which is the same on all ranks; at most `most` of them. */
-static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p, uint32_t most) {
+/* In the arenas' order, which is the same on all ranks. */
+static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p) {
     dt_result result = DT_OK;
     for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
         for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
             const dti_bucket piece =
                 dti_bucket_overlap(par->buckets[b], dti_owners_rank(par, rank));
-            if (piece.begin < piece.end && p->posted < most)
+            if (piece.begin < piece.end)
                 result = dti_owners_post(par, p, rank, piece);
         }
     }
@@ -239,7 +239,7 @@ static dt_result dti_owners_exchange(dti_parallel *par) {
     dti_owners_posts p = {.posted = 0};
     if (par->mesh.world == 1)
         return DT_OK;
-    dt_result result = dti_owners_post_all(par, &p, UINT32_MAX);
+    dt_result result = dti_owners_post_all(par, &p);
     while (p.ended < p.posted) { /* also behind an error: all have to end */
         const dt_result one = dti_owners_wait(par, &p);
         result = result ? result : one;

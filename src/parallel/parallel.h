@@ -1,16 +1,6 @@
-/* Replicas of one model, on the devices of this process and of others, and the step that they make
- * together, by the commit protocol (protocol.h):
- *
- *   weigh      each replica, for its rows; summed over all (only where targets decide it)
- *   forward
- *   backward   each bucket as it becomes ready: replicas of this process, then processes, then back
- *   validate   each replica: whether the sum, and what the update would write, are finite
- *   barrier    the losses and findings of all; after it everybody has every bucket
- *   commit     each replica by itself, without the network
- *   gather     with ZeRO: new parameters from their owners (owners.c)
- *
- * Until the commit nothing in a store changes: a failure before it leaves step s, and after it
- * there is step s + 1. The caller's thread drives the first replica and calls the comm. */
+/* Replicas of one model on the devices of this process and of others. The step that they make
+ * together is the commit protocol (protocol.h). Until WRITE nothing in a store changes. The caller's
+ * thread drives the first replica and calls the comm. */
 
 /* Local steps (inner.c, round.c, gossip.c): how a round is made. */
 typedef struct dti_round_desc {
@@ -34,6 +24,7 @@ typedef struct dti_parallel_desc {
     size_t bucket_bytes;
     bool no_overlap;
     bool measured; /* shares follow speed */
+    bool worker;   /* servers make its updates */
     uint8_t level; /* dt_zero_stage: what is sharded */
     bool offload;  /* and the host has what a device owns, and updates it */
     int in_flight; /* dt_trainer_desc's; 1 with .skip_empty */
@@ -491,6 +482,6 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
 /* ---- step.c */
 /* The first replica that failed; its text comes to the first one's context. */
 static dt_result dti_replicas_result(dti_parallel *par);
-/* A device failed in the commit, or behind it: ends the group, where others are in mind to gather
- * or to go on. */
-static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool gather);
+/* A device failed in the commit, or after it. Ends the group; the error says what weights here are:
+ * mixed, of two steps. */
+static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool mixed);

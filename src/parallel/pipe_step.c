@@ -421,7 +421,7 @@ static uint64_t dti_pipe_waited(const dti_parallel *par) {
 
 static dt_result dti_pipe_publish(dti_parallel *par) {
     const dt_result result = dti_pipe_share_params(par);
-    return result ? dti_protocol_torn(par, result) : DT_OK;
+    return result ? dti_protocol_partial_commit(par, result) : DT_OK;
 }
 
 static void dti_pipe_report(dti_parallel *par, dti_parallel_result *out) {

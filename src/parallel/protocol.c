@@ -2,7 +2,7 @@
  * order, also after an error on one of them. What can fail by itself (a sample's callback, a label
  * out of range, a device) is reported with the weights, before anything is exchanged. A device that
  * is lost after that ends the group, because the others wait for its gradients. One that is lost
- * after all gradients have come, while it judges the update, is reported with the losses. */
+ * after all gradients have come, while it validates the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
     return par->pipe            ? &dti_pipe_strategy
@@ -168,10 +168,10 @@ static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
     return dti_protocol_over(par, result, par->told ? NULL : s->leave, s->drop);
 }
 
-static dt_result dti_protocol_torn(dti_parallel *par, dt_result result) {
+static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
-    if (s->torn)
-        return s->torn(par, result);
+    if (s->partial_commit)
+        return s->partial_commit(par, result);
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     s->leave(par);
@@ -197,8 +197,8 @@ static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *sta
                     step);
 }
 
-/* A device of another rank failed while it judged. */
-static dt_result dti_protocol_judge_lost(dti_parallel *par) {
+/* A device of another rank failed in NORM or VALIDATE. */
+static dt_result dti_protocol_device_lost(dti_parallel *par) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     return dti_fail(par->base, DT_ERROR_CANCELLED,
@@ -210,19 +210,22 @@ static dt_result dti_protocol_judge_lost(dti_parallel *par) {
 static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result *out) {
     const dti_strategy *s = par->strategy;
     const char *statistic = s->statistic ? s->statistic(par) : NULL;
-    const dt_result judge = s->result(par); /* a device that failed while it judged */
-    dt_result own = judge, result;
-    if (s->together)
-        own = dti_agree_result(par, own);
+    const dt_result device = s->result(par); /* one that failed in NORM or VALIDATE */
+    dt_result own = dti_agree_result(par, device),
+              result; /* first: others may have its old pairs */
+    char text[sizeof par->base->error];
     if (!own)
         own = s->attribute(par);
-    dti_protocol_over(par, own, NULL, s->drop);
+    memcpy(text, par->base->error, sizeof text);
+    s->drop(par);
     const dt_result loaded = s->load(par);
-    result = s->together ? own : dti_agree_result(par, own ? own : loaded);
+    if (own)
+        memcpy(par->base->error, text, sizeof text);
+    result = s->together && own ? own : dti_agree_result(par, own ? own : loaded);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
-    else if (result != DT_ERROR_NUMERIC && !judge && !loaded && !par->lost)
-        result = dti_protocol_judge_lost(par);
+    else if (result != DT_ERROR_NUMERIC && !device && !loaded && !par->lost)
+        result = dti_protocol_device_lost(par);
     out->skipped = result == DT_ERROR_NUMERIC;
     return result;
 }
@@ -230,7 +233,7 @@ static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result 
 /* ---- RUN to BARRIER */
 
 /* A device that fails here is told like what is not finite: nothing has changed on any rank. */
-static dt_result dti_protocol_judge(dti_parallel *par) {
+static dt_result dti_protocol_validate(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     const uint64_t start = dti_now_ns();
     par->state = DTI_PROTOCOL_NORM;
@@ -251,7 +254,7 @@ static dt_result dti_protocol_judge(dti_parallel *par) {
 static dt_result dti_protocol_settle(dti_parallel *par) {
     dt_result result = par->strategy->statistics(par);
     if (!result)
-        result = dti_protocol_judge(par);
+        result = dti_protocol_validate(par);
     if (result)
         return result;
     /* all ranks have come here, so all have every sum, and it says whether all can write what comes
@@ -282,7 +285,7 @@ static dt_result dti_protocol_write(dti_parallel *par) {
     if (s->split)
         dti_full_old(par);
     if (result)
-        return dti_protocol_torn(par, result);
+        return dti_protocol_partial_commit(par, result);
     par->state = DTI_PROTOCOL_PUBLISH;
     if (s->publish)
         result = s->publish(par);
@@ -320,7 +323,7 @@ static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out
     out->committed = true;
     if (par->whole.shown)
         result = dti_full_gather(par);
-    return result ? dti_protocol_torn(par, result) : DT_OK;
+    return result ? dti_protocol_partial_commit(par, result) : DT_OK;
 }
 
 static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out) {

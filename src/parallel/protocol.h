@@ -12,11 +12,12 @@
  *   VALIDATE  each device: whether what it would write   as in NORM, and so is what is not finite
  *             is finite
  *   BARRIER   losses and findings, summed over ranks;    a finding: all drop the step, all report
- *             behind it all can write                    it, and the job goes on. A rank that dies:
+ *             after it all can write                    it, and the job goes on. A rank that dies:
  *                                                        some are at s, some at s + 1
- *   WRITE     each store by itself, without the network  this rank is torn, others are at s + 1
- *   PUBLISH   ZeRO-1: new values from their owners       back to s where `undo` keeps it, else torn
- *   DONE      step s + 1; a shown host's values come     values of other ranks are lost
+ *   WRITE     each store by itself, without the network  weights of two steps here; others are at
+ *                                                        s + 1, or at s where BARRIER had not ended
+ *   PUBLISH   ZeRO-1: new values from their owners       back to s where `undo` keeps it
+ *   DONE      step s + 1; a shown host's values come     all are at s + 1; the group ends
  *
  * AGREE ends before the first action that others wait for. Plain replicas wait for nobody in their
  * first forward part, so it runs while the weights travel. Where others wait, nothing has begun
@@ -64,8 +65,9 @@ typedef struct dti_strategy {
     dti_parallel_part *load;   /* running statistics as they were; nothing runs any more */
     dti_parallel_clean *drop;  /* what has begun */
     dti_parallel_clean *leave; /* others wait for what never comes: their operation is given up */
-    dt_result (*torn)(dti_parallel *par, dt_result result); /* or NULL, and */
-    const char *parts;                                      /* which may be a step apart */
+    /* What a failed WRITE leaves; NULL: the text names .parts. */
+    dt_result (*partial_commit)(dti_parallel *par, dt_result result);
+    const char *parts; /* for that text: "stages" */
 } dti_strategy;
 
 static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_tp_strategy,
@@ -73,8 +75,8 @@ static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_tp_stra
 
 /* Runs fn on all devices, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);
-/* In WRITE or behind it: the group ends, and the error says what may be a step apart. */
-static dt_result dti_protocol_torn(dti_parallel *par, dt_result result);
+/* In WRITE or after it: the group ends, and the error says what may be a step apart. */
+static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result);
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
                                  const dt_step_desc *step);
 /* Whether no target of the whole batch counts, and such a step is left out: all ranks know it. */

@@ -67,7 +67,7 @@ static uint64_t dti_replicas_waited(const dti_parallel *par) {
 
 /* ---- VALIDATE and WRITE */
 
-static void dti_replica_judge(dti_parallel *par, dti_replica *r, dt_program *p) {
+static void dti_replica_validated(dti_parallel *par, dti_replica *r, dt_program *p) {
     bool faulty = false;
     r->result = dti_program_validate(p, &r->norm, &faulty);
     if (faulty)
@@ -88,7 +88,7 @@ static void dti_parallel_validate(void *arg, uint32_t index) {
         dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(dti_parallel_last(r), &par->step);
-    dti_replica_judge(par, r, dti_parallel_last(r));
+    dti_replica_validated(par, r, dti_parallel_last(r));
 }
 
 static void dti_parallel_commit(void *arg, uint32_t index) {
@@ -154,12 +154,12 @@ static void dti_parallel_leave(dti_parallel *par) {
 }
 
 /* This process is neither at the old step nor at the new one. */
-static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool gather) {
+static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool mixed) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     dti_comm_give_up(par->desc.comm);
     par->lost = true;
-    if (gather || dti_units_are(par))
+    if (mixed || dti_units_are(par))
         return dti_fail(par->base, result,
                         "%.800s; weights here may be of two steps: create a new trainer, and go on "
                         "from a checkpoint",
@@ -169,7 +169,7 @@ static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result
                     (unsigned long long)par->replicas[0].store->steps);
 }
 
-static dt_result dti_replicas_torn(dti_parallel *par, dt_result result) {
+static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result) {
     return dti_parallel_partial_commit(par, result, par->sharded && !dti_units_are(par));
 }
 
@@ -191,4 +191,4 @@ static const dti_strategy dti_replicas_strategy = {.prepare = dti_replicas_prepa
                                                    .load = dti_replicas_load,
                                                    .drop = dti_parallel_drop_all,
                                                    .leave = dti_parallel_leave,
-                                                   .torn = dti_replicas_torn};
+                                                   .partial_commit = dti_replicas_partial_commit};

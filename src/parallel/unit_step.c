@@ -418,7 +418,7 @@ static void dti_units_validate(void *arg, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_parallel_last(r);
     memcpy(dti_micro_slot_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
-    dti_replica_judge(par, r, p);
+    dti_replica_validated(par, r, p);
 }
 
 /* Of all ranks, each of which has its own and else zeros. */
@@ -448,4 +448,4 @@ static const dti_strategy dti_units_strategy = {.others_wait = true,
                                                 .load = dti_replicas_load,
                                                 .drop = dti_parallel_drop_all,
                                                 .leave = dti_parallel_leave,
-                                                .torn = dti_replicas_torn};
+                                                .partial_commit = dti_replicas_partial_commit};

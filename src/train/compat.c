@@ -94,7 +94,7 @@ static const dti_rule dti_rules[] = {DTI_RULES(DTI_X)};
 static const char dti_rule_reasons[] = DTI_RULES(DTI_X);
 #undef DTI_X
 
-/* Of texts one behind the other. */
+/* Of texts one after the other. */
 static const char *dti_nth(const char *texts, size_t n) {
     while (n--)
         texts += strlen(texts) + 1;

@@ -1,4 +1,4 @@
-/* What a trainer's description says: defaults, and what goes with what. */
+/* Defaults and checks of a trainer's description. */
 
 /* ---- what needs more than one member's range and rows of compat.c */
 
@@ -104,6 +104,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
     p->bucket_bytes = d->parallel.bucket_bytes;
     p->no_overlap = d->parallel.no_overlap;
+    p->worker = d->mode == DT_TRAIN_SERVER;
     p->measured = d->parallel.balance == DT_BALANCE_MEASURED;
     p->skip_empty = d->skip_empty;
     p->in_flight = d->skip_empty ? 1 : d->limits.in_flight;

@@ -320,8 +320,8 @@ static void dti_vk_open_driver(dti_vk_instance *in, const char *path, const char
     dti_free(in->base, m);
 }
 
-/* NVIDIA's driver cannot be loaded again some twenty times after others have unloaded it: a context
- * that ends leaves drivers in memory. */
+/* NVIDIA's driver 580 cannot be loaded more than 30 times in a process: there is no room for its
+ * static TLS. So drivers stay loaded when a context ends. */
 static void dti_vk_keep_drivers(dti_vk_instance *in) {
     char library[2 * DTI_VK_MANIFEST_PATH];
     dti_vk_manifests *m = dti_alloc(in->base, sizeof *m);

@@ -1,5 +1,5 @@
 /* How lists are written. The order of a micro-batch is that of its code: forward segments, the
- * weights of its losses, backward segments. A sync point stands behind the segment that ends with
+ * weights of its losses, backward segments. A sync point stands after the segment that ends with
  * its operand. */
 
 static void dti_list_put(dti_list *list, dti_action action) {
@@ -16,7 +16,7 @@ static void dti_list_add(dti_list *list, uint32_t kind, uint32_t micro, uint32_t
                   .kind = (uint8_t)kind, .waits = waits, .micro = micro, .what = (uint16_t)what});
 }
 
-/* Segments [from, end), and the sync points behind them. */
+/* Segments [from, end), and the sync points after them. */
 static void dti_list_segments(dti_list *list, uint32_t micro, const dti_list_micro *of,
                               uint32_t from, uint32_t end, uint32_t *sync_point) {
     for (uint32_t i = from; i < end; i++) {

@@ -22,7 +22,7 @@ typedef struct dti_action {
     uint8_t kind;     /* dti_action_kind */
     bool waits;       /* for all that the device has begun */
     uint16_t what;    /* the segment, or the sync point's number */
-    uint16_t buckets; /* so many have arrived behind it */
+    uint16_t buckets; /* buckets that have arrived after it */
     uint32_t micro;   /* of the device's micro-batches */
 } dti_action;
 
@@ -35,13 +35,12 @@ typedef struct dti_list {
 typedef struct dti_list_micro {
     bool written;               /* its rows are there: they were looked at for weights */
     uint32_t forward, segments; /* forward ones, and all */
-    const uint32_t *buckets;    /* by segment: how many have been given behind it; NULL: none are */
+    const uint32_t *buckets;    /* by segment: how many have been given after it; NULL: none are */
     const dti_sync_point *sync_points;
     uint32_t sync_point_count;
 } dti_list_micro;
 
 /* A list is written twice: first without `actions`, to count them. */
-static void dti_list_add(dti_list *list, uint32_t kind, uint32_t micro, uint32_t what);
 static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_micro *of);
 /* Of a device without rows. */
 static void dti_list_add_none(dti_list *list, uint32_t buckets, uint32_t sync_points);

@@ -26,7 +26,7 @@ static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action 
 }
 
 /* Waits for actions before `end`, and tells their buckets one by one. A forward segment is waited
- * for only where nothing behind it is. */
+ * for only where nothing after it is. */
 static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end) {
     dti_replica *r = &par->replicas[index];
     const dti_list *list = &r->runs->list;
@@ -155,5 +155,5 @@ static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
             result = dti_actions[a->kind](par, index, a);
         dti_list_clock(par, index, a, &since);
     }
-    return result;
+    return result || r->given_up || end < list->count ? result : dti_list_reach(par, index, end);
 }
