@@ -1,6 +1,6 @@
 /* Replicas of one model on the devices of this process and of others. The step that they make
- * together is the commit protocol (protocol.h). Until WRITE nothing in a store changes. The caller's
- * thread drives the first replica and calls the comm. */
+ * together is the commit protocol (protocol.h). Until WRITE nothing in a store changes. The
+ * caller's thread drives the first replica and calls the comm. */
 
 /* Local steps (inner.c, round.c, gossip.c): how a round is made. */
 typedef struct dti_round_desc {
