@@ -29,7 +29,7 @@ static bool harness_apart; /* devices' memory has no part that is the host's */
 
 /* So that a test can make an action of a step fail: which one, of which device of which rank. */
 static struct {
-    int rank, device, action; /* action -1: none fails */
+    _Atomic int rank, device, action; /* action -1: none fails */
     _Atomic int hits;
 } harness_fault = {.action = -1};
 
