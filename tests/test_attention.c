@@ -244,6 +244,7 @@ TEST(attention_says_what_does_not_fit) {
     dt_tensor q = dt_input(g, "q", DT_F32, dt_dims(4, 6, 8)), flat = dt_flatten(q);
     dt_tensor three = dt_input(g, "three", DT_F32, dt_dims(3, 6, 8));
     dt_tensor wide = dt_input(g, "wide", DT_F32, dt_dims(4, 6, 300));
+    dt_tensor crowd = dt_input(g, "crowd", DT_F32, dt_dims(65536, 1, 1));
     dt_tensor mask = dt_input(g, "mask", DT_F32, dt_dims(6, 5)),
               n = dt_input(g, "n", DT_I32, dt_dims());
     const struct {
@@ -252,6 +253,7 @@ TEST(attention_says_what_does_not_fit) {
         const char *says;
     } wrong[] = {
         {flat, q, q, {.scale = 0}, "[heads, positions, size]"},
+        {crowd, crowd, crowd, {.scale = 0}, "q has 65536 heads; at most 65535"},
         {q, three, three, {.scale = 0}, "not a multiple of the 3"},
         {q, wide, q, {.scale = 0}, "q and k differ in their last dimension"},
         {q, q, wide, {.scale = 0}, "must be in [1, 256]"},

@@ -154,12 +154,13 @@ TEST(lists_of_random_shapes_end_on_all_devices_whatever_action_fails) {
 typedef struct plan_job {
     const char *devices;
     int kind, batch_slices, accumulate, zero_stage, ranks;
+    bool tcp; /* between ranks; else they are of dt_comm_create_threads */
 } plan_job;
 
 typedef struct plan_rank {
     const plan_job *job;
     dt_comm *comm;
-    int fault; /* the action of its second step that fails; -1: none */
+    int rank, fault; /* the action of its second step that fails; -1: none */
     dt_result result, after;
     uint64_t before, now, steps;
     uint32_t actions, ahead; /* of its first device's list */
@@ -175,9 +176,26 @@ static uint64_t plan_state(dt_trainer *t) {
     return dti_hash64(DTI_HASH_START, values, (size_t)count * sizeof *values);
 }
 
+/* A file: no port that another test may take. */
+static char plan_meet[64];
+
+static bool plan_join(plan_rank *r) {
+    dt_comm_desc d = {.rank = r->rank,
+                      .world_size = 2,
+                      .join_timeout_ms = 30000,
+                      .no_link = true,
+                      .shared_memory = DT_COMM_SHARED_OFF,
+                      .job = "a test"};
+    memset(d.key, 'a', 64);
+    snprintf(d.rendezvous, sizeof d.rendezvous, "file://%s", plan_meet);
+    return CHECK_TEXT(!dt_comm_create(&d, &r->comm), "%s", dt_comm_error(r->comm));
+}
+
 static void *plan_rank_run(void *arg) {
     plan_rank *r = arg;
     const plan_job *job = r->job;
+    if (job->tcp && !plan_join(r))
+        return NULL;
     train_model *m = malloc(sizeof *m);
     dt_trainer *t = NULL;
     if (!CHECK_TEXT(train_model_make(m, &(dt_ctx_desc){.no_vulkan = true}, job->kind), "made"))
@@ -217,18 +235,21 @@ static void plan_run(const plan_job *job, int fault, plan_rank *ranks) {
     memset(ranks, 0, 2 * sizeof *ranks);
     harness_fault.action = -1;
     harness_fault.hits = 0;
-    if (job->ranks > 1 && !CHECK_TEXT(!dt_comm_create_threads(NULL, 2, comms), "comms"))
+    snprintf(plan_meet, sizeof plan_meet, "/tmp/dtrain_plan_%ld", (long)getpid());
+    remove(plan_meet);
+    if (job->ranks > 1 && !job->tcp &&
+        !CHECK_TEXT(!dt_comm_create_threads(NULL, 2, comms), "comms"))
         return;
     for (int i = 0; i < 2; i++)
         ranks[i] = (plan_rank){
-            .job = job, .comm = comms[i], .fault = i == harness_fault.rank ? fault : -1};
+            .job = job, .comm = comms[i], .rank = i, .fault = i == harness_fault.rank ? fault : -1};
     if (job->ranks > 1)
         REQUIRE(!pthread_create(&thread, NULL, plan_rank_run, &ranks[1]));
     plan_rank_run(&ranks[0]);
     if (job->ranks > 1)
         pthread_join(thread, NULL);
     for (int i = 0; i < job->ranks; i++)
-        dt_comm_destroy(comms[i]);
+        dt_comm_destroy(ranks[i].comm);
 }
 
 /* told: the ranks learn of it with the weights, before anybody waits; they go on. */
@@ -249,9 +270,12 @@ static void plan_check(const plan_job *job, const plan_rank *ranks, int action, 
 
 TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
     static const plan_job jobs[] = {
-        {"cpu", 0, 1, 1, 0, 1},   {"cpu:2", 0, 4, 1, 0, 1}, {"cpu:3", 4, 3, 1, 0, 1},
-        {"cpu:2", 0, 2, 3, 0, 1}, {"cpu:2", 1, 4, 1, 1, 2}, {"cpu:2", 4, 4, 1, 0, 2},
-        {"cpu:2", 0, 2, 1, 2, 1}, {"cpu:2", 0, 4, 2, 3, 2}, {"cpu", 0, 2, 1, 3, 2},
+        {"cpu", 0, 1, 1, 0, 1, false},   {"cpu:2", 0, 4, 1, 0, 1, false},
+        {"cpu:3", 4, 3, 1, 0, 1, false}, {"cpu:2", 0, 2, 3, 0, 1, false},
+        {"cpu:2", 1, 4, 1, 1, 2, false}, {"cpu:2", 4, 4, 1, 0, 2, false},
+        {"cpu:2", 0, 2, 1, 2, 1, false}, {"cpu:2", 0, 4, 2, 3, 2, false},
+        {"cpu", 0, 2, 1, 3, 2, false},   {"cpu:2", 0, 4, 1, 0, 2, true},
+        {"cpu", 0, 2, 1, 2, 2, true},
     };
     for (size_t k = 0; k < DTI_COUNT(jobs); k++) {
         plan_rank ranks[2];
@@ -261,7 +285,7 @@ TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
         const int ahead = job->zero_stage > 1 || job->ranks > 1 ? 0 : (int)ranks[0].ahead;
         const int actions = (int)ranks[0].actions, step = test_takes(1, 2, 5) ? 1 : 3;
         CHECK(!ranks[0].result && !ranks[1].result && actions > 4);
-        for (int i = 0; i < actions; i += test_is_long() ? 1 : step) {
+        for (int i = 0; i < actions; i += test_is_long() ? 1 : job->tcp ? 7 : step) {
             harness_fault.rank = i % job->ranks;
             harness_fault.device = i / 2 % devices;
             plan_run(job, i, ranks);
@@ -270,4 +294,5 @@ TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
         }
         harness_fault.action = -1;
     }
+    remove(plan_meet);
 }

@@ -247,7 +247,7 @@ static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
 static dt_result dti_mesh_open(dti_parallel *par);
 /* Which devices all ranks have, of which this one has job.local; on all ranks together. */
 static dt_result dti_mesh_count(dti_parallel *par);
-/* Whether the job's devices are so many replicas; 0: as many as there are. INVALID */
+/* Whether the job's devices are this number of replicas; 0: as many as there are. INVALID */
 static dt_result dti_mesh_fits(dti_parallel *par, uint32_t data);
 static void dti_mesh_cut(dti_parallel *par); /* this process's batch slices, of job.batch_slices */
 /* The same of the replicas of which it has what a position has of one. */

@@ -119,23 +119,35 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
     return result;
 }
 
-static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
+/* What this rank fails with by itself, before the sum. */
+static dt_result dti_protocol_own(dti_parallel *par, dt_result own) {
     const dti_strategy *s = par->strategy;
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    const dt_result before = s->before ? s->before(par) : DT_OK; /* on all ranks, whatever own is */
+    if (own)
+        memcpy(par->base->error, text, sizeof text);
+    if (own || before)
+        return own ? own : before;
+    return dti_protocol_phase(par, s->others_wait || par->desc.comm ? s->weigh : s->weigh_forward);
+}
+
+static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
+    char text[sizeof par->base->error];
     par->state = DTI_PROTOCOL_AGREE;
-    dt_result result = s->before ? s->before(par) : DT_OK;
-    if (result && par->lost)
-        return result;
-    own = own ? own : result;
-    if (!own)
-        own =
-            dti_protocol_phase(par, s->others_wait || par->desc.comm ? s->weigh : s->weigh_forward);
-    result = dti_protocol_exchange_weights(par, own);
+    own = dti_protocol_own(par, own);
+    if (own && par->lost)
+        return own;
+    memcpy(text, par->base->error, sizeof text);
+    dt_result result = dti_protocol_exchange_weights(par, own);
+    if (own)
+        memcpy(par->base->error, text, sizeof text);
     if (result || own)
         return own ? own : result;
     if (par->told)
         return dti_parallel_given_up(par);
     result = dti_parallel_same(par);
-    return result ? result : s->result(par);
+    return result ? result : par->strategy->result(par);
 }
 
 static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out) {

@@ -21,7 +21,7 @@ typedef struct dti_mesh_line { /* positions first, first + step, ... */
     uint32_t first, step, count;
 } dti_mesh_line;
 
-/* firsts and data of ranks with so many devices, of `each` positions; the rest is there. */
+/* Sets firsts and data. devices: how many each rank has, of `each` positions; the rest is there. */
 static void dti_mesh_fill(dti_mesh *mesh, const int *devices, uint32_t each);
 static uint32_t dti_mesh_size(const dti_mesh *mesh); /* positions of the job */
 static dti_mesh_place dti_mesh_at(const dti_mesh *mesh, uint32_t position);

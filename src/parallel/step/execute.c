@@ -144,6 +144,7 @@ static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
     dti_replica *r = &par->replicas[index];
     const dti_list *list = &r->runs->list;
     uint64_t since = dti_now_ns();
+    DTI_ASSERT(list->count || !r->runs->count);
     dt_result result = DT_OK;
     for (; r->at < end && !result && !r->given_up; r->at++) {
         const dti_action *a = &list->actions[r->at];
