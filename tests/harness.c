@@ -10,6 +10,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <time.h>
+#if defined __linux__ && defined __SANITIZE_ADDRESS__
+#include <dirent.h>
+#endif
 
 #define SLOW_SECONDS 1.0
 #define FAILURES_SHOWN 8
@@ -99,11 +102,43 @@ static bool tests_are_anothers(const char *folder, int number) {
     return !file && errno == EEXIST;
 }
 
+/* A process that is forked while threads run has their memory and not them: the sanitizer says that
+ * it leaks. */
+#if defined __linux__ && defined __SANITIZE_ADDRESS__
+static int threads_now(void) {
+    int count = 0;
+    DIR *folder = opendir("/proc/self/task");
+    while (folder && readdir(folder))
+        count++;
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
+/* One that just ended may be seen for a moment. */
+static void check_threads(int before) {
+    for (int look = 0; look < 100 && threads_now() > before; look++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    test_check(threads_now() <= before, __FILE__, __LINE__, "%d threads were left running",
+               threads_now() - before);
+}
+#else
+static int threads_now(void) {
+    return 0;
+}
+
+static void check_threads(int before) {
+    (void)before;
+}
+#endif
+
 static void test_run(const test *t, bool verbose, bool left_out, int counts[3]) {
     double start = now_seconds();
+    const int threads = threads_now();
     test_now = (test_state){.skipped = left_out ? "left out by --without" : NULL};
     if (!left_out)
         t->run();
+    check_threads(threads);
     double seconds = now_seconds() - start;
     if (test_now.failures)
         printf("FAILED  %s: %d checks\n", t->name, test_now.failures);

@@ -3,13 +3,24 @@
 #include "fuzz_server.c"
 #include "fuzz_replay.h"
 
+/* Their loaders' threads go too: processes of other tests are forked without any. */
+static void quarrels_close(void) {
+    for (size_t i = 0; i < DTI_COUNT(served_worlds); i++) {
+        served_world *w = &served_worlds[i];
+        dt_server_destroy(w->server);
+        dt_ctx_destroy(w->model.ctx);
+        free(w->start);
+        *w = (served_world){0};
+    }
+}
+
 TEST(every_kept_quarrel_leaves_server_and_worker_sound) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/server", fuzz_server, counts));
     CHECK(counts[0] >= 10 && counts[1] >= 5);
+    quarrels_close();
 }
 
-/* Their servers are those of the test above, and of no other: each input begins anew. */
 TEST(servers_and_workers_hear_anything_from_who_has_the_key) {
     const int inputs = getenv("DTRAIN_TEST_LONG") ? 300000 : 10000;
     uint64_t random = 1;
@@ -25,6 +36,7 @@ TEST(servers_and_workers_hear_anything_from_who_has_the_key) {
         test_check(!test_now.failures, __FILE__, __LINE__, "input %d", i);
     }
     CHECK(counts[0] > inputs / 10 && counts[1] > inputs / 10);
+    quarrels_close();
 }
 
 /* What a server knows of skipped batches is of those before its place. */
@@ -38,7 +50,7 @@ TEST(server_that_was_loaded_says_of_no_batch_that_it_was_skipped) {
     s->trainer->epoch = 2;
     REQUIRE(!dti_server_position(s));
     CHECK(s->skipped_bits == 0 && s->tickets.base == 2 * s->tickets.batches + 1);
-    served_reset(w);
+    quarrels_close();
 }
 
 static void quarrel_push(const served_world *w, uint32_t batch_slice, float value) {
@@ -64,7 +76,7 @@ TEST(server_measures_as_nan_what_is_not_finite) {
     memcpy(squares, w->conns[0].answer, sizeof squares);
     CHECK(isnan(squares[0]) && isnan(squares[1]));
     served_end(0);
-    served_reset(w);
+    quarrels_close();
 }
 
 /* and the first one skips the batch for all. */
@@ -84,5 +96,5 @@ TEST(server_skips_for_all_what_is_not_finite_in_another_part) {
     CHECK(w->server->skipped_bits == 1 && w->server->info.skipped == 1 &&
           w->server->tickets.base == 2 && served_store(w)->steps == 0);
     served_end(0);
-    served_reset(w);
+    quarrels_close();
 }
