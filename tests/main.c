@@ -40,10 +40,11 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
     return hit;
 }
 
-#define DTI_ACTION_FAULT(par, index)                                                               \
-    (harness_fails((par)->mesh.rank, index, (par)->replicas[index].at)                             \
-         ? dti_fail(dti_ctx_base((par)->replicas[index].ctx), DT_ERROR_DEVICE, "action %u failed", \
-                    (par)->replicas[index].at)                                                     \
+#define DTI_ACTION_FAULT(par, index, at)                                                           \
+    (harness_fails((par)->mesh.rank, index, at)                                                    \
+         ? dti_fail(dti_ctx_base((par)->pipe ? (par)->pipe->devices[index].ctx                     \
+                                             : (par)->replicas[index].ctx),                        \
+                    DT_ERROR_DEVICE, "action %u failed", at)                                       \
          : DT_OK)
 #define DTI_VK_NO_UNIFIED harness_apart
 #define fdopen harness_stream
@@ -99,8 +100,9 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "test_host_copy.c"
 #include "test_parallel.c"
 #include "test_compat.c"
-#include "test_plan.c"
 #include "test_protocol.c"
+#include "test_plan.c"
+#include "test_play.c"
 #include "test_train_in_flight.c"
 #include "test_replicas_vulkan.c"
 #include "test_pipe_schedule.c"

@@ -155,6 +155,9 @@ typedef struct plan_job {
     const char *devices;
     int kind, batch_slices, accumulate, zero_stage, ranks;
     bool tcp; /* between ranks; else they are of dt_comm_create_threads */
+    int stages, tensor, slices;
+    dt_pipeline_schedule schedule;
+    int batch; /* 0: 24 */
 } plan_job;
 
 typedef struct plan_rank {
@@ -167,13 +170,9 @@ typedef struct plan_rank {
     char error[1024];
 } plan_rank;
 
-/* The weights; where replicas shard them they are asked for together. */
-static uint64_t plan_state(dt_trainer *t) {
-    static _Thread_local float values[4096];
-    if (t->par.desc.level >= DT_SHARD_GRADIENTS)
-        return 0;
-    const int count = train_values(t, values, 4096);
-    return dti_hash64(DTI_HASH_START, values, (size_t)count * sizeof *values);
+/* Of its first device. */
+static const dti_list *plan_list(const dti_parallel *par) {
+    return par->pipe ? &par->pipe->devices[0].lists[0] : &par->replicas[0].full.list;
 }
 
 /* A file: no port that another test may take. */
@@ -203,25 +202,28 @@ static void *plan_rank_run(void *arg) {
     dt_trainer_desc d = train_desc(m);
     d.comm = r->comm;
     d.devices = job->devices;
-    d.batch = 24;
+    d.batch = job->batch ? job->batch : 24;
     d.accumulate = job->accumulate;
+    d.parallel.pipeline = job->stages;
+    d.parallel.tensor = job->tensor;
+    d.parallel.tensor_slices = job->slices;
+    d.parallel.schedule = job->schedule;
     d.parallel.batch_slices = job->batch_slices;
     d.parallel.zero_stage = job->zero_stage;
     d.parallel.bucket_bytes = 2048;
     if (!CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx)))
         return NULL;
     CHECK(!dt_trainer_step(t, NULL));
-    r->before = plan_state(t);
-    r->actions = t->par.replicas[0].full.list.count;
-    r->ahead = dti_list_ahead(&t->par.replicas[0].full.list);
+    r->before = protocol_hash(&t->par, &r->steps);
+    r->actions = plan_list(&t->par)->count;
+    r->ahead = dti_list_ahead(plan_list(&t->par));
     if (r->fault >= 0)
         harness_fault.action = r->fault;
     r->result = dt_trainer_step(t, NULL);
     snprintf(r->error, sizeof r->error, "%s", dt_ctx_error(m->ctx));
     if (r->fault >= 0)
         harness_fault.action = -1;
-    r->now = plan_state(t);
-    r->steps = t->par.replicas[0].store->steps;
+    r->now = protocol_hash(&t->par, &r->steps);
     r->after = r->result ? dt_trainer_step(t, NULL) : DT_OK;
     dt_ctx_destroy(m->ctx);
     free(m);
@@ -282,7 +284,8 @@ TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
         const plan_job *job = &jobs[k];
         const int devices = job->devices[3] ? job->devices[4] - '0' : 1;
         plan_run(job, -1, ranks);
-        const int ahead = job->zero_stage > 1 || job->ranks > 1 ? 0 : (int)ranks[0].ahead;
+        const bool waits = job->zero_stage > 1 || job->ranks > 1 || job->stages || job->tensor;
+        const int ahead = waits ? 0 : (int)ranks[0].ahead;
         const int actions = (int)ranks[0].actions, step = test_takes(1, 2, 5) ? 1 : 3;
         CHECK(!ranks[0].result && !ranks[1].result && actions > 4);
         for (int i = 0; i < actions; i += test_is_long() ? 1 : job->tcp ? 7 : step) {

@@ -124,13 +124,11 @@ static uint64_t protocol_store_hash(const dt_store *s, uint64_t hash, uint64_t *
 
 static uint64_t protocol_hash(const dti_parallel *par, uint64_t *steps) {
     uint64_t hash = DTI_HASH_START;
-    for (uint32_t m = 0; par->tp && m < par->tp->local; m++)
-        hash = protocol_store_hash(par->tp->ranks[m].store, hash, steps);
     for (uint32_t i = 0; par->pipe && i < par->pipe->pipeline_count * par->pipe->chunk_count; i++) {
         if (par->pipe->chunks[i].store)
             hash = protocol_store_hash(par->pipe->chunks[i].store, hash, steps);
     }
-    for (uint32_t i = 0; !par->tp && !par->pipe && i < par->job.local; i++) {
+    for (uint32_t i = 0; !par->pipe && i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
         *steps = r->store->steps;
         if (!dti_units_are(par))

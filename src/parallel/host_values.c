@@ -6,8 +6,7 @@
 /* Parameters that no stage reads are on the host alone. */
 static bool dti_full_is_elsewhere(const dti_parallel *par, uint32_t param) {
     const dt_graph *g = par->replicas[0].graph;
-    return par->tp ||
-           par->pipe->cut.home[dti_pipe_node(par->pipe, g->params[param])] != DTI_PIPE_NOWHERE;
+    return par->pipe->cut.home[dti_pipe_node(par->pipe, g->params[param])] != DTI_PIPE_NOWHERE;
 }
 
 static void dti_full_forget_param(dt_store *all, uint32_t param) {
@@ -34,7 +33,7 @@ static void dti_full_old(dti_parallel *par) {
 
 static dt_result dti_full_scatter(dti_parallel *par) {
     par->whole.old = false;
-    return par->tp ? dti_tp_scatter(par) : dti_pipe_scatter(par);
+    return dti_pipe_scatter(par);
 }
 
 static dt_result dti_full_given(dti_parallel *par) {
@@ -52,7 +51,7 @@ static dt_result dti_full_gather(dti_parallel *par) {
         return dti_units_show(par);
     if (!par->whole.old)
         return DT_OK;
-    const dt_result result = par->tp ? dti_tp_gather(par) : dti_pipe_gather(par);
+    const dt_result result = dti_pipe_gather(par);
     if (result)
         return result;
     dti_store_unbound(par->replicas[0].store);
@@ -61,6 +60,6 @@ static dt_result dti_full_gather(dti_parallel *par) {
 }
 
 static dt_result dti_full_show(dti_parallel *par) {
-    par->whole.shown = par->whole.shown || par->pipe || par->tp;
+    par->whole.shown = par->whole.shown || par->pipe;
     return dti_full_gather(par);
 }

@@ -94,33 +94,34 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
     return dti_program_create(r->store, &d, &batch_slices, &run->program);
 }
 
-static void dti_runs_list_write(const dti_parallel *par, const dti_replica *r, dti_runs *runs) {
-    const dti_code *full = dti_program_code(r->full.runs[0].program);
-    runs->list.count = 0;
-    for (uint32_t i = 0; i < runs->count; i++) {
-        const dti_micro_run *run = &runs->runs[i];
+typedef struct dti_runs_of { /* whose list is written */
+    const dti_parallel *par;
+    const dti_replica *replica;
+    const dti_runs *runs;
+} dti_runs_of;
+
+static void dti_runs_list_write(void *of, dti_list *list) {
+    const dti_runs_of *o = of;
+    const dti_parallel *par = o->par;
+    for (uint32_t i = 0; i < o->runs->count; i++) {
+        const dti_micro_run *run = &o->runs->runs[i];
         const dti_code *code = dti_program_code(run->program);
-        const dti_list_micro of = {.written = i == 0,
-                                   .forward = dti_program_forward(run->program),
-                                   .segments = dti_program_segments(run->program),
-                                   .buckets = run->last ? code->segment_buckets : NULL,
-                                   .sync_points = code->sync_points,
-                                   .sync_point_count = code->sync_point_count};
-        dti_list_add_micro(&runs->list, i, &of);
+        const dti_list_micro micro = {.written = i == 0,
+                                      .forward = dti_program_forward(run->program),
+                                      .segments = dti_program_segments(run->program),
+                                      .buckets = run->last ? code->segment_buckets : NULL,
+                                      .sync_points = code->sync_points,
+                                      .sync_point_count = code->sync_point_count};
+        dti_list_add_micro(list, i, &micro);
     }
-    if (!runs->count)
-        dti_list_add_none(&runs->list, dti_units_are(par) ? 0 : par->bucket_count,
-                          full->sync_point_count);
+    if (!o->runs->count)
+        dti_list_add_none(list, dti_units_are(par) ? 0 : par->bucket_count,
+                          dti_program_code(o->replica->full.runs[0].program)->sync_point_count);
 }
 
-static dt_result dti_runs_list(dti_parallel *par, dti_replica *r, dti_runs *runs) {
-    dti_runs_list_write(par, r, runs);
-    runs->list.actions =
-        dti_alloc_array(par->base, runs->list.count + 1u, sizeof *runs->list.actions);
-    if (!runs->list.actions)
-        return DT_ERROR_MEMORY;
-    dti_runs_list_write(par, r, runs);
-    return DT_OK;
+static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs) {
+    dti_runs_of of = {par, r, runs};
+    return dti_list_make(par->base, &runs->list, dti_runs_list_write, &of);
 }
 
 static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_runs *runs,
@@ -130,15 +131,13 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
     for (uint32_t i = 0; i < runs->count && !result; i++)
         result = dti_micro_program(par, r, runs, i);
     if (!result && r->full.count && !par->alone && !dti_parallel_is_local(par))
-        result = dti_runs_list(par, r, runs);
+        result = dti_runs_list_make(par, r, runs);
     if (result && replica && dti_ctx_base(r->ctx)->error[0])
         dti_fail(par->base, result, "replica %u: %s", replica, dti_ctx_base(r->ctx)->error);
     return result;
 }
 
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
-    if (par->tp)
-        return par->tp->code;
     return par->pipe ? par->pipe->code : dti_program_code(par->replicas[0].full.runs[0].program);
 }
 

@@ -55,9 +55,8 @@ typedef struct dti_replica {
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
-    uint32_t at, ended;            /* actions of its list that have begun, and ended */
+    dti_actor actor;               /* its list in this step */
     uint32_t arrived;              /* buckets that it has given */
-    bool given_up;                 /* another one failed in the middle of it */
     double norm;                   /* of the gradient */
     bool faulty;                   /* a local step: it, or what it would write, is not finite */
     bool empty;                    /* a local step: no target counts */
@@ -202,14 +201,14 @@ typedef struct dti_parallel {
     dti_round round;
     dti_full whole;
     struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
-    struct dti_tp *tp;     /* tensor groups; NULL: none */
     bool alone;            /* its steps are one.c's */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
     const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */
 
     /* The step under way. */
-    uint8_t state; /* dti_protocol_state */
+    uint8_t state;              /* dti_protocol_state */
+    _Atomic uint32_t *counters; /* that actions need, and raise; NULL: none */
     const dti_batch *batch;
     uint32_t rows;
     dt_step_desc step;
@@ -315,12 +314,9 @@ static dt_result dti_units_agree(dti_parallel *par);
 static void dti_units_free(dti_parallel *par); /* but for the group, which close ends */
 static void dti_units_close(dti_parallel *par);
 static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
-/* ---- step/execute.c: a replica's list, from where it is to before action `end`. Where
- * r->given_up another one failed. */
-static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end);
 /* Of a replica's runs, whose programs are there. MEMORY */
-static dt_result dti_runs_list(dti_parallel *par, dti_replica *r, dti_runs *runs);
-/* Starts the next segment of a run, with what it reads in place; not where r->given_up. */
+static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
+/* Starts the next segment of a run, with what it reads in place; not where another one failed. */
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index);
 /* So many segments must have ended, and others know of it, before segment `segment` waits for
  * others. */

@@ -34,9 +34,7 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
     dti_pipe_run *runs[2];     /* of full batches, and of short ones */
     dti_batch_slice_stack sum; /* of its batch slices */
 
-    /* The step under way. */
-    _Atomic uint32_t forward, backward; /* micro-batches whose part has ended */
-    double norm;
+    double norm; /* of the step under way */
 } dti_pipe_chunk;
 
 typedef struct
@@ -61,11 +59,12 @@ typedef struct dti_pipeline { /* a pipeline of which a chunk is here */
 
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
-    uint32_t pipeline, place; /* its place in the pipeline */
-    dti_tp_place *tp;         /* where tensor ranks of its stage meet; NULL: it has all of it */
-    dt_result result;         /* of this step, */
-    uint64_t waited;          /* nanoseconds for other stages, */
-    uint32_t met;             /* and sync points */
+    uint32_t pipeline,
+        place;         /* its first one, and its place in it; the next ones' are its slices */
+    dti_tp_place *tp;  /* where tensor ranks of its stage meet; NULL: it has all of it */
+    dti_list lists[2]; /* of full batches, and of short ones */
+    dti_actor actor;
+    dt_result result; /* of this step */
 } dti_pipe_device;
 
 /* What goes from one chunk to another by way of the network, one way: of each micro-batch, in their
@@ -84,10 +83,10 @@ typedef struct dti_pipe_flow {
     uint32_t link_count;
     uint64_t *at; /* of a forward part that is received: where in a slot each tensor lies */
     uint64_t slot_bytes;
-    char *slots;         /* DTI_PIPE_WINDOW of them */
-    dt_comm_work *works; /* [window][links] */
-    uint32_t posted;     /* micro-batches */
-    _Atomic uint32_t done;
+    char *slots;            /* DTI_PIPE_WINDOW of them */
+    dt_comm_work *works;    /* [window][links] */
+    uint32_t posted;        /* micro-batches */
+    _Atomic uint32_t *done; /* of the step's counters */
 } dti_pipe_flow;
 
 typedef struct dti_pipe {
@@ -98,7 +97,8 @@ typedef struct dti_pipe {
     uint32_t *needs;       /* [link][DTI_PIPE_NEEDS], the same on all ranks */
     uint32_t chunk_count;  /* of a pipeline */
     uint32_t stage_count;  /* chunks of all tensor ranks */
-    uint32_t device_count; /* positions of this rank */
+    uint32_t each;         /* positions of a device: slices */
+    uint32_t device_count; /* of this rank */
     dti_pipe_device *devices;
     uint32_t pipeline_count; /* here */
     dti_pipeline *pipelines;
@@ -119,6 +119,9 @@ typedef struct dti_pipe {
     dti_pipe_flow *flows;
     uint32_t flow_count;
     bool reads; /* a chunk here reads a column of the data */
+    bool
+        apart; /* threads here use the comm one at a time; else one alone does, while it computes */
+    uint32_t counter_count; /* of par->counters */
 
     /* The step under way. */
     uint32_t tail; /* 1: of a short batch */
@@ -168,12 +171,30 @@ static inline bool dti_pipe_is_part(const dti_pipe *pipe, uint32_t param) {
 static dt_result dti_pipe_grid_make(dti_parallel *par);
 static void dti_pipe_log(const dti_parallel *par);
 
+/* ---- pipe_list.c: the devices' lists. Each counter is of micro-batches of a step, but for those
+ * of a place. */
+/* Whose forward (0) or backward (1) part has ended. */
+static inline uint32_t dti_pipe_counter(const dti_pipe *pipe, const dti_pipe_chunk *chunk,
+                                        bool backward) {
+    return 2 * (uint32_t)(chunk - pipe->chunks) + backward;
+}
+/* Whose message has come, or gone. */
+static inline uint32_t dti_pipe_flow_counter(const dti_pipe *pipe, const dti_pipe_flow *f) {
+    return 2 * pipe->pipeline_count * pipe->chunk_count + (uint32_t)(f - pipe->flows);
+}
+/* The step's counters, and all lists. Behind wires. MEMORY */
+static dt_result dti_pipe_lists_make(dti_parallel *par);
+static void dti_pipe_lists_free(dti_parallel *par);
+
 /* ---- pipe_make.c: contexts, chunks and programs */
 /* Replica 0, the job and its mesh are there. names: of devices. On all ranks together. After an
  * error nothing more can be trained: device team is NULL. */
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                  int threads, bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
+/* An error of a chunk, or of a tensor rank, with its number. */
+static dt_result dti_pipe_blame(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result,
+                                const char *text);
 /* A shared input, to all chunks that read it. */
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
 /* Transient bytes of the device that has most here, over its micro-batch slots. */
@@ -185,17 +206,15 @@ static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_wires_make(dti_parallel *par); /* on all ranks together */
 static void dti_pipe_wires_free(dti_parallel *par);
 static void dti_pipe_wires_begin(dti_parallel *par);
-/* Whether the other rank's part of a link has come; what it was goes to the chunk's micro-batch
- * slot. */
-static bool dti_pipe_came(const dti_parallel *par, uint32_t pipeline, const dti_pipe_link *l,
-                          bool gradient, uint32_t micro);
+/* The flow by which a link's part comes to a chunk from another rank; NULL: it comes not. */
+static const dti_pipe_flow *dti_pipe_flow_to(const dti_pipe *pipe, uint32_t pipeline,
+                                             const dti_pipe_link *l, bool gradient);
+/* What has come of it, to the chunk's micro-batch slot. */
 static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
                             uint32_t micro);
-/* Whether what a chunk sends of a micro-batch has gone. */
-static bool dti_pipe_gone(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro);
 /* Posts what can be, and looks what has come; returns at once where another thread does it. wait:
- * the part that this device waits to begin, or NULL. */
-static void dti_pipe_speak(dti_parallel *par, const dti_pipe_action *wait);
+ * the action that this device waits to begin, or NULL. */
+static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait);
 /* Until all has gone. */
 static dt_result dti_pipe_wires_end(dti_parallel *par);
 /* Others wait for what never comes: ends the group, so that they get an error that names this

@@ -114,9 +114,7 @@ static dt_result dti_pipe_copy_param(const dti_pipe *pipe, const dti_pipe_move *
 /* Says it in the first context, where it is a chunk's. */
 static dt_result dti_pipe_said(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result) {
     const dti_base *base = chunk->store->base;
-    return result && base->error[0]
-               ? dti_fail(par->base, result, "stage %u: %s", chunk->index, base->error)
-               : result;
+    return result && base->error[0] ? dti_pipe_blame(par, chunk, result, base->error) : result;
 }
 
 static dt_result dti_pipe_scatter_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
@@ -313,7 +311,7 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
 /* Whether all values and state are here: those of a replica; of sharded state all of them. */
 static bool dti_pipe_is_here(const dti_parallel *par, uint32_t pipeline) {
     const dti_pipe *pipe = par->pipe;
-    return pipe->bounds ? pipe->device_count == dti_mesh_size(&par->mesh)
+    return pipe->bounds ? pipe->device_count * pipe->each == dti_mesh_size(&par->mesh)
                         : pipeline < pipe->pipeline_count;
 }
 

@@ -25,8 +25,9 @@ static void dti_pipeline_open(dti_pipe *pipe, uint32_t i) {
         dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
         chunk->pipeline = i;
         chunk->index = c;
-        chunk->device = dti_pipe_position(mesh, dti_pipeline_number(pipe, pipeline), c) -
-                        dti_mesh_own(mesh, mesh->rank).first;
+        chunk->device = (dti_pipe_position(mesh, dti_pipeline_number(pipe, pipeline), c) -
+                         dti_mesh_own(mesh, mesh->rank).first) /
+                        pipe->each;
         if (chunk->device >= pipe->device_count) /* another rank's */
             continue;
         dti_pipe_stage *stage = dti_pipe_stage_of(pipe, chunk);
@@ -39,7 +40,7 @@ static void dti_pipeline_open(dti_pipe *pipe, uint32_t i) {
 static void dti_pipe_device_place(dti_pipe *pipe, uint32_t d) {
     const dti_mesh *mesh = pipe->mesh;
     dti_pipe_device *device = &pipe->devices[d];
-    const uint32_t position = dti_mesh_own(mesh, mesh->rank).first + d;
+    const uint32_t position = dti_mesh_own(mesh, mesh->rank).first + d * pipe->each;
     const dti_mesh_place at = dti_mesh_at(mesh, position);
     device->pipeline =
         (at.data - dti_mesh_replicas(mesh, mesh->rank).first) * mesh->tensor + at.tensor;
@@ -48,8 +49,6 @@ static void dti_pipe_device_place(dti_pipe *pipe, uint32_t d) {
         return;
     const uint32_t first = dti_mesh_rows(mesh, mesh->rank, mesh->tensor).first;
     device->tp = &pipe->tp_groups[position / mesh->tensor - first];
-    *device->tp =
-        (dti_tp_place){.failed = &pipe->failed, .speaking = &pipe->speaking, .apart = true};
     dti_tp_place_open(mesh, device->tp, position);
 }
 
@@ -58,7 +57,8 @@ static void dti_pipe_counts(dti_parallel *par) {
     const dti_mesh *mesh = pipe->mesh;
     pipe->chunk_count = mesh->stages * par->desc.chunks;
     pipe->stage_count = pipe->chunk_count * mesh->tensor;
-    pipe->device_count = dti_mesh_own(mesh, mesh->rank).count;
+    pipe->each = par->desc.slices;
+    pipe->device_count = dti_mesh_own(mesh, mesh->rank).count / pipe->each;
     pipe->pipeline_count = dti_mesh_replicas(mesh, mesh->rank).count * mesh->tensor;
     pipe->tp_count = dti_mesh_rows(mesh, mesh->rank, mesh->tensor).count;
 }

@@ -27,6 +27,19 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
 
 /* ---- chunks */
 
+/* What texts call a position of the grid. */
+static const char *dti_pipe_word(const dti_pipe *pipe) {
+    return pipe->chunk_count > 1 ? "stage" : "tensor rank";
+}
+
+static dt_result dti_pipe_blame(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result,
+                                const char *text) {
+    const dti_pipe *pipe = par->pipe;
+    return dti_fail(par->base, result, "%s %u: %s", dti_pipe_word(pipe),
+                    pipe->chunk_count > 1 ? chunk->index : pipe->pipelines[chunk->pipeline].tp_rank,
+                    text);
+}
+
 static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dt_graph *g = par->pipe->graph;
     const dti_layout *layout = &chunk->store->layout;
@@ -64,7 +77,7 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     if (!result)
         result = dt_store_create(chunk->graph, &d, &chunk->store);
     if (result)
-        return dti_fail(par->base, result, "stage %u: %s", chunk->index, dti_ctx_base(ctx)->error);
+        return dti_pipe_blame(par, chunk, result, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
     dti_pipe_own(par, chunk);
     const dti_pipe_device *first = &pipe->devices[0];
@@ -79,11 +92,13 @@ static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char 
                                       int threads) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_device *device = &pipe->devices[d];
-    dt_result result =
-        dti_context_beside(par, par->replicas[0].graph, "stage", d, threads, &device->ctx);
-    for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->mesh->stages)
-        result =
-            dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->pipeline, c), name, threads);
+    dt_result result = dti_context_beside(par, par->replicas[0].graph, dti_pipe_word(pipe),
+                                          d * pipe->each, threads, &device->ctx);
+    for (uint32_t k = 0; k < pipe->each; k++) {
+        for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->mesh->stages)
+            result = dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->pipeline + k, c),
+                                         name, threads);
+    }
     return result;
 }
 
@@ -143,10 +158,12 @@ static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint
     dt_program_desc d = dti_pipe_desc(par, chunk, &staged);
     char label[32];
     snprintf(label, sizeof label, "stage %u", chunk->index);
-    d.label = label;
+    d.label = par->pipe->chunk_count > 1 ? label : d.label;
     d.batch = (int)piece.rows;
     dt_result result =
         dti_program_create_micro_slots(chunk->store, &d, &batch_slices, &staged, micro_slots, out);
+    if (result && par->pipe->chunk_count == 1)
+        return dti_pipe_blame(par, chunk, result, chunk->store->base->error);
     return result ? dti_fail(par->base, result, "%s", chunk->store->base->error) : DT_OK;
 }
 
@@ -391,6 +408,14 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
     return result ? result : dti_pipe_fill(par);
 }
 
+/* Whether several threads would use the comm at once. */
+static bool dti_pipe_is_apart(const dti_pipe *pipe) {
+    uint32_t speakers = 0;
+    for (uint32_t i = 0; i < pipe->tp_count; i++)
+        speakers += pipe->tp_groups[i].comm != NULL;
+    return pipe->flow_count || pipe->chunk_count > 1 || speakers > 1;
+}
+
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                  int threads, bool pin) {
     dti_pipe_destroy(par);
@@ -412,9 +437,12 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
-    return dti_agree_result(par, dti_device_team_create(par->base, par->desc.comm,
-                                                        par->pipe->device_count, pin,
-                                                        &par->pipe->device_team));
+    par->pipe->apart = dti_pipe_is_apart(par->pipe);
+    result = dti_pipe_lists_make(par);
+    if (!result)
+        result = dti_device_team_create(par->base, par->desc.comm, par->pipe->device_count, pin,
+                                        &par->pipe->device_team);
+    return dti_agree_result(par, result);
 }
 
 static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
@@ -469,6 +497,7 @@ static void dti_pipe_destroy(dti_parallel *par) {
     if (!pipe)
         return;
     dti_device_team_destroy(pipe->device_team);
+    dti_pipe_lists_free(par);
     dti_pipe_sums_free(par);
     dti_pipe_wires_free(par);
     dti_pipe_tp_ranks_close(par);
@@ -527,7 +556,8 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
     for (uint32_t d = 0; d < pipe->device_count; d++) {
         uint64_t all = 0;
         for (uint32_t c = pipe->devices[d].place; c < pipe->chunk_count; c += pipe->mesh->stages)
-            all += dti_pipe_chunk_transients(dti_pipe_chunk_of(pipe, pipe->devices[d].pipeline, c));
+            all += pipe->each *
+                   dti_pipe_chunk_transients(dti_pipe_chunk_of(pipe, pipe->devices[d].pipeline, c));
         most = DTI_MAX(most, all);
     }
     return most;

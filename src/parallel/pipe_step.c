@@ -1,8 +1,8 @@
-/* A grid of pipelines: what is its own of the commit protocol (protocol.h). Each device's thread
- * works off its list. A part begins when the parts that it needs have ended: two counters a chunk,
- * or messages (pipe_wire.c), report that. A forward part reads what earlier chunks left, which
- * stays until their backward part of that micro-batch. A backward part writes the gradients of what
- * it received to the chunks that sent it, into the micro-batch slot that waits for them. */
+/* A grid of pipelines: what is its own of the commit protocol (protocol.h), and the actions of its
+ * devices' lists (pipe_list.c). A forward part reads what earlier chunks left, which stays until
+ * their backward part of that micro-batch. A backward part writes the gradients of what it received
+ * to the chunks that sent it, into the micro-batch slot that waits for them. A device with several
+ * slices computes them alternately. */
 
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     return &par->pipe->pipelines[chunk->pipeline].runs[par->pipe->tail];
@@ -26,15 +26,29 @@ static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *
     return chunk->runs[tail][pipeline->runs[tail].count - 1].program;
 }
 
-static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
-    dti_pipe *pipe = par->pipe;
-    dti_pipe_device *own = &pipe->devices[device];
-    dt_result result = DT_OK;
-    for (uint32_t c = own->place; c < pipe->chunk_count && !result; c += pipe->mesh->stages)
-        result = each(par, dti_pipe_chunk_of(pipe, own->pipeline, c));
-    own->result = result;
+static void dti_pipe_device_ended(dti_pipe *pipe, uint32_t device, dt_result result) {
+    pipe->devices[device].result = result;
     if (result)
         atomic_store(&pipe->failed, true);
+}
+
+/* A chunk in each slice of its device. */
+static dt_result dti_pipe_slices(dti_parallel *par, uint32_t device, uint32_t c,
+                                 dti_pipe_each *each) {
+    const dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < pipe->each && !result; k++)
+        result = each(par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c));
+    return result;
+}
+
+static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t c = pipe->devices[device].place; c < pipe->chunk_count && !result;
+         c += pipe->mesh->stages)
+        result = dti_pipe_slices(par, device, c, each);
+    dti_pipe_device_ended(pipe, device, result);
 }
 
 /* ---- inputs and weights */
@@ -124,36 +138,40 @@ static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *c
     }
 }
 
-/* ---- the parts */
+/* ---- actions: of a chunk's micro-batch, in each slice of the device */
 
-/* Segments [from, end). Where another device failed, pipe->failed says so. */
-static dt_result dti_pipe_segments(dti_parallel *par, const dti_pipe_chunk *chunk, dt_program *p,
-                                   uint32_t from, uint32_t end) {
-    dti_pipe_device *own = &par->pipe->devices[chunk->device];
-    const dti_tp_run run = {.place = own->tp,
-                            .number = par->pipe->pipelines[chunk->pipeline].tp_rank,
-                            .count = 1,
-                            .programs = &p,
-                            .from = from,
-                            .end = end};
-    bool go_on = true;
-    return own->tp ? dti_tp_run_to(par, &run, &own->met, &go_on)
-                   : dti_micro_slot_run(p, end - from);
+typedef dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
+
+static dt_result dti_pipe_each_slice(dti_parallel *par, uint32_t device, const dti_action *a,
+                                     dti_pipe_act *act) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t c = pipe->chunks[a->part].index;
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < pipe->each && !result; k++)
+        result = act(par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c), a->micro);
+    return result;
 }
 
-static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+static dt_result dti_pipe_write_rows(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    return dti_pipe_write(par, chunk, micro, dti_pipe_take(par, chunk, micro));
+}
+
+static dt_result dti_pipe_open_micro(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    dt_program *p = dti_pipe_take(par, chunk, micro);
     dt_step_desc step = par->step;
     dti_grid_number(dti_pipe_runs_now(par, chunk), micro, &step);
     step.coefficients = stage->coefficients;
-    dt_result result = dti_pipe_write(par, chunk, micro, p);
-    if (!result)
-        result = dti_micro_slot_begin(p, &step, stage->weights);
-    if (result)
-        return result;
+    return dti_micro_slot_begin(dti_pipe_take(par, chunk, micro), &step, stage->weights);
+}
+
+static dt_result dti_pipe_receive(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
     dti_pipe_fetch(par, chunk, micro);
-    return dti_pipe_segments(par, chunk, p, 0, dti_program_forward(p));
+    return DT_OK;
+}
+
+static dt_result dti_pipe_send(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    dti_pipe_bring_back(par, chunk, micro);
+    return DT_OK;
 }
 
 static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro,
@@ -172,149 +190,105 @@ static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk,
     }
 }
 
+static dt_result dti_pipe_close_micro(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    const dt_program *p = dti_pipe_take(par, chunk, micro);
+    if (par->pipe->pipelines[chunk->pipeline].tp_rank == 0)
+        dti_pipe_terms(par, chunk, micro, p);
+    dti_statistics_take(&dti_pipe_stage_of(par->pipe, chunk)->statistics,
+                        &dti_pipe_runs_now(par, chunk)->runs[micro], p);
+    return DT_OK;
+}
+
 /* Gradients of a micro-batch's parameters are there. */
-static dt_result dti_pipe_over(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro,
-                               dt_program *p) {
+static dt_result dti_pipe_sum(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    dt_program *p = dti_pipe_take(par, chunk, micro);
     if (micro + 1 < dti_pipe_runs_now(par, chunk)->count)
         dti_micro_slot_end(p);
     return dti_pipe_summed(par, chunk, micro);
 }
 
-static dt_result dti_pipe_backward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    const bool split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE;
-    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    dt_program *p = dti_pipe_take(par, chunk, micro);
-    dt_result result =
-        dti_pipe_segments(par, chunk, p, dti_program_forward(p), dti_program_leaving(p));
-    if (result || atomic_load(&par->pipe->failed))
-        return result;
-    dti_pipe_bring_back(par, chunk, micro);
-    if (par->pipe->pipelines[chunk->pipeline].tp_rank == 0)
-        dti_pipe_terms(par, chunk, micro, p);
-    dti_statistics_take(&stage->statistics, &dti_pipe_runs_now(par, chunk)->runs[micro], p);
-    return split ? DT_OK : dti_pipe_over(par, chunk, micro, p);
+static dt_result dti_pipe_act_write(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_each_slice(par, device, a, dti_pipe_write_rows);
 }
 
-/* What a split backward part has left: gradients of parameters. */
-static dt_result dti_pipe_weight(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    dt_program *p = dti_pipe_take(par, chunk, micro);
-    const dt_result result =
-        dti_pipe_segments(par, chunk, p, dti_program_leaving(p), dti_program_segments(p));
-    if (result || atomic_load(&par->pipe->failed))
-        return result;
-    return dti_pipe_over(par, chunk, micro, p);
+static dt_result dti_pipe_act_open(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_each_slice(par, device, a, dti_pipe_open_micro);
 }
 
-/* ---- a device's list */
+static dt_result dti_pipe_act_receive(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_each_slice(par, device, a, dti_pipe_receive);
+}
 
-/* Whether what a forward part reads is there, and its micro-batch slot is free: what the
- * micro-batch before it gave has been taken. */
-static bool dti_pipe_may_forward(const dti_parallel *par, const dti_pipe_chunk *chunk,
-                                 uint32_t micro) {
+static dt_result dti_pipe_act_segments(dti_parallel *par, uint32_t device, const dti_action *a) {
     const dti_pipe *pipe = par->pipe;
-    const uint32_t before = dti_pipe_run_of(par, chunk, micro)->before;
-    bool may = !before || dti_pipe_gone(par, chunk, before - 1);
-    for (uint32_t i = 0; i < pipe->cut.link_count && may; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
-        const dti_pipe_chunk *from = dti_pipe_chunk_of(pipe, chunk->pipeline, l->from),
-                             *to = dti_pipe_chunk_of(pipe, chunk->pipeline, l->to);
-        if (l->to == chunk->index)
-            may = from->store ? atomic_load(&from->forward) > micro
-                              : dti_pipe_came(par, chunk->pipeline, l, false, micro);
-        if (l->from == chunk->index && before && to->store)
-            may = may && atomic_load(&to->forward) >= before;
-    }
-    return may;
-}
-
-/* Whether the gradients of what it gave are there. Without any it comes behind the next chunk's. */
-static bool dti_pipe_may_backward(const dti_parallel *par, const dti_pipe_chunk *chunk,
-                                  uint32_t micro) {
-    const dti_pipe *pipe = par->pipe;
-    bool may = true;
-    for (uint32_t i = 0; i < pipe->cut.link_count && may; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
-        const dti_pipe_chunk *to = dti_pipe_chunk_of(pipe, chunk->pipeline, l->to);
-        if (l->gradient && l->back == chunk->index)
-            may = to->store ? atomic_load(&to->backward) > micro
-                            : dti_pipe_came(par, chunk->pipeline, l, true, micro);
-    }
-    if (chunk->index + 1 == pipe->chunk_count)
-        return may;
-    const dti_pipe_chunk *next = dti_pipe_chunk_of(pipe, chunk->pipeline, chunk->index + 1);
-    return may && (!next->store || atomic_load(&next->backward) > micro);
-}
-
-static bool dti_pipe_may(const dti_parallel *par, const dti_pipe_chunk *chunk, dti_pipe_action a) {
-    return a.kind == DTI_PIPE_FORWARD    ? dti_pipe_may_forward(par, chunk, a.micro)
-           : a.kind == DTI_PIPE_BACKWARD ? dti_pipe_may_backward(par, chunk, a.micro)
-                                         : true;
-}
-
-static dt_result dti_pipe_make(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe_action a) {
-    const bool forward = a.kind == DTI_PIPE_FORWARD;
-    if (a.kind == DTI_PIPE_WEIGHT)
-        return dti_pipe_weight(par, chunk, a.micro);
-    dt_result result =
-        forward ? dti_pipe_forward(par, chunk, a.micro) : dti_pipe_backward(par, chunk, a.micro);
-    if (!result && !atomic_load(&par->pipe->failed))
-        atomic_fetch_add(forward ? &chunk->forward : &chunk->backward, 1);
-    return result;
-}
-
-static dt_result dti_pipe_act(dti_parallel *par, uint32_t device, dti_pipe_chunk *chunk,
-                              dti_pipe_action a) {
-    dti_step_times *t = &par->times;
-    const uint64_t start = dti_now_ns();
-    const dt_result result = dti_pipe_make(par, chunk, a);
-    if (device == 0)
-        *(a.kind == DTI_PIPE_FORWARD ? &t->forward : &t->backward) += dti_now_ns() - start;
-    return result;
-}
-
-/* Until the part may begin, and nobody reads what the one before it brought to sync points; false:
- * somebody failed. */
-static bool dti_pipe_await(dti_parallel *par, dti_pipe_device *own, const dti_pipe_chunk *chunk,
-                           dti_pipe_action a) {
-    if (own->tp && !dti_tp_left(par, own->tp, own->met))
-        return false;
-    if (dti_pipe_may(par, chunk, a))
-        return true;
-    const uint64_t start = dti_now_ns();
-    bool may = false;
-    while (!may && !atomic_load(&par->pipe->failed)) {
-        dti_pipe_speak(par, &a);
-        dti_thread_yield();
-        may = dti_pipe_may(par, chunk, a);
-    }
-    own->waited += dti_now_ns() - start;
-    return may;
-}
-
-static dt_result dti_pipe_none_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
-    return dti_pipe_summed_none(par, chunk);
-}
-
-static void dti_pipe_list_run(void *arg, uint32_t device) {
-    dti_parallel *par = arg;
-    dti_pipe *pipe = par->pipe;
-    dti_pipe_device *own = &pipe->devices[device];
-    const dti_pipe_schedule *s = &pipe->pipelines[own->pipeline].schedules[pipe->tail];
-    const dti_pipe_action *list = s->each ? dti_pipe_list(s, own->place) : NULL;
+    const uint32_t c = pipe->chunks[a->part].index;
     dt_result result = DT_OK;
-    if (!list) {
-        dti_pipe_for_each(par, device, dti_pipe_none_chunk);
-        return;
+    for (uint32_t k = 0; k < pipe->each && !result; k++) {
+        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c);
+        result = dti_micro_slot_run(dti_pipe_take(par, chunk, a->micro), a->what - a->from + 1u);
     }
-    for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed); i++) {
-        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, own->pipeline, list[i].chunk);
-        if (dti_pipe_await(par, own, chunk, list[i]))
-            result = dti_pipe_act(par, device, chunk, list[i]);
-        dti_pipe_speak(par, NULL);
-    }
-    own->result = result;
-    if (result)
-        atomic_store(&pipe->failed, true);
+    return result;
+}
+
+static dt_result dti_pipe_act_collective(dti_parallel *par, uint32_t device, const dti_action *a) {
+    const dti_pipe *pipe = par->pipe;
+    dti_pipe_device *own = &pipe->devices[device];
+    const uint32_t c = pipe->chunks[a->part].index;
+    dt_program *programs[DTI_TP_MAX];
+    for (uint32_t k = 0; k < pipe->each; k++)
+        programs[k] = dti_pipe_take(par, dti_pipe_chunk_of(pipe, own->pipeline + k, c), a->micro);
+    const dti_tp_run run = {.place = own->tp,
+                            .device = device,
+                            .number = pipe->pipelines[own->pipeline].tp_rank,
+                            .count = pipe->each,
+                            .programs = programs};
+    return dti_tp_meet(par, &run, &dti_program_code(programs[0])->sync_points[a->what], a->met,
+                       &own->actor.given_up);
+}
+
+static dt_result dti_pipe_act_send(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_each_slice(par, device, a, dti_pipe_send);
+}
+
+static dt_result dti_pipe_act_close(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_each_slice(par, device, a, dti_pipe_close_micro);
+}
+
+static dt_result dti_pipe_act_sum(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_each_slice(par, device, a, dti_pipe_sum);
+}
+
+static dt_result dti_pipe_act_zeros(dti_parallel *par, uint32_t device, const dti_action *a) {
+    return dti_pipe_slices(par, device, par->pipe->chunks[a->part].index, dti_pipe_summed_none);
+}
+
+static dti_actor *dti_pipe_actor(const dti_parallel *par, uint32_t device) {
+    return &par->pipe->devices[device].actor;
+}
+
+static bool dti_pipe_failed(const dti_parallel *par) {
+    return atomic_load(&par->pipe->failed);
+}
+
+static const dti_acting dti_pipe_acting = {
+    .actor = dti_pipe_actor,
+    .acts = {[DTI_ACTION_WRITE] = dti_pipe_act_write,
+             [DTI_ACTION_OPEN] = dti_pipe_act_open,
+             [DTI_ACTION_RECEIVE] = dti_pipe_act_receive,
+             [DTI_ACTION_FORWARD] = dti_pipe_act_segments,
+             [DTI_ACTION_BACKWARD] = dti_pipe_act_segments,
+             [DTI_ACTION_COLLECTIVE] = dti_pipe_act_collective,
+             [DTI_ACTION_SEND] = dti_pipe_act_send,
+             [DTI_ACTION_CLOSE] = dti_pipe_act_close,
+             [DTI_ACTION_SUM] = dti_pipe_act_sum,
+             [DTI_ACTION_ZEROS] = dti_pipe_act_zeros},
+    .failed = dti_pipe_failed,
+    .help = dti_pipe_speak};
+
+static void dti_pipe_compute(void *arg, uint32_t device) {
+    dti_parallel *par = arg;
+    dti_pipe_device_ended(par->pipe, device,
+                          dti_list_run(par, device, par->pipe->devices[device].actor.list->count));
 }
 
 /* ---- the update */
@@ -379,20 +353,14 @@ static void dti_pipe_prepare(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->tail = par->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
-    for (uint32_t d = 0; d < pipe->device_count; d++) {
-        pipe->devices[d].waited = 0;
-        pipe->devices[d].met = 0;
-    }
-    for (uint32_t i = 0; i < pipe->tp_count; i++)
-        dti_tp_place_begin(&pipe->tp_groups[i]);
+    for (uint32_t d = 0; d < pipe->device_count; d++)
+        pipe->devices[d].actor = (dti_actor){.list = &pipe->devices[d].lists[pipe->tail]};
+    for (uint32_t i = 0; i < pipe->counter_count; i++)
+        atomic_store(&par->counters[i], 0);
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
             stage->coefficients[i] = par->step.coefficients[stage->losses[i]];
-    }
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
-        atomic_store(&pipe->chunks[i].forward, 0);
-        atomic_store(&pipe->chunks[i].backward, 0);
     }
     dti_pipe_wires_begin(par);
     dti_pipe_sums_begin(par);
@@ -409,14 +377,14 @@ static void dti_pipe_weights_take(dti_parallel *par) {
 /* All lists, all messages, all sums. */
 static dt_result dti_pipe_run_all(dti_parallel *par) {
     dti_pipe_weights_take(par);
-    dt_result result = dti_protocol_phase(par, dti_pipe_list_run);
+    dt_result result = dti_protocol_phase(par, dti_pipe_compute);
     if (!result)
         result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
     return result ? result : dti_pipe_sums_end(par);
 }
 
 static uint64_t dti_pipe_waited(const dti_parallel *par) {
-    return par->pipe->devices[0].waited;
+    return par->pipe->devices[0].actor.waited;
 }
 
 static dt_result dti_pipe_publish(dti_parallel *par) {
@@ -456,6 +424,7 @@ static dt_result dti_pipe_load(dti_parallel *par) {
 }
 
 static const dti_strategy dti_pipe_strategy = {.others_wait = true,
+                                               .acting = &dti_pipe_acting,
                                                .split = true,
                                                .together = true,
                                                .prepare = dti_pipe_prepare,

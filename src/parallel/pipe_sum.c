@@ -69,7 +69,7 @@ static void dti_pipe_sum_ready(dti_parallel *par, const dti_pipe_chunk *chunk) {
     for (uint32_t i = 0; i < stage->pipelines; i++)
         of[i] = &dti_pipe_alike_chunk(par->pipe, s, i)->sum;
     dti_batch_slice_fold(&stage->sum, of, stage->pipelines);
-    if (stage->sum.comm)
+    if (stage->sum.comm && par->pipe->apart)
         dti_pipe_sum_post(par, stage);
 }
 
@@ -95,6 +95,10 @@ static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) 
 static dt_result dti_pipe_sums_end(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
+    for (uint32_t s = 0; s < pipe->stage_count && !pipe->apart && !result; s++) {
+        if (pipe->stages[s].sum.comm)
+            result = dti_parallel_comm_failed(par, dti_batch_slice_sum_post(&pipe->stages[s].sum));
+    }
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         const dt_result one = dti_batch_slice_sum_end(par, &pipe->stages[s].sum);
         result = result ? result : one;

@@ -280,10 +280,8 @@ static void dti_pipe_unhush(dti_pipe *pipe) {
 static void dti_pipe_wires_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->said = DT_OK;
-    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+    for (uint32_t i = 0; i < pipe->flow_count; i++)
         pipe->flows[i].posted = 0;
-        atomic_store(&pipe->flows[i].done, 0);
-    }
 }
 
 static uint32_t dti_pipe_flow_micros(const dti_parallel *par, const dti_pipe_flow *f) {
@@ -293,10 +291,12 @@ static uint32_t dti_pipe_flow_micros(const dti_parallel *par, const dti_pipe_flo
 /* Whether the next micro-batch's message may be posted: what is sent has been made, what is
  * received has a place. */
 static bool dti_pipe_flow_may(const dti_parallel *par, const dti_pipe_flow *f) {
-    dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, f->pipeline, f->here);
-    const uint32_t forward = atomic_load(&chunk->forward), backward = atomic_load(&chunk->backward);
+    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, f->pipeline, f->here);
+    const uint32_t at = dti_pipe_counter(par->pipe, chunk, false);
+    const uint32_t forward = atomic_load(&par->counters[at]),
+                   backward = atomic_load(&par->counters[at + 1]);
     if (f->posted >= dti_pipe_flow_micros(par, f) ||
-        f->posted >= atomic_load(&f->done) + DTI_PIPE_WINDOW)
+        f->posted >= atomic_load(f->done) + DTI_PIPE_WINDOW)
         return false;
     if (f->sends)
         return f->posted < (f->gradient ? backward : forward);
@@ -337,7 +337,7 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
 /* Those that are over, in their order. */
 static dt_result dti_pipe_flow_look(dti_pipe_flow *f) {
     dt_result result = DT_OK;
-    for (uint32_t micro = atomic_load(&f->done); micro < f->posted && !result; micro++) {
+    for (uint32_t micro = atomic_load(f->done); micro < f->posted && !result; micro++) {
         dt_comm_work *works = dti_pipe_flow_works(f, micro);
         bool all = true;
         for (uint32_t k = 0; k < f->link_count && !result; k++) {
@@ -350,20 +350,24 @@ static dt_result dti_pipe_flow_look(dti_pipe_flow *f) {
         }
         if (!all)
             break;
-        atomic_store(&f->done, micro + 1);
+        atomic_store(f->done, micro + 1);
     }
     return result;
 }
 
-/* Sleeps until a message has come that the part needs, or a moment has passed. */
-static dt_result dti_pipe_message_await(dti_pipe *pipe, dti_pipe_action a) {
-    for (uint32_t i = 0; i < pipe->flow_count; i++) {
-        dti_pipe_flow *f = &pipe->flows[i];
-        const uint32_t micro = atomic_load(&f->done);
+/* Sleeps until a message has gone or come that the action needs, or a moment has passed. */
+static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
+                                        const dti_action *a) {
+    dti_pipe *pipe = par->pipe;
+    for (uint32_t i = a->need; i < a->need + a->need_count; i++) {
+        const dti_need *need = &list->needs[i];
+        const uint32_t number = need->counter - dti_pipe_flow_counter(pipe, pipe->flows);
+        if (number >= pipe->flow_count) /* another kind of counter */
+            continue;
+        dti_pipe_flow *f = &pipe->flows[number];
+        const uint32_t micro = atomic_load(f->done);
         dt_comm_work *works = dti_pipe_flow_works(f, micro);
-        const bool needed = !f->sends && f->here == a.chunk && micro <= a.micro &&
-                            f->gradient == (a.kind == DTI_PIPE_BACKWARD);
-        for (uint32_t k = 0; needed && micro < f->posted && k < f->link_count; k++) {
+        for (uint32_t k = 0; micro < need->value && micro < f->posted && k < f->link_count; k++) {
             if (!works[k].id)
                 continue;
             const dt_result result = dt_comm_wait(f->comm, works[k], DTI_PIPE_WAIT_MS);
@@ -376,7 +380,7 @@ static dt_result dti_pipe_message_await(dti_pipe *pipe, dti_pipe_action a) {
     return DT_OK;
 }
 
-static void dti_pipe_speak(dti_parallel *par, const dti_pipe_action *wait) {
+static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait) {
     dti_pipe *pipe = par->pipe;
     if (!pipe->flow_count || !dti_pipe_hushed(pipe))
         return;
@@ -384,14 +388,14 @@ static void dti_pipe_speak(dti_parallel *par, const dti_pipe_action *wait) {
     bool moved = false;
     for (uint32_t i = 0; i < pipe->flow_count && !result; i++) {
         dti_pipe_flow *f = &pipe->flows[i];
-        const uint32_t done = atomic_load(&f->done);
+        const uint32_t done = atomic_load(f->done);
         result = dti_pipe_flow_look(f);
-        moved = moved || atomic_load(&f->done) != done;
+        moved = moved || atomic_load(f->done) != done;
         for (; !result && dti_pipe_flow_may(par, f); moved = true)
             result = dti_pipe_flow_post(par, f);
     }
     if (!result && wait && !moved && pipe->device_count == 1)
-        result = dti_pipe_message_await(pipe, *wait);
+        result = dti_pipe_message_await(par, pipe->devices[device].actor.list, wait);
     pipe->said = result;
     if (result)
         atomic_store(&pipe->failed, true);
@@ -403,42 +407,23 @@ static dt_result dti_pipe_wires_end(dti_parallel *par) {
     bool all = false;
     while (!all && !atomic_load(&pipe->failed)) {
         all = true;
-        dti_pipe_speak(par, NULL);
+        dti_pipe_speak(par, 0, NULL);
         for (uint32_t i = 0; i < pipe->flow_count; i++)
             all = all &&
-                  atomic_load(&pipe->flows[i].done) == dti_pipe_flow_micros(par, &pipe->flows[i]);
+                  atomic_load(pipe->flows[i].done) == dti_pipe_flow_micros(par, &pipe->flows[i]);
         if (!all)
             dti_thread_yield();
     }
     return pipe->said;
 }
 
-/* ---- what a part asks */
-
-static const dti_pipe_flow *dti_pipe_flow_of(const dti_pipe *pipe, uint32_t pipeline, uint32_t from,
-                                             uint32_t to, bool gradient) {
-    for (uint32_t i = 0; i < pipe->flow_count; i++) {
-        const dti_pipe_flow *f = &pipe->flows[i];
-        if (!f->sends && f->pipeline == pipeline && f->here == to && f->there == from &&
-            f->gradient == gradient)
-            return f;
-    }
-    return NULL;
-}
-
-static bool dti_pipe_came(const dti_parallel *par, uint32_t pipeline, const dti_pipe_link *l,
-                          bool gradient, uint32_t micro) {
-    uint16_t from, to;
-    dti_pipe_ends(l, gradient, &from, &to);
-    const dti_pipe_flow *f = dti_pipe_flow_of(par->pipe, pipeline, from, to, gradient);
-    return !f || atomic_load(&f->done) > micro;
-}
+/* ---- what a forward part reads */
 
 static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t link,
                             uint32_t micro) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_link *l = &pipe->cut.links[link];
-    const dti_pipe_flow *f = dti_pipe_flow_of(pipe, pipeline, l->from, l->to, false);
+    const dti_pipe_flow *f = dti_pipe_flow_to(pipe, pipeline, l, false);
     const dti_pipe_run *run = dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, pipeline, l->to), micro);
     const dti_binding *in = dti_pipe_binding(run, l, false, false);
     for (uint32_t k = 0; f && in && k < f->link_count; k++) {
@@ -446,17 +431,6 @@ static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t
             memcpy(dti_micro_slot_host(run->program, run->micro_slot, in),
                    dti_pipe_flow_slot(f, micro) + f->at[k], (size_t)in->bytes);
     }
-}
-
-static bool dti_pipe_gone(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro) {
-    const dti_pipe *pipe = par->pipe;
-    bool gone = true;
-    for (uint32_t i = 0; i < pipe->flow_count; i++) {
-        const dti_pipe_flow *f = &pipe->flows[i];
-        if (f->sends && f->pipeline == chunk->pipeline && f->here == chunk->index)
-            gone = gone && atomic_load(&f->done) > micro;
-    }
-    return gone;
 }
 
 /* ---- weights that another chunk has */

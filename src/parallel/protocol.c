@@ -6,7 +6,6 @@
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
     return par->pipe            ? &dti_pipe_strategy
-           : par->tp            ? &dti_tp_strategy
            : dti_units_are(par) ? &dti_units_strategy
                                 : &dti_replicas_strategy;
 }

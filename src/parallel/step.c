@@ -34,8 +34,8 @@ static void dti_replicas_prepare(dti_parallel *par) {
         r->runs = par->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
         r->busy_ns = 0;
-        r->at = r->ended = r->arrived = 0;
-        r->given_up = false;
+        r->actor = (dti_actor){.list = &r->runs->list};
+        r->arrived = 0;
         atomic_store(&r->failed, false);
     }
     dti_exchange_begin(par);
@@ -173,7 +173,8 @@ static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result
     return dti_parallel_partial_commit(par, result, par->sharded && !dti_units_are(par));
 }
 
-static const dti_strategy dti_replicas_strategy = {.prepare = dti_replicas_prepare,
+static const dti_strategy dti_replicas_strategy = {.acting = &dti_replicas_acting,
+                                                   .prepare = dti_replicas_prepare,
                                                    .team = dti_replicas_team,
                                                    .result = dti_replicas_result,
                                                    .weigh = dti_parallel_weigh,

@@ -156,20 +156,6 @@ static void dti_sync_point_bring_nothing(dti_parallel *par, const dti_sync_point
         memset(dti_sync_point_row(par, batch_slice), 0, m->elements * sizeof(double));
 }
 
-/* Until the counter has got there, with the gradients' exchange in the meantime. False: a replica
- * failed. */
-static bool dti_sync_point_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
-                                 uint32_t there) {
-    while (atomic_load(counter) < there) {
-        if (dti_any_failed(par))
-            return false;
-        if (!par->desc.no_overlap || dti_units_are(par))
-            dti_exchange_help(par, index, false);
-        dti_thread_yield();
-    }
-    return true;
-}
-
 static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t sync_point,
                                      const dti_micro_run *run, bool *given_up) {
     dti_sync_points *all = &par->sync_points;
@@ -182,7 +168,7 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
     }
     atomic_fetch_add(&all->arrived, 1);
     if (index == 0) {
-        if (!dti_sync_point_await(par, index, &all->arrived, (sync_point + 1) * par->job.local)) {
+        if (!dti_await(par, index, &all->arrived, (sync_point + 1) * par->job.local)) {
             *given_up = true;
             return DT_OK;
         }
@@ -191,7 +177,7 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
         if (result || *given_up)
             return result;
         atomic_store(&all->left, sync_point + 1);
-    } else if (!dti_sync_point_await(par, index, &all->left, sync_point + 1)) {
+    } else if (!dti_await(par, index, &all->left, sync_point + 1)) {
         *given_up = true;
         return DT_OK;
     }

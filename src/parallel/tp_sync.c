@@ -35,12 +35,6 @@ static void dti_tp_place_free(dti_parallel *par, dti_tp_place *place) {
     dti_free(par->base, place->heard);
 }
 
-static void dti_tp_place_begin(dti_tp_place *place) {
-    atomic_store(&place->arrived, 0);
-    atomic_store(&place->left, 0);
-    atomic_store(&place->summed, 0);
-}
-
 static void dti_tp_place_open(const dti_mesh *mesh, dti_tp_place *place, uint32_t position) {
     const dti_mesh_line line = dti_mesh_along(mesh, DTI_MESH_TENSOR, position);
     const dt_comm_span here = dti_mesh_share(mesh, line, mesh->rank);
@@ -55,33 +49,11 @@ static dt_result dti_tp_place_group(dti_parallel *par, uint32_t position, dti_tp
     return dti_mesh_group(par, DTI_MESH_TENSOR, position, place ? &place->comm : &elsewhere);
 }
 
-/* ---- waiting */
-
-/* Stages of other ranks go on meanwhile. */
-static void dti_tp_idle(dti_parallel *par) {
-    if (par->pipe)
-        dti_pipe_speak(par, NULL);
-    dti_thread_yield();
-}
-
-static bool dti_tp_await(dti_parallel *par, const dti_tp_place *place, _Atomic uint32_t *counter,
-                         uint32_t there) {
-    while (atomic_load(counter) < there) {
-        if (atomic_load(place->failed))
-            return false;
-        dti_tp_idle(par);
-    }
-    return true;
-}
-
-static bool dti_tp_left(dti_parallel *par, dti_tp_place *place, uint32_t met) {
-    return dti_tp_await(par, place, &place->left, met * place->count);
-}
-
 /* ---- a sync point */
 
 typedef struct dti_tp_met {
-    dti_tp_place *place;
+    const dti_tp_run *run;
+    const dti_tp_place *place; /* the run's */
     const dti_sync_point *m;
     const float *const *brought; /* by number of a tensor rank, here */
 } dti_tp_met;
@@ -101,41 +73,44 @@ static void dti_tp_fold(const dti_tp_met *at, dt_comm_span span, uint64_t from, 
     }
 }
 
-/* An operation of a tensor group's ranks, while no other thread uses the comm. *go_on: false where
- * a device here failed: others may never come to it. */
-static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_place *place,
-                                      const dt_comm_op *op, bool *go_on) {
+/* An operation of a tensor group's ranks, while no other thread uses the comm. *given_up: a device
+ * here failed, and others may never come to it. */
+static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_met *at, const dt_comm_op *op,
+                                      bool *given_up) {
+    dti_pipe *pipe = par->pipe;
+    dt_comm *comm = at->run->place->comm;
     dt_comm_work work = {0};
     dt_result result = DT_OK;
     bool ended = false;
-    while (!ended && !result && *go_on) {
-        while (atomic_exchange(place->speaking, true))
-            dti_thread_yield();
-        *go_on = !atomic_load(place->failed);
-        if (!work.id && *go_on)
-            result = dt_comm_begin(place->comm, op, &work);
+    while (!ended && !result && !*given_up) {
+        dti_pipe_hush(pipe);
+        *given_up = atomic_load(&pipe->failed);
+        if (!work.id && !*given_up)
+            result = dt_comm_begin(comm, op, &work);
         if (!result && work.id)
-            result = dt_comm_test(place->comm, work, &ended);
-        if (!result && !ended && work.id && !*go_on)
-            dt_comm_cancel(place->comm, work);
+            result = dt_comm_test(comm, work, &ended);
+        if (!result && !ended && work.id && *given_up)
+            dt_comm_cancel(comm, work);
         if (result)
             result = dti_parallel_comm_failed(par, result);
-        atomic_store(place->speaking, false);
-        if (!ended)
-            dti_tp_idle(par);
+        dti_pipe_unhush(pipe);
+        if (!ended) { /* stages of other ranks go on meanwhile */
+            dti_pipe_speak(par, at->run->device, NULL);
+            dti_thread_yield();
+        }
     }
     return result;
 }
 
-static dt_result dti_tp_speak(dti_parallel *par, const dti_tp_place *place, const dt_comm_op *op,
-                              bool *go_on) {
-    if (!place->apart)
-        return dti_parallel_comm_failed(par, dt_comm_run(place->comm, op));
-    return dti_tp_speak_in_turn(par, place, op, go_on);
+static dt_result dti_tp_speak(dti_parallel *par, const dti_tp_met *at, const dt_comm_op *op,
+                              bool *given_up) {
+    if (!par->pipe->apart)
+        return dti_parallel_comm_failed(par, dt_comm_run(at->run->place->comm, op));
+    return dti_tp_speak_in_turn(par, at, op, given_up);
 }
 
 /* The sum of all ranks' tensor ranks, by one tree, to `heard`; or the largest. */
-static dt_result dti_tp_reduce(dti_parallel *par, const dti_tp_met *at, bool *go_on) {
+static dt_result dti_tp_reduce(dti_parallel *par, const dti_tp_met *at, bool *given_up) {
     const dti_tp_place *place = at->place;
     const bool most = at->m->meet.kind == DTI_MEET_MOST;
     const dt_comm_span here = {place->first, place->count};
@@ -149,12 +124,12 @@ static dt_result dti_tp_reduce(dti_parallel *par, const dti_tp_met *at, bool *go
                            .dtype = DT_F32,
                            .reduction = most ? DT_COMM_MAX : DT_COMM_SUM,
                            .tree = !most};
-    return dti_tp_speak(par, place, &op, go_on);
+    return dti_tp_speak(par, at, &op, given_up);
 }
 
 /* What all have, one behind the other, to `heard`. Where ranks have different numbers of tensor
  * ranks, others' are zeros, and as whole numbers their sum has all bits. */
-static dt_result dti_tp_collect(dti_parallel *par, const dti_tp_met *at, bool *go_on) {
+static dt_result dti_tp_collect(dti_parallel *par, const dti_tp_met *at, bool *given_up) {
     const dti_tp_place *place = at->place;
     const uint32_t first = place->first, n = at->m->given;
     float *to = place->even ? place->said : place->heard + (size_t)first * n;
@@ -168,12 +143,12 @@ static dt_result dti_tp_collect(dti_parallel *par, const dti_tp_met *at, bool *g
                            .count =
                                place->even ? (uint64_t)place->count * n : (uint64_t)place->size * n,
                            .dtype = place->even ? DT_F32 : DT_I32};
-    return dti_tp_speak(par, place, &op, go_on);
+    return dti_tp_speak(par, at, &op, given_up);
 }
 
-static dt_result dti_tp_exchange(dti_parallel *par, const dti_tp_met *at, bool *go_on) {
-    return at->m->meet.kind == DTI_MEET_ROWS ? dti_tp_collect(par, at, go_on)
-                                             : dti_tp_reduce(par, at, go_on);
+static dt_result dti_tp_exchange(dti_parallel *par, const dti_tp_met *at, bool *given_up) {
+    return at->m->meet.kind == DTI_MEET_ROWS ? dti_tp_collect(par, at, given_up)
+                                             : dti_tp_reduce(par, at, given_up);
 }
 
 /* A tensor rank's value, of what tensor ranks here have, or of `heard`. */
@@ -212,43 +187,24 @@ static void dti_tp_values(const dti_tp_run *run, const dti_tp_met *at) {
     }
 }
 
-/* Sync point number `met` of the step. Devices of a place here wait for each other. */
 static dt_result dti_tp_meet(dti_parallel *par, const dti_tp_run *run, const dti_sync_point *m,
-                             uint32_t met, bool *go_on) {
+                             uint32_t met, bool *given_up) {
     dti_tp_place *place = run->place;
-    const dti_tp_met at = {place, m, place->brought[met % 2]};
+    _Atomic uint32_t *counters = par->counters + place->counters;
+    const dti_tp_met at = {run, place, m, place->brought[met % 2]};
     dt_result result = DT_OK;
     for (uint32_t k = 0; k < run->count; k++)
         place->brought[met % 2][run->number + k] = dti_program_operand(run->programs[k], m, 0);
-    atomic_fetch_add(&place->arrived, run->count);
-    *go_on = dti_tp_await(par, place, &place->arrived, (met + 1) * place->count);
-    if (*go_on && place->comm && run->number == place->first) {
-        result = dti_tp_exchange(par, &at, go_on);
-        atomic_fetch_add(&place->summed, result || !*go_on ? 0 : 1);
-    } else if (*go_on && place->comm) {
-        *go_on = dti_tp_await(par, place, &place->summed, met + 1);
+    atomic_fetch_add(&counters[DTI_TP_ARRIVED], run->count);
+    *given_up = !dti_await(par, run->device, &counters[DTI_TP_ARRIVED], (met + 1) * place->count);
+    if (!*given_up && place->comm && run->number == place->first) {
+        result = dti_tp_exchange(par, &at, given_up);
+        atomic_fetch_add(&counters[DTI_TP_SUMMED], result || *given_up ? 0 : 1);
+    } else if (!*given_up && place->comm) {
+        *given_up = !dti_await(par, run->device, &counters[DTI_TP_SUMMED], met + 1);
     }
-    if (*go_on && !result)
+    if (!*given_up && !result)
         dti_tp_values(run, &at);
-    atomic_fetch_add(&place->left, run->count);
-    return result;
-}
-
-static dt_result dti_tp_run_to(dti_parallel *par, const dti_tp_run *run, uint32_t *met,
-                               bool *go_on) {
-    const dti_code *code = dti_program_code(run->programs[0]);
-    uint32_t at = run->from, i = 0;
-    dt_result result = DT_OK;
-    while (i < code->sync_point_count && code->sync_points[i].segment < at)
-        i++;
-    while (at < run->end && !result && *go_on) {
-        const bool meets = i < code->sync_point_count && code->sync_points[i].segment < run->end;
-        const uint32_t next = meets ? code->sync_points[i].segment + 1 : run->end;
-        for (uint32_t k = 0; k < run->count && !result; k++)
-            result = dti_micro_slot_run(run->programs[k], next - at);
-        at = next;
-        if (meets && !result)
-            result = dti_tp_meet(par, run, &code->sync_points[i++], (*met)++, go_on);
-    }
+    atomic_fetch_add(&counters[DTI_TP_LEFT], run->count);
     return result;
 }

@@ -254,19 +254,6 @@ static bool dti_units_help(dti_parallel *par, uint32_t index) {
     return all;
 }
 
-/* False: a replica, or the network, failed. */
-static bool dti_units_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
-                            uint32_t there) {
-    while (atomic_load(counter) < there) {
-        if (dti_any_failed(par))
-            return false;
-        dti_units_help(par, index);
-        if (atomic_load(counter) < there)
-            dti_thread_yield();
-    }
-    return true;
-}
-
 /* ---- a replica's segments */
 
 static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float *from, uint64_t n) {
@@ -294,8 +281,8 @@ static dt_result dti_units_consume(dti_parallel *par, uint32_t index, dti_bucket
                                    uint64_t to) {
     dti_units *u = &par->units;
     dti_replica *r = &par->replicas[index];
-    if (!dti_units_await(par, index, &u->arrived, r->brought + 1)) {
-        r->given_up = true;
+    if (!dti_await(par, index, &u->arrived, r->brought + 1)) {
+        r->actor.given_up = true;
         return DT_OK;
     }
     dt_result result =
@@ -326,7 +313,7 @@ static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, 
     return code->units_leave && segment > DTI_UNITS_AHEAD ? segment - DTI_UNITS_AHEAD : 0;
 }
 
-/* All that segment `segment` needs. r->given_up: another replica failed. */
+/* All that segment `segment` needs. The actor gives up where another replica failed. */
 static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
                                  uint32_t index) {
     const dti_code *code = dti_program_code(run->program);
@@ -334,13 +321,13 @@ static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, ui
     const uint64_t missing = dti_units_missing(code, r, segment);
     dt_result result = missing ? dti_drive_wait(run->program) : DT_OK;
     if (!result && code->units_leave && segment > DTI_UNITS_AHEAD)
-        r->given_up = !dti_units_await(par, index, &par->units.taken,
+        r->actor.given_up = !dti_await(par, index, &par->units.taken,
                                        code->segment_buckets[segment - 1 - DTI_UNITS_AHEAD]);
-    for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->given_up; unit++) {
+    for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->actor.given_up; unit++) {
         if (missing & dti_unit_bit(unit))
             result = dti_units_bring(par, index, code, unit);
     }
-    if (index == 0 && !result && !r->given_up)
+    if (index == 0 && !result && !r->actor.given_up)
         dti_units_help(par, index); /* the next unit is on its way meanwhile */
     return result;
 }
@@ -349,7 +336,8 @@ static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, ui
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index) {
     const dt_program *p = run->program;
     dt_result result = dti_units_are(par) ? dti_units_ready(par, run, p->now->at, index) : DT_OK;
-    return result || par->replicas[index].given_up ? result : dti_drive_start(run->program, 1);
+    return result || par->replicas[index].actor.given_up ? result
+                                                         : dti_drive_start(run->program, 1);
 }
 
 /* Until all units of the step have passed by, and its zeros have gone. */
@@ -358,8 +346,8 @@ static dt_result dti_units_attend(dti_parallel *par, uint32_t index) {
     const uint32_t count = par->units.comm ? dti_units_stream_count(par) : 0;
     r->idle = true;
     while ((r->brought < count || (!r->runs->count && r->zeros < par->bucket_count)) &&
-           !r->given_up) {
-        r->given_up = dti_any_failed(par);
+           !r->actor.given_up) {
+        r->actor.given_up = dti_any_failed(par);
         dti_units_help(par, index);
         dti_thread_yield();
     }
@@ -431,6 +419,7 @@ static dt_result dti_units_pairs(dti_parallel *par) {
 }
 
 static const dti_strategy dti_units_strategy = {.others_wait = true,
+                                                .acting = &dti_replicas_acting,
                                                 .prepare = dti_units_prepare,
                                                 .team = dti_replicas_team,
                                                 .result = dti_replicas_result,

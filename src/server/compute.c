@@ -42,7 +42,7 @@ static dt_result dti_shares_add(dti_parallel *par, dti_shares *s, uint32_t size,
     dt_result result = dti_runs_make(par->base, &one, 0, rows, &share->own);
     for (uint32_t i = 0; i < share->own.count && !result; i++)
         result = dti_micro_program(par, r, &share->own, i);
-    return result ? result : dti_runs_list(par, r, &share->own);
+    return result ? result : dti_runs_list_make(par, r, &share->own);
 }
 
 static dt_result dti_shares_make(dti_parallel *par, dti_shares *s) {

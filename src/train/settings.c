@@ -70,8 +70,8 @@ static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
     return t->words ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* Slices are tensor ranks, of which each device has several. Where replicas of tensor ranks share
- * out their state, these are the tensor ranks of one stage. */
+/* Slices are tensor ranks, of which each device has several. Without a pipeline they are those of
+ * one stage. */
 static void dti_trainer_resolve_tp(dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const int devices = DTI_MAX(d->parallel.tensor, 1),
@@ -79,8 +79,7 @@ static void dti_trainer_resolve_tp(dt_trainer *t) {
     t->par.desc.tensor = all > 1 ? (uint32_t)all : 0;
     t->par.desc.slices = (uint32_t)(all / devices);
     t->par.desc.tensor_rows = d->parallel.sequence_parallel;
-    if (t->par.desc.tensor && d->parallel.zero_stage == DT_SHARD_OPTIMIZER &&
-        t->par.desc.slices == 1)
+    if (t->par.desc.tensor)
         t->par.desc.stages = DTI_MAX(t->par.desc.stages, 1u);
 }
 

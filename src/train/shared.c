@@ -45,9 +45,7 @@ static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p
 static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti_shared *x) {
     const dti_replica *r = &t->par.replicas[replica];
     const dti_evaluation *v = &t->evaluation;
-    dt_result result = t->par.pipe ? dti_pipe_share(&t->par, x->node, x->values, x->bytes)
-                       : t->par.tp ? dti_tp_share(&t->par, x->node, x->values, x->bytes)
-                                   : DT_OK;
+    dt_result result = t->par.pipe ? dti_pipe_share(&t->par, x->node, x->values, x->bytes) : DT_OK;
     for (uint32_t i = 0; i < r->full.count && !result; i++)
         result = dti_shared_write(t, replica, r->full.runs[i].program, x);
     for (uint32_t i = 0; i < r->tail.count && !result; i++)

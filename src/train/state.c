@@ -412,7 +412,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         result = dti_state_moments_spread(t, c, f, piece);
     if (!result)
         result = dti_agree_state_by(par, piece);
-    if (!result && (par->pipe || par->tp))
+    if (!result && (par->pipe))
         result = dti_full_given(par);
     if (!result && is_local)
         result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));

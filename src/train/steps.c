@@ -43,7 +43,7 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     if (!s->written)
         return DT_OK;
     s->written = false;
-    if (t->par.pipe || t->par.tp)
+    if (t->par.pipe)
         return dti_full_scatter(&t->par);
     return dti_statistics_load(&t->par.statistics, s);
 }

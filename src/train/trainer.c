@@ -58,8 +58,6 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
     dt_result result =
         t->par.desc.stages
             ? dti_pipe_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)
-        : t->par.desc.tensor
-            ? dti_tp_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)
             : dti_parallel_build(&t->par, batch_slices, t->bounded ? t->bounds : NULL);
     if (!result && t->worker)
         result = dti_worker_build(t);
@@ -186,7 +184,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
         result = dti_agree_result(par, dti_trainer_start(t));
     if (!result)
         result = dti_agree_state(par);
-    if (!result && (par->pipe || par->tp))
+    if (!result && (par->pipe))
         result = dti_full_given(par);
     if (!result && t->worker)
         result = dti_worker_join(t);
@@ -229,12 +227,8 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
         dti_trainer_log_mixed(t);
     if (t->par.pipe)
         dti_pipe_log(&t->par);
-    if (t->par.tp)
-        dti_tp_log(&t->par);
     for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
         dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
-    for (uint32_t i = 0; t->par.tp && i < t->par.tp->local; i++)
-        dti_ctx_base(t->par.tp->ranks[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -275,7 +269,6 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_device_team_destroy(t->par.device_team);
     dti_pipe_destroy(&t->par);
     dti_worker_close(t);
-    dti_tp_destroy(&t->par);
     dti_parallel_unbuild(&t->par);
     dti_sync_points_close(&t->par);
     dti_units_close(&t->par);
@@ -330,10 +323,11 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
-    info->tensor_ranks = pipe->shared ? (int)pipe->mesh->tensor : 0;
+    info->tensor_ranks = pipe->shared ? (int)(pipe->mesh->tensor / pipe->each) : 0;
     info->local_replicas = (int)(pipe->pipeline_count / pipe->mesh->tensor);
     info->bubble = pipe->pipelines[0].schedules[0].bubble;
-    info->live_micro_batches = (int)pipe->pipelines[0].schedules[0].alive;
+    info->live_micro_batches =
+        pipe->chunk_count > 1 ? (int)pipe->pipelines[0].schedules[0].alive : 0;
     info->transient_bytes = dti_pipe_transients(pipe);
     info->state_bytes = dti_pipe_state(pipe);
 }
@@ -346,15 +340,6 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
         return dti_arena_bytes(s->unit_elements[part] + rounding);
     const uint64_t slots = part ? DTI_MAX(s->slots, 1u) : 1u;
     return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
-}
-
-/* Of a tensor rank. */
-static void dti_trainer_info_tp(const dti_tp *tp, dt_trainer_info *info) {
-    const dt_store *s = tp->ranks[0].store;
-    info->tensor_ranks = (int)(tp->size / tp->each);
-    info->local_replicas = (int)tp->group_count;
-    info->transient_bytes = s->transient_bytes;
-    info->state_bytes = dti_state_bytes(&s->layout, s->moments);
 }
 
 DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info), t,
@@ -398,8 +383,6 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     info->replica_gradient_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_GRADIENT);
     if (par->pipe && par->pipe->device_team) /* it has been made */
         dti_trainer_info_pipeline(par->pipe, info);
-    if (par->tp && par->tp->device_team)
-        dti_trainer_info_tp(par->tp, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
 }

@@ -2,50 +2,106 @@
  * weights of its losses, backward segments. A sync point stands after the segment that ends with
  * its operand. */
 
+static dt_result dti_list_make(dti_base *base, dti_list *list, dti_list_write *write, void *of) {
+    write(of, list);
+    dti_action *actions = dti_alloc_array(base, list->count + 1u, sizeof *actions);
+    list->needs = dti_alloc_array(base, list->need_count + 1u, sizeof *list->needs);
+    list->actions = actions;
+    list->count = list->need_count = list->taken = 0;
+    if (!list->actions || !list->needs)
+        return DT_ERROR_MEMORY;
+    write(of, list);
+    return DT_OK;
+}
+
+static void dti_list_free(dti_base *base, dti_list *list) {
+    dti_free(base, list->actions);
+    dti_free(base, list->needs);
+    *list = (dti_list){0};
+}
+
 static void dti_list_put(dti_list *list, dti_action action) {
+    action.need = list->taken;
+    action.need_count = list->need_count - list->taken;
+    list->taken = list->need_count;
     if (list->actions)
         list->actions[list->count] = action;
     list->count++;
 }
 
-static void dti_list_add(dti_list *list, uint32_t kind, uint32_t micro, uint32_t what) {
-    /* the device's operands, or all that the micro-batch gives, must be there */
-    const bool waits = kind == DTI_ACTION_COLLECTIVE || kind == DTI_ACTION_CLOSE;
-    dti_list_put(
-        list, (dti_action){
-                  .kind = (uint8_t)kind, .waits = waits, .micro = micro, .what = (uint16_t)what});
+static void dti_list_needs(dti_list *list, uint32_t counter, uint32_t value) {
+    for (uint32_t i = list->taken; list->needs && i < list->need_count; i++) {
+        if (list->needs[i].counter == counter) {
+            list->needs[i].value = DTI_MAX(list->needs[i].value, value);
+            return;
+        }
+    }
+    if (list->needs)
+        list->needs[list->need_count] = (dti_need){counter, value};
+    list->need_count++;
 }
 
-/* Segments [from, end), and the sync points after them. */
-static void dti_list_segments(dti_list *list, uint32_t micro, const dti_list_micro *of,
-                              uint32_t from, uint32_t end, uint32_t *sync_point) {
-    for (uint32_t i = from; i < end; i++) {
-        const bool backward = i >= of->forward;
-        dti_list_put(list, (dti_action){.kind = backward ? DTI_ACTION_BACKWARD : DTI_ACTION_FORWARD,
-                                        .micro = micro,
-                                        .what = (uint16_t)i,
-                                        .buckets = of->buckets ? (uint16_t)of->buckets[i] : 0});
-        while (*sync_point < of->sync_point_count && of->sync_points[*sync_point].segment == i)
-            dti_list_add(list, DTI_ACTION_COLLECTIVE, micro, (*sync_point)++);
+static void dti_list_add(dti_list *list, dti_action_kind kind, uint32_t micro) {
+    /* all that the micro-batch gives must be there */
+    dti_list_put(list, (dti_action){.kind = (uint8_t)kind,
+                                    .waits = kind == DTI_ACTION_CLOSE,
+                                    .ends = kind == DTI_ACTION_WEIGHTS ? DTI_ENDS_FORWARD
+                                            : kind == DTI_ACTION_CLOSE ? DTI_ENDS_BACKWARD
+                                                                       : DTI_ENDS_NOTHING,
+                                    .micro = micro});
+}
+
+/* The device's operand must be there. */
+static void dti_list_meet(dti_list *list, dti_action action, uint32_t sync_point) {
+    action.kind = DTI_ACTION_COLLECTIVE;
+    action.waits = true;
+    action.what = (uint16_t)sync_point;
+    dti_list_put(list, action);
+}
+
+/* Segments [from, end) without a sync point: each by itself where buckets leave after them. */
+static void dti_list_stretch(dti_list *list, dti_action action, const dti_list_micro *of,
+                             uint32_t from, uint32_t end) {
+    const uint32_t each = of->whole ? end - from : 1;
+    for (uint32_t i = from; i < end; i += each) {
+        action.kind = from < of->forward ? DTI_ACTION_FORWARD : DTI_ACTION_BACKWARD;
+        action.from = (uint16_t)i;
+        action.what = (uint16_t)(i + each - 1);
+        action.buckets = of->buckets ? (uint16_t)of->buckets[i] : 0;
+        dti_list_put(list, action);
+    }
+}
+
+static void dti_list_segments(dti_list *list, dti_action action, const dti_list_micro *of,
+                              uint32_t from, uint32_t end) {
+    uint32_t i = 0, at = from;
+    while (i < of->sync_point_count && of->sync_points[i].segment < from)
+        i++;
+    while (at < end) {
+        const bool meets = i < of->sync_point_count && of->sync_points[i].segment < end;
+        const uint32_t next = meets ? of->sync_points[i].segment + 1 : end;
+        dti_list_stretch(list, action, of, at, next);
+        for (at = next; i < of->sync_point_count && of->sync_points[i].segment + 1 == at; i++)
+            dti_list_meet(list, action, i);
     }
 }
 
 static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_micro *of) {
-    uint32_t sync_point = 0;
+    const dti_action action = {.micro = micro};
     if (!of->written)
-        dti_list_add(list, DTI_ACTION_WRITE, micro, 0);
-    dti_list_add(list, DTI_ACTION_OPEN, micro, 0);
-    dti_list_segments(list, micro, of, 0, of->forward, &sync_point);
-    dti_list_add(list, DTI_ACTION_WEIGHTS, micro, 0);
-    dti_list_segments(list, micro, of, of->forward, of->segments, &sync_point);
-    dti_list_add(list, DTI_ACTION_CLOSE, micro, 0);
+        dti_list_add(list, DTI_ACTION_WRITE, micro);
+    dti_list_add(list, DTI_ACTION_OPEN, micro);
+    dti_list_segments(list, action, of, 0, of->forward);
+    dti_list_add(list, DTI_ACTION_WEIGHTS, micro);
+    dti_list_segments(list, action, of, of->forward, of->segments);
+    dti_list_add(list, DTI_ACTION_CLOSE, micro);
 }
 
 static void dti_list_add_none(dti_list *list, uint32_t buckets, uint32_t sync_points) {
     if (buckets)
         dti_list_put(list, (dti_action){.kind = DTI_ACTION_ZEROS, .buckets = (uint16_t)buckets});
     for (uint32_t i = 0; i < sync_points; i++)
-        dti_list_add(list, DTI_ACTION_COLLECTIVE, 0, i);
+        dti_list_meet(list, (dti_action){0}, i);
 }
 
 /* The first forward segment: while it runs the weights are on their way. */

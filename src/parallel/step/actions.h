@@ -3,44 +3,75 @@
  * play lists without a device, so that none waits for ever.
  *
  * Actions of a list begin in its order. One with `waits` begins when all before it have ended: a
- * device that runs on its own gets the others ahead of time. What other devices wait for is a
- * COLLECTIVE, or a bucket that has arrived. */
+ * device that runs on its own gets the others ahead of time. One with needs begins when counters of
+ * the step have got there: other devices raise them, or messages that have come. */
 
 typedef enum dti_action_kind {
     DTI_ACTION_WRITE,      /* the rows of a micro-batch to its inputs */
     DTI_ACTION_OPEN,       /* the micro-batch's step */
-    DTI_ACTION_FORWARD,    /* a segment */
+    DTI_ACTION_RECEIVE,    /* what earlier stages gave */
+    DTI_ACTION_FORWARD,    /* segments */
     DTI_ACTION_WEIGHTS,    /* the sums of loss weights, which all ranks have agreed on */
-    DTI_ACTION_BACKWARD,   /* a segment; `buckets` are complete when it has ended */
+    DTI_ACTION_BACKWARD,   /* segments; `buckets` are complete when they have ended */
     DTI_ACTION_COLLECTIVE, /* a sync point: each device brings an operand, and takes the value */
+    DTI_ACTION_SEND,       /* gradients to earlier stages */
     DTI_ACTION_CLOSE,      /* losses, metrics and statistics of the micro-batch */
+    DTI_ACTION_SUM,        /* its gradients to the sum over batch slices */
     DTI_ACTION_ZEROS,      /* of a device without rows: its gradients */
     DTI_ACTION_KINDS
 } dti_action_kind;
 
+typedef enum dti_action_ends { /* which time of the step an action is the last of */
+                               DTI_ENDS_NOTHING,
+                               DTI_ENDS_FORWARD,
+                               DTI_ENDS_BACKWARD
+} dti_action_ends;
+
+typedef struct dti_need { /* a counter of the step has this value, or more */
+    uint32_t counter, value;
+} dti_need;
+
 typedef struct dti_action {
-    uint8_t kind;     /* dti_action_kind */
-    bool waits;       /* for all that the device has begun */
-    uint16_t what;    /* the segment, or the sync point's number */
-    uint16_t buckets; /* buckets that have arrived after it */
-    uint32_t micro;   /* of the device's micro-batches */
+    uint8_t kind;              /* dti_action_kind */
+    uint8_t ends;              /* dti_action_ends */
+    bool waits;                /* for all that the device has begun */
+    uint16_t part;             /* of what the device has of the model: which */
+    uint16_t from, what;       /* segments from `from` to `what`; the sync point's number */
+    uint16_t buckets;          /* buckets that have arrived after it */
+    uint32_t micro;            /* of the device's micro-batches */
+    uint32_t met;              /* sync points of the step before it, where they are counted */
+    uint32_t need, need_count; /* of the list's needs */
+    uint32_t raises;           /* the counter that its end raises, from 1; 0: none */
 } dti_action;
 
 typedef struct dti_list {
     dti_action *actions;
-    uint32_t count;
+    dti_need *needs;
+    uint32_t count, need_count;
+    uint32_t taken; /* needs of actions that are put */
 } dti_list;
 
 /* Of a micro-batch: its code's segments. */
 typedef struct dti_list_micro {
     bool written;               /* its rows are there: they were looked at for weights */
+    bool whole;                 /* segments are waited for together; else each by itself */
     uint32_t forward, segments; /* forward ones, and all */
     const uint32_t *buckets;    /* by segment: how many have been given after it; NULL: none are */
     const dti_sync_point *sync_points;
     uint32_t sync_point_count;
 } dti_list_micro;
 
-/* A list is written twice: first without `actions`, to count them. */
+/* It is written twice: first without memory, to count. MEMORY */
+typedef void dti_list_write(void *of, dti_list *list);
+static dt_result dti_list_make(dti_base *base, dti_list *list, dti_list_write *write, void *of);
+static void dti_list_free(dti_base *base, dti_list *list);
+static void dti_list_put(dti_list *list, dti_action action);
+/* A need of the next action that is put; of one counter the largest value stays. */
+static void dti_list_needs(dti_list *list, uint32_t counter, uint32_t value);
+/* Segments from..end, of which a sync point stands behind each that ends with its operand; the
+ * other fields are `action`'s. */
+static void dti_list_segments(dti_list *list, dti_action action, const dti_list_micro *of,
+                              uint32_t from, uint32_t end);
 static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_micro *of);
 /* Of a device without rows. */
 static void dti_list_add_none(dti_list *list, uint32_t buckets, uint32_t sync_points);

@@ -1,160 +1,94 @@
-/* Works off a replica's list. A device that runs on its own gets actions as far as they need not
- * wait for one before them; it is then waited for bucket by bucket, so that a bucket leaves while
- * the next one is computed. Who waits folds what has arrived, and the first replica's thread also
- * services the network. */
+/* Works off a device's list. A device that runs on its own gets actions as far as they need not
+ * wait for one before them. */
 
-static const dti_micro_run *dti_list_micro_of(const dti_replica *r, const dti_action *a) {
-    return r->runs->count ? &r->runs->runs[a->micro] : NULL;
-}
+/* ---- waiting */
 
-static bool dti_action_computes(const dti_action *a) {
-    return a->kind == DTI_ACTION_FORWARD || a->kind == DTI_ACTION_BACKWARD;
-}
-
-/* ---- what has ended */
-
-/* Buckets up to those of an action that has ended are with the host. */
-static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    const dti_micro_run *run = dti_list_micro_of(r, a);
-    if (a->kind != DTI_ACTION_ZEROS && (a->kind != DTI_ACTION_BACKWARD || !run->last))
-        return;
-    dti_exchange_arrive(par, r->arrived, a->buckets);
-    r->arrived = a->buckets;
-    if (!par->desc.no_overlap)
-        dti_exchange_help(par, index, false);
-}
-
-/* Waits for actions before `end`, and tells their buckets one by one. A forward segment is waited
- * for only where nothing after it is. */
-static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end) {
-    dti_replica *r = &par->replicas[index];
-    const dti_list *list = &r->runs->list;
-    dt_result result = DT_OK;
-    for (; r->ended < end && !result; r->ended++) {
-        const dti_action *a = &list->actions[r->ended];
-        const bool last = a->kind == DTI_ACTION_FORWARD && list->actions[r->ended + 1].waits;
-        if (a->kind == DTI_ACTION_BACKWARD || last)
-            result = dti_drive_reach(dti_list_micro_of(r, a)->program, a->what);
-        if (!result)
-            dti_list_arrive(par, index, a);
+static bool dti_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
+                      uint32_t there) {
+    const dti_acting *acting = par->strategy->acting;
+    while (atomic_load(counter) < there) {
+        if (acting->failed(par))
+            return false;
+        acting->help(par, index, NULL);
+        if (atomic_load(counter) < there)
+            dti_thread_yield();
     }
-    return result;
+    return true;
 }
 
-/* What has ended by itself. */
-static dt_result dti_list_poll(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    dt_program *p = dti_list_micro_of(r, a)->program;
-    dt_result result = dti_drive_poll(p);
-    for (; !result && !dti_drive_is_busy(p) && r->ended <= r->at; r->ended++)
-        dti_list_arrive(par, index, &r->runs->list.actions[r->ended]);
-    return result;
+static bool dti_list_may(const dti_parallel *par, const dti_list *list, const dti_action *a) {
+    bool may = true;
+    for (uint32_t i = a->need; i < a->need + a->need_count && may; i++)
+        may = atomic_load(&par->counters[list->needs[i].counter]) >= list->needs[i].value;
+    return may;
 }
 
-/* ---- the actions */
-
-typedef dt_result dti_action_fn(dti_parallel *par, uint32_t index, const dti_action *a);
-
-static dt_result dti_action_write(dti_parallel *par, uint32_t index, const dti_action *a) {
-    return dti_micro_write(par, dti_list_micro_of(&par->replicas[index], a));
+/* Until what it needs is there; false: another device failed. */
+static bool dti_list_await(dti_parallel *par, uint32_t index, dti_actor *actor,
+                           const dti_action *a) {
+    const dti_acting *acting = par->strategy->acting;
+    bool may = dti_list_may(par, actor->list, a);
+    if (may)
+        return true;
+    const uint64_t start = dti_now_ns();
+    while (!may && !acting->failed(par)) {
+        acting->help(par, index, a);
+        dti_thread_yield();
+        may = dti_list_may(par, actor->list, a);
+    }
+    const uint64_t waited = dti_now_ns() - start;
+    actor->waited += waited;
+    actor->since += waited;
+    return may;
 }
 
-static dt_result dti_action_open(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    return dti_micro_open(par, r, dti_list_micro_of(r, a));
-}
+/* ---- an action */
 
-static dt_result dti_action_forward(dti_parallel *par, uint32_t index, const dti_action *a) {
-    return dti_micro_start(par, dti_list_micro_of(&par->replicas[index], a), index);
-}
-
-/* Actions before segment `segment`, the same micro-batch's. */
-static uint32_t dti_list_before(const dti_replica *r, uint32_t segment) {
-    uint32_t at = r->at;
-    while (at && !(dti_action_computes(&r->runs->list.actions[at]) &&
-                   r->runs->list.actions[at].what == segment))
-        at--;
-    return at;
-}
-
-static dt_result dti_action_backward(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    const dti_micro_run *run = dti_list_micro_of(r, a);
-    const uint32_t before =
-        dti_units_are(par) ? dti_units_before(par, dti_program_code(run->program), a->what, index)
-                           : 0;
-    dt_result result = before ? dti_list_reach(par, index, dti_list_before(r, before)) : DT_OK;
-    if (!result)
-        result = dti_micro_start(par, run, index);
-    return result || r->given_up ? result : dti_list_poll(par, index, a);
-}
-
-static dt_result dti_action_weights(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_program_set_weights(dti_list_micro_of(&par->replicas[index], a)->program, par->weights.sum);
-    return DT_OK;
-}
-
-static dt_result dti_action_collective(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    return dti_sync_point_make(par, index, a->what, dti_list_micro_of(r, a), &r->given_up);
-}
-
-static dt_result dti_action_close(dti_parallel *par, uint32_t index, const dti_action *a) {
-    const dti_micro_run *run = dti_list_micro_of(&par->replicas[index], a);
-    dt_result result = run->last ? DT_OK : dti_program_end(run->program);
-    if (result)
-        return result;
-    dti_micro_terms(par, run);
-    dti_statistics_take(&par->statistics, run, run->program);
-    return DT_OK;
-}
-
-static dt_result dti_action_zeros(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    (void)a;
-    memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
-    return DT_OK;
-}
-
-static dti_action_fn *const dti_actions[DTI_ACTION_KINDS] = {
-    [DTI_ACTION_WRITE] = dti_action_write,       [DTI_ACTION_OPEN] = dti_action_open,
-    [DTI_ACTION_FORWARD] = dti_action_forward,   [DTI_ACTION_WEIGHTS] = dti_action_weights,
-    [DTI_ACTION_BACKWARD] = dti_action_backward, [DTI_ACTION_COLLECTIVE] = dti_action_collective,
-    [DTI_ACTION_CLOSE] = dti_action_close,       [DTI_ACTION_ZEROS] = dti_action_zeros,
-};
-
-/* Of the first replica here: everything before the weights is the forward part. */
-static void dti_list_clock(dti_parallel *par, uint32_t index, const dti_action *a,
-                           uint64_t *since) {
-    const bool forward = a->kind == DTI_ACTION_WEIGHTS, backward = a->kind == DTI_ACTION_CLOSE;
-    if (index || !(forward || backward))
+/* Of the first device here. */
+static void dti_list_clock(dti_parallel *par, uint32_t index, dti_actor *actor,
+                           const dti_action *a) {
+    if (index || !a->ends)
         return;
     const uint64_t now = dti_now_ns();
-    *(forward ? &par->times.forward : &par->times.backward) += now - *since;
-    *since = now;
+    *(a->ends == DTI_ENDS_FORWARD ? &par->times.forward : &par->times.backward) +=
+        now - actor->since;
+    actor->since = now;
 }
 
 /* So that tests can make any action fail. */
 #ifndef DTI_ACTION_FAULT
-#define DTI_ACTION_FAULT(par, index) DT_OK
+#define DTI_ACTION_FAULT(par, index, at) DT_OK
 #endif
 
+static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_actor *actor,
+                              const dti_action *a) {
+    const dti_acting *acting = par->strategy->acting;
+    dt_result result = a->waits && acting->reach ? acting->reach(par, index, actor->at) : DT_OK;
+    if (!result)
+        result = DTI_ACTION_FAULT(par, index, actor->at);
+    if (!result)
+        result = acting->acts[a->kind](par, index, a);
+    dti_list_clock(par, index, actor, a);
+    if (result || actor->given_up || !a->raises)
+        return result;
+    atomic_fetch_add(&par->counters[a->raises - 1], 1);
+    acting->help(par, index, NULL); /* what it made may go to other ranks now */
+    return DT_OK;
+}
+
 static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
-    dti_replica *r = &par->replicas[index];
-    const dti_list *list = &r->runs->list;
-    uint64_t since = dti_now_ns();
-    DTI_ASSERT(list->count || !r->runs->count);
+    const dti_acting *acting = par->strategy->acting;
+    dti_actor *actor = acting->actor(par, index);
+    const dti_list *list = actor->list;
     dt_result result = DT_OK;
-    for (; r->at < end && !result && !r->given_up; r->at++) {
-        const dti_action *a = &list->actions[r->at];
-        if (a->waits)
-            result = dti_list_reach(par, index, r->at);
-        if (!result)
-            result = DTI_ACTION_FAULT(par, index);
-        if (!result)
-            result = dti_actions[a->kind](par, index, a);
-        dti_list_clock(par, index, a, &since);
+    actor->since = dti_now_ns();
+    for (; actor->at < end && !result && !actor->given_up; actor->at++) {
+        const dti_action *a = &list->actions[actor->at];
+        actor->given_up = !dti_list_await(par, index, actor, a);
+        if (!actor->given_up)
+            result = dti_list_act(par, index, actor, a);
     }
-    return result || r->given_up || end < list->count ? result : dti_list_reach(par, index, end);
+    if (result || actor->given_up || end < list->count || !acting->reach)
+        return result;
+    return acting->reach(par, index, end);
 }

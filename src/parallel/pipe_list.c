@@ -1,0 +1,237 @@
+/* The lists of a grid's devices, from its schedules. A forward part begins when what it reads is
+ * there, and its micro-batch slot is free: what the micro-batch before it gave has been taken. A
+ * backward part begins when the gradients of what it gave are there. Nothing is decided while a
+ * step runs. */
+
+typedef struct dti_pipe_list_of { /* a device's list of a shape of batch, which is written */
+    const dti_parallel *par;
+    const dti_pipe_device *device;
+    uint32_t tail;
+    uint32_t met; /* sync points so far */
+} dti_pipe_list_of;
+
+static const dti_pipe_flow *dti_pipe_flow_to(const dti_pipe *pipe, uint32_t pipeline,
+                                             const dti_pipe_link *l, bool gradient) {
+    const uint16_t from = gradient ? l->to : l->from, to = gradient ? l->back : l->to;
+    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+        const dti_pipe_flow *f = &pipe->flows[i];
+        if (!f->sends && f->pipeline == pipeline && f->here == to && f->there == from &&
+            f->gradient == gradient)
+            return f;
+    }
+    return NULL;
+}
+
+/* ---- needs; counts are of micro-batches, so `micro` is there when one more has ended */
+
+/* What a link brings to a chunk: by a chunk that is here, or by another rank's. */
+static void dti_pipe_need_link(const dti_pipe *pipe, dti_list *list, uint32_t pipeline,
+                               const dti_pipe_link *l, bool gradient, uint32_t micro) {
+    const dti_pipe_chunk *from = dti_pipe_chunk_of(pipe, pipeline, gradient ? l->to : l->from);
+    const dti_pipe_flow *f = dti_pipe_flow_to(pipe, pipeline, l, gradient);
+    if (from->store)
+        dti_list_needs(list, dti_pipe_counter(pipe, from, gradient), micro + 1);
+    else if (f)
+        dti_list_needs(list, dti_pipe_flow_counter(pipe, f), micro + 1);
+}
+
+/* Number `before` of its micro-batches, from 1, has left the slot. */
+static void dti_pipe_need_slot(const dti_pipe *pipe, dti_list *list, const dti_pipe_chunk *chunk,
+                               uint32_t before) {
+    for (uint32_t i = 0; i < pipe->flow_count && before; i++) {
+        const dti_pipe_flow *f = &pipe->flows[i];
+        if (f->sends && f->pipeline == chunk->pipeline && f->here == chunk->index)
+            dti_list_needs(list, dti_pipe_flow_counter(pipe, f), before);
+    }
+    for (uint32_t i = 0; i < pipe->cut.link_count && before; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        const dti_pipe_chunk *to = dti_pipe_chunk_of(pipe, chunk->pipeline, l->to);
+        if (l->from == chunk->index && to->store)
+            dti_list_needs(list, dti_pipe_counter(pipe, to, false), before);
+    }
+}
+
+static void dti_pipe_need_forward(const dti_pipe *pipe, dti_list *list, const dti_pipe_chunk *chunk,
+                                  uint32_t tail, uint32_t micro) {
+    dti_pipe_need_slot(pipe, list, chunk, chunk->runs[tail][micro].before);
+    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
+        if (pipe->cut.links[i].to == chunk->index)
+            dti_pipe_need_link(pipe, list, chunk->pipeline, &pipe->cut.links[i], false, micro);
+    }
+}
+
+/* Without a gradient it comes behind the next chunk's. */
+static void dti_pipe_need_backward(const dti_pipe *pipe, dti_list *list,
+                                   const dti_pipe_chunk *chunk, uint32_t micro) {
+    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        if (l->gradient && l->back == chunk->index)
+            dti_pipe_need_link(pipe, list, chunk->pipeline, l, true, micro);
+    }
+    const dti_pipe_chunk *next = chunk + 1;
+    if (chunk->index + 1 < pipe->chunk_count && next->store)
+        dti_list_needs(list, dti_pipe_counter(pipe, next, true), micro + 1);
+}
+
+/* Nobody reads what it brought to the sync points before: operands take their place. */
+static void dti_pipe_need_left(const dti_pipe_list_of *of, dti_list *list) {
+    const dti_tp_place *place = of->device->tp;
+    if (place && of->met)
+        dti_list_needs(list, place->counters + DTI_TP_LEFT, of->met * place->count);
+}
+
+/* ---- actions */
+
+static dti_action dti_pipe_action_of(const dti_pipe *pipe, const dti_pipe_list_of *of,
+                                     const dti_pipe_chunk *chunk, uint32_t micro,
+                                     dti_action_kind kind) {
+    return (dti_action){.kind = (uint8_t)kind,
+                        .part = (uint16_t)(chunk - pipe->chunks),
+                        .micro = micro,
+                        .met = of->met};
+}
+
+static void dti_pipe_list_put(dti_list *list, dti_action action, dti_action_kind kind) {
+    action.kind = (uint8_t)kind;
+    dti_list_put(list, action);
+}
+
+/* The last one that was put. */
+static void dti_pipe_list_ends(dti_list *list, dti_action_ends ends, uint32_t raises) {
+    if (!list->actions)
+        return;
+    list->actions[list->count - 1].ends = (uint8_t)ends;
+    list->actions[list->count - 1].raises = raises;
+}
+
+static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_action action,
+                                  uint32_t from, uint32_t end) {
+    const dti_pipe *pipe = of->par->pipe;
+    const dt_program *p = pipe->chunks[action.part].runs[of->tail][action.micro].program;
+    const dti_code *code = dti_program_code(p);
+    const dti_list_micro micro = {.whole = true,
+                                  .forward = dti_program_forward(p),
+                                  .segments = dti_program_segments(p),
+                                  .sync_points = code->sync_points,
+                                  .sync_point_count = code->sync_point_count};
+    const uint32_t first = list->count, met = of->met;
+    dti_list_segments(list, action, &micro, from, end);
+    for (uint32_t i = 0; i < code->sync_point_count; i++)
+        of->met += code->sync_points[i].segment >= from && code->sync_points[i].segment < end;
+    for (uint32_t i = first, before = met; i < list->count && list->actions; i++) {
+        list->actions[i].met = before;
+        before += list->actions[i].kind == DTI_ACTION_COLLECTIVE;
+    }
+}
+
+static void dti_pipe_put_forward(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
+                                 uint32_t micro) {
+    const dti_pipe *pipe = of->par->pipe;
+    const dt_program *p = chunk->runs[of->tail][micro].program;
+    const dti_action action = dti_pipe_action_of(pipe, of, chunk, micro, DTI_ACTION_WRITE);
+    dti_pipe_need_left(of, list);
+    dti_pipe_need_forward(pipe, list, chunk, of->tail, micro);
+    dti_list_put(list, action);
+    dti_pipe_list_put(list, action, DTI_ACTION_OPEN);
+    if (pipe->cut.link_count)
+        dti_pipe_list_put(list, action, DTI_ACTION_RECEIVE);
+    dti_pipe_put_segments(of, list, action, 0, dti_program_forward(p));
+    dti_pipe_list_ends(list, DTI_ENDS_FORWARD, dti_pipe_counter(pipe, chunk, false) + 1);
+}
+
+static void dti_pipe_put_backward(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
+                                  uint32_t micro) {
+    const dti_pipe *pipe = of->par->pipe;
+    const dt_program *p = chunk->runs[of->tail][micro].program;
+    const dti_action action = dti_pipe_action_of(pipe, of, chunk, micro, DTI_ACTION_BACKWARD);
+    dti_pipe_need_left(of, list);
+    dti_pipe_need_backward(pipe, list, chunk, micro);
+    dti_pipe_put_segments(of, list, action, dti_program_forward(p), dti_program_leaving(p));
+    if (pipe->cut.link_count)
+        dti_pipe_list_put(list, action, DTI_ACTION_SEND);
+    dti_pipe_list_put(list, action, DTI_ACTION_CLOSE);
+    if (of->par->desc.schedule != DT_PIPELINE_ZERO_BUBBLE)
+        dti_pipe_list_put(list, action, DTI_ACTION_SUM);
+    dti_pipe_list_ends(list, DTI_ENDS_BACKWARD, dti_pipe_counter(pipe, chunk, true) + 1);
+}
+
+/* What a split backward part has left: gradients of parameters. */
+static void dti_pipe_put_weight(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
+                                uint32_t micro) {
+    const dt_program *p = chunk->runs[of->tail][micro].program;
+    const dti_action action =
+        dti_pipe_action_of(of->par->pipe, of, chunk, micro, DTI_ACTION_BACKWARD);
+    dti_pipe_need_left(of, list);
+    dti_pipe_put_segments(of, list, action, dti_program_leaving(p), dti_program_segments(p));
+    dti_pipe_list_put(list, action, DTI_ACTION_SUM);
+    dti_pipe_list_ends(list, DTI_ENDS_BACKWARD, 0);
+}
+
+/* ---- a list */
+
+/* Without rows its gradients are zeros. */
+static void dti_pipe_put_none(const dti_pipe_list_of *of, dti_list *list) {
+    const dti_pipe *pipe = of->par->pipe;
+    const dti_pipe_device *device = of->device;
+    for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->mesh->stages)
+        dti_list_put(list,
+                     dti_pipe_action_of(pipe, of, dti_pipe_chunk_of(pipe, device->pipeline, c), 0,
+                                        DTI_ACTION_ZEROS));
+}
+
+static void dti_pipe_list_write(void *arg, dti_list *list) {
+    dti_pipe_list_of *of = arg;
+    const dti_pipe *pipe = of->par->pipe;
+    const dti_pipe_device *device = of->device;
+    const dti_pipe_schedule *s = &pipe->pipelines[device->pipeline].schedules[of->tail];
+    of->met = 0;
+    if (!s->each)
+        dti_pipe_put_none(of, list);
+    for (uint32_t i = 0; i < s->each; i++) {
+        const dti_pipe_action a = dti_pipe_list(s, device->place)[i];
+        const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, a.chunk);
+        if (a.kind == DTI_PIPE_FORWARD)
+            dti_pipe_put_forward(of, list, chunk, a.micro);
+        else if (a.kind == DTI_PIPE_BACKWARD)
+            dti_pipe_put_backward(of, list, chunk, a.micro);
+        else
+            dti_pipe_put_weight(of, list, chunk, a.micro);
+    }
+}
+
+/* ---- all of them */
+
+static dt_result dti_pipe_counters_make(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    uint32_t at = 2 * pipe->pipeline_count * pipe->chunk_count + pipe->flow_count;
+    for (uint32_t i = 0; i < pipe->tp_count; i++, at += DTI_TP_COUNTERS)
+        pipe->tp_groups[i].counters = at;
+    pipe->counter_count = at;
+    par->counters = dti_alloc_array(par->base, at + 1u, sizeof *par->counters);
+    for (uint32_t i = 0; i < pipe->flow_count && par->counters; i++)
+        pipe->flows[i].done = &par->counters[dti_pipe_flow_counter(pipe, &pipe->flows[i])];
+    return par->counters ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_pipe_lists_make(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = dti_pipe_counters_make(par);
+    for (uint32_t d = 0; d < pipe->device_count; d++) {
+        for (uint32_t tail = 0; tail < (par->desc.tail ? 2u : 1u) && !result; tail++) {
+            dti_pipe_list_of of = {.par = par, .device = &pipe->devices[d], .tail = tail};
+            result =
+                dti_list_make(par->base, &pipe->devices[d].lists[tail], dti_pipe_list_write, &of);
+        }
+    }
+    return result;
+}
+
+static void dti_pipe_lists_free(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    for (uint32_t d = 0; pipe->devices && d < pipe->device_count; d++) {
+        dti_list_free(par->base, &pipe->devices[d].lists[0]);
+        dti_list_free(par->base, &pipe->devices[d].lists[1]);
+    }
+    dti_free(par->base, par->counters);
+    par->counters = NULL;
+}

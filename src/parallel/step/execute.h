@@ -1,0 +1,30 @@
+/* Who works off lists: one loop, and one way to wait, for all strategies. Who waits helps: it folds
+ * sums, and speaks to the network. */
+
+struct dti_parallel;
+typedef dt_result dti_action_fn(struct dti_parallel *par, uint32_t index, const dti_action *a);
+
+typedef struct dti_actor { /* a device's thread in a step */
+    const dti_list *list;
+    uint32_t at, ended; /* actions that have begun, and ended */
+    bool given_up;      /* another device failed, or the network, in the middle of it */
+    uint64_t waited;    /* nanoseconds for what its actions need */
+    uint64_t since;     /* when a part of the step began, less what it waited in that */
+} dti_actor;
+
+/* How a strategy's devices act; index: of the device. */
+typedef struct dti_acting {
+    dti_actor *(*actor)(const struct dti_parallel *par, uint32_t index);
+    dti_action_fn *acts[DTI_ACTION_KINDS];
+    /* Actions before `end` have ended; NULL: each has when its function returns. */
+    dt_result (*reach)(struct dti_parallel *par, uint32_t index, uint32_t end);
+    bool (*failed)(const struct dti_parallel *par);
+    /* Something to do for who waits. wait: to begin this; NULL: for something else. */
+    void (*help)(struct dti_parallel *par, uint32_t index, const dti_action *wait);
+} dti_acting;
+
+/* Works off a device's list, from where it is to before action `end`. */
+static dt_result dti_list_run(struct dti_parallel *par, uint32_t index, uint32_t end);
+/* Until a counter has got there; false: another device failed. */
+static bool dti_await(struct dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
+                      uint32_t there);

@@ -1,0 +1,139 @@
+/* A replica's actions. It is waited for bucket by bucket, so that a bucket leaves while the next one
+ * is computed. Who waits folds what has arrived, and the first replica's thread also services the
+ * network. */
+
+static const dti_micro_run *dti_list_micro_of(const dti_replica *r, const dti_action *a) {
+    return r->runs->count ? &r->runs->runs[a->micro] : NULL;
+}
+
+static bool dti_action_computes(const dti_action *a) {
+    return a->kind == DTI_ACTION_FORWARD || a->kind == DTI_ACTION_BACKWARD;
+}
+
+/* ---- what has ended */
+
+/* Buckets up to those of an action that has ended are with the host. */
+static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_replica *r = &par->replicas[index];
+    const dti_micro_run *run = dti_list_micro_of(r, a);
+    if (a->kind != DTI_ACTION_ZEROS && (a->kind != DTI_ACTION_BACKWARD || !run->last))
+        return;
+    dti_exchange_arrive(par, r->arrived, a->buckets);
+    r->arrived = a->buckets;
+    if (!par->desc.no_overlap)
+        dti_exchange_help(par, index, false);
+}
+
+/* Waits for actions before `end`, and tells their buckets one by one. A forward segment is waited
+ * for only where nothing after it is. */
+static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end) {
+    dti_replica *r = &par->replicas[index];
+    const dti_list *list = r->actor.list;
+    dt_result result = DT_OK;
+    for (; r->actor.ended < end && !result; r->actor.ended++) {
+        const dti_action *a = &list->actions[r->actor.ended];
+        const bool last = a->kind == DTI_ACTION_FORWARD && list->actions[r->actor.ended + 1].waits;
+        if (a->kind == DTI_ACTION_BACKWARD || last)
+            result = dti_drive_reach(dti_list_micro_of(r, a)->program, a->what);
+        if (!result)
+            dti_list_arrive(par, index, a);
+    }
+    return result;
+}
+
+/* What has ended by itself. */
+static dt_result dti_list_poll(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_replica *r = &par->replicas[index];
+    dt_program *p = dti_list_micro_of(r, a)->program;
+    dt_result result = dti_drive_poll(p);
+    for (; !result && !dti_drive_is_busy(p) && r->actor.ended <= r->actor.at; r->actor.ended++)
+        dti_list_arrive(par, index, &r->actor.list->actions[r->actor.ended]);
+    return result;
+}
+
+/* ---- the actions */
+
+static dt_result dti_action_write(dti_parallel *par, uint32_t index, const dti_action *a) {
+    return dti_micro_write(par, dti_list_micro_of(&par->replicas[index], a));
+}
+
+static dt_result dti_action_open(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_replica *r = &par->replicas[index];
+    return dti_micro_open(par, r, dti_list_micro_of(r, a));
+}
+
+static dt_result dti_action_forward(dti_parallel *par, uint32_t index, const dti_action *a) {
+    return dti_micro_start(par, dti_list_micro_of(&par->replicas[index], a), index);
+}
+
+/* Actions before segment `segment`, the same micro-batch's. */
+static uint32_t dti_list_before(const dti_replica *r, uint32_t segment) {
+    uint32_t at = r->actor.at;
+    while (at && !(dti_action_computes(&r->actor.list->actions[at]) &&
+                   r->actor.list->actions[at].what == segment))
+        at--;
+    return at;
+}
+
+static dt_result dti_action_backward(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_replica *r = &par->replicas[index];
+    const dti_micro_run *run = dti_list_micro_of(r, a);
+    const uint32_t before =
+        dti_units_are(par) ? dti_units_before(par, dti_program_code(run->program), a->what, index)
+                           : 0;
+    dt_result result = before ? dti_list_reach(par, index, dti_list_before(r, before)) : DT_OK;
+    if (!result)
+        result = dti_micro_start(par, run, index);
+    return result || r->actor.given_up ? result : dti_list_poll(par, index, a);
+}
+
+static dt_result dti_action_weights(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_program_set_weights(dti_list_micro_of(&par->replicas[index], a)->program, par->weights.sum);
+    return DT_OK;
+}
+
+static dt_result dti_action_collective(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_replica *r = &par->replicas[index];
+    return dti_sync_point_make(par, index, a->what, dti_list_micro_of(r, a), &r->actor.given_up);
+}
+
+static dt_result dti_action_close(dti_parallel *par, uint32_t index, const dti_action *a) {
+    const dti_micro_run *run = dti_list_micro_of(&par->replicas[index], a);
+    dt_result result = run->last ? DT_OK : dti_program_end(run->program);
+    if (result)
+        return result;
+    dti_micro_terms(par, run);
+    dti_statistics_take(&par->statistics, run, run->program);
+    return DT_OK;
+}
+
+static dt_result dti_action_zeros(dti_parallel *par, uint32_t index, const dti_action *a) {
+    dti_replica *r = &par->replicas[index];
+    (void)a;
+    memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
+    return DT_OK;
+}
+
+static dti_actor *dti_replica_actor(const dti_parallel *par, uint32_t index) {
+    return &par->replicas[index].actor;
+}
+
+static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action *wait) {
+    (void)wait;
+    if (!par->desc.no_overlap || dti_units_are(par))
+        dti_exchange_help(par, index, false);
+}
+
+static const dti_acting dti_replicas_acting = {
+    .actor = dti_replica_actor,
+    .acts = {[DTI_ACTION_WRITE] = dti_action_write,
+             [DTI_ACTION_OPEN] = dti_action_open,
+             [DTI_ACTION_FORWARD] = dti_action_forward,
+             [DTI_ACTION_WEIGHTS] = dti_action_weights,
+             [DTI_ACTION_BACKWARD] = dti_action_backward,
+             [DTI_ACTION_COLLECTIVE] = dti_action_collective,
+             [DTI_ACTION_CLOSE] = dti_action_close,
+             [DTI_ACTION_ZEROS] = dti_action_zeros},
+    .reach = dti_list_reach,
+    .failed = dti_any_failed,
+    .help = dti_replica_help};
