@@ -95,19 +95,17 @@ static dt_result dti_owners_cut(dti_parallel *par) {
     return DT_OK;
 }
 
-/* ---- pieces of parameters: of a range, what is trained, and little beside it */
+/* ---- parameters */
 
-static uint64_t dti_owners_elements(const dti_parallel *par, dti_bucket range) {
-    uint64_t n = 0;
-    for (uint32_t b = 0; b < par->bucket_count; b++)
-        n += dti_bucket_elements(dti_bucket_overlap(par->buckets[b], range));
-    return n;
+static dti_values_trained dti_owners_trained(const dti_parallel *par) {
+    return (dti_values_trained){.buckets = par->buckets, .bucket_count = par->bucket_count};
 }
 
 static dt_result dti_owners_make(dti_parallel *par) {
     if (!par->sharded || par->mesh.world == 1 || dti_units_are(par))
         return DT_OK;
-    const uint64_t own = dti_owners_elements(par, dti_owners_rank(par, par->mesh.rank));
+    const dti_values_trained trained = dti_owners_trained(par);
+    const uint64_t own = dti_values_elements(&trained, dti_owners_rank(par, par->mesh.rank));
     par->buffer_values = 0;
     for (uint32_t i = 0; i < par->statistics.count; i++)
         par->buffer_values += par->statistics.stats[i].channels;
@@ -117,61 +115,41 @@ static dt_result dti_owners_make(dti_parallel *par) {
     return par->undo ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* A range of a replica's parameters from or to host memory, one piece behind the other; or at their
- * places in an arena of that form. */
-typedef struct dti_owners_move {
-    dti_bucket range;
-    float *host;
-    bool packed, write;
-} dti_owners_move;
-
-static dt_result dti_owners_run(const dti_parallel *par, uint32_t index, dti_owners_move m) {
-    dt_store *s = par->replicas[index].store;
-    dti_memory *memory = s->memories[DTI_ARENA_PARAM];
-    dt_result result = DT_OK;
-    float *at = m.host;
-    for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
-        const dti_bucket piece = dti_bucket_overlap(par->buckets[b], m.range);
-        const uint64_t offset = dti_arena_bytes(piece.begin),
-                       bytes = dti_arena_bytes(dti_bucket_elements(piece));
-        float *host = m.packed ? at : m.host + piece.begin;
-        at += dti_bucket_elements(piece);
-        if (bytes)
-            result = m.write ? s->device->backend->memory_write(memory, offset, host, bytes)
-                             : s->device->backend->memory_read(memory, offset, host, bytes);
-    }
-    return result;
-}
-
-/* Where a replica's part is in `undo`. */
-static dti_owners_move dti_owners_kept(const dti_parallel *par, uint32_t index, bool write) {
+/* A replica's part, to or from where it is in `undo`. */
+static dt_result dti_owners_undo(const dti_parallel *par, uint32_t index, bool write) {
+    const dti_values_trained trained = dti_owners_trained(par);
     const dti_bucket own = dti_owners_range(par, par->job.first + index);
     const dti_bucket before = {dti_owners_rank(par, par->mesh.rank).begin, own.begin};
-    return (dti_owners_move){own, par->undo + dti_owners_elements(par, before), true, write};
+    float *host = par->undo + dti_values_elements(&trained, before);
+    return dti_values_copy_trained(par->replicas[index].store,
+                                   (dti_values_copy){&trained, own, host, true, write});
 }
 
 static dt_result dti_owners_keep(dti_parallel *par, uint32_t index) {
-    return dti_owners_run(par, index, dti_owners_kept(par, index, false));
+    return dti_owners_undo(par, index, false);
+}
+
+/* To or from the first replica's gradients, at their places. */
+static dt_result dti_owners_copy(const dti_parallel *par, uint32_t index, dti_bucket part,
+                                 bool write) {
+    const dti_values_trained trained = dti_owners_trained(par);
+    return dti_values_copy_trained(
+        par->replicas[index].store,
+        (dti_values_copy){&trained, part, par->replicas[0].gradients, false, write});
 }
 
 static void dti_owners_put(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    const dti_bucket own = dti_owners_range(par, par->job.first + index);
-    par->replicas[index].result = dti_owners_run(
-        par, index, (dti_owners_move){.range = own, .host = par->replicas[0].gradients});
+    par->replicas[index].result =
+        dti_owners_copy(par, index, dti_owners_range(par, par->job.first + index), false);
 }
 
 static void dti_owners_take(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    const dti_bucket own = dti_owners_range(par, par->job.first + index);
-    const dti_bucket others[] = {{0, own.begin}, {own.end, par->elements}};
-    dt_result result = DT_OK;
-    for (int i = 0; i < 2 && !result; i++)
-        result = dti_owners_run(par, index,
-                                (dti_owners_move){.range = others[i],
-                                                  .host = par->replicas[0].gradients,
-                                                  .write = true});
-    par->replicas[index].result = result;
+    const dti_values_trained trained = dti_owners_trained(par);
+    par->replicas[index].result =
+        dti_values_take(par->replicas[index].store, &trained,
+                        dti_owners_range(par, par->job.first + index), par->replicas[0].gradients);
 }
 
 /* ---- between processes */
@@ -181,7 +159,7 @@ static void dti_owners_back(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     const float *value = par->undo + par->undo_bytes / sizeof(float) - par->buffer_values;
-    dt_result result = dti_owners_run(par, index, dti_owners_kept(par, index, true));
+    dt_result result = dti_owners_undo(par, index, true);
     for (uint32_t i = 0; i < par->statistics.count && !result; i++) {
         const uint32_t n = par->statistics.stats[i].channels;
         const uint64_t at =
@@ -194,57 +172,12 @@ static void dti_owners_back(void *arg, uint32_t index) {
     r->result = result;
 }
 
-#define DTI_OWNERS_POSTED 16 /* operations under way at a time */
-
-typedef struct dti_owners_posts {
-    dt_comm_work work[DTI_OWNERS_POSTED];
-    uint32_t posted, ended;
-} dti_owners_posts;
-
-static dt_result dti_owners_wait(dti_parallel *par, dti_owners_posts *p) {
-    return dt_comm_wait(par->desc.comm, p->work[p->ended++ % DTI_OWNERS_POSTED], -1);
-}
-
-static dt_result dti_owners_post(dti_parallel *par, dti_owners_posts *p, uint32_t rank,
-                                 dti_bucket piece) {
-    float *at = par->replicas[0].gradients + piece.begin;
-    const dt_comm_op op = {.kind = DT_COMM_BROADCAST,
-                           .in = at,
-                           .out = at,
-                           .count = dti_bucket_elements(piece),
-                           .dtype = DT_F32,
-                           .root = (int)rank};
-    dt_result result = p->posted - p->ended == DTI_OWNERS_POSTED ? dti_owners_wait(par, p) : DT_OK;
-    if (!result)
-        result = dt_comm_begin(par->desc.comm, &op, &p->work[p->posted % DTI_OWNERS_POSTED]);
-    p->posted += !result;
-    return result;
-}
-
-/* In the arenas' order, which is the same on all ranks. */
-static dt_result dti_owners_post_all(dti_parallel *par, dti_owners_posts *p) {
-    dt_result result = DT_OK;
-    for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
-        for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
-            const dti_bucket piece =
-                dti_bucket_overlap(par->buckets[b], dti_owners_rank(par, rank));
-            if (piece.begin < piece.end)
-                result = dti_owners_post(par, p, rank, piece);
-        }
-    }
-    return result;
-}
-
 static dt_result dti_owners_exchange(dti_parallel *par) {
-    dti_owners_posts p = {.posted = 0};
-    if (par->mesh.world == 1)
-        return DT_OK;
-    dt_result result = dti_owners_post_all(par, &p);
-    while (p.ended < p.posted) { /* also behind an error: all have to end */
-        const dt_result one = dti_owners_wait(par, &p);
-        result = result ? result : one;
-    }
-    return result;
+    const dti_values_trained trained = dti_owners_trained(par);
+    return par->mesh.world == 1
+               ? DT_OK
+               : dti_values_share(par, par->desc.comm, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0),
+                                  par->owners, &trained, par->replicas[0].gradients);
 }
 
 static dt_result dti_owners_gather(dti_parallel *par) {
@@ -261,72 +194,36 @@ static dt_result dti_owners_gather(dti_parallel *par) {
     return dti_parallel_comm_failed(par, apart);
 }
 
-/* ---- pieces of moments */
-
-/* Of this process, from its replicas; what it has not stays as it is. */
-static dt_result dti_owners_read(dti_parallel *par, uint32_t moment, dti_bucket part, void *to) {
-    return part.begin < part.end ? dti_state_read_part(par->replicas[0].store, moment, part.begin,
-                                                       dti_bucket_elements(part), to)
-                                 : DT_OK;
-}
-
 /* ---- averages in place of weights, for an evaluation: the weights, which all replicas have alike,
  * wait in the first one's gradients */
 
-/* Elements of a parameter from `at` on, from each rank's part of them to all replicas. A rank that
- * cannot read its part sends what it has all the same, and *own tells. */
-static dt_result dti_owners_show_piece(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
-                                       float *piece, dt_result *own) {
-    dt_result result = DT_OK;
-    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
-        const dti_bucket part =
-            dti_bucket_overlap(dti_owners_rank(par, rank), (dti_bucket){at, at + n});
-        float *here = piece + (part.begin - at);
-        if (part.begin == part.end)
-            continue;
-        const dt_result read =
-            rank == par->mesh.rank ? dti_owners_read(par, moment, part, here) : DT_OK;
-        *own = *own ? *own : read;
-        if (par->mesh.world > 1)
-            result = dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, here,
-                                                                     dti_bucket_elements(part),
-                                                                     DT_F32, (int)rank));
-    }
-    for (uint32_t i = 0; i < par->job.local && !result && !*own; i++) {
-        dt_store *s = par->replicas[i].store;
-        *own = dti_replica_failed(par, i,
-                                  s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
-                                                                   dti_arena_bytes(at), piece,
-                                                                   dti_arena_bytes(n)));
-    }
-    return result;
-}
-
 /* With units the owners have them as well. */
 static dt_result dti_owners_put_by(dti_parallel *par) {
-    const dti_owners_move keep = {{0, par->elements}, par->replicas[0].gradients, false, false};
+    const dti_bucket all = {0, par->elements};
     if (!dti_units_are(par))
-        return dti_agree_result(par, dti_owners_run(par, 0, keep));
+        return dti_agree_result(par, dti_owners_copy(par, 0, all, false));
     dt_result result = dti_units_show(par);
     return result ? result : dti_agree_result(par, dti_units_take(par));
 }
 
 static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
-    const uint64_t most = DTI_AGREE_PIECE / dti_arena_bytes(1);
-    dt_result result = dti_owners_put_by(par), own = DT_OK;
+    dti_values_mover m;
+    dt_result result = dti_values_open(par, &m);
+    if (!result)
+        result = dti_owners_put_by(par);
     if (result)
         return result;
     par->shown = true;
-    for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        const dti_param *p = &s->layout.params[i];
-        const uint64_t elements = p->average && s->kept[i].averaged ? p->elements : 0;
-        for (uint64_t at = 0; at < elements && !result; at += most)
-            result =
-                dti_owners_show_piece(par, p->average - 1u, p->offset + at,
-                                      DTI_MIN(elements - at, most), (float *)(void *)piece, &own);
+    m.map.room = (float *)(void *)piece;
+    m.map.room_elements = DTI_AGREE_PIECE / sizeof *m.map.room;
+    m.into = 0;
+    for (m.param = 0; m.param < s->layout.param_count; m.param++) {
+        m.array = s->layout.params[m.param].average;
+        if (m.array && s->kept[m.param].averaged)
+            dti_values_gather_array(&m);
     }
-    return dti_agree_result(par, result ? result : own);
+    return dti_agree_result(par, m.result);
 }
 
 static dt_result dti_owners_show(dti_parallel *par) {
@@ -340,8 +237,7 @@ static dt_result dti_owners_show(dti_parallel *par) {
 
 static void dti_owners_restore(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    par->replicas[index].result = dti_owners_run(
-        par, index, (dti_owners_move){{0, par->elements}, par->replicas[0].gradients, false, true});
+    par->replicas[index].result = dti_owners_copy(par, index, (dti_bucket){0, par->elements}, true);
 }
 
 static dt_result dti_owners_hide(dti_parallel *par) {
@@ -359,42 +255,28 @@ static dt_result dti_owners_hide(dti_parallel *par) {
 
 /* ---- the state to and from files */
 
-/* First a word that says whether the other rank could read it. */
-static dt_result dti_owners_receive(dti_parallel *par, uint32_t rank, dti_bucket part, float *to) {
-    int32_t went = 0;
-    dt_result result =
-        dti_parallel_comm_failed(par, dt_comm_recv(par->desc.comm, &went, 1, DT_I32, (int)rank));
-    if (!result && went)
-        return dti_fail(par->base, (dt_result)went, "rank %u could not read its shard of the state",
-                        rank);
-    return result ? result
-                  : dti_parallel_comm_failed(par, dt_comm_recv(par->desc.comm, to,
-                                                               dti_bucket_elements(part), DT_F32,
-                                                               (int)rank));
-}
-
 static dt_result dti_owners_ask(dti_parallel *par, uint64_t words[3]) {
     return dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, words, 3, DT_I64, 0));
+}
+
+/* What rank 0 asked for, to it; all send, whatever fails. */
+static dt_result dti_owners_give(dti_parallel *par, const uint64_t words[3], void *to) {
+    dti_values_mover m;
+    const dt_result result = dti_values_open(par, &m);
+    if (result)
+        return result;
+    m.param = DTI_VALUES_ARENA;
+    m.array = (uint32_t)words[0] + 1;
+    m.first = true;
+    dti_values_collect(&m, 0, (dti_bucket){words[1], words[1] + words[2]}, to);
+    return m.result;
 }
 
 static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to) {
     dti_parallel *par = user;
     uint64_t words[3] = {moment, at, n};
-    dt_result result = dti_owners_ask(par, words);
-    if (result)
-        return result;
-    for (uint32_t rank = 0; rank < par->mesh.world && !par->lost;
-         rank++) { /* all send, whatever fails */
-        const dti_bucket part =
-            dti_bucket_overlap(dti_owners_rank(par, rank), (dti_bucket){at, at + n});
-        float *here = (float *)to + (part.begin - at);
-        if (part.begin == part.end)
-            continue;
-        const dt_result one = rank == par->mesh.rank ? dti_owners_read(par, moment, part, here)
-                                                     : dti_owners_receive(par, rank, part, here);
-        result = result ? result : one;
-    }
-    return result;
+    const dt_result result = dti_owners_ask(par, words);
+    return result ? result : dti_owners_give(par, words, to);
 }
 
 static dt_result dti_owners_served(dti_parallel *par) {
@@ -410,19 +292,10 @@ static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
         dt_result result = dti_owners_ask(par, words);
         if (result || words[2] == 0)
             return result ? result : kept;
-        const dti_bucket part = dti_bucket_overlap(dti_owners_rank(par, par->mesh.rank),
-                                                   (dti_bucket){words[1], words[1] + words[2]});
-        if (part.begin == part.end)
-            continue;
-        const dt_result went = dti_owners_read(par, (uint32_t)words[0], part, piece);
-        int32_t word = (int32_t)went;
-        kept = went ? went : kept;
-        result = dti_parallel_comm_failed(par, dt_comm_send(par->desc.comm, &word, 1, DT_I32, 0));
-        if (!result && !went)
-            result = dti_parallel_comm_failed(
-                par, dt_comm_send(par->desc.comm, piece, dti_bucket_elements(part), DT_F32, 0));
-        if (result)
+        result = dti_owners_give(par, words, piece);
+        if (par->lost)
             return result;
+        kept = result ? result : kept;
     }
 }
 
@@ -432,7 +305,7 @@ static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t 
     if (par->desc.comm)
         result =
             dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, piece, n, DT_F32, 0));
-    for (uint32_t i = 0; i < par->job.local && !result; i++)
-        result = dti_state_write_part(par->replicas[i].store, moment, at, n, piece);
-    return result;
+    return result
+               ? result
+               : dti_values_put(par, moment + 1, (dti_bucket){at, at + n}, (float *)(void *)piece);
 }

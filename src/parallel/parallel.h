@@ -390,19 +390,6 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
                                      const dti_micro_run *run, bool *given_up);
 
 /* ---- make.c */
-/* ---- host_values.c: all values of a model that is split over devices, in the first replica's
- * store */
-/* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
-static dt_result dti_full_gather(dti_parallel *par);
-/* The same for an application that keeps it: from here on each step brings them. */
-static dt_result dti_full_show(dti_parallel *par);
-/* From it to a grid's stages or tensor ranks here. */
-static dt_result dti_full_scatter(dti_parallel *par);
-/* The same on all ranks together, which have what counts from then on. */
-static dt_result dti_full_given(dti_parallel *par);
-/* A step was made: the host's memory goes back to the system, unless the application has it. */
-static void dti_full_old(dti_parallel *par);
-
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 

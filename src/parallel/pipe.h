@@ -128,7 +128,6 @@ typedef struct dti_pipe {
     _Atomic bool failed;
     _Atomic bool speaking; /* a thread of this rank uses the comm */
     dt_result said;        /* what the comm said */
-    int root;              /* of a group, which tells */
 } dti_pipe;
 
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
@@ -244,16 +243,8 @@ static dt_result dti_pipe_pairs(dti_parallel *par);
 /* ---- pipe_share.c: ZeRO-1 between replicas; otherwise these do nothing */
 static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_bounds_make(dti_parallel *par); /* on all ranks together */
-/* Of elements `range` of a parameter, of which replica has moments. */
-static dti_bucket dti_pipe_owns(const dti_pipe *pipe, uint32_t replica, uint32_t chunk,
-                                uint32_t param, dti_bucket range);
 /* Behind all commits, on all ranks together. */
 static dt_result dti_pipe_share_params(dti_parallel *par);
-
-/* ---- pipe_full.c: the chunks' values and state, from the host's store, on this rank alone; and
- * to it, on all ranks together */
-static dt_result dti_pipe_scatter(dti_parallel *par);
-static dt_result dti_pipe_gather(dti_parallel *par);
 
 /* ---- pipe_attribute.c */
 /* The first part that gave something not finite, else an update or a running statistic, on all

@@ -516,6 +516,12 @@ static void dti_pipe_destroy(dti_parallel *par) {
 
 /* ---- shared inputs */
 
+/* Says it in the first context, where it is a chunk's. */
+static dt_result dti_pipe_said(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result) {
+    const dti_base *base = chunk->store->base;
+    return result && base->error[0] ? dti_pipe_blame(par, chunk, result, base->error) : result;
+}
+
 static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t node,
                                       const void *values, size_t bytes) {
     const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];

@@ -59,90 +59,29 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
                                                        count + params, DT_I64, DT_COMM_MAX));
 }
 
-static dti_bucket dti_pipe_owns(const dti_pipe *pipe, uint32_t replica, uint32_t chunk,
-                                uint32_t param, dti_bucket range) {
-    const uint64_t at = pipe->offsets[param];
-    const dti_bucket own = {*dti_pipe_bound(pipe, chunk, replica),
-                            *dti_pipe_bound(pipe, chunk, replica + 1)};
-    const dti_bucket here = {at + range.begin, at + range.end};
-    const dti_bucket part = dti_bucket_overlap(here, own);
-    return (dti_bucket){part.begin - at, part.end - at};
-}
-
 /* ---- new parameters from who made them */
-
-/* The next run of what is trained, in the arenas' order: *i counts down the parameters. */
-static bool dti_pipe_trained(const dti_code *code, uint32_t *i, dti_bucket *run) {
-    *run = (dti_bucket){0, 0};
-    for (; *i > 0; (*i)--) {
-        const dti_param *p = &code->layout->params[*i - 1];
-        const bool trained = dti_table_blocks(code, *i - 1, false) > 0;
-        if (run->end && (!trained || p->offset != run->end))
-            return true;
-        if (!trained)
-            continue;
-        run->begin = run->end ? run->begin : p->offset;
-        run->end = p->offset + dti_full_blocks(p->elements);
-    }
-    return run->end > 0;
-}
-
-typedef dt_result dti_pipe_range_fn(dti_parallel *par, const dti_pipe_chunk *chunk,
-                                    dti_bucket range);
-
-/* Of each run what lies in `own`. */
-static dt_result dti_pipe_ranges(dti_parallel *par, const dti_pipe_chunk *chunk, dti_bucket own,
-                                 dti_pipe_range_fn *each) {
-    const dti_code *code = dti_program_code(dti_pipe_last(par, chunk));
-    uint32_t i = code->layout->param_count;
-    dti_bucket run;
-    dt_result result = DT_OK;
-    while (!result && dti_pipe_trained(code, &i, &run)) {
-        const dti_bucket range = dti_bucket_overlap(run, own);
-        if (range.begin < range.end)
-            result = each(par, chunk, range);
-    }
-    return result;
-}
 
 static float *dti_pipe_staging(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     return dti_pipe_stage_of(par->pipe, chunk)->sum.total;
 }
 
-/* To the parameters from where the sum lies, or the other way. */
-static dt_result dti_pipe_range_move(dti_parallel *par, const dti_pipe_chunk *chunk,
-                                     dti_bucket range, bool take) {
-    const dt_store *s = chunk->store;
-    const dti_backend *b = s->device->backend;
-    dti_memory *memory = s->memories[DTI_ARENA_PARAM];
-    float *sum = dti_pipe_staging(par, chunk) + range.begin;
-    const uint64_t at = dti_arena_bytes(range.begin);
-    const uint64_t bytes = dti_arena_bytes(range.end - range.begin);
-    return take ? b->memory_write(memory, at, sum, bytes) : b->memory_read(memory, at, sum, bytes);
-}
-
-static dt_result dti_pipe_range_put(dti_parallel *par, const dti_pipe_chunk *chunk,
-                                    dti_bucket range) {
-    return dti_pipe_range_move(par, chunk, range, false);
-}
-
-static dt_result dti_pipe_range_take(dti_parallel *par, const dti_pipe_chunk *chunk,
-                                     dti_bucket range) {
-    return dti_pipe_range_move(par, chunk, range, true);
+static dti_values_trained dti_pipe_trained(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    return (dti_values_trained){.code = dti_program_code(dti_pipe_last(par, chunk))};
 }
 
 static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
+    const dti_values_trained trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
-    return dti_pipe_ranges(par, chunk, (dti_bucket){l->own_begin, l->own_end}, dti_pipe_range_put);
+    const dti_bucket own = {l->own_begin, l->own_end};
+    return dti_values_copy_trained(chunk->store,
+                                   (dti_values_copy){&trained, own, dti_pipe_staging(par, chunk)});
 }
 
 static dt_result dti_pipe_share_take(dti_parallel *par, dti_pipe_chunk *chunk) {
+    const dti_values_trained trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
-    dt_result result =
-        dti_pipe_ranges(par, chunk, (dti_bucket){0, l->own_begin}, dti_pipe_range_take);
-    return result ? result
-                  : dti_pipe_ranges(par, chunk, (dti_bucket){l->own_end, l->elements},
-                                    dti_pipe_range_take);
+    return dti_values_take(chunk->store, &trained, (dti_bucket){l->own_begin, l->own_end},
+                           dti_pipe_staging(par, chunk));
 }
 
 static void dti_pipe_put(void *arg, uint32_t device) {
@@ -153,31 +92,15 @@ static void dti_pipe_get(void *arg, uint32_t device) {
     dti_pipe_for_each(arg, device, dti_pipe_share_take);
 }
 
-/* From the stage's rank number pipe->root of its group. */
-static dt_result dti_pipe_range_tell(dti_parallel *par, const dti_pipe_chunk *chunk,
-                                     dti_bucket range) {
-    return dt_comm_broadcast(dti_pipe_stage_of(par->pipe, chunk)->sum.comm,
-                             dti_pipe_staging(par, chunk) + range.begin, range.end - range.begin,
-                             DT_F32, par->pipe->root);
-}
-
-/* What the ranks of a stage have, rank by rank, whose replicas follow each other. */
 static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
-    dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = par->pipe;
     const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, 0);
+    const dti_values_trained trained = dti_pipe_trained(par, chunk);
     const dti_mesh_line line =
         dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s));
-    dt_result result = DT_OK;
-    uint32_t d = 0;
-    for (pipe->root = 0; d < line.count && !result; pipe->root++) {
-        const uint32_t rank = dti_mesh_rank(pipe->mesh, line.first + d * line.step), first = d,
-                       c = s % pipe->chunk_count;
-        d += dti_mesh_share(pipe->mesh, line, rank).count;
-        const dti_bucket own = {*dti_pipe_bound(pipe, c, first), *dti_pipe_bound(pipe, c, d)};
-        result =
-            dti_parallel_comm_failed(par, dti_pipe_ranges(par, chunk, own, dti_pipe_range_tell));
-    }
-    return result;
+    return dti_parallel_comm_failed(par, dti_values_share(par, pipe->stages[s].sum.comm, line,
+                                                          dti_pipe_bound(pipe, chunk->index, 0),
+                                                          &trained, dti_pipe_staging(par, chunk)));
 }
 
 static dt_result dti_pipe_share_params(dti_parallel *par) {

@@ -44,6 +44,3 @@ static dt_program_desc dti_tp_desc(const dti_parallel *par, const dti_tp *tp, dt
 static dt_result dti_tp_alike(dti_parallel *par, const dti_device *a, const dti_device *b);
 /* The same on all ranks, of one's device. */
 static dt_result dti_tp_same(dti_parallel *par, const dti_device *device);
-/* Between a parameter in `whole`, [outer, axis, inner], and the part that tensor rank m has in
- * `part`; gather: from it. */
-static void dti_tp_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_t m, bool gather);

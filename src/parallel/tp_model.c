@@ -64,20 +64,3 @@ static void dti_tp_model_free(dti_parallel *par, dti_tp *tp) {
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
 }
-
-static void dti_tp_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_t m, bool gather) {
-    float *part = tp->part;
-    int64_t axis = 0;
-    for (int i = 0; i < DTI_PARTED_GROUPS; i++)
-        axis += p->of.group[i];
-    for (int64_t o = 0; o < p->outer; o++) {
-        float *whole = tp->whole + o * axis * p->inner;
-        for (int i = 0; i < DTI_PARTED_GROUPS; i++) {
-            const int64_t run = p->of.group[i] / tp->size * p->inner;
-            float *at = whole + m * run;
-            memcpy(gather ? at : part, gather ? part : at, (size_t)run * sizeof *part);
-            part += run;
-            whole += p->of.group[i] * p->inner;
-        }
-    }
-}

@@ -3,12 +3,6 @@
  * store is out of date (par->whole), and its memory is not in use, until somebody asks for values.
  * If values are read between steps, the steps keep it up to date. */
 
-/* Parameters that no stage reads are on the host alone. */
-static bool dti_full_is_elsewhere(const dti_parallel *par, uint32_t param) {
-    const dt_graph *g = par->replicas[0].graph;
-    return par->pipe->cut.home[dti_pipe_node(par->pipe, g->params[param])] != DTI_PIPE_NOWHERE;
-}
-
 static void dti_full_forget_param(dt_store *all, uint32_t param) {
     const dti_param *p = &all->layout.params[param];
     const uint64_t at = dti_arena_bytes(p->offset), bytes = dti_arena_bytes(p->elements);
@@ -23,9 +17,11 @@ static void dti_full_forget_param(dt_store *all, uint32_t param) {
 
 static void dti_full_old(dti_parallel *par) {
     dt_store *all = par->replicas[0].store;
+    const dti_values_map map = dti_values_map_of(par);
+    dti_values_place p;
     const bool keeps = par->whole.old || par->whole.shown || !all->device->backend->memory_forget;
     for (uint32_t i = 0; i < all->layout.param_count && !keeps; i++) {
-        if (dti_full_is_elsewhere(par, i))
+        if (map.find(par, 0, 0, i, &p)) /* what no stage reads is on the host alone */
             dti_full_forget_param(all, i);
     }
     par->whole.old = true;
@@ -33,7 +29,7 @@ static void dti_full_old(dti_parallel *par) {
 
 static dt_result dti_full_scatter(dti_parallel *par) {
     par->whole.old = false;
-    return dti_pipe_scatter(par);
+    return dti_values_scatter(par);
 }
 
 static dt_result dti_full_given(dti_parallel *par) {
@@ -51,7 +47,7 @@ static dt_result dti_full_gather(dti_parallel *par) {
         return dti_units_show(par);
     if (!par->whole.old)
         return DT_OK;
-    const dt_result result = dti_pipe_gather(par);
+    const dt_result result = dti_values_gather(par);
     if (result)
         return result;
     dti_store_unbound(par->replicas[0].store);

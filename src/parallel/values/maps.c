@@ -1,0 +1,87 @@
+/* Who has which values where a model is split over devices: the maps that values.c moves by. */
+
+/* ---- pipelines */
+
+static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t tensor,
+                          uint32_t param, dti_values_place *p) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t node = dti_pipe_node(pipe, par->replicas[0].graph->params[param]),
+                   c = pipe->cut.home[node], pipeline = replica * pipe->mesh->tensor + tensor,
+                   here = dti_pipeline_of(pipe, pipeline);
+    if (c == DTI_PIPE_NOWHERE)
+        return false;
+    *p = (dti_values_place){.rank = dti_pipe_rank(par, pipeline, c),
+                            .kind = dti_pipe_word(pipe),
+                            .number = pipe->chunk_count > 1 ? c : tensor};
+    if (pipe->bounds) {
+        p->offset = pipe->offsets[param];
+        p->moments =
+            (dti_bucket){*dti_pipe_bound(pipe, c, replica), *dti_pipe_bound(pipe, c, replica + 1)};
+    }
+    const dti_pipe_chunk *chunk =
+        here < pipe->pipeline_count ? dti_pipe_chunk_of(pipe, here, c) : NULL;
+    if (!chunk || !chunk->store)
+        return true;
+    p->store = chunk->store;
+    while (dti_pipe_stage_of(pipe, chunk)->params[p->param] != param)
+        p->param++;
+    p->offset = p->store->layout.params[p->param].offset;
+    return true;
+}
+
+static dt_result dti_pipe_given(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
+        dti_pipe_chunk *chunk = &pipe->chunks[i];
+        if (!chunk->store)
+            continue;
+        chunk->store->steps = par->replicas[0].store->steps;
+        dti_store_unbound(chunk->store);
+        result = dti_pipe_said(
+            par, chunk,
+            dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, chunk->store));
+    }
+    return result;
+}
+
+/* ---- replicas that share the moments */
+
+static bool dti_owners_find(const dti_parallel *par, uint32_t replica, uint32_t tensor,
+                            uint32_t param, dti_values_place *p) {
+    const uint32_t here = replica - par->job.first;
+    const dti_param *params = par->replicas[0].store->layout.params;
+    (void)tensor;
+    *p = (dti_values_place){.param = param,
+                            .offset = param == DTI_VALUES_ARENA ? 0 : params[param].offset,
+                            .moments = dti_owners_range(par, replica),
+                            .rank = dti_mesh_rank(&par->mesh, replica),
+                            .kind = "replica",
+                            .number = here};
+    if (here < par->job.local)
+        p->store = par->replicas[here].store;
+    return true;
+}
+
+/* ---- all of them */
+
+static dti_values_map dti_values_map_of(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    if (pipe)
+        return (dti_values_map){.find = dti_pipe_find,
+                                .tp = pipe->shared,
+                                .alike = pipe->chunk_count == 1 && !pipe->bounds,
+                                .sharded = pipe->bounds != NULL,
+                                .room = (float *)(void *)pipe->piece,
+                                .room_elements = DTI_AGREE_PIECE / sizeof(float),
+                                .lost = pipe->chunk_count > 1 ? "ranks' stages are lost"
+                                                              : "tensor ranks' parts are lost"};
+    return (dti_values_map){
+        .find = dti_owners_find,
+        .sharded = true,
+        .lost = "ranks' shards of the optimizer's state are lost (.parallel.zero_stage)"};
+}
+
+static dt_result dti_values_given(dti_parallel *par) {
+    return dti_pipe_given(par);
+}

@@ -1,0 +1,313 @@
+/* The one mover of values. A gather goes parameter by parameter, in the model's order, which is the
+ * same on all ranks: array by array, piece by piece, each read where it lies and told to all. */
+
+static dt_result dti_values_move(dt_store *s, uint32_t array, dti_bucket at, float *host,
+                                 bool write) {
+    const uint64_t n = dti_bucket_elements(at), from = dti_arena_bytes(at.begin);
+    const dti_backend *b = s->device->backend;
+    dti_memory *memory = s->memories[DTI_ARENA_PARAM];
+    if (array)
+        return write ? dti_state_write_part(s, array - 1, at.begin, n, host)
+                     : dti_state_read_part(s, array - 1, at.begin, n, host);
+    return write ? b->memory_write(memory, from, host, dti_arena_bytes(n))
+                 : b->memory_read(memory, from, host, dti_arena_bytes(n));
+}
+
+/* The steps that a parameter was trained in. */
+static dt_result dti_values_count(dt_store *s, uint32_t param, uint32_t *count, bool write) {
+    const dti_backend *b = s->device->backend;
+    dti_memory *memory = s->memories[DTI_ARENA_STATE];
+    const uint64_t at = DTI_WORD_BYTES * (dti_state_t_offset(&s->layout) + param);
+    return write ? b->memory_write(memory, at, count, sizeof *count)
+                 : b->memory_read(memory, at, count, sizeof *count);
+}
+
+static dt_result dti_values_put(dti_parallel *par, uint32_t array, dti_bucket at, float *host) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->job.local && !result; i++)
+        result = dti_replica_failed(par, i,
+                                    dti_values_move(par->replicas[i].store, array, at, host, true));
+    return result;
+}
+
+static dt_result dti_values_lost(dti_parallel *par, const char *what) {
+    return dti_fail(par->base, DT_ERROR_REVOKED,
+                    "the job ended at step %llu, and other %s: create a new trainer and go on "
+                    "from a checkpoint",
+                    (unsigned long long)par->replicas[0].store->steps, what);
+}
+
+/* ---- a move under way */
+
+static dt_store *dti_values_host(const dti_values_mover *m) {
+    return m->par->replicas[0].store;
+}
+
+static dti_bucket dti_values_at(uint64_t offset, dti_bucket range) {
+    return (dti_bucket){offset + range.begin, offset + range.end};
+}
+
+/* Other ranks wait for each other, whatever a device says. */
+static bool dti_values_over(const dti_values_mover *m) {
+    return m->asks ? m->par->lost : m->result != DT_OK;
+}
+
+/* What a device of a place says, in the first context. */
+static void dti_values_add(dti_values_mover *m, const dti_values_place *p, dt_result result) {
+    const dti_base *base = p->store ? p->store->base : NULL;
+    if (!result || m->result)
+        return;
+    m->result = base == m->par->base || !base->error[0]
+                    ? result
+                    : dti_fail(m->par->base, result, "%s %u: %s", p->kind, p->number, base->error);
+}
+
+/* What ends the group is the result. */
+static void dti_values_told(dti_values_mover *m, dt_result told) {
+    told = dti_parallel_comm_failed(m->par, told);
+    m->result = told ? told : m->result;
+}
+
+/* From a rank to the first, after a word that says whether it could read them. */
+static void dti_values_send(dti_values_mover *m, float *values, uint64_t n, uint32_t rank,
+                            dt_result own) {
+    dt_comm *comm = m->par->desc.comm;
+    const uint32_t here = m->par->mesh.rank;
+    int32_t word = (int32_t)own;
+    dt_result told = DT_OK;
+    if (rank == 0 || (here != 0 && here != rank))
+        return;
+    told = here ? dt_comm_send(comm, &word, 1, DT_I32, 0)
+                : dt_comm_recv(comm, &word, 1, DT_I32, (int)rank);
+    if (!told && !word)
+        told = here ? dt_comm_send(comm, values, n, DT_F32, 0)
+                    : dt_comm_recv(comm, values, n, DT_F32, (int)rank);
+    else if (!told && !here && !m->result)
+        m->result = dti_fail(m->par->base, (dt_result)word,
+                             "rank %u could not read its shard of the state", rank);
+    dti_values_told(m, told);
+}
+
+/* From a rank to all. */
+static void dti_values_tell(dti_values_mover *m, void *values, uint64_t n, dt_dtype dtype,
+                            uint32_t rank) {
+    dti_values_told(m, dt_comm_broadcast(m->par->desc.comm, values, n, dtype, (int)rank));
+}
+
+/* Where all have a parameter, each reads its own. */
+static bool dti_values_asks(const dti_values_mover *m) {
+    return m->asks && (m->part || !m->map.alike);
+}
+
+/* The replica that is read: where others can be asked the first, else the first that is here as a
+ * whole; mesh.data: none is. */
+static uint32_t dti_values_replica(const dti_values_mover *m) {
+    const dti_mesh *mesh = &m->par->mesh;
+    const dt_comm_span own = dti_mesh_own(mesh, mesh->rank);
+    const uint32_t each = mesh->stages * mesh->tensor, first = (own.first + each - 1) / each;
+    const bool all = own.count == dti_mesh_size(mesh),
+               one = (first + 1) * each <= own.first + own.count;
+    return m->asks ? 0 : (m->map.sharded ? all : one) ? first : mesh->data;
+}
+
+static void dti_values_begin(dti_parallel *par, dti_values_mover *m) {
+    m->par = par;
+    m->map = dti_values_map_of(par);
+    m->asks = par->desc.comm && !par->lost;
+    m->first = false;
+    m->part = NULL;
+    m->result = DT_OK;
+    if (!m->map.room) {
+        m->map.room = m->own;
+        m->map.room_elements = DTI_COUNT(m->own);
+    }
+}
+
+static dt_result dti_values_open(dti_parallel *par, dti_values_mover *m) {
+    dti_values_begin(par, m);
+    return dti_values_replica(m) == par->mesh.data ? dti_values_lost(par, m->map.lost) : DT_OK;
+}
+
+static void dti_values_param(dti_values_mover *m) {
+    const dti_tp_part *part = m->map.tp ? &m->map.tp->parts[m->param] : NULL;
+    m->part = part && part->of.axis >= 0 ? part : NULL;
+}
+
+/* Where it is read. false: only the host has it. */
+static bool dti_values_found(dti_values_mover *m, dti_values_place *p) {
+    const dti_mesh *mesh = &m->par->mesh;
+    const dti_mesh_place here = dti_mesh_at(mesh, dti_mesh_own(mesh, mesh->rank).first);
+    dti_values_param(m);
+    const bool own = m->map.alike && !m->part;
+    m->replica = own ? here.data : dti_values_replica(m);
+    m->tensor = own ? here.tensor : 0;
+    return m->map.find(m->par, m->replica, m->tensor, m->param, p);
+}
+
+/* ---- gather */
+
+/* Between a parameter in tp->whole, [outer, axis, inner], and the part that a tensor rank has in
+ * tp->part; gather: from it. */
+static void dti_values_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_t tensor,
+                                 bool gather) {
+    float *part = tp->part;
+    int64_t axis = 0;
+    for (int i = 0; i < DTI_PARTED_GROUPS; i++)
+        axis += p->of.group[i];
+    for (int64_t o = 0; o < p->outer; o++) {
+        float *whole = tp->whole + o * axis * p->inner;
+        for (int i = 0; i < DTI_PARTED_GROUPS; i++) {
+            const int64_t run = p->of.group[i] / tp->size * p->inner;
+            float *at = whole + tensor * run;
+            memcpy(gather ? at : part, gather ? part : at, (size_t)run * sizeof *part);
+            part += run;
+            whole += p->of.group[i] * p->inner;
+        }
+    }
+}
+
+/* Elements `range` of what a tensor rank has, from whoever has them. */
+static void dti_values_collect(dti_values_mover *m, uint32_t tensor, dti_bucket range, float *to) {
+    const bool all = m->array && m->map.sharded;
+    const uint32_t end = all ? m->par->mesh.data : m->replica + 1;
+    dti_values_place p;
+    for (uint32_t d = all ? 0 : m->replica; d < end && !dti_values_over(m); d++) {
+        m->map.find(m->par, d, tensor, m->param, &p);
+        const dti_bucket at = dti_values_at(p.offset, range),
+                         has = all ? dti_bucket_overlap(at, p.moments) : at;
+        float *here = to + (has.begin - at.begin);
+        if (has.begin == has.end)
+            continue;
+        const dt_result own =
+            p.store ? dti_values_move(p.store, m->array, has, here, false) : DT_OK;
+        dti_values_add(m, &p, own);
+        if (m->first && m->asks)
+            dti_values_send(m, here, dti_bucket_elements(has), p.rank, own);
+        else if (dti_values_asks(m))
+            dti_values_tell(m, here, dti_bucket_elements(has), DT_F32, p.rank);
+    }
+}
+
+/* The parts of all tensor ranks. */
+static void dti_values_join(dti_values_mover *m, uint64_t elements) {
+    const dti_tp *tp = m->map.tp;
+    for (uint32_t t = 0; t < tp->size && !dti_values_over(m); t++) {
+        dti_values_collect(m, t, (dti_bucket){0, elements / tp->size}, tp->part);
+        dti_values_part_copy(tp, m->part, t, true);
+    }
+}
+
+static void dti_values_gather_array(dti_values_mover *m) {
+    const dti_param *all = &dti_values_host(m)->layout.params[m->param];
+    const uint64_t most = m->part ? all->elements : m->map.room_elements;
+    float *room = m->part ? m->map.tp->whole : m->map.room;
+    for (uint64_t at = 0; at < all->elements && !dti_values_over(m); at += most) {
+        const dti_bucket range = {at, DTI_MIN(all->elements, at + most)};
+        if (m->part)
+            dti_values_join(m, all->elements);
+        else
+            dti_values_collect(m, m->tensor, range, room);
+        if (!m->result)
+            m->result = dti_values_put(m->par, m->into, dti_values_at(all->offset, range), room);
+    }
+}
+
+/* The count of steps, and since when there is an average. */
+static void dti_values_gather_count(dti_values_mover *m, const dti_values_place *p) {
+    dt_store *all = dti_values_host(m);
+    uint64_t kept[3] = {0};
+    uint32_t count = 0;
+    if (p->store) {
+        dti_values_add(m, p, dti_values_count(p->store, p->param, &count, false));
+        kept[0] = count;
+        kept[1] = p->store->kept[p->param].averaged;
+        kept[2] = p->store->kept[p->param].from;
+    }
+    if (dti_values_asks(m) && !dti_values_over(m))
+        dti_values_tell(m, kept, 3, DT_I64, p->rank);
+    count = (uint32_t)kept[0];
+    if (m->result)
+        return;
+    m->result = dti_values_count(all, m->param, &count, true);
+    all->kept[m->param].averaged = kept[1];
+    all->kept[m->param].from = kept[2];
+}
+
+static dt_result dti_values_gather(dti_parallel *par) {
+    const dt_store *all = par->replicas[0].store;
+    dti_values_mover m;
+    dti_values_place p;
+    const dt_result lost = dti_values_open(par, &m);
+    if (lost)
+        return lost;
+    for (m.param = 0; m.param < all->layout.param_count && !dti_values_over(&m); m.param++) {
+        if (!dti_values_found(&m, &p))
+            continue;
+        for (m.array = m.into = 0; m.array <= all->moments; m.into = ++m.array)
+            dti_values_gather_array(&m);
+        dti_values_gather_count(&m, &p);
+    }
+    return dti_agree_result(par, m.result); /* what one rank could not give none has */
+}
+
+/* ---- scatter */
+
+/* The next place here that has the parameter; *i counts replicas here and their tensor ranks. */
+static bool dti_values_next(const dti_values_mover *m, uint32_t *i, dti_values_place *p) {
+    const dti_mesh *mesh = &m->par->mesh;
+    const dt_comm_span here = dti_mesh_replicas(mesh, mesh->rank);
+    for (; *i < here.count * mesh->tensor && !m->result; ++*i) {
+        if (m->map.find(m->par, here.first + *i / mesh->tensor, *i % mesh->tensor, m->param, p) &&
+            p->store)
+            return true;
+    }
+    return false;
+}
+
+static void dti_values_scatter_array(dti_values_mover *m) {
+    const dti_param *all = &dti_values_host(m)->layout.params[m->param];
+    const uint64_t most = m->part ? all->elements : m->map.room_elements;
+    float *room = m->part ? m->map.tp->whole : m->map.room;
+    dti_values_place p;
+    for (uint64_t at = 0; at < all->elements && !m->result; at += most) {
+        dti_bucket range = {at, DTI_MIN(all->elements, at + most)};
+        m->result = dti_values_move(dti_values_host(m), m->array, dti_values_at(all->offset, range),
+                                    room, false);
+        if (m->part)
+            range.end /= m->map.tp->size;
+        for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
+            if (m->part)
+                dti_values_part_copy(m->map.tp, m->part, i % m->par->mesh.tensor, false);
+            dti_values_add(m, &p,
+                           dti_values_move(p.store, m->array, dti_values_at(p.offset, range),
+                                           m->part ? m->map.tp->part : room, true));
+        }
+    }
+}
+
+static void dti_values_scatter_count(dti_values_mover *m) {
+    dt_store *all = dti_values_host(m);
+    dti_values_place p;
+    uint32_t count = 0;
+    if (!m->result)
+        m->result = dti_values_count(all, m->param, &count, false);
+    for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
+        dti_values_add(m, &p, dti_values_count(p.store, p.param, &count, true));
+        p.store->kept[p.param].averaged = all->kept[m->param].averaged;
+        p.store->kept[p.param].from = all->kept[m->param].from;
+    }
+}
+
+static dt_result dti_values_scatter(dti_parallel *par) {
+    const dt_store *all = par->replicas[0].store;
+    dti_values_mover m;
+    dti_values_begin(par, &m);
+    m.asks = false;
+    for (m.param = 0; m.param < all->layout.param_count && !m.result; m.param++) {
+        dti_values_param(&m);
+        for (m.array = 0; m.array <= all->moments; m.array++)
+            dti_values_scatter_array(&m);
+        dti_values_scatter_count(&m);
+    }
+    return m.result ? m.result : dti_values_given(par);
+}

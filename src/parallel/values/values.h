@@ -1,0 +1,109 @@
+/* Ranges of values between the stores that have them, other ranks and the host (values.c). Where a
+ * model is split over devices, the host's store is that of the one replica: the application sees
+ * it, and files are made of it. A strategy only says who has what (maps.c).
+ *
+ * A parameter has arrays: its values are array 0, and moment m, which may be an average, is array
+ * m + 1. Tensor ranks have parts of all its arrays. With ZeRO replicas share the moments: each has
+ * those of a run of its arena's elements. */
+
+typedef struct dti_values_place { /* where a tensor rank of a replica has a parameter */
+    dt_store *store;              /* NULL: on another rank */
+    uint32_t param;               /* in that store */
+    uint64_t offset;              /* of its first element; 0 where nobody here knows it */
+    dti_bucket moments;           /* the run of elements whose moments it has */
+    uint32_t rank;                /* of the job */
+    const char *kind;             /* in errors: "stage", of number `number` */
+    uint32_t number;
+} dti_values_place;
+
+/* false: no device reads the parameter, and only the host has it. */
+typedef bool dti_values_find(const dti_parallel *par, uint32_t replica, uint32_t tensor,
+                             uint32_t param, dti_values_place *place);
+#define DTI_VALUES_ARENA UINT32_MAX /* a parameter's number: all of an arena, for replicas alone */
+
+typedef struct dti_values_map {
+    dti_values_find *find;
+    const dti_tp *tp; /* which parameters are in parts; NULL: none is */
+    bool alike;       /* every rank has all that is not in parts: nobody asks for it */
+    bool sharded;     /* replicas share the moments */
+    float *room;      /* for so many elements of what is not in parts; NULL: the mover's own */
+    uint64_t room_elements;
+    const char *lost; /* of other ranks, when the job has ended */
+} dti_values_map;
+
+typedef struct dti_values_mover { /* a move under way */
+    dti_parallel *par;
+    dti_values_map map;
+    const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
+    uint32_t param, array;
+    uint32_t into;            /* which array it becomes on the host */
+    uint32_t replica, tensor; /* who is read */
+    bool asks;                /* other ranks take part; */
+    bool first;               /* and only rank 0 gets the values */
+    dt_result result;         /* the first error, or what ended the group */
+    float own[DTI_STORE_PIECE / 16];
+} dti_values_mover;
+
+/* ---- maps.c */
+static dti_values_map dti_values_map_of(const dti_parallel *par);
+/* After a scatter: each store here is of the host's step, and knows nothing else. */
+static dt_result dti_values_given(dti_parallel *par);
+
+/* ---- values.c */
+/* Elements `at` of an array of a store's arenas, to or from the host. A moment: of a write what the
+ * store has, of a read what all replicas here have. */
+static dt_result dti_values_move(dt_store *s, uint32_t array, dti_bucket at, float *host,
+                                 bool write);
+/* The same from the host to all replicas here. */
+static dt_result dti_values_put(dti_parallel *par, uint32_t array, dti_bucket at, float *host);
+/* What other ranks had is lost: REVOKED */
+static dt_result dti_values_lost(dti_parallel *par, const char *what);
+/* On all ranks together. REVOKED: the job has ended, and other ranks had some. */
+static dt_result dti_values_open(dti_parallel *par, dti_values_mover *m);
+/* Elements `range` of an array of a parameter, or of a tensor rank's part of it, from whoever has
+ * them. After a device's error other ranks go on, as they wait for each other. */
+static void dti_values_collect(dti_values_mover *m, uint32_t tensor, dti_bucket range, float *to);
+/* All of an array, to all replicas here. */
+static void dti_values_gather_array(dti_values_mover *m);
+/* All values, moments, averages and counts of steps to the host's store, on all ranks together; and
+ * from it to the stores here. */
+static dt_result dti_values_gather(dti_parallel *par);
+static dt_result dti_values_scatter(dti_parallel *par);
+
+/* ---- trained.c: what a step changes, which is little beside all values of a store's arena */
+typedef struct dti_values_trained { /* in the arena's order */
+    const dti_bucket *buckets;
+    uint32_t bucket_count;
+    const dti_code *code; /* in place of buckets: what it trains */
+} dti_values_trained;
+
+/* Of a part of a store's values what is trained, from or to the host: one piece after the other, or
+ * at their places in an arena. */
+typedef struct dti_values_copy {
+    const dti_values_trained *trained;
+    dti_bucket part;
+    float *host;
+    bool packed, write;
+} dti_values_copy;
+
+static uint64_t dti_values_elements(const dti_values_trained *t, dti_bucket part);
+static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy copy);
+/* What others than the owner of `own` have, from an arena on the host. */
+static dt_result dti_values_take(dt_store *s, const dti_values_trained *t, dti_bucket own,
+                                 float *host);
+/* Each of a line's ranks tells the others what its positions own, within their arena on the host:
+ * position i of the line has elements bounds[i] to bounds[i + 1]. The comm's error. */
+static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, dti_mesh_line line,
+                                  const uint64_t *bounds, const dti_values_trained *t, float *host);
+
+/* ---- host.c: that store, as the application sees it */
+/* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
+static dt_result dti_full_gather(dti_parallel *par);
+/* The same for an application that keeps it: from here on each step brings them. */
+static dt_result dti_full_show(dti_parallel *par);
+/* From it to a grid's stages or tensor ranks here. */
+static dt_result dti_full_scatter(dti_parallel *par);
+/* The same on all ranks together, which have what counts from then on. */
+static dt_result dti_full_given(dti_parallel *par);
+/* A step was made: the host's memory goes back to the system, unless the application has it. */
+static void dti_full_old(dti_parallel *par);
