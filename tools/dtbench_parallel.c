@@ -206,11 +206,14 @@ static void step_train(bench *b, sums *s) {
 /* Every bucket at once, and then in order waited for, as after a backward pass. */
 static void step_comm(bench *b) {
     dti_parallel *par = &b->trainer->par;
-    par->posted = par->received = 0;
+    bool ended;
+    dti_exchange_begin(par);
     for (uint32_t i = 0; i < par->bucket_count; i++)
-        try(b, dti_exchange_post(par, i), "all-reduce");
+        try(b, dti_parallel_comm_failed(par, dti_sum_post(par, i)), "all-reduce");
     for (uint32_t i = 0; i < par->bucket_count; i++)
-        try(b, dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, par->states[i].work, -1)),
+        try(b,
+            dti_parallel_comm_failed(
+                par, dti_works_end(par->desc.comm, &par->sums.list[i].works, true, &ended)),
             "all-reduce");
 }
 

@@ -214,6 +214,7 @@ static void dti_compress_say(void *arg, uint32_t index) {
         dti_compress_encode(&par->desc.round, sum + bucket->begin, dti_bucket_elements(*bucket),
                             c->sent + dti_compress_at(par, b), c->residual + bucket->begin);
     }
+    dti_exchange_arrive(par, 0, par->bucket_count);
 }
 
 static void dti_compress_hear(void *arg, uint32_t index) {
@@ -236,17 +237,15 @@ static dt_result dti_compress_post(dti_parallel *par, uint32_t b) {
         .out = c->said + at * par->mesh.world,
         .count = dti_compress_bytes(&par->desc.round, dti_bucket_elements(par->buckets[b])),
         .dtype = DT_U8};
-    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->states[b].work));
+    return dti_works_post(par->desc.comm, &par->sums.list[b].works, &op);
 }
+
+static const dti_sum_kind dti_compress_kind = {.post = dti_compress_post};
 
 /* In the first replica's array comes what all ranks said. */
 static dt_result dti_compress_exchange(dti_parallel *par) {
-    dt_result result = DT_OK;
     dti_device_team_run(par->device_team, dti_compress_say, par);
-    for (; par->posted < par->bucket_count && !result; par->posted += !result)
-        result = dti_compress_post(par, par->posted);
-    const dt_result first = dti_exchange_drain(par);
-    result = first ? first : result;
+    const dt_result result = dti_exchange_finish(par);
     if (!result)
         dti_device_team_run(par->device_team, dti_compress_hear, par);
     return result;

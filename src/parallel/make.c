@@ -202,21 +202,6 @@ static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
 
 /* ---- buffers */
 
-static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width) {
-    s->width = width;
-    s->leaves = dti_alloc_array(par->base, (size_t)par->batch_slices * width, sizeof(double));
-    s->spans = dti_alloc_array(par->base, (size_t)par->subtrees.count * width, sizeof(double));
-    s->sum = dti_alloc_array(par->base, width, sizeof(double));
-    return s->leaves && s->spans && s->sum;
-}
-
-static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
-    dti_free(par->base, s->leaves);
-    dti_free(par->base, s->spans);
-    dti_free(par->base, s->sum);
-    *s = (dti_scalar_sum){0};
-}
-
 /* staging: host memory beside the model's; subtrees: gradients of a replica's second and further
  * slots. */
 static dt_result dti_exchange_make(dti_parallel *par) {
@@ -255,11 +240,10 @@ static dt_result dti_exchange_make(dti_parallel *par) {
                         DTI_OPERANDS_MAX);
     if (par->partial_bytes)
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
-    par->states = dti_alloc_array(par->base, par->bucket_count + 1u, sizeof *par->states);
-    bool made = par->states && (par->partial || !par->partial_bytes) &&
+    bool made = (par->partial || !par->partial_bytes) &&
                 dti_scalar_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
                 dti_scalar_sum_make(par, &par->terms, DTI_TERMS_WIDTH);
-    return made ? DT_OK : DT_ERROR_MEMORY;
+    return made ? dti_bucket_sums_make(par) : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_parallel_check(dti_parallel *par) {
@@ -338,11 +322,11 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_statistics_free(par->base, &par->statistics);
     dti_sync_points_free(par);
     dti_units_free(par);
-    void *all[] = {par->buckets, par->states, par->partial, par->undo, par->owners};
+    dti_sums_free(par);
+    void *all[] = {par->buckets, par->partial, par->undo, par->owners};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     par->buckets = NULL;
-    par->states = NULL;
     par->partial = par->undo = NULL;
     par->owners = NULL;
     par->strategy = NULL; /* another number of batch slices may shard nothing */

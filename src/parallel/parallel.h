@@ -73,13 +73,6 @@ typedef struct dti_step_times {
     uint64_t forward, backward, commit;
 } dti_step_times;
 
-typedef struct dti_bucket_state {
-    _Atomic uint32_t arrived;    /* replicas that have it */
-    _Atomic uint32_t next, done; /* slices handed out, and folded */
-    uint32_t slices;
-    dt_comm_work work;
-} dti_bucket_state;
-
 /* Sums over leaves of a few doubles: weights, losses. */
 typedef struct dti_scalar_sum {
     uint32_t width;
@@ -142,11 +135,6 @@ typedef struct dti_sync_points {
 /* Parameters and gradients that come and go (unit_step.c). */
 #define DTI_UNITS_STAGED 2 /* units of a process that are under way at a time */
 
-typedef struct dti_units_works {
-    dt_comm_work *work; /* [world] */
-    uint32_t count, ended;
-} dti_units_works;
-
 typedef struct dti_units {
     uint64_t largest;   /* elements of a unit */
     dt_comm *comm;      /* for parameters, a group of their own; NULL: one process */
@@ -157,11 +145,10 @@ typedef struct dti_units {
     uint8_t *stream[2]; /* units in the order in which a step reads them: of a full batch, and */
     uint32_t stream_count[2]; /* of a short one */
     int tail;                 /* which of the two this step's is */
-    dti_units_works sends[DTI_UNITS_STAGED], reduces[DTI_UNITS_STAGED];
+    dti_works sends[DTI_UNITS_STAGED];
     uint32_t posted;                             /* of the stream */
     _Atomic uint32_t arrived;                    /* and so many are here */
     _Atomic uint32_t consumed[DTI_UNITS_STAGED]; /* replicas that have the one that is there */
-    _Atomic uint32_t taken;                      /* buckets whose sums are with their owners */
 } dti_units;
 
 typedef struct dti_full { /* a grid's host, in the first replica's store */
@@ -179,9 +166,8 @@ typedef struct dti_parallel {
     uint32_t first_batch_slice, batch_slices; /* of this process */
     dti_subtrees subtrees;
     dti_bucket *buckets;
-    dti_bucket_state *states;
-    uint32_t bucket_count, posted, received;
-    dt_result posting; /* the first bucket that could not be posted */
+    uint32_t bucket_count;
+    dti_sums sums;     /* of gradients: buckets, chunks, or tensor ranks */
     uint64_t elements; /* of a gradient arena */
     float
         *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
@@ -329,19 +315,41 @@ static float *dti_units_gradients(const dti_replica *r);
 /* Behind its runs: others may have more. */
 static dt_result dti_units_attend(dti_parallel *par, uint32_t index);
 static bool dti_units_help(dti_parallel *par, uint32_t index); /* as dti_exchange_help */
-static dt_result dti_units_finish(dti_parallel *par);          /* as dti_exchange_finish */
-/* Where a replica has a bucket's sum, and whether it may be folded yet; its owners take a slice. */
+/* Where a replica has a bucket's sum. */
 static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, uint32_t slot);
-static bool dti_units_may_fold(const dti_parallel *par, uint32_t b);
-static void dti_units_take_slice(const dti_parallel *par, const float *sum, uint64_t at,
-                                 uint64_t n);
+static const dti_sum_kind dti_unit_kind;
 /* All parameters to the stores, on all ranks together, and before a step back to their owners.
  * REVOKED: other ranks had some. */
 static dt_result dti_units_show(dti_parallel *par);
 static dt_result dti_units_take(dti_parallel *par); /* from the stores, which keep them */
 static dt_result dti_units_hide(dti_parallel *par);
 
-/* ---- exchange.c */
+/* ---- reduce/reducer.c */
+static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op);
+/* Looks whether all have ended, or waits for it. */
+static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended);
+static void dti_works_cancel(dt_comm *comm, dti_works *w);
+
+/* Room for `count` sums, each of at most `most` operations at a time. MEMORY */
+static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint32_t count,
+                               uint32_t window, uint32_t most);
+static void dti_sums_free(dti_parallel *par);
+static void dti_sums_begin(dti_parallel *par);
+/* A part of sums [from, to) is there. */
+static void dti_sums_arrive(dti_parallel *par, uint32_t from, uint32_t to);
+/* Folds what there is of a sum whose parts have arrived. True: this thread ended it. */
+static bool dti_sum_fold(dti_parallel *par, uint32_t number);
+/* Folds what is ready, in order. True: all are folded. */
+static bool dti_sums_fold(dti_parallel *par);
+/* On the thread that speaks to the network: posts what is folded, and takes what has come. */
+static dt_result dti_sums_speak(dti_parallel *par);
+static dt_result dti_sum_post(dti_parallel *par, uint32_t number);
+/* Waits for all of them. */
+static dt_result dti_sums_finish(dti_parallel *par);
+static void dti_sums_cancel(dti_parallel *par); /* what is posted: memory is this rank's again */
+
+/* ---- reduce/buckets.c */
+static dt_result dti_bucket_sums_make(dti_parallel *par); /* behind all memory; MEMORY */
 static void dti_exchange_begin(dti_parallel *par);
 /* Buckets [from, to) of a replica are with the host. */
 static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
@@ -446,7 +454,7 @@ static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out);
 
 /* ---- compress.c */
 static bool dti_compress_is_on(const dti_parallel *par);
-static dt_result dti_compress_post(dti_parallel *par, uint32_t b); /* as dti_exchange_post */
+static const dti_sum_kind dti_compress_kind;
 /* Ends the job: others come to the end of a round that this rank has given up. */
 static void dti_round_leave(dti_parallel *par);
 static dt_result dti_compress_make(dti_parallel *par);

@@ -74,7 +74,7 @@ static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dti_layout *l = &chunk->store->layout;
     const dti_bucket own = {l->own_begin, l->own_end};
     return dti_values_copy_trained(chunk->store,
-                                   (dti_values_copy){&trained, own, dti_pipe_staging(par, chunk)});
+                                   (dti_values_copy){.trained = &trained, .part = own, .host = dti_pipe_staging(par, chunk)});
 }
 
 static dt_result dti_pipe_share_take(dti_parallel *par, dti_pipe_chunk *chunk) {

@@ -2,7 +2,7 @@
  * the tree over replicas, each a leaf, and one small message of doubles:
  *
  *   difference  each replica: what it began with, less what it has now; into buckets
- *   exchange    as gradients go (exchange.c): replicas of this process, then processes, then back
+ *   exchange    as gradients go (reduce/): replicas of this process, then processes, then back
  *   barrier     losses, buffers, what was skipped; after it everybody has every bucket
  *   outer step  by each process, on the host, in the same bits: SGD with momentum over the mean
  *   back        its result to all replicas

@@ -78,7 +78,7 @@ static void dti_replica_validated(dti_parallel *par, dti_replica *r, dt_program 
 static void dti_parallel_validate(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    /* what came from other processes; else dti_exchange_spread has done it */
+    /* what came from other processes; else dti_bucket_spread has done it */
     for (uint32_t b = 0; b < par->bucket_count && index && par->desc.comm; b++) {
         const dti_bucket *bucket = &par->buckets[b];
         memcpy(r->gradients + bucket->begin, par->replicas[0].gradients + bucket->begin,
@@ -140,14 +140,26 @@ static void dti_parallel_drop_all(dti_parallel *par) {
     }
 }
 
+static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
+    if (!result)
+        return DT_OK;
+    result = dti_comm_cause(par->desc.comm, result, par->lost);
+    par->lost = true;
+    if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
+        return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));
+    return dti_fail(par->base, result, "%s; %s of step %llu", dt_comm_error(par->desc.comm),
+                    dti_units_are(par)
+                        ? "other ranks' shards of the parameters are lost; those here are"
+                        : "the weights are those",
+                    (unsigned long long)par->replicas[0].store->steps);
+}
+
 /* Others wait for gradients that never come: they get an error that names this rank. */
 static void dti_parallel_leave(dti_parallel *par) {
-    const bool exchanges = par->desc.comm && !dti_units_are(par);
     const dt_comm_work small[] = {par->weights.work, par->statistics.work, par->terms.work};
     par->lost = true;
     dti_comm_give_up(par->desc.comm);
-    for (; exchanges && par->received < par->posted; par->received++)
-        dt_comm_cancel(par->desc.comm, par->states[par->received].work);
+    dti_sums_cancel(par);
     for (size_t i = 0; par->desc.comm && i < DTI_COUNT(small); i++)
         dt_comm_cancel(par->desc.comm, small[i]); /* those that have ended are none any more */
     dti_units_leave(par);

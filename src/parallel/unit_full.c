@@ -43,12 +43,12 @@ static dt_result dti_units_rest(const dti_replica *r, bool show) {
 /* A unit from its owners to all stores. What this rank cannot write others need not know yet. */
 static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_result *own) {
     bool ended = true;
-    dti_units_works *w = &par->units.sends[0];
+    dti_works *w = &par->units.sends[0];
     dt_result result = DT_OK;
     if (par->units.comm) {
         result = dti_units_send(par, range, par->units.staging, w);
-        const dt_result came = dti_units_ended(par, par->units.comm, w, true, &ended);
-        result = result ? result : came;
+        const dt_result came = dti_works_end(par->units.comm, w, true, &ended);
+        result = dti_parallel_comm_failed(par, result ? result : came);
     } else {
         dti_units_move(par, range, par->units.staging, 0, true);
     }

@@ -144,9 +144,8 @@ static dt_result dti_units_make(dti_parallel *par) {
         dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
     bool made = u->pairs && u->staging;
     for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
-        u->sends[i].work = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
-        u->reduces[i].work = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
-        made = u->sends[i].work && u->reduces[i].work;
+        u->sends[i].at = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
+        made = u->sends[i].at != NULL;
     }
     return made ? DT_OK : DT_ERROR_MEMORY;
 }
@@ -177,10 +176,8 @@ static void dti_units_free(dti_parallel *par) { /* but for the group */
     void *all[] = {u->pairs, u->staging, u->stream[0], u->stream[1]};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
-    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) {
-        dti_free(par->base, u->sends[i].work);
-        dti_free(par->base, u->reduces[i].work);
-    }
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++)
+        dti_free(par->base, u->sends[i].at);
     dt_comm *comm = u->comm;
     *u = (dti_units){.comm = comm};
 }
@@ -192,13 +189,6 @@ static void dti_units_close(dti_parallel *par) {
 
 /* Others wait for what never comes: the operation that they are in is given up. */
 static void dti_units_leave(dti_parallel *par) {
-    dti_units *u = &par->units;
-    if (!par->desc.comm)
-        return;
-    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) { /* its buffers are this process's again */
-        for (; u->sends[i].ended < u->sends[i].count; u->sends[i].ended++)
-            dt_comm_cancel(u->comm, u->sends[i].work[u->sends[i].ended]);
-        for (; u->reduces[i].ended < u->reduces[i].count; u->reduces[i].ended++)
-            dt_comm_cancel(par->desc.comm, u->reduces[i].work[u->reduces[i].ended]);
-    }
+    for (uint32_t i = 0; par->units.comm && i < DTI_UNITS_STAGED; i++)
+        dti_works_cancel(par->units.comm, &par->units.sends[i]); /* memory is this rank's again */
 }

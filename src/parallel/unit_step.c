@@ -69,102 +69,50 @@ static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, 
     return replica->gradients + code->unit_gradient[b] + slot * code->unit_stride;
 }
 
-/* Folded slices of one process. */
-static void dti_units_take_slice(const dti_parallel *par, const float *sum, uint64_t at,
-                                 uint64_t n) {
-    dti_units_move(par, (dti_bucket){at, at + n}, (float *)sum, 1, false);
+static dti_addends dti_unit_addends(const dti_parallel *par, uint32_t b, uint32_t r) {
+    return (dti_addends){dti_units_window(par, r, b, 0),
+                         dti_units_code(&par->replicas[r])->unit_stride,
+                         &par->replicas[r].subtrees};
 }
 
-/* Without a network a bucket has gone when it is folded, and all before it are. */
-static void dti_units_advance(dti_parallel *par) {
-    uint32_t taken = atomic_load(&par->units.taken);
-    while (!par->desc.comm && taken < par->bucket_count && dti_bucket_folded(par, taken)) {
-        if (atomic_compare_exchange_strong(&par->units.taken, &taken, taken + 1))
-            taken++;
-    }
+/* Elements [at, at + n) of a bucket's sum, to those here that own some. */
+static void dti_unit_spread(const dti_parallel *par, uint32_t b, uint64_t at, uint64_t n) {
+    const uint64_t begin = par->buckets[b].begin + at;
+    dti_units_move(par, (dti_bucket){begin, begin + n}, par->sums.list[b].total + at, 1, false);
 }
 
-/* Whether a bucket may be folded: where it is to be another one has gone. */
-static bool dti_units_may_fold(const dti_parallel *par, uint32_t b) {
-    return !dti_units_are(par) || !par->partial ||
-           b < atomic_load(&par->units.taken) + DTI_UNITS_STAGED;
+static void dti_unit_take(const dti_parallel *par, uint32_t b) {
+    dti_unit_spread(par, b, 0, par->sums.list[b].elements);
 }
 
-static dti_units_works *dti_units_reduces(dti_parallel *par, uint32_t b) {
-    return &par->units.reduces[b % DTI_UNITS_STAGED];
-}
-
-static dt_result dti_units_begin(dti_parallel *par, dt_comm *comm, dti_units_works *w,
-                                 const dt_comm_op *op) {
-    dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(comm, op, &w->work[w->count]));
-    w->count += !result;
-    return result;
-}
-
-/* A bucket's sum to each rank that owns some of it. Subtrees lie one behind the other as a whole,
- * so where there are several the bucket goes to all. */
-static dt_result dti_units_post(dti_parallel *par, uint32_t b) {
+/* To each rank that owns some of it. Subtrees lie one behind the other as a whole, so where there
+ * are several the bucket goes to all. */
+static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
     const dti_bucket bucket = par->buckets[b];
-    dti_units_works *w = dti_units_reduces(par, b);
-    float *in = dti_exchange_target(par, b, 0), *out = dti_units_window(par, 0, b, 0);
-    dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .dtype = DT_F32, .tree = true};
-    w->count = w->ended = 0;
-    if (par->units.whole) {
-        op.in = in;
-        op.out = out;
-        op.count = dti_bucket_elements(bucket);
-        return dti_units_begin(par, par->desc.comm, w, &op);
-    }
+    dti_sum *s = &par->sums.list[b];
+    const bool whole = par->units.whole;
     dt_result result = DT_OK;
-    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
-        const dti_bucket part = dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
-        if (part.begin == part.end)
-            continue;
-        op.kind = DT_COMM_REDUCE;
-        op.root = (int)rank;
-        op.in = in + (part.begin - bucket.begin);
-        op.out = out + (part.begin - bucket.begin);
-        op.count = dti_bucket_elements(part);
-        result = dti_units_begin(par, par->desc.comm, w, &op);
+    for (uint32_t rank = 0; rank < (whole ? 1 : par->mesh.world) && !result; rank++) {
+        const dti_bucket part =
+            whole ? bucket : dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
+        const dt_comm_op op = {.kind = whole ? DT_COMM_ALL_REDUCE : DT_COMM_REDUCE,
+                               .root = (int)rank,
+                               .in = (s->partial ? s->partial : s->total) +
+                                     (part.begin - bucket.begin),
+                               .out = s->total + (part.begin - bucket.begin),
+                               .count = dti_bucket_elements(part),
+                               .dtype = DT_F32,
+                               .tree = true};
+        if (op.count)
+            result = dti_works_post(s->comm, &s->works, &op);
     }
     return result;
 }
 
-/* Whether all of them have ended; waits for it where `wait`. */
-static dt_result dti_units_ended(dti_parallel *par, dt_comm *comm, dti_units_works *w, bool wait,
-                                 bool *ended) {
-    dt_result result = DT_OK;
-    *ended = true;
-    while (w->ended < w->count && *ended && !result) {
-        result = wait ? dt_comm_wait(comm, w->work[w->ended], -1)
-                      : dt_comm_test(comm, w->work[w->ended], ended);
-        w->ended += *ended || result;
-    }
-    *ended = *ended && !result;
-    return dti_parallel_comm_failed(par, result);
-}
-
-/* On the first replica's thread: posts what is folded, in order, and gives owners what has come. */
-static dt_result dti_units_network(dti_parallel *par, bool wait) {
-    dti_units *u = &par->units;
-    bool ended = true;
-    dt_result result = DT_OK;
-    while (par->posted < par->bucket_count && !result &&
-           par->posted < atomic_load(&u->taken) + DTI_UNITS_STAGED &&
-           dti_bucket_folded(par, par->posted)) {
-        result = dti_units_post(par, par->posted);
-        par->posted += !result;
-    }
-    while (!result && ended && atomic_load(&u->taken) < par->posted) {
-        const uint32_t b = atomic_load(&u->taken);
-        result = dti_units_ended(par, par->desc.comm, dti_units_reduces(par, b), wait, &ended);
-        if (result || !ended)
-            break;
-        dti_units_move(par, par->buckets[b], dti_units_window(par, 0, b, 0), 1, false);
-        atomic_store(&u->taken, b + 1);
-    }
-    return result;
-}
+static const dti_sum_kind dti_unit_kind = {.addends = dti_unit_addends,
+                                           .spread = dti_unit_spread,
+                                           .post = dti_unit_post,
+                                           .take = dti_unit_take};
 
 /* ---- parameters of other ranks */
 
@@ -177,8 +125,7 @@ static float *dti_units_staged(const dti_parallel *par, uint32_t number) {
 }
 
 /* Each rank's part of a unit, to all. */
-static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host,
-                                dti_units_works *w) {
+static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host, dti_works *w) {
     dt_result result = DT_OK;
     w->count = w->ended = 0;
     dti_units_move(par, range, host, 0, true);
@@ -192,7 +139,7 @@ static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host
                                .dtype = DT_F32,
                                .root = (int)rank};
         if (op.count)
-            result = dti_units_begin(par, par->units.comm, w, &op);
+            result = dti_works_post(par->units.comm, w, &op);
     }
     return result;
 }
@@ -214,11 +161,11 @@ static dt_result dti_units_stream(dti_parallel *par) {
     }
     while (u->comm && !result && ended && atomic_load(&u->arrived) < u->posted) {
         const uint32_t next = atomic_load(&u->arrived);
-        result = dti_units_ended(par, u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
+        result = dti_works_end(u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
         if (!result && ended)
             atomic_store(&u->arrived, next + 1);
     }
-    return result;
+    return dti_parallel_comm_failed(par, result);
 }
 
 /* Without rows, or without further ones: units that others bring it lets pass; without any its
@@ -229,7 +176,7 @@ static void dti_units_idle(dti_parallel *par, uint32_t index) {
     if (u->comm && r->brought < dti_units_stream_count(par) &&
         atomic_load(&u->arrived) > r->brought)
         atomic_fetch_add(&u->consumed[r->brought++ % DTI_UNITS_STAGED], 1);
-    if (r->runs->count || r->zeros == par->bucket_count || atomic_load(&u->taken) < r->zeros)
+    if (r->runs->count || r->zeros == par->bucket_count || atomic_load(&par->sums.ended) < r->zeros)
         return;
     for (uint32_t i = 0; i < r->subtrees.count; i++)
         memset(dti_units_window(par, index, r->zeros, i), 0,
@@ -242,13 +189,13 @@ static void dti_units_idle(dti_parallel *par, uint32_t index) {
 static bool dti_units_help(dti_parallel *par, uint32_t index) {
     if (par->replicas[index].idle)
         dti_units_idle(par, index);
-    const bool all = dti_exchange_fold(par);
-    dti_units_advance(par);
-    if (index == 0 && par->desc.comm && !par->posting) {
-        par->posting = dti_units_stream(par);
-        if (!par->posting)
-            par->posting = dti_units_network(par, false);
-        if (par->posting)
+    const bool all = dti_sums_fold(par);
+    dti_sums_advance(par);
+    if (index == 0 && par->desc.comm && !par->sums.error) {
+        par->sums.error = dti_units_stream(par);
+        if (!par->sums.error)
+            par->sums.error = dti_sums_speak(par);
+        if (par->sums.error)
             atomic_store(&par->replicas[0].failed, true);
     }
     return all;
@@ -321,7 +268,7 @@ static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, ui
     const uint64_t missing = dti_units_missing(code, r, segment);
     dt_result result = missing ? dti_drive_wait(run->program) : DT_OK;
     if (!result && code->units_leave && segment > DTI_UNITS_AHEAD)
-        r->actor.given_up = !dti_await(par, index, &par->units.taken,
+        r->actor.given_up = !dti_await(par, index, &par->sums.ended,
                                        code->segment_buckets[segment - 1 - DTI_UNITS_AHEAD]);
     for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->actor.given_up; unit++) {
         if (missing & dti_unit_bit(unit))
@@ -361,23 +308,12 @@ static void dti_units_prepare(dti_parallel *par) {
     u->tail = par->rows != par->replicas[0].full.rows;
     u->posted = 0;
     atomic_store(&u->arrived, 0);
-    atomic_store(&u->taken, 0);
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         r->resident = 0;
         r->brought = r->zeros = 0;
         r->idle = !r->runs->count;
     }
-}
-
-/* Behind the backward parts of all replicas here. */
-static dt_result dti_units_finish(dti_parallel *par) {
-    while (!par->posting && atomic_load(&par->units.taken) < par->bucket_count) {
-        dti_exchange_fold(par);
-        dti_units_advance(par);
-        par->posting = par->desc.comm ? dti_units_network(par, true) : DT_OK;
-    }
-    return par->posting;
 }
 
 /* ---- norm */

@@ -1,0 +1,81 @@
+/* Gradients of replicas, bucket by bucket: from those of this process to one sum, from the
+ * processes to the sum of all, and back. */
+
+static bool dti_any_failed(const dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        if (atomic_load(&par->replicas[i].failed))
+            return true;
+    }
+    return false;
+}
+
+/* ---- what a bucket is a sum of */
+
+static dti_addends dti_bucket_addends(const dti_parallel *par, uint32_t b, uint32_t replica) {
+    const dti_replica *r = &par->replicas[replica];
+    return (dti_addends){r->gradients + par->buckets[b].begin, par->elements, &r->subtrees};
+}
+
+/* Every replica gets a slice while it is in the cache, in place of its own part, which nobody reads
+ * again. */
+static void dti_bucket_spread(const dti_parallel *par, uint32_t b, uint64_t at, uint64_t n) {
+    const float *sum = par->sums.list[b].total + at;
+    for (uint32_t r = 1; r < par->job.local; r++)
+        memcpy(par->replicas[r].gradients + par->buckets[b].begin + at, sum, n * sizeof *sum);
+}
+
+static const dti_sum_kind dti_bucket_kind = {.addends = dti_bucket_addends,
+                                             .spread = dti_bucket_spread};
+
+static dt_result dti_bucket_sums_make(dti_parallel *par) {
+    const bool units = dti_units_are(par);
+    const dti_sum_kind *kind = units                     ? &dti_unit_kind
+                               : dti_compress_is_on(par) ? &dti_compress_kind
+                                                         : &dti_bucket_kind;
+    dt_result result =
+        dti_sums_make(par, kind, par->bucket_count, units ? DTI_UNITS_STAGED : par->bucket_count,
+                      units ? par->mesh.world : 1);
+    uint64_t before = 0;
+    for (uint32_t b = 0; b < par->bucket_count && !result; b++) {
+        const uint64_t n = dti_bucket_elements(par->buckets[b]);
+        const uint64_t at = units ? b % DTI_UNITS_STAGED * par->units.largest : before;
+        dti_sum *s = &par->sums.list[b];
+        s->elements = n;
+        s->parts = par->job.local;
+        s->subtrees = par->subtrees;
+        s->partial = par->partial ? par->partial + at * par->subtrees.count : NULL;
+        s->comm = par->desc.comm;
+        /* it is where it must be, or moves when it has come from the network */
+        if (kind->addends && (s->parts > 1 || s->partial || (units && !s->comm)))
+            s->slices = (uint32_t)((n + DTI_SLICE - 1) / DTI_SLICE);
+        before += n;
+    }
+    return result;
+}
+
+/* ---- in a step */
+
+static void dti_exchange_begin(dti_parallel *par) {
+    dti_sums_begin(par);
+    for (uint32_t b = 0; b < par->bucket_count; b++)
+        par->sums.list[b].total = dti_units_are(par)
+                                      ? dti_units_window(par, 0, b, 0)
+                                      : par->replicas[0].gradients + par->buckets[b].begin;
+}
+
+static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to) {
+    dti_sums_arrive(par, from, to);
+}
+
+static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
+    if (dti_units_are(par))
+        return dti_units_help(par, replica);
+    const bool all = dti_sums_fold(par);
+    if (replica == 0 && !par->sums.error && (last || !par->desc.no_overlap))
+        par->sums.error = dti_sums_speak(par);
+    return all;
+}
+
+static dt_result dti_exchange_finish(dti_parallel *par) {
+    return dti_sums_finish(par);
+}

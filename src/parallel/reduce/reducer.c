@@ -1,0 +1,203 @@
+/* The driver of sums (reducer.h): it knows neither replicas nor stages, only kinds of sums. */
+
+/* ---- operations that belong together */
+
+static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op) {
+    const dt_result result = dt_comm_begin(comm, op, &w->at[w->count]);
+    w->count += !result;
+    return result;
+}
+
+static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended) {
+    dt_result result = DT_OK;
+    *ended = true;
+    while (w->ended < w->count && *ended && !result) {
+        result = wait ? dt_comm_wait(comm, w->at[w->ended], -1)
+                      : dt_comm_test(comm, w->at[w->ended], ended);
+        w->ended += *ended || result;
+    }
+    *ended = *ended && !result;
+    return result;
+}
+
+static void dti_works_cancel(dt_comm *comm, dti_works *w) {
+    for (; w->ended < w->count; w->ended++)
+        dt_comm_cancel(comm, w->at[w->ended]);
+}
+
+/* ---- a job's sums */
+
+static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint32_t count,
+                               uint32_t window, uint32_t most) {
+    dti_sums *s = &par->sums;
+    *s = (dti_sums){.kind = kind, .count = count, .window = window};
+    s->list = dti_alloc_array(par->base, count + 1u, sizeof *s->list);
+    s->works = dti_alloc_array(par->base, (size_t)window * most + 1, sizeof *s->works);
+    for (uint32_t i = 0; s->list && i < count; i++)
+        s->list[i].works.at = s->works + (size_t)(i % window) * most;
+    return s->list && s->works ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_sums_free(dti_parallel *par) {
+    dti_free(par->base, par->sums.list);
+    dti_free(par->base, par->sums.works);
+    par->sums = (dti_sums){0};
+}
+
+static void dti_sums_begin(dti_parallel *par) {
+    dti_sums *all = &par->sums;
+    all->posted = 0;
+    all->error = DT_OK;
+    atomic_store(&all->ended, 0);
+    for (uint32_t i = 0; i < all->count; i++) {
+        dti_sum *s = &all->list[i];
+        atomic_store(&s->arrived, 0);
+        atomic_store(&s->next, 0);
+        atomic_store(&s->done, 0);
+        s->works.count = s->works.ended = 0;
+    }
+}
+
+static void dti_sums_arrive(dti_parallel *par, uint32_t from, uint32_t to) {
+    for (uint32_t i = from; i < to; i++)
+        atomic_fetch_add(&par->sums.list[i].arrived, 1);
+}
+
+static void dti_sums_cancel(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->sums.count; i++)
+        dti_works_cancel(par->sums.list[i].comm, &par->sums.list[i].works);
+}
+
+/* ---- folding */
+
+/* What parts have of a subtree of this process, `at` elements into the sum. */
+static uint32_t dti_sum_operands(const dti_parallel *par, uint32_t number, dt_comm_span span,
+                                 uint64_t at, dti_operand *operands) {
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < par->sums.list[number].parts; k++) {
+        const dti_addends a = par->sums.kind->addends(par, number, k);
+        for (uint32_t i = 0; i < a.subtrees->count; i++) {
+            const dt_comm_span own = a.subtrees->at[i];
+            if (own.first >= span.first && own.first < span.first + span.count)
+                operands[count++] = (dti_operand){a.data + i * a.stride + at, DT_F32, own};
+        }
+    }
+    return count;
+}
+
+static void dti_sum_slice(const dti_parallel *par, uint32_t number, uint64_t at) {
+    const dti_sum *s = &par->sums.list[number];
+    const uint64_t n = DTI_MIN(s->elements - at, (uint64_t)DTI_SLICE);
+    dti_operand operands[DTI_OPERANDS_MAX];
+    for (uint32_t k = 0; k < s->subtrees.count; k++) {
+        const uint32_t count = dti_sum_operands(par, number, s->subtrees.at[k], at, operands);
+        float *to = (s->partial ? s->partial + k * s->elements : s->total) + at;
+        if (count > 1 || operands[0].data != to)
+            dti_fold(to, operands, count, n, DT_F32, DT_COMM_SUM, !s->comm, 1);
+    }
+    if (!s->comm && par->sums.kind->spread)
+        par->sums.kind->spread(par, number, at, n);
+}
+
+static bool dti_sum_fold(dti_parallel *par, uint32_t number) {
+    dti_sum *s = &par->sums.list[number];
+    bool last = false;
+    /* looked at before it is raised: who waits comes by very often */
+    for (uint32_t i;
+         atomic_load(&s->next) < s->slices && (i = atomic_fetch_add(&s->next, 1)) < s->slices;) {
+        dti_sum_slice(par, number, (uint64_t)i * DTI_SLICE);
+        last = atomic_fetch_add(&s->done, 1) + 1 == s->slices;
+    }
+    return last;
+}
+
+static bool dti_sum_is_folded(const dti_sum *s) {
+    return atomic_load(&s->arrived) == s->parts && atomic_load(&s->done) == s->slices;
+}
+
+/* In order, so that the network gets the first one first. Where one is put others have gone. */
+static bool dti_sums_fold(dti_parallel *par) {
+    dti_sums *all = &par->sums;
+    uint32_t ended = atomic_load(&all->ended);
+    bool folded = true;
+    for (uint32_t i = 0; i < all->count; i++) {
+        const dti_sum *s = &all->list[i];
+        if (atomic_load(&s->arrived) < s->parts || (s->partial && i >= ended + all->window))
+            return false;
+        dti_sum_fold(par, i);
+        folded = folded && atomic_load(&s->done) == s->slices;
+    }
+    return folded;
+}
+
+/* Without other ranks a sum has ended when it is folded, and all before it are. */
+static void dti_sums_advance(dti_parallel *par) {
+    dti_sums *all = &par->sums;
+    uint32_t ended = atomic_load(&all->ended);
+    while (!par->desc.comm && ended < all->count && dti_sum_is_folded(&all->list[ended])) {
+        if (atomic_compare_exchange_strong(&all->ended, &ended, ended + 1))
+            ended++;
+    }
+}
+
+/* ---- between ranks */
+
+static dt_result dti_sum_post(dti_parallel *par, uint32_t number) {
+    dti_sum *s = &par->sums.list[number];
+    if (!s->comm || s->works.count) /* it was posted out of turn */
+        return DT_OK;
+    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                           .in = s->partial ? s->partial : s->total,
+                           .out = s->total,
+                           .count = s->elements,
+                           .dtype = DT_F32,
+                           .tree = true};
+    return par->sums.kind->post ? par->sums.kind->post(par, number)
+                                : dti_works_post(s->comm, &s->works, &op);
+}
+
+static dt_result dti_sums_post(dti_parallel *par) {
+    dti_sums *all = &par->sums;
+    dt_result result = DT_OK;
+    while (par->desc.comm && !result && all->posted < all->count &&
+           all->posted < atomic_load(&all->ended) + all->window &&
+           dti_sum_is_folded(&all->list[all->posted])) {
+        result = dti_sum_post(par, all->posted);
+        all->posted += !result;
+    }
+    return dti_parallel_comm_failed(par, result);
+}
+
+static dt_result dti_sums_end(dti_parallel *par, bool wait) {
+    dti_sums *all = &par->sums;
+    dt_result result = DT_OK;
+    bool ended = true;
+    for (uint32_t i; !result && (i = atomic_load(&all->ended)) < all->posted && ended;) {
+        result = dti_works_end(all->list[i].comm, &all->list[i].works, wait, &ended);
+        if (ended && all->kind->take)
+            all->kind->take(par, i);
+        if (ended)
+            atomic_store(&all->ended, i + 1);
+    }
+    return dti_parallel_comm_failed(par, result);
+}
+
+static dt_result dti_sums_speak(dti_parallel *par) {
+    dt_result result = dti_sums_post(par);
+    return result || !par->sums.kind->take ? result : dti_sums_end(par, false);
+}
+
+/* A sum that could not be posted, because the group had ended, is less to say than why one before
+ * it failed. */
+static dt_result dti_sums_finish(dti_parallel *par) {
+    dti_sums *all = &par->sums;
+    dt_result result = DT_OK;
+    do {
+        dti_sums_fold(par);
+        dti_sums_advance(par);
+        if (!all->error)
+            all->error = dti_sums_post(par);
+        result = dti_sums_end(par, !all->error);
+    } while (!result && !all->error && atomic_load(&all->ended) < all->count);
+    return result ? result : all->error;
+}

@@ -1,0 +1,58 @@
+/* Sums over the parts of a step: a bucket of gradients over replicas, a chunk's over pipelines, a
+ * tensor rank's over tensor groups. A sum is ready when all its parts here have arrived. It is then
+ * folded in slices, which idle threads take, each element in the fixed tree over batch slices. So
+ * the bits do not depend on who folds. Between ranks a sum is one all-reduce in tree mode, or one
+ * reduce to each owner. Sums are posted in order. */
+
+#define DTI_SLICE 16384 /* elements: 64 KiB of each part */
+
+typedef struct dti_works { /* operations that were posted together */
+    dt_comm_work *at;
+    uint32_t count, ended;
+} dti_works;
+
+/* What a part here has of a sum: sums of subtrees, one after the other. */
+typedef struct dti_addends {
+    const float *data;
+    uint64_t stride;
+    const dti_subtrees *subtrees;
+} dti_addends;
+
+typedef struct dti_sum {
+    uint64_t elements;
+    uint32_t parts;        /* here */
+    uint32_t slices;       /* 0: the only part has it where it must be */
+    dti_subtrees subtrees; /* of this process */
+    float *partial;        /* their sums, one after the other; NULL: there is one, in `total` */
+    float *total;
+    dt_comm *comm; /* NULL: all parts are here */
+
+    /* The step under way. */
+    _Atomic uint32_t arrived;    /* parts */
+    _Atomic uint32_t next, done; /* slices handed out, and folded */
+    dti_works works;
+} dti_sum;
+
+struct dti_parallel;
+typedef struct dti_sum_kind { /* what sums are over; `number` says which sum it is */
+    dti_addends (*addends)(const struct dti_parallel *par, uint32_t number, uint32_t part);
+    /* Without other ranks a slice is final once it is folded: to who needs it. NULL: to nobody. */
+    void (*spread)(const struct dti_parallel *par, uint32_t number, uint64_t at, uint64_t n);
+    /* To other ranks. NULL: an all-reduce to `total`. */
+    dt_result (*post)(struct dti_parallel *par, uint32_t number);
+    /* What has come, while others are still under way. NULL: it stays. */
+    void (*take)(const struct dti_parallel *par, uint32_t number);
+} dti_sum_kind;
+
+typedef struct dti_sums { /* of a job */
+    const dti_sum_kind *kind;
+    dti_sum *list;
+    uint32_t count;
+    uint32_t window; /* sums that have been folded or posted, and not ended */
+    dt_comm_work *works;
+
+    /* The step under way. */
+    uint32_t posted;
+    _Atomic uint32_t ended; /* without a comm: folded, and all before them too */
+    dt_result error;        /* of the first that could not be posted */
+} dti_sums;

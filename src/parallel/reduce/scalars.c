@@ -1,0 +1,54 @@
+/* Sums of a few doubles over the batch slices of a job: weights, losses, findings. */
+
+/* The tree over `count` leaves, in place: the sum is where the first was. */
+static void dti_scalar_tree(double *leaves, uint32_t count, uint32_t width) {
+    if (count < 2)
+        return;
+    const uint32_t left = dti_tree_split(count);
+    double *right = leaves + (size_t)left * width;
+    dti_scalar_tree(leaves, left, width);
+    dti_scalar_tree(right, count - left, width);
+    for (uint32_t i = 0; i < width; i++)
+        leaves[i] += right[i];
+}
+
+static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s) {
+    const bool alone = !par->desc.comm;
+    for (uint32_t k = 0; k < par->subtrees.count; k++) {
+        const dt_comm_span span = par->subtrees.at[k];
+        double *to = alone ? s->sum : s->spans + (size_t)k * s->width;
+        double *leaves = s->leaves + (size_t)(span.first - par->first_batch_slice) * s->width;
+        dti_scalar_tree(leaves, span.count, s->width);
+        memcpy(to, leaves, s->width * sizeof *to);
+    }
+    if (alone)
+        return DT_OK;
+    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                           .in = s->spans,
+                           .out = s->sum,
+                           .count = s->width,
+                           .dtype = DT_F64,
+                           .tree = true};
+    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &s->work));
+}
+
+static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s) {
+    if (!par->desc.comm)
+        return DT_OK;
+    return dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
+}
+
+static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width) {
+    s->width = width;
+    s->leaves = dti_alloc_array(par->base, (size_t)par->batch_slices * width, sizeof(double));
+    s->spans = dti_alloc_array(par->base, (size_t)par->subtrees.count * width, sizeof(double));
+    s->sum = dti_alloc_array(par->base, width, sizeof(double));
+    return s->leaves && s->spans && s->sum;
+}
+
+static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
+    dti_free(par->base, s->leaves);
+    dti_free(par->base, s->spans);
+    dti_free(par->base, s->sum);
+    *s = (dti_scalar_sum){0};
+}
