@@ -168,7 +168,7 @@ static uint32_t play_pending(const play_rank *r) {
     for (uint32_t i = 0; pipe && i < pipe->flow_count; i++)
         pending += (pipe->flows[i].posted - *pipe->flows[i].done) * pipe->flows[i].link_count;
     for (uint32_t s = 0; pipe && s < pipe->stage_count; s++)
-        pending += pipe->stages[s].sum.comm != NULL;
+        pending += pipe->stages[s].sum->comm != NULL;
     return pending + (pipe ? pipe->tp_count : 0);
 }
 

@@ -118,7 +118,6 @@ typedef struct dti_statistics {
     uint32_t *at;          /* of each: its pairs (mean, variance) in a piece's row */
     float *pieces;         /* [pieces][width] */
     float *buffers;        /* values of the buffers, one behind the other */
-    dt_comm_work work;
 } dti_statistics;
 
 /* Sync points of a step (sync_point.c). `rows` has a row for each batch slice of the job. */
@@ -337,7 +336,7 @@ static void dti_sums_free(dti_parallel *par);
 static void dti_sums_begin(dti_parallel *par);
 /* A part of sums [from, to) is there. */
 static void dti_sums_arrive(dti_parallel *par, uint32_t from, uint32_t to);
-/* Folds what there is of a sum whose parts have arrived. True: this thread ended it. */
+/* Folds what nobody folds yet of a sum, if its parts have arrived. True: this thread ended it. */
 static bool dti_sum_fold(dti_parallel *par, uint32_t number);
 /* Folds what is ready, in order. True: all are folded. */
 static bool dti_sums_fold(dti_parallel *par);
@@ -371,9 +370,11 @@ static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, c
 static void dti_statistics_free(dti_base *base, dti_statistics *s);
 /* After a run: what its pieces have, as `p` computed them. Threads: the replica's. */
 static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, const dt_program *p);
-static dt_result dti_statistics_begin(dti_parallel *par);
-static dt_result dti_statistics_end(dti_parallel *par);
-/* The buffers move, by the pieces of a batch of so many rows. */
+/* The buffers move by the pieces of the whole job: those of batch slices `own` are here, and others'
+ * come from the comm's ranks, if there are any. */
+static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_comm *comm,
+                                    dt_comm_span own);
+/* By the pieces of a batch of so many rows, which are here. */
 static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows);
 static dt_result dti_statistics_load(dti_statistics *s, dt_store *store); /* the buffers */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);

@@ -44,8 +44,8 @@ typedef struct
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
-    uint64_t elements;       /* of its gradient */
-    dti_batch_slice_sum sum; /* over pipelines, here and elsewhere */
+    uint64_t elements; /* of its gradient */
+    dti_sum *sum;      /* over pipelines, here and elsewhere */
 
     /* The step under way. */
     double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
@@ -229,6 +229,7 @@ static void dti_pipe_unhush(dti_pipe *pipe);
 static dt_result dti_pipe_sums_make(dti_parallel *par); /* on all ranks together */
 static void dti_pipe_sums_free(dti_parallel *par);
 static void dti_pipe_sums_begin(dti_parallel *par);
+static void dti_pipe_sums_help(dti_parallel *par); /* folds and posts what is ready */
 /* A micro-batch's gradients are in the chunk's arena. */
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
 /* Of a chunk without rows: zeros. */

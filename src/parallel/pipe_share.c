@@ -62,7 +62,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
 /* ---- new parameters from who made them */
 
 static float *dti_pipe_staging(const dti_parallel *par, const dti_pipe_chunk *chunk) {
-    return dti_pipe_stage_of(par->pipe, chunk)->sum.total;
+    return dti_pipe_stage_of(par->pipe, chunk)->sum->total;
 }
 
 static dti_values_trained dti_pipe_trained(const dti_parallel *par, const dti_pipe_chunk *chunk) {
@@ -73,8 +73,9 @@ static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dti_values_trained trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
     const dti_bucket own = {l->own_begin, l->own_end};
-    return dti_values_copy_trained(chunk->store,
-                                   (dti_values_copy){.trained = &trained, .part = own, .host = dti_pipe_staging(par, chunk)});
+    return dti_values_copy_trained(
+        chunk->store,
+        (dti_values_copy){.trained = &trained, .part = own, .host = dti_pipe_staging(par, chunk)});
 }
 
 static dt_result dti_pipe_share_take(dti_parallel *par, dti_pipe_chunk *chunk) {
@@ -98,7 +99,7 @@ static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
     const dti_values_trained trained = dti_pipe_trained(par, chunk);
     const dti_mesh_line line =
         dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s));
-    return dti_parallel_comm_failed(par, dti_values_share(par, pipe->stages[s].sum.comm, line,
+    return dti_parallel_comm_failed(par, dti_values_share(par, pipe->stages[s].sum->comm, line,
                                                           dti_pipe_bound(pipe, chunk->index, 0),
                                                           &trained, dti_pipe_staging(par, chunk)));
 }
@@ -109,7 +110,7 @@ static dt_result dti_pipe_share_params(dti_parallel *par) {
         return DT_OK;
     dt_result result = dti_protocol_phase(par, dti_pipe_put);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
-        if (pipe->stages[s].pipelines && pipe->stages[s].sum.comm)
+        if (pipe->stages[s].pipelines && pipe->stages[s].sum->comm)
             result = dti_pipe_share_stage(par, s);
     }
     return result ? result : dti_protocol_phase(par, dti_pipe_get);

@@ -1,13 +1,20 @@
 /* Gradient sums over the batch slices of a job, chunk by chunk. A pipeline computes its batch
  * slices one after the other. The pipelines of this rank that have the chunk are folded, and the
- * ranks that have it make one sum (slice_sum.c) while earlier chunks still compute. */
+ * ranks that have it make one sum (reduce/) while earlier chunks still compute. */
+
+static dti_addends dti_pipe_addends(const dti_parallel *par, uint32_t s, uint32_t part) {
+    return dti_batch_slice_addends(&dti_pipe_alike_chunk(par->pipe, s, part)->sum);
+}
+
+static const dti_sum_kind dti_pipe_sum_kind = {.addends = dti_pipe_addends};
 
 /* ---- making */
 
 static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_stage *stage = &pipe->stages[s];
-    dt_result result = dti_batch_slice_sum_make(par, &stage->sum, stage->elements,
+    stage->sum = &par->sums.list[s];
+    dt_result result = dti_batch_slice_sum_make(par, stage->sum, stage->pipelines, stage->elements,
                                                 dti_pipe_stage_position(pipe, s));
     for (uint32_t i = 0; i < stage->pipelines && !result; i++) {
         dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i);
@@ -18,22 +25,22 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
 }
 
 static dt_result dti_pipe_sums_make(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t count = pipe->stage_count;
     par->subtree_bytes = par->staging_bytes = 0;
-    dt_result result = DT_OK;
-    for (uint32_t s = 0; s < pipe->stage_count && !result; s++)
+    dt_result result = dti_sums_make(par, &dti_pipe_sum_kind, count, count, 1);
+    for (uint32_t s = 0; s < count && !result; s++)
         result = dti_pipe_stage_sum(par, s);
     result = dti_agree_result(par, result);
-    for (uint32_t s = 0; s < pipe->stage_count && !result && par->desc.comm; s++)
+    for (uint32_t s = 0; s < count && !result && par->desc.comm; s++)
         result = dti_mesh_group(par, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s),
-                                &pipe->stages[s].sum.comm);
+                                &par->sums.list[s].comm);
     return result;
 }
 
 static void dti_pipe_sums_free(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t s = pipe->stages ? pipe->stage_count : 0; s-- > 0;)
-        dti_batch_slice_sum_free(par, &pipe->stages[s].sum);
+    dti_batch_slice_sums_free(par);
     for (uint32_t i = 0; pipe->chunks && i < pipe->pipeline_count * pipe->chunk_count; i++)
         dti_batch_slice_stack_free(par, &pipe->chunks[i].sum);
 }
@@ -42,35 +49,33 @@ static void dti_pipe_sums_free(dti_parallel *par) {
 
 static void dti_pipe_sums_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t s = 0; s < pipe->stage_count; s++)
-        dti_batch_slice_sum_begin(&pipe->stages[s].sum);
+    dti_sums_begin(par);
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++)
         dti_batch_slice_stack_begin(&pipe->chunks[i].sum);
 }
 
 /* Other ranks' come while this one computes on. */
-static void dti_pipe_sum_post(dti_parallel *par, dti_pipe_stage *stage) {
+static void dti_pipe_sum_post(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_hush(pipe);
     if (!pipe->said)
-        pipe->said = dti_batch_slice_sum_post(&stage->sum);
+        pipe->said = dti_sum_post(par, s);
     if (pipe->said)
         atomic_store(&pipe->failed, true);
     dti_pipe_unhush(pipe);
 }
 
-/* The last pipeline's thread folds. */
+static void dti_pipe_sums_help(dti_parallel *par) {
+    for (uint32_t s = 0; s < par->sums.count; s++) {
+        if (dti_sum_fold(par, s) && par->sums.list[s].comm && par->pipe->apart)
+            dti_pipe_sum_post(par, s);
+    }
+}
+
 static void dti_pipe_sum_ready(dti_parallel *par, const dti_pipe_chunk *chunk) {
-    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    const uint32_t s = (uint32_t)(stage - par->pipe->stages);
-    dti_batch_slice_stack *of[DTI_REPLICAS_MAX];
-    if (!stage->sum.on || atomic_fetch_add(&stage->sum.ready, 1) + 1 < stage->pipelines)
-        return;
-    for (uint32_t i = 0; i < stage->pipelines; i++)
-        of[i] = &dti_pipe_alike_chunk(par->pipe, s, i)->sum;
-    dti_batch_slice_fold(&stage->sum, of, stage->pipelines);
-    if (stage->sum.comm && par->pipe->apart)
-        dti_pipe_sum_post(par, stage);
+    const uint32_t s = (uint32_t)(dti_pipe_stage_of(par->pipe, chunk) - par->pipe->stages);
+    dti_sums_arrive(par, s, s + 1);
+    dti_pipe_sums_help(par);
 }
 
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
@@ -93,54 +98,25 @@ static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) 
 }
 
 static dt_result dti_pipe_sums_end(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t s = 0; s < pipe->stage_count && !pipe->apart && !result; s++) {
-        if (pipe->stages[s].sum.comm)
-            result = dti_parallel_comm_failed(par, dti_batch_slice_sum_post(&pipe->stages[s].sum));
-    }
-    for (uint32_t s = 0; s < pipe->stage_count; s++) {
-        const dt_result one = dti_batch_slice_sum_end(par, &pipe->stages[s].sum);
-        result = result ? result : one;
-    }
-    return result;
+    return dti_sums_finish(par);
 }
 
 static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    const dt_result result = dti_batch_slice_sum_put(&stage->sum, chunk->store);
+    const dt_result result = dti_batch_slice_sum_put(stage->sum, chunk->store);
     return result ? result : dti_statistics_write(&stage->statistics, chunk->store);
 }
 
 /* ---- running statistics, norms, losses */
 
-/* The pieces of all pipelines. */
-static dt_result dti_pipe_statistics_all(dti_parallel *par, const dti_pipe_stage *stage) {
-    const dti_pipe *pipe = par->pipe;
-    const dti_statistics *s = &stage->statistics;
-    const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
-    const dt_comm_span own =
-        dti_mesh_slices_of(par, dti_pipe_stage_position(pipe, (uint32_t)(stage - pipe->stages)));
-    const uint32_t first = own.first * parts, end = first + own.count * parts;
-    const size_t row = s->width * sizeof(float);
-    memset(s->pieces, 0, first * row);
-    memset(dti_statistics_row(s, end), 0, (pieces - end) * row);
-    return dti_parallel_comm_failed(par, dt_comm_all_reduce(stage->sum.comm, s->pieces, s->pieces,
-                                                            (uint64_t)pieces * s->width, DT_F32,
-                                                            DT_COMM_SUM));
-}
-
 static dt_result dti_pipe_statistics(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
-        if (!stage->pipelines || !stage->statistics.width)
-            continue;
-        if (stage->sum.comm)
-            result = dti_pipe_statistics_all(par, stage);
-        if (!result)
-            dti_statistics_move(&stage->statistics, &par->job, par->rows);
+        if (stage->pipelines)
+            result = dti_statistics_sum(par, &stage->statistics, stage->sum->comm,
+                                        dti_mesh_slices_of(par, dti_pipe_stage_position(pipe, s)));
     }
     return result;
 }

@@ -382,6 +382,7 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
 
 static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait) {
     dti_pipe *pipe = par->pipe;
+    dti_pipe_sums_help(par);
     if (!pipe->flow_count || !dti_pipe_hushed(pipe))
         return;
     dt_result result = pipe->said;
@@ -490,7 +491,7 @@ static dt_result dti_pipe_weigh_by_all(dti_parallel *par) {
 
 static void dti_pipe_leave(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    dti_comm_give_up(par->desc.comm);
+    dti_parallel_leave(par);
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
         dti_pipe_flow *f = &pipe->flows[i];
         for (uint32_t k = 0; k < DTI_PIPE_WINDOW * f->link_count; k++) {
@@ -499,11 +500,4 @@ static void dti_pipe_leave(dti_parallel *par) {
             f->works[k].id = 0;
         }
     }
-    for (uint32_t s = 0; s < pipe->stage_count; s++) {
-        dti_batch_slice_sum *sum = &pipe->stages[s].sum;
-        if (sum->work.id)
-            dt_comm_cancel(sum->comm, sum->work);
-        sum->work.id = 0;
-    }
-    par->lost = true;
 }

@@ -50,23 +50,6 @@ static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, con
     }
 }
 
-static dt_result dti_statistics_begin(dti_parallel *par) {
-    dti_statistics *s = &par->statistics;
-    const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
-    if (!s->width || !par->desc.comm)
-        return DT_OK;
-    const size_t row = s->width * sizeof(float);
-    const uint32_t end = par->first_batch_slice + par->batch_slices;
-    memset(s->pieces, 0, par->first_batch_slice * parts * row);
-    memset(dti_statistics_row(s, end * parts), 0, (pieces - end * parts) * row);
-    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
-                           .in = s->pieces,
-                           .out = s->pieces,
-                           .count = (uint64_t)pieces * s->width,
-                           .dtype = DT_F32};
-    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &s->work));
-}
-
 typedef struct dti_welford {
     double n, mean, m2;
 } dti_welford;
@@ -117,15 +100,23 @@ static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uin
     }
 }
 
-static dt_result dti_statistics_end(dti_parallel *par) {
-    dti_statistics *s = &par->statistics;
-    if (s->width && par->desc.comm) {
-        dt_result result = dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
-        if (result)
-            return result;
+static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_comm *comm,
+                                    dt_comm_span own) {
+    const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
+    const uint32_t first = own.first * parts, end = first + own.count * parts;
+    const size_t row = s->width * sizeof(float);
+    dt_result result = DT_OK;
+    if (!s->width)
+        return DT_OK;
+    if (comm) {
+        memset(s->pieces, 0, first * row);
+        memset(dti_statistics_row(s, end), 0, (pieces - end) * row);
+        result = dt_comm_all_reduce(comm, s->pieces, s->pieces, (uint64_t)pieces * s->width, DT_F32,
+                                    DT_COMM_SUM);
     }
-    dti_statistics_move(s, &par->job, par->rows);
-    return DT_OK;
+    if (!result)
+        dti_statistics_move(s, &par->job, par->rows);
+    return dti_parallel_comm_failed(par, result);
 }
 
 static dt_result dti_statistics_load(dti_statistics *s, dt_store *store) {

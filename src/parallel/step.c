@@ -53,9 +53,9 @@ static dt_result dti_replicas_run(dti_parallel *par) {
 
 /* To the first replica now: then the others copy what is around. */
 static dt_result dti_replicas_statistics(dti_parallel *par) {
-    dt_result result = dti_statistics_begin(par);
-    if (!result)
-        result = dti_statistics_end(par);
+    const dt_result result =
+        dti_statistics_sum(par, &par->statistics, par->desc.comm,
+                           (dt_comm_span){par->first_batch_slice, par->batch_slices});
     if (!result && !dti_units_are(par))
         dti_statistics_put(par, &par->replicas[0]);
     return result;
@@ -156,7 +156,7 @@ static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
 
 /* Others wait for gradients that never come: they get an error that names this rank. */
 static void dti_parallel_leave(dti_parallel *par) {
-    const dt_comm_work small[] = {par->weights.work, par->statistics.work, par->terms.work};
+    const dt_comm_work small[] = {par->weights.work, par->terms.work};
     par->lost = true;
     dti_comm_give_up(par->desc.comm);
     dti_sums_cancel(par);

@@ -30,12 +30,14 @@ static void dti_works_cancel(dt_comm *comm, dti_works *w) {
 static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint32_t count,
                                uint32_t window, uint32_t most) {
     dti_sums *s = &par->sums;
-    *s = (dti_sums){.kind = kind, .count = count, .window = window};
+    *s = (dti_sums){.kind = kind, .window = window};
     s->list = dti_alloc_array(par->base, count + 1u, sizeof *s->list);
     s->works = dti_alloc_array(par->base, (size_t)window * most + 1, sizeof *s->works);
-    for (uint32_t i = 0; s->list && i < count; i++)
-        s->list[i].works.at = s->works + (size_t)(i % window) * most;
-    return s->list && s->works ? DT_OK : DT_ERROR_MEMORY;
+    if (!s->list || !s->works)
+        return DT_ERROR_MEMORY;
+    for (; s->count < count; s->count++)
+        s->list[s->count].works.at = s->works + (size_t)(s->count % window) * most;
+    return DT_OK;
 }
 
 static void dti_sums_free(dti_parallel *par) {
@@ -102,6 +104,8 @@ static void dti_sum_slice(const dti_parallel *par, uint32_t number, uint64_t at)
 static bool dti_sum_fold(dti_parallel *par, uint32_t number) {
     dti_sum *s = &par->sums.list[number];
     bool last = false;
+    if (atomic_load(&s->arrived) < s->parts)
+        return false;
     /* looked at before it is raised: who waits comes by very often */
     for (uint32_t i;
          atomic_load(&s->next) < s->slices && (i = atomic_fetch_add(&s->next, 1)) < s->slices;) {
@@ -112,7 +116,7 @@ static bool dti_sum_fold(dti_parallel *par, uint32_t number) {
 }
 
 static bool dti_sum_is_folded(const dti_sum *s) {
-    return atomic_load(&s->arrived) == s->parts && atomic_load(&s->done) == s->slices;
+    return atomic_load(&s->arrived) >= s->parts && atomic_load(&s->done) == s->slices;
 }
 
 /* In order, so that the network gets the first one first. Where one is put others have gone. */

@@ -1,5 +1,5 @@
-/* Sums over the parts of a step: a bucket of gradients over replicas, a chunk's over pipelines, a
- * tensor rank's over tensor groups. A sum is ready when all its parts here have arrived. It is then
+/* Sums of gradients in a step. A bucket's parts are replicas, a chunk's are pipelines, a tensor
+ * rank's are tensor groups. A sum is ready when all its parts here have arrived. It is then
  * folded in slices, which idle threads take, each element in the fixed tree over batch slices. So
  * the bits do not depend on who folds. Between ranks a sum is one all-reduce in tree mode, or one
  * reduce to each owner. Sums are posted in order. */

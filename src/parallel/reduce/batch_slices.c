@@ -1,0 +1,146 @@
+/* What the arena has at a batch slice's end is pushed onto a stack of subtrees on the host. A
+ * replica's program has such a stack in slots of the arena. The stacks of this rank are then summed
+ * (reducer.c), and those of the ranks that have the part, in a group of their own. With one batch
+ * slice the arena has the sum.
+ *
+ * Cost: an all-reduce of a part's gradients over the ranks that have it; on the host a copy of them
+ * for each subtree of a stack, and for the sum. */
+
+/* ---- a stack */
+
+/* How many slots it needs: one more than it ever has, for the newest. */
+static uint32_t dti_batch_slice_depth(const dti_parallel *par, uint32_t first, uint32_t end) {
+    dti_subtrees s = {.count = 0};
+    uint32_t most = 1;
+    for (uint32_t i = first; i < end; i++) {
+        dti_subtrees_add(&s, &(dti_piece){.leaf = i, .begins = true});
+        most = DTI_MAX(most, s.count);
+        while (dti_subtrees_join(&s, par->job.batch_slices)) {
+        }
+    }
+    return most;
+}
+
+static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
+                                            dt_store *store, uint32_t replica) {
+    const bool cpu = store->device->info.kind == DT_DEVICE_CPU;
+    const dt_comm_span own =
+        dti_mesh_batch_slices(&par->mesh, par->job.batch_slices, (dt_comm_span){replica, 1});
+    s->store = store;
+    s->first = own.first;
+    s->end = own.first + own.count;
+    s->elements = store->layout.elements;
+    if (s->end - s->first == 1 &&
+        (cpu || par->job.batch_slices == 1)) /* it is read where it lies */
+        return DT_OK;
+    const uint64_t bytes =
+        dti_arena_bytes(s->elements) * dti_batch_slice_depth(par, s->first, s->end);
+    s->slots = dti_alloc(par->base, (size_t)bytes);
+    par->subtree_bytes += bytes;
+    return s->slots ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_batch_slice_stack_free(dti_parallel *par, dti_batch_slice_stack *s) {
+    dti_free(par->base, s->slots);
+    s->slots = NULL;
+}
+
+static void dti_batch_slice_stack_begin(dti_batch_slice_stack *s) {
+    s->done = 0;
+    s->sums.at[0] = (dt_comm_span){s->first, 1};
+    s->sums.count = s->slots ? 0 : 1;
+}
+
+static float *dti_batch_slice_arena(const dti_batch_slice_stack *s) {
+    return s->store->device->backend->memory_host(s->store->memories[DTI_ARENA_GRADIENT]);
+}
+
+static dti_addends dti_batch_slice_addends(const dti_batch_slice_stack *s) {
+    return (dti_addends){s->slots ? s->slots : dti_batch_slice_arena(s), s->elements, &s->sums};
+}
+
+/* Where the next batch slice's sum is put. */
+static float *dti_batch_slice_next(dti_batch_slice_stack *s) {
+    const dti_piece piece = {.leaf = s->first + s->done++, .begins = true};
+    return s->slots + dti_subtrees_add(&s->sums, &piece) * s->elements;
+}
+
+/* Two siblings become one. */
+static void dti_batch_slice_join(const dti_parallel *par, dti_batch_slice_stack *s) {
+    for (;;) {
+        const dt_comm_span right = s->sums.at[s->sums.count - 1];
+        if (!dti_subtrees_join(&s->sums, par->job.batch_slices))
+            return;
+        float *a = s->slots + (s->sums.count - 1) * s->elements;
+        const dt_comm_span both = s->sums.at[s->sums.count - 1];
+        const dti_operand two[2] = {{a, DT_F32, {both.first, both.count - right.count}},
+                                    {a + s->elements, DT_F32, right}};
+        dti_fold(a, two, 2, s->elements, DT_F32, DT_COMM_SUM, false, 1);
+    }
+}
+
+/* Batch slices before `end` have no rows. */
+static void dti_batch_slice_zeros(const dti_parallel *par, dti_batch_slice_stack *s, uint32_t end) {
+    while (s->first + s->done < end) {
+        memset(dti_batch_slice_next(s), 0, (size_t)dti_arena_bytes(s->elements));
+        dti_batch_slice_join(par, s);
+    }
+}
+
+static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice_stack *s,
+                                        uint32_t batch_slice, bool last) {
+    if (!s->slots)
+        return DT_OK;
+    dti_batch_slice_zeros(par, s, batch_slice);
+    const dt_result result = s->store->device->backend->memory_read(
+        s->store->memories[DTI_ARENA_GRADIENT], 0, dti_batch_slice_next(s),
+        (size_t)dti_arena_bytes(s->elements));
+    if (!result)
+        dti_batch_slice_join(par, s);
+    if (!result && last)
+        dti_batch_slice_zeros(par, s, s->end);
+    return result;
+}
+
+static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s) {
+    if (s->slots)
+        dti_batch_slice_zeros(par, s, s->end);
+    else
+        memset(dti_batch_slice_arena(s), 0, (size_t)dti_arena_bytes(s->elements));
+    return DT_OK;
+}
+
+/* ---- all stacks here, then all ranks */
+
+static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_t parts,
+                                          uint64_t elements, uint32_t position) {
+    const dt_comm_span own = dti_mesh_slices_of(par, position);
+    const bool others = own.count < par->job.batch_slices;
+    if (!own.count || par->job.batch_slices == 1)
+        return DT_OK;
+    s->elements = elements;
+    s->parts = parts;
+    s->slices = (uint32_t)((elements + DTI_SLICE - 1) / DTI_SLICE);
+    s->subtrees = dti_partition_subtrees(&par->job, own.first, own.first + own.count);
+    const uint64_t bytes = dti_arena_bytes(elements), partial = others ? s->subtrees.count : 0;
+    s->total = dti_alloc(par->base, (size_t)bytes);
+    s->partial = others ? dti_alloc(par->base, (size_t)(bytes * partial)) : NULL;
+    par->staging_bytes += bytes * (1 + partial);
+    return s->total && (s->partial || !others) ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_batch_slice_sums_free(dti_parallel *par) {
+    for (uint32_t i = par->sums.count; i-- > 0;) {
+        dt_comm_destroy(par->sums.list[i].comm);
+        dti_free(par->base, par->sums.list[i].partial);
+        dti_free(par->base, par->sums.list[i].total);
+    }
+    dti_sums_free(par);
+}
+
+static dt_result dti_batch_slice_sum_put(const dti_sum *s, dt_store *store) {
+    if (!s->total) /* the arena has it */
+        return DT_OK;
+    return store->device->backend->memory_write(store->memories[DTI_ARENA_GRADIENT], 0, s->total,
+                                                (size_t)dti_arena_bytes(s->elements));
+}

@@ -1,0 +1,32 @@
+/* Sums of gradients over the batch slices of a job, for a part of a model that computes several batch
+ * slices one after the other: a pipeline's chunk, a tensor rank. Batch slices are the leaves of the
+ * tree on every device, so the bits are those of one device. */
+
+typedef struct dti_batch_slice_stack { /* what one store has of it */
+    dt_store *store;                   /* its gradient arena has the newest batch slice's */
+    uint32_t first, end;               /* batch slices that it computes */
+    uint64_t elements;
+    float *slots; /* sums of computed batch slices, as `sums` says; NULL: one, in the arena */
+    dti_subtrees sums;
+    uint32_t done; /* batch slices in `slots` */
+} dti_batch_slice_stack;
+
+static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
+                                            dt_store *store, uint32_t replica); /* MEMORY */
+static void dti_batch_slice_stack_free(dti_parallel *par, dti_batch_slice_stack *s);
+static void dti_batch_slice_stack_begin(dti_batch_slice_stack *s);
+/* The arena has the sum of a batch slice; last: it computes no other. Shards without rows are
+ * zeros. */
+static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice_stack *s,
+                                        uint32_t batch_slice, bool last);
+/* It computes nothing in this step. */
+static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s);
+static dti_addends dti_batch_slice_addends(const dti_batch_slice_stack *s);
+
+/* Over `parts` stacks here that have the same `elements` as a position has, and their like on other
+ * ranks; nothing where this rank has none of them. MEMORY */
+static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_t parts,
+                                          uint64_t elements, uint32_t position);
+static void dti_batch_slice_sums_free(dti_parallel *par); /* all of the job's */
+/* The sum, to a store's arena. */
+static dt_result dti_batch_slice_sum_put(const dti_sum *s, dt_store *store);
