@@ -39,33 +39,9 @@ static uint64_t dti_gossip_number(const dti_parallel *par) {
 
 /* ---- what a process has */
 
-static void dti_gossip_read(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_replica *r = &par->replicas[index];
-    r->result = r->store->device->backend->memory_read(r->store->memories[DTI_ARENA_PARAM], 0,
-                                                       dti_round_array(par, index),
-                                                       dti_arena_bytes(par->elements));
-}
-
 static void dti_gossip_write(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    dti_replica *r = &par->replicas[index];
-    dti_store_unbound(r->store);
-    r->result = r->store->device->backend->memory_write(r->store->memories[DTI_ARENA_PARAM], 0,
-                                                        dti_round_array(par, 0),
-                                                        dti_arena_bytes(par->elements));
-}
-
-/* Of what moves by itself: not what is frozen. `mean` is called with each replica's share. */
-static void dti_gossip_each(dti_parallel *par, uint32_t index,
-                            void (*mean)(dti_parallel *, uint64_t from, uint64_t end)) {
-    const dt_store *s = par->replicas[0].store;
-    uint64_t from, end;
-    for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        dti_round_share(par, &s->layout.params[i], index, &from, &end);
-        if (dti_round_trains(par, i) || dti_round_is_buffer(s, i))
-            mean(par, from, end);
-    }
+    dti_round_write(par, index, dti_round_array(par, 0));
 }
 
 static void dti_gossip_mean_here(dti_parallel *par, uint64_t from, uint64_t end) {
@@ -91,11 +67,11 @@ static void dti_gossip_mean_of_two(dti_parallel *par, uint64_t from, uint64_t en
 }
 
 static void dti_gossip_here(void *arg, uint32_t index) {
-    dti_gossip_each(arg, index, dti_gossip_mean_here);
+    dti_round_each(arg, index, true, dti_gossip_mean_here);
 }
 
 static void dti_gossip_two(void *arg, uint32_t index) {
-    dti_gossip_each(arg, index, dti_gossip_mean_of_two);
+    dti_round_each(arg, index, true, dti_gossip_mean_of_two);
 }
 
 /* ---- the other rank */
@@ -127,26 +103,30 @@ static dt_result dti_gossip_swap(dti_parallel *par) {
     return here ? here : dti_parallel_comm_failed(par, gone);
 }
 
-static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out) {
+/* ---- the plan */
+
+static dt_result dti_gossip_run(dti_parallel *par) {
     dti_round *round = &par->round;
-    const uint64_t steps = par->step.step, start = dti_now_ns();
-    dti_device_team_run(par->device_team, dti_gossip_read, par);
-    dt_result result = dti_replicas_result(par);
+    dt_result result = dti_round_began(par, dti_protocol_phase(par, dti_round_read));
     if (result)
-        return dti_round_partial_commit(par, result);
-    dti_device_team_run(par->device_team, dti_gossip_here, par);
+        return result;
+    par->strategy->team(par, dti_gossip_here);
     round->partner = dti_gossip_partner(par->mesh.rank, par->mesh.world, dti_gossip_number(par));
     if (round->partner != par->mesh.rank) {
-        dti_exchange_begin(par);                /* what ends the job if memory runs out */
-        dti_round_steps(par, par->round.first); /* what an error says */
         result = dti_gossip_swap(par);
         if (result)
-            return dti_round_failed(par, result);
-        dti_round_steps(par, steps);
-        dti_device_team_run(par->device_team, dti_gossip_two, par);
+            return result;
+        par->strategy->team(par, dti_gossip_two);
     }
-    dti_device_team_run(par->device_team, dti_gossip_write, par);
-    result = dti_replicas_result(par);
-    out->wait_seconds += 1e-9 * (double)(dti_now_ns() - start);
-    return result ? dti_round_partial_commit(par, result) : DT_OK;
+    dti_round_steps(par, par->step.step);
+    return dti_round_began(par, dti_protocol_phase(par, dti_gossip_write));
 }
+
+static const dti_strategy dti_gossip_strategy = {.scope = DTI_STEP_OF_REPLICA,
+                                                 .prepare = dti_round_prepare,
+                                                 .team = dti_replicas_team,
+                                                 .result = dti_replicas_result,
+                                                 .run = dti_gossip_run,
+                                                 .waited = dti_replicas_waited,
+                                                 .drop = dti_round_back,
+                                                 .leave = dti_parallel_leave};

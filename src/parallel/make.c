@@ -68,6 +68,7 @@ static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_repli
 }
 
 static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *runs, uint32_t i) {
+    const bool local = dti_parallel_is_local(par);
     dti_micro_run *run = &runs->runs[i];
     for (uint32_t k = 0; k < i; k++) {
         if (dti_micro_same(run, &runs->runs[k])) {
@@ -78,10 +79,9 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
     r->store->layout.parts = par->job.parts;
     if (par->alone)
         return dti_alone_program(par, r, run);
-    if (dti_parallel_is_local(par))
-        return dti_inner_program(par, r, run);
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
+    d.accumulate = local && par->job.parts > 1;
     const dti_batch_slices batch_slices = {.pieces = run->pieces,
                                            .piece_count = run->piece_count,
                                            .leaves = par->job.batch_slices,
@@ -91,7 +91,7 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
                                            .buckets = par->buckets,
                                            .bucket_count = par->bucket_count,
                                            .one_run = par->job.parts == 1};
-    return dti_program_create(r->store, &d, &batch_slices, &run->program);
+    return dti_program_create(r->store, &d, local ? NULL : &batch_slices, &run->program);
 }
 
 typedef struct dti_runs_of { /* whose list is written */
@@ -242,7 +242,7 @@ static dt_result dti_exchange_make(dti_parallel *par) {
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
     bool made = (par->partial || !par->partial_bytes) &&
                 dti_scalar_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
-                dti_scalar_sum_make(par, &par->terms, DTI_TERMS_WIDTH);
+                dti_scalar_sum_make(par, &par->terms, dti_round_terms(par));
     return made ? dti_bucket_sums_make(par) : DT_ERROR_MEMORY;
 }
 

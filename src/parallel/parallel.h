@@ -95,20 +95,16 @@ typedef struct dti_round {
     float *velocity; /* the outer optimizer's */
     float *heard;    /* gossip between ranks: another one's values; else NULL */
     float *arrays;   /* one for each replica here: its values, its difference, and the sum of all */
-    double *terms;   /* of each replica: sums of this step, and of the round */
-    uint32_t partner;                       /* of the newest sync point */
-    uint64_t first;                         /* steps committed before it */
-    uint64_t count;                         /* rounds that have ended */
-    uint32_t done;                          /* steps of this one */
-    uint64_t mark;                          /* of what ranks set in its steps by themselves */
-    uint64_t samples, skipped, skipped_now; /* of this process, in the round and in this step */
-    uint64_t empty, empty_now;
-    char said[DTI_ROUND_TEXT]; /* of the first that was skipped */
-    dti_scalar_sum sum;        /* what replicas tell at its end: see round.c */
-    uint32_t buffer_elements;
+    double *terms;   /* of each replica: sums of the round */
+    uint32_t partner;                 /* of the newest sync point */
+    uint64_t first;                   /* steps committed before it */
+    uint64_t count;                   /* rounds that have ended */
+    uint32_t done;                    /* steps of this one */
+    uint64_t mark;                    /* of what ranks set in its steps by themselves */
+    uint64_t samples, skipped, empty; /* of this process */
+    char said[DTI_ROUND_TEXT];        /* of the first that was skipped */
     dti_compress compress;
-    dti_runs none;       /* of a replica without rows */
-    _Atomic bool faulty; /* the outer step is not finite */
+    dti_runs none; /* of a replica without rows */
 } dti_round;
 
 /* Batch norm: what each piece of the job has, and the buffers now. */
@@ -439,25 +435,23 @@ static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,
 static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool *ran);
 
 /* ---- round.c: what replicas do together where their steps are local */
-static dt_result dti_round_make(dti_parallel *par); /* once a build: memory and ranges */
+static uint32_t dti_round_terms(const dti_parallel *par); /* doubles of par->terms */
+static dt_result dti_round_make(dti_parallel *par);       /* once a build: memory and ranges */
 static void dti_round_free(dti_parallel *par);
 static dt_result dti_round_open(dti_parallel *par); /* before the first step */
-/* Behind its last step: the exchange and the outer step. What fails leaves the weights of its
- * beginning. */
-static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out);
-/* A device failed here in the middle of one: back to its beginning, and others are told. */
-static dt_result dti_round_partial_commit(dti_parallel *par, dt_result result);
+static void dti_round_back(dti_parallel *par);      /* to where it began */
+/* The same of an error's text, where there is one. */
+static dt_result dti_round_began(dti_parallel *par, dt_result result);
+/* After an error of this rank's that others do not hear of: ends the job, as they come to the end
+ * of a round; one under way goes back to where it began. */
+static dt_result dti_round_give_up(dti_parallel *par, dt_result result);
 
 /* ---- gossip.c: sync points of two ranks within a round */
-static bool dti_gossip_is_due(const dti_parallel *par);
-/* Behind a step within a round. What fails leaves the weights of the round's beginning. */
-static dt_result dti_gossip_meet(dti_parallel *par, dti_parallel_result *out);
+static bool dti_gossip_is_due(const dti_parallel *par); /* after a step within a round */
 
 /* ---- compress.c */
 static bool dti_compress_is_on(const dti_parallel *par);
 static const dti_sum_kind dti_compress_kind;
-/* Ends the job: others come to the end of a round that this rank has given up. */
-static void dti_round_leave(dti_parallel *par);
 static dt_result dti_compress_make(dti_parallel *par);
 static void dti_compress_free(dti_parallel *par);
 static void dti_compress_forget(dti_parallel *par); /* what was not said yet */
@@ -465,11 +459,6 @@ static dt_result dti_compress_exchange(dti_parallel *par);
 
 /* ---- inner.c */
 static bool dti_parallel_is_local(const dti_parallel *par);
-static dt_result dti_inner_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
-/* As dti_parallel_step, where steps are local. What went wrong before anything was computed is
- * this rank's alone. Rounds end with epochs. */
-static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                const dt_step_desc *step, dti_parallel_result *out);
 
 /* ---- step.c */
 /* The first replica that failed; its text comes to the first one's context. */

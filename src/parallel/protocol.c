@@ -5,9 +5,26 @@
  * after all gradients have come, while it validates the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
-    return par->pipe            ? &dti_pipe_strategy
-           : dti_units_are(par) ? &dti_units_strategy
-                                : &dti_replicas_strategy;
+    return par->pipe                    ? &dti_pipe_strategy
+           : dti_units_are(par)         ? &dti_units_strategy
+           : dti_parallel_is_local(par) ? &dti_inner_strategy
+                                        : &dti_replicas_strategy;
+}
+
+/* ---- the newest error's text, for one that says more, or to stay */
+
+typedef struct dti_error_text {
+    char text[sizeof((dti_base *)0)->error];
+} dti_error_text;
+
+static dti_error_text dti_error_of(const dti_parallel *par) {
+    dti_error_text error;
+    memcpy(error.text, par->base->error, sizeof error.text);
+    return error;
+}
+
+static void dti_error_back(const dti_parallel *par, const dti_error_text *error) {
+    memcpy(par->base->error, error->text, sizeof error->text);
 }
 
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn) {
@@ -121,26 +138,24 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
 /* What this rank fails with by itself, before the sum. */
 static dt_result dti_protocol_own(dti_parallel *par, dt_result own) {
     const dti_strategy *s = par->strategy;
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par);
     const dt_result before = s->before ? s->before(par) : DT_OK; /* on all ranks, whatever own is */
     if (own)
-        memcpy(par->base->error, text, sizeof text);
+        dti_error_back(par, &error);
     if (own || before)
         return own ? own : before;
     return dti_protocol_phase(par, s->others_wait || par->desc.comm ? s->weigh : s->weigh_forward);
 }
 
 static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
-    char text[sizeof par->base->error];
     par->state = DTI_PROTOCOL_AGREE;
     own = dti_protocol_own(par, own);
-    if (own && par->lost)
+    if ((own && par->lost) || par->strategy->scope == DTI_STEP_OF_REPLICA)
         return own;
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par);
     dt_result result = dti_protocol_exchange_weights(par, own);
     if (own)
-        memcpy(par->base->error, text, sizeof text);
+        dti_error_back(par, &error);
     if (result || own)
         return own ? own : result;
     if (par->told)
@@ -149,10 +164,15 @@ static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
     return result ? result : par->strategy->result(par);
 }
 
-static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out) {
-    out->empty = 1;
+static bool dti_weights_none(const double *weights) {
+    bool none = true;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
-        out->empty = out->empty && par->weights.sum[i] == 0.0;
+        none = none && weights[i] == 0.0;
+    return none;
+}
+
+static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out) {
+    out->empty = par->strategy->scope == DTI_STEP_OF_JOB && dti_weights_none(par->weights.sum);
     return out->empty && par->desc.skip_empty;
 }
 
@@ -161,21 +181,20 @@ static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result
 /* Each may be NULL; they clean up, and the error stays. */
 static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
                                    dti_parallel_clean *drop) {
-    char text[sizeof par->base->error]; /* what the rest of it says is no news */
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par); /* what the rest of it says is no news */
     if (leave)
         leave(par);
     if (drop)
         drop(par);
-    memcpy(par->base->error, text, sizeof text);
+    dti_error_back(par, &error);
     return result;
 }
 
 /* Before WRITE: step s stays. Those who were told go on together with the next step. */
 static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
-    if (par->state == DTI_PROTOCOL_AGREE && s->others_wait) /* nothing has begun */
-        return result;
+    if (par->state == DTI_PROTOCOL_AGREE && (s->others_wait || s->scope == DTI_STEP_OF_REPLICA))
+        return result; /* nothing has begun */
     return dti_protocol_over(par, result, par->told ? NULL : s->leave, s->drop);
 }
 
@@ -183,13 +202,12 @@ static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result
     const dti_strategy *s = par->strategy;
     if (s->partial_commit)
         return s->partial_commit(par, result);
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par);
     s->leave(par);
     return dti_fail(
         par->base, result,
-        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint", text,
-        s->parts);
+        "%.800s; %s may be a step apart: create a new trainer and go on from a checkpoint",
+        error.text, s->parts);
 }
 
 /* ---- what is not finite */
@@ -210,11 +228,9 @@ static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *sta
 
 /* A device of another rank failed in NORM or VALIDATE. */
 static dt_result dti_protocol_device_lost(dti_parallel *par) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
     return dti_fail(par->base, DT_ERROR_CANCELLED,
                     "step %llu was given up, and nothing has changed: %.800s",
-                    (unsigned long long)par->step.step, text);
+                    (unsigned long long)par->step.step, dti_error_of(par).text);
 }
 
 /* All ranks drop the step: why. */
@@ -224,14 +240,13 @@ static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result 
     const dt_result device = s->result(par); /* one that failed in NORM or VALIDATE */
     dt_result own = dti_agree_result(par, device),
               result; /* first: others may have its old pairs */
-    char text[sizeof par->base->error];
     if (!own)
         own = s->attribute(par);
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par);
     s->drop(par);
     const dt_result loaded = s->load(par);
     if (own)
-        memcpy(par->base->error, text, sizeof text);
+        dti_error_back(par, &error);
     result = s->together && own ? own : dti_agree_result(par, own ? own : loaded);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
@@ -263,8 +278,9 @@ static dt_result dti_protocol_validate(dti_parallel *par) {
 
 /* The sums of all gradients are there: whether all can write what comes of them. */
 static dt_result dti_protocol_settle(dti_parallel *par) {
-    dt_result result = par->strategy->statistics(par);
-    if (!result)
+    const dti_strategy *s = par->strategy;
+    dt_result result = s->statistics ? s->statistics(par) : DT_OK;
+    if (!result && !s->check)
         result = dti_protocol_validate(par);
     if (result)
         return result;
@@ -279,7 +295,7 @@ static dt_result dti_protocol_run(dti_parallel *par, dti_parallel_result *out) {
     const dti_strategy *s = par->strategy;
     par->state = DTI_PROTOCOL_RUN;
     dt_result result = s->run(par);
-    if (!result)
+    if (!result && s->scope == DTI_STEP_OF_JOB)
         result = dti_protocol_settle(par);
     if (!result && s->waited)
         out->wait_seconds = 1e-9 * (double)s->waited(par);
@@ -320,21 +336,42 @@ static bool dti_losses_finite(const dti_parallel_result *out) {
     return fine;
 }
 
-/* Behind BARRIER: the update, or why there is none. */
-static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out) {
+/* After BARRIER, alike on all ranks: why there is no update. */
+static dt_result dti_protocol_check(dti_parallel *par, dti_parallel_result *out) {
+    const dti_strategy *s = par->strategy;
     dti_terms_report(par->terms.sum, out);
-    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
-        (!par->desc.program.no_check && !dti_losses_finite(out)))
-        return dti_protocol_not_finite(par, out);
-    dt_result result = dti_protocol_write(par);
+    if (!s->check) {
+        const bool fine = par->desc.program.no_check || dti_losses_finite(out);
+        return fine && par->terms.sum[DTI_TERMS_FAULT] == 0.0 ? DT_OK
+                                                              : dti_protocol_not_finite(par, out);
+    }
+    par->state = DTI_PROTOCOL_VALIDATE;
+    s->team(par, s->validate);
+    const dt_result result = s->check(par);
+    if (!result)
+        return DT_OK;
+    s->report(par, out);
+    out->skipped = true;
+    return dti_protocol_over(par, result, NULL, s->drop);
+}
+
+static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out) {
+    const dti_strategy *s = par->strategy;
+    const bool writes = s->scope == DTI_STEP_OF_JOB;
+    dt_result result = writes ? dti_protocol_check(par, out) : DT_OK;
+    if (!result && writes)
+        result = dti_protocol_write(par);
     if (result)
         return result;
     par->state = DTI_PROTOCOL_DONE;
-    par->strategy->report(par, out);
+    if (s->report)
+        s->report(par, out);
     out->committed = true;
     if (par->whole.shown)
         result = dti_full_gather(par);
-    return result ? dti_protocol_partial_commit(par, result) : DT_OK;
+    if (result)
+        return dti_protocol_partial_commit(par, result);
+    return s->done ? s->done(par, out) : DT_OK;
 }
 
 static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out) {
@@ -344,6 +381,23 @@ static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *o
 }
 
 /* ---- the step */
+
+static dt_result dti_protocol_from_run(dti_parallel *par, dti_parallel_result *out) {
+    const dt_result result = dti_protocol_run(par, out);
+    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
+}
+
+/* The plan that comes after a step. */
+static dt_result dti_protocol_next(dti_parallel *par, dti_parallel_result *out) {
+    const dti_strategy *s = par->strategy, *next = s->next ? s->next(par) : NULL;
+    if (!next)
+        return DT_OK;
+    par->strategy = next;
+    next->prepare(par);
+    const dt_result result = dti_protocol_from_run(par, out);
+    par->strategy = s;
+    return result;
+}
 
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out) {
@@ -355,7 +409,6 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
             par->strategy->drop(par);
         return DT_OK;
     }
-    if (!result)
-        result = dti_protocol_run(par, out);
-    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
+    result = result ? dti_protocol_failed(par, result) : dti_protocol_from_run(par, out);
+    return result ? result : dti_protocol_next(par, out);
 }

@@ -1,6 +1,6 @@
-/* The commit protocol: the one step of replicas, ZeRO and grids of pipelines, of which tensor groups
- * are those of one stage. A strategy is a table of what is its own. protocol.c has the order, what is told to whom, texts of errors, and
- * what a step leaves that fails.
+/* The commit protocol: the one step of replicas, ZeRO, local steps, and grids of pipelines, of which
+ * tensor groups are those of one stage. A strategy is a table of what is its own. protocol.c has the
+ * order, what is told to whom, texts of errors, and what a step leaves that fails.
  *
  *   state     what happens                               what a failure leaves
  *   AGREE     samples, labels, loss weights, rates,      it is told to all: step s on all ranks,
@@ -21,7 +21,21 @@
  *
  * AGREE ends before the first action that others wait for. Plain replicas wait for nobody in their
  * first forward part, so it runs while the weights travel. Where others wait, nothing has begun
- * when AGREE fails. */
+ * when AGREE fails.
+ *
+ * That is a step of scope JOB. One of scope REPLICA is made by each replica alone, or by two ranks:
+ *
+ *   AGREE     samples, labels and the rate of this rank  this rank can try again; others do not
+ *                                                        hear of it
+ *   RUN       each replica makes and writes its step; a  a device or a rank is lost: the group
+ *             NaN leaves out the step of one replica     ends, and here is the round's start
+ *   DONE      step s + 1 of the round                    then comes the plan of `next`
+ *
+ * A round of local steps is made of three plans: the local step (inner.c), the average of two ranks
+ * (gossip.c, REPLICA), and the end of the round (round.c, JOB). The end begins with RUN, where
+ * differences are summed. Its BARRIER is before its VALIDATE, as all ranks look at the same sums.
+ * Before WRITE, the outer step on the host, `drop` leaves the round's start. PUBLISH brings the new
+ * weights to the replicas; one that fails has those of its own last step. */
 
 typedef enum dti_protocol_state {
     DTI_PROTOCOL_AGREE,
@@ -34,12 +48,15 @@ typedef enum dti_protocol_state {
     DTI_PROTOCOL_DONE
 } dti_protocol_state;
 
+typedef enum dti_protocol_scope { DTI_STEP_OF_JOB, DTI_STEP_OF_REPLICA } dti_protocol_scope;
+
 typedef void dti_parallel_clean(dti_parallel *par);
 typedef dt_result dti_parallel_part(dti_parallel *par);
 
 /* Functions that may be NULL say so. Those of the type dti_device_team_fn are called on each
  * device's thread, and `result` finds what they failed with. */
 typedef struct dti_strategy {
+    dti_protocol_scope scope;
     bool others_wait; /* in a forward part, for another device's */
     bool split;       /* a device has a part of the model, and the host all of it on demand */
     bool together;    /* all ranks look for a fault in one order, and agree; else each by itself */
@@ -57,21 +74,26 @@ typedef struct dti_strategy {
     dti_device_team_fn *norm;                    /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
     dti_device_team_fn *validate; /* sets par->faulty where something is not finite */
+    dti_parallel_part *check;     /* what is wrong; NULL: validate is before BARRIER, which says */
     dti_device_team_fn *write;
     dti_parallel_part *publish; /* NULL: nothing. Says itself what its failure leaves */
-    void (*report)(dti_parallel *par, dti_parallel_result *out); /* of a step that was made */
+    /* Of a step that was made; and last, what goes wrong with the report. Each NULL: nothing. */
+    void (*report)(dti_parallel *par, dti_parallel_result *out);
+    dt_result (*done)(dti_parallel *par, dti_parallel_result *out);
+    const struct dti_strategy *(*next)(const dti_parallel *par); /* comes after it, from RUN on */
 
     const char *(*statistic)(const dti_parallel *par); /* that is not finite; NULL where together */
     dti_parallel_part *attribute;                      /* names what is not finite, or DT_OK */
     dti_parallel_part *load;   /* running statistics as they were; nothing runs any more */
-    dti_parallel_clean *drop;  /* what has begun */
+    dti_parallel_clean *drop;  /* what has begun; of a round, its steps */
     dti_parallel_clean *leave; /* others wait for what never comes: their operation is given up */
     /* What a failed WRITE leaves; NULL: the text names .parts. */
     dt_result (*partial_commit)(dti_parallel *par, dt_result result);
     const char *parts; /* for that text: "stages" */
 } dti_strategy;
 
-static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_strategy;
+static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_strategy,
+    dti_inner_strategy, dti_round_strategy, dti_gossip_strategy;
 
 /* Runs fn on all devices, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);

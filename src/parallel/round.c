@@ -1,11 +1,13 @@
-/* The end of a round of local steps (DiLoCo). It costs one all-reduce of the parameters' bytes in
- * the tree over replicas, each a leaf, and one small message of doubles:
+/* The end of a round of local steps (DiLoCo), as a plan of the commit protocol. It costs one
+ * all-reduce of the parameters' bytes in the tree over replicas, each a leaf, and one small message
+ * of doubles:
  *
- *   difference  each replica: what it began with, less what it has now; into buckets
- *   exchange    as gradients go (reduce/): replicas of this process, then processes, then back
- *   barrier     losses, buffers, what was skipped; after it everybody has every bucket
- *   outer step  by each process, on the host, in the same bits: SGD with momentum over the mean
- *   back        its result to all replicas
+ *   RUN       each replica: what it began with, less what it has now; into buckets, which go as
+ *             gradients do (reduce/): replicas of this process, then processes, then back
+ *   BARRIER   losses, buffers, what was skipped; after it everybody has every bucket
+ *   VALIDATE  whether the outer step is finite, which all ranks find alike
+ *   WRITE     the outer step, by each process, on the host: SGD with momentum over the mean
+ *   PUBLISH   its result to all replicas
  *
  * The round's beginning does not change before the outer step, so a failure before it restores
  * that. The optimizer's state is each replica's own and stays as it is. Buffers, which are running
@@ -13,7 +15,7 @@
  * McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017;
  * Douillard et al., DiLoCo, 2023. */
 
-enum { /* of round.sum, behind the sums of losses and metrics; per process, but for buffers */
+enum { /* of par->terms, behind the sums of losses and metrics; per process, but for buffers */
        DTI_ROUND_SKIPPED = DTI_TERMS_WIDTH,
        DTI_ROUND_EMPTY,
        DTI_ROUND_ASKED,
@@ -36,24 +38,28 @@ static float *dti_round_array(const dti_parallel *par, uint32_t replica) {
 
 /* ---- memory */
 
+static uint32_t dti_round_terms(const dti_parallel *par) {
+    const dt_store *s = par->replicas[0].store;
+    uint32_t width = DTI_ROUND_BUFFERS;
+    if (!dti_parallel_is_local(par))
+        return DTI_TERMS_WIDTH;
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        width += dti_round_is_buffer(s, i) ? (uint32_t)s->layout.params[i].elements : 0;
+    return width;
+}
+
 static dt_result dti_round_make(dti_parallel *par) {
     dti_round *round = &par->round;
-    const dt_store *s = par->replicas[0].store;
     const size_t elements = (size_t)DTI_MAX(par->elements, 1u), local = par->job.local;
-    round->buffer_elements = 0;
-    for (uint32_t i = 0; i < s->layout.param_count; i++)
-        round->buffer_elements +=
-            dti_round_is_buffer(s, i) ? (uint32_t)s->layout.params[i].elements : 0;
     round->start = dti_alloc_array(par->base, elements, sizeof *round->start);
     round->velocity = dti_alloc_array(par->base, elements, sizeof *round->velocity);
     round->arrays = dti_alloc_array(par->base, elements * local, sizeof *round->arrays);
     const bool hears = par->desc.round.gossip_steps && par->mesh.world > 1;
     round->heard = hears ? dti_alloc_array(par->base, elements, sizeof *round->heard) : NULL;
-    round->terms = dti_alloc_array(par->base, 2 * DTI_TERMS_WIDTH * local, sizeof *round->terms);
+    round->terms = dti_alloc_array(par->base, DTI_TERMS_WIDTH * local, sizeof *round->terms);
     par->staging_bytes += dti_arena_bytes(par->elements) * (2 + hears + local);
     if ((hears && !round->heard) || !round->start || !round->velocity || !round->arrays ||
-        !round->terms ||
-        !dti_scalar_sum_make(par, &round->sum, DTI_ROUND_BUFFERS + round->buffer_elements))
+        !round->terms)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < local; i++)
         par->replicas[i].gradients = dti_round_array(par, i);
@@ -62,18 +68,44 @@ static dt_result dti_round_make(dti_parallel *par) {
 
 static void dti_round_free(dti_parallel *par) {
     dti_round *round = &par->round;
-    dti_free(par->base, round->start);
-    dti_free(par->base, round->velocity);
-    dti_free(par->base, round->heard);
-    dti_free(par->base, round->arrays);
-    dti_free(par->base, round->terms);
+    void *const all[] = {round->start, round->velocity, round->heard, round->arrays, round->terms};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
     round->start = round->velocity = round->heard = round->arrays = NULL;
     round->terms = NULL;
-    dti_scalar_sum_free(par, &round->sum);
     dti_compress_free(par);
 }
 
-/* ---- the beginning */
+/* ---- a replica's values */
+
+static void dti_round_read(void *arg, uint32_t index) {
+    const dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    r->result = r->store->device->backend->memory_read(r->store->memories[DTI_ARENA_PARAM], 0,
+                                                       dti_round_array(par, index),
+                                                       dti_arena_bytes(par->elements));
+}
+
+static void dti_round_write(dti_parallel *par, uint32_t index, const float *from) {
+    dti_replica *r = &par->replicas[index];
+    dti_store_unbound(r->store);
+    r->result = r->store->device->backend->memory_write(r->store->memories[DTI_ARENA_PARAM], 0,
+                                                        from, dti_arena_bytes(par->elements));
+}
+
+/* Calls `visit` with this replica's share of each parameter that is trained, or also of buffers. */
+static void dti_round_each(dti_parallel *par, uint32_t index, bool buffers,
+                           void (*visit)(dti_parallel *, uint64_t from, uint64_t end)) {
+    const dt_store *s = par->replicas[0].store;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        if (dti_round_trains(par, i) || (buffers && dti_round_is_buffer(s, i)))
+            visit(par, p->offset + p->elements * index / par->job.local,
+                  p->offset + p->elements * (index + 1) / par->job.local);
+    }
+}
+
+/* ---- the beginning, which what fails leaves */
 
 static dt_result dti_round_open(dti_parallel *par) {
     dti_round *round = &par->round;
@@ -82,9 +114,44 @@ static dt_result dti_round_open(dti_parallel *par) {
     round->mark = DTI_HASH_START;
     round->samples = round->skipped = round->empty = 0;
     round->said[0] = 0;
-    memset(round->terms, 0, 2 * DTI_TERMS_WIDTH * sizeof *round->terms * par->job.local);
+    memset(round->terms, 0, DTI_TERMS_WIDTH * sizeof *round->terms * par->job.local);
     return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, round->start,
                                            dti_arena_bytes(par->elements));
+}
+
+/* The round's beginning to a replica: the next one's, or the same again. */
+static void dti_round_put(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_round_write(par, index, par->round.start);
+}
+
+static void dti_round_steps(dti_parallel *par, uint64_t steps) {
+    for (uint32_t i = 0; i < par->job.local; i++)
+        par->replicas[i].store->steps = steps;
+}
+
+/* A store that cannot be written to any more is of a lost device. */
+static void dti_round_back(dti_parallel *par) {
+    dti_device_team_run(par->device_team, dti_round_put, par);
+    dti_compress_forget(par);
+    if (dti_replicas_result(par))
+        dti_parallel_leave(par);
+    par->round.done = 0;
+    if (par->lost)
+        dti_round_steps(par, par->round.first);
+}
+
+static dt_result dti_round_began(dti_parallel *par, dt_result result) {
+    return result ? dti_fail(par->base, result,
+                             "%.800s; the weights are those of step %llu, where the round began",
+                             dti_error_of(par).text, (unsigned long long)par->round.first)
+                  : DT_OK;
+}
+
+static dt_result dti_round_give_up(dti_parallel *par, dt_result result) {
+    if (!par->round.done)
+        return dti_protocol_over(par, result, dti_parallel_leave, NULL);
+    return dti_protocol_over(par, dti_round_began(par, result), dti_parallel_leave, dti_round_back);
 }
 
 /* ---- differences */
@@ -118,12 +185,11 @@ static void dti_round_subtract(dti_parallel *par, const dt_store *s, float *now,
 static void dti_round_difference(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    double *leaf = dti_scalar_leaf(par, &par->round.sum, par->first_batch_slice + index);
+    double *leaf = dti_scalar_leaf(par, &par->terms, par->first_batch_slice + index);
     float *now = dti_round_array(par, index);
-    memcpy(leaf, par->round.terms + ((size_t)index * 2 + 1) * DTI_TERMS_WIDTH,
+    memcpy(leaf, par->round.terms + (size_t)index * DTI_TERMS_WIDTH,
            DTI_TERMS_WIDTH * sizeof *leaf);
-    r->result = r->store->device->backend->memory_read(r->store->memories[DTI_ARENA_PARAM], 0, now,
-                                                       dti_arena_bytes(par->elements));
+    dti_round_read(par, index);
     if (!r->result) {
         dti_round_buffers(r->store, now, leaf + DTI_ROUND_BUFFERS);
         dti_round_subtract(par, r->store, now, index == 0);
@@ -137,23 +203,22 @@ static void dti_round_difference(void *arg, uint32_t index) {
         dti_thread_yield();
 }
 
-static dt_result dti_round_exchange(dti_parallel *par) {
-    dti_scalar_sum *sum = &par->round.sum;
-    memset(sum->leaves, 0, par->batch_slices * sum->width * sizeof *sum->leaves);
-    dti_exchange_begin(par);
-    dti_device_team_run(par->device_team, dti_round_difference, par);
-    dt_result result = dti_replicas_result(par);
-    if (!result)
-        result = dti_compress_is_on(par) ? dti_compress_exchange(par) : dti_exchange_finish(par);
-    if (result)
-        return result;
-    double *leaf = dti_scalar_leaf(par, sum, par->first_batch_slice);
+/* An error of the exchange says where the round began. */
+static void dti_round_prepare(dti_parallel *par) {
+    double *leaf = dti_scalar_leaf(par, &par->terms, par->first_batch_slice);
     leaf[DTI_ROUND_SKIPPED] = (double)par->round.skipped;
     leaf[DTI_ROUND_EMPTY] = (double)par->round.empty;
     leaf[DTI_ROUND_ASKED] = par->asked ? 1.0 : 0.0;
     dti_mark_put(par->round.mark, leaf + DTI_ROUND_MARK);
-    result = dti_scalar_sum_begin(par, sum); /* all ranks have every bucket */
-    return result ? result : dti_scalar_sum_end(par, sum);
+    dti_round_steps(par, par->round.first);
+    par->replicas[0].passed = dti_now_ns();
+}
+
+static dt_result dti_round_run(dti_parallel *par) {
+    const dt_result result = dti_protocol_phase(par, dti_round_difference);
+    if (result)
+        return result;
+    return dti_compress_is_on(par) ? dti_compress_exchange(par) : dti_exchange_finish(par);
 }
 
 /* ---- the outer step */
@@ -173,62 +238,26 @@ static inline dti_outer_values dti_outer_step(const dti_round_desc *d, float sum
     return (dti_outer_values){v, (float)((double)start - lr * (double)move)};
 }
 
-/* A replica's share of a parameter's elements. */
-static void dti_round_share(const dti_parallel *par, const dti_param *p, uint32_t index,
-                            uint64_t *from, uint64_t *end) {
-    *from = p->offset + p->elements * index / par->job.local;
-    *end = p->offset + p->elements * (index + 1) / par->job.local;
-}
-
-static bool dti_outer_is_finite(const dti_parallel *par, uint64_t from, uint64_t end) {
-    const dti_round *round = &par->round;
+/* In VALIDATE it looks at what WRITE will write. */
+static void dti_outer_range(dti_parallel *par, uint64_t from, uint64_t end) {
+    dti_round *round = &par->round;
     const float *sum = dti_round_array(par, 0), replicas = (float)par->job.replicas;
+    const bool writes = par->state == DTI_PROTOCOL_WRITE;
     bool fine = true;
     for (uint64_t k = from; k < end; k++) {
         const dti_outer_values x =
             dti_outer_step(&par->desc.round, sum[k], replicas, round->velocity[k], round->start[k]);
         fine = fine && dti_fits_f32((double)x.velocity) && dti_fits_f32((double)x.value);
+        round->velocity[k] = writes ? x.velocity : round->velocity[k];
+        round->start[k] = writes ? x.value : round->start[k];
     }
-    return fine;
-}
-
-static void dti_outer_move(dti_parallel *par, uint64_t from, uint64_t end) {
-    dti_round *round = &par->round;
-    const float *sum = dti_round_array(par, 0), replicas = (float)par->job.replicas;
-    for (uint64_t k = from; k < end; k++) {
-        const dti_outer_values x =
-            dti_outer_step(&par->desc.round, sum[k], replicas, round->velocity[k], round->start[k]);
-        round->velocity[k] = x.velocity;
-        round->start[k] = x.value;
-    }
-}
-
-/* Looks at all before anything is written. */
-static void dti_round_validate(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    const dt_store *s = par->replicas[0].store;
-    uint64_t from, end;
-    for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        dti_round_share(par, &s->layout.params[i], index, &from, &end);
-        if (dti_round_trains(par, i) && !dti_outer_is_finite(par, from, end))
-            atomic_store(&par->round.faulty, true);
-    }
-}
-
-static void dti_round_move(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    const dt_store *s = par->replicas[0].store;
-    uint64_t from, end;
-    for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        dti_round_share(par, &s->layout.params[i], index, &from, &end);
-        if (dti_round_trains(par, i))
-            dti_outer_move(par, from, end);
-    }
+    if (!fine)
+        atomic_store(&par->faulty, true);
 }
 
 static void dti_round_move_buffers(dti_parallel *par) {
     const dt_store *s = par->replicas[0].store;
-    const double *sum = par->round.sum.sum + DTI_ROUND_BUFFERS;
+    const double *sum = par->terms.sum + DTI_ROUND_BUFFERS;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
         for (uint64_t k = 0; dti_round_is_buffer(s, i) && k < p->elements; k++)
@@ -236,13 +265,11 @@ static void dti_round_move_buffers(dti_parallel *par) {
     }
 }
 
-/* The round's beginning to a replica: the next one's, or the same again. */
-static void dti_round_put(void *arg, uint32_t index) {
+static void dti_round_outer(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    dti_replica *r = &par->replicas[index];
-    dti_store_unbound(r->store);
-    r->result = r->store->device->backend->memory_write(
-        r->store->memories[DTI_ARENA_PARAM], 0, par->round.start, dti_arena_bytes(par->elements));
+    dti_round_each(par, index, false, dti_outer_range);
+    if (!index && par->state == DTI_PROTOCOL_WRITE)
+        dti_round_move_buffers(par);
 }
 
 /* ---- the end */
@@ -262,65 +289,17 @@ static double dti_round_norm(const dti_parallel *par) {
     return sqrt(squares) / (double)par->job.replicas;
 }
 
-static void dti_round_steps(dti_parallel *par, uint64_t steps) {
-    for (uint32_t i = 0; i < par->job.local; i++)
-        par->replicas[i].store->steps = steps;
-}
-
-/* The others are within the round, or wait at its end: the exchange's first operation is given up,
- * so they get an error that names this rank. */
-static void dti_round_leave(dti_parallel *par) {
-    dti_comm_give_up(par->desc.comm);
-    par->lost = true;
-}
-
-/* To its beginning; what is to be said stays. A store that cannot be written to any more is of a
- * lost device. */
-static dt_result dti_round_back(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    dti_device_team_run(par->device_team, dti_round_put, par);
-    dti_compress_forget(par);
-    if (dti_replicas_result(par))
-        dti_round_leave(par);
-    par->round.done = 0;
-    if (par->lost)
-        dti_round_steps(par, par->round.first);
-    memcpy(par->base->error, text, sizeof text);
-    return result;
-}
-
-static dt_result dti_round_partial_commit(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    dti_round_leave(par);
-    dti_fail(par->base, result, "%.800s; the weights are those of step %llu, where the round began",
-             text, (unsigned long long)par->round.first);
-    return dti_round_back(par, result);
-}
-
-/* The exchange failed: this process tells the others, where it was not they. */
-static dt_result dti_round_failed(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    par->told = false;
-    dti_parallel_leave(par);
-    memcpy(par->base->error, text, sizeof text);
-    return dti_round_back(par, result);
-}
-
-/* What all ranks find alike in what they have told each other, and the outer step in itself. */
+/* What all ranks find alike in what they have told each other, and in the outer step. */
 static dt_result dti_round_check(dti_parallel *par) {
     const unsigned long long first = (unsigned long long)par->round.first;
-    if (!dti_mark_same(par, par->round.sum.sum + DTI_ROUND_MARK))
+    dti_round_steps(par, par->step.step);
+    if (!dti_mark_same(par, par->terms.sum + DTI_ROUND_MARK))
         return dti_fail(
             par->base, DT_ERROR_INVALID,
             "the round from step %llu on: the ranks had different learning rates, coefficients of "
             "losses or steps; set the same on all; the weights are those before the round",
             first);
-    atomic_store(&par->round.faulty, false);
-    dti_device_team_run(par->device_team, dti_round_validate, par);
-    if (!atomic_load(&par->round.faulty))
+    if (!atomic_load(&par->faulty))
         return DT_OK;
     return dti_fail(
         par->base, DT_ERROR_NUMERIC,
@@ -329,11 +308,18 @@ static dt_result dti_round_check(dti_parallel *par) {
         first);
 }
 
+static dt_result dti_round_publish(dti_parallel *par) {
+    par->round.count++;
+    par->round.done = 0;
+    const dt_result result = dti_protocol_phase(par, dti_round_put);
+    return result ? dti_protocol_partial_commit(par, result) : DT_OK;
+}
+
 static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
-    const double *sum = par->round.sum.sum;
+    const double *sum = par->terms.sum;
     *out = (dti_parallel_result){.wait_seconds = out->wait_seconds};
     dti_terms_report(sum, out);
-    out->steps = par->round.done;
+    out->steps = par->step.step - par->round.first;
     out->samples = par->round.samples;
     out->left_out = (uint64_t)sum[DTI_ROUND_SKIPPED];
     out->empty = (uint64_t)sum[DTI_ROUND_EMPTY];
@@ -343,45 +329,34 @@ static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
 }
 
 /* The round has ended; that replicas left steps out is told on all ranks. */
-static dt_result dti_round_skips(dti_parallel *par, const dti_parallel_result *out) {
-    char text[sizeof par->base->error];
+static dt_result dti_round_done(dti_parallel *par, dti_parallel_result *out) {
+    dt_result result = DT_OK;
     if (!out->left_out)
         return DT_OK;
-    dt_result result =
-        par->round.skipped ? dti_fail(par->base, DT_ERROR_NUMERIC, "%s", par->round.said) : DT_OK;
+    if (par->round.skipped)
+        result = dti_fail(par->base, DT_ERROR_NUMERIC, "%s", par->round.said);
     result = dti_agree_result(par, result);
-    if (result != DT_ERROR_NUMERIC)
+    out->skipped = result == DT_ERROR_NUMERIC;
+    if (!out->skipped)
         return result;
-    memcpy(text, par->base->error, sizeof text);
     return dti_fail(
         par->base, result,
         "in the round from step %llu on %llu steps of replicas were skipped; the first: %.700s",
-        (unsigned long long)par->round.first, (unsigned long long)out->left_out, text);
+        (unsigned long long)par->round.first, (unsigned long long)out->left_out,
+        dti_error_of(par).text);
 }
 
-static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out) {
-    const uint64_t steps = par->step.step;
-    dti_round_steps(par, par->round.first); /* what an error of the exchange says */
-    dt_result result = dti_round_exchange(par);
-    if (result)
-        return dti_round_failed(par, result);
-    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed);
-    dti_round_steps(par, steps);
-    dti_round_report(par, out);
-    result = dti_round_check(par);
-    out->skipped = result != DT_OK;
-    if (result)
-        return dti_round_back(par, result);
-    dti_device_team_run(par->device_team, dti_round_move, par);
-    dti_round_move_buffers(par);
-    par->round.count++;
-    par->round.done = 0;
-    out->committed = true;
-    dti_device_team_run(par->device_team, dti_round_put, par);
-    result = dti_replicas_result(par);
-    if (result)
-        return dti_parallel_partial_commit(par, result, false);
-    result = dti_round_skips(par, out);
-    out->skipped = result == DT_ERROR_NUMERIC;
-    return result;
-}
+static const dti_strategy dti_round_strategy = {.prepare = dti_round_prepare,
+                                                .team = dti_replicas_team,
+                                                .result = dti_replicas_result,
+                                                .run = dti_round_run,
+                                                .waited = dti_replicas_waited,
+                                                .validate = dti_round_outer,
+                                                .check = dti_round_check,
+                                                .write = dti_round_outer,
+                                                .publish = dti_round_publish,
+                                                .report = dti_round_report,
+                                                .done = dti_round_done,
+                                                .drop = dti_round_back,
+                                                .leave = dti_parallel_leave,
+                                                .partial_commit = dti_replicas_partial_commit};

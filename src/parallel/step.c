@@ -167,17 +167,16 @@ static void dti_parallel_leave(dti_parallel *par) {
 
 /* This process is neither at the old step nor at the new one. */
 static dt_result dti_parallel_partial_commit(dti_parallel *par, dt_result result, bool mixed) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par);
     dti_comm_give_up(par->desc.comm);
     par->lost = true;
     if (mixed || dti_units_are(par))
         return dti_fail(par->base, result,
                         "%.800s; weights here may be of two steps: create a new trainer, and go on "
                         "from a checkpoint",
-                        text);
+                        error.text);
     return dti_fail(par->base, result,
-                    "%.800s; the weights of the first replica are those of step %llu", text,
+                    "%.800s; the weights of the first replica are those of step %llu", error.text,
                     (unsigned long long)par->replicas[0].store->steps);
 }
 

@@ -442,13 +442,9 @@ static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
     dti_parallel *par = &f->t->par;
     if (!result || !dti_parallel_is_local(par) || !par->desc.comm || par->lost)
         return result;
-    if (!par->round.done) {
-        dti_round_leave(par);
-        return result;
-    }
-    result = dti_round_partial_commit(par, result);
-    dti_trainer_lose_round(f->t);
-    return result;
+    if (par->round.done)
+        dti_trainer_lose_round(f->t);
+    return dti_round_give_up(par, result);
 }
 
 /* Makes one step, or begins one and ends an older; *r is what ended. */

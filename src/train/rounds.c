@@ -82,8 +82,9 @@ static dt_result dti_trainer_step_local(dt_trainer *t, const dti_batch *batch, d
         t->round_epoch = t->epoch;
         t->round_index = t->index;
     }
-    dt_result result = dti_inner_step(par, batch, own, desc, &step);
-    if (par->lost && step.round_ended && step.committed)
+    const uint64_t rounds = par->round.count;
+    dt_result result = dti_parallel_step(par, batch, own, desc, &step);
+    if (par->lost && par->round.count > rounds)
         dti_trainer_move_on(t, batch->last); /* the weights are those behind it */
     else if (par->lost)
         dti_trainer_lose_round(t);
