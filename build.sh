@@ -52,6 +52,7 @@ help() {
 ./build.sh bench data [N]  a network on one core: arrays, a folder of PNG files, augmentation; N rounds
 ./build.sh bench pipeline  a model in two stages on two ranks beside one process; --help
 ./build.sh bench models    models split across two ranks, in all ways, beside PyTorch's; --help
+./build.sh bench pair OLD  two builds in turn: the ratio of their speeds with its interval; --help
 ./build.sh gpu [options]   test and measure dtrain on a Vulkan device: writes report.md, .html and
                            .json; --help
 ./build.sh devices         list the devices that dtrain finds
@@ -733,6 +734,9 @@ bench() {
     elif [ "${1:-}" = models ]; then
         shift
         bench_models "$@"
+    elif [ "${1:-}" = pair ]; then
+        shift
+        bench_pair "$@"
     fi
     compile build/dtbench tools/dtbench.c
     exec python3 tools/bench.py "$@"
@@ -772,6 +776,13 @@ bench_pipeline() {
 bench_models() {
     compile build/dtbench_models tools/dtbench_models.c
     exec python3 tools/bench_models.py "$@"
+}
+
+bench_pair() {
+    compile build/dtbench tools/dtbench.c
+    compile build/dtbench_parallel tools/dtbench_parallel.c
+    compile build/dtbench_models tools/dtbench_models.c
+    exec python3 tools/bench_pair.py "$@"
 }
 
 # Files of the test set: as many as an epoch of a few seconds has.

@@ -6,7 +6,7 @@
 gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
         thread by its own processor time, several by the wall's clock
 steps   whole training steps, build/dtbench, and PyTorch and JAX that wait, in turn, each at its best;
-        and what they add to a process at most
+        the smallest also through a trainer; and what they add to a process at most
 create  what a graph, its store and a program cost to make, by number of nodes; and a store's values
 frame   training steps by 2 ms of budget a frame: median and 99 % of 1,000 frames
 vulkan  products, convolutions and steps on every Vulkan device found, software ones too
@@ -29,6 +29,7 @@ DTBENCH = "build/dtbench"
 PARTS = ("gemm", "steps", "create", "frame", "vulkan")
 STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16, "gpt_small": 20,
          "gpt_medium": 4, "attention": 8, "lstm": 20}
+TRAINED = ("xor", "mlp") # also through a trainer: so small that its own work shows
 # The aims: the least ratio to PyTorch, and to JAX.
 AIMS = {"xor": (50.0, 30.0), "mlp_tiny": (12.0, 5.0), "mlp": (2.5, 2.0), "mlp_wide": (1.35, 1.5),
         "cnn": (1.5, None), "gpt_small": (2.2, None), "gpt_medium": (2.2, None),
@@ -269,6 +270,29 @@ def bench_steps(threads_list, rounds, torch, jax):
     return table
 
 
+def bench_trainer(threads_list, rounds):
+    print("\nThe same through a trainer on one CPU, ms, least of all rounds, beside a program's; added: what "
+          "data, protocol and report take of a step, us")
+    widths = (10, 5, 7, 9, 9, 9, 8)
+    row("workload", "batch", "threads", "trainer", "median", "program", "added", widths=widths)
+    table = []
+    for name in TRAINED:
+        for threads in threads_list:
+            ours, programs = [], []
+            for _ in range(rounds):
+                ours += dtbench("trainer", name, threads, STEPS[name])
+                programs += dtbench("steps", name, threads, "cpu", STEPS[name])
+            line = {"workload": name, "threads": threads, "trainer": merge(ours),
+                    "program": merge(programs)}
+            least, program = line["trainer"]["ms_min"], line["program"]["ms_min"]
+            line["added_us"] = round(1e3 * (least - program), 3)
+            table.append(line)
+            row(name, line["trainer"]["batch"], threads, f"{least:.4f}",
+                f"{line['trainer']['ms_median']:.4f}", f"{program:.4f}", f"{line['added_us']:.2f}",
+                widths=widths)
+    return table
+
+
 def bench_memory(threads_list, rounds, torch):
     name, steps = MEMORY
     print(f"\nMemory of {steps} steps of {name}: peak less what the process held before the model, MiB")
@@ -401,6 +425,7 @@ def main():
         report["gemm"] = bench_gemm(threads_list, options.rounds or 12)
     if "steps" in what:
         report["steps"] = bench_steps(threads_list, options.rounds or 3, torch, jax)
+        report["trainer"] = bench_trainer(threads_list, options.rounds or 3)
         report["memory"] = bench_memory(threads_list, options.rounds or 3, torch)
     if "create" in what:
         report["create"] = bench_create(threads_list, options.rounds or 3)

@@ -32,7 +32,7 @@ def free_port():
 
 
 def ranks(command, cores, world):
-    """A line of JSON of each of the processes; of one for each core if they are not a job."""
+    """Lines of JSON of the processes, or a text of what went wrong. world 1: a job for each core."""
     port, started = free_port(), []
     for rank in range(len(cores)):
         job = {} if world == 1 else {"RANK": str(rank), "WORLD_SIZE": str(world),
@@ -46,7 +46,7 @@ def ranks(command, cores, world):
         for one in started:
             out, errors = one.communicate(timeout=TIMEOUT_SECONDS)
             said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-            if one.returncode or not said:
+            if one.returncode:
                 return errors.strip().splitlines()[-1:] or ["no answer"]
             found += said
     except subprocess.TimeoutExpired:
@@ -56,7 +56,7 @@ def ranks(command, cores, world):
             if one.poll() is None:
                 one.kill()
                 one.communicate()
-    return found
+    return found or ["no answer"]
 
 
 def measured(command, cores, world):

@@ -2,6 +2,7 @@
  *
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
+ *     dtbench trainer NAME THREADS N        the same through a trainer, on the CPU
  *     dtbench host NAME N                   what a step takes of the host, on a driver without work
  *     dtbench frame NAME THREADS DEVICE MS N [PERIOD] [--busy N] [--priority fifo|NICE [--late]]
  *                                           N frames of at most MS of steps of mlp, cnn or gpt4, or
@@ -169,6 +170,8 @@ int main(int argc, char **argv) {
              (const int[]){atoi(argv[4]), atoi(argv[5]), atoi(argv[6])});
     else if (argc == 6 && !strcmp(argv[1], "steps"))
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
+    else if (argc == 5 && !strcmp(argv[1], "trainer"))
+        trainer_steps(argv[2], atoi(argv[3]), atoi(argv[4]));
     else if (argc == 4 && !strcmp(argv[1], "host"))
         host_steps(argv[2], atoi(argv[3]));
     else if (argc >= 7 && !strcmp(argv[1], "frame"))

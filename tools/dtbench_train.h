@@ -217,11 +217,11 @@ static void random_classes(float *x, size_t bytes, int64_t classes, uint64_t see
         ((int32_t *)x)[i] = (int32_t)((double)classes * dti_uniform01(seed, i, 0));
 }
 
-/* The batch comes first: what a program feeds is not part of what training takes. */
-static void training_data(training *r, const net *n) {
-    const size_t batch = (size_t)r->load->batch;
-    r->x_bytes = batch * (size_t)n->in * 4;
-    r->t_bytes = batch * (size_t)(r->load->mse ? n->out : n->tokens ? n->tokens : 1) * 4;
+/* The data comes first: what a program feeds is not part of what training takes. */
+static void training_data(training *r, const net *n, int samples) {
+    const size_t rows = (size_t)samples;
+    r->x_bytes = rows * (size_t)n->in * 4;
+    r->t_bytes = rows * (size_t)(r->load->mse ? n->out : n->tokens ? n->tokens : 1) * 4;
     r->x = random_floats(r->x_bytes / 4, 1), r->t = random_floats(r->t_bytes / 4, 1);
     if (n->tokens)
         random_classes(r->x, r->x_bytes, BENCH_CHARACTERS, 3);
@@ -233,7 +233,7 @@ static training training_open(const char *name, int threads, const char *device)
     training r = {.load = find_workload(name), .session = session_open(threads, device)};
     session *s = &r.session;
     r.net = make_net(s->graph, r.load);
-    training_data(&r, &r.net);
+    training_data(&r, &r.net, r.load->batch);
     const bool nothing = !strcmp(device, "stub");
     const dt_store_desc store = {.device = nothing ? "vulkan" : device};
     try(s->ctx, dt_store_create(s->graph, &store, &s->store), name);
@@ -262,15 +262,17 @@ static void training_close(training *r) {
     session_close(&r->session);
 }
 
-static void print_steps(const training *r, samples *times, double loss, int threads) {
+/* kind: "steps" of a program, or "trainer". */
+static void print_steps(const training *r, const char *kind, const dt_store *store, samples *times,
+                        double loss, int threads) {
     const workload *w = r->load;
-    const dt_device_info *d = dt_store_device(r->session.store);
+    const dt_device_info *d = dt_store_device(store);
     double typical = median(times), flops = 2 * r->net.macs * w->batch;
-    printf("{\"kind\": \"steps\", \"peer\": \"dtrain\", \"workload\": \"%s\", \"batch\": %d, "
+    printf("{\"kind\": \"%s\", \"peer\": \"dtrain\", \"workload\": \"%s\", \"batch\": %d, "
            "\"threads\": %d, \"device\": \"%s\", \"device_name\": \"%s\", \"steps\": %d, "
            "\"ms_median\": %.5f, \"ms_min\": %.5f, \"samples_per_s\": %.1f, \"loss\": %.4f, "
            "\"gflops_best\": %.2f, \"peak_gflops\": %.2f}\n",
-           w->name, w->batch, threads, d->id, d->name, times->count, typical, times->ms[0],
+           kind, w->name, w->batch, threads, d->id, d->name, times->count, typical, times->ms[0],
            w->batch / typical * 1e3, loss, flops / times->ms[0] * 1e-6,
            strcmp(d->id, "cpu") ? 0.0 : threads * peak_gflops(dti_isa_select(DTI_ISA_AVX512)));
 }
@@ -285,7 +287,48 @@ static void steps(const char *name, int threads, const char *device, int count) 
         if (i >= WARM_STEPS)
             add(&times, now_ms() - start);
     }
-    print_steps(&r, &times, loss, threads);
+    print_steps(&r, "steps", r.session.store, &times, loss, threads);
+    training_close(&r);
+}
+
+/* ---- The same through a trainer on one CPU device: beside the step above it has the gathering of
+ * a shuffled batch, the commit protocol and the report. */
+
+#define TRAINER_BATCHES 16 /* of an epoch */
+
+static dt_trainer *trainer_open(training *r, const char *name, int threads) {
+    *r = (training){.load = find_workload(name), .session = session_open(threads, "cpu")};
+    dt_trainer *trainer;
+    const net n = r->net = make_net(r->session.graph, r->load);
+    const int rows = TRAINER_BATCHES * r->load->batch;
+    training_data(r, &n, rows);
+    const dt_optim_desc optim = {.kind = r->load->optim, .lr = 1e-3};
+    const dt_trainer_desc desc = {
+        .loss = n.loss,
+        .optim = &optim,
+        .data = {.rows = (uint64_t)rows,
+                 .columns = {{n.x, r->x, n.tokens ? DT_I32 : DT_F32, 0, 0, false},
+                             {n.t, r->t, r->load->mse ? DT_F32 : DT_I32, 0, 0, false}}},
+        .batch = r->load->batch,
+        .devices = "cpu",
+        .threads = threads};
+    try(r->session.ctx, dt_trainer_create(r->session.graph, &desc, &trainer), name);
+    return trainer;
+}
+
+static void trainer_steps(const char *name, int threads, int count) {
+    static samples times;
+    training r;
+    dt_trainer *trainer = trainer_open(&r, name, threads);
+    dt_train_report report = {0};
+    for (int i = 0; i < WARM_STEPS + count; i++) {
+        const double start = now_ms();
+        try(r.session.ctx, dt_trainer_step(trainer, &report), name);
+        if (i >= WARM_STEPS)
+            add(&times, now_ms() - start);
+    }
+    print_steps(&r, "trainer", dt_trainer_store(trainer), &times, report.loss, threads);
+    dt_trainer_destroy(trainer);
     training_close(&r);
 }
 
