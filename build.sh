@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train text test fuzz platforms setup header shaders build bench gpu devices check install clean help'
+commands='train text test fuzz platforms setup header shaders build bench gpu devices plan check install clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
@@ -56,6 +56,7 @@ help() {
 ./build.sh gpu [options]   test and measure dtrain on a Vulkan device: writes report.md, .html and
                            .json; --help
 ./build.sh devices         list the devices that dtrain finds
+./build.sh plan [options]  what each device does in a training step, --svg FILE: drawn; --help
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh install [--prefix DIR]
                            dtrain.h, dtrain.pc for pkg-config, and dtrun (/usr/local; DESTDIR too)
@@ -174,7 +175,7 @@ build_test() {
     object=$out/$(basename "$1" .c).o
     sources="$1 $(echo tests/*.h) build/public_part.h $out/flags"
     case $1 in
-    tests/main.c | tests/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h" ;;
+    tests/main.c | tests/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h tools/dtinfo_chart.h tools/dtinfo_plan.h" ;;
     tests/test_golden_gpt2.c) sources="$sources examples/gpt2.c" ;;
     esac
     # shellcheck disable=SC2086
@@ -246,8 +247,7 @@ build() {
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c examples/lstm_series.c examples/char_gpt.c
         examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
-        examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c
-        tools/dtinfo.c'
+        examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c'
     if includes vulkan/vulkan.h; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
     # shellcheck disable=SC2046,SC2086 # words are meant
@@ -819,7 +819,8 @@ platforms() {
     exec sh tests/platforms.sh "$@"
 }
 
-devices() {
+# information [plan] WORD...: of devices, or of a training step.
+information() {
     needs compiler
     header
     fresh_flags
@@ -908,7 +909,8 @@ gpu)
     . tools/gpu.sh
     gpu "$@"
     ;;
-devices) devices "$@" ;;
+devices) information "$@" ;;
+plan) information plan "$@" ;;
 check) check ;;
 install) install_here "$@" ;;
 clean) rm -rf build ;;

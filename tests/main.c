@@ -100,6 +100,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "test_host_copy.c"
 #include "test_parallel.c"
 #include "test_compat.c"
+#include "test_dtinfo_plan.c"
 #include "test_protocol.c"
 #include "test_plan.c"
 #include "test_play.c"

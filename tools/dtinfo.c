@@ -1,6 +1,7 @@
 /* ./build.sh devices: every device that dtrain finds on this machine, what each can do, and whether
  * it is usable or why not. Refuses nothing: without a Vulkan loader the list is the CPU, and the
- * log below it says what is missing. The exit status is 0 when at least one device is usable. */
+ * log below it says what is missing. The exit status is 0 when at least one device is usable.
+ * `dtinfo plan` shows what devices do in a training step (dtinfo_plan.h). */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
@@ -8,9 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dtinfo_plan.h"
+
 #define LABEL_COLUMNS 16
 
 static const char help[] = "usage: dtinfo [--validation] [--loader FILE] [DEVICE]\n"
+                           "       dtinfo plan [OPTION VALUE]...   a training step's plan; --help\n"
                            "  DEVICE        only devices whose id or name contains it\n"
                            "  --validation  load the Khronos validation layer\n"
                            "  --loader FILE the Vulkan loader to open, instead of the system's\n";
@@ -121,6 +125,8 @@ static int print_table(dt_ctx *ctx) {
 int main(int argc, char **argv) {
     dt_ctx_desc desc = {.logger = {print_log, stderr}, .threads = DT_THREADS_ALL};
     const char *only = "";
+    if (argc > 1 && !strcmp(argv[1], "plan"))
+        return chart_main(argc - 2, argv + 2, stdout, stderr);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--validation")) {
             desc.validation = true;
