@@ -508,7 +508,8 @@ typedef struct dt_trainer_info {
     int round_steps;          /* DT_TRAIN_LOCAL: steps made in the current round */
     int buckets;              /* of gradients that are summed at a time */
     uint64_t gradient_bytes;  /* of all trained parameters */
-    uint64_t transient_bytes; /* of this process's first replica while it trains */
+    uint64_t transient_bytes; /* of this process's first replica while it trains; with stages or
+                               * tensor ranks of the device that has most */
     /* Memory that parallel training takes besides the model. Staging is on the host. Partial sums
      * are on devices: gradient_bytes for each sum that a replica cannot add yet. */
     uint64_t staging_bytes, partial_sum_bytes;
