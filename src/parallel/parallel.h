@@ -124,7 +124,7 @@ typedef struct dti_sync_points {
     double *rows, *said, *heard;
     float *value;
     _Atomic uint32_t arrived; /* replicas, counted over all sync points of a step */
-    _Atomic uint32_t left;    /* sync points whose value is there */
+    _Atomic uint32_t made;    /* sync points whose value is there */
 } dti_sync_points;
 
 /* Parameters and gradients that come and go (unit_step.c). */

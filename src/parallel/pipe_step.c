@@ -32,22 +32,14 @@ static void dti_pipe_device_ended(dti_pipe *pipe, uint32_t device, dt_result res
         atomic_store(&pipe->failed, true);
 }
 
-/* A chunk in each slice of its device. */
-static dt_result dti_pipe_slices(dti_parallel *par, uint32_t device, uint32_t c,
-                                 dti_pipe_each *each) {
-    const dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t k = 0; k < pipe->each && !result; k++)
-        result = each(par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c));
-    return result;
-}
-
 static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
     dti_pipe *pipe = par->pipe;
+    const dti_pipe_device *own = &pipe->devices[device];
     dt_result result = DT_OK;
-    for (uint32_t c = pipe->devices[device].place; c < pipe->chunk_count && !result;
-         c += pipe->mesh->stages)
-        result = dti_pipe_slices(par, device, c, each);
+    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
+        for (uint32_t k = 0; k < pipe->each && !result; k++)
+            result = each(par, dti_pipe_chunk_of(pipe, own->pipeline + k, c));
+    }
     dti_pipe_device_ended(pipe, device, result);
 }
 
@@ -140,37 +132,33 @@ static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *c
 
 /* ---- actions: of a chunk's micro-batch, in each slice of the device */
 
-typedef dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
+typedef dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a);
 
-static dt_result dti_pipe_each_slice(dti_parallel *par, uint32_t device, const dti_action *a,
-                                     dti_pipe_act *act) {
-    const dti_pipe *pipe = par->pipe;
-    const uint32_t c = pipe->chunks[a->part].index;
-    dt_result result = DT_OK;
-    for (uint32_t k = 0; k < pipe->each && !result; k++)
-        result = act(par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c), a->micro);
-    return result;
+static dt_result dti_pipe_act_write(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
+    return dti_pipe_write(par, chunk, a->micro, dti_pipe_take(par, chunk, a->micro));
 }
 
-static dt_result dti_pipe_write_rows(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    return dti_pipe_write(par, chunk, micro, dti_pipe_take(par, chunk, micro));
-}
-
-static dt_result dti_pipe_open_micro(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+static dt_result dti_pipe_act_open(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     dt_step_desc step = par->step;
-    dti_grid_number(dti_pipe_runs_now(par, chunk), micro, &step);
+    dti_grid_number(dti_pipe_runs_now(par, chunk), a->micro, &step);
     step.coefficients = stage->coefficients;
-    return dti_micro_slot_begin(dti_pipe_take(par, chunk, micro), &step, stage->weights);
+    return dti_micro_slot_begin(dti_pipe_take(par, chunk, a->micro), &step, stage->weights);
 }
 
-static dt_result dti_pipe_receive(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    dti_pipe_fetch(par, chunk, micro);
+static dt_result dti_pipe_act_receive(dti_parallel *par, dti_pipe_chunk *chunk,
+                                      const dti_action *a) {
+    dti_pipe_fetch(par, chunk, a->micro);
     return DT_OK;
 }
 
-static dt_result dti_pipe_send(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    dti_pipe_bring_back(par, chunk, micro);
+static dt_result dti_pipe_act_segments(dti_parallel *par, dti_pipe_chunk *chunk,
+                                       const dti_action *a) {
+    return dti_micro_slot_run(dti_pipe_take(par, chunk, a->micro), a->what - a->from + 1u);
+}
+
+static dt_result dti_pipe_act_send(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
+    dti_pipe_bring_back(par, chunk, a->micro);
     return DT_OK;
 }
 
@@ -190,47 +178,38 @@ static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk,
     }
 }
 
-static dt_result dti_pipe_close_micro(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    const dt_program *p = dti_pipe_take(par, chunk, micro);
+static dt_result dti_pipe_act_close(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
+    const dt_program *p = dti_pipe_take(par, chunk, a->micro);
     if (par->pipe->pipelines[chunk->pipeline].tp_rank == 0)
-        dti_pipe_terms(par, chunk, micro, p);
+        dti_pipe_terms(par, chunk, a->micro, p);
     dti_statistics_take(&dti_pipe_stage_of(par->pipe, chunk)->statistics,
-                        &dti_pipe_runs_now(par, chunk)->runs[micro], p);
+                        &dti_pipe_runs_now(par, chunk)->runs[a->micro], p);
     return DT_OK;
 }
 
 /* Gradients of a micro-batch's parameters are there. */
-static dt_result dti_pipe_sum(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
-    dt_program *p = dti_pipe_take(par, chunk, micro);
-    if (micro + 1 < dti_pipe_runs_now(par, chunk)->count)
+static dt_result dti_pipe_act_sum(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
+    dt_program *p = dti_pipe_take(par, chunk, a->micro);
+    if (a->micro + 1 < dti_pipe_runs_now(par, chunk)->count)
         dti_micro_slot_end(p);
-    return dti_pipe_summed(par, chunk, micro);
+    return dti_pipe_summed(par, chunk, a->micro);
 }
 
-static dt_result dti_pipe_act_write(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_each_slice(par, device, a, dti_pipe_write_rows);
+static dt_result dti_pipe_act_zeros(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
+    (void)a;
+    return dti_pipe_summed_none(par, chunk);
 }
 
-static dt_result dti_pipe_act_open(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_each_slice(par, device, a, dti_pipe_open_micro);
-}
+static dti_pipe_act *const dti_pipe_acts[DTI_ACTION_KINDS] = {
+    [DTI_ACTION_WRITE] = dti_pipe_act_write,       [DTI_ACTION_OPEN] = dti_pipe_act_open,
+    [DTI_ACTION_RECEIVE] = dti_pipe_act_receive,   [DTI_ACTION_FORWARD] = dti_pipe_act_segments,
+    [DTI_ACTION_BACKWARD] = dti_pipe_act_segments, [DTI_ACTION_SEND] = dti_pipe_act_send,
+    [DTI_ACTION_CLOSE] = dti_pipe_act_close,       [DTI_ACTION_SUM] = dti_pipe_act_sum,
+    [DTI_ACTION_ZEROS] = dti_pipe_act_zeros,
+};
 
-static dt_result dti_pipe_act_receive(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_each_slice(par, device, a, dti_pipe_receive);
-}
-
-static dt_result dti_pipe_act_segments(dti_parallel *par, uint32_t device, const dti_action *a) {
-    const dti_pipe *pipe = par->pipe;
-    const uint32_t c = pipe->chunks[a->part].index;
-    dt_result result = DT_OK;
-    for (uint32_t k = 0; k < pipe->each && !result; k++) {
-        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c);
-        result = dti_micro_slot_run(dti_pipe_take(par, chunk, a->micro), a->what - a->from + 1u);
-    }
-    return result;
-}
-
-static dt_result dti_pipe_act_collective(dti_parallel *par, uint32_t device, const dti_action *a) {
+/* Tensor ranks of a stage, those of this device together. */
+static dt_result dti_pipe_act_meet(dti_parallel *par, uint32_t device, const dti_action *a) {
     const dti_pipe *pipe = par->pipe;
     dti_pipe_device *own = &pipe->devices[device];
     const uint32_t c = pipe->chunks[a->part].index;
@@ -246,20 +225,16 @@ static dt_result dti_pipe_act_collective(dti_parallel *par, uint32_t device, con
                        &own->actor.given_up);
 }
 
-static dt_result dti_pipe_act_send(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_each_slice(par, device, a, dti_pipe_send);
-}
-
-static dt_result dti_pipe_act_close(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_each_slice(par, device, a, dti_pipe_close_micro);
-}
-
-static dt_result dti_pipe_act_sum(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_each_slice(par, device, a, dti_pipe_sum);
-}
-
-static dt_result dti_pipe_act_zeros(dti_parallel *par, uint32_t device, const dti_action *a) {
-    return dti_pipe_slices(par, device, par->pipe->chunks[a->part].index, dti_pipe_summed_none);
+static dt_result dti_pipe_perform(dti_parallel *par, uint32_t device, const dti_action *a) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t c = pipe->chunks[a->part].index;
+    dt_result result = DT_OK;
+    if (a->kind == DTI_ACTION_COLLECTIVE)
+        return dti_pipe_act_meet(par, device, a);
+    for (uint32_t k = 0; k < pipe->each && !result; k++)
+        result = dti_pipe_acts[a->kind](
+            par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c), a);
+    return result;
 }
 
 static dti_actor *dti_pipe_actor(const dti_parallel *par, uint32_t device) {
@@ -271,19 +246,7 @@ static bool dti_pipe_failed(const dti_parallel *par) {
 }
 
 static const dti_acting dti_pipe_acting = {
-    .actor = dti_pipe_actor,
-    .acts = {[DTI_ACTION_WRITE] = dti_pipe_act_write,
-             [DTI_ACTION_OPEN] = dti_pipe_act_open,
-             [DTI_ACTION_RECEIVE] = dti_pipe_act_receive,
-             [DTI_ACTION_FORWARD] = dti_pipe_act_segments,
-             [DTI_ACTION_BACKWARD] = dti_pipe_act_segments,
-             [DTI_ACTION_COLLECTIVE] = dti_pipe_act_collective,
-             [DTI_ACTION_SEND] = dti_pipe_act_send,
-             [DTI_ACTION_CLOSE] = dti_pipe_act_close,
-             [DTI_ACTION_SUM] = dti_pipe_act_sum,
-             [DTI_ACTION_ZEROS] = dti_pipe_act_zeros},
-    .failed = dti_pipe_failed,
-    .help = dti_pipe_speak};
+    .actor = dti_pipe_actor, .act = dti_pipe_perform, .failed = dti_pipe_failed, .help = dti_pipe_speak};
 
 static void dti_pipe_compute(void *arg, uint32_t device) {
     dti_parallel *par = arg;

@@ -114,8 +114,9 @@ static dt_result dti_sync_point_exchange(dti_parallel *par, const dti_sync_point
 }
 
 /* All replicas of this process have brought their rows. */
-static dt_result dti_sync_point_hold(dti_parallel *par, const dti_sync_point *m) {
+static dt_result dti_sync_point_hold(dti_parallel *par, const void *of, bool *given_up) {
     dti_sync_points *all = &par->sync_points;
+    const dti_sync_point *m = of;
     for (uint32_t k = 0; k < par->subtrees.count; k++)
         dti_sync_point_tree(par, m, par->subtrees.at[k].first, par->subtrees.at[k].count, false);
     dt_result result = all->comm ? dti_sync_point_exchange(par, m) : DT_OK;
@@ -128,6 +129,7 @@ static dt_result dti_sync_point_hold(dti_parallel *par, const dti_sync_point *m)
         const bool whole = m->meet.kind == DTI_MEET_STATS && i % 2 == 0; /* a mean */
         all->value[i] = (float)(whole ? row[i] : row[i] / values);
     }
+    *given_up = dti_any_failed(par);
     return DT_OK;
 }
 
@@ -166,29 +168,24 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
     } else {
         dti_sync_point_bring_nothing(par, m, index);
     }
-    atomic_fetch_add(&all->arrived, 1);
-    if (index == 0) {
-        if (!dti_await(par, index, &all->arrived, (sync_point + 1) * par->job.local)) {
-            *given_up = true;
-            return DT_OK;
-        }
-        dt_result result = dti_sync_point_hold(par, m);
-        *given_up = !result && dti_any_failed(par);
-        if (result || *given_up)
-            return result;
-        atomic_store(&all->left, sync_point + 1);
-    } else if (!dti_await(par, index, &all->left, sync_point + 1)) {
-        *given_up = true;
-        return DT_OK;
-    }
-    if (run)
+    const dti_meeting meeting = {.arrived = &all->arrived,
+                                 .made = &all->made,
+                                 .index = index,
+                                 .brings = 1,
+                                 .here = par->job.local,
+                                 .met = sync_point,
+                                 .makes = index == 0,
+                                 .make = dti_sync_point_hold,
+                                 .of = m};
+    const dt_result result = dti_meet_all(par, &meeting, given_up);
+    if (run && !result && !*given_up)
         memcpy(dti_program_value(run->program, m), all->value, m->elements * sizeof(float));
-    return DT_OK;
+    return result;
 }
 
 static void dti_sync_points_begin(dti_parallel *par) {
     atomic_store(&par->sync_points.arrived, 0);
-    atomic_store(&par->sync_points.left, 0);
+    atomic_store(&par->sync_points.made, 0);
 }
 
 /* ---- making */

@@ -146,7 +146,8 @@ static dt_result dti_tp_collect(dti_parallel *par, const dti_tp_met *at, bool *g
     return dti_tp_speak(par, at, &op, given_up);
 }
 
-static dt_result dti_tp_exchange(dti_parallel *par, const dti_tp_met *at, bool *given_up) {
+static dt_result dti_tp_exchange(dti_parallel *par, const void *of, bool *given_up) {
+    const dti_tp_met *at = of;
     return at->m->meet.kind == DTI_MEET_ROWS ? dti_tp_collect(par, at, given_up)
                                              : dti_tp_reduce(par, at, given_up);
 }
@@ -192,17 +193,18 @@ static dt_result dti_tp_meet(dti_parallel *par, const dti_tp_run *run, const dti
     dti_tp_place *place = run->place;
     _Atomic uint32_t *counters = par->counters + place->counters;
     const dti_tp_met at = {run, place, m, place->brought[met % 2]};
-    dt_result result = DT_OK;
     for (uint32_t k = 0; k < run->count; k++)
         place->brought[met % 2][run->number + k] = dti_program_operand(run->programs[k], m, 0);
-    atomic_fetch_add(&counters[DTI_TP_ARRIVED], run->count);
-    *given_up = !dti_await(par, run->device, &counters[DTI_TP_ARRIVED], (met + 1) * place->count);
-    if (!*given_up && place->comm && run->number == place->first) {
-        result = dti_tp_exchange(par, &at, given_up);
-        atomic_fetch_add(&counters[DTI_TP_SUMMED], result || *given_up ? 0 : 1);
-    } else if (!*given_up && place->comm) {
-        *given_up = !dti_await(par, run->device, &counters[DTI_TP_SUMMED], met + 1);
-    }
+    const dti_meeting meeting = {.arrived = &counters[DTI_TP_ARRIVED],
+                                 .made = &counters[DTI_TP_SUMMED],
+                                 .index = run->device,
+                                 .brings = run->count,
+                                 .here = place->count,
+                                 .met = met,
+                                 .makes = run->number == place->first,
+                                 .make = place->comm ? dti_tp_exchange : NULL,
+                                 .of = &at};
+    const dt_result result = dti_meet_all(par, &meeting, given_up);
     if (!*given_up && !result)
         dti_tp_values(run, &at);
     atomic_fetch_add(&counters[DTI_TP_LEFT], run->count);

@@ -16,6 +16,18 @@ static bool dti_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *count
     return true;
 }
 
+static dt_result dti_meet_all(dti_parallel *par, const dti_meeting *m, bool *given_up) {
+    const bool all = m->makes || !m->make;
+    atomic_fetch_add(m->arrived, m->brings);
+    *given_up = all ? !dti_await(par, m->index, m->arrived, (m->met + 1) * m->here)
+                    : !dti_await(par, m->index, m->made, m->met + 1);
+    if (*given_up || !m->makes || !m->make)
+        return DT_OK;
+    const dt_result result = m->make(par, m->of, given_up);
+    atomic_fetch_add(m->made, result || *given_up ? 0 : 1);
+    return result;
+}
+
 static bool dti_list_may(const dti_parallel *par, const dti_list *list, const dti_action *a) {
     bool may = true;
     for (uint32_t i = a->need; i < a->need + a->need_count && may; i++)
@@ -67,7 +79,7 @@ static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_actor *acto
     if (!result)
         result = DTI_ACTION_FAULT(par, index, actor->at);
     if (!result)
-        result = acting->acts[a->kind](par, index, a);
+        result = acting->act(par, index, a);
     dti_list_clock(par, index, actor, a);
     if (result || actor->given_up || !a->raises)
         return result;

@@ -15,7 +15,7 @@ typedef struct dti_actor { /* a device's thread in a step */
 /* How a strategy's devices act; index: of the device. */
 typedef struct dti_acting {
     dti_actor *(*actor)(const struct dti_parallel *par, uint32_t index);
-    dti_action_fn *acts[DTI_ACTION_KINDS];
+    dti_action_fn *act;
     /* Actions before `end` have ended; NULL: each has when its function returns. */
     dt_result (*reach)(struct dti_parallel *par, uint32_t index, uint32_t end);
     bool (*failed)(const struct dti_parallel *par);
@@ -28,3 +28,16 @@ static dt_result dti_list_run(struct dti_parallel *par, uint32_t index, uint32_t
 /* Until a counter has got there; false: another device failed. */
 static bool dti_await(struct dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
                       uint32_t there);
+
+/* A sync point of devices here, each on its thread. All bring operands. Then one of them makes of
+ * all of them what the others take, or each takes the operands. */
+typedef struct dti_meeting {
+    _Atomic uint32_t *arrived, *made;  /* operands that were brought; values that were made */
+    uint32_t index, brings, here, met; /* device; its operands, all here; sync points before */
+    bool makes;                        /* this device does it */
+    dt_result (*make)(struct dti_parallel *par, const void *of, bool *given_up); /* NULL: nobody */
+    const void *of;
+} dti_meeting;
+
+/* Until the value is there, or all operands. *given_up: another device failed. */
+static dt_result dti_meet_all(struct dti_parallel *par, const dti_meeting *m, bool *given_up);

@@ -114,6 +114,17 @@ static dt_result dti_action_zeros(dti_parallel *par, uint32_t index, const dti_a
     return DT_OK;
 }
 
+static dti_action_fn *const dti_replica_acts[DTI_ACTION_KINDS] = {
+    [DTI_ACTION_WRITE] = dti_action_write,       [DTI_ACTION_OPEN] = dti_action_open,
+    [DTI_ACTION_FORWARD] = dti_action_forward,   [DTI_ACTION_WEIGHTS] = dti_action_weights,
+    [DTI_ACTION_BACKWARD] = dti_action_backward, [DTI_ACTION_COLLECTIVE] = dti_action_collective,
+    [DTI_ACTION_CLOSE] = dti_action_close,       [DTI_ACTION_ZEROS] = dti_action_zeros,
+};
+
+static dt_result dti_replica_act(dti_parallel *par, uint32_t index, const dti_action *a) {
+    return dti_replica_acts[a->kind](par, index, a);
+}
+
 static dti_actor *dti_replica_actor(const dti_parallel *par, uint32_t index) {
     return &par->replicas[index].actor;
 }
@@ -124,16 +135,8 @@ static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action
         dti_exchange_help(par, index, false);
 }
 
-static const dti_acting dti_replicas_acting = {
-    .actor = dti_replica_actor,
-    .acts = {[DTI_ACTION_WRITE] = dti_action_write,
-             [DTI_ACTION_OPEN] = dti_action_open,
-             [DTI_ACTION_FORWARD] = dti_action_forward,
-             [DTI_ACTION_WEIGHTS] = dti_action_weights,
-             [DTI_ACTION_BACKWARD] = dti_action_backward,
-             [DTI_ACTION_COLLECTIVE] = dti_action_collective,
-             [DTI_ACTION_CLOSE] = dti_action_close,
-             [DTI_ACTION_ZEROS] = dti_action_zeros},
-    .reach = dti_list_reach,
-    .failed = dti_any_failed,
-    .help = dti_replica_help};
+static const dti_acting dti_replicas_acting = {.actor = dti_replica_actor,
+                                               .act = dti_replica_act,
+                                               .reach = dti_list_reach,
+                                               .failed = dti_any_failed,
+                                               .help = dti_replica_help};
