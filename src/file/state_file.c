@@ -75,8 +75,6 @@ static uint32_t dti_state_kind_of(const dt_store *s, uint32_t item, uint64_t *at
 static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_t offset, void *to,
                                       size_t bytes) {
     dt_store *s = f->store;
-    const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
-    dti_memory *state = s->memories[DTI_ARENA_STATE];
     uint64_t first;
     if (item > f->tensors) {
         const char *from = item == f->tensors + 1   ? (const char *)f->words
@@ -85,19 +83,17 @@ static dt_result dti_state_read_bytes(const dti_state_file *f, int item, uint64_
         memcpy(to, from + offset, bytes);
         return DT_OK;
     }
-    if (item == f->tensors && state)
-        return dti_store_backend(s, DTI_ARENA_STATE)->memory_read(state, t + offset, to, bytes);
+    if (item == f->tensors && s->memories[DTI_ARENA_STATE])
+        return dti_store_counts(s, offset / DTI_WORD_BYTES, bytes / DTI_WORD_BYTES, to, false);
     if (item == f->tensors) { /* counts, before an optimizer has come */
         memset(to, 0, bytes);
         return DT_OK;
     }
     const uint32_t kind = dti_state_kind_of(s, (uint32_t)item, &first);
-    if (!kind)
-        return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM],
-                                               dti_arena_bytes(first) + offset, to, bytes);
     first += offset / dti_arena_bytes(1); /* pieces are of whole elements */
-    return f->moments ? f->moments(f->user, kind - 1, first, bytes / dti_arena_bytes(1), to)
-                      : dti_state_read_part(s, kind - 1, first, bytes / dti_arena_bytes(1), to);
+    return f->moments && kind
+               ? f->moments(f->user, kind - 1, first, bytes / dti_arena_bytes(1), to)
+               : dti_store_array_read(s, kind, first, bytes / dti_arena_bytes(1), to);
 }
 
 /* The first NaN or infinity of a parameter or a moment is told. */
@@ -180,10 +176,7 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
     for (uint32_t i = 0; i < s->layout.param_count; i++)
         memcpy(&f->t[i], from + sizeof *f->t * (size_t)dti_state_number(f, c, (int)i),
                sizeof *f->t);
-    return dti_store_backend(s, DTI_ARENA_STATE)
-        ->memory_write(s->memories[DTI_ARENA_STATE],
-                       DTI_WORD_BYTES * dti_state_t_offset(&s->layout), f->t,
-                       sizeof *f->t * s->layout.param_count);
+    return dti_store_counts(s, 0, s->layout.param_count, f->t, true);
 }
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
@@ -194,12 +187,7 @@ static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c)
         const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         uint64_t at;
         const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
-        if (!kind)
-            result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
-                                                      dti_arena_bytes(at), x->data, x->bytes);
-        else
-            result = dti_state_write_part(f->store, kind - 1, at, x->bytes / dti_arena_bytes(1),
-                                          x->data);
+        result = dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1), x->data);
     }
     return result;
 }

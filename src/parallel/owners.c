@@ -162,10 +162,8 @@ static void dti_owners_back(void *arg, uint32_t index) {
     dt_result result = dti_owners_undo(par, index, true);
     for (uint32_t i = 0; i < par->statistics.count && !result; i++) {
         const uint32_t n = par->statistics.stats[i].channels;
-        const uint64_t at =
-            dti_arena_bytes(r->store->layout.params[par->statistics.stats[i].param].offset);
-        result = r->store->device->backend->memory_write(r->store->memories[DTI_ARENA_PARAM], at,
-                                                         value, dti_arena_bytes(n));
+        const uint64_t at = r->store->layout.params[par->statistics.stats[i].param].offset;
+        result = dti_store_array_write(r->store, 0, at, n, value);
         value += n;
     }
     r->store->steps--;
@@ -305,7 +303,6 @@ static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t 
     if (par->desc.comm)
         result =
             dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, piece, n, DT_F32, 0));
-    return result
-               ? result
-               : dti_values_put(par, moment + 1, (dti_bucket){at, at + n}, (float *)(void *)piece);
+    return result ? result
+                  : dti_values_put(par, moment + 1, at, n, (const float *)(const void *)piece);
 }

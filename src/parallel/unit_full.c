@@ -3,13 +3,6 @@
  * step takes its parts and frees the rest. Where the application has programs on a store its memory
  * stays, and is out of date in between. */
 
-/* What another replica's device says, in the application's context. */
-static dt_result dti_units_said(const dti_parallel *par, uint32_t i, dt_result result) {
-    return !result || i == 0 ? result
-                             : dti_fail(par->base, result, "replica %u: %s", i,
-                                        par->replicas[i].store->base->error);
-}
-
 static dt_result dti_units_whole_memory(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
@@ -18,24 +11,22 @@ static dt_result dti_units_whole_memory(dti_parallel *par) {
         if (!*at)
             result = s->device->backend->memory_create(
                 s->device, dti_arena_bytes(s->layout.elements), DTI_MEMORY_DEVICE, at);
-        result = dti_units_said(par, i, result);
+        result = dti_replica_failed(par, i, result);
     }
     return result;
 }
 
 /* What is not trained, which each replica has in both. */
 static dt_result dti_units_rest(const dti_replica *r, bool show) {
-    const dt_store *s = r->store;
+    dt_store *s = r->store;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         const dti_param *p = &s->layout.params[i];
-        const uint64_t at = dti_arena_bytes(p->offset), bytes = dti_arena_bytes(p->elements);
         if (p->rest == DTI_NO_REST)
             continue;
-        result = show ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], at,
-                                                         dti_units_params(r) + p->rest, bytes)
-                      : s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], at,
-                                                        dti_units_params(r) + p->rest, bytes);
+        float *rest = dti_units_params(r) + p->rest;
+        result = show ? dti_store_array_write(s, 0, p->offset, p->elements, rest)
+                      : dti_store_array_read(s, 0, p->offset, p->elements, rest);
     }
     return result;
 }
@@ -52,13 +43,8 @@ static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_res
     } else {
         dti_units_move(par, range, par->units.staging, 0, true);
     }
-    for (uint32_t i = 0; i < par->job.local && !result && !*own; i++) {
-        dt_store *s = par->replicas[i].store;
-        *own = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
-                                                dti_arena_bytes(range.begin), par->units.staging,
-                                                dti_arena_bytes(dti_bucket_elements(range)));
-        *own = dti_units_said(par, i, *own);
-    }
+    if (!result && !*own)
+        *own = dti_values_put(par, 0, range.begin, dti_bucket_elements(range), par->units.staging);
     return result;
 }
 
@@ -71,19 +57,16 @@ static dt_result dti_units_show(dti_parallel *par) {
     if (!dti_units_are(par) || !par->replicas[0].store->apart)
         return DT_OK;
     if (par->desc.comm && par->lost)
-        return dti_fail(
-            par->base, DT_ERROR_REVOKED,
-            "the job ended at step %llu, and other ranks' shards of the parameters are lost "
-            "(.parallel.zero_stage): create a new trainer and go on from a checkpoint",
-            (unsigned long long)par->replicas[0].store->steps);
+        return dti_values_lost(par,
+                               "ranks' shards of the parameters are lost (.parallel.zero_stage)");
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
-        result = dti_units_said(par, i, dti_units_mirror(&par->replicas[i], false));
+        result = dti_replica_failed(par, i, dti_units_mirror(&par->replicas[i], false));
     result = dti_agree_result(par, result);
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
         result = dti_units_show_unit(par, par->buckets[b], &own);
     for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
-        own = dti_units_said(par, i, dti_units_rest(&par->replicas[i], true));
+        own = dti_replica_failed(par, i, dti_units_rest(&par->replicas[i], true));
     result = dti_agree_result(par, result ? result : own);
     if (!result)
         dti_units_mark(par, false);
@@ -94,17 +77,16 @@ static dt_result dti_units_show(dti_parallel *par) {
 static dt_result dti_units_take(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
-        const dt_store *s = par->replicas[i].store;
         const dti_bucket own = dti_owners_range(par, par->job.first + i);
         if (own.begin < own.end)
-            result = s->device->backend->memory_read(
-                s->memories[DTI_ARENA_PARAM], dti_arena_bytes(own.begin),
-                dti_units_own(par, i, 0, own.begin), dti_arena_bytes(dti_bucket_elements(own)));
+            result =
+                dti_store_array_read(par->replicas[i].store, 0, own.begin, dti_bucket_elements(own),
+                                     dti_units_own(par, i, 0, own.begin));
         if (!result)
             result = dti_units_rest(&par->replicas[i], false);
         if (!result)
             result = dti_units_mirror(&par->replicas[i], true);
-        result = dti_units_said(par, i, result);
+        result = dti_replica_failed(par, i, result);
     }
     return result;
 }

@@ -168,7 +168,7 @@ DTI_PUBLIC_GET(int, dt_store_find, (const dt_store *s, const char *name), s, DTI
     return dti_sought_none(s->base, "dt_store_find", name);
 }
 
-/* ---- the state, of which a store may have a part */
+/* ---- arrays of the arenas; of moments a store may have a part */
 
 typedef struct dti_state_cut { /* what a store has of some elements */
     uint64_t at, n;            /* from the first one on */
@@ -191,12 +191,15 @@ static dt_result dti_state_elsewhere(const dt_store *s) {
                     "dt_trainer_save gathers it");
 }
 
-static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
-                                     void *data) {
+static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
+                                      void *data) {
     dt_result result = DT_OK;
     uint64_t found = 0;
+    if (!array)
+        return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], dti_arena_bytes(at),
+                                               data, dti_arena_bytes(n));
     for (dt_store *have = s; have && found < n && !result; have = have->replica) {
-        const dti_state_cut c = dti_state_cut_of(have, moment, at, n);
+        const dti_state_cut c = dti_state_cut_of(have, array - 1, at, n);
         if (c.n)
             result = dti_store_backend(have, DTI_ARENA_STATE)
                          ->memory_read(have->memories[DTI_ARENA_STATE], c.offset,
@@ -206,15 +209,26 @@ static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, 
     return result || found == n ? result : dti_state_elsewhere(s);
 }
 
-/* Of this store alone. */
-static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
-                                      const void *data) {
-    const dti_state_cut c = dti_state_cut_of(s, moment, at, n);
+static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
+                                       const void *data) {
+    if (!array)
+        return s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], dti_arena_bytes(at),
+                                                data, dti_arena_bytes(n));
+    const dti_state_cut c = dti_state_cut_of(s, array - 1, at, n);
     if (!c.n)
         return DT_OK;
     return dti_store_backend(s, DTI_ARENA_STATE)
         ->memory_write(s->memories[DTI_ARENA_STATE], c.offset, (const float *)data + c.at,
                        dti_arena_bytes(c.n));
+}
+
+static dt_result dti_store_counts(const dt_store *s, uint64_t param, uint64_t n, void *counts,
+                                  bool write) {
+    const dti_backend *b = dti_store_backend(s, DTI_ARENA_STATE);
+    dti_memory *memory = s->memories[DTI_ARENA_STATE];
+    const uint64_t at = DTI_WORD_BYTES * (dti_state_t_offset(&s->layout) + param);
+    return write ? b->memory_write(memory, at, counts, n * DTI_WORD_BYTES)
+                 : b->memory_read(memory, at, counts, n * DTI_WORD_BYTES);
 }
 
 /* ---- values */
@@ -300,7 +314,7 @@ DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *da
     dt_result result = dti_store_locate(s, index, kind, bytes, &p);
     if (result)
         return result;
-    return p.state ? dti_state_read_part(s, p.moment, p.at, p.elements, data)
+    return p.state ? dti_store_array_read(s, p.moment + 1, p.at, p.elements, data)
                    : s->device->backend->memory_read(p.memory, p.offset, data, bytes);
 }
 
@@ -320,7 +334,7 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
         result =
             b->memory_read(memory, dti_arena_bytes(at - here.begin), piece, dti_arena_bytes(n));
         if (!result)
-            result = dti_state_write_part(s, param->average - 1u, at, n, piece);
+            result = dti_store_array_write(s, param->average, at, n, piece);
     }
     return result;
 }
@@ -376,7 +390,7 @@ DTI_PUBLIC(dt_store_write,
         if (!result)
             result = dti_store_locate(at, index, kind, bytes, &p);
         if (!result)
-            result = p.state ? dti_state_write_part(at, p.moment, p.at, p.elements, data)
+            result = p.state ? dti_store_array_write(at, p.moment + 1, p.at, p.elements, data)
                              : at->device->backend->memory_write(p.memory, p.offset, data, bytes);
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
@@ -480,7 +494,7 @@ static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
     for (uint32_t m = 0; m < s->moments; m++) {
         for (uint64_t at = 0; at < s->layout.elements && !result; at += DTI_COUNT(piece)) {
             const uint64_t n = DTI_MIN(s->layout.elements - at, (uint64_t)DTI_COUNT(piece));
-            result = dti_state_read_part(s, m, at, n, piece);
+            result = dti_store_array_read(s, m + 1, at, n, piece);
             if (!result)
                 *hash = dti_hash64(*hash, piece, (size_t)dti_arena_bytes(n));
         }

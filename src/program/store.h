@@ -106,13 +106,16 @@ typedef struct dti_store_place {
 } dti_store_place;
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_store_place *place);
-/* Elements [at, at + n) of array `moment` of the state, read or written. Where replicas share the
- * state out, each of this process has its part: those of the trainer's next ones are looked in too.
- * UNSUPPORTED: another process has some of it. */
-static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
-                                     void *data);
-static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
-                                      const void *data);
+/* Elements [at, at + n) of an array of the arenas, read or written: 0 the values, and 1 + the number
+ * of a moment or average. Where replicas share moments, a read finds those of all replicas here,
+ * and a write leaves out what the store has not. UNSUPPORTED: another process has some of it. */
+static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
+                                      void *data);
+static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
+                                       const void *data);
+/* The steps that trained parameters [param, param + n), a u32 each. */
+static dt_result dti_store_counts(const dt_store *s, uint64_t param, uint64_t n, void *counts,
+                                  bool write);
 /* The gradients' arena was written to past a step, or by half of one. */
 static void dti_store_rows_lost(dt_store *s);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */

@@ -93,14 +93,12 @@ static dt_result dti_fit_check(dt_trainer *t, const dt_fit_desc *d) {
 /* ---- the best weights */
 
 static dt_result dti_fit_keep(dti_fit *f) {
-    const dt_store *s = f->t->par.replicas[0].store;
+    dt_store *s = f->t->par.replicas[0].store;
     if (!f->best)
         return DT_OK;
     f->have_best = true;
     dt_result result = dti_full_gather(&f->t->par);
-    return result ? result
-                  : s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, f->best,
-                                                    f->best_bytes);
+    return result ? result : dti_store_array_read(s, 0, 0, s->layout.elements, f->best);
 }
 
 static const char dti_fit_save_how[] =
@@ -143,8 +141,7 @@ static dt_result dti_fit_restore(dti_fit *f) {
     result = dti_full_gather(&f->t->par); /* the next step gives stages all of it */
     for (uint32_t i = 0; i < f->t->par.job.local && !result; i++) {
         dt_store *s = f->t->par.replicas[i].store;
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 0, f->best,
-                                                  f->best_bytes);
+        result = dti_store_array_write(s, 0, 0, s->layout.elements, f->best);
         s->written = true;
         dti_store_unbound(s);
         dti_host_copy_stale(s);

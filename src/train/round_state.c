@@ -24,29 +24,20 @@ static uint64_t dti_flat_state_bytes(const dt_store *s) {
 
 /* ---- a store's state, packed in its own order */
 
-typedef dt_result dti_flat_move_fn(dt_store *s, uint64_t at, char *packed, uint64_t bytes);
-
-static dt_result dti_flat_from_store(dt_store *s, uint64_t at, char *packed, uint64_t bytes) {
-    return s->device->backend->memory_read(s->memories[DTI_ARENA_STATE], at, packed, bytes);
-}
-
-static dt_result dti_flat_to_store(dt_store *s, uint64_t at, char *packed, uint64_t bytes) {
-    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, packed, bytes);
-}
-
-static dt_result dti_flat_move(dt_store *s, char *packed, dti_flat_move_fn *move) {
+static dt_result dti_flat_move(dti_parallel *par, uint32_t replica, char *packed, bool write) {
+    dt_store *s = par->replicas[replica].store;
     const uint32_t moments = dti_state_moments(s), n = s->layout.param_count;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < moments * n && !result; i++) {
         const dti_param *p = &s->layout.params[i % n];
-        const uint64_t at = dti_state_moment_offset(&s->layout, i / n) + p->offset;
-        result = move(s, dti_arena_bytes(at), packed, dti_arena_bytes(p->elements));
+        const uint32_t array = 1 + i / n;
+        result = write ? dti_store_array_write(s, array, p->offset, p->elements, packed)
+                       : dti_store_array_read(s, array, p->offset, p->elements, packed);
         packed += dti_arena_bytes(p->elements);
     }
     if (moments && !result)
-        result =
-            move(s, DTI_WORD_BYTES * dti_state_t_offset(&s->layout), packed, sizeof(uint32_t) * n);
-    return result;
+        result = dti_store_counts(s, 0, n, packed, write);
+    return dti_replica_failed(par, replica, result);
 }
 
 static void dti_flat_outer(const dti_parallel *par, float *packed, bool from) {
@@ -116,8 +107,7 @@ static dt_result dti_moments_send(dt_trainer *t, const dti_rounds_state *l) {
     const int32_t count = (int32_t)t->par.job.local;
     dt_result own = DT_OK, result = dt_comm_send(t->par.desc.comm, &count, 1, DT_I32, 0);
     for (int32_t i = 0; i < count && !result; i++) {
-        const dt_result read =
-            dti_flat_move(t->par.replicas[i].store, l->packed, dti_flat_from_store);
+        const dt_result read = dti_flat_move(&t->par, (uint32_t)i, l->packed, false);
         own = own ? own : read;
         result = dt_comm_send(t->par.desc.comm, l->packed, l->bytes, DT_U8, 0);
     }
@@ -131,8 +121,7 @@ static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l) {
     if (result)
         return result;
     for (uint32_t i = 1; i < par->job.local && (par->mesh.rank == 0 && !par->lost) && !own; i++)
-        own = dti_flat_move(par->replicas[i].store, l->packed + (i - 1) * l->bytes,
-                            dti_flat_from_store);
+        own = dti_flat_move(par, i, l->packed + (i - 1) * l->bytes, false);
     uint32_t slot = par->job.local;
     for (int k = 1; k < (int)par->mesh.world && par->mesh.rank == 0 && !par->lost && !result; k++)
         result = dti_moments_receive(t, l, k, &slot);
@@ -239,15 +228,14 @@ static dt_result dti_moments_give(dt_trainer *t, const dti_rounds_state *l, cons
 }
 
 static dt_result dti_moments_take(dt_trainer *t, const dti_rounds_state *l, const uint64_t *words) {
-    const dti_parallel *par = &t->par;
+    dti_parallel *par = &t->par;
     const int32_t count = (int32_t)par->job.local;
     dt_result own = DT_OK, result = dt_comm_send(par->desc.comm, &count, 1, DT_I32, 0);
     for (int32_t i = 0; i < count && !result; i++) {
         if (!dti_rounds_source(words, par->job.first + (uint32_t)i))
             continue;
         result = dt_comm_recv(par->desc.comm, l->packed, l->bytes, DT_U8, 0);
-        const dt_result put =
-            result ? DT_OK : dti_flat_move(par->replicas[i].store, l->packed, dti_flat_to_store);
+        const dt_result put = result ? DT_OK : dti_flat_move(par, (uint32_t)i, l->packed, true);
         own = own ? own : put;
     }
     result = dti_parallel_comm_failed(&t->par, result);
@@ -257,14 +245,14 @@ static dt_result dti_moments_take(dt_trainer *t, const dti_rounds_state *l, cons
 /* Moments of replicas other than the first, which all have by now. */
 static dt_result dti_rounds_states(dt_trainer *t, const dti_rounds_state *l,
                                    const dti_checkpoint *c, const dti_state_file *f) {
-    const dti_parallel *par = &t->par;
+    dti_parallel *par = &t->par;
     dt_result own = DT_OK;
     for (uint32_t i = 1; i < par->job.local && par->mesh.rank == 0 && !own; i++) {
         const uint64_t source = dti_rounds_source(f->words, i);
         if (!source)
             continue;
         dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
-        own = dti_flat_move(par->replicas[i].store, l->packed, dti_flat_to_store);
+        own = dti_flat_move(par, i, l->packed, true);
     }
     uint32_t replica = par->job.local;
     dt_result result = DT_OK;

@@ -37,8 +37,10 @@ static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy c) {
     for (uint32_t i = 0; !result && dti_values_next_trained(c.trained, &i, &range);) {
         const dti_bucket piece = dti_bucket_overlap(range, c.part);
         const uint64_t n = dti_bucket_elements(piece);
+        float *host = c.host + (c.packed ? 0 : piece.begin);
         if (n)
-            result = dti_values_move(s, 0, piece, c.host + (c.packed ? 0 : piece.begin), c.write);
+            result = c.write ? dti_store_array_write(s, 0, piece.begin, n, host)
+                             : dti_store_array_read(s, 0, piece.begin, n, host);
         c.host += c.packed ? n : 0;
     }
     return result;

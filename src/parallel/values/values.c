@@ -1,32 +1,12 @@
 /* The one mover of values. A gather goes parameter by parameter, in the model's order, which is the
  * same on all ranks: array by array, piece by piece, each read where it lies and told to all. */
 
-static dt_result dti_values_move(dt_store *s, uint32_t array, dti_bucket at, float *host,
-                                 bool write) {
-    const uint64_t n = dti_bucket_elements(at), from = dti_arena_bytes(at.begin);
-    const dti_backend *b = s->device->backend;
-    dti_memory *memory = s->memories[DTI_ARENA_PARAM];
-    if (array)
-        return write ? dti_state_write_part(s, array - 1, at.begin, n, host)
-                     : dti_state_read_part(s, array - 1, at.begin, n, host);
-    return write ? b->memory_write(memory, from, host, dti_arena_bytes(n))
-                 : b->memory_read(memory, from, host, dti_arena_bytes(n));
-}
-
-/* The steps that a parameter was trained in. */
-static dt_result dti_values_count(dt_store *s, uint32_t param, uint32_t *count, bool write) {
-    const dti_backend *b = s->device->backend;
-    dti_memory *memory = s->memories[DTI_ARENA_STATE];
-    const uint64_t at = DTI_WORD_BYTES * (dti_state_t_offset(&s->layout) + param);
-    return write ? b->memory_write(memory, at, count, sizeof *count)
-                 : b->memory_read(memory, at, count, sizeof *count);
-}
-
-static dt_result dti_values_put(dti_parallel *par, uint32_t array, dti_bucket at, float *host) {
+static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
+                                const float *values) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++)
-        result = dti_replica_failed(par, i,
-                                    dti_values_move(par->replicas[i].store, array, at, host, true));
+        result = dti_replica_failed(
+            par, i, dti_store_array_write(par->replicas[i].store, array, at, n, values));
     return result;
 }
 
@@ -41,10 +21,6 @@ static dt_result dti_values_lost(dti_parallel *par, const char *what) {
 
 static dt_store *dti_values_host(const dti_values_mover *m) {
     return m->par->replicas[0].store;
-}
-
-static dti_bucket dti_values_at(uint64_t offset, dti_bucket range) {
-    return (dti_bucket){offset + range.begin, offset + range.end};
 }
 
 /* Other ranks wait for each other, whatever a device says. */
@@ -166,25 +142,23 @@ static void dti_values_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_
     }
 }
 
-/* Elements `range` of what a tensor rank has, from whoever has them. */
 static void dti_values_collect(dti_values_mover *m, uint32_t tensor, dti_bucket range, float *to) {
     const bool all = m->array && m->map.sharded;
     const uint32_t end = all ? m->par->mesh.data : m->replica + 1;
     dti_values_place p;
     for (uint32_t d = all ? 0 : m->replica; d < end && !dti_values_over(m); d++) {
         m->map.find(m->par, d, tensor, m->param, &p);
-        const dti_bucket at = dti_values_at(p.offset, range),
+        const dti_bucket at = {p.offset + range.begin, p.offset + range.end},
                          has = all ? dti_bucket_overlap(at, p.moments) : at;
+        const uint64_t n = dti_bucket_elements(has);
         float *here = to + (has.begin - at.begin);
-        if (has.begin == has.end)
-            continue;
         const dt_result own =
-            p.store ? dti_values_move(p.store, m->array, has, here, false) : DT_OK;
+            p.store && n ? dti_store_array_read(p.store, m->array, has.begin, n, here) : DT_OK;
         dti_values_add(m, &p, own);
-        if (m->first && m->asks)
-            dti_values_send(m, here, dti_bucket_elements(has), p.rank, own);
-        else if (dti_values_asks(m))
-            dti_values_tell(m, here, dti_bucket_elements(has), DT_F32, p.rank);
+        if (m->first && m->asks && n)
+            dti_values_send(m, here, n, p.rank, own);
+        else if (dti_values_asks(m) && n)
+            dti_values_tell(m, here, n, DT_F32, p.rank);
     }
 }
 
@@ -208,7 +182,8 @@ static void dti_values_gather_array(dti_values_mover *m) {
         else
             dti_values_collect(m, m->tensor, range, room);
         if (!m->result)
-            m->result = dti_values_put(m->par, m->into, dti_values_at(all->offset, range), room);
+            m->result =
+                dti_values_put(m->par, m->into, all->offset + at, dti_bucket_elements(range), room);
     }
 }
 
@@ -218,7 +193,7 @@ static void dti_values_gather_count(dti_values_mover *m, const dti_values_place 
     uint64_t kept[3] = {0};
     uint32_t count = 0;
     if (p->store) {
-        dti_values_add(m, p, dti_values_count(p->store, p->param, &count, false));
+        dti_values_add(m, p, dti_store_counts(p->store, p->param, 1, &count, false));
         kept[0] = count;
         kept[1] = p->store->kept[p->param].averaged;
         kept[2] = p->store->kept[p->param].from;
@@ -228,7 +203,7 @@ static void dti_values_gather_count(dti_values_mover *m, const dti_values_place 
     count = (uint32_t)kept[0];
     if (m->result)
         return;
-    m->result = dti_values_count(all, m->param, &count, true);
+    m->result = dti_store_counts(all, m->param, 1, &count, true);
     all->kept[m->param].averaged = kept[1];
     all->kept[m->param].from = kept[2];
 }
@@ -270,17 +245,15 @@ static void dti_values_scatter_array(dti_values_mover *m) {
     float *room = m->part ? m->map.tp->whole : m->map.room;
     dti_values_place p;
     for (uint64_t at = 0; at < all->elements && !m->result; at += most) {
-        dti_bucket range = {at, DTI_MIN(all->elements, at + most)};
-        m->result = dti_values_move(dti_values_host(m), m->array, dti_values_at(all->offset, range),
-                                    room, false);
-        if (m->part)
-            range.end /= m->map.tp->size;
+        const uint64_t n = DTI_MIN(all->elements - at, most);
+        m->result = dti_store_array_read(dti_values_host(m), m->array, all->offset + at, n, room);
         for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
             if (m->part)
                 dti_values_part_copy(m->map.tp, m->part, i % m->par->mesh.tensor, false);
             dti_values_add(m, &p,
-                           dti_values_move(p.store, m->array, dti_values_at(p.offset, range),
-                                           m->part ? m->map.tp->part : room, true));
+                           dti_store_array_write(p.store, m->array, p.offset + at,
+                                                 m->part ? n / m->map.tp->size : n,
+                                                 m->part ? m->map.tp->part : room));
         }
     }
 }
@@ -290,9 +263,9 @@ static void dti_values_scatter_count(dti_values_mover *m) {
     dti_values_place p;
     uint32_t count = 0;
     if (!m->result)
-        m->result = dti_values_count(all, m->param, &count, false);
+        m->result = dti_store_counts(all, m->param, 1, &count, false);
     for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
-        dti_values_add(m, &p, dti_values_count(p.store, p.param, &count, true));
+        dti_values_add(m, &p, dti_store_counts(p.store, p.param, 1, &count, true));
         p.store->kept[p.param].averaged = all->kept[m->param].averaged;
         p.store->kept[p.param].from = all->kept[m->param].from;
     }

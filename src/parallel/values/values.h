@@ -50,12 +50,9 @@ static dti_values_map dti_values_map_of(const dti_parallel *par);
 static dt_result dti_values_given(dti_parallel *par);
 
 /* ---- values.c */
-/* Elements `at` of an array of a store's arenas, to or from the host. A moment: of a write what the
- * store has, of a read what all replicas here have. */
-static dt_result dti_values_move(dt_store *s, uint32_t array, dti_bucket at, float *host,
-                                 bool write);
-/* The same from the host to all replicas here. */
-static dt_result dti_values_put(dti_parallel *par, uint32_t array, dti_bucket at, float *host);
+/* dti_store_array_write of all replicas here. */
+static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
+                                const float *values);
 /* What other ranks had is lost: REVOKED */
 static dt_result dti_values_lost(dti_parallel *par, const char *what);
 /* On all ranks together. REVOKED: the job has ended, and other ranks had some. */
