@@ -1,5 +1,4 @@
-/* What pipelines and tensor groups share: each replica's runs, the whole model's code, and the few
- * numbers of a batch slice that all ranks need. It refuses fewer batch slices than replicas. */
+/* What pipelines and tensor groups share: each replica's runs and the whole model's code. It refuses fewer batch slices than replicas. */
 
 static bool dti_grid_is(const dti_parallel *par) {
     return par->desc.stages || par->desc.tensor;
@@ -76,35 +75,6 @@ static dt_result dti_grid_code(dti_parallel *par, const dti_code **out) {
     r->store->layout.parts = par->desc.parts;
     dt_result result = dti_code_take(r->store, &d, &batch_slices, NULL, out);
     return result ? result : dti_store_train_elsewhere(r->store, *out);
-}
-
-/* ---- a few doubles a batch slice */
-
-static dt_result dti_grid_scalars_make(dti_parallel *par) {
-    dti_scalar_sum *all[2] = {&par->weights, &par->terms};
-    static const uint32_t widths[2] = {DTI_WEIGHTS_WIDTH, DTI_TERMS_WIDTH};
-    bool made = true;
-    for (int i = 0; i < 2; i++) {
-        all[i]->width = widths[i];
-        all[i]->leaves =
-            dti_alloc_array(par->base, (size_t)par->job.batch_slices * widths[i], sizeof(double));
-        all[i]->sum = dti_alloc_array(par->base, widths[i], sizeof(double));
-        made = made && all[i]->leaves && all[i]->sum;
-    }
-    return made ? DT_OK : DT_ERROR_MEMORY;
-}
-
-/* Each number is one rank's, so it does not matter in which order they are added. */
-static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
-    dt_result result = DT_OK;
-    if (par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par,
-            dt_comm_all_reduce(par->desc.comm, s->leaves, s->leaves,
-                               (uint64_t)par->job.batch_slices * s->width, DT_F64, DT_COMM_SUM));
-    dti_scalar_tree(s->leaves, par->job.batch_slices, s->width);
-    memcpy(s->sum, s->leaves, s->width * sizeof *s->sum);
-    return result;
 }
 
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step) {

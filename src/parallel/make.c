@@ -240,10 +240,10 @@ static dt_result dti_exchange_make(dti_parallel *par) {
                         DTI_OPERANDS_MAX);
     if (par->partial_bytes)
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
-    bool made = (par->partial || !par->partial_bytes) &&
-                dti_scalar_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
-                dti_scalar_sum_make(par, &par->terms, dti_round_terms(par));
-    return made ? dti_bucket_sums_make(par) : DT_ERROR_MEMORY;
+    if (par->partial_bytes && !par->partial)
+        return DT_ERROR_MEMORY;
+    const dt_result result = dti_scalar_sums_make(par);
+    return result ? result : dti_bucket_sums_make(par);
 }
 
 static dt_result dti_parallel_check(dti_parallel *par) {

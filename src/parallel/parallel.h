@@ -219,8 +219,6 @@ typedef struct dti_parallel_result {
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
-static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
-static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
 
 /* ---- mesh/mesh_job.c */
 /* Memory of the mesh of par->desc, whose rank and world are there. MEMORY */
@@ -324,41 +322,45 @@ static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *o
 /* Looks whether all have ended, or waits for it. */
 static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended);
 static void dti_works_cancel(dt_comm *comm, dti_works *w);
-
 /* Room for `count` sums, each of at most `most` operations at a time. MEMORY */
 static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint32_t count,
                                uint32_t window, uint32_t most);
 static void dti_sums_free(dti_parallel *par);
 static void dti_sums_begin(dti_parallel *par);
-/* A part of sums [from, to) is there. */
-static void dti_sums_arrive(dti_parallel *par, uint32_t from, uint32_t to);
+/* A part of sums [from, to) is with the host. */
+static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
 /* Folds what nobody folds yet of a sum, if its parts have arrived. True: this thread ended it. */
 static bool dti_sum_fold(dti_parallel *par, uint32_t number);
 /* Folds what is ready, in order. True: all are folded. */
 static bool dti_sums_fold(dti_parallel *par);
+static dt_result dti_sum_post(dti_parallel *par, uint32_t number);
 /* On the thread that speaks to the network: posts what is folded, and takes what has come. */
 static dt_result dti_sums_speak(dti_parallel *par);
-static dt_result dti_sum_post(dti_parallel *par, uint32_t number);
 /* Waits for all of them. */
-static dt_result dti_sums_finish(dti_parallel *par);
+static dt_result dti_exchange_finish(dti_parallel *par);
 static void dti_sums_cancel(dti_parallel *par); /* what is posted: memory is this rank's again */
+/* Of all ranks, each of which has its own and else zeros. */
+static dt_result dti_sum_disjoint(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
+                                  dt_dtype dtype);
+/* An operation's result on this process: what failed goes into par->base->error, and par is lost.
+ */
+static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
 
-/* ---- reduce/buckets.c */
+/* ---- reduce/buckets.c: the sums are in the first replica's slot 0 */
 static dt_result dti_bucket_sums_make(dti_parallel *par); /* behind all memory; MEMORY */
 static void dti_exchange_begin(dti_parallel *par);
-/* Buckets [from, to) of a replica are with the host. */
-static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
 /* Folds what is ready; on the first replica's thread also posts and looks after the network. */
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
-/* Waits for all buckets; the sums are in the first replica's slot 0. */
-static dt_result dti_exchange_finish(dti_parallel *par);
-/* Sum of width doubles over all batch slices of the job: begin takes par's leaves, end gives the
- * sum. */
+
+/* ---- reduce/scalars.c: sums of width doubles over all batch slices of the job */
+static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
+static dt_result dti_scalar_sums_make(dti_parallel *par); /* those of a step; MEMORY */
+static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
+/* Begin takes par's leaves, end gives the sum. */
 static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s);
 static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s);
-/* An operation's result on this process: what failed goes into par->base->error, and par is lost.
- * */
-static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
+/* The same at once, where leaves have room for all batch slices: each rank's own and else zeros. */
+static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
 
 /* ---- statistics.c */
 static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
@@ -414,10 +416,6 @@ static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_
                                     dti_runs *runs);
 /* The code of the whole model, by replica 0 and its runs: it checks and counts, and never runs. */
 static dt_result dti_grid_code(dti_parallel *par, const dti_code **out);
-/* par->weights and par->terms, with room for all batch slices. MEMORY */
-static dt_result dti_grid_scalars_make(dti_parallel *par);
-/* Of a few doubles a batch slice, each rank's own and else zeros: the sum over batch slices. */
-static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
 /* Which micro-batch of its batch slice a run is; the last of all commits. */
 static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step);
 /* Rows that this process computes with: none where a pipeline's stages get all from others. */

@@ -234,7 +234,6 @@ static void dti_pipe_sums_help(dti_parallel *par); /* folds and posts what is re
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
 /* Of a chunk without rows: zeros. */
 static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk);
-static dt_result dti_pipe_sums_end(dti_parallel *par);
 /* The sum, and what running statistics would be, to the chunk's arena. */
 static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk);
 static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */

@@ -344,7 +344,7 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
         dti_alloc_array(par->base, (size_t)2 * pipe->block_count + 1, sizeof *pipe->pairs);
     if (par->desc.comm)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
-    return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_grid_scalars_make(par)
+    return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_scalar_sums_make(par)
                                                            : DT_ERROR_MEMORY;
 }
 

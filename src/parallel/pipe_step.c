@@ -343,7 +343,7 @@ static dt_result dti_pipe_run_all(dti_parallel *par) {
     dt_result result = dti_protocol_phase(par, dti_pipe_compute);
     if (!result)
         result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
-    return result ? result : dti_pipe_sums_end(par);
+    return result ? result : dti_exchange_finish(par);
 }
 
 static uint64_t dti_pipe_waited(const dti_parallel *par) {

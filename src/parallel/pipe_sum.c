@@ -74,7 +74,7 @@ static void dti_pipe_sums_help(dti_parallel *par) {
 
 static void dti_pipe_sum_ready(dti_parallel *par, const dti_pipe_chunk *chunk) {
     const uint32_t s = (uint32_t)(dti_pipe_stage_of(par->pipe, chunk) - par->pipe->stages);
-    dti_sums_arrive(par, s, s + 1);
+    dti_exchange_arrive(par, s, s + 1);
     dti_pipe_sums_help(par);
 }
 
@@ -95,10 +95,6 @@ static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) 
     if (!result)
         dti_pipe_sum_ready(par, chunk);
     return result;
-}
-
-static dt_result dti_pipe_sums_end(dti_parallel *par) {
-    return dti_sums_finish(par);
 }
 
 static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk) {
@@ -147,17 +143,13 @@ static void dti_pipe_pairs_of(const dti_parallel *par, const dti_pipe_chunk *chu
 static dt_result dti_pipe_pairs(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const size_t count = (size_t)2 * pipe->block_count;
-    dt_result result = DT_OK;
     memset(pipe->pairs, 0, count * sizeof *pipe->pairs);
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         const dti_pipe_chunk *chunk = &pipe->chunks[i];
         if (pipe->pipelines[chunk->pipeline].replica == 0 && chunk->store)
             dti_pipe_pairs_of(par, chunk);
     }
-    if (par->desc.comm)
-        result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, pipe->pairs,
-                                                                  pipe->pairs, count, DT_I32,
-                                                                  DT_COMM_SUM));
+    const dt_result result = dti_sum_disjoint(par, par->desc.comm, pipe->pairs, count, DT_I32);
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
         if (pipe->chunks[i].store)
             memcpy(dti_micro_slot_pairs_of_all(dti_pipe_last(par, &pipe->chunks[i])), pipe->pairs,

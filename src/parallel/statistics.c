@@ -105,18 +105,15 @@ static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_com
     const uint32_t parts = par->job.parts, pieces = par->job.batch_slices * parts;
     const uint32_t first = own.first * parts, end = first + own.count * parts;
     const size_t row = s->width * sizeof(float);
-    dt_result result = DT_OK;
     if (!s->width)
         return DT_OK;
-    if (comm) {
-        memset(s->pieces, 0, first * row);
-        memset(dti_statistics_row(s, end), 0, (pieces - end) * row);
-        result = dt_comm_all_reduce(comm, s->pieces, s->pieces, (uint64_t)pieces * s->width, DT_F32,
-                                    DT_COMM_SUM);
-    }
+    memset(s->pieces, 0, first * row);
+    memset(dti_statistics_row(s, end), 0, (pieces - end) * row);
+    const dt_result result =
+        dti_sum_disjoint(par, comm, s->pieces, (uint64_t)pieces * s->width, DT_F32);
     if (!result)
         dti_statistics_move(s, &par->job, par->rows);
-    return dti_parallel_comm_failed(par, result);
+    return result;
 }
 
 static dt_result dti_statistics_load(dti_statistics *s, dt_store *store) {

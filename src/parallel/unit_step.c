@@ -81,10 +81,6 @@ static void dti_unit_spread(const dti_parallel *par, uint32_t b, uint64_t at, ui
     dti_units_move(par, (dti_bucket){begin, begin + n}, par->sums.list[b].total + at, 1, false);
 }
 
-static void dti_unit_take(const dti_parallel *par, uint32_t b) {
-    dti_unit_spread(par, b, 0, par->sums.list[b].elements);
-}
-
 /* To each rank that owns some of it. Subtrees lie one behind the other as a whole, so where there
  * are several the bucket goes to all. */
 static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
@@ -109,10 +105,8 @@ static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
     return result;
 }
 
-static const dti_sum_kind dti_unit_kind = {.addends = dti_unit_addends,
-                                           .spread = dti_unit_spread,
-                                           .post = dti_unit_post,
-                                           .take = dti_unit_take};
+static const dti_sum_kind dti_unit_kind = {
+    .addends = dti_unit_addends, .spread = dti_unit_spread, .post = dti_unit_post, .early = true};
 
 /* ---- parameters of other ranks */
 
@@ -347,11 +341,7 @@ static void dti_units_validate(void *arg, uint32_t index) {
 
 /* Of all ranks, each of which has its own and else zeros. */
 static dt_result dti_units_pairs(dti_parallel *par) {
-    dti_units *u = &par->units;
-    if (!par->desc.comm)
-        return DT_OK;
-    return dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
-                                                            u->pair_count, DT_F32, DT_COMM_SUM));
+    return dti_sum_disjoint(par, par->desc.comm, par->units.pairs, par->units.pair_count, DT_F32);
 }
 
 static const dti_strategy dti_units_strategy = {.others_wait = true,

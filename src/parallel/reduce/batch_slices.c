@@ -8,19 +8,6 @@
 
 /* ---- a stack */
 
-/* How many slots it needs: one more than it ever has, for the newest. */
-static uint32_t dti_batch_slice_depth(const dti_parallel *par, uint32_t first, uint32_t end) {
-    dti_subtrees s = {.count = 0};
-    uint32_t most = 1;
-    for (uint32_t i = first; i < end; i++) {
-        dti_subtrees_add(&s, &(dti_piece){.leaf = i, .begins = true});
-        most = DTI_MAX(most, s.count);
-        while (dti_subtrees_join(&s, par->job.batch_slices)) {
-        }
-    }
-    return most;
-}
-
 static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
                                             dt_store *store, uint32_t replica) {
     const bool cpu = store->device->info.kind == DT_DEVICE_CPU;
@@ -33,8 +20,10 @@ static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_s
     if (s->end - s->first == 1 &&
         (cpu || par->job.batch_slices == 1)) /* it is read where it lies */
         return DT_OK;
-    const uint64_t bytes =
-        dti_arena_bytes(s->elements) * dti_batch_slice_depth(par, s->first, s->end);
+    uint32_t depth = 1; /* one more than it ever has, for the newest */
+    for (uint32_t i = s->first; i < s->end; i++)
+        depth = DTI_MAX(depth, dti_partition_subtrees(&par->job, s->first, i).count + 1);
+    const uint64_t bytes = dti_arena_bytes(s->elements) * depth;
     s->slots = dti_alloc(par->base, (size_t)bytes);
     par->subtree_bytes += bytes;
     return s->slots ? DT_OK : DT_ERROR_MEMORY;

@@ -63,10 +63,6 @@ static void dti_exchange_begin(dti_parallel *par) {
                                       : par->replicas[0].gradients + par->buckets[b].begin;
 }
 
-static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to) {
-    dti_sums_arrive(par, from, to);
-}
-
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
     if (dti_units_are(par))
         return dti_units_help(par, replica);
@@ -74,8 +70,4 @@ static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
     if (replica == 0 && !par->sums.error && (last || !par->desc.no_overlap))
         par->sums.error = dti_sums_speak(par);
     return all;
-}
-
-static dt_result dti_exchange_finish(dti_parallel *par) {
-    return dti_sums_finish(par);
 }

@@ -60,7 +60,7 @@ static void dti_sums_begin(dti_parallel *par) {
     }
 }
 
-static void dti_sums_arrive(dti_parallel *par, uint32_t from, uint32_t to) {
+static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to) {
     for (uint32_t i = from; i < to; i++)
         atomic_fetch_add(&par->sums.list[i].arrived, 1);
 }
@@ -176,24 +176,32 @@ static dt_result dti_sums_end(dti_parallel *par, bool wait) {
     dti_sums *all = &par->sums;
     dt_result result = DT_OK;
     bool ended = true;
-    for (uint32_t i; !result && (i = atomic_load(&all->ended)) < all->posted && ended;) {
-        result = dti_works_end(all->list[i].comm, &all->list[i].works, wait, &ended);
-        if (ended && all->kind->take)
-            all->kind->take(par, i);
-        if (ended)
-            atomic_store(&all->ended, i + 1);
+    while (!result && ended && atomic_load(&all->ended) < all->posted) {
+        const uint32_t i = atomic_load(&all->ended);
+        dti_sum *s = &all->list[i];
+        result = dti_works_end(s->comm, &s->works, wait, &ended);
+        if (ended && all->kind->early && s->comm)
+            all->kind->spread(par, i, 0, s->elements);
+        atomic_store(&all->ended, i + ended);
     }
     return dti_parallel_comm_failed(par, result);
 }
 
+static dt_result dti_sum_disjoint(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
+                                  dt_dtype dtype) {
+    return comm ? dti_parallel_comm_failed(
+                      par, dt_comm_all_reduce(comm, data, data, count, dtype, DT_COMM_SUM))
+                : DT_OK;
+}
+
 static dt_result dti_sums_speak(dti_parallel *par) {
     dt_result result = dti_sums_post(par);
-    return result || !par->sums.kind->take ? result : dti_sums_end(par, false);
+    return result || !par->sums.kind->early ? result : dti_sums_end(par, false);
 }
 
 /* A sum that could not be posted, because the group had ended, is less to say than why one before
  * it failed. */
-static dt_result dti_sums_finish(dti_parallel *par) {
+static dt_result dti_exchange_finish(dti_parallel *par) {
     dti_sums *all = &par->sums;
     dt_result result = DT_OK;
     do {

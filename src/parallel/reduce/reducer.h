@@ -40,8 +40,7 @@ typedef struct dti_sum_kind { /* what sums are over; `number` says which sum it 
     void (*spread)(const struct dti_parallel *par, uint32_t number, uint64_t at, uint64_t n);
     /* To other ranks. NULL: an all-reduce to `total`. */
     dt_result (*post)(struct dti_parallel *par, uint32_t number);
-    /* What has come, while others are still under way. NULL: it stays. */
-    void (*take)(const struct dti_parallel *par, uint32_t number);
+    bool early; /* what has come is spread while others are still under way; else it stays */
 } dti_sum_kind;
 
 typedef struct dti_sums { /* of a job */

@@ -38,12 +38,21 @@ static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s) {
     return dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
 }
 
+/* Leaves are by batch slice: a grid's ranks have room for all of them. */
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width) {
+    const size_t leaves = dti_grid_is(par) ? par->job.batch_slices : par->batch_slices;
     s->width = width;
-    s->leaves = dti_alloc_array(par->base, (size_t)par->batch_slices * width, sizeof(double));
-    s->spans = dti_alloc_array(par->base, (size_t)par->subtrees.count * width, sizeof(double));
+    s->leaves = dti_alloc_array(par->base, leaves * width, sizeof(double));
+    s->spans = dti_alloc_array(par->base, par->subtrees.count * (size_t)width + 1, sizeof(double));
     s->sum = dti_alloc_array(par->base, width, sizeof(double));
     return s->leaves && s->spans && s->sum;
+}
+
+static dt_result dti_scalar_sums_make(dti_parallel *par) {
+    return dti_scalar_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
+                   dti_scalar_sum_make(par, &par->terms, dti_round_terms(par))
+               ? DT_OK
+               : DT_ERROR_MEMORY;
 }
 
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
@@ -51,4 +60,13 @@ static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
     dti_free(par->base, s->spans);
     dti_free(par->base, s->sum);
     *s = (dti_scalar_sum){0};
+}
+
+/* Each number is one rank's, so it does not matter in which order they are added. */
+static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
+    const dt_result result = dti_sum_disjoint(par, par->desc.comm, s->leaves,
+                                              (uint64_t)par->job.batch_slices * s->width, DT_F64);
+    dti_scalar_tree(s->leaves, par->job.batch_slices, s->width);
+    memcpy(s->sum, s->leaves, s->width * sizeof *s->sum);
+    return result;
 }
