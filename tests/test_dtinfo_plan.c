@@ -15,6 +15,8 @@ static const char *const chart_rows[][12] = {
     {"--devices", "cpu:2", "--pipeline", "2", "--accumulate", "5", "--schedule", "interleaved"},
     {"--devices", "cpu:4", "--pipeline", "2", "--accumulate", "4", "--batch-slices", "6"},
     {"--devices", "cpu:4", "--pipeline", "2", "--accumulate", "3", "--tensor", "2"},
+    {"--devices", "cpu:4", "--tensor", "2", "--batch-slices", "4", "--layers", "5"},
+    {"--devices", "cpu:2", "--tensor", "2", "--tensor-slices", "4", "--accumulate", "2"},
 };
 
 static int chart_words(const char *const *row) {
@@ -143,7 +145,7 @@ TEST(a_chart_as_text_has_a_line_for_each_action) {
         char *text = chart_written(f);
         CHECK_TEXT(chart_count(text, "\n") == lines, "row %d: %s", (int)row, text);
         if (c.options.pipeline)
-            CHECK(strstr(text, "forward 0 of device 0") && strstr(text, "backward 0 of device "));
+            CHECK(strstr(text, "forward 0 of device 0") && strstr(text, " 0 of device 1"));
         free(text);
     }
 }
@@ -185,7 +187,8 @@ static void chart_check_places(const chart *v, const char *svg) {
             double x = 0, y = 0;
             at = chart_next_rect(at);
             REQUIRE(at && sscanf(at, "<rect x=\"%lf\" y=\"%lf\"", &x, &y) == 2);
-            CHECK_TEXT(fabs(x - chart_x(v, b->begin)) < 20 && fabs(y - chart_y(lane)) < CHART_PITCH,
+            CHECK_TEXT(fabs(x - chart_x(v, b->begin)) < 8 * CHART_TICK &&
+                           fabs(y - chart_y(lane)) < CHART_PITCH,
                        "lane %u, box %u: at %g, %g", lane, i, x, y);
         }
     }
@@ -233,6 +236,7 @@ TEST(docs_have_the_drawings_that_dtinfo_plan_makes) {
          {"--devices", "cpu:3", "--batch-slices", "4", "--accumulate", "2", "--bucket-bytes",
           "40000"}},
         {"docs/plan_sync_norm.svg", {"--devices", "cpu:3", "--sync-norm", "1", "--layers", "5"}},
+        {"docs/plan_tensor.svg", {"--devices", "cpu:4", "--tensor", "4", "--layers", "4"}},
         {"docs/plan_pipeline.svg", {"--devices", "cpu:4", "--pipeline", "4", "--accumulate", "8"}},
         {"docs/plan_zero_bubble.svg",
          {"--devices", "cpu:4", "--pipeline", "4", "--accumulate", "8", "--schedule",

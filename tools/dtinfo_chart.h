@@ -7,12 +7,15 @@ typedef enum chart_kind {
     CHART_OTHER,
     CHART_WRITE,
     CHART_OPEN,
+    CHART_RECEIVE,
     CHART_FORWARD,
     CHART_WEIGHTS,
     CHART_BACKWARD,
     CHART_WEIGHT_GRADIENT,
     CHART_COLLECTIVE,
+    CHART_SEND,
     CHART_CLOSE,
+    CHART_ADD,
     CHART_ZEROS,
     CHART_SUM,
     CHART_KINDS
@@ -24,12 +27,15 @@ static const struct {
     [CHART_OTHER] = {"other", "#999999"},
     [CHART_WRITE] = {"write", "#8c6d46"},
     [CHART_OPEN] = {"open", "#b8b8b8"},
+    [CHART_RECEIVE] = {"receive", "#5fb0a5"},
     [CHART_FORWARD] = {"forward", "#7fb2e5"},
     [CHART_WEIGHTS] = {"weights", "#c7a500"},
     [CHART_BACKWARD] = {"backward", "#f2b05e"},
     [CHART_WEIGHT_GRADIENT] = {"weight gradient", "#93c47d"},
     [CHART_COLLECTIVE] = {"collective", "#a0328c"},
+    [CHART_SEND] = {"send", "#2f7f74"},
     [CHART_CLOSE] = {"close", "#666666"},
+    [CHART_ADD] = {"sum", "#b98a8a"},
     [CHART_ZEROS] = {"zeros", "#d9d9d9"},
     [CHART_SUM] = {"sum of a bucket", "#d06070"},
 };
@@ -45,7 +51,7 @@ typedef struct chart_box {
     bool waits;           /* for all that its device has begun */
     uint8_t shade;        /* which of its device's parts it is of: later ones are lighter */
     uint32_t part, micro; /* CHART_NONE: of none */
-    uint32_t what;        /* a segment, sync point or bucket; CHART_NONE */
+    uint32_t from, what;  /* segments, or a sync point or bucket; CHART_NONE */
     uint32_t buckets;     /* that have arrived after it; 0: not told */
     uint32_t need, need_count;
     uint32_t brings;        /* a counter that goes up when its device comes to it, or CHART_NONE */
@@ -117,6 +123,7 @@ static chart_box *chart_box_add(chart *v, uint32_t lane, chart_kind kind) {
     l->boxes[l->count] = (chart_box){.kind = (uint8_t)kind,
                                      .part = CHART_NONE,
                                      .micro = CHART_NONE,
+                                     .from = CHART_NONE,
                                      .what = CHART_NONE,
                                      .need = v->need_count,
                                      .brings = CHART_NONE,
@@ -248,23 +255,35 @@ static bool chart_need_by(const chart *v, chart_need n, chart_place *by) {
 
 /* ---- as text */
 
-static const char *chart_number(uint32_t n, char text[16]) {
+static const char *chart_number(uint32_t n, char text[24]) {
     if (n == CHART_NONE)
         return "-";
-    snprintf(text, 16, "%u", n);
+    snprintf(text, 24, "%u", n);
     return text;
 }
 
-/* "forward 3 of device 0", "collective 1 of all devices". */
-static void chart_print_need(const chart *v, const chart_box *b, chart_need n, FILE *to) {
+static const char *chart_range(const chart_box *b, char text[24]) {
+    if (b->what == CHART_NONE || b->from == b->what)
+        return chart_number(b->what, text);
+    snprintf(text, 24, "%u-%u", b->from, b->what);
+    return text;
+}
+
+/* "forward 3 of device 0", "collective 1 of the others". */
+static void chart_print_need(const chart *v, chart_need n, FILE *to) {
     chart_place by;
-    if (!chart_need_by(v, n, &by)) {
-        fprintf(to, "%s %u of all devices", chart_kinds[b->kind].name, b->what);
+    const bool one = chart_need_by(v, n, &by);
+    if (!one && (!n.value || n.value > v->counters[n.counter].count)) { /* they wait for ever */
+        fprintf(to, "counter %u = %u", n.counter, n.value);
         return;
     }
-    const chart_box *other = chart_at(v, by);
-    fprintf(to, "%s %u of device %u", chart_kinds[other->kind].name, other->micro, by.lane);
-    if (v->chunks)
+    const chart_box *other = chart_at(v, v->counters[n.counter].by[n.value - 1]);
+    fprintf(to, "%s %u", chart_kinds[other->kind].name, one ? other->micro : other->what);
+    if (one)
+        fprintf(to, " of device %u", by.lane);
+    else
+        fputs(" of the others", to);
+    if (one && v->chunks)
         fprintf(to, ", part %u", other->part);
 }
 
@@ -279,7 +298,7 @@ static void chart_print_needs(const chart *v, uint32_t lane, const chart_box *b,
         if (chart_need_by(v, n, &by) && by.lane == lane)
             continue;
         fputs(before, to);
-        chart_print_need(v, b, n, to);
+        chart_print_need(v, n, to);
         before = "; ";
     }
     fputs(*before ? "\n" : "-\n", to);
@@ -291,10 +310,10 @@ static void chart_print_lane(const chart *v, uint32_t lane, FILE *to) {
             "kind", "part", "micro", "number", "buckets");
     for (uint32_t i = 0; i < l->count; i++) {
         const chart_box *b = &l->boxes[i];
-        char text[4][16];
+        char text[4][24];
         fprintf(to, "%6u  %6.4g  %-15s  %4s  %5s  %7s  %7s  ", i, b->begin,
                 chart_kinds[b->kind].name, chart_number(b->part, text[0]),
-                chart_number(b->micro, text[1]), chart_number(b->what, text[2]),
+                chart_number(b->micro, text[1]), chart_range(b, text[2]),
                 chart_number(b->buckets ? b->buckets : CHART_NONE, text[3]));
         chart_print_needs(v, lane, b, to);
     }
@@ -359,7 +378,7 @@ static void chart_draw_arrows(const chart *v, uint32_t lane, FILE *to) {
 
 static void chart_draw_box(const chart *v, uint32_t lane, const chart_box *b, FILE *to) {
     const double x = chart_x(v, b->begin), width = chart_x(v, b->end) - x, y = chart_y(lane);
-    char text[16];
+    char text[24];
     fprintf(to,
             "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
             "fill-opacity=\"%.2f\" stroke=\"#fff\" stroke-width=\"%s\"/>\n",
@@ -376,7 +395,7 @@ static void chart_draw_tick(const chart *v, uint32_t lane, const chart_box *b, u
                             FILE *to) {
     const bool meets = b->kind == CHART_COLLECTIVE || b->kind == CHART_SUM;
     const double x = chart_x(v, b->begin) + (meets ? -1.5 : (double)beside * CHART_TICK);
-    char text[16];
+    char text[24];
     fprintf(to, "<rect x=\"%.2f\" y=\"%.1f\" width=\"3\" height=\"%d\" fill=\"%s\"/>\n",
             DTI_MIN(x, CHART_WIDTH - 4.0), chart_y(lane) + (meets ? 0 : CHART_LANE + 1),
             meets ? CHART_LANE : 6, chart_kinds[b->kind].colour);
@@ -416,7 +435,7 @@ static void chart_draw_axis(const chart *v, FILE *to) {
     while (k + 1 < sizeof steps / sizeof *steps && v->end / steps[k] > 20)
         k++;
     for (int t = 0; t <= (int)(v->end + 1e-6); t += steps[k]) {
-        char text[16];
+        char text[24];
         snprintf(text, sizeof text, "%d", t);
         chart_draw_text(to, chart_x(v, t), y, " text-anchor=\"middle\" fill=\"#888\"", text);
     }

@@ -15,6 +15,7 @@ static const char chart_help[] =
     "  --schedule NAME     1f1b, fill-drain, interleaved or zero-bubble, default 1f1b\n"
     "  --chunks N          of each device, with interleaved\n"
     "  --tensor N          tensor ranks, default none\n"
+    "  --tensor-slices N   of the model; default: tensor ranks\n"
     "  --zero N            0 to 3\n"
     "  --bucket-bytes N    gradients that are summed at a time\n"
     "  --layers N          of the model, an MLP; default 8\n"
@@ -28,7 +29,8 @@ static const char chart_help[] =
 
 typedef struct chart_options {
     const char *devices, *schedule, *svg;
-    int batch, accumulate, batch_slices, replicas, pipeline, chunks, tensor, zero, bucket_bytes;
+    int batch, accumulate, batch_slices, replicas, pipeline, chunks, tensor, tensor_slices, zero,
+        bucket_bytes;
     int layers, width, sync_norm;
 } chart_options;
 
@@ -47,6 +49,7 @@ static const struct {
     {"--pipeline", offsetof(chart_options, pipeline), 0},
     {"--chunks", offsetof(chart_options, chunks), 0},
     {"--tensor", offsetof(chart_options, tensor), 0},
+    {"--tensor-slices", offsetof(chart_options, tensor_slices), 0},
     {"--zero", offsetof(chart_options, zero), 0},
     {"--bucket-bytes", offsetof(chart_options, bucket_bytes), 0},
     {"--layers", offsetof(chart_options, layers), 1},
@@ -149,6 +152,7 @@ static dt_trainer_desc chart_trainer_desc(const chart_options *o) {
                                           .schedule = (dt_pipeline_schedule)schedule,
                                           .chunks = o->chunks,
                                           .tensor = o->tensor,
+                                          .tensor_slices = o->tensor_slices,
                                           .zero_stage = o->zero}};
 }
 
@@ -176,155 +180,165 @@ static void chart_job_close(chart_job *job) {
     free(job->data);
 }
 
-/* ---- a chart of lists of actions */
+/* ---- boxes of a list of actions */
 
 static const uint8_t chart_kind_of[DTI_ACTION_KINDS] = {
-    [DTI_ACTION_WRITE] = CHART_WRITE,       [DTI_ACTION_OPEN] = CHART_OPEN,
-    [DTI_ACTION_FORWARD] = CHART_FORWARD,   [DTI_ACTION_WEIGHTS] = CHART_WEIGHTS,
-    [DTI_ACTION_BACKWARD] = CHART_BACKWARD, [DTI_ACTION_COLLECTIVE] = CHART_COLLECTIVE,
-    [DTI_ACTION_CLOSE] = CHART_CLOSE,       [DTI_ACTION_ZEROS] = CHART_ZEROS,
+    [DTI_ACTION_WRITE] = CHART_WRITE,           [DTI_ACTION_OPEN] = CHART_OPEN,
+    [DTI_ACTION_RECEIVE] = CHART_RECEIVE,       [DTI_ACTION_FORWARD] = CHART_FORWARD,
+    [DTI_ACTION_WEIGHTS] = CHART_WEIGHTS,       [DTI_ACTION_BACKWARD] = CHART_BACKWARD,
+    [DTI_ACTION_COLLECTIVE] = CHART_COLLECTIVE, [DTI_ACTION_SEND] = CHART_SEND,
+    [DTI_ACTION_CLOSE] = CHART_CLOSE,           [DTI_ACTION_SUM] = CHART_ADD,
+    [DTI_ACTION_ZEROS] = CHART_ZEROS,
 };
 
-/* A micro-batch's forward part takes 1, its backward part 2, its segments equal shares of it. */
-static double chart_cost(const dti_list *list, const dti_action *a) {
+typedef struct chart_list { /* a device's, and what it shares with others */
+    uint32_t lane;
+    const dti_list *list;
+    const dti_runs *runs;   /* of a replica; NULL: a grid's */
+    const dti_pipe *pipe;   /* of a grid */
+    uint32_t most;          /* rows of a run of a replica at most */
+    uint32_t split;         /* backward parts are two */
+    uint32_t meet, devices; /* a counter of who has come to sync points; how many do */
+    uint32_t left, each;    /* one of who has left them, and by how much it goes up; CHART_NONE */
+    uint32_t buckets;       /* one of a replica's buckets */
+} chart_list;
+
+/* Of a split backward part what is left when gradients have gone to the stage before. */
+static chart_kind chart_kind_in(const chart_list *of, const dti_action *a) {
+    if (!of->pipe || a->kind != DTI_ACTION_BACKWARD || !of->split)
+        return (chart_kind)chart_kind_of[a->kind];
+    const dt_program *p = of->pipe->chunks[a->part].runs[0][a->micro].program;
+    return a->from < dti_program_leaving(p) ? CHART_BACKWARD : CHART_WEIGHT_GRADIENT;
+}
+
+/* A micro-batch's forward part takes 1, its backward part 2 or twice 1, shared by its actions. */
+static double chart_cost(const chart_list *of, const dti_action *a) {
+    const chart_kind kind = chart_kind_in(of, a);
     uint32_t alike = 0;
     if (a->kind != DTI_ACTION_FORWARD && a->kind != DTI_ACTION_BACKWARD)
         return 0;
-    for (uint32_t i = 0; i < list->count; i++)
-        alike += list->actions[i].kind == a->kind && list->actions[i].micro == a->micro;
-    return (a->kind == DTI_ACTION_BACKWARD ? 2.0 : 1.0) / alike;
+    for (uint32_t i = 0; i < of->list->count; i++) {
+        const dti_action *b = &of->list->actions[i];
+        alike += b->part == a->part && b->micro == a->micro && chart_kind_in(of, b) == kind;
+    }
+    const double rows = of->runs ? (double)of->runs->runs[a->micro].rows / of->most : 1;
+    return rows * (kind == CHART_BACKWARD && !of->split ? 2 : 1) / alike;
 }
 
-typedef struct chart_shared { /* first counters of what devices of a job wait for together */
-    uint32_t collectives, devices;
-    uint32_t buckets; /* one a device: how many have arrived from it */
-} chart_shared;
+/* What it is of the model: a replica, or a chunk of a pipeline. */
+static void chart_part(chart *v, const chart_list *of, const dti_action *a, chart_box *b) {
+    b->part = of->pipe ? a->part % of->pipe->chunk_count : of->lane;
+    b->shade = of->pipe && b->part >= of->pipe->mesh->stages;
+    v->chunks = of->pipe && of->pipe->chunk_count > of->pipe->mesh->stages;
+}
 
-/* part: what the device holds of the model. share: of its rows in the most that a device has. */
-static void chart_add_list(chart *v, uint32_t lane, const dti_list *list, const dti_runs *runs,
-                           double most, const chart_shared *with) {
+static void chart_box_meets(chart *v, const chart_list *of, chart_box *b, uint32_t *met) {
+    b->brings = of->meet;
+    b->raises = of->left;
+    b->times = of->each;
+    chart_need_add(v, b, of->meet, ++*met * of->devices);
+}
+
+static void chart_add_action(chart *v, const chart_list *of, const dti_action *a, uint32_t *met) {
+    chart_box *b = chart_box_add(v, of->lane, chart_kind_in(of, a));
+    chart_part(v, of, a, b);
+    b->waits = a->waits;
+    b->micro = a->micro;
+    b->cost = chart_cost(of, a);
+    b->from = b->cost > 0 ? a->from : a->what;
+    b->what = b->cost > 0 || a->kind == DTI_ACTION_COLLECTIVE ? a->what : CHART_NONE;
+    for (uint32_t i = a->need; i < a->need + a->need_count; i++)
+        chart_need_add(v, b, of->list->needs[i].counter, of->list->needs[i].value);
+    if (a->raises)
+        b->raises = a->raises - 1, b->times = 1;
+    if (a->kind == DTI_ACTION_COLLECTIVE)
+        chart_box_meets(v, of, b, met);
+}
+
+static void chart_add_list(chart *v, const chart_list *of) {
     uint32_t met = 0, arrived = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const dti_action *a = &list->actions[i];
-        chart_box *b = chart_box_add(v, lane, (chart_kind)chart_kind_of[a->kind]);
-        b->waits = a->waits;
-        b->part = lane;
-        b->micro = a->micro;
-        b->cost = runs->count ? chart_cost(list, a) * runs->runs[a->micro].rows / most : 0;
-        if (b->cost > 0 || b->kind == CHART_COLLECTIVE)
-            b->what = a->what;
+    for (uint32_t i = 0; i < of->list->count; i++) {
+        const dti_action *a = &of->list->actions[i];
+        chart_add_action(v, of, a, &met);
+        chart_box *b = &v->lanes[of->lane].boxes[i];
         b->buckets = a->buckets;
-        b->raises = with->buckets + lane;
-        b->times = a->buckets > arrived ? a->buckets - arrived : 0;
+        if (a->buckets > arrived)
+            b->raises = of->buckets, b->times = a->buckets - arrived;
         arrived = DTI_MAX(arrived, a->buckets);
-        if (a->kind == DTI_ACTION_COLLECTIVE) {
-            b->brings = with->collectives + met++;
-            chart_need_add(v, b, b->brings, with->devices);
-        }
     }
 }
 
+/* ---- replicas */
+
 /* Where each bucket's sum can be made: all devices have given it. */
-static void chart_add_sums(chart *v, const chart_shared *with, uint32_t buckets) {
+static void chart_add_sums(chart *v, uint32_t buckets, uint32_t devices, uint32_t counters) {
     const uint32_t lane = chart_lane_add(v);
     snprintf(v->lanes[lane].name, sizeof v->lanes[lane].name,
              "sums: a bucket of gradients each, which all devices have given");
     for (uint32_t i = 0; i < buckets; i++) {
         chart_box *b = chart_box_add(v, lane, CHART_SUM);
-        b->what = i;
-        for (uint32_t d = 0; d < with->devices; d++)
-            chart_need_add(v, b, with->buckets + d, i + 1);
+        b->what = b->from = i;
+        for (uint32_t d = 0; d < devices; d++)
+            chart_need_add(v, b, counters + d, i + 1);
     }
-}
-
-static uint32_t chart_collectives(const dti_list *list) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < list->count; i++)
-        count += list->actions[i].kind == DTI_ACTION_COLLECTIVE;
-    return count;
 }
 
 static void chart_of_replicas(chart *v, const dti_parallel *par) {
-    const uint32_t devices = par->job.local;
-    uint32_t rows = 1;
-    const chart_shared with = {
-        .collectives = chart_counters(v, chart_collectives(&par->replicas[0].full.list)),
-        .devices = devices,
-        .buckets = chart_counters(v, devices)};
+    const uint32_t devices = par->job.local, buckets = chart_counters(v, devices);
+    chart_list of = {
+        .meet = chart_counters(v, 1), .devices = devices, .left = CHART_NONE, .most = 1};
     for (uint32_t i = 0; i < devices; i++)
         for (uint32_t k = 0; k < par->replicas[i].full.count; k++)
-            rows = DTI_MAX(rows, par->replicas[i].full.runs[k].rows);
+            of.most = DTI_MAX(of.most, par->replicas[i].full.runs[k].rows);
     for (uint32_t i = 0; i < devices; i++) {
-        const dti_runs *runs = &par->replicas[i].full;
-        const uint32_t lane = chart_lane_add(v);
-        snprintf(v->lanes[lane].name, sizeof v->lanes[lane].name, "device %u: a replica on %s", i,
-                 par->replicas[i].store->device->info.id);
-        chart_add_list(v, lane, &runs->list, runs, rows, &with);
+        of.runs = &par->replicas[i].full;
+        of.list = &of.runs->list;
+        of.lane = chart_lane_add(v);
+        of.buckets = buckets + i;
+        snprintf(v->lanes[of.lane].name, sizeof v->lanes[of.lane].name,
+                 "device %u: a replica on %s", i, par->replicas[i].store->device->info.id);
+        chart_add_list(v, &of);
     }
     if (devices > 1)
-        chart_add_sums(v, &with, par->bucket_count);
+        chart_add_sums(v, par->bucket_count, devices, buckets);
 }
 
-/* ---- a chart of a pipeline's schedule */
+/* ---- grids of stages and tensor ranks */
 
-static const uint8_t chart_kind_of_pipe[] = {[DTI_PIPE_FORWARD] = CHART_FORWARD,
-                                             [DTI_PIPE_BACKWARD] = CHART_BACKWARD,
-                                             [DTI_PIPE_WEIGHT] = CHART_WEIGHT_GRADIENT};
-
-/* Parts of a kind in a chunk end in the order of micro-batches: each has a counter. */
-static uint32_t chart_pipe_counter(const dti_pipe_schedule *s, uint32_t first, uint32_t kind,
-                                   uint32_t chunk) {
-    return first + kind * s->chunks + chunk;
-}
-
-static void chart_add_pipe_action(chart *v, uint32_t lane, const dti_pipe_schedule *s,
-                                  uint32_t first, dti_pipe_action a) {
-    chart_box *b = chart_box_add(v, lane, (chart_kind)chart_kind_of_pipe[a.kind]);
-    b->part = a.chunk;
-    b->shade = a.chunk >= s->devices;
-    v->chunks = s->chunks > s->devices;
-    b->micro = a.micro;
-    b->cost = dti_pipe_cost(s, a.kind);
-    b->raises = chart_pipe_counter(s, first, a.kind, a.chunk);
-    b->times = 1;
-    if (a.kind == DTI_PIPE_FORWARD && a.chunk)
-        chart_need_add(v, b, chart_pipe_counter(s, first, DTI_PIPE_FORWARD, a.chunk - 1u),
-                       a.micro + 1);
-    if (a.kind == DTI_PIPE_BACKWARD)
-        chart_need_add(v, b, chart_pipe_counter(s, first, DTI_PIPE_FORWARD, a.chunk), a.micro + 1);
-    if (a.kind == DTI_PIPE_BACKWARD && a.chunk + 1u < s->chunks)
-        chart_need_add(v, b, chart_pipe_counter(s, first, DTI_PIPE_BACKWARD, a.chunk + 1u),
-                       a.micro + 1);
-    if (a.kind == DTI_PIPE_WEIGHT)
-        chart_need_add(v, b, chart_pipe_counter(s, first, DTI_PIPE_BACKWARD, a.chunk), a.micro + 1);
-}
-
-static void chart_name_stage(chart_lane *lane, uint32_t device, const dti_mesh *mesh,
-                             uint32_t stage, const dti_pipeline *pipeline) {
-    char of[2][32] = {"", ""};
+static void chart_name_device(chart_lane *lane, const dti_pipe *pipe, uint32_t d) {
+    const dti_mesh *mesh = pipe->mesh;
+    const dti_pipeline *pipeline = &pipe->pipelines[pipe->devices[d].pipeline];
+    char of[3][40] = {"", "", ""};
     if (mesh->tensor > 1)
         snprintf(of[0], sizeof of[0], ", tensor rank %u", pipeline->tp_rank);
+    if (pipe->each > 1)
+        snprintf(of[1], sizeof of[1], " and %u more", pipe->each - 1);
     if (mesh->data > 1)
-        snprintf(of[1], sizeof of[1], " of replica %u", pipeline->replica);
-    snprintf(lane->name, sizeof lane->name, "device %u: stage %u%s%s", device, stage, of[0], of[1]);
+        snprintf(of[2], sizeof of[2], " of replica %u", pipeline->replica);
+    snprintf(lane->name, sizeof lane->name, "device %u: stage %u%s%s%s", d, pipe->devices[d].place,
+             of[0], of[1], of[2]);
 }
 
-static void chart_of_pipelines(chart *v, const dti_parallel *par) {
+static void chart_of_grid(chart *v, const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
-    uint32_t *firsts = calloc(pipe->pipeline_count + 1u, sizeof *firsts);
-    for (uint32_t k = 0; firsts && k < pipe->pipeline_count; k++)
-        firsts[k] = chart_counters(v, 3 * pipe->pipelines[k].schedules[0].chunks);
-    for (uint32_t d = 0; firsts && d < pipe->device_count; d++) {
-        const dti_pipe_device *device = &pipe->devices[d];
-        const dti_pipeline *pipeline = &pipe->pipelines[device->pipeline];
-        const dti_pipe_schedule *s = &pipeline->schedules[0];
-        const uint32_t lane = chart_lane_add(v);
-        chart_name_stage(&v->lanes[lane], d, pipe->mesh, device->place, pipeline);
-        for (uint32_t i = 0; i < s->each; i++)
-            chart_add_pipe_action(v, lane, s, firsts[device->pipeline],
-                                  dti_pipe_list(s, device->place)[i]);
+    chart_counters(v, pipe->counter_count); /* as the lists have them */
+    const uint32_t meet = chart_counters(v, pipe->tp_count + 1);
+    for (uint32_t d = 0; d < pipe->device_count; d++) {
+        const dti_tp_place *place = pipe->devices[d].tp;
+        chart_list of = {.lane = chart_lane_add(v),
+                         .list = &pipe->devices[d].lists[0],
+                         .pipe = pipe,
+                         .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE,
+                         .each = pipe->each,
+                         .left = CHART_NONE};
+        if (place) {
+            of.meet = meet + (uint32_t)(place - pipe->tp_groups);
+            of.devices = place->count / pipe->each;
+            of.left = place->counters + DTI_TP_LEFT;
+        }
+        chart_name_device(&v->lanes[of.lane], pipe, d);
+        chart_add_list(v, &of);
     }
-    free(firsts);
 }
 
 /* ---- all of it */
@@ -333,7 +347,7 @@ static void chart_name(chart *v, const chart_options *o, const dti_parallel *par
     const int n = snprintf(
         v->title, sizeof v->title, "A step of %d layers of %d on %s: batch %d, %d micro-batch%s",
         o->layers, o->width, o->devices, o->batch, o->accumulate, o->accumulate > 1 ? "es" : "");
-    if (par->pipe && n > 0 && (size_t)n < sizeof v->title)
+    if (par->mesh.stages > 1 && n > 0 && (size_t)n < sizeof v->title)
         snprintf(v->title + n, sizeof v->title - (size_t)n, ", %s",
                  dti_pipe_names[par->desc.schedule]);
 }
@@ -342,7 +356,7 @@ static bool chart_of(chart *v, const chart_options *o, const dti_parallel *par, 
     *v = (chart){0};
     chart_name(v, o, par);
     if (par->pipe)
-        chart_of_pipelines(v, par);
+        chart_of_grid(v, par);
     else
         chart_of_replicas(v, par);
     if (chart_play(v))
