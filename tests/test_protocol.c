@@ -1,11 +1,22 @@
 /* The commit protocol, walked with a fault in each state, for each strategy: what protocol.h says
- * that it leaves. Two ranks are threads of this process, and one of them has the fault. */
+ * that it leaves. Two ranks are threads of this process, and one of them has the fault; local steps
+ * also with that rank alone. */
+
+/* The third step is in the middle of a round, has gossip after it, or ends the round. */
+typedef enum protocol_local {
+    PROTOCOL_SYNCHRONOUS,
+    PROTOCOL_INNER,
+    PROTOCOL_GOSSIP,
+    PROTOCOL_ROUND
+} protocol_local;
 
 typedef struct protocol_case {
     const char *name, *devices; /* of each rank */
     dt_parallel_desc parallel;
     bool back; /* a rank between two steps brings the other one back to the step before */
     bool publishes;
+    protocol_local local; /* the plan with the fault */
+    dt_local_desc rounds;
 } protocol_case;
 
 static const protocol_case protocol_cases[] = {
@@ -28,6 +39,19 @@ static const protocol_case protocol_cases[] = {
      .parallel =
          {.pipeline = 2, .replicas = 2, .batch_slices = 2, .zero_stage = DT_SHARD_OPTIMIZER},
      .publishes = true},
+    {.name = "a local step",
+     .devices = "cpu:2",
+     .local = PROTOCOL_INNER,
+     .rounds = {.steps = 4, .outer = {.lr = 0.7, .momentum = 0.9}}},
+    {.name = "gossip",
+     .devices = "cpu:2",
+     .local = PROTOCOL_GOSSIP,
+     .rounds = {.steps = 3, .gossip = 2, .outer = {.lr = 0.7, .momentum = 0.9}}},
+    {.name = "a round's end",
+     .devices = "cpu:2",
+     .publishes = true,
+     .local = PROTOCOL_ROUND,
+     .rounds = {.steps = 3, .outer = {.lr = 0.7, .momentum = 0.9}}},
 };
 
 typedef enum protocol_fault {
@@ -51,7 +75,7 @@ typedef struct protocol_rank {
     dt_comm *comm;
     protocol_fault fault; /* of this step, on this rank */
     dt_result made, result, next;
-    uint64_t before, after, end;
+    uint64_t start, before, after, end;
     uint64_t steps; /* that its stores have made behind the fault */
     double commit_seconds;
     char text[1024];
@@ -74,7 +98,7 @@ static void protocol_team(dti_parallel *par, dti_device_team_fn *fn) {
     if (judges && protocol_now == PROTOCOL_NONE)
         dti_thread_sleep(15000000);
     protocol_real->team(par, fn);
-    if (protocol_now == PROTOCOL_BARRIER && fn == protocol_real->validate)
+    if (protocol_now == PROTOCOL_BARRIER && fn == protocol_real->validate && !protocol_real->check)
         atomic_store(&par->faulty, true);
 }
 
@@ -99,11 +123,30 @@ static dt_result protocol_publish(dti_parallel *par) {
     return dti_protocol_partial_commit(par, protocol_lost(par));
 }
 
-static void protocol_spoil(dti_parallel *par, protocol_fault fault) {
-    protocol_real = par->strategy;
-    protocol_spoilt = *par->strategy;
+/* A replica whose weights are not finite: all ranks find it in the sums. */
+static dt_result protocol_not_finite(dti_parallel *par) {
+    const dt_store *s = par->replicas[0].store;
+    *(float *)s->device->backend->memory_host(s->memories[DTI_ARENA_PARAM]) = INFINITY;
+    return protocol_real->run(par);
+}
+
+/* The plan that comes after a local step has the fault. */
+static const dti_strategy *protocol_inner;
+static dti_strategy protocol_chained;
+
+static const dti_strategy *protocol_next(const dti_parallel *par);
+
+static void protocol_spoil(dti_parallel *par, const protocol_case *c, protocol_fault fault) {
+    const bool chained = c->local > PROTOCOL_INNER;
     protocol_now = fault;
     protocol_last = NULL;
+    protocol_inner = par->strategy;
+    protocol_chained = *par->strategy;
+    protocol_chained.next = protocol_next;
+    protocol_real = c->local == PROTOCOL_GOSSIP  ? &dti_gossip_strategy
+                    : c->local == PROTOCOL_ROUND ? &dti_round_strategy
+                                                 : par->strategy;
+    protocol_spoilt = *protocol_real;
     protocol_spoilt.team = protocol_team;
     protocol_spoilt.result = protocol_result;
     if (fault == PROTOCOL_RUN)
@@ -112,7 +155,14 @@ static void protocol_spoil(dti_parallel *par, protocol_fault fault) {
         protocol_spoilt.run = protocol_summed;
     if (fault == PROTOCOL_PUBLISH)
         protocol_spoilt.publish = protocol_publish;
-    par->strategy = &protocol_spoilt;
+    if (fault == PROTOCOL_BARRIER && chained)
+        protocol_spoilt.run = protocol_not_finite;
+    par->strategy = chained ? &protocol_chained : &protocol_spoilt;
+}
+
+static const dti_strategy *protocol_next(const dti_parallel *par) {
+    CHECK(protocol_inner->next(par) == protocol_real);
+    return &protocol_spoilt;
 }
 
 /* Weights of a store here, whatever other ranks have. */
@@ -141,6 +191,15 @@ static uint64_t protocol_hash(const dti_parallel *par, uint64_t *steps) {
     return hash;
 }
 
+/* Steps to the end of a round; without rounds one. */
+static dt_result protocol_steps(dt_trainer *t) {
+    dt_result result;
+    do
+        result = dt_trainer_step(t, NULL);
+    while (!result && t->par.round.done);
+    return result;
+}
+
 /* Two steps, then the one with the fault, then one without. */
 static void *protocol_main(void *arg) {
     protocol_rank *r = arg;
@@ -155,22 +214,26 @@ static void *protocol_main(void *arg) {
     d.comm = r->comm;
     d.devices = r->c->devices;
     d.parallel = r->c->parallel;
+    d.mode = r->c->local ? DT_TRAIN_LOCAL : d.mode;
+    d.local = r->c->rounds;
+    d.batch = r->c->local ? 20 : d.batch;
     d.accumulate = 2;
     if (!r->made)
         r->made = dt_trainer_create(m.graph, &d, &t);
+    r->start = r->made ? 0 : protocol_hash(&t->par, &steps);
     for (int i = 0; i < 2 && !r->made; i++)
         r->made = dt_trainer_step(t, NULL);
     if (!r->made) {
         const dti_strategy *real = t->par.strategy;
         r->before = protocol_hash(&t->par, &steps);
         if (r->fault != PROTOCOL_FAULTS)
-            protocol_spoil(&t->par, r->fault);
+            protocol_spoil(&t->par, r->c, r->fault);
         r->result = dt_trainer_step(t, &report);
         snprintf(r->text, sizeof r->text, "%s", r->result ? dt_ctx_error(m.ctx) : "");
         r->after = protocol_hash(&t->par, &r->steps);
         r->commit_seconds = report.commit_seconds;
         t->par.strategy = real;
-        r->next = dt_trainer_step(t, NULL);
+        r->next = protocol_steps(t);
         r->end = protocol_hash(&t->par, &steps);
     }
     if (r->made)
@@ -179,19 +242,21 @@ static void *protocol_main(void *arg) {
     return NULL;
 }
 
-static bool protocol_run(const protocol_case *c, protocol_fault fault, protocol_rank ranks[2]) {
-    dt_comm *comms[2];
+/* alone: only the rank with the fault. */
+static bool protocol_run(const protocol_case *c, protocol_fault fault, protocol_rank ranks[2],
+                         bool alone) {
+    dt_comm *comms[2] = {NULL, NULL};
     pthread_t thread;
-    if (dt_comm_create_threads(NULL, 2, comms))
+    if (!alone && dt_comm_create_threads(NULL, 2, comms))
         return false;
     for (int i = 0; i < 2; i++)
         ranks[i] = (protocol_rank){.c = c, .comm = comms[i], .fault = PROTOCOL_FAULTS};
     ranks[1].fault = fault;
     bool fine = !pthread_create(&thread, NULL, protocol_main, &ranks[1]);
-    if (fine) {
+    if (fine && !alone)
         protocol_main(&ranks[0]);
+    if (fine)
         pthread_join(thread, NULL);
-    }
     for (int i = 0; i < 2; i++) {
         dt_comm_destroy(comms[i]);
         fine = fine && !ranks[i].made;
@@ -205,14 +270,49 @@ typedef struct protocol_want {
     const char *text[2];
     uint64_t steps[2];
     bool lives; /* the job goes on */
+    bool start; /* from the weights that the round began with */
 } protocol_want;
+
+/* Of local steps: rank 0 makes them without rank 1, until it waits for that. */
+static protocol_want protocol_wants_local(const protocol_case *c, protocol_fault fault) {
+    const bool waits =
+        c->local == PROTOCOL_ROUND || (c->local == PROTOCOL_GOSSIP && fault != PROTOCOL_SUMMED);
+    protocol_want w = {{DT_OK, DT_ERROR_DEVICE_LOST}, {"", "lost in"}, {3, 0}, false, false};
+    switch (fault) {
+    case PROTOCOL_NONE: return (protocol_want){{DT_OK, DT_OK}, {"", ""}, {3, 3}, true, false};
+    case PROTOCOL_AGREE:
+        w.steps[1] = 2;
+        w.lives = true;
+        return w;
+    case PROTOCOL_BARRIER: /* steps are made, and the weights are those before them */
+        w = (protocol_want){{DT_ERROR_NUMERIC, DT_ERROR_NUMERIC}, {"", ""}, {3, 3}, true, true};
+        w.text[0] = w.text[1] = "from step 0 on: its outer step would write a NaN";
+        return w;
+    case PROTOCOL_WRITE:
+    case PROTOCOL_PUBLISH:
+        w.steps[1] = 3;
+        w.text[1] = "the weights of the first replica are those of step 3";
+        return w;
+    default:
+        if (waits)
+            w = (protocol_want){{DT_ERROR_CANCELLED, DT_ERROR_DEVICE_LOST},
+                                {"the weights are those of step 0", "lost in"},
+                                {0, 0},
+                                false,
+                                false};
+        return w;
+    }
+}
 
 static protocol_want protocol_wants(const protocol_case *c, protocol_fault fault) {
     const bool units = c->parallel.zero_stage >= DT_SHARD_GRADIENTS,
                split = c->parallel.tensor || c->parallel.pipeline;
-    protocol_want w = {{DT_ERROR_CANCELLED, DT_ERROR_DEVICE_LOST}, {"", "lost in"}, {2, 2}, false};
+    protocol_want w = {
+        {DT_ERROR_CANCELLED, DT_ERROR_DEVICE_LOST}, {"", "lost in"}, {2, 2}, false, false};
+    if (c->local)
+        return protocol_wants_local(c, fault);
     switch (fault) {
-    case PROTOCOL_NONE: return (protocol_want){{DT_OK, DT_OK}, {"", ""}, {3, 3}, true};
+    case PROTOCOL_NONE: return (protocol_want){{DT_OK, DT_OK}, {"", ""}, {3, 3}, true, false};
     case PROTOCOL_AGREE:
         w.text[0] = "step 3 was given up: rank 1 failed and reports why; nothing has changed";
         w.lives = true;
@@ -247,9 +347,9 @@ static protocol_want protocol_wants(const protocol_case *c, protocol_fault fault
 }
 
 static void protocol_check(const protocol_case *c, protocol_fault fault,
-                           const protocol_rank ranks[2], const uint64_t fine[2]) {
+                           const protocol_rank ranks[2], const uint64_t fine[2], bool alone) {
     const protocol_want w = protocol_wants(c, fault);
-    for (int i = 0; i < 2; i++) {
+    for (int i = alone; i < 2; i++) {
         const protocol_rank *r = &ranks[i];
         CHECK_TEXT((r->result == w.result[i] ||
                     (w.result[i] == DT_ERROR_CANCELLED && r->result == DT_ERROR_MISMATCH)) &&
@@ -259,6 +359,9 @@ static void protocol_check(const protocol_case *c, protocol_fault fault,
         CHECK_TEXT((r->before == r->after) == (w.steps[i] == 2), "%s, a fault in %s: rank %d %s",
                    c->name, protocol_states[fault], i,
                    r->before == r->after ? "is the same" : "has changed");
+        CHECK_TEXT((r->start == r->after) == (w.start || w.steps[i] == 0),
+                   "%s, a fault in %s: rank %d %s its beginning", c->name, protocol_states[fault],
+                   i, r->start == r->after ? "is at" : "is not at");
         CHECK_TEXT(w.lives == !r->next, "%s, a fault in %s: rank %d then: %s", c->name,
                    protocol_states[fault], i, dt_result_text(r->next));
         if (w.lives && fault != PROTOCOL_NONE && fault != PROTOCOL_BARRIER)
@@ -267,34 +370,49 @@ static void protocol_check(const protocol_case *c, protocol_fault fault,
     }
 }
 
-/* As a state of its own. */
-static bool protocol_has_norm(const protocol_case *c) {
-    return c->parallel.zero_stage >= DT_SHARD_GRADIENTS || c->parallel.tensor ||
-           c->parallel.pipeline;
+/* As a state of its own, in which something can fail. */
+static bool protocol_has(const protocol_case *c, protocol_fault fault) {
+    switch (fault) {
+    case PROTOCOL_AGREE: return c->local <= PROTOCOL_INNER;
+    case PROTOCOL_NORM:
+        return c->parallel.zero_stage >= DT_SHARD_GRADIENTS || c->parallel.tensor ||
+               c->parallel.pipeline;
+    case PROTOCOL_VALIDATE: return !c->local;
+    case PROTOCOL_BARRIER:
+    case PROTOCOL_WRITE: return !c->local || c->local == PROTOCOL_ROUND;
+    case PROTOCOL_PUBLISH: return c->publishes;
+    default: return true;
+    }
+}
+
+static void protocol_walk(const protocol_case *c, bool alone) {
+    uint64_t fine[2] = {0, 0};
+    for (int fault = 0; fault < PROTOCOL_FAULTS && test_now.failures < 8; fault++) {
+        protocol_rank ranks[2];
+        if (!protocol_has(c, fault))
+            continue;
+        if (!protocol_run(c, fault, ranks, alone))
+            break;
+        protocol_check(c, fault, ranks, fine, alone);
+        for (int i = 0; i < 2 && fault == PROTOCOL_NONE; i++)
+            fine[i] = c->local ? ranks[i].end : ranks[i].after;
+    }
 }
 
 TEST(a_fault_in_each_state_of_the_protocol_leaves_what_its_table_says) {
     for (size_t k = 0; k < sizeof protocol_cases / sizeof *protocol_cases; k++) {
-        const protocol_case *c = &protocol_cases[k];
-        uint64_t fine[2] = {0, 0};
-        for (int fault = 0; fault < PROTOCOL_FAULTS && test_now.failures < 8; fault++) {
-            protocol_rank ranks[2];
-            if ((fault == PROTOCOL_PUBLISH && !c->publishes) ||
-                (fault == PROTOCOL_NORM && !protocol_has_norm(c)))
-                continue;
-            if (!protocol_run(c, fault, ranks))
-                break;
-            protocol_check(c, fault, ranks, fine);
-            if (fault == PROTOCOL_NONE)
-                fine[0] = ranks[0].after, fine[1] = ranks[1].after;
-        }
+        protocol_walk(&protocol_cases[k], false);
+        if (protocol_cases[k].local)
+            protocol_walk(&protocol_cases[k], true);
     }
 }
 
 TEST(commit_seconds_have_the_judging_of_an_update_in_every_strategy) {
     for (size_t k = 0; k < sizeof protocol_cases / sizeof *protocol_cases; k++) {
         protocol_rank ranks[2];
-        if (!protocol_run(&protocol_cases[k], PROTOCOL_NONE, ranks))
+        if (protocol_cases[k].local) /* such steps do not say it */
+            continue;
+        if (!protocol_run(&protocol_cases[k], PROTOCOL_NONE, ranks, false))
             break;
         CHECK_TEXT(ranks[1].commit_seconds >= 0.014, "%s: %g s", protocol_cases[k].name,
                    ranks[1].commit_seconds);
