@@ -1,5 +1,5 @@
 /* The driver of sums, with parts that are arrays: threads arrive when they like, and who comes by
- * folds. Included by main.c, behind train_model.h. */
+ * folds. Included by main.c after train_model.h. */
 
 enum { REDUCER_SUMS = 5, REDUCER_PARTS = 4, REDUCER_LEAVES = 13, REDUCER_WINDOW = 2 };
 
@@ -46,6 +46,7 @@ static void reducer_spread(const dti_parallel *par, uint32_t number, uint64_t at
     if (number >= atomic_load(&par->sums.ended) + par->sums.window ||
         atomic_load(&s->arrived) != s->parts)
         atomic_fetch_add(&c->wrong, 1);
+    dti_thread_yield(); /* so that others take slices too */
 }
 
 static const dti_sum_kind reducer_kind = {.addends = reducer_addends, .spread = reducer_spread};
@@ -99,13 +100,12 @@ static void reducer_fill(reducer_case *c, uint32_t *state) {
 
 static void reducer_part(void *arg, uint32_t part) {
     reducer_case *c = arg;
-    uint32_t state = 77 + part;
+    uint32_t state = 77 + part + c->leaves;
     bool all = false;
     for (uint32_t next = 0; !all;) {
-        if (next < c->par.sums.count && train_random(&state) % 3 == 0) {
-            dti_exchange_arrive(&c->par, next, next + 1);
-            next++;
-        }
+        const uint32_t left = c->par.sums.count - next, some = train_random(&state) % (left + 1);
+        dti_exchange_arrive(&c->par, next, next + some);
+        next += some;
         all = c->in_order ? dti_sums_fold(&c->par) : next == c->par.sums.count;
         for (uint32_t i = 0; i < c->par.sums.count && !c->in_order; i++) {
             atomic_fetch_add(&c->ended[i], dti_sum_fold(&c->par, i));
@@ -130,7 +130,7 @@ static void reducer_check(reducer_case *c) {
 
 TEST(a_sum_has_the_bits_of_its_tree_whichever_threads_fold_it) {
     uint32_t state = 11;
-    for (int round = 0; round < 24; round++) {
+    for (int round = 0; round < 40; round++) {
         reducer_case *c = reducer_now = calloc(1, sizeof *c);
         dti_device_team *team = NULL;
         dti_base_init(&c->base, NULL, NULL);
