@@ -122,11 +122,6 @@ static dt_result dti_gossip_run(dti_parallel *par) {
     return dti_round_began(par, dti_protocol_phase(par, dti_gossip_write));
 }
 
-static const dti_strategy dti_gossip_strategy = {.scope = DTI_STEP_OF_REPLICA,
-                                                 .prepare = dti_round_prepare,
-                                                 .team = dti_replicas_team,
-                                                 .result = dti_replicas_result,
-                                                 .run = dti_gossip_run,
-                                                 .waited = dti_replicas_waited,
-                                                 .drop = dti_round_back,
-                                                 .leave = dti_parallel_leave};
+static const dti_strategy dti_gossip_strategy = {
+    DTI_ROUND_PLAN, .scope = DTI_STEP_OF_REPLICA, .prepare = dti_round_prepare,
+    .run = dti_gossip_run, .waited = dti_replicas_waited};

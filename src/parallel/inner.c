@@ -131,15 +131,17 @@ static const dti_strategy *dti_inner_next(const dti_parallel *par) {
                                                                         : NULL;
 }
 
-static const dti_strategy dti_inner_strategy = {.scope = DTI_STEP_OF_REPLICA,
+/* What all plans of a round share. */
+#define DTI_ROUND_PLAN                                                                             \
+    .team = dti_replicas_team, .result = dti_replicas_result, .drop = dti_round_back,              \
+    .leave = dti_parallel_leave
+
+static const dti_strategy dti_inner_strategy = {DTI_ROUND_PLAN,
+                                                .scope = DTI_STEP_OF_REPLICA,
                                                 .prepare = dti_inner_prepare,
-                                                .team = dti_replicas_team,
-                                                .result = dti_replicas_result,
                                                 .before = dti_inner_before,
                                                 .weigh = dti_inner_write,
                                                 .weigh_forward = dti_inner_write,
                                                 .run = dti_inner_run_all,
                                                 .report = dti_inner_report,
-                                                .next = dti_inner_next,
-                                                .drop = dti_round_back,
-                                                .leave = dti_parallel_leave};
+                                                .next = dti_inner_next};

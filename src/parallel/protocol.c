@@ -374,18 +374,17 @@ static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out
     return s->done ? s->done(par, out) : DT_OK;
 }
 
+/* After RUN or before it. */
+static dt_result dti_protocol_end(dti_parallel *par, dt_result result, dti_parallel_result *out) {
+    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
+}
+
 static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out) {
     par->state = DTI_PROTOCOL_RUN;
-    const dt_result result = dti_protocol_settle(par);
-    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
+    return dti_protocol_end(par, dti_protocol_settle(par), out);
 }
 
 /* ---- the step */
-
-static dt_result dti_protocol_from_run(dti_parallel *par, dti_parallel_result *out) {
-    const dt_result result = dti_protocol_run(par, out);
-    return result ? dti_protocol_failed(par, result) : dti_protocol_finish(par, out);
-}
 
 /* The plan that comes after a step. */
 static dt_result dti_protocol_next(dti_parallel *par, dti_parallel_result *out) {
@@ -394,7 +393,7 @@ static dt_result dti_protocol_next(dti_parallel *par, dti_parallel_result *out) 
         return DT_OK;
     par->strategy = next;
     next->prepare(par);
-    const dt_result result = dti_protocol_from_run(par, out);
+    const dt_result result = dti_protocol_end(par, dti_protocol_run(par, out), out);
     par->strategy = s;
     return result;
 }
@@ -409,6 +408,8 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
             par->strategy->drop(par);
         return DT_OK;
     }
-    result = result ? dti_protocol_failed(par, result) : dti_protocol_from_run(par, out);
+    if (!result)
+        result = dti_protocol_run(par, out);
+    result = dti_protocol_end(par, result, out);
     return result ? result : dti_protocol_next(par, out);
 }

@@ -79,18 +79,15 @@ static void dti_round_free(dti_parallel *par) {
 /* ---- a replica's values */
 
 static void dti_round_read(void *arg, uint32_t index) {
-    const dti_parallel *par = arg;
+    dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    r->result = r->store->device->backend->memory_read(r->store->memories[DTI_ARENA_PARAM], 0,
-                                                       dti_round_array(par, index),
-                                                       dti_arena_bytes(par->elements));
+    r->result = dti_store_array_read(r->store, 0, 0, par->elements, dti_round_array(par, index));
 }
 
 static void dti_round_write(dti_parallel *par, uint32_t index, const float *from) {
     dti_replica *r = &par->replicas[index];
     dti_store_unbound(r->store);
-    r->result = r->store->device->backend->memory_write(r->store->memories[DTI_ARENA_PARAM], 0,
-                                                        from, dti_arena_bytes(par->elements));
+    r->result = dti_store_array_write(r->store, 0, 0, par->elements, from);
 }
 
 /* Calls `visit` with this replica's share of each parameter that is trained, or also of buffers. */
@@ -115,8 +112,7 @@ static dt_result dti_round_open(dti_parallel *par) {
     round->samples = round->skipped = round->empty = 0;
     round->said[0] = 0;
     memset(round->terms, 0, DTI_TERMS_WIDTH * sizeof *round->terms * par->job.local);
-    return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, round->start,
-                                           dti_arena_bytes(par->elements));
+    return dti_store_array_read(s, 0, 0, par->elements, round->start);
 }
 
 /* The round's beginning to a replica: the next one's, or the same again. */
@@ -346,9 +342,8 @@ static dt_result dti_round_done(dti_parallel *par, dti_parallel_result *out) {
         dti_error_of(par).text);
 }
 
-static const dti_strategy dti_round_strategy = {.prepare = dti_round_prepare,
-                                                .team = dti_replicas_team,
-                                                .result = dti_replicas_result,
+static const dti_strategy dti_round_strategy = {DTI_ROUND_PLAN,
+                                                .prepare = dti_round_prepare,
                                                 .run = dti_round_run,
                                                 .waited = dti_replicas_waited,
                                                 .validate = dti_round_outer,
@@ -357,6 +352,4 @@ static const dti_strategy dti_round_strategy = {.prepare = dti_round_prepare,
                                                 .publish = dti_round_publish,
                                                 .report = dti_round_report,
                                                 .done = dti_round_done,
-                                                .drop = dti_round_back,
-                                                .leave = dti_parallel_leave,
                                                 .partial_commit = dti_replicas_partial_commit};

@@ -184,23 +184,18 @@ static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result
     return dti_parallel_partial_commit(par, result, par->sharded && !dti_units_are(par));
 }
 
-static const dti_strategy dti_replicas_strategy = {.acting = &dti_replicas_acting,
+/* What ZeRO-2 and ZeRO-3 share with plain replicas. */
+#define DTI_REPLICAS_STEP                                                                          \
+    .acting = &dti_replicas_acting, .team = dti_replicas_team, .result = dti_replicas_result,      \
+    .weigh = dti_parallel_weigh, .run = dti_replicas_run, .statistics = dti_replicas_statistics,   \
+    .waited = dti_replicas_waited, .write = dti_parallel_commit, .report = dti_replicas_report,    \
+    .statistic = dti_replicas_statistic, .attribute = dti_parallel_attribute,                      \
+    .load = dti_replicas_load, .drop = dti_parallel_drop_all, .leave = dti_parallel_leave,         \
+    .partial_commit = dti_replicas_partial_commit
+
+static const dti_strategy dti_replicas_strategy = {DTI_REPLICAS_STEP,
                                                    .prepare = dti_replicas_prepare,
-                                                   .team = dti_replicas_team,
-                                                   .result = dti_replicas_result,
-                                                   .weigh = dti_parallel_weigh,
                                                    .forward = dti_parallel_forward,
                                                    .weigh_forward = dti_parallel_weigh_forward,
-                                                   .run = dti_replicas_run,
-                                                   .statistics = dti_replicas_statistics,
-                                                   .waited = dti_replicas_waited,
                                                    .validate = dti_parallel_validate,
-                                                   .write = dti_parallel_commit,
-                                                   .publish = dti_replicas_publish,
-                                                   .report = dti_replicas_report,
-                                                   .statistic = dti_replicas_statistic,
-                                                   .attribute = dti_parallel_attribute,
-                                                   .load = dti_replicas_load,
-                                                   .drop = dti_parallel_drop_all,
-                                                   .leave = dti_parallel_leave,
-                                                   .partial_commit = dti_replicas_partial_commit};
+                                                   .publish = dti_replicas_publish};

@@ -344,23 +344,6 @@ static dt_result dti_units_pairs(dti_parallel *par) {
     return dti_sum_disjoint(par, par->desc.comm, par->units.pairs, par->units.pair_count, DT_F32);
 }
 
-static const dti_strategy dti_units_strategy = {.others_wait = true,
-                                                .acting = &dti_replicas_acting,
-                                                .prepare = dti_units_prepare,
-                                                .team = dti_replicas_team,
-                                                .result = dti_replicas_result,
-                                                .weigh = dti_parallel_weigh,
-                                                .run = dti_replicas_run,
-                                                .statistics = dti_replicas_statistics,
-                                                .waited = dti_replicas_waited,
-                                                .norm = dti_units_measure,
-                                                .pairs = dti_units_pairs,
-                                                .validate = dti_units_validate,
-                                                .write = dti_parallel_commit,
-                                                .report = dti_replicas_report,
-                                                .statistic = dti_replicas_statistic,
-                                                .attribute = dti_parallel_attribute,
-                                                .load = dti_replicas_load,
-                                                .drop = dti_parallel_drop_all,
-                                                .leave = dti_parallel_leave,
-                                                .partial_commit = dti_replicas_partial_commit};
+static const dti_strategy dti_units_strategy = {
+    DTI_REPLICAS_STEP,         .others_wait = true,      .prepare = dti_units_prepare,
+    .norm = dti_units_measure, .pairs = dti_units_pairs, .validate = dti_units_validate};
