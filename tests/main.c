@@ -105,6 +105,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "test_plan.c"
 #include "test_play.c"
 #include "test_reducer.c"
+#include "test_values.c"
 #include "test_train_in_flight.c"
 #include "test_replicas_vulkan.c"
 #include "test_pipe_schedule.c"
