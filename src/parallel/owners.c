@@ -213,8 +213,8 @@ static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
     if (result)
         return result;
     par->shown = true;
-    m.map.room = (float *)(void *)piece;
-    m.map.room_elements = DTI_AGREE_PIECE / sizeof *m.map.room;
+    m.room = (float *)(void *)piece;
+    m.most = DTI_AGREE_PIECE / sizeof *m.room;
     m.into = 0;
     for (m.param = 0; m.param < s->layout.param_count; m.param++) {
         m.array = s->layout.params[m.param].average;

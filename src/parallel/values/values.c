@@ -86,38 +86,35 @@ static uint32_t dti_values_replica(const dti_values_mover *m) {
     return m->asks ? 0 : (m->map.sharded ? all : one) ? first : mesh->data;
 }
 
-static void dti_values_begin(dti_parallel *par, dti_values_mover *m) {
-    m->par = par;
-    m->map = dti_values_map_of(par);
-    m->asks = par->desc.comm && !par->lost;
-    m->first = false;
-    m->part = NULL;
-    m->result = DT_OK;
-    if (!m->map.room) {
-        m->map.room = m->own;
-        m->map.room_elements = DTI_COUNT(m->own);
-    }
-}
-
-static dt_result dti_values_open(dti_parallel *par, dti_values_mover *m) {
-    dti_values_begin(par, m);
-    return dti_values_replica(m) == par->mesh.data ? dti_values_lost(par, m->map.lost) : DT_OK;
-}
-
-static void dti_values_param(dti_values_mover *m) {
-    const dti_tp_part *part = m->map.tp ? &m->map.tp->parts[m->param] : NULL;
+/* Which parameter is moved, and with what room. */
+static void dti_values_param(dti_values_mover *m, uint32_t param) {
+    const dti_tp_part *part = m->map.tp ? &m->map.tp->parts[param] : NULL;
+    m->param = param;
     m->part = part && part->of.axis >= 0 ? part : NULL;
+    m->room = m->part ? m->map.tp->whole : m->map.room ? m->map.room : m->own;
+    m->most = m->part ? UINT64_MAX : m->map.room ? m->map.room_elements : DTI_COUNT(m->own);
 }
 
 /* Where it is read. false: only the host has it. */
 static bool dti_values_found(dti_values_mover *m, dti_values_place *p) {
     const dti_mesh *mesh = &m->par->mesh;
     const dti_mesh_place here = dti_mesh_at(mesh, dti_mesh_own(mesh, mesh->rank).first);
-    dti_values_param(m);
     const bool own = m->map.alike && !m->part;
     m->replica = own ? here.data : dti_values_replica(m);
     m->tensor = own ? here.tensor : 0;
     return m->map.find(m->par, m->replica, m->tensor, m->param, p);
+}
+
+static dt_result dti_values_open(dti_parallel *par, dti_values_mover *m) {
+    m->par = par;
+    m->map = dti_values_map_of(par);
+    m->part = NULL;
+    m->tensor = 0;
+    m->asks = par->desc.comm && !par->lost;
+    m->first = false;
+    m->result = DT_OK;
+    m->replica = dti_values_replica(m);
+    return m->replica == par->mesh.data ? dti_values_lost(par, m->map.lost) : DT_OK;
 }
 
 /* ---- gather */
@@ -173,17 +170,15 @@ static void dti_values_join(dti_values_mover *m, uint64_t elements) {
 
 static void dti_values_gather_array(dti_values_mover *m) {
     const dti_param *all = &dti_values_host(m)->layout.params[m->param];
-    const uint64_t most = m->part ? all->elements : m->map.room_elements;
-    float *room = m->part ? m->map.tp->whole : m->map.room;
-    for (uint64_t at = 0; at < all->elements && !dti_values_over(m); at += most) {
-        const dti_bucket range = {at, DTI_MIN(all->elements, at + most)};
+    uint64_t n;
+    for (uint64_t at = 0; at < all->elements && !dti_values_over(m); at += n) {
+        n = DTI_MIN(all->elements - at, m->most);
         if (m->part)
-            dti_values_join(m, all->elements);
+            dti_values_join(m, n);
         else
-            dti_values_collect(m, m->tensor, range, room);
+            dti_values_collect(m, m->tensor, (dti_bucket){at, at + n}, m->room);
         if (!m->result)
-            m->result =
-                dti_values_put(m->par, m->into, all->offset + at, dti_bucket_elements(range), room);
+            m->result = dti_values_put(m->par, m->into, all->offset + at, n, m->room);
     }
 }
 
@@ -213,16 +208,16 @@ static dt_result dti_values_gather(dti_parallel *par) {
     dti_values_mover m;
     dti_values_place p;
     const dt_result lost = dti_values_open(par, &m);
-    if (lost)
-        return lost;
-    for (m.param = 0; m.param < all->layout.param_count && !dti_values_over(&m); m.param++) {
+    for (uint32_t i = 0; i < all->layout.param_count && !lost && !dti_values_over(&m); i++) {
+        dti_values_param(&m, i);
         if (!dti_values_found(&m, &p))
             continue;
         for (m.array = m.into = 0; m.array <= all->moments; m.into = ++m.array)
             dti_values_gather_array(&m);
         dti_values_gather_count(&m, &p);
     }
-    return dti_agree_result(par, m.result); /* what one rank could not give none has */
+    /* what one rank could not give none has */
+    return lost ? lost : dti_agree_result(par, m.result);
 }
 
 /* ---- scatter */
@@ -241,19 +236,19 @@ static bool dti_values_next(const dti_values_mover *m, uint32_t *i, dti_values_p
 
 static void dti_values_scatter_array(dti_values_mover *m) {
     const dti_param *all = &dti_values_host(m)->layout.params[m->param];
-    const uint64_t most = m->part ? all->elements : m->map.room_elements;
-    float *room = m->part ? m->map.tp->whole : m->map.room;
     dti_values_place p;
-    for (uint64_t at = 0; at < all->elements && !m->result; at += most) {
-        const uint64_t n = DTI_MIN(all->elements - at, most);
-        m->result = dti_store_array_read(dti_values_host(m), m->array, all->offset + at, n, room);
+    uint64_t n;
+    for (uint64_t at = 0; at < all->elements && !m->result; at += n) {
+        n = DTI_MIN(all->elements - at, m->most);
+        m->result =
+            dti_store_array_read(dti_values_host(m), m->array, all->offset + at, n, m->room);
         for (uint32_t i = 0; dti_values_next(m, &i, &p); i++) {
             if (m->part)
                 dti_values_part_copy(m->map.tp, m->part, i % m->par->mesh.tensor, false);
             dti_values_add(m, &p,
                            dti_store_array_write(p.store, m->array, p.offset + at,
                                                  m->part ? n / m->map.tp->size : n,
-                                                 m->part ? m->map.tp->part : room));
+                                                 m->part ? m->map.tp->part : m->room));
         }
     }
 }
@@ -273,11 +268,9 @@ static void dti_values_scatter_count(dti_values_mover *m) {
 
 static dt_result dti_values_scatter(dti_parallel *par) {
     const dt_store *all = par->replicas[0].store;
-    dti_values_mover m;
-    dti_values_begin(par, &m);
-    m.asks = false;
-    for (m.param = 0; m.param < all->layout.param_count && !m.result; m.param++) {
-        dti_values_param(&m);
+    dti_values_mover m = {.par = par, .map = dti_values_map_of(par)};
+    for (uint32_t i = 0; i < all->layout.param_count && !m.result; i++) {
+        dti_values_param(&m, i);
         for (m.array = 0; m.array <= all->moments; m.array++)
             dti_values_scatter_array(&m);
         dti_values_scatter_count(&m);
