@@ -334,6 +334,8 @@ static bool dti_sum_fold(dti_parallel *par, uint32_t number);
 /* Folds what is ready, in order. True: all are folded. */
 static bool dti_sums_fold(dti_parallel *par);
 static dt_result dti_sum_post(dti_parallel *par, uint32_t number);
+/* A range of a sum to a rank; -1: to all. */
+static dt_result dti_sum_post_range(dti_sum *s, dti_bucket range, int root);
 /* On the thread that speaks to the network: posts what is folded, and takes what has come. */
 static dt_result dti_sums_speak(dti_parallel *par);
 /* Waits for all of them. */

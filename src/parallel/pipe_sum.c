@@ -55,20 +55,17 @@ static void dti_pipe_sums_begin(dti_parallel *par) {
 }
 
 /* Other ranks' come while this one computes on. */
-static void dti_pipe_sum_post(dti_parallel *par, uint32_t s) {
-    dti_pipe *pipe = par->pipe;
-    dti_pipe_hush(pipe);
-    if (!pipe->said)
-        pipe->said = dti_sum_post(par, s);
-    if (pipe->said)
-        atomic_store(&pipe->failed, true);
-    dti_pipe_unhush(pipe);
-}
-
 static void dti_pipe_sums_help(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
     for (uint32_t s = 0; s < par->sums.count; s++) {
-        if (dti_sum_fold(par, s) && par->sums.list[s].comm && par->pipe->apart)
-            dti_pipe_sum_post(par, s);
+        if (!dti_sum_fold(par, s) || !par->sums.list[s].comm || !pipe->apart)
+            continue;
+        dti_pipe_hush(pipe);
+        if (!pipe->said)
+            pipe->said = dti_sum_post(par, s);
+        if (pipe->said)
+            atomic_store(&pipe->failed, true);
+        dti_pipe_unhush(pipe);
     }
 }
 

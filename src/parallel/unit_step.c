@@ -86,21 +86,14 @@ static void dti_unit_spread(const dti_parallel *par, uint32_t b, uint64_t at, ui
 static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
     const dti_bucket bucket = par->buckets[b];
     dti_sum *s = &par->sums.list[b];
-    const bool whole = par->units.whole;
     dt_result result = DT_OK;
-    for (uint32_t rank = 0; rank < (whole ? 1 : par->mesh.world) && !result; rank++) {
-        const dti_bucket part =
-            whole ? bucket : dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
-        const dt_comm_op op = {.kind = whole ? DT_COMM_ALL_REDUCE : DT_COMM_REDUCE,
-                               .root = (int)rank,
-                               .in = (s->partial ? s->partial : s->total) +
-                                     (part.begin - bucket.begin),
-                               .out = s->total + (part.begin - bucket.begin),
-                               .count = dti_bucket_elements(part),
-                               .dtype = DT_F32,
-                               .tree = true};
-        if (op.count)
-            result = dti_works_post(s->comm, &s->works, &op);
+    if (par->units.whole)
+        return dti_sum_post_range(s, (dti_bucket){0, s->elements}, -1);
+    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
+        const dti_bucket own = dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
+        const dti_bucket range = {own.begin - bucket.begin, own.end - bucket.begin};
+        if (dti_bucket_elements(range))
+            result = dti_sum_post_range(s, range, (int)rank);
     }
     return result;
 }

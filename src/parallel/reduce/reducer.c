@@ -146,18 +146,23 @@ static void dti_sums_advance(dti_parallel *par) {
 
 /* ---- between ranks */
 
+static dt_result dti_sum_post_range(dti_sum *s, dti_bucket range, int root) {
+    const dt_comm_op op = {.kind = root < 0 ? DT_COMM_ALL_REDUCE : DT_COMM_REDUCE,
+                           .root = DTI_MAX(root, 0),
+                           .in = (s->partial ? s->partial : s->total) + range.begin,
+                           .out = s->total + range.begin,
+                           .count = dti_bucket_elements(range),
+                           .dtype = DT_F32,
+                           .tree = true};
+    return dti_works_post(s->comm, &s->works, &op);
+}
+
 static dt_result dti_sum_post(dti_parallel *par, uint32_t number) {
     dti_sum *s = &par->sums.list[number];
     if (!s->comm || s->works.count) /* it was posted out of turn */
         return DT_OK;
-    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
-                           .in = s->partial ? s->partial : s->total,
-                           .out = s->total,
-                           .count = s->elements,
-                           .dtype = DT_F32,
-                           .tree = true};
     return par->sums.kind->post ? par->sums.kind->post(par, number)
-                                : dti_works_post(s->comm, &s->works, &op);
+                                : dti_sum_post_range(s, (dti_bucket){0, s->elements}, -1);
 }
 
 static dt_result dti_sums_post(dti_parallel *par) {
