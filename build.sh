@@ -249,7 +249,7 @@ build() {
         examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
         examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c'
     if includes vulkan/vulkan.h; then with_public="$with_public examples/neural_texture.c"; fi
-    by_itself='examples/allreduce.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
+    by_itself='examples/allreduce.c tools/dtgpu.c tools/dtinfo.c tools/dtmodel.c tools/dtrun.c'
     # shellcheck disable=SC2046,SC2086 # words are meant
     in_lanes tests/main.c CORE KERNELS $by_itself COMM build_comm_tests $(test_sources)
     link_tests

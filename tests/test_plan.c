@@ -166,13 +166,16 @@ typedef struct plan_rank {
     int rank, fault; /* the action of its second step that fails; -1: none */
     dt_result result, after;
     uint64_t before, now, steps;
-    uint32_t actions, ahead; /* of its first device's list */
+    uint32_t actions[4], ahead; /* of its devices' lists; of the first */
     char error[1024];
 } plan_rank;
 
-/* Of its first device. */
-static const dti_list *plan_list(const dti_parallel *par) {
-    return par->pipe ? &par->pipe->devices[0].lists[0] : &par->replicas[0].full.list;
+static const dti_list *plan_list(const dti_parallel *par, int device) {
+    return par->pipe ? &par->pipe->devices[device].lists[0] : &par->replicas[device].full.list;
+}
+
+static int plan_devices(const plan_job *job) {
+    return job->devices[3] ? job->devices[4] - '0' : 1;
 }
 
 /* A file: no port that another test may take. */
@@ -215,8 +218,9 @@ static void *plan_rank_run(void *arg) {
         return NULL;
     CHECK(!dt_trainer_step(t, NULL));
     r->before = protocol_hash(&t->par, &r->steps);
-    r->actions = plan_list(&t->par)->count;
-    r->ahead = dti_list_ahead(plan_list(&t->par));
+    for (int i = 0; i < plan_devices(job); i++)
+        r->actions[i] = plan_list(&t->par, i)->count;
+    r->ahead = dti_list_ahead(plan_list(&t->par, 0));
     if (r->fault >= 0)
         harness_fault.action = r->fault;
     r->result = dt_trainer_step(t, NULL);
@@ -272,25 +276,43 @@ static void plan_check(const plan_job *job, const plan_rank *ranks, int action, 
 
 TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
     static const plan_job jobs[] = {
-        {"cpu", 0, 1, 1, 0, 1, false},   {"cpu:2", 0, 4, 1, 0, 1, false},
-        {"cpu:3", 4, 3, 1, 0, 1, false}, {"cpu:2", 0, 2, 3, 0, 1, false},
-        {"cpu:2", 1, 4, 1, 1, 2, false}, {"cpu:2", 4, 4, 1, 0, 2, false},
-        {"cpu:2", 0, 2, 1, 2, 1, false}, {"cpu:2", 0, 4, 2, 3, 2, false},
-        {"cpu", 0, 2, 1, 3, 2, false},   {"cpu:2", 0, 4, 1, 0, 2, true},
+        {"cpu", 0, 1, 1, 0, 1, false},
+        {"cpu:2", 0, 4, 1, 0, 1, false},
+        {"cpu:3", 4, 3, 1, 0, 1, false},
+        {"cpu:2", 0, 2, 3, 0, 1, false},
+        {"cpu:2", 1, 4, 1, 1, 2, false},
+        {"cpu:2", 4, 4, 1, 0, 2, false},
+        {"cpu:2", 0, 2, 1, 2, 1, false},
+        {"cpu:2", 0, 4, 2, 3, 2, false},
+        {"cpu", 0, 2, 1, 3, 2, false},
+        {"cpu:2", 0, 4, 1, 0, 2, true},
         {"cpu", 0, 2, 1, 2, 2, true},
+        {"cpu:2", TRAIN_PARTS, 1, 1, 0, 1, false, .tensor = 2},
+        {"cpu:2", TRAIN_PARTS, 1, 2, 0, 1, false, .tensor = 2, .slices = 4},
+        {"cpu:2", TRAIN_PARTS, 2, 1, 0, 2, false, .tensor = 2},
+        {"cpu", TRAIN_PARTS, 1, 1, 0, 2, true, .tensor = 2},
+        {"cpu:2", 0, 1, 4, 0, 1, false, .stages = 2},
+        {"cpu:2", 0, 1, 4, 0, 1, false, .stages = 2, .schedule = DT_PIPELINE_ZERO_BUBBLE},
+        {"cpu:2", TRAIN_PARTS, 2, 2, 0, 2, false, .stages = 2},
+        {"cpu", 0, 1, 3, 0, 2, false, .stages = 2},
+        {"cpu", 0, 1, 3, 0, 2, true, .stages = 2},
+        {"cpu:2", TRAIN_PARTS, 1, 2, 0, 2, false, .stages = 2, .tensor = 2},
+        {"cpu:2", TRAIN_PARTS, 2, 1, 1, 2, false, .tensor = 2},
     };
     for (size_t k = 0; k < DTI_COUNT(jobs); k++) {
         plan_rank ranks[2];
         const plan_job *job = &jobs[k];
-        const int devices = job->devices[3] ? job->devices[4] - '0' : 1;
+        const int devices = plan_devices(job);
         plan_run(job, -1, ranks);
         const bool waits = job->zero_stage > 1 || job->ranks > 1 || job->stages || job->tensor;
         const int ahead = waits ? 0 : (int)ranks[0].ahead;
-        const int actions = (int)ranks[0].actions, step = test_takes(1, 2, 5) ? 1 : 3;
+        const int actions = (int)ranks[0].actions[0], step = test_takes(1, 2, 5) ? 1 : 3;
         CHECK(!ranks[0].result && !ranks[1].result && actions > 4);
         for (int i = 0; i < actions; i += test_is_long() ? 1 : job->tcp ? 7 : step) {
             harness_fault.rank = i % job->ranks;
             harness_fault.device = i / 2 % devices;
+            if (i >= (int)ranks[harness_fault.rank].actions[harness_fault.device])
+                continue; /* its list is shorter */
             plan_run(job, i, ranks);
             if (CHECK_TEXT(harness_fault.hits == 1, "%d hits", harness_fault.hits))
                 plan_check(job, ranks, i, i < ahead);

@@ -1,11 +1,12 @@
 /* Lists of whole jobs, played without their devices: all ranks' lists are worked off in an order
  * that is drawn, with the messages between them, and with a fault at each action. The predicates are
  * the library's. Included by main.c, behind test_plan.c. */
+#include "pipe_model.h"
 
 enum { PLAY_RANKS = 4, PLAY_DEVICES = 16 };
 
 typedef struct play_job {
-    int stages, tensor, slices, data, ranks, batch_slices, accumulate, kind;
+    int stages, tensor, slices, data, ranks, batch_slices, accumulate, kind, chunks, zero;
     dt_pipeline_schedule schedule;
     bool short_batch;
 } play_job;
@@ -38,7 +39,7 @@ static void *play_rank_run(void *arg) {
     train_model *m = malloc(sizeof *m);
     char devices[16];
     snprintf(devices, sizeof devices, "cpu:%d", r->devices);
-    if (CHECK_TEXT(train_model_make(m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, j->kind),
+    if (CHECK_TEXT(pipe_model(m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, j->kind),
                    "a model")) {
         dt_trainer_desc d = train_desc(m);
         d.comm = r->comm;
@@ -50,6 +51,8 @@ static void *play_rank_run(void *arg) {
         d.parallel.replicas = j->stages > 1 || j->tensor > 1 ? j->data : 0;
         d.parallel.pipeline = j->stages > 1 ? j->stages : 0;
         d.parallel.schedule = j->schedule;
+        d.parallel.chunks = j->chunks > 1 ? j->chunks : 0;
+        d.parallel.zero_stage = j->zero;
         d.parallel.tensor = j->tensor > 1 ? j->tensor : 0;
         d.parallel.tensor_slices = j->slices > 1 ? j->tensor * j->slices : 0;
         if (dt_trainer_create(m->graph, &d, &r->trainer))
@@ -269,11 +272,17 @@ static void play_draw(uint32_t *state, play_job *j) {
                     .accumulate = 1 + (int)(train_random(state) % 5),
                     .schedule = schedules[train_random(state) % 3],
                     .short_batch = train_random(state) % 3 == 0};
-    j->kind = j->tensor > 1 ? TRAIN_PARTS : j->stages > 1 ? 0 : TRAIN_SYNC;
+    const int deep = train_random(state) % 2 ? PIPE_SKIP : PIPE_TIED;
+    j->kind = j->tensor > 1 ? TRAIN_PARTS : j->stages > 1 ? deep : TRAIN_SYNC;
     if (j->tensor > 1 && j->stages == 1)
         j->slices = 1 + (int)(train_random(state) % 2);
     if (j->stages == 1)
         j->schedule = DT_PIPELINE_1F1B;
+    if (j->stages == 2 && j->tensor == 1 && train_random(state) % 2) {
+        j->schedule = DT_PIPELINE_INTERLEAVED;
+        j->chunks = 2;
+    }
+    j->zero = j->data > 1 && j->stages * j->tensor > 1 ? (int)(train_random(state) % 2) : 0;
     j->batch_slices = j->data * (1 + (int)(train_random(state) % 2));
     if (j->kind == TRAIN_SYNC)
         j->accumulate = 1; /* it needs the whole batch at once */

@@ -202,6 +202,16 @@ static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
 
 /* ---- buffers */
 
+static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t operands) {
+    if (operands <= DTI_OPERANDS_MAX)
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "%u batch slices on %u replicas of this process leave %llu partial sums, "
+                    "at most %d; use a multiple of the replicas for .parallel.batch_slices",
+                    par->job.batch_slices, replicas, (unsigned long long)operands,
+                    DTI_OPERANDS_MAX);
+}
+
 /* staging: host memory beside the model's; subtrees: gradients of a replica's second and further
  * slots. */
 static dt_result dti_exchange_make(dti_parallel *par) {
@@ -232,18 +242,15 @@ static dt_result dti_exchange_make(dti_parallel *par) {
             !dti_parallel_is_local(par))
             par->staging_bytes += arena;
     }
-    if (operands > DTI_OPERANDS_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u batch slices on %u replicas of this process leave %llu partial sums, "
-                        "at most %d; use a multiple of the replicas for .parallel.batch_slices",
-                        par->job.batch_slices, par->job.local, (unsigned long long)operands,
-                        DTI_OPERANDS_MAX);
+    const dt_result result = dti_operands_fit(par, par->job.local, operands);
+    if (result)
+        return result;
     if (par->partial_bytes)
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
     if (par->partial_bytes && !par->partial)
         return DT_ERROR_MEMORY;
-    const dt_result result = dti_scalar_sums_make(par);
-    return result ? result : dti_bucket_sums_make(par);
+    const dt_result made = dti_scalar_sums_make(par);
+    return made ? made : dti_bucket_sums_make(par);
 }
 
 static dt_result dti_parallel_check(dti_parallel *par) {

@@ -100,7 +100,7 @@ static void dti_parallel_forward(void *arg, uint32_t index) {
     const uint64_t start = dti_now_ns();
     if (!r->runs->count)
         return;
-    r->result = dti_list_run(par, index, dti_list_ahead(r->actor.list));
+    r->result = dti_list_run(par, index, dti_list_ahead(&r->runs->list));
     r->busy_ns = dti_now_ns() - start;
     if (!index)
         par->times.forward += r->busy_ns;
@@ -137,7 +137,7 @@ static void dti_parallel_backward(void *arg, uint32_t index) {
         dti_parallel_forward(par, index);
     const uint64_t start = dti_now_ns();
     if (!r->result)
-        r->result = dti_list_run(par, index, r->actor.list->count);
+        r->result = dti_list_run(par, index, r->runs->list.count);
     if (units && !r->result && !r->actor.given_up)
         r->result = dti_units_attend(par, index);
     r->passed = dti_now_ns();

@@ -219,6 +219,8 @@ typedef struct dti_parallel_result {
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
+/* Whether a sum of so many partial sums has room. INVALID */
+static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t operands);
 
 /* ---- mesh/mesh_job.c */
 /* Memory of the mesh of par->desc, whose rank and world are there. MEMORY */

@@ -194,6 +194,8 @@ static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
 /* An error of a chunk, or of a tensor rank, with its number. */
 static dt_result dti_pipe_blame(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result,
                                 const char *text);
+/* A program of a chunk that is here, of any tensor rank; NULL: it is not. */
+static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c);
 /* A shared input, to all chunks that read it. */
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
 /* Transient bytes of the device that has most here, over its micro-batch slots. */

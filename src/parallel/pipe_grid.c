@@ -100,7 +100,7 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
             "pipeline: stage %u%s on device %u, %s: nodes %u to %u, %.0f%% of the work, %u "
             "parameters; %llu bytes of parameters, the same of gradients, %llu of state%s, %llu of "
             "transients in %u micro-batch slots",
-            c, of, dti_mesh_own(pipe->mesh, pipe->mesh->rank).first + chunk->device,
+            c, of, dti_mesh_own(pipe->mesh, pipe->mesh->rank).first / pipe->each + chunk->device,
             store->device->info.id, pipe->cut.starts[c], pipe->cut.starts[c + 1] - 1,
             100.0 * pipe->cut.work[c], store->layout.param_count,
             (unsigned long long)dti_arena_bytes(store->layout.elements),
@@ -110,17 +110,60 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
             pipeline->schedules[0].micro_slots[c]);
 }
 
-static void dti_pipe_log(const dti_parallel *par) {
+/* Of a tensor group by itself. */
+static void dti_pipe_log_tensor(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    const dti_pipe *pipe = par->pipe;
+    const dt_store *store = chunk->store;
+    const dti_pipeline *pipeline = &pipe->pipelines[chunk->pipeline];
+    uint32_t parts = 0;
+    char of[32] = "";
+    if (pipe->mesh->data > 1)
+        snprintf(of, sizeof of, " of replica %u", pipeline->replica);
+    for (uint32_t i = 0; i < store->layout.param_count; i++)
+        parts += pipe->shared->parts[i].of.axis >= 0;
+    dti_log(par->base, DT_LOG_INFO,
+            "tensor: tensor rank %u%s on device %u, %s: %u of %u parameters split, the others "
+            "replicated; %llu bytes of parameters, the same of gradients, %llu of state%s, %llu of "
+            "transients",
+            pipeline->tp_rank, of,
+            dti_mesh_own(pipe->mesh, pipe->mesh->rank).first / pipe->each + chunk->device,
+            store->device->info.id, parts, store->layout.param_count,
+            (unsigned long long)dti_arena_bytes(store->layout.elements),
+            (unsigned long long)dti_state_bytes(&store->layout, store->moments),
+            store->layout.parted ? " (a shard)" : "",
+            (unsigned long long)dti_pipe_chunk_transients(chunk));
+}
+
+static void dti_pipe_log_collectives(const dti_parallel *par) {
+    const dti_code *code = dti_program_code(dti_pipe_any(par->pipe, 0));
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < code->sync_point_count; i++)
+        elements += code->sync_points[i].given;
+    dti_log(par->base, DT_LOG_INFO,
+            "tensor: %u collectives of a tensor group a micro-batch, %llu bytes from each rank",
+            code->sync_point_count, (unsigned long long)dti_bytes(DT_F32, elements));
+}
+
+static void dti_pipe_log_schedule(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_schedule *s = &pipe->pipelines[0].schedules[0];
-    dti_mesh_log(par);
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
-        if (pipe->chunks[i].store)
-            dti_pipe_log_chunk(par, &pipe->chunks[i]);
-    }
     dti_log(par->base, s->micros < pipe->mesh->stages ? DT_LOG_WARNING : DT_LOG_INFO,
             "pipeline: %s, %u micro-batches through %u devices: estimated idle time is %.0f%% of "
             "compute time; at most %u live micro-batches on a device%s",
             dti_pipe_names[par->desc.schedule], s->micros, s->devices, 100.0 * s->bubble, s->alive,
             s->micros < pipe->mesh->stages ? "; raise .accumulate" : "");
+}
+
+static void dti_pipe_log(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    const bool stages = pipe->chunk_count > 1;
+    dti_mesh_log(par);
+    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
+        if (pipe->chunks[i].store)
+            (stages ? dti_pipe_log_chunk : dti_pipe_log_tensor)(par, &pipe->chunks[i]);
+    }
+    if (stages)
+        dti_pipe_log_schedule(par);
+    else
+        dti_pipe_log_collectives(par);
 }

@@ -32,12 +32,19 @@ static const char *dti_pipe_word(const dti_pipe *pipe) {
     return pipe->chunk_count > 1 ? "stage" : "tensor rank";
 }
 
+/* A stage's, or of a tensor rank its position in the job. */
+static uint32_t dti_pipe_word_number(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {
+    const dti_pipeline *pipeline = &pipe->pipelines[chunk->pipeline];
+    return pipe->chunk_count > 1
+               ? chunk->index
+               : dti_pipe_position(pipe->mesh, dti_pipeline_number(pipe, pipeline), 0);
+}
+
 static dt_result dti_pipe_blame(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result,
                                 const char *text) {
     const dti_pipe *pipe = par->pipe;
     return dti_fail(par->base, result, "%s %u: %s", dti_pipe_word(pipe),
-                    pipe->chunk_count > 1 ? chunk->index : pipe->pipelines[chunk->pipeline].tp_rank,
-                    text);
+                    dti_pipe_word_number(pipe, chunk), text);
 }
 
 static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *chunk) {
@@ -92,8 +99,9 @@ static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char 
                                       int threads) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_device *device = &pipe->devices[d];
-    dt_result result = dti_context_beside(par, par->replicas[0].graph, dti_pipe_word(pipe),
-                                          d * pipe->each, threads, &device->ctx);
+    dt_result result = dti_context_beside(
+        par, par->replicas[0].graph, dti_pipe_word(pipe),
+        dti_mesh_own(pipe->mesh, pipe->mesh->rank).first + d * pipe->each, threads, &device->ctx);
     for (uint32_t k = 0; k < pipe->each; k++) {
         for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->mesh->stages)
             result = dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->pipeline + k, c),
@@ -226,7 +234,6 @@ static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
     return result;
 }
 
-/* A program of a chunk that is here, of any tensor rank; NULL: it is not. */
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
     for (uint32_t s = c; s < pipe->stage_count; s += pipe->chunk_count) {
         if (pipe->stages[s].pipelines)
@@ -342,10 +349,11 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->pairs =
         dti_alloc_array(par->base, (size_t)2 * pipe->block_count + 1, sizeof *pipe->pairs);
-    if (par->desc.comm)
+    /* of one stage each rank has all that is not in parts, but for shards */
+    const bool asks = par->desc.comm && (pipe->chunk_count > 1 || par->desc.level);
+    if (asks)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
-    return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_scalar_sums_make(par)
-                                                           : DT_ERROR_MEMORY;
+    return pipe->pairs && (pipe->piece || !asks) ? dti_scalar_sums_make(par) : DT_ERROR_MEMORY;
 }
 
 /* ---- tensor ranks of a stage between ranks */

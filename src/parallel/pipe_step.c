@@ -245,8 +245,10 @@ static bool dti_pipe_failed(const dti_parallel *par) {
     return atomic_load(&par->pipe->failed);
 }
 
-static const dti_acting dti_pipe_acting = {
-    .actor = dti_pipe_actor, .act = dti_pipe_perform, .failed = dti_pipe_failed, .help = dti_pipe_speak};
+static const dti_acting dti_pipe_acting = {.actor = dti_pipe_actor,
+                                           .act = dti_pipe_perform,
+                                           .failed = dti_pipe_failed,
+                                           .help = dti_pipe_speak};
 
 static void dti_pipe_compute(void *arg, uint32_t device) {
     dti_parallel *par = arg;
@@ -298,14 +300,18 @@ static void dti_pipe_commit(void *arg, uint32_t device) {
 
 static dt_result dti_pipe_result(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
-    for (uint32_t d = 0; d < pipe->device_count; d++) {
-        if (pipe->devices[d].result && par->lost) /* a comm that failed has said so */
-            return pipe->devices[d].result;
-        if (pipe->devices[d].result)
-            return dti_fail(par->base, pipe->devices[d].result, "%s",
-                            dti_ctx_base(pipe->devices[d].ctx)->error);
-    }
-    return DT_OK;
+    uint32_t d = 0;
+    while (d < pipe->device_count && !pipe->devices[d].result)
+        d++;
+    if (d == pipe->device_count)
+        return DT_OK;
+    const dti_pipe_device *own = &pipe->devices[d];
+    const char *text = dti_ctx_base(own->ctx)->error;
+    if (par->lost) /* a comm that failed has said so */
+        return own->result;
+    return pipe->chunk_count == 1
+               ? dti_pipe_blame(par, dti_pipe_chunk_of(pipe, own->pipeline, 0), own->result, text)
+               : dti_fail(par->base, own->result, "%s", text);
 }
 
 static void dti_pipe_team(dti_parallel *par, dti_device_team_fn *fn) {

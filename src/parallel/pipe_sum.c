@@ -13,6 +13,7 @@ static const dti_sum_kind dti_pipe_sum_kind = {.addends = dti_pipe_addends};
 static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_stage *stage = &pipe->stages[s];
+    uint64_t operands = 0;
     stage->sum = &par->sums.list[s];
     dt_result result = dti_batch_slice_sum_make(par, stage->sum, stage->pipelines, stage->elements,
                                                 dti_pipe_stage_position(pipe, s));
@@ -20,8 +21,9 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
         dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i);
         result = dti_batch_slice_stack_make(par, &chunk->sum, chunk->store,
                                             pipe->pipelines[chunk->pipeline].replica);
+        operands += dti_partition_subtrees(&par->job, chunk->sum.first, chunk->sum.end).count;
     }
-    return result;
+    return result ? result : dti_operands_fit(par, stage->pipelines, operands);
 }
 
 static dt_result dti_pipe_sums_make(dti_parallel *par) {

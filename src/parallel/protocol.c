@@ -139,7 +139,9 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
 static dt_result dti_protocol_own(dti_parallel *par, dt_result own) {
     const dti_strategy *s = par->strategy;
     const dti_error_text error = dti_error_of(par);
-    const dt_result before = s->before ? s->before(par) : DT_OK; /* on all ranks, whatever own is */
+    /* on all ranks, whatever own is, but where nobody waits for it */
+    const bool over = own && s->scope == DTI_STEP_OF_REPLICA;
+    const dt_result before = s->before && !over ? s->before(par) : DT_OK;
     if (own)
         dti_error_back(par, &error);
     if (own || before)

@@ -34,7 +34,7 @@ static void dti_replicas_prepare(dti_parallel *par) {
         r->runs = par->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
         r->busy_ns = 0;
-        r->actor = (dti_actor){.list = &r->runs->list};
+        r->actor = (dti_actor){0};
         r->arrived = 0;
         atomic_store(&r->failed, false);
     }

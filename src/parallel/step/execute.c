@@ -81,10 +81,12 @@ static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_actor *acto
     if (!result)
         result = acting->act(par, index, a);
     dti_list_clock(par, index, actor, a);
-    if (result || actor->given_up || !a->raises)
+    if (result || actor->given_up)
         return result;
-    atomic_fetch_add(&par->counters[a->raises - 1], 1);
-    acting->help(par, index, NULL); /* what it made may go to other ranks now */
+    if (a->raises)
+        atomic_fetch_add(&par->counters[a->raises - 1], 1);
+    if (!acting->reach && a->ends)
+        acting->help(par, index, NULL); /* what it made may go to other ranks now */
     return DT_OK;
 }
 
@@ -96,7 +98,8 @@ static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
     actor->since = dti_now_ns();
     for (; actor->at < end && !result && !actor->given_up; actor->at++) {
         const dti_action *a = &list->actions[actor->at];
-        actor->given_up = !dti_list_await(par, index, actor, a);
+        actor->given_up =
+            (!acting->reach && acting->failed(par)) || !dti_list_await(par, index, actor, a);
         if (!actor->given_up)
             result = dti_list_act(par, index, actor, a);
     }

@@ -125,8 +125,12 @@ static dt_result dti_replica_act(dti_parallel *par, uint32_t index, const dti_ac
     return dti_replica_acts[a->kind](par, index, a);
 }
 
+/* Of the runs that it has now: a worker's change within a step. */
 static dti_actor *dti_replica_actor(const dti_parallel *par, uint32_t index) {
-    return &par->replicas[index].actor;
+    dti_replica *r = &par->replicas[index];
+    r->actor.list = &r->runs->list;
+    DTI_ASSERT(r->actor.list->count || !r->runs->count);
+    return &r->actor;
 }
 
 static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action *wait) {

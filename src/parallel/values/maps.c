@@ -10,9 +10,10 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
                    here = dti_pipeline_of(pipe, pipeline);
     if (c == DTI_PIPE_NOWHERE)
         return false;
-    *p = (dti_values_place){.rank = dti_pipe_rank(par, pipeline, c),
-                            .kind = dti_pipe_word(pipe),
-                            .number = pipe->chunk_count > 1 ? c : tensor};
+    *p = (dti_values_place){
+        .rank = dti_pipe_rank(par, pipeline, c),
+        .kind = dti_pipe_word(pipe),
+        .number = pipe->chunk_count > 1 ? c : dti_pipe_position(pipe->mesh, pipeline, 0)};
     if (pipe->bounds) {
         p->offset = pipe->offsets[param];
         p->moments =
