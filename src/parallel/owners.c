@@ -97,14 +97,14 @@ static dt_result dti_owners_cut(dti_parallel *par) {
 
 /* ---- parameters */
 
-static dti_values_trained dti_owners_trained(const dti_parallel *par) {
-    return (dti_values_trained){.buckets = par->buckets, .bucket_count = par->bucket_count};
+static dti_values_ranges dti_owners_trained(const dti_parallel *par) {
+    return (dti_values_ranges){.buckets = par->buckets, .bucket_count = par->bucket_count};
 }
 
 static dt_result dti_owners_make(dti_parallel *par) {
     if (!par->sharded || par->mesh.world == 1 || dti_units_are(par))
         return DT_OK;
-    const dti_values_trained trained = dti_owners_trained(par);
+    const dti_values_ranges trained = dti_owners_trained(par);
     const uint64_t own = dti_values_elements(&trained, dti_owners_rank(par, par->mesh.rank));
     par->buffer_values = 0;
     for (uint32_t i = 0; i < par->statistics.count; i++)
@@ -117,7 +117,7 @@ static dt_result dti_owners_make(dti_parallel *par) {
 
 /* A replica's part, to or from where it is in `undo`. */
 static dt_result dti_owners_undo(const dti_parallel *par, uint32_t index, bool write) {
-    const dti_values_trained trained = dti_owners_trained(par);
+    const dti_values_ranges trained = dti_owners_trained(par);
     const dti_bucket own = dti_owners_range(par, par->job.first + index);
     const dti_bucket before = {dti_owners_rank(par, par->mesh.rank).begin, own.begin};
     float *host = par->undo + dti_values_elements(&trained, before);
@@ -132,7 +132,7 @@ static dt_result dti_owners_keep(dti_parallel *par, uint32_t index) {
 /* To or from the first replica's gradients, at their places. */
 static dt_result dti_owners_copy(const dti_parallel *par, uint32_t index, dti_bucket part,
                                  bool write) {
-    const dti_values_trained trained = dti_owners_trained(par);
+    const dti_values_ranges trained = dti_owners_trained(par);
     return dti_values_copy_trained(
         par->replicas[index].store,
         (dti_values_copy){&trained, part, par->replicas[0].gradients, false, write});
@@ -146,7 +146,7 @@ static void dti_owners_put(void *arg, uint32_t index) {
 
 static void dti_owners_take(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    const dti_values_trained trained = dti_owners_trained(par);
+    const dti_values_ranges trained = dti_owners_trained(par);
     par->replicas[index].result =
         dti_values_take(par->replicas[index].store, &trained,
                         dti_owners_range(par, par->job.first + index), par->replicas[0].gradients);
@@ -171,7 +171,7 @@ static void dti_owners_back(void *arg, uint32_t index) {
 }
 
 static dt_result dti_owners_exchange(dti_parallel *par) {
-    const dti_values_trained trained = dti_owners_trained(par);
+    const dti_values_ranges trained = dti_owners_trained(par);
     return par->mesh.world == 1
                ? DT_OK
                : dti_values_share(par, par->desc.comm, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0),
@@ -206,7 +206,7 @@ static dt_result dti_owners_put_by(dti_parallel *par) {
 
 static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
-    dti_values_mover m;
+    dti_values_move m;
     dt_result result = dti_values_open(par, &m);
     if (!result)
         result = dti_owners_put_by(par);
@@ -259,7 +259,7 @@ static dt_result dti_owners_ask(dti_parallel *par, uint64_t words[3]) {
 
 /* What rank 0 asked for, to it; all send, whatever fails. */
 static dt_result dti_owners_give(dti_parallel *par, const uint64_t words[3], void *to) {
-    dti_values_mover m;
+    dti_values_move m;
     const dt_result result = dti_values_open(par, &m);
     if (result)
         return result;

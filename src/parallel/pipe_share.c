@@ -65,12 +65,12 @@ static float *dti_pipe_staging(const dti_parallel *par, const dti_pipe_chunk *ch
     return dti_pipe_stage_of(par->pipe, chunk)->sum->total;
 }
 
-static dti_values_trained dti_pipe_trained(const dti_parallel *par, const dti_pipe_chunk *chunk) {
-    return (dti_values_trained){.code = dti_program_code(dti_pipe_last(par, chunk))};
+static dti_values_ranges dti_pipe_trained(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    return (dti_values_ranges){.code = dti_program_code(dti_pipe_last(par, chunk))};
 }
 
 static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
-    const dti_values_trained trained = dti_pipe_trained(par, chunk);
+    const dti_values_ranges trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
     const dti_bucket own = {l->own_begin, l->own_end};
     return dti_values_copy_trained(
@@ -79,7 +79,7 @@ static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
 }
 
 static dt_result dti_pipe_share_take(dti_parallel *par, dti_pipe_chunk *chunk) {
-    const dti_values_trained trained = dti_pipe_trained(par, chunk);
+    const dti_values_ranges trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
     return dti_values_take(chunk->store, &trained, (dti_bucket){l->own_begin, l->own_end},
                            dti_pipe_staging(par, chunk));
@@ -96,7 +96,7 @@ static void dti_pipe_get(void *arg, uint32_t device) {
 static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, 0);
-    const dti_values_trained trained = dti_pipe_trained(par, chunk);
+    const dti_values_ranges trained = dti_pipe_trained(par, chunk);
     const dti_mesh_line line =
         dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s));
     return dti_parallel_comm_failed(par, dti_values_share(par, pipe->stages[s].sum->comm, line,

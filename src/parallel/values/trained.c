@@ -2,7 +2,7 @@
  * own, and gets the others' from an arena on the host. */
 
 /* The next range, after *i others. */
-static bool dti_values_next_trained(const dti_values_trained *t, uint32_t *i, dti_bucket *range) {
+static bool dti_values_next_range(const dti_values_ranges *t, uint32_t *i, dti_bucket *range) {
     *range = (dti_bucket){0, 0};
     if (!t->code) {
         *range = *i < t->bucket_count ? t->buckets[*i] : *range;
@@ -23,10 +23,10 @@ static bool dti_values_next_trained(const dti_values_trained *t, uint32_t *i, dt
     return range->end > 0;
 }
 
-static uint64_t dti_values_elements(const dti_values_trained *t, dti_bucket part) {
+static uint64_t dti_values_elements(const dti_values_ranges *t, dti_bucket part) {
     uint64_t n = 0;
     dti_bucket range;
-    for (uint32_t i = 0; dti_values_next_trained(t, &i, &range);)
+    for (uint32_t i = 0; dti_values_next_range(t, &i, &range);)
         n += dti_bucket_elements(dti_bucket_overlap(range, part));
     return n;
 }
@@ -34,7 +34,7 @@ static uint64_t dti_values_elements(const dti_values_trained *t, dti_bucket part
 static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy c) {
     dti_bucket range;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; !result && dti_values_next_trained(c.trained, &i, &range);) {
+    for (uint32_t i = 0; !result && dti_values_next_range(c.trained, &i, &range);) {
         const dti_bucket piece = dti_bucket_overlap(range, c.part);
         const uint64_t n = dti_bucket_elements(piece);
         float *host = c.host + (c.packed ? 0 : piece.begin);
@@ -46,7 +46,7 @@ static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy c) {
     return result;
 }
 
-static dt_result dti_values_take(dt_store *s, const dti_values_trained *t, dti_bucket own,
+static dt_result dti_values_take(dt_store *s, const dti_values_ranges *t, dti_bucket own,
                                  float *host) {
     const dti_bucket before = {0, own.begin}, after = {own.end, s->layout.elements};
     const dt_result result =
@@ -96,12 +96,11 @@ static dt_result dti_values_post_range(const dti_mesh *mesh, dti_values_posts *p
 }
 
 static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, dti_mesh_line line,
-                                  const uint64_t *bounds, const dti_values_trained *t,
-                                  float *host) {
+                                  const uint64_t *bounds, const dti_values_ranges *t, float *host) {
     dti_values_posts p = {.comm = comm};
     dti_bucket range;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; !result && dti_values_next_trained(t, &i, &range);)
+    for (uint32_t i = 0; !result && dti_values_next_range(t, &i, &range);)
         result = dti_values_post_range(&par->mesh, &p, line, bounds, range, host);
     while (p.ended < p.posted) { /* also after an error: all have to end */
         const dt_result one = dti_values_wait(&p);

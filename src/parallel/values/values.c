@@ -1,4 +1,4 @@
-/* The one mover of values. A gather goes parameter by parameter, in the model's order, which is the
+/* The one way that values move. A gather goes parameter by parameter, in the model's order, which is the
  * same on all ranks: array by array, piece by piece, each read where it lies and told to all. */
 
 static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
@@ -19,17 +19,17 @@ static dt_result dti_values_lost(dti_parallel *par, const char *what) {
 
 /* ---- a move under way */
 
-static dt_store *dti_values_host(const dti_values_mover *m) {
+static dt_store *dti_values_host(const dti_values_move *m) {
     return m->par->replicas[0].store;
 }
 
 /* Other ranks wait for each other, whatever a device says. */
-static bool dti_values_over(const dti_values_mover *m) {
+static bool dti_values_over(const dti_values_move *m) {
     return m->asks ? m->par->lost : m->result != DT_OK;
 }
 
 /* What a device of a place says, in the first context. */
-static void dti_values_add(dti_values_mover *m, const dti_values_place *p, dt_result result) {
+static void dti_values_add(dti_values_move *m, const dti_values_place *p, dt_result result) {
     const dti_base *base = p->store ? p->store->base : NULL;
     if (!result || m->result)
         return;
@@ -39,13 +39,13 @@ static void dti_values_add(dti_values_mover *m, const dti_values_place *p, dt_re
 }
 
 /* What ends the group is the result. */
-static void dti_values_told(dti_values_mover *m, dt_result told) {
+static void dti_values_told(dti_values_move *m, dt_result told) {
     told = dti_parallel_comm_failed(m->par, told);
     m->result = told ? told : m->result;
 }
 
 /* From a rank to the first, after a word that says whether it could read them. */
-static void dti_values_send(dti_values_mover *m, float *values, uint64_t n, uint32_t rank,
+static void dti_values_send(dti_values_move *m, float *values, uint64_t n, uint32_t rank,
                             dt_result own) {
     dt_comm *comm = m->par->desc.comm;
     const uint32_t here = m->par->mesh.rank;
@@ -65,19 +65,19 @@ static void dti_values_send(dti_values_mover *m, float *values, uint64_t n, uint
 }
 
 /* From a rank to all. */
-static void dti_values_tell(dti_values_mover *m, void *values, uint64_t n, dt_dtype dtype,
+static void dti_values_tell(dti_values_move *m, void *values, uint64_t n, dt_dtype dtype,
                             uint32_t rank) {
     dti_values_told(m, dt_comm_broadcast(m->par->desc.comm, values, n, dtype, (int)rank));
 }
 
 /* Where all have a parameter, each reads its own. */
-static bool dti_values_asks(const dti_values_mover *m) {
+static bool dti_values_asks(const dti_values_move *m) {
     return m->asks && (m->part || !m->map.alike);
 }
 
 /* The replica that is read: where others can be asked the first, else the first that is here as a
  * whole; mesh.data: none is. */
-static uint32_t dti_values_replica(const dti_values_mover *m) {
+static uint32_t dti_values_replica(const dti_values_move *m) {
     const dti_mesh *mesh = &m->par->mesh;
     const dt_comm_span own = dti_mesh_own(mesh, mesh->rank);
     const uint32_t each = mesh->stages * mesh->tensor, first = (own.first + each - 1) / each;
@@ -87,7 +87,7 @@ static uint32_t dti_values_replica(const dti_values_mover *m) {
 }
 
 /* Which parameter is moved, and with what room. */
-static void dti_values_param(dti_values_mover *m, uint32_t param) {
+static void dti_values_param(dti_values_move *m, uint32_t param) {
     const dti_tp_part *part = m->map.tp ? &m->map.tp->parts[param] : NULL;
     m->param = param;
     m->part = part && part->of.axis >= 0 ? part : NULL;
@@ -96,7 +96,7 @@ static void dti_values_param(dti_values_mover *m, uint32_t param) {
 }
 
 /* Where it is read. false: only the host has it. */
-static bool dti_values_found(dti_values_mover *m, dti_values_place *p) {
+static bool dti_values_found(dti_values_move *m, dti_values_place *p) {
     const dti_mesh *mesh = &m->par->mesh;
     const dti_mesh_place here = dti_mesh_at(mesh, dti_mesh_own(mesh, mesh->rank).first);
     const bool own = m->map.alike && !m->part;
@@ -105,7 +105,7 @@ static bool dti_values_found(dti_values_mover *m, dti_values_place *p) {
     return m->map.find(m->par, m->replica, m->tensor, m->param, p);
 }
 
-static dt_result dti_values_open(dti_parallel *par, dti_values_mover *m) {
+static dt_result dti_values_open(dti_parallel *par, dti_values_move *m) {
     m->par = par;
     m->map = dti_values_map_of(par);
     m->part = NULL;
@@ -139,7 +139,7 @@ static void dti_values_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_
     }
 }
 
-static void dti_values_collect(dti_values_mover *m, uint32_t tensor, dti_bucket range, float *to) {
+static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to) {
     const bool all = m->array && m->map.sharded;
     const uint32_t end = all ? m->par->mesh.data : m->replica + 1;
     dti_values_place p;
@@ -160,7 +160,7 @@ static void dti_values_collect(dti_values_mover *m, uint32_t tensor, dti_bucket 
 }
 
 /* The parts of all tensor ranks. */
-static void dti_values_join(dti_values_mover *m, uint64_t elements) {
+static void dti_values_join(dti_values_move *m, uint64_t elements) {
     const dti_tp *tp = m->map.tp;
     for (uint32_t t = 0; t < tp->size && !dti_values_over(m); t++) {
         dti_values_collect(m, t, (dti_bucket){0, elements / tp->size}, tp->part);
@@ -168,7 +168,7 @@ static void dti_values_join(dti_values_mover *m, uint64_t elements) {
     }
 }
 
-static void dti_values_gather_array(dti_values_mover *m) {
+static void dti_values_gather_array(dti_values_move *m) {
     const dti_param *all = &dti_values_host(m)->layout.params[m->param];
     uint64_t n;
     for (uint64_t at = 0; at < all->elements && !dti_values_over(m); at += n) {
@@ -183,7 +183,7 @@ static void dti_values_gather_array(dti_values_mover *m) {
 }
 
 /* The count of steps, and since when there is an average. */
-static void dti_values_gather_count(dti_values_mover *m, const dti_values_place *p) {
+static void dti_values_gather_count(dti_values_move *m, const dti_values_place *p) {
     dt_store *all = dti_values_host(m);
     uint64_t kept[3] = {0};
     uint32_t count = 0;
@@ -205,7 +205,7 @@ static void dti_values_gather_count(dti_values_mover *m, const dti_values_place 
 
 static dt_result dti_values_gather(dti_parallel *par) {
     const dt_store *all = par->replicas[0].store;
-    dti_values_mover m;
+    dti_values_move m;
     dti_values_place p;
     const dt_result lost = dti_values_open(par, &m);
     for (uint32_t i = 0; i < all->layout.param_count && !lost && !dti_values_over(&m); i++) {
@@ -223,7 +223,7 @@ static dt_result dti_values_gather(dti_parallel *par) {
 /* ---- scatter */
 
 /* The next place here that has the parameter; *i counts replicas here and their tensor ranks. */
-static bool dti_values_next(const dti_values_mover *m, uint32_t *i, dti_values_place *p) {
+static bool dti_values_next(const dti_values_move *m, uint32_t *i, dti_values_place *p) {
     const dti_mesh *mesh = &m->par->mesh;
     const dt_comm_span here = dti_mesh_replicas(mesh, mesh->rank);
     for (; *i < here.count * mesh->tensor && !m->result; ++*i) {
@@ -234,7 +234,7 @@ static bool dti_values_next(const dti_values_mover *m, uint32_t *i, dti_values_p
     return false;
 }
 
-static void dti_values_scatter_array(dti_values_mover *m) {
+static void dti_values_scatter_array(dti_values_move *m) {
     const dti_param *all = &dti_values_host(m)->layout.params[m->param];
     dti_values_place p;
     uint64_t n;
@@ -253,7 +253,7 @@ static void dti_values_scatter_array(dti_values_mover *m) {
     }
 }
 
-static void dti_values_scatter_count(dti_values_mover *m) {
+static void dti_values_scatter_count(dti_values_move *m) {
     dt_store *all = dti_values_host(m);
     dti_values_place p;
     uint32_t count = 0;
@@ -268,7 +268,7 @@ static void dti_values_scatter_count(dti_values_mover *m) {
 
 static dt_result dti_values_scatter(dti_parallel *par) {
     const dt_store *all = par->replicas[0].store;
-    dti_values_mover m = {.par = par, .map = dti_values_map_of(par)};
+    dti_values_move m = {.par = par, .map = dti_values_map_of(par)};
     for (uint32_t i = 0; i < all->layout.param_count && !m.result; i++) {
         dti_values_param(&m, i);
         for (m.array = 0; m.array <= all->moments; m.array++)

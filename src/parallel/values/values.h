@@ -26,12 +26,12 @@ typedef struct dti_values_map {
     const dti_tp *tp; /* which parameters are in parts; NULL: none is */
     bool alike;       /* every rank has all that is not in parts: nobody asks for it */
     bool sharded;     /* replicas share the moments */
-    float *room;      /* for so many elements, if not in parts; NULL: the mover's own */
+    float *room;      /* for so many elements, if not in parts; NULL: the move's own */
     uint64_t room_elements;
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
 
-typedef struct dti_values_mover { /* a move under way */
+typedef struct dti_values_move { /* a move under way */
     dti_parallel *par;
     dti_values_map map;
     const dti_tp_part *part; /* how tensor ranks have the parameter; NULL: each as a whole */
@@ -44,7 +44,7 @@ typedef struct dti_values_mover { /* a move under way */
     uint64_t most;
     dt_result result; /* the first error, or what ended the group */
     float own[DTI_STORE_PIECE / 16];
-} dti_values_mover;
+} dti_values_move;
 
 /* ---- maps.c */
 static dti_values_map dti_values_map_of(const dti_parallel *par);
@@ -58,42 +58,42 @@ static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, 
 /* What other ranks had is lost: REVOKED */
 static dt_result dti_values_lost(dti_parallel *par, const char *what);
 /* On all ranks together. REVOKED: the job has ended, and other ranks had some. */
-static dt_result dti_values_open(dti_parallel *par, dti_values_mover *m);
+static dt_result dti_values_open(dti_parallel *par, dti_values_move *m);
 /* Elements `range` of an array of a parameter, or of a tensor rank's part of it, from whoever has
  * them. After a device's error other ranks go on, as they wait for each other. */
-static void dti_values_collect(dti_values_mover *m, uint32_t tensor, dti_bucket range, float *to);
+static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to);
 /* All of an array, to all replicas here. */
-static void dti_values_gather_array(dti_values_mover *m);
+static void dti_values_gather_array(dti_values_move *m);
 /* All values, moments, averages and counts of steps to the host's store, on all ranks together; and
  * from it to the stores here. */
 static dt_result dti_values_gather(dti_parallel *par);
 static dt_result dti_values_scatter(dti_parallel *par);
 
 /* ---- trained.c: what a step changes, which is little beside all values of a store's arena */
-typedef struct dti_values_trained { /* in the arena's order */
+typedef struct dti_values_ranges { /* in the arena's order */
     const dti_bucket *buckets;
     uint32_t bucket_count;
     const dti_code *code; /* in place of buckets: what it trains */
-} dti_values_trained;
+} dti_values_ranges;
 
 /* Of a part of a store's values what is trained, from or to the host: one piece after the other, or
  * at their places in an arena. */
 typedef struct dti_values_copy {
-    const dti_values_trained *trained;
+    const dti_values_ranges *trained;
     dti_bucket part;
     float *host;
     bool packed, write;
 } dti_values_copy;
 
-static uint64_t dti_values_elements(const dti_values_trained *t, dti_bucket part);
+static uint64_t dti_values_elements(const dti_values_ranges *t, dti_bucket part);
 static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy copy);
 /* What others than the owner of `own` have, from an arena on the host. */
-static dt_result dti_values_take(dt_store *s, const dti_values_trained *t, dti_bucket own,
+static dt_result dti_values_take(dt_store *s, const dti_values_ranges *t, dti_bucket own,
                                  float *host);
 /* Each of a line's ranks tells the others what its positions own, within their arena on the host:
  * position i of the line has elements bounds[i] to bounds[i + 1]. The comm's error. */
 static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, dti_mesh_line line,
-                                  const uint64_t *bounds, const dti_values_trained *t, float *host);
+                                  const uint64_t *bounds, const dti_values_ranges *t, float *host);
 
 /* ---- host.c: that store, as the application sees it */
 /* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
