@@ -1,5 +1,6 @@
-/* The one way that values move. A gather goes parameter by parameter, in the model's order, which is the
- * same on all ranks: array by array, piece by piece, each read where it lies and told to all. */
+/* The one way that values move. A gather goes parameter by parameter, in the model's order, which
+ * is the same on all ranks: array by array, piece by piece, each read where it lies and told to
+ * all. */
 
 static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
                                 const float *values) {
