@@ -1,4 +1,5 @@
-/* What pipelines and tensor groups share: each replica's runs and the whole model's code. It refuses fewer batch slices than replicas. */
+/* What pipelines and tensor groups share: each replica's runs and the whole model's code. It
+ * refuses fewer batch slices than replicas. */
 
 static bool dti_grid_is(const dti_parallel *par) {
     return par->desc.stages || par->desc.tensor;

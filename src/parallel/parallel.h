@@ -350,13 +350,13 @@ static dt_result dti_sum_disjoint(dti_parallel *par, dt_comm *comm, void *data, 
  */
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
 
-/* ---- reduce/buckets.c: the sums are in the first replica's slot 0 */
+/* ---- reduce/bucket_sums.c: the sums are in the first replica's slot 0 */
 static dt_result dti_bucket_sums_make(dti_parallel *par); /* behind all memory; MEMORY */
 static void dti_exchange_begin(dti_parallel *par);
 /* Folds what is ready; on the first replica's thread also posts and looks after the network. */
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 
-/* ---- reduce/scalars.c: sums of width doubles over all batch slices of the job */
+/* ---- reduce/scalar_sums.c: sums of width doubles over all batch slices of the job */
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
 static dt_result dti_scalar_sums_make(dti_parallel *par); /* those of a step; MEMORY */
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
@@ -372,8 +372,8 @@ static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, c
 static void dti_statistics_free(dti_base *base, dti_statistics *s);
 /* After a run: what its pieces have, as `p` computed them. Threads: the replica's. */
 static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, const dt_program *p);
-/* The buffers move by the pieces of the whole job: those of batch slices `own` are here, and others'
- * come from the comm's ranks, if there are any. */
+/* The buffers move by the pieces of the whole job: those of batch slices `own` are here.
+ * Others' come from the comm's ranks, if there are any. */
 static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_comm *comm,
                                     dt_comm_span own);
 /* By the pieces of a batch of so many rows, which are here. */

@@ -1,6 +1,6 @@
-/* Sums of gradients over the batch slices of a job, for a part of a model that computes several batch
- * slices one after the other: a pipeline's chunk, a tensor rank. Batch slices are the leaves of the
- * tree on every device, so the bits are those of one device. */
+/* Sums of gradients over batch slices. A part of a model (a pipeline's chunk, a tensor rank)
+ * computes several batch slices one after the other. They are the leaves of the tree on every
+ * device, so the bits are those of one device. */
 
 typedef struct dti_batch_slice_stack { /* what one store has of it */
     dt_store *store;                   /* its gradient arena has the newest batch slice's */
