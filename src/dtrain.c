@@ -399,7 +399,7 @@ DTI_OPTIMIZE_END
 #include "parallel/sync_point.c"
 #include "parallel/micro_step.c"
 #include "parallel/reduce/scalar_sums.c"
-#include "parallel/step/replica.c"
+#include "parallel/step/replica_actions.c"
 #include "parallel/protocol.c"
 #include "parallel/step.c"
 #include "parallel/values/trained.c"

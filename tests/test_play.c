@@ -1,6 +1,6 @@
-/* Lists of whole jobs, played without their devices: all ranks' lists are worked off in an order
- * that is drawn, with the messages between them, and with a fault at each action. The predicates are
- * the library's. Included by main.c, behind test_plan.c. */
+/* Lists of whole jobs, played without their devices. All ranks' lists are worked off in an order
+ * that is drawn, with the messages between them, and with a fault at each action. The predicates
+ * are the library's. Included by main.c, behind test_plan.c. */
 #include "pipe_model.h"
 
 enum { PLAY_RANKS = 4, PLAY_DEVICES = 16 };

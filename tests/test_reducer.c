@@ -31,10 +31,11 @@ static float reducer_tree(const reducer_case *c, uint32_t first, uint32_t count,
     return reducer_tree(c, first, left, at) + reducer_tree(c, first + left, count - left, at);
 }
 
-static dti_addends reducer_addends(const dti_parallel *par, uint32_t number, uint32_t part) {
+static dti_sums_operands reducer_operands(const dti_parallel *par, uint32_t number, uint32_t part) {
     (void)par;
     const reducer_case *c = reducer_now;
-    return (dti_addends){c->of[part] + c->begin[number], reducer_elements(c), &c->subtrees[part]};
+    return (dti_sums_operands){c->of[part] + c->begin[number], reducer_elements(c),
+                               &c->subtrees[part]};
 }
 
 static void reducer_spread(const dti_parallel *par, uint32_t number, uint64_t at, uint64_t n) {
@@ -49,7 +50,7 @@ static void reducer_spread(const dti_parallel *par, uint32_t number, uint64_t at
     dti_thread_yield(); /* so that others take slices too */
 }
 
-static const dti_sum_kind reducer_kind = {.addends = reducer_addends, .spread = reducer_spread};
+static const dti_sum_kind reducer_kind = {.operands = reducer_operands, .spread = reducer_spread};
 
 static void reducer_draw(reducer_case *c, uint32_t *state) {
     const uint32_t sums = 1 + train_random(state) % REDUCER_SUMS;

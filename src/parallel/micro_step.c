@@ -138,7 +138,7 @@ static void dti_parallel_backward(void *arg, uint32_t index) {
     const uint64_t start = dti_now_ns();
     if (!r->result)
         r->result = dti_list_run(par, index, r->runs->list.count);
-    if (units && !r->result && !r->actor.given_up)
+    if (units && !r->result && !r->walk.given_up)
         r->result = dti_units_attend(par, index);
     r->passed = dti_now_ns();
     r->busy_ns += r->passed - start;

@@ -55,7 +55,7 @@ typedef struct dti_replica {
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
-    dti_actor actor;               /* its list in this step */
+    dti_list_walk walk;            /* its list in this step */
     uint32_t arrived;              /* buckets that it has given */
     double norm;                   /* of the gradient */
     bool faulty;                   /* a local step: it, or what it would write, is not finite */

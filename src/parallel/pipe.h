@@ -63,7 +63,7 @@ typedef struct dti_pipe_device {
         place;         /* its first one, and its place in it; the next ones' are its slices */
     dti_tp_place *tp;  /* where tensor ranks of its stage meet; NULL: it has all of it */
     dti_list lists[2]; /* of full batches, and of short ones */
-    dti_actor actor;
+    dti_list_walk walk;
     dt_result result; /* of this step */
 } dti_pipe_device;
 

@@ -97,7 +97,7 @@ static void dti_pipe_list_put(dti_list *list, dti_action action, dti_action_kind
 }
 
 /* The last one that was put. */
-static void dti_pipe_list_ends(dti_list *list, dti_action_ends ends, uint32_t raises) {
+static void dti_pipe_list_ends(dti_list *list, dti_action_time ends, uint32_t raises) {
     if (!list->actions)
         return;
     list->actions[list->count - 1].ends = (uint8_t)ends;

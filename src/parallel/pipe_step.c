@@ -222,7 +222,7 @@ static dt_result dti_pipe_act_meet(dti_parallel *par, uint32_t device, const dti
                             .count = pipe->each,
                             .programs = programs};
     return dti_tp_meet(par, &run, &dti_program_code(programs[0])->sync_points[a->what], a->met,
-                       &own->actor.given_up);
+                       &own->walk.given_up);
 }
 
 static dt_result dti_pipe_perform(dti_parallel *par, uint32_t device, const dti_action *a) {
@@ -237,23 +237,23 @@ static dt_result dti_pipe_perform(dti_parallel *par, uint32_t device, const dti_
     return result;
 }
 
-static dti_actor *dti_pipe_actor(const dti_parallel *par, uint32_t device) {
-    return &par->pipe->devices[device].actor;
+static dti_list_walk *dti_pipe_walk(const dti_parallel *par, uint32_t device) {
+    return &par->pipe->devices[device].walk;
 }
 
 static bool dti_pipe_failed(const dti_parallel *par) {
     return atomic_load(&par->pipe->failed);
 }
 
-static const dti_acting dti_pipe_acting = {.actor = dti_pipe_actor,
-                                           .act = dti_pipe_perform,
-                                           .failed = dti_pipe_failed,
-                                           .help = dti_pipe_speak};
+static const dti_action_calls dti_pipe_calls = {.walk = dti_pipe_walk,
+                                                .act = dti_pipe_perform,
+                                                .failed = dti_pipe_failed,
+                                                .help = dti_pipe_speak};
 
 static void dti_pipe_compute(void *arg, uint32_t device) {
     dti_parallel *par = arg;
     dti_pipe_device_ended(par->pipe, device,
-                          dti_list_run(par, device, par->pipe->devices[device].actor.list->count));
+                          dti_list_run(par, device, par->pipe->devices[device].walk.list->count));
 }
 
 /* ---- the update */
@@ -323,7 +323,7 @@ static void dti_pipe_prepare(dti_parallel *par) {
     pipe->tail = par->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
     for (uint32_t d = 0; d < pipe->device_count; d++)
-        pipe->devices[d].actor = (dti_actor){.list = &pipe->devices[d].lists[pipe->tail]};
+        pipe->devices[d].walk = (dti_list_walk){.list = &pipe->devices[d].lists[pipe->tail]};
     for (uint32_t i = 0; i < pipe->counter_count; i++)
         atomic_store(&par->counters[i], 0);
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
@@ -353,7 +353,7 @@ static dt_result dti_pipe_run_all(dti_parallel *par) {
 }
 
 static uint64_t dti_pipe_waited(const dti_parallel *par) {
-    return par->pipe->devices[0].actor.waited;
+    return par->pipe->devices[0].walk.waited;
 }
 
 static dt_result dti_pipe_publish(dti_parallel *par) {
@@ -393,7 +393,7 @@ static dt_result dti_pipe_load(dti_parallel *par) {
 }
 
 static const dti_strategy dti_pipe_strategy = {.others_wait = true,
-                                               .acting = &dti_pipe_acting,
+                                               .calls = &dti_pipe_calls,
                                                .split = true,
                                                .together = true,
                                                .prepare = dti_pipe_prepare,

@@ -2,11 +2,11 @@
  * slices one after the other. The pipelines of this rank that have the chunk are folded, and the
  * ranks that have it make one sum (reduce/) while earlier chunks still compute. */
 
-static dti_addends dti_pipe_addends(const dti_parallel *par, uint32_t s, uint32_t part) {
-    return dti_batch_slice_addends(&dti_pipe_alike_chunk(par->pipe, s, part)->sum);
+static dti_sums_operands dti_pipe_operands(const dti_parallel *par, uint32_t s, uint32_t part) {
+    return dti_batch_slice_operands(&dti_pipe_alike_chunk(par->pipe, s, part)->sum);
 }
 
-static const dti_sum_kind dti_pipe_sum_kind = {.addends = dti_pipe_addends};
+static const dti_sum_kind dti_pipe_sum_kind = {.operands = dti_pipe_operands};
 
 /* ---- making */
 

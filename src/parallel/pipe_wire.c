@@ -396,7 +396,7 @@ static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action 
             result = dti_pipe_flow_post(par, f);
     }
     if (!result && wait && !moved && pipe->device_count == 1)
-        result = dti_pipe_message_await(par, pipe->devices[device].actor.list, wait);
+        result = dti_pipe_message_await(par, pipe->devices[device].walk.list, wait);
     pipe->said = result;
     if (result)
         atomic_store(&pipe->failed, true);

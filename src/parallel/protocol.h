@@ -1,5 +1,5 @@
-/* The commit protocol: the one step of replicas, ZeRO, local steps, and grids of pipelines, of which
- * tensor groups are those of one stage. A strategy is a table of what is its own. protocol.c has the
+/* The commit protocol: the one step of replicas, ZeRO, local steps, and grids of pipelines. Tensor
+ * groups are pipelines of one stage. A strategy is a table of what is its own. protocol.c has the
  * order, what is told to whom, texts of errors, and what a step leaves that fails.
  *
  *   state     what happens                               what a failure leaves
@@ -60,7 +60,7 @@ typedef struct dti_strategy {
     bool others_wait; /* in a forward part, for another device's */
     bool split;       /* a device has a part of the model, and the host all of it on demand */
     bool together;    /* all ranks look for a fault in one order, and agree; else each by itself */
-    const dti_acting *acting; /* how devices work off their lists */
+    const dti_action_calls *calls; /* how devices work off their lists */
     dti_parallel_clean *prepare;
     void (*team)(dti_parallel *par, dti_device_team_fn *fn); /* on all devices */
     dti_parallel_part *result; /* the first one's, in the job's words */

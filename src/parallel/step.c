@@ -34,7 +34,7 @@ static void dti_replicas_prepare(dti_parallel *par) {
         r->runs = par->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
         r->busy_ns = 0;
-        r->actor = (dti_actor){0};
+        r->walk = (dti_list_walk){0};
         r->arrived = 0;
         atomic_store(&r->failed, false);
     }
@@ -186,7 +186,7 @@ static dt_result dti_replicas_partial_commit(dti_parallel *par, dt_result result
 
 /* What ZeRO-2 and ZeRO-3 share with plain replicas. */
 #define DTI_REPLICAS_STEP                                                                          \
-    .acting = &dti_replicas_acting, .team = dti_replicas_team, .result = dti_replicas_result,      \
+    .calls = &dti_replica_calls, .team = dti_replicas_team, .result = dti_replicas_result,         \
     .weigh = dti_parallel_weigh, .run = dti_replicas_run, .statistics = dti_replicas_statistics,   \
     .waited = dti_replicas_waited, .write = dti_parallel_commit, .report = dti_replicas_report,    \
     .statistic = dti_replicas_statistic, .attribute = dti_parallel_attribute,                      \

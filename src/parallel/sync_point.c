@@ -168,16 +168,16 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
     } else {
         dti_sync_point_bring_nothing(par, m, index);
     }
-    const dti_meeting meeting = {.arrived = &all->arrived,
-                                 .made = &all->made,
-                                 .index = index,
-                                 .brings = 1,
-                                 .here = par->job.local,
-                                 .met = sync_point,
-                                 .makes = index == 0,
-                                 .make = dti_sync_point_hold,
-                                 .of = m};
-    const dt_result result = dti_meet_all(par, &meeting, given_up);
+    const dti_device_meet meet = {.arrived = &all->arrived,
+                                  .made = &all->made,
+                                  .index = index,
+                                  .brings = 1,
+                                  .here = par->job.local,
+                                  .met = sync_point,
+                                  .makes = index == 0,
+                                  .make = dti_sync_point_hold,
+                                  .of = m};
+    const dt_result result = dti_meet_all(par, &meet, given_up);
     if (run && !result && !*given_up)
         memcpy(dti_program_value(run->program, m), all->value, m->elements * sizeof(float));
     return result;

@@ -1,7 +1,7 @@
-/* Tensor parallelism (Shoeybi et al., "Megatron-LM", 2019): each replica's model, or each stage of a
- * pipeline, is split over T tensor ranks, each on a device of this process or of another rank. A
- * tensor group by itself is a pipeline of one stage (pipe.h), with a sync point of its ranks after
- * each sum (tp_sync.c). Fixed slices (.tensor_slices) are tensor ranks too: a device has several, in
+/* Tensor parallelism (Shoeybi et al., "Megatron-LM", 2019). A replica's model, or a stage of a
+ * pipeline, is split over T tensor ranks. Each is on a device of this process or of another rank. A
+ * tensor group by itself is a pipeline of one stage (pipe.h). Its ranks meet at a sync point after
+ * each sum (tp_sync.c). Fixed slices (.tensor_slices) are tensor ranks too. A device has several in
  * one context, and its thread computes them alternately. So S slices give the same bits on any
  * number of devices.
  *

@@ -195,16 +195,16 @@ static dt_result dti_tp_meet(dti_parallel *par, const dti_tp_run *run, const dti
     const dti_tp_met at = {run, place, m, place->brought[met % 2]};
     for (uint32_t k = 0; k < run->count; k++)
         place->brought[met % 2][run->number + k] = dti_program_operand(run->programs[k], m, 0);
-    const dti_meeting meeting = {.arrived = &counters[DTI_TP_ARRIVED],
-                                 .made = &counters[DTI_TP_SUMMED],
-                                 .index = run->device,
-                                 .brings = run->count,
-                                 .here = place->count,
-                                 .met = met,
-                                 .makes = run->number == place->first,
-                                 .make = place->comm ? dti_tp_exchange : NULL,
-                                 .of = &at};
-    const dt_result result = dti_meet_all(par, &meeting, given_up);
+    const dti_device_meet meet = {.arrived = &counters[DTI_TP_ARRIVED],
+                                  .made = &counters[DTI_TP_SUMMED],
+                                  .index = run->device,
+                                  .brings = run->count,
+                                  .here = place->count,
+                                  .met = met,
+                                  .makes = run->number == place->first,
+                                  .make = place->comm ? dti_tp_exchange : NULL,
+                                  .of = &at};
+    const dt_result result = dti_meet_all(par, &meet, given_up);
     if (!*given_up && !result)
         dti_tp_values(run, &at);
     atomic_fetch_add(&counters[DTI_TP_LEFT], run->count);

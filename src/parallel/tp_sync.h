@@ -4,8 +4,8 @@
 
 #define DTI_TP_MAX 64
 
-/* Its counters of a step: tensor ranks here at sync points, and with their values; sync points whose
- * sum of all ranks is there. */
+/* Its counters of a step: tensor ranks here at sync points, and with their values; sync points with
+ * a sum of all ranks. */
 enum { DTI_TP_ARRIVED, DTI_TP_LEFT, DTI_TP_SUMMED, DTI_TP_COUNTERS };
 
 typedef struct dti_tp_place {

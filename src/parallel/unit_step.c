@@ -69,10 +69,10 @@ static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, 
     return replica->gradients + code->unit_gradient[b] + slot * code->unit_stride;
 }
 
-static dti_addends dti_unit_addends(const dti_parallel *par, uint32_t b, uint32_t r) {
-    return (dti_addends){dti_units_window(par, r, b, 0),
-                         dti_units_code(&par->replicas[r])->unit_stride,
-                         &par->replicas[r].subtrees};
+static dti_sums_operands dti_unit_operands(const dti_parallel *par, uint32_t b, uint32_t r) {
+    return (dti_sums_operands){dti_units_window(par, r, b, 0),
+                               dti_units_code(&par->replicas[r])->unit_stride,
+                               &par->replicas[r].subtrees};
 }
 
 /* Elements [at, at + n) of a bucket's sum, to those here that own some. */
@@ -99,7 +99,7 @@ static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
 }
 
 static const dti_sum_kind dti_unit_kind = {
-    .addends = dti_unit_addends, .spread = dti_unit_spread, .post = dti_unit_post, .early = true};
+    .operands = dti_unit_operands, .spread = dti_unit_spread, .post = dti_unit_post, .early = true};
 
 /* ---- parameters of other ranks */
 
@@ -216,7 +216,7 @@ static dt_result dti_units_consume(dti_parallel *par, uint32_t index, dti_bucket
     dti_units *u = &par->units;
     dti_replica *r = &par->replicas[index];
     if (!dti_await(par, index, &u->arrived, r->brought + 1)) {
-        r->actor.given_up = true;
+        r->walk.given_up = true;
         return DT_OK;
     }
     dt_result result =
@@ -247,7 +247,7 @@ static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, 
     return code->units_leave && segment > DTI_UNITS_AHEAD ? segment - DTI_UNITS_AHEAD : 0;
 }
 
-/* All that segment `segment` needs. The actor gives up where another replica failed. */
+/* All that segment `segment` needs. The walk gives up where another replica failed. */
 static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
                                  uint32_t index) {
     const dti_code *code = dti_program_code(run->program);
@@ -255,13 +255,13 @@ static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, ui
     const uint64_t missing = dti_units_missing(code, r, segment);
     dt_result result = missing ? dti_drive_wait(run->program) : DT_OK;
     if (!result && code->units_leave && segment > DTI_UNITS_AHEAD)
-        r->actor.given_up = !dti_await(par, index, &par->sums.ended,
-                                       code->segment_buckets[segment - 1 - DTI_UNITS_AHEAD]);
-    for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->actor.given_up; unit++) {
+        r->walk.given_up = !dti_await(par, index, &par->sums.ended,
+                                      code->segment_buckets[segment - 1 - DTI_UNITS_AHEAD]);
+    for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->walk.given_up; unit++) {
         if (missing & dti_unit_bit(unit))
             result = dti_units_bring(par, index, code, unit);
     }
-    if (index == 0 && !result && !r->actor.given_up)
+    if (index == 0 && !result && !r->walk.given_up)
         dti_units_help(par, index); /* the next unit is on its way meanwhile */
     return result;
 }
@@ -270,8 +270,7 @@ static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, ui
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index) {
     const dt_program *p = run->program;
     dt_result result = dti_units_are(par) ? dti_units_ready(par, run, p->now->at, index) : DT_OK;
-    return result || par->replicas[index].actor.given_up ? result
-                                                         : dti_drive_start(run->program, 1);
+    return result || par->replicas[index].walk.given_up ? result : dti_drive_start(run->program, 1);
 }
 
 /* Until all units of the step have passed by, and its zeros have gone. */
@@ -280,8 +279,8 @@ static dt_result dti_units_attend(dti_parallel *par, uint32_t index) {
     const uint32_t count = par->units.comm ? dti_units_stream_count(par) : 0;
     r->idle = true;
     while ((r->brought < count || (!r->runs->count && r->zeros < par->bucket_count)) &&
-           !r->actor.given_up) {
-        r->actor.given_up = dti_any_failed(par);
+           !r->walk.given_up) {
+        r->walk.given_up = dti_any_failed(par);
         dti_units_help(par, index);
         dti_thread_yield();
     }

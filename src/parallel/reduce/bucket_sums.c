@@ -11,9 +11,10 @@ static bool dti_any_failed(const dti_parallel *par) {
 
 /* ---- what a bucket is a sum of */
 
-static dti_addends dti_bucket_addends(const dti_parallel *par, uint32_t b, uint32_t replica) {
+static dti_sums_operands dti_bucket_operands(const dti_parallel *par, uint32_t b,
+                                             uint32_t replica) {
     const dti_replica *r = &par->replicas[replica];
-    return (dti_addends){r->gradients + par->buckets[b].begin, par->elements, &r->subtrees};
+    return (dti_sums_operands){r->gradients + par->buckets[b].begin, par->elements, &r->subtrees};
 }
 
 /* Every replica gets a slice while it is in the cache, in place of its own part, which nobody reads
@@ -24,7 +25,7 @@ static void dti_bucket_spread(const dti_parallel *par, uint32_t b, uint64_t at, 
         memcpy(par->replicas[r].gradients + par->buckets[b].begin + at, sum, n * sizeof *sum);
 }
 
-static const dti_sum_kind dti_bucket_kind = {.addends = dti_bucket_addends,
+static const dti_sum_kind dti_bucket_kind = {.operands = dti_bucket_operands,
                                              .spread = dti_bucket_spread};
 
 static dt_result dti_bucket_sums_make(dti_parallel *par) {
@@ -46,7 +47,7 @@ static dt_result dti_bucket_sums_make(dti_parallel *par) {
         s->partial = par->partial ? par->partial + at * par->subtrees.count : NULL;
         s->comm = par->desc.comm;
         /* it is where it must be, or moves when it has come from the network */
-        if (kind->addends && (s->parts > 1 || s->partial || (units && !s->comm)))
+        if (kind->operands && (s->parts > 1 || s->partial || (units && !s->comm)))
             s->slices = (uint32_t)((n + DTI_SLICE - 1) / DTI_SLICE);
         before += n;
     }

@@ -77,7 +77,7 @@ static uint32_t dti_sum_operands(const dti_parallel *par, uint32_t number, dt_co
                                  uint64_t at, dti_operand *operands) {
     uint32_t count = 0;
     for (uint32_t k = 0; k < par->sums.list[number].parts; k++) {
-        const dti_addends a = par->sums.kind->addends(par, number, k);
+        const dti_sums_operands a = par->sums.kind->operands(par, number, k);
         for (uint32_t i = 0; i < a.subtrees->count; i++) {
             const dt_comm_span own = a.subtrees->at[i];
             if (own.first >= span.first && own.first < span.first + span.count)

@@ -12,11 +12,11 @@ typedef struct dti_works { /* operations that were posted together */
 } dti_works;
 
 /* What a part here has of a sum: sums of subtrees, one after the other. */
-typedef struct dti_addends {
+typedef struct dti_sums_operands {
     const float *data;
     uint64_t stride;
     const dti_subtrees *subtrees;
-} dti_addends;
+} dti_sums_operands;
 
 typedef struct dti_sum {
     uint64_t elements;
@@ -35,7 +35,7 @@ typedef struct dti_sum {
 
 struct dti_parallel;
 typedef struct dti_sum_kind { /* what sums are over; `number` says which sum it is */
-    dti_addends (*addends)(const struct dti_parallel *par, uint32_t number, uint32_t part);
+    dti_sums_operands (*operands)(const struct dti_parallel *par, uint32_t number, uint32_t part);
     /* Without other ranks a slice is final once it is folded: to who needs it. NULL: to nobody. */
     void (*spread)(const struct dti_parallel *par, uint32_t number, uint64_t at, uint64_t n);
     /* To other ranks. NULL: an all-reduce to `total`. */

@@ -44,8 +44,9 @@ static float *dti_batch_slice_arena(const dti_batch_slice_stack *s) {
     return s->store->device->backend->memory_host(s->store->memories[DTI_ARENA_GRADIENT]);
 }
 
-static dti_addends dti_batch_slice_addends(const dti_batch_slice_stack *s) {
-    return (dti_addends){s->slots ? s->slots : dti_batch_slice_arena(s), s->elements, &s->sums};
+static dti_sums_operands dti_batch_slice_operands(const dti_batch_slice_stack *s) {
+    return (dti_sums_operands){s->slots ? s->slots : dti_batch_slice_arena(s), s->elements,
+                               &s->sums};
 }
 
 /* Where the next batch slice's sum is put. */

@@ -21,7 +21,7 @@ static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice
                                         uint32_t batch_slice, bool last);
 /* It computes nothing in this step. */
 static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s);
-static dti_addends dti_batch_slice_addends(const dti_batch_slice_stack *s);
+static dti_sums_operands dti_batch_slice_operands(const dti_batch_slice_stack *s);
 
 /* Over `parts` stacks here that have the same `elements` as a position has, and their like on other
  * ranks; nothing where this rank has none of them. MEMORY */

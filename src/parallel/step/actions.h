@@ -21,11 +21,11 @@ typedef enum dti_action_kind {
     DTI_ACTION_KINDS
 } dti_action_kind;
 
-typedef enum dti_action_ends { /* which time of the step an action is the last of */
+typedef enum dti_action_time { /* which time of the step an action is the last of */
                                DTI_ENDS_NOTHING,
                                DTI_ENDS_FORWARD,
                                DTI_ENDS_BACKWARD
-} dti_action_ends;
+} dti_action_time;
 
 typedef struct dti_need { /* a counter of the step has this value, or more */
     uint32_t counter, value;
@@ -33,7 +33,7 @@ typedef struct dti_need { /* a counter of the step has this value, or more */
 
 typedef struct dti_action {
     uint8_t kind;              /* dti_action_kind */
-    uint8_t ends;              /* dti_action_ends */
+    uint8_t ends;              /* dti_action_time */
     bool waits;                /* for all that the device has begun */
     uint16_t part;             /* of what the device has of the model: which */
     uint16_t from, what;       /* segments from `from` to `what`; the sync point's number */

@@ -5,18 +5,18 @@
 
 static bool dti_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
                       uint32_t there) {
-    const dti_acting *acting = par->strategy->acting;
+    const dti_action_calls *calls = par->strategy->calls;
     while (atomic_load(counter) < there) {
-        if (acting->failed(par))
+        if (calls->failed(par))
             return false;
-        acting->help(par, index, NULL);
+        calls->help(par, index, NULL);
         if (atomic_load(counter) < there)
             dti_thread_yield();
     }
     return true;
 }
 
-static dt_result dti_meet_all(dti_parallel *par, const dti_meeting *m, bool *given_up) {
+static dt_result dti_meet_all(dti_parallel *par, const dti_device_meet *m, bool *given_up) {
     const bool all = m->makes || !m->make;
     atomic_fetch_add(m->arrived, m->brings);
     *given_up = all ? !dti_await(par, m->index, m->arrived, (m->met + 1) * m->here)
@@ -36,35 +36,35 @@ static bool dti_list_may(const dti_parallel *par, const dti_list *list, const dt
 }
 
 /* Until what it needs is there; false: another device failed. */
-static bool dti_list_await(dti_parallel *par, uint32_t index, dti_actor *actor,
+static bool dti_list_await(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                            const dti_action *a) {
-    const dti_acting *acting = par->strategy->acting;
-    bool may = dti_list_may(par, actor->list, a);
+    const dti_action_calls *calls = par->strategy->calls;
+    bool may = dti_list_may(par, walk->list, a);
     if (may)
         return true;
     const uint64_t start = dti_now_ns();
-    while (!may && !acting->failed(par)) {
-        acting->help(par, index, a);
+    while (!may && !calls->failed(par)) {
+        calls->help(par, index, a);
         dti_thread_yield();
-        may = dti_list_may(par, actor->list, a);
+        may = dti_list_may(par, walk->list, a);
     }
     const uint64_t waited = dti_now_ns() - start;
-    actor->waited += waited;
-    actor->since += waited;
+    walk->waited += waited;
+    walk->since += waited;
     return may;
 }
 
 /* ---- an action */
 
 /* Of the first device here. */
-static void dti_list_clock(dti_parallel *par, uint32_t index, dti_actor *actor,
+static void dti_list_clock(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                            const dti_action *a) {
     if (index || !a->ends)
         return;
     const uint64_t now = dti_now_ns();
     *(a->ends == DTI_ENDS_FORWARD ? &par->times.forward : &par->times.backward) +=
-        now - actor->since;
-    actor->since = now;
+        now - walk->since;
+    walk->since = now;
 }
 
 /* So that tests can make any action fail. */
@@ -72,38 +72,38 @@ static void dti_list_clock(dti_parallel *par, uint32_t index, dti_actor *actor,
 #define DTI_ACTION_FAULT(par, index, at) DT_OK
 #endif
 
-static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_actor *actor,
+static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                               const dti_action *a) {
-    const dti_acting *acting = par->strategy->acting;
-    dt_result result = a->waits && acting->reach ? acting->reach(par, index, actor->at) : DT_OK;
+    const dti_action_calls *calls = par->strategy->calls;
+    dt_result result = a->waits && calls->reach ? calls->reach(par, index, walk->at) : DT_OK;
     if (!result)
-        result = DTI_ACTION_FAULT(par, index, actor->at);
+        result = DTI_ACTION_FAULT(par, index, walk->at);
     if (!result)
-        result = acting->act(par, index, a);
-    dti_list_clock(par, index, actor, a);
-    if (result || actor->given_up)
+        result = calls->act(par, index, a);
+    dti_list_clock(par, index, walk, a);
+    if (result || walk->given_up)
         return result;
     if (a->raises)
         atomic_fetch_add(&par->counters[a->raises - 1], 1);
-    if (!acting->reach && a->ends)
-        acting->help(par, index, NULL); /* what it made may go to other ranks now */
+    if (!calls->reach && a->ends)
+        calls->help(par, index, NULL); /* what it made may go to other ranks now */
     return DT_OK;
 }
 
 static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
-    const dti_acting *acting = par->strategy->acting;
-    dti_actor *actor = acting->actor(par, index);
-    const dti_list *list = actor->list;
+    const dti_action_calls *calls = par->strategy->calls;
+    dti_list_walk *walk = calls->walk(par, index);
+    const dti_list *list = walk->list;
     dt_result result = DT_OK;
-    actor->since = dti_now_ns();
-    for (; actor->at < end && !result && !actor->given_up; actor->at++) {
-        const dti_action *a = &list->actions[actor->at];
-        actor->given_up =
-            (!acting->reach && acting->failed(par)) || !dti_list_await(par, index, actor, a);
-        if (!actor->given_up)
-            result = dti_list_act(par, index, actor, a);
+    walk->since = dti_now_ns();
+    for (; walk->at < end && !result && !walk->given_up; walk->at++) {
+        const dti_action *a = &list->actions[walk->at];
+        walk->given_up =
+            (!calls->reach && calls->failed(par)) || !dti_list_await(par, index, walk, a);
+        if (!walk->given_up)
+            result = dti_list_act(par, index, walk, a);
     }
-    if (result || actor->given_up || end < list->count || !acting->reach)
+    if (result || walk->given_up || end < list->count || !calls->reach)
         return result;
-    return acting->reach(par, index, end);
+    return calls->reach(par, index, end);
 }

@@ -1,5 +1,5 @@
-/* A replica's actions. It is waited for bucket by bucket, so that a bucket leaves while the next one
- * is computed. Who waits folds what has arrived, and the first replica's thread also services the
+/* A replica's actions. It is waited for bucket by bucket, so a bucket leaves while the next one is
+ * computed. A thread that waits folds what has arrived. The first replica's also services the
  * network. */
 
 static const dti_micro_run *dti_list_micro_of(const dti_replica *r, const dti_action *a) {
@@ -28,11 +28,11 @@ static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action 
  * for only where nothing after it is. */
 static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end) {
     dti_replica *r = &par->replicas[index];
-    const dti_list *list = r->actor.list;
+    const dti_list *list = r->walk.list;
     dt_result result = DT_OK;
-    for (; r->actor.ended < end && !result; r->actor.ended++) {
-        const dti_action *a = &list->actions[r->actor.ended];
-        const bool last = a->kind == DTI_ACTION_FORWARD && list->actions[r->actor.ended + 1].waits;
+    for (; r->walk.ended < end && !result; r->walk.ended++) {
+        const dti_action *a = &list->actions[r->walk.ended];
+        const bool last = a->kind == DTI_ACTION_FORWARD && list->actions[r->walk.ended + 1].waits;
         if (a->kind == DTI_ACTION_BACKWARD || last)
             result = dti_drive_reach(dti_list_micro_of(r, a)->program, a->what);
         if (!result)
@@ -46,8 +46,8 @@ static dt_result dti_list_poll(dti_parallel *par, uint32_t index, const dti_acti
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_list_micro_of(r, a)->program;
     dt_result result = dti_drive_poll(p);
-    for (; !result && !dti_drive_is_busy(p) && r->actor.ended <= r->actor.at; r->actor.ended++)
-        dti_list_arrive(par, index, &r->actor.list->actions[r->actor.ended]);
+    for (; !result && !dti_drive_is_busy(p) && r->walk.ended <= r->walk.at; r->walk.ended++)
+        dti_list_arrive(par, index, &r->walk.list->actions[r->walk.ended]);
     return result;
 }
 
@@ -68,9 +68,9 @@ static dt_result dti_action_forward(dti_parallel *par, uint32_t index, const dti
 
 /* Actions before segment `segment`, the same micro-batch's. */
 static uint32_t dti_list_before(const dti_replica *r, uint32_t segment) {
-    uint32_t at = r->actor.at;
-    while (at && !(dti_action_computes(&r->actor.list->actions[at]) &&
-                   r->actor.list->actions[at].what == segment))
+    uint32_t at = r->walk.at;
+    while (at && !(dti_action_computes(&r->walk.list->actions[at]) &&
+                   r->walk.list->actions[at].what == segment))
         at--;
     return at;
 }
@@ -84,7 +84,7 @@ static dt_result dti_action_backward(dti_parallel *par, uint32_t index, const dt
     dt_result result = before ? dti_list_reach(par, index, dti_list_before(r, before)) : DT_OK;
     if (!result)
         result = dti_micro_start(par, run, index);
-    return result || r->actor.given_up ? result : dti_list_poll(par, index, a);
+    return result || r->walk.given_up ? result : dti_list_poll(par, index, a);
 }
 
 static dt_result dti_action_weights(dti_parallel *par, uint32_t index, const dti_action *a) {
@@ -94,7 +94,7 @@ static dt_result dti_action_weights(dti_parallel *par, uint32_t index, const dti
 
 static dt_result dti_action_collective(dti_parallel *par, uint32_t index, const dti_action *a) {
     dti_replica *r = &par->replicas[index];
-    return dti_sync_point_make(par, index, a->what, dti_list_micro_of(r, a), &r->actor.given_up);
+    return dti_sync_point_make(par, index, a->what, dti_list_micro_of(r, a), &r->walk.given_up);
 }
 
 static dt_result dti_action_close(dti_parallel *par, uint32_t index, const dti_action *a) {
@@ -126,11 +126,11 @@ static dt_result dti_replica_act(dti_parallel *par, uint32_t index, const dti_ac
 }
 
 /* Of the runs that it has now: a worker's change within a step. */
-static dti_actor *dti_replica_actor(const dti_parallel *par, uint32_t index) {
+static dti_list_walk *dti_replica_walk(const dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
-    r->actor.list = &r->runs->list;
-    DTI_ASSERT(r->actor.list->count || !r->runs->count);
-    return &r->actor;
+    r->walk.list = &r->runs->list;
+    DTI_ASSERT(r->walk.list->count || !r->runs->count);
+    return &r->walk;
 }
 
 static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action *wait) {
@@ -139,8 +139,8 @@ static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action
         dti_exchange_help(par, index, false);
 }
 
-static const dti_acting dti_replicas_acting = {.actor = dti_replica_actor,
-                                               .act = dti_replica_act,
-                                               .reach = dti_list_reach,
-                                               .failed = dti_any_failed,
-                                               .help = dti_replica_help};
+static const dti_action_calls dti_replica_calls = {.walk = dti_replica_walk,
+                                                   .act = dti_replica_act,
+                                                   .reach = dti_list_reach,
+                                                   .failed = dti_any_failed,
+                                                   .help = dti_replica_help};
