@@ -93,6 +93,7 @@ typedef struct dti_pipe {
     const dti_mesh *mesh; /* of the job */
     dti_tp *shared;       /* what they have of the model; NULL: a stage has one device */
     dt_graph *graph;      /* what is cut: the model's, or the first tensor rank's */
+    bool graph_of_chunk;  /* which has it then, and ends it */
     dti_pipe_cut cut;
     uint32_t *needs;       /* [link][DTI_PIPE_NEEDS], the same on all ranks */
     uint32_t chunk_count;  /* of a pipeline */

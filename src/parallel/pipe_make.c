@@ -399,6 +399,13 @@ static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     return result;
 }
 
+/* What was cut into one chunk is that chunk's graph: all have the same nodes. */
+static void dti_pipe_graph_drop(dti_pipe *pipe) {
+    dt_graph_destroy(pipe->graph);
+    pipe->graph = dti_pipe_chunk_of(pipe, pipe->devices[0].pipeline, 0)->graph;
+    pipe->graph_of_chunk = true;
+}
+
 static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads) {
     dt_result result = dti_pipe_grid_make(par);
     if (!result)
@@ -413,6 +420,8 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
         result = dti_pipe_rooms(par);
     if (!result)
         result = dti_pipe_chunks_open(par, names, threads);
+    if (!result && par->pipe->chunk_count == 1)
+        dti_pipe_graph_drop(par->pipe);
     return result ? result : dti_pipe_fill(par);
 }
 
@@ -494,7 +503,7 @@ static void dti_pipe_model_close(dti_parallel *par) {
     dti_pipe_cut_free(par->base, &pipe->cut);
     if (!pipe->shared)
         return;
-    if (pipe->graph != par->replicas[0].graph)
+    if (pipe->graph != par->replicas[0].graph && !pipe->graph_of_chunk)
         dt_graph_destroy(pipe->graph);
     dti_tp_model_free(par, pipe->shared);
     dti_free(par->base, pipe->shared);

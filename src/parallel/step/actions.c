@@ -22,7 +22,7 @@ static void dti_list_free(dti_base *base, dti_list *list) {
 
 static void dti_list_put(dti_list *list, dti_action action) {
     action.need = list->taken;
-    action.need_count = list->need_count - list->taken;
+    action.need_count = (uint16_t)(list->need_count - list->taken);
     list->taken = list->need_count;
     if (list->actions)
         list->actions[list->count] = action;

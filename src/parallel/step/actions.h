@@ -32,16 +32,17 @@ typedef struct dti_need { /* a counter of the step has this value, or more */
 } dti_need;
 
 typedef struct dti_action {
-    uint8_t kind;              /* dti_action_kind */
-    uint8_t ends;              /* dti_action_time */
-    bool waits;                /* for all that the device has begun */
-    uint16_t part;             /* of what the device has of the model: which */
-    uint16_t from, what;       /* segments from `from` to `what`; the sync point's number */
-    uint16_t buckets;          /* buckets that have arrived after it */
-    uint32_t micro;            /* of the device's micro-batches */
-    uint32_t met;              /* sync points of the step before it, where they are counted */
-    uint32_t need, need_count; /* of the list's needs */
-    uint32_t raises;           /* the counter that its end raises, from 1; 0: none */
+    uint8_t kind;        /* dti_action_kind */
+    uint8_t ends;        /* dti_action_time */
+    bool waits;          /* for all that the device has begun */
+    uint16_t part;       /* of what the device has of the model: which */
+    uint16_t from, what; /* segments from `from` to `what`; the sync point's number */
+    uint16_t buckets;    /* buckets that have arrived after it */
+    uint16_t need_count; /* of the list's needs, */
+    uint32_t need;       /* from this one on */
+    uint32_t micro;      /* of the device's micro-batches */
+    uint32_t met;        /* sync points of the step before it, where they are counted */
+    uint32_t raises;     /* the counter that its end raises, from 1; 0: none */
 } dti_action;
 
 typedef struct dti_list {
