@@ -82,16 +82,16 @@ static void dti_inner_prepare(dti_parallel *par) {
 
 /* A schedule of the application's may give any rate: then the step has not begun. */
 static dt_result dti_inner_before(dti_parallel *par) {
-    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
-    const double lr = dti_optim_lr_at(&optim, par->step.lr, par->step.step);
+    const dt_optim_desc *optim = &dti_parallel_code(par)->optim;
+    const double lr = dti_optim_lr_at(optim, par->step.lr, par->step.step);
     const dt_result result = par->round.done ? DT_OK : dti_round_open(par);
     if (result)
         return dti_parallel_partial_commit(par, result, false);
-    if (dti_optim_lr_fits(&optim, lr))
+    if (dti_optim_lr_fits(optim, lr))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
                     "step %llu: a learning rate of %g; it must be from 0 to %g",
-                    (unsigned long long)par->step.step, lr, dti_optim_lr_max(&optim));
+                    (unsigned long long)par->step.step, lr, dti_optim_lr_max(optim));
 }
 
 static dt_result dti_inner_run_all(dti_parallel *par) {

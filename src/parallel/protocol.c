@@ -19,12 +19,12 @@ typedef struct dti_error_text {
 
 static dti_error_text dti_error_of(const dti_parallel *par) {
     dti_error_text error;
-    memcpy(error.text, par->base->error, sizeof error.text);
+    memcpy(error.text, par->base->error, strlen(par->base->error) + 1); /* in most steps 1 byte */
     return error;
 }
 
 static void dti_error_back(const dti_parallel *par, const dti_error_text *error) {
-    memcpy(par->base->error, error->text, sizeof error->text);
+    memcpy(par->base->error, error->text, strlen(error->text) + 1);
 }
 
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn) {
@@ -77,8 +77,7 @@ static dt_result dti_parallel_given_up(dti_parallel *par) {
 }
 
 static uint64_t dti_parallel_mark(const dti_parallel *par) {
-    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
-    const double lr = dti_optim_lr_at(&optim, par->step.lr, par->step.step);
+    const double lr = dti_optim_lr_at(&dti_parallel_code(par)->optim, par->step.lr, par->step.step);
     uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
     hash = dti_hash64(hash, &lr, sizeof lr);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
@@ -124,7 +123,7 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->mesh.rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
+    dti_mark_put(par->desc.comm ? dti_parallel_mark(par) : 0, leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_protocol_sum_begin(par, &par->weights);
     if (!result && !own && par->desc.comm && !s->others_wait)
         s->team(par, s->forward);
