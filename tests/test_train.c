@@ -584,6 +584,8 @@ TEST(batch_norm_with_empty_batch_slices_at_the_end_of_fashion_mnist_sizes) {
     REQUIRE(x && t);
     for (int i = 0; i < 3; i++) {
         dt_trainer *trainer;
+        if (!test_takes(i, 1, 2))
+            continue;
         REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
         for (int k = 0; k < ROWS; k++) {
             t[k] = m.data.t[k % TRAIN_ROWS];
@@ -605,7 +607,7 @@ TEST(batch_norm_with_empty_batch_slices_at_the_end_of_fashion_mnist_sizes) {
         CHECK(dt_store_state_hash(dt_trainer_store(trainer), &hash[i]) == DT_OK);
         dt_ctx_destroy(m.ctx);
     }
-    CHECK(hash[0] == hash[1] && hash[0] == hash[2]);
+    CHECK((hash[0] == hash[1] || !test_takes(1, 1, 2)) && hash[0] == hash[2]);
     free(x);
     free(t);
 }

@@ -82,7 +82,7 @@ TEST(processes_do_every_kind_type_size_and_algorithm) {
     static const struct {
         int size, sockets;
     } all[] = {{3, 0}, {4, 1}, {2, 0}, {8, 0}, {3, 1}, {4, 0}, {7, 0}, {2, 1}, {7, 1}, {8, 1}};
-    const size_t count = test_is_long() ? DTI_COUNT(all) : test_takes(1, 1, 2) ? 5 : 2;
+    const size_t count = test_is_long() ? DTI_COUNT(all) : test_takes(1, 1, 2) ? 4 : 2;
     for (size_t i = 0; i < count; i++) {
         fleet *f = fleet_new(all[i].size);
         f->desc.chunk_bytes = 4096;
