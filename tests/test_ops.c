@@ -745,7 +745,7 @@ static bool ops_is_slow(const char *id) {
     return slow && !test_is_long();
 }
 
-/* All ops, and one in three of a slow device. Under a sanitizer each op has one class of the CPU. */
+/* All ops, and one in three of a slow device. Under a sanitizer each has one class of the CPU. */
 static void ops_check_rows(const char *id, bool no_fast, dti_op first, dti_op end) {
     ops_device d;
     int at = 0;

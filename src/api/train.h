@@ -362,7 +362,8 @@ typedef struct dt_train_report {
     double lr;
     double seconds; /* wall time */
     /* Of seconds: waiting for gradients after its own backward pass. Of a pipeline: the first
-     * device's waiting for other stages. Of a server's worker: waiting for servers. */
+     * device's waiting for other stages. Of a tensor group: nothing but its waiting between
+     * micro-batches. Of a server's worker: waiting for servers. */
     double wait_seconds;
     double data_seconds;                                      /* of seconds: waiting for samples */
     double forward_seconds, backward_seconds, commit_seconds; /* of seconds: see above */

@@ -35,8 +35,8 @@ typedef struct dti_layout {
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
     /* Whole blocks: of moments and averages the store has those of elements [own_begin, own_end)
-     * alone, and an update writes no others. All of them, except with ZeRO (parallel/owners.c):
-     * then `parted`. */
+     * alone, and an update writes no others. All of them, except with ZeRO (parallel/zero/): then
+     * `parted`. */
     uint64_t own_begin, own_end;
     bool parted;
     /* With ZeRO-2 and 3 a replica's programs have arenas of their own for gradients and parameters:

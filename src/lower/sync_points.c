@@ -2,8 +2,8 @@
  * together (op/collective.c). A segment ends at such a row, forward and backward. Each piece's
  * operand is made in OUT where possible, and the value lies in IN, so backends need to know nothing
  * of it. Whoever drives the step makes the value from all operands in between
- * (parallel/sync_point.c, parallel/tp_sync.c). A sync point is never recomputed, so their order is
- * that of nodes, whatever memory a replica has. */
+ * (parallel/sync_point.c, grid/tp_sync.c). A sync point is never recomputed, so their order is that
+ * of nodes, whatever memory a replica has. */
 
 static bool dti_meets(const dti_code *code, uint32_t id) {
     const dti_node *n = &code->work->nodes[id];

@@ -6,7 +6,7 @@
  * After that, two units may share a place: parameters if no segment reads both, gradients if one
  * has left before the other is begun. So an arena is as large as what it holds at once, which is
  * known before anything runs. Whoever drives the step gathers and reduces them
- * (parallel/unit_step.c).
+ * (parallel/zero/unit_step.c).
  *
  * It refuses weights of losses that are made of trained parameters, since nobody gathers those
  * before the step. */

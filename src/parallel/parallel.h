@@ -407,8 +407,7 @@ static const dti_code *dti_parallel_code(const dti_parallel *par);
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
 static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's runs */
 
-/* ---- device_grid.c: what pipelines and tensor groups share, where several devices train one
- * replica */
+/* ---- device_grid.c: grids of pipelines, where several devices train one replica */
 static bool dti_grid_is(const dti_parallel *par);
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
 /* Checks the number of batch slices. INVALID */

@@ -1,8 +1,8 @@
-/* Sums of gradients in a step. A bucket's parts are replicas, a chunk's are pipelines, a tensor
- * rank's are tensor groups. A sum is ready when all its parts here have arrived. It is then
- * folded in slices, which idle threads take, each element in the fixed tree over batch slices. So
- * the bits do not depend on who folds. Between ranks a sum is one all-reduce in tree mode, or one
- * reduce to each owner. Sums are posted in order. */
+/* Sums of gradients in a step. A bucket's parts are replicas, a chunk's are pipelines. A sum is
+ * ready when all its parts here have arrived. It is then folded in slices, which idle threads take.
+ * Each element is added in the fixed tree over batch slices, so the bits do not depend on threads.
+ * Between ranks a sum is one all-reduce in tree mode, or one reduce to each owner. Sums are posted
+ * in order. */
 
 #define DTI_SLICE 16384 /* elements: 64 KiB of each part */
 

@@ -4,7 +4,7 @@
  * all before the next collective. It refuses shares by speed. */
 
 /* Where each parameter's blocks begin in the table of the whole model: of parts tensor rank by
- * tensor rank, as in a tensor group. */
+ * tensor rank. */
 static dt_result dti_pipe_blocks(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const dti_code *code = pipe->code;

@@ -1,8 +1,8 @@
-/* What pipelines and tensor groups share: each replica's runs and the whole model's code. It
- * refuses fewer batch slices than replicas. */
+/* A grid of pipelines, in which several devices train one replica: each replica's runs, and the
+ * whole model's code. It refuses fewer batch slices than replicas. */
 
 static bool dti_grid_is(const dti_parallel *par) {
-    return par->desc.stages || par->desc.tensor;
+    return par->desc.stages > 0; /* of tensor ranks alone: 1 */
 }
 
 static const char *dti_grid_setting(const dti_parallel *par) {
