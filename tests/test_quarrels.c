@@ -3,15 +3,20 @@
 #include "fuzz_server.c"
 #include "fuzz_replay.h"
 
+static void quarrels_end(served_world *w) {
+    dt_server_destroy(w->server);
+    dt_ctx_destroy(w->model.ctx);
+    free(w->start);
+    *w = (served_world){0};
+}
+
 /* Their loaders' threads go too: processes of other tests are forked without any. */
 static void quarrels_close(void) {
-    for (size_t i = 0; i < DTI_COUNT(served_worlds); i++) {
-        served_world *w = &served_worlds[i];
-        dt_server_destroy(w->server);
-        dt_ctx_destroy(w->model.ctx);
-        free(w->start);
-        *w = (served_world){0};
-    }
+    for (size_t i = 0; i < DTI_COUNT(served_worlds); i++)
+        quarrels_end(&served_worlds[i]);
+    quarrels_end(&served_at.world);
+    dt_ctx_destroy(served_at.model.ctx); /* and the worker */
+    memset(&served_at, 0, sizeof served_at);
 }
 
 TEST(every_kept_quarrel_leaves_server_and_worker_sound) {
