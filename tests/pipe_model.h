@@ -100,7 +100,8 @@ static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
 }
 
 /* PIPE_CLASSES has two losses, and no metric. */
-static void pipe_losses(const train_model *m, int kind, dt_trainer_desc *d) {
+__attribute__((__unused__)) static void pipe_losses(const train_model *m, int kind,
+                                                    dt_trainer_desc *d) {
     if (kind != PIPE_CLASSES)
         return;
     d->losses[0].term = m->loss;
