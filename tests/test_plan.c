@@ -157,7 +157,6 @@ typedef struct plan_job {
     bool tcp; /* between ranks; else they are of dt_comm_create_threads */
     int stages, tensor, slices;
     dt_pipeline_schedule schedule;
-    int batch; /* 0: 24 */
 } plan_job;
 
 typedef struct plan_rank {
@@ -205,7 +204,7 @@ static void *plan_rank_run(void *arg) {
     dt_trainer_desc d = train_desc(m);
     d.comm = r->comm;
     d.devices = job->devices;
-    d.batch = job->batch ? job->batch : 24;
+    d.batch = 24;
     d.accumulate = job->accumulate;
     d.parallel.pipeline = job->stages;
     d.parallel.tensor = job->tensor;
@@ -276,17 +275,17 @@ static void plan_check(const plan_job *job, const plan_rank *ranks, int action, 
 
 TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
     static const plan_job jobs[] = {
-        {"cpu", 0, 1, 1, 0, 1, false},
-        {"cpu:2", 0, 4, 1, 0, 1, false},
-        {"cpu:3", 4, 3, 1, 0, 1, false},
-        {"cpu:2", 0, 2, 3, 0, 1, false},
-        {"cpu:2", 1, 4, 1, 1, 2, false},
-        {"cpu:2", 4, 4, 1, 0, 2, false},
-        {"cpu:2", 0, 2, 1, 2, 1, false},
-        {"cpu:2", 0, 4, 2, 3, 2, false},
-        {"cpu", 0, 2, 1, 3, 2, false},
-        {"cpu:2", 0, 4, 1, 0, 2, true},
-        {"cpu", 0, 2, 1, 2, 2, true},
+        {"cpu", 0, 1, 1, 0, 1, false, .stages = 0},
+        {"cpu:2", 0, 4, 1, 0, 1, false, .stages = 0},
+        {"cpu:3", 4, 3, 1, 0, 1, false, .stages = 0},
+        {"cpu:2", 0, 2, 3, 0, 1, false, .stages = 0},
+        {"cpu:2", 1, 4, 1, 1, 2, false, .stages = 0},
+        {"cpu:2", 4, 4, 1, 0, 2, false, .stages = 0},
+        {"cpu:2", 0, 2, 1, 2, 1, false, .stages = 0},
+        {"cpu:2", 0, 4, 2, 3, 2, false, .stages = 0},
+        {"cpu", 0, 2, 1, 3, 2, false, .stages = 0},
+        {"cpu:2", 0, 4, 1, 0, 2, true, .stages = 0},
+        {"cpu", 0, 2, 1, 2, 2, true, .stages = 0},
         {"cpu:2", TRAIN_PARTS, 1, 1, 0, 1, false, .tensor = 2},
         {"cpu:2", TRAIN_PARTS, 1, 2, 0, 1, false, .tensor = 2, .slices = 4},
         {"cpu:2", TRAIN_PARTS, 2, 1, 0, 2, false, .tensor = 2},

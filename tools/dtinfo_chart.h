@@ -69,7 +69,7 @@ typedef struct chart_counter { /* who raised it, in this order */
 } chart_counter;
 
 typedef struct chart_lane {
-    char name[80];
+    char name[160];
     chart_box *boxes;
     uint32_t count, room;
     uint32_t at; /* boxes that have ended */
