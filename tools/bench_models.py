@@ -31,8 +31,9 @@ def free_port():
         return one.getsockname()[1]
 
 
-def ranks(command, cores, world):
-    """Lines of JSON of the processes, or a text of what went wrong. world 1: a job for each core."""
+def ranks(command, cores, world, first_answers=False):
+    """Lines of JSON of the processes, or a text of what went wrong. world 1: a job for each core.
+    first_answers: the others are silent."""
     port, started = free_port(), []
     for rank in range(len(cores)):
         job = {} if world == 1 else {"RANK": str(rank), "WORLD_SIZE": str(world),
@@ -46,7 +47,7 @@ def ranks(command, cores, world):
         for one in started:
             out, errors = one.communicate(timeout=TIMEOUT_SECONDS)
             said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-            if one.returncode:
+            if one.returncode or not (said or first_answers and found):
                 return errors.strip().splitlines()[-1:] or ["no answer"]
             found += said
     except subprocess.TimeoutExpired:
@@ -56,7 +57,7 @@ def ranks(command, cores, world):
             if one.poll() is None:
                 one.kill()
                 one.communicate()
-    return found or ["no answer"]
+    return found
 
 
 def measured(command, cores, world):

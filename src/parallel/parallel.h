@@ -219,7 +219,7 @@ typedef struct dti_parallel_result {
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
-/* Whether a sum of so many partial sums has room. INVALID */
+/* Whether a sum of `operands` partial sums has room. INVALID */
 static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t operands);
 
 /* ---- mesh/mesh_job.c */
@@ -376,7 +376,7 @@ static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, con
  * Others' come from the comm's ranks, if there are any. */
 static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_comm *comm,
                                     dt_comm_span own);
-/* By the pieces of a batch of so many rows, which are here. */
+/* By the pieces, which are here, of a batch of `rows` rows. */
 static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows);
 static dt_result dti_statistics_load(dti_statistics *s, dt_store *store); /* the buffers */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);

@@ -160,8 +160,10 @@ static void dti_parallel_leave(dti_parallel *par) {
     par->lost = true;
     dti_comm_give_up(par->desc.comm);
     dti_sums_cancel(par);
-    for (size_t i = 0; par->desc.comm && i < DTI_COUNT(small); i++)
-        dt_comm_cancel(par->desc.comm, small[i]); /* those that have ended are none any more */
+    for (size_t i = 0; par->desc.comm && i < DTI_COUNT(small); i++) {
+        if (small[i].id) /* a grid posts none; those that have ended are none any more */
+            dt_comm_cancel(par->desc.comm, small[i]);
+    }
     dti_units_leave(par);
 }
 

@@ -30,7 +30,7 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
     return true;
 }
 
-static dt_result dti_pipe_given(dti_parallel *par) {
+static dt_result dti_values_given(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
@@ -81,8 +81,4 @@ static dti_values_map dti_values_map_of(const dti_parallel *par) {
         .find = dti_owners_find,
         .sharded = true,
         .lost = "ranks' shards of the optimizer's state are lost (.parallel.zero_stage)"};
-}
-
-static dt_result dti_values_given(dti_parallel *par) {
-    return dti_pipe_given(par);
 }

@@ -26,7 +26,7 @@ typedef struct dti_values_map {
     const dti_tp *tp; /* which parameters are in parts; NULL: none is */
     bool alike;       /* every rank has all that is not in parts: nobody asks for it */
     bool sharded;     /* replicas share the moments */
-    float *room;      /* for so many elements, if not in parts; NULL: the move's own */
+    float *room;      /* of what is not in parts; NULL: the move's own */
     uint64_t room_elements;
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
@@ -40,7 +40,7 @@ typedef struct dti_values_move { /* a move under way */
     uint32_t replica, tensor; /* who is read */
     bool asks;                /* other ranks take part; */
     bool first;               /* and only rank 0 gets the values */
-    float *room;              /* for so many elements */
+    float *room;              /* for `most` elements */
     uint64_t most;
     dt_result result; /* the first error, or what ended the group */
     float own[DTI_STORE_PIECE / 16];
