@@ -99,7 +99,7 @@ static void protocol_team(dti_parallel *par, dti_device_team_fn *fn) {
         dti_thread_sleep(15000000);
     protocol_real->team(par, fn);
     if (protocol_now == PROTOCOL_BARRIER && fn == protocol_real->validate && !protocol_real->check)
-        atomic_store(&par->faulty, true);
+        atomic_store(&par->now->faulty, true);
 }
 
 static dt_result protocol_result(dti_parallel *par) {

@@ -26,7 +26,7 @@ static dt_result fly_epoch(const fly_case *c, dt_trainer *trainer, dt_train_repo
         }
         sum->samples += r.samples;
         sum->step = r.step;
-        CHECK(trainer->ahead_count == (c->in_flight == 2 && !r.epoch_ended) || i < 4);
+        CHECK(trainer->par.under_way == (c->in_flight == 2 && !r.epoch_ended) || i < 4);
     }
     sum->loss = sum->loss_sum[0] / sum->loss_weight[0];
     return result;
@@ -54,7 +54,7 @@ static void fly(const fly_case *c, fly_result *out) {
         CHECK(result == (c->skips ? DT_ERROR_NUMERIC : DT_OK));
         if (c->skips)
             CHECK_CONTAINS(dt_ctx_error(m.ctx), "input 'x'");
-        CHECK(!trainer->ahead_count && r.epoch_ended + c->by_steps);
+        CHECK(!trainer->par.under_way && r.epoch_ended + c->by_steps);
         out->loss[epoch] = c->skips ? 0 : r.loss;
         out->samples += r.samples;
         CHECK(!dt_trainer_set_lr(trainer, 0.02));
@@ -134,13 +134,13 @@ TEST(a_trainer_with_a_step_in_flight_starts_the_next_and_allocates_nothing) {
     dt_ctx_info before, after;
     REQUIRE(fly_stub_open(&m, &d, &trainer));
     CHECK(!dt_trainer_epoch(trainer, NULL) && !dt_trainer_step(trainer, &r));
-    CHECK(trainer->ahead_count == 1 && r.steps == 0); /* it is under way */
+    CHECK(trainer->par.under_way == 1 && r.steps == 0); /* it is under way */
     dt_ctx_get_info(m.ctx, &before);
     memset(stub.calls, 0, sizeof stub.calls);
     CHECK(!dt_trainer_step(trainer, &r));
-    CHECK(trainer->ahead_count == 1 && r.steps == 1);
+    CHECK(trainer->par.under_way == 1 && r.steps == 1);
     CHECK(stub.calls[STUB_QueueSubmit] == 1 && stub.calls[STUB_ResetFences] == 1);
-    CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 1 && !trainer->ahead_count);
+    CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 1 && !trainer->par.under_way);
     CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 0);
     CHECK(!dt_trainer_epoch(trainer, &r) && r.steps == 3);
     dt_ctx_get_info(m.ctx, &after);
@@ -161,7 +161,7 @@ TEST(gradients_of_a_trainer_alone_stay_on_its_device) {
     REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
     dt_trainer_get_info(trainer, &info);
     CHECK(!trainer->par.alone && info.staging_bytes > 0);
-    CHECK(!dt_trainer_epoch(trainer, NULL) && !trainer->ahead_count);
+    CHECK(!dt_trainer_epoch(trainer, NULL) && !trainer->par.under_way);
     dt_trainer_destroy(trainer);
     d.limits.in_flight = 3;
     CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID);
@@ -201,7 +201,7 @@ static uint64_t fly_fit(int in_flight, uint64_t stop_at, fly_seen *seen, uint64_
     const dt_fit_desc fit = {.epochs = 2, .callbacks = {{fly_see, seen}}};
     CHECK(!dt_trainer_fit(trainer, &fit, &history));
     CHECK(history.stop == (stop_at ? DT_FIT_STOP_CALLBACK : DT_FIT_STOP_DONE));
-    CHECK(!trainer->ahead_count && !dt_store_state_hash(dt_trainer_store(trainer), hash));
+    CHECK(!trainer->par.under_way && !dt_store_state_hash(dt_trainer_store(trainer), hash));
     const uint64_t steps = history.steps;
     dt_history_destroy(&history);
     dt_ctx_destroy(m.ctx);

@@ -48,11 +48,11 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
 }
 
 static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *run) {
-    return dti_batch_write(par->batch, run->row, run->rows, run->program, NULL, true);
+    return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true);
 }
 
 static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
-    dt_step_desc step = par->step;
+    dt_step_desc step = par->now->desc;
     step.first_row = run->row;
     step.micro_batch = run->micro;
     step.micro_batches = r->runs->count;
@@ -103,7 +103,7 @@ static void dti_parallel_forward(void *arg, uint32_t index) {
     r->result = dti_list_run(par, index, dti_list_ahead(&r->runs->list));
     r->busy_ns = dti_now_ns() - start;
     if (!index)
-        par->times.forward += r->busy_ns;
+        par->now->times.forward += r->busy_ns;
 }
 
 static void dti_parallel_weigh_forward(void *arg, uint32_t index) {

@@ -1,8 +1,8 @@
 /* The step of a job that is one replica with one batch slice, on a device that runs on its own.
- * Nothing is exchanged or agreed, so it is a program by itself: gradients stay on the device, and
- * the next step is started while this one is in flight. Replicas and ranks cannot do that: their
- * sums pass through the host between backward part and commit, and no forward part may begin before
- * the commit. */
+ * Nothing is exchanged or agreed, so it is a program by itself, which AGREE starts and RUN waits
+ * for: gradients stay on the device, and the next step begins while this one is in flight. Replicas
+ * and ranks cannot do that: their sums pass through the host between backward part and commit, and
+ * no forward part may begin before the commit. */
 
 /* On the CPU a step has run when its start returns, so there is nothing to go ahead of. */
 static bool dti_parallel_is_alone(const dti_parallel *par) {
@@ -21,43 +21,58 @@ static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_
     return dti_program_create(r->store, &d, NULL, &run->program);
 }
 
-static dt_program *dti_alone_of(const dti_parallel *par, uint32_t rows) {
+static bool dti_one_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
     const dti_replica *r = &par->replicas[0];
-    return rows == r->full.rows ? r->full.runs[0].program : r->tail.runs[0].program;
-}
-
-static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
-    dt_program *p = dti_alone_of(par, rows);
+    dt_program *p = (rows == r->full.rows ? &r->full : &r->tail)->runs[0].program;
     const dt_store *s = p->store;
     return s->running && (s->running != p || dti_inflight_waits(p, step));
 }
 
-static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,
-                                 const dt_step_desc *step) {
+static void dti_one_prepare(dti_parallel *par) {
     dti_replica *r = &par->replicas[0];
-    const dti_runs *runs = batch->rows == r->full.rows ? &r->full : &r->tail;
-    par->batch = batch;
-    dt_result result = dti_micro_write(par, &runs->runs[0]);
-    if (!result)
-        result = dt_program_start(runs->runs[0].program, step);
-    par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
-    return result;
+    r->runs = par->now->rows == r->full.rows ? &r->full : &r->tail;
+    r->result = DT_OK;
 }
 
-static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool *ran) {
-    dt_program *p = par->replicas[0].store->running;
-    dt_report report = {0};
-    *out = (dti_parallel_result){0};
-    dt_result result = dt_program_wait(p, &report);
-    *ran = !report.not_run;
-    par->lost = par->lost || (result && result != DT_ERROR_NUMERIC);
-    memcpy(out->loss_sum, report.loss_sum, sizeof out->loss_sum);
-    memcpy(out->loss_weight, report.loss_weight, sizeof out->loss_weight);
-    memcpy(out->metric_sum, report.metric_sum, sizeof out->metric_sum);
-    memcpy(out->metric_weight, report.metric_weight, sizeof out->metric_weight);
-    out->norm = report.gradient_norm;
-    out->committed = !result && !(report.empty && par->desc.skip_empty);
-    out->empty = report.empty;
-    out->skipped = result == DT_ERROR_NUMERIC && *ran;
-    return result;
+static void dti_one_start(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    r->result = dti_micro_write(par, &r->runs->runs[0]);
+    if (!r->result)
+        r->result = dt_program_start(r->runs->runs[0].program, &par->now->desc);
+    par->lost = par->lost || r->result == DT_ERROR_DEVICE_LOST;
 }
+
+/* What is not finite skips this step. One behind it that was in flight has not run. */
+static dt_result dti_one_wait(dti_parallel *par) {
+    dti_replica *r = &par->replicas[0];
+    dt_report report = {0};
+    const dt_result result = dt_program_wait(r->store->running, &report);
+    memset(par->terms.leaves, 0, DTI_TERMS_WIDTH * sizeof *par->terms.leaves);
+    dti_terms_add(par->terms.leaves, &report);
+    r->norm = report.gradient_norm;
+    r->empty = report.empty;
+    r->faulty = result == DT_ERROR_NUMERIC;
+    r->idle = report.not_run;
+    return r->faulty ? DT_OK : result;
+}
+
+static dt_result dti_one_done(dti_parallel *par, dti_parallel_result *out) {
+    const dti_replica *r = &par->replicas[0];
+    dti_terms_report(par->terms.leaves, out);
+    out->norm = r->norm;
+    out->empty = r->empty;
+    out->committed = !r->faulty && !(r->empty && par->desc.skip_empty);
+    out->skipped = r->faulty && !r->idle;
+    return r->faulty ? DT_ERROR_NUMERIC : DT_OK;
+}
+
+static const dti_strategy dti_one_strategy = {.scope = DTI_STEP_OF_REPLICA,
+                                              .prepare = dti_one_prepare,
+                                              .team = dti_replicas_team,
+                                              .result = dti_replicas_result,
+                                              .weigh_forward = dti_one_start,
+                                              .run = dti_one_wait,
+                                              .done = dti_one_done,
+                                              .leave = dti_parallel_leave,
+                                              .waits = dti_one_waits};

@@ -73,6 +73,18 @@ typedef struct dti_step_times {
     uint64_t forward, backward, commit;
 } dti_step_times;
 
+/* All that is one step's own. Where a device runs on its own the next one begins before it ends. */
+typedef struct dti_step {
+    uint8_t state; /* dti_protocol_state */
+    const dti_batch *batch;
+    uint32_t rows;
+    dt_step_desc desc;
+    uint64_t validate_ns;
+    dti_step_times times;
+    bool told;           /* all ranks know that it is given up */
+    _Atomic bool faulty; /* a device here found that what it would write is not finite */
+} dti_step;
+
 /* Sums over leaves of a few doubles: weights, losses. */
 typedef struct dti_scalar_sum {
     uint32_t width;
@@ -182,22 +194,17 @@ typedef struct dti_parallel {
     dti_round round;
     dti_full whole;
     struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
-    bool alone;            /* its steps are one.c's */
+    bool alone;            /* a device that runs on its own: its steps are one.c's */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
     const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */
 
-    /* The step under way. */
-    uint8_t state;              /* dti_protocol_state */
-    _Atomic uint32_t *counters; /* that actions need, and raise; NULL: none */
-    const dti_batch *batch;
-    uint32_t rows;
-    dt_step_desc step;
+    /* Steps that have begun: `under_way` of them, from the oldest on. `now` is the one that is acted
+     * on. Actions need and raise counters, and so does one step at a time; NULL: none do. */
+    dti_step steps[DTI_STEP_SLOTS_MAX], *now;
+    uint32_t oldest, under_way;
+    _Atomic uint32_t *counters;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
-    uint64_t validate_ns;
-    dti_step_times times;
-    bool told;           /* all ranks know that this step is given up */
-    _Atomic bool faulty; /* a device here found that what it would write is not finite */
 } dti_parallel;
 
 typedef struct dti_parallel_result {
@@ -428,12 +435,6 @@ static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *
 /* ---- one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
-/* Whether a step of a batch of `rows` rows cannot be started before one under way has ended. */
-static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
-static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,
-                                 const dt_step_desc *step);
-/* Waits for the oldest under way. Not *ran: the one before it failed, and it did nothing. */
-static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool *ran);
 
 /* ---- round.c: what replicas do together where their steps are local */
 static uint32_t dti_round_terms(const dti_parallel *par); /* doubles of par->terms */

@@ -5,7 +5,8 @@
  * after all gradients have come, while it validates the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
-    return par->pipe                    ? &dti_pipe_strategy
+    return par->alone                   ? &dti_one_strategy
+           : par->pipe                  ? &dti_pipe_strategy
            : dti_units_are(par)         ? &dti_units_strategy
            : dti_parallel_is_local(par) ? &dti_inner_strategy
                                         : &dti_replicas_strategy;
@@ -37,12 +38,8 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
     if (!par->strategy)
         par->strategy = dti_strategy_of(par);
     const size_t leaves = par->strategy->split ? par->job.batch_slices : par->batch_slices;
-    par->batch = batch;
-    par->rows = batch->rows;
-    par->step = *step;
-    par->times = (dti_step_times){0};
-    par->told = false;
-    atomic_store(&par->faulty, false);
+    par->now = &par->steps[(par->oldest + par->under_way) % DTI_STEP_SLOTS_MAX];
+    *par->now = (dti_step){.batch = batch, .rows = batch->rows, .desc = *step};
     memset(par->weights.leaves, 0, leaves * par->weights.width * sizeof(double));
     memset(par->terms.leaves, 0, leaves * par->terms.width * sizeof(double));
     par->strategy->prepare(par);
@@ -73,15 +70,16 @@ static dt_result dti_parallel_given_up(dti_parallel *par) {
         snprintf(who, sizeof who, "rank %u", (uint32_t)sum[DTI_WEIGHTS_WHO]);
     return dti_fail(par->base, DT_ERROR_CANCELLED,
                     "step %llu was given up: %s failed and reports why; nothing has changed",
-                    (unsigned long long)par->step.step, who);
+                    (unsigned long long)par->now->desc.step, who);
 }
 
 static uint64_t dti_parallel_mark(const dti_parallel *par) {
-    const double lr = dti_optim_lr_at(&dti_parallel_code(par)->optim, par->step.lr, par->step.step);
-    uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
+    const double lr =
+        dti_optim_lr_at(&dti_parallel_code(par)->optim, par->now->desc.lr, par->now->desc.step);
+    uint64_t hash = dti_hash64(DTI_HASH_START, &par->now->desc.step, sizeof par->now->desc.step);
     hash = dti_hash64(hash, &lr, sizeof lr);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        const double value = par->step.coefficients[i] + 0.0; /* no -0 */
+        const double value = par->now->desc.coefficients[i] + 0.0; /* no -0 */
         hash = dti_hash64(hash, &value, sizeof value);
     }
     return hash;
@@ -109,11 +107,11 @@ static bool dti_mark_same(const dti_parallel *par, const double *sums) {
 static dt_result dti_parallel_same(dti_parallel *par) {
     if (dti_mark_same(par, par->weights.sum + DTI_WEIGHTS_MARK))
         return DT_OK;
-    par->told = true;
+    par->now->told = true;
     return dti_fail(par->base, DT_ERROR_INVALID,
                     "step %llu: the ranks have different learning rates or coefficients of losses; "
                     "set the same on all; nothing has changed",
-                    (unsigned long long)par->step.step);
+                    (unsigned long long)par->now->desc.step);
 }
 
 /* Weights to all ranks, and whether all of them can go on. */
@@ -130,7 +128,7 @@ static dt_result dti_protocol_exchange_weights(dti_parallel *par, dt_result own)
     if (!result)
         result = dti_protocol_sum_end(par, &par->weights);
     par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
-    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
+    par->now->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
     return result;
 }
 
@@ -149,7 +147,7 @@ static dt_result dti_protocol_own(dti_parallel *par, dt_result own) {
 }
 
 static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
-    par->state = DTI_PROTOCOL_AGREE;
+    par->now->state = DTI_PROTOCOL_AGREE;
     own = dti_protocol_own(par, own);
     if ((own && par->lost) || par->strategy->scope == DTI_STEP_OF_REPLICA)
         return own;
@@ -159,7 +157,7 @@ static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
         dti_error_back(par, &error);
     if (result || own)
         return own ? own : result;
-    if (par->told)
+    if (par->now->told)
         return dti_parallel_given_up(par);
     result = dti_parallel_same(par);
     return result ? result : par->strategy->result(par);
@@ -194,9 +192,10 @@ static dt_result dti_protocol_over(dti_parallel *par, dt_result result, dti_para
 /* Before WRITE: step s stays. Those who were told go on together with the next step. */
 static dt_result dti_protocol_failed(dti_parallel *par, dt_result result) {
     const dti_strategy *s = par->strategy;
-    if (par->state == DTI_PROTOCOL_AGREE && (s->others_wait || s->scope == DTI_STEP_OF_REPLICA))
+    if (par->now->state == DTI_PROTOCOL_AGREE &&
+        (s->others_wait || s->scope == DTI_STEP_OF_REPLICA))
         return result; /* nothing has begun */
-    return dti_protocol_over(par, result, par->told ? NULL : s->leave, s->drop);
+    return dti_protocol_over(par, result, par->now->told ? NULL : s->leave, s->drop);
 }
 
 static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result) {
@@ -215,7 +214,7 @@ static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result
 
 /* No rank found an op or a parameter. */
 static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *statistic) {
-    const unsigned long long step = (unsigned long long)par->step.step;
+    const unsigned long long step = (unsigned long long)par->now->desc.step;
     if (statistic)
         return dti_fail(par->base, DT_ERROR_NUMERIC,
                         "step %llu: the running statistic '%s' would be a NaN or an infinity; the "
@@ -231,7 +230,7 @@ static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *sta
 static dt_result dti_protocol_device_lost(dti_parallel *par) {
     return dti_fail(par->base, DT_ERROR_CANCELLED,
                     "step %llu was given up, and nothing has changed: %.800s",
-                    (unsigned long long)par->step.step, dti_error_of(par).text);
+                    (unsigned long long)par->now->desc.step, dti_error_of(par).text);
 }
 
 /* All ranks drop the step: why. */
@@ -263,17 +262,17 @@ static dt_result dti_protocol_not_finite(dti_parallel *par, dti_parallel_result 
 static dt_result dti_protocol_validate(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     const uint64_t start = dti_now_ns();
-    par->state = DTI_PROTOCOL_NORM;
+    par->now->state = DTI_PROTOCOL_NORM;
     dt_result own = s->norm ? dti_protocol_phase(par, s->norm) : DT_OK;
     const dt_result result = s->pairs ? s->pairs(par) : DT_OK;
     if (result)
         return result;
-    par->state = DTI_PROTOCOL_VALIDATE;
+    par->now->state = DTI_PROTOCOL_VALIDATE;
     if (!own)
         own = dti_protocol_phase(par, s->validate);
-    if (own || atomic_load(&par->faulty))
+    if (own || atomic_load(&par->now->faulty))
         dti_protocol_leaf(par, &par->terms)[DTI_TERMS_FAULT] = 1.0;
-    par->validate_ns = dti_now_ns() - start;
+    par->now->validate_ns = dti_now_ns() - start;
     return DT_OK;
 }
 
@@ -287,14 +286,14 @@ static dt_result dti_protocol_settle(dti_parallel *par) {
         return result;
     /* all ranks have come here, so all have every sum, and it says whether all can write what comes
      * of them */
-    par->state = DTI_PROTOCOL_BARRIER;
+    par->now->state = DTI_PROTOCOL_BARRIER;
     result = dti_protocol_sum_begin(par, &par->terms);
     return result ? result : dti_protocol_sum_end(par, &par->terms);
 }
 
 static dt_result dti_protocol_run(dti_parallel *par, dti_parallel_result *out) {
     const dti_strategy *s = par->strategy;
-    par->state = DTI_PROTOCOL_RUN;
+    par->now->state = DTI_PROTOCOL_RUN;
     dt_result result = s->run(par);
     if (!result && s->scope == DTI_STEP_OF_JOB)
         result = dti_protocol_settle(par);
@@ -308,17 +307,26 @@ static dt_result dti_protocol_run(dti_parallel *par, dti_parallel_result *out) {
 static dt_result dti_protocol_write(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     const uint64_t start = dti_now_ns();
-    par->state = DTI_PROTOCOL_WRITE;
+    par->now->state = DTI_PROTOCOL_WRITE;
     dt_result result = dti_protocol_phase(par, s->write);
     if (s->split)
         dti_full_old(par);
     if (result)
         return dti_protocol_partial_commit(par, result);
-    par->state = DTI_PROTOCOL_PUBLISH;
+    par->now->state = DTI_PROTOCOL_PUBLISH;
     if (s->publish)
         result = s->publish(par);
-    par->times.commit = par->validate_ns + dti_now_ns() - start;
+    par->now->times.commit = par->now->validate_ns + dti_now_ns() - start;
     return result;
+}
+
+static void dti_terms_add(double sum[DTI_TERMS_WIDTH], const dt_report *r) {
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        sum[i] += r->loss_sum[i];
+        sum[DTI_TERMS_WEIGHT + i] += r->loss_weight[i];
+        sum[DTI_TERMS_METRIC + i] += r->metric_sum[i];
+        sum[DTI_TERMS_METRIC_WEIGHT + i] += r->metric_weight[i];
+    }
 }
 
 static void dti_terms_report(const double *sum, dti_parallel_result *out) {
@@ -346,7 +354,7 @@ static dt_result dti_protocol_check(dti_parallel *par, dti_parallel_result *out)
         return fine && par->terms.sum[DTI_TERMS_FAULT] == 0.0 ? DT_OK
                                                               : dti_protocol_not_finite(par, out);
     }
-    par->state = DTI_PROTOCOL_VALIDATE;
+    par->now->state = DTI_PROTOCOL_VALIDATE;
     s->team(par, s->validate);
     const dt_result result = s->check(par);
     if (!result)
@@ -364,7 +372,7 @@ static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out
         result = dti_protocol_write(par);
     if (result)
         return result;
-    par->state = DTI_PROTOCOL_DONE;
+    par->now->state = DTI_PROTOCOL_DONE;
     if (s->report)
         s->report(par, out);
     out->committed = true;
@@ -381,7 +389,7 @@ static dt_result dti_protocol_end(dti_parallel *par, dt_result result, dti_paral
 }
 
 static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out) {
-    par->state = DTI_PROTOCOL_RUN;
+    par->now->state = DTI_PROTOCOL_RUN;
     return dti_protocol_end(par, dti_protocol_settle(par), out);
 }
 
@@ -399,18 +407,28 @@ static dt_result dti_protocol_next(dti_parallel *par, dti_parallel_result *out) 
     return result;
 }
 
-static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                   const dt_step_desc *step, dti_parallel_result *out) {
-    *out = (dti_parallel_result){0};
+static dt_result dti_parallel_start(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                    const dt_step_desc *step) {
     dti_parallel_prepare(par, batch, step);
-    dt_result result = dti_protocol_agree(par, own);
-    if (!result && dti_parallel_leaves_out(par, out)) {
+    const dt_result result = dti_protocol_agree(par, own);
+    par->under_way += !result;
+    return result ? dti_protocol_failed(par, result) : DT_OK;
+}
+
+static bool dti_parallel_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
+    return par->under_way && (!par->strategy->waits || par->strategy->waits(par, rows, step));
+}
+
+static dt_result dti_parallel_end(dti_parallel *par, dti_parallel_result *out) {
+    *out = (dti_parallel_result){0};
+    par->now = &par->steps[par->oldest];
+    par->oldest = (par->oldest + 1) % DTI_STEP_SLOTS_MAX;
+    par->under_way--;
+    if (dti_parallel_leaves_out(par, out)) {
         if (!par->strategy->others_wait)
             par->strategy->drop(par);
         return DT_OK;
     }
-    if (!result)
-        result = dti_protocol_run(par, out);
-    result = dti_protocol_end(par, result, out);
+    const dt_result result = dti_protocol_end(par, dti_protocol_run(par, out), out);
     return result ? result : dti_protocol_next(par, out);
 }

@@ -73,7 +73,7 @@ typedef struct dti_strategy {
     uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: they are not told */
     dti_device_team_fn *norm;                    /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
-    dti_device_team_fn *validate; /* sets par->faulty where something is not finite */
+    dti_device_team_fn *validate; /* sets par->now->faulty where something is not finite */
     dti_parallel_part *check;     /* what is wrong; NULL: validate is before BARRIER, which says */
     dti_device_team_fn *write;
     dti_parallel_part *publish; /* NULL: nothing. Says itself what its failure leaves */
@@ -81,6 +81,8 @@ typedef struct dti_strategy {
     void (*report)(dti_parallel *par, dti_parallel_result *out);
     dt_result (*done)(dti_parallel *par, dti_parallel_result *out);
     const struct dti_strategy *(*next)(const dti_parallel *par); /* comes after it, from RUN on */
+    /* Whether the next step's AGREE must wait for the end of one under way; NULL: it must. */
+    bool (*waits)(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
 
     const char *(*statistic)(const dti_parallel *par); /* that is not finite; NULL where together */
     dti_parallel_part *attribute;                      /* names what is not finite, or DT_OK */
@@ -93,7 +95,7 @@ typedef struct dti_strategy {
 } dti_strategy;
 
 static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_strategy,
-    dti_inner_strategy, dti_round_strategy, dti_gossip_strategy;
+    dti_inner_strategy, dti_round_strategy, dti_gossip_strategy, dti_one_strategy;
 
 /* Runs fn on all devices, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);
@@ -103,16 +105,22 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
                                  const dt_step_desc *step);
 /* Whether no target of the whole batch counts, and such a step is left out: all ranks know it. */
 static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out);
+static void dti_terms_add(double sum[], const dt_report *r); /* of a program by itself */
 static void dti_terms_report(const double *sum, dti_parallel_result *out);
 /* What a rank sets by itself from step to step, as a hash; another in every step. */
 static uint64_t dti_parallel_mark(const dti_parallel *par);
 /* In parts whose sums and squares are exact for any number of ranks: to parts[2 * DTI_MARKS]. */
 static void dti_mark_put(uint64_t mark, double *parts);
 static bool dti_mark_same(const dti_parallel *par, const double *sums);
-/* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
- * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
-static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                   const dt_step_desc *step, dti_parallel_result *out);
+/* One step of the whole job over a batch that all ranks have in mind: its AGREE. `own`: what went
+ * wrong on this rank before it (a callback's error): then all ranks fail, and nothing has changed.
+ * After an error no step has begun. */
+static dt_result dti_parallel_start(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                    const dt_step_desc *step);
+/* Whether a step of a batch of `rows` rows cannot begin before the oldest under way has ended. */
+static bool dti_parallel_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
+/* The rest of the oldest step under way. */
+static dt_result dti_parallel_end(dti_parallel *par, dti_parallel_result *out);
 /* The end of a step whose gradients, losses and statistics others computed: they are in the
  * replicas' arenas and par's leaves, and dti_parallel_prepare has run. */
 static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out);

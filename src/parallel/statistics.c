@@ -112,7 +112,7 @@ static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_com
     const dt_result result =
         dti_sum_disjoint(par, comm, s->pieces, (uint64_t)pieces * s->width, DT_F32);
     if (!result)
-        dti_statistics_move(s, &par->job, par->rows);
+        dti_statistics_move(s, &par->job, par->now->rows);
     return result;
 }
 

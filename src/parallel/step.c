@@ -31,7 +31,7 @@ static dt_result dti_replicas_result(dti_parallel *par) {
 static void dti_replicas_prepare(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
-        r->runs = par->rows == r->full.rows ? &r->full : &r->tail;
+        r->runs = par->now->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
         r->busy_ns = 0;
         r->walk = (dti_list_walk){0};
@@ -62,7 +62,7 @@ static dt_result dti_replicas_statistics(dti_parallel *par) {
 }
 
 static uint64_t dti_replicas_waited(const dti_parallel *par) {
-    return dti_now_ns() - par->replicas[0].passed - par->validate_ns;
+    return dti_now_ns() - par->replicas[0].passed - par->now->validate_ns;
 }
 
 /* ---- VALIDATE and WRITE */
@@ -71,7 +71,7 @@ static void dti_replica_validated(dti_parallel *par, dti_replica *r, dt_program 
     bool faulty = false;
     r->result = dti_program_validate(p, &r->norm, &faulty);
     if (faulty)
-        atomic_store(&par->faulty, true);
+        atomic_store(&par->now->faulty, true);
 }
 
 /* Brings the sum of all to each replica, which then says whether it can be committed. */
@@ -87,7 +87,7 @@ static void dti_parallel_validate(void *arg, uint32_t index) {
     if (index)
         dti_statistics_put(par, r);
     if (!r->runs->count)
-        dti_program_begin_commit(dti_parallel_last(r), &par->step);
+        dti_program_begin_commit(dti_parallel_last(r), &par->now->desc);
     dti_replica_validated(par, r, dti_parallel_last(r));
 }
 

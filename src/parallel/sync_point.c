@@ -17,8 +17,8 @@ static double *dti_sync_point_row(const dti_parallel *par, uint32_t batch_slice)
 /* Values of a channel in batch slices [first, first + count). */
 static double dti_sync_point_values(const dti_parallel *par, const dti_sync_point *m,
                                     uint32_t first, uint32_t count) {
-    const uint32_t rows = dti_partition_row(&par->job, first + count, par->rows) -
-                          dti_partition_row(&par->job, first, par->rows);
+    const uint32_t rows = dti_partition_row(&par->job, first + count, par->now->rows) -
+                          dti_partition_row(&par->job, first, par->now->rows);
     return (double)rows * m->meet.spatial;
 }
 

@@ -108,7 +108,7 @@ static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t bat
     double *sum = s->weights + (size_t)batch_slice * DT_MAX_TERMS;
     dt_result result = DT_OK;
     memset(sum, 0, DT_MAX_TERMS * sizeof *sum);
-    r->runs = dti_shares_runs(s, batch_slice, par->rows);
+    r->runs = dti_shares_runs(s, batch_slice, par->now->rows);
     for (uint32_t i = r->runs ? r->runs->count : 0; i-- > 0 && !result;) {
         const dti_micro_run *run = &r->runs->runs[i];
         result = dti_program_weighs(run->program) ? dti_micro_write(par, run) : DT_OK;
@@ -131,7 +131,7 @@ static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t
         result = i == batch_slice ? DT_OK : dti_shares_weigh(par, s, i);
     if (result)
         return result;
-    r->runs = dti_shares_runs(s, batch_slice, par->rows);
+    r->runs = dti_shares_runs(s, batch_slice, par->now->rows);
     dti_device_team_run(par->device_team, dti_parallel_weigh, par);
     memcpy(s->weights + (size_t)batch_slice * DT_MAX_TERMS, par->weights.leaves,
            DT_MAX_TERMS * sizeof(double));
@@ -158,7 +158,7 @@ static dt_result dti_shares_fault(dti_parallel *par) {
     return dti_fail(
         par->base, DT_ERROR_NUMERIC,
         "step %llu: the gradient of a batch slice is not finite; the weights are unchanged",
-        (unsigned long long)par->step.step);
+        (unsigned long long)par->now->desc.step);
 }
 
 static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_batch *batch,

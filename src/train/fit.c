@@ -440,7 +440,7 @@ static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
     if (!result || !dti_parallel_is_local(par) || !par->desc.comm || par->lost)
         return result;
     if (par->round.done)
-        dti_trainer_lose_round(f->t);
+        dti_trainer_move_to(f->t, &f->t->round_begun);
     return dti_round_give_up(par, result);
 }
 
@@ -508,7 +508,7 @@ static dt_result dti_fit_once(dti_fit *f) {
     dt_train_report r;
     const uint64_t skipped = f->s.skipped;
     dt_result result = dti_fit_step(f, &r);
-    if (result || (f->t->ahead_count && !r.steps && f->s.skipped == skipped))
+    if (result || (f->t->par.under_way && !r.steps && f->s.skipped == skipped))
         return result; /* a step has begun, and none has ended */
     f->s.last = r;
     result = dti_fit_empty(f, &r);

@@ -64,42 +64,15 @@ static void dti_report_part(const dt_trainer *t, dt_train_report *r) {
     dti_report_round(r, &t->part);
 }
 
-/* ---- steps */
-
-/* Where the round began: a file that is saved after this goes on from there. */
-static void dti_trainer_lose_round(dt_trainer *t) {
-    t->epoch = t->round_epoch;
-    t->index = t->round_index;
-}
-
-static dt_result dti_trainer_step_local(dt_trainer *t, const dti_batch *batch, dt_result own,
-                                        const dt_step_desc *desc, dt_train_report *r, bool *used) {
-    dti_parallel *par = &t->par;
-    dti_parallel_result step;
-    r->epoch = t->epoch;
-    r->round_ended = false;
-    if (!par->round.done) {
-        t->round_epoch = t->epoch;
-        t->round_index = t->index;
-    }
-    const uint64_t rounds = par->round.count;
-    dt_result result = dti_parallel_step(par, batch, own, desc, &step);
-    if (par->lost && par->round.count > rounds)
-        dti_trainer_move_on(t, batch->last); /* the weights are those behind it */
-    else if (par->lost)
-        dti_trainer_lose_round(t);
-    *used = !par->lost && (!result || step.skipped);
-    if (!*used)
-        return result;
-    r->epoch_ended = batch->last;
-    r->round_ended = step.round_ended;
-    if (step.round_ended)
-        dti_report_round(r, &step);
-    else if (par->asked) { /* at the round's end */
+/* Who asks for a checkpoint within a round gets it at the round's end. */
+static void dti_trainer_round_step(dt_trainer *t, const dti_parallel_result *step,
+                                   dt_train_report *r) {
+    r->round_ended = step->round_ended;
+    if (step->round_ended) {
+        dti_report_round(r, step);
+    } else if (t->par.asked) {
         atomic_store(&t->wanted, 1);
-        par->asked = false;
+        t->par.asked = false;
     }
-    t->part = step;
-    dti_trainer_move_on(t, batch->last);
-    return result;
+    t->part = *step;
 }

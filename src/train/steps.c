@@ -14,12 +14,6 @@ static void dti_report_add(dt_train_report *r, const dti_parallel_result *step) 
     r->wait_seconds += step->wait_seconds;
 }
 
-static void dti_report_times(dt_train_report *r, const dti_step_times *t) {
-    r->forward_seconds += 1e-9 * (double)t->forward;
-    r->backward_seconds += 1e-9 * (double)t->backward;
-    r->commit_seconds += 1e-9 * (double)t->commit;
-}
-
 static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
     r->loss = 0.0;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
@@ -53,36 +47,6 @@ static void dti_trainer_move_on(dt_trainer *t, bool last) {
     t->epoch += last;
 }
 
-/* Parameters that were brought for others go back to their owners, and programs that read them. */
-static dt_result dti_trainer_part(dt_trainer *t) {
-    if (!dti_units_are(&t->par) || !t->par.replicas[0].store->memories[DTI_ARENA_PARAM])
-        return DT_OK;
-    dti_evaluation_free(t);
-    return dti_units_hide(&t->par);
-}
-
-/* On all ranks together, added to *r. */
-static dt_result dti_trainer_step_staged(dt_trainer *t, const dti_batch *batch, dt_result own,
-                                         const dt_step_desc *desc, dt_train_report *r, bool *used) {
-    const dti_batch none = {0};
-    dti_parallel_result step;
-    const dt_result parted = dti_trainer_part(t); /* in any case, so that all ranks have */
-    own = own ? own : parted;
-    dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, desc, &step);
-    r->epoch = t->epoch;
-    *used = !result || step.skipped;
-    if (!*used)
-        return result;
-    r->steps++;
-    r->samples += batch->real;
-    r->epoch_ended = batch->last;
-    dti_trainer_move_on(t, batch->last);
-    dti_report_add(r, &step);
-    dti_report_times(r, &t->par.times);
-    dti_balance_add(t);
-    return result;
-}
-
 /* One step, added to *r, or what ended for it. *used: its samples are used up, also when it was
  * skipped for a NaN; one that failed otherwise is to be tried again, on all ranks. So many as
  * `keep` may be left under way. */
@@ -110,12 +74,9 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
                          .step = t->par.replicas[0].store->steps + 1,
                          .lr = dti_trainer_lr(t, dti_trainer_number(t)),
                          .coefficients = t->coefficients};
-    dt_result result = t->par.alone ? dti_trainer_step_ahead(t, batch, own, &desc, keep, r, used)
-                       : dti_parallel_is_local(&t->par)
-                           ? dti_trainer_step_local(t, batch, own, &desc, r, used)
-                           : dti_trainer_step_staged(t, batch, own, &desc, r, used);
-    if (*used && !t->par.alone)
-        r->lr = dti_trainer_rate(t, &desc);
+    r->epoch = t->epoch;
+    r->round_ended = false;
+    dt_result result = dti_trainer_make_step(t, batch, own, &desc, keep, r, used);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     if (*used)
         return result;
@@ -136,7 +97,7 @@ static dt_result dti_trainer_checkpoints(dt_trainer *t) {
 
 /* What comes between two steps. */
 static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
-    if (t->ahead_count)
+    if (t->par.under_way)
         return DT_OK;
     dt_result result = t->par.lost ? DT_OK : dti_balance_look(t, epoch_ended);
     return result ? result : dti_trainer_checkpoints(t);

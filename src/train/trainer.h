@@ -21,12 +21,12 @@ typedef struct dti_shared { /* an input that all samples share */
     bool written;
 } dti_shared;
 
-typedef struct dti_inflight_batch { /* a step that was started */
-    uint64_t epoch, index;          /* of its batch */
+typedef struct dti_begun { /* a step that has begun */
+    uint64_t epoch, index; /* of its batch */
     uint32_t samples;
     bool last;
     double lr;
-} dti_inflight_batch;
+} dti_begun;
 
 typedef struct dti_plateau { /* of a schedule: see plateau.c */
     double best, scale;      /* of the metric; of the rate */
@@ -54,7 +54,7 @@ struct dt_trainer {
     dti_parallel par;
     dti_loader *loader;
     uint64_t epoch, index;             /* of the next batch */
-    uint64_t round_epoch, round_index; /* of the first batch of a round of local steps */
+    dti_begun round_begun;             /* the first step of a round of local steps */
     dti_parallel_result part;          /* the newest local step, within a round */
     dt_optim_desc optim;               /* resolved; of a worker the servers' */
     double lr;                         /* 0 = the optimizer's, DT_ZERO = 0 */
@@ -65,8 +65,7 @@ struct dt_trainer {
     uint64_t saved;              /* step of the newest checkpoint */
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
-    dti_inflight_batch ahead[DTI_STEP_SLOTS_MAX]; /* oldest at ahead_first */
-    uint32_t ahead_first, ahead_count;
+    dti_begun begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
     bool again;              /* a batch was to be started and is to be again */
     dt_train_report pending; /* of steps that ended between two calls, for the next report */
     dt_result pending_result;
@@ -109,15 +108,15 @@ static void dti_trainer_move_on(dt_trainer *t, bool last);
 /* rounds.c */
 static void dti_trainer_resolve_local(dt_trainer *t);
 static void dti_trainer_log_local(const dt_trainer *t);
-/* One local step; rounds that end are added to *r. */
-static dt_result dti_trainer_step_local(dt_trainer *t, const dti_batch *batch, dt_result own,
-                                        const dt_step_desc *desc, dt_train_report *r, bool *used);
+/* After a local step: a round that ends is added to *r. */
+static void dti_trainer_round_step(dt_trainer *t, const dti_parallel_result *step,
+                                   dt_train_report *r);
 /* What dt_trainer_step reports of a step within a round. */
 static void dti_report_part(const dt_trainer *t, dt_train_report *r);
 /* INVALID: a round is under way, and `what` ("... would ...") needs weights that all have. */
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 
-/* inflight.c */
+/* make_step.c */
 static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
 
 /* state.c: as dt_trainer_load */
@@ -126,7 +125,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path);
 /* plateau.c */
 static bool dti_trainer_has_plateau(const dt_trainer *t);
 static void dti_plateau_reset(dt_trainer *t);
-static uint64_t dti_trainer_number(const dt_trainer *t); /* inflight.c */
+static uint64_t dti_trainer_number(const dt_trainer *t); /* make_step.c */
 static double dti_trainer_lr(const dt_trainer *t, uint64_t step);
 static double dti_trainer_rate(const dt_trainer *t, const dt_step_desc *step); /* that it uses */
 

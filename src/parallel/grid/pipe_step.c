@@ -49,7 +49,7 @@ static dt_result dti_pipe_write(const dti_parallel *par, const dti_pipe_chunk *c
                                 uint32_t micro, dt_program *p) {
     const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[micro];
     const dti_tp *shared = par->pipe->shared;
-    return dti_batch_write(par->batch, run->row, run->rows, p, shared ? shared->stands : NULL,
+    return dti_batch_write(par->now->batch, run->row, run->rows, p, shared ? shared->stands : NULL,
                            false);
 }
 
@@ -140,7 +140,7 @@ static dt_result dti_pipe_act_write(dti_parallel *par, dti_pipe_chunk *chunk, co
 
 static dt_result dti_pipe_act_open(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    dt_step_desc step = par->step;
+    dt_step_desc step = par->now->desc;
     dti_grid_number(dti_pipe_runs_now(par, chunk), a->micro, &step);
     step.coefficients = stage->coefficients;
     return dti_micro_slot_begin(dti_pipe_take(par, chunk, a->micro), &step, stage->weights);
@@ -262,7 +262,7 @@ static dt_result dti_pipe_norm_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     dt_program *p = dti_pipe_last(par, chunk);
     dt_result result = dti_pipe_sums_put(par, chunk);
     if (!result && !dti_pipe_runs_now(par, chunk)->count) {
-        result = dti_program_begin_commit(p, &par->step);
+        result = dti_program_begin_commit(p, &par->now->desc);
         p->store->running = NULL;
     }
     return result ? result : dti_micro_slot_run(p, 1);
@@ -280,7 +280,7 @@ static dt_result dti_pipe_validate_chunk(dti_parallel *par, dti_pipe_chunk *chun
     const uint32_t *status = dti_program_out(p);
     chunk->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     if (status[DTI_STATUS_ABORT])
-        atomic_store(&par->faulty, true);
+        atomic_store(&par->now->faulty, true);
     return DT_OK;
 }
 
@@ -320,7 +320,7 @@ static void dti_pipe_team(dti_parallel *par, dti_device_team_fn *fn) {
 
 static void dti_pipe_prepare(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    pipe->tail = par->rows != par->desc.batch && par->desc.tail;
+    pipe->tail = par->now->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
     for (uint32_t d = 0; d < pipe->device_count; d++)
         pipe->devices[d].walk = (dti_list_walk){.list = &pipe->devices[d].lists[pipe->tail]};
@@ -329,7 +329,7 @@ static void dti_pipe_prepare(dti_parallel *par) {
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         for (int i = 0; i < DT_MAX_TERMS; i++)
-            stage->coefficients[i] = par->step.coefficients[stage->losses[i]];
+            stage->coefficients[i] = par->now->desc.coefficients[stage->losses[i]];
     }
     dti_pipe_wires_begin(par);
     dti_pipe_sums_begin(par);

@@ -118,7 +118,7 @@ static dt_result dti_gossip_run(dti_parallel *par) {
             return result;
         par->strategy->team(par, dti_gossip_two);
     }
-    dti_round_steps(par, par->step.step);
+    dti_round_steps(par, par->now->desc.step);
     return dti_round_began(par, dti_protocol_phase(par, dti_gossip_write));
 }
 

@@ -22,18 +22,9 @@ static void dti_inner_write(void *arg, uint32_t index) {
     }
 }
 
-static void dti_inner_add(double sum[DTI_TERMS_WIDTH], const dt_report *r) {
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        sum[i] += r->loss_sum[i];
-        sum[DTI_TERMS_WEIGHT + i] += r->loss_weight[i];
-        sum[DTI_TERMS_METRIC + i] += r->metric_sum[i];
-        sum[DTI_TERMS_METRIC_WEIGHT + i] += r->metric_weight[i];
-    }
-}
-
 static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
                                  double *terms) {
-    dt_step_desc step = par->step;
+    dt_step_desc step = par->now->desc;
     dt_report report;
     step.first_row = run->row;
     step.micro_batch = run->micro;
@@ -45,7 +36,7 @@ static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_mi
                      : dt_program_run(run->program, &step, &report);
     if (result)
         return result;
-    dti_inner_add(terms, &report);
+    dti_terms_add(terms, &report);
     r->norm = report.gradient_norm;
     return DT_OK;
 }
@@ -67,7 +58,7 @@ static void dti_inner_run(void *arg, uint32_t index) {
     for (uint32_t i = 0; i < DTI_TERMS_WIDTH; i++)
         par->round.terms[(size_t)index * DTI_TERMS_WIDTH + i] += now[i];
     if (!r->result)
-        r->store->steps = par->step.step;
+        r->store->steps = par->now->desc.step;
 }
 
 /* Rows that only fill up a batch are no reason for a step. */
@@ -75,7 +66,7 @@ static void dti_inner_prepare(dti_parallel *par) {
     dti_replicas_prepare(par);
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
-        if (r->runs->count && r->runs->runs[0].row >= par->batch->real)
+        if (r->runs->count && r->runs->runs[0].row >= par->now->batch->real)
             r->runs = &par->round.none;
     }
 }
@@ -83,7 +74,7 @@ static void dti_inner_prepare(dti_parallel *par) {
 /* A schedule of the application's may give any rate: then the step has not begun. */
 static dt_result dti_inner_before(dti_parallel *par) {
     const dt_optim_desc *optim = &dti_parallel_code(par)->optim;
-    const double lr = dti_optim_lr_at(optim, par->step.lr, par->step.step);
+    const double lr = dti_optim_lr_at(optim, par->now->desc.lr, par->now->desc.step);
     const dt_result result = par->round.done ? DT_OK : dti_round_open(par);
     if (result)
         return dti_parallel_partial_commit(par, result, false);
@@ -91,7 +82,7 @@ static dt_result dti_inner_before(dti_parallel *par) {
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
                     "step %llu: a learning rate of %g; it must be from 0 to %g",
-                    (unsigned long long)par->step.step, lr, dti_optim_lr_max(optim));
+                    (unsigned long long)par->now->desc.step, lr, dti_optim_lr_max(optim));
 }
 
 static dt_result dti_inner_run_all(dti_parallel *par) {
@@ -116,9 +107,9 @@ static void dti_inner_report(dti_parallel *par, dti_parallel_result *out) {
     dti_terms_report(sum, out);
     out->norm = par->replicas[0].norm;
     out->steps = 1;
-    out->samples = par->batch->real;
+    out->samples = par->now->batch->real;
     round->mark = dti_hash64(round->mark, &mark, sizeof mark);
-    round->samples += par->batch->real;
+    round->samples += par->now->batch->real;
     round->skipped += out->left_out;
     round->empty += out->empty;
     round->done++;
@@ -126,9 +117,9 @@ static void dti_inner_report(dti_parallel *par, dti_parallel_result *out) {
 
 /* Rounds end with epochs. */
 static const dti_strategy *dti_inner_next(const dti_parallel *par) {
-    return par->round.done == par->desc.round.steps || par->batch->last ? &dti_round_strategy
-           : dti_gossip_is_due(par)                                     ? &dti_gossip_strategy
-                                                                        : NULL;
+    return par->round.done == par->desc.round.steps || par->now->batch->last ? &dti_round_strategy
+           : dti_gossip_is_due(par)                                          ? &dti_gossip_strategy
+                                                                             : NULL;
 }
 
 /* What all plans of a round share. */

@@ -238,7 +238,7 @@ static inline dti_outer_values dti_outer_step(const dti_round_desc *d, float sum
 static void dti_outer_range(dti_parallel *par, uint64_t from, uint64_t end) {
     dti_round *round = &par->round;
     const float *sum = dti_round_array(par, 0), replicas = (float)par->job.replicas;
-    const bool writes = par->state == DTI_PROTOCOL_WRITE;
+    const bool writes = par->now->state == DTI_PROTOCOL_WRITE;
     bool fine = true;
     for (uint64_t k = from; k < end; k++) {
         const dti_outer_values x =
@@ -248,7 +248,7 @@ static void dti_outer_range(dti_parallel *par, uint64_t from, uint64_t end) {
         round->start[k] = writes ? x.value : round->start[k];
     }
     if (!fine)
-        atomic_store(&par->faulty, true);
+        atomic_store(&par->now->faulty, true);
 }
 
 static void dti_round_move_buffers(dti_parallel *par) {
@@ -264,7 +264,7 @@ static void dti_round_move_buffers(dti_parallel *par) {
 static void dti_round_outer(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_round_each(par, index, false, dti_outer_range);
-    if (!index && par->state == DTI_PROTOCOL_WRITE)
+    if (!index && par->now->state == DTI_PROTOCOL_WRITE)
         dti_round_move_buffers(par);
 }
 
@@ -288,14 +288,14 @@ static double dti_round_norm(const dti_parallel *par) {
 /* What all ranks find alike in what they have told each other, and in the outer step. */
 static dt_result dti_round_check(dti_parallel *par) {
     const unsigned long long first = (unsigned long long)par->round.first;
-    dti_round_steps(par, par->step.step);
+    dti_round_steps(par, par->now->desc.step);
     if (!dti_mark_same(par, par->terms.sum + DTI_ROUND_MARK))
         return dti_fail(
             par->base, DT_ERROR_INVALID,
             "the round from step %llu on: the ranks had different learning rates, coefficients of "
             "losses or steps; set the same on all; the weights are those before the round",
             first);
-    if (!atomic_load(&par->faulty))
+    if (!atomic_load(&par->now->faulty))
         return DT_OK;
     return dti_fail(
         par->base, DT_ERROR_NUMERIC,
@@ -315,7 +315,7 @@ static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
     const double *sum = par->terms.sum;
     *out = (dti_parallel_result){.wait_seconds = out->wait_seconds};
     dti_terms_report(sum, out);
-    out->steps = par->step.step - par->round.first;
+    out->steps = par->now->desc.step - par->round.first;
     out->samples = par->round.samples;
     out->left_out = (uint64_t)sum[DTI_ROUND_SKIPPED];
     out->empty = (uint64_t)sum[DTI_ROUND_EMPTY];

@@ -3,6 +3,7 @@
 
 static dt_result dti_mesh_open(dti_parallel *par) {
     dti_mesh *mesh = &par->mesh;
+    par->now = par->steps;
     mesh->stages = DTI_MAX(par->desc.stages, 1u);
     mesh->tensor = DTI_MAX(par->desc.tensor, 1u);
     mesh->firsts = dti_alloc_array(par->base, mesh->world + 1u, sizeof *mesh->firsts);

@@ -62,7 +62,7 @@ static void dti_list_clock(dti_parallel *par, uint32_t index, dti_list_walk *wal
     if (index || !a->ends)
         return;
     const uint64_t now = dti_now_ns();
-    *(a->ends == DTI_ENDS_FORWARD ? &par->times.forward : &par->times.backward) +=
+    *(a->ends == DTI_ENDS_FORWARD ? &par->now->times.forward : &par->now->times.backward) +=
         now - walk->since;
     walk->since = now;
 }

@@ -291,7 +291,7 @@ static void dti_units_prepare(dti_parallel *par) {
     dti_units *u = &par->units;
     dti_replicas_prepare(par);
     memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
-    u->tail = par->rows != par->replicas[0].full.rows;
+    u->tail = par->now->rows != par->replicas[0].full.rows;
     u->posted = 0;
     atomic_store(&u->arrived, 0);
     for (uint32_t i = 0; i < par->job.local; i++) {
@@ -311,7 +311,7 @@ static void dti_units_measure(void *arg, uint32_t index) {
     const dti_code *code = dti_program_code(p);
     dti_statistics_put(par, r);
     if (!r->runs->count)
-        dti_program_begin_commit(p, &par->step);
+        dti_program_begin_commit(p, &par->now->desc);
     r->result = dti_program_measure(p);
     if (r->result)
         return;

@@ -1,0 +1,180 @@
+/* A trainer's step, from its batch to its report. It begins with AGREE, and ends with the rest of
+ * the commit protocol (parallel/protocol.h). On a device that runs on its own (parallel/one.c) the
+ * next one begins before it ends. A step behind one that was skipped has not run: its batch is next
+ * again, with the number that it would have had if it had begun only then. */
+
+static dti_begun *dti_trainer_begun(dt_trainer *t, uint32_t i) {
+    return &t->begun[(t->par.oldest + i) % DTI_STEP_SLOTS_MAX];
+}
+
+static void dti_trainer_move_to(dt_trainer *t, const dti_begun *step) {
+    t->epoch = step->epoch;
+    t->index = step->index;
+}
+
+/* Steps behind one that failed; from the first of them on it goes on. */
+static dt_result dti_trainer_go_back(dt_trainer *t) {
+    dti_parallel_result none;
+    if (!t->par.under_way)
+        return DT_OK;
+    dti_trainer_move_to(t, dti_trainer_begun(t, 0));
+    while (t->par.under_way)
+        dti_parallel_end(&t->par, &none);
+    t->again = true;
+    return t->par.lost ? DT_OK : dti_trainer_seek(t);
+}
+
+/* ---- its end */
+
+static void dti_report_times(dt_train_report *r, const dti_step_times *t) {
+    r->forward_seconds += 1e-9 * (double)t->forward;
+    r->backward_seconds += 1e-9 * (double)t->backward;
+    r->commit_seconds += 1e-9 * (double)t->commit;
+}
+
+static void dti_trainer_used(dt_trainer *t, const dti_begun *ended, const dti_parallel_result *step,
+                             dt_train_report *r) {
+    r->epoch = ended->epoch;
+    r->epoch_ended = ended->last;
+    r->lr = ended->lr;
+    if (dti_parallel_is_local(&t->par)) {
+        dti_trainer_round_step(t, step, r);
+        return;
+    }
+    r->steps++;
+    r->samples += ended->samples;
+    dti_report_add(r, step);
+    dti_report_times(r, &t->par.now->times);
+    dti_balance_add(t);
+}
+
+/* Ends the oldest step, into *r. Not *used: its samples are to come again. */
+static dt_result dti_trainer_end_oldest(dt_trainer *t, dt_train_report *r, bool *used) {
+    const dti_begun ended = *dti_trainer_begun(t, 0);
+    const uint64_t rounds = t->par.round.count;
+    dti_parallel_result step;
+    const dt_result result = dti_parallel_end(&t->par, &step);
+    *used = !t->par.lost && (!result || step.skipped);
+    if (*used)
+        dti_trainer_used(t, &ended, &step, r);
+    else if (t->par.round.count == rounds) /* else the weights are those behind it */
+        dti_trainer_move_to(t, t->par.lost && dti_parallel_is_local(&t->par) ? &t->round_begun
+                                                                             : &ended);
+    if (!result)
+        return DT_OK;
+    const dti_error_text error = dti_error_of(&t->par);
+    const dt_result again = dti_trainer_go_back(t);
+    if (!again)
+        dti_error_back(&t->par, &error);
+    return again ? again : result;
+}
+
+/* Until `keep` are left; the first error. */
+static dt_result dti_trainer_end_to(dt_trainer *t, uint32_t keep, dt_train_report *r, bool *used) {
+    dt_result result = DT_OK;
+    while (t->par.under_way > keep && !result)
+        result = dti_trainer_end_oldest(t, r, used);
+    return result;
+}
+
+/* ---- its begin */
+
+/* The next step's number. */
+static uint64_t dti_trainer_number(const dt_trainer *t) {
+    return t->par.replicas[0].store->steps + 1 + t->par.under_way;
+}
+
+/* How many of `keep` steps may stay under way behind the newest, which is of `batch`. */
+static uint32_t dti_trainer_keeps(const dt_trainer *t, const dti_batch *batch, uint32_t keep) {
+    const uint64_t every = (uint64_t)t->desc.checkpoint.every_steps;
+    const bool saves = t->par.asked || (every && (dti_trainer_number(t) - 1) % every == 0);
+    return batch->last || saves || !t->par.alone ? 0 : keep;
+}
+
+/* Parameters that were brought for others go back to their owners, and programs that read them. */
+static dt_result dti_trainer_part(dt_trainer *t) {
+    if (!dti_units_are(&t->par) || !t->par.replicas[0].store->memories[DTI_ARENA_PARAM])
+        return DT_OK;
+    dti_evaluation_free(t);
+    return dti_units_hide(&t->par);
+}
+
+/* As soon as it can be without waiting twice. With an error of its own it begins too, so that all
+ * ranks hear of it. */
+static dt_result dti_trainer_begin_step(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                        dt_step_desc *desc, dt_train_report *r, bool *used) {
+    const dti_batch none = {0};
+    dt_result result = DT_OK;
+    while (!own && !result && dti_parallel_waits(&t->par, batch->rows, desc))
+        result = dti_trainer_end_oldest(t, r, used);
+    if (result) { /* this batch, or one before it, is next again */
+        const dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
+        t->again = *used;
+        return again ? again : result;
+    }
+    desc->step = dti_trainer_number(t);
+    desc->lr = dti_trainer_lr(t, desc->step);
+    const dt_result parted = dti_trainer_part(t); /* in any case, so that all ranks have */
+    const dti_begun step = {.epoch = t->epoch,
+                            .index = t->index,
+                            .samples = batch ? batch->real : 0,
+                            .last = batch && batch->last,
+                            .lr = dti_trainer_rate(t, desc)};
+    if (!t->par.round.done)
+        t->round_begun = step;
+    result = dti_parallel_start(&t->par, batch ? batch : &none, own ? own : parted, desc);
+    *used = !result;
+    if (result)
+        return result;
+    *dti_trainer_begun(t, t->par.under_way - 1) = step;
+    dti_trainer_move_on(t, batch->last);
+    return DT_OK;
+}
+
+/* A call makes a step, whatever befell the one before it; what that one says stays. */
+static dt_result dti_trainer_step_again(dt_trainer *t, dt_step_desc *desc, uint32_t keep,
+                                        dt_train_report *r, dt_result before) {
+    const dti_error_text error = dti_error_of(&t->par);
+    const dti_batch *batch;
+    bool used;
+    t->again = false;
+    dt_result result = t->par.lost ? before : dti_loader_next(t->loader, &batch);
+    if (!result)
+        result = dti_trainer_begin_step(t, batch, DT_OK, desc, r, &used);
+    if (!result)
+        dti_trainer_end_to(t, dti_trainer_keeps(t, batch, keep), r, &used);
+    else if (!t->par.lost)
+        dti_trainer_seek(t);
+    dti_error_back(&t->par, &error);
+    return before;
+}
+
+/* On all ranks together: one more step; of those under way, `keep` at most are left so. */
+static dt_result dti_trainer_make_step(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                       dt_step_desc *desc, uint32_t keep, dt_train_report *r,
+                                       bool *used) {
+    dt_result result = dti_trainer_begin_step(t, batch, own, desc, r, used);
+    if (!result)
+        result = dti_trainer_end_to(t, dti_trainer_keeps(t, batch, keep), r, used);
+    if (t->again)
+        return dti_trainer_step_again(t, desc, keep, r, result);
+    if (!result || *used)
+        return result;
+    const dti_error_text error = dti_error_of(&t->par); /* of this one: it will be tried again */
+    bool before;
+    const dt_result other = dti_trainer_end_to(t, 0, r, &before);
+    if (!other)
+        dti_error_back(&t->par, &error);
+    return other ? other : result;
+}
+
+/* What is under way, before the store is looked at or the next step is another one. What it has to
+ * say is for the next step's report. */
+static void dti_trainer_drain(dt_trainer *t) {
+    bool used;
+    dt_result result = dti_trainer_end_to(t, 0, &t->pending, &used);
+    if (!result)
+        return;
+    t->pending_result = result;
+    snprintf(t->said, sizeof t->said, "%s", t->base->error);
+}
