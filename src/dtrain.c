@@ -432,15 +432,6 @@ DTI_OPTIMIZE_END
 #include "parallel/values/values.c"
 #include "parallel/values/host.c"
 
-/* ---- server: what workers and parameter servers say to each other, and what a worker computes */
-#include "server/tickets.h"
-#include "server/tickets.c"
-#include "server/message.h"
-#include "server/compute.h"
-#include "server/compute.c"
-#include "server/client.h"
-#include "server/client.c"
-
 /* ---- train: the trainer */
 #include "train/trainer.h"
 #include "train/trainer_fields.c"
@@ -455,12 +446,6 @@ DTI_OPTIMIZE_END
 #include "train/make_step.c"
 #include "train/steps.c"
 #include "train/rounds.c"
-#include "train/worker.c"
-#include "train/worker_agree.c"
-#include "train/serve_batch.c"
-#include "train/serve_agree.c"
-#include "train/serve_push.c"
-#include "train/serve.c"
 #include "train/shared.c"
 #include "train/balance.c"
 #include "train/evaluate.c"
@@ -474,6 +459,21 @@ DTI_OPTIMIZE_END
 #include "train/log_fit.c"
 #include "train/profile_fit.c"
 #include "train/metric.c"
+
+/* ---- server: parameter servers and their workers, which are trainers */
+#include "server/tickets.h"
+#include "server/tickets.c"
+#include "server/message.h"
+#include "server/compute.h"
+#include "server/compute.c"
+#include "server/client.h"
+#include "server/client.c"
+#include "server/worker.c"
+#include "server/worker_agree.c"
+#include "server/serve_batch.c"
+#include "server/serve_agree.c"
+#include "server/serve_push.c"
+#include "server/serve.c"
 
 #endif /* DTI_COMPILES_CORE */
 #endif /* DT_COMM_ONLY */

@@ -599,7 +599,7 @@ static struct {
 
 static bool served_dial(dti_message_server *server, uint32_t who, const char *address,
                         uint32_t place) {
-    dti_client *c = &served_at.trainer->worker->client;
+    dti_client *c = &dti_served_of(served_at.trainer)->client;
     static const uint8_t instance[16];
     (void)server, (void)address, (void)place;
     if (served_in.at < served_in.size)
@@ -615,8 +615,8 @@ static void served_hear(dti_message_server *server, uint32_t who, const dti_mess
     (void)server;
     for (uint64_t n; at < m->bytes; at += n) { /* what is asked can be read, to its end */
         n = DTI_MIN(m->bytes - at, (uint64_t)sizeof body);
-        FUZZ_CHECK(
-            dti_client_read(&served_at.trainer->worker->client, who, m, at, body, (uint32_t)n));
+        FUZZ_CHECK(dti_client_read(&dti_served_of(served_at.trainer)->client, who, m, at, body,
+                                   (uint32_t)n));
     }
     served_at.asked = *m;
 }
@@ -667,7 +667,7 @@ static void served_change(dti_message *m, uint8_t small[DTI_MESSAGE_SMALL]) {
 }
 
 static void served_answer(uint32_t who) {
-    dti_client *c = &served_at.trainer->worker->client;
+    dti_client *c = &dti_served_of(served_at.trainer)->client;
     uint8_t small[DTI_MESSAGE_SMALL];
     dti_message m = served_right(small);
     if (served_u8() % 2)
@@ -684,7 +684,7 @@ static void served_answer(uint32_t who) {
 }
 
 static void served_speak(dti_message_server *server, int timeout_ms) {
-    dti_client *c = &served_at.trainer->worker->client;
+    dti_client *c = &dti_served_of(served_at.trainer)->client;
     (void)server, (void)timeout_ms;
     if (!c->servers[0].open)
         return;
@@ -728,7 +728,7 @@ static void served_worker_make(void) {
     FUZZ_CHECK(!dt_trainer_create(served_at.model.graph, &d, &served_at.trainer));
     dt_server_stop(w->server);
     pthread_join(thread, NULL);
-    dti_client *c = &served_at.trainer->worker->client;
+    dti_client *c = &dti_served_of(served_at.trainer)->client;
     served_at.welcome = c->servers[0].welcome;
     c->calls->destroy(c->message_server);
     c->message_server = NULL;

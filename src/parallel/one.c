@@ -21,20 +21,20 @@ static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_
     return dti_program_create(r->store, &d, NULL, &run->program);
 }
 
-static bool dti_one_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
+static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
     const dti_replica *r = &par->replicas[0];
     dt_program *p = (rows == r->full.rows ? &r->full : &r->tail)->runs[0].program;
     const dt_store *s = p->store;
     return s->running && (s->running != p || dti_inflight_waits(p, step));
 }
 
-static void dti_one_prepare(dti_parallel *par) {
+static void dti_alone_prepare(dti_parallel *par) {
     dti_replica *r = &par->replicas[0];
     r->runs = par->now->rows == r->full.rows ? &r->full : &r->tail;
     r->result = DT_OK;
 }
 
-static void dti_one_start(void *arg, uint32_t index) {
+static void dti_alone_start(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     r->result = dti_micro_write(par, &r->runs->runs[0]);
@@ -44,7 +44,7 @@ static void dti_one_start(void *arg, uint32_t index) {
 }
 
 /* What is not finite skips this step. One behind it that was in flight has not run. */
-static dt_result dti_one_wait(dti_parallel *par) {
+static dt_result dti_alone_wait(dti_parallel *par) {
     dti_replica *r = &par->replicas[0];
     dt_report report = {0};
     const dt_result result = dt_program_wait(r->store->running, &report);
@@ -57,7 +57,7 @@ static dt_result dti_one_wait(dti_parallel *par) {
     return r->faulty ? DT_OK : result;
 }
 
-static dt_result dti_one_done(dti_parallel *par, dti_parallel_result *out) {
+static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
     const dti_replica *r = &par->replicas[0];
     dti_terms_report(par->terms.leaves, out);
     out->norm = r->norm;
@@ -67,12 +67,12 @@ static dt_result dti_one_done(dti_parallel *par, dti_parallel_result *out) {
     return r->faulty ? DT_ERROR_NUMERIC : DT_OK;
 }
 
-static const dti_strategy dti_one_strategy = {.scope = DTI_STEP_OF_REPLICA,
-                                              .prepare = dti_one_prepare,
-                                              .team = dti_replicas_team,
-                                              .result = dti_replicas_result,
-                                              .weigh_forward = dti_one_start,
-                                              .run = dti_one_wait,
-                                              .done = dti_one_done,
-                                              .leave = dti_parallel_leave,
-                                              .waits = dti_one_waits};
+static const dti_strategy dti_alone_strategy = {.scope = DTI_STEP_OF_REPLICA,
+                                                .prepare = dti_alone_prepare,
+                                                .team = dti_replicas_team,
+                                                .result = dti_replicas_result,
+                                                .weigh_forward = dti_alone_start,
+                                                .run = dti_alone_wait,
+                                                .done = dti_alone_done,
+                                                .leave = dti_parallel_leave,
+                                                .waits = dti_alone_waits};

@@ -199,8 +199,8 @@ typedef struct dti_parallel {
 
     const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */
 
-    /* Steps that have begun: `under_way` of them, from the oldest on. `now` is the one that is acted
-     * on. Actions need and raise counters, and so does one step at a time; NULL: none do. */
+    /* Steps that have begun: `under_way` of them, from the oldest on. `now` is acted on. Actions of
+     * one step at a time need and raise counters; NULL: none do. */
     dti_step steps[DTI_STEP_SLOTS_MAX], *now;
     uint32_t oldest, under_way;
     _Atomic uint32_t *counters;

@@ -5,7 +5,7 @@
  * after all gradients have come, while it validates the update, is reported with the losses. */
 
 static const dti_strategy *dti_strategy_of(const dti_parallel *par) {
-    return par->alone                   ? &dti_one_strategy
+    return par->alone                   ? &dti_alone_strategy
            : par->pipe                  ? &dti_pipe_strategy
            : dti_units_are(par)         ? &dti_units_strategy
            : dti_parallel_is_local(par) ? &dti_inner_strategy

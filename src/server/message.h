@@ -21,7 +21,7 @@ enum {
     DTI_SAY_MEASURE, /* worker, to the others: dti_resolved; number: that serial */
     DTI_SAY_SQUARES, /* number: the same; body: of each block of the server's part, f32 */
     DTI_SAY_BROUGHT, /* worker, to the first one: the same body; part: whose, number: the serial */
-    /* Several servers agree on a step to go on from (train/worker_agree.c): */
+    /* Several servers agree on a step to go on from (server/worker_agree.c): */
     DTI_SAY_AGREE, /* worker; part: a dti_agree_part, number: its attempt; body: u64 */
     DTI_SAY_STEPS, /* body: the steps that the server can go on from, u64, the newest first */
     DTI_SAY_APART  /* worker: they have none in common; number: its attempt; body: text */

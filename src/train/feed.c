@@ -4,7 +4,7 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
     const dt_trainer *t = user;
     const dti_parallel *par = &t->par;
     if (t->worker) {
-        dti_worker_rows(t, rows, first, count);
+        dti_server_worker.rows(t, rows, first, count);
         return;
     }
     dti_parallel_rows(par, rows, first, count);
@@ -117,7 +117,8 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
                          .threaded = !t->worker && !t->serves, /* tickets say what is next */
                          .share = dti_trainer_share,
                          .user = t,
-                         .share_max = t->worker ? dti_worker_rows_max(t) : t->par.desc.batch};
+                         .share_max =
+                             t->worker ? dti_server_worker.rows_max(t) : t->par.desc.batch};
     if (t->desc.parallel.balance == DT_BALANCE_EQUAL && !t->worker) {
         uint32_t first;
         dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);

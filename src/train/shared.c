@@ -51,7 +51,7 @@ static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti
     for (uint32_t i = 0; i < r->tail.count && !result; i++)
         result = dti_shared_write(t, replica, r->tail.runs[i].program, x);
     dt_program *p;
-    for (uint32_t i = 0; t->worker && !result && (p = dti_worker_program(t, i)) != NULL; i++)
+    for (uint32_t i = 0; t->worker && !result && (p = dti_server_worker.program(t, i)) != NULL; i++)
         result = dti_shared_write(t, replica, p, x);
     if (!result && v->full)
         result = dti_shared_write(t, replica, v->full[replica], x);

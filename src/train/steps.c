@@ -62,7 +62,7 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
             t->base, DT_ERROR_INVALID,
             "a server's trainer makes no steps itself: call dt_server_run, and workers make them");
     if (t->worker)
-        return dti_worker_step(t, r, used);
+        return dti_server_worker.step(t, r, used);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     own = dti_loader_next(t->loader, &batch);
     if (!own)

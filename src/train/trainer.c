@@ -44,6 +44,14 @@ static dt_result dti_trainer_grid(dt_trainer *t) {
     return DT_OK;
 }
 
+static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
+    if (!t->worker)
+        return DT_OK;
+    return dti_fail(
+        t->base, DT_ERROR_INVALID,
+        "a worker has no %s: ask the servers' trainers; dt_store_save saves its weights", what);
+}
+
 static dt_result dti_trainer_agree(dt_trainer *t) {
     dti_text text = dti_text_open(t->base);
     dti_describe_settings(t, &text);
@@ -60,7 +68,7 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t batch_slices) {
             ? dti_pipe_create(&t->par, batch_slices, t->desc.devices, t->desc.threads, t->desc.pin)
             : dti_parallel_build(&t->par, batch_slices, t->bounded ? t->bounds : NULL);
     if (!result && t->worker)
-        result = dti_worker_build(t);
+        result = dti_server_worker.build(t);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
     t->par.lost = t->par.lost || result; /* there are no programs to go on with */
@@ -162,7 +170,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
     dt_result result = dti_trainer_count(t, own);
     if (!result)
-        result = t->desc.mode == DT_TRAIN_SERVER ? dti_worker_open(t) : dti_trainer_agree(t);
+        result = t->desc.mode == DT_TRAIN_SERVER ? dti_server_worker.open(t) : dti_trainer_agree(t);
     if (!result && t->desc.checkpoint.every_steps)
         result = dti_trainer_folder(t);
     if (!result)
@@ -187,7 +195,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     if (!result && (par->pipe))
         result = dti_full_given(par);
     if (!result && t->worker)
-        result = dti_worker_join(t);
+        result = dti_server_worker.join(t);
     return result ? result : dti_trainer_seek(t);
 }
 
@@ -268,7 +276,7 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_shared_free(t);
     dti_device_team_destroy(t->par.device_team);
     dti_pipe_destroy(&t->par);
-    dti_worker_close(t);
+    dti_server_worker.close(t);
     dti_parallel_unbuild(&t->par);
     dti_sync_points_close(&t->par);
     dti_units_close(&t->par);

@@ -53,11 +53,11 @@ struct dt_trainer {
     uint64_t asked;       /* bits of compat.h */
     dti_parallel par;
     dti_loader *loader;
-    uint64_t epoch, index;             /* of the next batch */
-    dti_begun round_begun;             /* the first step of a round of local steps */
-    dti_parallel_result part;          /* the newest local step, within a round */
-    dt_optim_desc optim;               /* resolved; of a worker the servers' */
-    double lr;                         /* 0 = the optimizer's, DT_ZERO = 0 */
+    uint64_t epoch, index;    /* of the next batch */
+    dti_begun round_begun;    /* the first step of a round of local steps */
+    dti_parallel_result part; /* the newest local step, within a round */
+    dt_optim_desc optim;      /* resolved; of a worker the servers' */
+    double lr;                /* 0 = the optimizer's, DT_ZERO = 0 */
     dti_plateau plateau;
     dti_watched watched;
     double coefficients[DT_MAX_TERMS];
@@ -66,7 +66,7 @@ struct dt_trainer {
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
     dti_begun begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
-    bool again;              /* a batch was to be started and is to be again */
+    bool again;                          /* a batch was to be started and is to be again */
     dt_train_report pending; /* of steps that ended between two calls, for the next report */
     dt_result pending_result;
     char said[1024]; /* with it */
@@ -80,7 +80,7 @@ struct dt_trainer {
     char *words;               /* what the description names by text, and is read later */
     bool bounded;              /* bounds hold */
     uint32_t timed;            /* steps that were measured */
-    struct dti_served *worker; /* of DT_TRAIN_SERVER; else NULL */
+    void *worker;              /* of DT_TRAIN_SERVER: what server/worker.c keeps; else NULL */
     bool serves;               /* a server's: others compute its steps */
     const uint64_t *keep_from; /* of several servers: checkpoints of this step and later stay */
 };
@@ -161,15 +161,18 @@ static void dti_evaluation_free(dt_trainer *t);
 /* What is wrong with a set before any of it is read; of this rank. */
 static dt_result dti_evaluation_check(dt_trainer *t, const dt_dataset *data, int batch);
 
-/* worker.c: a trainer whose steps are tickets of servers */
-static dt_result dti_worker_open(dt_trainer *t);  /* connects, and compares settings */
-static dt_result dti_worker_build(dt_trainer *t); /* behind the first programs */
-static dt_result dti_worker_join(dt_trainer *t);  /* the first values */
-static void dti_worker_close(dt_trainer *t);
-static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count);
-static uint32_t dti_worker_rows_max(const dt_trainer *t);
+/* A trainer whose steps are tickets of servers: what server/worker.c, above, does for it. */
+typedef struct dti_worker_calls {
+    dt_result (*open)(dt_trainer *t);  /* connects, and compares settings */
+    dt_result (*build)(dt_trainer *t); /* behind the first programs */
+    dt_result (*join)(dt_trainer *t);  /* the first values */
+    void (*close)(dt_trainer *t);
+    void (*rows)(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count);
+    uint32_t (*rows_max)(const dt_trainer *t);
+    /* Those for batch slices, number 0, 1, ...; NULL: there are no more. */
+    dt_program *(*program)(const dt_trainer *t, uint32_t i);
+    dt_result (*step)(dt_trainer *t, dt_train_report *r, bool *used);
+} dti_worker_calls;
+static const dti_worker_calls dti_server_worker;
 /* INVALID: what the servers' trainers have. */
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what);
-/* Those for batch slices, number 0, 1, ...; NULL: there are no more. */
-static dt_program *dti_worker_program(const dt_trainer *t, uint32_t i);
-static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used);

@@ -24,18 +24,12 @@ typedef struct dti_served {
     uint64_t apart;
 } dti_served;
 
+static dti_served *dti_served_of(const dt_trainer *t) {
+    return t->worker;
+}
+
 /* worker_agree.c: returns when all servers are of one generation. *fresh: it is a new one. */
 static dt_result dti_worker_agree(dt_trainer *t, bool *fresh);
-
-/* ---- what it goes with */
-
-static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
-    if (!t->worker)
-        return DT_OK;
-    return dti_fail(
-        t->base, DT_ERROR_INVALID,
-        "a worker has no %s: ask the servers' trainers; dt_store_save saves its weights", what);
-}
 
 /* ---- before programs */
 
@@ -46,7 +40,7 @@ static dt_result dti_worker_differs(dt_trainer *t, uint32_t to, const char *mine
         return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
                     "server %u at %s has other settings: here '%s', there '%s'", to,
-                    t->worker->client.servers[to].address,
+                    dti_served_of(t)->client.servers[to].address,
                     dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
                     dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
 }
@@ -54,7 +48,7 @@ static dt_result dti_worker_differs(dt_trainer *t, uint32_t to, const char *mine
 #define DTI_SETTINGS_MAX (1u << 26)
 
 static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
-    dti_client *c = &t->worker->client;
+    dti_client *c = &dti_served_of(t)->client;
     const uint64_t bytes = c->servers[to].welcome.settings_bytes;
     const dti_message m = {.kind = DTI_SAY_SETTINGS};
     if (bytes > DTI_SETTINGS_MAX)
@@ -94,7 +88,7 @@ static void dti_worker_partition(dt_trainer *t, uint32_t batch_slices) {
 }
 
 static dt_result dti_worker_batch_slices(dt_trainer *t) {
-    const dti_client *c = &t->worker->client;
+    const dti_client *c = &dti_served_of(t)->client;
     const uint32_t batch_slices = c->servers[0].welcome.batch_slices;
     if (batch_slices > (uint32_t)t->desc.batch ||
         (t->desc.parallel.batch_slices && t->desc.parallel.batch_slices != (int)batch_slices))
@@ -174,16 +168,16 @@ static dt_result dti_worker_build(dt_trainer *t) {
 }
 
 static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count) {
-    dti_shares_rows(&t->worker->shares, t->worker->batch_slice, rows, first, count);
+    dti_shares_rows(&dti_served_of(t)->shares, dti_served_of(t)->batch_slice, rows, first, count);
 }
 
 static uint32_t dti_worker_rows_max(const dt_trainer *t) {
-    const dti_shares *s = &t->worker->shares;
+    const dti_shares *s = &dti_served_of(t)->shares;
     return s->weighs ? s->job.batch : dti_shares_most(&s->job);
 }
 
 static dt_program *dti_worker_program(const dt_trainer *t, uint32_t i) {
-    const dti_shares *s = &t->worker->shares;
+    const dti_shares *s = &dti_served_of(t)->shares;
     for (uint32_t k = 0; k < s->count; i -= s->at[k++].own.count) {
         if (i < s->at[k].own.count)
             return s->at[k].own.runs[i].program;
@@ -250,10 +244,10 @@ static dt_result dti_worker_join(dt_trainer *t) {
         result = dti_worker_agree(t, &fresh);
         if (!result) {
             dti_worker_begin(t);
-            t->epoch = t->worker->client.servers[0].welcome.epoch;
+            t->epoch = dti_served_of(t)->client.servers[0].welcome.epoch;
             result = dti_worker_pull(t, DTI_NEWEST_NOW);
         }
-    } while (result && t->worker->client.apart);
+    } while (result && dti_served_of(t)->client.apart);
     return result;
 }
 
@@ -310,7 +304,7 @@ static dt_result dti_worker_bring_one(dt_trainer *t, const dti_told *told, uint6
 
 /* The first server has a batch whole, and needs the norm of all servers' parts. */
 static dt_result dti_worker_bring(dt_trainer *t) {
-    dti_client *c = &t->worker->client;
+    dti_client *c = &dti_served_of(t)->client;
     const uint64_t serial = c->answer.number;
     dti_told told;
     bool goes_on = c->answer.bytes == sizeof told;
@@ -328,7 +322,7 @@ static dt_result dti_worker_bring(dt_trainer *t) {
 /* A server that has no ticket yet says that it is there, several times in the time that silence may
  * take. */
 static dt_result dti_worker_question(dt_trainer *t) {
-    dti_client *c = &t->worker->client;
+    dti_client *c = &dti_served_of(t)->client;
     const dti_request ask = {
         .epoch = t->epoch, .mark = dti_worker_mark(t), .safe = dti_worker_safe(t)};
     const dti_message m = {.kind = DTI_SAY_ASK,
@@ -400,8 +394,9 @@ static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
 
 /* The samples of the ticket. */
 static dt_result dti_worker_load(dt_trainer *t, const dti_batch **batch) {
-    const dti_told *told = &t->worker->told;
-    dt_result result = dti_loader_seek(t->loader, told->epoch, told->index, t->worker->serial);
+    const dti_told *told = &dti_served_of(t)->told;
+    dt_result result =
+        dti_loader_seek(t->loader, told->epoch, told->index, dti_served_of(t)->serial);
     return result ? result : dti_loader_next(t->loader, batch);
 }
 
@@ -504,7 +499,7 @@ static dt_result dti_worker_try(dt_trainer *t, dt_train_report *r, bool *used) {
     dt_result result = dti_worker_agree(t, &fresh);
     if (!result && fresh) {
         dti_worker_begin(t);
-        t->epoch = DTI_MIN(t->epoch, t->worker->client.servers[0].welcome.epoch);
+        t->epoch = DTI_MIN(t->epoch, dti_served_of(t)->client.servers[0].welcome.epoch);
     }
     if (!result)
         result = dti_worker_ask(t, &ended);
@@ -512,9 +507,9 @@ static dt_result dti_worker_try(dt_trainer *t, dt_train_report *r, bool *used) {
     if (!result && ended) {
         r->epoch = t->epoch;
         r->epoch_ended = *used = true;
-        t->epoch = t->worker->told.epoch;
+        t->epoch = dti_served_of(t)->told.epoch;
     } else if (!result) {
-        t->epoch = t->worker->told.epoch;
+        t->epoch = dti_served_of(t)->told.epoch;
         result = dti_worker_compute(t, r, used);
     }
     t->index = 0;
@@ -527,7 +522,16 @@ static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used) 
     dt_result result;
     do
         result = dti_worker_try(t, r, used);
-    while (result && t->worker->client.apart);
+    while (result && dti_served_of(t)->client.apart);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     return result;
 }
+
+static const dti_worker_calls dti_server_worker = {.open = dti_worker_open,
+                                                   .build = dti_worker_build,
+                                                   .join = dti_worker_join,
+                                                   .close = dti_worker_close,
+                                                   .rows = dti_worker_rows,
+                                                   .rows_max = dti_worker_rows_max,
+                                                   .program = dti_worker_program,
+                                                   .step = dti_worker_step};
