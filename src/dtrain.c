@@ -452,13 +452,6 @@ DTI_OPTIMIZE_END
 #include "train/watched.c"
 #include "train/state.c"
 #include "train/round_state.c"
-#include "train/fit.c"
-#include "train/lr_find.c"
-#include "train/progress.c"
-#include "train/summary.c"
-#include "train/log_fit.c"
-#include "train/profile_fit.c"
-#include "train/metric.c"
 
 /* ---- server: parameter servers and their workers, which are trainers */
 #include "server/tickets.h"
@@ -474,6 +467,15 @@ DTI_OPTIMIZE_END
 #include "server/serve_agree.c"
 #include "server/serve_push.c"
 #include "server/serve.c"
+
+/* ---- loop: fit, and what looks at it */
+#include "loop/fit.c"
+#include "loop/lr_find.c"
+#include "loop/progress.c"
+#include "loop/summary.c"
+#include "loop/log_fit.c"
+#include "loop/profile_fit.c"
+#include "loop/metric.c"
 
 #endif /* DTI_COMPILES_CORE */
 #endif /* DT_COMM_ONLY */

@@ -320,7 +320,7 @@ static dt_result dti_protocol_write(dti_parallel *par) {
     return result;
 }
 
-static void dti_terms_add(double sum[DTI_TERMS_WIDTH], const dt_report *r) {
+static void dti_terms_add(double *sum, const dt_report *r) {
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         sum[i] += r->loss_sum[i];
         sum[DTI_TERMS_WEIGHT + i] += r->loss_weight[i];
