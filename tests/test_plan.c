@@ -37,6 +37,14 @@ static void plan_make(const plan_shape *s, uint32_t micros, dti_list *list) {
     }
 }
 
+/* Of a device without rows. */
+static void plan_make_none(const plan_shape *s, dti_list *list) {
+    dti_list_micro of = s->of;
+    of.idle = true;
+    of.buckets = NULL;
+    dti_list_add_none(list, 0, &of, 1);
+}
+
 TEST(a_list_has_each_segment_once_and_a_collective_behind_its_operand) {
     uint32_t state = 3;
     for (int round = 0; round < 300; round++) {
@@ -51,12 +59,12 @@ TEST(a_list_has_each_segment_once_and_a_collective_behind_its_operand) {
             const bool computes = a->kind == DTI_ACTION_FORWARD || a->kind == DTI_ACTION_BACKWARD;
             if (computes) {
                 CHECK(a->what == next && (a->kind == DTI_ACTION_FORWARD) == (next < s.of.forward));
-                CHECK(a->buckets >= buckets && !a->waits);
+                CHECK(a->buckets >= buckets && !a->after);
                 buckets = a->buckets;
                 next++;
             }
             if (a->kind == DTI_ACTION_COLLECTIVE)
-                CHECK(a->waits && a->what == met && s.sync_points[met++].segment + 1 == next);
+                CHECK(a->after == i && a->what == met && s.sync_points[met++].segment + 1 == next);
             if (a->kind == DTI_ACTION_WEIGHTS)
                 CHECK(next == s.of.forward && weights++ == closed);
             if (a->kind == DTI_ACTION_CLOSE) {
@@ -68,7 +76,7 @@ TEST(a_list_has_each_segment_once_and_a_collective_behind_its_operand) {
         CHECK(closed == micros && buckets == s.buckets[s.of.segments - 1]);
         const uint32_t ahead = dti_list_ahead(&list);
         for (uint32_t i = 0; i < ahead; i++)
-            CHECK(!list.actions[i].waits && list.actions[i].kind != DTI_ACTION_WEIGHTS);
+            CHECK(!list.actions[i].after && list.actions[i].kind != DTI_ACTION_WEIGHTS);
         CHECK(ahead && list.actions[ahead - 1].kind == DTI_ACTION_FORWARD);
         free(list.actions);
     }
@@ -132,7 +140,7 @@ TEST(lists_of_random_shapes_end_on_all_devices_whatever_action_fails) {
         for (uint32_t k = 0; k < devices; k++) { /* the last may have no rows */
             if (k && k + 1 == devices && round % 3 == 0) {
                 d[k].list.actions = calloc(PLAN_SEGMENTS + 1, sizeof(dti_action));
-                dti_list_add_none(&d[k].list, 1, s.of.sync_point_count);
+                plan_make_none(&s, &d[k].list);
             } else {
                 plan_make(&s, 1, &d[k].list);
             }

@@ -6,6 +6,7 @@ enum { REDUCER_SUMS = 5, REDUCER_PARTS = 4, REDUCER_LEAVES = 13, REDUCER_WINDOW 
 typedef struct reducer_case {
     dti_base base;
     dti_parallel par;
+    _Atomic uint32_t counters[1]; /* of sums that have ended */
     uint32_t leaves, firsts[REDUCER_PARTS + 1];
     bool in_order, windowed;
     uint64_t begin[REDUCER_SUMS + 1];   /* of each sum in the arrays */
@@ -44,7 +45,7 @@ static void reducer_spread(const dti_parallel *par, uint32_t number, uint64_t at
     const float *from = s->partial ? s->partial : s->total;
     memcpy(c->heard + c->begin[number] + at, from + at, n * sizeof *from);
     atomic_fetch_add(&c->spread[number], n);
-    if (number >= atomic_load(&par->sums.ended) + par->sums.window ||
+    if (number >= atomic_load(dti_sums_ended(par)) + par->sums.window ||
         atomic_load(&s->arrived) != s->parts)
         atomic_fetch_add(&c->wrong, 1);
     dti_thread_yield(); /* so that others take slices too */
@@ -96,6 +97,7 @@ static void reducer_fill(reducer_case *c, uint32_t *state) {
         s->total = c->totals + c->begin[i];
         s->partial = c->windowed ? c->stacked + i % REDUCER_WINDOW * n : NULL;
     }
+    c->par.counters = c->counters;
     dti_sums_begin(&c->par);
 }
 
@@ -122,7 +124,7 @@ static void reducer_check(reducer_case *c) {
     for (uint64_t at = 0; at < reducer_elements(c); at++)
         different += c->heard[at] != reducer_tree(c, 0, c->leaves, at);
     CHECK(!different && !atomic_load(&c->wrong) && !dti_exchange_finish(&c->par));
-    CHECK(atomic_load(&c->par.sums.ended) == c->par.sums.count);
+    CHECK(atomic_load(dti_sums_ended(&c->par)) == c->par.sums.count);
     for (uint32_t i = 0; i < c->par.sums.count; i++) {
         CHECK(atomic_load(&c->spread[i]) == c->par.sums.list[i].elements);
         CHECK(c->in_order || atomic_load(&c->ended[i]) == 1);

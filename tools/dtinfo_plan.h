@@ -242,7 +242,7 @@ static void chart_box_meets(chart *v, const chart_list *of, chart_box *b, uint32
 static void chart_add_action(chart *v, const chart_list *of, const dti_action *a, uint32_t *met) {
     chart_box *b = chart_box_add(v, of->lane, chart_kind_in(of, a));
     chart_part(v, of, a, b);
-    b->waits = a->waits;
+    b->waits = a->after && a->after == (uint32_t)(a - of->list->actions);
     b->micro = a->micro;
     b->cost = chart_cost(of, a);
     b->from = b->cost > 0 ? a->from : a->what;

@@ -98,30 +98,54 @@ typedef struct dti_runs_of { /* whose list is written */
     const dti_parallel *par;
     const dti_replica *replica;
     const dti_runs *runs;
+    uint32_t most; /* runs of any replica of the job */
 } dti_runs_of;
+
+/* Of a run beyond a replica's own: what others then have. */
+static const dti_micro_run *dti_runs_list_run(const dti_runs_of *o, uint32_t i) {
+    const dti_runs *of = i < o->runs->count ? o->runs : &o->replica->full;
+    return &of->runs[i < of->count ? i : 0];
+}
+
+/* Units are where they were as far as the next run's code has the same places. */
+static void dti_runs_list_units(dti_list_units *units, const dti_code *code) {
+    if (units->code && memcmp(code->unit_param, units->code->unit_param, sizeof code->unit_param))
+        units->resident = 0;
+    units->code = code;
+}
 
 static void dti_runs_list_write(void *of, dti_list *list) {
     const dti_runs_of *o = of;
-    const dti_parallel *par = o->par;
-    for (uint32_t i = 0; i < o->runs->count; i++) {
-        const dti_micro_run *run = &o->runs->runs[i];
+    const bool are = dti_units_are(o->par);
+    dti_list_units units = {.ranks = o->par->desc.comm != NULL};
+    for (uint32_t i = 0; i < DTI_MAX(o->most, 1u); i++) {
+        const dti_micro_run *run = dti_runs_list_run(o, i);
         const dti_code *code = dti_program_code(run->program);
-        const dti_list_micro micro = {.written = i == 0,
-                                      .forward = dti_program_forward(run->program),
-                                      .segments = dti_program_segments(run->program),
-                                      .buckets = run->last ? code->segment_buckets : NULL,
-                                      .sync_points = code->sync_points,
-                                      .sync_point_count = code->sync_point_count};
-        dti_list_add_micro(list, i, &micro);
+        const bool idle = i >= o->runs->count, leaves = !o->runs->count && code->units_leave;
+        const dti_list_micro micro = {
+            .written = i == 0,
+            .idle = idle,
+            .units = are ? &units : NULL,
+            .forward = dti_program_forward(run->program),
+            .segments = dti_program_segments(run->program),
+            .buckets = run->last && (!idle || leaves) ? code->segment_buckets : NULL,
+            .sync_points = code->sync_points,
+            .sync_point_count = code->sync_point_count};
+        dti_runs_list_units(&units, code);
+        if (!idle)
+            dti_list_add_micro(list, i, &micro);
+        else
+            dti_list_add_none(list, i, &micro,
+                              o->runs->count || i || leaves ? 0 : o->par->bucket_count);
     }
-    if (!o->runs->count)
-        dti_list_add_none(list, dti_units_are(par) ? 0 : par->bucket_count,
-                          dti_program_code(o->replica->full.runs[0].program)->sync_point_count);
 }
 
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs) {
-    dti_runs_of of = {par, r, runs};
-    return dti_list_make(par->base, &runs->list, dti_runs_list_write, &of);
+    dti_runs_of of = {par, r, runs, runs->count};
+    const dt_result result = dti_units_are(par) && par->desc.comm
+                                 ? dti_runs_most(par->base, &par->job, runs->rows, &of.most)
+                                 : DT_OK;
+    return result ? result : dti_list_make(par->base, &runs->list, dti_runs_list_write, &of);
 }
 
 static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_runs *runs,
@@ -282,7 +306,8 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     par->elements = par->replicas[0].store->layout.elements;
     par->alone = dti_parallel_is_alone(par);
     par->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *par->buckets);
-    if (!par->buckets)
+    par->counters = dti_alloc_array(par->base, DTI_UNITS_COUNTERS, sizeof *par->counters);
+    if (!par->buckets || !par->counters)
         return DT_ERROR_MEMORY;
     dti_buckets_make(par);
     result = dti_owners_cut(par);
@@ -330,11 +355,12 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_sync_points_free(par);
     dti_units_free(par);
     dti_sums_free(par);
-    void *all[] = {par->buckets, par->partial, par->undo, par->owners};
+    void *all[] = {par->buckets, par->partial, par->undo, par->owners, par->counters};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     par->buckets = NULL;
     par->partial = par->undo = NULL;
     par->owners = NULL;
+    par->counters = NULL;
     par->strategy = NULL; /* another number of batch slices may shard nothing */
 }

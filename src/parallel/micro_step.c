@@ -132,14 +132,9 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
 static void dti_parallel_backward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    const bool units = dti_units_are(par);
-    if (units)
-        dti_parallel_forward(par, index);
     const uint64_t start = dti_now_ns();
     if (!r->result)
         r->result = dti_list_run(par, index, r->runs->list.count);
-    if (units && !r->result && !r->walk.given_up)
-        r->result = dti_units_attend(par, index);
     r->passed = dti_now_ns();
     r->busy_ns += r->passed - start;
     if (r->result)

@@ -53,7 +53,7 @@ static dt_result dti_alone_wait(dti_parallel *par) {
     r->norm = report.gradient_norm;
     r->empty = report.empty;
     r->faulty = result == DT_ERROR_NUMERIC;
-    r->idle = report.not_run;
+    r->walk.given_up = report.not_run;
     return r->faulty ? DT_OK : result;
 }
 
@@ -63,7 +63,7 @@ static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
     out->norm = r->norm;
     out->empty = r->empty;
     out->committed = !r->faulty && !(r->empty && par->desc.skip_empty);
-    out->skipped = r->faulty && !r->idle;
+    out->skipped = r->faulty && !r->walk.given_up;
     return r->faulty ? DT_ERROR_NUMERIC : DT_OK;
 }
 

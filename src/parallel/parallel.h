@@ -63,9 +63,6 @@ typedef struct dti_replica {
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
     uint64_t busy_ns;              /* how long it computed in this step; */
     uint64_t timed_ns, timed_rows; /* and in steps that are measured */
-    uint64_t resident;             /* units whose parameters are where its code has them */
-    uint32_t brought, zeros;       /* how many came in this step; buckets that it gave zeros for */
-    bool idle;                     /* it has no rows, or no more */
 } dti_replica;
 
 /* Nanoseconds of a step, on this process's first device and by the host's clock. */
@@ -140,22 +137,15 @@ typedef struct dti_sync_points {
 } dti_sync_points;
 
 /* Parameters and gradients that come and go (unit_step.c). */
-#define DTI_UNITS_STAGED 2 /* units of a process that are under way at a time */
-
 typedef struct dti_units {
-    uint64_t largest;   /* elements of a unit */
-    dt_comm *comm;      /* for parameters, a group of their own; NULL: one process */
-    float *staging;     /* [DTI_UNITS_STAGED][largest] */
-    float *pairs;       /* of all blocks of the commit's table */
-    size_t pair_count;  /* twice as many */
-    bool whole;         /* some rank has several subtrees: all get the sum of all of a bucket */
-    uint8_t *stream[2]; /* units in the order in which a step reads them: of a full batch, and */
-    uint32_t stream_count[2]; /* of a short one */
-    int tail;                 /* which of the two this step's is */
+    uint64_t largest;  /* elements of a unit */
+    dt_comm *comm;     /* for parameters, a group of their own; NULL: one process */
+    float *staging;    /* [DTI_UNITS_STAGED][largest] */
+    float *pairs;      /* of all blocks of the commit's table */
+    size_t pair_count; /* twice as many */
+    bool whole;        /* some rank has several subtrees: all get the sum of all of a bucket */
     dti_works sends[DTI_UNITS_STAGED];
-    uint32_t posted;                             /* of the stream */
-    _Atomic uint32_t arrived;                    /* and so many are here */
-    _Atomic uint32_t consumed[DTI_UNITS_STAGED]; /* replicas that have the one that is there */
+    uint32_t posted, at; /* units of this step; actions of the first list that were looked at */
 } dti_units;
 
 typedef struct dti_full { /* a grid's host, in the first replica's store */
@@ -200,7 +190,7 @@ typedef struct dti_parallel {
     const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */
 
     /* Steps that have begun: `under_way` of them, from the oldest on. `now` is acted on. Actions of
-     * one step at a time need and raise counters; NULL: none do. */
+     * one step at a time need and raise counters. */
     dti_step steps[DTI_STEP_SLOTS_MAX], *now;
     uint32_t oldest, under_way;
     _Atomic uint32_t *counters;
@@ -304,19 +294,13 @@ static void dti_units_close(dti_parallel *par);
 static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
 /* Of a replica's runs, whose programs are there. MEMORY */
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
-/* Starts the next segment of a run, with what it reads in place; not where another one failed. */
-static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index);
-/* So many segments must have ended, and others know of it, before segment `segment` waits for
- * others. */
-static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, uint32_t segment,
-                                 uint32_t index);
+static dti_action_fn dti_unit_gather;
+/* Between ranks, on the thread that speaks to the network: parameters that others wait for. */
+static dt_result dti_units_stream(dti_parallel *par);
 /* Behind an update: what it wrote to where it is read, on the host or the device. */
 static dt_result dti_units_committed(const dti_replica *r);
 /* Where an update finds gradients, on the host's side. */
 static float *dti_units_gradients(const dti_replica *r);
-/* Behind its runs: others may have more. */
-static dt_result dti_units_attend(dti_parallel *par, uint32_t index);
-static bool dti_units_help(dti_parallel *par, uint32_t index); /* as dti_exchange_help */
 /* Where a replica has a bucket's sum. */
 static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, uint32_t slot);
 static const dti_sum_kind dti_unit_kind;

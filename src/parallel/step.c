@@ -38,6 +38,8 @@ static void dti_replicas_prepare(dti_parallel *par) {
         r->arrived = 0;
         atomic_store(&r->failed, false);
     }
+    for (uint32_t i = 0; i < DTI_UNITS_COUNTERS; i++)
+        atomic_store(&par->counters[i], 0);
     dti_exchange_begin(par);
     dti_sync_points_begin(par);
     if (par->undo)

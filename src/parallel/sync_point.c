@@ -69,18 +69,18 @@ static dti_subtrees dti_sync_point_subtrees(const dti_parallel *par, uint32_t ra
     return dti_partition_subtrees(&par->job, own.first, own.first + own.count);
 }
 
-/* Where parameters come and go others may need some of this rank before they meet: one without rows
- * is here at once. After a replica's failure nobody needs it. */
+/* Where parameters come and go others may need some of this rank before they meet. After a replica's
+ * failure nobody needs it. */
 static dt_result dti_sync_point_wait(dti_parallel *par, dt_comm_work work) {
     dt_comm *comm = par->sync_points.comm;
     dt_result result = DT_OK;
     bool ended = false;
-    if (!dti_units_are(par))
+    if (!par->strategy->others_wait)
         return dt_comm_wait(comm, work, -1);
     while (!result && !ended) {
         if (dti_any_failed(par))
             return dt_comm_cancel(comm, work);
-        dti_units_help(par, 0);
+        dti_exchange_help(par, 0, false);
         result = dt_comm_test(comm, work, &ended);
         if (!ended)
             dti_thread_yield();

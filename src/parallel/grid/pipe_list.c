@@ -206,6 +206,7 @@ static dt_result dti_pipe_counters_make(dti_parallel *par) {
     uint32_t at = 2 * pipe->pipeline_count * pipe->chunk_count + pipe->flow_count;
     for (uint32_t i = 0; i < pipe->tp_count; i++, at += DTI_TP_COUNTERS)
         pipe->tp_groups[i].counters = at;
+    par->sums.ended = at++;
     pipe->counter_count = at;
     par->counters = dti_alloc_array(par->base, at + 1u, sizeof *par->counters);
     for (uint32_t i = 0; i < pipe->flow_count && par->counters; i++)

@@ -134,3 +134,17 @@ static void dti_runs_free(dti_base *base, dti_runs *runs) {
     dti_list_free(base, &runs->list);
     *runs = (dti_runs){0};
 }
+
+static dt_result dti_runs_most(dti_base *base, const dti_partition *job, uint32_t rows,
+                               uint32_t *most) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < job->replicas && !result; i++) {
+        dti_runs runs;
+        result = dti_runs_make(base, job, i, rows, &runs);
+        if (result)
+            continue;
+        *most = DTI_MAX(*most, runs.count);
+        dti_runs_free(base, &runs);
+    }
+    return result;
+}

@@ -51,3 +51,6 @@ typedef struct dti_runs {
 static dt_result dti_runs_make(dti_base *base, const dti_partition *job, uint32_t replica,
                                uint32_t rows, dti_runs *out);
 static void dti_runs_free(dti_base *base, dti_runs *runs);
+/* The most runs that any replica of the job has. */
+static dt_result dti_runs_most(dti_base *base, const dti_partition *job, uint32_t rows,
+                               uint32_t *most);

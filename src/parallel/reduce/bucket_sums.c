@@ -65,10 +65,16 @@ static void dti_exchange_begin(dti_parallel *par) {
 }
 
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
-    if (dti_units_are(par))
-        return dti_units_help(par, replica);
+    if (!last && par->desc.no_overlap && !dti_units_are(par))
+        return false;
     const bool all = dti_sums_fold(par);
-    if (replica == 0 && !par->sums.error && (last || !par->desc.no_overlap))
+    dti_sums_advance(par);
+    if (replica || par->sums.error)
+        return all;
+    par->sums.error = dti_units_stream(par);
+    if (!par->sums.error)
         par->sums.error = dti_sums_speak(par);
+    if (par->sums.error) /* it ends all waiting */
+        atomic_store(&par->replicas[0].failed, true);
     return all;
 }

@@ -27,6 +27,10 @@ static void dti_works_cancel(dt_comm *comm, dti_works *w) {
 
 /* ---- a job's sums */
 
+static _Atomic uint32_t *dti_sums_ended(const dti_parallel *par) {
+    return &par->counters[par->sums.ended];
+}
+
 static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint32_t count,
                                uint32_t window, uint32_t most) {
     dti_sums *s = &par->sums;
@@ -50,7 +54,7 @@ static void dti_sums_begin(dti_parallel *par) {
     dti_sums *all = &par->sums;
     all->posted = 0;
     all->error = DT_OK;
-    atomic_store(&all->ended, 0);
+    atomic_store(dti_sums_ended(par), 0);
     for (uint32_t i = 0; i < all->count; i++) {
         dti_sum *s = &all->list[i];
         atomic_store(&s->arrived, 0);
@@ -122,7 +126,7 @@ static bool dti_sum_is_folded(const dti_sum *s) {
 /* In order, so that the network gets the first one first. Where one is put others have gone. */
 static bool dti_sums_fold(dti_parallel *par) {
     dti_sums *all = &par->sums;
-    uint32_t ended = atomic_load(&all->ended);
+    uint32_t ended = atomic_load(dti_sums_ended(par));
     bool folded = true;
     for (uint32_t i = 0; i < all->count; i++) {
         const dti_sum *s = &all->list[i];
@@ -137,9 +141,9 @@ static bool dti_sums_fold(dti_parallel *par) {
 /* Without other ranks a sum has ended when it is folded, and all before it are. */
 static void dti_sums_advance(dti_parallel *par) {
     dti_sums *all = &par->sums;
-    uint32_t ended = atomic_load(&all->ended);
+    uint32_t ended = atomic_load(dti_sums_ended(par));
     while (!par->desc.comm && ended < all->count && dti_sum_is_folded(&all->list[ended])) {
-        if (atomic_compare_exchange_strong(&all->ended, &ended, ended + 1))
+        if (atomic_compare_exchange_strong(dti_sums_ended(par), &ended, ended + 1))
             ended++;
     }
 }
@@ -169,7 +173,7 @@ static dt_result dti_sums_post(dti_parallel *par) {
     dti_sums *all = &par->sums;
     dt_result result = DT_OK;
     while (par->desc.comm && !result && all->posted < all->count &&
-           all->posted < atomic_load(&all->ended) + all->window &&
+           all->posted < atomic_load(dti_sums_ended(par)) + all->window &&
            dti_sum_is_folded(&all->list[all->posted])) {
         result = dti_sum_post(par, all->posted);
         all->posted += !result;
@@ -181,13 +185,13 @@ static dt_result dti_sums_end(dti_parallel *par, bool wait) {
     dti_sums *all = &par->sums;
     dt_result result = DT_OK;
     bool ended = true;
-    while (!result && ended && atomic_load(&all->ended) < all->posted) {
-        const uint32_t i = atomic_load(&all->ended);
+    while (!result && ended && atomic_load(dti_sums_ended(par)) < all->posted) {
+        const uint32_t i = atomic_load(dti_sums_ended(par));
         dti_sum *s = &all->list[i];
         result = dti_works_end(s->comm, &s->works, wait, &ended);
         if (ended && all->kind->early && s->comm)
             all->kind->spread(par, i, 0, s->elements);
-        atomic_store(&all->ended, i + ended);
+        atomic_store(dti_sums_ended(par), i + ended);
     }
     return dti_parallel_comm_failed(par, result);
 }
@@ -215,6 +219,6 @@ static dt_result dti_exchange_finish(dti_parallel *par) {
         if (!all->error)
             all->error = dti_sums_post(par);
         result = dti_sums_end(par, !all->error);
-    } while (!result && !all->error && atomic_load(&all->ended) < all->count);
+    } while (!result && !all->error && atomic_load(dti_sums_ended(par)) < all->count);
     return result ? result : all->error;
 }

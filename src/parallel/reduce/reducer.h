@@ -13,7 +13,7 @@ typedef struct dti_works { /* operations that were posted together */
 
 /* What a part here has of a sum: sums of subtrees, one after the other. */
 typedef struct dti_sums_operands {
-    const float *data;
+    float *data;
     uint64_t stride;
     const dti_subtrees *subtrees;
 } dti_sums_operands;
@@ -48,10 +48,11 @@ typedef struct dti_sums { /* of a job */
     dti_sum *list;
     uint32_t count;
     uint32_t window; /* sums that have been folded or posted, and not ended */
+    uint32_t ended;  /* the step's counter of those that have; without a comm: that are folded, and
+                        all before them too */
     dt_comm_work *works;
 
     /* The step under way. */
     uint32_t posted;
-    _Atomic uint32_t ended; /* without a comm: folded, and all before them too */
-    dt_result error;        /* of the first that could not be posted */
+    dt_result error; /* of the first that could not be posted */
 } dti_sums;

@@ -44,7 +44,7 @@ static void dti_list_needs(dti_list *list, uint32_t counter, uint32_t value) {
 static void dti_list_add(dti_list *list, dti_action_kind kind, uint32_t micro) {
     /* all that the micro-batch gives must be there */
     dti_list_put(list, (dti_action){.kind = (uint8_t)kind,
-                                    .waits = kind == DTI_ACTION_CLOSE,
+                                    .after = kind == DTI_ACTION_CLOSE ? list->count : 0,
                                     .ends = kind == DTI_ACTION_WEIGHTS ? DTI_ENDS_FORWARD
                                             : kind == DTI_ACTION_CLOSE ? DTI_ENDS_BACKWARD
                                                                        : DTI_ENDS_NOTHING,
@@ -54,9 +54,48 @@ static void dti_list_add(dti_list *list, dti_action_kind kind, uint32_t micro) {
 /* The device's operand must be there. */
 static void dti_list_meet(dti_list *list, dti_action action, uint32_t sync_point) {
     action.kind = DTI_ACTION_COLLECTIVE;
-    action.waits = true;
+    action.after = list->count;
     action.what = (uint16_t)sync_point;
     dti_list_put(list, action);
+}
+
+/* A unit takes the place of others, so what was begun has ended. */
+static void dti_list_unit(dti_list *list, dti_action action, const dti_list_micro *of,
+                          uint32_t unit) {
+    dti_list_units *u = of->units;
+    u->resident = (u->resident & ~u->code->unit_evicts[unit]) | dti_unit_bit(unit);
+    action.kind = of->idle ? DTI_ACTION_PASS : DTI_ACTION_GATHER;
+    action.what = (uint16_t)unit;
+    action.after = of->idle ? 0 : list->count;
+    action.met = u->count++;
+    if (u->ranks) {
+        action.raises = u->counters + DTI_UNITS_TAKEN + action.met % DTI_UNITS_STAGED + 1;
+        dti_list_needs(list, u->counters + DTI_UNITS_ARRIVED, u->count);
+    }
+    if (u->ranks || !of->idle)
+        dti_list_put(list, action);
+}
+
+static void dti_list_gather(dti_list *list, dti_action action, const dti_list_micro *of,
+                            uint32_t segment) {
+    const uint64_t missing = of->units->code->unit_reads[segment] & ~of->units->resident;
+    for (uint32_t unit = 0; unit < of->units->code->bucket_count; unit++) {
+        if (missing & dti_unit_bit(unit))
+            dti_list_unit(list, action, of, unit);
+    }
+}
+
+/* The gradients whose place a segment takes have left: first the device has to give them. Returns
+ * the action's `after`. */
+static uint32_t dti_list_leave(dti_list *list, dti_list_units *u, uint32_t segment) {
+    const uint32_t ahead = DTI_UNITS_AHEAD, each = DTI_COUNT(u->begun);
+    const uint32_t gone =
+        u->code->units_leave && segment > ahead ? u->code->segment_buckets[segment - 1 - ahead] : 0;
+    u->begun[segment % each] = list->count;
+    if (!gone)
+        return 0;
+    dti_list_needs(list, u->counters + DTI_UNITS_SUMMED, gone);
+    return u->begun[(segment - ahead) % each];
 }
 
 /* Segments [from, end) without a sync point: each by itself where buckets leave after them. */
@@ -64,10 +103,18 @@ static void dti_list_stretch(dti_list *list, dti_action action, const dti_list_m
                              uint32_t from, uint32_t end) {
     const uint32_t each = of->whole ? end - from : 1;
     for (uint32_t i = from; i < end; i += each) {
-        action.kind = from < of->forward ? DTI_ACTION_FORWARD : DTI_ACTION_BACKWARD;
+        if (of->units)
+            dti_list_gather(list, action, of, i);
+        action.kind = of->idle             ? DTI_ACTION_ZEROS
+                      : from < of->forward ? DTI_ACTION_FORWARD
+                                           : DTI_ACTION_BACKWARD;
         action.from = (uint16_t)i;
         action.what = (uint16_t)(i + each - 1);
         action.buckets = of->buckets ? (uint16_t)of->buckets[i] : 0;
+        if (of->idle && action.buckets == (of->buckets && i ? of->buckets[i - 1] : 0))
+            continue;
+        action.after = of->units ? dti_list_leave(list, of->units, i) : 0;
+        action.after = of->idle ? 0 : action.after;
         dti_list_put(list, action);
     }
 }
@@ -97,11 +144,11 @@ static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_mi
     dti_list_add(list, DTI_ACTION_CLOSE, micro);
 }
 
-static void dti_list_add_none(dti_list *list, uint32_t buckets, uint32_t sync_points) {
+static void dti_list_add_none(dti_list *list, uint32_t micro, const dti_list_micro *of,
+                              uint32_t buckets) {
     if (buckets)
         dti_list_put(list, (dti_action){.kind = DTI_ACTION_ZEROS, .buckets = (uint16_t)buckets});
-    for (uint32_t i = 0; i < sync_points; i++)
-        dti_list_meet(list, (dti_action){0}, i);
+    dti_list_segments(list, (dti_action){.micro = micro}, of, 0, of->segments);
 }
 
 /* The first forward segment: while it runs the weights are on their way. */

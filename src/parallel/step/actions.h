@@ -2,9 +2,10 @@
  * each shape of batch, and is never written while a step runs. Who works it off is execute.c; tests
  * play lists without a device, so that none waits for ever.
  *
- * Actions of a list begin in its order. One with `waits` begins when all before it have ended: a
- * device that runs on its own gets the others ahead of time. One with needs begins when counters of
- * the step have got there: other devices raise them, or messages that have come. */
+ * Actions of a list begin in its order. One with `after` begins when those before that one have
+ * ended: a device that runs on its own gets the others ahead of time. Then one with needs waits
+ * until counters of the step have got there: other devices raise them, or messages that have come.
+ */
 
 typedef enum dti_action_kind {
     DTI_ACTION_WRITE,      /* the rows of a micro-batch to its inputs */
@@ -17,7 +18,9 @@ typedef enum dti_action_kind {
     DTI_ACTION_SEND,       /* gradients to earlier stages */
     DTI_ACTION_CLOSE,      /* losses, metrics and statistics of the micro-batch */
     DTI_ACTION_SUM,        /* its gradients to the sum over batch slices */
-    DTI_ACTION_ZEROS,      /* of a device without rows: its gradients */
+    DTI_ACTION_ZEROS,      /* of a device without rows: its gradients, up to `buckets` */
+    DTI_ACTION_GATHER,     /* a unit's parameters to where the code has them; `what`: the unit */
+    DTI_ACTION_PASS,       /* one that others gather, by a device that does not read it */
     DTI_ACTION_KINDS
 } dti_action_kind;
 
@@ -34,14 +37,14 @@ typedef struct dti_need { /* a counter of the step has this value, or more */
 typedef struct dti_action {
     uint8_t kind;        /* dti_action_kind */
     uint8_t ends;        /* dti_action_time */
-    bool waits;          /* for all that the device has begun */
     uint16_t part;       /* of what the device has of the model: which */
     uint16_t from, what; /* segments from `from` to `what`; the sync point's number */
     uint16_t buckets;    /* buckets that have arrived after it */
     uint16_t need_count; /* of the list's needs, */
     uint32_t need;       /* from this one on */
+    uint32_t after;      /* actions of this list before that one have ended; 0: none need have */
     uint32_t micro;      /* of the device's micro-batches */
-    uint32_t met;        /* sync points of the step before it, where they are counted */
+    uint32_t met;        /* sync points of the step before it, where they are counted; or units */
     uint32_t raises;     /* the counter that its end raises, from 1; 0: none */
 } dti_action;
 
@@ -52,10 +55,28 @@ typedef struct dti_list {
     uint32_t taken; /* needs of actions that are put */
 } dti_list;
 
+/* Units (lower/units.c), while a list is written: what has been gathered so far. Counters are the
+ * step's: sums of buckets that have ended; units that have come from other ranks; and for each
+ * place of the host's where they lie, how often a device here has taken one. */
+#define DTI_UNITS_STAGED 2u /* units of a process that are under way at a time */
+enum { DTI_UNITS_SUMMED, DTI_UNITS_ARRIVED, DTI_UNITS_TAKEN };
+#define DTI_UNITS_COUNTERS (DTI_UNITS_TAKEN + DTI_UNITS_STAGED)
+
+typedef struct dti_list_units {
+    uint32_t counters; /* the first of them */
+    bool ranks;        /* units come from other ranks, which all let them pass in one order */
+    const dti_code *code;
+    uint64_t resident;                   /* units whose parameters are where the code has them */
+    uint32_t count;                      /* units that have come */
+    uint32_t begun[DTI_UNITS_AHEAD + 1]; /* actions before each of the newest segments */
+} dti_list_units;
+
 /* Of a micro-batch: its code's segments. */
 typedef struct dti_list_micro {
     bool written;               /* its rows are there: they were looked at for weights */
     bool whole;                 /* segments are waited for together; else each by itself */
+    bool idle;                  /* the device has no rows: it does what others wait for */
+    dti_list_units *units;      /* NULL: parameters stay where they are */
     uint32_t forward, segments; /* forward ones, and all */
     const uint32_t *buckets;    /* by segment: how many have been given after it; NULL: none are */
     const dti_sync_point *sync_points;
@@ -74,7 +95,8 @@ static void dti_list_needs(dti_list *list, uint32_t counter, uint32_t value);
 static void dti_list_segments(dti_list *list, dti_action action, const dti_list_micro *of,
                               uint32_t from, uint32_t end);
 static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_micro *of);
-/* Of a device without rows. */
-static void dti_list_add_none(dti_list *list, uint32_t buckets, uint32_t sync_points);
+/* Of an idle device; buckets: of gradients that it gives at once. */
+static void dti_list_add_none(dti_list *list, uint32_t micro, const dti_list_micro *of,
+                              uint32_t buckets);
 /* Actions that may begin before the ranks have agreed: nobody waits for anybody in them. */
 static uint32_t dti_list_ahead(const dti_list *list);

@@ -75,9 +75,7 @@ static void dti_list_clock(dti_parallel *par, uint32_t index, dti_list_walk *wal
 static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_list_walk *walk,
                               const dti_action *a) {
     const dti_action_calls *calls = par->strategy->calls;
-    dt_result result = a->waits && calls->reach ? calls->reach(par, index, walk->at) : DT_OK;
-    if (!result)
-        result = DTI_ACTION_FAULT(par, index, walk->at);
+    dt_result result = DTI_ACTION_FAULT(par, index, walk->at);
     if (!result)
         result = calls->act(par, index, a);
     dti_list_clock(par, index, walk, a);
@@ -85,8 +83,8 @@ static dt_result dti_list_act(dti_parallel *par, uint32_t index, dti_list_walk *
         return result;
     if (a->raises)
         atomic_fetch_add(&par->counters[a->raises - 1], 1);
-    if (!calls->reach && a->ends)
-        calls->help(par, index, NULL); /* what it made may go to other ranks now */
+    if (a->raises || (!calls->reach && a->ends))
+        calls->help(par, index, NULL); /* what it made, or left, may go to other ranks now */
     return DT_OK;
 }
 
@@ -98,9 +96,11 @@ static dt_result dti_list_run(dti_parallel *par, uint32_t index, uint32_t end) {
     walk->since = dti_now_ns();
     for (; walk->at < end && !result && !walk->given_up; walk->at++) {
         const dti_action *a = &list->actions[walk->at];
-        walk->given_up =
-            (!calls->reach && calls->failed(par)) || !dti_list_await(par, index, walk, a);
-        if (!walk->given_up)
+        if (a->after && calls->reach)
+            result = calls->reach(par, index, a->after);
+        walk->given_up = !result && ((!calls->reach && calls->failed(par)) ||
+                                     !dti_list_await(par, index, walk, a));
+        if (!result && !walk->given_up)
             result = dti_list_act(par, index, walk, a);
     }
     if (result || walk->given_up || end < list->count || !calls->reach)

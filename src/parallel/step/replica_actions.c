@@ -6,22 +6,16 @@ static const dti_micro_run *dti_list_micro_of(const dti_replica *r, const dti_ac
     return r->runs->count ? &r->runs->runs[a->micro] : NULL;
 }
 
-static bool dti_action_computes(const dti_action *a) {
-    return a->kind == DTI_ACTION_FORWARD || a->kind == DTI_ACTION_BACKWARD;
-}
-
 /* ---- what has ended */
 
 /* Buckets up to those of an action that has ended are with the host. */
 static void dti_list_arrive(dti_parallel *par, uint32_t index, const dti_action *a) {
     dti_replica *r = &par->replicas[index];
-    const dti_micro_run *run = dti_list_micro_of(r, a);
-    if (a->kind != DTI_ACTION_ZEROS && (a->kind != DTI_ACTION_BACKWARD || !run->last))
+    if (a->buckets <= r->arrived)
         return;
     dti_exchange_arrive(par, r->arrived, a->buckets);
     r->arrived = a->buckets;
-    if (!par->desc.no_overlap)
-        dti_exchange_help(par, index, false);
+    dti_exchange_help(par, index, false);
 }
 
 /* Waits for actions before `end`, and tells their buckets one by one. A forward segment is waited
@@ -32,7 +26,8 @@ static dt_result dti_list_reach(dti_parallel *par, uint32_t index, uint32_t end)
     dt_result result = DT_OK;
     for (; r->walk.ended < end && !result; r->walk.ended++) {
         const dti_action *a = &list->actions[r->walk.ended];
-        const bool last = a->kind == DTI_ACTION_FORWARD && list->actions[r->walk.ended + 1].waits;
+        const bool last =
+            a->kind == DTI_ACTION_FORWARD && list->actions[r->walk.ended + 1].after > r->walk.ended;
         if (a->kind == DTI_ACTION_BACKWARD || last)
             result = dti_drive_reach(dti_list_micro_of(r, a)->program, a->what);
         if (!result)
@@ -63,28 +58,12 @@ static dt_result dti_action_open(dti_parallel *par, uint32_t index, const dti_ac
 }
 
 static dt_result dti_action_forward(dti_parallel *par, uint32_t index, const dti_action *a) {
-    return dti_micro_start(par, dti_list_micro_of(&par->replicas[index], a), index);
-}
-
-/* Actions before segment `segment`, the same micro-batch's. */
-static uint32_t dti_list_before(const dti_replica *r, uint32_t segment) {
-    uint32_t at = r->walk.at;
-    while (at && !(dti_action_computes(&r->walk.list->actions[at]) &&
-                   r->walk.list->actions[at].what == segment))
-        at--;
-    return at;
+    return dti_drive_start(dti_list_micro_of(&par->replicas[index], a)->program, 1);
 }
 
 static dt_result dti_action_backward(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    const dti_micro_run *run = dti_list_micro_of(r, a);
-    const uint32_t before =
-        dti_units_are(par) ? dti_units_before(par, dti_program_code(run->program), a->what, index)
-                           : 0;
-    dt_result result = before ? dti_list_reach(par, index, dti_list_before(r, before)) : DT_OK;
-    if (!result)
-        result = dti_micro_start(par, run, index);
-    return result || r->walk.given_up ? result : dti_list_poll(par, index, a);
+    const dt_result result = dti_action_forward(par, index, a);
+    return result ? result : dti_list_poll(par, index, a);
 }
 
 static dt_result dti_action_weights(dti_parallel *par, uint32_t index, const dti_action *a) {
@@ -108,9 +87,19 @@ static dt_result dti_action_close(dti_parallel *par, uint32_t index, const dti_a
 }
 
 static dt_result dti_action_zeros(dti_parallel *par, uint32_t index, const dti_action *a) {
-    dti_replica *r = &par->replicas[index];
-    (void)a;
-    memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
+    for (uint32_t b = par->replicas[index].arrived; b < a->buckets; b++) {
+        const dti_sums_operands to = par->sums.kind->operands(par, b, index);
+        for (uint32_t i = 0; i < to.subtrees->count; i++)
+            memset(to.data + i * to.stride, 0,
+                   dti_bucket_elements(par->buckets[b]) * sizeof(float));
+    }
+    dti_list_arrive(par, index, a);
+    return DT_OK;
+}
+
+/* A counter that it raises says so. */
+static dt_result dti_action_pass(dti_parallel *par, uint32_t index, const dti_action *a) {
+    (void)par, (void)index, (void)a;
     return DT_OK;
 }
 
@@ -119,6 +108,7 @@ static dti_action_fn *const dti_replica_acts[DTI_ACTION_KINDS] = {
     [DTI_ACTION_FORWARD] = dti_action_forward,   [DTI_ACTION_WEIGHTS] = dti_action_weights,
     [DTI_ACTION_BACKWARD] = dti_action_backward, [DTI_ACTION_COLLECTIVE] = dti_action_collective,
     [DTI_ACTION_CLOSE] = dti_action_close,       [DTI_ACTION_ZEROS] = dti_action_zeros,
+    [DTI_ACTION_GATHER] = dti_unit_gather,       [DTI_ACTION_PASS] = dti_action_pass,
 };
 
 static dt_result dti_replica_act(dti_parallel *par, uint32_t index, const dti_action *a) {
@@ -135,8 +125,7 @@ static dti_list_walk *dti_replica_walk(const dti_parallel *par, uint32_t index) 
 
 static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action *wait) {
     (void)wait;
-    if (!par->desc.no_overlap || dti_units_are(par))
-        dti_exchange_help(par, index, false);
+    dti_exchange_help(par, index, false);
 }
 
 static const dti_action_calls dti_replica_calls = {.walk = dti_replica_walk,

@@ -1,88 +1,30 @@
 /* Allocates what steps with units work on. */
 
-/* Units in the order in which a replica's `runs` first runs bring them; returns how many. */
-static uint32_t dti_units_order(const dti_replica *r, const dti_runs *of, uint32_t runs,
-                                uint8_t *out) {
-    uint64_t resident = 0;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < runs; i++) {
-        const dti_runs *take = i < of->count ? of : &r->full; /* others make more */
-        const dti_code *code = dti_program_code(take->runs[i < take->count ? i : 0].program);
-        for (uint32_t s = 0; s < code->commit_segment; s++) {
-            for (uint32_t unit = 0; unit < code->bucket_count; unit++) {
-                if (!(code->unit_reads[s] & ~resident & dti_unit_bit(unit)))
-                    continue;
-                resident = (resident & ~code->unit_evicts[unit]) | dti_unit_bit(unit);
-                if (out)
-                    out[count] = (uint8_t)unit;
-                count++;
-            }
-        }
+/* The order in which parameters come in a list. */
+static uint64_t dti_units_order(const dti_list *list) {
+    uint64_t hash = DTI_HASH_START;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const dti_action *a = &list->actions[i];
+        if (a->kind == DTI_ACTION_GATHER || a->kind == DTI_ACTION_PASS)
+            hash = dti_hash64(hash, &a->what, sizeof a->what);
     }
-    return count;
+    return hash;
 }
 
-/* The most runs of any replica of the job. */
-static dt_result dti_units_most_runs(dti_parallel *par, uint32_t most[2]) {
-    most[0] = most[1] = 0;
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        most[0] = DTI_MAX(most[0], par->replicas[i].full.count);
-        most[1] = DTI_MAX(most[1], par->replicas[i].tail.count);
-    }
-    return !par->desc.comm
-               ? DT_OK
-               : dti_parallel_comm_failed(
-                     par, dt_comm_all_reduce(par->desc.comm, most, most, 2, DT_I32, DT_COMM_MAX));
-}
-
-static dt_result dti_units_stream_make(dti_parallel *par, int tail, uint32_t runs) {
-    dti_units *u = &par->units;
-    const dti_replica *r = &par->replicas[0];
-    const dti_runs *of = tail ? &r->tail : &r->full;
-    const uint32_t count = runs ? dti_units_order(r, of, runs, NULL) : 0;
-    u->stream[tail] = dti_alloc_array(par->base, count + 1u, 1);
-    u->stream_count[tail] = count;
-    if (!u->stream[tail])
-        return DT_ERROR_MEMORY;
-    if (runs)
-        dti_units_order(r, of, runs, u->stream[tail]);
-    return DT_OK;
-}
-
-/* Other replicas here bring them in that order too; from each other they take them in any. */
-static dt_result dti_units_same(dti_parallel *par, int tail, uint8_t *room) {
-    const dti_units *u = &par->units;
+/* Other replicas here have that order too, where it is other ranks that they come from. */
+static dt_result dti_units_same(dti_parallel *par) {
+    const dti_replica *first = &par->replicas[0];
     for (uint32_t i = 1; i < par->job.local && par->desc.comm; i++) {
         const dti_replica *r = &par->replicas[i];
-        const dti_runs *of = tail ? &r->tail : &r->full;
-        const uint32_t count = dti_units_order(r, of, of->count, NULL);
-        if (count <= u->stream_count[tail]) {
-            dti_units_order(r, of, of->count, room);
-            if (!memcmp(room, u->stream[tail], count))
-                continue;
-        }
-        return dti_fail(
-            par->base, DT_ERROR_UNSUPPORTED,
-            ".parallel.zero_stage = %d: replica %u reads parameters in another order than the "
-            "first, since its memory differs; give all replicas the same devices, or less than %d",
-            (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
+        if (dti_units_order(&r->full.list) != dti_units_order(&first->full.list) ||
+            dti_units_order(&r->tail.list) != dti_units_order(&first->tail.list))
+            return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                            ".parallel.zero_stage = %d: replica %u reads parameters in another "
+                            "order than the first, since its memory differs; give all replicas the "
+                            "same devices, or less than %d",
+                            (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
     }
     return DT_OK;
-}
-
-static dt_result dti_units_streams(dti_parallel *par, const uint32_t most[2]) {
-    dti_units *u = &par->units;
-    dt_result result = DT_OK;
-    for (int tail = 0; tail < 2 && !result; tail++)
-        result = dti_units_stream_make(par, tail, most[tail]);
-    uint8_t *room =
-        dti_alloc_array(par->base, DTI_MAX(u->stream_count[0], u->stream_count[1]) + 1u, 1);
-    if (!room)
-        result = DT_ERROR_MEMORY;
-    for (int tail = 0; tail < 2 && !result; tail++)
-        result = dti_units_same(par, tail, room);
-    dti_free(par->base, room);
-    return result;
 }
 
 /* What a device keeps to itself is on the host too: other replicas take it from there. It stays
@@ -153,29 +95,26 @@ static dt_result dti_units_make(dti_parallel *par) {
 /* On all ranks, once a build. */
 static dt_result dti_units_agree(dti_parallel *par) {
     dti_units *u = &par->units;
-    uint32_t most[2];
+    const dti_replica *r = &par->replicas[0];
     if (!dti_units_are(par))
         return DT_OK;
     for (uint32_t rank = 0; rank < par->mesh.world; rank++)
         u->whole = u->whole || dti_sync_point_subtrees(par, rank).count > 1;
-    dt_result result = dti_units_most_runs(par, most);
-    if (!result)
-        result = dti_agree_result(par, dti_units_streams(par, most));
+    dt_result result = dti_agree_result(par, dti_units_same(par));
     if (result || !par->desc.comm)
         return result;
     char text[128];
     snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
-             (unsigned long long)dti_hash64(DTI_HASH_START, u->stream[0], u->stream_count[0]),
-             (unsigned long long)dti_hash64(DTI_HASH_START, u->stream[1], u->stream_count[1]));
+             (unsigned long long)dti_units_order(&r->full.list),
+             (unsigned long long)dti_units_order(&r->tail.list));
     result = dti_agree_text(par, text, strlen(text));
     return result || u->comm ? result : dti_parallel_group(par, &u->comm);
 }
 
 static void dti_units_free(dti_parallel *par) { /* but for the group */
     dti_units *u = &par->units;
-    void *all[] = {u->pairs, u->staging, u->stream[0], u->stream[1]};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(par->base, all[i]);
+    dti_free(par->base, u->pairs);
+    dti_free(par->base, u->staging);
     for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++)
         dti_free(par->base, u->sends[i].at);
     dt_comm *comm = u->comm;

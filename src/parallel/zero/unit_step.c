@@ -103,10 +103,6 @@ static const dti_sum_kind dti_unit_kind = {
 
 /* ---- parameters of other ranks */
 
-static uint32_t dti_units_stream_count(const dti_parallel *par) {
-    return par->units.stream_count[par->units.tail];
-}
-
 static float *dti_units_staged(const dti_parallel *par, uint32_t number) {
     return par->units.staging + number % DTI_UNITS_STAGED * par->units.largest;
 }
@@ -131,64 +127,41 @@ static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host
     return result;
 }
 
+/* The next one that comes from other ranks: all replicas have it in their lists. NULL: none is left,
+ * or it has no place yet. */
+static const dti_action *dti_units_next(dti_parallel *par) {
+    dti_units *u = &par->units;
+    const dti_list *list = &par->replicas[0].runs->list;
+    while (u->at < list->count && list->actions[u->at].kind < DTI_ACTION_GATHER)
+        u->at++;
+    const uint32_t slot = u->posted % DTI_UNITS_STAGED, before = u->posted / DTI_UNITS_STAGED;
+    return u->at < list->count &&
+                   atomic_load(&par->counters[DTI_UNITS_TAKEN + slot]) >= before * par->job.local
+               ? &list->actions[u->at]
+               : NULL;
+}
+
 /* On the first replica's thread: posts as far as there is room, and looks what has come. */
 static dt_result dti_units_stream(dti_parallel *par) {
     dti_units *u = &par->units;
+    _Atomic uint32_t *arrived = &par->counters[DTI_UNITS_ARRIVED];
     dt_result result = DT_OK;
     bool ended = true;
-    while (u->comm && u->posted < dti_units_stream_count(par) && !result) {
-        const uint32_t slot = u->posted % DTI_UNITS_STAGED;
-        if (u->posted >= DTI_UNITS_STAGED && atomic_load(&u->consumed[slot]) < par->job.local)
-            break;
-        atomic_store(&u->consumed[slot], 0);
-        const uint32_t unit = u->stream[u->tail][u->posted];
-        result = dti_units_send(par, par->buckets[unit], dti_units_staged(par, u->posted),
-                                &u->sends[slot]);
+    for (const dti_action *a; u->comm && !result && (a = dti_units_next(par)) != NULL;) {
+        result = dti_units_send(par, par->buckets[a->what], dti_units_staged(par, u->posted),
+                                &u->sends[u->posted % DTI_UNITS_STAGED]);
         u->posted += !result;
+        u->at += !result;
     }
-    while (u->comm && !result && ended && atomic_load(&u->arrived) < u->posted) {
-        const uint32_t next = atomic_load(&u->arrived);
+    while (u->comm && !result && ended && atomic_load(arrived) < u->posted) {
+        const uint32_t next = atomic_load(arrived);
         result = dti_works_end(u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
-        if (!result && ended)
-            atomic_store(&u->arrived, next + 1);
+        atomic_store(arrived, next + (!result && ended));
     }
     return dti_parallel_comm_failed(par, result);
 }
 
-/* Without rows, or without further ones: units that others bring it lets pass; without any its
- * gradients are zeros, bucket by bucket. */
-static void dti_units_idle(dti_parallel *par, uint32_t index) {
-    dti_units *u = &par->units;
-    dti_replica *r = &par->replicas[index];
-    if (u->comm && r->brought < dti_units_stream_count(par) &&
-        atomic_load(&u->arrived) > r->brought)
-        atomic_fetch_add(&u->consumed[r->brought++ % DTI_UNITS_STAGED], 1);
-    if (r->runs->count || r->zeros == par->bucket_count || atomic_load(&par->sums.ended) < r->zeros)
-        return;
-    for (uint32_t i = 0; i < r->subtrees.count; i++)
-        memset(dti_units_window(par, index, r->zeros, i), 0,
-               dti_bucket_elements(par->buckets[r->zeros]) * sizeof(float));
-    dti_exchange_arrive(par, r->zeros, r->zeros + 1);
-    r->zeros++;
-}
-
-/* What a replica that waits can do. An error of the network ends all waiting. */
-static bool dti_units_help(dti_parallel *par, uint32_t index) {
-    if (par->replicas[index].idle)
-        dti_units_idle(par, index);
-    const bool all = dti_sums_fold(par);
-    dti_sums_advance(par);
-    if (index == 0 && par->desc.comm && !par->sums.error) {
-        par->sums.error = dti_units_stream(par);
-        if (!par->sums.error)
-            par->sums.error = dti_sums_speak(par);
-        if (par->sums.error)
-            atomic_store(&par->replicas[0].failed, true);
-    }
-    return all;
-}
-
-/* ---- a replica's segments */
+/* ---- what a replica gathers */
 
 static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float *from, uint64_t n) {
     const dt_store *s = r->store;
@@ -210,96 +183,20 @@ static dt_result dti_units_copy(dti_parallel *par, uint32_t index, dti_bucket ra
     return result;
 }
 
-/* The next of those that come from other ranks. */
-static dt_result dti_units_consume(dti_parallel *par, uint32_t index, dti_bucket range,
-                                   uint64_t to) {
-    dti_units *u = &par->units;
-    dti_replica *r = &par->replicas[index];
-    if (!dti_await(par, index, &u->arrived, r->brought + 1)) {
-        r->walk.given_up = true;
-        return DT_OK;
-    }
-    dt_result result =
-        dti_units_write(r, to, dti_units_staged(par, r->brought), dti_bucket_elements(range));
-    atomic_fetch_add(&u->consumed[r->brought++ % DTI_UNITS_STAGED], 1);
-    return result;
-}
-
-static dt_result dti_units_bring(dti_parallel *par, uint32_t index, const dti_code *code,
-                                 uint32_t unit) {
-    dti_replica *r = &par->replicas[index];
-    const dti_bucket range = par->buckets[unit];
-    const uint64_t to = code->unit_param[unit];
-    r->resident &= ~code->unit_evicts[unit];
-    r->resident |= dti_unit_bit(unit);
-    return par->units.comm ? dti_units_consume(par, index, range, to)
-                           : dti_units_copy(par, index, range, to);
-}
-
-static uint64_t dti_units_missing(const dti_code *code, const dti_replica *r, uint32_t segment) {
-    return code->unit_reads[segment] & ~r->resident;
-}
-
-static uint32_t dti_units_before(const dti_parallel *par, const dti_code *code, uint32_t segment,
-                                 uint32_t index) {
-    if (dti_units_missing(code, &par->replicas[index], segment))
-        return segment;
-    return code->units_leave && segment > DTI_UNITS_AHEAD ? segment - DTI_UNITS_AHEAD : 0;
-}
-
-/* All that segment `segment` needs. The walk gives up where another replica failed. */
-static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
-                                 uint32_t index) {
-    const dti_code *code = dti_program_code(run->program);
-    dti_replica *r = &par->replicas[index];
-    const uint64_t missing = dti_units_missing(code, r, segment);
-    dt_result result = missing ? dti_drive_wait(run->program) : DT_OK;
-    if (!result && code->units_leave && segment > DTI_UNITS_AHEAD)
-        r->walk.given_up = !dti_await(par, index, &par->sums.ended,
-                                      code->segment_buckets[segment - 1 - DTI_UNITS_AHEAD]);
-    for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->walk.given_up; unit++) {
-        if (missing & dti_unit_bit(unit))
-            result = dti_units_bring(par, index, code, unit);
-    }
-    if (index == 0 && !result && !r->walk.given_up)
-        dti_units_help(par, index); /* the next unit is on its way meanwhile */
-    return result;
-}
-
-/* Starts the next segment of a run, where nothing has failed. */
-static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index) {
-    const dt_program *p = run->program;
-    dt_result result = dti_units_are(par) ? dti_units_ready(par, run, p->now->at, index) : DT_OK;
-    return result || par->replicas[index].walk.given_up ? result : dti_drive_start(run->program, 1);
-}
-
-/* Until all units of the step have passed by, and its zeros have gone. */
-static dt_result dti_units_attend(dti_parallel *par, uint32_t index) {
-    dti_replica *r = &par->replicas[index];
-    const uint32_t count = par->units.comm ? dti_units_stream_count(par) : 0;
-    r->idle = true;
-    while ((r->brought < count || (!r->runs->count && r->zeros < par->bucket_count)) &&
-           !r->walk.given_up) {
-        r->walk.given_up = dti_any_failed(par);
-        dti_units_help(par, index);
-        dti_thread_yield();
-    }
-    return DT_OK;
+static dt_result dti_unit_gather(dti_parallel *par, uint32_t index, const dti_action *a) {
+    const dti_replica *r = &par->replicas[index];
+    const dti_bucket range = par->buckets[a->what];
+    const uint64_t to = dti_program_code(dti_list_micro_of(r, a)->program)->unit_param[a->what];
+    return par->units.comm
+               ? dti_units_write(r, to, dti_units_staged(par, a->met), dti_bucket_elements(range))
+               : dti_units_copy(par, index, range, to);
 }
 
 static void dti_units_prepare(dti_parallel *par) {
     dti_units *u = &par->units;
     dti_replicas_prepare(par);
     memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
-    u->tail = par->now->rows != par->replicas[0].full.rows;
-    u->posted = 0;
-    atomic_store(&u->arrived, 0);
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        dti_replica *r = &par->replicas[i];
-        r->resident = 0;
-        r->brought = r->zeros = 0;
-        r->idle = !r->runs->count;
-    }
+    u->posted = u->at = 0;
 }
 
 /* ---- norm */
