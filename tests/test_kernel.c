@@ -407,7 +407,7 @@ static void kernel_case_free(kernel_case *t) {
 /* In tiles for `threads`, in calls of `step` tiles, the last first. */
 static void kernel_gemm_run(const dti_isa_kernels *k, const dti_gemm *g, int threads,
                             int64_t step) {
-    size_t bytes = (dti_gemm_scratch_bytes(g, threads) + 63) / 64 * 64;
+    size_t bytes = (dti_gemm_scratch_bytes(g) + 63) / 64 * 64;
     float *scratch = aligned_alloc(64, bytes + 64);
     memset(scratch, 0xff, bytes + 64);
     int64_t tiles = dti_gemm_tiles(g, threads);

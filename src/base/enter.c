@@ -37,8 +37,6 @@ static void dti_fp_leave(dti_fp_modes saved) {
     uint64_t modes = (uint32_t)saved, flags = saved >> 32;
     __asm__ volatile("msr fpsr, %0" : : "r"(flags) : "memory");
     __asm__ volatile("msr fpcr, %0" : : "r"(modes) : "memory");
-#else
-    (void)saved;
 #endif
 }
 

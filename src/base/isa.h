@@ -30,6 +30,5 @@ static int dti_isa_select(int isa_max) {
     if (isa_max >= DTI_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return DTI_ISA_AVX2;
 #endif
-    (void)isa_max;
     return DTI_ISA_PORTABLE;
 }

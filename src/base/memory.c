@@ -10,7 +10,6 @@
  * everywhere, and did it not write zeros into pages that are zeros: what is large and never used,
  * such as a gradient that other ranks compute, takes none. */
 static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
-    (void)user;
     if (bytes > SIZE_MAX - align - sizeof(void *))
         return NULL;
     char *raw = calloc(1, bytes + align + sizeof(void *));
@@ -23,7 +22,6 @@ static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
 }
 
 static void dti_malloc_free(void *user, void *memory, size_t bytes) {
-    (void)user, (void)bytes;
     void *raw;
     memcpy(&raw, (char *)memory - sizeof(void *), sizeof(void *));
     free(raw);

@@ -56,12 +56,14 @@
 #ifdef __clang__
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wunused-function"
+#pragma clang diagnostic ignored "-Wunused-parameter"
 #pragma float_control(push)
 #pragma float_control(precise, on)
 #pragma clang fp contract(off) reassociate(off)
 #else
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC push_options
 #ifdef __OPTIMIZE__
 #pragma GCC optimize("Os")

@@ -10,12 +10,10 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
 }
 
 static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc) {
-    (void)comm, (void)desc;
     return DT_OK;
 }
 
 static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, bool *owns) {
-    (void)desc, (void)ask, (void)owns;
     return dti_fail(base, DT_ERROR_UNSUPPORTED, "transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT);
 }
 
@@ -26,11 +24,9 @@ DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
 #endif
 
 static void dti_mpi_leave(bool owns) {
-    (void)owns;
 }
 
 static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool owns) {
-    (void)desc, (void)owns;
     return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, DTI_NO_COMM_TEXT);
 }
 

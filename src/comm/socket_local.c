@@ -190,7 +190,6 @@ static void dti_memfd_unmap(void *memory, size_t bytes) {
 #elif DTI_TCP
 
 static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]) {
-    (void)id;
     return false;
 }
 
@@ -200,63 +199,51 @@ static int dti_local_none(void) {
 }
 
 static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]) {
-    (void)name;
     return dti_local_none();
 }
 
 static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]) {
-    (void)name;
     return dti_local_none();
 }
 
 static long dti_local_process(int s) {
-    (void)s;
     return -1;
 }
 
 static bool dti_local_has_ended(int s) {
-    (void)s;
     return true;
 }
 
 static bool dti_local_read(long process, void *to, uint64_t from, size_t bytes) {
-    (void)process, (void)to, (void)from, (void)bytes;
     return false;
 }
 
 static bool dti_local_may_read(long process) {
-    (void)process;
     return false;
 }
 
 static bool dti_local_is_plain(const void *data, size_t bytes) {
-    (void)data, (void)bytes;
     return false;
 }
 
 static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed) {
-    (void)s, (void)parts, (void)count, (void)passed;
     return dti_local_none();
 }
 
 static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken) {
-    (void)s, (void)parts, (void)count, (void)taken;
     return dti_local_none();
 }
 
 static int dti_memfd_new(size_t bytes) {
-    (void)bytes;
     return dti_local_none();
 }
 
 static void *dti_memfd_map(int descriptor, size_t bytes) {
-    (void)descriptor, (void)bytes;
     dti_local_none();
     return NULL;
 }
 
 static void dti_memfd_unmap(void *memory, size_t bytes) {
-    (void)memory, (void)bytes;
 }
 
 #endif

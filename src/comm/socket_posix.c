@@ -153,7 +153,6 @@ static bool dti_socket_congestion(int s, const char *name) {
 }
 #else
 static bool dti_socket_congestion(int s, const char *name) {
-    (void)s, (void)name;
     errno = ENOSYS;
     return false;
 }
@@ -194,7 +193,6 @@ static void dti_congestion_allowed(char *text, size_t room) {
 }
 
 static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
-    (void)s;
     memset(out, 0, sizeof *out);
     return false;
 }

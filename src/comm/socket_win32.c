@@ -127,7 +127,6 @@ static void dti_socket_buffers(const dti_socket_part *parts, int count,
 }
 
 static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more) {
-    (void)more; /* it gathers what is under way by itself */
     WSABUF buffers[DTI_SOCKET_PARTS];
     DWORD sent = 0;
     dti_socket_buffers(parts, count, buffers);
@@ -144,7 +143,6 @@ static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count
 }
 
 static bool dti_socket_congestion(int s, const char *name) {
-    (void)s, (void)name;
     errno = ENOSYS;
     return false;
 }
@@ -155,7 +153,6 @@ static void dti_congestion_allowed(char *text, size_t room) {
 }
 
 static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
-    (void)s;
     memset(out, 0, sizeof *out);
     return false;
 }
@@ -181,7 +178,6 @@ static int dti_descriptor_reserve(void) {
 }
 
 static void dti_descriptor_give_up(int *reserve) {
-    (void)reserve;
 }
 
 /* ---- a socket of datagrams that is connected to itself: it hears nobody else */

@@ -56,7 +56,6 @@ static dt_result dti_folder_list_read(dti_base *base, const char *path,
 #else
 static dt_result dti_folder_list_read(dti_base *base, const char *path,
                                       bool (*wanted)(const char *name), dti_folder_list *list) {
-    (void)wanted, (void)list;
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
                     "%s: folders cannot be read here; compile with -std=gnu11 or "
                     "-D_POSIX_C_SOURCE=200809L",
@@ -220,7 +219,6 @@ static bool dti_folder_is_one(const char *path) {
 }
 #else
 static bool dti_folder_is_one(const char *path) {
-    (void)path;
     return false;
 }
 #endif

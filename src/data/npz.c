@@ -166,7 +166,6 @@ static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
     dti_free(base, data);
     return result;
 #else
-    (void)e, (void)bytes, (void)out;
     return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
                     "%s: this array is deflated; save it by np.savez, or compile dtrain with "
                     "DT_WITH_ZLIB and -lz",

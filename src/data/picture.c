@@ -131,7 +131,6 @@ static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
 
 static dt_result dti_picture_look(dti_reader *r, dti_picture *out) {
     uint8_t b[33] = {0};
-    (void)out; /* without both libraries */
     const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(r->size, (uint64_t)sizeof b));
     if (result)
         return result;

@@ -71,7 +71,6 @@ static dt_result dti_picture_jpeg(const dti_picture_file *f, const dti_picture *
 #else
 static dt_result dti_picture_jpeg(const dti_picture_file *f, const dti_picture *p,
                                   uint8_t *pixels) {
-    (void)p, (void)pixels;
     return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: a JPEG file, and no DT_WITH_JPEG", f->path);
 }
 #endif

@@ -20,7 +20,6 @@ static void dti_png_error(png_structp png, png_const_charp text) {
 }
 
 static void dti_png_warning(png_structp png, png_const_charp text) {
-    (void)png, (void)text;
 }
 
 static void dti_png_bytes(png_structp png, png_bytep to, size_t bytes) {
@@ -89,7 +88,6 @@ static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p
 #else
 static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p, bool alpha,
                                  uint8_t *pixels) {
-    (void)p, (void)alpha, (void)pixels;
     return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: a PNG file, and no DT_WITH_PNG", f->path);
 }
 #endif

@@ -122,7 +122,7 @@ static void dti_onnx_need_inputs(dti_onnx *o, const dti_node *n) {
         if (n->op == DTI_OP_NORM)
             in = &o->g->nodes[dti_onnx_stats(o, n)];
         for (uint32_t i = 0; i < in->count; i++) {
-            if (dti_onnx_folded_reads(o, in, i))
+            if (dti_onnx_folded_reads(in, i))
                 o->needed[dti_input_id(o->g, in, i)] = 1;
         }
     }

@@ -71,7 +71,6 @@ static uint32_t dti_onnx_run_norm(dti_onnx *o, const dti_node *n) {
 }
 
 static uint32_t dti_onnx_norm(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     return n->attr.i[DTI_NORM_BATCH] ? dti_onnx_batch_norm(o, n) : dti_onnx_run_norm(o, n);
 }
 
@@ -159,7 +158,6 @@ static uint32_t dti_onnx_attention(dti_onnx *o, const dti_node *n, const dti_onn
     const dti_attention a = dti_attention_of(o->g, n);
     const bool mask = n->count > 3 && dti_onnx_node(o, n, 3)->samples;
     const bool scored = dti_onnx_scored_samples(o, n) || mask;
-    (void)row;
     uint32_t p = dti_onnx_weights(o, n, dti_onnx_scores(o, n, &a));
     if (a.heads != a.kv_heads)
         p = dti_onnx_reshape(o, p, scored,
@@ -257,7 +255,6 @@ static uint32_t dti_onnx_recurrence(dti_onnx *o, const dti_node *n, const dti_on
     const dti_recurrence a = dti_recurrence_of(o->g, n);
     const dti_node *linear = dti_onnx_node(o, n, 0);
     const int64_t turn[3] = {1, 0, 2};
-    (void)row;
     if (a.flags & DTI_RECURRENCE_PROJECTED)
         return dti_onnx_refuse(o, n, "ONNX's LSTM has no projection");
     if (!dti_onnx_folds(o, n, 0) || !linear->samples)
@@ -287,7 +284,6 @@ static bool dti_onnx_folds(const dti_onnx *o, const dti_node *n, uint32_t k) {
 }
 
 /* Its own inputs but for what is normed: runs are measured by what norms them. */
-static bool dti_onnx_folded_reads(const dti_onnx *o, const dti_node *folded, uint32_t k) {
-    (void)o;
+static bool dti_onnx_folded_reads(const dti_node *folded, uint32_t k) {
     return folded->op == DTI_OP_LINEAR || (folded->op == DTI_OP_BATCH_STATS && k > 0);
 }

@@ -59,7 +59,6 @@ static uint32_t dti_onnx_formula(dti_onnx *o, const dti_node *n, const dti_onnx_
 /* ---- leaves */
 
 static uint32_t dti_onnx_fill(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     const uint32_t x = dti_onnx_scalar(o, n->op == DTI_OP_FILL ? n->attr.f[0] : 0.0f);
     if (n->samples)
         return dti_onnx_refuse(o, n, "a constant for each sample");
@@ -70,7 +69,6 @@ static uint32_t dti_onnx_fill(dti_onnx *o, const dti_node *n, const dti_onnx_row
 
 static uint32_t dti_onnx_iota(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const float step = 1.0f, end = (float)dti_shape_elements(n->shape);
-    (void)row;
     const uint32_t line = dti_onnx_op(o, "Range", 3, dti_onnx_scalar(o, 0.0f),
                                       dti_onnx_scalar(o, end), dti_onnx_scalar(o, step));
     return n->samples ? dti_onnx_refuse(o, n, "a constant for each sample")
@@ -80,24 +78,20 @@ static uint32_t dti_onnx_iota(dti_onnx *o, const dti_node *n, const dti_onnx_row
 /* ---- shapes */
 
 static uint32_t dti_onnx_same(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     return dti_onnx_in(o, n, 0);
 }
 
 static uint32_t dti_onnx_cast(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     const uint32_t x = dti_onnx_op(o, "Cast", 1, dti_onnx_in(o, n, 0));
     dti_onnx_int(o, "to", n->dtype == DT_I32 ? DTI_ONNX_I32 : DTI_ONNX_F32);
     return x;
 }
 
 static uint32_t dti_onnx_as(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     return dti_onnx_reshape(o, dti_onnx_in(o, n, 0), n->samples, n->shape);
 }
 
 static uint32_t dti_onnx_transpose(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     return dti_onnx_permute(o, dti_onnx_in(o, n, 0), n->samples, n->shape.rank, n->attr.dim);
 }
 
@@ -106,7 +100,6 @@ static uint32_t dti_onnx_slice(dti_onnx *o, const dti_node *n, const dti_onnx_ro
     const int64_t axis = n->attr.i[0] + n->samples, start = n->attr.dim[0];
     const int64_t end = start + n->attr.dim[1];
     const dti_node *in = dti_onnx_node(o, n, 0);
-    (void)row;
     if (in->op == DTI_OP_ATTENTION) {
         const dti_attention a = dti_attention_of(o->g, in);
         if (n->attr.i[0] != 1 || end > a.heads * a.dv)
@@ -119,7 +112,6 @@ static uint32_t dti_onnx_slice(dti_onnx *o, const dti_node *n, const dti_onnx_ro
 static uint32_t dti_onnx_expand(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const bool spread = n->samples && !dti_onnx_node(o, n, 0)->samples;
     int64_t dim[DT_MAX_DIMS + 1] = {1};
-    (void)row;
     for (int i = 0; i < n->shape.rank; i++)
         dim[1 + i] = n->shape.dim[i];
     uint32_t shape = dti_onnx_list(o, n->samples ? dim : dim + 1, n->shape.rank + n->samples);
@@ -133,7 +125,6 @@ static uint32_t dti_onnx_expand(dti_onnx *o, const dti_node *n, const dti_onnx_r
 
 static uint32_t dti_onnx_concat(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     uint32_t y = dti_onnx_in(o, n, 0);
-    (void)row;
     if (n->samples)
         y = dti_onnx_spread(o, n, 0);
     for (uint32_t k = 1; k < n->count && y; k++) {
@@ -149,14 +140,12 @@ static uint32_t dti_onnx_pad(dti_onnx *o, const dti_node *n, const dti_onnx_row 
     const int axis = n->attr.i[1], rank = n->shape.rank + n->samples;
     const int64_t size = dti_onnx_node(o, n, 0)->shape.dim[axis], start = n->attr.i[2];
     int64_t pads[2 * (DT_MAX_DIMS + 1)] = {0};
-    (void)row;
     pads[axis + n->samples] = start;
     pads[rank + axis + n->samples] = n->shape.dim[axis] - size - start;
     return dti_onnx_op(o, "Pad", 2, dti_onnx_in(o, n, 0), dti_onnx_list(o, pads, 2 * rank));
 }
 
 static uint32_t dti_onnx_output_of(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     if (dti_input_id(o->g, n, 0) != o->packed)
         return dti_onnx_refuse(o, n, "it does not follow the op of which it is an output");
     return o->outputs[n->attr.i[0]];
@@ -190,7 +179,6 @@ static uint32_t dti_onnx_reduce(dti_onnx *o, const dti_node *n, const dti_onnx_r
 
 static uint32_t dti_onnx_matmul(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     uint32_t x[2];
-    (void)row;
     for (uint32_t k = 0; k < 2; k++) {
         const dti_node *in = dti_onnx_node(o, n, k);
         const int rank = in->samples ? n->shape.rank : in->shape.rank;
@@ -204,7 +192,6 @@ static uint32_t dti_onnx_matmul(dti_onnx *o, const dti_node *n, const dti_onnx_r
 static uint32_t dti_onnx_linear(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const dti_node *x = dti_onnx_node(o, n, 0);
     const uint32_t b = n->count > 2 ? dti_onnx_in(o, n, 2) : 0, w = dti_onnx_in(o, n, 1);
-    (void)row;
     if (x->shape.rank + x->samples == 2) {
         const uint32_t y = dti_onnx_op(o, "Gemm", b ? 3 : 2, dti_onnx_in(o, n, 0), w, b);
         dti_onnx_int(o, "transB", 1);
@@ -222,7 +209,6 @@ static uint32_t dti_onnx_softmax(dti_onnx *o, const dti_node *n, const dti_onnx_
 }
 
 static uint32_t dti_onnx_gather(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    (void)row;
     return dti_onnx_op(o, "Gather", 2, dti_onnx_in(o, n, 0), dti_onnx_in(o, n, 1));
 }
 
@@ -301,7 +287,6 @@ static uint32_t dti_onnx_pool(dti_onnx *o, const dti_node *n, const dti_onnx_row
 static uint32_t dti_onnx_resize(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const bool nearest = n->attr.i[0] == DT_RESIZE_NEAREST;
     const int64_t one = 1;
-    (void)row;
     const uint32_t x = dti_onnx_image(o, n);
     uint32_t samples = n->samples ? dti_onnx_batch(o, n) : dti_onnx_list(o, &one, 1);
     if (!samples)

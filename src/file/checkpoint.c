@@ -512,18 +512,15 @@ static dt_result dti_checkpoint_no_folders(dti_base *base) {
 static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_read_fn *read, void *user) {
-    (void)folder, (void)step, (void)keep, (void)items, (void)count, (void)read, (void)user;
     return dti_checkpoint_no_folders(base);
 }
 
 static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder) {
-    (void)folder;
     return dti_checkpoint_no_folders(base);
 }
 
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found) {
-    (void)folder;
     *path = 0;
     *found = false;
     return dti_checkpoint_no_folders(base);
@@ -531,26 +528,22 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
 
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
                                        bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
-    (void)base, (void)folder, (void)bad, (void)older, (void)finite;
     *path = 0;
     return false;
 }
 
 static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
                                        int room) {
-    (void)folder, (void)most, (void)steps, (void)room;
     return 0;
 }
 
 static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
                                             char path[DTI_CHECKPOINT_PATH]) {
-    (void)folder, (void)step;
     *path = 0;
     return dti_checkpoint_no_folders(base);
 }
 
 static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step) {
-    (void)base, (void)folder, (void)step;
     return DT_OK;
 }
 #endif

@@ -85,8 +85,7 @@ static int64_t dti_gemm_packed(int64_t m, int64_t n, int64_t k) {
     return k * DTI_MIN((DTI_MAX(m, n) + 31) / 32 * 32, dti_gemm_columns(k)) + DTI_GEMM_PACKED_A;
 }
 
-DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
-    (void)threads;
+DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g) {
     const int64_t packed = dti_gemm_packed(g->m, g->n, g->k);
     const int64_t wide = DTI_MIN(g->m, DTI_GEMM_WIDE_ROWS) * DTI_MIN(g->n, DTI_GEMM_WIDE_COLS);
     return (size_t)packed * sizeof(float) +

@@ -42,7 +42,7 @@ typedef struct dti_gemm {
 /* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
 DTI_SEAM int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
 /* What one worker needs, 64-byte aligned; a function of m, n, k only. */
-DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads);
+DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g);
 /* Tiles [tile_begin, tile_end); neighbours in one call share their packing. */
 struct dti_isa_kernels;
 DTI_SEAM void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,

@@ -183,6 +183,5 @@ DTI_SEAM const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
     if (isa == DTI_ISA_AVX2)
         return &dti_isa_kernels_avx2;
 #endif
-    (void)isa_max;
     return &dti_isa_kernels_portable;
 }

@@ -414,7 +414,6 @@ static dti_effort dti_attention_effort(const dti_launch *l, uint32_t variant, ui
     const uint64_t d = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[1];
     const uint64_t dv = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[2], b = DTI_ATTENTION_BLOCK;
     const uint64_t deep = d + (grad ? dv : 0), wide = (grad ? d : 0) + (grad && !keys ? 0 : dv);
-    (void)variant, (void)local;
     return (dti_effort){blocks * (deep + b * (wide / b)),
                         l->items * blocks * b * b * (deep + wide)};
 }
@@ -424,7 +423,6 @@ static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t s
     const uint32_t places = a->d | a->dv | a->q_offset | a->q_sample | a->q_head | a->q_row |
                             a->k_offset | a->k_sample | a->k_head | a->k_row | a->v_offset |
                             a->v_sample | a->v_head | a->v_row | a->dy_offset;
-    (void)variant;
     if (places % 4 == 0)
         spec[0] |= DTI_ATTENTION_FOURS;
     if (dti_attention_others(l) > DTI_ATTENTION_BLOCKS)
@@ -436,7 +434,6 @@ static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t s
 static uint64_t dti_attention_rounds(const dti_launch *l, uint32_t local) {
     const uint64_t d = l->spec[1], dv = l->spec[2], fours = DTI_ATTENTION_BLOCK / 4 + 2;
     const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
-    (void)local;
     return dti_attention_others(l) * (fours * (grad ? 2 : 1) * (d + dv) + 12) + DTI_ROUNDS_FEW;
 }
 

@@ -68,14 +68,13 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
         a->tk > DTI_ATTENTION_SPAN ? DTI_ATTENTION_QUERIES * (int64_t)(grad ? a->d : a->dv) : 0);
     w->wide_keys = dti_attention_take_wide(
         memory, &at, dti_attention_is_long(l) ? (int64_t)a->tk * (a->d + a->dv) : 0);
-    w->gemm = dti_attention_take(memory, &at,
-                                 (int64_t)(dti_gemm_scratch_bytes(&widest, 1) / sizeof(float)));
+    w->gemm =
+        dti_attention_take(memory, &at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
     return (size_t)at;
 }
 
 static size_t dti_cpu_scratch_attention(const dti_launch *l, int threads) {
     dti_attention_work w;
-    (void)threads;
     return dti_attention_lay(&w, l, NULL) * sizeof(float);
 }
 

@@ -175,7 +175,6 @@ static void dti_map2_flat(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_cpu_map2(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     dti_map2_run(task, dti_map2_flat, true, begin, end);
 }
 
@@ -186,7 +185,6 @@ static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {
 /* ---- Rows of the tables */
 
 static bool dti_map2_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
-    (void)l, (void)mask;
     return epilogue == DTI_EPILOGUE_RELU;
 }
 

@@ -117,7 +117,6 @@ static void dti_cache_ref(const dti_ref *r) {
 
 /* Items are elements of x; a row of a head at a time. */
 static void dti_cpu_cache(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_cache *a = &task->launch->args.cache;
     const dti_word *at = (const dti_word *)task->buf[1] + a->at_offset;
     const int64_t size = a->size;
@@ -139,7 +138,6 @@ static void dti_cpu_cache(const dti_cpu_task *task, int64_t begin, int64_t end, 
 /* ---- Rows of the tables */
 
 static bool dti_cache_moves(const dti_launch *l) {
-    (void)l;
     return true;
 }
 

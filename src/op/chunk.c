@@ -131,19 +131,16 @@ static bool dti_product_sum_free_bias(dti_emit *e, uint32_t launch) {
 
 static uint64_t dti_product_sum_invocations(const dti_launch *l, uint32_t variant,
                                             const uint32_t spec[4]) {
-    (void)variant, (void)spec;
     return dti_ceil_div(l->items, 4);
 }
 
 static dti_effort dti_product_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_product_sum *a = &l->args.product_sum;
-    (void)variant, (void)local;
     return (dti_effort){a->parts, (uint64_t)a->parts * a->n};
 }
 
 /* Four values by fours, or each by itself. */
 static uint64_t dti_product_sum_rounds(const dti_launch *l, uint32_t local) {
-    (void)local;
     return 4 * (uint64_t)l->args.product_sum.parts + DTI_ROUNDS_FEW;
 }
 
@@ -156,7 +153,6 @@ static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t
     const float *bias = dti_cpu_in(task, l->spec[0] == DTI_BIAS ? 3 : 1, a->bias_offset);
     const float *operand = dti_cpu_in(task, 3, a->operand_offset);
     float *c = dti_cpu_out(task, 2, a->c_offset);
-    (void)scratch;
     for (int64_t i = begin; i < end; i++) {
         float sum = 0, run = x[i]; /* as the shader has them */
         for (uint64_t p = 1; p < a->parts; p++) {

@@ -66,7 +66,6 @@ static bool dti_parted_copy_shape(dti_build *b) {
 }
 
 static dti_meet dti_parted_sum_of(const dti_node *n) {
-    (void)n;
     return (dti_meet){.kind = DTI_MEET_SUM};
 }
 
@@ -98,12 +97,10 @@ static void dti_parted_copy_emit(dti_emit *e) {
 /* ---- the largest, for what is not differentiated */
 
 static dti_meet dti_parted_most_of(const dti_node *n) {
-    (void)n;
     return (dti_meet){.kind = DTI_MEET_MOST};
 }
 
 static bool dti_parted_most_flat(const dti_node *n) {
-    (void)n;
     return true;
 }
 
@@ -224,7 +221,6 @@ static bool dti_parted_labels_shape(dti_build *b) {
 }
 
 static bool dti_parted_labels_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
-    (void)g;
     *out = (dti_labels){
         .classes = n->attr.i[0], .ignore_index = n->attr.i[1], .ignores = n->attr.i[2] != 0};
     return n->dtype == DT_I32 && n->attr.i[0] > 0;

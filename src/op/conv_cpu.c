@@ -116,7 +116,6 @@ static size_t dti_cpu_scratch_conv(const dti_launch *launch, int threads) {
 }
 
 static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
-    (void)threads;
     size_t most = 0;
     for (int64_t cut = 0; cut < launch->args.conv.cuts; cut++) {
         int64_t y_first;

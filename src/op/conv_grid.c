@@ -197,7 +197,6 @@ static void dti_conv_dx_put_operand(dti_launch *l, uint32_t shift) {
 static dti_effort dti_conv_forward_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_conv *a = &l->args.conv;
     uint32_t spec[4];
-    (void)local;
     dti_conv_forward_tile(l, variant, spec);
     const bool by_rows = !variant && spec[2];
     return (dti_effort){(uint64_t)a->ci * a->kh * (by_rows ? 1 : a->kw), dti_conv_flops(a)};
@@ -207,7 +206,6 @@ static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint
     const dti_args_conv *a = &l->args.conv;
     const uint64_t rows = dti_ceil_div(a->kh, a->stride_h), cols = dti_ceil_div(a->kw, a->stride_w);
     uint32_t spec[4];
-    (void)local;
     dti_conv_dx_tile(l, variant, spec);
     const bool by_rows = !variant && spec[2];
     return (dti_effort){a->co * rows * (by_rows ? 1 : cols), dti_conv_flops(a)};
@@ -219,7 +217,6 @@ static dti_effort dti_conv_dw_effort(const dti_launch *l, uint32_t variant, uint
     uint64_t lines = a->oh > 1 ? a->oh : a->ow, others = a->oh > 1 ? a->ow : a->oh;
     if (a->cuts > lines) /* of one */
         others = dti_ceil_div(others, a->cuts / lines);
-    (void)variant, (void)local;
     return (dti_effort){dti_ceil_div(a->n, a->splits) * dti_ceil_div(lines, a->cuts) * others,
                         dti_conv_flops(a)};
 }
@@ -239,7 +236,6 @@ static uint64_t dti_conv_rounds(const dti_launch *l, uint32_t local) {
     const bool adjoint = l->kernel == DTI_K_CONV_DX;
     uint64_t more = DTI_ROUNDS_FEW;
     uint32_t spec[4];
-    (void)local;
     (adjoint ? dti_conv_dx_tile : dti_conv_forward_tile)(l, 0, spec);
     const uint64_t rows = dti_conv_taps_rounds(a->kh, adjoint ? a->stride_h : 1, a->dil_h, &more);
     const uint64_t cols = dti_conv_taps_rounds(a->kw, adjoint ? a->stride_w : 1, a->dil_w, &more);

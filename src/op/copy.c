@@ -8,8 +8,7 @@ static bool dti_copy_shape(dti_build *b) {
 }
 
 static bool dti_copy_source(const dt_graph *g, const dti_node *n, dti_element *e) {
-    (void)g, (void)n, (void)e; /* in the same place */
-    return true;
+    return true; /* in the same place */
 }
 
 static void dti_copy_grad(dti_grad *g) {
@@ -311,13 +310,11 @@ static void dti_pad_ref(const dti_ref *r) {
 /* ---- CPU */
 
 static void dti_copy_words(const dti_cpu_task *task, const dti_run *r) {
-    (void)task;
     if (r->y != r->a)
         memmove(r->y, r->a, (size_t)r->n * sizeof *r->y);
 }
 
 static void dti_copy_i32_f32(const dti_cpu_task *task, const dti_run *r) {
-    (void)task;
     const dti_word *words = (const dti_word *)r->a;
     for (int64_t i = 0; i < r->n; i++)
         r->y[i] = (float)(int32_t)words[i];
@@ -333,7 +330,6 @@ static int32_t dti_i32_of_f32(float x) {
 }
 
 static void dti_copy_f32_i32(const dti_cpu_task *task, const dti_run *r) {
-    (void)task;
     dti_word *words = (dti_word *)r->y;
     for (int64_t i = 0; i < r->n; i++)
         words[i] = (dti_word)dti_i32_of_f32(r->a[i]);
@@ -363,7 +359,6 @@ static void dti_copy_fill(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_copy_iota(const dti_cpu_task *task, const dti_run *r) {
-    (void)task;
     for (int64_t i = 0; i < r->n; i++)
         r->y[i] = (float)(r->first + i);
 }
@@ -373,7 +368,6 @@ static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, v
         [DTI_COPY_WORD] = dti_copy_words,      [DTI_COPY_I32_F32] = dti_copy_i32_f32,
         [DTI_COPY_F32_I32] = dti_copy_f32_i32, [DTI_COPY_FILL_F32] = dti_copy_fill,
         [DTI_COPY_FILL_I32] = dti_copy_fill,   [DTI_COPY_IOTA_F32] = dti_copy_iota};
-    (void)scratch;
     const dti_args_map1 *a = &task->launch->args.map1;
     uint32_t mode = task->launch->spec[0];
     if (mode <= DTI_COPY_F32_I32) {
@@ -399,7 +393,6 @@ static void dti_join_one(const dti_cpu_task *task, int k, int64_t from, int64_t 
 static void dti_cpu_join(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const dti_args_join *a = &task->launch->args.join;
     const int64_t ends[4] = {0, a->a_end, a->b_end, a->n};
-    (void)scratch;
     for (int k = 0; k < 3; k++)
         dti_join_one(task, k, ends[k], DTI_MAX(begin, ends[k]), DTI_MIN(end, ends[k + 1]));
 }
@@ -407,7 +400,6 @@ static void dti_cpu_join(const dti_cpu_task *task, int64_t begin, int64_t end, v
 /* ---- Rows of the tables */
 
 static bool dti_join_moves(const dti_launch *l) {
-    (void)l;
     return true;
 }
 

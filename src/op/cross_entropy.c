@@ -507,13 +507,11 @@ static void dti_accuracy_ref(const dti_ref *r) {
 /* ---- Rows of the tables */
 
 static dti_effort dti_xent_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(l->args.xent.rows, l->args.xent.classes, 3, local);
 }
 
 static void dti_xent_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_xent *a = &l->args.xent;
-    (void)variant;
     spec[3] = dti_row_lies(a->classes, a->x_offset); /* what the loss sums, its gradient does */
     if (l->kernel == DTI_K_XENT_GRAD && a->y_offset % 4)
         spec[3] |= DTI_ROW_APART;
@@ -547,12 +545,10 @@ DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
 
 static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
                                         const uint32_t spec[4]) {
-    (void)variant, (void)spec;
     return dti_ceil_div((uint64_t)l->args.xent.rows * l->args.xent.classes, 4);
 }
 
 static dti_effort dti_xent_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant, (void)local;
     return (dti_effort){1, (uint64_t)l->args.xent.rows * l->args.xent.classes};
 }
 

@@ -115,7 +115,6 @@ static void dti_xent_pair(const dti_cpu_task *task, const dti_xent_job *j, int64
 }
 
 static void dti_cpu_xent(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_xent_job j = dti_xent_job_of(task);
     float *y = dti_cpu_out(task, 3, j.args->y_offset);
     dti_row_sums s;
@@ -160,7 +159,6 @@ static void dti_xent_grad_row(const dti_cpu_task *task, const dti_args_xent *a, 
 }
 
 static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_xent *a = &task->launch->args.xent;
     const float *x = dti_cpu_in(task, 0, a->x_offset), *s = dti_cpu_in(task, 2, a->s_offset);
     const dti_word *targets = (const dti_word *)task->buf[1] + a->t_offset;

@@ -59,7 +59,6 @@ static bool dti_ctc_shape(dti_build *b) {
 
 /* The loss, and how many labels are in use. */
 static void dti_ctc_outputs(const dt_graph *g, const dti_node *n, dti_outputs *out) {
-    (void)g, (void)n;
     *out = (dti_outputs){2, {{0}, {0}}};
 }
 
@@ -220,7 +219,6 @@ static size_t dti_ctc_lay(dti_ctc_work *w, const dti_args_ctc *a, float *memory)
 
 static size_t dti_cpu_scratch_ctc(const dti_launch *l, int threads) {
     dti_ctc_work w;
-    (void)threads;
     const size_t walk = dti_ctc_lay(&w, &l->args.ctc, NULL);
     const size_t grad = 2 * ((size_t)w.width + l->args.ctc.classes); /* a double a class */
     return DTI_MAX(walk, l->kernel == DTI_K_CTC_GRAD ? grad : 0) * sizeof(float);
@@ -488,13 +486,11 @@ static void dti_ctc_grad_ref(const dti_ref *r) {
 static dti_effort dti_ctc_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_ctc *a = &l->args.ctc;
     const uint64_t cells = 2 * (uint64_t)a->labels + 1;
-    (void)variant;
     return (dti_effort){a->steps * dti_ceil_div(cells, local), l->items * a->steps * cells * 20};
 }
 
 static dti_effort dti_ctc_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_ctc *a = &l->args.ctc;
-    (void)variant;
     return dti_effort_rows(l->items, a->classes + 2 * (uint64_t)a->labels, 2, local);
 }
 

@@ -16,7 +16,6 @@ static void dti_dropout_grad(dti_grad *g) {
 }
 
 static bool dti_dropout_idle(const dti_node *n, bool train) {
-    (void)n;
     return !train; /* its input's memory, like a view */
 }
 
@@ -155,7 +154,6 @@ static void dti_cpu_dropout_run(const dti_cpu_task *task, int64_t begin, int64_t
 
 static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const int64_t run = task->launch->args.dropout.run;
-    (void)scratch;
     while (begin < end) {
         const int64_t to = run ? DTI_MIN((begin / run + 1) * run, end) : end;
         dti_cpu_dropout_run(task, begin, to);
@@ -174,13 +172,11 @@ static bool dti_dropout_parted(dti_parting *s) {
 }
 
 static bool dti_dropout_in_step(const dti_launch *l, int binding) {
-    (void)binding;
     return l->args.dropout.x_offset == l->args.dropout.y_offset;
 }
 
 static void dti_dropout_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_dropout *a = &l->args.dropout;
-    (void)variant;
     spec[2] = dti_fours(a->n, a->x_offset | a->y_offset | a->run);
 }
 

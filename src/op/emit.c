@@ -253,14 +253,12 @@ static void dti_map_by_fours(const dti_launch *l, const uint32_t *const stride[3
 
 static void dti_map1_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_map1 *a = &l->args.map1;
-    (void)variant;
     dti_map_by_fours(l, (const uint32_t *const[3]){a->y_stride, a->x_stride, NULL},
                      (const uint32_t[3]){a->y_offset, a->x_offset, 0}, 2, spec);
 }
 
 static void dti_map2_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_map2 *a = &l->args.map2;
-    (void)variant;
     dti_map_by_fours(l, (const uint32_t *const[3]){a->y_stride, a->a_stride, a->b_stride},
                      (const uint32_t[3]){a->y_offset, a->a_offset, a->b_offset}, 3, spec);
 }
@@ -285,7 +283,6 @@ static uint32_t dti_row_lies(uint32_t n, uint32_t places) {
 
 static uint64_t dti_fours_invocations(const dti_launch *l, uint32_t variant,
                                       const uint32_t spec[4]) {
-    (void)variant;
     return spec[2] ? dti_ceil_div(l->items, 4) : l->items;
 }
 
@@ -380,8 +377,8 @@ static int dti_launch_output(const dti_launch *l) {
     return b;
 }
 
+/* The operand takes the place of the bias, which ADD lets go to another. */
 static bool dti_product_takes(const dti_launch *l, uint32_t epilogue, const dti_view *operand) {
-    (void)operand; /* takes the place of the bias, which ADD lets go to another */
     if (epilogue == DTI_EPILOGUE_ADD)
         return dti_kernel_info_of(l->kernel)->free_bias;
     return epilogue == DTI_EPILOGUE_RELU || l->spec[0] == 0;

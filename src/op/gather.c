@@ -105,7 +105,6 @@ static void dti_gather_ref(const dti_ref *r) {
 /* ---- CPU */
 
 static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_gather *a = &task->launch->args.gather;
     const dti_word *table = (const dti_word *)task->buf[0] + a->table_offset;
     const dti_word *index = (const dti_word *)task->buf[1] + a->index_offset;
@@ -127,7 +126,6 @@ static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end,
 
 static void dti_gather_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_gather *a = &l->args.gather;
-    (void)variant;
     spec[2] = (a->cols | a->table_offset | a->y_offset) % 4 ? 0 : DTI_FOURS;
 }
 

@@ -181,7 +181,6 @@ static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t 
 /* Rounds of loops that constants bound, and of a workgroup's trees. */
 #define DTI_ROUNDS_FEW 64
 static inline uint64_t dti_rounds_few(const dti_launch *launch, uint32_t local) {
-    (void)launch, (void)local;
     return DTI_ROUNDS_FEW;
 }
 /* Rounds of a workgroup that goes over `cols` elements `passes` times, shared by its invocations.

@@ -6,7 +6,6 @@ static bool dti_leaf_shape(dti_build *b) {
 }
 
 static void dti_leaf_emit(dti_emit *e) {
-    (void)e;
 }
 
 static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
@@ -238,7 +237,6 @@ static void dti_seed_emit(dti_emit *e) {
 
 /* Inputs and parameters are given; nil has no value. */
 static void dti_leaf_ref(const dti_ref *r) {
-    (void)r;
 }
 
 static void dti_fill_ref(const dti_ref *r) {

@@ -237,7 +237,6 @@ static float dti_term_of(const dti_isa_kernels *k, uint32_t mode, const float *a
 }
 
 static void dti_cpu_term(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_term *t = &task->launch->args.term;
     const uint32_t mode = task->launch->spec[0];
     float *y = dti_cpu_out(task, 2, t->y_offset);
@@ -255,7 +254,6 @@ static int64_t dti_cpu_grain_term(const dti_cpu_task *task) {
 }
 
 static void dti_cpu_term_sum(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)begin, (void)end, (void)scratch;
     const dti_args_term *t = &task->launch->args.term;
     const float *pairs = dti_cpu_in(task, 0, t->a_offset);
     float *y = dti_cpu_out(task, 1, t->y_offset);
@@ -269,7 +267,6 @@ static void dti_cpu_term_sum(const dti_cpu_task *task, int64_t begin, int64_t en
 }
 
 static void dti_cpu_term_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_term *t = &task->launch->args.term;
     const float *a = dti_cpu_in(task, 0, t->a_offset), *b = dti_cpu_in(task, 1, t->b_offset);
     const float scale = 2.0f * *dti_cpu_in(task, 2, t->chunk); /* where the seed is */
@@ -282,7 +279,6 @@ static void dti_cpu_term_grad(const dti_cpu_task *task, int64_t begin, int64_t e
 }
 
 static void dti_cpu_seed(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)begin, (void)end, (void)scratch;
     const dti_args_seed *a = &task->launch->args.seed;
     float weight = dti_step_f32(task->step, DTI_STEP_WEIGHT + a->index);
     if (!(weight > 0.0f))
@@ -295,7 +291,6 @@ static void dti_cpu_seed(const dti_cpu_task *task, int64_t begin, int64_t end, v
 
 static dti_effort dti_term_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_term *a = &l->args.term;
-    (void)variant;
     return (dti_effort){dti_effort_rows(1, DTI_MIN(a->n, a->chunk), 1, local).steps, 2ull * a->n};
 }
 
@@ -308,7 +303,6 @@ DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain
            .rounds = dti_term_rounds, .effort = dti_term_effort);
 
 static dti_effort dti_term_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(1, l->args.term.n, 1, local);
 }
 
@@ -322,7 +316,6 @@ DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .rounds = d
 
 static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_term *a = &l->args.term;
-    (void)variant;
     spec[2] = dti_fours(a->n, a->a_offset | a->b_offset | a->y_offset);
 }
 

@@ -41,7 +41,6 @@ static bool dti_batch_stats_shape(dti_build *b) {
 
 /* A program that does not train gives the running statistics instead. */
 static bool dti_batch_stats_idle(const dti_node *n, bool train) {
-    (void)n;
     return !train;
 }
 
@@ -66,7 +65,6 @@ static bool dti_norm_dw_shape(dti_build *b) {
 
 /* dw and db */
 static void dti_norm_dw_outputs(const dt_graph *g, const dti_node *n, dti_outputs *out) {
-    (void)g;
     out->count = 2;
     out->shape[0] = out->shape[1] = (dt_shape){1, {n->attr.i[DTI_NORM_CHANNELS]}};
 }

@@ -85,7 +85,6 @@ static void dti_norm_no_pairs(const dti_cpu_task *task, int binding, int64_t beg
 
 static void dti_cpu_norm_stats(const dti_cpu_task *task, int64_t begin, int64_t end,
                                void *scratch) {
-    (void)scratch;
     const dti_args_norm *a = &task->launch->args.norm;
     const bool columns = a->batch && a->spatial == 1;
     dti_norm_no_pairs(task, 1, begin, end);
@@ -240,7 +239,6 @@ static void dti_norm_dx_group(const dti_cpu_task *task, int64_t i) {
 }
 
 static void dti_cpu_norm_dx(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     for (int64_t i = begin; i < end; i++)
         dti_norm_dx_group(task, i);
 }
@@ -314,7 +312,6 @@ static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
 }
 
 static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_norm *a = &task->launch->args.norm;
     dti_norm_no_pairs(task, 3, begin, end);
     for (int64_t c = begin; a->chunks > 1 && c < end; c++) {
@@ -334,7 +331,6 @@ static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end
 
 static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
-    (void)scratch;
     const dti_args_norm *a = &task->launch->args.norm;
     const int64_t channels = a->channels;
     float *pack = dti_cpu_out(task, 0, 0), *y = dti_cpu_out(task, 3, 0);
@@ -397,7 +393,6 @@ static void dti_cpu_batch_dx(const dti_cpu_task *task, int64_t begin, int64_t en
 /* ---- running statistics */
 
 static void dti_cpu_running(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_running *a = &task->launch->args.running;
     const bool first = task->step[DTI_STEP_FLAGS] & DTI_FLAG_FIRST;
     for (int64_t k = begin; k < end; k++) {
@@ -448,7 +443,6 @@ static int64_t dti_cpu_grain_norm_dw(const dti_cpu_task *task) {
     return a->spatial == 1 ? DTI_MAX(grain, 16) : grain;
 }
 static size_t dti_cpu_scratch_norm(const dti_launch *launch, int threads) {
-    (void)threads;
     const dti_args_norm *a = &launch->args.norm;
     return a->spatial == 1 ? 4 * (size_t)a->channels * sizeof(float) : 0;
 }
@@ -456,14 +450,12 @@ static size_t dti_cpu_scratch_norm(const dti_launch *launch, int threads) {
 /* ---- Rows of the tables */
 
 static bool dti_norm_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
-    (void)l, (void)mask;
     return epilogue == DTI_EPILOGUE_RELU;
 }
 
 /* Four elements each. */
 static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
                                      const uint32_t spec[4]) {
-    (void)variant, (void)spec;
     return dti_ceil_div(l->args.norm.n, 4);
 }
 
@@ -475,13 +467,11 @@ static uint32_t dti_norm_fours(uint32_t all) {
 
 static void dti_norm_stats_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_norm *a = &l->args.norm;
-    (void)variant;
     spec[3] = (a->x_offset | (a->batch ? a->spatial : a->cols)) % 4 ? 0 : DTI_NORM_FOURS_X;
 }
 
 static void dti_norm_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_norm *a = &l->args.norm;
-    (void)variant;
     spec[3] = dti_norm_fours(a->x_offset | a->y_offset | a->spatial);
 }
 
@@ -493,14 +483,12 @@ static void dti_norm_grad_tile(const dti_launch *l, uint32_t variant, uint32_t s
 
 static void dti_norm_dw_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_norm *a = &l->args.norm;
-    (void)variant;
     spec[3] = dti_norm_fours(a->x_offset | a->dy_offset | a->spatial);
 }
 
 static void dti_norm_dx_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_norm *a = &l->args.norm;
     uint32_t all = a->x_offset | a->dy_offset | a->y_offset | a->cols;
-    (void)variant;
     all |= a->spatial > 1 ? a->spatial : a->w_offset | a->channels;
     spec[3] = dti_norm_fours(all);
     if (spec[3])
@@ -533,7 +521,6 @@ static dti_effort dti_norm_groups_effort(const dti_args_norm *a, uint32_t passes
 }
 
 static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_norm_groups_effort(&l->args.norm, 2, local);
 }
 
@@ -551,7 +538,6 @@ DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
            .tile = dti_norm_stats_tile, .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
 
 static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_norm_groups_effort(&l->args.norm, l->spec[2] & DTI_NORM_GROUP_WHOLE ? 3 : 1, local);
 }
 
@@ -574,7 +560,6 @@ DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
            .tile = dti_norm_group_tile, .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
 
 static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(l->items, l->args.norm.chunks, 2, local);
 }
 
@@ -603,7 +588,6 @@ DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items
 
 static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
-    (void)variant;
     return (dti_effort){dti_effort_rows(a->groups, a->cols, 3, local).steps, 12ull * a->n};
 }
 
@@ -621,7 +605,6 @@ DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
-    (void)variant;
     return (dti_effort){dti_norm_steps(a, a->n / a->channels, a->spatial, 1, local), 6ull * a->n};
 }
 

@@ -131,13 +131,11 @@ static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out
 }
 
 static bool dti_output_of_source(const dt_graph *g, const dti_node *n, dti_element *e) {
-    (void)g;
     e->at += n->attr.dim[0];
     return true;
 }
 
 static bool dti_output_of_packs(const dti_node *n) {
-    (void)n;
     return true;
 }
 

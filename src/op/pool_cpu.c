@@ -89,7 +89,6 @@ static void dti_pooling_row(const dti_cpu_task *task, float *y, const float *x, 
 }
 
 static void dti_cpu_max_pool(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
     for (int64_t plane = begin; plane < end; plane++) {
         const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
@@ -124,7 +123,6 @@ static void dti_max_pool_grad_plane(const dti_cpu_task *task, float *g, const fl
 
 static void dti_cpu_max_pool_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
                                   void *scratch) {
-    (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
     const bool pairs = dti_pooling_is_pairs(a),
                relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
@@ -202,7 +200,6 @@ static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, 
 }
 
 static void dti_cpu_avg_pool(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
     for (int64_t plane = begin; plane < end; plane++) {
         const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
@@ -214,7 +211,6 @@ static void dti_cpu_avg_pool(const dti_cpu_task *task, int64_t begin, int64_t en
 
 static void dti_cpu_avg_pool_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
                                   void *scratch) {
-    (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
     for (int64_t plane = begin; plane < end; plane++) {
         const float *y = dti_cpu_in(task, 0, a->y_offset) + plane * a->oh * a->ow;
@@ -257,7 +253,6 @@ static float dti_resize_mix(const float *x, const dti_resize_tap *t) {
 }
 
 static void dti_cpu_resize(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_resize *a = &task->launch->args.resize;
     const bool bilinear = task->launch->spec[0] == 1;
     for (int64_t plane = begin; plane < end; plane++) {
@@ -283,7 +278,6 @@ static void dti_cpu_resize(const dti_cpu_task *task, int64_t begin, int64_t end,
 static size_t dti_cpu_scratch_resize_grad(const dti_launch *l, int threads) {
     const dti_args_resize *a = &l->args.resize;
     const uint64_t in = (uint64_t)a->ih * a->iw;
-    (void)threads;
     return (uint64_t)a->oh * a->ow > in * (DTI_SUM_CHAIN / 4) ? (size_t)in * sizeof(double) : 0;
 }
 
@@ -351,7 +345,6 @@ static dti_effort dti_pool_effort(const dti_launch *l, uint32_t variant, uint32_
     const bool adaptive = l->kernel == DTI_K_AVG_POOL && l->spec[0] == DTI_POOL_ADAPTIVE;
     const uint64_t rows = adaptive ? dti_ceil_div(a->ih, a->oh) : a->kh;
     const uint64_t cols = adaptive ? dti_ceil_div(a->iw, a->ow) : a->kw;
-    (void)variant, (void)local;
     return (dti_effort){rows * cols, rows * cols * a->n * a->oh * a->ow};
 }
 
@@ -367,7 +360,6 @@ static uint64_t dti_pool_rounds(const dti_launch *l, uint32_t local) {
     const bool adaptive = l->kernel == DTI_K_AVG_POOL && l->spec[0] == DTI_POOL_ADAPTIVE;
     const uint64_t rows = adaptive ? dti_ceil_div(a->ih, a->oh) + 1 : a->kh;
     const uint64_t cols = adaptive ? dti_ceil_div(a->iw, a->ow) + 1 : a->kw;
-    (void)local;
     return DTI_MIN(rows, a->ih) * (DTI_MIN(cols, a->iw) + 1) + DTI_ROUNDS_FEW;
 }
 
@@ -384,7 +376,6 @@ static uint64_t dti_resize_grad_rounds(const dti_launch *l, uint32_t local) {
     const dti_args_resize *a = &l->args.resize;
     const uint64_t rows = DTI_MIN((uint64_t)a->oh, 2 * dti_ceil_div(a->oh, a->ih) + 5);
     const uint64_t cols = DTI_MIN((uint64_t)a->ow, 2 * dti_ceil_div(a->ow, a->iw) + 5);
-    (void)local;
     return rows * (cols + 1) + DTI_ROUNDS_FEW;
 }
 

@@ -117,7 +117,6 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
                                      const uint32_t spec[4]) {
     const dti_args_gemm *g = &l->args.gemm;
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
-    (void)spec;
     if (variant == DTI_GEMM_IN_REGISTERS)
         return 2 * dti_gemm_tiles_of(g, t);
     return dti_gemm_tiles_of(g, t) * dti_gemm_lanes(t);
@@ -127,7 +126,6 @@ static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_
     const dti_args_gemm *g = &l->args.gemm;
     const uint64_t batches = (g->apart ? 1 : (uint64_t)g->batch0) * g->batch1;
     uint64_t steps = dti_gemm_steps(g);
-    (void)local;
     if (variant == DTI_GEMM_NARROW_LONG && g->chunk)
         steps = g->chunk * dti_ceil_div(dti_ceil_div(steps, g->chunk), 8);
     return (dti_effort){steps, 2ull * g->m * g->n * g->k * batches};
@@ -244,7 +242,6 @@ static uint64_t dti_gemm_rounds(const dti_launch *l, uint32_t local) {
     const dti_args_gemm *g = &l->args.gemm;
     const uint32_t fours = DTI_GEMM_LIES_A_K | DTI_GEMM_LIES_A_FOURS | DTI_GEMM_LIES_B_FOURS;
     const uint64_t k = dti_gemm_steps(g), chunk = g->chunk ? g->chunk : DTI_MAX(k, 1);
-    (void)local;
     return ((dti_gemm_lies(l) & fours) == fours ? k / 4 : k) + 16 * dti_ceil_div(k, chunk) + 16;
 }
 

@@ -291,7 +291,6 @@ static dti_effort dti_recurrence_effort(const dti_launch *l, uint32_t variant, u
     const dti_args_recurrence *a = &l->args.recurrence;
     const uint64_t columns = (uint64_t)gates[l->spec[0]] * a->hidden, size = a->size;
     const uint64_t blocks = dti_ceil_div(columns, local) * size;
-    (void)variant;
     return (dti_effort){a->steps * blocks, l->items * a->steps * columns * size * a->block};
 }
 

@@ -42,13 +42,12 @@ static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, fl
     w->unit = dti_recurrence_take(memory, &at, rows * DTI_MAX(a->hidden, a->size));
     w->length = (void *)dti_recurrence_take(memory, &at, rows * 2);
     w->gemm = dti_recurrence_take(memory, &at,
-                                  (int64_t)(dti_gemm_scratch_bytes(&widest, 1) / sizeof(float)));
+                                  (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
     return at;
 }
 
 static size_t dti_cpu_scratch_recurrence(const dti_launch *l, int threads) {
     dti_recurrence_work w;
-    (void)threads;
     return dti_recurrence_lay(&w, l, NULL) * sizeof(float);
 }
 

@@ -440,7 +440,6 @@ static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *
 }
 
 static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_reduce *a = &task->launch->args.reduce;
     dti_reduce_plan p = {
         .args = a, .k = task->k, .kind = task->launch->spec[0], .kept = (int)a->kept, .line = 1};
@@ -482,7 +481,6 @@ static int64_t dti_cpu_grain_reduce(const dti_cpu_task *task) {
 
 static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_reduce *a = &l->args.reduce;
-    (void)variant, (void)local;
     return (dti_effort){a->r, (uint64_t)a->n * a->r};
 }
 
@@ -502,7 +500,6 @@ static bool dti_reduce_is_line(const dti_args_reduce *a) {
 
 static void dti_reduce_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_reduce *a = &l->args.reduce;
-    (void)variant;
     spec[2] = dti_reduce_is_line(a) ? DTI_REDUCE_LINE : 0;
     for (uint32_t axis = 0; axis < DTI_AXES; axis++)
         if (a->dim[axis] > 1)
@@ -516,7 +513,6 @@ static uint64_t dti_reduce_rounds_of(const dti_args_reduce *a, uint32_t step) {
 }
 
 static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
-    (void)local;
     return dti_reduce_rounds_of(&l->args.reduce, 1);
 }
 
@@ -532,18 +528,15 @@ DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_g
 
 static uint64_t dti_reduce_column_invocations(const dti_launch *l, uint32_t variant,
                                               const uint32_t spec[4]) {
-    (void)variant, (void)spec;
     return DTI_REDUCE_LOCAL * dti_ceil_div(l->args.reduce.n, DTI_REDUCE_BESIDE);
 }
 
 static dti_effort dti_reduce_column_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_reduce *a = &l->args.reduce;
-    (void)variant, (void)local;
     return (dti_effort){dti_ceil_div(a->r, DTI_REDUCE_SHARE), (uint64_t)a->n * a->r};
 }
 
 static uint64_t dti_reduce_column_rounds(const dti_launch *l, uint32_t local) {
-    (void)local;
     return dti_reduce_rounds_of(&l->args.reduce, DTI_REDUCE_SHARE);
 }
 
@@ -555,7 +548,6 @@ DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce,
            .effort = dti_reduce_column_effort);
 
 static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(l->args.reduce.n, l->args.reduce.r, 1, local);
 }
 

@@ -23,7 +23,6 @@
 #define DTI_SCATTER_SPARSE (1u << 16)  /* elements of a table that is worth two launches more */
 
 static bool dti_scatter_add_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
-    (void)g;
     *out = (dti_labels){.input = 1, .classes = (int32_t)n->shape.dim[0]};
     return true;
 }
@@ -175,7 +174,6 @@ static void dti_scatter_total(const dti_cpu_task *task, float *to, const float *
 /* The owner of a range of the table goes over the rows' entries, which are few. */
 static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
-    (void)scratch;
     const dti_args_gather *a = &task->launch->args.gather;
     const float *dy = dti_cpu_in(task, 0, a->y_offset);
     const dti_word *index = (const dti_word *)task->buf[1] + a->index_offset;
@@ -282,7 +280,6 @@ static int64_t dti_cpu_outer_sort(const dti_cpu_task *task) {
 }
 
 static size_t dti_cpu_scratch_sort(const dti_launch *l, int threads) {
-    (void)threads;
     return l->spec[0] ? (size_t)4 * l->args.sort.made * sizeof(dti_word) : 0;
 }
 
@@ -300,7 +297,6 @@ static int64_t dti_scatter_below(const dti_word *x, int64_t n, int64_t limit) {
 }
 
 static void dti_cpu_segments(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_scatter *a = &task->launch->args.scatter;
     const dti_word *keys = (const dti_word *)task->buf[0];
     dti_word *places = (dti_word *)task->buf[1], *starts = places + a->n;
@@ -327,7 +323,6 @@ static void dti_cpu_scatter_sum(const dti_cpu_task *task, float *sum, int64_t be
  * the row of its last entry, where that row begins behind the first. */
 static void dti_cpu_scatter_parts(const dti_cpu_task *task, int64_t begin, int64_t end,
                                   void *scratch) {
-    (void)scratch;
     const dti_args_scatter *a = &task->launch->args.scatter;
     const dti_word *starts = (const dti_word *)task->buf[1] + a->n,
                    *keys = (const dti_word *)task->buf[2];
@@ -388,7 +383,6 @@ static uint32_t dti_cpu_scatter_clear_rows(const dti_cpu_task *task, uint32_t ol
 
 static void dti_cpu_scatter_clear(const dti_cpu_task *task, int64_t begin, int64_t end,
                                   void *scratch) {
-    (void)scratch;
     const dti_args_scatter *a = &task->launch->args.scatter;
     const dti_word *starts = (const dti_word *)task->buf[0] + a->n;
     uint32_t *words = (uint32_t *)task->buf[2] + a->y_offset;
@@ -403,7 +397,6 @@ static void dti_cpu_scatter_clear(const dti_cpu_task *task, int64_t begin, int64
 }
 
 static int64_t dti_cpu_grain_scatter_clear(const dti_cpu_task *task) {
-    (void)task;
     return 256;
 }
 
@@ -423,7 +416,6 @@ static int64_t dti_scatter_row_at(const dti_word *starts, int64_t rows, int64_t 
 /* Items are rows and entries, so that threads share what there is to do. */
 static void dti_cpu_scatter_rows(const dti_cpu_task *task, int64_t begin, int64_t end,
                                  void *scratch) {
-    (void)scratch;
     const dti_args_scatter *a = &task->launch->args.scatter;
     const dti_word *starts = (const dti_word *)task->buf[1] + a->n;
     float *table = dti_cpu_out(task, 3, a->table_offset);
@@ -452,7 +444,6 @@ static int64_t dti_cpu_grain_scatter_rows(const dti_cpu_task *task) {
 }
 
 static int64_t dti_cpu_grain_segments(const dti_cpu_task *task) {
-    (void)task;
     return 16384;
 }
 
@@ -467,7 +458,6 @@ static uint64_t dti_scatter_bisection(uint64_t n) {
 
 static dti_effort dti_scatter_add_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_gather *a = &l->args.gather;
-    (void)variant, (void)local;
     return (dti_effort){a->n, (uint64_t)a->n * a->table_rows * a->cols};
 }
 
@@ -475,13 +465,11 @@ static dti_effort dti_sort_effort(const dti_launch *l, uint32_t variant, uint32_
     const dti_args_sort *a = &l->args.sort;
     const uint64_t runs = dti_ceil_div(DTI_MIN(a->made, a->n), a->run);
     const uint64_t steps = runs * (l->spec[0] ? 1 : dti_scatter_bisection(a->run));
-    (void)variant, (void)local;
     return (dti_effort){steps, steps * a->n};
 }
 
 static dti_effort dti_segments_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const uint64_t steps = dti_scatter_bisection(l->args.scatter.n);
-    (void)variant, (void)local;
     return (dti_effort){steps, steps * l->items};
 }
 
@@ -489,43 +477,36 @@ static dti_effort dti_segments_effort(const dti_launch *l, uint32_t variant, uin
 static dti_effort dti_scatter_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_scatter *a = &l->args.scatter;
     const bool rows = l->kernel == DTI_K_SCATTER_ROWS;
-    (void)variant, (void)local;
     return (dti_effort){DTI_MIN(a->n, a->chunk) + (rows ? a->n / a->chunk : 0),
                         (uint64_t)a->n * a->cols + l->items};
 }
 
 static dti_effort dti_scatter_clear_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return (dti_effort){dti_effort_rows(1, DTI_BLOCK, 1, local).steps, l->items * DTI_BLOCK};
 }
 
 /* Whole numbers, and zeros. */
 static bool dti_scatter_moves(const dti_launch *l) {
-    (void)l;
     return true;
 }
 
 static uint64_t dti_scatter_add_rounds(const dti_launch *l, uint32_t local) {
-    (void)local;
     return l->args.gather.n + DTI_ROUNDS_FEW;
 }
 
 /* Of each other run a bisection. */
 static uint64_t dti_sort_rounds(const dti_launch *l, uint32_t local) {
     const dti_args_sort *a = &l->args.sort;
-    (void)local;
     return dti_ceil_div(DTI_MIN(a->made, a->n), a->run) * (l->spec[0] ? 1 : 34) + DTI_ROUNDS_FEW;
 }
 
 /* Of PARTS and ROWS: a chunk, four at a time, and of ROWS the chunks. */
 static uint64_t dti_scatter_rounds(const dti_launch *l, uint32_t local) {
     const dti_args_scatter *a = &l->args.scatter;
-    (void)local;
     return DTI_MIN(a->n, a->chunk) / 4 + a->n / a->chunk + DTI_ROUNDS_FEW;
 }
 
 static uint64_t dti_scatter_clear_rounds(const dti_launch *l, uint32_t local) {
-    (void)l;
     return dti_rounds_of(DTI_BLOCK, 1, local);
 }
 

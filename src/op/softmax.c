@@ -122,7 +122,6 @@ static void dti_softmax_grad_ref(const dti_ref *r) {
 /* ---- CPU */
 
 static void dti_cpu_softmax(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_rows *a = &task->launch->args.rows;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin * a->cols;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin * a->cols;
@@ -133,7 +132,6 @@ static void dti_cpu_softmax(const dti_cpu_task *task, int64_t begin, int64_t end
 
 static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
                                  void *scratch) {
-    (void)scratch;
     const dti_args_rows *a = &task->launch->args.rows;
     const float *y = dti_cpu_in(task, 0, a->x_offset) + begin * a->cols;
     const float *dy = dti_cpu_in(task, 1, a->dy_offset) + begin * a->cols;
@@ -151,13 +149,11 @@ static int64_t dti_cpu_grain_rows(const dti_cpu_task *task) {
 /* ---- Rows of the tables */
 
 static dti_effort dti_softmax_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 3, local);
 }
 
 static void dti_softmax_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_rows *a = &l->args.rows;
-    (void)variant;
     spec[3] = dti_row_lies(a->cols, a->x_offset | a->y_offset | a->dy_offset);
 }
 
@@ -178,7 +174,6 @@ DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_c
            .effort = dti_softmax_effort);
 
 static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 2, local);
 }
 

@@ -158,7 +158,6 @@ static void dti_map1_flat(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_cpu_map1(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     dti_map1_run(task, dti_map1_flat, false, begin, end);
 }
 
@@ -169,7 +168,6 @@ static void dti_map1_grad_flat(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_cpu_map1_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     dti_map2_run(task, dti_map1_grad_flat, false, begin, end);
 }
 
@@ -177,7 +175,6 @@ static void dti_cpu_map1_grad(const dti_cpu_task *task, int64_t begin, int64_t e
 
 static bool dti_map1_in_step(const dti_launch *l, int binding) {
     const dti_args_map1 *a = &l->args.map1;
-    (void)binding;
     return a->x_offset == a->y_offset && memcmp(a->x_stride, a->y_stride, sizeof a->x_stride) == 0;
 }
 

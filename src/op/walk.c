@@ -251,17 +251,14 @@ static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, bool steps, i
 
 /* ---- least items worth a thread: about 16k simple operations */
 static int64_t dti_cpu_grain_flat(const dti_cpu_task *task) {
-    (void)task;
     return 16384;
 }
 
 static int64_t dti_cpu_grain_copy(const dti_cpu_task *task) {
-    (void)task;
     return 65536; /* memory's speed: a thread gets 256 KiB */
 }
 
 static int64_t dti_cpu_grain_function(const dti_cpu_task *task) {
-    (void)task;
     return 4096; /* exp, tanh, erf */
 }
 

@@ -7,7 +7,6 @@
 
 static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t end,
                                void *scratch) {
-    (void)scratch;
     const dti_args_accumulate *a = &task->launch->args.accumulate;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin;
@@ -19,7 +18,6 @@ static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t 
 
 static void dti_cpu_accumulate_long(const dti_cpu_task *task, int64_t begin, int64_t end,
                                     void *scratch) {
-    (void)scratch;
     const dti_args_accumulate *a = &task->launch->args.accumulate;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin, *lost = dti_cpu_out(task, 2, 0) + begin;
@@ -42,7 +40,6 @@ static void dti_cpu_accumulate_long(const dti_cpu_task *task, int64_t begin, int
 }
 
 static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
-    (void)task;
     return 64; /* 16k elements */
 }
 
@@ -55,7 +52,6 @@ static uint32_t dti_cpu_rows_of(const dti_cpu_task *task, const uint32_t *state,
 }
 
 static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const float *grads = task->buf[0];
     const uint32_t *row = (const uint32_t *)task->buf[1] + begin * DTI_TABLE_WORDS;
     float *pairs = task->buf[3];
@@ -86,7 +82,6 @@ static bool dti_terms_finite(const dti_args_commit *a, const uint32_t *status) {
 /* torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
 static void dti_cpu_clip_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
-    (void)begin, (void)end, (void)scratch;
     const dti_args_commit *a = &task->launch->args.commit;
     const float *pairs = task->buf[0];
     uint32_t *status = task->buf[1], *state = task->buf[2];
@@ -269,7 +264,6 @@ static void dti_atomic_max(uint32_t *word, uint32_t value) {
 }
 
 static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
     const dti_args_commit *a = &task->launch->args.commit;
     const uint32_t *row = (const uint32_t *)task->buf[3] + (a->first + begin) * DTI_TABLE_WORDS;
@@ -334,7 +328,6 @@ static void dti_cpu_average_block(const dti_cpu_task *task, const uint32_t *row,
 }
 
 static void dti_cpu_average(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const uint32_t *state = task->buf[1];
     const int64_t first = task->launch->args.commit.first + begin;
     const uint32_t *row = (const uint32_t *)task->buf[2] + first * DTI_TABLE_WORDS;
@@ -357,7 +350,6 @@ static void dti_cpu_optim_tell(const uint32_t *state, uint32_t *status) {
 
 static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t end,
                                void *scratch) {
-    (void)scratch;
     uint32_t *state = task->buf[0];
     const uint32_t *table = task->buf[1];
     if (begin == 0)
@@ -374,7 +366,6 @@ static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t 
 
 /* ---- scan: the status word becomes the least code of a launch that wrote what is not finite. */
 static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_scan *a = &task->launch->args.scan;
     if (dti_all_finite(dti_cpu_in(task, 0, a->x_offset) + begin, DT_F32, (uint64_t)(end - begin)))
         return;
@@ -385,7 +376,6 @@ static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, v
 
 static void dti_accumulate_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_accumulate *a = &l->args.accumulate;
-    (void)variant;
     spec[2] = dti_fours(a->n, a->x_offset | a->y_offset);
 }
 
@@ -400,14 +390,12 @@ DTI_KERNEL(ACCUMULATE_LONG, accumulate_long, "ruu", ITEM, .run = dti_cpu_accumul
 
 /* An invocation has four elements of a block at a time. */
 static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return (dti_effort){dti_effort_rows(1, DTI_BLOCK / 4, 1, local).steps,
                         l->items * 2 * DTI_BLOCK};
 }
 
 /* A block's elements, twice where its rows are looked for first. */
 static uint64_t dti_blocks_rounds(const dti_launch *l, uint32_t local) {
-    (void)l;
     return dti_rounds_of(2 * DTI_BLOCK, 4, local);
 }
 
@@ -418,7 +406,6 @@ DTI_KERNEL(GRAD_NORM, grad_norm, "rrrw", GROUP, .run = dti_cpu_grad_norm,
 
 static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_commit *a = &l->args.commit;
-    (void)variant;
     return dti_effort_rows(1, DTI_MAX(a->blocks, a->terms), 1, local);
 }
 

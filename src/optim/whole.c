@@ -269,7 +269,6 @@ static void dti_optim_apply_factored(const dti_optim_site *s, const dti_optim_ma
 
 static void dti_cpu_optim_pairs(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
-    (void)scratch;
     const dti_args_commit *c = &task->launch->args.commit;
     const uint32_t *row = (const uint32_t *)task->buf[3] + (c->first + begin) * DTI_TABLE_WORDS;
     const bool direction = c->flags & DTI_COMMIT_DIRECTION;
@@ -320,7 +319,6 @@ static void dti_cpu_optim_sum(const dti_args_commit *c, const uint32_t *state, c
 
 static void dti_cpu_optim_sums(const dti_cpu_task *task, int64_t begin, int64_t end,
                                void *scratch) {
-    (void)scratch;
     const dti_args_commit *c = &task->launch->args.commit;
     float *state = task->buf[0];
     const uint32_t *row =
@@ -344,7 +342,6 @@ static void dti_cpu_optim_sums(const dti_cpu_task *task, int64_t begin, int64_t 
 }
 
 static void dti_cpu_optim_mix(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
     const dti_args_mix *a = &task->launch->args.mix;
     const float *x = (const float *)task->buf[0] + begin, *z = (const float *)task->buf[1] + begin;
     float *y = (float *)task->buf[2] + begin, part[DTI_BLOCK];
@@ -358,7 +355,6 @@ static void dti_cpu_optim_mix(const dti_cpu_task *task, int64_t begin, int64_t e
 
 static void dti_cpu_optim_factors(const dti_cpu_task *task, int64_t begin, int64_t end,
                                   void *scratch) {
-    (void)scratch;
     const dti_args_factors *a = &task->launch->args.factors;
     const uint32_t *state = task->buf[1];
     const float *old = (const float *)state + a->moment_offset;
@@ -401,7 +397,6 @@ static void dti_cpu_factored(const dti_args_factors *a, const float *factors, in
 
 static void dti_cpu_optim_divide(const dti_cpu_task *task, int64_t begin, int64_t end,
                                  void *scratch) {
-    (void)scratch;
     const dti_isa_kernels *k = task->k;
     const float least = DTI_ADAFACTOR_LEAST;
     float *x = task->buf[0], square[DTI_BLOCK];
@@ -422,7 +417,6 @@ DTI_KERNEL(OPTIM_PAIRS, optim_pairs, "urur", GROUP, .run = dti_cpu_optim_pairs,
            .effort = dti_blocks_effort);
 
 static dti_effort dti_optim_sums_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    (void)variant;
     return dti_effort_rows(1, l->args.commit.blocks, 1, local);
 }
 
@@ -435,7 +429,6 @@ DTI_KERNEL(OPTIM_SUMS, optim_sums, "ur", GROUP, .run = dti_cpu_optim_sums,
            .rounds = dti_optim_sums_rounds, .effort = dti_optim_sums_effort);
 
 static void dti_optim_mix_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    (void)variant;
     spec[2] = dti_fours(l->args.mix.n, 0);
 }
 

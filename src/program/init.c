@@ -77,7 +77,6 @@ static void dti_fill_range(void *arg, int64_t begin, int64_t end, int worker) {
     const dti_fill *f = arg;
     double draws[DTI_FILL_DRAWS] = {0}, a, b;
     const bool normal = dti_init_range(f->param, &a, &b);
-    (void)worker;
     for (int64_t i = begin; i < end; i += DTI_FILL_DRAWS) {
         if (b != 0.0)
             dti_fill_draws(f, f->at + (uint64_t)i, normal, draws);
@@ -101,7 +100,6 @@ static void dti_fill_identity(void *arg, int64_t begin, int64_t end, int worker)
         middle += s.dim[i] / 2 * inner;
         inner *= s.dim[i];
     }
-    (void)worker;
     for (int64_t k = begin; k < end; k++) {
         const int64_t at = (int64_t)f->at + k, line = at / inner;
         const bool same = line / s.dim[1] == line % s.dim[1];
@@ -128,7 +126,6 @@ static double dti_basis_dot(const double *x, const double *y, int64_t n) {
 static void dti_basis_subtract(void *arg, int64_t begin, int64_t end, int worker) {
     const dti_basis *b = arg;
     const double *x = b->q + (b->done - 1) * b->size;
-    (void)worker;
     for (int64_t k = begin; k < end; k++) {
         double *y = b->q + (b->done + k) * b->size;
         const double part = dti_basis_dot(x, y, b->size);

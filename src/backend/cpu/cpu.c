@@ -37,7 +37,6 @@ static dti_cpu_memory *dti_cpu_memory_of(dti_memory *m) {
 
 static dt_result dti_cpu_memory_create(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                        dti_memory **out) {
-    (void)kind;
     dti_cpu_memory *m = dti_alloc(device->base, sizeof *m);
     if (!m)
         return DT_ERROR_MEMORY;
@@ -275,18 +274,15 @@ static uint32_t dti_cpu_exec_times(const dti_exec *exec, dti_exec_time *to) {
 }
 
 static dt_result dti_cpu_exec_poll(dti_exec *exec, bool *busy) {
-    (void)exec;
     *busy = false;
     return DT_OK;
 }
 
 static dt_result dti_cpu_exec_reach(dti_exec *exec, uint32_t segment) {
-    (void)exec, (void)segment;
     return DT_OK;
 }
 
 static dt_result dti_cpu_exec_wait(dti_exec *exec) {
-    (void)exec;
     return DT_OK;
 }
 
@@ -375,7 +371,6 @@ static int dti_cpu_isa_of(const dt_ctx_desc *desc) {
 
 static dt_result dti_cpu_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,
                                      dt_device_info *infos, int capacity, int *count) {
-    (void)instance;
     if (capacity > 0)
         dti_cpu_info(base, dti_cpu_isa_of(desc), infos);
     *count = 1;
@@ -384,7 +379,6 @@ static dt_result dti_cpu_driver_list(dti_base *base, const dt_ctx_desc *desc, vo
 
 static dt_result dti_cpu_driver_open(dti_base *base, const dt_ctx_desc *desc, void *instance,
                                      int index, dti_device **out) {
-    (void)instance, (void)index;
     return dti_cpu_open(base, dti_cpu_isa_of(desc), out);
 }
 

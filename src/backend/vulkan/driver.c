@@ -26,7 +26,6 @@ static dt_result dti_vk_driver_list(dti_base *base, const dt_ctx_desc *desc, voi
 
 static dt_result dti_vk_driver_open(dti_base *base, const dt_ctx_desc *desc, void *instance,
                                     int index, dti_device **out) {
-    (void)base, (void)desc;
     return dti_vk_open(instance, index, out);
 }
 

@@ -186,7 +186,6 @@ static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m
 }
 #else /* there drivers come with the loader */
 static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m) {
-    (void)in;
     m->count = 0;
 }
 #endif
@@ -194,7 +193,6 @@ static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m
 /* ---- A driver's library */
 
 static dti_VkResult DTI_VKAPI dti_vk_no_layers(uint32_t *count, dti_VkLayerProperties *list) {
-    (void)list;
     *count = 0;
     return 0;
 }

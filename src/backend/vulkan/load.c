@@ -142,7 +142,6 @@ static dti_VkBool32 DTI_VKAPI dti_vk_message(dti_VkDebugUtilsMessageSeverityFlag
                                              const dti_VkDebugUtilsMessengerCallbackDataEXT *data,
                                              void *user) {
     dti_vk_instance *in = user;
-    (void)types;
     bool error = severity & DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
     dti_log(in->base, error ? DT_LOG_ERROR : DT_LOG_WARNING, "vulkan validation: %s",
             data->pMessage);

@@ -14,31 +14,26 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
 }
 
 static void dti_vk_instance_destroy(dti_vk_instance *instance) {
-    (void)instance;
 }
 
 static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, int capacity,
                              int *count) {
-    (void)instance, (void)infos, (void)capacity;
     *count = 0;
     return DT_OK;
 }
 
 static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out) {
-    (void)index;
     *out = NULL;
     return dti_fail((dti_base *)instance, DT_ERROR_UNSUPPORTED,
                     "this program was built with DT_NO_VULKAN: build it without, or use the CPU");
 }
 
 static dt_result dti_vk_cache_export(dti_vk_instance *instance, void *data, size_t *bytes) {
-    (void)instance, (void)data;
     *bytes = 0;
     return DT_OK;
 }
 
 static void dti_vk_memory_used(const dti_vk_instance *instance, uint64_t *bytes, uint64_t *calls) {
-    (void)instance;
     *bytes = *calls = 0;
 }
 

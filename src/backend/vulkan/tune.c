@@ -27,7 +27,6 @@ typedef struct dti_vk_tuning {
 
 static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms) {
     const uint64_t begin = dti_now_ns();
-    (void)variant;
     dt_result result = dti_vk_exec_start(exec, segment, 1);
     if (!result)
         result = dti_vk_exec_wait(exec);

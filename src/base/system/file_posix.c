@@ -96,11 +96,9 @@ static void dti_write_end(const dti_write_guard *g, bool written) {
 }
 #else
 static void dti_write_begin(dti_write_guard *g) {
-    (void)g;
 }
 
 static void dti_write_end(const dti_write_guard *g, bool written) {
-    (void)g, (void)written;
 }
 #endif
 
@@ -140,7 +138,6 @@ static bool dti_stream_cut(int stream, uint64_t size) {
 #if DTI_POSIX
     return ftruncate(stream, (off_t)size) == 0;
 #else
-    (void)stream, (void)size;
     return false;
 #endif
 }
@@ -226,7 +223,6 @@ static bool dti_file_is_none(const char *path) {
  */
 static void dti_file_give(int descriptor, const char *path, const dti_file_rights *rights) {
     unsigned mode = rights->mode;
-    (void)descriptor, (void)path, (void)mode;
 #if DTI_POSIX_2008
     struct stat now = {0};
     const gid_t group = (gid_t)rights->group;
@@ -305,7 +301,6 @@ static bool dti_folder_open(char *path, int *folder) {
     errno = error;
     return *folder >= 0 || error == EACCES;
 #else
-    (void)path;
     return true;
 #endif
 }
@@ -319,8 +314,6 @@ static bool dti_folder_sync(int folder) {
     int error = errno;
     close(folder);
     errno = error;
-#else
-    (void)folder;
 #endif
     return ok;
 }

@@ -55,11 +55,9 @@ static int64_t dti_stream_read(int stream, void *to, size_t bytes) {
 /* ---- writing: there are no signals */
 
 static void dti_write_begin(dti_write_guard *g) {
-    (void)g;
 }
 
 static void dti_write_end(const dti_write_guard *g, bool written) {
-    (void)g, (void)written;
 }
 
 static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
@@ -147,7 +145,6 @@ static bool dti_file_is_none(const char *path) {
 }
 
 static FILE *dti_file_create(const char *path, const dti_file_rights *rights) {
-    (void)rights;
     int descriptor = _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT,
                            _S_IREAD | _S_IWRITE);
     FILE *file = descriptor < 0 ? NULL : _fdopen(descriptor, "wb");
@@ -167,13 +164,11 @@ static bool dti_file_sync(FILE *file) {
 
 /* A rename is written through instead. */
 static bool dti_folder_open(char *path, int *folder) {
-    (void)path;
     *folder = -1;
     return true;
 }
 
 static bool dti_folder_sync(int folder) {
-    (void)folder;
     return true;
 }
 

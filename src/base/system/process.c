@@ -30,7 +30,6 @@ static bool dti_process_lives(long process) {
 #elif DTI_SIGNALS
     return kill((pid_t)process, 0) == 0 || errno != ESRCH;
 #else
-    (void)process;
     return true;
 #endif
 }
@@ -61,7 +60,6 @@ static const volatile int *dti_at_home_open(void) {
 }
 
 static void dti_at_home_close(const volatile int *at_home) {
-    (void)at_home;
 }
 #endif
 
@@ -78,7 +76,6 @@ static void dti_pages_forget(void *at, size_t bytes) {
 }
 #else
 static void dti_pages_forget(void *at, size_t bytes) {
-    (void)at, (void)bytes;
 }
 #endif
 
@@ -102,26 +99,21 @@ static void dti_library_close(void *library) {
 }
 
 static void dti_library_stay(const char *name) {
-    (void)name;
 }
 #elif defined __wasi__
 static void *dti_library_open(const char *name, const char **why) {
-    (void)name;
     *why = "this system has no libraries";
     return NULL;
 }
 
 static void *dti_library_find(void *library, const char *symbol) {
-    (void)library, (void)symbol;
     return NULL;
 }
 
 static void dti_library_close(void *library) {
-    (void)library;
 }
 
 static void dti_library_stay(const char *name) {
-    (void)name;
 }
 #else
 static void *dti_library_open(const char *name, const char **why) {
@@ -146,8 +138,6 @@ static void dti_library_stay(const char *name) {
     void *open = dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     if (open)
         dlclose(open);
-#else
-    (void)name;
 #endif
 }
 #endif

@@ -53,12 +53,10 @@ static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
 }
 #else
 static bool dti_cpu_set_get(dti_cpu_set *set) {
-    (void)set;
     return false;
 }
 
 static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
-    (void)thread, (void)set;
 }
 #endif
 #endif

@@ -14,7 +14,6 @@ static int dti_terminal_columns(FILE *file) {
         return 0;
     return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 79;
 #else
-    (void)file;
     return 0;
 #endif
 }

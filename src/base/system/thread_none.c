@@ -4,60 +4,47 @@
 #if !DTI_THREADS
 
 static bool dti_thread_start(dti_thread *thread, size_t stack, dti_thread_fn *fn, void *arg) {
-    (void)stack;
     *thread = (dti_thread){.fn = fn, .arg = arg};
     return false;
 }
 
 static void dti_thread_join(dti_thread *thread) {
-    (void)thread;
 }
 
 static void dti_thread_name(const char *name) {
-    (void)name;
 }
 
 static void dti_thread_yield(void) {
 }
 
 static void dti_mutex_init(dti_mutex *mutex) {
-    (void)mutex;
 }
 
 static void dti_mutex_destroy(dti_mutex *mutex) {
-    (void)mutex;
 }
 
 static void dti_mutex_lock(dti_mutex *mutex) {
-    (void)mutex;
 }
 
 static void dti_mutex_unlock(dti_mutex *mutex) {
-    (void)mutex;
 }
 
 static void dti_cond_init(dti_cond *cond) {
-    (void)cond;
 }
 
 static void dti_cond_destroy(dti_cond *cond) {
-    (void)cond;
 }
 
 static void dti_cond_wait(dti_cond *cond, dti_mutex *mutex) {
-    (void)cond, (void)mutex;
 }
 
 static void dti_cond_wait_until(dti_cond *cond, dti_mutex *mutex, uint64_t deadline_ns) {
-    (void)cond, (void)mutex, (void)deadline_ns;
 }
 
 static void dti_cond_signal(dti_cond *cond) {
-    (void)cond;
 }
 
 static void dti_cond_broadcast(dti_cond *cond) {
-    (void)cond;
 }
 
 #endif

@@ -41,8 +41,6 @@ static void dti_thread_join(dti_thread *thread) {
 static void dti_thread_name(const char *name) {
 #if defined __linux__ && defined _DEFAULT_SOURCE
     syscall(SYS_prctl, 15L /* PR_SET_NAME */, name, 0L, 0L, 0L);
-#else
-    (void)name;
 #endif
 }
 

@@ -24,7 +24,6 @@ static void dti_thread_join(dti_thread *thread) {
 
 /* SetThreadDescription is younger than the systems that this runs on. */
 static void dti_thread_name(const char *name) {
-    (void)name;
 }
 
 static void dti_thread_yield(void) {
@@ -36,7 +35,6 @@ static void dti_mutex_init(dti_mutex *mutex) {
 }
 
 static void dti_mutex_destroy(dti_mutex *mutex) {
-    (void)mutex;
 }
 
 static void dti_mutex_lock(dti_mutex *mutex) {
@@ -52,7 +50,6 @@ static void dti_cond_init(dti_cond *cond) {
 }
 
 static void dti_cond_destroy(dti_cond *cond) {
-    (void)cond;
 }
 
 static void dti_cond_wait(dti_cond *cond, dti_mutex *mutex) {

@@ -38,7 +38,5 @@ static void dti_thread_sleep(uint64_t ns) {
     const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u),
                                    .tv_nsec = (long)(ns % 1000000000u)};
     nanosleep(&pause, NULL);
-#else
-    (void)ns;
 #endif
 }

@@ -211,7 +211,6 @@ static dt_result dti_coll_check_buffers(const dt_comm *comm, dt_comm_op *op) {
 #ifdef DT_NO_COMM
 /* Of one rank none runs. */
 static dt_result dti_coll_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
-    (void)comm, (void)op;
     return DT_OK;
 }
 #else

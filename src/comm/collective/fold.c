@@ -56,7 +56,6 @@ static const dti_fold_kernels *dti_fold_kernels_select(int isa_max) {
     if (dti_isa_select(isa_max) >= DTI_ISA_AVX2)
         return &dti_fold_kernels_avx2;
 #endif
-    (void)isa_max;
     return &dti_fold_kernels_portable;
 }
 

@@ -38,7 +38,6 @@ static int dti_descriptor_read(int descriptor, char *to, size_t room) {
 #else
 
 static int dti_descriptor_read(int descriptor, char *to, size_t room) {
-    (void)descriptor, (void)to, (void)room;
     return -1;
 }
 

@@ -189,22 +189,18 @@ static dt_comm_desc dti_env_read(const dti_env *env) {
 /* ---- this process's environment */
 
 static const char *dti_env_process_get(void *user, const char *name) {
-    (void)user;
     return getenv(name);
 }
 
 static bool dti_env_process_pmix_loads(void *user) {
-    (void)user;
     return dti_pmix_loads();
 }
 
 static bool dti_env_process_pmix_job(void *user, uint32_t *rank, uint32_t *size) {
-    (void)user;
     return dti_pmix_job(rank, size);
 }
 
 static int dti_env_process_read(void *user, int descriptor, char *to, size_t room) {
-    (void)user;
     return dti_descriptor_read(descriptor, to, room);
 }
 

@@ -216,7 +216,6 @@ static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank,
 
 static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank, int timeout_ms,
                                   const char *mine, char *of_rank0, size_t room) {
-    (void)descriptor, (void)rank, (void)timeout_ms, (void)mine, (void)of_rank0, (void)room;
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
                     "PMI needs POSIX (-std=gnu11): set DTRAIN_RDZV instead");
 }

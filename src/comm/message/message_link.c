@@ -22,17 +22,14 @@ static void dti_message_link_end(dti_message_link *ml, bool refused, const char 
 /* ---- what the handshake asks: core->up */
 
 static void dti_message_link_refused(dti_core *core, dti_link *link, const char *text) {
-    (void)core;
     dti_message_link_end(link->conn, true, "%s", text);
 }
 
 static void dti_message_link_dropped(dti_core *core, dti_link *link, const char *why) {
-    (void)core;
     dti_message_link_end(link->conn, false, "%s", why);
 }
 
 static const char *dti_message_link_taken(dti_core *core, dti_link *link, uint32_t peer) {
-    (void)core;
     if (link->dialled ? peer != link->peer : peer != DTI_MESSAGE_LINK_CLIENT)
         return "a server's clients and a job's ranks do not mix";
     return NULL;
@@ -40,7 +37,6 @@ static const char *dti_message_link_taken(dti_core *core, dti_link *link, uint32
 
 static void dti_message_link_opened(dti_core *core, dti_link *link) {
     dti_message_link *ml = link->conn;
-    (void)core;
     ml->open = true;
     ml->events->opened(ml->events->user, ml->who, link->hello_in + 64);
 }

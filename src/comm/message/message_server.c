@@ -40,7 +40,6 @@ static void dti_message_server_over(dti_message_server *server, dti_message_serv
 }
 
 static void dti_message_server_close(dti_message_server *server, uint32_t who, const char *why) {
-    (void)why;
     dti_message_server_forget(&server->conns[who]);
 }
 
@@ -345,7 +344,6 @@ static void dti_message_server_step(dti_message_server *server, int timeout_ms) 
 
 static void dti_message_server_send(dti_message_server *server, uint32_t who,
                                     const dti_message *m) {
-    (void)server;
     dti_message_link_send(&server->conns[who].message_link, m);
 }
 
@@ -393,7 +391,6 @@ static void dti_message_server_destroy(dti_message_server *server) {
 }
 
 static bool dti_message_server_random(void *user, void *to, size_t bytes) {
-    (void)user;
     return dti_random_bytes(to, bytes);
 }
 

@@ -145,20 +145,16 @@ static void dti_message_server_read_tls(dti_message_server *server, dti_message_
 #else
 
 static void dti_message_server_tls_start(dti_message_server *server, dti_message_server_conn *c) {
-    (void)server, (void)c;
 }
 
 static void dti_message_server_handshake_tls(dti_message_server *server,
                                              dti_message_server_conn *c) {
-    (void)server, (void)c;
 }
 
 static void dti_message_server_write_tls(dti_message_server *server, dti_message_server_conn *c) {
-    (void)server, (void)c;
 }
 
 static void dti_message_server_read_tls(dti_message_server *server, dti_message_server_conn *c) {
-    (void)server, (void)c;
 }
 
 #endif

@@ -11,18 +11,15 @@
 #ifndef DT_WITH_MPI
 
 static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *d, bool ask, bool *owns) {
-    (void)d, (void)ask, (void)owns;
     return dti_fail(base, DT_ERROR_UNSUPPORTED,
                     "transport is MPI, which needs dtrain compiled with DT_WITH_MPI, by mpicc; or "
                     "use DT_COMM_TCP, which mpirun starts too");
 }
 
 static void dti_mpi_leave(bool owns) {
-    (void)owns;
 }
 
 static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool owns) {
-    (void)desc, (void)owns;
     return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "this build has no MPI transport");
 }
 

@@ -43,26 +43,21 @@ static bool dti_gmac_end(dti_seal *seal, uint8_t mac[DTI_MAC_BYTES]) {
 #else
 
 static void dti_gmac_close(dti_seal *seal) {
-    (void)seal;
 }
 
 static bool dti_gmac_open(dti_seal *seal, const uint8_t key[32]) {
-    (void)seal, (void)key;
     return false;
 }
 
 static bool dti_gmac_begin(dti_seal *seal, uint64_t frame) {
-    (void)seal, (void)frame;
     return false;
 }
 
 static bool dti_gmac_add(dti_seal *seal, const void *data, size_t bytes) {
-    (void)seal, (void)data, (void)bytes;
     return false;
 }
 
 static bool dti_gmac_end(dti_seal *seal, uint8_t mac[DTI_MAC_BYTES]) {
-    (void)seal, (void)mac;
     return false;
 }
 

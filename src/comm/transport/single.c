@@ -59,12 +59,10 @@ static dt_result dti_single_finish(dt_comm *comm, uint64_t id) {
 }
 
 static dt_result dti_single_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
-    (void)timeout_ns;
     return dti_single_finish(comm, id);
 }
 
 static dt_result dti_single_group(dt_comm *parent, dt_comm *child) {
-    (void)parent;
     return dti_comm_open_single(child);
 }
 

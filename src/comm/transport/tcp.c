@@ -405,7 +405,6 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
 #else
 
 static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
-    (void)desc;
     return dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
                     "several processes need POSIX sockets: compile the implementation with "
                     "-std=gnu11, on a system that has them");

@@ -132,12 +132,10 @@ static void dti_tcp_forget(void *user, dti_link *link) {
 }
 
 static bool dti_tcp_random(void *user, void *to, size_t bytes) {
-    (void)user;
     return dti_random_bytes(to, bytes);
 }
 
 static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes, char text[64]) {
-    (void)user;
     dti_addresses list;
     dti_addresses_unpack(address, bytes, &list);
     text[0] = 0;
