@@ -43,6 +43,8 @@ static struct stub {
     uint64_t copies;      /* between buffers, in the latest submission */
     stub_answer answer;
     uint64_t held; /* objects that are alive */
+    char *log;     /* what is recorded: 'd' for a dispatch, 'b' for a barrier; NULL: nobody asks */
+    size_t logged, log_room;
 } stub = {.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU};
 
 static uint64_t stub_calls(void) {
@@ -50,6 +52,11 @@ static uint64_t stub_calls(void) {
     for (int i = 0; i < STUB_COMMANDS; i++)
         sum += stub.calls[i];
     return sum;
+}
+
+static void stub_note(char what) {
+    if (stub.logged < stub.log_room)
+        stub.log[stub.logged++] = what;
 }
 
 static void *stub_make(uint64_t bytes) {
@@ -259,6 +266,7 @@ static void DTI_VKAPI stub_CmdCopyBuffer(dti_VkCommandBuffer command, dti_VkBuff
 static void DTI_VKAPI stub_CmdDispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
                                        uint32_t z) {
     stub.calls[STUB_CmdDispatch]++;
+    stub_note('d');
     ((stub_object *)command)->groups += (uint64_t)x * y * z;
 }
 
@@ -278,6 +286,7 @@ static void DTI_VKAPI stub_CmdPipelineBarrier(dti_VkCommandBuffer command,
     (void)command, (void)from, (void)to, (void)flags, (void)count, (void)list;
     (void)buffers, (void)b, (void)images, (void)i;
     stub.calls[STUB_CmdPipelineBarrier]++;
+    stub_note('b');
 }
 
 static void DTI_VKAPI stub_CmdPushConstants(dti_VkCommandBuffer command,

@@ -483,6 +483,83 @@ TEST(a_search_in_slices_finds_the_op_that_a_whole_one_finds) {
     CHECK_STR(whole, cut);
 }
 
+typedef struct heavy_launch { /* barriers recorded before its first and its last dispatch */
+    uint32_t number, first, last;
+} heavy_launch;
+
+static bool heavy_conflict(const dti_vk_exec *e, uint32_t a, uint32_t b) {
+    dti_vk_access x[DTI_BINDINGS_MAX], y[DTI_BINDINGS_MAX];
+    const uint32_t n = dti_vk_accesses_of(&e->desc->launches[a], e->desc->places, x),
+                   m = dti_vk_accesses_of(&e->desc->launches[b], e->desc->places, y);
+    bool conflict = false;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < m; k++)
+            conflict = conflict || dti_vk_conflict(&x[i], &y[k]);
+    return conflict;
+}
+
+/* Launches as they were recorded at the log's end: each segment, then those that are a whole step. */
+static uint32_t heavy_read(const dti_vk_exec *e, const dti_segment *segments, heavy_launch *out) {
+    uint32_t count = 0, dispatches = 0, barriers = 0;
+    for (uint32_t i = 0; i < e->segment_count + e->whole; i++) {
+        const dti_segment *s = &segments[i < e->segment_count ? i : i - e->segment_count];
+        for (uint32_t k = s->first; k < s->first + s->count; k++) {
+            out[count].number = k;
+            count += e->work[k].slices > 0;
+            dispatches += e->work[k].slices;
+        }
+    }
+    const char *at = stub.log + stub.logged;
+    while (dispatches)
+        dispatches -= *--at == 'd';
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t d = 0; d < e->work[out[i].number].slices; d++) {
+            for (; *at != 'd'; at++)
+                barriers++;
+            at++;
+            out[i].first = d ? out[i].first : barriers;
+            out[i].last = barriers;
+        }
+    }
+    return count;
+}
+
+/* Whether launches that touch the same bytes have a barrier between them. */
+static void heavy_check(double speed, int *turns) {
+    enum { LOG = 1 << 20 };
+    static heavy_launch launches[1024];
+    ahead_case c;
+    stub.log = calloc(LOG, 1);
+    stub.log_room = LOG;
+    stub.logged = 0;
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    REQUIRE(heavy_open(&c, &(dt_ctx_desc){.vulkan = &vulkan}, 24, 96, speed));
+    CHECK(stub.logged < LOG);
+    stub.log_room = 0;
+    const dti_vk_exec *e = (const dti_vk_exec *)c.program->now->exec;
+    const uint32_t count = heavy_read(e, dti_program_code(c.program)->segments, launches);
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = i + 1; k < count; k++)
+            test_check(launches[k].first > launches[i].last ||
+                           !heavy_conflict(e, launches[i].number, launches[k].number),
+                       __FILE__, __LINE__, "at %g operations a ms launch %u does not wait for %u",
+                       speed, launches[k].number, launches[i].number);
+        *turns += launches[i].last > launches[i].first; /* a recording begins within it */
+    }
+    CHECK(count > 8);
+    dt_ctx_destroy(c.ctx);
+    free(stub.log);
+}
+
+TEST(launches_wait_for_each_other_however_a_step_is_cut) {
+    int turns = 0, none = 0;
+    for (double speed = 1; speed < 1e4; speed *= 1.21)
+        heavy_check(speed, &turns);
+    CHECK(turns > 10);
+    heavy_check(1e12, &none);
+    CHECK(!none);
+}
+
 TEST(a_step_cut_into_submissions_and_slices_gives_the_same_bits) {
     uint64_t want = 0, hash = 0;
     if (!ahead_has_vulkan())

@@ -87,18 +87,19 @@ static void dti_vk_reel_next(dti_vk_reel *r) {
     dti_vk_reel_begin(r);
 }
 
+/* A recording that begins in the middle of a launch has nothing of it yet: what comes after waits
+ * for its slices there too. */
 static void dti_vk_record_launch(dti_vk_reel *r, uint32_t number) {
     const dti_vk_build *b = r->build;
     const dti_vk_work *work = &b->exec->work[number];
     dti_vk_access accesses[DTI_BINDINGS_MAX];
+    const uint32_t n = dti_vk_accesses_of(&b->desc->launches[number], b->desc->places, accesses);
     for (uint32_t i = 0; i < work->slices && !r->result; i++) {
-        if (dti_vk_reel_turns(r, work->ms / work->slices))
+        const bool turns = dti_vk_reel_turns(r, work->ms / work->slices);
+        if (turns)
             dti_vk_reel_next(r);
-        if (i == 0) {
-            uint32_t n = dti_vk_accesses_of(&b->desc->launches[number], b->desc->places, accesses);
-            if (dti_vk_hazard_add(&r->hazard, accesses, n))
-                dti_vk_barrier_compute(b->exec->device, *r->command);
-        }
+        if ((turns || i == 0) && dti_vk_hazard_add(&r->hazard, accesses, n))
+            dti_vk_barrier_compute(b->exec->device, *r->command);
         if (!r->result)
             dti_vk_record_slice(b->exec, *r->command, work, i);
     }
