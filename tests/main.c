@@ -104,6 +104,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "test_protocol.c"
 #include "test_plan.c"
 #include "test_play.c"
+#include "test_play_zero.c"
 #include "test_reducer.c"
 #include "test_values.c"
 #include "test_train_in_flight.c"

@@ -9,6 +9,7 @@ typedef struct play_job {
     int stages, tensor, slices, data, ranks, batch_slices, accumulate, kind, chunks, zero;
     dt_pipeline_schedule schedule;
     bool short_batch;
+    int rows, bucket_bytes; /* of the data, and of a bucket; 0: the usual ones */
 } play_job;
 
 typedef struct play_device {
@@ -53,6 +54,8 @@ static void *play_rank_run(void *arg) {
         d.parallel.schedule = j->schedule;
         d.parallel.chunks = j->chunks > 1 ? j->chunks : 0;
         d.parallel.zero_stage = j->zero;
+        d.parallel.bucket_bytes = (size_t)j->bucket_bytes;
+        d.data.rows = j->rows ? (uint64_t)j->rows : d.data.rows;
         d.parallel.tensor = j->tensor > 1 ? j->tensor : 0;
         d.parallel.tensor_slices = j->slices > 1 ? j->tensor * j->slices : 0;
         if (dt_trainer_create(m->graph, &d, &r->trainer))
