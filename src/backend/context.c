@@ -82,16 +82,14 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
 static dt_result dti_ctx_make(dti_base *base, const dt_ctx_desc *d, dt_ctx **out) {
     DTI_NEED(base, out);
     *out = NULL;
-    dt_result result = dti_ctx_check(base, d);
-    if (result)
-        return result;
+    DTI_TRY(dti_ctx_check(base, d));
     dt_ctx *ctx = dti_alloc(base, sizeof *ctx);
     if (!ctx)
         return DT_ERROR_MEMORY;
     ctx->base = *base;
     ctx->base.at_home = dti_at_home_open();
     ctx->desc = *d;
-    result = dti_ctx_fill(ctx);
+    dt_result result = dti_ctx_fill(ctx);
     if (!result) {
         ctx->base.on_error = d->on_error;
         *out = ctx;
@@ -165,9 +163,7 @@ DTI_PUBLIC(dt_ctx_pipeline_cache, (dt_ctx * ctx, void *data, size_t *bytes), ctx
         size_t part = room - used;
         if (!ctx->instances[i] || !dti_drivers[i]->cache_export)
             continue;
-        result = dti_check_forked(&ctx->base);
-        if (result)
-            return result;
+        DTI_TRY(dti_check_forked(&ctx->base));
         result = dti_drivers[i]->cache_export(ctx->instances[i], data ? (char *)data + used : NULL,
                                               &part);
         used += part;
@@ -321,9 +317,7 @@ static dt_result dti_device_choose(dt_ctx *ctx, const char *name, double flops, 
         return DT_OK;
     if (strcmp(name, "auto") == 0)
         return dti_device_auto(ctx, flops, index);
-    dt_result result = dti_ctx_list(ctx);
-    if (result)
-        return result;
+    DTI_TRY(dti_ctx_list(ctx));
     int driver = 0;
     while (driver < DTI_DRIVERS && strcmp(name, dti_drivers[driver]->name) != 0)
         driver++;
@@ -343,14 +337,10 @@ static dt_result dti_device_open(dt_ctx *ctx, const char *name, double flops, dt
     *out = NULL;
     if (!name || !name[0])
         name = "auto";
-    dt_result result = dti_device_choose(ctx, name, flops, &index);
-    if (result)
-        return result;
+    DTI_TRY(dti_device_choose(ctx, name, flops, &index));
     const int driver = dti_ctx_driver_of(ctx, index);
-    result = dti_drivers[driver]->open(&ctx->base, &ctx->desc, ctx->instances[driver],
-                                       index - ctx->first[driver], out);
-    if (result)
-        return result;
+    DTI_TRY(dti_drivers[driver]->open(&ctx->base, &ctx->desc, ctx->instances[driver],
+                                      index - ctx->first[driver], out));
     const dt_device_info *d = &(*out)->info;
     dti_log(&ctx->base, DT_LOG_INFO, "device %s: %s, %s", d->id, d->name, d->driver);
     return DT_OK;

@@ -195,6 +195,14 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
             return dti_fail_null((base), #pointer);                                                \
     } while (0)
 static dt_result dti_fail_null(dti_base *base, const char *what);
+/* What a sequence of steps consists of: the first that fails ends the function, with its result. For
+ * one that has something to give back first, see the loops of `if (!result)`. */
+#define DTI_TRY(...)                                                                               \
+    do {                                                                                           \
+        const dt_result tried = (__VA_ARGS__);                                                     \
+        if (tried)                                                                                 \
+            return tried;                                                                          \
+    } while (0)
 /* The name of the public function that the host has called. */
 static const char *dti_function(void);
 /* The text where no object is that could hold one. */

@@ -233,10 +233,8 @@ static dt_result dti_writer_close(dti_writer *w, bool keep) {
 static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mode,
                                    const void *data, size_t bytes) {
     dti_writer *w;
-    dt_result result = dti_writer_open_as(base, path, mode, bytes, &w);
-    if (result)
-        return result;
-    result = dti_writer_add(w, data, bytes);
+    DTI_TRY(dti_writer_open_as(base, path, mode, bytes, &w));
+    dt_result result = dti_writer_add(w, data, bytes);
     const dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
 }

@@ -291,17 +291,13 @@ DTI_PUBLIC(dt_comm_begin, (dt_comm * comm, const dt_comm_op *op, dt_comm_work *o
            DTI_OF(dt_comm), (comm, op, out)) {
     if (out)
         *out = (dt_comm_work){0};
-    dt_result result = dti_comm_enter(comm);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_enter(comm));
     if (!op || !out)
         return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_begin: %s is NULL",
                         op ? "out" : "op");
     dt_comm_op normal = dti_coll_normal(op);
-    result = dti_coll_check(comm, &normal);
-    if (result)
-        return result;
-    result = comm->transport->begin(comm, &normal, &out->id);
+    DTI_TRY(dti_coll_check(comm, &normal));
+    dt_result result = comm->transport->begin(comm, &normal, &out->id);
     comm->pending += !result;
     return result;
 }
@@ -322,12 +318,10 @@ DTI_PUBLIC(dt_comm_test, (dt_comm * comm, dt_comm_work work, bool *finished), co
            (comm, work, finished)) {
     if (finished)
         *finished = false;
-    dt_result result = dti_comm_enter(comm);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_enter(comm));
     if (!finished)
         return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_test: finished is NULL");
-    result = dti_comm_wait(comm, work.id, 0);
+    dt_result result = dti_comm_wait(comm, work.id, 0);
     *finished = dti_comm_has_ended(result);
     return result == DT_ERROR_TIMEOUT ? DT_OK : result;
 }
@@ -352,10 +346,8 @@ DTI_PUBLIC(dt_comm_wait, (dt_comm * comm, dt_comm_work work, int timeout_ms), co
 
 DTI_PUBLIC(dt_comm_cancel, (dt_comm * comm, dt_comm_work work), comm, DTI_OF(dt_comm),
            (comm, work)) {
-    dt_result result = dti_comm_enter(comm);
-    if (result)
-        return result;
-    result = comm->transport->cancel(comm, work.id);
+    DTI_TRY(dti_comm_enter(comm));
+    dt_result result = comm->transport->cancel(comm, work.id);
     comm->pending -= result != DT_ERROR_INVALID;
     comm->operations += result == DT_OK;
     return result;

@@ -52,9 +52,7 @@ static dt_result dti_group_failed(dt_comm *parent) {
  * `failed`: this rank cannot make it. */
 static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, dt_result failed,
                                  uint32_t *id) {
-    dt_result result = dti_comm_vote(parent, hash, root->next_group, (uint64_t)failed);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_vote(parent, hash, root->next_group, (uint64_t)failed));
     const uint64_t *votes = parent->votes;
     uint32_t other = parent->size;
     for (uint32_t r = parent->size; r-- > 0;) {
@@ -98,9 +96,7 @@ DTI_PUBLIC(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count,
            parent, DTI_OF(dt_comm), (parent, ranks, count, out)) {
     if (out)
         *out = NULL;
-    dt_result result = dti_comm_enter(parent);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_enter(parent));
     if (!out)
         return dti_fail(parent->base, DT_ERROR_INVALID, "dt_comm_group_create: out is NULL");
     dt_comm *root = dti_comm_root(parent);
@@ -114,7 +110,7 @@ DTI_PUBLIC(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count,
     if (!mine)
         child = dti_group_make(parent, ranks, count, &failed);
     uint32_t id = 0;
-    result = dti_group_agree(parent, root, hash, failed, &id);
+    dt_result result = dti_group_agree(parent, root, hash, failed, &id);
     if (!result && !mine) {
         /* A group that one of its ranks has no memory for is no group. */
         if (child) {
@@ -171,15 +167,10 @@ DTI_PUBLIC(dt_comm_set_leaves,
            comm, DTI_OF(dt_comm), (comm, first, count, total, buffers, spans)) {
     if (buffers)
         *buffers = 0;
-    dt_result result = dti_comm_enter(comm);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_enter(comm));
     bool busy = comm->pending > 0;
-    result = dti_comm_vote(comm, (uint64_t)first << 32 | count, total, busy);
-    if (!result)
-        result = dti_leaves_check(comm);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_vote(comm, (uint64_t)first << 32 | count, total, busy));
+    DTI_TRY(dti_leaves_check(comm));
     comm->leaves = (dt_comm_span *)(void *)(comm->votes + DTI_VOTE * comm->size);
     for (uint32_t r = 0; r < comm->size; r++) {
         uint64_t vote = comm->votes[DTI_VOTE * r];

@@ -98,9 +98,7 @@ static dt_result dti_measure_rounds(dti_measure *m, uint32_t batches, uint32_t r
     for (uint32_t i = 0; i < batches; i++) {
         uint64_t start = dti_now_ns();
         for (uint32_t k = 0; k < rounds; k++) {
-            dt_result result = dti_measure_shift(m, 8, 1, both);
-            if (result)
-                return result;
+            DTI_TRY(dti_measure_shift(m, 8, 1, both));
         }
         times[i] = (dti_now_ns() - start) / rounds;
     }
@@ -141,11 +139,8 @@ static dt_result dti_measure_bytes(dti_measure *m, dt_comm_link links[2]) {
     uint32_t times = 1;
     for (bool last = false;;) {
         uint64_t start = dti_now_ns();
-        dt_result result = dti_measure_shift(m, DTI_BURST_BYTES, times, false);
-        if (!result)
-            result = dti_measure_agree(m, dti_now_ns() - start);
-        if (result)
-            return result;
+        DTI_TRY(dti_measure_shift(m, DTI_BURST_BYTES, times, false));
+        DTI_TRY(dti_measure_agree(m, dti_now_ns() - start));
         if (last)
             break;
         last = times == DTI_BURST_MOST ||

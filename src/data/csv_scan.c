@@ -361,9 +361,7 @@ static dt_result dti_csv_guess(dt_csv *csv, dti_csv_column *c) {
 static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
     if (column->kind == DT_CSV_SKIP || csv->known)
         return DT_OK;
-    const dt_result result = column->kind == DT_CSV_GUESS ? dti_csv_guess(csv, column) : DT_OK;
-    if (result)
-        return result;
+    DTI_TRY(column->kind == DT_CSV_GUESS ? dti_csv_guess(csv, column) : DT_OK);
     if (column->kind == DT_CSV_NUMBER)
         dti_csv_categories_free(csv->base, column);
     if (column->kind == DT_CSV_NUMBER && column->rule.standardize &&

@@ -64,11 +64,9 @@ static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char deli
                                      dti_csv_cursor *c) {
     *c = (dti_csv_cursor){.base = base, .delimiter = delimiter, .line = 1};
     c->row = dti_text_open(base);
-    dt_result result = dti_reader_open(base, path, &c->reader);
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_open(base, path, &c->reader));
     c->window = dti_alloc(base, DTI_CSV_WINDOW);
-    result = c->window ? dti_csv_drop_end(&c->reader) : DT_ERROR_MEMORY;
+    dt_result result = c->window ? dti_csv_drop_end(&c->reader) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_csv_check_mark(c);
     if (result)

@@ -5,12 +5,10 @@
 static dt_result dti_folder_read(const dt_folder *f, dti_folder_worker *d, dti_picture *p,
                                  dti_picture_file *file) {
     dti_reader reader;
-    dt_result result = dti_reader_open(&d->base, d->path, &reader);
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_open(&d->base, d->path, &reader));
     *file = (dti_picture_file){.base = &d->base, .path = d->path, .data = d->file};
     file->size = (size_t)reader.size;
-    result = dti_picture_look(&reader, p);
+    dt_result result = dti_picture_look(&reader, p);
     if (!result && (reader.size > f->file_max || (size_t)p->width * p->height > f->pixels_max ||
                     p->height > f->height_max))
         result =
@@ -29,11 +27,8 @@ static dt_result dti_folder_decode(const dt_folder *f, uint64_t row, dti_folder_
     dti_picture p = {0};
     dti_picture_file file;
     snprintf(d->path, f->name_max + 1, "%s/%s", f->path, f->names.data + f->places[row]);
-    dt_result result = dti_folder_read(f, d, &p, &file);
-    if (!result)
-        result = dti_picture_decode(&file, &p, f->channels, d->pixels);
-    if (result)
-        return result;
+    DTI_TRY(dti_folder_read(f, d, &p, &file));
+    DTI_TRY(dti_picture_decode(&file, &p, f->channels, d->pixels));
     if ((int)p.width == f->width && (int)p.height == f->height) {
         memcpy(d->sized, d->pixels, f->picture_bytes);
         return DT_OK;
@@ -261,12 +256,11 @@ static dt_result dti_folder_create(dti_base *base, const char *path, const dt_fo
     dti_mutex_init(&f->lock);
     dti_cond_init(&f->free);
     f->path = dti_alloc_text(base, path);
-    dt_result result = f->path ? dti_folder_scan(f, desc) : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_folder_workers_make(f);
-    if (!result && desc->verify)
-        result = dti_folder_verify(f);
-    return result ? result : dti_folder_cache_make(f);
+    DTI_TRY(f->path ? dti_folder_scan(f, desc) : DT_ERROR_MEMORY);
+    DTI_TRY(dti_folder_workers_make(f));
+    if (desc->verify)
+        DTI_TRY(dti_folder_verify(f));
+    return dti_folder_cache_make(f);
 }
 
 DTI_PUBLIC(dt_folder_open,

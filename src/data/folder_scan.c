@@ -66,9 +66,7 @@ static dt_result dti_folder_list_read(dti_base *base, const char *path,
 static dt_result dti_folder_list_make(dti_base *base, const char *path,
                                       bool (*wanted)(const char *name), dti_folder_list *list) {
     *list = (dti_folder_list){.text = dti_text_open(base)};
-    const dt_result result = dti_folder_list_read(base, path, wanted, list);
-    if (result)
-        return result;
+    DTI_TRY(dti_folder_list_read(base, path, wanted, list));
     list->names = dti_alloc_array(base, list->count + 1, sizeof *list->names);
     if (!list->names || !list->text.ok)
         return DT_ERROR_MEMORY;
@@ -124,11 +122,9 @@ static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class)
 
 static dt_result dti_folder_look(dt_folder *f, const char *path, dti_picture *p, size_t *size) {
     dti_reader reader;
-    dt_result result = dti_reader_open(f->base, path, &reader);
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_open(f->base, path, &reader));
     *size = (size_t)reader.size;
-    result = dti_picture_look(&reader, p);
+    dt_result result = dti_picture_look(&reader, p);
     dti_reader_close(&reader);
     return result;
 }
@@ -235,10 +231,8 @@ static dt_result dti_folder_like(dt_folder *f, const dt_folder *like) {
 
 static dt_result dti_folder_scan(dt_folder *f, const dt_folder_desc *desc) {
     dti_folder_list list;
-    dt_result result = desc->like ? dti_folder_like(f, desc->like) : DT_OK;
-    if (result)
-        return result;
-    result = dti_folder_list_make(f->base, f->path, dti_folder_not_hidden, &list);
+    DTI_TRY(desc->like ? dti_folder_like(f, desc->like) : DT_OK);
+    dt_result result = dti_folder_list_make(f->base, f->path, dti_folder_not_hidden, &list);
     for (size_t i = 0; i < list.count && !result; i++) {
         uint32_t class;
         char *path = dti_folder_join(f->base, f->path, list.names[i]);

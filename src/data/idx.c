@@ -84,10 +84,8 @@ DTI_PUBLIC(dt_idx_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DT
     DTI_NEED(dti_ctx_base(ctx), out);
     dt_array array = {.ctx = ctx, .element_bytes = 1, .dtype = DT_U8};
     dti_reader reader;
-    dt_result result = dti_reader_open(dti_ctx_base(ctx), path, &reader);
-    if (result)
-        return result;
-    result = dti_idx_take(&reader, &array);
+    DTI_TRY(dti_reader_open(dti_ctx_base(ctx), path, &reader));
+    dt_result result = dti_idx_take(&reader, &array);
     dti_reader_close(&reader);
     if (!result)
         *out = array;

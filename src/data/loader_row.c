@@ -124,9 +124,7 @@ static dt_result dti_rows_mix(const dti_rows *r, const dt_sample *s, void *const
         other[c] = at;
     dt_sample p = *s;
     p.row = r->data->indices ? r->data->indices[partner] : partner;
-    const dt_result result = dti_rows_read(r, &p, other);
-    if (result)
-        return result;
+    DTI_TRY(dti_rows_read(r, &p, other));
     const int x = a->desc.column, t = a->target;
     dti_augment_run(a, &others, other[x], (float *)(void *)scratch);
     dti_augment_mix(a, &draw, values[x], other[x], values[t], other[t]);
@@ -270,9 +268,7 @@ static void dti_loader_column_open(dti_loader_column *c, const dt_column *from, 
 
 static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, const int32_t *pad,
                                dti_rows *r) {
-    dt_result result = dti_dataset_check(base, data);
-    if (result)
-        return result;
+    DTI_TRY(dti_dataset_check(base, data));
     r->base = base;
     r->data = data;
     r->column_count = dti_dataset_columns(data);

@@ -253,16 +253,11 @@ static dt_result dti_npy_take(dt_ctx *ctx, const char *path, const unsigned char
                               dt_array *out) {
     dti_npy n = {.base = dti_ctx_base(ctx), .path = path};
     size_t length = size, header = 0;
-    dt_result result = dti_npy_head(&n, data, &length, &header);
-    if (result)
-        return result;
+    DTI_TRY(dti_npy_head(&n, data, &length, &header));
     n.at = (const char *)data + header;
     n.end = n.at + length;
-    result = dti_npy_dictionary(&n);
-    if (!result)
-        result = dti_npy_count(&n, size - header - length);
-    if (result)
-        return result;
+    DTI_TRY(dti_npy_dictionary(&n));
+    DTI_TRY(dti_npy_count(&n, size - header - length));
     dt_array array = {.ctx = ctx, .rank = n.rank};
     array.dtype = n.kind == 'f'                                      ? DT_F32
                   : n.kind == 'b' || (n.kind == 'u' && n.bytes == 1) ? DT_U8
@@ -271,7 +266,8 @@ static dt_result dti_npy_take(dt_ctx *ctx, const char *path, const unsigned char
     memcpy(array.dim, n.dim, sizeof array.dim);
     array.data = dti_alloc_array(n.base, (size_t)n.count, (size_t)array.element_bytes);
     array.bytes = (size_t)n.count * (size_t)array.element_bytes;
-    result = array.data ? dti_npy_convert(&n, data + header + length, &array) : DT_ERROR_MEMORY;
+    dt_result result =
+        array.data ? dti_npy_convert(&n, data + header + length, &array) : DT_ERROR_MEMORY;
     if (result)
         dti_free(n.base, array.data);
     else
@@ -283,11 +279,9 @@ static dt_result dti_npy_take(dt_ctx *ctx, const char *path, const unsigned char
 static dt_result dti_npy_read(dti_base *base, const char *path, char **data, size_t *size) {
     dti_reader reader;
     *data = NULL;
-    dt_result result = dti_reader_open(base, path, &reader);
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_open(base, path, &reader));
     *size = (size_t)reader.size;
-    result = dti_reader_take_new(&reader, reader.size, data);
+    dt_result result = dti_reader_take_new(&reader, reader.size, data);
     dti_reader_close(&reader);
     return result;
 }

@@ -175,9 +175,7 @@ static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
 
 static dt_result dti_zip_take(const dti_zip *z, const dti_zip_entry *e, dt_array *out) {
     const unsigned char *bytes = NULL;
-    dt_result result = dti_zip_bytes(z, e, &bytes);
-    if (result)
-        return result;
+    DTI_TRY(dti_zip_bytes(z, e, &bytes));
     if (e->method == 8)
         return dti_zip_take_deflated(z, e, bytes, out);
     if (e->method || e->packed != e->size)

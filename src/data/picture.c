@@ -131,9 +131,7 @@ static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
 
 static dt_result dti_picture_look(dti_reader *r, dti_picture *out) {
     uint8_t b[33] = {0};
-    const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(r->size, (uint64_t)sizeof b));
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_take(r, b, (size_t)DTI_MIN(r->size, (uint64_t)sizeof b)));
     if (r->size >= 8 && !memcmp(b, "\x89PNG\r\n\x1a\n", 8))
 #ifdef DT_WITH_PNG
         return dti_picture_look_png(r, b, out);
@@ -262,9 +260,7 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     out->data = dti_alloc_array(base, bytes, element);
     if (!m->pixels || !m->rows || !m->sized || !out->data)
         return DT_ERROR_MEMORY;
-    const dt_result result = dti_picture_decode(f, p, c, m->pixels);
-    if (result)
-        return result;
+    DTI_TRY(dti_picture_decode(f, p, c, m->pixels));
     if ((uint32_t)w == p->width && (uint32_t)h == p->height)
         memcpy(m->sized, m->pixels, bytes);
     else
@@ -294,13 +290,10 @@ DTI_PUBLIC(dt_image_load,
     dti_picture picture = {0};
     dti_image_room room = {0};
     dt_array array = {.ctx = ctx};
-    dt_result result = dti_image_check(base, desc);
-    if (!result)
-        result = dti_reader_open(base, path, &reader);
-    if (result)
-        return result;
+    DTI_TRY(dti_image_check(base, desc));
+    DTI_TRY(dti_reader_open(base, path, &reader));
     dti_picture_file file = {.base = base, .path = path, .size = (size_t)reader.size};
-    result = dti_picture_look(&reader, &picture);
+    dt_result result = dti_picture_look(&reader, &picture);
     if (!result)
         result = dti_reader_seek(&reader, 0);
     if (!result)

@@ -44,11 +44,9 @@ DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, path);
     dti_replay_words(r, words);
-    dt_result result = dti_writer_open(
-        r->base, path, DTI_REPLAY_HEAD + dti_replay_size(r, r->count) + sizeof(uint32_t), &w);
-    if (result)
-        return result;
-    result = dti_writer_add(w, words, sizeof words);
+    DTI_TRY(dti_writer_open(r->base, path,
+                            DTI_REPLAY_HEAD + dti_replay_size(r, r->count) + sizeof(uint32_t), &w));
+    dt_result result = dti_writer_add(w, words, sizeof words);
     if (!result)
         result = dti_writer_add(w, r->items, (size_t)(r->count * r->desc.item_bytes));
     if (!result && r->tree)
@@ -124,9 +122,7 @@ static dt_result dti_replay_sum(dti_reader *f) {
 static dt_result dti_replay_priorities(dt_replay *r, dti_reader *f) {
     for (uint64_t i = 0; i < r->leaves; i++) {
         double value = 0.0;
-        const dt_result result = i < r->count ? dti_reader_take(f, &value, sizeof value) : DT_OK;
-        if (result)
-            return result;
+        DTI_TRY(i < r->count ? dti_reader_take(f, &value, sizeof value) : DT_OK);
         if (i < r->count && !(value > 0.0 && value <= r->largest))
             return dti_replay_damaged(f, "a priority is not valid");
         r->tree[r->leaves + i] = value;

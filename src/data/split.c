@@ -49,12 +49,10 @@ static dt_result dti_split_check(dti_base *base, const dt_data_split_desc *d) {
 
 static dt_result dti_split_order(dti_base *base, const dt_data_split_desc *d, uint32_t *order) {
     uint32_t classes;
-    dt_result result = dti_split_classes(base, d->labels, d->rows, &classes);
-    if (result)
-        return result;
+    DTI_TRY(dti_split_classes(base, d->labels, d->rows, &classes));
     uint32_t *counts = dti_alloc_array(base, (size_t)classes + 1, sizeof *counts);
     uint32_t *shuffled = counts ? dti_alloc_array(base, d->rows, sizeof *shuffled) : NULL;
-    result = shuffled ? DT_OK : DT_ERROR_MEMORY;
+    dt_result result = shuffled ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
         dt_shuffle(shuffled, d->rows, d->seed, 0);
     if (!result && d->labels)
@@ -110,9 +108,7 @@ DTI_PUBLIC(dt_balanced_weights,
     uint32_t classes;
     if (!rows)
         return dti_fail(base, DT_ERROR_INVALID, "dt_balanced_weights: 0 rows");
-    const dt_result result = dti_split_classes(base, labels, rows, &classes);
-    if (result)
-        return result;
+    DTI_TRY(dti_split_classes(base, labels, rows, &classes));
     uint32_t *counts = dti_alloc_array(base, classes, sizeof *counts);
     if (!counts)
         return DT_ERROR_MEMORY;

@@ -22,9 +22,7 @@ static dt_result dti_wav_format(dti_reader *r, uint64_t size, dti_wav *w) {
     const uint64_t at = r->at;
     if (size < 16)
         return dti_wav_wrong(r, at, "the chunk 'fmt ' has less than 16 bytes");
-    const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(size, (uint64_t)sizeof b));
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_take(r, b, (size_t)DTI_MIN(size, (uint64_t)sizeof b)));
     w->format = dti_get16(b);
     w->channels = dti_get16(b + 2);
     w->rate = dti_get32(b + 4);
@@ -80,11 +78,9 @@ static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w,
                              "the chunk 'data' ends within a sample of all channels; is it "
                              "truncated?");
     char *bytes = NULL;
-    dt_result result = dti_reader_take_new(r, count * each * channels, &bytes);
-    if (result)
-        return result;
+    DTI_TRY(dti_reader_take_new(r, count * each * channels, &bytes));
     float *to = out->data = dti_alloc_array(r->base, (size_t)count * channels, sizeof *to);
-    result = to ? DT_OK : DT_ERROR_MEMORY;
+    dt_result result = to ? DT_OK : DT_ERROR_MEMORY;
     for (size_t i = 0; i < (size_t)count * channels && !result; i++) {
         float *place = to + i % channels * (size_t)count + i / channels;
         if (!dti_wav_value(w, (const uint8_t *)bytes + i * each, place))
@@ -159,10 +155,8 @@ DTI_PUBLIC(dt_wav_load, (dt_ctx * ctx, const char *path, dt_array *out, int *rat
     dti_reader reader;
     dti_wav w = {0};
     dt_array array = {.ctx = ctx, .dtype = DT_F32, .element_bytes = 4};
-    dt_result result = dti_reader_open(base, path, &reader);
-    if (result)
-        return result;
-    result = dti_wav_take(&reader, &w, &array);
+    DTI_TRY(dti_reader_open(base, path, &reader));
+    dt_result result = dti_wav_take(&reader, &w, &array);
     dti_reader_close(&reader);
     if (result) {
         dti_free(base, array.data);

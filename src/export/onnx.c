@@ -333,17 +333,13 @@ static dt_result dti_onnx_save(dti_onnx_file *f, const char *path) {
     if (!o->needed || !o->value)
         return DT_ERROR_MEMORY;
     dti_onnx_need(f);
-    dt_result result = dti_onnx_check_names(f);
-    if (!result)
-        result = dti_onnx_make(f);
-    if (!result)
-        result = dti_onnx_weights_to(f, NULL);
-    if (result)
-        return result;
+    DTI_TRY(dti_onnx_check_names(f));
+    DTI_TRY(dti_onnx_make(f));
+    DTI_TRY(dti_onnx_weights_to(f, NULL));
     dti_onnx_inputs_outputs(f);
     dti_text head = dti_text_open(o->base);
     dti_onnx_model_head(f, &head);
-    result = f->values.ok && head.ok ? dti_onnx_write(f, path, &head) : DT_ERROR_MEMORY;
+    dt_result result = f->values.ok && head.ok ? dti_onnx_write(f, path, &head) : DT_ERROR_MEMORY;
     dti_text_free(&head);
     return result;
 }

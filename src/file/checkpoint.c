@@ -166,8 +166,8 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path,
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
     *out = NULL;
     dt_safetensors *weights;
-    dt_result result = dti_weights_load(base, path, &weights);
-    return result ? result : dti_checkpoint_of_weights(base, path, weights, out);
+    DTI_TRY(dti_weights_load(base, path, &weights));
+    return dti_checkpoint_of_weights(base, path, weights, out);
 }
 
 static void dti_checkpoint_close(dti_checkpoint *c) {
@@ -345,9 +345,7 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
     *found = false;
     char name[DTI_CHECKPOINT_NAME];
     uint64_t step = 0;
-    dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
-    if (result)
-        return result;
+    DTI_TRY(dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path));
     *found = dti_checkpoint_latest(path, folder, &step);
     int listed = *found ? 1 : dti_checkpoint_highest(folder, UINT64_MAX, &step);
     *path = 0;
@@ -358,7 +356,7 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
     if (listed != 1)
         return DT_OK;
     dti_checkpoint_name(name, step);
-    result = dti_checkpoint_path(base, folder, name, path);
+    dt_result result = dti_checkpoint_path(base, folder, name, path);
     *found = !result;
     return result;
 }

@@ -321,9 +321,7 @@ static dt_result dti_weight_check(dt_safetensors *w, const dti_weight *item, uin
 static dt_result dti_weights_check(dt_safetensors *w) {
     uint64_t at = 0;
     for (size_t i = 0; i < w->count; i++) {
-        dt_result result = dti_weight_check(w, &w->items[i], at);
-        if (result)
-            return result;
+        DTI_TRY(dti_weight_check(w, &w->items[i], at));
         at = w->items[i].end;
     }
     if (at != w->data_bytes)
@@ -373,16 +371,13 @@ static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_
 
 static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {
     size_t header_bytes = 0;
-    dt_result result = dti_weights_take_header(w, r, &header_bytes);
-    if (!result && !dti_utf8_valid(w->header, header_bytes))
-        result = dti_weights_bad(w, NULL, "its header is not UTF-8");
-    if (!result)
-        result = dti_weights_read_header(w, w->header, header_bytes);
-    if (!result)
-        result = dti_weights_order(w);
-    if (!result)
-        result = dti_weights_check(w);
-    return result ? result : dti_reader_take_new(r, w->data_bytes, &w->data);
+    DTI_TRY(dti_weights_take_header(w, r, &header_bytes));
+    if (!dti_utf8_valid(w->header, header_bytes))
+        DTI_TRY(dti_weights_bad(w, NULL, "its header is not UTF-8"));
+    DTI_TRY(dti_weights_read_header(w, w->header, header_bytes));
+    DTI_TRY(dti_weights_order(w));
+    DTI_TRY(dti_weights_check(w));
+    return dti_reader_take_new(r, w->data_bytes, &w->data);
 }
 
 static dt_result dti_weights_read(dti_reader *r, dt_safetensors **out) {
@@ -403,10 +398,8 @@ static dt_result dti_weights_read(dti_reader *r, dt_safetensors **out) {
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out) {
     dti_reader reader;
     *out = NULL;
-    dt_result result = dti_reader_open(base, path, &reader);
-    if (result)
-        return result;
-    result = dti_weights_read(&reader, out);
+    DTI_TRY(dti_reader_open(base, path, &reader));
+    dt_result result = dti_weights_read(&reader, out);
     dti_reader_close(&reader);
     return result;
 }
@@ -566,8 +559,8 @@ static dt_result dti_safetensors_write_header(dti_writer *w, const dti_text *hea
     unsigned char size[8];
     for (int i = 0; i < 8; i++)
         size[i] = (unsigned char)((uint64_t)header->size >> 8 * i);
-    dt_result result = dti_writer_add(w, size, sizeof size);
-    return result ? result : dti_writer_add(w, header->data, header->size);
+    DTI_TRY(dti_writer_add(w, size, sizeof size));
+    return dti_writer_add(w, header->data, header->size);
 }
 
 static dt_result dti_safetensors_begin(dti_base *base, const char *path,

@@ -46,9 +46,7 @@ static dt_result dti_store_save_items(dti_saving *s) {
     const int all = dt_store_param_count(s->store);
     for (int i = 0; i < all; i++) {
         dt_param_info *info = &s->infos[s->count];
-        dt_result result = dt_store_get_param(s->store, i, info);
-        if (result)
-            return result;
+        DTI_TRY(dt_store_get_param(s->store, i, info));
         if (!dti_glob(s->params, info->name))
             continue;
         s->index[s->count] = i;
@@ -284,9 +282,7 @@ static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
     dti_base *base = dti_store_base(l->store);
     const bool renames = l->desc.prefix[0] || l->desc.file_prefix[0];
     uint64_t largest = 0;
-    dt_result result = dti_store_load_params(l, text, false, NULL, &largest);
-    if (result)
-        return result;
+    DTI_TRY(dti_store_load_params(l, text, false, NULL, &largest));
     if (!l->loaded && (!l->desc.strict || dt_store_param_count(l->store) > 0))
         return dti_fail(
             base, DT_ERROR_INVALID,
@@ -297,7 +293,7 @@ static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
     float *buffer = dti_alloc_array(base, (size_t)largest + 1, sizeof *buffer);
     if (!buffer)
         return DT_ERROR_MEMORY;
-    result = dti_store_load_params(l, text, true, buffer, &largest);
+    dt_result result = dti_store_load_params(l, text, true, buffer, &largest);
     dti_free(base, buffer);
     return result;
 }
@@ -307,17 +303,14 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
     dti_base *base = dti_store_base(store);
     dt_safetensors *weights;
     *loaded = 0;
-    dt_result result = dti_store_patterns(store, desc->params);
-    if (!result)
-        result = dti_weights_load(base, path, &weights);
-    if (result)
-        return result;
+    DTI_TRY(dti_store_patterns(store, desc->params));
+    DTI_TRY(dti_weights_load(base, path, &weights));
     dti_loading l = {.store = store, .path = path, .weights = weights, .desc = *desc};
     dti_text text = dti_text_open(base);
     l.desc.params = desc->params ? desc->params : "*";
     l.desc.prefix = desc->prefix ? desc->prefix : "";
     l.desc.file_prefix = desc->file_prefix ? desc->file_prefix : "";
-    result = dti_store_load_weights(&l, &text);
+    dt_result result = dti_store_load_weights(&l, &text);
     dti_text_free(&text);
     dt_safetensors_close(weights);
     *loaded = result ? 0 : l.loaded;

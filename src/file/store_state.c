@@ -45,10 +45,8 @@ DTI_PUBLIC(dt_store_save_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
         return DT_ERROR_INVALID;
     DTI_NEED(s->base, path);
     dti_state_file f;
-    dt_result result = dti_check_forked(s->base);
-    if (result)
-        return result;
-    result = dti_store_state_begin(&f, s);
+    DTI_TRY(dti_check_forked(s->base));
+    dt_result result = dti_store_state_begin(&f, s);
     if (!result)
         result = dti_state_open(&f, dti_state_moments(s), DTI_STORE_WORDS,
                                 DTI_STORE_KINDS + s->layout.param_count);
@@ -129,9 +127,7 @@ static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path
 static dt_result dti_store_state_words(dti_state_file *f, const char *path,
                                        const dti_checkpoint *c) {
     const uint32_t words = DTI_STORE_KINDS + f->store->layout.param_count;
-    dt_result result = dti_state_words_read(f, path, c, DTI_STORE_WORDS, words);
-    if (result)
-        return result;
+    DTI_TRY(dti_state_words_read(f, path, c, DTI_STORE_WORDS, words));
     if (f->words[DTI_STORE_VERSION] != DTI_STORE_NOW)
         return dti_fail(f->base, DT_ERROR_INVALID, "%s: of version %llu; this dtrain reads %d",
                         path, (unsigned long long)f->words[DTI_STORE_VERSION], DTI_STORE_NOW);
@@ -202,12 +198,9 @@ DTI_PUBLIC(dt_store_load_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
     DTI_NEED(s->base, path);
     dti_state_file f;
     dti_checkpoint *c = NULL;
-    dt_result result = dti_check_forked(s->base);
-    if (!result)
-        result = dti_store_alone(s, "dt_trainer_load a file of dt_trainer_save");
-    if (result)
-        return result;
-    result = dti_store_state_begin(&f, s);
+    DTI_TRY(dti_check_forked(s->base));
+    DTI_TRY(dti_store_alone(s, "dt_trainer_load a file of dt_trainer_save"));
+    dt_result result = dti_store_state_begin(&f, s);
     if (!result)
         result = dti_checkpoint_open(s->base, path, &c);
     if (!result)

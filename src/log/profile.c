@@ -127,10 +127,8 @@ DTI_PUBLIC(dt_profile_run,
     const int thread = dti_profile_device(p, dt_store_device(program->store)->id);
     const double begin = dti_profile_now(p);
     report = report ? report : &own;
-    dt_result result = dt_program_begin(program, step);
-    if (result)
-        return result;
-    result = dti_profile_parts(p, program, thread);
+    DTI_TRY(dt_program_begin(program, step));
+    dt_result result = dti_profile_parts(p, program, thread);
     if (result) {
         if (dti_drive_is_open(program))
             dti_drive_drop(program, result);

@@ -250,18 +250,14 @@ DTI_PUBLIC(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
     DTI_NEED(base, out);
-    dt_result result = dti_log_check_desc(base, desc);
-    if (!result)
-        result = dti_log_folder(base, desc->folder);
-    if (!result)
-        result = dti_folder_probe(base, "the log's", desc->folder);
-    if (result)
-        return result;
+    DTI_TRY(dti_log_check_desc(base, desc));
+    DTI_TRY(dti_log_folder(base, desc->folder));
+    DTI_TRY(dti_folder_probe(base, "the log's", desc->folder));
     dt_run_log *log = dti_alloc(base, sizeof *log);
     if (!log)
         return DT_ERROR_MEMORY;
     log->base = base;
-    result = dti_log_make(log, desc);
+    dt_result result = dti_log_make(log, desc);
     if (result)
         dt_run_log_destroy(log);
     else
@@ -287,9 +283,7 @@ DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) 
 DTI_PUBLIC(dt_run_log_scalar, (dt_run_log * log, const char *name, uint64_t step, double value),
            log, DTI_OF(dt_run_log), (log, name, step, value)) {
     DTI_NEED(NULL, log);
-    const dt_result result = dti_log_check_name(log, dti_function(), name);
-    if (result)
-        return result;
+    DTI_TRY(dti_log_check_name(log, dti_function(), name));
     dti_run_log_begin(log);
     dti_run_log_number(log, name, step, value);
     return dti_run_log_write(log);
@@ -336,9 +330,7 @@ DTI_PUBLIC(dt_run_log_image,
            log, DTI_OF(dt_run_log), (log, name, step, pixels, width, height, channels)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, pixels);
-    const dt_result result = dti_log_check_name(log, dti_function(), name);
-    if (result)
-        return result;
+    DTI_TRY(dti_log_check_name(log, dti_function(), name));
     if (width < 1 || height < 1 || width > DTI_LOG_SIDE || height > DTI_LOG_SIDE ||
         (channels != 1 && channels != 3 && channels != 4))
         return dti_fail(log->base, DT_ERROR_INVALID,

@@ -106,9 +106,7 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
         const dti_node *n = &code->work->nodes[id];
         uint64_t elements = dti_node_elements(code, n);
         if (w->needed[id] && !code->piece_count) {
-            dt_result result = dti_lower_batch_values(code, n);
-            if (result)
-                return result;
+            DTI_TRY(dti_lower_batch_values(code, n));
         }
         if (w->needed[id] && dti_lower_room(n) < code->batch)
             return dti_fail(code->base, DT_ERROR_INVALID,

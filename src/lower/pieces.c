@@ -77,9 +77,7 @@ static dt_result dti_pieces_check(const dti_lowering *w) {
                         code->label, i);
     }
     for (uint32_t id = 1; id < code->work->count; id++) {
-        dt_result result = w->needed[id] ? dti_pieces_values(code, &code->work->nodes[id]) : DT_OK;
-        if (result)
-            return result;
+        DTI_TRY(w->needed[id] ? dti_pieces_values(code, &code->work->nodes[id]) : DT_OK);
     }
     return DT_OK;
 }

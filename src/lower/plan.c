@@ -144,9 +144,7 @@ static dt_result dti_pass_in_place(dti_lowering *w) {
 static dt_result dti_pass_place(dti_lowering *w) {
     dti_code *code = w->code;
     dti_listing *list = &code->list;
-    dt_result result = dti_plan_place_all(code);
-    if (result)
-        return result;
+    DTI_TRY(dti_plan_place_all(code));
     code->places = dti_alloc_array(code->base, list->value_count + 1u, sizeof *code->places);
     if (!code->places)
         return DT_ERROR_MEMORY;

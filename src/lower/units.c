@@ -362,13 +362,9 @@ static void dti_units_values(const dti_unit_work *k) {
 
 static dt_result dti_units_run(dti_unit_work *k) {
     dti_units_find(k);
-    dt_result result = dti_units_weigh(k);
-    if (!result)
-        result = dti_units_cut(k);
-    if (!result)
-        result = dti_units_uses(k);
-    if (result)
-        return result;
+    DTI_TRY(dti_units_weigh(k));
+    DTI_TRY(dti_units_cut(k));
+    DTI_TRY(dti_units_uses(k));
     dti_units_place_params(k);
     dti_units_place_gradients(k);
     dti_units_values(k);

@@ -8,11 +8,8 @@ static dt_result dti_arena_copy(dt_store *s, dti_memory *from, dti_memory *to, u
     char piece[1024];
     for (uint64_t at = 0; at < bytes; at += sizeof piece) {
         uint64_t n = DTI_MIN(bytes - at, (uint64_t)sizeof piece);
-        dt_result result = b->memory_read(from, at, piece, n);
-        if (!result)
-            result = b->memory_write(to, at, piece, n);
-        if (result)
-            return result;
+        DTI_TRY(b->memory_read(from, at, piece, n));
+        DTI_TRY(b->memory_write(to, at, piece, n));
     }
     return DT_OK;
 }
@@ -276,9 +273,7 @@ static dt_result dti_program_kinds(const dt_program *p) {
 
 static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
                                    const dti_batch_slices *batch_slices, const dti_staged *staged) {
-    dt_result result = dti_code_take(p->store, desc, batch_slices, staged, &p->code);
-    if (result)
-        return result;
+    DTI_TRY(dti_code_take(p->store, desc, batch_slices, staged, &p->code));
     p->written = dti_alloc_array(p->base, p->code->binding_count + 1u, sizeof *p->written);
     p->stale = dti_alloc_array(p->base, p->code->binding_count + 1u, sizeof *p->stale);
     return p->written && p->stale ? dti_program_kinds(p) : DT_ERROR_MEMORY;
@@ -446,9 +441,7 @@ DTI_PUBLIC(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt
     DTI_NEED(NULL, store);
     DTI_NEED(store->base, desc);
     DTI_NEED(store->base, out);
-    dt_result result = dti_check_forked(store->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(store->base));
     if (desc->optim &&
         dti_store_alone(store, "only the trainer trains it; make programs without .optim"))
         return DT_ERROR_INVALID;

@@ -83,24 +83,20 @@ DTI_PUBLIC(dt_store_vulkan_buffer,
     DTI_NEED(s->base, out);
     *out = (dt_vulkan_buffer){0};
     dt_param_info info = {0};
-    dt_result result = dt_store_get_param(s, index, &info);
-    if (result)
-        return result;
+    DTI_TRY(dt_store_get_param(s, index, &info));
     const uint64_t bytes = dti_bytes(s->layout.params[index].dtype, info.elements);
     dti_store_place p;
-    result = dti_store_locate(s, index, kind, (size_t)bytes, &p);
-    if (!result && p.state && s->layout.parted)
-        result = dti_fail(s->base, DT_ERROR_UNSUPPORTED,
-                          "dt_store_vulkan_buffer: replicas shard the state "
-                          "(dt_trainer_desc.parallel.zero_stage), so '%s' has no single buffer",
-                          info.name);
-    if (!result && !s->device->hosts)
-        result = dti_fail(s->base, DT_ERROR_INVALID,
-                          "dt_store_vulkan_buffer: the store is on %s, not on a device of "
-                          "dt_ctx_desc.vulkan",
-                          s->device->info.id);
-    if (result)
-        return result;
+    DTI_TRY(dti_store_locate(s, index, kind, (size_t)bytes, &p));
+    if (p.state && s->layout.parted)
+        return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                        "dt_store_vulkan_buffer: replicas shard the state "
+                        "(dt_trainer_desc.parallel.zero_stage), so '%s' has no single buffer",
+                        info.name);
+    if (!s->device->hosts)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "dt_store_vulkan_buffer: the store is on %s, not on a device of "
+                        "dt_ctx_desc.vulkan",
+                        s->device->info.id);
     s->device->backend->memory_where(p.memory, out);
     out->offset += p.offset;
     out->bytes = bytes;

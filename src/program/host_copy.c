@@ -44,8 +44,8 @@ static dt_result dti_host_copy_reserve(dt_store *s, uint32_t every) {
     h->every = every ? every : h->every;
     h->stale = h->stale || !h->taken;
     const uint64_t bytes = dti_arena_bytes(s->layout.elements) + dti_host_copy_state_bytes(s);
-    dt_result result = dti_host_copy_room(s, &h->copies[0], bytes);
-    return result ? result : dti_host_copy_room(s, &h->copies[1], bytes);
+    DTI_TRY(dti_host_copy_room(s, &h->copies[0], bytes));
+    return dti_host_copy_room(s, &h->copies[1], bytes);
 }
 
 static void dti_host_copy_free(dt_store *s) {
@@ -77,11 +77,9 @@ static dt_result dti_host_copy_take(dt_store *s) {
     c->state_bytes = dti_host_copy_state_bytes(s);
     c->moments = s->moments;
     c->steps = s->steps;
-    result = b->memory_read(s->memories[DTI_ARENA_PARAM], 0, c->bytes, bytes);
-    if (!result && c->state_bytes)
-        result = b->memory_read(s->memories[DTI_ARENA_STATE], 0, c->bytes + bytes, c->state_bytes);
-    if (result)
-        return result;
+    DTI_TRY(b->memory_read(s->memories[DTI_ARENA_PARAM], 0, c->bytes, bytes));
+    if (c->state_bytes)
+        DTI_TRY(b->memory_read(s->memories[DTI_ARENA_STATE], 0, c->bytes + bytes, c->state_bytes));
     h->newest = 1 - h->newest;
     h->taken = true;
     h->stale = false;
@@ -221,17 +219,14 @@ static dt_result dti_revival_run(dt_store *s, dti_revival *r) {
 
 /* The present values of a device that works; else there must be a copy from before. */
 static dt_result dti_revival_begin(dt_store *s) {
-    dt_result result = dti_check_forked(s->base);
-    if (!result)
-        result = dti_store_alone(s, "the trainer restores it; create a new trainer");
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(s->base));
+    DTI_TRY(dti_store_alone(s, "the trainer restores it; create a new trainer"));
     if (dti_store_open(s))
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "program '%s' has a step under way: end or cancel it first",
                         dti_store_open(s)->code->label);
     const bool kept = s->host_copy && s->host_copy->taken;
-    result = dti_host_copy_reserve(s, 0);
+    dt_result result = dti_host_copy_reserve(s, 0);
     if (!result)
         result = dti_host_copy_take(s);
     if (result != DT_ERROR_DEVICE_LOST || kept)
@@ -247,13 +242,10 @@ DTI_PUBLIC(dt_store_restore, (dt_store * s, const char *device, uint64_t *step),
     DTI_NEED(NULL, s);
     const dti_device *old = s->device;
     dti_revival r = {0};
-    dt_result result = dti_revival_begin(s);
-    if (!result)
-        result = dti_device_open(s->graph->ctx, device ? device : old->info.id, 0.0, &r.device);
-    if (result)
-        return result;
+    DTI_TRY(dti_revival_begin(s));
+    DTI_TRY(dti_device_open(s->graph->ctx, device ? device : old->info.id, 0.0, &r.device));
     dti_device *opened = r.device;
-    result = dti_revival_run(s, &r);
+    dt_result result = dti_revival_run(s, &r);
     if (result && r.device == opened)
         dti_device_close(opened); /* it was not begun with */
     dti_free(s->base, r.step_slots);

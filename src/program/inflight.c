@@ -77,9 +77,7 @@ static dt_result dti_inflight_settle(dt_program *p) {
 /* Of the oldest step: ends it. */
 static dt_result dti_inflight_end(dt_program *p, dt_report *report) {
     dti_step_slot *t = dti_step_slot_ahead(p, 0);
-    dt_result result = p->ended ? DT_OK : dti_inflight_settle(p);
-    if (result)
-        return result;
+    DTI_TRY(p->ended ? DT_OK : dti_inflight_settle(p));
     p->oldest = (p->oldest + 1) % p->step_slot_count;
     p->started--;
     p->ended--;
@@ -131,20 +129,13 @@ DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_
            (p, desc)) {
     DTI_NEED(NULL, p);
     const dt_step_desc step = desc ? *desc : (dt_step_desc){0};
-    dt_result result = dti_check_forked(p->base);
-    if (!result)
-        result = dti_step_check(p, &step, true);
-    if (!result && p->code->has_gradients)
-        result = dti_bindings_written(p, true);
-    if (!result)
-        result = dti_inflight_room(p, &step);
-    if (result)
-        return result;
-    result = dti_step_open(p, &step);
-    if (!result)
-        result = dti_drive_start(p, p->now->end);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(p->base));
+    DTI_TRY(dti_step_check(p, &step, true));
+    if (p->code->has_gradients)
+        DTI_TRY(dti_bindings_written(p, true));
+    DTI_TRY(dti_inflight_room(p, &step));
+    DTI_TRY(dti_step_open(p, &step));
+    DTI_TRY(dti_drive_start(p, p->now->end));
     p->started++;
     p->now = dti_step_slot_ahead(p, p->started);
     return DT_OK;
@@ -153,9 +144,7 @@ DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_
 DTI_PUBLIC(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
            (p, report)) {
     DTI_NEED(NULL, p);
-    dt_result result = dti_check_forked(p->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(p->base));
     if (!p->started)
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': no step is under way that dt_program_start started",

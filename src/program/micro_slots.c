@@ -31,9 +31,7 @@ static void dti_micro_slot_take(dt_program *p, uint32_t micro_slot) {
 
 static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
                                       const double *weights) {
-    dt_result result = dt_program_begin(p, step);
-    if (result)
-        return result;
+    DTI_TRY(dt_program_begin(p, step));
     dti_program_set_weights(p, weights);
     p->store->running = NULL;
     return DT_OK;

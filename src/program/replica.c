@@ -102,14 +102,11 @@ static void dti_program_set_weights(dt_program *p, const double *weights) {
 
 static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step,
                                          const double *weights, dt_report *report) {
-    dt_result result = dt_program_begin(p, step);
-    if (result)
-        return result;
+    DTI_TRY(dt_program_begin(p, step));
     dti_program_set_weights(p, weights);
-    result = dti_drive_start(p, p->now->end);
-    if (!result)
-        result = dti_drive_wait(p);
-    return result ? result : dti_step_finish(p, report);
+    DTI_TRY(dti_drive_start(p, p->now->end));
+    DTI_TRY(dti_drive_wait(p));
+    return dti_step_finish(p, report);
 }
 
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
@@ -125,9 +122,7 @@ static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *ste
 /* ---- the end */
 
 static dt_result dti_program_end(dt_program *p) {
-    dt_result result = dti_drive_wait(p);
-    if (result)
-        return result;
+    DTI_TRY(dti_drive_wait(p));
     dti_drive_close(p);
     if (p->now->made)
         dti_step_rows(p, true);
@@ -136,9 +131,7 @@ static dt_result dti_program_end(dt_program *p) {
 }
 
 static dt_result dti_program_validated(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_drive_reach(p, p->code->update_segment - 1);
-    if (result)
-        return result;
+    DTI_TRY(dti_drive_reach(p, p->code->update_segment - 1));
     const uint32_t *status = dti_program_out(p);
     *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     *faulty = status[DTI_STATUS_ABORT] != 0;
@@ -146,19 +139,17 @@ static dt_result dti_program_validated(dt_program *p, double *norm, bool *faulty
 }
 
 static dt_result dti_program_measure(dt_program *p) {
-    dt_result result = dti_drive_start(p, 1);
-    return result ? result : dti_drive_reach(p, p->code->commit_segment);
+    DTI_TRY(dti_drive_start(p, 1));
+    return dti_drive_reach(p, p->code->commit_segment);
 }
 
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_drive_start(p, 1);
-    return result ? result : dti_program_validated(p, norm, faulty);
+    DTI_TRY(dti_drive_start(p, 1));
+    return dti_program_validated(p, norm, faulty);
 }
 
 static dt_result dti_program_committed(dt_program *p) {
-    dt_result result = dti_program_end(p);
-    if (result)
-        return result;
+    DTI_TRY(dti_program_end(p));
     p->store->steps++;
     dti_step_averaged(p);
     dti_store_remember(p, dti_program_out(p));
@@ -166,8 +157,8 @@ static dt_result dti_program_committed(dt_program *p) {
 }
 
 static dt_result dti_program_commit(dt_program *p) {
-    dt_result result = dti_drive_start(p, 1);
-    return result ? result : dti_program_committed(p);
+    DTI_TRY(dti_drive_start(p, 1));
+    return dti_program_committed(p);
 }
 
 static const char *dti_program_attribute(dt_program *p, bool ran) {

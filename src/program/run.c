@@ -45,11 +45,8 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
     if (!p || !data)
         return dti_fail_null(p ? p->base : NULL, "data");
     const dti_binding *binding = NULL;
-    dt_result result = dti_check_forked(p->base);
-    if (!result)
-        result = dti_binding_get(p, x, false, gradient, bytes, &binding);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(p->base));
+    DTI_TRY(dti_binding_get(p, x, false, gradient, bytes, &binding));
     if (!gradient && dti_node_of(x)->values)
         return dti_fail(
             p->base, DT_ERROR_INVALID,
@@ -60,11 +57,8 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
     }
-    result = dti_labels_check(p->code, binding, data, rows);
-    if (!result)
-        result = dti_inflight_place(p);
-    if (result)
-        return result;
+    DTI_TRY(dti_labels_check(p->code, binding, data, rows));
+    DTI_TRY(dti_inflight_place(p));
     char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     memcpy(host + binding->offset, data, bytes);
     dti_step_slot_written(p, (uint32_t)(binding - p->code->bindings));
@@ -91,11 +85,8 @@ DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, data);
     const dti_binding *binding = NULL;
-    dt_result result = dti_check_forked(p->base);
-    if (!result)
-        result = dti_binding_get(p, output, true, false, bytes, &binding);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(p->base));
+    DTI_TRY(dti_binding_get(p, output, true, false, bytes, &binding));
     if (p->shown->busy || !p->shown->forward_done) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': its forward segment has not finished", p->code->label);
@@ -240,11 +231,9 @@ static dt_result dti_step_sees_whole(const dt_program *p) {
 
 /* whole: nothing of another program comes between its segments. */
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool whole) {
-    dt_result result = dti_step_others(p, whole);
-    if (!result && !dti_code_has_units(p->code))
-        result = dti_store_whole(p->store);
-    if (result)
-        return result;
+    DTI_TRY(dti_step_others(p, whole));
+    if (!dti_code_has_units(p->code))
+        DTI_TRY(dti_store_whole(p->store));
     if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
@@ -276,12 +265,10 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': .lr is %g; it must be from 0 to %g", p->code->label, lr,
                         dti_optim_lr_max(&p->code->optim));
-    result = p->code->has_gradients && !p->micro_slots ? dti_micro_check(p, step) : DT_OK;
-    if (!result)
-        result = dti_bindings_written(p, false);
-    if (!result)
-        result = dti_sync_check(p, step);
-    return result ? result : dti_step_sees_whole(p);
+    DTI_TRY(p->code->has_gradients && !p->micro_slots ? dti_micro_check(p, step) : DT_OK);
+    DTI_TRY(dti_bindings_written(p, false));
+    DTI_TRY(dti_sync_check(p, step));
+    return dti_step_sees_whole(p);
 }
 
 static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
@@ -378,13 +365,10 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
 
 static dt_result dti_step_begin(dt_program *p, const dt_step_desc *desc, bool whole) {
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
-    dt_result result = dti_check_forked(p->base);
-    if (!result && p->started)
-        result = dti_started_fail(p);
-    if (!result)
-        result = dti_step_check(p, &step, whole);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(p->base));
+    if (p->started)
+        return dti_started_fail(p);
+    DTI_TRY(dti_step_check(p, &step, whole));
     p->shown = p->now;
     return dti_step_open(p, &step);
 }
@@ -436,9 +420,9 @@ DTI_PUBLIC(dt_program_advance, (dt_program * p, dt_step_state *state), p, DTI_OF
     dt_result result = dti_step_may_start(p, state, &may);
     if (result || !may)
         return result;
-    result = dti_drive_inside(p) ? dti_drive_part(p, p->now->at + 1, (double)INFINITY)
-                                 : dti_drive_start(p, 1);
-    return result ? result : dti_step_poll(p, state);
+    DTI_TRY(dti_drive_inside(p) ? dti_drive_part(p, p->now->at + 1, (double)INFINITY)
+                                : dti_drive_start(p, 1));
+    return dti_step_poll(p, state);
 }
 
 /* Gradients that the host gives come between the forward segment and the others. */
@@ -462,27 +446,25 @@ DTI_PUBLIC(dt_program_advance_for, (dt_program * p, double ms, dt_step_state *st
         result = dti_step_may_start(p, state, &may);
     if (result || !may)
         return result;
-    result = dti_drive_part(p, dti_step_reach(p), ms);
-    return result ? result : dti_step_poll(p, state);
+    DTI_TRY(dti_drive_part(p, dti_step_reach(p), ms));
+    return dti_step_poll(p, state);
 }
 
 /* Half of a commit would be neither step. */
 static dt_result dti_step_complete(dt_program *p, dt_report *report) {
-    dt_result result = dti_drive_rest(p);
-    return result ? result : dt_program_end(p, report);
+    DTI_TRY(dti_drive_rest(p));
+    return dt_program_end(p, report);
 }
 
 DTI_PUBLIC(dt_program_cancel, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
            (p, report)) {
     DTI_NEED(NULL, p);
-    dt_result result = dti_check_running(p);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_running(p));
     if (report)
         *report = (dt_report){.step = p->now->step};
     if (dti_step_commits(p))
         return dti_step_complete(p, report);
-    result = dti_drive_wait(p);
+    dt_result result = dti_drive_wait(p);
     if (p->now->at + dti_drive_inside(p) <= 1) /* only the forward segment: the sum is as it was */
         dti_micro_done(p, p->now->micro);
     return dti_drive_drop(p, result);
@@ -657,9 +639,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
 DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
            (p, report)) {
     DTI_NEED(NULL, p);
-    dt_result result = dti_check_running(p);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_running(p));
     if (p->now->at != p->now->end) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': segment %u of %u has not been %s; advance until "
@@ -667,8 +647,8 @@ DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_pro
                         p->code->label, p->now->at + 1, p->now->end,
                         dti_drive_inside(p) ? "finished" : "started");
     }
-    result = dti_drive_wait(p);
-    return result ? result : dti_step_finish(p, report);
+    DTI_TRY(dti_drive_wait(p));
+    return dti_step_finish(p, report);
 }
 
 static void dti_step_settle(dt_program *p) {
@@ -679,15 +659,11 @@ static void dti_step_settle(dt_program *p) {
 DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
            DTI_OF(dt_program), (p, step, report)) {
     DTI_NEED(NULL, p);
-    dt_result result = p->code->has_gradients ? dti_bindings_written(p, true) : DT_OK;
-    if (!result)
-        result = dti_step_begin(p, step, true);
-    if (result)
-        return result;
-    result = dti_drive_start(p, p->now->end);
-    if (!result)
-        result = dti_drive_wait(p);
-    return result ? result : dti_step_finish(p, report);
+    DTI_TRY(p->code->has_gradients ? dti_bindings_written(p, true) : DT_OK);
+    DTI_TRY(dti_step_begin(p, step, true));
+    DTI_TRY(dti_drive_start(p, p->now->end));
+    DTI_TRY(dti_drive_wait(p));
+    return dti_step_finish(p, report);
 }
 
 /* ---- weigh */

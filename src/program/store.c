@@ -20,9 +20,7 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
     if (result || !s->kept)
         return DT_ERROR_MEMORY;
     double flops = dti_store_flops(s->graph, d->batch_hint);
-    result = dti_device_open(s->graph->ctx, d->device, flops, &s->device);
-    if (result)
-        return result;
+    DTI_TRY(dti_device_open(s->graph->ctx, d->device, flops, &s->device));
     result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
                                                DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
     if (!result)
@@ -53,9 +51,7 @@ DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_sto
                         desc->host_checkpoint_steps);
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
-    dt_result result = dti_check_forked(graph->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(graph->base));
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
     dt_store *s = dti_alloc(graph->base, sizeof *s);
     if (!s)
@@ -67,7 +63,7 @@ DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_sto
     s->init = d.init;
     s->init_user = d.init_user;
     dti_own(&graph->stores, &s->owned, dti_store_end);
-    result = dti_store_build(s, &d);
+    dt_result result = dti_store_build(s, &d);
     if (result) {
         dti_store_free(s);
         return result;
@@ -273,11 +269,8 @@ static dt_result dti_store_place_of(dt_store *s, int index, const dt_param_info 
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_store_place *place) {
     dt_param_info info = {0};
-    dt_result result = dti_check_forked(s->base);
-    if (!result)
-        result = dt_store_get_param(s, index, &info);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(s->base));
+    DTI_TRY(dt_store_get_param(s, index, &info));
     const uint64_t size = dti_bytes(s->layout.params[index].dtype, info.elements);
     if (bytes != size) {
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
@@ -311,9 +304,7 @@ DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *da
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
     dti_store_place p;
-    dt_result result = dti_store_locate(s, index, kind, bytes, &p);
-    if (result)
-        return result;
+    DTI_TRY(dti_store_locate(s, index, kind, bytes, &p));
     return p.state ? dti_store_array_read(s, p.moment + 1, p.at, p.elements, data)
                    : s->device->backend->memory_read(p.memory, p.offset, data, bytes);
 }
@@ -407,9 +398,7 @@ DTI_PUBLIC(dt_store_write,
 /* ---- from store to store */
 
 static dt_result dti_store_copy_check(const dt_store *from, const dt_store *to) {
-    dt_result result = dti_check_forked(from->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(from->base));
     if (from->graph != to->graph)
         return dti_fail(from->base, DT_ERROR_INVALID,
                         "dt_store_copy: the stores are of two graphs; make both with "
@@ -417,7 +406,8 @@ static dt_result dti_store_copy_check(const dt_store *from, const dt_store *to) 
     if (from == to)
         return dti_fail(to->base, DT_ERROR_INVALID,
                         "dt_store_copy: from and to are the same store");
-    result = dti_store_alone(to, "dt_store_copy cannot write to it; give the trainer .load");
+    dt_result result =
+        dti_store_alone(to, "dt_store_copy cannot write to it; give the trainer .load");
     if (!result)
         result = dti_store_whole(from);
     if (result || !dti_store_open(to))
@@ -459,10 +449,8 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
     char piece[1024]; /* callers may have little stack */
     for (uint64_t at = 0; at < bytes; at += sizeof piece) {
         uint64_t n = DTI_MIN(bytes - at, (uint64_t)sizeof piece);
-        dt_result result = dti_store_backend(s, (int)arena)
-                               ->memory_read(s->memories[arena], offset + at, piece, n);
-        if (result)
-            return result;
+        DTI_TRY(dti_store_backend(s, (int)arena)
+                    ->memory_read(s->memories[arena], offset + at, piece, n));
         *hash = dti_hash64(*hash, piece, (size_t)n);
     }
     return DT_OK;

@@ -201,9 +201,7 @@ DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUS
 }
 
 static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
-    dt_result result = dti_graph_new(ctx, out);
-    if (result)
-        return result;
+    DTI_TRY(dti_graph_new(ctx, out));
     dt_graph *c = *out;
     if (!dti_array_reserve(c->base, (void **)&c->nodes, &c->capacity, g->count, sizeof *c->nodes) ||
         !dti_array_reserve(c->base, (void **)&c->inputs, &c->input_capacity,

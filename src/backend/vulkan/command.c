@@ -120,9 +120,7 @@ static dt_result dti_vk_queue_submit(dti_vk_device *device, uint32_t count,
 static dt_result dti_vk_sync(dti_device *head, const dt_vulkan_semaphore *wait,
                              const dt_vulkan_semaphore *signal) {
     dti_vk_device *device = (dti_vk_device *)head;
-    dt_result result = dti_vk_alive(device);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_alive(device));
     const uint32_t stages = DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
     dti_VkSemaphore waits = (dti_VkSemaphore)wait->semaphore;
     dti_VkSemaphore signals = (dti_VkSemaphore)signal->semaphore;

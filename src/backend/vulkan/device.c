@@ -509,14 +509,10 @@ static dt_result dti_vk_open(dti_vk_instance *in, int index, dti_device **out) {
         device = NULL;
     }
     if (!device) {
-        dt_result result = dti_vk_device_create(in, index, &device);
-        if (result)
-            return result;
+        DTI_TRY(dti_vk_device_create(in, index, &device));
         in->open[index] = device;
     }
-    dt_result result = dti_vk_alive(device);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_alive(device));
     device->head.open_count++;
     *out = &device->head;
     return DT_OK;

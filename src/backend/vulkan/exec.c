@@ -78,11 +78,8 @@ static dt_result dti_vk_stamps_create(dti_vk_exec *e); /* parts.c */
 static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc, dti_exec **out) {
     dti_vk_device *device = (dti_vk_device *)head;
     *out = NULL;
-    dt_result result = dti_vk_alive(device);
-    if (!result)
-        result = dti_vk_check_desc(device, desc);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_alive(device));
+    DTI_TRY(dti_vk_check_desc(device, desc));
     dti_vk_exec *e = dti_alloc(head->base, sizeof *e);
     if (!e)
         return DT_ERROR_MEMORY;
@@ -93,7 +90,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     e->work_count = desc->launch_count;
     e->segment_count = desc->segment_count;
     e->whole = desc->whole;
-    result = dti_vk_reserve(&build) ? dti_vk_add_all(&build) : DT_ERROR_MEMORY;
+    dt_result result = dti_vk_reserve(&build) ? dti_vk_add_all(&build) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_vk_make_sets(&build);
     if (!result)
@@ -225,9 +222,7 @@ static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t coun
     if (result || !count)
         return result;
     dti_vk_run_state *run = &e->runs[first];
-    result = dti_vk_submit_takes(e, first, count, run->fence);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_submit_takes(e, first, count, run->fence));
     run->number = e->device->submitted;
     run->count = count;
     run->pending = true;

@@ -139,24 +139,17 @@ static dt_result dti_vk_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor 
     dti_vk_exec *e = (dti_vk_exec *)exec;
     dti_vk_run_state *run = &e->runs[*at];
     const uint32_t first = *at;
-    dt_result result = dti_vk_check_idle(e, first, end - first);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_check_idle(e, first, end - first));
     dti_vk_part_learn(e);
     dti_vk_part part = {.build = {.exec = e, .desc = e->desc},
                         .command = e->commands[0],
                         .left = DTI_MIN(DTI_MAX(ms, DTI_VK_PART_LEAST_MS), DTI_VK_SUBMISSION_MS)};
-    result = dti_vk_command_begin(e->device, part.command);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_command_begin(e->device, part.command));
     dti_vk_part_stamp(&part, 0);
     dti_vk_part_record(&part, at, cursor, end);
     dti_vk_barrier_host(e->device, part.command);
-    result = dti_vk_command_end(e->device, part.command);
-    if (!result)
-        result = dti_vk_submit(e->device, &part.command, 1, run->fence);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_command_end(e->device, part.command));
+    DTI_TRY(dti_vk_submit(e->device, &part.command, 1, run->fence));
     run->number = e->device->submitted;
     run->count = DTI_MAX(*at - first, 1u);
     run->pending = true;

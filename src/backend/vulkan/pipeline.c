@@ -180,12 +180,10 @@ static dt_result dti_vk_layouts_create(dti_vk_device *device) {
         .bindingCount = DTI_COUNT(bindings),
         .pBindings = bindings,
     };
-    dt_result result = dti_vk_check(
+    DTI_TRY(dti_vk_check(
         device,
         device->vk.CreateDescriptorSetLayout(device->handle, &set_info, NULL, &device->set_layout),
-        "making the set layout");
-    if (result)
-        return result;
+        "making the set layout"));
     dti_VkPushConstantRange range = {.stageFlags = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
                                      .size = DTI_ARGS_MOST + DTI_WORD_BYTES};
     dti_VkPipelineLayoutCreateInfo info = {
@@ -195,10 +193,10 @@ static dt_result dti_vk_layouts_create(dti_vk_device *device) {
         .pushConstantRangeCount = 1,
         .pPushConstantRanges = &range,
     };
-    result = dti_vk_check(
+    DTI_TRY(dti_vk_check(
         device, device->vk.CreatePipelineLayout(device->handle, &info, NULL, &device->layout),
-        "making the pipeline layout");
-    return result ? result : dti_vk_cache_create(device);
+        "making the pipeline layout"));
+    return dti_vk_cache_create(device);
 }
 
 static void dti_vk_layouts_destroy(dti_vk_device *device) {
@@ -235,9 +233,7 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
         return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
                         dti_kernel_info_of(p->kernel)->name);
     uint32_t *words;
-    dt_result result = dti_vk_shader_words(device->head.base, shader, &words);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_shader_words(device->head.base, shader, &words));
     const uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
     size_t count = dti_vk_shader_specialize(words, shader->word_count, values, DTI_COUNT(values));
     if (device->head.info.has_float_controls)
@@ -287,9 +283,7 @@ static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uin
         return DT_ERROR_MEMORY;
     dti_vk_pipeline made = {.kernel = kernel, .variant = variant, .local = local};
     memcpy(made.spec, spec, sizeof made.spec);
-    dt_result result = dti_vk_pipeline_compile(device, &made);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_pipeline_compile(device, &made));
     device->pipelines[device->pipeline_count++] = made;
     *out = made.handle;
     return DT_OK;

@@ -21,9 +21,7 @@ static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command
 static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t end, uint32_t *code) {
     dti_vk_device *device = e->device;
     dti_VkCommandBuffer command = e->commands[0];
-    dt_result result = dti_vk_command_begin(device, command);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_command_begin(device, command));
     dti_vk_barrier_all(device, command);
     device->vk.CmdFillBuffer(command, e->out->buffer.handle, DTI_WORD_BYTES * DTI_STATUS_FAULT,
                              DTI_WORD_BYTES, UINT32_MAX);
@@ -38,13 +36,10 @@ static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t en
         dti_vk_barrier_compute(device, command);
     }
     dti_vk_barrier_host(device, command);
-    result = dti_vk_command_end(device, command);
-    if (!result)
-        result = dti_vk_run(device, command);
-    if (!result)
-        result = dti_vk_memory_read((dti_memory *)e->out, DTI_WORD_BYTES * DTI_STATUS_FAULT, code,
-                                    sizeof *code);
-    return result;
+    DTI_TRY(dti_vk_command_end(device, command));
+    DTI_TRY(dti_vk_run(device, command));
+    return dti_vk_memory_read((dti_memory *)e->out, DTI_WORD_BYTES * DTI_STATUS_FAULT, code,
+                              sizeof *code);
 }
 
 /* All slices but the last, each in a submission of its own. */
@@ -52,9 +47,7 @@ static dt_result dti_vk_search_slices(dti_vk_exec *e, const dti_vk_work *work) {
     dti_VkCommandBuffer command = e->commands[0];
     dt_result result = DT_OK;
     for (uint32_t i = 0; i + 1 < work->slices && !result; i++) {
-        result = dti_vk_command_begin(e->device, command);
-        if (result)
-            return result;
+        DTI_TRY(dti_vk_command_begin(e->device, command));
         dti_vk_barrier_all(e->device, command);
         dti_vk_record_slice(e, command, work, i);
         result = dti_vk_command_end(e->device, command);

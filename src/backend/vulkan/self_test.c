@@ -31,20 +31,18 @@ static dt_result dti_vk_self_test_run(dti_vk_device *device, const dti_trials *t
     dti_trials_fill(t, DTI_TRIAL_WHOLE, should);
     dti_known_answer((const float *)should + t->places[0].offset / DTI_WORD_BYTES,
                      (float *)should + t->places[1].offset / DTI_WORD_BYTES);
-    dt_result result = dti_trials_run(t, &device->head, DTI_TRIAL_WHOLE, is);
-    return result ? result : dti_vk_self_test_judge(device, t, should, is);
+    DTI_TRY(dti_trials_run(t, &device->head, DTI_TRIAL_WHOLE, is));
+    return dti_vk_self_test_judge(device, t, should, is);
 }
 
 static dt_result dti_vk_self_test(dti_vk_device *device) {
     dti_base *base = device->head.base;
     dti_trials trials;
-    dt_result result = dti_trials_make(base, dti_known_trial, &trials);
-    if (result)
-        return result;
+    DTI_TRY(dti_trials_make(base, dti_known_trial, &trials));
     uint32_t *memory = dti_alloc_array(base, 2 * (size_t)trials.bytes, 1);
-    result = memory ? dti_vk_self_test_run(device, &trials, memory,
-                                           memory + trials.bytes / DTI_WORD_BYTES)
-                    : DT_ERROR_MEMORY;
+    dt_result result = memory ? dti_vk_self_test_run(device, &trials, memory,
+                                                     memory + trials.bytes / DTI_WORD_BYTES)
+                              : DT_ERROR_MEMORY;
     dti_free(base, memory);
     dti_trials_destroy(&trials);
     return result;

@@ -129,12 +129,10 @@ static dt_result dti_vk_memory_zero(dti_vk_memory *m) {
         memset(m->buffer.mapped, 0, m->bytes);
         return DT_OK;
     }
-    dt_result result = dti_vk_command_begin(device, device->transfer);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_command_begin(device, device->transfer));
     device->vk.CmdFillBuffer(device->transfer, m->buffer.handle, 0, DTI_VK_WHOLE_SIZE, 0);
-    result = dti_vk_command_end(device, device->transfer);
-    return result ? result : dti_vk_run(device, device->transfer);
+    DTI_TRY(dti_vk_command_end(device, device->transfer));
+    return dti_vk_run(device, device->transfer);
 }
 
 static dt_result dti_vk_memory_fill(dti_vk_memory *m) {
@@ -165,9 +163,7 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
                                       dti_memory **out) {
     dti_vk_device *device = (dti_vk_device *)head;
     *out = NULL;
-    dt_result result = dti_vk_alive(device);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_alive(device));
     if (bytes > UINT64_MAX - DTI_PLACE_ALIGN)
         return dti_fail(head->base, DT_ERROR_DEVICE_MEMORY, "an arena of %llu bytes is too large",
                         (unsigned long long)bytes);
@@ -177,7 +173,7 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
     m->device = device;
     m->kind = kind;
     m->bytes = (DTI_MAX(bytes, 1u) + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
-    result = dti_vk_memory_fill(m);
+    dt_result result = dti_vk_memory_fill(m);
     if (result) {
         dti_vk_memory_destroy((dti_memory *)m);
         return result;
@@ -239,17 +235,15 @@ static dt_result dti_vk_check_range(const dti_vk_memory *m, uint64_t offset, uin
 /* One chunk between the device's staging buffer (at 0) and m (at offset). */
 static dt_result dti_vk_copy_chunk(dti_vk_memory *m, uint64_t offset, uint64_t bytes, bool write) {
     dti_vk_device *device = m->device;
-    dt_result result = dti_vk_command_begin(device, device->transfer);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_command_begin(device, device->transfer));
     dti_vk_barrier_all(device, device->transfer);
     if (write)
         dti_vk_copy(device, device->transfer, &device->staging, 0, &m->buffer, offset, bytes);
     else
         dti_vk_copy(device, device->transfer, &m->buffer, offset, &device->staging, 0, bytes);
     dti_vk_barrier_host(device, device->transfer);
-    result = dti_vk_command_end(device, device->transfer);
-    return result ? result : dti_vk_run(device, device->transfer);
+    DTI_TRY(dti_vk_command_end(device, device->transfer));
+    return dti_vk_run(device, device->transfer);
 }
 
 static dt_result dti_vk_memory_write(dti_memory *memory, uint64_t offset, const void *data,
@@ -295,14 +289,12 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 
 static dt_result dti_vk_memory_copy_here(dti_vk_memory *from, dti_vk_memory *to, uint64_t bytes) {
     dti_vk_device *device = from->device;
-    dt_result result = dti_vk_command_begin(device, device->transfer);
-    if (result)
-        return result;
+    DTI_TRY(dti_vk_command_begin(device, device->transfer));
     dti_vk_barrier_all(device, device->transfer);
     dti_vk_copy(device, device->transfer, &from->buffer, 0, &to->buffer, 0, bytes);
     dti_vk_barrier_host(device, device->transfer);
-    result = dti_vk_command_end(device, device->transfer);
-    return result ? result : dti_vk_run(device, device->transfer);
+    DTI_TRY(dti_vk_command_end(device, device->transfer));
+    return dti_vk_run(device, device->transfer);
 }
 
 static dt_result dti_vk_memory_copy(dti_memory *from, dti_memory *to, uint64_t bytes) {

@@ -227,14 +227,10 @@ static dt_result dti_coll_check_algorithm(const dt_comm *comm, const dt_comm_op 
 #endif
 
 static dt_result dti_coll_check(const dt_comm *comm, dt_comm_op *op) {
-    dt_result result = dti_coll_check_enums(comm->base, op);
-    if (!result)
-        result = dti_coll_check_root(comm, op);
-    if (!result)
-        result = dti_coll_check_tree(comm, op);
-    if (!result)
-        result = dti_coll_check_bytes(comm, op);
-    if (!result)
-        result = dti_coll_check_buffers(comm, op);
-    return result ? result : dti_coll_check_algorithm(comm, op);
+    DTI_TRY(dti_coll_check_enums(comm->base, op));
+    DTI_TRY(dti_coll_check_root(comm, op));
+    DTI_TRY(dti_coll_check_tree(comm, op));
+    DTI_TRY(dti_coll_check_bytes(comm, op));
+    DTI_TRY(dti_coll_check_buffers(comm, op));
+    return dti_coll_check_algorithm(comm, op);
 }

@@ -54,9 +54,7 @@ static dt_result dti_pmi_ready(dti_pmi *pmi, short events, const char *what) {
 /* send, not write: a launcher that is gone must not raise SIGPIPE. */
 static dt_result dti_pmi_send(dti_pmi *pmi, const char *text, size_t size) {
     while (size > 0) {
-        dt_result result = dti_pmi_ready(pmi, POLLOUT, "send");
-        if (result)
-            return result;
+        DTI_TRY(dti_pmi_ready(pmi, POLLOUT, "send"));
         ssize_t sent = send(pmi->descriptor, text, size, DTI_PMI_SEND);
         if (sent < 0 && errno != EINTR && errno != EAGAIN)
             return dti_pmi_fail(pmi, DT_ERROR_IO, "send", strerror(errno));
@@ -72,9 +70,7 @@ static dt_result dti_pmi_send(dti_pmi *pmi, const char *text, size_t size) {
 static dt_result dti_pmi_receive(dti_pmi *pmi, const char *what) {
     pmi->size = 0;
     while (pmi->size == 0 || pmi->line[pmi->size - 1] != '\n') {
-        dt_result result = dti_pmi_ready(pmi, POLLIN, what);
-        if (result)
-            return result;
+        DTI_TRY(dti_pmi_ready(pmi, POLLIN, what));
         if (pmi->size == sizeof pmi->line)
             return dti_pmi_fail(pmi, DT_ERROR_FORMAT, what, "a line of the answer is too long");
         ssize_t got = recv(pmi->descriptor, pmi->line + pmi->size, sizeof pmi->line - pmi->size,

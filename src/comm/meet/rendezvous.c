@@ -453,9 +453,7 @@ static dt_result dti_rendezvous_mine(dti_base *base, const dti_rendezvous *r, ui
                                      bool *have_key, char mine[DTI_RENDEZVOUS_TEXT]) {
     size_t used = 0;
     if (!*have_key && !r->desc->insecure) {
-        dt_result result = dti_key_make(base, key);
-        if (result)
-            return result;
+        DTI_TRY(dti_key_make(base, key));
         *have_key = true;
         dti_key_to_hex(key, DTI_KEY_BYTES, mine);
         used = 2 * DTI_KEY_BYTES;
@@ -539,12 +537,10 @@ static dt_result dti_rendezvous_meet(dti_base *base, dti_rendezvous *r, uint8_t 
     const dt_comm_desc *d = r->desc;
     const char *host = r->at.host[0] ? r->at.host : NULL;
     if (r->place == DTI_MEET_LAUNCHER) {
-        dt_result result = dti_key_given(base, d, key, have_key);
-        return result ? result : dti_rendezvous_exchange(base, r, key, have_key);
+        DTI_TRY(dti_key_given(base, d, key, have_key));
+        return dti_rendezvous_exchange(base, r, key, have_key);
     }
-    dt_result result = dti_key_load(base, d, host, key, have_key, share);
-    if (result)
-        return result;
+    DTI_TRY(dti_key_load(base, d, host, key, have_key, share));
     if (r->place == DTI_MEET_STORE)
         return d->rank ? dti_rendezvous_store_await(base, r) : dti_rendezvous_store_set(base, r);
     return r->place == DTI_MEET_FILE && !d->rank ? dti_rendezvous_publish(base, r) : DT_OK;

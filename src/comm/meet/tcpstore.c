@@ -75,9 +75,7 @@ static dt_result dti_kv_ready(dti_kv *s, short events, uint64_t limit) {
 static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
     uint64_t limit = dti_now_ns() + DTI_KV_ANSWER_NS;
     while (bytes) {
-        dt_result result = dti_kv_ready(s, POLLOUT, limit);
-        if (result)
-            return result;
+        DTI_TRY(dti_kv_ready(s, POLLOUT, limit));
         const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
         const int64_t sent = dti_socket_send(s->fd, &part, 1, false);
         if (sent < 0 && !dti_socket_would_block(errno))
@@ -94,9 +92,7 @@ static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
 static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limit) {
     uint8_t *at = to;
     while (bytes) {
-        dt_result result = dti_kv_ready(s, POLLIN, limit);
-        if (result)
-            return result;
+        DTI_TRY(dti_kv_ready(s, POLLIN, limit));
         const dti_socket_part part = {at, bytes};
         const int64_t got = dti_socket_receive(s->fd, &part, 1);
         if (got == 0)
@@ -172,10 +168,9 @@ static dt_result dti_kv_greet(dti_kv *s, const char *host, int port) {
         return result;
     dti_kv_close(s);
     s->newer = false;
-    result = dti_kv_connect(s, host, port);
-    if (!result)
-        result = dti_kv_send(s, &older, 1);
-    return result ? result : dti_kv_counts(s, 1);
+    DTI_TRY(dti_kv_connect(s, host, port));
+    DTI_TRY(dti_kv_send(s, &older, 1));
+    return dti_kv_counts(s, 1);
 }
 
 /* Until there is a store that answers, or the time is up: an agent may start after its ranks' hosts
@@ -226,11 +221,8 @@ static dt_result dti_kv_take(dti_kv *s, const char *key, char *value, size_t roo
     uint8_t size[8];
     dti_kv_begin(s, &m, DTI_KV_GET);
     dti_kv_add(&m, key);
-    dt_result result = dti_kv_send(s, m.data, m.bytes);
-    if (!result)
-        result = dti_kv_receive(s, size, 8, dti_now_ns() + DTI_KV_ANSWER_NS);
-    if (result)
-        return result;
+    DTI_TRY(dti_kv_send(s, m.data, m.bytes));
+    DTI_TRY(dti_kv_receive(s, size, 8, dti_now_ns() + DTI_KV_ANSWER_NS));
     uint64_t bytes = dti_get64(size);
     if (bytes >= room)
         return dti_kv_fail(s, DT_ERROR_FORMAT, "the value of \"%.80s\" has %llu bytes", key,
@@ -247,12 +239,11 @@ static dt_result dti_kv_get(dti_kv *s, const char *key, char *value, size_t room
     dti_put64(m.data + 1, 1);
     m.bytes += 8;
     dti_kv_add(&m, key);
-    dt_result result = dti_kv_send(s, m.data, m.bytes);
-    if (!result)
-        result = dti_kv_receive(s, &answer, 1, s->deadline);
-    if (!result && answer)
-        result = dti_kv_fail(s, DT_ERROR_FORMAT, "it does not wait for \"%.80s\"", key);
-    return result ? result : dti_kv_take(s, key, value, room);
+    DTI_TRY(dti_kv_send(s, m.data, m.bytes));
+    DTI_TRY(dti_kv_receive(s, &answer, 1, s->deadline));
+    if (answer)
+        return dti_kv_fail(s, DT_ERROR_FORMAT, "it does not wait for \"%.80s\"", key);
+    return dti_kv_take(s, key, value, room);
 }
 
 /* A SET has no answer: that the value can be read says that it is there. */

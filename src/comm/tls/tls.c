@@ -104,13 +104,9 @@ static dt_result dti_tls_check_file(dti_base *base, const char *what, const char
 
 static dt_result dti_tls_certificates(dti_tls *tls, const dt_comm_desc *d) {
     SSL_CTX *c = tls->context;
-    dt_result result = dti_tls_check_file(tls->base, "tls_ca", d->tls_ca);
-    if (!result)
-        result = dti_tls_check_file(tls->base, "tls_certificate", d->tls_certificate);
-    if (!result)
-        result = dti_tls_check_file(tls->base, "tls_private_key", d->tls_private_key);
-    if (result)
-        return result;
+    DTI_TRY(dti_tls_check_file(tls->base, "tls_ca", d->tls_ca));
+    DTI_TRY(dti_tls_check_file(tls->base, "tls_certificate", d->tls_certificate));
+    DTI_TRY(dti_tls_check_file(tls->base, "tls_private_key", d->tls_private_key));
     SSL_CTX_set_default_passwd_cb(c, dti_tls_no_password);
     if (SSL_CTX_load_verify_locations(c, d->tls_ca, NULL) != 1)
         return dti_tls_fail(tls->base, "tls_ca", d->tls_ca);
