@@ -511,9 +511,7 @@ static dt_result dti_fit_once(dti_fit *f) {
     if (result || (f->t->par.under_way && !r.steps && f->s.skipped == skipped))
         return result; /* a step has begun, and none has ended */
     f->s.last = r;
-    result = dti_fit_empty(f, &r);
-    if (result)
-        return result;
+    DTI_TRY(dti_fit_empty(f, &r));
     if (dti_parallel_is_local(&f->t->par) && !r.round_ended) {
         dti_report_part(f->t, &f->s.last); /* this process's own */
         dti_report_close(f->t, &f->s.last);
@@ -590,9 +588,7 @@ static dt_result dti_fit_resume(dti_fit *f) {
     dt_trainer *t = f->t;
     bool found = false;
     if (t->desc.checkpoint.folder && !f->d->no_resume && !t->par.replicas[0].store->steps) {
-        const dt_result result = dt_trainer_resume(t, &found);
-        if (result)
-            return result;
+        DTI_TRY(dt_trainer_resume(t, &found));
     }
     dti_fit_take_watched(f);
     if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&

@@ -139,21 +139,15 @@ static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
 }
 
 static dt_result dti_lr_run(dti_lr_find *f) {
-    dt_result result = dti_agree_result(&f->t->par, dti_lr_check(f));
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(&f->t->par, dti_lr_check(f)));
     f->curve->points = dti_alloc_array(f->t->base, (size_t)f->d.steps, sizeof *f->curve->points);
-    result = dti_agree_result(&f->t->par, f->curve->points ? DT_OK : DT_ERROR_MEMORY);
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(&f->t->par, f->curve->points ? DT_OK : DT_ERROR_MEMORY));
     dti_trainer_drain(f->t);
     f->lr = f->t->lr;
     f->saved = f->t->saved;
     f->watched = f->t->watched;
-    result = dt_trainer_save(f->t, f->d.file);
-    if (result)
-        return result;
-    result = dti_lr_back(f, dti_lr_steps(f));
+    DTI_TRY(dt_trainer_save(f->t, f->d.file));
+    dt_result result = dti_lr_back(f, dti_lr_steps(f));
     if (!result)
         f->curve->suggestion = dti_lr_suggestion(f->curve);
     return result;

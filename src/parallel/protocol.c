@@ -264,9 +264,7 @@ static dt_result dti_protocol_validate(dti_parallel *par) {
     const uint64_t start = dti_now_ns();
     par->now->state = DTI_PROTOCOL_NORM;
     dt_result own = s->norm ? dti_protocol_phase(par, s->norm) : DT_OK;
-    const dt_result result = s->pairs ? s->pairs(par) : DT_OK;
-    if (result)
-        return result;
+    DTI_TRY(s->pairs ? s->pairs(par) : DT_OK);
     par->now->state = DTI_PROTOCOL_VALIDATE;
     if (!own)
         own = dti_protocol_phase(par, s->validate);

@@ -173,9 +173,7 @@ static dt_result dti_client_connect(dti_client *c, uint32_t to) {
     uint64_t wait = DTI_CLIENT_DIAL_NS;
     s->broken = s->broken ? s->broken : dti_now_ns();
     while (!s->open) {
-        dt_result result = dti_client_dial(c, to, wait);
-        if (result)
-            return result;
+        DTI_TRY(dti_client_dial(c, to, wait));
         if (!s->open && dti_now_ns() - s->broken >= c->wait_ns)
             return dti_client_gone(c, to);
         wait = DTI_MIN(2 * wait, (uint64_t)DTI_CLIENT_DIAL_MOST);

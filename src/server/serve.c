@@ -37,9 +37,7 @@ static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt
     }
     desc.devices = "cpu";
     desc.parallel.batch_slices = desc.parallel.batch_slices ? desc.parallel.batch_slices : 1;
-    dt_result result = dt_trainer_create(graph, &desc, &s->trainer);
-    if (result)
-        return result;
+    DTI_TRY(dt_trainer_create(graph, &desc, &s->trainer));
     s->trainer->serves = true;
     s->trainer->keep_from = d->servers > 1 ? &s->safe : NULL;
     s->limit = limit > 0.0 ? (float)limit : 0.0f;

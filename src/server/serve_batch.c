@@ -258,9 +258,7 @@ static dt_result dti_server_apply(dt_server *s, uint64_t serial, float clip,
                          .step = dti_server_steps(s) + 1,
                          .lr = dti_trainer_lr(t, dti_trainer_number(t)),
                          .coefficients = t->coefficients};
-    dt_result result = dti_trainer_look(t);
-    if (result)
-        return result;
+    DTI_TRY(dti_trainer_look(t));
     step.lr = dti_server_lr(s, &step, staleness);
     s->info.max_staleness = DTI_MAX(s->info.max_staleness, staleness);
     return dti_push_apply(&t->par, &s->shape, dti_server_batch(s, serial), s->stride,

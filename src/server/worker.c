@@ -359,9 +359,7 @@ static bool dti_worker_told_is_right(const dt_trainer *t, bool ended) {
 static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
     dti_served *w = t->worker;
     dti_client *c = &w->client;
-    dt_result result = dti_worker_question(t);
-    if (result)
-        return result;
+    DTI_TRY(dti_worker_question(t));
     *ended = c->answer.kind == DTI_SAY_ENDED;
     if (!dti_worker_told_is_right(t, *ended))
         return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its work item is malformed",

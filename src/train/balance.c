@@ -65,12 +65,9 @@ static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
     const uint32_t n = t->par.job.replicas;
     memcpy(t->bounds, bounds, (n + 1) * sizeof *t->bounds);
     t->bounded = true;
-    dt_result result = dti_trainer_build(t, n);
-    if (!result)
-        result = dti_agree_result(
-            &t->par, dti_statistics_load(&t->par.statistics, t->par.replicas[0].store));
-    if (result)
-        return result;
+    DTI_TRY(dti_trainer_build(t, n));
+    DTI_TRY(dti_agree_result(&t->par,
+                             dti_statistics_load(&t->par.statistics, t->par.replicas[0].store)));
     dti_log(t->base, DT_LOG_INFO, "balance: the first replica here takes %d samples of %d now",
             (int)(t->bounds[t->par.job.first + 1] - t->bounds[t->par.job.first]),
             (int)t->par.desc.batch);
@@ -83,9 +80,7 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
     if (t->desc.parallel.balance != DT_BALANCE_MEASURED || !t->timed ||
         (t->bounded ? !epoch_ended : t->timed < DTI_BALANCE_STEPS))
         return DT_OK;
-    dt_result result = dti_balance_gather(t);
-    if (result)
-        return result;
+    DTI_TRY(dti_balance_gather(t));
     uint32_t *next = t->bounds + n + 1, *now = next + n + 1;
     for (uint32_t i = 0, first, end; i < n; i++) {
         dti_partition_batch_slices(&t->par.job, i, &first, &end);

@@ -215,15 +215,10 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
                                     const char *what, dt_train_report *r) {
     if (batch < 0)
         return dti_fail(t->base, DT_ERROR_INVALID, "%s: batch is %d; 0 or more", what, batch);
-    dt_result result = dti_check_forked(t->base);
-    if (!result)
-        result = dti_trainer_whole(t, "be evaluated");
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(t->base));
+    DTI_TRY(dti_trainer_whole(t, "be evaluated"));
     dti_trainer_drain(t);
-    result = dti_full_gather(&t->par);
-    if (result)
-        return result;
+    DTI_TRY(dti_full_gather(&t->par));
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
     return dti_evaluation_weights(t, data, dti_evaluation_batch(t, batch), r);
@@ -326,15 +321,13 @@ DTI_PUBLIC(dt_trainer_predict,
     DTI_NEED(t->base, data);
     DTI_NEED(t->base, out);
     dt_train_report report = {0};
-    dt_result result = dti_agree_result(&t->par, dti_predict_check(t, data, output, bytes));
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(&t->par, dti_predict_check(t, data, output, bytes)));
     const dti_evaluation kept = t->evaluation;
     t->evaluation = (dti_evaluation){.output = output, .out = out};
     t->evaluation.out_bytes = data->rows ? (size_t)(bytes / data->rows) : 0;
     if (t->par.desc.comm)
         memset(out, 0, bytes);
-    result = dti_evaluation_all(t, data, batch, "predict", &report);
+    dt_result result = dti_evaluation_all(t, data, batch, "predict", &report);
     dti_evaluation_free(t);
     t->evaluation = kept;
     return result ? result : dti_predict_gather(t, out, bytes);

@@ -45,12 +45,10 @@ static dt_result dti_trainer_check_pairs(const dt_trainer *t) {
 }
 
 static dt_result dti_trainer_check(const dt_trainer *t) {
-    dt_result result = dti_fields_check(t->base, "", &dti_trainer_fields, &t->desc);
-    if (!result)
-        result = dti_compat_check(t->base, &t->desc, t->asked);
-    if (!result)
-        result = dti_trainer_check_grid(t);
-    return result ? result : dti_trainer_check_pairs(t);
+    DTI_TRY(dti_fields_check(t->base, "", &dti_trainer_fields, &t->desc));
+    DTI_TRY(dti_compat_check(t->base, &t->desc, t->asked));
+    DTI_TRY(dti_trainer_check_grid(t));
+    return dti_trainer_check_pairs(t);
 }
 
 /* The description's texts are its caller's; programs, files and devices are made later too. */

@@ -106,9 +106,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
 static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const void *data,
                                   size_t bytes, dti_shared **out) {
     const dti_code *code = dti_parallel_code(&t->par);
-    dt_result result = dti_shared_find(t, input, out);
-    if (result)
-        return result;
+    DTI_TRY(dti_shared_find(t, input, out));
     if (!data || bytes != (*out)->bytes)
         return dti_fail(
             t->base, DT_ERROR_INVALID, "dt_trainer_set_input: '%s' %s needs %zu bytes, not %zu%s",
@@ -126,10 +124,8 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     if (!own)
         hash[0] = dti_hash64(dti_hash64(DTI_HASH_START, &input.id, sizeof input.id), data, bytes);
     hash[1] = hash[0];
-    dt_result result = dti_parallel_comm_failed(
-        &t->par, dt_comm_broadcast(t->par.desc.comm, &hash[1], 1, DT_I64, 0));
-    if (result)
-        return result;
+    DTI_TRY(dti_parallel_comm_failed(&t->par,
+                                     dt_comm_broadcast(t->par.desc.comm, &hash[1], 1, DT_I64, 0)));
     if (!own && hash[0] != hash[1])
         own = dti_fail(t->base, DT_ERROR_INVALID,
                        "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, rank 0 other "
@@ -143,12 +139,10 @@ DTI_PUBLIC(dt_trainer_set_input, (dt_trainer * t, dt_tensor input, const void *d
            t, DTI_OF(dt_trainer) | DTI_WITH, (t, input, data, bytes)) {
     dti_shared *x;
     DTI_NEED(NULL, t);
-    dt_result result = dti_check_forked(t->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(t->base));
     if (t->par.lost)
         return dti_trainer_lost(t);
-    result = dti_shared_check(t, input, data, bytes, &x);
+    dt_result result = dti_shared_check(t, input, data, bytes, &x);
     result = dti_shared_agree(t, result, input, data, bytes);
     if (result)
         return result;

@@ -189,13 +189,9 @@ static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool fo
 /* A lost job has no others to tell. */
 static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
     dti_rounds_state local = {0};
-    dt_result result = dti_check_forked(t->base);
-    if (!result)
-        result = dti_trainer_whole(t, "be saved");
-    if (!result)
-        result = dti_worker_has_no(t, "state to save");
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(t->base));
+    DTI_TRY(dti_trainer_whole(t, "be saved"));
+    DTI_TRY(dti_worker_has_no(t, "state to save"));
     dti_trainer_drain(t);
     if (dti_state_is_apart(t) && t->par.lost)
         return dti_fail(
@@ -203,7 +199,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
             "the job ended at step %llu, and other ranks' shards of the optimizer's state are lost "
             "(.parallel.zero_stage): dt_store_save saves the weights; go on from a checkpoint",
             (unsigned long long)t->par.replicas[0].store->steps);
-    result = dti_full_gather(&t->par);
+    dt_result result = dti_full_gather(&t->par);
     if (dti_state_is_apart(t))
         return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     if (!result && dti_parallel_is_local(&t->par))
@@ -450,11 +446,8 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, path)) {
     DTI_NEED(NULL, t);
-    dt_result result = dti_check_forked(t->base);
-    if (!result)
-        result = dti_worker_has_no(t, "state to load");
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(t->base));
+    DTI_TRY(dti_worker_has_no(t, "state to load"));
     return t->par.lost ? dti_trainer_lost(t) : dti_state_load(t, path);
 }
 

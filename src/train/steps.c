@@ -161,9 +161,7 @@ DTI_PUBLIC(dt_trainer_wait, (dt_trainer * t, dt_train_report *report), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, report)) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
-    dt_result result = dti_check_forked(t->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(t->base));
     dti_trainer_drain(t);
     const dt_result before = dti_report_open(t, r);
     dti_report_close(t, r);

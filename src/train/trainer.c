@@ -12,9 +12,7 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     dt_result result = own ? own : par->job.local ? DT_OK : DT_ERROR_INVALID;
     if (!result)
         result = dti_trainer_check(t);
-    result = dti_agree_result(par, result);
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(par, result));
     if (t->desc.threads == DT_THREADS_ALL)
         t->desc.threads =
             DTI_MIN(DTI_MAX(dti_processors() / (int)par->job.local, 1), DTI_MAX_THREADS);
@@ -208,9 +206,7 @@ static void dti_trainer_end(dti_owned *self) {
 }
 
 static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out) {
-    dt_result result = dti_check_forked(graph->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(graph->base));
     dt_trainer *t = dti_alloc(graph->base, sizeof *t);
     if (!t)
         return DT_ERROR_MEMORY;
@@ -219,7 +215,7 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     t->graph = graph;
     t->nodes = graph->count;
     dti_trainer_resolve(t, desc);
-    result = dti_trainer_words(t, desc); /* told with the first thing that ranks say */
+    dt_result result = dti_trainer_words(t, desc); /* told with the first thing that ranks say */
     result = dti_trainer_make(t, result);
     if (result) {
         dt_trainer_destroy(t);

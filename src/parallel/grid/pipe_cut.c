@@ -379,10 +379,9 @@ static dt_result dti_pipe_cut_link(dti_base *base, const dt_graph *g, const dt_p
 
 static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
                                    uint32_t chunks, uint32_t rows, dti_pipe_cut *cut) {
-    dt_result result = dti_pipe_cut_open(base, g, desc, chunks, cut);
-    if (!result)
-        result = dti_pipe_cut_places(base, g, desc, rows, cut);
-    return result ? result : dti_pipe_cut_link(base, g, desc, cut);
+    DTI_TRY(dti_pipe_cut_open(base, g, desc, chunks, cut));
+    DTI_TRY(dti_pipe_cut_places(base, g, desc, rows, cut));
+    return dti_pipe_cut_link(base, g, desc, cut);
 }
 
 static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
@@ -416,9 +415,7 @@ static void dti_pipe_as_input(dti_node *n) {
 
 static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, uint32_t chunk,
                                     dt_ctx *ctx, dt_graph **out) {
-    dt_result result = dti_graph_copy(g, ctx, out);
-    if (result)
-        return result;
+    DTI_TRY(dti_graph_copy(g, ctx, out));
     dt_graph *own = *out;
     own->call_count = 0; /* other shapes are asked of no stage */
     own->param_count = 0;

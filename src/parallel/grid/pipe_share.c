@@ -44,9 +44,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
     if (!par->desc.level || pipe->mesh->data == 1)
         return DT_OK;
     pipe->bounds = dti_alloc_array(par->base, count + params, sizeof *pipe->bounds);
-    dt_result result = dti_agree_result(par, pipe->bounds ? DT_OK : DT_ERROR_MEMORY);
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(par, pipe->bounds ? DT_OK : DT_ERROR_MEMORY));
     pipe->offsets = pipe->bounds + count;
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
         if (pipe->chunks[i].store)

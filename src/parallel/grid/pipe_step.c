@@ -274,9 +274,7 @@ static void dti_pipe_norm(void *arg, uint32_t device) {
 
 static dt_result dti_pipe_validate_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     dt_program *p = dti_pipe_last(par, chunk);
-    dt_result result = dti_micro_slot_run(p, 1);
-    if (result)
-        return result;
+    DTI_TRY(dti_micro_slot_run(p, 1));
     const uint32_t *status = dti_program_out(p);
     chunk->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     if (status[DTI_STATUS_ABORT])
@@ -346,10 +344,9 @@ static void dti_pipe_weights_take(dti_parallel *par) {
 /* All lists, all messages, all sums. */
 static dt_result dti_pipe_run_all(dti_parallel *par) {
     dti_pipe_weights_take(par);
-    dt_result result = dti_protocol_phase(par, dti_pipe_compute);
-    if (!result)
-        result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
-    return result ? result : dti_exchange_finish(par);
+    DTI_TRY(dti_protocol_phase(par, dti_pipe_compute));
+    DTI_TRY(dti_parallel_comm_failed(par, dti_pipe_wires_end(par)));
+    return dti_exchange_finish(par);
 }
 
 static uint64_t dti_pipe_waited(const dti_parallel *par) {

@@ -90,10 +90,8 @@ static dt_result dti_gossip_swap(dti_parallel *par) {
                              .dtype = DT_F32,
                              .root = (int)round->partner};
     dt_comm_work coming, going;
-    dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(comm, &receive, &coming));
-    if (result)
-        return result;
-    result = dti_parallel_comm_failed(par, dt_comm_begin(comm, &send, &going));
+    DTI_TRY(dti_parallel_comm_failed(par, dt_comm_begin(comm, &receive, &coming)));
+    dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(comm, &send, &going));
     if (result) {
         dt_comm_cancel(comm, coming);
         return result;

@@ -29,13 +29,9 @@ static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_mi
     step.first_row = run->row;
     step.micro_batch = run->micro;
     step.micro_batches = r->runs->count;
-    dt_result result = run->micro ? dti_micro_write(par, run) : DT_OK;
-    if (!result)
-        result = r->runs->count > 1
-                     ? dti_program_run_weighed(run->program, &step, r->weights, &report)
-                     : dt_program_run(run->program, &step, &report);
-    if (result)
-        return result;
+    DTI_TRY(run->micro ? dti_micro_write(par, run) : DT_OK);
+    DTI_TRY(r->runs->count > 1 ? dti_program_run_weighed(run->program, &step, r->weights, &report)
+                               : dt_program_run(run->program, &step, &report));
     dti_terms_add(terms, &report);
     r->norm = report.gradient_norm;
     return DT_OK;

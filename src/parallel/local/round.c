@@ -211,9 +211,7 @@ static void dti_round_prepare(dti_parallel *par) {
 }
 
 static dt_result dti_round_run(dti_parallel *par) {
-    const dt_result result = dti_protocol_phase(par, dti_round_difference);
-    if (result)
-        return result;
+    DTI_TRY(dti_protocol_phase(par, dti_round_difference));
     return dti_compress_is_on(par) ? dti_compress_exchange(par) : dti_exchange_finish(par);
 }
 

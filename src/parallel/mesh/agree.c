@@ -50,12 +50,10 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
     if (!par->desc.comm)
         return DT_OK;
     uint64_t theirs_size = size;
-    dt_result result = dti_parallel_comm_failed(
-        par, dt_comm_broadcast(par->desc.comm, &theirs_size, 1, DT_I64, 0));
-    if (result)
-        return result;
+    DTI_TRY(dti_parallel_comm_failed(
+        par, dt_comm_broadcast(par->desc.comm, &theirs_size, 1, DT_I64, 0)));
     char *theirs = dti_alloc(par->base, (size_t)theirs_size + 1);
-    result = dti_agree_result(par, theirs ? DT_OK : DT_ERROR_MEMORY);
+    dt_result result = dti_agree_result(par, theirs ? DT_OK : DT_ERROR_MEMORY);
     if (!result && par->mesh.rank == 0)
         memcpy(theirs, text, size);
     if (!result)

@@ -85,22 +85,18 @@ static dt_result dti_replica_context(dti_parallel *par, dt_graph *graph, uint32_
         r->graph = graph;
         return DT_OK;
     }
-    dt_result result = dti_context_beside(par, graph, "replica", i, threads, &r->ctx);
-    if (result)
-        return result;
-    result = dti_graph_copy(graph, r->ctx, &r->graph);
+    DTI_TRY(dti_context_beside(par, graph, "replica", i, threads, &r->ctx));
+    dt_result result = dti_graph_copy(graph, r->ctx, &r->graph);
     return result ? dti_fail(par->base, result, "%s", dt_ctx_error(r->ctx)) : DT_OK;
 }
 
 static dt_result dti_replica_open(dti_parallel *par, dt_graph *graph, uint32_t i, const char *name,
                                   int threads) {
     dti_replica *r = &par->replicas[i];
-    dt_result result = dti_replica_context(par, graph, i, threads);
-    if (result)
-        return result;
+    DTI_TRY(dti_replica_context(par, graph, i, threads));
     const uint32_t each = DTI_MAX(par->desc.batch / par->job.local, 1u);
     const dt_store_desc d = {.device = name, .seed = par->desc.seed, .batch_hint = (int)each};
-    result = dt_store_create(r->graph, &d, &r->store);
+    dt_result result = dt_store_create(r->graph, &d, &r->store);
     if (result && i)
         return dti_fail(par->base, result, "replica %u: %s", i, dt_ctx_error(r->ctx));
     if (result)
@@ -119,9 +115,7 @@ static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const cha
         return DT_ERROR_MEMORY;
     while (dti_device_next(&w)) {
         for (uint32_t k = 0; k < w.times; k++, i++) {
-            dt_result result = dti_replica_open(par, graph, i, w.name, threads);
-            if (result)
-                return result;
+            DTI_TRY(dti_replica_open(par, graph, i, w.name, threads));
         }
     }
     return DT_OK;

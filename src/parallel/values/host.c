@@ -33,9 +33,7 @@ static dt_result dti_full_scatter(dti_parallel *par) {
 }
 
 static dt_result dti_full_given(dti_parallel *par) {
-    const dt_result result = dti_agree_result(par, dti_full_scatter(par));
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(par, dti_full_scatter(par)));
     par->replicas[0].store->written = false; /* they have it: a step need not give it again */
     if (!par->whole.shown)
         dti_full_old(par);
@@ -47,9 +45,7 @@ static dt_result dti_full_gather(dti_parallel *par) {
         return dti_units_show(par);
     if (!par->whole.old)
         return DT_OK;
-    const dt_result result = dti_values_gather(par);
-    if (result)
-        return result;
+    DTI_TRY(dti_values_gather(par));
     dti_store_unbound(par->replicas[0].store);
     par->whole.old = false;
     return DT_OK;
