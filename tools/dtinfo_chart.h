@@ -17,6 +17,8 @@ typedef enum chart_kind {
     CHART_CLOSE,
     CHART_ADD,
     CHART_ZEROS,
+    CHART_GATHER,
+    CHART_PASS,
     CHART_SUM,
     CHART_KINDS
 } chart_kind;
@@ -37,6 +39,8 @@ static const struct {
     [CHART_CLOSE] = {"close", "#666666"},
     [CHART_ADD] = {"sum", "#b98a8a"},
     [CHART_ZEROS] = {"zeros", "#d9d9d9"},
+    [CHART_GATHER] = {"gather", "#6a5acd"},
+    [CHART_PASS] = {"pass", "#c5bfee"},
     [CHART_SUM] = {"sum of a bucket", "#d06070"},
 };
 
@@ -278,7 +282,10 @@ static void chart_print_need(const chart *v, chart_need n, FILE *to) {
         return;
     }
     const chart_box *other = chart_at(v, v->counters[n.counter].by[n.value - 1]);
-    fprintf(to, "%s %u", chart_kinds[other->kind].name, one ? other->micro : other->what);
+    const bool sum = other->kind == CHART_SUM;
+    fprintf(to, "%s %u", chart_kinds[other->kind].name, one && !sum ? other->micro : other->what);
+    if (sum)
+        return;
     if (one)
         fprintf(to, " of device %u", by.lane);
     else

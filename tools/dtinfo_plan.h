@@ -24,8 +24,9 @@ static const char chart_help[] =
     "  --svg FILE          also draw it\n"
     "Times are in forward parts of a micro-batch; a backward part is two, or one and the "
     "gradients\n"
-    "of weights. number: of a segment, a collective or a bucket. buckets: that have arrived after "
-    "it.\n";
+    "of weights. number: of a segment, a collective, a bucket or a unit. buckets: that have "
+    "arrived "
+    "after it.\n";
 
 typedef struct chart_options {
     const char *devices, *schedule, *svg;
@@ -183,12 +184,19 @@ static void chart_job_close(chart_job *job) {
 /* ---- boxes of a list of actions */
 
 static const uint8_t chart_kind_of[DTI_ACTION_KINDS] = {
-    [DTI_ACTION_WRITE] = CHART_WRITE,           [DTI_ACTION_OPEN] = CHART_OPEN,
-    [DTI_ACTION_RECEIVE] = CHART_RECEIVE,       [DTI_ACTION_FORWARD] = CHART_FORWARD,
-    [DTI_ACTION_WEIGHTS] = CHART_WEIGHTS,       [DTI_ACTION_BACKWARD] = CHART_BACKWARD,
-    [DTI_ACTION_COLLECTIVE] = CHART_COLLECTIVE, [DTI_ACTION_SEND] = CHART_SEND,
-    [DTI_ACTION_CLOSE] = CHART_CLOSE,           [DTI_ACTION_SUM] = CHART_ADD,
+    [DTI_ACTION_WRITE] = CHART_WRITE,
+    [DTI_ACTION_OPEN] = CHART_OPEN,
+    [DTI_ACTION_RECEIVE] = CHART_RECEIVE,
+    [DTI_ACTION_FORWARD] = CHART_FORWARD,
+    [DTI_ACTION_WEIGHTS] = CHART_WEIGHTS,
+    [DTI_ACTION_BACKWARD] = CHART_BACKWARD,
+    [DTI_ACTION_COLLECTIVE] = CHART_COLLECTIVE,
+    [DTI_ACTION_SEND] = CHART_SEND,
+    [DTI_ACTION_CLOSE] = CHART_CLOSE,
+    [DTI_ACTION_SUM] = CHART_ADD,
     [DTI_ACTION_ZEROS] = CHART_ZEROS,
+    [DTI_ACTION_GATHER] = CHART_GATHER,
+    [DTI_ACTION_PASS] = CHART_PASS,
 };
 
 typedef struct chart_list { /* a device's, and what it shares with others */
@@ -246,7 +254,8 @@ static void chart_add_action(chart *v, const chart_list *of, const dti_action *a
     b->micro = a->micro;
     b->cost = chart_cost(of, a);
     b->from = b->cost > 0 ? a->from : a->what;
-    b->what = b->cost > 0 || a->kind == DTI_ACTION_COLLECTIVE ? a->what : CHART_NONE;
+    const bool numbered = a->kind == DTI_ACTION_COLLECTIVE || a->kind >= DTI_ACTION_GATHER;
+    b->what = b->cost > 0 || numbered ? a->what : CHART_NONE;
     for (uint32_t i = a->need; i < a->need + a->need_count; i++)
         chart_need_add(v, b, of->list->needs[i].counter, of->list->needs[i].value);
     if (a->raises)
@@ -278,12 +287,14 @@ static void chart_add_sums(chart *v, uint32_t buckets, uint32_t devices, uint32_
     for (uint32_t i = 0; i < buckets; i++) {
         chart_box *b = chart_box_add(v, lane, CHART_SUM);
         b->what = b->from = i;
+        b->raises = DTI_UNITS_SUMMED, b->times = 1;
         for (uint32_t d = 0; d < devices; d++)
             chart_need_add(v, b, counters + d, i + 1);
     }
 }
 
 static void chart_of_replicas(chart *v, const dti_parallel *par) {
+    chart_counters(v, DTI_UNITS_COUNTERS); /* as the lists have them */
     const uint32_t devices = par->job.local, buckets = chart_counters(v, devices);
     chart_list of = {
         .meet = chart_counters(v, 1), .devices = devices, .left = CHART_NONE, .most = 1};

@@ -103,19 +103,20 @@ static void dti_list_stretch(dti_list *list, dti_action action, const dti_list_m
                              uint32_t from, uint32_t end) {
     const uint32_t each = of->whole ? end - from : 1;
     for (uint32_t i = from; i < end; i += each) {
+        dti_action a = action;
         if (of->units)
-            dti_list_gather(list, action, of, i);
-        action.kind = of->idle             ? DTI_ACTION_ZEROS
-                      : from < of->forward ? DTI_ACTION_FORWARD
-                                           : DTI_ACTION_BACKWARD;
-        action.from = (uint16_t)i;
-        action.what = (uint16_t)(i + each - 1);
-        action.buckets = of->buckets ? (uint16_t)of->buckets[i] : 0;
-        if (of->idle && action.buckets == (of->buckets && i ? of->buckets[i - 1] : 0))
+            dti_list_gather(list, a, of, i);
+        a.kind = of->idle             ? DTI_ACTION_ZEROS
+                 : from < of->forward ? DTI_ACTION_FORWARD
+                                      : DTI_ACTION_BACKWARD;
+        a.from = (uint16_t)i;
+        a.what = (uint16_t)(i + each - 1);
+        a.buckets = of->buckets ? (uint16_t)of->buckets[i] : 0;
+        if (of->idle && a.buckets == (of->buckets && i ? of->buckets[i - 1] : 0))
             continue;
-        action.after = of->units ? dti_list_leave(list, of->units, i) : 0;
-        action.after = of->idle ? 0 : action.after;
-        dti_list_put(list, action);
+        a.after = of->units ? dti_list_leave(list, of->units, i) : 0;
+        a.after = of->idle ? 0 : a.after;
+        dti_list_put(list, a);
     }
 }
 

@@ -1,12 +1,18 @@
 /* Allocates what steps with units work on. */
 
-/* The order in which parameters come in a list. */
-static uint64_t dti_units_order(const dti_list *list) {
+/* The order in which parameters come in a list, and where their places are needed again gradients
+ * leave. In one order on all devices somebody can always go on. */
+static uint64_t dti_units_order(const dti_replica *r, const dti_list *list) {
+    const bool leave = dti_program_code(r->full.runs[0].program)->units_leave;
     uint64_t hash = DTI_HASH_START;
+    uint16_t given = 0;
     for (uint32_t i = 0; i < list->count; i++) {
         const dti_action *a = &list->actions[i];
         if (a->kind == DTI_ACTION_GATHER || a->kind == DTI_ACTION_PASS)
             hash = dti_hash64(hash, &a->what, sizeof a->what);
+        if (a->buckets > given && leave)
+            hash = dti_hash64(hash, &a->buckets, sizeof a->buckets);
+        given = DTI_MAX(given, a->buckets);
     }
     return hash;
 }
@@ -16,8 +22,8 @@ static dt_result dti_units_same(dti_parallel *par) {
     const dti_replica *first = &par->replicas[0];
     for (uint32_t i = 1; i < par->job.local && par->desc.comm; i++) {
         const dti_replica *r = &par->replicas[i];
-        if (dti_units_order(&r->full.list) != dti_units_order(&first->full.list) ||
-            dti_units_order(&r->tail.list) != dti_units_order(&first->tail.list))
+        if (dti_units_order(r, &r->full.list) != dti_units_order(first, &first->full.list) ||
+            dti_units_order(r, &r->tail.list) != dti_units_order(first, &first->tail.list))
             return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
                             ".parallel.zero_stage = %d: replica %u reads parameters in another "
                             "order than the first, since its memory differs; give all replicas the "
@@ -105,8 +111,8 @@ static dt_result dti_units_agree(dti_parallel *par) {
         return result;
     char text[128];
     snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
-             (unsigned long long)dti_units_order(&r->full.list),
-             (unsigned long long)dti_units_order(&r->tail.list));
+             (unsigned long long)dti_units_order(r, &r->full.list),
+             (unsigned long long)dti_units_order(r, &r->tail.list));
     result = dti_agree_text(par, text, strlen(text));
     return result || u->comm ? result : dti_parallel_group(par, &u->comm);
 }

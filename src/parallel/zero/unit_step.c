@@ -1,14 +1,11 @@
 /* ZeRO-2 and 3: each replica has a part of gradients, and of parameters (lower/units.c has the
- * code's side). A unit is a bucket. Before a segment that reads a unit's parameters each replica
- * copies them to where its code has them. Within a process they come from the owners' parts, which
- * nobody writes during a step; what other ranks own comes by broadcasts in a group of their own.
- * Codes read units in one order, the same on all ranks, so the next unit is in flight while this
- * one is computed with: two lie on the host of each process at a time. Gradients of a unit are
+ * code's side). A unit is a bucket. Lists of actions say when a replica gathers a unit's parameters to
+ * where its code has them (step/actions.c). Within a process they come from the owners' parts,
+ * which nobody writes during a step; what other ranks own comes by broadcasts in a group of their
+ * own. Lists have units in one order, the same on all ranks, so the next unit is in flight while
+ * this one is computed with: two lie on the host of each process at a time. Gradients of a unit are
  * summed in the tree over batch slices, and only its owners get the sum, so that its place is free
- * for another unit: a segment waits until what it overwrites has gone.
- *
- * A waiting thread folds what can be folded, and the first replica's thread also services the
- * network, so the schedule cannot deadlock.
+ * for another unit.
  *
  * Norm and clipping: each replica measures its own blocks; the pairs of all are joined in the order
  * of one table, so their sum has the same bits as without ZeRO.
