@@ -13,6 +13,10 @@
 #if defined __linux__ && defined __SANITIZE_ADDRESS__
 #include <dirent.h>
 #endif
+#if defined __unix__ && !defined __EMSCRIPTEN__
+#include <sys/times.h>
+#include <unistd.h>
+#endif
 
 #define SLOW_SECONDS 1.0
 #define FAILURES_SHOWN 8
@@ -27,6 +31,19 @@ static double now_seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 #else /* Windows, whose clock() is no processor's */
     return (double)clock() / CLOCKS_PER_SEC;
+#endif
+}
+
+/* Of all processors, and of the processes that the tests waited for: what a test costs on a machine
+ * that does other things too. */
+static double processor_seconds(void) {
+#if defined __unix__ && !defined __EMSCRIPTEN__
+    struct tms used;
+    times(&used);
+    return (double)(used.tms_utime + used.tms_stime + used.tms_cutime + used.tms_cstime) /
+           (double)sysconf(_SC_CLK_TCK);
+#else
+    return 0.0;
 #endif
 }
 
@@ -133,7 +150,7 @@ static void check_threads(int before) {
 #endif
 
 static void test_run(const test *t, bool verbose, bool left_out, int counts[3]) {
-    double start = now_seconds();
+    const double start = now_seconds(), used = processor_seconds();
     const int threads = threads_now();
     test_now = (test_state){.skipped = left_out ? "left out by --without" : NULL};
     if (!left_out)
@@ -145,7 +162,8 @@ static void test_run(const test *t, bool verbose, bool left_out, int counts[3]) 
     else if (test_now.skipped)
         printf("skipped %s: %s\n", t->name, test_now.skipped);
     else if (verbose || seconds >= SLOW_SECONDS)
-        printf("passed  %s: %.2f s\n", t->name, seconds);
+        printf("passed  %s: %.2f s, of processors %.2f s\n", t->name, seconds,
+               processor_seconds() - used);
     fflush(stdout);
     counts[test_now.failures ? 1 : test_now.skipped ? 2 : 0]++;
 }
