@@ -5,8 +5,7 @@
  * to an end, with an error that can be shown. The target has the implementation in it, since it
  * calls what is internal. */
 #ifndef FUZZ_REPLAY
-#define DT_STATIC
-#define DT_IMPLEMENTATION
+#define DT_IMPLEMENTATION /* for other targets too, which are linked with this one */
 #endif
 #include "fuzz.h"
 
@@ -775,7 +774,8 @@ static dt_result fuzz_server(const uint8_t *data, size_t size) {
 }
 
 #ifndef FUZZ_REPLAY
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* Weak: another target has an entry of its own. */
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_server(data, size);
     return 0;

@@ -167,7 +167,8 @@ TEST(a_product_of_16_bits_is_the_f32_product_of_the_same_values_rounded_once) {
         dtype_check_product(variant % 2 ? DT_F16 : DT_BF16, variant, 601); /* chunks and a bit */
     dtype_check_product(DT_F16, 2, 601);
     dtype_check_product(DT_BF16, 2, 4353); /* spans and a bit */
-    dtype_check_product(DT_BF16, 0, 8448);
+    if (test_takes(1, 1, 2))               /* its memory is the one's before */
+        dtype_check_product(DT_BF16, 0, 8448);
 }
 
 TEST(inputs_and_outputs_of_16_bits_are_the_hosts_in_that_type_and_copies_keep_every_bit) {
