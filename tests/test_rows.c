@@ -732,8 +732,11 @@ TEST(a_sample_has_the_same_bits_in_every_batch_on_the_portable_cpu) {
 }
 
 TEST(layers_give_a_sample_the_same_bits_in_every_batch_on_the_cpu) {
-    uint64_t one = rows_check_layers(rows_cpu);
-    CHECK(one == rows_check_layers(rows_cpu2));
+    uint64_t one = rows_check_layers(rows_cpu2);
+    CHECK(one != 0);
+    if (ROWS_WAYS == 1 && !rows_long())
+        return;
+    CHECK(one == rows_check_layers(rows_cpu));
     if (dti_isa_select(DTI_ISA_AVX2) == DTI_ISA_AVX2)
         CHECK(one == rows_check_layers(rows_avx2));
     one = rows_check_layers(rows_plain);
