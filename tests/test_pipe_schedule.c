@@ -145,6 +145,7 @@ TEST(pipeline_zero_bubble_ends_a_sum_before_the_next_one_begins) {
             for (uint32_t d = 0; d < p; d++)
                 fine = fine && schedule_is_whole(&s, d) && schedule_is_apart(&s, d, group);
             test_check(fine, __FILE__, __LINE__, "%u devices, %u in groups of %u", p, m, group);
+            CHECK(s.bubble < (double)(p - 1) / m + 1e-12);
             dti_pipe_schedule_free(base, &s);
         }
     }

@@ -141,16 +141,14 @@ static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *ch
     return d;
 }
 
-/* Of all micro-batches with as many rows as run i: which of them it is, and how many they are. */
-static uint32_t dti_pipe_alike(const dti_runs *runs, uint32_t i, uint32_t *first, uint32_t *all) {
+/* Of all micro-batches with as many rows as run i: the first, and how many before it. */
+static uint32_t dti_pipe_alike(const dti_runs *runs, uint32_t i, uint32_t *first) {
     uint32_t number = 0;
     *first = i;
-    *all = 0;
-    for (uint32_t k = runs->count; k-- > 0;) {
+    for (uint32_t k = i; k-- > 0;) {
         const bool alike = runs->runs[k].rows == runs->runs[i].rows;
         *first = alike ? k : *first;
-        *all += alike;
-        number += alike && k < i;
+        number += alike;
     }
     return number;
 }
@@ -187,16 +185,17 @@ static uint32_t dti_pipe_before(const dti_pipe_run *all, uint32_t i) {
 static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t tail) {
     const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
     const dti_runs *runs = &pipeline->runs[tail];
+    const dti_pipe_schedule *s = &pipeline->schedules[tail];
     dti_pipe_run *all = dti_alloc_array(par->base, runs->count + 1u, sizeof *all);
     dt_result result = all ? DT_OK : DT_ERROR_MEMORY;
     chunk->runs[tail] = all;
     for (uint32_t i = 0; i < runs->count && !result; i++) {
-        uint32_t first, alike;
-        const uint32_t number = dti_pipe_alike(runs, i, &first, &alike);
+        uint32_t first;
+        const uint32_t number = dti_pipe_alike(runs, i, &first), rows = runs->runs[i].rows;
         const uint32_t micro_slots =
-            DTI_MIN(pipeline->schedules[tail].micro_slots[chunk->index], alike);
+            dti_pipe_most_alive(s, chunk->index % s->devices, chunk->index, runs, rows);
         if (first == i)
-            result = dti_pipe_program(par, chunk, runs->runs[i].rows, micro_slots, &all[i].program);
+            result = dti_pipe_program(par, chunk, rows, micro_slots, &all[i].program);
         all[i].program = all[first].program;
         all[i].micro_slot = number % micro_slots;
         all[i].before = dti_pipe_before(all, i);
