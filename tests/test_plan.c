@@ -237,6 +237,7 @@ static void *plan_rank_run(void *arg) {
     r->now = protocol_hash(&t->par, &r->steps);
     r->after = r->result ? dt_trainer_step(t, NULL) : DT_OK;
     dt_ctx_destroy(m->ctx);
+    dt_comm_destroy(r->comm); /* both at the same time: each waits until the other has gone */
     free(m);
     return NULL;
 }
@@ -261,8 +262,6 @@ static void plan_run(const plan_job *job, int fault, plan_rank *ranks) {
     plan_rank_run(&ranks[0]);
     if (job->ranks > 1)
         pthread_join(thread, NULL);
-    for (int i = 0; i < job->ranks; i++)
-        dt_comm_destroy(ranks[i].comm);
 }
 
 /* told: the ranks learn of it with the weights, before anybody waits; they go on. */
@@ -326,5 +325,63 @@ TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
         }
         harness_fault.action = -1;
     }
+    remove(plan_meet);
+}
+
+/* ---- more sums than a comm has operations */
+
+enum { PLAN_CHUNKS = DTI_PENDING_MAX / 2 + 2 }; /* of a device, of two in each rank */
+
+static void plan_chunks_model(train_model *m) {
+    char name[16];
+    dt_tensor h = dt_nn_linear(m->x, "in", 4);
+    for (int i = 1; i < 2 * PLAN_CHUNKS; i++) {
+        snprintf(name, sizeof name, "l%d", i);
+        h = dt_tanh(dt_nn_linear(dt_stage(h, i), name, 4));
+    }
+    m->logits = dt_nn_linear(h, "out", TRAIN_CLASSES);
+    m->loss = dt_cross_entropy(m->logits, m->t, NULL);
+    m->accuracy = dt_accuracy(m->logits, m->t);
+}
+
+static void *plan_chunks_run(void *arg) {
+    plan_rank *r = arg;
+    train_model *m = calloc(1, sizeof *m);
+    dt_trainer *t = NULL;
+    if (!plan_join(r) ||
+        !CHECK_TEXT(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &m->ctx) &&
+                        !dt_graph_create(m->ctx, &m->graph),
+                    "a context"))
+        return NULL;
+    m->adam = (dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 0.01};
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    train_data_fill(&m->data);
+    plan_chunks_model(m);
+    dt_trainer_desc d = train_desc(m);
+    d.comm = r->comm;
+    d.devices = "cpu:2";
+    d.batch = 8;
+    d.accumulate = 2;
+    d.parallel.replicas = d.parallel.pipeline = 2;
+    d.parallel.schedule = DT_PIPELINE_INTERLEAVED;
+    d.parallel.chunks = PLAN_CHUNKS;
+    if (CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx)))
+        CHECK_TEXT(!dt_trainer_step(t, NULL) && !dt_trainer_step(t, NULL), "rank %d: %s", r->rank,
+                   dt_ctx_error(m->ctx));
+    dt_ctx_destroy(m->ctx);
+    dt_comm_destroy(r->comm);
+    free(m);
+    return NULL;
+}
+
+TEST(sums_of_more_chunks_than_a_comm_has_operations_are_made_some_at_a_time) {
+    plan_rank ranks[2] = {{.rank = 0}, {.rank = 1}};
+    pthread_t thread;
+    snprintf(plan_meet, sizeof plan_meet, "/tmp/dtrain_plan_%ld", (long)getpid());
+    remove(plan_meet);
+    REQUIRE(!pthread_create(&thread, NULL, plan_chunks_run, &ranks[1]));
+    plan_chunks_run(&ranks[0]);
+    pthread_join(thread, NULL);
     remove(plan_meet);
 }

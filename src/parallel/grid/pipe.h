@@ -125,7 +125,8 @@ typedef struct dti_pipe {
     uint32_t counter_count; /* of par->counters */
 
     /* The step under way. */
-    uint32_t tail; /* 1: of a short batch */
+    uint32_t tail;  /* 1: of a short batch */
+    uint32_t ahead; /* sums that were posted out of turn */
     _Atomic bool failed;
     _Atomic bool speaking; /* a thread of this rank uses the comm */
     dt_result said;        /* what the comm said */

@@ -26,11 +26,20 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     return result ? result : dti_operands_fit(par, stage->pipelines, operands);
 }
 
+/* As many sums in their order as ahead of it: messages and places have operations under way too. */
+static uint32_t dti_pipe_sums_window(const dti_pipe *pipe) {
+    uint32_t others = pipe->tp_count;
+    for (uint32_t i = 0; i < pipe->flow_count; i++)
+        others += pipe->flows[i].link_count * DTI_PIPE_WINDOW;
+    return others + 4 < DTI_PENDING_MAX ? (DTI_PENDING_MAX - others) / 2 : 1;
+}
+
 static dt_result dti_pipe_sums_make(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const uint32_t count = pipe->stage_count;
     par->subtree_bytes = par->staging_bytes = 0;
     dt_result result = dti_sums_make(par, &dti_pipe_sum_kind, count, count, 1);
+    par->sums.window = dti_pipe_sums_window(pipe);
     for (uint32_t s = 0; s < count && !result; s++)
         result = dti_pipe_stage_sum(par, s);
     result = dti_agree_result(par, result);
@@ -52,6 +61,7 @@ static void dti_pipe_sums_free(dti_parallel *par) {
 static void dti_pipe_sums_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_sums_begin(par);
+    pipe->ahead = 0;
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++)
         dti_batch_slice_stack_begin(&pipe->chunks[i].sum);
 }
@@ -63,8 +73,10 @@ static void dti_pipe_sums_help(dti_parallel *par) {
         if (!dti_sum_fold(par, s) || !par->sums.list[s].comm || !pipe->apart)
             continue;
         dti_pipe_hush(pipe);
-        if (!pipe->said)
+        if (!pipe->said && pipe->ahead < par->sums.window) {
             pipe->said = dti_sum_post(par, s);
+            pipe->ahead++;
+        }
         if (pipe->said)
             atomic_store(&pipe->failed, true);
         dti_pipe_unhush(pipe);
