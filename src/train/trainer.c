@@ -336,6 +336,15 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
     info->state_bytes = dti_pipe_state(pipe);
 }
 
+/* Programs have one room. NULL: other devices', or memory ran out. */
+static void dti_trainer_transients(const dti_runs *runs, dt_trainer_info *info) {
+    for (uint32_t i = 0; i < runs->count; i++) {
+        const dt_program *p = runs->runs[i].program;
+        if (p)
+            info->transient_bytes = DTI_MAX(info->transient_bytes, p->code->transient_bytes);
+    }
+}
+
 static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {
     const int part = arena == DTI_ARENA_GRADIENT;
     const uint64_t elements = s->layout.elements;
@@ -377,10 +386,9 @@ DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     for (uint32_t i = 0; i < runs->count; i++) {
         info->replica_batch += (int)runs->runs[i].rows;
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
-        const dt_program *p = runs->runs[i].program; /* NULL: other devices', or memory ran out */
-        if (p)
-            info->transient_bytes = DTI_MAX(info->transient_bytes, p->code->transient_bytes);
     }
+    dti_trainer_transients(runs, info);
+    dti_trainer_transients(&par->replicas[0].tail, info);
     const dt_store *s = par->replicas[0].store;
     info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     info->replica_param_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_PARAM);
