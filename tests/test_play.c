@@ -1,6 +1,6 @@
 /* Lists of whole jobs, played without their devices. All ranks' lists are worked off in an order
- * that is drawn, with the messages between them, and with a fault at each action. The predicates
- * are the library's. Included by main.c, behind test_plan.c. */
+ * that is drawn, with the messages between them, and with a fault at each action; then by a clock.
+ * The predicates are the library's. Included by main.c, behind test_plan.c. */
 #include "pipe_model.h"
 
 enum { PLAY_RANKS = 4, PLAY_DEVICES = 16 };
@@ -13,8 +13,10 @@ typedef struct play_job {
 } play_job;
 
 typedef struct play_device {
-    uint32_t at, met; /* sync points that it has come to */
-    bool arrived, gave_up;
+    uint32_t at, met, left; /* sync points that it has come to, and left */
+    uint32_t buckets;       /* of a replica: that it has given */
+    bool arrived, gave_up, busy;
+    uint64_t until; /* busy: with its next action */
 } play_device;
 
 typedef struct play_rank {
@@ -31,6 +33,15 @@ static struct {
     int count;
     _Atomic int ready, over;
 } play;
+
+/* The tensor group's stage of a device, counted over the job. */
+static uint32_t play_row(const play_rank *r, int d) {
+    const dti_parallel *par = &r->trainer->par;
+    const uint32_t first = dti_mesh_own(&par->mesh, par->mesh.rank).first;
+    return (first + (uint32_t)d * par->pipe->each) / par->mesh.tensor;
+}
+
+#include "play_checks.h"
 
 /* ---- the job's trainers, each on a thread until the play is over */
 
@@ -79,13 +90,6 @@ static const dti_list *play_list(const play_rank *r, int d) {
 
 /* ---- what may happen next */
 
-/* The tensor group's stage of a device, counted over the job. */
-static uint32_t play_row(const play_rank *r, int d) {
-    const dti_parallel *par = &r->trainer->par;
-    const uint32_t first = dti_mesh_own(&par->mesh, par->mesh.rank).first;
-    return (first + (uint32_t)d * par->pipe->each) / par->mesh.tensor;
-}
-
 /* Whether all that meet have come: tensor ranks of the stage, or all replicas of the job. */
 static bool play_all_met(const play_rank *own, int d) {
     bool all = true;
@@ -104,13 +108,20 @@ static _Atomic uint32_t *play_counter(const play_rank *r, int d, int which) {
     return &par->counters[par->pipe->devices[d].tp->counters + (uint32_t)which];
 }
 
+static bool play_may(const play_rank *r, int d) {
+    const dti_list *list = play_list(r, d);
+    const play_device *own = &r->device[d];
+    const dti_action *a = &list->actions[own->at];
+    return own->at < list->count && !own->gave_up &&
+           (!a->need_count || dti_list_may(&r->trainer->par, list, a));
+}
+
 /* Whether it did its next action. */
 static bool play_act(play_rank *r, int d) {
     const dti_parallel *par = &r->trainer->par;
     play_device *own = &r->device[d];
-    const dti_list *list = play_list(r, d);
-    const dti_action *a = &list->actions[own->at];
-    if (own->at >= list->count || own->gave_up || (a->need_count && !dti_list_may(par, list, a)))
+    const dti_action *a = &play_list(r, d)->actions[own->at];
+    if (!play_may(r, d))
         return false;
     if (a->kind == DTI_ACTION_COLLECTIVE && !own->arrived) {
         own->arrived = true;
@@ -124,6 +135,8 @@ static bool play_act(play_rank *r, int d) {
         return false;
     if (a->kind == DTI_ACTION_COLLECTIVE && par->pipe)
         *play_counter(r, d, DTI_TP_LEFT) += par->pipe->each;
+    own->left += a->kind == DTI_ACTION_COLLECTIVE;
+    play_sees_action(r, d, a);
     if (a->raises)
         par->counters[a->raises - 1]++;
     own->arrived = false;
@@ -147,16 +160,14 @@ static dti_pipe_flow *play_peer(const play_rank *own, const dti_pipe_flow *f) {
     return NULL;
 }
 
-/* A message is posted, or arrives, by a draw. Whether anything moved. */
-static bool play_message(play_rank *r, uint32_t *state) {
+/* A message is posted, or arrives. Whether anything moved. */
+static bool play_message(play_rank *r, dti_pipe_flow *f) {
     const dti_parallel *par = &r->trainer->par;
-    if (!par->pipe || !par->pipe->flow_count || r->failed)
-        return false;
-    dti_pipe_flow *f = &par->pipe->flows[train_random(state) % par->pipe->flow_count];
     dti_pipe_flow *peer = play_peer(r, f);
-    if (!CHECK_TEXT(peer != NULL, "nobody has the other end"))
+    if (r->failed || !CHECK_TEXT(peer != NULL, "nobody has the other end"))
         return false;
     if (dti_pipe_flow_may(par, f)) {
+        play_posts(r, f);
         f->posted++;
         return true;
     }
@@ -167,15 +178,10 @@ static bool play_message(play_rank *r, uint32_t *state) {
     return true;
 }
 
-/* Operations under way, with those that sums may add. */
-static uint32_t play_pending(const play_rank *r) {
+static bool play_message_drawn(play_rank *r, uint32_t *state) {
     const dti_pipe *pipe = r->trainer->par.pipe;
-    uint32_t pending = 0;
-    for (uint32_t i = 0; pipe && i < pipe->flow_count; i++)
-        pending += (pipe->flows[i].posted - *pipe->flows[i].done) * pipe->flows[i].link_count;
-    for (uint32_t s = 0; pipe && s < pipe->stage_count; s++)
-        pending += pipe->stages[s].sum->comm != NULL;
-    return pending + (pipe ? pipe->tp_count : 0);
+    return pipe && pipe->flow_count &&
+           play_message(r, &pipe->flows[train_random(state) % pipe->flow_count]);
 }
 
 /* ---- a play */
@@ -186,6 +192,7 @@ static void play_begin(void) {
         dti_pipe *pipe = r->trainer->par.pipe;
         memset(r->device, 0, sizeof r->device);
         r->failed = false;
+        play_sees_begin(r);
         for (uint32_t k = 0; pipe && k < pipe->counter_count; k++)
             r->trainer->par.counters[k] = 0;
         for (uint32_t k = 0; pipe && k < pipe->flow_count; k++)
@@ -232,9 +239,9 @@ static bool play_run(int fault, uint32_t *state, int *actions) {
     for (uint32_t idle = 0; idle < 4000; idle++) {
         play_rank *r = &play.rank[train_random(state) % (uint32_t)play.count];
         const int d = (int)(train_random(state) % (uint32_t)r->devices);
-        if (play_message(r, state))
+        if (play_message_drawn(r, state))
             idle = 0;
-        CHECK(play_pending(r) <= DTI_PENDING_MAX);
+        play_counts_pending(r);
         if (r->failed || !play_act(r, d))
             continue;
         idle = 0;
@@ -247,9 +254,14 @@ static bool play_run(int fault, uint32_t *state, int *actions) {
     return failed || play_ended();
 }
 
+#include "play_clock.h"
+
+/* ---- jobs */
+
 static void play_job_open(const play_job *j, pthread_t *threads, dt_comm **comms) {
     const int devices = j->stages * j->tensor * j->data;
     memset(&play, 0, sizeof play);
+    memset(play_saw, 0, sizeof play_saw);
     play.count = j->ranks;
     if (j->ranks > 1)
         CHECK(!dt_comm_create_threads(NULL, j->ranks, comms));
@@ -275,8 +287,9 @@ static void play_draw(uint32_t *state, play_job *j) {
                     .accumulate = 1 + (int)(train_random(state) % 5),
                     .schedule = schedules[train_random(state) % 3],
                     .short_batch = train_random(state) % 3 == 0};
-    const int deep = train_random(state) % 2 ? PIPE_SKIP : PIPE_TIED;
-    j->kind = j->tensor > 1 ? TRAIN_PARTS : j->stages > 1 ? deep : TRAIN_SYNC;
+    const int deep = train_random(state) % 2 ? PIPE_SKIP : PIPE_TIED,
+              plain = train_random(state) % 2 ? TRAIN_SYNC : 1;
+    j->kind = j->tensor > 1 ? TRAIN_PARTS : j->stages > 1 ? deep : plain;
     if (j->tensor > 1 && j->stages == 1)
         j->slices = 1 + (int)(train_random(state) % 2);
     if (j->stages == 1)
@@ -285,7 +298,9 @@ static void play_draw(uint32_t *state, play_job *j) {
         j->schedule = DT_PIPELINE_INTERLEAVED;
         j->chunks = 2;
     }
-    j->zero = j->data > 1 && j->stages * j->tensor > 1 ? (int)(train_random(state) % 2) : 0;
+    j->zero = j->data > 1 && j->slices == 1 && j->stages * j->tensor > 1
+                  ? (int)(train_random(state) % 2)
+                  : 0;
     j->batch_slices = j->data * (1 + (int)(train_random(state) % 2));
     if (j->kind == TRAIN_SYNC)
         j->accumulate = 1; /* it needs the whole batch at once */
@@ -293,34 +308,74 @@ static void play_draw(uint32_t *state, play_job *j) {
     j->ranks = 1 + (int)(train_random(state) % (uint32_t)DTI_MIN(devices, PLAY_RANKS));
 }
 
-TEST(lists_of_random_jobs_end_on_all_ranks_whatever_action_fails) {
-    uint32_t state = 11;
+static void play_job_close(const play_job *j, pthread_t *threads, dt_comm **comms) {
+    play.over = 1;
+    for (int i = 0; i < j->ranks; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < j->ranks; i++)
+        dt_comm_destroy(comms[i]);
+}
+
+static bool play_is_made(void) {
+    bool made = true;
+    for (int i = 0; i < play.count; i++)
+        made = made && play.rank[i].trainer;
+    return made;
+}
+
+/* With all that can be seen where nothing fails. */
+static void play_whole(play_job *j, int round, uint32_t *state) {
+    for (int again = 0; again < 6; again++) {
+        int actions;
+        j->short_batch = again % 2;
+        const bool ended = again < 2   ? play_clock(NULL) > 0
+                           : again < 4 ? play_clock(state) > 0
+                                       : play_run(-1, state, &actions);
+        CHECK_TEXT(ended,
+                   "round %d: %d stages x %d tensor ranks x %d, %d slices, %d ranks, %d "
+                   "micro-batches, schedule %d: nobody moves",
+                   round, j->stages, j->tensor, j->data, j->slices, j->ranks, j->accumulate,
+                   (int)j->schedule);
+        play_channels_agree();
+        if (again < 2)
+            play_idles(j);
+    }
+    for (int i = 0; i < play.count; i++)
+        play_memory(&play.rank[i]);
+}
+
+typedef void play_fn(play_job *j, int round, uint32_t *state);
+
+/* How many jobs there were without stages and tensor groups, with either, and with both. */
+static void play_jobs(uint32_t seed, play_fn *fn) {
     int kinds[4] = {0};
     for (int round = 0; round < (test_is_long() ? 400 : test_takes(1, 2, 3) ? 12 : 40); round++) {
         play_job j;
         pthread_t threads[PLAY_RANKS];
         dt_comm *comms[PLAY_RANKS] = {NULL};
-        int actions = 0, ignored;
-        play_draw(&state, &j);
+        play_draw(&seed, &j);
         play_job_open(&j, threads, comms);
-        bool made = true;
-        for (int i = 0; i < j.ranks; i++)
-            made = made && play.rank[i].trainer;
         kinds[(j.stages > 1) + 2 * (j.tensor > 1)]++;
-        for (int again = 0; made && again < 3; again++)
-            CHECK_TEXT(play_run(-1, &state, &actions),
-                       "round %d: %d stages x %d tensor ranks x %d, %d slices, %d ranks, %d "
-                       "micro-batches, schedule %d: nobody moves",
-                       round, j.stages, j.tensor, j.data, j.slices, j.ranks, j.accumulate,
-                       (int)j.schedule);
-        for (int fault = 0; made && fault < actions; fault += 1 + actions / 40)
-            CHECK_TEXT(play_run(fault, &state, &ignored), "round %d: fault %d of %d", round, fault,
-                       actions);
-        play.over = 1;
-        for (int i = 0; i < j.ranks; i++)
-            pthread_join(threads[i], NULL);
-        for (int i = 0; i < j.ranks; i++)
-            dt_comm_destroy(comms[i]);
+        if (play_is_made())
+            fn(&j, round, &seed);
+        play_job_close(&j, threads, comms);
     }
     CHECK(kinds[0] && kinds[1] && kinds[2] && kinds[3]);
+}
+
+static void play_faults(play_job *j, int round, uint32_t *state) {
+    int actions, ignored;
+    CHECK(play_run(-1, state, &actions));
+    for (int fault = 0; fault < actions; fault += 1 + actions / 40)
+        CHECK_TEXT(play_run(fault, state, &ignored), "round %d: fault %d of %d, %d stages", round,
+                   fault, actions, j->stages);
+}
+
+TEST(lists_of_random_jobs_end_on_all_ranks_whatever_action_fails) {
+    play_jobs(11, play_faults);
+}
+
+/* And they wait as long as the schedule's formula says. */
+TEST(lists_of_random_jobs_keep_what_is_needed_and_no_more_than_is_told) {
+    play_jobs(12, play_whole);
 }
