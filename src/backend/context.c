@@ -65,8 +65,7 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
     const dt_ctx_desc *d = &ctx->desc;
     if (d->pipeline_cache) {
         ctx->cache = dti_alloc(&ctx->base, d->pipeline_cache_bytes);
-        if (!ctx->cache)
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(ctx->cache);
         memcpy(ctx->cache, d->pipeline_cache, d->pipeline_cache_bytes);
         ctx->desc.pipeline_cache = ctx->cache;
     }
@@ -84,8 +83,7 @@ static dt_result dti_ctx_make(dti_base *base, const dt_ctx_desc *d, dt_ctx **out
     *out = NULL;
     DTI_TRY(dti_ctx_check(base, d));
     dt_ctx *ctx = dti_alloc(base, sizeof *ctx);
-    if (!ctx)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(ctx);
     ctx->base = *base;
     ctx->base.at_home = dti_at_home_open();
     ctx->desc = *d;

@@ -52,9 +52,7 @@ static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *
 }
 
 static void dti_trials_destroy(dti_trials *t) {
-    dti_free(t->base, t->places);
-    dti_free(t->base, t->launches);
-    dti_free(t->base, t->list);
+    DTI_FREE(t->base, t->places, t->launches, t->list);
     *t = (dti_trials){.base = t->base};
 }
 

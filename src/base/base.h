@@ -173,6 +173,10 @@ static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
 static char *dti_alloc_text(dti_base *base, const char *text);           /* a copy */
 static void dti_free(dti_base *base, void *memory);                      /* NULL is fine */
+/* All of a list; the object that has the others in it, and the base, may be the last. */
+#define DTI_FREE(base, ...)                                                                        \
+    dti_free_all((base), (void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+static void dti_free_all(dti_base *base, void *const *all, size_t count);
 
 /* In a child of fork: memory is there, threads and what a device or socket keeps are the parent's.
  * Nothing is waited for, locked or told to a driver there; memory is given back. */
@@ -195,13 +199,19 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
             return dti_fail_null((base), #pointer);                                                \
     } while (0)
 static dt_result dti_fail_null(dti_base *base, const char *what);
-/* What a sequence of steps consists of: the first that fails ends the function, with its result. For
- * one that has something to give back first, see the loops of `if (!result)`. */
+/* A step of a sequence: the first that fails ends the function, with its result. Where something is
+ * to be given back before that, `if (!result)` guards each further step. */
 #define DTI_TRY(...)                                                                               \
     do {                                                                                           \
         const dt_result tried = (__VA_ARGS__);                                                     \
         if (tried)                                                                                 \
             return tried;                                                                          \
+    } while (0)
+/* The same of memory that was asked for. */
+#define DTI_HAVE(memory)                                                                           \
+    do {                                                                                           \
+        if (!(memory))                                                                             \
+            return DT_ERROR_MEMORY;                                                                \
     } while (0)
 /* The name of the public function that the host has called. */
 static const char *dti_function(void);

@@ -156,8 +156,7 @@ static dt_result dti_writer_open_as(dti_base *base, const char *path, unsigned m
         return dti_fail(base, DT_ERROR_IO, "%s: cannot be %s: %s", path,
                         rights.replaces ? "replaced" : "written", why);
     dti_writer *w = dti_writer_make(base, path, target);
-    if (!w)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(w);
     w->bytes = bytes;
     for (int i = 0; i < 8 && !w->file && (i == 0 || errno == EEXIST); i++) {
         dti_writer_name_temporary(w->temporary, (size_t)(w->path - w->temporary), w->path);

@@ -123,6 +123,11 @@ static void dti_free(dti_base *base, void *memory) {
     dti_host_free(base, block, bytes + DTI_MEMORY_ALIGN);
 }
 
+static void dti_free_all(dti_base *base, void *const *all, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        dti_free(base, all[i]);
+}
+
 static bool dti_free_public(dt_ctx *ctx, void *memory, const char *name) {
     dti_visit visit;
     const bool taken = dti_enter(ctx, &visit, DTI_CTX, name) || !ctx;

@@ -269,8 +269,7 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
         return dti_fail(base, DT_ERROR_INVALID, "%d threads: the most is %d", threads,
                         DTI_MAX_THREADS);
     dti_pool *pool = dti_alloc(base, sizeof *pool);
-    if (!pool)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(pool);
     pool->base = base;
     pool->threads = threads;
     pool->avoided = -1;
@@ -313,6 +312,5 @@ static void dti_pool_destroy(dti_base *base, dti_pool *pool) {
         return;
     if (!dti_forked(base))
         dti_pool_stop(pool);
-    dti_free(base, pool->workers);
-    dti_free(base, pool);
+    DTI_FREE(base, pool->workers, pool);
 }

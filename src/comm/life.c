@@ -8,8 +8,7 @@ static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uin
     uint64_t *votes = comm ? dti_alloc_array(base, size, 4 * sizeof *votes) : NULL;
     uint32_t *ranks = votes && parent ? dti_alloc_array(base, size, sizeof *ranks) : NULL;
     if (!votes || (parent && !ranks)) {
-        dti_free(base, votes);
-        dti_free(base, comm);
+        DTI_FREE(base, votes, comm);
         return NULL;
     }
     comm->rank = rank, comm->size = size;
@@ -58,8 +57,7 @@ static void dti_comm_free(dt_comm *comm) {
             *at = comm->sibling;
             break;
         }
-    dti_free(base, comm->ranks);
-    dti_free(base, comm->votes);
+    DTI_FREE(base, comm->ranks, comm->votes);
     if (!comm->parent)
         dti_base_end(base);
     dti_base last = *base; /* a root's own memory holds its base */

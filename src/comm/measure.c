@@ -210,8 +210,7 @@ static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc) {
         m.comm->transport->close(m.comm);
         dti_comm_free(m.comm);
     }
-    dti_free(comm->base, m.out);
-    dti_free(comm->base, m.in);
+    DTI_FREE(comm->base, m.out, m.in);
     if (!result)
         comm->transport->link(comm, &links[0], &links[1]);
     return result;

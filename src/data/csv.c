@@ -45,16 +45,14 @@ static void dti_csv_settle(dt_csv *csv) {
 static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_desc *desc,
                               dt_csv **out) {
     dt_csv *csv = *out = dti_alloc(base, sizeof *csv);
-    if (!csv)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(csv);
     csv->base = base;
     csv->skip_bad = desc->skip_bad;
     csv->categories_max = desc->max_categories ? (size_t)desc->max_categories : 1000;
     if (desc->like)
         csv->categories_max = DTI_MAX(csv->categories_max, desc->like->categories_max);
     csv->path = dti_alloc_text(base, path);
-    if (!csv->path)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(csv->path);
     dt_result result =
         dti_csv_cursor_open(base, csv->path, desc->delimiter ? desc->delimiter : ',', &csv->cursor);
     if (!result)
@@ -94,10 +92,7 @@ DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, 
         dti_csv_categories_free(csv->base, &csv->columns[i]);
         dti_free(csv->base, csv->columns[i].name);
     }
-    dti_free(csv->base, csv->columns);
-    dti_free(csv->base, csv->places);
-    dti_free(csv->base, csv->path);
-    dti_free(csv->base, csv);
+    DTI_FREE(csv->base, csv->columns, csv->places, csv->path, csv);
 }
 
 DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info) {

@@ -27,8 +27,7 @@ static dt_result dti_csv_category_add(dt_csv *csv, dti_csv_column *column, const
                                         column->categories + 1, sizeof *column->names);
     column->names = names;
     char *copy = room ? dti_alloc_text(csv->base, text) : NULL;
-    if (!copy)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(copy);
     memmove(column->names + at + 1, column->names + at,
             (column->categories - at) * sizeof *column->names);
     column->names[at] = copy;
@@ -106,8 +105,7 @@ static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint3
     const char *field = dti_csv_field(&csv->cursor, i);
     const char *name = desc->no_header || !*field ? number : field;
     column->name = dti_alloc_text(csv->base, name);
-    if (!column->name)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(column->name);
     for (uint32_t k = 0; k < i; k++) {
         if (!strcmp(csv->columns[k].name, name))
             return dti_fail(csv->base, DT_ERROR_FORMAT,
@@ -140,8 +138,7 @@ static dt_result dti_csv_head(dt_csv *csv, const dt_csv_desc *desc) {
     if (result)
         return result;
     csv->columns = dti_alloc_array(csv->base, csv->cursor.count, sizeof *csv->columns);
-    if (!csv->columns)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(csv->columns);
     csv->count = (uint32_t)csv->cursor.count;
     for (uint32_t i = 0; i < csv->count && !result; i++)
         result = dti_csv_column_make(csv, desc, i);

@@ -76,8 +76,7 @@ static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char deli
 
 static void dti_csv_cursor_close(dti_csv_cursor *c) {
     dti_reader_close(&c->reader);
-    dti_free(c->base, c->window);
-    dti_free(c->base, c->fields);
+    DTI_FREE(c->base, c->window, c->fields);
     dti_text_free(&c->row);
     c->window = NULL;
     c->fields = NULL;
@@ -102,8 +101,7 @@ static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
     const bool made =
         dti_array_reserve(c->base, &fields, &c->capacity, c->count + 1, sizeof *c->fields);
     c->fields = fields;
-    if (!made)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(made);
     c->fields[c->count++] = c->row.size;
     return DT_OK;
 }

@@ -246,8 +246,7 @@ static dt_result dti_folder_verify(dt_folder *f) {
 static dt_result dti_folder_create(dti_base *base, const char *path, const dt_folder_desc *desc,
                                    dt_folder **out) {
     dt_folder *f = *out = dti_alloc(base, sizeof *f);
-    if (!f)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(f);
     f->base = base;
     f->desc = *desc;
     f->desc.like = NULL;
@@ -289,17 +288,13 @@ DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNU
         return;
     for (int i = 0; i < f->worker_count; i++) {
         const dti_folder_worker *d = &f->workers[i];
-        void *all[] = {d->path, d->file, d->pixels, d->rows, d->sized};
-        for (size_t k = 0; k < DTI_COUNT(all); k++)
-            dti_free(f->base, all[k]);
+        DTI_FREE(f->base, d->path, d->file, d->pixels, d->rows, d->sized);
     }
     for (size_t i = 0; i < f->class_count; i++)
         dti_free(f->base, f->classes[i]);
     dti_text_free(&f->names);
-    void *all[] = {f->workers, f->classes, f->places,        f->labels,
-                   f->path,    f->cache,   (void *)f->cached};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(f->base, all[i]);
+    DTI_FREE(f->base, f->workers, f->classes, f->places, f->labels, f->path, f->cache,
+             (void *)f->cached);
     dti_cond_destroy(&f->free);
     dti_mutex_destroy(&f->lock);
     dti_free(f->base, f);

@@ -68,8 +68,7 @@ static dt_result dti_folder_list_make(dti_base *base, const char *path,
     *list = (dti_folder_list){.text = dti_text_open(base)};
     DTI_TRY(dti_folder_list_read(base, path, wanted, list));
     list->names = dti_alloc_array(base, list->count + 1, sizeof *list->names);
-    if (!list->names || !list->text.ok)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(list->names && list->text.ok);
     char *at = list->text.data;
     for (size_t i = 0; i < list->count; i++, at += strlen(at) + 1)
         list->names[i] = at;
@@ -110,8 +109,7 @@ static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class)
     room = room &&
            dti_array_reserve(f->base, &labels, &f->label_capacity, f->rows + 1, sizeof *f->labels);
     f->labels = labels;
-    if (!room)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(room);
     f->places[f->rows] = f->names.size;
     f->labels[f->rows] = class;
     f->rows++;

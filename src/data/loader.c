@@ -381,13 +381,11 @@ static dt_result dti_loader_alloc_slots(dti_loader *l) {
     const size_t rows = (size_t)(d->share ? DTI_MIN(d->share_max, most) : most);
     for (int s = 0; s < (d->threaded ? 2 : 1); s++) {
         l->slots[s].sources = dti_alloc_array(l->base, rows, sizeof(uint32_t));
-        if (!l->slots[s].sources)
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(l->slots[s].sources);
         for (int c = 0; c < l->rows.column_count; c++) {
             const dti_loader_column *column = &l->rows.columns[c];
             l->slots[s].values[c] = dti_alloc_array(l->base, rows, dti_column_bytes(column));
-            if (!l->slots[s].values[c])
-                return DT_ERROR_MEMORY;
+            DTI_HAVE(l->slots[s].values[c]);
         }
     }
     return DT_OK;
@@ -432,8 +430,7 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     if (result != DT_OK)
         return result;
     dti_loader *l = dti_loader_make(base, desc);
-    if (!l)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(l);
     result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
     l->each = l->desc.data->sample || l->rows.augments;
@@ -484,7 +481,5 @@ static void dti_loader_destroy(dti_loader *l) {
             dti_free(l->base, l->slots[s].values[c]);
     }
     dti_sampler_free(l->base, &l->order);
-    dti_free(l->base, l->helpers);
-    dti_free(l->base, l->scratch);
-    dti_free(l->base, l);
+    DTI_FREE(l->base, l->helpers, l->scratch, l);
 }

@@ -258,8 +258,7 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     m->rows = dti_alloc_array(base, p->height, (size_t)w * (size_t)c);
     m->sized = dti_alloc(base, bytes);
     out->data = dti_alloc_array(base, bytes, element);
-    if (!m->pixels || !m->rows || !m->sized || !out->data)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(m->pixels && m->rows && m->sized && out->data);
     DTI_TRY(dti_picture_decode(f, p, c, m->pixels));
     if ((uint32_t)w == p->width && (uint32_t)h == p->height)
         memcpy(m->sized, m->pixels, bytes);
@@ -301,9 +300,7 @@ DTI_PUBLIC(dt_image_load,
     dti_reader_close(&reader);
     if (!result)
         result = dti_image_take(base, &file, &picture, desc, &room, &array);
-    void *all[] = {room.file, room.pixels, room.rows, room.sized, result ? array.data : NULL};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(base, all[i]);
+    DTI_FREE(base, room.file, room.pixels, room.rows, room.sized, result ? array.data : NULL);
     if (!result)
         *out = array;
     return result;

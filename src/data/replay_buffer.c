@@ -60,8 +60,7 @@ static dt_result dti_replay_check(dti_base *base, const dt_replay_desc *d) {
 
 static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_replay **out) {
     dt_replay *r = *out = dti_alloc(base, sizeof *r);
-    if (!r)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(r);
     r->base = base;
     r->desc = *d;
     r->desc.epsilon = d->epsilon > 0.0 ? d->epsilon : DTI_REPLAY_EPSILON;
@@ -96,9 +95,7 @@ DTI_PUBLIC(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_repla
 DTI_PUBLIC_VOID(dt_replay_destroy, (dt_replay * r), r, DTI_OF(dt_replay) | DTI_UNUSED, (r)) {
     if (!r)
         return;
-    dti_free(r->base, r->tree);
-    dti_free(r->base, r->items);
-    dti_free(r->base, r);
+    DTI_FREE(r->base, r->tree, r->items, r);
 }
 
 DTI_PUBLIC_GET(uint64_t, dt_replay_count, (const dt_replay *r), r, DTI_OF(dt_replay), (r)) {

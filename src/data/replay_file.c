@@ -104,8 +104,7 @@ static dt_result dti_replay_sum(dti_reader *f) {
     uint64_t left = f->size - sizeof kept;
     dt_result result = dti_reader_seek(f, 0);
     uint8_t *piece = dti_alloc(f->base, DTI_REPLAY_PIECE);
-    if (!piece)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(piece);
     while (left && !result) {
         const size_t bytes = (size_t)DTI_MIN(left, (uint64_t)DTI_REPLAY_PIECE);
         result = dti_reader_take(f, piece, bytes);

@@ -43,9 +43,7 @@ static dt_result dti_sampler_alloc(dti_base *base, dti_sampler *o) {
 }
 
 static void dti_sampler_free(dti_base *base, dti_sampler *o) {
-    dti_free(base, o->rows);
-    dti_free(base, o->sums);
-    dti_free(base, o->keys);
+    DTI_FREE(base, o->rows, o->sums, o->keys);
     o->rows = NULL;
 }
 

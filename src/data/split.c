@@ -59,8 +59,7 @@ static dt_result dti_split_order(dti_base *base, const dt_data_split_desc *d, ui
         dti_split_by_class(d->labels, d->rows, shuffled, classes, counts, order);
     else if (!result)
         memcpy(order, shuffled, d->rows * sizeof *order);
-    dti_free(base, shuffled);
-    dti_free(base, counts);
+    DTI_FREE(base, shuffled, counts);
     return result;
 }
 
@@ -110,8 +109,7 @@ DTI_PUBLIC(dt_balanced_weights,
         return dti_fail(base, DT_ERROR_INVALID, "dt_balanced_weights: 0 rows");
     DTI_TRY(dti_split_classes(base, labels, rows, &classes));
     uint32_t *counts = dti_alloc_array(base, classes, sizeof *counts);
-    if (!counts)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(counts);
     for (uint32_t i = 0; i < rows; i++)
         counts[labels[i]]++;
     for (uint32_t i = 0; i < rows; i++)

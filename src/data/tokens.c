@@ -130,8 +130,7 @@ static dt_result dti_tokens_count(dt_tokens *t) {
 static dt_result dti_tokens_make(dti_base *base, const char *path, const dt_tokens_desc *desc,
                                  dt_tokens **out) {
     dt_tokens *t = *out = dti_alloc(base, sizeof *t);
-    if (!t)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(t);
     t->base = base;
     t->desc = *desc;
     t->each = (size_t)desc->bits / 8;
@@ -176,9 +175,7 @@ DTI_PUBLIC_VOID(dt_tokens_close, (dt_tokens * t), t, DTI_OF(dt_tokens) | DTI_UNU
     if (t->open)
         dti_reader_close(&t->reader);
     dti_mutex_destroy(&t->lock);
-    dti_free(t->base, t->bytes);
-    dti_free(t->base, t->path);
-    dti_free(t->base, t);
+    DTI_FREE(t->base, t->bytes, t->path, t);
 }
 
 DT_API uint64_t dt_tokens_rows(const dt_tokens *t) {

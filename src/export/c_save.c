@@ -294,8 +294,7 @@ static dt_result dti_c_make(dti_c_file *f, const char *path) {
         return f->result;
     f->needed = dti_alloc_array(f->base, f->g->count, sizeof *f->needed);
     f->values = dti_alloc_array(f->base, f->g->count, sizeof *f->values);
-    if (!f->needed || !f->values)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(f->needed && f->values);
     dti_c_need(f);
     dti_c_nodes(f);
     return f->result ? f->result : dti_c_write(f, path);
@@ -317,8 +316,7 @@ DTI_PUBLIC(dt_c_save, (dt_store * store, const char *path, const dt_c_desc *desc
         result = dti_c_make(&f, path);
     dti_text_free(&f.body);
     dti_text_free(&f.constants);
-    dti_free(base, f.needed);
-    dti_free(base, f.values);
+    DTI_FREE(base, f.needed, f.values);
     if (f.g)
         dt_graph_destroy(f.g);
     return result;

@@ -272,8 +272,7 @@ static dt_result dti_onnx_weights_to(dti_onnx_file *f, dti_writer *w) {
         if (!f->o.needed[id] || n->op != DTI_OP_PARAM)
             continue;
         dti_onnx_weight_head(f, id);
-        if (!f->head.ok)
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(f->head.ok);
         f->weights += w ? 0 : f->head.size + bytes;
         void *data = w ? dti_alloc(f->o.base, (size_t)bytes) : NULL;
         if (w && !data)
@@ -330,8 +329,7 @@ static dt_result dti_onnx_save(dti_onnx_file *f, const char *path) {
     o->next = o->g->count;
     o->needed = dti_alloc_array(o->base, o->g->count, sizeof *o->needed);
     o->value = dti_alloc_array(o->base, o->g->count, sizeof *o->value);
-    if (!o->needed || !o->value)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(o->needed && o->value);
     dti_onnx_need(f);
     DTI_TRY(dti_onnx_check_names(f));
     DTI_TRY(dti_onnx_make(f));
@@ -350,8 +348,7 @@ static void dti_onnx_end(dti_onnx_file *f) {
     dti_text_free(&f->o.tensors);
     dti_text_free(&f->head);
     dti_text_free(&f->values);
-    dti_free(base, f->o.needed);
-    dti_free(base, f->o.value);
+    DTI_FREE(base, f->o.needed, f->o.value);
     if (f->o.g)
         dt_graph_destroy(f->o.g);
 }

@@ -93,9 +93,7 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
         job.buffer = dti_alloc(base, (size_t)DTI_MIN(largest, DTI_CHECKPOINT_CHUNK));
         result = job.buffer ? dti_checkpoint_write_file(base, path, &job) : DT_ERROR_MEMORY;
     }
-    dti_free(base, job.buffer);
-    dti_free(base, job.sums);
-    dti_free(base, all);
+    DTI_FREE(base, job.buffer, job.sums, all);
     return result;
 }
 
@@ -175,8 +173,7 @@ static void dti_checkpoint_close(dti_checkpoint *c) {
         return;
     dti_base *base = c->base;
     dt_safetensors_close(c->weights);
-    dti_free(base, c->infos);
-    dti_free(base, c);
+    DTI_FREE(base, c->infos, c);
 }
 
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {

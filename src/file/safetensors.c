@@ -359,8 +359,7 @@ static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_
     if (size < 2 || !first[8] || !strchr("{ \t\n\r", first[8]))
         return dti_weights_bad(w, NULL, "its header does not begin with '{'");
     w->header = dti_alloc(w->base, (size_t)size + 1);
-    if (!w->header)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(w->header);
     w->header[0] = (char)first[8];
     result = dti_reader_take(r, w->header + 1, (size_t)size - 1);
     w->header_crc = dti_crc32c(dti_crc32c(0, first, 8), w->header, (size_t)size);
@@ -383,8 +382,7 @@ static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {
 static dt_result dti_weights_read(dti_reader *r, dt_safetensors **out) {
     *out = NULL;
     dt_safetensors *w = dti_alloc(r->base, sizeof *w);
-    if (!w)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(w);
     *w = (dt_safetensors){.base = r->base, .path = r->path};
     dt_result result = dti_weights_take(w, r);
     w->path = NULL;
@@ -421,11 +419,7 @@ DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * file), file,
     if (!file)
         return;
     dti_base *base = file->base;
-    dti_free(base, file->data);
-    dti_free(base, file->header);
-    dti_free(base, file->items);
-    dti_free(base, file->by_name);
-    dti_free(base, file);
+    DTI_FREE(base, file->data, file->header, file->items, file->by_name, file);
 }
 
 DT_API int dt_safetensors_count(const dt_safetensors *file) {

@@ -12,8 +12,7 @@ static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_pa
     const dti_node *node = &f->store->graph->nodes[param->node];
     const size_t size = strlen(node->label) + 32;
     char *name = f->names[f->count] = dti_alloc(f->base, size);
-    if (!name)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(name);
     f->tensors = f->count + 1;
     if (moment)
         snprintf(name, size, DTI_STATE_OWN "moment%u.%s", moment, node->label);
@@ -34,8 +33,7 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
         dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3 + f->extra_count, sizeof *f->items);
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
     f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
-    if (!f->items || !f->names || !f->t || !f->model.ok)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(f->items && f->names && f->t && f->model.ok);
     for (uint32_t i = 0; i < n * (1 + moments) && !result; i++)
         result = dti_state_item(f, i / n, &s->layout.params[i % n]);
     if (result)

@@ -106,10 +106,7 @@ static dt_result dti_store_save_kind(dt_store *store, const char *path, const ch
         result = DT_ERROR_MEMORY;
     if (!result)
         result = dti_store_save_file(&s, path, buffer);
-    dti_free(base, buffer);
-    dti_free(base, s.index);
-    dti_free(base, s.infos);
-    dti_free(base, s.items);
+    DTI_FREE(base, buffer, s.index, s.infos, s.items);
     return result;
 }
 
@@ -259,8 +256,7 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
         dt_safetensors_tensor weight;
         result = dt_store_get_param(l->store, i, &param);
         const char *name = result ? NULL : dti_loading_name(l, param.name, text);
-        if (!text->ok)
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(text->ok);
         if (name)
             result = dti_store_match(l, &param, name, &weight, &index);
         if (name && !result && index >= 0 && !write)
@@ -291,8 +287,7 @@ static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
             l->path, l->desc.params, renames ? ", with .file_prefix = \"" : "", l->desc.file_prefix,
             renames ? "\" in place of .prefix = \"" : "", l->desc.prefix, renames ? "\"" : "");
     float *buffer = dti_alloc_array(base, (size_t)largest + 1, sizeof *buffer);
-    if (!buffer)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(buffer);
     dt_result result = dti_store_load_params(l, text, true, buffer, &largest);
     dti_free(base, buffer);
     return result;

@@ -156,8 +156,7 @@ DTI_PUBLIC(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt_pro
         return dti_fail(base, DT_ERROR_INVALID, "dt_profile_create: rank %d, %d steps; 0 or more",
                         d.rank, d.steps);
     dt_profile *p = dti_alloc(base, sizeof *p);
-    if (!p)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(p);
     *p = (dt_profile){.base = base, .rank = d.rank, .steps = d.steps ? d.steps : DTI_PROFILE_STEPS};
     p->began = dti_now_ns();
     p->events = dti_text_open(base);

@@ -254,8 +254,7 @@ DTI_PUBLIC(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run
     DTI_TRY(dti_log_folder(base, desc->folder));
     DTI_TRY(dti_folder_probe(base, "the log's", desc->folder));
     dt_run_log *log = dti_alloc(base, sizeof *log);
-    if (!log)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(log);
     log->base = base;
     dt_result result = dti_log_make(log, desc);
     if (result)

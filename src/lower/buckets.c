@@ -60,8 +60,7 @@ static dt_result dti_segment_exchange(dti_code *code) {
     dti_segment *commit = &code->segments[code->commit_segment];
     uint32_t done = 0;
     code->fetches = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *code->fetches);
-    if (!code->fetches)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->fetches);
     for (uint32_t b = 0; b < code->bucket_count; b++)
         code->fetches[b] = dti_bucket_fetch(code, b, slots);
     for (uint32_t i = code->forward_segments; i < code->commit_segment; i++) {

@@ -110,10 +110,7 @@ static bool dti_choice_mark(const dti_lowering *w, const uint8_t *needed, uint8_
         dti_cuts_choose(&c, w->choice.parts);
         dti_cuts_mark(&c, w->choice.again, marked, kept);
     }
-    dti_free(base, c.whole);
-    dti_free(base, c.last);
-    dti_free(base, c.read);
-    dti_free(base, c.cost);
+    DTI_FREE(base, c.whole, c.last, c.read, c.cost);
     return room;
 }
 

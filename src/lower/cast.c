@@ -75,9 +75,7 @@ static dt_result dti_cast_graph(dt_graph *graph, dt_dtype low, uint32_t **stands
     }
     for (uint32_t id = 1; room && id < count && !graph->error[0]; id++)
         c.now[id] = dti_casting_to(&c, id, graph->nodes[id].dtype);
-    dti_free(graph->base, c.cast[0]);
-    dti_free(graph->base, c.cast[1]);
-    dti_free(graph->base, c.in);
+    DTI_FREE(graph->base, c.cast[0], c.cast[1], c.in);
     *stands = c.now;
     return room ? DT_OK : DT_ERROR_MEMORY;
 }

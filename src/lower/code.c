@@ -4,14 +4,11 @@ static void dti_code_free(const dti_code *code) {
     if (!code)
         return;
     dti_labels_free(code);
-    void *all[] = {code->pieces,        code->buckets,     code->stats,    code->trained,
-                   code->update,        code->stands,      code->places,   code->param_dx,
-                   code->list.launches, code->list.values, code->bindings, code->table,
-                   code->directions,    code->segments,    code->phases,   code->segment_buckets,
-                   code->sync_points,   code->unit_reads,  code->fetches,  code->device_segments,
-                   code->host_segments, code->sparse};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(code->base, all[i]);
+    DTI_FREE(code->base, code->pieces, code->buckets, code->stats, code->trained, code->update,
+             code->stands, code->places, code->param_dx, code->list.launches, code->list.values,
+             code->bindings, code->table, code->directions, code->segments, code->phases,
+             code->segment_buckets, code->sync_points, code->unit_reads, code->fetches,
+             code->device_segments, code->host_segments, code->sparse);
     dt_graph_destroy(code->work);
     dti_free(code->base, (dti_code *)code);
 }

@@ -182,8 +182,7 @@ static dt_result dti_pass_table(dti_lowering *w) {
     code->table_bytes =
         (uint64_t)DTI_WORD_BYTES * DTI_TABLE_WORDS * DTI_MAX(code->table_entries, 1u);
     code->table = dti_alloc(code->base, (size_t)code->table_bytes);
-    if (!code->table)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->table);
     dti_table_fill_all(code);
     dti_table_own(code);
     return DT_OK;

@@ -161,8 +161,7 @@ static void dti_program_desc_check(dti_lowering *w) {
 
 static dt_result dti_describe_problems(const dti_lowering *w) {
     const dti_text *problems = &w->problems;
-    if (!problems->ok)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(problems->ok);
     if (!problems->size)
         return DT_OK;
     return dti_fail(w->code->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s",

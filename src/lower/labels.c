@@ -95,8 +95,7 @@ static bool dti_labels_follow(dti_lowering *w, const uint32_t *binding_of) {
 static dt_result dti_pass_labels(dti_lowering *w) {
     dti_code *code = w->code;
     uint32_t *binding_of = dti_alloc_array(code->base, code->work->count, sizeof *binding_of);
-    if (!binding_of)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(binding_of);
     for (uint32_t i = 0; i < code->binding_count; i++) {
         const dti_binding *binding = &code->bindings[i];
         const dti_node *n = &code->work->nodes[binding->node];

@@ -3,8 +3,7 @@
 static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layout *layout) {
     *layout = (dti_layout){.param_count = graph->param_count};
     layout->params = dti_alloc_array(base, graph->param_count + 1u, sizeof *layout->params);
-    if (!layout->params)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(layout->params);
     for (uint32_t i = graph->param_count; i-- > 0;) {
         dti_param *p = &layout->params[i];
         const dti_node *n = &graph->nodes[graph->params[i]];

@@ -135,8 +135,7 @@ static void dti_need_readers(const dt_graph *g, const uint8_t *needed, dti_span_
 
 static dt_result dti_pass_need(dti_lowering *w) {
     dti_code *code = w->code;
-    if (!dti_lowering_alloc(w))
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(dti_lowering_alloc(w));
     w->e = (dti_emit){.list = &code->list,
                       .graph = code->work,
                       .batch = code->batch,

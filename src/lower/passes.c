@@ -34,8 +34,7 @@ static dt_result dti_lowering_batch_slices(dti_code *code, const dti_batch_slice
     code->buckets =
         dti_alloc_array(code->base, batch_slices->bucket_count + 1u, sizeof *code->buckets);
     code->stats = dti_alloc_array(code->base, code->layout->param_count + 1u, sizeof *code->stats);
-    if (!code->pieces || !code->buckets || !code->stats)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->pieces && code->buckets && code->stats);
     code->piece_count = batch_slices->piece_count;
     code->bucket_count = batch_slices->bucket_count;
     memcpy(code->pieces, batch_slices->pieces, code->piece_count * sizeof *code->pieces);
@@ -72,9 +71,8 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->directions = dti_alloc_array(base, params, 2 * sizeof *code->directions);
     code->param_dx = dti_alloc_array(base, params, sizeof *code->param_dx);
     code->update = dti_alloc_array(base, params, sizeof *code->update);
-    if (!code->label || !code->trained || !code->sparse || !code->param_dx || !code->update ||
-        !code->directions)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->label && code->trained && code->sparse && code->param_dx && code->update &&
+             code->directions);
     return desc->batch_slices ? dti_lowering_batch_slices(code, desc->batch_slices) : DT_OK;
 }
 
@@ -90,11 +88,9 @@ static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *n
 }
 
 static void dti_lowering_close(dti_lowering *w) {
-    void *all[] = {w->needed,  w->pin,   w->stat_of,     w->param_of, w->next_param,
-                   w->e.views, w->own,   w->bucket_left, w->extent,   w->piece_views,
-                   w->saved,   w->order, w->copy_of,     w->borders};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(w->problems.base, all[i]);
+    DTI_FREE(w->problems.base, w->needed, w->pin, w->stat_of, w->param_of, w->next_param,
+             w->e.views, w->own, w->bucket_left, w->extent, w->piece_views, w->saved, w->order,
+             w->copy_of, w->borders);
     dti_text_free(&w->problems);
     dti_code_free(w->code);
 }

@@ -92,8 +92,7 @@ static dt_result dti_pass_pieces(dti_lowering *w) {
         w->piece_views =
             dti_alloc_array(code->base, nodes * code->piece_count, sizeof *w->piece_views);
         w->saved = dti_alloc_array(code->base, most, sizeof *w->saved);
-        if (!w->extent || !w->piece_views || !w->saved)
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(w->extent && w->piece_views && w->saved);
         for (uint32_t i = 1; i < nodes; i++)
             w->extent[w->order[i]] = dti_extent_of(w, &code->work->nodes[w->order[i]]);
     }

@@ -106,8 +106,7 @@ static uint32_t dti_plan_sort(const dti_listing *list, uint32_t rest, dti_placed
 static dt_result dti_plan_place(dti_code *code, uint32_t rest) {
     dti_listing *list = &code->list;
     dti_placed *placed = dti_alloc_array(code->base, list->value_count + 1u, sizeof *placed);
-    if (!placed)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(placed);
     const uint32_t count = dti_plan_sort(list, rest, placed);
     dti_space space;
     code->transient_bytes = 0;
@@ -146,8 +145,7 @@ static dt_result dti_pass_place(dti_lowering *w) {
     dti_listing *list = &code->list;
     DTI_TRY(dti_plan_place_all(code));
     code->places = dti_alloc_array(code->base, list->value_count + 1u, sizeof *code->places);
-    if (!code->places)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->places);
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *x = &list->values[v], *root;
         root = &list->values[dti_plan_root(list, x->part_of)];

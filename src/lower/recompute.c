@@ -169,9 +169,8 @@ static bool dti_recompute_open(dti_recompute *r, dti_lowering *w) {
 }
 
 static void dti_recompute_close(dti_recompute *r) {
-    void *all[] = {r->needed, r->marked, r->kept, r->copy, r->wait, r->changer, r->readers};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(r->graph->base, all[i]);
+    DTI_FREE(r->graph->base, r->needed, r->marked, r->kept, r->copy, r->wait, r->changer,
+             r->readers);
 }
 
 static dt_result dti_recompute_run(dti_recompute *r) {
@@ -203,8 +202,7 @@ static dt_result dti_pass_recompute(dti_lowering *w) {
     /* every forward node may get one copy */
     w->order =
         dti_alloc_array(code->base, (size_t)g->count + code->backward_node, sizeof *w->order);
-    if (!w->order)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(w->order);
     for (uint32_t id = 0; id < g->count; id++)
         w->order[id] = id;
     for (uint32_t id = 1; id < code->backward_node; id++)
@@ -249,7 +247,6 @@ static dt_result dti_pass_split(dti_lowering *w) {
         memcpy(w->order + w->split, behind, count * sizeof *behind);
     }
     const dt_result result = leaves && behind ? DT_OK : DT_ERROR_MEMORY;
-    dti_free(g->base, leaves);
-    dti_free(g->base, behind);
+    DTI_FREE(g->base, leaves, behind);
     return result;
 }

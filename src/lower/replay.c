@@ -201,9 +201,7 @@ static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc
         dti_replay_all(&r);
         result = dti_replay_result(&r);
     }
-    dti_free(g->base, r.needed);
-    dti_free(g->base, r.call_of);
-    dti_free(g->base, r.in);
+    DTI_FREE(g->base, r.needed, r.call_of, r.in);
     if (result)
         dt_graph_destroy(r.to);
     else

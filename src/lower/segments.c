@@ -294,8 +294,7 @@ static dt_result dti_segments_apart(dti_code *code) {
         return DT_OK;
     code->device_segments = dti_alloc_array(code->base, n, sizeof *code->segments);
     code->host_segments = dti_alloc_array(code->base, n, sizeof *code->segments);
-    if (!code->device_segments || !code->host_segments)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->device_segments && code->host_segments);
     code->host_first = code->segments[code->commit_segment].first;
     for (uint32_t i = 0; i < n; i++) {
         const dti_segment *s = &code->segments[i];

@@ -64,14 +64,9 @@ static bool dti_space_open(dti_space *s, dti_base *base, uint32_t launches, uint
 
 static void dti_space_close(dti_space *s) {
     for (uint32_t i = 0; s->through && s->within && i < 2 * s->leaves; i++) {
-        dti_free(s->base, s->through[i].ranges);
-        dti_free(s->base, s->within[i].ranges);
+        DTI_FREE(s->base, s->through[i].ranges, s->within[i].ranges);
     }
-    dti_free(s->base, s->through);
-    dti_free(s->base, s->within);
-    dti_free(s->base, s->head);
-    dti_free(s->base, s->next);
-    dti_free(s->base, s->blocks);
+    DTI_FREE(s->base, s->through, s->within, s->head, s->next, s->blocks);
 }
 
 /* ---- taking */

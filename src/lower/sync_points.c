@@ -40,8 +40,7 @@ static dt_result dti_sync_points_make(dti_lowering *w) {
     code->segment_buckets = dti_alloc_array(code->base, most, sizeof *code->segment_buckets);
     code->sync_points =
         dti_alloc_array(code->base, code->sync_point_count + 1u, sizeof *code->sync_points);
-    if (!code->segments || !code->phases || !code->segment_buckets || !code->sync_points)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(code->segments && code->phases && code->segment_buckets && code->sync_points);
     return result;
 }
 

@@ -77,8 +77,7 @@ static dt_result dti_pass_borders(dti_lowering *w) {
     if (!dti_code_has_units(code))
         return DT_OK;
     w->borders = dti_alloc_array(code->base, l->param_count + 1u, sizeof *w->borders);
-    if (!w->borders)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(w->borders);
     for (uint32_t i = l->param_count; i-- > 0;) {
         const uint32_t unit = dti_unit_of(code, i);
         if (unit != before)
@@ -205,9 +204,7 @@ static dt_result dti_units_cut(dti_unit_work *k) {
         DTI_SWAP(uint32_t *, code->segment_buckets, to.buckets);
         code->segment_count = to.count;
     }
-    dti_free(code->base, to.segments);
-    dti_free(code->base, to.phases);
-    dti_free(code->base, to.buckets);
+    DTI_FREE(code->base, to.segments, to.phases, to.buckets);
     return made ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -216,8 +213,7 @@ static dt_result dti_units_uses(dti_unit_work *k) {
     for (int kind = 0; kind < 2; kind++) {
         k->segments[kind] =
             dti_alloc_array(code->base, code->segment_count + 1u, sizeof *k->segments[kind]);
-        if (!k->segments[kind])
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(k->segments[kind]);
         for (uint32_t s = 0; s < code->segment_count; s++) {
             const dti_segment *of = &code->segments[s];
             for (uint32_t i = of->first; i < of->first + of->count; i++)
@@ -380,8 +376,6 @@ static dt_result dti_pass_units(dti_lowering *w) {
         return DT_OK;
     k.values = dti_alloc_array(code->base, code->list.value_count + 1u, sizeof *k.values);
     dt_result result = k.values ? dti_units_run(&k) : DT_ERROR_MEMORY;
-    dti_free(code->base, k.values);
-    dti_free(code->base, k.segments[0]);
-    dti_free(code->base, k.segments[1]);
+    DTI_FREE(code->base, k.values, k.segments[0], k.segments[1]);
     return result;
 }

@@ -157,8 +157,7 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
     } else {
         dti_graph_no_memory(graph, "out of host memory for the gradient of %u nodes", p.count);
     }
-    dti_free(graph->base, p.adjoint);
-    dti_free(graph->base, p.reached);
+    DTI_FREE(graph->base, p.adjoint, p.reached);
 }
 
 /* A node taken apart. Only its parts are walked: a path from one of its inputs to another lies

@@ -116,8 +116,7 @@ static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc,
                                const dti_batch_slices *batch_slices, const dti_staged *staged,
                                const dti_code **out) {
     dti_kept_code *k = dti_alloc(s->base, sizeof *k + dti_code_key_room(desc));
-    if (!k)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(k);
     k->size = batch_slices || staged || desc->averaged
                   ? 0
                   : dti_code_key(k->key, s->graph, desc); /* 0: like no other */

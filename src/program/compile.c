@@ -408,8 +408,7 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     const uint32_t step_slots = desc->in_flight == 2 ? 2 : 1;
     *out = NULL;
     dt_program *p = dti_program_alloc(store, micro_slots ? micro_slots : step_slots);
-    if (!p)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(p);
     p->micro_slots = micro_slots > 0;
     dt_result result = dti_program_build(p, desc, batch_slices, staged);
     if (result) {
@@ -482,10 +481,7 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
         dti_step_slot_free(p, &p->step_slots[i], i == 0);
     dti_program_drop_imports(p);
     dti_code_release(p->store, p->code);
-    dti_free(p->base, p->written);
-    dti_free(p->base, p->stale);
-    dti_free(p->base, p->step_slots);
-    dti_free(p->base, p);
+    DTI_FREE(p->base, p->written, p->stale, p->step_slots, p);
 }
 
 DTI_PUBLIC_VOID(dt_program_get_info, (const dt_program *p, dt_program_info *info), p,

@@ -25,8 +25,7 @@ static dt_result dti_host_copy_room(dt_store *s, dti_host_copy_copy *c, uint64_t
     if (c->capacity >= bytes)
         return DT_OK;
     char *more = dti_alloc(s->base, (size_t)bytes);
-    if (!more)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(more);
     if (c->bytes)
         memcpy(more, c->bytes, (size_t)c->capacity);
     dti_free(s->base, c->bytes);
@@ -38,8 +37,7 @@ static dt_result dti_host_copy_room(dt_store *s, dti_host_copy_copy *c, uint64_t
 static dt_result dti_host_copy_reserve(dt_store *s, uint32_t every) {
     if (!s->host_copy)
         s->host_copy = dti_alloc(s->base, sizeof *s->host_copy);
-    if (!s->host_copy)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(s->host_copy);
     dti_host_copy *h = s->host_copy;
     h->every = every ? every : h->every;
     h->stale = h->stale || !h->taken;

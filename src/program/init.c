@@ -156,8 +156,7 @@ static dt_result dti_fill_orthogonal(dt_store *s, const dti_fill *f) {
     const bool tall = rows > cols;
     dti_basis b = {.size = tall ? rows : cols, .count = tall ? cols : rows};
     b.q = dti_alloc_array(s->base, (size_t)all + 1, sizeof *b.q);
-    if (!b.q)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(b.q);
     const double gain = dti_or((double)f->param->attr.f[0], 1.0);
     for (int64_t i = 0; i < all; i++)
         b.q[tall ? i % cols * rows + i / cols : i] = (double)f->out[i];
@@ -192,8 +191,7 @@ static dt_result dti_fill_sparse(dt_store *s, const dti_fill *f) {
     const int64_t rows = f->param->shape.dim[0], cols = f->param->shape.dim[1];
     const int64_t zeros = dti_fill_share(f->param->attr.f[0], rows);
     dti_drawn_row *order = dti_alloc_array(s->base, (size_t)rows + 1, sizeof *order);
-    if (!order)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(order);
     for (int64_t col = 0; col < cols; col++) {
         for (int64_t row = 0; row < rows; row++) {
             const uint64_t counter = (uint64_t)((rows + row) * cols + col);
@@ -271,8 +269,7 @@ static dt_result dti_store_fill(dt_store *s) {
         largest = DTI_MAX(largest, size);
     }
     f.out = dti_alloc_array(s->base, largest, sizeof *f.out);
-    if (!f.out)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(f.out);
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         f.stream = i;

@@ -54,8 +54,7 @@ DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_sto
     DTI_TRY(dti_check_forked(graph->base));
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
     dt_store *s = dti_alloc(graph->base, sizeof *s);
-    if (!s)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(s);
     s->graph = graph;
     s->base = graph->base;
     s->allow_nonfinite = d.allow_nonfinite;
@@ -90,9 +89,7 @@ static void dti_store_free(dt_store *s) {
     dti_device_close(s->device);
     dti_host_copy_free(s);
     dti_disown(&s->graph->stores, &s->owned);
-    dti_free(s->base, s->layout.params);
-    dti_free(s->base, s->kept);
-    dti_free(s->base, s);
+    DTI_FREE(s->base, s->layout.params, s->kept, s);
 }
 
 static dt_result dti_store_alone(const dt_store *s, const char *what) {
@@ -540,8 +537,7 @@ DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_stor
                         "cancel it first",
                         dti_store_open(s)->code->label);
     char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
-    if (!zeros)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(zeros);
     if (kind == DT_RESET_ALL)
         result = dti_store_fill(s);
     if (!result && kind == DT_RESET_ALL)

@@ -153,8 +153,7 @@ static dt_result dti_graph_new(dt_ctx *ctx, dt_graph **out) {
     dti_base *base = dti_ctx_base(ctx);
     *out = NULL;
     dt_graph *g = dti_alloc(base, sizeof *g);
-    if (!g)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(g);
     g->ctx = ctx;
     g->base = base;
     dti_node nil = {.shape = {.rank = -1}};
@@ -192,12 +191,7 @@ DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUS
         dti_free(g->base, g->strings);
         g->strings = next;
     }
-    dti_free(g->base, g->nodes);
-    dti_free(g->base, g->inputs);
-    dti_free(g->base, g->params);
-    dti_free(g->base, g->names);
-    dti_free(g->base, g->calls);
-    dti_free(g->base, g);
+    DTI_FREE(g->base, g->nodes, g->inputs, g->params, g->names, g->calls, g);
 }
 
 static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {

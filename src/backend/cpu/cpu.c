@@ -38,8 +38,7 @@ static dti_cpu_memory *dti_cpu_memory_of(dti_memory *m) {
 static dt_result dti_cpu_memory_create(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                        dti_memory **out) {
     dti_cpu_memory *m = dti_alloc(device->base, sizeof *m);
-    if (!m)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(m);
     m->base = device->base;
     m->bytes = bytes;
     m->data = bytes <= SIZE_MAX ? dti_alloc(device->base, bytes ? (size_t)bytes : 1) : NULL;
@@ -55,8 +54,7 @@ static dt_result dti_cpu_memory_over(dti_device *device, void *data, uint64_t by
                                      dti_memory **out) {
     dti_cpu_memory *m = dti_alloc(device->base, sizeof *m);
     *out = (dti_memory *)(void *)m;
-    if (!m)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(m);
     *m = (dti_cpu_memory){.base = device->base, .bytes = bytes, .data = data, .over = true};
     return DT_OK;
 }
@@ -109,10 +107,7 @@ static void dti_cpu_exec_destroy(dti_exec *exec) {
     dti_cpu_exec *x = (dti_cpu_exec *)(void *)exec;
     if (!x)
         return;
-    dti_free(x->base, x->tasks);
-    dti_free(x->base, x->ms);
-    dti_free(x->base, x->scratch);
-    dti_free(x->base, x);
+    DTI_FREE(x->base, x->tasks, x->ms, x->scratch, x);
 }
 
 /* Products and convolutions have items for as many threads as there are: for parts, as if there
@@ -142,8 +137,7 @@ static void dti_cpu_bind(dti_cpu_exec *x, const dti_cpu_device *device, int thre
 static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *desc,
                                      dti_exec **out) {
     dti_cpu_exec *x = dti_alloc(device->base, sizeof *x);
-    if (!x)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(x);
     x->base = device->base;
     x->desc = desc;
     x->tasks = dti_alloc_array(device->base, desc->launch_count + 1u, sizeof *x->tasks);
@@ -350,8 +344,7 @@ static void dti_cpu_info(dti_base *base, int isa_max, dt_device_info *info) {
 
 static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
     dti_cpu_device *d = dti_alloc(base, sizeof *d);
-    if (!d)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(d);
     d->head.backend = &dti_cpu_backend;
     d->head.base = base;
     d->kernels = dti_isa_kernels_select(isa_max);

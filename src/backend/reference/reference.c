@@ -83,8 +83,7 @@ static bool dti_ref_mark(dti_ref_run *run, const dt_tensor *wanted, uint32_t cou
 }
 
 static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
-    if (!dti_ref_mark(run, wanted, count))
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(dti_ref_mark(run, wanted, count));
     for (uint32_t id = 1; id < run->graph->count; id++)
         if (run->needed[id] && !dti_ref_node(run, id))
             return DT_ERROR_MEMORY;

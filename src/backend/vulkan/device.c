@@ -446,8 +446,7 @@ static const dti_backend dti_vk_backend = {
 
 static dt_result dti_vk_device_create(dti_vk_instance *in, int index, dti_vk_device **out) {
     dti_vk_device *device = dti_alloc(in->base, sizeof *device);
-    if (!device)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(device);
     device->head.backend = &dti_vk_backend;
     device->head.base = in->base;
     device->head.info = in->infos[index];
@@ -490,8 +489,7 @@ static void dti_vk_device_destroy(dti_vk_device *device) {
     }
     if (device->handle && device->vk.DestroyDevice && !forked && !device->host)
         device->vk.DestroyDevice(device->handle, NULL);
-    dti_free(device->head.base, device->pipelines);
-    dti_free(device->head.base, device);
+    DTI_FREE(device->head.base, device->pipelines, device);
 }
 
 static dt_result dti_vk_open(dti_vk_instance *in, int index, dti_device **out) {

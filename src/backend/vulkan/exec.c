@@ -81,8 +81,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     DTI_TRY(dti_vk_alive(device));
     DTI_TRY(dti_vk_check_desc(device, desc));
     dti_vk_exec *e = dti_alloc(head->base, sizeof *e);
-    if (!e)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(e);
     dti_vk_build build = {.exec = e, .desc = desc};
     e->device = device;
     e->desc = desc;
@@ -128,13 +127,7 @@ static void dti_vk_exec_destroy(dti_exec *exec) {
     dti_base *base = e->device->head.base;
     if (!dti_forked(base))
         dti_vk_exec_release(e);
-    dti_free(base, e->runs);
-    dti_free(base, e->takes);
-    dti_free(base, e->commands);
-    dti_free(base, e->sets);
-    dti_free(base, e->scans);
-    dti_free(base, e->work);
-    dti_free(base, e);
+    DTI_FREE(base, e->runs, e->takes, e->commands, e->sets, e->scans, e->work, e);
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */

@@ -352,8 +352,7 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
                                         dti_vk_instance **out) {
     dti_vk_instance *in = dti_alloc(base, sizeof *in);
     *out = in;
-    if (!in)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(in);
     in->base = base;
     in->options = *options;
     /* Drivers' threads inherit the floating-point modes of the thread that starts them: the

@@ -194,8 +194,7 @@ static dt_result dti_vk_plan_takes(dti_vk_build *b) {
         e->command_count += e->takes[i].count;
     }
     e->commands = dti_alloc_array(e->device->head.base, e->command_count, sizeof *e->commands);
-    if (!e->commands)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(e->commands);
     return dti_vk_command_create(e->device, e->command_count, e->commands);
 }
 

@@ -168,8 +168,7 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
         return dti_fail(head->base, DT_ERROR_DEVICE_MEMORY, "an arena of %llu bytes is too large",
                         (unsigned long long)bytes);
     dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
-    if (!m)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(m);
     m->device = device;
     m->kind = kind;
     m->bytes = (DTI_MAX(bytes, 1u) + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
@@ -186,8 +185,7 @@ static dt_result dti_vk_memory_import(dti_device *head, const dt_vulkan_buffer *
                                       dti_memory **out) {
     dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
     *out = (dti_memory *)m;
-    if (!m)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(m);
     m->device = (dti_vk_device *)head;
     m->bytes = buffer->bytes;
     m->at = buffer->offset;

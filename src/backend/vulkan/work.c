@@ -297,8 +297,7 @@ static dt_result dti_vk_make_sets(dti_vk_build *b) {
         .pPoolSizes = sizes,
     };
     e->sets = dti_alloc_array(device->head.base, count, sizeof *e->sets);
-    if (!e->sets)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(e->sets);
     dt_result result = dti_vk_check(
         device, device->vk.CreateDescriptorPool(device->handle, &pool_info, NULL, &e->pool),
         "making the descriptor pool");

@@ -10,9 +10,7 @@ static void dti_schedule_clear(dti_schedule *s) {
 }
 
 static void dti_schedule_free(dti_base *base, dti_schedule *s) {
-    dti_free(base, s->steps);
-    dti_free(base, s->sources);
-    dti_free(base, s->after);
+    DTI_FREE(base, s->steps, s->sources, s->after);
     *s = (dti_schedule){0};
 }
 

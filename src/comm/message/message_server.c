@@ -382,9 +382,7 @@ static void dti_message_server_destroy(dti_message_server *server) {
     dti_tls_free(server->tls);
     if (server->sockets)
         dti_sockets_end();
-    void *all[] = {server->conns, server->pieces, server->polls, server->polled};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(server->base, all[i]);
+    DTI_FREE(server->base, server->conns, server->pieces, server->polls, server->polled);
     dti_wipe(&server->core.set, sizeof server->core.set);
     dti_wipe(&server->by, sizeof server->by);
     dti_free(server->base, server);
@@ -471,8 +469,7 @@ static dt_result dti_message_server_memory(dti_message_server *server, uint32_t 
     server->polls =
         dti_alloc_array(server->base, 1u + DTI_ADDRESSES_MAX + count, sizeof *server->polls);
     server->polled = dti_alloc_array(server->base, count, sizeof *server->polled);
-    if (!server->conns || !server->pieces || !server->polls || !server->polled)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(server->conns && server->pieces && server->polls && server->polled);
     for (uint32_t i = 0; i < count; i++) {
         server->conns[i].fd = -1;
         server->conns[i].message_link =
@@ -528,8 +525,7 @@ static dt_result dti_message_server_create(dti_base *base, const dti_message_ser
                                            dti_message_server **out) {
     dti_message_server *server = dti_alloc(base, sizeof *server);
     *out = NULL;
-    if (!server)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(server);
     server->base = base;
     server->events = d->events;
     server->by = d->by ? *d->by : (dt_comm_desc){0};

@@ -94,8 +94,7 @@ static dt_result dti_mpi_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id
         plan.requests[k] = MPI_REQUEST_NULL;
     dti_mpi_plan(&plan);
     dti_mpi_op *o = dti_mpi_take(m, &plan, id), **end = &m->active;
-    if (!o)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(o);
     while (*end)
         end = &(*end)->next;
     *end = o;
@@ -284,13 +283,9 @@ static bool dti_mpi_part_ways(dti_mpi *m) {
 static void dti_mpi_free_state(dti_mpi *m) {
     dti_base *base = m->base;
     for (size_t i = 0; i < m->op_count; i++) {
-        dti_free(base, m->ops[i]->scratch);
-        dti_free(base, m->ops[i]);
+        DTI_FREE(base, m->ops[i]->scratch, m->ops[i]);
     }
-    dti_free(base, m->ops);
-    dti_free(base, m->left_at);
-    dti_free(base, m->telling);
-    dti_free(base, m);
+    DTI_FREE(base, m->ops, m->left_at, m->telling, m);
 }
 
 static void dti_mpi_close(dt_comm *comm) {

@@ -42,10 +42,7 @@ static bool dti_backlog_reserve(dti_base *base, dti_backlog *b, uint64_t chunk_m
 }
 
 static void dti_backlog_free(dti_base *base, dti_backlog *b) {
-    dti_free(base, b->frames);
-    dti_free(base, b->small);
-    dti_free(base, b->chunks);
-    dti_free(base, b->old_chunks);
+    DTI_FREE(base, b->frames, b->small, b->chunks, b->old_chunks);
 }
 
 static dti_sent_frame *dti_backlog_at(const dti_backlog *b, uint64_t number) {

@@ -31,11 +31,7 @@ static void dti_group_free(dti_core *core, dti_rank_group *g) {
         f->group = NULL;
         dti_schedule_clear(&f->schedule);
     }
-    dti_free(core->base, g->ranks);
-    dti_free(core->base, g->place_of);
-    dti_free(core->base, g->next_send);
-    dti_free(core->base, g->next_recv);
-    dti_free(core->base, g);
+    DTI_FREE(core->base, g->ranks, g->place_of, g->next_send, g->next_recv, g);
 }
 
 /* ranks: [size] world ranks, ascending; NULL = all. NULL after dti_fail. */
@@ -82,15 +78,9 @@ static void dti_core_destroy(dti_core *core) {
     for (uint32_t r = 0; r < core->set.size && core->peers; r++) {
         for (uint32_t k = 0; k <= core->set.sockets && core->peers[r].backs; k++)
             dti_backlog_free(core->base, &core->peers[r].backs[k]);
-        dti_free(core->base, core->peers[r].backs);
-        dti_free(core->base, core->peers[r].early);
-        dti_free(core->base, core->peers[r].posts);
+        DTI_FREE(core->base, core->peers[r].backs, core->peers[r].early, core->peers[r].posts);
     }
-    dti_free(core->base, core->peers);
-    dti_free(core->base, core->links);
-    dti_free(core->base, core->left_list);
-    dti_free(core->base, core->pool);
-    dti_free(core->base, core->old_pool);
+    DTI_FREE(core->base, core->peers, core->links, core->left_list, core->pool, core->old_pool);
     dti_wipe(core, sizeof *core);
 }
 

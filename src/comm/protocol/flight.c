@@ -48,13 +48,7 @@ static dti_flight *dti_flight_take(dti_core *core, const dti_rank_group *group,
 
 static void dti_flight_free(dti_core *core, dti_flight *f) {
     dti_schedule_free(core->base, &f->schedule);
-    dti_free(core->base, f->tracks);
-    dti_free(core->base, f->first_of);
-    dti_free(core->base, f->peer_state);
-    dti_free(core->base, f->bits);
-    dti_free(core->base, f->work);
-    dti_free(core->base, f->operands);
-    dti_free(core->base, f);
+    DTI_FREE(core->base, f->tracks, f->first_of, f->peer_state, f->bits, f->work, f->operands, f);
 }
 
 static size_t dti_flight_step_bytes(const dti_schedule_step *s) {

@@ -146,8 +146,7 @@ static bool dti_tls_configure(SSL_CTX *c) {
 static dt_result dti_tls_new(dti_base *base, const dt_comm_desc *desc, const uint8_t key[32],
                              dti_tls **out) {
     dti_tls *tls = dti_alloc(base, sizeof *tls);
-    if (!tls)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(tls);
     tls->base = base;
     tls->context = SSL_CTX_new(TLS_method());
     dt_result result = DT_OK;

@@ -68,8 +68,7 @@ static dt_result dti_single_group(dt_comm *parent, dt_comm *child) {
 
 static void dti_single_close(dt_comm *comm) {
     dti_single *s = comm->state;
-    dti_free(comm->base, s->ids);
-    dti_free(comm->base, s);
+    DTI_FREE(comm->base, s->ids, s);
     comm->state = NULL;
 }
 
@@ -84,8 +83,7 @@ static const dti_transport dti_single_transport = {
 
 static dt_result dti_comm_open_single(dt_comm *comm) {
     comm->state = dti_alloc(comm->base, sizeof(dti_single));
-    if (!comm->state)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(comm->state);
     comm->transport = &dti_single_transport;
     return DT_OK;
 }

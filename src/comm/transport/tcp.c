@@ -139,8 +139,7 @@ static void dti_tcp_know_hosts(dt_comm *comm, const dti_tcp_group *g) {
 static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
     dti_tcp *t = ((dti_tcp_group *)parent->state)->tcp;
     dti_tcp_group *g = dti_alloc(t->base, sizeof *g);
-    if (!g)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(g);
     dti_mutex_lock(&t->lock);
     *g = (dti_tcp_group){t, dti_group_new(&t->core, child->group_id, child->ranks, child->size)};
     dti_mutex_unlock(&t->lock);
@@ -205,8 +204,7 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_key_forget(&t->share);
     dti_rendezvous_close(&t->rendezvous);
     for (int i = 0; i < 2; i++) {
-        dti_free(t->base, t->polls[i]);
-        dti_free(t->base, t->polled[i]);
+        DTI_FREE(t->base, t->polls[i], t->polled[i]);
     }
     dti_wake_close(t->wake);
     dti_wake_close(t->nudge);
@@ -216,9 +214,7 @@ static void dti_tcp_free(dti_tcp *t) {
         dti_sockets_end();
     if (t->locked_made)
         dti_mutex_destroy(&t->lock);
-    dti_free(t->base, t->conns);
-    dti_free(t->base, t->active);
-    dti_free(t->base, t->local_failed);
+    DTI_FREE(t->base, t->conns, t->active, t->local_failed);
     dti_wipe(&t->desc, sizeof t->desc);
     dti_free(t->base, t);
 }
@@ -356,8 +352,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     /* The core asks for a connection at once: its table must be there. */
     t->core.set = set;
     t->core.link_count = dti_core_link_count(&set);
-    if (!dti_tcp_memory(t))
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(dti_tcp_memory(t));
     bool made =
         dti_core_create(&t->core, t->base, &set, &dti_tcp_io, t, address, bytes, dti_now_ns());
     dti_wipe(&set, sizeof set);

@@ -65,8 +65,7 @@ static dt_result dti_inproc_post(dt_comm *comm, const dt_comm_op *op, uint64_t *
     uint64_t *counter = dti_seat_counter(comm, op, &key);
     size_t index = 0;
     dti_slot *slot = dti_slot_take(hub, team, &key, &index);
-    if (!slot)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(slot);
     ++*counter;
     uint64_t now = hub->op_ns ? dti_now_ns() : 0;
     slot->posts[comm->rank] = (dti_post){op->in, op->out, DTI_POST_BORROWED, now};
@@ -253,19 +252,14 @@ static const dti_transport dti_thread_transport;
 
 static void dti_seat_free(dt_comm *comm) {
     dti_seat *seat = comm->state;
-    dti_free(comm->base, seat->sent);
-    dti_free(comm->base, seat->operands);
-    dti_free(comm->base, seat->leaf_spans);
-    dti_free(comm->base, seat->leaf_buffers);
-    dti_free(comm->base, seat);
+    DTI_FREE(comm->base, seat->sent, seat->operands, seat->leaf_spans, seat->leaf_buffers, seat);
     comm->state = NULL;
 }
 
 /* A place in a team that is not yet known. */
 static dt_result dti_seat_new(dt_comm *comm, dti_hub *hub) {
     dti_seat *seat = comm->state = dti_alloc(comm->base, sizeof *seat);
-    if (!seat)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(seat);
     seat->hub = hub;
     seat->operand_room = comm->size;
     seat->sent = dti_alloc_array(comm->base, comm->size, 2 * sizeof *seat->sent);

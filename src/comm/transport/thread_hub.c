@@ -221,12 +221,9 @@ static void dti_team_free(dti_hub *hub, dti_team *team) {
     *at = team->next;
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_cond_destroy(&team->slots[i]->changed);
-        dti_free(&hub->base, team->slots[i]->posts);
-        dti_free(&hub->base, team->slots[i]);
+        DTI_FREE(&hub->base, team->slots[i]->posts, team->slots[i]);
     }
-    dti_free(&hub->base, team->slots);
-    dti_free(&hub->base, team->left);
-    dti_free(&hub->base, team);
+    DTI_FREE(&hub->base, team->slots, team->left, team);
 }
 
 /* A rank that this one needs and that has left, or the size. */
