@@ -15,7 +15,7 @@ static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64
         dti_graph_fail(x.graph,
                        "multi_head_attention '%s': x %s and keys %s must be [positions, width], of "
                        "one width",
-                       name, dti_shape_print(s, dti_tensor_has_samples(x)).text,
+                       name, dti_shape_of(x).text,
                        dti_shape_print(t, dti_tensor_has_samples(from)).text);
     else if (heads < 1 || width % heads != 0 || kv < 1 || heads % kv != 0)
         dti_graph_fail(x.graph,
@@ -59,25 +59,19 @@ static void dti_nn_project(const dti_nn_heads *h, dt_tensor x, dt_tensor from, d
     }
 }
 
-static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor from, const char *name,
-                               const dt_attention_layer_desc *d) {
+static dt_tensor dti_nn_attend(const dti_nn *nn, const dti_nn_heads *h, dt_tensor x, dt_tensor from,
+                               const char *name, const dt_attention_layer_desc *d) {
     const int64_t all = h->width + 2 * h->kv_width;
     const float in_bound = (float)sqrt(6.0 / (double)(h->width + all));
-    const float bound = (float)(1.0 / sqrt((double)h->width));
-    const dt_init in_init = {DT_INIT_UNIFORM, -in_bound, in_bound};
-    const dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
-    char text[DTI_NN_NAME_SIZE];
-    dt_tensor w = dt_param(x.graph, dti_nn_name(x.graph, text, name, "in_proj_weight"),
-                           (dt_shape){2, {all, h->width}}, in_init);
+    const dt_init in_init = {DT_INIT_UNIFORM, -in_bound, in_bound}, zeros = {0};
+    dt_tensor w = dti_nn_param(nn, name, "in_proj_weight", (dt_shape){2, {all, h->width}}, in_init);
     dt_tensor b = {0}, back_b = {0}, qkv[3];
     if (!d->no_bias)
-        b = dt_param(x.graph, dti_nn_name(x.graph, text, name, "in_proj_bias"),
-                     (dt_shape){1, {all}}, (dt_init){0});
-    dt_tensor back = dt_param(x.graph, dti_nn_name(x.graph, text, name, "out_proj.weight"),
-                              (dt_shape){2, {h->width, h->width}}, uniform);
+        b = dti_nn_param(nn, name, "in_proj_bias", (dt_shape){1, {all}}, zeros);
+    dt_tensor back = dti_nn_param(nn, name, "out_proj.weight", (dt_shape){2, {h->width, h->width}},
+                                  dti_nn_init(zeros, (double)h->width));
     if (!d->no_bias)
-        back_b = dt_param(x.graph, dti_nn_name(x.graph, text, name, "out_proj.bias"),
-                          (dt_shape){1, {h->width}}, (dt_init){0});
+        back_b = dti_nn_param(nn, name, "out_proj.bias", (dt_shape){1, {h->width}}, zeros);
     if (x.graph->error[0])
         return dti_nil(x.graph);
     dti_param_part(w, 0, h->size, h->width, h->kv_width); /* a tensor group has heads */
@@ -112,5 +106,5 @@ DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const c
     if (!dti_nn_begin(&nn, x, "multi_head_attention", name) ||
         !dti_nn_heads_of(x, from, name, heads, d, &h))
         return dti_nil(x.graph);
-    return dti_nn_end(&nn, dti_nn_attend(&h, x, from, name, d));
+    return dti_nn_end(&nn, dti_nn_attend(&nn, &h, x, from, name, d));
 }

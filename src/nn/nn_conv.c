@@ -13,8 +13,7 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
     int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
     if (dti_tensor_shape(x).rank != rank) {
         dti_graph_fail(x.graph, "%s '%s': x %s must be [channels, %s]%s", l->op, l->name,
-                       dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
-                       rank == 3 ? "height, width" : "length",
+                       dti_shape_of(x).text, rank == 3 ? "height, width" : "length",
                        dti_image_rank_hint(dti_tensor_shape(x).rank, rank));
     } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
         dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
@@ -28,8 +27,7 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
     const char *hint = dti_image_hint(dti_tensor_shape(x), 0);
     if (!x.graph->error[0] && hint[0] && dti_node_of(x)->op == DTI_OP_INPUT)
         dti_log(x.graph->base, DT_LOG_WARNING, "%s '%s': x %s is taken as %lld channels%s", l->op,
-                l->name, dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
-                (long long)l->in, hint);
+                l->name, dti_shape_of(x).text, (long long)l->in, hint);
     return x.graph->error[0] == 0;
 }
 
@@ -57,9 +55,8 @@ static bool dti_conv_padding_fits(dt_tensor x, const dti_conv_layer *l, const dt
         else if (mode && (p->padding[i] < 0 || p->padding[i] > most))
             dti_graph_fail(x.graph,
                            "%s '%s': padding %d of x %s, axis %d: padding_mode %s takes 0 to %lld",
-                           l->op, l->name, (int)p->padding[i],
-                           dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
-                           1 + i, names[mode], (long long)most);
+                           l->op, l->name, (int)p->padding[i], dti_shape_of(x).text, 1 + i,
+                           names[mode], (long long)most);
     }
     return x.graph->error[0] == 0;
 }
@@ -83,21 +80,18 @@ static dt_tensor dti_conv_padded(dt_tensor x, const dti_conv_layer *l, const dti
     return x;
 }
 
-static void dti_conv_layer_params(dt_tensor x, const dti_conv_layer *l, dt_tensor *w,
-                                  dt_tensor *b) {
-    char text[DTI_NN_NAME_SIZE];
+/* The layer's weight and bias; nil and nil after an error. */
+static dt_tensor dti_conv_layer_params(const dti_nn *nn, const dti_conv_layer *l, dt_tensor *b) {
     double fan_in = 1.0;
     for (int i = 1; i < l->weight.rank; i++)
         fan_in *= (double)l->weight.dim[i];
-    float bound = (float)(1.0 / sqrt(fan_in));
-    dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
-    dt_init weight = l->desc.weight.kind ? l->desc.weight : uniform;
-    dt_init bias = l->desc.bias.kind ? l->desc.bias : uniform;
+    dt_tensor w =
+        dti_nn_param(nn, l->name, "weight", l->weight, dti_nn_init(l->desc.weight, fan_in));
     *b = (dt_tensor){0};
-    *w = dt_param(x.graph, dti_nn_name(x.graph, text, l->name, "weight"), l->weight, weight);
     if (!l->desc.no_bias)
-        *b = dt_param(x.graph, dti_nn_name(x.graph, text, l->name, "bias"), (dt_shape){1, {l->out}},
-                      bias);
+        *b = dti_nn_param(nn, l->name, "bias", (dt_shape){1, {l->out}},
+                          dti_nn_init(l->desc.bias, fan_in));
+    return w;
 }
 
 static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char *name, int64_t out,
@@ -109,49 +103,48 @@ static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char 
     return l;
 }
 
+/* x with its padding, and w, b of the layer, whose shape of x has been checked. False: an error. */
+static bool dti_conv_layer_make(const dti_nn *nn, dti_conv_layer *l, const dti_conv_padding *p,
+                                dt_tensor *x, dt_tensor *w, dt_tensor *b) {
+    const int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
+    l->weight = (dt_shape){2 + p->axes, {l->out, l->in / groups}};
+    memcpy(l->weight.dim + 2, p->kernel, (size_t)p->axes * sizeof *p->kernel);
+    *w = *b = dti_nil(x->graph);
+    if (!dti_conv_padding_fits(*x, l, p))
+        return false;
+    *w = dti_conv_layer_params(nn, l, b);
+    if (dti_is_nil(*w))
+        return false;
+    *x = dti_conv_padded(*x, l, p);
+    return true;
+}
+
+/* Of one or two axes. */
+static dt_tensor dti_nn_conv(dt_tensor x, const char *op, const char *name, int64_t out,
+                             int64_t kernel, int axes, const dt_conv_layer_desc *desc) {
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, op, name))
+        return dti_nil(x.graph);
+    dti_conv_layer l = dti_conv_layer_of(x, op, name, out, desc);
+    if (!dti_conv_layer_fits(x, &l, 1 + axes, kernel))
+        return dti_nil(x.graph);
+    dt_conv_desc *c = &l.desc.conv;
+    const int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
+    const dti_conv_padding padding = {axes, {kernel, width}, c->stride, c->dilation, c->padding};
+    dt_tensor w, b;
+    if (!dti_conv_layer_make(&nn, &l, &padding, &x, &w, &b))
+        return dti_nn_end(&nn, w);
+    return dti_nn_end(&nn, axes == 1 ? dt_conv1d(x, w, b, c) : dt_conv2d(x, w, b, c));
+}
+
 DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc) {
-    dti_nn nn;
-    if (!dti_nn_begin(&nn, x, "conv2d", name))
-        return dti_nil(x.graph);
-    dti_conv_layer l = dti_conv_layer_of(x, "conv2d", name, out, desc);
-    if (!dti_conv_layer_fits(x, &l, 3, kernel))
-        return dti_nil(x.graph);
-    int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
-    int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
-    l.weight = (dt_shape){4, {out, l.in / groups, kernel, width}};
-    dt_conv_desc *c = &l.desc.conv;
-    const dti_conv_padding padding = {2, {kernel, width}, c->stride, c->dilation, c->padding};
-    if (!dti_conv_padding_fits(x, &l, &padding))
-        return dti_nil(x.graph);
-    dt_tensor w, b;
-    dti_conv_layer_params(x, &l, &w, &b);
-    if (dti_is_nil(w))
-        return dti_nn_end(&nn, w);
-    x = dti_conv_padded(x, &l, &padding);
-    return dti_nn_end(&nn, dt_conv2d(x, w, b, c));
+    return dti_nn_conv(x, "conv2d", name, out, kernel, 2, desc);
 }
 
 DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc) {
-    dti_nn nn;
-    if (!dti_nn_begin(&nn, x, "conv1d", name))
-        return dti_nil(x.graph);
-    dti_conv_layer l = dti_conv_layer_of(x, "conv1d", name, out, desc);
-    if (!dti_conv_layer_fits(x, &l, 2, kernel))
-        return dti_nil(x.graph);
-    int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
-    l.weight = (dt_shape){3, {out, l.in / groups, kernel}};
-    dt_conv_desc *c = &l.desc.conv;
-    const dti_conv_padding padding = {1, {kernel}, c->stride, c->dilation, c->padding};
-    if (!dti_conv_padding_fits(x, &l, &padding))
-        return dti_nil(x.graph);
-    dt_tensor w, b;
-    dti_conv_layer_params(x, &l, &w, &b);
-    if (dti_is_nil(w))
-        return dti_nn_end(&nn, w);
-    x = dti_conv_padded(x, &l, &padding);
-    return dti_nn_end(&nn, dt_conv1d(x, w, b, c));
+    return dti_nn_conv(x, "conv1d", name, out, kernel, 1, desc);
 }
 
 DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
@@ -175,21 +168,15 @@ DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_
         dti_graph_fail(x.graph,
                        "conv3d '%s': x %s must be [channels, depth, height, width]; kernel "
                        "%lld x %lld x %lld",
-                       name, dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x)).text,
-                       (long long)kernel, (long long)height, (long long)width);
+                       name, dti_shape_of(x).text, (long long)kernel, (long long)height,
+                       (long long)width);
     if (x.graph->error[0] || !dti_conv_layer_fits(x, &l, 4, kernel))
         return dti_nil(x.graph);
-    l.weight = (dt_shape){
-        5, {out, l.in / (l.desc.conv.groups ? l.desc.conv.groups : 1), kernel, height, width}};
     const dti_conv_padding padding = {
         3, {kernel, height, width}, d.conv.stride, d.conv.dilation, d.conv.padding};
-    if (!dti_conv_padding_fits(x, &l, &padding))
-        return dti_nil(x.graph);
     dt_tensor w, b;
-    dti_conv_layer_params(x, &l, &w, &b);
-    if (dti_is_nil(w))
+    if (!dti_conv_layer_make(&nn, &l, &padding, &x, &w, &b))
         return dti_nn_end(&nn, w);
-    x = dti_conv_padded(x, &l, &padding);
     return dti_nn_end(&nn, dt_conv3d(x, w, b, &d.conv));
 }
 
@@ -209,7 +196,6 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
     int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
     l.weight = (dt_shape){4, {l.in, out / groups, kernel, width}};
-    dt_tensor w, b;
-    dti_conv_layer_params(x, &l, &w, &b);
+    dt_tensor b, w = dti_conv_layer_params(&nn, &l, &b);
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv_transpose2d(x, w, b, &l.desc.conv));
 }

@@ -15,11 +15,11 @@ static bool dti_windows_of(const char *op, dt_tensor x, int64_t channels, int64_
         out->conv.groups = (int32_t)channels;
         return true;
     }
-    dti_graph_fail(x.graph,
-                   "%s(%s): a kernel of %lld x %lld: each side must be in [1, 256], and the "
-                   "description has neither groups nor output_padding",
-                   op, dti_tensor_print(x).text, (long long)kernel_h, (long long)kernel_w);
-    return false;
+    return dti_graph_refuse(
+        x.graph,
+        "%s(%s): a kernel of %lld x %lld: each side must be in [1, 256], and the "
+        "description has neither groups nor output_padding",
+        op, dti_tensor_print(x).text, (long long)kernel_h, (long long)kernel_w);
 }
 
 /* [C kh kw, 1, kh, kw]: output c kh kw + place takes the element at that place of channel c. */

@@ -14,11 +14,11 @@ static bool dti_nn_open(dti_nn *nn, dt_graph *graph, const char *op, const char 
     *nn = (dti_nn){graph, dti_graph_mark_of(graph)};
     if (name && name[0])
         return true;
-    dti_graph_fail(graph,
-                   "dt_nn_%s: the layer's name is %s; it names its parameters, as \"fc1\" does "
-                   "\"fc1.weight\"",
-                   op, name ? "empty" : "NULL");
-    return false;
+    return dti_graph_refuse(
+        graph,
+        "dt_nn_%s: the layer's name is %s; it names its parameters, as \"fc1\" does "
+        "\"fc1.weight\"",
+        op, name ? "empty" : "NULL");
 }
 
 /* False: x is nil too. */
@@ -45,6 +45,24 @@ static const char *dti_nn_name(dt_graph *graph, char text[DTI_NN_NAME_SIZE], con
     return text;
 }
 
+static dt_tensor dti_nn_param(const dti_nn *nn, const char *layer, const char *part, dt_shape shape,
+                              dt_init init) {
+    char text[DTI_NN_NAME_SIZE];
+    return dt_param(nn->graph, dti_nn_name(nn->graph, text, layer, part), shape, init);
+}
+
+static dt_tensor dti_nn_buffer(const dti_nn *nn, const char *layer, const char *part,
+                               dt_shape shape, dt_init init) {
+    char text[DTI_NN_NAME_SIZE];
+    return dt_buffer(nn->graph, dti_nn_name(nn->graph, text, layer, part), shape, init);
+}
+
+/* Uniform in +-1/sqrt(fan_in), or what the user asks for. */
+static dt_init dti_nn_init(dt_init asked, double fan_in) {
+    const float bound = (float)(1.0 / sqrt(fan_in));
+    return asked.kind ? asked : (dt_init){DT_INIT_UNIFORM, -bound, bound};
+}
+
 DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                                    const dt_linear_desc *desc) {
     dti_nn nn;
@@ -54,22 +72,17 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
     dt_shape s = dti_tensor_shape(x);
     if (s.rank < 1 || out < 1 || s.dim[s.rank - 1] < 1) {
         return dti_graph_fail(x.graph, "linear '%s': x %s has no last dimension to map to %lld",
-                              name, dti_shape_print(s, dti_tensor_has_samples(x)).text,
-                              (long long)out);
+                              name, dti_shape_of(x).text, (long long)out);
     }
     if ((unsigned)d.tensor > DT_TENSOR_ROW)
         return dti_graph_fail(x.graph, "linear '%s': .tensor is %d, not a dt_tensor_style", name,
                               (int)d.tensor);
-    int64_t in = s.dim[s.rank - 1];
-    float bound = (float)(1.0 / sqrt((double)in));
-    dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
-    char text[DTI_NN_NAME_SIZE];
-    dt_init weight = d.weight.kind ? d.weight : uniform, bias = d.bias.kind ? d.bias : uniform;
-    dt_tensor w = dt_param(x.graph, dti_nn_name(x.graph, text, name, "weight"),
-                           (dt_shape){2, {out, in}}, weight);
+    const int64_t in = s.dim[s.rank - 1];
+    dt_tensor w = dti_nn_param(&nn, name, "weight", (dt_shape){2, {out, in}},
+                               dti_nn_init(d.weight, (double)in));
     dt_tensor b = {0};
     if (!d.no_bias)
-        b = dt_param(x.graph, dti_nn_name(x.graph, text, name, "bias"), (dt_shape){1, {out}}, bias);
+        b = dti_nn_param(&nn, name, "bias", (dt_shape){1, {out}}, dti_nn_init(d.bias, (double)in));
     if (d.tensor == DT_TENSOR_COLUMN) {
         dti_param_part(w, 0, 1, out, 0);
         dti_param_part(b, 0, 1, out, 0);
@@ -84,7 +97,6 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
 }
 
 DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out) {
-    char text[DTI_NN_NAME_SIZE];
     dti_nn nn;
     if (dti_is_nil(x2))
         return dti_nil_of(x2, "bilinear");
@@ -99,16 +111,13 @@ DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, in
         return dti_graph_fail(x1.graph,
                               "bilinear '%s': x1 %s and x2 %s for %lld outputs: they must be of "
                               "one graph, of one to four dimensions, and differ only in the last",
-                              name, dti_shape_print(s, dti_tensor_has_samples(x1)).text,
-                              dti_shape_print(t, false).text, (long long)out);
+                              name, dti_shape_of(x1).text, dti_shape_print(t, false).text,
+                              (long long)out);
     }
     const int64_t in1 = s.dim[s.rank - 1], in2 = t.dim[t.rank - 1];
-    const float bound = (float)(1.0 / sqrt((double)in1));
-    const dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
-    dt_tensor w = dt_param(x1.graph, dti_nn_name(x1.graph, text, name, "weight"),
-                           (dt_shape){3, {out, in1, in2}}, uniform);
-    dt_tensor b = dt_param(x1.graph, dti_nn_name(x1.graph, text, name, "bias"),
-                           (dt_shape){1, {out}}, uniform);
+    const dt_init uniform = dti_nn_init((dt_init){0}, (double)in1);
+    dt_tensor w = dti_nn_param(&nn, name, "weight", (dt_shape){3, {out, in1, in2}}, uniform);
+    dt_tensor b = dti_nn_param(&nn, name, "bias", (dt_shape){1, {out}}, uniform);
     if (x1.graph->error[0])
         return dti_nn_end(&nn, dti_nil(x1.graph));
     dt_shape pairs = s, beside = t;

@@ -8,22 +8,19 @@ static bool dti_loss_takes(const char *loss, const dt_tensor *x, int count) {
         if (dti_is_nil(x[i])) {
             for (int k = 0; k < count; k++)
                 if (x[k].graph && (!dti_is_nil(x[k]) || k + 1 == count))
-                    dti_graph_fail(x[k].graph, "%s: input %d is nil", loss, i + 1);
-            return false;
+                    return dti_graph_refuse(x[k].graph, "%s: input %d is nil", loss, i + 1);
         }
     }
     for (int i = 1; i < count; i++) {
-        if (x[i].graph != x[0].graph) {
-            dti_graph_fail(x[0].graph, "%s: input %d is a tensor of another graph", loss, i + 1);
-            return false;
-        }
+        if (x[i].graph != x[0].graph)
+            return dti_graph_refuse(x[0].graph, "%s: input %d is a tensor of another graph", loss,
+                                    i + 1);
         const dti_node *a = dti_node_of(x[0]), *b = dti_node_of(x[i]);
         if (dti_shape_equal(a->shape, b->shape) && a->samples == b->samples)
             continue;
-        dti_graph_fail(x[0].graph, "%s: input %d %s must have the shape of input 1, %s", loss,
-                       i + 1, dti_shape_print(b->shape, b->samples).text,
-                       dti_shape_print(a->shape, a->samples).text);
-        return false;
+        return dti_graph_refuse(x[0].graph, "%s: input %d %s must have the shape of input 1, %s",
+                                loss, i + 1, dti_shape_print(b->shape, b->samples).text,
+                                dti_shape_print(a->shape, a->samples).text);
     }
     return true;
 }
@@ -36,8 +33,7 @@ static bool dti_loss_number(dt_tensor x, const char *loss, const char *what, flo
                             bool good) {
     if (good && isfinite(value))
         return true;
-    dti_graph_fail(x.graph, "%s: %s is %g", loss, what, (double)value);
-    return false;
+    return dti_graph_refuse(x.graph, "%s: %s is %g", loss, what, (double)value);
 }
 
 /* The last dimension: classes, or coordinates. */
@@ -46,9 +42,8 @@ static bool dti_loss_last(const char *loss, dt_tensor x, int64_t *last) {
     *last = s.rank > 0 ? s.dim[s.rank - 1] : 0;
     if (*last > 0)
         return true;
-    dti_graph_fail(x.graph, "%s: %s has no last dimension of classes or coordinates", loss,
-                   dti_shape_print(s, dti_tensor_has_samples(x)).text);
-    return false;
+    return dti_graph_refuse(x.graph, "%s: %s has no last dimension of classes or coordinates", loss,
+                            dti_shape_of(x).text);
 }
 
 static dt_tensor dti_loss_scalar(dt_tensor x, double value) {
@@ -264,7 +259,7 @@ DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
     const dt_shape s = dti_tensor_shape(q);
     if (s.rank != 2)
         return dti_graph_fail(q.graph, "info_nce: q must be [N, D], %s is not",
-                              dti_shape_print(s, dti_tensor_has_samples(q)).text);
+                              dti_shape_of(q).text);
     const uint32_t first = q.graph->count;
     const dti_call call = {.name = "info_nce",
                            .in = {q.id, k.id},

@@ -1,16 +1,7 @@
 /* Normalisation layers: weights of ones, biases of zeros, running statistics as buffers; and
  * weights that are normalised by buffers. */
 
-static dt_tensor dti_nn_ones(dt_tensor x, const char *name, const char *part, dt_shape shape) {
-    char text[DTI_NN_NAME_SIZE];
-    return dt_param(x.graph, dti_nn_name(x.graph, text, name, part), shape,
-                    (dt_init){DT_INIT_CONSTANT, 1.0f, 0.0f});
-}
-
-static dt_tensor dti_nn_zeros(dt_tensor x, const char *name, const char *part, dt_shape shape) {
-    char text[DTI_NN_NAME_SIZE];
-    return dt_param(x.graph, dti_nn_name(x.graph, text, name, part), shape, (dt_init){0});
-}
+static const dt_init dti_nn_ones = {DT_INIT_CONSTANT, 1.0f, 0.0f}, dti_nn_zeros = {0};
 
 /* The first dimension of x, which is not nil; an error where there is none. */
 static bool dti_nn_channels(dt_tensor x, const char *op, const char *name, dt_shape *channels) {
@@ -18,34 +9,28 @@ static bool dti_nn_channels(dt_tensor x, const char *op, const char *name, dt_sh
     *channels = (dt_shape){1, {s.dim[0]}};
     if (s.rank >= 1 && s.dim[0] >= 1)
         return true;
-    dti_graph_fail(x.graph, "%s '%s': x %s has no channels", op, name,
-                   dti_shape_print(s, dti_tensor_has_samples(x)).text);
-    return false;
+    return dti_graph_refuse(x.graph, "%s '%s': x %s has no channels", op, name,
+                            dti_shape_of(x).text);
 }
 
 DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc) {
     dti_nn nn;
     dt_shape channels;
-    char text[DTI_NN_NAME_SIZE];
     if (!dti_nn_begin(&nn, x, "batch_norm", name) ||
         !dti_nn_channels(x, "batch_norm", name, &channels))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_ones(x, name, "weight", channels);
-    dt_tensor b = dti_nn_zeros(x, name, "bias", channels);
-    dt_tensor mean = dt_buffer(x.graph, dti_nn_name(x.graph, text, name, "running_mean"), channels,
-                               (dt_init){0});
-    dt_tensor var = dt_buffer(x.graph, dti_nn_name(x.graph, text, name, "running_var"), channels,
-                              (dt_init){DT_INIT_CONSTANT, 1.0f, 0.0f});
+    dt_tensor w = dti_nn_param(&nn, name, "weight", channels, dti_nn_ones);
+    dt_tensor b = dti_nn_param(&nn, name, "bias", channels, dti_nn_zeros);
+    dt_tensor mean = dti_nn_buffer(&nn, name, "running_mean", channels, dti_nn_zeros);
+    dt_tensor var = dti_nn_buffer(&nn, name, "running_var", channels, dti_nn_ones);
     return dti_nn_end(&nn, dti_is_nil(var) ? var : dt_batch_norm(x, w, b, mean, var, desc));
 }
 
 static bool dti_nn_last(dt_tensor x, const char *op, const char *name, int dims, dt_shape *last) {
     dt_shape s = dti_tensor_shape(x);
-    if (dims < 1 || dims > s.rank) {
-        dti_graph_fail(x.graph, "%s '%s': x %s has no %d dimensions", op, name,
-                       dti_shape_print(s, dti_tensor_has_samples(x)).text, dims);
-        return false;
-    }
+    if (dims < 1 || dims > s.rank)
+        return dti_graph_refuse(x.graph, "%s '%s': x %s has no %d dimensions", op, name,
+                                dti_shape_of(x).text, dims);
     *last = (dt_shape){.rank = dims};
     memcpy(last->dim, s.dim + s.rank - dims, (size_t)dims * sizeof *last->dim);
     return true;
@@ -57,7 +42,8 @@ DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
     if (!dti_nn_begin(&nn, x, "layer_norm", name) ||
         !dti_nn_last(x, "layer_norm", name, dims, &last))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_ones(x, name, "weight", last), b = dti_nn_zeros(x, name, "bias", last);
+    dt_tensor w = dti_nn_param(&nn, name, "weight", last, dti_nn_ones),
+              b = dti_nn_param(&nn, name, "bias", last, dti_nn_zeros);
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_layer_norm(x, dims, w, b, 0.0f));
 }
 
@@ -66,7 +52,7 @@ DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims) {
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "rms_norm", name) || !dti_nn_last(x, "rms_norm", name, dims, &last))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_ones(x, name, "weight", last);
+    dt_tensor w = dti_nn_param(&nn, name, "weight", last, dti_nn_ones);
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_rms_norm(x, dims, w, 0.0f));
 }
 
@@ -76,8 +62,8 @@ DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups) {
     if (!dti_nn_begin(&nn, x, "group_norm", name) ||
         !dti_nn_channels(x, "group_norm", name, &channels))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_ones(x, name, "weight", channels);
-    dt_tensor b = dti_nn_zeros(x, name, "bias", channels);
+    dt_tensor w = dti_nn_param(&nn, name, "weight", channels, dti_nn_ones);
+    dt_tensor b = dti_nn_param(&nn, name, "bias", channels, dti_nn_zeros);
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_group_norm(x, groups, w, b, 0.0f));
 }
 
@@ -97,13 +83,6 @@ static dt_tensor dti_spectral_unit(const dti_spectral *s, dt_tensor x) {
     return dt_div(x, size);
 }
 
-static dt_tensor dti_spectral_buffer(const dti_spectral *s, const char *name, const char *part,
-                                     int64_t size) {
-    char text[DTI_NN_NAME_SIZE];
-    return dt_buffer(s->graph, dti_nn_name(s->graph, text, name, part), (dt_shape){1, {size}},
-                     (dt_init){DT_INIT_NORMAL, 0.0f, 1.0f});
-}
-
 /* In training what the power method has come to, which the commit keeps; else the buffer, at length
  * 1 also where nothing has trained it yet. */
 static dt_tensor dti_spectral_vector(const dti_spectral *s, dt_tensor buffer, dt_tensor moved) {
@@ -114,9 +93,13 @@ static dt_tensor dti_spectral_vector(const dti_spectral *s, dt_tensor buffer, dt
 }
 
 /* u . W v, with a gradient in W alone. */
-static dt_tensor dti_spectral_sigma(const dti_spectral *s, const char *name, dt_tensor w) {
-    dt_tensor u = dti_spectral_buffer(s, name, "parametrizations.weight.0._u", s->out);
-    dt_tensor v = dti_spectral_buffer(s, name, "parametrizations.weight.0._v", s->rest);
+static dt_tensor dti_spectral_sigma(const dti_nn *nn, const dti_spectral *s, const char *name,
+                                    dt_tensor w) {
+    static const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
+    dt_tensor u =
+        dti_nn_buffer(nn, name, "parametrizations.weight.0._u", (dt_shape){1, {s->out}}, normal);
+    dt_tensor v =
+        dti_nn_buffer(nn, name, "parametrizations.weight.0._v", (dt_shape){1, {s->rest}}, normal);
     dt_tensor none = {0}, left = none, still = dt_detach(w);
     dt_tensor right = dt_reshape(v, (dt_shape){2, {1, -1}});
     for (int32_t i = 0; i < s->iterations; i++) {
@@ -147,17 +130,13 @@ DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape
                                      const dt_spectral_norm_desc *desc) {
     const dt_spectral_norm_desc d = desc ? *desc : (dt_spectral_norm_desc){0};
     dti_spectral s = {graph, d.iterations ? d.iterations : 1, d.eps != 0.0f ? d.eps : 1e-12f, 0, 0};
-    char text[DTI_NN_NAME_SIZE];
     dti_nn nn;
     if (!graph || graph->error[0] || !dti_nn_open(&nn, graph, "spectral_norm", name) ||
         !dti_spectral_fits(name, shape, &s))
         return dti_nil(graph);
     s.out = shape.dim[0], s.rest = dti_shape_elements(shape) / s.out;
-    const float bound = (float)(1.0 / sqrt((double)s.rest));
-    const dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
-    dt_tensor w =
-        dt_param(graph, dti_nn_name(graph, text, name, "parametrizations.weight.original"), shape,
-                 d.weight.kind ? d.weight : uniform);
+    dt_tensor w = dti_nn_param(&nn, name, "parametrizations.weight.original", shape,
+                               dti_nn_init(d.weight, (double)s.rest));
     dt_tensor matrix = dt_reshape(w, (dt_shape){2, {s.out, s.rest}});
-    return dti_nn_end(&nn, dt_div(w, dti_spectral_sigma(&s, name, matrix)));
+    return dti_nn_end(&nn, dt_div(w, dti_spectral_sigma(&nn, &s, name, matrix)));
 }

@@ -20,10 +20,8 @@ static bool dti_along_of(const char *op, dt_tensor x, int axis, dti_along *out) 
     }
     const dt_shape s = dti_tensor_shape(x);
     out->axis = dti_axis_of(x, axis);
-    if (out->axis < 0 || out->axis >= s.rank) {
-        dti_graph_fail(x.graph, "%s: %s", op, dti_axis_text(axis, s.rank).text);
-        return false;
-    }
+    if (out->axis < 0 || out->axis >= s.rank)
+        return dti_graph_refuse(x.graph, "%s: %s", op, dti_axis_text(axis, s.rank).text);
     out->size = s.dim[out->axis];
     return true;
 }
@@ -211,10 +209,8 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
         dti_nil_of(dti_is_nil(x) ? x : index, op);
         return false;
     }
-    if (index.graph != x.graph) {
-        dti_graph_fail(x.graph, "%s: x and index are of different graphs", op);
-        return false;
-    }
+    if (index.graph != x.graph)
+        return dti_graph_refuse(x.graph, "%s: x and index are of different graphs", op);
     if (!dti_along_of(op, x, axis, a))
         return false;
     dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(index);
@@ -224,11 +220,11 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
         t.dim[a->axis] = s.dim[a->axis];
     if (fits && dti_shape_equal(s, t))
         return true;
-    dti_graph_fail(x.graph,
-                   "%s: x %s and index %s must be f32 and i32, equal except for axis %d, of which "
-                   "x has at most 2^24 elements",
-                   op, dti_tensor_print(x).text, dti_tensor_print(index).text, a->axis);
-    return false;
+    return dti_graph_refuse(
+        x.graph,
+        "%s: x %s and index %s must be f32 and i32, equal except for axis %d, of which "
+        "x has at most 2^24 elements",
+        op, dti_tensor_print(x).text, dti_tensor_print(index).text, a->axis);
 }
 
 static dt_tensor dti_take_again(dt_graph *g, const dti_call *c) {

@@ -18,8 +18,8 @@ typedef struct dti_nn_recurrent {
 
 static bool dti_nn_recurrent_fail(const dti_nn_recurrent *r, const char *what, double value,
                                   const char *remedy) {
-    dti_graph_fail(r->graph, "%s '%s': %s %g; it must be %s", r->op, r->name, what, value, remedy);
-    return false;
+    return dti_graph_refuse(r->graph, "%s '%s': %s %g; it must be %s", r->op, r->name, what, value,
+                            remedy);
 }
 
 static bool dti_nn_recurrent_numbers_fit(const dti_nn_recurrent *r) {
@@ -52,32 +52,27 @@ static bool dti_nn_recurrent_is(const dti_nn_recurrent *r, dt_tensor x, const ch
         dti_nil_of(x, r->op);
         return dti_nn_recurrent_fail(r, what, 0, "{0}, or a tensor that is not nil");
     }
-    if (x.graph != r->graph) {
-        dti_graph_fail(r->graph, "%s '%s': %s is a tensor of another graph, %s", r->op, r->name,
-                       what, dti_tensor_elsewhere(r->graph, x).text);
-        return false;
-    }
+    if (x.graph != r->graph)
+        return dti_graph_refuse(r->graph, "%s '%s': %s is a tensor of another graph, %s", r->op,
+                                r->name, what, dti_tensor_elsewhere(r->graph, x).text);
     const dti_node *n = dti_node_of(x);
     if (dti_shape_equal(n->shape, shape) && n->dtype == dtype && !n->term)
         return true;
-    dti_graph_fail(r->graph, "%s '%s': %s is %s%s; it must be %s %s of each sample", r->op, r->name,
-                   what, dti_shape_print(n->shape, n->samples).text,
-                   n->term             ? ", a loss term"
-                   : n->dtype == dtype ? ""
-                                       : " of another type",
-                   dti_dtype_name(dtype), dti_shape_print(shape, false).text);
-    return false;
+    return dti_graph_refuse(r->graph, "%s '%s': %s is %s%s; it must be %s %s of each sample", r->op,
+                            r->name, what, dti_shape_print(n->shape, n->samples).text,
+                            n->term             ? ", a loss term"
+                            : n->dtype == dtype ? ""
+                                                : " of another type",
+                            dti_dtype_name(dtype), dti_shape_print(shape, false).text);
 }
 
 static bool dti_nn_recurrent_tensors_fit(const dti_nn_recurrent *r, dt_tensor x) {
     const int64_t rows = (int64_t)r->layers * r->directions;
     const dti_node *n = dti_node_of(x);
     if (n->shape.rank != 2 || n->dtype != DT_F32 || n->term || n->shape.dim[0] < 1 ||
-        n->shape.dim[1] < 1) {
-        dti_graph_fail(r->graph, "%s '%s': x %s must be f32 [steps, in] of each sample", r->op,
-                       r->name, dti_shape_print(n->shape, n->samples).text);
-        return false;
-    }
+        n->shape.dim[1] < 1)
+        return dti_graph_refuse(r->graph, "%s '%s': x %s must be f32 [steps, in] of each sample",
+                                r->op, r->name, dti_shape_print(n->shape, n->samples).text);
     return dti_nn_recurrent_is(r, r->d->lengths, "lengths", (dt_shape){0}, DT_I32) &&
            dti_nn_recurrent_is(r, r->d->h, "h", (dt_shape){2, {rows, r->size}}, DT_F32) &&
            dti_nn_recurrent_is(r, r->d->c, "c", (dt_shape){2, {rows, r->hidden}}, DT_F32);
@@ -86,10 +81,9 @@ static bool dti_nn_recurrent_tensors_fit(const dti_nn_recurrent *r, dt_tensor x)
 static dt_tensor dti_nn_recurrent_param(const dti_nn_recurrent *r, const char *part, int layer,
                                         bool reverse, dt_shape shape) {
     char text[DTI_NN_NAME_SIZE], name[64];
-    const float bound = (float)(1.0 / sqrt((double)r->hidden));
     snprintf(name, sizeof name, "%s_l%d%s", part, layer, reverse ? "_reverse" : "");
     return dt_param(r->graph, dti_nn_name(r->graph, text, r->name, name), shape,
-                    (dt_init){DT_INIT_UNIFORM, -bound, bound});
+                    dti_nn_init((dt_init){0}, (double)r->hidden));
 }
 
 /* Row k of the states before: the given one, or zeros. */

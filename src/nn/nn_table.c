@@ -32,9 +32,9 @@ static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
     }
     if (t.rank == 2 && s.rank >= 1 && dti_tensor_dtype(index) == DT_I32)
         return true;
-    dti_graph_fail(table.graph, "%s: the table %s must be [rows, D] and the index %s [..., n], i32",
-                   op, dti_tensor_print(table).text, dti_tensor_print(index).text);
-    return false;
+    return dti_graph_refuse(table.graph,
+                            "%s: the table %s must be [rows, D] and the index %s [..., n], i32", op,
+                            dti_tensor_print(table).text, dti_tensor_print(index).text);
 }
 
 /* ---- bags */
@@ -144,10 +144,9 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
         if ((row = dti_table_row("embedding", index.graph, rows, at)) < 0)
             return dti_nil(index.graph);
     }
-    char text[DTI_NN_NAME_SIZE];
     const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
-    dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
-                               (dt_shape){2, {rows, cols}}, d.weight.kind ? d.weight : normal);
+    dt_tensor table = dti_nn_param(&nn, name, "weight", (dt_shape){2, {rows, cols}},
+                                   d.weight.kind ? d.weight : normal);
     if (d.tensor && !dti_is_nil(table))
         table = dt_tensor_parallel(table, d.tensor == DT_TENSOR_ROW ? 0 : 1);
     if (row < 0 || dti_is_nil(table))

@@ -14,8 +14,7 @@ static dt_tensor dti_nn_gated(dt_tensor x, const char *op, const char *name, int
         dti_graph_fail(x.graph,
                        "%s '%s': hidden size %lld for x %s; x needs a last dimension, and "
                        "the size must be at least 1",
-                       op, name, (long long)hidden,
-                       dti_shape_print(s, dti_tensor_has_samples(x)).text);
+                       op, name, (long long)hidden, dti_shape_of(x).text);
     const char *g = dti_nn_name(x.graph, text[0], name, "gate_proj");
     const char *u = dti_nn_name(x.graph, text[1], name, "up_proj");
     const char *d = dti_nn_name(x.graph, text[2], name, "down_proj");

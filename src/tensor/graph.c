@@ -21,6 +21,14 @@ static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {
     return nil;
 }
 
+static bool dti_graph_refuse(dt_graph *g, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    dti_graph_fail_as(g, DT_ERROR_INVALID, format, list);
+    va_end(list);
+    return false;
+}
+
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) {
     va_list list;
     va_start(list, format);
@@ -324,6 +332,10 @@ static dt_dtype dti_tensor_dtype(dt_tensor x) {
 
 static bool dti_tensor_has_samples(dt_tensor x) {
     return !dti_is_nil(x) && dti_node_of(x)->samples;
+}
+
+static dti_shape_text dti_shape_of(dt_tensor x) {
+    return dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x));
 }
 
 #define DTI_TENSOR_GET(type, what)                                                                 \

@@ -120,6 +120,8 @@ static bool dti_tensor_has_samples(dt_tensor x);
 
 /* Records the graph's first error and returns nil. */
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
+/* The same, and false: for what checks. */
+static bool dti_graph_refuse(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* What an op gives whose input is nil: nil, and an error of the graph that the nil knows, whose own
@@ -166,3 +168,4 @@ typedef struct dti_shape_text {
     char text[96];
 } dti_shape_text;
 static dti_shape_text dti_shape_print(dt_shape s, bool samples); /* "[B, 28, 28]" */
+static dti_shape_text dti_shape_of(dt_tensor x);                 /* with samples, "[B, 3]" */
