@@ -16,8 +16,7 @@ static bool dti_build_fail(dti_build *b, const char *format, ...) {
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    dti_graph_fail(b->graph, "%s(%s): %s", dti_op_info_of(b->out.op)->name, shapes, text);
-    return false;
+    return dti_graph_refuse(b->graph, "%s(%s): %s", dti_op_info_of(b->out.op)->name, shapes, text);
 }
 
 static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
@@ -32,12 +31,10 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
     }
     for (uint32_t i = 0; i < b->count; i++) {
         dt_tensor x = b->inputs[i];
-        if (x.graph != b->graph) {
-            dti_graph_fail(b->graph,
-                           "%s: input %u is a tensor of another graph, %s; build both on one graph",
-                           info->name, i + 1, dti_tensor_elsewhere(b->graph, x).text);
-            return false;
-        }
+        if (x.graph != b->graph)
+            return dti_graph_refuse(
+                b->graph, "%s: input %u is a tensor of another graph, %s; build both on one graph",
+                info->name, i + 1, dti_tensor_elsewhere(b->graph, x).text);
         const dti_node *n = dti_node_of(x);
         if (n->term && !info->family->takes_terms) {
             return dti_build_fail(b,
@@ -158,4 +155,14 @@ static bool dti_term_shape(dti_build *b) {
     b->out.samples = false;
     b->out.term = true;
     return true;
+}
+
+static bool dti_shape_of_input(dti_build *b) {
+    b->out.shape = b->in[0]->shape;
+    b->out.dtype = b->in[0]->dtype;
+    return true;
+}
+
+static void dti_grad_of_result(dti_grad *g) {
+    g->dx[0] = g->dy;
 }

@@ -103,16 +103,6 @@ static void dti_cache_emit(dti_emit *e) {
     dti_bind(l, x.value, at.value, e->out.value, DTI_UNBOUND);
 }
 
-/* ---- Reference: of programs that keep nothing; the others are held against those. */
-#ifdef DT_REFERENCE
-
-static void dti_cache_ref(const dti_ref *r) {
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = r->in[0].data[i];
-}
-
-#endif
-
 /* ---- CPU */
 
 /* Items are elements of x; a row of a head at a time. */
@@ -137,13 +127,10 @@ static void dti_cpu_cache(const dti_cpu_task *task, int64_t begin, int64_t end, 
 
 /* ---- Rows of the tables */
 
-static bool dti_cache_moves(const dti_launch *l) {
-    return true;
-}
-
 /* (x, at, cache) item = element of x */
 DTI_KERNEL(CACHE, cache, "rrw", ITEM, .run = dti_cpu_cache, .grain = dti_cpu_grain_copy,
-           .moves = dti_cache_moves);
+           .moves = dti_launch_only_moves);
 
-DTI_FAMILY(cache, .shape = dti_cache_shape, .grad = dti_cache_grad, .labels = dti_cache_labels,
-           .room = dti_cache_room, .view = true);
+/* The reference is of programs that keep nothing; the others are held against those. */
+DTI_FAMILY_BY(cache, cache, copy, .shape = dti_cache_shape, .grad = dti_cache_grad,
+              .labels = dti_cache_labels, .room = dti_cache_room, .view = true);

@@ -77,21 +77,8 @@ static dt_tensor dti_parted_copied(dt_tensor x) {
     return dti_append1(DTI_OP_TP_COPY, x, NULL);
 }
 
-static void dti_parted_sum_grad(dti_grad *g) {
-    g->dx[0] = g->dy;
-}
-
 static void dti_parted_copy_grad(dti_grad *g) {
     g->dx[0] = dti_parted_summed(g->dy);
-}
-
-static void dti_parted_sum_emit(dti_emit *e) { /* of one tensor rank */
-    const dti_view x = dti_emit_in(e, 0);
-    dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
-}
-
-static void dti_parted_copy_emit(dti_emit *e) {
-    e->out = dti_emit_in(e, 0);
 }
 
 /* ---- the largest, for what is not differentiated */
@@ -102,10 +89,6 @@ static dti_meet dti_parted_most_of(const dti_node *n) {
 
 static bool dti_parted_most_flat(const dti_node *n) {
     return true;
-}
-
-static void dti_parted_most_emit(dti_emit *e) {
-    dti_parted_sum_emit(e);
 }
 
 static dt_tensor dti_parted_most(dt_tensor x) {
@@ -165,10 +148,6 @@ static bool dti_parted_own_shape(dti_build *b) {
     return true;
 }
 
-static bool dti_parted_cut_shape(dti_build *b) {
-    return dti_parted_own_shape(b);
-}
-
 static dti_meet dti_parted_whole_of(const dti_node *n) {
     const int axis = n->attr.i[DTI_ALONG_AXIS];
     return (dti_meet){.kind = DTI_MEET_ROWS,
@@ -193,14 +172,6 @@ static void dti_parted_cut_grad(dti_grad *g) {
     g->dx[0] = dti_append1(DTI_OP_TP_GATHER, g->dy, &g->node.attr);
 }
 
-static void dti_parted_whole_emit(dti_emit *e) {
-    dti_parted_sum_emit(e);
-}
-
-static void dti_parted_own_emit(dti_emit *e) {
-    dti_parted_sum_emit(e);
-}
-
 static void dti_parted_cut_emit(dti_emit *e) {
     const int32_t *i = e->node->attr.i;
     const int axis = DTI_AXES - e->node->shape.rank + i[DTI_ALONG_AXIS];
@@ -214,20 +185,10 @@ static void dti_parted_cut_emit(dti_emit *e) {
 
 /* ---- class numbers: attr.i = classes, ignore_index, whether there is one */
 
-static bool dti_parted_labels_shape(dti_build *b) {
-    b->out.dtype = b->in[0]->dtype;
-    b->out.shape = b->in[0]->shape;
-    return true;
-}
-
 static bool dti_parted_labels_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
     *out = (dti_labels){
         .classes = n->attr.i[0], .ignore_index = n->attr.i[1], .ignores = n->attr.i[2] != 0};
     return n->dtype == DT_I32 && n->attr.i[0] > 0;
-}
-
-static void dti_parted_labels_emit(dti_emit *e) {
-    e->out = dti_emit_in(e, 0);
 }
 
 static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
@@ -250,30 +211,6 @@ static void dti_meet_ref(const dti_ref *r) {
         r->out.data[i] = r->in[0].data[i] / (mean ? count : 1.0);
 }
 
-static void dti_parted_sum_ref(const dti_ref *r) {
-    memcpy(r->out.data, r->in[0].data, (size_t)r->out.elements * sizeof *r->out.data);
-}
-
-static void dti_parted_copy_ref(const dti_ref *r) {
-    dti_parted_sum_ref(r);
-}
-
-static void dti_parted_most_ref(const dti_ref *r) {
-    dti_parted_sum_ref(r);
-}
-
-static void dti_parted_labels_ref(const dti_ref *r) {
-    dti_parted_sum_ref(r);
-}
-
-static void dti_parted_whole_ref(const dti_ref *r) {
-    dti_parted_sum_ref(r);
-}
-
-static void dti_parted_own_ref(const dti_ref *r) {
-    dti_parted_sum_ref(r);
-}
-
 static void dti_parted_cut_ref(const dti_ref *r) {
     const int32_t *i = r->node->attr.i;
     const int64_t run = dti_parted_run(r->node->shape, i[DTI_ALONG_AXIS]);
@@ -286,23 +223,24 @@ static void dti_parted_cut_ref(const dti_ref *r) {
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY(parted_sum, .shape = dti_parted_sum_shape, .grad = dti_parted_sum_grad,
-           .meet = dti_parted_sum_of);
+DTI_FAMILY_BY(parted_sum, copy, copy, .shape = dti_parted_sum_shape, .grad = dti_grad_of_result,
+              .meet = dti_parted_sum_of);
 
-DTI_FAMILY(parted_copy, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad, .view = true);
+DTI_FAMILY_BY(parted_copy, same, copy, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad,
+              .view = true);
 
-DTI_FAMILY(parted_most, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
-           .meet = dti_parted_most_of);
+DTI_FAMILY_BY(parted_most, copy, copy, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
+              .meet = dti_parted_most_of);
 
-DTI_FAMILY(parted_whole, .shape = dti_parted_whole_shape, .grad = dti_parted_whole_grad,
-           .meet = dti_parted_whole_of);
+DTI_FAMILY_BY(parted_whole, copy, copy, .shape = dti_parted_whole_shape,
+              .grad = dti_parted_whole_grad, .meet = dti_parted_whole_of);
 
-DTI_FAMILY(parted_own, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
-           .meet = dti_parted_own_of);
+DTI_FAMILY_BY(parted_own, copy, copy, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
+              .meet = dti_parted_own_of);
 
-DTI_FAMILY(parted_cut, .shape = dti_parted_cut_shape, .grad = dti_parted_cut_grad, .view = true);
+DTI_FAMILY(parted_cut, .shape = dti_parted_own_shape, .grad = dti_parted_cut_grad, .view = true);
 
-DTI_FAMILY(parted_labels, .shape = dti_parted_labels_shape, .labels = dti_parted_labels_labels,
-           .view = true);
+DTI_FAMILY_BY(parted_labels, same, copy, .shape = dti_shape_of_input,
+              .labels = dti_parted_labels_labels, .view = true);
 
 DTI_FAMILY(meet, .shape = dti_meet_shape, .meet = dti_meet_of);

@@ -426,8 +426,7 @@ static int64_t dti_conv_transposed_size(dt_tensor x, const dti_attr *attr, int a
     if (size >= 1 && size <= INT32_MAX)
         return size;
     dti_graph_fail(x.graph, "conv_transpose(%s): the result would have size %lld",
-                   dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
-                   (long long)size);
+                   dti_shape_of(x).text, (long long)size);
     return -1;
 }
 

@@ -1,23 +1,8 @@
 /* Ops that move data: copy, cast, concat and pad. All are the COPY kernel between strided views;
  * concat and pad copy into a part of their output. */
 
-static bool dti_copy_shape(dti_build *b) {
-    b->out.shape = b->in[0]->shape;
-    b->out.dtype = b->in[0]->dtype;
-    return true;
-}
-
 static bool dti_copy_source(const dt_graph *g, const dti_node *n, dti_element *e) {
     return true; /* in the same place */
-}
-
-static void dti_copy_grad(dti_grad *g) {
-    g->dx[0] = g->dy;
-}
-
-static void dti_copy_emit(dti_emit *e) {
-    dti_view x = dti_emit_in(e, 0);
-    dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
 }
 
 DT_API dt_tensor dt_copy(dt_tensor x) {
@@ -256,11 +241,6 @@ DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
-static void dti_copy_ref(const dti_ref *r) {
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = r->in[0].data[i];
-}
-
 static double dti_cast_i32_f64(double x) {
     if (isnan(x))
         return 0;
@@ -399,13 +379,9 @@ static void dti_cpu_join(const dti_cpu_task *task, int64_t begin, int64_t end, v
 
 /* ---- Rows of the tables */
 
-static bool dti_join_moves(const dti_launch *l) {
-    return true;
-}
-
 /* (a, b, c, y) */
 DTI_KERNEL(JOIN, join_rows, "rrrw", ITEM, .run = dti_cpu_join, .grain = dti_cpu_grain_copy,
-           .moves = dti_join_moves);
+           .moves = dti_launch_only_moves);
 
 /* Whole numbers look like NaN to a scan, and a plain copy makes no new value; a cast from one type
  * of floats to another may. */
@@ -443,7 +419,8 @@ DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_co
            .grain = dti_cpu_grain_copy, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
            .tile = dti_map1_tile, .invocations = dti_fours_invocations);
 
-DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad, .source = dti_copy_source);
+DTI_FAMILY(copy, .shape = dti_shape_of_input, .grad = dti_grad_of_result,
+           .source = dti_copy_source);
 
 DTI_FAMILY(cast, .shape = dti_cast_shape, .grad = dti_cast_grad);
 

@@ -176,10 +176,6 @@ DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entrop
 }
 
 /* ---- cross_entropy_weight (target [, class weights]): attr as above, i[1] = classes. */
-static bool dti_cross_entropy_weight_shape(dti_build *b) {
-    return dti_term_shape(b);
-}
-
 static void dti_cross_entropy_weight_emit(dti_emit *e) {
     dti_view t = dti_emit_dense_in(e, 0), s;
     if (e->node->count > 1)
@@ -568,7 +564,7 @@ DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_en
 DTI_FAMILY(nll, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
 
-DTI_FAMILY(cross_entropy_weight, .shape = dti_cross_entropy_weight_shape);
+DTI_FAMILY(cross_entropy_weight, .shape = dti_term_shape);
 
 DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
            .lower = dti_cross_entropy_grad_lower, .labels = dti_targets_labels);

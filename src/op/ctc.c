@@ -150,21 +150,15 @@ static bool dti_ctc_length(dt_graph *g, dt_tensor x, const char *what, dt_tensor
         *line = dt_cast(dt_fill(g, one, 2147483520.0f), DT_I32);
         return !dti_is_nil(*line);
     }
-    if (x.graph != g) {
-        dti_graph_fail(g, "ctc_loss: %s is a tensor of another graph, %s", what,
-                       dti_tensor_elsewhere(g, x).text);
-        return false;
-    }
-    if (dti_is_nil(x)) {
-        dti_graph_fail(g, "ctc_loss: %s is nil; it must be {0} or a tensor", what);
-        return false;
-    }
+    if (x.graph != g)
+        return dti_graph_refuse(g, "ctc_loss: %s is a tensor of another graph, %s", what,
+                                dti_tensor_elsewhere(g, x).text);
+    if (dti_is_nil(x))
+        return dti_graph_refuse(g, "ctc_loss: %s is nil; it must be {0} or a tensor", what);
     const dti_node *n = dti_node_of(x);
-    if (n->dtype != DT_I32 || n->term || n->shape.rank > 1 || dti_shape_elements(n->shape) != 1) {
-        dti_graph_fail(g, "ctc_loss: %s %s must be i32 [], one a sample", what,
-                       dti_shape_print(n->shape, n->samples).text);
-        return false;
-    }
+    if (n->dtype != DT_I32 || n->term || n->shape.rank > 1 || dti_shape_elements(n->shape) != 1)
+        return dti_graph_refuse(g, "ctc_loss: %s %s must be i32 [], one a sample", what,
+                                dti_shape_print(n->shape, n->samples).text);
     *line = dt_reshape(x, one);
     return !dti_is_nil(*line);
 }
@@ -365,10 +359,6 @@ static void dti_cpu_ctc_grad(const dti_cpu_task *task, int64_t begin, int64_t en
 /* ---- Reference: the same sums in double, with the same NONE */
 #ifdef DT_REFERENCE
 
-static const double *dti_ctc_ref_of(const dti_ref_tensor *x, int64_t sample) {
-    return x->data + (x->dim[0] > 1 ? sample * (x->elements / x->dim[0]) : 0);
-}
-
 static double dti_ctc_ref_own(double x) {
     return x < -DTI_CTC_NONE ? -DTI_CTC_NONE : x;
 }
@@ -397,10 +387,10 @@ static void dti_ctc_ref_walk(const dti_ctc *s, int64_t blank, const double *labe
 
 /* What is in use of a sample; false: a label is no class, or the blank. */
 static bool dti_ctc_ref_open(const dti_ref *r, int64_t sample, dti_ctc *s) {
-    const double *t = dti_ctc_ref_of(&r->in[1], sample);
+    const double *t = dti_ref_sample(&r->in[1], sample);
     *s = (dti_ctc){r->in[0].dim[4], r->in[0].dim[5], r->in[1].dim[5], 0};
     if (r->node->count > 2) {
-        const double *n = dti_ctc_ref_of(&r->in[2], sample);
+        const double *n = dti_ref_sample(&r->in[2], sample);
         s->steps = (int64_t)fmax(0, fmin((double)s->steps, n[0]));
         s->labels = (int64_t)fmax(0, fmin((double)s->labels, n[1]));
     }
@@ -435,7 +425,7 @@ static void dti_ctc_ref(const dti_ref *r) {
     for (int64_t sample = 0; sample < r->out.dim[0]; sample++) {
         dti_ctc s;
         const bool right = dti_ctc_ref_open(r, sample, &s);
-        const double *x = dti_ctc_ref_of(&r->in[0], sample), *t = dti_ctc_ref_of(&r->in[1], sample);
+        const double *x = dti_ref_sample(&r->in[0], sample), *t = dti_ref_sample(&r->in[1], sample);
         double *y = r->out.data + sample * size, *a = y + DTI_CTC_HEAD + most;
         double *b = a + r->in[0].dim[4] * wide;
         double *turned = calloc((size_t)(s.labels + s.cells * (s.steps + 1)), sizeof *turned);
@@ -461,9 +451,9 @@ static void dti_ctc_grad_ref(const dti_ref *r) {
     const bool zero = (r->node->attr.i[DTI_CTC_FLAGS] & (int32_t)DTI_CTC_ZERO) != 0;
     memset(r->out.data, 0, (size_t)r->out.elements * sizeof *r->out.data);
     for (int64_t i = 0; i < r->out.dim[0] * steps; i++) {
-        const double *y = dti_ctc_ref_of(&r->in[0], i / steps),
-                     dy = *dti_ctc_ref_of(&r->in[2], i / steps);
-        const double *x = dti_ctc_ref_of(&r->in[1], i / steps) + i % steps * classes;
+        const double *y = dti_ref_sample(&r->in[0], i / steps),
+                     dy = *dti_ref_sample(&r->in[2], i / steps);
+        const double *x = dti_ref_sample(&r->in[1], i / steps) + i % steps * classes;
         const int64_t labels = dti_ctc_labels_of(steps, r->in[0].dim[5]), wide = 2 * labels + 1;
         const double *a = y + DTI_CTC_HEAD + labels + i % steps * wide, *b = a + steps * wide;
         const bool impossible = y[DTI_CTC_ALL] < -DTI_CTC_IMPOSSIBLE;

@@ -455,3 +455,12 @@ static void dti_emit_term_sum(dti_emit *e, uint32_t pairs_value, int64_t pairs) 
     l->args.term = (dti_args_term){.n = (uint32_t)pairs, .y_offset = (uint32_t)e->out.offset};
     dti_bind(l, pairs_value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
 }
+
+static void dti_copy_emit(dti_emit *e) {
+    const dti_view x = dti_emit_in(e, 0);
+    dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
+}
+
+static void dti_same_emit(dti_emit *e) {
+    e->out = dti_emit_in(e, 0);
+}

@@ -161,6 +161,9 @@ static uint32_t dti_lies_size(uint32_t units); /* the size in it */
 /* One, or four elements each: what spec2 says. */
 static uint64_t dti_fours_invocations(const dti_launch *launch, uint32_t variant,
                                       const uint32_t spec[4]);
+/* Of rows that copy their input, and of views that are their input. */
+static void dti_copy_emit(dti_emit *e);
+static void dti_same_emit(dti_emit *e);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
 /* Two vectors for one binding: where they lie beside each other in an arena, its range, with their

@@ -195,6 +195,10 @@ static inline bool dti_launch_is_half(const dti_launch *launch) {
         half = half || dti_is_half(launch->dtype[b]);
     return half;
 }
+/* .moves of kernels that only move words. */
+static inline bool dti_launch_only_moves(const dti_launch *launch) {
+    return true;
+}
 /* Whether what it writes are floats of its own making: whole numbers look like NaN to a scan, and a
  * plain copy makes no new value. */
 static bool dti_launch_makes_floats(const dti_launch *launch);

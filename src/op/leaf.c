@@ -88,11 +88,10 @@ static bool dti_param_name_fits(dt_graph *g, const char *name) {
     if (dti_utf8_valid(name, strlen(name)) && strcmp(name, "__metadata__") != 0 &&
         strncmp(name, DTI_STATE_OWN, sizeof DTI_STATE_OWN - 1) != 0)
         return true;
-    dti_graph_fail(g,
-                   "param '%s': files have it under its name, which must be UTF-8, not "
-                   "\"__metadata__\", and not begin with \"" DTI_STATE_OWN "\"",
-                   name);
-    return false;
+    return dti_graph_refuse(g,
+                            "param '%s': files have it under its name, which must be UTF-8, not "
+                            "\"__metadata__\", and not begin with \"" DTI_STATE_OWN "\"",
+                            name);
 }
 
 /* Kinds that are of matrices. */

@@ -50,10 +50,6 @@ DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t) {
     return dti_append2(DTI_OP_MSE, y, t, NULL);
 }
 
-static bool dti_mse_grad_shape(dti_build *b) {
-    return dti_shape_same(b);
-}
-
 static dt_tensor dti_mse_grad_lower(dti_grad *g) {
     return dt_mul(dt_affine(dt_sub(g->in[0], g->in[1]), 2.0f, 0.0f), g->in[2]);
 }
@@ -140,10 +136,6 @@ static bool dti_parted_loss_shape(dti_build *b) {
     return dti_term_shape(b);
 }
 
-static void dti_parted_loss_emit(dti_emit *e) {
-    dti_weighted_loss_emit(e);
-}
-
 static void dti_parted_loss_grad(dti_grad *g) {
     if (g->wanted[0])
         g->dx[0] = dt_mul(g->dy, g->in[1]);
@@ -171,10 +163,6 @@ static void dti_weighted_loss_ref(const dti_ref *r) {
         r->out.data[0] += r->in[0].data[i] * r->in[1].data[i];
         r->out.data[1] += r->in[1].data[i];
     }
-}
-
-static void dti_parted_loss_ref(const dti_ref *r) {
-    dti_weighted_loss_ref(r);
 }
 
 static void dti_weight_sum_ref(const dti_ref *r) {
@@ -329,14 +317,14 @@ DTI_KERNEL(SEED, seed, "rw", ITEM, .run = dti_cpu_seed);
 
 DTI_FAMILY(mse, .shape = dti_mse_shape, .grad = dti_mse_grad_of_mse);
 
-DTI_FAMILY(mse_grad, .shape = dti_mse_grad_shape, .lower = dti_mse_grad_lower);
+DTI_FAMILY(mse_grad, .shape = dti_shape_same, .lower = dti_mse_grad_lower);
 
 DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
 
 DTI_FAMILY(weighted_loss, .shape = dti_weighted_loss_shape, .grad = dti_weighted_loss_grad,
            .weight = dti_weighted_loss_weight_of);
 
-DTI_FAMILY(parted_loss, .shape = dti_parted_loss_shape, .grad = dti_parted_loss_grad,
-           .weight = dti_parted_loss_weight);
+DTI_FAMILY_BY(parted_loss, weighted_loss, weighted_loss, .shape = dti_parted_loss_shape,
+              .grad = dti_parted_loss_grad, .weight = dti_parted_loss_weight);
 
 DTI_FAMILY(weight_sum, .shape = dti_mean_loss_shape);

@@ -69,10 +69,6 @@ static void dti_norm_dw_outputs(const dt_graph *g, const dti_node *n, dti_output
     out->shape[0] = out->shape[1] = (dt_shape){1, {n->attr.i[DTI_NORM_CHANNELS]}};
 }
 
-static bool dti_running_shape(dti_build *b) {
-    return dti_shape_same(b);
-}
-
 /* ---- Gradients */
 
 static void dti_norm_grad_rule(dti_grad *g) {
@@ -268,8 +264,7 @@ static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tens
         if (w[k].graph != x.graph || n->samples || !dti_shape_equal(n->shape, shape) ||
             n->dtype != DT_F32) {
             dti_graph_fail(x.graph, "%s(%s): %s must be %s, f32, without samples", op,
-                           dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
-                           k ? "b" : "w", dti_shape_print(shape, false).text);
+                           dti_shape_of(x).text, k ? "b" : "w", dti_shape_print(shape, false).text);
             return -1;
         }
         if (k > count) /* a bias alone */
@@ -389,28 +384,26 @@ static bool dti_batch_norm_moves(const dt_tensor *running) {
         const dti_node *n = dti_node_of(running[k]);
         if (!n->attr.i[2] && running[0].id != running[1].id)
             continue;
-        dti_graph_fail(running[k].graph,
-                       "buffer '%s' is already updated by another op; freeze the statistics there",
-                       n->label);
-        return false;
+        return dti_graph_refuse(
+            running[k].graph,
+            "buffer '%s' is already updated by another op; freeze the statistics there", n->label);
     }
     return true;
 }
 
 static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_t channels) {
     for (int k = 0; k < 2; k++) {
-        if (dti_is_nil(running[k])) {
-            dti_graph_fail(x.graph, "batch_norm: the running %s is nil", k ? "variance" : "mean");
-            return false;
-        }
+        if (dti_is_nil(running[k]))
+            return dti_graph_refuse(x.graph, "batch_norm: the running %s is nil",
+                                    k ? "variance" : "mean");
         const dti_node *n = dti_node_of(running[k]);
         if (running[k].graph == x.graph && n->buffer && n->shape.rank == 1 &&
             n->shape.dim[0] == channels)
             continue;
-        dti_graph_fail(x.graph, "batch_norm(%s): the running %s must be a dt_buffer of [%lld]",
-                       dti_shape_print(dti_node_of(x)->shape, true).text, k ? "variance" : "mean",
-                       (long long)channels);
-        return false;
+        return dti_graph_refuse(x.graph,
+                                "batch_norm(%s): the running %s must be a dt_buffer of [%lld]",
+                                dti_shape_print(dti_node_of(x)->shape, true).text,
+                                k ? "variance" : "mean", (long long)channels);
     }
     return true;
 }
@@ -551,8 +544,7 @@ static void dti_norm_dx_ref(const dti_ref *r) {
 
 static void dti_norm_dw_ref(const dti_ref *r) {
     int64_t channels = r->node->attr.i[1];
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = 0;
+    dti_ref_zero(r);
     for (int64_t e = 0; e < r->in[0].elements; e++) {
         int64_t c = dti_norm_ref_channel(r, e);
         const double *pair = r->in[1].data + 2 * dti_norm_ref_group(r, e);
@@ -632,4 +624,4 @@ DTI_FAMILY(norm_dw, .apart = true, .shape = dti_norm_dw_shape, .outputs = dti_no
 
 DTI_FAMILY(batch_dx, .shape = dti_shape_same, .lower = dti_batch_dx_lower);
 
-DTI_FAMILY(running, .shape = dti_running_shape, .update = dti_running_update);
+DTI_FAMILY(running, .shape = dti_shape_same, .update = dti_running_update);

@@ -176,6 +176,10 @@ typedef struct dti_op_family {
 #define DTI_FAMILY(family, ...)                                                                    \
     static const dti_op_family dti_family_##family = {                                             \
         .ref = DTI_REF(dti_##family##_ref), .emit = dti_##family##_emit, __VA_ARGS__}
+/* With the emit and the reference of others. */
+#define DTI_FAMILY_BY(family, emits, refs, ...)                                                    \
+    static const dti_op_family dti_family_##family = {                                             \
+        .ref = DTI_REF(dti_##refs##_ref), .emit = dti_##emits##_emit, __VA_ARGS__}
 
 typedef enum dti_samples {
     DTI_SAMPLES_NONE,
@@ -257,6 +261,8 @@ static dt_shape dti_attr_shape(const dti_attr *attr); /* and back */
 static int dti_axis_of(dt_tensor x, int axis);        /* -1 is the last */
 
 /* ---- build.c */
+static bool dti_shape_of_input(dti_build *b); /* and its type: a row that moves elements */
+static void dti_grad_of_result(dti_grad *g);  /* the input's is the result's */
 static double dti_weighted_macs(const dt_graph *g, const dti_node *n); /* of (x, weights) */
 
 /* ---- output.c: appends a row with several outputs. out has as many; packed = all of them, as one

@@ -202,10 +202,6 @@ static void dti_max_pool2d_at_emit(dti_emit *e) {
     dti_emit_pool(e, DTI_K_MAX_POOL, &a, x.value, g.value, e->out.value);
 }
 
-static void dti_max_pool2d_emit(dti_emit *e) {
-    dti_max_pool2d_at_emit(e);
-}
-
 static void dti_max_pool2d_grad_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
     dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &dy);
@@ -361,8 +357,7 @@ static void dti_max_pool2d_at_ref(const dti_ref *r) {
 
 static void dti_max_pool2d_grad_ref(const dti_ref *r) {
     const dti_ref_tensor *dy = &r->in[1];
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = 0;
+    dti_ref_zero(r);
     for (int64_t at = 0; at < dy->elements; at++)
         r->out.data[dti_pooling_ref_largest(r, dy, at)] += dy->data[at];
 }
@@ -370,8 +365,7 @@ static void dti_max_pool2d_grad_ref(const dti_ref *r) {
 /* Means of x in y; or, to the other side, y's elements spread over x. */
 static void dti_avg_pool_ref(const dti_ref *r, const dti_ref_tensor *x, const dti_ref_tensor *y,
                              bool spread) {
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = 0;
+    dti_ref_zero(r);
     for (int64_t at = 0; at < y->elements; at++) {
         int64_t q = at % y->dim[5], p = at / y->dim[5] % y->dim[4];
         int64_t plane = at / y->dim[5] / y->dim[4];
@@ -419,8 +413,7 @@ static dti_resize_ref_mix dti_resize_ref_at(const dti_ref *r, int64_t p, int64_t
 /* x: the side that is resampled from. */
 static void dti_resize_ref_between(const dti_ref *r, const dti_ref_tensor *x,
                                    const dti_ref_tensor *y, bool spread) {
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = 0;
+    dti_ref_zero(r);
     for (int64_t at = 0; at < y->elements; at++) {
         int64_t q = at % y->dim[5], p = at / y->dim[5] % y->dim[4];
         int64_t plane = at / y->dim[5] / y->dim[4];
@@ -450,7 +443,8 @@ static void dti_resize_grad_ref(const dti_ref *r) {
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY(max_pool2d, .shape = dti_max_pool2d_shape, .grad = dti_max_pool2d_grad_rule);
+DTI_FAMILY_BY(max_pool2d, max_pool2d_at, max_pool2d, .shape = dti_max_pool2d_shape,
+              .grad = dti_max_pool2d_grad_rule);
 
 DTI_FAMILY(max_pool2d_at, .shape = dti_max_pool2d_at_shape, .grad = dti_max_pool2d_at_grad);
 

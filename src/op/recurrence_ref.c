@@ -10,18 +10,14 @@ typedef struct dti_recurrence_ref_at {
     int64_t length;
 } dti_recurrence_ref_at;
 
-static const double *dti_recurrence_ref_of(const dti_ref_tensor *x, int64_t sample) {
-    return x->data + (x->dim[0] > 1 ? sample * (x->elements / x->dim[0]) : 0);
-}
-
 static dti_recurrence_ref_at dti_recurrence_ref_open(const dti_ref *r, int64_t sample) {
     const dti_ref_tensor *w = &r->in[1];
     dti_recurrence_ref_at a = {
         .s = dti_recurrence_sizes(&r->node->attr, (dt_shape){2, {w->dim[4], w->dim[5]}}),
-        .x = dti_recurrence_ref_of(&r->in[0], sample),
+        .x = dti_ref_sample(&r->in[0], sample),
         .w = w->data,
         .more = r->node->count > 3 ? r->in[3].data : NULL,
-        .state = dti_recurrence_ref_of(&r->in[2], sample),
+        .state = dti_ref_sample(&r->in[2], sample),
         .y = r->out.data + sample * (r->out.elements / r->out.dim[0])};
     const dti_ref_tensor *x = &r->in[0];
     a.s.steps = x->dim[4];

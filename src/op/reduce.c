@@ -163,15 +163,13 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
     for (int i = 0; i < axes.rank; i++) {
         int64_t axis = axes.dim[i] < 0 ? axes.dim[i] + rank : axes.dim[i];
         if (axis < 0 || axis >= rank) {
-            dti_graph_fail(x.graph, "%s(%s): %s", op,
-                           dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+            dti_graph_fail(x.graph, "%s(%s): %s", op, dti_shape_of(x).text,
                            dti_axis_text(axes.dim[i], rank).text);
             return -1;
         }
         if (mask & 1 << axis) {
             dti_graph_fail(x.graph, "%s(%s): axis %lld is listed twice; list each axis once", op,
-                           dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
-                           (long long)axis);
+                           dti_shape_of(x).text, (long long)axis);
             return -1;
         }
         mask |= 1 << axis;

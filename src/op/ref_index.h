@@ -28,4 +28,18 @@ static inline int64_t dti_ref_rows(const dti_ref_tensor *x) {
     return dti_ref_cols(x) ? x->elements / dti_ref_cols(x) : 0;
 }
 
+static inline void dti_ref_zero(const dti_ref *r) {
+    for (int64_t i = 0; i < r->out.elements; i++)
+        r->out.data[i] = 0;
+}
+
+/* Of one sample, which all of them share where x has none. */
+static inline const double *dti_ref_sample(const dti_ref_tensor *x, int64_t sample) {
+    return x->data + (x->dim[0] > 1 ? sample * (x->elements / x->dim[0]) : 0);
+}
+
+static void dti_copy_ref(const dti_ref *r) {
+    memcpy(r->out.data, r->in[0].data, (size_t)r->out.elements * sizeof *r->out.data);
+}
+
 #endif

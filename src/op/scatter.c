@@ -136,8 +136,7 @@ static void dti_scatter_add_emit(dti_emit *e) {
 
 static void dti_scatter_add_ref(const dti_ref *r) {
     int64_t rows = r->node->shape.dim[0], cols = rows ? r->out.elements / rows : 0;
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = 0;
+    dti_ref_zero(r);
     for (int64_t i = 0; i < r->in[1].elements * cols; i++) {
         int64_t row = (int64_t)r->in[1].data[i / cols];
         if (row >= 0 && row < rows)
@@ -485,11 +484,6 @@ static dti_effort dti_scatter_clear_effort(const dti_launch *l, uint32_t variant
     return (dti_effort){dti_effort_rows(1, DTI_BLOCK, 1, local).steps, l->items * DTI_BLOCK};
 }
 
-/* Whole numbers, and zeros. */
-static bool dti_scatter_moves(const dti_launch *l) {
-    return true;
-}
-
 static uint64_t dti_scatter_add_rounds(const dti_launch *l, uint32_t local) {
     return l->args.gather.n + DTI_ROUNDS_FEW;
 }
@@ -517,12 +511,12 @@ DTI_KERNEL(SCATTER_ADD, scatter_add, "rrw", ITEM, .run = dti_cpu_scatter_add,
 
 /* (index, or entries; entries) item = entry */
 DTI_KERNEL(SORT, sort, "rw", ITEM, .run = dti_cpu_sort, .outer = dti_cpu_outer_sort,
-           .scratch_bytes = dti_cpu_scratch_sort, .moves = dti_scatter_moves,
+           .scratch_bytes = dti_cpu_scratch_sort, .moves = dti_launch_only_moves,
            .rounds = dti_sort_rounds, .effort = dti_sort_effort);
 
 /* (entries, inverse index) item = entry, and row */
 DTI_KERNEL(SEGMENTS, segments, "rw", ITEM, .run = dti_cpu_segments, .grain = dti_cpu_grain_segments,
-           .moves = dti_scatter_moves, .rounds = dti_rounds_few, .effort = dti_segments_effort);
+           .moves = dti_launch_only_moves, .rounds = dti_rounds_few, .effort = dti_segments_effort);
 
 /* (dy, inverse index, entries, parts) item = element of parts, or four */
 DTI_KERNEL(SCATTER_PARTS, scatter_parts, "rrrw", ITEM, .run = dti_cpu_scatter_parts,
@@ -531,8 +525,9 @@ DTI_KERNEL(SCATTER_PARTS, scatter_parts, "rrrw", ITEM, .run = dti_cpu_scatter_pa
 
 /* (inverse index, dtable, words) a block of dtable */
 DTI_KERNEL(SCATTER_CLEAR, scatter_clear, "ruu", GROUP, .run = dti_cpu_scatter_clear,
-           .grain = dti_cpu_grain_scatter_clear, .moves = dti_scatter_moves, .lanes = DTI_BLOCK / 4,
-           .rounds = dti_scatter_clear_rounds, .effort = dti_scatter_clear_effort);
+           .grain = dti_cpu_grain_scatter_clear, .moves = dti_launch_only_moves,
+           .lanes = DTI_BLOCK / 4, .rounds = dti_scatter_clear_rounds,
+           .effort = dti_scatter_clear_effort);
 
 /* (dy, inverse index, parts, dtable) item = element of dtable, or four */
 DTI_KERNEL(SCATTER_ROWS, scatter_rows, "rrrw", ITEM, .run = dti_cpu_scatter_rows,

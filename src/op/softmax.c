@@ -38,8 +38,7 @@ static dt_tensor dti_softmax_along(dti_op op, dt_tensor x, int axis) {
         return dti_nil_of(x, dti_op_info_of(op)->name);
     int rank = dti_node_of(x)->shape.rank, at = axis < 0 ? axis + rank : axis;
     if (at < 0 || at >= rank) {
-        return dti_graph_fail(x.graph, "%s(%s): %s", dti_op_info_of(op)->name,
-                              dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+        return dti_graph_fail(x.graph, "%s(%s): %s", dti_op_info_of(op)->name, dti_shape_of(x).text,
                               dti_axis_text(axis, rank).text);
     }
     if (at == rank - 1)

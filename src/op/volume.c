@@ -14,9 +14,8 @@ static bool dti_volume_sizes(dt_graph *g, const char *op, const char *what, cons
         out[i] = own ? given[i] : usual[i];
         if (out[i] >= least && out[i] <= INT16_MAX)
             continue;
-        dti_graph_fail(g, "%s: %s %d of element %d; it must be in [%d, %d]", op, what, (int)out[i],
-                       i, (int)least, INT16_MAX);
-        return false;
+        return dti_graph_refuse(g, "%s: %s %d of element %d; it must be in [%d, %d]", op, what,
+                                (int)out[i], i, (int)least, INT16_MAX);
     }
     return true;
 }
@@ -26,9 +25,8 @@ static bool dti_volume_is(dt_tensor x, const char *op) {
     const dt_shape s = n->shape;
     if (s.rank == 4 && n->dtype != DT_I32)
         return true;
-    dti_graph_fail(x.graph, "%s: x %s must be [channels, depth, height, width], of floats", op,
-                   dti_shape_print(s, n->samples).text);
-    return false;
+    return dti_graph_refuse(x.graph, "%s: x %s must be [channels, depth, height, width], of floats",
+                            op, dti_shape_print(s, n->samples).text);
 }
 
 /* Positions that a window of `reach` takes along `size`; 0 where it is larger. */

@@ -525,7 +525,8 @@ static void dti_vk_close(dti_device *head) {
     dti_vk_device_destroy(device);
 }
 
-static void dti_vk_memory_used(const dti_vk_instance *in, uint64_t *bytes, uint64_t *calls) {
+static void dti_vk_memory_used(const void *instance, uint64_t *bytes, uint64_t *calls) {
+    const dti_vk_instance *in = instance;
     *bytes = *calls = 0;
     for (int i = 0; in && i < in->device_count; i++)
         if (in->open[i]) {

@@ -29,22 +29,10 @@ static dt_result dti_vk_driver_open(dti_base *base, const dt_ctx_desc *desc, voi
     return dti_vk_open(instance, index, out);
 }
 
-static void dti_vk_driver_destroy(void *instance) {
-    dti_vk_instance_destroy(instance);
-}
-
-static dt_result dti_vk_driver_cache_export(void *instance, void *data, size_t *bytes) {
-    return dti_vk_cache_export(instance, data, bytes);
-}
-
-static void dti_vk_driver_memory_used(const void *instance, uint64_t *bytes, uint64_t *calls) {
-    dti_vk_memory_used(instance, bytes, calls);
-}
-
 static const dti_driver dti_vk_driver = {.name = "vulkan",
                                          .title = "Vulkan",
                                          .list = dti_vk_driver_list,
                                          .open = dti_vk_driver_open,
-                                         .destroy = dti_vk_driver_destroy,
-                                         .cache_export = dti_vk_driver_cache_export,
-                                         .memory_used = dti_vk_driver_memory_used};
+                                         .destroy = dti_vk_instance_destroy,
+                                         .cache_export = dti_vk_cache_export,
+                                         .memory_used = dti_vk_memory_used};

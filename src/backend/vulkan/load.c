@@ -369,7 +369,8 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
     return result ? result : DT_ERROR_MEMORY;
 }
 
-static void dti_vk_instance_destroy(dti_vk_instance *in) {
+static void dti_vk_instance_destroy(void *instance) {
+    dti_vk_instance *in = instance;
     if (!in)
         return;
     for (int i = 0; i < in->device_count; i++)

@@ -13,7 +13,7 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
     return DT_OK;
 }
 
-static void dti_vk_instance_destroy(dti_vk_instance *instance) {
+static void dti_vk_instance_destroy(void *instance) {
 }
 
 static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, int capacity,
@@ -28,12 +28,12 @@ static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **
                     "this program was built with DT_NO_VULKAN: build it without, or use the CPU");
 }
 
-static dt_result dti_vk_cache_export(dti_vk_instance *instance, void *data, size_t *bytes) {
+static dt_result dti_vk_cache_export(void *instance, void *data, size_t *bytes) {
     *bytes = 0;
     return DT_OK;
 }
 
-static void dti_vk_memory_used(const dti_vk_instance *instance, uint64_t *bytes, uint64_t *calls) {
+static void dti_vk_memory_used(const void *instance, uint64_t *bytes, uint64_t *calls) {
     *bytes = *calls = 0;
 }
 

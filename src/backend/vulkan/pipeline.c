@@ -148,7 +148,8 @@ static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_
     return result;
 }
 
-static dt_result dti_vk_cache_export(dti_vk_instance *in, void *data, size_t *bytes) {
+static dt_result dti_vk_cache_export(void *instance, void *data, size_t *bytes) {
+    const dti_vk_instance *in = instance;
     size_t room = data ? *bytes : 0, used = 0;
     dt_result result = DT_OK;
     for (int i = 0; in && i < in->device_count && !result; i++) {

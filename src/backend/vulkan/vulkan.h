@@ -25,8 +25,7 @@ typedef struct dti_vk_options {
  * nothing is loaded or made, and a device that cannot be used is UNSUPPORTED. */
 static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
                                         dti_vk_instance **out);
-static void
-dti_vk_instance_destroy(dti_vk_instance *instance); /* closes its devices; NULL is fine */
+static void dti_vk_instance_destroy(void *instance); /* closes its devices; NULL is fine */
 
 /* Writes the first `capacity` infos; *count is how many devices there are. The place of an info is
  * the index for dti_vk_open, and the N of its id "vulkan:N". */
@@ -40,7 +39,7 @@ static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, i
 static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out);
 
 /* The compiled kernels of the open devices; with data NULL only sets *bytes. */
-static dt_result dti_vk_cache_export(dti_vk_instance *instance, void *data, size_t *bytes);
+static dt_result dti_vk_cache_export(void *instance, void *data, size_t *bytes);
 
 /* Vulkan memory that the open devices hold now, and how often vkAllocateMemory was called. */
-static void dti_vk_memory_used(const dti_vk_instance *instance, uint64_t *bytes, uint64_t *calls);
+static void dti_vk_memory_used(const void *instance, uint64_t *bytes, uint64_t *calls);
