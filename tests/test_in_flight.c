@@ -498,7 +498,8 @@ static bool heavy_conflict(const dti_vk_exec *e, uint32_t a, uint32_t b) {
     return conflict;
 }
 
-/* Launches as they were recorded at the log's end: each segment, then those that are a whole step. */
+/* Launches as they were recorded at the log's end: each segment, then those that are a whole
+ * step. */
 static uint32_t heavy_read(const dti_vk_exec *e, const dti_segment *segments, heavy_launch *out) {
     uint32_t count = 0, dispatches = 0, barriers = 0;
     for (uint32_t i = 0; i < e->segment_count + e->whole; i++) {

@@ -222,7 +222,7 @@ static void gemm_cell(const gemm_bench *x, const cell *c, int rounds, double pea
 
 static void gemm_size(gemm_bench *x, int m, int n, int k, int rounds, double peak) {
     dti_gemm g = {.m = m, .n = n, .k = k};
-    x->scratch_bytes = (dti_gemm_scratch_bytes(&g, x->threads) + 4095) & ~(size_t)4095;
+    x->scratch_bytes = (dti_gemm_scratch_bytes(&g) + 4095) & ~(size_t)4095;
     x->scratch = aligned_alloc(4096, x->scratch_bytes * (size_t)x->threads);
     cell c = {.m = m, .n = n, .k = k};
     c.a = random_floats((size_t)m * (size_t)k, 1);

@@ -69,8 +69,8 @@ static dti_subtrees dti_sync_point_subtrees(const dti_parallel *par, uint32_t ra
     return dti_partition_subtrees(&par->job, own.first, own.first + own.count);
 }
 
-/* Where parameters come and go others may need some of this rank before they meet. After a replica's
- * failure nobody needs it. */
+/* Where parameters come and go others may need some of this rank before they meet. After a
+ * replica's failure nobody needs it. */
 static dt_result dti_sync_point_wait(dti_parallel *par, dt_comm_work work) {
     dt_comm *comm = par->sync_points.comm;
     dt_result result = DT_OK;

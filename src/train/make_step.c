@@ -3,11 +3,11 @@
  * next one begins before it ends. A step behind one that was skipped has not run: its batch is next
  * again, with the number that it would have had if it had begun only then. */
 
-static dti_begun *dti_trainer_begun(dt_trainer *t, uint32_t i) {
+static dti_step_batch *dti_trainer_step_of(dt_trainer *t, uint32_t i) {
     return &t->begun[(t->par.oldest + i) % DTI_STEP_SLOTS_MAX];
 }
 
-static void dti_trainer_move_to(dt_trainer *t, const dti_begun *step) {
+static void dti_trainer_move_to(dt_trainer *t, const dti_step_batch *step) {
     t->epoch = step->epoch;
     t->index = step->index;
 }
@@ -17,7 +17,7 @@ static dt_result dti_trainer_go_back(dt_trainer *t) {
     dti_parallel_result none;
     if (!t->par.under_way)
         return DT_OK;
-    dti_trainer_move_to(t, dti_trainer_begun(t, 0));
+    dti_trainer_move_to(t, dti_trainer_step_of(t, 0));
     while (t->par.under_way)
         dti_parallel_end(&t->par, &none);
     t->again = true;
@@ -32,8 +32,8 @@ static void dti_report_times(dt_train_report *r, const dti_step_times *t) {
     r->commit_seconds += 1e-9 * (double)t->commit;
 }
 
-static void dti_trainer_used(dt_trainer *t, const dti_begun *ended, const dti_parallel_result *step,
-                             dt_train_report *r) {
+static void dti_trainer_used(dt_trainer *t, const dti_step_batch *ended,
+                             const dti_parallel_result *step, dt_train_report *r) {
     r->epoch = ended->epoch;
     r->epoch_ended = ended->last;
     r->lr = ended->lr;
@@ -50,7 +50,7 @@ static void dti_trainer_used(dt_trainer *t, const dti_begun *ended, const dti_pa
 
 /* Ends the oldest step, into *r. Not *used: its samples are to come again. */
 static dt_result dti_trainer_end_oldest(dt_trainer *t, dt_train_report *r, bool *used) {
-    const dti_begun ended = *dti_trainer_begun(t, 0);
+    const dti_step_batch ended = *dti_trainer_step_of(t, 0);
     const uint64_t rounds = t->par.round.count;
     dti_parallel_result step;
     const dt_result result = dti_parallel_end(&t->par, &step);
@@ -115,18 +115,18 @@ static dt_result dti_trainer_begin_step(dt_trainer *t, const dti_batch *batch, d
     desc->step = dti_trainer_number(t);
     desc->lr = dti_trainer_lr(t, desc->step);
     const dt_result parted = dti_trainer_part(t); /* in any case, so that all ranks have */
-    const dti_begun step = {.epoch = t->epoch,
-                            .index = t->index,
-                            .samples = batch ? batch->real : 0,
-                            .last = batch && batch->last,
-                            .lr = dti_trainer_rate(t, desc)};
+    const dti_step_batch step = {.epoch = t->epoch,
+                                 .index = t->index,
+                                 .samples = batch ? batch->real : 0,
+                                 .last = batch && batch->last,
+                                 .lr = dti_trainer_rate(t, desc)};
     if (!t->par.round.done)
         t->round_begun = step;
     result = dti_parallel_start(&t->par, batch ? batch : &none, own ? own : parted, desc);
     *used = !result;
     if (result)
         return result;
-    *dti_trainer_begun(t, t->par.under_way - 1) = step;
+    *dti_trainer_step_of(t, t->par.under_way - 1) = step;
     dti_trainer_move_on(t, batch->last);
     return DT_OK;
 }

@@ -21,12 +21,12 @@ typedef struct dti_shared { /* an input that all samples share */
     bool written;
 } dti_shared;
 
-typedef struct dti_begun { /* a step that has begun */
-    uint64_t epoch, index; /* of its batch */
+typedef struct dti_step_batch { /* a step that has begun */
+    uint64_t epoch, index;      /* of its batch */
     uint32_t samples;
     bool last;
     double lr;
-} dti_begun;
+} dti_step_batch;
 
 typedef struct dti_plateau { /* of a schedule: see plateau.c */
     double best, scale;      /* of the metric; of the rate */
@@ -53,11 +53,11 @@ struct dt_trainer {
     uint64_t asked;       /* bits of compat.h */
     dti_parallel par;
     dti_loader *loader;
-    uint64_t epoch, index;    /* of the next batch */
-    dti_begun round_begun;    /* the first step of a round of local steps */
-    dti_parallel_result part; /* the newest local step, within a round */
-    dt_optim_desc optim;      /* resolved; of a worker the servers' */
-    double lr;                /* 0 = the optimizer's, DT_ZERO = 0 */
+    uint64_t epoch, index;      /* of the next batch */
+    dti_step_batch round_begun; /* the first step of a round of local steps */
+    dti_parallel_result part;   /* the newest local step, within a round */
+    dt_optim_desc optim;        /* resolved; of a worker the servers' */
+    double lr;                  /* 0 = the optimizer's, DT_ZERO = 0 */
     dti_plateau plateau;
     dti_watched watched;
     double coefficients[DT_MAX_TERMS];
@@ -65,8 +65,8 @@ struct dt_trainer {
     uint64_t saved;              /* step of the newest checkpoint */
     uint64_t checkpoints_failed; /* and why the newest of them did: */
     char checkpoint_error[DT_MAX_REASON_BYTES];
-    dti_begun begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
-    bool again;                          /* a batch was to be started and is to be again */
+    dti_step_batch begun[DTI_STEP_SLOTS_MAX]; /* as par.steps */
+    bool again;                               /* a batch was to be started and is to be again */
     dt_train_report pending; /* of steps that ended between two calls, for the next report */
     dt_result pending_result;
     char said[1024]; /* with it */

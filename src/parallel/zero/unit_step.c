@@ -1,6 +1,6 @@
 /* ZeRO-2 and 3: each replica has a part of gradients, and of parameters (lower/units.c has the
- * code's side). A unit is a bucket. Lists of actions say when a replica gathers a unit's parameters to
- * where its code has them (step/actions.c). Within a process they come from the owners' parts,
+ * code's side). A unit is a bucket. Lists of actions say when a replica gathers a unit's parameters
+ * to where its code has them (step/actions.c). Within a process they come from the owners' parts,
  * which nobody writes during a step; what other ranks own comes by broadcasts in a group of their
  * own. Lists have units in one order, the same on all ranks, so the next unit is in flight while
  * this one is computed with: two lie on the host of each process at a time. Gradients of a unit are
@@ -124,8 +124,8 @@ static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host
     return result;
 }
 
-/* The next one that comes from other ranks: all replicas have it in their lists. NULL: none is left,
- * or it has no place yet. */
+/* The next one that comes from other ranks: all replicas have it in their lists. NULL: none is
+ * left, or it has no place yet. */
 static const dti_action *dti_units_next(dti_parallel *par) {
     dti_units *u = &par->units;
     const dti_list *list = &par->replicas[0].runs->list;
