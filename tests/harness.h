@@ -29,6 +29,8 @@ typedef struct test_state { /* of the test that runs now */
 extern test_state test_now;
 /* How many threads the system still gives to the library; -1 = as many as there are. */
 extern int harness_threads_left;
+/* How many actions of steps this process has begun, and which of them kills it; -1: none does. */
+extern _Atomic long harness_actions, harness_killer;
 void test_register(test *t);
 
 /* DTRAIN_TEST_LONG: no case is left out. */

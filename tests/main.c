@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 
 /* So that a test can make the system refuse a thread. */
 static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
@@ -33,7 +34,11 @@ static struct {
     _Atomic int hits;
 } harness_fault = {.action = -1};
 
+_Atomic long harness_actions, harness_killer = -1;
+
 static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
+    if (harness_actions++ == harness_killer)
+        raise(SIGKILL);
     const bool hit = harness_fault.action == (int)action && harness_fault.device == (int)device &&
                      harness_fault.rank == (int)rank;
     harness_fault.hits += hit;
