@@ -483,7 +483,7 @@ static void jobs_process(rank *r) {
     memcpy(r->values, &own.end, sizeof own.end);
 }
 
-static void jobs_run_processes(const jobs_job *j, jobs_rank *all) {
+__attribute__((__unused__)) static void jobs_run_processes(const jobs_job *j, jobs_rank *all) {
     job *processes = job_new(j->v[F_RANKS], j);
     if (!processes)
         return;
@@ -509,7 +509,8 @@ static void jobs_sum(const jobs_rank *all, int ranks, jobs_end *to) {
 }
 
 /* The texts of a rank that no rank before it has. */
-static void jobs_texts(const jobs_rank *all, int ranks, char *to, size_t room) {
+__attribute__((__unused__)) static void jobs_texts(const jobs_rank *all, int ranks, char *to,
+                                                   size_t room) {
     size_t used = 0;
     *to = 0;
     for (int i = 0; i < ranks && used < room; i++) {

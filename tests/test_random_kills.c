@@ -328,6 +328,7 @@ TEST(random_kills_of_random_jobs_are_told_at_once_and_the_job_goes_on_on_another
         made += kills_case(number, kinds, &slowest) || one;
     printf("  %d jobs drawn:", number);
     for (int k = 0; k < JOB_KINDS; k++)
-        printf(kinds[k] ? " %s %d," : "", job_kinds[k], kinds[k]);
+        if (kinds[k])
+            printf(" %s %d,", job_kinds[k], kinds[k]);
     printf(" the slowest error after %.3f s\n", slowest);
 }
