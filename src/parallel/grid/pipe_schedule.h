@@ -31,10 +31,6 @@ typedef struct dti_pipe_schedule {
 static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
                                         uint32_t per_device, uint32_t micros, const uint8_t *begins,
                                         dti_pipe_schedule *out);
-/* The most micro-batches that are alive at once on a device: of a chunk, or of all (`chunks`); with
- * so many rows in the runs, or of any (NULL). */
-static uint32_t dti_pipe_most_alive(const dti_pipe_schedule *s, uint32_t device, uint32_t chunk,
-                                    const dti_runs *runs, uint32_t rows);
 static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s);
 
 static inline const dti_pipe_action *dti_pipe_list(const dti_pipe_schedule *s, uint32_t device) {
