@@ -30,7 +30,7 @@ static void zero_raise(const play_rank *r, uint32_t which) {
 static const dti_code *zero_code(const play_rank *r, int d, uint32_t micro) {
     const dti_runs *runs = r->trainer->par.replicas[d].runs;
     return runs->count ? dti_program_code(runs->runs[micro].program)
-                       : dti_units_code(&r->trainer->par.replicas[d]);
+                       : dti_program_code(dti_parallel_last(&r->trainer->par.replicas[d]));
 }
 
 static bool zero_overlap(uint64_t a, uint64_t n, uint64_t b, uint64_t m) {
@@ -155,7 +155,8 @@ static bool zero_speaks(const play_rank *r, bool sums) {
 
 static bool zero_post_unit(play_rank *r) {
     dti_parallel *par = &r->trainer->par;
-    const dti_action *a = zero_speaks(r, false) && r->comm ? dti_units_next(par) : NULL;
+    const dti_action *a =
+        zero_speaks(r, false) && r->comm ? dti_units_next(par, &par->units) : NULL;
     if (!a)
         return false;
     for (int d = 0; d < r->devices; d++) /* the place that it takes is free */
@@ -210,6 +211,7 @@ static void zero_begin(void) {
             dti_replica *replica = &par->replicas[d];
             replica->runs = r->job->short_batch ? &replica->tail : &replica->full;
         }
+        par->units.list = play_list(r, 0);
     }
 }
 

@@ -184,7 +184,7 @@ static uint64_t protocol_hash(const dti_parallel *par, uint64_t *steps) {
         if (!dti_units_are(par))
             hash = protocol_store_hash(r->store, hash, steps);
         else
-            hash = dti_hash64(hash, dti_units_params(r),
+            hash = dti_hash64(hash, par->units.parts[i].params,
                               (size_t)dti_arena_bytes(
                                   dti_bucket_elements(dti_owners_range(par, par->job.first + i))));
     }

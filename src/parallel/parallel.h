@@ -137,13 +137,34 @@ typedef struct dti_sync_points {
 } dti_sync_points;
 
 /* Parameters and gradients that come and go (unit_step.c). */
-typedef struct dti_units {
-    uint64_t largest;  /* elements of a unit */
-    dt_comm *comm;     /* for parameters, a group of their own; NULL: one process */
-    float *staging;    /* [DTI_UNITS_STAGED][largest] */
-    float *pairs;      /* of all blocks of the commit's table */
-    size_t pair_count; /* twice as many */
-    bool whole;        /* some rank has several subtrees: all get the sum of all of a bucket */
+/* Who has what of a range that a line's positions share: position i elements bounds[i] to
+ * bounds[i + 1]. */
+typedef struct dti_values_shared {
+    dti_mesh_line line;
+    const uint64_t *bounds;
+} dti_values_shared;
+
+typedef struct dti_unit_part { /* a part of a model that is here */
+    dt_store *store;           /* whose layout says what it owns of those that are alike */
+    float *params, *gradients; /* on the host: what it owns of them, then what is not trained */
+    float *windows;            /* where its code has gradients */
+    const dti_subtrees *subtrees;
+    const dti_code *code; /* of this step */
+} dti_unit_part;
+
+typedef struct dti_units { /* of a group of parts that are alike; here replicas */
+    dti_unit_part *parts;
+    uint32_t part_count;
+    dti_values_shared shared;
+    const dti_bucket *buckets;
+    const dti_list *list; /* of the first part's device in this step */
+    uint32_t counters;    /* the first of its counters */
+    uint64_t largest;     /* elements of a unit */
+    dt_comm *comm;        /* for parameters, a group of their own; NULL: one process */
+    float *staging;       /* [DTI_UNITS_STAGED][largest] */
+    float *pairs;         /* of all blocks of the commit's table */
+    size_t pair_count;    /* twice as many */
+    bool whole;           /* some rank has several subtrees: all get the sum of all of a bucket */
     dti_works sends[DTI_UNITS_STAGED];
     uint32_t posted, at; /* units of this step; actions of the first list that were looked at */
 } dti_units;
@@ -298,11 +319,9 @@ static dti_action_fn dti_unit_gather;
 /* Between ranks, on the thread that speaks to the network: parameters that others wait for. */
 static dt_result dti_units_stream(dti_parallel *par);
 /* Behind an update: what it wrote to where it is read, on the host or the device. */
-static dt_result dti_units_committed(const dti_replica *r);
-/* Where an update finds gradients, on the host's side. */
-static float *dti_units_gradients(const dti_replica *r);
-/* Where a replica has a bucket's sum. */
-static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, uint32_t slot);
+static dt_result dti_unit_committed(const dti_unit_part *p);
+/* Where a part has a bucket's sum. */
+static float *dti_unit_window(const dti_unit_part *p, uint32_t b);
 static const dti_sum_kind dti_unit_kind;
 /* All parameters to the stores, on all ranks together, and before a step back to their owners.
  * REVOKED: other ranks had some. */

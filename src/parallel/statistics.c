@@ -133,7 +133,8 @@ static dt_result dti_statistics_load(dti_statistics *s, dt_store *store) {
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
     const dti_statistics *s = &par->statistics;
     const float *value = s->buffers;
-    float *gradients = dti_units_are(par) ? dti_units_gradients(replica) : replica->gradients;
+    float *gradients = dti_units_are(par) ? par->units.parts[replica - par->replicas].gradients
+                                          : replica->gradients;
     for (uint32_t i = 0; i < s->count; i++) {
         const dti_param *p = &replica->store->layout.params[s->stats[i].param];
         const uint64_t at = dti_units_are(par) ? p->rest : p->offset;

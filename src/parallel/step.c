@@ -28,10 +28,17 @@ static dt_result dti_replicas_result(dti_parallel *par) {
 
 /* ---- AGREE and RUN */
 
-static void dti_replicas_prepare(dti_parallel *par) {
+static void dti_replicas_runs(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
         r->runs = par->now->rows == r->full.rows ? &r->full : &r->tail;
+    }
+}
+
+static void dti_replicas_prepare(dti_parallel *par) {
+    dti_replicas_runs(par);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dti_replica *r = &par->replicas[i];
         r->result = DT_OK;
         r->busy_ns = 0;
         r->walk = (dti_list_walk){0};
@@ -100,7 +107,7 @@ static void dti_parallel_commit(void *arg, uint32_t index) {
     if (!r->result)
         r->result = dti_program_commit(dti_parallel_last(r));
     if (!r->result && dti_units_are(par))
-        r->result = dti_units_committed(r);
+        r->result = dti_unit_committed(&par->units.parts[index]);
 }
 
 static dt_result dti_replicas_publish(dti_parallel *par) {

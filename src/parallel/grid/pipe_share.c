@@ -95,10 +95,10 @@ static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, 0);
     const dti_values_ranges trained = dti_pipe_trained(par, chunk);
-    const dti_mesh_line line =
-        dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s));
-    return dti_parallel_comm_failed(par, dti_values_share(par, pipe->stages[s].sum->comm, line,
-                                                          dti_pipe_bound(pipe, chunk->index, 0),
+    const dti_values_shared shared = {
+        dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s)),
+        dti_pipe_bound(pipe, chunk->index, 0)};
+    return dti_parallel_comm_failed(par, dti_values_share(par, pipe->stages[s].sum->comm, &shared,
                                                           &trained, dti_pipe_staging(par, chunk)));
 }
 

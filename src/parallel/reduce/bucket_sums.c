@@ -60,7 +60,7 @@ static void dti_exchange_begin(dti_parallel *par) {
     dti_sums_begin(par);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         par->sums.list[b].total = dti_units_are(par)
-                                      ? dti_units_window(par, 0, b, 0)
+                                      ? dti_unit_window(&par->units.parts[0], b)
                                       : par->replicas[0].gradients + par->buckets[b].begin;
 }
 

@@ -3,7 +3,10 @@
 /* ---- operations that belong together */
 
 static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op) {
-    const dt_result result = dt_comm_begin(comm, op, &w->at[w->count]);
+    const bool full = w->count - w->ended == w->room;
+    dt_result result = full ? dt_comm_wait(comm, w->at[w->ended++ % w->room], -1) : DT_OK;
+    if (!result)
+        result = dt_comm_begin(comm, op, &w->at[w->count % w->room]);
     w->count += !result;
     return result;
 }
@@ -12,8 +15,8 @@ static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *end
     dt_result result = DT_OK;
     *ended = true;
     while (w->ended < w->count && *ended && !result) {
-        result = wait ? dt_comm_wait(comm, w->at[w->ended], -1)
-                      : dt_comm_test(comm, w->at[w->ended], ended);
+        result = wait ? dt_comm_wait(comm, w->at[w->ended % w->room], -1)
+                      : dt_comm_test(comm, w->at[w->ended % w->room], ended);
         w->ended += *ended || result;
     }
     *ended = *ended && !result;
@@ -22,7 +25,7 @@ static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *end
 
 static void dti_works_cancel(dt_comm *comm, dti_works *w) {
     for (; w->ended < w->count; w->ended++)
-        dt_comm_cancel(comm, w->at[w->ended]);
+        dt_comm_cancel(comm, w->at[w->ended % w->room]);
 }
 
 /* ---- a job's sums */
@@ -40,7 +43,8 @@ static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint
     if (!s->list || !s->works)
         return DT_ERROR_MEMORY;
     for (; s->count < count; s->count++)
-        s->list[s->count].works.at = s->works + (size_t)(s->count % window) * most;
+        s->list[s->count].works =
+            (dti_works){.at = s->works + (size_t)(s->count % window) * most, .room = most};
     return DT_OK;
 }
 

@@ -59,51 +59,58 @@ static dt_result dti_values_take(dt_store *s, const dti_values_ranges *t, dti_bu
 
 #define DTI_VALUES_POSTED 16 /* operations under way at a time */
 
-typedef struct dti_values_posts {
-    dt_comm *comm;
-    dt_comm_work work[DTI_VALUES_POSTED];
-    uint32_t posted, ended;
-} dti_values_posts;
+/* The next rank that has some of a range; before it: root -1. */
+typedef struct dti_values_owner {
+    int root;         /* in the line's group */
+    uint32_t next;    /* position of the line */
+    dti_bucket piece; /* within the range */
+} dti_values_owner;
 
-static dt_result dti_values_wait(dti_values_posts *p) {
-    return dt_comm_wait(p->comm, p->work[p->ended++ % DTI_VALUES_POSTED], -1);
+static bool dti_values_next_owner(const dti_mesh *mesh, const dti_values_shared *s,
+                                  dti_bucket range, dti_values_owner *o) {
+    do {
+        const uint32_t first = o->next;
+        if (first == s->line.count)
+            return false;
+        o->root++;
+        o->next +=
+            dti_mesh_share(mesh, s->line, dti_mesh_rank(mesh, s->line.first + first * s->line.step))
+                .count;
+        const dti_bucket has = {s->bounds[first], s->bounds[o->next]},
+                         piece = dti_bucket_overlap(range, has);
+        o->piece = (dti_bucket){piece.begin - range.begin, piece.end - range.begin};
+    } while (o->piece.begin == o->piece.end);
+    return true;
 }
 
-static dt_result dti_values_post(dti_values_posts *p, int root, float *at, uint64_t n) {
-    const dt_comm_op op = {
-        .kind = DT_COMM_BROADCAST, .in = at, .out = at, .count = n, .dtype = DT_F32, .root = root};
-    dt_result result = p->posted - p->ended == DTI_VALUES_POSTED ? dti_values_wait(p) : DT_OK;
-    if (!result)
-        result = dt_comm_begin(p->comm, &op, &p->work[p->posted % DTI_VALUES_POSTED]);
-    p->posted += !result;
-    return result;
-}
-
-/* What is in a range, rank by rank, whose positions follow each other. */
-static dt_result dti_values_post_range(const dti_mesh *mesh, dti_values_posts *p,
-                                       dti_mesh_line line, const uint64_t *bounds, dti_bucket range,
-                                       float *host) {
+/* Each rank's piece of a range, which begins at `at`, to all. */
+static dt_result dti_values_post_range(const dti_mesh *mesh, dt_comm *comm, dti_works *w,
+                                       const dti_values_shared *s, dti_bucket range, float *at) {
     dt_result result = DT_OK;
-    uint32_t d = 0;
-    for (int root = 0; d < line.count && !result; root++) {
-        const uint32_t first = d, rank = dti_mesh_rank(mesh, line.first + d * line.step);
-        d += dti_mesh_share(mesh, line, rank).count;
-        const dti_bucket piece = dti_bucket_overlap(range, (dti_bucket){bounds[first], bounds[d]});
-        if (piece.begin < piece.end)
-            result = dti_values_post(p, root, host + piece.begin, dti_bucket_elements(piece));
+    dti_values_owner own = {.root = -1};
+    while (!result && dti_values_next_owner(mesh, s, range, &own)) {
+        const dt_comm_op op = {.kind = DT_COMM_BROADCAST,
+                               .in = at + own.piece.begin,
+                               .out = at + own.piece.begin,
+                               .count = dti_bucket_elements(own.piece),
+                               .dtype = DT_F32,
+                               .root = own.root};
+        result = dti_works_post(comm, w, &op);
     }
     return result;
 }
 
-static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, dti_mesh_line line,
-                                  const uint64_t *bounds, const dti_values_ranges *t, float *host) {
-    dti_values_posts p = {.comm = comm};
+static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, const dti_values_shared *s,
+                                  const dti_values_ranges *t, float *host) {
+    dt_comm_work at[DTI_VALUES_POSTED];
+    dti_works w = {.at = at, .room = DTI_VALUES_POSTED};
     dti_bucket range;
     dt_result result = DT_OK;
     for (uint32_t i = 0; !result && dti_values_next_range(t, &i, &range);)
-        result = dti_values_post_range(&par->mesh, &p, line, bounds, range, host);
-    while (p.ended < p.posted) { /* also after an error: all have to end */
-        const dt_result one = dti_values_wait(&p);
+        result = dti_values_post_range(&par->mesh, comm, &w, s, range, host + range.begin);
+    while (w.ended < w.count) { /* also after an error: all have to end */
+        bool ended;
+        const dt_result one = dti_works_end(comm, &w, true, &ended);
         result = result ? result : one;
     }
     return result;

@@ -90,10 +90,10 @@ static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy copy);
 /* What others than the owner of `own` have, from an arena on the host. */
 static dt_result dti_values_take(dt_store *s, const dti_values_ranges *t, dti_bucket own,
                                  float *host);
-/* Each of a line's ranks tells the others what its positions own, within their arena on the host:
- * position i of the line has elements bounds[i] to bounds[i + 1]. The comm's error. */
-static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, dti_mesh_line line,
-                                  const uint64_t *bounds, const dti_values_ranges *t, float *host);
+/* Each of a line's ranks tells the others what its positions own, within their arena on the host.
+ * The comm's error. */
+static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, const dti_values_shared *s,
+                                  const dti_values_ranges *t, float *host);
 
 /* ---- host.c: that store, as the application sees it */
 /* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */

@@ -172,10 +172,10 @@ static void dti_owners_back(void *arg, uint32_t index) {
 
 static dt_result dti_owners_exchange(dti_parallel *par) {
     const dti_values_ranges trained = dti_owners_trained(par);
-    return par->mesh.world == 1
-               ? DT_OK
-               : dti_values_share(par, par->desc.comm, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0),
-                                  par->owners, &trained, par->replicas[0].gradients);
+    const dti_values_shared shared = {dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0), par->owners};
+    return par->mesh.world == 1 ? DT_OK
+                                : dti_values_share(par, par->desc.comm, &shared, &trained,
+                                                   par->replicas[0].gradients);
 }
 
 static dt_result dti_owners_gather(dti_parallel *par) {

@@ -17,14 +17,14 @@ static dt_result dti_units_whole_memory(dti_parallel *par) {
 }
 
 /* What is not trained, which each replica has in both. */
-static dt_result dti_units_rest(const dti_replica *r, bool show) {
-    dt_store *s = r->store;
+static dt_result dti_unit_rest(const dti_unit_part *part, bool show) {
+    dt_store *s = part->store;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         const dti_param *p = &s->layout.params[i];
         if (p->rest == DTI_NO_REST)
             continue;
-        float *rest = dti_units_params(r) + p->rest;
+        float *rest = part->params + p->rest;
         result = show ? dti_store_array_write(s, 0, p->offset, p->elements, rest)
                       : dti_store_array_read(s, 0, p->offset, p->elements, rest);
     }
@@ -32,19 +32,21 @@ static dt_result dti_units_rest(const dti_replica *r, bool show) {
 }
 
 /* A unit from its owners to all stores. What this rank cannot write others need not know yet. */
-static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_result *own) {
+static dt_result dti_units_show_unit(dti_parallel *par, uint32_t unit, dt_result *own) {
+    dti_units *u = &par->units;
+    const dti_bucket range = u->buckets[unit];
     bool ended = true;
-    dti_works *w = &par->units.sends[0];
     dt_result result = DT_OK;
-    if (par->units.comm) {
-        result = dti_units_send(par, range, par->units.staging, w);
-        const dt_result came = dti_works_end(par->units.comm, w, true, &ended);
+    u->posted = 0;
+    if (u->comm) {
+        result = dti_units_send(par, u, unit);
+        const dt_result came = dti_works_end(u->comm, &u->sends[0], true, &ended);
         result = dti_parallel_comm_failed(par, result ? result : came);
     } else {
-        dti_units_move(par, range, par->units.staging, 0, true);
+        dti_units_move(u, range, u->staging, false, true);
     }
     if (!result && !*own)
-        *own = dti_values_put(par, 0, range.begin, dti_bucket_elements(range), par->units.staging);
+        *own = dti_values_put(par, 0, range.begin, dti_bucket_elements(range), u->staging);
     return result;
 }
 
@@ -61,12 +63,12 @@ static dt_result dti_units_show(dti_parallel *par) {
                                "ranks' shards of the parameters are lost (.parallel.zero_stage)");
     dt_result own = DT_OK, result = dti_units_whole_memory(par);
     for (uint32_t i = 0; i < par->job.local && !result; i++) /* buffers may have been written */
-        result = dti_replica_failed(par, i, dti_units_mirror(&par->replicas[i], false));
+        result = dti_replica_failed(par, i, dti_unit_mirror(&par->units.parts[i], false));
     result = dti_agree_result(par, result);
     for (uint32_t b = 0; b < par->bucket_count && !result; b++)
-        result = dti_units_show_unit(par, par->buckets[b], &own);
+        result = dti_units_show_unit(par, b, &own);
     for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
-        own = dti_replica_failed(par, i, dti_units_rest(&par->replicas[i], true));
+        own = dti_replica_failed(par, i, dti_unit_rest(&par->units.parts[i], true));
     result = dti_agree_result(par, result ? result : own);
     if (!result)
         dti_units_mark(par, false);
@@ -77,15 +79,15 @@ static dt_result dti_units_show(dti_parallel *par) {
 static dt_result dti_units_take(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
-        const dti_bucket own = dti_owners_range(par, par->job.first + i);
+        const dti_unit_part *p = &par->units.parts[i];
+        const dti_bucket own = dti_unit_own(p);
         if (own.begin < own.end)
             result =
-                dti_store_array_read(par->replicas[i].store, 0, own.begin, dti_bucket_elements(own),
-                                     dti_units_own(par, i, 0, own.begin));
+                dti_store_array_read(p->store, 0, own.begin, dti_bucket_elements(own), p->params);
         if (!result)
-            result = dti_units_rest(&par->replicas[i], false);
+            result = dti_unit_rest(p, false);
         if (!result)
-            result = dti_units_mirror(&par->replicas[i], true);
+            result = dti_unit_mirror(p, true);
         result = dti_replica_failed(par, i, result);
     }
     return result;

@@ -44,33 +44,41 @@ static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
 }
 
 /* Of a device: what it keeps to the host, or from there. */
-static dt_result dti_units_mirror(const dti_replica *r, bool to_device) {
-    const dt_store *s = r->store;
+static dt_result dti_unit_mirror(const dti_unit_part *p, bool to_device) {
+    const dt_store *s = p->store;
     const uint64_t away = dti_layout_away(&s->layout);
     const uint64_t bytes = dti_arena_bytes(s->layout.fixed - away);
-    float *host = dti_units_params(r) + away;
     if (s->device->info.kind == DT_DEVICE_CPU || !bytes)
         return DT_OK;
-    return to_device ? s->device->backend->memory_write(s->units[0], 0, host, bytes)
-                     : s->device->backend->memory_read(s->units[0], 0, host, bytes);
+    return to_device ? s->device->backend->memory_write(s->units[0], 0, p->params + away, bytes)
+                     : s->device->backend->memory_read(s->units[0], 0, p->params + away, bytes);
 }
 
 /* On a device: buffers that the host has written, or parameters that others read. */
-static dt_result dti_units_committed(const dti_replica *r) {
-    const dt_store *s = r->store;
-    const dti_code *code = dti_units_code(r);
-    const dti_backend *b = s->device->backend;
+static dt_result dti_unit_committed(const dti_unit_part *p) {
+    const dt_store *s = p->store;
     dt_result result = DT_OK;
-    if (r->mirror)
-        return b->memory_read(s->units[0], 0, r->mirror,
-                              dti_arena_bytes(s->layout.own_end - s->layout.own_begin));
+    if (s->device->info.kind != DT_DEVICE_CPU && !s->host)
+        return s->device->backend->memory_read(
+            s->units[0], 0, p->params, dti_arena_bytes(dti_bucket_elements(dti_unit_own(p))));
     for (uint32_t i = 0; i < s->layout.param_count && s->host && !result; i++) {
-        const dti_param *p = &s->layout.params[i];
-        if (code->update[i])
-            result = dti_units_write(r, p->rest - dti_layout_away(&s->layout),
-                                     dti_units_params(r) + p->rest, p->elements);
+        const dti_param *of = &s->layout.params[i];
+        if (p->code->update[i])
+            result = dti_unit_write(p, of->rest - dti_layout_away(&s->layout), p->params + of->rest,
+                                    of->elements);
     }
     return result;
+}
+
+static dti_unit_part dti_unit_part_of(const dti_replica *r) {
+    const dt_store *s = r->store;
+    const dti_backend *b = s->host ? s->host->backend : s->device->backend;
+    return (dti_unit_part){.store = r->store,
+                           .params = r->mirror ? r->mirror
+                                               : b->memory_host(s->host ? s->own[0] : s->units[0]),
+                           .gradients = s->host ? b->memory_host(s->own[1]) : r->gradients,
+                           .windows = r->gradients,
+                           .subtrees = &r->subtrees};
 }
 
 static dt_result dti_units_make(dti_parallel *par) {
@@ -78,13 +86,20 @@ static dt_result dti_units_make(dti_parallel *par) {
     dt_result result = DT_OK;
     if (!dti_units_are(par))
         return DT_OK;
-    for (uint32_t i = 0; i < par->job.local && !result; i++)
-        result = dti_units_host(par, &par->replicas[i]);
+    u->parts = dti_alloc_array(par->base, par->job.local, sizeof *u->parts);
+    if (!u->parts)
+        return DT_ERROR_MEMORY;
+    for (; u->part_count < par->job.local && !result; u->part_count++) {
+        result = dti_units_host(par, &par->replicas[u->part_count]);
+        u->parts[u->part_count] = dti_unit_part_of(&par->replicas[u->part_count]);
+    }
     if (result)
         return result;
+    u->shared = (dti_values_shared){dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0), par->owners};
+    u->buckets = par->buckets;
     u->largest = DTI_BLOCK;
     for (uint32_t b = 0; b < par->bucket_count; b++)
-        u->largest = DTI_MAX(u->largest, dti_bucket_elements(par->buckets[b]));
+        u->largest = DTI_MAX(u->largest, dti_bucket_elements(u->buckets[b]));
     u->pair_count = 2 * (size_t)dti_parallel_code(par)->table_entries;
     u->pairs = dti_alloc_array(par->base, u->pair_count + 1, sizeof *u->pairs);
     /* between steps too, when all parameters are brought together */
@@ -92,6 +107,7 @@ static dt_result dti_units_make(dti_parallel *par) {
         dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
     bool made = u->pairs && u->staging;
     for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
+        u->sends[i].room = par->mesh.world;
         u->sends[i].at = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
         made = u->sends[i].at != NULL;
     }
@@ -119,8 +135,9 @@ static dt_result dti_units_agree(dti_parallel *par) {
 
 static void dti_units_free(dti_parallel *par) { /* but for the group */
     dti_units *u = &par->units;
-    dti_free(par->base, u->pairs);
-    dti_free(par->base, u->staging);
+    void *all[] = {u->parts, u->pairs, u->staging};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
     for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++)
         dti_free(par->base, u->sends[i].at);
     dt_comm *comm = u->comm;

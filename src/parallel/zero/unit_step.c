@@ -18,80 +18,53 @@ static bool dti_units_are(const dti_parallel *par) {
     return par->sharded && par->desc.level >= DT_SHARD_GRADIENTS;
 }
 
-/* The host's side of what a replica keeps of parameters. */
-static float *dti_units_params(const dti_replica *r) {
-    const dt_store *s = r->store;
-    if (s->host)
-        return s->host->backend->memory_host(s->own[0]);
-    return r->mirror ? r->mirror : s->device->backend->memory_host(s->units[0]);
+static dti_bucket dti_unit_own(const dti_unit_part *p) {
+    return (dti_bucket){p->store->layout.own_begin, p->store->layout.own_end};
 }
 
-static float *dti_units_gradients(const dti_replica *r) {
-    const dt_store *s = r->store;
-    return s->host ? s->host->backend->memory_host(s->own[1]) : r->gradients;
-}
-
-/* The same of its own part of parameters (0) or gradients (1), at an element. */
-static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients,
-                            uint64_t element) {
-    const dti_replica *r = &par->replicas[replica];
-    return (gradients ? dti_units_gradients(r) : dti_units_params(r)) +
-           (element - r->store->layout.own_begin);
-}
-
-static const dti_code *dti_units_code(const dti_replica *r) {
-    return dti_program_code(dti_parallel_last(r));
-}
-
-/* What this process's replicas own of a range, to or from host memory in which it begins. */
-static void dti_units_move(const dti_parallel *par, dti_bucket range, float *host, int gradients,
+/* What parts here own of a range, to or from host memory in which it begins. */
+static void dti_units_move(const dti_units *u, dti_bucket range, float *host, bool gradients,
                            bool out) {
-    for (uint32_t r = 0; r < par->job.local; r++) {
-        const dti_bucket part =
-            dti_bucket_overlap(range, dti_owners_range(par, par->job.first + r));
-        const size_t bytes = dti_bucket_elements(part) * sizeof(float);
-        if (!bytes)
-            continue;
-        float *own = dti_units_own(par, r, gradients, part.begin);
+    for (uint32_t i = 0; i < u->part_count; i++) {
+        const dti_bucket own = dti_unit_own(&u->parts[i]), part = dti_bucket_overlap(range, own);
+        float *has = gradients ? u->parts[i].gradients : u->parts[i].params;
         float *at = host + (part.begin - range.begin);
-        memcpy(out ? at : own, out ? own : at, bytes);
+        if (part.begin == part.end)
+            continue;
+        has += part.begin - own.begin;
+        memcpy(out ? at : has, out ? has : at, dti_bucket_elements(part) * sizeof *at);
     }
 }
 
 /* ---- gradients: from where a bucket was summed to its owners */
 
-static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, uint32_t slot) {
-    const dti_replica *replica = &par->replicas[r];
-    const dti_code *code = dti_units_code(replica);
-    return replica->gradients + code->unit_gradient[b] + slot * code->unit_stride;
+static float *dti_unit_window(const dti_unit_part *p, uint32_t b) {
+    return p->windows + p->code->unit_gradient[b];
 }
 
-static dti_sums_operands dti_unit_operands(const dti_parallel *par, uint32_t b, uint32_t r) {
-    return (dti_sums_operands){dti_units_window(par, r, b, 0),
-                               dti_units_code(&par->replicas[r])->unit_stride,
-                               &par->replicas[r].subtrees};
+static dti_sums_operands dti_unit_operands(const dti_parallel *par, uint32_t b, uint32_t part) {
+    const dti_unit_part *p = &par->units.parts[part];
+    return (dti_sums_operands){dti_unit_window(p, b), p->code->unit_stride, p->subtrees};
 }
 
 /* Elements [at, at + n) of a bucket's sum, to those here that own some. */
 static void dti_unit_spread(const dti_parallel *par, uint32_t b, uint64_t at, uint64_t n) {
     const uint64_t begin = par->buckets[b].begin + at;
-    dti_units_move(par, (dti_bucket){begin, begin + n}, par->sums.list[b].total + at, 1, false);
+    dti_units_move(&par->units, (dti_bucket){begin, begin + n}, par->sums.list[b].total + at, true,
+                   false);
 }
 
 /* To each rank that owns some of it. Subtrees lie one behind the other as a whole, so where there
  * are several the bucket goes to all. */
 static dt_result dti_unit_post(dti_parallel *par, uint32_t b) {
-    const dti_bucket bucket = par->buckets[b];
+    const dti_units *u = &par->units;
     dti_sum *s = &par->sums.list[b];
     dt_result result = DT_OK;
-    if (par->units.whole)
+    if (u->whole)
         return dti_sum_post_range(s, (dti_bucket){0, s->elements}, -1);
-    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
-        const dti_bucket own = dti_bucket_overlap(bucket, dti_owners_rank(par, rank));
-        const dti_bucket range = {own.begin - bucket.begin, own.end - bucket.begin};
-        if (dti_bucket_elements(range))
-            result = dti_sum_post_range(s, range, (int)rank);
-    }
+    dti_values_owner own = {.root = -1};
+    while (!result && dti_values_next_owner(&par->mesh, &u->shared, u->buckets[b], &own))
+        result = dti_sum_post_range(s, own.piece, own.root);
     return result;
 }
 
@@ -100,53 +73,38 @@ static const dti_sum_kind dti_unit_kind = {
 
 /* ---- parameters of other ranks */
 
-static float *dti_units_staged(const dti_parallel *par, uint32_t number) {
-    return par->units.staging + number % DTI_UNITS_STAGED * par->units.largest;
+static float *dti_units_staged(const dti_units *u, uint32_t number) {
+    return u->staging + number % DTI_UNITS_STAGED * u->largest;
 }
 
 /* Each rank's part of a unit, to all. */
-static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host, dti_works *w) {
-    dt_result result = DT_OK;
+static dt_result dti_units_send(const dti_parallel *par, dti_units *u, uint32_t unit) {
+    float *host = dti_units_staged(u, u->posted);
+    dti_works *w = &u->sends[u->posted % DTI_UNITS_STAGED];
     w->count = w->ended = 0;
-    dti_units_move(par, range, host, 0, true);
-    for (uint32_t rank = 0; rank < par->mesh.world && !result; rank++) {
-        const dti_bucket part = dti_bucket_overlap(range, dti_owners_rank(par, rank));
-        float *at = host + (part.begin - range.begin);
-        const dt_comm_op op = {.kind = DT_COMM_BROADCAST,
-                               .in = at,
-                               .out = at,
-                               .count = dti_bucket_elements(part),
-                               .dtype = DT_F32,
-                               .root = (int)rank};
-        if (op.count)
-            result = dti_works_post(par->units.comm, w, &op);
-    }
-    return result;
+    dti_units_move(u, u->buckets[unit], host, false, true);
+    return dti_values_post_range(&par->mesh, u->comm, w, &u->shared, u->buckets[unit], host);
 }
 
 /* The next one that comes from other ranks: all replicas have it in their lists. NULL: none is
  * left, or it has no place yet. */
-static const dti_action *dti_units_next(dti_parallel *par) {
-    dti_units *u = &par->units;
-    const dti_list *list = &par->replicas[0].runs->list;
+static const dti_action *dti_units_next(const dti_parallel *par, dti_units *u) {
+    const dti_list *list = u->list;
     while (u->at < list->count && list->actions[u->at].kind < DTI_ACTION_GATHER)
         u->at++;
     const uint32_t slot = u->posted % DTI_UNITS_STAGED, before = u->posted / DTI_UNITS_STAGED;
-    return u->at < list->count &&
-                   atomic_load(&par->counters[DTI_UNITS_TAKEN + slot]) >= before * par->job.local
-               ? &list->actions[u->at]
-               : NULL;
+    const uint32_t taken = atomic_load(&par->counters[u->counters + DTI_UNITS_TAKEN + slot]);
+    return u->at < list->count && taken >= before * u->part_count ? &list->actions[u->at] : NULL;
 }
 
 /* On the first replica's thread: posts as far as there is room, and looks what has come. */
 static dt_result dti_units_stream(dti_parallel *par) {
     dti_units *u = &par->units;
-    _Atomic uint32_t *arrived = &par->counters[DTI_UNITS_ARRIVED];
+    _Atomic uint32_t *arrived = &par->counters[u->counters + DTI_UNITS_ARRIVED];
     dt_result result = DT_OK;
     bool ended = true;
-    for (const dti_action *a; u->comm && !result && (a = dti_units_next(par)) != NULL;) {
-        result = dti_units_send(par, par->buckets[a->what], dti_units_staged(par, u->posted),
-                                &u->sends[u->posted % DTI_UNITS_STAGED]);
+    for (const dti_action *a; u->comm && !result && (a = dti_units_next(par, u)) != NULL;) {
+        result = dti_units_send(par, u, a->what);
         u->posted += !result;
         u->at += !result;
     }
@@ -160,40 +118,45 @@ static dt_result dti_units_stream(dti_parallel *par) {
 
 /* ---- what a replica gathers */
 
-static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float *from, uint64_t n) {
-    const dt_store *s = r->store;
-    return s->device->backend->memory_write(s->units[0], dti_arena_bytes(at), from,
-                                            dti_arena_bytes(n));
+static dt_result dti_unit_write(const dti_unit_part *p, uint64_t at, const float *from,
+                                uint64_t n) {
+    return p->store->device->backend->memory_write(p->store->units[0], dti_arena_bytes(at), from,
+                                                   dti_arena_bytes(n));
 }
 
 /* From the owners, which are all of this process. */
-static dt_result dti_units_copy(dti_parallel *par, uint32_t index, dti_bucket range, uint64_t to) {
+static dt_result dti_unit_copy(const dti_units *u, const dti_unit_part *p, dti_bucket range,
+                               uint64_t to) {
     dt_result result = DT_OK;
-    for (uint32_t r = 0; r < par->job.local && !result; r++) {
-        const dti_bucket part =
-            dti_bucket_overlap(range, dti_owners_range(par, par->job.first + r));
+    for (uint32_t i = 0; i < u->part_count && !result; i++) {
+        const dti_bucket own = dti_unit_own(&u->parts[i]), part = dti_bucket_overlap(range, own);
         if (part.begin < part.end)
-            result =
-                dti_units_write(&par->replicas[index], to + (part.begin - range.begin),
-                                dti_units_own(par, r, 0, part.begin), dti_bucket_elements(part));
+            result = dti_unit_write(p, to + (part.begin - range.begin),
+                                    u->parts[i].params + (part.begin - own.begin),
+                                    dti_bucket_elements(part));
     }
     return result;
 }
 
 static dt_result dti_unit_gather(dti_parallel *par, uint32_t index, const dti_action *a) {
-    const dti_replica *r = &par->replicas[index];
-    const dti_bucket range = par->buckets[a->what];
-    const uint64_t to = dti_program_code(dti_list_micro_of(r, a)->program)->unit_param[a->what];
-    return par->units.comm
-               ? dti_units_write(r, to, dti_units_staged(par, a->met), dti_bucket_elements(range))
-               : dti_units_copy(par, index, range, to);
+    const dti_units *u = &par->units;
+    const dti_unit_part *p = &u->parts[index];
+    const dti_bucket range = u->buckets[a->what];
+    const dt_program *run = dti_list_micro_of(&par->replicas[index], a)->program;
+    const uint64_t to = dti_program_code(run)->unit_param[a->what];
+    return u->comm ? dti_unit_write(p, to, dti_units_staged(u, a->met), dti_bucket_elements(range))
+                   : dti_unit_copy(u, p, range, to);
 }
 
 static void dti_units_prepare(dti_parallel *par) {
     dti_units *u = &par->units;
-    dti_replicas_prepare(par);
-    memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
     u->posted = u->at = 0;
+    memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
+    dti_replicas_runs(par);
+    u->list = &par->replicas[0].runs->list;
+    for (uint32_t i = 0; i < u->part_count; i++)
+        u->parts[i].code = dti_program_code(dti_parallel_last(&par->replicas[i]));
+    dti_replicas_prepare(par);
 }
 
 /* ---- norm */
