@@ -51,12 +51,11 @@ static dt_result dti_measure_wait(dti_measure *m, uint64_t id) {
 static dt_result dti_measure_do(dti_measure *m, const dt_comm_op *ops, uint32_t count,
                                 uint32_t times) {
     uint64_t ids[2 * DTI_BURST_MOST];
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < count * times && !result; i++)
-        result = m->comm->transport->begin(m->comm, &ops[i % count], &ids[i]);
-    for (uint32_t i = 0; i < count * times && !result; i++)
-        result = dti_measure_wait(m, ids[i]);
-    return result;
+    for (uint32_t i = 0; i < count * times; i++)
+        DTI_TRY(m->comm->transport->begin(m->comm, &ops[i % count], &ids[i]));
+    for (uint32_t i = 0; i < count * times; i++)
+        DTI_TRY(dti_measure_wait(m, ids[i]));
+    return DT_OK;
 }
 
 /* Round the ring: messages of so many bytes, `times` at once; `both`: one in each direction. */

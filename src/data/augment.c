@@ -377,11 +377,10 @@ static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_au
     if (!a->elements)
         return dti_fail(base, DT_ERROR_INVALID, "dt_augment_desc.column %d has no elements",
                         d->column);
-    dt_result result = dti_fields_check(base, "dt_augment_desc", &dti_augment_fields, d);
-    if (!result)
-        result = dti_augment_channels(base, a);
-    if (result || !dti_augment_mixes(a))
-        return result;
+    DTI_TRY(dti_fields_check(base, "dt_augment_desc", &dti_augment_fields, d));
+    DTI_TRY(dti_augment_channels(base, a));
+    if (!dti_augment_mixes(a))
+        return DT_OK;
     a->target = d->target;
     const dt_column *t = dti_augment_column(data, a->target);
     if (!t || a->target == d->column)

@@ -92,10 +92,9 @@ static dt_result dti_csv_column_like(dt_csv *csv, const dt_csv *like, dti_csv_co
     column->names = NULL;
     column->categories = column->capacity = 0;
     column->missing = 0;
-    dt_result result = DT_OK;
-    for (size_t i = 0; i < model->categories && !result; i++)
-        result = dti_csv_category_add(csv, column, model->names[i]);
-    return result;
+    for (size_t i = 0; i < model->categories; i++)
+        DTI_TRY(dti_csv_category_add(csv, column, model->names[i]));
+    return DT_OK;
 }
 
 static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint32_t i) {

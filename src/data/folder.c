@@ -109,10 +109,9 @@ static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const 
 
 static dt_result dti_folder_numbered(void *user, const dt_sample *s, void *const *values) {
     const dt_folder *f = user;
-    const dt_result result = dti_folder_picture(user, s, values);
-    if (!result)
-        *(int32_t *)values[1] = (int32_t)f->labels[s->row];
-    return result;
+    DTI_TRY(dti_folder_picture(user, s, values));
+    *(int32_t *)values[1] = (int32_t)f->labels[s->row];
+    return DT_OK;
 }
 
 static dt_result dti_folder_one_hot(void *user, const dt_sample *s, void *const *values) {
@@ -166,10 +165,9 @@ DTI_PUBLIC(dt_folder_dataset,
     dt_dataset set = {.rows = f->rows, .sample = dti_folder_picture, .user = folder};
     set.columns[0].input = picture;
     set.threads = f->desc.threads;
-    const dt_result result = dti_is_nil(label) ? DT_OK : dti_folder_label(folder, label, &set);
-    if (!result)
-        *out = set;
-    return result;
+    DTI_TRY(dti_is_nil(label) ? DT_OK : dti_folder_label(folder, label, &set));
+    *out = set;
+    return DT_OK;
 }
 
 /* ---- opening */

@@ -139,17 +139,12 @@ static dt_result dti_store_state_words(dti_state_file *f, const char *path,
 /* Everything fits, or it is refused here. */
 static dt_result dti_store_state_check(dti_state_file *f, const char *path,
                                        const dti_checkpoint *c) {
-    dt_result result = dti_state_contract(f, path, c, false);
-    if (!result)
-        result = dti_store_state_words(f, path, c);
-    if (!result)
-        result = dti_state_match(f, path, c);
-    if (!result)
-        result = dti_store_state_kinds(f, path, c);
-    if (!result)
-        result = dti_store_state_averages(f, path, c);
-    return result || f->store->allow_nonfinite ? result
-                                               : dti_checkpoint_finite(c, path, "dt_store_desc");
+    DTI_TRY(dti_state_contract(f, path, c, false));
+    DTI_TRY(dti_store_state_words(f, path, c));
+    DTI_TRY(dti_state_match(f, path, c));
+    DTI_TRY(dti_store_state_kinds(f, path, c));
+    DTI_TRY(dti_store_state_averages(f, path, c));
+    return f->store->allow_nonfinite ? DT_OK : dti_checkpoint_finite(c, path, "dt_store_desc");
 }
 
 /* The arena is made where no program with an optimizer has come yet. */
@@ -161,10 +156,9 @@ static dt_result dti_store_state_room(dt_store *s, uint32_t moments) {
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED, "%u moments have more than 2^32 values",
                         most);
     const uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, now) : 0;
-    dt_result result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, most), keep);
-    if (!result)
-        s->moments = most;
-    return result;
+    DTI_TRY(dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, most), keep));
+    s->moments = most;
+    return DT_OK;
 }
 
 static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c) {

@@ -418,18 +418,16 @@ DTI_PUBLIC(dt_run_log_hparams,
            DTI_OF(dt_run_log), (log, params, count, metric)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, params);
-    dt_result result = metric ? dti_log_check_name(log, dti_function(), metric) : log->closed;
-    if (!result && count < 0)
-        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", dti_function(), count);
-    for (int i = 0; i < count && !result; i++) {
+    DTI_TRY(metric ? dti_log_check_name(log, dti_function(), metric) : log->closed);
+    if (count < 0)
+        return dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", dti_function(), count);
+    for (int i = 0; i < count; i++) {
         const char *text = params[i].text;
-        result = dti_log_check_name(log, dti_function(), params[i].name);
-        if (!result && text && !dti_utf8_valid(text, strlen(text)))
-            result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", dti_function(),
-                              params[i].name);
+        DTI_TRY(dti_log_check_name(log, dti_function(), params[i].name));
+        if (text && !dti_utf8_valid(text, strlen(text)))
+            return dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", dti_function(),
+                            params[i].name);
     }
-    if (result)
-        return result;
     dti_run_log_begin(log);
     for (int i = 0; i < count && log->files[DTI_LOG_JSON].wanted; i++)
         dti_log_hparam_json(log, &params[i]);

@@ -107,17 +107,16 @@ static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, ui
 static dt_result dti_units_ensure(dt_store *s, const dti_code *code) {
     const uint64_t elements[2] = {code->unit_params, code->unit_gradients};
     const uint64_t fixed = s->layout.fixed - dti_layout_away(&s->layout);
-    dt_result result = s->host ? dti_offload_arenas(s) : DT_OK;
-    for (int i = 0; i < 2 && !result; i++) {
+    DTI_TRY(s->host ? dti_offload_arenas(s) : DT_OK);
+    for (int i = 0; i < 2; i++) {
         if (s->units[i] && elements[i] <= s->unit_elements[i])
             continue;
-        result = dti_arena_grow_at(s, i ? DTI_ARENA_GRADIENT : DTI_ARENA_PARAM, &s->units[i],
-                                   dti_arena_bytes(DTI_MAX(elements[i], DTI_BLOCK)),
-                                   s->units[i] ? dti_arena_bytes(fixed) : 0);
-        if (!result)
-            s->unit_elements[i] = elements[i];
+        DTI_TRY(dti_arena_grow_at(s, i ? DTI_ARENA_GRADIENT : DTI_ARENA_PARAM, &s->units[i],
+                                  dti_arena_bytes(DTI_MAX(elements[i], DTI_BLOCK)),
+                                  s->units[i] ? dti_arena_bytes(fixed) : 0));
+        s->unit_elements[i] = elements[i];
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
@@ -241,10 +240,9 @@ static dt_result dti_step_slot_exec(dt_program *p, dti_step_slot *t) {
 }
 
 static dt_result dti_program_exec(dt_program *p) {
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < p->step_slot_count && !result; i++)
-        result = dti_step_slot_exec(p, &p->step_slots[i]);
-    return result;
+    for (uint32_t i = 0; i < p->step_slot_count; i++)
+        DTI_TRY(dti_step_slot_exec(p, &p->step_slots[i]));
+    return DT_OK;
 }
 
 /* ---- create */
@@ -348,10 +346,9 @@ static void dti_store_keep(dt_store *s, const dti_code *code) {
 }
 
 static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code) {
-    dt_result result = dti_state_ensure(s, code);
-    if (!result)
-        dti_store_keep(s, code);
-    return result;
+    DTI_TRY(dti_state_ensure(s, code));
+    dti_store_keep(s, code);
+    return DT_OK;
 }
 
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
@@ -371,20 +368,14 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             "started and not waited for); end it before another program is made",
             dti_store_open(s)->code->label);
     }
-    dt_result result = dti_program_lower(p, desc, batch_slices, staged);
-    if (!result)
-        result = dti_program_skips(p);
-    if (!result)
-        result = dti_program_averages(p);
-    if (!result)
-        result = dti_program_import(p);
-    if (!result)
-        result = dti_program_memories(p);
-    if (!result)
-        result = dti_program_constants(p);
-    if (!result)
-        result = dti_program_exec(p);
-    return result || !s->host_copy ? result : dti_host_copy_reserve(s, 0);
+    DTI_TRY(dti_program_lower(p, desc, batch_slices, staged));
+    DTI_TRY(dti_program_skips(p));
+    DTI_TRY(dti_program_averages(p));
+    DTI_TRY(dti_program_import(p));
+    DTI_TRY(dti_program_memories(p));
+    DTI_TRY(dti_program_constants(p));
+    DTI_TRY(dti_program_exec(p));
+    return !s->host_copy ? DT_OK : dti_host_copy_reserve(s, 0);
 }
 
 static dt_program *dti_program_alloc(dt_store *store, uint32_t step_slots) {

@@ -12,10 +12,9 @@ static const dti_backend *dti_store_backend(const dt_store *s, int arena) {
 static dt_result dti_store_offload(dt_store *s, bool one_thread) {
     if (s->host || s->device->info.kind == DT_DEVICE_CPU)
         return DT_OK;
-    dt_result result = dti_device_open(s->graph->ctx, "cpu", 0.0, &s->host);
-    if (!result)
-        s->host->one_thread = one_thread;
-    return result;
+    DTI_TRY(dti_device_open(s->graph->ctx, "cpu", 0.0, &s->host));
+    s->host->one_thread = one_thread;
+    return DT_OK;
 }
 
 static dt_result dti_offload_arenas(dt_store *s) {

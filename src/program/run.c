@@ -280,13 +280,10 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 
 /* Adds the weights of this batch's losses, of targets that are written. */
 static dt_result dti_step_weigh(dt_program *p, double *weights) {
-    dt_result result = dti_bindings_written(p, false);
-    if (!result)
-        dti_step_slot_refresh(p);
-    if (!result && p->code->weighs)
-        result = dti_drive_alone(p, p->code->weigh_segment);
-    if (result)
-        return result;
+    DTI_TRY(dti_bindings_written(p, false));
+    dti_step_slot_refresh(p);
+    if (p->code->weighs)
+        DTI_TRY(dti_drive_alone(p, p->code->weigh_segment));
     const uint32_t *status =
         p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
@@ -392,12 +389,11 @@ static dt_result dti_check_running(dt_program *p) {
 }
 
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
-    dt_result result = dti_drive_poll(p);
-    if (!result)
-        *state = p->now->busy || dti_drive_inside(p) ? DT_STEP_RUNNING
-                 : p->now->at == p->now->end         ? DT_STEP_DONE
-                                                     : DT_STEP_READY;
-    return result;
+    DTI_TRY(dti_drive_poll(p));
+    *state = p->now->busy || dti_drive_inside(p) ? DT_STEP_RUNNING
+             : p->now->at == p->now->end         ? DT_STEP_DONE
+                                                 : DT_STEP_READY;
+    return DT_OK;
 }
 
 /* Whether the next segment, or the rest of one, may be started now. */
@@ -438,14 +434,13 @@ DTI_PUBLIC(dt_program_advance_for, (dt_program * p, double ms, dt_step_state *st
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
     bool may;
-    dt_result result = dti_check_running(p);
-    if (!result && !(ms > 0.0))
-        result = dti_fail(p->base, DT_ERROR_INVALID, "program '%s': ms is %g; it must be above 0",
-                          p->code->label, ms);
-    if (!result)
-        result = dti_step_may_start(p, state, &may);
-    if (result || !may)
-        return result;
+    DTI_TRY(dti_check_running(p));
+    if (!(ms > 0.0))
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': ms is %g; it must be above 0",
+                        p->code->label, ms);
+    DTI_TRY(dti_step_may_start(p, state, &may));
+    if (!may)
+        return DT_OK;
     DTI_TRY(dti_drive_part(p, dti_step_reach(p), ms));
     return dti_step_poll(p, state);
 }

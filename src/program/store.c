@@ -21,13 +21,11 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
         return DT_ERROR_MEMORY;
     double flops = dti_store_flops(s->graph, d->batch_hint);
     DTI_TRY(dti_device_open(s->graph->ctx, d->device, flops, &s->device));
-    result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
-                                               DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
-    if (!result)
-        result = dti_store_fill(s);
-    return result || !d->host_checkpoint_steps
-               ? result
-               : dti_host_copy_reserve(s, (uint32_t)d->host_checkpoint_steps);
+    DTI_TRY(s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
+                                              DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]));
+    DTI_TRY(dti_store_fill(s));
+    return !d->host_checkpoint_steps ? DT_OK
+                                     : dti_host_copy_reserve(s, (uint32_t)d->host_checkpoint_steps);
 }
 
 _Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
@@ -355,10 +353,9 @@ static dt_result dti_store_average_write(dt_store *s, int index) {
                         s->graph->nodes[s->layout.params[index].node].label);
     if (!known || dti_store_open(s))
         return DT_OK; /* dti_store_locate says it */
-    dt_result result = dti_store_average(s);
-    if (!result)
-        dti_store_averaged(s, (uint32_t)index, s->steps);
-    return result;
+    DTI_TRY(dti_store_average(s));
+    dti_store_averaged(s, (uint32_t)index, s->steps);
+    return DT_OK;
 }
 
 /* All replicas of this process get it; other processes would not. */
@@ -459,15 +456,14 @@ DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;
-    dt_result result = dti_check_forked(s->base);
-    if (!result)
-        result = dti_store_whole(s);
-    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+    DTI_TRY(dti_check_forked(s->base));
+    DTI_TRY(dti_store_whole(s));
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
-        result = dti_store_hash_range(s, DTI_ARENA_PARAM, dti_arena_bytes(p->offset),
-                                      dti_arena_bytes(p->elements), hash);
+        DTI_TRY(dti_store_hash_range(s, DTI_ARENA_PARAM, dti_arena_bytes(p->offset),
+                                     dti_arena_bytes(p->elements), hash));
     }
-    return result;
+    return DT_OK;
 }
 
 /* Counts, then the moments in their order, whoever has them. */

@@ -183,10 +183,9 @@ DTI_PUBLIC(dt_graph_create, (dt_ctx * ctx, dt_graph **out), ctx, DTI_CTX, (ctx, 
         *out = NULL;
     DTI_NEED(NULL, ctx);
     DTI_NEED(dti_ctx_base(ctx), out);
-    dt_result result = dti_graph_new(ctx, out);
-    if (!result)
-        dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
-    return result;
+    DTI_TRY(dti_graph_new(ctx, out));
+    dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
+    return DT_OK;
 }
 
 DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUSED, (g)) {
@@ -237,10 +236,9 @@ static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
 }
 
 static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
-    dt_result result = dti_graph_clone_to(g, ctx, out);
-    if (!result)
-        dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
-    return result;
+    DTI_TRY(dti_graph_clone_to(g, ctx, out));
+    dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
+    return DT_OK;
 }
 
 static dt_tensor dti_graph_called(dt_graph *g, uint32_t first, const dti_call *call, dt_tensor y) {

@@ -150,15 +150,12 @@ static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer 
         .commandBufferCount = count,
         .pCommandBuffers = commands,
     };
-    dt_result result = fence
-                           ? dti_vk_check(device, device->vk.ResetFences(device->handle, 1, &fence),
-                                          "resetting a fence")
-                           : DT_OK;
-    if (!result)
-        result = dti_vk_queue_submit(device, count > 0, &info, fence);
-    if (!result)
-        device->submitted++;
-    return result;
+    DTI_TRY(fence ? dti_vk_check(device, device->vk.ResetFences(device->handle, 1, &fence),
+                                 "resetting a fence")
+                  : DT_OK);
+    DTI_TRY(dti_vk_queue_submit(device, count > 0, &info, fence));
+    device->submitted++;
+    return DT_OK;
 }
 
 /* On hardware a look costs less than to be woken, and a short step has ended soon. */

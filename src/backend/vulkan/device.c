@@ -277,10 +277,9 @@ static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const 
 static dt_result dti_vk_device_adopt(dti_vk_device *device) {
     const dt_vulkan_desc *host = device->host;
     device->handle = host->device;
-    dt_result result = dti_vk_load_device(device);
-    if (!result)
-        device->queue = host->queue;
-    return result;
+    DTI_TRY(dti_vk_load_device(device));
+    device->queue = host->queue;
+    return DT_OK;
 }
 
 static dt_result dti_vk_device_make(dti_vk_device *device) {
@@ -311,12 +310,10 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
     dti_free(in->base, ext.list);
     if (made)
         device->handle = NULL;
-    dt_result result = dti_vk_check(device, made, "opening the device");
-    if (!result)
-        result = dti_vk_load_device(device);
-    if (!result)
-        device->vk.GetDeviceQueue(device->handle, device->family, 0, &device->queue);
-    return result;
+    DTI_TRY(dti_vk_check(device, made, "opening the device"));
+    DTI_TRY(dti_vk_load_device(device));
+    device->vk.GetDeviceQueue(device->handle, device->family, 0, &device->queue);
+    return DT_OK;
 }
 
 /* Whether host and device can share IN, OUT and EXCHANGE: memory that is near to the device and

@@ -155,10 +155,9 @@ static dt_result dti_vk_exec_poll(dti_exec *exec, bool *busy) {
 }
 
 static dt_result dti_vk_wait_run(dti_vk_exec *e, dti_vk_run_state *run) {
-    dt_result result = dti_vk_fence_wait(e->device, run->fence);
-    if (!result)
-        dti_vk_run_done(e, run);
-    return result;
+    DTI_TRY(dti_vk_fence_wait(e->device, run->fence));
+    dti_vk_run_done(e, run);
+    return DT_OK;
 }
 
 static dt_result dti_vk_exec_wait(dti_exec *exec) {
@@ -199,10 +198,9 @@ static dt_result dti_vk_submit_takes(const dti_vk_exec *e, uint32_t first, uint3
     const dti_vk_take *from = &e->takes[whole ? e->segment_count : first];
     const dti_vk_take *last = whole ? from : from + count - 1;
     const uint32_t end = last->first + last->count;
-    dt_result result = DT_OK;
-    for (uint32_t at = from->first; at < end && !result; at++)
-        result = dti_vk_submit(e->device, &e->commands[at], 1, at + 1 == end ? fence : NULL);
-    return result;
+    for (uint32_t at = from->first; at < end; at++)
+        DTI_TRY(dti_vk_submit(e->device, &e->commands[at], 1, at + 1 == end ? fence : NULL));
+    return DT_OK;
 }
 
 static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t count) {

@@ -48,16 +48,13 @@ static void dti_vk_note_difference(const dti_trials *trials, const uint32_t *sho
 static dt_result dti_vk_compare_all(dti_vk_device *device, const dti_trials *trials,
                                     uint32_t variant, uint32_t *should, uint32_t *is,
                                     dti_vk_finding *f) {
-    dt_result result = DT_OK;
-    for (int data = 0; data < DTI_TRIAL_DATA && f->same && !result; data++) {
+    for (int data = 0; data < DTI_TRIAL_DATA && f->same; data++) {
         f->data = (dti_trial_data)data;
-        result = dti_vk_run_trials(device, trials, 0, f->data, should);
-        if (!result)
-            result = dti_vk_run_trials(device, trials, variant, f->data, is);
-        if (!result)
-            dti_vk_note_difference(trials, should, is, f);
+        DTI_TRY(dti_vk_run_trials(device, trials, 0, f->data, should));
+        DTI_TRY(dti_vk_run_trials(device, trials, variant, f->data, is));
+        dti_vk_note_difference(trials, should, is, f);
     }
-    return result;
+    return DT_OK;
 }
 
 static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {

@@ -45,16 +45,14 @@ static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t en
 /* All slices but the last, each in a submission of its own. */
 static dt_result dti_vk_search_slices(dti_vk_exec *e, const dti_vk_work *work) {
     dti_VkCommandBuffer command = e->commands[0];
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i + 1 < work->slices && !result; i++) {
+    for (uint32_t i = 0; i + 1 < work->slices; i++) {
         DTI_TRY(dti_vk_command_begin(e->device, command));
         dti_vk_barrier_all(e->device, command);
         dti_vk_record_slice(e, command, work, i);
-        result = dti_vk_command_end(e->device, command);
-        if (!result)
-            result = dti_vk_run(e->device, command);
+        DTI_TRY(dti_vk_command_end(e->device, command));
+        DTI_TRY(dti_vk_run(e->device, command));
     }
-    return result;
+    return DT_OK;
 }
 
 /* Where the chunk ends that begins at launch `at`: it is one submission. */

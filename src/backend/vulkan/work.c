@@ -298,23 +298,22 @@ static dt_result dti_vk_make_sets(dti_vk_build *b) {
     };
     e->sets = dti_alloc_array(device->head.base, count, sizeof *e->sets);
     DTI_HAVE(e->sets);
-    dt_result result = dti_vk_check(
+    DTI_TRY(dti_vk_check(
         device, device->vk.CreateDescriptorPool(device->handle, &pool_info, NULL, &e->pool),
-        "making the descriptor pool");
-    for (uint32_t i = 0; i < count && !result; i++) {
+        "making the descriptor pool"));
+    for (uint32_t i = 0; i < count; i++) {
         dti_VkDescriptorSetAllocateInfo info = {
             .sType = DTI_VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
             .descriptorPool = e->pool,
             .descriptorSetCount = 1,
             .pSetLayouts = &device->set_layout,
         };
-        result = dti_vk_check(device,
-                              device->vk.AllocateDescriptorSets(device->handle, &info, &e->sets[i]),
-                              "making a descriptor set");
-        if (!result)
-            dti_vk_write_set(b, i);
+        DTI_TRY(dti_vk_check(device,
+                             device->vk.AllocateDescriptorSets(device->handle, &info, &e->sets[i]),
+                             "making a descriptor set"));
+        dti_vk_write_set(b, i);
     }
-    return result;
+    return DT_OK;
 }
 
 #endif

@@ -554,13 +554,12 @@ static dt_result dti_rendezvous_open(dti_base *base, dti_rendezvous *r, uint8_t 
     dti_log(base, DT_LOG_INFO, "launcher=%s rank %d/%d local %d/%d rdzv=%s",
             d->launcher[0] ? d->launcher : "none", d->rank, d->world_size, d->local_rank,
             d->local_size, d->rendezvous);
-    dt_result result = dti_rendezvous_place(base, r);
-    if (!result && !d->rank)
-        result = dti_rendezvous_listen_first(base, r);
-    if (!result)
-        result = dti_rendezvous_meet(base, r, key, have_key, share);
-    if (result || !d->rank)
-        return result;
+    DTI_TRY(dti_rendezvous_place(base, r));
+    if (!d->rank)
+        DTI_TRY(dti_rendezvous_listen_first(base, r));
+    DTI_TRY(dti_rendezvous_meet(base, r, key, have_key, share));
+    if (!d->rank)
+        return DT_OK;
     dti_rendezvous_look(r);
     dti_rendezvous_listen_towards(r);
     return dti_rendezvous_listened(base, r);
