@@ -1440,7 +1440,7 @@ TEST(vulkan_pooling_resizing_and_normalisation_are_the_cpus) {
 static void vulkan_try_max_pool(vulkan_rig *rig) {
     dti_args_pool a = {.n = 1, .ih = 1, .iw = 8, .oh = 1, .ow = 2, .kh = 1, .kw = 4};
     a.stride_h = 1, a.stride_w = 4;
-    float x[8] = {dti_bits_f32(0x7fc00001), 5, dti_bits_f32(0xffc00002), 7, -3, 2, 2, 1};
+    float x[8] = {dti_f32_from_bits(0x7fc00001), 5, dti_f32_from_bits(0xffc00002), 7, -3, 2, 2, 1};
     float g[8] = {0, 1, 2, 3, 4, 5, 6, 7}, y[2] = {-1, -1};
     vulkan_call call = {.launch = {.kernel = DTI_K_MAX_POOL, .args_bytes = sizeof a, .items = 2},
                         .data = {x, g, y},
@@ -1460,7 +1460,7 @@ static void vulkan_try_buffer(vulkan_rig *rig) {
     const uint32_t table[8] = {0, 0, DTI_TABLE_FIRST, 256, 1, 0, DTI_TABLE_BUFFER | 1, 3};
     float words[8];
     memcpy(words, table, sizeof words);
-    state[DTI_CONTROL_BAD] = dti_bits_f32(DTI_BAD_NONE);
+    state[DTI_CONTROL_BAD] = dti_f32_from_bits(DTI_BAD_NONE);
     for (int i = 0; i < 512; i++)
         params[i] = 1, grads[i] = 2;
     dti_args_commit a = {.blocks = 2, .t_offset = 300};
@@ -1477,7 +1477,7 @@ static void vulkan_try_buffer(vulkan_rig *rig) {
     grads[257] = (float)INFINITY;
     CHECK(vulkan_call_run(rig, &norm));
     CHECK(pairs[0] == 1024 && pairs[1] == 0 && pairs[2] == 0 && pairs[3] == 1);
-    state[DTI_CONTROL_ABORT] = dti_bits_f32(1);
+    state[DTI_CONTROL_ABORT] = dti_f32_from_bits(1);
     params[256] = 5;
     CHECK(vulkan_call_run(rig, &optim) && params[256] == 5);
     state[DTI_CONTROL_ABORT] = 0;

@@ -70,9 +70,7 @@ static uint32_t dti_trial_value(uint32_t *seed, dti_trial_data data) {
     const uint32_t random = *seed >> 8;
     const float value = data == DTI_TRIAL_WHOLE ? (float)((int32_t)(random % 9) - 4)
                                                 : (float)random * 0x1p-23f - 1.0f;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+    return dti_bits_from_f32(value);
 }
 
 /* What a kernel may read gets values; what it only writes is NaN like everything around. */

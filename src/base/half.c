@@ -2,13 +2,13 @@
  * even; a NaN stays a NaN; denormals are kept. On integers throughout, so that neither the host's
  * flags nor the machine's instructions can change a bit. */
 
-static float dti_f32_from_bits(uint32_t bits) {
+static inline float dti_f32_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static uint32_t dti_bits_from_f32(float value) {
+static inline uint32_t dti_bits_from_f32(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;

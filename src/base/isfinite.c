@@ -1,9 +1,7 @@
 /* Whether numbers are finite, by their bits: under -ffast-math isfinite() is constant true. */
 
 static bool dti_finite_f32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x7f800000u) != 0x7f800000u;
+    return (dti_bits_from_f32(x) & 0x7f800000u) != 0x7f800000u;
 }
 
 static bool dti_finite_f64(double x) {

@@ -15,8 +15,7 @@ static void dti_model_text_params(const dt_graph *g, dti_text *text) {
 
 /* Numbers that are none by their bits: all of them are told apart. */
 static void dti_model_text_float(const char *name, int index, float value, dti_text *text) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    const uint32_t bits = dti_bits_from_f32(value);
     if (!bits)
         return;
     dti_text_add(text, ", %s%d ", name, index);

@@ -43,10 +43,8 @@ static void dti_proto_little(dti_text *to, uint64_t bits, size_t bytes) {
 }
 
 static void dti_proto_f32(dti_text *to, uint32_t field, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
     dti_proto_key(to, field, DTI_PROTO_F32);
-    dti_proto_little(to, bits, sizeof bits);
+    dti_proto_little(to, dti_bits_from_f32(value), sizeof value);
 }
 
 static void dti_proto_f64(dti_text *to, uint32_t field, double value) {

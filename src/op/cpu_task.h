@@ -17,7 +17,5 @@ static inline float *dti_cpu_out(const dti_cpu_task *t, int binding, uint32_t of
 }
 /* A step word that holds a float. */
 static inline float dti_step_f32(const uint32_t *step, uint32_t word) {
-    float value;
-    memcpy(&value, step + word, sizeof value);
-    return value;
+    return dti_f32_from_bits(step[word]);
 }

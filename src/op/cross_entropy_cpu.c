@@ -103,7 +103,7 @@ static void dti_xent_pair(const dti_cpu_task *task, const dti_xent_job *j, int64
     if (target == j->args->ignore_index)
         return;
     if ((uint32_t)target >= j->args->classes) {
-        pair[0] = pair[1] = dti_bits_f32(DTI_F32_NAN);
+        pair[0] = pair[1] = dti_f32_from_bits(DTI_F32_NAN);
     } else if (j->mode == DTI_XENT_ACCURACY) {
         pair[0] = dti_row_argmax(task->k, x, j->args->classes) == target ? 1.0f : 0.0f;
         pair[1] = 1.0f;
@@ -172,7 +172,7 @@ static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t e
             dti_xent_grad_row(task, a, s, to, target);
             continue;
         }
-        float fill = target == a->ignore_index ? 0.0f : dti_bits_f32(DTI_F32_NAN);
+        float fill = target == a->ignore_index ? 0.0f : dti_f32_from_bits(DTI_F32_NAN);
         for (int64_t c = 0; c < classes; c++)
             to[c] = fill;
     }

@@ -283,7 +283,7 @@ static void dti_ctc_walk(dti_ctc_work *w) {
 /* log of all paths, which end in the last cell or the one before it. */
 static float dti_ctc_paths(const dti_ctc_work *w) {
     if (w->wrong)
-        return dti_bits_f32(DTI_F32_NAN);
+        return dti_f32_from_bits(DTI_F32_NAN);
     if (w->steps == 0)
         return w->count == 0 ? 0.0f : (float)-DTI_CTC_NONE;
     const float end[2] = {w->before[w->cells - 1], w->before[w->cells - 2]};
@@ -323,7 +323,7 @@ static void dti_ctc_step_grad(const dti_cpu_task *task, const float *kept, int64
     const int64_t width = 2 * (int64_t)a->labels + 1;
     const float *label = kept + DTI_CTC_HEAD, *row = label + a->labels + t * width;
     const bool impossible = kept[DTI_CTC_ALL] < (float)-DTI_CTC_IMPOSSIBLE;
-    const float d = impossible ? dti_bits_f32(DTI_F32_NAN) : -dy;
+    const float d = impossible ? dti_f32_from_bits(DTI_F32_NAN) : -dy;
     uint32_t *at = (void *)(room + width);
     memset(dx, 0, a->classes * sizeof *dx);
     if (t >= (int64_t)kept[DTI_CTC_STEPS] || (impossible && a->flags & DTI_CTC_ZERO))

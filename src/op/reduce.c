@@ -329,7 +329,8 @@ static bool dti_lines_next(dti_lines *l) {
 }
 
 static float dti_reduce_fold_identity(uint32_t kind) {
-    return kind == DTI_R_SUM ? 0.0f : dti_bits_f32(kind == DTI_R_MAX ? 0xff800000u : 0x7f800000u);
+    return kind == DTI_R_SUM ? 0.0f
+                             : dti_f32_from_bits(kind == DTI_R_MAX ? 0xff800000u : 0x7f800000u);
 }
 
 /* A NaN wins. */

@@ -263,14 +263,7 @@ static int64_t dti_cpu_grain_function(const dti_cpu_task *task) {
 }
 
 static bool dti_nan_f32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x7fffffffu) > 0x7f800000u;
+    return (dti_bits_from_f32(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-static float dti_bits_f32(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 #define DTI_F32_NAN 0x7fc00000u

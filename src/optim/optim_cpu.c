@@ -73,7 +73,7 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
 static bool dti_terms_finite(const dti_args_commit *a, const uint32_t *status) {
     for (uint32_t i = 0; (a->flags & DTI_COMMIT_LOSSES) && i < a->terms; i++) {
         for (uint32_t k = 0; k < 2; k++) /* its sum and its weight */
-            if (!dti_finite_f32(dti_bits_f32(status[DTI_STATUS_TERM(i) + k])))
+            if (!dti_finite_f32(dti_f32_from_bits(status[DTI_STATUS_TERM(i) + k])))
                 return false;
     }
     return true;
@@ -132,7 +132,7 @@ static void dti_cpu_update_rates(const dti_cpu_task *task, dti_cpu_update *u) {
     const uint32_t *state = task->buf[2];
     memcpy(u->rates.words, task->step + DTI_STEP_GROUP(u->group), sizeof u->rates.words);
     u->rates.t = (float)u->t;
-    u->rates.clip = dti_bits_f32(state[DTI_CONTROL_CLIP]);
+    u->rates.clip = dti_f32_from_bits(state[DTI_CONTROL_CLIP]);
     u->rates.limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE);
     u->k->optim_constants[u->kind](&u->rates);
     u->rates.constants[DTI_OPTIM_SHARE] = u->share;

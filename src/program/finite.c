@@ -7,9 +7,7 @@
  * norms bound them. */
 
 static float dti_status_f32(const uint32_t *status, uint32_t word) {
-    float value;
-    memcpy(&value, status + word, sizeof value);
-    return value;
+    return dti_f32_from_bits(status[word]);
 }
 
 static void dti_store_unbound(dt_store *s) {
