@@ -39,8 +39,8 @@ static dt_tensor dti_atan2(dt_tensor y, dt_tensor x) {
 }
 
 DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x) {
-    if (dti_is_nil(x) || dti_is_nil(y))
-        return dti_nil_of(dti_is_nil(x) ? x : y, "atan2");
+    DTI_NEED_TENSOR(x, "atan2");
+    DTI_NEED_TENSOR(y, "atan2");
     return dti_atan2(y, x);
 }
 

@@ -101,8 +101,7 @@ DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const c
     dti_nn_heads h;
     if (!from.graph)
         from = x;
-    if (dti_is_nil(from))
-        return dti_nil_of(from, "multi_head_attention");
+    DTI_NEED_TENSOR(from, "multi_head_attention");
     if (!dti_nn_begin(&nn, x, "multi_head_attention", name) ||
         !dti_nn_heads_of(x, from, name, heads, d, &h))
         return dti_nil(x.graph);

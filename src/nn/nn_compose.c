@@ -38,8 +38,7 @@ DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b) {
 }
 
 DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "masked_fill");
+    DTI_NEED_TENSOR(x, "masked_fill");
     return dt_where(c, dti_number(x, value), x);
 }
 
@@ -122,8 +121,7 @@ static dt_tensor dti_var_again(dt_graph *g, const dti_call *c);
 
 static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, bool root) {
     const char *op = root ? "std" : "var";
-    if (dti_is_nil(x))
-        return dti_nil_of(x, op);
+    DTI_NEED_TENSOR(x, op);
     if (dti_reduce_mask(x, axes, op) < 0)
         return dti_nil(x.graph);
     const uint32_t first = x.graph->count;
@@ -159,8 +157,7 @@ DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
 }
 
 DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "vector_norm");
+    DTI_NEED_TENSOR(x, "vector_norm");
     if (dti_reduce_mask(x, axes, "vector_norm") < 0)
         return dti_nil(x.graph);
     if (p == 1.0f)
@@ -174,8 +171,7 @@ DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) 
 
 /* From the largest, or from 0 where that is infinite. */
 DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "logsumexp");
+    DTI_NEED_TENSOR(x, "logsumexp");
     if (dti_reduce_mask(x, axes, "logsumexp") < 0)
         return dti_nil(x.graph);
     dt_tensor top = dt_detach(dt_max(x, axes, true));
@@ -293,8 +289,8 @@ DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
 
 DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
     const dt_shape s = dti_tensor_shape(a), t = dti_tensor_shape(b);
-    if (dti_is_nil(a) || dti_is_nil(b))
-        return dti_nil_of(dti_is_nil(a) ? a : b, "outer");
+    DTI_NEED_TENSOR(a, "outer");
+    DTI_NEED_TENSOR(b, "outer");
     if (s.rank != 1 || t.rank != 1) {
         return dti_graph_fail(a.graph, "outer: a %s and b %s must have one dimension each",
                               dti_tensor_print(a).text, dti_tensor_print(b).text);
@@ -304,8 +300,8 @@ DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
 
 DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
     const dt_shape s = dti_tensor_shape(a), t = dti_tensor_shape(b);
-    if (dti_is_nil(a) || dti_is_nil(b))
-        return dti_nil_of(dti_is_nil(a) ? a : b, "cross");
+    DTI_NEED_TENSOR(a, "cross");
+    DTI_NEED_TENSOR(b, "cross");
     if (s.rank < 1 || t.rank < 1 || s.dim[s.rank - 1] != 3 || t.dim[t.rank - 1] != 3) {
         return dti_graph_fail(a.graph, "cross: a %s and b %s must end in 3",
                               dti_tensor_print(a).text, dti_tensor_print(b).text);
@@ -342,8 +338,7 @@ DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
 }
 
 DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "celu");
+    DTI_NEED_TENSOR(x, "celu");
     if (!(alpha > 0.0f) || alpha == INFINITY)
         return dti_graph_fail(x.graph, "celu: alpha is %g; it must be above 0", (double)alpha);
     dt_tensor below = dt_elu(dt_affine(x, 1.0f / alpha, 0.0f), 1.0f);
@@ -353,8 +348,8 @@ DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
 
 DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
     const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(w);
-    if (dti_is_nil(x) || dti_is_nil(w))
-        return dti_nil_of(dti_is_nil(x) ? x : w, "prelu");
+    DTI_NEED_TENSOR(x, "prelu");
+    DTI_NEED_TENSOR(w, "prelu");
     if (t.rank != 1 || (t.dim[0] != 1 && (s.rank < 1 || t.dim[0] != s.dim[0]))) {
         return dti_graph_fail(x.graph, "prelu: the weight %s must be [1], or [C] for x %s",
                               dti_tensor_print(w).text, dti_tensor_print(x).text);
@@ -384,8 +379,8 @@ DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float e
 
 DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g) {
     const dt_shape s = dti_tensor_shape(v), t = dti_tensor_shape(g);
-    if (dti_is_nil(v) || dti_is_nil(g))
-        return dti_nil_of(dti_is_nil(v) ? v : g, "weight_norm");
+    DTI_NEED_TENSOR(v, "weight_norm");
+    DTI_NEED_TENSOR(g, "weight_norm");
     if (s.rank < 2 || t.rank != 1 || t.dim[0] != s.dim[0]) {
         return dti_graph_fail(v.graph, "weight_norm: v %s must be [O, ...] and g %s [O]",
                               dti_tensor_print(v).text, dti_tensor_print(g).text);
@@ -415,8 +410,7 @@ static dt_tensor dti_dropout_channels_again(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
     dt_shape s = dti_tensor_shape(x);
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "dropout_channels");
+    DTI_NEED_TENSOR(x, "dropout_channels");
     if (s.rank < 1)
         return dti_graph_fail(x.graph, "dropout_channels: %s has no channels",
                               dti_tensor_print(x).text);
@@ -434,16 +428,14 @@ DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
 }
 
 DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "drop_path");
+    DTI_NEED_TENSOR(x, "drop_path");
     dt_tensor mask = dti_drops(x, (dt_shape){0}, p);
     return p == 0.0f ? x : dt_mul(x, dt_cast(mask, dti_tensor_dtype(x)));
 }
 
 /* Dropped elements become -alpha', selu's lowest value; mean and variance are put right. */
 DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "alpha_dropout");
+    DTI_NEED_TENSOR(x, "alpha_dropout");
     if (p == 0.0f)
         return x;
     const double low = -1.7580993408473766, q = (double)p;
@@ -462,8 +454,7 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
 
 static dt_tensor dti_pixels(dt_tensor x, int64_t r, bool in) {
     const char *op = in ? "pixel_unshuffle" : "pixel_shuffle";
-    if (dti_is_nil(x))
-        return dti_nil_of(x, op);
+    DTI_NEED_TENSOR(x, op);
     const dt_shape s = dti_tensor_shape(x);
     const int64_t c = s.dim[0], h = s.dim[1], w = s.dim[2];
     const bool small = r > 0 && r < 1 << 15;

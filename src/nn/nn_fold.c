@@ -35,8 +35,7 @@ DT_API dt_tensor dt_unfold(dt_tensor x, int64_t kernel_h, int64_t kernel_w,
                            const dt_conv_desc *desc) {
     const dt_shape s = dti_tensor_shape(x);
     dti_windows w;
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "unfold");
+    DTI_NEED_TENSOR(x, "unfold");
     if (!dti_windows_of("unfold", x, s.rank == 3 ? s.dim[0] : 1, kernel_h, kernel_w, desc, &w))
         return dti_nil(x.graph);
     dt_tensor y = dt_conv2d(x, dti_windows_weight(x.graph, &w), (dt_tensor){0}, &w.conv);
@@ -56,8 +55,7 @@ DT_API dt_tensor dt_fold(dt_tensor x, int64_t height, int64_t width, int64_t ker
     const dt_shape s = dti_tensor_shape(x);
     const int64_t size[2] = {height, width};
     dti_windows w;
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "fold");
+    DTI_NEED_TENSOR(x, "fold");
     const int64_t places = DTI_MAX(kernel_h, 1) * (kernel_w > 0 && kernel_w <= 256 ? kernel_w : 1);
     const bool whole = s.rank == 2 && kernel_h <= 256 && s.dim[0] % places == 0;
     if (!dti_windows_of("fold", x, whole ? s.dim[0] / places : 1, kernel_h, kernel_w, desc, &w))

@@ -98,8 +98,7 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
 
 DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out) {
     dti_nn nn;
-    if (dti_is_nil(x2))
-        return dti_nil_of(x2, "bilinear");
+    DTI_NEED_TENSOR(x2, "bilinear");
     if (!dti_nn_begin(&nn, x1, "bilinear", name))
         return dti_nil(x2.graph);
     const dt_shape s = dti_tensor_shape(x1), t = dti_tensor_shape(x2);

@@ -272,8 +272,8 @@ static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
 DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
     const char *op = "index_select";
     dti_along a;
-    if (dti_is_nil(index) || dti_is_nil(x))
-        return dti_nil_of(dti_is_nil(x) ? x : index, op);
+    DTI_NEED_TENSOR(x, op);
+    DTI_NEED_TENSOR(index, op);
     if (!dti_along_of(op, x, axis, &a))
         return dti_nil(x.graph);
     if (dti_tensor_dtype(index) != DT_I32 || dti_tensor_shape(index).rank != 1)

@@ -39,8 +39,7 @@ DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t 
     static const dt_linear_desc up = {.no_bias = true, .weight = {DT_INIT_CONSTANT, 0.0f, 0.0f}};
     char text[2][DTI_NN_NAME_SIZE];
     dti_nn nn;
-    if (dti_is_nil(y))
-        return dti_nil_of(y, "lora");
+    DTI_NEED_TENSOR(y, "lora");
     if (!dti_nn_begin(&nn, x, "lora", name))
         return dti_nil(y.graph);
     const dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(y);

@@ -325,8 +325,7 @@ static bool dti_attention_desc_fits(dt_graph *g, const dt_attention_desc *d) {
 
 /* 1 for keys before the length: [1, 1, S]. */
 static dt_tensor dti_attention_before(dt_tensor lengths, int64_t tk) {
-    if (dti_is_nil(lengths))
-        return dti_nil_of(lengths, "attention's lengths");
+    DTI_NEED_TENSOR(lengths, "attention's lengths");
     const dti_node *n = dti_node_of(lengths);
     if (n->shape.rank != 0 || n->dtype != DT_I32)
         return dti_graph_fail(lengths.graph, "attention: .lengths %s must be i32 [], one a sample",

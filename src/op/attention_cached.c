@@ -109,8 +109,7 @@ static dt_tensor dti_cache_position_again(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_cache_position(dt_tensor position) {
-    if (dti_is_nil(position))
-        return dti_nil_of(position, "cache_position");
+    DTI_NEED_TENSOR(position, "cache_position");
     dt_graph *g = position.graph;
     const uint32_t first = g->count;
     const dti_call call = {
@@ -127,8 +126,8 @@ static dt_tensor dti_cache_positions_again(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position) {
-    if (dti_is_nil(x) || dti_is_nil(position))
-        return dti_nil_of(dti_is_nil(x) ? x : position, "cache_positions");
+    DTI_NEED_TENSOR(x, "cache_positions");
+    DTI_NEED_TENSOR(position, "cache_positions");
     dt_graph *g = x.graph;
     const uint32_t first = g->count;
     const dt_shape s = dti_tensor_shape(x);

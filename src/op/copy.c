@@ -214,8 +214,7 @@ static dt_tensor dti_pad_again(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "pad");
+    DTI_NEED_TENSOR(x, "pad");
     dt_shape s = dti_node_of(x)->shape;
     int at = dti_axis_of(x, axis);
     if (at < 0 || at >= s.rank || before < 0 || after < 0 || before > INT32_MAX ||

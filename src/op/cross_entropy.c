@@ -125,8 +125,7 @@ static dt_tensor dti_hot_again(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
-    if (dti_is_nil(index))
-        return dti_nil_of(index, "one_hot");
+    DTI_NEED_TENSOR(index, "one_hot");
     dt_shape s = dti_tensor_shape(index);
     if (dti_tensor_dtype(index) != DT_I32 || s.rank == DT_MAX_DIMS || classes < 1)
         return dti_graph_fail(index.graph,

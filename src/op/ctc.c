@@ -169,8 +169,7 @@ DT_API dt_tensor dt_ctc_loss(dt_tensor log_p, dt_tensor targets, const dt_ctc_de
     dt_tensor in[3] = {log_p, targets}, part[2], packed, out[DTI_OUTPUTS_MAX];
     const bool lengths = d.steps.graph || d.labels.graph;
     dt_graph *g = log_p.graph;
-    if (dti_is_nil(log_p))
-        return dti_nil_of(log_p, "ctc_loss");
+    DTI_NEED_TENSOR(log_p, "ctc_loss");
     if (lengths && (!dti_ctc_length(g, d.steps, "steps", &part[0]) ||
                     !dti_ctc_length(g, d.labels, "labels", &part[1])))
         return dti_nil(g);

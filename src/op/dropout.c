@@ -56,8 +56,7 @@ static void dti_dropout_emit(dti_emit *e) {
 }
 
 DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "dropout");
+    DTI_NEED_TENSOR(x, "dropout");
     if (p == 0.0f)
         return x;
     return dti_append1(DTI_OP_DROPOUT, x,
@@ -78,8 +77,7 @@ static void dti_random_emit(dti_emit *e) {
 }
 
 static dt_tensor dti_random(dt_tensor like, float scale, float offset) {
-    if (dti_is_nil(like))
-        return dti_nil_of(like, "random");
+    DTI_NEED_TENSOR(like, "random");
     const int32_t stream = (int32_t)like.graph->streams++;
     return dti_append1(DTI_OP_RANDOM, like, &(dti_attr){.f = {scale, offset}, .i = {stream}});
 }

@@ -165,8 +165,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_buffer, (dt_graph * g, const char *name, dt_shape s
 }
 
 DTI_PUBLIC_GET(dt_tensor, dt_freeze, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "dt_freeze");
+    DTI_NEED_TENSOR(x, "dt_freeze");
     dti_node *n = dti_node_of(x);
     if (n->op != DTI_OP_PARAM) {
         return dti_graph_fail(x.graph, "dt_freeze: %s is not a parameter; use dt_detach",

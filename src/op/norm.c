@@ -300,8 +300,7 @@ static dt_tensor dti_norm_last_again(dt_graph *g, const dti_call *c);
 /* Over the last `dims` dimensions. */
 static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor w, dt_tensor b,
                                float eps, bool rms) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, op);
+    DTI_NEED_TENSOR(x, op);
     dt_shape s = dti_node_of(x)->shape, last = {.rank = dims};
     bool fits = dims >= 1 && dims <= s.rank;
     if (!dti_norm_check(x, op, fits, eps, "`dims` must be 1 up to the number of dimensions"))
@@ -343,8 +342,7 @@ static dt_tensor dti_norm_groups_again(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "group_norm");
+    DTI_NEED_TENSOR(x, "group_norm");
     dt_shape s = dti_node_of(x)->shape;
     bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
     const dti_call call = {.name = "group_norm",
@@ -420,8 +418,7 @@ static dt_tensor dti_batch_norm_again(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
                                dt_tensor running_var, const dt_batch_norm_desc *desc) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "batch_norm");
+    DTI_NEED_TENSOR(x, "batch_norm");
     dt_batch_norm_desc d = desc ? *desc : (dt_batch_norm_desc){0};
     dt_shape s = dti_node_of(x)->shape;
     dt_tensor running[2] = {running_mean, running_var}, weights[2] = {w, b};

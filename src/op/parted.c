@@ -24,8 +24,7 @@ static dti_parted dti_param_parted(const dti_node *n, int64_t *unit) {
 
 DTI_PUBLIC_GET(dt_tensor, dt_tensor_parallel, (dt_tensor w, int axis), w.graph, DTI_OF(dt_graph),
                (w, axis)) {
-    if (dti_is_nil(w))
-        return dti_nil_of(w, "dt_tensor_parallel");
+    DTI_NEED_TENSOR(w, "dt_tensor_parallel");
     const dti_node *n = dti_node_of(w);
     const int at = axis < 0 ? axis + n->shape.rank : axis;
     if (n->op != DTI_OP_PARAM || n->buffer || at < 0 || at >= n->shape.rank)

@@ -178,8 +178,7 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
 }
 
 static dt_tensor dti_reduce(dti_op op, dt_tensor x, dt_shape axes, bool keep, bool mean) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, dti_op_info_of(op)->name);
+    DTI_NEED_TENSOR(x, dti_op_info_of(op)->name);
     int mask = dti_reduce_mask(x, axes, mean ? "mean" : dti_op_info_of(op)->name);
     if (mask < 0)
         return dti_nil(x.graph);
@@ -222,8 +221,7 @@ DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep) {
 }
 
 DT_API dt_tensor dt_sum_samples(dt_tensor x) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "sum_samples");
+    DTI_NEED_TENSOR(x, "sum_samples");
     if (!dti_node_of(x)->samples) {
         return dti_graph_fail(x.graph, "sum_samples(%s): has no sample axis",
                               dti_shape_print(dti_node_of(x)->shape, false).text);

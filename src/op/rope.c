@@ -73,8 +73,7 @@ static dt_tensor dti_rope_again(dt_graph *g, const dti_call *c) {
 DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc) {
     dt_rope_desc d = desc ? *desc : (dt_rope_desc){0};
     d.base = d.base == 0.0 ? 10000.0 : d.base;
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "rope");
+    DTI_NEED_TENSOR(x, "rope");
     if (!dti_rope_fits(x, &d))
         return dti_nil(x.graph);
     const dti_call call = {.name = "rope",

@@ -34,8 +34,7 @@ static void dti_softmax_emit(dti_emit *e) {
 }
 
 static dt_tensor dti_softmax_along(dti_op op, dt_tensor x, int axis) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, dti_op_info_of(op)->name);
+    DTI_NEED_TENSOR(x, dti_op_info_of(op)->name);
     int rank = dti_node_of(x)->shape.rank, at = axis < 0 ? axis + rank : axis;
     if (at < 0 || at >= rank) {
         return dti_graph_fail(x.graph, "%s(%s): %s", dti_op_info_of(op)->name, dti_shape_of(x).text,

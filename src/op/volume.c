@@ -222,8 +222,7 @@ static bool dti_pool3d_desc_fits(dt_tensor x, const char *op, const dt_pool3d_de
 static dt_tensor dti_pool3d(dt_tensor x, const dt_pool3d_desc *desc, bool max) {
     const char *op = max ? "max_pool3d" : "avg_pool3d";
     dt_pool3d_desc d;
-    if (dti_is_nil(x))
-        return dti_nil_of(x, op);
+    DTI_NEED_TENSOR(x, op);
     if (!desc)
         return dti_graph_fail(x.graph, "%s: no desc, which has the kernel", op);
     if (!dti_pool3d_desc_fits(x, op, desc, &d))
@@ -257,8 +256,7 @@ static dt_tensor dti_adaptive3d_again(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "adaptive_avg_pool3d");
+    DTI_NEED_TENSOR(x, "adaptive_avg_pool3d");
     const int64_t most = INT32_MAX;
     if (!dti_volume_is(x, "adaptive_avg_pool3d"))
         return dti_nil(x.graph);
@@ -282,8 +280,7 @@ DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t heig
 /* ---- signals: [C, L] as [C, L, 1] */
 
 static dt_tensor dti_signal_high(dt_tensor x, const char *op) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, op);
+    DTI_NEED_TENSOR(x, op);
     const dti_node *n = dti_node_of(x);
     if (n->shape.rank != 2 || n->dtype == DT_I32)
         return dti_graph_fail(x.graph, "%s: x %s must be [channels, length], of floats", op,

@@ -346,8 +346,7 @@ DTI_TENSOR_GET(bool, has_samples)
 
 DTI_PUBLIC_GET(dt_tensor, dt_label, (dt_tensor x, const char *label), x.graph, DTI_OF(dt_graph),
                (x, label)) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "dt_label");
+    DTI_NEED_TENSOR(x, "dt_label");
     const dti_node *n = dti_node_of(x);
     if (!label || !dti_name_fits(label))
         return dti_graph_fail(
@@ -362,8 +361,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_label, (dt_tensor x, const char *label), x.graph, D
 }
 
 DTI_PUBLIC_GET(dt_tensor, dt_recompute, (dt_tensor x), x.graph, DTI_OF(dt_graph), (x)) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "dt_recompute");
+    DTI_NEED_TENSOR(x, "dt_recompute");
     dti_node_of(x)->recompute = true;
     x.graph->changes++;
     return x;
@@ -371,8 +369,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_recompute, (dt_tensor x), x.graph, DTI_OF(dt_graph)
 
 DTI_PUBLIC_GET(dt_tensor, dt_stage, (dt_tensor x, int stage), x.graph, DTI_OF(dt_graph),
                (x, stage)) {
-    if (dti_is_nil(x))
-        return dti_nil_of(x, "dt_stage");
+    DTI_NEED_TENSOR(x, "dt_stage");
     if (stage < 1 || stage > 1024)
         return dti_graph_fail(x.graph, "dt_stage: stage %d; from 1 to 1024, as stage 0 is implied",
                               stage);

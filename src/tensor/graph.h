@@ -127,6 +127,11 @@ static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_P
 /* What an op gives whose input is nil: nil, and an error of the graph that the nil knows, whose own
  * may have been cleared. For {0}, which knows none, {0}. */
 static dt_tensor dti_nil_of(dt_tensor x, const char *op);
+#define DTI_NEED_TENSOR(x, op)                                                                     \
+    do {                                                                                           \
+        if (dti_is_nil(x))                                                                         \
+            return dti_nil_of((x), (op));                                                          \
+    } while (0)
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
 static const char *dti_graph_string(dt_graph *g, const char *text);
 /* So of bytes, aligned as a pointer. */
