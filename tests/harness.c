@@ -56,6 +56,11 @@ bool test_is_long(void) {
     return getenv("DTRAIN_TEST_LONG") != NULL;
 }
 
+long test_draw(void) {
+    const char *given = getenv("DTRAIN_DRAW");
+    return given ? atol(given) : (long)(time(NULL) / 86400);
+}
+
 bool test_takes(long i, int plain, int sanitized) {
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
     const bool slow = true;
@@ -158,7 +163,8 @@ static void test_run(const test *t, bool verbose, bool left_out, int counts[3]) 
     check_threads(threads);
     double seconds = now_seconds() - start;
     if (test_now.failures)
-        printf("FAILED  %s: %d checks\n", t->name, test_now.failures);
+        printf("FAILED  %s: %d checks (DTRAIN_DRAW=%ld)\n", t->name, test_now.failures,
+               test_draw());
     else if (test_now.skipped)
         printf("skipped %s: %s\n", t->name, test_now.skipped);
     else if (verbose || seconds >= SLOW_SECONDS)

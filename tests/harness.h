@@ -38,6 +38,8 @@ bool test_is_long(void);
 /* Whether this run has case `i`: one in `plain` of them; under a sanitizer, where each takes ten
  * times as long and it is memory that is looked at, one in `sanitized`; in the long form all. */
 bool test_takes(long i, int plain, int sanitized);
+long test_draw(
+    void); /* which ones: another number each day, or DTRAIN_DRAW, which a failure names */
 
 /* Returns ok. Prints the first failures of a test: a broken kernel fails a million times. */
 bool test_check(bool ok, const char *file, int line, const char *format, ...)

@@ -359,6 +359,13 @@ static dt_tensor bench_layer(const bench *d, int kind, const char *name, bool wr
     }
 }
 
+TEST(losses_of_tensors_without_a_graph_are_nil) {
+    const dt_tensor none = {0};
+    CHECK(!dt_l1(none, none).graph && !dt_mse(none, none).graph);
+    CHECK(!dt_gaussian_nll(none, none, none, 0, false).graph);
+    CHECK(!dt_multi_margin(none, none, 1, 1, none).graph);
+}
+
 TEST(a_layer_that_failed_leaves_its_name_free) {
     for (int kind = 0; kind < 9; kind++) {
         bench d;

@@ -317,7 +317,8 @@ static uint64_t rows_check_table(rows_way way) {
         strcmp(way.device, "cpu") ? 3 : 1; /* of Vulkan every third op: each compiles */
     if (rows_open(&r, way))
         for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
-            if (!test_takes(op, plain, 9) || ops_is_left_out(rows_is_cpu(&r), (dti_op)op))
+            if (!test_takes(op + test_draw(), plain, 9) ||
+                ops_is_left_out(rows_is_cpu(&r), (dti_op)op))
                 continue;
             for (int eval = 0; eval <= ops_has_modes((dti_op)op); eval++)
                 rows_check_op(&r, (dti_op)op, eval);

@@ -126,6 +126,23 @@ static bool fly_stub_open(train_model *m, dt_trainer_desc *d, dt_trainer **train
     return !dt_trainer_create(m->graph, d, trainer);
 }
 
+TEST(a_trainer_on_one_device_takes_a_comm_of_one_rank) {
+    train_model m;
+    dt_trainer_desc d;
+    dt_trainer *trainer;
+    dt_comm *comm = NULL;
+    dt_train_report r;
+    REQUIRE(fly_stub_open(&m, &d, &trainer));
+    dt_trainer_destroy(trainer);
+    REQUIRE(!dt_comm_create_threads(NULL, 1, &comm));
+    d.comm = comm;
+    REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+    CHECK(trainer->par.alone && !dt_trainer_step(trainer, &r));
+    CHECK(!dt_trainer_wait(trainer, &r) && r.step == 1);
+    dt_ctx_destroy(m.ctx);
+    dt_comm_destroy(comm);
+}
+
 TEST(a_trainer_with_a_step_in_flight_starts_the_next_and_allocates_nothing) {
     train_model m;
     dt_trainer_desc d;

@@ -126,6 +126,7 @@ static void dti_socket_buffers(const dti_socket_part *parts, int count,
     }
 }
 
+/* It gathers by itself what is under way, whether more comes or not. */
 static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more) {
     WSABUF buffers[DTI_SOCKET_PARTS];
     DWORD sent = 0;

@@ -9,6 +9,7 @@ static bool dti_loss_takes(const char *loss, const dt_tensor *x, int count) {
             for (int k = 0; k < count; k++)
                 if (x[k].graph && (!dti_is_nil(x[k]) || k + 1 == count))
                     return dti_graph_refuse(x[k].graph, "%s: input %d is nil", loss, i + 1);
+            return false;
         }
     }
     for (int i = 1; i < count; i++) {

@@ -116,19 +116,20 @@ static void dti_runs_list_units(dti_list_units *units, const dti_code *code) {
 
 static void dti_runs_list_write(void *of, dti_list *list) {
     const dti_runs_of *o = of;
-    const bool are = dti_units_are(o->par);
+    const bool zero = dti_units_are(o->par);
     dti_list_units units = {.ranks = o->par->desc.comm != NULL};
     for (uint32_t i = 0; i < DTI_MAX(o->most, 1u); i++) {
         const dti_micro_run *run = dti_runs_list_run(o, i);
         const dti_code *code = dti_program_code(run->program);
-        const bool idle = i >= o->runs->count, leaves = !o->runs->count && code->units_leave;
+        const bool idle = i >= o->runs->count,
+                   gradients_leave = !o->runs->count && code->units_leave;
         const dti_list_micro micro = {
             .written = i == 0,
             .idle = idle,
-            .units = are ? &units : NULL,
+            .units = zero ? &units : NULL,
             .forward = dti_program_forward(run->program),
             .segments = dti_program_segments(run->program),
-            .buckets = run->last && (!idle || leaves) ? code->segment_buckets : NULL,
+            .buckets = run->last && (!idle || gradients_leave) ? code->segment_buckets : NULL,
             .sync_points = code->sync_points,
             .sync_point_count = code->sync_point_count};
         dti_runs_list_units(&units, code);
@@ -136,7 +137,7 @@ static void dti_runs_list_write(void *of, dti_list *list) {
             dti_list_add_micro(list, i, &micro);
         else
             dti_list_add_none(list, i, &micro,
-                              o->runs->count || i || leaves ? 0 : o->par->bucket_count);
+                              o->runs->count || i || gradients_leave ? 0 : o->par->bucket_count);
     }
 }
 

@@ -53,7 +53,7 @@ static dt_result dti_alone_wait(dti_parallel *par) {
     r->norm = report.gradient_norm;
     r->empty = report.empty;
     r->faulty = result == DT_ERROR_NUMERIC;
-    r->walk.given_up = report.not_run;
+    par->now->not_run = report.not_run;
     return r->faulty ? DT_OK : result;
 }
 
@@ -63,7 +63,7 @@ static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
     out->norm = r->norm;
     out->empty = r->empty;
     out->committed = !r->faulty && !(r->empty && par->desc.skip_empty);
-    out->skipped = r->faulty && !r->walk.given_up;
+    out->skipped = r->faulty && !par->now->not_run;
     return r->faulty ? DT_ERROR_NUMERIC : DT_OK;
 }
 
@@ -71,6 +71,7 @@ static const dti_strategy dti_alone_strategy = {.scope = DTI_STEP_OF_REPLICA,
                                                 .prepare = dti_alone_prepare,
                                                 .team = dti_replicas_team,
                                                 .result = dti_replicas_result,
+                                                .weigh = dti_alone_start,
                                                 .weigh_forward = dti_alone_start,
                                                 .run = dti_alone_wait,
                                                 .done = dti_alone_done,

@@ -79,6 +79,7 @@ typedef struct dti_step {
     uint64_t validate_ns;
     dti_step_times times;
     bool told;           /* all ranks know that it is given up */
+    bool not_run;        /* the one before it was skipped, and this was in flight already */
     _Atomic bool faulty; /* a device here found that what it would write is not finite */
 } dti_step;
 

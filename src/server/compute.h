@@ -42,7 +42,7 @@ static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape,
 static bool dti_push_is_finite(const dti_push_shape *shape, const void *push);
 /* Pushes of all batch slices, one `stride` bytes behind the other, to one update of the store,
  * which is a replica without rows; gradients are multiplied by `clip`; out as by
- * dti_parallel_step. */
+ * dti_parallel_end. */
 static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
                                 uint64_t stride, uint32_t rows, float clip,
                                 const dt_step_desc *step, dti_parallel_result *out);

@@ -17,8 +17,12 @@ static dt_result dti_trainer_go_back(dt_trainer *t) {
     dti_parallel_result none;
     if (!t->par.under_way)
         return DT_OK;
+    if (t->par.lost) { /* nothing more can be trained: it stays where the lost step was */
+        t->par.under_way = 0;
+        return DT_OK;
+    }
     dti_trainer_move_to(t, dti_trainer_step_of(t, 0));
-    while (t->par.under_way)
+    while (t->par.under_way && !t->par.lost)
         dti_parallel_end(&t->par, &none);
     t->again = true;
     return t->par.lost ? DT_OK : dti_trainer_seek(t);
@@ -131,7 +135,7 @@ static dt_result dti_trainer_begin_step(dt_trainer *t, const dti_batch *batch, d
     return DT_OK;
 }
 
-/* A call makes a step, whatever befell the one before it; what that one says stays. */
+/* A call always makes a step. The error of the step before it is what the call returns. */
 static dt_result dti_trainer_step_again(dt_trainer *t, dt_step_desc *desc, uint32_t keep,
                                         dt_train_report *r, dt_result before) {
     const dti_error_text error = dti_error_of(&t->par);
@@ -168,8 +172,8 @@ static dt_result dti_trainer_make_step(dt_trainer *t, const dti_batch *batch, dt
     return other ? other : result;
 }
 
-/* What is under way, before the store is looked at or the next step is another one. What it has to
- * say is for the next step's report. */
+/* Ends what is under way, before the store is read or written. Its results and its error go into
+ * the next report. */
 static void dti_trainer_drain(dt_trainer *t) {
     bool used;
     dt_result result = dti_trainer_end_to(t, 0, &t->pending, &used);

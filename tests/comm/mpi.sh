@@ -1,7 +1,7 @@
 #!/bin/sh
 # The MPI transport under mpirun: tests/comm/mpi_ranks.c on 1 to 4 ranks, one scenario a run, and
-# training jobs (mpi_train.c). Names that contain one of the arguments are run, or all. The last line is three numbers: passed, failed,
-# skipped. MPICC and MPIRUN choose another MPI library.
+# training jobs (mpi_train.c). Names that contain one of the arguments are run, or all. The last line
+# is three numbers: passed, failed, skipped. MPICC and MPIRUN choose another MPI library.
 set -u
 cd "$(dirname "$0")/../.."
 work=build/mpi

@@ -48,6 +48,7 @@ static dt_result dti_tls_fail(dti_base *base, const char *what, const char *file
 
 /* ---- the key as an external PSK */
 
+/* hash: SHA-256, the only suite's. */
 static int dti_tls_use_psk(SSL *ssl, const EVP_MD *hash, const unsigned char **name, size_t *bytes,
                            SSL_SESSION **session) {
     dti_tls *tls = SSL_get_app_data(ssl);
