@@ -31,6 +31,10 @@
  *             NaN leaves out the step of one replica     ends, and here is the round's start
  *   DONE      step s + 1 of the round                    then comes the plan of `next`
  *
+ * A device that runs on its own (one.c) is such a replica. Its AGREE starts the program, its RUN
+ * waits for it, and the next step's AGREE may come before that. So two steps are under way, each an
+ * object of its own (dti_step).
+ *
  * A round of local steps is made of three plans: the local step (inner.c), the average of two ranks
  * (gossip.c, REPLICA), and the end of the round (round.c, JOB). The end begins with RUN, where
  * differences are summed. Its BARRIER is before its VALIDATE, as all ranks look at the same sums.
