@@ -119,17 +119,16 @@ typedef struct dti_pipe {
     dti_device_team *device_team;
     dti_pipe_flow *flows;
     uint32_t flow_count;
-    bool reads; /* a chunk here reads a column of the data */
-    bool
-        apart; /* threads here use the comm one at a time; else one alone does, while it computes */
+    bool reads;             /* a chunk here reads a column of the data */
+    bool locks_comm;        /* several threads use it, one at a time; else one alone does */
     uint32_t counter_count; /* of par->counters */
 
     /* The step under way. */
     uint32_t tail;  /* 1: of a short batch */
     uint32_t ahead; /* sums that were posted out of turn */
     _Atomic bool failed;
-    _Atomic bool speaking; /* a thread of this rank uses the comm */
-    dt_result said;        /* what the comm said */
+    _Atomic bool comm_locked; /* a thread of this rank uses the comm */
+    dt_result said;           /* what the comm said */
 } dti_pipe;
 
 enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
@@ -226,8 +225,8 @@ static void dti_pipe_leave(dti_parallel *par);
 /* Parameters that weigh targets of other chunks, before the step. */
 static dt_result dti_pipe_weigh_by_all(dti_parallel *par);
 /* For whoever uses the comm between two parts. */
-static void dti_pipe_hush(dti_pipe *pipe);
-static void dti_pipe_unhush(dti_pipe *pipe);
+static void dti_pipe_comm_lock(dti_pipe *pipe);
+static void dti_pipe_comm_unlock(dti_pipe *pipe);
 
 /* ---- pipe_sum.c */
 static dt_result dti_pipe_sums_make(dti_parallel *par); /* on all ranks together */

@@ -439,7 +439,7 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
 }
 
 /* Whether several threads would use the comm at once. */
-static bool dti_pipe_is_apart(const dti_pipe *pipe) {
+static bool dti_pipe_locks_comm(const dti_pipe *pipe) {
     uint32_t speakers = 0;
     for (uint32_t i = 0; i < pipe->tp_count; i++)
         speakers += pipe->tp_groups[i].comm != NULL;
@@ -467,7 +467,7 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
-    par->pipe->apart = dti_pipe_is_apart(par->pipe);
+    par->pipe->locks_comm = dti_pipe_locks_comm(par->pipe);
     result = dti_pipe_lists_make(par);
     if (!result)
         result = dti_device_team_create(par->base, par->desc.comm, par->pipe->device_count, pin,

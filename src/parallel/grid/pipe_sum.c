@@ -26,7 +26,8 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     return result ? result : dti_operands_fit(par, stage->pipelines, operands);
 }
 
-/* As many sums in their order as ahead of it: messages and places have operations under way too. */
+/* What messages and sync points leave of the comm's pending operations: half is for sums in their
+ * order, and half for sums that are posted ahead. */
 static uint32_t dti_pipe_sums_window(const dti_pipe *pipe) {
     uint32_t others = pipe->tp_count;
     for (uint32_t i = 0; i < pipe->flow_count; i++)
@@ -70,16 +71,16 @@ static void dti_pipe_sums_begin(dti_parallel *par) {
 static void dti_pipe_sums_help(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     for (uint32_t s = 0; s < par->sums.count; s++) {
-        if (!dti_sum_fold(par, s) || !par->sums.list[s].comm || !pipe->apart)
+        if (!dti_sum_fold(par, s) || !par->sums.list[s].comm || !pipe->locks_comm)
             continue;
-        dti_pipe_hush(pipe);
+        dti_pipe_comm_lock(pipe);
         if (!pipe->said && pipe->ahead < par->sums.window) {
             pipe->said = dti_sum_post(par, s);
             pipe->ahead++;
         }
         if (pipe->said)
             atomic_store(&pipe->failed, true);
-        dti_pipe_unhush(pipe);
+        dti_pipe_comm_unlock(pipe);
     }
 }
 

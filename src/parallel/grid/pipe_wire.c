@@ -262,17 +262,17 @@ static void dti_pipe_wires_free(dti_parallel *par) {
 
 /* ---- one thread at a time */
 
-static bool dti_pipe_hushed(dti_pipe *pipe) {
-    return !atomic_exchange(&pipe->speaking, true);
+static bool dti_pipe_comm_trylock(dti_pipe *pipe) {
+    return !atomic_exchange(&pipe->comm_locked, true);
 }
 
-static void dti_pipe_hush(dti_pipe *pipe) {
-    while (!dti_pipe_hushed(pipe))
+static void dti_pipe_comm_lock(dti_pipe *pipe) {
+    while (!dti_pipe_comm_trylock(pipe))
         dti_thread_yield();
 }
 
-static void dti_pipe_unhush(dti_pipe *pipe) {
-    atomic_store(&pipe->speaking, false);
+static void dti_pipe_comm_unlock(dti_pipe *pipe) {
+    atomic_store(&pipe->comm_locked, false);
 }
 
 /* ---- messages */
@@ -383,7 +383,7 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
 static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_sums_help(par);
-    if (!pipe->flow_count || !dti_pipe_hushed(pipe))
+    if (!pipe->flow_count || !dti_pipe_comm_trylock(pipe))
         return;
     dt_result result = pipe->said;
     bool moved = false;
@@ -400,7 +400,7 @@ static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action 
     pipe->said = result;
     if (result)
         atomic_store(&pipe->failed, true);
-    dti_pipe_unhush(pipe);
+    dti_pipe_comm_unlock(pipe);
 }
 
 static dt_result dti_pipe_wires_end(dti_parallel *par) {

@@ -83,7 +83,7 @@ static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_met *at, c
     dt_result result = DT_OK;
     bool ended = false;
     while (!ended && !result && !*given_up) {
-        dti_pipe_hush(pipe);
+        dti_pipe_comm_lock(pipe);
         *given_up = atomic_load(&pipe->failed);
         if (!work.id && !*given_up)
             result = dt_comm_begin(comm, op, &work);
@@ -93,7 +93,7 @@ static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_met *at, c
             dt_comm_cancel(comm, work);
         if (result)
             result = dti_parallel_comm_failed(par, result);
-        dti_pipe_unhush(pipe);
+        dti_pipe_comm_unlock(pipe);
         if (!ended) { /* stages of other ranks go on meanwhile */
             dti_pipe_speak(par, at->run->device, NULL);
             dti_thread_yield();
@@ -104,7 +104,7 @@ static dt_result dti_tp_speak_in_turn(dti_parallel *par, const dti_tp_met *at, c
 
 static dt_result dti_tp_speak(dti_parallel *par, const dti_tp_met *at, const dt_comm_op *op,
                               bool *given_up) {
-    if (!par->pipe->apart)
+    if (!par->pipe->locks_comm)
         return dti_parallel_comm_failed(par, dt_comm_run(at->run->place->comm, op));
     return dti_tp_speak_in_turn(par, at, op, given_up);
 }

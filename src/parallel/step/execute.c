@@ -45,8 +45,9 @@ static bool dti_list_await(dti_parallel *par, uint32_t index, dti_list_walk *wal
     const uint64_t start = dti_now_ns();
     while (!may && !calls->failed(par)) {
         calls->help(par, index, a);
-        dti_thread_yield();
         may = dti_list_may(par, walk->list, a);
+        if (!may)
+            dti_thread_yield();
     }
     const uint64_t waited = dti_now_ns() - start;
     walk->waited += waited;
