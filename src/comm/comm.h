@@ -2,6 +2,8 @@
  * what all transports share, group.c what all ranks agree on; a transport (single.c, thread.c,
  * tcp.c, mpi.c) gets operations that coll.c has checked. */
 
+#define DTI_PENDING_MAX 128 /* operations under way in one comm and its groups */
+
 /* Bounds of dt_comm_link: within them no sum of times overflows. */
 #define DTI_LATENCY_MOST_NS UINT64_C(10000000000)
 #define DTI_BYTES_PER_S_LEAST UINT64_C(1000)

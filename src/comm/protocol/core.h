@@ -29,7 +29,6 @@
 /* A header, and what may stand between it and its body. */
 #define DTI_HEADER_ROOM (DTI_HEADER_BYTES + DTI_MAC_BYTES)
 #define DTI_SOCKETS_MAX 16
-#define DTI_PENDING_MAX 128   /* operations under way in one comm and its groups */
 #define DTI_ADDRESS_BYTES 192 /* a rank's addresses, as its transport writes them */
 /* Where a connection came from: 0, 0, 0, 0 and an IPv4 address, or the /64 of an IPv6 address. */
 #define DTI_SOURCE_BYTES 8
