@@ -44,6 +44,23 @@ TEST(threads_meet_by_a_lock_and_a_condition) {
     dti_mutex_destroy(&m.lock);
 }
 
+#if DTI_THREADS
+static _Thread_local char plat_large[96 * 1024];
+
+static void plat_fill(void *arg) {
+    memset(plat_large, 1, sizeof plat_large);
+    *(int *)arg = plat_large[sizeof plat_large - 1];
+}
+
+TEST(a_thread_starts_where_its_local_variables_are_larger_than_its_stack) {
+    dti_thread thread;
+    int filled = 0;
+    REQUIRE(dti_thread_start(&thread, (size_t)32 * 1024, plat_fill, &filled));
+    dti_thread_join(&thread);
+    CHECK(filled == 1);
+}
+#endif
+
 TEST(a_wait_with_a_deadline_ends_with_it) {
     dti_mutex lock;
     dti_cond nothing;

@@ -144,7 +144,7 @@ __attribute__((__unused__)) static int train_values(dt_trainer *t, float *to, in
 
 /* Of the weights and buffers, which all have; moments are each replica's own. */
 __attribute__((__unused__)) static uint64_t train_values_hash(dt_trainer *t) {
-    static _Thread_local float values[8192];
+    float values[8192]; /* trainers hash on threads of their own */
     uint64_t hash = 1469598103934665603u;
     const int count = train_values(t, values, 8192);
     for (int i = 0; i < count * 4; i++)

@@ -29,7 +29,8 @@ static bool dti_thread_start(dti_thread *thread, size_t stack, dti_thread_fn *fn
     thread->fn = fn;
     thread->arg = arg;
     pthread_attr_setstacksize(&attributes, stack);
-    const bool ok = dti_thread_create(thread, &attributes);
+    /* glibc takes a thread's local variables from its stack: those of a host may need more */
+    const bool ok = dti_thread_create(thread, &attributes) || dti_thread_create(thread, NULL);
     pthread_attr_destroy(&attributes);
     return ok;
 }
