@@ -87,6 +87,20 @@ __attribute__((__unused__)) static int temp_unfinished(const char *path) {
     return list ? count : -1;
 }
 
+/* Removes a folder and the files in it. */
+__attribute__((__unused__)) static void temp_remove_folder(const char *folder) {
+    char path[600];
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        snprintf(path, sizeof path, "%.340s/%.255s", folder, entry->d_name);
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+            remove(path);
+    }
+    if (list)
+        closedir(list);
+    rmdir(folder);
+}
+
 #ifndef __wasi__ /* which has no system() */
 /* Runs a Python program, given as text without double quotes, dollars and backslashes; true when
  * it ended well. */

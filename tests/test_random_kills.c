@@ -6,6 +6,7 @@
  *     DTRAIN_TEST_LONG=1 build/dtest random_kills     200 of them
  *     DTRAIN_KILL=17 build/dtest random_kills         one alone, and says what happens */
 #include "random_jobs_run.h"
+#include "temp.h"
 
 #include <dirent.h>
 
@@ -221,19 +222,6 @@ static void kills_rank(rank *r) {
 
 /* ---- a case */
 
-static void kills_remove(const char *folder) {
-    char path[400];
-    DIR *all = opendir(folder);
-    for (struct dirent *file; all && (file = readdir(all));) {
-        snprintf(path, sizeof path, "%s/%s", folder, file->d_name);
-        if (file->d_name[0] != '.')
-            remove(path);
-    }
-    if (all)
-        closedir(all);
-    rmdir(folder);
-}
-
 static job *kills_job(const kill_case *c, int ranks) {
     job *j = job_new(ranks, c);
     for (int i = 0; j && i < ranks; i++) /* those that are open now, whatever the shell left */
@@ -316,7 +304,7 @@ static bool kills_case(int number, int kinds[JOB_KINDS], double *slowest) {
         c.goes_on = true;
         kills_go_on(&c, &want);
     }
-    kills_remove(c.folder);
+    temp_remove_folder(c.folder);
     if (test_now.failures > failures)
         printf("  in %s\n", words);
     return true;

@@ -1,9 +1,9 @@
 /* Ranks that die: at every frame of a step and while a trainer is made, and by a kill at any time.
  * The others end with an error, at a whole step that the oracle, one process, knows; and the job
  * goes on from its checkpoint. */
+#include "temp.h"
 #include "train_processes.h"
 
-#include <dirent.h>
 #include <sys/socket.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -448,20 +448,6 @@ static void death_go_on(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* A folder of files. */
-static void death_folder_remove(const char *folder) {
-    char path[600];
-    DIR *all = opendir(folder);
-    for (struct dirent *file; all && (file = readdir(all));) {
-        snprintf(path, sizeof path, "%s/%s", folder, file->d_name);
-        if (file->d_name[0] != '.')
-            remove(path);
-    }
-    if (all)
-        closedir(all);
-    rmdir(folder);
-}
-
 TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
     const char *parent = getenv("TMPDIR");
     death_counts n = {0};
@@ -485,6 +471,6 @@ TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
                            (d.shares ? death_weights : death_oracle)[1][DEATH_STEPS],
                        "%d ranks, rank %d: another state", count, i);
         job_free(j);
-        death_folder_remove(folder);
+        temp_remove_folder(folder);
     }
 }

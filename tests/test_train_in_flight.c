@@ -73,18 +73,6 @@ static void fly(const fly_case *c, fly_result *out) {
     dt_ctx_destroy(m.ctx);
 }
 
-static void fly_remove(const char *folder) {
-    DIR *dir = opendir(folder);
-    char path[600];
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        snprintf(path, sizeof path, "%s/%.250s", folder, e->d_name);
-        remove(path);
-    }
-    if (dir)
-        closedir(dir);
-    rmdir(folder);
-}
-
 static void fly_alike(fly_case c) {
     fly_result one, other;
     c.in_flight = 1;
@@ -104,7 +92,7 @@ TEST(a_trainer_with_two_steps_in_flight_has_the_bits_of_one_at_a_time) {
         SKIP("no Vulkan device");
     const char *folder = temp_path("fly");
     fly_alike((fly_case){.kind = 1, .batch = 37, .checkpoint = folder});
-    fly_remove(folder);
+    temp_remove_folder(folder);
 }
 
 TEST(a_skipped_step_does_not_change_the_next_one_in_flight) {

@@ -137,7 +137,6 @@ typedef struct dti_sync_points {
     _Atomic uint32_t made;    /* sync points whose value is there */
 } dti_sync_points;
 
-/* Parameters and gradients that come and go (unit_step.c). */
 /* Who has what of a range that a line's positions share: position i elements bounds[i] to
  * bounds[i + 1]. */
 typedef struct dti_values_shared {
@@ -145,6 +144,7 @@ typedef struct dti_values_shared {
     const uint64_t *bounds;
 } dti_values_shared;
 
+/* Parameters and gradients that come and go (unit_step.c). */
 typedef struct dti_unit_part { /* a part of a model that is here */
     dt_store *store;           /* whose layout says what it owns of those that are alike */
     float *params, *gradients; /* on the host: what it owns of them, then what is not trained */

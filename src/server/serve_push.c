@@ -313,7 +313,6 @@ static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[1
 static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refused,
                               const char *why) {
     dt_server *s = user;
-    (void)was_open, (void)refused;
     dti_log(s->base, DT_LOG_INFO, "a worker has gone: %s", why);
     dti_server_leave(s, who);
     dti_server_go_on(s);

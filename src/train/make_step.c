@@ -17,14 +17,12 @@ static dt_result dti_trainer_go_back(dt_trainer *t) {
     dti_parallel_result none;
     if (!t->par.under_way)
         return DT_OK;
-    if (t->par.lost) { /* nothing more can be trained: it stays where the lost step was */
-        t->par.under_way = 0;
-        return DT_OK;
-    }
-    dti_trainer_move_to(t, dti_trainer_step_of(t, 0));
+    if (!t->par.lost) /* else it stays where the lost step was */
+        dti_trainer_move_to(t, dti_trainer_step_of(t, 0));
     while (t->par.under_way && !t->par.lost)
         dti_parallel_end(&t->par, &none);
-    t->again = true;
+    t->par.under_way = 0; /* of a lost device no step ends */
+    t->again = !t->par.lost;
     return t->par.lost ? DT_OK : dti_trainer_seek(t);
 }
 

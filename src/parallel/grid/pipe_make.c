@@ -182,19 +182,14 @@ static uint32_t dti_pipe_before(const dti_pipe_run *all, uint32_t i) {
     return 0;
 }
 
-/* The most of a chunk's micro-batches with so many rows that are alive at once. */
-static uint32_t dti_pipe_slots(const dti_pipe_schedule *s, const dti_runs *runs, uint32_t chunk,
-                               uint32_t rows) {
-    const uint32_t ends = s->split ? DTI_PIPE_WEIGHT : DTI_PIPE_BACKWARD;
-    uint32_t alive = 0, most = 0;
-    for (uint32_t i = 0; i < s->each; i++) {
-        const dti_pipe_action a = dti_pipe_list(s, chunk % s->devices)[i];
-        const bool own = a.chunk == chunk && runs->runs[a.micro].rows == rows;
-        alive += own && a.kind == DTI_PIPE_FORWARD;
-        most = DTI_MAX(most, alive);
-        alive -= own && a.kind == ends;
-    }
-    return most;
+typedef struct dti_pipe_rows_of { /* micro-batches of a chunk that have as many rows */
+    const dti_runs *runs;
+    uint32_t chunk, rows;
+} dti_pipe_rows_of;
+
+static bool dti_pipe_lives_with_rows(const void *of, const dti_pipe_action *a) {
+    const dti_pipe_rows_of *r = of;
+    return a->chunk == r->chunk && r->runs->runs[a->micro].rows == r->rows;
 }
 
 static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t tail) {
@@ -207,7 +202,9 @@ static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uin
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         uint32_t first;
         const uint32_t number = dti_pipe_alike(runs, i, &first), rows = runs->runs[i].rows;
-        const uint32_t micro_slots = dti_pipe_slots(s, runs, chunk->index, rows);
+        const dti_pipe_rows_of of = {runs, chunk->index, rows};
+        const uint32_t micro_slots =
+            dti_pipe_most_alive(s, chunk->index % s->devices, dti_pipe_lives_with_rows, &of);
         if (first == i)
             result = dti_pipe_program(par, chunk, rows, micro_slots, &all[i].program);
         all[i].program = all[first].program;

@@ -197,26 +197,33 @@ static void dti_pipe_bubble(const dti_pipe_play *p) {
     s->bubble = (double)(end - work) / (double)work;
 }
 
-/* A micro-batch is alive in a chunk from its forward part to its last backward part. */
-static void dti_pipe_alive(dti_pipe_schedule *s) {
+static uint32_t dti_pipe_most_alive(const dti_pipe_schedule *s, uint32_t device,
+                                    dti_pipe_lives *lives, const void *of) {
     const uint32_t ends = s->split ? DTI_PIPE_WEIGHT : DTI_PIPE_BACKWARD;
-    for (uint32_t d = 0; d < s->devices; d++) {
-        uint32_t all = 0;
-        for (uint32_t c = d; c < s->chunks; c += s->devices) {
-            uint32_t alive = 0;
-            for (uint32_t i = 0; i < s->each; i++) {
-                const dti_pipe_action a = dti_pipe_list(s, d)[i];
-                alive += a.chunk == c && a.kind == DTI_PIPE_FORWARD;
-                s->micro_slots[c] = DTI_MAX(s->micro_slots[c], alive);
-                alive -= a.chunk == c && a.kind == ends;
-            }
-        }
-        for (uint32_t i = 0; i < s->each; i++) {
-            all += dti_pipe_list(s, d)[i].kind == DTI_PIPE_FORWARD;
-            s->alive = DTI_MAX(s->alive, all);
-            all -= dti_pipe_list(s, d)[i].kind == ends;
-        }
+    uint32_t alive = 0, most = 0;
+    for (uint32_t i = 0; i < s->each; i++) {
+        const dti_pipe_action *a = &dti_pipe_list(s, device)[i];
+        const bool counts = lives(of, a);
+        alive += counts && a->kind == DTI_PIPE_FORWARD;
+        most = DTI_MAX(most, alive);
+        alive -= counts && a->kind == ends;
     }
+    return most;
+}
+
+static bool dti_pipe_lives_here(const void *of, const dti_pipe_action *a) {
+    return true;
+}
+
+static bool dti_pipe_lives_in(const void *of, const dti_pipe_action *a) {
+    return a->chunk == *(const uint32_t *)of;
+}
+
+static void dti_pipe_alive(dti_pipe_schedule *s) {
+    for (uint32_t c = 0; c < s->chunks; c++)
+        s->micro_slots[c] = dti_pipe_most_alive(s, c % s->devices, dti_pipe_lives_in, &c);
+    for (uint32_t d = 0; d < s->devices; d++)
+        s->alive = DTI_MAX(s->alive, dti_pipe_most_alive(s, d, dti_pipe_lives_here, NULL));
 }
 
 /* ---- making one */

@@ -33,6 +33,12 @@ static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kin
                                         dti_pipe_schedule *out);
 static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s);
 
+/* A micro-batch is alive in a chunk from its forward part to its last backward part. The most that
+ * are at once on a device, of those whose actions count. */
+typedef bool dti_pipe_lives(const void *of, const dti_pipe_action *a);
+static uint32_t dti_pipe_most_alive(const dti_pipe_schedule *s, uint32_t device,
+                                    dti_pipe_lives *lives, const void *of);
+
 static inline const dti_pipe_action *dti_pipe_list(const dti_pipe_schedule *s, uint32_t device) {
     return s->actions + (size_t)device * s->each;
 }

@@ -196,7 +196,6 @@ static dt_result dti_pipe_act_sum(dti_parallel *par, dti_pipe_chunk *chunk, cons
 }
 
 static dt_result dti_pipe_act_zeros(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
-    (void)a;
     return dti_pipe_summed_none(par, chunk);
 }
 

@@ -8,7 +8,7 @@
 
 typedef struct dti_works { /* operations that were posted together */
     dt_comm_work *at;
-    uint32_t room; /* for so many under way: one more waits for the oldest */
+    uint32_t room; /* the most under way: one more waits for the oldest */
     uint32_t count, ended;
 } dti_works;
 

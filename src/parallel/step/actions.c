@@ -114,8 +114,8 @@ static void dti_list_stretch(dti_list *list, dti_action action, const dti_list_m
         a.buckets = of->buckets ? (uint16_t)of->buckets[i] : 0;
         if (of->idle && a.buckets == (of->buckets && i ? of->buckets[i - 1] : 0))
             continue;
-        a.after = of->units ? dti_list_leave(list, of->units, i) : 0;
-        a.after = of->idle ? 0 : a.after;
+        const uint32_t after = of->units ? dti_list_leave(list, of->units, i) : 0;
+        a.after = of->idle ? 0 : after;
         dti_list_put(list, a);
     }
 }

@@ -99,7 +99,6 @@ static dt_result dti_action_zeros(dti_parallel *par, uint32_t index, const dti_a
 
 /* A counter that it raises says so. */
 static dt_result dti_action_pass(dti_parallel *par, uint32_t index, const dti_action *a) {
-    (void)par, (void)index, (void)a;
     return DT_OK;
 }
 
@@ -124,7 +123,6 @@ static dti_list_walk *dti_replica_walk(const dti_parallel *par, uint32_t index) 
 }
 
 static void dti_replica_help(dti_parallel *par, uint32_t index, const dti_action *wait) {
-    (void)wait;
     dti_exchange_help(par, index, false);
 }
 

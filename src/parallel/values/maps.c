@@ -52,7 +52,6 @@ static bool dti_owners_find(const dti_parallel *par, uint32_t replica, uint32_t 
                             uint32_t param, dti_values_place *p) {
     const uint32_t here = replica - par->job.first;
     const dti_param *params = par->replicas[0].store->layout.params;
-    (void)tensor;
     *p = (dti_values_place){.param = param,
                             .offset = param == DTI_VALUES_ARENA ? 0 : params[param].offset,
                             .moments = dti_owners_range(par, replica),
