@@ -10,7 +10,14 @@
 
 #include <dirent.h>
 
-enum { KILLS = 200, KILLS_FEW = 12, KILL_STEPS = 8, KILL_LATE = 2, KILL_SECONDS = 5 };
+enum {
+    KILLS = 200,
+    KILLS_FEW = 12,
+    KILL_STEPS = 8,
+    KILL_LATE = 2,
+    KILL_SECONDS = 5,
+    KILL_TOLD = 1000 /* a stage: the error is there */
+};
 
 typedef struct kill_case {
     jobs_job job, then; /* then: what goes on */
@@ -157,6 +164,19 @@ static void kills_values(rank *r, const kill_case *c, dt_trainer *t) {
         EXPECT(r, !dt_store_state_hash(store, &r->numbers[KILL_STATE]));
 }
 
+/* Nobody leaves before all have their error: who is slow would hear of that connection's end first,
+ * and name who left. */
+static void kills_stay(rank *r, const kill_case *c) {
+    const uint64_t start = job_now_ns();
+    atomic_store(&r->stage, KILL_TOLD);
+    for (int i = 0; i < r->job->count; i++) {
+        const rank *other = &r->job->at[i];
+        while (i != c->victim && atomic_load(&other->stage) < KILL_TOLD &&
+               job_now_ns() - start < KILL_SECONDS * UINT64_C(1000000000))
+            job_sleep_us(200);
+    }
+}
+
 /* The error names who died; and is told again. */
 static void kills_survive(rank *r, const kill_case *c, jobs_model *m, dt_trainer *t,
                           dt_result result) {
@@ -166,6 +186,7 @@ static void kills_survive(rank *r, const kill_case *c, jobs_model *m, dt_trainer
     snprintf(r->text, sizeof r->text, "%d: %s", (int)result, dt_ctx_error(m->ctx));
     EXPECT_TEXT(r, result == DT_ERROR_PEER_LOST && strstr(r->text, name), "%s", r->text);
     EXPECT_TEXT(r, dt_trainer_step(t, NULL) == DT_ERROR_REVOKED, "then: %s", dt_ctx_error(m->ctx));
+    kills_stay(r, c);
 }
 
 static void kills_train(rank *r, const kill_case *c, jobs_model *m) {
