@@ -263,7 +263,7 @@ static void step_overlap(bench *b, sums *s) {
     for (int part = 0; part < PART_TAIL; part++) {
         agree_most(b, 0);
         const double start = now_s();
-        par->desc.no_overlap = part == PART_SERIAL;
+        par->desc.parallel.no_overlap = part == PART_SERIAL;
         if (part == PART_COMM)
             step_comm(b);
         else if (part == PART_BACKWARD)
@@ -334,7 +334,7 @@ static void measure(bench *b, command c, double seconds) {
     if (c == TRAIN)
         run_steps(b, c, WARM_S, &s);
     const double took = run_steps(b, c, seconds, &s);
-    b->trainer->par.desc.no_overlap = b->no_overlap;
+    b->trainer->par.desc.parallel.no_overlap = b->no_overlap;
     if (dt_comm_rank(b->comm) == 0)
         print_sums(b, c, &s, took);
 }

@@ -339,7 +339,7 @@ static void chart_of_grid(chart *v, const dti_parallel *par) {
         chart_list of = {.lane = chart_lane_add(v),
                          .list = &pipe->devices[d].lists[0],
                          .pipe = pipe,
-                         .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE,
+                         .split = par->desc.parallel.schedule == DT_PIPELINE_ZERO_BUBBLE,
                          .each = pipe->each,
                          .left = CHART_NONE};
         if (place) {
@@ -360,7 +360,7 @@ static void chart_name(chart *v, const chart_options *o, const dti_parallel *par
         o->layers, o->width, o->devices, o->batch, o->accumulate, o->accumulate > 1 ? "es" : "");
     if (par->mesh.stages > 1 && n > 0 && (size_t)n < sizeof v->title)
         snprintf(v->title + n, sizeof v->title - (size_t)n, ", %s",
-                 dti_pipe_names[par->desc.schedule]);
+                 dti_pipe_names[par->desc.parallel.schedule]);
 }
 
 static bool chart_of(chart *v, const chart_options *o, const dti_parallel *par, FILE *errors) {

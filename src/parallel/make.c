@@ -11,10 +11,12 @@ _Static_assert(DTI_BUCKETS_MAX <= DTI_UNITS_MAX, "a bit of a mask for each");
 
 static void dti_buckets_make(dti_parallel *par) {
     const dt_store *s = par->replicas[0].store;
-    uint64_t most = par->desc.bucket_bytes ? par->desc.bucket_bytes : DTI_BUCKET_BYTES;
+    uint64_t most =
+        par->desc.parallel.bucket_bytes ? par->desc.parallel.bucket_bytes : DTI_BUCKET_BYTES;
     most = DTI_MAX(most, dti_arena_bytes(s->layout.elements) / (DTI_BUCKETS_MAX / 2)) /
            dti_arena_bytes(1);
-    const uint64_t first = par->desc.bucket_bytes ? most : DTI_BUCKET_FIRST / dti_arena_bytes(1);
+    const uint64_t first =
+        par->desc.parallel.bucket_bytes ? most : DTI_BUCKET_FIRST / dti_arena_bytes(1);
     bool open = false;
     par->bucket_count = 0;
     for (uint32_t i = s->layout.param_count; i-- > 0;) { /* in the arena's order */

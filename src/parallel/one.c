@@ -7,7 +7,7 @@
 /* On the CPU a step has run when its start returns, so there is nothing to go ahead of. */
 static bool dti_parallel_is_alone(const dti_parallel *par) {
     const dti_partition *job = &par->job;
-    return !dti_parallel_is_local(par) && !par->desc.offload && par->mesh.world == 1 &&
+    return !dti_parallel_is_local(par) && !par->desc.parallel.offload && par->mesh.world == 1 &&
            job->replicas == 1 && job->batch_slices == 1 && job->parts == 1 && !job->bounds &&
            !par->desc.measured && !par->desc.worker &&
            par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;

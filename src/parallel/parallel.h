@@ -21,18 +21,15 @@ typedef struct dti_parallel_desc {
     const dt_dataset *data; /* the trainer's, whose columns batches have */
     uint32_t batch, tail;   /* rows of a full batch, and of a short one; 0 = there is none */
     uint32_t parts;
-    size_t bucket_bytes;
-    bool no_overlap;
-    bool measured; /* shares follow speed */
-    bool worker;   /* servers make its updates */
-    uint8_t level; /* dt_zero_stage: what is sharded */
-    bool offload;  /* and the host has what a device owns, and updates it */
-    int in_flight; /* dt_trainer_desc's; 1 with .skip_empty */
+    dt_parallel_desc parallel; /* as it was asked for, with its defaults */
+    bool measured;             /* shares follow speed */
+    bool worker;               /* servers make its updates */
+    uint8_t level;             /* dt_zero_stage: what is sharded */
+    int in_flight;             /* dt_trainer_desc's; 1 with .skip_empty */
     bool skip_empty;
     dti_round_desc round;
-    uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
-    uint32_t chunks; /* of each stage's device */
-    dt_pipeline_schedule schedule;
+    uint32_t stages;  /* of a pipeline, each on one of the devices; 0: none */
+    uint32_t chunks;  /* of each stage's device */
     uint32_t tensor;  /* tensor ranks of a group; 0: none */
     uint32_t slices;  /* so many of which each device has, at least 1 */
     bool tensor_rows; /* which split the rows of the sequence too */

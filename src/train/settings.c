@@ -99,16 +99,13 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
     p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
-    p->bucket_bytes = d->parallel.bucket_bytes;
-    p->no_overlap = d->parallel.no_overlap;
+    p->parallel = d->parallel;
     p->worker = d->mode == DT_TRAIN_SERVER;
     p->measured = d->parallel.balance == DT_BALANCE_MEASURED;
     p->skip_empty = d->skip_empty;
     p->in_flight = d->skip_empty ? 1 : d->limits.in_flight;
     p->level = (uint8_t)(d->parallel.zero_stage > 0 ? d->parallel.zero_stage : 0);
-    p->offload = d->parallel.offload;
     p->stages = d->parallel.pipeline > 1 ? (uint32_t)d->parallel.pipeline : 0;
-    p->schedule = d->parallel.schedule;
     p->chunks = d->parallel.schedule != DT_PIPELINE_INTERLEAVED ? 1
                 : d->parallel.chunks > 0                        ? (uint32_t)d->parallel.chunks
                                                                 : 2;

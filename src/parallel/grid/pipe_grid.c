@@ -150,8 +150,8 @@ static void dti_pipe_log_schedule(const dti_parallel *par) {
     dti_log(par->base, s->micros < pipe->mesh->stages ? DT_LOG_WARNING : DT_LOG_INFO,
             "pipeline: %s, %u micro-batches through %u devices: estimated idle time is %.0f%% of "
             "compute time; at most %u live micro-batches on a device%s",
-            dti_pipe_names[par->desc.schedule], s->micros, s->devices, 100.0 * s->bubble, s->alive,
-            s->micros < pipe->mesh->stages ? "; raise .accumulate" : "");
+            dti_pipe_names[par->desc.parallel.schedule], s->micros, s->devices, 100.0 * s->bubble,
+            s->alive, s->micros < pipe->mesh->stages ? "; raise .accumulate" : "");
 }
 
 static void dti_pipe_log(const dti_parallel *par) {

@@ -150,7 +150,7 @@ static void dti_pipe_put_backward(dti_pipe_list_of *of, dti_list *list, const dt
     if (pipe->cut.link_count)
         dti_pipe_list_put(list, action, DTI_ACTION_SEND);
     dti_pipe_list_put(list, action, DTI_ACTION_CLOSE);
-    if (of->par->desc.schedule != DT_PIPELINE_ZERO_BUBBLE)
+    if (of->par->desc.parallel.schedule != DT_PIPELINE_ZERO_BUBBLE)
         dti_pipe_list_put(list, action, DTI_ACTION_SUM);
     dti_pipe_list_ends(list, DTI_ENDS_BACKWARD, dti_pipe_counter(pipe, chunk, true) + 1);
 }

@@ -135,7 +135,7 @@ static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *ch
     dt_program_desc d = dti_pipe_model_desc(par);
     *staged = (dti_staged){.blocks = (uint32_t)par->pipe->block_count,
                            .tp_ranks = par->desc.tensor,
-                           .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE};
+                           .split = par->desc.parallel.schedule == DT_PIPELINE_ZERO_BUBBLE};
     dti_pipe_cut_desc(&par->pipe->cut, chunk->index, chunk->graph, &d, staged, stage->losses,
                       stage->metrics);
     return d;
@@ -221,7 +221,7 @@ static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline
     for (uint32_t i = 1; begins && i < runs->count; i++)
         begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
     const dt_result result =
-        begins ? dti_pipe_schedule_make(par->base, par->desc.schedule, pipe->mesh->stages,
+        begins ? dti_pipe_schedule_make(par->base, par->desc.parallel.schedule, pipe->mesh->stages,
                                         pipe->chunk_count / pipe->mesh->stages, runs->count, begins,
                                         &pipeline->schedules[k])
                : DT_ERROR_MEMORY;

@@ -65,7 +65,7 @@ static void dti_exchange_begin(dti_parallel *par) {
 }
 
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
-    if (!last && par->desc.no_overlap && !dti_units_are(par))
+    if (!last && par->desc.parallel.no_overlap && !dti_units_are(par))
         return false;
     const bool all = dti_sums_fold(par);
     dti_sums_advance(par);

@@ -67,10 +67,10 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t replicas = par->job.replicas;
     const bool whole = dti_owners_full(par);
-    par->sharded = par->desc.level && (replicas > 1 || par->desc.offload);
+    par->sharded = par->desc.level && (replicas > 1 || par->desc.parallel.offload);
     if (!par->sharded)
         return DT_OK;
-    for (uint32_t i = 0; i < par->job.local && par->desc.offload; i++) {
+    for (uint32_t i = 0; i < par->job.local && par->desc.parallel.offload; i++) {
         const dt_result result =
             dti_store_offload(par->replicas[i].store, par->replicas[i].store->device->one_thread);
         if (result)
