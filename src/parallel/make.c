@@ -119,7 +119,7 @@ static void dti_runs_list_units(dti_list_units *units, const dti_code *code) {
 static void dti_runs_list_write(void *of, dti_list *list) {
     const dti_runs_of *o = of;
     const bool zero = dti_units_are(o->par);
-    dti_list_units units = {.ranks = o->par->desc.comm != NULL};
+    dti_list_units units = {.ranks = zero && dti_shards_span(o->par)};
     for (uint32_t i = 0; i < DTI_MAX(o->most, 1u); i++) {
         const dti_micro_run *run = dti_runs_list_run(o, i);
         const dti_code *code = dti_program_code(run->program);
@@ -145,7 +145,7 @@ static void dti_runs_list_write(void *of, dti_list *list) {
 
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs) {
     dti_runs_of of = {par, r, runs, runs->count};
-    const dt_result result = dti_units_are(par) && par->desc.comm
+    const dt_result result = dti_units_are(par) && dti_shards_span(par)
                                  ? dti_runs_most(par->base, &par->job, runs->rows, &of.most)
                                  : DT_OK;
     return result ? result : dti_list_make(par->base, &runs->list, dti_runs_list_write, &of);

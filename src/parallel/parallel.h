@@ -194,7 +194,7 @@ typedef struct dti_parallel {
     /* Each replica owns a part of the state. Between ranks `undo` has what the step's commit writes
      * over: this process's parameters, as they are trained, then buffers; until all have come. */
     bool sharded;
-    uint64_t *owners; /* [replicas + 1]: the first element of each */
+    uint64_t *owners; /* [shards + 1]: the first element of each */
     size_t buffer_values;
     float *undo;
     uint64_t undo_bytes;
@@ -283,6 +283,12 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
 static dt_result dti_agree_result(dti_parallel *par, dt_result own);
 
 /* ---- owners.c: the state sharded over replicas (ZeRO-1); only where par->sharded */
+/* Replicas of a shard group: together they have the state once. */
+static uint32_t dti_shards(const dti_parallel *par);
+/* Who has what of this process's group. */
+static dti_values_shared dti_shards_here(const dti_parallel *par);
+/* Whether it has replicas of other ranks, too. Alike on all ranks. */
+static bool dti_shards_span(const dti_parallel *par);
 /* Whether it is, and what each store has of it. Before its programs are made. MEMORY */
 static dt_result dti_owners_cut(dti_parallel *par);
 static dt_result dti_owners_make(dti_parallel *par); /* host memory; MEMORY */

@@ -118,7 +118,7 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* Whether other ranks have a part of it. */
 static bool dti_state_is_apart(const dt_trainer *t) {
-    return t->par.sharded && t->par.mesh.world > 1;
+    return t->par.sharded && dti_shards_span(&t->par);
 }
 
 static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool folder, int keep) {

@@ -71,13 +71,13 @@ static dti_values_map dti_values_map_of(const dti_parallel *par) {
         return (dti_values_map){.find = dti_pipe_find,
                                 .tp = pipe->shared,
                                 .alike = pipe->chunk_count == 1 && !pipe->bounds,
-                                .sharded = pipe->bounds != NULL,
+                                .shards = pipe->bounds ? pipe->mesh->data : 0,
                                 .room = (float *)(void *)pipe->piece,
                                 .room_elements = DTI_AGREE_PIECE / sizeof(float),
                                 .lost = pipe->chunk_count > 1 ? "ranks' stages are lost"
                                                               : "tensor ranks' parts are lost"};
     return (dti_values_map){
         .find = dti_owners_find,
-        .sharded = true,
+        .shards = dti_shards(par),
         .lost = "ranks' shards of the optimizer's state are lost (.parallel.zero_stage)"};
 }

@@ -76,15 +76,16 @@ static bool dti_values_asks(const dti_values_move *m) {
     return m->asks && (m->part || !m->map.alike);
 }
 
-/* The replica that is read: where others can be asked the first, else the first that is here as a
- * whole; mesh.data: none is. */
+/* The replica that is read: where others can be asked the first, else the first whose
+ * values are all here; mesh.data: none is. */
 static uint32_t dti_values_replica(const dti_values_move *m) {
     const dti_mesh *mesh = &m->par->mesh;
     const dt_comm_span own = dti_mesh_own(mesh, mesh->rank);
-    const uint32_t each = mesh->stages * mesh->tensor, first = (own.first + each - 1) / each;
-    const bool all = own.count == dti_mesh_size(mesh),
-               one = (first + 1) * each <= own.first + own.count;
-    return m->asks ? 0 : (m->map.sharded ? all : one) ? first : mesh->data;
+    const uint32_t together = DTI_MAX(m->map.shards, 1u),
+                   each = mesh->stages * mesh->tensor * together,
+                   first = (own.first + each - 1) / each;
+    const bool here = (first + 1) * each <= own.first + own.count;
+    return m->asks ? 0 : here ? first * together : mesh->data;
 }
 
 /* Which parameter is moved, and with what room. */
@@ -141,10 +142,11 @@ static void dti_values_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_
 }
 
 static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to) {
-    const bool all = m->array && m->map.sharded;
-    const uint32_t end = all ? m->par->mesh.data : m->replica + 1;
+    const bool all = m->array && m->map.shards;
+    const uint32_t first = all ? m->replica / m->map.shards * m->map.shards : m->replica,
+                   end = first + (all ? m->map.shards : 1);
     dti_values_place p;
-    for (uint32_t d = all ? 0 : m->replica; d < end && !dti_values_over(m); d++) {
+    for (uint32_t d = first; d < end && !dti_values_over(m); d++) {
         m->map.find(m->par, d, tensor, m->param, &p);
         const dti_bucket at = {p.offset + range.begin, p.offset + range.end},
                          has = all ? dti_bucket_overlap(at, p.moments) : at;

@@ -3,8 +3,8 @@
  * it, and files are made of it. A strategy only says who has what (maps.c).
  *
  * A parameter has arrays: its values are array 0, and moment m, which may be an average, is array
- * m + 1. Tensor ranks have parts of all its arrays. With ZeRO replicas share the moments: each has
- * those of a run of its arena's elements. */
+ * m + 1. Tensor ranks have parts of all its arrays. With ZeRO replicas share the moments: each of a
+ * group has those of a run of its arena's elements. */
 
 typedef struct dti_values_place { /* where a tensor rank of a replica has a parameter */
     dt_store *store;              /* NULL: on another rank */
@@ -25,7 +25,7 @@ typedef struct dti_values_map {
     dti_values_find *find;
     const dti_tp *tp; /* which parameters are in parts; NULL: none is */
     bool alike;       /* every rank has all that is not in parts: nobody asks for it */
-    bool sharded;     /* replicas share the moments */
+    uint32_t shards;  /* replicas that share the moments, group by group; 0: each has them */
     float *room;      /* of what is not in parts; NULL: the move's own */
     uint64_t room_elements;
     const char *lost; /* of other ranks, when the job has ended */

@@ -30,14 +30,29 @@ static uint64_t dti_owners_begin(const dti_layout *l, uint32_t replica, uint32_t
     return next;
 }
 
-/* Whole blocks, in the order of replicas and so of ranks. */
-static dti_bucket dti_owners_range(const dti_parallel *par, uint32_t replica) {
-    return (dti_bucket){par->owners[replica], par->owners[replica + 1]};
+static uint32_t dti_shards(const dti_parallel *par) {
+    return par->job.replicas;
 }
 
-static dti_bucket dti_owners_rank(const dti_parallel *par, uint32_t rank) {
-    const dt_comm_span own = dti_mesh_own(&par->mesh, rank);
-    return (dti_bucket){par->owners[own.first], par->owners[own.first + own.count]};
+static dti_values_shared dti_shards_here(const dti_parallel *par) {
+    const uint32_t shards = dti_shards(par);
+    return (dti_values_shared){{par->job.first / shards * shards, 1, shards}, par->owners};
+}
+
+static bool dti_shards_span(const dti_parallel *par) {
+    return par->job.local < dti_shards(par);
+}
+
+/* Whole blocks, in the order of a group's replicas and so of ranks. */
+static dti_bucket dti_owners_range(const dti_parallel *par, uint32_t replica) {
+    const uint64_t *at = par->owners + replica % dti_shards(par);
+    return (dti_bucket){at[0], at[1]};
+}
+
+/* What this process's replicas have, where their group spans ranks. */
+static dti_bucket dti_owners_here(const dti_parallel *par) {
+    const uint64_t *at = par->owners + par->job.first % dti_shards(par);
+    return (dti_bucket){at[0], at[par->job.local]};
 }
 
 /* Optimizers that look at whole parameters; and rows of a parameter, where gradients of other parts
@@ -65,9 +80,9 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
 }
 
 static dt_result dti_owners_cut(dti_parallel *par) {
-    const uint32_t replicas = par->job.replicas;
+    const uint32_t shards = dti_shards(par);
     const bool whole = dti_owners_full(par);
-    par->sharded = par->desc.level && (replicas > 1 || par->desc.parallel.offload);
+    par->sharded = par->desc.level && (shards > 1 || par->desc.parallel.offload);
     if (!par->sharded)
         return DT_OK;
     for (uint32_t i = 0; i < par->job.local && par->desc.parallel.offload; i++) {
@@ -76,11 +91,11 @@ static dt_result dti_owners_cut(dti_parallel *par) {
         if (result)
             return result;
     }
-    par->owners = dti_alloc_array(par->base, (size_t)replicas + 1, sizeof *par->owners);
+    par->owners = dti_alloc_array(par->base, (size_t)shards + 1, sizeof *par->owners);
     if (!par->owners)
         return DT_ERROR_MEMORY;
-    for (uint32_t i = 0; i <= replicas; i++)
-        par->owners[i] = dti_owners_begin(&par->replicas[0].store->layout, i, replicas, whole);
+    for (uint32_t i = 0; i <= shards; i++)
+        par->owners[i] = dti_owners_begin(&par->replicas[0].store->layout, i, shards, whole);
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_layout *l = &par->replicas[i].store->layout;
         const dti_bucket own = dti_owners_range(par, par->job.first + i);
@@ -102,10 +117,10 @@ static dti_values_ranges dti_owners_trained(const dti_parallel *par) {
 }
 
 static dt_result dti_owners_make(dti_parallel *par) {
-    if (!par->sharded || par->mesh.world == 1 || dti_units_are(par))
+    if (!par->sharded || !dti_shards_span(par) || dti_units_are(par))
         return DT_OK;
     const dti_values_ranges trained = dti_owners_trained(par);
-    const uint64_t own = dti_values_elements(&trained, dti_owners_rank(par, par->mesh.rank));
+    const uint64_t own = dti_values_elements(&trained, dti_owners_here(par));
     par->buffer_values = 0;
     for (uint32_t i = 0; i < par->statistics.count; i++)
         par->buffer_values += par->statistics.stats[i].channels;
@@ -119,7 +134,7 @@ static dt_result dti_owners_make(dti_parallel *par) {
 static dt_result dti_owners_undo(const dti_parallel *par, uint32_t index, bool write) {
     const dti_values_ranges trained = dti_owners_trained(par);
     const dti_bucket own = dti_owners_range(par, par->job.first + index);
-    const dti_bucket before = {dti_owners_rank(par, par->mesh.rank).begin, own.begin};
+    const dti_bucket before = {dti_owners_here(par).begin, own.begin};
     float *host = par->undo + dti_values_elements(&trained, before);
     return dti_values_copy_trained(par->replicas[index].store,
                                    (dti_values_copy){&trained, own, host, true, write});
@@ -172,10 +187,10 @@ static void dti_owners_back(void *arg, uint32_t index) {
 
 static dt_result dti_owners_exchange(dti_parallel *par) {
     const dti_values_ranges trained = dti_owners_trained(par);
-    const dti_values_shared shared = {dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0), par->owners};
-    return par->mesh.world == 1 ? DT_OK
-                                : dti_values_share(par, par->desc.comm, &shared, &trained,
-                                                   par->replicas[0].gradients);
+    const dti_values_shared shared = dti_shards_here(par);
+    return dti_shards_span(par) ? dti_values_share(par, par->desc.comm, &shared, &trained,
+                                                   par->replicas[0].gradients)
+                                : DT_OK;
 }
 
 static dt_result dti_owners_gather(dti_parallel *par) {

@@ -58,7 +58,7 @@ static void dti_units_mark(dti_parallel *par, bool apart) {
 static dt_result dti_units_show(dti_parallel *par) {
     if (!dti_units_are(par) || !par->replicas[0].store->apart)
         return DT_OK;
-    if (par->desc.comm && par->lost)
+    if (dti_shards_span(par) && par->lost)
         return dti_values_lost(par,
                                "ranks' shards of the parameters are lost (.parallel.zero_stage)");
     dt_result own = DT_OK, result = dti_units_whole_memory(par);

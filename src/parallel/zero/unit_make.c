@@ -20,7 +20,7 @@ static uint64_t dti_units_order(const dti_replica *r, const dti_list *list) {
 /* Other replicas here have that order too, where it is other ranks that they come from. */
 static dt_result dti_units_same(dti_parallel *par) {
     const dti_replica *first = &par->replicas[0];
-    for (uint32_t i = 1; i < par->job.local && par->desc.comm; i++) {
+    for (uint32_t i = 1; i < par->job.local && dti_shards_span(par); i++) {
         const dti_replica *r = &par->replicas[i];
         if (dti_units_order(r, &r->full.list) != dti_units_order(first, &first->full.list) ||
             dti_units_order(r, &r->tail.list) != dti_units_order(first, &first->tail.list))
@@ -95,7 +95,7 @@ static dt_result dti_units_make(dti_parallel *par) {
     }
     if (result)
         return result;
-    u->shared = (dti_values_shared){dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0), par->owners};
+    u->shared = dti_shards_here(par);
     u->buckets = par->buckets;
     u->largest = DTI_BLOCK;
     for (uint32_t b = 0; b < par->bucket_count; b++)
@@ -123,7 +123,7 @@ static dt_result dti_units_agree(dti_parallel *par) {
     for (uint32_t rank = 0; rank < par->mesh.world; rank++)
         u->whole = u->whole || dti_sync_point_subtrees(par, rank).count > 1;
     dt_result result = dti_agree_result(par, dti_units_same(par));
-    if (result || !par->desc.comm)
+    if (result || !dti_shards_span(par))
         return result;
     char text[128];
     snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
