@@ -340,6 +340,8 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
     if (!result)
         result = dti_sync_points_agree(par);
     if (!result)
+        result = dti_shards_group(par);
+    if (!result)
         result = dti_units_agree(par);
     if (!result && par->desc.comm)
         result = dti_mesh_leaves(par, par->desc.comm,

@@ -195,6 +195,8 @@ typedef struct dti_parallel {
      * over: this process's parameters, as they are trained, then buffers; until all have come. */
     bool sharded;
     uint64_t *owners; /* [shards + 1]: the first element of each */
+    dt_comm *
+        shard_comm; /* of the group's ranks, for parameters; NULL: one process, or par->desc.comm */
     size_t buffer_values;
     float *undo;
     uint64_t undo_bytes;
@@ -309,13 +311,15 @@ static dt_result dti_owners_served(dti_parallel *par);
 static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                    char *piece);
 
+/* The group's comm, on all ranks together, once a build. */
+static dt_result dti_shards_group(dti_parallel *par);
+
 /* ---- unit_step.c, unit_full.c: ZeRO-2 and 3, else nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */
 static dt_result dti_units_agree(dti_parallel *par);
-static void dti_units_free(dti_parallel *par); /* but for the group, which close ends */
-static void dti_units_close(dti_parallel *par);
+static void dti_units_free(dti_parallel *par);
 static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
 /* Of a replica's runs, whose programs are there. MEMORY */
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
@@ -400,8 +404,6 @@ static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store);
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
 
 /* ---- sync_point.c */
-/* A group of all ranks, in which operations have an order of their own. */
-static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out);
 static dt_result dti_sync_points_open(dti_parallel *par); /* memory; MEMORY, INVALID */
 /* On all ranks, once a build: they have the same sync points, and a group for them. */
 static dt_result dti_sync_points_agree(dti_parallel *par);

@@ -157,7 +157,7 @@ static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
         return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));
     return dti_fail(par->base, result, "%s; %s of step %llu", dt_comm_error(par->desc.comm),
-                    dti_units_are(par)
+                    dti_units_are(par) && dti_shards_span(par)
                         ? "other ranks' shards of the parameters are lost; those here are"
                         : "the weights are those",
                     (unsigned long long)par->replicas[0].store->steps);

@@ -231,12 +231,7 @@ static dt_result dti_sync_points_agree(dti_parallel *par) {
     dti_text_free(&text);
     if (result || !par->desc.comm || !all->count || all->comm)
         return result;
-    return dti_parallel_group(par, &all->comm);
-}
-
-static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out) {
-    const dti_mesh_line all = {0, 1, dti_mesh_size(&par->mesh)};
-    return dti_mesh_line_group(par, all, out);
+    return dti_mesh_line_group(par, (dti_mesh_line){0, 1, dti_mesh_size(&par->mesh)}, &all->comm);
 }
 
 static void dti_sync_points_free(dti_parallel *par) {

@@ -275,7 +275,7 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dti_server_worker.close(t);
     dti_parallel_unbuild(&t->par);
     dti_sync_points_close(&t->par);
-    dti_units_close(&t->par);
+    dt_comm_destroy(t->par.shard_comm);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
     dti_free(t->base, t->par.mesh.firsts);

@@ -116,6 +116,20 @@ static dti_values_ranges dti_owners_trained(const dti_parallel *par) {
     return (dti_values_ranges){.buckets = par->buckets, .bucket_count = par->bucket_count};
 }
 
+static dt_result dti_shards_group(dti_parallel *par) {
+    const uint32_t shards = dti_shards(par);
+    dt_result result = DT_OK;
+    if (par->shard_comm || !par->sharded || !dti_shards_span(par) ||
+        (shards == par->job.replicas && !dti_units_are(par)))
+        return DT_OK;
+    for (uint32_t first = 0; first < par->job.replicas && !result; first += shards) {
+        dt_comm *group = NULL;
+        result = dti_mesh_line_group(par, (dti_mesh_line){first, 1, shards}, &group);
+        par->shard_comm = group ? group : par->shard_comm;
+    }
+    return result;
+}
+
 static dt_result dti_owners_make(dti_parallel *par) {
     if (!par->sharded || !dti_shards_span(par) || dti_units_are(par))
         return DT_OK;
@@ -155,8 +169,10 @@ static dt_result dti_owners_copy(const dti_parallel *par, uint32_t index, dti_bu
 
 static void dti_owners_put(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    par->replicas[index].result =
-        dti_owners_copy(par, index, dti_owners_range(par, par->job.first + index), false);
+    par->replicas[index].result = DT_OK;
+    if (index < dti_shards(par)) /* of a further group here: the same again */
+        par->replicas[index].result =
+            dti_owners_copy(par, index, dti_owners_range(par, par->job.first + index), false);
 }
 
 static void dti_owners_take(void *arg, uint32_t index) {
@@ -188,9 +204,10 @@ static void dti_owners_back(void *arg, uint32_t index) {
 static dt_result dti_owners_exchange(dti_parallel *par) {
     const dti_values_ranges trained = dti_owners_trained(par);
     const dti_values_shared shared = dti_shards_here(par);
-    return dti_shards_span(par) ? dti_values_share(par, par->desc.comm, &shared, &trained,
-                                                   par->replicas[0].gradients)
-                                : DT_OK;
+    dt_comm *comm = par->shard_comm ? par->shard_comm : par->desc.comm;
+    return dti_shards_span(par)
+               ? dti_values_share(par, comm, &shared, &trained, par->replicas[0].gradients)
+               : DT_OK;
 }
 
 static dt_result dti_owners_gather(dti_parallel *par) {

@@ -120,6 +120,8 @@ static dt_result dti_units_agree(dti_parallel *par) {
     const dti_replica *r = &par->replicas[0];
     if (!dti_units_are(par))
         return DT_OK;
+    u->comm = par->shard_comm;
+    u->whole = dti_shards(par) < par->job.replicas;
     for (uint32_t rank = 0; rank < par->mesh.world; rank++)
         u->whole = u->whole || dti_sync_point_subtrees(par, rank).count > 1;
     dt_result result = dti_agree_result(par, dti_units_same(par));
@@ -130,23 +132,17 @@ static dt_result dti_units_agree(dti_parallel *par) {
              (unsigned long long)dti_units_order(r, &r->full.list),
              (unsigned long long)dti_units_order(r, &r->tail.list));
     result = dti_agree_text(par, text, strlen(text));
-    return result || u->comm ? result : dti_parallel_group(par, &u->comm);
+    return result;
 }
 
-static void dti_units_free(dti_parallel *par) { /* but for the group */
+static void dti_units_free(dti_parallel *par) {
     dti_units *u = &par->units;
     void *all[] = {u->parts, u->pairs, u->staging};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++)
         dti_free(par->base, u->sends[i].at);
-    dt_comm *comm = u->comm;
-    *u = (dti_units){.comm = comm};
-}
-
-static void dti_units_close(dti_parallel *par) {
-    dt_comm_destroy(par->units.comm);
-    par->units.comm = NULL;
+    *u = (dti_units){0};
 }
 
 /* Others wait for what never comes: the operation that they are in is given up. */

@@ -124,11 +124,12 @@ static dt_result dti_unit_write(const dti_unit_part *p, uint64_t at, const float
                                                    dti_arena_bytes(n));
 }
 
-/* From the owners, which are all of this process. */
+/* From the owners of the part's group, which are all of this process. */
 static dt_result dti_unit_copy(const dti_units *u, const dti_unit_part *p, dti_bucket range,
                                uint64_t to) {
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < u->part_count && !result; i++) {
+    const uint32_t count = u->shared.line.count, first = (uint32_t)(p - u->parts) / count * count;
+    for (uint32_t i = first; i < first + count && !result; i++) {
         const dti_bucket own = dti_unit_own(&u->parts[i]), part = dti_bucket_overlap(range, own);
         if (part.begin < part.end)
             result = dti_unit_write(p, to + (part.begin - range.begin),
@@ -172,6 +173,8 @@ static void dti_units_measure(void *arg, uint32_t index) {
     r->result = dti_program_measure(p);
     if (r->result)
         return;
+    if (par->job.first + index >= dti_shards(par))
+        return; /* the first group has all */
     const float *pairs = dti_micro_slot_pairs(p);
     float *all = par->units.pairs;
     memcpy(all + 2 * (size_t)code->pair_first, pairs, 2 * sizeof *all * code->own_entries);
