@@ -59,6 +59,7 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 typedef struct death {
     int conv;   /* train_model_make's kind */
     int shares; /* dt_zero_stage: what is sharded */
+    bool group; /* and each rank has a shard group of its own */
     bool grid;  /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
@@ -81,7 +82,8 @@ static dt_result death_open(train_model *m, dt_comm *comm, const death *of, dt_t
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = death_desc(m, comm);
     d.parallel.zero_stage = of->shares;
-    d.devices = of->grid && dt_comm_rank(comm) == 0 ? "cpu:2" : d.devices;
+    d.parallel.shard_degree = of->group ? 2 : 0;
+    d.devices = of->group || (of->grid && dt_comm_rank(comm) == 0) ? "cpu:2" : d.devices;
     d.parallel.pipeline = of->grid ? 2 : 0;
     d.checkpoint.folder = of->folder;
     d.checkpoint.every_steps = of->folder ? 2 : 0;
@@ -97,11 +99,16 @@ static void death_arm(rank *r, const death *d) {
     atomic_store(&frames.armed, true);
 }
 
+/* Nobody else has some of the state that a rank has. */
+static bool death_has_all(const death *d) {
+    return !d->shares || d->group;
+}
+
 /* With ZeRO the weights: no rank has all of the rest. */
 static step_record death_record(const death *d, dt_trainer *trainer,
                                 const dt_train_report *report) {
     step_record s = record_of(trainer, report);
-    if (d->shares && dt_store_hash(dt_trainer_store(trainer), &s.hash))
+    if (!death_has_all(d) && dt_store_hash(dt_trainer_store(trainer), &s.hash))
         s.hash = 0;
     return s;
 }
@@ -127,6 +134,14 @@ static void death_parts(rank *r, train_model *m, dt_trainer *trainer) {
     EXPECT(r, strstr(dt_ctx_error(m->ctx), "parallel.zero_stage") != NULL);
 }
 
+/* Its own group has all. */
+static void death_save_all(rank *r, train_model *m, dt_trainer *trainer) {
+    char path[64];
+    snprintf(path, sizeof path, "build/death_%ld", (long)getpid());
+    EXPECT_TEXT(r, !dt_trainer_save(trainer, path), "%s", dt_ctx_error(m->ctx));
+    remove(path);
+}
+
 /* The state, and what is said about it, after a step that failed. */
 static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_result result,
                           const dt_train_report *report) {
@@ -145,9 +160,11 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     dt_train_report again = *report;
     const step_record now = death_record(d, trainer, &again);
     EXPECT(r, now.hash == r->records[0].hash);
-    if (d->shares == DT_SHARD_OPTIMIZER)
+    if (d->group)
+        death_save_all(r, m, trainer);
+    else if (d->shares == DT_SHARD_OPTIMIZER)
         death_save(r, m, trainer);
-    if (d->shares > DT_SHARD_OPTIMIZER)
+    else if (d->shares > DT_SHARD_OPTIMIZER)
         death_parts(r, m, trainer);
 }
 
@@ -211,7 +228,7 @@ static bool death_oracle_make(void) {
 /* Two ranks differ by one step at most, the dead one included; and a step is whole. */
 static bool death_compare(const job *j, const death *d) {
     const uint64_t last = j->at[d->victim].numbers[DEATH_IN_STEP];
-    const uint64_t *want = d->shares ? death_weights[d->conv] : death_oracle[d->conv];
+    const uint64_t *want = death_has_all(d) ? death_oracle[d->conv] : death_weights[d->conv];
     uint64_t least = last - 1, most = last - 1;
     bool fine = true;
     for (int i = 0; i < DEATH_RANKS; i++) {
@@ -224,7 +241,9 @@ static bool death_compare(const job *j, const death *d) {
         fine &= CHECK_TEXT(
             step && step <= DEATH_STEPS &&
                 r->records[0].hash ==
-                    (r->result && ((d->grid && i > 0) || d->shares > 1) ? 0 : want[step]),
+                    (r->result && ((d->grid && i > 0) || (d->shares > 1 && !d->group))
+                         ? 0
+                         : want[step]),
             "rank %d died in step %d (call %ld): rank %d has hash %016llx in step %d: "
             "not the oracle's",
             d->victim, (int)last, d->call, i, (unsigned long long)r->records[0].hash, (int)step);
@@ -407,6 +426,15 @@ TEST(a_rank_that_dies_at_any_frame_of_a_zero_2_or_3_step_ends_the_job) {
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_GRADIENTS}, &n);
     death_sweep(&(death){.conv = 1, .shares = DT_SHARD_PARAMETERS}, &n);
     death_tell("at a frame, with ZeRO-2 or 3", &n);
+}
+
+/* Where each rank has a shard group nothing is lost with another. */
+TEST(a_rank_that_dies_at_any_frame_takes_no_state_of_other_shard_groups) {
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    death_sweep(&(death){.conv = 1, .shares = DT_SHARD_OPTIMIZER, .group = true}, &n);
+    death_sweep(&(death){.conv = 1, .shares = DT_SHARD_PARAMETERS, .group = true}, &n);
+    death_tell("at a frame, with shard groups", &n);
 }
 #endif
 

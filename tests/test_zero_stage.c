@@ -67,7 +67,7 @@ static uint64_t shard_file_hash(const char *path) {
 typedef struct shard_job {
     const shard_case *what;
     const char *devices;
-    int zero_stage;
+    int zero_stage, shard_degree;
     bool offload;
     dt_comm *comm;
     const char *path; /* of files of rank 0 */
@@ -119,6 +119,7 @@ static bool shard_train(const shard_job *j, shard_run *out) {
     d.devices = j->devices;
     d.parallel.batch_slices = 4;
     d.parallel.zero_stage = j->zero_stage;
+    d.parallel.shard_degree = j->shard_degree;
     d.parallel.offload = j->offload;
     d.params = j->what->params;
     d.accumulate = j->what->accumulate;
@@ -157,29 +158,35 @@ static void shard_oracle_remove(void) {
 
 /* ---- threads */
 
-static void shard_try(int i, const char *devices, int zero_stage, bool resumes) {
+static void shard_try_degree(int i, const char *devices, int zero_stage, int degree, bool resumes) {
     char oracle[64], path[80], text[1200];
     snprintf(oracle, sizeof oracle, "%s", shard_path(i));
     snprintf(path, sizeof path, "%s.own", oracle);
     const shard_job j = {.what = &shard_cases[i],
                          .devices = devices,
                          .zero_stage = zero_stage,
+                         .shard_degree = degree,
                          .path = path,
                          .from = resumes ? oracle : NULL,
                          .text = text};
     shard_run got;
     const shard_run *want = &shard_oracle[i];
     const bool ran = shard_train(&j, &got);
-    CHECK_TEXT(
-        ran && got.weights == want->weights && got.state == want->state &&
-            (resumes || got.saved == want->saved) && got.last == want->last && got.state &&
-            fabs(got.loss - want->loss) < 1e-6 * want->loss,
-        "case %d, %s, parallel.zero_stage %d%s: weights %016llx %016llx, state %016llx %016llx, "
-        "files %d %d: %s",
-        i, devices, zero_stage, resumes ? ", resumed" : "", (unsigned long long)got.weights,
-        (unsigned long long)want->weights, (unsigned long long)got.state,
-        (unsigned long long)want->state, got.saved == want->saved, got.last == want->last, text);
+    CHECK_TEXT(ran && got.weights == want->weights && got.state == want->state &&
+                   (resumes || got.saved == want->saved) && got.last == want->last && got.state &&
+                   fabs(got.loss - want->loss) < 1e-6 * want->loss,
+               "case %d, %s, parallel.zero_stage %d, shard_degree %d%s: weights %016llx %016llx, "
+               "state %016llx %016llx, "
+               "files %d %d: %s",
+               i, devices, zero_stage, degree, resumes ? ", resumed" : "",
+               (unsigned long long)got.weights, (unsigned long long)want->weights,
+               (unsigned long long)got.state, (unsigned long long)want->state,
+               got.saved == want->saved, got.last == want->last, text);
     remove(path);
+}
+
+static void shard_try(int i, const char *devices, int zero_stage, bool resumes) {
+    shard_try_degree(i, devices, zero_stage, 0, resumes);
 }
 
 TEST(zero_1_has_the_bits_of_replicas_that_each_have_the_state) {
@@ -206,6 +213,19 @@ TEST(zero_2_and_3_have_the_bits_of_a_replica_that_has_all) {
             shard_try(i, "cpu:2", level, i % 2 == 0);
             shard_try(i, "cpu:3", level, false);
             shard_try(i, "cpu:4", level, i % 2);
+        }
+    }
+    shard_oracle_remove();
+}
+
+/* HSDP: each group of replicas has the state once. */
+TEST(shard_groups_of_replicas_have_the_bits_of_one_replica) {
+    for (int i = 0; i < BATCH_SLICE_CASES; i++) {
+        if (!shard_oracle_make(i))
+            continue;
+        for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
+            shard_try_degree(i, "cpu:4", level, 2, i % 2);
+            shard_try_degree(i, "cpu:3", level, 1, i % 2 == 0);
         }
     }
     shard_oracle_remove();
@@ -423,7 +443,8 @@ TEST(a_rank_on_the_cpu_and_one_on_vulkan_share_gradients_and_parameters) {
 
 /* ---- processes */
 
-static int shard_level = 1; /* of the ranks' jobs */
+static int shard_level = 1, shard_degree; /* of the ranks' jobs */
+static bool shard_whole;                  /* each rank has all of the state */
 
 /* Under a sanitizer each level has other cases. */
 static bool shard_takes(int i) {
@@ -444,6 +465,7 @@ static void shard_rank(rank *r) {
             const shard_job j = {.what = &shard_cases[i],
                                  .devices = rank_devices(r),
                                  .zero_stage = shard_level,
+                                 .shard_degree = shard_degree,
                                  .comm = r->comm,
                                  .path = path,
                                  .from = resumes ? oracle : NULL,
@@ -458,43 +480,61 @@ static void shard_rank(rank *r) {
             EXPECT_TEXT(r, r->index || got.last == want->last, "case %d: file", i);
             EXPECT_TEXT(r, r->index || resumes || got.saved == want->saved, "case %d: saved", i);
             /* a hash of a state that is elsewhere; of one without moments there is one */
-            EXPECT_TEXT(r, !got.state || (i == 3 && got.state == want->state), "case %d: state", i);
+            EXPECT_TEXT(r, shard_whole || i == 3 ? got.state == want->state : !got.state,
+                        "case %d: state", i);
         }
         if (r->index == 0)
             remove(path);
     }
 }
 
-static void shard_ranks(int level) {
-    static const char *const devices[][4] = {
-        {"cpu", "cpu"}, {"cpu:2", "cpu:2"}, {"cpu", "cpu:2", "cpu"}, {"cpu", "cpu", "cpu", "cpu"}};
-    static const int counts[] = {2, 2, 3, 4};
+typedef struct shard_mesh {
+    int ranks, degree;
+    const char *devices[4];
+} shard_mesh;
+
+static void shard_ranks(int level, const shard_mesh *meshes, int count) {
     char prefix[64];
     snprintf(prefix, sizeof prefix, "build/shard_%ld", (long)getpid());
     shard_level = level;
     for (int i = 0; i < BATCH_SLICE_CASES; i++)
         REQUIRE(!shard_takes(i) || shard_oracle_make(i));
-    for (int k = 0; k < 4; k++) {
-        job *j = job_new(counts[k], prefix);
+    for (int k = 0; k < count; k++) {
+        job *j = job_new(meshes[k].ranks, prefix);
         REQUIRE(j);
-        for (int i = 0; i < counts[k]; i++)
-            j->devices[i] = devices[k][i];
+        shard_degree = meshes[k].degree;
+        shard_whole = shard_degree && meshes[k].ranks * shard_degree <= 4;
+        for (int i = 0; i < meshes[k].ranks; i++)
+            j->devices[i] = meshes[k].devices[i];
         job_run(j, shard_rank);
         job_free(j);
     }
     shard_oracle_remove();
 }
 
+static const shard_mesh shard_meshes[] = {{2, 0, {"cpu", "cpu"}},
+                                          {2, 0, {"cpu:2", "cpu:2"}},
+                                          {3, 0, {"cpu", "cpu:2", "cpu"}},
+                                          {4, 0, {"cpu", "cpu", "cpu", "cpu"}}};
+
 TEST(ranks_that_share_the_state_have_the_bits_and_the_files_of_one_replica) {
-    shard_ranks(DT_SHARD_OPTIMIZER);
+    shard_ranks(DT_SHARD_OPTIMIZER, shard_meshes, sizeof shard_meshes / sizeof *shard_meshes);
 }
 
 TEST(ranks_that_share_gradients_have_the_bits_and_the_files_of_one_replica) {
-    shard_ranks(DT_SHARD_GRADIENTS);
+    shard_ranks(DT_SHARD_GRADIENTS, shard_meshes, sizeof shard_meshes / sizeof *shard_meshes);
 }
 
 TEST(ranks_that_share_parameters_have_the_bits_and_the_files_of_one_replica) {
-    shard_ranks(DT_SHARD_PARAMETERS);
+    shard_ranks(DT_SHARD_PARAMETERS, shard_meshes, sizeof shard_meshes / sizeof *shard_meshes);
+}
+
+/* A group on each rank, one of two ranks, and ranks of unequal size. */
+TEST(shard_groups_of_ranks_have_the_bits_and_the_files_of_one_replica) {
+    static const shard_mesh meshes[] = {
+        {2, 2, {"cpu:2", "cpu:2"}}, {4, 2, {"cpu", "cpu", "cpu", "cpu"}}, {2, 1, {"cpu", "cpu:3"}}};
+    for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++)
+        shard_ranks(level, meshes, sizeof meshes / sizeof *meshes);
 }
 
 /* ---- the best weights of a fit, which are averages that ranks share */
@@ -1140,6 +1180,58 @@ TEST(moments_sharded_by_zero_are_read_and_written_at_their_owners) {
     CHECK(dt_store_read(s, w, DT_VALUE_GRADIENT, back, sizeof back) == DT_ERROR_UNSUPPORTED);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "parallel.zero_stage");
     dt_ctx_destroy(m.ctx);
+}
+
+TEST(shard_degrees_that_form_no_groups_are_refused) {
+    static const struct {
+        int zero_stage, degree, pipeline;
+        dt_result result;
+        const char *text;
+    } wrong[] = {
+        {1, -1, 0, DT_ERROR_INVALID, "parallel.shard_degree is -1"},
+        {0, 2, 0, DT_ERROR_INVALID, ".parallel.shard_degree = 2 needs .parallel.zero_stage"},
+        {1, 2, 2, DT_ERROR_UNSUPPORTED, ".parallel.shard_degree = 2 cannot be combined with"},
+        {2, 3, 0, DT_ERROR_INVALID,
+         ".parallel.shard_degree is 3 for 4 replicas: it must divide their number"},
+        {3, 8, 0, DT_ERROR_INVALID, ".parallel.shard_degree is 8 for 4 replicas"},
+    };
+    train_model m;
+    dt_trainer *trainer;
+    REQUIRE(train_model_make(&m, &one_thread, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:4";
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        d.parallel.zero_stage = wrong[i].zero_stage;
+        d.parallel.shard_degree = wrong[i].degree;
+        d.parallel.pipeline = wrong[i].pipeline;
+        CHECK(dt_trainer_create(m.graph, &d, &trainer) == wrong[i].result && !trainer);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), wrong[i].text);
+    }
+    dt_ctx_destroy(m.ctx);
+}
+
+static void shard_apart(rank *r) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    REQUIRE(train_model_make(&m, &one_thread, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.comm = r->comm;
+    d.devices = rank_devices(r);
+    d.parallel.zero_stage = DT_SHARD_PARAMETERS;
+    d.parallel.shard_degree = 2;
+    EXPECT(r, dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID);
+    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), ".parallel.shard_degree is 2, and rank 1 has 3"),
+                "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_rank_with_replicas_of_two_shard_groups_is_refused_on_all) {
+    job *j = job_new(2, NULL);
+    REQUIRE(j);
+    j->devices[0] = "cpu";
+    j->devices[1] = "cpu:3";
+    job_run(j, shard_apart);
+    job_free(j);
 }
 
 TEST(unknown_zero_stages_and_combinations_are_refused) {

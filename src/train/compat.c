@@ -68,6 +68,9 @@ _Static_assert(DTI_FEATURE_COUNT <= 62, "a bit each");
     X(WITHOUT, I, DTI_ASKS(WORKER), DTI_ASKS(LOAD) | DTI_ASKS(FOLDER),                             \
       "the servers load and save the parameters")                                                  \
     X(WITHOUT, U, DTI_ASKS_ZERO, DTI_ASKS(LOCAL), "each replica has its own optimizer")            \
+    X(NEEDS, I, DTI_ASKS(SHARD_DEGREE), DTI_ASKS_ZERO, "how many replicas shard the state")        \
+    X(WITHOUT, U, DTI_ASKS(SHARD_DEGREE), DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR,                    \
+      "the state of a stage is sharded over all replicas")                                         \
     X(NEEDS, U, DTI_ASKS(OFFLOAD), DTI_ASKS(ZERO23),                                               \
       "give 2 or 3, whose gradients come to the host bucket by bucket")                            \
     X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(MEASURED),                                            \

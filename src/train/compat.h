@@ -33,6 +33,7 @@
       "DT_PIPELINE_INTERLEAVED")                                                                   \
     X(CHUNKS, parallel.chunks, 1, DTI_FEATURE_OPEN, "")                                            \
     X(SEQUENCE, parallel.sequence_parallel, 1, 1, "")                                              \
+    X(SHARD_DEGREE, parallel.shard_degree, 1, DTI_FEATURE_OPEN, "")                                \
     X(OFFLOAD, parallel.offload, 1, 1, "")                                                         \
     X(LOCAL_STEPS, local.steps, 1, DTI_FEATURE_OPEN, "")                                           \
     X(GOSSIP, local.gossip, 1, DTI_FEATURE_OPEN, "")                                               \

@@ -74,6 +74,7 @@ static const dti_field_range dti_trainer_ranges[] = {
     X(dt_trainer_desc, parallel.sequence_parallel, BOOL, ALL, ANY, 1)                              \
     X(dt_trainer_desc, parallel.tensor_slices, INT, ALL, TENSOR_RANKS, 1)                          \
     X(dt_trainer_desc, parallel.zero_stage, INT, ALL, ZERO_STAGE, 1)                               \
+    X(dt_trainer_desc, parallel.shard_degree, INT, ALL, LEAST_0, 1)                                \
     X(dt_trainer_desc, parallel.offload, BOOL, ALL, ANY, 1)                                        \
     X(dt_trainer_desc, local.steps, INT, ALL, LOCAL_STEPS, 1)                                      \
     X(dt_trainer_desc, local.gossip, INT, ALL, LEAST_0, 1)                                         \

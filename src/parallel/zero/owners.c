@@ -30,8 +30,33 @@ static uint64_t dti_owners_begin(const dti_layout *l, uint32_t replica, uint32_t
     return next;
 }
 
+/* ---- HSDP: replicas in shard groups, each of which has the state once (Zhao et al. 2023,
+ * "PyTorch FSDP"). Parameters travel within a group, gradients are summed over all. */
+
 static uint32_t dti_shards(const dti_parallel *par) {
-    return par->job.replicas;
+    const int degree = par->desc.parallel.shard_degree;
+    return degree > 0 ? (uint32_t)degree : par->job.replicas;
+}
+
+/* A rank's replicas are of one group, or whole groups, alike on all ranks. */
+static dt_result dti_shards_check(const dti_parallel *par) {
+    const uint32_t shards = dti_shards(par);
+    if (par->job.replicas % shards)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".parallel.shard_degree is %u for %u replicas: it must divide their number",
+                        shards, par->job.replicas);
+    for (uint32_t rank = 0; rank < par->mesh.world; rank++) {
+        const dt_comm_span own = dti_mesh_own(&par->mesh, rank);
+        const bool spans = own.count < shards;
+        if (spans == dti_shards_span(par) &&
+            (spans ? own.first % shards + own.count <= shards : own.count % shards == 0))
+            continue;
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".parallel.shard_degree is %u, and rank %u has %u replicas: use a multiple "
+                        "or a divisor of each rank's replicas",
+                        shards, rank, own.count);
+    }
+    return DT_OK;
 }
 
 static dti_values_shared dti_shards_here(const dti_parallel *par) {
@@ -85,6 +110,7 @@ static dt_result dti_owners_cut(dti_parallel *par) {
     par->sharded = par->desc.level && (shards > 1 || par->desc.parallel.offload);
     if (!par->sharded)
         return DT_OK;
+    DTI_TRY(dti_shards_check(par));
     for (uint32_t i = 0; i < par->job.local && par->desc.parallel.offload; i++) {
         const dt_result result =
             dti_store_offload(par->replicas[i].store, par->replicas[i].store->device->one_thread);
