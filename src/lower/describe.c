@@ -82,7 +82,7 @@ static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, co
     return count;
 }
 
-/* The application's buffers; program/external.c checks the rest, once bindings are known. */
+/* The application's buffers; program/run/external.c checks the rest, once bindings are known. */
 static void dti_program_desc_buffers(dti_lowering *w) {
     const dt_external_buffer *list = w->code->desc.external;
     uint32_t count = 0;
