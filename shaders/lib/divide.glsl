@@ -1,4 +1,4 @@
-/* i / by, i below 2^31, from the factor that src/backend/vulkan/divide.c has made of `by`. */
+/* i / by, i below 2^31, from the factor that src/backend/vulkan/run/divide.c has made of `by`. */
 uint dti_divided(uint i, uint by, uint factor)
 {
     uint high, low;

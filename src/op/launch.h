@@ -139,7 +139,7 @@ typedef struct dti_kernel_info {
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
     /* How many rounds all loops of an invocation go at most, by shapes: a driver may end them
-     * (vulkan/work.c). tools/shaders refuses a kernel that has loops and does not declare them.
+     * (vulkan/run/work.c). tools/shaders refuses a kernel that has loops and does not declare them.
      * NULL: there are no loops. */
     uint64_t (*rounds)(const dti_launch *launch, uint32_t local);
     /* Whether a device has the invocations and shared memory that a variant takes. NULL: all. */
