@@ -1,7 +1,7 @@
 /* Connectionist temporal classification: of a sample, the logarithms of the probability of all
  * beginnings of its target after each step, by one workgroup, and of all ends, which are beginnings
  * of what is turned around, by the next. Cells: the labels with blanks around each of them; those of
- * a step are the invocations' in turn. What is kept is in args.h; see src/op/ctc.c. */
+ * a step are the invocations' in turn. What is kept is in args.h; see src/op/families/ctc.c. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -7,7 +7,7 @@
  *
  * DTI_MAP_PART says what an includer wants; without it there are the lists alone.
  *   1: the formulas. map_x: y of x; grad_x: dx of x and dy, = dy * f'(x); pair_x: of two tensors.
- *   2: C only, for src/op/unary.c. */
+ *   2: C only, for src/op/families/unary.c. */
 
 #ifndef DTI_UNARY_LIST
 /* A row is PLAIN, WITH or INNER of (ID, name, slope). Its place in the list is its number, which

@@ -1,4 +1,4 @@
-/* Connectionist temporal classification's vector kernels; see src/op/ctc.c. */
+/* Connectionist temporal classification's vector kernels; see src/op/families/ctc.c. */
 
 /* y[s] = log(e^before[s] + e^before[s - 1] + e^(before[s - 2] + skip[s])) + x[s], of n cells;
  * before has two more in front. */

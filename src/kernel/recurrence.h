@@ -1,4 +1,4 @@
-/* Cells of recurrent nets, unit by unit; see src/op/recurrence.c for their formulas. */
+/* Cells of recurrent nets, unit by unit; see src/op/families/recurrence.c for their formulas. */
 
 /* One step of one sample's n units. x, w: what comes of the input and of the state, a run of n for
  * each gate; b: GRU's bias of the state's part of the candidate; kept: gates, and LSTM's cell, for

@@ -1,4 +1,4 @@
-/* Whether a device computes at all: the known-answer launch (op/known.c) is run once when the
+/* Whether a device computes at all: the known-answer launch (op/core/known.c) is run once when the
  * device is opened, and must leave the words that the host expects. Refuses a device that leaves
  * others. Without this a driver that computes nothing would train with a loss of 0: qualify.c
  * compares kernels of the same device with each other. */

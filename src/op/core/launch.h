@@ -6,7 +6,7 @@
 #define DTI_I32 int32_t
 #define DTI_F32 float
 #define DTI_U16S(low, high) uint16_t low, high;
-#include "../../shaders/args.h"
+#include "../../../shaders/args.h"
 #include "kernel_list.h"
 
 typedef enum dti_kernel_id {

@@ -4,7 +4,7 @@
  * (slope, alpha, scale and offset); in unary_grad attr.i[0] is the function's selector. */
 
 #define DTI_MAP_PART 2
-#include "../../shaders/lib/map_body.h"
+#include "../../../shaders/lib/map_body.h"
 #undef DTI_MAP_PART
 
 #define DTI_PRIME_OF_SLOPE(name) dti_prime_##name
