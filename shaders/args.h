@@ -158,7 +158,7 @@
     DTI_U32 y_offset;                                                                              \
     DTI_U32 by; /* of cols */
 
-/* The gradient of a table with many indices (op/families/scatter.c). SORT: entries (key, place), `n` keys
+/* The gradient of a table with many indices (scatter.c). SORT: entries (key, place), `n` keys
  * and then `n` places, whose runs of `run` are sorted by key, become sorted runs of `made`; keys
  * above `keys` are taken for `keys`. spec0: 1 = the first pass, of keys alone, by place. */
 #define DTI_ARGS_SORT                                                                              \

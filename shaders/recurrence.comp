@@ -1,5 +1,5 @@
 /* A recurrence over all steps: of each step the gates' sums, W h, and the cell; see
- * src/op/families/recurrence.c. Results of a sample: h of all steps, the last h and c, and what is kept. */
+ * recurrence.c. Results of a sample: h of all steps, the last h and c, and what is kept. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,5 +1,5 @@
 /* The pipeline half of dtmodel: data x pipeline x tensor grids. A device's list of forward,
- * backward and weight parts is the library's own (src/parallel/grid/pipe_schedule.c, all four
+ * backward and weight parts is the library's own (src/parallel/pipeline/pipe_schedule.c, all four
  * schedules); here it is worked off on a clock, with the times of the layers that each chunk has,
  * and with what goes from chunk to chunk on the way:
  *
@@ -16,9 +16,9 @@
  * efficiently, and weights that are tied to another chunk's. Tensor groups are compared with
  * nothing measured. */
 
-#include "../src/parallel/grid/pipe_schedule.h"
+#include "../src/parallel/pipeline/pipe_schedule.h"
 
-#include "../src/parallel/grid/pipe_schedule.c"
+#include "../src/parallel/pipeline/pipe_schedule.c"
 
 #define CHUNKS_MAX 1024
 #define STATE_BYTES 16 /* a parameter: value, gradient, two moments */

@@ -176,7 +176,7 @@ static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
 }
 
 /* What makes code one of several that make a step together, on devices of their own: a stage of a
- * pipeline or a tensor rank (parallel/grid/). All update, or none does. */
+ * pipeline or a tensor rank (parallel/pipeline/). All update, or none does. */
 typedef struct dti_staged {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
     uint32_t blocks;                  /* of the tables of all stages or tensor ranks */

@@ -1,8 +1,8 @@
 /* Sync points: rows whose value all pieces of the job's batch, or all tensor ranks of a group, make
- * together (op/families/collective.c). A segment ends at such a row, forward and backward. Each piece's
+ * together (collective.c). A segment ends at such a row, forward and backward. Each piece's
  * operand is made in OUT where possible, and the value lies in IN, so backends need to know nothing
  * of it. Whoever drives the step makes the value from all operands in between
- * (parallel/sync_point.c, grid/tp_sync.c). A sync point is never recomputed, so their order is that
+ * (sync_point.c, tp_sync.c). A sync point is never recomputed, so their order is that
  * of nodes, whatever memory a replica has. */
 
 static bool dti_meets(const dti_code *code, uint32_t id) {

@@ -232,8 +232,8 @@ typedef struct dti_parallel_result {
     uint64_t steps, samples, left_out;
 } dti_parallel_result;
 
-/* ---- make.c: programs, buckets and buffers for that many batch slices of the job; destroys what
- * an earlier call made. replicas, job.parallel.replicas, first and local are set. */
+/* ---- data/replica_make.c: programs, buckets and buffers for that many batch slices of the job;
+ * destroys what an earlier call made. replicas, job.parallel.replicas, first and local are set. */
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
@@ -284,7 +284,7 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
 /* The first rank's result that is not DT_OK, with its text, on all of them. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own);
 
-/* ---- owners.c: the state sharded over replicas (ZeRO-1); only where par->sharded */
+/* ---- zero/owners.c: the state sharded over replicas (ZeRO-1); only where par->sharded */
 /* Replicas of a shard group: together they have the state once. */
 static uint32_t dti_shards(const dti_parallel *par);
 /* Who has what of this process's group. */
@@ -314,7 +314,7 @@ static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t 
 /* The group's comm, on all ranks together, once a build. */
 static dt_result dti_shards_group(dti_parallel *par);
 
-/* ---- unit_step.c, unit_full.c: ZeRO-2 and 3, else nothing */
+/* ---- zero/unit_step.c, unit_full.c: ZeRO-2 and 3, else nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */
@@ -337,7 +337,7 @@ static dt_result dti_units_show(dti_parallel *par);
 static dt_result dti_units_take(dti_parallel *par); /* from the stores, which keep them */
 static dt_result dti_units_hide(dti_parallel *par);
 
-/* ---- reduce/reducer.c */
+/* ---- step/reducer.c */
 static dt_result dti_works_post(dt_comm *comm, dti_works *w, const dt_comm_op *op);
 /* Looks whether all have ended, or waits for it. */
 static dt_result dti_works_end(dt_comm *comm, dti_works *w, bool wait, bool *ended);
@@ -368,13 +368,13 @@ static dt_result dti_sum_disjoint(dti_parallel *par, dt_comm *comm, void *data, 
  */
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
 
-/* ---- reduce/bucket_sums.c: the sums are in the first replica's slot 0 */
+/* ---- data/bucket_sums.c: the sums are in the first replica's slot 0 */
 static dt_result dti_bucket_sums_make(dti_parallel *par); /* behind all memory; MEMORY */
 static void dti_exchange_begin(dti_parallel *par);
 /* Folds what is ready; on the first replica's thread also posts and looks after the network. */
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 
-/* ---- reduce/scalar_sums.c: sums of width doubles over all batch slices of the job */
+/* ---- step/scalar_sums.c: sums of width doubles over all batch slices of the job */
 static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
 static dt_result dti_scalar_sums_make(dti_parallel *par); /* those of a step; MEMORY */
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
@@ -384,7 +384,7 @@ static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s);
 /* The same at once, where leaves have room for all batch slices: each rank's own and else zeros. */
 static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
 
-/* ---- statistics.c */
+/* ---- data/statistics.c */
 static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
                                      dti_statistics *s);
 static void dti_statistics_free(dti_base *base, dti_statistics *s);
@@ -403,7 +403,7 @@ static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store);
 /* The name of the buffer that is not finite; NULL = none. */
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
 
-/* ---- sync_point.c */
+/* ---- data/sync_point.c */
 static dt_result dti_sync_points_open(dti_parallel *par); /* memory; MEMORY, INVALID */
 /* On all ranks, once a build: they have the same sync points, and a group for them. */
 static dt_result dti_sync_points_agree(dti_parallel *par);
@@ -416,14 +416,14 @@ static void dti_sync_points_begin(dti_parallel *par);
 static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t sync_point,
                                      const dti_micro_run *run, bool *given_up);
 
-/* ---- make.c */
+/* ---- data/replica_make.c */
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
 static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's runs */
 
-/* ---- device_grid.c: grids of pipelines, where several devices train one replica */
+/* ---- pipeline/device_grid.c: grids of pipelines, where several devices train one replica */
 static bool dti_grid_is(const dti_parallel *par);
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
 /* Checks the number of batch slices. INVALID */
@@ -441,11 +441,11 @@ static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *
 static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
                               uint32_t *count);
 
-/* ---- one.c */
+/* ---- data/one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
 
-/* ---- round.c: what replicas do together where their steps are local */
+/* ---- local/round.c: what replicas do together where their steps are local */
 static uint32_t dti_round_terms(const dti_parallel *par); /* doubles of par->terms */
 static dt_result dti_round_make(dti_parallel *par);       /* once a build: memory and ranges */
 static void dti_round_free(dti_parallel *par);
@@ -457,10 +457,10 @@ static dt_result dti_round_began(dti_parallel *par, dt_result result);
  * of a round; one under way goes back to where it began. */
 static dt_result dti_round_give_up(dti_parallel *par, dt_result result);
 
-/* ---- gossip.c: sync points of two ranks within a round */
+/* ---- local/gossip.c: sync points of two ranks within a round */
 static bool dti_gossip_is_due(const dti_parallel *par); /* after a step within a round */
 
-/* ---- compress.c */
+/* ---- local/compress.c */
 static bool dti_compress_is_on(const dti_parallel *par);
 static const dti_sum_kind dti_compress_kind;
 static dt_result dti_compress_make(dti_parallel *par);
@@ -468,10 +468,10 @@ static void dti_compress_free(dti_parallel *par);
 static void dti_compress_forget(dti_parallel *par); /* what was not said yet */
 static dt_result dti_compress_exchange(dti_parallel *par);
 
-/* ---- inner.c */
+/* ---- local/inner.c */
 static bool dti_parallel_is_local(const dti_parallel *par);
 
-/* ---- step.c */
+/* ---- data/replica_step.c */
 /* The first replica that failed; its text comes to the first one's context. */
 static dt_result dti_replicas_result(dti_parallel *par);
 /* A device failed in the commit, or after it. Ends the group; the error says what weights here are:

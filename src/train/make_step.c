@@ -1,5 +1,5 @@
 /* A trainer's step, from its batch to its report. It begins with AGREE, and ends with the rest of
- * the commit protocol (parallel/protocol.h). On a device that runs on its own (parallel/one.c) the
+ * the commit protocol (protocol.h). On a device that runs on its own (one.c) the
  * next one begins before it ends. A step behind one that was skipped has not run: its batch is next
  * again, with the number that it would have had if it had begun only then. */
 

@@ -5,7 +5,7 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint32_t batch;       /* of the whole job */
     dt_program **full;    /* by replica */
     dt_program **tail;    /* NULL where a replica has no rows */
-    double *terms;        /* by replica: sums and weights, see step.c's layout */
+    double *terms;        /* by replica: sums and weights, see replica_step.c's */
     const dti_batch *now; /* the batch under way */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */
     /* dt_trainer_predict's, in place of losses: */

@@ -1,7 +1,7 @@
 /* Rows whose value all pieces of the job's batch make together. Replicas, threads and ranks compute
  * those pieces. In code for a replica's share of a step the segment ends at such a row, the host
  * makes the value from all operands, and the next segment finds it like an input
- * (lower/sync_points.c, parallel/sync_point.c). In other code the batch is all there is, and the
+ * (sync_points.c, sync_point.c). In other code the batch is all there is, and the
  * launches here make it.
  *
  * A sync point has no gradient rule: rules of rows that read one append the sync points of the

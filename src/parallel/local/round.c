@@ -3,7 +3,7 @@
  * of doubles:
  *
  *   RUN       each replica: what it began with, less what it has now; into buckets, which go as
- *             gradients do (reduce/): replicas of this process, then processes, then back
+ *             gradients do (step/reducer.c): replicas of this process, then processes, then back
  *   BARRIER   losses, buffers, what was skipped; after it everybody has every bucket
  *   VALIDATE  whether the outer step is finite, which all ranks find alike
  *   WRITE     the outer step, by each process, on the host: SGD with momentum over the mean

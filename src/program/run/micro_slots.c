@@ -2,7 +2,7 @@
  * and what one has between its forward and backward part must stay: each slot has transients,
  * inputs, outputs and launches of its own. Parameters, gradients and state exist once. Actions come
  * one at a time: between two of them no step of the store runs. Gradients are added in the order of
- * backward parts; the schedule (parallel/grid/pipe_schedule.c) decides that order. */
+ * backward parts; the schedule (parallel/pipeline/pipe_schedule.c) decides that order. */
 
 static dt_result dti_program_create_micro_slots(dt_store *store, const dt_program_desc *desc,
                                                 const dti_batch_slices *batch_slices,

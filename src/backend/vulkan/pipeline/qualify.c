@@ -1,5 +1,5 @@
 /* Whether this driver computes a kernel's fast variants right: at the first use of one, its trials
- * (backend/trial.h) are run by it and by the portable variant, and must leave the same memory to the
+ * (trial.h) are run by it and by the portable variant, and must leave the same memory to the
  * last bit, with whole numbers and with floats: a program's bits do not hang on the variant. One
  * that does not, or that the driver cannot compile, is struck: the portable one runs in its place.
  * Of the variants that could make a launch the fastest is asked first (tune.c): only what is to be

@@ -1,5 +1,5 @@
 /* A tensor rank's graph: the model's nodes in their order, appended again. A marked parameter has a
- * part's shape. A row that reads parts is made by its family's rule (op/core/parted.c); a row without
+ * part's shape. A row that reads parts is made by its family's rule (parted.c); a row without
  * such a rule is refused. What a row reads whole beside parts is read through a copy whose gradient
  * is summed over tensor ranks, one for all that read it. What tensor ranks have to add up is a sum
  * after the row, and its bias comes after that.

@@ -1,6 +1,6 @@
 /* Gradient sums over the batch slices of a job, chunk by chunk. A pipeline computes its batch
  * slices one after the other. The pipelines of this rank that have the chunk are folded, and the
- * ranks that have it make one sum (reduce/) while earlier chunks still compute. */
+ * ranks that have it make one sum (step/reducer.c) while earlier chunks still compute. */
 
 static dti_sums_operands dti_pipe_operands(const dti_parallel *par, uint32_t s, uint32_t part) {
     return dti_batch_slice_operands(&dti_pipe_alike_chunk(par->pipe, s, part)->sum);
