@@ -1,7 +1,15 @@
 /* The whole boundary between programs and devices. A backend knows memory, launches and segments;
  * it knows no graph, no op and no optimizer. program/ knows no Vulkan.
  *
- * Threads: a device and all that is made from it belong to the thread that uses its context. */
+ * Threads: a device and all that is made from it belong to the thread that uses its context.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   context.h, context.c    contexts, and which device a name means
+ *   trial.h, trial.c        launches that show whether a kernel is right
+ *   reference/reference.c   in double, by plain loops
+ *   cpu/cpu.c               the CPU
+ *   vulkan/                 Vulkan (vulkan.h) */
 
 typedef struct dti_device dti_device; /* opened: a store was created on it */
 typedef struct dti_memory dti_memory; /* one arena; zeroed when created */

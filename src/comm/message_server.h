@@ -3,7 +3,13 @@
  * (handshake.c), and frames are sealed like theirs (wire.c); docs/protocol.md has the bytes. A
  * connection carries one message at a time each way, so a client waits for its answer: there are no
  * queues, and all memory is allocated when the message server is created. It has no thread: `step`
- * moves bytes and calls back, on the thread that calls it. It does not know what messages mean. */
+ * moves bytes and calls back, on the thread that calls it. It does not know what messages mean.
+ *
+ * message/ has its files, in the order in which to read them:
+ *
+ *   message_link.h, message_link.c   one connection, without I/O
+ *   message_server_tls.c             its bytes through TLS
+ *   message_server.c                 the sockets */
 
 /* All of this is covered by the header's tag. The body is bytes of the sender's. */
 typedef struct dti_message {

@@ -1,7 +1,15 @@
 /* The loop over epochs (src/api/fit.h): it owns when a model is validated, what is the best, and
  * why training ends. It computes nothing of its own: steps, evaluation, checkpoints are the
  * trainer's. All that decides is the same on all ranks, but for what a callback asks for, on which
- * they agree behind each step. */
+ * they agree behind each step.
+ *
+ * The other files of this folder:
+ *
+ *   lr_find.c                  the range test of learning rates
+ *   metric.c                   metrics on the host
+ *   summary.c                  a model as a table
+ *   progress.c                 a bar of one line
+ *   log_fit.c, profile_fit.c   what a fit tells a log, and a trace */
 
 #define DTI_FIT_SKIPS 8
 #define DTI_FIT_ENTRIES 64 /* of a history at first */

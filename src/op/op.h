@@ -1,5 +1,47 @@
 /* What a row of the op table consists of, and the four contexts that its functions work in: build
- * (shape rule), gradient, emit (launches) and reference. A family serves one or more rows. */
+ * (shape rule), gradient, emit (launches) and reference. A family serves one or more rows.
+ *
+ * core/ is for all rows. Its files, in the order in which to read them:
+ *
+ *   op_table.h           here on top: every op, its family and its formula
+ *   launch.h             a launch, and what a row of a kernel says
+ *   build.c              appends a node: common checks, then the row's shape rule
+ *   name.c               how messages call a tensor
+ *   emit.h, emit.c       listings: launches and values before anything has a place
+ *   cpu_task.h, walk.c   how a launch runs on the CPU; the walk of its elementwise kernels
+ *   ref_index.h          indices of the reference loops
+ *   moved.c              where an element comes from, through ops that move values
+ *   parted.c             rules of families for tensors split over tensor ranks
+ *   table.c              the tables of rows and kernels
+ *   known.c              the launch whose result the host knows
+ *   differentiate.c      the reverse pass
+ *
+ * families/ has each op: its shape rule, gradient, launches, CPU functions and reference.
+ * A family is a file, or files with the same first word:
+ *
+ *   leaf.c, output.c                       inputs, parameters, constants; one of several outputs
+ *   unary.c, binary.c                      elementwise functions of one and of two tensors
+ *   view.c, copy.c                         new dimensions of a value; copy, cast, concat, pad
+ *   reduce.c                               sums, maxima and minima over axes
+ *   product.c, product_grid.c              matrix products; their tiles on a GPU
+ *   chunk.c                                products with long sums
+ *   gather.c, scatter.c                    rows of a table by index, and their gradient
+ *   softmax.c                              softmax and log_softmax
+ *   norm.c, norm_launch.c, norm_cpu.c      layer, RMS, group and batch norm
+ *   conv.c, conv_cpu.c, conv_grid.c        convolution
+ *   pool.c, pool_cpu.c                     pooling and resizing
+ *   volume.c                               convolution and pooling of volumes, by rows for images
+ *   attention.c, attention_rows.c          attention in blocks, and with its scores in memory
+ *   attention_cpu.c, attention_ref.c       the same on the CPU, and in double
+ *   attention_cached.c, cache.c            attention to earlier runs; the cache of keys and values
+ *   rope.c                                 rotary positions
+ *   recurrence.c                           recurrent layers
+ *   recurrence_cpu.c, recurrence_ref.c     the same on the CPU, and in double
+ *   dropout.c                              dropout and random numbers
+ *   loss.c                                 losses as terms
+ *   cross_entropy.c, cross_entropy_cpu.c   losses over classes
+ *   ctc.c                                  connectionist temporal classification
+ *   collective.c                           rows whose value all pieces of the batch make together */
 
 /* ---- Build: checks inputs and sets the new node's shape, type and sample axis. */
 typedef struct dti_build {

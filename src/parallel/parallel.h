@@ -1,6 +1,35 @@
 /* Replicas of one model on the devices of this process and of others. The step that they make
  * together is the commit protocol (protocol.h). Until WRITE nothing in a store changes. The
- * caller's thread drives the first replica and calls the comm. */
+ * caller's thread drives the first replica and calls the comm.
+ *
+ * Each folder has a strategy, or what all of them use, in the order in which to read them:
+ *
+ *   mesh/       who has which position, device and rows (mesh.h)
+ *   step/       the engine: lists of actions, sums, the commit protocol (protocol.h)
+ *   values/     values between stores, other ranks and the host (values.h)
+ *   data/       replicas: buckets, one all-reduce each
+ *   zero/       optimizer state, gradients and parameters sharded over replicas
+ *   local/      local steps and DiLoCo, gossip, compression
+ *   pipeline/   a model cut into stages (pipe.h)
+ *   tensor/     layers split over tensor ranks (tp.h)
+ *
+ * Files of data/, zero/ and local/ in that order:
+ *
+ *   replica_make.c             programs, buckets and buffers
+ *   micro_step.c               a replica's part of a step
+ *   replica_actions.c          its actions, worked off
+ *   bucket_sums.c              sums of gradients, bucket by bucket
+ *   statistics.c               running statistics of batch norm
+ *   sync_point.c               what all pieces of a batch make in the middle of a step
+ *   replica_step.c             what is its own of the commit protocol
+ *   one.c                      a job of one device, whose steps start ahead
+ *   owners.c                   ZeRO-1: who owns what, and PUBLISH
+ *   unit_make.c, unit_step.c   ZeRO-2 and 3: buffers; GATHER and REDUCE
+ *   unit_full.c                all parameters, between steps
+ *   inner.c                    a local step
+ *   round.c                    the end of a round
+ *   compress.c                 compressed differences
+ *   gossip.c                   averages of two ranks */
 
 /* Local steps (inner.c, round.c, gossip.c): how a round is made. */
 typedef struct dti_round_desc {

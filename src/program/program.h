@@ -1,5 +1,23 @@
 /* A program: a code bound to a store's memory and to its own, and the step that it is in. Made by
- * compile.c, run by run.c and replica.c. It knows one device, and nothing of the job. */
+ * compile.c, run by run.c and replica.c. It knows one device, and nothing of the job.
+ *
+ * Who reads it begins with the store, and goes on here:
+ *
+ *   store/store.h       the store: values of parameters on a device
+ *   store/store.c       creates, reads and hashes one
+ *   store/init.c        initial values
+ *   store/offload.c     arenas on the host, and the commit there
+ *   store/host_copy.c   the state on the host, for when a device is lost
+ *   codes.c             the codes of a store's programs, by description
+ *   compile.c           creates a program
+ *   run/step_block.c    what launches read of a step's description
+ *   run/finite.c        the bound below which no update can overflow
+ *   run/drive.c         the state machine of a step
+ *   run/run.c           dt_program_run, and the same cut open
+ *   run/inflight.c      steps that start before the one before has ended
+ *   run/external.c      the application's buffers as inputs and outputs
+ *   run/replica.c       what a replica of a job calls
+ *   run/micro_slots.c   micro-batch slots of a pipeline's stage */
 
 /* A place where a step may be under way: memory of its own for what goes in and comes out, and the
  * launches over it. All else is the same in each. */

@@ -1,5 +1,15 @@
 /* What workers and servers send each other, each as a dti_message; docs/protocol.md has the table.
- * Workers ask; servers answer each question once. Numbers in bodies are little-endian. */
+ * Workers ask; servers answer each question once. Numbers in bodies are little-endian.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   tickets.h, tickets.c          who computes what, without I/O
+ *   compute.h, compute.c          a worker's gradient of a batch slice
+ *   client.h, client.c            a worker's connections
+ *   worker.c, worker_agree.c      a trainer whose steps are tickets; agreement on a step
+ *   serve_batch.c, serve_push.c   a server's batches; what workers push and ask
+ *   serve_agree.c                 the server's side of the agreement
+ *   serve.c                       a server from creation to end */
 
 enum {
     DTI_SAY_HELLO = 1, /* worker: no body */

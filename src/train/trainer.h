@@ -1,11 +1,30 @@
-/* The trainer: what it was told, its replicas, and where it is in the data. */
+/* The trainer: what it was told, its replicas, and where it is in the data.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   trainer_fields.c         members of its description
+ *   compat.h, compat.c       what can be combined
+ *   settings.c               defaults and checks
+ *   contract.c               what must be the same on all ranks
+ *   trainer.c                its life
+ *   feed.c                   samples and the loader
+ *   shared.c                 inputs that all samples share
+ *   make_step.c              a step, from batch to report
+ *   steps.c                  steps and epochs
+ *   rounds.c                 local steps
+ *   balance.c                shares that follow speed
+ *   evaluate.c               losses and metrics over a set, and predictions
+ *   plateau.c                a schedule's plateau
+ *   names.c                  what a report's numbers are called
+ *   watched.c                what a fit watches, in checkpoints
+ *   state.c, round_state.c   checkpoints, also of local steps */
 
 typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint64_t rows;
     uint32_t batch;       /* of the whole job */
     dt_program **full;    /* by replica */
     dt_program **tail;    /* NULL where a replica has no rows */
-    double *terms;        /* by replica: sums and weights, see replica_step.c's */
+    double *terms;        /* by replica: sums and weights, see micro_step.c */
     const dti_batch *now; /* the batch under way */
     char said[1024];      /* why the first batch that is not finite is so; "": none is */
     /* dt_trainer_predict's, in place of losses: */

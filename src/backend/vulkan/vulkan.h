@@ -2,7 +2,42 @@
  * compiled kernels. Everything else goes through dti_backend. Needs Vulkan 1.1, storage buffers
  * and one compute queue; no feature and no extension is required of a device.
  *
- * Compiled out by DT_NO_VULKAN: none.c then has these five functions, and says so. */
+ * Compiled out by DT_NO_VULKAN: none.c then has these five functions, and says so.
+ *
+ * The files in the order in which to read them. device/ finds a device, and opens it:
+ *
+ *   load.c        the loader's library, and the instance
+ *   icd.c         a driver without the loader
+ *   device.h      what all files here share
+ *   device.c      what a device can do, and how it is opened
+ *   vk_memory.c   arenas
+ *
+ * pipeline/ makes a pipeline of a kernel:
+ *
+ *   shader.c       modules of shader_table.h
+ *   specialize.c   constants in a module before the driver gets it
+ *   pipeline.c     compiles and keeps pipelines
+ *   grid.c         how a launch is laid out in workgroups
+ *   tune.c         which variant of a kernel is the fastest here
+ *   qualify.c      whether a fast variant is right here
+ *   self_test.c    whether the device computes at all
+ *
+ * run/ runs a program:
+ *
+ *   work.c      what a program is made of, and its launches
+ *   divide.c    factors for divisions
+ *   hazard.c    which launches need a barrier
+ *   record.c    command buffers of segments
+ *   command.c   submission and waiting
+ *   exec.c      runs what was recorded
+ *   parts.c     a step part by part
+ *   search.c    which launch wrote a value that is not finite
+ *
+ * Here on top:
+ *
+ *   driver.c                    Vulkan as a row of the context's list of drivers
+ *   none.c                      what is compiled in its place
+ *   vk_decl.h, shader_table.h   declarations and compiled kernels; both are generated */
 
 typedef struct dti_vk_instance dti_vk_instance;
 

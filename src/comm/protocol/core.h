@@ -10,6 +10,7 @@
  * A file uses those before it; what it asks of later ones goes through dti_core_up:
  *
  *   wire.c              frames to and from bytes, and their tags
+ *   gmac.c              tags by AES-GCM, an option
  *   note.c              what the application's logger is to hear
  *   backlog.c           what was sent and may have to be sent again
  *   link.c              bytes to frames and back

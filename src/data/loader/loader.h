@@ -3,7 +3,35 @@
  * into a ring of two while the devices work. Order and values depend on (seed, epoch, step, row)
  * alone. A loader allocates when it is created, and then never: two slots (threaded; else one) of
  * `share_max` samples, 4 bytes a value and 4 for each sample's row; for a shuffled order 4 bytes a
- * row of the set, with weights 8 more; and with augmentation a sample or two for each thread. */
+ * row of the set, with weights 8 more; and with augmentation a sample or two for each thread.
+ *
+ * The files in the order in which to read them. readers/ makes arrays or samples of files:
+ *
+ *   idx.c                               IDX, the format of MNIST
+ *   npy.h, npy.c, npz.c                 NumPy's arrays
+ *   csv.h                               CSV: a cursor, columns, rows
+ *   csv_text.c, csv_scan.c, csv.c       rows as texts; what columns are; rows as numbers
+ *   wav.c                               WAV
+ *   picture.h                           a picture's file and its pixels
+ *   picture_size.c                      resizing
+ *   picture_png.c, picture_jpeg.c       the two formats
+ *   picture.c                           which format a file has
+ *   folder.h, folder_scan.c, folder.c   a folder of classes
+ *   tokens.c                            windows of a file of tokens
+ *
+ * loader/ makes batches of samples:
+ *
+ *   batch.c                       a seeded order, and rows of bytes as floats
+ *   split.c                       training and validation parts of a set
+ *   sampler.c                     the order of an epoch
+ *   augment_fields.c, augment.c   augmentation of pictures and signals
+ *   loader_row.c                  the values of a sample
+ *   loader.c                      batches read ahead
+ *
+ * replay/ is the replay buffer:
+ *
+ *   replay_buffer.c   a ring of items, and draws by priority
+ *   replay_file.c     the same as a file */
 
 #define DTI_LOADER_THREADS_MAX 64
 

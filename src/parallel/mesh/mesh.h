@@ -2,7 +2,16 @@
  * of stage s of replica d: p = (d * stages + s) * tensor + t. So tensor ranks of a stage are
  * neighbours, and then the stages of a replica. A rank has consecutive positions, in the order of
  * ranks: one for each of its devices, or with .tensor_slices several. A job without pipelines and
- * tensor groups has a position for each replica. All of it is numbers, the same on all ranks. */
+ * tensor groups has a position for each replica. All of it is numbers, the same on all ranks.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   mesh.c                         positions and axes
+ *   mesh_job.c                     the mesh of a job that runs: devices, comm groups
+ *   partition.h, partition.c       who computes which rows
+ *   agree.c                        what all ranks must have in common
+ *   replicas.c                     the devices of a process, each with a store
+ *   device_team.h, device_team.c   a thread for each device */
 
 typedef struct dti_mesh {
     uint32_t data, stages, tensor; /* replicas, stages of each, tensor ranks of each stage */

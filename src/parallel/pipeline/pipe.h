@@ -19,7 +19,21 @@
  *
  * A chunk has a graph, a store and programs of its own, with slots for the micro-batches that are
  * alive in it. Each rank's host has all values too, in the one replica's store, which the
- * application sees and files are made of; it is brought up to date on demand. */
+ * application sees and files are made of; it is brought up to date on demand.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   pipe_grid.c                        which position has which chunk
+ *   pipe_cut.h, pipe_cut.c             a graph cut into chunks
+ *   pipe_schedule.h, pipe_schedule.c   1F1B, fill-drain, interleaved, zero bubble
+ *   pipe_list.c                        lists of actions from a schedule
+ *   pipe_wire.c                        activations and gradients between ranks
+ *   pipe_make.c                        contexts, chunks and programs
+ *   pipe_step.c                        its own of the commit protocol, and its actions
+ *   pipe_sum.c                         sums of gradients, chunk by chunk
+ *   pipe_share.c                       ZeRO-1 of chunks
+ *   pipe_attribute.c                   names what was not finite
+ *   device_grid.c                      replicas' runs, and the whole model's code */
 
 typedef struct dti_pipe_run { /* a micro-batch in a chunk */
     dt_program *program;

@@ -39,7 +39,16 @@
  * (gossip.c, REPLICA), and the end of the round (round.c, JOB). The end begins with RUN, where
  * differences are summed. Its BARRIER is before its VALIDATE, as all ranks look at the same sums.
  * Before WRITE, the outer step on the host, `drop` leaves the round's start. PUBLISH brings the new
- * weights to the replicas; one that fails has those of its own last step. */
+ * weights to the replicas; one that fails has those of its own last step.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   actions.h, actions.c           a step as lists of actions, one for each device
+ *   execute.h, execute.c           works off a list, and waits
+ *   reducer.h, reducer.c           sums of gradients, and their order
+ *   scalar_sums.c                  sums of a few doubles
+ *   slice_stack.h, slice_stack.c   sums over batch slices of one device
+ *   protocol.c                     the driver of the protocol */
 
 typedef enum dti_protocol_state {
     DTI_PROTOCOL_AGREE,

@@ -6,7 +6,13 @@
  * number of devices.
  *
  * A tensor rank has a graph of all nodes, in which marked parameters are parts (tp_cut.c). Each
- * computes what is not split, with the same bits. */
+ * computes what is not split, with the same bits.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   tp_model.c             parts of parameters
+ *   tp_cut.c               a tensor rank's graph
+ *   tp_sync.h, tp_sync.c   sync points of tensor ranks */
 
 /* A parameter's part: of each group along an axis, runs of `inner` elements. */
 typedef struct dti_tp_part {

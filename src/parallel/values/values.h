@@ -4,7 +4,14 @@
  *
  * A parameter has arrays: its values are array 0, and moment m, which may be an average, is array
  * m + 1. Tensor ranks have parts of all its arrays. With ZeRO replicas share the moments: each of a
- * group has those of a run of its arena's elements. */
+ * group has those of a run of its arena's elements.
+ *
+ * The files of this folder in the order in which to read them:
+ *
+ *   maps.c      who has which values
+ *   values.c    gathers and scatters
+ *   trained.c   what a step changed, between replicas
+ *   host.c      the host's store, as the application sees it */
 
 typedef struct dti_values_place { /* where a tensor rank of a replica has a parameter */
     dt_store *store;              /* NULL: on another rank */
