@@ -41,7 +41,7 @@
  *   loss.c                                 losses as terms
  *   cross_entropy.c, cross_entropy_cpu.c   losses over classes
  *   ctc.c                                  connectionist temporal classification
- *   collective.c                           rows whose value all pieces of the batch make together */
+ *   collective.c                           rows that all pieces of the batch make together */
 
 /* ---- Build: checks inputs and sets the new node's shape, type and sample axis. */
 typedef struct dti_build {
