@@ -156,9 +156,9 @@ typedef struct dt_parallel_desc {
      * number and not on .tensor. A device computes several slices one after the other. */
     int tensor_slices;
     int zero_stage; /* a dt_zero_stage: 0 to 3 */
-    /* Replicas of a shard group; 0 = all. With less each group has the state once, as in FSDP's
-     * HYBRID_SHARD: parameters travel within a group, and gradients are summed over all replicas.
-     * It divides the number of replicas. A rank has replicas of one group, or whole groups. */
+    /* Replicas of a shard group; 0 = all. With less each group has the state once (FSDP's
+     * HYBRID_SHARD). Parameters travel within a group. Gradients are summed over all replicas. It
+     * divides the number of replicas. A rank has replicas of one group, or whole groups. */
     int shard_degree;
     /* With zero_stage 2 or 3: a Vulkan device's shard is in host memory, and the CPU updates it
      * (Ren et al. 2021, "ZeRO-Offload"). One replica may have it, too. */

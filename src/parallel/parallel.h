@@ -9,11 +9,11 @@
  *   values/     values between stores, other ranks and the host (values.h)
  *   data/       replicas: buckets, one all-reduce each
  *   zero/       optimizer state, gradients and parameters sharded over replicas
- *   local/      local steps and DiLoCo, gossip, compression
+ *   local/      local steps and DiLoCo, gossip, compression (local.h)
  *   pipeline/   a model cut into stages (pipe.h)
  *   tensor/     layers split over tensor ranks (tp.h)
  *
- * Files of data/, zero/ and local/ in that order:
+ * Files of data/ and zero/ in that order:
  *
  *   replica_make.c             programs, buckets and buffers
  *   micro_step.c               a replica's part of a step
@@ -25,21 +25,7 @@
  *   one.c                      a job of one device, whose steps start ahead
  *   owners.c                   ZeRO-1: who owns what, and PUBLISH
  *   unit_make.c, unit_step.c   ZeRO-2 and 3: buffers; GATHER and REDUCE
- *   unit_full.c                all parameters, between steps
- *   inner.c                    a local step
- *   round.c                    the end of a round
- *   compress.c                 compressed differences
- *   gossip.c                   averages of two ranks */
-
-/* Local steps (inner.c, round.c, gossip.c): how a round is made. */
-typedef struct dti_round_desc {
-    uint32_t steps; /* of a full round; 0: every step is exchanged, and there are no rounds */
-    uint32_t gossip_steps; /* behind so many of a round a rank meets one other; 0: it does not */
-    float lr, momentum;
-    bool nesterov;
-    uint8_t compress; /* dt_compress */
-    double keep;      /* of each bucket, by DT_COMPRESS_TOPK */
-} dti_round_desc;
+ *   unit_full.c                all parameters, between steps */
 
 /* What the trainer says; tensors are of the first replica's graph. */
 typedef struct dti_parallel_desc {
@@ -117,31 +103,6 @@ typedef struct dti_scalar_sum {
     double *sum;    /* [width] */
     dt_comm_work work;
 } dti_scalar_sum;
-
-#define DTI_ROUND_TEXT 500
-
-typedef struct dti_compress { /* see compress.c; NULL: nothing is compressed */
-    float *residual;          /* what was not said, as the arena of parameters is */
-    char *sent, *said;        /* by this process, by all ranks: bucket by bucket */
-} dti_compress;
-
-/* The round under way. Arrays are as the arena of parameters is, on the host. */
-typedef struct dti_round {
-    float *start;    /* values that it began with */
-    float *velocity; /* the outer optimizer's */
-    float *heard;    /* gossip between ranks: another one's values; else NULL */
-    float *arrays;   /* one for each replica here: its values, its difference, and the sum of all */
-    double *terms;   /* of each replica: sums of the round */
-    uint32_t partner;                 /* of the newest sync point */
-    uint64_t first;                   /* steps committed before it */
-    uint64_t count;                   /* rounds that have ended */
-    uint32_t done;                    /* steps of this one */
-    uint64_t mark;                    /* of what ranks set in its steps by themselves */
-    uint64_t samples, skipped, empty; /* of this process */
-    char said[DTI_ROUND_TEXT];        /* of the first that was skipped */
-    dti_compress compress;
-    dti_runs none; /* of a replica without rows */
-} dti_round;
 
 /* Batch norm: what each piece of the job has, and the buffers now. */
 typedef struct dti_statistics {
@@ -473,32 +434,6 @@ static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *
 /* ---- data/one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
-
-/* ---- local/round.c: what replicas do together where their steps are local */
-static uint32_t dti_round_terms(const dti_parallel *par); /* doubles of par->terms */
-static dt_result dti_round_make(dti_parallel *par);       /* once a build: memory and ranges */
-static void dti_round_free(dti_parallel *par);
-static dt_result dti_round_open(dti_parallel *par); /* before the first step */
-static void dti_round_back(dti_parallel *par);      /* to where it began */
-/* The same of an error's text, where there is one. */
-static dt_result dti_round_began(dti_parallel *par, dt_result result);
-/* After an error of this rank's that others do not hear of: ends the job, as they come to the end
- * of a round; one under way goes back to where it began. */
-static dt_result dti_round_give_up(dti_parallel *par, dt_result result);
-
-/* ---- local/gossip.c: sync points of two ranks within a round */
-static bool dti_gossip_is_due(const dti_parallel *par); /* after a step within a round */
-
-/* ---- local/compress.c */
-static bool dti_compress_is_on(const dti_parallel *par);
-static const dti_sum_kind dti_compress_kind;
-static dt_result dti_compress_make(dti_parallel *par);
-static void dti_compress_free(dti_parallel *par);
-static void dti_compress_forget(dti_parallel *par); /* what was not said yet */
-static dt_result dti_compress_exchange(dti_parallel *par);
-
-/* ---- local/inner.c */
-static bool dti_parallel_is_local(const dti_parallel *par);
 
 /* ---- data/replica_step.c */
 /* The first replica that failed; its text comes to the first one's context. */

@@ -58,6 +58,77 @@ typedef struct dti_rule {
 #define DTI_RULE_NEEDS (UINT64_C(1) << 63) /* one of the others; else: cannot have any of them */
 #define DTI_RULE_U (UINT64_C(1) << 62)     /* UNSUPPORTED; else INVALID */
 
+#define DTI_ASKS(ID) (UINT64_C(1) << DTI_FEATURE_##ID)
+#define DTI_ASKS_TENSOR (DTI_ASKS(TENSOR) | DTI_ASKS(SLICES))
+#define DTI_ASKS_ZERO (DTI_ASKS(ZERO1) | DTI_ASKS(ZERO23))
+
+/* X(NEEDS or WITHOUT, I or U, features, others, why): each of the features needs one of the others,
+ * or cannot be combined with any. Else it is INVALID or UNSUPPORTED. Of two rules that refuse a
+ * description the first makes the error. */
+#define DTI_RULES(X)                                                                               \
+    X(WITHOUT, U, DTI_ASKS(SERVES),                                                                \
+      DTI_ASKS(COMM) | DTI_ASKS(LOCAL) | DTI_ASKS(WORKER) | DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | \
+          DTI_ASKS(MEASURED) | DTI_ASKS_ZERO,                                                      \
+      "it updates the parameters, and workers compute the steps")                                  \
+    X(NEEDS, I, DTI_ASKS(SCHEDULE) | DTI_ASKS(CHUNKS), DTI_ASKS(PIPELINE), "the number of stages") \
+    X(NEEDS, I, DTI_ASKS(CHUNKS), DTI_ASKS(INTERLEAVED),                                           \
+      "other schedules have one chunk on each device")                                             \
+    X(WITHOUT, U, DTI_ASKS(PIPELINE), DTI_ASKS(WORKER), "a worker has one device")                 \
+    X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(LOCAL), "a replica is one device")                  \
+    X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(MEASURED), "each stage has all rows")               \
+    X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(PIPELINE),                                            \
+      "give at most 1: only a stage's state is sharded")                                           \
+    X(NEEDS, I, DTI_ASKS(SEQUENCE), DTI_ASKS_TENSOR, "positions are shared by tensor ranks")       \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(PIPELINE), "a device of a stage has one tensor rank") \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(LOCAL) | DTI_ASKS(WORKER),                             \
+      "a replica is one device in these modes")                                                    \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(ZERO23),                                               \
+      "give at most 1: tensor ranks shard only their state")                                       \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(ZERO1),                                               \
+      "a device has the state of each of its slices")                                              \
+    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(MEASURED), "all tensor ranks have the same rows")      \
+    X(WITHOUT, I, DTI_ASKS(IN_FLIGHT), DTI_ASKS(SKIP_EMPTY),                                       \
+      "it looks at targets before each step")                                                      \
+    X(WITHOUT, I, DTI_ASKS(MEASURED), DTI_ASKS(BATCH_SLICES),                                      \
+      "it moves rows between batch slices")                                                        \
+    X(NEEDS, I, DTI_ASKS(RATIO), DTI_ASKS(TOPK), "only top-k sends a share of the elements")       \
+    X(NEEDS, U, DTI_ASKS(COMPRESS), DTI_ASKS(LOCAL),                                               \
+      "synchronous steps do not compress gradients")                                               \
+    X(NEEDS, I,                                                                                    \
+      DTI_ASKS(LOCAL_STEPS) | DTI_ASKS(GOSSIP) | DTI_ASKS(OUTER_LR) | DTI_ASKS(OUTER_MOMENTUM) |   \
+          DTI_ASKS(NO_NESTEROV),                                                                   \
+      DTI_ASKS(LOCAL), "only local steps have rounds")                                             \
+    X(WITHOUT, I, DTI_ASKS(LOCAL), DTI_ASKS(BATCH_SLICES) | DTI_ASKS(MEASURED),                    \
+      "each replica has one batch slice, all of equal size")                                       \
+    X(WITHOUT, U, DTI_ASKS(LOCAL), DTI_ASKS(AVERAGE), "the outer step does not move averages")     \
+    X(NEEDS, I, DTI_ASKS(ADDRESSES) | DTI_ASKS(SECURITY) | DTI_ASKS(WAIT_MS), DTI_ASKS(WORKER),    \
+      "only a worker has servers")                                                                 \
+    X(NEEDS, I, DTI_ASKS(WORKER), DTI_ASKS(ADDRESSES),                                             \
+      "name all servers, \"host:port,host:port\"")                                                 \
+    X(WITHOUT, U, DTI_ASKS(WORKER),                                                                \
+      DTI_ASKS(COMM) | DTI_ASKS_ZERO | DTI_ASKS(AVERAGED) | DTI_ASKS(MEASURED),                    \
+      "the servers update the parameters")                                                         \
+    X(WITHOUT, I, DTI_ASKS(WORKER), DTI_ASKS(REPLICAS), "a worker is one replica")                 \
+    X(WITHOUT, I, DTI_ASKS(WORKER), DTI_ASKS(LOAD) | DTI_ASKS(FOLDER),                             \
+      "the servers load and save the parameters")                                                  \
+    X(WITHOUT, U, DTI_ASKS_ZERO, DTI_ASKS(LOCAL), "each replica has its own optimizer")            \
+    X(NEEDS, I, DTI_ASKS(SHARD_DEGREE), DTI_ASKS_ZERO, "how many replicas shard the state")        \
+    X(WITHOUT, U, DTI_ASKS(SHARD_DEGREE), DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR,                    \
+      "the state of a stage is sharded over all replicas")                                         \
+    X(NEEDS, U, DTI_ASKS(OFFLOAD), DTI_ASKS(ZERO23),                                               \
+      "give 2 or 3, whose gradients come to the host bucket by bucket")                            \
+    X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(MEASURED),                                            \
+      "give at most 1: it makes programs again while gradients are sharded")                       \
+    X(NEEDS, I, DTI_ASKS(AVERAGED), DTI_ASKS(AVERAGE), "the averages that it evaluates")           \
+    X(NEEDS, I, DTI_ASKS(EVERY_STEPS), DTI_ASKS(FOLDER), "where checkpoints are written")          \
+    X(WITHOUT, U, DTI_ASKS(WHOLE), DTI_ASKS_TENSOR,                                                \
+      "tensor ranks hold parts of parameters; use an elementwise one, such as Adam")               \
+    X(WITHOUT, U, DTI_ASKS(SYNC),                                                                  \
+      DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR | DTI_ASKS(LOCAL) | DTI_ASKS(ACCUMULATE),               \
+      "leave one out")                                                                             \
+    X(WITHOUT, U, DTI_ASKS(SYNC), DTI_ASKS(WORKER) | DTI_ASKS(SERVES),                             \
+      "workers compute batch slices one by one; leave .sync out")
+
 /* Bits of what a description and its graph ask for, before defaults. */
 static uint64_t dti_features_asked(const dt_graph *graph, const dt_trainer_desc *desc);
 /* The first rule that refuses them, or NULL. */

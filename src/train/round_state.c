@@ -280,7 +280,7 @@ static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
     dti_flat_outer(par, l->outer, false);
     par->round.count = local ? f->words[DTI_STATE_ROUND] : 0;
     par->round.done = 0;
-    dti_compress_forget(par);
+    dti_round_forget(par);
     return result;
 }
 

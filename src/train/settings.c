@@ -29,10 +29,7 @@ static dt_result dti_trainer_check_pairs(const dt_trainer *t) {
     if (d->accumulate > d->batch)
         return dti_fail(t->base, DT_ERROR_INVALID, ".accumulate (%d) exceeds .batch (%d)",
                         d->accumulate, d->batch);
-    if ((uint64_t)d->local.gossip * (uint64_t)d->local.steps > UINT32_MAX)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        ".local.gossip is %d, .local.steps %d; their product is at most %u",
-                        d->local.gossip, d->local.steps, UINT32_MAX);
+    DTI_TRY(dti_round_desc_check(t->base, &d->local));
     if (d->checkpoint.folder && !d->checkpoint.folder[0])
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is empty; give a folder, or NULL for no checkpoints");
@@ -114,7 +111,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
         t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
-    dti_trainer_resolve_local(t);
+    if (d->mode == DT_TRAIN_LOCAL)
+        p->round = dti_round_resolve(&d->local);
     const uint64_t rest = d->data.rows % p->batch && d->tail != DT_TAIL_DROP;
     dti_rate_in_steps(&p->optim, DTI_MAX(d->data.rows / p->batch + rest, 1u));
     t->optim = dti_optim_resolved(&p->optim);

@@ -226,7 +226,7 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     dti_trainer_claim(t);
     dti_trainer_log(t);
     if (dti_parallel_is_local(&t->par))
-        dti_trainer_log_local(t); /* every round begins with the same bits on all devices */
+        dti_round_log(&t->par); /* every round begins with the same bits on all devices */
     else
         dti_trainer_log_mixed(t);
     if (t->par.pipe)

@@ -125,8 +125,6 @@ static void dti_report_add(dt_train_report *r, const dti_parallel_result *step);
 static void dti_trainer_move_on(dt_trainer *t, bool last);
 
 /* rounds.c */
-static void dti_trainer_resolve_local(dt_trainer *t);
-static void dti_trainer_log_local(const dt_trainer *t);
 /* After a local step: a round that ends is added to *r. */
 static void dti_trainer_round_step(dt_trainer *t, const dti_parallel_result *step,
                                    dt_train_report *r);

@@ -30,9 +30,8 @@ static const dti_sum_kind dti_bucket_kind = {.operands = dti_bucket_operands,
 
 static dt_result dti_bucket_sums_make(dti_parallel *par) {
     const bool units = dti_units_are(par);
-    const dti_sum_kind *kind = units                     ? &dti_unit_kind
-                               : dti_compress_is_on(par) ? &dti_compress_kind
-                                                         : &dti_bucket_kind;
+    const dti_sum_kind *own = units ? &dti_unit_kind : dti_round_sums(par);
+    const dti_sum_kind *kind = own ? own : &dti_bucket_kind;
     dt_result result =
         dti_sums_make(par, kind, par->bucket_count, units ? DTI_UNITS_STAGED : par->bucket_count,
                       units ? par->mesh.world : 1);

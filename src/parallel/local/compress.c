@@ -54,7 +54,7 @@ static void dti_compress_free(dti_parallel *par) {
     *c = (dti_compress){0};
 }
 
-static void dti_compress_forget(dti_parallel *par) {
+static void dti_round_forget(dti_parallel *par) {
     if (par->round.compress.residual)
         memset(par->round.compress.residual, 0,
                (size_t)par->elements * sizeof *par->round.compress.residual);
@@ -241,6 +241,10 @@ static dt_result dti_compress_post(dti_parallel *par, uint32_t b) {
 }
 
 static const dti_sum_kind dti_compress_kind = {.post = dti_compress_post};
+
+static const dti_sum_kind *dti_round_sums(const dti_parallel *par) {
+    return dti_compress_is_on(par) ? &dti_compress_kind : NULL;
+}
 
 /* In the first replica's array comes what all ranks said. */
 static dt_result dti_compress_exchange(dti_parallel *par) {

@@ -9,6 +9,51 @@ static bool dti_parallel_is_local(const dti_parallel *par) {
     return par->desc.round.steps > 0;
 }
 
+/* ---- how rounds are made */
+
+static dt_result dti_round_desc_check(dti_base *base, const dt_local_desc *d) {
+    if ((uint64_t)d->gossip * (uint64_t)d->steps <= UINT32_MAX)
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_INVALID,
+                    ".local.gossip is %d, .local.steps %d; their product is at most %u", d->gossip,
+                    d->steps, UINT32_MAX);
+}
+
+static dti_round_desc dti_round_resolve(const dt_local_desc *d) {
+    const uint32_t steps = (uint32_t)DTI_MAX(d->steps, 1);
+    return (dti_round_desc){.steps = d->gossip > 1 ? steps * (uint32_t)d->gossip : steps,
+                            .gossip_steps = d->gossip > 1 ? steps : 0,
+                            .lr = (float)d->outer.lr,
+                            .momentum = (float)d->outer.momentum,
+                            .nesterov = !d->outer.no_nesterov,
+                            .compress = (uint8_t)d->compress,
+                            .keep = d->compress_ratio};
+}
+
+static void dti_round_log(const dti_parallel *par) {
+    const dti_round_desc *round = &par->desc.round;
+    dti_log(par->base, DT_LOG_INFO,
+            "local steps: %u a round, then an outer step with rate %g and %smomentum %g; results "
+            "depend on the number of replicas, which is %u",
+            round->steps, (double)round->lr, round->nesterov ? "Nesterov's " : "",
+            (double)round->momentum, par->job.replicas);
+    if (round->gossip_steps)
+        dti_log(par->base, DT_LOG_INFO,
+                "gossip: every %u steps of a round each rank averages its weights with one other "
+                "of %u, %s; results also depend on how replicas are spread over processes",
+                round->gossip_steps, par->mesh.world,
+                par->mesh.world & (par->mesh.world - 1) ? "each in turn (round robin)"
+                                                        : "whose number differs in one bit");
+    if (round->compress)
+        dti_log(par->base, DT_LOG_INFO, "%s",
+                dti_compress_is_on(par)
+                    ? "compressed differences: results also depend on how replicas are spread over "
+                      "processes, and a checkpoint lacks the error feedback"
+                    : "compressed differences: this is one process, so nothing is compressed");
+}
+
+/* ---- a local step */
+
 /* Samples to all programs, for their labels; the first one's are written last, and stay. */
 static void dti_inner_write(void *arg, uint32_t index) {
     dti_parallel *par = arg;
@@ -117,11 +162,6 @@ static const dti_strategy *dti_inner_next(const dti_parallel *par) {
            : dti_gossip_is_due(par)                                          ? &dti_gossip_strategy
                                                                              : NULL;
 }
-
-/* What all plans of a round share. */
-#define DTI_ROUND_PLAN                                                                             \
-    .team = dti_replicas_team, .result = dti_replicas_result, .drop = dti_round_back,              \
-    .leave = dti_parallel_leave
 
 static const dti_strategy dti_inner_strategy = {DTI_ROUND_PLAN,
                                                 .scope = DTI_STEP_OF_REPLICA,

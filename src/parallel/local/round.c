@@ -129,7 +129,7 @@ static void dti_round_steps(dti_parallel *par, uint64_t steps) {
 /* A store that cannot be written to any more is of a lost device. */
 static void dti_round_back(dti_parallel *par) {
     dti_device_team_run(par->device_team, dti_round_put, par);
-    dti_compress_forget(par);
+    dti_round_forget(par);
     if (dti_replicas_result(par))
         dti_parallel_leave(par);
     par->round.done = 0;

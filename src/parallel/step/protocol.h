@@ -108,7 +108,7 @@ typedef struct dti_strategy {
 } dti_strategy;
 
 static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_strategy,
-    dti_inner_strategy, dti_round_strategy, dti_gossip_strategy, dti_alone_strategy;
+    dti_inner_strategy, dti_alone_strategy;
 
 /* Runs fn on all devices, and what came of it. */
 static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);
