@@ -189,30 +189,41 @@ static void conc_step(conc_case *c) {
     conc_go_ahead(c);
 }
 
+typedef struct conc_seen {
+    int before, after, committed, abandoned;
+} conc_seen;
+
+static bool conc_all(const conc_seen *s) {
+    return s->before > 5 && s->after > 5 && s->committed > 1 && s->abandoned > 1;
+}
+
+static void conc_seed(const char *device, uint64_t seed, int steps, conc_seen *s) {
+    conc_case c;
+    const bool open = conc_open(&c, device, seed);
+    CHECK(open);
+    if (open)
+        conc_go_ahead(&c);
+    for (int i = 0; i < steps && open; i++)
+        conc_step(&c);
+    s->before += c.seen[0];
+    s->after += c.seen[1];
+    s->committed += c.committed;
+    s->abandoned += c.abandoned;
+    CHECK(!c.log.validation);
+    if (!open)
+        printf("%s, seed %u: %s\n", device, (unsigned)seed, dt_ctx_error(c.ctx));
+    dt_ctx_destroy(c.ctx);
+}
+
+/* How far a part of a step gets depends on time: more seeds, until each kind was seen. */
 static void conc_machine(const char *device, uint64_t seeds, int steps) {
-    int seen[2] = {0}, committed = 0, abandoned = 0;
-    for (uint64_t seed = 0; seed < seeds; seed++) {
-        conc_case c;
-        const bool open = conc_open(&c, device, seed);
-        CHECK(open);
-        if (open)
-            conc_go_ahead(&c);
-        for (int i = 0; i < steps && open; i++)
-            conc_step(&c);
-        for (int i = 0; i < 2; i++)
-            seen[i] += c.seen[i];
-        committed += c.committed;
-        abandoned += c.abandoned;
-        CHECK(!c.log.validation);
-        if (!open)
-            printf("%s, seed %u: %s\n", device, (unsigned)seed, dt_ctx_error(c.ctx));
-        dt_ctx_destroy(c.ctx);
-    }
-    const bool all = seen[0] > 5 && seen[1] > 5 && committed > 1 && abandoned > 1;
-    CHECK(all);
-    if (!all)
+    conc_seen s = {0};
+    for (uint64_t seed = 0; seed < seeds || (!conc_all(&s) && seed < 8 * seeds); seed++)
+        conc_seed(device, seed, steps, &s);
+    CHECK(conc_all(&s));
+    if (!conc_all(&s))
         printf("%s: %d predictions of before, %d of after, %d steps, %d abandoned\n", device,
-               seen[0], seen[1], committed, abandoned);
+               s.before, s.after, s.committed, s.abandoned);
 }
 
 TEST(predictions_between_parts_of_a_step_have_the_bits_of_whole_steps) {
