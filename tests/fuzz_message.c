@@ -93,24 +93,23 @@ static bool msg_read(void *user, uint32_t who, const dti_message *m, uint64_t at
 
 static void msg_pump(msg_end *e) {
     dti_link_span_out out[2];
-    while (e->to < MSG_QUEUE && dti_message_link_output(&e->core, &e->conn, out) > 0) {
+    while (e->to < MSG_QUEUE && dti_message_link_output(&e->core, &e->conn.link, out) > 0) {
         const size_t n = DTI_MIN(out[0].bytes, MSG_QUEUE - e->to);
         memcpy(e->queue + e->to, out[0].data, n);
         e->to += n;
-        dti_message_link_sent(&e->conn, n);
+        dti_message_link_sent(&e->core, &e->conn.link, n);
     }
 }
 
 static void msg_deliver(msg_end *e, size_t most, size_t step) {
     msg_end *other = msg_other(e);
-    size_t room;
-    uint8_t *to;
-    while (most && e->from < e->to && (to = dti_message_link_input(&other->conn, &room)) != NULL) {
-        const size_t n = DTI_MIN(DTI_MIN(room, e->to - e->from), DTI_MIN(most, step));
-        memcpy(to, e->queue + e->from, n);
+    dti_link_span_in in[2];
+    while (most && e->from < e->to && dti_message_link_input(&other->core, &other->conn.link, in)) {
+        const size_t n = DTI_MIN(DTI_MIN(in[0].bytes, e->to - e->from), DTI_MIN(most, step));
+        memcpy(in[0].data, e->queue + e->from, n);
         e->from += n;
         most -= n;
-        dti_message_link_received(&other->core, &other->conn, n);
+        dti_message_link_received(&other->core, &other->conn.link, n);
     }
     if (e->from == e->to)
         e->from = e->to = 0;

@@ -4,8 +4,7 @@
 /* ---- the end */
 
 /* Nothing more is taken; what stands in tx, a refusal, may still go. */
-static void dti_message_link_end(dti_message_link *ml, bool refused, const char *format, ...)
-    DTI_PRINTF(3, 4);
+DTI_PRINTF(3, 4)
 static void dti_message_link_end(dti_message_link *ml, bool refused, const char *format, ...) {
     va_list list;
     if (ml->over)
@@ -66,7 +65,8 @@ static void dti_message_link_reset(dti_message_link *ml) {
     dti_gmac_close(&ml->link.seal_out);
     dti_wipe(&ml->link.seal_in, sizeof ml->link.seal_in);
     dti_wipe(&ml->link.seal_out, sizeof ml->link.seal_out);
-    *ml = (dti_message_link){.events = ml->events, .who = ml->who, .piece = ml->piece};
+    *ml = (dti_message_link){
+        .events = ml->events, .who = ml->who, .piece = ml->piece, .moved = ml->moved};
 }
 
 static void dti_message_link_start(dti_core *core, dti_message_link *ml, bool dialled,
@@ -147,9 +147,8 @@ static void dti_message_link_fill(const dti_core *core, dti_message_link *ml) {
 }
 
 /* What is to go out now, in up to two parts; 0: nothing. */
-static int dti_message_link_output(const dti_core *core, dti_message_link *ml,
-                                   dti_link_span_out out[2]) {
-    dti_link *link = &ml->link;
+static int dti_message_link_output(dti_core *core, dti_link *link, dti_link_span_out out[2]) {
+    dti_message_link *ml = link->conn;
     int count = 0;
     if (link->tx_from == link->tx_to && ml->piece_from == ml->piece_to) {
         link->tx_from = link->tx_to = 0;
@@ -164,9 +163,11 @@ static int dti_message_link_output(const dti_core *core, dti_message_link *ml,
     return count;
 }
 
-static void dti_message_link_sent(dti_message_link *ml, size_t bytes) {
-    const size_t small = DTI_MIN(bytes, (size_t)(ml->link.tx_to - ml->link.tx_from));
-    ml->link.tx_from += (uint32_t)small;
+static void dti_message_link_sent(dti_core *core, dti_link *link, size_t bytes) {
+    dti_message_link *ml = link->conn;
+    const size_t small = DTI_MIN(bytes, (size_t)(link->tx_to - link->tx_from));
+    ml->moved += bytes;
+    link->tx_from += (uint32_t)small;
     ml->piece_from += (uint32_t)(bytes - small);
 }
 
@@ -309,22 +310,22 @@ static void dti_message_link_digest(dti_core *core, dti_message_link *ml) {
     }
 }
 
-/* Where the next bytes go. NULL: none are taken. */
-static uint8_t *dti_message_link_input(dti_message_link *ml, size_t *room) {
-    dti_link *link = &ml->link;
+/* Where the next bytes go, in one part; 0: none are taken. */
+static int dti_message_link_input(dti_core *core, dti_link *link, dti_link_span_in in[2]) {
+    const dti_message_link *ml = link->conn;
     if (ml->over || link->state == DTI_LINK_DIALING)
-        return NULL;
-    if (ml->in_piece && ml->to && link->rx_from == link->rx_to) {
-        *room = ml->left;
-        return ml->to + ml->in_at;
-    }
-    *room = dti_link_rx_room(link) - link->rx_to;
-    return *room ? link->rx + link->rx_to : NULL;
+        return 0;
+    if (ml->in_piece && ml->to && link->rx_from == link->rx_to)
+        in[0] = (dti_link_span_in){ml->to + ml->in_at, ml->left};
+    else
+        in[0] = (dti_link_span_in){link->rx + link->rx_to, dti_link_rx_room(link) - link->rx_to};
+    return in[0].bytes > 0;
 }
 
 /* They have come there. */
-static void dti_message_link_received(dti_core *core, dti_message_link *ml, size_t bytes) {
-    dti_link *link = &ml->link;
+static void dti_message_link_received(dti_core *core, dti_link *link, size_t bytes) {
+    dti_message_link *ml = link->conn;
+    ml->moved += bytes;
     if (ml->in_piece && ml->to && link->rx_from == link->rx_to)
         dti_message_link_body(core, ml, ml->to + ml->in_at, bytes);
     else

@@ -11,6 +11,7 @@ typedef struct dti_message_link {
     dti_link link; /* its handshake, seals and buffers */
     dti_message_server_events *events;
     uint32_t who;
+    uint64_t moved;                 /* bytes, of all connections that it was */
     bool used, open, over, refused; /* over: to be closed when what is to go out has */
     char why[256];
     /* Going out: behind link.tx, a piece. */

@@ -11,10 +11,9 @@
 static void dti_message_server_forget(dti_message_server_conn *c) {
     if (c->fd >= 0)
         dti_socket_close(c->fd);
-    if (c->begun)
-        dti_tls_close(&c->tls);
+    dti_tls_close(&c->tls);
     c->fd = -1;
-    c->connecting = c->begun = c->secure = c->blocked = false;
+    c->connecting = c->blocked = false;
     dti_message_link_reset(&c->message_link);
 }
 
@@ -50,46 +49,51 @@ static void dti_message_server_drop(dti_message_server *server, uint32_t who) {
 /* ---- bytes */
 
 static void dti_message_server_write(dti_message_server *server, dti_message_server_conn *c) {
+    dti_link *link = &c->message_link.link;
     dti_link_span_out out[2];
     int count;
     if (server->tls) {
-        dti_message_server_write_tls(server, c);
+        dti_tls_write(&c->tls);
         return;
     }
     c->blocked = false;
-    while (!c->blocked &&
-           (count = dti_message_link_output(&server->core, &c->message_link, out)) > 0) {
+    while (!c->blocked && (count = dti_message_link_output(&server->core, link, out)) > 0) {
         dti_socket_part parts[2];
         for (int i = 0; i < count; i++)
             parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
         const int64_t sent = dti_socket_send(c->fd, parts, count, false);
         c->blocked = sent <= 0;
         if (sent <= 0)
-            dti_message_server_ended(c, sent);
+            dti_message_server_ended(link, sent);
         else
-            dti_message_link_sent(&c->message_link, (size_t)sent);
-        c->moved += sent > 0 ? (uint64_t)sent : 0;
+            dti_message_link_sent(&server->core, link, (size_t)sent);
     }
 }
 
 static void dti_message_server_read(dti_message_server *server, dti_message_server_conn *c) {
-    uint8_t *to;
-    size_t room;
+    dti_link *link = &c->message_link.link;
+    dti_link_span_in in[2];
     if (server->tls) {
-        dti_message_server_read_tls(server, c);
+        dti_tls_read(&c->tls);
         return;
     }
-    for (size_t total = 0; total < DTI_MESSAGE_SERVER_READ_MAX &&
-                           (to = dti_message_link_input(&c->message_link, &room)) != NULL;) {
-        const int64_t got = dti_socket_receive(c->fd, &(dti_socket_part){to, room}, 1);
+    for (size_t total = 0;
+         total < DTI_MESSAGE_SERVER_READ_MAX && dti_message_link_input(&server->core, link, in);) {
+        const int64_t got =
+            dti_socket_receive(c->fd, &(dti_socket_part){in[0].data, in[0].bytes}, 1);
         if (got <= 0) {
-            dti_message_server_ended(c, got);
+            dti_message_server_ended(link, got);
             return;
         }
         total += (size_t)got;
-        c->moved += (uint64_t)got;
-        dti_message_link_received(&server->core, &c->message_link, (size_t)got);
+        dti_message_link_received(&server->core, link, (size_t)got);
     }
+}
+
+static void dti_message_server_tls_start(dti_message_server *server, dti_message_server_conn *c) {
+    if (!dti_tls_open(server->tls, &c->tls, &c->message_link.link, &dti_message_wire, c->fd,
+                      &c->blocked))
+        dti_message_link_end(&c->message_link, false, "OpenSSL has no memory");
 }
 
 /* ---- connections */
@@ -180,8 +184,8 @@ static void dti_message_server_connected(dti_message_server *server, dti_message
     c->connecting = false;
     if (server->tls) {
         dti_message_server_tls_start(server, c);
-        if (c->begun)
-            dti_message_server_handshake_tls(server, c);
+        if (c->tls.ssl)
+            dti_tls_greet(&c->tls);
     } else
         dti_message_link_connected(&server->core, &c->message_link);
 }
@@ -248,7 +252,7 @@ static bool dti_message_server_wants(dti_message_server *server, dti_message_ser
     dti_link_span_out out[2];
     if (c->connecting || c->blocked)
         return true;
-    return !server->tls && dti_message_link_output(&server->core, &c->message_link, out) > 0;
+    return !server->tls && dti_message_link_output(&server->core, &c->message_link.link, out) > 0;
 }
 
 static size_t dti_message_server_gather(dti_message_server *server, size_t *listeners) {
@@ -259,11 +263,12 @@ static size_t dti_message_server_gather(dti_message_server *server, size_t *list
     *listeners = n - 1;
     for (uint32_t i = 0; i < server->count; i++) {
         dti_message_server_conn *c = &server->conns[i];
-        size_t room;
+        dti_link_span_in in[2];
         if (c->fd < 0 || c->message_link.over)
             continue;
         const bool reads =
-            !c->connecting && (server->tls || dti_message_link_input(&c->message_link, &room));
+            !c->connecting &&
+            (server->tls || dti_message_link_input(&server->core, &c->message_link.link, in));
         server->polled[n - 1 - *listeners] = c;
         server->polls[n++] =
             (struct pollfd){.fd = c->fd,
@@ -352,7 +357,7 @@ static void dti_message_server_wake(dti_message_server *server) {
 }
 
 static uint64_t dti_message_server_moved(const dti_message_server *server, uint32_t who) {
-    return server->conns[who].moved;
+    return server->conns[who].message_link.moved;
 }
 
 static int dti_message_server_port(const dti_message_server *server) {

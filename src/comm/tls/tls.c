@@ -1,10 +1,23 @@
-/* TLS 1.3 by OpenSSL, in memory: ciphertext and plaintext go in and out, tcp_tls.c moves the
- * bytes. It is configured, never negotiated: one version, one cipher suite, no tickets, no
+/* TLS 1.3 by OpenSSL, in memory, and the bytes between it, a socket and a link, which is a rank's
+ * (tcp_tls.c) or a message server's. It is configured, never negotiated: one version, one cipher suite, no tickets, no
  * resumption, no early data, no compression. Who is at the other end is known by the job's key
  * (an external PSK made of it, always with an ephemeral exchange), or by certificates: both sides
  * present one, of the authority that is given, with the name that is given. In both cases
  * dtrain's own handshake follows inside, bound to this channel. OpenSSL allocates by malloc, for
  * each connection. */
+
+/* Whose plaintext it is. */
+typedef struct dti_tls_wire {
+    int (*output)(dti_core *core, dti_link *link, dti_link_span_out out[2]);
+    void (*sent)(dti_core *core, dti_link *link, size_t bytes);
+    int (*input)(dti_core *core, dti_link *link, dti_link_span_in in[2]);
+    void (*received)(dti_core *core, dti_link *link, size_t bytes);
+    void (*secured)(dti_link *link); /* the TLS handshake is done: the link's own may begin */
+    void (*failed)(dti_link *link, const char *why);
+    void (*ended)(dti_link *link, int64_t got); /* by the socket, as it returned; see errno */
+    bool (*greeted)(dti_link *link, const uint8_t *data,
+                    size_t bytes); /* first bytes; may be NULL */
+} dti_tls_wire;
 
 #ifdef DT_WITH_OPENSSL
 #include <openssl/err.h>
@@ -16,6 +29,8 @@
 #define DTI_TLS_RECORD_ROOM (DTI_TLS_RECORD + 512)
 #define DTI_TLS_RECORDS_MAX (1u << 22) /* under one key: RFC 8446 5.5 allows 2^24.5 */
 #define DTI_TLS_PSK_NAME "dtrain1"
+#define DTI_TLS_TEXT 160
+#define DTI_TLS_READ_MAX (1u << 20) /* from one connection before the others have a turn */
 
 /* What all connections of a comm share. */
 typedef struct dti_tls {
@@ -29,7 +44,13 @@ typedef struct dti_tls_conn {
     SSL *ssl;
     BIO *net; /* our end of the pair of buffers; the other is the SSL's */
     uint32_t records;
-    bool final; /* a certificate is wrong: another try cannot succeed */
+    bool final;  /* a certificate is wrong: another try cannot succeed */
+    bool secure; /* the handshake is done */
+    bool heard;  /* something has come */
+    int fd;
+    bool *blocked; /* the system took no more */
+    dti_link *link;
+    const dti_tls_wire *wire;
 } dti_tls_conn;
 
 /* OpenSSL's newest complaint. */
@@ -173,17 +194,19 @@ static void dti_tls_close(dti_tls_conn *c) {
     *c = (dti_tls_conn){0};
 }
 
-/* False: OpenSSL has no memory. */
-static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, bool dialled) {
+/* Of socket `fd`. False: OpenSSL has no memory. */
+static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dti_tls_wire *wire,
+                         int fd, bool *blocked) {
     BIO *inner = NULL;
     *c = (dti_tls_conn){.ssl = SSL_new(tls->context)};
+    c->fd = fd, c->blocked = blocked, c->link = link, c->wire = wire;
     if (!c->ssl || BIO_new_bio_pair(&inner, DTI_TLS_BUFFER, &c->net, DTI_TLS_BUFFER) != 1) {
         dti_tls_close(c);
         return false;
     }
     SSL_set_bio(c->ssl, inner, inner);
     SSL_set_app_data(c->ssl, tls);
-    if (dialled)
+    if (link->dialled)
         SSL_set_connect_state(c->ssl);
     else
         SSL_set_accept_state(c->ssl);
@@ -309,18 +332,138 @@ static long dti_tls_decrypt(dti_tls_conn *c, uint8_t *to, size_t bytes, char *wh
     return ok == 1 ? (long)got : dti_tls_verdict(c, ok, why, size);
 }
 
+/* ---- the bytes of a connection; what a wire is told may close it: then there is no ssl */
+
+/* What the link has to send, as far as the buffer takes it. */
+static bool dti_tls_encrypt_all(dti_tls_conn *c) {
+    dti_link *link = c->link;
+    dti_link_span_out out[2];
+    bool some = false;
+    while (c->ssl && c->wire->output(link->core, link, out) > 0) {
+        const long taken = dti_tls_encrypt(c, out[0].data, out[0].bytes);
+        if (taken < 0)
+            c->wire->failed(link, "OpenSSL does not encrypt any more");
+        if (taken <= 0)
+            break;
+        some = true;
+        c->wire->sent(link->core, link, (size_t)taken);
+    }
+    return some && c->ssl;
+}
+
+/* As long as there is something and the system takes it. True when something went. */
+static bool dti_tls_write(dti_tls_conn *c) {
+    const uint8_t *data;
+    bool some = false;
+    if (c->ssl)
+        *c->blocked = false;
+    while (c->ssl) {
+        const size_t bytes = dti_tls_output(c, &data);
+        if (!bytes && c->secure && dti_tls_encrypt_all(c))
+            continue;
+        if (!bytes)
+            return some;
+        const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
+        const int64_t sent = dti_socket_send(c->fd, &part, 1, false);
+        if (sent < 0) {
+            *c->blocked = dti_socket_would_block(errno);
+            if (!*c->blocked)
+                c->wire->ended(c->link, sent);
+            return some;
+        }
+        some = true;
+        dti_tls_sent(c, (size_t)sent);
+    }
+    return some;
+}
+
+/* The handshake's next step, with what has come. */
+static void dti_tls_greet(dti_tls_conn *c) {
+    char why[DTI_TLS_TEXT];
+    const int done = dti_tls_handshake(c, c->link->binding, why, sizeof why);
+    c->secure = done == 1;
+    if (done < 0)
+        c->wire->failed(c->link, why);
+    else if (c->secure)
+        c->wire->secured(c->link);
+    dti_tls_write(c);
+}
+
+/* Plaintext to the link, until it takes no more or more ciphertext is needed. False: enough. */
+static bool dti_tls_decrypt_all(dti_tls_conn *c) {
+    dti_link *link = c->link;
+    dti_link_span_in in[2];
+    char why[DTI_TLS_TEXT];
+    while (c->ssl && c->wire->input(link->core, link, in) > 0) {
+        const long got = dti_tls_decrypt(c, in[0].data, in[0].bytes, why, sizeof why);
+        if (got < 0)
+            c->wire->failed(link, why);
+        if (got <= 0)
+            return got == 0;
+        c->wire->received(link->core, link, (size_t)got);
+    }
+    return false;
+}
+
+/* Bytes from the socket. 0: none now, or the connection is gone. */
+static size_t dti_tls_fetch(dti_tls_conn *c) {
+    uint8_t *to;
+    const size_t room = c->ssl ? dti_tls_input(c, &to) : 0;
+    if (!room)
+        return 0;
+    const int64_t got = dti_socket_receive(c->fd, &(dti_socket_part){to, room}, 1);
+    if (got <= 0) {
+        if (got == 0 || !dti_socket_would_block(errno))
+            c->wire->ended(c->link, got);
+        return 0;
+    }
+    const bool first = !c->heard;
+    c->heard = true;
+    if (first && c->wire->greeted && !c->wire->greeted(c->link, to, (size_t)got))
+        return 0;
+    dti_tls_received(c, (size_t)got);
+    return (size_t)got;
+}
+
+/* What is decrypted is always given to the link: no event of the socket would tell of it again. */
+static void dti_tls_read(dti_tls_conn *c) {
+    for (size_t total = 0, got; total < DTI_TLS_READ_MAX && (got = dti_tls_fetch(c)) > 0;) {
+        total += got;
+        if (!c->secure)
+            dti_tls_greet(c);
+        if (!c->ssl || (c->secure && !dti_tls_decrypt_all(c)))
+            return;
+    }
+}
+
 #else
 
 typedef struct dti_tls dti_tls; /* there is none: comm.c refuses the mode */
 
 typedef struct dti_tls_conn {
-    bool none;
+    void *ssl;
+    bool secure;
 } dti_tls_conn;
 
 static void dti_tls_free(dti_tls *tls) {
 }
 
 static void dti_tls_close(dti_tls_conn *c) {
+}
+
+static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dti_tls_wire *wire,
+                         int fd, bool *blocked) {
+    return false;
+}
+
+static void dti_tls_greet(dti_tls_conn *c) {
+}
+
+static bool dti_tls_write(dti_tls_conn *c) {
+    return false;
+}
+
+static void dti_tls_read(dti_tls_conn *c) {
 }
 
 static dt_result dti_tls_new(dti_base *base, const dt_comm_desc *desc, const uint8_t key[32],

@@ -336,7 +336,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     dti_congestion_listeners(t);
     if (!result && t->desc.integrity == DT_COMM_TLS)
         result = dti_tls_new(t->base, &t->desc, set.key, &t->tls);
-    t->by_tls = &dti_tls_calls;
+    t->wire = &dti_conn_wire;
     if (!result)
         result = dti_tcp_listen_local(t);
     if (result) {

@@ -14,7 +14,6 @@ typedef struct dti_tcp_conn {
     int refused;              /* of them: where nobody listens */
     uint64_t started;         /* connecting since, ns */
     dti_tls_conn tls;         /* with integrity TLS */
-    bool heard, secure;       /* of TLS: something has come; the handshake is done */
     bool clear;               /* no TLS, though the others have it: a refusal goes out */
     bool paced;               /* by bbr */
     bool shut_due;            /* when the ciphertext is out */
@@ -32,13 +31,6 @@ typedef struct dti_tcp_conn {
 
 typedef struct dti_tcp dti_tcp;
 
-/* How a connection's bytes go through TLS: tcp_tls.c. */
-typedef struct dti_conn_by_tls {
-    bool (*start)(dti_tcp *t, dti_tcp_conn *c); /* false: the connection is gone */
-    bool (*write)(dti_tcp *t, dti_tcp_conn *c); /* true when something went */
-    void (*read)(dti_tcp *t, dti_tcp_conn *c);
-} dti_conn_by_tls;
-
 /* Whether operations are slow by the congestion control: tcp_congestion.c. */
 typedef struct dti_tcp_flow {
     bool settled; /* said, or there is nothing to find */
@@ -55,7 +47,7 @@ struct dti_tcp {
     dti_key_share share;
     dti_tls *tls;        /* NULL: in the clear */
     uint32_t tls_failed; /* handshakes with rank 0 */
-    const dti_conn_by_tls *by_tls;
+    const dti_tls_wire *wire;
     dti_mutex lock;
     dti_thread thread;
     bool sockets, locked_made, thread_made; /* what has been made */

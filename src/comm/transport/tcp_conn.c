@@ -22,7 +22,7 @@ static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
     dti_tcp_conn *c = dti_conn_of(t, link);
     c->fd = fd;
     c->link = link;
-    c->blocked = c->heard = c->secure = c->clear = c->shut_due = false;
+    c->blocked = c->clear = c->shut_due = false;
     c->paced = dti_congestion_is_bbr(fd);
     c->at = t->active_count;
     t->active[t->active_count++] = c;
@@ -265,10 +265,27 @@ static int64_t dti_conn_send(dti_tcp_conn *c, const dti_socket_part *parts, int 
     return sent;
 }
 
+static bool dti_conn_write_tls(dti_tcp_conn *c) {
+    const bool some = dti_tls_write(&c->tls);
+    if (c->fd >= 0 && c->shut_due && !c->blocked)
+        dti_socket_shut(c->fd);
+    return some;
+}
+
+/* False: the connection is gone. */
+static bool dti_conn_start_tls(dti_tcp *t, dti_tcp_conn *c) {
+    if (dti_tls_open(t->tls, &c->tls, c->link, t->wire, c->fd, &c->blocked)) {
+        dti_tls_greet(&c->tls);
+        return c->fd >= 0;
+    }
+    dti_core_closed(&t->core, c->link, "OpenSSL has no memory");
+    return false;
+}
+
 /* True when something went. */
 static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c))
-        return t->by_tls->write(t, c);
+        return dti_conn_write_tls(c);
     if (dti_conn_is_shared(t, c))
         return dti_conn_write_shared(t, c);
     dti_link_span_out out[2];
@@ -302,7 +319,8 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
 
 static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c)) {
-        t->by_tls->read(t, c);
+        if (c->tls.ssl || dti_conn_start_tls(t, c))
+            dti_tls_read(&c->tls);
         return;
     }
     if (dti_conn_is_shared(t, c)) {
@@ -339,7 +357,7 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
         dti_rendezvous_connected(&t->rendezvous, c->try_next - 1);
     if (!error && t->tls && !c->link->probe)
-        t->by_tls->start(t, c);
+        dti_conn_start_tls(t, c);
     else if (!error)
         dti_core_connected(&t->core, c->link);
     if (!error)
