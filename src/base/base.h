@@ -270,9 +270,11 @@ static dti_hint dti_sought_hint(dti_base *base, const char *find, int index, con
                                 uint32_t count, dti_name_fn *name);
 
 /* ---- array.c: room for `count` items of `size` bytes, by doubling; new ones are zero; false = no
- * memory, and nothing changed. */
-static bool dti_array_reserve(dti_base *base, void **items, size_t *capacity, size_t count,
+ * memory, and nothing changed. `items` is the address of a pointer to them. */
+static bool dti_array_reserve(dti_base *base, void *items, size_t *capacity, size_t count,
                               size_t size);
+#define DTI_RESERVE(base, items, capacity, count)                                                  \
+    dti_array_reserve((base), &(items), &(capacity), (count), sizeof *(items))
 
 /* ---- threads.c: the pool. threads: 0 or 1 = none but the caller's, or DT_THREADS_ALL. With a job
  * system the host's threads do the work. dti_parallel_for cuts [0, count) into pieces of at least
@@ -398,7 +400,8 @@ static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t byte
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes);
 /* CRC32C of what was added since the opening, or since this was last called. */
 static uint32_t dti_writer_take_crc(dti_writer *w);
-/* keep=false removes the temporary, as an error does. One error comes when the file is already
+/* IO also where an earlier dti_writer_add failed. keep=false removes the temporary, as an error
+ * does. One error comes when the file is already
  * there, whole: its folder cannot be flushed; the text says so. */
 static dt_result dti_writer_close(dti_writer *w, bool keep);
 /* All three, of a file that is in memory. */

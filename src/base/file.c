@@ -233,9 +233,8 @@ static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mo
                                    const void *data, size_t bytes) {
     dti_writer *w;
     DTI_TRY(dti_writer_open_as(base, path, mode, bytes, &w));
-    dt_result result = dti_writer_add(w, data, bytes);
-    const dt_result closed = dti_writer_close(w, result == DT_OK);
-    return result ? result : closed;
+    dti_writer_add(w, data, bytes);
+    return dti_writer_close(w, true);
 }
 
 static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes) {

@@ -10,12 +10,10 @@ static dti_text dti_text_open(dti_base *base) {
 
 /* Makes room for `more` bytes and a closing zero. */
 static bool dti_text_reserve(dti_text *text, size_t more) {
-    void *data = text->data;
     if (text->capacity == DTI_TEXT_FAILED)
         return false;
     text->ok = more < SIZE_MAX - text->size - 1 &&
-               dti_array_reserve(text->base, &data, &text->capacity, text->size + more + 1, 1);
-    text->data = data;
+               DTI_RESERVE(text->base, text->data, text->capacity, text->size + more + 1);
     if (!text->ok) {
         dti_text_free(text);
         text->capacity = DTI_TEXT_FAILED;

@@ -279,9 +279,7 @@ static dt_result dti_onnx_weights_to(dti_onnx_file *f, dti_writer *w) {
             return DT_ERROR_MEMORY;
         if (w)
             result = dt_store_read(f->store, n->attr.i[0], f->kind, data, (size_t)bytes);
-        if (w && !result)
-            result = dti_writer_add(w, f->head.data, f->head.size);
-        if (w && !result)
+        if (w && !result && !(result = dti_writer_add(w, f->head.data, f->head.size)))
             result = dti_writer_add(w, data, (size_t)bytes);
         dti_free(f->o.base, data);
     }
@@ -311,15 +309,12 @@ static dt_result dti_onnx_write(dti_onnx_file *f, const char *path, const dti_te
         return dti_fail(f->o.base, DT_ERROR_UNSUPPORTED,
                         "onnx: %s would have %llu bytes; a file of protocol buffers ends at 2^31",
                         path, (unsigned long long)bytes);
-    dt_result result = dti_writer_open(f->o.base, path, bytes, &w);
-    if (result)
-        return result;
-    for (size_t i = 0; i < DTI_COUNT(parts) && !result; i++) {
+    DTI_TRY(dti_writer_open(f->o.base, path, bytes, &w));
+    for (size_t i = 0; i < DTI_COUNT(parts); i++) {
         if (parts[i]->size)
-            result = dti_writer_add(w, parts[i]->data, parts[i]->size);
+            dti_writer_add(w, parts[i]->data, parts[i]->size);
     }
-    if (!result)
-        result = dti_onnx_weights_to(f, w);
+    const dt_result result = dti_onnx_weights_to(f, w);
     const dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
 }

@@ -43,15 +43,13 @@ static dt_result dti_checkpoint_write_item(dti_checkpoint_job *job, dti_writer *
 static dt_result dti_checkpoint_write_file(dti_base *base, const char *path,
                                            dti_checkpoint_job *job) {
     dti_writer *w;
-    dt_result result = dti_safetensors_begin(base, path, job->items, job->count + 1, &w);
-    if (result)
-        return result;
+    dt_result result = DT_OK;
+    DTI_TRY(dti_safetensors_begin(base, path, job->items, job->count + 1, &w));
     job->sums[0] = dti_writer_take_crc(w);
     for (int i = 0; i < job->count && !result; i++)
         result = dti_checkpoint_write_item(job, w, i);
-    if (!result)
-        result = dti_writer_add(w, job->sums, (size_t)job->items[job->count].bytes);
-    dt_result closed = dti_writer_close(w, result == DT_OK);
+    dti_writer_add(w, job->sums, (size_t)job->items[job->count].bytes);
+    const dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
 }
 

@@ -199,12 +199,9 @@ static bool dti_metadata_skip(dti_json *j) {
 }
 
 static dt_result dti_weights_add(dt_safetensors *w, dti_json *j, const char *name) {
-    void *items = w->items;
     if (w->count == INT32_MAX)
         return dti_weights_bad(w, NULL, "more than 2^31 tensors");
-    if (!dti_array_reserve(w->base, &items, &w->capacity, w->count + 1, sizeof *w->items))
-        return DT_ERROR_MEMORY;
-    w->items = items;
+    DTI_HAVE(DTI_RESERVE(w->base, w->items, w->capacity, w->count + 1));
     dti_weight *item = &w->items[w->count++];
     *item = (dti_weight){.name = name, .elements = 1};
     const char *wrong = dti_weight_read(w, j, item);

@@ -77,13 +77,10 @@ static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *b
 }
 
 static dt_result dti_store_save_file(const dti_saving *s, const char *path, void *buffer) {
-    dti_writer *w = NULL;
-    dt_result result =
-        dti_safetensors_begin(dti_store_base(s->store), path, s->items, s->count, &w);
-    if (result)
-        return result;
-    result = dti_store_save_data(s, w, buffer);
-    dt_result closed = dti_writer_close(w, result == DT_OK);
+    dti_writer *w;
+    DTI_TRY(dti_safetensors_begin(dti_store_base(s->store), path, s->items, s->count, &w));
+    const dt_result result = dti_store_save_data(s, w, buffer);
+    const dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
 }
 

@@ -311,10 +311,7 @@ static dt_result dti_fit_remember(dti_fit *f) {
     const dt_fit_state *s = &f->s;
     if (!h)
         return DT_OK;
-    void *entries = h->entries;
-    if (!dti_array_reserve(f->t->base, &entries, &h->capacity, h->count + 1, sizeof *h->entries))
-        return DT_ERROR_MEMORY;
-    h->entries = entries;
+    DTI_HAVE(DTI_RESERVE(f->t->base, h->entries, h->capacity, h->count + 1));
     dt_history_entry *e = &h->entries[h->count++];
     *e = (dt_history_entry){.epoch = s->epoch,
                             .step = s->step,
@@ -621,12 +618,8 @@ static dt_result dti_fit_room(dti_fit *f) {
         f->best = dti_alloc(f->t->base, (size_t)f->best_bytes);
         room = f->best != NULL;
     }
-    if (room && f->history) {
-        void *entries = NULL;
-        room = dti_array_reserve(f->t->base, &entries, &f->history->capacity, DTI_FIT_ENTRIES,
-                                 sizeof *f->history->entries);
-        f->history->entries = entries;
-    }
+    if (room && f->history)
+        room = DTI_RESERVE(f->t->base, f->history->entries, f->history->capacity, DTI_FIT_ENTRIES);
     return room ? DT_OK : DT_ERROR_MEMORY;
 }
 

@@ -98,7 +98,7 @@ static bool dti_builder_fail(dti_builder *b, dt_result result, const char *what)
     return false;
 }
 
-static bool dti_schedule_grow(dti_builder *b, void **items, size_t *room, size_t size) {
+static bool dti_schedule_grow(dti_builder *b, void *items, size_t *room, size_t size) {
     if (dti_array_reserve(b->base, items, room, *room + 1, size))
         return true;
     b->s->failed = true;
@@ -114,7 +114,7 @@ static uint32_t dti_add_step(dti_builder *b, dti_schedule_step step) {
     if (s->step_count >= DTI_AFTER_WHOLE - 1)
         dti_builder_fail(b, DT_ERROR_INVALID, "too many steps");
     else if (s->step_count < s->step_room ||
-             dti_schedule_grow(b, (void **)&s->steps, &s->step_room, sizeof *s->steps))
+             dti_schedule_grow(b, &s->steps, &s->step_room, sizeof *s->steps))
         b->last = (uint32_t)s->step_count;
     if (b->last == DTI_NO_STEP)
         return DTI_NO_STEP;
@@ -169,7 +169,7 @@ static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_c
     if (b->last == DTI_NO_STEP)
         return;
     if (s->source_count == s->source_room &&
-        !dti_schedule_grow(b, (void **)&s->sources, &s->source_room, sizeof *s->sources))
+        !dti_schedule_grow(b, &s->sources, &s->source_room, sizeof *s->sources))
         return;
     s->sources[s->source_count++] = (dti_source){
         from.place, from.dtype, step, from.place == DTI_REGION_SLOT ? 0 : from.offset, span};
@@ -181,7 +181,7 @@ static void dti_add_dependency(dti_builder *b, uint32_t step, uint32_t whole) {
     if (b->last == DTI_NO_STEP || step == DTI_NO_STEP)
         return;
     if (s->after_count == s->after_room &&
-        !dti_schedule_grow(b, (void **)&s->after, &s->after_room, sizeof *s->after))
+        !dti_schedule_grow(b, &s->after, &s->after_room, sizeof *s->after))
         return;
     s->after[s->after_count++] = step | whole;
     s->steps[b->last].after_count++;

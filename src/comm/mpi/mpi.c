@@ -39,8 +39,7 @@ static dti_mpi_op *dti_mpi_find_free(dti_mpi *m, size_t need, size_t *index) {
     }
     if (best)
         return best;
-    if (m->op_count >> 24 || !dti_array_reserve(m->base, (void **)(void *)&m->ops, &m->op_room,
-                                                m->op_count + 1, sizeof(dti_mpi_op *)))
+    if (m->op_count >> 24 || !DTI_RESERVE(m->base, m->ops, m->op_room, m->op_count + 1))
         return NULL;
     best = dti_alloc(m->base, sizeof *best);
     if (best)

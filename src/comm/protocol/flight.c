@@ -60,15 +60,11 @@ static bool dti_flight_reserve(dti_core *core, dti_flight *f) {
     size_t sources = 1;
     for (size_t i = 0; i < s->step_count; i++)
         sources = DTI_MAX(sources, s->steps[i].source_count);
-    return dti_array_reserve(core->base, (void **)&f->tracks, &f->track_room, s->step_count,
-                             sizeof *f->tracks) &&
-           dti_array_reserve(core->base, (void **)&f->first_of, &f->first_room, f->group->size,
-                             sizeof *f->first_of) &&
-           dti_array_reserve(core->base, (void **)&f->peer_state, &f->peer_room, f->group->size,
-                             1) &&
-           dti_array_reserve(core->base, (void **)&f->work, &f->work_room, s->work_bytes, 1) &&
-           dti_array_reserve(core->base, (void **)&f->operands, &f->operand_room, sources,
-                             sizeof *f->operands);
+    return DTI_RESERVE(core->base, f->tracks, f->track_room, s->step_count) &&
+           DTI_RESERVE(core->base, f->first_of, f->first_room, f->group->size) &&
+           DTI_RESERVE(core->base, f->peer_state, f->peer_room, f->group->size) &&
+           DTI_RESERVE(core->base, f->work, f->work_room, s->work_bytes) &&
+           DTI_RESERVE(core->base, f->operands, f->operand_room, sources);
 }
 
 /* ---- tracks */
@@ -185,7 +181,7 @@ static bool dti_flight_bits(dti_core *core, dti_flight *f) {
         const dti_track *last = &f->tracks[f->schedule.step_count - 1];
         words = (last->first_bit + last->total + 63) / 64;
     }
-    if (!dti_array_reserve(core->base, (void **)&f->bits, &f->bit_room, words, sizeof *f->bits))
+    if (!DTI_RESERVE(core->base, f->bits, f->bit_room, words))
         return false;
     if (words)
         memset(f->bits, 0, words * sizeof *f->bits);

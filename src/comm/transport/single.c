@@ -37,9 +37,7 @@ static void dti_single_do(const dt_comm *comm, const dt_comm_op *op) {
 
 static dt_result dti_single_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_single *s = comm->state;
-    if (!dti_array_reserve(comm->base, (void **)(void *)&s->ids, &s->room, s->count + 1,
-                           sizeof *s->ids))
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(DTI_RESERVE(comm->base, s->ids, s->room, s->count + 1));
     dti_single_do(comm, op);
     *id = s->ids[s->count++] = ++s->last;
     return DT_OK;

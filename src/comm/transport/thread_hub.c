@@ -104,8 +104,7 @@ static void dti_slot_sleep(dti_hub *hub, dti_slot *slot, uint64_t deadline) {
 
 static dti_slot *dti_slot_new(dti_hub *hub, dti_team *team) {
     if (team->slot_count >> 24 ||
-        !dti_array_reserve(&hub->base, (void **)(void *)&team->slots, &team->slot_room,
-                           team->slot_count + 1, sizeof *team->slots))
+        !DTI_RESERVE(&hub->base, team->slots, team->slot_room, team->slot_count + 1))
         return NULL;
     dti_slot *slot = dti_alloc(&hub->base, sizeof *slot);
     dti_post *posts = slot ? dti_alloc_array(&hub->base, team->size, sizeof *posts) : NULL;

@@ -30,11 +30,8 @@ static dt_result dti_seat_set_leaves(dt_comm *comm) {
         uint32_t n =
             dti_tree_spans(comm->leaves[r].first, comm->leaves[r].count, comm->leaf_total, spans);
         size_t all = (size_t)seat->leaf_count + n;
-        if (!dti_array_reserve(comm->base, (void **)(void *)&seat->leaf_spans, &seat->leaf_room,
-                               all, sizeof *seat->leaf_spans) ||
-            !dti_array_reserve(comm->base, (void **)(void *)&seat->operands, &seat->operand_room,
-                               all, sizeof *seat->operands))
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(DTI_RESERVE(comm->base, seat->leaf_spans, seat->leaf_room, all) &&
+                 DTI_RESERVE(comm->base, seat->operands, seat->operand_room, all));
         for (uint32_t i = 0; i < n; i++)
             seat->leaf_spans[seat->leaf_count++].span = spans[i];
         seat->leaf_buffers[r] = n;

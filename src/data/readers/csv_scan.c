@@ -22,11 +22,8 @@ static dt_result dti_csv_category_add(dt_csv *csv, dti_csv_column *column, const
     const size_t at = dti_csv_category(column, text, &found);
     if (found || column->categories > csv->categories_max)
         return DT_OK;
-    void *names = column->names;
-    const bool room = dti_array_reserve(csv->base, &names, &column->capacity,
-                                        column->categories + 1, sizeof *column->names);
-    column->names = names;
-    char *copy = room ? dti_alloc_text(csv->base, text) : NULL;
+    DTI_HAVE(DTI_RESERVE(csv->base, column->names, column->capacity, column->categories + 1));
+    char *copy = dti_alloc_text(csv->base, text);
     DTI_HAVE(copy);
     memmove(column->names + at + 1, column->names + at,
             (column->categories - at) * sizeof *column->names);
@@ -275,13 +272,9 @@ static dt_result dti_csv_learn(dt_csv *csv, dti_csv_column *column, const char *
 
 static dt_result dti_csv_keep(dt_csv *csv, uint64_t place, uint64_t line) {
     const size_t at = 2 * (size_t)(csv->rows / DTI_CSV_STRIDE);
-    void *places = csv->places;
     dt_result result = DT_OK;
     if (csv->rows % DTI_CSV_STRIDE == 0) {
-        if (!dti_array_reserve(csv->base, &places, &csv->place_capacity, at + 2,
-                               sizeof *csv->places))
-            return DT_ERROR_MEMORY;
-        csv->places = places;
+        DTI_HAVE(DTI_RESERVE(csv->base, csv->places, csv->place_capacity, at + 2));
         csv->places[at] = place;
         csv->places[at + 1] = line;
     }

@@ -95,13 +95,9 @@ static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c) {
 /* ---- a row */
 
 static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
-    void *fields = c->fields;
     if (c->count >= DTI_CSV_COLUMNS_MAX || (c->settled && c->count >= c->capacity))
         return dti_csv_wrong(c, c->row_line, "more than 65536 values, or than there were");
-    const bool made =
-        dti_array_reserve(c->base, &fields, &c->capacity, c->count + 1, sizeof *c->fields);
-    c->fields = fields;
-    DTI_HAVE(made);
+    DTI_HAVE(DTI_RESERVE(c->base, c->fields, c->capacity, c->count + 1));
     c->fields[c->count++] = c->row.size;
     return DT_OK;
 }

@@ -100,16 +100,10 @@ static bool dti_folder_fits(dt_folder *f, const dti_picture *p) {
 }
 
 static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class) {
-    void *places = f->places, *labels = f->labels;
-    bool room = f->rows < UINT32_MAX;
-    if (!room)
+    if (f->rows >= UINT32_MAX)
         return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: more than 2^32 - 1 pictures", f->path);
-    room = dti_array_reserve(f->base, &places, &f->place_capacity, f->rows + 1, sizeof *f->places);
-    f->places = places;
-    room = room &&
-           dti_array_reserve(f->base, &labels, &f->label_capacity, f->rows + 1, sizeof *f->labels);
-    f->labels = labels;
-    DTI_HAVE(room);
+    DTI_HAVE(DTI_RESERVE(f->base, f->places, f->place_capacity, f->rows + 1) &&
+             DTI_RESERVE(f->base, f->labels, f->label_capacity, f->rows + 1));
     f->places[f->rows] = f->names.size;
     f->labels[f->rows] = class;
     f->rows++;
@@ -192,12 +186,8 @@ static dt_result dti_folder_class_of(dt_folder *f, const dt_folder *like, const 
         return dti_fail(f->base, DT_ERROR_FORMAT,
                         "%s/%s: the folder that this one is like (%s) has no such class", f->path,
                         name, like->path);
-    void *classes = f->classes;
-    const bool room = dti_array_reserve(f->base, &classes, &f->class_capacity, f->class_count + 1,
-                                        sizeof *f->classes);
-    f->classes = classes;
-    if (!room || !(f->classes[f->class_count] = dti_alloc_text(f->base, name)))
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(DTI_RESERVE(f->base, f->classes, f->class_capacity, f->class_count + 1));
+    DTI_HAVE(f->classes[f->class_count] = dti_alloc_text(f->base, name));
     *class = (uint32_t)f->class_count++;
     return DT_OK;
 }

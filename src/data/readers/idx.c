@@ -5,6 +5,29 @@
  * dimensions and packed files, and never trusts a size before the product of all dimensions has
  * been held against the file's own length. */
 
+/* Makes an array of a file, for all readers of one: `take` fills it in, and may leave memory at
+ * ->data when it fails. */
+static dt_result dti_array_load(dt_ctx *ctx, const char *path,
+                                dt_result (*take)(dti_reader *r, void *user, dt_array *out),
+                                void *user, dt_array *out) {
+    dti_reader reader;
+    dt_array array = {.ctx = ctx};
+    if (out)
+        *out = (dt_array){0};
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, out);
+    DTI_TRY(dti_reader_open(base, path, &reader));
+    const dt_result result = take(&reader, user, &array);
+    dti_reader_close(&reader);
+    if (result)
+        dti_free(base, array.data);
+    else
+        *out = array;
+    return result;
+}
+
 enum { DTI_IDX_UBYTE = 0x08, DTI_IDX_MAX_RANK = 8 };
 
 typedef struct dti_idx_header {
@@ -59,37 +82,23 @@ static dt_result dti_idx_check_dims(dti_base *base, const char *path, const dti_
     return DT_OK;
 }
 
-static dt_result dti_idx_take(dti_reader *r, dt_array *out) {
+static dt_result dti_idx_take(dti_reader *r, void *user, dt_array *out) {
     dti_idx_header header = {{0}, {0}};
-    dt_result result = dti_reader_take(r, header.magic, (size_t)DTI_MIN(r->size, 4u));
-    if (!result)
-        result = dti_idx_check_magic(r->base, r->path, header.magic, r->size);
-    if (!result)
-        result = dti_reader_take(r, header.dims, 4 * (size_t)header.magic[3]);
-    if (!result)
-        result = dti_idx_check_dims(r->base, r->path, &header, r->size - r->at, out);
     char *data = NULL;
-    if (!result)
-        result = dti_reader_take_new(r, r->size - r->at, &data);
+    DTI_TRY(dti_reader_take(r, header.magic, (size_t)DTI_MIN(r->size, 4u)));
+    DTI_TRY(dti_idx_check_magic(r->base, r->path, header.magic, r->size));
+    DTI_TRY(dti_reader_take(r, header.dims, 4 * (size_t)header.magic[3]));
+    DTI_TRY(dti_idx_check_dims(r->base, r->path, &header, r->size - r->at, out));
+    DTI_TRY(dti_reader_take_new(r, r->size - r->at, &data));
     out->data = data;
-    return result;
+    out->element_bytes = 1;
+    out->dtype = DT_U8;
+    return DT_OK;
 }
 
 DTI_PUBLIC(dt_idx_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
            (ctx, path, out)) {
-    if (out)
-        *out = (dt_array){0};
-    DTI_NEED(NULL, ctx);
-    DTI_NEED(dti_ctx_base(ctx), path);
-    DTI_NEED(dti_ctx_base(ctx), out);
-    dt_array array = {.ctx = ctx, .element_bytes = 1, .dtype = DT_U8};
-    dti_reader reader;
-    DTI_TRY(dti_reader_open(dti_ctx_base(ctx), path, &reader));
-    dt_result result = dti_idx_take(&reader, &array);
-    dti_reader_close(&reader);
-    if (!result)
-        *out = array;
-    return result;
+    return dti_array_load(ctx, path, dti_idx_take, NULL, out);
 }
 
 void dt_array_destroy(dt_array *array) {

@@ -249,55 +249,37 @@ static dt_result dti_npy_head(const dti_npy *n, const unsigned char *data, size_
     return DT_OK;
 }
 
-static dt_result dti_npy_take(dt_ctx *ctx, const char *path, const unsigned char *data, size_t size,
-                              dt_array *out) {
-    dti_npy n = {.base = dti_ctx_base(ctx), .path = path};
+static dt_result dti_npy_parse(dti_base *base, const char *path, const unsigned char *data,
+                               size_t size, dt_array *out) {
+    dti_npy n = {.base = base, .path = path};
     size_t length = size, header = 0;
     DTI_TRY(dti_npy_head(&n, data, &length, &header));
     n.at = (const char *)data + header;
     n.end = n.at + length;
     DTI_TRY(dti_npy_dictionary(&n));
     DTI_TRY(dti_npy_count(&n, size - header - length));
-    dt_array array = {.ctx = ctx, .rank = n.rank};
-    array.dtype = n.kind == 'f'                                      ? DT_F32
-                  : n.kind == 'b' || (n.kind == 'u' && n.bytes == 1) ? DT_U8
-                                                                     : DT_I32;
-    array.element_bytes = array.dtype == DT_U8 ? 1 : 4;
-    memcpy(array.dim, n.dim, sizeof array.dim);
-    array.data = dti_alloc_array(n.base, (size_t)n.count, (size_t)array.element_bytes);
-    array.bytes = (size_t)n.count * (size_t)array.element_bytes;
-    dt_result result =
-        array.data ? dti_npy_convert(&n, data + header + length, &array) : DT_ERROR_MEMORY;
-    if (result)
-        dti_free(n.base, array.data);
-    else
-        *out = array;
-    return result;
+    out->rank = n.rank;
+    out->dtype = n.kind == 'f'                                      ? DT_F32
+                 : n.kind == 'b' || (n.kind == 'u' && n.bytes == 1) ? DT_U8
+                                                                    : DT_I32;
+    out->element_bytes = out->dtype == DT_U8 ? 1 : 4;
+    memcpy(out->dim, n.dim, sizeof out->dim);
+    out->data = dti_alloc_array(base, (size_t)n.count, (size_t)out->element_bytes);
+    out->bytes = (size_t)n.count * (size_t)out->element_bytes;
+    DTI_HAVE(out->data);
+    return dti_npy_convert(&n, data + header + length, out);
 }
 
-/* All of a file, whose size is known before memory is asked for. */
-static dt_result dti_npy_read(dti_base *base, const char *path, char **data, size_t *size) {
-    dti_reader reader;
-    *data = NULL;
-    DTI_TRY(dti_reader_open(base, path, &reader));
-    *size = (size_t)reader.size;
-    dt_result result = dti_reader_take_new(&reader, reader.size, data);
-    dti_reader_close(&reader);
+static dt_result dti_npy_take(dti_reader *r, void *user, dt_array *out) {
+    char *data;
+    DTI_TRY(dti_reader_take_new(r, r->size, &data));
+    const dt_result result =
+        dti_npy_parse(r->base, r->path, (const unsigned char *)data, (size_t)r->size, out);
+    dti_free(r->base, data);
     return result;
 }
 
 DTI_PUBLIC(dt_npy_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
            (ctx, path, out)) {
-    char *data;
-    size_t size;
-    if (out)
-        *out = (dt_array){0};
-    DTI_NEED(NULL, ctx);
-    DTI_NEED(dti_ctx_base(ctx), path);
-    DTI_NEED(dti_ctx_base(ctx), out);
-    dt_result result = dti_npy_read(dti_ctx_base(ctx), path, &data, &size);
-    if (!result)
-        result = dti_npy_take(ctx, path, (const unsigned char *)data, size, out);
-    dti_free(dti_ctx_base(ctx), data);
-    return result;
+    return dti_array_load(ctx, path, dti_npy_take, NULL, out);
 }

@@ -15,7 +15,7 @@
 #define DTI_ZIP_WIDE 0xFFFFFFFFu
 
 typedef struct dti_zip {
-    dt_ctx *ctx;
+    dti_base *base;
     const char *path;
     const unsigned char *data;
     size_t size;
@@ -29,8 +29,7 @@ typedef struct dti_zip_entry {
 } dti_zip_entry;
 
 static dt_result dti_zip_wrong(const dti_zip *z, const char *what) {
-    return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_FORMAT, "%s: not an archive of np.savez: %s",
-                    z->path, what);
+    return dti_fail(z->base, DT_ERROR_FORMAT, "%s: not an archive of np.savez: %s", z->path, what);
 }
 
 /* Sizes of 64 bits stand in an extra field (id 1), those alone that are all ones in the entry. */
@@ -125,12 +124,12 @@ static dt_result dti_zip_checked(const dti_zip *z, const dti_zip_entry *e,
                                  const unsigned char *bytes, dt_array *out) {
     if (dti_crc32(0, bytes, (size_t)e->size) != e->crc)
         return dti_zip_wrong(z, "an entry's checksum is wrong");
-    dti_text path = dti_text_open(dti_ctx_base(z->ctx));
+    dti_text path = dti_text_open(z->base);
     dti_text_add(&path, "%s: '", z->path);
     dti_zip_add_name(&path, e);
     dti_text_add(&path, "'");
     const dt_result result =
-        path.ok ? dti_npy_take(z->ctx, path.data, bytes, (size_t)e->size, out) : DT_ERROR_MEMORY;
+        path.ok ? dti_npy_parse(z->base, path.data, bytes, (size_t)e->size, out) : DT_ERROR_MEMORY;
     dti_text_free(&path);
     return result;
 }
@@ -142,7 +141,7 @@ static dt_result dti_zip_inflate(const dti_zip *z, const dti_zip_entry *e,
     s.avail_in = (uInt)e->packed;
     s.avail_out = (uInt)e->size;
     if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
-        return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_MEMORY, "%s: zlib has no memory", z->path);
+        return dti_fail(z->base, DT_ERROR_MEMORY, "%s: zlib has no memory", z->path);
     const int ended = inflate(&s, Z_FINISH);
     inflateEnd(&s);
     return ended == Z_STREAM_END && !s.avail_out ? DT_OK
@@ -153,20 +152,19 @@ static dt_result dti_zip_inflate(const dti_zip *z, const dti_zip_entry *e,
 static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
                                        const unsigned char *bytes, dt_array *out) {
 #ifdef DT_WITH_ZLIB
-    dti_base *base = dti_ctx_base(z->ctx);
     if (e->size > 1032 * (e->packed + 1)) /* deflate gives no more */
         return dti_zip_wrong(z, "a deflated entry says that it is larger than it can be");
     if (e->packed >= UINT_MAX || e->size >= UINT_MAX)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+        return dti_fail(z->base, DT_ERROR_UNSUPPORTED,
                         "%s: deflated arrays of 4 GiB and more are not read", z->path);
-    unsigned char *data = dti_alloc(base, (size_t)e->size + 1);
+    unsigned char *data = dti_alloc(z->base, (size_t)e->size + 1);
     dt_result result = data ? dti_zip_inflate(z, e, bytes, data) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_zip_checked(z, e, data, out);
-    dti_free(base, data);
+    dti_free(z->base, data);
     return result;
 #else
-    return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
+    return dti_fail(z->base, DT_ERROR_UNSUPPORTED,
                     "%s: this array is deflated; save it by np.savez, or compile dtrain with "
                     "DT_WITH_ZLIB and -lz",
                     z->path);
@@ -191,14 +189,14 @@ static bool dti_zip_is(const dti_zip_entry *e, const char *name) {
 }
 
 static dt_result dti_zip_no_such(const dti_zip *z, const char *name, const dti_text *names) {
-    return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_INVALID, "%s: %s%s%s; it has: %.600s", z->path,
+    return dti_fail(z->base, DT_ERROR_INVALID, "%s: %s%s%s; it has: %.600s", z->path,
                     name ? "no array is named '" : "not one array, and no name to choose by",
                     name ? name : "", name ? "'" : "", names->size ? names->data : "none");
 }
 
 static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out) {
     dti_zip_entry e, found = {0};
-    dti_text names = dti_text_open(dti_ctx_base(z->ctx));
+    dti_text names = dti_text_open(z->base);
     size_t at = 0;
     uint64_t count = 0;
     dt_result result = dti_zip_directory(z, &at, &count);
@@ -221,19 +219,17 @@ static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out)
     return result ? result : dti_zip_take(z, &found, out);
 }
 
+/* name: const char *, or NULL */
+static dt_result dti_zip_load(dti_reader *r, void *name, dt_array *out) {
+    char *data;
+    DTI_TRY(dti_reader_take_new(r, r->size, &data));
+    const dti_zip z = {r->base, r->path, (const unsigned char *)data, (size_t)r->size};
+    const dt_result result = dti_zip_find(&z, name, out);
+    dti_free(r->base, data);
+    return result;
+}
+
 DTI_PUBLIC(dt_npz_load, (dt_ctx * ctx, const char *path, const char *name, dt_array *out), ctx,
            DTI_CTX, (ctx, path, name, out)) {
-    char *data;
-    if (out)
-        *out = (dt_array){0};
-    DTI_NEED(NULL, ctx);
-    DTI_NEED(dti_ctx_base(ctx), path);
-    DTI_NEED(dti_ctx_base(ctx), out);
-    dti_zip z = {.ctx = ctx, .path = path};
-    dt_result result = dti_npy_read(dti_ctx_base(ctx), path, &data, &z.size);
-    z.data = (const unsigned char *)data;
-    if (!result)
-        result = dti_zip_find(&z, name, out);
-    dti_free(dti_ctx_base(ctx), data);
-    return result;
+    return dti_array_load(ctx, path, dti_zip_load, (void *)(uintptr_t)name, out);
 }

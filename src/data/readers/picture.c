@@ -232,11 +232,6 @@ static dt_result dti_image_check(dti_base *base, const dt_image_desc *d) {
     return dti_picture_asked(base, "dt_image_load", d->width, d->height, d->channels);
 }
 
-typedef struct dti_image_room {
-    char *file;
-    uint8_t *pixels, *rows, *sized;
-} dti_image_room;
-
 static void dti_image_values(const uint8_t *pixels, size_t count, size_t channels, dt_dtype dtype,
                              void *to) {
     float table[256];
@@ -247,25 +242,25 @@ static void dti_image_values(const uint8_t *pixels, size_t count, size_t channel
         dti_picture_floats(pixels, count, channels, table, to);
 }
 
-static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_picture *p,
-                                const dt_image_desc *d, dti_image_room *m, dt_array *out) {
+/* The picture `p` of the file as `d` wants it; room: what it takes meanwhile. */
+static dt_result dti_image_decode(const dti_picture_file *f, const dti_picture *p,
+                                  const dt_image_desc *d, uint8_t *room[3], dt_array *out) {
     const int c = d->channels ? d->channels : p->channels;
     const int w = d->width ? d->width : (int)p->width, h = d->height ? d->height : (int)p->height;
     const size_t count = (size_t)w * (size_t)h, bytes = count * (size_t)c;
     const size_t element = d->dtype == DT_U8 ? 1 : sizeof(float);
-    f->data = (const uint8_t *)m->file;
-    m->pixels = dti_alloc_array(base, (size_t)p->width * p->height, 4);
-    m->rows = dti_alloc_array(base, p->height, (size_t)w * (size_t)c);
-    m->sized = dti_alloc(base, bytes);
-    out->data = dti_alloc_array(base, bytes, element);
-    DTI_HAVE(m->pixels && m->rows && m->sized && out->data);
-    DTI_TRY(dti_picture_decode(f, p, c, m->pixels));
+    uint8_t *pixels = room[0] = dti_alloc_array(f->base, (size_t)p->width * p->height, 4);
+    uint8_t *rows = room[1] = dti_alloc_array(f->base, p->height, (size_t)w * (size_t)c);
+    uint8_t *sized = room[2] = dti_alloc(f->base, bytes);
+    out->data = dti_alloc_array(f->base, bytes, element);
+    DTI_HAVE(pixels && rows && sized && out->data);
+    DTI_TRY(dti_picture_decode(f, p, c, pixels));
     if ((uint32_t)w == p->width && (uint32_t)h == p->height)
-        memcpy(m->sized, m->pixels, bytes);
+        memcpy(sized, pixels, bytes);
     else
-        dti_picture_resize(m->pixels, p, c, (dti_picture_part){0, 0, p->width, p->height}, w, h,
-                           m->rows, m->sized);
-    dti_image_values(m->sized, count, (size_t)c, d->dtype, out->data);
+        dti_picture_resize(pixels, p, c, (dti_picture_part){0, 0, p->width, p->height}, w, h, rows,
+                           sized);
+    dti_image_values(sized, count, (size_t)c, d->dtype, out->data);
     out->rank = 3;
     out->dim[0] = c, out->dim[1] = h, out->dim[2] = w;
     out->element_bytes = (int)element;
@@ -274,34 +269,23 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     return DT_OK;
 }
 
+static dt_result dti_image_take(dti_reader *r, void *desc, dt_array *out) {
+    dti_picture picture = {0};
+    uint8_t *room[3] = {NULL, NULL, NULL};
+    char *data;
+    DTI_TRY(dti_image_check(r->base, desc));
+    DTI_TRY(dti_picture_look(r, &picture));
+    DTI_TRY(dti_reader_seek(r, 0));
+    DTI_TRY(dti_reader_take_new(r, r->size, &data));
+    const dti_picture_file file = {r->base, r->path, (const uint8_t *)data, (size_t)r->size};
+    const dt_result result = dti_image_decode(&file, &picture, desc, room, out);
+    DTI_FREE(r->base, room[0], room[1], room[2], data);
+    return result;
+}
+
 DTI_PUBLIC(dt_image_load,
            (dt_ctx * ctx, const char *path, const dt_image_desc *desc, dt_array *out), ctx, DTI_CTX,
            (ctx, path, desc, out)) {
-    static const dt_image_desc none;
-    if (out)
-        *out = (dt_array){0};
-    DTI_NEED(NULL, ctx);
-    dti_base *base = dti_ctx_base(ctx);
-    DTI_NEED(base, path);
-    DTI_NEED(base, out);
-    desc = desc ? desc : &none;
-    dti_reader reader;
-    dti_picture picture = {0};
-    dti_image_room room = {0};
-    dt_array array = {.ctx = ctx};
-    DTI_TRY(dti_image_check(base, desc));
-    DTI_TRY(dti_reader_open(base, path, &reader));
-    dti_picture_file file = {.base = base, .path = path, .size = (size_t)reader.size};
-    dt_result result = dti_picture_look(&reader, &picture);
-    if (!result)
-        result = dti_reader_seek(&reader, 0);
-    if (!result)
-        result = dti_reader_take_new(&reader, reader.size, &room.file);
-    dti_reader_close(&reader);
-    if (!result)
-        result = dti_image_take(base, &file, &picture, desc, &room, &array);
-    DTI_FREE(base, room.file, room.pixels, room.rows, room.sized, result ? array.data : NULL);
-    if (!result)
-        *out = array;
-    return result;
+    dt_image_desc d = desc ? *desc : (dt_image_desc){0};
+    return dti_array_load(ctx, path, dti_image_take, &d, out);
 }

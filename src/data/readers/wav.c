@@ -88,6 +88,8 @@ static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w,
     }
     dti_free(r->base, bytes);
     out->rank = 2;
+    out->dtype = DT_F32;
+    out->element_bytes = 4;
     out->dim[0] = (int64_t)channels;
     out->dim[1] = (int64_t)count;
     out->bytes = (size_t)count * channels * sizeof *to;
@@ -112,7 +114,8 @@ static bool dti_wav_begins(const uint8_t b[12], dti_wav *w) {
 
 /* A "data" chunk of a file that was written without an end has the length 0xFFFFFFFF, or more than
  * there is: such a file is truncated. */
-static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
+static dt_result dti_wav_take(dti_reader *r, void *user, dt_array *out) {
+    dti_wav *w = user;
     uint8_t b[12] = {0};
     if (r->size < 12)
         return dti_wav_wrong(r, 0, "not a WAV file: it is too short");
@@ -146,23 +149,8 @@ static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
 
 DTI_PUBLIC(dt_wav_load, (dt_ctx * ctx, const char *path, dt_array *out, int *rate), ctx, DTI_CTX,
            (ctx, path, out, rate)) {
-    if (out)
-        *out = (dt_array){0};
-    DTI_NEED(NULL, ctx);
-    dti_base *base = dti_ctx_base(ctx);
-    DTI_NEED(base, path);
-    DTI_NEED(base, out);
-    dti_reader reader;
     dti_wav w = {0};
-    dt_array array = {.ctx = ctx, .dtype = DT_F32, .element_bytes = 4};
-    DTI_TRY(dti_reader_open(base, path, &reader));
-    dt_result result = dti_wav_take(&reader, &w, &array);
-    dti_reader_close(&reader);
-    if (result) {
-        dti_free(base, array.data);
-        return result;
-    }
-    *out = array;
+    DTI_TRY(dti_array_load(ctx, path, dti_wav_take, &w, out));
     if (rate)
         *rate = (int)w.rate;
     return DT_OK;

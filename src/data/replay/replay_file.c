@@ -46,16 +46,13 @@ DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_
     dti_replay_words(r, words);
     DTI_TRY(dti_writer_open(r->base, path,
                             DTI_REPLAY_HEAD + dti_replay_size(r, r->count) + sizeof(uint32_t), &w));
-    dt_result result = dti_writer_add(w, words, sizeof words);
-    if (!result)
-        result = dti_writer_add(w, r->items, (size_t)(r->count * r->desc.item_bytes));
-    if (!result && r->tree)
-        result = dti_writer_add(w, r->tree + r->leaves, (size_t)r->count * sizeof *r->tree);
+    dti_writer_add(w, words, sizeof words);
+    dti_writer_add(w, r->items, (size_t)(r->count * r->desc.item_bytes));
+    if (r->tree)
+        dti_writer_add(w, r->tree + r->leaves, (size_t)r->count * sizeof *r->tree);
     const uint32_t sum = dti_writer_take_crc(w);
-    if (!result)
-        result = dti_writer_add(w, &sum, sizeof sum);
-    const dt_result closed = dti_writer_close(w, !result);
-    return result ? result : closed;
+    dti_writer_add(w, &sum, sizeof sum);
+    return dti_writer_close(w, true);
 }
 
 /* ---- loading */
