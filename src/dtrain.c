@@ -73,6 +73,7 @@ DTI_OPTIMIZE_END
 #include "comm/socket.h"
 #include "comm/socket_posix.c"
 #include "comm/socket_win32.c"
+#include "comm/socket.c"
 #include "comm/socket_local.c"
 DTI_OPTIMIZE_SPEED
 #include "comm/protocol/wire.h"

@@ -409,6 +409,8 @@ static dt_result dti_file_write(dti_base *base, const char *path, const void *da
 /* The same; mode: of a file that replaces none, before the umask, which else is 0666. */
 static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mode,
                                    const void *data, size_t bytes);
+/* UNSUPPORTED: where POSIX is hidden there are no folders. */
+static dt_result dti_folders_check(dti_base *base, const char *path);
 /* A file that can be made, and is not kept, tells that others can. `whose`: "the log's". */
 static dt_result dti_folder_probe(dti_base *base, const char *whose, const char *folder);
 /* The regular file that writing to `path` would replace; its links stay. */

@@ -257,6 +257,14 @@ static dt_result dti_folder_probe(dti_base *base, const char *whose, const char 
     return DT_OK;
 }
 
+static dt_result dti_folders_check(dti_base *base, const char *path) {
+    return DTI_FOLDERS ? DT_OK
+                       : dti_fail(base, DT_ERROR_UNSUPPORTED,
+                                  "%s: folders need POSIX, which this build hides: compile with "
+                                  "-std=gnu11 or -D_POSIX_C_SOURCE=200809L",
+                                  path);
+}
+
 static void dti_file_remove(const char *path) {
     char target[DTI_FILE_PATH];
     dti_file_rights rights = {0};

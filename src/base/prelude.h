@@ -120,6 +120,14 @@
 #define DTI_ASSERT(condition) ((void)sizeof(condition))
 #endif
 
+/* A row for each function that this system, or this build, has not: it does nothing, and returns
+ * the value. */
+#define DTI_ABSENT(type, name, params, ...)                                                        \
+    static type name params {                                                                      \
+        return __VA_ARGS__;                                                                        \
+    }                                                                                              \
+    static type name params
+
 #define DTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DTI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define DTI_MAX(a, b) ((a) > (b) ? (a) : (b))

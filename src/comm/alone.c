@@ -4,18 +4,12 @@
 
 #define DTI_NO_COMM_TEXT "dtrain was compiled with DT_NO_COMM, so there is only one process"
 
-static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
-    return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "world_size is %d: " DTI_NO_COMM_TEXT,
-                    desc->world_size);
-}
-
-static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc) {
-    return DT_OK;
-}
-
-static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, bool *owns) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED, "transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT);
-}
+DTI_ABSENT(dt_result, dti_comm_open_tcp, (dt_comm * comm, const dt_comm_desc *desc),
+           dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "world_size is %d: " DTI_NO_COMM_TEXT,
+                    desc->world_size));
+DTI_ABSENT(dt_result, dti_comm_measure, (dt_comm * comm, const dt_comm_desc *desc), DT_OK);
+DTI_ABSENT(dt_result, dti_mpi_enter, (dti_base * base, dt_comm_desc *desc, bool ask, bool *owns),
+           dti_fail(base, DT_ERROR_UNSUPPORTED, "transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT));
 
 #ifndef DT_COMM_ONLY
 DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
@@ -23,12 +17,9 @@ DTI_SEAM const dti_message_server_calls *dti_message_server_calls_of(void) {
 }
 #endif
 
-static void dti_mpi_leave(bool owns) {
-}
-
-static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool owns) {
-    return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, DTI_NO_COMM_TEXT);
-}
+DTI_ABSENT(void, dti_mpi_leave, (bool owns), );
+DTI_ABSENT(dt_result, dti_comm_open_mpi, (dt_comm * comm, const dt_comm_desc *desc, bool owns),
+           dti_fail(comm->base, DT_ERROR_UNSUPPORTED, DTI_NO_COMM_TEXT));
 
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
     dti_base base;

@@ -39,10 +39,16 @@ typedef struct dti_socket_part {
     size_t bytes;
 } dti_socket_part;
 #define DTI_SOCKET_PARTS 2 /* the most of one call */
-#ifdef _WIN32              /* where SO_REUSEADDR lets others take the port */
-#define DTI_SOCKET_REUSE SO_EXCLUSIVEADDRUSE
+#ifdef _WIN32
+#define DTI_SOCKET_REUSE SO_EXCLUSIVEADDRUSE /* SO_REUSEADDR lets others take the port */
+#define DTI_SOCKET_SHUT SD_SEND
+#define DTI_SOCKET_CLOSE closesocket
+typedef SOCKET dti_socket;
 #else
 #define DTI_SOCKET_REUSE SO_REUSEADDR
+#define DTI_SOCKET_SHUT SHUT_WR
+#define DTI_SOCKET_CLOSE close
+typedef int dti_socket;
 #endif
 
 static bool

@@ -189,61 +189,21 @@ static void dti_memfd_unmap(void *memory, size_t bytes) {
 
 #elif DTI_TCP
 
-static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]) {
-    return false;
-}
+DTI_ABSENT(bool, dti_boot_id, (uint8_t id[DTI_HOST_BYTES]), false);
+DTI_ABSENT(int, dti_local_listen, (const uint8_t name[DTI_LOCAL_BYTES]), (errno = ENOSYS, -1));
+DTI_ABSENT(int, dti_local_connect, (const uint8_t name[DTI_LOCAL_BYTES]), (errno = ENOSYS, -1));
+DTI_ABSENT(long, dti_local_process, (int s), -1);
+DTI_ABSENT(bool, dti_local_has_ended, (int s), true);
+DTI_ABSENT(bool, dti_local_read, (long process, void *to, uint64_t from, size_t bytes), false);
+DTI_ABSENT(bool, dti_local_may_read, (long process), false);
+DTI_ABSENT(bool, dti_local_is_plain, (const void *data, size_t bytes), false);
+DTI_ABSENT(int64_t, dti_local_send, (int s, const dti_socket_part *parts, int count, int passed),
+           (errno = ENOSYS, -1));
+DTI_ABSENT(int64_t, dti_local_receive, (int s, const dti_socket_part *parts, int count, int *taken),
+           (errno = ENOSYS, -1));
+DTI_ABSENT(int, dti_memfd_new, (size_t bytes), (errno = ENOSYS, -1));
 
-static int dti_local_none(void) {
-    errno = ENOSYS;
-    return -1;
-}
-
-static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]) {
-    return dti_local_none();
-}
-
-static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]) {
-    return dti_local_none();
-}
-
-static long dti_local_process(int s) {
-    return -1;
-}
-
-static bool dti_local_has_ended(int s) {
-    return true;
-}
-
-static bool dti_local_read(long process, void *to, uint64_t from, size_t bytes) {
-    return false;
-}
-
-static bool dti_local_may_read(long process) {
-    return false;
-}
-
-static bool dti_local_is_plain(const void *data, size_t bytes) {
-    return false;
-}
-
-static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed) {
-    return dti_local_none();
-}
-
-static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken) {
-    return dti_local_none();
-}
-
-static int dti_memfd_new(size_t bytes) {
-    return dti_local_none();
-}
-
-static void *dti_memfd_map(int descriptor, size_t bytes) {
-    dti_local_none();
-    return NULL;
-}
-
-static void dti_memfd_unmap(void *memory, size_t bytes) {
-}
+DTI_ABSENT(void *, dti_memfd_map, (int descriptor, size_t bytes), (errno = ENOSYS, NULL));
+DTI_ABSENT(void, dti_memfd_unmap, (void *memory, size_t bytes), );
 
 #endif

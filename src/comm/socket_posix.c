@@ -9,15 +9,15 @@
 #define DTI_SOCKET_SEND MSG_DONTWAIT
 #endif
 
-static bool dti_sockets_begin(void) {
-    return true;
-}
-
-static void dti_sockets_end(void) {
-}
+DTI_ABSENT(bool, dti_sockets_begin, (void), true);
+DTI_ABSENT(void, dti_sockets_end, (void), );
 
 static const char *dti_socket_text(int error) {
     return strerror(error);
+}
+
+static int dti_socket_result(int result) {
+    return result;
 }
 
 static int dti_socket_made(int s, bool stream) {
@@ -30,20 +30,6 @@ static int dti_socket_made(int s, bool stream) {
     dti_socket_set(s, SOL_SOCKET, SO_NOSIGPIPE, 1);
 #endif
     return s;
-}
-
-static int dti_socket_new(int family, int type) {
-    return dti_socket_made(socket(family, type, 0), type == SOCK_STREAM);
-}
-
-static void dti_socket_close(int s) {
-    int error = errno;
-    close(s);
-    errno = error;
-}
-
-static void dti_socket_set(int s, int level, int option, int value) {
-    setsockopt(s, level, option, &value, sizeof value);
 }
 
 static void dti_socket_watch(int s) {
@@ -65,27 +51,6 @@ static int dti_socket_failed(int s) {
     int error = 0;
     socklen_t bytes = sizeof error;
     return getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
-}
-
-static bool dti_socket_name(int s, void *address, socklen_t *bytes) {
-    return getsockname(s, (struct sockaddr *)address, bytes) == 0;
-}
-
-static bool dti_socket_peer(int s, void *address, socklen_t *bytes) {
-    return getpeername(s, (struct sockaddr *)address, bytes) == 0;
-}
-
-static bool dti_socket_listen(int s, void *address, socklen_t *bytes) {
-    return bind(s, (const struct sockaddr *)address, *bytes) == 0 && listen(s, 1024) == 0 &&
-           dti_socket_name(s, address, bytes);
-}
-
-static int dti_socket_accept(int s) {
-    return dti_socket_made(accept(s, NULL, NULL), true);
-}
-
-static void dti_socket_shut(int s) {
-    shutdown(s, SHUT_WR);
 }
 
 static struct msghdr dti_socket_message(const dti_socket_part *parts, int count,

@@ -62,20 +62,6 @@ static int dti_socket_made(SOCKET made, bool stream) {
     return (int)made;
 }
 
-static int dti_socket_new(int family, int type) {
-    return dti_socket_made(socket(family, type, 0), type == SOCK_STREAM);
-}
-
-static void dti_socket_close(int s) {
-    int error = errno;
-    closesocket((SOCKET)s);
-    errno = error;
-}
-
-static void dti_socket_set(int s, int level, int option, int value) {
-    setsockopt((SOCKET)s, level, option, (const char *)&value, sizeof value);
-}
-
 static void dti_socket_watch(int s) {
     dti_socket_set(s, IPPROTO_TCP, TCP_NODELAY, 1);
     dti_socket_set(s, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -95,27 +81,6 @@ static int dti_socket_failed(int s) {
     if (getsockopt((SOCKET)s, SOL_SOCKET, SO_ERROR, (char *)&error, &bytes) != 0)
         error = WSAGetLastError();
     return dti_socket_number(error);
-}
-
-static bool dti_socket_name(int s, void *address, socklen_t *bytes) {
-    return dti_socket_result(getsockname((SOCKET)s, (struct sockaddr *)address, bytes)) == 0;
-}
-
-static bool dti_socket_peer(int s, void *address, socklen_t *bytes) {
-    return dti_socket_result(getpeername((SOCKET)s, (struct sockaddr *)address, bytes)) == 0;
-}
-
-static bool dti_socket_listen(int s, void *address, socklen_t *bytes) {
-    return dti_socket_result(bind((SOCKET)s, (const struct sockaddr *)address, *bytes)) == 0 &&
-           dti_socket_result(listen((SOCKET)s, 1024)) == 0 && dti_socket_name(s, address, bytes);
-}
-
-static int dti_socket_accept(int s) {
-    return dti_socket_made(accept((SOCKET)s, NULL, NULL), true);
-}
-
-static void dti_socket_shut(int s) {
-    shutdown((SOCKET)s, SD_SEND);
 }
 
 static void dti_socket_buffers(const dti_socket_part *parts, int count,
@@ -174,12 +139,8 @@ static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms) {
     return 0;
 }
 
-static int dti_descriptor_reserve(void) {
-    return -1;
-}
-
-static void dti_descriptor_give_up(int *reserve) {
-}
+DTI_ABSENT(int, dti_descriptor_reserve, (void), -1);
+DTI_ABSENT(void, dti_descriptor_give_up, (int *reserve), );
 
 /* ---- a socket of datagrams that is connected to itself: it hears nobody else */
 

@@ -199,7 +199,6 @@ static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path
 
 /* ---- Names in a folder */
 
-#if DTI_FOLDERS
 #define DTI_CHECKPOINT_LATEST "LATEST"
 #define DTI_CHECKPOINT_FOLDER_HOW                                                                  \
     "give .checkpoint.folder a folder that can be written, or a new one in a folder that is there"
@@ -251,9 +250,10 @@ static bool dti_checkpoint_is_stale(const char *name) {
 static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const char *name,
                                      char path[DTI_CHECKPOINT_PATH]) {
     int size = snprintf(path, DTI_CHECKPOINT_PATH, "%s/%s", folder, name);
-    if (*folder && size > 0 && size < DTI_CHECKPOINT_PATH)
+    if (DTI_FOLDERS && *folder && size > 0 && size < DTI_CHECKPOINT_PATH)
         return DT_OK;
     *path = 0;
+    DTI_TRY(dti_folders_check(base, folder));
     return dti_fail(base, DT_ERROR_INVALID,
                     "a checkpoint folder's name of %llu bytes; it has 1 to %d of them",
                     (unsigned long long)strlen(folder), DTI_CHECKPOINT_PATH - DTI_CHECKPOINT_NAME);
@@ -493,50 +493,3 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
         dti_checkpoint_remove_old(base, folder, step, keep);
     return result;
 }
-
-#else
-
-static dt_result dti_checkpoint_no_folders(dti_base *base) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "checkpoint folders need POSIX, which this build hides: compile with "
-                    "-std=gnu11, or save to a file by name");
-}
-
-static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
-                                             int keep, const dti_safetensors_item *items, int count,
-                                             dti_checkpoint_read_fn *read, void *user) {
-    return dti_checkpoint_no_folders(base);
-}
-
-static dt_result dti_checkpoint_folder_ready(dti_base *base, const char *folder) {
-    return dti_checkpoint_no_folders(base);
-}
-
-static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
-                                              char path[DTI_CHECKPOINT_PATH], bool *found) {
-    *path = 0;
-    *found = false;
-    return dti_checkpoint_no_folders(base);
-}
-
-static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
-    *path = 0;
-    return false;
-}
-
-static int dti_checkpoint_folder_steps(const char *folder, uint64_t most, uint64_t *steps,
-                                       int room) {
-    return 0;
-}
-
-static dt_result dti_checkpoint_folder_file(dti_base *base, const char *folder, uint64_t step,
-                                            char path[DTI_CHECKPOINT_PATH]) {
-    *path = 0;
-    return dti_checkpoint_no_folders(base);
-}
-
-static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, uint64_t step) {
-    return DT_OK;
-}
-#endif

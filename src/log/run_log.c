@@ -193,15 +193,11 @@ static dt_result dti_log_check_name(dt_run_log *log, const char *call, const cha
 }
 
 static dt_result dti_log_folder(dti_base *base, const char *folder) {
-#if DTI_FOLDERS
+    DTI_TRY(dti_folders_check(base, folder));
     if (dti_folder_make(folder) || errno == EEXIST)
         return DT_OK;
     return dti_fail(base, DT_ERROR_IO, "the log's folder %s cannot be made: %s", folder,
                     strerror(errno));
-#else
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "%s: no logs here: dtrain was compiled without POSIX", folder);
-#endif
 }
 
 static char *dti_log_path(dti_base *base, const char *folder, dti_log_format format) {

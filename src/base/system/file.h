@@ -55,16 +55,21 @@ static bool dti_folder_open(char *path, int *folder);
 /* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
 static bool dti_folder_sync(int folder);
 
-/* Folders: where POSIX is hidden there are none. */
+/* Folders: where POSIX is hidden there are none, and errno is ENOSYS. */
 #if DTI_POSIX || defined _WIN32
 #define DTI_FOLDERS 1
+#else
+#define DTI_FOLDERS 0
+#endif
 typedef struct dti_folder_names {
 #ifdef _WIN32
     HANDLE folder;
     WIN32_FIND_DATAA entry;
     bool begun;
-#else
+#elif DTI_POSIX
     DIR *folder;
+#else
+    bool none;
 #endif
 } dti_folder_names;
 static bool dti_folder_make(const char *path); /* false: also when it is there, EEXIST */
@@ -72,6 +77,3 @@ static bool dti_folder_names_open(dti_folder_names *names, const char *folder);
 static const char *
 dti_folder_names_next(dti_folder_names *names); /* a name; NULL: the end, errno 0, or errno */
 static void dti_folder_names_close(dti_folder_names *names); /* errno stays */
-#else
-#define DTI_FOLDERS 0
-#endif

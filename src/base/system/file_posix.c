@@ -95,11 +95,8 @@ static void dti_write_end(const dti_write_guard *g, bool written) {
     errno = error;
 }
 #else
-static void dti_write_begin(dti_write_guard *g) {
-}
-
-static void dti_write_end(const dti_write_guard *g, bool written) {
-}
+DTI_ABSENT(void, dti_write_begin, (dti_write_guard * g), );
+DTI_ABSENT(void, dti_write_end, (const dti_write_guard *g, bool written), );
 #endif
 
 /* A part may be taken: the next one hears why not all. */
@@ -345,6 +342,12 @@ static void dti_folder_names_close(dti_folder_names *names) {
     closedir(names->folder);
     errno = error;
 }
+#else
+DTI_ABSENT(bool, dti_folder_make, (const char *path), (errno = ENOSYS, false));
+DTI_ABSENT(bool, dti_folder_names_open, (dti_folder_names * names, const char *folder),
+           (errno = ENOSYS, false));
+DTI_ABSENT(const char *, dti_folder_names_next, (dti_folder_names * names), NULL);
+DTI_ABSENT(void, dti_folder_names_close, (dti_folder_names * names), );
 #endif
 
 #endif

@@ -54,11 +54,8 @@ static int64_t dti_stream_read(int stream, void *to, size_t bytes) {
 
 /* ---- writing: there are no signals */
 
-static void dti_write_begin(dti_write_guard *g) {
-}
-
-static void dti_write_end(const dti_write_guard *g, bool written) {
-}
+DTI_ABSENT(void, dti_write_begin, (dti_write_guard * g), );
+DTI_ABSENT(void, dti_write_end, (const dti_write_guard *g, bool written), );
 
 static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
     const char *at = data;
@@ -168,9 +165,7 @@ static bool dti_folder_open(char *path, int *folder) {
     return true;
 }
 
-static bool dti_folder_sync(int folder) {
-    return true;
-}
+DTI_ABSENT(bool, dti_folder_sync, (int folder), true);
 
 static bool dti_file_rename(const char *from, const char *to) {
     if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))

@@ -55,12 +55,8 @@ static void dti_at_home_close(const volatile int *at_home) {
         munmap((void *)(uintptr_t)at_home, 4096);
 }
 #else
-static const volatile int *dti_at_home_open(void) {
-    return NULL;
-}
-
-static void dti_at_home_close(const volatile int *at_home) {
-}
+DTI_ABSENT(const volatile int *, dti_at_home_open, (void), NULL);
+DTI_ABSENT(void, dti_at_home_close, (const volatile int *at_home), );
 #endif
 
 /* ---- memory that is of no use for now: whole pages of it go back to the system, and come as zeros
@@ -75,8 +71,7 @@ static void dti_pages_forget(void *at, size_t bytes) {
         (void)madvise((void *)from, end - from, MADV_DONTNEED);
 }
 #else
-static void dti_pages_forget(void *at, size_t bytes) {
-}
+DTI_ABSENT(void, dti_pages_forget, (void *at, size_t bytes), );
 #endif
 
 /* ---- libraries: NULL, and why not */
@@ -98,23 +93,16 @@ static void dti_library_close(void *library) {
     FreeLibrary((HMODULE)library);
 }
 
-static void dti_library_stay(const char *name) {
-}
+DTI_ABSENT(void, dti_library_stay, (const char *name), );
 #elif defined __wasi__
 static void *dti_library_open(const char *name, const char **why) {
     *why = "this system has no libraries";
     return NULL;
 }
 
-static void *dti_library_find(void *library, const char *symbol) {
-    return NULL;
-}
-
-static void dti_library_close(void *library) {
-}
-
-static void dti_library_stay(const char *name) {
-}
+DTI_ABSENT(void *, dti_library_find, (void *library, const char *symbol), NULL);
+DTI_ABSENT(void, dti_library_close, (void *library), );
+DTI_ABSENT(void, dti_library_stay, (const char *name), );
 #else
 static void *dti_library_open(const char *name, const char **why) {
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);

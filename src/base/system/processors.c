@@ -29,13 +29,8 @@ static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
     (void)syscall(SYS_sched_setaffinity, (long)thread, sizeof *set, set);
 }
 #else
-static int dti_cpu_now(void) {
-    return -1;
-}
-
-static int dti_thread_id(void) {
-    return 0;
-}
+DTI_ABSENT(int, dti_cpu_now, (void), -1);
+DTI_ABSENT(int, dti_thread_id, (void), 0);
 
 #ifdef _WIN32
 /* Of the process's group, which has at most 64. */
@@ -52,12 +47,8 @@ static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
         SetThreadAffinityMask(GetCurrentThread(), (DWORD_PTR)set->bits[0]);
 }
 #else
-static bool dti_cpu_set_get(dti_cpu_set *set) {
-    return false;
-}
-
-static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
-}
+DTI_ABSENT(bool, dti_cpu_set_get, (dti_cpu_set * set), false);
+DTI_ABSENT(void, dti_cpu_set_put, (int thread, const dti_cpu_set *set), );
 #endif
 #endif
 

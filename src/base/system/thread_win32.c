@@ -23,8 +23,7 @@ static void dti_thread_join(dti_thread *thread) {
 }
 
 /* SetThreadDescription is younger than the systems that this runs on. */
-static void dti_thread_name(const char *name) {
-}
+DTI_ABSENT(void, dti_thread_name, (const char *name), );
 
 static void dti_thread_yield(void) {
     SwitchToThread();
@@ -34,8 +33,7 @@ static void dti_mutex_init(dti_mutex *mutex) {
     InitializeSRWLock(mutex);
 }
 
-static void dti_mutex_destroy(dti_mutex *mutex) {
-}
+DTI_ABSENT(void, dti_mutex_destroy, (dti_mutex * mutex), );
 
 static void dti_mutex_lock(dti_mutex *mutex) {
     AcquireSRWLockExclusive(mutex);
@@ -49,8 +47,7 @@ static void dti_cond_init(dti_cond *cond) {
     InitializeConditionVariable(cond);
 }
 
-static void dti_cond_destroy(dti_cond *cond) {
-}
+DTI_ABSENT(void, dti_cond_destroy, (dti_cond * cond), );
 
 static void dti_cond_wait(dti_cond *cond, dti_mutex *mutex) {
     SleepConditionVariableSRW(cond, mutex, INFINITE, 0);

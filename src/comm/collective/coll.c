@@ -210,9 +210,7 @@ static dt_result dti_coll_check_buffers(const dt_comm *comm, dt_comm_op *op) {
 
 #ifdef DT_NO_COMM
 /* Of one rank none runs. */
-static dt_result dti_coll_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
-    return DT_OK;
-}
+DTI_ABSENT(dt_result, dti_coll_check_algorithm, (const dt_comm *comm, const dt_comm_op *op), DT_OK);
 #else
 /* One that was asked for must exist, whoever does the operation. */
 static dt_result dti_coll_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {

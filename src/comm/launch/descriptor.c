@@ -37,8 +37,6 @@ static int dti_descriptor_read(int descriptor, char *to, size_t room) {
 
 #else
 
-static int dti_descriptor_read(int descriptor, char *to, size_t room) {
-    return -1;
-}
+DTI_ABSENT(int, dti_descriptor_read, (int descriptor, char *to, size_t room), -1);
 
 #endif

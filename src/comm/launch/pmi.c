@@ -210,10 +210,10 @@ static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank,
 
 #else
 
-static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank, int timeout_ms,
-                                  const char *mine, char *of_rank0, size_t room) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "PMI needs POSIX (-std=gnu11): set DTRAIN_RDZV instead");
-}
+DTI_ABSENT(dt_result, dti_pmi_exchange,
+           (dti_base * base, int descriptor, uint32_t rank, int timeout_ms, const char *mine,
+            char *of_rank0, size_t room),
+           dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "PMI needs POSIX (-std=gnu11): set DTRAIN_RDZV instead"));
 
 #endif

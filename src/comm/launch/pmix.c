@@ -187,19 +187,17 @@ static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms
 
 #else
 
-static bool dti_pmix_loads(void) {
-    return false;
-}
+DTI_ABSENT(bool, dti_pmix_loads, (void), false);
 
 static bool dti_pmix_job(uint32_t *rank, uint32_t *size) {
     *rank = *size = 0;
     return false;
 }
 
-static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms, char *mine,
-                                   char *of_rank0, size_t room) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "PMIx needs POSIX (-std=gnu11): set DTRAIN_RDZV instead");
-}
+DTI_ABSENT(dt_result, dti_pmix_exchange,
+           (dti_base * base, uint32_t rank, int timeout_ms, char *mine, char *of_rank0,
+            size_t room),
+           dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "PMIx needs POSIX (-std=gnu11): set DTRAIN_RDZV instead"));
 
 #endif

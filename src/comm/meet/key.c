@@ -382,9 +382,7 @@ static dt_result dti_key_share_host(dti_base *base, const dt_comm_desc *desc,
                     "ranks without a key share one only with POSIX (-std=gnu11): set desc.key");
 }
 
-static bool dti_key_is_here(const char *host) {
-    return true;
-}
+DTI_ABSENT(bool, dti_key_is_here, (const char *host), true);
 
 #endif
 

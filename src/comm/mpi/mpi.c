@@ -10,18 +10,14 @@
 
 #ifndef DT_WITH_MPI
 
-static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *d, bool ask, bool *owns) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+DTI_ABSENT(dt_result, dti_mpi_enter, (dti_base * base, dt_comm_desc *d, bool ask, bool *owns),
+           dti_fail(base, DT_ERROR_UNSUPPORTED,
                     "transport is MPI, which needs dtrain compiled with DT_WITH_MPI, by mpicc; or "
-                    "use DT_COMM_TCP, which mpirun starts too");
-}
+                    "use DT_COMM_TCP, which mpirun starts too"));
 
-static void dti_mpi_leave(bool owns) {
-}
-
-static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool owns) {
-    return dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "this build has no MPI transport");
-}
+DTI_ABSENT(void, dti_mpi_leave, (bool owns), );
+DTI_ABSENT(dt_result, dti_comm_open_mpi, (dt_comm * comm, const dt_comm_desc *desc, bool owns),
+           dti_fail(comm->base, DT_ERROR_UNSUPPORTED, "this build has no MPI transport"));
 
 #else
 

@@ -42,23 +42,10 @@ static bool dti_gmac_end(dti_seal *seal, uint8_t mac[DTI_MAC_BYTES]) {
 
 #else
 
-static void dti_gmac_close(dti_seal *seal) {
-}
-
-static bool dti_gmac_open(dti_seal *seal, const uint8_t key[32]) {
-    return false;
-}
-
-static bool dti_gmac_begin(dti_seal *seal, uint64_t frame) {
-    return false;
-}
-
-static bool dti_gmac_add(dti_seal *seal, const void *data, size_t bytes) {
-    return false;
-}
-
-static bool dti_gmac_end(dti_seal *seal, uint8_t mac[DTI_MAC_BYTES]) {
-    return false;
-}
+DTI_ABSENT(void, dti_gmac_close, (dti_seal * seal), );
+DTI_ABSENT(bool, dti_gmac_open, (dti_seal * seal, const uint8_t key[32]), false);
+DTI_ABSENT(bool, dti_gmac_begin, (dti_seal * seal, uint64_t frame), false);
+DTI_ABSENT(bool, dti_gmac_add, (dti_seal * seal, const void *data, size_t bytes), false);
+DTI_ABSENT(bool, dti_gmac_end, (dti_seal * seal, uint8_t mac[DTI_MAC_BYTES]), false);
 
 #endif

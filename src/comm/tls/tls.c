@@ -445,30 +445,17 @@ typedef struct dti_tls_conn {
     bool secure;
 } dti_tls_conn;
 
-static void dti_tls_free(dti_tls *tls) {
-}
-
-static void dti_tls_close(dti_tls_conn *c) {
-}
-
-static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dti_tls_wire *wire,
-                         int fd, bool *blocked) {
-    return false;
-}
-
-static void dti_tls_greet(dti_tls_conn *c) {
-}
-
-static bool dti_tls_write(dti_tls_conn *c) {
-    return false;
-}
-
-static void dti_tls_read(dti_tls_conn *c) {
-}
-
-static dt_result dti_tls_new(dti_base *base, const dt_comm_desc *desc, const uint8_t key[32],
-                             dti_tls **out) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED, "TLS needs DT_WITH_OPENSSL");
-}
+DTI_ABSENT(void, dti_tls_free, (dti_tls * tls), );
+DTI_ABSENT(void, dti_tls_close, (dti_tls_conn * c), );
+DTI_ABSENT(bool, dti_tls_open,
+           (dti_tls * tls, dti_tls_conn *c, dti_link *link, const dti_tls_wire *wire, int fd,
+            bool *blocked),
+           false);
+DTI_ABSENT(void, dti_tls_greet, (dti_tls_conn * c), );
+DTI_ABSENT(bool, dti_tls_write, (dti_tls_conn * c), false);
+DTI_ABSENT(void, dti_tls_read, (dti_tls_conn * c), );
+DTI_ABSENT(dt_result, dti_tls_new,
+           (dti_base * base, const dt_comm_desc *desc, const uint8_t key[32], dti_tls **out),
+           dti_fail(base, DT_ERROR_UNSUPPORTED, "TLS needs DT_WITH_OPENSSL"));
 
 #endif

@@ -399,10 +399,9 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
 
 #else
 
-static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
-    return dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
+DTI_ABSENT(dt_result, dti_comm_open_tcp, (dt_comm * comm, const dt_comm_desc *desc),
+           dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
                     "several processes need POSIX sockets: compile the implementation with "
-                    "-std=gnu11, on a system that has them");
-}
+                    "-std=gnu11, on a system that has them"));
 
 #endif

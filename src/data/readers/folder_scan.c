@@ -33,11 +33,11 @@ static void dti_folder_list_free(dti_base *base, dti_folder_list *list) {
     list->names = NULL;
 }
 
-#if DTI_FOLDERS
 static dt_result dti_folder_list_read(dti_base *base, const char *path,
                                       bool (*wanted)(const char *name), dti_folder_list *list) {
     dti_folder_names names;
     const char *name;
+    DTI_TRY(dti_folders_check(base, path));
     if (!dti_folder_names_open(&names, path))
         return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be opened: %s", path,
                         strerror(errno));
@@ -53,15 +53,6 @@ static dt_result dti_folder_list_read(dti_base *base, const char *path,
                             strerror(error))
                  : DT_OK;
 }
-#else
-static dt_result dti_folder_list_read(dti_base *base, const char *path,
-                                      bool (*wanted)(const char *name), dti_folder_list *list) {
-    return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                    "%s: folders cannot be read here; compile with -std=gnu11 or "
-                    "-D_POSIX_C_SOURCE=200809L",
-                    path);
-}
-#endif
 
 static dt_result dti_folder_list_make(dti_base *base, const char *path,
                                       bool (*wanted)(const char *name), dti_folder_list *list) {
@@ -192,7 +183,6 @@ static dt_result dti_folder_class_of(dt_folder *f, const dt_folder *like, const 
     return DT_OK;
 }
 
-#if DTI_FOLDERS
 static bool dti_folder_is_one(const char *path) {
     dti_folder_names names;
     if (!dti_folder_names_open(&names, path))
@@ -201,11 +191,6 @@ static bool dti_folder_is_one(const char *path) {
     dti_folder_names_close(&names);
     return true;
 }
-#else
-static bool dti_folder_is_one(const char *path) {
-    return false;
-}
-#endif
 
 static dt_result dti_folder_like(dt_folder *f, const dt_folder *like) {
     f->width = like->width, f->height = like->height, f->channels = like->channels;
