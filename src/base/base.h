@@ -178,6 +178,15 @@ static void dti_free(dti_base *base, void *memory);                      /* NULL
     dti_free_all((base), (void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
 static void dti_free_all(dti_base *base, void *const *all, size_t count);
 
+/* What follows `format` in the arguments of this function, as text in an array. */
+#define DTI_FORMAT(to, format)                                                                     \
+    do {                                                                                           \
+        va_list list;                                                                              \
+        va_start(list, format);                                                                    \
+        vsnprintf((to), sizeof(to), format, list);                                                 \
+        va_end(list);                                                                              \
+    } while (0)
+
 /* In a child of fork: memory is there, threads and what a device or socket keeps are the parent's.
  * Nothing is waited for, locked or told to a driver there; memory is given back. */
 static bool dti_forked(const dti_base *base);

@@ -45,10 +45,7 @@ static void dti_host_log(dti_base *base, dt_log_level level, const char *text) {
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...) {
     /* Apart from base->error, because an argument may be the old text, which is being extended. */
     char text[sizeof base->error];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
+    DTI_FORMAT(text, format);
     const size_t size = strlen(text);
     if (result == DT_ERROR_IO && base->io_how && !strstr(text, base->io_how))
         snprintf(text + size, sizeof text - size, "; %s", base->io_how);
@@ -67,9 +64,6 @@ static void dti_log(dti_base *base, dt_log_level level, const char *format, ...)
     if (!base->logger.log)
         return;
     char text[sizeof base->error];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
+    DTI_FORMAT(text, format);
     dti_host_log(base, level, text);
 }

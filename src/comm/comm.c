@@ -156,21 +156,17 @@ static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_des
 }
 
 static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
-    dt_result result = dti_comm_desc_check_texts(base, d);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_desc_check_texts(base, d));
     if (!d->allocator.alloc != !d->allocator.free)
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
     if (d->world_size == 0)
         d->world_size = 1;
-    if ((result = dti_comm_desc_check_ranks(base, d)) ||
-        (result = dti_comm_desc_check_numbers(base, d)) ||
-        (result = dti_comm_desc_check_link(base, d)))
-        return result;
+    DTI_TRY(dti_comm_desc_check_ranks(base, d));
+    DTI_TRY(dti_comm_desc_check_numbers(base, d));
+    DTI_TRY(dti_comm_desc_check_link(base, d));
     if ((unsigned)d->transport > DT_COMM_MPI)
         return dti_comm_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
-    if ((result = dti_comm_desc_check_integrity(base, d)))
-        return result;
+    DTI_TRY(dti_comm_desc_check_integrity(base, d));
     return d->world_size > 1 ? dti_comm_desc_check_rendezvous(base, d) : DT_OK;
 }
 
@@ -328,13 +324,11 @@ DTI_PUBLIC(dt_comm_test, (dt_comm * comm, dt_comm_work work, bool *finished), co
 
 DTI_PUBLIC(dt_comm_wait, (dt_comm * comm, dt_comm_work work, int timeout_ms), comm, DTI_OF(dt_comm),
            (comm, work, timeout_ms)) {
-    dt_result result = dti_comm_enter(comm);
-    if (result)
-        return result;
+    DTI_TRY(dti_comm_enter(comm));
     if (timeout_ms < -1)
         return dti_fail(comm->base, DT_ERROR_INVALID, "timeout_ms is %d; -1 waits without a limit",
                         timeout_ms);
-    result =
+    const dt_result result =
         dti_comm_wait(comm, work.id, timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000u);
     if (result != DT_ERROR_TIMEOUT)
         return result;

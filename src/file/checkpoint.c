@@ -422,12 +422,9 @@ static dt_result dti_checkpoint_folder_cut(dti_base *base, const char *folder, u
     uint64_t found = UINT64_MAX;
     int synced;
     while (dti_checkpoint_highest(folder, found, &found) == 1 && found > step) {
-        dt_result result = dti_checkpoint_folder_file(base, folder, found--, path);
-        if (!result && remove(path) != 0 && errno != ENOENT)
-            result =
-                dti_fail(base, DT_ERROR_IO, "%s: cannot be removed: %s", path, strerror(errno));
-        if (result)
-            return result;
+        DTI_TRY(dti_checkpoint_folder_file(base, folder, found--, path));
+        if (remove(path) != 0 && errno != ENOENT)
+            return dti_fail(base, DT_ERROR_IO, "%s: cannot be removed: %s", path, strerror(errno));
     }
     snprintf(path, sizeof path, "%s/.", folder);
     if (dti_folder_open(path, &synced))

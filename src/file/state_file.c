@@ -56,9 +56,7 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
 static void dti_state_close(dti_state_file *f) {
     for (int i = 0; f->names && i < f->tensors; i++)
         dti_free(f->base, f->names[i]);
-    dti_free(f->base, f->names);
-    dti_free(f->base, f->items);
-    dti_free(f->base, f->t);
+    DTI_FREE(f->base, f->names, f->items, f->t);
     dti_text_free(&f->model);
 }
 

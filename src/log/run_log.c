@@ -288,12 +288,9 @@ DTI_PUBLIC(dt_run_log_text, (dt_run_log * log, const char *name, uint64_t step, 
            log, DTI_OF(dt_run_log), (log, name, step, text)) {
     DTI_NEED(NULL, log);
     DTI_NEED(log->base, text);
-    dt_result result = dti_log_check_name(log, dti_function(), name);
-    if (!result && !dti_utf8_valid(text, strlen(text)))
-        result =
-            dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", dti_function(), name);
-    if (result)
-        return result;
+    DTI_TRY(dti_log_check_name(log, dti_function(), name));
+    if (!dti_utf8_valid(text, strlen(text)))
+        return dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", dti_function(), name);
     dti_run_log_begin(log);
     if (log->files[DTI_LOG_JSON].wanted)
         dti_log_json_text(log, name, step, text);

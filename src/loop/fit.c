@@ -727,14 +727,12 @@ DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history 
         *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_STOP_FAILED};
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, desc);
-    dt_result result = dti_check_forked(t->base);
-    if (!result && t->par.lost)
-        result = dti_trainer_lost(t);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(t->base));
+    if (t->par.lost)
+        DTI_TRY(dti_trainer_lost(t));
     dti_trainer_drain(t);
     dti_fit f = {.t = t, .d = desc, .history = history};
-    result = dti_agree_result(&t->par, dti_fit_check(t, desc));
+    dt_result result = dti_agree_result(&t->par, dti_fit_check(t, desc));
     f.watches = dti_value_find(t, desc->watch.metric);
     if (!result)
         result = dti_fit_open(&f);

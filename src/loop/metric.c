@@ -80,8 +80,7 @@ DTI_PUBLIC(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metri
     if (wrong)
         return dti_fail(base, DT_ERROR_INVALID, "dt_metric_create: %s", wrong);
     dt_metric *m = dti_alloc(base, sizeof *m);
-    if (!m)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(m);
     *m = (dt_metric){.base = base, .desc = d, .count = dti_metric_count(&d)};
     m->sums = dti_alloc_array(base, m->count, sizeof *m->sums);
     if (!m->sums) {
@@ -96,9 +95,7 @@ DTI_PUBLIC(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metri
 DTI_PUBLIC_VOID(dt_metric_destroy, (dt_metric * m), m, DTI_OF(dt_metric) | DTI_UNUSED, (m)) {
     if (!m)
         return;
-    dti_free(m->base, m->samples);
-    dti_free(m->base, m->sums);
-    dti_free(m->base, m);
+    DTI_FREE(m->base, m->samples, m->sums, m);
 }
 
 DTI_PUBLIC_VOID(dt_metric_reset, (dt_metric * m), m, DTI_OF(dt_metric), (m)) {

@@ -77,10 +77,9 @@ static dt_result dti_arena_grow_at(dt_store *s, dti_arena arena, dti_memory **at
     const dti_backend *b = s->device->backend;
     dti_memory *old = *at, *memory = NULL;
     bool exchange = arena == DTI_ARENA_GRADIENT && s->exchange;
-    dt_result result = b->memory_create(
-        s->device, bytes, exchange ? DTI_MEMORY_EXCHANGE : DTI_MEMORY_DEVICE, &memory);
-    if (result)
-        return result;
+    DTI_TRY(b->memory_create(s->device, bytes, exchange ? DTI_MEMORY_EXCHANGE : DTI_MEMORY_DEVICE,
+                             &memory));
+    dt_result result = DT_OK;
     if (old)
         result = dti_arena_copy(s, old, memory, keep);
     if (!result)

@@ -60,8 +60,7 @@ static dt_result dti_client_addresses(dti_client *c, const char *servers) {
         return dti_fail(c->base, DT_ERROR_INVALID, ".server.addresses names %u servers; at most %d",
                         c->count, DTI_SERVERS_MAX);
     c->servers = dti_alloc_array(c->base, c->count, sizeof *c->servers);
-    if (!c->servers)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(c->servers);
     for (uint32_t i = 0; i < c->count; i++) {
         const size_t size = strcspn(at, ",");
         if (!size || size >= sizeof c->servers[i].address)

@@ -211,9 +211,7 @@ static uint64_t dti_server_pause_ms(const dt_server *s) {
 
 DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server), (s, timeout_ms)) {
     DTI_NEED(NULL, s);
-    dt_result result = dti_check_forked(s->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(s->base));
     if (timeout_ms < -1)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "dt_server_run: timeout_ms is %d; -1 waits without a limit", timeout_ms);

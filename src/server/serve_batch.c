@@ -77,15 +77,11 @@ static void dti_server_answer(dt_server *s, uint32_t who, dti_message m, const v
     s->calls->send(s->message_server, who, &seat->answer);
 }
 
-static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format, ...)
-    DTI_PRINTF(4, 5);
+DTI_PRINTF(4, 5)
 static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format,
                              ...) {
     char text[DTI_SAY_TEXT + 1];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
+    DTI_FORMAT(text, format);
     dti_server_answer(
         s, who,
         (dti_message){.kind = DTI_SAY_ERROR, .part = (uint32_t)result, .bytes = strlen(text)},

@@ -103,8 +103,7 @@ static dt_result dti_worker_batch_slices(dt_trainer *t) {
 static dt_result dti_worker_open(dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     dti_served *w = t->worker = dti_alloc(t->base, sizeof *w);
-    if (!w)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(w);
     dti_client *c = &w->client;
     dt_result result =
         dti_client_open(t->base, d->server.addresses, d->server.security, d->server.wait_ms, c);
@@ -126,13 +125,7 @@ static void dti_worker_close(dt_trainer *t) {
         return;
     dti_client_close(&w->client);
     dti_shares_free(&t->par, &w->shares);
-    dti_free(t->base, w->shapes);
-    dti_free(t->base, w->have);
-    dti_free(t->base, w->kept);
-    dti_free(t->base, w->steps);
-    dti_free(t->base, w->step_counts);
-    dti_free(t->base, w->wire);
-    dti_free(t->base, w);
+    DTI_FREE(t->base, w->shapes, w->have, w->kept, w->steps, w->step_counts, w->wire, w);
     t->worker = NULL;
 }
 

@@ -13,9 +13,7 @@ static void dti_evaluation_free(dt_trainer *t) {
         dti_evaluation_programs_free(v->full, t->par.job.local);
         dti_evaluation_programs_free(v->tail, t->par.job.local);
     }
-    dti_free(t->base, v->full);
-    dti_free(t->base, v->tail);
-    dti_free(t->base, v->terms);
+    DTI_FREE(t->base, v->full, v->tail, v->terms);
     *v = (dti_evaluation){.output = v->output, .out = v->out, .out_bytes = v->out_bytes};
 }
 
@@ -246,9 +244,8 @@ DTI_PUBLIC(dt_trainer_evaluate,
     dti_parallel_result all = {.committed = false};
     const uint64_t start = dti_now_ns();
     *r = (dt_train_report){.epoch = t->epoch};
-    dt_result result = dti_evaluation_all(t, data, batch, "evaluate", r);
-    if (result)
-        return result;
+    DTI_TRY(dti_evaluation_all(t, data, batch, "evaluate", r));
+    dt_result result = DT_OK;
     double sum[DTI_TERMS_WIDTH] = {0};
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         for (int k = 0; k < DTI_TERMS_WIDTH; k++)

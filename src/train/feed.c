@@ -125,12 +125,10 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
     }
     dti_loader_destroy(t->loader);
     t->loader = NULL;
-    dt_result result = dti_trainer_columns(t);
-    if (!result)
-        result = dti_shared_make(t);
-    if (!result)
-        result = dti_shared_put(t);
-    if (!result && t->desc.tail == DT_TAIL_PAD)
-        result = dti_trainer_pads(t, d.pad);
-    return result ? result : dti_loader_create(t->base, &d, &t->loader);
+    DTI_TRY(dti_trainer_columns(t));
+    DTI_TRY(dti_shared_make(t));
+    DTI_TRY(dti_shared_put(t));
+    if (t->desc.tail == DT_TAIL_PAD)
+        DTI_TRY(dti_trainer_pads(t, d.pad));
+    return dti_loader_create(t->base, &d, &t->loader);
 }

@@ -54,9 +54,7 @@ static void dti_flat_outer(const dti_parallel *par, float *packed, bool from) {
 /* ---- writing */
 
 static void dti_rounds_state_free(dt_trainer *t, dti_rounds_state *l) {
-    dti_free(t->base, l->outer);
-    dti_free(t->base, l->packed);
-    dti_free(t->base, l->extras);
+    DTI_FREE(t->base, l->outer, l->packed, l->extras);
     *l = (dti_rounds_state){0};
 }
 

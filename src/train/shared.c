@@ -7,8 +7,7 @@ static dt_result dti_shared_make(dt_trainer *t) {
     if (t->shared)
         return DT_OK;
     t->shared = dti_alloc_array(t->base, code->binding_count + 1u, sizeof *t->shared);
-    if (!t->shared)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(t->shared);
     for (uint32_t k = 0; k < code->binding_count; k++) {
         const dti_binding *binding = &code->bindings[k];
         const dti_node *n = &code->work->nodes[binding->node];
@@ -17,8 +16,7 @@ static dt_result dti_shared_make(dt_trainer *t) {
         dti_shared *x = &t->shared[t->shared_count++];
         *x = (dti_shared){.node = binding->node, .bytes = (size_t)binding->bytes};
         x->values = dti_alloc(t->base, x->bytes);
-        if (!x->values)
-            return DT_ERROR_MEMORY;
+        DTI_HAVE(x->values);
     }
     return DT_OK;
 }

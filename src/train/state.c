@@ -148,8 +148,7 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS];
     dti_state_extra *extras =
         dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
-    if (!extras)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(extras);
     for (uint32_t i = 0; i < local->extra_count; i++)
         extras[i] = local->extras[i];
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);

@@ -208,8 +208,7 @@ static void dti_trainer_end(dti_owned *self) {
 static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out) {
     DTI_TRY(dti_check_forked(graph->base));
     dt_trainer *t = dti_alloc(graph->base, sizeof *t);
-    if (!t)
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(t);
     t->base = graph->base;
     t->comm_base = desc->comm ? desc->comm->base : NULL;
     t->graph = graph;
@@ -278,12 +277,7 @@ DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DT
     dt_comm_destroy(t->par.shard_comm);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
-    dti_free(t->base, t->par.mesh.firsts);
-    dti_free(t->base, t->par.mesh.ranks);
-    dti_free(t->base, t->speeds);
-    dti_free(t->base, t->bounds);
-    dti_free(t->base, t->words);
-    dti_free(t->base, t);
+    DTI_FREE(t->base, t->par.mesh.firsts, t->par.mesh.ranks, t->speeds, t->bounds, t->words, t);
 }
 
 DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH,

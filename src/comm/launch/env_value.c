@@ -9,10 +9,7 @@ DTI_PRINTF(2, 3)
 static bool dti_env_fail(dti_env_reader *r, const char *format, ...) {
     if (r->failed)
         return false;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(r->desc.error, sizeof r->desc.error, format, list);
-    va_end(list);
+    DTI_FORMAT(r->desc.error, format);
     r->failed = true;
     return false;
 }

@@ -41,10 +41,7 @@ typedef struct dti_kv {
 
 DTI_PRINTF(3, 4)
 static dt_result dti_kv_fail(dti_kv *s, dt_result result, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    vsnprintf(s->why, sizeof s->why, format, list);
-    va_end(list);
+    DTI_FORMAT(s->why, format);
     return result;
 }
 
@@ -255,13 +252,11 @@ static dt_result dti_kv_set(dti_kv *s, const char *key, const char *value) {
         return dti_kv_fail(s, DT_ERROR_INVALID, "the text is too long");
     dti_kv_add(&m, key);
     dti_kv_add(&m, value);
-    dt_result result = dti_kv_send(s, m.data, m.bytes);
-    if (!result)
-        result = dti_kv_take(s, key, there, sizeof there);
-    if (!result && strcmp(there, value) != 0)
-        result =
-            dti_kv_fail(s, DT_ERROR_IO, "another process has set \"%.80s\": two ranks 0?", key);
-    return result;
+    DTI_TRY(dti_kv_send(s, m.data, m.bytes));
+    DTI_TRY(dti_kv_take(s, key, there, sizeof there));
+    if (strcmp(there, value) != 0)
+        return dti_kv_fail(s, DT_ERROR_IO, "another process has set \"%.80s\": two ranks 0?", key);
+    return DT_OK;
 }
 
 #endif

@@ -6,12 +6,9 @@
 /* Nothing more is taken; what stands in tx, a refusal, may still go. */
 DTI_PRINTF(3, 4)
 static void dti_message_link_end(dti_message_link *ml, bool refused, const char *format, ...) {
-    va_list list;
     if (ml->over)
         return;
-    va_start(list, format);
-    vsnprintf(ml->why, sizeof ml->why, format, list);
-    va_end(list);
+    DTI_FORMAT(ml->why, format);
     ml->over = true;
     ml->refused = refused;
     ml->sending = false;

@@ -503,11 +503,9 @@ static dt_result dti_message_server_open(dti_message_server *server,
     const dt_comm_desc none = {0};
     const dti_io io = {.random = dti_message_server_random};
     dti_settings set;
-    dt_result result = dti_message_server_settings(server->base, d, &set);
-    if (!result)
-        result = dti_message_server_protects(server->base, &set);
-    if (result)
-        return result;
+    DTI_TRY(dti_message_server_settings(server->base, d, &set));
+    DTI_TRY(dti_message_server_protects(server->base, &set));
+    dt_result result = DT_OK;
     dti_message_link_core(&server->core, &set, &io, server);
     dti_wipe(&set, sizeof set);
     server->sockets = dti_sockets_begin();

@@ -119,10 +119,7 @@ static void dti_mpi_end(dti_mpi *m, dt_result result, bool tell, const char *for
     if (m->result)
         return;
     m->result = result;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(m->error, sizeof m->error, format, list);
-    va_end(list);
+    DTI_FORMAT(m->error, format);
     for (dti_mpi_op *o = m->active; o; o = o->next)
         o->state = DTI_MPI_OVER, o->result = result;
     m->active = NULL;

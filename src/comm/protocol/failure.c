@@ -42,10 +42,7 @@ static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit,
     if (core->state == DTI_CORE_SUSPECT || core->state == DTI_CORE_ENDED ||
         core->state == DTI_CORE_LEAVING)
         return;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(core->text, sizeof core->text, format, list);
-    va_end(list);
+    DTI_FORMAT(core->text, format);
     core->result = result;
     core->culprit = culprit;
     /* A control connection that is broken may be joined again in time. */
@@ -99,10 +96,7 @@ static void dti_core_lost(dti_core *core, uint32_t peer, const char *why) {
 static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
                                  const char *format, ...) {
     char text[256], who[96];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
+    DTI_FORMAT(text, format);
     dti_core_suspect(core, result, link->peer, "from %s: %s", dti_peer_text(core, link->peer, who),
                      text);
 }

@@ -46,10 +46,7 @@ static void dti_refusals_count(dti_refusals *r, const uint8_t *source) {
 static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const char *format, ...) {
     dti_refusals *r = &core->refusals;
     char text[sizeof core->notes[0]];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
+    DTI_FORMAT(text, format);
     if (!r->said_count)
         r->since = core->now;
     if (!dti_refusal_is_said(r, text)) {

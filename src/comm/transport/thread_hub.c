@@ -178,15 +178,12 @@ static void dti_team_end(const dti_team *team) {
 }
 
 /* Ends all groups; what they were ended by first stays. */
-static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) DTI_PRINTF(3, 4);
+DTI_PRINTF(3, 4)
 static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) {
     if (hub->result)
         return;
     hub->result = result;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(hub->error, sizeof hub->error, format, list);
-    va_end(list);
+    DTI_FORMAT(hub->error, format);
     for (const dti_team *team = hub->teams; team; team = team->next)
         dti_team_end(team);
 }

@@ -152,26 +152,23 @@ static dt_result dti_replay_take(dt_replay *r, dti_reader *f,
     return result;
 }
 
-DTI_PUBLIC(dt_replay_load, (dt_replay * r, const char *path), r, DTI_OF(dt_replay), (r, path)) {
+static dt_result dti_replay_read(dt_replay *r, dti_reader *f) {
     uint64_t words[DTI_REPLAY_WORDS];
+    if (f->size < DTI_REPLAY_HEAD + sizeof(uint32_t))
+        return dti_replay_damaged(f, "it is too short");
+    DTI_TRY(dti_reader_take(f, words, sizeof words));
+    DTI_TRY(dti_replay_alike(r, f, words));
+    DTI_TRY(dti_replay_whole(r, f, words));
+    DTI_TRY(dti_replay_sum(f));
+    return dti_replay_take(r, f, words);
+}
+
+DTI_PUBLIC(dt_replay_load, (dt_replay * r, const char *path), r, DTI_OF(dt_replay), (r, path)) {
     dti_reader f;
     DTI_NEED(NULL, r);
     DTI_NEED(r->base, path);
-    dt_result result = dti_reader_open(r->base, path, &f);
-    if (result)
-        return result;
-    if (f.size < DTI_REPLAY_HEAD + sizeof(uint32_t))
-        result = dti_replay_damaged(&f, "it is too short");
-    if (!result)
-        result = dti_reader_take(&f, words, sizeof words);
-    if (!result)
-        result = dti_replay_alike(r, &f, words);
-    if (!result)
-        result = dti_replay_whole(r, &f, words);
-    if (!result)
-        result = dti_replay_sum(&f);
-    if (!result)
-        result = dti_replay_take(r, &f, words);
+    DTI_TRY(dti_reader_open(r->base, path, &f));
+    const dt_result result = dti_replay_read(r, &f);
     dti_reader_close(&f);
     return result;
 }

@@ -324,15 +324,13 @@ static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *em
 /* Opens a step in the slot that inputs were written to. Steps in flight count as committed. */
 static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     bool empty;
-    dt_result result = dti_step_look(p, step, &empty);
-    if (!result)
-        result = dti_step_average_begin(p);
-    if (!result && !dti_inflight_count(p) && !(dti_is_concurrent(p) && p->store->running))
-        result = dti_host_copy_before(p->store);
-    if (!result && p->code->desc.averaged)
-        result = dti_store_average(p->store);
-    if (result)
-        return result;
+    DTI_TRY(dti_step_look(p, step, &empty));
+    DTI_TRY(dti_step_average_begin(p));
+    if (!dti_inflight_count(p) && !(dti_is_concurrent(p) && p->store->running))
+        DTI_TRY(dti_host_copy_before(p->store));
+    if (p->code->desc.averaged)
+        DTI_TRY(dti_store_average(p->store));
+    dt_result result = DT_OK;
     uint32_t micros = DTI_MAX(step->micro_batches, 1u);
     if (p->code->has_gradients) /* an evaluation between two micro-batches changes nothing */
         p->store->empty = (!step->micro_batch || p->store->empty) && empty;
@@ -667,19 +665,14 @@ DTI_PUBLIC(dt_program_add_loss_weights, (dt_program * p, double *weights), p, DT
            (p, weights)) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, weights);
-    dt_result result = dti_check_forked(p->base);
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(p->base));
     if (!dti_code_has_units(p->code) && dti_store_whole(p->store))
         return DT_ERROR_INVALID;
     if (dti_store_open(p->store) && p->started)
         return dti_started_fail(p);
     if (dti_store_open(p->store))
-        result = dti_step_others(p, true);
-    if (!result)
-        result = dti_step_sees_whole(p);
-    if (result)
-        return result;
+        DTI_TRY(dti_step_others(p, true));
+    DTI_TRY(dti_step_sees_whole(p));
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         if (p->code->static_weight[i] >= 0.0)
             continue;

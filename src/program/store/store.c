@@ -520,11 +520,9 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
 
 DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_store), (s, kind)) {
     DTI_NEED(NULL, s);
-    dt_result result = dti_check_forked(s->base);
-    if (!result)
-        result = dti_store_alone(s, "the trainer has its optimizer; create a new trainer");
-    if (result)
-        return result;
+    DTI_TRY(dti_check_forked(s->base));
+    DTI_TRY(dti_store_alone(s, "the trainer has its optimizer; create a new trainer"));
+    dt_result result = DT_OK;
     if ((unsigned)kind > DT_RESET_ALL)
         return dti_fail(s->base, DT_ERROR_INVALID, "dt_store_reset: kind %d is unknown", (int)kind);
     if (dti_store_open(s))
