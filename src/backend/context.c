@@ -112,8 +112,6 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
 }
 
 DTI_PUBLIC_VOID(dt_ctx_destroy, (dt_ctx * ctx), ctx, DTI_CTX | DTI_UNUSED, (ctx)) {
-    if (!ctx)
-        return;
     dti_destroy_owned(&ctx->base.owned);
     for (int i = DTI_DRIVERS; i-- > 0;) {
         if (ctx->instances[i])
@@ -131,13 +129,8 @@ DTI_PUBLIC_GET(const char *, dt_ctx_error, (const dt_ctx *ctx), ctx, DTI_CTX | D
     return ctx ? ctx->base.error : dti_no_object;
 }
 
-DTI_PUBLIC_VOID(dt_ctx_get_info, (const dt_ctx *ctx, dt_ctx_info *info), ctx, DTI_CTX,
+DTI_PUBLIC_INFO(dt_ctx_get_info, (const dt_ctx *ctx, dt_ctx_info *info), ctx, DTI_CTX,
                 (ctx, info)) {
-    if (!info)
-        return;
-    *info = (dt_ctx_info){0};
-    if (!ctx)
-        return;
     *info = (dt_ctx_info){.host_bytes = ctx->base.bytes_now,
                           .host_peak_bytes = ctx->base.bytes_peak,
                           .host_alloc_calls = ctx->base.alloc_calls};
@@ -152,7 +145,6 @@ DTI_PUBLIC_VOID(dt_ctx_get_info, (const dt_ctx *ctx, dt_ctx_info *info), ctx, DT
 
 DTI_PUBLIC(dt_ctx_pipeline_cache, (dt_ctx * ctx, void *data, size_t *bytes), ctx, DTI_CTX,
            (ctx, data, bytes)) {
-    DTI_NEED(NULL, ctx);
     DTI_NEED(&ctx->base, bytes);
     const size_t room = data ? *bytes : 0;
     size_t used = 0;

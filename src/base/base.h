@@ -116,10 +116,11 @@ DTI_SEAM DTI_THREAD_LOCAL dti_visit *dti_visits;
  * called. The default: from those of dt_trainer_fit. */
 #define DTI_OF(type) ((unsigned)offsetof(type, base))
 #define DTI_CTX 0xFFFu
-#define DTI_UNUSED 0x1000u /* there too, unless the fit uses the object */
-#define DTI_READS 0x2000u  /* from every callback, on the thread of the call under way */
-#define DTI_TELLS 0x4000u  /* its result says that it was refused */
-#define DTI_WITH 0x8000u   /* it needs a second base, whose pointer, or NULL, follows the base's */
+#define DTI_UNUSED 0x1000u   /* there too, unless the fit uses the object */
+#define DTI_READS 0x2000u    /* from every callback, on the thread of the call under way */
+#define DTI_TELLS 0x4000u    /* its result says that it was refused */
+#define DTI_LACKING 0x10000u /* it runs without an object, too */
+#define DTI_WITH 0x8000u /* it needs a second base, whose pointer, or NULL, follows the base's */
 /* The object, or NULL: refused. */
 static void *dti_enter(const void *object, dti_visit *f, unsigned how, const char *name);
 /* Returns the result of the call: BUSY or FORKED where it was refused. */
@@ -137,21 +138,42 @@ static void dti_visit_returned(const dti_visit *f);
 /* A thread of the library begins to work for calls that have this base; NULL: for none. */
 static void dti_visit_join(dti_visit *f, dti_base *base);
 
-#define DTI_PUBLIC(name, params, object, how, args)                                                \
+/* Without its object a call is INVALID and no more, or, where it has no result, nothing at all. */
+#define DTI_PUBLIC(name, params, object, how, args) DTI_PUBLIC_IF(name, params, , object, how, args)
+/* What it makes goes to *out: nothing, until it succeeds. */
+#define DTI_PUBLIC_OUT(name, params, object, how, args)                                            \
+    DTI_PUBLIC_IF(name, params, if (out) memset(out, 0, sizeof *out), object, how, args)
+#define DTI_PUBLIC_IF(name, params, first, object, how, args)                                      \
     static dt_result dti_call_##name params;                                                       \
     DT_API dt_result name params {                                                                 \
         dti_visit visit;                                                                           \
+        first;                                                                                     \
         object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
-        return dti_leave(&visit, dti_call_##name args);                                            \
+        const bool runs = (object) || (how)&DTI_LACKING;                                           \
+        return dti_leave(&visit, runs ? dti_call_##name args : DT_ERROR_INVALID);                  \
     }                                                                                              \
     static dt_result dti_call_##name params
-/* Without a result, and with another one. */
 #define DTI_PUBLIC_VOID(name, params, object, how, args)                                           \
     static void dti_call_##name params;                                                            \
     DT_API void name params {                                                                      \
         dti_visit visit;                                                                           \
         object = dti_enter(object, &visit, how, #name);                                            \
-        dti_call_##name args;                                                                      \
+        if (object)                                                                                \
+            dti_call_##name args;                                                                  \
+        dti_leave(&visit, DT_OK);                                                                  \
+    }                                                                                              \
+    static void dti_call_##name params
+/* Fills in *info, with zeros without an object. */
+#define DTI_PUBLIC_INFO(name, params, object, how, args)                                           \
+    static void dti_call_##name params;                                                            \
+    DT_API void name params {                                                                      \
+        dti_visit visit;                                                                           \
+        if (!info)                                                                                 \
+            return;                                                                                \
+        memset(info, 0, sizeof *info);                                                             \
+        object = dti_enter(object, &visit, how, #name);                                            \
+        if (object)                                                                                \
+            dti_call_##name args;                                                                  \
         dti_leave(&visit, DT_OK);                                                                  \
     }                                                                                              \
     static void dti_call_##name params

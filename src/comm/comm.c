@@ -229,7 +229,7 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
 
 DTI_PUBLIC_VOID(dt_comm_destroy, (dt_comm * comm), comm, DTI_OF(dt_comm) | DTI_UNUSED, (comm)) {
     /* In a child of fork the memory is a copy, but the connections are the parent's. */
-    if (!comm || dti_forked(comm->base))
+    if (dti_forked(comm->base))
         return;
     dti_comm_end(comm);
     comm->destroyed = true;
@@ -267,13 +267,8 @@ DT_API int dt_comm_size(const dt_comm *comm) {
     return comm ? (int)comm->size : 0;
 }
 
-DTI_PUBLIC_VOID(dt_comm_get_info, (const dt_comm *comm, dt_comm_info *info), comm, DTI_OF(dt_comm),
+DTI_PUBLIC_INFO(dt_comm_get_info, (const dt_comm *comm, dt_comm_info *info), comm, DTI_OF(dt_comm),
                 (comm, info)) {
-    if (!info)
-        return;
-    *info = (dt_comm_info){0};
-    if (!comm)
-        return;
     info->operations = comm->operations;
     info->host_bytes = comm->base->bytes_now;
     info->host_alloc_calls = comm->base->alloc_calls;
@@ -283,10 +278,8 @@ DTI_PUBLIC_VOID(dt_comm_get_info, (const dt_comm *comm, dt_comm_info *info), com
 
 /* ---- operations */
 
-DTI_PUBLIC(dt_comm_begin, (dt_comm * comm, const dt_comm_op *op, dt_comm_work *out), comm,
-           DTI_OF(dt_comm), (comm, op, out)) {
-    if (out)
-        *out = (dt_comm_work){0};
+DTI_PUBLIC_OUT(dt_comm_begin, (dt_comm * comm, const dt_comm_op *op, dt_comm_work *out), comm,
+               DTI_OF(dt_comm), (comm, op, out)) {
     DTI_TRY(dti_comm_enter(comm));
     if (!op || !out)
         return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_begin: %s is NULL",
@@ -310,8 +303,8 @@ static dt_result dti_comm_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) 
     return result;
 }
 
-DTI_PUBLIC(dt_comm_test, (dt_comm * comm, dt_comm_work work, bool *finished), comm, DTI_OF(dt_comm),
-           (comm, work, finished)) {
+DTI_PUBLIC(dt_comm_test, (dt_comm * comm, dt_comm_work work, bool *finished), comm,
+           DTI_OF(dt_comm) | DTI_LACKING, (comm, work, finished)) {
     if (finished)
         *finished = false;
     DTI_TRY(dti_comm_enter(comm));

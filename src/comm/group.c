@@ -92,10 +92,8 @@ static void dti_group_undo(dt_comm *child) {
     dti_comm_free(child);
 }
 
-DTI_PUBLIC(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count, dt_comm **out),
-           parent, DTI_OF(dt_comm), (parent, ranks, count, out)) {
-    if (out)
-        *out = NULL;
+DTI_PUBLIC_OUT(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count, dt_comm **out),
+               parent, DTI_OF(dt_comm), (parent, ranks, count, out)) {
     DTI_TRY(dti_comm_enter(parent));
     if (!out)
         return dti_fail(parent->base, DT_ERROR_INVALID, "dt_comm_group_create: out is NULL");
@@ -164,7 +162,7 @@ static dt_result dti_leaves_check(dt_comm *comm) {
 DTI_PUBLIC(dt_comm_set_leaves,
            (dt_comm * comm, uint32_t first, uint32_t count, uint32_t total, int *buffers,
             dt_comm_span spans[64]),
-           comm, DTI_OF(dt_comm), (comm, first, count, total, buffers, spans)) {
+           comm, DTI_OF(dt_comm) | DTI_LACKING, (comm, first, count, total, buffers, spans)) {
     if (buffers)
         *buffers = 0;
     DTI_TRY(dti_comm_enter(comm));

@@ -302,7 +302,6 @@ static dt_result dti_c_make(dti_c_file *f, const char *path) {
 
 DTI_PUBLIC(dt_c_save, (dt_store * store, const char *path, const dt_c_desc *desc), store,
            DTI_OF(dt_store), (store, path, desc)) {
-    DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, desc);
     DTI_NEED(base, path);

@@ -350,7 +350,6 @@ static void dti_onnx_end(dti_onnx_file *f) {
 
 DTI_PUBLIC(dt_onnx_save, (dt_store * store, const char *path, const dt_onnx_desc *desc), store,
            DTI_OF(dt_store), (store, path, desc)) {
-    DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, desc);
     DTI_NEED(base, path);

@@ -401,11 +401,8 @@ static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetenso
 
 /* ---- The public reader */
 
-DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors **out), ctx,
-           DTI_CTX, (ctx, path, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
+DTI_PUBLIC_OUT(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors **out), ctx,
+               DTI_CTX, (ctx, path, out)) {
     DTI_NEED(dti_ctx_base(ctx), path);
     DTI_NEED(dti_ctx_base(ctx), out);
     return dti_weights_load(dti_ctx_base(ctx), path, out);
@@ -413,8 +410,6 @@ DTI_PUBLIC(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors 
 
 DTI_PUBLIC_VOID(dt_safetensors_close, (dt_safetensors * file), file,
                 DTI_OF(dt_safetensors) | DTI_UNUSED, (file)) {
-    if (!file)
-        return;
     dti_base *base = file->base;
     DTI_FREE(base, file->data, file->header, file->items, file->by_name, file);
 }
@@ -430,7 +425,6 @@ static const char *dti_weights_name(const void *weights, uint32_t i) {
 DTI_PUBLIC(dt_safetensors_get_tensor,
            (const dt_safetensors *file, int index, dt_safetensors_tensor *info), file,
            DTI_OF(dt_safetensors), (file, index, info)) {
-    DTI_NEED(NULL, file);
     DTI_NEED(file->base, info);
     if (index < 0 || (size_t)index >= file->count)
         return dti_fail(file->base, DT_ERROR_INVALID,

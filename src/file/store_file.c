@@ -86,7 +86,6 @@ static dt_result dti_store_save_file(const dti_saving *s, const char *path, void
 
 static dt_result dti_store_save_kind(dt_store *store, const char *path, const char *params,
                                      dt_value_kind kind) {
-    DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, path);
     DTI_NEED(base, params);
@@ -312,7 +311,6 @@ static dt_result dti_store_load(dt_store *store, const char *path, const dt_load
 DTI_PUBLIC(dt_store_load, (dt_store * store, const char *path), store, DTI_OF(dt_store),
            (store, path)) {
     int loaded;
-    DTI_NEED(NULL, store);
     DTI_NEED(dti_store_base(store), path);
     return dti_store_load(store, path, &(dt_load_desc){.strict = true}, &loaded);
 }
@@ -321,7 +319,6 @@ DTI_PUBLIC(dt_store_load_matching,
            (dt_store * store, const char *path, const dt_load_desc *desc, int *loaded), store,
            DTI_OF(dt_store), (store, path, desc, loaded)) {
     int own;
-    DTI_NEED(NULL, store);
     DTI_NEED(dti_store_base(store), path);
     return dti_store_load(store, path, desc ? desc : &(dt_load_desc){0}, loaded ? loaded : &own);
 }

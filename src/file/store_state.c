@@ -39,7 +39,6 @@ static uint64_t dti_store_state_word(const dt_store *s, uint32_t i) {
 }
 
 DTI_PUBLIC(dt_store_save_state, (dt_store * s, const char *path), s, DTI_OF(dt_store), (s, path)) {
-    DTI_NEED(NULL, s);
     if (dti_store_whole(s))
         return DT_ERROR_INVALID;
     DTI_NEED(s->base, path);
@@ -187,7 +186,6 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
 }
 
 DTI_PUBLIC(dt_store_load_state, (dt_store * s, const char *path), s, DTI_OF(dt_store), (s, path)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, path);
     dti_state_file f;
     dti_checkpoint *c = NULL;

@@ -4,7 +4,6 @@ DTI_PUBLIC(dt_png_save,
            (dt_ctx * ctx, const char *path, const uint8_t *pixels, int width, int height,
             int channels),
            ctx, DTI_CTX, (ctx, path, pixels, width, height, channels)) {
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
     DTI_NEED(base, pixels);

@@ -122,7 +122,6 @@ DTI_PUBLIC(dt_profile_run,
            (dt_profile * p, dt_program *program, const dt_step_desc *step, dt_report *report), p,
            DTI_OF(dt_profile), (p, program, step, report)) {
     dt_report own;
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, program);
     const int thread = dti_profile_device(p, dt_store_device(program->store)->id);
     const double begin = dti_profile_now(p);
@@ -144,12 +143,9 @@ DTI_PUBLIC(dt_profile_run,
 
 /* ---- the file */
 
-DTI_PUBLIC(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt_profile **out), ctx,
-           DTI_CTX, (ctx, desc, out)) {
+DTI_PUBLIC_OUT(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt_profile **out),
+               ctx, DTI_CTX, (ctx, desc, out)) {
     const dt_profile_desc d = desc ? *desc : (dt_profile_desc){0};
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, out);
     if (d.rank < 0 || d.steps < 0)
@@ -165,8 +161,6 @@ DTI_PUBLIC(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt_pro
 }
 
 DTI_PUBLIC_VOID(dt_profile_destroy, (dt_profile * p), p, DTI_OF(dt_profile) | DTI_UNUSED, (p)) {
-    if (!p)
-        return;
     dti_text_free(&p->events);
     dti_free(p->base, p);
 }
@@ -188,7 +182,6 @@ static void dti_profile_names(const dt_profile *p, dti_text *to) {
 
 DTI_PUBLIC(dt_profile_save, (const dt_profile *p, const char *path), p, DTI_OF(dt_profile),
            (p, path)) {
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, path);
     dti_text text = dti_text_open(p->base);
     dti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");

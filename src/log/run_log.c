@@ -238,11 +238,8 @@ static dt_result dti_log_check_desc(dti_base *base, const dt_run_log_desc *desc)
     return DT_OK;
 }
 
-DTI_PUBLIC(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run_log **out), ctx,
-           DTI_CTX, (ctx, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
+DTI_PUBLIC_OUT(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run_log **out),
+               ctx, DTI_CTX, (ctx, desc, out)) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
     DTI_NEED(base, out);
@@ -262,8 +259,6 @@ DTI_PUBLIC(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run
 
 DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) | DTI_UNUSED,
                 (log)) {
-    if (!log)
-        return;
     dti_log_close_files(log);
     for (int i = 0; i < DTI_LOG_FORMATS; i++) {
         dti_text_free(&log->files[i].text);
@@ -277,7 +272,6 @@ DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) 
 
 DTI_PUBLIC(dt_run_log_scalar, (dt_run_log * log, const char *name, uint64_t step, double value),
            log, DTI_OF(dt_run_log), (log, name, step, value)) {
-    DTI_NEED(NULL, log);
     DTI_TRY(dti_log_check_name(log, dti_function(), name));
     dti_run_log_begin(log);
     dti_run_log_number(log, name, step, value);
@@ -286,7 +280,6 @@ DTI_PUBLIC(dt_run_log_scalar, (dt_run_log * log, const char *name, uint64_t step
 
 DTI_PUBLIC(dt_run_log_text, (dt_run_log * log, const char *name, uint64_t step, const char *text),
            log, DTI_OF(dt_run_log), (log, name, step, text)) {
-    DTI_NEED(NULL, log);
     DTI_NEED(log->base, text);
     DTI_TRY(dti_log_check_name(log, dti_function(), name));
     if (!dti_utf8_valid(text, strlen(text)))
@@ -302,7 +295,6 @@ DTI_PUBLIC(dt_run_log_text, (dt_run_log * log, const char *name, uint64_t step, 
 DTI_PUBLIC(dt_run_log_histogram,
            (dt_run_log * log, const char *name, uint64_t step, const float *values, size_t count),
            log, DTI_OF(dt_run_log), (log, name, step, values, count)) {
-    DTI_NEED(NULL, log);
     if (!values && count)
         return dti_fail_null(log->base, "values");
     const dt_result result = dti_log_check_name(log, dti_function(), name);
@@ -320,7 +312,6 @@ DTI_PUBLIC(dt_run_log_image,
            (dt_run_log * log, const char *name, uint64_t step, const uint8_t *pixels, int width,
             int height, int channels),
            log, DTI_OF(dt_run_log), (log, name, step, pixels, width, height, channels)) {
-    DTI_NEED(NULL, log);
     DTI_NEED(log->base, pixels);
     DTI_TRY(dti_log_check_name(log, dti_function(), name));
     if (width < 1 || height < 1 || width > DTI_LOG_SIDE || height > DTI_LOG_SIDE ||
@@ -409,7 +400,6 @@ static void dti_log_hparam_json(dt_run_log *log, const dt_hparam *p) {
 DTI_PUBLIC(dt_run_log_hparams,
            (dt_run_log * log, const dt_hparam *params, int count, const char *metric), log,
            DTI_OF(dt_run_log), (log, params, count, metric)) {
-    DTI_NEED(NULL, log);
     DTI_NEED(log->base, params);
     DTI_TRY(metric ? dti_log_check_name(log, dti_function(), metric) : log->closed);
     if (count < 0)
@@ -431,7 +421,6 @@ DTI_PUBLIC(dt_run_log_hparams,
 
 DTI_PUBLIC(dt_run_log_restart, (dt_run_log * log, uint64_t step), log, DTI_OF(dt_run_log),
            (log, step)) {
-    DTI_NEED(NULL, log);
     dti_run_log_begin(log);
     dti_run_log_restarts(log, step);
     return dti_run_log_write(log);

@@ -722,7 +722,7 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
 }
 
 DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history *history), t,
-           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, desc, history)) {
+           DTI_OF(dt_trainer) | DTI_LACKING | DTI_WITH | DTI_UNUSED, (t, desc, history)) {
     if (history)
         *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_STOP_FAILED};
     DTI_NEED(NULL, t);

@@ -154,7 +154,7 @@ static dt_result dti_lr_run(dti_lr_find *f) {
 }
 
 DTI_PUBLIC(dt_lr_find, (dt_trainer * t, const dt_lr_find_desc *desc, dt_lr_curve *curve), t,
-           DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, desc, curve)) {
+           DTI_OF(dt_trainer) | DTI_LACKING | DTI_WITH | DTI_UNUSED, (t, desc, curve)) {
     if (curve)
         *curve = (dt_lr_curve){.ctx = t ? t->graph->ctx : NULL};
     DTI_NEED(NULL, t);

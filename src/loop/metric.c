@@ -67,11 +67,8 @@ static size_t dti_metric_count(const dt_metric_desc *d) {
     return DTI_METRIC_CONFUSION + (d->no_confusion ? 0 : classes * classes + classes);
 }
 
-DTI_PUBLIC(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metric **out), ctx,
-           DTI_CTX, (ctx, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
+DTI_PUBLIC_OUT(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metric **out), ctx,
+               DTI_CTX, (ctx, desc, out)) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
     DTI_NEED(base, out);
@@ -93,16 +90,13 @@ DTI_PUBLIC(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metri
 }
 
 DTI_PUBLIC_VOID(dt_metric_destroy, (dt_metric * m), m, DTI_OF(dt_metric) | DTI_UNUSED, (m)) {
-    if (!m)
-        return;
     DTI_FREE(m->base, m->samples, m->sums, m);
 }
 
 DTI_PUBLIC_VOID(dt_metric_reset, (dt_metric * m), m, DTI_OF(dt_metric), (m)) {
-    for (size_t i = 0; m && i < m->count; i++)
+    for (size_t i = 0; i < m->count; i++)
         m->sums[i] = 0.0;
-    if (m)
-        m->sample_count = 0;
+    m->sample_count = 0;
 }
 
 /* ---- adding */
@@ -273,7 +267,6 @@ static void dti_metric_add_value(dt_metric *m, double y, double t, double weight
 DTI_PUBLIC(dt_metric_add,
            (dt_metric * m, const float *y, const void *t, const float *weights, size_t rows), m,
            DTI_OF(dt_metric), (m, y, t, weights, rows)) {
-    DTI_NEED(NULL, m);
     DTI_NEED(m->base, y);
     DTI_NEED(m->base, t);
     dt_result result = dti_metric_check(m, y, t, weights, rows);
@@ -307,7 +300,6 @@ DTI_PUBLIC_GET(double *, dt_metric_sums, (dt_metric * m, size_t *count), m, DTI_
 }
 
 DTI_PUBLIC(dt_metric_reduce, (dt_metric * m, dt_comm *comm), m, DTI_OF(dt_metric), (m, comm)) {
-    DTI_NEED(NULL, m);
     DTI_NEED(m->base, comm);
     size_t count;
     double *sums = dt_metric_sums(m, &count);
@@ -471,7 +463,6 @@ static double dti_metric_of_classes(const dt_metric *m, dt_measure measure) {
 
 DTI_PUBLIC(dt_metric_get, (const dt_metric *m, dt_measure measure, double *value), m,
            DTI_OF(dt_metric), (m, measure, value)) {
-    DTI_NEED(NULL, m);
     DTI_NEED(m->base, value);
     *value = 0.0;
     if (measure == DT_MEASURE_WEIGHT) {
@@ -490,7 +481,6 @@ DTI_PUBLIC(dt_metric_get, (const dt_metric *m, dt_measure measure, double *value
 DTI_PUBLIC(dt_metric_get_class,
            (const dt_metric *m, dt_measure measure, int class_index, double *value), m,
            DTI_OF(dt_metric), (m, measure, class_index, value)) {
-    DTI_NEED(NULL, m);
     DTI_NEED(m->base, value);
     *value = 0.0;
     const bool one = measure >= DT_MEASURE_PRECISION && measure <= DT_MEASURE_IOU;

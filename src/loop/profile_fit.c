@@ -11,7 +11,6 @@ DTI_PUBLIC(dt_profile_fit, (void *profile, dt_fit_state *state), profile, DTI_OF
            (profile, state)) {
     dt_profile *p = profile;
     const dt_fit_state *s = state;
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
     DTI_NEED(p->base, state->trainer);
     if (s->event != DT_FIT_STEP || !s->last.steps || p->steps < 1)

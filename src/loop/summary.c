@@ -119,7 +119,7 @@ static void dti_summary_write(dti_summary *s, uint32_t id) {
 
 DTI_PUBLIC(dt_summary,
            (dt_tensor output, dt_summary_format format, char *out, size_t size, size_t *needed),
-           output.graph, DTI_OF(dt_graph), (output, format, out, size, needed)) {
+           output.graph, DTI_OF(dt_graph) | DTI_LACKING, (output, format, out, size, needed)) {
     if (needed)
         *needed = 0;
     if (out && size)

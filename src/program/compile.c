@@ -423,11 +423,8 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
     return dti_program_make(store, desc, batch_slices, NULL, 0, out);
 }
 
-DTI_PUBLIC(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt_program **out),
-           store, DTI_OF(dt_store), (store, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, store);
+DTI_PUBLIC_OUT(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt_program **out),
+               store, DTI_OF(dt_store), (store, desc, out)) {
     DTI_NEED(store->base, desc);
     DTI_NEED(store->base, out);
     DTI_TRY(dti_check_forked(store->base));
@@ -461,8 +458,6 @@ static void dti_step_slot_free(const dt_program *p, dti_step_slot *t, bool first
 }
 
 DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DTI_UNUSED, (p)) {
-    if (!p)
-        return;
     dti_step_settle(p);
     dti_program_unlink(p);
     if (dti_drive_is_open(p))
@@ -474,13 +469,8 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
     DTI_FREE(p->base, p->written, p->stale, p->step_slots, p);
 }
 
-DTI_PUBLIC_VOID(dt_program_get_info, (const dt_program *p, dt_program_info *info), p,
+DTI_PUBLIC_INFO(dt_program_get_info, (const dt_program *p, dt_program_info *info), p,
                 DTI_OF(dt_program), (p, info)) {
-    if (!info)
-        return;
-    *info = (dt_program_info){0};
-    if (!p)
-        return;
     const dt_store *s = p->store;
     *info = (dt_program_info){
         .batch = (int)p->code->batch,

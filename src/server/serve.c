@@ -130,11 +130,8 @@ static void dti_server_end(dti_owned *self) {
     dt_server_destroy((dt_server *)(void *)self);
 }
 
-DTI_PUBLIC(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_server **out), graph,
-           DTI_OF(dt_graph), (graph, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, graph);
+DTI_PUBLIC_OUT(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_server **out),
+               graph, DTI_OF(dt_graph), (graph, desc, out)) {
     DTI_NEED(graph->base, desc);
     DTI_NEED(graph->base, out);
     dt_result result = dti_server_check(graph, desc);
@@ -159,8 +156,6 @@ DTI_PUBLIC(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_s
 }
 
 DTI_PUBLIC_VOID(dt_server_destroy, (dt_server * s), s, DTI_OF(dt_server) | DTI_UNUSED, (s)) {
-    if (!s)
-        return;
     if (s->calls)
         s->calls->destroy(s->message_server);
     dti_disown(&s->graph->stores, &s->owned);
@@ -210,7 +205,6 @@ static uint64_t dti_server_pause_ms(const dt_server *s) {
 }
 
 DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server), (s, timeout_ms)) {
-    DTI_NEED(NULL, s);
     DTI_TRY(dti_check_forked(s->base));
     if (timeout_ms < -1)
         return dti_fail(s->base, DT_ERROR_INVALID,
@@ -244,13 +238,8 @@ DT_API void dt_server_stop(dt_server *s) {
     s->calls->wake(s->message_server);
 }
 
-DTI_PUBLIC_VOID(dt_server_get_info, (const dt_server *s, dt_server_info *info), s,
+DTI_PUBLIC_INFO(dt_server_get_info, (const dt_server *s, dt_server_info *info), s,
                 DTI_OF(dt_server), (s, info)) {
-    if (!info)
-        return;
-    *info = (dt_server_info){0};
-    if (!s)
-        return;
     *info = s->info;
     info->port = s->calls->port(s->message_server);
     info->step = dti_server_steps(s);

@@ -178,10 +178,7 @@ static void dti_graph_end(dti_owned *self) {
     dt_graph_destroy((dt_graph *)(void *)self);
 }
 
-DTI_PUBLIC(dt_graph_create, (dt_ctx * ctx, dt_graph **out), ctx, DTI_CTX, (ctx, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
+DTI_PUBLIC_OUT(dt_graph_create, (dt_ctx * ctx, dt_graph **out), ctx, DTI_CTX, (ctx, out)) {
     DTI_NEED(dti_ctx_base(ctx), out);
     DTI_TRY(dti_graph_new(ctx, out));
     dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
@@ -189,8 +186,6 @@ DTI_PUBLIC(dt_graph_create, (dt_ctx * ctx, dt_graph **out), ctx, DTI_CTX, (ctx, 
 }
 
 DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUSED, (g)) {
-    if (!g)
-        return;
     dti_destroy_owned(&g->stores);
     dti_disown(&g->base->owned, &g->owned);
     while (g->strings) {
@@ -271,8 +266,6 @@ DTI_PUBLIC_GET(const char *, dt_graph_error, (const dt_graph *g), g, DTI_OF(dt_g
 }
 
 DTI_PUBLIC_VOID(dt_graph_clear_error, (dt_graph * g), g, DTI_OF(dt_graph), (g)) {
-    if (!g)
-        return;
     g->error[0] = 0;
     g->result = DT_OK;
 }
@@ -280,8 +273,6 @@ DTI_PUBLIC_VOID(dt_graph_clear_error, (dt_graph * g), g, DTI_OF(dt_graph), (g)) 
 /* ---- scopes */
 
 DTI_PUBLIC_VOID(dt_scope_push, (dt_graph * g, const char *name), g, DTI_OF(dt_graph), (g, name)) {
-    if (!g)
-        return;
     const size_t size = strlen(g->scope);
     const bool fits =
         g->scopes < DTI_SCOPES_MAX && name && name[0] && size + strlen(name) + 1 < DTI_SCOPE_SIZE;
@@ -298,8 +289,6 @@ DTI_PUBLIC_VOID(dt_scope_push, (dt_graph * g, const char *name), g, DTI_OF(dt_gr
 }
 
 DTI_PUBLIC_VOID(dt_scope_pop, (dt_graph * g), g, DTI_OF(dt_graph), (g)) {
-    if (!g)
-        return;
     if (!g->scopes) {
         dti_graph_fail(g, "dt_scope_pop: no scope is open; pop once for each dt_scope_push");
         return;

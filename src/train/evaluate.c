@@ -238,7 +238,6 @@ static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result 
 DTI_PUBLIC(dt_trainer_evaluate,
            (dt_trainer * t, const dt_dataset *data, int batch, dt_train_report *report), t,
            DTI_OF(dt_trainer) | DTI_WITH, (t, data, batch, report)) {
-    DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
     dti_parallel_result all = {.committed = false};
@@ -314,7 +313,6 @@ DTI_PUBLIC(dt_trainer_predict,
            (dt_trainer * t, const dt_dataset *data, dt_tensor output, int batch, void *out,
             size_t bytes),
            t, DTI_OF(dt_trainer) | DTI_WITH, (t, data, output, batch, out, bytes)) {
-    DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     DTI_NEED(t->base, out);
     dt_train_report report = {0};

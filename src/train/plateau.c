@@ -56,7 +56,6 @@ static void dti_plateau_look(dti_plateau *p, const dt_schedule *s, double lr, do
 
 DTI_PUBLIC(dt_trainer_report_metric, (dt_trainer * t, double value), t, DTI_OF(dt_trainer),
            (t, value)) {
-    DTI_NEED(NULL, t);
     const dt_schedule *s = dti_plateau_of(&t->optim);
     uint64_t n;
     if (!s)

@@ -136,7 +136,6 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
 DTI_PUBLIC(dt_trainer_set_input, (dt_trainer * t, dt_tensor input, const void *data, size_t bytes),
            t, DTI_OF(dt_trainer) | DTI_WITH, (t, input, data, bytes)) {
     dti_shared *x;
-    DTI_NEED(NULL, t);
     DTI_TRY(dti_check_forked(t->base));
     if (t->par.lost)
         return dti_trainer_lost(t);

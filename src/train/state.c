@@ -213,7 +213,6 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
 
 DTI_PUBLIC(dt_trainer_save, (dt_trainer * t, const char *path), t, DTI_OF(dt_trainer) | DTI_WITH,
            (t, path)) {
-    DTI_NEED(NULL, t);
     return dti_trainer_file(t, path, false);
 }
 
@@ -229,7 +228,6 @@ static dt_result dti_trainer_folder(dt_trainer *t) {
 }
 
 DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_WITH, (t)) {
-    DTI_NEED(NULL, t);
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is not set, and names where checkpoints go");
@@ -444,7 +442,6 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 
 DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, path)) {
-    DTI_NEED(NULL, t);
     DTI_TRY(dti_check_forked(t->base));
     DTI_TRY(dti_worker_has_no(t, "state to load"));
     return t->par.lost ? dti_trainer_lost(t) : dti_state_load(t, path);
@@ -495,7 +492,6 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
 
 DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, found)) {
-    DTI_NEED(NULL, t);
     char path[DTI_CHECKPOINT_PATH] = "";
     bool there = false;
     dt_result result = dti_check_forked(t->base);

@@ -238,11 +238,8 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
     return DT_OK;
 }
 
-DTI_PUBLIC(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt_trainer **out),
-           graph, DTI_OF(dt_graph), (graph, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, graph);
+DTI_PUBLIC_OUT(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt_trainer **out),
+               graph, DTI_OF(dt_graph), (graph, desc, out)) {
     DTI_NEED(graph->base, desc);
     DTI_NEED(graph->base, out);
     dti_visit visit;
@@ -264,8 +261,6 @@ static bool dti_trainer_uses(const dt_trainer *t, const void *object) {
 }
 
 DTI_PUBLIC_VOID(dt_trainer_destroy, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_UNUSED, (t)) {
-    if (!t)
-        return;
     dti_loader_destroy(t->loader);
     dti_evaluation_free(t);
     dti_shared_free(t);
@@ -289,7 +284,6 @@ DTI_PUBLIC_GET(dt_store *, dt_trainer_store, (dt_trainer * t), t, DTI_OF(dt_trai
 }
 
 DTI_PUBLIC(dt_trainer_set_lr, (dt_trainer * t, double lr), t, DTI_OF(dt_trainer), (t, lr)) {
-    DTI_NEED(NULL, t);
     lr = dti_or(lr, 0.0);
     if (t->worker)
         return dti_worker_has_no(t, "learning rate");
@@ -303,7 +297,6 @@ DTI_PUBLIC(dt_trainer_set_lr, (dt_trainer * t, double lr), t, DTI_OF(dt_trainer)
 
 DTI_PUBLIC(dt_trainer_set_coefficient, (dt_trainer * t, int loss, double value), t,
            DTI_OF(dt_trainer), (t, loss, value)) {
-    DTI_NEED(NULL, t);
     const bool there =
         loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
     if (!there || !dti_fits_f32(value))
@@ -349,13 +342,8 @@ static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena
     return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
 }
 
-DTI_PUBLIC_VOID(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info), t,
+DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info), t,
                 DTI_OF(dt_trainer), (t, info)) {
-    if (!info)
-        return;
-    *info = (dt_trainer_info){0};
-    if (!t)
-        return;
     const dti_parallel *par = &t->par;
     const dti_runs *runs = &par->replicas[0].full;
     *info = (dt_trainer_info){.rank = (int)par->mesh.rank,

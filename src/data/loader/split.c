@@ -67,7 +67,6 @@ DTI_PUBLIC(dt_data_split,
            (dt_ctx * ctx, const dt_data_split_desc *desc, uint32_t *train, uint32_t *train_count,
             uint32_t *valid, uint32_t *valid_count),
            ctx, DTI_CTX, (ctx, desc, train, train_count, valid, valid_count)) {
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
     DTI_NEED(base, train);
@@ -100,7 +99,6 @@ DTI_PUBLIC(dt_data_split,
 DTI_PUBLIC(dt_balanced_weights,
            (dt_ctx * ctx, const uint32_t *labels, uint32_t rows, float *weights), ctx, DTI_CTX,
            (ctx, labels, rows, weights)) {
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, labels);
     DTI_NEED(base, weights);

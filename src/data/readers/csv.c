@@ -62,12 +62,9 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
     return result;
 }
 
-DTI_PUBLIC(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
-           ctx, DTI_CTX, (ctx, path, desc, out)) {
+DTI_PUBLIC_OUT(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
+               ctx, DTI_CTX, (ctx, path, desc, out)) {
     static const dt_csv_desc none;
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
     DTI_NEED(base, out);
@@ -83,8 +80,6 @@ DTI_PUBLIC(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc
 }
 
 DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, (csv)) {
-    if (!csv)
-        return;
     csv->cursor.base = csv->base;
     if (csv->cursor.window)
         dti_csv_cursor_close(&csv->cursor);
@@ -112,11 +107,8 @@ static dti_hint dti_csv_hint(const dt_csv *csv, int index) {
     return dti_sought_hint(csv->base, "dt_csv_find", index, csv, csv->count, dti_csv_name);
 }
 
-DTI_PUBLIC(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out), csv,
-           DTI_OF(dt_csv), (csv, index, out)) {
-    if (out)
-        *out = (dt_csv_column){0};
-    DTI_NEED(NULL, csv);
+DTI_PUBLIC_OUT(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out), csv,
+               DTI_OF(dt_csv), (csv, index, out)) {
     DTI_NEED(csv->base, out);
     if (index < 0 || (uint32_t)index >= csv->count)
         return dti_fail(csv->base, DT_ERROR_INVALID, "%s: column %d of %u%s", csv->path, index,

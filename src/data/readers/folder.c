@@ -142,12 +142,9 @@ static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set
     return DT_OK;
 }
 
-DTI_PUBLIC(dt_folder_dataset,
-           (dt_folder * folder, dt_tensor picture, dt_tensor label, dt_dataset *out), folder,
-           DTI_OF(dt_folder), (folder, picture, label, out)) {
-    if (out)
-        *out = (dt_dataset){0};
-    DTI_NEED(NULL, folder);
+DTI_PUBLIC_OUT(dt_folder_dataset,
+               (dt_folder * folder, dt_tensor picture, dt_tensor label, dt_dataset *out), folder,
+               DTI_OF(dt_folder), (folder, picture, label, out)) {
     DTI_NEED(folder->base, out);
     const dt_folder *f = folder;
     if (dti_is_nil(picture))
@@ -260,13 +257,10 @@ static dt_result dti_folder_create(dti_base *base, const char *path, const dt_fo
     return dti_folder_cache_make(f);
 }
 
-DTI_PUBLIC(dt_folder_open,
-           (dt_ctx * ctx, const char *path, const dt_folder_desc *desc, dt_folder **out), ctx,
-           DTI_CTX, (ctx, path, desc, out)) {
+DTI_PUBLIC_OUT(dt_folder_open,
+               (dt_ctx * ctx, const char *path, const dt_folder_desc *desc, dt_folder **out), ctx,
+               DTI_CTX, (ctx, path, desc, out)) {
     static const dt_folder_desc none;
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
     DTI_NEED(base, out);
@@ -282,8 +276,6 @@ DTI_PUBLIC(dt_folder_open,
 }
 
 DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNUSED, (f)) {
-    if (!f)
-        return;
     for (int i = 0; i < f->worker_count; i++) {
         const dti_folder_worker *d = &f->workers[i];
         DTI_FREE(f->base, d->path, d->file, d->pixels, d->rows, d->sized);

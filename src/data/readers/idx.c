@@ -12,9 +12,6 @@ static dt_result dti_array_load(dt_ctx *ctx, const char *path,
                                 void *user, dt_array *out) {
     dti_reader reader;
     dt_array array = {.ctx = ctx};
-    if (out)
-        *out = (dt_array){0};
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
     DTI_NEED(base, out);
@@ -96,8 +93,8 @@ static dt_result dti_idx_take(dti_reader *r, void *user, dt_array *out) {
     return DT_OK;
 }
 
-DTI_PUBLIC(dt_idx_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
-           (ctx, path, out)) {
+DTI_PUBLIC_OUT(dt_idx_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
+               (ctx, path, out)) {
     return dti_array_load(ctx, path, dti_idx_take, NULL, out);
 }
 

@@ -279,7 +279,7 @@ static dt_result dti_npy_take(dti_reader *r, void *user, dt_array *out) {
     return result;
 }
 
-DTI_PUBLIC(dt_npy_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
-           (ctx, path, out)) {
+DTI_PUBLIC_OUT(dt_npy_load, (dt_ctx * ctx, const char *path, dt_array *out), ctx, DTI_CTX,
+               (ctx, path, out)) {
     return dti_array_load(ctx, path, dti_npy_take, NULL, out);
 }

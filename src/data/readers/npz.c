@@ -229,7 +229,7 @@ static dt_result dti_zip_load(dti_reader *r, void *name, dt_array *out) {
     return result;
 }
 
-DTI_PUBLIC(dt_npz_load, (dt_ctx * ctx, const char *path, const char *name, dt_array *out), ctx,
-           DTI_CTX, (ctx, path, name, out)) {
+DTI_PUBLIC_OUT(dt_npz_load, (dt_ctx * ctx, const char *path, const char *name, dt_array *out), ctx,
+               DTI_CTX, (ctx, path, name, out)) {
     return dti_array_load(ctx, path, dti_zip_load, (void *)(uintptr_t)name, out);
 }

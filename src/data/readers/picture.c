@@ -283,9 +283,9 @@ static dt_result dti_image_take(dti_reader *r, void *desc, dt_array *out) {
     return result;
 }
 
-DTI_PUBLIC(dt_image_load,
-           (dt_ctx * ctx, const char *path, const dt_image_desc *desc, dt_array *out), ctx, DTI_CTX,
-           (ctx, path, desc, out)) {
+DTI_PUBLIC_OUT(dt_image_load,
+               (dt_ctx * ctx, const char *path, const dt_image_desc *desc, dt_array *out), ctx,
+               DTI_CTX, (ctx, path, desc, out)) {
     dt_image_desc d = desc ? *desc : (dt_image_desc){0};
     return dti_array_load(ctx, path, dti_image_take, &d, out);
 }

@@ -70,12 +70,9 @@ static bool dti_tokens_fits(const dt_tokens *t, dt_tensor x) {
            shape.dim[0] == t->desc.window;
 }
 
-DTI_PUBLIC(dt_tokens_dataset,
-           (dt_tokens * tokens, dt_tensor ids, dt_tensor targets, dt_dataset *out), tokens,
-           DTI_OF(dt_tokens), (tokens, ids, targets, out)) {
-    if (out)
-        *out = (dt_dataset){0};
-    DTI_NEED(NULL, tokens);
+DTI_PUBLIC_OUT(dt_tokens_dataset,
+               (dt_tokens * tokens, dt_tensor ids, dt_tensor targets, dt_dataset *out), tokens,
+               DTI_OF(dt_tokens), (tokens, ids, targets, out)) {
     DTI_NEED(tokens->base, out);
     const bool pairs = !dti_is_nil(targets);
     if (!dti_tokens_fits(tokens, ids) || (pairs && !dti_tokens_fits(tokens, targets)))
@@ -148,12 +145,9 @@ static dt_result dti_tokens_make(dti_base *base, const char *path, const dt_toke
     return result;
 }
 
-DTI_PUBLIC(dt_tokens_open,
-           (dt_ctx * ctx, const char *path, const dt_tokens_desc *desc, dt_tokens **out), ctx,
-           DTI_CTX, (ctx, path, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
+DTI_PUBLIC_OUT(dt_tokens_open,
+               (dt_ctx * ctx, const char *path, const dt_tokens_desc *desc, dt_tokens **out), ctx,
+               DTI_CTX, (ctx, path, desc, out)) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
     DTI_NEED(base, desc);
@@ -170,8 +164,6 @@ DTI_PUBLIC(dt_tokens_open,
 }
 
 DTI_PUBLIC_VOID(dt_tokens_close, (dt_tokens * t), t, DTI_OF(dt_tokens) | DTI_UNUSED, (t)) {
-    if (!t)
-        return;
     if (t->open)
         dti_reader_close(&t->reader);
     dti_mutex_destroy(&t->lock);

@@ -147,8 +147,8 @@ static dt_result dti_wav_take(dti_reader *r, void *user, dt_array *out) {
     return result;
 }
 
-DTI_PUBLIC(dt_wav_load, (dt_ctx * ctx, const char *path, dt_array *out, int *rate), ctx, DTI_CTX,
-           (ctx, path, out, rate)) {
+DTI_PUBLIC_OUT(dt_wav_load, (dt_ctx * ctx, const char *path, dt_array *out, int *rate), ctx,
+               DTI_CTX, (ctx, path, out, rate)) {
     dti_wav w = {0};
     DTI_TRY(dti_array_load(ctx, path, dti_wav_take, &w, out));
     if (rate)

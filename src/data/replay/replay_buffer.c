@@ -74,11 +74,8 @@ static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_rep
     return r->items && (r->tree || d->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
 }
 
-DTI_PUBLIC(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_replay **out), ctx,
-           DTI_CTX, (ctx, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, ctx);
+DTI_PUBLIC_OUT(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_replay **out), ctx,
+               DTI_CTX, (ctx, desc, out)) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
     DTI_NEED(base, out);
@@ -93,8 +90,6 @@ DTI_PUBLIC(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_repla
 }
 
 DTI_PUBLIC_VOID(dt_replay_destroy, (dt_replay * r), r, DTI_OF(dt_replay) | DTI_UNUSED, (r)) {
-    if (!r)
-        return;
     DTI_FREE(r->base, r->tree, r->items, r);
 }
 
@@ -103,7 +98,6 @@ DTI_PUBLIC_GET(uint64_t, dt_replay_count, (const dt_replay *r), r, DTI_OF(dt_rep
 }
 
 DTI_PUBLIC(dt_replay_add, (dt_replay * r, const void *item), r, DTI_OF(dt_replay), (r, item)) {
-    DTI_NEED(NULL, r);
     DTI_NEED(r->base, item);
     memcpy(r->items + r->next * r->desc.item_bytes, item, r->desc.item_bytes);
     if (r->tree)
@@ -131,7 +125,6 @@ static void dti_replay_weigh(const dt_replay *r, int count, double beta, const u
 DTI_PUBLIC(dt_replay_sample,
            (dt_replay * r, int count, double beta, void *items, uint64_t *indices, float *weights),
            r, DTI_OF(dt_replay), (r, count, beta, items, indices, weights)) {
-    DTI_NEED(NULL, r);
     DTI_NEED(r->base, indices);
     if (count < 1 || !(beta >= 0.0 && beta <= 4.0))
         return dti_fail(r->base, DT_ERROR_INVALID,
@@ -157,7 +150,6 @@ DTI_PUBLIC(dt_replay_sample,
 DTI_PUBLIC(dt_replay_update,
            (dt_replay * r, const uint64_t *indices, const float *errors, int count), r,
            DTI_OF(dt_replay), (r, indices, errors, count)) {
-    DTI_NEED(NULL, r);
     DTI_NEED(r->base, indices);
     DTI_NEED(r->base, errors);
     if (!r->tree || count < 1)

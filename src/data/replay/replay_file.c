@@ -41,7 +41,6 @@ DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_
            (r, path)) {
     uint64_t words[DTI_REPLAY_WORDS];
     dti_writer *w;
-    DTI_NEED(NULL, r);
     DTI_NEED(r->base, path);
     dti_replay_words(r, words);
     DTI_TRY(dti_writer_open(r->base, path,
@@ -165,7 +164,6 @@ static dt_result dti_replay_read(dt_replay *r, dti_reader *f) {
 
 DTI_PUBLIC(dt_replay_load, (dt_replay * r, const char *path), r, DTI_OF(dt_replay), (r, path)) {
     dti_reader f;
-    DTI_NEED(NULL, r);
     DTI_NEED(r->base, path);
     DTI_TRY(dti_reader_open(r->base, path, &f));
     const dt_result result = dti_replay_read(r, &f);

@@ -79,7 +79,6 @@ static void dti_program_drop_imports(dt_program *p) {
 DTI_PUBLIC(dt_store_vulkan_buffer,
            (dt_store * s, int index, dt_value_kind kind, dt_vulkan_buffer *out), s,
            DTI_OF(dt_store), (s, index, kind, out)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, out);
     *out = (dt_vulkan_buffer){0};
     dt_param_info info = {0};

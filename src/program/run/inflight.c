@@ -127,7 +127,6 @@ static dt_result dti_inflight_room(dt_program *p, const dt_step_desc *step) {
 
 DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
            (p, desc)) {
-    DTI_NEED(NULL, p);
     const dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     DTI_TRY(dti_check_forked(p->base));
     DTI_TRY(dti_step_check(p, &step, true));
@@ -143,7 +142,6 @@ DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_
 
 DTI_PUBLIC(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
            (p, report)) {
-    DTI_NEED(NULL, p);
     DTI_TRY(dti_check_forked(p->base));
     if (!p->started)
         return dti_fail(p->base, DT_ERROR_INVALID,

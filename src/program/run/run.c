@@ -82,7 +82,6 @@ DTI_PUBLIC(dt_program_write_gradient, (dt_program * p, dt_tensor y, const void *
 
 DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_t bytes), p,
            DTI_OF(dt_program), (p, output, data, bytes)) {
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, data);
     const dti_binding *binding = NULL;
     DTI_TRY(dti_check_forked(p->base));
@@ -370,7 +369,6 @@ static dt_result dti_step_begin(dt_program *p, const dt_step_desc *desc, bool wh
 
 DTI_PUBLIC(dt_program_begin, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
            (p, desc)) {
-    DTI_NEED(NULL, p);
     return dti_step_begin(p, desc, false);
 }
 
@@ -408,7 +406,6 @@ static dt_result dti_step_may_start(dt_program *p, dt_step_state *state, bool *m
 
 DTI_PUBLIC(dt_program_advance, (dt_program * p, dt_step_state *state), p, DTI_OF(dt_program),
            (p, state)) {
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
     bool may;
     dt_result result = dti_step_may_start(p, state, &may);
@@ -429,7 +426,6 @@ static uint32_t dti_step_reach(const dt_program *p) {
 
 DTI_PUBLIC(dt_program_advance_for, (dt_program * p, double ms, dt_step_state *state), p,
            DTI_OF(dt_program), (p, ms, state)) {
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
     bool may;
     DTI_TRY(dti_check_running(p));
@@ -451,7 +447,6 @@ static dt_result dti_step_complete(dt_program *p, dt_report *report) {
 
 DTI_PUBLIC(dt_program_cancel, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
            (p, report)) {
-    DTI_NEED(NULL, p);
     DTI_TRY(dti_check_running(p));
     if (report)
         *report = (dt_report){.step = p->now->step};
@@ -631,7 +626,6 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
 
 DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),
            (p, report)) {
-    DTI_NEED(NULL, p);
     DTI_TRY(dti_check_running(p));
     if (p->now->at != p->now->end) {
         return dti_fail(p->base, DT_ERROR_INVALID,
@@ -651,7 +645,6 @@ static void dti_step_settle(dt_program *p) {
 
 DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report *report), p,
            DTI_OF(dt_program), (p, step, report)) {
-    DTI_NEED(NULL, p);
     DTI_TRY(p->code->has_gradients ? dti_bindings_written(p, true) : DT_OK);
     DTI_TRY(dti_step_begin(p, step, true));
     DTI_TRY(dti_drive_start(p, p->now->end));
@@ -663,7 +656,6 @@ DTI_PUBLIC(dt_program_run, (dt_program * p, const dt_step_desc *step, dt_report 
 
 DTI_PUBLIC(dt_program_add_loss_weights, (dt_program * p, double *weights), p, DTI_OF(dt_program),
            (p, weights)) {
-    DTI_NEED(NULL, p);
     DTI_NEED(p->base, weights);
     DTI_TRY(dti_check_forked(p->base));
     if (!dti_code_has_units(p->code) && dti_store_whole(p->store))

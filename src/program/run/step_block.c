@@ -117,7 +117,6 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
 
 DTI_PUBLIC(dt_optim_lr, (dt_ctx * ctx, const dt_optim_desc *desc, uint64_t step, double *lr), ctx,
            DTI_CTX, (ctx, desc, step, lr)) {
-    DTI_NEED(NULL, ctx);
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, lr);
     *lr = 0.0;

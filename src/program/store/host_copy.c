@@ -237,7 +237,6 @@ static dt_result dti_revival_begin(dt_store *s) {
 
 DTI_PUBLIC(dt_store_restore, (dt_store * s, const char *device, uint64_t *step), s,
            DTI_OF(dt_store), (s, device, step)) {
-    DTI_NEED(NULL, s);
     const dti_device *old = s->device;
     dti_revival r = {0};
     DTI_TRY(dti_revival_begin(s));

@@ -34,11 +34,8 @@ static void dti_store_end(dti_owned *self) {
     dti_store_free((dt_store *)(void *)self);
 }
 
-DTI_PUBLIC(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out), graph,
-           DTI_OF(dt_graph), (graph, desc, out)) {
-    if (out)
-        *out = NULL;
-    DTI_NEED(NULL, graph);
+DTI_PUBLIC_OUT(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out),
+               graph, DTI_OF(dt_graph), (graph, desc, out)) {
     DTI_NEED(graph->base, out);
     if (desc && desc->batch_hint < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID, ".batch_hint is %d; 0 = 64, or more",
@@ -111,7 +108,7 @@ static dt_result dti_store_whole(const dt_store *s) {
 }
 
 DTI_PUBLIC_VOID(dt_store_destroy, (dt_store * s), s, DTI_OF(dt_store) | DTI_UNUSED, (s)) {
-    if (s && !dti_store_alone(s, "dt_trainer_destroy destroys it"))
+    if (!dti_store_alone(s, "dt_trainer_destroy destroys it"))
         dti_store_free(s);
 }
 
@@ -133,7 +130,6 @@ static const char *dti_store_name(const void *store, uint32_t i) {
 
 DTI_PUBLIC(dt_store_get_param, (const dt_store *s, int index, dt_param_info *info), s,
            DTI_OF(dt_store), (s, index, info)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->layout.param_count) {
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter index %d; the store has %u%s", index,
@@ -296,7 +292,6 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
 
 DTI_PUBLIC(dt_store_read, (dt_store * s, int index, dt_value_kind kind, void *data, size_t bytes),
            s, DTI_OF(dt_store), (s, index, kind, data, bytes)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
     dti_store_place p;
     DTI_TRY(dti_store_locate(s, index, kind, bytes, &p));
@@ -362,7 +357,6 @@ static dt_result dti_store_average_write(dt_store *s, int index) {
 DTI_PUBLIC(dt_store_write,
            (dt_store * s, int index, dt_value_kind kind, const void *data, size_t bytes), s,
            DTI_OF(dt_store), (s, index, kind, data, bytes)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
     dti_store_place p;
     dt_result result =
@@ -424,7 +418,6 @@ static dt_result dti_store_copy_values(const dt_store *from, dt_store *to) {
 }
 
 DTI_PUBLIC(dt_store_copy, (dt_store * from, dt_store *to), from, DTI_OF(dt_store), (from, to)) {
-    DTI_NEED(NULL, from);
     DTI_NEED(from->base, to);
     dt_result result = dti_store_copy_check(from, to);
     if (!result)
@@ -453,7 +446,6 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
 #define DTI_HASH_START 14695981039346656037ull
 
 DTI_PUBLIC(dt_store_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (s, hash)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;
     DTI_TRY(dti_check_forked(s->base));
@@ -484,7 +476,6 @@ static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
 }
 
 DTI_PUBLIC(dt_store_state_hash, (dt_store * s, uint64_t *hash), s, DTI_OF(dt_store), (s, hash)) {
-    DTI_NEED(NULL, s);
     DTI_NEED(s->base, hash);
     dt_result result = dt_store_hash(s, hash);
     return result || !s->memories[DTI_ARENA_STATE] ? result : dti_store_hash_state(s, hash);
@@ -519,7 +510,6 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
 }
 
 DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_store), (s, kind)) {
-    DTI_NEED(NULL, s);
     DTI_TRY(dti_check_forked(s->base));
     DTI_TRY(dti_store_alone(s, "the trainer has its optimizer; create a new trainer"));
     dt_result result = DT_OK;
