@@ -40,6 +40,8 @@ static void dti_client_came(void *user, uint32_t who, const dti_message *m, cons
     c->answer = *m;
     if (body)
         memcpy(c->small, body, (size_t)m->bytes);
+    if (body && c->room && m->bytes <= c->room_bytes)
+        memcpy(c->room, body, (size_t)m->bytes);
 }
 
 static bool dti_client_read(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
@@ -216,6 +218,11 @@ static dt_result dti_client_error(dti_client *c, uint32_t to) {
                     to, c->servers[to].address, text);
 }
 
+static dt_result dti_client_malformed(const dti_client *c, uint32_t to, const char *what) {
+    return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: %s malformed", to,
+                    c->servers[to].address, what);
+}
+
 static bool dti_welcome_is_right(const dti_client *c, uint32_t to) {
     const dti_message *m = &c->answer;
     dti_welcome w;
@@ -244,8 +251,7 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
     if (c->answer.kind == DTI_SAY_FULL)
         return dti_client_full(c, to);
     if (!dti_welcome_is_right(c, to))
-        return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its greeting is malformed", to,
-                        s->address);
+        return dti_client_malformed(c, to, "its greeting is");
     memcpy(&w, c->small, sizeof w);
     if (w.servers != c->count)
         return dti_fail(c->base, DT_ERROR_INVALID,

@@ -121,7 +121,7 @@ static void dti_server_back(dt_server *s, uint32_t who, uint64_t step) {
         s->result = dti_server_begin_at(s);
         dti_server_welcome(s, who);
     } else
-        dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
+        dti_server_say(s, who, DTI_SAY_WAIT, 0);
 }
 
 /* ---- GO */
@@ -177,10 +177,6 @@ static void dti_server_go(dt_server *s, uint32_t who, uint64_t attempt, uint64_t
 
 static void dti_server_agree(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     uint64_t value = 0;
-    if (m->bytes != sizeof value || m->part > DTI_AGREE_GO || dti_server_is_alone(s)) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed agreement");
-        return;
-    }
     memcpy(&value, body, sizeof value);
     const bool held = m->number && s->held == m->number;
     const uint64_t most = UINT64_MAX / 2;
@@ -193,7 +189,7 @@ static void dti_server_agree(dt_server *s, uint32_t who, const dti_message *m, c
     else if (held && value + 1 >= s->tickets.base && value < most)
         dti_server_go(s, who, m->number, value);
     else
-        dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
+        dti_server_say(s, who, DTI_SAY_WAIT, 0);
 }
 
 /* Ends dt_server_run: only the user can give back the checkpoints that are missing. */
@@ -204,7 +200,7 @@ static void dti_server_apart(dt_server *s, uint32_t who, const dti_message *m, c
         s->held = 0;
         s->result = dti_fail(s->base, DT_ERROR_INVALID, "%s", text);
     }
-    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
+    dti_server_say(s, who, DTI_SAY_WAIT, 0);
 }
 
 /* A worker that greets again, or leaves, gives up its attempt. */

@@ -77,6 +77,11 @@ static void dti_server_answer(dt_server *s, uint32_t who, dti_message m, const v
     s->calls->send(s->message_server, who, &seat->answer);
 }
 
+/* An answer without a body. */
+static void dti_server_say(dt_server *s, uint32_t who, uint32_t kind, uint32_t part) {
+    dti_server_answer(s, who, (dti_message){.kind = kind, .part = part}, NULL);
+}
+
 DTI_PRINTF(4, 5)
 static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format,
                              ...) {
@@ -145,7 +150,7 @@ static void dti_server_wait(dt_server *s, uint32_t who) {
     if (dti_now_ns() - seat->since < 1000000u * (uint64_t)seat->wait_ms)
         return;
     seat->asks = false;
-    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
+    dti_server_say(s, who, DTI_SAY_WAIT, 0);
 }
 
 /* The batch at the base is complete, and nobody has brought the others' squares yet: whoever asks
@@ -194,10 +199,6 @@ static void dti_server_serve(dt_server *s, uint32_t who) {
 static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     dti_server_seat *seat = &s->seats[who];
     dti_request ask;
-    if (m->bytes != sizeof ask || s->welcome.place) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed request for a work item");
-        return;
-    }
     memcpy(&ask, body, sizeof ask);
     if (ask.mark != dti_worker_mark(s->trainer)) {
         dti_server_error(s, who, DT_ERROR_INVALID,

@@ -10,8 +10,7 @@ static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t batc
 static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer) {
     s->info.pushes += answer == DTI_PUSH_TAKEN;
     s->info.rejected += answer != DTI_PUSH_TAKEN;
-    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
-                      NULL);
+    dti_server_say(s, who, DTI_SAY_PUSHED, (uint32_t)answer);
 }
 
 /* A push that is still coming there counts no more: its ticket is somebody else's, or its batch has
@@ -87,9 +86,18 @@ static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, u
     return false;
 }
 
+/* What has come with the message itself, of a tiny model: nobody asked where it goes. */
+static void dti_server_put(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
+    void *room = body || !m->bytes ? dti_server_room(s, who, m) : NULL;
+    if (room && m->bytes)
+        memcpy(room, body, (size_t)m->bytes);
+}
+
 /* A push has come whole. */
-static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
+static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     dti_server_seat *seat = &s->seats[who];
+    if (body)
+        dti_server_put(s, who, m, body);
     if (m->bytes != s->shape.bytes) {
         dti_server_error(s, who, DT_ERROR_INVALID, "a push has %llu bytes; here %llu",
                          (unsigned long long)m->bytes, (unsigned long long)s->shape.bytes);
@@ -118,7 +126,7 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
     dti_server_go_on(s);
 }
 
-static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, const char *text) {
+static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, const void *text) {
     const dti_push_answer answer =
         dti_server_gave(s, who, m)
             ? dti_tickets_fault(&s->tickets, who, m->number, m->part, dti_now_ns())
@@ -128,8 +136,7 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
     if (answer == DTI_PUSH_TAKEN)
         dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped; its worker reports: %s",
                 (unsigned long long)m->number, plain);
-    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
-                      NULL);
+    dti_server_say(s, who, DTI_SAY_PUSHED, (uint32_t)answer);
     dti_server_go_on(s);
 }
 
@@ -173,10 +180,6 @@ static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *to
 
 static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     dti_resolved told;
-    if (m->bytes != sizeof told) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed request for values");
-        return;
-    }
     memcpy(&told, body, sizeof told);
     if (s->welcome.place && !dti_server_follow(s, who, &told))
         return;
@@ -197,16 +200,11 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
 static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message *m,
                                    const void *body) {
     dti_resolved told;
-    if (m->bytes != sizeof told || !s->welcome.place || !(s->limit > 0.0f)) {
-        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed request for sums of squares");
-        return;
-    }
     memcpy(&told, body, sizeof told);
     if (!dti_server_follow(s, who, &told))
         return;
     if (m->number < s->tickets.base) {
-        dti_server_answer(
-            s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)DTI_PUSH_VOID}, NULL);
+        dti_server_say(s, who, DTI_SAY_PUSHED, DTI_PUSH_VOID);
         return;
     }
     if (m->number > s->tickets.base || !dti_tickets_complete(&s->tickets)) {
@@ -224,56 +222,70 @@ static void dti_server_squares_for(dt_server *s, uint32_t who, const dti_message
                       small ? dti_server_squares(s) : NULL);
 }
 
-static void dti_server_brought(dt_server *s, uint32_t who, const dti_message *m) {
+static void dti_server_brought(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
     dti_server_seat *seat = &s->seats[who];
+    dti_server_put(s, who, m, body);
     const bool fresh = seat->brings;
     s->brought |= (uint64_t)fresh << (fresh ? m->part : 0);
     seat->brings = false;
-    dti_server_answer(s, who,
-                      (dti_message){.kind = DTI_SAY_PUSHED,
-                                    .part = (uint32_t)(fresh ? DTI_PUSH_TAKEN : DTI_PUSH_VOID)},
-                      NULL);
+    dti_server_say(s, who, DTI_SAY_PUSHED, fresh ? DTI_PUSH_TAKEN : DTI_PUSH_VOID);
     dti_server_go_on(s);
+}
+
+static void dti_server_hello(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
+    dti_server_let_go(s, who);
+    dti_server_welcome(s, who);
+}
+
+static void dti_server_tell_settings(dt_server *s, uint32_t who, const dti_message *m,
+                                     const void *body) {
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_SETTINGS, .bytes = s->settings.size},
+                      NULL);
+}
+
+/* What workers say: how long it is, 0: as it likes, and what it is called if it is not as it must
+ * be. */
+static const struct dti_server_word {
+    void (*came)(dt_server *s, uint32_t who, const dti_message *m, const void *body);
+    uint32_t bytes;
+    const char *malformed;
+} dti_server_words[] = {
+    [DTI_SAY_HELLO] = {dti_server_hello, 0, NULL},
+    [DTI_SAY_SETTINGS] = {dti_server_tell_settings, 0, NULL},
+    [DTI_SAY_ASK] = {dti_server_ask, sizeof(dti_request), "request for a work item"},
+    [DTI_SAY_PULL] = {dti_server_pull, sizeof(dti_resolved), "request for values"},
+    [DTI_SAY_PUSH] = {dti_server_push, 0, NULL},
+    [DTI_SAY_FAULT] = {dti_server_fault, 0, NULL},
+    [DTI_SAY_MEASURE] = {dti_server_squares_for, sizeof(dti_resolved),
+                         "request for sums of squares"},
+    [DTI_SAY_BROUGHT] = {dti_server_brought, 0, NULL},
+    [DTI_SAY_AGREE] = {dti_server_agree, sizeof(uint64_t), "agreement"},
+    [DTI_SAY_APART] = {dti_server_apart, 0, NULL},
+};
+
+/* Whether this server is one that is asked for this. */
+static bool dti_server_is_for(const dt_server *s, const dti_message *m) {
+    return m->kind == DTI_SAY_ASK       ? !s->welcome.place
+           : m->kind == DTI_SAY_MEASURE ? s->welcome.place && s->limit > 0.0f
+           : m->kind == DTI_SAY_AGREE   ? m->part <= DTI_AGREE_GO && !dti_server_is_alone(s)
+                                        : true;
 }
 
 static void dti_server_came(void *user, uint32_t who, const dti_message *m, const void *body) {
     dt_server *s = user;
-    void *room;
-    if (s->seats[who].surplus) {
+    static const struct dti_server_word none;
+    const struct dti_server_word *word =
+        m->kind < DTI_COUNT(dti_server_words) ? &dti_server_words[m->kind] : &none;
+    if (s->seats[who].surplus)
         dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_FULL, .number = s->places}, NULL);
-        return;
-    }
-    if (!dti_server_has_agreed(s) && m->kind >= DTI_SAY_ASK && m->kind < DTI_SAY_AGREE) {
+    else if (!dti_server_has_agreed(s) && m->kind >= DTI_SAY_ASK && m->kind < DTI_SAY_AGREE)
         dti_server_error(s, who, DT_ERROR_INVALID, "the servers have not agreed on a step");
-        return;
-    }
-    switch (m->kind) {
-    case DTI_SAY_HELLO:
-        dti_server_let_go(s, who);
-        dti_server_welcome(s, who);
-        return;
-    case DTI_SAY_AGREE: dti_server_agree(s, who, m, body); return;
-    case DTI_SAY_APART: dti_server_apart(s, who, m, body); return;
-    case DTI_SAY_SETTINGS:
-        dti_server_answer(s, who,
-                          (dti_message){.kind = DTI_SAY_SETTINGS, .bytes = s->settings.size}, NULL);
-        return;
-    case DTI_SAY_ASK: dti_server_ask(s, who, m, body); return;
-    case DTI_SAY_PULL: dti_server_pull(s, who, m, body); return;
-    case DTI_SAY_PUSH:
-        if (body && (room = dti_server_room(s, who, m)) != NULL)
-            memcpy(room, body, (size_t)m->bytes); /* of a tiny model: nobody asked where it goes */
-        dti_server_push(s, who, m);
-        return;
-    case DTI_SAY_FAULT: dti_server_fault(s, who, m, body); return;
-    case DTI_SAY_MEASURE: dti_server_squares_for(s, who, m, body); return;
-    case DTI_SAY_BROUGHT:
-        if ((body || !m->bytes) && (room = dti_server_room(s, who, m)) != NULL && m->bytes)
-            memcpy(room, body, (size_t)m->bytes);
-        dti_server_brought(s, who, m);
-        return;
-    default: dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind); return;
-    }
+    else if (!word->came)
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind);
+    else if ((word->bytes && m->bytes != word->bytes) || !dti_server_is_for(s, m))
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a malformed %s", word->malformed);
+    else
+        word->came(s, who, m, body);
 }
 
 static void dti_server_leave(dt_server *s, uint32_t who) {

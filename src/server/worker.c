@@ -61,9 +61,7 @@ static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
     if (!result)
         result = dti_client_ask(c, to, &m, NULL, theirs, bytes);
     if (!result && (c->answer.kind != DTI_SAY_SETTINGS || c->answer.bytes != bytes))
-        result = dti_fail(t->base, DT_ERROR_CORRUPT, "server %u: its settings are malformed", to);
-    if (!result && bytes <= DTI_MESSAGE_SMALL)
-        memcpy(theirs, c->small, (size_t)bytes);
+        result = dti_client_malformed(c, to, "its settings are");
     if (!result)
         result = dti_worker_differs(t, to, mine.data, mine.size, theirs, (size_t)bytes);
     dti_free(t->base, theirs);
@@ -187,10 +185,7 @@ static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
     const dti_welcome *said = &c->servers[from].welcome;
     const uint64_t bytes = dti_arena_bytes(said->end - said->begin);
     if (c->answer.kind != DTI_SAY_VALUES || c->answer.bytes != bytes)
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u at %s: its values are malformed",
-                        from, c->servers[from].address);
-    if (bytes && bytes <= DTI_MESSAGE_SMALL)
-        memcpy(w->wire, c->small, (size_t)bytes);
+        return dti_client_malformed(c, from, "its values are");
     w->have[from] = c->answer.number + 1;
     if (c->answer.part & DTI_VALUES_KEPT)
         w->kept[from] = w->told.resolved.saved;
@@ -285,11 +280,7 @@ static dt_result dti_worker_bring_one(dt_trainer *t, const dti_told *told, uint6
     if (result || (c->answer.kind == DTI_SAY_PUSHED && c->answer.part == DTI_PUSH_VOID))
         return result;
     if (!*goes_on || c->answer.bytes != bytes)
-        return dti_fail(t->base, DT_ERROR_CORRUPT,
-                        "server %u at %s: its sums of squares are malformed", from,
-                        c->servers[from].address);
-    if (bytes && bytes <= DTI_MESSAGE_SMALL)
-        memcpy(w->wire, c->small, (size_t)bytes);
+        return dti_client_malformed(c, from, "its sums of squares are");
     result = dti_client_ask(c, 0, &brought, w->wire, NULL, 0);
     *goes_on = !result && c->answer.kind == DTI_SAY_PUSHED;
     return result;
@@ -302,9 +293,7 @@ static dt_result dti_worker_bring(dt_trainer *t) {
     dti_told told;
     bool goes_on = c->answer.bytes == sizeof told;
     if (!goes_on)
-        return dti_fail(t->base, DT_ERROR_CORRUPT,
-                        "server 0 at %s: its list of missing pushes is malformed",
-                        c->servers[0].address);
+        return dti_client_malformed(c, 0, "its list of missing pushes is");
     memcpy(&told, c->small, sizeof told);
     dt_result result = DT_OK;
     for (uint32_t i = 1; i < c->count && goes_on; i++)
@@ -355,8 +344,7 @@ static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
     DTI_TRY(dti_worker_question(t));
     *ended = c->answer.kind == DTI_SAY_ENDED;
     if (!dti_worker_told_is_right(t, *ended))
-        return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its work item is malformed",
-                        c->servers[0].address);
+        return dti_client_malformed(c, 0, "its work item is");
     memcpy(&w->told, c->small, sizeof w->told);
     w->batch_slice = c->answer.part;
     w->serial = c->answer.number;
@@ -415,9 +403,7 @@ static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
         dti_push_write(&t->par, shape, w->told.resolved.version, w->wire);
         result = dti_client_ask(&w->client, i, &m, w->wire, NULL, 0);
         if (!result && (answer->kind != DTI_SAY_PUSHED || answer->part > DTI_PUSH_VOID))
-            result = dti_fail(t->base, DT_ERROR_CORRUPT,
-                              "server %u at %s: its answer to a push is malformed", i,
-                              w->client.servers[i].address);
+            result = dti_client_malformed(&w->client, i, "its answer to a push is");
         *counts = !result && answer->part != DTI_PUSH_VOID;
     }
     return result;

@@ -33,9 +33,7 @@ static dt_result dti_agree_ask(dti_served *w, uint32_t to, dti_agree_part part, 
     const bool steps = part == DTI_AGREE_HOLD;
     if (steps ? a->kind != DTI_SAY_STEPS || a->bytes % sizeof value || count > DTI_AGREE_STEPS
               : !dti_welcome_is_right(c, to))
-        return dti_fail(c->base, DT_ERROR_CORRUPT,
-                        "server %u at %s: its list of steps is malformed", to,
-                        c->servers[to].address);
+        return dti_client_malformed(c, to, "its list of steps is");
     if (steps) {
         w->step_counts[to] = (uint32_t)count;
         memcpy(w->steps[to], c->small, (size_t)a->bytes);

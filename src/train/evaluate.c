@@ -78,15 +78,6 @@ static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batc
     return result;
 }
 
-static void dti_evaluation_add(double *sum, const dt_report *r) {
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        sum[i] += r->loss_sum[i];
-        sum[DTI_TERMS_WEIGHT + i] += r->loss_weight[i];
-        sum[DTI_TERMS_METRIC + i] += r->metric_sum[i];
-        sum[DTI_TERMS_METRIC_WEIGHT + i] += r->metric_weight[i];
-    }
-}
-
 /* What a replica has predicted goes to its samples' places. */
 static dt_result dti_evaluation_take(const dt_trainer *t, uint32_t index, dt_program *p,
                                      uint32_t first, uint32_t rows) {
@@ -113,7 +104,7 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     if (rows && !r->result && v->output.id)
         r->result = dti_evaluation_take(t, index, p, first, rows);
     else if (rows && (!r->result || r->result == DT_ERROR_NUMERIC))
-        dti_evaluation_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
+        dti_terms_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
 }
 
 /* A batch that is not finite ends no evaluation: its sums count, and the first reason is kept. */
@@ -254,12 +245,7 @@ DTI_PUBLIC(dt_trainer_evaluate,
         result = dti_parallel_comm_failed(
             &t->par,
             dt_comm_all_reduce(t->par.desc.comm, sum, sum, DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM));
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        all.loss_sum[i] = sum[i];
-        all.loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
-        all.metric_sum[i] = sum[DTI_TERMS_METRIC + i];
-        all.metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
-    }
+    dti_terms_report(sum, &all);
     dti_report_add(r, &all);
     dti_report_close(t, r);
     r->seconds = 1e-9 * (double)(dti_now_ns() - start);
