@@ -332,7 +332,7 @@ static void side_follow(side *d) {
 static void schedule_build(dti_base *base, const dti_collective *what, dti_schedule *schedule) {
     dti_collective c = *what;
     dti_algorithm_fn *build = dti_algorithm_choose(base, what, &c.op.algorithm);
-    if (!build || !build(base, &c, schedule))
+    if (!build || !dti_schedule_build(base, &c, build, schedule))
         sim_fail("schedule", base->error);
 }
 

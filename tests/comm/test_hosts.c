@@ -70,7 +70,7 @@ static uint64_t plan_leaving(const plan_case *p, uint32_t rank, uint32_t *slots)
     dti_schedule s = {0};
     uint64_t bytes = 0;
     dti_algorithm_fn *build = dti_algorithm_choose(&base, &c, &c.op.algorithm);
-    CHECK(build && build(&base, &c, &s));
+    CHECK(build && dti_schedule_build(&base, &c, build, &s));
     for (size_t i = 0; i < s.step_count; i++) {
         const dti_schedule_step *step = &s.steps[i];
         bool away = step->kind == DTI_SCHEDULE_SEND && step->peer / p->local != rank / p->local;

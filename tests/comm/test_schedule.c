@@ -155,7 +155,7 @@ static bool plan_build(const plan_case *p, dti_base *base, exec_world *w,
                                 p->local, 0,    NULL};
         plan_buffers(p, w, r);
         dti_algorithm_fn *build = dti_algorithm_choose(base, &r->c, &r->c.op.algorithm);
-        if (!build || !build(base, &r->c, &r->s))
+        if (!build || !dti_schedule_build(base, &r->c, build, &r->s))
             return exec_fail(w, rank, 0, base->error);
         r->work = malloc(r->s.work_bytes + 1);
         for (uint64_t i = 0; i < r->s.work_bytes; i++)
@@ -411,7 +411,7 @@ TEST(a_send_and_its_receive_are_one_stream) {
             r->c = (dti_collective){op, rank, 2, 64, NULL, 0, 0, 0, NULL};
             *(rank ? &r->out : &r->in) = plan_memory(w, r, 0, count * 8);
             dti_algorithm_fn *build = dti_algorithm_choose(&base, &r->c, &r->c.op.algorithm);
-            CHECK(build && build(&base, &r->c, &r->s));
+            CHECK(build && dti_schedule_build(&base, &r->c, build, &r->s));
             CHECK(r->s.step_count == (count > 0));
         }
         CHECK(exec_run(w));
@@ -576,10 +576,10 @@ TEST(a_schedule_fails_without_memory_and_takes_none_when_built_again) {
             dti_collective c = plan_collective((dt_comm_kind)kind, 20, 100000);
             dti_schedule s = {0};
             dti_algorithm_fn *build = dti_algorithm_choose(&base, &c, &c.op.algorithm);
-            bool built = build && build(&base, &c, &s);
+            bool built = build && dti_schedule_build(&base, &c, build, &s);
             CHECK(built == !s.failed && (built || base.result == DT_ERROR_MEMORY));
             tokens = 0;
-            CHECK(!built || build(&base, &c, &s));
+            CHECK(!built || dti_schedule_build(&base, &c, build, &s));
             dti_schedule_free(&base, &s);
             CHECK(base.bytes_now == 0);
             CHECK(left < 59 || built);
@@ -591,10 +591,10 @@ TEST(scratch_beyond_all_addresses_and_streams_beyond_16_bits_are_refused) {
     dti_base_init(&base, NULL, NULL);
     dti_collective c = plan_collective(DT_COMM_ALL_REDUCE, 1u << 15, UINT64_MAX / 8);
     dti_schedule s = {0};
-    CHECK(!dti_algo_all_reduce_doubling(&base, &c, &s));
+    CHECK(!dti_schedule_build(&base, &c, dti_algo_all_reduce_doubling, &s));
     CHECK(base.result == DT_ERROR_MEMORY);
     c = plan_collective(DT_COMM_ALL_REDUCE, 40000, 1u << 30); /* 79,998 streams in a row */
-    CHECK(!dti_algo_all_reduce_ring(&base, &c, &s));
+    CHECK(!dti_schedule_build(&base, &c, dti_algo_all_reduce_ring, &s));
     CHECK(base.result == DT_ERROR_INVALID);
     dti_schedule_free(&base, &s);
 }

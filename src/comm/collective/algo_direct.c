@@ -76,7 +76,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
 
 static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
     dti_part part = dti_part_of(c->op.count, owner, c->size);
-    return dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, part.first, part.count);
+    return dti_own_range(c, DTI_REGION_OUT, part.first, part.count);
 }
 
 /* The stream of a sum comes after those of the sender's buffers. */
@@ -86,74 +86,69 @@ static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
                  false);
 }
 
-static bool dti_algo_all_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, c->op.tree);
+static void dti_algo_all_reduce_direct(dti_builder *b, const dti_collective *c) {
+    if (c->op.tree)
+        dti_builder_partials(b);
     dti_stretch mine = dti_direct_out(c, c->rank);
-    uint32_t buffers = dti_direct_scatter(&b);
-    uint32_t fold = dti_direct_sum(&b, mine);
+    uint32_t buffers = dti_direct_scatter(b);
+    uint32_t fold = dti_direct_sum(b, mine);
     for (uint32_t i = 1; i < c->size; i++) {
-        dti_add_send(&b, (c->rank + i) % c->size, buffers, mine, false);
-        dti_add_after(&b, fold);
+        dti_add_send(b, (c->rank + i) % c->size, buffers, mine, false);
+        dti_add_after(b, fold);
     }
     for (uint32_t i = 1; i < c->size; i++)
-        dti_direct_recv_sum(&b, (c->rank + c->size - i) % c->size);
-    return !s->failed;
+        dti_direct_recv_sum(b, (c->rank + c->size - i) % c->size);
 }
 
-static bool dti_algo_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, c->op.tree);
+static void dti_algo_reduce_direct(dti_builder *b, const dti_collective *c) {
+    if (c->op.tree)
+        dti_builder_partials(b);
     uint32_t root = (uint32_t)c->op.root;
     dti_stretch mine = dti_direct_out(c, c->rank);
     if (c->rank != root)
-        mine = dti_add_work(&b, mine.dtype, mine.count);
-    uint32_t buffers = dti_direct_scatter(&b);
-    uint32_t fold = dti_direct_sum(&b, mine);
+        mine = dti_add_work(b, mine.dtype, mine.count);
+    uint32_t buffers = dti_direct_scatter(b);
+    uint32_t fold = dti_direct_sum(b, mine);
     if (c->rank != root) {
-        dti_add_send(&b, root, buffers, mine, false);
-        dti_add_after(&b, fold);
-        return !s->failed;
+        dti_add_send(b, root, buffers, mine, false);
+        dti_add_after(b, fold);
+        return;
     }
     for (uint32_t i = 1; i < c->size; i++)
-        dti_direct_recv_sum(&b, (c->rank + c->size - i) % c->size);
-    return !s->failed;
+        dti_direct_recv_sum(b, (c->rank + c->size - i) % c->size);
 }
 
-static bool dti_algo_reduce_scatter_direct(dti_base *base, const dti_collective *c,
-                                           dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
-    dti_direct_scatter(&b);
-    dti_direct_sum(&b, dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
+static void dti_algo_reduce_scatter_direct(dti_builder *b, const dti_collective *c) {
+    dti_direct_scatter(b);
+    dti_direct_sum(b, dti_own_whole(c, DTI_REGION_OUT));
     if (c->rank != 0 && dti_coll_overlap(c) == DTI_SAME)
-        dti_add_after(&b, c->size - c->rank - 1); /* the number of the send to rank 0 */
-    return !s->failed;
+        dti_add_after(b, c->size - c->rank - 1); /* the number of the send to rank 0 */
 }
 
 /* The part of the rank that is `place` behind the root's next. */
 static dti_stretch dti_algo_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
     dti_part part = dti_part_of(c->op.count, place, c->size - 1);
-    return dti_stretch_at(at, (uint8_t)c->op.dtype, part.first, part.count);
+    return dti_own_range(c, at, part.first, part.count);
 }
 
-static bool dti_algo_broadcast_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_broadcast_direct(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, others = c->size - 1;
     if (c->rank == root) {
         for (uint32_t i = 0; i < others; i++)
-            dti_add_send(&b, (root + 1 + i) % c->size, 0,
+            dti_add_send(b, (root + 1 + i) % c->size, 0,
                          dti_algo_broadcast_part(c, DTI_REGION_IN, i), false);
-        return !s->failed;
+        return;
     }
     uint32_t me = (c->rank + c->size - root - 1) % c->size;
     dti_stretch mine = dti_algo_broadcast_part(c, DTI_REGION_OUT, me);
-    uint32_t recv = dti_add_recv(&b, root, 0, mine, false);
+    uint32_t recv = dti_add_recv(b, root, 0, mine, false);
     for (uint32_t i = 1; i < others; i++) {
-        dti_add_send(&b, (root + 1 + (me + i) % others) % c->size, 0, mine, false);
-        dti_add_after(&b, recv);
+        dti_add_send(b, (root + 1 + (me + i) % others) % c->size, 0, mine, false);
+        dti_add_after(b, recv);
     }
     for (uint32_t i = 1; i < others; i++) {
         uint32_t from = (me + others - i) % others;
-        dti_add_recv(&b, (root + 1 + from) % c->size, 0,
+        dti_add_recv(b, (root + 1 + from) % c->size, 0,
                      dti_algo_broadcast_part(c, DTI_REGION_OUT, from), false);
     }
-    return !s->failed;
 }

@@ -39,9 +39,7 @@ static uint32_t dti_doubling_path(uint32_t size, uint32_t rank,
 }
 
 static dti_partial dti_doubling_leaf(const dti_collective *c) {
-    return (dti_partial){dti_stretch_at(DTI_REGION_IN, (uint8_t)c->op.dtype, 0, c->op.count),
-                         DTI_NO_STEP,
-                         {c->rank, 1}};
+    return (dti_partial){dti_own_whole(c, DTI_REGION_IN), DTI_NO_STEP, {c->rank, 1}};
 }
 
 static uint32_t dti_doubling_send(dti_builder *b, uint32_t peer, const dti_partial *mine) {
@@ -59,7 +57,7 @@ static void dti_doubling_merge(dti_builder *b, uint32_t peer, dt_comm_span span,
     bool left = mine->span.first < span.first;
     dti_stretch theirs = dti_add_work(b, dtype, c->op.count), to = theirs;
     if (last)
-        to = dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+        to = dti_own_whole(c, DTI_REGION_OUT);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, c->op.count);
     uint32_t recv = dti_add_recv(b, peer, 0, theirs, false);
@@ -74,8 +72,8 @@ static void dti_doubling_merge(dti_builder *b, uint32_t peer, dt_comm_span span,
         to, fold, {left ? mine->span.first : span.first, mine->span.count + span.count}};
 }
 
-static bool dti_algo_all_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, true);
+static void dti_algo_all_reduce_doubling(dti_builder *b, const dti_collective *c) {
+    dti_builder_partials(b);
     dt_comm_span path[DTI_DOUBLING_LEVELS];
     uint32_t levels = dti_doubling_path(c->size, c->rank, path);
     dti_partial mine = dti_doubling_leaf(c);
@@ -87,18 +85,17 @@ static bool dti_algo_all_reduce_doubling(dti_base *base, const dti_collective *c
         if (c->rank < middle) {
             uint32_t i = c->rank - node.first;
             if (i < fewer)
-                dti_doubling_send(&b, middle + i, &mine);
-            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)s->step_count : leaf_sends;
-            dti_doubling_merge(&b, middle + i % fewer, (dt_comm_span){middle, fewer}, &mine);
+                dti_doubling_send(b, middle + i, &mine);
+            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)b->s->step_count : leaf_sends;
+            dti_doubling_merge(b, middle + i % fewer, (dt_comm_span){middle, fewer}, &mine);
         } else {
             for (uint32_t i = c->rank - middle; i < half; i += fewer)
-                dti_doubling_send(&b, node.first + i, &mine);
-            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)s->step_count : leaf_sends;
-            dti_doubling_merge(&b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
+                dti_doubling_send(b, node.first + i, &mine);
+            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)b->s->step_count : leaf_sends;
+            dti_doubling_merge(b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
         }
     }
     if (dti_coll_overlap(c) == DTI_SAME)
         for (uint32_t send = 0; send < leaf_sends; send++)
-            dti_add_after(&b, send); /* of the last FOLD */
-    return !s->failed;
+            dti_add_after(b, send); /* of the last FOLD */
 }

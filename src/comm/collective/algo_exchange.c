@@ -15,89 +15,73 @@
  * goes to WORK, and to OUT when the block that lies there has gone, chunk for chunk. An all-gather
  * in place is as dti_collective_block says; if in = out at another's block, one block of WORK. */
 
-static bool dti_algo_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
-    dti_add_send(&b, (uint32_t)c->op.root, 0,
-                 dti_stretch_at(DTI_REGION_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
-    return !s->failed;
+static void dti_algo_send_direct(dti_builder *b, const dti_collective *c) {
+    dti_add_send(b, (uint32_t)c->op.root, 0, dti_own_whole(c, DTI_REGION_IN), false);
 }
 
-static bool dti_algo_recv_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
-    dti_add_recv(&b, (uint32_t)c->op.root, 0,
-                 dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
-    return !s->failed;
+static void dti_algo_recv_direct(dti_builder *b, const dti_collective *c) {
+    dti_add_recv(b, (uint32_t)c->op.root, 0, dti_own_whole(c, DTI_REGION_OUT), false);
 }
 
-static bool dti_algo_all_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
-    dti_block own = dti_collective_block(&b);
+static void dti_algo_all_gather_direct(dti_builder *b, const dti_collective *c) {
+    dti_block own = dti_collective_block(b);
     for (uint32_t i = 1; i < c->size; i++) {
-        dti_add_send(&b, (c->rank + i) % c->size, 0, own.at, false);
-        dti_add_after(&b, own.copy);
+        dti_add_send(b, (c->rank + i) % c->size, 0, own.at, false);
+        dti_add_after(b, own.copy);
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + c->size - i) % c->size;
-        dti_recv_block(&b, peer, 0, peer, own);
+        dti_recv_block(b, peer, 0, peer, own);
     }
-    return !s->failed;
 }
 
-static bool dti_algo_all_to_all_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_all_to_all_direct(dti_builder *b, const dti_collective *c) {
     uint8_t dtype = (uint8_t)c->op.dtype;
     uint64_t n = c->op.count;
     bool apart = dti_coll_overlap(c) == DTI_APART;
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + i) % c->size;
-        dti_add_send(&b, peer, 0, dti_stretch_at(DTI_REGION_IN, dtype, peer * n, n), false);
+        dti_add_send(b, peer, 0, dti_own_range(c, DTI_REGION_IN, peer * n, n), false);
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + c->size - i) % c->size;
-        dti_stretch out = dti_stretch_at(DTI_REGION_OUT, dtype, peer * n, n);
-        dti_stretch work = apart ? out : dti_add_work(&b, dtype, n);
-        uint32_t recv = dti_add_recv(&b, peer, 0, work, false);
+        dti_stretch out = dti_own_range(c, DTI_REGION_OUT, peer * n, n);
+        dti_stretch work = apart ? out : dti_add_work(b, dtype, n);
+        uint32_t recv = dti_add_recv(b, peer, 0, work, false);
         if (apart)
             continue;
-        dti_add_copy(&b, out, work);
-        dti_add_after(&b, recv);
+        dti_add_copy(b, out, work);
+        dti_add_after(b, recv);
         if (n > 0)
-            dti_add_after(&b, c->size - i - 1); /* the number of the send to it */
+            dti_add_after(b, c->size - i - 1); /* the number of the send to it */
     }
     if (apart)
-        dti_add_copy(&b, dti_stretch_at(DTI_REGION_OUT, dtype, c->rank * n, n),
-                     dti_stretch_at(DTI_REGION_IN, dtype, c->rank * n, n));
-    return !s->failed;
+        dti_add_copy(b, dti_own_range(c, DTI_REGION_OUT, c->rank * n, n),
+                     dti_own_range(c, DTI_REGION_IN, c->rank * n, n));
 }
 
-static bool dti_algo_barrier_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_collective bytes = *c; /* the op's own dtype and count mean nothing */
-    bytes.op.dtype = DT_U8;
-    bytes.op.reduction = DT_COMM_MAX;
-    dti_builder b = dti_builder_open(base, &bytes, s, false);
-    dti_stretch token = dti_add_work(&b, DT_U8, 1); /* whatever it is */
+static void dti_algo_barrier_doubling(dti_builder *b, const dti_collective *c) {
+    dti_stretch token = dti_add_work(b, DT_U8, 1); /* whatever it is */
     uint32_t heard[32], rounds = 0;
     for (uint32_t distance = 1; distance < c->size && rounds < 32; distance *= 2) {
-        dti_add_send(&b, (c->rank + distance) % c->size, 0, token, false);
+        dti_add_send(b, (c->rank + distance) % c->size, 0, token, false);
         for (uint32_t i = 0; i < rounds; i++) /* a later round may be heard of first */
-            dti_add_after(&b, heard[i]);
-        dti_stretch room = dti_add_work(&b, DT_U8, 1);
-        heard[rounds++] =
-            dti_add_recv(&b, (c->rank + c->size - distance) % c->size, 0, room, false);
+            dti_add_after(b, heard[i]);
+        dti_stretch room = dti_add_work(b, DT_U8, 1);
+        heard[rounds++] = dti_add_recv(b, (c->rank + c->size - distance) % c->size, 0, room, false);
     }
-    return !s->failed;
 }
 
 /* Of a count of 0, whatever the kind: a message all the same, so that a rank that has another count
  * in mind is noticed and does not wait for bytes that nobody sends. */
-static bool dti_algo_nothing(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    if (!dti_kind_is_p2p(c->op.kind))
-        return dti_algo_barrier_doubling(base, c, s);
-    dti_builder b = dti_builder_open(base, c, s, false);
-    dti_stretch token = dti_add_work(&b, DT_U8, 1);
+static void dti_algo_nothing(dti_builder *b, const dti_collective *c) {
+    if (!dti_kind_is_p2p(c->op.kind)) {
+        dti_algo_barrier_doubling(b, c);
+        return;
+    }
+    dti_stretch token = dti_add_work(b, DT_U8, 1);
     if (c->op.kind == DT_COMM_SEND)
-        dti_add_send(&b, (uint32_t)c->op.root, 0, token, false);
+        dti_add_send(b, (uint32_t)c->op.root, 0, token, false);
     else
-        dti_add_recv(&b, (uint32_t)c->op.root, 0, token, false);
-    return !s->failed;
+        dti_add_recv(b, (uint32_t)c->op.root, 0, token, false);
 }

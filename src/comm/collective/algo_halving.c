@@ -66,7 +66,7 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
     dt_comm_span span = {place & ~(distance - 1), distance};
     h->range = (dti_part){h->range.first + keep.first, keep.count};
     if (last)
-        to = dti_stretch_at(DTI_REGION_OUT, (uint8_t)b->c->op.dtype, h->range.first, keep.count);
+        to = dti_own_range(b->c, DTI_REGION_OUT, h->range.first, keep.count);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, keep.count);
     dti_add_send(b, dti_halving_rank(h, place), 0,
@@ -88,7 +88,6 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
  * the exchange at distance 2^level. done: the last FOLD, then RECVs. */
 static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_part *ranges,
                                 uint32_t levels) {
-    uint8_t dtype = (uint8_t)b->c->op.dtype;
     uint32_t done[DTI_DOUBLING_LEVELS], done_count = 1;
     dti_part have = h->range;
     done[0] = h->mine.step;
@@ -96,41 +95,38 @@ static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_
         uint32_t place = h->me ^ (1u << level), peer = dti_halving_rank(h, place);
         bool upper = (h->me >> level & 1) != 0;
         dti_part miss = dti_part_of(ranges[level].count, !upper, 2);
-        dti_add_send(b, peer, 1, dti_stretch_at(DTI_REGION_OUT, dtype, have.first, have.count),
+        dti_add_send(b, peer, 1, dti_own_range(b->c, DTI_REGION_OUT, have.first, have.count),
                      false);
         for (uint32_t i = 0; i < done_count; i++)
             dti_add_after_whole(b, done[i]);
         done[done_count++] = dti_add_recv(
             b, peer, 1,
-            dti_stretch_at(DTI_REGION_OUT, dtype, ranges[level].first + miss.first, miss.count),
+            dti_own_range(b->c, DTI_REGION_OUT, ranges[level].first + miss.first, miss.count),
             false);
         have = ranges[level];
     }
     if (h->me >= h->pairs)
         return;
-    dti_add_send(b, b->c->rank + 1, 0, dti_stretch_at(DTI_REGION_OUT, dtype, 0, b->c->op.count),
-                 false);
+    dti_add_send(b, b->c->rank + 1, 0, dti_own_whole(b->c, DTI_REGION_OUT), false);
     for (uint32_t i = 0; i < done_count; i++)
         dti_add_after_whole(b, done[i]);
 }
 
-static bool dti_algo_all_reduce_halving(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, true);
+static void dti_algo_all_reduce_halving(dti_builder *b, const dti_collective *c) {
+    dti_builder_partials(b);
     dti_halving h = dti_halving_begin(c);
     if (c->rank < 2 * h.pairs && c->rank % 2) {
-        dti_add_send(&b, c->rank - 1, 0, h.mine.at, false);
-        dti_add_recv(&b, c->rank - 1, 0,
-                     dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
-        return !s->failed;
+        dti_add_send(b, c->rank - 1, 0, h.mine.at, false);
+        dti_add_recv(b, c->rank - 1, 0, dti_own_whole(c, DTI_REGION_OUT), false);
+        return;
     }
     if (h.me < h.pairs)
-        dti_halving_pair(&b, &h);
+        dti_halving_pair(b, &h);
     dti_part ranges[DTI_DOUBLING_LEVELS];
     uint32_t levels = 0;
     for (; 1u << levels < h.count; levels++) {
         ranges[levels] = h.range;
-        dti_halving_exchange(&b, &h, 1u << levels);
+        dti_halving_exchange(b, &h, 1u << levels);
     }
-    dti_halving_collect(&b, &h, ranges, levels);
-    return !s->failed;
+    dti_halving_collect(b, &h, ranges, levels);
 }

@@ -174,20 +174,18 @@ static void dti_hosts_gather(dti_builder *b, const dti_hosts *h, uint32_t fold) 
         }
 }
 
-static bool dti_algo_all_reduce_hierarchical(dti_base *base, const dti_collective *c,
-                                             dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, true);
+static void dti_algo_all_reduce_hierarchical(dti_builder *b, const dti_collective *c) {
+    dti_builder_partials(b);
     dti_hosts h = dti_hosts_of(c);
-    dti_hosts_scatter(&b, &h);
+    dti_hosts_scatter(b, &h);
     for (uint32_t i = 1; i < h.count; i++) {
         uint32_t twin = dti_hosts_twin(&h, i), part = twin / h.local;
         dti_stretch sum =
-            dti_add_work(&b, s->sum_dtype, dti_hosts_part(c, &h, h.place, part).count);
-        uint32_t fold = dti_hosts_sum_here(&b, &h, part, sum);
-        dti_add_send(&b, twin, 0, sum, false);
-        dti_add_after(&b, fold);
+            dti_add_work(b, b->s->sum_dtype, dti_hosts_part(c, &h, h.place, part).count);
+        uint32_t fold = dti_hosts_sum_here(b, &h, part, sum);
+        dti_add_send(b, twin, 0, sum, false);
+        dti_add_after(b, fold);
     }
     dti_stretch mine = dti_hosts_range(c, &h, DTI_REGION_OUT, h.place, h.host);
-    dti_hosts_gather(&b, &h, dti_hosts_sum_all(&b, &h, mine));
-    return !s->failed;
+    dti_hosts_gather(b, &h, dti_hosts_sum_all(b, &h, mine));
 }

@@ -8,29 +8,27 @@
  * In place: the FOLD of a chunk waits until the chunk has gone to all; that waits for nobody's
  * FOLD. The order of summing is fold.h's tree. */
 
-static bool dti_algo_all_reduce_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_all_reduce_one_shot(dti_builder *b, const dti_collective *c) {
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_stretch_at(DTI_REGION_IN, dtype, 0, c->op.count);
-    dti_stretch work = dti_add_work(&b, dtype, c->op.count * (c->size - 1));
-    uint32_t send = (uint32_t)s->step_count; /* SENDs have numbers in a row, and so have RECVs */
+    dti_stretch in = dti_own_whole(c, DTI_REGION_IN);
+    dti_stretch work = dti_add_work(b, dtype, c->op.count * (c->size - 1));
+    uint32_t send = (uint32_t)b->s->step_count; /* SENDs have numbers in a row, and so have RECVs */
     for (uint32_t i = 1; i < c->size; i++)
-        dti_add_send(&b, (c->rank + i) % c->size, 0, in, false);
-    uint32_t recv = (uint32_t)s->step_count;
+        dti_add_send(b, (c->rank + i) % c->size, 0, in, false);
+    uint32_t recv = (uint32_t)b->s->step_count;
     for (uint32_t i = 0; i + 1 < c->size; i++)
-        dti_add_recv(&b, i + (i >= c->rank), 0,
-                     dti_stretch_part(work, i * c->op.count, c->op.count), false);
-    dti_add_fold(&b, dti_stretch_at(DTI_REGION_OUT, dtype, 0, c->op.count), true);
+        dti_add_recv(b, i + (i >= c->rank), 0, dti_stretch_part(work, i * c->op.count, c->op.count),
+                     false);
+    dti_add_fold(b, dti_own_whole(c, DTI_REGION_OUT), true);
     for (uint32_t rank = 0; rank < c->size; rank++) {
         uint32_t i = rank - (rank > c->rank);
         if (rank == c->rank)
-            dti_add_source(&b, in, DTI_NO_STEP, (dt_comm_span){rank, 1});
+            dti_add_source(b, in, DTI_NO_STEP, (dt_comm_span){rank, 1});
         else
-            dti_add_source(&b, dti_stretch_part(work, i * c->op.count, c->op.count), recv + i,
+            dti_add_source(b, dti_stretch_part(work, i * c->op.count, c->op.count), recv + i,
                            (dt_comm_span){rank, 1});
     }
     if (dti_coll_overlap(c) == DTI_SAME)
         for (uint32_t i = 0; i + 1 < c->size; i++)
-            dti_add_after(&b, send + i);
-    return !s->failed;
+            dti_add_after(b, send + i);
 }

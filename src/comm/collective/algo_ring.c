@@ -41,7 +41,7 @@ static dti_part dti_ring_part(const dti_collective *c, uint32_t s) {
 
 static dti_stretch dti_ring_range(const dti_collective *c, dti_region place, uint32_t s) {
     dti_part part = dti_ring_part(c, s);
-    return dti_stretch_at(place, (uint8_t)c->op.dtype, part.first, part.count);
+    return dti_own_range(c, place, part.first, part.count);
 }
 
 static dti_ring dti_ring_begin(const dti_collective *c) {
@@ -74,9 +74,8 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch
     dti_stretch theirs = dti_stretch_part(t == 0 ? ring->leaf_room : ring->room[i], 0, in.count);
     dti_stretch to = dti_stretch_part(ring->room[i], 0, in.count);
     if (last)
-        to = c->op.kind == DT_COMM_ALL_REDUCE
-                 ? dti_ring_range(c, DTI_REGION_OUT, segment)
-                 : dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+        to = c->op.kind == DT_COMM_ALL_REDUCE ? dti_ring_range(c, DTI_REGION_OUT, segment)
+                                              : dti_own_whole(c, DTI_REGION_OUT);
     uint32_t send = dti_add_send(b, ring->next, t, *at, waits);
     dti_add_after(b, *step);
     if (t > 0 && send != DTI_NO_STEP)
@@ -107,56 +106,49 @@ static uint32_t dti_ring_sum(dti_builder *b, dti_ring *ring) {
     return step;
 }
 
-static bool dti_algo_all_reduce_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, true);
+static void dti_algo_all_reduce_ring(dti_builder *b, const dti_collective *c) {
+    dti_builder_partials(b);
     dti_ring ring = dti_ring_begin(c);
-    uint32_t n = c->size, step = dti_ring_sum(&b, &ring);
+    uint32_t n = c->size, step = dti_ring_sum(b, &ring);
     for (uint32_t t = 0; t + 1 < n; t++) {
         uint32_t segment = (c->rank + n - t) % n, coming = (c->rank + n - t - 1) % n;
-        dti_add_send(&b, ring.next, n - 1 + t, dti_ring_range(c, DTI_REGION_OUT, segment), false);
-        dti_add_after(&b, step);
-        step = dti_add_recv(&b, ring.before, n - 1 + t, dti_ring_range(c, DTI_REGION_OUT, coming),
+        dti_add_send(b, ring.next, n - 1 + t, dti_ring_range(c, DTI_REGION_OUT, segment), false);
+        dti_add_after(b, step);
+        step = dti_add_recv(b, ring.before, n - 1 + t, dti_ring_range(c, DTI_REGION_OUT, coming),
                             false);
     }
-    return !s->failed;
 }
 
-static bool dti_algo_reduce_scatter_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, true);
+static void dti_algo_reduce_scatter_ring(dti_builder *b, const dti_collective *c) {
+    dti_builder_partials(b);
     dti_ring ring = dti_ring_begin(c);
-    dti_ring_sum(&b, &ring);
-    return !s->failed;
+    dti_ring_sum(b, &ring);
 }
 
-static bool dti_algo_all_gather_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_all_gather_ring(dti_builder *b, const dti_collective *c) {
     dti_ring ring = dti_ring_begin(c);
     uint32_t n = c->size;
-    dti_block own = dti_collective_block(&b);
+    dti_block own = dti_collective_block(b);
     dti_stretch at = own.at;
     uint32_t step = own.copy;
     for (uint32_t t = 0; t + 1 < n; t++) {
         uint32_t coming = (c->rank + n - t - 1) % n;
-        dti_add_send(&b, ring.next, t, at, false);
-        dti_add_after(&b, step);
-        step = dti_recv_block(&b, ring.before, t, coming, own);
+        dti_add_send(b, ring.next, t, at, false);
+        dti_add_after(b, step);
+        step = dti_recv_block(b, ring.before, t, coming, own);
         at = dti_ring_range(c, DTI_REGION_OUT, coming);
     }
-    return !s->failed;
 }
 
-static bool dti_algo_broadcast_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_broadcast_ring(dti_builder *b, const dti_collective *c) {
     dti_ring ring = dti_ring_begin(c);
     bool first = c->rank == (uint32_t)c->op.root, last = ring.next == (uint32_t)c->op.root;
-    dti_stretch at = dti_stretch_at(first ? DTI_REGION_IN : DTI_REGION_OUT, (uint8_t)c->op.dtype, 0,
-                                    c->op.count);
+    dti_stretch at = dti_own_whole(c, first ? DTI_REGION_IN : DTI_REGION_OUT);
     uint32_t recv = DTI_NO_STEP;
     if (!first)
-        recv = dti_add_recv(&b, ring.before, 0, at, false);
+        recv = dti_add_recv(b, ring.before, 0, at, false);
     if (!last) {
-        dti_add_send(&b, ring.next, 0, at, false);
-        dti_add_after(&b, recv);
+        dti_add_send(b, ring.next, 0, at, false);
+        dti_add_after(b, recv);
     }
-    return !s->failed;
 }

@@ -15,81 +15,68 @@
  * its own block to block 0 when that has gone, chunk for chunk. A broadcast's root writes nothing.
  * A reduce writes OUT at the root only, which sends nothing. */
 
-static bool dti_algo_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_gather_direct(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root;
     if (c->rank != root) {
-        dti_add_send(&b, root, 0,
-                     dti_stretch_at(DTI_REGION_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
-        return !s->failed;
+        dti_add_send(b, root, 0, dti_own_whole(c, DTI_REGION_IN), false);
+        return;
     }
-    dti_block own = dti_collective_block(&b);
+    dti_block own = dti_collective_block(b);
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (root + i) % c->size;
-        dti_recv_block(&b, peer, 0, peer, own);
+        dti_recv_block(b, peer, 0, peer, own);
     }
-    return !s->failed;
 }
 
-static bool dti_algo_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_scatter_direct(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, to_first = DTI_NO_STEP;
-    uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch out = dti_stretch_at(DTI_REGION_OUT, dtype, 0, c->op.count);
+    dti_stretch out = dti_own_whole(c, DTI_REGION_OUT);
     if (c->rank != root) {
-        dti_add_recv(&b, root, 0, out, false);
-        return !s->failed;
+        dti_add_recv(b, root, 0, out, false);
+        return;
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (root + i) % c->size;
         uint32_t send = dti_add_send(
-            &b, peer, 0, dti_stretch_at(DTI_REGION_IN, dtype, peer * c->op.count, c->op.count),
-            false);
+            b, peer, 0, dti_own_range(c, DTI_REGION_IN, peer * c->op.count, c->op.count), false);
         to_first = peer == 0 ? send : to_first;
     }
     dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && root == 0))
-        return !s->failed;
-    dti_add_copy(&b, out, dti_stretch_at(DTI_REGION_IN, dtype, root * c->op.count, c->op.count));
+        return;
+    dti_add_copy(b, out, dti_own_range(c, DTI_REGION_IN, root * c->op.count, c->op.count));
     if (overlap == DTI_SAME)
-        dti_add_after(&b, to_first);
-    return !s->failed;
+        dti_add_after(b, to_first);
 }
 
-static bool dti_algo_broadcast_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_broadcast_one_shot(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root;
     bool first = c->rank == root;
-    dti_stretch at = dti_stretch_at(first ? DTI_REGION_IN : DTI_REGION_OUT, (uint8_t)c->op.dtype, 0,
-                                    c->op.count);
+    dti_stretch at = dti_own_whole(c, first ? DTI_REGION_IN : DTI_REGION_OUT);
     if (!first) {
-        dti_add_recv(&b, root, 0, at, false);
-        return !s->failed;
+        dti_add_recv(b, root, 0, at, false);
+        return;
     }
     for (uint32_t i = 1; i < c->size; i++)
-        dti_add_send(&b, (root + i) % c->size, 0, at, false);
-    return !s->failed;
+        dti_add_send(b, (root + i) % c->size, 0, at, false);
 }
 
 /* Counted from the root, place v receives from v without its lowest bit, and serves v plus each
  * smaller bit: the largest first, for most ranks depend on it. */
-static bool dti_algo_broadcast_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, false);
+static void dti_algo_broadcast_doubling(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, place = (c->rank + c->size - root) % c->size;
-    dti_stretch at = dti_stretch_at(place == 0 ? DTI_REGION_IN : DTI_REGION_OUT,
-                                    (uint8_t)c->op.dtype, 0, c->op.count);
+    dti_stretch at = dti_own_whole(c, place == 0 ? DTI_REGION_IN : DTI_REGION_OUT);
     uint32_t bit = place & (~place + 1), recv = DTI_NO_STEP;
     if (place == 0)
         bit = dti_tree_split(c->size) * 2;
     else
-        recv = dti_add_recv(&b, (root + place - bit) % c->size, 0, at, false);
+        recv = dti_add_recv(b, (root + place - bit) % c->size, 0, at, false);
     for (bit /= 2; bit > 0; bit /= 2) {
         if (bit >= c->size - place)
             continue;
-        dti_add_send(&b, (root + place + bit) % c->size, 0, at, false);
-        dti_add_after(&b, recv);
+        dti_add_send(b, (root + place + bit) % c->size, 0, at, false);
+        dti_add_after(b, recv);
     }
-    return !s->failed;
 }
 
 /* The rank that has the sum of the span's leaves. */
@@ -97,8 +84,8 @@ static uint32_t dti_algo_reduce_holder(dt_comm_span span, uint32_t root) {
     return root >= span.first && root - span.first < span.count ? root : span.first;
 }
 
-static bool dti_algo_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_builder_open(base, c, s, true);
+static void dti_algo_reduce_doubling(dti_builder *b, const dti_collective *c) {
+    dti_builder_partials(b);
     uint32_t root = (uint32_t)c->op.root;
     dt_comm_span path[DTI_DOUBLING_LEVELS];
     uint32_t levels = dti_doubling_path(c->size, c->rank, path);
@@ -111,10 +98,9 @@ static bool dti_algo_reduce_doubling(dti_base *base, const dti_collective *c, dt
                                    : (dt_comm_span){node.first + half, node.count - half};
         uint32_t holder = dti_algo_reduce_holder(node, root);
         if (holder != c->rank) {
-            dti_doubling_send(&b, holder, &mine);
+            dti_doubling_send(b, holder, &mine);
             break;
         }
-        dti_doubling_merge(&b, other.first, other, &mine); /* the root is not in it */
+        dti_doubling_merge(b, other.first, other, &mine); /* the root is not in it */
     }
-    return !s->failed;
 }

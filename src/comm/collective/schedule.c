@@ -50,6 +50,15 @@ static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t firs
     return (dti_stretch){(uint8_t)place, dtype, first * dti_dtype_bytes((dt_dtype)dtype), count};
 }
 
+static dti_stretch dti_own_range(const dti_collective *c, dti_region place, uint64_t first,
+                                 uint64_t count) {
+    return dti_stretch_at(place, (uint8_t)c->op.dtype, first, count);
+}
+
+static dti_stretch dti_own_whole(const dti_collective *c, dti_region place) {
+    return dti_own_range(c, place, 0, c->op.count);
+}
+
 static dti_stretch dti_stretch_part(dti_stretch range, uint64_t first, uint64_t count) {
     range.offset += first * dti_dtype_bytes((dt_dtype)range.dtype);
     range.count = count;
@@ -79,15 +88,19 @@ static uint8_t dti_in_dtype(const dti_collective *c) {
 
 /* ---- The builder */
 
-static dti_builder dti_builder_open(dti_base *base, const dti_collective *c, dti_schedule *s,
-                                    bool partials) {
+static bool dti_schedule_build(dti_base *base, const dti_collective *c, dti_algorithm_fn *algorithm,
+                               dti_schedule *s) {
+    dti_builder b = {base, c, s, DTI_NO_STEP};
     dti_schedule_clear(s);
     s->sum_dtype = dti_fold_dtype(c->op.dtype, c->op.reduction);
-    size_t bytes = dti_dtype_bytes(c->op.dtype);
-    if (partials)
-        bytes = DTI_MAX(bytes, dti_dtype_bytes((dt_dtype)s->sum_dtype));
-    s->chunk_elements = DTI_MAX(c->chunk_bytes / bytes, 1);
-    return (dti_builder){base, c, s, DTI_NO_STEP};
+    s->chunk_elements = DTI_MAX(c->chunk_bytes / dti_dtype_bytes(c->op.dtype), 1);
+    algorithm(&b, c);
+    return !s->failed;
+}
+
+static void dti_builder_partials(dti_builder *b) {
+    const uint64_t most = b->c->chunk_bytes / dti_dtype_bytes((dt_dtype)b->s->sum_dtype);
+    b->s->chunk_elements = DTI_MAX(DTI_MIN(b->s->chunk_elements, most), 1);
 }
 
 static bool dti_builder_fail(dti_builder *b, dt_result result, const char *what) {

@@ -99,9 +99,6 @@ typedef struct dti_collective {
     const dti_costs *costs; /* NULL: not known, constants decide */
 } dti_collective;
 
-/* Builds the schedule in *s, whose arrays are kept for the next one. False: s->failed. */
-typedef bool dti_algorithm_fn(dti_base *base, const dti_collective *c, dti_schedule *s);
-
 /* ---- schedule.c: what algorithms are written with. Step numbers are returned; UINT32_MAX =
  * failed, and further calls are harmless. */
 static void dti_schedule_clear(dti_schedule *s);
@@ -132,9 +129,13 @@ typedef struct dti_builder {
 
 #define DTI_NO_STEP UINT32_MAX
 
-/* partials: steps with sum_dtype are among those to come, of any rank. */
-static dti_builder dti_builder_open(dti_base *base, const dti_collective *c, dti_schedule *s,
-                                    bool partials);
+/* Adds the steps of b->c, which is c. */
+typedef void dti_algorithm_fn(dti_builder *b, const dti_collective *c);
+/* Builds the schedule in *s, whose arrays are kept for the next one. False: s->failed. */
+static bool dti_schedule_build(dti_base *base, const dti_collective *c, dti_algorithm_fn *algorithm,
+                               dti_schedule *s);
+/* Said first: steps with sum_dtype are among those to come, of any rank. */
+static void dti_builder_partials(dti_builder *b);
 static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch from,
                              bool credited);
 static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch to,
@@ -151,6 +152,10 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
 
 /* Elements from `first` on of IN, OUT or the slots (where first has no meaning). */
 static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
+/* The same of the operation's own type; all `count` of it. */
+static dti_stretch dti_own_range(const dti_collective *c, dti_region place, uint64_t first,
+                                 uint64_t count);
+static dti_stretch dti_own_whole(const dti_collective *c, dti_region place);
 /* A range's elements from `first` on. */
 static dti_stretch dti_stretch_part(dti_stretch range, uint64_t first, uint64_t count);
 

@@ -195,9 +195,8 @@ static bool dti_flight_plan(dti_core *core, dti_flight *f, const dti_collective 
         return false;
     if (!c->op.count)
         build = dti_algo_nothing;
-    dti_schedule_clear(&f->schedule);
     f->planned = *c;
-    if (!build(core->base, &chosen, &f->schedule)) {
+    if (!dti_schedule_build(core->base, &chosen, build, &f->schedule)) {
         dti_schedule_clear(&f->schedule);
         return false;
     }
