@@ -139,18 +139,35 @@ static void dti_visit_returned(const dti_visit *f);
 static void dti_visit_join(dti_visit *f, dti_base *base);
 
 /* Without its object a call is INVALID and no more, or, where it has no result, nothing at all. */
-#define DTI_PUBLIC(name, params, object, how, args) DTI_PUBLIC_IF(name, params, , object, how, args)
-/* What it makes goes to *out: nothing, until it succeeds. */
-#define DTI_PUBLIC_OUT(name, params, object, how, args)                                            \
-    DTI_PUBLIC_IF(name, params, if (out) memset(out, 0, sizeof *out), object, how, args)
-#define DTI_PUBLIC_IF(name, params, first, object, how, args)                                      \
+#define DTI_PUBLIC(name, params, object, how, args)                                                \
     static dt_result dti_call_##name params;                                                       \
     DT_API dt_result name params {                                                                 \
         dti_visit visit;                                                                           \
-        first;                                                                                     \
         object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
         const bool runs = (object) || (how)&DTI_LACKING;                                           \
         return dti_leave(&visit, runs ? dti_call_##name args : DT_ERROR_INVALID);                  \
+    }                                                                                              \
+    static dt_result dti_call_##name params
+/* What it gives goes to *out: zeros, where it fails. */
+#define DTI_PUBLIC_OUT(name, params, object, how, args)                                            \
+    DTI_PUBLIC_GIVES(name, params, object, how, args, (void)0)
+/* *out is an object that it makes, as early as it likes: where it fails, that is destroyed. */
+#define DTI_PUBLIC_NEW(name, params, object, how, args, destroy)                                   \
+    DTI_PUBLIC_GIVES(name, params, object, how, args, if (*out) destroy(*out); *out = NULL)
+#define DTI_PUBLIC_GIVES(name, params, object, how, args, undo)                                    \
+    static dt_result dti_call_##name params;                                                       \
+    DT_API dt_result name params {                                                                 \
+        dti_visit visit;                                                                           \
+        if (out)                                                                                   \
+            memset(out, 0, sizeof *out);                                                           \
+        object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
+        const dt_result result = !(object) ? DT_ERROR_INVALID                                      \
+                                 : !out    ? dti_fail_null(visit.base, "out")                      \
+                                           : dti_call_##name args;                                    \
+        if (result && out) {                                                                       \
+            undo;                                                                                  \
+        }                                                                                          \
+        return dti_leave(&visit, result);                                                          \
     }                                                                                              \
     static dt_result dti_call_##name params
 #define DTI_PUBLIC_VOID(name, params, object, how, args)                                           \

@@ -90,9 +90,9 @@ static void *dti_enter(const void *object, dti_visit *f, unsigned how, const cha
     dti_visit *const top = dti_visits;
     const bool inside = top && top->place == DTI_IN_LIBRARY;
     f->entry = DTI_NESTED;
+    f->base = base;
     if (inside && (!base || top->base == base))
         return (void *)(uintptr_t)at;
-    f->base = base;
     f->also = NULL;
     f->owns_also = false;
     f->entry = base ? dti_admit(base, at, how) : DTI_GUEST;

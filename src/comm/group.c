@@ -95,8 +95,6 @@ static void dti_group_undo(dt_comm *child) {
 DTI_PUBLIC_OUT(dt_comm_group_create, (dt_comm * parent, const int *ranks, int count, dt_comm **out),
                parent, DTI_OF(dt_comm), (parent, ranks, count, out)) {
     DTI_TRY(dti_comm_enter(parent));
-    if (!out)
-        return dti_fail(parent->base, DT_ERROR_INVALID, "dt_comm_group_create: out is NULL");
     dt_comm *root = dti_comm_root(parent);
     /* A rank with a wrong list takes part, or the others would wait for it. */
     dt_result mine = dti_group_check_list(parent, ranks, count);

@@ -404,7 +404,6 @@ static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetenso
 DTI_PUBLIC_OUT(dt_safetensors_open, (dt_ctx * ctx, const char *path, dt_safetensors **out), ctx,
                DTI_CTX, (ctx, path, out)) {
     DTI_NEED(dti_ctx_base(ctx), path);
-    DTI_NEED(dti_ctx_base(ctx), out);
     return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 

@@ -147,7 +147,6 @@ DTI_PUBLIC_OUT(dt_profile_create, (dt_ctx * ctx, const dt_profile_desc *desc, dt
                ctx, DTI_CTX, (ctx, desc, out)) {
     const dt_profile_desc d = desc ? *desc : (dt_profile_desc){0};
     dti_base *base = dti_ctx_base(ctx);
-    DTI_NEED(base, out);
     if (d.rank < 0 || d.steps < 0)
         return dti_fail(base, DT_ERROR_INVALID, "dt_profile_create: rank %d, %d steps; 0 or more",
                         d.rank, d.steps);

@@ -238,23 +238,17 @@ static dt_result dti_log_check_desc(dti_base *base, const dt_run_log_desc *desc)
     return DT_OK;
 }
 
-DTI_PUBLIC_OUT(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run_log **out),
-               ctx, DTI_CTX, (ctx, desc, out)) {
+DTI_PUBLIC_NEW(dt_run_log_create, (dt_ctx * ctx, const dt_run_log_desc *desc, dt_run_log **out),
+               ctx, DTI_CTX, (ctx, desc, out), dt_run_log_destroy) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
-    DTI_NEED(base, out);
     DTI_TRY(dti_log_check_desc(base, desc));
     DTI_TRY(dti_log_folder(base, desc->folder));
     DTI_TRY(dti_folder_probe(base, "the log's", desc->folder));
-    dt_run_log *log = dti_alloc(base, sizeof *log);
+    dt_run_log *log = *out = dti_alloc(base, sizeof *log);
     DTI_HAVE(log);
     log->base = base;
-    dt_result result = dti_log_make(log, desc);
-    if (result)
-        dt_run_log_destroy(log);
-    else
-        *out = log;
-    return result;
+    return dti_log_make(log, desc);
 }
 
 DTI_PUBLIC_VOID(dt_run_log_destroy, (dt_run_log * log), log, DTI_OF(dt_run_log) | DTI_UNUSED,

@@ -67,25 +67,20 @@ static size_t dti_metric_count(const dt_metric_desc *d) {
     return DTI_METRIC_CONFUSION + (d->no_confusion ? 0 : classes * classes + classes);
 }
 
-DTI_PUBLIC_OUT(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metric **out), ctx,
-               DTI_CTX, (ctx, desc, out)) {
+DTI_PUBLIC_NEW(dt_metric_create, (dt_ctx * ctx, const dt_metric_desc *desc, dt_metric **out), ctx,
+               DTI_CTX, (ctx, desc, out), dt_metric_destroy) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
-    DTI_NEED(base, out);
     const dt_metric_desc d = dti_metric_resolved(desc);
     const char *wrong = dti_metric_wrong(&d);
     if (wrong)
         return dti_fail(base, DT_ERROR_INVALID, "dt_metric_create: %s", wrong);
-    dt_metric *m = dti_alloc(base, sizeof *m);
+    dt_metric *m = *out = dti_alloc(base, sizeof *m);
     DTI_HAVE(m);
     *m = (dt_metric){.base = base, .desc = d, .count = dti_metric_count(&d)};
     m->sums = dti_alloc_array(base, m->count, sizeof *m->sums);
-    if (!m->sums) {
-        dti_free(base, m);
-        return DT_ERROR_MEMORY;
-    }
+    DTI_HAVE(m->sums);
     dt_metric_reset(m);
-    *out = m;
     return DT_OK;
 }
 

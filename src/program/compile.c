@@ -426,7 +426,6 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
 DTI_PUBLIC_OUT(dt_program_create, (dt_store * store, const dt_program_desc *desc, dt_program **out),
                store, DTI_OF(dt_store), (store, desc, out)) {
     DTI_NEED(store->base, desc);
-    DTI_NEED(store->base, out);
     DTI_TRY(dti_check_forked(store->base));
     if (desc->optim &&
         dti_store_alone(store, "only the trainer trains it; make programs without .optim"))

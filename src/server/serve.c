@@ -130,28 +130,19 @@ static void dti_server_end(dti_owned *self) {
     dt_server_destroy((dt_server *)(void *)self);
 }
 
-DTI_PUBLIC_OUT(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_server **out),
-               graph, DTI_OF(dt_graph), (graph, desc, out)) {
+DTI_PUBLIC_NEW(dt_server_create, (dt_graph * graph, const dt_server_desc *desc, dt_server **out),
+               graph, DTI_OF(dt_graph), (graph, desc, out), dt_server_destroy) {
     DTI_NEED(graph->base, desc);
-    DTI_NEED(graph->base, out);
-    dt_result result = dti_server_check(graph, desc);
-    dt_server *s = result ? NULL : dti_alloc(graph->base, sizeof *s);
-    if (!s)
-        return result ? result : DT_ERROR_MEMORY;
+    DTI_TRY(dti_server_check(graph, desc));
+    dt_server *s = *out = dti_alloc(graph->base, sizeof *s);
+    DTI_HAVE(s);
     s->base = graph->base;
     s->graph = graph;
     s->staleness_lr = desc->staleness_lr;
-    result = dti_server_trainer_make(s, graph, desc);
-    if (!result)
-        result = dti_server_memory(s, desc);
-    if (!result)
-        result = dti_server_hub(s, desc);
-    if (result) {
-        dt_server_destroy(s);
-        return result;
-    }
+    DTI_TRY(dti_server_trainer_make(s, graph, desc));
+    DTI_TRY(dti_server_memory(s, desc));
+    DTI_TRY(dti_server_hub(s, desc));
     dti_own(&graph->stores, &s->owned, dti_server_end); /* in front of its trainer: it goes first */
-    *out = s;
     return DT_OK;
 }
 

@@ -179,7 +179,6 @@ static void dti_graph_end(dti_owned *self) {
 }
 
 DTI_PUBLIC_OUT(dt_graph_create, (dt_ctx * ctx, dt_graph **out), ctx, DTI_CTX, (ctx, out)) {
-    DTI_NEED(dti_ctx_base(ctx), out);
     DTI_TRY(dti_graph_new(ctx, out));
     dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
     return DT_OK;

@@ -241,7 +241,6 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
 DTI_PUBLIC_OUT(dt_trainer_create, (dt_graph * graph, const dt_trainer_desc *desc, dt_trainer **out),
                graph, DTI_OF(dt_graph), (graph, desc, out)) {
     DTI_NEED(graph->base, desc);
-    DTI_NEED(graph->base, out);
     dti_visit visit;
     if (dti_enter(desc->comm, &visit, DTI_OF(dt_comm) | DTI_TELLS, dti_function()) || !desc->comm)
         return dti_leave(&visit, dti_trainer_open(graph, desc, out));

@@ -53,30 +53,21 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
         csv->categories_max = DTI_MAX(csv->categories_max, desc->like->categories_max);
     csv->path = dti_alloc_text(base, path);
     DTI_HAVE(csv->path);
-    dt_result result =
-        dti_csv_cursor_open(base, csv->path, desc->delimiter ? desc->delimiter : ',', &csv->cursor);
-    if (!result)
-        result = dti_csv_scan(csv, desc);
-    if (!result)
-        dti_csv_settle(csv);
-    return result;
+    DTI_TRY(dti_csv_cursor_open(base, csv->path, desc->delimiter ? desc->delimiter : ',',
+                                &csv->cursor));
+    DTI_TRY(dti_csv_scan(csv, desc));
+    dti_csv_settle(csv);
+    return DT_OK;
 }
 
-DTI_PUBLIC_OUT(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
-               ctx, DTI_CTX, (ctx, path, desc, out)) {
+DTI_PUBLIC_NEW(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
+               ctx, DTI_CTX, (ctx, path, desc, out), dt_csv_close) {
     static const dt_csv_desc none;
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
-    DTI_NEED(base, out);
     desc = desc ? desc : &none;
-    dt_result result = dti_csv_check_desc(base, desc);
-    if (!result)
-        result = dti_csv_make(base, path, desc, out);
-    if (result) {
-        dt_csv_close(*out);
-        *out = NULL;
-    }
-    return result;
+    DTI_TRY(dti_csv_check_desc(base, desc));
+    return dti_csv_make(base, path, desc, out);
 }
 
 DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, (csv)) {
@@ -109,7 +100,6 @@ static dti_hint dti_csv_hint(const dt_csv *csv, int index) {
 
 DTI_PUBLIC_OUT(dt_csv_get_column, (const dt_csv *csv, int index, dt_csv_column *out), csv,
                DTI_OF(dt_csv), (csv, index, out)) {
-    DTI_NEED(csv->base, out);
     if (index < 0 || (uint32_t)index >= csv->count)
         return dti_fail(csv->base, DT_ERROR_INVALID, "%s: column %d of %u%s", csv->path, index,
                         csv->count, dti_csv_hint(csv, index).text);

@@ -145,7 +145,6 @@ static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set
 DTI_PUBLIC_OUT(dt_folder_dataset,
                (dt_folder * folder, dt_tensor picture, dt_tensor label, dt_dataset *out), folder,
                DTI_OF(dt_folder), (folder, picture, label, out)) {
-    DTI_NEED(folder->base, out);
     const dt_folder *f = folder;
     if (dti_is_nil(picture))
         return dti_fail(f->base, DT_ERROR_INVALID, "dt_folder_dataset: the picture is nil");
@@ -257,22 +256,15 @@ static dt_result dti_folder_create(dti_base *base, const char *path, const dt_fo
     return dti_folder_cache_make(f);
 }
 
-DTI_PUBLIC_OUT(dt_folder_open,
+DTI_PUBLIC_NEW(dt_folder_open,
                (dt_ctx * ctx, const char *path, const dt_folder_desc *desc, dt_folder **out), ctx,
-               DTI_CTX, (ctx, path, desc, out)) {
+               DTI_CTX, (ctx, path, desc, out), dt_folder_close) {
     static const dt_folder_desc none;
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
-    DTI_NEED(base, out);
     desc = desc ? desc : &none;
-    dt_result result = dti_folder_check(base, desc);
-    if (!result)
-        result = dti_folder_create(base, path, desc, out);
-    if (result) {
-        dt_folder_close(*out);
-        *out = NULL;
-    }
-    return result;
+    DTI_TRY(dti_folder_check(base, desc));
+    return dti_folder_create(base, path, desc, out);
 }
 
 DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNUSED, (f)) {

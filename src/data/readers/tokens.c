@@ -73,7 +73,6 @@ static bool dti_tokens_fits(const dt_tokens *t, dt_tensor x) {
 DTI_PUBLIC_OUT(dt_tokens_dataset,
                (dt_tokens * tokens, dt_tensor ids, dt_tensor targets, dt_dataset *out), tokens,
                DTI_OF(dt_tokens), (tokens, ids, targets, out)) {
-    DTI_NEED(tokens->base, out);
     const bool pairs = !dti_is_nil(targets);
     if (!dti_tokens_fits(tokens, ids) || (pairs && !dti_tokens_fits(tokens, targets)))
         return dti_fail(tokens->base, DT_ERROR_INVALID,
@@ -134,33 +133,24 @@ static dt_result dti_tokens_make(dti_base *base, const char *path, const dt_toke
     dti_mutex_init(&t->lock);
     t->path = dti_alloc_text(base, path);
     t->bytes = dti_alloc_array(base, (size_t)desc->window + 1, t->each);
-    dt_result result =
-        t->path && t->bytes ? dti_reader_open(base, t->path, &t->reader) : DT_ERROR_MEMORY;
-    if (result)
-        return result;
+    DTI_HAVE(t->path && t->bytes);
+    DTI_TRY(dti_reader_open(base, t->path, &t->reader));
     t->open = true;
-    result = dti_tokens_count(t);
+    DTI_TRY(dti_tokens_count(t));
     dti_base_init(&t->reading, NULL, NULL); /* from now on threads read */
     t->reader.base = &t->reading;
-    return result;
+    return DT_OK;
 }
 
-DTI_PUBLIC_OUT(dt_tokens_open,
+DTI_PUBLIC_NEW(dt_tokens_open,
                (dt_ctx * ctx, const char *path, const dt_tokens_desc *desc, dt_tokens **out), ctx,
-               DTI_CTX, (ctx, path, desc, out)) {
+               DTI_CTX, (ctx, path, desc, out), dt_tokens_close) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, path);
     DTI_NEED(base, desc);
-    DTI_NEED(base, out);
     dt_tokens_desc d = *desc;
-    dt_result result = dti_tokens_check(base, &d);
-    if (!result)
-        result = dti_tokens_make(base, path, &d, out);
-    if (result) {
-        dt_tokens_close(*out);
-        *out = NULL;
-    }
-    return result;
+    DTI_TRY(dti_tokens_check(base, &d));
+    return dti_tokens_make(base, path, &d, out);
 }
 
 DTI_PUBLIC_VOID(dt_tokens_close, (dt_tokens * t), t, DTI_OF(dt_tokens) | DTI_UNUSED, (t)) {

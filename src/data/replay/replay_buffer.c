@@ -74,19 +74,12 @@ static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_rep
     return r->items && (r->tree || d->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
 }
 
-DTI_PUBLIC_OUT(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_replay **out), ctx,
-               DTI_CTX, (ctx, desc, out)) {
+DTI_PUBLIC_NEW(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_replay **out), ctx,
+               DTI_CTX, (ctx, desc, out), dt_replay_destroy) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
-    DTI_NEED(base, out);
-    dt_result result = dti_replay_check(base, desc);
-    if (!result)
-        result = dti_replay_make(base, desc, out);
-    if (result) {
-        dt_replay_destroy(*out);
-        *out = NULL;
-    }
-    return result;
+    DTI_TRY(dti_replay_check(base, desc));
+    return dti_replay_make(base, desc, out);
 }
 
 DTI_PUBLIC_VOID(dt_replay_destroy, (dt_replay * r), r, DTI_OF(dt_replay) | DTI_UNUSED, (r)) {

@@ -34,9 +34,8 @@ static void dti_store_end(dti_owned *self) {
     dti_store_free((dt_store *)(void *)self);
 }
 
-DTI_PUBLIC_OUT(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out),
-               graph, DTI_OF(dt_graph), (graph, desc, out)) {
-    DTI_NEED(graph->base, out);
+DTI_PUBLIC_NEW(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt_store **out),
+               graph, DTI_OF(dt_graph), (graph, desc, out), dti_store_free) {
     if (desc && desc->batch_hint < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID, ".batch_hint is %d; 0 = 64, or more",
                         desc->batch_hint);
@@ -48,7 +47,7 @@ DTI_PUBLIC_OUT(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
     DTI_TRY(dti_check_forked(graph->base));
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
-    dt_store *s = dti_alloc(graph->base, sizeof *s);
+    dt_store *s = *out = dti_alloc(graph->base, sizeof *s);
     DTI_HAVE(s);
     s->graph = graph;
     s->base = graph->base;
@@ -57,13 +56,7 @@ DTI_PUBLIC_OUT(dt_store_create, (dt_graph * graph, const dt_store_desc *desc, dt
     s->init = d.init;
     s->init_user = d.init_user;
     dti_own(&graph->stores, &s->owned, dti_store_end);
-    dt_result result = dti_store_build(s, &d);
-    if (result) {
-        dti_store_free(s);
-        return result;
-    }
-    *out = s;
-    return DT_OK;
+    return dti_store_build(s, &d);
 }
 
 static void dti_store_free(dt_store *s) {
