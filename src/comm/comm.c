@@ -7,11 +7,6 @@
 
 #define DTI_RANKS_MAX 65535 /* a step's peer has 16 bits */
 
-static dt_result dti_comm_desc_wrong_int(dti_base *base, const char *name, int value, int low,
-                                         int high) {
-    return dti_fail(base, DT_ERROR_INVALID, "%s is %d, not in %d .. %d", name, value, low, high);
-}
-
 /* Every text must end within its array, or a later read of it would run on. */
 static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d) {
     const struct {
@@ -43,25 +38,20 @@ static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d
     return DT_OK;
 }
 
-static dt_result dti_comm_desc_check_ranks(dti_base *base, const dt_comm_desc *d) {
-    if (d->world_size < 1 || d->world_size > DTI_RANKS_MAX)
-        return dti_comm_desc_wrong_int(base, "world_size", d->world_size, 1, DTI_RANKS_MAX);
-    if (d->rank < 0 || d->rank >= d->world_size)
-        return dti_comm_desc_wrong_int(base, "rank", d->rank, 0, d->world_size - 1);
-    if (d->local_size < 0 || d->local_size > d->world_size)
-        return dti_comm_desc_wrong_int(base, "local_size", d->local_size, 0, d->world_size);
-    int local = d->local_size ? d->local_size : d->world_size;
-    if (d->local_rank < 0 || d->local_rank >= local)
-        return dti_comm_desc_wrong_int(base, "local_rank", d->local_rank, 0, local - 1);
-    return DT_OK;
-}
-
 /* Fills in the defaults of the numbers, then checks their ranges: one row each. */
 static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
+    const int local = d->local_size ? d->local_size : d->world_size;
     const struct {
         const char *name;
         int *value, otherwise, low, high;
     } rows[] = {
+        {"world_size", &d->world_size, 1, 1, DTI_RANKS_MAX},
+        {"rank", &d->rank, 0, 0, d->world_size - (d->world_size > 0)},
+        {"local_size", &d->local_size, 0, 0, d->world_size},
+        {"local_rank", &d->local_rank, 0, 0, local - (local > 0)},
+        {"transport", (int *)&d->transport, 0, 0, DT_COMM_MPI},
+        {"integrity", (int *)&d->integrity, 0, 0, DT_COMM_UNCHECKED},
+        {"shared_memory", (int *)&d->shared_memory, 0, 0, DT_COMM_SHARED_REQUIRED},
         {"port_low", &d->port_low, 0, 0, 65535},
         {"port_high", &d->port_high, 0, 0, 65535},
         {"sockets", &d->sockets, 1, 1, 16},
@@ -75,8 +65,8 @@ static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
         if (*rows[i].value == 0)
             *rows[i].value = rows[i].otherwise;
         if (*rows[i].value < rows[i].low || *rows[i].value > rows[i].high)
-            return dti_comm_desc_wrong_int(base, rows[i].name, *rows[i].value, rows[i].low,
-                                           rows[i].high);
+            return dti_fail(base, DT_ERROR_INVALID, "%s is %d, not in %d .. %d", rows[i].name,
+                            *rows[i].value, rows[i].low, rows[i].high);
     }
     if (d->port_low > d->port_high)
         return dti_fail(base, DT_ERROR_INVALID, ".port_low is %d, above .port_high %d", d->port_low,
@@ -109,7 +99,6 @@ static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d)
 
 /* What is behind the scheme is rendezvous.c's to check, and keys are key.c's. */
 static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_desc *d) {
-    static const char *const schemes[] = {"tcp://", "file:///", "pmix:", "pmi:", "tcpstore://"};
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID,
                         ".insecure is set, but .integrity MAC and TLS need a key");
@@ -123,21 +112,16 @@ static dt_result dti_comm_desc_check_rendezvous(dti_base *base, const dt_comm_de
                         ".rendezvous is empty: give %d ranks \"tcp://host:port\" of rank 0, or "
                         "\"file:///path\" on a shared folder",
                         d->world_size);
-    for (size_t i = 0; i < DTI_COUNT(schemes); i++)
-        if (!strncmp(d->rendezvous, schemes[i], strlen(schemes[i])))
-            return DT_OK;
-    return dti_fail(base, DT_ERROR_INVALID,
-                    ".rendezvous is \"%s\"; it must begin with tcp:// or file:///", d->rendezvous);
+    return dti_rendezvous_is_known(d->rendezvous)
+               ? DT_OK
+               : dti_fail(base, DT_ERROR_INVALID,
+                          ".rendezvous is \"%s\"; it must begin with tcp:// or file:///",
+                          d->rendezvous);
 }
 
 static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_desc *d) {
     int papers = (d->tls_ca[0] != 0) + (d->tls_certificate[0] != 0) + (d->tls_private_key[0] != 0) +
                  (d->tls_name[0] != 0);
-    if ((unsigned)d->integrity > DT_COMM_UNCHECKED)
-        return dti_comm_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_UNCHECKED);
-    if ((unsigned)d->shared_memory > DT_COMM_SHARED_REQUIRED)
-        return dti_comm_desc_wrong_int(base, "shared_memory", (int)d->shared_memory, 0,
-                                       DT_COMM_SHARED_REQUIRED);
     if (d->shared_memory == DT_COMM_SHARED_REQUIRED &&
         (d->integrity == DT_COMM_TLS || d->transport == DT_COMM_MPI))
         return dti_fail(base, DT_ERROR_INVALID,
@@ -161,11 +145,8 @@ static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
     if (d->world_size == 0)
         d->world_size = 1;
-    DTI_TRY(dti_comm_desc_check_ranks(base, d));
     DTI_TRY(dti_comm_desc_check_numbers(base, d));
     DTI_TRY(dti_comm_desc_check_link(base, d));
-    if ((unsigned)d->transport > DT_COMM_MPI)
-        return dti_comm_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
     DTI_TRY(dti_comm_desc_check_integrity(base, d));
     return d->world_size > 1 ? dti_comm_desc_check_rendezvous(base, d) : DT_OK;
 }

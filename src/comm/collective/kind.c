@@ -1,4 +1,4 @@
-/* The kinds of operations: their names, and what they have. */
+/* The kinds of operations: their names, and what they have; and the schemes of a rendezvous. */
 
 static const char *dti_kind_name(dt_comm_kind kind) {
     static const char *const names[] = {
@@ -54,4 +54,13 @@ static bool dti_kind_reduces(dt_comm_kind kind) {
 static bool dti_kind_has_root(dt_comm_kind kind) {
     return kind == DT_COMM_SEND || kind == DT_COMM_RECV || kind == DT_COMM_BROADCAST ||
            kind == DT_COMM_REDUCE || kind == DT_COMM_GATHER || kind == DT_COMM_SCATTER;
+}
+
+/* Whether a rendezvous begins with a scheme that there is. */
+static bool dti_rendezvous_is_known(const char *url) {
+    static const char *const schemes[] = {"tcp://", "file:///", "tcpstore://", "pmix:", "pmi:"};
+    for (size_t i = 0; i < DTI_COUNT(schemes); i++)
+        if (!strncmp(url, schemes[i], strlen(schemes[i])))
+            return true;
+    return false;
 }

@@ -125,16 +125,13 @@ static bool dti_env_port_range(dti_env_reader *r) {
 }
 
 static bool dti_env_rendezvous(dti_env_reader *r) {
-    static const char *const schemes[] = {"tcp://", "file:///", "tcpstore://", "pmix:", "pmi:"};
     char *url = r->desc.rendezvous;
     if (!dti_env_text(r, "DTRAIN_RDZV", url, sizeof r->desc.rendezvous, ""))
         return false;
     if (!strcmp(url, "env:"))
         *url = 0;
-    for (size_t i = 0; i < DTI_COUNT(schemes); i++)
-        if (!*url || !strncmp(url, schemes[i], strlen(schemes[i])))
-            return true;
-    return dti_env_fail(r,
+    return !*url || dti_rendezvous_is_known(url) ||
+           dti_env_fail(r,
                         "DTRAIN_RDZV=\"%s\" is not tcp://host:port, file:///path, "
                         "tcpstore://host:port, pmix:, pmi: or env:",
                         dti_env_quote(url).text);
@@ -190,40 +187,35 @@ static bool dti_env_secret(dti_env_reader *r) {
     return !dti_env_get(r, names[2]) || dti_env_secret_descriptor(r);
 }
 
-static bool dti_env_integrity(dti_env_reader *r) {
-    static const char *const names[] = {[DT_COMM_CRC] = "crc",
-                                        [DT_COMM_MAC] = "mac",
-                                        [DT_COMM_TLS] = "tls",
-                                        [DT_COMM_UNCHECKED] = "none"};
-    const char *text = dti_env_get(r, "DTRAIN_INTEGRITY");
-    dt_comm_desc *d = &r->desc;
-    bool known = !text;
-    for (size_t i = 0; text && i < DTI_COUNT(names); i++)
+/* One of some names, which `how` lists. */
+static bool dti_env_name(dti_env_reader *r, const char *name, const char *const *names, int count,
+                         const char *how, int *value) {
+    const char *text = dti_env_get(r, name);
+    for (int i = 0; text && i < count; i++)
         if (!strcmp(text, names[i])) {
-            d->integrity = (dt_comm_integrity)i;
-            known = true;
-        }
-    if (!known)
-        return dti_env_fail(r, "DTRAIN_INTEGRITY is %s: crc, mac, tls or none",
-                            dti_env_quote(text).text);
-    return dti_env_text(r, "DTRAIN_TLS_CA", d->tls_ca, sizeof d->tls_ca, "") &&
-           dti_env_text(r, "DTRAIN_TLS_CERT", d->tls_certificate, sizeof d->tls_certificate, "") &&
-           dti_env_text(r, "DTRAIN_TLS_KEY", d->tls_private_key, sizeof d->tls_private_key, "") &&
-           dti_env_text(r, "DTRAIN_TLS_NAME", d->tls_name, sizeof d->tls_name, "");
-}
-
-static bool dti_env_shared_memory(dti_env_reader *r) {
-    static const char *const names[] = {[DT_COMM_SHARED_DEFAULT] = "default",
-                                        [DT_COMM_SHARED_OFF] = "off",
-                                        [DT_COMM_SHARED_REQUIRED] = "required"};
-    const char *text = dti_env_get(r, "DTRAIN_SHARED_MEMORY");
-    for (size_t i = 0; text && i < DTI_COUNT(names); i++)
-        if (!strcmp(text, names[i])) {
-            r->desc.shared_memory = (dt_comm_shared_memory)i;
+            *value = i;
             return true;
         }
-    return !text || dti_env_fail(r, "DTRAIN_SHARED_MEMORY is %s: default, off or required",
-                                 dti_env_quote(text).text);
+    return !text || dti_env_fail(r, "%s is %s: %s", name, dti_env_quote(text).text, how);
+}
+
+static bool dti_env_protection(dti_env_reader *r) {
+    static const char *const integrity[] = {[DT_COMM_CRC] = "crc",
+                                            [DT_COMM_MAC] = "mac",
+                                            [DT_COMM_TLS] = "tls",
+                                            [DT_COMM_UNCHECKED] = "none"};
+    static const char *const shared[] = {[DT_COMM_SHARED_DEFAULT] = "default",
+                                         [DT_COMM_SHARED_OFF] = "off",
+                                         [DT_COMM_SHARED_REQUIRED] = "required"};
+    dt_comm_desc *d = &r->desc;
+    return dti_env_name(r, "DTRAIN_INTEGRITY", integrity, DTI_COUNT(integrity),
+                        "crc, mac, tls or none", (int *)&d->integrity) &&
+           dti_env_text(r, "DTRAIN_TLS_CA", d->tls_ca, sizeof d->tls_ca, "") &&
+           dti_env_text(r, "DTRAIN_TLS_CERT", d->tls_certificate, sizeof d->tls_certificate, "") &&
+           dti_env_text(r, "DTRAIN_TLS_KEY", d->tls_private_key, sizeof d->tls_private_key, "") &&
+           dti_env_text(r, "DTRAIN_TLS_NAME", d->tls_name, sizeof d->tls_name, "") &&
+           dti_env_name(r, "DTRAIN_SHARED_MEMORY", shared, DTI_COUNT(shared),
+                        "default, off or required", (int *)&d->shared_memory);
 }
 
 /* "off", or LATENCY_NS,BYTES_PER_S and perhaps ,MESSAGE_NS. */
@@ -269,5 +261,5 @@ static bool dti_env_own(dti_env_reader *r) {
            dti_env_text(r, "DTRAIN_IFNAME", desc->interfaces, sizeof desc->interfaces, "") &&
            dti_env_seconds(r, "DTRAIN_TIMEOUT", &desc->join_timeout_ms) &&
            dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_link(r) &&
-           dti_env_secret(r) && dti_env_integrity(r) && dti_env_shared_memory(r);
+           dti_env_secret(r) && dti_env_protection(r);
 }
