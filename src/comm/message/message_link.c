@@ -21,8 +21,9 @@ static void dti_message_link_refused(dti_core *core, dti_link *link, const char 
     dti_message_link_end(link->conn, true, "%s", text);
 }
 
-static void dti_message_link_dropped(dti_core *core, dti_link *link, const char *why) {
+static bool dti_message_link_dropped(dti_core *core, dti_link *link, const char *why) {
     dti_message_link_end(link->conn, false, "%s", why);
+    return false;
 }
 
 static const char *dti_message_link_taken(dti_core *core, dti_link *link, uint32_t peer) {

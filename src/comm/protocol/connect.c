@@ -362,11 +362,12 @@ static void dti_core_closed(dti_core *core, dti_link *link, const char *why) {
     }
 }
 
-static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *why) {
+static bool dti_core_link_dropped(dti_core *core, dti_link *link, const char *why) {
     if (link->dialled)
         dti_core_dial_failed(core, link, why);
     else
         dti_link_free(core, link);
+    return false;
 }
 
 /* Counts a damaged handshake, which says nothing about the other end. False: there were too many,

@@ -321,14 +321,14 @@ typedef struct dti_core_up {
     void (*bye)(dti_core *core, dti_link *link);
     /* connect.c: the other side's RESUME */
     void (*resume)(dti_core *core, dti_link *link);
-    /* failure.c: the group ends by what this connection did */
-    void (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
+    /* failure.c: the group ends by what this connection did; false, for the caller to return */
+    bool (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
         DTI_PRINTF(4, 5);
-    /* connect.c: the peer has proved itself; it refuses us; the connection is of no use; NULL, or
+    /* connect.c: the peer has proved itself; it refuses us; the connection is of no use, false; NULL, or
      * why a connection that says it is from `peer` cannot be taken */
     void (*open)(dti_core *core, dti_link *link);
     void (*refused)(dti_core *core, dti_link *link, const char *text);
-    void (*dropped)(dti_core *core, dti_link *link, const char *why);
+    bool (*dropped)(dti_core *core, dti_link *link, const char *why);
     const char *(*taken)(dti_core *core, dti_link *link, uint32_t peer);
 } dti_core_up;
 
@@ -418,5 +418,6 @@ static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const c
 /* Something is wrong: `culprit` is the rank that is thought to have caused it. */
 static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
                              ...) DTI_PRINTF(4, 5);
-static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
+/* Of what came on a connection; false, for the caller to return. */
+static bool dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
                                  const char *format, ...) DTI_PRINTF(4, 5);

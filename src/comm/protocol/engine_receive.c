@@ -89,11 +89,9 @@ static bool dti_engine_acknowledged(dti_core *core, dti_link *link, uint16_t num
     const uint64_t gone = link->data_left ? link->tx_number : b->sent;
     if (b->bye_received || link->lasting || !more)
         return true;
-    if (more > gone - b->acknowledged) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "frames were acknowledged that were not sent");
-        return false;
-    }
+    if (more > gone - b->acknowledged)
+        return dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                                    "frames were acknowledged that were not sent");
     dti_engine_release(core, link, b->acknowledged + more);
     return true;
 }
@@ -132,14 +130,13 @@ static bool dti_engine_data_body(dti_core *core, dti_link *link) {
                chunk % core->set.sockets == link->socket && /* so none comes twice at once */
                fr->length == dti_chunk_count(f, s, chunk) * dti_flight_step_bytes(s);
     }
-    if (!fits) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "data came that was not permitted (%u bytes at %llu of stream %u of "
-                             "operation %llu)",
-                             fr->length, (unsigned long long)fr->value, fr->stream,
-                             (unsigned long long)fr->sequence);
-        return false;
-    }
+    if (!fits)
+        return dti_core_link_failed(
+            core, link, DT_ERROR_CORRUPT,
+            "data came that was not permitted (%u bytes at %llu of stream %u of "
+            "operation %llu)",
+            fr->length, (unsigned long long)fr->value, fr->stream,
+            (unsigned long long)fr->sequence);
     link->rx_flight = f;
     link->rx_step = step;
     link->rx_chunk = chunk;
@@ -195,11 +192,9 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
         }
     }
     uint32_t bytes = dti_early_units(fr->length) * 64u;
-    if (p->early_bytes + bytes > core->early_units * 64u) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "more early data than there may be came");
-        return false;
-    }
+    if (p->early_bytes + bytes > core->early_units * 64u)
+        return dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                                    "more early data than there may be came");
     memcpy(p->early + p->early_bytes, fr, sizeof *fr);
     link->body = p->early + p->early_bytes + 64;
     p->early_bytes += bytes;

@@ -93,12 +93,13 @@ static void dti_core_lost(dti_core *core, uint32_t peer, const char *why) {
                      dti_peer_text(core, peer, who), why, dti_core_pending_text(core, what));
 }
 
-static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
+static bool dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
                                  const char *format, ...) {
     char text[256], who[96];
     DTI_FORMAT(text, format);
     dti_core_suspect(core, result, link->peer, "from %s: %s", dti_peer_text(core, link->peer, who),
                      text);
+    return false;
 }
 
 /* ---- the frames of the end */

@@ -76,8 +76,8 @@ static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     return true;
 }
 
-/* Tells the other end why not, and closes when that is out. */
-static void dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
+/* Tells the other end why not, and closes when that is out; false, for the caller to return. */
+static bool dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
     uint8_t out[8 + DTI_REFUSAL_TEXT];
     size_t bytes = DTI_MIN(strlen(text), (size_t)DTI_REFUSAL_TEXT);
     dti_put32(out, DTI_MAGIC_REFUSAL);
@@ -88,6 +88,7 @@ static void dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
         dti_link_put(link, out, 8 + bytes);
     link->state = DTI_LINK_REFUSED;
     core->up->refused(core, link, text);
+    return false;
 }
 
 /* Refusals by who has nothing to do with this run: the address is another one's. */
@@ -210,19 +211,15 @@ static bool dti_handshake_hello(dti_core *core, dti_link *link) {
         wrong = "the other side answers for another connection";
     if (!wrong)
         wrong = dti_hello_check_run(core, h);
-    if (wrong) {
-        dti_link_refuse(core, link, wrong);
-        return false;
-    }
+    if (wrong)
+        return dti_link_refuse(core, link, wrong);
     if (link->dialled)
         dti_link_prove(core, link);
     else {
         link->channel = h[6];
         link->socket = (uint16_t)dti_get16(h + 80);
-        if (!dti_hello_write(core, link, dti_get32(h + 8))) {
-            core->up->dropped(core, link, "the system gives no random bytes");
-            return false;
-        }
+        if (!dti_hello_write(core, link, dti_get32(h + 8)))
+            return core->up->dropped(core, link, "the system gives no random bytes");
     }
     link->state = DTI_LINK_PROOF;
     return true;
@@ -239,16 +236,12 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
         wrong = core->up->taken(core, link, peer);
     if (!wrong && !link->dialled && core->io.accepts)
         wrong = core->io.accepts(core->io_user, link);
-    if (wrong) {
-        dti_link_refuse(core, link, wrong);
-        return false;
-    }
+    if (wrong)
+        return dti_link_refuse(core, link, wrong);
     if (!link->dialled)
         dti_link_prove(core, link);
-    if (!dti_link_keys(core, link)) {
-        core->up->dropped(core, link, "OpenSSL has no memory");
-        return false;
-    }
+    if (!dti_link_keys(core, link))
+        return core->up->dropped(core, link, "OpenSSL has no memory");
     link->peer = peer;
     link->state = DTI_LINK_OPEN;
     core->up->open(core, link);
@@ -259,10 +252,8 @@ static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t 
                                   uint32_t have) {
     uint32_t bytes = have >= 8 ? dti_get16(at + 6) : 0;
     bool other = have >= 8 && dti_get16(at + 4) != DT_ERROR_REFUSED; /* or one bit from a HELLO */
-    if (other || bytes > DTI_REFUSAL_TEXT) {
-        core->up->dropped(core, link, "what came is not dtrain's protocol");
-        return false;
-    }
+    if (other || bytes > DTI_REFUSAL_TEXT)
+        return core->up->dropped(core, link, "what came is not dtrain's protocol");
     if (have < 8 || have < 8 + bytes)
         return false;
     char text[DTI_REFUSAL_TEXT + 1];
@@ -284,18 +275,14 @@ static bool dti_handshake_input(dti_core *core, dti_link *link) {
     uint32_t magic = dti_get32(at);
     if (magic == DTI_MAGIC_REFUSAL)
         return dti_handshake_refusal(core, link, at, have);
-    if (magic != (hello ? DTI_MAGIC_HELLO : DTI_MAGIC_PROOF)) {
-        core->up->dropped(core, link, "what came is not dtrain's protocol");
-        return false;
-    }
+    if (magic != (hello ? DTI_MAGIC_HELLO : DTI_MAGIC_PROOF))
+        return core->up->dropped(core, link, "what came is not dtrain's protocol");
     uint32_t whole = hello ? DTI_HELLO_BYTES : DTI_PROOF_BYTES;
     if (have < whole)
         return false;
     const char *damage = dti_handshake_damage(hello, at);
-    if (damage) {
-        dti_link_refuse(core, link, damage);
-        return false;
-    }
+    if (damage)
+        return dti_link_refuse(core, link, damage);
     /* A data connection may come before the roster: it waits, within its deadline. */
     if (hello && !link->dialled && at[6] == DTI_CHANNEL_DATA && core->state == DTI_CORE_JOINING)
         return false;

@@ -242,14 +242,13 @@ static void dti_link_count(dti_link *link) {
 
 static bool dti_link_body_end(dti_core *core, dti_link *link) {
     link->in_body = false;
-    if (!dti_link_body_is_right(core, link)) {
-        core->up->failed(core, link, DT_ERROR_CORRUPT,
-                         "%u bytes of data changed on their way (%s, stream %u of operation "
-                         "%llu of group %u)",
-                         link->frame.length, dti_frame_name(link->frame.type), link->frame.stream,
-                         (unsigned long long)link->frame.sequence, link->frame.group);
-        return false;
-    }
+    if (!dti_link_body_is_right(core, link))
+        return core->up->failed(core, link, DT_ERROR_CORRUPT,
+                                "%u bytes of data changed on their way (%s, stream %u of operation "
+                                "%llu of group %u)",
+                                link->frame.length, dti_frame_name(link->frame.type),
+                                link->frame.stream, (unsigned long long)link->frame.sequence,
+                                link->frame.group);
     dti_link_count(link);
     core->up->payload(core, link);
     return true;
@@ -270,20 +269,16 @@ static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
 /* A header that is right, and its body if it is a control frame's, or its body's MAC. */
 static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) {
     dti_frame *f = &link->frame;
-    if ((f->type == DTI_FRAME_RESUME) == link->resumed) {
-        core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame came out of turn",
-                         dti_frame_name(f->type));
-        return false;
-    }
+    if ((f->type == DTI_FRAME_RESUME) == link->resumed)
+        return core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame came out of turn",
+                                dti_frame_name(f->type));
     if (f->type == DTI_FRAME_RESUME) {
         core->up->resume(core, link);
         return link->state == DTI_LINK_OPEN;
     }
-    if (link->back->bye_received) {
-        core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
-                         dti_frame_name(f->type));
-        return false;
-    }
+    if (link->back->bye_received)
+        return core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
+                                dti_frame_name(f->type));
     if (!core->up->acknowledged(core, link, f->acknowledged))
         return false;
     if (dti_frame_is_payload(f->type)) {
@@ -340,10 +335,8 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
         wrong = "a control frame whose checksum is wrong";
     if (!wrong && !dti_link_may(link, f->type))
         wrong = "a frame that does not belong on this connection";
-    if (wrong) {
-        core->up->failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
-        return false;
-    }
+    if (wrong)
+        return core->up->failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
     link->rx_from += whole;
     link->begun = 0;
     if (f->epoch !=
