@@ -184,11 +184,9 @@ static dt_comm *dti_measure_group(dt_comm *comm) {
 
 /* That the group has ended means here that some rank has not joined. */
 static dt_result dti_measure_failed(dt_comm *comm, dt_result result) {
-    char text[sizeof comm->base->error];
-    snprintf(text, sizeof text, "%s", comm->base->error);
     if (result == DT_ERROR_REVOKED || result == DT_ERROR_CANCELLED)
         result = DT_ERROR_PEER_LOST;
-    return dti_fail(comm->base, result, "while links were measured: %.400s", text);
+    return dti_fail(comm->base, result, "while links were measured: %.400s", comm->base->error);
 }
 
 static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc) {

@@ -696,26 +696,25 @@ static dt_result dti_fit_put_back(dti_fit *f, dt_result result) {
 
 /* The callbacks see the end, whatever it is; a text of an error stays. */
 static dt_result dti_fit_end(dti_fit *f, dt_result result) {
-    char text[sizeof f->t->base->error];
-    memcpy(text, f->t->base->error, sizeof text);
+    dti_error_text error = dti_error_of(&f->t->par);
     dti_trainer_drain(f->t);
     if (!result && f->t->pending_result) {
         dt_train_report r;
         memcpy(f->t->base->error, f->t->said, sizeof f->t->said);
         result = dti_fit_skipped(f, dti_report_open(f->t, &r));
-        memcpy(text, f->t->base->error, sizeof text);
+        error = dti_error_of(&f->t->par);
     }
     f->s.step = f->t->par.replicas[0].store->steps;
     f->s.epoch = f->t->epoch;
     const dt_result put = dti_fit_put_back(f, result);
     if (put && !result)
-        memcpy(text, f->t->base->error, sizeof text);
+        error = dti_error_of(&f->t->par);
     result = put;
     f->s.stop = result ? DT_FIT_STOP_FAILED : f->s.stop;
     const dt_result told = dti_fit_tell(f, DT_FIT_END);
     dti_fit_history_end(f);
     if (result)
-        memcpy(f->t->base->error, text, sizeof text);
+        dti_error_back(&f->t->par, &error);
     else if (!told)
         dti_fit_best_none(f);
     return result ? result : dti_fit_agree(f, told);
@@ -727,9 +726,7 @@ DTI_PUBLIC(dt_trainer_fit, (dt_trainer * t, const dt_fit_desc *desc, dt_history 
         *history = (dt_history){.ctx = t ? t->graph->ctx : NULL, .stop = DT_FIT_STOP_FAILED};
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, desc);
-    DTI_TRY(dti_check_forked(t->base));
-    if (t->par.lost)
-        DTI_TRY(dti_trainer_lost(t));
+    DTI_TRY(dti_trainer_goes_on(t));
     dti_trainer_drain(t);
     dti_fit f = {.t = t, .d = desc, .history = history};
     dt_result result = dti_agree_result(&t->par, dti_fit_check(t, desc));

@@ -113,18 +113,15 @@ static double dti_lr_suggestion(const dt_lr_curve *c) {
 
 /* The file stays: it is all that has the state. */
 static dt_result dti_lr_not_back(dti_lr_find *f, dt_result result) {
-    char text[sizeof f->t->base->error];
-    memcpy(text, f->t->base->error, sizeof text);
     return dti_fail(f->t->base, result,
                     "%s; the state of before the test is in '%s': dt_trainer_load brings it back",
-                    text, f->d.file);
+                    f->t->base->error, f->d.file);
 }
 
 /* As it was: by the file, and what that does not have. */
 static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     dt_trainer *t = f->t;
-    char text[sizeof t->base->error];
-    memcpy(text, t->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(&t->par);
     t->lr = f->lr;
     const dt_result loaded = t->par.lost ? DT_OK : dt_trainer_load(t, f->d.file);
     t->saved = f->saved;
@@ -134,7 +131,7 @@ static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     if (t->par.mesh.rank == 0 && !t->par.lost)
         dti_file_remove(f->d.file);
     if (result)
-        memcpy(t->base->error, text, sizeof text);
+        dti_error_back(&t->par, &error);
     return result;
 }
 
@@ -159,9 +156,7 @@ DTI_PUBLIC(dt_lr_find, (dt_trainer * t, const dt_lr_find_desc *desc, dt_lr_curve
         *curve = (dt_lr_curve){.ctx = t ? t->graph->ctx : NULL};
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, curve);
-    dt_result result = dti_check_forked(t->base);
-    if (!result && t->par.lost)
-        result = dti_trainer_lost(t);
+    dt_result result = dti_trainer_goes_on(t);
     dti_lr_find f = {.t = t, .d = dti_lr_resolved(desc), .curve = curve};
     if (!result)
         result = dti_lr_run(&f);

@@ -183,10 +183,9 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
     if (computes && !result && !dti_shares_are_finite(par))
         result = dti_shares_fault(par);
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
+    const dti_error_text error = dti_error_of(par);
     dti_parallel_drop_all(par);
-    memcpy(par->base->error, text, sizeof text);
+    dti_error_back(par, &error);
     return result;
 }
 

@@ -196,12 +196,10 @@ static uint64_t dti_server_pause_ms(const dt_server *s) {
 }
 
 DTI_PUBLIC(dt_server_run, (dt_server * s, int timeout_ms), s, DTI_OF(dt_server), (s, timeout_ms)) {
-    DTI_TRY(dti_check_forked(s->base));
+    DTI_TRY(dti_trainer_goes_on(s->trainer));
     if (timeout_ms < -1)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "dt_server_run: timeout_ms is %d; -1 waits without a limit", timeout_ms);
-    if (s->trainer->par.lost)
-        return dti_trainer_lost(s->trainer);
     const uint64_t end = dti_now_ns() + 1000000u * (uint64_t)DTI_MAX(timeout_ms, 0);
     uint64_t now = 0;
     s->result = dti_server_position(s);

@@ -420,10 +420,9 @@ static dt_result dti_worker_skip(dt_trainer *t, const char *why) {
 }
 
 static dt_result dti_worker_fault(dt_trainer *t) {
-    char said[sizeof t->base->error];
-    memcpy(said, t->base->error, sizeof said);
-    const dt_result result = dti_worker_skip(t, said);
-    return result ? result : dti_fail(t->base, DT_ERROR_NUMERIC, "%s", said);
+    const dti_error_text error = dti_error_of(&t->par);
+    const dt_result result = dti_worker_skip(t, error.text);
+    return result ? result : dti_fail(t->base, DT_ERROR_NUMERIC, "%s", error.text);
 }
 
 /* Nothing was computed: no target counts, and such steps are left out. */

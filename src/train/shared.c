@@ -122,8 +122,7 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     if (!own)
         hash[0] = dti_hash64(dti_hash64(DTI_HASH_START, &input.id, sizeof input.id), data, bytes);
     hash[1] = hash[0];
-    DTI_TRY(dti_parallel_comm_failed(&t->par,
-                                     dt_comm_broadcast(t->par.desc.comm, &hash[1], 1, DT_I64, 0)));
+    DTI_TRY(dti_trainer_tell(t, &hash[1], 1, DT_I64));
     if (!own && hash[0] != hash[1])
         own = dti_fail(t->base, DT_ERROR_INVALID,
                        "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, rank 0 other "
@@ -136,9 +135,7 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
 DTI_PUBLIC(dt_trainer_set_input, (dt_trainer * t, dt_tensor input, const void *data, size_t bytes),
            t, DTI_OF(dt_trainer) | DTI_WITH, (t, input, data, bytes)) {
     dti_shared *x;
-    DTI_TRY(dti_check_forked(t->base));
-    if (t->par.lost)
-        return dti_trainer_lost(t);
+    DTI_TRY(dti_trainer_goes_on(t));
     dt_result result = dti_shared_check(t, input, data, bytes, &x);
     result = dti_shared_agree(t, result, input, data, bytes);
     if (result)

@@ -169,14 +169,13 @@ static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool fo
     char *piece;
     dt_result result = dti_agree_piece(&t->par, &piece);
     if (!result && t->par.mesh.rank == 0) {
-        char text[sizeof t->base->error];
         const dti_rounds_state none = {0};
         result = path ? dti_state_write(t, path, folder, &none)
                       : dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
-        memcpy(text, t->base->error, sizeof text); /* the file's error comes first */
+        const dti_error_text error = dti_error_of(&t->par); /* the file's comes first */
         const dt_result told = dti_owners_served(&t->par);
         if (result)
-            memcpy(t->base->error, text, sizeof text);
+            dti_error_back(&t->par, &error);
         result = result ? result : told;
     } else if (!result) {
         result = dti_owners_serve(&t->par, piece);
@@ -310,27 +309,21 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
     const uint64_t has = own ? own->bytes / 8 : 0;
     const uint32_t count =
         has == DTI_STATE_WORDS || has == DTI_STATE_REPLICAS ? (uint32_t)has : DTI_STATE_BEST;
-    dt_result result = dti_state_words_read(f, path, c, "dtrain.state", count);
     uint64_t *words = f->words;
-    if (result)
-        return result;
+    DTI_TRY(dti_state_words_read(f, path, c, "dtrain.state", count));
     if (words[DTI_STATE_VERSION] < 1 || words[DTI_STATE_VERSION] > DTI_STATE_NOW ||
         count != dti_state_count(words[DTI_STATE_VERSION]))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
                         (unsigned long long)words[DTI_STATE_VERSION], DTI_STATE_NOW);
     *f = dti_trainer_state(t, words, words[DTI_STATE_VERSION]);
-    result = dti_trainer_state_open(f);
-    if (!result)
-        result = dti_state_contract(f, path, c, words[DTI_STATE_VERSION] == 1);
-    if (!result)
-        result = dti_state_check_words(t, path, words);
-    if (!result)
-        result = dti_state_match(f, path, c);
-    if (!result && words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
-        result = dti_rounds_match(t, path, c, words);
-    return result || f->store->allow_nonfinite ? result
-                                               : dti_checkpoint_finite(c, path, "dt_trainer_desc");
+    DTI_TRY(dti_trainer_state_open(f));
+    DTI_TRY(dti_state_contract(f, path, c, words[DTI_STATE_VERSION] == 1));
+    DTI_TRY(dti_state_check_words(t, path, words));
+    DTI_TRY(dti_state_match(f, path, c));
+    if (words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
+        DTI_TRY(dti_rounds_match(t, path, c, words));
+    return f->store->allow_nonfinite ? DT_OK : dti_checkpoint_finite(c, path, "dt_trainer_desc");
 }
 
 static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
@@ -374,10 +367,7 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
  * values. */
 static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f) {
     dti_parallel *par = &t->par;
-    dt_result result = DT_OK;
-    if (par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
+    dt_result result = dti_trainer_tell(t, f->words, DTI_STATE_WORDS, DT_I64);
     if (f->words[DTI_STATE_BATCH_SLICES] != par->mesh.data)
         t->bounded = false; /* measured shares are of one batch slice a replica */
     const bool is_local = dti_parallel_is_local(par);
@@ -442,22 +432,22 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 
 DTI_PUBLIC(dt_trainer_load, (dt_trainer * t, const char *path), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, path)) {
-    DTI_TRY(dti_check_forked(t->base));
+    DTI_TRY(dti_trainer_goes_on(t));
     DTI_TRY(dti_worker_has_no(t, "state to load"));
-    return t->par.lost ? dti_trainer_lost(t) : dti_state_load(t, path);
+    return dti_state_load(t, path);
 }
 
 /* Says which other file is good, where there is one. */
 static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *bad) {
-    char good[DTI_CHECKPOINT_PATH], text[sizeof t->base->error];
+    char good[DTI_CHECKPOINT_PATH];
     if (result != DT_ERROR_FORMAT || t->par.mesh.rank != 0)
         return result;
-    memcpy(text, t->base->error, sizeof text);
+    const dti_error_text bads = dti_error_of(&t->par);
     if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, bad, false,
                                    !t->desc.checkpoint.allow_nonfinite, good))
-        return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it", text,
-                        good);
-    return dti_fail(t->base, result, "%s; no other one there is good", text);
+        return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it",
+                        bads.text, good);
+    return dti_fail(t->base, result, "%s; no other one there is good", bads.text);
 }
 
 /* Success, but not what was asked for: the text is the log's and dt_ctx_error()'s. */
@@ -470,23 +460,21 @@ static void dti_resume_tell(dt_trainer *t, const char *text) {
 
 /* `path` is damaged: the good one before it is taken. All ranks know how the last one went. */
 static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) {
-    char text[sizeof t->base->error], good[DTI_CHECKPOINT_PATH] = "";
+    char good[DTI_CHECKPOINT_PATH] = "";
+    const dti_error_text error = dti_error_of(&t->par);
     dt_result result = DT_ERROR_FORMAT;
-    memcpy(text, t->base->error, sizeof text);
     while (result == DT_ERROR_FORMAT) {
         int64_t any = t->par.mesh.rank == 0 &&
                       dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, path, true,
                                                  !t->desc.checkpoint.allow_nonfinite, good);
-        if (t->par.desc.comm)
-            result = dti_parallel_comm_failed(
-                &t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
+        result = dti_trainer_tell(t, &any, 1, DT_I64);
         if (t->par.lost || !any)
             return result ? result : DT_ERROR_FORMAT;
         memcpy(path, good, sizeof good);
         result = dti_state_load(t, path);
     }
     if (!result)
-        dti_resume_tell(t, text);
+        dti_resume_tell(t, error.text);
     return result;
 }
 
@@ -494,23 +482,19 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
            DTI_OF(dt_trainer) | DTI_WITH | DTI_UNUSED, (t, found)) {
     char path[DTI_CHECKPOINT_PATH] = "";
     bool there = false;
-    dt_result result = dti_check_forked(t->base);
+    dt_result result = DT_OK;
     if (found)
         *found = false;
-    if (result)
-        return result;
+    DTI_TRY(dti_trainer_goes_on(t));
     if (!t->desc.checkpoint.folder)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".checkpoint.folder is not set, and names where checkpoints go");
-    if (t->par.lost)
-        return dti_trainer_lost(t);
     if (t->par.mesh.rank == 0)
         result = dti_checkpoint_folder_newest(t->base, t->desc.checkpoint.folder, path, &there);
     result = dti_agree_result(&t->par, result);
     int64_t any = there;
-    if (!result && t->par.desc.comm)
-        result = dti_parallel_comm_failed(&t->par,
-                                          dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
+    if (!result)
+        result = dti_trainer_tell(t, &any, 1, DT_I64);
     if (result || !any)
         return result;
     if (found)

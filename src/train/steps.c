@@ -31,6 +31,17 @@ static dt_result dti_trainer_lost(dt_trainer *t) {
                     (unsigned long long)t->par.replicas[0].store->steps);
 }
 
+static dt_result dti_trainer_goes_on(dt_trainer *t) {
+    DTI_TRY(dti_check_forked(t->base));
+    return t->par.lost ? dti_trainer_lost(t) : DT_OK;
+}
+
+static dt_result dti_trainer_tell(dt_trainer *t, void *words, uint64_t count, dt_dtype dtype) {
+    dt_comm *comm = t->par.desc.comm;
+    return comm ? dti_parallel_comm_failed(&t->par, dt_comm_broadcast(comm, words, count, dtype, 0))
+                : DT_OK;
+}
+
 /* What the application wrote since the last step, the replicas have; of buffers there is a copy. */
 static dt_result dti_trainer_look(dt_trainer *t) {
     dt_store *s = t->par.replicas[0].store;
@@ -54,9 +65,7 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     const uint64_t start = dti_now_ns();
     const dti_batch *batch = NULL;
     *used = false;
-    dt_result own = dti_check_forked(t->base);
-    if (own || t->par.lost)
-        return own ? own : dti_trainer_lost(t);
+    DTI_TRY(dti_trainer_goes_on(t));
     if (t->serves)
         return dti_fail(
             t->base, DT_ERROR_INVALID,
@@ -64,7 +73,7 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     if (t->worker)
         return dti_server_worker.step(t, r, used);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
-    own = dti_loader_next(t->loader, &batch);
+    dt_result own = dti_loader_next(t->loader, &batch);
     if (!own)
         own = dti_trainer_look(t);
     if (!own)

@@ -10,17 +10,12 @@ static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     par->mesh.world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
     par->job.local = dti_devices_count(t->base, t->desc.devices);
     dt_result result = own ? own : par->job.local ? DT_OK : DT_ERROR_INVALID;
-    if (!result)
-        result = dti_trainer_check(t);
-    DTI_TRY(dti_agree_result(par, result));
+    DTI_TRY(dti_agree_result(par, result ? result : dti_trainer_check(t)));
     if (t->desc.threads == DT_THREADS_ALL)
         t->desc.threads =
             DTI_MIN(DTI_MAX(dti_processors() / (int)par->job.local, 1), DTI_MAX_THREADS);
-    result = dti_agree_result(par, dti_mesh_open(par));
-    if (!result)
-        result = dti_mesh_count(par);
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(par, dti_mesh_open(par)));
+    DTI_TRY(dti_mesh_count(par));
     par->job.first = dti_mesh_own(&par->mesh, par->mesh.rank).first / par->desc.slices;
     par->job.replicas = dti_mesh_size(&par->mesh) / par->desc.slices;
     return DT_OK;
@@ -166,35 +161,25 @@ static uint32_t dti_trainer_batch_slices(const dt_trainer *t) {
 
 static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
-    dt_result result = dti_trainer_count(t, own);
-    if (!result)
-        result = t->desc.mode == DT_TRAIN_SERVER ? dti_server_worker.open(t) : dti_trainer_agree(t);
-    if (!result && t->desc.checkpoint.every_steps)
-        result = dti_trainer_folder(t);
-    if (!result)
-        result = dti_trainer_grid(t);    /* the same on all ranks */
-    const bool apart = dti_grid_is(par); /* the host has all values */
-    if (!result)
-        result =
-            dti_agree_result(par, dti_replicas_open(par, t->graph, apart ? "cpu" : t->desc.devices,
-                                                    t->desc.threads));
-    if (!result)
-        result = dti_agree_result(par, dti_balance_make(t));
-    if (!result)
-        result = dti_trainer_build(t, dti_trainer_batch_slices(t));
-    if (!result) /* behind the loader, whose thread would be pinned with this one */
-        result =
-            dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
-                                                         t->desc.pin, &par->device_team));
-    if (!result)
-        result = dti_agree_result(par, dti_trainer_start(t));
-    if (!result)
-        result = dti_agree_state(par);
-    if (!result && (par->pipe))
-        result = dti_full_given(par);
-    if (!result && t->worker)
-        result = dti_server_worker.join(t);
-    return result ? result : dti_trainer_seek(t);
+    DTI_TRY(dti_trainer_count(t, own));
+    DTI_TRY(t->desc.mode == DT_TRAIN_SERVER ? dti_server_worker.open(t) : dti_trainer_agree(t));
+    if (t->desc.checkpoint.every_steps)
+        DTI_TRY(dti_trainer_folder(t));
+    DTI_TRY(dti_trainer_grid(t));                                     /* the same on all ranks */
+    const char *devices = dti_grid_is(par) ? "cpu" : t->desc.devices; /* the host has all values */
+    DTI_TRY(dti_agree_result(par, dti_replicas_open(par, t->graph, devices, t->desc.threads)));
+    DTI_TRY(dti_agree_result(par, dti_balance_make(t)));
+    DTI_TRY(dti_trainer_build(t, dti_trainer_batch_slices(t)));
+    /* behind the loader, whose thread would be pinned with this one */
+    DTI_TRY(dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
+                                                         t->desc.pin, &par->device_team)));
+    DTI_TRY(dti_agree_result(par, dti_trainer_start(t)));
+    DTI_TRY(dti_agree_state(par));
+    if (par->pipe)
+        DTI_TRY(dti_full_given(par));
+    if (t->worker)
+        DTI_TRY(dti_server_worker.join(t));
+    return dti_trainer_seek(t);
 }
 
 _Static_assert(offsetof(dt_trainer, owned) == 0, "dti_trainer_end casts");

@@ -126,19 +126,13 @@ static void dti_watched_take(dt_trainer *t, const uint64_t words[DTI_WATCHED_WOR
 
 /* To all ranks, behind the state; c: rank 0's. */
 static dt_result dti_watched_load(dt_trainer *t, const dti_checkpoint *c) {
-    dti_parallel *par = &t->par;
     uint64_t words[DTI_WATCHED_WORDS] = {0};
-    dt_result result = DT_OK;
-    if (par->mesh.rank == 0)
+    if (t->par.mesh.rank == 0)
         dti_watched_find(t, c, words);
-    if (par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, words, DTI_WATCHED_WORDS, DT_I64, 0));
-    if (!result && par->desc.comm && words[DTI_WATCHED_MODEL])
-        result = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, t->watched.weights,
-                                   (size_t)(t->watched.bytes / dti_arena_bytes(1)), DT_F32, 0));
-    if (!result)
-        dti_watched_take(t, words);
-    return result;
+    DTI_TRY(dti_trainer_tell(t, words, DTI_WATCHED_WORDS, DT_I64));
+    if (words[DTI_WATCHED_MODEL])
+        DTI_TRY(
+            dti_trainer_tell(t, t->watched.weights, t->watched.bytes / dti_arena_bytes(1), DT_F32));
+    dti_watched_take(t, words);
+    return DT_OK;
 }
