@@ -133,28 +133,25 @@ static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
 static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
     const bool units = dti_code_has_units(p->code);
-    dt_result result = units ? dti_units_ensure(s, p->code) : DT_OK;
-    if (p->code->has_gradients && !units && !s->memories[DTI_ARENA_GRADIENT]) {
-        result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
-                                dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0);
+    if (units)
+        DTI_TRY(dti_units_ensure(s, p->code));
+    else if (p->code->has_gradients && !s->memories[DTI_ARENA_GRADIENT])
+        DTI_TRY(dti_arena_grow(s, DTI_ARENA_GRADIENT,
+                               dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0));
+    if (dti_code_rounds(p->code) && !s->memories[DTI_ARENA_ROUNDING])
+        DTI_TRY(dti_arena_grow(s, DTI_ARENA_ROUNDING, dti_arena_bytes(s->layout.elements), 0));
+    DTI_TRY(dti_state_ensure(s, p->code));
+    if (p->code->cache_bytes > s->cache_bytes) {
+        DTI_TRY(dti_arena_grow(s, DTI_ARENA_CACHE, p->code->cache_bytes, s->cache_bytes));
+        s->cache_bytes = p->code->cache_bytes;
     }
-    if (!result && dti_code_rounds(p->code) && !s->memories[DTI_ARENA_ROUNDING])
-        result = dti_arena_grow(s, DTI_ARENA_ROUNDING, dti_arena_bytes(s->layout.elements), 0);
-    if (!result)
-        result = dti_state_ensure(s, p->code);
-    if (!result && p->code->cache_bytes > s->cache_bytes) {
-        result = dti_arena_grow(s, DTI_ARENA_CACHE, p->code->cache_bytes, s->cache_bytes);
-        if (!result)
-            s->cache_bytes = p->code->cache_bytes;
-    }
-    if (!result && !dti_arena_is_own(p, DTI_ARENA_TRANSIENT) &&
+    if (!dti_arena_is_own(p, DTI_ARENA_TRANSIENT) &&
         (p->code->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
         uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
-        result = dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0);
-        if (!result)
-            s->transient_bytes = p->code->transient_bytes;
+        DTI_TRY(dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0));
+        s->transient_bytes = p->code->transient_bytes;
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- the program's own memory and the backend's part */
@@ -162,16 +159,13 @@ static dt_result dti_arenas_ensure(dt_program *p) {
 static dt_result dti_step_slot_memories(dt_program *p, dti_step_slot *t) {
     dti_device *device = p->store->device;
     const uint64_t transient = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
-    dt_result result = dti_arena_is_own(p, DTI_ARENA_TRANSIENT)
-                           ? device->backend->memory_create(device, transient, DTI_MEMORY_DEVICE,
-                                                            &t->memories[DTI_ARENA_TRANSIENT])
-                           : DT_OK;
-    if (!result)
-        result = device->backend->memory_create(device, p->code->in_bytes, DTI_MEMORY_IN,
-                                                &t->memories[DTI_ARENA_IN]);
-    return result ? result
-                  : device->backend->memory_create(device, p->code->out_bytes, DTI_MEMORY_OUT,
-                                                   &t->memories[DTI_ARENA_OUT]);
+    if (dti_arena_is_own(p, DTI_ARENA_TRANSIENT))
+        DTI_TRY(device->backend->memory_create(device, transient, DTI_MEMORY_DEVICE,
+                                               &t->memories[DTI_ARENA_TRANSIENT]));
+    DTI_TRY(device->backend->memory_create(device, p->code->in_bytes, DTI_MEMORY_IN,
+                                           &t->memories[DTI_ARENA_IN]));
+    return device->backend->memory_create(device, p->code->out_bytes, DTI_MEMORY_OUT,
+                                          &t->memories[DTI_ARENA_OUT]);
 }
 
 /* The block table is one for all step slots: nothing writes it. */

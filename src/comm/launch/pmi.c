@@ -135,12 +135,9 @@ static dt_result dti_pmi_ask(dti_pmi *pmi, const char *what, const char *answer,
 
 static dt_result dti_pmi_open(dti_pmi *pmi, char space[256]) {
     size_t size = 0;
-    dt_result result =
-        dti_pmi_ask(pmi, "init", "response_to_init", "cmd=init pmi_version=1 pmi_subversion=1\n");
-    if (!result)
-        result = dti_pmi_ask(pmi, "get_my_kvsname", "my_kvsname", "cmd=get_my_kvsname\n");
-    if (result)
-        return result;
+    DTI_TRY(
+        dti_pmi_ask(pmi, "init", "response_to_init", "cmd=init pmi_version=1 pmi_subversion=1\n"));
+    DTI_TRY(dti_pmi_ask(pmi, "get_my_kvsname", "my_kvsname", "cmd=get_my_kvsname\n"));
     const char *name = dti_pmi_word(pmi, "kvsname", &size);
     if (!name || size == 0 || size >= 256)
         return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get_my_kvsname", "no name in the answer");
@@ -176,19 +173,16 @@ static dt_result dti_pmi_converse(dti_pmi *pmi, uint32_t rank, const char *mine,
                                   size_t room) {
     char space[256], hex[2 * DTI_PMI_TEXT_MAX + 1];
     size_t size = 0;
-    dt_result result = dti_pmi_open(pmi, space);
-    if (!result && rank == 0) {
+    DTI_TRY(dti_pmi_open(pmi, space));
+    if (rank == 0) {
         dti_pmi_hex(mine, hex);
-        result = dti_pmi_ask(pmi, "put", "put_result", "cmd=put kvsname=%s key=dtrain value=%s\n",
-                             space, hex);
+        const dt_result result = dti_pmi_ask(
+            pmi, "put", "put_result", "cmd=put kvsname=%s key=dtrain value=%s\n", space, hex);
         dti_wipe(hex, sizeof hex);
+        DTI_TRY(result);
     }
-    if (!result)
-        result = dti_pmi_ask(pmi, "barrier_in", "barrier_out", "cmd=barrier_in\n");
-    if (!result)
-        result = dti_pmi_ask(pmi, "get", "get_result", "cmd=get kvsname=%s key=dtrain\n", space);
-    if (result)
-        return result;
+    DTI_TRY(dti_pmi_ask(pmi, "barrier_in", "barrier_out", "cmd=barrier_in\n"));
+    DTI_TRY(dti_pmi_ask(pmi, "get", "get_result", "cmd=get kvsname=%s key=dtrain\n", space));
     const char *value = dti_pmi_word(pmi, "value", &size);
     if (!value || !dti_pmi_unhex(value, size, of_rank0, room))
         return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get", "rank 0's text is not what it should be");
