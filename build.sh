@@ -183,7 +183,7 @@ build_test() {
     if newer "$object" $sources; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS $(test_level "$1") $readers -g $warnings -DDT_REFERENCE -I. -Itests -c "$1" -o "$object"
+    "$CC" $CFLAGS $(test_level "$1") $readers -g $warnings -I. -Itests -c "$1" -o "$object"
 }
 
 link_tests() {

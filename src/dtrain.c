@@ -178,7 +178,6 @@ DTI_OPTIMIZE_END
 #include "op/op.h"
 #include "op/core/emit.h"
 #include "op/core/cpu_task.h"
-#include "op/core/ref_index.h"
 #include "op/core/build.c"
 #include "op/core/name.c"
 #include "op/core/emit.c"
@@ -202,12 +201,10 @@ DTI_OPTIMIZE_END
 #include "optim/optim_cpu.c"
 #include "optim/whole.c"
 
-/* ---- backend: the boundary; ref, cpu, vulkan */
+/* ---- backend: the boundary; cpu, vulkan */
 #include "backend/backend.h"
 #include "backend/trial.h"
 #include "backend/trial.c"
-#include "backend/reference/reference.h"
-#include "backend/reference/reference.c"
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu.c"
 #include "backend/vulkan/vulkan.h"

@@ -266,8 +266,7 @@ arm_root=/usr/aarch64-linux-gnu
 arm_build() {
     newer_tests "$work/arm_host" && return 0
     rm -f "$work/arm_host" "$work/arm_dtest"
-    set -- $arm_gcc -Wall -Wextra -Wno-misleading-indentation -I. -Itests -DDT_NO_VULKAN \
-        -DDT_REFERENCE
+    set -- $arm_gcc -Wall -Wextra -Wno-misleading-indentation -I. -Itests -DDT_NO_VULKAN
     "$@" -Werror -O1 -c tests/main.c -o $work/arm_main.o >$work/arm_dtest.log 2>&1 || return 0
     "$@" -O1 tests/harness.c $work/arm_main.o -o $work/arm_dtest -lm -lpthread >$work/arm_dtest.log 2>&1
     "$@" -O1 -Dmain=harness_main -c tests/harness.c -o $work/arm_harness.o >$work/arm_host.log 2>&1
@@ -330,7 +329,7 @@ no_simd_test() {
     test=a_build_without_simd_computes_every_op_within_its_bound
     if ! newer_tests "$work/no_simd"; then
         rm -f "$work/no_simd"
-        "$quickest" -O0 -DDTI_NO_SIMD -DDT_NO_VULKAN -DDT_REFERENCE -I. -Itests tests/main.c \
+        "$quickest" -O0 -DDTI_NO_SIMD -DDT_NO_VULKAN -I. -Itests tests/main.c \
             tests/harness.c -o "$work/no_simd" -lm -ldl -lpthread >"$work/no_simd.log" 2>&1
     fi
     [ -x "$work/no_simd" ] || { fail $test "does not build" "$work/no_simd.log"; return 0; }

@@ -52,6 +52,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
                     DT_ERROR_DEVICE, "action %u failed", at)                                       \
          : DT_OK)
 #define DTI_VK_NO_UNIFIED harness_apart
+#define DTI_FORGETS_WITH_NAN
 #define fdopen harness_stream
 #define pthread_create harness_thread
 #include "own_rows.h"
@@ -61,8 +62,12 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #undef pthread_create
 #undef fdopen
 
+#include "half.h"
+#include "reference/reference.h"
+
 #define OWN_ROWS_FAMILIES
 #include "own_rows.h"
+#include "reference/reference.c"
 
 #include "test_base.c"
 #include "test_platform.c"

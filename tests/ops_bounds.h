@@ -10,9 +10,9 @@
 #define OPS_U 0x1p-24
 
 /* The op of the inputs' absolute values: sum |a b|. */
-static void ops_magnitude(const dti_ref *r, double *out) {
-    dti_ref abs_r = *r;
-    dti_ref_tensor in[DTI_INPUTS_MAX] = {{0}};
+static void ops_magnitude(const ref_call *r, double *out) {
+    ref_call abs_r = *r;
+    ref_tensor in[DTI_INPUTS_MAX] = {{0}};
     double *data[DTI_INPUTS_MAX] = {NULL};
     for (uint32_t i = 0; i < r->node->count && i < DTI_INPUTS_MAX; i++) {
         in[i] = r->in[i];
@@ -22,20 +22,20 @@ static void ops_magnitude(const dti_ref *r, double *out) {
     }
     abs_r.in = in;
     abs_r.out.data = out;
-    dti_op_info_of(r->node->op)->family->ref(&abs_r);
+    ref_table[r->node->op](&abs_r);
     for (int i = 0; i < DTI_INPUTS_MAX; i++)
         free(data[i]);
 }
 
 /* How many values an element of a sum adds up. */
-static double ops_terms(const dti_ref *r) {
+static double ops_terms(const ref_call *r) {
     switch (r->node->op) {
     case DTI_OP_SUM:
         return r->out.elements ? (double)r->in[0].elements / (double)r->out.elements + 1 : 0;
     case DTI_OP_MATMUL: return (double)r->in[0].dim[r->node->attr.i[0] ? 4 : 5];
     case DTI_OP_LINEAR: return (double)r->in[0].dim[5] + 1;
     case DTI_OP_LINEAR_DX: return (double)r->in[0].dim[5];
-    case DTI_OP_LINEAR_DW: return (double)dti_ref_rows(&r->in[0]);
+    case DTI_OP_LINEAR_DW: return (double)ref_rows(&r->in[0]);
     case DTI_OP_SCATTER_ADD: return (double)r->in[1].elements;
     case DTI_OP_CONV2D: return (double)(r->in[1].dim[3] * r->in[1].dim[4] * r->in[1].dim[5]) + 1;
     case DTI_OP_CONV2D_DX: /* of a group's channels */
@@ -44,7 +44,7 @@ static double ops_terms(const dti_ref *r) {
     case DTI_OP_CONV2D_DW: return (double)(r->in[0].dim[0] * r->in[0].dim[4] * r->in[0].dim[5]) + 1;
     case DTI_OP_AVG_POOL2D: /* at most all, and the division */
     case DTI_OP_AVG_POOL2D_GRAD: {
-        const dti_ref_tensor *in = &r->in[0], *out = &r->out;
+        const ref_tensor *in = &r->in[0], *out = &r->out;
         const int32_t *k = r->node->attr.i;
         double all = (double)(in->dim[4] * in->dim[5]), window = (double)k[0] * k[1];
         if (k[6] == DTI_POOL_ADAPTIVE) /* windows overlap by one */
@@ -56,7 +56,7 @@ static double ops_terms(const dti_ref *r) {
     }
 }
 
-static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
+static double ops_unary_bound(const ref_call *r, int64_t i, bool cpu) {
     uint32_t selector = dti_op_info_of(r->node->op)->selector;
     double x = fabs(r->in[0].data[i]), y = fabs(r->out.data[i]), of_y = 0, of_x = 0;
     switch (selector) {
@@ -96,7 +96,7 @@ static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
     return OPS_U * (of_y * y + of_x * x);
 }
 
-static double ops_unary_grad_bound(const dti_ref *r, int64_t i, bool cpu) {
+static double ops_unary_grad_bound(const ref_call *r, int64_t i, bool cpu) {
     uint32_t selector = (uint32_t)r->node->attr.i[0];
     double x = fabs(r->in[0].data[i]), dx = fabs(r->out.data[i]), dy = fabs(r->in[1].data[i]);
     double of_dx = 8, of_dy = 0;
@@ -122,7 +122,7 @@ static double ops_unary_grad_bound(const dti_ref *r, int64_t i, bool cpu) {
     return OPS_U * (of_dx * dx + of_dy * dy);
 }
 
-static double ops_binary_bound(const dti_ref *r, int64_t i, bool cpu) {
+static double ops_binary_bound(const ref_call *r, int64_t i, bool cpu) {
     double y = fabs(r->out.data[i]);
     if (r->node->op == DTI_OP_DIV)
         return cpu ? 0 : 6 * OPS_U * y;
@@ -138,8 +138,8 @@ static double ops_row_spread(const double *x, int64_t cols) {
     return cols ? high - low : 0;
 }
 
-static void ops_softmax_bounds(const dti_ref *r, double scale, double *bound) {
-    int64_t cols = dti_ref_cols(&r->out);
+static void ops_softmax_bounds(const ref_call *r, double scale, double *bound) {
+    int64_t cols = ref_cols(&r->out);
     for (int64_t i = 0; i < r->out.elements; i++) {
         double spread = ops_row_spread(r->in[0].data + i / cols * cols, cols);
         double y = fabs(r->out.data[i]), of = 8 * spread + (double)cols + 12;
@@ -148,7 +148,7 @@ static void ops_softmax_bounds(const dti_ref *r, double scale, double *bound) {
     }
 }
 
-static double ops_largest(const dti_ref_tensor *x) {
+static double ops_largest(const ref_tensor *x) {
     double largest = 0;
     for (int64_t i = 0; i < x->elements; i++)
         if (fabs(x->data[i]) < DTI_ATTENTION_NONE / 2)
@@ -158,8 +158,8 @@ static double ops_largest(const dti_ref_tensor *x) {
 
 /* From the largest of each operand: a weight is at most 1, and as far off, relatively, as its
  * score; NONE is exact. */
-static void ops_attention_bounds(const dti_ref *r, double scale, double *bound) {
-    const dti_ref_tensor *q = &r->in[0], *k = &r->in[1], *v = &r->in[2];
+static void ops_attention_bounds(const ref_call *r, double scale, double *bound) {
+    const ref_tensor *q = &r->in[0], *k = &r->in[1], *v = &r->in[2];
     const bool grad = r->node->op == DTI_OP_ATTENTION_GRAD;
     const uint32_t count = r->node->count - (grad ? 2 : 0);
     const double d = (double)q->dim[5], dv = (double)v->dim[5], tk = (double)k->dim[4];
@@ -181,7 +181,7 @@ static void ops_attention_bounds(const dti_ref *r, double scale, double *bound) 
 }
 
 /* As far off as all steps' sums of the largest operands; a state's own weight is about 1. */
-static void ops_recurrence_bounds(const dti_ref *r, double scale, double *bound) {
+static void ops_recurrence_bounds(const ref_call *r, double scale, double *bound) {
     const dti_recurrence a =
         dti_recurrence_sizes(&r->node->attr, (dt_shape){2, {r->in[1].dim[4], r->in[1].dim[5]}});
     const bool grad = r->node->op == DTI_OP_RECURRENCE_GRAD;
@@ -195,9 +195,9 @@ static void ops_recurrence_bounds(const dti_ref *r, double scale, double *bound)
 
 /* All steps' sums are as far off as the largest of them; a share is at most 1, and as far off,
  * relatively, as its logarithm. */
-static void ops_ctc_bounds(const dti_ref *r, double scale, double *bound) {
+static void ops_ctc_bounds(const ref_call *r, double scale, double *bound) {
     const bool grad = r->node->op == DTI_OP_CTC_GRAD;
-    const dti_ref_tensor *x = &r->in[grad ? 1 : 0];
+    const ref_tensor *x = &r->in[grad ? 1 : 0];
     const double steps = (double)x->dim[4], most = steps * (ops_largest(x) + 3);
     const double off = scale * OPS_U * steps * (most + 24);
     for (int64_t i = 0; i < r->out.elements; i++)
@@ -205,8 +205,8 @@ static void ops_ctc_bounds(const dti_ref *r, double scale, double *bound) {
             grad ? off * ops_largest(&r->in[2]) : off + 4 * steps * OPS_U * fabs(r->out.data[i]);
 }
 
-static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *bound) {
-    int64_t cols = dti_ref_cols(&r->out);
+static void ops_softmax_grad_bounds(const ref_call *r, double scale, double *bound) {
+    int64_t cols = ref_cols(&r->out);
     bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX_GRAD;
     for (int64_t i = 0; i < r->out.elements; i++) {
         const double *y = r->in[0].data, *dy = r->in[1].data;
@@ -220,49 +220,49 @@ static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *boun
     }
 }
 
-static void ops_cross_entropy_bounds(const dti_ref *r, double scale, double *bound) {
-    int64_t classes = dti_ref_cols(&r->in[0]);
+static void ops_cross_entropy_bounds(const ref_call *r, double scale, double *bound) {
+    int64_t classes = ref_cols(&r->in[0]);
     double rows = (double)r->in[1].elements, k = (double)classes;
     bound[0] = (rows + k + 8) * OPS_U * fabs(r->out.data[0]);
     bound[1] = (rows + 1) * OPS_U * fabs(r->out.data[1]);
     for (int64_t row = 0; row < r->in[1].elements; row++) {
-        dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
+        ref_xent x = ref_xent_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
         double q = 0, spread = ops_row_spread(x.x, classes);
         for (int64_t c = 0; c < classes && x.counts; c++)
-            q += fabs(dti_xent_ref_q(&x, c));
+            q += fabs(ref_xent_q(&x, c));
         bound[0] += scale * OPS_U * q * (8 * spread + k + 16 + 6 * log(k + 1));
     }
 }
 
-static void ops_nll_bounds(const dti_ref *r, double *bound) {
+static void ops_nll_bounds(const ref_call *r, double *bound) {
     const double rows = (double)r->in[1].elements;
     bound[0] = 0;
     bound[1] = (rows + 1) * OPS_U * fabs(r->out.data[1]);
     for (int64_t row = 0; row < r->in[1].elements; row++) {
-        dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
+        ref_xent x = ref_xent_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
         const int64_t t = (int64_t)x.target;
         if (x.counts)
-            bound[0] += (rows + 4) * OPS_U * fabs(dti_xent_ref_weight(&x, t) * x.x[t]);
+            bound[0] += (rows + 4) * OPS_U * fabs(ref_xent_weight(&x, t) * x.x[t]);
     }
 }
 
-static void ops_cross_entropy_grad_bounds(const dti_ref *r, double scale, double *bound) {
-    int64_t classes = dti_ref_cols(&r->in[0]);
+static void ops_cross_entropy_grad_bounds(const ref_call *r, double scale, double *bound) {
+    int64_t classes = ref_cols(&r->in[0]);
     for (int64_t i = 0; i < r->out.elements; i++) {
-        dti_xent_ref x = dti_xent_ref_row(r, &r->in[2], i / classes);
+        ref_xent x = ref_xent_row(r, &r->in[2], i / classes);
         double q = 0, p = exp(x.x[i % classes] - x.log_sum);
         double spread = ops_row_spread(x.x, classes);
         bound[i] = 0;
         if (!x.counts)
             continue;
         for (int64_t c = 0; c < classes; c++)
-            q += fabs(dti_xent_ref_q(&x, c));
-        double own = fabs(dti_xent_ref_q(&x, i % classes));
+            q += fabs(ref_xent_q(&x, c));
+        double own = fabs(ref_xent_q(&x, i % classes));
         bound[i] = scale * OPS_U * (p * q * (8 * spread + 2 * (double)classes + 24) + 6 * own);
     }
 }
 
-static void ops_sum_bounds(const dti_ref *r, double *bound) {
+static void ops_sum_bounds(const ref_call *r, double *bound) {
     double terms = ops_terms(r);
     ops_magnitude(r, bound);
     for (int64_t i = 0; i < r->out.elements; i++)
@@ -272,7 +272,7 @@ static void ops_sum_bounds(const dti_ref *r, double *bound) {
 #include "ops_bounds_image.h"
 
 /* r->out is the reference's result. 0 = equal to the reference, rounded to float. */
-static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
+static void ops_bounds(const ref_call *r, bool cpu, double *bound) {
     const dti_op_family *family = dti_op_info_of(r->node->op)->family;
     double scale = cpu ? 1 : 2;
     for (int64_t i = 0; i < r->out.elements; i++) {

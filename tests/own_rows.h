@@ -33,7 +33,7 @@ static void dti_test_mix_emit(dti_emit *e) {
     }
 }
 
-static void dti_test_mix_ref(const dti_ref *r) {
+static void ref_test_mix(const ref_call *r) {
     for (int64_t i = 0; i < r->out.elements; i++) {
         r->out.data[i] = 1;
         for (uint32_t k = 0; k < r->node->count; k++)
@@ -88,7 +88,7 @@ static void dti_test_split_emit(dti_emit *e) {
     }
 }
 
-static void dti_test_split_ref(const dti_ref *r) {
+static void ref_test_split(const ref_call *r) {
     const int64_t n = r->in[0].dim[0] ? r->in[0].elements / r->in[0].dim[0] : 0;
     for (int64_t i = 0; i < r->in[0].elements; i++) {
         const double x = r->in[0].data[i];

@@ -9,7 +9,7 @@ enum { RND_NODES_MAX = 500, RND_ELEMENTS_MAX = 500, RND_BATCH_MAX = 13 };
 typedef struct rnd_maker {
     rnd_model *m;
     rnd_built b;
-    dti_ref_run plain, shaken;
+    ref_run plain, shaken;
     uint32_t done; /* nodes that are computed */
     int names;     /* handed out: also to what was taken back */
     uint64_t state;
@@ -86,12 +86,12 @@ static bool rnd_put_nodes(rnd_maker *k) {
         if (op == DTI_OP_NIL)
             continue;
         if (op != DTI_OP_INPUT && op != DTI_OP_PARAM) {
-            dti_ref_node(&k->plain, k->done);
-            dti_ref_node(&k->shaken, k->done);
+            ref_node(&k->plain, k->done);
+            ref_node(&k->shaken, k->done);
         }
         rnd_shake(&k->shaken, k->done, 1, false);
-        const dti_ref_tensor *x = dti_ref_tensor_of(&k->plain, (dt_tensor){g, k->done});
-        const dti_ref_tensor *y = dti_ref_tensor_of(&k->shaken, (dt_tensor){g, k->done});
+        const ref_tensor *x = ref_tensor_of(&k->plain, (dt_tensor){g, k->done});
+        const ref_tensor *y = ref_tensor_of(&k->shaken, (dt_tensor){g, k->done});
         double largest = 0, moved = 0;
         for (int64_t i = 0; i < x->elements; i++) {
             const double off = fabs(x->data[i] - y->data[i]);
@@ -106,16 +106,16 @@ static bool rnd_put_nodes(rnd_maker *k) {
 
 static void rnd_put_leaf(rnd_maker *k, int v) {
     const rnd_model *m = k->m;
-    dti_ref_run *runs[2] = {&k->plain, &k->shaken};
+    ref_run *runs[2] = {&k->plain, &k->shaken};
     for (int i = 0; i < 2; i++) {
-        dti_ref_tensor *t = dti_ref_tensor_of(runs[i], k->b.at[v]);
+        ref_tensor *t = ref_tensor_of(runs[i], k->b.at[v]);
         for (int64_t e = 0; e < t->elements; e++)
             t->data[e] = rnd_value(m, v, e);
     }
 }
 
 static double rnd_largest(rnd_maker *k, int v) {
-    const dti_ref_tensor *t = dti_ref_tensor_of(&k->plain, k->b.at[v]);
+    const ref_tensor *t = ref_tensor_of(&k->plain, k->b.at[v]);
     double largest = 0;
     for (int64_t i = 0; i < t->elements; i++)
         largest = fmax(largest, fabs(t->data[i]));
@@ -469,17 +469,17 @@ static void rnd_maker_open(rnd_maker *k, rnd_model *m, uint64_t seed, bool brief
     dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &k->b.ctx);
     dt_graph_create(k->b.ctx, &k->b.graph);
     k->done = 1;
-    dti_ref_run *runs[2] = {&k->plain, &k->shaken};
+    ref_run *runs[2] = {&k->plain, &k->shaken};
     for (int i = 0; i < 2; i++) {
-        dti_ref_open(runs[i], k->b.graph, m->batch);
+        ref_open(runs[i], k->b.graph, m->batch);
         runs[i]->step.seed = seed;
         runs[i]->step.step = 1;
     }
 }
 
 static void rnd_maker_close(rnd_maker *k) {
-    dti_ref_close(&k->plain);
-    dti_ref_close(&k->shaken);
+    ref_close(&k->plain);
+    ref_close(&k->shaken);
     dt_ctx_destroy(k->b.ctx);
 }
 

@@ -35,26 +35,26 @@ static bool rnd_is_exact(const dti_node *n) {
 }
 
 /* How much each element of a node may be off by itself. */
-static void rnd_bounds(dti_ref_run *run, uint32_t id, bool cpu, double *bound) {
+static void rnd_bounds(ref_run *run, uint32_t id, bool cpu, double *bound) {
     const dti_node *n = &run->graph->nodes[id];
-    dti_ref_tensor in[DTI_INPUTS_MAX];
-    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
-    dti_ref r = {.node = n, .in = in, .out = *y, .step = &run->step, .batch = run->batch};
+    ref_tensor in[DTI_INPUTS_MAX];
+    ref_tensor *y = ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
+    ref_call r = {.node = n, .in = in, .out = *y, .step = &run->step, .batch = run->batch};
     r.train = run->train;
     memset(bound, 0, (size_t)(y->elements + 2) * sizeof *bound);
     if (n->count > DTI_INPUTS_MAX || !n->count)
         return;
     for (uint32_t i = 0; i < n->count; i++)
-        in[i] = *dti_ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, n, i));
+        in[i] = *ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, n, i));
     ops_bounds(&r, cpu, bound);
 }
 
 /* key 0: as it is. */
-static void rnd_shake(dti_ref_run *run, uint32_t id, uint64_t key, bool cpu) {
+static void rnd_shake(ref_run *run, uint32_t id, uint64_t key, bool cpu) {
     const dti_node *n = &run->graph->nodes[id];
     if (!key || rnd_is_exact(n))
         return;
-    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
+    ref_tensor *y = ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
     double *bound = malloc((size_t)(y->elements + 2) * sizeof *bound);
     rnd_bounds(run, id, cpu, bound);
     const uint64_t own = rnd_mix(key * 8191 + id);
@@ -125,12 +125,12 @@ static void rnd_ref_differentiate(rnd_ref *r) {
 /* The new values of buffers: of those whose statistics are needed by anything else. */
 static void rnd_ref_buffers(rnd_ref *r) {
     dt_graph *g = r->b.graph;
-    dti_ref_run run;
+    ref_run run;
     dt_tensor wanted[RND_RESULTS] = {{0}};
     for (int i = 0; i < r->count; i++)
         wanted[i] = r->results[i].tensor;
-    dti_ref_open(&run, g, 1);
-    dti_ref_mark(&run, wanted, (uint32_t)r->count);
+    ref_open(&run, g, 1);
+    ref_mark(&run, wanted, (uint32_t)r->count);
     r->buffers = r->count;
     for (int i = 0; i < r->m->count; i++) {
         const rnd_stmt *s = &r->m->stmts[i];
@@ -138,7 +138,7 @@ static void rnd_ref_buffers(rnd_ref *r) {
         if (to && run.needed[dti_input_id(g, &g->nodes[to], 1)])
             rnd_ref_add(r, "buffer", i, (dt_tensor){g, (uint32_t)to}, rnd_elements(s->shape));
     }
-    dti_ref_close(&run);
+    ref_close(&run);
 }
 
 static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
@@ -171,11 +171,11 @@ typedef struct rnd_piece {
     uint64_t key;          /* of shaking; 0 = none */
 } rnd_piece;
 
-static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, dti_ref_run *run, int first) {
+static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, ref_run *run, int first) {
     for (int i = 0; i < m->count; i++) {
         if (!rnd_is_leaf(m->stmts[i].kind))
             continue;
-        dti_ref_tensor *t = dti_ref_tensor_of(run, b->at[i]);
+        ref_tensor *t = ref_tensor_of(run, b->at[i]);
         const int64_t each = rnd_elements(m->stmts[i].shape);
         const int64_t from = dt_tensor_has_samples(b->at[i]) ? each * first : 0;
         for (int64_t k = 0; k < t->elements; k++)
@@ -183,8 +183,8 @@ static void rnd_ref_fill(const rnd_model *m, const rnd_built *b, dti_ref_run *ru
     }
 }
 
-static void rnd_ref_begin(const rnd_ref *r, const rnd_piece *p, dti_ref_run *run) {
-    dti_ref_open(run, r->b.graph, p->rows);
+static void rnd_ref_begin(const rnd_ref *r, const rnd_piece *p, ref_run *run) {
+    ref_open(run, r->b.graph, p->rows);
     run->train = !p->eval;
     run->step.seed = r->m->seed;
     run->step.step = 1;
@@ -197,34 +197,34 @@ static void rnd_ref_begin(const rnd_ref *r, const rnd_piece *p, dti_ref_run *run
 }
 
 /* hold: detached values stay what they were. */
-static void rnd_ref_nodes(dti_ref_run *run, uint64_t key, bool cpu, bool hold) {
+static void rnd_ref_nodes(ref_run *run, uint64_t key, bool cpu, bool hold) {
     for (uint32_t id = 1; id < run->graph->count; id++) {
         const int op = run->graph->nodes[id].op;
         if (!run->needed[id] || (hold && op == DTI_OP_DETACH))
             continue;
         if (op != DTI_OP_INPUT && op != DTI_OP_PARAM)
-            dti_ref_node(run, id);
+            ref_node(run, id);
         rnd_shake(run, id, key, cpu);
     }
 }
 
 /* Adds to out[]; outputs are set. */
 static void rnd_ref_run(const rnd_ref *r, const rnd_piece *p, double *out) {
-    dti_ref_run run;
+    ref_run run;
     dt_tensor wanted[RND_RESULTS] = {{0}};
     const int count = p->forward ? r->gradients : r->count;
     for (int i = 0; i < count; i++)
         wanted[i] = r->results[i].tensor;
     rnd_ref_begin(r, p, &run);
-    dti_ref_mark(&run, wanted, (uint32_t)count);
+    ref_mark(&run, wanted, (uint32_t)count);
     rnd_ref_nodes(&run, p->key, p->cpu, false);
     for (int i = 0; i < count; i++) {
         const rnd_result *result = &r->results[i];
-        const dti_ref_tensor *t = dti_ref_tensor_of(&run, result->tensor);
+        const ref_tensor *t = ref_tensor_of(&run, result->tensor);
         for (int64_t k = 0; k < result->count && k < t->elements; k++)
             out[result->at + k] += t->data[k];
     }
-    dti_ref_close(&run);
+    ref_close(&run);
 }
 
 /* ---- what is expected: values, and how far off each may be */
@@ -317,7 +317,7 @@ typedef enum rnd_slope { RND_SLOPE_OK, RND_SLOPE_KINK, RND_SLOPE_WRONG } rnd_slo
 
 typedef struct rnd_walk { /* along one direction of all parameters */
     const rnd_ref *r;
-    dti_ref_run run;
+    ref_run run;
     double *direction[RND_STMTS], *start[RND_STMTS];
 } rnd_walk;
 
@@ -325,13 +325,13 @@ static double rnd_walk_loss(rnd_walk *w, double h) {
     const rnd_ref *r = w->r;
     double loss = 0;
     for (int i = r->gradients; i < r->buffers; i++) {
-        dti_ref_tensor *t = dti_ref_tensor_of(&w->run, r->b.at[r->results[i].stmt]);
+        ref_tensor *t = ref_tensor_of(&w->run, r->b.at[r->results[i].stmt]);
         for (int64_t k = 0; k < t->elements; k++)
             t->data[k] = w->start[i][k] + h * w->direction[i][k];
     }
     rnd_ref_nodes(&w->run, 0, true, true);
     for (int i = 0; i < r->m->loss_count; i++) {
-        const double *pair = dti_ref_tensor_of(&w->run, r->results[i].tensor)->data;
+        const double *pair = ref_tensor_of(&w->run, r->results[i].tensor)->data;
         loss += pair[1] > 0 ? (double)r->m->coefficients[i] * pair[0] / pair[1] : 0;
     }
     return loss;
@@ -343,10 +343,10 @@ static void rnd_walk_open(rnd_walk *w, const rnd_ref *r, uint64_t key) {
     for (int i = 0; i < r->m->loss_count; i++)
         wanted[i] = r->results[i].tensor;
     rnd_ref_begin(r, &(rnd_piece){.rows = r->m->batch, .cpu = true}, &w->run);
-    dti_ref_mark(&w->run, wanted, (uint32_t)r->m->loss_count);
+    ref_mark(&w->run, wanted, (uint32_t)r->m->loss_count);
     rnd_ref_nodes(&w->run, 0, true, false);
     for (int i = r->gradients; i < r->buffers; i++) {
-        const dti_ref_tensor *t = dti_ref_tensor_of(&w->run, r->b.at[r->results[i].stmt]);
+        const ref_tensor *t = ref_tensor_of(&w->run, r->b.at[r->results[i].stmt]);
         const size_t bytes = (size_t)(t->elements + 1) * sizeof(double);
         w->start[i] = malloc(bytes);
         w->direction[i] = malloc(bytes);
@@ -361,7 +361,7 @@ static void rnd_walk_close(rnd_walk *w) {
         free(w->start[i]);
         free(w->direction[i]);
     }
-    dti_ref_close(&w->run);
+    ref_close(&w->run);
 }
 
 /* The slope from two step sizes; *doubt: how far they are apart. */

@@ -40,19 +40,19 @@ static bool rnd_is_column(int kind) {
 /* Inputs that losses, metrics and gradients are really computed from: a gradient need not be.
  * False: none with samples, or too many. */
 static bool rnd_columns(const rnd_ref *r, bool *columns) {
-    dti_ref_run run;
+    ref_run run;
     dt_tensor wanted[RND_RESULTS];
     int count = 0;
     for (int i = 0; i < r->count; i++)
         wanted[i] = r->results[i].tensor;
-    dti_ref_open(&run, r->b.graph, 1);
-    dti_ref_mark(&run, wanted, (uint32_t)r->count);
+    ref_open(&run, r->b.graph, 1);
+    ref_mark(&run, wanted, (uint32_t)r->count);
     for (int i = 0; i < r->m->count; i++) {
         const int kind = r->m->stmts[i].kind;
         columns[i] = rnd_is_input(kind) && run.needed[r->b.at[i].id];
         count += columns[i] && rnd_is_column(kind);
     }
-    dti_ref_close(&run);
+    ref_close(&run);
     return count > 0 && count <= DT_MAX_COLUMNS;
 }
 

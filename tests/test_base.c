@@ -475,9 +475,9 @@ TEST(every_half_survives_the_way_through_float) {
     for (uint32_t h = 0; h < 65536; h++) {
         float f = dti_f32_from_f16((uint16_t)h), b = dti_f32_from_bf16((uint16_t)h);
         bool nan = (h & 0x7FFF) > 0x7C00, bnan = (h & 0x7FFF) > 0x7F80;
-        CHECK(nan ? is_nan(f) : dti_f16_from_f32(f) == h);
+        CHECK(nan ? is_nan(f) : f16_from_f32(f) == h);
         CHECK(bnan ? is_nan(b) : dti_bf16_from_f32(b) == h);
-        CHECK(!nan || (dti_f16_from_f32(f) & 0x7FFF) > 0x7C00);
+        CHECK(!nan || (f16_from_f32(f) & 0x7FFF) > 0x7C00);
     }
 }
 
@@ -500,7 +500,7 @@ TEST(halves_round_to_nearest_even) {
                 {0x1.ffcp-15f, 0x0400, 0x3880}, /* a denormal that rounds up to a normal */
                 {3.4e38f, 0x7C00, 0x7F80}};
     for (size_t i = 0; i < DTI_COUNT(rows); i++) {
-        CHECK(dti_f16_from_f32(rows[i].value) == rows[i].f16);
+        CHECK(f16_from_f32(rows[i].value) == rows[i].f16);
         CHECK(dti_bf16_from_f32(rows[i].value) == rows[i].bf16);
     }
 }

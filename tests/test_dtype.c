@@ -12,7 +12,7 @@ typedef struct dtype_half {
 } dtype_half;
 
 static const dtype_half dtype_halves[] = {{DT_BF16, dti_f32_from_bf16, dti_bf16_from_f32, 0x7F80},
-                                          {DT_F16, dti_f32_from_f16, dti_f16_from_f32, 0x7C00}};
+                                          {DT_F16, dti_f32_from_f16, f16_from_f32, 0x7C00}};
 
 /* What every set gives for n floats; n small, so that the ends of arrays are in it. */
 static void dtype_narrow(const dtype_half *h, const float *x, int n, uint16_t *out) {

@@ -274,7 +274,7 @@ static double kernel_softplus(double x) {
     return x > 20 ? x : log1p(exp(x));
 }
 static double kernel_erfinv(double x) {
-    return fabs(x) == 1 ? x * (double)INFINITY : fabs(x) < 1 ? dti_erfinv_f64(x) : (double)NAN;
+    return fabs(x) == 1 ? x * (double)INFINITY : fabs(x) < 1 ? ref_erfinv_f64(x) : (double)NAN;
 }
 static double kernel_rsqrt(double x) {
     return 1 / sqrt(x);

@@ -291,24 +291,24 @@ static uint32_t lower_count(const dt_graph *g, dti_op op, dt_dtype dtype, uint32
 
 /* The reference's values of a loss by the graph as it is, and by what stands for it. */
 static void lower_check_loss(lower_case *c, const dti_code *code) {
-    dti_ref_run run;
+    ref_run run;
     const dt_tensor wanted[2] = {{code->work, c->loss.id},
                                  {code->work, dti_code_node(code, c->loss.id)}};
-    dti_ref_open(&run, code->work, 4);
+    ref_open(&run, code->work, 4);
     for (uint32_t id = 1; id < code->work->count; id++) {
         const dti_node *n = &code->work->nodes[id];
-        dti_ref_tensor *t = dti_ref_tensor_of(&run, (dt_tensor){code->work, id});
+        ref_tensor *t = ref_tensor_of(&run, (dt_tensor){code->work, id});
         for (int64_t i = 0; !n->count && i < t->elements; i++)
             t->data[i] = n->dtype == DT_I32
                              ? (double)(i % 3)
                              : (double)(float)(2 * dti_uniform01(5, (uint64_t)i, id) - 1);
     }
-    CHECK(dti_ref_values(&run, wanted, 2) == DT_OK);
-    const double plain = dti_ref_tensor_of(&run, wanted[0])->data[0];
-    const double mixed = dti_ref_tensor_of(&run, wanted[1])->data[0];
+    CHECK(ref_values(&run, wanted, 2) == DT_OK);
+    const double plain = ref_tensor_of(&run, wanted[0])->data[0];
+    const double mixed = ref_tensor_of(&run, wanted[1])->data[0];
     CHECK_NEAR(mixed, plain, 0.02 * plain);
     CHECK(mixed != plain);
-    dti_ref_close(&run);
+    ref_close(&run);
 }
 
 TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {

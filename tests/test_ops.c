@@ -2,7 +2,6 @@
  * reference is held against finite differences and against each composite row taken apart; the
  * devices are held against the reference, node by node: a node's inputs are the values that the
  * device itself computed, so its bound is that of one op (ops_bounds.h) and no error adds up. */
-#ifdef DT_REFERENCE
 
 #include "ops_cases.h"
 #include "ops_bounds.h"
@@ -53,21 +52,21 @@ static double ops_value(const ops_leaf *leaf, int64_t i) {
     const float value = (float)ops_float_value(leaf, i);
     switch (dt_tensor_dtype(leaf->x)) {
     case DT_BF16: return (double)dti_f32_from_bf16(dti_bf16_from_f32(value));
-    case DT_F16: return (double)dti_f32_from_f16(dti_f16_from_f32(value));
+    case DT_F16: return (double)dti_f32_from_f16(f16_from_f32(value));
     default: return (double)value;
     }
 }
 
-static void ops_fill(ops_model *m, dti_ref_run *run) {
+static void ops_fill(ops_model *m, ref_run *run) {
     for (int i = 0; i < m->leaf_count; i++) {
-        dti_ref_tensor *t = dti_ref_tensor_of(run, m->leaves[i].x);
+        ref_tensor *t = ref_tensor_of(run, m->leaves[i].x);
         for (int64_t k = 0; t && k < t->elements; k++)
             t->data[k] = ops_value(&m->leaves[i], k);
     }
 }
 
-static void ops_run_open(ops_model *m, dti_ref_run *run) {
-    dti_ref_open(run, m->graph, OPS_BATCH);
+static void ops_run_open(ops_model *m, ref_run *run) {
+    ref_open(run, m->graph, OPS_BATCH);
     run->step.seed = 0x123456789abcdefull;
     run->step.step = 5;
     run->step.first_row = 7;
@@ -102,16 +101,16 @@ static void ops_differentiate(ops_model *m, dt_tensor y, dt_tensor dy, int leave
 
 typedef struct ops_probe { /* the objective: sum of y * dy */
     ops_model *m;
-    dti_ref_run *run;
+    ref_run *run;
     dt_tensor y, dy;
     bool second; /* y is a gradient itself */
 } ops_probe;
 
 static double ops_objective(ops_probe *p) {
     dt_tensor wanted[2] = {p->y, p->dy};
-    dti_ref_values(p->run, wanted, 2);
-    const dti_ref_tensor *y = dti_ref_tensor_of(p->run, p->y);
-    const dti_ref_tensor *dy = dti_ref_tensor_of(p->run, p->dy);
+    ref_values(p->run, wanted, 2);
+    const ref_tensor *y = ref_tensor_of(p->run, p->y);
+    const ref_tensor *dy = ref_tensor_of(p->run, p->dy);
     if (ops_node(p->y)->term)
         return y->data[0] * dy->data[0];
     double sum = 0;
@@ -121,9 +120,9 @@ static double ops_objective(ops_probe *p) {
 }
 
 static void ops_check_slope(ops_probe *p, const ops_leaf *leaf, dt_tensor dx, int64_t i) {
-    dti_ref_tensor *x = dti_ref_tensor_of(p->run, leaf->x);
+    ref_tensor *x = ref_tensor_of(p->run, leaf->x);
     double at = x->data[i], h = 1e-5 * fmax(1, fabs(at));
-    double g = dti_is_nil(dx) ? 0 : dti_ref_tensor_of(p->run, dx)->data[i];
+    double g = dti_is_nil(dx) ? 0 : ref_tensor_of(p->run, dx)->data[i];
     x->data[i] = at + h;
     double above = ops_objective(p);
     x->data[i] = at - h;
@@ -139,11 +138,11 @@ static void ops_check_slope(ops_probe *p, const ops_leaf *leaf, dt_tensor dx, in
 
 /* A few elements of each leaf that the objective is made of. */
 static void ops_check_slopes(ops_probe *p, int leaves, const dt_tensor *dx) {
-    dti_ref_values(p->run, dx, (uint32_t)leaves);
+    ref_values(p->run, dx, (uint32_t)leaves);
     ops_objective(p); /* marks them */
     for (int i = 0; i < leaves; i++) {
         const ops_leaf *leaf = &p->m->leaves[i];
-        dti_ref_tensor *x = dti_ref_tensor_of(p->run, leaf->x);
+        ref_tensor *x = ref_tensor_of(p->run, leaf->x);
         if (!ops_is_float(leaf->x) || leaf->constant || !x)
             continue;
         if (!dti_is_nil(dx[i]))
@@ -211,18 +210,18 @@ static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool secon
                 continue;
             dt_tensor u = ops_weights(m, dx[k]);
             ops_differentiate(m, dx[k], u, leaves, ddx);
-            dti_ref_run run;
+            ref_run run;
             ops_run_open(m, &run);
             ops_probe p = {m, &run, dx[k], u, true};
             ops_check_slopes(&p, leaves, ddx);
-            dti_ref_close(&run);
+            ref_close(&run);
         }
-        dti_ref_run run;
+        ref_run run;
         ops_run_open(m, &run);
         ops_probe p = {m, &run, y, dy, false};
         if (!second)
             ops_check_slopes(&p, leaves, dx);
-        dti_ref_close(&run);
+        ref_close(&run);
     }
     const char *error = dt_graph_error(m->graph);
     test_check(!error, __FILE__, __LINE__, "%s: %s", dti_op_info_of(op)->name, error ? error : "");
@@ -253,8 +252,7 @@ TEST(every_row_of_the_op_table_has_a_case_and_a_reference) {
         const dti_op_info *info = dti_op_info_of((uint32_t)op);
         test_check(ops_case_of((dti_op)op) != NULL, __FILE__, __LINE__, "%s has no case",
                    info->name);
-        test_check(info->family->ref != NULL, __FILE__, __LINE__, "%s has no reference",
-                   info->name);
+        test_check(ref_table[op] != NULL, __FILE__, __LINE__, "%s has no reference", info->name);
     }
 }
 
@@ -262,7 +260,7 @@ TEST(every_case_uses_its_row_and_gives_finite_values) {
     dt_ctx *ctx = ops_ctx();
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
         ops_model *m = &ops_model_now;
-        dti_ref_run run;
+        ref_run run;
         if (!ops_open(m, ctx, (dti_op)op, false))
             continue;
         bool used = false;
@@ -271,14 +269,14 @@ TEST(every_case_uses_its_row_and_gives_finite_values) {
         test_check(used, __FILE__, __LINE__, "the case of %s does not use it",
                    dti_op_info_of((uint32_t)op)->name);
         ops_run_open(m, &run);
-        CHECK(dti_ref_values(&run, m->results, (uint32_t)m->result_count) == DT_OK);
+        CHECK(ref_values(&run, m->results, (uint32_t)m->result_count) == DT_OK);
         for (int i = 0; i < m->result_count; i++) {
-            const dti_ref_tensor *y = dti_ref_tensor_of(&run, m->results[i]);
+            const ref_tensor *y = ref_tensor_of(&run, m->results[i]);
             for (int64_t k = 0; k < y->elements; k++)
                 test_check(isfinite(y->data[k]), __FILE__, __LINE__, "%s result %d [%d] is %g",
                            dti_op_info_of((uint32_t)op)->name, i, (int)k, y->data[k]);
         }
-        dti_ref_close(&run);
+        ref_close(&run);
         dt_graph_destroy(m->graph);
     }
     dt_ctx_destroy(ctx);
@@ -327,30 +325,30 @@ TEST(ops_without_a_gradient_give_no_path) {
 TEST(a_gradient_by_the_result_of_a_row_without_one_is_what_flows_to_it) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
-    dti_ref_run run;
+    ref_run run;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input_shared(g, "x", DT_F32, dt_dims(2));
     dt_tensor of[] = {dt_floor(x), dt_heaviside(x), dt_ge(x, dt_neg(x)), dt_detach(x),
                       dt_cast(dt_cast(x, DT_I32), DT_F32)};
-    dti_ref_open(&run, g, 1);
+    ref_open(&run, g, 1);
     for (size_t i = 0; i < DTI_COUNT(of); i++) {
         dt_tensor dx = dt_gradient(dt_affine(of[i], 3, 0), of[i]);
-        CHECK(dti_ref_values(&run, &dx, 1) == DT_OK);
+        CHECK(ref_values(&run, &dx, 1) == DT_OK);
         for (int k = 0; k < 2; k++)
-            CHECK_NEAR(dti_ref_tensor_of(&run, dx)->data[k], 3, 0);
+            CHECK_NEAR(ref_tensor_of(&run, dx)->data[k], 3, 0);
     }
     CHECK(!dt_graph_error(g));
-    dti_ref_close(&run);
+    ref_close(&run);
     dt_ctx_destroy(ctx);
 }
 
-static void ops_check_source(dti_ref_run *run, dt_tensor y) {
-    REQUIRE(dti_ref_values(run, &y, 1) == DT_OK);
+static void ops_check_source(ref_run *run, dt_tensor y) {
+    REQUIRE(ref_values(run, &y, 1) == DT_OK);
     for (int64_t i = 0; i < dti_shape_elements(ops_node(y)->shape); i++) { /* of the first sample */
         dti_element e = {y.id, i};
         const bool moved = dti_element_back(y.graph, &e);
-        const dti_ref_tensor *x = dti_ref_tensor_of(run, (dt_tensor){y.graph, e.node});
-        const double value = dti_ref_tensor_of(run, y)->data[i];
+        const ref_tensor *x = ref_tensor_of(run, (dt_tensor){y.graph, e.node});
+        const double value = ref_tensor_of(run, y)->data[i];
         test_check(value == (moved ? x->data[e.at] : 0), __FILE__, __LINE__, "%s: element %d",
                    dti_op_info_of(ops_node(y)->op)->name, (int)i);
     }
@@ -361,7 +359,7 @@ TEST(rows_that_move_elements_know_where_each_comes_from) {
     int rows = 0;
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
         ops_model *m = &ops_model_now;
-        dti_ref_run run;
+        ref_run run;
         if (!dti_op_info_of((uint32_t)op)->family->source || !ops_open(m, ctx, (dti_op)op, true))
             continue;
         ops_run_open(m, &run);
@@ -369,7 +367,7 @@ TEST(rows_that_move_elements_know_where_each_comes_from) {
             if (m->graph->nodes[id].op == op)
                 ops_check_source(&run, (dt_tensor){m->graph, id});
         }
-        dti_ref_close(&run);
+        ref_close(&run);
         dt_graph_destroy(m->graph);
         rows++;
     }
@@ -404,14 +402,14 @@ static void ops_check_lower(ops_model *m, uint32_t id) {
         g.in[i] = dti_input_of(m->graph, &g.node, i);
     dt_tensor both[2] = {g.y, dti_op_info_of(g.node.op)->family->lower(&g)};
     const char *name = dti_op_info_of(g.node.op)->name;
-    dti_ref_run run;
+    ref_run run;
     if (!test_check(!dti_is_nil(both[1]), __FILE__, __LINE__, "%s does not come apart: %s", name,
                     dt_graph_error(m->graph)))
         return;
     ops_run_open(m, &run);
-    dti_ref_values(&run, both, 2);
-    const dti_ref_tensor *fused = dti_ref_tensor_of(&run, both[0]);
-    const dti_ref_tensor *apart = dti_ref_tensor_of(&run, both[1]);
+    ref_values(&run, both, 2);
+    const ref_tensor *fused = ref_tensor_of(&run, both[0]);
+    const ref_tensor *apart = ref_tensor_of(&run, both[1]);
     CHECK(fused->elements == apart->elements);
     double tolerance = ops_lower_tolerance(&g.node);
     for (int64_t i = 0; i < fused->elements && fused->elements == apart->elements; i++) {
@@ -419,7 +417,7 @@ static void ops_check_lower(ops_model *m, uint32_t id) {
         test_check(fabs(a - b) <= tolerance * (1 + fabs(a)), __FILE__, __LINE__,
                    "%s node %u [%d]: %.15g, from rows %.15g", name, id, (int)i, a, b);
     }
-    dti_ref_close(&run);
+    ref_close(&run);
 }
 
 TEST(composite_rows_equal_the_rows_that_they_come_apart_into) {
@@ -491,7 +489,7 @@ static void *ops_words(const ops_leaf *leaf, int64_t elements, size_t *bytes) {
         double value = ops_value(leaf, i);
         float f = (float)value;
         int32_t whole = (int32_t)value;
-        uint16_t half = dtype == DT_F16 ? dti_f16_from_f32(f) : dti_bf16_from_f32(f);
+        uint16_t half = dtype == DT_F16 ? f16_from_f32(f) : dti_bf16_from_f32(f);
         memcpy(words + (size_t)i * size,
                dti_is_half(dtype)           ? (void *)&half
                : leaf->range == OPS_CLASSES ? (void *)&whole
@@ -502,27 +500,27 @@ static void *ops_words(const ops_leaf *leaf, int64_t elements, size_t *bytes) {
     return words;
 }
 
-static void ops_write_params(ops_device *d, ops_model *m, dti_ref_run *run, dt_store *store) {
+static void ops_write_params(ops_device *d, ops_model *m, ref_run *run, dt_store *store) {
     for (int i = 0; i < m->leaf_count; i++) {
         const dti_node *n = ops_node(m->leaves[i].x);
         size_t bytes;
         if (n->op != DTI_OP_PARAM)
             continue;
         void *words =
-            ops_words(&m->leaves[i], dti_ref_tensor_of(run, m->leaves[i].x)->elements, &bytes);
+            ops_words(&m->leaves[i], ref_tensor_of(run, m->leaves[i].x)->elements, &bytes);
         if (dt_store_write(store, n->attr.i[0], DT_VALUE_PARAM, words, bytes))
             ops_fail(d, "store_write", m);
         free(words);
     }
 }
 
-static void ops_write_inputs(ops_device *d, ops_model *m, dti_ref_run *run, dt_program *program) {
+static void ops_write_inputs(ops_device *d, ops_model *m, ref_run *run, dt_program *program) {
     for (int i = 0; i < m->leaf_count; i++) {
         dt_tensor x = m->leaves[i].x;
         size_t bytes;
         if (ops_node(x)->op != DTI_OP_INPUT || !run->needed[x.id])
             continue;
-        void *words = ops_words(&m->leaves[i], dti_ref_tensor_of(run, x)->elements, &bytes);
+        void *words = ops_words(&m->leaves[i], ref_tensor_of(run, x)->elements, &bytes);
         if (dt_program_write(program, x, words, bytes))
             ops_fail(d, "program_write", m);
         free(words);
@@ -536,15 +534,15 @@ static double ops_storage_bound(dt_dtype dtype, double y) {
 }
 
 /* Compares a node with the reference of the same inputs; then it has the device's values. */
-static void ops_compare(ops_device *d, dti_ref_run *run, uint32_t id, const double *device) {
+static void ops_compare(ops_device *d, ref_run *run, uint32_t id, const double *device) {
     const dti_node *node = &run->graph->nodes[id];
-    dti_ref_node(run, id);
-    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
-    dti_ref_tensor in[DTI_INPUTS_MAX];
+    ref_node(run, id);
+    ref_tensor *y = ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
+    ref_tensor in[DTI_INPUTS_MAX];
     double *bound = malloc((size_t)(y->elements + 2) * sizeof *bound);
     for (uint32_t i = 0; i < node->count && i < DTI_COUNT(in); i++)
-        in[i] = *dti_ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, node, i));
-    dti_ref r = {.node = node, .in = in, .out = *y, .step = &run->step, .train = run->train};
+        in[i] = *ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, node, i));
+    ref_call r = {.node = node, .in = in, .out = *y, .step = &run->step, .train = run->train};
     r.batch = run->batch;
     memset(bound, 0, (size_t)(y->elements + 2) * sizeof *bound);
     if (node->op != DTI_OP_CONCAT)
@@ -576,9 +574,9 @@ typedef struct ops_chunk { /* the nodes that one program gives */
     uint32_t count, outputs, metrics;
 } ops_chunk;
 
-static void ops_read_output(ops_device *d, ops_model *m, dti_ref_run *run, dt_program *program,
+static void ops_read_output(ops_device *d, ops_model *m, ref_run *run, dt_program *program,
                             dt_tensor x) {
-    int64_t elements = dti_ref_tensor_of(run, x)->elements;
+    int64_t elements = ref_tensor_of(run, x)->elements;
     const dt_dtype dtype = dt_tensor_dtype(x);
     const size_t size = dti_dtype_bytes(dtype);
     char *words = malloc((size_t)(elements + 1) * size);
@@ -610,7 +608,7 @@ static bool ops_is_plain(const dti_node *n, dti_op tested) {
     return (family->view || family == &dti_family_fill) && family != dti_op_info_of(tested)->family;
 }
 
-static void ops_run_chunk(ops_device *d, ops_model *m, dti_ref_run *run, dt_store *store,
+static void ops_run_chunk(ops_device *d, ops_model *m, ref_run *run, dt_store *store,
                           ops_chunk *c) {
     dt_program *program;
     dt_report report;
@@ -618,7 +616,7 @@ static void ops_run_chunk(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
     step.first_row = run->step.first_row;
     c->desc.batch = (int)run->batch;
     c->desc.mode = m->eval ? DT_MODE_EVAL : DT_MODE_TRAIN;
-    dti_ref_mark(run, c->wanted, c->count);
+    ref_mark(run, c->wanted, c->count);
     if (dt_program_create(store, &c->desc, &program)) {
         ops_fail(d, "program_create", m);
         return;
@@ -632,7 +630,7 @@ static void ops_run_chunk(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
     for (uint32_t i = 0, metric = 0; i < c->count; i++) {
         for (; c->from < c->wanted[i].id; c->from++)
             if (ops_is_plain(&m->graph->nodes[c->from], m->op))
-                dti_ref_node(run, c->from);
+                ref_node(run, c->from);
         if (!ops_node(c->wanted[i])->term) {
             ops_read_output(d, m, run, program, c->wanted[i]);
             continue;
@@ -644,7 +642,7 @@ static void ops_run_chunk(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
     dt_program_destroy(program);
 }
 
-static void ops_run_nodes(ops_device *d, ops_model *m, dti_ref_run *run, dt_store *store) {
+static void ops_run_nodes(ops_device *d, ops_model *m, ref_run *run, dt_store *store) {
     ops_chunk c = {.from = 1};
     for (uint32_t id = 1; id < m->graph->count; id++) {
         const dti_node *n = &m->graph->nodes[id];
@@ -672,7 +670,7 @@ static void ops_run_nodes(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
 static void ops_check_device(ops_device *d, dti_op op, bool eval) {
     static dt_tensor dx[OPS_LEAVES];
     ops_model *m = &ops_model_now;
-    dti_ref_run run;
+    ref_run run;
     dt_store *store = NULL;
     m->dtype = d->dtype;
     if (!ops_open(m, d->ctx, op, d->small))
@@ -689,7 +687,7 @@ static void ops_check_device(ops_device *d, dti_op op, bool eval) {
         ops_run_nodes(d, m, &run, store);
         dt_store_destroy(store);
     }
-    dti_ref_close(&run);
+    ref_close(&run);
     dt_graph_destroy(m->graph);
     m->dtype = DT_F32;
 }
@@ -942,17 +940,17 @@ TEST(a_tensor_may_need_more_workgroups_than_an_axis_has) {
 /* ---- definitions by hand, where the reference and a device could be wrong together */
 
 /* The values of one tensor on the reference, with the graph's only leaf filled with x. */
-static const double *ops_by_hand(dti_ref_run *run, dt_tensor leaf, const double *x, dt_tensor y) {
-    dti_ref_tensor *t = dti_ref_tensor_of(run, leaf);
+static const double *ops_by_hand(ref_run *run, dt_tensor leaf, const double *x, dt_tensor y) {
+    ref_tensor *t = ref_tensor_of(run, leaf);
     memcpy(t->data, x, (size_t)t->elements * sizeof *x);
-    dti_ref_values(run, &y, 1);
-    return dti_ref_tensor_of(run, y)->data;
+    ref_values(run, &y, 1);
+    return ref_tensor_of(run, y)->data;
 }
 
 TEST(ties_share_their_gradient_and_kinks_have_the_gradient_of_pytorch) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
-    dti_ref_run run;
+    ref_run run;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input_shared(g, "x", DT_F32, dt_dims(5));
     const double values[5] = {0, 2, -1, 2, 0};
@@ -965,12 +963,12 @@ TEST(ties_share_their_gradient_and_kinks_have_the_gradient_of_pytorch) {
                        dt_gradient(dt_leaky_relu(x, 0.25f), x)};
     const double expected[6][5] = {{0, .5, 0, .5, 0}, {.5, 1, 0, 1, .5}, {.5, 0, 1, 0, .5},
                                    {0, 1, 0, 1, 0},   {0, 1, -1, 1, 0},  {.25, 1, .25, 1, .25}};
-    dti_ref_open(&run, g, 1);
+    ref_open(&run, g, 1);
     for (int i = 0; i < 6; i++)
         for (int k = 0; k < 5; k++)
             CHECK_NEAR(ops_by_hand(&run, x, values, of[i])[k], expected[i][k], 0);
     CHECK(!dt_graph_error(g));
-    dti_ref_close(&run);
+    ref_close(&run);
     dt_graph_destroy(g);
     dt_ctx_destroy(ctx);
 }
@@ -979,14 +977,14 @@ TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
     enum { ROWS = 64, COLS = 100 };
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
-    dti_ref_run whole, part;
+    ref_run whole, part;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(COLS)), y = dt_dropout(x, 0.25f);
     dt_tensor again = dt_dropout(x, 0.25f);
     static double ones[ROWS * COLS];
     for (int i = 0; i < ROWS * COLS; i++)
         ones[i] = 1;
-    dti_ref_open(&whole, g, ROWS);
+    ref_open(&whole, g, ROWS);
     whole.step.seed = 99;
     const double *all = ops_by_hand(&whole, x, ones, y);
     int kept = 0, same = 0;
@@ -995,7 +993,7 @@ TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
         CHECK(all[i] == 0 || fabs(all[i] - 4.0 / 3) < 1e-12);
     }
     CHECK(kept > 0.75 * ROWS * COLS - 140 && kept < 0.75 * ROWS * COLS + 140); /* 4 sigma */
-    dti_ref_open(&part, g, 16); /* rows 48 to 63 of the same batch */
+    ref_open(&part, g, 16); /* rows 48 to 63 of the same batch */
     part.step = whole.step;
     part.step.first_row = 48;
     const double *last = ops_by_hand(&part, x, ones, y);
@@ -1006,8 +1004,8 @@ TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
     CHECK(same < 0.7 * ROWS * COLS);
     part.train = false;
     CHECK(!memcmp(ops_by_hand(&part, x, ones, y), ones, 16 * COLS * sizeof *ones));
-    dti_ref_close(&whole);
-    dti_ref_close(&part);
+    ref_close(&whole);
+    ref_close(&part);
     dt_graph_destroy(g);
     dt_ctx_destroy(ctx);
 }
@@ -1016,7 +1014,7 @@ TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_i
     enum { ROWS = 64, COLS = 300, N = ROWS * COLS };
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
-    dti_ref_run whole, part;
+    ref_run whole, part;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(COLS));
     const dt_tensor drawn[] = {dt_random_uniform(x), dt_random_uniform(x), dt_random_normal(x)};
@@ -1026,7 +1024,7 @@ TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_i
     for (int i = 0; i < 3; i++) {
         double sum = 0, square = 0, least = 9, most = -9;
         int outside = 0;
-        dti_ref_open(&whole, g, ROWS);
+        ref_open(&whole, g, ROWS);
         whole.step.seed = 99;
         const double *y = ops_by_hand(&whole, x, of_x, drawn[i]);
         for (int k = 0; k < N; k++) {
@@ -1040,14 +1038,14 @@ TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_i
         CHECK(i < 2 || (outside > 0.05 * N - 120 && outside < 0.05 * N + 120)); /* 4 sigma */
         CHECK(i != 1 || memcmp(y, first, sizeof first) != 0);
         memcpy(first, y, sizeof first);
-        dti_ref_open(&part, g, 16); /* rows 48 to 63, of a program that does not train */
+        ref_open(&part, g, 16); /* rows 48 to 63, of a program that does not train */
         part.step = whole.step;
         part.step.first_row = 48;
         part.train = false;
         const double *last = ops_by_hand(&part, x, of_x, drawn[i]);
         CHECK(!memcmp(last, first + 48 * COLS, 16 * COLS * sizeof *last));
-        dti_ref_close(&part);
-        dti_ref_close(&whole);
+        ref_close(&part);
+        ref_close(&whole);
     }
     CHECK(!dt_graph_error(g));
     dt_graph_destroy(g);
@@ -1057,19 +1055,19 @@ TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_i
 TEST(a_seed_of_no_weight_is_zero_and_the_global_weight_goes_first) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
-    dti_ref_run run;
+    ref_run run;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor t = dt_input(g, "t", DT_I32, dt_dims());
     dt_tensor term = dt_cross_entropy(dt_input(g, "x", DT_F32, dt_dims(3)), t, NULL);
     dt_tensor seed = dti_append1(DTI_OP_SEED, term, &(dti_attr){.i = {1}});
-    dti_ref_open(&run, g, 4);
+    ref_open(&run, g, 4);
     run.step.coefficient[1] = 6;
     CHECK_NEAR(ops_by_hand(&run, t, (const double[]){2, -100, 0, 1}, seed)[0], 2, 0);
     CHECK_NEAR(ops_by_hand(&run, t, (const double[]){-100, -100, -100, -100}, seed)[0], 0, 0);
     run.step.weight[1] = 12;
     CHECK_NEAR(ops_by_hand(&run, t, (const double[]){2, -100, 0, 1}, seed)[0], 0.5, 0);
     CHECK(!dt_graph_error(g));
-    dti_ref_close(&run);
+    ref_close(&run);
     dt_graph_destroy(g);
     dt_ctx_destroy(ctx);
 }
@@ -1077,15 +1075,15 @@ TEST(a_seed_of_no_weight_is_zero_and_the_global_weight_goes_first) {
 TEST(maxima_and_relu_pass_a_nan_on) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
-    dti_ref_run run;
+    ref_run run;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input_shared(g, "x", DT_F32, dt_dims(3)), one = dt_fill(g, dt_dims(), 1);
     dt_tensor of[5] = {dt_max(x, dt_dims(), false), dt_min(x, dt_dims(), false), dt_relu(x),
                        dt_maximum(x, one), dt_minimum(one, x)};
-    dti_ref_open(&run, g, 1);
+    ref_open(&run, g, 1);
     for (int i = 0; i < 5; i++)
         CHECK(isnan(ops_by_hand(&run, x, (const double[]){NAN, -1, 4}, of[i])[0]));
-    dti_ref_close(&run);
+    ref_close(&run);
     dt_graph_destroy(g);
     dt_ctx_destroy(ctx);
 }
@@ -1248,5 +1246,3 @@ TEST(ops_on_nil_are_nil_and_harmless) {
     for (size_t i = 0; i < DTI_COUNT(of); i++)
         CHECK(dti_is_nil(of[i]));
 }
-
-#endif

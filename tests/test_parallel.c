@@ -165,35 +165,34 @@ TEST(a_replica_with_avx2_and_one_with_the_best_set_train_the_same_bits) {
 }
 
 /* ---- against float64 */
-#ifdef DT_REFERENCE
 
 static void parallel_reference(train_model *m, dt_store *store, uint32_t rows, uint64_t step,
-                               dt_tensor *dx, dti_ref_run *run) {
+                               dt_tensor *dx, ref_run *run) {
     const int count = dt_store_param_count(store);
     static dt_tensor wrt[16];
     dt_tensor seed = dti_append1(DTI_OP_SEED, m->loss, &(dti_attr){.i = {0}});
     for (int i = 0; i < count; i++)
         wrt[i] = (dt_tensor){m->graph, store->layout.params[i].node};
     dti_differentiate(m->graph, m->loss, seed, wrt, (uint32_t)count, dx);
-    dti_ref_open(run, m->graph, rows);
+    ref_open(run, m->graph, rows);
     run->train = true;
     run->step.seed = 3;
     run->step.step = step;
     run->step.coefficient[0] = 1;
     for (int i = 0; i < count; i++) {
         float values[2048];
-        dti_ref_tensor *t = dti_ref_tensor_of(run, wrt[i]);
+        ref_tensor *t = ref_tensor_of(run, wrt[i]);
         REQUIRE((size_t)t->elements <= sizeof values / 4);
         dt_store_read(store, i, DT_VALUE_PARAM, values, 4 * (size_t)t->elements);
         for (int64_t k = 0; k < t->elements; k++)
             t->data[k] = (double)values[k];
     }
-    dti_ref_tensor *x = dti_ref_tensor_of(run, m->x), *t = dti_ref_tensor_of(run, m->t);
+    ref_tensor *x = ref_tensor_of(run, m->x), *t = ref_tensor_of(run, m->t);
     for (int64_t k = 0; k < x->elements; k++)
         x->data[k] = (double)m->data.x[k];
     for (int64_t k = 0; k < t->elements; k++)
         t->data[k] = m->data.t[k];
-    REQUIRE(dti_ref_values(run, dx, (uint32_t)count) == DT_OK);
+    REQUIRE(ref_values(run, dx, (uint32_t)count) == DT_OK);
 }
 
 static void parallel_against_reference(const char *devices, int batch_slices, int accumulate) {
@@ -201,7 +200,7 @@ static void parallel_against_reference(const char *devices, int batch_slices, in
     dt_trainer *t;
     dt_store *before;
     dt_tensor dx[16];
-    dti_ref_run run;
+    ref_run run;
     enum { BATCH = 67 };
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
     REQUIRE(train_model_make(&again, &(dt_ctx_desc){.no_vulkan = true}, false));
@@ -220,7 +219,7 @@ static void parallel_against_reference(const char *devices, int batch_slices, in
     REQUIRE(dt_trainer_step(t, NULL) == DT_OK);
     for (int i = 0; i < dt_store_param_count(before); i++) {
         float got[2048];
-        const dti_ref_tensor *want = dti_ref_tensor_of(&run, dx[i]);
+        const ref_tensor *want = ref_tensor_of(&run, dx[i]);
         double largest = 0;
         for (int64_t k = 0; k < want->elements; k++)
             largest = fmax(largest, fabs(want->data[k]));
@@ -230,7 +229,7 @@ static void parallel_against_reference(const char *devices, int batch_slices, in
         for (int64_t k = 0; k < want->elements; k++)
             CHECK_NEAR(want->data[k], (double)got[k], 2e-6 * largest + 1e-9);
     }
-    dti_ref_close(&run);
+    ref_close(&run);
     dt_ctx_destroy(m.ctx);
     dt_ctx_destroy(again.ctx);
 }
@@ -241,8 +240,6 @@ TEST(the_gradient_of_replicas_is_that_of_the_whole_batch_in_float64) {
     parallel_against_reference("cpu:3", 7, 3);
     parallel_against_reference("cpu:8", 8, 2);
 }
-
-#endif
 
 /* ---- a device that is lost */
 #ifndef DT_NO_VULKAN

@@ -2,7 +2,7 @@
  * held against the reference, finite differences and each other. A seed that fails prints its model
  * as C. DTRAIN_RANDOM_SEED: the first seed, DTRAIN_RANDOM_COUNT: how many. Included by main.c
  * behind test_ops.c, whose bounds it uses. */
-#if defined DT_REFERENCE && defined DTRAIN_TESTS_OPS_BOUNDS_H /* else it is compiled apart */
+#ifdef DTRAIN_TESTS_OPS_BOUNDS_H /* else it is compiled apart */
 
 #include "random_graph.h"
 #include "random_print.h"

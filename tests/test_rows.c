@@ -3,7 +3,7 @@
  * larger array the samples lie. This is what makes any number of replicas train the same weights.
  * Every row of the op table and the usual layers are run over a batch, then over pieces of it as
  * batches of their own. Included by main.c behind test_ops.c, whose cases it uses. */
-#if defined DT_REFERENCE && defined DTRAIN_TESTS_OPS_CASES_H /* else it is compiled apart */
+#ifdef DTRAIN_TESTS_OPS_CASES_H /* else it is compiled apart */
 
 enum { ROWS_BATCH = 64, ROWS_BATCH_VULKAN = 7, ROWS_FIRST = 7 };
 

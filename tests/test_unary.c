@@ -1,5 +1,5 @@
 /* Every elementwise function of one tensor, value and slope, over all floats: within the bounds of
- * its row (DTI_BOUNDS in map_body.h, printed in docs/ops.md) of the formula in double, with the
+ * its row (reference/unary.h, printed in docs/ops.md) of the formula in double, with the
  * same bits on every instruction set of a class, and on Vulkan devices within what unary_near
  * allows. DTRAIN_TEST_LONG takes all 2^32 floats, else every 1009th, which are 4 million of all
  * exponents; always the neighbours of edges and thresholds. DTRAIN_TEST_ULPS prints the largest
@@ -171,7 +171,7 @@ static void unary_check(unary_worst *worst, const char *what, float x, float got
 /* The formulas in double are as good as measuring takes: a thousandth of each bound. */
 TEST(unary_formulas_in_double_are_a_thousand_times_nearer_than_the_bounds) {
     for (size_t i = 0; i < DTI_COUNT(unary_exact); i++) {
-        const dti_unary_row *row = &dti_unary_rows[unary_exact[i].selector];
+        const ref_unary_row *row = &ref_unary_rows[unary_exact[i].selector];
         const double x = (double)unary_of_bits(unary_exact[i].bits), p0 = (double)unary_p0;
         for (int slope = 0; slope < 2; slope++) {
             const double exact = unary_exact[i].value[slope], *bounds = row->bounds[slope];
@@ -211,7 +211,7 @@ static void unary_run(const dti_isa_kernels *k, int selector, bool slope, float 
 static void unary_sweep(const dti_isa_kernels *k, int selector, bool slope, uint64_t step) {
     static unary_floats floats;
     static float x[UNARY_BLOCK], y[UNARY_BLOCK];
-    const dti_unary_row *row = &dti_unary_rows[selector];
+    const ref_unary_row *row = &ref_unary_rows[selector];
     char what[64];
     unary_worst worst = {0};
     snprintf(what, sizeof what, "%s: %s%s", k->name, unary_name(selector), slope ? "'s slope" : "");
@@ -304,7 +304,7 @@ static bool unary_near(float got, double want, const double *bounds) {
 
 /* Subnormals may count as 0. */
 static void unary_check_device(const char *what, float x, float got, int selector, bool slope) {
-    const dti_unary_row *row = &dti_unary_rows[selector];
+    const ref_unary_row *row = &ref_unary_rows[selector];
     double (*of)(double, double, double) = slope ? row->slope : row->value;
     const double at = (double)x, p0 = (double)unary_p0, p1 = (double)unary_p1;
     const double want = of(at, p0, p1), *bounds = row->bounds[slope];

@@ -19,7 +19,6 @@
  *   DT_WITH_PNG         off       read pictures in PNG files; link with -lpng
  *   DT_WITH_JPEG        off       read pictures in JPEG files; link with -ljpeg
  *   DT_WITH_MPI         off       add DT_COMM_MPI; compile the implementation with mpicc
- *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       add internal asserts, which abort: never ship this
  *
  * The shares are of the default, measured on x86-64: gcc 12 -O2, `size`, 2026-11-26.

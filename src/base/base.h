@@ -393,7 +393,6 @@ static void dti_wipe(void *memory, size_t bytes); /* zeros that no compiler leav
 /* ---- half.c: 16-bit conversion; round to nearest even, NaN stays NaN. */
 static float dti_f32_from_f16(uint16_t bits);
 static float dti_f32_from_bf16(uint16_t bits);
-static uint16_t dti_f16_from_f32(float value);
 static uint16_t dti_bf16_from_f32(float value);
 
 /* ---- json.c: a reader over bytes that may be hostile; nothing is copied, the depth is bounded. */

@@ -44,7 +44,7 @@ DTI_INLINE DTI_HALF(half) DTI_HALF(bf16_of)(DTI_HALF(f32) x) {
                                    DTI_HALF(half));
 }
 
-/* dti_f16_from_f32 on a vector. Added to 0.5, whose last place is 2^-24, a number below 2^-14 is
+/* To f16, as bf16_of. Added to 0.5, whose last place is 2^-24, a number below 2^-14 is
  * rounded where a denormal half ends. */
 DTI_INLINE DTI_HALF(half) DTI_HALF(f16_of)(DTI_HALF(f32) x) {
     DTI_HALF(i32) bits = (DTI_HALF(i32))x, sign = (bits >> 16) & 0x8000, size = bits & 0x7FFFFFFF;

@@ -1,5 +1,5 @@
-/* What a row of the op table consists of, and the four contexts that its functions work in: build
- * (shape rule), gradient, emit (launches) and reference. A family serves one or more rows.
+/* What a row of the op table consists of, and the three contexts that its functions work in: build
+ * (shape rule), gradient and emit (launches). A family serves one or more rows.
  *
  * core/ is for all rows. Its files, in the order in which to read them:
  *
@@ -9,14 +9,13 @@
  *   name.c               how messages call a tensor
  *   emit.h, emit.c       listings: launches and values before anything has a place
  *   cpu_task.h, walk.c   how a launch runs on the CPU; the walk of its elementwise kernels
- *   ref_index.h          indices of the reference loops
  *   moved.c              where an element comes from, through ops that move values
  *   parted.c             rules of families for tensors split over tensor ranks
  *   table.c              the tables of rows and kernels
  *   known.c              the launch whose result the host knows
  *   differentiate.c      the reverse pass
  *
- * families/ has each op: its shape rule, gradient, launches, CPU functions and reference.
+ * families/ has each op: its shape rule, gradient, launches and CPU functions.
  * A family is a file, or files with the same first word:
  *
  *   leaf.c, output.c                       inputs, parameters, constants; one of several outputs
@@ -32,11 +31,11 @@
  *   pool.c, pool_cpu.c                     pooling and resizing
  *   volume.c                               convolution and pooling of volumes, by rows for images
  *   attention.c, attention_rows.c          attention in blocks, and with its scores in memory
- *   attention_cpu.c, attention_ref.c       the same on the CPU, and in double
+ *   attention_cpu.c                        the same on the CPU
  *   attention_cached.c, cache.c            attention to earlier runs; the cache of keys and values
  *   rope.c                                 rotary positions
  *   recurrence.c                           recurrent layers
- *   recurrence_cpu.c, recurrence_ref.c     the same on the CPU, and in double
+ *   recurrence_cpu.c                       the same on the CPU
  *   dropout.c                              dropout and random numbers
  *   loss.c                                 losses as terms
  *   cross_entropy.c, cross_entropy_cpu.c   losses over classes
@@ -72,28 +71,7 @@ typedef struct dti_grad {
     uint32_t index; /* for rows of many inputs: which one is asked for now (in[0] is that one) */
 } dti_grad;
 
-/* ---- Emit: see emit.h. ---- Reference: float64, naive loops, dense arrays. */
-
-typedef struct dti_ref_tensor {
-    double *data;
-    int64_t dim[DTI_AXES]; /* [0] = samples or 1, the shape right-aligned behind it */
-    int64_t elements;
-} dti_ref_tensor;
-
-typedef struct dti_ref_step {
-    uint64_t seed, step;
-    uint32_t first_row;
-    double coefficient[DT_MAX_TERMS], weight[DT_MAX_TERMS]; /* weight 0 = the term's own */
-} dti_ref_step;
-
-typedef struct dti_ref {
-    const dti_node *node;
-    const dti_ref_tensor *in; /* node->count of them */
-    dti_ref_tensor out;
-    const dti_ref_step *step;
-    int64_t batch;
-    bool train;
-} dti_ref;
+/* ---- Emit: see emit.h. */
 
 /* What a row needs the elements of an i32 input to be: in [0, classes), or ignore_index. */
 typedef struct dti_labels {
@@ -204,24 +182,15 @@ typedef struct dti_op_family {
     /* How the row handles inputs that are split over tensor ranks, of which there is at least one;
      * false: it cannot. NULL: it never can. */
     bool (*part)(dti_parting *s);
-    void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
 
-#ifdef DT_REFERENCE
-#define DTI_REF(function) function
-#else
-#define DTI_REF(function) NULL
-#endif
-
-/* A family stands in its file as DTI_FAMILY(name, .shape = ..., ...); dti_<name>_emit and _ref are
- * its functions. tools/amalgamate finds the files with families in them (families.h). */
-#define DTI_FAMILY(family, ...)                                                                    \
-    static const dti_op_family dti_family_##family = {                                             \
-        .ref = DTI_REF(dti_##family##_ref), .emit = dti_##family##_emit, __VA_ARGS__}
-/* With the emit and the reference of others. */
-#define DTI_FAMILY_BY(family, emits, refs, ...)                                                    \
-    static const dti_op_family dti_family_##family = {                                             \
-        .ref = DTI_REF(dti_##refs##_ref), .emit = dti_##emits##_emit, __VA_ARGS__}
+/* A family stands in its file as DTI_FAMILY(name, .shape = ..., ...); dti_<name>_emit is its emit
+ * function. tools/amalgamate finds the files with families in them (families.h). Its value in
+ * float64, which tests compare with, is ref_<name> in tests/reference. */
+#define DTI_FAMILY(family, ...) DTI_FAMILY_BY(family, family, __VA_ARGS__)
+/* With the emit of another. */
+#define DTI_FAMILY_BY(family, emits, ...)                                                          \
+    static const dti_op_family dti_family_##family = {.emit = dti_##emits##_emit, __VA_ARGS__}
 
 typedef enum dti_samples {
     DTI_SAMPLES_NONE,

@@ -5,7 +5,7 @@
  *   samples    what it does along the sample axis: ROWWISE (each sample by itself), REDUCES (sums
  *              over samples), COUPLES (samples see each other), NONE (no sample axis of its own)
  *   precision  under mixed precision: LOW (may run in 16 bits), F32 (needs f32), WIDEST (of inputs)
- *   family     dti_family_<family> in src/op/: shape, gradient, launches, CPU kernel, reference
+ *   family     dti_family_<family> in src/op/: shape, gradient, launches, CPU kernel
  *   selector   which op of the family it is
  *   formula    for the reference page
  * The order is the order of docs/ops.md; ids are not stored anywhere. */

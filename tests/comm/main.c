@@ -7,6 +7,8 @@
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
+#include "../half.h"
+
 #include "test_crypto.c"
 #include "test_reduce.c"
 #include "test_schedule.c"

@@ -29,6 +29,7 @@ bool test_check(bool ok, const char *file, int line, const char *format, ...) {
     return ok;
 }
 
+#include "../half.h"
 #include "test_comm.c"
 
 /* ---- helpers */

@@ -111,7 +111,7 @@ static void value_put(void *data, dt_dtype dtype, size_t i, double value) {
     case DT_F32: ((float *)data)[i] = (float)value; break;
     case DT_F64: ((double *)data)[i] = value; break;
     case DT_BF16: ((uint16_t *)data)[i] = dti_bf16_from_f32((float)value); break;
-    case DT_F16: ((uint16_t *)data)[i] = dti_f16_from_f32((float)value); break;
+    case DT_F16: ((uint16_t *)data)[i] = f16_from_f32((float)value); break;
     case DT_I32: ((int32_t *)data)[i] = (int32_t)value; break;
     case DT_I64: ((int64_t *)data)[i] = (int64_t)value; break;
     case DT_U8: ((uint8_t *)data)[i] = (uint8_t)(int64_t)value; break;

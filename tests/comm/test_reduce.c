@@ -96,7 +96,7 @@ static void fold_put(uint8_t dtype, uint8_t sum, void *out, size_t i, fold_value
     uint8_t *at = (uint8_t *)out + i * dti_dtype_bytes(dtype);
     bool nan = fold_is_nan(sum, x);
     uint16_t half = dtype == DT_BF16 ? nan ? 0x7FC0 : dti_bf16_from_f32(x.f)
-                                     : (nan ? 0x7E00 : dti_f16_from_f32(x.f));
+                                     : (nan ? 0x7E00 : f16_from_f32(x.f));
     uint32_t narrow = dtype == DT_F32 ? 0x7FC00000 : (uint32_t)x.i;
     uint64_t wide = dtype == DT_F64 ? 0x7FF8000000000000 : (uint64_t)x.i;
     if (dtype == DT_F32 && !nan)
@@ -152,7 +152,7 @@ static void fold_fill(uint8_t dtype, uint8_t *data, size_t count) {
         else if (dtype == DT_BF16 && fold_random(8))
             memcpy(data + 2 * i, &(uint16_t){dti_bf16_from_f32(narrow)}, 2);
         else if (dtype == DT_F16 && fold_random(8))
-            memcpy(data + 2 * i, &(uint16_t){dti_f16_from_f32(narrow)}, 2);
+            memcpy(data + 2 * i, &(uint16_t){f16_from_f32(narrow)}, 2);
         else
             memcpy(data + bytes * i, &bits, bytes);
     }
@@ -412,7 +412,7 @@ TEST(folds_convert_every_16_bit_float_and_round_to_each) {
                 dti_fold_by(kernels, out, &partial, 1, 65536, dtype, DT_COMM_SUM, true, 1);
                 for (uint32_t i = 0; i < 65536; i++) {
                     bool nan = ((i << 16 | low) & 0x7FFFFFFF) > 0x7F800000;
-                    uint16_t want = type ? dti_f16_from_f32(wide[i]) : dti_bf16_from_f32(wide[i]);
+                    uint16_t want = type ? f16_from_f32(wide[i]) : dti_bf16_from_f32(wide[i]);
                     CHECK(out[i] == (nan ? type ? 0x7E00 : 0x7FC0 : want));
                 }
             }

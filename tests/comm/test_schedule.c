@@ -32,7 +32,7 @@ static void plan_value(const plan_case *p, uint32_t leaf, uint64_t i, uint8_t *t
         real = NAN;
     float single = (float)real;
     int32_t narrow = (int32_t)whole * (p->rough ? 500000007 : 1);
-    uint16_t half = p->dtype == DT_F16 ? dti_f16_from_f32(single) : dti_bf16_from_f32(single);
+    uint16_t half = p->dtype == DT_F16 ? f16_from_f32(single) : dti_bf16_from_f32(single);
     switch (p->dtype) {
     case DT_F32: memcpy(to, &single, 4); break;
     case DT_F64: memcpy(to, &real, 8); break;

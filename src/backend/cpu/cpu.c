@@ -90,7 +90,7 @@ static dt_result dti_cpu_memory_read(dti_memory *memory, uint64_t offset, void *
 
 static void dti_cpu_memory_forget(dti_memory *memory, uint64_t offset, uint64_t bytes) {
     char *at = dti_cpu_memory_of(memory)->data + offset;
-#ifdef DT_REFERENCE /* tests: whoever reads it after all gets NaN, where a page does not go */
+#ifdef DTI_FORGETS_WITH_NAN /* tests: a later read gives NaN, where a page does not go */
     memset(at, 0xff, (size_t)bytes);
 #endif
     dti_pages_forget(at, (size_t)bytes);

@@ -394,8 +394,6 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
     return dti_attention_make(g, &call);
 }
 
-#include "attention_ref.c"
-
 /* ---- Rows of the tables */
 
 /* Blocks of the other side that a workgroup goes over, of all heads that it sums. */

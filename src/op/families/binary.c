@@ -130,42 +130,6 @@ static void dti_binary_emit(dti_emit *e) {
 DTI_BINARY_LIST(DTI_X)
 #undef DTI_X
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static double dti_binary_f64(uint32_t selector, double a, double b) {
-    switch (selector) {
-    case DTI_B_ADD: return a + b;
-    case DTI_B_SUB: return a - b;
-    case DTI_B_MUL: return a * b;
-    case DTI_B_DIV: return a / b;
-    case DTI_B_MAXIMUM: return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
-    case DTI_B_MINIMUM: return isnan(a) || isnan(b) ? NAN : a < b ? a : b;
-    case DTI_B_POW: return pow(a, b);
-    case DTI_B_EQ: return a == b;
-    case DTI_B_LT: return a < b;
-    case DTI_B_LE: return a <= b;
-    case DTI_B_GT: return a > b;
-    case DTI_B_GE: return a >= b;
-    case DTI_B_MASK: return b == 0 ? 0 : a;
-    case DTI_B_MASK_INV: return b == 0 ? a : 0;
-    default: return NAN;
-    }
-}
-
-static void dti_binary_ref(const dti_ref *r) {
-    uint32_t selector = dti_op_info_of(r->node->op)->selector;
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        int64_t at[DTI_AXES];
-        dti_ref_place(&r->out, i, at);
-        double a = r->in[0].data[dti_ref_element(&r->in[0], at)];
-        double b = r->in[1].data[dti_ref_element(&r->in[1], at)];
-        r->out.data[i] = dti_binary_f64(selector, a, b);
-    }
-}
-
-#endif
-
 /* ---- CPU */
 
 static void dti_map2_flat(const dti_cpu_task *task, const dti_run *r) {

@@ -132,5 +132,5 @@ DTI_KERNEL(CACHE, cache, "rrw", ITEM, .run = dti_cpu_cache, .grain = dti_cpu_gra
            .moves = dti_launch_only_moves);
 
 /* The reference is of programs that keep nothing; the others are held against those. */
-DTI_FAMILY_BY(cache, cache, copy, .shape = dti_cache_shape, .grad = dti_cache_grad,
+DTI_FAMILY_BY(cache, cache, .shape = dti_cache_shape, .grad = dti_cache_grad,
               .labels = dti_cache_labels, .room = dti_cache_room, .view = true);

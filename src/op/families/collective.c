@@ -201,46 +201,26 @@ static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
     return dt_reshape(dt_cast(labels, DT_F32), s);
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_meet_ref(const dti_ref *r) {
-    const double count = (double)r->batch * r->node->attr.i[DTI_ALL_SPATIAL];
-    const bool mean = dti_op_info_of(r->node->op)->selector == DTI_MEET_MEAN;
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = r->in[0].data[i] / (mean ? count : 1.0);
-}
-
-static void dti_parted_cut_ref(const dti_ref *r) {
-    const int32_t *i = r->node->attr.i;
-    const int64_t run = dti_parted_run(r->node->shape, i[DTI_ALONG_AXIS]);
-    for (int64_t k = 0; k < r->out.elements; k++)
-        r->out.data[k] =
-            r->in[0].data[(k / run * i[DTI_ALONG_TP_RANKS] + i[DTI_ALONG_TP_RANK]) * run + k % run];
-}
-
-#endif
-
 /* ---- Rows of the tables */
 
-DTI_FAMILY_BY(parted_sum, copy, copy, .shape = dti_parted_sum_shape, .grad = dti_grad_of_result,
+DTI_FAMILY_BY(parted_sum, copy, .shape = dti_parted_sum_shape, .grad = dti_grad_of_result,
               .meet = dti_parted_sum_of);
 
-DTI_FAMILY_BY(parted_copy, same, copy, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad,
+DTI_FAMILY_BY(parted_copy, same, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad,
               .view = true);
 
-DTI_FAMILY_BY(parted_most, copy, copy, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
+DTI_FAMILY_BY(parted_most, copy, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
               .meet = dti_parted_most_of);
 
-DTI_FAMILY_BY(parted_whole, copy, copy, .shape = dti_parted_whole_shape,
-              .grad = dti_parted_whole_grad, .meet = dti_parted_whole_of);
+DTI_FAMILY_BY(parted_whole, copy, .shape = dti_parted_whole_shape, .grad = dti_parted_whole_grad,
+              .meet = dti_parted_whole_of);
 
-DTI_FAMILY_BY(parted_own, copy, copy, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
+DTI_FAMILY_BY(parted_own, copy, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
               .meet = dti_parted_own_of);
 
 DTI_FAMILY(parted_cut, .shape = dti_parted_own_shape, .grad = dti_parted_cut_grad, .view = true);
 
-DTI_FAMILY_BY(parted_labels, same, copy, .shape = dti_shape_of_input,
-              .labels = dti_parted_labels_labels, .view = true);
+DTI_FAMILY_BY(parted_labels, same, .shape = dti_shape_of_input, .labels = dti_parted_labels_labels,
+              .view = true);
 
 DTI_FAMILY(meet, .shape = dti_meet_shape, .meet = dti_meet_of);

@@ -237,55 +237,6 @@ DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
     return dti_graph_called(x.graph, first, &call, dti_append1(DTI_OP_PAD, x, &attr));
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static double dti_cast_i32_f64(double x) {
-    if (isnan(x))
-        return 0;
-    double whole = trunc(x);
-    return whole > INT32_MAX ? INT32_MAX : whole < INT32_MIN ? INT32_MIN : whole;
-}
-
-static void dti_cast_ref(const dti_ref *r) {
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        double x = r->in[0].data[i];
-        r->out.data[i] = r->node->dtype == DT_I32 ? dti_cast_i32_f64(x) : (double)(float)x;
-    }
-}
-
-static void dti_concat_ref(const dti_ref *r) {
-    int axis = DTI_AXES - r->node->shape.rank + r->node->attr.i[0];
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        int64_t at[DTI_AXES];
-        uint32_t from = 0;
-        dti_ref_place(&r->out, i, at);
-        while (at[axis] >= r->in[from].dim[axis])
-            at[axis] -= r->in[from++].dim[axis];
-        const dti_ref_tensor *x = &r->in[from];
-        int64_t along = at[axis];
-        at[axis] = 0;
-        int64_t stride = 1;
-        for (int after = axis + 1; after < DTI_AXES; after++)
-            stride *= x->dim[after];
-        r->out.data[i] = x->data[dti_ref_element(x, at) + along * stride];
-    }
-}
-
-static void dti_pad_ref(const dti_ref *r) {
-    int axis = DTI_AXES - r->node->shape.rank + r->node->attr.i[1];
-    int64_t start = r->node->attr.i[2], length = r->in[0].dim[axis];
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        int64_t at[DTI_AXES];
-        dti_ref_place(&r->out, i, at);
-        at[axis] -= start;
-        bool inside = at[axis] >= 0 && at[axis] < length;
-        r->out.data[i] = inside ? r->in[0].data[dti_ref_element(&r->in[0], at)] : 0;
-    }
-}
-
-#endif
-
 /* ---- CPU */
 
 static void dti_copy_words(const dti_cpu_task *task, const dti_run *r) {

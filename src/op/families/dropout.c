@@ -90,48 +90,6 @@ DT_API dt_tensor dt_random_normal(dt_tensor like) {
     return dt_affine(dt_erfinv(dti_random(like, 0x1p-23f, 0.0f)), 1.41421356f, 0.0f);
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-/* Integers, so they are the same as those of the other backends. */
-static uint32_t dti_dropout_ref_word(const dti_ref *r, int64_t element) {
-    int64_t per_sample = 1;
-    for (int i = 1; i < DTI_AXES; i++)
-        per_sample *= r->out.dim[i];
-    uint64_t n = (uint64_t)element;
-    if (r->node->attr.dim[0]) {
-        const int64_t all = r->node->attr.dim[0];
-        n = (uint64_t)(element / per_sample * all + r->node->attr.dim[1] + element % per_sample);
-        per_sample = all;
-    }
-    if (r->node->samples)
-        n += (uint64_t)r->step->first_row * (uint64_t)per_sample;
-    uint64_t stream = (uint64_t)(uint32_t)r->node->attr.i[0] << 32;
-    return dti_philox(r->step->seed, n / 4, stream | (uint32_t)r->step->step).v[n % 4];
-}
-
-static bool dti_dropout_ref_keeps(const dti_ref *r, int64_t element, double keep) {
-    return dti_dropout_ref_word(r, element) < fmin(floor(keep * 0x1p32), 0xffffffffp0);
-}
-
-static void dti_dropout_ref(const dti_ref *r) {
-    double keep = 1 - (double)r->node->attr.f[0];
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        double x = r->in[0].data[i];
-        r->out.data[i] = !r->train ? x : dti_dropout_ref_keeps(r, i, keep) ? x / keep : 0;
-    }
-}
-
-static void dti_random_ref(const dti_ref *r) {
-    const double scale = (double)r->node->attr.f[0], offset = (double)r->node->attr.f[1];
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        const double whole = (double)(dti_dropout_ref_word(r, i) >> 9);
-        r->out.data[i] = (2 * whole + 1 - 0x1p23) * scale + offset;
-    }
-}
-
-#endif
-
 /* ---- CPU */
 
 /* Elements that lie in one run. */

@@ -87,21 +87,6 @@ static bool dti_gather_parted(dti_parting *s) {
     return table.dim[0] <= (1 << 24) && index.rank < DT_MAX_DIMS;
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_gather_ref(const dti_ref *r) {
-    int64_t n = r->in[1].elements, cols = n ? r->out.elements / n : 0;
-    int64_t rows = cols ? r->in[0].elements / cols : 0;
-    for (int64_t i = 0; i < n * cols; i++) {
-        int64_t row = (int64_t)r->in[1].data[i / cols];
-        bool inside = row >= 0 && row < rows;
-        r->out.data[i] = inside ? r->in[0].data[row * cols + i % cols] : NAN;
-    }
-}
-
-#endif
-
 /* ---- CPU */
 
 static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {

@@ -230,28 +230,6 @@ static void dti_seed_emit(dti_emit *e) {
     dti_bind(l, term.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-/* Inputs and parameters are given; nil has no value. */
-static void dti_leaf_ref(const dti_ref *r) {
-}
-
-static void dti_fill_ref(const dti_ref *r) {
-    bool iota = r->node->op == DTI_OP_IOTA, mode = r->node->op == DTI_OP_TRAIN_MODE;
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        r->out.data[i] = iota ? (double)i : mode ? (double)r->train : (double)r->node->attr.f[0];
-    }
-}
-
-static void dti_seed_ref(const dti_ref *r) {
-    int index = r->node->attr.i[0];
-    double weight = r->step->weight[index] > 0 ? r->step->weight[index] : r->in[0].data[1];
-    r->out.data[0] = weight == 0 ? 0 : r->step->coefficient[index] / weight;
-}
-
-#endif
-
 /* ---- Rows of the tables */
 
 DTI_FAMILY(leaf, .shape = dti_leaf_shape);

@@ -154,49 +154,6 @@ static void dti_weight_sum_emit(dti_emit *e) {
     dti_emit_term(e, DTI_TERM_WEIGHT, &w, &w);
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_weighted_loss_ref(const dti_ref *r) {
-    r->out.data[0] = r->out.data[1] = 0;
-    for (int64_t i = 0; i < r->in[0].elements; i++) {
-        r->out.data[0] += r->in[0].data[i] * r->in[1].data[i];
-        r->out.data[1] += r->in[1].data[i];
-    }
-}
-
-static void dti_weight_sum_ref(const dti_ref *r) {
-    r->out.data[0] = r->out.data[1] = 0;
-    for (int64_t i = 0; i < r->in[0].elements; i++)
-        r->out.data[1] += r->in[0].data[i];
-}
-
-static void dti_mse_ref(const dti_ref *r) {
-    double sum = 0;
-    for (int64_t i = 0; i < r->in[0].elements; i++) {
-        double d = r->in[0].data[i] - r->in[1].data[i];
-        sum += d * d;
-    }
-    r->out.data[0] = sum;
-    r->out.data[1] = (double)r->in[0].elements;
-}
-
-static void dti_mse_grad_ref(const dti_ref *r) {
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        r->out.data[i] = 2 * r->in[2].data[0] * (r->in[0].data[i] - r->in[1].data[i]);
-    }
-}
-
-static void dti_mean_loss_ref(const dti_ref *r) {
-    double sum = 0;
-    for (int64_t i = 0; i < r->in[0].elements; i++)
-        sum += r->in[0].data[i];
-    r->out.data[0] = sum;
-    r->out.data[1] = (double)r->in[0].elements;
-}
-
-#endif
-
 /* ---- CPU */
 
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
@@ -324,7 +281,7 @@ DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
 DTI_FAMILY(weighted_loss, .shape = dti_weighted_loss_shape, .grad = dti_weighted_loss_grad,
            .weight = dti_weighted_loss_weight_of);
 
-DTI_FAMILY_BY(parted_loss, weighted_loss, weighted_loss, .shape = dti_parted_loss_shape,
+DTI_FAMILY_BY(parted_loss, weighted_loss, .shape = dti_parted_loss_shape,
               .grad = dti_parted_loss_grad, .weight = dti_parted_loss_weight);
 
 DTI_FAMILY(weight_sum, .shape = dti_mean_loss_shape);

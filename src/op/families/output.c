@@ -139,19 +139,6 @@ static bool dti_output_of_packs(const dti_node *n) {
     return true;
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_output_of_ref(const dti_ref *r) {
-    const int64_t samples = r->out.dim[0], n = samples ? r->out.elements / samples : 0;
-    const int64_t all = samples ? r->in[0].elements / samples : 0;
-    const int64_t start = r->node->attr.dim[0];
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = r->in[0].data[i / n * all + start + i % n];
-}
-
-#endif
-
 /* ---- Rows of the tables */
 
 DTI_FAMILY(output_of, .shape = dti_output_of_shape, .grad = dti_output_of_grad, .view = true,

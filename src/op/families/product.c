@@ -302,66 +302,6 @@ static void dti_linear_dw_emit(dti_emit *e) {
     dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_gemm_cuts_over_rows(g.m, g.n, g.k));
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_matmul_ref(const dti_ref *r) {
-    const dti_ref_tensor *a = &r->in[0], *b = &r->in[1];
-    bool ta = r->node->attr.i[0] != 0, tb = r->node->attr.i[1] != 0;
-    int64_t inner = a->dim[ta ? 4 : 5];
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        int64_t at[DTI_AXES], at_a[DTI_AXES], at_b[DTI_AXES];
-        double sum = 0;
-        dti_ref_place(&r->out, i, at);
-        memcpy(at_a, at, sizeof at);
-        memcpy(at_b, at, sizeof at);
-        for (int64_t k = 0; k < inner; k++) {
-            at_a[ta ? 5 : 4] = at[4];
-            at_a[ta ? 4 : 5] = k;
-            at_b[tb ? 5 : 4] = k;
-            at_b[tb ? 4 : 5] = at[5];
-            sum += a->data[dti_ref_element(a, at_a)] * b->data[dti_ref_element(b, at_b)];
-        }
-        r->out.data[i] = sum;
-    }
-}
-
-static void dti_linear_ref(const dti_ref *r) {
-    int64_t in = dti_ref_cols(&r->in[0]), out = dti_ref_cols(&r->out);
-    const double *bias = r->node->count > 2 ? r->in[2].data : NULL;
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        const double *x = r->in[0].data + i / out * in, *w = r->in[1].data + i % out * in;
-        double sum = bias ? bias[i % out] : 0;
-        for (int64_t k = 0; k < in; k++)
-            sum += x[k] * w[k];
-        r->out.data[i] = sum;
-    }
-}
-
-static void dti_linear_dx_ref(const dti_ref *r) {
-    int64_t in = dti_ref_cols(&r->out), out = dti_ref_cols(&r->in[0]);
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        const double *dy = r->in[0].data + i / in * out, *w = r->in[1].data + i % in;
-        double sum = 0;
-        for (int64_t k = 0; k < out; k++)
-            sum += dy[k] * w[k * in];
-        r->out.data[i] = sum;
-    }
-}
-
-static void dti_linear_dw_ref(const dti_ref *r) {
-    int64_t in = dti_ref_cols(&r->in[1]), out = dti_ref_cols(&r->in[0]);
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        double sum = 0;
-        for (int64_t row = 0; row < dti_ref_rows(&r->in[1]); row++) {
-            sum += r->in[0].data[row * out + i / in] * r->in[1].data[row * in + i % in];
-        }
-        r->out.data[i] = sum;
-    }
-}
-
-#endif
-
 /* ---- CPU: items are tiles of C, or whole batch elements when those are enough for all threads.
  * Neither changes bits. */
 

@@ -281,8 +281,6 @@ static bool dti_recurrence_append(const dt_tensor *in, uint32_t count, uint32_t 
     return true;
 }
 
-#include "recurrence_ref.c"
-
 /* ---- Rows of the tables */
 
 /* Steps of an invocation: of each step the products of its units. */

@@ -248,48 +248,6 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
     return lead ? dt_reshape(y, t) : y;
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static double dti_reduce_f64(uint32_t selector, double a, double b) {
-    if (selector == DTI_R_SUM)
-        return a + b;
-    if (isnan(a) || isnan(b))
-        return NAN;
-    return selector == DTI_R_MAX ? fmax(a, b) : fmin(a, b);
-}
-
-/* Each element of x is folded into the result that has its place on the axes that are kept. */
-static void dti_reduce_ref(const dti_ref *r) {
-    uint32_t selector = dti_op_info_of(r->node->op)->selector;
-    const dti_attr *attr = &r->node->attr;
-    const dti_ref_tensor *x = &r->in[0];
-    int rank = r->node->shape.rank, axes = 0;
-    for (int i = 0; i < DT_MAX_DIMS; i++)
-        axes += (attr->i[0] >> i) & 1;
-    if (!attr->i[2])
-        rank += axes; /* the input's */
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        r->out.data[i] = selector == DTI_R_SUM ? 0 : selector == DTI_R_MAX ? -INFINITY : INFINITY;
-    }
-    for (int64_t i = 0; i < x->elements; i++) {
-        int64_t at[DTI_AXES], to = 0;
-        dti_ref_place(x, i, at);
-        for (int axis = 0; axis < DTI_AXES; axis++) {
-            int dim = axis - (DTI_AXES - rank);
-            bool gone = axis == 0 ? attr->i[1] != 0 : dim >= 0 && ((attr->i[0] >> dim) & 1);
-            if (!gone)
-                to = to * x->dim[axis] + at[axis];
-        }
-        r->out.data[to] = dti_reduce_f64(selector, r->out.data[to], x->data[i]);
-    }
-    for (int64_t i = 0; i < r->out.elements && selector == DTI_R_SUM; i++) {
-        r->out.data[i] *= (double)attr->f[0];
-    }
-}
-
-#endif
-
 /* ---- CPU. Columns (the inner kept axis is contiguous) go over j in runs, vectors going across
  * results; contiguous rows of 8 and more by 16 lanes; the rest one by one. Sums of runs are added
  * in double (vec.h). By shape alone. */

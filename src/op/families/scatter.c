@@ -131,21 +131,6 @@ static void dti_scatter_add_emit(dti_emit *e) {
     dti_scatter_sorted(e, &a, dy.value, &index);
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_scatter_add_ref(const dti_ref *r) {
-    int64_t rows = r->node->shape.dim[0], cols = rows ? r->out.elements / rows : 0;
-    dti_ref_zero(r);
-    for (int64_t i = 0; i < r->in[1].elements * cols; i++) {
-        int64_t row = (int64_t)r->in[1].data[i / cols];
-        if (row >= 0 && row < rows)
-            r->out.data[row * cols + i % cols] += r->in[0].data[i];
-    }
-}
-
-#endif
-
 /* ---- CPU */
 
 /* to[j] = the sum of rows places[i] of x (NULL: of its rows i), j < cols, i < n: runs of

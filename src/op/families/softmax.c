@@ -82,41 +82,6 @@ static void dti_softmax_grad_emit(dti_emit *e) {
     dti_bind(l, y.value, dy.value, e->out.value, DTI_UNBOUND);
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_softmax_ref(const dti_ref *r) {
-    int64_t cols = dti_ref_cols(&r->out);
-    for (int64_t row = 0; row < dti_ref_rows(&r->out); row++) {
-        const double *x = r->in[0].data + row * cols;
-        double *y = r->out.data + row * cols, high = -INFINITY, sum = 0;
-        for (int64_t c = 0; c < cols; c++)
-            high = fmax(high, x[c]);
-        for (int64_t c = 0; c < cols; c++)
-            sum += exp(x[c] - high);
-        for (int64_t c = 0; c < cols; c++) {
-            bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX;
-            y[c] = is_log ? x[c] - high - log(sum) : exp(x[c] - high) / sum;
-        }
-    }
-}
-
-static void dti_softmax_grad_ref(const dti_ref *r) {
-    int64_t cols = dti_ref_cols(&r->out);
-    bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX_GRAD;
-    for (int64_t row = 0; row < dti_ref_rows(&r->out); row++) {
-        const double *y = r->in[0].data + row * cols, *dy = r->in[1].data + row * cols;
-        double *dx = r->out.data + row * cols, sum = 0;
-        for (int64_t c = 0; c < cols; c++)
-            sum += is_log ? dy[c] : y[c] * dy[c];
-        for (int64_t c = 0; c < cols; c++) {
-            dx[c] = is_log ? dy[c] - exp(y[c]) * sum : y[c] * (dy[c] - sum);
-        }
-    }
-}
-
-#endif
-
 /* ---- CPU */
 
 static void dti_cpu_softmax(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {

@@ -16,23 +16,12 @@ enum { DTI_IS_SLOPE, DTI_IS_FLAT, DTI_IS_LINEAR };
 typedef struct dti_unary_row {
     bool flat, linear;
     dt_tensor (*prime)(dt_tensor x, const float *p); /* f' of x in rows */
-#ifdef DT_REFERENCE
-    double (*value)(double x, double p0, double p1), (*slope)(double x, double p0, double p1);
-    const double (*bounds)[2]; /* of value and slope: ulps, distance */
-#endif
 } dti_unary_row;
 
 static const dti_unary_row dti_unary_rows[DTI_U_COUNT] = {
-#ifdef DT_REFERENCE
-#define DTI_X(ID, name, slope)                                                                     \
-    [DTI_U_##ID] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                \
-                    DTI_PRIME_OF_##slope(name),    dti_f64_##name,                                 \
-                    dti_slope_f64_##name,          dti_bounds_##name},
-#else
 #define DTI_X(ID, name, slope)                                                                     \
     [DTI_U_##ID] = {DTI_IS_##slope == DTI_IS_FLAT, DTI_IS_##slope == DTI_IS_LINEAR,                \
                     DTI_PRIME_OF_##slope(name)},
-#endif
     DTI_UNARY_PLAIN(DTI_X) DTI_UNARY_WITH(DTI_X)
 #undef DTI_X
 };
@@ -130,25 +119,6 @@ static void dti_unary_grad_emit(dti_emit *e) {
         return;
     dti_emit_map2(e, DTI_K_MAP1_GRAD, (uint32_t)e->node->attr.i[0]);
 }
-
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-static void dti_unary_ref(const dti_ref *r) {
-    const dti_unary_row *row = &dti_unary_rows[dti_op_info_of(r->node->op)->selector];
-    const double p0 = (double)r->node->attr.f[0], p1 = (double)r->node->attr.f[1];
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = row->value(r->in[0].data[i], p0, p1);
-}
-
-static void dti_unary_grad_ref(const dti_ref *r) {
-    const dti_unary_row *row = &dti_unary_rows[r->node->attr.i[0]];
-    const double p0 = (double)r->node->attr.f[0], p1 = (double)r->node->attr.f[1];
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = r->in[1].data[i] * row->slope(r->in[0].data[i], p0, p1);
-}
-
-#endif
 
 /* ---- CPU */
 

@@ -344,38 +344,6 @@ static bool dti_view_part(dti_parting *s) {
     }
 }
 
-/* ---- Reference */
-#ifdef DT_REFERENCE
-
-/* The place in the input of a place in the result. */
-static void dti_view_ref_from(const dti_node *node, int64_t at[DTI_AXES]) {
-    int first = DTI_AXES - node->shape.rank;
-    int64_t from[DTI_AXES];
-    memcpy(from, at, sizeof from);
-    if (node->op == DTI_OP_SLICE)
-        from[first + node->attr.i[0]] += node->attr.dim[0];
-    if (node->op == DTI_OP_PERMUTE) {
-        for (int i = 0; i < node->shape.rank; i++)
-            from[first + node->attr.dim[i]] = at[first + i];
-    }
-    memcpy(at, from, sizeof from);
-}
-
-static void dti_view_ref(const dti_ref *r) {
-    bool in_order = r->node->op == DTI_OP_RESHAPE || r->node->op == DTI_OP_DETACH;
-    for (int64_t i = 0; i < r->out.elements; i++) {
-        int64_t at[DTI_AXES], from = i;
-        if (!in_order) {
-            dti_ref_place(&r->out, i, at);
-            dti_view_ref_from(r->node, at);
-            from = dti_ref_element(&r->in[0], at);
-        }
-        r->out.data[i] = r->in[0].data[from];
-    }
-}
-
-#endif
-
 /* ---- Rows of the tables */
 
 DTI_FAMILY(view, .shape = dti_view_shape, .grad = dti_view_grad, .flat = dti_view_flat,

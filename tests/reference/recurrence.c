@@ -1,25 +1,24 @@
 /* Recurrent nets in float64, unit by unit. */
-#ifdef DT_REFERENCE
 
 /* Where a sample's operands begin. */
-typedef struct dti_recurrence_ref_at {
+typedef struct ref_recurrence_at {
     dti_recurrence s;
     const double *x, *w, *more, *state; /* x: or the results; more: input 3 */
     const double *dy, *dh, *dc;
     double *y;
     int64_t length;
-} dti_recurrence_ref_at;
+} ref_recurrence_at;
 
-static dti_recurrence_ref_at dti_recurrence_ref_open(const dti_ref *r, int64_t sample) {
-    const dti_ref_tensor *w = &r->in[1];
-    dti_recurrence_ref_at a = {
+static ref_recurrence_at ref_recurrence_open(const ref_call *r, int64_t sample) {
+    const ref_tensor *w = &r->in[1];
+    ref_recurrence_at a = {
         .s = dti_recurrence_sizes(&r->node->attr, (dt_shape){2, {w->dim[4], w->dim[5]}}),
-        .x = dti_ref_sample(&r->in[0], sample),
+        .x = ref_sample(&r->in[0], sample),
         .w = w->data,
         .more = r->node->count > 3 ? r->in[3].data : NULL,
-        .state = dti_ref_sample(&r->in[2], sample),
+        .state = ref_sample(&r->in[2], sample),
         .y = r->out.data + sample * (r->out.elements / r->out.dim[0])};
-    const dti_ref_tensor *x = &r->in[0];
+    const ref_tensor *x = &r->in[0];
     a.s.steps = x->dim[4];
     if (r->node->op == DTI_OP_RECURRENCE_GRAD) {
         a.s.steps = (x->dim[5] - a.s.size - a.s.cell) / (a.s.size + dti_recurrence_kept(&a.s));
@@ -36,20 +35,20 @@ static dti_recurrence_ref_at dti_recurrence_ref_open(const dti_ref *r, int64_t s
     return a;
 }
 
-static double dti_recurrence_ref_sigmoid(double x) {
+static double ref_recurrence_sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
 /* Unit u of a step: gates, cell and what it gives, from sums s of what comes of input and state. */
-static double dti_recurrence_ref_cell(const dti_recurrence_ref_at *a, int64_t u, const double *x,
-                                      const double *s, const double *h, double *c, double *kept) {
+static double ref_recurrence_cell(const ref_recurrence_at *a, int64_t u, const double *x,
+                                  const double *s, const double *h, double *c, double *kept) {
     const int64_t n = a->s.hidden;
     if (a->s.kind >= DTI_RECURRENCE_TANH) {
         const double sum = x[u] + s[u];
         return a->s.kind == DTI_RECURRENCE_TANH ? tanh(sum) : fmax(sum, 0);
     }
-    const double first = dti_recurrence_ref_sigmoid(x[u] + s[u]);
-    const double second = dti_recurrence_ref_sigmoid(x[n + u] + s[n + u]);
+    const double first = ref_recurrence_sigmoid(x[u] + s[u]);
+    const double second = ref_recurrence_sigmoid(x[n + u] + s[n + u]);
     kept[u] = first, kept[n + u] = second;
     if (a->s.kind == DTI_RECURRENCE_GRU) {
         const double q = s[2 * n + u] + a->more[u], m = tanh(x[2 * n + u] + first * q);
@@ -57,15 +56,15 @@ static double dti_recurrence_ref_cell(const dti_recurrence_ref_at *a, int64_t u,
         return (1 - second) * m + second * h[u];
     }
     const double g = tanh(x[2 * n + u] + s[2 * n + u]);
-    const double o = dti_recurrence_ref_sigmoid(x[3 * n + u] + s[3 * n + u]);
+    const double o = ref_recurrence_sigmoid(x[3 * n + u] + s[3 * n + u]);
     c[u] = second * c[u] + first * g;
     kept[2 * n + u] = g, kept[3 * n + u] = o, kept[4 * n + u] = c[u];
     return o * tanh(c[u]);
 }
 
 /* One step: h and c become those behind it. room: [gates + 1][hidden]. */
-static void dti_recurrence_ref_step(const dti_recurrence_ref_at *a, int64_t t, double *h, double *c,
-                                    double *room) {
+static void ref_recurrence_step(const ref_recurrence_at *a, int64_t t, double *h, double *c,
+                                double *room) {
     const dti_recurrence *s = &a->s;
     const int64_t all = s->gates * s->hidden, wide = dti_recurrence_kept(s);
     double *kept = a->y + s->steps * s->size + s->size + s->cell + t * wide, *unit = room + all;
@@ -76,7 +75,7 @@ static void dti_recurrence_ref_step(const dti_recurrence_ref_at *a, int64_t t, d
     }
     memcpy(kept + wide - s->size, h, (size_t)s->size * sizeof *h);
     for (int64_t u = 0; u < s->hidden; u++)
-        unit[u] = dti_recurrence_ref_cell(a, u, a->x + t * all, room, h, c, kept);
+        unit[u] = ref_recurrence_cell(a, u, a->x + t * all, room, h, c, kept);
     if (s->flags & DTI_RECURRENCE_PROJECTED)
         memcpy(kept + s->units, unit, (size_t)s->hidden * sizeof *h);
     for (int64_t p = 0; p < s->size; p++) {
@@ -87,9 +86,9 @@ static void dti_recurrence_ref_step(const dti_recurrence_ref_at *a, int64_t t, d
     }
 }
 
-static void dti_recurrence_ref(const dti_ref *r) {
+static void ref_recurrence(const ref_call *r) {
     for (int64_t sample = 0; sample < r->out.dim[0]; sample++) {
-        const dti_recurrence_ref_at a = dti_recurrence_ref_open(r, sample);
+        const ref_recurrence_at a = ref_recurrence_open(r, sample);
         const dti_recurrence *s = &a.s;
         double *last = a.y + s->steps * s->size;
         double *room = malloc((size_t)((s->gates + 1) * s->hidden) * sizeof *room);
@@ -98,7 +97,7 @@ static void dti_recurrence_ref(const dti_ref *r) {
         for (int64_t i = 0; i < s->steps && room; i++) {
             const int64_t t = dti_recurrence_step(s, i);
             if (t < a.length)
-                dti_recurrence_ref_step(&a, t, last, last + s->size, room);
+                ref_recurrence_step(&a, t, last, last + s->size, room);
         }
         free(room);
     }
@@ -106,9 +105,8 @@ static void dti_recurrence_ref(const dti_ref *r) {
 
 /* d: of the sums of unit u, from du of what the cell gave; dc becomes that of the cell before;
  * returns what flows to the state of this unit beside the product. */
-static double dti_recurrence_ref_cell_back(const dti_recurrence_ref_at *a, int64_t u, double du,
-                                           double *dc, double c, const double *kept, double now,
-                                           double *d) {
+static double ref_recurrence_cell_back(const ref_recurrence_at *a, int64_t u, double du, double *dc,
+                                       double c, const double *kept, double now, double *d) {
     const int64_t n = a->s.hidden;
     const double *k = kept + u;
     if (a->s.kind == DTI_RECURRENCE_TANH)
@@ -135,7 +133,7 @@ static double dti_recurrence_ref_cell_back(const dti_recurrence_ref_at *a, int64
 }
 
 /* What flows to unit u of the step's cell, from dh of the state. */
-static double dti_recurrence_ref_unit(const dti_recurrence_ref_at *a, const double *dh, int64_t u) {
+static double ref_recurrence_unit(const ref_recurrence_at *a, const double *dh, int64_t u) {
     double sum = 0;
     if (!(a->s.flags & DTI_RECURRENCE_PROJECTED))
         return dh[u];
@@ -145,8 +143,8 @@ static double dti_recurrence_ref_unit(const dti_recurrence_ref_at *a, const doub
 }
 
 /* dh, dc: of the state behind step t, become those before it. room: [hidden]. */
-static void dti_recurrence_ref_back(const dti_recurrence_ref_at *a, int64_t t, double *dh,
-                                    double *dc, double *room) {
+static void ref_recurrence_back(const ref_recurrence_at *a, int64_t t, double *dh, double *dc,
+                                double *room) {
     const dti_recurrence *s = &a->s;
     const bool reverse = (s->flags & DTI_RECURRENCE_REVERSE) != 0;
     const bool first = reverse ? t == a->length - 1 : t == 0;
@@ -160,9 +158,9 @@ static void dti_recurrence_ref_back(const dti_recurrence_ref_at *a, int64_t t, d
             dht[p] = dh[p];
     }
     for (int64_t u = 0; u < h; u++)
-        room[u] = dti_recurrence_ref_cell_back(a, u, dti_recurrence_ref_unit(a, dh, u), dc + u,
-                                               s->cell ? c[u] : 0, kept,
-                                               u < s->size ? a->x[t * s->size + u] : 0, d);
+        room[u] = ref_recurrence_cell_back(a, u, ref_recurrence_unit(a, dh, u), dc + u,
+                                           s->cell ? c[u] : 0, kept,
+                                           u < s->size ? a->x[t * s->size + u] : 0, d);
     for (int64_t p = 0; p < s->size; p++) {
         dh[p] = s->flags & DTI_RECURRENCE_PROJECTED ? 0 : room[p];
         for (int64_t j = 0; j < s->gates * h; j++) /* of GRU's last gate it is the fourth */
@@ -171,9 +169,9 @@ static void dti_recurrence_ref_back(const dti_recurrence_ref_at *a, int64_t t, d
     }
 }
 
-static void dti_recurrence_grad_ref(const dti_ref *r) {
+static void ref_recurrence_grad(const ref_call *r) {
     for (int64_t sample = 0; sample < r->out.dim[0]; sample++) {
-        const dti_recurrence_ref_at a = dti_recurrence_ref_open(r, sample);
+        const ref_recurrence_at a = ref_recurrence_open(r, sample);
         const dti_recurrence *s = &a.s;
         double *room = calloc((size_t)(s->size + 2 * s->hidden), sizeof *room);
         double *dc = room + s->size, *to = a.y + dti_recurrence_grad_all(s) - s->state;
@@ -185,7 +183,7 @@ static void dti_recurrence_grad_ref(const dti_ref *r) {
         for (int64_t i = s->steps - 1; i >= 0; i--) {
             const int64_t t = dti_recurrence_step(s, i);
             if (t < a.length)
-                dti_recurrence_ref_back(&a, t, room, dc, dc + s->hidden);
+                ref_recurrence_back(&a, t, room, dc, dc + s->hidden);
         }
         if (s->flags & DTI_RECURRENCE_STATE) {
             memcpy(to, room, (size_t)s->size * sizeof *to);
@@ -194,5 +192,3 @@ static void dti_recurrence_grad_ref(const dti_ref *r) {
         free(room);
     }
 }
-
-#endif

@@ -1,26 +1,55 @@
 /* Running a graph in float64. A run computes every node that is needed anew; leaves keep what the
- * caller wrote. Memory is kept from one run to the next, so finite differences cost loops only. */
-#ifdef DT_REFERENCE
+ * caller wrote. Memory is kept from one run to the next, so finite differences cost loops only.
+ * Included by main.c after the library, whose nodes and attributes the loops read. */
 
-static void dti_ref_open(dti_ref_run *run, const dt_graph *graph, int64_t batch) {
-    *run = (dti_ref_run){.base = graph->base, .graph = graph, .batch = batch, .train = true};
+#include "attention.c"
+#include "conv.c"
+#include "ctc.c"
+#include "elementwise.c"
+#include "losses.c"
+#include "moves.c"
+#include "norm.c"
+#include "pool.c"
+#include "recurrence.c"
+#include "sums.c"
+
+/* Of families whose value on one tensor rank, without a cache, is that of another. */
+#define ref_cache ref_copy
+#define ref_parted_copy ref_copy
+#define ref_parted_labels ref_copy
+#define ref_parted_loss ref_weighted_loss
+#define ref_parted_most ref_copy
+#define ref_parted_own ref_copy
+#define ref_parted_sum ref_copy
+#define ref_parted_whole ref_copy
+
+/* By row of the op table: a family without a reference does not compile. */
+static void (*const ref_table[])(const ref_call *r) = {
+#define REF_ROW(ID, name, inputs, samples, precision, family, selector, formula)                   \
+    [DTI_OP_##ID] = ref_##family,
+    DTI_OP_LIST(REF_ROW)
+#undef REF_ROW
+};
+
+static void ref_open(ref_run *run, const dt_graph *graph, int64_t batch) {
+    *run = (ref_run){.base = graph->base, .graph = graph, .batch = batch, .train = true};
     for (int i = 0; i < DT_MAX_TERMS; i++)
         run->step.coefficient[i] = 1;
 }
 
-static void dti_ref_close(dti_ref_run *run) {
+static void ref_close(ref_run *run) {
     for (size_t i = 0; i < run->capacity; i++)
         dti_free(run->base, run->tensors[i].data);
     dti_free(run->base, run->tensors);
     dti_free(run->base, run->needed);
-    *run = (dti_ref_run){0};
+    *run = (ref_run){0};
 }
 
-static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x) {
+static ref_tensor *ref_tensor_of(ref_run *run, dt_tensor x) {
     if (dti_is_nil(x) || !dti_array_reserve(run->base, (void **)&run->tensors, &run->capacity,
                                             (size_t)x.id + 1, sizeof *run->tensors))
         return NULL;
-    dti_ref_tensor *t = &run->tensors[x.id];
+    ref_tensor *t = &run->tensors[x.id];
     const dti_node *node = &run->graph->nodes[x.id];
     if (t->data)
         return t;
@@ -35,38 +64,38 @@ static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x) {
 }
 
 /* To what the node's type can hold: the reference computes in double, and stores as a device. */
-static void dti_ref_store(dt_dtype dtype, dti_ref_tensor *t) {
+static void ref_store(dt_dtype dtype, ref_tensor *t) {
     for (int64_t i = 0; dtype == DT_BF16 && i < t->elements; i++)
         t->data[i] = (double)dti_f32_from_bf16(dti_bf16_from_f32((float)t->data[i]));
     for (int64_t i = 0; dtype == DT_F16 && i < t->elements; i++)
-        t->data[i] = (double)dti_f32_from_f16(dti_f16_from_f32((float)t->data[i]));
+        t->data[i] = (double)dti_f32_from_f16(f16_from_f32((float)t->data[i]));
 }
 
-static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
+static bool ref_node(ref_run *run, uint32_t id) {
     const dti_node *node = &run->graph->nodes[id];
     dt_graph *graph = (dt_graph *)run->graph;
-    dti_ref r = {.node = node, .step = &run->step, .batch = run->batch, .train = run->train};
-    dti_ref_tensor *in = dti_alloc_array(run->base, (size_t)node->count + 1, sizeof *in);
-    dti_ref_tensor *out = dti_ref_tensor_of(run, (dt_tensor){graph, id});
+    ref_call r = {.node = node, .step = &run->step, .batch = run->batch, .train = run->train};
+    ref_tensor *in = dti_alloc_array(run->base, (size_t)node->count + 1, sizeof *in);
+    ref_tensor *out = ref_tensor_of(run, (dt_tensor){graph, id});
     bool ok = in && out;
     if (ok)
         r.out = *out;
     for (uint32_t i = 0; i < node->count && ok; i++) {
-        const dti_ref_tensor *x = dti_ref_tensor_of(run, dti_input_of(graph, node, i));
+        const ref_tensor *x = ref_tensor_of(run, dti_input_of(graph, node, i));
         ok = x != NULL;
         if (ok)
             in[i] = *x;
     }
     r.in = in;
     if (ok)
-        dti_op_info_of(node->op)->family->ref(&r);
+        ref_table[node->op](&r);
     if (ok)
-        dti_ref_store(node->dtype, &r.out);
+        ref_store(node->dtype, &r.out);
     dti_free(run->base, in);
     return ok;
 }
 
-static bool dti_ref_mark(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
+static bool ref_mark(ref_run *run, const dt_tensor *wanted, uint32_t count) {
     const dt_graph *graph = run->graph;
     if (!dti_array_reserve(run->base, (void **)&run->needed, &run->needed_capacity, graph->count,
                            1))
@@ -82,12 +111,10 @@ static bool dti_ref_mark(dti_ref_run *run, const dt_tensor *wanted, uint32_t cou
     return true;
 }
 
-static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
-    DTI_HAVE(dti_ref_mark(run, wanted, count));
+static dt_result ref_values(ref_run *run, const dt_tensor *wanted, uint32_t count) {
+    DTI_HAVE(ref_mark(run, wanted, count));
     for (uint32_t id = 1; id < run->graph->count; id++)
-        if (run->needed[id] && !dti_ref_node(run, id))
+        if (run->needed[id] && !ref_node(run, id))
             return DT_ERROR_MEMORY;
     return DT_OK;
 }
-
-#endif
