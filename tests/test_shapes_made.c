@@ -116,6 +116,38 @@ static shapes_made shapes_make(dt_ctx *ctx, shapes_maker *make, int64_t length) 
     return m;
 }
 
+/* One element is turned by a copy, more of them by other rows: those of one are not replayed. */
+static void shapes_made_of_one(dt_ctx *ctx, const char *name, shapes_maker *make) {
+    shapes_made from = shapes_make(ctx, make, 1);
+    dt_graph *again = NULL;
+    const dt_program_desc d = {
+        .outputs = {from.y}, .batch = 2, .shapes = {{from.x, dt_dims(8, 6)}}};
+    const dt_result result = dti_graph_replay(from.graph, &d, &again);
+    test_check(result == DT_ERROR_UNSUPPORTED && strstr(dt_ctx_error(ctx), name), __FILE__,
+               __LINE__, "%s: %d", name, (int)result);
+    if (again)
+        dt_graph_destroy(again);
+    dt_graph_destroy(from.graph);
+}
+
+static dt_tensor shapes_flip_steps(dt_tensor x, dt_tensor z, dt_tensor t, dt_tensor w) {
+    (void)z, (void)t, (void)w;
+    return dt_flip(x, 0);
+}
+
+static dt_tensor shapes_cumsum_steps(dt_tensor x, dt_tensor z, dt_tensor t, dt_tensor w) {
+    (void)z, (void)t, (void)w;
+    return dt_cumsum(x, 0);
+}
+
+TEST(a_flip_or_a_cumsum_of_one_element_is_refused_at_more_of_them) {
+    dt_ctx *ctx = NULL;
+    CHECK(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    shapes_made_of_one(ctx, "flip", shapes_flip_steps);
+    shapes_made_of_one(ctx, "cumsum", shapes_cumsum_steps);
+    dt_ctx_destroy(ctx);
+}
+
 /* From one length to another; what does not fit is an error that says so, and no other graph. */
 static void shapes_made_check(dt_ctx *ctx, const char *name, shapes_maker *make) {
     shapes_made from = shapes_make(ctx, make, 5), to = shapes_make(ctx, make, 8);

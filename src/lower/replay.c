@@ -93,7 +93,7 @@ static void dti_replay_free_buffers(dti_replay *r, const dti_call *c) {
 static void dti_replay_call(dti_replay *r, const dti_call *c) {
     dt_graph *to = r->to;
     dti_replay_free_buffers(r, c);
-    c->again(to, c);
+    dti_call_make(to, c);
     if (to->error[0])
         return;
     bool same = to->count == c->end;

@@ -1,16 +1,8 @@
 /* Functions written in ops: no kernel is of this file. Where a function works a number out of
- * shapes it leaves a call, so that a program of other shapes makes it again. */
-
-static dt_tensor dti_composed(dt_tensor x, uint32_t first, dti_call call, dt_tensor y) {
-    return dti_is_nil(y) ? dti_nil(x.graph) : dti_graph_called(x.graph, first, &call, y);
-}
+ * shapes it is a call (dti_compose), so that a program of other shapes makes it again. */
 
 /* An axis of x, counted from the front; -1: an error is recorded. */
 static int dti_composed_axis(const char *op, dt_tensor x, int axis) {
-    if (dti_is_nil(x)) {
-        dti_nil_of(x, op);
-        return -1;
-    }
     const int rank = dti_tensor_shape(x).rank, at = dti_axis_of(x, axis);
     if (at >= 0 && at < rank && dti_tensor_dtype(x) != DT_I32)
         return at;
@@ -42,17 +34,13 @@ DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
     return dt_where(c, dti_number(x, value), x);
 }
 
-static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower);
-
-static dt_tensor dti_triangle_again(dt_graph *g, const dti_call *c) {
-    return dti_triangle(dti_call_in(g, c, 0), c->attr.dim[0], c->attr.i[0]);
-}
-
-static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower) {
-    const char *op = lower ? "tril" : "triu";
-    if (dti_composed_axis(op, x, -2) < 0)
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
+/* i: lower; dim: diagonal */
+static dt_tensor dti_triangle_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const bool lower = c->attr.i[0];
+    int64_t diagonal = c->attr.dim[0];
+    if (dti_composed_axis(c->name, x, -2) < 0)
+        return dti_nil(g);
     const dt_shape s = dti_tensor_shape(x);
     const int64_t rows = s.dim[s.rank - 2], cols = s.dim[s.rank - 1];
     if (diagonal < -rows)
@@ -61,20 +49,16 @@ static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower) {
         diagonal = cols;
     dt_tensor row = dt_affine(dt_iota(x.graph, (dt_shape){2, {rows, 1}}), 1.0f, (float)diagonal);
     dt_tensor col = dt_iota(x.graph, (dt_shape){1, {cols}});
-    dt_tensor in = dt_cast(lower ? dt_le(col, row) : dt_ge(col, row), dti_tensor_dtype(x));
-    const dti_call call = {.name = op,
-                           .in = {x.id},
-                           .attr = {.dim = {diagonal}, .i = {lower}},
-                           .again = dti_triangle_again};
-    return dti_composed(x, first, call, dt_mask(x, in));
+    return dt_mask(x, dt_cast(lower ? dt_le(col, row) : dt_ge(col, row), dti_tensor_dtype(x)));
 }
 
 DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal) {
-    return dti_triangle(x, diagonal, true);
+    return dti_compose("tril", dti_triangle_make, 1, (dti_in){{x}},
+                       (dti_attr){.i = {true}, .dim = {diagonal}});
 }
 
 DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal) {
-    return dti_triangle(x, diagonal, false);
+    return dti_compose("triu", dti_triangle_make, 1, (dti_in){{x}}, (dti_attr){.dim = {diagonal}});
 }
 
 /* ---- sums of many kinds */
@@ -117,35 +101,32 @@ static dt_tensor dti_spread(dt_tensor d, dt_shape axes, bool keep, float share, 
     return dt_mul(d, dti_by_size(top, 0x1p-80f, 0x1p80f));
 }
 
-static dt_tensor dti_var_again(dt_graph *g, const dti_call *c);
-
-static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, bool root) {
-    const char *op = root ? "std" : "var";
-    DTI_NEED_TENSOR(x, op);
-    if (dti_reduce_mask(x, axes, op) < 0)
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
+/* dim, i[0]: axes; i[1..3]: unbiased, keep, root */
+static dt_tensor dti_var_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const dt_shape axes = dti_attr_shape(&c->attr);
+    const bool unbiased = c->attr.i[1], keep = c->attr.i[2], root = c->attr.i[3];
+    if (dti_reduce_mask(x, axes, c->name) < 0)
+        return dti_nil(g);
     dt_tensor mean = dt_mean(x, axes, true);
     if (dti_is_nil(mean))
         return mean;
     const double n = dti_share(x, mean);
     if (unbiased && n < 2) {
         return dti_graph_fail(x.graph,
-                              "%s: %s has fewer than 2 elements to spread: use the biased one", op,
-                              dti_tensor_print(x).text);
+                              "%s: %s has fewer than 2 elements to spread: use the biased one",
+                              c->name, dti_tensor_print(x).text);
     }
-    dti_call call = {.name = op, .in = {x.id}, .again = dti_var_again};
-    call.attr = dti_shape_attr(axes);
-    call.attr.i[1] = unbiased;
-    call.attr.i[2] = keep;
-    call.attr.i[3] = root;
     const float share = (float)(1.0 / (unbiased ? n - 1 : n));
-    return dti_composed(x, first, call, dti_spread(dt_sub(x, mean), axes, keep, share, root));
+    return dti_spread(dt_sub(x, mean), axes, keep, share, root);
 }
 
-static dt_tensor dti_var_again(dt_graph *g, const dti_call *c) {
-    return dti_var(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1], c->attr.i[2],
-                   c->attr.i[3]);
+static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, bool root) {
+    dti_attr attr = dti_shape_attr(axes);
+    attr.i[1] = unbiased;
+    attr.i[2] = keep;
+    attr.i[3] = root;
+    return dti_compose(root ? "std" : "var", dti_var_make, 1, (dti_in){{x}}, attr);
 }
 
 DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
@@ -186,18 +167,14 @@ DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
     return dt_add(dt_log(sum), top);
 }
 
-static dt_tensor dti_prod_again(dt_graph *g, const dti_call *c) {
-    return dt_prod(dti_call_in(g, c, 0), c->attr.i[0], c->attr.i[1]);
-}
-
-DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
-    const int at = dti_composed_axis("prod", x, axis);
+/* i: axis, keep */
+static dt_tensor dti_prod_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
+    const bool keep = c->attr.i[1];
     if (at < 0)
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
+        return dti_nil(g);
     dt_shape s = dti_tensor_shape(x);
-    const dti_call call = {
-        .name = "prod", .in = {x.id}, .attr = {.i = {at, keep}}, .again = dti_prod_again};
     dt_tensor y = x;
     int64_t n = s.dim[at];
     s.dim[at] = 1;
@@ -213,25 +190,27 @@ DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
     for (int i = at; !keep && i + 1 < s.rank; i++)
         s.dim[i] = s.dim[i + 1];
     s.rank -= !keep;
-    return dti_composed(x, first, call, dt_reshape(y, s));
+    return dt_reshape(y, s);
 }
 
-static dt_tensor dti_cumsum_again(dt_graph *g, const dti_call *c) {
-    return dt_cumsum(dti_call_in(g, c, 0), c->attr.i[0]);
+DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
+    return dti_compose("prod", dti_prod_make, 1, (dti_in){{x}}, (dti_attr){.i = {axis, keep}});
 }
 
-DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
-    const int at = dti_composed_axis("cumsum", x, axis);
+static dt_tensor dti_cumsum_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
     if (at < 0)
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
+        return dti_nil(g);
     const int64_t n = dti_tensor_shape(x).dim[at];
-    const dti_call call = {
-        .name = "cumsum", .in = {x.id}, .attr = {.i = {at}}, .again = dti_cumsum_again};
     dt_tensor y = x;
     for (int64_t step = 1; step < n; step *= 2)
         y = dt_add(y, dt_pad(dt_slice(y, at, 0, n - step), at, step, 0));
-    return n > 1 ? dti_composed(x, first, call, y) : dt_copy(x);
+    return n > 1 ? y : dt_copy(x);
+}
+
+DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
+    return dti_compose("cumsum", dti_cumsum_make, 1, (dti_in){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- places */
@@ -249,40 +228,33 @@ static dt_tensor dti_places(dt_tensor x, int axis) {
     return dt_iota(x.graph, line);
 }
 
-static dt_tensor dti_extreme(dt_tensor x, int axis, bool largest);
-
-static dt_tensor dti_extreme_again(dt_graph *g, const dti_call *c) {
-    return dti_extreme(dti_call_in(g, c, 0), c->attr.i[0], c->attr.i[1]);
-}
-
-static dt_tensor dti_extreme(dt_tensor x, int axis, bool largest) {
-    const char *op = largest ? "argmax" : "argmin";
-    const int at = dti_composed_axis(op, x, axis);
+/* i: axis, largest */
+static dt_tensor dti_extreme_make(dt_graph *g, const dti_call *c) {
+    dt_tensor x = dti_call_in(g, c, 0);
+    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
+    const bool largest = c->attr.i[1];
     if (at < 0)
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
+        return dti_nil(g);
     const int64_t n = dti_tensor_shape(x).dim[at];
     if (n < 1 || n > 1 << 24) {
-        return dti_graph_fail(x.graph, "%s: axis %d of %s must have 1 to 2^24 elements", op, at,
+        return dti_graph_fail(g, "%s: axis %d of %s must have 1 to 2^24 elements", c->name, at,
                               dti_tensor_print(x).text);
     }
-    const dti_call call = {
-        .name = op, .in = {x.id}, .attr = {.i = {at, largest}}, .again = dti_extreme_again};
     const dt_shape axes = {1, {at}};
     x = dt_cast(dt_detach(x), DT_F32);
     dt_tensor best = largest ? dt_max(x, axes, true) : dt_min(x, axes, true);
     dt_tensor nan = dti_isnan(x), places = dti_places(x, at);
     dt_tensor hit = dt_maximum(dt_eq(x, best), nan);
     dt_tensor place = dt_where(hit, places, dti_number(x, (float)n));
-    return dti_composed(x, first, call, dt_cast(dt_min(place, axes, false), DT_I32));
+    return dt_cast(dt_min(place, axes, false), DT_I32);
 }
 
 DT_API dt_tensor dt_argmax(dt_tensor x, int axis) {
-    return dti_extreme(x, axis, true);
+    return dti_compose("argmax", dti_extreme_make, 1, (dti_in){{x}}, (dti_attr){.i = {axis, true}});
 }
 
 DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
-    return dti_extreme(x, axis, false);
+    return dti_compose("argmin", dti_extreme_make, 1, (dti_in){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- formulas of elements */
@@ -317,24 +289,20 @@ DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
     return dt_concat(part, 3, -1);
 }
 
-static dt_tensor dti_glu_again(dt_graph *g, const dti_call *c) {
-    return dt_glu(dti_call_in(g, c, 0), c->attr.i[0]);
+static dt_tensor dti_glu_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
+    if (at < 0)
+        return dti_nil(g);
+    const int64_t half = dti_tensor_shape(x).dim[at] / 2;
+    if (dti_tensor_shape(x).dim[at] % 2)
+        return dti_graph_fail(g, "glu: axis %d of %s has no halves", at, dti_tensor_print(x).text);
+    dt_tensor gate = dt_sigmoid(dt_slice(x, at, half, half));
+    return dt_mul(dt_slice(x, at, 0, half), gate);
 }
 
 DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
-    const int at = dti_composed_axis("glu", x, axis);
-    if (at < 0)
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
-    const int64_t half = dti_tensor_shape(x).dim[at] / 2;
-    if (dti_tensor_shape(x).dim[at] % 2) {
-        return dti_graph_fail(x.graph, "glu: axis %d of %s has no halves", at,
-                              dti_tensor_print(x).text);
-    }
-    const dti_call call = {
-        .name = "glu", .in = {x.id}, .attr = {.i = {at}}, .again = dti_glu_again};
-    dt_tensor gate = dt_sigmoid(dt_slice(x, at, half, half));
-    return dti_composed(x, first, call, dt_mul(dt_slice(x, at, 0, half), gate));
+    return dti_compose("glu", dti_glu_make, 1, (dti_in){{x}}, (dti_attr){.i = {axis}});
 }
 
 DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
@@ -400,31 +368,27 @@ static dt_tensor dti_drops(dt_tensor x, dt_shape s, float p) {
     return dt_dropout(dti_expand_to(one, s, dti_tensor_has_samples(x)), p);
 }
 
-static dt_tensor dti_dropout_channels_again(dt_graph *g, const dti_call *c) {
+/* f: p; i: the mask's stream */
+static dt_tensor dti_dropout_channels_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
     const uint32_t streams = g->streams;
-    g->streams = (uint32_t)c->attr.i[0]; /* the mask's own again */
-    dt_tensor y = dt_dropout_channels(dti_call_in(g, c, 0), c->attr.f[0]);
-    g->streams = streams;
+    dt_shape s = dti_tensor_shape(x);
+    if (s.rank < 1)
+        return dti_graph_fail(g, "dropout_channels: %s has no channels", dti_tensor_print(x).text);
+    for (int i = 1; i < s.rank; i++)
+        s.dim[i] = 1;
+    if (c->attr.f[0] == 0.0f)
+        return x;
+    g->streams = (uint32_t)c->attr.i[0];
+    dt_tensor y = dt_mul(x, dt_cast(dti_drops(x, s, c->attr.f[0]), dti_tensor_dtype(x)));
+    g->streams = DTI_MAX(streams, g->streams);
     return y;
 }
 
 DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
-    dt_shape s = dti_tensor_shape(x);
-    DTI_NEED_TENSOR(x, "dropout_channels");
-    if (s.rank < 1)
-        return dti_graph_fail(x.graph, "dropout_channels: %s has no channels",
-                              dti_tensor_print(x).text);
-    for (int i = 1; i < s.rank; i++)
-        s.dim[i] = 1;
-    if (p == 0.0f)
-        return x;
-    const uint32_t first = x.graph->count;
-    const dti_call call = {.name = "dropout_channels",
-                           .in = {x.id},
-                           .attr = {.f = {p}, .i = {(int32_t)x.graph->streams}},
-                           .again = dti_dropout_channels_again};
-    return dti_composed(x, first, call,
-                        dt_mul(x, dt_cast(dti_drops(x, s, p), dti_tensor_dtype(x))));
+    const int32_t stream = x.graph ? (int32_t)x.graph->streams : 0;
+    return dti_compose("dropout_channels", dti_dropout_channels_make, 1, (dti_in){{x}},
+                       (dti_attr){.f = {p}, .i = {stream}});
 }
 
 DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
@@ -452,14 +416,16 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
 
 /* ---- images */
 
-static dt_tensor dti_pixels(dt_tensor x, int64_t r, bool in) {
-    const char *op = in ? "pixel_unshuffle" : "pixel_shuffle";
-    DTI_NEED_TENSOR(x, op);
+/* i: in; dim: r */
+static dt_tensor dti_pixels_make(dt_graph *g, const dti_call *call) {
+    const dt_tensor x = dti_call_in(g, call, 0);
+    const int64_t r = call->attr.dim[0];
+    const bool in = call->attr.i[0];
     const dt_shape s = dti_tensor_shape(x);
     const int64_t c = s.dim[0], h = s.dim[1], w = s.dim[2];
     const bool small = r > 0 && r < 1 << 15;
     if (s.rank != 3 || !small || (in ? h % r || w % r : c % (r * r) != 0)) {
-        return dti_graph_fail(x.graph, "%s: %s does not divide by %lld: it takes %s", op,
+        return dti_graph_fail(g, "%s: %s does not divide by %lld: it takes %s", call->name,
                               dti_tensor_print(x).text, (long long)r,
                               in ? "[C, H r, W r]" : "[C r r, H, W]");
     }
@@ -471,24 +437,11 @@ static dt_tensor dti_pixels(dt_tensor x, int64_t r, bool in) {
                       (dt_shape){3, {c / (r * r), h * r, w * r}});
 }
 
-static dt_tensor dti_pixels_again(dt_graph *g, const dti_call *c) {
-    return dti_pixels(dti_call_in(g, c, 0), c->attr.dim[0], c->attr.i[0]);
-}
-
-static dt_tensor dti_pixels_called(dt_tensor x, int64_t r, bool in) {
-    const uint32_t first = x.graph ? x.graph->count : 0;
-    const dti_call call = {.name = in ? "pixel_unshuffle" : "pixel_shuffle",
-                           .in = {x.id},
-                           .attr = {.i = {in}, .dim = {r}},
-                           .again = dti_pixels_again};
-    dt_tensor y = dti_pixels(x, r, in);
-    return dti_is_nil(y) ? y : dti_graph_called(x.graph, first, &call, y);
-}
-
 DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r) {
-    return dti_pixels_called(x, r, false);
+    return dti_compose("pixel_shuffle", dti_pixels_make, 1, (dti_in){{x}}, (dti_attr){.dim = {r}});
 }
 
 DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r) {
-    return dti_pixels_called(x, r, true);
+    return dti_compose("pixel_unshuffle", dti_pixels_make, 1, (dti_in){{x}},
+                       (dti_attr){.i = {true}, .dim = {r}});
 }

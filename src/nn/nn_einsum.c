@@ -372,7 +372,7 @@ static void dti_einsum_need(bool *needed, const dti_letters *s) {
         needed[s->of[i]] = true;
 }
 
-static dt_tensor dti_einsum_make(dti_einsum *e) {
+static dt_tensor dti_einsum_products(dti_einsum *e) {
     bool all[128];
     memset(all, true, sizeof all);
     for (int i = 0; i < e->count; i++) {
@@ -404,32 +404,29 @@ static dt_tensor dti_einsum_make(dti_einsum *e) {
     return dt_reshape(y->x, dti_einsum_shape(e, &e->out));
 }
 
-static dt_tensor dti_einsum_again(dt_graph *g, const dti_call *c) {
-    dt_tensor in[DTI_CALL_INPUTS];
-    for (int i = 0; i < c->attr.i[0]; i++)
-        in[i] = dti_call_in(g, c, (uint32_t)i);
-    return dt_einsum(c->name, in, c->attr.i[0]);
+/* By its equation as its name. i: operands */
+static dt_tensor dti_einsum_make(dt_graph *g, const dti_call *c) {
+    dti_einsum e = {.g = g, .equation = c->name, .at = c->name, .count = c->attr.i[0]};
+    for (int i = 0; i < e.count; i++)
+        e.in[i].x = dti_call_in(g, c, (uint32_t)i);
+    return dti_einsum_read(&e) ? dti_einsum_products(&e) : dti_nil(g);
 }
 
 DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int count) {
     if (!operands || count < 1)
         return (dt_tensor){0};
-    dti_einsum e = {.g = operands[0].graph, .equation = equation, .at = equation, .count = count};
-    dti_call call = {.attr = {.i = {count}}, .again = dti_einsum_again};
+    dt_graph *g = operands[0].graph;
+    dti_call call = {.attr = {.i = {count}}, .make = dti_einsum_make};
     for (int i = 0; i < DTI_MIN(count, DTI_CALL_INPUTS); i++) {
-        if (dti_is_nil(operands[i]) && (operands[i].graph || !e.g))
+        if (dti_is_nil(operands[i]) && (operands[i].graph || !g))
             return dti_nil_of(operands[i], "einsum");
-        if (operands[i].graph != e.g)
-            return dti_graph_fail(e.g, "einsum: operand %d is {0}, or of another graph", i + 1);
-        e.in[i].x = operands[i];
+        if (operands[i].graph != g)
+            return dti_graph_fail(g, "einsum: operand %d is {0}, or of another graph", i + 1);
         call.in[i] = operands[i].id;
     }
     if (!equation || count > DTI_CALL_INPUTS)
-        return dti_graph_fail(e.g, "einsum: %s %d operands; it takes a text and 1 to %d",
+        return dti_graph_fail(g, "einsum: %s %d operands; it takes a text and 1 to %d",
                               equation ? equation : "NULL, with", count, DTI_CALL_INPUTS);
-    const uint32_t first = e.g->count;
-    call.name = dti_graph_string(e.g, equation);
-    if (!call.name || !dti_einsum_read(&e))
-        return dti_nil(e.g);
-    return dti_composed(operands[0], first, call, dti_einsum_make(&e));
+    call.name = dti_graph_string(g, equation);
+    return call.name ? dti_call_make(g, &call) : dti_nil(g);
 }

@@ -199,35 +199,33 @@ static dt_tensor dti_loss_wanted(dt_tensor t, int64_t classes, const dt_cross_en
     return dt_add(dti_loss_scale(own, 1.0 - (double)d->label_smoothing), even);
 }
 
-static dt_tensor dti_cross_entropy_again(dt_graph *g, const dti_call *c) {
+/* Where nothing is wanted of a class, its logarithm may be infinite. in: y, t, weights; f:
+ * smoothing; i: ignored */
+static dt_tensor dti_cross_entropy_each_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor y = dti_call_in(g, c, 0), t = dti_call_in(g, c, 1);
     const dt_cross_entropy_desc d = {.ignore_index = c->attr.i[0],
                                      .label_smoothing = c->attr.f[0],
                                      .class_weights = dti_call_in(g, c, 2)};
-    return dt_cross_entropy_each(dti_call_in(g, c, 0), dti_call_in(g, c, 1), &d);
-}
-
-/* Where nothing is wanted of a class, its logarithm may be infinite. */
-DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
-                                       const dt_cross_entropy_desc *desc) {
-    const char *loss = "cross_entropy_each";
-    const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     int64_t classes;
-    if (!dti_loss_takes(loss, &y, 1) || !dti_loss_last(loss, y, &classes) ||
-        !dti_loss_number(y, loss, "label_smoothing, which must be in [0, 1],", d.label_smoothing,
+    if (!dti_loss_last(c->name, y, &classes) ||
+        !dti_loss_number(y, c->name, "label_smoothing, which must be in [0, 1],", d.label_smoothing,
                          d.label_smoothing >= 0.0f && d.label_smoothing <= 1.0f))
-        return dti_nil(y.graph);
-    const uint32_t first = y.graph->count;
-    const dti_call call = {.name = loss,
-                           .in = {y.id, t.id, d.class_weights.id},
-                           .attr = {.i = {d.ignore_index}, .f = {d.label_smoothing}},
-                           .again = dti_cross_entropy_again};
+        return dti_nil(g);
     dt_tensor wanted = dti_loss_wanted(t, classes, &d);
     if (dti_is_nil(wanted) || !dti_loss_takes2("cross_entropy_each (y, t with classes)", y, wanted))
         return dti_nil(y.graph);
     if (dti_is_set(d.class_weights))
         wanted = dt_mul(wanted, d.class_weights);
     dt_tensor log_p = dt_mask(dt_log_softmax(y, -1), wanted);
-    return dti_composed(y, first, call, dt_neg(dti_sum_last(dt_mul(wanted, log_p))));
+    return dt_neg(dti_sum_last(dt_mul(wanted, log_p)));
+}
+
+DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
+                                       const dt_cross_entropy_desc *desc) {
+    const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
+    return dti_compose("cross_entropy_each", dti_cross_entropy_each_make, 2,
+                       (dti_in){{y, t, d.class_weights}},
+                       (dti_attr){.i = {d.ignore_index}, .f = {d.label_smoothing}});
 }
 
 DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature) {
@@ -248,11 +246,9 @@ static dt_tensor dti_loss_normalized(dt_tensor x) {
     return dt_mul(x, dt_rsqrt(dt_maximum(squares, dti_loss_scalar(x, 1e-24))));
 }
 
-static dt_tensor dti_info_nce_again(dt_graph *g, const dti_call *c) {
-    return dt_info_nce(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.f[0]);
-}
-
-DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
+static dt_tensor dti_info_nce_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor q = dti_call_in(g, c, 0), k = dti_call_in(g, c, 1);
+    const float temperature = c->attr.f[0];
     if (!dti_loss_takes2("info_nce", q, k) ||
         !dti_loss_number(q, "info_nce", "temperature, which must be above 0,", temperature,
                          temperature > 0.0f))
@@ -261,18 +257,17 @@ DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
     if (s.rank != 2)
         return dti_graph_fail(q.graph, "info_nce: q must be [N, D], %s is not",
                               dti_shape_of(q).text);
-    const uint32_t first = q.graph->count;
-    const dti_call call = {.name = "info_nce",
-                           .in = {q.id, k.id},
-                           .attr = {.f = {temperature}},
-                           .again = dti_info_nce_again};
     dt_tensor rows = dti_loss_normalized(q), others = dti_loss_normalized(k);
     dt_tensor logits =
         dti_loss_scale(dt_matmul_transposed(rows, others, false, true), 1.0 / (double)temperature);
     dt_tensor row = dt_iota(q.graph, (dt_shape){2, {s.dim[0], 1}});
     dt_tensor own = dt_eq(row, dt_iota(q.graph, (dt_shape){1, {s.dim[0]}}));
-    return dti_composed(q, first, call,
-                        dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1)))));
+    return dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1))));
+}
+
+DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
+    return dti_compose("info_nce", dti_info_nce_make, 2, (dti_in){{q, k}},
+                       (dti_attr){.f = {temperature}});
 }
 
 DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
@@ -374,25 +369,18 @@ DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
 
 /* ---- margins between classes */
 
-static dt_tensor dti_multi_margin_again(dt_graph *g, const dti_call *c) {
-    return dt_multi_margin(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0], c->attr.f[0],
-                           dti_call_in(g, c, 2));
-}
-
-DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
-                                 dt_tensor class_weights) {
+/* in: y, t, weights; f: margin; i: power */
+static dt_tensor dti_multi_margin_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor y = dti_call_in(g, c, 0), weights = dti_call_in(g, c, 2);
+    const int power = c->attr.i[0];
+    const float margin = c->attr.f[0];
     int64_t classes;
-    if (!dti_loss_takes("multi_margin", &y, 1) || !dti_loss_last("multi_margin", y, &classes) ||
+    if (!dti_loss_last("multi_margin", y, &classes) ||
         !dti_loss_number(y, "multi_margin", "margin", margin, true) ||
         !dti_loss_number(y, "multi_margin", "power, which must be 1 or 2,", (float)power,
                          power == 1 || power == 2))
-        return dti_nil(y.graph);
-    const uint32_t first = y.graph->count;
-    const dti_call call = {.name = "multi_margin",
-                           .in = {y.id, t.id, class_weights.id},
-                           .attr = {.i = {power}, .f = {margin}},
-                           .again = dti_multi_margin_again};
-    dt_tensor own = dt_one_hot(t, classes);
+        return dti_nil(g);
+    dt_tensor own = dt_one_hot(dti_call_in(g, c, 1), classes);
     if (dti_is_nil(own) || !dti_loss_takes2("multi_margin (y, t with classes)", y, own))
         return dti_nil(y.graph);
     dt_tensor of_own = dt_sum(dt_mask(y, own), (dt_shape){1, {-1}}, true);
@@ -400,22 +388,22 @@ DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float marg
     z = power == 2 ? dt_square(z) : z;
     z = dt_mask_inv(z, own); /* a choice: another class may be infinite */
     dt_tensor loss = dti_loss_scale(dti_sum_last(z), 1.0 / (double)classes);
-    dt_tensor is_class = dti_sum_last(dti_is_set(class_weights) ? dt_mul(own, class_weights) : own);
-    return dti_composed(y, first, call, dt_mul(loss, is_class));
+    dt_tensor is_class = dti_sum_last(dti_is_set(weights) ? dt_mul(own, weights) : own);
+    return dt_mul(loss, is_class);
 }
 
-static dt_tensor dti_multilabel_margin_again(dt_graph *g, const dti_call *c) {
-    return dt_multilabel_margin(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
+DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
+                                 dt_tensor class_weights) {
+    return dti_compose("multi_margin", dti_multi_margin_make, 2, (dti_in){{y, t, class_weights}},
+                       (dti_attr){.i = {power}, .f = {margin}});
 }
 
-DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
+static dt_tensor dti_multilabel_margin_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor y = dti_call_in(g, c, 0), t = dti_call_in(g, c, 1);
     int64_t classes;
     if (!dti_loss_takes2("multilabel_margin", y, t) ||
         !dti_loss_last("multilabel_margin", y, &classes))
-        return dti_nil(y.graph);
-    const uint32_t first = y.graph->count;
-    const dti_call call = {
-        .name = "multilabel_margin", .in = {y.id, t.id}, .again = dti_multilabel_margin_again};
+        return dti_nil(g);
     dt_shape row = dti_tensor_shape(y);
     row.rank = row.rank < DT_MAX_DIMS ? row.rank + 1 : row.rank;
     row.dim[row.rank - 1] = row.dim[row.rank - 2], row.dim[row.rank - 2] = 1;
@@ -424,7 +412,12 @@ DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
     dt_tensor counts = dt_mul(dti_loss_column(t), absent);
     gap = dt_mask(gap, counts);
     dt_tensor sum = dt_sum(dt_mul(gap, counts), (dt_shape){2, {-1, -2}}, false);
-    return dti_composed(y, first, call, dti_loss_scale(sum, 1.0 / (double)classes));
+    return dti_loss_scale(sum, 1.0 / (double)classes);
+}
+
+DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
+    return dti_compose("multilabel_margin", dti_multilabel_margin_make, 2, (dti_in){{y, t}},
+                       (dti_attr){0});
 }
 
 /* ---- overlap */

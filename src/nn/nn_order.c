@@ -14,10 +14,6 @@ typedef struct dti_along {
 } dti_along;
 
 static bool dti_along_of(const char *op, dt_tensor x, int axis, dti_along *out) {
-    if (dti_is_nil(x)) {
-        dti_nil_of(x, op);
-        return false;
-    }
     const dt_shape s = dti_tensor_shape(x);
     out->axis = dti_axis_of(x, axis);
     if (out->axis < 0 || out->axis >= s.rank)
@@ -26,27 +22,25 @@ static bool dti_along_of(const char *op, dt_tensor x, int axis, dti_along *out) 
     return true;
 }
 
-static dt_tensor dti_roll_again(dt_graph *g, const dti_call *c) {
-    return dt_roll(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0]);
+/* i: axis; dim: shift */
+static dt_tensor dti_roll_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    dti_along a;
+    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+        return dti_nil(g);
+    const int64_t n = a.size, by = n ? (c->attr.dim[0] % n + n) % n : 0;
+    const dt_tensor parts[2] = {dt_slice(x, a.axis, n - by, by), dt_slice(x, a.axis, 0, n - by)};
+    return dt_concat(parts, 2, a.axis);
 }
 
 DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift) {
-    dti_along a;
-    if (!dti_along_of("roll", x, axis, &a))
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
-    const dti_call call = {.name = "roll",
-                           .in = {x.id},
-                           .attr = {.i = {a.axis}, .dim = {shift}},
-                           .again = dti_roll_again};
-    const int64_t n = a.size, by = n ? (shift % n + n) % n : 0;
-    const dt_tensor parts[2] = {dt_slice(x, a.axis, n - by, by), dt_slice(x, a.axis, 0, n - by)};
-    return dti_composed(x, first, call, dt_concat(parts, 2, a.axis));
+    return dti_compose("roll", dti_roll_make, 1, (dti_in){{x}},
+                       (dti_attr){.i = {axis}, .dim = {shift}});
 }
 
 /* Halves change places, then halves of halves: the axis is filled up to a power of two, and what
  * filled it is then in front. */
-static dt_tensor dti_flip_make(dt_tensor x, const dti_along *a) {
+static dt_tensor dti_flipped(dt_tensor x, const dti_along *a) {
     dt_shape s = dti_tensor_shape(x), split = {3, {1, 1, 1}};
     for (int i = 0; i < s.rank; i++)
         split.dim[i < a->axis ? 0 : 2] *= i == a->axis ? 1 : s.dim[i];
@@ -64,33 +58,21 @@ static dt_tensor dti_flip_make(dt_tensor x, const dti_along *a) {
     return dt_slice(dt_reshape(y, s), a->axis, whole - a->size, a->size);
 }
 
-static dt_tensor dti_flip_again(dt_graph *g, const dti_call *c) {
-    return dt_flip(dti_call_in(g, c, 0), c->attr.i[0]);
+static dt_tensor dti_flip_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    dti_along a;
+    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+        return dti_nil(g);
+    return a.size < 2 ? dt_copy(x) : dti_flipped(x, &a);
 }
 
 DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
-    dti_along a;
-    if (!dti_along_of("flip", x, axis, &a))
-        return dti_nil(x.graph);
-    const uint32_t first = x.graph->count;
-    const dti_call call = {
-        .name = "flip", .in = {x.id}, .attr = {.i = {a.axis}}, .again = dti_flip_again};
-    if (a.size < 2)
-        return dt_copy(x);
-    return dti_composed(x, first, call, dti_flip_make(x, &a));
+    return dti_compose("flip", dti_flip_make, 1, (dti_in){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- paddings by what is there */
 
 static const char *const dti_pad_names[] = {"pad", "pad_reflect", "pad_replicate", "pad_circular"};
-
-static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after,
-                              dt_padding_mode mode);
-
-static dt_tensor dti_pad_with_again(dt_graph *g, const dti_call *c) {
-    return dti_pad_with(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1],
-                        (dt_padding_mode)c->attr.i[1]);
-}
 
 /* `n` elements beside x at one end. */
 static dt_tensor dti_pad_part(dt_tensor x, const dti_along *a, int64_t n, bool end,
@@ -113,25 +95,22 @@ static int64_t dti_pad_most(dt_padding_mode mode, int64_t size) {
     return size > 0 || mode == DT_PADDING_ZEROS ? INT32_MAX : 0;
 }
 
-static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after,
-                              dt_padding_mode mode) {
-    const char *op = dti_pad_names[mode];
+/* i: axis, mode; dim: before, after */
+static dt_tensor dti_pad_with_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const int64_t before = c->attr.dim[0], after = c->attr.dim[1];
+    const dt_padding_mode mode = (dt_padding_mode)c->attr.i[1];
     dti_along a;
-    if (!dti_along_of(op, x, axis, &a))
-        return dti_nil(x.graph);
+    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+        return dti_nil(g);
     const int64_t most = dti_pad_most(mode, a.size);
     if (before < 0 || after < 0 || before > most || after > most) {
-        return dti_graph_fail(x.graph,
+        return dti_graph_fail(g,
                               "%s: %lld before and %lld after an axis of size %lld; each must be "
                               "between 0 and %lld",
-                              op, (long long)before, (long long)after, (long long)a.size,
+                              c->name, (long long)before, (long long)after, (long long)a.size,
                               (long long)most);
     }
-    const uint32_t first = x.graph->count;
-    const dti_call call = {.name = op,
-                           .in = {x.id},
-                           .attr = {.i = {a.axis, (int32_t)mode}, .dim = {before, after}},
-                           .again = dti_pad_with_again};
     dt_tensor parts[3];
     int count = 0;
     if (before)
@@ -139,7 +118,13 @@ static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t aft
     parts[count++] = x;
     if (after)
         parts[count++] = dti_pad_part(x, &a, after, true, mode);
-    return dti_composed(x, first, call, dt_concat(parts, count, a.axis));
+    return dt_concat(parts, count, a.axis);
+}
+
+static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after,
+                              dt_padding_mode mode) {
+    return dti_compose(dti_pad_names[mode], dti_pad_with_make, 1, (dti_in){{x}},
+                       (dti_attr){.i = {axis, (int32_t)mode}, .dim = {before, after}});
 }
 
 DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after) {
@@ -205,12 +190,6 @@ static dt_tensor dti_last_sum(dt_tensor x) {
 }
 
 static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int axis, dti_along *a) {
-    if (dti_is_nil(index) || dti_is_nil(x)) {
-        dti_nil_of(dti_is_nil(x) ? x : index, op);
-        return false;
-    }
-    if (index.graph != x.graph)
-        return dti_graph_refuse(x.graph, "%s: x and index are of different graphs", op);
     if (!dti_along_of(op, x, axis, a))
         return false;
     dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(index);
@@ -227,26 +206,20 @@ static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int ax
         op, dti_tensor_print(x).text, dti_tensor_print(index).text, a->axis);
 }
 
-static dt_tensor dti_take_again(dt_graph *g, const dti_call *c) {
-    return dt_gather(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1));
+static dt_tensor dti_take_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0), index = dti_call_in(g, c, 1);
+    dti_along a;
+    if (!dti_along_takes(c->name, x, index, c->attr.i[0], &a))
+        return dti_nil(g);
+    dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), false);
+    dt_tensor hit = dt_eq(at, dt_iota(g, (dt_shape){1, {a.size}}));
+    dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
+    dt_tensor y = dti_last_sum(dt_mask(rows, hit));
+    return dti_rows_back(y, dti_tensor_shape(x), a.axis);
 }
 
 DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index) {
-    dti_along a;
-    if (!dti_along_takes("gather", x, index, axis, &a))
-        return dti_nil(x.graph ? x.graph : index.graph);
-    const uint32_t first = x.graph->count;
-    const dti_call call = {
-        .name = "gather", .in = {x.id, index.id}, .attr = {.i = {a.axis}}, .again = dti_take_again};
-    dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), false);
-    dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){1, {a.size}}));
-    dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
-    dt_tensor y = dti_last_sum(dt_mask(rows, hit));
-    return dti_composed(x, first, call, dti_rows_back(y, dti_tensor_shape(x), a.axis));
-}
-
-static dt_tensor dti_select_again(dt_graph *g, const dti_call *c) {
-    return dt_index_select(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1));
+    return dti_compose("gather", dti_take_make, 2, (dti_in){{x, index}}, (dti_attr){.i = {axis}});
 }
 
 /* dt_gather's index, [M], for x: [..] as it has it, with M along the axis. */
@@ -269,54 +242,50 @@ static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
     return axis == 0 || axes.rank < 1 ? x : dt_permute(x, axes);
 }
 
-DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
-    const char *op = "index_select";
+static dt_tensor dti_select_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0), index = dti_call_in(g, c, 1);
     dti_along a;
-    DTI_NEED_TENSOR(x, op);
-    DTI_NEED_TENSOR(index, op);
-    if (!dti_along_of(op, x, axis, &a))
-        return dti_nil(x.graph);
+    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+        return dti_nil(g);
     if (dti_tensor_dtype(index) != DT_I32 || dti_tensor_shape(index).rank != 1)
-        return dti_graph_fail(x.graph, "%s: index %s must be i32, [M]", op,
+        return dti_graph_fail(g, "%s: index %s must be i32, [M]", c->name,
                               dti_tensor_print(index).text);
-    const uint32_t first = x.graph->count;
-    const dti_call call = {
-        .name = op, .in = {x.id, index.id}, .attr = {.i = {a.axis}}, .again = dti_select_again};
-    dt_tensor y;
     if (dti_tensor_has_samples(x))
-        y = dt_gather(x, a.axis, dti_select_index(index, dti_tensor_shape(x), a.axis));
-    else
-        y = dti_axis_in_front(dt_embedding(dti_axis_in_front(x, a.axis, false), index), a.axis,
-                              true);
-    return dti_composed(x, first, call, y);
+        return dt_gather(x, a.axis, dti_select_index(index, dti_tensor_shape(x), a.axis));
+    return dti_axis_in_front(dt_embedding(dti_axis_in_front(x, a.axis, false), index), a.axis,
+                             true);
 }
 
-static dt_tensor dti_scatter_again(dt_graph *g, const dti_call *c) {
-    return dt_scatter_add(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1), c->attr.dim[0]);
+DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
+    return dti_compose("index_select", dti_select_make, 2, (dti_in){{x, index}},
+                       (dti_attr){.i = {axis}});
 }
 
-DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size) {
+/* i: axis; dim: size */
+static dt_tensor dti_scatter_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0), index = dti_call_in(g, c, 1);
+    const int64_t size = c->attr.dim[0];
     dti_along a;
-    if (!dti_along_takes("scatter_add", x, index, axis, &a))
-        return dti_nil(x.graph ? x.graph : index.graph);
+    if (!dti_along_takes(c->name, x, index, c->attr.i[0], &a))
+        return dti_nil(g);
     if (!dti_shape_equal(dti_tensor_shape(x), dti_tensor_shape(index)) || size < 0 ||
         size > 1 << 24) {
-        return dti_graph_fail(x.graph,
+        return dti_graph_fail(g,
                               "scatter_add: x %s must have the shape of index %s, and "
                               "size, %lld, be between 0 and 2^24",
                               dti_tensor_print(x).text, dti_tensor_print(index).text,
                               (long long)size);
     }
-    const uint32_t first = x.graph->count;
-    const dti_call call = {.name = "scatter_add",
-                           .in = {x.id, index.id},
-                           .attr = {.i = {a.axis}, .dim = {size}},
-                           .again = dti_scatter_again};
     dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), true);
-    dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){2, {size, 1}}));
+    dt_tensor hit = dt_eq(at, dt_iota(g, (dt_shape){2, {size, 1}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
     dt_tensor y = dti_last_sum(dt_mask(rows, hit));
-    return dti_composed(x, first, call, dti_rows_back(y, dti_tensor_shape(x), a.axis));
+    return dti_rows_back(y, dti_tensor_shape(x), a.axis);
+}
+
+DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size) {
+    return dti_compose("scatter_add", dti_scatter_make, 2, (dti_in){{x, index}},
+                       (dti_attr){.i = {axis}, .dim = {size}});
 }
 
 /* How many elements of the last axis come before each: larger ones, and equal ones in front. NaN is
@@ -494,8 +463,8 @@ static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending,
     return dti_rows_back(rows, dti_tensor_shape(x), axis);
 }
 
-/* i: axis, all of them, descending; dim: k */
-static dt_tensor dti_order_again(dt_graph *g, const dti_call *c) {
+/* i: axis, all of them, descending, with index; dim: k */
+static dt_tensor dti_order_make(dt_graph *g, const dti_call *c) {
     dt_tensor x = dti_call_in(g, c, 0), index;
     const dt_shape s = dti_tensor_shape(x);
     const int64_t k = c->attr.i[1] ? s.dim[c->attr.i[0]] : c->attr.dim[0];
@@ -507,6 +476,7 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
     dti_along a;
     if (index)
         *index = (dt_tensor){0};
+    DTI_NEED_TENSOR(x, op);
     if (!dti_along_of(op, x, axis, &a))
         return dti_nil(x.graph);
     const bool all = k == INT64_MIN;
@@ -516,9 +486,10 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
     const dti_call call = {.name = op,
                            .in = {x.id},
                            .attr = {.i = {a.axis, all, descending, index != NULL}, .dim = {k}},
-                           .again = dti_order_again};
+                           .make = dti_order_make};
     if (dti_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST && k >= 0 && k <= a.size)
-        return dti_composed(x, first, call, dti_first_of(x, a.axis, k, descending, index));
+        return dti_graph_called(x.graph, first, &call,
+                                dti_first_of(x, a.axis, k, descending, index));
     if (dti_tensor_dtype(x) == DT_F32 && a.size <= DTI_ORDER_MOST)
         return dti_graph_fail(x.graph, "%s: k is %lld, but axis %d of %s has %lld elements", op,
                               (long long)k, a.axis, dti_tensor_print(x).text, (long long)a.size);

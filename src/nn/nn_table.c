@@ -26,10 +26,6 @@ static dt_tensor dti_table_is_row(dt_tensor index, int64_t row) {
 
 static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
     const dt_shape s = dti_tensor_shape(index), t = dti_tensor_shape(table);
-    if (dti_is_nil(table) || dti_is_nil(index)) {
-        dti_nil_of(dti_is_nil(table) ? table : index, op);
-        return false;
-    }
     if (t.rank == 2 && s.rank >= 1 && dti_tensor_dtype(index) == DT_I32)
         return true;
     return dti_graph_refuse(table.graph,
@@ -58,75 +54,57 @@ static dt_tensor dti_table_bags_back(dt_tensor bags, dt_tensor index) {
     return dt_reshape(bags, s);
 }
 
-static dt_tensor dti_bag_again(dt_graph *g, const dti_call *c) {
-    return dt_embedding_bag(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
+static dt_tensor dti_bag_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor table = dti_call_in(g, c, 0), index = dti_call_in(g, c, 1);
+    if (!dti_table_fits(c->name, table, index))
+        return dti_nil(g);
+    dt_tensor rows = dt_embedding(table, dti_table_bags(index));
+    const dt_shape axes = {1, {-2}};
+    rows = c->attr.i[0] ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
+    return dti_table_bags_back(rows, index);
 }
 
 DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
-    if (!dti_table_fits("embedding_bag", table, index))
-        return dti_nil(table.graph ? table.graph : index.graph);
-    const uint32_t first = table.graph->count;
-    const dti_call call = {.name = "embedding_bag",
-                           .in = {table.id, index.id},
-                           .attr = {.i = {mean}},
-                           .again = dti_bag_again};
-    dt_tensor rows = dt_embedding(table, dti_table_bags(index));
-    const dt_shape axes = {1, {-2}};
-    rows = mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
-    return dti_composed(table, first, call, dti_table_bags_back(rows, index));
+    return dti_compose("embedding_bag", dti_bag_make, 2, (dti_in){{table, index}},
+                       (dti_attr){.i = {mean}});
 }
 
-static dt_tensor dti_embedding_bag_again(dt_graph *g, const dti_call *c) {
-    return dt_embedding_bag_padded(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0],
-                                   c->attr.dim[0]);
-}
-
-/* A bag of nothing is 0: its mean is divided by 1. */
-DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
-                                         int64_t padding_idx) {
-    const char *op = "embedding_bag_padded";
-    if (!dti_table_fits(op, table, index))
-        return dti_nil(table.graph ? table.graph : index.graph);
-    dt_graph *g = table.graph;
-    const int64_t row = dti_table_row(op, g, dti_tensor_shape(table).dim[0], padding_idx);
+/* A bag of nothing is 0: its mean is divided by 1. i: mean; dim: padding_idx */
+static dt_tensor dti_bag_padded_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor table = dti_call_in(g, c, 0), index = dti_call_in(g, c, 1);
+    if (!dti_table_fits(c->name, table, index))
+        return dti_nil(g);
+    const int64_t row = dti_table_row(c->name, g, dti_tensor_shape(table).dim[0], c->attr.dim[0]);
     if (row < 0)
         return dti_nil(g);
-    const uint32_t first = g->count;
-    const dti_call call = {.name = op,
-                           .in = {table.id, index.id},
-                           .attr = {.i = {mean}, .dim = {padding_idx}},
-                           .again = dti_embedding_bag_again};
     const dt_shape axes = {1, {-2}};
     const dt_tensor bags = dti_table_bags(index);
     const dt_tensor rows = dt_embedding(table, bags), none = dti_table_is_row(bags, row);
     dt_tensor y = dt_sum(dt_mask_inv(rows, none), axes, false);
-    if (mean && !dti_is_nil(y)) {
+    if (c->attr.i[0] && !dti_is_nil(y)) {
         const dt_tensor count = dt_sum(dti_not(none), axes, false);
         y = dt_div(y, dt_maximum(count, dti_number(count, 1.0f)));
     }
-    return dti_composed(table, first, call, dti_table_bags_back(y, index));
+    return dti_table_bags_back(y, index);
+}
+
+DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
+                                         int64_t padding_idx) {
+    return dti_compose("embedding_bag_padded", dti_bag_padded_make, 2, (dti_in){{table, index}},
+                       (dti_attr){.i = {mean}, .dim = {padding_idx}});
 }
 
 /* ---- the layer */
 
-static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row);
-
-static dt_tensor dti_gather_padded_again(dt_graph *g, const dti_call *c) {
-    return dti_gather_padded(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.dim[0]);
-}
-
-/* dt_embedding, with the row's value kept from the gradient: the table may hold another than 0. */
-static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row) {
-    const uint32_t first = table.graph->count;
-    const dti_call call = {.name = "embedding",
-                           .in = {table.id, index.id},
-                           .attr = {.dim = {row}},
-                           .again = dti_gather_padded_again};
-    const dt_tensor y = dt_embedding(table, index);
+/* dt_embedding, with the row's value kept from the gradient: the table may hold another than 0.
+ * dim: row */
+static dt_tensor dti_gather_padded_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor index = dti_call_in(g, c, 1), y = dt_embedding(dti_call_in(g, c, 0), index);
     if (dti_is_nil(y))
         return y;
-    const dt_tensor pad = dti_table_is_row(index, row), kept = dt_mask(dt_detach(y), pad);
-    return dti_composed(table, first, call, dt_add(kept, dt_mask_inv(y, pad)));
+    const dt_tensor pad = dti_table_is_row(index, c->attr.dim[0]);
+    const dt_tensor kept = dt_mask(dt_detach(y), pad);
+    return dt_add(kept, dt_mask_inv(y, pad));
 }
 
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
@@ -152,7 +130,8 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
     if (row < 0 || dti_is_nil(table))
         return dti_nn_end(&nn, dt_embedding(table, index));
     dti_node_of(table)->attr.dim[0] = row + 1;
-    return dti_nn_end(&nn, dti_gather_padded(table, index, row));
+    return dti_nn_end(&nn, dti_compose("embedding", dti_gather_padded_make, 2,
+                                       (dti_in){{table, index}}, (dti_attr){.dim = {row}}));
 }
 
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {

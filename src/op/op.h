@@ -226,6 +226,14 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
     return dti_append(a.graph ? a.graph : b.graph, op, in, 2, attr);
 }
 
+/* A function of the API that is made of rows: `make` finds inputs and other arguments in the call.
+ * The first `needed` inputs must be given; none may be nil, and all must be of one graph. */
+typedef struct dti_in {
+    dt_tensor x[DTI_CALL_INPUTS];
+} dti_in;
+static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t needed, dti_in in,
+                             dti_attr attr);
+
 /* Whether a gradient may flow through the node: its row has a rule, and is not flat. */
 static bool dti_has_gradient(const dti_node *n);
 /* ---- collective.c */

@@ -28,16 +28,16 @@ typedef struct dti_node {
 } dti_node;
 
 /* A function of the API whose rows have attributes that it worked out from shapes, and what it was
- * called with: so that it can be called again at other shapes (lower/replay.c). */
+ * called with: so that its rows can be made again at other shapes (lower/replay.c). */
 #define DTI_CALL_INPUTS 5
 typedef struct dti_call dti_call;
-typedef dt_tensor dti_again_fn(dt_graph *graph, const dti_call *call);
+typedef dt_tensor dti_make_fn(dt_graph *graph, const dti_call *call);
 struct dti_call {
     const char *name;
     uint32_t first, end;          /* its nodes */
     uint32_t in[DTI_CALL_INPUTS]; /* nodes; 0 = none */
-    dti_attr attr;                /* the other arguments, as `again` has them */
-    dti_again_fn *again;
+    dti_attr attr;                /* the other arguments, as `make` has them */
+    dti_make_fn *make;
 };
 
 typedef struct dti_string {
@@ -144,9 +144,13 @@ static dt_tensor dti_graph_push_named(dt_graph *g, const dti_node *node);
 /* Appends a node as it is; nil when memory ran out. */
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
                                 uint32_t count);
-/* Behind a function of the API that makes such rows: keeps the call, of nodes from `first` on, for
- * a y that is not nil. Returns y. */
+/* Keeps a call whose nodes are those from `first` on, if y is not nil. Returns y. */
 static dt_tensor dti_graph_called(dt_graph *g, uint32_t first, const dti_call *call, dt_tensor y);
+/* Makes a call's rows, and keeps it. */
+static inline dt_tensor dti_call_make(dt_graph *g, const dti_call *call) {
+    const uint32_t first = g->count;
+    return dti_graph_called(g, first, call, call->make(g, call));
+}
 static inline dt_tensor dti_call_in(dt_graph *g, const dti_call *c, uint32_t i) {
     return c->in[i] ? (dt_tensor){g, c->in[i]} : (dt_tensor){0};
 }

@@ -95,6 +95,25 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
     return y;
 }
 
+static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t needed, dti_in in,
+                             dti_attr attr) {
+    dti_call call = {.name = name, .attr = attr, .make = make};
+    dt_graph *g = NULL;
+    for (uint32_t i = 0; i < DTI_CALL_INPUTS && !g; i++)
+        g = in.x[i].graph;
+    for (uint32_t i = 0; i < DTI_CALL_INPUTS; i++) {
+        const dt_tensor x = in.x[i];
+        if ((i < needed || x.graph) && dti_is_nil(x))
+            return g ? dti_graph_fail(g, "%s: input %u is nil", name, i + 1) : x;
+        if (x.graph && x.graph != g)
+            return dti_graph_fail(
+                g, "%s: input %u is a tensor of another graph, %s; build both on one graph", name,
+                i + 1, dti_tensor_elsewhere(g, x).text);
+        call.in[i] = x.id;
+    }
+    return g->error[0] ? dti_nil(g) : dti_call_make(g, &call);
+}
+
 static bool dti_build_f32(dti_build *b) {
     for (uint32_t i = 0; i < b->count; i++) {
         if (dti_node_of(b->inputs[i])->dtype != DT_F32) {

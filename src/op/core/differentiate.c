@@ -231,8 +231,14 @@ static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
                           block ? dti_tensor_name((dt_tensor){g, block}).text : "");
 }
 
-static dt_tensor dti_gradient_again(dt_graph *g, const dti_call *c) {
-    return dt_gradient(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
+/* in: y, x */
+static dt_tensor dti_gradient_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor y = dti_call_in(g, c, 0), x = dti_call_in(g, c, 1);
+    const dti_node n = *dti_node_of(y);
+    dt_tensor one = dt_cast(dt_fill(g, dt_dims_of(0, NULL), 1.0f), (dt_dtype)n.dtype), dx;
+    dt_tensor dy = n.term ? one : dti_expand_to(one, n.shape, n.samples);
+    dti_differentiate(g, y, dy, &x, 1, &dx);
+    return !dti_is_nil(dx) ? dx : g->error[0] ? dti_nil(g) : dti_gradient_none(y, x);
 }
 
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
@@ -245,17 +251,5 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
                               "gradient: y and x are tensors of two graphs: x is a tensor of "
                               "another graph, %s",
                               dti_tensor_elsewhere(y.graph, x).text);
-    dt_graph *graph = y.graph;
-    const dti_node *n = dti_node_of(y);
-    const dti_call call = {.name = "dt_gradient", .in = {y.id, x.id}, .again = dti_gradient_again};
-    const uint32_t first = graph->count;
-    dt_shape s = n->shape;
-    bool samples = n->samples, term = n->term;
-    const dt_dtype dtype = n->dtype;
-    dt_tensor one = dt_cast(dt_fill(graph, dt_dims_of(0, NULL), 1.0f), dtype), dx;
-    dt_tensor dy = term ? one : dti_expand_to(one, s, samples);
-    dti_differentiate(graph, y, dy, &x, 1, &dx);
-    if (dti_is_nil(dx))
-        return graph->error[0] ? dti_nil(graph) : dti_gradient_none(y, x);
-    return dti_graph_called(graph, first, &call, dx);
+    return dti_compose("dt_gradient", dti_gradient_make, 2, (dti_in){{y, x}}, (dti_attr){0});
 }

@@ -339,7 +339,6 @@ static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
     dt_tensor in[4] = {dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
                        dti_call_in(g, c, 3)};
     const dt_tensor lengths = dti_call_in(g, c, 4);
-    const uint32_t first = g->count;
     const dt_shape q = dti_node_of(in[0])->shape, k = dti_node_of(in[1])->shape;
     const dt_shape v = dti_node_of(in[2])->shape;
     dti_attr attr = c->attr;
@@ -354,7 +353,7 @@ static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
         return rows;
     dt_tensor y = dt_reshape(dt_slice(rows, 1, 0, q.dim[0] * v.dim[2]),
                              (dt_shape){3, {q.dim[1], q.dim[0], v.dim[2]}});
-    return dti_graph_called(g, first, c, dt_permute(y, (dt_shape){3, {1, 0, 2}}));
+    return dt_permute(y, (dt_shape){3, {1, 0, 2}});
 }
 
 /* What a description gives to the call; false: it does not fit. */
@@ -370,7 +369,7 @@ static bool dti_attention_call(dt_graph *g, const dt_attention_desc *d, dti_call
     *call = (dti_call){
         .name = "attention",
         .attr = {.f = {d->scale, d->dropout}, .i = {(int32_t)flags, (int32_t)d->window, stream}},
-        .again = dti_attention_make};
+        .make = dti_attention_make};
     return true;
 }
 
@@ -391,7 +390,7 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
         return dti_nil(g);
     for (int i = 0; i < 5; i++)
         call.in[i] = in[i].id;
-    return dti_attention_make(g, &call);
+    return dti_call_make(g, &call);
 }
 
 /* ---- Rows of the tables */

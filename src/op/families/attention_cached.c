@@ -37,7 +37,6 @@ static dt_tensor dti_cached_seen(dt_tensor at, int64_t tq, int64_t positions, in
 /* in: q, k, v, at; f: scale, dropout; i: attention's flags, window and stream, samples; dim:
  * positions, place. */
 static dt_tensor dti_cached_make(dt_graph *g, const dti_call *c) {
-    const uint32_t first = g->count;
     const dt_tensor at = dti_call_in(g, c, 3);
     const int32_t window = c->attr.i[1];
     const dt_shape q = dti_tensor_shape(dti_call_in(g, c, 0));
@@ -58,14 +57,14 @@ static dt_tensor dti_cached_make(dt_graph *g, const dti_call *c) {
         .name = "attention",
         .in = {c->in[0], kept[0].id, kept[1].id},
         .attr = {.f = {c->attr.f[0], c->attr.f[1]}, .i = {c->attr.i[0], window, c->attr.i[2]}},
-        .again = dti_attention_make};
+        .make = dti_attention_make};
     if (g->cached) {
         plain.in[3] = seen.id;
         const uint32_t flags = (uint32_t)c->attr.i[0] & ~(uint32_t)DTI_ATTENTION_CAUSAL;
         plain.attr.i[0] = (int32_t)(flags | DTI_ATTENTION_KEEP);
         plain.attr.i[1] = 0;
     }
-    return dti_graph_called(g, first, c, dti_attention_make(g, &plain));
+    return dti_call_make(g, &plain);
 }
 
 DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
@@ -93,52 +92,43 @@ DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
             (long long)c.positions, (unsigned long long)samples);
     }
     call.name = "attention_cached";
-    call.again = dti_cached_make;
+    call.make = dti_cached_make;
     call.in[0] = q.id, call.in[1] = k.id, call.in[2] = v.id, call.in[3] = c.position.id;
     call.attr.i[3] = (int32_t)samples;
     call.attr.dim[0] = c.positions;
     call.attr.dim[1] = (int64_t)g->cache_elements;
     g->cache_elements += (samples * (uint64_t)c.positions * row + 63) / 64 * 64; /* 256 bytes */
-    return dti_cached_make(g, &call);
+    return dti_call_make(g, &call);
 }
 
 /* ---- positions */
 
-static dt_tensor dti_cache_position_again(dt_graph *g, const dti_call *c) {
-    return dt_cache_position(dti_call_in(g, c, 0));
-}
-
-DT_API dt_tensor dt_cache_position(dt_tensor position) {
-    DTI_NEED_TENSOR(position, "cache_position");
-    dt_graph *g = position.graph;
-    const uint32_t first = g->count;
-    const dti_call call = {
-        .name = "cache_position", .in = {position.id}, .again = dti_cache_position_again};
+static dt_tensor dti_cache_position_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor position = dti_call_in(g, c, 0);
     if (dti_node_of(position)->dtype != DT_I32 || dti_node_of(position)->shape.rank != 0)
         return dti_graph_fail(g, "cache_position: %s must be i32 []",
                               dti_tensor_print(position).text);
     dt_tensor none = dt_cast(dt_fill(g, (dt_shape){0}, 0.0f), DT_I32);
-    return dti_graph_called(g, first, &call, dt_detach(g->cached ? position : none));
+    return dt_detach(g->cached ? position : none);
 }
 
-static dt_tensor dti_cache_positions_again(dt_graph *g, const dti_call *c) {
-    return dt_cache_positions(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
+DT_API dt_tensor dt_cache_position(dt_tensor position) {
+    return dti_compose("cache_position", dti_cache_position_make, 1, (dti_in){{position}},
+                       (dti_attr){0});
 }
 
-DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position) {
-    DTI_NEED_TENSOR(x, "cache_positions");
-    DTI_NEED_TENSOR(position, "cache_positions");
-    dt_graph *g = x.graph;
-    const uint32_t first = g->count;
+static dt_tensor dti_cache_positions_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0), position = dti_call_in(g, c, 1);
     const dt_shape s = dti_tensor_shape(x);
-    const dti_call call = {
-        .name = "cache_positions", .in = {x.id, position.id}, .again = dti_cache_positions_again};
-    if (position.graph != g)
-        return dti_graph_fail(g, "cache_positions: x and position are of different graphs");
     if (s.rank < 1 || s.dim[0] > 1 << 24)
         return dti_graph_fail(g, "cache_positions: %s has no positions, or more than 2^24",
                               dti_tensor_print(x).text);
     dt_tensor from = dt_cast(dt_cache_position(position), DT_F32);
     dt_tensor y = dt_add(from, dt_iota(g, (dt_shape){1, {s.dim[0]}}));
-    return dti_graph_called(g, first, &call, dt_cast(y, DT_I32));
+    return dt_cast(y, DT_I32);
+}
+
+DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position) {
+    return dti_compose("cache_positions", dti_cache_positions_make, 2, (dti_in){{x, position}},
+                       (dti_attr){0});
 }

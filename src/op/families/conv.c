@@ -441,58 +441,62 @@ static dt_tensor dti_conv_transposed_fill(dt_tensor x, const dti_attr *attr, int
     return more > 0 ? dt_pad(x, 1 + axis, 0, more) : x;
 }
 
-/* ---- calls made again: attr.i = the window as given, dim[0..1] = output_padding, i[7] = which */
+/* ---- Calls: attr.i = the window as given, dim[0..1] = output_padding */
 
-static dti_attr dti_conv_call_attr(const dt_conv_desc *desc, int which) {
+static dt_tensor dti_conv_compose(const char *name, dti_make_fn *make, dt_tensor x, dt_tensor w,
+                                  dt_tensor b, const dt_conv_desc *desc) {
     const dt_conv_desc d = desc ? *desc : (dt_conv_desc){0};
-    return (dti_attr){.i = {d.stride[0], d.stride[1], d.padding[0], d.padding[1], d.dilation[0],
-                            d.dilation[1], d.groups, which},
-                      .dim = {d.output_padding[0], d.output_padding[1]}};
+    const dti_attr attr = {.i = {d.stride[0], d.stride[1], d.padding[0], d.padding[1],
+                                 d.dilation[0], d.dilation[1], d.groups},
+                           .dim = {d.output_padding[0], d.output_padding[1]}};
+    return dti_compose(name, make, 2, (dti_in){{x, w, b}}, attr);
 }
 
-static dt_tensor dti_conv_again(dt_graph *g, const dti_call *c);
+static dt_conv_desc dti_conv_desc_of(const dti_call *c) {
+    const dti_attr *a = &c->attr;
+    return (dt_conv_desc){.stride = {a->i[0], a->i[1]},
+                          .padding = {a->i[2], a->i[3]},
+                          .dilation = {a->i[4], a->i[5]},
+                          .groups = a->i[6],
+                          .output_padding = {(int)a->dim[0], (int)a->dim[1]}};
+}
+
+static dt_tensor dti_conv_transposed_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0), w = dti_call_in(g, c, 1), b = dti_call_in(g, c, 2);
+    const dt_conv_desc d = dti_conv_desc_of(c);
+    dt_tensor in[3] = {x, w, b};
+    dti_attr attr = dti_conv_attr(&d);
+    const bool known = dti_node_of(x)->shape.rank == 3 && dti_node_of(w)->shape.rank == 4;
+    for (int axis = 0; known && axis < 2; axis++) { /* else the row's own check tells */
+        attr.dim[axis] =
+            dti_conv_transposed_size(x, &attr, axis, dti_node_of(x)->shape.dim[1 + axis],
+                                     dti_node_of(w)->shape.dim[2 + axis], d.output_padding[axis]);
+        if (attr.dim[axis] < 0)
+            return dti_nil(g);
+        in[0] = dti_conv_transposed_fill(in[0], &attr, axis, dti_node_of(w)->shape.dim[2 + axis]);
+    }
+    return dti_append(g, DTI_OP_CONV2D_DX, in, b.graph ? 3 : 2, &attr);
+}
 
 DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc) {
-    dt_tensor in[3] = {x, w, b};
-    dti_attr attr = dti_conv_attr(desc);
-    const dti_call call = {.name = "conv_transpose2d",
-                           .in = {x.id, w.id, b.id},
-                           .attr = dti_conv_call_attr(desc, 0),
-                           .again = dti_conv_again};
-    const uint32_t first = x.graph ? x.graph->count : 0;
-    bool known = !dti_is_nil(x) && !dti_is_nil(w) && dti_node_of(x)->shape.rank == 3 &&
-                 w.graph == x.graph && dti_node_of(w)->shape.rank == 4;
-    for (int axis = 0; known && axis < 2; axis++) { /* else the row's own check tells */
-        attr.dim[axis] = dti_conv_transposed_size(
-            x, &attr, axis, dti_node_of(x)->shape.dim[1 + axis],
-            dti_node_of(w)->shape.dim[2 + axis], desc ? desc->output_padding[axis] : 0);
-        if (attr.dim[axis] < 0)
-            return dti_nil(x.graph);
-        in[0] = dti_conv_transposed_fill(in[0], &attr, axis, dti_node_of(w)->shape.dim[2 + axis]);
-    }
-    dt_tensor y =
-        dti_append(x.graph, DTI_OP_CONV2D_DX, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
-    return dti_is_nil(y) ? y : dti_graph_called(y.graph, first, &call, y);
+    return dti_conv_compose("conv_transpose2d", dti_conv_transposed_make, x, w, b, desc);
 }
 
 /* ---- Signals: [C, L] is [C, 1, L] */
 
 typedef dt_tensor dti_conv_fn(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
 
-static dt_tensor dti_conv_signal(dti_conv_fn *conv, const char *op, dt_tensor x, dt_tensor w,
-                                 dt_tensor b, const dt_conv_desc *desc) {
-    if (dti_is_nil(x) || dti_is_nil(w))
-        return conv(x, w, b, desc);
+static dt_tensor dti_conv_signal(dt_graph *g, const dti_call *c, dti_conv_fn *conv) {
+    dt_tensor x = dti_call_in(g, c, 0), w = dti_call_in(g, c, 1);
     dt_shape s = dti_node_of(x)->shape, k = dti_node_of(w)->shape;
-    if (s.rank != 2 || k.rank != 3 || w.graph != x.graph) {
+    if (s.rank != 2 || k.rank != 3) {
         return dti_graph_fail(
-            x.graph,
-            "%s(%s, %s): x must be [channels, length], the weight [out, in / groups, length]", op,
-            dti_shape_print(s, dti_node_of(x)->samples).text,
+            g, "%s(%s, %s): x must be [channels, length], the weight [out, in / groups, length]",
+            c->name, dti_shape_print(s, dti_node_of(x)->samples).text,
             dti_shape_print(k, dti_node_of(w)->samples).text);
     }
-    dt_conv_desc d = desc ? *desc : (dt_conv_desc){0};
+    dt_conv_desc d = dti_conv_desc_of(c);
     d = (dt_conv_desc){.stride = {1, d.stride[0] ? d.stride[0] : 1},
                        .padding = {0, d.padding[0]},
                        .dilation = {1, d.dilation[0] ? d.dilation[0] : 1},
@@ -500,45 +504,28 @@ static dt_tensor dti_conv_signal(dti_conv_fn *conv, const char *op, dt_tensor x,
                        .output_padding = {0, d.output_padding[0]}};
     x = dt_reshape(x, (dt_shape){3, {s.dim[0], 1, s.dim[1]}}); /* in one order by any compiler */
     w = dt_reshape(w, (dt_shape){4, {k.dim[0], k.dim[1], 1, k.dim[2]}});
-    dt_tensor y = conv(x, w, b, &d);
+    dt_tensor y = conv(x, w, dti_call_in(g, c, 2), &d);
     if (dti_is_nil(y))
         return y;
     dt_shape t = dti_node_of(y)->shape;
     return dt_reshape(y, (dt_shape){2, {t.dim[0], t.dim[2]}});
 }
 
-/* which: 1 + transposed */
-static dt_tensor dti_conv1d(int which, dt_tensor x, dt_tensor w, dt_tensor b,
-                            const dt_conv_desc *desc) {
-    const char *name = which == 2 ? "conv_transpose1d" : "conv1d";
-    const dti_call call = {.name = name,
-                           .in = {x.id, w.id, b.id},
-                           .attr = dti_conv_call_attr(desc, which),
-                           .again = dti_conv_again};
-    const uint32_t first = x.graph ? x.graph->count : 0;
-    dt_tensor y =
-        dti_conv_signal(which == 2 ? dt_conv_transpose2d : dt_conv2d, name, x, w, b, desc);
-    return dti_is_nil(y) ? y : dti_graph_called(y.graph, first, &call, y);
+static dt_tensor dti_conv1d_make(dt_graph *g, const dti_call *c) {
+    return dti_conv_signal(g, c, dt_conv2d);
 }
 
-static dt_tensor dti_conv_again(dt_graph *g, const dti_call *c) {
-    const dti_attr *a = &c->attr;
-    const dt_conv_desc d = {.stride = {a->i[0], a->i[1]},
-                            .padding = {a->i[2], a->i[3]},
-                            .dilation = {a->i[4], a->i[5]},
-                            .groups = a->i[6],
-                            .output_padding = {(int)a->dim[0], (int)a->dim[1]}};
-    dt_tensor x = dti_call_in(g, c, 0), w = dti_call_in(g, c, 1), b = dti_call_in(g, c, 2);
-    return a->i[7] ? dti_conv1d(a->i[7], x, w, b, &d) : dt_conv_transpose2d(x, w, b, &d);
+static dt_tensor dti_conv_transposed1d_make(dt_graph *g, const dti_call *c) {
+    return dti_conv_signal(g, c, dt_conv_transpose2d);
 }
 
 DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc) {
-    return dti_conv1d(1, x, w, b, desc);
+    return dti_conv_compose("conv1d", dti_conv1d_make, x, w, b, desc);
 }
 
 DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc) {
-    return dti_conv1d(2, x, w, b, desc);
+    return dti_conv_compose("conv_transpose1d", dti_conv_transposed1d_make, x, w, b, desc);
 }
 
 /* ---- Rows of the tables */

@@ -209,12 +209,10 @@ static bool dti_pads_join(dt_tensor a, dt_tensor b, dt_tensor *sum) {
 }
 
 /* attr.i[0] = axis, attr.dim[0..1] = before and after. */
-static dt_tensor dti_pad_again(dt_graph *g, const dti_call *c) {
-    return dt_pad(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1]);
-}
-
-DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
-    DTI_NEED_TENSOR(x, "pad");
+static dt_tensor dti_pad_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    const int axis = c->attr.i[0];
+    const int64_t before = c->attr.dim[0], after = c->attr.dim[1];
     dt_shape s = dti_node_of(x)->shape;
     int at = dti_axis_of(x, axis);
     if (at < 0 || at >= s.rank || before < 0 || after < 0 || before > INT32_MAX ||
@@ -229,12 +227,12 @@ DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
     dti_attr attr = dti_shape_attr(s);
     attr.i[1] = at;
     attr.i[2] = (int32_t)before;
-    const dti_call call = {.name = "pad",
-                           .in = {x.id},
-                           .attr = {.i = {at}, .dim = {before, after}},
-                           .again = dti_pad_again};
-    const uint32_t first = x.graph->count;
-    return dti_graph_called(x.graph, first, &call, dti_append1(DTI_OP_PAD, x, &attr));
+    return dti_append1(DTI_OP_PAD, x, &attr);
+}
+
+DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
+    return dti_compose("pad", dti_pad_make, 1, (dti_in){{x}},
+                       (dti_attr){.i = {axis}, .dim = {before, after}});
 }
 
 /* ---- CPU */

@@ -120,25 +120,23 @@ DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
 
 /* ---- one_hot, in rows */
 
-static dt_tensor dti_hot_again(dt_graph *g, const dti_call *c) {
-    return dt_one_hot(dti_call_in(g, c, 0), c->attr.dim[0]);
-}
-
-DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
-    DTI_NEED_TENSOR(index, "one_hot");
+/* dim: classes */
+static dt_tensor dti_hot_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor index = dti_call_in(g, c, 0);
+    const int64_t classes = c->attr.dim[0];
     dt_shape s = dti_tensor_shape(index);
     if (dti_tensor_dtype(index) != DT_I32 || s.rank == DT_MAX_DIMS || classes < 1)
         return dti_graph_fail(index.graph,
                               "one_hot: %s must be i32 of at most %d dimensions, and classes, "
                               "%lld, at least 1",
                               dti_tensor_print(index).text, DT_MAX_DIMS - 1, (long long)classes);
-    const uint32_t first = index.graph->count;
-    const dti_call call = {
-        .name = "one_hot", .in = {index.id}, .attr = {.dim = {classes}}, .again = dti_hot_again};
     s.dim[s.rank++] = 1;
     dt_tensor at = dt_reshape(dt_cast(index, DT_F32), s);
-    dt_tensor hot = dt_eq(at, dt_iota(index.graph, (dt_shape){1, {classes}}));
-    return dti_is_nil(hot) ? hot : dti_graph_called(index.graph, first, &call, hot);
+    return dt_eq(at, dt_iota(g, (dt_shape){1, {classes}}));
+}
+
+DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
+    return dti_compose("one_hot", dti_hot_make, 1, (dti_in){{index}}, (dti_attr){.dim = {classes}});
 }
 
 /* ---- nll (log-probabilities, target [, class weights]): attr.i[0] as above */

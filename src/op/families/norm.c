@@ -295,71 +295,52 @@ static bool dti_norm_check(dt_tensor x, const char *op, bool fits, float eps, co
     return x.graph->error[0] == 0;
 }
 
-static dt_tensor dti_norm_last_again(dt_graph *g, const dti_call *c);
-
-/* Over the last `dims` dimensions. */
-static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor w, dt_tensor b,
-                               float eps, bool rms) {
-    DTI_NEED_TENSOR(x, op);
+/* Over the last dimensions. attr.f[0] = eps, i[0] = how many, i[1] = without the mean. */
+static dt_tensor dti_norm_last_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    dt_tensor weights[2] = {dti_call_in(g, c, 1), dti_call_in(g, c, 2)};
+    const int dims = c->attr.i[0];
+    const float eps = c->attr.f[0];
     dt_shape s = dti_node_of(x)->shape, last = {.rank = dims};
     bool fits = dims >= 1 && dims <= s.rank;
-    if (!dti_norm_check(x, op, fits, eps, "`dims` must be 1 up to the number of dimensions"))
-        return dti_nil(x.graph);
+    if (!dti_norm_check(x, c->name, fits, eps, "`dims` must be 1 up to the number of dimensions"))
+        return dti_nil(g);
     memcpy(last.dim, s.dim + s.rank - dims, (size_t)dims * sizeof *last.dim);
     int32_t cols = (int32_t)dti_shape_elements(last);
-    dti_attr attr = {.f = {eps}, .i = {0, cols, 1, cols, rms}};
-    const dti_call call = {.name = op,
-                           .in = {x.id, w.id, b.id},
-                           .attr = {.f = {eps}, .i = {dims, rms}},
-                           .again = dti_norm_last_again};
-    const uint32_t first = x.graph->count;
-    dt_tensor weights[2] = {w, b};
-    int count = dti_norm_weights(x, op, last, weights);
-    return dti_graph_called(
-        x.graph, first, &call,
-        dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr));
-}
-
-/* attr.f[0] = eps, i[0] = dims, i[1] = without the mean. */
-static dt_tensor dti_norm_last_again(dt_graph *g, const dti_call *c) {
-    return dti_norm_last(c->name, dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1),
-                         dti_call_in(g, c, 2), c->attr.f[0], c->attr.i[1] != 0);
+    dti_attr attr = {.f = {eps}, .i = {0, cols, 1, cols, c->attr.i[1]}};
+    int count = dti_norm_weights(x, c->name, last, weights);
+    return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
 }
 
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps) {
-    return dti_norm_last("layer_norm", x, dims, w, b, (float)dti_or((double)eps, 1e-5), false);
+    const dti_attr attr = {.f = {(float)dti_or((double)eps, 1e-5)}, .i = {dims}};
+    return dti_compose("layer_norm", dti_norm_last_make, 1, (dti_in){{x, w, b}}, attr);
 }
 
 DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
-    return dti_norm_last("rms_norm", x, dims, w, (dt_tensor){0},
-                         (float)dti_or((double)eps, 1.1920929e-7), true);
+    const dti_attr attr = {.f = {(float)dti_or((double)eps, 1.1920929e-7)}, .i = {dims, true}};
+    return dti_compose("rms_norm", dti_norm_last_make, 1, (dti_in){{x, w}}, attr);
 }
 
-/* attr.f[0] = eps as given, i[0] = groups. */
-static dt_tensor dti_norm_groups_again(dt_graph *g, const dti_call *c) {
-    return dt_group_norm(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1),
-                         dti_call_in(g, c, 2), c->attr.f[0]);
+/* attr.f[0] = eps, i[0] = groups. */
+static dt_tensor dti_norm_groups_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    dt_tensor weights[2] = {dti_call_in(g, c, 1), dti_call_in(g, c, 2)};
+    const int groups = c->attr.i[0];
+    const float eps = c->attr.f[0];
+    dt_shape s = dti_node_of(x)->shape;
+    bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
+    if (!dti_norm_check(x, "group_norm", fits, eps, "the groups do not divide the channels"))
+        return dti_nil(g);
+    int32_t all = (int32_t)dti_shape_elements(s), channels = (int32_t)s.dim[0];
+    dti_attr attr = {.f = {eps}, .i = {0, channels, all / channels, all / groups}};
+    int count = dti_norm_weights(x, "group_norm", (dt_shape){1, {channels}}, weights);
+    return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
 }
 
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
-    DTI_NEED_TENSOR(x, "group_norm");
-    dt_shape s = dti_node_of(x)->shape;
-    bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
-    const dti_call call = {.name = "group_norm",
-                           .in = {x.id, w.id, b.id},
-                           .attr = {.f = {eps}, .i = {groups}},
-                           .again = dti_norm_groups_again};
-    const uint32_t first = x.graph->count;
-    eps = (float)dti_or((double)eps, 1e-5);
-    if (!dti_norm_check(x, "group_norm", fits, eps, "the groups do not divide the channels"))
-        return dti_nil(x.graph);
-    int32_t all = (int32_t)dti_shape_elements(s), channels = (int32_t)s.dim[0];
-    dti_attr attr = {.f = {eps}, .i = {0, channels, all / channels, all / groups}};
-    dt_tensor weights[2] = {w, b};
-    int count = dti_norm_weights(x, "group_norm", (dt_shape){1, {channels}}, weights);
-    return dti_graph_called(
-        x.graph, first, &call,
-        dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr));
+    const dti_attr attr = {.f = {(float)dti_or((double)eps, 1e-5)}, .i = {groups}};
+    return dti_compose("group_norm", dti_norm_groups_make, 1, (dti_in){{x, w, b}}, attr);
 }
 
 /* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.
@@ -406,53 +387,48 @@ static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_
     return true;
 }
 
-/* attr.f = eps and momentum as given, i = frozen, sync. */
-static dt_tensor dti_batch_norm_again(dt_graph *g, const dti_call *c) {
-    const dt_batch_norm_desc d = {.eps = c->attr.f[0],
-                                  .momentum = c->attr.f[1],
-                                  .frozen = c->attr.i[0] != 0,
-                                  .sync = c->attr.i[1] != 0};
-    return dt_batch_norm(dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
-                         dti_call_in(g, c, 3), dti_call_in(g, c, 4), &d);
-}
-
-DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
-                               dt_tensor running_var, const dt_batch_norm_desc *desc) {
-    DTI_NEED_TENSOR(x, "batch_norm");
-    dt_batch_norm_desc d = desc ? *desc : (dt_batch_norm_desc){0};
+/* attr.f = eps, momentum; i = frozen, sync. */
+static dt_tensor dti_batch_norm_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    dt_tensor weights[2] = {dti_call_in(g, c, 1), dti_call_in(g, c, 2)};
+    const dt_tensor running[2] = {dti_call_in(g, c, 3), dti_call_in(g, c, 4)};
+    const bool frozen = c->attr.i[0] != 0, sync = c->attr.i[1] != 0;
+    const float eps = c->attr.f[0], momentum = c->attr.f[1];
     dt_shape s = dti_node_of(x)->shape;
-    dt_tensor running[2] = {running_mean, running_var}, weights[2] = {w, b};
     bool fits = s.rank >= 1 && dti_node_of(x)->samples;
-    float eps = (float)dti_or((double)d.eps, 1e-5);
-    float momentum = (float)dti_or((double)d.momentum, 0.1);
     if (!dti_norm_check(x, "batch_norm", fits, eps, "x must be [channels, ...] of each sample"))
         return dti_nil(x.graph);
     if (!(momentum > 0.0f && momentum <= 1.0f))
         return dti_graph_fail(x.graph, "batch_norm: momentum %g; it must be in (0, 1]",
                               (double)momentum);
     int32_t channels = (int32_t)s.dim[0];
-    const dti_call call = {.name = "batch_norm",
-                           .in = {x.id, w.id, b.id, running_mean.id, running_var.id},
-                           .attr = {.f = {d.eps, d.momentum}, .i = {d.frozen, d.sync}},
-                           .again = dti_batch_norm_again};
-    const uint32_t first = x.graph->count;
     dti_attr attr = {.f = {eps}, .i = {1, channels, (int32_t)dti_shape_elements(s) / channels}};
-    attr.i[DTI_NORM_SYNC] = d.sync;
+    attr.i[DTI_NORM_SYNC] = sync;
     int count = dti_norm_weights(x, "batch_norm", (dt_shape){1, {channels}}, weights);
     if (count < 0 || !dti_batch_norm_buffers(x, running, channels) ||
-        (!d.frozen && !dti_batch_norm_moves(running)))
+        (!frozen && !dti_batch_norm_moves(running)))
         return dti_nil(x.graph);
     dt_tensor in[3] = {x, running[0], running[1]};
     dt_tensor stats = dti_append(x.graph, DTI_OP_BATCH_STATS, in, 3, &attr);
-    for (int k = 0; k < 2 && !d.frozen; k++) {
+    for (int k = 0; k < 2 && !frozen; k++) {
         dti_attr moving = attr;
         moving.f[0] = momentum;
         moving.i[DTI_NORM_WHICH] = k;
         dti_graph_update(running[k], dti_append2(DTI_OP_RUNNING, running[k], stats, &moving));
     }
-    if (d.sync)
+    if (sync)
         stats = dti_append1(DTI_OP_ALL_STATS, stats, &attr);
-    return dti_graph_called(x.graph, first, &call, dti_norm(x, stats, weights, count, &attr));
+    return dti_norm(x, stats, weights, count, &attr);
+}
+
+DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
+                               dt_tensor running_var, const dt_batch_norm_desc *desc) {
+    dt_batch_norm_desc d = desc ? *desc : (dt_batch_norm_desc){0};
+    const dti_attr attr = {
+        .f = {(float)dti_or((double)d.eps, 1e-5), (float)dti_or((double)d.momentum, 0.1)},
+        .i = {d.frozen, d.sync}};
+    return dti_compose("batch_norm", dti_batch_norm_make, 1,
+                       (dti_in){{x, w, b, running_mean, running_var}}, attr);
 }
 
 /* ---- Rows of the tables */

@@ -197,19 +197,15 @@ DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep) {
 }
 
 /* attr.dim, i[0] = the axes, i[1] = keep. */
-static dt_tensor dti_mean_again(dt_graph *g, const dti_call *c) {
-    return dt_mean(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1] != 0);
+static dt_tensor dti_mean_make(dt_graph *g, const dti_call *c) {
+    return dti_reduce(DTI_OP_SUM, dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1] != 0,
+                      true);
 }
 
 DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep) {
-    const uint32_t first = x.graph ? x.graph->count : 0;
-    dti_call call = {.name = "mean", .in = {x.id}, .again = dti_mean_again};
-    dt_tensor y = dti_reduce(DTI_OP_SUM, x, axes, keep, true);
-    if (dti_is_nil(y))
-        return y;
-    call.attr = dti_shape_attr(axes);
-    call.attr.i[1] = keep;
-    return dti_graph_called(y.graph, first, &call, y);
+    dti_attr attr = dti_shape_attr(axes);
+    attr.i[1] = keep;
+    return dti_compose("mean", dti_mean_make, 1, (dti_in){{x}}, attr);
 }
 
 DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep) {

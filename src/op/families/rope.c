@@ -64,30 +64,24 @@ static bool dti_rope_fits(dt_tensor x, const dt_rope_desc *d) {
 }
 
 /* in: x, offset; f: base; i: interleaved */
-static dt_tensor dti_rope_again(dt_graph *g, const dti_call *c) {
-    return dt_rope(dti_call_in(g, c, 0), &(dt_rope_desc){.base = (double)c->attr.f[0],
-                                                         .interleaved = c->attr.i[0] != 0,
-                                                         .offset = dti_call_in(g, c, 1)});
-}
-
-DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc) {
-    dt_rope_desc d = desc ? *desc : (dt_rope_desc){0};
-    d.base = d.base == 0.0 ? 10000.0 : d.base;
-    DTI_NEED_TENSOR(x, "rope");
+static dt_tensor dti_rope_make(dt_graph *g, const dti_call *call) {
+    const dt_tensor x = dti_call_in(g, call, 0);
+    const dt_rope_desc d = {.base = (double)call->attr.f[0],
+                            .interleaved = call->attr.i[0] != 0,
+                            .offset = dti_call_in(g, call, 1)};
     if (!dti_rope_fits(x, &d))
-        return dti_nil(x.graph);
-    const dti_call call = {.name = "rope",
-                           .in = {x.id, d.offset.id},
-                           .attr = {.f = {(float)d.base}, .i = {d.interleaved}},
-                           .again = dti_rope_again};
-    const uint32_t first = x.graph->count;
+        return dti_nil(g);
     const dt_shape s = dti_tensor_shape(x);
-    dt_tensor angle = dti_rope_angles(x.graph, s.dim[s.rank - 2], s.dim[s.rank - 1],
-                                      (double)(float)d.base, d.offset);
+    dt_tensor angle = dti_rope_angles(g, s.dim[s.rank - 2], s.dim[s.rank - 1], d.base, d.offset);
     dt_tensor c = dt_cos(angle), n = dt_sin(angle);
     dt_tensor a = dti_rope_part(x, d.interleaved, 0), b = dti_rope_part(x, d.interleaved, 1);
     dt_tensor ac = dt_mul(a, c), bn = dt_mul(b, n), bc = dt_mul(b, c), an = dt_mul(a, n);
     dt_tensor p = dt_sub(ac, bn), q = dt_add(bc, an);
-    dt_tensor y = dti_rope_join(p, q, s, d.interleaved);
-    return dti_is_nil(y) ? y : dti_graph_called(x.graph, first, &call, y);
+    return dti_rope_join(p, q, s, d.interleaved);
+}
+
+DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc) {
+    const dt_rope_desc d = desc ? *desc : (dt_rope_desc){0};
+    const dti_attr attr = {.f = {d.base == 0.0 ? 10000.0f : (float)d.base}, .i = {d.interleaved}};
+    return dti_compose("rope", dti_rope_make, 1, (dti_in){{x, d.offset}}, attr);
 }

@@ -91,7 +91,7 @@ static dt_tensor dti_volume_windows(dt_tensor x, const dt_conv3d_desc *d, int64_
                       (dt_shape){4, {s.dim[0] * k, n, s.dim[2], s.dim[3]}});
 }
 
-static dt_tensor dti_conv3d_make(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *d) {
+static dt_tensor dti_conv3d_flat(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *d) {
     const dt_shape s = dti_tensor_shape(x), k = dti_tensor_shape(w);
     const int64_t reach = d->dilation[1] * (k.dim[3] - 1) + 1, stride = d->stride[1];
     const int64_t high = dti_volume_places(s.dim[2], d->padding[1], reach, stride);
@@ -114,47 +114,38 @@ static dt_tensor dti_conv3d_make(dt_tensor x, dt_tensor w, dt_tensor b, const dt
     return high < each ? dt_slice(y, 2, 0, high) : y;
 }
 
-/* i: strides, paddings, groups; dim: dilations */
-static dt_tensor dti_conv3d_again(dt_graph *g, const dti_call *c) {
-    dt_conv3d_desc d = {.groups = c->attr.i[6]};
-    for (int i = 0; i < 3; i++) {
-        d.stride[i] = c->attr.i[i];
-        d.padding[i] = c->attr.i[3 + i];
-        d.dilation[i] = (int32_t)c->attr.dim[i];
-    }
-    return dt_conv3d(dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2), &d);
+/* i: strides, paddings, groups; dim: dilations; all as given */
+static dt_tensor dti_conv3d_make(dt_graph *g, const dti_call *c) {
+    static const int32_t ones[3] = {1, 1, 1};
+    const dt_tensor x = dti_call_in(g, c, 0), w = dti_call_in(g, c, 1), b = dti_call_in(g, c, 2);
+    const int32_t *i = c->attr.i;
+    const int32_t dilation[3] = {(int32_t)c->attr.dim[0], (int32_t)c->attr.dim[1],
+                                 (int32_t)c->attr.dim[2]};
+    dt_conv3d_desc d = {.groups = i[6] ? i[6] : 1};
+    if (!dti_volume_sizes(g, "conv3d", "stride", i, 1, ones, d.stride) ||
+        !dti_volume_sizes(g, "conv3d", "padding", i + 3, 0, NULL, d.padding) ||
+        !dti_volume_sizes(g, "conv3d", "dilation", dilation, 1, ones, d.dilation) ||
+        !dti_conv3d_fits(x, w, b, &d))
+        return dti_nil(g);
+    return dti_conv3d_flat(x, w, b, &d);
 }
 
 DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc) {
-    static const int32_t ones[3] = {1, 1, 1};
-    const dt_conv3d_desc none = {0}, given = desc ? *desc : none;
-    dt_conv3d_desc d = {.groups = given.groups ? given.groups : 1};
-    if (dti_is_nil(x) || dti_is_nil(w) || (b.graph && dti_is_nil(b)))
-        return dti_nil_of(dti_is_nil(x) ? x : dti_is_nil(w) ? w : b, "conv3d");
-    if (w.graph != x.graph || (b.graph && b.graph != x.graph))
-        return dti_graph_fail(x.graph, "conv3d: x, weight and bias are of different graphs");
-    if (!dti_volume_sizes(x.graph, "conv3d", "stride", given.stride, 1, ones, d.stride) ||
-        !dti_volume_sizes(x.graph, "conv3d", "padding", given.padding, 0, NULL, d.padding) ||
-        !dti_volume_sizes(x.graph, "conv3d", "dilation", given.dilation, 1, ones, d.dilation) ||
-        !dti_conv3d_fits(x, w, b, &d))
-        return dti_nil(x.graph);
-    dti_call call = {.name = "conv3d", .in = {x.id, w.id, b.id}, .again = dti_conv3d_again};
+    const dt_conv3d_desc d = desc ? *desc : (dt_conv3d_desc){0};
+    dti_attr attr = {.i = {[6] = d.groups}};
     for (int i = 0; i < 3; i++) {
-        call.attr.i[i] = d.stride[i];
-        call.attr.i[3 + i] = d.padding[i];
-        call.attr.dim[i] = d.dilation[i];
+        attr.i[i] = d.stride[i];
+        attr.i[3 + i] = d.padding[i];
+        attr.dim[i] = d.dilation[i];
     }
-    call.attr.i[6] = d.groups;
-    const uint32_t first = x.graph->count;
-    dt_tensor y = dti_conv3d_make(x, w, b, &d);
-    return dti_is_nil(y) ? y : dti_graph_called(x.graph, first, &call, y);
+    return dti_compose("conv3d", dti_conv3d_make, 2, (dti_in){{x, w, b}}, attr);
 }
 
 /* ---- pooling */
 
 typedef dt_tensor dti_pool_fn(dt_tensor x, const dt_pool_desc *desc);
 
-static dt_tensor dti_pool3d_make(dt_tensor x, const dt_pool3d_desc *d, dti_pool_fn *pool) {
+static dt_tensor dti_pool3d_flat(dt_tensor x, const dt_pool3d_desc *d, dti_pool_fn *pool) {
     const dt_shape s = dti_tensor_shape(x);
     const dt_pool_desc flat = {.kernel = {d->kernel[1], d->kernel[2]},
                                .stride = {d->stride[1], d->stride[2]},
@@ -170,19 +161,6 @@ static dt_tensor dti_pool3d_make(dt_tensor x, const dt_pool3d_desc *d, dti_pool_
     const dt_shape t = dti_is_nil(x) ? (dt_shape){3, {0}} : dti_tensor_shape(x);
     x = pool(dt_reshape(x, (dt_shape){3, {s.dim[0], s.dim[1], t.dim[1] * t.dim[2]}}), &deep);
     return dt_reshape(x, (dt_shape){4, {s.dim[0], -1, t.dim[1], t.dim[2]}});
-}
-
-static dt_tensor dti_pool3d(dt_tensor x, const dt_pool3d_desc *desc, bool max);
-
-/* i: kernel, stride, maximum or not; dim: padding, ceil_mode, exclude_pad */
-static dt_tensor dti_pool3d_again(dt_graph *g, const dti_call *c) {
-    dt_pool3d_desc d = {.ceil_mode = c->attr.dim[3] != 0, .exclude_pad = c->attr.dim[4] != 0};
-    for (int i = 0; i < 3; i++) {
-        d.kernel[i] = c->attr.i[i];
-        d.stride[i] = c->attr.i[3 + i];
-        d.padding[i] = (int32_t)c->attr.dim[i];
-    }
-    return dti_pool3d(dti_call_in(g, c, 0), &d, c->attr.i[6] != 0);
 }
 
 /* As the rows for images check it, by the name and the axis that the user knows. */
@@ -219,62 +197,62 @@ static bool dti_pool3d_desc_fits(dt_tensor x, const char *op, const dt_pool3d_de
     return x.graph->error[0] == 0;
 }
 
-static dt_tensor dti_pool3d(dt_tensor x, const dt_pool3d_desc *desc, bool max) {
-    const char *op = max ? "max_pool3d" : "avg_pool3d";
-    dt_pool3d_desc d;
-    DTI_NEED_TENSOR(x, op);
-    if (!desc)
-        return dti_graph_fail(x.graph, "%s: no desc, which has the kernel", op);
-    if (!dti_pool3d_desc_fits(x, op, desc, &d))
-        return dti_nil(x.graph);
-    dti_call call = {.name = op, .in = {x.id}, .again = dti_pool3d_again};
+/* i: kernel, stride, maximum or not; dim: padding, ceil_mode, exclude_pad */
+static dt_tensor dti_pool3d_make(dt_graph *g, const dti_call *c) {
+    const dt_tensor x = dti_call_in(g, c, 0);
+    dt_pool3d_desc d = {.ceil_mode = c->attr.dim[3] != 0, .exclude_pad = c->attr.dim[4] != 0}, own;
     for (int i = 0; i < 3; i++) {
-        call.attr.i[i] = d.kernel[i];
-        call.attr.i[3 + i] = d.stride[i];
-        call.attr.dim[i] = d.padding[i];
+        d.kernel[i] = c->attr.i[i];
+        d.stride[i] = c->attr.i[3 + i];
+        d.padding[i] = (int32_t)c->attr.dim[i];
     }
-    call.attr.i[6] = max;
-    call.attr.dim[3] = d.ceil_mode;
-    call.attr.dim[4] = d.exclude_pad;
-    const uint32_t first = x.graph->count;
-    dt_tensor y = dti_pool3d_make(x, &d, max ? dt_max_pool2d : dt_avg_pool2d);
-    return dti_is_nil(y) ? y : dti_graph_called(x.graph, first, &call, y);
+    if (!dti_pool3d_desc_fits(x, c->name, &d, &own))
+        return dti_nil(g);
+    return dti_pool3d_flat(x, &own, c->attr.i[6] ? dt_max_pool2d : dt_avg_pool2d);
+}
+
+static dt_tensor dti_pool3d(const char *op, dt_tensor x, const dt_pool3d_desc *d, bool max) {
+    DTI_NEED_TENSOR(x, op);
+    if (!d)
+        return dti_graph_fail(x.graph, "%s: no desc, which has the kernel", op);
+    dti_attr attr = {.i = {[6] = max}, .dim = {[3] = d->ceil_mode, d->exclude_pad}};
+    for (int i = 0; i < 3; i++) {
+        attr.i[i] = d->kernel[i];
+        attr.i[3 + i] = d->stride[i];
+        attr.dim[i] = d->padding[i];
+    }
+    return dti_compose(op, dti_pool3d_make, 1, (dti_in){{x}}, attr);
 }
 
 DT_API dt_tensor dt_max_pool3d(dt_tensor x, const dt_pool3d_desc *desc) {
-    return dti_pool3d(x, desc, true);
+    return dti_pool3d("max_pool3d", x, desc, true);
 }
 
 DT_API dt_tensor dt_avg_pool3d(dt_tensor x, const dt_pool3d_desc *desc) {
-    return dti_pool3d(x, desc, false);
+    return dti_pool3d("avg_pool3d", x, desc, false);
 }
 
 /* dim: depth, height, width */
-static dt_tensor dti_adaptive3d_again(dt_graph *g, const dti_call *c) {
-    const int64_t *d = c->attr.dim;
-    return dt_adaptive_avg_pool3d(dti_call_in(g, c, 0), d[0], d[1], d[2]);
-}
-
-DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width) {
-    DTI_NEED_TENSOR(x, "adaptive_avg_pool3d");
+static dt_tensor dti_adaptive3d_make(dt_graph *g, const dti_call *c) {
+    dt_tensor x = dti_call_in(g, c, 0);
+    const int64_t depth = c->attr.dim[0], height = c->attr.dim[1], width = c->attr.dim[2];
     const int64_t most = INT32_MAX;
-    if (!dti_volume_is(x, "adaptive_avg_pool3d"))
-        return dti_nil(x.graph);
+    if (!dti_volume_is(x, c->name))
+        return dti_nil(g);
     if (depth < 1 || height < 1 || width < 1 || depth > most || height > most / width)
         return dti_graph_fail(x.graph, "adaptive_avg_pool3d: %lld x %lld x %lld windows",
                               (long long)depth, (long long)height, (long long)width);
-    const dti_call call = {.name = "adaptive_avg_pool3d",
-                           .in = {x.id},
-                           .attr = {.dim = {depth, height, width}},
-                           .again = dti_adaptive3d_again};
-    const uint32_t first = x.graph->count;
     const dt_shape s = dti_tensor_shape(x);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0] * s.dim[1], s.dim[2], s.dim[3]}});
     x = dt_adaptive_avg_pool2d(x, height, width);
     x = dt_reshape(x, (dt_shape){3, {s.dim[0], s.dim[1], height * width}});
     x = dt_adaptive_avg_pool2d(x, depth, height * width);
-    x = dt_reshape(x, (dt_shape){4, {s.dim[0], depth, height, width}});
-    return dti_is_nil(x) ? x : dti_graph_called(x.graph, first, &call, x);
+    return dt_reshape(x, (dt_shape){4, {s.dim[0], depth, height, width}});
+}
+
+DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width) {
+    return dti_compose("adaptive_avg_pool3d", dti_adaptive3d_make, 1, (dti_in){{x}},
+                       (dti_attr){.dim = {depth, height, width}});
 }
 
 /* ---- signals: [C, L] as [C, L, 1] */
