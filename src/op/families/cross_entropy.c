@@ -136,7 +136,8 @@ static dt_tensor dti_hot_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
-    return dti_compose("one_hot", dti_hot_make, 1, (dti_in){{index}}, (dti_attr){.dim = {classes}});
+    return dti_compose("one_hot", dti_hot_make, 1, (dti_given){{index}},
+                       (dti_attr){.dim = {classes}});
 }
 
 /* ---- nll (log-probabilities, target [, class weights]): attr.i[0] as above */
