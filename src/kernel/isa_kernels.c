@@ -81,24 +81,7 @@
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
-#include "simd_body.h"
-#include "gemm_body.h"
-#include "conv_body.h"
-#if DTI_X86
-DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
-#endif
-#include "vmath_body.h"
-#include "vec_body.h"
-#include "attention_body.h"
-#include "recurrence_body.h"
-#include "ctc_body.h"
-#include "quantile_body.h"
-#include "norm_body.h"
-#include "pool_body.h"
-#include "half_arrays_body.h"
-#if DTI_X86
-DTI_OPTIMIZE_END
-#endif
+#include "isa_set_body.h"
 #ifdef __aarch64__
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon", )
 #else
@@ -116,18 +99,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
-#include "simd_body.h"
-#include "gemm_body.h"
-#include "vmath_body.h"
-#include "vec_body.h"
-#include "attention_body.h"
-#include "recurrence_body.h"
-#include "ctc_body.h"
-#include "quantile_body.h"
-#include "norm_body.h"
-#include "pool_body.h"
-#include "conv_body.h"
-#include "half_arrays_body.h"
+#include "isa_set_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -148,18 +120,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2", )
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
 #endif
-#include "simd_body.h"
-#include "gemm_body.h"
-#include "vmath_body.h"
-#include "vec_body.h"
-#include "attention_body.h"
-#include "recurrence_body.h"
-#include "ctc_body.h"
-#include "quantile_body.h"
-#include "norm_body.h"
-#include "pool_body.h"
-#include "conv_body.h"
-#include "half_arrays_body.h"
+#include "isa_set_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else

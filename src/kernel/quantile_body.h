@@ -21,29 +21,17 @@ typedef double DTI_NDA __attribute__((vector_size(DTI_LANES * 4), aligned(8), ma
 #define DTI_QUANTILE_LANES (DTI_LANES / 2)
 #define DTI_QUANTILE_BLOCK 128
 
-#if DTI_LANES == 16
 DTI_INLINE DTI_ND DTI_N(dfma)(DTI_ND x, DTI_ND y, DTI_ND z) {
-    DTI_ND r = (DTI_ND)_mm512_fmadd_pd((__m512d)x, (__m512d)y, (__m512d)z);
+    DTI_ND r = (DTI_ND)DTI_MM(fmadd_pd)((DTI_MMD)x, (DTI_MMD)y, (DTI_MMD)z);
     DTI_HIDE(r);
     return r;
 }
+
 DTI_INLINE DTI_ND DTI_N(dsqrt)(DTI_ND x) {
-    DTI_ND r = (DTI_ND)_mm512_sqrt_pd((__m512d)x);
+    DTI_ND r = (DTI_ND)DTI_MM(sqrt_pd)((DTI_MMD)x);
     DTI_HIDE(r);
     return r;
 }
-#else
-DTI_INLINE DTI_ND DTI_N(dfma)(DTI_ND x, DTI_ND y, DTI_ND z) {
-    DTI_ND r = (DTI_ND)_mm256_fmadd_pd((__m256d)x, (__m256d)y, (__m256d)z);
-    DTI_HIDE(r);
-    return r;
-}
-DTI_INLINE DTI_ND DTI_N(dsqrt)(DTI_ND x) {
-    DTI_ND r = (DTI_ND)_mm256_sqrt_pd((__m256d)x);
-    DTI_HIDE(r);
-    return r;
-}
-#endif
 
 DTI_INLINE DTI_ND DTI_N(dset1)(double x) {
     return (DTI_ND){0} + x;

@@ -45,71 +45,68 @@ DTI_INLINE DTI_NF DTI_N(load)(const float *p) {
 DTI_INLINE void DTI_N(store)(float *p, DTI_NF x) {
     *(DTI_NA *)p = x;
 }
-DTI_INLINE DTI_NF DTI_N(add)(DTI_NF x, DTI_NF y) {
-    return x + y;
-}
-DTI_INLINE DTI_NF DTI_N(sub)(DTI_NF x, DTI_NF y) {
-    return x - y;
-}
-DTI_INLINE DTI_NF DTI_N(mul)(DTI_NF x, DTI_NF y) {
-    return x * y;
-}
-DTI_INLINE DTI_NF DTI_N(div)(DTI_NF x, DTI_NF y) {
-    return x / y;
-}
-DTI_INLINE DTI_NI DTI_N(bits)(DTI_NF x) {
-    return (DTI_NI)x;
-}
-DTI_INLINE DTI_NF DTI_N(float)(DTI_NI x) {
-    return (DTI_NF)x;
-}
+/* Functions of one and of two vectors, and shifts. */
+#undef DTI_N1
+#undef DTI_N2
+#undef DTI_NSHIFT
+#define DTI_N1(R, name, X, value)                                                                  \
+    DTI_INLINE R DTI_N(name)(X x) {                                                                \
+        return value;                                                                              \
+    }
+#define DTI_N2(R, name, X, value)                                                                  \
+    DTI_INLINE R DTI_N(name)(X x, X y) {                                                           \
+        return value;                                                                              \
+    }
+#define DTI_NSHIFT(name, value)                                                                    \
+    DTI_INLINE DTI_NI DTI_N(name)(DTI_NI x, int n) {                                               \
+        return (DTI_NI)(value);                                                                    \
+    }
+DTI_N2(DTI_NF, add, DTI_NF, x + y)
+DTI_N2(DTI_NF, sub, DTI_NF, x - y)
+DTI_N2(DTI_NF, mul, DTI_NF, (x * y))
+DTI_N2(DTI_NF, div, DTI_NF, x / y)
+DTI_N1(DTI_NI, bits, DTI_NF, (DTI_NI)x)
+DTI_N1(DTI_NF, float, DTI_NI, (DTI_NF)x)
 /* Unsigned inside, so that wrapping round is defined. */
-DTI_INLINE DTI_NI DTI_N(iadd)(DTI_NI x, DTI_NI y) {
-    return (DTI_NI)((DTI_NU)x + (DTI_NU)y);
-}
-DTI_INLINE DTI_NI DTI_N(isub)(DTI_NI x, DTI_NI y) {
-    return (DTI_NI)((DTI_NU)x - (DTI_NU)y);
-}
-DTI_INLINE DTI_NI DTI_N(iand)(DTI_NI x, DTI_NI y) {
-    return x & y;
-}
-DTI_INLINE DTI_NI DTI_N(ior)(DTI_NI x, DTI_NI y) {
-    return x | y;
-}
-DTI_INLINE DTI_NI DTI_N(ixor)(DTI_NI x, DTI_NI y) {
-    return x ^ y;
-}
-DTI_INLINE DTI_NI DTI_N(shl)(DTI_NI x, int n) {
-    return (DTI_NI)((DTI_NU)x << n);
-}
-DTI_INLINE DTI_NI DTI_N(shr)(DTI_NI x, int n) {
-    return (DTI_NI)((DTI_NU)x >> n);
-}
-DTI_INLINE DTI_NI DTI_N(sar)(DTI_NI x, int n) {
-    return x >> n;
-}
-DTI_INLINE DTI_NI DTI_N(iset1)(int32_t x) {
-    return (DTI_NI){0} + x;
-}
-DTI_INLINE DTI_NF DTI_N(from_int)(DTI_NI x) {
-    return __builtin_convertvector(x, DTI_NF);
-}
+DTI_N2(DTI_NI, iadd, DTI_NI, (DTI_NI)((DTI_NU)x + (DTI_NU)y))
+DTI_N2(DTI_NI, isub, DTI_NI, (DTI_NI)((DTI_NU)x - (DTI_NU)y))
+DTI_N2(DTI_NI, iand, DTI_NI, (x & y))
+DTI_N2(DTI_NI, ior, DTI_NI, (x | y))
+DTI_N2(DTI_NI, ixor, DTI_NI, (x ^ y))
+DTI_NSHIFT(shl, (DTI_NU)x << n)
+DTI_NSHIFT(shr, (DTI_NU)x >> n)
+DTI_NSHIFT(sar, x >> n)
+DTI_N1(DTI_NI, iset1, int32_t, (DTI_NI){0} + x)
+DTI_N1(DTI_NF, from_int, DTI_NI, __builtin_convertvector(x, DTI_NF))
 /* Toward zero; x must be within int32. */
-DTI_INLINE DTI_NI DTI_N(to_int)(DTI_NF x) {
-    return __builtin_convertvector(x, DTI_NI);
-}
+DTI_N1(DTI_NI, to_int, DTI_NF, __builtin_convertvector(x, DTI_NI))
 
-/* ---- native: what differs */
+/* ---- native: what differs. DTI_MM(name): the intrinsic of AVX2 or AVX-512 for whole vectors. */
+#undef DTI_MM
+#undef DTI_MMF
+#undef DTI_MMD
+#undef DTI_MMI
 #if DTI_LANES == 16
-typedef __mmask16 DTI_NM;
-DTI_INLINE DTI_NF DTI_N(set1)(float x) {
-    return (DTI_NF)_mm512_set1_ps(x);
-}
+#define DTI_MM(name) _mm512_##name
+#define DTI_MMF __m512
+#define DTI_MMD __m512d
+#define DTI_MMI __m512i
+#elif DTI_LANES == 8
+#define DTI_MM(name) _mm256_##name
+#define DTI_MMF __m256
+#define DTI_MMD __m256d
+#define DTI_MMI __m256i
+#endif
+#if DTI_LANES > 4
+DTI_N1(DTI_NF, set1, float, (DTI_NF)DTI_MM(set1_ps)(x))
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
-    DTI_NF r = (DTI_NF)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+    DTI_NF r = (DTI_NF)DTI_MM(fmadd_ps)((DTI_MMF)x, (DTI_MMF)y, (DTI_MMF)z);
     DTI_HIDE(r);
     return r;
 }
+#endif
+#if DTI_LANES == 16
+typedef __mmask16 DTI_NM;
 #define DTI_COMPARE(name, predicate)                                                               \
     DTI_INLINE DTI_NM DTI_N(name)(DTI_NF x, DTI_NF y) {                                            \
         DTI_NM m = _mm512_cmp_ps_mask((__m512)x, (__m512)y, predicate);                            \
@@ -120,18 +117,12 @@ DTI_COMPARE(lt, _CMP_LT_OQ)
 DTI_COMPARE(le, _CMP_LE_OQ)
 DTI_COMPARE(eq, _CMP_EQ_OQ)
 #undef DTI_COMPARE
-DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) {
-    return _mm512_cmplt_epi32_mask((__m512i)x, (__m512i)y);
-}
-DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) {
-    return _mm512_cmplt_epu32_mask((__m512i)x, (__m512i)y);
-}
+DTI_N2(DTI_NM, ilt, DTI_NI, _mm512_cmplt_epi32_mask((__m512i)x, (__m512i)y))
+DTI_N2(DTI_NM, ult, DTI_NI, _mm512_cmplt_epu32_mask((__m512i)x, (__m512i)y))
 DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) {
     return (DTI_NM)(x & y);
 }
-DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) {
-    return (DTI_NM)(x | y);
-}
+DTI_N2(DTI_NM, either, DTI_NM, (DTI_NM)(x | y))
 DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
     return (DTI_NF)_mm512_mask_mov_ps((__m512)y, m, (__m512)x);
 }
@@ -149,14 +140,6 @@ typedef DTI_NI DTI_NM;
 #if DTI_LANES == 8
 static const int32_t dti_micro_slot_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1,
                                                  0,  0,  0,  0,  0,  0,  0,  0};
-DTI_INLINE DTI_NF DTI_N(set1)(float x) {
-    return (DTI_NF)_mm256_set1_ps(x);
-}
-DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
-    DTI_NF r = (DTI_NF)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
-    DTI_HIDE(r);
-    return r;
-}
 DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 8; other lanes 0 */
     __m256i mask =
         _mm256_loadu_si256((const __m256i *)(const void *)(dti_micro_slot_masks + 8 - n));
@@ -168,9 +151,7 @@ DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
     _mm256_maskstore_ps(p, mask, (__m256)x);
 }
 #else
-DTI_INLINE DTI_NF DTI_N(set1)(float x) {
-    return (DTI_NF){x, x, x, x};
-}
+DTI_N1(DTI_NF, set1, float, ((DTI_NF){x, x, x, x}))
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
 #if DTI_X86 && defined __FMA__
     DTI_NF r = (DTI_NF)_mm_fmadd_ps((__m128)x, (__m128)y, (__m128)z);
@@ -208,18 +189,10 @@ DTI_COMPARE(lt, <)
 DTI_COMPARE(le, <=)
 DTI_COMPARE(eq, ==)
 #undef DTI_COMPARE
-DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) {
-    return (DTI_NM)(x < y);
-}
-DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) {
-    return (DTI_NM)((DTI_NU)x < (DTI_NU)y);
-}
-DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) {
-    return x & y;
-}
-DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) {
-    return x | y;
-}
+DTI_N2(DTI_NM, ilt, DTI_NI, (DTI_NM)(x < y))
+DTI_N2(DTI_NM, ult, DTI_NI, (DTI_NM)((DTI_NU)x < (DTI_NU)y))
+DTI_N2(DTI_NM, both, DTI_NM, (x & y))
+DTI_N2(DTI_NM, either, DTI_NM, (x | y))
 DTI_INLINE DTI_NI DTI_N(iselect)(DTI_NM m, DTI_NI x, DTI_NI y) {
     return (x & m) | (y & ~m);
 }
@@ -264,24 +237,15 @@ DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
 
 /* Within each 128 bits. */
 DTI_INLINE void DTI_N(turn4)(DTI_NI r[4]) {
-#if DTI_LANES == 16
-    __m512i a = _mm512_unpacklo_epi32((__m512i)r[0], (__m512i)r[1]);
-    __m512i b = _mm512_unpacklo_epi32((__m512i)r[2], (__m512i)r[3]);
-    __m512i c = _mm512_unpackhi_epi32((__m512i)r[0], (__m512i)r[1]);
-    __m512i d = _mm512_unpackhi_epi32((__m512i)r[2], (__m512i)r[3]);
-    r[0] = (DTI_NI)_mm512_unpacklo_epi64(a, b);
-    r[1] = (DTI_NI)_mm512_unpackhi_epi64(a, b);
-    r[2] = (DTI_NI)_mm512_unpacklo_epi64(c, d);
-    r[3] = (DTI_NI)_mm512_unpackhi_epi64(c, d);
-#elif DTI_LANES == 8
-    __m256i a = _mm256_unpacklo_epi32((__m256i)r[0], (__m256i)r[1]);
-    __m256i b = _mm256_unpacklo_epi32((__m256i)r[2], (__m256i)r[3]);
-    __m256i c = _mm256_unpackhi_epi32((__m256i)r[0], (__m256i)r[1]);
-    __m256i d = _mm256_unpackhi_epi32((__m256i)r[2], (__m256i)r[3]);
-    r[0] = (DTI_NI)_mm256_unpacklo_epi64(a, b);
-    r[1] = (DTI_NI)_mm256_unpackhi_epi64(a, b);
-    r[2] = (DTI_NI)_mm256_unpacklo_epi64(c, d);
-    r[3] = (DTI_NI)_mm256_unpackhi_epi64(c, d);
+#if DTI_LANES > 4
+    DTI_MMI a = DTI_MM(unpacklo_epi32)((DTI_MMI)r[0], (DTI_MMI)r[1]);
+    DTI_MMI b = DTI_MM(unpacklo_epi32)((DTI_MMI)r[2], (DTI_MMI)r[3]);
+    DTI_MMI c = DTI_MM(unpackhi_epi32)((DTI_MMI)r[0], (DTI_MMI)r[1]);
+    DTI_MMI d = DTI_MM(unpackhi_epi32)((DTI_MMI)r[2], (DTI_MMI)r[3]);
+    r[0] = (DTI_NI)DTI_MM(unpacklo_epi64)(a, b);
+    r[1] = (DTI_NI)DTI_MM(unpackhi_epi64)(a, b);
+    r[2] = (DTI_NI)DTI_MM(unpacklo_epi64)(c, d);
+    r[3] = (DTI_NI)DTI_MM(unpackhi_epi64)(c, d);
 #else
     DTI_NI x[4] = {r[0], r[1], r[2], r[3]};
     DTI_UNROLL(4)
@@ -329,87 +293,50 @@ DTI_INLINE void DTI_N(load_turned)(const float *src, int64_t row, DTI_NF r[DTI_L
 }
 
 /* ---- 16 lanes: each operation on every part */
-#undef DTI_EACH0
-#undef DTI_EACH1
-#undef DTI_EACH2
-#undef DTI_EACH3
-#undef DTI_EACHN
+#undef DTI_PARTS
+#undef DTI_EACH
 #if DTI_LANES == 16
-typedef struct {
-    DTI_NF a;
-} DTI_VF;
-typedef struct {
-    DTI_NI a;
-} DTI_VI;
-typedef struct {
-    DTI_NM a;
-} DTI_VM;
-#define DTI_EACH0(f)                                                                               \
-    { f }
-#define DTI_EACH1(f, x)                                                                            \
-    { f(x.a) }
-#define DTI_EACH2(f, x, y)                                                                         \
-    { f(x.a, y.a) }
-#define DTI_EACH3(f, x, y, z)                                                                      \
-    { f(x.a, y.a, z.a) }
-#define DTI_EACHN(f, x, n)                                                                         \
-    { f(x.a, n) }
+#define DTI_PARTS a
+#define DTI_EACH(of, ...)                                                                          \
+    { of(a, __VA_ARGS__) }
 #elif DTI_LANES == 8
-typedef struct {
-    DTI_NF a, b;
-} DTI_VF;
-typedef struct {
-    DTI_NI a, b;
-} DTI_VI;
-typedef struct {
-    DTI_NM a, b;
-} DTI_VM;
-#define DTI_EACH0(f)                                                                               \
-    { f, f }
-#define DTI_EACH1(f, x)                                                                            \
-    { f(x.a), f(x.b) }
-#define DTI_EACH2(f, x, y)                                                                         \
-    { f(x.a, y.a), f(x.b, y.b) }
-#define DTI_EACH3(f, x, y, z)                                                                      \
-    { f(x.a, y.a, z.a), f(x.b, y.b, z.b) }
-#define DTI_EACHN(f, x, n)                                                                         \
-    { f(x.a, n), f(x.b, n) }
+#define DTI_PARTS a, b
+#define DTI_EACH(of, ...)                                                                          \
+    { of(a, __VA_ARGS__), of(b, __VA_ARGS__) }
 #else
+#define DTI_PARTS a, b, c, d
+#define DTI_EACH(of, ...)                                                                          \
+    { of(a, __VA_ARGS__), of(b, __VA_ARGS__), of(c, __VA_ARGS__), of(d, __VA_ARGS__) }
+#endif
+#define DTI_OF0(part, f) f
+#define DTI_OF1(part, f, x) f(x.part)
+#define DTI_OF2(part, f, x, y) f(x.part, y.part)
+#define DTI_OF3(part, f, x, y, z) f(x.part, y.part, z.part)
+#define DTI_OFN(part, f, x, n) f(x.part, n)
 typedef struct {
-    DTI_NF a, b, c, d;
+    DTI_NF DTI_PARTS;
 } DTI_VF;
 typedef struct {
-    DTI_NI a, b, c, d;
+    DTI_NI DTI_PARTS;
 } DTI_VI;
 typedef struct {
-    DTI_NM a, b, c, d;
+    DTI_NM DTI_PARTS;
 } DTI_VM;
-#define DTI_EACH0(f)                                                                               \
-    { f, f, f, f }
-#define DTI_EACH1(f, x)                                                                            \
-    { f(x.a), f(x.b), f(x.c), f(x.d) }
-#define DTI_EACH2(f, x, y)                                                                         \
-    { f(x.a, y.a), f(x.b, y.b), f(x.c, y.c), f(x.d, y.d) }
-#define DTI_EACH3(f, x, y, z)                                                                      \
-    { f(x.a, y.a, z.a), f(x.b, y.b, z.b), f(x.c, y.c, z.c), f(x.d, y.d, z.d) }
-#define DTI_EACHN(f, x, n)                                                                         \
-    { f(x.a, n), f(x.b, n), f(x.c, n), f(x.d, n) }
-#endif
 #define DTI_V1(R, name, X)                                                                         \
     DTI_INLINE R DTI_V(name)(X x) {                                                                \
-        return (R)DTI_EACH1(DTI_N(name), x);                                                       \
+        return (R)DTI_EACH(DTI_OF1, DTI_N(name), x);                                               \
     }
 #define DTI_V2(R, name, X)                                                                         \
     DTI_INLINE R DTI_V(name)(X x, X y) {                                                           \
-        return (R)DTI_EACH2(DTI_N(name), x, y);                                                    \
+        return (R)DTI_EACH(DTI_OF2, DTI_N(name), x, y);                                            \
     }
 #define DTI_V3(R, name, M, X)                                                                      \
     DTI_INLINE R DTI_V(name)(M x, X y, X z) {                                                      \
-        return (R)DTI_EACH3(DTI_N(name), x, y, z);                                                 \
+        return (R)DTI_EACH(DTI_OF3, DTI_N(name), x, y, z);                                         \
     }
 #define DTI_VSHIFT(name)                                                                           \
     DTI_INLINE DTI_VI DTI_V(name)(DTI_VI x, int n) {                                               \
-        return (DTI_VI)DTI_EACHN(DTI_N(name), x, n);                                               \
+        return (DTI_VI)DTI_EACH(DTI_OFN, DTI_N(name), x, n);                                       \
     }
 
 DTI_V2(DTI_VF, add, DTI_VF)
@@ -449,10 +376,10 @@ DTI_INLINE bool DTI_V(any)(DTI_VM m) {
 #endif
 }
 DTI_INLINE DTI_VF DTI_V(set1)(float x) {
-    return (DTI_VF)DTI_EACH0(DTI_N(set1)(x));
+    return (DTI_VF)DTI_EACH(DTI_OF0, DTI_N(set1)(x));
 }
 DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) {
-    return (DTI_VI)DTI_EACH0(DTI_N(iset1)(x));
+    return (DTI_VI)DTI_EACH(DTI_OF0, DTI_N(iset1)(x));
 }
 
 /* NaN in x or y: the result is x's in neither, as `y < x ? y : x` says. */
