@@ -424,6 +424,7 @@ DTI_OPTIMIZE_END
 #include "parallel/pipeline/pipe_sum.c"
 #include "parallel/pipeline/pipe_attribute.c"
 #include "parallel/pipeline/pipe_share.c"
+#include "parallel/pipeline/pipe_units.c"
 #include "parallel/pipeline/pipe_step.c"
 #include "parallel/tensor/tp_cut.c"
 #include "parallel/tensor/tp_model.c"

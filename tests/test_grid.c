@@ -86,9 +86,9 @@ static void grid_equal(int kind, const grid_shape *s, const grid_run *want) {
         return;
     for (int i = 0; i <= GRID_STEPS; i++)
         CHECK_TEXT(record_equal(&got.at[i], &want->at[i]),
-                   "kind %d, %d stages x %d tensor ranks x %d, schedule %d, step %d: %016llx, not "
-                   "%016llx; loss %.17g, not %.17g; norm %.17g, not %.17g",
-                   kind, s->stages, s->tensor_ranks, s->replicas, (int)s->schedule, i,
+                   "kind %d, %d stages x %d tensor ranks x %d, schedule %d, ZeRO-%d, step %d: "
+                   "%016llx, not %016llx; loss %.17g, not %.17g; norm %.17g, not %.17g",
+                   kind, s->stages, s->tensor_ranks, s->replicas, (int)s->schedule, s->level, i,
                    (unsigned long long)got.at[i].hash, (unsigned long long)want->at[i].hash,
                    got.at[i].loss, want->at[i].loss, got.at[i].norm, want->at[i].norm);
 }
@@ -158,7 +158,7 @@ TEST(stages_of_tensor_ranks_on_vulkan_have_the_bits_of_tensor_ranks_only) {
 /* ---- ZeRO-1 in grids */
 
 /* The bits of a state that each has, with and without tensor ranks. */
-TEST(zero_1_with_stages_has_the_bits_of_no_zero) {
+TEST(zero_with_stages_has_the_bits_of_no_zero) {
     static const grid_shape shapes[] = {{.stages = 2, .replicas = 2},
                                         {.stages = 2, .replicas = 3},
                                         {.stages = 3, .replicas = 2},
@@ -174,8 +174,8 @@ TEST(zero_1_with_stages_has_the_bits_of_no_zero) {
         s.schedule = i % 2 && s.stages ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
         if (!grid_train(TEAM_BATCH_NORM, &s, &want))
             return;
-        s.level = DT_SHARD_OPTIMIZER;
-        grid_equal(TEAM_BATCH_NORM, &s, &want);
+        for (s.level = DT_SHARD_OPTIMIZER; s.level <= DT_SHARD_PARAMETERS; s.level++)
+            grid_equal(TEAM_BATCH_NORM, &s, &want);
     }
 }
 
@@ -265,27 +265,32 @@ TEST(stages_of_tensor_ranks_on_processes_have_the_bits_of_one_process) {
     grid_job(2, wide, &grid);
 }
 
-TEST(zero_1_with_stages_on_ranks_has_the_bits_of_one_process) {
+TEST(zero_with_stages_on_ranks_has_the_bits_of_one_process) {
     static const char *const two[] = {"cpu:2", "cpu:2"},
                              *const four[] = {"cpu", "cpu", "cpu", "cpu"},
                              *const odd[] = {"cpu", "cpu:3", "cpu:2"},
                              *const wide[] = {"cpu:3", "cpu:5"};
-    const grid_case
-        plain = {TEAM_BLOCKS,
-                 {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2, .level = 1}},
-        three = {TEAM_BATCH_NORM,
-                 {.stages = 2, .replicas = 3, .batch_slices = 4, .accumulate = 2, .level = 1}},
-        tensor_ranks = {TEAM_BLOCKS,
-                        {.stages = 2,
-                         .tensor_ranks = 2,
-                         .replicas = 2,
-                         .batch_slices = 2,
-                         .accumulate = 3,
-                         .level = 1}};
-    grid_job(2, two, &plain);
-    grid_job(4, four, &plain);
-    grid_job(3, odd, &three);
-    grid_job(2, wide, &tensor_ranks);
+    grid_case plain = {TEAM_BLOCKS,
+                       {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2}},
+              three = {TEAM_BATCH_NORM,
+                       {.stages = 2, .replicas = 3, .batch_slices = 4, .accumulate = 2}},
+              tensor_ranks = {TEAM_BLOCKS,
+                              {.stages = 2,
+                               .tensor_ranks = 2,
+                               .replicas = 2,
+                               .batch_slices = 2,
+                               .accumulate = 3}},
+              tensor = {TEAM_BLOCKS, {.tensor_ranks = 2, .replicas = 2, .batch_slices = 3}};
+    for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
+        plain.shape.level = three.shape.level = tensor_ranks.shape.level = tensor.shape.level =
+            level;
+        grid_job(2, two, &plain);
+        grid_job(4, four, &plain);
+        grid_job(3, odd, &three);
+        grid_job(2, wide, &tensor_ranks);
+        grid_job(2, two, &tensor);
+        grid_job(4, four, &tensor);
+    }
 }
 
 /* What a machine makes up: who has how many devices, and all else. */
@@ -363,16 +368,24 @@ TEST(a_checkpoint_of_stages_of_tensor_ranks_resumes_on_any_other_grid) {
 TEST(a_checkpoint_of_zero_with_stages_resumes_on_any_other_grid) {
     grid_shape two = {.stages = 2, .replicas = 2, .batch_slices = 2, .accumulate = 2},
                one = {.batch_slices = 2, .accumulate = 2}, shared = two, tensor_ranks = two;
-    shared.level = DT_SHARD_OPTIMIZER;
     const uint64_t want = grid_go_on(&one, &one);
-    CHECK(want && grid_go_on(&shared, &shared) == want);
-    CHECK(grid_go_on(&shared, &one) == want && grid_go_on(&one, &shared) == want);
-    CHECK(grid_go_on(&shared, &two) == want);
-    tensor_ranks.tensor_ranks = shared.tensor_ranks = 2;
+    tensor_ranks.tensor_ranks = 2;
     const uint64_t parts = grid_go_on(&tensor_ranks, &tensor_ranks);
-    CHECK(parts && grid_go_on(&shared, &shared) == parts);
-    CHECK(grid_go_on(&tensor_ranks, &shared) == parts &&
-          grid_go_on(&shared, &tensor_ranks) == parts);
+    for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
+        grid_shape replicas = {.replicas = 2, .batch_slices = 2, .accumulate = 2, .level = level};
+        shared.level = 1 + level % DT_SHARD_PARAMETERS; /* another one */
+        CHECK(want && grid_go_on(&shared, &shared) == want);
+        CHECK(grid_go_on(&shared, &one) == want && grid_go_on(&one, &shared) == want);
+        CHECK(grid_go_on(&shared, &two) == want && grid_go_on(&shared, &replicas) == want);
+        replicas = shared;
+        replicas.level = level;
+        CHECK(grid_go_on(&replicas, &shared) == want);
+        shared.tensor_ranks = 2;
+        CHECK(parts && grid_go_on(&shared, &shared) == parts);
+        CHECK(grid_go_on(&tensor_ranks, &shared) == parts &&
+              grid_go_on(&shared, &tensor_ranks) == parts);
+        shared.tensor_ranks = 0;
+    }
 }
 
 /* ---- which grids have the same bits: the table of docs/distributed.md */

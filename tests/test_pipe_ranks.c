@@ -872,7 +872,7 @@ TEST(grid_that_runs_out_of_memory_while_a_checkpoint_makes_it_anew_keeps_its_val
 
 /* ---- what a pipeline does not go with */
 
-TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
+TEST(pipeline_with_servers_or_offload_is_unsupported) {
     for (int i = 0; i < 2; i++) {
         train_model m = {0};
         dt_trainer *t = NULL;
@@ -882,10 +882,11 @@ TEST(pipeline_with_servers_or_shared_parameters_is_unsupported) {
         d.mode = i ? DT_TRAIN_SYNCHRONOUS : DT_TRAIN_SERVER;
         d.server.addresses = i ? NULL : "127.0.0.1:1";
         d.parallel.zero_stage = i ? DT_SHARD_PARAMETERS : 0;
+        d.parallel.offload = i;
         CHECK(dt_trainer_create(m.graph, &d, &t) == DT_ERROR_UNSUPPORTED);
         CHECK_CONTAINS(
             dt_ctx_error(m.ctx),
-            i ? ".parallel.zero_stage = 3 cannot be combined with .parallel.pipeline"
+            i ? ".parallel.offload cannot be combined with .parallel.pipeline = 2"
               : ".parallel.pipeline = 2 cannot be combined with .mode = DT_TRAIN_SERVER");
         dt_ctx_destroy(m.ctx);
     }

@@ -363,6 +363,7 @@ static void pipe_refused(const dt_trainer_desc *change, int marks, dt_result wan
     d.mode = change->mode;
     d.parallel.replicas = change->parallel.replicas;
     d.parallel.zero_stage = change->parallel.zero_stage;
+    d.parallel.offload = change->parallel.offload;
     d.params = change->params;
     if (marks)
         dt_stage(m.logits, marks);
@@ -389,10 +390,10 @@ TEST(pipeline_names_the_settings_that_it_refuses) {
          0,
          DT_ERROR_INVALID,
          ".parallel.replicas is -2; it must be at least 0"},
-        {{.parallel.zero_stage = 2},
+        {{.parallel = {.zero_stage = 2, .offload = true}},
          0,
          DT_ERROR_UNSUPPORTED,
-         ".parallel.zero_stage = 2 cannot be combined with .parallel.pipeline = 2: give at most 1"},
+         ".parallel.offload cannot be combined with .parallel.pipeline = 2: only a replica"},
         {{.parallel.pipeline = -1},
          0,
          DT_ERROR_INVALID,

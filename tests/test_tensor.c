@@ -325,6 +325,7 @@ typedef struct team_refusal {
     dt_balance balance;
     dt_optim_kind optim;
     const char *devices;
+    bool offload;
 } team_refusal;
 
 enum { ODD_NONE, ODD_WIDTH, ODD_DROPOUT, ODD_NO_MARK, ODD_SOFTMAX, ODD_ROW, ODD_SYNC };
@@ -362,6 +363,7 @@ static void team_refused(const team_refusal *r) {
                          .parallel.batch_slices = r->batch_slices,
                          .parallel.replicas = r->replicas,
                          .parallel.zero_stage = r->zero_stage,
+                         .parallel.offload = r->offload,
                          .mode = r->mode,
                          .parallel.balance = r->balance,
                          .devices = r->devices ? r->devices : "cpu:2",
@@ -418,8 +420,13 @@ TEST(ops_that_cannot_be_split_over_tensor_ranks_are_refused_with_a_reason) {
          .says = "2 stages x 2 tensor ranks needs 4 devices"},
         {.pipeline = 2, .devices = "cpu:4", .result = DT_OK},
         {.zero_stage = 2,
+         .offload = true,
          .result = DT_ERROR_UNSUPPORTED,
-         .says = "cannot be combined with .parallel.zero_stage = 2: give at most 1"},
+         .says = ".parallel.offload cannot be combined with .parallel.tensor = 2"},
+        {.zero_stage = 2,
+         .slices = 4,
+         .result = DT_ERROR_UNSUPPORTED,
+         .says = "cannot be combined with .parallel.zero_stage = 2: a device has the state of"},
         {.mode = DT_TRAIN_LOCAL,
          .result = DT_ERROR_UNSUPPORTED,
          .says = "cannot be combined with .mode"},

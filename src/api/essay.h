@@ -47,7 +47,6 @@
  * WHAT IS NOT THERE.
  * - 16-bit training: single ops on the CPU accept bf16 and f16, and training is in f32.
  * - A measured GPU: software drivers pass all tests; ./build.sh gpu writes a report of yours.
- * - ZeRO-2 and 3 within a pipeline or tensor-parallel grid: only the optimizer's state is sharded.
  * - Jobs that outlive a lost rank: they continue from a checkpoint. Workers of a dt_server may die.
  *
  * SIX NOUNS. An object belongs to the object that it was made from, and ends with it.

@@ -106,8 +106,8 @@ typedef enum dt_balance {
 
 /* The stages of ZeRO (Rajbhandari et al. 2020): what the replicas of a job shard. A replica owns
  * one shard instead of all. Replicas are threads and ranks alike. Results and checkpoints have the
- * bits of DT_SHARD_NONE, for any number of replicas. Memory, costs and limits:
- * docs/distributed.md#zero. */
+ * bits of DT_SHARD_NONE, for any number of replicas, also of pipelines and tensor groups. Memory,
+ * costs and limits: docs/distributed.md#zero. */
 typedef enum dt_zero_stage {
     DT_SHARD_NONE,      /* the default: each replica has all */
     DT_SHARD_OPTIMIZER, /* ZeRO-1: optimizer state and averages */
@@ -115,7 +115,7 @@ typedef enum dt_zero_stage {
      * parameters. Parameters come from their owners when a step begins. */
     DT_SHARD_GRADIENTS,
     /* ZeRO-3, FSDP: also parameters. A bucket is gathered before the segments that read it, forward
-     * and again backward. */
+     * and again backward, for each micro-batch. */
     DT_SHARD_PARAMETERS
 } dt_zero_stage;
 
@@ -523,7 +523,8 @@ typedef struct dt_trainer_info {
     int tensor_ranks;       /* 0 = no tensor parallelism */
     double bubble;          /* estimated idle time / compute time of the pipeline's schedule */
     uint64_t state_bytes;   /* optimizer state of this process's first replica */
-    /* Its parameters and gradients while it trains, with room for those that are gathered. */
+    /* Its parameters and gradients while it trains, with room for those that are gathered; with
+     * stages or tensor ranks, and zero_stage 2 or 3, of the first device here. */
     uint64_t replica_param_bytes, replica_gradient_bytes;
     uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
     const char *checkpoint_error; /* why the newest failed; "" = none. Valid until the next one */

@@ -165,7 +165,8 @@ static void dti_table_own(dti_code *code) {
     code->pair_first = code->own_first;
     code->own_first = 0;
     code->pairs_own = code->own_entries + code->buffer_entries;
-    code->pairs_all = code->table_entries;
+    if (!code->stage_blocks)
+        code->pairs_all = code->table_entries;
 }
 
 static dt_result dti_pass_table(dti_lowering *w) {

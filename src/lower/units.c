@@ -172,14 +172,16 @@ static void dti_unit_cut_segment(const dti_unit_work *k, uint32_t segment, dti_u
 
 static void dti_unit_cut_all(dti_unit_work *k, dti_unit_cut *to) {
     dti_code *code = k->code;
-    uint32_t met = 0, forward = 0;
+    uint32_t met = 0, forward = 0, leaving = 0;
     for (uint32_t s = 0; s < code->segment_count; s++) {
         dti_unit_cut_segment(k, s, to);
         for (; met < code->sync_point_count && code->sync_points[met].segment == s; met++)
             code->sync_points[met].segment = to->count - 1;
         forward = s + 1 == code->forward_segments ? to->count : forward;
+        leaving = s + 1 == code->leaving_segments ? to->count : leaving;
     }
     code->forward_segments = forward;
+    code->leaving_segments = leaving;
 }
 
 /* `more`: of the commit, and of weigh. */
@@ -273,10 +275,11 @@ static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t 
     return end;
 }
 
-static void dti_units_open(dti_unit_work *k, bool all) {
-    memset(k->apart, 0, sizeof k->apart);
-    if (all)
-        dti_units_meet(k, UINT64_MAX);
+/* One after the other: all are there at once. */
+static uint64_t dti_units_in_order(const dti_unit_work *k, uint64_t from, uint64_t *at) {
+    for (uint32_t u = 0; u < k->code->bucket_count; from += dti_unit_elements(k, u++))
+        at[u] = from;
+    return from;
 }
 
 static uint64_t dti_units_from(const dti_code *code) {
@@ -285,10 +288,11 @@ static uint64_t dti_units_from(const dti_code *code) {
 
 static void dti_units_place_params(dti_unit_work *k) {
     dti_code *code = k->code;
-    dti_units_open(k, code->layout->level < DT_SHARD_PARAMETERS);
+    const bool all = code->layout->level < DT_SHARD_PARAMETERS;
     for (uint32_t s = 0; s < code->segment_count; s++)
         dti_units_meet(k, k->segments[0][s]);
-    code->unit_params = dti_units_place(k, dti_units_from(code), code->unit_param);
+    code->unit_params =
+        (all ? dti_units_in_order : dti_units_place)(k, dti_units_from(code), code->unit_param);
     for (uint32_t u = 0; u < code->bucket_count; u++) {
         const uint64_t begin = code->unit_param[u], end = begin + dti_unit_elements(k, u);
         for (uint32_t other = 0; other < code->bucket_count; other++) {
@@ -323,11 +327,11 @@ static void dti_units_place_gradients(dti_unit_work *k) {
     const uint32_t slots =
         code->any_part ? 1 : DTI_MAX(code->subtrees.count, dti_subtrees_after(&batch_slices).count);
     code->units_leave = alone;
-    dti_units_open(k, !alone);
-    if (alone)
-        dti_units_gradients_live(k);
+    memset(k->apart, 0, sizeof k->apart);
+    dti_units_gradients_live(k);
     const uint64_t from = dti_units_from(code);
-    const uint64_t end = dti_units_place(k, from, code->unit_gradient);
+    const uint64_t end =
+        (alone ? dti_units_place : dti_units_in_order)(k, from, code->unit_gradient);
     code->unit_stride = end - from;
     code->unit_gradients = from + slots * code->unit_stride;
 }

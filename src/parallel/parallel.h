@@ -140,11 +140,13 @@ typedef struct dti_unit_part { /* a part of a model that is here */
     const dti_code *code; /* of this step */
 } dti_unit_part;
 
-typedef struct dti_units { /* of a group of parts that are alike; here replicas */
+typedef struct dti_units { /* of a group of parts that are alike: replicas, or a stage's chunks */
     dti_unit_part *parts;
     uint32_t part_count;
     dti_values_shared shared;
     const dti_bucket *buckets;
+    uint32_t bucket_count;
+    uint16_t part;        /* the first part's number in lists */
     const dti_list *list; /* of the first part's device in this step */
     uint32_t counters;    /* the first of its counters */
     uint64_t largest;     /* elements of a unit */
@@ -304,18 +306,26 @@ static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t 
 /* The group's comm, on all ranks together, once a build. */
 static dt_result dti_shards_group(dti_parallel *par);
 
-/* ---- zero/unit_step.c, unit_full.c: ZeRO-2 and 3, else nothing */
+/* ---- zero/unit_step.c, unit_full.c: ZeRO-2 and 3 of replicas, else nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
+/* Room between ranks for units whose parts, shared and buckets are there. MEMORY */
+static dt_result dti_units_open(dti_parallel *par, dti_units *u);
+/* The order in which a list gathers a part's units, and gives buckets that have to leave. */
+static uint64_t dti_units_order(const dti_list *list, uint32_t part, bool leave);
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */
 static dt_result dti_units_agree(dti_parallel *par);
-static void dti_units_free(dti_parallel *par);
-static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
+static void dti_units_free(dti_parallel *par, dti_units *u); /* but for the group */
+static void dti_units_leave(dti_units *u); /* gives up what others wait for */
 /* Of a replica's runs, whose programs are there. MEMORY */
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
 static dti_action_fn dti_unit_gather;
-/* Between ranks, on the thread that speaks to the network: parameters that others wait for. */
-static dt_result dti_units_stream(dti_parallel *par);
+/* The same of a part: the unit's parameters to where its code has them. */
+static dt_result dti_unit_fetch(const dti_units *u, const dti_unit_part *p, const dti_code *code,
+                                const dti_action *a);
+/* Between ranks, on the thread that speaks to the network: parameters that others wait for. The
+ * comm's error. */
+static dt_result dti_units_stream(const dti_parallel *par, dti_units *u);
 /* Behind an update: what it wrote to where it is read, on the host or the device. */
 static dt_result dti_unit_committed(const dti_unit_part *p);
 /* Where a part has a bucket's sum. */
@@ -407,6 +417,9 @@ static dt_result dti_sync_point_make(dti_parallel *par, uint32_t index, uint32_t
                                      const dti_micro_run *run, bool *given_up);
 
 /* ---- data/replica_make.c */
+/* Of what a store trains, from its graph alone, so all ranks and devices have the same. Room for
+ * DTI_BUCKETS_MAX; returns how many. */
+static uint32_t dti_buckets_make(const dti_parallel *par, const dt_store *s, dti_bucket *buckets);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 

@@ -76,16 +76,11 @@ typedef struct dti_rule {
     X(WITHOUT, U, DTI_ASKS(PIPELINE), DTI_ASKS(WORKER), "a worker has one device")                 \
     X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(LOCAL), "a replica is one device")                  \
     X(WITHOUT, I, DTI_ASKS(PIPELINE), DTI_ASKS(MEASURED), "each stage has all rows")               \
-    X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(PIPELINE),                                            \
-      "give at most 1: only a stage's state is sharded")                                           \
     X(NEEDS, I, DTI_ASKS(SEQUENCE), DTI_ASKS_TENSOR, "positions are shared by tensor ranks")       \
     X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(PIPELINE), "a device of a stage has one tensor rank") \
     X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(LOCAL) | DTI_ASKS(WORKER),                             \
       "a replica is one device in these modes")                                                    \
-    X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(ZERO23),                                               \
-      "give at most 1: tensor ranks shard only their state")                                       \
-    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS(ZERO1),                                               \
-      "a device has the state of each of its slices")                                              \
+    X(WITHOUT, U, DTI_ASKS(SLICES), DTI_ASKS_ZERO, "a device has the state of each of its slices") \
     X(WITHOUT, U, DTI_ASKS_TENSOR, DTI_ASKS(MEASURED), "all tensor ranks have the same rows")      \
     X(WITHOUT, I, DTI_ASKS(IN_FLIGHT), DTI_ASKS(SKIP_EMPTY),                                       \
       "it looks at targets before each step")                                                      \
@@ -117,6 +112,8 @@ typedef struct dti_rule {
       "the state of a stage is sharded over all replicas")                                         \
     X(NEEDS, U, DTI_ASKS(OFFLOAD), DTI_ASKS(ZERO23),                                               \
       "give 2 or 3, whose gradients come to the host bucket by bucket")                            \
+    X(WITHOUT, U, DTI_ASKS(OFFLOAD), DTI_ASKS(PIPELINE) | DTI_ASKS_TENSOR,                         \
+      "only a replica of one device has its shard on the host")                                    \
     X(WITHOUT, U, DTI_ASKS(ZERO23), DTI_ASKS(MEASURED),                                            \
       "give at most 1: it makes programs again while gradients are sharded")                       \
     X(NEEDS, I, DTI_ASKS(AVERAGED), DTI_ASKS(AVERAGE), "the averages that it evaluates")           \

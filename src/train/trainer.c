@@ -296,7 +296,8 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
         atomic_store(&t->wanted, 1);
 }
 
-static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
+static void dti_trainer_info_pipeline(const dti_parallel *par, dt_trainer_info *info) {
+    const dti_pipe *pipe = par->pipe;
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
     info->tensor_ranks = pipe->shared ? (int)(pipe->mesh->tensor / pipe->each) : 0;
     info->local_replicas = (int)(pipe->pipeline_count / pipe->mesh->tensor);
@@ -305,6 +306,8 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
         pipe->chunk_count > 1 ? (int)pipe->pipelines[0].schedules[0].alive : 0;
     info->transient_bytes = dti_pipe_transients(pipe);
     info->state_bytes = dti_pipe_state(pipe);
+    if (dti_pipe_has_units(par))
+        dti_pipe_units_info(par, &info->replica_param_bytes, &info->replica_gradient_bytes);
 }
 
 /* Programs have one room. NULL: other devices', or memory ran out. */
@@ -360,7 +363,7 @@ DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     info->replica_param_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_PARAM);
     info->replica_gradient_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_GRADIENT);
     if (par->pipe && par->pipe->device_team) /* it has been made */
-        dti_trainer_info_pipeline(par->pipe, info);
+        dti_trainer_info_pipeline(par, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
 }

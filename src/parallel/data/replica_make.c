@@ -7,10 +7,9 @@
 #define DTI_BUCKETS_MAX (DTI_SEGMENTS_MAX - 8) /* each may end a segment */
 _Static_assert(DTI_BUCKETS_MAX <= DTI_UNITS_MAX, "a bit of a mask for each");
 
-/* ---- buckets: from the graph alone, so all ranks and devices have the same */
+/* ---- buckets */
 
-static void dti_buckets_make(dti_parallel *par) {
-    const dt_store *s = par->replicas[0].store;
+static uint32_t dti_buckets_make(const dti_parallel *par, const dt_store *s, dti_bucket *buckets) {
     uint64_t most =
         par->desc.parallel.bucket_bytes ? par->desc.parallel.bucket_bytes : DTI_BUCKET_BYTES;
     most = DTI_MAX(most, dti_arena_bytes(s->layout.elements) / (DTI_BUCKETS_MAX / 2)) /
@@ -18,22 +17,23 @@ static void dti_buckets_make(dti_parallel *par) {
     const uint64_t first =
         par->desc.parallel.bucket_bytes ? most : DTI_BUCKET_FIRST / dti_arena_bytes(1);
     bool open = false;
-    par->bucket_count = 0;
+    uint32_t count = 0;
     for (uint32_t i = s->layout.param_count; i-- > 0;) { /* in the arena's order */
         const dti_param *param = &s->layout.params[i];
         if (!dti_param_is_trained(&s->graph->nodes[param->node], par->desc.program.params))
             continue;
-        dti_bucket *b = &par->buckets[par->bucket_count - open];
+        dti_bucket *b = &buckets[count - open];
         const bool near = open && param->offset - b->end <= DTI_BUCKET_GAP;
-        if (open && (!near || b->end - b->begin >= (b == par->buckets ? first : most)) &&
-            par->bucket_count < DTI_BUCKETS_MAX)
+        if (open && (!near || b->end - b->begin >= (b == buckets ? first : most)) &&
+            count < DTI_BUCKETS_MAX)
             open = false;
         if (!open)
-            par->buckets[par->bucket_count++] = (dti_bucket){.begin = param->offset};
+            buckets[count++] = (dti_bucket){.begin = param->offset};
         open = true;
-        par->buckets[par->bucket_count - 1].end =
+        buckets[count - 1].end =
             param->offset + (param->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
     }
+    return count;
 }
 
 /* ---- programs */
@@ -312,7 +312,7 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     par->counters = dti_alloc_array(par->base, DTI_UNITS_COUNTERS, sizeof *par->counters);
     if (!par->buckets || !par->counters)
         return DT_ERROR_MEMORY;
-    dti_buckets_make(par);
+    par->bucket_count = dti_buckets_make(par, par->replicas[0].store, par->buckets);
     result = dti_owners_cut(par);
     for (uint32_t i = 0; i < job->local && !result; i++)
         result = dti_replica_build(par, i);
@@ -358,7 +358,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_round_free(par);
     dti_statistics_free(par->base, &par->statistics);
     dti_sync_points_free(par);
-    dti_units_free(par);
+    dti_units_free(par, &par->units);
     dti_sums_free(par);
     void *all[] = {par->buckets, par->partial, par->undo, par->owners, par->counters};
     for (size_t i = 0; i < DTI_COUNT(all); i++)

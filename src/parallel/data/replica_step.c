@@ -173,7 +173,7 @@ static void dti_parallel_leave(dti_parallel *par) {
         if (small[i].id) /* a grid posts none; those that have ended are none any more */
             dt_comm_cancel(par->desc.comm, small[i]);
     }
-    dti_units_leave(par);
+    dti_units_leave(&par->units);
 }
 
 /* This process is neither at the old step nor at the new one. */

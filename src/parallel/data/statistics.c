@@ -144,13 +144,16 @@ static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
 }
 
 static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store) {
-    dti_memory *gradients = store->memories[DTI_ARENA_GRADIENT];
+    dti_memory *units = store->units[1],
+               *gradients = units ? units : store->memories[DTI_ARENA_GRADIENT];
     const float *value = s->buffers;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->count && !result; value += s->stats[i].channels, i++)
-        result = store->device->backend->memory_write(
-            gradients, dti_arena_bytes(store->layout.params[s->stats[i].param].offset), value,
-            dti_arena_bytes(s->stats[i].channels));
+    for (uint32_t i = 0; i < s->count && !result; value += s->stats[i].channels, i++) {
+        const dti_param *p = &store->layout.params[s->stats[i].param];
+        result = store->device->backend->memory_write(gradients,
+                                                      dti_arena_bytes(units ? p->rest : p->offset),
+                                                      value, dti_arena_bytes(s->stats[i].channels));
+    }
     return result;
 }
 

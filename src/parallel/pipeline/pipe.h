@@ -32,6 +32,7 @@
  *   pipe_step.c                        its own of the commit protocol, and its actions
  *   pipe_sum.c                         sums of gradients, chunk by chunk
  *   pipe_share.c                       ZeRO-1 of chunks
+ *   pipe_units.c                       ZeRO-2 and 3 of chunks
  *   pipe_attribute.c                   names what was not finite
  *   device_grid.c                      replicas' runs, and the whole model's code */
 
@@ -47,6 +48,7 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
     dt_store *store;           /* NULL: another rank has it */
     dti_pipe_run *runs[2];     /* of full batches, and of short ones */
     dti_batch_slice_stack sum; /* of its batch slices */
+    float *mirror;             /* on the host: what it owns of parameters; NULL: it is there */
 
     double norm; /* of the step under way */
 } dti_pipe_chunk;
@@ -58,8 +60,11 @@ typedef struct
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
-    uint64_t elements; /* of its gradient */
-    dti_sum *sum;      /* over pipelines, here and elsewhere */
+    dti_sum *sum;        /* over pipelines, here and elsewhere */
+    dti_bucket *buckets; /* of its arenas; NULL: it has no units */
+    uint32_t bucket_count;
+    dti_units units;
+    dti_list_units gathered; /* while a device's list is written */
 
     /* The step under way. */
     double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
@@ -258,10 +263,37 @@ static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 static dt_result dti_pipe_pairs(dti_parallel *par);
 
 /* ---- pipe_share.c: ZeRO-1 between replicas; otherwise these do nothing */
-static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
+static dt_result dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
+static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica);
 static dt_result dti_pipe_bounds_make(dti_parallel *par); /* on all ranks together */
 /* Behind all commits, on all ranks together. */
 static dt_result dti_pipe_share_params(dti_parallel *par);
+
+/* ---- pipe_units.c: ZeRO-2 and 3; otherwise these do nothing */
+static bool dti_pipe_has_units(const dti_parallel *par);
+/* Before programs are made: what the layout says, and the stage's buckets. MEMORY */
+static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
+/* The most micro-batches of a replica where all have its lists, else it stays. MEMORY */
+static dt_result dti_pipe_units_micros(const dti_parallel *par, uint32_t rows, uint32_t *most);
+static dt_result dti_pipe_units_make(dti_parallel *par); /* on all ranks together */
+static uint32_t dti_pipe_units_pending(const dti_parallel *par);
+static dt_result dti_pipe_units_agree(dti_parallel *par); /* on all ranks together: on lists */
+static void dti_pipe_units_free(dti_parallel *par);
+/* The sum of gradients: to its owners, and from where it is to the chunk's arena. */
+static dt_result dti_pipe_units_post(dti_parallel *par, uint32_t s);
+static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chunk *chunk);
+static void dti_pipe_units_begin(dti_parallel *par);
+static dt_result dti_pipe_units_speak(const dti_parallel *par); /* with the comm locked */
+static void dti_pipe_units_leave(const dti_pipe *pipe);
+/* A micro-batch's; of one that the chunk has not, one that gathers alike. */
+static const dt_program *dti_pipe_units_program(const dti_pipe *pipe, const dti_pipe_chunk *chunk,
+                                                uint32_t tail, uint32_t micro);
+static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
+                                       const dti_action *a);
+/* The chunk's parameters were written: what others read of them. */
+static dt_result dti_pipe_units_written(const dti_parallel *par, const dti_pipe_chunk *chunk);
+/* Bytes of parameters and of gradients of the first device here. */
+static void dti_pipe_units_info(const dti_parallel *par, uint64_t *params, uint64_t *gradients);
 
 /* ---- pipe_attribute.c */
 /* The first part that gave something not finite, else an update or a running statistic, on all

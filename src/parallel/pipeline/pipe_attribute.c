@@ -31,7 +31,7 @@ static bool dti_pipe_chunk_finite(const dti_parallel *par, const dti_pipe_chunk 
     for (uint32_t i = 0; i < code->loss_count && !backward; i++)
         finite = finite && dti_all_finite(dti_program_out(p) + code->term_slot[i], DT_F32, 2);
     const float *pairs = dti_micro_slot_pairs(p); /* (sum of squares, whether one is not finite) */
-    for (uint32_t i = 0; i < 2 * code->table_entries && backward; i++)
+    for (uint32_t i = 0; i < 2 * code->pairs_own && backward; i++)
         finite = finite && (i % 2 ? pairs[i] == 0.0f : dti_finite_f64((double)pairs[i]));
     return finite;
 }
@@ -39,7 +39,7 @@ static bool dti_pipe_chunk_finite(const dti_parallel *par, const dti_pipe_chunk 
 static dt_result dti_pipe_name(dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t segments) {
     dt_report report = {0};
     dt_program *p = dti_pipe_last(par, chunk);
-    if (!dti_pipe_runs_now(par, chunk)->count)
+    if (!dti_pipe_runs_now(par, chunk)->count || dti_pipe_has_units(par)) /* its units have gone */
         return dti_program_attribute(p, false)
                    ? dti_fail(par->base, DT_ERROR_NUMERIC, "%s", p->base->error)
                    : DT_OK;
@@ -87,7 +87,8 @@ static const char *dti_pipe_statistics_fault(const dti_parallel *par) {
 static dt_result dti_pipe_attribute(dti_parallel *par) {
     const uint32_t count = par->pipe->chunk_count;
     dt_result result = DT_OK;
-    for (int what = 0; what < DTI_PIPE_BLAMES && !result; what++) {
+    for (int what = dti_pipe_has_units(par) ? DTI_PIPE_ATTRIBUTE_ALL : 0;
+         what < DTI_PIPE_BLAMES && !result; what++) {
         for (uint32_t i = 0; i < count && !result; i++) {
             const uint32_t c = what == DTI_PIPE_ATTRIBUTE_BACKWARD ? count - 1 - i : i;
             result = dti_agree_result(par, dti_pipe_attribute_chunk(par, c, what));

@@ -104,12 +104,36 @@ static void dti_pipe_list_ends(dti_list *list, dti_action_time ends, uint32_t ra
     list->actions[list->count - 1].raises = raises;
 }
 
+/* Nothing has been gathered yet. */
+static void dti_pipe_list_units_open(const dti_pipe_list_of *of) {
+    const dti_pipe *pipe = of->par->pipe;
+    const dti_pipe_device *device = of->device;
+    for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
+        dti_pipe_stage *stage =
+            dti_pipe_stage_of(pipe, dti_pipe_chunk_of(pipe, device->pipeline, c));
+        stage->gathered =
+            (dti_list_units){.counters = stage->units.counters, .ranks = stage->units.comm != NULL};
+    }
+}
+
+/* What has been gathered of a chunk's units so far; NULL: it has none. */
+static dti_list_units *dti_pipe_list_units(const dti_pipe *pipe, uint32_t part,
+                                           const dti_code *code) {
+    dti_pipe_stage *stage = dti_pipe_stage_of(pipe, &pipe->chunks[part]);
+    if (!stage->buckets)
+        return NULL;
+    dti_runs_list_units(&stage->gathered, code);
+    return &stage->gathered;
+}
+
 static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_action action,
                                   uint32_t from, uint32_t end) {
     const dti_pipe *pipe = of->par->pipe;
     const dt_program *p = pipe->chunks[action.part].runs[of->tail][action.micro].program;
     const dti_code *code = dti_program_code(p);
-    const dti_list_micro micro = {.whole = true,
+    dti_list_units *units = dti_pipe_list_units(pipe, action.part, code);
+    const dti_list_micro micro = {.whole = !units,
+                                  .units = units,
                                   .forward = dti_program_forward(p),
                                   .segments = dti_program_segments(p),
                                   .sync_points = code->sync_points,
@@ -119,9 +143,35 @@ static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_acti
     for (uint32_t i = 0; i < code->sync_point_count; i++)
         of->met += code->sync_points[i].segment >= from && code->sync_points[i].segment < end;
     for (uint32_t i = first, before = met; i < list->count && list->actions; i++) {
-        list->actions[i].met = before;
+        if (list->actions[i].kind != DTI_ACTION_GATHER)
+            list->actions[i].met = before;
         before += list->actions[i].kind == DTI_ACTION_COLLECTIVE;
     }
+}
+
+/* Of a micro-batch that other replicas have: it gathers what they do, for parts that come later. */
+static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
+                                 const dti_pipe_action *a) {
+    const dti_pipe *pipe = of->par->pipe;
+    const dt_program *p = dti_pipe_units_program(pipe, chunk, of->tail, a->micro);
+    const uint32_t forward = dti_program_forward(p), leaving = dti_program_leaving(p),
+                   segments = dti_program_segments(p);
+    const uint32_t from = a->kind == DTI_PIPE_FORWARD    ? 0
+                          : a->kind == DTI_PIPE_BACKWARD ? forward
+                                                         : leaving,
+                   end = a->kind == DTI_PIPE_FORWARD                      ? forward
+                         : a->kind == DTI_PIPE_BACKWARD && leaving > from ? leaving
+                                                                          : segments;
+    const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro, DTI_ACTION_GATHER);
+    const dti_list_micro micro = {.idle = true,
+                                  .units =
+                                      dti_pipe_list_units(pipe, action.part, dti_program_code(p)),
+                                  .forward = forward,
+                                  .segments = segments};
+    const uint32_t first = list->count;
+    dti_list_segments(list, action, &micro, from, end);
+    for (uint32_t i = first; i < list->count && list->actions; i++)
+        list->actions[i].kind = DTI_ACTION_GATHER;
 }
 
 static void dti_pipe_put_forward(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
@@ -183,14 +233,19 @@ static void dti_pipe_list_write(void *arg, dti_list *list) {
     dti_pipe_list_of *of = arg;
     const dti_pipe *pipe = of->par->pipe;
     const dti_pipe_device *device = of->device;
-    const dti_pipe_schedule *s = &pipe->pipelines[device->pipeline].schedules[of->tail];
+    const dti_pipeline *pipeline = &pipe->pipelines[device->pipeline];
+    const dti_pipe_schedule *s = &pipeline->schedules[of->tail];
+    const uint32_t micros = pipeline->runs[of->tail].count;
     of->met = 0;
-    if (!s->each)
+    dti_pipe_list_units_open(of);
+    if (!micros)
         dti_pipe_put_none(of, list);
     for (uint32_t i = 0; i < s->each; i++) {
         const dti_pipe_action a = dti_pipe_list(s, device->place)[i];
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, a.chunk);
-        if (a.kind == DTI_PIPE_FORWARD)
+        if (a.micro >= micros)
+            dti_pipe_put_gathers(of, list, chunk, &a);
+        else if (a.kind == DTI_PIPE_FORWARD)
             dti_pipe_put_forward(of, list, chunk, a.micro);
         else if (a.kind == DTI_PIPE_BACKWARD)
             dti_pipe_put_backward(of, list, chunk, a.micro);
@@ -206,6 +261,8 @@ static dt_result dti_pipe_counters_make(dti_parallel *par) {
     uint32_t at = 2 * pipe->pipeline_count * pipe->chunk_count + pipe->flow_count;
     for (uint32_t i = 0; i < pipe->tp_count; i++, at += DTI_TP_COUNTERS)
         pipe->tp_groups[i].counters = at;
+    for (uint32_t s = 0; s < pipe->stage_count; s++, at += DTI_UNITS_COUNTERS)
+        pipe->stages[s].units.counters = at;
     par->sums.ended = at++;
     pipe->counter_count = at;
     par->counters = dti_alloc_array(par->base, at + 1u, sizeof *par->counters);

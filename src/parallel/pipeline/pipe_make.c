@@ -51,7 +51,6 @@ static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *
     const dt_graph *g = par->pipe->graph;
     const dti_layout *layout = &chunk->store->layout;
     dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    stage->elements = layout->elements;
     if (stage->params)
         return DT_OK;
     stage->params = dti_alloc_array(par->base, layout->param_count + 1u, sizeof *stage->params);
@@ -86,7 +85,7 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     if (result)
         return dti_pipe_blame(par, chunk, result, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
-    dti_pipe_own(par, chunk);
+    DTI_TRY(dti_pipe_own(par, chunk));
     const dti_pipe_device *first = &pipe->devices[0];
     const dti_device *device =
         dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device;
@@ -157,8 +156,13 @@ static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint
                                   uint32_t micro_slots, dt_program **out) {
     const bool parts = par->desc.parts > 1;
     const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
-    const dti_batch_slices batch_slices = {
-        .pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
+    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    const dti_batch_slices batch_slices = {.pieces = &piece,
+                                           .piece_count = 1,
+                                           .leaves = 1,
+                                           .any_part = parts,
+                                           .buckets = stage->buckets,
+                                           .bucket_count = stage->bucket_count};
     dti_staged staged;
     chunk->store->layout.parts = par->desc.parts;
     dt_program_desc d = dti_pipe_desc(par, chunk, &staged);
@@ -189,7 +193,8 @@ typedef struct dti_pipe_rows_of { /* micro-batches of a chunk that have as many 
 
 static bool dti_pipe_lives_with_rows(const void *of, const dti_pipe_action *a) {
     const dti_pipe_rows_of *r = of;
-    return a->chunk == r->chunk && r->runs->runs[a->micro].rows == r->rows;
+    return a->chunk == r->chunk && a->micro < r->runs->count &&
+           r->runs->runs[a->micro].rows == r->rows;
 }
 
 static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t tail) {
@@ -217,12 +222,16 @@ static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uin
 static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline, uint32_t k) {
     const dti_pipe *pipe = par->pipe;
     const dti_runs *runs = &pipeline->runs[k];
-    uint8_t *begins = dti_alloc(par->base, runs->count);
+    uint32_t micros = runs->count;
+    DTI_TRY(dti_pipe_units_micros(par, runs->rows, &micros));
+    if (!micros)
+        return DT_OK;
+    uint8_t *begins = dti_alloc(par->base, micros);
     for (uint32_t i = 1; begins && i < runs->count; i++)
         begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
     const dt_result result =
         begins ? dti_pipe_schedule_make(par->base, par->desc.parallel.schedule, pipe->mesh->stages,
-                                        pipe->chunk_count / pipe->mesh->stages, runs->count, begins,
+                                        pipe->chunk_count / pipe->mesh->stages, micros, begins,
                                         &pipeline->schedules[k])
                : DT_ERROR_MEMORY;
     dti_free(par->base, begins);
@@ -234,7 +243,7 @@ static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
     dti_pipeline *pipeline = &pipe->pipelines[i];
     dt_result result = DT_OK;
     for (uint32_t k = 0; k < 2 && !result; k++) {
-        if (pipeline->runs[k].count)
+        if (pipeline->runs[k].rows)
             result = dti_pipeline_schedule(par, pipeline, k);
         for (uint32_t c = 0; c < pipe->chunk_count && pipeline->runs[k].count && !result; c++) {
             dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
@@ -440,13 +449,14 @@ static bool dti_pipe_locks_comm(const dti_pipe *pipe) {
     uint32_t speakers = 0;
     for (uint32_t i = 0; i < pipe->tp_count; i++)
         speakers += pipe->tp_groups[i].comm != NULL;
-    return pipe->flow_count || pipe->chunk_count > 1 || speakers > 1;
+    return pipe->flow_count || pipe->chunk_count > 1 || speakers > 1 || pipe->stages[0].buckets;
 }
 
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                  int threads, bool pin) {
     dti_pipe_destroy(par);
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
+    par->subtree_bytes = par->staging_bytes = 0;
     if (par->pipe)
         par->pipe->mesh = &par->mesh;
     dt_result result = par->pipe ? dti_grid_begin(par, batch_slices) : DT_ERROR_MEMORY;
@@ -458,14 +468,18 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     if (!result)
         result = dti_pipe_wires_make(par);
     if (!result)
-        result = dti_pipe_sums_make(par);
-    if (!result)
         result = dti_pipe_bounds_make(par);
+    if (!result)
+        result = dti_pipe_units_make(par);
+    if (!result)
+        result = dti_pipe_sums_make(par);
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
     par->pipe->locks_comm = dti_pipe_locks_comm(par->pipe);
-    result = dti_pipe_lists_make(par);
+    result = dti_agree_result(par, dti_pipe_lists_make(par));
+    if (!result)
+        result = dti_pipe_units_agree(par);
     if (!result)
         result = dti_device_team_create(par->base, par->desc.comm, par->pipe->device_count, pin,
                                         &par->pipe->device_team);
@@ -479,6 +493,7 @@ static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
 
 static void dti_pipe_chunk_close(dti_parallel *par, dti_pipe_chunk *chunk) {
     dti_store_free(chunk->store); /* and its programs */
+    dti_free(par->base, chunk->mirror);
     dti_free(par->base, chunk->runs[0]);
     dti_free(par->base, chunk->runs[1]);
 }
@@ -526,6 +541,7 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_device_team_destroy(pipe->device_team);
     dti_pipe_lists_free(par);
     dti_pipe_sums_free(par);
+    dti_pipe_units_free(par);
     dti_pipe_wires_free(par);
     dti_pipe_tp_ranks_close(par);
     dti_pipe_model_close(par);

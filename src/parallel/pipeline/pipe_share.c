@@ -8,17 +8,18 @@
  * If that fails stages may be a step apart, and the job ends. */
 
 /* Before programs are made. */
-static void dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     dti_layout *l = &chunk->store->layout;
     const uint32_t replica = pipe->pipelines[chunk->pipeline].replica;
     const bool whole = dti_owners_full(par);
     if (!par->desc.level || pipe->mesh->data == 1)
-        return;
+        return DT_OK;
     l->own_begin = dti_owners_begin(l, replica, pipe->mesh->data, whole);
     l->own_end = dti_owners_begin(l, replica + 1, pipe->mesh->data, whole);
     l->parted = true;
     l->level = par->desc.level;
+    return dti_pipe_units_own(par, chunk);
 }
 
 static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica) {
@@ -104,7 +105,7 @@ static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
 
 static dt_result dti_pipe_share_params(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    if (!pipe->bounds)
+    if (!pipe->bounds || dti_pipe_has_units(par))
         return DT_OK;
     dt_result result = dti_protocol_phase(par, dti_pipe_put);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {

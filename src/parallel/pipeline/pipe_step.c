@@ -204,7 +204,7 @@ static dti_pipe_act *const dti_pipe_acts[DTI_ACTION_KINDS] = {
     [DTI_ACTION_RECEIVE] = dti_pipe_act_receive,   [DTI_ACTION_FORWARD] = dti_pipe_act_segments,
     [DTI_ACTION_BACKWARD] = dti_pipe_act_segments, [DTI_ACTION_SEND] = dti_pipe_act_send,
     [DTI_ACTION_CLOSE] = dti_pipe_act_close,       [DTI_ACTION_SUM] = dti_pipe_act_sum,
-    [DTI_ACTION_ZEROS] = dti_pipe_act_zeros,
+    [DTI_ACTION_ZEROS] = dti_pipe_act_zeros,       [DTI_ACTION_GATHER] = dti_pipe_units_gather,
 };
 
 /* Tensor ranks of a stage, those of this device together. */
@@ -286,7 +286,8 @@ static void dti_pipe_validate(void *arg, uint32_t device) {
 }
 
 static dt_result dti_pipe_commit_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
-    return dti_program_commit(dti_pipe_last(par, chunk));
+    const dt_result result = dti_program_commit(dti_pipe_last(par, chunk));
+    return result ? result : dti_pipe_units_written(par, chunk);
 }
 
 static void dti_pipe_commit(void *arg, uint32_t device) {
@@ -329,6 +330,7 @@ static void dti_pipe_prepare(dti_parallel *par) {
             stage->coefficients[i] = par->now->desc.coefficients[stage->losses[i]];
     }
     dti_pipe_wires_begin(par);
+    dti_pipe_units_begin(par);
     dti_pipe_sums_begin(par);
 }
 

@@ -47,8 +47,16 @@ static size_t dti_pipe_weighs_bytes(const dti_parallel *par, uint32_t link) {
 static dt_result dti_pipe_weighs_make(dti_parallel *par) {
     size_t most = 0;
     for (uint32_t i = 0; i < par->pipe->cut.link_count; i++) {
-        if (dti_pipe_weighs(par, i))
-            most = DTI_MAX(most, dti_pipe_weighs_bytes(par, i));
+        if (!dti_pipe_weighs(par, i))
+            continue;
+        if (dti_pipe_has_units(par) &&
+            dti_param_is_trained(&par->pipe->graph->nodes[par->pipe->cut.links[i].node],
+                                 par->desc.program.params))
+            return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                            "the weight of a loss depends on a trained parameter of another "
+                            "stage, which .parallel.zero_stage shards; give at most %d",
+                            DT_SHARD_OPTIMIZER);
+        most = DTI_MAX(most, dti_pipe_weighs_bytes(par, i));
     }
     par->pipe->weighs = dti_alloc(par->base, most + 1);
     return par->pipe->weighs ? DT_OK : DT_ERROR_MEMORY;
@@ -383,9 +391,12 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
 static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action *wait) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_sums_help(par);
-    if (!pipe->flow_count || !dti_pipe_comm_trylock(pipe))
+    const bool units = par->desc.comm && dti_pipe_has_units(par);
+    if (!(pipe->flow_count || units) || !dti_pipe_comm_trylock(pipe))
         return;
     dt_result result = pipe->said;
+    if (units && !result)
+        result = dti_pipe_units_speak(par);
     bool moved = false;
     for (uint32_t i = 0; i < pipe->flow_count && !result; i++) {
         dti_pipe_flow *f = &pipe->flows[i];
@@ -456,13 +467,12 @@ static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
     const dti_pipe_stage *stage = &pipe->stages[l->from];
     dt_result result = DT_OK;
     if (root == par->mesh.rank) {
-        const dt_store *s = dti_pipe_chunk_of(pipe, stage->first, l->from)->store;
+        dt_store *s = dti_pipe_chunk_of(pipe, stage->first, l->from)->store;
         uint32_t i = 0;
         while (s->layout.params[i].node != l->node)
             i++;
-        result = s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM],
-                                                 dti_arena_bytes(s->layout.params[i].offset),
-                                                 pipe->weighs, bytes);
+        result = dti_store_array_read(s, 0, s->layout.params[i].offset, bytes / sizeof(float),
+                                      pipe->weighs);
     }
     if (par->desc.comm) {
         const dt_result told = dti_parallel_comm_failed(
@@ -492,6 +502,7 @@ static dt_result dti_pipe_weigh_by_all(dti_parallel *par) {
 static void dti_pipe_leave(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_parallel_leave(par);
+    dti_pipe_units_leave(pipe);
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
         dti_pipe_flow *f = &pipe->flows[i];
         for (uint32_t k = 0; k < DTI_PIPE_WINDOW * f->link_count; k++) {

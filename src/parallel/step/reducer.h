@@ -26,6 +26,7 @@ typedef struct dti_sum {
     dti_subtrees subtrees; /* of this process */
     float *partial;        /* their sums, one after the other; NULL: there is one, in `total` */
     float *total;
+    bool in_place; /* of a stack's: total is a part's */
     dt_comm *comm; /* NULL: all parts are here */
 
     /* The step under way. */

@@ -9,14 +9,16 @@
 /* ---- a stack */
 
 static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
-                                            dt_store *store, uint32_t replica) {
-    const bool cpu = store->device->info.kind == DT_DEVICE_CPU;
+                                            dt_program *p, uint32_t replica) {
+    const dti_code *code = dti_program_code(p);
+    const bool cpu = p->store->device->info.kind == DT_DEVICE_CPU, units = dti_code_has_units(code);
     const dt_comm_span own =
         dti_mesh_batch_slices(&par->mesh, par->job.batch_slices, (dt_comm_span){replica, 1});
-    s->store = store;
+    s->store = p->store;
     s->first = own.first;
     s->end = own.first + own.count;
-    s->elements = store->layout.elements;
+    s->from = units ? dti_units_from(code) : 0;
+    s->elements = units ? code->unit_stride : p->store->layout.elements;
     if (s->end - s->first == 1 &&
         (cpu || par->job.batch_slices == 1)) /* it is read where it lies */
         return DT_OK;
@@ -40,8 +42,13 @@ static void dti_batch_slice_stack_begin(dti_batch_slice_stack *s) {
     s->sums.count = s->slots ? 0 : 1;
 }
 
+static dti_memory *dti_batch_slice_memory(const dti_batch_slice_stack *s) {
+    return s->store->units[1] ? s->store->units[1] : s->store->memories[DTI_ARENA_GRADIENT];
+}
+
 static float *dti_batch_slice_arena(const dti_batch_slice_stack *s) {
-    return s->store->device->backend->memory_host(s->store->memories[DTI_ARENA_GRADIENT]);
+    float *arena = s->store->device->backend->memory_host(dti_batch_slice_memory(s));
+    return arena + s->from;
 }
 
 static dti_sums_operands dti_batch_slice_operands(const dti_batch_slice_stack *s) {
@@ -83,7 +90,7 @@ static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice
         return DT_OK;
     dti_batch_slice_zeros(par, s, batch_slice);
     const dt_result result = s->store->device->backend->memory_read(
-        s->store->memories[DTI_ARENA_GRADIENT], 0, dti_batch_slice_next(s),
+        dti_batch_slice_memory(s), dti_arena_bytes(s->from), dti_batch_slice_next(s),
         (size_t)dti_arena_bytes(s->elements));
     if (!result)
         dti_batch_slice_join(par, s);
@@ -103,27 +110,31 @@ static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_
 /* ---- all stacks here, then all ranks */
 
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_t parts,
-                                          uint64_t elements, uint32_t position) {
+                                          uint64_t elements, uint32_t position,
+                                          const dti_batch_slice_stack *first) {
     const dt_comm_span own = dti_mesh_slices_of(par, position);
     const bool others = own.count < par->job.batch_slices;
     if (!own.count || par->job.batch_slices == 1)
         return DT_OK;
     s->elements = elements;
     s->parts = parts;
-    s->slices = (uint32_t)((elements + DTI_SLICE - 1) / DTI_SLICE);
+    s->in_place = first != NULL;
     s->subtrees = dti_partition_subtrees(&par->job, own.first, own.first + own.count);
-    const uint64_t bytes = dti_arena_bytes(elements), partial = others ? s->subtrees.count : 0;
-    s->total = dti_alloc(par->base, (size_t)bytes);
-    s->partial = others ? dti_alloc(par->base, (size_t)(bytes * partial)) : NULL;
-    par->staging_bytes += bytes * (1 + partial);
-    return s->total && (s->partial || !others) ? DT_OK : DT_ERROR_MEMORY;
+    const bool merged = first && parts == 1 && s->subtrees.count == 1; /* it is one already */
+    const uint64_t bytes = dti_arena_bytes(elements),
+                   partial = others && !merged ? s->subtrees.count : 0;
+    s->slices = merged ? 0 : (uint32_t)((elements + DTI_SLICE - 1) / DTI_SLICE);
+    s->total = first ? dti_batch_slice_operands(first).data : dti_alloc(par->base, (size_t)bytes);
+    s->partial = partial ? dti_alloc(par->base, (size_t)(bytes * partial)) : NULL;
+    par->staging_bytes += bytes * ((first ? 0 : 1) + partial);
+    return s->total && (s->partial || !partial) ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static void dti_batch_slice_sums_free(dti_parallel *par) {
     for (uint32_t i = par->sums.count; i-- > 0;) {
         dt_comm_destroy(par->sums.list[i].comm);
         dti_free(par->base, par->sums.list[i].partial);
-        dti_free(par->base, par->sums.list[i].total);
+        dti_free(par->base, par->sums.list[i].in_place ? NULL : par->sums.list[i].total);
     }
     dti_sums_free(par);
 }

@@ -5,14 +5,15 @@
 typedef struct dti_batch_slice_stack { /* what one store has of it */
     dt_store *store;                   /* its gradient arena has the newest batch slice's */
     uint32_t first, end;               /* batch slices that it computes */
-    uint64_t elements;
+    uint64_t from, elements;           /* of the arena: those that are summed */
     float *slots; /* sums of computed batch slices, as `sums` says; NULL: one, in the arena */
     dti_subtrees sums;
     uint32_t done; /* batch slices in `slots` */
 } dti_batch_slice_stack;
 
+/* Of a program's gradients. MEMORY */
 static dt_result dti_batch_slice_stack_make(dti_parallel *par, dti_batch_slice_stack *s,
-                                            dt_store *store, uint32_t replica); /* MEMORY */
+                                            dt_program *p, uint32_t replica);
 static void dti_batch_slice_stack_free(dti_parallel *par, dti_batch_slice_stack *s);
 static void dti_batch_slice_stack_begin(dti_batch_slice_stack *s);
 /* The arena has the sum of a batch slice; last: it computes no other. Shards without rows are
@@ -23,10 +24,12 @@ static dt_result dti_batch_slice_pushed(const dti_parallel *par, dti_batch_slice
 static dt_result dti_batch_slice_pushed_none(const dti_parallel *par, dti_batch_slice_stack *s);
 static dti_sums_operands dti_batch_slice_operands(const dti_batch_slice_stack *s);
 
-/* Over `parts` stacks here that have the same `elements` as a position has, and their like on other
- * ranks; nothing where this rank has none of them. MEMORY */
+/* Over `parts` stacks here that have the same elements as a position has, and their like on other
+ * ranks; nothing where this rank has none of them. first: one of these stacks, in which the sum is
+ * made; NULL: it has memory of its own. MEMORY */
 static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_t parts,
-                                          uint64_t elements, uint32_t position);
+                                          uint64_t elements, uint32_t position,
+                                          const dti_batch_slice_stack *first);
 static void dti_batch_slice_sums_free(dti_parallel *par); /* all of the job's */
 /* The sum, to a store's arena. */
 static dt_result dti_batch_slice_sum_put(const dti_sum *s, dt_store *store);

@@ -39,9 +39,10 @@ static dt_result dti_values_given(dti_parallel *par) {
             continue;
         chunk->store->steps = par->replicas[0].store->steps;
         dti_store_unbound(chunk->store);
-        result = dti_pipe_said(
-            par, chunk,
-            dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, chunk->store));
+        result = dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, chunk->store);
+        if (!result)
+            result = dti_pipe_units_written(par, chunk);
+        result = dti_pipe_said(par, chunk, result);
     }
     return result;
 }
@@ -72,6 +73,7 @@ static dti_values_map dti_values_map_of(const dti_parallel *par) {
                                 .tp = pipe->shared,
                                 .alike = pipe->chunk_count == 1 && !pipe->bounds,
                                 .shards = pipe->bounds ? pipe->mesh->data : 0,
+                                .units = dti_pipe_has_units(par),
                                 .room = (float *)(void *)pipe->piece,
                                 .room_elements = DTI_AGREE_PIECE / sizeof(float),
                                 .lost = pipe->chunk_count > 1 ? "ranks' stages are lost"

@@ -142,7 +142,7 @@ static void dti_values_part_copy(const dti_tp *tp, const dti_tp_part *p, uint32_
 }
 
 static void dti_values_collect(dti_values_move *m, uint32_t tensor, dti_bucket range, float *to) {
-    const bool all = m->array && m->map.shards;
+    const bool all = m->map.shards && (m->array || m->map.units);
     const uint32_t first = all ? m->replica / m->map.shards * m->map.shards : m->replica,
                    end = first + (all ? m->map.shards : 1);
     dti_values_place p;

@@ -17,7 +17,7 @@ typedef struct dti_values_place { /* where a tensor rank of a replica has a para
     dt_store *store;              /* NULL: on another rank */
     uint32_t param;               /* in that store */
     uint64_t offset;              /* of its first element; 0 where nobody here knows it */
-    dti_bucket moments;           /* the run of elements whose moments it has */
+    dti_bucket moments;           /* the run of elements of which it has what replicas share */
     uint32_t rank;                /* of the job */
     const char *kind;             /* in errors: "stage", of number `number` */
     uint32_t number;
@@ -33,6 +33,7 @@ typedef struct dti_values_map {
     const dti_tp *tp; /* which parameters are in parts; NULL: none is */
     bool alike;       /* every rank has all that is not in parts: nobody asks for it */
     uint32_t shards;  /* replicas that share the moments, group by group; 0: each has them */
+    bool units;       /* and the values */
     float *room;      /* of what is not in parts; NULL: the move's own */
     uint64_t room_elements;
     const char *lost; /* of other ranks, when the job has ended */

@@ -1,14 +1,12 @@
 /* Allocates what steps with units work on. */
 
-/* The order in which parameters come in a list, and where their places are needed again gradients
- * leave. In one order on all devices somebody can always go on. */
-static uint64_t dti_units_order(const dti_replica *r, const dti_list *list) {
-    const bool leave = dti_program_code(r->full.runs[0].program)->units_leave;
+/* In one order on all devices somebody can always go on. */
+static uint64_t dti_units_order(const dti_list *list, uint32_t part, bool leave) {
     uint64_t hash = DTI_HASH_START;
     uint16_t given = 0;
     for (uint32_t i = 0; i < list->count; i++) {
         const dti_action *a = &list->actions[i];
-        if (a->kind == DTI_ACTION_GATHER || a->kind == DTI_ACTION_PASS)
+        if (a->part == part && a->kind >= DTI_ACTION_GATHER)
             hash = dti_hash64(hash, &a->what, sizeof a->what);
         if (a->buckets > given && leave)
             hash = dti_hash64(hash, &a->buckets, sizeof a->buckets);
@@ -17,13 +15,17 @@ static uint64_t dti_units_order(const dti_replica *r, const dti_list *list) {
     return hash;
 }
 
+static uint64_t dti_units_order_of(const dti_replica *r, const dti_list *list) {
+    return dti_units_order(list, 0, dti_program_code(r->full.runs[0].program)->units_leave);
+}
+
 /* Other replicas here have that order too, where it is other ranks that they come from. */
 static dt_result dti_units_same(dti_parallel *par) {
     const dti_replica *first = &par->replicas[0];
     for (uint32_t i = 1; i < par->job.local && dti_shards_span(par); i++) {
         const dti_replica *r = &par->replicas[i];
-        if (dti_units_order(r, &r->full.list) != dti_units_order(first, &first->full.list) ||
-            dti_units_order(r, &r->tail.list) != dti_units_order(first, &first->tail.list))
+        if (dti_units_order_of(r, &r->full.list) != dti_units_order_of(first, &first->full.list) ||
+            dti_units_order_of(r, &r->tail.list) != dti_units_order_of(first, &first->tail.list))
             return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
                             ".parallel.zero_stage = %d: replica %u reads parameters in another "
                             "order than the first, since its memory differs; give all replicas the "
@@ -81,6 +83,21 @@ static dti_unit_part dti_unit_part_of(const dti_replica *r) {
                            .subtrees = &r->subtrees};
 }
 
+static dt_result dti_units_open(dti_parallel *par, dti_units *u) {
+    u->largest = DTI_BLOCK;
+    for (uint32_t b = 0; b < u->bucket_count; b++)
+        u->largest = DTI_MAX(u->largest, dti_bucket_elements(u->buckets[b]));
+    u->staging =
+        dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
+    bool made = u->staging;
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
+        u->sends[i].room = par->mesh.world;
+        u->sends[i].at = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
+        made = u->sends[i].at != NULL;
+    }
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
 static dt_result dti_units_make(dti_parallel *par) {
     dti_units *u = &par->units;
     dt_result result = DT_OK;
@@ -97,21 +114,11 @@ static dt_result dti_units_make(dti_parallel *par) {
         return result;
     u->shared = dti_shards_here(par);
     u->buckets = par->buckets;
-    u->largest = DTI_BLOCK;
-    for (uint32_t b = 0; b < par->bucket_count; b++)
-        u->largest = DTI_MAX(u->largest, dti_bucket_elements(u->buckets[b]));
+    u->bucket_count = par->bucket_count;
     u->pair_count = 2 * (size_t)dti_parallel_code(par)->table_entries;
     u->pairs = dti_alloc_array(par->base, u->pair_count + 1, sizeof *u->pairs);
     /* between steps too, when all parameters are brought together */
-    u->staging =
-        dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
-    bool made = u->pairs && u->staging;
-    for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
-        u->sends[i].room = par->mesh.world;
-        u->sends[i].at = dti_alloc_array(par->base, par->mesh.world, sizeof(dt_comm_work));
-        made = u->sends[i].at != NULL;
-    }
-    return made ? DT_OK : DT_ERROR_MEMORY;
+    return u->pairs ? dti_units_open(par, u) : DT_ERROR_MEMORY;
 }
 
 /* On all ranks, once a build. */
@@ -129,14 +136,13 @@ static dt_result dti_units_agree(dti_parallel *par) {
         return result;
     char text[128];
     snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
-             (unsigned long long)dti_units_order(r, &r->full.list),
-             (unsigned long long)dti_units_order(r, &r->tail.list));
+             (unsigned long long)dti_units_order_of(r, &r->full.list),
+             (unsigned long long)dti_units_order_of(r, &r->tail.list));
     result = dti_agree_text(par, text, strlen(text));
     return result;
 }
 
-static void dti_units_free(dti_parallel *par) {
-    dti_units *u = &par->units;
+static void dti_units_free(dti_parallel *par, dti_units *u) {
     void *all[] = {u->parts, u->pairs, u->staging};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
@@ -146,7 +152,7 @@ static void dti_units_free(dti_parallel *par) {
 }
 
 /* Others wait for what never comes: the operation that they are in is given up. */
-static void dti_units_leave(dti_parallel *par) {
-    for (uint32_t i = 0; par->units.comm && i < DTI_UNITS_STAGED; i++)
-        dti_works_cancel(par->units.comm, &par->units.sends[i]); /* memory is this rank's again */
+static void dti_units_leave(dti_units *u) {
+    for (uint32_t i = 0; u->comm && i < DTI_UNITS_STAGED; i++)
+        dti_works_cancel(u->comm, &u->sends[i]); /* memory is this rank's again */
 }

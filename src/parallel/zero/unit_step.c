@@ -90,16 +90,16 @@ static dt_result dti_units_send(const dti_parallel *par, dti_units *u, uint32_t 
  * left, or it has no place yet. */
 static const dti_action *dti_units_next(const dti_parallel *par, dti_units *u) {
     const dti_list *list = u->list;
-    while (u->at < list->count && list->actions[u->at].kind < DTI_ACTION_GATHER)
+    while (u->at < list->count &&
+           (list->actions[u->at].kind < DTI_ACTION_GATHER || list->actions[u->at].part != u->part))
         u->at++;
     const uint32_t slot = u->posted % DTI_UNITS_STAGED, before = u->posted / DTI_UNITS_STAGED;
     const uint32_t taken = atomic_load(&par->counters[u->counters + DTI_UNITS_TAKEN + slot]);
     return u->at < list->count && taken >= before * u->part_count ? &list->actions[u->at] : NULL;
 }
 
-/* On the first replica's thread: posts as far as there is room, and looks what has come. */
-static dt_result dti_units_stream(dti_parallel *par) {
-    dti_units *u = &par->units;
+/* Posts as far as there is room, and looks what has come. */
+static dt_result dti_units_stream(const dti_parallel *par, dti_units *u) {
     _Atomic uint32_t *arrived = &par->counters[u->counters + DTI_UNITS_ARRIVED];
     dt_result result = DT_OK;
     bool ended = true;
@@ -113,7 +113,7 @@ static dt_result dti_units_stream(dti_parallel *par) {
         result = dti_works_end(u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
         atomic_store(arrived, next + (!result && ended));
     }
-    return dti_parallel_comm_failed(par, result);
+    return result;
 }
 
 /* ---- what a replica gathers */
@@ -139,14 +139,17 @@ static dt_result dti_unit_copy(const dti_units *u, const dti_unit_part *p, dti_b
     return result;
 }
 
-static dt_result dti_unit_gather(dti_parallel *par, uint32_t index, const dti_action *a) {
-    const dti_units *u = &par->units;
-    const dti_unit_part *p = &u->parts[index];
+static dt_result dti_unit_fetch(const dti_units *u, const dti_unit_part *p, const dti_code *code,
+                                const dti_action *a) {
     const dti_bucket range = u->buckets[a->what];
-    const dt_program *run = dti_list_micro_of(&par->replicas[index], a)->program;
-    const uint64_t to = dti_program_code(run)->unit_param[a->what];
+    const uint64_t to = code->unit_param[a->what];
     return u->comm ? dti_unit_write(p, to, dti_units_staged(u, a->met), dti_bucket_elements(range))
                    : dti_unit_copy(u, p, range, to);
+}
+
+static dt_result dti_unit_gather(dti_parallel *par, uint32_t index, const dti_action *a) {
+    const dt_program *run = dti_list_micro_of(&par->replicas[index], a)->program;
+    return dti_unit_fetch(&par->units, &par->units.parts[index], dti_program_code(run), a);
 }
 
 static void dti_units_prepare(dti_parallel *par) {

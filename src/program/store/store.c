@@ -148,21 +148,43 @@ DTI_PUBLIC_GET(int, dt_store_find, (const dt_store *s, const char *name), s, DTI
     return dti_sought_none(s->base, "dt_store_find", name);
 }
 
-/* ---- arrays of the arenas; of moments a store may have a part */
+/* ---- arrays of the arenas, of which a store may have a part */
 
-typedef struct dti_state_cut { /* what a store has of some elements */
-    uint64_t at, n;            /* from the first one on */
-    uint64_t offset;           /* bytes, in the state arena */
-} dti_state_cut;
+typedef struct dti_array_cut { /* what a store has of some elements */
+    const dti_backend *backend;
+    dti_memory *memory;
+    uint64_t at, n;  /* from the first one on */
+    uint64_t offset; /* of it, in elements of the arena */
+} dti_array_cut;
 
-static dti_state_cut dti_state_cut_of(const dt_store *s, uint32_t moment, uint64_t at, uint64_t n) {
+static dti_array_cut dti_state_cut(const dt_store *s, uint32_t moment, uint64_t at, uint64_t n) {
     const dti_layout *l = &s->layout;
     const uint64_t from = DTI_MAX(at, l->own_begin), end = DTI_MIN(at + n, l->own_end);
     if (from >= end)
-        return (dti_state_cut){0};
-    return (dti_state_cut){.at = from - at,
-                           .n = end - from,
-                           .offset = dti_arena_bytes(dti_state_moment_offset(l, moment) + from)};
+        return (dti_array_cut){0};
+    return (dti_array_cut){dti_store_backend(s, DTI_ARENA_STATE), s->memories[DTI_ARENA_STATE],
+                           from - at, end - from, dti_state_moment_offset(l, moment) + from};
+}
+
+/* Where only the arenas of units have values: its own part, and all of what is not trained. */
+static dti_array_cut dti_units_cut_of(const dt_store *s, uint64_t at, uint64_t n) {
+    const dti_layout *l = &s->layout;
+    const dti_param *p = &l->params[dti_unit_param(l, at)];
+    dti_array_cut c = dti_state_cut(s, 0, at, n);
+    if (p->rest != DTI_NO_REST)
+        c = (dti_array_cut){.n = n, .offset = p->rest + at - p->offset};
+    else
+        c.offset = at + c.at - l->own_begin;
+    c.backend = s->device->backend;
+    c.memory = s->units[0];
+    return c;
+}
+
+static dti_array_cut dti_array_cut_of(const dt_store *s, uint32_t array, uint64_t at, uint64_t n) {
+    dti_memory *all = s->memories[DTI_ARENA_PARAM];
+    return array ? dti_state_cut(s, array - 1, at, n)
+           : all ? (dti_array_cut){s->device->backend, all, 0, n, at}
+                 : dti_units_cut_of(s, at, n);
 }
 
 static dt_result dti_state_elsewhere(const dt_store *s) {
@@ -175,15 +197,11 @@ static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, 
                                       void *data) {
     dt_result result = DT_OK;
     uint64_t found = 0;
-    if (!array)
-        return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], dti_arena_bytes(at),
-                                               data, dti_arena_bytes(n));
     for (dt_store *have = s; have && found < n && !result; have = have->replica) {
-        const dti_state_cut c = dti_state_cut_of(have, array - 1, at, n);
+        const dti_array_cut c = dti_array_cut_of(have, array, at, n);
         if (c.n)
-            result = dti_store_backend(have, DTI_ARENA_STATE)
-                         ->memory_read(have->memories[DTI_ARENA_STATE], c.offset,
-                                       (float *)data + c.at, dti_arena_bytes(c.n));
+            result = c.backend->memory_read(c.memory, dti_arena_bytes(c.offset),
+                                            (float *)data + c.at, dti_arena_bytes(c.n));
         found += c.n;
     }
     return result || found == n ? result : dti_state_elsewhere(s);
@@ -191,15 +209,10 @@ static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, 
 
 static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                        const void *data) {
-    if (!array)
-        return s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], dti_arena_bytes(at),
-                                                data, dti_arena_bytes(n));
-    const dti_state_cut c = dti_state_cut_of(s, array - 1, at, n);
-    if (!c.n)
-        return DT_OK;
-    return dti_store_backend(s, DTI_ARENA_STATE)
-        ->memory_write(s->memories[DTI_ARENA_STATE], c.offset, (const float *)data + c.at,
-                       dti_arena_bytes(c.n));
+    const dti_array_cut c = dti_array_cut_of(s, array, at, n);
+    return c.n ? c.backend->memory_write(c.memory, dti_arena_bytes(c.offset),
+                                         (const float *)data + c.at, dti_arena_bytes(c.n))
+               : DT_OK;
 }
 
 static dt_result dti_store_counts(const dt_store *s, uint64_t param, uint64_t n, void *counts,

@@ -108,7 +108,8 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                                   dti_store_place *place);
 /* Elements [at, at + n) of an array of the arenas, read or written: 0 the values, and 1 + the
  * number of a moment or average. Where replicas share moments, a read finds those of all replicas
- * here, and a write leaves out what the store has not. UNSUPPORTED: another process has some. */
+ * here, and a write leaves out what the store has not; so it is with values of one parameter in a
+ * store without PARAM. UNSUPPORTED: another process has some. */
 static dt_result dti_store_array_read(dt_store *s, uint32_t array, uint64_t at, uint64_t n,
                                       void *data);
 static dt_result dti_store_array_write(dt_store *s, uint32_t array, uint64_t at, uint64_t n,

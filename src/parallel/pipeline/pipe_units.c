@@ -1,0 +1,298 @@
+/* ZeRO-2 and 3 in a grid of pipelines. The chunks of a stage that are alike, one of each replica,
+ * share its parameters and gradients: each has a run of blocks (see pipe_share.c, unit_step.c).
+ *
+ * Gradients stay whole until a chunk's last micro-batch, since their sums have one order. Then the
+ * stage's sum goes to its owners, and each copies its part to where the update reads it. Parameters
+ * are gathered once a step, before the first micro-batch, and stay until the last one (ZeRO-2); or
+ * for each forward and backward part, unit by unit (ZeRO-3). Between steps only owners have them.
+ *
+ * Between ranks all replicas gather a stage's units in one order. So they all have the lists of the
+ * replica with most micro-batches; others gather for those that they have not, and compute
+ * nothing. No circle of waiting can close: a unit waits for parts that come before it in the lists
+ * of all replicas.
+ *
+ * Cost of a step, for G bytes of a stage's parameters on R ranks: G (R - 1) / R received for
+ * gradients, and the same each time that parameters are gathered. */
+
+static bool dti_pipe_has_units(const dti_parallel *par) {
+    return par->desc.level >= DT_SHARD_GRADIENTS && par->mesh.data > 1;
+}
+
+static dti_unit_part *dti_pipe_unit_part(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {
+    const dti_pipe_stage *stage = dti_pipe_stage_of(pipe, chunk);
+    return &stage->units.parts[(chunk->pipeline - stage->first) / pipe->mesh->tensor];
+}
+
+static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    if (!dti_pipe_has_units(par))
+        return DT_OK;
+    dti_owners_fixed(par, chunk->store, &chunk->store->layout);
+    if (stage->buckets)
+        return DT_OK;
+    stage->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *stage->buckets);
+    if (!stage->buckets)
+        return DT_ERROR_MEMORY;
+    stage->bucket_count = dti_buckets_make(par, chunk->store, stage->buckets);
+    return DT_OK;
+}
+
+static dt_result dti_pipe_units_micros(const dti_parallel *par, uint32_t rows, uint32_t *most) {
+    dti_partition grid = par->job;
+    grid.replicas = par->mesh.data;
+    grid.apart = true;
+    return dti_pipe_has_units(par) && par->desc.comm ? dti_runs_most(par->base, &grid, rows, most)
+                                                     : DT_OK;
+}
+
+/* ---- making, when programs are there: the values that a store was made with are no chunk's */
+
+static dt_result dti_pipe_unit_part_make(dti_parallel *par, dti_pipe_chunk *chunk) {
+    dti_unit_part *p = dti_pipe_unit_part(par->pipe, chunk);
+    dt_store *s = chunk->store;
+    const dti_backend *b = s->device->backend;
+    b->memory_destroy(s->memories[DTI_ARENA_PARAM]);
+    s->memories[DTI_ARENA_PARAM] = NULL;
+    s->apart = true;
+    *p = (dti_unit_part){.store = s, .params = b->memory_host(s->units[0])};
+    if (s->device->info.kind == DT_DEVICE_CPU)
+        return DT_OK;
+    const size_t own = (size_t)(s->layout.own_end - s->layout.own_begin);
+    p->params = chunk->mirror = dti_alloc_array(par->base, own + 1, sizeof *chunk->mirror);
+    return p->params ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
+    dti_pipe *pipe = par->pipe;
+    dti_pipe_stage *stage = &pipe->stages[s];
+    dti_units *u = &stage->units;
+    dt_result result = DT_OK;
+    u->parts = dti_alloc_array(par->base, stage->pipelines, sizeof *u->parts);
+    if (!u->parts)
+        return DT_ERROR_MEMORY;
+    for (; u->part_count < stage->pipelines && !result; u->part_count++)
+        result = dti_pipe_unit_part_make(par, dti_pipe_alike_chunk(pipe, s, u->part_count));
+    const dti_pipe_chunk *first = dti_pipe_alike_chunk(pipe, s, 0);
+    u->shared = (dti_values_shared){
+        dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s)),
+        dti_pipe_bound(pipe, first->index, 0)};
+    u->buckets = stage->buckets;
+    u->bucket_count = stage->bucket_count;
+    u->part = (uint16_t)(first - pipe->chunks);
+    if (result || dti_mesh_is_within(pipe->mesh, u->shared.line))
+        return result;
+    result = dti_units_open(par, u);
+    par->staging_bytes += dti_arena_bytes(DTI_UNITS_STAGED * u->largest);
+    return result;
+}
+
+/* Whether a rank has several subtrees of the stage's sum: then all get all of it. */
+static bool dti_pipe_units_whole(const dti_parallel *par, dti_mesh_line line) {
+    bool whole = false;
+    for (uint32_t rank = 0; rank < par->mesh.world; rank++) {
+        const dt_comm_span own = dti_mesh_batch_slices(&par->mesh, par->job.batch_slices,
+                                                       dti_mesh_share(&par->mesh, line, rank));
+        whole =
+            whole || dti_partition_subtrees(&par->job, own.first, own.first + own.count).count > 1;
+    }
+    return whole;
+}
+
+static dt_result dti_pipe_units_make(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    if (!dti_pipe_has_units(par))
+        return DT_OK;
+    for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
+        if (pipe->stages[s].pipelines)
+            result = dti_pipe_stage_units_make(par, s);
+    }
+    result = dti_agree_result(par, result);
+    for (uint32_t s = 0; s < pipe->stage_count && !result && par->desc.comm; s++) {
+        dti_units *u = &pipe->stages[s].units;
+        const uint32_t position = dti_pipe_stage_position(pipe, s);
+        u->whole = dti_pipe_units_whole(par, dti_mesh_along(pipe->mesh, DTI_MESH_DATA, position));
+        result = dti_mesh_group(par, DTI_MESH_DATA, position, &u->comm);
+    }
+    return result;
+}
+
+/* The most operations of parameters and gradients that this rank has under way at a time. */
+static uint32_t dti_pipe_units_pending(const dti_parallel *par) {
+    uint32_t count = 0;
+    for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
+        const dti_units *u = &par->pipe->stages[s].units;
+        uint32_t most = 0;
+        for (uint32_t b = 0; b < u->bucket_count && u->comm; b++) {
+            dti_values_owner own = {.root = -1};
+            uint32_t pieces = 0;
+            while (dti_values_next_owner(&par->mesh, &u->shared, u->buckets[b], &own))
+                pieces++;
+            most = DTI_MAX(most, pieces);
+        }
+        count += DTI_UNITS_STAGED * most;
+    }
+    return count;
+}
+
+/* All replicas gather a stage's units in one order: hashes of those here against all ranks'. */
+static dt_result dti_pipe_units_compare(dti_parallel *par, const int64_t *all, const int64_t *own) {
+    const uint32_t count = 2 * par->pipe->stage_count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (own[i] && own[i] != all[i])
+            return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                            ".parallel.zero_stage = %d: replicas of stage %u read parameters in "
+                            "different orders, since their devices differ; give all replicas the "
+                            "same devices, or less than %d",
+                            (int)par->desc.level, i / 2 % par->pipe->chunk_count,
+                            DT_SHARD_GRADIENTS);
+    }
+    return DT_OK;
+}
+
+static void dti_pipe_units_hash(const dti_pipe *pipe, int64_t *own, bool *same) {
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
+        for (uint32_t i = 0; i < 2 * pipe->stages[s].pipelines; i++) {
+            const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i / 2);
+            const int64_t order =
+                (int64_t)(dti_units_order(&pipe->devices[chunk->device].lists[i % 2],
+                                          (uint32_t)(chunk - pipe->chunks), false) >>
+                              1 |
+                          1);
+            int64_t *at = &own[2 * s + i % 2];
+            *same = *same && (i < 2 || *at == order);
+            *at = order;
+        }
+    }
+}
+
+static dt_result dti_pipe_units_agree(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    const size_t count = 2 * (size_t)pipe->stage_count;
+    bool same = true;
+    if (!dti_pipe_has_units(par) || !par->desc.comm)
+        return DT_OK;
+    int64_t *own = dti_alloc_array(par->base, 2 * count, sizeof *own);
+    dt_result result = dti_agree_result(par, own ? DT_OK : DT_ERROR_MEMORY);
+    if (!result) {
+        dti_pipe_units_hash(pipe, own, &same);
+        memcpy(own + count, own, count * sizeof *own);
+        result = dti_parallel_comm_failed(
+            par, dt_comm_all_reduce(par->desc.comm, own, own, count, DT_I64, DT_COMM_MAX));
+    }
+    if (!result) {
+        own[count] += !same; /* replicas here differ: as if from the others' */
+        result = dti_agree_result(par, dti_pipe_units_compare(par, own, own + count));
+    }
+    dti_free(par->base, own);
+    return result;
+}
+
+static void dti_pipe_units_free(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    for (uint32_t s = pipe->stages ? pipe->stage_count : 0; s-- > 0;) {
+        dti_pipe_stage *stage = &pipe->stages[s];
+        dt_comm_destroy(stage->units.comm);
+        dti_units_free(par, &stage->units);
+        dti_free(par->base, stage->buckets);
+    }
+}
+
+/* ---- gradients */
+
+/* Elements of a stage's sum that come before element `at` of the arenas. */
+static uint64_t dti_pipe_units_before(const dti_units *u, uint64_t at) {
+    const dti_values_ranges trained = {.buckets = u->buckets, .bucket_count = u->bucket_count};
+    return dti_values_elements(&trained, (dti_bucket){0, at});
+}
+
+static dt_result dti_pipe_units_post(dti_parallel *par, uint32_t s) {
+    const dti_units *u = &par->pipe->stages[s].units;
+    dti_sum *sum = &par->sums.list[s];
+    dti_values_owner own = {.root = -1};
+    dt_result result = DT_OK;
+    if (u->whole)
+        return dti_sum_post_range(sum, (dti_bucket){0, sum->elements}, -1);
+    const dti_bucket all = {0, u->shared.bounds[u->shared.line.count]};
+    while (!result && dti_values_next_owner(&par->mesh, &u->shared, all, &own)) {
+        const dti_bucket piece = {dti_pipe_units_before(u, own.piece.begin),
+                                  dti_pipe_units_before(u, own.piece.end)};
+        if (piece.begin < piece.end)
+            result = dti_sum_post_range(sum, piece, own.root);
+    }
+    return result;
+}
+
+/* What the chunk owns of its stage's sum, to where its update reads it. */
+static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
+    const dti_units *u = &stage->units;
+    const dti_bucket own = dti_unit_own(dti_pipe_unit_part(par->pipe, chunk));
+    dt_store *s = chunk->store;
+    dt_result result = DT_OK;
+    for (uint32_t b = 0; b < u->bucket_count && !result; b++) {
+        const dti_bucket part = dti_bucket_overlap(u->buckets[b], own);
+        if (part.begin < part.end)
+            result = s->device->backend->memory_write(
+                s->units[1], dti_arena_bytes(part.begin - own.begin),
+                stage->sum->total + dti_pipe_units_before(u, part.begin),
+                dti_arena_bytes(dti_bucket_elements(part)));
+    }
+    return result;
+}
+
+/* ---- parameters */
+
+static void dti_pipe_units_begin(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
+        dti_units *u = &pipe->stages[s].units;
+        u->posted = u->at = 0;
+        if (u->parts)
+            u->list = &pipe->devices[dti_pipe_alike_chunk(pipe, s, 0)->device].lists[pipe->tail];
+    }
+}
+
+static dt_result dti_pipe_units_speak(const dti_parallel *par) {
+    dt_result result = DT_OK;
+    for (uint32_t s = 0; s < par->pipe->stage_count && !result; s++)
+        result = dti_units_stream(par, &par->pipe->stages[s].units);
+    return result;
+}
+
+static void dti_pipe_units_leave(const dti_pipe *pipe) {
+    for (uint32_t s = 0; s < pipe->stage_count; s++)
+        dti_units_leave(&pipe->stages[s].units);
+}
+
+static const dt_program *dti_pipe_units_program(const dti_pipe *pipe, const dti_pipe_chunk *chunk,
+                                                uint32_t tail, uint32_t micro) {
+    const dti_runs *runs = pipe->pipelines[chunk->pipeline].runs;
+    return micro < runs[tail].count ? chunk->runs[tail][micro].program
+                                    : chunk->runs[runs[tail].count ? tail : 0][0].program;
+}
+
+static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
+                                       const dti_action *a) {
+    const dti_pipe *pipe = par->pipe;
+    const dt_program *p = dti_pipe_units_program(pipe, chunk, pipe->tail, a->micro);
+    return dti_unit_fetch(&dti_pipe_stage_of(pipe, chunk)->units, dti_pipe_unit_part(pipe, chunk),
+                          dti_program_code(p), a);
+}
+
+static dt_result dti_pipe_units_written(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    const dti_unit_part *p = dti_pipe_has_units(par) ? dti_pipe_unit_part(par->pipe, chunk) : NULL;
+    return p ? dti_unit_committed(p) : DT_OK;
+}
+
+static void dti_pipe_units_info(const dti_parallel *par, uint64_t *params, uint64_t *gradients) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_device *own = &pipe->devices[0];
+    *params = *gradients = 0;
+    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
+        const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
+        const uint64_t rounding = s->memories[DTI_ARENA_ROUNDING] ? s->layout.elements : 0;
+        *params += dti_arena_bytes(s->unit_elements[0]);
+        *gradients += dti_arena_bytes(s->unit_elements[1] + rounding);
+    }
+}
