@@ -8,7 +8,8 @@ and PyTorch's in turn.
 gpt_small has 12 blocks of width 768 and contexts of 64 bytes (85 million parameters), mlp40m
 784-3036-3036-3036-3036-3036-10 (40 million). One thread a rank, AdamW, steps of 16 and 256 samples; one,
 pipelines: 8 micro-batches; `one` is a process with a core of its own while another does the same on the
-other core. bench_models_torch.py explains PyTorch's strategies. Reported are medians of rounds: samples
+other core. hsdp (two groups of two ranks, ZeRO-3 in each) and products of two stages and two replicas have
+four ranks, two on each core. bench_models_torch.py explains PyTorch's strategies. Reported are medians of rounds: samples
 a second of the job, and the most memory of a process at any time (MiB, with code and libraries).
 """
 
@@ -21,7 +22,8 @@ import subprocess
 import sys
 
 OURS, PEER = "build/dtbench_models", "tools/bench_models_torch.py"
-STRATEGIES = "one,gpipe,1f1b,interleaved,zero_bubble,tensor,data,zero1,zero2,zero3"
+STRATEGIES = "one,gpipe,1f1b,interleaved,zero_bubble,tensor,data,zero1,zero2,zero3,hsdp,1f1b_zero2,1f1b_zero3"
+RANKS = {"one": 1, "hsdp": 4, "1f1b_zero2": 4, "1f1b_zero3": 4}  # of others 2
 TIMEOUT_SECONDS = 600
 
 
@@ -35,11 +37,11 @@ def ranks(command, cores, world, first_answers=False):
     """Lines of JSON of the processes, or a text of what went wrong. world 1: a job for each core.
     first_answers: the others are silent."""
     port, started = free_port(), []
-    for rank in range(len(cores)):
+    for rank in range(max(world, len(cores))):
         job = {} if world == 1 else {"RANK": str(rank), "WORLD_SIZE": str(world),
                                      "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
                                      "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        where = ["taskset", "-c", str(cores[rank])]
+        where = ["taskset", "-c", str(cores[rank % len(cores)])]
         started.append(subprocess.Popen(where + command, text=True, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, env={**os.environ, **job}))
     found = []
@@ -96,7 +98,7 @@ def main():
             for _ in range(given.rounds):
                 for side, program in sides.items():
                     command = program + [model, strategy, str(given.steps)]
-                    found[side].append(measured(command, cores, 1 if strategy == "one" else 2))
+                    found[side].append(measured(command, cores, RANKS.get(strategy, 2)))
             ours, peer = shown(found["ours"]), shown(found["PyTorch"])
             row = f"{model:10} {strategy:12} "
             row += f"{ours[0]:8.1f} " if ours else f"{'-':>8} "

@@ -7,7 +7,8 @@ The models, strategies and the line of JSON are those of dtbench_models.c: pipel
 torch.distributed.pipelining (its zero bubble is interleaved: two stages a rank), tensor by
 parallelize_module, data by DistributedDataParallel, zero1 by ZeroRedundancyOptimizer, zero3 by FSDP2
 (fully_shard of each block and of the whole) and zero2 by FSDP2 without resharding after the forward
-pass. AdamW is the fused one. One thread; the data are in memory.
+pass; hsdp by FSDP2's two-dimensional mesh, and 1f1b_zero2, 1f1b_zero3 by FSDP2 of each stage, as
+torchtitan composes them. AdamW is the fused one. One thread; the data are in memory.
 """
 
 import json
@@ -80,12 +81,23 @@ def stages(parts, rank, world, chunks):
 class Pipeline:
     def __init__(self, strategy, parts, rank, world, x, target):
         from torch.distributed import pipelining
+        schedule, _, zero = strategy.partition("_zero") if strategy != "zero_bubble" else (strategy, "", "")
         kinds = {"gpipe": (pipelining.ScheduleGPipe, 1), "1f1b": (pipelining.Schedule1F1B, 1),
                  "interleaved": (pipelining.ScheduleInterleaved1F1B, 2),
                  "zero_bubble": (pipelining.ScheduleInterleavedZeroBubble, 2)}
-        kind, chunks = kinds[strategy]
+        kind, chunks = kinds[schedule]
+        group = None
+        if zero: # as torchtitan: each stage's module is sharded over the replicas
+            from torch.distributed.fsdp import fully_shard
+            mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("stage", "data"))
+            replica, replicas = mesh["data"].get_local_rank(), world // 2
+            rank, world, group = mesh["stage"].get_local_rank(), 2, mesh["stage"].get_group()
+            x, target = x.chunk(replicas)[replica], target.chunk(replicas)[replica]
         mine = stages(parts, rank, world, chunks)
-        made = [pipelining.PipelineStage(module, i, world * chunks, torch.device("cpu"))
+        for _, module in mine if zero else ():
+            for part in list(module) + [module]:
+                fully_shard(part, mesh=mesh["data"], reshard_after_forward=zero == "3")
+        made = [pipelining.PipelineStage(module, i, world * chunks, torch.device("cpu"), group=group)
                 for i, module in mine]
         self.schedule = kind(made if chunks > 1 else made[0], MICROS, loss_fn=loss_of)
         self.first, self.last = rank == 0, rank == world - 1
@@ -121,12 +133,13 @@ class Whole:
         if strategy == "tensor":
             from torch.distributed.tensor.parallel import parallelize_module
             model = parallelize_module(model, init_device_mesh("cpu", (world,)), parallel_plan(parts))
-        elif strategy in ("zero2", "zero3"):
+        elif strategy in ("zero2", "zero3", "hsdp"):
             from torch.distributed.fsdp import fully_shard
-            mesh = init_device_mesh("cpu", (world,))
+            mesh = init_device_mesh("cpu", (2, world // 2) if strategy == "hsdp" else (world,),
+                                    mesh_dim_names=("replica", "shard") if strategy == "hsdp" else None)
             for part in parts:
-                fully_shard(part, mesh=mesh, reshard_after_forward=strategy == "zero3")
-            fully_shard(model, mesh=mesh, reshard_after_forward=strategy == "zero3")
+                fully_shard(part, mesh=mesh, reshard_after_forward=strategy != "zero2")
+            fully_shard(model, mesh=mesh, reshard_after_forward=strategy != "zero2")
         elif strategy in ("data", "zero1"):
             model = nn.parallel.DistributedDataParallel(model)
         self.model = model
@@ -161,7 +174,7 @@ def main():
     else:
         x = (torch.arange(batch * PIXELS) % 256 / 256).view(batch, PIXELS)
         target = torch.zeros(batch, dtype=torch.int64)
-    kind = Pipeline if strategy in ("gpipe", "1f1b", "interleaved", "zero_bubble") else Whole
+    kind = Pipeline if strategy.startswith(("gpipe", "1f1b", "interleaved", "zero_bubble")) else Whole
     job = kind(strategy, layers(width, blocks, heads), rank, world, x, target)
     for i in range(-2, steps):
         if i == 0:

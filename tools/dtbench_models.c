@@ -5,7 +5,8 @@
  * usage: dtbench_models gpt|gpt_small|mlp40m STRATEGY STEPS
  * STRATEGY: one (8 micro-batches, no other rank); gpipe, 1f1b, interleaved, zero_bubble (a stage a
  * rank, 8 micro-batches); tensor (a tensor rank a process), tensor4 (in 4 slices); data, zero1,
- * zero2, zero3 (a replica a rank) */
+ * zero2, zero3 (a replica a rank); hsdp (zero3 in two shard groups); 1f1b_zero2, 1f1b_zero3 (two
+ * stages of replicas) */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <stdio.h>
@@ -94,8 +95,13 @@ static bool parallelize(dt_trainer_desc *d, const char *strategy) {
             d->parallel = (dt_parallel_desc){.pipeline = dt_comm_size(comm),
                                              .schedule = (dt_pipeline_schedule)i};
         }
+    const bool zero_grid = !strncmp(strategy, "1f1b_zero", 9); /* two stages of replicas */
+    if (zero_grid)
+        d->parallel = (dt_parallel_desc){.pipeline = 2, .zero_stage = atoi(strategy + 9)};
     if (d->parallel.pipeline || is(strategy, "one"))
         d->accumulate = MICROS;
+    else if (is(strategy, "hsdp")) /* two groups */
+        d->parallel = (dt_parallel_desc){.zero_stage = 3, .shard_degree = dt_comm_size(comm) / 2};
     else if (!strncmp(strategy, "tensor", 6)) {
         d->parallel =
             (dt_parallel_desc){.tensor = dt_comm_size(comm), .tensor_slices = atoi(strategy + 6)};
