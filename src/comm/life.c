@@ -65,3 +65,9 @@ static void dti_comm_free(dt_comm *comm) {
         dti_at_home_close(last.at_home);
     dti_free(comm->parent ? base : &last, comm);
 }
+
+static dt_result dti_comm_no_handle(dt_comm *comm, uint64_t id) {
+    return dti_fail(comm->base, DT_ERROR_INVALID,
+                    "the handle %llu is of no pending operation: a handle ends once",
+                    (unsigned long long)id);
+}

@@ -137,10 +137,9 @@ static const char *dti_weight_read_offsets(dti_json *j, dti_weight *item) {
     int count = 0;
     if (!dti_json_array(j))
         return "its data_offsets are not a list";
-    while (dti_json_next_item(j)) {
+    while (dti_json_next_item(j))
         if (count == 2 || !dti_json_u64(j, &value[count++]))
             return "its data_offsets are not two whole numbers";
-    }
     if (j->bad || count != 2)
         return "its data_offsets are not two whole numbers";
     item->begin = value[0];

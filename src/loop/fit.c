@@ -592,9 +592,8 @@ static void dti_fit_take_watched(dti_fit *f) {
 static dt_result dti_fit_resume(dti_fit *f) {
     dt_trainer *t = f->t;
     bool found = false;
-    if (t->desc.checkpoint.folder && !f->d->no_resume && !t->par.replicas[0].store->steps) {
+    if (t->desc.checkpoint.folder && !f->d->no_resume && !t->par.replicas[0].store->steps)
         DTI_TRY(dt_trainer_resume(t, &found));
-    }
     dti_fit_take_watched(f);
     if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&
         (!f->s.best_step || (f->best && !f->have_best)))

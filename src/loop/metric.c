@@ -265,10 +265,9 @@ DTI_PUBLIC(dt_metric_add,
     DTI_NEED(m->base, y);
     DTI_NEED(m->base, t);
     dt_result result = dti_metric_check(m, y, t, weights, rows);
-    if (!result && m->desc.kind == DT_METRIC_BINARY && !m->desc.bins) {
+    if (!result && m->desc.kind == DT_METRIC_BINARY && !m->desc.bins)
         if (!DTI_RESERVE(m->base, m->samples, m->sample_capacity, m->sample_count + rows))
             result = DT_ERROR_MEMORY;
-    }
     for (size_t i = 0; i < rows && !result; i++) {
         const double weight = weights ? (double)weights[i] : 1.0;
         if (m->desc.kind == DT_METRIC_CLASSES)

@@ -393,10 +393,6 @@ static void dti_message_server_destroy(dti_message_server *server) {
     dti_free(server->base, server);
 }
 
-static bool dti_message_server_random(void *user, void *to, size_t bytes) {
-    return dti_random_bytes(to, bytes);
-}
-
 static dt_result dti_message_server_settings(dti_base *base, const dti_message_server_desc *d,
                                              dti_settings *set) {
     const dt_comm_desc none = {0}, *by = d->by ? d->by : &none;
@@ -501,7 +497,7 @@ static dt_result dti_message_server_protects(dti_base *base, const dti_settings 
 static dt_result dti_message_server_open(dti_message_server *server,
                                          const dti_message_server_desc *d) {
     const dt_comm_desc none = {0};
-    const dti_io io = {.random = dti_message_server_random};
+    const dti_io io = {.random = dti_tcp_random};
     dti_settings set;
     DTI_TRY(dti_message_server_settings(server->base, d, &set));
     DTI_TRY(dti_message_server_protects(server->base, &set));

@@ -106,9 +106,7 @@ static dti_mpi_op *dti_mpi_find(dt_comm *comm, uint64_t id) {
     bool open = o && (o->state == DTI_MPI_ACTIVE || o->state == DTI_MPI_OVER);
     if (open && o->group == g && o->use == id >> 24)
         return o;
-    dti_fail(comm->base, DT_ERROR_INVALID,
-             "the handle %llu is of no pending operation: a handle ends once",
-             (unsigned long long)id);
+    dti_comm_no_handle(comm, id);
     return NULL;
 }
 

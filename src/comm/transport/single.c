@@ -51,9 +51,7 @@ static dt_result dti_single_finish(dt_comm *comm, uint64_t id) {
             s->ids[i] = s->ids[--s->count];
             return DT_OK;
         }
-    return dti_fail(comm->base, DT_ERROR_INVALID,
-                    "the handle %llu is of no pending operation: a handle ends once",
-                    (unsigned long long)id);
+    return dti_comm_no_handle(comm, id);
 }
 
 static dt_result dti_single_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {

@@ -69,7 +69,7 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     dti_flight *f = dti_tcp_flight(t, id);
     dt_result result;
     if (!f)
-        result = dti_fail(t->base, DT_ERROR_INVALID, "no operation with this handle is under way");
+        result = dti_comm_no_handle(comm, id);
     else {
         if (!comm->will_wait) /* the clock's last time may be long ago */
             t->core.now = dti_now_ns();
@@ -92,9 +92,7 @@ static dt_result dti_tcp_cancel(dt_comm *comm, uint64_t id) {
     dti_mutex_lock(&t->lock);
     t->core.now = dti_now_ns();
     dti_flight *f = dti_tcp_flight(t, id);
-    dt_result result =
-        f ? dti_core_cancel(&t->core, f)
-          : dti_fail(t->base, DT_ERROR_INVALID, "no operation with this handle is under way");
+    dt_result result = f ? dti_core_cancel(&t->core, f) : dti_comm_no_handle(comm, id);
     dti_tcp_flush(t);
     dti_mutex_unlock(&t->lock);
     return result;

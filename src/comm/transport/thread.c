@@ -198,9 +198,7 @@ static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
 /* The lock is held on entry alone. */
 static dt_result dti_inproc_no_handle(dt_comm *comm, uint64_t id) {
     dti_mutex_unlock(&((dti_seat *)comm->state)->hub->lock);
-    return dti_fail(comm->base, DT_ERROR_INVALID,
-                    "the handle %llu is of no pending operation: a handle ends once",
-                    (unsigned long long)id);
+    return dti_comm_no_handle(comm, id);
 }
 
 static dt_result dti_inproc_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {

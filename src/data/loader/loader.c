@@ -285,13 +285,12 @@ static void dti_loader_begin(dti_loader *l) {
 
 static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
     const dti_batch *b = &s->batch;
-    if (s->share_failed) {
+    if (s->share_failed)
         return dti_fail(l->base, s->result,
                         "step %llu: a share of %u rows from row %u exceeds its batch of %u rows, "
                         "or the room for %u",
                         (unsigned long long)b->step, b->count, b->first, b->rows,
                         l->desc.share_max);
-    }
     return dti_fail(l->base, s->result,
                     "%s failed for row %llu (epoch %llu, step %llu, position %llu "
                     "in the batch): %s%s",
@@ -329,10 +328,9 @@ static dt_result dti_loader_next(dti_loader *l, const dti_batch **out) {
 }
 
 static dt_result dti_loader_seek(dti_loader *l, uint64_t epoch, uint64_t index, uint64_t step) {
-    if (index > l->batches) {
+    if (index > l->batches)
         return dti_fail(l->base, DT_ERROR_INVALID, "batch index %llu: an epoch has %llu batches",
                         (unsigned long long)index, (unsigned long long)l->batches);
-    }
     atomic_store(&l->cancel, true);
     dti_loader_wait(l);
     l->begun = false;
@@ -353,10 +351,9 @@ static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
     unsigned long long shown = rows;
     if (rows == 0)
         return dti_fail(base, DT_ERROR_INVALID, "the dataset has no rows (dt_dataset.rows is 0)");
-    if (rows > UINT32_MAX) {
+    if (rows > UINT32_MAX)
         return dti_fail(base, DT_ERROR_INVALID, "the dataset has %llu rows: the most is %lu", shown,
                         (unsigned long)UINT32_MAX);
-    }
     if (desc->batch == 0)
         return dti_fail(base, DT_ERROR_INVALID, ".batch is 0 rows");
     if ((unsigned)desc->tail > DT_TAIL_PAD)

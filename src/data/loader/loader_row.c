@@ -187,29 +187,25 @@ static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i)
             "dataset column %d: '%s' is not an input; a column is for a tensor of dt_input", i,
             n->label ? n->label : dti_op_info_of(n->op)->name);
     }
-    if (!n->samples) {
+    if (!n->samples)
         return dti_fail(base, DT_ERROR_INVALID,
                         "dataset column %d: '%s' is shared by all samples (dt_input_shared), so "
                         "it has no rows",
                         i, n->label);
-    }
     for (int other = 0; other < i; other++) {
-        if (data->columns[other].input.graph != column->input.graph) {
+        if (data->columns[other].input.graph != column->input.graph)
             return dti_fail(base, DT_ERROR_INVALID,
                             "dataset columns %d and %d: inputs of different graphs", other, i);
-        }
-        if (data->columns[other].input.id == column->input.id) {
+        if (data->columns[other].input.id == column->input.id)
             return dti_fail(base, DT_ERROR_INVALID,
                             "dataset columns %d and %d: both are for the input '%s'", other, i,
                             n->label);
-        }
     }
-    if (!column->data && !data->sample) {
+    if (!column->data && !data->sample)
         return dti_fail(base, DT_ERROR_INVALID,
                         "dataset column %d ('%s'): data is NULL and there is no dt_dataset.sample "
                         "to fill it",
                         i, n->label);
-    }
     if (!dti_fits_f32((double)column->scale) || !dti_fits_f32((double)column->offset))
         return dti_fail(base, DT_ERROR_INVALID,
                         "dataset column %d ('%s'): scale %g and offset %g must be finite", i,

@@ -10,11 +10,10 @@ static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool g
     if (dti_is_nil(x))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil", p->code->label,
                         what);
-    if (x.graph != p->store->graph) {
+    if (x.graph != p->store->graph)
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': the %s is a tensor of another graph: %s", p->code->label,
                         what, dti_tensor_elsewhere(p->store->graph, x).text);
-    }
     const dti_name name = dti_tensor_name(x);
     const dti_binding *binding = dti_code_binding(p->code, x.id, output, gradient);
     if (!binding) {
@@ -24,12 +23,11 @@ static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool g
                         unread ? ": nothing that it computes reads it" : "");
     }
     const dti_node *n = &p->code->work->nodes[x.id]; /* at the program's own shapes */
-    if (bytes != binding->bytes) {
+    if (bytes != binding->bytes)
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->code->label,
                         name.text, dti_shape_print(n->shape, n->samples).text,
                         (unsigned long long)binding->bytes, (long long)p->code->batch, bytes);
-    }
     if (binding->external)
         return dti_fail(
             p->base, DT_ERROR_INVALID,
@@ -53,10 +51,9 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
             "program '%s': %s is a constant; the host can only write tensors of dt_input",
             p->code->label, dti_tensor_print(x).text);
     const bool open = dti_drive_is_open(p) && !p->started;
-    if (open && (p->now->busy || !gradient || (p->now->at && dti_drive_inside(p)))) {
+    if (open && (p->now->busy || !gradient || (p->now->at && dti_drive_inside(p))))
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
-    }
     DTI_TRY(dti_labels_check(p->code, binding, data, rows));
     DTI_TRY(dti_inflight_place(p));
     char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
@@ -86,10 +83,9 @@ DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_
     const dti_binding *binding = NULL;
     DTI_TRY(dti_check_forked(p->base));
     DTI_TRY(dti_binding_get(p, output, true, false, bytes, &binding));
-    if (p->shown->busy || !p->shown->forward_done) {
+    if (p->shown->busy || !p->shown->forward_done)
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': its forward segment has not finished", p->code->label);
-    }
     const char *host = p->store->device->backend->memory_host(p->shown->memories[DTI_ARENA_OUT]);
     memcpy(data, host + binding->offset, bytes);
     return DT_OK;
@@ -233,12 +229,11 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
     DTI_TRY(dti_step_others(p, whole));
     if (!dti_code_has_units(p->code))
         DTI_TRY(dti_store_whole(p->store));
-    if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
+    if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->piece_count)
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s': .micro_batches is %u, which needs .accumulate in its description",
             p->code->label, step->micro_batches);
-    }
     if (step->micro_batch >= DTI_MAX(step->micro_batches, 1u)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': .micro_batch is %u, .micro_batches %u; from 0, and below it",

@@ -240,11 +240,10 @@ static dt_result dti_store_place_of(dt_store *s, int index, const dt_param_info 
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
                         "parameter '%s': a trainer with .parallel.zero_stage keeps no gradients",
                         info->name);
-    if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
+    if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments))
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s' has no %s: no program that computes it was created",
                         info->name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
-    }
     const bool state = arena == DTI_ARENA_STATE, rest = arena == DTI_ARENA_PARAM && s->apart;
     const uint64_t array = state ? dti_state_moment_offset(&s->layout, moment) : 0;
     if (rest && s->layout.params[index].rest == DTI_NO_REST)
@@ -269,11 +268,10 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     DTI_TRY(dti_check_forked(s->base));
     DTI_TRY(dt_store_get_param(s, index, &info));
     const uint64_t size = dti_bytes(s->layout.params[index].dtype, info.elements);
-    if (bytes != size) {
+    if (bytes != size)
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
                         info.name, dti_shape_print(info.shape, false).text,
                         (unsigned long long)size, bytes);
-    }
     if (dti_store_open(s)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "a program is between dt_program_begin and dt_program_end; "
