@@ -237,9 +237,7 @@ static void dti_weights_sift(const dt_safetensors *w, dti_weights_less_fn *less,
             child++;
         if (!less(w, heap[root], heap[child]))
             return;
-        uint32_t kept = heap[root];
-        heap[root] = heap[child];
-        heap[child] = kept;
+        DTI_SWAP(uint32_t, heap[root], heap[child]);
     }
 }
 
@@ -250,9 +248,7 @@ static void dti_weights_sort(const dt_safetensors *w, dti_weights_less_fn *less,
     for (size_t i = count / 2; i-- > 0;)
         dti_weights_sift(w, less, index, i, count);
     for (size_t i = count; i-- > 1;) {
-        uint32_t kept = index[0];
-        index[0] = index[i];
-        index[i] = kept;
+        DTI_SWAP(uint32_t, index[0], index[i]);
         dti_weights_sift(w, less, index, 0, i);
     }
 }
@@ -335,33 +331,29 @@ static dt_result dti_weights_check(dt_safetensors *w) {
 /* Reads the header and sets data_bytes. Its first byte comes before the rest: what is no
  * safetensors file may say that a hundred million bytes follow. */
 static dt_result dti_weights_take_header(dt_safetensors *w, dti_reader *r, size_t *header_bytes) {
-    uint64_t size = 0;
     unsigned char first[9];
     if (r->size < 8)
         return dti_weights_bad(w, NULL, "it is shorter than 8 bytes");
-    dt_result result = dti_reader_take(r, first, 8);
-    for (int i = 8; i-- > 0 && !result;)
-        size = size << 8 | first[i];
-    if (!result && (size > DTI_SAFETENSORS_HEADER_MAX || size > r->size - 8))
+    DTI_TRY(dti_reader_take(r, first, 8));
+    const uint64_t size = dti_get64(first);
+    if (size > DTI_SAFETENSORS_HEADER_MAX || size > r->size - 8)
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: not a safetensors file, or truncated: its header would have %llu "
                         "bytes, the file has %llu and the format allows %u",
                         w->path, (unsigned long long)size, (unsigned long long)r->size,
                         DTI_SAFETENSORS_HEADER_MAX);
-    if (!result && size)
-        result = dti_reader_take(r, first + 8, 1);
-    if (result)
-        return result;
+    if (size)
+        DTI_TRY(dti_reader_take(r, first + 8, 1));
     if (size < 2 || !first[8] || !strchr("{ \t\n\r", first[8]))
         return dti_weights_bad(w, NULL, "its header does not begin with '{'");
     w->header = dti_alloc(w->base, (size_t)size + 1);
     DTI_HAVE(w->header);
     w->header[0] = (char)first[8];
-    result = dti_reader_take(r, w->header + 1, (size_t)size - 1);
+    DTI_TRY(dti_reader_take(r, w->header + 1, (size_t)size - 1));
     w->header_crc = dti_crc32c(dti_crc32c(0, first, 8), w->header, (size_t)size);
     w->data_bytes = r->size - r->at;
     *header_bytes = (size_t)size;
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {

@@ -123,45 +123,20 @@ DTI_PUBLIC(dt_store_save_averaged, (dt_store * store, const char *path), store, 
 
 /* ---- Loading */
 
-typedef void dti_to_f32_fn(float *dst, const char *src, size_t count);
-
-static void dti_f32_from_bytes_f32(float *dst, const char *src, size_t count) {
-    memcpy(dst, src, count * sizeof *dst);
-}
-
-static void dti_f32_from_bytes_f64(float *dst, const char *src, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        double value;
-        memcpy(&value, src + i * sizeof value, sizeof value);
-        dst[i] = (float)value;
+/* Numbers of a type of dti_weight_floats. */
+static void dti_f32_from_weight(float *to, const void *data, dt_dtype dtype, size_t count) {
+    const uint8_t *from = data;
+    const size_t each = dti_dtype_bytes(dtype);
+    if (dtype == DT_F32)
+        memcpy(to, from, count * each);
+    for (size_t i = 0; i < count && dtype != DT_F32; i++, from += each) {
+        double wide;
+        if (dtype == DT_F64)
+            to[i] = (float)*(double *)memcpy(&wide, from, sizeof wide);
+        else
+            to[i] = dtype == DT_F16 ? dti_f32_from_f16((uint16_t)dti_get16(from))
+                                    : dti_f32_from_bf16((uint16_t)dti_get16(from));
     }
-}
-
-static void dti_f32_from_bytes_f16(float *dst, const char *src, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint16_t bits;
-        memcpy(&bits, src + i * sizeof bits, sizeof bits);
-        dst[i] = dti_f32_from_f16(bits);
-    }
-}
-
-static void dti_f32_from_bytes_bf16(float *dst, const char *src, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint16_t bits;
-        memcpy(&bits, src + i * sizeof bits, sizeof bits);
-        dst[i] = dti_f32_from_bf16(bits);
-    }
-}
-
-/* NULL: not a type that weights are read from. */
-static dti_to_f32_fn *dti_to_f32(const char *dtype) {
-    if (!strcmp(dtype, "F32"))
-        return dti_f32_from_bytes_f32;
-    if (!strcmp(dtype, "F64"))
-        return dti_f32_from_bytes_f64;
-    if (!strcmp(dtype, "F16"))
-        return dti_f32_from_bytes_f16;
-    return !strcmp(dtype, "BF16") ? dti_f32_from_bytes_bf16 : NULL;
 }
 
 static bool dti_same_dims(const dt_shape *shape, const dt_safetensors_tensor *weight) {
@@ -193,6 +168,7 @@ static const char *dti_loading_name(const dti_loading *l, const char *name, dti_
 static dt_result dti_store_match(const dti_loading *l, const dt_param_info *param, const char *name,
                                  dt_safetensors_tensor *weight, int *index) {
     dti_base *base = dti_store_base(l->store);
+    dt_dtype dtype;
     *index = dti_weights_find(l->weights, name);
     if (*index < 0 && !l->desc.strict)
         return DT_OK;
@@ -210,7 +186,7 @@ static dt_result dti_store_match(const dti_loading *l, const dt_param_info *para
             "%s: weights of another model? \"%s\" is %s in the file and %s in the model", l->path,
             name, dti_show_dims(weight->rank, weight->dim).text,
             dti_show_dims(param->shape.rank, param->shape.dim).text);
-    if (!dti_to_f32(weight->dtype))
+    if (!dti_weight_floats(weight, &dtype))
         return dti_fail(
             base, DT_ERROR_INVALID,
             "%s: \"%s\" is %s in the file; weights are read from F32, F16, BF16 and F64", l->path,
@@ -250,6 +226,7 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
     for (int i = 0; i < count && !result; i++) {
         dt_param_info param = {0};
         dt_safetensors_tensor weight;
+        dt_dtype dtype;
         result = dt_store_get_param(l->store, i, &param);
         const char *name = result ? NULL : dti_loading_name(l, param.name, text);
         DTI_HAVE(text->ok);
@@ -263,7 +240,8 @@ static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool writ
         *largest = DTI_MAX(*largest, param.elements);
         if (!write)
             continue;
-        dti_to_f32(weight.dtype)(buffer, weight.data, (size_t)param.elements);
+        dti_weight_floats(&weight, &dtype);
+        dti_f32_from_weight(buffer, weight.data, dtype, (size_t)param.elements);
         result = dt_store_write(l->store, i, DT_VALUE_PARAM, buffer,
                                 (size_t)param.elements * sizeof *buffer);
     }

@@ -20,11 +20,7 @@ static dt_result dti_store_state_begin(dti_state_file *f, dt_store *s) {
     dti_model_text_params(s->graph, &f->model);
     f->words = dti_alloc_array(s->base, DTI_STORE_KINDS + (size_t)s->layout.param_count, 8);
     DTI_HAVE(f->words && f->model.ok);
-    if (dti_store_open(s))
-        return dti_fail(s->base, DT_ERROR_INVALID,
-                        "a program is between dt_program_begin and dt_program_end; end or cancel "
-                        "it first");
-    return DT_OK;
+    return dti_store_idle(s);
 }
 
 static void dti_store_state_end(dti_state_file *f) {

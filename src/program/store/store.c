@@ -86,6 +86,15 @@ static dt_result dti_store_alone(const dt_store *s, const char *what) {
     return dti_fail(s->base, DT_ERROR_INVALID, "the store belongs to a trainer: %s", what);
 }
 
+static dt_result dti_store_idle(const dt_store *s) {
+    const dt_program *p = dti_store_open(s);
+    return p ? dti_fail(s->base, DT_ERROR_INVALID,
+                        "program '%s' is between dt_program_begin and dt_program_end; end or "
+                        "cancel it first",
+                        p->code->label)
+             : DT_OK;
+}
+
 static void dti_store_rows_lost(dt_store *s) {
     for (uint32_t i = 0; i < s->layout.param_count; i++)
         s->kept[i].rows = false;
@@ -272,11 +281,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
                         info.name, dti_shape_print(info.shape, false).text,
                         (unsigned long long)size, bytes);
-    if (dti_store_open(s)) {
-        return dti_fail(s->base, DT_ERROR_INVALID,
-                        "a program is between dt_program_begin and dt_program_end; "
-                        "end or cancel it first");
-    }
+    DTI_TRY(dti_store_idle(s));
     if ((unsigned)kind > DT_VALUE_AVERAGE)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s': kind is %d, not a dt_value_kind", info.name, (int)kind);
@@ -519,11 +524,7 @@ DTI_PUBLIC(dt_store_reset, (dt_store * s, dt_reset_kind kind), s, DTI_OF(dt_stor
     dt_result result = DT_OK;
     if ((unsigned)kind > DT_RESET_ALL)
         return dti_fail(s->base, DT_ERROR_INVALID, "dt_store_reset: kind %d is unknown", (int)kind);
-    if (dti_store_open(s))
-        return dti_fail(s->base, DT_ERROR_INVALID,
-                        "program '%s' is between dt_program_begin and dt_program_end; end or "
-                        "cancel it first",
-                        dti_store_open(s)->code->label);
+    DTI_TRY(dti_store_idle(s));
     char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
     DTI_HAVE(zeros);
     if (kind == DT_RESET_ALL)
