@@ -161,9 +161,9 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
         if (out)                                                                                   \
             memset(out, 0, sizeof *out);                                                           \
         object = dti_enter(object, &visit, (how) | DTI_TELLS, #name);                              \
-        const dt_result result = !(object) ? DT_ERROR_INVALID                                      \
-                                 : !out    ? dti_fail_null(visit.base, "out")                      \
-                                           : dti_call_##name args;                                    \
+        dt_result result = DT_ERROR_INVALID;                                                       \
+        if (object)                                                                                \
+            result = out ? dti_call_##name args : dti_fail_null(visit.base, "out");                \
         if (result && out) {                                                                       \
             undo;                                                                                  \
         }                                                                                          \

@@ -12,10 +12,6 @@ static void dti_socket_close(int s) {
     errno = error;
 }
 
-static void dti_socket_set(int s, int level, int option, int value) {
-    setsockopt((dti_socket)s, level, option, (const char *)&value, sizeof value);
-}
-
 static bool dti_socket_name(int s, void *address, socklen_t *bytes) {
     return dti_socket_result(getsockname((dti_socket)s, (struct sockaddr *)address, bytes)) == 0;
 }

@@ -58,7 +58,9 @@ static const char *dti_socket_text(int error);
 
 static int dti_socket_new(int family, int type); /* -1: see errno */
 static void dti_socket_close(int s);             /* errno stays */
-static void dti_socket_set(int s, int level, int option, int value);
+static inline void dti_socket_set(int s, int level, int option, int value) {
+    setsockopt((dti_socket)s, level, option, (const char *)&value, sizeof value);
+}
 /* So that messages go at once, and the end of a host that says nothing any more is noticed. */
 static void dti_socket_watch(int s);
 static bool dti_socket_connect(int s, const void *address, socklen_t bytes); /* EINPROGRESS too */

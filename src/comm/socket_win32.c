@@ -148,7 +148,7 @@ static bool dti_wake_open(int ends[2]) {
     struct sockaddr_in self = {.sin_family = AF_INET};
     socklen_t bytes = sizeof self;
     u_long one = 1;
-    const int s = dti_socket_new(AF_INET, SOCK_DGRAM);
+    const int s = dti_socket_made(socket(AF_INET, SOCK_DGRAM, 0), false);
     ends[0] = ends[1] = s;
     if (s < 0)
         return false;

@@ -42,9 +42,10 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
                                  int wait_ms, dti_client *c);
 static void dti_client_close(dti_client *c);
 /* Asks server `to`, and waits for the answer: a small one's body is in c->small, a large one's in
- * `room`, where a small one's is, too. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone, or silent, for too
- * long; REFUSED: by its key or settings, or it has all of its workers; INVALID: it is another
- * server than before. c->apart: it was not asked, as the servers have to agree again. */
+ * `room`, where a small one's is, too. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is
+ * gone, or silent, for too long; REFUSED: by its key or settings, or it has all of its workers;
+ * INVALID: it is another server than before. c->apart: it was not asked, as the servers have to
+ * agree again. */
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes);
 /* Connects to a server, if it is not; c->servers[to].welcome is what it said. */

@@ -76,7 +76,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
 
 static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
     dti_part part = dti_part_of(c->op.count, owner, c->size);
-    return dti_own_range(c, DTI_REGION_OUT, part.first, part.count);
+    return dti_stretch_of(c, DTI_REGION_OUT, part.first, part.count);
 }
 
 /* The stream of a sum comes after those of the sender's buffers. */
@@ -120,7 +120,7 @@ static void dti_algo_reduce_direct(dti_builder *b, const dti_collective *c) {
 
 static void dti_algo_reduce_scatter_direct(dti_builder *b, const dti_collective *c) {
     dti_direct_scatter(b);
-    dti_direct_sum(b, dti_own_whole(c, DTI_REGION_OUT));
+    dti_direct_sum(b, dti_stretch_all(c, DTI_REGION_OUT));
     if (c->rank != 0 && dti_coll_overlap(c) == DTI_SAME)
         dti_add_after(b, c->size - c->rank - 1); /* the number of the send to rank 0 */
 }
@@ -128,7 +128,7 @@ static void dti_algo_reduce_scatter_direct(dti_builder *b, const dti_collective 
 /* The part of the rank that is `place` behind the root's next. */
 static dti_stretch dti_algo_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
     dti_part part = dti_part_of(c->op.count, place, c->size - 1);
-    return dti_own_range(c, at, part.first, part.count);
+    return dti_stretch_of(c, at, part.first, part.count);
 }
 
 static void dti_algo_broadcast_direct(dti_builder *b, const dti_collective *c) {

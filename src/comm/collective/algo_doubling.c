@@ -39,7 +39,7 @@ static uint32_t dti_doubling_path(uint32_t size, uint32_t rank,
 }
 
 static dti_partial dti_doubling_leaf(const dti_collective *c) {
-    return (dti_partial){dti_own_whole(c, DTI_REGION_IN), DTI_NO_STEP, {c->rank, 1}};
+    return (dti_partial){dti_stretch_all(c, DTI_REGION_IN), DTI_NO_STEP, {c->rank, 1}};
 }
 
 static uint32_t dti_doubling_send(dti_builder *b, uint32_t peer, const dti_partial *mine) {
@@ -57,7 +57,7 @@ static void dti_doubling_merge(dti_builder *b, uint32_t peer, dt_comm_span span,
     bool left = mine->span.first < span.first;
     dti_stretch theirs = dti_add_work(b, dtype, c->op.count), to = theirs;
     if (last)
-        to = dti_own_whole(c, DTI_REGION_OUT);
+        to = dti_stretch_all(c, DTI_REGION_OUT);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, c->op.count);
     uint32_t recv = dti_add_recv(b, peer, 0, theirs, false);

@@ -16,11 +16,11 @@
  * in place is as dti_collective_block says; if in = out at another's block, one block of WORK. */
 
 static void dti_algo_send_direct(dti_builder *b, const dti_collective *c) {
-    dti_add_send(b, (uint32_t)c->op.root, 0, dti_own_whole(c, DTI_REGION_IN), false);
+    dti_add_send(b, (uint32_t)c->op.root, 0, dti_stretch_all(c, DTI_REGION_IN), false);
 }
 
 static void dti_algo_recv_direct(dti_builder *b, const dti_collective *c) {
-    dti_add_recv(b, (uint32_t)c->op.root, 0, dti_own_whole(c, DTI_REGION_OUT), false);
+    dti_add_recv(b, (uint32_t)c->op.root, 0, dti_stretch_all(c, DTI_REGION_OUT), false);
 }
 
 static void dti_algo_all_gather_direct(dti_builder *b, const dti_collective *c) {
@@ -41,11 +41,11 @@ static void dti_algo_all_to_all_direct(dti_builder *b, const dti_collective *c) 
     bool apart = dti_coll_overlap(c) == DTI_APART;
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + i) % c->size;
-        dti_add_send(b, peer, 0, dti_own_range(c, DTI_REGION_IN, peer * n, n), false);
+        dti_add_send(b, peer, 0, dti_stretch_of(c, DTI_REGION_IN, peer * n, n), false);
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + c->size - i) % c->size;
-        dti_stretch out = dti_own_range(c, DTI_REGION_OUT, peer * n, n);
+        dti_stretch out = dti_stretch_of(c, DTI_REGION_OUT, peer * n, n);
         dti_stretch work = apart ? out : dti_add_work(b, dtype, n);
         uint32_t recv = dti_add_recv(b, peer, 0, work, false);
         if (apart)
@@ -56,8 +56,8 @@ static void dti_algo_all_to_all_direct(dti_builder *b, const dti_collective *c) 
             dti_add_after(b, c->size - i - 1); /* the number of the send to it */
     }
     if (apart)
-        dti_add_copy(b, dti_own_range(c, DTI_REGION_OUT, c->rank * n, n),
-                     dti_own_range(c, DTI_REGION_IN, c->rank * n, n));
+        dti_add_copy(b, dti_stretch_of(c, DTI_REGION_OUT, c->rank * n, n),
+                     dti_stretch_of(c, DTI_REGION_IN, c->rank * n, n));
 }
 
 static void dti_algo_barrier_doubling(dti_builder *b, const dti_collective *c) {

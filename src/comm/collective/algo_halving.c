@@ -66,7 +66,7 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
     dt_comm_span span = {place & ~(distance - 1), distance};
     h->range = (dti_part){h->range.first + keep.first, keep.count};
     if (last)
-        to = dti_own_range(b->c, DTI_REGION_OUT, h->range.first, keep.count);
+        to = dti_stretch_of(b->c, DTI_REGION_OUT, h->range.first, keep.count);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, keep.count);
     dti_add_send(b, dti_halving_rank(h, place), 0,
@@ -95,19 +95,19 @@ static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_
         uint32_t place = h->me ^ (1u << level), peer = dti_halving_rank(h, place);
         bool upper = (h->me >> level & 1) != 0;
         dti_part miss = dti_part_of(ranges[level].count, !upper, 2);
-        dti_add_send(b, peer, 1, dti_own_range(b->c, DTI_REGION_OUT, have.first, have.count),
+        dti_add_send(b, peer, 1, dti_stretch_of(b->c, DTI_REGION_OUT, have.first, have.count),
                      false);
         for (uint32_t i = 0; i < done_count; i++)
             dti_add_after_whole(b, done[i]);
         done[done_count++] = dti_add_recv(
             b, peer, 1,
-            dti_own_range(b->c, DTI_REGION_OUT, ranges[level].first + miss.first, miss.count),
+            dti_stretch_of(b->c, DTI_REGION_OUT, ranges[level].first + miss.first, miss.count),
             false);
         have = ranges[level];
     }
     if (h->me >= h->pairs)
         return;
-    dti_add_send(b, b->c->rank + 1, 0, dti_own_whole(b->c, DTI_REGION_OUT), false);
+    dti_add_send(b, b->c->rank + 1, 0, dti_stretch_all(b->c, DTI_REGION_OUT), false);
     for (uint32_t i = 0; i < done_count; i++)
         dti_add_after_whole(b, done[i]);
 }
@@ -117,7 +117,7 @@ static void dti_algo_all_reduce_halving(dti_builder *b, const dti_collective *c)
     dti_halving h = dti_halving_begin(c);
     if (c->rank < 2 * h.pairs && c->rank % 2) {
         dti_add_send(b, c->rank - 1, 0, h.mine.at, false);
-        dti_add_recv(b, c->rank - 1, 0, dti_own_whole(c, DTI_REGION_OUT), false);
+        dti_add_recv(b, c->rank - 1, 0, dti_stretch_all(c, DTI_REGION_OUT), false);
         return;
     }
     if (h.me < h.pairs)

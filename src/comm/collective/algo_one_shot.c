@@ -10,7 +10,7 @@
 
 static void dti_algo_all_reduce_one_shot(dti_builder *b, const dti_collective *c) {
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_own_whole(c, DTI_REGION_IN);
+    dti_stretch in = dti_stretch_all(c, DTI_REGION_IN);
     dti_stretch work = dti_add_work(b, dtype, c->op.count * (c->size - 1));
     uint32_t send = (uint32_t)b->s->step_count; /* SENDs have numbers in a row, and so have RECVs */
     for (uint32_t i = 1; i < c->size; i++)
@@ -19,7 +19,7 @@ static void dti_algo_all_reduce_one_shot(dti_builder *b, const dti_collective *c
     for (uint32_t i = 0; i + 1 < c->size; i++)
         dti_add_recv(b, i + (i >= c->rank), 0, dti_stretch_part(work, i * c->op.count, c->op.count),
                      false);
-    dti_add_fold(b, dti_own_whole(c, DTI_REGION_OUT), true);
+    dti_add_fold(b, dti_stretch_all(c, DTI_REGION_OUT), true);
     for (uint32_t rank = 0; rank < c->size; rank++) {
         uint32_t i = rank - (rank > c->rank);
         if (rank == c->rank)

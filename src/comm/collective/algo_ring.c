@@ -41,7 +41,7 @@ static dti_part dti_ring_part(const dti_collective *c, uint32_t s) {
 
 static dti_stretch dti_ring_range(const dti_collective *c, dti_region place, uint32_t s) {
     dti_part part = dti_ring_part(c, s);
-    return dti_own_range(c, place, part.first, part.count);
+    return dti_stretch_of(c, place, part.first, part.count);
 }
 
 static dti_ring dti_ring_begin(const dti_collective *c) {
@@ -75,7 +75,7 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch
     dti_stretch to = dti_stretch_part(ring->room[i], 0, in.count);
     if (last)
         to = c->op.kind == DT_COMM_ALL_REDUCE ? dti_ring_range(c, DTI_REGION_OUT, segment)
-                                              : dti_own_whole(c, DTI_REGION_OUT);
+                                              : dti_stretch_all(c, DTI_REGION_OUT);
     uint32_t send = dti_add_send(b, ring->next, t, *at, waits);
     dti_add_after(b, *step);
     if (t > 0 && send != DTI_NO_STEP)
@@ -143,7 +143,7 @@ static void dti_algo_all_gather_ring(dti_builder *b, const dti_collective *c) {
 static void dti_algo_broadcast_ring(dti_builder *b, const dti_collective *c) {
     dti_ring ring = dti_ring_begin(c);
     bool first = c->rank == (uint32_t)c->op.root, last = ring.next == (uint32_t)c->op.root;
-    dti_stretch at = dti_own_whole(c, first ? DTI_REGION_IN : DTI_REGION_OUT);
+    dti_stretch at = dti_stretch_all(c, first ? DTI_REGION_IN : DTI_REGION_OUT);
     uint32_t recv = DTI_NO_STEP;
     if (!first)
         recv = dti_add_recv(b, ring.before, 0, at, false);

@@ -18,7 +18,7 @@
 static void dti_algo_gather_direct(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root;
     if (c->rank != root) {
-        dti_add_send(b, root, 0, dti_own_whole(c, DTI_REGION_IN), false);
+        dti_add_send(b, root, 0, dti_stretch_all(c, DTI_REGION_IN), false);
         return;
     }
     dti_block own = dti_collective_block(b);
@@ -30,7 +30,7 @@ static void dti_algo_gather_direct(dti_builder *b, const dti_collective *c) {
 
 static void dti_algo_scatter_direct(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, to_first = DTI_NO_STEP;
-    dti_stretch out = dti_own_whole(c, DTI_REGION_OUT);
+    dti_stretch out = dti_stretch_all(c, DTI_REGION_OUT);
     if (c->rank != root) {
         dti_add_recv(b, root, 0, out, false);
         return;
@@ -38,13 +38,13 @@ static void dti_algo_scatter_direct(dti_builder *b, const dti_collective *c) {
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (root + i) % c->size;
         uint32_t send = dti_add_send(
-            b, peer, 0, dti_own_range(c, DTI_REGION_IN, peer * c->op.count, c->op.count), false);
+            b, peer, 0, dti_stretch_of(c, DTI_REGION_IN, peer * c->op.count, c->op.count), false);
         to_first = peer == 0 ? send : to_first;
     }
     dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && root == 0))
         return;
-    dti_add_copy(b, out, dti_own_range(c, DTI_REGION_IN, root * c->op.count, c->op.count));
+    dti_add_copy(b, out, dti_stretch_of(c, DTI_REGION_IN, root * c->op.count, c->op.count));
     if (overlap == DTI_SAME)
         dti_add_after(b, to_first);
 }
@@ -52,7 +52,7 @@ static void dti_algo_scatter_direct(dti_builder *b, const dti_collective *c) {
 static void dti_algo_broadcast_one_shot(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root;
     bool first = c->rank == root;
-    dti_stretch at = dti_own_whole(c, first ? DTI_REGION_IN : DTI_REGION_OUT);
+    dti_stretch at = dti_stretch_all(c, first ? DTI_REGION_IN : DTI_REGION_OUT);
     if (!first) {
         dti_add_recv(b, root, 0, at, false);
         return;
@@ -65,7 +65,7 @@ static void dti_algo_broadcast_one_shot(dti_builder *b, const dti_collective *c)
  * smaller bit: the largest first, for most ranks depend on it. */
 static void dti_algo_broadcast_doubling(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, place = (c->rank + c->size - root) % c->size;
-    dti_stretch at = dti_own_whole(c, place == 0 ? DTI_REGION_IN : DTI_REGION_OUT);
+    dti_stretch at = dti_stretch_all(c, place == 0 ? DTI_REGION_IN : DTI_REGION_OUT);
     uint32_t bit = place & (~place + 1), recv = DTI_NO_STEP;
     if (place == 0)
         bit = dti_tree_split(c->size) * 2;

@@ -50,13 +50,13 @@ static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t firs
     return (dti_stretch){(uint8_t)place, dtype, first * dti_dtype_bytes((dt_dtype)dtype), count};
 }
 
-static dti_stretch dti_own_range(const dti_collective *c, dti_region place, uint64_t first,
-                                 uint64_t count) {
+static dti_stretch dti_stretch_of(const dti_collective *c, dti_region place, uint64_t first,
+                                  uint64_t count) {
     return dti_stretch_at(place, (uint8_t)c->op.dtype, first, count);
 }
 
-static dti_stretch dti_own_whole(const dti_collective *c, dti_region place) {
-    return dti_own_range(c, place, 0, c->op.count);
+static dti_stretch dti_stretch_all(const dti_collective *c, dti_region place) {
+    return dti_stretch_of(c, place, 0, c->op.count);
 }
 
 static dti_stretch dti_stretch_part(dti_stretch range, uint64_t first, uint64_t count) {

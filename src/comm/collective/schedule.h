@@ -153,9 +153,9 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
 /* Elements from `first` on of IN, OUT or the slots (where first has no meaning). */
 static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
 /* The same of the operation's own type; all `count` of it. */
-static dti_stretch dti_own_range(const dti_collective *c, dti_region place, uint64_t first,
-                                 uint64_t count);
-static dti_stretch dti_own_whole(const dti_collective *c, dti_region place);
+static dti_stretch dti_stretch_of(const dti_collective *c, dti_region place, uint64_t first,
+                                  uint64_t count);
+static dti_stretch dti_stretch_all(const dti_collective *c, dti_region place);
 /* A range's elements from `first` on. */
 static dti_stretch dti_stretch_part(dti_stretch range, uint64_t first, uint64_t count);
 

@@ -56,7 +56,7 @@ static void dti_message_server_secured(dti_link *link) {
         dti_message_link_connected(link->core, link->conn);
 }
 
-static const dti_tls_wire dti_message_wire = {
+static const dti_tls_calls dti_message_wire = {
     dti_message_link_output,    dti_message_link_sent,
     dti_message_link_input,     dti_message_link_received,
     dti_message_server_secured, dti_message_server_tls_failed,

@@ -324,8 +324,8 @@ typedef struct dti_core_up {
     /* failure.c: the group ends by what this connection did; false, for the caller to return */
     bool (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
         DTI_PRINTF(4, 5);
-    /* connect.c: the peer has proved itself; it refuses us; the connection is of no use, false; NULL, or
-     * why a connection that says it is from `peer` cannot be taken */
+    /* connect.c: the peer has proved itself; it refuses us; the connection is of no use (false);
+     * NULL, or why a connection that says it is from `peer` cannot be taken */
     void (*open)(dti_core *core, dti_link *link);
     void (*refused)(dti_core *core, dti_link *link, const char *text);
     bool (*dropped)(dti_core *core, dti_link *link, const char *why);

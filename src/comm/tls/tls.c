@@ -1,13 +1,13 @@
 /* TLS 1.3 by OpenSSL, in memory, and the bytes between it, a socket and a link, which is a rank's
- * (tcp_tls.c) or a message server's. It is configured, never negotiated: one version, one cipher suite, no tickets, no
- * resumption, no early data, no compression. Who is at the other end is known by the job's key
- * (an external PSK made of it, always with an ephemeral exchange), or by certificates: both sides
- * present one, of the authority that is given, with the name that is given. In both cases
- * dtrain's own handshake follows inside, bound to this channel. OpenSSL allocates by malloc, for
- * each connection. */
+ * (tcp_tls.c) or a message server's. It is configured, never negotiated: one version, one cipher
+ * suite, no tickets, no resumption, no early data, no compression. Who is at the other end is known
+ * by the job's key (an external PSK made of it, always with an ephemeral exchange), or by
+ * certificates: both sides present one, of the authority that is given, with the name that is
+ * given. In both cases dtrain's own handshake follows inside, bound to this channel. OpenSSL
+ * allocates by malloc, for each connection. */
 
 /* Whose plaintext it is. */
-typedef struct dti_tls_wire {
+typedef struct dti_tls_calls {
     int (*output)(dti_core *core, dti_link *link, dti_link_span_out out[2]);
     void (*sent)(dti_core *core, dti_link *link, size_t bytes);
     int (*input)(dti_core *core, dti_link *link, dti_link_span_in in[2]);
@@ -17,7 +17,7 @@ typedef struct dti_tls_wire {
     void (*ended)(dti_link *link, int64_t got); /* by the socket, as it returned; see errno */
     bool (*greeted)(dti_link *link, const uint8_t *data,
                     size_t bytes); /* first bytes; may be NULL */
-} dti_tls_wire;
+} dti_tls_calls;
 
 #ifdef DT_WITH_OPENSSL
 #include <openssl/err.h>
@@ -50,7 +50,7 @@ typedef struct dti_tls_conn {
     int fd;
     bool *blocked; /* the system took no more */
     dti_link *link;
-    const dti_tls_wire *wire;
+    const dti_tls_calls *wire;
 } dti_tls_conn;
 
 /* OpenSSL's newest complaint. */
@@ -195,7 +195,7 @@ static void dti_tls_close(dti_tls_conn *c) {
 }
 
 /* Of socket `fd`. False: OpenSSL has no memory. */
-static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dti_tls_wire *wire,
+static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, dti_link *link, const dti_tls_calls *wire,
                          int fd, bool *blocked) {
     BIO *inner = NULL;
     *c = (dti_tls_conn){.ssl = SSL_new(tls->context)};
@@ -448,7 +448,7 @@ typedef struct dti_tls_conn {
 DTI_ABSENT(void, dti_tls_free, (dti_tls * tls), );
 DTI_ABSENT(void, dti_tls_close, (dti_tls_conn * c), );
 DTI_ABSENT(bool, dti_tls_open,
-           (dti_tls * tls, dti_tls_conn *c, dti_link *link, const dti_tls_wire *wire, int fd,
+           (dti_tls * tls, dti_tls_conn *c, dti_link *link, const dti_tls_calls *wire, int fd,
             bool *blocked),
            false);
 DTI_ABSENT(void, dti_tls_greet, (dti_tls_conn * c), );

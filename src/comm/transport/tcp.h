@@ -47,7 +47,7 @@ struct dti_tcp {
     dti_key_share share;
     dti_tls *tls;        /* NULL: in the clear */
     uint32_t tls_failed; /* handshakes with rank 0 */
-    const dti_tls_wire *wire;
+    const dti_tls_calls *wire;
     dti_mutex lock;
     dti_thread thread;
     bool sockets, locked_made, thread_made; /* what has been made */

@@ -65,12 +65,12 @@ static bool dti_conn_tls_greeted(dti_link *link, const uint8_t *data, size_t byt
     return false;
 }
 
-static const dti_tls_wire dti_conn_wire = {
+static const dti_tls_calls dti_conn_wire = {
     dti_link_output,      dti_link_sent,       dti_link_input,     dti_link_received,
     dti_conn_tls_secured, dti_conn_tls_failed, dti_conn_tls_ended, dti_conn_tls_greeted};
 
 #elif DTI_TCP
 
-static const dti_tls_wire dti_conn_wire = {0}; /* there is no dti_tls to use it with */
+static const dti_tls_calls dti_conn_wire = {0}; /* there is no dti_tls to use it with */
 
 #endif
