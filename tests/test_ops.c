@@ -400,7 +400,7 @@ static void ops_check_lower(ops_model *m, uint32_t id) {
     dti_grad g = {.graph = m->graph, .node = m->graph->nodes[id], .y = {m->graph, id}};
     for (uint32_t i = 0; i < g.node.count; i++)
         g.in[i] = dti_input_of(m->graph, &g.node, i);
-    dt_tensor both[2] = {g.y, dti_op_info_of(g.node.op)->family->lower(&g)};
+    dt_tensor both[2] = {g.y, ref_apart(g.node.op)(&g)};
     const char *name = dti_op_info_of(g.node.op)->name;
     ref_run run;
     if (!test_check(!dti_is_nil(both[1]), __FILE__, __LINE__, "%s does not come apart: %s", name,
@@ -425,7 +425,7 @@ TEST(composite_rows_equal_the_rows_that_they_come_apart_into) {
     int compared = 0;
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
         ops_model *m = &ops_model_now;
-        if (!dti_op_info_of((uint32_t)op)->family->lower || !ops_open(m, ctx, (dti_op)op, true))
+        if (!ref_apart((uint32_t)op) || !ops_open(m, ctx, (dti_op)op, true))
             continue;
         uint32_t count = m->graph->count;
         for (uint32_t id = 1; id < count; id++) {

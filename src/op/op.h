@@ -139,7 +139,7 @@ typedef struct dti_op_family {
     void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
     bool (*flat)(const dti_node *n); /* grad gives nothing for such a row. NULL: it gives */
     bool steps; /* flat rows are step functions: their gradient is 0; else there is none */
-    /* The same value from other rows: when grad is NULL, or as a test oracle. */
+    /* The same value from other rows: where grad is NULL. Tests have those of rows with a grad. */
     dt_tensor (*lower)(dti_grad *g);
     /* Of a row with several outputs: their shapes. The row's own value has them one behind the
      * other (output.c), and its own shape so many elements. NULL: the value is its one output. */

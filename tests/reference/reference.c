@@ -2,6 +2,7 @@
  * caller wrote. Memory is kept from one run to the next, so finite differences cost loops only.
  * Included by main.c after the library, whose nodes and attributes the loops read. */
 
+#include "apart.c"
 #include "attention.c"
 #include "conv.c"
 #include "ctc.c"

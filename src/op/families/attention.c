@@ -464,7 +464,7 @@ static bool dti_attention_parted(dti_parting *s) {
 }
 
 DTI_FAMILY(attention, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,
-           .lower = dti_attention_lower, .macs = dti_attention_macs, .part = dti_attention_parted);
+           .macs = dti_attention_macs, .part = dti_attention_parted);
 
 DTI_FAMILY(attention_grad, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
            .macs = dti_attention_grad_macs);

@@ -1,5 +1,5 @@
-/* Attention with the scores in memory: what its rows come apart into when they are differentiated
- * again, and their test oracle. Heads are [K, H / K] here, K of keys. */
+/* Attention with the scores in memory: what its gradient comes apart into when it is differentiated
+ * again. Heads are [K, H / K] here, K of keys. */
 
 static dt_tensor dti_attention_line(dt_graph *g, int64_t n, dt_shape shape) {
     return dt_reshape(dt_iota(g, (dt_shape){1, {n}}), shape);
@@ -107,22 +107,6 @@ static dt_tensor dti_attention_unrow(dt_tensor x, int64_t kv_heads, int64_t grou
 }
 
 static const dt_shape dti_attention_keys = {1, {-1}};
-
-static dt_tensor dti_attention_lower(dti_grad *g) {
-    const dti_attention a = dti_attention_of(g->graph, &g->node);
-    const dt_tensor s = dti_attention_scores(g, &a, g->in, g->in[3]);
-    dt_tensor most = dt_detach(dt_max(s, dti_attention_keys, true));
-    dt_tensor none = dt_eq(most, dt_fill(g->graph, (dt_shape){0}, -INFINITY));
-    most = dt_mask_inv(most, none); /* a query that sees nothing: weights of 0 / 1 */
-    dt_tensor e = dt_exp(dt_sub(s, most)), sum = dt_sum(e, dti_attention_keys, true);
-    sum = dt_add(sum, none);
-    dt_tensor p = dti_attention_dropped(g, &a, dt_div(e, sum));
-    dt_tensor log_sum = dt_log(sum);
-    log_sum = dt_add(log_sum, dt_affine(none, (float)DTI_ATTENTION_NONE, 0.0f));
-    dt_tensor parts[3] = {dti_attention_rows(dt_matmul(p, dti_attention_shared(g->in[2]))),
-                          dti_attention_rows(most), dti_attention_rows(log_sum)};
-    return dt_concat(parts, 3, 1);
-}
 
 /* The weights and the scores' gradients, of (q, k, v, dy, largest scores with logarithms and sums,
  * mask). */

@@ -98,8 +98,7 @@ static void dti_norm_grad_rule(dti_grad *g) {
     }
 }
 
-/* ---- The rows taken apart: their test oracle, and their derivatives when they are differentiated
- * again. Tensors are seen as [groups, elements] of a sample for the statistics, and as [outer,
+/* ---- The rows taken apart: their derivatives when they are differentiated again. Tensors are seen as [groups, elements] of a sample for the statistics, and as [outer,
  * channels, spatial] for the weights. */
 
 static dt_tensor dti_norm_grouped(const dti_grad *g, dt_tensor x) {
@@ -175,16 +174,6 @@ static dt_tensor dti_norm_hat(const dti_grad *g, dt_tensor x, dt_tensor stats, d
     dt_tensor mean = dt_slice(stats, 1, 0, 1), variance = dt_slice(stats, 1, 1, 1);
     *factor = dt_rsqrt(dt_affine(variance, 1.0f, g->node.attr.f[0]));
     return dt_mul(dt_sub(dti_norm_grouped(g, x), mean), *factor);
-}
-
-static dt_tensor dti_norm_lower(dti_grad *g) {
-    dt_tensor factor, y = dti_norm_hat(g, g->in[0], g->in[1], &factor);
-    y = dti_norm_channelled(g, y);
-    if (g->node.count > 2)
-        y = dt_mul(y, dti_norm_by_channel(g, g->in[2]));
-    if (g->node.count > 3)
-        y = dt_add(y, dti_norm_by_channel(g, g->in[3]));
-    return dti_norm_like(y, g->in[0]);
 }
 
 /* The statistics of a node that reads them, made again from their inputs: so they have
@@ -464,8 +453,7 @@ DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats
            .join = dti_batch_stats_join, .idle = dti_batch_stats_idle,
            .values = dti_batch_stats_values);
 
-DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = dti_norm_lower,
-           .part = dti_norm_parted);
+DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .part = dti_norm_parted);
 
 DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
 

@@ -13,14 +13,6 @@ static void dti_softmax_grad_rule(dti_grad *g) {
     g->dx[0] = dti_append2(op, g->y, g->dy, NULL);
 }
 
-/* Test oracle: x - max, its exponentials, their sum. */
-static dt_tensor dti_softmax_lower(dti_grad *g) {
-    dt_shape last = dt_dims_of(1, (const int64_t[]){0, -1});
-    dt_tensor shifted = dt_sub(g->in[0], dt_detach(dt_max(g->in[0], last, true)));
-    dt_tensor e = dt_exp(shifted), sum = dt_sum(e, last, true);
-    return dti_op_info_of(g->node.op)->selector ? dt_sub(shifted, dt_log(sum)) : dt_div(e, sum);
-}
-
 static void dti_softmax_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
     int64_t cols = e->out.dim[5], n = dti_view_elements(&e->out);
@@ -145,7 +137,6 @@ DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad
            .grain = dti_cpu_grain_rows, .width = dti_softmax_width, .tile = dti_softmax_tile,
            .rounds = dti_softmax_rounds, .effort = dti_softmax_grad_effort);
 
-DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule,
-           .lower = dti_softmax_lower);
+DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule);
 
 DTI_FAMILY(softmax_grad, .shape = dti_shape_same, .lower = dti_softmax_grad_lower);

@@ -89,10 +89,6 @@ static dt_tensor dti_unary_prime(const dti_grad *g) {
     return dti_unary_rows[selector].prime(g->in[0], g->node.attr.f);
 }
 
-static dt_tensor dti_unary_grad_lower(dti_grad *g) {
-    return dt_mul(g->in[1], dti_unary_prime(g));
-}
-
 static void dti_unary_grad_grad(dti_grad *g) {
     if (g->wanted[1])
         g->dx[1] = dti_append2(DTI_OP_UNARY_GRAD, g->in[0], g->dy, &g->node.attr);
@@ -161,5 +157,4 @@ DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .walks = true, .run = dti_cpu_map1_
 DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat,
            .steps = true, .part = dti_parted_same);
 
-DTI_FAMILY(unary_grad, .shape = dti_unary_grad_shape, .grad = dti_unary_grad_grad,
-           .lower = dti_unary_grad_lower);
+DTI_FAMILY(unary_grad, .shape = dti_unary_grad_shape, .grad = dti_unary_grad_grad);

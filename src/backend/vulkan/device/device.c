@@ -25,6 +25,23 @@ static dti_vk_extensions dti_vk_extensions_of(dti_vk_instance *in, dti_VkPhysica
     return ext;
 }
 
+/* What a device has, and what is chained to that. */
+static dti_VkPhysicalDeviceProperties2
+dti_vk_properties(dti_vk_instance *in, dti_VkPhysicalDevice physical, void *next) {
+    dti_VkPhysicalDeviceProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = next};
+    in->vk.GetPhysicalDeviceProperties2(physical, &all);
+    return all;
+}
+
+static dti_VkPhysicalDeviceMemoryProperties
+dti_vk_heaps(dti_vk_instance *in, dti_VkPhysicalDevice physical, void *next) {
+    dti_VkPhysicalDeviceMemoryProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = next};
+    in->vk.GetPhysicalDeviceMemoryProperties2(physical, &all);
+    return all.memoryProperties;
+}
+
 static bool dti_vk_has(const dti_vk_extensions *ext, const char *name) {
     for (uint32_t i = 0; i < ext->count; i++)
         if (!strcmp(ext->list[i].extensionName, name))
@@ -69,9 +86,7 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index, const dti_vk_
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
     if (p->apiVersion >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_driver_properties"))
         subgroup.pNext = &driver;
-    dti_VkPhysicalDeviceProperties2 all = {
-        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &subgroup};
-    in->vk.GetPhysicalDeviceProperties2(in->physical[index], &all);
+    dti_vk_properties(in, in->physical[index], &subgroup);
     info->subgroup_size = subgroup.subgroupSize;
     /* The precisions only tell the compiler that the text fits: it is cut in any case. */
     if (driver.driverName[0])
@@ -88,11 +103,9 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index, const dti_vk_
 static bool dti_vk_preserves(dti_vk_instance *in, int index, const dti_vk_extensions *ext) {
     dti_VkPhysicalDeviceFloatControlsProperties controls = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES};
-    dti_VkPhysicalDeviceProperties2 all = {
-        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &controls};
     if (!dti_vk_has(ext, DTI_VK_FLOAT_CONTROLS))
         return false;
-    in->vk.GetPhysicalDeviceProperties2(in->physical[index], &all);
+    dti_vk_properties(in, in->physical[index], &controls);
     return controls.shaderSignedZeroInfNanPreserveFloat32;
 }
 
@@ -129,24 +142,19 @@ static uint64_t dti_vk_budget(dti_vk_instance *in, int index, uint32_t heap) {
         return 0;
     dti_VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
-    dti_VkPhysicalDeviceMemoryProperties2 all = {
-        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = &budget};
-    in->vk.GetPhysicalDeviceMemoryProperties2(in->physical[index], &all);
+    dti_vk_heaps(in, in->physical[index], &budget);
     uint64_t limit = budget.heapBudget[heap], used = budget.heapUsage[heap];
     return limit > used ? limit - used : 0;
 }
 
 static void dti_vk_describe_memory(dti_vk_instance *in, int index) {
     dt_device_info *info = &in->infos[index];
-    dti_VkPhysicalDeviceMemoryProperties2 all = {
-        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
-    in->vk.GetPhysicalDeviceMemoryProperties2(in->physical[index], &all);
-    const dti_VkPhysicalDeviceMemoryProperties *memory = &all.memoryProperties;
+    const dti_VkPhysicalDeviceMemoryProperties memory = dti_vk_heaps(in, in->physical[index], NULL);
     uint32_t heap = 0;
-    for (uint32_t i = 0; i < memory->memoryHeapCount; i++)
-        if (memory->memoryHeaps[i].flags & DTI_VK_MEMORY_HEAP_DEVICE_LOCAL_BIT &&
-            memory->memoryHeaps[i].size > info->memory_bytes) {
-            info->memory_bytes = memory->memoryHeaps[i].size;
+    for (uint32_t i = 0; i < memory.memoryHeapCount; i++)
+        if (memory.memoryHeaps[i].flags & DTI_VK_MEMORY_HEAP_DEVICE_LOCAL_BIT &&
+            memory.memoryHeaps[i].size > info->memory_bytes) {
+            info->memory_bytes = memory.memoryHeaps[i].size;
             heap = i;
         }
     info->memory_budget_bytes = dti_vk_budget(in, index, heap);
@@ -376,13 +384,8 @@ static void dti_vk_device_measure(dti_vk_device *device) {
     dti_vk_instance *in = device->instance;
     dti_VkPhysicalDeviceMaintenance3Properties most = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
-    dti_VkPhysicalDeviceProperties2 all = {
-        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &most};
-    in->vk.GetPhysicalDeviceProperties2(device->physical, &all);
-    dti_VkPhysicalDeviceMemoryProperties2 memory = {
-        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
-    in->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &memory);
-    device->heaps = memory.memoryProperties;
+    const dti_VkPhysicalDeviceProperties2 all = dti_vk_properties(in, device->physical, &most);
+    device->heaps = dti_vk_heaps(in, device->physical, NULL);
     device->limits = all.properties.limits;
     dti_vk_device_clock(device);
     device->allocation_max = most.maxMemoryAllocationSize;
@@ -402,19 +405,14 @@ static dt_result dti_vk_transfer_create(dti_vk_device *device) {
         .flags = DTI_VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
         .queueFamilyIndex = device->family,
     };
-    dt_result result = dti_vk_check(
-        device, device->vk.CreateCommandPool(device->handle, &info, NULL, &device->pool),
-        "making the command pool");
-    if (!result)
-        result = dti_vk_command_create(device, 1, &device->transfer);
-    if (!result)
-        result = dti_vk_fence_create(device, &device->fence);
-    uint32_t visible =
-        DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-    if (!result)
-        result = dti_vk_buffer_create(device, DTI_VK_STAGING_BYTES, "the staging buffer", visible,
-                                      DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT, &device->staging);
-    return result;
+    DTI_TRY(dti_vk_check(device,
+                         device->vk.CreateCommandPool(device->handle, &info, NULL, &device->pool),
+                         "making the command pool"));
+    DTI_TRY(dti_vk_command_create(device, 1, &device->transfer));
+    DTI_TRY(dti_vk_fence_create(device, &device->fence));
+    return dti_vk_buffer_create(device, DTI_VK_STAGING_BYTES, "the staging buffer",
+                                DTI_VK_HOST_MEMORY, DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
+                                &device->staging);
 }
 
 static const dti_backend dti_vk_backend = {

@@ -230,83 +230,64 @@ static dt_result dti_vk_check_range(const dti_vk_memory *m, uint64_t offset, uin
                     (unsigned long long)m->bytes);
 }
 
-/* One chunk between the device's staging buffer (at 0) and m (at offset). */
-static dt_result dti_vk_copy_chunk(dti_vk_memory *m, uint64_t offset, uint64_t bytes, bool write) {
-    dti_vk_device *device = m->device;
+/* By the device's own commands, which have ended then. */
+static dt_result dti_vk_copy_now(dti_vk_device *device, const dti_vk_buffer *from, uint64_t from_at,
+                                 const dti_vk_buffer *to, uint64_t to_at, uint64_t bytes) {
     DTI_TRY(dti_vk_command_begin(device, device->transfer));
     dti_vk_barrier_all(device, device->transfer);
-    if (write)
-        dti_vk_copy(device, device->transfer, &device->staging, 0, &m->buffer, offset, bytes);
-    else
-        dti_vk_copy(device, device->transfer, &m->buffer, offset, &device->staging, 0, bytes);
+    dti_vk_copy(device, device->transfer, from, from_at, to, to_at, bytes);
     dti_vk_barrier_host(device, device->transfer);
     DTI_TRY(dti_vk_command_end(device, device->transfer));
     return dti_vk_run(device, device->transfer);
+}
+
+/* Through the staging buffer, where memory is not mapped; `from` or `to` is NULL. */
+static dt_result dti_vk_memory_move(dti_memory *memory, uint64_t offset, const char *from, char *to,
+                                    uint64_t bytes) {
+    dti_vk_memory *m = (dti_vk_memory *)memory;
+    const dti_vk_buffer *staging = &m->device->staging;
+    DTI_TRY(dti_vk_alive(m->device));
+    DTI_TRY(dti_vk_check_range(m, offset, bytes));
+    if (m->buffer.mapped) {
+        char *mapped = (char *)m->buffer.mapped + offset;
+        DTI_TRY(dti_vk_drain(m->device));
+        memcpy(from ? mapped : to, from ? from : mapped, bytes);
+        return DT_OK;
+    }
+    for (uint64_t at = 0; at < bytes; at += DTI_VK_STAGING_BYTES) {
+        const uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
+        if (from) {
+            memcpy(staging->mapped, from + at, chunk);
+            DTI_TRY(dti_vk_copy_now(m->device, staging, 0, &m->buffer, offset + at, chunk));
+        } else {
+            DTI_TRY(dti_vk_copy_now(m->device, &m->buffer, offset + at, staging, 0, chunk));
+            memcpy(to + at, staging->mapped, chunk);
+        }
+    }
+    return DT_OK;
 }
 
 static dt_result dti_vk_memory_write(dti_memory *memory, uint64_t offset, const void *data,
                                      uint64_t bytes) {
-    dti_vk_memory *m = (dti_vk_memory *)memory;
-    dt_result result = dti_vk_alive(m->device);
-    if (!result)
-        result = dti_vk_check_range(m, offset, bytes);
-    if (!result && m->buffer.mapped) {
-        result = dti_vk_drain(m->device);
-        if (!result)
-            memcpy((char *)m->buffer.mapped + offset, data, bytes);
-        return result;
-    }
-    for (uint64_t at = 0; !result && at < bytes; at += DTI_VK_STAGING_BYTES) {
-        uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
-        memcpy(m->device->staging.mapped, (const char *)data + at, chunk);
-        result = dti_vk_copy_chunk(m, offset + at, chunk, true);
-    }
-    return result;
+    return dti_vk_memory_move(memory, offset, data, NULL, bytes);
 }
 
 static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *data,
                                     uint64_t bytes) {
-    dti_vk_memory *m = (dti_vk_memory *)memory;
-    dt_result result = dti_vk_alive(m->device);
-    if (!result)
-        result = dti_vk_check_range(m, offset, bytes);
-    if (!result && m->buffer.mapped) {
-        result = dti_vk_drain(m->device);
-        if (!result)
-            memcpy(data, (char *)m->buffer.mapped + offset, bytes);
-        return result;
-    }
-    for (uint64_t at = 0; !result && at < bytes; at += DTI_VK_STAGING_BYTES) {
-        uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
-        result = dti_vk_copy_chunk(m, offset + at, chunk, false);
-        if (!result)
-            memcpy((char *)data + at, m->device->staging.mapped, chunk);
-    }
-    return result;
-}
-
-static dt_result dti_vk_memory_copy_here(dti_vk_memory *from, dti_vk_memory *to, uint64_t bytes) {
-    dti_vk_device *device = from->device;
-    DTI_TRY(dti_vk_command_begin(device, device->transfer));
-    dti_vk_barrier_all(device, device->transfer);
-    dti_vk_copy(device, device->transfer, &from->buffer, 0, &to->buffer, 0, bytes);
-    dti_vk_barrier_host(device, device->transfer);
-    DTI_TRY(dti_vk_command_end(device, device->transfer));
-    return dti_vk_run(device, device->transfer);
+    return dti_vk_memory_move(memory, offset, NULL, data, bytes);
 }
 
 static dt_result dti_vk_memory_copy(dti_memory *from, dti_memory *to, uint64_t bytes) {
     dti_vk_memory *a = (dti_vk_memory *)from, *b = (dti_vk_memory *)to;
-    dt_result result = dti_vk_alive(a->device);
-    if (!result && a->device == b->device)
-        return dti_vk_memory_copy_here(a, b, bytes);
-    for (uint64_t at = 0; !result && at < bytes; at += DTI_VK_STAGING_BYTES) {
+    DTI_TRY(dti_vk_alive(a->device));
+    if (a->device == b->device)
+        return dti_vk_copy_now(a->device, &a->buffer, 0, &b->buffer, 0, bytes);
+    for (uint64_t at = 0; at < bytes; at += DTI_VK_STAGING_BYTES) {
         const uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
-        result = dti_vk_copy_chunk(a, at, chunk, false);
-        if (!result)
-            result = dti_vk_memory_write(to, at, a->device->staging.mapped, chunk);
+        DTI_TRY(dti_vk_copy_now(a->device, &a->buffer, at, &a->device->staging, 0, chunk));
+        DTI_TRY(dti_vk_memory_write(to, at, a->device->staging.mapped, chunk));
     }
-    return result;
+    return DT_OK;
 }
 
 #endif

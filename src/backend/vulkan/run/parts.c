@@ -24,15 +24,23 @@ static dt_result dti_vk_stamps_create(dti_vk_exec *e) {
                         "making a query pool");
 }
 
+/* The device's clock before and behind each launch of the part before; 0: nothing is known. */
+static uint32_t dti_vk_stamps_read(const dti_vk_exec *e, uint64_t at[DTI_VK_STAMPS + 1]) {
+    const dti_vk_device *device = e->device;
+    const uint32_t count = e->stamps ? e->stamped_count : 0;
+    const size_t bytes = (DTI_VK_STAMPS + 1) * sizeof *at;
+    if (!count || device->vk.GetQueryPoolResults(device->handle, e->stamps, 0, count + 1, bytes, at,
+                                                 sizeof *at, DTI_VK_QUERY_RESULT_64_BIT))
+        return 0;
+    return count;
+}
+
 /* Of the part before: one that was slowed down by something else counts for little. */
 static void dti_vk_part_learn(dti_vk_exec *e) {
     const dti_vk_device *device = e->device;
     uint64_t at[DTI_VK_STAMPS + 1];
-    const uint32_t count = e->stamped_count;
+    const uint32_t count = dti_vk_stamps_read(e, at);
     e->stamped_count = 0;
-    if (!count || device->vk.GetQueryPoolResults(device->handle, e->stamps, 0, count + 1, sizeof at,
-                                                 at, sizeof *at, DTI_VK_QUERY_RESULT_64_BIT))
-        return;
     for (uint32_t i = 0; i < count; i++) {
         dti_vk_work *work = &e->work[e->stamped[i].launch];
         const uint64_t ticks = (at[i + 1] - at[i]) & device->stamp_mask;
@@ -48,10 +56,7 @@ static uint32_t dti_vk_exec_times(const dti_exec *exec, dti_exec_time *to) {
     const dti_vk_exec *e = (const dti_vk_exec *)(const void *)exec;
     const dti_vk_device *device = e->device;
     uint64_t at[DTI_VK_STAMPS + 1];
-    const uint32_t count = e->stamps ? e->stamped_count : 0;
-    if (!count || device->vk.GetQueryPoolResults(device->handle, e->stamps, 0, count + 1, sizeof at,
-                                                 at, sizeof *at, DTI_VK_QUERY_RESULT_64_BIT))
-        return 0;
+    const uint32_t count = dti_vk_stamps_read(e, at);
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t begin = (at[i] - at[0]) & device->stamp_mask;
         const uint64_t end = (at[i + 1] - at[0]) & device->stamp_mask;
