@@ -98,8 +98,9 @@ static void dti_norm_grad_rule(dti_grad *g) {
     }
 }
 
-/* ---- The rows taken apart: their derivatives when they are differentiated again. Tensors are seen as [groups, elements] of a sample for the statistics, and as [outer,
- * channels, spatial] for the weights. */
+/* ---- The rows taken apart: their derivatives when they are differentiated again. Tensors are seen
+ * as [groups, elements] of a sample for the statistics, and as [outer, channels, spatial] for the
+ * weights. */
 
 static dt_tensor dti_norm_grouped(const dti_grad *g, dt_tensor x) {
     const int32_t *i = g->node.attr.i;
