@@ -86,24 +86,19 @@ static bool dti_conv_dw_by_fours(const dti_args_conv *a) {
     return ((a->y_offset | run) & 3) == 0;
 }
 
-static void dti_conv_dw_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    const dti_args_conv *a = &l->args.conv;
-    spec[2] = dti_conv_shapes[variant];
-    spec[3] = dti_conv_dw_by_fours(a) ? DTI_CONV_LIES_A_FOURS : 0;
-    if (((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0)
-        spec[3] |= DTI_CONV_LIES_C_FOURS;
-}
-
-/* The adjoint's weights never lie by fours along its sum; what it makes does without strides. */
+/* Of variants that are tiles. The adjoint's weights never lie by fours along its sum; what it makes
+ * does without strides. */
 static void dti_conv_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_conv *a = &l->args.conv;
-    const bool adjoint = l->kernel == DTI_K_CONV_DX;
-    const uint32_t made = adjoint ? a->x_offset | a->ih * a->iw : a->y_offset | a->oh * a->ow;
+    const bool weights = ((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0;
+    const bool adjoint = l->kernel == DTI_K_CONV_DX, dw = l->kernel == DTI_K_CONV_DW;
+    const uint32_t image = adjoint ? a->x_offset | a->ih * a->iw : a->y_offset | a->oh * a->ow;
+    const bool whole = !adjoint || (a->stride_h == 1 && a->stride_w == 1);
     spec[2] = dti_conv_shapes[variant];
     spec[3] = adjoint ? DTI_CONV_ADJOINT : 0;
-    if (!adjoint && ((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0)
+    if (dw ? dti_conv_dw_by_fours(a) : weights && !adjoint)
         spec[3] |= DTI_CONV_LIES_A_FOURS;
-    if ((made & 3) == 0 && (!adjoint || (a->stride_h == 1 && a->stride_w == 1)))
+    if (dw ? weights : (image & 3) == 0 && whole)
         spec[3] |= DTI_CONV_LIES_C_FOURS;
 }
 
@@ -128,57 +123,34 @@ static uint64_t dti_conv_tiles(const dti_args_conv *a, uint32_t made, uint64_t r
     return dti_ceil_div(made, spec[3]) * dti_ceil_div(a->n * rows * cols, 8) * a->groups;
 }
 
-static uint64_t dti_conv_tiled_invocations(const dti_launch *l, uint32_t variant) {
+static void dti_conv_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    if (variant) {
+        dti_conv_lies(l, variant, spec);
+    } else if (l->kernel == DTI_K_CONV_DW) {
+        spec[2] = 0;
+        spec[3] = DTI_MIN(a->co, 8u);
+    } else {
+        const bool forward = l->kernel == DTI_K_CONV;
+        dti_conv_tile(a, forward ? a->co : a->ci, forward ? a->ow : a->iw, spec);
+    }
+}
+
+/* Of the adjoint positions that lie a stride apart make a plane of their own. */
+static uint64_t dti_conv_invocations(const dti_launch *l, uint32_t variant,
+                                     const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
     const dti_conv_made made = dti_conv_made_of(l);
-    return dti_conv_groups(&made, variant) * dti_conv_shape_of(variant).lanes;
-}
-
-static void dti_conv_forward_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     if (variant)
-        dti_conv_lies(l, variant, spec);
-    else
-        dti_conv_tile(&l->args.conv, l->args.conv.co, l->args.conv.ow, spec);
-}
-
-static uint64_t dti_conv_forward_invocations(const dti_launch *l, uint32_t variant,
-                                             const uint32_t spec[4]) {
-    const dti_args_conv *a = &l->args.conv;
-    return variant ? dti_conv_tiled_invocations(l, variant)
-                   : dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
-}
-
-static void dti_conv_dx_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    if (variant)
-        dti_conv_lies(l, variant, spec);
-    else
-        dti_conv_tile(&l->args.conv, l->args.conv.ci, l->args.conv.iw, spec);
-}
-
-/* Positions that lie a stride apart make a plane of their own. */
-static uint64_t dti_conv_dx_invocations(const dti_launch *l, uint32_t variant,
-                                        const uint32_t spec[4]) {
-    const dti_args_conv *a = &l->args.conv;
-    if (variant)
-        return dti_conv_tiled_invocations(l, variant);
+        return dti_conv_groups(&made, variant) * dti_conv_shape_of(variant).lanes;
+    if (l->kernel == DTI_K_CONV_DW)
+        return dti_ceil_div(a->co, spec[3]) * dti_ceil_div((uint64_t)a->ci * a->kh * a->kw, 8) *
+               a->groups * a->splits * a->cuts;
+    if (l->kernel == DTI_K_CONV)
+        return dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
     return dti_conv_tiles(a, a->ci, dti_ceil_div(a->ih, a->stride_h),
                           dti_ceil_div(a->iw, a->stride_w), spec) *
            a->stride_h * a->stride_w;
-}
-
-static void dti_conv_dw_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    spec[2] = 0;
-    spec[3] = l->args.conv.co < 8 ? l->args.conv.co : 8;
-    if (variant)
-        dti_conv_dw_lies(l, variant, spec);
-}
-
-static uint64_t dti_conv_dw_invocations(const dti_launch *l, uint32_t variant,
-                                        const uint32_t spec[4]) {
-    const dti_args_conv *a = &l->args.conv;
-    if (variant)
-        return dti_conv_tiled_invocations(l, variant);
-    return dti_ceil_div(a->co, spec[3]) * dti_ceil_div((uint64_t)a->ci * a->kh * a->kw, 8) *
-           a->groups * a->splits * a->cuts;
 }
 
 static uint64_t dti_conv_flops(const dti_args_conv *a) {
@@ -186,29 +158,20 @@ static uint64_t dti_conv_flops(const dti_args_conv *a) {
 }
 
 static void dti_conv_put_operand(dti_launch *l, uint32_t shift) {
-    l->args.conv.z_offset = l->args.conv.y_offset + shift;
-}
-
-static void dti_conv_dx_put_operand(dti_launch *l, uint32_t shift) {
-    l->args.conv.z_offset = l->args.conv.x_offset + shift;
+    dti_args_conv *a = &l->args.conv;
+    a->z_offset = (l->kernel == DTI_K_CONV ? a->y_offset : a->x_offset) + shift;
 }
 
 /* Source channels of taps, or of rows of taps. */
-static dti_effort dti_conv_forward_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+static dti_effort dti_conv_image_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_conv *a = &l->args.conv;
+    const bool forward = l->kernel == DTI_K_CONV;
+    const uint64_t rows = forward ? a->kh : dti_ceil_div(a->kh, a->stride_h);
+    const uint64_t cols = forward ? a->kw : dti_ceil_div(a->kw, a->stride_w);
     uint32_t spec[4];
-    dti_conv_forward_tile(l, variant, spec);
+    dti_conv_spec(l, variant, spec);
     const bool by_rows = !variant && spec[2];
-    return (dti_effort){(uint64_t)a->ci * a->kh * (by_rows ? 1 : a->kw), dti_conv_flops(a)};
-}
-
-static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const dti_args_conv *a = &l->args.conv;
-    const uint64_t rows = dti_ceil_div(a->kh, a->stride_h), cols = dti_ceil_div(a->kw, a->stride_w);
-    uint32_t spec[4];
-    dti_conv_dx_tile(l, variant, spec);
-    const bool by_rows = !variant && spec[2];
-    return (dti_effort){a->co * rows * (by_rows ? 1 : cols), dti_conv_flops(a)};
+    return (dti_effort){(forward ? a->ci : a->co) * rows * (by_rows ? 1 : cols), dti_conv_flops(a)};
 }
 
 /* Positions of a part. */
@@ -236,7 +199,7 @@ static uint64_t dti_conv_rounds(const dti_launch *l, uint32_t local) {
     const bool adjoint = l->kernel == DTI_K_CONV_DX;
     uint64_t more = DTI_ROUNDS_FEW;
     uint32_t spec[4];
-    (adjoint ? dti_conv_dx_tile : dti_conv_forward_tile)(l, 0, spec);
+    dti_conv_spec(l, 0, spec);
     const uint64_t rows = dti_conv_taps_rounds(a->kh, adjoint ? a->stride_h : 1, a->dil_h, &more);
     const uint64_t cols = dti_conv_taps_rounds(a->kw, adjoint ? a->stride_w : 1, a->dil_w, &more);
     return (adjoint ? a->co : a->ci) * rows * (spec[2] ? 1 : cols) + more;
@@ -405,29 +368,24 @@ static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
 #define DTI_CONV_RIVALS                                                                            \
     { 0, 1u << 2, 1u << 1 | 1u << 3, 1u << 2 | 1u << 4, 0, 1u << 3 | 1u << 4 }
 
+#define DTI_CONV_ROW                                                                               \
+    .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \
+    .tile = dti_conv_spec, .invocations = dti_conv_invocations, .fits = dti_conv_fits_device
+#define DTI_CONV_IMAGE_ROW                                                                         \
+    DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv, .grain = dti_cpu_grain_conv,   \
+                  .scratch_bytes = dti_cpu_scratch_conv, .takes = dti_product_takes,               \
+                  .put_operand = dti_conv_put_operand, .effort = dti_conv_image_effort
+
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
-DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
-           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
-           .takes = dti_product_takes, .put_operand = dti_conv_put_operand,
-           .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
-           .variant = dti_conv_variant, .tile = dti_conv_forward_tile, .rounds = dti_conv_rounds,
-           .invocations = dti_conv_forward_invocations, .effort = dti_conv_forward_effort,
-           .trial = dti_conv_forward_trial, .sample = dti_conv_forward_sample,
-           .fits = dti_conv_fits_device);
+DTI_KERNEL(CONV, conv, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_conv_rounds,
+           .trial = dti_conv_forward_trial, .sample = dti_conv_forward_sample);
 
 /* (y, w, x, bias or mask); spec0, spec1 */
-DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
-           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
-           .takes = dti_product_takes, .put_operand = dti_conv_dx_put_operand,
-           .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
-           .variant = dti_conv_variant, .tile = dti_conv_dx_tile, .rounds = dti_conv_rounds,
-           .invocations = dti_conv_dx_invocations, .effort = dti_conv_dx_effort,
-           .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample, .fits = dti_conv_fits_device);
+DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_conv_rounds,
+           .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample);
 
 /* (y, x, partial w) */
-DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
-           .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw,
-           .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
-           .variant = dti_conv_variant, .tile = dti_conv_dw_tile, .rounds = dti_conv_dw_rounds,
-           .invocations = dti_conv_dw_invocations, .effort = dti_conv_dw_effort,
-           .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample, .fits = dti_conv_fits_device);
+DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, DTI_CONV_ROW, .run = dti_cpu_conv_dw,
+           .outer = dti_cpu_items_conv_dw, .grain = dti_cpu_grain_conv_dw,
+           .scratch_bytes = dti_cpu_scratch_conv_dw, .rounds = dti_conv_dw_rounds,
+           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample);
