@@ -45,6 +45,12 @@ static void kills_draw_job(jobs_job *j, uint64_t *state) {
     while (j->kind == JOB_ONE || j->kind == JOB_ODD ||
            jobs_clamp(j->v[F_REPLICAS], 1, 7) * j->v[F_STAGES] * j->v[F_TENSOR] < 2);
     int *v = j->v;
+    if (j->kind >= JOB_STAGES && j->kind <= JOB_GRID) {
+        v[F_REPLICAS] = 2 * v[F_STAGES] * v[F_TENSOR] <= JOB_DEVICES ? 2 : v[F_REPLICAS];
+        v[F_BATCH] = jobs_clamp(v[F_BATCH], v[F_REPLICAS], v[F_ROWS]);
+        v[F_SLICES] = v[F_SLICES] ? jobs_clamp(v[F_SLICES], v[F_REPLICAS], v[F_BATCH]) : 0;
+        v[F_ZERO] = v[F_TENSOR_SLICES] > v[F_TENSOR] ? 0 : (int)jobs_random(state, 4);
+    }
     v[F_RANKS] = jobs_clamp(v[F_RANKS], 2, v[F_REPLICAS] * v[F_STAGES] * v[F_TENSOR]);
     v[F_STEPS] = KILL_STEPS + 3 * kills_round(j);
     v[F_TROUBLE] = v[F_RATE] = v[F_EVALUATE] = v[F_EMPTY] = 0;
@@ -77,9 +83,10 @@ static void kills_draw_then(kill_case *c, uint64_t *state) {
                                                : 1;
         v[F_SCHEDULE] = v[F_STAGES] > 1 ? (int)jobs_random(state, 2) : 0;
         v[F_CHUNKS] = 0;
-        v[F_ZERO] = v[F_REPLICAS] > 1 ? (int)jobs_random(state, v[F_STAGES] > 1 ? 2 : 4) : 0;
-        v[F_OFFLOAD] = v[F_OFFLOAD] && v[F_ZERO] > 1;
+        v[F_OFFLOAD] = 0;
     }
+    if (v[F_TENSOR_SLICES] <= v[F_TENSOR])
+        v[F_ZERO] = (int)jobs_random(state, 4);
     while (v[F_REPLICAS] * v[F_STAGES] * v[F_TENSOR] > JOB_DEVICES)
         v[F_REPLICAS]--;
     v[F_ZERO] = v[F_REPLICAS] > 1 ? v[F_ZERO] : 0;

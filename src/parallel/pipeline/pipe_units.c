@@ -152,7 +152,8 @@ static dt_result dti_pipe_units_compare(dti_parallel *par, const int64_t *all, c
 
 static void dti_pipe_units_hash(const dti_pipe *pipe, int64_t *own, bool *same) {
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
-        for (uint32_t i = 0; i < 2 * pipe->stages[s].pipelines; i++) {
+        const uint32_t lists = pipe->stages[s].units.comm ? 2 * pipe->stages[s].pipelines : 0;
+        for (uint32_t i = 0; i < lists; i++) {
             const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i / 2);
             const int64_t order =
                 (int64_t)(dti_units_order(&pipe->devices[chunk->device].lists[i % 2],
