@@ -251,7 +251,9 @@ static void play_posts(const play_rank *r, const dti_pipe_flow *f) {
 
 static uint32_t play_sum_works(const play_rank *r) {
     const dti_parallel *par = &r->trainer->par;
-    return dti_units_are(par) && !par->units.whole ? par->mesh.world : 1;
+    return par->pipe && dti_pipe_has_units(par)      ? DTI_MIN(par->mesh.world, par->mesh.data)
+           : dti_units_are(par) && !par->units.whole ? par->mesh.world
+                                                     : 1;
 }
 
 /* Each is posted as soon as all of this rank have arrived: of replicas in their order, of pipelines
@@ -302,6 +304,8 @@ static void play_meets(const play_rank *r, int d, const dti_action *a) {
     play_note(&play_channel_of(r, comm)->together, a->what, what, a->micro, 2);
 }
 
+static uint32_t play_units_pending(const play_rank *r);
+
 /* Operations under way, the most that it can be. */
 static void play_counts_pending(const play_rank *r) {
     const dti_parallel *par = &r->trainer->par;
@@ -314,6 +318,7 @@ static void play_counts_pending(const play_rank *r) {
         pending += s->out[i] ? play_sum_works(r) : 0;
     for (int d = 0; d < r->devices; d++)
         pending += r->device[d].arrived;
+    pending += play_units_pending(r);
     s->pending = DTI_MAX(s->pending, pending);
     CHECK(pending <= DTI_PENDING_MAX);
 }
@@ -337,6 +342,8 @@ static void play_channels_agree(void) {
 
 /* ---- an action, and the whole */
 
+static void play_units_see(const play_rank *r, uint32_t part, const dti_action *a);
+
 static void play_part_sees(play_rank *r, int d, uint32_t part, const dti_action *a, bool counts) {
     const dti_pipe *pipe = r->trainer->par.pipe;
     play_micro *m = &play_of(r)->micro[part][a->micro];
@@ -354,6 +361,7 @@ static void play_part_sees(play_rank *r, int d, uint32_t part, const dti_action 
     m->made = m->made || a->ends == DTI_ENDS_FORWARD;
     m->left = m->left || a->kind == DTI_ACTION_CLOSE;
     play_sums_at(r, part, a);
+    play_units_see(r, part, a);
     if (a->kind == (pipe ? DTI_ACTION_SUM : DTI_ACTION_CLOSE))
         play_ends(r, d, part, a->micro, counts);
 }

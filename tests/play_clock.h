@@ -43,6 +43,8 @@ static bool play_all_move(uint64_t now, uint32_t *state) {
             moved = (!state || train_random(state) % 3 == 0) && play_message(r, &pipe->flows[k])
                         ? true
                         : moved;
+        for (uint32_t s = 0; pipe && s < pipe->stage_count; s++)
+            moved = play_units_move(r, s) || moved;
         play_counts_pending(r);
         for (int d = 0; d < r->devices; d++)
             moved = play_device_moves(r, d, now, state) || moved;
@@ -106,7 +108,7 @@ static void play_idles(const play_job *j) {
             const bool sums = runs->count && runs->runs[0].pieces[0].leaf !=
                                                  runs->runs[runs->count - 1].pieces[0].leaf;
             double least;
-            if (!runs->count)
+            if (!runs->count || !play_has_own_lists(&play.rank[i]))
                 continue;
             const double idle =
                 (double)(play_pipeline_end(pipe, &pipe->pipelines[k]) - work) / work;
@@ -171,7 +173,7 @@ static void play_memory(const play_rank *r) {
     bytes = pipe ? bytes : play_saw[r->index].most_bytes;
     CHECK_TEXT(bytes == info.transient_bytes, "%llu bytes alive, %llu are told",
                (unsigned long long)bytes, (unsigned long long)info.transient_bytes);
-    if (!pipe || r->job->stages == 1)
+    if (!pipe || r->job->stages == 1 || !play_has_own_lists(r))
         return;
     const uint32_t live = play_live(pipe);
     CHECK_TEXT(live == (uint32_t)info.live_micro_batches, "%u micro-batches alive, %d are told",

@@ -42,6 +42,7 @@ static uint32_t play_row(const play_rank *r, int d) {
 }
 
 #include "play_checks.h"
+#include "play_units.h"
 
 /* ---- the job's trainers, each on a thread until the play is over */
 
@@ -136,7 +137,10 @@ static bool play_act(play_rank *r, int d) {
     if (a->kind == DTI_ACTION_COLLECTIVE && par->pipe)
         *play_counter(r, d, DTI_TP_LEFT) += par->pipe->each;
     own->left += a->kind == DTI_ACTION_COLLECTIVE;
-    play_sees_action(r, d, a);
+    if (a->kind == DTI_ACTION_GATHER)
+        play_units_see(r, a->part, a);
+    else
+        play_sees_action(r, d, a);
     if (a->raises)
         par->counters[a->raises - 1]++;
     own->arrived = false;
@@ -180,8 +184,10 @@ static bool play_message(play_rank *r, dti_pipe_flow *f) {
 
 static bool play_message_drawn(play_rank *r, uint32_t *state) {
     const dti_pipe *pipe = r->trainer->par.pipe;
-    return pipe && pipe->flow_count &&
-           play_message(r, &pipe->flows[train_random(state) % pipe->flow_count]);
+    const bool moved = play_units_drawn(r, state);
+    return (pipe && pipe->flow_count &&
+            play_message(r, &pipe->flows[train_random(state) % pipe->flow_count])) ||
+           moved;
 }
 
 /* ---- a play */
@@ -199,6 +205,7 @@ static void play_begin(void) {
             pipe->flows[k].posted = 0;
         if (pipe)
             pipe->tail = r->job->short_batch;
+        play_units_begin(r);
     }
 }
 
@@ -207,6 +214,7 @@ static bool play_ended(void) {
     for (int i = 0; i < play.count; i++) {
         const play_rank *r = &play.rank[i];
         const dti_pipe *pipe = r->trainer->par.pipe;
+        all = all && play_units_ended(r);
         for (int d = 0; d < r->devices; d++)
             all = all && r->device[d].at == play_list(r, d)->count;
         for (uint32_t k = 0; pipe && k < pipe->flow_count; k++)
@@ -299,9 +307,11 @@ static void play_draw(uint32_t *state, play_job *j) {
         j->chunks = 2;
     }
     j->zero = j->data > 1 && j->slices == 1 && j->stages * j->tensor > 1
-                  ? (int)(train_random(state) % 2)
+                  ? (int)(train_random(state) % 4)
                   : 0;
-    j->batch_slices = j->data * (1 + (int)(train_random(state) % 2));
+    j->bucket_bytes = j->zero > 1 ? 512 << train_random(state) % 3 : 0;
+    j->batch_slices = j->data * (1 + (int)(train_random(state) % 2)) +
+                      (j->zero > 1 ? (int)(train_random(state) % 2) : 0);
     if (j->kind == TRAIN_SYNC)
         j->accumulate = 1; /* it needs the whole batch at once */
     const int devices = j->stages * j->tensor * j->data;
@@ -333,9 +343,9 @@ static void play_whole(play_job *j, int round, uint32_t *state) {
                                        : play_run(-1, state, &actions);
         CHECK_TEXT(ended,
                    "round %d: %d stages x %d tensor ranks x %d, %d slices, %d ranks, %d "
-                   "micro-batches, schedule %d: nobody moves",
+                   "micro-batches, schedule %d, ZeRO-%d: nobody moves",
                    round, j->stages, j->tensor, j->data, j->slices, j->ranks, j->accumulate,
-                   (int)j->schedule);
+                   (int)j->schedule, j->zero);
         play_channels_agree();
         if (again < 2)
             play_idles(j);

@@ -33,10 +33,6 @@ static const dti_code *zero_code(const play_rank *r, int d, uint32_t micro) {
                        : dti_program_code(dti_parallel_last(&r->trainer->par.replicas[d]));
 }
 
-static bool zero_overlap(uint64_t a, uint64_t n, uint64_t b, uint64_t m) {
-    return a < b + m && b < a + n;
-}
-
 /* ---- what must hold when an action begins */
 
 /* Elements from `at` on of the gradients' arena are written: what was there has left. */
@@ -46,7 +42,7 @@ static void zero_writes(const play_rank *r, int d, const dti_code *code, uint64_
         return;
     for (uint32_t u = 0; u < zero_of(r)->device[d].given && code->units_leave; u++)
         CHECK_TEXT(zero_counter(r, DTI_UNITS_SUMMED) > u ||
-                       !zero_overlap(from + (at - from) % code->unit_stride, n,
+                       !play_overlap(from + (at - from) % code->unit_stride, n,
                                      code->unit_gradient[u], dti_bucket_elements(code->buckets[u])),
                    "rank %d, device %d: bucket %u has not left", r->index, d, u);
 }
@@ -73,7 +69,7 @@ static void zero_gather(const play_rank *r, int d, const dti_action *a) {
     zero_device *own = &zero_of(r)->device[d];
     const uint64_t n = dti_bucket_elements(code->buckets[a->what]);
     for (uint32_t u = 0; u < code->bucket_count; u++) {
-        if (zero_overlap(own->at[u], dti_bucket_elements(code->buckets[u]),
+        if (play_overlap(own->at[u], dti_bucket_elements(code->buckets[u]),
                          code->unit_param[a->what], n))
             own->resident &= ~dti_unit_bit(u);
     }

@@ -154,6 +154,7 @@ static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece,
 static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece);
 /* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
 static bool dti_program_weighs(const dt_program *p);
+static bool dti_program_weighs_by(const dt_program *p, const dti_binding *binding); /* this one */
 /* Whether an input is checked when it is written: a class number or an index. */
 static bool dti_program_labels(const dt_program *p);
 /* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]. */

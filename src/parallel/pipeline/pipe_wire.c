@@ -22,11 +22,12 @@ static void dti_pipe_needs_own(const dti_pipe *pipe) {
         const dti_pipe_link *l = &pipe->cut.links[i];
         const dt_program *to = dti_pipe_any(pipe, l->to), *back = dti_pipe_any(pipe, l->back);
         uint32_t *needs = &pipe->needs[i * DTI_PIPE_NEEDS];
-        const bool in = to && dti_code_binding(dti_program_code(to), l->node, false, false);
-        needs[DTI_PIPE_NEED_FORWARD] = in;
+        const dti_binding *in =
+            to ? dti_code_binding(dti_program_code(to), l->node, false, false) : NULL;
+        needs[DTI_PIPE_NEED_FORWARD] = in != NULL;
         needs[DTI_PIPE_NEED_BACK] =
             back && l->gradient && dti_code_binding(dti_program_code(back), l->node, false, true);
-        needs[DTI_PIPE_NEED_WEIGH] = in && dti_program_weighs(to);
+        needs[DTI_PIPE_NEED_WEIGH] = in && dti_program_weighs_by(to, in);
     }
 }
 

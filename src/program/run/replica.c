@@ -66,6 +66,18 @@ static bool dti_program_weighs(const dt_program *p) {
     return p->code->weighs;
 }
 
+static bool dti_program_weighs_by(const dt_program *p, const dti_binding *binding) {
+    const dti_code *code = p->code;
+    const dti_segment *s = &code->segments[code->weigh_segment];
+    bool reads = false;
+    for (uint32_t i = 0; code->weighs && i < s->count * DTI_BINDINGS_MAX; i++) {
+        const dti_launch *l = &code->list.launches[s->first + i / DTI_BINDINGS_MAX];
+        const dti_value *v = &code->list.values[l->value[i % DTI_BINDINGS_MAX]];
+        reads = reads || (v->kind == DTI_VALUE_IN && v->offset - binding->offset < binding->bytes);
+    }
+    return reads;
+}
+
 static bool dti_program_labels(const dt_program *p) {
     bool any = false;
     for (uint32_t i = 0; i < p->code->binding_count; i++)
