@@ -766,6 +766,64 @@ TEST(zero_memory_of_replicas_is_what_the_formula_says) {
     }
 }
 
+static dt_trainer_info deep_stages(dt_comm *comm, const char *devices, int level, char text[1200]) {
+    deep m;
+    dt_trainer *trainer = NULL;
+    dt_trainer_info info = {0};
+    dt_ctx_info before, after;
+    if (!deep_make(&m))
+        return info;
+    dt_trainer_desc d = deep_desc(&m, devices, level);
+    d.comm = comm;
+    d.accumulate = 2;
+    d.parallel.pipeline = 2;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int i = 0; i < 3 && !result; i++) {
+        dt_ctx_get_info(m.ctx, i < 2 ? &before : &after);
+        result = dt_trainer_step(trainer, NULL);
+    }
+    dt_trainer_get_info(result ? NULL : trainer, &info);
+    snprintf(text, 1200, "%s%s", result ? dt_ctx_error(m.ctx) : "",
+             !result && before.host_alloc_calls != after.host_alloc_calls ? "steps allocate" : "");
+    dt_ctx_destroy(m.ctx);
+    return info;
+}
+
+enum { DEEP_UNIT = 5 * 1024, DEEP_STAGE = DEEP_LAYERS / 2 * DEEP_UNIT };
+
+static void deep_stages_rank(rank *r) {
+    const int level = *(const int *)r->job->arg;
+    const dt_trainer_info info = deep_stages(r->comm, "cpu:2", level, r->text);
+    EXPECT_TEXT(r,
+                !r->text[0] && info.staging_bytes == (level < DT_SHARD_GRADIENTS
+                                                          ? 2 * 2 * (uint64_t)DEEP_STAGE
+                                                          : 2 * 2 * (uint64_t)DEEP_UNIT),
+                "level %d: %llu bytes of staging; %s", level,
+                (unsigned long long)info.staging_bytes, r->text);
+}
+
+/* Two stages of 20 layers, each of them a unit, and two replicas with two batch slices each. */
+TEST(zero_memory_of_stages_is_what_the_formula_says) {
+    for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
+        char text[1200] = "";
+        const uint64_t all = DEEP_STAGE, own = all / 2;
+        const dt_trainer_info info = deep_stages(NULL, "cpu:4", level, text);
+        CHECK_TEXT(!text[0], "%s", text);
+        CHECK_TEXT(level < DT_SHARD_GRADIENTS ||
+                       (info.replica_param_bytes ==
+                            own + (level < DT_SHARD_PARAMETERS ? all : DEEP_UNIT) &&
+                        info.replica_gradient_bytes == own + all),
+                   "level %d: %llu bytes of parameters, %llu of gradients", level,
+                   (unsigned long long)info.replica_param_bytes,
+                   (unsigned long long)info.replica_gradient_bytes);
+        CHECK(info.partial_sum_bytes == 4 * 2 * all);
+        CHECK(info.staging_bytes == (level < DT_SHARD_GRADIENTS ? 2 * all : 0));
+        job *j = job_new(2, &level);
+        job_run(j, deep_stages_rank);
+        job_free(j);
+    }
+}
+
 /* Averages come to the weights' place for an evaluation, and the next step lets both go. */
 TEST(an_evaluation_with_averages_keeps_no_memory_with_zero_2_and_3) {
     for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
