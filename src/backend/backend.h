@@ -7,7 +7,6 @@
  *
  *   context.h, context.c    contexts, and which device a name means
  *   trial.h, trial.c        launches that show whether a kernel is right
- *   reference/reference.c   in double, by plain loops
  *   cpu/cpu.c               the CPU
  *   vulkan/                 Vulkan (vulkan.h) */
 

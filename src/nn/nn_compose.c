@@ -53,12 +53,12 @@ static dt_tensor dti_triangle_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal) {
-    return dti_compose("tril", dti_triangle_make, 1, (dti_given){{x}},
+    return dti_compose("tril", dti_triangle_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {true}, .dim = {diagonal}});
 }
 
 DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal) {
-    return dti_compose("triu", dti_triangle_make, 1, (dti_given){{x}},
+    return dti_compose("triu", dti_triangle_make, 1, (dti_inputs){{x}},
                        (dti_attr){.dim = {diagonal}});
 }
 
@@ -127,7 +127,7 @@ static dt_tensor dti_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep, b
     attr.i[1] = unbiased;
     attr.i[2] = keep;
     attr.i[3] = root;
-    return dti_compose(root ? "std" : "var", dti_var_make, 1, (dti_given){{x}}, attr);
+    return dti_compose(root ? "std" : "var", dti_var_make, 1, (dti_inputs){{x}}, attr);
 }
 
 DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
@@ -195,7 +195,7 @@ static dt_tensor dti_prod_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
-    return dti_compose("prod", dti_prod_make, 1, (dti_given){{x}}, (dti_attr){.i = {axis, keep}});
+    return dti_compose("prod", dti_prod_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis, keep}});
 }
 
 static dt_tensor dti_cumsum_make(dt_graph *g, const dti_call *c) {
@@ -211,7 +211,7 @@ static dt_tensor dti_cumsum_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
-    return dti_compose("cumsum", dti_cumsum_make, 1, (dti_given){{x}}, (dti_attr){.i = {axis}});
+    return dti_compose("cumsum", dti_cumsum_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- places */
@@ -251,12 +251,12 @@ static dt_tensor dti_extreme_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_argmax(dt_tensor x, int axis) {
-    return dti_compose("argmax", dti_extreme_make, 1, (dti_given){{x}},
+    return dti_compose("argmax", dti_extreme_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {axis, true}});
 }
 
 DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
-    return dti_compose("argmin", dti_extreme_make, 1, (dti_given){{x}}, (dti_attr){.i = {axis}});
+    return dti_compose("argmin", dti_extreme_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- formulas of elements */
@@ -304,7 +304,7 @@ static dt_tensor dti_glu_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
-    return dti_compose("glu", dti_glu_make, 1, (dti_given){{x}}, (dti_attr){.i = {axis}});
+    return dti_compose("glu", dti_glu_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
 DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
@@ -389,7 +389,7 @@ static dt_tensor dti_dropout_channels_make(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
     const int32_t stream = x.graph ? (int32_t)x.graph->streams : 0;
-    return dti_compose("dropout_channels", dti_dropout_channels_make, 1, (dti_given){{x}},
+    return dti_compose("dropout_channels", dti_dropout_channels_make, 1, (dti_inputs){{x}},
                        (dti_attr){.f = {p}, .i = {stream}});
 }
 
@@ -440,11 +440,11 @@ static dt_tensor dti_pixels_make(dt_graph *g, const dti_call *call) {
 }
 
 DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r) {
-    return dti_compose("pixel_shuffle", dti_pixels_make, 1, (dti_given){{x}},
+    return dti_compose("pixel_shuffle", dti_pixels_make, 1, (dti_inputs){{x}},
                        (dti_attr){.dim = {r}});
 }
 
 DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r) {
-    return dti_compose("pixel_unshuffle", dti_pixels_make, 1, (dti_given){{x}},
+    return dti_compose("pixel_unshuffle", dti_pixels_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {true}, .dim = {r}});
 }

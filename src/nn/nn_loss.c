@@ -224,7 +224,7 @@ DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
                                        const dt_cross_entropy_desc *desc) {
     const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     return dti_compose("cross_entropy_each", dti_cross_entropy_each_make, 2,
-                       (dti_given){{y, t, d.class_weights}},
+                       (dti_inputs){{y, t, d.class_weights}},
                        (dti_attr){.i = {d.ignore_index}, .f = {d.label_smoothing}});
 }
 
@@ -266,7 +266,7 @@ static dt_tensor dti_info_nce_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
-    return dti_compose("info_nce", dti_info_nce_make, 2, (dti_given){{q, k}},
+    return dti_compose("info_nce", dti_info_nce_make, 2, (dti_inputs){{q, k}},
                        (dti_attr){.f = {temperature}});
 }
 
@@ -394,7 +394,8 @@ static dt_tensor dti_multi_margin_make(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
                                  dt_tensor class_weights) {
-    return dti_compose("multi_margin", dti_multi_margin_make, 2, (dti_given){{y, t, class_weights}},
+    return dti_compose("multi_margin", dti_multi_margin_make, 2,
+                       (dti_inputs){{y, t, class_weights}},
                        (dti_attr){.i = {power}, .f = {margin}});
 }
 
@@ -416,7 +417,7 @@ static dt_tensor dti_multilabel_margin_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
-    return dti_compose("multilabel_margin", dti_multilabel_margin_make, 2, (dti_given){{y, t}},
+    return dti_compose("multilabel_margin", dti_multilabel_margin_make, 2, (dti_inputs){{y, t}},
                        (dti_attr){0});
 }
 

@@ -34,7 +34,7 @@ static dt_tensor dti_roll_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift) {
-    return dti_compose("roll", dti_roll_make, 1, (dti_given){{x}},
+    return dti_compose("roll", dti_roll_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {axis}, .dim = {shift}});
 }
 
@@ -67,7 +67,7 @@ static dt_tensor dti_flip_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
-    return dti_compose("flip", dti_flip_make, 1, (dti_given){{x}}, (dti_attr){.i = {axis}});
+    return dti_compose("flip", dti_flip_make, 1, (dti_inputs){{x}}, (dti_attr){.i = {axis}});
 }
 
 /* ---- paddings by what is there */
@@ -123,7 +123,7 @@ static dt_tensor dti_pad_with_make(dt_graph *g, const dti_call *c) {
 
 static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after,
                               dt_padding_mode mode) {
-    return dti_compose(dti_pad_names[mode], dti_pad_with_make, 1, (dti_given){{x}},
+    return dti_compose(dti_pad_names[mode], dti_pad_with_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {axis, (int32_t)mode}, .dim = {before, after}});
 }
 
@@ -219,7 +219,7 @@ static dt_tensor dti_take_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_gather(dt_tensor x, int axis, dt_tensor index) {
-    return dti_compose("gather", dti_take_make, 2, (dti_given){{x, index}},
+    return dti_compose("gather", dti_take_make, 2, (dti_inputs){{x, index}},
                        (dti_attr){.i = {axis}});
 }
 
@@ -258,7 +258,7 @@ static dt_tensor dti_select_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
-    return dti_compose("index_select", dti_select_make, 2, (dti_given){{x, index}},
+    return dti_compose("index_select", dti_select_make, 2, (dti_inputs){{x, index}},
                        (dti_attr){.i = {axis}});
 }
 
@@ -285,7 +285,7 @@ static dt_tensor dti_scatter_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_scatter_add(dt_tensor x, int axis, dt_tensor index, int64_t size) {
-    return dti_compose("scatter_add", dti_scatter_make, 2, (dti_given){{x, index}},
+    return dti_compose("scatter_add", dti_scatter_make, 2, (dti_inputs){{x, index}},
                        (dti_attr){.i = {axis}, .dim = {size}});
 }
 

@@ -65,7 +65,7 @@ static dt_tensor dti_bag_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
-    return dti_compose("embedding_bag", dti_bag_make, 2, (dti_given){{table, index}},
+    return dti_compose("embedding_bag", dti_bag_make, 2, (dti_inputs){{table, index}},
                        (dti_attr){.i = {mean}});
 }
 
@@ -90,7 +90,7 @@ static dt_tensor dti_bag_padded_make(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
                                          int64_t padding_idx) {
-    return dti_compose("embedding_bag_padded", dti_bag_padded_make, 2, (dti_given){{table, index}},
+    return dti_compose("embedding_bag_padded", dti_bag_padded_make, 2, (dti_inputs){{table, index}},
                        (dti_attr){.i = {mean}, .dim = {padding_idx}});
 }
 
@@ -131,7 +131,7 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
         return dti_nn_end(&nn, dt_embedding(table, index));
     dti_node_of(table)->attr.dim[0] = row + 1;
     return dti_nn_end(&nn, dti_compose("embedding", dti_gather_padded_make, 2,
-                                       (dti_given){{table, index}}, (dti_attr){.dim = {row}}));
+                                       (dti_inputs){{table, index}}, (dti_attr){.dim = {row}}));
 }
 
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {

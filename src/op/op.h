@@ -228,10 +228,10 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 
 /* A function of the API that is made of rows: `make` finds inputs and other arguments in the call.
  * The first `needed` inputs must be given; none may be nil, and all must be of one graph. */
-typedef struct dti_given {
+typedef struct dti_inputs {
     dt_tensor x[DTI_CALL_INPUTS];
-} dti_given;
-static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t needed, dti_given in,
+} dti_inputs;
+static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t needed, dti_inputs in,
                              dti_attr attr);
 
 /* Whether a gradient may flow through the node: its row has a rule, and is not flat. */

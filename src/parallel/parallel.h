@@ -316,7 +316,7 @@ static uint64_t dti_units_order(const dti_list *list, uint32_t part, bool leave)
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */
 static dt_result dti_units_agree(dti_parallel *par);
 static void dti_units_free(dti_parallel *par, dti_units *u); /* but for the group */
-static void dti_units_leave(dti_units *u); /* gives up what others wait for */
+static void dti_units_leave(dti_units *u);                   /* gives up what others wait for */
 /* Of a replica's runs, whose programs are there. MEMORY */
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs);
 static dti_action_fn dti_unit_gather;

@@ -78,7 +78,7 @@ static void dti_server_answer(dt_server *s, uint32_t who, dti_message m, const v
 }
 
 /* An answer without a body. */
-static void dti_server_say(dt_server *s, uint32_t who, uint32_t kind, uint32_t part) {
+static void dti_server_say(dt_server *s, uint32_t who, uint16_t kind, uint16_t part) {
     dti_server_answer(s, who, (dti_message){.kind = kind, .part = part}, NULL);
 }
 

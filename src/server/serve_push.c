@@ -10,7 +10,7 @@ static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t batc
 static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer) {
     s->info.pushes += answer == DTI_PUSH_TAKEN;
     s->info.rejected += answer != DTI_PUSH_TAKEN;
-    dti_server_say(s, who, DTI_SAY_PUSHED, (uint32_t)answer);
+    dti_server_say(s, who, DTI_SAY_PUSHED, (uint16_t)answer);
 }
 
 /* A push that is still coming there counts no more: its ticket is somebody else's, or its batch has
@@ -136,7 +136,7 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
     if (answer == DTI_PUSH_TAKEN)
         dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped; its worker reports: %s",
                 (unsigned long long)m->number, plain);
-    dti_server_say(s, who, DTI_SAY_PUSHED, (uint32_t)answer);
+    dti_server_say(s, who, DTI_SAY_PUSHED, (uint16_t)answer);
     dti_server_go_on(s);
 }
 

@@ -95,7 +95,7 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
     return y;
 }
 
-static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t needed, dti_given in,
+static dt_tensor dti_compose(const char *name, dti_make_fn *make, uint32_t needed, dti_inputs in,
                              dti_attr attr) {
     dti_call call = {.name = name, .attr = attr, .make = make};
     dt_graph *g = NULL;

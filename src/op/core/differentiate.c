@@ -251,5 +251,5 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
                               "gradient: y and x are tensors of two graphs: x is a tensor of "
                               "another graph, %s",
                               dti_tensor_elsewhere(y.graph, x).text);
-    return dti_compose("dt_gradient", dti_gradient_make, 2, (dti_given){{y, x}}, (dti_attr){0});
+    return dti_compose("dt_gradient", dti_gradient_make, 2, (dti_inputs){{y, x}}, (dti_attr){0});
 }

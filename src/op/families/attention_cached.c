@@ -113,7 +113,7 @@ static dt_tensor dti_cache_position_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_cache_position(dt_tensor position) {
-    return dti_compose("cache_position", dti_cache_position_make, 1, (dti_given){{position}},
+    return dti_compose("cache_position", dti_cache_position_make, 1, (dti_inputs){{position}},
                        (dti_attr){0});
 }
 
@@ -129,6 +129,6 @@ static dt_tensor dti_cache_positions_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_cache_positions(dt_tensor x, dt_tensor position) {
-    return dti_compose("cache_positions", dti_cache_positions_make, 2, (dti_given){{x, position}},
+    return dti_compose("cache_positions", dti_cache_positions_make, 2, (dti_inputs){{x, position}},
                        (dti_attr){0});
 }

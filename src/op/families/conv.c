@@ -449,7 +449,7 @@ static dt_tensor dti_conv_compose(const char *name, dti_make_fn *make, dt_tensor
     const dti_attr attr = {.i = {d.stride[0], d.stride[1], d.padding[0], d.padding[1],
                                  d.dilation[0], d.dilation[1], d.groups},
                            .dim = {d.output_padding[0], d.output_padding[1]}};
-    return dti_compose(name, make, 2, (dti_given){{x, w, b}}, attr);
+    return dti_compose(name, make, 2, (dti_inputs){{x, w, b}}, attr);
 }
 
 static dt_conv_desc dti_conv_desc_of(const dti_call *c) {

@@ -231,7 +231,7 @@ static dt_tensor dti_pad_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
-    return dti_compose("pad", dti_pad_make, 1, (dti_given){{x}},
+    return dti_compose("pad", dti_pad_make, 1, (dti_inputs){{x}},
                        (dti_attr){.i = {axis}, .dim = {before, after}});
 }
 

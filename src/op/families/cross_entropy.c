@@ -136,7 +136,7 @@ static dt_tensor dti_hot_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
-    return dti_compose("one_hot", dti_hot_make, 1, (dti_given){{index}},
+    return dti_compose("one_hot", dti_hot_make, 1, (dti_inputs){{index}},
                        (dti_attr){.dim = {classes}});
 }
 

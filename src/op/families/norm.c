@@ -304,12 +304,12 @@ static dt_tensor dti_norm_last_make(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps) {
     const dti_attr attr = {.f = {(float)dti_or((double)eps, 1e-5)}, .i = {dims}};
-    return dti_compose("layer_norm", dti_norm_last_make, 1, (dti_given){{x, w, b}}, attr);
+    return dti_compose("layer_norm", dti_norm_last_make, 1, (dti_inputs){{x, w, b}}, attr);
 }
 
 DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
     const dti_attr attr = {.f = {(float)dti_or((double)eps, 1.1920929e-7)}, .i = {dims, true}};
-    return dti_compose("rms_norm", dti_norm_last_make, 1, (dti_given){{x, w}}, attr);
+    return dti_compose("rms_norm", dti_norm_last_make, 1, (dti_inputs){{x, w}}, attr);
 }
 
 /* attr.f[0] = eps, i[0] = groups. */
@@ -330,7 +330,7 @@ static dt_tensor dti_norm_groups_make(dt_graph *g, const dti_call *c) {
 
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
     const dti_attr attr = {.f = {(float)dti_or((double)eps, 1e-5)}, .i = {groups}};
-    return dti_compose("group_norm", dti_norm_groups_make, 1, (dti_given){{x, w, b}}, attr);
+    return dti_compose("group_norm", dti_norm_groups_make, 1, (dti_inputs){{x, w, b}}, attr);
 }
 
 /* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.
@@ -418,7 +418,7 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
         .f = {(float)dti_or((double)d.eps, 1e-5), (float)dti_or((double)d.momentum, 0.1)},
         .i = {d.frozen, d.sync}};
     return dti_compose("batch_norm", dti_batch_norm_make, 1,
-                       (dti_given){{x, w, b, running_mean, running_var}}, attr);
+                       (dti_inputs){{x, w, b, running_mean, running_var}}, attr);
 }
 
 /* ---- Rows of the tables */

@@ -205,7 +205,7 @@ static dt_tensor dti_mean_make(dt_graph *g, const dti_call *c) {
 DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep) {
     dti_attr attr = dti_shape_attr(axes);
     attr.i[1] = keep;
-    return dti_compose("mean", dti_mean_make, 1, (dti_given){{x}}, attr);
+    return dti_compose("mean", dti_mean_make, 1, (dti_inputs){{x}}, attr);
 }
 
 DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep) {

@@ -83,5 +83,5 @@ static dt_tensor dti_rope_make(dt_graph *g, const dti_call *call) {
 DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc) {
     const dt_rope_desc d = desc ? *desc : (dt_rope_desc){0};
     const dti_attr attr = {.f = {d.base == 0.0 ? 10000.0f : (float)d.base}, .i = {d.interleaved}};
-    return dti_compose("rope", dti_rope_make, 1, (dti_given){{x, d.offset}}, attr);
+    return dti_compose("rope", dti_rope_make, 1, (dti_inputs){{x, d.offset}}, attr);
 }

@@ -138,7 +138,7 @@ DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3
         attr.i[3 + i] = d.padding[i];
         attr.dim[i] = d.dilation[i];
     }
-    return dti_compose("conv3d", dti_conv3d_make, 2, (dti_given){{x, w, b}}, attr);
+    return dti_compose("conv3d", dti_conv3d_make, 2, (dti_inputs){{x, w, b}}, attr);
 }
 
 /* ---- pooling */
@@ -221,7 +221,7 @@ static dt_tensor dti_pool3d(const char *op, dt_tensor x, const dt_pool3d_desc *d
         attr.i[3 + i] = d->stride[i];
         attr.dim[i] = d->padding[i];
     }
-    return dti_compose(op, dti_pool3d_make, 1, (dti_given){{x}}, attr);
+    return dti_compose(op, dti_pool3d_make, 1, (dti_inputs){{x}}, attr);
 }
 
 DT_API dt_tensor dt_max_pool3d(dt_tensor x, const dt_pool3d_desc *desc) {
@@ -251,7 +251,7 @@ static dt_tensor dti_adaptive3d_make(dt_graph *g, const dti_call *c) {
 }
 
 DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width) {
-    return dti_compose("adaptive_avg_pool3d", dti_adaptive3d_make, 1, (dti_given){{x}},
+    return dti_compose("adaptive_avg_pool3d", dti_adaptive3d_make, 1, (dti_inputs){{x}},
                        (dti_attr){.dim = {depth, height, width}});
 }
 
