@@ -330,13 +330,11 @@ DTI_SEAM void dti_comm_give_up(dt_comm *comm) {
 
 DTI_PUBLIC(dt_comm_run, (dt_comm * comm, const dt_comm_op *op), comm, DTI_OF(dt_comm), (comm, op)) {
     dt_comm_work work;
-    if (comm)
-        comm->will_wait = true;
+    comm->will_wait = true;
     dt_result result = dt_comm_begin(comm, op, &work);
     if (!result)
         result = dti_comm_wait(comm, work.id, UINT64_MAX);
-    if (comm)
-        comm->will_wait = false;
+    comm->will_wait = false;
     return result;
 }
 

@@ -37,11 +37,9 @@ static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool g
     return DT_OK;
 }
 
-/* With the name of the public function, as DTI_NEED has it. */
 static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
                                    size_t bytes, const uint32_t *rows) {
-    if (!p || !data)
-        return dti_fail_null(p ? p->base : NULL, "data");
+    DTI_NEED(p->base, data);
     const dti_binding *binding = NULL;
     DTI_TRY(dti_check_forked(p->base));
     DTI_TRY(dti_binding_get(p, x, false, gradient, bytes, &binding));
