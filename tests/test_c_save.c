@@ -273,6 +273,9 @@ TEST(c_files_refuse_what_they_have_no_function_for_by_name) {
     CHECK(dt_c_save(store, c_path("c_model.c"), &(dt_c_desc){.outputs = {whole}}) ==
           DT_ERROR_UNSUPPORTED);
     CHECK_CONTAINS(dt_ctx_error(net.ctx), ".outputs[0] is i32");
+    const dt_c_desc gap = {.outputs = {[0] = dt_relu(x), [2] = dt_relu(x)}};
+    CHECK(dt_c_save(store, c_path("c_model.c"), &gap) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(net.ctx), "dt_c_save: .outputs[2] comes after a nil one");
     static const char *const names[] = {"int",       "auto", "memory", "dt_linear",
                                         "constant3", "3d",   ""};
     for (int i = 0; i < 7; i++) {

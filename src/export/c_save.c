@@ -267,24 +267,13 @@ static dt_result dti_c_check(dti_c_file *f) {
             "dt_c_save: '%s' is not a name for a function in C: letters, digits and '_', not a "
             "keyword, and not one of the file's ('dt_', 'map_', 'constant', memory)",
             f->name);
-    for (; f->outputs < DT_MAX_OUTPUTS && dti_is_set(y[f->outputs]); f->outputs++) {
-        if (y[f->outputs].graph != f->store->graph || dti_is_nil(y[f->outputs]))
-            return dti_fail(
-                f->base, DT_ERROR_INVALID,
-                "dt_c_save: .outputs[%d] is nil, or a tensor of another graph than the store's",
-                f->outputs);
-        if (dti_tensor_dtype(y[f->outputs]) != DT_F32)
+    DTI_TRY(dti_export_outputs(f->store, "dt_c_save", y, &f->outputs));
+    for (int i = 0; i < f->outputs; i++)
+        if (dti_tensor_dtype(y[i]) != DT_F32)
             return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
-                            "dt_c_save: .outputs[%d] is %s; f32 is written", f->outputs,
-                            dti_dtype_name(dti_tensor_dtype(y[f->outputs])));
-        if (dti_node_of(y[f->outputs])->term)
-            return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
-                            "dt_c_save: .outputs[%d] is a loss or a metric; give its input",
-                            f->outputs);
-    }
-    return f->outputs
-               ? DT_OK
-               : dti_fail(f->base, DT_ERROR_INVALID, "dt_c_save: no outputs: dt_c_desc.outputs");
+                            "dt_c_save: .outputs[%d] is %s; f32 is written", i,
+                            dti_dtype_name(dti_tensor_dtype(y[i])));
+    return DT_OK;
 }
 
 static dt_result dti_c_make(dti_c_file *f, const char *path) {

@@ -23,31 +23,39 @@ typedef struct dti_onnx_file {
 
 /* ---- what is asked for */
 
-static dt_result dti_onnx_check_output(const dti_onnx_file *f, int i) {
-    const dt_tensor x = f->desc->outputs[i];
-    if (x.graph != f->store->graph || dti_is_nil(x))
-        return dti_fail(f->o.base, DT_ERROR_INVALID,
-                        "onnx: .outputs[%d] is nil, or a tensor of another graph than the store's",
-                        i);
+static dt_result dti_export_output(const dt_store *store, const char *file, dt_tensor x, int i) {
+    dti_base *base = dti_store_base(store);
+    if (x.graph != store->graph || dti_is_nil(x))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "%s: .outputs[%d] is nil, or a tensor of another graph than the store's",
+                        file, i);
     if (dti_node_of(x)->term)
-        return dti_fail(f->o.base, DT_ERROR_UNSUPPORTED,
-                        "onnx: .outputs[%d], %s, is a loss or a metric; give its input", i,
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "%s: .outputs[%d], %s, is a loss or a metric; give its input", file, i,
                         dti_tensor_name(x).text);
     return DT_OK;
 }
 
+/* How many outputs a file has, whatever its kind. */
+static dt_result dti_export_outputs(const dt_store *store, const char *file, const dt_tensor *y,
+                                    int *count) {
+    for (*count = 0; *count < DT_MAX_OUTPUTS && dti_is_set(y[*count]); ++*count)
+        DTI_TRY(dti_export_output(store, file, y[*count], *count));
+    for (int i = *count; i < DT_MAX_OUTPUTS; i++)
+        if (dti_is_set(y[i]))
+            return dti_fail(dti_store_base(store), DT_ERROR_INVALID,
+                            "%s: .outputs[%d] comes after a nil one", file, i);
+    return *count ? DT_OK
+                  : dti_fail(dti_store_base(store), DT_ERROR_INVALID,
+                             "%s: no outputs: set .outputs of the description", file);
+}
+
 static dt_result dti_onnx_check(dti_onnx_file *f) {
-    dt_result result = DT_OK;
-    while (f->outputs < DT_MAX_OUTPUTS && dti_is_set(f->desc->outputs[f->outputs]) && !result)
-        result = dti_onnx_check_output(f, f->outputs++);
-    for (int i = f->outputs; i < DT_MAX_OUTPUTS && !result; i++) {
-        if (dti_is_set(f->desc->outputs[i]) || f->desc->names[i])
-            result = dti_fail(f->o.base, DT_ERROR_INVALID,
-                              "onnx: .outputs[%d] comes after a nil one", i);
-    }
-    if (!result && !f->outputs)
-        result = dti_fail(f->o.base, DT_ERROR_INVALID, "onnx: no outputs: dt_onnx_desc.outputs");
-    return result;
+    DTI_TRY(dti_export_outputs(f->store, "onnx", f->desc->outputs, &f->outputs));
+    for (int i = f->outputs; i < DT_MAX_OUTPUTS; i++)
+        if (f->desc->names[i])
+            return dti_fail(f->o.base, DT_ERROR_INVALID, "onnx: .names[%d] is of no output", i);
+    return DT_OK;
 }
 
 /* ---- names: those of inputs, parameters and outputs are the application's */
