@@ -1,16 +1,21 @@
 /* Functions written in ops: no kernel is of this file. Where a function works a number out of
  * shapes it is a call (dti_compose), so that a program of other shapes makes it again. */
 
-/* An axis of x, counted from the front; -1: an error is recorded. */
-static int dti_composed_axis(const char *op, dt_tensor x, int axis) {
-    const int rank = dti_tensor_shape(x).rank, at = dti_axis_of(x, axis);
-    if (at >= 0 && at < rank && dti_tensor_dtype(x) != DT_I32)
-        return at;
-    if (at < 0 || at >= rank)
-        dti_graph_fail(x.graph, "%s: %s", op, dti_axis_text(axis, rank).text);
-    else
-        dti_graph_fail(x.graph, "%s: %s is i32: cast it", op, dti_tensor_print(x).text);
-    return -1;
+typedef struct dti_along {
+    int axis;     /* counted from the front */
+    int64_t size; /* of the axis */
+} dti_along;
+
+/* An axis of x, which may be i32 only where `whole` says so. */
+static bool dti_along_of(const char *op, dt_tensor x, int axis, bool whole, dti_along *out) {
+    const dt_shape s = dti_tensor_shape(x);
+    out->axis = dti_axis_of(x, axis);
+    if (out->axis < 0 || out->axis >= s.rank)
+        return dti_graph_refuse(x.graph, "%s: %s", op, dti_axis_text(axis, s.rank).text);
+    if (!whole && dti_tensor_dtype(x) == DT_I32)
+        return dti_graph_refuse(x.graph, "%s: %s is i32: cast it", op, dti_tensor_print(x).text);
+    out->size = s.dim[out->axis];
+    return true;
 }
 
 static dt_tensor dti_number(dt_tensor x, float value) {
@@ -39,7 +44,8 @@ static dt_tensor dti_triangle_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0);
     const bool lower = c->attr.i[0];
     int64_t diagonal = c->attr.dim[0];
-    if (dti_composed_axis(c->name, x, -2) < 0)
+    dti_along a;
+    if (!dti_along_of(c->name, x, -2, false, &a))
         return dti_nil(g);
     const dt_shape s = dti_tensor_shape(x);
     const int64_t rows = s.dim[s.rank - 2], cols = s.dim[s.rank - 1];
@@ -171,13 +177,14 @@ DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
 /* i: axis, keep */
 static dt_tensor dti_prod_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0);
-    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
     const bool keep = c->attr.i[1];
-    if (at < 0)
+    dti_along a;
+    if (!dti_along_of(c->name, x, c->attr.i[0], false, &a))
         return dti_nil(g);
+    const int at = a.axis;
     dt_shape s = dti_tensor_shape(x);
     dt_tensor y = x;
-    int64_t n = s.dim[at];
+    int64_t n = a.size;
     s.dim[at] = 1;
     if (n == 0)
         y = dt_expand(dti_number(x, 1.0f), s);
@@ -200,14 +207,13 @@ DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
 
 static dt_tensor dti_cumsum_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0);
-    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
-    if (at < 0)
+    dti_along a;
+    if (!dti_along_of(c->name, x, c->attr.i[0], false, &a))
         return dti_nil(g);
-    const int64_t n = dti_tensor_shape(x).dim[at];
     dt_tensor y = x;
-    for (int64_t step = 1; step < n; step *= 2)
-        y = dt_add(y, dt_pad(dt_slice(y, at, 0, n - step), at, step, 0));
-    return n > 1 ? y : dt_copy(x);
+    for (int64_t step = 1; step < a.size; step *= 2)
+        y = dt_add(y, dt_pad(dt_slice(y, a.axis, 0, a.size - step), a.axis, step, 0));
+    return a.size > 1 ? y : dt_copy(x);
 }
 
 DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
@@ -232,11 +238,12 @@ static dt_tensor dti_places(dt_tensor x, int axis) {
 /* i: axis, largest */
 static dt_tensor dti_extreme_make(dt_graph *g, const dti_call *c) {
     dt_tensor x = dti_call_in(g, c, 0);
-    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
     const bool largest = c->attr.i[1];
-    if (at < 0)
+    dti_along a;
+    if (!dti_along_of(c->name, x, c->attr.i[0], false, &a))
         return dti_nil(g);
-    const int64_t n = dti_tensor_shape(x).dim[at];
+    const int at = a.axis;
+    const int64_t n = a.size;
     if (n < 1 || n > 1 << 24) {
         return dti_graph_fail(g, "%s: axis %d of %s must have 1 to 2^24 elements", c->name, at,
                               dti_tensor_print(x).text);
@@ -293,14 +300,15 @@ DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
 
 static dt_tensor dti_glu_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0);
-    const int at = dti_composed_axis(c->name, x, c->attr.i[0]);
-    if (at < 0)
+    dti_along a;
+    if (!dti_along_of(c->name, x, c->attr.i[0], false, &a))
         return dti_nil(g);
-    const int64_t half = dti_tensor_shape(x).dim[at] / 2;
-    if (dti_tensor_shape(x).dim[at] % 2)
-        return dti_graph_fail(g, "glu: axis %d of %s has no halves", at, dti_tensor_print(x).text);
-    dt_tensor gate = dt_sigmoid(dt_slice(x, at, half, half));
-    return dt_mul(dt_slice(x, at, 0, half), gate);
+    const int64_t half = a.size / 2;
+    if (a.size % 2)
+        return dti_graph_fail(g, "glu: axis %d of %s has no halves", a.axis,
+                              dti_tensor_print(x).text);
+    dt_tensor gate = dt_sigmoid(dt_slice(x, a.axis, half, half));
+    return dt_mul(dt_slice(x, a.axis, 0, half), gate);
 }
 
 DT_API dt_tensor dt_glu(dt_tensor x, int axis) {

@@ -8,25 +8,11 @@
 
 /* ---- along one axis */
 
-typedef struct dti_along {
-    int axis;
-    int64_t size; /* of the axis */
-} dti_along;
-
-static bool dti_along_of(const char *op, dt_tensor x, int axis, dti_along *out) {
-    const dt_shape s = dti_tensor_shape(x);
-    out->axis = dti_axis_of(x, axis);
-    if (out->axis < 0 || out->axis >= s.rank)
-        return dti_graph_refuse(x.graph, "%s: %s", op, dti_axis_text(axis, s.rank).text);
-    out->size = s.dim[out->axis];
-    return true;
-}
-
 /* i: axis; dim: shift */
 static dt_tensor dti_roll_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0);
     dti_along a;
-    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+    if (!dti_along_of(c->name, x, c->attr.i[0], true, &a))
         return dti_nil(g);
     const int64_t n = a.size, by = n ? (c->attr.dim[0] % n + n) % n : 0;
     const dt_tensor parts[2] = {dt_slice(x, a.axis, n - by, by), dt_slice(x, a.axis, 0, n - by)};
@@ -61,7 +47,7 @@ static dt_tensor dti_flipped(dt_tensor x, const dti_along *a) {
 static dt_tensor dti_flip_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0);
     dti_along a;
-    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+    if (!dti_along_of(c->name, x, c->attr.i[0], true, &a))
         return dti_nil(g);
     return a.size < 2 ? dt_copy(x) : dti_flipped(x, &a);
 }
@@ -101,7 +87,7 @@ static dt_tensor dti_pad_with_make(dt_graph *g, const dti_call *c) {
     const int64_t before = c->attr.dim[0], after = c->attr.dim[1];
     const dt_padding_mode mode = (dt_padding_mode)c->attr.i[1];
     dti_along a;
-    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+    if (!dti_along_of(c->name, x, c->attr.i[0], true, &a))
         return dti_nil(g);
     const int64_t most = dti_pad_most(mode, a.size);
     if (before < 0 || after < 0 || before > most || after > most) {
@@ -190,7 +176,7 @@ static dt_tensor dti_last_sum(dt_tensor x) {
 }
 
 static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int axis, dti_along *a) {
-    if (!dti_along_of(op, x, axis, a))
+    if (!dti_along_of(op, x, axis, true, a))
         return false;
     dt_shape s = dti_tensor_shape(x), t = dti_tensor_shape(index);
     bool fits = s.rank == t.rank && a->size <= 1 << 24 && dti_tensor_dtype(x) == DT_F32 &&
@@ -246,7 +232,7 @@ static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
 static dt_tensor dti_select_make(dt_graph *g, const dti_call *c) {
     const dt_tensor x = dti_call_in(g, c, 0), index = dti_call_in(g, c, 1);
     dti_along a;
-    if (!dti_along_of(c->name, x, c->attr.i[0], &a))
+    if (!dti_along_of(c->name, x, c->attr.i[0], true, &a))
         return dti_nil(g);
     if (dti_tensor_dtype(index) != DT_I32 || dti_tensor_shape(index).rank != 1)
         return dti_graph_fail(g, "%s: index %s must be i32, [M]", c->name,
@@ -478,7 +464,7 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
     if (index)
         *index = (dt_tensor){0};
     DTI_NEED_TENSOR(x, op);
-    if (!dti_along_of(op, x, axis, &a))
+    if (!dti_along_of(op, x, axis, true, &a))
         return dti_nil(x.graph);
     const bool all = k == INT64_MIN;
     if (all)
