@@ -8,8 +8,8 @@ enum { PLAY_RANKS = 4, PLAY_DEVICES = 16 };
 typedef struct play_job {
     int stages, tensor, slices, data, ranks, batch_slices, accumulate, kind, chunks, zero;
     dt_pipeline_schedule schedule;
-    bool short_batch;
-    int rows, bucket_bytes; /* of the data, and of a bucket; 0: the usual ones */
+    bool short_batch, uneven; /* uneven: the first rank has one device */
+    int rows, bucket_bytes;   /* of the data, and of a bucket; 0: the usual ones */
 } play_job;
 
 typedef struct play_device {
@@ -267,18 +267,19 @@ static bool play_run(int fault, uint32_t *state, int *actions) {
 /* ---- jobs */
 
 static void play_job_open(const play_job *j, pthread_t *threads, dt_comm **comms) {
-    const int devices = j->stages * j->tensor * j->data;
+    const int all = j->stages * j->tensor * j->data, alone = j->uneven && j->ranks > 1,
+              devices = all - alone, ranks = j->ranks - alone;
     memset(&play, 0, sizeof play);
     memset(play_saw, 0, sizeof play_saw);
     play.count = j->ranks;
     if (j->ranks > 1)
         CHECK(!dt_comm_create_threads(NULL, j->ranks, comms));
-    for (int i = 0; i < j->ranks; i++) {
+    for (int i = 0, k = -alone; i < j->ranks; i++, k++) {
         play.rank[i] =
             (play_rank){.job = j,
                         .comm = comms[i],
                         .index = i,
-                        .devices = devices * (i + 1) / j->ranks - devices * i / j->ranks};
+                        .devices = k < 0 ? 1 : devices * (k + 1) / ranks - devices * k / ranks};
         CHECK(!pthread_create(&threads[i], NULL, play_rank_run, &play.rank[i]));
     }
     while (play.ready < j->ranks)
@@ -316,6 +317,7 @@ static void play_draw(uint32_t *state, play_job *j) {
         j->accumulate = 1; /* it needs the whole batch at once */
     const int devices = j->stages * j->tensor * j->data;
     j->ranks = 1 + (int)(train_random(state) % (uint32_t)DTI_MIN(devices, PLAY_RANKS));
+    j->uneven = train_random(state) % 2;
 }
 
 static void play_job_close(const play_job *j, pthread_t *threads, dt_comm **comms) {

@@ -149,27 +149,21 @@ static void dti_pipe_put_segments(dti_pipe_list_of *of, dti_list *list, dti_acti
     }
 }
 
-/* Of a micro-batch that other replicas have: it gathers what they do, for parts that come later. */
+/* Of a micro-batch that replicas on other ranks have: it gathers what they do, for parts that come
+ * later. */
 static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
                                  const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;
     const dt_program *p = dti_pipe_units_program(pipe, chunk, of->tail, a->micro);
-    const uint32_t forward = dti_program_forward(p), leaving = dti_program_leaving(p),
-                   segments = dti_program_segments(p);
-    const uint32_t from = a->kind == DTI_PIPE_FORWARD    ? 0
-                          : a->kind == DTI_PIPE_BACKWARD ? forward
-                                                         : leaving,
-                   end = a->kind == DTI_PIPE_FORWARD                      ? forward
-                         : a->kind == DTI_PIPE_BACKWARD && leaving > from ? leaving
-                                                                          : segments;
     const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro, DTI_ACTION_GATHER);
-    const dti_list_micro micro = {.idle = true,
-                                  .units =
-                                      dti_pipe_list_units(pipe, action.part, dti_program_code(p)),
-                                  .forward = forward,
-                                  .segments = segments};
-    const uint32_t first = list->count;
-    dti_list_segments(list, action, &micro, from, end);
+    dti_list_units *units = dti_pipe_list_units(pipe, action.part, dti_program_code(p));
+    const dti_list_micro micro = {.idle = true, .units = units};
+    const uint32_t parts[] = {0, dti_program_forward(p), dti_program_leaving(p),
+                              dti_program_segments(p)},
+                   first = list->count;
+    if (!units->ranks)
+        return;
+    dti_list_segments(list, action, &micro, parts[a->kind], parts[a->kind + 1]);
     for (uint32_t i = first; i < list->count && list->actions; i++)
         list->actions[i].kind = DTI_ACTION_GATHER;
 }
