@@ -134,7 +134,7 @@ typedef struct dti_pipe {
     /* State that replicas shard (ZeRO): where the part of each begins, [chunk][replica + 1], and by
      * the model's parameters where they lie in their chunks. NULL: each has all of its stage. */
     uint64_t *bounds, *offsets;
-    char *weighs; /* for parameters that weigh targets: room for the largest */
+    float *weighs; /* for parameters that weigh targets: room for the largest */
     dti_device_team *device_team;
     dti_pipe_flow *flows;
     uint32_t flow_count;

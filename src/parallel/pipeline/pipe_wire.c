@@ -48,16 +48,8 @@ static size_t dti_pipe_weighs_bytes(const dti_parallel *par, uint32_t link) {
 static dt_result dti_pipe_weighs_make(dti_parallel *par) {
     size_t most = 0;
     for (uint32_t i = 0; i < par->pipe->cut.link_count; i++) {
-        if (!dti_pipe_weighs(par, i))
-            continue;
-        if (dti_pipe_has_units(par) &&
-            dti_param_is_trained(&par->pipe->graph->nodes[par->pipe->cut.links[i].node],
-                                 par->desc.program.params))
-            return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                            "the weight of a loss depends on a trained parameter of another "
-                            "stage, which .parallel.zero_stage shards; give at most %d",
-                            DT_SHARD_OPTIMIZER);
-        most = DTI_MAX(most, dti_pipe_weighs_bytes(par, i));
+        if (dti_pipe_weighs(par, i))
+            most = DTI_MAX(most, dti_pipe_weighs_bytes(par, i));
     }
     par->pipe->weighs = dti_alloc(par->base, most + 1);
     return par->pipe->weighs ? DT_OK : DT_ERROR_MEMORY;
@@ -450,7 +442,7 @@ static void dti_pipe_unpack(const dti_parallel *par, uint32_t pipeline, uint32_t
 
 /* To all micro-batches of a chunk that weigh by it. */
 static void dti_pipe_weigh_put(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t node,
-                               const char *piece, size_t bytes) {
+                               const void *piece, size_t bytes) {
     for (uint32_t m = 0; m < dti_pipe_runs_now(par, chunk)->count; m++) {
         const dti_pipe_run *run = dti_pipe_run_of(par, chunk, m);
         const dti_binding *in =
@@ -459,27 +451,18 @@ static void dti_pipe_weigh_put(const dti_parallel *par, const dti_pipe_chunk *ch
     }
 }
 
-/* From the first replica, whose values all have; between ranks all get it. */
+/* From who has the values; between ranks all get them. */
 static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
     dti_pipe *pipe = par->pipe;
     const dti_pipe_link *l = &pipe->cut.links[link];
-    const uint32_t root = dti_pipe_rank(par, 0, l->from);
     const size_t bytes = dti_pipe_weighs_bytes(par, link);
-    const dti_pipe_stage *stage = &pipe->stages[l->from];
-    dt_result result = DT_OK;
-    if (root == par->mesh.rank) {
-        dt_store *s = dti_pipe_chunk_of(pipe, stage->first, l->from)->store;
-        uint32_t i = 0;
-        while (s->layout.params[i].node != l->node)
-            i++;
-        result = dti_store_array_read(s, 0, s->layout.params[i].offset, bytes / sizeof(float),
-                                      pipe->weighs);
-    }
-    if (par->desc.comm) {
-        const dt_result told = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, pipe->weighs, bytes, DT_U8, (int)root));
-        result = told ? told : result;
-    }
+    dti_values_move m;
+    dt_result result = dti_values_open(par, &m);
+    m.param = (uint32_t)pipe->graph->nodes[l->node].attr.i[0];
+    m.array = 0;
+    if (!result)
+        dti_values_collect(&m, 0, (dti_bucket){0, bytes / sizeof(float)}, pipe->weighs);
+    result = result ? result : m.result;
     for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++) {
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, l->to);
         if (chunk->store)
