@@ -119,6 +119,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "test_values.c"
 #include "test_train_in_flight.c"
 #include "test_replicas_vulkan.c"
+#include "test_pipe_cut.c"
 #include "test_pipe_schedule.c"
 #include "test_mesh.c"
 #include "test_shapes.c"

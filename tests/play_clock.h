@@ -93,7 +93,7 @@ static double play_bubble(const play_job *j, uint32_t m, bool sums, double *leas
     const double plain = (p - 1) / (v * m);
     const bool is_zero = j->schedule == DT_PIPELINE_ZERO_BUBBLE;
     *least = is_zero ? zero : plain;
-    return is_zero && m >= p && !sums ? zero : v > 1 && m % p ? INFINITY : plain;
+    return is_zero && m >= p && !sums ? zero : v > 1 && m % p ? (p - 1.0) / m : plain;
 }
 
 /* Behind a play in unit times. */

@@ -89,6 +89,7 @@ static void schedule_interleaved(const dti_pipe_schedule *s, uint32_t p, uint32_
     if (m % p == 0)
         CHECK_NEAR(s->bubble, bubble, 1e-12);
     CHECK(s->bubble > bubble - 1e-12);
+    CHECK(s->bubble < (double)(p - 1) / m + 1e-12); /* as 1F1B, or less */
     CHECK(s->alive <= DTI_MIN(v * m, 2 * (p - 1) + (v - 1) * p + 1));
 }
 
@@ -108,7 +109,7 @@ TEST(pipeline_1f1b_keeps_no_more_micro_batches_than_stages_that_follow) {
     schedule_each(DT_PIPELINE_1F1B, 1, schedule_1f1b);
 }
 
-TEST(pipeline_interleaved_divides_the_bubble_by_its_chunks) {
+TEST(pipeline_interleaved_divides_the_bubble_by_its_chunks_and_never_waits_longer_than_1f1b) {
     for (uint32_t v = 1; v <= SCHEDULE_CHUNKS; v++)
         schedule_each(DT_PIPELINE_INTERLEAVED, v, schedule_interleaved);
 }

@@ -168,7 +168,7 @@ typedef struct dti_op_family {
     /* Of a loss: a term (0, weight) made of its targets alone. NULL: the weight is the number of
      * elements of its first input. */
     dt_tensor (*weight)(dt_graph *g, const dti_node *n);
-    /* Multiply-adds for one sample. NULL: too few to count. */
+    /* Multiply-adds for one sample, also of a sum over samples. NULL: too few to count. */
     double (*macs)(const dt_graph *g, const dti_node *n);
     /* Of a row that computes a buffer's new value; NULL: it is none. */
     dti_update (*update)(const dti_node *n);
@@ -282,7 +282,9 @@ static int dti_axis_of(dt_tensor x, int axis);        /* -1 is the last */
 /* ---- build.c */
 static bool dti_shape_of_input(dti_build *b); /* and its type: a row that moves elements */
 static void dti_grad_of_result(dti_grad *g);  /* the input's is the result's */
-static double dti_weighted_macs(const dt_graph *g, const dti_node *n); /* of (x, weights) */
+static double dti_weighted_macs(const dt_graph *g, const dti_node *n);    /* of (x, weights) */
+static double dti_weighted_dx_macs(const dt_graph *g, const dti_node *n); /* of (dy, weights) */
+static double dti_weighted_dw_macs(const dt_graph *g, const dti_node *n); /* of (dy, x) */
 
 /* ---- output.c: appends a row with several outputs. out has as many; packed = all of them, as one
  * value. False after an error. */

@@ -161,11 +161,23 @@ static bool dti_shape_broadcast(dt_shape a, dt_shape b, dt_shape *out) {
     return true;
 }
 
-/* Each element of the result meets one weight of its output. */
+/* Each element of y meets one weight of its output, forward and in both gradients. */
+static double dti_macs_of(const dt_shape *y, const dt_shape *w) {
+    return (double)dti_shape_elements(*y) * (double)dti_shape_elements(*w) /
+           (double)DTI_MAX(w->dim[0], 1);
+}
+
 static double dti_weighted_macs(const dt_graph *g, const dti_node *n) {
-    const dt_shape w = g->nodes[dti_input_id(g, n, 1)].shape;
-    return (double)dti_shape_elements(n->shape) * (double)dti_shape_elements(w) /
-           (double)DTI_MAX(w.dim[0], 1);
+    return dti_macs_of(&n->shape, &g->nodes[dti_input_id(g, n, 1)].shape);
+}
+
+static double dti_weighted_dx_macs(const dt_graph *g, const dti_node *n) {
+    return dti_macs_of(&g->nodes[dti_input_id(g, n, 0)].shape,
+                       &g->nodes[dti_input_id(g, n, 1)].shape);
+}
+
+static double dti_weighted_dw_macs(const dt_graph *g, const dti_node *n) {
+    return dti_macs_of(&g->nodes[dti_input_id(g, n, 0)].shape, &n->shape);
 }
 
 /* Of a loss or metric: a pair (sum, weight). */

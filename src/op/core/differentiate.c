@@ -12,9 +12,11 @@ typedef struct dti_pass {
     uint32_t first; /* older nodes are leaves: the pass does not see what they were made of */
     uint32_t count; /* nodes that existed at the start; newer ones are gradients */
     const dt_tensor *wrt;
-    uint32_t leaves;   /* of wrt, where some may be older than `first`; else 0 */
-    uint32_t *adjoint; /* by slot: d/d(node), 0 = none yet */
-    uint8_t *reached;  /* by slot: depends on one of wrt, through a differentiable path */
+    uint32_t leaves;           /* of wrt, where some may be older than `first`; else 0 */
+    uint32_t *adjoint;         /* by slot: d/d(node), 0 = none yet */
+    uint8_t *reached;          /* by slot: depends on one of wrt, through a differentiable path */
+    uint32_t at;               /* the row whose gradients are made */
+    dti_gradient_trace *trace; /* of the whole graph; NULL: none */
 } dti_pass;
 
 /* Where a node stands in the two lists, which are as long as the pass, not the graph: slot 0 is for
@@ -38,6 +40,8 @@ static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
         return;
     uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];
     dt_tensor old = {p->graph, *adjoint}, sum;
+    if (p->trace && !old.id)
+        p->trace->givers[id] = p->at;
     if (old.id && !dti_pads_join(old, dx, &sum))
         sum = dt_add(old, dx);
     *adjoint = (old.id ? sum : dx).id;
@@ -102,6 +106,7 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
     dt_graph *graph = p->graph;
     dti_grad g = {.graph = graph, .node = graph->nodes[id], .y = {graph, id}};
     const dti_op_family *family = dti_op_info_of(g.node.op)->family;
+    p->at = id;
     g.dy = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id)]};
     if (family->many) {
         dti_pass_each_input(p, &g);
@@ -133,6 +138,7 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
                          uint32_t y_count, const dt_tensor *wrt, uint32_t count, dt_tensor *dx) {
     dti_pass p = {.graph = graph, .first = first, .count = graph->count, .wrt = wrt};
     p.leaves = first > 1 ? count : 0;
+    p.trace = first > 1 ? NULL : graph->trace;
     const size_t slots = (size_t)1 + p.leaves + p.count - first;
     p.adjoint = dti_alloc_array(graph->base, slots, sizeof *p.adjoint);
     p.reached = dti_alloc_array(graph->base, slots, 1);
@@ -145,8 +151,11 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
             const dti_node *n = &graph->nodes[id];
             bool through = n->count && (dti_has_gradient(n) || dti_pass_is_step(&p, n));
             const uint32_t slot = dti_pass_slot(&p, id);
-            if (through && p.reached[slot] && dti_pass_flows(&p, id))
-                dti_pass_node(&p, id);
+            if (!through || !p.reached[slot] || !dti_pass_flows(&p, id))
+                continue;
+            dti_pass_node(&p, id);
+            if (p.trace)
+                p.trace->ends[id] = graph->count;
         }
         for (uint32_t i = 0; i < count; i++) {
             if (!dti_is_nil(wrt[i]))

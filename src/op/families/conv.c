@@ -130,13 +130,6 @@ static bool dti_conv2d_shape(dti_build *b) {
 }
 
 /* (dy, w, b): the image whose convolution has dy's shape. */
-/* Every element of dy meets one weight of each output. */
-static double dti_conv2d_dx_macs(const dt_graph *g, const dti_node *n) {
-    const dt_shape dy = g->nodes[dti_input_id(g, n, 0)].shape;
-    const dt_shape w = g->nodes[dti_input_id(g, n, 1)].shape;
-    return (double)dti_shape_elements(dy) * (double)dti_shape_elements(w) / (double)w.dim[0];
-}
-
 static bool dti_conv2d_dx_shape(dti_build *b) {
     if (!dti_build_f32(b) || !dti_conv_attr_fits(b) || !dti_conv_ranks_fit(b, b->in[0], b->in[1]))
         return false;
@@ -533,6 +526,7 @@ DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
 DTI_FAMILY(conv2d, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad, .macs = dti_weighted_macs);
 
 DTI_FAMILY(conv2d_dx, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
-           .macs = dti_conv2d_dx_macs);
+           .macs = dti_weighted_dx_macs);
 
-DTI_FAMILY(conv2d_dw, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad);
+DTI_FAMILY(conv2d_dw, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad,
+           .macs = dti_weighted_dw_macs);

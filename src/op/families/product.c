@@ -434,6 +434,8 @@ static bool dti_linear_part(dti_parting *s) {
 DTI_FAMILY(linear, .shape = dti_linear_shape, .grad = dti_linear_grad, .macs = dti_weighted_macs,
            .part = dti_linear_part);
 
-DTI_FAMILY(linear_dx, .shape = dti_linear_dx_shape, .grad = dti_linear_dx_grad);
+DTI_FAMILY(linear_dx, .shape = dti_linear_dx_shape, .grad = dti_linear_dx_grad,
+           .macs = dti_weighted_dx_macs);
 
-DTI_FAMILY(linear_dw, .shape = dti_linear_dw_shape, .grad = dti_linear_dw_grad);
+DTI_FAMILY(linear_dw, .shape = dti_linear_dw_shape, .grad = dti_linear_dw_grad,
+           .macs = dti_weighted_dw_macs);

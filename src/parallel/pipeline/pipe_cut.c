@@ -4,10 +4,17 @@
  * tensor, and sends back its share of the gradient. No cut goes through what one API function made
  * (dti_call): batch norm and its running statistics stay together.
  *
- * Without marks the chunks have nearly equal work (the op table's multiply-adds, and the elements
- * written); of the cuts that do, the one with the fewest bytes across it is taken. */
+ * Without marks the slowest chunk is as fast as can be, and then the others are as even as they can
+ * be. What a node takes is added up from its row and from those of its gradient: each takes its
+ * multiply-adds, or the elements that it moves, whichever are more. All ranks find the same cut:
+ * nothing is measured. */
 
-#define DTI_PIPE_SLACK 0.25 /* of a chunk's work: how far from equal a cut may be for fewer bytes */
+#define DTI_PIPE_MOVE 8.0   /* multiply-adds in the time in which an element is moved */
+#define DTI_PIPE_UPDATE 6.0 /* elements moved to update one */
+/* On each side of a cut, forward and back: elements moved for 4 bytes that go over it, and in the
+ * time that a message takes, however short. */
+#define DTI_PIPE_CROSS 8.0
+#define DTI_PIPE_MESSAGE 1024.0
 
 /* ---- what is needed, and where it may be computed */
 
@@ -35,11 +42,11 @@ static bool dti_pipe_is_anywhere(const dti_pipe_cut *cut, const dt_graph *g, con
     return all && (n->op == DTI_OP_INPUT || view || !n->samples);
 }
 
-/* ---- work, and what crosses each place */
+/* ---- time, and what crosses each place */
 
 typedef struct dti_pipe_places { /* by node: of a cut in front of it */
-    double *before;              /* work so far */
-    double *bytes;               /* that go over; first as differences */
+    double *before;              /* time of what lies before it; first of the node */
+    double *cross;               /* time of what goes over, on each side; first as differences */
     int32_t *tensors;            /* likewise */
     uint32_t *trained;           /* parameters to train that are read in front of it */
     uint8_t *inside;             /* of what one function made */
@@ -49,27 +56,87 @@ typedef struct dti_pipe_places { /* by node: of a cut in front of it */
 static bool dti_pipe_places_open(dti_base *base, const dt_graph *g, dti_pipe_places *p) {
     const size_t n = (size_t)g->count + 2;
     *p = (dti_pipe_places){.before = dti_alloc_array(base, n, sizeof *p->before),
-                           .bytes = dti_alloc_array(base, n, sizeof *p->bytes),
+                           .cross = dti_alloc_array(base, n, sizeof *p->cross),
                            .tensors = dti_alloc_array(base, n, sizeof *p->tensors),
                            .trained = dti_alloc_array(base, n, sizeof *p->trained),
                            .inside = dti_alloc_array(base, n, 1),
                            .first = dti_alloc_array(base, n, sizeof *p->first),
                            .last = dti_alloc_array(base, n, sizeof *p->last)};
-    return p->before && p->bytes && p->tensors && p->trained && p->inside && p->first && p->last;
+    return p->before && p->cross && p->tensors && p->trained && p->inside && p->first && p->last;
 }
 
-static void dti_pipe_places_close(dti_base *base, dti_pipe_places *p) {
-    void *all[] = {p->before, p->bytes, p->tensors, p->trained, p->inside, p->first, p->last};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(base, all[i]);
+static double dti_pipe_elements(const dti_node *n, uint32_t rows) {
+    return (double)dti_shape_elements(n->shape) * (n->samples ? rows : 1.0);
 }
 
-static double dti_pipe_node_work(const dt_graph *g, const dti_node *n, uint32_t rows) {
+/* In multiply-adds. */
+static double dti_pipe_row_time(const dt_graph *g, const dti_node *n, uint32_t rows) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;
+    const bool picks = family->source || n->op == DTI_OP_EMBEDDING; /* as many as it gives */
+    double moved = dti_pipe_elements(n, rows) * (picks ? 2.0 : 1.0);
     if (!n->count || family->view)
         return 0.0;
-    const double macs = family->macs ? family->macs(g, n) : 0.0;
-    return (macs + (double)dti_shape_elements(n->shape)) * (n->samples ? rows : 1.0);
+    for (uint32_t k = 0; k < n->count && !picks; k++)
+        moved += dti_pipe_elements(&g->nodes[dti_input_id(g, n, k)], rows);
+    const double macs = family->macs ? family->macs(g, n) * (n->samples ? rows : 1.0) : 0.0;
+    return DTI_MAX(macs, DTI_PIPE_MOVE * moved);
+}
+
+/* By node: whether a parameter to train is in what it is made of. */
+static bool dti_pipe_wants(const dt_graph *g, const char *params, const dt_tensor *wants,
+                           const dti_node *n) {
+    bool all = n->op == DTI_OP_PARAM && dti_param_is_trained(n, params);
+    for (uint32_t k = 0; k < n->count && !all; k++)
+        all = wants[dti_input_id(g, n, k)].id != 0;
+    return all;
+}
+
+/* The reverse pass from all losses to all nodes that want a gradient, whatever the cut. */
+static dt_result dti_pipe_differentiate(dt_graph *g, const dt_program_desc *d, dt_tensor *wants) {
+    dt_tensor y[DT_MAX_TERMS], dy[DT_MAX_TERMS];
+    const uint32_t count = g->count;
+    uint32_t roots = 0;
+    for (uint32_t id = 1; id < count; id++) {
+        if (dti_pipe_wants(g, d->params, wants, &g->nodes[id]))
+            wants[id] = (dt_tensor){g, id};
+    }
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        if (!d->losses[i].term.id)
+            continue;
+        y[roots] = (dt_tensor){g, d->losses[i].term.id};
+        dy[roots] = dti_seed(y[roots], (uint32_t)i);
+        roots++;
+    }
+    for (uint32_t id = 1; id < count; id++) {
+        if (dti_is_whole(g->nodes[id].dtype))
+            wants[id] = (dt_tensor){0};
+    }
+    dti_differentiate_all(g, y, dy, roots, wants, count, wants + count);
+    if (g->error[0])
+        return dti_fail(g->base, g->result, "a pipeline's gradient: %s", g->error);
+    return DT_OK;
+}
+
+/* Who gives each node a gradient, and the time of a micro-batch of each node's own gradients, in a
+ * graph that is thrown away. */
+static dt_result dti_pipe_gradients(dti_pipe_cut *cut, const dt_graph *g, const dt_program_desc *d,
+                                    uint32_t rows, double *time) {
+    dt_graph *own = NULL;
+    dt_tensor *wants = dti_alloc_array(g->base, 2 * (size_t)g->count, sizeof *wants);
+    dti_gradient_trace trace = {dti_alloc_array(g->base, g->count, sizeof(uint32_t)), cut->givers};
+    dt_result result = wants && trace.ends ? dti_graph_copy(g, g->ctx, &own) : DT_ERROR_MEMORY;
+    if (!result) {
+        own->trace = &trace;
+        result = dti_pipe_differentiate(own, d, wants);
+        uint32_t at = g->count;
+        for (uint32_t id = g->count; id-- > 1 && time && !result;) {
+            for (; at < trace.ends[id]; at++)
+                time[id] += dti_pipe_row_time(own, &own->nodes[at], rows);
+        }
+        dt_graph_destroy(own);
+    }
+    DTI_FREE(g->base, wants, trace.ends);
+    return result;
 }
 
 static void dti_pipe_places_readers(const dti_pipe_cut *cut, const dt_graph *g,
@@ -108,30 +175,40 @@ static void dti_pipe_places_inside(const dt_graph *g, uint8_t *inside) {
     }
 }
 
-/* A tensor goes over each place between its node and its last reader; a parameter from its first
- * reader on. */
-static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, const char *params,
-                                 uint32_t rows, const dti_pipe_places *p) {
-    dti_pipe_places_readers(cut, g, p);
+/* A row once more where it is computed again; an update where its parameter is first read. */
+static void dti_pipe_places_time(const dti_pipe_cut *cut, const dt_graph *g, const char *params,
+                                 uint32_t rows, uint32_t micros, const dti_pipe_places *p) {
     for (uint32_t id = 1; id < g->count; id++) {
         const dti_node *n = &g->nodes[id];
-        const bool param = n->op == DTI_OP_PARAM;
-        const uint32_t from = param ? p->first[id] : id;
-        const double bytes = (double)dti_bytes(n->dtype, (uint64_t)dti_shape_elements(n->shape)) *
-                             (n->samples ? rows : 1.0);
-        p->trained[p->first[id] + 1] += param && p->first[id] && dti_param_is_trained(n, params);
-        if (cut->anywhere[id] || p->last[id] <= from)
+        if (cut->needed[id] && !cut->anywhere[id])
+            p->before[id + 1] += dti_pipe_row_time(g, n, rows) * (n->recompute ? 2.0 : 1.0);
+        if (n->op != DTI_OP_PARAM || !p->first[id] || !dti_param_is_trained(n, params))
             continue;
-        p->bytes[from + 1] += bytes;
+        p->trained[p->first[id] + 1]++;
+        p->before[p->first[id] + 1] +=
+            DTI_PIPE_UPDATE * DTI_PIPE_MOVE * dti_pipe_elements(n, 1) / micros;
+    }
+}
+
+/* A tensor goes over each place between its node and its last reader; a parameter from its first
+ * reader on. */
+static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, uint32_t rows,
+                                 const dti_pipe_places *p) {
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *n = &g->nodes[id];
+        const uint32_t from = n->op == DTI_OP_PARAM ? p->first[id] : id, last = p->last[id];
+        const double words = (double)dti_bytes(n->dtype, 1) / 4 * dti_pipe_elements(n, rows);
+        const double time = DTI_PIPE_MOVE * (DTI_PIPE_CROSS * words + DTI_PIPE_MESSAGE);
+        if (cut->anywhere[id] || last <= from)
+            continue;
+        p->cross[from + 1] += time;
         p->tensors[from + 1] += 1;
-        p->bytes[p->last[id] + 1] -= bytes;
-        p->tensors[p->last[id] + 1] -= 1;
+        p->cross[last + 1] -= time;
+        p->tensors[last + 1] -= 1;
     }
     for (uint32_t id = 1; id <= g->count; id++) {
-        const bool works = id > 1 && cut->needed[id - 1] && !cut->anywhere[id - 1];
-        p->before[id] =
-            p->before[id - 1] + (works ? dti_pipe_node_work(g, &g->nodes[id - 1], rows) : 0.0);
-        p->bytes[id] += p->bytes[id - 1];
+        p->before[id] += p->before[id - 1];
+        p->cross[id] += p->cross[id - 1];
         p->tensors[id] += p->tensors[id - 1];
         p->trained[id] += p->trained[id - 1];
     }
@@ -141,54 +218,85 @@ static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, con
 
 /* ---- where to cut */
 
-/* A cut in front of `id`, as number k of them: something to train on both sides. */
-static bool dti_pipe_may_cut(const dti_pipe_cut *cut, const dti_pipe_places *p, uint32_t id,
-                             uint32_t k) {
-    const uint32_t all = p->trained[cut->nodes];
-    return !p->inside[id] && p->tensors[id] <= DT_MAX_OUTPUTS &&
-           p->trained[id] > p->trained[cut->starts[k - 1]] &&
-           all - p->trained[id] >= cut->chunks - k;
+/* Chunks 1 to k that end in front of place i: how good they are at best, and where the last one of
+ * them begins. */
+typedef struct dti_pipe_search {
+    const dti_pipe_places *p;
+    uint32_t *at, count; /* places: the model's begin and end, and between them those of cuts */
+    double *best;        /* [chunks + 1][count]; INFINITY: there are none */
+    uint32_t *from;      /* likewise */
+    double limit; /* of a chunk's time, for the least squares; INFINITY: for the least time */
+} dti_pipe_search;
+
+static void dti_pipe_search_chunk(const dti_pipe_search *s, uint32_t k, uint32_t end) {
+    const dti_pipe_places *p = s->p;
+    const double *before = s->best + (size_t)(k - 1) * s->count;
+    double *best = s->best + (size_t)k * s->count + end;
+    *best = INFINITY;
+    for (uint32_t i = end; i-- > 0;) {
+        const double rows = p->before[s->at[end]] - p->before[s->at[i]];
+        const double time = rows + p->cross[s->at[i]] + p->cross[s->at[end]];
+        const double all = s->limit < INFINITY ? before[i] + time * time : DTI_MAX(before[i], time);
+        if (rows > (s->limit < INFINITY ? s->limit : *best))
+            break; /* and so are all that begin before it */
+        if (p->trained[s->at[i]] == p->trained[s->at[end]] || time > s->limit || all >= *best)
+            continue;
+        *best = all;
+        s->from[(size_t)k * s->count + end] = i;
+    }
 }
 
-/* In the slack around equal work the place with the fewest bytes; else the one nearest to it. 0:
- * there is none. */
-static uint32_t dti_pipe_cut_at(const dti_pipe_cut *cut, const dti_pipe_places *p, uint32_t k) {
-    const double share = p->before[cut->nodes] / cut->chunks, aim = share * k;
-    uint32_t best = 0, near = 0;
-    for (uint32_t id = cut->starts[k - 1] + 1; id < cut->nodes; id++) {
-        const double off = fabs(p->before[id] - aim);
-        if (!dti_pipe_may_cut(cut, p, id, k))
-            continue;
-        if (!near || off < fabs(p->before[near] - aim))
-            near = id;
-        if (off > DTI_PIPE_SLACK * share)
-            continue;
-        const bool even = best && p->bytes[id] == p->bytes[best];
-        if (!best || p->bytes[id] < p->bytes[best] || (even && off < fabs(p->before[best] - aim)))
-            best = id;
+/* The most chunks, up to so many, that there are. */
+static uint32_t dti_pipe_search_run(const dti_pipe_search *s, uint32_t chunks) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < s->count; i++)
+        s->best[i] = i ? INFINITY : 0.0;
+    for (uint32_t k = 1; k <= chunks; k++) {
+        for (uint32_t end = 0; end < s->count; end++)
+            dti_pipe_search_chunk(s, k, end);
+        most = s->best[(size_t)(k + 1) * s->count - 1] < INFINITY ? k : most;
     }
-    return best ? best : near;
+    return most;
 }
 
-static bool dti_pipe_cut_find(dti_pipe_cut *cut, const dti_pipe_places *p) {
-    for (uint32_t k = 1; k < cut->chunks; k++) {
-        cut->starts[k] = dti_pipe_cut_at(cut, p, k);
-        if (!cut->starts[k])
-            return false;
+static bool dti_pipe_search_open(dti_base *base, const dti_pipe_cut *cut, const dti_pipe_places *p,
+                                 dti_pipe_search *s) {
+    *s = (dti_pipe_search){.p = p, .limit = INFINITY};
+    s->at = dti_alloc_array(base, cut->nodes + 1u, sizeof *s->at);
+    for (uint32_t id = 1; s->at && id <= cut->nodes; id++) {
+        if (id == 1 || id == cut->nodes || (!p->inside[id] && p->tensors[id] <= DT_MAX_OUTPUTS))
+            s->at[s->count++] = id;
     }
-    return true;
+    const size_t all = ((size_t)cut->chunks + 1) * s->count;
+    s->best = dti_alloc_array(base, all, sizeof *s->best);
+    s->from = dti_alloc_array(base, all, sizeof *s->from);
+    return s->at && s->best && s->from;
+}
+
+static dt_result dti_pipe_cut_search(dti_base *base, dti_pipe_cut *cut, dti_pipe_search *s) {
+    const uint32_t most = dti_pipe_search_run(s, cut->chunks);
+    if (most < cut->chunks)
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            ".parallel.pipeline: %u stages, but the model can be cut into %u at most, each "
+            "with a trained parameter and at most %d tensors over a cut; use fewer",
+            cut->chunks, DTI_MAX(most, 1u), DT_MAX_OUTPUTS);
+    s->limit = s->best[((size_t)cut->chunks + 1) * s->count - 1];
+    dti_pipe_search_run(s, cut->chunks);
+    for (uint32_t k = cut->chunks, end = s->count - 1; k > 1; k--) {
+        end = s->from[(size_t)k * s->count + end];
+        cut->starts[k - 1] = s->at[end];
+    }
+    return DT_OK;
 }
 
 static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_pipe_places *p) {
-    const uint32_t asked = cut->chunks;
-    while (!dti_pipe_cut_find(cut, p))
-        cut->chunks--;
-    if (cut->chunks == asked)
-        return DT_OK;
-    return dti_fail(base, DT_ERROR_INVALID,
-                    ".parallel.pipeline: %u stages, but the model can be cut into %u at most, each "
-                    "with a trained parameter and at most %d tensors over a cut; use fewer",
-                    asked, cut->chunks, DT_MAX_OUTPUTS);
+    dti_pipe_search s;
+    const dt_result result = dti_pipe_search_open(base, cut, p, &s)
+                                 ? dti_pipe_cut_search(base, cut, &s)
+                                 : DT_ERROR_MEMORY;
+    DTI_FREE(base, s.at, s.best, s.from);
+    return result;
 }
 
 /* Behind the function that made the marked tensor. */
@@ -275,8 +383,11 @@ static dt_result dti_pipe_link_add(dti_base *base, dti_pipe_cut *cut, size_t *ca
     cut->links = links;
     if (!room)
         return DT_ERROR_MEMORY;
-    cut->links[cut->link_count] = (dti_pipe_link){
-        .node = node, .from = cut->home[node], .to = to, .back = dti_pipe_back(cut, node)};
+    cut->links[cut->link_count] = (dti_pipe_link){.node = node,
+                                                  .from = cut->home[node],
+                                                  .to = to,
+                                                  .back = dti_pipe_back(cut, node),
+                                                  .gradient = cut->givers[node] >= cut->starts[to]};
     cut->link_count++;
     return DT_OK;
 }
@@ -337,7 +448,7 @@ static dt_result dti_pipe_cut_check(dti_base *base, const dti_pipe_cut *cut, con
 }
 
 static dt_result dti_pipe_cut_places(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
-                                     uint32_t rows, dti_pipe_cut *cut) {
+                                     uint32_t rows, uint32_t micros, dti_pipe_cut *cut) {
     dti_pipe_places p;
     bool marked = false;
     dt_result result = dti_pipe_places_open(base, g, &p) ? DT_OK : DT_ERROR_MEMORY;
@@ -345,14 +456,18 @@ static dt_result dti_pipe_cut_places(dti_base *base, const dt_graph *g, const dt
         marked = marked || (cut->chunks > 1 && g->nodes[id].stage);
     cut->starts[0] = 1;
     cut->starts[cut->chunks] = cut->nodes;
+    if (!result)
+        result = dti_pipe_gradients(cut, g, desc, rows, p.before + 1);
     if (!result) {
-        dti_pipe_places_fill(cut, g, desc->params, rows, &p);
+        dti_pipe_places_readers(cut, g, &p);
+        dti_pipe_places_time(cut, g, desc->params, rows, micros, &p);
+        dti_pipe_places_fill(cut, g, rows, &p);
         result = marked ? dti_pipe_cut_marked(base, g, cut, &p) : dti_pipe_cut_auto(base, cut, &p);
     }
     for (uint32_t c = 0; c < cut->chunks && !result; c++)
         cut->work[c] = (p.before[cut->starts[c + 1]] - p.before[cut->starts[c]]) /
                        DTI_MAX(p.before[cut->nodes], 1.0);
-    dti_pipe_places_close(base, &p);
+    DTI_FREE(base, p.before, p.cross, p.tensors, p.trained, p.inside, p.first, p.last);
     return result;
 }
 
@@ -362,7 +477,8 @@ static dt_result dti_pipe_cut_open(dti_base *base, const dt_graph *g, const dt_p
     cut->home = dti_alloc_array(base, g->count, sizeof *cut->home);
     cut->needed = dti_alloc_array(base, g->count, 1);
     cut->anywhere = dti_alloc_array(base, g->count, 1);
-    if (!cut->home || !cut->needed || !cut->anywhere)
+    cut->givers = dti_alloc_array(base, g->count, sizeof *cut->givers);
+    if (!cut->home || !cut->needed || !cut->anywhere || !cut->givers)
         return DT_ERROR_MEMORY;
     dti_pipe_need(cut, g, desc);
     for (uint32_t id = 1; id < g->count; id++)
@@ -374,31 +490,32 @@ static dt_result dti_pipe_cut_link(dti_base *base, const dt_graph *g, const dt_p
                                    dti_pipe_cut *cut) {
     dti_pipe_homes(cut, g);
     const dt_result result = dti_pipe_links(base, cut, g);
+    dti_free(base, cut->givers);
+    cut->givers = NULL;
     return result ? result : dti_pipe_cut_check(base, cut, g, desc->params);
 }
 
 static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
-                                   uint32_t chunks, uint32_t rows, dti_pipe_cut *cut) {
+                                   uint32_t chunks, uint32_t rows, uint32_t micros,
+                                   dti_pipe_cut *cut) {
     DTI_TRY(dti_pipe_cut_open(base, g, desc, chunks, cut));
-    DTI_TRY(dti_pipe_cut_places(base, g, desc, rows, cut));
+    DTI_TRY(dti_pipe_cut_places(base, g, desc, rows, micros, cut));
     return dti_pipe_cut_link(base, g, desc, cut);
 }
 
 static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
                                    const dti_pipe_cut *like, const uint32_t *begin,
                                    dti_pipe_cut *cut) {
-    const dt_result result = dti_pipe_cut_open(base, g, desc, like->chunks, cut);
+    DTI_TRY(dti_pipe_cut_open(base, g, desc, like->chunks, cut));
     for (uint32_t c = 0; c <= like->chunks; c++)
         cut->starts[c] = begin[like->starts[c]];
     memcpy(cut->work, like->work, sizeof cut->work);
-    return result ? result : dti_pipe_cut_link(base, g, desc, cut);
+    DTI_TRY(dti_pipe_gradients(cut, g, desc, 1, NULL));
+    return dti_pipe_cut_link(base, g, desc, cut);
 }
 
 static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut) {
-    dti_free(base, cut->home);
-    dti_free(base, cut->needed);
-    dti_free(base, cut->anywhere);
-    dti_free(base, cut->links);
+    DTI_FREE(base, cut->home, cut->needed, cut->anywhere, cut->givers, cut->links);
     *cut = (dti_pipe_cut){0};
 }
 
@@ -466,67 +583,4 @@ static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph 
         if (l->gradient && l->to == chunk)
             staged->inputs[in++] = (dt_tensor){g, l->node};
     }
-}
-
-/* ---- which gradients go back */
-
-/* By node: whether a parameter to train is in what it is made of. */
-static void dti_pipe_wants(const dt_graph *g, const char *params, uint8_t *wants) {
-    for (uint32_t id = 1; id < g->count; id++) {
-        const dti_node *n = &g->nodes[id];
-        wants[id] = n->op == DTI_OP_PARAM && dti_param_is_trained(n, params);
-        for (uint32_t k = 0; k < n->count && !wants[id]; k++)
-            wants[id] = wants[dti_input_id(g, n, k)];
-    }
-}
-
-/* The gradients of the chunk's inputs, in a graph that is thrown away: those that are there. */
-static dt_result dti_pipe_flows_in(dti_pipe_cut *cut, dt_graph *g, const dt_program_desc *d,
-                                   const dt_tensor *wrt, const uint32_t *links, uint32_t count) {
-    dt_tensor y[2 * DT_MAX_OUTPUTS], dy[2 * DT_MAX_OUTPUTS], dx[DT_MAX_OUTPUTS];
-    uint32_t roots = 0;
-    for (uint32_t i = 0; i < DT_MAX_TERMS && d->losses[i].term.id; i++, roots++) {
-        y[roots] = (dt_tensor){g, d->losses[i].term.id};
-        dy[roots] = dti_seed(y[roots], i);
-    }
-    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && d->host_gradients[i].id; i++, roots++) {
-        y[roots] = (dt_tensor){g, d->host_gradients[i].id};
-        dti_node n = *dti_node_of(y[roots]);
-        dti_pipe_as_input(&n);
-        dy[roots] = dti_graph_push(g, &n, NULL, 0);
-    }
-    dti_differentiate_all(g, y, dy, roots, wrt, count, dx);
-    if (g->error[0])
-        return dti_fail(g->base, g->result, "a pipeline's gradient: %s", g->error);
-    for (uint32_t i = 0; i < count; i++)
-        cut->links[links[i]].gradient = !dti_is_nil(dx[i]);
-    return DT_OK;
-}
-
-static dt_result dti_pipe_cut_flows(dti_pipe_cut *cut, uint32_t chunk, const dt_graph *g,
-                                    const dt_program_desc *desc) {
-    dt_tensor wrt[DT_MAX_OUTPUTS];
-    uint32_t links[DT_MAX_OUTPUTS], count = 0;
-    uint8_t ignored[DT_MAX_TERMS], *wants = dti_alloc(g->base, g->count);
-    dt_graph *own = NULL;
-    dt_result result = wants ? dti_pipe_cut_graph(cut, g, chunk, g->ctx, &own) : DT_ERROR_MEMORY;
-    if (result) {
-        dti_free(g->base, wants);
-        return result;
-    }
-    dti_pipe_wants(g, desc->params, wants);
-    for (uint32_t i = 0; i < cut->link_count; i++) {
-        const dti_pipe_link *l = &cut->links[i];
-        if (l->to != chunk || !wants[l->node] || dti_is_whole(g->nodes[l->node].dtype))
-            continue;
-        wrt[count] = (dt_tensor){own, l->node};
-        links[count++] = i;
-    }
-    dt_program_desc d = *desc;
-    dti_staged staged = {0};
-    dti_pipe_cut_desc(cut, chunk, own, &d, &staged, ignored, ignored);
-    result = dti_pipe_flows_in(cut, own, &d, wrt, links, count);
-    dti_free(g->base, wants);
-    dt_graph_destroy(own);
-    return result;
 }

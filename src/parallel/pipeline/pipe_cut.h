@@ -19,19 +19,21 @@ typedef struct dti_pipe_cut {
     uint16_t *home;    /* by node: its chunk; NOWHERE: nothing needs it, or it is `anywhere` */
     uint8_t *needed;   /* by node: a loss, a metric or a running statistic is computed from it */
     uint8_t *anywhere; /* by node: computed by each chunk that needs it */
+    uint32_t *givers;  /* by node: the newest that gives it a gradient; NULL: links are made */
     uint32_t starts[DTI_PIPE_CHUNKS_MAX + 1]; /* first node of each chunk */
-    double work[DTI_PIPE_CHUNKS_MAX];         /* its share of the multiply-adds */
+    double work[DTI_PIPE_CHUNKS_MAX];         /* its share of a step's estimated time */
     dti_pipe_link *links;                     /* by `to`, then by node */
     uint32_t link_count;
 } dti_pipe_cut;
 
 /* By the graph's marks, or where it has none balanced by work; or with the starts and the work that
  * another cut says, of a graph that was made of its nodes in their order: of node i begin[i] and up
- * to begin[i + 1]. rows: of a micro-batch. Gradients of links are not known yet. Errors: INVALID
+ * to begin[i + 1]. rows: of a micro-batch; micros: of a replica's step. Errors: INVALID
  * (marks that do not fit; more chunks than the model can be cut into; a chunk with nothing to
  * train), UNSUPPORTED (more than DT_MAX_OUTPUTS tensors go into or out of a chunk), MEMORY. */
 static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
-                                   uint32_t chunks, uint32_t rows, dti_pipe_cut *cut);
+                                   uint32_t chunks, uint32_t rows, uint32_t micros,
+                                   dti_pipe_cut *cut);
 static dt_result dti_pipe_cut_like(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
                                    const dti_pipe_cut *like, const uint32_t *begin,
                                    dti_pipe_cut *cut);
@@ -46,6 +48,3 @@ static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, 
 static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph *g,
                               dt_program_desc *desc, dti_staged *staged, uint8_t *losses,
                               uint8_t *metrics);
-/* Finds which links into a chunk have a gradient; those out of it are known. */
-static dt_result dti_pipe_cut_flows(dti_pipe_cut *cut, uint32_t chunk, const dt_graph *g,
-                                    const dt_program_desc *desc);

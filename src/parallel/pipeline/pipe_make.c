@@ -321,8 +321,10 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
     /* Of the job's first micro-batch: this rank's own may have others, and all cut alike. */
     const uint32_t rows = DTI_MAX(dti_partition_piece(&par->job, 0, par->job.batch), 1u);
     pipe->graph = par->replicas[0].graph;
-    dt_result result = dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows,
-                                         pipe->mesh->tensor > 1 ? &model : &pipe->cut);
+    const uint32_t micros = par->job.batch_slices * par->job.parts / pipe->mesh->data;
+    dt_result result =
+        dti_pipe_cut_make(par->base, pipe->graph, &d, pipe->chunk_count, rows, DTI_MAX(micros, 1u),
+                          pipe->mesh->tensor > 1 ? &model : &pipe->cut);
     if (pipe->mesh->tensor == 1)
         return result;
     if (!result) {
@@ -330,18 +332,6 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
         result = pipe->shared ? dti_pipe_cut_tp_rank(par, &model) : DT_ERROR_MEMORY;
     }
     dti_pipe_cut_free(par->base, &model);
-    return result;
-}
-
-static dt_result dti_pipe_cut_all(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
-    dt_result result = dti_pipe_cut_model(par);
-    if (result)
-        return result;
-    const dt_graph *g = pipe->graph;
-    const dt_program_desc d = dti_pipe_model_desc(par);
-    for (uint32_t c = pipe->chunk_count; c-- > 0 && !result;)
-        result = dti_pipe_cut_flows(&pipe->cut, c, g, &d);
     return result;
 }
 
@@ -432,7 +422,7 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
     if (!result)
         result = dti_grid_code(par, &par->pipe->code);
     if (!result)
-        result = dti_pipe_cut_all(par);
+        result = dti_pipe_cut_model(par);
     if (!result)
         result = dti_pipe_blocks(par);
     if (!result)

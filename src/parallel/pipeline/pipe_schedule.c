@@ -9,18 +9,15 @@
  *                 (p - 1) / (3 m)
  *
  * Backward parts of a chunk come in ascending order of micro-batches, so that sums have the order
- * of one device that computes them one after the other. The lists of interleaved where the devices
- * do not divide the micro-batches are found by playing the step through in unit times: each device
- * takes what is ready, backward parts first. What is then made is a list like any other: nothing is
- * decided while a step runs. */
+ * of one device that computes them one after the other. Where the devices do not divide the
+ * micro-batches, an interleaved list is that of as many as they divide, without the first ones that
+ * are too many: devices wait less than with 1F1B also then. */
 
-typedef struct dti_pipe_play { /* of lists that are worked off, or found */
+typedef struct dti_pipe_play { /* of lists that are worked off */
     dti_pipe_schedule *s;
-    uint32_t per_device;
-    uint64_t *ended;  /* by kind, chunk and micro-batch: when; 0 = not yet */
-    uint64_t *free;   /* by device: when it has time again */
-    uint32_t *at;     /* by device: actions of its list that are done */
-    uint32_t *counts; /* by device, two: how many forward and backward parts */
+    uint64_t *ended; /* by kind, chunk and micro-batch: when; 0 = not yet */
+    uint64_t *free;  /* by device: when it has time again */
+    uint32_t *at;    /* by device: actions of its list that are done */
 } dti_pipe_play;
 
 static uint64_t *dti_pipe_ended(const dti_pipe_play *p, uint32_t kind, uint32_t chunk,
@@ -30,19 +27,15 @@ static uint64_t *dti_pipe_ended(const dti_pipe_play *p, uint32_t kind, uint32_t 
 }
 
 static dt_result dti_pipe_play_open(dti_base *base, dti_pipe_schedule *s, dti_pipe_play *p) {
-    *p = (dti_pipe_play){.s = s, .per_device = s->chunks / s->devices};
+    *p = (dti_pipe_play){.s = s};
     p->ended = dti_alloc_array(base, (size_t)3 * s->chunks * s->micros, sizeof *p->ended);
     p->free = dti_alloc_array(base, s->devices, sizeof *p->free);
     p->at = dti_alloc_array(base, s->devices, sizeof *p->at);
-    p->counts = dti_alloc_array(base, (size_t)2 * s->devices, sizeof *p->counts);
-    return p->ended && p->free && p->at && p->counts ? DT_OK : DT_ERROR_MEMORY;
+    return p->ended && p->free && p->at ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static void dti_pipe_play_close(dti_base *base, dti_pipe_play *p) {
-    dti_free(base, p->ended);
-    dti_free(base, p->free);
-    dti_free(base, p->at);
-    dti_free(base, p->counts);
+    DTI_FREE(base, p->ended, p->free, p->at);
 }
 
 /* When all that an action waits for is there; UINT64_MAX: some of it has not been done. */
@@ -65,30 +58,33 @@ static void dti_pipe_do(dti_pipe_play *p, uint32_t device, dti_pipe_action a) {
     const uint64_t begin = DTI_MAX(dti_pipe_ready(p, a), p->free[device]);
     p->free[device] = begin + dti_pipe_cost(p->s, a.kind);
     *dti_pipe_ended(p, a.kind, a.chunk, a.micro) = p->free[device] + 1;
-    if (a.kind != DTI_PIPE_WEIGHT)
-        p->counts[2 * device + a.kind]++;
     p->at[device]++;
 }
 
 /* ---- the order of forward and of backward parts on a device */
 
+/* Micro-batches that are too many: none goes through them. Only chunks in turn need groups. */
+static uint32_t dti_pipe_extra(const dti_pipe_schedule *s) {
+    const uint32_t over = s->chunks > s->devices ? s->micros % s->devices : 0;
+    return over ? s->devices - over : 0;
+}
+
 /* Number i of the forward parts of a device: groups of as many micro-batches as there are devices,
  * which go through one chunk after the other. Backward parts: from the last chunk to the first. */
-static dti_pipe_action dti_pipe_part(const dti_pipe_schedule *s, uint32_t device, uint32_t kind,
-                                     uint32_t i) {
-    const uint32_t v = s->chunks / s->devices, whole = s->devices * v;
-    const uint32_t first = i / whole * s->devices;
-    const uint32_t group = DTI_MIN(s->devices, s->micros - first);
-    const uint32_t at = i - first * v, k = at / group;
+static void dti_pipe_list_part(const dti_pipe_schedule *s, uint32_t device, uint32_t kind,
+                               uint32_t i, dti_pipe_action **to) {
+    const uint32_t v = s->chunks / s->devices, group = v > 1 ? s->devices : 1;
+    const uint32_t k = i / group % v, micro = i / (group * v) * group + i % group;
     const uint32_t chunk = device + s->devices * (kind == DTI_PIPE_FORWARD ? k : v - 1 - k);
-    return (dti_pipe_action){(uint8_t)kind, (uint16_t)chunk, first + at % group};
+    if (micro >= dti_pipe_extra(s))
+        *(*to)++ = (dti_pipe_action){(uint8_t)kind, (uint16_t)chunk, micro - dti_pipe_extra(s)};
 }
 
 /* Forward parts in front of the first backward part. */
 static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule kind,
                               uint32_t device) {
     const uint32_t v = s->chunks / s->devices, behind = s->devices - 1 - device;
-    const uint32_t all = s->micros * v;
+    const uint32_t all = (s->micros + dti_pipe_extra(s)) * v;
     if (kind == DT_PIPELINE_FILL_DRAIN)
         return all;
     return DTI_MIN(all, v == 1 ? behind + 1 : 2 * behind + (v - 1) * s->devices + 1);
@@ -99,73 +95,24 @@ static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule k
  * the time in which the devices before it still have backward parts to make. Where a sum begins
  * anew nothing of the one before is late: what leaves a chunk may be the gradient of a
  * parameter. */
-static void dti_pipe_list_fixed(dti_pipe_schedule *s, uint32_t device, uint32_t warm,
-                                const uint8_t *begins) {
-    const uint32_t all = s->micros * (s->chunks / s->devices);
+static void dti_pipe_list_of_kind(dti_pipe_schedule *s, uint32_t device, uint32_t warm,
+                                  const uint8_t *begins) {
+    const uint32_t all = (s->micros + dti_pipe_extra(s)) * (s->chunks / s->devices);
     uint32_t weights = s->split ? 0 : all; /* done */
     dti_pipe_action *to = s->actions + (size_t)device * s->each;
     for (uint32_t i = 0; i < warm; i++)
-        *to++ = dti_pipe_part(s, device, DTI_PIPE_FORWARD, i);
+        dti_pipe_list_part(s, device, DTI_PIPE_FORWARD, i, &to);
     for (uint32_t i = 0; i < all; i++) {
         while (s->split && begins && begins[i] && weights < i)
-            *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, weights++);
-        *to++ = dti_pipe_part(s, device, DTI_PIPE_BACKWARD, i);
+            dti_pipe_list_part(s, device, DTI_PIPE_WEIGHT, weights++, &to);
+        dti_pipe_list_part(s, device, DTI_PIPE_BACKWARD, i, &to);
         if (weights + device <= i)
-            *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, weights++);
+            dti_pipe_list_part(s, device, DTI_PIPE_WEIGHT, weights++, &to);
         if (warm + i < all)
-            *to++ = dti_pipe_part(s, device, DTI_PIPE_FORWARD, warm + i);
+            dti_pipe_list_part(s, device, DTI_PIPE_FORWARD, warm + i, &to);
     }
     while (weights < all)
-        *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, weights++);
-}
-
-/* ---- lists that are found by playing */
-
-/* The next of a kind, and whether it can begin at `now`. */
-static bool dti_pipe_can(const dti_pipe_play *p, uint32_t device, uint32_t kind, uint64_t now,
-                         dti_pipe_action *out) {
-    const uint32_t i = p->counts[2 * device + kind];
-    if (i >= p->s->micros * p->per_device)
-        return false;
-    *out = dti_pipe_part(p->s, device, kind, i);
-    return dti_pipe_ready(p, *out) <= now;
-}
-
-/* Whether the device has room for one more micro-batch: as where the lists are fixed. */
-static bool dti_pipe_room(const dti_pipe_play *p, dt_pipeline_schedule kind, uint32_t device) {
-    const uint32_t *n = &p->counts[2 * device];
-    return n[DTI_PIPE_FORWARD] - n[DTI_PIPE_BACKWARD] < dti_pipe_warm(p->s, kind, device);
-}
-
-static bool dti_pipe_choose(const dti_pipe_play *p, dt_pipeline_schedule kind, uint32_t device,
-                            uint64_t now, bool full, dti_pipe_action *out) {
-    if (p->free[device] > now)
-        return false;
-    if (dti_pipe_can(p, device, DTI_PIPE_BACKWARD, now, out))
-        return true;
-    return (full || dti_pipe_room(p, kind, device)) &&
-           dti_pipe_can(p, device, DTI_PIPE_FORWARD, now, out);
-}
-
-/* Every moment each device that has time takes what it can. Where nothing moves any more, one takes
- * a forward part for which it has no room: those alone never wait in a circle. */
-static void dti_pipe_found(dti_pipe_play *p, dt_pipeline_schedule kind) {
-    dti_pipe_schedule *s = p->s;
-    uint64_t left = (uint64_t)s->devices * s->each, idle = 0;
-    for (uint64_t now = 0; left; now++) {
-        bool moved = false;
-        for (uint32_t d = 0; d < s->devices; d++) {
-            dti_pipe_action a;
-            moved = moved || p->free[d] > now;
-            if (!dti_pipe_choose(p, kind, d, now, idle > 2 && !moved, &a))
-                continue;
-            s->actions[(size_t)d * s->each + p->at[d]] = a;
-            dti_pipe_do(p, d, a);
-            moved = true;
-            left--;
-        }
-        idle = moved ? 0 : idle + 1;
-    }
+        dti_pipe_list_part(s, device, DTI_PIPE_WEIGHT, weights++, &to);
 }
 
 /* ---- what a list costs */
@@ -230,17 +177,12 @@ static void dti_pipe_alive(dti_pipe_schedule *s) {
 
 static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kind,
                                         const uint8_t *begins, dti_pipe_schedule *s) {
-    const bool ragged = kind == DT_PIPELINE_INTERLEAVED && s->micros % s->devices;
     dti_pipe_play p;
     dt_result result = dti_pipe_play_open(base, s, &p);
-    if (!result && ragged) {
-        dti_pipe_found(&p, kind);
-    } else if (!result) {
-        for (uint32_t d = 0; d < s->devices; d++)
-            dti_pipe_list_fixed(s, d, dti_pipe_warm(s, kind, d), begins);
-        if (!dti_pipe_worked_off(&p))
-            result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule with a deadlock");
-    }
+    for (uint32_t d = 0; d < s->devices && !result; d++)
+        dti_pipe_list_of_kind(s, d, dti_pipe_warm(s, kind, d), begins);
+    if (!result && !dti_pipe_worked_off(&p))
+        result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule with a deadlock");
     if (!result) {
         dti_pipe_bubble(&p);
         dti_pipe_alive(s);
@@ -269,7 +211,6 @@ static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kin
 }
 
 static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s) {
-    dti_free(base, s->actions);
-    dti_free(base, s->micro_slots);
+    DTI_FREE(base, s->actions, s->micro_slots);
     *s = (dti_pipe_schedule){0};
 }
