@@ -435,11 +435,12 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
 }
 
 /* Whether several threads would use the comm at once. */
-static bool dti_pipe_locks_comm(const dti_pipe *pipe) {
+static bool dti_pipe_locks_comm(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
     uint32_t speakers = 0;
     for (uint32_t i = 0; i < pipe->tp_count; i++)
         speakers += pipe->tp_groups[i].comm != NULL;
-    return pipe->flow_count || pipe->chunk_count > 1 || speakers > 1 || pipe->stages[0].buckets;
+    return pipe->flow_count || pipe->chunk_count > 1 || speakers > 1 || dti_pipe_has_units(par);
 }
 
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
@@ -466,7 +467,7 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     if (result)
         return result;
     par->pipe->reads = dti_pipe_reads(par);
-    par->pipe->locks_comm = dti_pipe_locks_comm(par->pipe);
+    par->pipe->locks_comm = dti_pipe_locks_comm(par);
     result = dti_agree_result(par, dti_pipe_lists_make(par));
     if (!result)
         result = dti_pipe_units_agree(par);
