@@ -304,6 +304,10 @@ TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
         {"cpu", 0, 1, 3, 0, 2, true, .stages = 2},
         {"cpu:2", TRAIN_PARTS, 1, 2, 0, 2, false, .stages = 2, .tensor = 2},
         {"cpu:2", TRAIN_PARTS, 2, 1, 1, 2, false, .tensor = 2},
+        {"cpu:4", 0, 3, 2, 3, 1, false, .stages = 2},
+        {"cpu:2", TRAIN_PARTS, 2, 2, 3, 2, false, .stages = 2},
+        {"cpu:2", TRAIN_PARTS, 3, 2, 2, 2, true, .stages = 2, .schedule = DT_PIPELINE_ZERO_BUBBLE},
+        {"cpu:2", TRAIN_PARTS, 2, 1, 3, 2, false, .tensor = 2},
     };
     for (size_t k = 0; k < DTI_COUNT(jobs); k++) {
         plan_rank ranks[2];

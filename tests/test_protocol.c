@@ -175,8 +175,14 @@ static uint64_t protocol_store_hash(const dt_store *s, uint64_t hash, uint64_t *
 static uint64_t protocol_hash(const dti_parallel *par, uint64_t *steps) {
     uint64_t hash = DTI_HASH_START;
     for (uint32_t i = 0; par->pipe && i < par->pipe->pipeline_count * par->pipe->chunk_count; i++) {
-        if (par->pipe->chunks[i].store)
-            hash = protocol_store_hash(par->pipe->chunks[i].store, hash, steps);
+        dt_store *s = par->pipe->chunks[i].store;
+        if (s && s->apart) { /* it has its own part alone */
+            *steps = s->steps;
+            hash = dti_hash64(hash, s->device->backend->memory_host(s->units[0]),
+                              (size_t)dti_arena_bytes(s->layout.own_end - s->layout.own_begin));
+        } else if (s) {
+            hash = protocol_store_hash(s, hash, steps);
+        }
     }
     for (uint32_t i = 0; !par->pipe && i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
