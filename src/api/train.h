@@ -112,7 +112,8 @@ typedef enum dt_zero_stage {
     DT_SHARD_NONE,      /* the default: each replica has all */
     DT_SHARD_OPTIMIZER, /* ZeRO-1: optimizer state and averages */
     /* ZeRO-2: also gradients. The sum of a bucket goes only to the replicas that own its
-     * parameters. Parameters come from their owners when a step begins. */
+     * parameters. Parameters come from their owners when a step begins. Gradients of a pipeline, or
+     * of .accumulate, are whole until the last micro-batch. FSDP2's reshard_after_forward=False. */
     DT_SHARD_GRADIENTS,
     /* ZeRO-3, FSDP: also parameters. A bucket is gathered before the segments that read it, forward
      * and again backward, for each micro-batch. */
@@ -156,9 +157,9 @@ typedef struct dt_parallel_desc {
      * number and not on .tensor. A device computes several slices one after the other. */
     int tensor_slices;
     int zero_stage; /* a dt_zero_stage: 0 to 3 */
-    /* Replicas of a shard group; 0 = all. With less each group has the state once (FSDP's
-     * HYBRID_SHARD). Parameters travel within a group. Gradients are summed over all replicas. It
-     * divides the number of replicas. A rank has replicas of one group, or whole groups. */
+    /* Replicas of a shard group; 0 = all, 1 = nothing is sharded. Each group has the state once
+     * (HSDP, FSDP's HYBRID_SHARD). Gradients are summed over all replicas. It divides the number of
+     * replicas. A rank has replicas of one group, or whole groups. */
     int shard_degree;
     /* With zero_stage 2 or 3: a Vulkan device's shard is in host memory, and the CPU updates it
      * (Ren et al. 2021, "ZeRO-Offload"). One replica may have it, too. */
@@ -457,9 +458,12 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
 /* Saves all state that training changes: parameters, buffers, optimizer state, step, sample order,
  * number of batch slices. Nothing in the file depends on devices or ranks. All ranks call it; rank
  * 0 writes, and all get its result. The file appears completely or not at all.
- * path: matters only on rank 0.
+ * path: matters only on rank 0, until a rank is lost.
  * Errors: IO (training can continue), MEMORY, INVALID (a server's worker), REVOKED (the job has
  * ended, and lost ranks had part of the state).
+ *
+ * After a rank is lost, each other rank that has all of the state may save it, to its own path.
+ * Ranks do so without each other. docs/distributed.md#errors-of-a-step says which ranks have it.
  *
  * DT_TRAIN_LOCAL: the file also has the outer optimizer's momentum and each replica's moments. Rank
  * 0 collects these, and needs memory for them while it saves. The same number of replicas continues
@@ -511,20 +515,21 @@ typedef struct dt_trainer_info {
     uint64_t step, epoch;     /* steps committed; epoch of the next sample, from 0 */
     uint64_t round;           /* DT_TRAIN_LOCAL: rounds that have ended */
     int round_steps;          /* DT_TRAIN_LOCAL: steps made in the current round */
-    int buckets;              /* of gradients that are summed at a time */
-    uint64_t gradient_bytes;  /* of all trained parameters */
+    int buckets;              /* of gradients that are summed at a time; 0 in a grid */
+    uint64_t gradient_bytes;  /* of all trained parameters; 0 in a grid (stages or tensor ranks) */
     uint64_t transient_bytes; /* of this process's first replica while it trains; with stages or
                                * tensor ranks of the device that has most */
-    /* Memory that parallel training takes besides the model. Staging is on the host. Partial sums
-     * are on devices: gradient_bytes for each sum that a replica cannot add yet. */
+    /* Memory that parallel training takes besides the model, of this process. Staging is on the
+     * host. Partial sums are on devices: a replica's or stage's gradients for each sum that cannot
+     * be added yet. */
     uint64_t staging_bytes, partial_sum_bytes;
     int stages;             /* of the pipeline, each chunk counted; 0 = no pipeline */
     int live_micro_batches; /* the most whose activations a device keeps at the same time */
     int tensor_ranks;       /* 0 = no tensor parallelism */
     double bubble;          /* estimated idle time / compute time of the pipeline's schedule */
-    uint64_t state_bytes;   /* optimizer state of this process's first replica */
-    /* Its parameters and gradients while it trains, with room for those that are gathered; with
-     * stages or tensor ranks, and zero_stage 2 or 3, of the first device here. */
+    uint64_t state_bytes;   /* optimizer state of the first replica here; in a grid: device */
+    /* Its parameters and gradients while it trains, with room for those that are gathered. With
+     * stages or tensor ranks and zero_stage 0 or 1: the host's parameters, and 0. */
     uint64_t replica_param_bytes, replica_gradient_bytes;
     uint64_t checkpoints_failed;  /* that could not be written, since the trainer was made */
     const char *checkpoint_error; /* why the newest failed; "" = none. Valid until the next one */
