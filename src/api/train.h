@@ -462,8 +462,8 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
  * Errors: IO (training can continue), MEMORY, INVALID (a server's worker), REVOKED (the job has
  * ended, and lost ranks had part of the state).
  *
- * After a rank is lost, each other rank that has all of the state may save it, to its own path.
- * Ranks do so without each other. docs/distributed.md#errors-of-a-step says which ranks have it.
+ * After a loss each other rank that has all of the state may save it, to its own path. It waits
+ * for no other rank. docs/distributed.md#errors-of-a-step says which ranks have it.
  *
  * DT_TRAIN_LOCAL: the file also has the outer optimizer's momentum and each replica's moments. Rank
  * 0 collects these, and needs memory for them while it saves. The same number of replicas continues
