@@ -191,13 +191,13 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     DTI_TRY(dti_trainer_whole(t, "be saved"));
     DTI_TRY(dti_worker_has_no(t, "state to save"));
     dti_trainer_drain(t);
-    if (dti_state_is_apart(t) && t->par.lost)
+    dt_result result = dti_full_gather(&t->par); /* of ZeRO-2 and 3 it says what is lost */
+    if (!result && dti_state_is_apart(t) && t->par.lost)
         return dti_fail(
             t->base, DT_ERROR_REVOKED,
             "the job ended at step %llu, and other ranks' shards of the optimizer's state are lost "
             "(.parallel.zero_stage): dt_store_save saves the weights; go on from a checkpoint",
             (unsigned long long)t->par.replicas[0].store->steps);
-    dt_result result = dti_full_gather(&t->par);
     if (dti_state_is_apart(t))
         return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     if (!result && dti_parallel_is_local(&t->par))

@@ -26,8 +26,9 @@ static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
 
 static dt_result dti_trainer_lost(dt_trainer *t) {
     return dti_fail(t->base, DT_ERROR_REVOKED,
-                    "the job ended at step %llu, as a rank or a device was lost; the weights are "
-                    "of that step: save them, or create a new trainer and go on from a checkpoint",
+                    "the job ended at step %llu, as a rank or a device was lost: save the weights "
+                    "if dt_trainer_store has them, or create a new trainer and go on from a "
+                    "checkpoint",
                     (unsigned long long)t->par.replicas[0].store->steps);
 }
 

@@ -159,7 +159,8 @@ static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     return dti_fail(par->base, result, "%s; %s of step %llu", dt_comm_error(par->desc.comm),
                     dti_units_are(par) && dti_shards_span(par)
                         ? "other ranks' shards of the parameters are lost; those here are"
-                        : "the weights are those",
+                    : par->pipe ? "the weights here are those"
+                                : "the weights are those",
                     (unsigned long long)par->replicas[0].store->steps);
 }
 

@@ -76,8 +76,10 @@ static dti_values_map dti_values_map_of(const dti_parallel *par) {
                                 .units = dti_pipe_has_units(par),
                                 .room = (float *)(void *)pipe->piece,
                                 .room_elements = DTI_AGREE_PIECE / sizeof(float),
-                                .lost = pipe->chunk_count > 1 ? "ranks' stages are lost"
-                                                              : "tensor ranks' parts are lost"};
+                                .lost = pipe->bounds
+                                            ? "ranks' shards are lost (.parallel.zero_stage)"
+                                        : pipe->chunk_count > 1 ? "ranks' stages are lost"
+                                                                : "tensor ranks' parts are lost"};
     return (dti_values_map){
         .find = dti_owners_find,
         .shards = dti_shards(par),
