@@ -126,7 +126,7 @@
     static type name params {                                                                      \
         return __VA_ARGS__;                                                                        \
     }                                                                                              \
-    static type name params
+    _Static_assert(sizeof(type *), "a semicolon follows")
 
 #define DTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DTI_MIN(a, b) ((a) < (b) ? (a) : (b))

@@ -160,6 +160,7 @@ typedef struct dti_op_family {
     /* Whether the launches read nothing of each sample, so that no batch is too large for them.
      * NULL: they do, unless it is a view. */
     bool (*idle)(const dti_node *n, bool train);
+    bool picks; /* it reads as many elements of its first input as it gives */
     bool takes_terms;
     bool many;    /* any number of inputs: grad is asked for one after the other */
     bool uniform; /* its value comes with the step, whatever part of the batch its input is of */

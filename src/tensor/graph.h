@@ -50,18 +50,18 @@ typedef struct dti_string {
 
 /* What a reverse pass made, by node: how many nodes there were when its gradients had been made, 0:
  * it has none; and the newest row that gave it a gradient, 0: none did. */
-typedef struct dti_gradient_trace {
+typedef struct dti_grad_pass {
     uint32_t *ends, *givers;
-} dti_gradient_trace;
+} dti_grad_pass;
 
 struct dt_graph {
     dti_owned owned;   /* first */
     dti_owned *stores; /* alive; parameters may be added while there is none */
     dt_ctx *ctx;
     dti_base *base;
-    bool steps;                /* a gradient goes through step functions (differentiate.c) */
-    dti_gradient_trace *trace; /* NULL: nobody asks */
-    dti_node *nodes;           /* [0] is nil */
+    bool steps;           /* a gradient goes through step functions (differentiate.c) */
+    dti_grad_pass *trace; /* NULL: nobody asks */
+    dti_node *nodes;      /* [0] is nil */
     uint32_t count;
     size_t capacity;
     uint32_t *inputs;

@@ -12,11 +12,11 @@ typedef struct dti_pass {
     uint32_t first; /* older nodes are leaves: the pass does not see what they were made of */
     uint32_t count; /* nodes that existed at the start; newer ones are gradients */
     const dt_tensor *wrt;
-    uint32_t leaves;           /* of wrt, where some may be older than `first`; else 0 */
-    uint32_t *adjoint;         /* by slot: d/d(node), 0 = none yet */
-    uint8_t *reached;          /* by slot: depends on one of wrt, through a differentiable path */
-    uint32_t at;               /* the row whose gradients are made */
-    dti_gradient_trace *trace; /* of the whole graph; NULL: none */
+    uint32_t leaves;      /* of wrt, where some may be older than `first`; else 0 */
+    uint32_t *adjoint;    /* by slot: d/d(node), 0 = none yet */
+    uint8_t *reached;     /* by slot: depends on one of wrt, through a differentiable path */
+    uint32_t at;          /* the row whose gradients are made */
+    dti_grad_pass *trace; /* of the whole graph; NULL: none */
 } dti_pass;
 
 /* Where a node stands in the two lists, which are as long as the pass, not the graph: slot 0 is for

@@ -120,4 +120,4 @@ DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_
            .invocations = dti_fours_invocations);
 
 DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels,
-           .part = dti_gather_parted);
+           .part = dti_gather_parted, .picks = true);

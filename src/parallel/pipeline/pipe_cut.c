@@ -72,7 +72,7 @@ static double dti_pipe_elements(const dti_node *n, uint32_t rows) {
 /* In multiply-adds. */
 static double dti_pipe_row_time(const dt_graph *g, const dti_node *n, uint32_t rows) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;
-    const bool picks = family->source || n->op == DTI_OP_EMBEDDING; /* as many as it gives */
+    const bool picks = family->source || family->picks;
     double moved = dti_pipe_elements(n, rows) * (picks ? 2.0 : 1.0);
     if (!n->count || family->view)
         return 0.0;
@@ -123,7 +123,7 @@ static dt_result dti_pipe_gradients(dti_pipe_cut *cut, const dt_graph *g, const 
                                     uint32_t rows, double *time) {
     dt_graph *own = NULL;
     dt_tensor *wants = dti_alloc_array(g->base, 2 * (size_t)g->count, sizeof *wants);
-    dti_gradient_trace trace = {dti_alloc_array(g->base, g->count, sizeof(uint32_t)), cut->givers};
+    dti_grad_pass trace = {dti_alloc_array(g->base, g->count, sizeof(uint32_t)), cut->givers};
     dt_result result = wants && trace.ends ? dti_graph_copy(g, g->ctx, &own) : DT_ERROR_MEMORY;
     if (!result) {
         own->trace = &trace;
