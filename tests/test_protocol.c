@@ -39,6 +39,14 @@ static const protocol_case protocol_cases[] = {
      .parallel =
          {.pipeline = 2, .replicas = 2, .batch_slices = 2, .zero_stage = DT_SHARD_OPTIMIZER},
      .publishes = true},
+    {.name = "pipelines with ZeRO-2",
+     .devices = "cpu:2",
+     .parallel =
+         {.pipeline = 2, .replicas = 2, .batch_slices = 2, .zero_stage = DT_SHARD_GRADIENTS}},
+    {.name = "tensor groups with ZeRO-3",
+     .devices = "cpu:2",
+     .parallel =
+         {.tensor = 2, .replicas = 2, .batch_slices = 3, .zero_stage = DT_SHARD_PARAMETERS}},
     {.name = "a local step",
      .devices = "cpu:2",
      .local = PROTOCOL_INNER,

@@ -156,9 +156,10 @@ static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     par->lost = true;
     if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
         return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));
+    const bool units =
+        par->pipe ? dti_pipe_has_units(par) : dti_units_are(par) && dti_shards_span(par);
     return dti_fail(par->base, result, "%s; %s of step %llu", dt_comm_error(par->desc.comm),
-                    dti_units_are(par) && dti_shards_span(par)
-                        ? "other ranks' shards of the parameters are lost; those here are"
+                    units       ? "other ranks' shards of the parameters are lost; those here are"
                     : par->pipe ? "the weights here are those"
                                 : "the weights are those",
                     (unsigned long long)par->replicas[0].store->steps);
