@@ -246,8 +246,8 @@ DTI_PUBLIC(dt_trainer_checkpoint, (dt_trainer * t), t, DTI_OF(dt_trainer) | DTI_
 static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *what,
                                  unsigned long long file, unsigned long long here) {
     return dti_fail(t->base, DT_ERROR_INVALID,
-                    "%s: a checkpoint of another job? Its %s is %llu, here %llu", path, what, file,
-                    here);
+                    "%s: a checkpoint of another job? Its %s is %llu, here %llu: use the same",
+                    path, what, file, here);
 }
 
 /* A file may have any number. */
@@ -261,13 +261,13 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
     static const struct {
         uint8_t word;
         const char *name;
-    } same[] = {{DTI_STATE_SEED, "seed"},
-                {DTI_STATE_ROWS, "number of samples"},
-                {DTI_STATE_BATCH, "batch"},
-                {DTI_STATE_PARTS, "accumulate"},
-                {DTI_STATE_TAIL, "tail"},
+    } same[] = {{DTI_STATE_SEED, ".seed"},
+                {DTI_STATE_ROWS, ".data.rows"},
+                {DTI_STATE_BATCH, ".batch"},
+                {DTI_STATE_PARTS, ".accumulate"},
+                {DTI_STATE_TAIL, ".tail"},
                 {DTI_STATE_MOMENTS, "number of moments (256 more: one is an average)"},
-                {DTI_STATE_SHUFFLED, "shuffling"}};
+                {DTI_STATE_SHUFFLED, "shuffling (not .no_shuffle)"}};
     dti_state_words(t, here);
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
     if (w[DTI_STATE_OPTIM] != here[DTI_STATE_OPTIM])
