@@ -332,7 +332,7 @@ TEST(a_fault_at_any_action_is_an_error_on_all_ranks_and_changes_nothing) {
     remove(plan_meet);
 }
 
-/* ---- more sums than a comm has operations */
+/* ---- more sums, or units of ZeRO, than a comm has operations */
 
 enum { PLAN_CHUNKS = DTI_PENDING_MAX / 2 + 2 }; /* of a device, of two in each rank */
 
@@ -347,6 +347,8 @@ static void plan_chunks_model(train_model *m) {
     m->loss = dt_cross_entropy(m->logits, m->t, NULL);
     m->accuracy = dt_accuracy(m->logits, m->t);
 }
+
+static int plan_chunks_zero; /* dt_zero_stage */
 
 static void *plan_chunks_run(void *arg) {
     plan_rank *r = arg;
@@ -370,22 +372,27 @@ static void *plan_chunks_run(void *arg) {
     d.parallel.replicas = d.parallel.pipeline = 2;
     d.parallel.schedule = DT_PIPELINE_INTERLEAVED;
     d.parallel.chunks = PLAN_CHUNKS;
-    if (CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx)))
+    d.parallel.zero_stage = plan_chunks_zero;
+    if (CHECK_TEXT(!dt_trainer_create(m->graph, &d, &t), "%s", dt_ctx_error(m->ctx))) {
+        CHECK(dti_pipe_units_pending(&t->par) < DTI_PENDING_MAX);
         CHECK_TEXT(!dt_trainer_step(t, NULL) && !dt_trainer_step(t, NULL), "rank %d: %s", r->rank,
                    dt_ctx_error(m->ctx));
+    }
     dt_ctx_destroy(m->ctx);
     dt_comm_destroy(r->comm);
     free(m);
     return NULL;
 }
 
-TEST(sums_of_more_chunks_than_a_comm_has_operations_are_made_some_at_a_time) {
-    plan_rank ranks[2] = {{.rank = 0}, {.rank = 1}};
-    pthread_t thread;
-    snprintf(plan_meet, sizeof plan_meet, "/tmp/dtrain_plan_%ld", (long)getpid());
-    remove(plan_meet);
-    REQUIRE(!pthread_create(&thread, NULL, plan_chunks_run, &ranks[1]));
-    plan_chunks_run(&ranks[0]);
-    pthread_join(thread, NULL);
-    remove(plan_meet);
+TEST(sums_and_units_of_more_chunks_than_a_comm_has_operations_come_some_at_a_time) {
+    for (plan_chunks_zero = 0; plan_chunks_zero <= DT_SHARD_PARAMETERS; plan_chunks_zero++) {
+        plan_rank ranks[2] = {{.rank = 0}, {.rank = 1}};
+        pthread_t thread;
+        snprintf(plan_meet, sizeof plan_meet, "/tmp/dtrain_plan_%ld", (long)getpid());
+        remove(plan_meet);
+        REQUIRE(!pthread_create(&thread, NULL, plan_chunks_run, &ranks[1]));
+        plan_chunks_run(&ranks[0]);
+        pthread_join(thread, NULL);
+        remove(plan_meet);
+    }
 }

@@ -150,6 +150,7 @@ typedef struct dti_units { /* of a group of parts that are alike: replicas, or a
     const dti_list *list; /* of the first part's device in this step */
     uint32_t counters;    /* the first of its counters */
     uint64_t largest;     /* elements of a unit */
+    uint32_t pieces;      /* of a grid, between ranks: operations of a unit, at most */
     dt_comm *comm;        /* for parameters, a group of their own; NULL: one process */
     float *staging;       /* [DTI_UNITS_STAGED][largest] */
     float *pairs;         /* of all blocks of the commit's table */
@@ -323,9 +324,9 @@ static dti_action_fn dti_unit_gather;
 /* The same of a part: the unit's parameters to where its code has them. */
 static dt_result dti_unit_fetch(const dti_units *u, const dti_unit_part *p, const dti_code *code,
                                 const dti_action *a);
-/* Between ranks, on the thread that speaks to the network: parameters that others wait for. The
- * comm's error. */
-static dt_result dti_units_stream(const dti_parallel *par, dti_units *u);
+/* Between ranks, on the thread that speaks to the network: parameters that others wait for, at most
+ * so many units more. The comm's error. */
+static dt_result dti_units_stream(const dti_parallel *par, dti_units *u, uint32_t most);
 /* Behind an update: what it wrote to where it is read, on the host or the device. */
 static dt_result dti_unit_committed(const dti_unit_part *p);
 /* Where a part has a bucket's sum. */

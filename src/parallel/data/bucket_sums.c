@@ -70,7 +70,7 @@ static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
     dti_sums_advance(par);
     if (replica || par->sums.error)
         return all;
-    par->sums.error = dti_parallel_comm_failed(par, dti_units_stream(par, &par->units));
+    par->sums.error = dti_parallel_comm_failed(par, dti_units_stream(par, &par->units, UINT32_MAX));
     if (!par->sums.error)
         par->sums.error = dti_sums_speak(par);
     if (par->sums.error) /* it ends all waiting */

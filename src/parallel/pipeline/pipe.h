@@ -139,6 +139,7 @@ typedef struct dti_pipe {
     dti_pipe_flow *flows;
     uint32_t flow_count;
     bool reads;             /* a chunk here reads a column of the data */
+    uint32_t units_ahead;   /* operations of units that nobody waits for yet */
     bool locks_comm;        /* several threads use it, one at a time; else one alone does */
     uint32_t counter_count; /* of par->counters */
 
@@ -225,6 +226,8 @@ static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 
 /* ---- pipe_wire.c */
 static dt_result dti_pipe_wires_make(dti_parallel *par); /* on all ranks together */
+/* The most operations of messages and of sync points that this rank has under way. */
+static uint32_t dti_pipe_messages(const dti_pipe *pipe);
 static void dti_pipe_wires_free(dti_parallel *par);
 static void dti_pipe_wires_begin(dti_parallel *par);
 /* The flow by which a link's part comes to a chunk from another rank; NULL: it comes not. */
@@ -283,7 +286,8 @@ static void dti_pipe_units_free(dti_parallel *par);
 static dt_result dti_pipe_units_post(dti_parallel *par, uint32_t s);
 static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static void dti_pipe_units_begin(dti_parallel *par);
-static dt_result dti_pipe_units_speak(const dti_parallel *par); /* with the comm locked */
+/* With the comm locked. wait: the action that a device waits to begin, or NULL. */
+static dt_result dti_pipe_units_speak(const dti_parallel *par, const dti_action *wait);
 static void dti_pipe_units_leave(const dti_pipe *pipe);
 /* A micro-batch's; of one that the chunk has not, one that gathers alike. */
 static const dt_program *dti_pipe_units_program(const dti_pipe *pipe, const dti_pipe_chunk *chunk,

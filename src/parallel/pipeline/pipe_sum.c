@@ -32,13 +32,10 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     return result ? result : dti_operands_fit(par, stage->pipelines, operands);
 }
 
-/* What messages and sync points leave of the comm's pending operations: half is for sums in their
+/* What messages, sync points and units leave of the comm's pending operations: half is for sums in their
  * order, and half for sums that are posted ahead. */
 static uint32_t dti_pipe_sums_window(const dti_parallel *par, uint32_t each) {
-    const dti_pipe *pipe = par->pipe;
-    uint32_t others = pipe->tp_count + dti_pipe_units_pending(par);
-    for (uint32_t i = 0; i < pipe->flow_count; i++)
-        others += pipe->flows[i].link_count * DTI_PIPE_WINDOW;
+    const uint32_t others = dti_pipe_messages(par->pipe) + dti_pipe_units_pending(par);
     return others + 4 * each < DTI_PENDING_MAX ? (DTI_PENDING_MAX - others) / 2 / each : 1;
 }
 

@@ -98,6 +98,19 @@ static bool dti_pipe_units_whole(const dti_parallel *par, dti_mesh_line line) {
     return whole;
 }
 
+/* The most operations that a unit of the stage is. */
+static uint32_t dti_pipe_units_pieces(const dti_parallel *par, const dti_units *u) {
+    uint32_t most = 0;
+    for (uint32_t b = 0; b < u->bucket_count && u->comm; b++) {
+        dti_values_owner own = {.root = -1};
+        uint32_t pieces = 0;
+        while (dti_values_next_owner(&par->mesh, &u->shared, u->buckets[b], &own))
+            pieces++;
+        most = DTI_MAX(most, pieces);
+    }
+    return most;
+}
+
 static dt_result dti_pipe_units_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
@@ -113,26 +126,22 @@ static dt_result dti_pipe_units_make(dti_parallel *par) {
         const uint32_t position = dti_pipe_stage_position(pipe, s);
         u->whole = dti_pipe_units_whole(par, dti_mesh_along(pipe->mesh, DTI_MESH_DATA, position));
         result = dti_mesh_group(par, DTI_MESH_DATA, position, &u->comm);
+        u->pieces = dti_pipe_units_pieces(par, u);
     }
+    const uint32_t others = DTI_MIN(dti_pipe_messages(pipe), (uint32_t)DTI_PENDING_MAX);
+    pipe->units_ahead = (DTI_PENDING_MAX - others) / 4;
     return result;
 }
 
-/* The most operations of parameters and gradients that this rank has under way at a time. */
+/* The most operations of parameters that this rank has under way at a time. */
 static uint32_t dti_pipe_units_pending(const dti_parallel *par) {
-    uint32_t count = 0;
-    for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
-        const dti_units *u = &par->pipe->stages[s].units;
-        uint32_t most = 0;
-        for (uint32_t b = 0; b < u->bucket_count && u->comm; b++) {
-            dti_values_owner own = {.root = -1};
-            uint32_t pieces = 0;
-            while (dti_values_next_owner(&par->mesh, &u->shared, u->buckets[b], &own))
-                pieces++;
-            most = DTI_MAX(most, pieces);
-        }
-        count += DTI_UNITS_STAGED * most;
+    const dti_pipe *pipe = par->pipe;
+    uint32_t count = 0, most = 0;
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
+        count += DTI_UNITS_STAGED * pipe->stages[s].units.pieces;
+        most = DTI_MAX(most, pipe->stages[s].units.pieces);
     }
-    return count;
+    return DTI_MIN(count, pipe->units_ahead + pipe->device_count * most);
 }
 
 /* All replicas gather a stage's units in one order: hashes of those here against all ranks'. */
@@ -244,6 +253,11 @@ static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chun
 
 /* ---- parameters */
 
+/* Operations that have not ended. */
+static uint32_t dti_units_coming(const dti_parallel *par, const dti_units *u) {
+    return (u->posted - atomic_load(&par->counters[u->counters + DTI_UNITS_ARRIVED])) * u->pieces;
+}
+
 static void dti_pipe_units_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     for (uint32_t s = 0; s < pipe->stage_count; s++) {
@@ -254,10 +268,25 @@ static void dti_pipe_units_begin(dti_parallel *par) {
     }
 }
 
-static dt_result dti_pipe_units_speak(const dti_parallel *par) {
+/* What a device waits for is posted in any case, so lists that all replicas have in one order go on.
+ * Of what comes later there is no more than the comm can have. */
+static dt_result dti_pipe_units_speak(const dti_parallel *par, const dti_action *wait) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_stage *waits = wait && wait->kind == DTI_ACTION_GATHER
+                                      ? dti_pipe_stage_of(pipe, &pipe->chunks[wait->part])
+                                      : NULL;
+    uint32_t under_way = 0;
     dt_result result = DT_OK;
-    for (uint32_t s = 0; s < par->pipe->stage_count && !result; s++)
-        result = dti_units_stream(par, &par->pipe->stages[s].units);
+    for (uint32_t s = 0; s < pipe->stage_count; s++)
+        under_way += dti_units_coming(par, &pipe->stages[s].units);
+    for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
+        dti_units *u = &pipe->stages[s].units;
+        const uint32_t before = u->posted;
+        const bool may = under_way + u->pieces <= pipe->units_ahead ||
+                         (&pipe->stages[s] == waits && wait->met >= before);
+        result = dti_units_stream(par, u, may);
+        under_way += (u->posted - before) * u->pieces;
+    }
     return result;
 }
 

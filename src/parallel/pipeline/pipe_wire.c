@@ -278,6 +278,13 @@ static void dti_pipe_comm_unlock(dti_pipe *pipe) {
 
 /* ---- messages */
 
+static uint32_t dti_pipe_messages(const dti_pipe *pipe) {
+    uint32_t count = pipe->tp_count;
+    for (uint32_t i = 0; i < pipe->flow_count; i++)
+        count += pipe->flows[i].link_count * DTI_PIPE_WINDOW;
+    return count;
+}
+
 static void dti_pipe_wires_begin(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     pipe->said = DT_OK;
@@ -389,7 +396,7 @@ static void dti_pipe_speak(dti_parallel *par, uint32_t device, const dti_action 
         return;
     dt_result result = pipe->said;
     if (units && !result)
-        result = dti_pipe_units_speak(par);
+        result = dti_pipe_units_speak(par, wait);
     bool moved = false;
     for (uint32_t i = 0; i < pipe->flow_count && !result; i++) {
         dti_pipe_flow *f = &pipe->flows[i];

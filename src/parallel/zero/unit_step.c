@@ -99,11 +99,12 @@ static const dti_action *dti_units_next(const dti_parallel *par, dti_units *u) {
 }
 
 /* Posts as far as there is room, and looks what has come. */
-static dt_result dti_units_stream(const dti_parallel *par, dti_units *u) {
+static dt_result dti_units_stream(const dti_parallel *par, dti_units *u, uint32_t most) {
     _Atomic uint32_t *arrived = &par->counters[u->counters + DTI_UNITS_ARRIVED];
     dt_result result = DT_OK;
     bool ended = true;
-    for (const dti_action *a; u->comm && !result && (a = dti_units_next(par, u)) != NULL;) {
+    for (const dti_action *a;
+         u->comm && !result && most > 0 && (a = dti_units_next(par, u)) != NULL; most--) {
         result = dti_units_send(par, u, a->what);
         u->posted += !result;
         u->at += !result;
