@@ -20,6 +20,7 @@ typedef struct grid_case {
     bool averaged, vulkan;
     const char *load, *save; /* checkpoints, of rank 0 */
     int tensor_ranks;        /* of each stage, or of each replica */
+    int zero_stage, shard_degree;
 } grid_case;
 
 typedef struct grid_step {
@@ -52,6 +53,8 @@ static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, 
     d.parallel.pipeline = c->stages;
     d.parallel.replicas = c->replicas;
     d.parallel.tensor = c->tensor_ranks;
+    d.parallel.zero_stage = c->zero_stage;
+    d.parallel.shard_degree = c->shard_degree;
     d.parallel.chunks = c->chunks;
     d.parallel.schedule = c->schedule;
     d.tail = c->tail;
@@ -611,6 +614,26 @@ TEST(tensor_groups_are_made_on_all_ranks_or_none_when_memory_runs_out) {
     grid_money.once = false;
 }
 
+/* Units of ZeRO are a stage's or a shard group's, each of several ranks. */
+TEST(sharded_grids_are_made_on_all_ranks_or_none_when_memory_runs_out) {
+    grid_money.once = true;
+    grid_poor_make(&(grid_case){.kind = 0,
+                                .accumulate = 2,
+                                .batch = 36,
+                                .stages = 2,
+                                .ranks = 3,
+                                .zero_stage = DT_SHARD_PARAMETERS,
+                                .devices = {"cpu", "cpu:2", "cpu"}});
+    for (int stage = DT_SHARD_OPTIMIZER; stage <= DT_SHARD_PARAMETERS; stage += 2)
+        grid_poor_make(&(grid_case){.kind = 0,
+                                    .accumulate = 2,
+                                    .batch = 36,
+                                    .ranks = 4,
+                                    .zero_stage = stage,
+                                    .shard_degree = 2});
+    grid_money.once = false;
+}
+
 /* ---- the loop over epochs */
 
 /* With a validation, the best weights put back, and steps behind them; shared inputs too. */
@@ -837,14 +860,15 @@ static void *grid_poor_load(void *arg) {
 }
 
 /* Beside a grid, two replicas without stages. */
-static void grid_poor_loads(const char *file, int stages) {
+static void grid_poor_loads(const char *file, int stages, int zero_stage) {
     static grid_rank ranks[1];
     const grid_case c = {.kind = PIPE_SKIP,
                          .accumulate = 2,
                          .batch = 140,
                          .stages = stages,
                          .ranks = 1,
-                         .devices = {"cpu:2"},
+                         .zero_stage = zero_stage,
+                         .devices = {zero_stage && stages ? "cpu:4" : "cpu:2"},
                          .load = file};
     uint64_t want = 0;
     dt_result result = DT_ERROR_MEMORY;
@@ -865,8 +889,9 @@ static void grid_poor_loads(const char *file, int stages) {
 TEST(grid_that_runs_out_of_memory_while_a_checkpoint_makes_it_anew_keeps_its_values) {
     static const char *file = "build/pipe_poor.checkpoint";
     grid_batch_slices_save(file, 3, 2);
-    grid_poor_loads(file, 2);
-    grid_poor_loads(file, 0);
+    grid_poor_loads(file, 2, 0);
+    grid_poor_loads(file, 0, 0);
+    grid_poor_loads(file, 2, DT_SHARD_PARAMETERS);
     remove(file);
 }
 

@@ -30,7 +30,7 @@ typedef struct memory_case {
     dt_pipeline_schedule schedule;
     dt_train_mode mode;
     bool sync;
-    int tensor, replicas;
+    int tensor, replicas, shard_degree;
 } memory_case;
 
 /* With so many allocations for the trainer; whether they were enough. */
@@ -51,6 +51,7 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     d.parallel.pipeline = c->pipeline;
     d.parallel.schedule = c->schedule;
     d.parallel.zero_stage = c->zero_stage;
+    d.parallel.shard_degree = c->shard_degree;
     d.mode = c->mode;
     d.parallel.tensor = c->tensor;
     d.parallel.replicas = c->replicas;
@@ -100,7 +101,20 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
          .tensor = 2,
          .replicas = 2,
          .devices = "cpu:8",
-         .zero_stage = DT_SHARD_OPTIMIZER}};
+         .zero_stage = DT_SHARD_OPTIMIZER},
+        {.what = "pipelines that share gradients",
+         .pipeline = 2,
+         .devices = "cpu:4",
+         .zero_stage = DT_SHARD_GRADIENTS},
+        {.what = "tensor groups that share parameters",
+         .tensor = 2,
+         .replicas = 2,
+         .devices = "cpu:4",
+         .zero_stage = DT_SHARD_PARAMETERS},
+        {.what = "two shard groups",
+         .devices = "cpu:4",
+         .zero_stage = DT_SHARD_PARAMETERS,
+         .shard_degree = 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t want = 0;
         CHECK(memory_try(&cases[i], INT64_MAX / 2, &want) && want);
