@@ -32,8 +32,8 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
     return result ? result : dti_operands_fit(par, stage->pipelines, operands);
 }
 
-/* What messages, sync points and units leave of the comm's pending operations: half is for sums in their
- * order, and half for sums that are posted ahead. */
+/* What messages, sync points and units leave of the comm's pending operations: half is for sums in
+ * their order, and half for sums that are posted ahead. */
 static uint32_t dti_pipe_sums_window(const dti_parallel *par, uint32_t each) {
     const uint32_t others = dti_pipe_messages(par->pipe) + dti_pipe_units_pending(par);
     return others + 4 * each < DTI_PENDING_MAX ? (DTI_PENDING_MAX - others) / 2 / each : 1;

@@ -268,8 +268,8 @@ static void dti_pipe_units_begin(dti_parallel *par) {
     }
 }
 
-/* What a device waits for is posted in any case, so lists that all replicas have in one order go on.
- * Of what comes later there is no more than the comm can have. */
+/* What a device waits for is posted in any case, so lists that all replicas have in one order go
+ * on. Of what comes later there is no more than the comm can have. */
 static dt_result dti_pipe_units_speak(const dti_parallel *par, const dti_action *wait) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_stage *waits = wait && wait->kind == DTI_ACTION_GATHER
