@@ -514,3 +514,36 @@ TEST(pipeline_is_cut_after_what_dt_stage_marks) {
         dt_ctx_destroy(m.ctx);
     }
 }
+
+/* What the log says of the first replica's first stage. */
+static void pipe_log_bytes(void *user, dt_log_level level, const char *message) {
+    const char *at = strstr(message, "parameters; ");
+    (void)level;
+    if (strstr(message, "pipeline: stage 0 of replica 0") && at)
+        snprintf(user, 200, "%.199s", at);
+}
+
+TEST(the_log_says_what_a_stage_has_with_zero_2_and_3) {
+    static char text[200];
+    for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+        train_model m = {0};
+        dt_trainer *trainer = NULL;
+        dt_trainer_info info;
+        char devices[32], want[200];
+        const pipe_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .stages = 2};
+        const dt_ctx_desc ctx = {.no_vulkan = true, .logger = {pipe_log_bytes, text}};
+        REQUIRE(pipe_model(&m, &ctx, c.kind));
+        dt_trainer_desc d = pipe_desc(&m, &c, devices);
+        d.devices = "cpu:4";
+        d.parallel.zero_stage = level;
+        REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+        dt_trainer_get_info(trainer, &info);
+        snprintf(want, sizeof want,
+                 "parameters; %llu bytes of parameters, %llu of gradients, %llu of state (a shard)",
+                 (unsigned long long)info.replica_param_bytes,
+                 (unsigned long long)info.replica_gradient_bytes,
+                 (unsigned long long)info.state_bytes);
+        CHECK_TEXT(!strncmp(text, want, strlen(want)), "'%s', not '%s'", text, want);
+        dt_ctx_destroy(m.ctx);
+    }
+}

@@ -84,6 +84,11 @@ static dt_result dti_pipe_grid_make(dti_parallel *par) {
 
 /* ---- what the log says */
 
+/* Of parameters (0), of gradients (1). */
+static unsigned long long dti_pipe_store_bytes(const dt_store *s, int kind) {
+    return dti_arena_bytes(s->units[kind] ? s->unit_elements[kind] : s->layout.elements);
+}
+
 static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe *pipe = par->pipe;
     const dt_store *store = chunk->store;
@@ -98,12 +103,12 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
         snprintf(of + n, sizeof of - (size_t)n, " of replica %u", pipeline->replica);
     dti_log(par->base, DT_LOG_INFO,
             "pipeline: stage %u%s on device %u, %s: nodes %u to %u, %.0f%% of the work, %u "
-            "parameters; %llu bytes of parameters, the same of gradients, %llu of state%s, %llu of "
+            "parameters; %llu bytes of parameters, %llu of gradients, %llu of state%s, %llu of "
             "transients in %u micro-batch slots",
             c, of, dti_mesh_own(pipe->mesh, pipe->mesh->rank).first / pipe->each + chunk->device,
             store->device->info.id, pipe->cut.starts[c], pipe->cut.starts[c + 1] - 1,
-            100.0 * pipe->cut.work[c], store->layout.param_count,
-            (unsigned long long)dti_arena_bytes(store->layout.elements),
+            100.0 * pipe->cut.work[c], store->layout.param_count, dti_pipe_store_bytes(store, 0),
+            dti_pipe_store_bytes(store, 1),
             (unsigned long long)dti_state_bytes(&store->layout, store->moments),
             store->layout.parted ? " (a shard)" : "",
             (unsigned long long)dti_pipe_chunk_transients(chunk),
@@ -123,12 +128,12 @@ static void dti_pipe_log_tensor(const dti_parallel *par, const dti_pipe_chunk *c
         parts += pipe->shared->parts[i].of.axis >= 0;
     dti_log(par->base, DT_LOG_INFO,
             "tensor: tensor rank %u%s on device %u, %s: %u of %u parameters split, the others "
-            "replicated; %llu bytes of parameters, the same of gradients, %llu of state%s, %llu of "
+            "replicated; %llu bytes of parameters, %llu of gradients, %llu of state%s, %llu of "
             "transients",
             pipeline->tp_rank, of,
             dti_mesh_own(pipe->mesh, pipe->mesh->rank).first / pipe->each + chunk->device,
             store->device->info.id, parts, store->layout.param_count,
-            (unsigned long long)dti_arena_bytes(store->layout.elements),
+            dti_pipe_store_bytes(store, 0), dti_pipe_store_bytes(store, 1),
             (unsigned long long)dti_state_bytes(&store->layout, store->moments),
             store->layout.parted ? " (a shard)" : "",
             (unsigned long long)dti_pipe_chunk_transients(chunk));
