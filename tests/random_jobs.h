@@ -168,6 +168,7 @@ static const struct job_field {
 typedef struct jobs_job {
     int number, kind, model, optim;
     int v[JOB_FIELDS];
+    int shard_degree; /* no job of kinds has one */
 } jobs_job;
 
 /* splitmix64 */

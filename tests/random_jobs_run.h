@@ -209,6 +209,7 @@ static void jobs_parallel(const jobs_job *j, jobs_way way, dt_parallel_desc *p) 
     p->tensor = v[F_TENSOR];
     p->zero_stage = v[F_ZERO];
     p->offload = v[F_OFFLOAD];
+    p->shard_degree = j->shard_degree;
 }
 
 static void jobs_describe(jobs_model *m, const jobs_rank *r) {
