@@ -6,6 +6,8 @@
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
+#include "half.h"
+
 int harness_threads_left = -1;
 
 #include "test_base.c"

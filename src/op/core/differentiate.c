@@ -139,6 +139,7 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
     dti_pass p = {.graph = graph, .first = first, .count = graph->count, .wrt = wrt};
     p.leaves = first > 1 ? count : 0;
     p.trace = first > 1 ? NULL : graph->trace;
+    graph->trace = NULL; /* a pass within this one has nodes that nobody asks for */
     const size_t slots = (size_t)1 + p.leaves + p.count - first;
     p.adjoint = dti_alloc_array(graph->base, slots, sizeof *p.adjoint);
     p.reached = dti_alloc_array(graph->base, slots, 1);

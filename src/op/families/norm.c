@@ -244,12 +244,8 @@ static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tens
     int count = 0;
     dt_shape channels = {1, {dti_shape_elements(shape)}};
     for (int k = 0; k < 2; k++) {
-        if (dti_is_nil(w[k]) && !w[k].graph)
+        if (dti_is_nil(w[k]))
             continue;
-        if (dti_is_nil(w[k])) {
-            dti_graph_fail(x.graph, "%s: %s is nil", op, k ? "b" : "w");
-            return -1;
-        }
         const dti_node *n = dti_node_of(w[k]);
         if (w[k].graph != x.graph || n->samples || !dti_shape_equal(n->shape, shape) ||
             n->dtype != DT_F32) {
