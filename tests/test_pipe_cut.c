@@ -3,7 +3,7 @@
 enum { CUT_LAYERS = 8, CUT_CHUNKS = 3, CUT_ROWS = 16 };
 
 /* Layers of random widths, some of which are recomputed or not trained, and some are added up. */
-static dt_tensor cut_model(dt_graph *g, dt_tensor x, uint32_t *random) {
+static dt_tensor cut_model(dt_tensor x, uint32_t *random) {
     char name[16];
     dt_tensor y = x, before = x;
     int64_t width = 24;
@@ -71,7 +71,7 @@ TEST(automatic_cut_has_the_least_time_of_all_that_there_are) {
         const dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(24));
         const dt_tensor t = dt_input(g, "t", DT_I32, dt_dims());
         dt_program_desc d = {.params = seed % 2 ? "on*" : NULL};
-        d.losses[0] = (dt_loss){dt_cross_entropy(cut_model(g, x, &random), t, NULL), 1};
+        d.losses[0] = (dt_loss){dt_cross_entropy(cut_model(x, &random), t, NULL), 1};
         cut_compare(g, &d);
         dt_ctx_destroy(ctx);
     }
