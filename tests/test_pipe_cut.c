@@ -106,3 +106,46 @@ TEST(automatic_cut_gives_a_stage_of_frozen_layers_more_of_them) {
     CHECK_TEXT(starts[1] >= starts[0] + 8, "node %u, and %u with frozen layers: two layers are 8",
                starts[0], starts[1]);
 }
+
+/* Layers of width 4, of which the first ones are trained. */
+static dt_result cut_many(dt_ctx *ctx, int layers, int trained, uint32_t chunks,
+                          dti_pipe_cut *cut) {
+    dt_graph *g;
+    if (dt_graph_create(ctx, &g))
+        return DT_ERROR_MEMORY;
+    dt_tensor y = dt_input(g, "x", DT_F32, dt_dims(4));
+    for (int i = 0; i < layers; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%s%d", i < trained ? "on" : "off", i);
+        y = dt_tanh(dt_nn_linear(y, name, 4));
+    }
+    dt_program_desc d = {.params = "on*"};
+    d.losses[0] = (dt_loss){dt_mse(y, dt_input(g, "t", DT_F32, dt_dims(4))), 1};
+    return dti_pipe_cut_make(g->base, g, &d, chunks, 16, 4, cut);
+}
+
+TEST(automatic_cut_of_very_many_rows_is_even) {
+    dt_ctx *ctx;
+    dti_pipe_cut cut;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    const dt_result result = cut_many(ctx, 6000, 6000, 16, &cut);
+    CHECK_TEXT(!result, "%s", dt_ctx_error(ctx));
+    for (uint32_t c = 0; c < 16; c++)
+        CHECK_TEXT(cut.work[c] > 0.95 / 16 && cut.work[c] < 1.05 / 16, "chunk %u: %g", c,
+                   cut.work[c] * 16);
+    dti_pipe_cut_free(&ctx->base, &cut);
+    dt_ctx_destroy(ctx);
+}
+
+/* All that is trained is in a small part of the time. */
+TEST(automatic_cut_of_very_many_rows_finds_what_is_trained) {
+    dt_ctx *ctx;
+    dti_pipe_cut cut;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    CHECK(!cut_many(ctx, 12000, 4, 4, &cut));
+    dti_pipe_cut_free(&ctx->base, &cut);
+    CHECK(cut_many(ctx, 12000, 4, 5, &cut) == DT_ERROR_INVALID);
+    CHECK_TEXT(strstr(dt_ctx_error(ctx), "can be cut into 4 at most"), "%s", dt_ctx_error(ctx));
+    dti_pipe_cut_free(&ctx->base, &cut);
+    dt_ctx_destroy(ctx);
+}

@@ -15,6 +15,9 @@
  * time that a message takes, however short. */
 #define DTI_PIPE_CROSS 8.0
 #define DTI_PIPE_MESSAGE 1024.0
+/* Places that are tried, and of each chunk: the search takes their square. */
+#define DTI_PIPE_PLACES 2048
+#define DTI_PIPE_PLACES_EACH 32
 
 /* ---- what is needed, and where it may be computed */
 
@@ -246,42 +249,69 @@ static void dti_pipe_search_chunk(const dti_pipe_search *s, uint32_t k, uint32_t
     }
 }
 
-/* The most chunks, up to so many, that there are. */
-static uint32_t dti_pipe_search_run(const dti_pipe_search *s, uint32_t chunks) {
-    uint32_t most = 0;
+static void dti_pipe_search_run(const dti_pipe_search *s, uint32_t chunks) {
     for (uint32_t i = 0; i < s->count; i++)
         s->best[i] = i ? INFINITY : 0.0;
     for (uint32_t k = 1; k <= chunks; k++) {
         for (uint32_t end = 0; end < s->count; end++)
             dti_pipe_search_chunk(s, k, end);
-        most = s->best[(size_t)(k + 1) * s->count - 1] < INFINITY ? k : most;
+    }
+}
+
+/* The most chunks that can be made: each ends as early as it can. */
+static uint32_t dti_pipe_search_most(const dti_pipe_search *s) {
+    uint32_t most = 0, end = 0;
+    for (uint32_t i = 1; i < s->count; i++) {
+        if (s->p->trained[s->at[i]] == s->p->trained[s->at[end]])
+            continue;
+        most++;
+        end = i;
     }
     return most;
 }
 
-static bool dti_pipe_search_open(dti_base *base, const dti_pipe_cut *cut, const dti_pipe_places *p,
-                                 dti_pipe_search *s) {
-    *s = (dti_pipe_search){.p = p, .limit = INFINITY};
-    s->at = dti_alloc_array(base, cut->nodes + 1u, sizeof *s->at);
-    for (uint32_t id = 1; s->at && id <= cut->nodes; id++) {
+/* Of very many places: in each part of the time the one that costs least to cross, and the earliest
+ * ends of all chunks, so that a cut remains. */
+static void dti_pipe_search_thin(dti_pipe_search *s, uint32_t chunks) {
+    const dti_pipe_places *p = s->p;
+    const uint32_t parts = DTI_MAX(DTI_PIPE_PLACES, DTI_PIPE_PLACES_EACH * chunks), all = s->count;
+    const double time = DTI_MAX(p->before[s->at[all - 1]], 1.0);
+    uint32_t ends = 1, end = s->at[0], part = UINT32_MAX;
+    if (all <= parts)
+        return;
+    s->count = 1;
+    for (uint32_t i = 1; i + 1 < all; i++) {
+        const uint32_t at = s->at[i], mine = (uint32_t)(p->before[at] / time * parts);
+        const bool ends_chunk = ends < chunks && p->trained[at] > p->trained[end];
+        if (mine == part && !ends_chunk) {
+            if (p->cross[at] < p->cross[s->at[s->count - 1]])
+                s->at[s->count - 1] = at;
+            continue;
+        }
+        s->at[s->count++] = at;
+        part = ends_chunk ? UINT32_MAX : mine; /* an end stays */
+        ends += ends_chunk;
+        end = ends_chunk ? at : end;
+    }
+    s->at[s->count++] = s->at[all - 1];
+}
+
+static void dti_pipe_search_places(const dti_pipe_cut *cut, dti_pipe_search *s) {
+    const dti_pipe_places *p = s->p;
+    for (uint32_t id = 1; id <= cut->nodes; id++) {
         if (id == 1 || id == cut->nodes || (!p->inside[id] && p->tensors[id] <= DT_MAX_OUTPUTS))
             s->at[s->count++] = id;
     }
+}
+
+static dt_result dti_pipe_search_cut(dti_base *base, dti_pipe_cut *cut, dti_pipe_search *s) {
     const size_t all = ((size_t)cut->chunks + 1) * s->count;
     s->best = dti_alloc_array(base, all, sizeof *s->best);
     s->from = dti_alloc_array(base, all, sizeof *s->from);
-    return s->at && s->best && s->from;
-}
-
-static dt_result dti_pipe_cut_search(dti_base *base, dti_pipe_cut *cut, dti_pipe_search *s) {
-    const uint32_t most = dti_pipe_search_run(s, cut->chunks);
-    if (most < cut->chunks)
-        return dti_fail(
-            base, DT_ERROR_INVALID,
-            ".parallel.pipeline: %u stages, but the model can be cut into %u at most, each "
-            "with a trained parameter and at most %d tensors over a cut; use fewer",
-            cut->chunks, DTI_MAX(most, 1u), DT_MAX_OUTPUTS);
-    s->limit = s->best[((size_t)cut->chunks + 1) * s->count - 1];
+    if (!s->best || !s->from)
+        return DT_ERROR_MEMORY;
+    dti_pipe_search_run(s, cut->chunks);
+    s->limit = s->best[all - 1];
     dti_pipe_search_run(s, cut->chunks);
     for (uint32_t k = cut->chunks, end = s->count - 1; k > 1; k--) {
         end = s->from[(size_t)k * s->count + end];
@@ -291,10 +321,21 @@ static dt_result dti_pipe_cut_search(dti_base *base, dti_pipe_cut *cut, dti_pipe
 }
 
 static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_pipe_places *p) {
-    dti_pipe_search s;
-    const dt_result result = dti_pipe_search_open(base, cut, p, &s)
-                                 ? dti_pipe_cut_search(base, cut, &s)
-                                 : DT_ERROR_MEMORY;
+    dti_pipe_search s = {.p = p, .limit = INFINITY};
+    dt_result result = DT_ERROR_MEMORY;
+    s.at = dti_alloc_array(base, cut->nodes + 1u, sizeof *s.at);
+    if (s.at) {
+        dti_pipe_search_places(cut, &s);
+        const uint32_t most = dti_pipe_search_most(&s);
+        dti_pipe_search_thin(&s, cut->chunks);
+        result = most >= cut->chunks
+                     ? dti_pipe_search_cut(base, cut, &s)
+                     : dti_fail(base, DT_ERROR_INVALID,
+                                ".parallel.pipeline: %u stages, but the model can be cut into %u "
+                                "at most, each with a trained parameter and at most %d tensors "
+                                "over a cut; use fewer",
+                                cut->chunks, DTI_MAX(most, 1u), DT_MAX_OUTPUTS);
+    }
     DTI_FREE(base, s.at, s.best, s.from);
     return result;
 }
