@@ -46,7 +46,13 @@ typedef struct dti_fields {
 } dti_fields;
 
 #define DTI_RANGE_ANY 0
-/* Makes them of a list X(struct, member, type, scope, range, count). */
+/* Makes ranges and their names of a list X(name, members of a dti_field_range). */
+#define DTI_RANGE_NAME(name, ...) DTI_RANGE_##name,
+#define DTI_RANGE_ROW(name, ...) {__VA_ARGS__},
+#define DTI_RANGES(name, LIST)                                                                     \
+    enum { name##_any = DTI_RANGE_ANY, LIST(DTI_RANGE_NAME) };                                     \
+    static const dti_field_range name[] = {{0}, LIST(DTI_RANGE_ROW)}
+/* Makes rows of a list X(struct, member, type, scope, range, count). */
 #define DTI_FIELD_NAME(S, m, type, scope, range, n) "." #m "\0"
 #define DTI_FIELD_ROW(S, m, type, scope, range, n)                                                 \
     {(uint16_t)offsetof(S, m), DTI_FIELD_##type, DTI_SCOPE_##scope, DTI_RANGE_##range, n},

@@ -1,60 +1,32 @@
 /* The members of an optimizer's description. What depends on its kind is in optim.c and rate.c. */
 
-enum {
-    DTI_RANGE_OPTIM_KIND = 1,
-    DTI_RANGE_NUMBER,
-    DTI_RANGE_FINITE,
-    DTI_RANGE_BETA1,
-    DTI_RANGE_ALPHA,
-    DTI_RANGE_RHO,
-    DTI_RANGE_TRUST,
-    DTI_RANGE_LR_SCALE,
-    DTI_RANGE_AVERAGE_KIND,
-    DTI_RANGE_AVERAGE_DECAY,
-    DTI_RANGE_FROM_1,
-    DTI_RANGE_SCHEDULE_KIND,
-    DTI_RANGE_GAMMA,
-    DTI_RANGE_START,
-    DTI_RANGE_END,
-    DTI_RANGE_POWER,
-    DTI_RANGE_LR_MIN,
-    DTI_RANGE_DIV_FACTOR,
-    DTI_RANGE_FINAL_DIV_FACTOR,
-    DTI_RANGE_PCT_START,
-    DTI_RANGE_BASE_MOMENTUM,
-    DTI_RANGE_MAX_MOMENTUM,
-    DTI_RANGE_PATIENCE,
-    DTI_RANGE_COOLDOWN,
-    DTI_RANGE_THRESHOLD
-};
-
-static const dti_field_range dti_optim_ranges[] = {
-    [DTI_RANGE_OPTIM_KIND] = {.most = DTI_OPTIM_KINDS - 1, .kind = "a dt_optim_kind, "},
-    [DTI_RANGE_NUMBER] = {.most = (double)FLT_MAX},
-    [DTI_RANGE_FINITE] = {.least = -(double)FLT_MAX, .most = (double)FLT_MAX},
-    [DTI_RANGE_BETA1] = {.most = 1.0, .otherwise = 0.9, .below = true},
-    [DTI_RANGE_ALPHA] = {.most = 1.0, .otherwise = 0.99},
-    [DTI_RANGE_RHO] = {.most = 1.0, .otherwise = 0.9},
-    [DTI_RANGE_TRUST] = {.most = (double)FLT_MAX, .otherwise = 1e-3},
-    [DTI_RANGE_LR_SCALE] = {.most = (double)FLT_MAX, .otherwise = 1.0},
-    [DTI_RANGE_AVERAGE_KIND] = {.most = DT_AVERAGE_SWA, .kind = "a dt_average_kind, "},
-    [DTI_RANGE_AVERAGE_DECAY] = {.most = 1.0, .otherwise = 0.999, .below = true},
-    [DTI_RANGE_FROM_1] = {.most = 1.8446744073709552e19, .otherwise = 1.0},
-    [DTI_RANGE_SCHEDULE_KIND] = {.most = DT_SCHEDULE_CALLBACK, .kind = "a dt_schedule_kind, "},
-    [DTI_RANGE_GAMMA] = {.most = 10.0, .otherwise = 0.1},
-    [DTI_RANGE_START] = {.most = 1e30},
-    [DTI_RANGE_END] = {.most = 1e30, .otherwise = 1.0},
-    [DTI_RANGE_POWER] = {.most = 1000.0, .otherwise = 1.0},
-    [DTI_RANGE_LR_MIN] = {.most = 1e30},
-    [DTI_RANGE_DIV_FACTOR] = {.least = 1e-30, .most = 1e30, .otherwise = 25.0},
-    [DTI_RANGE_FINAL_DIV_FACTOR] = {.least = 1e-30, .most = 1e30, .otherwise = 1e4},
-    [DTI_RANGE_PCT_START] = {.most = 1.0, .otherwise = 0.3},
-    [DTI_RANGE_BASE_MOMENTUM] = {.most = 0.9999999, .otherwise = 0.85},
-    [DTI_RANGE_MAX_MOMENTUM] = {.most = 0.9999999, .otherwise = 0.95},
-    [DTI_RANGE_PATIENCE] = {.most = (double)INT_MAX, .otherwise = 10.0},
-    [DTI_RANGE_COOLDOWN] = {.most = (double)INT_MAX},
-    [DTI_RANGE_THRESHOLD] = {.most = 1e30, .otherwise = 1e-4},
-};
+#define DTI_OPTIM_RANGES(X)                                                                        \
+    X(OPTIM_KIND, .most = DTI_OPTIM_KINDS - 1, .kind = "a dt_optim_kind, ")                        \
+    X(NUMBER, .most = (double)FLT_MAX)                                                             \
+    X(FINITE, .least = -(double)FLT_MAX, .most = (double)FLT_MAX)                                  \
+    X(BETA1, .most = 1.0, .otherwise = 0.9, .below = true)                                         \
+    X(ALPHA, .most = 1.0, .otherwise = 0.99)                                                       \
+    X(RHO, .most = 1.0, .otherwise = 0.9)                                                          \
+    X(TRUST, .most = (double)FLT_MAX, .otherwise = 1e-3)                                           \
+    X(LR_SCALE, .most = (double)FLT_MAX, .otherwise = 1.0)                                         \
+    X(AVERAGE_KIND, .most = DT_AVERAGE_SWA, .kind = "a dt_average_kind, ")                         \
+    X(AVERAGE_DECAY, .most = 1.0, .otherwise = 0.999, .below = true)                               \
+    X(FROM_1, .most = 1.8446744073709552e19, .otherwise = 1.0)                                     \
+    X(SCHEDULE_KIND, .most = DT_SCHEDULE_CALLBACK, .kind = "a dt_schedule_kind, ")                 \
+    X(GAMMA, .most = 10.0, .otherwise = 0.1)                                                       \
+    X(START, .most = 1e30)                                                                         \
+    X(END, .most = 1e30, .otherwise = 1.0)                                                         \
+    X(POWER, .most = 1000.0, .otherwise = 1.0)                                                     \
+    X(LR_MIN, .most = 1e30)                                                                        \
+    X(DIV_FACTOR, .least = 1e-30, .most = 1e30, .otherwise = 25.0)                                 \
+    X(FINAL_DIV_FACTOR, .least = 1e-30, .most = 1e30, .otherwise = 1e4)                            \
+    X(PCT_START, .most = 1.0, .otherwise = 0.3)                                                    \
+    X(BASE_MOMENTUM, .most = 0.9999999, .otherwise = 0.85)                                         \
+    X(MAX_MOMENTUM, .most = 0.9999999, .otherwise = 0.95)                                          \
+    X(PATIENCE, .most = (double)INT_MAX, .otherwise = 10.0)                                        \
+    X(COOLDOWN, .most = (double)INT_MAX)                                                           \
+    X(THRESHOLD, .most = 1e30, .otherwise = 1e-4)
+DTI_RANGES(dti_optim_ranges, DTI_OPTIM_RANGES);
 
 #define DTI_OPTIM_FIELDS(X)                                                                        \
     X(dt_optim_desc, kind, ENUM, ALL, OPTIM_KIND, 1)                                               \

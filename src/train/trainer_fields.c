@@ -1,46 +1,24 @@
 /* The members of a trainer's description. */
 
-enum {
-    DTI_RANGE_LEAST_0 = 1,
-    DTI_RANGE_LEAST_1,
-    DTI_RANGE_KEEP,
-    DTI_RANGE_LOCAL_STEPS,
-    DTI_RANGE_TAIL,
-    DTI_RANGE_MODE,
-    DTI_RANGE_BALANCE,
-    DTI_RANGE_ORDER,
-    DTI_RANGE_ZERO_STAGE,
-    DTI_RANGE_ENCODING,
-    DTI_RANGE_THREADS,
-    DTI_RANGE_STAGES,
-    DTI_RANGE_TENSOR_RANKS,
-    DTI_RANGE_STEPS_AHEAD,
-    DTI_RANGE_OUTER_LR,
-    DTI_RANGE_OUTER_MOMENTUM,
-    DTI_RANGE_RATIO
-};
-
-static const dti_field_range dti_trainer_ranges[] = {
-    [DTI_RANGE_LEAST_0] = {.most = (double)INT_MAX},
-    [DTI_RANGE_LEAST_1] = {.least = 1.0, .most = (double)INT_MAX, .otherwise = 1.0},
-    [DTI_RANGE_KEEP] = {.least = 1.0, .most = (double)INT_MAX, .otherwise = 3.0},
-    [DTI_RANGE_LOCAL_STEPS] = {.least = 1.0,
-                               .most = (double)INT_MAX,
-                               .otherwise = 100.0}, /* 50 to 500 in the paper */
-    [DTI_RANGE_TAIL] = {.most = DT_TAIL_PAD, .kind = "a dt_tail, "},
-    [DTI_RANGE_MODE] = {.most = DT_TRAIN_SERVER, .kind = "a dt_train_mode, "},
-    [DTI_RANGE_BALANCE] = {.most = DT_BALANCE_MEASURED, .kind = "a dt_balance, "},
-    [DTI_RANGE_ORDER] = {.most = DT_PIPELINE_ZERO_BUBBLE, .kind = "a dt_pipeline_schedule, "},
-    [DTI_RANGE_ZERO_STAGE] = {.most = DT_SHARD_PARAMETERS, .kind = "a dt_zero_stage, "},
-    [DTI_RANGE_ENCODING] = {.most = DT_COMPRESS_TOPK, .kind = "a dt_compress, "},
-    [DTI_RANGE_THREADS] = {DT_THREADS_ALL, DTI_MAX_THREADS, .kind = "DT_THREADS_ALL (-1), or "},
-    [DTI_RANGE_STAGES] = {.most = DTI_REPLICAS_MAX},
-    [DTI_RANGE_TENSOR_RANKS] = {.most = DTI_TP_MAX},
-    [DTI_RANGE_STEPS_AHEAD] = {.most = 2.0},
-    [DTI_RANGE_OUTER_LR] = {0.0, (double)FLT_MAX, 0.7, .above = true, .single = true},
-    [DTI_RANGE_OUTER_MOMENTUM] = {0.0, 1.0, 0.9, .below = true, .single = true},
-    [DTI_RANGE_RATIO] = {0.0, 1.0, 0.01, .above = true},
-};
+#define DTI_TRAINER_RANGES(X)                                                                      \
+    X(LEAST_0, .most = (double)INT_MAX)                                                            \
+    X(LEAST_1, .least = 1.0, .most = (double)INT_MAX, .otherwise = 1.0)                            \
+    X(KEEP, .least = 1.0, .most = (double)INT_MAX, .otherwise = 3.0)                               \
+    X(LOCAL_STEPS, .least = 1.0, .most = (double)INT_MAX, .otherwise = 100.0) /* paper: 50-500 */  \
+    X(TAIL, .most = DT_TAIL_PAD, .kind = "a dt_tail, ")                                            \
+    X(MODE, .most = DT_TRAIN_SERVER, .kind = "a dt_train_mode, ")                                  \
+    X(BALANCE, .most = DT_BALANCE_MEASURED, .kind = "a dt_balance, ")                              \
+    X(ORDER, .most = DT_PIPELINE_ZERO_BUBBLE, .kind = "a dt_pipeline_schedule, ")                  \
+    X(ZERO_STAGE, .most = DT_SHARD_PARAMETERS, .kind = "a dt_zero_stage, ")                        \
+    X(ENCODING, .most = DT_COMPRESS_TOPK, .kind = "a dt_compress, ")                               \
+    X(THREADS, DT_THREADS_ALL, DTI_MAX_THREADS, .kind = "DT_THREADS_ALL (-1), or ")                \
+    X(STAGES, .most = DTI_REPLICAS_MAX)                                                            \
+    X(TENSOR_RANKS, .most = DTI_TP_MAX)                                                            \
+    X(STEPS_AHEAD, .most = 2.0)                                                                    \
+    X(OUTER_LR, 0.0, (double)FLT_MAX, 0.7, .above = true, .single = true)                          \
+    X(OUTER_MOMENTUM, 0.0, 1.0, 0.9, .below = true, .single = true)                                \
+    X(RATIO, 0.0, 1.0, 0.01, .above = true)
+DTI_RANGES(dti_trainer_ranges, DTI_TRAINER_RANGES);
 
 #define DTI_TRAINER_FIELDS(X)                                                                      \
     X(dt_trainer_desc, loss, OTHER, CODE, ANY, 1)                                                  \

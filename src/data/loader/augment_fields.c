@@ -1,28 +1,16 @@
 /* The members of dt_augment_desc. What depends on the column is in augment.c. */
 
-enum {
-    DTI_RANGE_CHANCE = 1,
-    DTI_RANGE_MIX_CHANCE,
-    DTI_RANGE_DEGREES,
-    DTI_RANGE_FACTOR,
-    DTI_RANGE_NOISE,
-    DTI_RANGE_PIXELS,
-    DTI_RANGE_ELEMENTS,
-    DTI_RANGE_FILL,
-    DTI_RANGE_TARGET
-};
-
-static const dti_field_range dti_augment_ranges[] = {
-    [DTI_RANGE_CHANCE] = {.most = 1.0},
-    [DTI_RANGE_MIX_CHANCE] = {.most = 1.0, .otherwise = 1.0},
-    [DTI_RANGE_DEGREES] = {.most = 180.0},
-    [DTI_RANGE_FACTOR] = {.most = 1e6},
-    [DTI_RANGE_NOISE] = {.most = 1e30},
-    [DTI_RANGE_PIXELS] = {.most = 65536.0},
-    [DTI_RANGE_ELEMENTS] = {.most = 1e9},
-    [DTI_RANGE_FILL] = {.least = -(double)FLT_MAX, .most = (double)FLT_MAX},
-    [DTI_RANGE_TARGET] = {.least = INT_MIN, .most = (double)INT_MAX, .otherwise = 1.0},
-};
+#define DTI_AUGMENT_RANGES(X)                                                                      \
+    X(CHANCE, .most = 1.0)                                                                         \
+    X(MIX_CHANCE, .most = 1.0, .otherwise = 1.0)                                                   \
+    X(DEGREES, .most = 180.0)                                                                      \
+    X(FACTOR, .most = 1e6)                                                                         \
+    X(NOISE, .most = 1e30)                                                                         \
+    X(PIXELS, .most = 65536.0)                                                                     \
+    X(ELEMENTS, .most = 1e9)                                                                       \
+    X(FILL, .least = -(double)FLT_MAX, .most = (double)FLT_MAX)                                    \
+    X(TARGET, .least = INT_MIN, .most = (double)INT_MAX, .otherwise = 1.0)
+DTI_RANGES(dti_augment_ranges, DTI_AUGMENT_RANGES);
 
 #define DTI_AUGMENT_FIELDS(X)                                                                      \
     X(dt_augment_desc, column, INT, ALL, ANY, 1)                                                   \
