@@ -12,13 +12,14 @@
 static void fuzz_checkpoint_count(const dti_checkpoint *c, const uint8_t *file, size_t size) {
     size_t data = size;
     uint32_t sum;
-    for (int i = 0; i <= c->count; i++)
-        data -= (size_t)c->infos[i].bytes;
-    const uint8_t *sums = file + size - c->infos[c->count].bytes;
-    FUZZ_CHECK(data >= 8 && c->infos[c->count].bytes == 4 * ((uint64_t)c->count + 1));
+    const size_t all = c->count + 1; /* with the checksums */
+    for (size_t i = 0; i < all; i++)
+        data -= (size_t)c->items[i].info.bytes;
+    const uint8_t *sums = file + size - c->items[c->count].info.bytes;
+    FUZZ_CHECK(data >= 8 && c->items[c->count].info.bytes == 4 * (uint64_t)all);
     memcpy(&sum, sums, sizeof sum);
     FUZZ_CHECK(sum == dti_crc32c(0, file, data));
-    for (int i = 0; i < c->count; i++) {
+    for (int i = 0; i + 1 < (int)all; i++) {
         const dt_safetensors_tensor *info = dti_checkpoint_at(c, i);
         FUZZ_CHECK(dti_checkpoint_find(c, info->name) == info);
         memcpy(&sum, sums + 4 * (i + 1), sizeof sum);
@@ -48,7 +49,7 @@ static dt_result fuzz_checkpoint(const uint8_t *data, size_t size) {
         FUZZ_CHECK(!c && fuzz_text_is_plain(base.error));
     else
         fuzz_checkpoint_count(c, data, size);
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     FUZZ_CHECK(base.bytes_now == 0);
     return result;
 }

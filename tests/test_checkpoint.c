@@ -76,7 +76,7 @@ static dt_result ck_write_step(dti_base *base, const char *folder, uint64_t step
 }
 
 static bool ck_holds(const dti_checkpoint *c, uint64_t seed, int count) {
-    bool same = c->count == count;
+    bool same = (int)c->count == count;
     for (int i = 0; i < count && same; i++) {
         const dt_safetensors_tensor *info = dti_checkpoint_find(c, ck_items[i].name);
         same = info && info == dti_checkpoint_at(c, i) && info->bytes == ck_items[i].bytes &&
@@ -92,7 +92,7 @@ static bool ck_file_holds(dti_base *base, const char *path, uint64_t seed, int c
     if (dti_checkpoint_open(base, path, &c))
         return false;
     bool same = ck_holds(c, seed, count);
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     return same;
 }
 
@@ -184,9 +184,9 @@ TEST(checkpoint_is_read_back_with_the_same_bits) {
         CHECK(ck_holds(c, 7, count) && !ck_holds(c, 8, count) == (count > 0));
         CHECK(!dti_checkpoint_find(c, "dtrain.crc32c") && !dti_checkpoint_find(c, "no"));
         CHECK(!dti_checkpoint_at(c, -1) && !dti_checkpoint_at(c, count));
-        dti_checkpoint_close(c);
+        dt_safetensors_close(c);
     }
-    dti_checkpoint_close(NULL);
+    dt_safetensors_close(NULL);
     CHECK(base.bytes_now == 0);
 }
 
@@ -222,7 +222,7 @@ static dt_result ck_parse(dti_base *base, const base_file *file, size_t size, si
         copy[at] = (char)(copy[at] ^ flip);
     dt_result result = dti_checkpoint_open(base, temp_write("changed", copy, size), &c);
     if (!result)
-        dti_checkpoint_close(c);
+        dt_safetensors_close(c);
     free(copy);
     return result;
 }
@@ -289,7 +289,7 @@ static dt_result ck_write_sums(dti_base *base, const char *path, const char *nam
     dti_writer_close(w, true);
     dt_result result = dti_checkpoint_open(base, path, &c);
     if (!result)
-        dti_checkpoint_close(c);
+        dt_safetensors_close(c);
     return result;
 }
 
@@ -672,7 +672,7 @@ TEST(checkpoint_without_memory_at_any_allocation_says_so_and_leaves_nothing) {
         CHECK(result == DT_OK ? m.bytes > 0 : m.bytes == 0 && !c);
     }
     CHECK(result == DT_OK && k > 5);
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     CHECK(m.bytes == 0);
     ck_remove(folder);
 }

@@ -64,7 +64,7 @@ static dt_result outside_checkpoint(file_fixture *f, const char *path) {
     dti_checkpoint *c;
     dt_result result = dti_checkpoint_open(dti_ctx_base(f->ctx), path, &c);
     CHECK(!result == (c != NULL));
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     return result;
 }
 

@@ -9,13 +9,6 @@
 /* Of a tensor at a time: large enough for a disk's speed, small beside a model. */
 #define DTI_CHECKPOINT_CHUNK ((uint64_t)1 << 20)
 
-struct dti_checkpoint {
-    dti_base *base;
-    dt_safetensors *weights;
-    dt_safetensors_tensor *infos; /* [count + 1], the checksums last */
-    int count;
-};
-
 /* ---- Writing a file */
 
 typedef struct dti_checkpoint_job {
@@ -97,32 +90,33 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 
 /* ---- Reading a file */
 
-static uint32_t dti_checkpoint_sum(const dti_checkpoint *c, int index) {
-    uint32_t sum;
-    memcpy(&sum, (const char *)c->infos[c->count].data + (size_t)index * sizeof sum, sizeof sum);
-    return sum;
-}
-
 /* `count`: of the tensors with the checksums. */
-static bool dti_checkpoint_has_sums(const dt_safetensors_tensor *last, int count) {
+static bool dti_checkpoint_has_sums(const dt_safetensors_tensor *last, size_t count) {
     return !strcmp(last->name, DTI_CHECKPOINT_SUMS) && !strcmp(last->dtype, "U32") &&
-           last->rank == 1 && last->dim[0] == count;
+           last->rank == 1 && last->dim[0] == (int64_t)count;
 }
 
 static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path) {
-    if (!dti_checkpoint_has_sums(&c->infos[c->count], c->count + 1))
+    uint32_t sum;
+    if (!c->count)
+        return dti_fail(c->base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint",
+                        path);
+    const dt_safetensors_tensor *last = &c->items[c->count - 1].info;
+    if (!dti_checkpoint_has_sums(last, c->count))
         return dti_fail(c->base, DT_ERROR_FORMAT,
-                        "%s: its header has no \"%s\" of %d values as the last tensor: not a "
+                        "%s: its header has no \"%s\" of %zu values as the last tensor: not a "
                         "checkpoint, or a damaged one",
-                        path, DTI_CHECKPOINT_SUMS, c->count + 1);
-    if (dti_checkpoint_sum(c, 0) != c->weights->header_crc)
+                        path, DTI_CHECKPOINT_SUMS, c->count);
+    memcpy(&sum, last->data, sizeof sum);
+    if (sum != c->header_crc)
         return dti_fail(c->base, DT_ERROR_FORMAT,
                         "%s: its header does not have the checksum that was written: the file is "
                         "damaged",
                         path);
-    for (int i = 0; i < c->count; i++) {
-        const dt_safetensors_tensor *info = &c->infos[i];
-        if (dti_checkpoint_sum(c, i + 1) != dti_crc32c(0, info->data, (size_t)info->bytes))
+    for (size_t i = 0; i + 1 < c->count; i++) {
+        const dt_safetensors_tensor *info = &c->items[i].info;
+        memcpy(&sum, (const char *)last->data + (i + 1) * sizeof sum, sizeof sum);
+        if (sum != dti_crc32c(0, info->data, (size_t)info->bytes))
             return dti_fail(c->base, DT_ERROR_FORMAT,
                             "%s: tensor \"%s\" does not have the checksum that was written: the "
                             "file is damaged",
@@ -131,61 +125,31 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path)
     return DT_OK;
 }
 
-/* Takes the weights, also when it fails. */
-static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path,
-                                           dt_safetensors *weights, dti_checkpoint **out) {
-    int all = dt_safetensors_count(weights);
-    dti_checkpoint *c = dti_alloc(base, sizeof *c);
-    if (!c) {
-        dt_safetensors_close(weights);
-        return DT_ERROR_MEMORY;
+static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
+    DTI_TRY(dti_weights_load(base, path, out));
+    const dt_result result = dti_checkpoint_check(*out, path);
+    if (result) {
+        dt_safetensors_close(*out);
+        *out = NULL;
+    } else { /* the checksums have done their work */
+        (*out)->count--;
+        dti_weights_sort(*out, dti_weights_less_name, (*out)->by_name, (*out)->count);
     }
-    *c = (dti_checkpoint){.base = base, .weights = weights};
-    c->infos = dti_alloc_array(base, (size_t)all + 1, sizeof *c->infos);
-    dt_result result = c->infos ? DT_OK : DT_ERROR_MEMORY;
-    if (!result && !all)
-        result =
-            dti_fail(base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint", path);
-    for (int i = 0; i < all && !result; i++)
-        if (dt_safetensors_get_tensor(weights, i, &c->infos[i]))
-            result = dti_fail(base, DT_ERROR_FORMAT, "%s: %s: not a checkpoint", path, base->error);
-    c->count = all - 1;
-    if (!result)
-        result = dti_checkpoint_check(c, path);
-    if (result)
-        dti_checkpoint_close(c);
-    else
-        *out = c;
     return result;
 }
 
-static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
-    *out = NULL;
-    dt_safetensors *weights;
-    DTI_TRY(dti_weights_load(base, path, &weights));
-    return dti_checkpoint_of_weights(base, path, weights, out);
-}
-
-static void dti_checkpoint_close(dti_checkpoint *c) {
-    if (!c)
-        return;
-    dti_base *base = c->base;
-    dt_safetensors_close(c->weights);
-    DTI_FREE(base, c->infos, c);
-}
-
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
-    return dti_checkpoint_at(c, dti_weights_find(c->weights, name));
+    return dti_checkpoint_at(c, dti_weights_find(c, name));
 }
 
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index) {
-    return index >= 0 && index < c->count ? &c->infos[index] : NULL;
+    return index >= 0 && (size_t)index < c->count ? &c->items[index].info : NULL;
 }
 
 static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path,
                                        const char *desc) {
-    for (int i = 0; i < c->count; i++) {
-        const dt_safetensors_tensor *x = &c->infos[i];
+    for (size_t i = 0; i < c->count; i++) {
+        const dt_safetensors_tensor *x = &c->items[i].info;
         dt_dtype dtype;
         if (!dti_weight_floats(x, &dtype))
             continue;
@@ -361,7 +325,7 @@ static bool dti_checkpoint_is_good(dti_base *base, const char *path, bool finite
     if (dti_checkpoint_open(base, path, &c))
         return false;
     const bool good = !finite || !dti_checkpoint_finite(c, path, "dt_trainer_desc");
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     return good;
 }
 

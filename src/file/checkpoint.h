@@ -3,7 +3,8 @@
  * found. And a folder of them: one file a step, a file LATEST that names the newest. What the
  * tensors mean is the trainer's business. */
 
-typedef struct dti_checkpoint dti_checkpoint;
+/* A file that was checked: without the checksums. dt_safetensors_close ends it. */
+typedef dt_safetensors dti_checkpoint;
 
 /* Fills `to` with bytes [offset, offset + bytes) of tensor `item`. Called with ranges in order. */
 typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, void *to,
@@ -20,10 +21,9 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 /* Reads a file and checks everything. FORMAT: not safetensors, truncated, no checksums, or one that
  * is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
-static void dti_checkpoint_close(dti_checkpoint *c); /* NULL is fine */
 /* FORMAT: a tensor of floats has a NaN or an infinity (names it). */
 static dt_result dti_checkpoint_finite(const dti_checkpoint *c, const char *path, const char *desc);
-/* A tensor by its name; NULL = there is none. The checksums are none of them. */
+/* A tensor by its name; NULL = there is none. */
 static const dt_safetensors_tensor *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 static const dt_safetensors_tensor *dti_checkpoint_at(const dti_checkpoint *c, int index);
 

@@ -6,11 +6,8 @@
  * header. It owns the file's bytes; names are decoded in place. */
 
 typedef struct dti_weight {
-    const char *name;
-    const char *dtype;
-    int element_bytes; /* 0: not of DTI_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
-    int rank;
-    int64_t dim[DTI_WEIGHT_MAX_DIMS]; /* the first of them */
+    dt_safetensors_tensor info; /* whole once all is checked; of more dimensions the first */
+    int element_bytes;          /* 0: not of DTI_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
     uint64_t elements;
     bool wraps;          /* there are more of them than 2^64 - 1 */
     uint64_t begin, end; /* of its bytes, from the end of the header */
@@ -46,10 +43,8 @@ static char *dti_utf8_put(char *to, uint32_t code) {
 /* Four hexadecimal digits, which the JSON reader has checked. */
 static uint32_t dti_hex4(const char *at) {
     uint32_t value = 0;
-    for (int i = 0; i < 4; i++) {
-        char c = at[i];
-        value = value << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
-    }
+    for (int i = 0; i < 4; i++)
+        value = value << 4 | (uint32_t)dti_hex_digit(at[i]);
     return value;
 }
 
@@ -100,9 +95,7 @@ static dt_result dti_weights_bad(dt_safetensors *w, const char *name, const char
                     what);
 }
 
-/* The text is in the header, and ends on its closing quote from here on. */
-static void dti_weight_set_dtype(dt_safetensors *w, dti_weight *item, dti_slice text) {
-    char *own = w->header + (text.data - w->header);
+static void dti_weight_set_dtype(dti_weight *item, dti_slice text) {
 #define DTI_X(dtype_name, bytes)                                                                   \
     if (dti_slice_is(text, dtype_name))                                                            \
         item->element_bytes = bytes;
@@ -111,8 +104,7 @@ static void dti_weight_set_dtype(dt_safetensors *w, dti_weight *item, dti_slice 
     DTI_WEIGHT_DTYPE_LIST(DTI_X)
 #undef DTI_OWN_DTYPE
 #undef DTI_X
-    own[text.size] = 0;
-    item->dtype = own;
+    memcpy(item->info.dtype, text.data, DTI_MIN(text.size, sizeof item->info.dtype - 1));
 }
 
 /* NULL, or what is wrong. */
@@ -123,9 +115,9 @@ static const char *dti_weight_read_shape(dti_json *j, dti_weight *item) {
         uint64_t dim;
         if (!dti_json_u64(j, &dim) || dim > INT64_MAX)
             return "a dimension is not a whole number below 2^63";
-        if (item->rank < DTI_WEIGHT_MAX_DIMS)
-            item->dim[item->rank] = (int64_t)dim;
-        item->rank++;
+        if (item->info.rank < DTI_WEIGHT_MAX_DIMS)
+            item->info.dim[item->info.rank] = (int64_t)dim;
+        item->info.rank++;
         item->wraps = item->wraps || (dim && item->elements > UINT64_MAX / dim);
         item->elements *= dim;
     }
@@ -148,8 +140,7 @@ static const char *dti_weight_read_offsets(dti_json *j, dti_weight *item) {
 }
 
 /* One field of a tensor's description; *seen has a bit for each known one. */
-static const char *dti_weight_read_field(dt_safetensors *w, dti_json *j, dti_slice key,
-                                         dti_weight *item, int *seen) {
+static const char *dti_weight_read_field(dti_json *j, dti_slice key, dti_weight *item, int *seen) {
     int bit = dti_slice_is(key, "dtype")          ? 1
               : dti_slice_is(key, "shape")        ? 2
               : dti_slice_is(key, "data_offsets") ? 4
@@ -166,16 +157,16 @@ static const char *dti_weight_read_field(dt_safetensors *w, dti_json *j, dti_sli
     dti_slice dtype;
     if (!dti_json_string(j, &dtype) || !dtype.size)
         return "its dtype is not a string";
-    dti_weight_set_dtype(w, item, dtype);
+    dti_weight_set_dtype(item, dtype);
     return NULL;
 }
 
-static const char *dti_weight_read(dt_safetensors *w, dti_json *j, dti_weight *item) {
+static const char *dti_weight_read(dti_json *j, dti_weight *item) {
     int seen = 0;
     if (!dti_json_object(j))
         return "its description is not an object";
     for (dti_slice key; dti_json_next_key(j, &key);) {
-        const char *wrong = dti_weight_read_field(w, j, key, item, &seen);
+        const char *wrong = dti_weight_read_field(j, key, item, &seen);
         if (wrong)
             return wrong;
     }
@@ -202,8 +193,8 @@ static dt_result dti_weights_add(dt_safetensors *w, dti_json *j, const char *nam
         return dti_weights_bad(w, NULL, "more than 2^31 tensors");
     DTI_HAVE(DTI_RESERVE(w->base, w->items, w->capacity, w->count + 1));
     dti_weight *item = &w->items[w->count++];
-    *item = (dti_weight){.name = name, .elements = 1};
-    const char *wrong = dti_weight_read(w, j, item);
+    *item = (dti_weight){.info.name = name, .elements = 1};
+    const char *wrong = dti_weight_read(j, item);
     return wrong ? dti_weights_bad(w, name, wrong) : DT_OK;
 }
 
@@ -254,7 +245,7 @@ static void dti_weights_sort(const dt_safetensors *w, dti_weights_less_fn *less,
 }
 
 static bool dti_weights_less_name(const dt_safetensors *w, uint32_t a, uint32_t b) {
-    return strcmp(w->items[a].name, w->items[b].name) < 0;
+    return strcmp(w->items[a].info.name, w->items[b].info.name) < 0;
 }
 
 static bool dti_weights_less_offset(const dt_safetensors *w, uint32_t a, uint32_t b) {
@@ -290,21 +281,21 @@ static dt_result dti_weight_check(dt_safetensors *w, const dti_weight *item, uin
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: tensor \"%s\": its data_offsets [%llu, %llu] are not inside the %llu "
                         "bytes of data: is the file truncated?",
-                        w->path, dti_show(item->name).text, (unsigned long long)item->begin,
+                        w->path, dti_show(item->info.name).text, (unsigned long long)item->begin,
                         (unsigned long long)item->end, (unsigned long long)w->data_bytes);
     if (item->begin != at)
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: tensor \"%s\": %s: it begins at %llu, the one before it ends at %llu",
-                        w->path, dti_show(item->name).text,
+                        w->path, dti_show(item->info.name).text,
                         item->begin < at ? "it overlaps another" : "a hole lies before it",
                         (unsigned long long)item->begin, (unsigned long long)at);
     if (item->wraps || (each && item->elements > UINT64_MAX / each))
-        return dti_weights_bad(w, item->name, "the product of its dimensions exceeds 64 bits");
+        return dti_weights_bad(w, item->info.name, "the product of its dimensions exceeds 64 bits");
     if (each && item->elements * each != item->end - item->begin)
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: tensor \"%s\": its shape and dtype %s need %llu bytes, but its "
                         "data_offsets hold %llu",
-                        w->path, dti_show(item->name).text, item->dtype,
+                        w->path, dti_show(item->info.name).text, item->info.dtype,
                         (unsigned long long)(item->elements * each),
                         (unsigned long long)(item->end - item->begin));
     return DT_OK;
@@ -321,8 +312,8 @@ static dt_result dti_weights_check(dt_safetensors *w) {
                         "%s: %llu bytes of data follow the header, but its tensors have %llu",
                         w->path, (unsigned long long)w->data_bytes, (unsigned long long)at);
     for (size_t i = 1; i < w->count; i++) {
-        const char *name = w->items[w->by_name[i]].name;
-        if (!strcmp(name, w->items[w->by_name[i - 1]].name))
+        const char *name = w->items[w->by_name[i]].info.name;
+        if (!strcmp(name, w->items[w->by_name[i - 1]].info.name))
             return dti_weights_bad(w, name, "the name is used twice");
     }
     return DT_OK;
@@ -364,29 +355,30 @@ static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {
     DTI_TRY(dti_weights_read_header(w, w->header, header_bytes));
     DTI_TRY(dti_weights_order(w));
     DTI_TRY(dti_weights_check(w));
-    return dti_reader_take_new(r, w->data_bytes, &w->data);
-}
-
-static dt_result dti_weights_read(dti_reader *r, dt_safetensors **out) {
-    *out = NULL;
-    dt_safetensors *w = dti_alloc(r->base, sizeof *w);
-    DTI_HAVE(w);
-    *w = (dt_safetensors){.base = r->base, .path = r->path};
-    dt_result result = dti_weights_take(w, r);
-    w->path = NULL;
-    if (result)
-        dt_safetensors_close(w);
-    else
-        *out = w;
-    return result;
+    DTI_TRY(dti_reader_take_new(r, w->data_bytes, &w->data));
+    for (size_t i = 0; i < w->count; i++) {
+        w->items[i].info.data = w->data + w->items[i].begin;
+        w->items[i].info.bytes = w->items[i].end - w->items[i].begin;
+    }
+    return DT_OK;
 }
 
 static dt_result dti_weights_load(dti_base *base, const char *path, dt_safetensors **out) {
     dti_reader reader;
     *out = NULL;
     DTI_TRY(dti_reader_open(base, path, &reader));
-    dt_result result = dti_weights_read(&reader, out);
+    dt_safetensors *w = dti_alloc(base, sizeof *w);
+    dt_result result = DT_ERROR_MEMORY;
+    if (w) {
+        *w = (dt_safetensors){.base = base, .path = path};
+        result = dti_weights_take(w, &reader);
+        w->path = NULL;
+    }
     dti_reader_close(&reader);
+    if (result)
+        dt_safetensors_close(w);
+    else
+        *out = w;
     return result;
 }
 
@@ -409,7 +401,7 @@ DT_API int dt_safetensors_count(const dt_safetensors *file) {
 }
 
 static const char *dti_weights_name(const void *weights, uint32_t i) {
-    return ((const dt_safetensors *)weights)->items[i].name;
+    return ((const dt_safetensors *)weights)->items[i].info.name;
 }
 
 DTI_PUBLIC(dt_safetensors_get_tensor,
@@ -424,16 +416,11 @@ DTI_PUBLIC(dt_safetensors_get_tensor,
                                         (uint32_t)file->count, dti_weights_name)
                             .text);
     const dti_weight *item = &file->items[index];
-    if (item->rank > DTI_WEIGHT_MAX_DIMS)
+    if (item->info.rank > DTI_WEIGHT_MAX_DIMS)
         return dti_fail(file->base, DT_ERROR_INVALID,
                         "tensor \"%s\" has %d dimensions; those of up to %d can be described",
-                        dti_show(item->name).text, item->rank, DTI_WEIGHT_MAX_DIMS);
-    *info = (dt_safetensors_tensor){.name = item->name,
-                                    .rank = item->rank,
-                                    .data = file->data + item->begin,
-                                    .bytes = item->end - item->begin};
-    snprintf(info->dtype, sizeof info->dtype, "%s", item->dtype);
-    memcpy(info->dim, item->dim, sizeof info->dim);
+                        dti_show(item->info.name).text, item->info.rank, DTI_WEIGHT_MAX_DIMS);
+    *info = item->info;
     return DT_OK;
 }
 
@@ -441,7 +428,7 @@ static int dti_weights_find(const dt_safetensors *weights, const char *name) {
     size_t low = 0, high = weights->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int order = strcmp(name, weights->items[weights->by_name[middle]].name);
+        int order = strcmp(name, weights->items[weights->by_name[middle]].info.name);
         if (order == 0)
             return (int)weights->by_name[middle];
         if (order < 0)
@@ -491,23 +478,11 @@ static bool dti_warn_infinite(dti_base *base, const char *tensor, const void *da
 
 /* ---- The writer */
 
-static void dti_text_add_json_string(dti_text *text, const char *string) {
-    dti_text_add(text, "\"");
-    for (; *string; string++) {
-        unsigned char c = (unsigned char)*string;
-        if (c < 0x20 || c == '"' || c == '\\')
-            dti_text_add(text, "\\u%04x", c);
-        else
-            dti_text_add(text, "%c", c);
-    }
-    dti_text_add(text, "\"");
-}
-
 static void dti_safetensors_add_item(dti_text *text, const dti_safetensors_item *item,
                                      uint64_t begin) {
-    dti_text_add(text, ",");
-    dti_text_add_json_string(text, item->name);
-    dti_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", item->dtype);
+    dti_text_add(text, ",\"");
+    dti_text_add_quoted(text, item->name, strlen(item->name));
+    dti_text_add(text, "\":{\"dtype\":\"%s\",\"shape\":[", item->dtype);
     for (int i = 0; i < item->rank; i++)
         dti_text_add(text, i ? ",%lld" : "%lld", (long long)item->dim[i]);
     dti_text_add(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,

@@ -146,8 +146,7 @@ static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, in
     const dt_safetensors_tensor *here = dti_checkpoint_at(c, item);
     if (here && !strcmp(here->name, f->items[item].name))
         return item;
-    here = dti_checkpoint_find(c, f->items[item].name);
-    return here ? (int)(here - dti_checkpoint_at(c, 0)) : -1;
+    return dti_weights_find(c, f->items[item].name);
 }
 
 static dt_result dti_state_match(const dti_state_file *f, const char *path,

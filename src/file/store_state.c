@@ -194,7 +194,7 @@ DTI_PUBLIC(dt_store_load_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
         result = dti_store_state_check(&f, path, c);
     if (!result)
         result = dti_store_state_put(&f, c);
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     dti_store_state_end(&f);
     return result;
 }

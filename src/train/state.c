@@ -425,7 +425,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
     result = dti_agree_result(&t->par, result);
     if (!result)
         result = dti_state_spread(t, c, &f);
-    dti_checkpoint_close(c);
+    dt_safetensors_close(c);
     dti_state_close(&f);
     return result;
 }
