@@ -55,7 +55,7 @@ static inline bool dti_fits_f32(double value) {
     return (bits & 0x7fffffffffffffffull) <= 0x47efffffe0000000ull; /* FLT_MAX */
 }
 
-/* Numbers of bytes from outside: little-endian, and big-endian. */
+/* Numbers as bytes of files and frames: little-endian, and big-endian. */
 static inline uint32_t dti_get16(const uint8_t *from) {
     return from[0] | (uint32_t)from[1] << 8;
 }
@@ -70,6 +70,18 @@ static inline uint32_t dti_get16_be(const uint8_t *from) {
 }
 static inline uint32_t dti_get32_be(const uint8_t *from) {
     return dti_get16_be(from) << 16 | dti_get16_be(from + 2);
+}
+static inline void dti_put16(uint8_t *to, uint32_t value) {
+    to[0] = (uint8_t)value;
+    to[1] = (uint8_t)(value >> 8);
+}
+static inline void dti_put32(uint8_t *to, uint32_t value) {
+    dti_put16(to, value);
+    dti_put16(to + 2, value >> 16);
+}
+static inline void dti_put64(uint8_t *to, uint64_t value) {
+    dti_put32(to, (uint32_t)value);
+    dti_put32(to + 4, (uint32_t)(value >> 32));
 }
 
 static inline char dti_lower(char c) { /* ASCII alone: the locale must not matter */

@@ -506,9 +506,8 @@ static dti_text dti_safetensors_header(dti_base *base, const dti_safetensors_ite
 }
 
 static dt_result dti_safetensors_write_header(dti_writer *w, const dti_text *header) {
-    unsigned char size[8];
-    for (int i = 0; i < 8; i++)
-        size[i] = (unsigned char)((uint64_t)header->size >> 8 * i);
+    uint8_t size[8];
+    dti_put64(size, header->size);
     DTI_TRY(dti_writer_add(w, size, sizeof size));
     return dti_writer_add(w, header->data, header->size);
 }

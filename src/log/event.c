@@ -29,11 +29,6 @@ static uint32_t dti_event_masked(const void *data, size_t bytes) {
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-static void dti_event_little(char *to, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++)
-        to[i] = (char)(value >> 8 * i & 0xFF);
-}
-
 static size_t dti_event_open(dti_text *to, double seconds, uint64_t step) {
     const size_t record = to->size;
     dti_text_add_bytes(to, (const char[DTI_EVENT_HEAD]){0}, DTI_EVENT_HEAD);
@@ -43,14 +38,14 @@ static size_t dti_event_open(dti_text *to, double seconds, uint64_t step) {
 }
 
 static void dti_event_close(dti_text *to, size_t record) {
-    char crc[4];
+    uint8_t crc[4];
     if (!to->ok)
         return;
-    char *head = to->data + record;
+    uint8_t *head = (uint8_t *)to->data + record;
     const size_t size = to->size - record - DTI_EVENT_HEAD;
-    dti_event_little(head, size, 8);
-    dti_event_little(head + 8, dti_event_masked(head, 8), 4);
-    dti_event_little(crc, dti_event_masked(head + DTI_EVENT_HEAD, size), 4);
+    dti_put64(head, size);
+    dti_put32(head + 8, dti_event_masked(head, 8));
+    dti_put32(crc, dti_event_masked(head + DTI_EVENT_HEAD, size));
     dti_text_add_bytes(to, crc, sizeof crc);
 }
 

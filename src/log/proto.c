@@ -35,23 +35,20 @@ static void dti_proto_text(dti_text *to, uint32_t field, const char *text) {
     dti_proto_bytes(to, field, text, strlen(text));
 }
 
-static void dti_proto_little(dti_text *to, uint64_t bits, size_t bytes) {
-    char little[8];
-    for (size_t i = 0; i < bytes; i++)
-        little[i] = (char)(bits >> 8 * i & 0xFF);
-    dti_text_add_bytes(to, little, bytes);
-}
-
 static void dti_proto_f32(dti_text *to, uint32_t field, float value) {
+    uint8_t little[4];
+    dti_put32(little, dti_bits_from_f32(value));
     dti_proto_key(to, field, DTI_PROTO_F32);
-    dti_proto_little(to, dti_bits_from_f32(value), sizeof value);
+    dti_text_add_bytes(to, little, sizeof little);
 }
 
 static void dti_proto_f64(dti_text *to, uint32_t field, double value) {
     uint64_t bits;
+    uint8_t little[8];
     memcpy(&bits, &value, sizeof bits);
+    dti_put64(little, bits);
     dti_proto_key(to, field, DTI_PROTO_F64);
-    dti_proto_little(to, bits, sizeof bits);
+    dti_text_add_bytes(to, little, sizeof little);
 }
 
 static size_t dti_proto_open(dti_text *to, uint32_t field) {

@@ -183,10 +183,8 @@ static bool dti_key_name_is_taken(const char *path) {
 static void dti_key_name(const dt_comm_desc *desc, char name[48]) {
     dti_sha256 s;
     uint8_t digest[32], attempt[12];
-    for (int i = 0; i < 8; i++)
-        attempt[i] = (uint8_t)(desc->attempt >> 8 * i);
-    for (int i = 0; i < 4; i++)
-        attempt[8 + i] = (uint8_t)((uint32_t)desc->world_size >> 8 * i);
+    dti_put64(attempt, desc->attempt);
+    dti_put32(attempt + 8, (uint32_t)desc->world_size);
     dti_sha256_init(&s);
     dti_sha256_add(&s, desc->job, strlen(desc->job) + 1);
     dti_sha256_add(&s, desc->rendezvous, strlen(desc->rendezvous) + 1);

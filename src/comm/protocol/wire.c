@@ -8,21 +8,6 @@ static const char *dti_frame_name(int type) {
     return type > 0 && type < DTI_FRAME_COUNT ? names[type] : "unknown";
 }
 
-static void dti_put16(uint8_t *to, uint32_t value) {
-    to[0] = (uint8_t)value;
-    to[1] = (uint8_t)(value >> 8);
-}
-
-static void dti_put32(uint8_t *to, uint32_t value) {
-    dti_put16(to, value);
-    dti_put16(to + 2, value >> 16);
-}
-
-static void dti_put64(uint8_t *to, uint64_t value) {
-    dti_put32(to, (uint32_t)value);
-    dti_put32(to + 4, (uint32_t)(value >> 32));
-}
-
 /* What may go early in a world of so many ranks. */
 static uint32_t dti_early_bytes(uint32_t world) {
     return world <= DTI_EARLY_RANKS ? DTI_EARLY_BYTES : DTI_EARLY_BYTES_LEAST;

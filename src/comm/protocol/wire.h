@@ -111,9 +111,6 @@ typedef struct dti_seal {
 } dti_seal;
 
 static const char *dti_frame_name(int type);
-static void dti_put16(uint8_t *to, uint32_t value);
-static void dti_put32(uint8_t *to, uint32_t value);
-static void dti_put64(uint8_t *to, uint64_t value);
 
 /* body: covered by the tag unless it is payload; NULL where length is 0. Counts the frame. */
 static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *body,
