@@ -1,8 +1,8 @@
 /* Batches read ahead. Owns the order of an epoch, the cursor, and a ring of two slots of values:
- * one is the caller's, into the other one a thread reads the next batch, with helpers where the set
- * asks for them. Without a thread there is one slot, and the caller reads. Which rows a slot gets
- * is settled on the caller's thread before the others see it, so those touch the slot, the order
- * and the application's callback and nothing else: no allocator, no logger, no error text.
+ * one is the caller's, into the other one threads read the next batch, as many as the set asks for.
+ * Without a thread there is one slot, and the caller reads. Which rows a slot gets is settled on
+ * the caller's thread before the others see it, so those touch the slot, the order and the
+ * application's callback and nothing else: no allocator, no logger, no error text.
  *
  * Refuses to know devices and replicas: it has a share of each batch, and whose it is is `share`'s
  * matter. The order is one array, made again when an epoch's first batch is read: by then the last
@@ -24,11 +24,11 @@ typedef struct dti_loader_slot {
     char why[512];
 } dti_loader_slot;
 
-typedef struct dti_loader_helper {
+typedef struct dti_loader_worker {
     dti_loader *loader;
     dti_thread thread;
     char *scratch;
-} dti_loader_helper;
+} dti_loader_worker;
 
 struct dti_loader {
     dti_base *base;
@@ -37,29 +37,24 @@ struct dti_loader {
     bool each;        /* samples are made one by one; else columns are copied in pieces */
     uint64_t batches; /* of an epoch */
     dti_sampler order;
-    char *scratch; /* of the threads' augmentation, one behind the other */
+    char *scratch; /* of the workers' augmentation, one after the other */
     dti_loader_slot slots[2];
-    int slot;   /* that is read into; with threaded the other one is the caller's */
-    bool begun; /* the cursor's batch is in `slot`, or on its way there */
+    int slot;                    /* that is read into; with threads the other one is the caller's */
+    bool begun;                  /* the cursor's batch is in `slot`, or on its way there */
     uint64_t epoch, index, step; /* the cursor: of the batch that dti_loader_next gives next */
 
-    bool threaded; /* the thread runs */
-    dti_thread thread;
-    _Atomic bool cancel; /* what is being read is of no use any more */
-    dti_mutex lock;
-    dti_cond wake, done; /* for the thread; for the caller */
-    bool reading, stop;  /* under the lock */
-
-    dti_loader_helper *helpers; /* what more threads than one */
-    int helper_count;           /* that run */
-    _Atomic uint64_t taken;     /* rows of the slot that is being read */
-    dti_cond help, helped;      /* for the helpers; for the thread */
-    dti_loader_slot *shared;    /* these three under the lock too */
-    uint64_t turn;
-    int working;
+    dti_loader_worker workers[DTI_LOADER_THREADS_MAX]; /* without threads the caller is the first */
+    int threads;                                       /* that run */
+    _Atomic bool cancel;     /* what is being read is of no use any more */
+    _Atomic uint64_t taken;  /* rows of the slot that is being read */
+    dti_mutex lock;          /* of what follows */
+    dti_cond wake, done;     /* for the threads; for the caller */
+    uint64_t turn, prepared; /* the number of slots to read; of the newest that has its rows */
+    int working;             /* threads that have not ended this turn */
+    bool stop;
 };
 
-/* ---- reading: on the thread, or on the caller's */
+/* ---- reading: on the threads, or on the caller's */
 
 static bool dti_loader_cancelled(dti_loader *l, dti_loader_slot *s, uint32_t row) {
     return atomic_load(&l->cancel) || row > atomic_load(&s->failed);
@@ -120,89 +115,52 @@ static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
     }
 }
 
-static void dti_loader_sources(dti_loader *l, dti_loader_slot *s) {
+/* Before rows are taken: which these are. The batch says how many. */
+static void dti_loader_prepare(dti_loader *l, dti_loader_slot *s) {
+    const dti_batch *b = &s->batch;
     const uint32_t *pick = l->desc.data->indices;
-    const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
-    dti_sampler_make(&l->order, s->batch.epoch);
+    const uint64_t from = b->index * l->desc.batch + b->first;
+    s->real = b->first < b->real ? DTI_MIN(b->count, b->real - b->first) : 0;
+    s->result = DT_OK;
+    atomic_store(&s->failed, UINT32_MAX);
+    atomic_store(&l->taken, 0);
+    dti_sampler_make(&l->order, b->epoch);
     for (uint32_t i = 0; i < s->real; i++) {
         const uint64_t row = l->order.rows ? l->order.rows[from + i] : from + i;
         s->sources[i] = pick ? pick[row] : (uint32_t)row;
     }
 }
 
-/* The helpers begin to take rows of a slot, and have ended. */
-static void dti_loader_call(dti_loader *l, dti_loader_slot *s) {
-    if (!l->helper_count)
-        return;
-    dti_mutex_lock(&l->lock);
-    l->shared = s;
-    l->turn++;
-    l->working = l->helper_count;
-    dti_cond_broadcast(&l->help);
-    dti_mutex_unlock(&l->lock);
-}
-
-static void dti_loader_gather_in(dti_loader *l) {
-    if (!l->helper_count)
-        return;
-    dti_mutex_lock(&l->lock);
-    while (l->working)
-        dti_cond_wait(&l->helped, &l->lock);
-    dti_mutex_unlock(&l->lock);
-}
-
-/* Fills a slot whose batch says which rows. A cancelled one is left as it is. */
-static void dti_loader_read(dti_loader *l, dti_loader_slot *s) {
-    const dti_batch *b = &s->batch;
-    s->real = b->first < b->real ? DTI_MIN(b->count, b->real - b->first) : 0;
-    s->result = DT_OK;
-    atomic_store(&s->failed, UINT32_MAX);
-    atomic_store(&l->taken, 0);
-    dti_loader_sources(l, s);
-    dti_loader_call(l, s);
-    dti_loader_take(l, s, l->scratch);
-    dti_loader_gather_in(l);
+/* After all are taken: rows that fill up. A cancelled slot is left as it is. */
+static void dti_loader_finish(dti_loader *l, dti_loader_slot *s) {
     for (int c = 0; c < l->rows.column_count && !atomic_load(&l->cancel); c++)
-        dti_column_pad(&l->rows.columns[c], s->real, b->count, s->values[c]);
+        dti_column_pad(&l->rows.columns[c], s->real, s->batch.count, s->values[c]);
 }
 
-static void dti_loader_help(void *arg) {
-    const dti_loader_helper *h = arg;
-    dti_loader *l = h->loader;
+/* The first thread of a turn prepares the slot, the last one finishes it. */
+static void dti_loader_main(void *arg) {
+    const dti_loader_worker *w = arg;
+    dti_loader *l = w->loader;
     uint64_t seen = 0;
     dti_thread_name("dtrain-data");
     dti_fp_enter();
     dti_mutex_lock(&l->lock);
     for (;;) {
         while (l->turn == seen && !l->stop)
-            dti_cond_wait(&l->help, &l->lock);
-        if (l->stop)
-            break;
-        seen = l->turn;
-        dti_loader_slot *s = l->shared;
-        dti_mutex_unlock(&l->lock);
-        dti_loader_take(l, s, h->scratch);
-        dti_mutex_lock(&l->lock);
-        if (--l->working == 0)
-            dti_cond_signal(&l->helped);
-    }
-    dti_mutex_unlock(&l->lock);
-}
-
-static void dti_loader_main(void *arg) {
-    dti_loader *l = arg;
-    dti_thread_name("dtrain-data");
-    dti_fp_enter();
-    dti_mutex_lock(&l->lock);
-    for (;;) {
-        while (!l->reading && !l->stop)
             dti_cond_wait(&l->wake, &l->lock);
         if (l->stop)
             break;
+        seen = l->turn;
+        dti_loader_slot *s = &l->slots[l->slot];
+        if (l->prepared != seen)
+            dti_loader_prepare(l, s);
+        l->prepared = seen;
         dti_mutex_unlock(&l->lock);
-        dti_loader_read(l, &l->slots[l->slot]);
+        dti_loader_take(l, s, w->scratch);
         dti_mutex_lock(&l->lock);
-        l->reading = false;
+        if (--l->working)
+            continue;
+        dti_loader_finish(l, s);
         dti_cond_signal(&l->done);
     }
     dti_mutex_unlock(&l->lock);
@@ -211,29 +169,22 @@ static void dti_loader_main(void *arg) {
 /* ---- the caller's side */
 
 /* Without one, the caller reads: the same batches, later. */
-static void dti_loader_thread_start(dti_loader *l) {
-    l->threaded = dti_thread_start(&l->thread, DTI_LOADER_STACK, dti_loader_main, l);
-    if (!l->threaded) {
+static void dti_loader_threads_start(dti_loader *l) {
+    const int wanted = DTI_MAX(l->desc.data->threads, 1);
+    while (l->threads < wanted && dti_thread_start(&l->workers[l->threads].thread, DTI_LOADER_STACK,
+                                                   dti_loader_main, &l->workers[l->threads]))
+        l->threads++;
+    if (!l->threads)
         dti_log(l->base, DT_LOG_WARNING,
                 "the system gave no thread to read batches ahead: each step waits for its own");
-        return;
-    }
-    for (int i = 1; i < l->desc.data->threads; i++) {
-        dti_loader_helper *h = &l->helpers[i - 1];
-        if (!dti_thread_start(&h->thread, DTI_LOADER_STACK, dti_loader_help, h)) {
-            dti_log(l->base, DT_LOG_WARNING, "the system gave %d of %d threads to read batches", i,
-                    l->desc.data->threads);
-            return;
-        }
-        l->helper_count = i;
-    }
+    else if (l->threads < wanted)
+        dti_log(l->base, DT_LOG_WARNING, "the system gave %d of %d threads to read batches",
+                l->threads, wanted);
 }
 
 static void dti_loader_wait(dti_loader *l) {
-    if (!l->threaded)
-        return;
     dti_mutex_lock(&l->lock);
-    while (l->reading)
+    while (l->working)
         dti_cond_wait(&l->done, &l->lock);
     dti_mutex_unlock(&l->lock);
 }
@@ -273,13 +224,16 @@ static void dti_loader_begin(dti_loader *l) {
     if (s->share_failed)
         return;
     atomic_store(&l->cancel, false);
-    if (!l->threaded) {
-        dti_loader_read(l, s);
+    if (!l->threads) {
+        dti_loader_prepare(l, s);
+        dti_loader_take(l, s, l->workers[0].scratch);
+        dti_loader_finish(l, s);
         return;
     }
     dti_mutex_lock(&l->lock);
-    l->reading = true;
-    dti_cond_signal(&l->wake);
+    l->turn++;
+    l->working = l->threads;
+    dti_cond_broadcast(&l->wake);
     dti_mutex_unlock(&l->lock);
 }
 
@@ -320,7 +274,7 @@ static dt_result dti_loader_next(dti_loader *l, const dti_batch **out) {
         return dti_loader_fail(l, s);
     dti_loader_set_cursor(l, l->epoch, l->index + 1, l->step + 1);
     *out = &s->batch;
-    if (l->threaded) {
+    if (l->threads) {
         l->slot ^= 1;
         dti_loader_begin(l);
     }
@@ -335,7 +289,7 @@ static dt_result dti_loader_seek(dti_loader *l, uint64_t epoch, uint64_t index, 
     dti_loader_wait(l);
     l->begun = false;
     dti_loader_set_cursor(l, epoch, index, step);
-    if (l->threaded)
+    if (l->threads)
         dti_loader_begin(l);
     return DT_OK;
 }
@@ -391,77 +345,57 @@ static dt_result dti_loader_alloc_slots(dti_loader *l) {
 /* All that the loader will ever need. */
 static dt_result dti_loader_alloc(dti_loader *l) {
     const dti_loader_desc *d = &l->desc;
-    const size_t more = d->threaded && d->data->threads > 1 ? (size_t)d->data->threads - 1 : 0;
+    const size_t count = (size_t)(d->threaded ? DTI_MAX(d->data->threads, 1) : 1);
     const size_t scratch = dti_rows_scratch(&l->rows);
     if (d->shuffle && dti_sampler_alloc(l->base, &l->order))
         return DT_ERROR_MEMORY;
-    if (more && !(l->helpers = dti_alloc_array(l->base, more, sizeof *l->helpers)))
+    if (scratch && !(l->scratch = dti_alloc_array(l->base, count, scratch)))
         return DT_ERROR_MEMORY;
-    if (scratch && !(l->scratch = dti_alloc_array(l->base, more + 1, scratch)))
-        return DT_ERROR_MEMORY;
-    for (size_t i = 0; i < more; i++)
-        l->helpers[i] = (dti_loader_helper){
-            .loader = l, .scratch = l->scratch ? l->scratch + (i + 1) * scratch : NULL};
+    for (size_t i = 0; i < count; i++)
+        l->workers[i] = (dti_loader_worker){
+            .loader = l, .scratch = l->scratch ? l->scratch + i * scratch : NULL};
     return dti_loader_alloc_slots(l);
-}
-
-static dti_loader *dti_loader_make(dti_base *base, const dti_loader_desc *desc) {
-    dti_loader *l = dti_alloc(base, sizeof *l);
-    if (!l)
-        return NULL;
-    l->base = base;
-    l->desc = *desc;
-    const uint64_t rows = desc->data->rows, rest = rows % desc->batch;
-    l->batches = rows / desc->batch + (rest && desc->tail != DT_TAIL_DROP);
-    dti_mutex_init(&l->lock);
-    dti_cond_init(&l->wake);
-    dti_cond_init(&l->done);
-    dti_cond_init(&l->help);
-    dti_cond_init(&l->helped);
-    return l;
 }
 
 static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, dti_loader **out) {
     *out = NULL;
-    dt_result result = dti_loader_check(base, desc);
-    if (result != DT_OK)
-        return result;
-    dti_loader *l = dti_loader_make(base, desc);
+    DTI_TRY(dti_loader_check(base, desc));
+    dti_loader *l = dti_alloc(base, sizeof *l);
     DTI_HAVE(l);
-    result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
+    const uint64_t rows = desc->data->rows, rest = rows % desc->batch;
+    l->base = base;
+    l->desc = *desc;
+    l->batches = rows / desc->batch + (rest && desc->tail != DT_TAIL_DROP);
+    l->order = (dti_sampler){.data = desc->data, .seed = desc->seed, .batch = desc->batch};
+    dti_mutex_init(&l->lock);
+    dti_cond_init(&l->wake);
+    dti_cond_init(&l->done);
+    dt_result result = dti_rows_open(base, desc->data, desc->pad, &l->rows);
     l->rows.augment.drawn = desc->shuffle && desc->data->weights;
-    l->each = l->desc.data->sample || l->rows.augments;
+    l->each = desc->data->sample || l->rows.augments;
     for (int c = 0; c < l->rows.column_count; c++)
         l->each = l->each || l->rows.columns[c].kind == DTI_COLUMN_ONE_HOT;
-    l->order = (dti_sampler){.data = desc->data, .seed = desc->seed, .batch = desc->batch};
     if (!result)
         result = dti_loader_alloc(l);
-    if (result != DT_OK) {
+    if (result) {
         dti_loader_destroy(l);
         return result;
     }
     if (desc->threaded)
-        dti_loader_thread_start(l);
+        dti_loader_threads_start(l);
     *out = l;
     return DT_OK;
 }
 
 static void dti_loader_stop(dti_loader *l) {
-    if (l->threaded) {
-        atomic_store(&l->cancel, true);
-        dti_mutex_lock(&l->lock);
-        while (l->reading) /* helpers are called no more */
-            dti_cond_wait(&l->done, &l->lock);
-        l->stop = true;
-        dti_cond_signal(&l->wake);
-        dti_cond_broadcast(&l->help);
-        dti_mutex_unlock(&l->lock);
-        for (int i = 0; i < l->helper_count; i++)
-            dti_thread_join(&l->helpers[i].thread);
-        dti_thread_join(&l->thread);
-    }
-    dti_cond_destroy(&l->helped);
-    dti_cond_destroy(&l->help);
+    atomic_store(&l->cancel, true);
+    dti_loader_wait(l);
+    dti_mutex_lock(&l->lock);
+    l->stop = true;
+    dti_cond_broadcast(&l->wake);
+    dti_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->threads; i++)
+        dti_thread_join(&l->workers[i].thread);
     dti_cond_destroy(&l->done);
     dti_cond_destroy(&l->wake);
     dti_mutex_destroy(&l->lock);
@@ -478,5 +412,5 @@ static void dti_loader_destroy(dti_loader *l) {
             dti_free(l->base, l->slots[s].values[c]);
     }
     dti_sampler_free(l->base, &l->order);
-    DTI_FREE(l->base, l->helpers, l->scratch, l);
+    DTI_FREE(l->base, l->scratch, l);
 }
