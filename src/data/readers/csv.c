@@ -8,14 +8,13 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
                         desc->max_categories);
     int rules = 0;
     for (; rules < DT_MAX_CSV_RULES && desc->rules[rules].columns; rules++) {
-        const int i = rules;
-        const dt_csv_rule *r = &desc->rules[i];
+        const dt_csv_rule *r = &desc->rules[rules];
         if ((unsigned)r->kind > DT_CSV_SKIP || (unsigned)r->missing > DT_CSV_MISSING_VALUE ||
             !dti_fits_f32(r->value))
             return dti_fail(base, DT_ERROR_INVALID,
                             "dt_csv_open: .rules[%d] ('%.100s') has an unknown .kind or .missing, "
                             "or a .value that is not finite",
-                            i, r->columns);
+                            rules, r->columns);
     }
     for (int i = rules; i < DT_MAX_CSV_RULES; i++) {
         const dt_csv_rule *r = &desc->rules[i];
@@ -42,8 +41,13 @@ static void dti_csv_settle(dt_csv *csv) {
     csv->cursor.base = csv->cursor.reader.base = &csv->reading;
 }
 
-static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_desc *desc,
-                              dt_csv **out) {
+DTI_PUBLIC_NEW(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
+               ctx, DTI_CTX, (ctx, path, desc, out), dt_csv_close) {
+    static const dt_csv_desc none;
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    desc = desc ? desc : &none;
+    DTI_TRY(dti_csv_check_desc(base, desc));
     dt_csv *csv = *out = dti_alloc(base, sizeof *csv);
     DTI_HAVE(csv);
     csv->base = base;
@@ -60,16 +64,6 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
     return DT_OK;
 }
 
-DTI_PUBLIC_NEW(dt_csv_open, (dt_ctx * ctx, const char *path, const dt_csv_desc *desc, dt_csv **out),
-               ctx, DTI_CTX, (ctx, path, desc, out), dt_csv_close) {
-    static const dt_csv_desc none;
-    dti_base *base = dti_ctx_base(ctx);
-    DTI_NEED(base, path);
-    desc = desc ? desc : &none;
-    DTI_TRY(dti_csv_check_desc(base, desc));
-    return dti_csv_make(base, path, desc, out);
-}
-
 DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, (csv)) {
     csv->cursor.base = csv->base;
     if (csv->cursor.window)
@@ -82,12 +76,8 @@ DTI_PUBLIC_VOID(dt_csv_close, (dt_csv * csv), csv, DTI_OF(dt_csv) | DTI_UNUSED, 
 }
 
 DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info) {
-    if (!info)
-        return;
-    *info = (dt_csv_info){0};
-    if (csv)
-        *info =
-            (dt_csv_info){.rows = csv->rows, .skipped = csv->skipped, .columns = (int)csv->count};
+    if (info)
+        *info = !csv ? (dt_csv_info){0} : (dt_csv_info){csv->rows, csv->skipped, (int)csv->count};
 }
 
 static double dti_csv_deviation(const dti_csv_column *column) {
@@ -152,14 +142,13 @@ static dt_result dti_csv_next(dt_csv *csv) {
 
 static dt_result dti_csv_go_to(dt_csv *csv, uint64_t row) {
     const uint64_t at = row / DTI_CSV_STRIDE;
-    dt_result result = DT_OK;
     if (csv->next > row || row - csv->next > DTI_CSV_STRIDE) {
-        result = dti_csv_cursor_seek(&csv->cursor, csv->places[2 * at], csv->places[2 * at + 1]);
+        DTI_TRY(dti_csv_cursor_seek(&csv->cursor, csv->places[2 * at], csv->places[2 * at + 1]));
         csv->next = at * DTI_CSV_STRIDE;
     }
-    while (!result && csv->next < row)
-        result = dti_csv_next(csv);
-    return result;
+    while (csv->next < row)
+        DTI_TRY(dti_csv_next(csv));
+    return DT_OK;
 }
 
 static double dti_csv_value_of(const dti_csv_column *column, const char *text) {

@@ -17,7 +17,8 @@ typedef struct dti_csv_cursor {
     dti_text row;      /* its values, each with a zero behind it */
     size_t *fields;    /* where they begin */
     size_t capacity, count;
-    bool settled; /* no row is longer than those before: nothing is allocated any more */
+    bool settled;     /* no row is longer than those before: nothing is allocated any more */
+    dt_result result; /* of all since it was opened, or went to a place */
 } dti_csv_cursor;
 
 typedef struct dti_csv_column {

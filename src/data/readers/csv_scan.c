@@ -128,18 +128,14 @@ static dt_result dti_csv_has_all(const dt_csv *csv, const dt_csv *like) {
 
 static dt_result dti_csv_head(dt_csv *csv, const dt_csv_desc *desc) {
     bool more;
-    dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
-    if (!result && !more)
+    DTI_TRY(dti_csv_cursor_next(&csv->cursor, &more));
+    if (!more)
         return dti_fail(csv->base, DT_ERROR_FORMAT, "%s: it is empty", csv->path);
-    if (result)
-        return result;
     csv->columns = dti_alloc_array(csv->base, csv->cursor.count, sizeof *csv->columns);
     DTI_HAVE(csv->columns);
     csv->count = (uint32_t)csv->cursor.count;
-    for (uint32_t i = 0; i < csv->count && !result; i++)
-        result = dti_csv_column_make(csv, desc, i);
-    if (result)
-        return result;
+    for (uint32_t i = 0; i < csv->count; i++)
+        DTI_TRY(dti_csv_column_make(csv, desc, i));
     return desc->like ? dti_csv_has_all(csv, desc->like) : dti_csv_check_rules(csv, desc);
 }
 
@@ -272,16 +268,15 @@ static dt_result dti_csv_learn(dt_csv *csv, dti_csv_column *column, const char *
 
 static dt_result dti_csv_keep(dt_csv *csv, uint64_t place, uint64_t line) {
     const size_t at = 2 * (size_t)(csv->rows / DTI_CSV_STRIDE);
-    dt_result result = DT_OK;
     if (csv->rows % DTI_CSV_STRIDE == 0) {
         DTI_HAVE(DTI_RESERVE(csv->base, csv->places, csv->place_capacity, at + 2));
         csv->places[at] = place;
         csv->places[at + 1] = line;
     }
     csv->rows++;
-    for (uint32_t i = 0; i < csv->count && !result; i++)
-        result = dti_csv_learn(csv, &csv->columns[i], dti_csv_field(&csv->cursor, i));
-    return result;
+    for (uint32_t i = 0; i < csv->count; i++)
+        DTI_TRY(dti_csv_learn(csv, &csv->columns[i], dti_csv_field(&csv->cursor, i)));
+    return DT_OK;
 }
 
 /* Counts a bad row that .skip_bad leaves out, and keeps the first one's reason. */
@@ -307,11 +302,11 @@ static dt_result dti_csv_rows(dt_csv *csv) {
     for (;;) {
         bool more;
         const uint64_t place = dti_csv_cursor_place(&csv->cursor), line = csv->cursor.line;
-        dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
-        if (!result && !more)
+        DTI_TRY(dti_csv_cursor_next(&csv->cursor, &more));
+        if (!more) {
             dti_csv_tell_skipped(csv, &bad);
-        if (result || !more)
-            return result;
+            return DT_OK;
+        }
         const dti_csv_verdict verdict = dti_csv_judge(csv, why, sizeof why);
         if (verdict == DTI_CSV_BAD && !csv->skip_bad)
             return dti_csv_wrong(&csv->cursor, csv->cursor.row_line, why);
@@ -319,9 +314,7 @@ static dt_result dti_csv_rows(dt_csv *csv) {
             dti_csv_skip(&bad, csv->cursor.row_line, why);
         csv->skipped += verdict != DTI_CSV_KEPT;
         if (verdict == DTI_CSV_KEPT)
-            result = dti_csv_keep(csv, place, line);
-        if (result)
-            return result;
+            DTI_TRY(dti_csv_keep(csv, place, line));
     }
 }
 
@@ -370,17 +363,16 @@ static dt_result dti_csv_scan(dt_csv *csv, const dt_csv_desc *desc) {
     const dti_csv_cursor *c = &csv->cursor;
     const uint64_t place = dti_csv_cursor_place(c), line = c->line;
     csv->known = desc->like != NULL;
-    dt_result result = dti_csv_head(csv, desc);
-    if (!result && desc->no_header)
-        result = dti_csv_cursor_seek(&csv->cursor, place, line);
-    if (!result)
-        result = dti_csv_rows(csv);
-    for (uint32_t i = 0; i < csv->count && !result; i++)
-        result = dti_csv_decide(csv, &csv->columns[i]);
+    DTI_TRY(dti_csv_head(csv, desc));
+    if (desc->no_header)
+        DTI_TRY(dti_csv_cursor_seek(&csv->cursor, place, line));
+    DTI_TRY(dti_csv_rows(csv));
+    for (uint32_t i = 0; i < csv->count; i++)
+        DTI_TRY(dti_csv_decide(csv, &csv->columns[i]));
     csv->known = true;
     csv->next = UINT64_MAX; /* nowhere that is known */
-    if (!result && !csv->rows)
-        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: it has no rows to read (%llu left out)",
-                        csv->path, (unsigned long long)csv->skipped);
-    return result;
+    return csv->rows
+               ? DT_OK
+               : dti_fail(csv->base, DT_ERROR_INVALID, "%s: it has no rows to read (%llu left out)",
+                          csv->path, (unsigned long long)csv->skipped);
 }

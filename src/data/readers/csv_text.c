@@ -3,29 +3,25 @@
  * passed over, and so is DOS's mark of the end, 0x1A. What is not UTF-8, or holds a zero byte, is
  * no CSV of ours. */
 
-enum { DTI_CSV_END = -1, DTI_CSV_FAILED = -2 };
+enum { DTI_CSV_END = -1 };
 
-static dt_result dti_csv_wrong(const dti_csv_cursor *c, uint64_t line, const char *what) {
-    return dti_fail(c->base, DT_ERROR_FORMAT, "%s:%llu: %s", c->reader.path,
-                    (unsigned long long)line, what);
+static dt_result dti_csv_wrong(dti_csv_cursor *c, uint64_t line, const char *what) {
+    return c->result = dti_fail(c->base, DT_ERROR_FORMAT, "%s:%llu: %s", c->reader.path,
+                                (unsigned long long)line, what);
 }
 
-static dt_result dti_csv_fill(dti_csv_cursor *c) {
+static void dti_csv_fill(dti_csv_cursor *c) {
     const uint64_t left = c->reader.size - c->reader.at;
     c->filled = (size_t)DTI_MIN(left, (uint64_t)DTI_CSV_WINDOW);
     c->at = 0;
-    const dt_result result = dti_reader_take(&c->reader, c->window, c->filled);
-    c->filled = result ? 0 : c->filled;
-    return result;
+    c->result = dti_reader_take(&c->reader, c->window, c->filled);
 }
 
-/* The next byte without taking it. */
-static int dti_csv_peek(dti_csv_cursor *c, dt_result *result) {
-    if (c->at == c->filled && c->reader.at < c->reader.size && !*result)
-        *result = dti_csv_fill(c);
-    if (*result)
-        return DTI_CSV_FAILED;
-    return c->at < c->filled ? (unsigned char)c->window[c->at] : DTI_CSV_END;
+/* The next byte without taking it. After an error it is the end. */
+static int dti_csv_peek(dti_csv_cursor *c) {
+    if (c->at == c->filled && c->reader.at < c->reader.size && !c->result)
+        dti_csv_fill(c);
+    return c->at < c->filled && !c->result ? (unsigned char)c->window[c->at] : DTI_CSV_END;
 }
 
 static void dti_csv_take(dti_csv_cursor *c) {
@@ -34,18 +30,16 @@ static void dti_csv_take(dti_csv_cursor *c) {
 }
 
 /* Marks of other encodings, which would read as garbage. */
-static dt_result dti_csv_check_mark(dti_csv_cursor *c) {
-    dt_result result = DT_OK;
-    if (dti_csv_peek(c, &result) < 0)
-        return result;
+static void dti_csv_check_mark(dti_csv_cursor *c) {
+    if (dti_csv_peek(c) == DTI_CSV_END)
+        return;
     const unsigned char *at = (const unsigned char *)c->window;
     if (c->filled >= 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF)
         c->at = 3;
     if (c->filled >= 2 && ((at[0] == 0xFF && at[1] == 0xFE) || (at[0] == 0xFE && at[1] == 0xFF)))
-        return dti_csv_wrong(c, 1, "this is UTF-16; convert it, as by iconv -f UTF-16 -t UTF-8");
+        dti_csv_wrong(c, 1, "this is UTF-16; convert it, as by iconv -f UTF-16 -t UTF-8");
     if (c->filled >= 2 && at[0] == 0x1F && at[1] == 0x8B)
-        return dti_csv_wrong(c, 1, "a gzip file; unpack it with gzip -d");
-    return DT_OK;
+        dti_csv_wrong(c, 1, "a gzip file; unpack it with gzip -d");
 }
 
 /* DOS ends a file with 0x1A, which is no value. */
@@ -53,11 +47,10 @@ static dt_result dti_csv_drop_end(dti_reader *r) {
     char last = 0;
     if (!r->size)
         return DT_OK;
-    dt_result result = dti_reader_seek(r, r->size - 1);
-    if (!result)
-        result = dti_reader_take(r, &last, 1);
+    DTI_TRY(dti_reader_seek(r, r->size - 1));
+    DTI_TRY(dti_reader_take(r, &last, 1));
     r->size -= last == 0x1A;
-    return result ? result : dti_reader_seek(r, 0);
+    return dti_reader_seek(r, 0);
 }
 
 static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char delimiter,
@@ -66,12 +59,12 @@ static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char deli
     c->row = dti_text_open(base);
     DTI_TRY(dti_reader_open(base, path, &c->reader));
     c->window = dti_alloc(base, DTI_CSV_WINDOW);
-    dt_result result = c->window ? dti_csv_drop_end(&c->reader) : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_csv_check_mark(c);
-    if (result)
+    c->result = c->window ? dti_csv_drop_end(&c->reader) : DT_ERROR_MEMORY;
+    if (!c->result)
+        dti_csv_check_mark(c);
+    if (c->result)
         dti_csv_cursor_close(c);
-    return result;
+    return c->result;
 }
 
 static void dti_csv_cursor_close(dti_csv_cursor *c) {
@@ -85,7 +78,7 @@ static void dti_csv_cursor_close(dti_csv_cursor *c) {
 static dt_result dti_csv_cursor_seek(dti_csv_cursor *c, uint64_t at, uint64_t line) {
     c->at = c->filled = 0;
     c->line = line;
-    return dti_reader_seek(&c->reader, at);
+    return c->result = dti_reader_seek(&c->reader, at);
 }
 
 static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c) {
@@ -102,37 +95,40 @@ static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
     return DT_OK;
 }
 
-/* Whether a byte has room, and the zero that dti_text keeps behind it. */
-static bool dti_csv_fits(const dti_csv_cursor *c) {
-    return !c->settled || c->row.size + 2 <= c->row.capacity;
+/* Adds a byte, which has room, and so has the zero that dti_text keeps behind it. */
+static void dti_csv_add(dti_csv_cursor *c, int byte, const char *too_long) {
+    const char one = (char)byte;
+    if (c->settled && c->row.size + 2 > c->row.capacity)
+        dti_csv_wrong(c, c->row_line, too_long);
+    if (c->result)
+        return;
+    dti_text_add_bytes(&c->row, &one, 1);
+    c->result = c->row.ok ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_csv_put(dti_csv_cursor *c, char byte) {
-    if (c->row.size >= DTI_CSV_FIELD_MAX || !dti_csv_fits(c))
-        return dti_csv_wrong(c, c->row_line,
-                             "a row of more than 1 MiB: is there a quote that does not end?");
-    dti_text_add_bytes(&c->row, &byte, 1);
-    return c->row.ok ? DT_OK : DT_ERROR_MEMORY;
+/* Takes a byte of a value. */
+static void dti_csv_put(dti_csv_cursor *c, int byte) {
+    static const char too_long[] = "a row of more than 1 MiB: is there a quote that does not end?";
+    dti_csv_take(c);
+    if (!byte)
+        dti_csv_wrong(c, c->line, "a zero byte");
+    else if (c->row.size >= DTI_CSV_FIELD_MAX)
+        dti_csv_wrong(c, c->row_line, too_long);
+    else
+        dti_csv_add(c, byte, too_long);
 }
 
 /* Behind the opening quote, up to and with the closing one. */
-static dt_result dti_csv_quoted(dti_csv_cursor *c) {
-    dt_result result = DT_OK;
-    while (!result) {
-        const int byte = dti_csv_peek(c, &result);
-        if (byte == DTI_CSV_END)
-            return dti_csv_wrong(c, c->row_line, "the quote that begins here does not end");
-        if (byte < 0)
-            return result;
+static void dti_csv_quoted(dti_csv_cursor *c) {
+    for (int byte; (byte = dti_csv_peek(c)) != DTI_CSV_END; dti_csv_put(c, byte)) {
+        if (byte != '"')
+            continue;
         dti_csv_take(c);
-        if (byte == '"') {
-            if (dti_csv_peek(c, &result) != '"')
-                return result;
-            dti_csv_take(c);
-        }
-        result = byte ? dti_csv_put(c, (char)byte) : dti_csv_wrong(c, c->line, "a zero byte");
+        if (dti_csv_peek(c) != '"')
+            return;
     }
-    return result;
+    if (!c->result)
+        dti_csv_wrong(c, c->row_line, "the quote that begins here does not end");
 }
 
 /* Whether a value ends before this byte. */
@@ -140,72 +136,53 @@ static bool dti_csv_ends(const dti_csv_cursor *c, int byte) {
     return byte < 0 || byte == '\n' || byte == '\r' || byte == (unsigned char)c->delimiter;
 }
 
-static dt_result dti_csv_value(dti_csv_cursor *c) {
-    dt_result result = dti_csv_field_begin(c);
+static void dti_csv_value(dti_csv_cursor *c) {
     const size_t begin = c->row.size;
-    int byte = dti_csv_peek(c, &result);
-    const bool quoted = byte == '"';
-    if (quoted) {
+    int byte;
+    c->result = dti_csv_field_begin(c);
+    if (dti_csv_peek(c) == '"') {
         dti_csv_take(c);
-        result = dti_csv_quoted(c);
-        byte = dti_csv_peek(c, &result);
-        if (!result && !dti_csv_ends(c, byte))
-            return dti_csv_wrong(c, c->line, "text after a closing quote");
+        dti_csv_quoted(c);
+        if (!dti_csv_ends(c, dti_csv_peek(c)))
+            dti_csv_wrong(c, c->line, "text after a closing quote");
     }
-    while (!result && !dti_csv_ends(c, byte)) {
-        dti_csv_take(c);
-        result = byte ? dti_csv_put(c, (char)byte) : dti_csv_wrong(c, c->line, "a zero byte");
-        byte = dti_csv_peek(c, &result);
-    }
-    if (!result && c->row.size > begin && !dti_utf8_valid(c->row.data + begin, c->row.size - begin))
-        return dti_csv_wrong(c, c->row_line, "this is not UTF-8; convert it, as by iconv");
-    const char zero = 0;
-    if (!result && !dti_csv_fits(c))
-        return dti_csv_wrong(c, c->row_line, "a longer row than there were");
-    if (!result)
-        dti_text_add_bytes(&c->row, &zero, 1);
-    return result || c->row.ok ? result : DT_ERROR_MEMORY;
+    while (!dti_csv_ends(c, byte = dti_csv_peek(c)))
+        dti_csv_put(c, byte);
+    if (!c->result && c->row.size > begin &&
+        !dti_utf8_valid(c->row.data + begin, c->row.size - begin))
+        dti_csv_wrong(c, c->row_line, "this is not UTF-8; convert it, as by iconv");
+    if (!c->result)
+        dti_csv_add(c, 0, "a longer row than there were");
 }
 
 /* A line's end, LF, CRLF or CR alone. */
-static dt_result dti_csv_line_end(dti_csv_cursor *c) {
-    dt_result result = DT_OK;
-    const bool cr = dti_csv_peek(c, &result) == '\r';
+static void dti_csv_line_end(dti_csv_cursor *c) {
+    const bool cr = dti_csv_peek(c) == '\r';
     if (cr)
         dti_csv_take(c);
-    if (dti_csv_peek(c, &result) == '\n')
+    if (dti_csv_peek(c) == '\n')
         dti_csv_take(c);
     else
         c->line += cr;
-    return result;
 }
 
-static dt_result dti_csv_row(dti_csv_cursor *c) {
+static void dti_csv_row(dti_csv_cursor *c) {
     c->row.size = c->count = 0;
     c->row_line = c->line;
-    for (;;) {
-        dt_result result = dti_csv_value(c);
-        const int byte = dti_csv_peek(c, &result);
-        if (result)
-            return result;
-        if (byte != (unsigned char)c->delimiter)
-            return dti_csv_line_end(c);
+    dti_csv_value(c);
+    for (; dti_csv_peek(c) == (unsigned char)c->delimiter; dti_csv_value(c))
         dti_csv_take(c);
-    }
+    if (!c->result)
+        dti_csv_line_end(c);
 }
 
 static dt_result dti_csv_cursor_next(dti_csv_cursor *c, bool *more) {
-    dt_result result = DT_OK;
-    *more = true;
-    while (!result) {
-        *more = dti_csv_peek(c, &result) >= 0;
-        if (!*more || result)
-            return result;
-        result = dti_csv_row(c);
-        if (!result && (c->count > 1 || dti_csv_field(c, 0)[0]))
-            return DT_OK;
+    while ((*more = dti_csv_peek(c) != DTI_CSV_END)) {
+        dti_csv_row(c);
+        if (!c->result && (c->count > 1 || dti_csv_field(c, 0)[0]))
+            break;
     }
-    return result;
+    return c->result;
 }
 
 static const char *dti_csv_field(const dti_csv_cursor *c, size_t i) {
