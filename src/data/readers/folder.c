@@ -3,10 +3,10 @@
  * is decoded first in a row that the cache has room for stays. */
 
 static dt_result dti_folder_read(const dt_folder *f, dti_folder_worker *d, dti_picture *p,
-                                 dti_picture_file *file) {
+                                 dti_file_bytes *file) {
     dti_reader reader;
     DTI_TRY(dti_reader_open(&d->base, d->path, &reader));
-    *file = (dti_picture_file){.base = &d->base, .path = d->path, .data = d->file};
+    *file = (dti_file_bytes){.base = &d->base, .path = d->path, .data = d->file};
     file->size = (size_t)reader.size;
     dt_result result = dti_picture_look(&reader, p);
     if (!result && (reader.size > f->file_max || (size_t)p->width * p->height > f->pixels_max ||
@@ -25,15 +25,11 @@ static dt_result dti_folder_read(const dt_folder *f, dti_folder_worker *d, dti_p
 /* A picture of the set as [height, width, channels] in d->sized; errors are in d->base. */
 static dt_result dti_folder_decode(const dt_folder *f, uint64_t row, dti_folder_worker *d) {
     dti_picture p = {0};
-    dti_picture_file file;
+    dti_file_bytes file;
     snprintf(d->path, f->name_max + 1, "%s/%s", f->path, f->names.data + f->places[row]);
     DTI_TRY(dti_folder_read(f, d, &p, &file));
     DTI_TRY(dti_picture_decode(&file, &p, f->channels, d->pixels));
-    if ((int)p.width == f->width && (int)p.height == f->height) {
-        memcpy(d->sized, d->pixels, f->picture_bytes);
-        return DT_OK;
-    }
-    if (f->desc.sizes != DT_FOLDER_RESIZE && f->desc.sizes != DT_FOLDER_CROP)
+    if (!dti_folder_fits(f, &p))
         return dti_fail(&d->base, DT_ERROR_FORMAT,
                         "%s: it has changed since the folder was opened: now %u x %u pixels",
                         d->path, p.width, p.height);

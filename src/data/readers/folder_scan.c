@@ -81,11 +81,7 @@ static dt_result dti_folder_other_size(const dt_folder *f, const char *path, con
         path, p->width, p->height, f->width, f->height);
 }
 
-/* Sizes that were not given are the first picture's. */
-static bool dti_folder_fits(dt_folder *f, const dti_picture *p) {
-    f->width = f->width ? f->width : (int)p->width;
-    f->height = f->height ? f->height : (int)p->height;
-    f->channels = f->channels ? f->channels : p->channels;
+static bool dti_folder_fits(const dt_folder *f, const dti_picture *p) {
     return f->desc.sizes == DT_FOLDER_RESIZE || f->desc.sizes == DT_FOLDER_CROP ||
            ((int)p->width == f->width && (int)p->height == f->height);
 }
@@ -121,14 +117,17 @@ static dt_result dti_folder_add(dt_folder *f, const char *path, const char *name
         f->skipped++;
         return DT_OK;
     }
-    if (!result && !dti_folder_fits(f, &p)) {
+    if (result)
+        return result;
+    f->width = f->width ? f->width : (int)p.width; /* those not given are the first picture's */
+    f->height = f->height ? f->height : (int)p.height;
+    f->channels = f->channels ? f->channels : p.channels;
+    if (!dti_folder_fits(f, &p)) {
         if (f->desc.sizes != DT_FOLDER_SKIP)
             return dti_folder_other_size(f, path, &p);
         f->skipped++;
         return DT_OK;
     }
-    if (result)
-        return result;
     f->file_max = DTI_MAX(f->file_max, size);
     f->pixels_max = DTI_MAX(f->pixels_max, (size_t)p.width * p.height);
     f->height_max = DTI_MAX(f->height_max, (size_t)p.height);

@@ -240,41 +240,32 @@ static dt_result dti_npy_head(const dti_npy *n, const unsigned char *data, size_
     if (data[6] < 1 || data[6] > 3)
         return dti_npy_wrong(n, "its version is unknown");
     *header = data[6] == 1 ? 10 : 12;
-    uint64_t length = data[8] | (uint32_t)data[9] << 8;
-    if (data[6] > 1 && *size >= 12)
-        length |= (uint64_t)data[10] << 16 | (uint64_t)data[11] << 24;
+    const uint64_t length = *header == 10 || *size < 12 ? dti_get16(data + 8) : dti_get32(data + 8);
     if (length > DTI_NPY_HEADER_MAX || *header + length > *size)
         return dti_npy_wrong(n, "its header is truncated, or too long");
     *size = (size_t)length;
     return DT_OK;
 }
 
-static dt_result dti_npy_parse(dti_base *base, const char *path, const unsigned char *data,
-                               size_t size, dt_array *out) {
-    dti_npy n = {.base = base, .path = path};
-    size_t length = size, header = 0;
-    DTI_TRY(dti_npy_head(&n, data, &length, &header));
-    n.at = (const char *)data + header;
+static dt_result dti_npy_parse(const dti_file_bytes *f, dt_array *out) {
+    dti_npy n = {.base = f->base, .path = f->path};
+    size_t length = f->size, header = 0;
+    DTI_TRY(dti_npy_head(&n, f->data, &length, &header));
+    n.at = (const char *)f->data + header;
     n.end = n.at + length;
     DTI_TRY(dti_npy_dictionary(&n));
-    DTI_TRY(dti_npy_count(&n, size - header - length));
-    out->rank = n.rank;
-    out->dtype = n.kind == 'f'                                      ? DT_F32
-                 : n.kind == 'b' || (n.kind == 'u' && n.bytes == 1) ? DT_U8
-                                                                    : DT_I32;
-    out->element_bytes = out->dtype == DT_U8 ? 1 : 4;
-    memcpy(out->dim, n.dim, sizeof out->dim);
-    out->data = dti_alloc_array(base, (size_t)n.count, (size_t)out->element_bytes);
-    out->bytes = (size_t)n.count * (size_t)out->element_bytes;
-    DTI_HAVE(out->data);
-    return dti_npy_convert(&n, data + header + length, out);
+    DTI_TRY(dti_npy_count(&n, f->size - header - length));
+    const bool u8 = n.kind == 'b' || (n.kind == 'u' && n.bytes == 1);
+    const dt_dtype dtype = n.kind == 'f' ? DT_F32 : u8 ? DT_U8 : DT_I32;
+    DTI_TRY(dti_array_make(f->base, dtype, n.rank, n.dim, out));
+    return dti_npy_convert(&n, f->data + header + length, out);
 }
 
 static dt_result dti_npy_take(dti_reader *r, void *user, dt_array *out) {
     char *data;
     DTI_TRY(dti_reader_take_new(r, r->size, &data));
-    const dt_result result =
-        dti_npy_parse(r->base, r->path, (const unsigned char *)data, (size_t)r->size, out);
+    const dti_file_bytes file = {r->base, r->path, (const uint8_t *)data, (size_t)r->size};
+    const dt_result result = dti_npy_parse(&file, out);
     dti_free(r->base, data);
     return result;
 }

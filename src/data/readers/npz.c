@@ -14,13 +14,6 @@
 #define DTI_ZIP_LOCAL 30u
 #define DTI_ZIP_WIDE 0xFFFFFFFFu
 
-typedef struct dti_zip {
-    dti_base *base;
-    const char *path;
-    const unsigned char *data;
-    size_t size;
-} dti_zip;
-
 typedef struct dti_zip_entry {
     const char *name; /* not ended by a zero */
     size_t name_size;
@@ -28,7 +21,7 @@ typedef struct dti_zip_entry {
     uint64_t packed, size, at; /* at: of the local header */
 } dti_zip_entry;
 
-static dt_result dti_zip_wrong(const dti_zip *z, const char *what) {
+static dt_result dti_zip_wrong(const dti_file_bytes *z, const char *what) {
     return dti_fail(z->base, DT_ERROR_FORMAT, "%s: not an archive of np.savez: %s", z->path, what);
 }
 
@@ -53,7 +46,8 @@ static void dti_zip_wide(const unsigned char *extra, size_t size, dti_zip_entry 
 
 /* Reads the directory's place and count from ZIP64's record before the end record at `i`. Without
  * such a record they stay as they are. */
-static void dti_zip_directory_wide(const dti_zip *z, size_t i, uint64_t *at, uint64_t *count) {
+static void dti_zip_directory_wide(const dti_file_bytes *z, size_t i, uint64_t *at,
+                                   uint64_t *count) {
     if (i < DTI_ZIP_END_LOCATOR + DTI_ZIP_END_WIDE)
         return;
     const unsigned char *locator = z->data + i - DTI_ZIP_END_LOCATOR;
@@ -66,7 +60,7 @@ static void dti_zip_directory_wide(const dti_zip *z, size_t i, uint64_t *at, uin
 }
 
 /* The directory's end is the last of its kind; a comment may follow. */
-static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint64_t *count) {
+static dt_result dti_zip_directory(const dti_file_bytes *z, size_t *at, uint64_t *count) {
     const size_t least = z->size > 65535 + DTI_ZIP_END ? z->size - 65535 - DTI_ZIP_END : 0;
     for (size_t i = z->size < DTI_ZIP_END ? 0 : z->size - DTI_ZIP_END + 1; i-- > least;) {
         const unsigned char *end = z->data + i;
@@ -82,7 +76,7 @@ static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint64_t *count
     return dti_zip_wrong(z, "there is no directory at its end; is it truncated?");
 }
 
-static dt_result dti_zip_next(const dti_zip *z, size_t *at, dti_zip_entry *e) {
+static dt_result dti_zip_next(const dti_file_bytes *z, size_t *at, dti_zip_entry *e) {
     const unsigned char *d = z->data + *at;
     if (z->size - *at < DTI_ZIP_CENTRAL || memcmp(d, "PK\1\2", 4))
         return dti_zip_wrong(z, "its directory is damaged");
@@ -102,7 +96,7 @@ static dt_result dti_zip_next(const dti_zip *z, size_t *at, dti_zip_entry *e) {
 }
 
 /* Where an entry's bytes begin: behind its local header, whose texts have lengths of their own. */
-static dt_result dti_zip_bytes(const dti_zip *z, const dti_zip_entry *e,
+static dt_result dti_zip_bytes(const dti_file_bytes *z, const dti_zip_entry *e,
                                const unsigned char **bytes) {
     if (e->at > z->size || z->size - e->at < DTI_ZIP_LOCAL || memcmp(z->data + e->at, "PK\3\4", 4))
         return dti_zip_wrong(z, "an entry is not where its directory says");
@@ -120,7 +114,7 @@ static void dti_zip_add_name(dti_text *text, const dti_zip_entry *e) {
         dti_text_add(text, "%c", e->name[k] > ' ' && e->name[k] < 0x7F ? e->name[k] : '?');
 }
 
-static dt_result dti_zip_checked(const dti_zip *z, const dti_zip_entry *e,
+static dt_result dti_zip_checked(const dti_file_bytes *z, const dti_zip_entry *e,
                                  const unsigned char *bytes, dt_array *out) {
     if (dti_crc32(0, bytes, (size_t)e->size) != e->crc)
         return dti_zip_wrong(z, "an entry's checksum is wrong");
@@ -128,14 +122,14 @@ static dt_result dti_zip_checked(const dti_zip *z, const dti_zip_entry *e,
     dti_text_add(&path, "%s: '", z->path);
     dti_zip_add_name(&path, e);
     dti_text_add(&path, "'");
-    const dt_result result =
-        path.ok ? dti_npy_parse(z->base, path.data, bytes, (size_t)e->size, out) : DT_ERROR_MEMORY;
+    const dti_file_bytes file = {z->base, path.data, bytes, (size_t)e->size};
+    const dt_result result = path.ok ? dti_npy_parse(&file, out) : DT_ERROR_MEMORY;
     dti_text_free(&path);
     return result;
 }
 
 #ifdef DT_WITH_ZLIB
-static dt_result dti_zip_inflate(const dti_zip *z, const dti_zip_entry *e,
+static dt_result dti_zip_inflate(const dti_file_bytes *z, const dti_zip_entry *e,
                                  const unsigned char *bytes, unsigned char *to) {
     z_stream s = {.next_in = (Bytef *)(uintptr_t)bytes, .next_out = to};
     s.avail_in = (uInt)e->packed;
@@ -149,7 +143,7 @@ static dt_result dti_zip_inflate(const dti_zip *z, const dti_zip_entry *e,
 }
 #endif
 
-static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
+static dt_result dti_zip_take_deflated(const dti_file_bytes *z, const dti_zip_entry *e,
                                        const unsigned char *bytes, dt_array *out) {
 #ifdef DT_WITH_ZLIB
     if (e->size > 1032 * (e->packed + 1)) /* deflate gives no more */
@@ -171,7 +165,7 @@ static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
 #endif
 }
 
-static dt_result dti_zip_take(const dti_zip *z, const dti_zip_entry *e, dt_array *out) {
+static dt_result dti_zip_take(const dti_file_bytes *z, const dti_zip_entry *e, dt_array *out) {
     const unsigned char *bytes = NULL;
     DTI_TRY(dti_zip_bytes(z, e, &bytes));
     if (e->method == 8)
@@ -188,13 +182,13 @@ static bool dti_zip_is(const dti_zip_entry *e, const char *name) {
            !memcmp(e->name + size, ".npy", 4);
 }
 
-static dt_result dti_zip_no_such(const dti_zip *z, const char *name, const dti_text *names) {
+static dt_result dti_zip_no_such(const dti_file_bytes *z, const char *name, const dti_text *names) {
     return dti_fail(z->base, DT_ERROR_INVALID, "%s: %s%s%s; it has: %.600s", z->path,
                     name ? "no array is named '" : "not one array, and no name to choose by",
                     name ? name : "", name ? "'" : "", names->size ? names->data : "none");
 }
 
-static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out) {
+static dt_result dti_zip_find(const dti_file_bytes *z, const char *name, dt_array *out) {
     dti_zip_entry e, found = {0};
     dti_text names = dti_text_open(z->base);
     size_t at = 0;
@@ -223,7 +217,7 @@ static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out)
 static dt_result dti_zip_load(dti_reader *r, void *name, dt_array *out) {
     char *data;
     DTI_TRY(dti_reader_take_new(r, r->size, &data));
-    const dti_zip z = {r->base, r->path, (const unsigned char *)data, (size_t)r->size};
+    const dti_file_bytes z = {r->base, r->path, (const uint8_t *)data, (size_t)r->size};
     const dt_result result = dti_zip_find(&z, name, out);
     dti_free(r->base, data);
     return result;

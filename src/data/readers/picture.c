@@ -12,7 +12,7 @@ static dt_result dti_picture_no(const dti_reader *r, const char *why) {
     return dti_fail(r->base, DT_ERROR_FORMAT, "%s: %s", r->path, why);
 }
 
-static dt_result dti_picture_wrong(const dti_picture_file *f, const char *why) {
+static dt_result dti_picture_wrong(const dti_file_bytes *f, const char *why) {
     char plain[200];
     size_t n = 0;
     for (; why[n] && n + 1 < sizeof plain; n++) /* what the libraries say may quote the file */
@@ -175,7 +175,7 @@ static void dti_picture_convert(uint8_t *pixels, size_t count, int from, int to)
     }
 }
 
-static dt_result dti_picture_decode(const dti_picture_file *f, const dti_picture *p, int channels,
+static dt_result dti_picture_decode(const dti_file_bytes *f, const dti_picture *p, int channels,
                                     uint8_t *room) {
     const bool alpha = channels == 2 || channels == 4;
     const int base = p->channels >= 3 ? 3 : 1;
@@ -243,29 +243,20 @@ static void dti_image_values(const uint8_t *pixels, size_t count, size_t channel
 }
 
 /* The picture `p` of the file as `d` wants it; room: what it takes meanwhile. */
-static dt_result dti_image_decode(const dti_picture_file *f, const dti_picture *p,
+static dt_result dti_image_decode(const dti_file_bytes *f, const dti_picture *p,
                                   const dt_image_desc *d, uint8_t *room[3], dt_array *out) {
     const int c = d->channels ? d->channels : p->channels;
     const int w = d->width ? d->width : (int)p->width, h = d->height ? d->height : (int)p->height;
     const size_t count = (size_t)w * (size_t)h, bytes = count * (size_t)c;
-    const size_t element = d->dtype == DT_U8 ? 1 : sizeof(float);
     uint8_t *pixels = room[0] = dti_alloc_array(f->base, (size_t)p->width * p->height, 4);
     uint8_t *rows = room[1] = dti_alloc_array(f->base, p->height, (size_t)w * (size_t)c);
     uint8_t *sized = room[2] = dti_alloc(f->base, bytes);
-    out->data = dti_alloc_array(f->base, bytes, element);
-    DTI_HAVE(pixels && rows && sized && out->data);
+    DTI_HAVE(pixels && rows && sized);
+    DTI_TRY(dti_array_make(f->base, d->dtype, 3, (const int64_t[]){c, h, w}, out));
     DTI_TRY(dti_picture_decode(f, p, c, pixels));
-    if ((uint32_t)w == p->width && (uint32_t)h == p->height)
-        memcpy(sized, pixels, bytes);
-    else
-        dti_picture_resize(pixels, p, c, (dti_picture_part){0, 0, p->width, p->height}, w, h, rows,
-                           sized);
+    dti_picture_resize(pixels, p, c, (dti_picture_part){0, 0, p->width, p->height}, w, h, rows,
+                       sized);
     dti_image_values(sized, count, (size_t)c, d->dtype, out->data);
-    out->rank = 3;
-    out->dim[0] = c, out->dim[1] = h, out->dim[2] = w;
-    out->element_bytes = (int)element;
-    out->bytes = bytes * element;
-    out->dtype = d->dtype;
     return DT_OK;
 }
 
@@ -277,7 +268,7 @@ static dt_result dti_image_take(dti_reader *r, void *desc, dt_array *out) {
     DTI_TRY(dti_picture_look(r, &picture));
     DTI_TRY(dti_reader_seek(r, 0));
     DTI_TRY(dti_reader_take_new(r, r->size, &data));
-    const dti_picture_file file = {r->base, r->path, (const uint8_t *)data, (size_t)r->size};
+    const dti_file_bytes file = {r->base, r->path, (const uint8_t *)data, (size_t)r->size};
     const dt_result result = dti_image_decode(&file, &picture, desc, room, out);
     DTI_FREE(r->base, room[0], room[1], room[2], data);
     return result;

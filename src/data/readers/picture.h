@@ -11,19 +11,11 @@ typedef struct dti_picture {
     int channels; /* its own */
 } dti_picture;
 
-/* A whole file in memory. */
-typedef struct dti_picture_file {
-    dti_base *base;
-    const char *path;
-    const uint8_t *data;
-    size_t size;
-} dti_picture_file;
-
 /* What a file is, from as little of it as tells. FORMAT, UNSUPPORTED, IO. */
 static dt_result dti_picture_look(dti_reader *r, dti_picture *out);
 /* Its pixels in `channels` channels; room: [width * height * 4] bytes. FORMAT: also when it is no
  * longer what was looked at. */
-static dt_result dti_picture_decode(const dti_picture_file *f, const dti_picture *p, int channels,
+static dt_result dti_picture_decode(const dti_file_bytes *f, const dti_picture *p, int channels,
                                     uint8_t *room);
 /* [height, width, channels] of `count` pixels to [channels, height, width]: bytes, and value / 255
  * by a table of that. */
@@ -34,17 +26,17 @@ static void dti_picture_floats(const uint8_t *pixels, size_t count, size_t chann
 /* Whether a size and channels can be asked for, where 0 is a picture's own. INVALID. */
 static dt_result dti_picture_asked(dti_base *base, const char *who, int width, int height,
                                    int channels);
-static dt_result dti_picture_wrong(const dti_picture_file *f, const char *why);
+static dt_result dti_picture_wrong(const dti_file_bytes *f, const char *why);
 /* Pixels as the format has them: 1 or 3 channels, and one more for the alpha where `alpha`. */
-static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p, bool alpha,
+static dt_result dti_picture_png(const dti_file_bytes *f, const dti_picture *p, bool alpha,
                                  uint8_t *pixels);
-static dt_result dti_picture_jpeg(const dti_picture_file *f, const dti_picture *p, uint8_t *pixels);
+static dt_result dti_picture_jpeg(const dti_file_bytes *f, const dti_picture *p, uint8_t *pixels);
 
 /* ---- picture_size.c: the part [x, x + w) x [y, y + h) of a picture at another size. */
 typedef struct dti_picture_part {
     double x, y, w, h;
 } dti_picture_part;
-/* room: [height of the picture * to_width * channels] */
+/* room: [height of the picture * to_width * channels]. To its own size it is copied, whole. */
 static void dti_picture_resize(const uint8_t *pixels, const dti_picture *p, int channels,
                                dti_picture_part part, int to_width, int to_height, uint8_t *room,
                                uint8_t *to);

@@ -10,7 +10,7 @@
 typedef struct dti_jpeg_reading {
     struct jpeg_error_mgr errors; /* first: libjpeg knows it alone */
     struct jpeg_decompress_struct jpeg;
-    const dti_picture_file *file;
+    const dti_file_bytes *file;
     const dti_picture *picture;
     bool memory;
     jmp_buf leave;
@@ -56,8 +56,7 @@ static bool dti_jpeg_read(dti_jpeg_reading *r, uint8_t *pixels) {
     return true;
 }
 
-static dt_result dti_picture_jpeg(const dti_picture_file *f, const dti_picture *p,
-                                  uint8_t *pixels) {
+static dt_result dti_picture_jpeg(const dti_file_bytes *f, const dti_picture *p, uint8_t *pixels) {
     dti_jpeg_reading r = {.file = f, .picture = p};
     r.jpeg.err = jpeg_std_error(&r.errors);
     r.errors.error_exit = dti_jpeg_error;
@@ -69,7 +68,7 @@ static dt_result dti_picture_jpeg(const dti_picture_file *f, const dti_picture *
     return ok ? DT_OK : dti_picture_wrong(f, r.why);
 }
 #else
-static dt_result dti_picture_jpeg(const dti_picture_file *f, const dti_picture *p,
+static dt_result dti_picture_jpeg(const dti_file_bytes *f, const dti_picture *p,
                                   uint8_t *pixels) {
     return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: a JPEG file, and no DT_WITH_JPEG", f->path);
 }

@@ -5,7 +5,7 @@
 #include <png.h>
 
 typedef struct dti_png_reading {
-    const dti_picture_file *file;
+    const dti_file_bytes *file;
     const dti_picture *picture;
     png_structp png;
     png_infop info;
@@ -66,7 +66,7 @@ static bool dti_png_read(dti_png_reading *r, bool alpha, uint8_t *pixels) {
     return true;
 }
 
-static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p, bool alpha,
+static dt_result dti_picture_png(const dti_file_bytes *f, const dti_picture *p, bool alpha,
                                  uint8_t *pixels) {
     dti_png_reading r = {.file = f, .picture = p};
     r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, dti_png_error, dti_png_warning);
@@ -86,7 +86,7 @@ static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p
     return result;
 }
 #else
-static dt_result dti_picture_png(const dti_picture_file *f, const dti_picture *p, bool alpha,
+static dt_result dti_picture_png(const dti_file_bytes *f, const dti_picture *p, bool alpha,
                                  uint8_t *pixels) {
     return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: a PNG file, and no DT_WITH_PNG", f->path);
 }

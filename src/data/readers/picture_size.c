@@ -71,6 +71,10 @@ static void dti_picture_resize(const uint8_t *pixels, const dti_picture *p, int 
                                uint8_t *to) {
     const size_t c = (size_t)channels, row = (size_t)p->width * c, to_row = (size_t)to_width * c;
     dti_weights w;
+    if ((uint32_t)to_width == p->width && (uint32_t)to_height == p->height) {
+        memcpy(to, pixels, p->height * row);
+        return;
+    }
     for (int x = 0; x < to_width; x++) {
         dti_weights_make(&w, dti_taps_of(part.x, part.w, (int)p->width, to_width, x));
         for (size_t y = 0; y < p->height; y++)

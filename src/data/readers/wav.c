@@ -79,20 +79,15 @@ static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w,
                              "truncated?");
     char *bytes = NULL;
     DTI_TRY(dti_reader_take_new(r, count * each * channels, &bytes));
-    float *to = out->data = dti_alloc_array(r->base, (size_t)count * channels, sizeof *to);
-    dt_result result = to ? DT_OK : DT_ERROR_MEMORY;
+    const int64_t dim[2] = {(int64_t)channels, (int64_t)count};
+    dt_result result = dti_array_make(r->base, DT_F32, 2, dim, out);
+    float *to = out->data;
     for (size_t i = 0; i < (size_t)count * channels && !result; i++) {
         float *place = to + i % channels * (size_t)count + i / channels;
         if (!dti_wav_value(w, (const uint8_t *)bytes + i * each, place))
             result = dti_wav_wrong(r, begin + i * each, "a sample is not finite as an f32");
     }
     dti_free(r->base, bytes);
-    out->rank = 2;
-    out->dtype = DT_F32;
-    out->element_bytes = 4;
-    out->dim[0] = (int64_t)channels;
-    out->dim[1] = (int64_t)count;
-    out->bytes = (size_t)count * channels * sizeof *to;
     return result;
 }
 
