@@ -165,10 +165,7 @@ DTI_PUBLIC_OUT(dt_folder_dataset,
 /* ---- opening */
 
 static dt_result dti_folder_check(dti_base *base, const dt_folder_desc *d) {
-    const dt_result result =
-        dti_picture_asked(base, "dt_folder_open", d->width, d->height, d->channels);
-    if (result)
-        return result;
+    DTI_TRY(dti_picture_asked(base, "dt_folder_open", d->width, d->height, d->channels));
     if ((unsigned)d->sizes > DT_FOLDER_SKIP || d->threads < 0 ||
         d->threads > DTI_LOADER_THREADS_MAX)
         return dti_fail(base, DT_ERROR_INVALID,
@@ -233,8 +230,14 @@ static dt_result dti_folder_verify(dt_folder *f) {
                : dti_fail(f->base, DT_ERROR_FORMAT, "%s: all of its pictures are damaged", f->path);
 }
 
-static dt_result dti_folder_create(dti_base *base, const char *path, const dt_folder_desc *desc,
-                                   dt_folder **out) {
+DTI_PUBLIC_NEW(dt_folder_open,
+               (dt_ctx * ctx, const char *path, const dt_folder_desc *desc, dt_folder **out), ctx,
+               DTI_CTX, (ctx, path, desc, out), dt_folder_close) {
+    static const dt_folder_desc none;
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    desc = desc ? desc : &none;
+    DTI_TRY(dti_folder_check(base, desc));
     dt_folder *f = *out = dti_alloc(base, sizeof *f);
     DTI_HAVE(f);
     f->base = base;
@@ -250,17 +253,6 @@ static dt_result dti_folder_create(dti_base *base, const char *path, const dt_fo
     if (desc->verify)
         DTI_TRY(dti_folder_verify(f));
     return dti_folder_cache_make(f);
-}
-
-DTI_PUBLIC_NEW(dt_folder_open,
-               (dt_ctx * ctx, const char *path, const dt_folder_desc *desc, dt_folder **out), ctx,
-               DTI_CTX, (ctx, path, desc, out), dt_folder_close) {
-    static const dt_folder_desc none;
-    dti_base *base = dti_ctx_base(ctx);
-    DTI_NEED(base, path);
-    desc = desc ? desc : &none;
-    DTI_TRY(dti_folder_check(base, desc));
-    return dti_folder_create(base, path, desc, out);
 }
 
 DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNUSED, (f)) {
@@ -279,17 +271,15 @@ DTI_PUBLIC_VOID(dt_folder_close, (dt_folder * f), f, DTI_OF(dt_folder) | DTI_UNU
 }
 
 DT_API void dt_folder_get_info(const dt_folder *f, dt_folder_info *info) {
-    if (!info)
-        return;
-    *info = (dt_folder_info){0};
-    if (f)
-        *info = (dt_folder_info){.rows = f->rows,
-                                 .skipped = f->skipped,
-                                 .cached_rows = f->cache_rows,
-                                 .classes = (int)f->class_count,
-                                 .width = f->width,
-                                 .height = f->height,
-                                 .channels = f->channels};
+    if (info)
+        *info = !f ? (dt_folder_info){0}
+                   : (dt_folder_info){.rows = f->rows,
+                                      .skipped = f->skipped,
+                                      .cached_rows = f->cache_rows,
+                                      .classes = (int)f->class_count,
+                                      .width = f->width,
+                                      .height = f->height,
+                                      .channels = f->channels};
 }
 
 DT_API const char *dt_folder_class_name(const dt_folder *f, int index) {

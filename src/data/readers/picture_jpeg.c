@@ -68,8 +68,6 @@ static dt_result dti_picture_jpeg(const dti_file_bytes *f, const dti_picture *p,
     return ok ? DT_OK : dti_picture_wrong(f, r.why);
 }
 #else
-static dt_result dti_picture_jpeg(const dti_file_bytes *f, const dti_picture *p,
-                                  uint8_t *pixels) {
-    return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: a JPEG file, and no DT_WITH_JPEG", f->path);
-}
+DTI_ABSENT(dt_result, dti_picture_jpeg,
+           (const dti_file_bytes *f, const dti_picture *p, uint8_t *pixels), DT_ERROR_UNSUPPORTED);
 #endif

@@ -86,8 +86,7 @@ static dt_result dti_picture_png(const dti_file_bytes *f, const dti_picture *p, 
     return result;
 }
 #else
-static dt_result dti_picture_png(const dti_file_bytes *f, const dti_picture *p, bool alpha,
-                                 uint8_t *pixels) {
-    return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: a PNG file, and no DT_WITH_PNG", f->path);
-}
+DTI_ABSENT(dt_result, dti_picture_png,
+           (const dti_file_bytes *f, const dti_picture *p, bool alpha, uint8_t *pixels),
+           DT_ERROR_UNSUPPORTED);
 #endif

@@ -123,25 +123,6 @@ static dt_result dti_tokens_count(dt_tokens *t) {
     return DT_OK;
 }
 
-static dt_result dti_tokens_make(dti_base *base, const char *path, const dt_tokens_desc *desc,
-                                 dt_tokens **out) {
-    dt_tokens *t = *out = dti_alloc(base, sizeof *t);
-    DTI_HAVE(t);
-    t->base = base;
-    t->desc = *desc;
-    t->each = (size_t)desc->bits / 8;
-    dti_mutex_init(&t->lock);
-    t->path = dti_alloc_text(base, path);
-    t->bytes = dti_alloc_array(base, (size_t)desc->window + 1, t->each);
-    DTI_HAVE(t->path && t->bytes);
-    DTI_TRY(dti_reader_open(base, t->path, &t->reader));
-    t->open = true;
-    DTI_TRY(dti_tokens_count(t));
-    dti_base_init(&t->reading, NULL, NULL); /* from now on threads read */
-    t->reader.base = &t->reading;
-    return DT_OK;
-}
-
 DTI_PUBLIC_NEW(dt_tokens_open,
                (dt_ctx * ctx, const char *path, const dt_tokens_desc *desc, dt_tokens **out), ctx,
                DTI_CTX, (ctx, path, desc, out), dt_tokens_close) {
@@ -150,7 +131,21 @@ DTI_PUBLIC_NEW(dt_tokens_open,
     DTI_NEED(base, desc);
     dt_tokens_desc d = *desc;
     DTI_TRY(dti_tokens_check(base, &d));
-    return dti_tokens_make(base, path, &d, out);
+    dt_tokens *t = *out = dti_alloc(base, sizeof *t);
+    DTI_HAVE(t);
+    t->base = base;
+    t->desc = d;
+    t->each = (size_t)d.bits / 8;
+    dti_mutex_init(&t->lock);
+    t->path = dti_alloc_text(base, path);
+    t->bytes = dti_alloc_array(base, (size_t)d.window + 1, t->each);
+    DTI_HAVE(t->path && t->bytes);
+    DTI_TRY(dti_reader_open(base, t->path, &t->reader));
+    t->open = true;
+    DTI_TRY(dti_tokens_count(t));
+    dti_base_init(&t->reading, NULL, NULL); /* from now on threads read */
+    t->reader.base = &t->reading;
+    return DT_OK;
 }
 
 DTI_PUBLIC_VOID(dt_tokens_close, (dt_tokens * t), t, DTI_OF(dt_tokens) | DTI_UNUSED, (t)) {

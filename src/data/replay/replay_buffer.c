@@ -58,28 +58,24 @@ static dt_result dti_replay_check(dti_base *base, const dt_replay_desc *d) {
     return DT_OK;
 }
 
-static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_replay **out) {
-    dt_replay *r = *out = dti_alloc(base, sizeof *r);
-    DTI_HAVE(r);
-    r->base = base;
-    r->desc = *d;
-    r->desc.epsilon = d->epsilon > 0.0 ? d->epsilon : DTI_REPLAY_EPSILON;
-    r->largest = 1.0;
-    r->leaves = 1;
-    while (r->leaves < d->capacity)
-        r->leaves *= 2;
-    r->items = dti_alloc_array(base, (size_t)d->capacity, d->item_bytes);
-    if (r->items && d->alpha > 0.0)
-        r->tree = dti_alloc_array(base, (size_t)r->leaves * 2, sizeof *r->tree);
-    return r->items && (r->tree || d->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
-}
-
 DTI_PUBLIC_NEW(dt_replay_create, (dt_ctx * ctx, const dt_replay_desc *desc, dt_replay **out), ctx,
                DTI_CTX, (ctx, desc, out), dt_replay_destroy) {
     dti_base *base = dti_ctx_base(ctx);
     DTI_NEED(base, desc);
     DTI_TRY(dti_replay_check(base, desc));
-    return dti_replay_make(base, desc, out);
+    dt_replay *r = *out = dti_alloc(base, sizeof *r);
+    DTI_HAVE(r);
+    r->base = base;
+    r->desc = *desc;
+    r->desc.epsilon = desc->epsilon > 0.0 ? desc->epsilon : DTI_REPLAY_EPSILON;
+    r->largest = 1.0;
+    r->leaves = 1;
+    while (r->leaves < desc->capacity)
+        r->leaves *= 2;
+    r->items = dti_alloc_array(base, (size_t)desc->capacity, desc->item_bytes);
+    if (r->items && desc->alpha > 0.0)
+        r->tree = dti_alloc_array(base, (size_t)r->leaves * 2, sizeof *r->tree);
+    return r->items && (r->tree || desc->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
 }
 
 DTI_PUBLIC_VOID(dt_replay_destroy, (dt_replay * r), r, DTI_OF(dt_replay) | DTI_UNUSED, (r)) {
