@@ -3,49 +3,38 @@
  * order of bytes, as items are, which are the application's. A file is held against its sum before
  * anything of it is taken. */
 
-enum {
-    DTI_REPLAY_MAGIC,
-    DTI_REPLAY_CAPACITY,
-    DTI_REPLAY_BYTES,
-    DTI_REPLAY_ALPHA, /* of a double */
-    DTI_REPLAY_COUNT,
-    DTI_REPLAY_NEXT,
-    DTI_REPLAY_DRAWN,
-    DTI_REPLAY_LARGEST, /* of a double */
-    DTI_REPLAY_NONE,    /* 0, two of them */
-    DTI_REPLAY_WORDS = DTI_REPLAY_NONE + 2
-};
+typedef struct dti_replay_head {
+    uint64_t magic, capacity, item_bytes;
+    double alpha;
+    uint64_t count, next, drawn;
+    double largest;
+    uint64_t none[2]; /* zeros */
+} dti_replay_head;
+_Static_assert(sizeof(dti_replay_head) == 10 * sizeof(uint64_t), "ten words");
 
 #define DTI_REPLAY_FILE 0x31796C7065527464u /* "dtReply1" */
-#define DTI_REPLAY_HEAD (DTI_REPLAY_WORDS * sizeof(uint64_t))
 #define DTI_REPLAY_PIECE 65536u
 
-static void dti_replay_words(const dt_replay *r, uint64_t words[DTI_REPLAY_WORDS]) {
-    memset(words, 0, DTI_REPLAY_HEAD);
-    words[DTI_REPLAY_MAGIC] = DTI_REPLAY_FILE;
-    words[DTI_REPLAY_CAPACITY] = r->desc.capacity;
-    words[DTI_REPLAY_BYTES] = r->desc.item_bytes;
-    memcpy(&words[DTI_REPLAY_ALPHA], &r->desc.alpha, sizeof r->desc.alpha);
-    words[DTI_REPLAY_COUNT] = r->count;
-    words[DTI_REPLAY_NEXT] = r->next;
-    words[DTI_REPLAY_DRAWN] = r->drawn;
-    memcpy(&words[DTI_REPLAY_LARGEST], &r->largest, sizeof r->largest);
-}
-
-/* Behind the words and without the sum, of so many items. */
+/* After the head and without the sum, of `count` items. */
 static uint64_t dti_replay_size(const dt_replay *r, uint64_t count) {
     return count * (r->desc.item_bytes + (r->tree ? sizeof *r->tree : 0));
 }
 
 DTI_PUBLIC(dt_replay_save, (const dt_replay *r, const char *path), r, DTI_OF(dt_replay),
            (r, path)) {
-    uint64_t words[DTI_REPLAY_WORDS];
+    const dti_replay_head head = {.magic = DTI_REPLAY_FILE,
+                                  .capacity = r->desc.capacity,
+                                  .item_bytes = r->desc.item_bytes,
+                                  .alpha = r->desc.alpha,
+                                  .count = r->count,
+                                  .next = r->next,
+                                  .drawn = r->drawn,
+                                  .largest = r->largest};
     dti_writer *w;
     DTI_NEED(r->base, path);
-    dti_replay_words(r, words);
     DTI_TRY(dti_writer_open(r->base, path,
-                            DTI_REPLAY_HEAD + dti_replay_size(r, r->count) + sizeof(uint32_t), &w));
-    dti_writer_add(w, words, sizeof words);
+                            sizeof head + dti_replay_size(r, r->count) + sizeof(uint32_t), &w));
+    dti_writer_add(w, &head, sizeof head);
     dti_writer_add(w, r->items, (size_t)(r->count * r->desc.item_bytes));
     if (r->tree)
         dti_writer_add(w, r->tree + r->leaves, (size_t)r->count * sizeof *r->tree);
@@ -62,35 +51,30 @@ static dt_result dti_replay_damaged(const dti_reader *f, const char *why) {
 
 /* Whose file it is, before its numbers are believed. */
 static dt_result dti_replay_alike(const dt_replay *r, const dti_reader *f,
-                                  const uint64_t words[DTI_REPLAY_WORDS]) {
-    double alpha;
-    memcpy(&alpha, &words[DTI_REPLAY_ALPHA], sizeof alpha);
-    if (words[DTI_REPLAY_MAGIC] != DTI_REPLAY_FILE)
+                                  const dti_replay_head *head) {
+    if (head->magic != DTI_REPLAY_FILE)
         return dti_fail(f->base, DT_ERROR_FORMAT,
                         "%s: not by dt_replay_save, or by a machine with another order of bytes",
                         f->path);
-    if (words[DTI_REPLAY_CAPACITY] != r->desc.capacity ||
-        words[DTI_REPLAY_BYTES] != r->desc.item_bytes || !(alpha == r->desc.alpha))
+    if (head->capacity != r->desc.capacity || head->item_bytes != r->desc.item_bytes ||
+        !(head->alpha == r->desc.alpha))
         return dti_fail(f->base, DT_ERROR_INVALID,
                         "%s: of a buffer for %llu items of %llu bytes, alpha %g; this one is for "
                         "%llu of %zu, alpha %g",
-                        f->path, (unsigned long long)words[DTI_REPLAY_CAPACITY],
-                        (unsigned long long)words[DTI_REPLAY_BYTES], alpha,
+                        f->path, (unsigned long long)head->capacity,
+                        (unsigned long long)head->item_bytes, head->alpha,
                         (unsigned long long)r->desc.capacity, r->desc.item_bytes, r->desc.alpha);
     return DT_OK;
 }
 
 static dt_result dti_replay_whole(const dt_replay *r, const dti_reader *f,
-                                  const uint64_t words[DTI_REPLAY_WORDS]) {
-    const uint64_t count = words[DTI_REPLAY_COUNT], next = words[DTI_REPLAY_NEXT];
-    double largest;
-    memcpy(&largest, &words[DTI_REPLAY_LARGEST], sizeof largest);
-    if (count > r->desc.capacity ||
-        (count < r->desc.capacity ? next != count : next >= r->desc.capacity) ||
-        !(largest > 0.0 && dti_finite_f64(largest)) || words[DTI_REPLAY_NONE] ||
-        words[DTI_REPLAY_NONE + 1])
+                                  const dti_replay_head *head) {
+    if (head->count > r->desc.capacity ||
+        (head->count < r->desc.capacity ? head->next != head->count
+                                        : head->next >= r->desc.capacity) ||
+        !(head->largest > 0.0 && dti_finite_f64(head->largest)) || head->none[0] || head->none[1])
         return dti_replay_damaged(f, "its header is inconsistent");
-    if (f->size != DTI_REPLAY_HEAD + dti_replay_size(r, count) + sizeof(uint32_t))
+    if (f->size != sizeof *head + dti_replay_size(r, head->count) + sizeof(uint32_t))
         return dti_replay_damaged(f, "its size does not match its items");
     return DT_OK;
 }
@@ -134,12 +118,11 @@ static void dti_replay_empty(dt_replay *r) {
         memset(r->tree, 0, (size_t)r->leaves * 2 * sizeof *r->tree);
 }
 
-static dt_result dti_replay_take(dt_replay *r, dti_reader *f,
-                                 const uint64_t words[DTI_REPLAY_WORDS]) {
-    r->count = words[DTI_REPLAY_COUNT];
-    r->next = words[DTI_REPLAY_NEXT];
-    memcpy(&r->largest, &words[DTI_REPLAY_LARGEST], sizeof r->largest);
-    dt_result result = dti_reader_seek(f, DTI_REPLAY_HEAD);
+static dt_result dti_replay_take(dt_replay *r, dti_reader *f, const dti_replay_head *head) {
+    r->count = head->count;
+    r->next = head->next;
+    r->largest = head->largest;
+    dt_result result = dti_reader_seek(f, sizeof *head);
     if (!result)
         result = dti_reader_take(f, r->items, (size_t)(r->count * r->desc.item_bytes));
     if (!result && r->tree)
@@ -147,19 +130,19 @@ static dt_result dti_replay_take(dt_replay *r, dti_reader *f,
     if (result)
         dti_replay_empty(r);
     else
-        r->drawn = words[DTI_REPLAY_DRAWN];
+        r->drawn = head->drawn;
     return result;
 }
 
 static dt_result dti_replay_read(dt_replay *r, dti_reader *f) {
-    uint64_t words[DTI_REPLAY_WORDS];
-    if (f->size < DTI_REPLAY_HEAD + sizeof(uint32_t))
+    dti_replay_head head;
+    if (f->size < sizeof head + sizeof(uint32_t))
         return dti_replay_damaged(f, "it is too short");
-    DTI_TRY(dti_reader_take(f, words, sizeof words));
-    DTI_TRY(dti_replay_alike(r, f, words));
-    DTI_TRY(dti_replay_whole(r, f, words));
+    DTI_TRY(dti_reader_take(f, &head, sizeof head));
+    DTI_TRY(dti_replay_alike(r, f, &head));
+    DTI_TRY(dti_replay_whole(r, f, &head));
     DTI_TRY(dti_replay_sum(f));
-    return dti_replay_take(r, f, words);
+    return dti_replay_take(r, f, &head);
 }
 
 DTI_PUBLIC(dt_replay_load, (dt_replay * r, const char *path), r, DTI_OF(dt_replay), (r, path)) {
