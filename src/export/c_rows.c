@@ -28,7 +28,8 @@ typedef struct dti_c_file {
     dti_c_value *values; /* by node */
     uint32_t helpers;    /* of DTI_C_LIST */
     uint8_t maps[DTI_OP_COUNT];
-    int64_t floats; /* of the array */
+    int64_t floats;             /* of the array */
+    dti_text about, parameters; /* what is what, in a comment; the function's */
     dti_text body, constants;
     dt_result result;
 } dti_c_file;
@@ -49,14 +50,14 @@ static const dti_node *dti_c_in(const dti_c_file *f, const dti_node *n, uint32_t
 
 /* ---- words */
 
+static bool dti_c_letter(char c) { /* or a digit */
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
 /* Letters, digits and '_' of a name; others are '_'. */
 static void dti_c_word(dti_text *to, const char *name) {
-    for (; *name; name++) {
-        const char c = *name;
-        const bool fits =
-            (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        dti_text_add(to, "%c", fits ? c : '_');
-    }
+    for (; *name; name++)
+        dti_text_add(to, "%c", dti_c_letter(*name) ? *name : '_');
 }
 
 static void dti_c_float(dti_text *to, float value) {
@@ -76,26 +77,33 @@ static void dti_c_value_word(dti_c_file *f, dti_text *to, uint32_t id) {
         dti_text_add(to, "%s%u", v->kind == DTI_C_INPUT ? "in" : "constant", (unsigned)v->of);
 }
 
-/* The body's next call: "    dt_linear(memory + 16, in1". */
-static void dti_c_call(dti_c_file *f, const dti_node *n, const char *name, uint32_t inputs) {
-    dti_text_add(&f->body, "    %s(", name);
-    dti_c_value_word(f, &f->body, (uint32_t)(n - f->g->nodes));
-    for (uint32_t k = 0; k < inputs; k++) {
-        dti_text_add(&f->body, ", ");
+/* ", in1", or ", 0" for an input that is not there. */
+static void dti_c_input(dti_c_file *f, const dti_node *n, uint32_t k) {
+    dti_text_add(&f->body, k < n->count ? ", " : ", 0");
+    if (k < n->count)
         dti_c_value_word(f, &f->body, dti_input_id(f->g, n, k));
-    }
 }
 
-static void dti_c_numbers(dti_c_file *f, const int64_t *s, int count) {
+/* The body's next call, of a function of DTI_C_LIST: "    dt_linear(memory + 16, in1". */
+static void dti_c_call(dti_c_file *f, const dti_node *n, uint32_t helper, const char *name,
+                       uint32_t inputs) {
+    f->helpers |= helper;
+    dti_text_add(&f->body, "    %s(", name);
+    dti_c_value_word(f, &f->body, (uint32_t)(n - f->g->nodes));
+    for (uint32_t k = 0; k < inputs; k++)
+        dti_c_input(f, n, k);
+}
+
+static void dti_c_numbers(dti_c_file *f, const char *before, const int64_t *s, int count,
+                          const char *after) {
     for (int i = 0; i < count; i++)
-        dti_text_add(&f->body, "%s%lld", i ? ", " : "", (long long)s[i]);
+        dti_text_add(&f->body, "%s%lld", i ? ", " : before, (long long)s[i]);
+    dti_text_add(&f->body, "%s", after);
 }
 
 /* ", (const int[]){...});" */
 static void dti_c_sizes(dti_c_file *f, const int64_t *s, int count) {
-    dti_text_add(&f->body, ", (const int[]){");
-    dti_c_numbers(f, s, count);
-    dti_text_add(&f->body, "});\n");
+    dti_c_numbers(f, ", (const int[]){", s, count, "});\n");
 }
 
 /* ---- rows */
@@ -108,11 +116,8 @@ static bool dti_c_same(dti_c_file *f, const dti_node *n) {
 static bool dti_c_linear(dti_c_file *f, const dti_node *n) {
     const dt_shape x = dti_c_in(f, n, 0)->shape, w = dti_c_in(f, n, 1)->shape;
     const int64_t s[3] = {dti_shape_elements(x) / w.dim[1], w.dim[1], w.dim[0]};
-    dti_c_call(f, n, "dt_linear", n->count);
-    dti_text_add(&f->body, n->count > 2 ? ", " : ", 0, ");
-    dti_c_numbers(f, s, 3);
-    dti_text_add(&f->body, ");\n");
-    f->helpers |= DTI_C_ON(LINEAR);
+    dti_c_call(f, n, DTI_C_ON(LINEAR), "dt_linear", 3);
+    dti_c_numbers(f, ", ", s, 3, ");\n");
     return true;
 }
 
@@ -134,41 +139,30 @@ static bool dti_c_conv(dti_c_file *f, const dti_node *n) {
                            i[4],
                            i[5],
                            i[DTI_CONV_GROUPS]};
-    dti_c_call(f, n, "dt_conv", n->count);
-    if (n->count < 3)
-        dti_text_add(&f->body, ", 0");
+    dti_c_call(f, n, DTI_C_ON(CONV), "dt_conv", 3);
     dti_c_sizes(f, s, 15);
-    f->helpers |= DTI_C_ON(CONV);
     return true;
 }
 
 static bool dti_c_pool(dti_c_file *f, const dti_node *n) {
     const dt_shape x = dti_c_in(f, n, 0)->shape;
-    const int32_t *i = n->attr.i;
-    const bool mean = n->op == DTI_OP_AVG_POOL2D;
-    const bool adaptive = mean && i[DTI_POOL_MODE] == DTI_POOL_ADAPTIVE;
-    const bool all = mean && !adaptive && i[DTI_POOL_MODE] != DTI_POOL_EXCLUDE_PAD;
-    int64_t s[12] = {
-        x.dim[0], x.dim[1], x.dim[2], n->shape.dim[1], n->shape.dim[2], i[0], i[1], i[2],
-        i[3],     i[4],     i[5],     mean + all};
-    for (int axis = 0; axis < 2 && adaptive; axis++) {
-        if (x.dim[1 + axis] % n->shape.dim[1 + axis])
-            return dti_c_refuse(f, n, "an adaptive mean of windows that differ in size");
-        s[5 + axis] = s[7 + axis] = x.dim[1 + axis] / n->shape.dim[1 + axis];
-    }
-    if (all && (dti_onnx_pool_end(n, x, 0) > i[4] || dti_onnx_pool_end(n, x, 1) > i[5]))
-        return dti_c_refuse(f, n, "ceil_mode of a mean that counts the padding");
-    dti_c_call(f, n, "dt_pool", 1);
-    dti_c_sizes(f, s, 12);
-    f->helpers |= DTI_C_ON(POOL);
+    dti_export_window w;
+    const char *why = dti_export_pool(n, x, &w);
+    if (why)
+        return dti_c_refuse(f, n, why);
+    const int64_t s[5] = {x.dim[0], x.dim[1], x.dim[2], n->shape.dim[1], n->shape.dim[2]};
+    dti_c_call(f, n, DTI_C_ON(POOL), "dt_pool", 1);
+    dti_c_numbers(f, ", (const int[]){", s, 5, ", ");
+    dti_c_numbers(f, "", w.kernel, 2, ", ");
+    dti_c_numbers(f, "", w.stride, 2, ", ");
+    dti_c_numbers(f, "", w.padding, 2, "");
+    dti_text_add(&f->body, ", %d});\n", w.mean + w.counts);
     return true;
 }
 
 /* The node of batch norm's running statistics; NULL: they are others. */
 static const dti_node *dti_c_running(const dti_c_file *f, const dti_node *n) {
-    const dti_node *stats = dti_c_in(f, n, 1);
-    if (stats->op == DTI_OP_ALL_STATS)
-        stats = dti_c_in(f, stats, 0);
+    const dti_node *stats = &f->g->nodes[dti_export_stats(f->g, n)];
     return stats->op == DTI_OP_BATCH_STATS ? stats : NULL;
 }
 
@@ -177,43 +171,30 @@ static bool dti_c_norm(dti_c_file *f, const dti_node *n) {
     const int64_t channels = n->attr.i[DTI_NORM_CHANNELS], spatial = n->attr.i[DTI_NORM_SPATIAL];
     if (!stats)
         return dti_c_refuse(f, n, "batch norm is written, and no other");
-    dti_c_call(f, n, "dt_norm", 1);
-    for (uint32_t k = 0; k < 4; k++) {
-        const dti_node *of = k < 2 ? stats : n;
-        const uint32_t input = k < 2 ? 1 + k : k;
-        dti_text_add(&f->body, input < of->count ? ", " : ", 0");
-        if (input < of->count)
-            dti_c_value_word(f, &f->body, dti_input_id(f->g, of, input));
-    }
-    dti_text_add(&f->body, ", ");
-    dti_c_numbers(
-        f, (const int64_t[]){dti_shape_elements(n->shape) / channels / spatial, channels, spatial},
-        3);
-    dti_text_add(&f->body, ", ");
+    const int64_t s[3] = {dti_shape_elements(n->shape) / channels / spatial, channels, spatial};
+    dti_c_call(f, n, DTI_C_ON(NORM), "dt_norm", 1);
+    for (uint32_t k = 0; k < 4; k++)
+        dti_c_input(f, k < 2 ? stats : n, k < 2 ? 1 + k : k);
+    dti_c_numbers(f, ", ", s, 3, ", ");
     dti_c_float(&f->body, n->attr.f[0]);
     dti_text_add(&f->body, ");\n");
-    f->helpers |= DTI_C_ON(NORM);
     return true;
 }
 
 static bool dti_c_softmax(dti_c_file *f, const dti_node *n) {
     const int64_t cols = n->shape.dim[n->shape.rank - 1];
-    dti_c_call(f, n, "dt_softmax", 1);
-    dti_text_add(&f->body, ", ");
-    dti_c_numbers(f, (const int64_t[]){dti_shape_elements(n->shape) / cols, cols}, 2);
-    dti_text_add(&f->body, ");\n");
-    f->helpers |= DTI_C_ON(SOFTMAX);
+    const int64_t s[2] = {dti_shape_elements(n->shape) / cols, cols};
+    dti_c_call(f, n, DTI_C_ON(SOFTMAX), "dt_softmax", 1);
+    dti_c_numbers(f, ", ", s, 2, ");\n");
     return true;
 }
 
 static bool dti_c_gather(dti_c_file *f, const dti_node *n) {
     const dt_shape table = dti_c_in(f, n, 0)->shape;
     const int64_t index = dti_shape_elements(dti_c_in(f, n, 1)->shape), rows = table.dim[0];
-    dti_c_call(f, n, "dt_embedding", 2);
-    dti_text_add(&f->body, ", ");
-    dti_c_numbers(f, (const int64_t[]){index, rows, dti_shape_elements(table) / rows}, 3);
-    dti_text_add(&f->body, ");\n");
-    f->helpers |= DTI_C_ON(GATHER);
+    const int64_t s[3] = {index, rows, dti_shape_elements(table) / rows};
+    dti_c_call(f, n, DTI_C_ON(GATHER), "dt_embedding", 2);
+    dti_c_numbers(f, ", ", s, 3, ");\n");
     return true;
 }
 
@@ -221,8 +202,7 @@ static bool dti_c_unary(dti_c_file *f, const dti_node *n) {
     if (!dti_fits_f32((double)n->attr.f[0]) || !dti_fits_f32((double)n->attr.f[1]))
         return dti_c_refuse(f, n, "a number that is not finite");
     f->maps[n->op] = 1;
-    f->helpers |= DTI_C_ON(MAP);
-    dti_c_call(f, n, "dt_map", 1);
+    dti_c_call(f, n, DTI_C_ON(MAP), "dt_map", 1);
     dti_text_add(&f->body, ", %lld, ", (long long)dti_shape_elements(n->shape));
     dti_c_float(&f->body, n->attr.f[0]);
     dti_text_add(&f->body, ", ");
@@ -252,24 +232,20 @@ static bool dti_c_binary(dti_c_file *f, const dti_node *n) {
     dti_c_steps(dti_c_in(f, n, 0)->shape, n->shape, s + DT_MAX_DIMS);
     dti_c_steps(dti_c_in(f, n, 1)->shape, n->shape, s + 2 * DT_MAX_DIMS);
     f->maps[n->op] = 1;
-    f->helpers |= DTI_C_ON(PAIR);
-    dti_c_call(f, n, "dt_pair", 2);
-    dti_text_add(&f->body, ", (const int[]){");
-    dti_c_numbers(f, s, 3 * DT_MAX_DIMS);
-    dti_text_add(&f->body, "}, map_%s);\n", dti_op_info_of(n->op)->name);
+    dti_c_call(f, n, DTI_C_ON(PAIR), "dt_pair", 2);
+    dti_c_numbers(f, ", (const int[]){", s, 3 * DT_MAX_DIMS, "}");
+    dti_text_add(&f->body, ", map_%s);\n", dti_op_info_of(n->op)->name);
     return true;
 }
 
 /* Input k, element by element, to y from element `to` on, by steps; from its element `from` on. */
 static void dti_c_copy(dti_c_file *f, const dti_node *n, uint32_t k, int64_t to, int64_t from,
                        const int64_t s[3 * DT_MAX_DIMS]) {
-    dti_text_add(&f->body, "    dt_copy(");
-    dti_c_value_word(f, &f->body, (uint32_t)(n - f->g->nodes));
-    dti_text_add(&f->body, " + %lld, ", (long long)to);
-    dti_c_value_word(f, &f->body, dti_input_id(f->g, n, k));
+    dti_c_call(f, n, DTI_C_ON(COPY), "dt_copy", 0);
+    dti_text_add(&f->body, " + %lld", (long long)to);
+    dti_c_input(f, n, k);
     dti_text_add(&f->body, " + %lld", (long long)from);
     dti_c_sizes(f, s, 3 * DT_MAX_DIMS);
-    f->helpers |= DTI_C_ON(COPY);
 }
 
 /* A view of the input: permuted, a part of it, or repeated. */
@@ -311,11 +287,10 @@ static bool dti_c_concat(dti_c_file *f, const dti_node *n) {
 static bool dti_c_fill(dti_c_file *f, const dti_node *n) {
     if (n->op == DTI_OP_FILL && !dti_fits_f32((double)n->attr.f[0]))
         return dti_c_refuse(f, n, "a number that is not finite");
-    dti_c_call(f, n, "dt_fill", 0);
+    dti_c_call(f, n, DTI_C_ON(FILL), "dt_fill", 0);
     dti_text_add(&f->body, ", %lld, ", (long long)dti_shape_elements(n->shape));
     dti_c_float(&f->body, n->op == DTI_OP_FILL ? n->attr.f[0] : 0.0f);
     dti_text_add(&f->body, ");\n");
-    f->helpers |= DTI_C_ON(FILL);
     return true;
 }
 

@@ -103,6 +103,15 @@ static bool dti_c_constant(dti_c_file *f, uint32_t id) {
 
 /* ---- the nodes */
 
+static void dti_c_parameter(dti_c_file *f, uint32_t id) {
+    const dti_node *n = &f->g->nodes[id];
+    dti_text_add(&f->about, " * in%u: ", (unsigned)id);
+    dti_c_word(&f->about, n->label);
+    dti_text_add(&f->about, ", %s\n", dti_shape_print(n->shape, false).text);
+    dti_text_add(&f->parameters, "const %s *in%u, ", n->dtype == DT_I32 ? "int32_t" : "float",
+                 (unsigned)id);
+}
+
 static bool dti_c_node(dti_c_file *f, uint32_t id) {
     const dti_node *n = &f->g->nodes[id];
     const bool index = n->op == DTI_OP_INPUT && n->dtype == DT_I32;
@@ -117,8 +126,10 @@ static bool dti_c_node(dti_c_file *f, uint32_t id) {
     dti_c_place(f, id);
     if (f->values[id].kind == DTI_C_CONSTANT)
         return dti_c_constant(f, id);
-    if (n->op == DTI_OP_INPUT)
+    if (n->op == DTI_OP_INPUT) {
+        dti_c_parameter(f, id);
         return true;
+    }
     if (!dti_c_rows[n->op])
         return dti_c_refuse(f, n, "there is no function in C for it");
     return dti_c_rows[n->op](f, n);
@@ -137,6 +148,9 @@ static void dti_c_nodes(dti_c_file *f) {
         dti_c_value_word(f, &f->body, id);
         dti_c_sizes(f, s, 3 * DT_MAX_DIMS);
         f->helpers |= DTI_C_ON(COPY);
+        dti_text_add(&f->about, " * out%d: %s\n", i + 1,
+                     dti_shape_print(f->g->nodes[id].shape, false).text);
+        dti_text_add(&f->parameters, "float *out%d%s", i + 1, i + 1 < f->outputs ? ", " : "");
     }
 }
 
@@ -179,36 +193,8 @@ static void dti_c_maps(const dti_c_file *f, dti_text *to) {
 #undef DTI_X
 }
 
-/* "void model(const float *in1, float *out1)", with what is what above. */
-static void dti_c_signature(const dti_c_file *f, dti_text *to) {
-    const char *comma = "";
-    dti_text_add(to, "/* One sample:\n");
-    for (uint32_t id = 1; id < f->g->count; id++) {
-        const dti_node *n = &f->g->nodes[id];
-        if (!f->needed[id] || n->op != DTI_OP_INPUT || n->values)
-            continue;
-        dti_text_add(to, " * in%u: ", (unsigned)id);
-        dti_c_word(to, n->label);
-        dti_text_add(to, ", %s\n", dti_shape_print(n->shape, false).text);
-    }
-    for (int i = 0; i < f->outputs; i++)
-        dti_text_add(to, " * out%d: %s\n", i + 1,
-                     dti_shape_print(f->g->nodes[f->desc->outputs[i].id].shape, false).text);
-    dti_text_add(to, " */\nvoid %s(", f->name);
-    for (uint32_t id = 1; id < f->g->count; id++) {
-        const dti_node *n = &f->g->nodes[id];
-        if (!f->needed[id] || n->op != DTI_OP_INPUT || n->values)
-            continue;
-        dti_text_add(to, "%sconst %s *in%u", comma, n->dtype == DT_I32 ? "int32_t" : "float",
-                     (unsigned)id);
-        comma = ", ";
-    }
-    for (int i = 0; i < f->outputs; i++, comma = ", ")
-        dti_text_add(to, "%sfloat *out%d", comma, i + 1);
-    dti_text_add(to, ")");
-}
-
 static dt_result dti_c_write(dti_c_file *f, const char *path) {
+    DTI_HAVE(f->about.ok && f->parameters.ok && f->body.ok && f->constants.ok);
     dti_text text = dti_text_open(f->base);
     dti_text_add(&text,
                  "/* Made by dtrain %s. Compile it as C99 (-std=c99, or -ffp-contract=off): a "
@@ -221,13 +207,10 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
         dti_text_add_bytes(&text, f->constants.data, f->constants.size);
     if (f->floats)
         dti_text_add(&text, "\nstatic float memory[%lld];\n\n", (long long)f->floats);
-    dti_c_signature(f, &text);
-    dti_text_add(&text, ";\n");
-    dti_c_signature(f, &text);
-    dti_text_add(&text, " {\n");
-    dti_text_add_bytes(&text, f->body.data, f->body.size);
-    dti_text_add(&text, "}\n");
-    dt_result result = text.ok && f->body.ok && f->constants.ok ? DT_OK : DT_ERROR_MEMORY;
+    dti_text_add(&text, "/* One sample:\n%s */\nvoid %s(%s);\n", f->about.data, f->name,
+                 f->parameters.data);
+    dti_text_add(&text, "void %s(%s) {\n%s}\n", f->name, f->parameters.data, f->body.data);
+    dt_result result = text.ok ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
         result = dti_file_write(f->base, path, text.data, text.size);
     dti_text_free(&text);
@@ -252,11 +235,9 @@ static bool dti_c_name_taken(const char *name) {
 
 static bool dti_c_name_fits(const char *name) {
     bool fits = name[0] && !(name[0] >= '0' && name[0] <= '9');
-    const char *all = name;
-    for (; *name && fits; name++)
-        fits = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') ||
-               (*name >= '0' && *name <= '9') || *name == '_';
-    return fits && !dti_c_name_taken(all);
+    for (const char *at = name; *at && fits; at++)
+        fits = dti_c_letter(*at);
+    return fits && !dti_c_name_taken(name);
 }
 
 static dt_result dti_c_check(dti_c_file *f) {
@@ -296,15 +277,12 @@ DTI_PUBLIC(dt_c_save, (dt_store * store, const char *path, const dt_c_desc *desc
     DTI_NEED(base, path);
     dti_c_file f = {.base = base, .store = store, .desc = desc};
     f.name = desc->name ? desc->name : "model";
-    f.body = f.constants = dti_text_open(base);
-    dt_result result = store->graph->error[0]
-                           ? dti_fail(base, DT_ERROR_INVALID, DTI_GRAPH_ERROR, store->graph->error)
-                           : dti_c_check(&f);
+    f.about = f.parameters = f.body = f.constants = dti_text_open(base);
+    dt_result result = dti_c_check(&f);
     if (!result)
         result = dti_c_make(&f, path);
-    dti_text_free(&f.body);
-    dti_text_free(&f.constants);
-    DTI_FREE(base, f.needed, f.values);
+    DTI_FREE(base, f.about.data, f.parameters.data, f.body.data, f.constants.data, f.needed,
+             f.values);
     if (f.g)
         dt_graph_destroy(f.g);
     return result;

@@ -39,6 +39,9 @@ static dt_result dti_export_output(const dt_store *store, const char *file, dt_t
 /* How many outputs a file has, whatever its kind. */
 static dt_result dti_export_outputs(const dt_store *store, const char *file, const dt_tensor *y,
                                     int *count) {
+    if (store->graph->error[0])
+        return dti_fail(dti_store_base(store), DT_ERROR_INVALID, DTI_GRAPH_ERROR,
+                        store->graph->error);
     for (*count = 0; *count < DT_MAX_OUTPUTS && dti_is_set(y[*count]); ++*count)
         DTI_TRY(dti_export_output(store, file, y[*count], *count));
     for (int i = *count; i < DT_MAX_OUTPUTS; i++)
@@ -128,7 +131,7 @@ static void dti_onnx_need_inputs(dti_onnx *o, const dti_node *n) {
             continue;
         }
         if (n->op == DTI_OP_NORM)
-            in = &o->g->nodes[dti_onnx_stats(o, n)];
+            in = &o->g->nodes[dti_export_stats(o->g, n)];
         for (uint32_t i = 0; i < in->count; i++) {
             if (dti_onnx_folded_reads(in, i))
                 o->needed[dti_input_id(o->g, in, i)] = 1;
@@ -169,7 +172,7 @@ static uint32_t dti_onnx_constant(dti_onnx *o, const dti_node *n) {
 
 static uint32_t dti_onnx_make_node(dti_onnx *o, uint32_t id) {
     const dti_node *n = &o->g->nodes[id];
-    const dti_onnx_row *row = dti_onnx_row_of(n->op);
+    const dti_onnx_row *row = &dti_onnx_rows[n->op];
     if (n->dtype != DT_F32 && n->dtype != DT_I32)
         return dti_onnx_refuse(o, n, "%s; f32 and i32 are written",
                                dti_dtype_name((dt_dtype)n->dtype));
@@ -345,17 +348,6 @@ static dt_result dti_onnx_save(dti_onnx_file *f, const char *path) {
     return result;
 }
 
-static void dti_onnx_end(dti_onnx_file *f) {
-    dti_base *base = f->o.base;
-    dti_text_free(&f->o.nodes);
-    dti_text_free(&f->o.tensors);
-    dti_text_free(&f->head);
-    dti_text_free(&f->values);
-    DTI_FREE(base, f->o.needed, f->o.value);
-    if (f->o.g)
-        dt_graph_destroy(f->o.g);
-}
-
 DTI_PUBLIC(dt_onnx_save, (dt_store * store, const char *path, const dt_onnx_desc *desc), store,
            DTI_OF(dt_store), (store, path, desc)) {
     dti_base *base = dti_store_base(store);
@@ -367,13 +359,14 @@ DTI_PUBLIC(dt_onnx_save, (dt_store * store, const char *path, const dt_onnx_desc
     dt_program_desc program = {.label = "onnx"};
     memcpy(program.outputs, desc->outputs, sizeof program.outputs);
     memcpy(program.shapes, desc->shapes, sizeof program.shapes);
-    dt_result result = store->graph->error[0]
-                           ? dti_fail(base, DT_ERROR_INVALID, DTI_GRAPH_ERROR, store->graph->error)
-                           : dti_onnx_check(&f);
+    dt_result result = dti_onnx_check(&f);
     if (!result)
         result = dti_graph_replay(store->graph, &program, &f.o.g);
     if (!result)
         result = dti_onnx_save(&f, path);
-    dti_onnx_end(&f);
+    DTI_FREE(base, f.o.nodes.data, f.o.tensors.data, f.head.data, f.values.data, f.o.needed,
+             f.o.value);
+    if (f.o.g)
+        dt_graph_destroy(f.o.g);
     return result;
 }

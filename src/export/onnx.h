@@ -67,7 +67,6 @@ static uint32_t dti_onnx_refuse(dti_onnx *o, const dti_node *n, const char *form
     DTI_PRINTF(3, 4);
 static void dti_onnx_name(dti_text *to, uint32_t field, const dti_onnx *o, uint32_t value);
 
-/* ---- onnx_rows.c: one row for each that has one */
-static const dti_onnx_row *dti_onnx_row_of(uint32_t op);
+/* ---- onnx_layers.c */
 /* Whether what makes n reads, in place of input k, the inputs of that. */
 static bool dti_onnx_folds(const dti_onnx *o, const dti_node *n, uint32_t k);

@@ -3,12 +3,10 @@
 /* ---- norms. Batch norm's statistics are the running ones, which its operator takes as they are;
  * so the row in between is folded. */
 
-/* The row of the statistics, behind what joins those of replicas; its number. */
-static uint32_t dti_onnx_stats(const dti_onnx *o, const dti_node *n) {
-    uint32_t id = dti_input_id(o->g, n, 1);
-    if (o->g->nodes[id].op == DTI_OP_ALL_STATS)
-        id = dti_input_id(o->g, &o->g->nodes[id], 0);
-    return id;
+/* The row of the statistics, before what joins those of replicas; its number. */
+static uint32_t dti_export_stats(const dt_graph *g, const dti_node *n) {
+    const uint32_t id = dti_input_id(g, n, 1);
+    return g->nodes[id].op == DTI_OP_ALL_STATS ? dti_input_id(g, &g->nodes[id], 0) : id;
 }
 
 static uint32_t dti_onnx_weight(dti_onnx *o, const dti_node *n, uint32_t k, float otherwise) {
@@ -17,7 +15,7 @@ static uint32_t dti_onnx_weight(dti_onnx *o, const dti_node *n, uint32_t k, floa
 }
 
 static uint32_t dti_onnx_batch_norm(dti_onnx *o, const dti_node *n) {
-    const dti_node *stats = &o->g->nodes[dti_onnx_stats(o, n)], *in = dti_onnx_node(o, n, 0);
+    const dti_node *stats = &o->g->nodes[dti_export_stats(o->g, n)], *in = dti_onnx_node(o, n, 0);
     const int32_t *i = n->attr.i;
     const dt_shape flat = {3, {1, i[DTI_NORM_CHANNELS], i[DTI_NORM_SPATIAL]}};
     const uint32_t w = dti_onnx_weight(o, n, 2, 1.0f), b = dti_onnx_weight(o, n, 3, 0.0f);

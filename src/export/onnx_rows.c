@@ -68,9 +68,9 @@ static uint32_t dti_onnx_fill(dti_onnx *o, const dti_node *n, const dti_onnx_row
 }
 
 static uint32_t dti_onnx_iota(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    const float step = 1.0f, end = (float)dti_shape_elements(n->shape);
+    const float end = (float)dti_shape_elements(n->shape);
     const uint32_t line = dti_onnx_op(o, "Range", 3, dti_onnx_scalar(o, 0.0f),
-                                      dti_onnx_scalar(o, end), dti_onnx_scalar(o, step));
+                                      dti_onnx_scalar(o, end), dti_onnx_scalar(o, 1.0f));
     return n->samples ? dti_onnx_refuse(o, n, "a constant for each sample")
                       : dti_onnx_reshape(o, line, false, n->shape);
 }
@@ -248,39 +248,45 @@ static uint32_t dti_onnx_conv(dti_onnx *o, const dti_node *n, const dti_onnx_row
     return dti_onnx_image_end(o, n, y);
 }
 
-/* What a window reaches past the image, behind it: what ceil_mode is for, exactly. */
-static int64_t dti_onnx_pool_end(const dti_node *n, dt_shape in, int axis) {
+/* The windows of a pooling row. */
+typedef struct dti_export_window {
+    int64_t kernel[2], stride[2], padding[2];
+    int64_t end[2];    /* past the image, behind it: what ceil_mode is for, exactly */
+    bool mean, counts; /* counts: with the padding */
+} dti_export_window;
+
+/* NULL, or why no kind of file has it. */
+static const char *dti_export_pool(const dti_node *n, dt_shape in, dti_export_window *w) {
     const int32_t *i = n->attr.i;
-    const int64_t end = (n->shape.dim[1 + axis] - 1) * i[DTI_POOL_STRIDE + axis] +
-                        i[DTI_POOL_KERNEL + axis] - in.dim[1 + axis] - i[DTI_POOL_PADDING + axis];
-    return DTI_MAX(end, (int64_t)0);
+    w->mean = n->op == DTI_OP_AVG_POOL2D;
+    w->counts = w->mean && i[DTI_POOL_MODE] != DTI_POOL_EXCLUDE_PAD;
+    for (int k = 0; k < 2; k++) {
+        const int64_t from = in.dim[1 + k], to = n->shape.dim[1 + k];
+        const bool adaptive = w->mean && i[DTI_POOL_MODE] == DTI_POOL_ADAPTIVE;
+        if (adaptive && from % to)
+            return "an adaptive mean of windows that differ in size";
+        w->kernel[k] = adaptive ? from / to : i[DTI_POOL_KERNEL + k];
+        w->stride[k] = adaptive ? from / to : i[DTI_POOL_STRIDE + k];
+        w->padding[k] = i[DTI_POOL_PADDING + k];
+        const int64_t end = (to - 1) * w->stride[k] + w->kernel[k] - from - w->padding[k];
+        w->end[k] = DTI_MAX(end, (int64_t)0);
+        if (w->counts && w->end[k] > w->padding[k])
+            return "ceil_mode of a mean that counts the padding";
+    }
+    return NULL;
 }
 
 static uint32_t dti_onnx_pool(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    const dt_shape in = dti_onnx_node(o, n, 0)->shape;
-    int32_t k[2] = {n->attr.i[DTI_POOL_KERNEL], n->attr.i[DTI_POOL_KERNEL + 1]};
-    int32_t step[2] = {n->attr.i[DTI_POOL_STRIDE], n->attr.i[DTI_POOL_STRIDE + 1]};
-    const int32_t *p = n->attr.i + DTI_POOL_PADDING;
-    const bool mean = n->op == DTI_OP_AVG_POOL2D;
-    const bool adaptive = mean && n->attr.i[DTI_POOL_MODE] == DTI_POOL_ADAPTIVE;
-    const bool inside = mean && n->attr.i[DTI_POOL_MODE] != DTI_POOL_EXCLUDE_PAD;
-    int64_t end[2] = {0, 0};
-    for (int axis = 0; axis < 2; axis++) {
-        if (adaptive && in.dim[1 + axis] % n->shape.dim[1 + axis])
-            return dti_onnx_refuse(o, n, "an adaptive mean of windows that differ in size");
-        if (adaptive)
-            k[axis] = step[axis] = (int32_t)(in.dim[1 + axis] / n->shape.dim[1 + axis]);
-        else
-            end[axis] = dti_onnx_pool_end(n, in, axis);
-        if (inside && end[axis] > p[axis])
-            return dti_onnx_refuse(o, n, "ceil_mode of a mean that counts the padding");
-    }
+    dti_export_window w;
+    const char *why = dti_export_pool(n, dti_onnx_node(o, n, 0)->shape, &w);
+    if (why)
+        return dti_onnx_refuse(o, n, "%s", why);
     const uint32_t x = dti_onnx_image(o, n), y = dti_onnx_op(o, row->text, 1, x);
-    dti_onnx_window(o, "kernel_shape", k);
-    dti_onnx_window(o, "strides", step);
-    dti_onnx_ints(o, "pads", (const int64_t[]){p[0], p[1], end[0], end[1]}, 4);
-    if (mean)
-        dti_onnx_int(o, "count_include_pad", inside);
+    dti_onnx_ints(o, "kernel_shape", w.kernel, 2);
+    dti_onnx_ints(o, "strides", w.stride, 2);
+    dti_onnx_ints(o, "pads", (const int64_t[]){w.padding[0], w.padding[1], w.end[0], w.end[1]}, 4);
+    if (w.mean)
+        dti_onnx_int(o, "count_include_pad", w.counts);
     return dti_onnx_image_end(o, n, y);
 }
 
@@ -396,7 +402,3 @@ static const dti_onnx_row dti_onnx_rows[DTI_OP_COUNT] = {
     [DTI_OP_RESIZE] = {dti_onnx_resize, NULL, 0.0f, 0.0f},
     [DTI_OP_NORM] = {dti_onnx_norm, NULL, 0.0f, 0.0f},
 };
-
-static const dti_onnx_row *dti_onnx_row_of(uint32_t op) {
-    return &dti_onnx_rows[op];
-}
