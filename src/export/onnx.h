@@ -45,10 +45,13 @@ static void dti_onnx_close(dti_onnx *o);
 static uint32_t dti_onnx_tensor(dti_onnx *o, dti_onnx_type type, int rank, const int64_t *dim,
                                 const void *data, uint64_t bytes);
 static uint32_t dti_onnx_list(dti_onnx *o, const int64_t *values, int count);
+static uint32_t dti_onnx_one(dti_onnx *o, int64_t value); /* a list of one */
 static uint32_t dti_onnx_scalar(dti_onnx *o, float value);
 static uint32_t dti_onnx_filled(dti_onnx *o, int64_t elements, float value); /* [elements] */
 /* A value in another shape, with the samples' axis in front or without. */
 static uint32_t dti_onnx_reshape(dti_onnx *o, uint32_t x, bool samples, dt_shape s);
+/* Elements [start, end) along an axis. */
+static uint32_t dti_onnx_part(dti_onnx *o, uint32_t x, int64_t start, int64_t end, int64_t axis);
 /* Axes in another order; the samples' stays in front. */
 static uint32_t dti_onnx_permute(dti_onnx *o, uint32_t x, bool samples, int rank,
                                  const int64_t *axes);

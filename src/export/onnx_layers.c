@@ -172,14 +172,12 @@ static uint32_t dti_onnx_attention(dti_onnx *o, const dti_node *n, const dti_onn
 /* [gates * hidden, ...] in ONNX's order. */
 static uint32_t dti_onnx_gates(dti_onnx *o, uint32_t x, const dti_recurrence *a) {
     static const int8_t orders[4][4] = {{0, 3, 1, 2}, {1, 0, 2, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}};
-    const int64_t axis = 0;
     uint32_t part[4] = {0};
     if (a->gates == 1)
         return x;
     for (int i = 0; i < a->gates; i++) {
-        const int64_t start = orders[a->kind][i] * a->hidden, end = start + a->hidden;
-        part[i] = dti_onnx_op(o, "Slice", 4, x, dti_onnx_list(o, &start, 1),
-                              dti_onnx_list(o, &end, 1), dti_onnx_list(o, &axis, 1));
+        const int64_t start = orders[a->kind][i] * a->hidden;
+        part[i] = dti_onnx_part(o, x, start, start + a->hidden, 0);
     }
     x = dti_onnx_op(o, "Concat", (uint32_t)a->gates, part[0], part[1], part[2], part[3]);
     dti_onnx_int(o, "axis", 0);
@@ -188,8 +186,7 @@ static uint32_t dti_onnx_gates(dti_onnx *o, uint32_t x, const dti_recurrence *a)
 
 /* With an axis of directions, of which there is one. */
 static uint32_t dti_onnx_directed(dti_onnx *o, uint32_t x) {
-    const int64_t axis = 0;
-    return dti_onnx_op(o, "Unsqueeze", 2, x, dti_onnx_list(o, &axis, 1));
+    return dti_onnx_op(o, "Unsqueeze", 2, x, dti_onnx_one(o, 0));
 }
 
 static uint32_t dti_onnx_biases(dti_onnx *o, const dti_node *n, const dti_recurrence *a,
@@ -208,17 +205,9 @@ static uint32_t dti_onnx_biases(dti_onnx *o, const dti_node *n, const dti_recurr
     return dti_onnx_directed(o, both);
 }
 
-/* Elements [start, start + size) of the state before. */
-static uint32_t dti_onnx_state(dti_onnx *o, uint32_t state, int64_t start, int64_t size) {
-    const int64_t end = start + size, axis = 1;
-    return dti_onnx_op(o, "Slice", 4, state, dti_onnx_list(o, &start, 1), dti_onnx_list(o, &end, 1),
-                       dti_onnx_list(o, &axis, 1));
-}
-
 static uint32_t dti_onnx_lengths(dti_onnx *o, uint32_t state, const dti_recurrence *a) {
-    const int64_t all = -1;
-    uint32_t line = dti_onnx_op(o, "Reshape", 2, dti_onnx_state(o, state, a->state - 1, 1),
-                                dti_onnx_list(o, &all, 1));
+    uint32_t line = dti_onnx_op(o, "Reshape", 2, dti_onnx_part(o, state, a->state - 1, a->state, 1),
+                                dti_onnx_one(o, -1));
     line = dti_onnx_op(o, "Max", 2, line, dti_onnx_scalar(o, 0.0f));
     line = dti_onnx_op(o, "Min", 2, line, dti_onnx_scalar(o, (float)a->steps));
     const uint32_t lengths = dti_onnx_op(o, "Cast", 1, line);
@@ -238,14 +227,11 @@ static void dti_onnx_recurrence_attributes(dti_onnx *o, const dti_recurrence *a)
 
 /* [1, samples, size] -> [samples, size], and all steps [steps, 1, samples, size]. */
 static void dti_onnx_recurrence_results(dti_onnx *o, uint32_t y, uint32_t h, uint32_t c) {
-    const int64_t direction = 1, first = 0, turn[3] = {1, 0, 2};
-    uint32_t steps = dti_onnx_op(o, "Squeeze", 2, y, dti_onnx_list(o, &direction, 1));
-    o->outputs[DTI_RECURRENCE_Y] = dti_onnx_permute(o, steps, false, 3, turn);
-    o->outputs[DTI_RECURRENCE_LAST_H] =
-        dti_onnx_op(o, "Squeeze", 2, h, dti_onnx_list(o, &first, 1));
+    const uint32_t steps = dti_onnx_op(o, "Squeeze", 2, y, dti_onnx_one(o, 1));
+    o->outputs[DTI_RECURRENCE_Y] = dti_onnx_permute(o, steps, false, 3, (const int64_t[]){1, 0, 2});
+    o->outputs[DTI_RECURRENCE_LAST_H] = dti_onnx_op(o, "Squeeze", 2, h, dti_onnx_one(o, 0));
     if (c)
-        o->outputs[DTI_RECURRENCE_LAST_C] =
-            dti_onnx_op(o, "Squeeze", 2, c, dti_onnx_list(o, &first, 1));
+        o->outputs[DTI_RECURRENCE_LAST_C] = dti_onnx_op(o, "Squeeze", 2, c, dti_onnx_one(o, 0));
 }
 
 static uint32_t dti_onnx_recurrence(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
@@ -262,8 +248,9 @@ static uint32_t dti_onnx_recurrence(dti_onnx *o, const dti_node *n, const dti_on
     const uint32_t r = dti_onnx_directed(o, dti_onnx_gates(o, dti_onnx_in(o, n, 1), &a));
     const uint32_t b = dti_onnx_biases(o, n, &a, linear), state = dti_onnx_spread(o, n, 2);
     const uint32_t lengths = a.flags & DTI_RECURRENCE_LENGTHS ? dti_onnx_lengths(o, state, &a) : 0;
-    const uint32_t h = dti_onnx_directed(o, dti_onnx_state(o, state, 0, a.size));
-    const uint32_t c = a.cell ? dti_onnx_directed(o, dti_onnx_state(o, state, a.size, a.cell)) : 0;
+    const uint32_t h = dti_onnx_directed(o, dti_onnx_part(o, state, 0, a.size, 1));
+    const uint32_t c =
+        a.cell ? dti_onnx_directed(o, dti_onnx_part(o, state, a.size, a.size + a.cell, 1)) : 0;
     const uint32_t y = dti_onnx_op(o, names[a.kind], a.cell ? 7 : 6, x, w, r, b, lengths, h, c);
     const uint32_t last = dti_onnx_more(o), cell = a.cell ? dti_onnx_more(o) : 0;
     dti_onnx_recurrence_attributes(o, &a);

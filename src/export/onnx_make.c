@@ -119,12 +119,16 @@ static uint32_t dti_onnx_list(dti_onnx *o, const int64_t *values, int count) {
     return dti_onnx_tensor(o, DTI_ONNX_I64, 1, &size, values, (uint64_t)count * sizeof *values);
 }
 
+static uint32_t dti_onnx_one(dti_onnx *o, int64_t value) {
+    return dti_onnx_list(o, &value, 1);
+}
+
 static uint32_t dti_onnx_scalar(dti_onnx *o, float value) {
     return dti_onnx_tensor(o, DTI_ONNX_F32, 0, NULL, &value, sizeof value);
 }
 
 static uint32_t dti_onnx_filled(dti_onnx *o, int64_t elements, float value) {
-    return dti_onnx_op(o, "Expand", 2, dti_onnx_scalar(o, value), dti_onnx_list(o, &elements, 1));
+    return dti_onnx_op(o, "Expand", 2, dti_onnx_scalar(o, value), dti_onnx_one(o, elements));
 }
 
 /* ---- shapes */
@@ -135,6 +139,11 @@ static uint32_t dti_onnx_reshape(dti_onnx *o, uint32_t x, bool samples, dt_shape
     for (int i = 0; i < s.rank; i++)
         dim[samples + i] = s.dim[i];
     return dti_onnx_op(o, "Reshape", 2, x, dti_onnx_list(o, dim, samples + s.rank));
+}
+
+static uint32_t dti_onnx_part(dti_onnx *o, uint32_t x, int64_t start, int64_t end, int64_t axis) {
+    return dti_onnx_op(o, "Slice", 4, x, dti_onnx_one(o, start), dti_onnx_one(o, end),
+                       dti_onnx_one(o, axis));
 }
 
 static uint32_t dti_onnx_permute(dti_onnx *o, uint32_t x, bool samples, int rank,

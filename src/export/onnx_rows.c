@@ -97,16 +97,14 @@ static uint32_t dti_onnx_transpose(dti_onnx *o, const dti_node *n, const dti_onn
 
 /* Of attention's row the results alone are there, in front of its logarithms. */
 static uint32_t dti_onnx_slice(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    const int64_t axis = n->attr.i[0] + n->samples, start = n->attr.dim[0];
-    const int64_t end = start + n->attr.dim[1];
+    const int64_t start = n->attr.dim[0], end = start + n->attr.dim[1];
     const dti_node *in = dti_onnx_node(o, n, 0);
     if (in->op == DTI_OP_ATTENTION) {
         const dti_attention a = dti_attention_of(o->g, in);
         if (n->attr.i[0] != 1 || end > a.heads * a.dv)
             return dti_onnx_refuse(o, n, "it reads the logarithms of attention's sums");
     }
-    return dti_onnx_op(o, "Slice", 4, dti_onnx_in(o, n, 0), dti_onnx_list(o, &start, 1),
-                       dti_onnx_list(o, &end, 1), dti_onnx_list(o, &axis, 1));
+    return dti_onnx_part(o, dti_onnx_in(o, n, 0), start, end, n->attr.i[0] + n->samples);
 }
 
 static uint32_t dti_onnx_expand(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
@@ -292,9 +290,8 @@ static uint32_t dti_onnx_pool(dti_onnx *o, const dti_node *n, const dti_onnx_row
 
 static uint32_t dti_onnx_resize(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
     const bool nearest = n->attr.i[0] == DT_RESIZE_NEAREST;
-    const int64_t one = 1;
     const uint32_t x = dti_onnx_image(o, n);
-    uint32_t samples = n->samples ? dti_onnx_batch(o, n) : dti_onnx_list(o, &one, 1);
+    uint32_t samples = n->samples ? dti_onnx_batch(o, n) : dti_onnx_one(o, 1);
     if (!samples)
         return 0;
     uint32_t size = dti_onnx_op(o, "Concat", 2, samples, dti_onnx_list(o, n->shape.dim, 3));
