@@ -353,7 +353,6 @@ DTI_OPTIMIZE_END
 #include "log/event.c"
 #include "log/run_log.h"
 #include "log/run_log.c"
-#include "log/png_save.c"
 #include "log/profile.h"
 #include "log/profile.c"
 

@@ -465,6 +465,7 @@ static uint32_t dti_writer_take_crc(dti_writer *w);
 static dt_result dti_writer_close(dti_writer *w, bool keep);
 /* All three, of a file that is in memory. */
 static dt_result dti_file_write(dti_base *base, const char *path, const void *data, size_t bytes);
+static dt_result dti_text_write(dti_text *text, const char *path); /* and frees the text */
 /* The same; mode: of a file that replaces none, before the umask, which else is 0666. */
 static dt_result dti_file_write_as(dti_base *base, const char *path, unsigned mode,
                                    const void *data, size_t bytes);

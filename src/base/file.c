@@ -241,6 +241,13 @@ static dt_result dti_file_write(dti_base *base, const char *path, const void *da
     return dti_file_write_as(base, path, 0666, data, bytes);
 }
 
+static dt_result dti_text_write(dti_text *text, const char *path) {
+    const dt_result result =
+        text->ok ? dti_file_write(text->base, path, text->data, text->size) : DT_ERROR_MEMORY;
+    dti_text_free(text);
+    return result;
+}
+
 static dt_result dti_folder_probe(dti_base *base, const char *whose, const char *folder) {
     char path[1024];
     const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());

@@ -210,11 +210,7 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
     dti_text_add(&text, "/* One sample:\n%s */\nvoid %s(%s);\n", f->about.data, f->name,
                  f->parameters.data);
     dti_text_add(&text, "void %s(%s) {\n%s}\n", f->name, f->parameters.data, f->body.data);
-    dt_result result = text.ok ? DT_OK : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_file_write(f->base, path, text.data, text.size);
-    dti_text_free(&text);
-    return result;
+    return dti_text_write(&text, path);
 }
 
 /* What C or the file itself means something else by. */

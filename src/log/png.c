@@ -1,6 +1,7 @@
 /* PNG (W3C Recommendation, "Portable Network Graphics", second edition) in blocks that are stored:
  * any reader takes them, and nothing is needed to write them. */
 
+#define DTI_PNG_SIDE 16384    /* pixels */
 #define DTI_PNG_STORED 65535u /* bytes of a block at most (RFC 1951, 3.2.4) */
 
 static void dti_png_be32(dti_text *to, uint32_t value) {
@@ -78,4 +79,29 @@ static void dti_png_write(dti_text *to, const uint8_t *pixels, uint32_t width, u
     dti_png_be32(to, s.b << 16 | s.a);
     dti_png_close(to, chunk);
     dti_png_close(to, dti_png_open(to, "IEND"));
+}
+
+/* INVALID: a size that no picture here has; `name` is for the text. */
+static dt_result dti_png_check(dti_base *base, const char *name, int width, int height,
+                               int channels) {
+    if (width >= 1 && height >= 1 && width <= DTI_PNG_SIDE && height <= DTI_PNG_SIDE &&
+        (channels == 1 || channels == 3 || channels == 4))
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_INVALID,
+                    "%s: '%s' has %d x %d pixels of %d channels; 1 to %d pixels a side, and 1, 3 "
+                    "or 4 channels",
+                    dti_function(), name, width, height, channels, DTI_PNG_SIDE);
+}
+
+DTI_PUBLIC(dt_png_save,
+           (dt_ctx * ctx, const char *path, const uint8_t *pixels, int width, int height,
+            int channels),
+           ctx, DTI_CTX, (ctx, path, pixels, width, height, channels)) {
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, pixels);
+    DTI_TRY(dti_png_check(base, path, width, height, channels));
+    dti_text text = dti_text_open(base);
+    dti_png_write(&text, pixels, (uint32_t)width, (uint32_t)height, (uint32_t)channels);
+    return dti_text_write(&text, path);
 }

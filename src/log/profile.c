@@ -182,15 +182,12 @@ static void dti_profile_names(const dt_profile *p, dti_text *to) {
 DTI_PUBLIC(dt_profile_save, (const dt_profile *p, const char *path), p, DTI_OF(dt_profile),
            (p, path)) {
     DTI_NEED(p->base, path);
+    DTI_HAVE(p->events.ok);
     dti_text text = dti_text_open(p->base);
     dti_text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     if (p->events.size)
         dti_text_add_bytes(&text, p->events.data, p->events.size);
     dti_profile_names(p, &text);
     dti_text_add(&text, "\n]}\n");
-    dt_result result = text.ok && p->events.ok ? DT_OK : DT_ERROR_MEMORY;
-    if (!result)
-        result = dti_file_write(p->base, path, text.data, text.size);
-    dti_text_free(&text);
-    return result;
+    return dti_text_write(&text, path);
 }

@@ -2,7 +2,6 @@
  * there, and nobody waits for a disk again and again. */
 
 #define DTI_LOG_STEPS 10
-#define DTI_LOG_SIDE 16384 /* pixels */
 
 /* ---- what a call writes: numbers of fields are those of TensorFlow's .proto files */
 
@@ -308,12 +307,7 @@ DTI_PUBLIC(dt_run_log_image,
            log, DTI_OF(dt_run_log), (log, name, step, pixels, width, height, channels)) {
     DTI_NEED(log->base, pixels);
     DTI_TRY(dti_log_check_name(log, dti_function(), name));
-    if (width < 1 || height < 1 || width > DTI_LOG_SIDE || height > DTI_LOG_SIDE ||
-        (channels != 1 && channels != 3 && channels != 4))
-        return dti_fail(log->base, DT_ERROR_INVALID,
-                        "%s: '%s' has %d x %d pixels of %d channels; 1 to %d pixels a side, and 1, "
-                        "3 or 4 channels",
-                        dti_function(), name, width, height, channels, DTI_LOG_SIDE);
+    DTI_TRY(dti_png_check(log->base, name, width, height, channels));
     if (!log->files[DTI_LOG_EVENTS].wanted)
         return DT_OK;
     dti_text *to = &log->files[DTI_LOG_EVENTS].text;
