@@ -20,50 +20,40 @@ static int dti_folder_before(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The names in a folder that `wanted` lets pass, sorted. Text and list are the caller's to free. */
+/* The paths in a folder whose names `wanted` lets pass, sorted. Text and list are the caller's to
+ * free. */
 typedef struct dti_folder_list {
     dti_text text; /* each with a zero behind it */
-    char **names;
+    char **paths;
     size_t count;
 } dti_folder_list;
 
-static void dti_folder_list_free(dti_base *base, dti_folder_list *list) {
-    dti_text_free(&list->text);
-    dti_free(base, list->names);
-    list->names = NULL;
-}
-
-static dt_result dti_folder_list_read(dti_base *base, const char *path,
+static dt_result dti_folder_list_make(dti_base *base, const char *path,
                                       bool (*wanted)(const char *name), dti_folder_list *list) {
     dti_folder_names names;
-    const char *name;
+    *list = (dti_folder_list){.text = dti_text_open(base)};
     DTI_TRY(dti_folders_check(base, path));
     if (!dti_folder_names_open(&names, path))
         return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be opened: %s", path,
                         strerror(errno));
-    while ((name = dti_folder_names_next(&names))) {
+    for (const char *name; (name = dti_folder_names_next(&names)) != NULL;) {
         if (!wanted(name))
             continue;
-        dti_text_add_bytes(&list->text, name, strlen(name) + 1);
+        dti_text_add(&list->text, "%s/%s", path, name);
+        dti_text_add_bytes(&list->text, "", 1);
         list->count++;
     }
     const int error = errno;
     dti_folder_names_close(&names);
-    return error ? dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be read: %s", path,
-                            strerror(error))
-                 : DT_OK;
-}
-
-static dt_result dti_folder_list_make(dti_base *base, const char *path,
-                                      bool (*wanted)(const char *name), dti_folder_list *list) {
-    *list = (dti_folder_list){.text = dti_text_open(base)};
-    DTI_TRY(dti_folder_list_read(base, path, wanted, list));
-    list->names = dti_alloc_array(base, list->count + 1, sizeof *list->names);
-    DTI_HAVE(list->names && list->text.ok);
+    if (error)
+        return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be read: %s", path,
+                        strerror(error));
+    list->paths = dti_alloc_array(base, list->count + 1, sizeof *list->paths);
+    DTI_HAVE(list->paths && list->text.ok);
     char *at = list->text.data;
     for (size_t i = 0; i < list->count; i++, at += strlen(at) + 1)
-        list->names[i] = at;
-    qsort(list->names, list->count, sizeof *list->names, dti_folder_before);
+        list->paths[i] = at;
+    qsort(list->paths, list->count, sizeof *list->paths, dti_folder_before);
     return DT_OK;
 }
 
@@ -86,7 +76,7 @@ static bool dti_folder_fits(const dt_folder *f, const dti_picture *p) {
            ((int)p->width == f->width && (int)p->height == f->height);
 }
 
-static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class) {
+static dt_result dti_folder_keep(dt_folder *f, const char *path, uint32_t class) {
     if (f->rows >= UINT32_MAX)
         return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: more than 2^32 - 1 pictures", f->path);
     DTI_HAVE(DTI_RESERVE(f->base, f->places, f->place_capacity, f->rows + 1) &&
@@ -94,7 +84,7 @@ static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class)
     f->places[f->rows] = f->names.size;
     f->labels[f->rows] = class;
     f->rows++;
-    dti_text_add(&f->names, "%s/%s", f->classes[class], name);
+    dti_text_add(&f->names, "%s/%s", f->classes[class], dti_file_name(path));
     dti_text_add_bytes(&f->names, "", 1);
     return f->names.ok ? DT_OK : DT_ERROR_MEMORY;
 }
@@ -108,7 +98,7 @@ static dt_result dti_folder_look(dt_folder *f, const char *path, dti_picture *p,
     return result;
 }
 
-static dt_result dti_folder_add(dt_folder *f, const char *path, const char *name, uint32_t class) {
+static dt_result dti_folder_add(dt_folder *f, const char *path, uint32_t class) {
     dti_picture p = {0};
     size_t size = 0;
     dt_result result = dti_folder_look(f, path, &p, &size);
@@ -132,30 +122,18 @@ static dt_result dti_folder_add(dt_folder *f, const char *path, const char *name
     f->pixels_max = DTI_MAX(f->pixels_max, (size_t)p.width * p.height);
     f->height_max = DTI_MAX(f->height_max, (size_t)p.height);
     f->name_max = DTI_MAX(f->name_max, strlen(path));
-    return dti_folder_keep(f, name, class);
+    return dti_folder_keep(f, path, class);
 }
 
 /* ---- classes */
-
-/* "folder/name"; the caller frees it. */
-static char *dti_folder_join(dti_base *base, const char *folder, const char *name) {
-    const size_t size = strlen(folder) + strlen(name) + 2;
-    char *path = dti_alloc(base, size);
-    if (path)
-        snprintf(path, size, "%s/%s", folder, name);
-    return path;
-}
 
 static dt_result dti_folder_pictures(dt_folder *f, const char *path, uint32_t class) {
     dti_folder_list list;
     const size_t before = f->rows, skipped = f->skipped;
     dt_result result = dti_folder_list_make(f->base, path, dti_folder_is_picture, &list);
-    for (size_t i = 0; i < list.count && !result; i++) {
-        char *file = dti_folder_join(f->base, path, list.names[i]);
-        result = file ? dti_folder_add(f, file, list.names[i], class) : DT_ERROR_MEMORY;
-        dti_free(f->base, file);
-    }
-    dti_folder_list_free(f->base, &list);
+    for (size_t i = 0; i < list.count && !result; i++)
+        result = dti_folder_add(f, list.paths[i], class);
+    DTI_FREE(f->base, list.text.data, list.paths);
     if (!result && f->rows == before)
         result = dti_fail(f->base, DT_ERROR_FORMAT,
                           "%s: the class has no pictures (.png, .jpg, .jpeg)%s; put some in, or "
@@ -207,16 +185,13 @@ static dt_result dti_folder_scan(dt_folder *f, const dt_folder_desc *desc) {
     dt_result result = dti_folder_list_make(f->base, f->path, dti_folder_not_hidden, &list);
     for (size_t i = 0; i < list.count && !result; i++) {
         uint32_t class;
-        char *path = dti_folder_join(f->base, f->path, list.names[i]);
-        result = path ? DT_OK : DT_ERROR_MEMORY;
-        if (!result && dti_folder_is_one(path)) {
-            result = dti_folder_class_of(f, desc->like, list.names[i], &class);
-            if (!result)
-                result = dti_folder_pictures(f, path, class);
-        }
-        dti_free(f->base, path);
+        if (!dti_folder_is_one(list.paths[i]))
+            continue;
+        result = dti_folder_class_of(f, desc->like, dti_file_name(list.paths[i]), &class);
+        if (!result)
+            result = dti_folder_pictures(f, list.paths[i], class);
     }
-    dti_folder_list_free(f->base, &list);
+    DTI_FREE(f->base, list.text.data, list.paths);
     if (!result && !f->rows)
         result = dti_fail(f->base, DT_ERROR_FORMAT,
                           "%s: there are no classes: folders with pictures in them", f->path);
