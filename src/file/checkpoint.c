@@ -301,9 +301,8 @@ static bool dti_checkpoint_latest(const char *path, const char *folder, uint64_t
 
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found) {
-    *found = false;
-    char name[DTI_CHECKPOINT_NAME];
     uint64_t step = 0;
+    *found = false;
     DTI_TRY(dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path));
     *found = dti_checkpoint_latest(path, folder, &step);
     int listed = *found ? 1 : dti_checkpoint_highest(folder, UINT64_MAX, &step);
@@ -314,8 +313,7 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
                         strerror(errno));
     if (listed != 1)
         return DT_OK;
-    dti_checkpoint_name(name, step);
-    dt_result result = dti_checkpoint_path(base, folder, name, path);
+    const dt_result result = dti_checkpoint_folder_file(base, folder, step, path);
     *found = !result;
     return result;
 }
@@ -331,14 +329,12 @@ static bool dti_checkpoint_is_good(dti_base *base, const char *path, bool finite
 
 static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const char *bad,
                                      bool older, bool finite, char path[DTI_CHECKPOINT_PATH]) {
-    char name[DTI_CHECKPOINT_NAME];
     uint64_t step = 0, most = UINT64_MAX;
     if (older && (!dti_checkpoint_step_of(strrchr(bad, '/') + 1, &most) || !most--))
         return false;
     int found = dti_checkpoint_highest(folder, most, &step);
     while (found == 1) {
-        dti_checkpoint_name(name, step);
-        if (dti_checkpoint_path(base, folder, name, path))
+        if (dti_checkpoint_folder_file(base, folder, step, path))
             return false;
         if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path, finite))
             return true;

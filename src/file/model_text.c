@@ -201,14 +201,10 @@ static void dti_model_text_warn(dti_base *base, const char *path, const char *fi
                                 const dti_text *here) {
     const char *mine = here->data;
     const size_t most = DTI_MIN(size, here->size);
-    size_t same = 0, tail = 0;
+    size_t same, tail = 0; /* bytes of lines */
     char text[400];
-    while (same < most && file[same] == mine[same])
-        same++;
-    if (same == size && same == here->size)
+    if (!dti_model_texts_differ(file, size, mine, here->size, &same))
         return;
-    while (!dti_model_begins(mine, same))
-        same--;
     while (tail < most - same && file[size - 1 - tail] == mine[here->size - 1 - tail])
         tail++;
     while (tail &&

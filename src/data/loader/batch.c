@@ -17,9 +17,7 @@ void dt_shuffle(uint32_t *order, uint32_t count, uint64_t seed, uint64_t epoch) 
         order[i] = i;
     for (uint32_t i = count; order && i > 1; i--) {
         uint32_t j = dti_shuffle_below(i, seed, DTI_SHUFFLE_STREAM + epoch, i);
-        uint32_t kept = order[i - 1];
-        order[i - 1] = order[j];
-        order[j] = kept;
+        DTI_SWAP(uint32_t, order[i - 1], order[j]);
     }
 }
 

@@ -233,11 +233,8 @@ static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
     }
     if (count == 0)
         return dti_fail(base, DT_ERROR_INVALID, "the dataset has no columns (no input, or nil)");
-    for (int i = 0; i < count; i++) {
-        dt_result result = dti_column_check(base, data, i);
-        if (result != DT_OK)
-            return result;
-    }
+    for (int i = 0; i < count; i++)
+        DTI_TRY(dti_column_check(base, data, i));
     return DT_OK;
 }
 

@@ -189,12 +189,6 @@ static dt_result dti_picture_decode(const dti_file_bytes *f, const dti_picture *
 
 /* ---- values */
 
-static void dti_picture_planes(const uint8_t *pixels, size_t count, size_t channels, uint8_t *to) {
-    for (size_t i = 0; i < count; i++)
-        for (size_t c = 0; c < channels; c++)
-            to[c * count + i] = pixels[i * channels + c];
-}
-
 static void dti_picture_table(float table[256]) {
     for (int i = 0; i < 256; i++)
         table[i] = (float)i / 255.0f;
@@ -236,10 +230,11 @@ static void dti_image_values(const uint8_t *pixels, size_t count, size_t channel
                              void *to) {
     float table[256];
     dti_picture_table(table);
-    if (dtype == DT_U8)
-        dti_picture_planes(pixels, count, channels, to);
-    else
+    if (dtype == DT_F32)
         dti_picture_floats(pixels, count, channels, table, to);
+    for (size_t c = 0; c < channels && dtype == DT_U8; c++)
+        for (size_t i = 0; i < count; i++)
+            ((uint8_t *)to)[c * count + i] = pixels[i * channels + c];
 }
 
 /* The picture `p` of the file as `d` wants it; room: what it takes meanwhile. */

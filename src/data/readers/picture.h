@@ -17,9 +17,8 @@ static dt_result dti_picture_look(dti_reader *r, dti_picture *out);
  * longer what was looked at. */
 static dt_result dti_picture_decode(const dti_file_bytes *f, const dti_picture *p, int channels,
                                     uint8_t *room);
-/* [height, width, channels] of `count` pixels to [channels, height, width]: bytes, and value / 255
- * by a table of that. */
-static void dti_picture_planes(const uint8_t *pixels, size_t count, size_t channels, uint8_t *to);
+/* [height, width, channels] of `count` pixels to [channels, height, width]: value / 255, by a table
+ * of that. */
 static void dti_picture_table(float table[256]);
 static void dti_picture_floats(const uint8_t *pixels, size_t count, size_t channels,
                                const float table[256], float *to);
