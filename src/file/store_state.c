@@ -58,63 +58,47 @@ DTI_PUBLIC(dt_store_save_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
 
 /* ---- loading */
 
-static uint64_t dti_store_state_of(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
-    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)];
+/* A parameter's word in the file. */
+typedef struct dti_stored {
+    uint64_t optim, average, from; /* optim, average: 0: none yet */
+} dti_stored;
+
+static dti_stored dti_store_state_of(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
+    const uint64_t word = f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)];
+    return (dti_stored){word & 0xff, word >> 8 & 0xff, word >> 16};
 }
 
-/* The optimizer of a parameter in the file; 0: none yet. */
-static uint64_t dti_store_state_kind(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
-    return dti_store_state_of(f, c, i) & 0xff;
-}
-
-static uint64_t dti_store_state_average(const dti_state_file *f, const dti_checkpoint *c,
-                                        uint32_t i) {
-    return dti_store_state_of(f, c, i) >> 8 & 0xff;
-}
-
-/* An average of the file fits that of a program here. */
-static dt_result dti_store_state_averages(const dti_state_file *f, const char *path,
-                                          const dti_checkpoint *c) {
+/* Optimizers and averages of the file fit those of a program here. */
+static dt_result dti_store_state_fits(const dti_state_file *f, const char *path,
+                                      const dti_checkpoint *c, uint32_t i) {
     const dt_store *s = f->store;
-    for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        const uint64_t theirs = dti_store_state_average(f, c, i);
-        const uint8_t mine = s->layout.params[i].average;
-        const char *name = s->graph->nodes[s->layout.params[i].node].label;
-        if (theirs > f->words[DTI_STORE_MOMENTS])
-            return dti_fail(s->base, DT_ERROR_FORMAT,
-                            "%s: '%s' has its average as moment %llu, "
-                            "and there are %llu",
-                            path, name, (unsigned long long)theirs,
-                            (unsigned long long)f->words[DTI_STORE_MOMENTS]);
-        if (theirs && mine && theirs != mine)
-            return dti_fail(s->base, DT_ERROR_INVALID,
-                            "%s: '%s' has its average after %llu moments, but a program here after "
-                            "%u; dt_program_destroy that first",
-                            path, name, (unsigned long long)theirs - 1, mine - 1u);
-        if (theirs && !mine && theirs <= s->kept[i].moments)
-            return dti_fail(s->base, DT_ERROR_INVALID,
-                            "%s: '%s' has its average after %llu moments, but an optimizer here "
-                            "keeps %u: load it into another store",
-                            path, name, (unsigned long long)theirs - 1, s->kept[i].moments);
-    }
-    return DT_OK;
-}
-
-static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path,
-                                       const dti_checkpoint *c) {
-    const dt_store *s = f->store;
-    for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        const uint64_t theirs = dti_store_state_kind(f, c, i), mine = dti_store_optim(s, i);
-        const char *name = s->graph->nodes[s->layout.params[i].node].label;
-        if (theirs >= DTI_OPTIM_KINDS)
-            return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has an unknown optimizer, %llu",
-                            path, name, (unsigned long long)theirs);
-        if (theirs && mine && theirs != mine)
-            return dti_fail(s->base, DT_ERROR_INVALID,
-                            "%s: '%s' has the state of optimizer %d, and a program here trains it "
-                            "with %d (dt_optim_kind); dt_program_destroy that first",
-                            path, name, (int)theirs, (int)mine);
-    }
+    const dti_stored theirs = dti_store_state_of(f, c, i);
+    const uint64_t optim = dti_store_optim(s, i);
+    const uint8_t average = s->layout.params[i].average;
+    const char *name = s->graph->nodes[s->layout.params[i].node].label;
+    if (theirs.optim >= DTI_OPTIM_KINDS)
+        return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has an unknown optimizer, %llu", path,
+                        name, (unsigned long long)theirs.optim);
+    if (theirs.optim && optim && theirs.optim != optim)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "%s: '%s' has the state of optimizer %d, and a program here trains it "
+                        "with %d (dt_optim_kind); dt_program_destroy that first",
+                        path, name, (int)theirs.optim, (int)optim);
+    if (theirs.average > f->words[DTI_STORE_MOMENTS])
+        return dti_fail(s->base, DT_ERROR_FORMAT,
+                        "%s: '%s' has its average as moment %llu, and there are %llu", path, name,
+                        (unsigned long long)theirs.average,
+                        (unsigned long long)f->words[DTI_STORE_MOMENTS]);
+    if (theirs.average && average && theirs.average != average)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "%s: '%s' has its average after %llu moments, but a program here after "
+                        "%u; dt_program_destroy that first",
+                        path, name, (unsigned long long)theirs.average - 1, average - 1u);
+    if (theirs.average && !average && theirs.average <= s->kept[i].moments)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "%s: '%s' has its average after %llu moments, but an optimizer here "
+                        "keeps %u: load it into another store",
+                        path, name, (unsigned long long)theirs.average - 1, s->kept[i].moments);
     return DT_OK;
 }
 
@@ -137,8 +121,8 @@ static dt_result dti_store_state_check(dti_state_file *f, const char *path,
     DTI_TRY(dti_state_contract(f, path, c, false));
     DTI_TRY(dti_store_state_words(f, path, c));
     DTI_TRY(dti_state_match(f, path, c));
-    DTI_TRY(dti_store_state_kinds(f, path, c));
-    DTI_TRY(dti_store_state_averages(f, path, c));
+    for (uint32_t i = 0; i < f->store->layout.param_count; i++)
+        DTI_TRY(dti_store_state_fits(f, path, c, i));
     return f->store->allow_nonfinite ? DT_OK : dti_checkpoint_finite(c, path, "dt_store_desc");
 }
 
@@ -170,13 +154,12 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
         return result;
     s->steps = f->words[DTI_STORE_STEP];
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        const uint64_t kind = dti_store_state_kind(f, c, i);
-        const uint64_t average = dti_store_state_average(f, c, i);
-        s->kept[i].optim = kind ? (uint8_t)kind : s->kept[i].optim;
-        if (!average)
+        const dti_stored theirs = dti_store_state_of(f, c, i);
+        s->kept[i].optim = theirs.optim ? (uint8_t)theirs.optim : s->kept[i].optim;
+        if (!theirs.average)
             continue;
-        s->layout.params[i].average = (uint8_t)average;
-        dti_store_averaged(s, i, dti_store_state_of(f, c, i) >> 16);
+        s->layout.params[i].average = (uint8_t)theirs.average;
+        dti_store_averaged(s, i, theirs.from);
     }
     return DT_OK;
 }
