@@ -93,31 +93,29 @@ static dt_result dti_onnx_name_fits(const dti_onnx_file *f, const char *name) {
 
 static dt_result dti_onnx_check_names(dti_onnx_file *f) {
     const dt_graph *g = f->o.g;
-    dt_result result = DT_OK;
     dti_onnx_name_outputs(f);
-    for (int i = 0; i < f->outputs && !result; i++) {
-        result = dti_onnx_name_fits(f, f->names[i]);
-        if (!result && dti_onnx_name_taken(f, i))
-            result =
-                dti_fail(f->o.base, DT_ERROR_INVALID,
-                         "onnx: .outputs[%d] would be called '%s' as another tensor is; give it "
-                         "a name in .names",
-                         i, f->names[i]);
+    for (int i = 0; i < f->outputs; i++) {
+        DTI_TRY(dti_onnx_name_fits(f, f->names[i]));
+        if (dti_onnx_name_taken(f, i))
+            return dti_fail(f->o.base, DT_ERROR_INVALID,
+                            "onnx: .outputs[%d] would be called '%s' as another tensor is; give it "
+                            "a name in .names",
+                            i, f->names[i]);
     }
-    for (uint32_t id = 1; id < g->count && !result; id++) {
+    for (uint32_t id = 1; id < g->count; id++) {
         const dti_node *n = &g->nodes[id];
         if (!f->o.needed[id] || n->values || (n->op != DTI_OP_INPUT && n->op != DTI_OP_PARAM))
             continue;
-        result = dti_onnx_name_fits(f, n->label);
+        DTI_TRY(dti_onnx_name_fits(f, n->label));
         const uint32_t other =
             n->op == DTI_OP_INPUT ? dti_graph_find(f->store->graph, DTI_OP_PARAM, n->label) : 0;
-        if (!result && f->o.needed[other])
-            result = dti_fail(f->o.base, DT_ERROR_INVALID,
-                              "onnx: an input and a parameter are both called '%s', and in the "
-                              "file a name is one tensor's",
-                              n->label);
+        if (f->o.needed[other])
+            return dti_fail(f->o.base, DT_ERROR_INVALID,
+                            "onnx: an input and a parameter are both called '%s', and in the file "
+                            "a name is one tensor's",
+                            n->label);
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- what is needed */

@@ -22,15 +22,13 @@ typedef struct dti_checkpoint_job {
 
 static dt_result dti_checkpoint_write_item(dti_checkpoint_job *job, dti_writer *w, int item) {
     uint64_t bytes = job->items[item].bytes;
-    dt_result result = DT_OK;
-    for (uint64_t at = 0; at < bytes && !result; at += DTI_CHECKPOINT_CHUNK) {
+    for (uint64_t at = 0; at < bytes; at += DTI_CHECKPOINT_CHUNK) {
         size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, bytes - at);
-        result = job->read(job->user, item, at, job->buffer, size);
-        if (!result)
-            result = dti_writer_add(w, job->buffer, size);
+        DTI_TRY(job->read(job->user, item, at, job->buffer, size));
+        DTI_TRY(dti_writer_add(w, job->buffer, size));
     }
     job->sums[item + 1] = dti_writer_take_crc(w);
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_checkpoint_write_file(dti_base *base, const char *path,

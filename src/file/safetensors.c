@@ -206,13 +206,10 @@ static dt_result dti_weights_read_header(dt_safetensors *w, char *header, size_t
         char *name = header + (key.data - header);
         if (!dti_unescape(name, key.size))
             return dti_weights_bad(w, NULL, "a name holds a NUL or half a surrogate pair");
-        dt_result result = DT_OK;
         if (strcmp(name, "__metadata__") != 0)
-            result = dti_weights_add(w, &j, name);
+            DTI_TRY(dti_weights_add(w, &j, name));
         else if (!dti_metadata_skip(&j))
-            result = dti_weights_bad(w, NULL, "its __metadata__ is not an object of strings");
-        if (result)
-            return result;
+            return dti_weights_bad(w, NULL, "its __metadata__ is not an object of strings");
     }
     return dti_json_done(&j) ? DT_OK : dti_weights_bad(w, NULL, "its header is not valid JSON");
 }
@@ -351,7 +348,7 @@ static dt_result dti_weights_take(dt_safetensors *w, dti_reader *r) {
     size_t header_bytes = 0;
     DTI_TRY(dti_weights_take_header(w, r, &header_bytes));
     if (!dti_utf8_valid(w->header, header_bytes))
-        DTI_TRY(dti_weights_bad(w, NULL, "its header is not UTF-8"));
+        return dti_weights_bad(w, NULL, "its header is not UTF-8");
     DTI_TRY(dti_weights_read_header(w, w->header, header_bytes));
     DTI_TRY(dti_weights_order(w));
     DTI_TRY(dti_weights_check(w));

@@ -28,16 +28,13 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
                                 uint32_t words) {
     const dt_store *s = f->store;
     const uint32_t n = s->layout.param_count;
-    dt_result result = DT_OK;
     f->items =
         dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3 + f->extra_count, sizeof *f->items);
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
     f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
     DTI_HAVE(f->items && f->names && f->t && f->model.ok);
-    for (uint32_t i = 0; i < n * (1 + moments) && !result; i++)
-        result = dti_state_item(f, i / n, &s->layout.params[i % n]);
-    if (result)
-        return result;
+    for (uint32_t i = 0; i < n * (1 + moments); i++)
+        DTI_TRY(dti_state_item(f, i / n, &s->layout.params[i % n]));
     f->sizes[0] = n;
     f->sizes[1] = words;
     f->sizes[2] = (int64_t)f->model.size;
@@ -152,16 +149,15 @@ static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, in
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c) {
     const int params = (int)f->store->layout.param_count;
-    dt_result result = DT_OK;
-    for (int i = 0; i <= f->tensors && !result; i++) {
+    for (int i = 0; i <= f->tensors; i++) {
         const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         if (!dti_state_same(&f->items[i], x) || (i < params && dti_state_number(f, c, i) >= params))
-            result = dti_fail(f->base, DT_ERROR_FORMAT,
-                              "%s: '%s' is missing, or has another shape or type, or is not where "
-                              "it belongs",
-                              path, f->items[i].name);
+            return dti_fail(f->base, DT_ERROR_FORMAT,
+                            "%s: '%s' is missing, or has another shape or type, or is not where it "
+                            "belongs",
+                            path, f->items[i].name);
     }
-    return result;
+    return DT_OK;
 }
 
 /* Counts in the order of the store. */
@@ -177,12 +173,12 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
     dti_store_unbound(f->store);
-    dt_result result = s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK;
-    for (int i = 0; i < f->tensors && !result; i++) {
+    DTI_TRY(s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK);
+    for (int i = 0; i < f->tensors; i++) {
         const dt_safetensors_tensor *x = dti_checkpoint_find(c, f->items[i].name);
         uint64_t at;
         const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
-        result = dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1), x->data);
+        DTI_TRY(dti_store_array_write(f->store, kind, at, x->bytes / dti_arena_bytes(1), x->data));
     }
-    return result;
+    return DT_OK;
 }

@@ -62,18 +62,15 @@ static dt_result dti_store_save_items(dti_saving *s) {
 }
 
 static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *buffer) {
-    dt_result result = DT_OK;
     bool told = s->store->allow_nonfinite;
-    for (int i = 0; i < s->count && !result; i++) {
+    for (int i = 0; i < s->count; i++) {
         const size_t bytes = (size_t)s->items[i].bytes;
-        result = dt_store_read(s->store, s->index[i], s->kind, buffer, bytes);
-        if (!result && !told)
-            told = dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer, DT_F32, 0,
-                                     bytes / sizeof(float));
-        if (!result)
-            result = dti_writer_add(w, buffer, bytes);
+        DTI_TRY(dt_store_read(s->store, s->index[i], s->kind, buffer, bytes));
+        told = told || dti_warn_infinite(dti_store_base(s->store), s->items[i].name, buffer, DT_F32,
+                                         0, bytes / sizeof(float));
+        DTI_TRY(dti_writer_add(w, buffer, bytes));
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_store_save_file(const dti_saving *s, const char *path, void *buffer) {
@@ -221,31 +218,30 @@ static dt_result dti_store_check_values(const dti_loading *l, const char *name,
 static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool write, float *buffer,
                                        uint64_t *largest) {
     int count = dt_store_param_count(l->store), index = -1;
-    dt_result result = DT_OK;
     l->loaded = 0;
-    for (int i = 0; i < count && !result; i++) {
+    for (int i = 0; i < count; i++) {
         dt_param_info param = {0};
         dt_safetensors_tensor weight;
         dt_dtype dtype;
-        result = dt_store_get_param(l->store, i, &param);
-        const char *name = result ? NULL : dti_loading_name(l, param.name, text);
+        DTI_TRY(dt_store_get_param(l->store, i, &param));
+        const char *name = dti_loading_name(l, param.name, text);
         DTI_HAVE(text->ok);
         if (name)
-            result = dti_store_match(l, &param, name, &weight, &index);
-        if (name && !result && index >= 0 && !write)
-            result = dti_store_check_values(l, name, &weight, param.elements);
-        if (!name || result || index < 0)
+            DTI_TRY(dti_store_match(l, &param, name, &weight, &index));
+        if (!name || index < 0)
             continue;
         l->loaded++;
         *largest = DTI_MAX(*largest, param.elements);
-        if (!write)
+        if (!write) {
+            DTI_TRY(dti_store_check_values(l, name, &weight, param.elements));
             continue;
+        }
         dti_weight_floats(&weight, &dtype);
         dti_f32_from_weight(buffer, weight.data, dtype, (size_t)param.elements);
-        result = dt_store_write(l->store, i, DT_VALUE_PARAM, buffer,
-                                (size_t)param.elements * sizeof *buffer);
+        DTI_TRY(dt_store_write(l->store, i, DT_VALUE_PARAM, buffer,
+                               (size_t)param.elements * sizeof *buffer));
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {

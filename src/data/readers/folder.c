@@ -113,10 +113,10 @@ static dt_result dti_folder_numbered(void *user, const dt_sample *s, void *const
 static dt_result dti_folder_one_hot(void *user, const dt_sample *s, void *const *values) {
     const dt_folder *f = user;
     float *target = values[1];
-    const dt_result result = dti_folder_picture(user, s, values);
-    for (size_t i = 0; i < f->class_count && !result; i++)
+    DTI_TRY(dti_folder_picture(user, s, values));
+    for (size_t i = 0; i < f->class_count; i++)
         target[i] = i == f->labels[s->row] ? 1.0f : 0.0f;
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set) {
@@ -210,11 +210,9 @@ static dt_result dti_folder_cache_make(dt_folder *f) {
 /* Decodes all; a row that is left out gives its place to those behind it. */
 static dt_result dti_folder_verify(dt_folder *f) {
     size_t kept = 0;
-    dt_result result = DT_OK;
-    for (size_t i = 0; i < f->rows && !result; i++) {
-        result = dti_folder_decode(f, i, &f->workers[0]);
+    for (size_t i = 0; i < f->rows; i++) {
+        const dt_result result = dti_folder_decode(f, i, &f->workers[0]);
         if (result == DT_ERROR_FORMAT && f->desc.skip_bad) {
-            result = DT_OK;
             f->skipped++;
             continue;
         }

@@ -20,10 +20,9 @@ static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t 
                                  int32_t *targets) {
     const uint64_t at = t->desc.skip_bytes + row * (uint64_t)t->desc.stride * t->each;
     const int count = t->desc.window + more;
-    dt_result result = dti_reader_seek(&t->reader, at);
-    if (!result)
-        result = dti_reader_take(&t->reader, t->bytes, (size_t)count * t->each);
-    for (int i = 0; i < count && !result; i++) {
+    DTI_TRY(dti_reader_seek(&t->reader, at));
+    DTI_TRY(dti_reader_take(&t->reader, t->bytes, (size_t)count * t->each));
+    for (int i = 0; i < count; i++) {
         const uint8_t *b = t->bytes + (size_t)i * t->each;
         const uint32_t token = t->each == 2 ? dti_get16(b) : dti_get32(b);
         if (token >= (t->desc.vocabulary ? t->desc.vocabulary : (uint32_t)INT32_MAX))
@@ -38,7 +37,7 @@ static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t 
         if (i)
             targets[i - 1] = (int32_t)token;
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_tokens_locked(dt_tokens *t, const dt_sample *s, int32_t *ids,

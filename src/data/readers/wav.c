@@ -96,9 +96,9 @@ static dt_result dti_wav_sizes(dti_reader *r, uint64_t size, dti_wav *w) {
     uint8_t b[16];
     if (size < sizeof b)
         return dti_wav_wrong(r, r->at, "the chunk 'ds64' has less than 16 bytes");
-    const dt_result result = dti_reader_take(r, b, sizeof b);
-    w->data_size = result ? 0 : dti_get64(b + 8);
-    return result;
+    DTI_TRY(dti_reader_take(r, b, sizeof b));
+    w->data_size = dti_get64(b + 8);
+    return DT_OK;
 }
 
 /* Whose file it is: "RIFF" or, with sizes of 64 bits, "RF64" or "BW64"; and "WAVE". */
@@ -114,17 +114,15 @@ static dt_result dti_wav_take(dti_reader *r, void *user, dt_array *out) {
     uint8_t b[12] = {0};
     if (r->size < 12)
         return dti_wav_wrong(r, 0, "not a WAV file: it is too short");
-    dt_result result = dti_reader_take(r, b, 12);
-    if (!result && !dti_wav_begins(b, w))
+    DTI_TRY(dti_reader_take(r, b, 12));
+    if (!dti_wav_begins(b, w))
         return dti_wav_wrong(r, 0, "not a WAV file: it does not begin with RIFF and WAVE");
-    while (!result) {
+    for (;;) {
         if (r->size - r->at < 8)
             return dti_wav_wrong(r, r->at,
                                  "the file ends without a chunk 'data'; is it truncated?");
-        result = dti_reader_take(r, b, 8);
+        DTI_TRY(dti_reader_take(r, b, 8));
         uint64_t size = dti_get32(b + 4), at = r->at;
-        if (result)
-            break;
         if (w->wide && w->data_size && size == UINT32_MAX && !memcmp(b, "data", 4))
             size = w->data_size;
         if (size > r->size - at)
@@ -133,13 +131,11 @@ static dt_result dti_wav_take(dti_reader *r, void *user, dt_array *out) {
             return w->known ? dti_wav_samples(r, size, w, out)
                             : dti_wav_wrong(r, at - 8, "the chunk 'data' comes before 'fmt '");
         if (!memcmp(b, "fmt ", 4))
-            result = dti_wav_format(r, size, w);
+            DTI_TRY(dti_wav_format(r, size, w));
         if (w->wide && !memcmp(b, "ds64", 4))
-            result = dti_wav_sizes(r, size, w);
-        if (!result)
-            result = dti_reader_seek(r, DTI_MIN(at + size + size % 2, r->size));
+            DTI_TRY(dti_wav_sizes(r, size, w));
+        DTI_TRY(dti_reader_seek(r, DTI_MIN(at + size + size % 2, r->size)));
     }
-    return result;
 }
 
 DTI_PUBLIC_OUT(dt_wav_load, (dt_ctx * ctx, const char *path, dt_array *out, int *rate), ctx,
