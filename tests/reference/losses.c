@@ -65,7 +65,7 @@ static ref_xent ref_xent_row(const ref_call *r, const ref_tensor *weights, int64
         high = fmax(high, x.x[c]);
     for (int64_t c = 0; c < x.classes; c++)
         sum += exp(x.x[c] - high);
-    x.log_sum = high + log(sum);
+    x.log_sum = r->node->op == DTI_OP_NLL ? 0 : high + log(sum); /* nll: x has it already */
     return x;
 }
 
@@ -98,16 +98,7 @@ static void ref_cross_entropy(const ref_call *r) {
 }
 
 static void ref_nll(const ref_call *r) {
-    double *pair = r->out.data;
-    pair[0] = pair[1] = 0;
-    for (int64_t row = 0; row < r->in[1].elements; row++) {
-        ref_xent x = ref_xent_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
-        if (!x.counts)
-            continue;
-        const double weight = ref_xent_weight(&x, (int64_t)x.target);
-        pair[0] -= isnan(weight) ? NAN : weight * x.x[(int64_t)x.target];
-        pair[1] += weight;
-    }
+    ref_cross_entropy(r);
 }
 
 static void ref_cross_entropy_weight(const ref_call *r) {
