@@ -233,14 +233,12 @@
       "/* s: sizes of five axes, steps of a, steps of b. */\n"                                     \
       "static void dt_pair(float *y, const float *a, const float *b, const int *s,\n"              \
       "                    float (*f)(float, float)) {\n"                                          \
-      "    int i[5] = {0, 0, 0, 0, 0};\n"                                                          \
       "    for (int at = 0; at < s[0] * s[1] * s[2] * s[3] * s[4]; at++) {\n"                      \
       "        int u = 0, v = 0;\n"                                                                \
       "        for (int k = 0, rest = at; k < 5; k++) {\n"                                         \
-      "            i[4 - k] = rest % s[4 - k];\n"                                                  \
+      "            u += rest % s[4 - k] * s[9 - k];\n"                                             \
+      "            v += rest % s[4 - k] * s[14 - k];\n"                                            \
       "            rest /= s[4 - k];\n"                                                            \
-      "            u += i[4 - k] * s[9 - k];\n"                                                    \
-      "            v += i[4 - k] * s[14 - k];\n"                                                   \
       "        }\n"                                                                                \
       "        y[at] = f(a[u], b[v]);\n"                                                           \
       "    }\n"                                                                                    \

@@ -17,7 +17,7 @@ static void dti_split_by_class(const uint32_t *labels, uint32_t rows, const uint
 static dt_result dti_split_classes(dti_base *base, const uint32_t *labels, uint32_t rows,
                                    uint32_t *classes) {
     *classes = 1;
-    for (uint32_t i = 0; labels && i < rows; i++) {
+    for (uint32_t i = 0; i < rows; i++) {
         if (labels[i] >= DTI_SPLIT_LABELS_MAX)
             return dti_fail(base, DT_ERROR_INVALID, "row %u has class %u; classes go from 0 to %u",
                             i, labels[i], DTI_SPLIT_LABELS_MAX - 1);
@@ -49,16 +49,17 @@ static dt_result dti_split_check(dti_base *base, const dt_data_split_desc *d) {
 
 static dt_result dti_split_order(dti_base *base, const dt_data_split_desc *d, uint32_t *order) {
     uint32_t classes;
+    if (!d->labels) {
+        dt_shuffle(order, d->rows, d->seed, 0);
+        return DT_OK;
+    }
     DTI_TRY(dti_split_classes(base, d->labels, d->rows, &classes));
     uint32_t *counts = dti_alloc_array(base, (size_t)classes + 1, sizeof *counts);
     uint32_t *shuffled = counts ? dti_alloc_array(base, d->rows, sizeof *shuffled) : NULL;
-    dt_result result = shuffled ? DT_OK : DT_ERROR_MEMORY;
+    const dt_result result = shuffled ? DT_OK : DT_ERROR_MEMORY;
+    dt_shuffle(shuffled, d->rows, d->seed, 0);
     if (!result)
-        dt_shuffle(shuffled, d->rows, d->seed, 0);
-    if (!result && d->labels)
         dti_split_by_class(d->labels, d->rows, shuffled, classes, counts, order);
-    else if (!result)
-        memcpy(order, shuffled, d->rows * sizeof *order);
     DTI_FREE(base, shuffled, counts);
     return result;
 }
@@ -73,12 +74,10 @@ DTI_PUBLIC(dt_data_split,
     DTI_NEED(base, train_count);
     DTI_NEED(base, valid);
     DTI_NEED(base, valid_count);
-    dt_result result = dti_split_check(base, desc);
-    if (!result)
-        result = dti_split_order(base, desc, valid);
-    uint8_t *validates = result ? NULL : dti_alloc(base, desc->rows);
-    if (!validates)
-        return result ? result : DT_ERROR_MEMORY;
+    DTI_TRY(dti_split_check(base, desc));
+    DTI_TRY(dti_split_order(base, desc, valid));
+    uint8_t *validates = dti_alloc(base, desc->rows);
+    DTI_HAVE(validates);
     uint32_t counts[2] = {0, 0};
     for (uint32_t i = 0; i < desc->rows; i++)
         validates[valid[i]] = dti_split_validates(desc, i);

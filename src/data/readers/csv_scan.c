@@ -152,13 +152,6 @@ static bool dti_csv_stands_for_missing(const dti_csv_column *column, bool known)
     return found;
 }
 
-static void dti_csv_explain_missing(const dti_csv_column *column, const char *text, bool known,
-                                    char *why, size_t size) {
-    snprintf(why, size, "the value of '%s' is missing%s%s%s; %s", dti_show(column->name).text,
-             *text ? " ('" : "", text, *text ? "' counts so)" : "",
-             known ? ".skip_bad leaves the row out" : "set .missing of a rule, or .skip_bad");
-}
-
 /* A value of a column that is read. */
 static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, bool known,
                                char *why, size_t size) {
@@ -167,7 +160,9 @@ static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, b
     if (dti_csv_is_missing(text)) {
         if (dti_csv_stands_for_missing(column, known))
             return true;
-        dti_csv_explain_missing(column, text, known, why, size);
+        snprintf(why, size, "the value of '%s' is missing%s%s%s; %s", dti_show(column->name).text,
+                 *text ? " ('" : "", text, *text ? "' counts so)" : "",
+                 known ? ".skip_bad leaves the row out" : "set .missing of a rule, or .skip_bad");
         return false;
     }
     if (column->kind == DT_CSV_NUMBER && !dti_csv_number(text, &number)) {
@@ -279,14 +274,6 @@ static dt_result dti_csv_keep(dt_csv *csv, uint64_t place, uint64_t line) {
     return DT_OK;
 }
 
-/* Counts a bad row that .skip_bad leaves out, and keeps the first one's reason. */
-static void dti_csv_skip(dti_csv_skipped *bad, uint64_t line, const char *why) {
-    if (bad->rows++)
-        return;
-    bad->line = line;
-    snprintf(bad->why, sizeof bad->why, "%s", why);
-}
-
 static void dti_csv_tell_skipped(const dt_csv *csv, const dti_csv_skipped *bad) {
     if (bad->rows)
         dti_log(csv->base, DT_LOG_WARNING,
@@ -310,8 +297,10 @@ static dt_result dti_csv_rows(dt_csv *csv) {
         const dti_csv_verdict verdict = dti_csv_judge(csv, why, sizeof why);
         if (verdict == DTI_CSV_BAD && !csv->skip_bad)
             return dti_csv_wrong(&csv->cursor, csv->cursor.row_line, why);
-        if (verdict == DTI_CSV_BAD)
-            dti_csv_skip(&bad, csv->cursor.row_line, why);
+        if (verdict == DTI_CSV_BAD && !bad.rows++) { /* the first one's reason is kept */
+            bad.line = csv->cursor.row_line;
+            snprintf(bad.why, sizeof bad.why, "%s", why);
+        }
         csv->skipped += verdict != DTI_CSV_KEPT;
         if (verdict == DTI_CSV_KEPT)
             DTI_TRY(dti_csv_keep(csv, place, line));

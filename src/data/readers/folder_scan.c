@@ -63,14 +63,6 @@ static bool dti_folder_not_hidden(const char *name) {
 
 /* ---- pictures */
 
-static dt_result dti_folder_other_size(const dt_folder *f, const char *path, const dti_picture *p) {
-    return dti_fail(
-        f->base, DT_ERROR_FORMAT,
-        "%s: it has %u x %u pixels, where %d x %d are wanted (by dt_folder_desc, or as "
-        "the first picture has them); .sizes says to resize, crop or skip such pictures",
-        path, p->width, p->height, f->width, f->height);
-}
-
 static bool dti_folder_fits(const dt_folder *f, const dti_picture *p) {
     return f->desc.sizes == DT_FOLDER_RESIZE || f->desc.sizes == DT_FOLDER_CROP ||
            ((int)p->width == f->width && (int)p->height == f->height);
@@ -113,10 +105,14 @@ static dt_result dti_folder_add(dt_folder *f, const char *path, uint32_t class) 
     f->height = f->height ? f->height : (int)p.height;
     f->channels = f->channels ? f->channels : p.channels;
     if (!dti_folder_fits(f, &p)) {
-        if (f->desc.sizes != DT_FOLDER_SKIP)
-            return dti_folder_other_size(f, path, &p);
         f->skipped++;
-        return DT_OK;
+        return f->desc.sizes == DT_FOLDER_SKIP
+                   ? DT_OK
+                   : dti_fail(f->base, DT_ERROR_FORMAT,
+                              "%s: it has %u x %u pixels, where %d x %d are wanted (by "
+                              "dt_folder_desc, or as the first picture has them); .sizes says to "
+                              "resize, crop or skip such pictures",
+                              path, p.width, p.height, f->width, f->height);
     }
     f->file_max = DTI_MAX(f->file_max, size);
     f->pixels_max = DTI_MAX(f->pixels_max, (size_t)p.width * p.height);

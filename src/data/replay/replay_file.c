@@ -111,13 +111,7 @@ static dt_result dti_replay_priorities(dt_replay *r, dti_reader *f) {
     return DT_OK;
 }
 
-static void dti_replay_empty(dt_replay *r) {
-    r->count = r->next = 0;
-    r->largest = 1.0;
-    if (r->tree)
-        memset(r->tree, 0, (size_t)r->leaves * 2 * sizeof *r->tree);
-}
-
+/* What fails leaves the buffer empty. */
 static dt_result dti_replay_take(dt_replay *r, dti_reader *f, const dti_replay_head *head) {
     r->count = head->count;
     r->next = head->next;
@@ -127,10 +121,14 @@ static dt_result dti_replay_take(dt_replay *r, dti_reader *f, const dti_replay_h
         result = dti_reader_take(f, r->items, (size_t)(r->count * r->desc.item_bytes));
     if (!result && r->tree)
         result = dti_replay_priorities(r, f);
-    if (result)
-        dti_replay_empty(r);
-    else
+    if (!result) {
         r->drawn = head->drawn;
+        return DT_OK;
+    }
+    r->count = r->next = 0;
+    r->largest = 1.0;
+    if (r->tree)
+        memset(r->tree, 0, (size_t)r->leaves * 2 * sizeof *r->tree);
     return result;
 }
 
