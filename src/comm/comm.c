@@ -139,6 +139,7 @@ static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_des
     return DT_OK;
 }
 
+/* Fills in the defaults, and checks all of it. */
 static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
     DTI_TRY(dti_comm_desc_check_texts(base, d));
     if (!d->allocator.alloc != !d->allocator.free)
@@ -196,9 +197,7 @@ static dt_result dti_comm_make(const dt_comm_desc *desc, dt_comm **out) {
         dti_mpi_leave(owns_mpi);
     if (result && comm)
         comm->transport = NULL;
-    volatile char *key = d.key; /* the copy on the stack goes; the compiler must not skip it */
-    for (size_t i = 0; i < sizeof d.key; i++)
-        key[i] = 0;
+    dti_wipe(d.key, sizeof d.key);
     return result;
 }
 

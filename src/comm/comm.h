@@ -86,9 +86,6 @@ static dt_result dti_comm_revoked(dt_comm *comm, dt_result cause, const char *te
 /* Frees what dti_comm_new made; the transport is closed. */
 static void dti_comm_free(dt_comm *comm);
 
-/* One desc, resolved: defaults filled in, checked. */
-static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *desc);
-
 /* Each sets transport and state of a comm that has rank and size; on failure it leaves none, and
  * has said why by dti_fail. */
 static dt_result dti_comm_open_single(dt_comm *comm);
@@ -102,18 +99,6 @@ static void dti_mpi_leave(bool owns);
 /* Measures the links, in a group that has just been joined, if they are to be measured. */
 static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc);
 
-/* Bytes of an element. */
-static const char *dti_kind_name(dt_comm_kind kind);
-static const char *dti_algorithm_name(dt_comm_algorithm algorithm); /* NULL: no such one */
-/* Whether the kind has a reduction; a root (which send and recv call their peer). */
-static bool dti_kind_reduces(dt_comm_kind kind);
-static bool dti_kind_is_p2p(dt_comm_kind kind); /* send, recv */
-static bool dti_kind_has_root(dt_comm_kind kind);
-/* Bytes of `in` and `out` of an operation at `rank` of `size`; 0 where it has none. In tree mode of
- * one buffer of `in`. */
-static size_t dti_coll_in_width(const dt_comm_op *op); /* bytes of an element of `in` */
-static uint64_t dti_coll_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
-static uint64_t dti_coll_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
 /* "all-reduce of 5 f32 (sum)", "send of 3 i32 to rank 1": for messages. Returns text. */
 #define DTI_COLL_TEXT 96
 static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]);

@@ -47,20 +47,21 @@ static uint32_t dti_direct_scatter(dti_builder *b) {
     return buffers;
 }
 
-/* Receives this rank's part from all, and sums it into `to`; returns the FOLD. */
-static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
+/* Receives `part` of the arrays of ranks [first, end) by streams from `stream` on, and sums it with
+ * this rank's into `to`; returns the FOLD. */
+static uint32_t dti_slots_sum(dti_builder *b, uint32_t first, uint32_t end, dti_part part,
+                              uint32_t stream, dti_stretch to, bool finish) {
     const dti_collective *c = b->c;
     uint8_t dtype = dti_in_dtype(c);
-    dti_part part = dti_direct_part(c, c->rank);
     dti_stretch slot = dti_stretch_at(DTI_REGION_SLOT, dtype, 0, part.count);
     dt_comm_span spans[DTI_TREE_SPANS];
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
-    for (uint32_t peer = 0; peer < c->size; peer++)
+    for (uint32_t peer = first; peer < end; peer++)
         for (uint32_t k = 0, n = peer == c->rank ? 0 : dti_collective_spans(c, peer, spans); k < n;
              k++)
-            dti_add_recv(b, peer, k, slot, true);
-    uint32_t fold = dti_add_fold(b, to, true);
-    for (uint32_t peer = 0; peer < c->size; peer++) {
+            dti_add_recv(b, peer, stream + k, slot, true);
+    uint32_t fold = dti_add_fold(b, to, finish);
+    for (uint32_t peer = first; peer < end; peer++) {
         uint32_t n = dti_collective_spans(c, peer, spans);
         for (uint32_t k = 0; k < n; k++) {
             dti_stretch own =
@@ -72,6 +73,11 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
         }
     }
     return fold;
+}
+
+/* The same of this rank's part, of all ranks. */
+static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
+    return dti_slots_sum(b, 0, b->c->size, dti_direct_part(b->c, b->c->rank), 0, to, true);
 }
 
 static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {

@@ -91,31 +91,13 @@ static void dti_hosts_scatter(dti_builder *b, const dti_hosts *h) {
         }
 }
 
-/* What a rank has is one subtree. */
-static dt_comm_span dti_hosts_leaves(const dti_collective *c, uint32_t rank) {
-    return c->op.tree ? c->leaves[rank] : (dt_comm_span){rank, 1};
-}
-
-/* Sums part `part` of this rank's piece over its host; returns the FOLD. */
+/* Sums part `part` of this rank's piece over its host; returns the FOLD. What a rank has is one
+ * subtree. */
 static uint32_t dti_hosts_sum_here(dti_builder *b, const dti_hosts *h, uint32_t part,
                                    dti_stretch to) {
-    const dti_collective *c = b->c;
-    dti_stretch own = dti_hosts_range(c, h, DTI_REGION_IN, h->place, part);
-    dti_stretch slot = dti_stretch_at(DTI_REGION_SLOT, own.dtype, 0, own.count);
     uint32_t first = h->host * h->local;
-    uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
-    for (uint32_t place = 0; place < h->local; place++)
-        if (place != h->place)
-            dti_add_recv(b, first + place, part, slot, true);
-    uint32_t fold = dti_add_fold(b, to, false);
-    for (uint32_t place = 0; place < h->local; place++) {
-        dt_comm_span leaves = dti_hosts_leaves(c, first + place);
-        if (place == h->place)
-            dti_add_source(b, own, DTI_NO_STEP, leaves);
-        else
-            dti_add_source(b, slot, recv++, leaves);
-    }
-    return fold;
+    return dti_slots_sum(b, first, first + h->local, dti_hosts_part(b->c, h, h->place, part), part,
+                         to, false);
 }
 
 /* Sums this rank's part over all hosts into OUT; returns the FOLD. */
@@ -131,10 +113,11 @@ static uint32_t dti_hosts_sum_all(dti_builder *b, const dti_hosts *h, dti_stretc
                          dti_stretch_part(work, host * to.count, to.count), false);
     uint32_t fold = dti_add_fold(b, to, true);
     for (uint32_t host = 0; host < h->count; host++) {
-        dt_comm_span leaves = dti_hosts_leaves(c, host * h->local);
-        leaves.count *= h->local; /* the host's others have as many */
+        dt_comm_span leaves[DTI_TREE_SPANS];
+        dti_collective_spans(c, host * h->local, leaves);
+        leaves->count *= h->local; /* the host's others have as many */
         dti_add_source(b, dti_stretch_part(work, host * to.count, to.count),
-                       host == h->host ? DTI_NO_STEP : recv++, leaves);
+                       host == h->host ? DTI_NO_STEP : recv++, *leaves);
     }
     dti_add_after(b, here);
     return fold;

@@ -24,8 +24,11 @@
 #define DTI_KINDS (DT_COMM_BARRIER + 1)
 #define DTI_ALGORITHMS (DT_COMM_ALGORITHM_HIERARCHICAL + 1)
 
-static const struct {
-    dti_algorithm_fn *direct, *one_shot, *doubling, *halving, *ring, *hierarchical;
+static const union {
+    struct { /* in the order of dt_comm_algorithm */
+        dti_algorithm_fn *none, *direct, *one_shot, *doubling, *halving, *ring, *hierarchical;
+    };
+    dti_algorithm_fn *by[DTI_ALGORITHMS];
 } dti_algorithm_table[DTI_KINDS] = {
     [DT_COMM_SEND] = {.direct = dti_algo_send_direct},
     [DT_COMM_RECV] = {.direct = dti_algo_recv_direct},
@@ -51,15 +54,7 @@ static const struct {
 
 /* NULL where it does not exist. */
 static dti_algorithm_fn *dti_algorithm_of(dt_comm_kind kind, dt_comm_algorithm algorithm) {
-    switch (algorithm) {
-    case DT_COMM_ALGORITHM_DIRECT: return dti_algorithm_table[kind].direct;
-    case DT_COMM_ALGORITHM_ONE_SHOT: return dti_algorithm_table[kind].one_shot;
-    case DT_COMM_ALGORITHM_DOUBLING: return dti_algorithm_table[kind].doubling;
-    case DT_COMM_ALGORITHM_HALVING: return dti_algorithm_table[kind].halving;
-    case DT_COMM_ALGORITHM_RING: return dti_algorithm_table[kind].ring;
-    case DT_COMM_ALGORITHM_HIERARCHICAL: return dti_algorithm_table[kind].hierarchical;
-    default: return NULL;
-    }
+    return (unsigned)algorithm < DTI_ALGORITHMS ? dti_algorithm_table[kind].by[algorithm] : NULL;
 }
 
 /* Whether each rank has one subtree of the leaves, all alike: then subtrees of ranks are subtrees

@@ -6,47 +6,19 @@
 
 /* ---- sizes and texts */
 
+/* Bytes of an element of `in`. */
 static size_t dti_coll_in_width(const dt_comm_op *op) {
     return dti_dtype_bytes(op->tree ? (dt_dtype)dti_fold_dtype(op->dtype, op->reduction)
                                     : op->dtype);
 }
 
+/* Bytes of `in` and `out` at `rank` of `size`; 0 where it has none. In tree mode of one buffer. */
 static uint64_t dti_coll_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
-    uint64_t bytes = op->count * dti_coll_in_width(op);
-    bool root = op->root == (int)rank;
-    switch (op->kind) {
-    case DT_COMM_SEND:
-    case DT_COMM_REDUCE:
-    case DT_COMM_ALL_REDUCE:
-    case DT_COMM_GATHER:
-    case DT_COMM_ALL_GATHER: return bytes;
-    case DT_COMM_BROADCAST: return root ? bytes : 0;
-    case DT_COMM_SCATTER: return root ? bytes * size : 0;
-    case DT_COMM_REDUCE_SCATTER:
-    case DT_COMM_ALL_TO_ALL: return bytes * size;
-    case DT_COMM_RECV:
-    case DT_COMM_BARRIER: break;
-    }
-    return 0;
+    return op->count * dti_coll_in_width(op) * dti_kind_blocks(op, true, rank, size);
 }
 
 static uint64_t dti_coll_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
-    uint64_t bytes = op->count * dti_dtype_bytes(op->dtype);
-    bool root = op->root == (int)rank;
-    switch (op->kind) {
-    case DT_COMM_RECV:
-    case DT_COMM_ALL_REDUCE:
-    case DT_COMM_SCATTER:
-    case DT_COMM_REDUCE_SCATTER: return bytes;
-    case DT_COMM_BROADCAST: return root ? 0 : bytes;
-    case DT_COMM_REDUCE: return root ? bytes : 0;
-    case DT_COMM_GATHER: return root ? bytes * size : 0;
-    case DT_COMM_ALL_GATHER:
-    case DT_COMM_ALL_TO_ALL: return bytes * size;
-    case DT_COMM_SEND:
-    case DT_COMM_BARRIER: break;
-    }
-    return 0;
+    return op->count * dti_dtype_bytes(op->dtype) * dti_kind_blocks(op, false, rank, size);
 }
 
 static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]) {
@@ -55,7 +27,7 @@ static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT])
     unsigned long long count = op->count;
     const char *dtype = dti_dtype_name(op->dtype);
     char tail[48] = "";
-    if (op->kind == DT_COMM_SEND || op->kind == DT_COMM_RECV)
+    if (dti_kind_is_p2p(op->kind))
         snprintf(tail, sizeof tail, " %s rank %d", op->kind == DT_COMM_SEND ? "to" : "from",
                  op->root);
     else if (op->kind == DT_COMM_REDUCE)
@@ -118,7 +90,7 @@ static dt_result dti_coll_check_root(const dt_comm *comm, const dt_comm_op *op) 
     if (!dti_kind_has_root(op->kind))
         return DT_OK;
     const char *kind = dti_kind_name(op->kind);
-    bool pair = op->kind == DT_COMM_SEND || op->kind == DT_COMM_RECV;
+    bool pair = dti_kind_is_p2p(op->kind);
     if (op->root < 0 || op->root >= (int)comm->size)
         return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s %d is not in 0 .. %d", kind,
                         pair ? "rank" : "root", op->root, (int)comm->size - 1);

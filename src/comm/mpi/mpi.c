@@ -47,7 +47,7 @@ static dti_mpi_op *dti_mpi_find_free(dti_mpi *m, size_t need, size_t *index) {
 static void dti_mpi_plan(dti_mpi_op *plan) {
     const dt_comm_op *op = &plan->op;
     dti_mpi_choose_types(plan);
-    uint64_t blocks = dti_mpi_has_blocks(op->kind) ? plan->group->comm->size : 1;
+    uint64_t blocks = dti_kind_has_blocks(op->kind) ? plan->group->comm->size : 1;
     uint64_t most = DTI_MAX(DTI_MPI_CHUNK / (blocks * plan->width), 1);
     plan->chunk_elements = DTI_MAX(DTI_MIN(most, op->count), 1);
     plan->chunks = op->count / plan->chunk_elements + (op->count % plan->chunk_elements != 0);

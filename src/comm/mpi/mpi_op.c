@@ -101,10 +101,6 @@ struct dti_mpi {
 
 /* ---- the end */
 
-/* Ends all groups, here and, to be told to, on the other ranks; the first cause stays. */
-static void dti_mpi_end(dti_mpi *m, dt_result result, bool tell, const char *format, ...)
-    DTI_PRINTF(4, 5);
-
 static void dti_mpi_tell(dti_mpi *m, int which, dt_result result, const char *text) {
     dti_mpi_note *note = &m->told[which];
     note->result = (int32_t)result, note->rank = (int32_t)m->rank;
@@ -115,6 +111,8 @@ static void dti_mpi_tell(dti_mpi *m, int which, dt_result result, const char *te
                       &m->telling[(uint32_t)which * m->size + r]);
 }
 
+/* Ends all groups, here and, to be told to, on the other ranks; the first cause stays. */
+DTI_PRINTF(4, 5)
 static void dti_mpi_end(dti_mpi *m, dt_result result, bool tell, const char *format, ...) {
     if (m->result)
         return;
@@ -198,22 +196,15 @@ static void dti_mpi_choose_types(dti_mpi_op *o) {
 
 /* ---- chunks: in, on their way, out */
 
-static bool dti_mpi_has_blocks(dt_comm_kind kind) {
-    return kind >= DT_COMM_GATHER && kind != DT_COMM_BARRIER;
+/* Blocks of a chunk of `in`, or `out`, here. */
+static uint64_t dti_mpi_blocks(const dti_mpi_op *o, bool in) {
+    return dti_kind_blocks(&o->op, in, o->group->comm->rank, o->group->comm->size);
 }
 
 /* How many blocks of a chunk scratch has here. */
 static uint64_t dti_mpi_scratch_blocks(const dti_mpi_op *o) {
-    const dt_comm *comm = o->group->comm;
-    bool root = o->op.root == (int)comm->rank;
-    switch (o->op.kind) {
-    case DT_COMM_GATHER:
-    case DT_COMM_SCATTER: return root ? comm->size : 1;
-    case DT_COMM_ALL_GATHER:
-    case DT_COMM_REDUCE_SCATTER: return comm->size;
-    case DT_COMM_ALL_TO_ALL: return 2 * (uint64_t)comm->size;
-    default: return 1;
-    }
+    uint64_t in = dti_mpi_blocks(o, true), out = dti_mpi_blocks(o, false);
+    return o->op.kind == DT_COMM_ALL_TO_ALL ? in + out : DTI_MAX(DTI_MAX(in, out), 1);
 }
 
 typedef struct dti_mpi_part {
@@ -260,39 +251,19 @@ static void dti_mpi_store(const dti_mpi_op *o, const dti_mpi_part *p, uint64_t b
 static void dti_mpi_load_chunk(const dti_mpi_op *o, const dti_mpi_part *p) {
     const dt_comm *comm = o->group->comm;
     bool root = o->op.root == (int)comm->rank;
-    uint64_t blocks = 0;
-    switch (o->op.kind) {
-    case DT_COMM_BROADCAST: blocks = root; break;
-    case DT_COMM_SCATTER: blocks = root ? comm->size : 0; break;
-    case DT_COMM_REDUCE_SCATTER:
-    case DT_COMM_ALL_TO_ALL: blocks = comm->size; break;
-    case DT_COMM_GATHER: dti_mpi_load(o, p, 0, root ? comm->rank : 0); return;
-    case DT_COMM_ALL_GATHER: dti_mpi_load(o, p, 0, comm->rank); return;
-    case DT_COMM_RECV:
-    case DT_COMM_BARRIER: return;
-    default: blocks = 1;
-    }
-    for (uint64_t b = 0; b < blocks; b++)
-        dti_mpi_load(o, p, b, b);
+    bool among = o->op.kind == DT_COMM_ALL_GATHER || (o->op.kind == DT_COMM_GATHER && root);
+    for (uint64_t b = 0; b < dti_mpi_blocks(o, true); b++)
+        dti_mpi_load(o, p, b, among ? comm->rank : b);
 }
 
 /* What lies of `in` where this writes has been read: it is of this chunk or an earlier one. */
 static void dti_mpi_store_chunk(const dti_mpi_op *o, const dti_mpi_part *p) {
     const dt_comm *comm = o->group->comm;
     bool root = o->op.root == (int)comm->rank;
-    uint64_t blocks = 0, from = 0;
-    switch (o->op.kind) {
-    case DT_COMM_SEND:
-    case DT_COMM_BARRIER: return;
-    case DT_COMM_BROADCAST: blocks = !root; break;
-    case DT_COMM_REDUCE: blocks = root; break;
-    case DT_COMM_SCATTER: dti_mpi_store(o, p, 0, root ? comm->rank : 0); return;
-    case DT_COMM_GATHER: blocks = root ? comm->size : 0; break;
-    case DT_COMM_ALL_TO_ALL: from = comm->size; /* fall through */
-    case DT_COMM_ALL_GATHER: blocks = comm->size; break;
-    default: blocks = 1;
-    }
-    for (uint64_t b = 0; b < blocks; b++)
+    uint64_t from = o->op.kind == DT_COMM_ALL_TO_ALL ? comm->size : 0;
+    if (o->op.kind == DT_COMM_SCATTER && root)
+        from = comm->rank;
+    for (uint64_t b = 0; b < dti_mpi_blocks(o, false); b++)
         dti_mpi_store(o, p, b, from + b);
 }
 

@@ -42,8 +42,7 @@ static bool dti_posted_before(const dti_core *core, uint32_t peer, uint32_t grou
 /* ---- mismatches */
 
 static void dti_announce_text(const dti_announce *p, char *text, size_t room) {
-    bool reduces = p->kind == DT_COMM_REDUCE || p->kind == DT_COMM_ALL_REDUCE ||
-                   p->kind == DT_COMM_REDUCE_SCATTER;
+    bool reduces = dti_kind_reduces((dt_comm_kind)p->kind);
     const uint32_t code = p->flags & DTI_FLAG_REDUCTION;
     const char *reduction = dti_reduction_name((dt_comm_reduction)code);
     bool known = reduces && !(p->flags & DTI_FLAG_P2P) && reduction;

@@ -173,8 +173,7 @@ static void dti_job_do(const dti_job *j) {
 /* Cuts the operation, whose posts are complete, into jobs. */
 static void dti_slot_plan(dti_slot *slot, uint32_t size) {
     const dt_comm_op *op = &slot->op;
-    bool blocks = op->kind >= DT_COMM_GATHER && op->kind != DT_COMM_BARRIER;
-    uint64_t bytes = DTI_JOB_BYTES / (blocks ? size : 1);
+    uint64_t bytes = DTI_JOB_BYTES / (dti_kind_has_blocks(op->kind) ? size : 1);
     slot->job_elements = DTI_MAX(bytes, 4096) / dti_dtype_bytes(op->dtype);
     slot->jobs = op->count / slot->job_elements + (op->count % slot->job_elements != 0);
     atomic_store(&slot->next_job, 0);
