@@ -740,7 +740,7 @@ static void served_worker_reset(void) {
     s->open = s->greeted = s->refused = s->told = s->back = s->silent = false;
     s->broken = s->full = 0;
     s->welcome = served_at.welcome;
-    w->have[0] = 0;
+    w->servers[0].have = 0;
     w->told = (dti_told){0};
     served_at.trainer->epoch = served_at.version = 0;
 }

@@ -83,7 +83,7 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "DT_TRAIN_SERVER: this dtrain was compiled without connections");
     c->wait_ns = 1000000u * (uint64_t)(wait_ms ? wait_ms : DTI_CLIENT_WAIT_MS);
-    dt_result result = dti_client_addresses(c, servers);
+    DTI_TRY(dti_client_addresses(c, servers));
     const dti_message_server_desc d = {.by = by,
                                        .connections = c->count,
                                        .events = {.user = c,
@@ -92,7 +92,7 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
                                                   .came = dti_client_came,
                                                   .read = dti_client_read,
                                                   .closed = dti_client_closed}};
-    return result ? result : c->calls->create(base, &d, &c->message_server);
+    return c->calls->create(base, &d, &c->message_server);
 }
 
 static void dti_client_close(dti_client *c) {
@@ -274,14 +274,12 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
 static dt_result dti_client_greet(dti_client *c, uint32_t to) {
     const dti_message hello = {.kind = DTI_SAY_HELLO};
     while (!c->servers[to].greeted) {
-        dt_result result = dti_client_connect(c, to);
+        DTI_TRY(dti_client_connect(c, to));
         const uint64_t broken = c->servers[to].broken;
-        if (!result && dti_client_try(c, to, &hello, NULL))
-            result = dti_client_welcome(c, to);
-        else if (!result && (c->servers[to].silent || dti_now_ns() - broken >= c->wait_ns))
-            result = dti_client_gone(c, to);
-        if (result)
-            return result;
+        if (dti_client_try(c, to, &hello, NULL))
+            DTI_TRY(dti_client_welcome(c, to));
+        else if (c->servers[to].silent || dti_now_ns() - broken >= c->wait_ns)
+            return dti_client_gone(c, to);
     }
     return DT_OK;
 }
@@ -320,21 +318,16 @@ static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m
     uint64_t first = 0;
     bool answered = false;
     while (!answered) {
-        dt_result result = dti_client_greet(c, to);
-        if (!result)
-            result = dti_client_same_generation(c, to, m->kind);
+        DTI_TRY(dti_client_greet(c, to));
+        DTI_TRY(dti_client_same_generation(c, to, m->kind));
         const uint64_t start = dti_now_ns();
-        if (!result) {
-            c->room = room;
-            c->room_bytes = room_bytes;
-            answered = dti_client_try(c, to, m, body);
-            c->room = NULL;
-            c->room_bytes = 0;
-        }
-        if (!result && !answered)
-            result = dti_client_broke(c, to, start, &first);
-        if (result)
-            return result;
+        c->room = room;
+        c->room_bytes = room_bytes;
+        answered = dti_client_try(c, to, m, body);
+        c->room = NULL;
+        c->room_bytes = 0;
+        if (!answered)
+            DTI_TRY(dti_client_broke(c, to, start, &first));
     }
     if (c->answer.kind != DTI_SAY_ERROR)
         return DT_OK;

@@ -3,15 +3,16 @@
 
 /* ---- shares */
 
-static uint32_t dti_shares_size(const dti_partition *job, uint32_t batch_slice) {
-    return dti_partition_row(job, batch_slice + 1, job->batch) -
-           dti_partition_row(job, batch_slice, job->batch);
+/* Rows of a batch slice in a batch of `rows`. */
+static uint32_t dti_shares_size(const dti_partition *job, uint32_t batch_slice, uint32_t rows) {
+    return dti_partition_row(job, batch_slice + 1, rows) -
+           dti_partition_row(job, batch_slice, rows);
 }
 
 static uint32_t dti_shares_most(const dti_partition *job) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < job->batch_slices; i++)
-        most = DTI_MAX(most, dti_shares_size(job, i));
+        most = DTI_MAX(most, dti_shares_size(job, i, job->batch));
     return most;
 }
 
@@ -39,26 +40,26 @@ static dt_result dti_shares_add(dti_parallel *par, dti_shares *s, uint32_t size,
         share->runs = &r->full;
         return DT_OK;
     }
-    dt_result result = dti_runs_make(par->base, &one, 0, rows, &share->own);
-    for (uint32_t i = 0; i < share->own.count && !result; i++)
-        result = dti_micro_program(par, r, &share->own, i);
-    return result ? result : dti_runs_list_make(par, r, &share->own);
+    DTI_TRY(dti_runs_make(par->base, &one, 0, rows, &share->own));
+    for (uint32_t i = 0; i < share->own.count; i++)
+        DTI_TRY(dti_micro_program(par, r, &share->own, i));
+    return dti_runs_list_make(par, r, &share->own);
 }
 
 static dt_result dti_shares_make(dti_parallel *par, dti_shares *s) {
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->job.batch_slices && !result; i++) {
-        const uint32_t size = dti_shares_size(&s->job, i);
+    for (uint32_t i = 0; i < s->job.batch_slices; i++) {
+        const uint32_t size = dti_shares_size(&s->job, i, s->job.batch);
         const uint32_t low = dti_partition_row(&s->job, i, s->job.batch);
-        result = dti_shares_add(par, s, size, size);
-        if (!result && s->tail > low)
-            result = dti_shares_add(par, s, size, DTI_MIN(size, s->tail - low));
+        DTI_TRY(dti_shares_add(par, s, size, size));
+        if (s->tail > low)
+            DTI_TRY(dti_shares_add(par, s, size, DTI_MIN(size, s->tail - low)));
     }
-    for (uint32_t i = 0; i < s->count && !result; i++)
+    for (uint32_t i = 0; i < s->count; i++)
         s->weighs = s->weighs || dti_program_weighs(s->at[i].runs->runs[0].program);
     s->weights =
         dti_alloc_array(par->base, (size_t)s->job.batch_slices * DT_MAX_TERMS, sizeof(double));
-    return result || s->weights ? result : DT_ERROR_MEMORY;
+    DTI_HAVE(s->weights);
+    return DT_OK;
 }
 
 static void dti_shares_free(dti_parallel *par, dti_shares *s) {
@@ -81,16 +82,15 @@ static void dti_shares_free(dti_parallel *par, dti_shares *s) {
 static void dti_shares_rows(const dti_shares *s, uint32_t batch_slice, uint32_t rows,
                             uint32_t *first, uint32_t *count) {
     *first = s->weighs ? 0 : dti_partition_row(&s->job, batch_slice, rows);
-    *count = s->weighs ? rows : dti_partition_row(&s->job, batch_slice + 1, rows) - *first;
+    *count = s->weighs ? rows : dti_shares_size(&s->job, batch_slice, rows);
 }
 
 /* Its runs, at the rows that the batch slice has in a batch of `rows`; NULL: it has none. */
 static dti_runs *dti_shares_runs(dti_shares *s, uint32_t batch_slice, uint32_t rows) {
-    const uint32_t low = dti_partition_row(&s->job, batch_slice, rows);
-    const uint32_t count = dti_partition_row(&s->job, batch_slice + 1, rows) - low;
-    const dti_share_runs *share =
-        count ? dti_shares_find(s, dti_shares_size(&s->job, batch_slice), count) : NULL;
-    uint32_t row = low;
+    const uint32_t count = dti_shares_size(&s->job, batch_slice, rows);
+    const uint32_t full = dti_shares_size(&s->job, batch_slice, s->job.batch);
+    const dti_share_runs *share = count ? dti_shares_find(s, full, count) : NULL;
+    uint32_t row = dti_partition_row(&s->job, batch_slice, rows);
     if (!share)
         return NULL;
     for (uint32_t i = 0; i < share->runs->count; i++) {
@@ -106,31 +106,28 @@ static dti_runs *dti_shares_runs(dti_shares *s, uint32_t batch_slice, uint32_t r
 static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t batch_slice) {
     dti_replica *r = &par->replicas[0];
     double *sum = s->weights + (size_t)batch_slice * DT_MAX_TERMS;
-    dt_result result = DT_OK;
     memset(sum, 0, DT_MAX_TERMS * sizeof *sum);
     r->runs = dti_shares_runs(s, batch_slice, par->now->rows);
-    for (uint32_t i = r->runs ? r->runs->count : 0; i-- > 0 && !result;) {
+    for (uint32_t i = r->runs ? r->runs->count : 0; i-- > 0;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        result = dti_program_weighs(run->program) ? dti_micro_write(par, run) : DT_OK;
-        if (!result)
-            result = dti_micro_weigh(r, run);
+        if (dti_program_weighs(run->program))
+            DTI_TRY(dti_micro_write(par, run));
+        DTI_TRY(dti_micro_weigh(r, run));
     }
-    for (uint32_t k = 0; r->runs && k < r->runs->piece_count && !result; k++) {
+    for (uint32_t k = 0; r->runs && k < r->runs->piece_count; k++) {
         for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
             sum[i] += r->weights[k * DT_MAX_TERMS + i];
     }
-    return result;
+    return DT_OK;
 }
 
 /* Of the whole batch, in the tree over its batch slices; the batch slice's own last, so its inputs
  * stay. */
 static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t batch_slice) {
     dti_replica *r = &par->replicas[0];
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->job.batch_slices && !result; i++)
-        result = i == batch_slice ? DT_OK : dti_shares_weigh(par, s, i);
-    if (result)
-        return result;
+    for (uint32_t i = 0; i < s->job.batch_slices; i++)
+        if (i != batch_slice)
+            DTI_TRY(dti_shares_weigh(par, s, i));
     r->runs = dti_shares_runs(s, batch_slice, par->now->rows);
     dti_device_team_run(par->device_team, dti_parallel_weigh, par);
     memcpy(s->weights + (size_t)batch_slice * DT_MAX_TERMS, par->weights.leaves,
@@ -263,7 +260,7 @@ static void dti_push_take(dti_parallel *par, const dti_push_shape *shape, const 
 static void dti_push_fill(const dti_parallel *par, const dti_push_shape *shape, char *pushes,
                           uint64_t stride, uint32_t rows) {
     for (uint32_t i = 0; i < par->job.batch_slices; i++) {
-        if (dti_partition_row(&par->job, i, rows) == dti_partition_row(&par->job, i + 1, rows))
+        if (!dti_shares_size(&par->job, i, rows))
             memset(pushes + i * stride, 0, (size_t)shape->bytes);
     }
 }

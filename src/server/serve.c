@@ -152,10 +152,8 @@ DTI_PUBLIC_VOID(dt_server_destroy, (dt_server * s), s, DTI_OF(dt_server) | DTI_U
     dti_disown(&s->graph->stores, &s->owned);
     dt_trainer_destroy(s->trainer);
     dti_text_free(&s->settings);
-    void *all[] = {s->squares, s->seats, s->kept, s->tickets.open, s->tickets.tickets, s->pushes};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(s->base, all[i]);
-    dti_free(s->base, s);
+    DTI_FREE(s->base, s->squares, s->seats, s->kept, s->tickets.open, s->tickets.tickets, s->pushes,
+             s);
 }
 
 DTI_PUBLIC_GET(dt_trainer *, dt_server_trainer, (dt_server * s), s, DTI_OF(dt_server), (s)) {

@@ -3,8 +3,7 @@
 /* ---- pushes */
 
 static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t batch_slice) {
-    return s->pushes +
-           (serial % s->tickets.window * s->tickets.batch_slices + batch_slice) * s->stride;
+    return dti_server_batch(s, serial) + batch_slice * s->stride;
 }
 
 static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer) {

@@ -44,7 +44,6 @@ typedef struct dti_tickets {
 /* Memory is the caller's: open[window], tickets[window * batch slices]. From serial `base` on. */
 static void dti_tickets_start(dti_tickets *t, uint64_t base);
 static uint64_t dti_tickets_epoch(const dti_tickets *t, uint64_t serial);
-static dti_ticket *dti_tickets_at(const dti_tickets *t, uint64_t serial, uint32_t batch_slice);
 static dti_batch_open *dti_tickets_batch(const dti_tickets *t, uint64_t serial);
 
 typedef enum dti_ticket_answer {

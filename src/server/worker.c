@@ -6,22 +6,26 @@
 
 #define DTI_WORKER_PULLS 16 /* times that values of several versions are taken for those of one */
 
+/* What a worker knows of a server, beside what its client does. */
+typedef struct dti_served_server {
+    dti_push_shape shape;
+    uint64_t have; /* version of its values here, plus 1; 0: none */
+    /* Of several servers (worker_agree.c): */
+    uint64_t kept;                   /* the step of the checkpoint that it has said it has */
+    uint64_t steps[DTI_AGREE_STEPS]; /* that it can go on from */
+    uint32_t step_count;
+} dti_served_server;
+
 typedef struct dti_served {
     dti_client client;
     dti_shares shares;
-    dti_push_shape *shapes; /* [servers] */
-    uint64_t *have;         /* [servers] version of the values here, plus 1; 0: none */
-    char *wire;             /* a push, or values, on its way */
+    dti_served_server *servers; /* as client.servers */
+    char *wire;                 /* a push, or values, on its way */
     uint64_t wire_bytes;
     dti_told told;
     uint32_t batch_slice;
     uint64_t serial;
-    /* Of several servers (worker_agree.c): the checkpoint that each has said it has, by its step;
-     * the steps that each can go on from, and how many; since when they have not agreed, ns. */
-    uint64_t *kept;                     /* [servers] */
-    uint64_t (*steps)[DTI_AGREE_STEPS]; /* [servers] */
-    uint32_t *step_counts;              /* [servers] */
-    uint64_t apart;
+    uint64_t apart; /* since when several servers have not agreed, ns */
 } dti_served;
 
 static dti_served *dti_served_of(const dt_trainer *t) {
@@ -103,18 +107,16 @@ static dt_result dti_worker_open(dt_trainer *t) {
     dti_served *w = t->worker = dti_alloc(t->base, sizeof *w);
     DTI_HAVE(w);
     dti_client *c = &w->client;
-    dt_result result =
-        dti_client_open(t->base, d->server.addresses, d->server.security, d->server.wait_ms, c);
-    for (uint32_t i = 0; i < c->count && !result; i++) {
-        result = dti_client_greet(c, i);
-        if (!result && i == 0)
-            result = dti_worker_batch_slices(t);
-        if (!result)
-            result = dti_worker_compare(t, i);
+    DTI_TRY(
+        dti_client_open(t->base, d->server.addresses, d->server.security, d->server.wait_ms, c));
+    for (uint32_t i = 0; i < c->count; i++) {
+        DTI_TRY(dti_client_greet(c, i));
+        if (i == 0)
+            DTI_TRY(dti_worker_batch_slices(t));
+        DTI_TRY(dti_worker_compare(t, i));
     }
-    if (!result)
-        dti_worker_partition(t, c->servers[0].welcome.batch_slices);
-    return result;
+    dti_worker_partition(t, c->servers[0].welcome.batch_slices);
+    return DT_OK;
 }
 
 static void dti_worker_close(dt_trainer *t) {
@@ -123,7 +125,7 @@ static void dti_worker_close(dt_trainer *t) {
         return;
     dti_client_close(&w->client);
     dti_shares_free(&t->par, &w->shares);
-    DTI_FREE(t->base, w->shapes, w->have, w->kept, w->steps, w->step_counts, w->wire, w);
+    DTI_FREE(t->base, w->servers, w->wire, w);
     t->worker = NULL;
 }
 
@@ -132,30 +134,26 @@ static void dti_worker_close(dt_trainer *t) {
 static dt_result dti_worker_build(dt_trainer *t) {
     dti_served *w = t->worker;
     const dti_client *c = &w->client;
-    dt_result result = dti_shares_make(&t->par, &w->shares);
-    w->shapes = dti_alloc_array(t->base, c->count, sizeof *w->shapes);
-    w->have = dti_alloc_array(t->base, c->count, sizeof *w->have);
-    w->kept = dti_alloc_array(t->base, c->count, sizeof *w->kept);
-    w->steps = dti_alloc_array(t->base, c->count, sizeof *w->steps);
-    w->step_counts = dti_alloc_array(t->base, c->count, sizeof *w->step_counts);
-    for (uint32_t i = 0; i < c->count && w->shapes && !result; i++) {
+    DTI_TRY(dti_shares_make(&t->par, &w->shares));
+    w->servers = dti_alloc_array(t->base, c->count, sizeof *w->servers);
+    DTI_HAVE(w->servers);
+    for (uint32_t i = 0; i < c->count; i++) {
         const dti_welcome *said = &c->servers[i].welcome;
-        w->shapes[i] = dti_push_shape_of(&t->par, said->begin, said->end);
-        w->wire_bytes = DTI_MAX(
-            w->wire_bytes, DTI_MAX(w->shapes[i].bytes, dti_arena_bytes(said->end - said->begin)));
-        if (said->elements != t->par.elements || said->push_bytes != w->shapes[i].bytes)
-            result =
-                dti_fail(t->base, DT_ERROR_INVALID,
-                         "server %u at %s has another model: %llu elements, %llu bytes a push; "
-                         "here %llu and %llu",
-                         i, c->servers[i].address, (unsigned long long)said->elements,
-                         (unsigned long long)said->push_bytes, (unsigned long long)t->par.elements,
-                         (unsigned long long)w->shapes[i].bytes);
+        const dti_push_shape shape = dti_push_shape_of(&t->par, said->begin, said->end);
+        const uint64_t values = dti_arena_bytes(said->end - said->begin);
+        w->servers[i].shape = shape;
+        w->wire_bytes = DTI_MAX(w->wire_bytes, DTI_MAX(shape.bytes, values));
+        if (said->elements != t->par.elements || said->push_bytes != shape.bytes)
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "server %u at %s has another model: %llu elements, %llu bytes a push; "
+                            "here %llu and %llu",
+                            i, c->servers[i].address, (unsigned long long)said->elements,
+                            (unsigned long long)said->push_bytes,
+                            (unsigned long long)t->par.elements, (unsigned long long)shape.bytes);
     }
-    if (!result)
-        w->wire = dti_alloc(t->base, (size_t)w->wire_bytes);
-    const bool made = w->shapes && w->have && w->kept && w->steps && w->step_counts && w->wire;
-    return result || made ? result : DT_ERROR_MEMORY;
+    w->wire = dti_alloc(t->base, (size_t)w->wire_bytes);
+    DTI_HAVE(w->wire);
+    return DT_OK;
 }
 
 static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count) {
@@ -186,9 +184,9 @@ static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
     const uint64_t bytes = dti_arena_bytes(said->end - said->begin);
     if (c->answer.kind != DTI_SAY_VALUES || c->answer.bytes != bytes)
         return dti_client_malformed(c, from, "its values are");
-    w->have[from] = c->answer.number + 1;
+    w->servers[from].have = c->answer.number + 1;
     if (c->answer.part & DTI_VALUES_KEPT)
-        w->kept[from] = w->told.resolved.saved;
+        w->servers[from].kept = w->told.resolved.saved;
     c->servers[from].back = false;
     dti_store_unbound(s);
     return bytes ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
@@ -204,7 +202,7 @@ static dt_result dti_worker_pull(dt_trainer *t, dti_newest newest) {
         .kind = DTI_SAY_PULL, .part = newest, .number = known->version, .bytes = sizeof *known};
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < w->client.count && !result; i++) {
-        if (w->have[i] == known->version + 1 && !w->client.servers[i].back)
+        if (w->servers[i].have == known->version + 1 && !w->client.servers[i].back)
             continue;
         result = dti_client_ask(&w->client, i, &m, known, w->wire, w->wire_bytes);
         if (!result)
@@ -222,7 +220,7 @@ static void dti_worker_begin(dt_trainer *t) {
                          .steps = said->steps};
     memcpy(w->told.resolved.clips, said->clips, sizeof said->clips);
     for (uint32_t i = 0; i < w->client.count; i++)
-        w->have[i] = w->kept[i] = 0;
+        w->servers[i].have = w->servers[i].kept = 0;
 }
 
 static dt_result dti_worker_join(dt_trainer *t) {
@@ -257,7 +255,7 @@ static uint64_t dti_worker_mark(const dt_trainer *t) {
 static uint64_t dti_worker_safe(const dt_trainer *t) {
     const dti_served *w = t->worker;
     for (uint32_t i = 1; i < w->client.count; i++) {
-        if (w->kept[i] != w->told.resolved.saved)
+        if (w->servers[i].kept != w->told.resolved.saved)
             return 0;
     }
     return w->told.resolved.saved;
@@ -295,10 +293,9 @@ static dt_result dti_worker_bring(dt_trainer *t) {
     if (!goes_on)
         return dti_client_malformed(c, 0, "its list of missing pushes is");
     memcpy(&told, c->small, sizeof told);
-    dt_result result = DT_OK;
     for (uint32_t i = 1; i < c->count && goes_on; i++)
-        result = dti_worker_bring_one(t, &told, serial, i, &goes_on);
-    return result;
+        DTI_TRY(dti_worker_bring_one(t, &told, serial, i, &goes_on));
+    return DT_OK;
 }
 
 /* A server that has no ticket yet says that it is there, several times in the time that silence may
@@ -310,16 +307,13 @@ static dt_result dti_worker_question(dt_trainer *t) {
     const dti_message m = {.kind = DTI_SAY_ASK,
                            .part = (uint32_t)DTI_MIN(c->wait_ns / 4000000u, (uint64_t)1000),
                            .bytes = sizeof ask};
-    dt_result result = DT_OK;
-    bool again = true;
-    while (!result && again) {
-        result = dti_client_ask(c, 0, &m, &ask, NULL, 0);
-        const bool brings = !result && c->answer.kind == DTI_SAY_BRING;
-        again = brings || c->answer.kind == DTI_SAY_WAIT;
-        if (brings)
-            result = dti_worker_bring(t);
+    for (;;) {
+        DTI_TRY(dti_client_ask(c, 0, &m, &ask, NULL, 0));
+        if (c->answer.kind == DTI_SAY_BRING)
+            DTI_TRY(dti_worker_bring(t));
+        else if (c->answer.kind != DTI_SAY_WAIT)
+            return DT_OK;
     }
-    return result;
 }
 
 static bool dti_worker_told_is_right(const dt_trainer *t, bool ended) {
@@ -354,7 +348,7 @@ static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
 static bool dti_worker_has_one_version(const dt_trainer *t) {
     const dti_served *w = t->worker;
     for (uint32_t i = 0; i < w->client.count; i++) {
-        if (w->have[i] != w->told.resolved.version + 1)
+        if (w->servers[i].have != w->told.resolved.version + 1)
             return false;
     }
     return true;
@@ -374,9 +368,8 @@ static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
 /* The samples of the ticket. */
 static dt_result dti_worker_load(dt_trainer *t, const dti_batch **batch) {
     const dti_told *told = &dti_served_of(t)->told;
-    dt_result result =
-        dti_loader_seek(t->loader, told->epoch, told->index, dti_served_of(t)->serial);
-    return result ? result : dti_loader_next(t->loader, batch);
+    DTI_TRY(dti_loader_seek(t->loader, told->epoch, told->index, dti_served_of(t)->serial));
+    return dti_loader_next(t->loader, batch);
 }
 
 static void dti_worker_report(dt_trainer *t, dti_parallel_result *step, dt_train_report *r,
@@ -395,7 +388,7 @@ static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
     dt_result result = DT_OK;
     *counts = true;
     for (uint32_t i = w->client.count; i-- > 0 && *counts;) {
-        const dti_push_shape *shape = &w->shapes[i];
+        const dti_push_shape *shape = &w->servers[i].shape;
         const dti_message m = {.kind = DTI_SAY_PUSH,
                                .part = w->batch_slice,
                                .number = w->serial,
@@ -421,8 +414,8 @@ static dt_result dti_worker_skip(dt_trainer *t, const char *why) {
 
 static dt_result dti_worker_fault(dt_trainer *t) {
     const dti_error_text error = dti_error_of(&t->par);
-    const dt_result result = dti_worker_skip(t, error.text);
-    return result ? result : dti_fail(t->base, DT_ERROR_NUMERIC, "%s", error.text);
+    DTI_TRY(dti_worker_skip(t, error.text));
+    return dti_fail(t->base, DT_ERROR_NUMERIC, "%s", error.text);
 }
 
 /* Nothing was computed: no target counts, and such steps are left out. */
@@ -459,11 +452,9 @@ static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *use
         const uint64_t computed = dti_now_ns();
         result = dti_worker_push(t, &counts);
         r->wait_seconds += 1e-9 * (double)(dti_now_ns() - computed);
-        const uint32_t low = dti_partition_row(&w->shares.job, w->batch_slice, batch->real);
         if (counts)
             dti_worker_report(t, &out, r,
-                              dti_partition_row(&w->shares.job, w->batch_slice + 1, batch->real) -
-                                  low);
+                              dti_shares_size(&w->shares.job, w->batch_slice, batch->real));
         *used = !result;
     }
     return result;

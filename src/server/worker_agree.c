@@ -35,27 +35,26 @@ static dt_result dti_agree_ask(dti_served *w, uint32_t to, dti_agree_part part, 
               : !dti_welcome_is_right(c, to))
         return dti_client_malformed(c, to, "its list of steps is");
     if (steps) {
-        w->step_counts[to] = (uint32_t)count;
-        memcpy(w->steps[to], c->small, (size_t)a->bytes);
+        w->servers[to].step_count = (uint32_t)count;
+        memcpy(w->servers[to].steps, c->small, (size_t)a->bytes);
     } else
         memcpy(&c->servers[to].welcome, c->small, sizeof(dti_welcome));
     return DT_OK;
 }
 
-static bool dti_agree_has(const dti_served *w, uint32_t server, uint64_t step) {
-    for (uint32_t i = 0; i < w->step_counts[server]; i++) {
-        if (w->steps[server][i] == step)
+static bool dti_agree_has(const dti_served_server *server, uint64_t step) {
+    for (uint32_t i = 0; i < server->step_count; i++)
+        if (server->steps[i] == step)
             return true;
-    }
     return false;
 }
 
 /* The newest step that all have. False: there is none. */
 static bool dti_agree_common(const dti_served *w, uint64_t *step) {
-    for (uint32_t i = 0; i < w->step_counts[0]; i++) {
+    for (uint32_t i = 0; i < w->servers[0].step_count; i++) {
         uint32_t have = 1;
-        *step = w->steps[0][i];
-        while (have < w->client.count && dti_agree_has(w, have, *step))
+        *step = w->servers[0].steps[i];
+        while (have < w->client.count && dti_agree_has(&w->servers[have], *step))
             have++;
         if (have == w->client.count)
             return true;
@@ -66,13 +65,13 @@ static bool dti_agree_common(const dti_served *w, uint64_t *step) {
 /* ---- no step in common */
 
 static void dti_agree_say_steps(const dti_served *w, uint32_t server, char text[DTI_SAY_TEXT + 1]) {
-    const uint32_t count = w->step_counts[server];
+    const uint32_t count = w->servers[server].step_count;
     size_t used = strlen(text);
     used += (size_t)snprintf(text + used, DTI_SAY_TEXT + 1 - used, "; server %u at %.60s has",
                              server, w->client.servers[server].address);
     for (uint32_t i = 0; i < DTI_MIN(count, 3u) && used < DTI_SAY_TEXT; i++)
         used += (size_t)snprintf(text + used, DTI_SAY_TEXT + 1 - used, "%s %llu", i ? "," : "",
-                                 (unsigned long long)w->steps[server][i]);
+                                 (unsigned long long)w->servers[server].steps[i]);
     if (used < DTI_SAY_TEXT)
         snprintf(text + used, DTI_SAY_TEXT + 1 - used, "%s",
                  count > 3 ? " and older ones"
@@ -87,21 +86,20 @@ static dt_result dti_agree_apart(dti_served *w, uint64_t attempt) {
         "the servers have no step in common: restart all of them from checkpoints of one step";
     uint32_t least = 0;
     for (uint32_t i = 1; i < c->count; i++) {
-        const uint64_t newest = w->step_counts[i] ? w->steps[i][0] : 0;
-        if (w->step_counts[least] && newest < w->steps[least][0])
+        const dti_served_server *s = &w->servers[i], *first = &w->servers[least];
+        const uint64_t newest = s->step_count ? s->steps[0] : 0;
+        if (first->step_count && newest < first->steps[0])
             least = i;
     }
     dti_agree_say_steps(w, least, text);
     for (uint32_t i = 0; i < c->count; i++)
         if (i != least)
             dti_agree_say_steps(w, i, text);
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < c->count && !result; i++) {
-        const dti_message m = {
-            .kind = DTI_SAY_APART, .number = attempt, .bytes = DTI_MIN(strlen(text), DTI_SAY_TEXT)};
-        result = dti_client_ask(c, i, &m, text, NULL, 0);
-    }
-    return result ? result : dti_fail(c->base, DT_ERROR_INVALID, "%s", text);
+    const dti_message m = {
+        .kind = DTI_SAY_APART, .number = attempt, .bytes = DTI_MIN(strlen(text), DTI_SAY_TEXT)};
+    for (uint32_t i = 0; i < c->count; i++)
+        DTI_TRY(dti_client_ask(c, i, &m, text, NULL, 0));
+    return dti_fail(c->base, DT_ERROR_INVALID, "%s", text);
 }
 
 /* ---- an attempt */
@@ -114,39 +112,37 @@ static uint64_t dti_agree_number(void) {
 }
 
 static dt_result dti_agree_hold(dti_served *w, uint64_t attempt, bool *wait) {
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < w->client.count && !result && !*wait; i++)
-        result = dti_agree_ask(w, i, DTI_AGREE_HOLD, attempt,
-                               w->client.servers[i].welcome.generation, wait);
-    return result;
+    for (uint32_t i = 0; i < w->client.count && !*wait; i++)
+        DTI_TRY(dti_agree_ask(w, i, DTI_AGREE_HOLD, attempt,
+                              w->client.servers[i].welcome.generation, wait));
+    return DT_OK;
 }
 
 /* *version: the largest version of any server at that step. Batches without an update raise it. */
 static dt_result dti_agree_back(dti_served *w, uint64_t attempt, uint64_t step, uint64_t *version,
                                 bool *wait) {
-    dt_result result = DT_OK;
     *version = 0;
-    for (uint32_t i = 0; i < w->client.count && !result && !*wait; i++) {
-        result = dti_agree_ask(w, i, DTI_AGREE_BACK, attempt, step, wait);
+    for (uint32_t i = 0; i < w->client.count && !*wait; i++) {
+        DTI_TRY(dti_agree_ask(w, i, DTI_AGREE_BACK, attempt, step, wait));
         *version = DTI_MAX(*version, w->client.servers[i].welcome.version);
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_agree_try(dti_served *w) {
     const uint64_t attempt = dti_agree_number();
     uint64_t step = 0, version = 0;
     bool wait = false;
-    dt_result result = dti_agree_hold(w, attempt, &wait);
-    if (!result && !wait && !dti_agree_common(w, &step))
+    DTI_TRY(dti_agree_hold(w, attempt, &wait));
+    if (!wait && !dti_agree_common(w, &step))
         return dti_agree_apart(w, attempt);
-    if (!result && !wait)
-        result = dti_agree_back(w, attempt, step, &version, &wait);
-    for (uint32_t i = w->client.count; i-- > 0 && !result && !wait;)
-        result = dti_agree_ask(w, i, DTI_AGREE_GO, attempt, version, &wait);
-    if (!result && wait)
+    if (!wait)
+        DTI_TRY(dti_agree_back(w, attempt, step, &version, &wait));
+    for (uint32_t i = w->client.count; i-- > 0 && !wait;)
+        DTI_TRY(dti_agree_ask(w, i, DTI_AGREE_GO, attempt, version, &wait));
+    if (wait)
         dti_client_look_again(&w->client, DTI_AGREE_PAUSE_MS + (int)(attempt % 80));
-    return result;
+    return DT_OK;
 }
 
 /* ---- until all are of one generation */
