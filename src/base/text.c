@@ -201,3 +201,24 @@ static int dti_hex_digit(char c) {
         return c - 'a' + 10;
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
+
+/* 2 * count digits and a zero. */
+static void dti_hex_write(const void *bytes, size_t count, char *text) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++) {
+        text[2 * i] = digits[((const uint8_t *)bytes)[i] >> 4];
+        text[2 * i + 1] = digits[((const uint8_t *)bytes)[i] & 15];
+    }
+    text[2 * count] = 0;
+}
+
+/* False: not all of them are digits. */
+static bool dti_hex_read(const char *text, size_t count, void *bytes) {
+    for (size_t i = 0; i < count; i++) {
+        int high = dti_hex_digit(text[2 * i]), low = high < 0 ? -1 : dti_hex_digit(text[2 * i + 1]);
+        if (low < 0)
+            return false;
+        ((uint8_t *)bytes)[i] = (uint8_t)(high * 16 + low);
+    }
+    return true;
+}

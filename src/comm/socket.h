@@ -33,12 +33,22 @@
 #define DTI_SHARED 0
 #endif
 
-#if DTI_TCP
+/* Bytes that go out or come in, from or to one place. */
 typedef struct dti_socket_part {
     void *data;
     size_t bytes;
 } dti_socket_part;
-#define DTI_SOCKET_PARTS 2 /* the most of one call */
+
+static size_t dti_parts_bytes(const dti_socket_part *parts, int count) {
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += parts[i].bytes;
+    return bytes;
+}
+
+#if DTI_TCP
+#define DTI_SOCKET_PARTS 2   /* the most of one call */
+#define DTI_SOCKET_LATE (-1) /* no errno: the time is up */
 #ifdef _WIN32
 #define DTI_SOCKET_REUSE SO_EXCLUSIVEADDRUSE /* SO_REUSEADDR lets others take the port */
 #define DTI_SOCKET_SHUT SD_SEND

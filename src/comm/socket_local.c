@@ -27,13 +27,11 @@ static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]) {
 }
 
 static socklen_t dti_local_address(const uint8_t name[DTI_LOCAL_BYTES], struct sockaddr_un *to) {
-    char text[32];
-    int size = snprintf(text, sizeof text, "dtrain-");
-    for (int i = 0; i < DTI_LOCAL_BYTES; i++)
-        size += snprintf(text + size, sizeof text - (size_t)size, "%02x", name[i]);
+    char text[32] = "dtrain-";
+    dti_hex_write(name, DTI_LOCAL_BYTES, text + strlen(text));
     *to = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(to->sun_path + 1, text, (size_t)size);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size);
+    memcpy(to->sun_path + 1, text, strlen(text));
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(text));
 }
 
 static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]) {

@@ -116,11 +116,6 @@ static void dti_descriptor_give_up(int *reserve) {
 static bool dti_socket_congestion(int s, const char *name) {
     return setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0;
 }
-#else
-static bool dti_socket_congestion(int s, const char *name) {
-    errno = ENOSYS;
-    return false;
-}
 #endif
 
 #ifdef __linux__
@@ -150,16 +145,6 @@ static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
     memcpy(&out->delivery_rate, info + DELIVERY_RATE, sizeof out->delivery_rate);
     memcpy(&out->busy_us, info + BUSY, sizeof out->busy_us);
     return true;
-}
-#else
-static void dti_congestion_allowed(char *text, size_t room) {
-    if (room)
-        *text = 0;
-}
-
-static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
-    memset(out, 0, sizeof *out);
-    return false;
 }
 #endif
 

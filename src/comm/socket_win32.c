@@ -108,21 +108,6 @@ static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count
     return dti_socket_result(result) == 0 ? (int64_t)got : -1;
 }
 
-static bool dti_socket_congestion(int s, const char *name) {
-    errno = ENOSYS;
-    return false;
-}
-
-static void dti_congestion_allowed(char *text, size_t room) {
-    if (room)
-        *text = 0;
-}
-
-static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
-    memset(out, 0, sizeof *out);
-    return false;
-}
-
 static bool dti_socket_would_block(int error) {
     return error == EAGAIN;
 }

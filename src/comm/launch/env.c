@@ -192,14 +192,6 @@ static const char *dti_env_process_get(void *user, const char *name) {
     return getenv(name);
 }
 
-static bool dti_env_process_pmix_loads(void *user) {
-    return dti_pmix_loads();
-}
-
-static bool dti_env_process_pmix_job(void *user, uint32_t *rank, uint32_t *size) {
-    return dti_pmix_job(rank, size);
-}
-
 static int dti_env_process_read(void *user, int descriptor, char *to, size_t room) {
     return dti_descriptor_read(descriptor, to, room);
 }
@@ -207,8 +199,8 @@ static int dti_env_process_read(void *user, int descriptor, char *to, size_t roo
 DT_API dt_comm_desc dt_comm_desc_from_env(void) {
     const dti_env env = {
         .get = dti_env_process_get,
-        .pmix_loads = dti_env_process_pmix_loads,
-        .pmix_job = dti_env_process_pmix_job,
+        .pmix_loads = dti_pmix_loads,
+        .pmix_job = dti_pmix_job,
         .descriptor_read = dti_env_process_read,
     };
     return dti_env_read(&env);

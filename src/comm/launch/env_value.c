@@ -36,16 +36,7 @@ static dti_quoted dti_env_quote(const char *value) {
 
 /* Digits alone, all of them; no sign, no space. */
 static bool dti_env_parse(const char *text, uint64_t most, uint64_t *value) {
-    uint64_t v = 0;
-    const char *at = text;
-    for (; dti_is_digit(*at); at++) {
-        uint64_t digit = (uint64_t)(*at - '0');
-        if (v > (UINT64_MAX - digit) / 10)
-            return false;
-        v = v * 10 + digit;
-    }
-    *value = v;
-    return at > text && !*at && v <= most;
+    return dti_digits(&text, most, value) && !*text;
 }
 
 /* *value stays as it is when the variable is not set. */
@@ -106,16 +97,12 @@ static bool dti_env_seconds(dti_env_reader *r, const char *name, int *ms) {
 }
 
 static bool dti_env_port_range(dti_env_reader *r) {
-    const char *text = dti_env_get(r, "DTRAIN_PORT_RANGE");
-    const char *dash = text ? strchr(text, '-') : NULL;
-    char low[8] = "";
+    const char *text = dti_env_get(r, "DTRAIN_PORT_RANGE"), *at = text;
     uint64_t from = 0, to = 0;
     if (!text)
         return true;
-    if (dash && dash - text < 6)
-        memcpy(low, text, (size_t)(dash - text));
-    if (!dash || !dti_env_parse(low, 65535, &from) || !dti_env_parse(dash + 1, 65535, &to) ||
-        from == 0 || from > to)
+    if (!dti_digits(&at, 65535, &from) || at - text > 5 || *at++ != '-' ||
+        !dti_env_parse(at, 65535, &to) || from == 0 || from > to)
         return dti_env_fail(r,
                             "DTRAIN_PORT_RANGE=\"%s\" is not LOW-HIGH, two ports from 1 to 65535",
                             dti_env_quote(text).text);
@@ -220,32 +207,19 @@ static bool dti_env_protection(dti_env_reader *r) {
 
 /* "off", or LATENCY_NS,BYTES_PER_S and perhaps ,MESSAGE_NS. */
 static bool dti_env_link(dti_env_reader *r) {
-    const char *text = dti_env_get(r, "DTRAIN_LINK");
+    const char *text = dti_env_get(r, "DTRAIN_LINK"), *at = text;
     uint64_t values[3] = {0};
-    int count = 0;
+    bool more = true;
     if (!text)
         return true;
-    if (!strcmp(text, "off")) {
-        r->desc.no_link = true;
-        return true;
+    r->desc.no_link = !strcmp(text, "off");
+    for (int i = 0; more && i < 3 && dti_digits(&at, UINT64_MAX, &values[i]); i++) {
+        more = *at == ',';
+        at += more;
     }
-    for (const char *at = text; at && count < 3; count++) {
-        const char *comma = strchr(at, ',');
-        char one[24] = "";
-        size_t size = comma ? (size_t)(comma - at) : strlen(at);
-        if (size >= sizeof one)
-            break;
-        memcpy(one, at, size);
-        if (!dti_env_parse(one, UINT64_MAX, &values[count]) || (count == 2 && comma))
-            break;
-        at = comma ? comma + 1 : NULL;
-        if (!at && count) {
-            r->desc.link = (dt_comm_link){values[0], values[2], values[1]};
-            if (values[0] && values[1])
-                return true;
-        }
-    }
-    return dti_env_fail(r,
+    r->desc.link = (dt_comm_link){values[0], values[2], values[1]};
+    return r->desc.no_link || (!more && !*at && values[0] && values[1]) ||
+           dti_env_fail(r,
                         "DTRAIN_LINK=\"%s\" is neither off nor LATENCY_NS,BYTES_PER_S, two whole "
                         "numbers above 0, and perhaps ,MESSAGE_NS",
                         dti_env_quote(text).text);

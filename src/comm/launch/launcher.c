@@ -16,15 +16,12 @@ static bool dti_env_has_master(const dti_env_reader *r) {
 
 /* Tasks on a node, of Slurm's "2(x3),1"; -1 = the list does not say. */
 static int64_t dti_slurm_tasks(const char *list, uint64_t node) {
-    while (list && dti_is_digit(*list)) {
-        uint64_t tasks = 0, times = 1;
-        for (; dti_is_digit(*list) && tasks < DTI_WORLD_MAX; list++)
-            tasks = tasks * 10 + (uint64_t)(*list - '0');
+    uint64_t tasks, times;
+    while (list && dti_digits(&list, DTI_WORLD_MAX, &tasks)) {
+        times = 1;
         if (list[0] == '(' && list[1] == 'x') {
-            times = 0;
-            for (list += 2; dti_is_digit(*list) && times < DTI_WORLD_MAX; list++)
-                times = times * 10 + (uint64_t)(*list - '0');
-            if (*list++ != ')')
+            list += 2;
+            if (!dti_digits(&list, DTI_WORLD_MAX, &times) || *list++ != ')')
                 return -1;
         }
         if (node < times)

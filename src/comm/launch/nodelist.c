@@ -28,15 +28,23 @@ static bool dti_is_host_char(char c) {
     return dti_is_digit(c) || dti_is_letter(c) || c == '-' || c == '_' || c == '.';
 }
 
+/* The whole number at *at, which goes behind its digits. False: there is none, or one above
+ * `most`. */
+static bool dti_digits(const char **at, uint64_t most, uint64_t *value) {
+    const char *first = *at;
+    for (*value = 0; dti_is_digit(**at); ++*at) {
+        const uint64_t digit = (uint64_t)(**at - '0');
+        if (digit > most || *value > (most - digit) / 10)
+            return false;
+        *value = *value * 10 + digit;
+    }
+    return *at > first;
+}
+
 /* At most 18 digits: what fits, whatever they are. */
 static bool dti_nodelist_number(const char *text, size_t size, uint64_t *value) {
-    *value = 0;
-    for (size_t i = 0; i < size; i++) {
-        if (!dti_is_digit(text[i]) || i == 18)
-            return false;
-        *value = *value * 10 + (uint64_t)(text[i] - '0');
-    }
-    return size > 0;
+    const char *end = text + size;
+    return size <= 18 && dti_digits(&text, UINT64_MAX, value) && text == end;
 }
 
 /* Reads the item at *at and moves behind it: to ',' or ']'. */

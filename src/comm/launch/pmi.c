@@ -14,11 +14,6 @@
 #define DTI_PMI_TEXT_MAX 480
 
 #if DTI_POSIX_2008
-#ifndef MSG_NOSIGNAL /* macOS */
-#define DTI_PMI_SEND MSG_DONTWAIT
-#else
-#define DTI_PMI_SEND (MSG_NOSIGNAL | MSG_DONTWAIT)
-#endif
 
 typedef struct dti_pmi {
     dti_base *base;
@@ -35,52 +30,28 @@ static dt_result dti_pmi_fail(dti_pmi *pmi, dt_result result, const char *what, 
                     what, why);
 }
 
-/* Waits until the socket is ready for `events`. */
-static dt_result dti_pmi_ready(dti_pmi *pmi, short events, const char *what) {
-    for (;;) {
-        uint64_t now = dti_now_ns();
-        struct pollfd poller = {.fd = pmi->descriptor, .events = events};
-        if (now >= pmi->deadline_ns)
-            return dti_pmi_fail(pmi, DT_ERROR_TIMEOUT, what, "no answer in the join's time");
-        uint64_t ms = (pmi->deadline_ns - now) / 1000000 + 1;
-        int ready = poll(&poller, 1, (int)DTI_MIN(ms, 60000));
-        if (ready > 0)
-            return DT_OK;
-        if (ready < 0 && errno != EINTR)
-            return dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(errno));
-    }
-}
-
-/* send, not write: a launcher that is gone must not raise SIGPIPE. */
-static dt_result dti_pmi_send(dti_pmi *pmi, const char *text, size_t size) {
-    while (size > 0) {
-        DTI_TRY(dti_pmi_ready(pmi, POLLOUT, "send"));
-        ssize_t sent = send(pmi->descriptor, text, size, DTI_PMI_SEND);
-        if (sent < 0 && errno != EINTR && errno != EAGAIN)
-            return dti_pmi_fail(pmi, DT_ERROR_IO, "send", strerror(errno));
-        if (sent > 0) {
-            text += sent;
-            size -= (size_t)sent;
-        }
-    }
-    return DT_OK;
+/* What the socket's calls returned. */
+static dt_result dti_pmi_moved(dti_pmi *pmi, int error, const char *what) {
+    if (error == DTI_SOCKET_LATE)
+        return dti_pmi_fail(pmi, DT_ERROR_TIMEOUT, what, "no answer in the join's time");
+    return error ? dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(error)) : DT_OK;
 }
 
 /* One line, without its end. Each question has one answer, so nothing may follow it. */
 static dt_result dti_pmi_receive(dti_pmi *pmi, const char *what) {
     pmi->size = 0;
     while (pmi->size == 0 || pmi->line[pmi->size - 1] != '\n') {
-        DTI_TRY(dti_pmi_ready(pmi, POLLIN, what));
+        int error = dti_socket_await(pmi->descriptor, POLLIN, pmi->deadline_ns);
+        DTI_TRY(dti_pmi_moved(pmi, error, what));
         if (pmi->size == sizeof pmi->line)
             return dti_pmi_fail(pmi, DT_ERROR_FORMAT, what, "a line of the answer is too long");
-        ssize_t got = recv(pmi->descriptor, pmi->line + pmi->size, sizeof pmi->line - pmi->size,
-                           MSG_DONTWAIT);
+        const dti_socket_part part = {pmi->line + pmi->size, sizeof pmi->line - pmi->size};
+        const int64_t got = dti_socket_receive(pmi->descriptor, &part, 1);
         if (got == 0)
             return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher has closed its end");
-        if (got < 0 && errno != EINTR && errno != EAGAIN)
+        if (got < 0 && !dti_socket_would_block(errno))
             return dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(errno));
-        if (got > 0)
-            pmi->size += (size_t)got;
+        pmi->size += (size_t)DTI_MAX(got, 0);
     }
     pmi->line[--pmi->size] = 0;
     if (memchr(pmi->line, 0, pmi->size) || memchr(pmi->line, '\n', pmi->size))
@@ -120,7 +91,8 @@ static dt_result dti_pmi_ask(dti_pmi *pmi, const char *what, const char *answer,
     va_end(list);
     if (size < 0 || (size_t)size >= sizeof text)
         return dti_pmi_fail(pmi, DT_ERROR_INVALID, what, "the text is too long");
-    dt_result result = dti_pmi_send(pmi, text, (size_t)size);
+    int error = dti_socket_send_all(pmi->descriptor, text, (size_t)size, pmi->deadline_ns);
+    dt_result result = dti_pmi_moved(pmi, error, "send");
     dti_wipe(text, sizeof text);
     if (!result)
         result = dti_pmi_receive(pmi, what);
@@ -146,27 +118,11 @@ static dt_result dti_pmi_open(dti_pmi *pmi, char space[256]) {
     return DT_OK;
 }
 
-static void dti_pmi_hex(const char *text, char hex[2 * DTI_PMI_TEXT_MAX + 1]) {
-    static const char digits[] = "0123456789abcdef";
-    size_t i = 0;
-    for (; text[i] && i < DTI_PMI_TEXT_MAX; i++) {
-        hex[2 * i] = digits[(unsigned char)text[i] >> 4];
-        hex[2 * i + 1] = digits[(unsigned char)text[i] & 15];
-    }
-    hex[2 * i] = 0;
-}
-
 static bool dti_pmi_unhex(const char *hex, size_t size, char *text, size_t room) {
-    if (size % 2 || size / 2 >= room)
+    if (size % 2 || size / 2 >= room || !dti_hex_read(hex, size / 2, text))
         return false;
-    for (size_t i = 0; i < size / 2; i++) {
-        int high = dti_hex_digit(hex[2 * i]), low = dti_hex_digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0 || high + low == 0)
-            return false;
-        text[i] = (char)(high * 16 + low);
-    }
     text[size / 2] = 0;
-    return true;
+    return strlen(text) == size / 2;
 }
 
 static dt_result dti_pmi_converse(dti_pmi *pmi, uint32_t rank, const char *mine, char *of_rank0,
@@ -175,7 +131,7 @@ static dt_result dti_pmi_converse(dti_pmi *pmi, uint32_t rank, const char *mine,
     size_t size = 0;
     DTI_TRY(dti_pmi_open(pmi, space));
     if (rank == 0) {
-        dti_pmi_hex(mine, hex);
+        dti_hex_write(mine, strlen(mine), hex);
         const dt_result result = dti_pmi_ask(
             pmi, "put", "put_result", "cmd=put kvsname=%s key=dtrain value=%s\n", space, hex);
         dti_wipe(hex, sizeof hex);

@@ -82,7 +82,7 @@ static bool dti_pmix_open(dti_pmix *pmix) {
     return dti_pmix_load(pmix) && pmix->init(&pmix->self, NULL, 0) == 0;
 }
 
-static bool dti_pmix_loads(void) {
+static bool dti_pmix_loads(void *user) {
     dti_pmix pmix;
     return dti_pmix_load(&pmix);
 }
@@ -109,7 +109,7 @@ static bool dti_pmix_get_size(dti_pmix *pmix, uint32_t *size) {
 }
 
 /* This process's rank and its job's size. */
-static bool dti_pmix_job(uint32_t *rank, uint32_t *size) {
+static bool dti_pmix_job(void *user, uint32_t *rank, uint32_t *size) {
     dti_pmix pmix;
     if (!dti_pmix_open(&pmix))
         return false;
@@ -187,9 +187,9 @@ static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms
 
 #else
 
-DTI_ABSENT(bool, dti_pmix_loads, (void), false);
+DTI_ABSENT(bool, dti_pmix_loads, (void *user), false);
 
-static bool dti_pmix_job(uint32_t *rank, uint32_t *size) {
+static bool dti_pmix_job(void *user, uint32_t *rank, uint32_t *size) {
     *rank = *size = 0;
     return false;
 }

@@ -9,7 +9,12 @@
 #define DTI_ADDRESSES_MAX 8
 
 typedef struct dti_address {
-    struct sockaddr_storage sock;
+    union {
+        struct sockaddr_storage sock;
+        struct sockaddr any;
+        struct sockaddr_in in4;
+        struct sockaddr_in6 in6;
+    };
     socklen_t bytes;
 } dti_address;
 
@@ -20,34 +25,56 @@ typedef struct dti_addresses {
 
 static void dti_address_set_port(dti_address *a, int port) {
     if (a->sock.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&a->sock)->sin6_port = htons((uint16_t)port);
+        a->in6.sin6_port = htons((uint16_t)port);
     else
-        ((struct sockaddr_in *)(void *)&a->sock)->sin_port = htons((uint16_t)port);
+        a->in4.sin_port = htons((uint16_t)port);
 }
 
 static int dti_address_port(const dti_address *a) {
-    if (a->sock.ss_family == AF_INET6)
-        return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)(const void *)&a->sock)->sin_port);
+    return ntohs(a->sock.ss_family == AF_INET6 ? a->in6.sin6_port : a->in4.sin_port);
+}
+
+/* Without the port: 4 or 16 bytes. */
+static const void *dti_address_host(const dti_address *a, uint32_t *bytes) {
+    const bool six = a->sock.ss_family == AF_INET6;
+    *bytes = six ? 16 : 4;
+    return six ? (const void *)&a->in6.sin6_addr : (const void *)&a->in4.sin_addr;
 }
 
 static bool dti_address_is_loopback(const dti_address *a) {
     if (a->sock.ss_family == AF_INET6)
-        return IN6_IS_ADDR_LOOPBACK(
-            &((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_addr);
-    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sock;
-    return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+        return IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr);
+    return ntohl(a->in4.sin_addr.s_addr) >> 24 == 127;
 }
 
 /* "10.0.0.3:4711", "[fe80::1]:4711". */
 static void dti_address_text(const dti_address *a, char text[64]) {
     char host[INET6_ADDRSTRLEN] = "?";
-    bool six = a->sock.ss_family == AF_INET6;
-    const void *from =
-        six ? (const void *)&((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_addr
-            : (const void *)&((const struct sockaddr_in *)(const void *)&a->sock)->sin_addr;
-    inet_ntop(a->sock.ss_family, from, host, sizeof host);
-    snprintf(text, 64, six ? "[%s]:%d" : "%s:%d", host, dti_address_port(a));
+    uint32_t bytes;
+    inet_ntop(a->sock.ss_family, dti_address_host(a, &bytes), host, sizeof host);
+    snprintf(text, 64, bytes == 16 ? "[%s]:%d" : "%s:%d", host, dti_address_port(a));
+}
+
+/* "10.0.0.3:4711: connection refused". */
+static void dti_address_why(const dti_address *a, int error, char text[160]) {
+    char where[64];
+    dti_address_text(a, where);
+    snprintf(text, 160, "%s: %s", where, dti_socket_text(error));
+}
+
+/* A connection to it under way; -1, with errno. congestion: the congestion control that it has from
+ * the first packet on; "" = the system's choice. */
+static int dti_address_connect(const dti_address *a, const char *congestion) {
+    int fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
+    if (fd < 0)
+        return -1;
+    if (congestion[0])
+        dti_socket_congestion(fd, congestion);
+    dti_socket_watch(fd);
+    if (dti_socket_connect(fd, &a->sock, a->bytes) || errno == EINPROGRESS)
+        return fd;
+    dti_socket_close(fd);
+    return -1;
 }
 
 static bool dti_addresses_add(dti_addresses *list, const struct sockaddr *sock, socklen_t bytes) {
@@ -76,15 +103,10 @@ static int dti_endpoint_port(const dti_endpoint *e, int candidate) {
 
 /* A number of at most 5 digits up to `high`, all of the text. -1 = none. */
 static int dti_endpoint_number(const char *text, size_t size, int high) {
-    int value = 0;
-    if (size == 0 || size > 5)
-        return -1;
-    for (size_t i = 0; i < size; i++) {
-        if (!dti_is_digit(text[i]))
-            return -1;
-        value = value * 10 + (text[i] - '0');
-    }
-    return value <= high ? value : -1;
+    const char *end = text + size;
+    uint64_t value;
+    const bool is = size <= 5 && dti_digits(&text, (uint64_t)high, &value) && text == end;
+    return is ? (int)value : -1;
 }
 
 /* Behind `scheme`: "host:port", "[::1]:port", "host:port+16": 16 candidates. False = not of that
@@ -113,15 +135,10 @@ static bool dti_endpoint_parse(const char *scheme, const char *text, dti_endpoin
 }
 
 static bool dti_address_is_same_host(const dti_address *a, const dti_address *b) {
-    if (a->sock.ss_family != b->sock.ss_family)
-        return false;
-    if (a->sock.ss_family == AF_INET)
-        return ((const struct sockaddr_in *)(const void *)&a->sock)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)(const void *)&b->sock)->sin_addr.s_addr;
-    const struct sockaddr_in6 *x = (const struct sockaddr_in6 *)(const void *)&a->sock;
-    const struct sockaddr_in6 *y = (const struct sockaddr_in6 *)(const void *)&b->sock;
-    return x->sin6_scope_id == y->sin6_scope_id &&
-           !memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr);
+    uint32_t bytes, others;
+    const void *x = dti_address_host(a, &bytes), *y = dti_address_host(b, &others);
+    return bytes == others && !memcmp(x, y, bytes) &&
+           (bytes == 4 || a->in6.sin6_scope_id == b->in6.sin6_scope_id);
 }
 
 static bool dti_addresses_have(const dti_addresses *list, const dti_address *a) {
@@ -146,7 +163,7 @@ static int dti_resolve(const char *host, int port, dti_addresses *out) {
         memcpy(&one.sock, a->ai_addr, a->ai_addrlen);
         dti_address_set_port(&one, port);
         if (!dti_addresses_have(out, &one))
-            dti_addresses_add(out, (const struct sockaddr *)&one.sock, one.bytes);
+            dti_addresses_add(out, &one.any, one.bytes);
     }
     freeaddrinfo(found);
     return out->count ? 0 : EAI_NONAME;
@@ -229,15 +246,14 @@ static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
 /* Of who dialled a connection, without the port: DTI_SOURCE_BYTES. 0: this host, or not known. */
 static void dti_address_source(int fd, uint8_t source[8]) {
     static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF}; /* IPv4 in IPv6 */
-    struct sockaddr_storage from;
-    socklen_t bytes = sizeof from;
+    dti_address from = {.bytes = sizeof from.sock};
     memset(source, 0, 8);
-    if (!dti_socket_peer(fd, &from, &bytes))
+    if (!dti_socket_peer(fd, &from.sock, &from.bytes))
         return;
-    if (from.ss_family == AF_INET)
-        memcpy(source + 4, &((struct sockaddr_in *)(void *)&from)->sin_addr, 4);
-    else if (from.ss_family == AF_INET6) {
-        const uint8_t *at = (const uint8_t *)&((struct sockaddr_in6 *)(void *)&from)->sin6_addr;
+    if (from.sock.ss_family == AF_INET)
+        memcpy(source + 4, &from.in4.sin_addr, 4);
+    else if (from.sock.ss_family == AF_INET6) {
+        const uint8_t *at = (const uint8_t *)&from.in6.sin6_addr;
         const bool old = memcmp(at, mapped, 12) == 0;
         memcpy(old ? source + 4 : source, old ? at + 12 : at, old ? 4 : 8);
     }
@@ -278,16 +294,13 @@ static uint32_t dti_addresses_pack(const dti_addresses *list, uint8_t out[DTI_AD
     uint32_t at = 0;
     for (int i = 0; i < list->count; i++) {
         const dti_address *a = &list->at[i];
-        bool six = a->sock.ss_family == AF_INET6;
-        uint32_t size = six ? 16 : 4;
+        uint32_t size;
+        const void *host = dti_address_host(a, &size);
         if (at + 3 + size > DTI_ADDRESS_BYTES - DTI_LOCAL_PACKED)
             break;
-        out[at] = six ? 6 : 4;
+        out[at] = size == 16 ? 6 : 4;
         dti_put16(out + at + 1, (uint32_t)dti_address_port(a));
-        const void *from =
-            six ? (const void *)&((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_addr
-                : (const void *)&((const struct sockaddr_in *)(const void *)&a->sock)->sin_addr;
-        memcpy(out + at + 3, from, size);
+        memcpy(out + at + 3, host, size);
         at += 3 + size;
     }
     return at;
@@ -304,12 +317,11 @@ static void dti_addresses_unpack(const uint8_t *in, uint32_t bytes, dti_addresse
         }
         if ((!six && in[at] != 4) || at + 3 + size > bytes)
             return;
-        struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
-        struct sockaddr_in in4 = {.sin_family = AF_INET};
-        memcpy(six ? (void *)&in6.sin6_addr : (void *)&in4.sin_addr, in + at + 3, size);
-        in6.sin6_port = in4.sin_port = htons((uint16_t)dti_get16(in + at + 1));
-        dti_addresses_add(out, six ? (struct sockaddr *)&in6 : (struct sockaddr *)&in4,
-                          six ? sizeof in6 : sizeof in4);
+        dti_address a = {.bytes = six ? sizeof a.in6 : sizeof a.in4};
+        a.sock.ss_family = six ? AF_INET6 : AF_INET;
+        memcpy(six ? (void *)&a.in6.sin6_addr : (void *)&a.in4.sin_addr, in + at + 3, size);
+        dti_address_set_port(&a, (int)dti_get16(in + at + 1));
+        dti_addresses_add(out, &a.any, a.bytes);
         at += 3 + size;
     }
 }

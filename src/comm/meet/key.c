@@ -25,27 +25,8 @@ typedef struct dti_key_share {
     char name[48];
 } dti_key_share;
 
-/* ---- digits */
-
-static void dti_key_to_hex(const uint8_t *bytes, size_t count, char *text) {
-    static const char digits[] = "0123456789abcdef";
-    for (size_t i = 0; i < count; i++) {
-        text[2 * i] = digits[bytes[i] >> 4];
-        text[2 * i + 1] = digits[bytes[i] & 15];
-    }
-    text[2 * count] = 0;
-}
-
 static bool dti_key_from_hex(const char *text, size_t size, uint8_t key[DTI_KEY_BYTES]) {
-    if (size != 2 * DTI_KEY_BYTES)
-        return false;
-    for (size_t i = 0; i < DTI_KEY_BYTES; i++) {
-        int high = dti_hex_digit(text[2 * i]), low = dti_hex_digit(text[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return false;
-        key[i] = (uint8_t)(high * 16 + low);
-    }
-    return true;
+    return size == 2 * DTI_KEY_BYTES && dti_hex_read(text, DTI_KEY_BYTES, key);
 }
 
 /* A new key, for a launcher's channel or the file of one host. */
@@ -191,7 +172,7 @@ static void dti_key_name(const dt_comm_desc *desc, char name[48]) {
     dti_sha256_add(&s, attempt, sizeof attempt);
     dti_sha256_end(&s, digest);
     memcpy(name, "key-", 4);
-    dti_key_to_hex(digest, 16, name + 4);
+    dti_hex_write(digest, 16, name + 4);
 }
 
 /* Rank 0 has no more use for its file: all have joined, or it gives up. {0} is fine. */

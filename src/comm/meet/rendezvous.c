@@ -57,18 +57,10 @@ static const char *dti_rendezvous_path(const dt_comm_desc *desc) {
     return desc->rendezvous + strlen("file://");
 }
 
-/* All ranks have joined, or it is given up: the file is of no more use, if it still is ours. */
-static void dti_rendezvous_done(dti_rendezvous *r);
-
 static void dti_rendezvous_deafen(dti_rendezvous *r) {
     for (int i = 0; i < r->own.count; i++)
         dti_socket_close(r->listeners[i]);
     r->own.count = 0;
-}
-
-static void dti_rendezvous_close(dti_rendezvous *r) {
-    dti_rendezvous_done(r);
-    dti_rendezvous_deafen(r);
 }
 
 /* ---- listening */
@@ -87,10 +79,9 @@ static void dti_rendezvous_listen(dti_rendezvous *r, dti_address a, int low, int
 }
 
 static void dti_loopback(dti_address *a) {
-    struct sockaddr_in in = {.sin_family = AF_INET};
-    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    *a = (dti_address){.bytes = sizeof in};
-    memcpy(&a->sock, &in, sizeof in);
+    *a = (dti_address){.bytes = sizeof a->in4};
+    a->in4.sin_family = AF_INET;
+    a->in4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 }
 
 /* By rule: the chosen interfaces, and no others; one host: loopback; else all that are not
@@ -210,8 +201,7 @@ static void dti_rendezvous_parse(dti_rendezvous *r, char *text) {
         if (!dti_endpoint_parse("tcp://", word, &e) || dti_resolve(e.host, e.port, &found))
             continue;
         for (int i = 0; i < found.count; i++)
-            dti_addresses_add(&r->rank0, (const struct sockaddr *)&found.at[i].sock,
-                              found.at[i].bytes);
+            dti_addresses_add(&r->rank0, &found.at[i].any, found.at[i].bytes);
     }
     if (!r->rank0.count)
         snprintf(r->why, sizeof r->why, "no address of rank 0 in \"%.120s\"", r->desc->rendezvous);
@@ -277,6 +267,7 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     return result ? dti_fail(base, result, "rendezvous file %s", base->error) : DT_OK;
 }
 
+/* All ranks have joined, or it is given up: the file is of no more use, if it still is ours. */
 static void dti_rendezvous_done(dti_rendezvous *r) {
     char text[DTI_RENDEZVOUS_TEXT + 1], mine[DTI_RENDEZVOUS_TEXT];
     const char *path = dti_rendezvous_path(r->desc), *why;
@@ -321,6 +312,11 @@ static void dti_rendezvous_read(dti_rendezvous *r) {
     snprintf(r->why, sizeof r->why, "file:// needs POSIX; use tcp://");
 }
 #endif
+
+static void dti_rendezvous_close(dti_rendezvous *r) {
+    dti_rendezvous_done(r);
+    dti_rendezvous_deafen(r);
+}
 
 /* ---- tcpstore:// */
 
@@ -395,7 +391,7 @@ static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *fo
             dti_address a = found->at[i];
             dti_address_set_port(&a, dti_endpoint_port(&r->at, c));
             r->candidate[r->rank0.count] = (uint8_t)c;
-            dti_addresses_add(&r->rank0, (const struct sockaddr *)&a.sock, a.bytes);
+            dti_addresses_add(&r->rank0, &a.any, a.bytes);
         }
     }
 }
@@ -455,7 +451,7 @@ static dt_result dti_rendezvous_mine(dti_base *base, const dti_rendezvous *r, ui
     if (!*have_key && !r->desc->insecure) {
         DTI_TRY(dti_key_make(base, key));
         *have_key = true;
-        dti_key_to_hex(key, DTI_KEY_BYTES, mine);
+        dti_hex_write(key, DTI_KEY_BYTES, mine);
         used = 2 * DTI_KEY_BYTES;
     }
     mine[used++] = ';';

@@ -53,43 +53,28 @@ static void dti_kv_close(dti_kv *s) {
 
 /* ---- bytes */
 
-/* Waits for `events`, at most until `limit`. */
-static dt_result dti_kv_ready(dti_kv *s, short events, uint64_t limit) {
-    uint64_t until = DTI_MIN(limit, s->deadline);
-    for (;;) {
-        uint64_t now = dti_now_ns();
-        if (now >= until)
-            return dti_kv_fail(s, DT_ERROR_TIMEOUT, "no answer");
-        struct pollfd poller = {.fd = s->fd, .events = events};
-        int ready = dti_socket_poll(&poller, 1, (int)DTI_MIN((until - now) / 1000000 + 1, 60000u));
-        if (ready > 0)
-            return DT_OK;
-        if (ready < 0 && errno != EINTR)
-            return dti_kv_fail(s, DT_ERROR_IO, "poll: %s", dti_socket_text(errno));
-    }
+/* What the socket's calls returned. */
+static dt_result dti_kv_moved(dti_kv *s, int error) {
+    if (error == DTI_SOCKET_LATE)
+        return dti_kv_fail(s, DT_ERROR_TIMEOUT, "no answer");
+    return error ? dti_kv_fail(s, DT_ERROR_IO, "%s", dti_socket_text(error)) : DT_OK;
+}
+
+/* So long from now, at most until the deadline. */
+static uint64_t dti_kv_limit(const dti_kv *s, uint64_t ns) {
+    return DTI_MIN(dti_now_ns() + ns, s->deadline);
 }
 
 static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
-    uint64_t limit = dti_now_ns() + DTI_KV_ANSWER_NS;
-    while (bytes) {
-        DTI_TRY(dti_kv_ready(s, POLLOUT, limit));
-        const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
-        const int64_t sent = dti_socket_send(s->fd, &part, 1, false);
-        if (sent < 0 && !dti_socket_would_block(errno))
-            return dti_kv_fail(s, DT_ERROR_IO, "%s", dti_socket_text(errno));
-        if (sent > 0) {
-            data += sent;
-            bytes -= (size_t)sent;
-        }
-    }
-    return DT_OK;
+    return dti_kv_moved(s,
+                        dti_socket_send_all(s->fd, data, bytes, dti_kv_limit(s, DTI_KV_ANSWER_NS)));
 }
 
 /* All of `bytes`; `limit` for the first, and what follows it has to come at once. */
 static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limit) {
     uint8_t *at = to;
     while (bytes) {
-        DTI_TRY(dti_kv_ready(s, POLLIN, limit));
+        DTI_TRY(dti_kv_moved(s, dti_socket_await(s->fd, POLLIN, limit)));
         const dti_socket_part part = {at, bytes};
         const int64_t got = dti_socket_receive(s->fd, &part, 1);
         if (got == 0)
@@ -99,7 +84,7 @@ static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limi
         if (got > 0) {
             at += got;
             bytes -= (size_t)got;
-            limit = dti_now_ns() + DTI_KV_ANSWER_NS;
+            limit = dti_kv_limit(s, DTI_KV_ANSWER_NS);
         }
     }
     return DT_OK;
@@ -108,25 +93,18 @@ static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limi
 /* ---- connecting */
 
 static dt_result dti_kv_connect_to(dti_kv *s, const dti_address *a) {
-    char where[64];
-    int error = 0;
-    dti_address_text(a, where);
-    s->fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
-    if (s->fd < 0)
-        return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, dti_socket_text(errno));
-    dti_socket_set(s->fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (dti_socket_connect(s->fd, &a->sock, a->bytes))
-        return DT_OK;
-    if (errno != EINPROGRESS)
-        error = errno;
-    else if (dti_kv_ready(s, POLLOUT, dti_now_ns() + DTI_KV_CONNECT_NS))
+    char text[160];
+    s->fd = dti_address_connect(a, "");
+    int error = s->fd < 0 ? errno : 0;
+    if (!error && dti_socket_await(s->fd, POLLOUT, dti_kv_limit(s, DTI_KV_CONNECT_NS)))
         error = ETIMEDOUT;
-    else
+    if (!error)
         error = dti_socket_failed(s->fd);
     if (!error)
         return DT_OK;
     dti_kv_close(s);
-    return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, dti_socket_text(error));
+    dti_address_why(a, error, text);
+    return dti_kv_fail(s, DT_ERROR_IO, "%s", text);
 }
 
 static dt_result dti_kv_connect(dti_kv *s, const char *host, int port) {
@@ -144,7 +122,7 @@ static dt_result dti_kv_connect(dti_kv *s, const char *host, int port) {
 static dt_result dti_kv_counts(dti_kv *s, int count) {
     uint8_t answer[32];
     dt_result result =
-        dti_kv_receive(s, answer, 8u * (size_t)count, dti_now_ns() + DTI_KV_ANSWER_NS);
+        dti_kv_receive(s, answer, 8u * (size_t)count, dti_kv_limit(s, DTI_KV_ANSWER_NS));
     for (int i = 0; i < count && !result; i++)
         if (dti_get64(answer + 8 * i) > DTI_KV_KEYS_MAX)
             result = dti_kv_fail(s, DT_ERROR_FORMAT, "what answers is not PyTorch's store");
@@ -219,13 +197,13 @@ static dt_result dti_kv_take(dti_kv *s, const char *key, char *value, size_t roo
     dti_kv_begin(s, &m, DTI_KV_GET);
     dti_kv_add(&m, key);
     DTI_TRY(dti_kv_send(s, m.data, m.bytes));
-    DTI_TRY(dti_kv_receive(s, size, 8, dti_now_ns() + DTI_KV_ANSWER_NS));
+    DTI_TRY(dti_kv_receive(s, size, 8, dti_kv_limit(s, DTI_KV_ANSWER_NS)));
     uint64_t bytes = dti_get64(size);
     if (bytes >= room)
         return dti_kv_fail(s, DT_ERROR_FORMAT, "the value of \"%.80s\" has %llu bytes", key,
                            (unsigned long long)bytes);
     value[bytes] = 0;
-    return dti_kv_receive(s, value, (size_t)bytes, dti_now_ns() + DTI_KV_ANSWER_NS);
+    return dti_kv_receive(s, value, (size_t)bytes, dti_kv_limit(s, DTI_KV_ANSWER_NS));
 }
 
 /* Waits for the key, then its value. */
