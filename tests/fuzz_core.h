@@ -165,7 +165,7 @@ static void fuzz_queue(fuzz_conn *c, const void *bytes, size_t count) {
 /* Up to `most` bytes of the queue arrive, in reads of at most `piece`. */
 static void fuzz_deliver(fuzz_world *w, fuzz_conn *c, size_t most, size_t piece) {
     while (c->link && c->from < c->to && most) {
-        dti_link_span_in in[2];
+        dti_socket_part in[2];
         int count = dti_link_input(&w->core, c->link, in);
         size_t got = 0, left = DTI_MIN(DTI_MIN(most, piece), (size_t)(c->to - c->from));
         for (int i = 0; i < count && left; i++) {
@@ -195,14 +195,14 @@ static size_t fuzz_drain(fuzz_world *w, fuzz_conn *c, size_t most) {
     static volatile uint8_t sink;
     size_t whole = 0;
     while (c->link && !c->shut && whole < most) {
-        dti_link_span_out out[2];
+        dti_socket_part out[2];
         int count = dti_link_output(&w->core, c->link, out);
         size_t sent = 0;
         for (int i = 0; i < count && whole + sent < most; i++) {
             size_t some = DTI_MIN(out[i].bytes, most - whole - sent);
             FUZZ_CHECK(out[i].data && out[i].bytes);
             for (size_t k = 0; k < some; k++)
-                sink = (uint8_t)(sink ^ out[i].data[k]);
+                sink = (uint8_t)(sink ^ ((const uint8_t *)out[i].data)[k]);
             sent += some;
             if (some < out[i].bytes)
                 break;

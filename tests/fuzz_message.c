@@ -92,7 +92,7 @@ static bool msg_read(void *user, uint32_t who, const dti_message *m, uint64_t at
 /* ---- events */
 
 static void msg_pump(msg_end *e) {
-    dti_link_span_out out[2];
+    dti_socket_part out[2];
     while (e->to < MSG_QUEUE && dti_message_link_output(&e->core, &e->conn.link, out) > 0) {
         const size_t n = DTI_MIN(out[0].bytes, MSG_QUEUE - e->to);
         memcpy(e->queue + e->to, out[0].data, n);
@@ -103,7 +103,7 @@ static void msg_pump(msg_end *e) {
 
 static void msg_deliver(msg_end *e, size_t most, size_t step) {
     msg_end *other = msg_other(e);
-    dti_link_span_in in[2];
+    dti_socket_part in[2];
     while (most && e->from < e->to && dti_message_link_input(&other->core, &other->conn.link, in)) {
         const size_t n = DTI_MIN(DTI_MIN(in[0].bytes, e->to - e->from), DTI_MIN(most, step));
         memcpy(in[0].data, e->queue + e->from, n);
@@ -144,7 +144,7 @@ static void msg_forge(msg_world *w, msg_end *e) {
                    .sequence = msg_u8(w),
                    .value = (uint64_t)msg_u8(w) << (how >> 3 & 31),
                    .length = msg_u8(w)};
-    if (!e->conn.open || e->conn.piece_from != e->conn.piece_to || e->conn.sending ||
+    if (!e->conn.open || e->conn.link.data_left || e->conn.sending ||
         e->to + sizeof header + sizeof body > MSG_QUEUE)
         return;
     w->forged = true;

@@ -239,7 +239,7 @@ static bool sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     sim_pipe *p = &c->pipe[d];
     bool some_went = false;
     for (int round = 0; round < 4 && c->link[d] && !p->fin; round++) {
-        dti_link_span_out out[2];
+        dti_socket_part out[2];
         int count = dti_link_output(&r->core, c->link[d], out);
         size_t sent = 0;
         for (int i = 0; i < count; i++) {
@@ -285,7 +285,7 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
                 dti_core_closed(&r->core, c->link[d], NULL);
             return;
         }
-        dti_link_span_in in[2];
+        dti_socket_part in[2];
         int count = dti_link_input(&r->core, c->link[d], in);
         size_t got = 0;
         for (int i = 0; i < count; i++) {
@@ -294,7 +294,7 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
             some = some ? 1 + sim_random(&n->rng, (uint32_t)some) : 0;
             some = DTI_MIN(some, DTI_MIN(in[i].bytes, have));
             for (size_t k = 0; k < some; k++)
-                in[i].data[k] = p->data[(p->from + k) % SIM_BUFFER];
+                ((uint8_t *)in[i].data)[k] = p->data[(p->from + k) % SIM_BUFFER];
             if (p->flip_at >= p->from && p->flip_at < p->from + some &&
                 r->core.state == DTI_CORE_OPEN && c->link[d]->state == DTI_LINK_OPEN)
                 c->flipped[d] = true;

@@ -12,7 +12,7 @@ static void dti_message_link_end(dti_message_link *ml, bool refused, const char 
     ml->over = true;
     ml->refused = refused;
     ml->sending = false;
-    ml->piece_from = ml->piece_to = 0;
+    ml->link.data_left = 0;
 }
 
 /* ---- what the handshake asks: core->up */
@@ -48,14 +48,7 @@ static const dti_core_up dti_message_link_up = {.refused = dti_message_link_refu
 /* What connections of one message server have in common. */
 static void dti_message_link_core(dti_core *core, const dti_settings *set, const dti_io *io,
                                   void *user) {
-    uint8_t auth[32];
-    core->set = *set;
-    core->io = *io;
-    core->io_user = user;
-    core->up = &dti_message_link_up;
-    dti_hkdf(set->key, 32, NULL, 0, "dtrain1 auth", 12, auth, sizeof auth);
-    dti_hmac_prepare(&core->auth, auth, sizeof auth);
-    dti_wipe(auth, sizeof auth);
+    dti_core_with(core, set, io, user, &dti_message_link_up);
 }
 
 static void dti_message_link_reset(dti_message_link *ml) {
@@ -113,15 +106,7 @@ static dti_frame dti_message_link_frame(const dti_message_link *ml, uint32_t byt
                        .length = bytes};
 }
 
-static void dti_message_link_put_mac(dti_message_link *ml, uint32_t bytes) {
-    uint8_t mac[DTI_MAC_BYTES] = {0};
-    dti_seal *seal = &ml->link.seal_out;
-    if (dti_gmac_begin(seal, seal->frames - 1) && dti_gmac_add(seal, ml->piece, bytes))
-        dti_gmac_end(seal, mac);
-    dti_link_put(&ml->link, mac, sizeof mac);
-}
-
-/* The next frame: its header to tx, its body to the piece. */
+/* The next frame: its header to tx, its body to the piece, which is attached. */
 static void dti_message_link_fill(const dti_core *core, dti_message_link *ml) {
     const uint64_t left = ml->out.bytes - ml->out_at;
     const uint32_t bytes = (uint32_t)DTI_MIN(left, (uint64_t)DTI_MESSAGE_LINK_PIECE);
@@ -136,29 +121,23 @@ static void dti_message_link_fill(const dti_core *core, dti_message_link *ml) {
         frame.crc = dti_crc32c(0, ml->piece, bytes);
     dti_frame_seal(&ml->link.seal_out, &frame, ml->piece, header);
     dti_link_put(&ml->link, header, sizeof header);
+    ml->link.data = ml->piece;
+    ml->link.data_left = bytes;
     if (dti_link_mac_bytes(&ml->link.seal_out, &frame))
-        dti_message_link_put_mac(ml, bytes);
-    ml->piece_from = 0;
-    ml->piece_to = bytes;
+        dti_link_put_mac(&ml->link);
     ml->out_at += bytes;
     ml->sending = ml->out_at < ml->out.bytes;
 }
 
 /* What is to go out now, in up to two parts; 0: nothing. */
-static int dti_message_link_output(dti_core *core, dti_link *link, dti_link_span_out out[2]) {
+static int dti_message_link_output(dti_core *core, dti_link *link, dti_socket_part out[2]) {
     dti_message_link *ml = link->conn;
-    int count = 0;
-    if (link->tx_from == link->tx_to && ml->piece_from == ml->piece_to) {
+    if (link->tx_from == link->tx_to && !link->data_left) {
         link->tx_from = link->tx_to = 0;
         if (ml->sending && !ml->over)
             dti_message_link_fill(core, ml);
     }
-    if (link->tx_from < link->tx_to)
-        out[count++] = (dti_link_span_out){link->tx + link->tx_from, link->tx_to - link->tx_from};
-    if (ml->piece_from < ml->piece_to)
-        out[count++] =
-            (dti_link_span_out){ml->piece + ml->piece_from, ml->piece_to - ml->piece_from};
-    return count;
+    return dti_link_attached(link, out);
 }
 
 static void dti_message_link_sent(dti_core *core, dti_link *link, size_t bytes) {
@@ -166,21 +145,16 @@ static void dti_message_link_sent(dti_core *core, dti_link *link, size_t bytes) 
     const size_t small = DTI_MIN(bytes, (size_t)(link->tx_to - link->tx_from));
     ml->moved += bytes;
     link->tx_from += (uint32_t)small;
-    ml->piece_from += (uint32_t)(bytes - small);
+    if (bytes > small) {
+        link->data += bytes - small;
+        link->data_left -= bytes - small;
+    }
 }
 
 /* ---- input */
 
 static void dti_message_link_drop(dti_message_link *ml) {
     ml->to = NULL;
-}
-
-static bool dti_message_link_body_is_right(const dti_core *core, dti_message_link *ml) {
-    uint8_t mac[DTI_MAC_BYTES] = {0};
-    if (dti_link_mac_bytes(&ml->link.seal_in, &ml->link.frame))
-        return dti_gmac_end(&ml->link.seal_in, mac) &&
-               dti_equal_secret(mac, ml->mac, DTI_MAC_BYTES);
-    return core->set.integrity != DT_COMM_CRC || ml->crc == ml->link.frame.crc;
 }
 
 static void dti_message_link_came(dti_message_link *ml, const void *body) {
@@ -192,16 +166,12 @@ static void dti_message_link_came(dti_message_link *ml, const void *body) {
 /* `bytes` of a piece have come to `at`. */
 static void dti_message_link_body(const dti_core *core, dti_message_link *ml, const uint8_t *at,
                                   size_t bytes) {
-    if (core->set.integrity == DT_COMM_CRC)
-        ml->crc = dti_crc32c(ml->crc, at, bytes);
-    else if (ml->link.seal_in.gmac)
-        dti_gmac_add(&ml->link.seal_in, at, bytes);
-    ml->left -= (uint32_t)bytes;
+    dti_link_body_add(core, &ml->link, at, bytes);
     ml->in_at += bytes;
-    if (ml->left)
+    if (ml->link.body_left)
         return;
-    ml->in_piece = false;
-    if (!dti_message_link_body_is_right(core, ml))
+    ml->link.in_body = false;
+    if (!dti_link_body_is_right(core, &ml->link))
         dti_message_link_end(ml, false, "%u bytes of message %u changed on their way",
                              ml->link.frame.length, ml->in.kind);
     else if (ml->in_at == ml->in.bytes)
@@ -232,46 +202,24 @@ static const char *dti_message_link_take(dti_message_link *ml, const uint8_t *bo
     }
     if (small)
         dti_message_link_came(ml, body);
-    else {
-        ml->in_piece = true;
-        ml->left = f->length;
-        ml->crc = 0;
-        if (dti_link_mac_bytes(&ml->link.seal_in, f)) {
-            memcpy(ml->mac, body, DTI_MAC_BYTES);
-            dti_gmac_begin(&ml->link.seal_in, ml->link.seal_in.frames - 1);
-        }
-    }
+    else
+        dti_link_body_begin(&ml->link, body);
     return NULL;
 }
 
 /* The next frame of rx. False: not whole yet, or the connection is over. */
 static bool dti_message_link_parse(dti_message_link *ml) {
-    dti_link *link = &ml->link;
-    const uint8_t *at = link->rx + link->rx_from;
-    const uint32_t have = link->rx_to - link->rx_from;
-    uint32_t whole = DTI_HEADER_BYTES;
-    if (have < whole)
+    const dti_frame *f = &ml->link.frame;
+    const uint8_t *body;
+    const char *wrong;
+    if (!dti_link_next(&ml->link, &body, &wrong))
         return false;
-    dti_frame *f = &link->frame;
-    const char *wrong = dti_frame_decode(at, f);
-    const bool small = !wrong && f->type == DTI_FRAME_JOIN;
-    if (!wrong && !small && f->type != DTI_FRAME_DATA)
+    if (!wrong && f->type != DTI_FRAME_JOIN && f->type != DTI_FRAME_DATA)
         wrong = "a frame of ranks";
-    if (!wrong && small && f->length > DTI_MESSAGE_SMALL)
+    else if (!wrong && f->type == DTI_FRAME_JOIN && f->length > DTI_MESSAGE_SMALL)
         wrong = "a small message that is large";
     if (!wrong)
-        whole += small ? f->length : dti_link_mac_bytes(&link->seal_in, f);
-    if (!wrong && have < whole)
-        return false;
-    const uint8_t *body = at + DTI_HEADER_BYTES;
-    if (!wrong && !dti_frame_verify(&link->seal_in, at, f, body))
-        wrong = "a header whose tag is wrong";
-    if (!wrong && small && f->length && dti_crc32c(0, body, f->length) != f->crc)
-        wrong = "a message whose checksum is wrong";
-    if (!wrong) {
-        link->rx_from += whole;
         wrong = dti_message_link_take(ml, body);
-    }
     if (wrong)
         dti_message_link_end(ml, false, "%s came", wrong);
     return !ml->over;
@@ -280,7 +228,7 @@ static bool dti_message_link_parse(dti_message_link *ml) {
 /* A piece's bytes that lie in rx already. */
 static void dti_message_link_move(const dti_core *core, dti_message_link *ml) {
     dti_link *link = &ml->link;
-    const size_t n = DTI_MIN((size_t)ml->left, (size_t)(link->rx_to - link->rx_from));
+    const size_t n = DTI_MIN((size_t)link->body_left, (size_t)(link->rx_to - link->rx_from));
     const uint8_t *from = link->rx + link->rx_from;
     if (ml->to)
         memcpy(ml->to + ml->in_at, from, n);
@@ -296,27 +244,24 @@ static void dti_message_link_digest(dti_core *core, dti_message_link *ml) {
             more = dti_handshake_input(core, link) || link->state == DTI_LINK_OPEN;
         else if (link->state != DTI_LINK_OPEN)
             return;
-        else if (ml->in_piece && link->rx_from < link->rx_to)
+        else if (link->in_body && link->rx_from < link->rx_to)
             dti_message_link_move(core, ml);
         else
-            more = !ml->in_piece && dti_message_link_parse(ml);
+            more = !link->in_body && dti_message_link_parse(ml);
     }
-    if (link->rx_from) {
-        memmove(link->rx, link->rx + link->rx_from, link->rx_to - link->rx_from);
-        link->rx_to -= link->rx_from;
-        link->rx_from = 0;
-    }
+    if (link->rx_from)
+        dti_link_rx_shift(link);
 }
 
 /* Where the next bytes go, in one part; 0: none are taken. */
-static int dti_message_link_input(dti_core *core, dti_link *link, dti_link_span_in in[2]) {
+static int dti_message_link_input(dti_core *core, dti_link *link, dti_socket_part in[2]) {
     const dti_message_link *ml = link->conn;
     if (ml->over || link->state == DTI_LINK_DIALING)
         return 0;
-    if (ml->in_piece && ml->to && link->rx_from == link->rx_to)
-        in[0] = (dti_link_span_in){ml->to + ml->in_at, ml->left};
+    if (link->in_body && ml->to && link->rx_from == link->rx_to)
+        in[0] = (dti_socket_part){ml->to + ml->in_at, link->body_left};
     else
-        in[0] = (dti_link_span_in){link->rx + link->rx_to, dti_link_rx_room(link) - link->rx_to};
+        in[0] = (dti_socket_part){link->rx + link->rx_to, dti_link_rx_room(link) - link->rx_to};
     return in[0].bytes > 0;
 }
 
@@ -324,7 +269,7 @@ static int dti_message_link_input(dti_core *core, dti_link *link, dti_link_span_
 static void dti_message_link_received(dti_core *core, dti_link *link, size_t bytes) {
     dti_message_link *ml = link->conn;
     ml->moved += bytes;
-    if (ml->in_piece && ml->to && link->rx_from == link->rx_to)
+    if (link->in_body && ml->to && link->rx_from == link->rx_to)
         dti_message_link_body(core, ml, ml->to + ml->in_at, bytes);
     else
         link->rx_to += (uint32_t)bytes;

@@ -14,17 +14,14 @@ typedef struct dti_message_link {
     uint64_t moved;                 /* bytes, of all connections that it was */
     bool used, open, over, refused; /* over: to be closed when what is to go out has */
     char why[256];
-    /* Going out: behind link.tx, a piece. */
+    /* Going out: after link.tx a piece, which is link.data. */
     bool sending;
     dti_message out;
     uint64_t out_at;
     uint8_t *piece; /* [DTI_MESSAGE_LINK_PIECE] */
-    uint32_t piece_from, piece_to;
-    /* Coming in. */
-    bool coming, in_piece; /* a message is under way; a piece of its body is */
+    /* Coming in: a message is under way; link.in_body: a piece of its body is. */
+    bool coming;
     dti_message in;
     uint64_t in_at;
     uint8_t *to; /* where its body goes; NULL: it is dropped */
-    uint32_t left, crc;
-    uint8_t mac[DTI_MAC_BYTES];
 } dti_message_link;

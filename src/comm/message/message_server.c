@@ -50,7 +50,7 @@ static void dti_message_server_drop(dti_message_server *server, uint32_t who) {
 
 static void dti_message_server_write(dti_message_server *server, dti_message_server_conn *c) {
     dti_link *link = &c->message_link.link;
-    dti_link_span_out out[2];
+    dti_socket_part out[2];
     int count;
     if (server->tls) {
         dti_tls_write(&c->tls);
@@ -58,10 +58,7 @@ static void dti_message_server_write(dti_message_server *server, dti_message_ser
     }
     c->blocked = false;
     while (!c->blocked && (count = dti_message_link_output(&server->core, link, out)) > 0) {
-        dti_socket_part parts[2];
-        for (int i = 0; i < count; i++)
-            parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
-        const int64_t sent = dti_socket_send(c->fd, parts, count, false);
+        const int64_t sent = dti_socket_send(c->fd, out, count, false);
         c->blocked = sent <= 0;
         if (sent <= 0)
             dti_message_server_ended(link, sent);
@@ -72,15 +69,14 @@ static void dti_message_server_write(dti_message_server *server, dti_message_ser
 
 static void dti_message_server_read(dti_message_server *server, dti_message_server_conn *c) {
     dti_link *link = &c->message_link.link;
-    dti_link_span_in in[2];
+    dti_socket_part in[2];
     if (server->tls) {
         dti_tls_read(&c->tls);
         return;
     }
     for (size_t total = 0;
          total < DTI_MESSAGE_SERVER_READ_MAX && dti_message_link_input(&server->core, link, in);) {
-        const int64_t got =
-            dti_socket_receive(c->fd, &(dti_socket_part){in[0].data, in[0].bytes}, 1);
+        const int64_t got = dti_socket_receive(c->fd, in, 1);
         if (got <= 0) {
             dti_message_server_ended(link, got);
             return;
@@ -101,7 +97,7 @@ static void dti_message_server_tls_start(dti_message_server *server, dti_message
 /* Tries the addresses from `next` on until one is being dialled; else ends the connection with the
  * reason. */
 static void dti_message_server_try(dti_message_server_conn *c, const char *before) {
-    char where[64], text[160];
+    char text[160];
     snprintf(text, sizeof text, "%s", before);
     if (c->fd >= 0)
         dti_socket_close(c->fd);
@@ -109,19 +105,12 @@ static void dti_message_server_try(dti_message_server_conn *c, const char *befor
     c->connecting = false;
     while (c->next < c->list.count && c->fd < 0) {
         const dti_address *a = &c->list.at[c->next++];
-        c->fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
-        dti_address_text(a, where);
-        if (c->fd >= 0 && !dti_socket_connect(c->fd, &a->sock, a->bytes) && errno != EINPROGRESS) {
-            snprintf(text, sizeof text, "%s: %s", where, dti_socket_text(errno));
-            dti_socket_close(c->fd);
-            c->fd = -1;
-        } else if (c->fd < 0)
-            snprintf(text, sizeof text, "%s: %s", where, dti_socket_text(errno));
+        c->fd = dti_address_connect(a, "");
+        if (c->fd < 0)
+            dti_address_why(a, errno, text);
     }
     c->connecting = c->fd >= 0;
-    if (c->fd >= 0)
-        dti_socket_watch(c->fd);
-    else
+    if (c->fd < 0)
         dti_message_link_end(&c->message_link, false, "%s", text);
 }
 
@@ -174,10 +163,9 @@ static bool dti_message_server_dial(dti_message_server *server, uint32_t who, co
 
 static void dti_message_server_connected(dti_message_server *server, dti_message_server_conn *c) {
     const int error = dti_socket_failed(c->fd);
-    char where[64], text[160];
-    dti_address_text(&c->list.at[c->next - 1], where);
-    snprintf(text, sizeof text, "%s: %s", where, dti_socket_text(error));
     if (error) {
+        char text[160];
+        dti_address_why(&c->list.at[c->next - 1], error, text);
         dti_message_server_try(c, text);
         return;
     }
@@ -249,7 +237,7 @@ static bool dti_message_server_accept(dti_message_server *server, int listener) 
 /* ---- a step */
 
 static bool dti_message_server_wants(dti_message_server *server, dti_message_server_conn *c) {
-    dti_link_span_out out[2];
+    dti_socket_part out[2];
     if (c->connecting || c->blocked)
         return true;
     return !server->tls && dti_message_link_output(&server->core, &c->message_link.link, out) > 0;
@@ -263,7 +251,7 @@ static size_t dti_message_server_gather(dti_message_server *server, size_t *list
     *listeners = n - 1;
     for (uint32_t i = 0; i < server->count; i++) {
         dti_message_server_conn *c = &server->conns[i];
-        dti_link_span_in in[2];
+        dti_socket_part in[2];
         if (c->fd < 0 || c->message_link.over)
             continue;
         const bool reads =

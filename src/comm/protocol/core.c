@@ -153,13 +153,10 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
                             const dti_io *io, void *io_user, const uint8_t *address,
                             uint32_t address_bytes, uint64_t now) {
     core->base = base;
-    core->up = &dti_core_ups;
-    core->set = *set;
+    dti_core_with(core, set, io, io_user, &dti_core_ups);
     core->window = set->window ? set->window : DTI_WINDOW_LEAST(set->size);
     core->early_bytes = dti_early_bytes(set->size);
     core->early_units = dti_early_units_all(set->size);
-    core->io = *io;
-    core->io_user = io_user;
     core->now = core->last_tick = core->join_noted = now;
     core->join_deadline = now + set->join_ns;
     core->dial_wait = 25000000;
@@ -169,10 +166,6 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
         dti_core_destroy(core);
         return false;
     }
-    uint8_t auth[32];
-    dti_hkdf(set->key, 32, NULL, 0, "dtrain1 auth", 12, auth, sizeof auth);
-    dti_hmac_prepare(&core->auth, auth, sizeof auth);
-    dti_wipe(auth, sizeof auth);
     dti_peer_set_address(core, set->rank, address, address_bytes);
     if (!io->random(io_user, core->instance, sizeof core->instance) ||
         !io->random(io_user, &core->source_seed, sizeof core->source_seed)) {

@@ -46,6 +46,19 @@
 #define DTI_PROOF_SUM_AT 36
 #define DTI_REFUSAL_TEXT 240
 
+/* What a core is given, and what handshakes need of it. */
+static void dti_core_with(dti_core *core, const dti_settings *set, const dti_io *io, void *io_user,
+                          const dti_core_up *up) {
+    uint8_t auth[32];
+    core->set = *set;
+    core->io = *io;
+    core->io_user = io_user;
+    core->up = up;
+    dti_hkdf(set->key, 32, NULL, 0, "dtrain1 auth", 12, auth, sizeof auth);
+    dti_hmac_prepare(&core->auth, auth, sizeof auth);
+    dti_wipe(auth, sizeof auth);
+}
+
 static uint32_t dti_hello_sum(const uint8_t *h) {
     const uint32_t first = dti_crc32c(0, h, DTI_HELLO_SUM_AT);
     return dti_crc32c(first, h + DTI_HELLO_SUM_AT + 4, DTI_HELLO_BYTES - DTI_HELLO_SUM_AT - 4);

@@ -88,18 +88,23 @@ static bool dti_link_put_again(dti_link *link) {
     return b->resend < b->sent || link->data_left;
 }
 
-typedef struct dti_link_span_out {
-    const uint8_t *data;
-    size_t bytes;
-} dti_link_span_out;
-
 static bool dti_core_data_frozen(const dti_core *core, const dti_link *link) {
     return link->channel == DTI_CHANNEL_DATA && link->state == DTI_LINK_OPEN &&
            (core->state == DTI_CORE_SUSPECT || core->state == DTI_CORE_ENDED);
 }
 
-/* What is to be sent now, in up to two pieces; 0 = nothing. */
-static int dti_link_output(dti_core *core, dti_link *link, dti_link_span_out out[2]) {
+/* What is attached, in up to two pieces; 0 = nothing. */
+static int dti_link_attached(dti_link *link, dti_socket_part out[2]) {
+    int count = 0;
+    if (link->tx_to > link->tx_from)
+        out[count++] = (dti_socket_part){link->tx + link->tx_from, link->tx_to - link->tx_from};
+    if (link->data_left)
+        out[count++] = (dti_socket_part){(void *)(uintptr_t)link->data, link->data_left};
+    return count;
+}
+
+/* The same of what is to be sent now. */
+static int dti_link_output(dti_core *core, dti_link *link, dti_socket_part out[2]) {
     if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING || link->shut ||
         dti_core_data_frozen(core, link))
         return 0;
@@ -108,12 +113,7 @@ static int dti_link_output(dti_core *core, dti_link *link, dti_link_span_out out
         if (link->state == DTI_LINK_OPEN)
             core->up->fill(core, link);
     }
-    int count = 0;
-    if (link->tx_to > link->tx_from)
-        out[count++] = (dti_link_span_out){link->tx + link->tx_from, link->tx_to - link->tx_from};
-    if (link->data_left)
-        out[count++] = (dti_link_span_out){link->data, link->data_left};
-    return count;
+    return dti_link_attached(link, out);
 }
 
 /* Nothing is left to go out, for good. */
@@ -194,11 +194,6 @@ static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
 
 /* ---- input */
 
-typedef struct dti_link_span_in {
-    uint8_t *data;
-    size_t bytes;
-} dti_link_span_in;
-
 /* Unauthenticated peers get no more of our memory than a greeting takes. */
 static uint32_t dti_link_rx_room(const dti_link *link) {
     return link->state == DTI_LINK_OPEN ? DTI_LINK_BUFFER : 512;
@@ -209,19 +204,40 @@ static bool dti_link_has_room(const dti_link *link) {
 }
 
 /* Where the next bytes go, in up to two pieces; 0 = read nothing now. */
-static int dti_link_input(dti_core *core, dti_link *link, dti_link_span_in in[2]) {
+static int dti_link_input(dti_core *core, dti_link *link, dti_socket_part in[2]) {
     if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING ||
         dti_core_data_frozen(core, link))
         return 0;
     int count = 0;
     if (link->in_body)
-        in[count++] = (dti_link_span_in){link->body, link->body_left};
+        in[count++] = (dti_socket_part){link->body, link->body_left};
     if (link->rx_from == link->rx_to)
         link->rx_from = link->rx_to = 0;
     uint32_t room = dti_link_rx_room(link);
     if (link->rx_to < room)
-        in[count++] = (dti_link_span_in){link->rx + link->rx_to, room - link->rx_to};
+        in[count++] = (dti_socket_part){link->rx + link->rx_to, room - link->rx_to};
     return count;
+}
+
+/* A payload's header was right: its body follows. `mac`: what came between, if anything does. */
+static void dti_link_body_begin(dti_link *link, const uint8_t *mac) {
+    link->body_left = link->frame.length;
+    link->body_crc = 0;
+    link->in_body = link->body_left > 0;
+    if (dti_link_mac_bytes(&link->seal_in, &link->frame)) {
+        memcpy(link->body_mac, mac, DTI_MAC_BYTES);
+        dti_gmac_begin(&link->seal_in, link->seal_in.frames - 1);
+    }
+}
+
+/* Some of it has come, to `at`. */
+static void dti_link_body_add(const dti_core *core, dti_link *link, const uint8_t *at,
+                              size_t bytes) {
+    if (core->set.integrity == DT_COMM_CRC)
+        link->body_crc = dti_crc32c(link->body_crc, at, bytes);
+    else if (link->seal_in.gmac)
+        dti_gmac_add(&link->seal_in, at, bytes);
+    link->body_left -= (uint32_t)bytes;
 }
 
 /* Whether the body that has come is the one that was sent. */
@@ -256,12 +272,8 @@ static bool dti_link_body_end(dti_core *core, dti_link *link) {
 
 /* `bytes` of the body have come to link->body. */
 static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
-    if (core->set.integrity == DT_COMM_CRC)
-        link->body_crc = dti_crc32c(link->body_crc, link->body, bytes);
-    else if (link->seal_in.gmac)
-        dti_gmac_add(&link->seal_in, link->body, bytes);
+    dti_link_body_add(core, link, link->body, bytes);
     link->body += bytes;
-    link->body_left -= (uint32_t)bytes;
     core->payload_bytes_received += bytes;
     return link->body_left || dti_link_body_end(core, link);
 }
@@ -284,13 +296,7 @@ static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) 
     if (dti_frame_is_payload(f->type)) {
         if (!core->up->body(core, link))
             return false;
-        link->body_left = f->length;
-        link->body_crc = 0;
-        if (dti_link_mac_bytes(&link->seal_in, f)) {
-            memcpy(link->body_mac, body, DTI_MAC_BYTES);
-            dti_gmac_begin(&link->seal_in, link->seal_in.frames - 1);
-        }
-        link->in_body = f->length > 0;
+        dti_link_body_begin(link, body);
         return link->in_body || dti_link_body_end(core, link);
     }
     if (dti_frame_is_kept(f->type))
@@ -314,35 +320,54 @@ static bool dti_link_may(const dti_link *link, int type) {
     return (link->channel == DTI_CHANNEL_CONTROL) == (type >= DTI_FRAME_JOIN);
 }
 
-/* The next frame of rx; false = not whole yet, or the connection has failed. */
-static bool dti_link_parse(dti_core *core, dti_link *link) {
+/* The next frame of rx, taken out, and what follows its header: a body that is no payload, or a
+ * MAC; or what is wrong with it. False: it is not whole yet. */
+static bool dti_link_next(dti_link *link, const uint8_t **body, const char **wrong) {
     const uint8_t *at = link->rx + link->rx_from;
-    uint32_t have = link->rx_to - link->rx_from;
-    if (have < DTI_HEADER_BYTES)
+    const uint32_t have = link->rx_to - link->rx_from;
+    uint32_t whole = DTI_HEADER_BYTES;
+    if (have < whole)
         return false;
     dti_frame *f = &link->frame;
-    const char *wrong = dti_frame_decode(at, f);
-    bool payload = !wrong && dti_frame_is_payload(f->type);
-    uint32_t whole = DTI_HEADER_BYTES;
-    if (!wrong)
-        whole += payload ? dti_link_mac_bytes(&link->seal_in, f) : f->length;
-    if (!wrong && have < whole)
+    *body = at + whole;
+    *wrong = dti_frame_decode(at, f);
+    if (*wrong)
+        return true;
+    const bool payload = dti_frame_is_payload(f->type);
+    whole += payload ? dti_link_mac_bytes(&link->seal_in, f) : f->length;
+    if (have < whole)
         return false;
-    const uint8_t *body = at + DTI_HEADER_BYTES;
-    if (!wrong && !dti_frame_verify(&link->seal_in, at, f, body))
-        wrong = "a header whose tag is wrong";
-    if (!wrong && !payload && f->length && dti_crc32c(0, body, f->length) != f->crc)
-        wrong = "a control frame whose checksum is wrong";
+    if (!dti_frame_verify(&link->seal_in, at, f, *body))
+        *wrong = "a header whose tag is wrong";
+    else if (!payload && f->length && dti_crc32c(0, *body, f->length) != f->crc)
+        *wrong = "a control frame whose checksum is wrong";
+    link->rx_from += whole;
+    return true;
+}
+
+/* The next frame of rx; false = not whole yet, or the connection has failed. */
+static bool dti_link_parse(dti_core *core, dti_link *link) {
+    const dti_frame *f = &link->frame;
+    const uint8_t *body;
+    const char *wrong;
+    if (!dti_link_next(link, &body, &wrong))
+        return false;
     if (!wrong && !dti_link_may(link, f->type))
         wrong = "a frame that does not belong on this connection";
     if (wrong)
         return core->up->failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
-    link->rx_from += whole;
     link->begun = 0;
     if (f->epoch !=
         core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */
-        return !payload;
+        return !dti_frame_is_payload(f->type);
     return dti_link_frame(core, link, body);
+}
+
+/* What was taken out of rx leaves its room to what comes. */
+static void dti_link_rx_shift(dti_link *link) {
+    memmove(link->rx, link->rx + link->rx_from, link->rx_to - link->rx_from);
+    link->rx_to -= link->rx_from;
+    link->rx_from = 0;
 }
 
 /* Takes what lies in rx, as far as it goes. */
@@ -367,11 +392,8 @@ static void dti_link_digest(dti_core *core, dti_link *link) {
         } else if (!dti_link_parse(core, link))
             break;
     }
-    if (link->rx_from && !link->in_body) {
-        memmove(link->rx, link->rx + link->rx_from, link->rx_to - link->rx_from);
-        link->rx_to -= link->rx_from;
-        link->rx_from = 0;
-    }
+    if (link->rx_from && !link->in_body)
+        dti_link_rx_shift(link);
 }
 
 /* `bytes` have been read into what dti_link_input gave. */

@@ -8,9 +8,9 @@
 
 /* Whose plaintext it is. */
 typedef struct dti_tls_calls {
-    int (*output)(dti_core *core, dti_link *link, dti_link_span_out out[2]);
+    int (*output)(dti_core *core, dti_link *link, dti_socket_part out[2]);
     void (*sent)(dti_core *core, dti_link *link, size_t bytes);
-    int (*input)(dti_core *core, dti_link *link, dti_link_span_in in[2]);
+    int (*input)(dti_core *core, dti_link *link, dti_socket_part in[2]);
     void (*received)(dti_core *core, dti_link *link, size_t bytes);
     void (*secured)(dti_link *link); /* the TLS handshake is done: the link's own may begin */
     void (*failed)(dti_link *link, const char *why);
@@ -283,30 +283,12 @@ static int dti_tls_handshake(dti_tls_conn *c, uint8_t binding[32], char *why, si
     return -1;
 }
 
-/* Ciphertext that is to go out, and how much of it has. */
+/* Ciphertext that is to go out. */
 static size_t dti_tls_output(dti_tls_conn *c, const uint8_t **data) {
     char *at = NULL;
     int bytes = BIO_nread0(c->net, &at);
     *data = (const uint8_t *)at;
     return bytes > 0 ? (size_t)bytes : 0;
-}
-
-static void dti_tls_sent(dti_tls_conn *c, size_t bytes) {
-    char *at;
-    BIO_nread(c->net, &at, (int)bytes);
-}
-
-/* Where ciphertext that comes in goes, and how much of it has come. */
-static size_t dti_tls_input(dti_tls_conn *c, uint8_t **to) {
-    char *at = NULL;
-    int bytes = BIO_nwrite0(c->net, &at);
-    *to = (uint8_t *)at;
-    return bytes > 0 ? (size_t)bytes : 0;
-}
-
-static void dti_tls_received(dti_tls_conn *c, size_t bytes) {
-    char *at;
-    BIO_nwrite(c->net, &at, (int)bytes);
 }
 
 /* How many of the bytes were taken: 0 = the buffer must drain first; -1 = the connection failed. */
@@ -337,7 +319,7 @@ static long dti_tls_decrypt(dti_tls_conn *c, uint8_t *to, size_t bytes, char *wh
 /* What the link has to send, as far as the buffer takes it. */
 static bool dti_tls_encrypt_all(dti_tls_conn *c) {
     dti_link *link = c->link;
-    dti_link_span_out out[2];
+    dti_socket_part out[2];
     bool some = false;
     while (c->ssl && c->wire->output(link->core, link, out) > 0) {
         const long taken = dti_tls_encrypt(c, out[0].data, out[0].bytes);
@@ -354,6 +336,7 @@ static bool dti_tls_encrypt_all(dti_tls_conn *c) {
 /* As long as there is something and the system takes it. True when something went. */
 static bool dti_tls_write(dti_tls_conn *c) {
     const uint8_t *data;
+    char *gone;
     bool some = false;
     if (c->ssl)
         *c->blocked = false;
@@ -372,7 +355,7 @@ static bool dti_tls_write(dti_tls_conn *c) {
             return some;
         }
         some = true;
-        dti_tls_sent(c, (size_t)sent);
+        BIO_nread(c->net, &gone, (int)sent);
     }
     return some;
 }
@@ -392,7 +375,7 @@ static void dti_tls_greet(dti_tls_conn *c) {
 /* Plaintext to the link, until it takes no more or more ciphertext is needed. False: enough. */
 static bool dti_tls_decrypt_all(dti_tls_conn *c) {
     dti_link *link = c->link;
-    dti_link_span_in in[2];
+    dti_socket_part in[2];
     char why[DTI_TLS_TEXT];
     while (c->ssl && c->wire->input(link->core, link, in) > 0) {
         const long got = dti_tls_decrypt(c, in[0].data, in[0].bytes, why, sizeof why);
@@ -407,11 +390,11 @@ static bool dti_tls_decrypt_all(dti_tls_conn *c) {
 
 /* Bytes from the socket. 0: none now, or the connection is gone. */
 static size_t dti_tls_fetch(dti_tls_conn *c) {
-    uint8_t *to;
-    const size_t room = c->ssl ? dti_tls_input(c, &to) : 0;
-    if (!room)
+    char *to = NULL;
+    const int room = c->ssl ? BIO_nwrite0(c->net, &to) : 0;
+    if (room <= 0)
         return 0;
-    const int64_t got = dti_socket_receive(c->fd, &(dti_socket_part){to, room}, 1);
+    const int64_t got = dti_socket_receive(c->fd, &(dti_socket_part){to, (size_t)room}, 1);
     if (got <= 0) {
         if (got == 0 || !dti_socket_would_block(errno))
             c->wire->ended(c->link, got);
@@ -419,9 +402,9 @@ static size_t dti_tls_fetch(dti_tls_conn *c) {
     }
     const bool first = !c->heard;
     c->heard = true;
-    if (first && c->wire->greeted && !c->wire->greeted(c->link, to, (size_t)got))
+    if (first && c->wire->greeted && !c->wire->greeted(c->link, (uint8_t *)to, (size_t)got))
         return 0;
-    dti_tls_received(c, (size_t)got);
+    BIO_nwrite(c->net, &to, (int)got);
     return (size_t)got;
 }
 

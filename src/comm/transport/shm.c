@@ -126,11 +126,8 @@ static void dti_shm_copy(uint8_t *ring, uint32_t at, uint8_t *data, size_t bytes
 
 /* How many bytes were written, at most those of all parts; -1 as above. */
 static int64_t dti_shm_write(dti_shm *m, const dti_socket_part *parts, int count) {
-    size_t whole = 0;
-    for (int i = 0; i < count; i++)
-        whole += parts[i].bytes;
     dti_shm_rewind(m);
-    const int64_t room = dti_shm_room_for(m, whole);
+    const int64_t room = dti_shm_room_for(m, dti_parts_bytes(parts, count));
     uint32_t from = m->written;
     for (int i = 0; i < count && room > 0; i++) {
         size_t left = DTI_MIN((size_t)room - (m->written - from), parts[i].bytes);

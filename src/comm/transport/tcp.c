@@ -22,6 +22,14 @@ static void dti_tcp_drain_notes(dti_tcp *t) {
     }
 }
 
+/* The comm's transport, with its lock, at this moment. */
+static dti_tcp *dti_tcp_enter(const dt_comm *comm) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    dti_mutex_lock(&t->lock);
+    t->core.now = dti_now_ns();
+    return t;
+}
+
 static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
     for (uint32_t i = 0; i < t->core.flight_count; i++)
         if (id && t->core.flights[i]->id == id)
@@ -32,14 +40,12 @@ static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
 /* The thread looks after what is still under way when nobody waits. */
 static void dti_tcp_hand_over(dti_tcp *t) {
     if (t->core.unfinished && !t->thread_reads)
-        dti_tcp_wake(t);
+        dti_wake_write(t->wake);
 }
 
 static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
-    dti_tcp_group *g = comm->state;
-    dti_tcp *t = g->tcp;
-    dti_mutex_lock(&t->lock);
-    t->core.now = dti_now_ns();
+    const dti_tcp_group *g = comm->state;
+    dti_tcp *t = dti_tcp_enter(comm);
     dt_result result = DT_OK;
     if (t->core.state != DTI_CORE_OPEN)
         result = dti_comm_revoked(comm, t->core.result, t->core.text);
@@ -88,9 +94,7 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
 }
 
 static dt_result dti_tcp_cancel(dt_comm *comm, uint64_t id) {
-    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    dti_mutex_lock(&t->lock);
-    t->core.now = dti_now_ns();
+    dti_tcp *t = dti_tcp_enter(comm);
     dti_flight *f = dti_tcp_flight(t, id);
     dt_result result = f ? dti_core_cancel(&t->core, f) : dti_comm_no_handle(comm, id);
     dti_tcp_flush(t);
@@ -99,9 +103,7 @@ static dt_result dti_tcp_cancel(dt_comm *comm, uint64_t id) {
 }
 
 static void dti_tcp_give_up(dt_comm *comm) {
-    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    dti_mutex_lock(&t->lock);
-    t->core.now = dti_now_ns();
+    dti_tcp *t = dti_tcp_enter(comm);
     dti_core_suspect(&t->core, DT_ERROR_CANCELLED, t->core.set.rank, "rank %u cancelled its step",
                      t->core.set.rank);
     dti_tcp_flush(t);
@@ -112,8 +114,7 @@ static const dti_transport dti_tcp_transport;
 
 /* "rank 3 has not posted it, rank 5 has posted it". */
 static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
-    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    dti_mutex_lock(&t->lock);
+    dti_tcp *t = dti_tcp_enter(comm);
     const dti_flight *f = dti_tcp_flight(t, id);
     size_t used = 0;
     text[0] = 0;
@@ -152,8 +153,7 @@ static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
 }
 
 static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
-    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    dti_mutex_lock(&t->lock);
+    dti_tcp *t = dti_tcp_enter(comm);
     const dti_core *c = &t->core;
     info->bytes_sent = c->bytes_sent;
     info->bytes_received = c->bytes_received;
@@ -173,8 +173,7 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
 /* ---- links */
 
 static bool dti_tcp_measures(dt_comm *comm) {
-    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    dti_mutex_lock(&t->lock);
+    dti_tcp *t = dti_tcp_enter(comm);
     const dti_core *c = &t->core;
     t->joined[0] = c->bytes_sent, t->joined[1] = c->bytes_received;
     t->joined[2] = c->payload_bytes_sent, t->joined[3] = c->payload_bytes_received;
@@ -184,8 +183,7 @@ static bool dti_tcp_measures(dt_comm *comm) {
 }
 
 static void dti_tcp_link(dt_comm *comm, const dt_comm_link *network, const dt_comm_link *local) {
-    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    dti_mutex_lock(&t->lock);
+    dti_tcp *t = dti_tcp_enter(comm);
     dti_core *c = &t->core;
     dti_core_link_costs(c, network, local);
     c->bytes_sent = t->joined[0], c->bytes_received = t->joined[1];
@@ -201,9 +199,7 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_tls_free(t->tls);
     dti_key_forget(&t->share);
     dti_rendezvous_close(&t->rendezvous);
-    for (int i = 0; i < 2; i++) {
-        DTI_FREE(t->base, t->polls[i], t->polled[i]);
-    }
+    DTI_FREE(t->base, t->polls[0], t->polled[0], t->polls[1], t->polled[1]);
     dti_wake_close(t->wake);
     dti_wake_close(t->nudge);
     dti_descriptor_give_up(&t->reserve);
@@ -222,8 +218,7 @@ static void dti_tcp_close(dt_comm *comm) {
     dti_tcp *t = g->tcp;
     dti_base *base = t->base;
     if (comm->parent) {
-        dti_mutex_lock(&t->lock);
-        t->core.now = dti_now_ns();
+        dti_tcp_enter(comm);
         dti_group_free(&t->core, g->group);
         dti_tcp_flush(t);
         dti_mutex_unlock(&t->lock);
@@ -231,8 +226,7 @@ static void dti_tcp_close(dt_comm *comm) {
         return;
     }
     dti_tcp_thread_stop(t);
-    dti_mutex_lock(&t->lock);
-    t->core.now = dti_now_ns();
+    dti_tcp_enter(comm);
     /* What this rank saw is told before its connections end, which would look like a loss. */
     while (t->core.state == DTI_CORE_SUSPECT) {
         dti_tcp_look(t, dti_ms_until(dti_core_deadline(&t->core)));

@@ -40,23 +40,6 @@ static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
     t->active[c->at]->at = c->at;
 }
 
-static void dti_conn_options(const dti_tcp *t, int fd) {
-    dti_congestion_set(t, fd);
-    dti_socket_watch(fd);
-}
-
-/* A connection to `a` under way; -1, with errno. */
-static int dti_connect_start(const dti_tcp *t, const dti_address *a) {
-    int fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
-    if (fd < 0)
-        return -1;
-    dti_conn_options(t, fd);
-    if (dti_socket_connect(fd, &a->sock, a->bytes) || errno == EINPROGRESS)
-        return fd;
-    dti_socket_close(fd);
-    return -1;
-}
-
 static void dti_conn_addresses(dti_tcp *t, const dti_link *link, dti_addresses *out) {
     if (link->channel == DTI_CHANNEL_CONTROL)
         *out = t->rendezvous.rank0;
@@ -85,7 +68,7 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
         return;
     while (c->try_next < list.count) {
         const dti_address *a = &list.at[c->try_next++];
-        int fd = dti_connect_start(t, a);
+        int fd = dti_address_connect(a, t->desc.congestion);
         c->refused += fd < 0 && dti_socket_is_refused(errno);
         if (fd >= 0) {
             dti_conn_open(t, link, fd);
@@ -94,9 +77,7 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
             link->deadline = t->core.now + DTI_HANDSHAKE_NS;
             return;
         }
-        char where[64];
-        dti_address_text(a, where);
-        snprintf(text, sizeof text, "%s: %s", where, dti_socket_text(errno));
+        dti_address_why(a, errno, text);
     }
     link->nobody = list.count > 0 && c->refused == list.count;
     dti_core_closed(&t->core, link, text);
@@ -146,19 +127,14 @@ static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes,
 static const dti_io dti_tcp_io = {dti_tcp_dial,   dti_tcp_shut,     dti_tcp_forget,
                                   dti_tcp_random, dti_tcp_describe, dti_conn_accepts};
 
-/* ---- waking the thread */
-
-static void dti_tcp_wake(dti_tcp *t) {
-    dti_wake_write(t->wake);
-}
-
 /* ---- connecting */
 
 /* Connections that the core has asked for; apart from the asking, so that a failure does not come
  * back into what asked. */
 static void dti_tcp_try_all(dti_tcp *t) {
     if (t->to_try && t->thread_made)
-        dti_tcp_wake(t); /* new ones are the thread's to look at, and it does not know them yet */
+        dti_wake_write(
+            t->wake); /* new ones are the thread's to look at, and it does not know them yet */
     while (t->to_try) {
         t->to_try = false;
         for (uint32_t i = 0; i < t->core.link_count; i++) {
@@ -227,8 +203,10 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
         dti_conn_open(t, link, fd);
         c->connecting = false;
         c->local = link->lasting = listener == t->local;
-        if (!c->local)
-            dti_conn_options(t, fd);
+        if (!c->local) {
+            dti_congestion_set(t, fd);
+            dti_socket_watch(fd);
+        }
     }
 }
 
@@ -288,17 +266,12 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
         return dti_conn_write_tls(c);
     if (dti_conn_is_shared(t, c))
         return dti_conn_write_shared(t, c);
-    dti_link_span_out out[2];
+    dti_socket_part out[DTI_SOCKET_PARTS];
     bool some = false;
     c->blocked = false;
     for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
-        dti_socket_part parts[DTI_SOCKET_PARTS];
-        size_t whole = 0;
-        for (int i = 0; i < count; i++) {
-            parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
-            whole += out[i].bytes;
-        }
-        const int64_t sent = dti_conn_send(c, parts, count);
+        const size_t whole = dti_parts_bytes(out, count);
+        const int64_t sent = dti_conn_send(c, out, count);
         if (sent < 0) {
             c->blocked = dti_socket_would_block(errno);
             if (!c->blocked)
@@ -327,18 +300,13 @@ static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
         dti_conn_read_shared(t, c);
         return;
     }
-    dti_link_span_in in[2];
+    dti_socket_part in[DTI_SOCKET_PARTS];
     size_t total = 0;
     for (int count; c->fd >= 0 && total < DTI_READ_BYTES_MAX &&
                     (count = dti_link_input(&t->core, c->link, in)) > 0;) {
-        dti_socket_part parts[DTI_SOCKET_PARTS];
-        size_t whole = 0;
-        for (int i = 0; i < count; i++) {
-            parts[i] = (dti_socket_part){in[i].data, in[i].bytes};
-            whole += in[i].bytes;
-        }
-        const int64_t got = c->local ? dti_local_receive(c->fd, parts, count, &c->memory)
-                                     : dti_socket_receive(c->fd, parts, count);
+        const size_t whole = dti_parts_bytes(in, count);
+        const int64_t got = c->local ? dti_local_receive(c->fd, in, count, &c->memory)
+                                     : dti_socket_receive(c->fd, in, count);
         if (got <= 0) {
             if (got == 0 || !dti_socket_would_block(errno))
                 dti_conn_failed(t, c, got ? errno : 0);
@@ -362,12 +330,11 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
         dti_core_connected(&t->core, c->link);
     if (!error)
         return;
-    char where[64], why[160];
+    char why[160];
     dti_addresses list;
     dti_conn_addresses(t, c->link, &list);
-    dti_address_text(&list.at[c->try_next - 1], where);
+    dti_address_why(&list.at[c->try_next - 1], error, why);
     c->refused += dti_socket_is_refused(error);
-    snprintf(why, sizeof why, "%s: %s", where, dti_socket_text(error));
     dti_conn_close(t, c);
     dti_conn_try(t, c->link, why);
 }

@@ -310,19 +310,16 @@ static size_t dti_conn_borrow(dti_tcp *t, dti_tcp_conn *c) {
 
 /* True when something went. */
 static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
-    dti_link_span_out out[2];
+    dti_socket_part out[2];
     bool some = false;
     c->blocked = false;
     for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
-        dti_socket_part parts[2];
-        for (int i = 0; i < count; i++)
-            parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
         const bool notes = dti_conn_note_is_due(c);
         int64_t sent = 0;
         if (notes)
             sent = dti_conn_write_note(t, c);
         else if (dti_link_may_lend(c->link)) /* its place after the loans */
-            sent = dti_shm_write(&c->shm, parts, count);
+            sent = dti_shm_write(&c->shm, out, count);
         if (sent < 0) {
             dti_conn_shared_wrong(t, c);
             return some;
@@ -341,7 +338,7 @@ static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
 }
 
 static void dti_conn_read_shared(dti_tcp *t, dti_tcp_conn *c) {
-    dti_link_span_in in[2];
+    dti_socket_part in[2];
     size_t total = 0;
     while (c->fd >= 0 && total < DTI_READ_BYTES_MAX && dti_link_input(&t->core, c->link, in) > 0) {
         if (dti_conn_is_borrowed(c)) {

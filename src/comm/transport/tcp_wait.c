@@ -134,7 +134,7 @@ static void dti_tcp_thread_stop(dti_tcp *t) {
     if (!t->thread_made)
         return;
     atomic_store(&t->stop, true);
-    dti_tcp_wake(t);
+    dti_wake_write(t->wake);
     dti_thread_join(&t->thread);
     t->thread_made = false;
 }
