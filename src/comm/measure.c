@@ -107,23 +107,22 @@ static dt_result dti_measure_rounds(dti_measure *m, uint32_t batches, uint32_t r
 /* Latencies, and what further messages take; of the network and of hosts. The first rounds make
  * the connections. */
 static dt_result dti_measure_messages(dti_measure *m, dt_comm_link links[2]) {
-    dt_result result = dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, true);
-    if (!result)
-        result = dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, false);
+    DTI_TRY(dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, true));
+    DTI_TRY(dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, false));
     bool slow = DTI_MAX(m->found[0], m->found[1]) > DTI_ROUND_SLOW_NS;
     uint32_t batches = slow ? DTI_BATCHES_SLOW : DTI_BATCHES;
     uint32_t rounds = slow ? 1 : DTI_BATCH_ROUNDS;
-    if (!result && !slow)
-        result = dti_measure_rounds(m, batches, rounds, false);
+    if (!slow)
+        DTI_TRY(dti_measure_rounds(m, batches, rounds, false));
     for (int i = 0; i < 2; i++)
         links[i].latency_ns = m->found[i];
-    if (!result && m->comm->size > 2)
-        result = dti_measure_rounds(m, batches, rounds, true);
+    if (m->comm->size > 2)
+        DTI_TRY(dti_measure_rounds(m, batches, rounds, true));
     for (int i = 0; i < 2; i++) {
         uint64_t more = m->found[i] - DTI_MIN(m->found[i], links[i].latency_ns);
         links[i].message_ns = DTI_MIN(more, links[i].latency_ns);
     }
-    return result;
+    return DT_OK;
 }
 
 /* A stream that is announced takes two latencies beside its bytes. */
@@ -154,9 +153,8 @@ static dt_result dti_measure_bytes(dti_measure *m, dt_comm_link links[2]) {
 }
 
 static dt_result dti_measure_links(dti_measure *m, dt_comm_link links[2]) {
-    dt_result result = dti_measure_messages(m, links);
-    if (!result)
-        result = dti_measure_bytes(m, links);
+    DTI_TRY(dti_measure_messages(m, links));
+    DTI_TRY(dti_measure_bytes(m, links));
     for (int i = 0; i < 2; i++) {
         links[i].latency_ns = DTI_MIN(links[i].latency_ns, DTI_LATENCY_MOST_NS);
         links[i].message_ns = DTI_MIN(links[i].message_ns, DTI_LATENCY_MOST_NS);
@@ -164,7 +162,7 @@ static dt_result dti_measure_links(dti_measure *m, dt_comm_link links[2]) {
     for (int i = 0; i < 2; i++) /* all on one host, or none with another */
         if (!links[i].latency_ns)
             links[i] = links[!i];
-    return result;
+    return DT_OK;
 }
 
 /* The group that measures, of all ranks; they agree on its number without asking. */

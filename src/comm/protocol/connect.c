@@ -159,7 +159,7 @@ static void dti_control_dial(dti_core *core) {
     if (!link)
         return;
     link->peer = 0;
-    link->back = dti_back_of(core, 0, DTI_CHANNEL_CONTROL, 0);
+    link->back = dti_control_back(core, 0);
     core->peers[0].control = link;
     core->dial_at = 0;
     core->io.dial(core->io_user, link);
@@ -464,7 +464,7 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
 /* Who was dialled waits for a broken connection: is the peer's process there? */
 static void dti_tick_broken(dti_core *core, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
-    const dti_backlog *control = dti_back_of(core, peer, DTI_CHANNEL_CONTROL, 0);
+    const dti_backlog *control = dti_control_back(core, peer);
     bool wait = false;
     if (control->broken && core->set.rank == 0 &&
         core->now - control->broken >= core->set.silence_ns)

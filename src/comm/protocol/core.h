@@ -409,15 +409,3 @@ struct dti_core {
     uint64_t bytes_sent, bytes_received, payload_bytes_sent, payload_bytes_received;
     uint64_t resets; /* connections that broke and were joined again */
 };
-
-static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
-    DTI_PRINTF(3, 4);
-/* Of a warning that who has proved nothing can cause. source: where from; NULL: from nowhere. */
-static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const char *format, ...)
-    DTI_PRINTF(3, 4);
-/* Something is wrong: `culprit` is the rank that is thought to have caused it. */
-static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
-                             ...) DTI_PRINTF(4, 5);
-/* Of what came on a connection; false, for the caller to return. */
-static bool dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
-                                 const char *format, ...) DTI_PRINTF(4, 5);

@@ -37,6 +37,8 @@ static void dti_core_end(dti_core *core, dt_result result, uint32_t culprit, con
         dti_control_back(core, r)->revoke_due = true;
 }
 
+/* Something is wrong: `culprit` is the rank that is thought to have caused it. */
+DTI_PRINTF(4, 5)
 static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
                              ...) {
     if (core->state == DTI_CORE_SUSPECT || core->state == DTI_CORE_ENDED ||
@@ -93,6 +95,8 @@ static void dti_core_lost(dti_core *core, uint32_t peer, const char *why) {
                      dti_peer_text(core, peer, who), why, dti_core_pending_text(core, what));
 }
 
+/* Of what came on a connection; false, for the caller to return. */
+DTI_PRINTF(4, 5)
 static bool dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
                                  const char *format, ...) {
     char text[256], who[96];

@@ -143,7 +143,7 @@ static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t
     if (++core->joined < core->set.size - 1)
         return NULL;
     for (uint32_t r = 1; r < core->set.size; r++)
-        dti_back_of(core, r, DTI_CHANNEL_CONTROL, 0)->roster_next = 0;
+        dti_control_back(core, r)->roster_next = 0;
     dti_member_all_joined(core);
     return NULL;
 }
@@ -231,8 +231,4 @@ static void dti_tick_missing(dti_core *core) {
         core->join_noted = core->now;
         dti_core_note(core, DT_LOG_INFO, "rank %u is waiting: %s: %s", core->set.rank, what, list);
     }
-}
-
-static void dti_tick_joining(dti_core *core) {
-    dti_tick_missing(core);
 }

@@ -20,11 +20,9 @@ static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t
             return true;
     for (uint32_t k = 0; k < core->set.sockets && f->parting; k++) {
         const dti_backlog *b = &core->peers[peer].backs[k];
-        for (uint64_t n = b->acknowledged; n < b->sent; n++) {
-            const dti_sent_frame *kept = dti_backlog_kept(b, n);
-            if (kept && kept->flight == f && !kept->own)
+        for (uint64_t n = b->acknowledged; n < b->sent; n++)
+            if (dti_flight_has_kept(f, b, n))
                 return true;
-        }
     }
     return false;
 }
@@ -134,11 +132,8 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
         core->alone_at = core->now;
         dti_core_end_suspected(core);
     }
-    if (link->channel == DTI_CHANNEL_DATA || core->set.rank) {
-        dti_member_left(core, link->peer);
-        return;
-    }
-    core->left_list[core->left_count++] = link->peer;
+    if (control && !core->set.rank)
+        core->left_list[core->left_count++] = link->peer;
     dti_member_left(core, link->peer);
 }
 
@@ -327,7 +322,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
     if (paused)
         dti_core_forgive(core);
     if (core->state == DTI_CORE_JOINING)
-        dti_tick_joining(core);
+        dti_tick_missing(core);
     if (core->state == DTI_CORE_SUSPECT && now >= core->suspect_deadline) {
         /* Then what was noticed may be the consequence of that, not the cause. */
         size_t used = strlen(core->text);

@@ -3,14 +3,12 @@
 
 #define DTI_REFUSALS_NS 10000000000u
 
+DTI_PRINTF(3, 4)
 static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...) {
     uint32_t at = (core->note_first + core->note_count) % DTI_NOTES;
     if (core->note_count == DTI_NOTES)
         return; /* the oldest are the nearest to the cause */
-    va_list list;
-    va_start(list, format);
-    vsnprintf(core->notes[at], sizeof core->notes[at], format, list);
-    va_end(list);
+    DTI_FORMAT(core->notes[at], format);
     core->note_levels[at] = (uint8_t)level;
     core->note_count++;
 }
@@ -43,6 +41,8 @@ static void dti_refusals_count(dti_refusals *r, const uint8_t *source) {
     r->from[at].count++;
 }
 
+/* Of a warning that who has proved nothing can cause. source: where from; NULL: from nowhere. */
+DTI_PRINTF(3, 4)
 static void dti_core_note_refusal(dti_core *core, const uint8_t *source, const char *format, ...) {
     dti_refusals *r = &core->refusals;
     char text[sizeof core->notes[0]];

@@ -110,8 +110,6 @@ typedef struct dti_seal {
     void *gmac; /* of gmac.c, with integrity MAC; otherwise NULL */
 } dti_seal;
 
-static const char *dti_frame_name(int type);
-
 /* body: covered by the tag unless it is payload; NULL where length is 0. Counts the frame. */
 static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *body,
                            uint8_t out[DTI_HEADER_BYTES]);

@@ -21,7 +21,7 @@ static uint64_t *dti_seat_counter(const dt_comm *comm, const dt_comm_op *op, dti
     *key = (dti_slot){.op = *op, .first = comm->rank};
     key->from = key->to = key->needed = comm->size;
     uint64_t *counter = &seat->sequence;
-    if (op->kind == DT_COMM_SEND || op->kind == DT_COMM_RECV) {
+    if (dti_kind_is_p2p(op->kind)) {
         bool send = op->kind == DT_COMM_SEND;
         key->from = send ? comm->rank : peer;
         key->to = send ? peer : comm->rank;
@@ -75,22 +75,30 @@ static dt_result dti_inproc_post(dt_comm *comm, const dt_comm_op *op, uint64_t *
     return DT_OK;
 }
 
-static dt_result dti_inproc_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
+/* The comm's hub, locked. */
+static dti_hub *dti_hub_enter(const dt_comm *comm) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    char error[sizeof hub->base.error];
-    if (op->tree && dti_seat_set_leaves(comm))
-        return DT_ERROR_MEMORY;
     dti_mutex_lock(&hub->lock);
-    dt_result result = dti_inproc_post(comm, op, id);
-    if (result == DT_ERROR_MEMORY)
-        snprintf(error, sizeof error, "%s", hub->base.error);
-    else if (result)
-        snprintf(error, sizeof error, "%s", hub->error);
+    return hub;
+}
+
+/* Unlocks it; a failure and what the hub has said of it become this rank's. */
+static dt_result dti_hub_leave(dt_comm *comm, dti_hub *hub, dt_result result) {
+    char error[sizeof hub->base.error];
     const dt_result cause = hub->result;
+    if (result)
+        snprintf(error, sizeof error, "%s", cause ? hub->error : hub->base.error);
     dti_mutex_unlock(&hub->lock);
     if (result == DT_ERROR_REVOKED)
         return dti_comm_revoked(comm, cause, error);
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
+}
+
+static dt_result dti_inproc_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
+    if (op->tree && dti_seat_set_leaves(comm))
+        return DT_ERROR_MEMORY;
+    dti_hub *hub = dti_hub_enter(comm);
+    return dti_hub_leave(comm, hub, dti_inproc_post(comm, op, id));
 }
 
 /* ---- waiting */
@@ -186,62 +194,49 @@ static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
 /* Ends the post of a slot that is over. The lock is held on entry alone. */
 static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    char error[sizeof hub->error];
     dt_result result = dti_slot_phase(slot) == DTI_SLOT_DONE ? DT_OK : hub->result;
-    if (result)
-        snprintf(error, sizeof error, "%s", hub->error);
     dti_slot_end_post(slot, comm->rank);
-    dti_mutex_unlock(&hub->lock);
-    return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
-}
-
-/* The lock is held on entry alone. */
-static dt_result dti_inproc_no_handle(dt_comm *comm, uint64_t id) {
-    dti_mutex_unlock(&((dti_seat *)comm->state)->hub->lock);
-    return dti_comm_no_handle(comm, id);
+    return dti_hub_leave(comm, hub, result);
 }
 
 static dt_result dti_inproc_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
-    dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    dti_mutex_lock(&hub->lock);
+    dti_hub *hub = dti_hub_enter(comm);
     dti_slot *slot = dti_slot_find(comm, id);
-    if (!slot)
-        return dti_inproc_no_handle(comm, id);
-    if (dti_slot_await(comm, slot, timeout_ns))
+    if (slot && dti_slot_await(comm, slot, timeout_ns))
         return dti_slot_finish(comm, slot);
     dti_mutex_unlock(&hub->lock);
-    return DT_ERROR_TIMEOUT;
+    return slot ? DT_ERROR_TIMEOUT : dti_comm_no_handle(comm, id);
 }
 
 static dt_result dti_inproc_cancel(dt_comm *comm, uint64_t id) {
-    dti_seat *seat = comm->state;
-    dti_mutex_lock(&seat->hub->lock);
+    dti_hub *hub = dti_hub_enter(comm);
     dti_slot *slot = dti_slot_find(comm, id);
-    if (!slot)
-        return dti_inproc_no_handle(comm, id);
     char text[DTI_COLL_TEXT], place[64];
+    if (!slot) {
+        dti_mutex_unlock(&hub->lock);
+        return dti_comm_no_handle(comm, id);
+    }
     if (dti_slot_phase(slot) != DTI_SLOT_DONE)
-        dti_hub_end(seat->hub, DT_ERROR_CANCELLED, "rank %d cancelled %s (%s)", (int)comm->rank,
-                    dti_coll_text(&slot->op, text), dti_slot_place(seat->team, slot, place));
+        dti_hub_end(hub, DT_ERROR_CANCELLED, "rank %d cancelled %s (%s)", (int)comm->rank,
+                    dti_coll_text(&slot->op, text),
+                    dti_slot_place(((dti_seat *)comm->state)->team, slot, place));
     while (slot->workers)
-        dti_slot_sleep(seat->hub, slot, UINT64_MAX);
+        dti_slot_sleep(hub, slot, UINT64_MAX);
     return dti_slot_finish(comm, slot);
 }
 
 static void dti_inproc_give_up(dt_comm *comm) {
-    dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    dti_mutex_lock(&hub->lock);
+    dti_hub *hub = dti_hub_enter(comm);
     dti_hub_end(hub, DT_ERROR_CANCELLED, "rank %d cancelled its step", (int)comm->rank);
     dti_mutex_unlock(&hub->lock);
 }
 
 static void dti_inproc_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
-    dti_seat *seat = comm->state;
-    dti_mutex_lock(&seat->hub->lock);
-    dti_slot *slot = dti_slot_find(comm, id);
+    dti_hub *hub = dti_hub_enter(comm);
+    const dti_slot *slot = dti_slot_find(comm, id);
     if (slot && dti_slot_phase(slot) == DTI_SLOT_GATHERING)
         dti_slot_missing_text(comm, slot, text, size);
-    dti_mutex_unlock(&seat->hub->lock);
+    dti_mutex_unlock(&hub->lock);
 }
 
 /* ---- coming and going */
@@ -273,10 +268,8 @@ static dt_result dti_seat_new(dt_comm *comm, dti_hub *hub) {
 
 /* Joins the team of the comm's group, which the first one makes. Takes the lock. */
 static dt_result dti_seat_join(dt_comm *comm) {
-    dti_seat *seat = comm->state;
-    dti_hub *hub = seat->hub;
     uint32_t first = comm->ranks ? comm->ranks[0] : 0;
-    dti_mutex_lock(&hub->lock);
+    dti_hub *hub = dti_hub_enter(comm);
     dti_team *team = hub->teams;
     while (team && (team->id != comm->group_id || team->first_rank != first))
         team = team->next;
@@ -285,7 +278,7 @@ static dt_result dti_seat_join(dt_comm *comm) {
     if (team)
         team->open++;
     dti_mutex_unlock(&hub->lock);
-    seat->team = team;
+    ((dti_seat *)comm->state)->team = team;
     if (team) {
         comm->transport = &dti_thread_transport;
         return DT_OK;
@@ -319,11 +312,15 @@ static void dti_team_leave(const dt_comm *comm, dti_hub *hub, dti_team *team) {
     }
 }
 
+static void dti_hub_free(dti_hub *hub) {
+    dti_mutex_destroy(&hub->lock);
+    dti_base base = hub->base; /* which is in what is freed */
+    dti_free(&base, hub);
+}
+
 static void dti_inproc_close(dt_comm *comm) {
-    dti_seat *seat = comm->state;
-    dti_hub *hub = seat->hub;
-    dti_team *team = seat->team;
-    dti_mutex_lock(&hub->lock);
+    dti_team *team = ((dti_seat *)comm->state)->team;
+    dti_hub *hub = dti_hub_enter(comm);
     dti_team_leave(comm, hub, team);
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
@@ -339,16 +336,12 @@ static void dti_inproc_close(dt_comm *comm) {
     bool last = !comm->parent && --hub->open == 0;
     dti_mutex_unlock(&hub->lock);
     dti_seat_free(comm);
-    if (!last)
-        return;
-    dti_mutex_destroy(&hub->lock);
-    dti_base base = hub->base; /* which is in what is freed */
-    dti_free(&base, hub);
+    if (last)
+        dti_hub_free(hub);
 }
 
 static void dti_inproc_info(const dt_comm *comm, dt_comm_info *info) {
-    dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    dti_mutex_lock(&hub->lock);
+    dti_hub *hub = dti_hub_enter(comm);
     info->host_bytes += hub->base.bytes_now;
     info->host_alloc_calls += hub->base.alloc_calls;
     dti_mutex_unlock(&hub->lock);
@@ -432,11 +425,8 @@ static dt_result dti_comm_make_threads(const dt_comm_desc *desc, int size, dt_co
         dt_comm_destroy(out[r]);
         out[r] = NULL;
     }
-    if (hub && !made) {
-        dti_mutex_destroy(&hub->lock);
-        dti_base last = hub->base;
-        dti_free(&last, hub);
-    }
+    if (hub && !made)
+        dti_hub_free(hub);
     out[0] = dti_comm_new(&base, NULL, 0, 1); /* tells the error */
     return result;
 }
