@@ -19,6 +19,16 @@
 #define DTI_CAT_(a, b) a##b
 #define DTI_CAT(a, b) DTI_CAT_(a, b)
 
+/* Around functions that are compiled for other sets than the host's. */
+#ifdef __clang__
+#define DTI_TARGET(sets)                                                                           \
+    DTI_PRAGMA(clang attribute push(__attribute__((target(sets))), apply_to = function))
+#define DTI_TARGET_END DTI_PRAGMA(clang attribute pop)
+#else
+#define DTI_TARGET(sets) DTI_PRAGMA(GCC push_options) DTI_PRAGMA(GCC target(sets))
+#define DTI_TARGET_END DTI_PRAGMA(GCC pop_options)
+#endif
+
 /* The best set that this CPU and its system have, at most isa_max. */
 static int dti_isa_select(int isa_max) {
 #if DTI_X86

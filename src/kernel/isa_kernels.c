@@ -93,18 +93,9 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
 #if DTI_X86
 #define DTI_ISA(name) DTI_CAT(name, _avx2)
 #define DTI_LANES 8
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+DTI_TARGET("avx2,fma")
 #include "isa_set_body.h"
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+DTI_TARGET_END
 DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2", )
 #undef DTI_ISA
 #undef DTI_LANES
@@ -113,19 +104,9 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2", )
 #if DTI_X86_AVX512
 #define DTI_ISA(name) DTI_CAT(name, _avx512)
 #define DTI_LANES 16
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))),    \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
-#endif
+DTI_TARGET("avx512f,avx512bw,avx512dq,avx512vl,fma")
 #include "isa_set_body.h"
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+DTI_TARGET_END
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
 DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)

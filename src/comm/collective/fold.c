@@ -35,18 +35,9 @@ typedef struct dti_fold_kernels {
 #if DTI_X86
 #define DTI_ISA(name) DTI_CAT(name, _avx2)
 #define DTI_FOLD_BYTES 32
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2")
-#endif
+DTI_TARGET("avx2")
 #include "fold_body.h"
-#ifdef __clang__
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+DTI_TARGET_END
 #undef DTI_ISA
 #undef DTI_FOLD_BYTES
 #endif
