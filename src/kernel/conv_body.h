@@ -39,42 +39,23 @@ DTI_INLINE void DTI_N(conv_tile)(const int rows, const int vecs, float *tile, in
     }
 }
 
+/* clang-format off */
+#undef DTI_CONV_LIST
+#if DTI_LANES == 16
+#define DTI_CONV_LIST(X) DTI_GEMM_TO_12(X, 1) DTI_GEMM_TO_12(X, 2)
+#else
+#define DTI_CONV_LIST(X) DTI_GEMM_TO_6(X, 1) DTI_GEMM_TO_6(X, 2)
+#endif
+/* clang-format on */
 #define DTI_CONV_TILE(rows, vecs)                                                                  \
     static void DTI_N(conv_##rows##_##vecs)(float *tile, int64_t k, const float *a,                \
                                             const int32_t *a_off, int64_t a_row, const float *b,   \
                                             const int32_t *b_off, bool add) {                      \
         DTI_N(conv_tile)(rows, vecs, tile, k, a, a_off, a_row, b, b_off, add);                     \
     }
-#define DTI_CONV_TILES(rows)                                                                       \
-    DTI_CONV_TILE(rows, 1)                                                                         \
-    DTI_CONV_TILE(rows, 2)
-#define DTI_CONV_ENTRY(rows)                                                                       \
-    { DTI_N(conv_##rows##_1), DTI_N(conv_##rows##_2) }
-DTI_CONV_TILES(1)
-DTI_CONV_TILES(2)
-DTI_CONV_TILES(3)
-DTI_CONV_TILES(4)
-DTI_CONV_TILES(5)
-DTI_CONV_TILES(6)
-#if DTI_LANES == 16
-DTI_CONV_TILES(7)
-DTI_CONV_TILES(8)
-DTI_CONV_TILES(9)
-DTI_CONV_TILES(10)
-DTI_CONV_TILES(11)
-DTI_CONV_TILES(12)
-#endif
-static dti_conv_tile_fn *const DTI_N(conv_tiles)[DTI_CONV_MR][2] = {
-    DTI_CONV_ENTRY(1),  DTI_CONV_ENTRY(2),  DTI_CONV_ENTRY(3),
-    DTI_CONV_ENTRY(4),  DTI_CONV_ENTRY(5),  DTI_CONV_ENTRY(6),
-#if DTI_LANES == 16
-    DTI_CONV_ENTRY(7),  DTI_CONV_ENTRY(8),  DTI_CONV_ENTRY(9),
-    DTI_CONV_ENTRY(10), DTI_CONV_ENTRY(11), DTI_CONV_ENTRY(12),
-#endif
-};
-#undef DTI_CONV_TILE
-#undef DTI_CONV_TILES
-#undef DTI_CONV_ENTRY
+#define DTI_CONV_ENTRY(rows, vecs) [rows - 1][vecs - 1] = DTI_N(conv_##rows##_##vecs),
+DTI_CONV_LIST(DTI_CONV_TILE)
+static dti_conv_tile_fn *const DTI_N(conv_tiles)[DTI_CONV_MR][2] = {DTI_CONV_LIST(DTI_CONV_ENTRY)};
 
 DTI_INLINE void DTI_N(conv_plane)(const int rows, const int vecs, float *tile, int64_t k,
                                   const float *a, const float *b, const int32_t *b_off,
