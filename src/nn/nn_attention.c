@@ -35,10 +35,8 @@ static bool dti_nn_heads_of(dt_tensor x, dt_tensor from, const char *name, int64
 
 /* [positions, heads * size] -> [heads, positions, size] */
 static dt_tensor dti_nn_split(dt_tensor x, int64_t heads) {
-    if (dti_is_nil(x))
-        return x;
-    const dt_shape s = dti_tensor_shape(x);
-    x = dt_reshape(x, (dt_shape){3, {-1, heads, s.dim[1] / heads}});
+    const int64_t width = dti_tensor_shape(x).dim[1];
+    x = dt_reshape(x, (dt_shape){3, {-1, heads, width / heads}});
     return dt_permute(x, (dt_shape){3, {1, 0, 2}});
 }
 
@@ -72,8 +70,6 @@ static dt_tensor dti_nn_attend(const dti_nn *nn, const dti_nn_heads *h, dt_tenso
                                   dti_nn_init(zeros, (double)h->width));
     if (!d->no_bias)
         back_b = dti_nn_param(nn, name, "out_proj.bias", (dt_shape){1, {h->width}}, zeros);
-    if (x.graph->error[0])
-        return dti_nil(x.graph);
     dti_param_part(w, 0, h->size, h->width, h->kv_width); /* a tensor group has heads */
     dti_param_part(b, 0, h->size, h->width, h->kv_width);
     dti_param_part(back, 1, h->size, h->width, 0);
@@ -88,8 +84,6 @@ static dt_tensor dti_nn_attend(const dti_nn *nn, const dti_nn_heads *h, dt_tenso
         qkv[i] = dt_rope(qkv[i], &turn);
     dt_tensor y = cached ? dt_attention_cached(qkv[0], qkv[1], qkv[2], &d->cache, &d->attention)
                          : dt_attention(qkv[0], qkv[1], qkv[2], &d->attention);
-    if (dti_is_nil(y))
-        return y;
     y = dt_reshape(dt_permute(y, (dt_shape){3, {1, 0, 2}}), (dt_shape){2, {-1, h->width}});
     return dt_linear(y, back, back_b);
 }

@@ -22,9 +22,9 @@ static dt_tensor dti_number(dt_tensor x, float value) {
     return dt_cast(dt_fill(x.graph, (dt_shape){0}, value), dti_tensor_dtype(x));
 }
 
-/* 1 where it is 0, else 0. */
-static dt_tensor dti_not(dt_tensor c) {
-    return dt_affine(c, -1.0f, 1.0f);
+/* 1 where it is 0, and 0 where it is 1; of a share, the rest. */
+static dt_tensor dti_not(dt_tensor x) {
+    return dt_affine(x, -1.0f, 1.0f);
 }
 
 /* ---- choices */
@@ -70,6 +70,10 @@ DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal) {
 
 /* ---- sums of many kinds */
 
+static dt_tensor dti_sum_last(dt_tensor x) {
+    return dt_sum(x, (dt_shape){1, {-1}}, false);
+}
+
 /* How many elements of x one of y is made of. */
 static double dti_share(dt_tensor x, dt_tensor y) {
     const double all = (double)dti_shape_elements(dti_tensor_shape(x));
@@ -79,8 +83,6 @@ static double dti_share(dt_tensor x, dt_tensor y) {
 
 /* The root of x >= 0 whose gradient is 0 where x is 0. */
 static dt_tensor dti_safe_sqrt(dt_tensor x) {
-    if (dti_is_nil(x))
-        return x;
     dt_tensor none = dt_eq(x, dti_number(x, 0.0f));
     return dt_mask_inv(dt_sqrt(dt_add(x, none)), none);
 }
@@ -116,8 +118,6 @@ static dt_tensor dti_var_make(dt_graph *g, const dti_call *c) {
     if (dti_reduce_mask(x, axes, c->name) < 0)
         return dti_nil(g);
     dt_tensor mean = dt_mean(x, axes, true);
-    if (dti_is_nil(mean))
-        return mean;
     const double n = dti_share(x, mean);
     if (unbiased && n < 2) {
         return dti_graph_fail(x.graph,
@@ -163,13 +163,9 @@ DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
     if (dti_reduce_mask(x, axes, "logsumexp") < 0)
         return dti_nil(x.graph);
     dt_tensor top = dt_detach(dt_max(x, axes, true));
-    if (dti_is_nil(top))
-        return top;
     dt_tensor size = dt_abs(top);
     top = dt_mask(top, dt_lt(size, dti_number(top, INFINITY)));
     dt_tensor sum = dt_sum(dt_exp(dt_sub(x, top)), axes, keep);
-    if (dti_is_nil(sum))
-        return sum;
     top = keep ? top : dt_sum(top, axes, false);
     return dt_add(dt_log(sum), top);
 }
@@ -417,8 +413,6 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
     dt_tensor none = dt_detach(x);
     none = dt_mask(none, dti_number(x, 0.0f)); /* of x's shape, whatever it is */
     dt_tensor kept = dt_heaviside(dt_dropout(dt_affine(none, 1.0f, 1.0f), p));
-    if (dti_is_nil(kept))
-        return kept;
     dt_tensor mixed = dt_where(kept, x, dt_fill(x.graph, (dt_shape){0}, (float)low));
     dt_tensor right = dt_affine(mixed, (float)a, (float)(-a * low * q));
     return dt_where(dti_train_mode(x.graph), right, x);

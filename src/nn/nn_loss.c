@@ -55,15 +55,6 @@ static dt_tensor dti_loss_scale(dt_tensor x, double scale) {
     return dt_affine(x, (float)scale, 0.0f);
 }
 
-/* 1 - x */
-static dt_tensor dti_loss_rest(dt_tensor x) {
-    return dt_affine(x, -1.0f, 1.0f);
-}
-
-static dt_tensor dti_sum_last(dt_tensor x) {
-    return dt_sum(x, (dt_shape){1, {-1}}, false);
-}
-
 /* x, in rows of one element */
 static dt_tensor dti_loss_column(dt_tensor x) {
     dt_shape s = dti_tensor_shape(x);
@@ -104,7 +95,7 @@ DT_API dt_tensor dt_smooth_l1(dt_tensor y, dt_tensor t, float beta) {
 
 /* -(a t + b (1 - t)) */
 static dt_tensor dti_bce_of(dt_tensor a, dt_tensor b, dt_tensor t) {
-    dt_tensor positive = dt_mul(a, t), negative = dti_loss_rest(t);
+    dt_tensor positive = dt_mul(a, t), negative = dti_not(t);
     return dt_neg(dt_add(positive, dt_mul(b, negative)));
 }
 
@@ -114,7 +105,7 @@ DT_API dt_tensor dt_bce(dt_tensor p, dt_tensor t) {
     /* Nothing is clamped of a probability but the slope of one logarithm where the other one is at
      * its end: so the slope at p = t = 0 or 1 is 0. */
     dt_tensor positive = dti_log_floor(dt_clamp(p, -1.0f, 1.0f), -100.0f);
-    return dti_bce_of(positive, dti_log_floor(dti_loss_rest(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
+    return dti_bce_of(positive, dti_log_floor(dti_not(dt_clamp(p, 0.0f, 2.0f)), -100.0f), t);
 }
 
 DT_API dt_tensor dt_bce_with_logits(dt_tensor x, dt_tensor t, dt_tensor pos_weight) {
@@ -135,7 +126,7 @@ DT_API dt_tensor dt_focal(dt_tensor x, dt_tensor t, float alpha, float gamma) {
                          none || (alpha >= 0.0f && alpha <= 1.0f)))
         return dti_nil(x.graph);
     dt_tensor loss = dt_bce_with_logits(x, t, (dt_tensor){0});
-    dt_tensor p = dt_sigmoid(x), not_p = dt_sigmoid(dt_neg(x)), not_t = dti_loss_rest(t);
+    dt_tensor p = dt_sigmoid(x), not_p = dt_sigmoid(dt_neg(x)), not_t = dti_not(t);
     dt_tensor above = dt_mul(p, not_t), below = dt_mul(not_p, t);
     dt_tensor miss = dt_add(above, below);
     if (gamma == 2.0f)
@@ -185,8 +176,6 @@ DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t) {
 /* What the targets ask for of each class, [..., C]; 0 where one does not count. */
 static dt_tensor dti_loss_wanted(dt_tensor t, int64_t classes, const dt_cross_entropy_desc *d) {
     dt_tensor own = dt_one_hot(t, classes);
-    if (dti_is_nil(own))
-        return own;
     const double ignored = dti_or((double)d->ignore_index, -100.0);
     if (ignored >= 0.0) {
         dt_tensor number = dt_cast(t, DT_F32);
@@ -319,7 +308,7 @@ DT_API dt_tensor dt_cosine_embedding(dt_tensor a, dt_tensor b, dt_tensor t, floa
     dt_tensor cosine = dt_mul(ab, dt_rsqrt(dt_mul(aa, bb)));
     if (!dti_loss_takes2("cosine_embedding", cosine, t))
         return dti_nil(a.graph);
-    dt_tensor alike = dti_loss_rest(cosine);
+    dt_tensor alike = dti_not(cosine);
     return dti_loss_by_sign(t, alike, dt_relu(dt_affine(cosine, 1.0f, -margin)));
 }
 
@@ -408,7 +397,7 @@ static dt_tensor dti_multilabel_margin_make(dt_graph *g, const dti_call *c) {
     dt_shape row = dti_tensor_shape(y);
     row.rank = row.rank < DT_MAX_DIMS ? row.rank + 1 : row.rank;
     row.dim[row.rank - 1] = row.dim[row.rank - 2], row.dim[row.rank - 2] = 1;
-    dt_tensor others = dt_reshape(y, row), absent = dti_loss_rest(dt_reshape(t, row));
+    dt_tensor others = dt_reshape(y, row), absent = dti_not(dt_reshape(t, row));
     dt_tensor gap = dt_relu(dt_affine(dt_sub(others, dti_loss_column(y)), 1.0f, 1.0f));
     dt_tensor counts = dt_mul(dti_loss_column(t), absent);
     gap = dt_mask(gap, counts);
@@ -432,7 +421,7 @@ static dt_tensor dti_loss_overlap(const char *loss, dt_tensor p, dt_tensor t, fl
     dt_tensor all = dt_sum(dt_add(p, t), (dt_shape){0}, false);
     dt_tensor of = dice ? all : dt_sub(all, both);
     dt_tensor share = dt_affine(both, dice ? 2.0f : 1.0f, smooth);
-    return dti_loss_rest(dt_div(share, dt_affine(of, 1.0f, smooth)));
+    return dti_not(dt_div(share, dt_affine(of, 1.0f, smooth)));
 }
 
 DT_API dt_tensor dt_dice(dt_tensor p, dt_tensor t, float smooth) {

@@ -3,68 +3,61 @@
 
 static const dt_init dti_nn_ones = {DT_INIT_CONSTANT, 1.0f, 0.0f}, dti_nn_zeros = {0};
 
-/* The first dimension of x, which is not nil; an error where there is none. */
-static bool dti_nn_channels(dt_tensor x, const char *op, const char *name, dt_shape *channels) {
-    dt_shape s = dti_tensor_shape(x);
-    *channels = (dt_shape){1, {s.dim[0]}};
-    if (s.rank >= 1 && s.dim[0] >= 1)
-        return true;
-    return dti_graph_refuse(x.graph, "%s '%s': x %s has no channels", op, name,
-                            dti_shape_of(x).text);
-}
-
-DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc) {
+/* A layer that is being made. */
+typedef struct dti_nn_norm {
     dti_nn nn;
-    dt_shape channels;
-    if (!dti_nn_begin(&nn, x, "batch_norm", name) ||
-        !dti_nn_channels(x, "batch_norm", name, &channels))
-        return dti_nil(x.graph);
-    dt_tensor w = dti_nn_param(&nn, name, "weight", channels, dti_nn_ones);
-    dt_tensor b = dti_nn_param(&nn, name, "bias", channels, dti_nn_zeros);
-    dt_tensor mean = dti_nn_buffer(&nn, name, "running_mean", channels, dti_nn_zeros);
-    dt_tensor var = dti_nn_buffer(&nn, name, "running_var", channels, dti_nn_ones);
-    return dti_nn_end(&nn, dti_is_nil(var) ? var : dt_batch_norm(x, w, b, mean, var, desc));
-}
+    dt_shape over;  /* of weights */
+    dt_tensor w, b; /* ones, and zeros or {0} */
+} dti_nn_norm;
 
-static bool dti_nn_last(dt_tensor x, const char *op, const char *name, int dims, dt_shape *last) {
-    dt_shape s = dti_tensor_shape(x);
-    if (dims < 1 || dims > s.rank)
+/* Begins one over x's channels, where `dims` is NULL, or over its last dimensions. */
+static bool dti_nn_norm_begin(dti_nn_norm *n, dt_tensor x, const char *op, const char *name,
+                              const int *dims, bool bias) {
+    const dt_shape s = dti_tensor_shape(x);
+    *n = (dti_nn_norm){.over = {.rank = dims ? *dims : 1}};
+    if (!dti_nn_begin(&n->nn, x, op, name))
+        return false;
+    if (dims && (*dims < 1 || *dims > s.rank))
         return dti_graph_refuse(x.graph, "%s '%s': x %s has no %d dimensions", op, name,
-                                dti_shape_of(x).text, dims);
-    *last = (dt_shape){.rank = dims};
-    memcpy(last->dim, s.dim + s.rank - dims, (size_t)dims * sizeof *last->dim);
+                                dti_shape_of(x).text, *dims);
+    if (!dims && (s.rank < 1 || s.dim[0] < 1))
+        return dti_graph_refuse(x.graph, "%s '%s': x %s has no channels", op, name,
+                                dti_shape_of(x).text);
+    memcpy(n->over.dim, s.dim + (dims ? s.rank - *dims : 0), (size_t)n->over.rank * sizeof *s.dim);
+    n->w = dti_nn_param(&n->nn, name, "weight", n->over, dti_nn_ones);
+    if (bias)
+        n->b = dti_nn_param(&n->nn, name, "bias", n->over, dti_nn_zeros);
     return true;
 }
 
-DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
-    dti_nn nn;
-    dt_shape last;
-    if (!dti_nn_begin(&nn, x, "layer_norm", name) ||
-        !dti_nn_last(x, "layer_norm", name, dims, &last))
+DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc) {
+    dti_nn_norm n;
+    if (!dti_nn_norm_begin(&n, x, "batch_norm", name, NULL, true))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_param(&nn, name, "weight", last, dti_nn_ones),
-              b = dti_nn_param(&nn, name, "bias", last, dti_nn_zeros);
-    return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_layer_norm(x, dims, w, b, 0.0f));
+    dt_tensor mean = dti_nn_buffer(&n.nn, name, "running_mean", n.over, dti_nn_zeros);
+    dt_tensor var = dti_nn_buffer(&n.nn, name, "running_var", n.over, dti_nn_ones);
+    return dti_nn_end(&n.nn, dt_batch_norm(x, n.w, n.b, mean, var, desc));
+}
+
+DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
+    dti_nn_norm n;
+    if (!dti_nn_norm_begin(&n, x, "layer_norm", name, &dims, true))
+        return dti_nil(x.graph);
+    return dti_nn_end(&n.nn, dt_layer_norm(x, dims, n.w, n.b, 0.0f));
 }
 
 DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims) {
-    dti_nn nn;
-    dt_shape last;
-    if (!dti_nn_begin(&nn, x, "rms_norm", name) || !dti_nn_last(x, "rms_norm", name, dims, &last))
+    dti_nn_norm n;
+    if (!dti_nn_norm_begin(&n, x, "rms_norm", name, &dims, false))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_param(&nn, name, "weight", last, dti_nn_ones);
-    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_rms_norm(x, dims, w, 0.0f));
+    return dti_nn_end(&n.nn, dt_rms_norm(x, dims, n.w, 0.0f));
 }
 
 DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups) {
-    dti_nn nn;
-    dt_shape channels;
-    if (!dti_nn_begin(&nn, x, "group_norm", name) ||
-        !dti_nn_channels(x, "group_norm", name, &channels))
+    dti_nn_norm n;
+    if (!dti_nn_norm_begin(&n, x, "group_norm", name, NULL, true))
         return dti_nil(x.graph);
-    dt_tensor w = dti_nn_param(&nn, name, "weight", channels, dti_nn_ones);
-    dt_tensor b = dti_nn_param(&nn, name, "bias", channels, dti_nn_zeros);
-    return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_group_norm(x, groups, w, b, 0.0f));
+    return dti_nn_end(&n.nn, dt_group_norm(x, groups, n.w, n.b, 0.0f));
 }
 
 /* ---- spectral norm: W of [out, rest] over sigma = u . W v. Vectors are rows: u [1, out], v [1,

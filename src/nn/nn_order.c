@@ -127,19 +127,6 @@ DT_API dt_tensor dt_pad_circular(dt_tensor x, int axis, int64_t before, int64_t 
 
 /* ---- lookups and sorting along an axis */
 
-/* x with the axis last, and back. */
-static dt_tensor dti_swap_last(dt_tensor x, int axis) {
-    const dt_shape s = dti_tensor_shape(x);
-    if (s.rank < 1)
-        return x;
-    dt_shape axes = {.rank = s.rank};
-    for (int i = 0; i < s.rank; i++)
-        axes.dim[i] = i;
-    axes.dim[axis] = s.rank - 1;
-    axes.dim[s.rank - 1] = axis;
-    return axis == s.rank - 1 ? x : dt_permute(x, axes);
-}
-
 /* x's axis as rows: [lines, n]. */
 static dt_tensor dti_rows_of(dt_tensor x, int axis) {
     x = dti_swap_last(x, axis);
@@ -152,8 +139,6 @@ static dt_tensor dti_rows_of(dt_tensor x, int axis) {
 
 /* Rows, [lines, n], as the axis of a tensor that is of shape s in its other dimensions. */
 static dt_tensor dti_rows_back(dt_tensor rows, dt_shape s, int axis) {
-    if (dti_is_nil(rows))
-        return rows;
     s.dim[axis] = s.dim[s.rank - 1];
     s.dim[s.rank - 1] = dti_tensor_shape(rows).dim[1];
     return dti_swap_last(dt_reshape(rows, s), axis);
@@ -168,11 +153,6 @@ static dt_tensor dti_beside(dt_tensor x, bool row) {
     s.dim[s.rank - 1] = row ? 1 : n;
     s.dim[s.rank++] = row ? n : 1;
     return dt_reshape(x, s);
-}
-
-static dt_tensor dti_last_sum(dt_tensor x) {
-    const dt_shape s = dti_tensor_shape(x);
-    return s.rank < 1 ? x : dt_sum(x, (dt_shape){1, {s.rank - 1}}, false);
 }
 
 static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int axis, dti_along *a) {
@@ -200,7 +180,7 @@ static dt_tensor dti_take_make(dt_graph *g, const dti_call *c) {
     dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), false);
     dt_tensor hit = dt_eq(at, dt_iota(g, (dt_shape){1, {a.size}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
-    dt_tensor y = dti_last_sum(dt_mask(rows, hit));
+    dt_tensor y = dti_sum_last(dt_mask(rows, hit));
     return dti_rows_back(y, dti_tensor_shape(x), a.axis);
 }
 
@@ -266,7 +246,7 @@ static dt_tensor dti_scatter_make(dt_graph *g, const dti_call *c) {
     dt_tensor at = dti_beside(dti_rows_of(dt_cast(index, DT_F32), a.axis), true);
     dt_tensor hit = dt_eq(at, dt_iota(g, (dt_shape){2, {size, 1}}));
     dt_tensor rows = dti_beside(dti_rows_of(x, a.axis), true);
-    dt_tensor y = dti_last_sum(dt_mask(rows, hit));
+    dt_tensor y = dti_sum_last(dt_mask(rows, hit));
     return dti_rows_back(y, dti_tensor_shape(x), a.axis);
 }
 
@@ -285,7 +265,7 @@ static dt_tensor dti_ranks(dt_tensor x, int64_t n, bool descending) {
     dt_tensor same = dt_eq(other, mine), at = dt_iota(x.graph, (dt_shape){1, {n}});
     same = dt_maximum(same, dt_mul(nans, my_nan));
     dt_tensor in_front = dt_lt(at, dt_iota(x.graph, (dt_shape){2, {n, 1}}));
-    return dti_last_sum(dt_maximum(before, dt_mul(same, in_front)));
+    return dti_sum_last(dt_maximum(before, dt_mul(same, in_front)));
 }
 
 /* The first k of rows [L, n] in order, those of rank 0 to k - 1, and as *places, unless NULL, their
@@ -296,8 +276,8 @@ static dt_tensor dti_lead_short(dt_tensor rows, int64_t k, bool descending, dt_t
     dt_tensor place = dt_iota(rows.graph, (dt_shape){2, {k, 1}});
     dt_tensor hit = dt_eq(dti_beside(ranks, true), place);
     if (places)
-        *places = dti_last_sum(dt_mask(dt_iota(rows.graph, (dt_shape){1, {n}}), hit));
-    return dti_last_sum(dt_mask(dti_beside(rows, true), hit));
+        *places = dti_sum_last(dt_mask(dt_iota(rows.graph, (dt_shape){1, {n}}), hit));
+    return dti_sum_last(dt_mask(dti_beside(rows, true), hit));
 }
 
 /* Rows [L, n] as [L * parts, chunk]: what fills up the last part comes behind all that is there. */

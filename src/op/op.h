@@ -276,9 +276,10 @@ static dt_tensor dti_log_floor(dt_tensor x, float low);
 static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float value);
 
 /* ---- view.c */
-static dti_attr dti_shape_attr(dt_shape s);           /* a shape as attributes */
-static dt_shape dti_attr_shape(const dti_attr *attr); /* and back */
-static int dti_axis_of(dt_tensor x, int axis);        /* -1 is the last */
+static dti_attr dti_shape_attr(dt_shape s);            /* a shape as attributes */
+static dt_shape dti_attr_shape(const dti_attr *attr);  /* and back */
+static int dti_axis_of(dt_tensor x, int axis);         /* -1 is the last */
+static dt_tensor dti_swap_last(dt_tensor x, int axis); /* x with the axis last, and back */
 
 /* ---- build.c */
 static bool dti_shape_of_input(dti_build *b); /* and its type: a row that moves elements */

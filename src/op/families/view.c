@@ -219,11 +219,16 @@ static void dti_view_emit(dti_emit *e) {
     }
 }
 
+static bool dti_view_rank_fits(dt_tensor x, const char *op, dt_shape shape) {
+    if (dti_is_nil(x) || (shape.rank >= 0 && shape.rank <= DT_MAX_DIMS))
+        return true;
+    return dti_graph_refuse(x.graph, "%s: rank %d; at most %d dimensions", op, (int)shape.rank,
+                            DT_MAX_DIMS);
+}
+
 DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape) {
-    if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
-        return dti_graph_fail(x.graph, "reshape: rank %d; at most %d dimensions", (int)shape.rank,
-                              DT_MAX_DIMS);
-    }
+    if (!dti_view_rank_fits(x, "reshape", shape))
+        return dti_nil(x.graph);
     dti_attr attr = dti_shape_attr(shape);
     return dti_append1(DTI_OP_RESHAPE, x, &attr);
 }
@@ -239,6 +244,18 @@ DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes) {
 
 static int dti_axis_of(dt_tensor x, int axis) {
     return axis < 0 && !dti_is_nil(x) ? axis + dti_node_of(x)->shape.rank : axis;
+}
+
+static dt_tensor dti_swap_last(dt_tensor x, int axis) {
+    const dt_shape s = dti_tensor_shape(x);
+    if (s.rank < 1)
+        return x;
+    dt_shape axes = {.rank = s.rank};
+    for (int i = 0; i < s.rank; i++)
+        axes.dim[i] = i;
+    axes.dim[axis] = s.rank - 1;
+    axes.dim[s.rank - 1] = axis;
+    return axis == s.rank - 1 ? x : dt_permute(x, axes);
 }
 
 DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length) {
@@ -258,10 +275,8 @@ static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples) {
 }
 
 DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape) {
-    if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
-        return dti_graph_fail(x.graph, "expand: rank %d; at most %d dimensions", (int)shape.rank,
-                              DT_MAX_DIMS);
-    }
+    if (!dti_view_rank_fits(x, "expand", shape))
+        return dti_nil(x.graph);
     return dti_is_nil(x) ? dti_nil_of(x, "expand") : dti_expand_to(x, shape, false);
 }
 
