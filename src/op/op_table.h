@@ -131,22 +131,24 @@
       "(dy, index) -> sum of rows of dy by index")                                                 \
     X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \
     X(RANDOM, random, "1", ROWWISE, F32, random, 0, "as many random numbers as x has elements")    \
-    X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, 0,                          \
+    X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, DTI_XENT_LOSS,              \
       "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: the targets' class weights")    \
-    X(NLL, nll, "2+", REDUCES, F32, nll, 0,                                                        \
+    X(NLL, nll, "2+", REDUCES, F32, nll, DTI_XENT_NLL,                                             \
       "term: sum over rows of -w x[target], of log-probabilities; weight: as cross_entropy")       \
-    X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight, 0,     \
-      "term (0, weight), only from targets")                                                       \
+    X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight,        \
+      DTI_XENT_WEIGHT, "term (0, weight), only from targets")                                      \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
       "(logits, target, seed * class weights) -> softmax * sum q - q")                             \
-    X(ACCURACY, accuracy, "2", REDUCES, F32, accuracy, 0,                                          \
+    X(ACCURACY, accuracy, "2", REDUCES, F32, accuracy, DTI_XENT_ACCURACY,                          \
       "term: rows whose argmax is the target; weight: rows")                                       \
-    X(MSE, mse, "2", REDUCES, F32, mse, 0, "term: sum (y - t)^2; weight: elements")                \
+    X(MSE, mse, "2", REDUCES, F32, mse, DTI_TERM_SQUARE, "term: sum (y - t)^2; weight: elements")  \
     X(MSE_GRAD, mse_grad, "3", ROWWISE, F32, mse_grad, 0, "(y, t, seed) -> 2 seed (y - t)")        \
-    X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, 0, "term: sum x; weight: elements")      \
-    X(WEIGHTED_LOSS, weighted_loss, "2", REDUCES, F32, weighted_loss, 0,                           \
+    X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, DTI_TERM_SUM,                            \
+      "term: sum x; weight: elements")                                                             \
+    X(WEIGHTED_LOSS, weighted_loss, "2", REDUCES, F32, weighted_loss, DTI_TERM_WEIGHTED,           \
       "(x, w) -> term: sum w x; weight: sum w")                                                    \
-    X(WEIGHT_SUM, weight_sum, "1", REDUCES, F32, weight_sum, 0, "w -> term (0, sum w)")            \
+    X(WEIGHT_SUM, weight_sum, "1", REDUCES, F32, weight_sum, DTI_TERM_WEIGHT,                      \
+      "w -> term (0, sum w)")                                                                      \
     X(CONV2D, conv2d, "2+", ROWWISE, LOW, conv2d, 0, "(x, w, b) cross-correlation + b")            \
     X(CONV2D_DX, conv2d_dx, "2+", ROWWISE, LOW, conv2d_dx, 0,                                      \
       "(dy, w, b) -> the adjoint of conv2d in x, + b: also the transposed convolution")            \
@@ -185,7 +187,7 @@
       "all-gather over tensor ranks, whose uses are the same; gradient tp_own")                    \
     X(TP_OWN, tp_own, "1", ROWWISE, F32, parted_cut, 0,                                            \
       "this tensor rank's part of a replicated x; gradient tp_gather")                             \
-    X(TP_LOSS, tp_loss, "3+", REDUCES, F32, parted_loss, 0,                                        \
+    X(TP_LOSS, tp_loss, "3+", REDUCES, F32, parted_loss, DTI_TERM_WEIGHTED,                        \
       "(x, w, targets, class weights) -> term: sum w x; weight: as cross_entropy of the targets")  \
     X(TP_LABELS, tp_labels, "1", ROWWISE, WIDEST, parted_labels, 0,                                \
       "class numbers or indices, relative to this tensor rank's part")                             \

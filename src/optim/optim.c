@@ -2,41 +2,34 @@
  * parameter is in, how many moments it keeps, and its words of the step block. */
 
 static void dti_emit_grad_norm(const dti_optim_site *s, uint32_t blocks, uint32_t pairs) {
-    dti_launch *l = dti_emit_launch(s->e, DTI_K_GRAD_NORM, blocks, sizeof l->args.commit);
-    l->args.commit = (dti_args_commit){.blocks = blocks, .pair_offset = s->args.pair_offset};
-    l->spec[0] = s->sparse;
-    dti_bind(l, s->grads, s->table, s->sparse ? s->state : DTI_UNBOUND, pairs);
+    const dti_args_commit a = {.blocks = blocks, .pair_offset = s->args.pair_offset};
+    const uint32_t words = s->sparse ? s->state : DTI_UNBOUND;
+    DTI_EMIT(s->e, DTI_K_GRAD_NORM, blocks, a, s->grads, s->table, words, pairs)->spec[0] =
+        s->sparse;
 }
 
 static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
                                  uint32_t status, uint32_t state) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_CLIP_FINISH, 1, sizeof *args);
-    l->args.commit = *args;
-    dti_bind(l, pairs, status, state, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_CLIP_FINISH, 1, *args, pairs, status, state);
 }
 
 static void dti_emit_optim_tick(dti_emit *e, uint32_t items, const dti_args_commit *args,
                                 uint32_t state, uint32_t table, uint32_t status) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM_TICK, items, sizeof *args);
-    l->args.commit = *args;
-    dti_bind(l, state, table, status, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_OPTIM_TICK, items, *args, state, table, status);
 }
 
 static void dti_emit_average(dti_emit *e, const dti_args_commit *args, uint32_t params,
                              uint32_t state, uint32_t table) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_AVERAGE, args->blocks, sizeof *args);
-    l->args.commit = *args;
-    dti_bind(l, params, state, table, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_AVERAGE, args->blocks, *args, params, state, table);
 }
 
 static void dti_optim_emit_blocks(const dti_optim_site *s) {
-    dti_launch *l = dti_emit_launch(s->e, DTI_K_OPTIM, s->args.blocks, sizeof s->args);
-    l->args.commit = s->args;
+    dti_launch *l = DTI_EMIT(s->e, DTI_K_OPTIM, s->args.blocks, s->args, s->params, s->grads,
+                             s->state, s->table);
     l->spec[0] = (uint32_t)s->optim->kind;
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
         l->spec[1] |= s->optim->groups[i].sparse ? DTI_OPTIM_ROW_SPARSE : 0u;
     l->spec[1] |= s->sparse ? DTI_OPTIM_SPARSE : 0u;
-    dti_bind(l, s->params, s->grads, s->state, s->table);
 }
 
 /* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */

@@ -5,23 +5,21 @@
 
 /* ---- launches */
 
-static dti_launch *dti_optim_launch(const dti_optim_site *s, dti_kernel_id kernel,
-                                    const dti_args_commit *args) {
-    dti_launch *l = dti_emit_launch(s->e, kernel, args->blocks, sizeof *args);
-    l->args.commit = *args;
-    l->spec[0] = (uint32_t)s->optim->kind;
-    return l;
+/* Bound to two values, the state and the table. */
+static void dti_optim_launch(const dti_optim_site *s, dti_kernel_id kernel,
+                             const dti_args_commit *args, uint32_t first, uint32_t second) {
+    DTI_EMIT(s->e, kernel, args->blocks, *args, first, second, s->state, s->table)->spec[0] =
+        (uint32_t)s->optim->kind;
 }
 
 static void dti_optim_emit_sums(const dti_optim_site *s, const dti_args_commit *args) {
-    dti_launch *l = dti_optim_launch(s, DTI_K_OPTIM_SUMS, args);
-    dti_bind(l, s->state, s->table, DTI_UNBOUND, DTI_UNBOUND);
+    DTI_EMIT(s->e, DTI_K_OPTIM_SUMS, args->blocks, *args, s->state, s->table)->spec[0] =
+        (uint32_t)s->optim->kind;
 }
 
 static void dti_optim_emit_measured(const dti_optim_site *s, const dti_args_commit *args,
                                     uint32_t grads) {
-    dti_launch *l = dti_optim_launch(s, DTI_K_OPTIM_PAIRS, args);
-    dti_bind(l, s->params, grads, s->state, s->table);
+    dti_optim_launch(s, DTI_K_OPTIM_PAIRS, args, s->params, grads);
     dti_optim_emit_sums(s, args);
 }
 
@@ -41,14 +39,12 @@ static dti_args_commit dti_optim_matrix_args(const dti_optim_site *s, const dti_
 /* The gradients of a parameter as an update takes them, or what is measured of them. */
 static void dti_optim_emit_direction(const dti_optim_site *s, const dti_optim_matrix *m) {
     const dti_args_commit args = dti_optim_matrix_args(s, m, DTI_COMMIT_DIRECTION);
-    dti_launch *l = dti_optim_launch(s, DTI_K_OPTIM_PAIRS, &args);
-    dti_bind(l, m->direction, s->grads, s->state, s->table);
+    dti_optim_launch(s, DTI_K_OPTIM_PAIRS, &args, m->direction, s->grads);
 }
 
 static void dti_optim_apply_matrix(const dti_optim_site *s, const dti_optim_matrix *m) {
     const dti_args_commit args = dti_optim_matrix_args(s, m, DTI_COMMIT_DIRECTED);
-    dti_launch *l = dti_optim_launch(s, DTI_K_OPTIM, &args);
-    dti_bind(l, s->params, m->direction, s->state, s->table);
+    dti_optim_launch(s, DTI_K_OPTIM, &args, s->params, m->direction);
 }
 
 /* ---- Muon: X = U / |U|, then five times X = a X + (b G + c G G) X, G = X X^T, for a matrix that
@@ -67,9 +63,8 @@ typedef struct dti_muon {
 
 static void dti_optim_emit_mix(dti_emit *e, uint64_t n, uint32_t x, float x_part, uint32_t z,
                                float z_part, uint32_t y) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM_MIX, n, sizeof l->args.mix);
-    l->args.mix = (dti_args_mix){.n = (uint32_t)n, .x_part = x_part, .z_part = z_part};
-    dti_bind(l, x, z, y, DTI_UNBOUND);
+    const dti_args_mix a = {.n = (uint32_t)n, .x_part = x_part, .z_part = z_part};
+    DTI_EMIT(e, DTI_K_OPTIM_MIX, n, a, x, z, y);
 }
 
 /* c [m, n] = a [m, k] b [k, n]; strides of rows and columns, c without gaps. */
@@ -115,16 +110,9 @@ static void dti_muon_round(const dti_muon *u, uint32_t x, uint32_t y, float scal
 
 /* x = U * share, the share lying in the state. */
 static void dti_muon_scale(const dti_muon *u, const dti_optim_matrix *m, uint32_t from) {
-    const int64_t n = (int64_t)u->rows * u->cols;
-    dti_view x = {.value = from, .dtype = DT_F32}, share = x, y = x;
-    for (int i = 0; i < DTI_AXES; i++)
-        x.dim[i] = share.dim[i] = 1;
-    x.dim[DTI_AXES - 1] = n;
-    x.stride[DTI_AXES - 1] = 1;
-    y = x;
-    y.value = u->x[0];
-    share.value = u->s->state;
-    share.offset = (int64_t)u->s->args.share_offset + m->param;
+    const int64_t n = (int64_t)u->rows * u->cols, at = u->s->args.share_offset + (int64_t)m->param;
+    const dti_view x = dti_view_line(from, n, 1, 0), y = dti_view_line(u->x[0], n, 1, 0);
+    const dti_view share = dti_view_line(u->s->state, 1, 1, at);
     dti_emit_map2_views(u->s->e, DTI_K_MAP2, DTI_B_MUL, &x, &share, &y, (const float[2]){0, 0});
 }
 
@@ -189,22 +177,15 @@ static void dti_factored_mean(const dti_factored *f, uint32_t x, uint32_t x_at, 
     a.x_offset = x_at;
     a.y_offset = y_at;
     a.scale = 1.0f / (float)r;
-    dti_launch *l = dti_emit_launch(f->s->e, r < 64 ? DTI_K_REDUCE : kernel, a.n, sizeof a);
-    l->args.reduce = a;
-    l->spec[0] = DTI_R_SUM;
-    dti_bind(l, x, f->m->factors, DTI_UNBOUND, DTI_UNBOUND);
+    DTI_EMIT(f->s->e, r < 64 ? DTI_K_REDUCE : kernel, a.n, a, x, f->m->factors)->spec[0] =
+        DTI_R_SUM;
 }
 
 static void dti_factored_squares(dti_factored *f) {
     const dti_optim_matrix *m = f->m;
     const uint32_t rows = m->count * m->rows, size = m->rows * m->cols;
-    dti_view x = {.value = m->direction, .dtype = DT_F32}, y;
-    for (int i = 0; i < DTI_AXES; i++)
-        x.dim[i] = 1;
-    x.dim[DTI_AXES - 1] = (int64_t)rows * m->cols;
-    x.stride[DTI_AXES - 1] = 1;
-    y = x;
-    y.value = f->squares;
+    const int64_t n = (int64_t)rows * m->cols;
+    const dti_view x = dti_view_line(m->direction, n, 1, 0), y = dti_view_line(f->squares, n, 1, 0);
     dti_emit_map1(f->s->e, DTI_K_MAP1, DTI_U_SQUARE, &x, &y, (const float[2]){0, 0});
     if (f->rows_kept)
         dti_factored_mean(f, f->squares, 0, 0,
@@ -220,11 +201,9 @@ static void dti_factored_squares(dti_factored *f) {
 
 static void dti_factored_launch(const dti_factored *f, dti_kernel_id kernel, uint64_t n,
                                 uint32_t first, uint32_t second) {
-    dti_launch *l = dti_emit_launch(f->s->e, kernel, n, sizeof l->args.factors);
-    l->args.factors = f->args;
-    l->args.factors.n = (uint32_t)n;
-    l->spec[0] = (uint32_t)f->s->optim->kind;
-    dti_bind(l, first, second, DTI_UNBOUND, DTI_UNBOUND);
+    dti_args_factors a = f->args;
+    a.n = (uint32_t)n;
+    DTI_EMIT(f->s->e, kernel, n, a, first, second)->spec[0] = (uint32_t)f->s->optim->kind;
 }
 
 static void dti_optim_emit_factored(const dti_optim_site *s, dti_optim_matrix *m) {
@@ -252,13 +231,11 @@ static void dti_optim_apply_factored(const dti_optim_site *s, const dti_optim_ma
     dti_args_commit args = dti_optim_matrix_args(s, m, DTI_COMMIT_DIRECTED);
     const dti_factored f = dti_factored_of(s, m);
     args.moments = 0;
-    dti_launch *l = dti_optim_launch(s, DTI_K_OPTIM, &args);
-    dti_bind(l, s->params, m->direction, s->state, s->table);
+    dti_optim_launch(s, DTI_K_OPTIM, &args, s->params, m->direction);
     args.moments = 1;
     args.share_offset = 0;
     args.blocks = (f.args.kept + DTI_BLOCK - 1) / DTI_BLOCK;
-    l = dti_optim_launch(s, DTI_K_OPTIM, &args);
-    dti_bind(l, s->params, m->factors, s->state, s->table);
+    dti_optim_launch(s, DTI_K_OPTIM, &args, s->params, m->factors);
 }
 
 /* ---- CPU */

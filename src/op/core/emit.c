@@ -52,6 +52,14 @@ static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t bat
     return dti_view_packed(value, &v, 0);
 }
 
+static dti_view dti_view_line(uint32_t value, int64_t n, int64_t stride, int64_t offset) {
+    return (dti_view){.value = value,
+                      .dtype = DT_F32,
+                      .dim = {1, 1, 1, 1, 1, n},
+                      .stride = {[DTI_AXES - 1] = n == 1 ? 0 : stride},
+                      .offset = offset};
+}
+
 static int64_t dti_view_elements(const dti_view *v) {
     int64_t n = 1;
     for (int i = 0; i < DTI_AXES; i++)
@@ -74,13 +82,7 @@ static int64_t dti_view_as_one(const dti_view *v, int first, int end) {
 }
 
 static bool dti_view_is_dense(const dti_view *v) {
-    int64_t step = 1;
-    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (v->dim[axis] != 1 && v->stride[axis] != step)
-            return false;
-        step *= v->dim[axis];
-    }
-    return true;
+    return dti_view_as_one(v, 0, DTI_AXES) == 1 || dti_view_elements(v) == 1;
 }
 
 static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES]) {
@@ -152,7 +154,8 @@ static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n) {
 }
 
 static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
-                                   size_t args_bytes) {
+                                   const void *args, size_t args_bytes,
+                                   const uint32_t values[DTI_BINDINGS_MAX]) {
     dti_listing *list = e->list;
     dti_launch *l = &list->spare;
     if (dti_array_reserve(list->base, (void **)&list->launches, &list->launch_capacity,
@@ -166,55 +169,61 @@ static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t i
     l->args_bytes = (uint16_t)args_bytes;
     l->node = e->id;
     l->items = items;
+    memcpy(&l->args, args, args_bytes);
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++)
+        l->value[i] = values[values[i] == DTI_UNBOUND ? 0 : i];
     return l;
 }
 
-static void dti_bind(dti_launch *l, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
-    uint32_t v[DTI_BINDINGS_MAX] = {v0, v1, v2, v3};
-    for (int i = 0; i < DTI_BINDINGS_MAX; i++)
-        l->value[i] = v[i] == DTI_UNBOUND ? v0 : v[i];
+/* The arguments of MAP1, MAP2 and their like, by binding: those of both are in one order. */
+typedef struct dti_map_args {
+    int count;
+    const uint32_t *dim, *stride[3], *offset;
+} dti_map_args;
+_Static_assert(DTI_WORD(map1, x_offset) == 1 + 3 * DTI_AXES &&
+                   DTI_WORD(map1, p0) == DTI_WORD(map1, x_offset) + 2 &&
+                   DTI_WORD(map2, a_offset) == 1 + 4 * DTI_AXES &&
+                   DTI_WORD(map2, p0) == DTI_WORD(map2, a_offset) + 3,
+               "n, dim, the strides of each operand, their offsets, p0 and p1");
+
+static dti_map_args dti_map_args_of(const dti_launch *l) {
+    const uint32_t *words = (const uint32_t *)(const void *)&l->args;
+    dti_map_args a = {.count = dti_kernel_info_of(l->kernel)->bindings, .dim = words + 1};
+    a.offset = a.dim + (a.count + 1) * DTI_AXES;
+    for (int b = 0; b < a.count; b++)
+        a.stride[b] = a.dim + (b + 1) * DTI_AXES;
+    return a;
+}
+
+/* The last of `count` views is what is written. */
+static void dti_emit_map(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
+                         const dti_view *const *views, int count, const float p[2]) {
+    const dti_walk w = dti_walk_make(views[count - 1]->dim, views, count);
+    uint32_t words[DTI_ARGS_MOST / 4] = {(uint32_t)w.n}, value[DTI_BINDINGS_MAX] = {0};
+    uint32_t *offset = words + 1 + (count + 1) * DTI_AXES;
+    memcpy(words + 1, w.dim, sizeof w.dim);
+    memcpy(words + 1 + DTI_AXES, w.stride, (size_t)count * sizeof *w.stride);
+    for (int b = 0; b < count; b++) {
+        offset[b] = (uint32_t)views[b]->offset;
+        value[b] = views[b]->value;
+    }
+    memcpy(offset + count, p, 2 * sizeof *p);
+    const size_t bytes = count == 2 ? sizeof(dti_args_map1) : sizeof(dti_args_map2);
+    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, words, bytes, value);
+    l->spec[0] = selector;
+    l->spec[3] = w.axes;
 }
 
 static void dti_emit_map1(dti_emit *e, dti_kernel_id kernel, uint32_t selector, const dti_view *x,
                           const dti_view *y, const float p[2]) {
-    const dti_view *views[2] = {x, y};
-    dti_walk w = dti_walk_make(y->dim, views, 2);
-    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, sizeof l->args.map1);
-    dti_args_map1 *a = &l->args.map1;
-    a->n = (uint32_t)w.n;
-    memcpy(a->dim, w.dim, sizeof a->dim);
-    memcpy(a->x_stride, w.stride[0], sizeof a->x_stride);
-    memcpy(a->y_stride, w.stride[1], sizeof a->y_stride);
-    a->x_offset = (uint32_t)x->offset;
-    a->y_offset = (uint32_t)y->offset;
-    a->p0 = p[0];
-    a->p1 = p[1];
-    l->spec[0] = selector;
-    l->spec[3] = w.axes;
-    dti_bind(l, x->value, y->value, DTI_UNBOUND, DTI_UNBOUND);
+    dti_emit_map(e, kernel, selector, (const dti_view *const[]){x, y}, 2, p);
 }
 
 static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
                                 const dti_view *in0, const dti_view *in1, const dti_view *y,
                                 const float p[2]) {
-    dti_view a = dti_view_broadcast(in0, y->dim), b = dti_view_broadcast(in1, y->dim);
-    const dti_view *views[3] = {&a, &b, y};
-    dti_walk w = dti_walk_make(y->dim, views, 3);
-    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, sizeof l->args.map2);
-    dti_args_map2 *args = &l->args.map2;
-    args->n = (uint32_t)w.n;
-    memcpy(args->dim, w.dim, sizeof args->dim);
-    memcpy(args->a_stride, w.stride[0], sizeof args->a_stride);
-    memcpy(args->b_stride, w.stride[1], sizeof args->b_stride);
-    memcpy(args->y_stride, w.stride[2], sizeof args->y_stride);
-    args->a_offset = (uint32_t)a.offset;
-    args->b_offset = (uint32_t)b.offset;
-    args->y_offset = (uint32_t)y->offset;
-    args->p0 = p[0];
-    args->p1 = p[1];
-    l->spec[0] = selector;
-    l->spec[3] = w.axes;
-    dti_bind(l, a.value, b.value, y->value, DTI_UNBOUND);
+    const dti_view a = dti_view_broadcast(in0, y->dim), b = dti_view_broadcast(in1, y->dim);
+    dti_emit_map(e, kernel, selector, (const dti_view *const[]){&a, &b, y}, 3, p);
 }
 
 static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) {
@@ -222,45 +231,32 @@ static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) 
     dti_emit_map2_views(e, kernel, selector, &a, &b, &e->out, e->node->attr.f);
 }
 
-static bool dti_map2_in_step(const dti_launch *l, int binding) {
-    const dti_args_map2 *a = &l->args.map2;
-    const uint32_t *stride = binding == 0 ? a->a_stride : a->b_stride;
-    const uint32_t offset = binding == 0 ? a->a_offset : a->b_offset;
-    return offset == a->y_offset && memcmp(stride, a->y_stride, sizeof a->y_stride) == 0;
+static bool dti_map_in_step(const dti_launch *l, int binding) {
+    const dti_map_args a = dti_map_args_of(l);
+    const int y = a.count - 1;
+    return a.offset[binding] == a.offset[y] &&
+           !memcmp(a.stride[binding], a.stride[y], DTI_AXES * sizeof *a.stride[y]);
 }
 
-/* stride and offset: of y, a, b. The last axis is whole fours, or all that there is. */
-static void dti_map_by_fours(const dti_launch *l, const uint32_t *const stride[3],
-                             const uint32_t offset[3], int operands, uint32_t spec[4]) {
-    const uint32_t *dim = l->args.map2.dim; /* of MAP1 too */
+/* The last axis is whole fours, or all that there is. */
+static void dti_map_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_map_args a = dti_map_args_of(l);
     uint32_t lies = DTI_FOURS;
     if (dti_launch_is_half(l))
         return;
-    for (int t = 0; t < operands; t++) {
-        uint32_t places = offset[t];
+    for (int b = 0; b < a.count; b++) {
+        uint32_t places = a.offset[b];
         for (int axis = 0; axis < DTI_AXES - 1; axis++)
-            places |= stride[t][axis];
-        if (t > 0 && stride[t][DTI_AXES - 1] == 0)
-            lies |= t == 1 ? DTI_FOURS_OF_ONE_A : DTI_FOURS_OF_ONE_B;
-        else if (stride[t][DTI_AXES - 1] != 1 || places % 4)
+            places |= a.stride[b][axis];
+        if (b + 1 < a.count && a.stride[b][DTI_AXES - 1] == 0)
+            lies |= b ? DTI_FOURS_OF_ONE_B : DTI_FOURS_OF_ONE_A;
+        else if (a.stride[b][DTI_AXES - 1] != 1 || places % 4)
             return;
     }
-    if (dim[DTI_AXES - 1] % 4 == 0)
+    if (a.dim[DTI_AXES - 1] % 4 == 0)
         spec[2] = lies;
     else if (l->spec[3] == 1 && lies == DTI_FOURS)
         spec[2] = DTI_FOURS | DTI_FOURS_AND_REST;
-}
-
-static void dti_map1_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    const dti_args_map1 *a = &l->args.map1;
-    dti_map_by_fours(l, (const uint32_t *const[3]){a->y_stride, a->x_stride, NULL},
-                     (const uint32_t[3]){a->y_offset, a->x_offset, 0}, 2, spec);
-}
-
-static void dti_map2_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    const dti_args_map2 *a = &l->args.map2;
-    dti_map_by_fours(l, (const uint32_t *const[3]){a->y_stride, a->a_stride, a->b_stride},
-                     (const uint32_t[3]){a->y_offset, a->a_offset, a->b_offset}, 3, spec);
 }
 
 static uint32_t dti_fours(uint32_t n, uint32_t offsets) {
@@ -297,10 +293,8 @@ static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, flo
 static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t rounding,
                                 uint32_t n, uint32_t first) {
     const dti_kernel_id kernel = rounding == DTI_UNBOUND ? DTI_K_ACCUMULATE : DTI_K_ACCUMULATE_LONG;
-    dti_launch *l = dti_emit_launch(e, kernel, n, sizeof l->args.accumulate);
-    l->args.accumulate = (dti_args_accumulate){.n = n, .x_offset = (uint32_t)x->offset};
-    l->spec[0] = first;
-    dti_bind(l, x->value, value, rounding, DTI_UNBOUND);
+    const dti_args_accumulate a = {.n = n, .x_offset = (uint32_t)x->offset};
+    DTI_EMIT(e, kernel, n, a, x->value, value, rounding)->spec[0] = first;
 }
 
 static bool dti_emit_crosses(const dti_listing *list, const dti_value *first, uint64_t end) {
@@ -343,27 +337,22 @@ static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count
     a.a_end = ends[0];
     a.b_end = ends[1];
     const uint32_t value = dti_emit_scratch(e, DT_F32, a.n);
-    dti_launch *l = dti_emit_launch(e, DTI_K_JOIN, a.n, sizeof a);
-    l->args.join = a;
-    dti_bind(l, views[0].value, count > 1 ? views[1].value : DTI_UNBOUND,
+    DTI_EMIT(e, DTI_K_JOIN, a.n, a, views[0].value, count > 1 ? views[1].value : DTI_UNBOUND,
              count > 2 ? views[2].value : DTI_UNBOUND, value);
     return value;
 }
 
 static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
-                               const dti_view *out) {
-    dti_args_reduce a = {.n = n,
-                         .r = parts,
-                         .kept = 5,
-                         .dim = {1, 1, 1, 1, n, parts},
-                         .x_stride = {0, 0, 0, 0, 1, n},
-                         .y_offset = (uint32_t)out->offset,
-                         .scale = 1.0f};
-    dti_launch *l =
-        dti_emit_launch(e, parts < 64 ? DTI_K_REDUCE : DTI_K_REDUCE_COLUMN, n, sizeof a);
-    l->args.reduce = a;
-    l->spec[0] = DTI_R_SUM;
-    dti_bind(l, value, out->value, DTI_UNBOUND, DTI_UNBOUND);
+                               const dti_view *out, float scale) {
+    const dti_args_reduce a = {.n = n,
+                               .r = parts,
+                               .kept = DTI_AXES - 1,
+                               .dim = {1, 1, 1, 1, n, parts},
+                               .x_stride = {0, 0, 0, 0, 1, n},
+                               .y_offset = (uint32_t)out->offset,
+                               .scale = scale};
+    const dti_kernel_id kernel = parts < 64 ? DTI_K_REDUCE : DTI_K_REDUCE_COLUMN;
+    DTI_EMIT(e, kernel, n, a, value, out->value)->spec[0] = DTI_R_SUM;
 }
 
 /* ---- Epilogues: a result that only one node reads, and changes element by element, is changed
@@ -451,9 +440,8 @@ static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_
 
 /* Sums `pairs` pairs to the term. */
 static void dti_emit_term_sum(dti_emit *e, uint32_t pairs_value, int64_t pairs) {
-    dti_launch *l = dti_emit_launch(e, DTI_K_TERM_SUM, 1, sizeof l->args.term);
-    l->args.term = (dti_args_term){.n = (uint32_t)pairs, .y_offset = (uint32_t)e->out.offset};
-    dti_bind(l, pairs_value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    const dti_args_term a = {.n = (uint32_t)pairs, .y_offset = (uint32_t)e->out.offset};
+    DTI_EMIT(e, DTI_K_TERM_SUM, 1, a, pairs_value, e->out.value);
 }
 
 static void dti_copy_emit(dti_emit *e) {

@@ -92,10 +92,10 @@ static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *operand);
 /* Whether launch `first` or a later one writes a value. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
-/* out = the sum of `parts` runs of n elements that lie one behind the other, in an order of their
- * number alone. */
+/* out = scale * the sum of `parts` runs of n elements that lie one behind the other, in an order of
+ * their number alone. */
 static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
-                               const dti_view *out);
+                               const dti_view *out, float scale);
 /* Bytes [offset, offset + bytes) of a value as a value. offset: a multiple of 256. */
 static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
                                  uint64_t bytes);
@@ -107,6 +107,8 @@ static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dty
 static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch);
 /* As many elements as `like`'s, each beside the next. */
 static dti_view dti_view_packed(uint32_t value, const dti_view *like, int64_t offset);
+/* n floats, `stride` apart, as one axis. */
+static dti_view dti_view_line(uint32_t value, int64_t n, int64_t stride, int64_t offset);
 static bool dti_view_is_dense(const dti_view *v);
 /* The stride of axes [first, end) as one axis; -1 where they do not lie so. */
 static int64_t dti_view_as_one(const dti_view *v, int first, int end);
@@ -117,11 +119,14 @@ static dti_view dti_emit_in(const dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
 static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n);
-/* Appends a launch; fill its args, then bind. The pointer holds until the next append. */
+/* Appends a launch with its arguments, bound to values. The pointer holds until the next append. */
 static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
-                                   size_t args_bytes);
-static void dti_bind(dti_launch *launch, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3);
-#define DTI_UNBOUND 0xffffffffu /* binding 0 again */
+                                   const void *args, size_t args_bytes,
+                                   const uint32_t values[DTI_BINDINGS_MAX]);
+#define DTI_UNBOUND 0u /* the value that is none: binding 0 again */
+#define DTI_EMIT(e, kernel, items, args, ...)                                                      \
+    dti_emit_launch(e, kernel, items, &(args), sizeof(args),                                       \
+                    (const uint32_t[DTI_BINDINGS_MAX]){__VA_ARGS__})
 
 /* Axes merged where every tensor allows it, right-aligned: the loops of the map kernels. */
 typedef struct dti_walk {
@@ -149,10 +154,10 @@ typedef struct dti_dropout_odds {
     float scale;
 } dti_dropout_odds;
 static dti_dropout_odds dti_dropout_odds_of(float p);
-static bool dti_map2_in_step(const dti_launch *launch, int binding);
+/* .in_step of the maps. */
+static bool dti_map_in_step(const dti_launch *launch, int binding);
 /* spec2, DTI_FOURS*, of the map kernels and COPY: by how operands lie. */
-static void dti_map1_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
-static void dti_map2_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
+static void dti_map_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
 /* And of n elements without gaps; offsets: of all operands, or'd. */
 static uint32_t dti_fours(uint32_t n, uint32_t offsets);
 /* Of kernels that go over rows of n elements, which lie from such places on: spec3, DTI_ROW_*. */

@@ -216,36 +216,24 @@ static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
     }
 }
 
-/* Binding b of the launch as operand t, from element `offset` on. */
-static void dti_map_bind(dti_map *m, int t, int b, uint32_t offset) {
+/* Binding b of the launch as operand t. */
+static void dti_map_bind(dti_map *m, int t, int b, const dti_map_args *a) {
     m->dtype[t] = m->task->launch->dtype[b];
     m->half = m->half || dti_is_half(m->dtype[t]);
-    m->base[t] = (dti_word *)(void *)((char *)m->task->buf[b] + dti_bytes(m->dtype[t], offset));
+    m->stride[t] = a->stride[b];
+    m->base[t] =
+        (dti_word *)(void *)((char *)m->task->buf[b] + dti_bytes(m->dtype[t], a->offset[b]));
 }
 
-/* The two argument layouts. */
-/* raw: fn only moves what is the same in all. */
-static void dti_map1_run(const dti_cpu_task *task, dti_map_fn *fn, bool raw, int64_t begin,
-                         int64_t end) {
-    const dti_args_map1 *a = &task->launch->args.map1;
-    dti_map m = {.task = task, .fn = fn, .dim = a->dim, .stride = {a->y_stride, a->x_stride, NULL}};
-    dti_map_bind(&m, 0, 1, a->y_offset);
-    dti_map_bind(&m, 1, 0, a->x_offset);
+/* reads: operands; steps: fn takes those of one float; raw: fn only moves what is of one type. */
+static void dti_map_launch(const dti_cpu_task *task, dti_map_fn *fn, int reads, bool steps,
+                           bool raw, int64_t begin, int64_t end) {
+    const dti_map_args a = dti_map_args_of(task->launch);
+    dti_map m = {.task = task, .fn = fn, .dim = a.dim, .steps = steps};
+    dti_map_bind(&m, 0, a.count - 1, &a);
+    for (int t = 1; t <= reads; t++)
+        dti_map_bind(&m, t, t - 1, &a);
     m.raw = raw && m.half && m.dtype[0] == m.dtype[1];
-    dti_map_run(&m, begin, end);
-}
-
-static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, bool steps, int64_t begin,
-                         int64_t end) {
-    const dti_args_map2 *a = &task->launch->args.map2;
-    dti_map m = {.task = task,
-                 .fn = fn,
-                 .dim = a->dim,
-                 .steps = steps,
-                 .stride = {a->y_stride, a->a_stride, a->b_stride}};
-    dti_map_bind(&m, 0, 2, a->y_offset);
-    dti_map_bind(&m, 1, 0, a->a_offset);
-    dti_map_bind(&m, 2, 1, a->b_offset);
     dti_map_run(&m, begin, end);
 }
 

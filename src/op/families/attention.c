@@ -239,20 +239,19 @@ static void dti_attention_put_mask(dti_args_attention *a, const dti_view *mask) 
     a->mask_col = (uint32_t)mask->stride[5];
 }
 
-static dti_launch *dti_attention_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
-                                        const dti_args_attention *a, uint32_t mode) {
+static void dti_attention_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
+                                 const dti_args_attention *a, uint32_t mode,
+                                 const uint32_t values[DTI_BINDINGS_MAX]) {
     uint32_t flags = dti_attention_flags(e->node);
     if (!e->train)
         flags &= ~DTI_ATTENTION_DROPOUT;
     if (e->node->samples && flags & DTI_ATTENTION_DROPOUT)
         flags |= DTI_ATTENTION_SAMPLES;
-    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
-    l->args.attention = *a;
+    dti_launch *l = dti_emit_launch(e, kernel, items, a, sizeof *a, values);
     l->spec[0] = flags;
     l->spec[1] = (uint32_t)dti_ceil_div(a->d, DTI_ATTENTION_BLOCK);
     l->spec[2] = (uint32_t)dti_ceil_div(a->dv, DTI_ATTENTION_BLOCK);
     l->spec[3] = mode;
-    return l;
 }
 
 static uint64_t dti_attention_blocks(uint32_t positions) {
@@ -270,8 +269,8 @@ static void dti_attention_emit(dti_emit *e) {
         dti_attention_put_mask(&a, &mask);
     }
     const uint64_t blocks = dti_attention_blocks(a.tq);
-    dti_launch *l = dti_attention_launch(e, DTI_K_ATTENTION, blocks * a.samples * a.heads, &a, 0);
-    dti_bind(l, v[0].value, v[1].value, mask.value, e->out.value);
+    dti_attention_launch(e, DTI_K_ATTENTION, blocks * a.samples * a.heads, &a, 0,
+                         (const uint32_t[]){v[0].value, v[1].value, mask.value, e->out.value});
 }
 
 static void dti_attention_grad_emit(dti_emit *e) {
@@ -298,8 +297,8 @@ static void dti_attention_grad_emit(dti_emit *e) {
                          wide ? DTI_ATTENTION_DV : 0};
     for (int i = 0; i < (e->workgroups ? 3 : 1) && modes[i]; i++) {
         const bool keys = i > 0 || !e->workgroups;
-        dti_launch *l = dti_attention_launch(e, kernel, keys ? kv_items : q_items, &a, modes[i]);
-        dti_bind(l, v[0].value, dy.value, x[0].value, e->out.value);
+        dti_attention_launch(e, kernel, keys ? kv_items : q_items, &a, modes[i],
+                             (const uint32_t[]){v[0].value, dy.value, x[0].value, e->out.value});
     }
 }
 

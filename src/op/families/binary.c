@@ -139,7 +139,7 @@ static void dti_map2_flat(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_cpu_map2(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    dti_map2_run(task, dti_map2_flat, true, begin, end);
+    dti_map_launch(task, dti_map2_flat, 2, true, false, begin, end);
 }
 
 static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {
@@ -154,8 +154,8 @@ static bool dti_map2_takes(const dti_launch *l, uint32_t epilogue, const dti_vie
 
 /* spec0: DTI_B_*; spec1 */
 DTI_KERNEL(MAP2, map2, "rrw", ITEM, .walks = true, .run = dti_cpu_map2, .halves = true,
-           .grain = dti_cpu_grain_map2, .in_step = dti_map2_in_step, .takes = dti_map2_takes,
-           .tile = dti_map2_tile, .invocations = dti_fours_invocations);
+           .grain = dti_cpu_grain_map2, .in_step = dti_map_in_step, .takes = dti_map2_takes,
+           .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(binary, .shape = dti_binary_shape, .grad = dti_binary_grad, .flat = dti_binary_flat,
            .part = dti_parted_broadcast);

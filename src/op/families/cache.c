@@ -98,9 +98,7 @@ static void dti_cache_emit(dti_emit *e) {
                               .y_row = (uint32_t)dim[DTI_CACHE_ROW],
                               .y_offset = (uint32_t)e->out.offset};
     const uint64_t n = (uint64_t)a.samples * a.heads * a.tokens * a.size;
-    dti_launch *l = dti_emit_launch(e, DTI_K_CACHE, n, sizeof a);
-    l->args.cache = a;
-    dti_bind(l, x.value, at.value, e->out.value, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_CACHE, n, a, x.value, at.value, e->out.value);
 }
 
 /* ---- CPU */

@@ -106,15 +106,14 @@ static void dti_gemm_set_apart(dti_args_gemm *g, uint32_t part) {
 static void dti_emit_product_sum(dti_emit *e, const dti_args_gemm *g, uint32_t parts, uint32_t x,
                                  uint32_t bias) {
     const uint32_t n = g->m * g->n * g->batch1;
-    dti_launch *l = dti_emit_launch(e, DTI_K_PRODUCT_SUM, n, sizeof l->args.product_sum);
-    l->args.product_sum = (dti_args_product_sum){.n = n,
-                                                 .cols = g->n,
-                                                 .parts = parts,
-                                                 .part = n,
-                                                 .c_offset = g->c_offset,
-                                                 .bias_offset = g->bias_offset};
-    l->spec[0] = bias != DTI_UNBOUND;
-    dti_bind(l, x, DTI_UNBOUND, e->out.value, bias);
+    const dti_args_product_sum a = {.n = n,
+                                    .cols = g->n,
+                                    .parts = parts,
+                                    .part = n,
+                                    .c_offset = g->c_offset,
+                                    .bias_offset = g->bias_offset};
+    DTI_EMIT(e, DTI_K_PRODUCT_SUM, n, a, x, DTI_UNBOUND, e->out.value, bias)->spec[0] =
+        bias != DTI_UNBOUND;
 }
 
 static void dti_product_sum_put_operand(dti_launch *l, uint32_t shift) {

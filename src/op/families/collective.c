@@ -42,9 +42,7 @@ static void dti_meet_emit(dti_emit *e) {
     }
     const float none[2] = {0.0f, 0.0f};
     const double count = (double)e->batch * e->node->attr.i[DTI_ALL_SPATIAL];
-    dti_view one = {.value = dti_emit_scratch(e, DT_F32, 1), .dtype = DT_F32};
-    for (int axis = 0; axis < DTI_AXES; axis++)
-        one.dim[axis] = 1;
+    const dti_view one = dti_view_line(dti_emit_scratch(e, DT_F32, 1), 1, 1, 0);
     dti_emit_fill(e, &one, DTI_COPY_FILL_F32, (float)count);
     for (int64_t row = 0; row < x.dim[DTI_AXES - 2]; row++) {
         const dti_view from = dti_meet_row(&x, row), to = dti_meet_row(&e->out, row);

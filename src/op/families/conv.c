@@ -252,18 +252,14 @@ static dti_args_conv dti_conv_args(const dti_attr *attr, const dti_view *x, cons
     return a;
 }
 
-static dti_launch *dti_emit_conv(dti_emit *e, dti_kernel_id kernel, const dti_args_conv *a,
-                                 uint64_t items) {
-    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
-    l->args.conv = *a;
-    e->list->flops += 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
-    return l;
+static uint64_t dti_conv_flops(const dti_args_conv *a) {
+    return 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
 }
 
 /* conv2d and conv2d_dx: in[0] and the output are images, and a bias goes to the output. */
-static void dti_conv_image_emit(dti_emit *e, dti_kernel_id kernel) {
+static void dti_conv_image_emit(dti_emit *e) {
     dti_view in = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1), out = e->out;
-    bool forward = kernel == DTI_K_CONV;
+    const bool forward = e->node->op == DTI_OP_CONV2D;
     dti_args_conv a =
         dti_conv_args(&e->node->attr, forward ? &in : &out, forward ? &out : &in, w.dim + 2);
     a.w_offset = (uint32_t)w.offset;
@@ -273,17 +269,10 @@ static void dti_conv_image_emit(dti_emit *e, dti_kernel_id kernel) {
         a.z_offset = (uint32_t)b.offset;
         bias = b.value;
     }
-    dti_launch *l = dti_emit_conv(e, kernel, &a, (uint64_t)dti_view_elements(&out));
-    l->spec[0] = bias != DTI_UNBOUND;
-    dti_bind(l, in.value, w.value, out.value, bias);
-}
-
-static void dti_conv2d_emit(dti_emit *e) {
-    dti_conv_image_emit(e, DTI_K_CONV);
-}
-
-static void dti_conv2d_dx_emit(dti_emit *e) {
-    dti_conv_image_emit(e, DTI_K_CONV_DX);
+    e->list->flops += dti_conv_flops(&a);
+    DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX, (uint64_t)dti_view_elements(&out), a,
+             in.value, w.value, out.value, bias)
+        ->spec[0] = bias != DTI_UNBOUND;
 }
 
 /* The sum over all samples in parts, for parallel work where the weight is small: a function of
@@ -376,10 +365,10 @@ static void dti_conv2d_dw_emit(dti_emit *e) {
         parts = dti_emit_scratch(e, DT_F32, count * elements);
         a.w_offset = 0;
     }
-    dti_launch *l = dti_emit_conv(e, DTI_K_CONV_DW, &a, count * elements);
-    dti_bind(l, dy.value, x.value, parts, DTI_UNBOUND);
+    e->list->flops += dti_conv_flops(&a);
+    DTI_EMIT(e, DTI_K_CONV_DW, count * elements, a, dy.value, x.value, parts);
     if (count > 1)
-        dti_emit_sum_parts(e, parts, count, (uint32_t)elements, &e->out);
+        dti_emit_sum_parts(e, parts, count, (uint32_t)elements, &e->out, 1.0f);
 }
 
 /* ---- Constructors */
@@ -523,10 +512,11 @@ DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY(conv2d, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad, .macs = dti_weighted_macs);
+DTI_FAMILY_BY(conv2d, conv_image, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad,
+              .macs = dti_weighted_macs);
 
-DTI_FAMILY(conv2d_dx, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
-           .macs = dti_weighted_dx_macs);
+DTI_FAMILY_BY(conv2d_dx, conv_image, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
+              .macs = dti_weighted_dx_macs);
 
 DTI_FAMILY(conv2d_dw, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad,
            .macs = dti_weighted_dw_macs);

@@ -153,10 +153,6 @@ static uint64_t dti_conv_invocations(const dti_launch *l, uint32_t variant,
            a->stride_h * a->stride_w;
 }
 
-static uint64_t dti_conv_flops(const dti_args_conv *a) {
-    return 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
-}
-
 static void dti_conv_put_operand(dti_launch *l, uint32_t shift) {
     dti_args_conv *a = &l->args.conv;
     a->z_offset = (l->kernel == DTI_K_CONV ? a->y_offset : a->x_offset) + shift;

@@ -296,15 +296,9 @@ static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, v
         [DTI_COPY_WORD] = dti_copy_words,      [DTI_COPY_I32_F32] = dti_copy_i32_f32,
         [DTI_COPY_F32_I32] = dti_copy_f32_i32, [DTI_COPY_FILL_F32] = dti_copy_fill,
         [DTI_COPY_FILL_I32] = dti_copy_fill,   [DTI_COPY_IOTA_F32] = dti_copy_iota};
-    const dti_args_map1 *a = &task->launch->args.map1;
-    uint32_t mode = task->launch->spec[0];
-    if (mode <= DTI_COPY_F32_I32) {
-        dti_map1_run(task, fn[mode], mode == DTI_COPY_WORD, begin, end);
-        return;
-    }
-    dti_map m = {.task = task, .fn = fn[mode], .dim = a->dim, .stride = {a->y_stride, NULL, NULL}};
-    dti_map_bind(&m, 0, 1, a->y_offset);
-    dti_map_run(&m, begin, end);
+    const uint32_t mode = task->launch->spec[0];
+    dti_map_launch(task, fn[mode], mode <= DTI_COPY_F32_I32, false, mode == DTI_COPY_WORD, begin,
+                   end);
 }
 
 /* The source that begins at element `from`, up to element `end`. */
@@ -365,7 +359,7 @@ static dti_stripe dti_copy_stripe(const dti_launch *l) {
 /* spec0: DTI_COPY_* */
 DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_copy, .halves = true,
            .grain = dti_cpu_grain_copy, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
-           .tile = dti_map1_tile, .invocations = dti_fours_invocations);
+           .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(copy, .shape = dti_shape_of_input, .grad = dti_grad_of_result,
            .source = dti_copy_source);

@@ -75,33 +75,29 @@ static void dti_cross_entropy_grad_rule(dti_grad *g) {
     g->dx[0] = dti_append(g->graph, DTI_OP_CROSS_ENTROPY_GRAD, in, 3, &g->node.attr);
 }
 
-/* Rows of pairs, then their sum. `x` may be unused (mode WEIGHT): then `t` is bound in its
- * place. */
-static void dti_emit_xent(dti_emit *e, uint32_t mode, const dti_view *x, const dti_view *t,
-                          const dti_view *s, int64_t classes) {
-    int64_t rows = dti_view_elements(t);
+/* Rows of pairs, then their sum. The selector: DTI_XENT_*. WEIGHT has no logits: targets are bound
+ * in their place, and attr.i[1] = classes. */
+static void dti_xent_emit(dti_emit *e) {
+    const dti_node *n = e->node;
+    const uint32_t mode = dti_op_info_of(n->op)->selector, at = mode != DTI_XENT_WEIGHT;
+    const bool weighted = n->count > at + 1;
+    const dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, at);
+    const dti_view s = weighted ? dti_emit_dense_in(e, at + 1) : (dti_view){.value = DTI_UNBOUND};
+    const uint64_t rows = (uint64_t)dti_view_elements(&t);
     const uint32_t kept = mode == DTI_XENT_LOSS && e->workgroups ? DTI_XENT_KEPT : 0;
-    uint32_t pairs = dti_emit_scratch(e, DT_F32, (2 + kept) * (uint64_t)rows);
-    dti_launch *l = dti_emit_launch(e, DTI_K_XENT, (uint64_t)rows, sizeof l->args.xent);
-    dti_args_xent *a = &l->args.xent;
-    *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)classes};
-    a->ignore_index = e->node->attr.i[0];
-    a->smoothing = e->node->attr.f[0];
-    a->s_stride = s ? 1 : 0;
-    a->x_offset = x ? (uint32_t)x->offset : 0;
-    a->t_offset = (uint32_t)t->offset;
-    a->s_offset = s ? (uint32_t)s->offset : 0;
+    const uint32_t pairs = dti_emit_scratch(e, DT_F32, (2 + kept) * rows);
+    const dti_args_xent a = {.rows = (uint32_t)rows,
+                             .classes = (uint32_t)(at ? x.dim[5] : n->attr.i[1]),
+                             .ignore_index = n->attr.i[0],
+                             .smoothing = n->attr.f[0],
+                             .s_stride = weighted,
+                             .x_offset = (uint32_t)x.offset,
+                             .t_offset = (uint32_t)t.offset,
+                             .s_offset = (uint32_t)s.offset};
+    dti_launch *l = DTI_EMIT(e, DTI_K_XENT, rows, a, x.value, t.value, s.value, pairs);
     l->spec[0] = mode;
-    l->spec[1] = s != NULL;
-    dti_bind(l, x ? x->value : t->value, t->value, s ? s->value : DTI_UNBOUND, pairs);
-    dti_emit_term_sum(e, pairs, rows);
-}
-
-static void dti_cross_entropy_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s;
-    if (e->node->count > 2)
-        s = dti_emit_dense_in(e, 2);
-    dti_emit_xent(e, DTI_XENT_LOSS, &x, &t, e->node->count > 2 ? &s : NULL, x.dim[5]);
+    l->spec[1] = weighted;
+    dti_emit_term_sum(e, pairs, (int64_t)rows);
 }
 
 static dt_tensor dti_class_term(dti_op op, dt_tensor x, dt_tensor target,
@@ -142,13 +138,6 @@ DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
 
 /* ---- nll (log-probabilities, target [, class weights]): attr.i[0] as above */
 
-static void dti_nll_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s;
-    if (e->node->count > 2)
-        s = dti_emit_dense_in(e, 2);
-    dti_emit_xent(e, DTI_XENT_NLL, &x, &t, e->node->count > 2 ? &s : NULL, x.dim[5]);
-}
-
 /* -weight at each target that is not ignored. */
 static void dti_nll_grad(dti_grad *g) {
     if (!dti_xent_wants(g, "nll"))
@@ -174,13 +163,6 @@ DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entrop
 }
 
 /* ---- cross_entropy_weight (target [, class weights]): attr as above, i[1] = classes. */
-static void dti_cross_entropy_weight_emit(dti_emit *e) {
-    dti_view t = dti_emit_dense_in(e, 0), s;
-    if (e->node->count > 1)
-        s = dti_emit_dense_in(e, 1);
-    dti_emit_xent(e, DTI_XENT_WEIGHT, NULL, &t, e->node->count > 1 ? &s : NULL, e->node->attr.i[1]);
-}
-
 static dt_tensor dti_cross_entropy_weight_of(dt_graph *g, const dti_node *n) {
     const dti_node loss = *n; /* appending moves nodes */
     const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
@@ -230,18 +212,17 @@ static void dti_cross_entropy_grad_emit(dti_emit *e) {
         t.value = loss->value[3];
         t.offset = 2 * rows;
     }
-    dti_launch *l = dti_emit_launch(e, loss ? DTI_K_XENT_DX : DTI_K_XENT_GRAD, (uint64_t)rows,
-                                    sizeof l->args.xent);
-    dti_args_xent *a = &l->args.xent;
-    *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)x.dim[5]};
-    a->ignore_index = e->node->attr.i[0];
-    a->smoothing = e->node->attr.f[0];
-    a->s_stride = weighted ? 1 : 0;
-    a->x_offset = (uint32_t)x.offset;
-    a->t_offset = (uint32_t)t.offset;
-    a->s_offset = (uint32_t)s.offset;
-    a->y_offset = (uint32_t)e->out.offset;
-    dti_bind(l, x.value, t.value, s.value, e->out.value);
+    const dti_args_xent a = {.rows = (uint32_t)rows,
+                             .classes = (uint32_t)x.dim[5],
+                             .ignore_index = e->node->attr.i[0],
+                             .smoothing = e->node->attr.f[0],
+                             .s_stride = weighted,
+                             .x_offset = (uint32_t)x.offset,
+                             .t_offset = (uint32_t)t.offset,
+                             .s_offset = (uint32_t)s.offset,
+                             .y_offset = (uint32_t)e->out.offset};
+    DTI_EMIT(e, loss ? DTI_K_XENT_DX : DTI_K_XENT_GRAD, (uint64_t)rows, a, x.value, t.value,
+             s.value, e->out.value);
 }
 
 /* softmax(x) * sum q - q with q = ((1 - eps) * onehot + eps / K * valid) * s */
@@ -271,11 +252,6 @@ static dt_tensor dti_cross_entropy_grad_lower(dti_grad *g) {
 /* ---- accuracy (logits, target) */
 static bool dti_accuracy_shape(dti_build *b) {
     return dti_targets_fit(b, b->in[0], b->in[1]) && dti_term_shape(b);
-}
-
-static void dti_accuracy_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1);
-    dti_emit_xent(e, DTI_XENT_ACCURACY, &x, &t, NULL, x.dim[5]);
 }
 
 DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
@@ -438,17 +414,17 @@ DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocation
            .tile = dti_xent_tile, .rounds = dti_rounds_few, .effort = dti_xent_dx_effort,
            .in_step = dti_xent_dx_in_step);
 
-DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
-           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of,
-           .part = dti_cross_entropy_parted);
+DTI_FAMILY_BY(cross_entropy, xent, .shape = dti_cross_entropy_shape,
+              .grad = dti_cross_entropy_grad_rule, .labels = dti_targets_labels,
+              .weight = dti_cross_entropy_weight_of, .part = dti_cross_entropy_parted);
 
-DTI_FAMILY(nll, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
-           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
+DTI_FAMILY_BY(nll, xent, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
+              .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
 
-DTI_FAMILY(cross_entropy_weight, .shape = dti_term_shape);
+DTI_FAMILY_BY(cross_entropy_weight, xent, .shape = dti_term_shape);
 
 DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
            .lower = dti_cross_entropy_grad_lower, .labels = dti_targets_labels);
 
-DTI_FAMILY(accuracy, .shape = dti_accuracy_shape, .labels = dti_targets_labels,
-           .part = dti_accuracy_parted);
+DTI_FAMILY_BY(accuracy, xent, .shape = dti_accuracy_shape, .labels = dti_targets_labels,
+              .part = dti_accuracy_parted);

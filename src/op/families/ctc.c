@@ -121,10 +121,8 @@ static void dti_ctc_emit(dti_emit *e) {
         a.n_offset = (uint32_t)n.offset;
         a.n_sample = (uint32_t)n.stride[0];
     }
-    dti_launch *l = dti_emit_launch(e, DTI_K_CTC, 2 * (uint64_t)a.samples, sizeof a);
-    l->args.ctc = a;
-    dti_bind(l, x.value, s.labels ? t.value : x.value, e->node->count > 2 ? n.value : DTI_UNBOUND,
-             e->out.value);
+    DTI_EMIT(e, DTI_K_CTC, 2 * (uint64_t)a.samples, a, x.value, s.labels ? t.value : x.value,
+             e->node->count > 2 ? n.value : DTI_UNBOUND, e->out.value);
 }
 
 static void dti_ctc_grad_emit(dti_emit *e) {
@@ -136,9 +134,8 @@ static void dti_ctc_grad_emit(dti_emit *e) {
     dti_args_ctc a = dti_ctc_args(e, &s, &x, &kept);
     a.n_offset = (uint32_t)dy.offset;
     a.n_sample = (uint32_t)dy.stride[0];
-    dti_launch *l = dti_emit_launch(e, DTI_K_CTC_GRAD, (uint64_t)a.samples * a.steps, sizeof a);
-    l->args.ctc = a;
-    dti_bind(l, x.value, kept.value, dy.value, e->out.value);
+    DTI_EMIT(e, DTI_K_CTC_GRAD, (uint64_t)a.samples * a.steps, a, x.value, kept.value, dy.value,
+             e->out.value);
 }
 
 /* ---- For callers */

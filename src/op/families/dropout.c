@@ -39,10 +39,7 @@ static void dti_dropout_launch(dti_emit *e, dti_view x, dti_args_dropout a) {
     a.first = (uint32_t)e->first_row * a.row_elements + (uint32_t)e->node->attr.dim[1];
     a.x_offset = (uint32_t)x.offset;
     a.y_offset = (uint32_t)e->out.offset;
-    dti_launch *l = dti_emit_launch(e, DTI_K_DROPOUT, (uint64_t)n, sizeof a);
-    l->args.dropout = a;
-    l->spec[0] = all != 0;
-    dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_DROPOUT, (uint64_t)n, a, x.value, e->out.value)->spec[0] = all != 0;
 }
 
 static void dti_dropout_emit(dti_emit *e) {

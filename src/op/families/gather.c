@@ -36,16 +36,15 @@ static void dti_gather_launch(dti_emit *e, dti_kernel_id kernel, dt_shape table,
     int64_t cols = 1;
     for (int i = 1; i < table.rank; i++)
         cols *= table.dim[i];
-    dti_args_gather a = {.n = (uint32_t)dti_view_elements(index),
-                         .table_rows = (uint32_t)table.dim[0]};
-    a.cols = (uint32_t)cols;
-    a.index_offset = (uint32_t)index->offset;
-    bool scatter = kernel == DTI_K_SCATTER_ADD;
-    a.table_offset = (uint32_t)(scatter ? e->out.offset : rows->offset);
-    a.y_offset = (uint32_t)(scatter ? rows->offset : e->out.offset);
-    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)dti_view_elements(&e->out), sizeof a);
-    l->args.gather = a;
-    dti_bind(l, rows->value, index->value, e->out.value, DTI_UNBOUND);
+    const bool scatter = kernel == DTI_K_SCATTER_ADD;
+    const dti_args_gather a = {.n = (uint32_t)dti_view_elements(index),
+                               .table_rows = (uint32_t)table.dim[0],
+                               .cols = (uint32_t)cols,
+                               .index_offset = (uint32_t)index->offset,
+                               .table_offset = (uint32_t)(scatter ? e->out.offset : rows->offset),
+                               .y_offset = (uint32_t)(scatter ? rows->offset : e->out.offset)};
+    DTI_EMIT(e, kernel, (uint64_t)dti_view_elements(&e->out), a, rows->value, index->value,
+             e->out.value);
 }
 
 static void dti_gather_emit(dti_emit *e) {

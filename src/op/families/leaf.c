@@ -181,8 +181,7 @@ DTI_PUBLIC_GET(dt_tensor, dt_freeze, (dt_tensor x), x.graph, DTI_OF(dt_graph), (
 enum { DTI_FILL_VALUE, DTI_FILL_IOTA, DTI_FILL_TRAIN };
 
 static bool dti_fill_shape(dti_build *b) {
-    b->out.shape.rank = b->out.attr.i[0];
-    memcpy(b->out.shape.dim, b->out.attr.dim, sizeof b->out.shape.dim);
+    b->out.shape = dti_attr_shape(&b->out.attr);
     b->out.samples = b->out.attr.i[1] != 0;
     return true;
 }
@@ -224,10 +223,9 @@ static dt_tensor dti_seed(dt_tensor term, uint32_t index) {
 
 static void dti_seed_emit(dti_emit *e) {
     dti_view term = dti_emit_in(e, 0);
-    dti_launch *l = dti_emit_launch(e, DTI_K_SEED, 1, sizeof l->args.seed);
-    l->args.seed = (dti_args_seed){.index = (uint32_t)e->node->attr.i[0],
-                                   .term_offset = (uint32_t)term.offset};
-    dti_bind(l, term.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    const dti_args_seed a = {.index = (uint32_t)e->node->attr.i[0],
+                             .term_offset = (uint32_t)term.offset};
+    DTI_EMIT(e, DTI_K_SEED, 1, a, term.value, e->out.value);
 }
 
 /* ---- Rows of the tables */

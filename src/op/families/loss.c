@@ -20,21 +20,19 @@ static bool dti_mse_shape(dti_build *b) {
     return dti_term_shape(b);
 }
 
-static void dti_emit_term(dti_emit *e, uint32_t mode, const dti_view *a, const dti_view *b) {
-    int64_t n = dti_view_elements(a), pairs = (n + DTI_TERM_CHUNK - 1) / DTI_TERM_CHUNK;
-    uint32_t value = dti_emit_scratch(e, DT_F32, 2 * (uint64_t)pairs);
-    dti_launch *l = dti_emit_launch(e, DTI_K_TERM, (uint64_t)pairs, sizeof l->args.term);
-    l->args.term = (dti_args_term){.n = (uint32_t)n, .chunk = DTI_TERM_CHUNK};
-    l->args.term.a_offset = (uint32_t)a->offset;
-    l->args.term.b_offset = (uint32_t)b->offset;
-    l->spec[0] = mode;
-    dti_bind(l, a->value, b->value, value, DTI_UNBOUND);
+/* The selector: DTI_TERM_*, of two inputs or of one. */
+static void dti_term_emit(dti_emit *e) {
+    const dti_view x = dti_emit_dense_in(e, 0),
+                   y = e->node->count > 1 ? dti_emit_dense_in(e, 1) : x;
+    const int64_t n = dti_view_elements(&x), pairs = (n + DTI_TERM_CHUNK - 1) / DTI_TERM_CHUNK;
+    const uint32_t value = dti_emit_scratch(e, DT_F32, 2 * (uint64_t)pairs);
+    const dti_args_term a = {.n = (uint32_t)n,
+                             .chunk = DTI_TERM_CHUNK,
+                             .a_offset = (uint32_t)x.offset,
+                             .b_offset = (uint32_t)y.offset};
+    DTI_EMIT(e, DTI_K_TERM, (uint64_t)pairs, a, x.value, y.value, value)->spec[0] =
+        dti_op_info_of(e->node->op)->selector;
     dti_emit_term_sum(e, value, pairs);
-}
-
-static void dti_mse_emit(dti_emit *e) {
-    dti_view y = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1);
-    dti_emit_term(e, DTI_TERM_SQUARE, &y, &t);
 }
 
 static void dti_mse_grad_of_mse(dti_grad *g) {
@@ -56,22 +54,16 @@ static dt_tensor dti_mse_grad_lower(dti_grad *g) {
 
 static void dti_mse_grad_emit(dti_emit *e) {
     dti_view y = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s = dti_emit_dense_in(e, 2);
-    int64_t n = dti_view_elements(&e->out);
-    dti_launch *l = dti_emit_launch(e, DTI_K_TERM_GRAD, (uint64_t)n, sizeof l->args.term);
-    l->args.term = (dti_args_term){.n = (uint32_t)n, .a_offset = (uint32_t)y.offset};
-    l->args.term.b_offset = (uint32_t)t.offset;
-    l->args.term.y_offset = (uint32_t)e->out.offset;
-    l->args.term.chunk = (uint32_t)s.offset; /* where the seed is */
-    dti_bind(l, y.value, t.value, s.value, e->out.value);
+    const dti_args_term a = {.n = (uint32_t)dti_view_elements(&e->out),
+                             .a_offset = (uint32_t)y.offset,
+                             .b_offset = (uint32_t)t.offset,
+                             .y_offset = (uint32_t)e->out.offset,
+                             .chunk = (uint32_t)s.offset}; /* where the seed is */
+    DTI_EMIT(e, DTI_K_TERM_GRAD, a.n, a, y.value, t.value, s.value, e->out.value);
 }
 
 static bool dti_mean_loss_shape(dti_build *b) {
     return dti_build_f32(b) && dti_term_shape(b);
-}
-
-static void dti_mean_loss_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0);
-    dti_emit_term(e, DTI_TERM_SUM, &x, &x);
 }
 
 static void dti_mean_loss_grad(dti_grad *g) {
@@ -91,11 +83,6 @@ static bool dti_weighted_loss_shape(dti_build *b) {
         b->in[0]->samples != b->in[1]->samples)
         return dti_build_fail(b, "x and its weights must have one shape");
     return dti_term_shape(b);
-}
-
-static void dti_weighted_loss_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
-    dti_emit_term(e, DTI_TERM_WEIGHTED, &x, &w);
 }
 
 static void dti_weighted_loss_grad(dti_grad *g) {
@@ -147,11 +134,6 @@ static dt_tensor dti_parted_loss_weight(dt_graph *g, const dti_node *n) {
     if (loss.count > 3)
         in[1] = dti_input_of(g, &loss, 3);
     return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, loss.count - 2, &loss.attr);
-}
-
-static void dti_weight_sum_emit(dti_emit *e) {
-    dti_view w = dti_emit_dense_in(e, 0);
-    dti_emit_term(e, DTI_TERM_WEIGHT, &w, &w);
 }
 
 /* ---- CPU */
@@ -272,16 +254,16 @@ DTI_KERNEL(TERM_GRAD, term_grad, "rrrw", ITEM, .run = dti_cpu_term_grad,
 /* (term, seed) */
 DTI_KERNEL(SEED, seed, "rw", ITEM, .run = dti_cpu_seed);
 
-DTI_FAMILY(mse, .shape = dti_mse_shape, .grad = dti_mse_grad_of_mse);
+DTI_FAMILY_BY(mse, term, .shape = dti_mse_shape, .grad = dti_mse_grad_of_mse);
 
 DTI_FAMILY(mse_grad, .shape = dti_shape_same, .lower = dti_mse_grad_lower);
 
-DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
+DTI_FAMILY_BY(mean_loss, term, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
 
-DTI_FAMILY(weighted_loss, .shape = dti_weighted_loss_shape, .grad = dti_weighted_loss_grad,
-           .weight = dti_weighted_loss_weight_of);
+DTI_FAMILY_BY(weighted_loss, term, .shape = dti_weighted_loss_shape, .grad = dti_weighted_loss_grad,
+              .weight = dti_weighted_loss_weight_of);
 
-DTI_FAMILY_BY(parted_loss, weighted_loss, .shape = dti_parted_loss_shape,
-              .grad = dti_parted_loss_grad, .weight = dti_parted_loss_weight);
+DTI_FAMILY_BY(parted_loss, term, .shape = dti_parted_loss_shape, .grad = dti_parted_loss_grad,
+              .weight = dti_parted_loss_weight);
 
-DTI_FAMILY(weight_sum, .shape = dti_mean_loss_shape);
+DTI_FAMILY_BY(weight_sum, term, .shape = dti_mean_loss_shape);

@@ -15,13 +15,6 @@ static dti_args_norm dti_norm_args(const dti_emit *e, const dti_view *x) {
     return a;
 }
 
-static dti_launch *dti_emit_norm(dti_emit *e, dti_kernel_id kernel, uint64_t items,
-                                 const dti_args_norm *a) {
-    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
-    l->args.norm = *a;
-    return l;
-}
-
 /* Chunks of the sums over so many elements: by shape alone. */
 static uint32_t dti_norm_chunks(uint64_t elements) {
     return (uint32_t)DTI_MAX(dti_ceil_div(elements, DTI_NORM_CHUNK), 1u);
@@ -41,26 +34,13 @@ static void dti_norm_stats_emit(dti_emit *e) {
         a.s_offset = 0;
         a.p_offset = 2 * a.groups;
     }
-    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_STATS, (uint64_t)a.groups * a.chunks, &a);
-    l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;
-    dti_bind(l, x.value, to, DTI_UNBOUND, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_NORM_STATS, (uint64_t)a.groups * a.chunks, a, x.value, to)->spec[0] =
+        e->node->attr.i[DTI_NORM_RMS] != 0;
     if (a.chunks == 1)
         return;
     a.s_offset = a.y_offset;
-    l = dti_emit_norm(e, DTI_K_NORM_FINISH, a.groups, &a);
-    l->spec[0] = DTI_NORM_FINISH_STATS;
-    dti_bind(l, to, DTI_UNBOUND, DTI_UNBOUND, e->out.value);
-}
-
-/* A vector, or column `which` of pairs, as one column. */
-static dti_view dti_norm_column(const dti_view *v, int64_t channels, int64_t stride,
-                                int64_t offset) {
-    dti_view column = {.value = v->value, .dtype = DT_F32, .offset = v->offset + offset};
-    for (int axis = 0; axis < DTI_AXES; axis++)
-        column.dim[axis] = 1;
-    column.dim[5] = channels;
-    column.stride[5] = channels == 1 ? 0 : stride;
-    return column;
+    DTI_EMIT(e, DTI_K_NORM_FINISH, a.groups, a, to, DTI_UNBOUND, DTI_UNBOUND, e->out.value)
+        ->spec[0] = DTI_NORM_FINISH_STATS;
 }
 
 static void dti_batch_stats_emit(dti_emit *e) {
@@ -71,8 +51,8 @@ static void dti_batch_stats_emit(dti_emit *e) {
     int64_t channels = e->node->attr.i[DTI_NORM_CHANNELS];
     for (uint32_t k = 0; k < 2; k++) {
         dti_view running = dti_emit_dense_in(e, 1 + k);
-        dti_view from = dti_norm_column(&running, channels, 1, 0);
-        dti_view to = dti_norm_column(&e->out, channels, 2, k);
+        const dti_view from = dti_view_line(running.value, channels, 1, running.offset);
+        const dti_view to = dti_view_line(e->out.value, channels, 2, e->out.offset + k);
         dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
     }
 }
@@ -85,20 +65,18 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
     const float none[2] = {0.0f, 0.0f};
     uint32_t weighted = dti_emit_scratch(e, DT_F32, (uint64_t)c * count);
     uint32_t sums = dti_emit_scratch(e, DT_F32, (uint64_t)c);
-    const dti_view at_parts = {.value = parts}, at_weighted = {.value = weighted};
-    const dti_view sum = dti_norm_column(&(dti_view){.value = sums}, c, 1, 0);
-    const dti_view mean = dti_norm_column(&e->out, c, 2, 0);
-    const dti_view first = dti_norm_column(&at_parts, c, 2, 0);
+    const dti_view sum = dti_view_line(sums, c, 1, 0), first = dti_view_line(parts, c, 2, 0);
+    const dti_view mean = dti_view_line(e->out.value, c, 2, e->out.offset);
     for (int64_t which = 0; which < 2; which++) {
         for (int64_t i = 0; i < count; i++) {
             double share = (double)DTI_MIN(rows, e->batch - i * rows) / (double)e->batch;
-            dti_view x = dti_norm_column(&at_parts, c, 2, 2 * c * i + which);
-            dti_view y = dti_norm_column(&at_weighted, c, 1, c * i);
+            dti_view x = dti_view_line(parts, c, 2, 2 * c * i + which);
+            const dti_view y = dti_view_line(weighted, c, 1, c * i);
             if (!which) {
                 dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &x, &first, &y, none);
                 x = y;
             } else {
-                dti_view own = dti_norm_column(&at_parts, c, 2, 2 * c * i);
+                const dti_view own = dti_view_line(parts, c, 2, 2 * c * i);
                 dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &own, &mean, &y, none);
                 dti_emit_map1(e, DTI_K_MAP1, DTI_U_SQUARE, &y, &y, none);
                 dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, &x, &y, &y, none);
@@ -107,8 +85,8 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
             dti_emit_map1(e, DTI_K_MAP1, DTI_U_AFFINE, &x, &y,
                           (const float[2]){(float)share, 0.0f});
         }
-        dti_emit_sum_parts(e, weighted, count, (uint32_t)c, &sum);
-        dti_view to = dti_norm_column(&e->out, c, 2, which);
+        dti_emit_sum_parts(e, weighted, count, (uint32_t)c, &sum, 1.0f);
+        const dti_view to = dti_view_line(e->out.value, c, 2, e->out.offset + which);
         if (which)
             dti_emit_copy(e, &sum, &to, DTI_COPY_WORD);
         else
@@ -118,7 +96,7 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
 
 static dti_view dti_norm_vector(dti_emit *e, uint32_t input) {
     const dti_view in = dti_emit_dense_in(e, input);
-    return dti_norm_column(&in, dti_view_elements(&in), 1, 0);
+    return dti_view_line(in.value, dti_view_elements(&in), 1, in.offset);
 }
 
 /* w and b in one binding: mostly they are parameters that lie beside each other. */
@@ -175,16 +153,14 @@ static void dti_norm_emit(dti_emit *e) {
     a.s_offset = (uint32_t)stats.offset;
     a.chunks = group ? taken.args.norm.chunks : 1;
     a.p_offset = group ? taken.args.norm.p_offset : 0;
-    dti_launch *l = dti_emit_norm(e, group ? DTI_K_NORM_GROUP : DTI_K_NORM,
-                                  group ? (uint64_t)a.groups * a.chunks : a.n, &a);
+    dti_launch *l = group ? DTI_EMIT(e, DTI_K_NORM_GROUP, (uint64_t)a.groups * a.chunks, a, x.value,
+                                     w, e->out.value, stats.value)
+                          : DTI_EMIT(e, DTI_K_NORM, a.n, a, x.value, stats.value, w, e->out.value);
     l->spec[0] = e->node->count - 2; /* DTI_NORM_PLAIN, _SCALE, _AFFINE */
-    if (!group) {
-        dti_bind(l, x.value, stats.value, w, e->out.value);
+    if (!group)
         return;
-    }
     l->spec[2] = a.chunks > 1 ? 0 : DTI_NORM_GROUP_WHOLE;
     l->spec[2] |= taken.kernel == DTI_K_NORM_STATS && taken.spec[0] ? DTI_NORM_GROUP_RMS : 0u;
-    dti_bind(l, x.value, w, e->out.value, stats.value);
 }
 
 static void dti_norm_dx_emit(dti_emit *e) {
@@ -197,10 +173,9 @@ static void dti_norm_dx_emit(dti_emit *e) {
         w = v.value;
     }
     a.dy_offset = (uint32_t)dy.offset;
-    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_DX, a.groups, &a);
+    dti_launch *l = DTI_EMIT(e, DTI_K_NORM_DX, a.groups, a, x.value, dy.value, w, e->out.value);
     l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;
     l->spec[1] = e->node->count > 2;
-    dti_bind(l, x.value, dy.value, w, e->out.value);
 }
 
 /* Whether a workgroup has 4 channels beside each other, an element of each sample or row. */
@@ -226,15 +201,12 @@ static void dti_norm_dw_emit(dti_emit *e) {
         sums.p_offset = a.p_offset = 5 * a.channels;
     }
     const uint32_t fours = dti_norm_dw_by_fours(&a);
-    dti_launch *l =
-        dti_emit_norm(e, DTI_K_NORM_DW, (uint64_t)a.channels / (fours ? 4 : 1) * a.chunks, &sums);
-    l->spec[2] = fours;
-    dti_bind(l, x.value, stats.value, dy.value, to);
+    const uint64_t items = (uint64_t)a.channels / (fours ? 4 : 1) * a.chunks;
+    DTI_EMIT(e, DTI_K_NORM_DW, items, sums, x.value, stats.value, dy.value, to)->spec[2] = fours;
     if (a.chunks == 1)
         return;
-    l = dti_emit_norm(e, DTI_K_NORM_FINISH, a.channels, &a);
-    l->spec[0] = DTI_NORM_FINISH_DW;
-    dti_bind(l, to, stats.value, DTI_UNBOUND, e->out.value);
+    DTI_EMIT(e, DTI_K_NORM_FINISH, a.channels, a, to, stats.value, DTI_UNBOUND, e->out.value)
+        ->spec[0] = DTI_NORM_FINISH_DW;
 }
 
 /* The launch that finishes dw makes what batch_dx reads as well, where w is there by then. */
@@ -270,9 +242,8 @@ static void dti_batch_dx_emit(dti_emit *e) {
     a.dy_offset = (uint32_t)dy.offset;
     if (e->node->attr.i[DTI_NORM_SYNC])
         a.cols = 1; /* dw and db are means already */
-    dti_launch *l = dti_emit_norm(e, DTI_K_BATCH_DX, a.n, &a);
-    l->spec[0] = e->train;
-    dti_bind(l, x.value, dy.value, coefficients, e->out.value);
+    DTI_EMIT(e, DTI_K_BATCH_DX, a.n, a, x.value, dy.value, coefficients, e->out.value)->spec[0] =
+        e->train;
 }
 
 /* The launch before moves the other statistic of the same pairs: it moves this one as well. */
@@ -294,7 +265,8 @@ static bool dti_running_joins(dti_emit *e, const dti_view *x, const dti_args_run
     both.take2 = a->take;
     *first = both;
     l->items = 2ull * a->n;
-    dti_bind(l, from, stats, to, DTI_UNBOUND);
+    l->value[0] = l->value[3] = from;
+    l->value[2] = to;
     return true;
 }
 
@@ -313,7 +285,5 @@ static void dti_running_emit(dti_emit *e) {
                           .y_offset = (uint32_t)e->out.offset};
     if (dti_running_joins(e, &x, &a, stats.value))
         return;
-    dti_launch *l = dti_emit_launch(e, DTI_K_RUNNING, a.n, sizeof a);
-    l->args.running = a;
-    dti_bind(l, x.value, stats.value, e->out.value, DTI_UNBOUND);
+    DTI_EMIT(e, DTI_K_RUNNING, a.n, a, x.value, stats.value, e->out.value);
 }

@@ -187,12 +187,9 @@ static dti_args_pool dti_pooling_args(const dti_attr *attr, const dti_view *x, c
 
 static void dti_emit_pool(dti_emit *e, dti_kernel_id kernel, const dti_args_pool *a, uint32_t v0,
                           uint32_t v1, uint32_t v2) {
-    uint64_t items = (uint64_t)dti_view_elements(&e->out);
-    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
-    l->args.pool = *a;
+    dti_launch *l = DTI_EMIT(e, kernel, (uint64_t)dti_view_elements(&e->out), *a, v0, v1, v2);
     if (kernel == DTI_K_AVG_POOL || kernel == DTI_K_AVG_POOL_GRAD)
         l->spec[0] = (uint32_t)e->node->attr.i[DTI_POOL_MODE];
-    dti_bind(l, v0, v1, v2, DTI_UNBOUND);
 }
 
 static void dti_max_pool2d_at_emit(dti_emit *e) {
@@ -269,32 +266,22 @@ static void dti_resize_grad_rule(dti_grad *g) {
     g->dx[0] = dti_append1(forward ? DTI_OP_RESIZE_GRAD : DTI_OP_RESIZE, g->dy, &attr);
 }
 
-/* x: the side that is resampled from. */
-static void dti_emit_resize(dti_emit *e, dti_kernel_id kernel, const dti_view *x, const dti_view *y,
-                            uint32_t in) {
-    dti_args_resize a = {.n = (uint32_t)(x->dim[0] * x->dim[3]),
-                         .ih = (uint32_t)x->dim[4],
-                         .iw = (uint32_t)x->dim[5],
-                         .oh = (uint32_t)y->dim[4],
-                         .ow = (uint32_t)y->dim[5],
-                         .scale_h = (float)x->dim[4] / (float)y->dim[4],
-                         .scale_w = (float)x->dim[5] / (float)y->dim[5],
-                         .x_offset = (uint32_t)x->offset,
-                         .y_offset = (uint32_t)y->offset};
-    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)dti_view_elements(&e->out), sizeof a);
-    l->args.resize = a;
-    l->spec[0] = (uint32_t)e->node->attr.i[0];
-    dti_bind(l, in, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
-}
-
 static void dti_resize_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0);
-    dti_emit_resize(e, DTI_K_RESIZE, &x, &e->out, x.value);
-}
-
-static void dti_resize_grad_emit(dti_emit *e) {
-    dti_view dy = dti_emit_dense_in(e, 0);
-    dti_emit_resize(e, DTI_K_RESIZE_GRAD, &e->out, &dy, dy.value);
+    const bool forward = e->node->op == DTI_OP_RESIZE;
+    const dti_view in = dti_emit_dense_in(e, 0);
+    const dti_view *x = forward ? &in : &e->out, *y = forward ? &e->out : &in; /* resampled: x */
+    const dti_args_resize a = {.n = (uint32_t)(x->dim[0] * x->dim[3]),
+                               .ih = (uint32_t)x->dim[4],
+                               .iw = (uint32_t)x->dim[5],
+                               .oh = (uint32_t)y->dim[4],
+                               .ow = (uint32_t)y->dim[5],
+                               .scale_h = (float)x->dim[4] / (float)y->dim[4],
+                               .scale_w = (float)x->dim[5] / (float)y->dim[5],
+                               .x_offset = (uint32_t)x->offset,
+                               .y_offset = (uint32_t)y->offset};
+    DTI_EMIT(e, forward ? DTI_K_RESIZE : DTI_K_RESIZE_GRAD, (uint64_t)dti_view_elements(&e->out), a,
+             in.value, e->out.value)
+        ->spec[0] = (uint32_t)e->node->attr.i[0];
 }
 
 DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode) {
@@ -316,4 +303,4 @@ DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_avg_
 
 DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
 
-DTI_FAMILY(resize_grad, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
+DTI_FAMILY_BY(resize_grad, resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);

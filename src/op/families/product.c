@@ -8,11 +8,8 @@ static uint64_t dti_gemm_flops(const dti_args_gemm *a) {
 
 static void dti_emit_gemm_to(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
                              uint32_t c, uint32_t bias) {
-    uint64_t items = (uint64_t)args->m * args->n * args->batch0 * args->batch1;
-    dti_launch *l = dti_emit_launch(e, DTI_K_GEMM, items, sizeof *args);
-    l->args.gemm = *args;
-    l->spec[0] = bias != DTI_UNBOUND;
-    dti_bind(l, a, b, c, bias);
+    const uint64_t items = (uint64_t)args->m * args->n * args->batch0 * args->batch1;
+    DTI_EMIT(e, DTI_K_GEMM, items, *args, a, b, c, bias)->spec[0] = bias != DTI_UNBOUND;
 }
 
 /* In parts of `part` k. Of several batches in batch1 the results follow each other in c. */

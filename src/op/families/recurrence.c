@@ -234,7 +234,8 @@ static uint32_t dti_recurrence_weights_emit(dti_emit *e, dti_args_recurrence *a,
     return value;
 }
 
-static void dti_recurrence_launch(dti_emit *e, dti_kernel_id kernel, bool turned) {
+static void dti_recurrence_emit(dti_emit *e) {
+    const bool forward = e->node->op == DTI_OP_RECURRENCE;
     const dti_recurrence s = dti_recurrence_of(e->graph, e->node);
     dti_view x = dti_emit_dense_in(e, 0), state = dti_emit_dense_in(e, 2);
     dti_args_recurrence a = {.samples = (uint32_t)e->out.dim[0],
@@ -248,22 +249,13 @@ static void dti_recurrence_launch(dti_emit *e, dti_kernel_id kernel, bool turned
                              .s_sample = (uint32_t)state.stride[0],
                              .y_offset = (uint32_t)e->out.offset,
                              .y_sample = (uint32_t)e->out.stride[0]};
-    const uint32_t weights = dti_recurrence_weights_emit(e, &a, turned);
+    const uint32_t weights = dti_recurrence_weights_emit(e, &a, forward);
     a.block = DTI_MAX(1, DTI_MIN(DTI_RECURRENCE_SAMPLES, a.samples / 128));
     const uint64_t groups = dti_ceil_div(a.samples, a.block);
     e->list->flops += (uint64_t)(2 * dti_recurrence_macs(e->graph, e->node)) * a.samples;
-    dti_launch *l = dti_emit_launch(e, kernel, groups, sizeof a);
-    l->args.recurrence = a;
-    l->spec[0] = s.kind;
-    dti_bind(l, x.value, weights, state.value, e->out.value);
-}
-
-static void dti_recurrence_emit(dti_emit *e) {
-    dti_recurrence_launch(e, DTI_K_RECURRENCE, true);
-}
-
-static void dti_recurrence_grad_emit(dti_emit *e) {
-    dti_recurrence_launch(e, DTI_K_RECURRENCE_GRAD, false);
+    DTI_EMIT(e, forward ? DTI_K_RECURRENCE : DTI_K_RECURRENCE_GRAD, groups, a, x.value, weights,
+             state.value, e->out.value)
+        ->spec[0] = s.kind;
 }
 
 #include "recurrence_cpu.c" /* its functions stand in the rows below */
@@ -329,5 +321,5 @@ DTI_KERNEL(RECURRENCE_GRAD, recurrence_grad, "rrrw", GROUP, .run = dti_cpu_recur
 DTI_FAMILY(recurrence, .shape = dti_recurrence_shape, .outputs = dti_recurrence_outputs,
            .grad = dti_recurrence_grad_rule, .macs = dti_recurrence_macs);
 
-DTI_FAMILY(recurrence_grad, .shape = dti_recurrence_grad_shape, .grad = dti_recurrence_grad_twice,
-           .macs = dti_recurrence_macs);
+DTI_FAMILY_BY(recurrence_grad, recurrence, .shape = dti_recurrence_grad_shape,
+              .grad = dti_recurrence_grad_twice, .macs = dti_recurrence_macs);

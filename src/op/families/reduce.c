@@ -73,8 +73,8 @@ static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which,
     return n;
 }
 
-/* Along lines of samples: first each line, then the lines' results. One launch would have a
- * workgroup for each result, and two axes to divide by. The CPU adds in this order in any case. */
+/* Along lines of samples, of a sum: first each line, then the lines' results. One launch would have
+ * a workgroup for each result, and two axes to divide by. The CPU adds in this order anyway. */
 static bool dti_reduce_by_lines(const dti_args_reduce *a, const dti_node *node) {
     const int outer = DTI_AXES - 2, inner = DTI_AXES - 1;
     if (!node->attr.i[1] || a->kept > (uint32_t)outer || a->x_stride[inner] != 1 ||
@@ -85,10 +85,7 @@ static bool dti_reduce_by_lines(const dti_args_reduce *a, const dti_node *node) 
 
 static void dti_emit_reduce_launch(dti_emit *e, dti_kernel_id kernel, const dti_args_reduce *a,
                                    uint32_t from, uint32_t to) {
-    dti_launch *l = dti_emit_launch(e, kernel, a->n, sizeof *a);
-    l->args.reduce = *a;
-    l->spec[0] = dti_op_info_of(e->node->op)->selector;
-    dti_bind(l, from, to, DTI_UNBOUND, DTI_UNBOUND);
+    DTI_EMIT(e, kernel, a->n, *a, from, to)->spec[0] = dti_op_info_of(e->node->op)->selector;
 }
 
 static void dti_emit_reduce_lines(dti_emit *e, const dti_view *x, const dti_args_reduce *a) {
@@ -104,15 +101,7 @@ static void dti_emit_reduce_lines(dti_emit *e, const dti_view *x, const dti_args
     memcpy(first.dim + 1, a->dim, a->kept * sizeof *a->dim);
     memcpy(first.x_stride + 1, a->x_stride, a->kept * sizeof *a->x_stride);
     dti_emit_reduce_launch(e, DTI_K_REDUCE_ROW, &first, x->value, value);
-    const dti_args_reduce second = {.n = a->n,
-                                    .r = lines,
-                                    .kept = DTI_AXES - 1,
-                                    .dim = {1, 1, 1, 1, a->n, lines},
-                                    .x_stride = {0, 0, 0, 0, 1, a->n},
-                                    .y_offset = a->y_offset,
-                                    .scale = a->scale};
-    dti_emit_reduce_launch(e, lines < 64 ? DTI_K_REDUCE : DTI_K_REDUCE_COLUMN, &second, value,
-                           e->out.value);
+    dti_emit_sum_parts(e, value, lines, a->n, &e->out, a->scale);
 }
 
 static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {

@@ -56,14 +56,12 @@ static uint32_t dti_scatter_sort(dti_emit *e, const dti_view *index, uint32_t n,
     uint64_t run = 1, made = e->workgroups ? DTI_SCATTER_SORTED : DTI_SCATTER_SORTED_CPU;
     for (bool first = true; first || run < n; first = false) {
         const uint32_t to = dti_emit_scratch(e, DT_I32, 2ull * n);
-        dti_launch *l = dti_emit_launch(e, DTI_K_SORT, n, sizeof l->args.sort);
-        l->args.sort = (dti_args_sort){.n = n,
-                                       .keys = keys,
-                                       .run = (uint32_t)run,
-                                       .made = (uint32_t)DTI_MIN(made, n),
-                                       .index_offset = (uint32_t)index->offset};
-        l->spec[0] = first;
-        dti_bind(l, from, to, DTI_UNBOUND, DTI_UNBOUND);
+        const dti_args_sort a = {.n = n,
+                                 .keys = keys,
+                                 .run = (uint32_t)run,
+                                 .made = (uint32_t)DTI_MIN(made, n),
+                                 .index_offset = (uint32_t)index->offset};
+        DTI_EMIT(e, DTI_K_SORT, n, a, from, to)->spec[0] = first;
         from = to;
         run = made;
         made *= DTI_SCATTER_WAYS;
@@ -74,14 +72,12 @@ static uint32_t dti_scatter_sort(dti_emit *e, const dti_view *index, uint32_t n,
 static void dti_scatter_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
                                const dti_args_scatter *a, const uint32_t v[4]) {
     const bool fours = ((a->cols | a->y_offset | a->table_offset) & 3) == 0;
-    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
-    l->args.scatter = *a;
+    dti_launch *l = dti_emit_launch(e, kernel, items, a, sizeof *a, v);
     if (kernel != DTI_K_SEGMENTS && kernel != DTI_K_SCATTER_CLEAR && fours) {
         l->spec[0] = 1;
         l->items /= 4;
     }
     l->spec[1] = kernel == DTI_K_SCATTER_ROWS && e->sparse.taken;
-    dti_bind(l, v[0], v[1], v[2], v[3]);
 }
 
 static void dti_scatter_clear(dti_emit *e, const dti_args_scatter *a, uint32_t inverse) {
@@ -89,7 +85,7 @@ static void dti_scatter_clear(dti_emit *e, const dti_args_scatter *a, uint32_t i
     args.y_offset = e->sparse.first;
     dti_scatter_launch(e, DTI_K_SCATTER_CLEAR,
                        dti_ceil_div((uint64_t)a->table_rows * a->cols, DTI_BLOCK), &args,
-                       (uint32_t[4]){inverse, e->out.value, e->sparse.words, DTI_UNBOUND});
+                       (uint32_t[4]){inverse, e->out.value, e->sparse.words});
 }
 
 static void dti_scatter_sorted(dti_emit *e, const dti_args_scatter *a, uint32_t dy,
@@ -99,7 +95,7 @@ static void dti_scatter_sorted(dti_emit *e, const dti_args_scatter *a, uint32_t 
     const uint32_t inverse = dti_emit_scratch(e, DT_I32, (uint64_t)a->n + a->table_rows + 1);
     uint32_t parts = DTI_UNBOUND;
     dti_scatter_launch(e, DTI_K_SEGMENTS, DTI_MAX(a->n, a->table_rows + 1ull), a,
-                       (uint32_t[4]){entries, inverse, DTI_UNBOUND, DTI_UNBOUND});
+                       (uint32_t[4]){entries, inverse});
     if (a->n > a->chunk) {
         parts = dti_emit_scratch(e, DT_F32, slots * a->cols);
         dti_scatter_launch(e, DTI_K_SCATTER_PARTS, slots * a->cols, a,

@@ -13,16 +13,19 @@ static void dti_softmax_grad_rule(dti_grad *g) {
     g->dx[0] = dti_append2(op, g->y, g->dy, NULL);
 }
 
+/* Of x, and the gradient's of (y, dy). */
 static void dti_softmax_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0);
-    int64_t cols = e->out.dim[5], n = dti_view_elements(&e->out);
-    dti_launch *l =
-        dti_emit_launch(e, DTI_K_SOFTMAX, (uint64_t)(cols ? n / cols : 0), sizeof l->args.rows);
-    l->args.rows = (dti_args_rows){.rows = (uint32_t)(cols ? n / cols : 0), .cols = (uint32_t)cols};
-    l->args.rows.x_offset = (uint32_t)x.offset;
-    l->args.rows.y_offset = (uint32_t)e->out.offset;
-    l->spec[0] = dti_op_info_of(e->node->op)->selector;
-    dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    const bool grad = e->node->count > 1;
+    const dti_view x = dti_emit_dense_in(e, 0), dy = grad ? dti_emit_dense_in(e, 1) : e->out;
+    const int64_t cols = e->out.dim[5], rows = cols ? dti_view_elements(&e->out) / cols : 0;
+    const dti_args_rows a = {.rows = (uint32_t)rows,
+                             .cols = (uint32_t)cols,
+                             .x_offset = (uint32_t)x.offset,
+                             .dy_offset = grad ? (uint32_t)dy.offset : 0,
+                             .y_offset = (uint32_t)e->out.offset};
+    DTI_EMIT(e, grad ? DTI_K_SOFTMAX_GRAD : DTI_K_SOFTMAX, (uint64_t)rows, a, x.value, dy.value,
+             grad ? e->out.value : DTI_UNBOUND)
+        ->spec[0] = dti_op_info_of(e->node->op)->selector;
 }
 
 static dt_tensor dti_softmax_along(dti_op op, dt_tensor x, int axis) {
@@ -60,18 +63,6 @@ static dt_tensor dti_softmax_grad_lower(dti_grad *g) {
         return dt_sub(dy, dt_mul(dt_exp(y), sum));
     }
     return dt_mul(y, dt_sub(dy, dt_sum(dt_mul(y, dy), last, true)));
-}
-
-static void dti_softmax_grad_emit(dti_emit *e) {
-    dti_view y = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
-    int64_t cols = e->out.dim[5], rows = cols ? dti_view_elements(&e->out) / cols : 0;
-    dti_launch *l = dti_emit_launch(e, DTI_K_SOFTMAX_GRAD, (uint64_t)rows, sizeof l->args.rows);
-    l->args.rows = (dti_args_rows){.rows = (uint32_t)rows, .cols = (uint32_t)cols};
-    l->args.rows.x_offset = (uint32_t)y.offset;
-    l->args.rows.dy_offset = (uint32_t)dy.offset;
-    l->args.rows.y_offset = (uint32_t)e->out.offset;
-    l->spec[0] = dti_op_info_of(e->node->op)->selector;
-    dti_bind(l, y.value, dy.value, e->out.value, DTI_UNBOUND);
 }
 
 /* ---- CPU */
@@ -139,4 +130,4 @@ DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule);
 
-DTI_FAMILY(softmax_grad, .shape = dti_shape_same, .lower = dti_softmax_grad_lower);
+DTI_FAMILY_BY(softmax_grad, softmax, .shape = dti_shape_same, .lower = dti_softmax_grad_lower);

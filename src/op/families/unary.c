@@ -124,7 +124,7 @@ static void dti_map1_flat(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_cpu_map1(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    dti_map1_run(task, dti_map1_flat, false, begin, end);
+    dti_map_launch(task, dti_map1_flat, 1, false, false, begin, end);
 }
 
 /* a = x, b = dy, y = dx */
@@ -134,25 +134,20 @@ static void dti_map1_grad_flat(const dti_cpu_task *task, const dti_run *r) {
 }
 
 static void dti_cpu_map1_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    dti_map2_run(task, dti_map1_grad_flat, false, begin, end);
+    dti_map_launch(task, dti_map1_grad_flat, 2, false, false, begin, end);
 }
 
 /* ---- Rows of the tables */
 
-static bool dti_map1_in_step(const dti_launch *l, int binding) {
-    const dti_args_map1 *a = &l->args.map1;
-    return a->x_offset == a->y_offset && memcmp(a->x_stride, a->y_stride, sizeof a->x_stride) == 0;
-}
-
 /* spec0: DTI_U_* of map_body.h */
 DTI_KERNEL(MAP1, map, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_map1, .halves = true,
-           .grain = dti_cpu_grain_function, .in_step = dti_map1_in_step, .tile = dti_map1_tile,
+           .grain = dti_cpu_grain_function, .in_step = dti_map_in_step, .tile = dti_map_tile,
            .invocations = dti_fours_invocations);
 
 /* (x, dy, dx); spec0: DTI_U_* */
 DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .walks = true, .run = dti_cpu_map1_grad,
-           .halves = true, .grain = dti_cpu_grain_function, .in_step = dti_map2_in_step,
-           .tile = dti_map2_tile, .invocations = dti_fours_invocations);
+           .halves = true, .grain = dti_cpu_grain_function, .in_step = dti_map_in_step,
+           .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat,
            .steps = true, .part = dti_parted_same);
