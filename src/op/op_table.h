@@ -173,19 +173,19 @@
       "(mean, variance) of each batch slice -> of the whole batch")                                \
     X(ALL_MEAN, all_mean, "1", COUPLES, F32, meet, DTI_MEET_MEAN,                                  \
       "sums over each batch slice -> their sum / values of a channel")                             \
-    X(TP_SUM, tp_sum, "1", ROWWISE, F32, parted_sum, 0,                                            \
+    X(TP_SUM, tp_sum, "1", ROWWISE, F32, parted_sum, DTI_MEET_SUM,                                 \
       "all-reduce (sum) over tensor ranks; gradient dy")                                           \
     X(TP_COPY, tp_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                      \
       "x, replicated on all tensor ranks; gradient all-reduce (sum) of dy")                        \
-    X(TP_MOST, tp_most, "1", ROWWISE, F32, parted_most, 0,                                         \
+    X(TP_MOST, tp_most, "1", ROWWISE, F32, parted_most, DTI_MEET_MOST,                             \
       "all-reduce (maximum) over tensor ranks; no gradient")                                       \
-    X(TP_SPREAD, tp_spread, "1", ROWWISE, F32, parted_whole, 0,                                    \
+    X(TP_SPREAD, tp_spread, "1", ROWWISE, F32, parted_whole, DTI_MEET_ROWS,                        \
       "all-gather over tensor ranks, whose uses differ; gradient tp_share")                        \
-    X(TP_SHARE, tp_share, "1", ROWWISE, F32, parted_own, 0,                                        \
+    X(TP_SHARE, tp_share, "1", ROWWISE, F32, parted_own, DTI_MEET_SHARE,                           \
       "reduce-scatter over tensor ranks; gradient tp_spread")                                      \
-    X(TP_GATHER, tp_gather, "1", ROWWISE, F32, parted_whole, 1,                                    \
+    X(TP_GATHER, tp_gather, "1", ROWWISE, F32, parted_whole, DTI_MEET_ROWS,                        \
       "all-gather over tensor ranks, whose uses are the same; gradient tp_own")                    \
-    X(TP_OWN, tp_own, "1", ROWWISE, F32, parted_cut, 0,                                            \
+    X(TP_OWN, tp_own, "1", ROWWISE, F32, parted_cut, DTI_MEET_SHARE,                               \
       "this tensor rank's part of a replicated x; gradient tp_gather")                             \
     X(TP_LOSS, tp_loss, "3+", REDUCES, F32, parted_loss, DTI_TERM_WEIGHTED,                        \
       "(x, w, targets, class weights) -> term: sum w x; weight: as cross_entropy of the targets")  \

@@ -124,7 +124,7 @@ static void ref_meet(const ref_call *r) {
 
 static void ref_parted_cut(const ref_call *r) {
     const int32_t *i = r->node->attr.i;
-    const int64_t run = dti_parted_run(r->node->shape, i[DTI_ALONG_AXIS]);
+    const int64_t run = dti_meet_of(r->node).run;
     for (int64_t k = 0; k < r->out.elements; k++)
         r->out.data[k] =
             r->in[0].data[(k / run * i[DTI_ALONG_TP_RANKS] + i[DTI_ALONG_TP_RANK]) * run + k % run];

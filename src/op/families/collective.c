@@ -14,11 +14,6 @@ static bool dti_meet_shape(dti_build *b) {
     return dti_build_f32(b) && dti_shape_same(b);
 }
 
-static dti_meet dti_meet_of(const dti_node *n) {
-    return (dti_meet){.kind = (dti_meet_kind)dti_op_info_of(n->op)->selector,
-                      .spatial = (uint32_t)n->attr.i[DTI_ALL_SPATIAL]};
-}
-
 static dt_tensor dti_meet_again(dt_graph *g) {
     return dti_graph_fail(g, "the gradient of a batch_norm with .sync cannot be differentiated "
                              "again, which is not supported; leave .sync out where second "
@@ -58,15 +53,6 @@ static bool dti_parted_sum_shape(dti_build *b) {
     return dti_build_f32(b) && dti_shape_same(b);
 }
 
-static bool dti_parted_copy_shape(dti_build *b) {
-    b->out.dtype = b->in[0]->dtype;
-    return dti_shape_same(b);
-}
-
-static dti_meet dti_parted_sum_of(const dti_node *n) {
-    return (dti_meet){.kind = DTI_MEET_SUM};
-}
-
 static dt_tensor dti_parted_summed(dt_tensor x) {
     return dti_append1(DTI_OP_TP_SUM, x, NULL);
 }
@@ -80,10 +66,6 @@ static void dti_parted_copy_grad(dti_grad *g) {
 }
 
 /* ---- the largest, for what is not differentiated */
-
-static dti_meet dti_parted_most_of(const dti_node *n) {
-    return (dti_meet){.kind = DTI_MEET_MOST};
-}
 
 static bool dti_parted_most_flat(const dti_node *n) {
     return true;
@@ -120,54 +102,39 @@ static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a) {
     return dti_parted_append(DTI_OP_TP_OWN, x, a);
 }
 
-/* Elements of a run of an own part, whose node has shape s. */
-static int64_t dti_parted_run(dt_shape s, int axis) {
-    int64_t run = 1;
-    for (int i = axis; i < s.rank; i++)
-        run *= s.dim[i];
-    return run;
-}
-
-static bool dti_parted_whole_shape(dti_build *b) {
+static bool dti_parted_along_shape(dti_build *b) {
     const int32_t *i = b->out.attr.i;
-    if (!dti_build_f32(b) || !dti_shape_same(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
+    if (!dti_parted_sum_shape(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
         return false;
-    b->out.shape.dim[i[DTI_ALONG_AXIS]] *= i[DTI_ALONG_TP_RANKS];
-    return true;
-}
-
-static bool dti_parted_own_shape(dti_build *b) {
-    const int32_t *i = b->out.attr.i;
-    if (!dti_build_f32(b) || !dti_shape_same(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
-        return false;
-    if (b->out.shape.dim[i[DTI_ALONG_AXIS]] % i[DTI_ALONG_TP_RANKS])
+    int64_t *size = &b->out.shape.dim[i[DTI_ALONG_AXIS]];
+    if (dti_op_info_of(b->out.op)->selector == DTI_MEET_ROWS) {
+        *size *= i[DTI_ALONG_TP_RANKS];
+        return true;
+    }
+    if (*size % i[DTI_ALONG_TP_RANKS])
         return dti_build_fail(b, "an axis in %d equal parts", i[DTI_ALONG_TP_RANKS]);
-    b->out.shape.dim[i[DTI_ALONG_AXIS]] /= i[DTI_ALONG_TP_RANKS];
+    *size /= i[DTI_ALONG_TP_RANKS];
     return true;
 }
 
-static dti_meet dti_parted_whole_of(const dti_node *n) {
-    const int axis = n->attr.i[DTI_ALONG_AXIS];
-    return (dti_meet){.kind = DTI_MEET_ROWS,
-                      .run = dti_parted_run(n->shape, axis) / n->attr.i[DTI_ALONG_TP_RANKS]};
+/* Two and two are each other's: SPREAD and SHARE, GATHER and OWN. */
+static void dti_parted_along_grad(dti_grad *g) {
+    const uint32_t op = DTI_OP_TP_SPREAD + ((g->node.op - DTI_OP_TP_SPREAD) ^ 1u);
+    g->dx[0] = dti_append1((dti_op)op, g->dy, &g->node.attr);
 }
 
-static dti_meet dti_parted_own_of(const dti_node *n) {
-    return (dti_meet){.kind = DTI_MEET_SHARE,
-                      .run = dti_parted_run(n->shape, n->attr.i[DTI_ALONG_AXIS])};
-}
-
-static void dti_parted_whole_grad(dti_grad *g) {
-    const bool alike = dti_op_info_of(g->node.op)->selector != 0;
-    g->dx[0] = dti_append1(alike ? DTI_OP_TP_OWN : DTI_OP_TP_SHARE, g->dy, &g->node.attr);
-}
-
-static void dti_parted_own_grad(dti_grad *g) {
-    g->dx[0] = dti_append1(DTI_OP_TP_SPREAD, g->dy, &g->node.attr);
-}
-
-static void dti_parted_cut_grad(dti_grad *g) {
-    g->dx[0] = dti_append1(DTI_OP_TP_GATHER, g->dy, &g->node.attr);
+/* Of an own part as many elements lie together as its axis and those behind it have. */
+static dti_meet dti_meet_of(const dti_node *n) {
+    dti_meet m = {.kind = (dti_meet_kind)dti_op_info_of(n->op)->selector};
+    if (m.kind <= DTI_MEET_MEAN)
+        m.spatial = (uint32_t)n->attr.i[DTI_ALL_SPATIAL];
+    if (m.kind < DTI_MEET_ROWS)
+        return m;
+    m.run = 1;
+    for (int i = n->attr.i[DTI_ALONG_AXIS]; i < n->shape.rank; i++)
+        m.run *= n->shape.dim[i];
+    m.run /= m.kind == DTI_MEET_ROWS ? n->attr.i[DTI_ALONG_TP_RANKS] : 1;
+    return m;
 }
 
 static void dti_parted_cut_emit(dti_emit *e) {
@@ -202,21 +169,22 @@ static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
 /* ---- Rows of the tables */
 
 DTI_FAMILY_BY(parted_sum, copy, .shape = dti_parted_sum_shape, .grad = dti_grad_of_result,
-              .meet = dti_parted_sum_of);
+              .meet = dti_meet_of);
 
-DTI_FAMILY_BY(parted_copy, same, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad,
+DTI_FAMILY_BY(parted_copy, same, .shape = dti_shape_same, .grad = dti_parted_copy_grad,
               .view = true);
 
 DTI_FAMILY_BY(parted_most, copy, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
-              .meet = dti_parted_most_of);
+              .meet = dti_meet_of);
 
-DTI_FAMILY_BY(parted_whole, copy, .shape = dti_parted_whole_shape, .grad = dti_parted_whole_grad,
-              .meet = dti_parted_whole_of);
+DTI_FAMILY_BY(parted_whole, copy, .shape = dti_parted_along_shape, .grad = dti_parted_along_grad,
+              .meet = dti_meet_of);
 
-DTI_FAMILY_BY(parted_own, copy, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
-              .meet = dti_parted_own_of);
+DTI_FAMILY_BY(parted_own, copy, .shape = dti_parted_along_shape, .grad = dti_parted_along_grad,
+              .meet = dti_meet_of);
 
-DTI_FAMILY(parted_cut, .shape = dti_parted_own_shape, .grad = dti_parted_cut_grad, .view = true);
+DTI_FAMILY(parted_cut, .shape = dti_parted_along_shape, .grad = dti_parted_along_grad,
+           .view = true);
 
 DTI_FAMILY_BY(parted_labels, same, .shape = dti_shape_of_input, .labels = dti_parted_labels_labels,
               .view = true);
