@@ -37,7 +37,7 @@ static void conv_run(conv_case *t, const dti_isa_kernels *k, int threads, int64_
     for (int64_t i = 0; i < t->size[t->out]; i++)
         t->buf[t->out][i] = NAN;
     int64_t items = fn->outer ? fn->outer(&task) : (int64_t)t->l.items;
-    CHECK(items >= 0 && (!fn->grain || fn->grain(&task) >= 1));
+    CHECK(items >= 0 && dti_cpu_grain(&task) >= 1);
     step = step ? step : DTI_MAX(items, 1);
     for (int64_t begin = (items - 1) / step * step; begin >= 0 && items; begin -= step)
         fn->run(&task, begin, DTI_MIN(begin + step, items), scratch);

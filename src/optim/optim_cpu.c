@@ -39,10 +39,6 @@ static void dti_cpu_accumulate_long(const dti_cpu_task *task, int64_t begin, int
     }
 }
 
-static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
-    return 64; /* 16k elements */
-}
-
 /* Which rows of an entry's block may have a gradient, as their bits. */
 static uint32_t dti_cpu_rows_of(const dti_cpu_task *task, const uint32_t *state,
                                 const uint32_t *row) {
@@ -249,17 +245,12 @@ static uint32_t dti_cpu_update_dry(const dti_cpu_update *u, uint32_t largest[DTI
     return dti_cpu_update_bad(before, after);
 }
 
-static void dti_atomic_min(uint32_t *word, uint32_t value) {
+/* The least of both, or the largest. */
+static void dti_atomic_extreme(uint32_t *word, uint32_t value, bool largest) {
     uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (seen > value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED,
-                                                        __ATOMIC_RELAXED)) {
-    }
-}
-
-static void dti_atomic_max(uint32_t *word, uint32_t value) {
-    uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED,
-                                                        __ATOMIC_RELAXED)) {
+    while ((largest ? seen < value : seen > value) &&
+           !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
     }
 }
 
@@ -293,15 +284,15 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
             dti_cpu_update_directed(task, &u, i);
         if (dry) {
             const uint32_t bad = dti_cpu_update_dry(&u, largest);
-            dti_atomic_min(&state[DTI_CONTROL_BAD],
-                           bad < DTI_BAD_FINE ? param << 3 | bad : DTI_BAD_NONE);
+            dti_atomic_extreme(&state[DTI_CONTROL_BAD],
+                               bad < DTI_BAD_FINE ? param << 3 | bad : DTI_BAD_NONE, false);
             continue;
         }
         const uint32_t most = dti_cpu_update_run(&u);
         largest[0] = DTI_MAX(largest[0], most);
     }
     for (int i = 0; i < DTI_OPTIM_VALUES; i++)
-        dti_atomic_max(&state[DTI_CONTROL_LARGEST(i)], largest[i]);
+        dti_atomic_extreme(&state[DTI_CONTROL_LARGEST(i)], largest[i], true);
 }
 
 /* ---- the average of weights */
@@ -369,7 +360,7 @@ static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, v
     const dti_args_scan *a = &task->launch->args.scan;
     if (dti_all_finite(dti_cpu_in(task, 0, a->x_offset) + begin, DT_F32, (uint64_t)(end - begin)))
         return;
-    dti_atomic_min((uint32_t *)task->buf[1] + DTI_STATUS_FAULT, a->code);
+    dti_atomic_extreme((uint32_t *)task->buf[1] + DTI_STATUS_FAULT, a->code, false);
 }
 
 /* ---- Rows of the tables */
@@ -379,13 +370,12 @@ static void dti_accumulate_tile(const dti_launch *l, uint32_t variant, uint32_t 
     spec[2] = dti_fours(a->n, a->x_offset | a->y_offset);
 }
 
-DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate,
-           .grain = dti_cpu_grain_flat, .tile = dti_accumulate_tile,
-           .invocations = dti_fours_invocations);
+DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate, .grain = DTI_GRAIN_FLAT,
+           .tile = dti_accumulate_tile, .invocations = dti_fours_invocations);
 
 /* spec0: DTI_ACCUMULATE_* */
 DTI_KERNEL(ACCUMULATE_LONG, accumulate_long, "ruu", ITEM, .run = dti_cpu_accumulate_long,
-           .grain = dti_cpu_grain_flat, .tile = dti_accumulate_tile,
+           .grain = DTI_GRAIN_FLAT, .tile = dti_accumulate_tile,
            .invocations = dti_fours_invocations);
 
 /* An invocation has four elements of a block at a time. */
@@ -400,9 +390,8 @@ static uint64_t dti_blocks_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* (grads, table, state, pairs [blocks, 2]) spec0: 1 = the state has words of some rows */
-DTI_KERNEL(GRAD_NORM, grad_norm, "rrrw", GROUP, .run = dti_cpu_grad_norm,
-           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds,
-           .effort = dti_blocks_effort);
+DTI_KERNEL(GRAD_NORM, grad_norm, "rrrw", GROUP, .run = dti_cpu_grad_norm, .grain = 64,
+           .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_commit *a = &l->args.commit;
@@ -420,16 +409,15 @@ DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
 
 /* (params, grads, state, table) spec0: a kind, DTI_OPTIM_*; spec1: DTI_OPTIM_ROW_SPARSE |
  * _SPARSE */
-DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
-           .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
+DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = 64, .lanes = DTI_BLOCK / 4,
+           .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 /* (params, state, table) */
-DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = dti_cpu_grain_blocks,
+DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = 64,
            .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 /* (state, table, status) */
-DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick,
-           .grain = dti_cpu_grain_copy);
+DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick, .grain = DTI_GRAIN_COPY);
 
 /* (x, status) */
-DTI_KERNEL(SCAN, scan, "ru", ITEM, .run = dti_cpu_scan, .grain = dti_cpu_grain_copy);
+DTI_KERNEL(SCAN, scan, "ru", ITEM, .run = dti_cpu_scan, .grain = DTI_GRAIN_COPY);

@@ -389,9 +389,8 @@ static void dti_cpu_optim_divide(const dti_cpu_task *task, int64_t begin, int64_
 /* ---- Rows of the tables */
 
 /* (params, or what is measured with DTI_COMMIT_DIRECTION, grads, state, table) spec0: the kind */
-DTI_KERNEL(OPTIM_PAIRS, optim_pairs, "urur", GROUP, .run = dti_cpu_optim_pairs,
-           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds,
-           .effort = dti_blocks_effort);
+DTI_KERNEL(OPTIM_PAIRS, optim_pairs, "urur", GROUP, .run = dti_cpu_optim_pairs, .grain = 64,
+           .lanes = DTI_BLOCK / 4, .rounds = dti_blocks_rounds, .effort = dti_blocks_effort);
 
 static dti_effort dti_optim_sums_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     return dti_effort_rows(1, l->args.commit.blocks, 1, local);
@@ -410,13 +409,13 @@ static void dti_optim_mix_tile(const dti_launch *l, uint32_t variant, uint32_t s
 }
 
 /* (x, z, y); y may be x or z */
-DTI_KERNEL(OPTIM_MIX, optim_mix, "rrw", ITEM, .run = dti_cpu_optim_mix, .grain = dti_cpu_grain_flat,
+DTI_KERNEL(OPTIM_MIX, optim_mix, "rrw", ITEM, .run = dti_cpu_optim_mix, .grain = DTI_GRAIN_FLAT,
            .tile = dti_optim_mix_tile, .invocations = dti_fours_invocations);
 
 /* (factors, state) spec0: the kind */
 DTI_KERNEL(OPTIM_FACTORS, optim_factors, "ur", ITEM, .run = dti_cpu_optim_factors,
-           .grain = dti_cpu_grain_flat);
+           .grain = DTI_GRAIN_FLAT);
 
 /* (x, factors) */
 DTI_KERNEL(OPTIM_DIVIDE, optim_divide, "ur", ITEM, .run = dti_cpu_optim_divide,
-           .grain = dti_cpu_grain_flat);
+           .grain = DTI_GRAIN_FLAT);

@@ -182,7 +182,7 @@ static int64_t dti_cpu_items(const dti_cpu_task *t) {
 static void dti_cpu_run_items(const dti_cpu_exec *x, const dti_cpu_task *t, int threads,
                               int64_t begin, int64_t end) {
     const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
-    const int64_t grain = k->grain ? k->grain(t) : 1;
+    const int64_t grain = dti_cpu_grain(t);
     if (threads == 1 || end - begin <= grain) {
         k->run(t, begin, end, x->scratch);
         return;
@@ -218,8 +218,7 @@ static bool dti_cpu_run_part(const dti_cpu_exec *x, uint32_t i, uint64_t *at, do
     const int64_t items = dti_cpu_items(&t), begin = (int64_t)*at;
     if (!items)
         return true;
-    const dti_kernel_info *k = dti_kernel_info_of(t.launch->kernel);
-    const int64_t grain = threads * (k->grain ? DTI_MAX(k->grain(&t), 1) : 1);
+    const int64_t grain = threads * DTI_MAX(dti_cpu_grain(&t), 1);
     const double each = x->ms[i] / (double)items * (double)grain;
     const double fit = DTI_MIN(left, DTI_CPU_PART_MS) / DTI_MAX(each, 1e-9);
     if (each > left && !first)

@@ -15,6 +15,19 @@ static inline const float *dti_cpu_in(const dti_cpu_task *t, int binding, uint32
 static inline float *dti_cpu_out(const dti_cpu_task *t, int binding, uint32_t offset) {
     return (float *)t->buf[binding] + offset;
 }
+static inline int64_t dti_cpu_grain(const dti_cpu_task *t) {
+    const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
+    const uint32_t *words = (const uint32_t *)(const void *)&t->launch->args;
+    if (k->grain_of)
+        return k->grain_of(t);
+    return k->each ? 1 + k->grain / (1 + (int64_t)words[k->each]) : DTI_MAX(k->grain, 1);
+}
+/* The next n floats of a worker's memory; NULL where only their number is asked for. */
+static inline float *dti_scratch_take(float *memory, size_t *used, int64_t n) {
+    float *p = memory ? memory + *used : NULL;
+    *used += (size_t)((n + 15) / 16 * 16);
+    return p;
+}
 /* A step word that holds a float. */
 static inline float dti_step_f32(const uint32_t *step, uint32_t word) {
     return dti_f32_from_bits(step[word]);

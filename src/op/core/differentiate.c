@@ -198,10 +198,7 @@ static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_
 
 static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const dt_tensor *wrt,
                               uint32_t count, dt_tensor *dx) {
-    for (uint32_t i = 0; i < count; i++)
-        dx[i] = (dt_tensor){0};
-    if (!dti_is_nil(y) && !dti_is_nil(dy))
-        dti_differentiate_all(graph, &y, &dy, 1, wrt, count, dx);
+    dti_differentiate_all(graph, &y, &dy, 1, wrt, count, dx);
 }
 
 /* By node, 1: it depends on x by whatever op; 2: and y on it. The first of 3 without a gradient, or

@@ -282,6 +282,11 @@ static uint64_t dti_fours_invocations(const dti_launch *l, uint32_t variant,
     return spec[2] ? dti_ceil_div(l->items, 4) : l->items;
 }
 
+static uint64_t dti_quarter_invocations(const dti_launch *l, uint32_t variant,
+                                        const uint32_t spec[4]) {
+    return dti_ceil_div(l->items, 4);
+}
+
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector) {
     dti_emit_map1(e, DTI_K_COPY, selector, x, y, (const float[2]){0.0f, 0.0f});
 }

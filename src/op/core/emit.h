@@ -166,6 +166,9 @@ static uint32_t dti_lies_size(uint32_t units); /* the size in it */
 /* One, or four elements each: what spec2 says. */
 static uint64_t dti_fours_invocations(const dti_launch *launch, uint32_t variant,
                                       const uint32_t spec[4]);
+/* Four items each. */
+static uint64_t dti_quarter_invocations(const dti_launch *launch, uint32_t variant,
+                                        const uint32_t spec[4]);
 /* Of rows that copy their input, and of views that are their input. */
 static void dti_copy_emit(dti_emit *e);
 static void dti_same_emit(dti_emit *e);

@@ -153,9 +153,14 @@ typedef struct dti_kernel_info {
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
-    bool halves;                                /* some operands may be 16-bit floats */
-    int64_t (*outer)(const dti_cpu_task *task); /* NULL: launch->items */
-    int64_t (*grain)(const dti_cpu_task *task); /* least items worth a thread; about 16k flops */
+    bool halves; /* some operands may be 16-bit floats */
+    /* Least items that are worth a thread, about 16k flops; 0: one. each: the number of the word of
+     * the arguments that says how long an item is, and by which the grain is divided; 0: all are
+     * alike. grain_of: in place of both. */
+    uint8_t each, passes; /* passes: over an item, for dti_row_effort */
+    uint32_t grain;
+    int64_t (*grain_of)(const dti_cpu_task *task);
+    int64_t (*outer)(const dti_cpu_task *task);                     /* NULL: launch->items */
     size_t (*scratch_bytes)(const dti_launch *launch, int threads); /* NULL: none */
 } dti_kernel_info;
 
@@ -171,6 +176,11 @@ typedef struct dti_kernel_info {
 DTI_KERNEL_LIST(DTI_X)
 #undef DTI_X
 
+/* Of maps and copies: FUNCTION is exp, tanh, erf; COPY has memory's speed: 256 KiB a thread. */
+#define DTI_GRAIN_FLAT 16384
+#define DTI_GRAIN_FUNCTION 4096
+#define DTI_GRAIN_COPY 65536
+
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
 static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
 /* Of workgroups that go over a row each, `passes` times, its elements spread over invocations. */
@@ -178,6 +188,10 @@ static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t 
                                          uint32_t local) {
     return (dti_effort){passes * ((cols + local - 1) / local), passes * rows * cols};
 }
+/* .effort of such kernels, whose items are rows of as many elements as `each` says; and .width, in
+ * fours where a launch's rows lie so (DTI_ROW_FOURS). */
+static dti_effort dti_row_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
+static uint64_t dti_row_width(const dti_launch *launch);
 /* Rounds of loops that constants bound, and of a workgroup's trees. */
 #define DTI_ROUNDS_FEW 64
 static inline uint64_t dti_rounds_few(const dti_launch *launch, uint32_t local) {

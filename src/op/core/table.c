@@ -38,6 +38,21 @@ static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, 
     return kernel->effort ? kernel->effort(launch, variant, local) : (dti_effort){1, launch->items};
 }
 
+static uint32_t dti_row_length(const dti_launch *l) {
+    return ((const uint32_t *)(const void *)&l->args)[dti_kernel_info_of(l->kernel)->each];
+}
+
+static dti_effort dti_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    return dti_effort_rows(l->items, dti_row_length(l), dti_kernel_info_of(l->kernel)->passes,
+                           local);
+}
+
+static uint64_t dti_row_width(const dti_launch *l) {
+    uint32_t spec[4];
+    dti_kernel_info_of(l->kernel)->tile(l, 0, spec);
+    return dti_row_length(l) / (spec[3] & DTI_ROW_FOURS ? 4 : 1);
+}
+
 static bool dti_launch_makes_floats(const dti_launch *launch) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     return !kernel->moves || !kernel->moves(launch);

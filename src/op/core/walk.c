@@ -237,19 +237,6 @@ static void dti_map_launch(const dti_cpu_task *task, dti_map_fn *fn, int reads, 
     dti_map_run(&m, begin, end);
 }
 
-/* ---- least items worth a thread: about 16k simple operations */
-static int64_t dti_cpu_grain_flat(const dti_cpu_task *task) {
-    return 16384;
-}
-
-static int64_t dti_cpu_grain_copy(const dti_cpu_task *task) {
-    return 65536; /* memory's speed: a thread gets 256 KiB */
-}
-
-static int64_t dti_cpu_grain_function(const dti_cpu_task *task) {
-    return 4096; /* exp, tanh, erf */
-}
-
 static bool dti_nan_f32(float x) {
     return (dti_bits_from_f32(x) & 0x7fffffffu) > 0x7f800000u;
 }

@@ -434,13 +434,13 @@ static uint64_t dti_attention_rounds(const dti_launch *l, uint32_t local) {
 
 /* (q, k and v, mask, rows of y, largest scores and logarithms) */
 DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
-           .outer = dti_cpu_items_attention, .grain = dti_cpu_grain_attention,
+           .outer = dti_cpu_items_attention, .grain_of = dti_cpu_grain_attention,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
            .rounds = dti_attention_rounds, .effort = dti_attention_effort);
 
 /* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
-           .grain = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
+           .grain_of = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
            .rounds = dti_attention_rounds, .effort = dti_attention_effort);
 

@@ -32,15 +32,8 @@ static bool dti_attention_is_long(const dti_launch *l) {
            (int64_t)a->tq * (a->heads / a->kv_heads) > DTI_ATTENTION_SPAN;
 }
 
-/* The next n floats; NULL where only their number is asked for. */
-static float *dti_attention_take(float *memory, int64_t *used, int64_t n) {
-    float *p = memory ? memory + *used : NULL;
-    *used += dti_to_16(n);
-    return p;
-}
-
-static double *dti_attention_take_wide(float *memory, int64_t *used, int64_t n) {
-    return (double *)(void *)dti_attention_take(memory, used, 2 * n);
+static double *dti_attention_take_wide(float *memory, size_t *used, int64_t n) {
+    return (double *)(void *)dti_scratch_take(memory, used, 2 * n);
 }
 
 /* Returns how many floats there are. */
@@ -49,19 +42,19 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
     const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
     const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
     const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
-    int64_t at = 0;
+    size_t at = 0;
     *w = (dti_attention_work){.a = a, .flags = l->spec[0], .kv = -1};
     w->ld = dti_to_16(a->tk);
     w->d16 = dti_to_16(a->d);
     w->dv16 = dti_to_16(a->dv);
-    w->kt = dti_attention_take(memory, &at, w->ld * a->d);
-    w->vt = dti_attention_take(memory, &at, grad ? w->ld * a->dv : 0);
-    w->k = dti_attention_take(memory, &at, grad ? w->d16 * a->tk : 0);
-    w->v = dti_attention_take(memory, &at, grad ? 0 : w->dv16 * a->tk);
-    w->q = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES * w->d16);
-    w->s = dti_attention_take(memory, &at, scores);
-    w->ds = dti_attention_take(memory, &at, grad ? scores : 0);
-    w->m = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES);
+    w->kt = dti_scratch_take(memory, &at, w->ld * a->d);
+    w->vt = dti_scratch_take(memory, &at, grad ? w->ld * a->dv : 0);
+    w->k = dti_scratch_take(memory, &at, grad ? w->d16 * a->tk : 0);
+    w->v = dti_scratch_take(memory, &at, grad ? 0 : w->dv16 * a->tk);
+    w->q = dti_scratch_take(memory, &at, DTI_ATTENTION_QUERIES * w->d16);
+    w->s = dti_scratch_take(memory, &at, scores);
+    w->ds = dti_scratch_take(memory, &at, grad ? scores : 0);
+    w->m = dti_scratch_take(memory, &at, DTI_ATTENTION_QUERIES);
     w->sum = dti_attention_take_wide(memory, &at, DTI_ATTENTION_QUERIES);
     w->wide = dti_attention_take_wide(
         memory, &at,
@@ -69,8 +62,8 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
     w->wide_keys = dti_attention_take_wide(
         memory, &at, dti_attention_is_long(l) ? (int64_t)a->tk * (a->d + a->dv) : 0);
     w->gemm =
-        dti_attention_take(memory, &at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
-    return (size_t)at;
+        dti_scratch_take(memory, &at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
+    return at;
 }
 
 static size_t dti_cpu_scratch_attention(const dti_launch *l, int threads) {

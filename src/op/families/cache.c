@@ -126,7 +126,7 @@ static void dti_cpu_cache(const dti_cpu_task *task, int64_t begin, int64_t end, 
 /* ---- Rows of the tables */
 
 /* (x, at, cache) item = element of x */
-DTI_KERNEL(CACHE, cache, "rrw", ITEM, .run = dti_cpu_cache, .grain = dti_cpu_grain_copy,
+DTI_KERNEL(CACHE, cache, "rrw", ITEM, .run = dti_cpu_cache, .grain = DTI_GRAIN_COPY,
            .moves = dti_launch_only_moves);
 
 /* The reference is of programs that keep nothing; the others are held against those. */

@@ -128,11 +128,6 @@ static bool dti_product_sum_free_bias(dti_emit *e, uint32_t launch) {
     return true;
 }
 
-static uint64_t dti_product_sum_invocations(const dti_launch *l, uint32_t variant,
-                                            const uint32_t spec[4]) {
-    return dti_ceil_div(l->items, 4);
-}
-
 static dti_effort dti_product_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_product_sum *a = &l->args.product_sum;
     return (dti_effort){a->parts, (uint64_t)a->parts * a->n};
@@ -171,13 +166,9 @@ static void dti_cpu_product_sum(const dti_cpu_task *task, int64_t begin, int64_t
     }
 }
 
-static int64_t dti_cpu_grain_product_sum(const dti_cpu_task *task) {
-    return 1 + 16384 / (int64_t)task->launch->args.product_sum.parts;
-}
-
 /* Bound as the product is that it ends. spec0: DTI_BIAS_*; spec1: epilogue */
-DTI_KERNEL(PRODUCT_SUM, product_sum, "rrwr", ITEM, .run = dti_cpu_product_sum,
-           .grain = dti_cpu_grain_product_sum, .takes = dti_product_takes,
+DTI_KERNEL(PRODUCT_SUM, product_sum, "rrwr", ITEM, .run = dti_cpu_product_sum, .grain = 16384,
+           .each = DTI_WORD(product_sum, parts), .takes = dti_product_takes,
            .put_operand = dti_product_sum_put_operand, .free_bias = dti_product_sum_free_bias,
-           .invocations = dti_product_sum_invocations, .rounds = dti_product_sum_rounds,
+           .invocations = dti_quarter_invocations, .rounds = dti_product_sum_rounds,
            .effort = dti_product_sum_effort);

@@ -368,9 +368,10 @@ static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
     .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \
     .tile = dti_conv_spec, .invocations = dti_conv_invocations, .fits = dti_conv_fits_device
 #define DTI_CONV_IMAGE_ROW                                                                         \
-    DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv, .grain = dti_cpu_grain_conv,   \
-                  .scratch_bytes = dti_cpu_scratch_conv, .takes = dti_product_takes,               \
-                  .put_operand = dti_conv_put_operand, .effort = dti_conv_image_effort
+    DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
+                  .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \
+                  .takes = dti_product_takes, .put_operand = dti_conv_put_operand,                 \
+                  .effort = dti_conv_image_effort
 
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_conv_rounds,
@@ -382,6 +383,6 @@ DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_con
 
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, DTI_CONV_ROW, .run = dti_cpu_conv_dw,
-           .outer = dti_cpu_items_conv_dw, .grain = dti_cpu_grain_conv_dw,
+           .outer = dti_cpu_items_conv_dw, .grain_of = dti_cpu_grain_conv_dw,
            .scratch_bytes = dti_cpu_scratch_conv_dw, .rounds = dti_conv_dw_rounds,
            .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample);

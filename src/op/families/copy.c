@@ -322,7 +322,7 @@ static void dti_cpu_join(const dti_cpu_task *task, int64_t begin, int64_t end, v
 /* ---- Rows of the tables */
 
 /* (a, b, c, y) */
-DTI_KERNEL(JOIN, join_rows, "rrrw", ITEM, .run = dti_cpu_join, .grain = dti_cpu_grain_copy,
+DTI_KERNEL(JOIN, join_rows, "rrrw", ITEM, .run = dti_cpu_join, .grain = DTI_GRAIN_COPY,
            .moves = dti_launch_only_moves);
 
 /* Whole numbers look like NaN to a scan, and a plain copy makes no new value; a cast from one type
@@ -358,7 +358,7 @@ static dti_stripe dti_copy_stripe(const dti_launch *l) {
 
 /* spec0: DTI_COPY_* */
 DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .far = true, .run = dti_cpu_copy, .halves = true,
-           .grain = dti_cpu_grain_copy, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
+           .grain = DTI_GRAIN_COPY, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
            .tile = dti_map_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(copy, .shape = dti_shape_of_input, .grad = dti_grad_of_result,

@@ -163,15 +163,19 @@ DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entrop
 }
 
 /* ---- cross_entropy_weight (target [, class weights]): attr as above, i[1] = classes. */
+/* Of a loss whose targets are input `at`, before its class weights. */
+static dt_tensor dti_class_weight_of(dt_graph *g, const dti_node *n, uint32_t at, int32_t classes) {
+    dti_attr attr = n->attr;
+    attr.i[1] = classes;
+    dt_tensor in[2] = {dti_input_of(g, n, at), {0}};
+    if (n->count > at + 1)
+        in[1] = dti_input_of(g, n, at + 1);
+    return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, n->count - at, &attr);
+}
+
 static dt_tensor dti_cross_entropy_weight_of(dt_graph *g, const dti_node *n) {
-    const dti_node loss = *n; /* appending moves nodes */
-    const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
-    dti_attr attr = loss.attr;
-    attr.i[1] = (int32_t)x->shape.dim[x->shape.rank - 1];
-    dt_tensor in[2] = {dti_input_of(g, &loss, 1), {0}};
-    if (loss.count > 2)
-        in[1] = dti_input_of(g, &loss, 2);
-    return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, loss.count - 1, &attr);
+    const dt_shape x = g->nodes[dti_input_id(g, n, 0)].shape;
+    return dti_class_weight_of(g, n, 1, (int32_t)x.dim[x.rank - 1]);
 }
 
 /* ---- cross_entropy_grad (logits, target, s): s is the seed, or the seed times the class
@@ -359,10 +363,6 @@ static bool dti_accuracy_parted(dti_parting *s) {
 
 /* ---- Rows of the tables */
 
-static dti_effort dti_xent_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    return dti_effort_rows(l->args.xent.rows, l->args.xent.classes, 3, local);
-}
-
 static void dti_xent_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_xent *a = &l->args.xent;
     spec[3] = dti_row_lies(a->classes, a->x_offset); /* what the loss sums, its gradient does */
@@ -375,26 +375,20 @@ static void dti_xent_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4
         spec[3] = 0;
 }
 
-static uint64_t dti_xent_width(const dti_launch *l) {
-    uint32_t spec[4];
-    dti_xent_tile(l, 0, spec);
-    return spec[3] & DTI_ROW_FOURS ? l->args.xent.classes / 4 : l->args.xent.classes;
-}
-
 /* With smoothing four passes. */
 static uint64_t dti_xent_rounds(const dti_launch *l, uint32_t local) {
-    return dti_rounds_of(dti_xent_width(l), 4, local);
+    return dti_rounds_of(dti_row_width(l), 4, local);
 }
 
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
-DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent,
-           .width = dti_xent_width, .tile = dti_xent_tile, .rounds = dti_xent_rounds,
-           .effort = dti_xent_effort);
+DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = 4096,
+           .each = DTI_WORD(xent, classes), .width = dti_row_width, .tile = dti_xent_tile,
+           .rounds = dti_xent_rounds, .passes = 3, .effort = dti_row_effort);
 
 /* (logits, target, s, dlogits) */
-DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
-           .grain = dti_cpu_grain_xent, .width = dti_xent_width, .tile = dti_xent_tile,
-           .rounds = dti_xent_rounds, .effort = dti_xent_effort);
+DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad, .grain = 4096,
+           .each = DTI_WORD(xent, classes), .width = dti_row_width, .tile = dti_xent_tile,
+           .rounds = dti_xent_rounds, .passes = 3, .effort = dti_row_effort);
 
 static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
                                         const uint32_t spec[4]) {

@@ -177,7 +177,3 @@ static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t e
             to[c] = fill;
     }
 }
-
-static int64_t dti_cpu_grain_xent(const dti_cpu_task *task) {
-    return 1 + 4096 / (1 + (int64_t)task->launch->args.xent.classes);
-}

@@ -391,7 +391,7 @@ DTI_KERNEL(CTC, ctc, "rrrw", GROUP, .run = dti_cpu_ctc, .scratch_bytes = dti_cpu
 
 /* (log-probabilities, results, dy, gradient): item = a step of a sample */
 DTI_KERNEL(CTC_GRAD, ctc_grad, "rrrw", GROUP, .run = dti_cpu_ctc_grad,
-           .scratch_bytes = dti_cpu_scratch_ctc, .grain = dti_cpu_grain_ctc_grad, .local = {128},
+           .scratch_bytes = dti_cpu_scratch_ctc, .grain_of = dti_cpu_grain_ctc_grad, .local = {128},
            .rounds = dti_ctc_grad_rounds, .effort = dti_ctc_grad_effort);
 
 DTI_FAMILY(ctc, .shape = dti_ctc_shape, .outputs = dti_ctc_outputs, .grad = dti_ctc_grad_rule,

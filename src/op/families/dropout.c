@@ -133,7 +133,7 @@ static void dti_dropout_tile(const dti_launch *l, uint32_t variant, uint32_t spe
     spec[2] = dti_fours(a->n, a->x_offset | a->y_offset | a->run);
 }
 
-DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = dti_cpu_grain_function,
+DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = DTI_GRAIN_FUNCTION,
            .in_step = dti_dropout_in_step, .tile = dti_dropout_tile, .rounds = dti_rounds_few,
            .invocations = dti_fours_invocations);
 

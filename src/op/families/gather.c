@@ -114,7 +114,7 @@ static void dti_gather_tile(const dti_launch *l, uint32_t variant, uint32_t spec
 }
 
 /* (table, index, y) item = element of y */
-DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy,
+DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = DTI_GRAIN_COPY,
            .divides = {1, DTI_WORD(gather, by), {DTI_WORD(gather, cols)}}, .tile = dti_gather_tile,
            .invocations = dti_fours_invocations);
 

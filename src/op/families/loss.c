@@ -129,11 +129,7 @@ static void dti_parted_loss_grad(dti_grad *g) {
 }
 
 static dt_tensor dti_parted_loss_weight(dt_graph *g, const dti_node *n) {
-    const dti_node loss = *n; /* appending moves nodes */
-    dt_tensor in[2] = {dti_input_of(g, &loss, 2), {0}};
-    if (loss.count > 3)
-        in[1] = dti_input_of(g, &loss, 3);
-    return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, loss.count - 2, &loss.attr);
+    return dti_class_weight_of(g, n, 2, n->attr.i[1]);
 }
 
 /* ---- CPU */
@@ -174,10 +170,6 @@ static void dti_cpu_term(const dti_cpu_task *task, int64_t begin, int64_t end, v
         y[2 * pair] = dti_term_of(task->k, mode, a, b, n);
         y[2 * pair + 1] = mode >= DTI_TERM_WEIGHTED ? task->k->row_sum(b, n) : (float)n;
     }
-}
-
-static int64_t dti_cpu_grain_term(const dti_cpu_task *task) {
-    return 1 + 16384 / (1 + (int64_t)task->launch->args.term.chunk);
 }
 
 static void dti_cpu_term_sum(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -226,12 +218,8 @@ static uint64_t dti_term_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */
-DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain_term,
-           .rounds = dti_term_rounds, .effort = dti_term_effort);
-
-static dti_effort dti_term_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    return dti_effort_rows(1, l->args.term.n, 1, local);
-}
+DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = 16384,
+           .each = DTI_WORD(term, chunk), .rounds = dti_term_rounds, .effort = dti_term_effort);
 
 static uint64_t dti_term_sum_rounds(const dti_launch *l, uint32_t local) {
     return dti_rounds_of(l->args.term.n, 1, local);
@@ -239,7 +227,7 @@ static uint64_t dti_term_sum_rounds(const dti_launch *l, uint32_t local) {
 
 /* n pairs -> 1 pair, one workgroup */
 DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .rounds = dti_term_sum_rounds,
-           .effort = dti_term_sum_effort);
+           .each = DTI_WORD(term, n), .effort = dti_row_effort);
 
 static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_term *a = &l->args.term;
@@ -247,9 +235,8 @@ static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t s
 }
 
 /* (a, b, seed, da); TERM args, chunk: where the seed is */
-DTI_KERNEL(TERM_GRAD, term_grad, "rrrw", ITEM, .run = dti_cpu_term_grad,
-           .grain = dti_cpu_grain_flat, .tile = dti_term_grad_tile,
-           .invocations = dti_fours_invocations);
+DTI_KERNEL(TERM_GRAD, term_grad, "rrrw", ITEM, .run = dti_cpu_term_grad, .grain = DTI_GRAIN_FLAT,
+           .tile = dti_term_grad_tile, .invocations = dti_fours_invocations);
 
 /* (term, seed) */
 DTI_KERNEL(SEED, seed, "rw", ITEM, .run = dti_cpu_seed);

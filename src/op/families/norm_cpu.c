@@ -453,12 +453,6 @@ static bool dti_norm_takes(const dti_launch *l, uint32_t epilogue, const dti_vie
     return epilogue == DTI_EPILOGUE_RELU;
 }
 
-/* Four elements each. */
-static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
-                                     const uint32_t spec[4]) {
-    return dti_ceil_div(l->args.norm.n, 4);
-}
-
 /* ---- How a launch's values lie, for Vulkan: spec3, DTI_NORM_FOURS_X and so on */
 
 static uint32_t dti_norm_fours(uint32_t all) {
@@ -534,7 +528,7 @@ static uint64_t dti_norm_rounds(const dti_launch *l, uint32_t local) {
 
 /* (x, stats, and the pairs of chunks) item = chunk; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
-           .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups,
+           .outer = dti_cpu_items_norm_groups, .grain_of = dti_cpu_grain_norm_groups,
            .tile = dti_norm_stats_tile, .rounds = dti_norm_rounds, .effort = dti_norm_stats_effort);
 
 static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -555,7 +549,7 @@ static uint64_t dti_norm_width(const dti_launch *l) {
 /* (x, w and b, y, stats and pairs) item = chunk; spec0: DTI_NORM_*; spec1; spec2:
  * DTI_NORM_GROUP_* */
 DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
-           .outer = dti_cpu_items_norm_group, .grain = dti_cpu_grain_norm_group,
+           .outer = dti_cpu_items_norm_group, .grain_of = dti_cpu_grain_norm_group,
            .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes, .width = dti_norm_width,
            .tile = dti_norm_group_tile, .rounds = dti_norm_rounds, .effort = dti_norm_group_effort);
 
@@ -570,21 +564,20 @@ static uint64_t dti_norm_finish_rounds(const dti_launch *l, uint32_t local) {
 /* (pairs, stats, w, stats or dw and db) item = group; spec0: DTI_NORM_FINISH_*; spec1: 1 = what
  * batch_dx reads too */
 DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
-           .grain = dti_cpu_grain_copy, .rounds = dti_norm_finish_rounds,
+           .grain = DTI_GRAIN_COPY, .rounds = dti_norm_finish_rounds,
            .effort = dti_norm_finish_effort);
 
-#define DTI_NORM_DIVIDES                                                                           \
-    {                                                                                              \
-        3, DTI_WORD(norm, by), {                                                                   \
-            DTI_WORD(norm, spatial), DTI_WORD(norm, channels), DTI_WORD(norm, cols)                \
-        }                                                                                          \
-    }
+/* Of what goes element by element. */
+#define DTI_NORM_ROW                                                                               \
+    .grain_of = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,                         \
+    .invocations = dti_quarter_invocations, .rounds = dti_rounds_few,                              \
+    .divides = {3,                                                                                 \
+                DTI_WORD(norm, by),                                                                \
+                {DTI_WORD(norm, spatial), DTI_WORD(norm, channels), DTI_WORD(norm, cols)}}
 
 /* (x, stats, w and b, y); spec0: DTI_NORM_*; spec1 */
-DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
-           .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
-           .takes = dti_norm_takes, .invocations = dti_norm_invocations, .tile = dti_norm_tile,
-           .rounds = dti_rounds_few, .divides = DTI_NORM_DIVIDES);
+DTI_KERNEL(NORM, norm, "rrrw", ITEM, DTI_NORM_ROW, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
+           .takes = dti_norm_takes, .tile = dti_norm_tile);
 
 static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -600,7 +593,7 @@ static uint64_t dti_norm_dx_rounds(const dti_launch *l, uint32_t local) {
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
-           .grain = dti_cpu_grain_norm_groups, .width = dti_norm_width, .tile = dti_norm_dx_tile,
+           .grain_of = dti_cpu_grain_norm_groups, .width = dti_norm_width, .tile = dti_norm_dx_tile,
            .rounds = dti_norm_dx_rounds, .effort = dti_norm_dx_effort);
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -610,14 +603,12 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
 
 /* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
 DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
-           .grain = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds,
+           .grain_of = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .rounds = dti_norm_rounds,
            .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
-DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
-           .outer = dti_cpu_items_batch_dx, .grain = dti_cpu_grain_norm,
-           .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_norm_invocations,
-           .tile = dti_norm_grad_tile, .rounds = dti_rounds_few, .divides = DTI_NORM_DIVIDES);
+DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, DTI_NORM_ROW, .run = dti_cpu_batch_dx,
+           .outer = dti_cpu_items_batch_dx, .tile = dti_norm_grad_tile);
 
 /* (x, s, y) */
-DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = dti_cpu_grain_copy);
+DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = DTI_GRAIN_COPY);

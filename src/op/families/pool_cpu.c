@@ -316,11 +316,8 @@ static void dti_cpu_resize_grad(const dti_cpu_task *task, int64_t begin, int64_t
 
 /* ---- items and grains */
 
-static int64_t dti_cpu_items_pool(const dti_cpu_task *task) {
-    return task->launch->args.pool.n;
-}
-static int64_t dti_cpu_items_resize(const dti_cpu_task *task) {
-    return task->launch->args.resize.n;
+static int64_t dti_cpu_items_planes(const dti_cpu_task *task) {
+    return task->launch->args.pool.n; /* and resize's */
 }
 static int64_t dti_cpu_grain_pool(const dti_cpu_task *task) {
     const dti_args_pool *a = &task->launch->args.pool;
@@ -379,48 +376,39 @@ static uint64_t dti_resize_grad_rounds(const dti_launch *l, uint32_t local) {
     return rows * (cols + 1) + DTI_ROUNDS_FEW;
 }
 
-#define DTI_POOL_DIVIDES                                                                           \
-    {                                                                                              \
-        6, DTI_WORD(pool, by), {                                                                   \
-            DTI_WORD(pool, ih), DTI_WORD(pool, iw), DTI_WORD(pool, oh), DTI_WORD(pool, ow),        \
-                DTI_WORD(pool, stride_h), DTI_WORD(pool, stride_w)                                 \
-        }                                                                                          \
-    }
+#define DTI_POOL_ROW                                                                               \
+    .outer = dti_cpu_items_planes, .grain_of = dti_cpu_grain_pool,                                 \
+    .divides = {6,                                                                                 \
+                DTI_WORD(pool, by),                                                                \
+                {DTI_WORD(pool, ih), DTI_WORD(pool, iw), DTI_WORD(pool, oh), DTI_WORD(pool, ow),   \
+                 DTI_WORD(pool, stride_h), DTI_WORD(pool, stride_w)}}
 
 /* (x, g, y): y = g where x is largest */
-DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, .run = dti_cpu_max_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .rounds = dti_pool_rounds,
-           .divides = DTI_POOL_DIVIDES);
+DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, DTI_POOL_ROW, .run = dti_cpu_max_pool,
+           .effort = dti_pool_effort, .rounds = dti_pool_rounds);
 
 /* (x, y, g): its adjoint; spec1 */
-DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_grad,
-           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool,
-           .takes = dti_max_pool_grad_takes, .rounds = dti_pool_grad_rounds,
-           .divides = DTI_POOL_DIVIDES);
+DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, DTI_POOL_ROW, .run = dti_cpu_max_pool_grad,
+           .takes = dti_max_pool_grad_takes, .rounds = dti_pool_grad_rounds);
 
 /* (x, y); spec0: DTI_POOL_* */
-DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, .run = dti_cpu_avg_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort, .rounds = dti_pool_rounds,
-           .divides = DTI_POOL_DIVIDES);
+DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, DTI_POOL_ROW, .run = dti_cpu_avg_pool,
+           .effort = dti_pool_effort, .rounds = dti_pool_rounds);
 
 /* (y, x) */
-DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, .run = dti_cpu_avg_pool_grad,
-           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool, .rounds = dti_pool_grad_rounds,
-           .divides = DTI_POOL_DIVIDES);
+DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, DTI_POOL_ROW, .run = dti_cpu_avg_pool_grad,
+           .rounds = dti_pool_grad_rounds);
 
-#define DTI_RESIZE_DIVIDES                                                                         \
-    {                                                                                              \
-        4, DTI_WORD(resize, by), {                                                                 \
-            DTI_WORD(resize, ih), DTI_WORD(resize, iw), DTI_WORD(resize, oh), DTI_WORD(resize, ow) \
-        }                                                                                          \
-    }
+#define DTI_RESIZE_ROW                                                                             \
+    .outer = dti_cpu_items_planes, .grain_of = dti_cpu_grain_resize,                               \
+    .divides = {                                                                                   \
+        4,                                                                                         \
+        DTI_WORD(resize, by),                                                                      \
+        {DTI_WORD(resize, ih), DTI_WORD(resize, iw), DTI_WORD(resize, oh), DTI_WORD(resize, ow)}}
 
 /* (x, y); spec0: 1 = bilinear */
-DTI_KERNEL(RESIZE, resize, "rw", ITEM, .run = dti_cpu_resize, .outer = dti_cpu_items_resize,
-           .grain = dti_cpu_grain_resize, .divides = DTI_RESIZE_DIVIDES);
+DTI_KERNEL(RESIZE, resize, "rw", ITEM, DTI_RESIZE_ROW, .run = dti_cpu_resize);
 
 /* (y, x) */
-DTI_KERNEL(RESIZE_GRAD, resize_grad, "rw", ITEM, .run = dti_cpu_resize_grad,
-           .outer = dti_cpu_items_resize, .grain = dti_cpu_grain_resize,
-           .scratch_bytes = dti_cpu_scratch_resize_grad, .rounds = dti_resize_grad_rounds,
-           .divides = DTI_RESIZE_DIVIDES);
+DTI_KERNEL(RESIZE_GRAD, resize_grad, "rw", ITEM, DTI_RESIZE_ROW, .run = dti_cpu_resize_grad,
+           .scratch_bytes = dti_cpu_scratch_resize_grad, .rounds = dti_resize_grad_rounds);

@@ -249,7 +249,7 @@ static uint64_t dti_gemm_rounds(const dti_launch *l, uint32_t local) {
 
 /* spec0: DTI_BIAS_*; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
-           .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
+           .outer = dti_cpu_items_gemm, .grain_of = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
            .put_operand = dti_gemm_put_operand, .free_bias = dti_gemm_free_bias,
            .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},

@@ -19,12 +19,6 @@ static int64_t dti_recurrence_block(const dti_args_recurrence *a, int threads) {
     return DTI_MAX(1, DTI_MIN(share, DTI_RECURRENCE_BLOCK));
 }
 
-static float *dti_recurrence_take(float *memory, size_t *used, int64_t n) {
-    float *p = memory ? memory + *used : NULL;
-    *used += (size_t)((n + 15) / 16 * 16);
-    return p;
-}
-
 /* Returns how many floats there are. */
 static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, float *memory) {
     const dti_args_recurrence *a = &l->args.recurrence;
@@ -36,13 +30,13 @@ static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, fl
     *w = (dti_recurrence_work){.a = a};
     w->s = dti_recurrence_sizes(&attr, (dt_shape){2, {sums, a->size}});
     w->s.steps = a->steps;
-    w->h = dti_recurrence_take(memory, &at, rows * a->size);
-    w->c = dti_recurrence_take(memory, &at, rows * a->hidden);
-    w->sums = dti_recurrence_take(memory, &at, rows * sums);
-    w->unit = dti_recurrence_take(memory, &at, rows * DTI_MAX(a->hidden, a->size));
-    w->length = (void *)dti_recurrence_take(memory, &at, rows * 2);
-    w->gemm = dti_recurrence_take(memory, &at,
-                                  (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
+    w->h = dti_scratch_take(memory, &at, rows * a->size);
+    w->c = dti_scratch_take(memory, &at, rows * a->hidden);
+    w->sums = dti_scratch_take(memory, &at, rows * sums);
+    w->unit = dti_scratch_take(memory, &at, rows * DTI_MAX(a->hidden, a->size));
+    w->length = (void *)dti_scratch_take(memory, &at, rows * 2);
+    w->gemm =
+        dti_scratch_take(memory, &at, (int64_t)(dti_gemm_scratch_bytes(&widest) / sizeof(float)));
     return at;
 }
 

@@ -413,10 +413,6 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
     }
 }
 
-static int64_t dti_cpu_grain_reduce(const dti_cpu_task *task) {
-    return 1 + 16384 / (1 + (int64_t)task->launch->args.reduce.r);
-}
-
 /* ---- Rows of the tables */
 
 static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -457,9 +453,9 @@ static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* spec0: DTI_R_*; serial over j */
-DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce,
-           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .rounds = dti_reduce_rounds,
-           .effort = dti_reduce_effort);
+DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = 16384,
+           .each = DTI_WORD(reduce, r), .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile,
+           .rounds = dti_reduce_rounds, .effort = dti_reduce_effort);
 
 /* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
 #define DTI_REDUCE_LOCAL 128
@@ -481,15 +477,10 @@ static uint64_t dti_reduce_column_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
-DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce,
-           .grain = dti_cpu_grain_reduce, .local = {DTI_REDUCE_LOCAL},
-           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile,
-           .invocations = dti_reduce_column_invocations, .rounds = dti_reduce_column_rounds,
-           .effort = dti_reduce_column_effort);
-
-static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    return dti_effort_rows(l->args.reduce.n, l->args.reduce.r, 1, local);
-}
+DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce, .grain = 16384,
+           .each = DTI_WORD(reduce, r), .local = {DTI_REDUCE_LOCAL}, .divides = DTI_REDUCE_DIVIDES,
+           .tile = dti_reduce_tile, .invocations = dti_reduce_column_invocations,
+           .rounds = dti_reduce_column_rounds, .effort = dti_reduce_column_effort);
 
 static uint64_t dti_reduce_row_width(const dti_launch *l) {
     return l->args.reduce.r;
@@ -500,9 +491,9 @@ static uint64_t dti_reduce_row_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* spec0: DTI_R_*; a workgroup over j */
-DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce,
-           .grain = dti_cpu_grain_reduce, .width = dti_reduce_row_width,
+DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce, .grain = 16384,
+           .each = DTI_WORD(reduce, r), .width = dti_reduce_row_width,
            .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .rounds = dti_reduce_row_rounds,
-           .effort = dti_reduce_row_effort);
+           .passes = 1, .effort = dti_row_effort);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

@@ -263,12 +263,12 @@ static size_t dti_cpu_scratch_sort(const dti_launch *l, int threads) {
     return l->spec[0] ? (size_t)4 * l->args.sort.made * sizeof(dti_word) : 0;
 }
 
-/* How many of `n` sorted values are below `limit`. */
-static int64_t dti_scatter_below(const dti_word *x, int64_t n, int64_t limit) {
+/* How many of `n` sorted values, each with `step` times its number, are below `limit`. */
+static int64_t dti_scatter_below(const dti_word *x, int64_t n, int64_t step, int64_t limit) {
     int64_t from = 0;
     while (from < n) {
         const int64_t middle = (from + n) / 2;
-        if (x[middle] < limit)
+        if (step * middle + (int64_t)x[middle] < limit)
             from = middle + 1;
         else
             n = middle;
@@ -281,7 +281,7 @@ static void dti_cpu_segments(const dti_cpu_task *task, int64_t begin, int64_t en
     const dti_word *keys = (const dti_word *)task->buf[0];
     dti_word *places = (dti_word *)task->buf[1], *starts = places + a->n;
     const int64_t n = a->n;
-    int64_t at = dti_scatter_below(keys, n, begin);
+    int64_t at = dti_scatter_below(keys, n, 0, begin);
     for (int64_t i = begin; i < DTI_MIN(end, n); i++)
         places[i] = keys[n + i];
     for (int64_t i = begin; i < DTI_MIN(end, a->table_rows + 1ll); i++) {
@@ -376,31 +376,15 @@ static void dti_cpu_scatter_clear(const dti_cpu_task *task, int64_t begin, int64
     }
 }
 
-static int64_t dti_cpu_grain_scatter_clear(const dti_cpu_task *task) {
-    return 256;
-}
-
-/* The first row that stands at `item` or behind it, where each row stands behind its entries. */
-static int64_t dti_scatter_row_at(const dti_word *starts, int64_t rows, int64_t item) {
-    int64_t from = 0;
-    while (from < rows) {
-        const int64_t middle = (from + rows) / 2;
-        if (middle + (int64_t)starts[middle] < item)
-            from = middle + 1;
-        else
-            rows = middle;
-    }
-    return from;
-}
-
-/* Items are rows and entries, so that threads share what there is to do. */
+/* Items are rows and entries, each row behind its entries, so that threads share what there is to
+ * do. */
 static void dti_cpu_scatter_rows(const dti_cpu_task *task, int64_t begin, int64_t end,
                                  void *scratch) {
     const dti_args_scatter *a = &task->launch->args.scatter;
     const dti_word *starts = (const dti_word *)task->buf[1] + a->n;
     float *table = dti_cpu_out(task, 3, a->table_offset);
-    const int64_t cols = a->cols, last = dti_scatter_row_at(starts, a->table_rows, end);
-    int64_t row = dti_scatter_row_at(starts, a->table_rows, begin);
+    const int64_t cols = a->cols, last = dti_scatter_below(starts, a->table_rows, 1, end);
+    int64_t row = dti_scatter_below(starts, a->table_rows, 1, begin);
     while (row < last) {
         const int64_t from = row;
         while (row < last && starts[row] == starts[row + 1])
@@ -417,14 +401,6 @@ static void dti_cpu_scatter_rows(const dti_cpu_task *task, int64_t begin, int64_
 static int64_t dti_cpu_outer_scatter_rows(const dti_cpu_task *task) {
     const dti_args_scatter *a = &task->launch->args.scatter;
     return (int64_t)a->table_rows + a->n;
-}
-
-static int64_t dti_cpu_grain_scatter_rows(const dti_cpu_task *task) {
-    return 1 + 16384 / (int64_t)task->launch->args.scatter.cols;
-}
-
-static int64_t dti_cpu_grain_segments(const dti_cpu_task *task) {
-    return 16384;
 }
 
 /* ---- Rows of the tables */
@@ -487,7 +463,7 @@ static uint64_t dti_scatter_clear_rounds(const dti_launch *l, uint32_t local) {
 
 /* (dy, index, dtable) item = element of dtable */
 DTI_KERNEL(SCATTER_ADD, scatter_add, "rrw", ITEM, .run = dti_cpu_scatter_add,
-           .grain = dti_cpu_grain_scatter_add, .rounds = dti_scatter_add_rounds,
+           .grain_of = dti_cpu_grain_scatter_add, .rounds = dti_scatter_add_rounds,
            .effort = dti_scatter_add_effort);
 
 /* (index, or entries; entries) item = entry */
@@ -496,7 +472,7 @@ DTI_KERNEL(SORT, sort, "rw", ITEM, .run = dti_cpu_sort, .outer = dti_cpu_outer_s
            .rounds = dti_sort_rounds, .effort = dti_sort_effort);
 
 /* (entries, inverse index) item = entry, and row */
-DTI_KERNEL(SEGMENTS, segments, "rw", ITEM, .run = dti_cpu_segments, .grain = dti_cpu_grain_segments,
+DTI_KERNEL(SEGMENTS, segments, "rw", ITEM, .run = dti_cpu_segments, .grain = DTI_GRAIN_FLAT,
            .moves = dti_launch_only_moves, .rounds = dti_rounds_few, .effort = dti_segments_effort);
 
 /* (dy, inverse index, entries, parts) item = element of parts, or four */
@@ -505,14 +481,13 @@ DTI_KERNEL(SCATTER_PARTS, scatter_parts, "rrrw", ITEM, .run = dti_cpu_scatter_pa
            .effort = dti_scatter_effort);
 
 /* (inverse index, dtable, words) a block of dtable */
-DTI_KERNEL(SCATTER_CLEAR, scatter_clear, "ruu", GROUP, .run = dti_cpu_scatter_clear,
-           .grain = dti_cpu_grain_scatter_clear, .moves = dti_launch_only_moves,
-           .lanes = DTI_BLOCK / 4, .rounds = dti_scatter_clear_rounds,
-           .effort = dti_scatter_clear_effort);
+DTI_KERNEL(SCATTER_CLEAR, scatter_clear, "ruu", GROUP, .run = dti_cpu_scatter_clear, .grain = 256,
+           .moves = dti_launch_only_moves, .lanes = DTI_BLOCK / 4,
+           .rounds = dti_scatter_clear_rounds, .effort = dti_scatter_clear_effort);
 
 /* (dy, inverse index, parts, dtable) item = element of dtable, or four */
 DTI_KERNEL(SCATTER_ROWS, scatter_rows, "rrrw", ITEM, .run = dti_cpu_scatter_rows,
-           .outer = dti_cpu_outer_scatter_rows, .grain = dti_cpu_grain_scatter_rows,
+           .outer = dti_cpu_outer_scatter_rows, .grain = 16384, .each = DTI_WORD(scatter, cols),
            .rounds = dti_scatter_rounds, .effort = dti_scatter_effort);
 
 DTI_FAMILY(scatter_add, .shape = dti_scatter_add_shape, .grad = dti_scatter_add_grad,

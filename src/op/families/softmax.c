@@ -88,45 +88,27 @@ static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_
         row(dx, y, dy, a->cols);
 }
 
-static int64_t dti_cpu_grain_rows(const dti_cpu_task *task) {
-    return 1 + 4096 / (1 + (int64_t)task->launch->args.rows.cols);
-}
-
 /* ---- Rows of the tables */
-
-static dti_effort dti_softmax_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 3, local);
-}
 
 static void dti_softmax_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_rows *a = &l->args.rows;
     spec[3] = dti_row_lies(a->cols, a->x_offset | a->y_offset | a->dy_offset);
 }
 
-static uint64_t dti_softmax_width(const dti_launch *l) {
-    uint32_t spec[4];
-    dti_softmax_tile(l, 0, spec);
-    return spec[3] & DTI_ROW_FOURS ? l->args.rows.cols / 4 : l->args.rows.cols;
-}
-
 /* Three passes at most, in fours where rows lie so. */
 static uint64_t dti_softmax_rounds(const dti_launch *l, uint32_t local) {
-    return dti_rounds_of(dti_softmax_width(l), 3, local);
+    return dti_rounds_of(dti_row_width(l), 3, local);
 }
 
 /* spec0: 1 = log */
-DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows,
-           .width = dti_softmax_width, .tile = dti_softmax_tile, .rounds = dti_softmax_rounds,
-           .effort = dti_softmax_effort);
-
-static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 2, local);
-}
+DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = 4096,
+           .each = DTI_WORD(rows, cols), .width = dti_row_width, .tile = dti_softmax_tile,
+           .rounds = dti_softmax_rounds, .passes = 3, .effort = dti_row_effort);
 
 /* (y, dy, dx); spec0: 1 = log */
-DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad,
-           .grain = dti_cpu_grain_rows, .width = dti_softmax_width, .tile = dti_softmax_tile,
-           .rounds = dti_softmax_rounds, .effort = dti_softmax_grad_effort);
+DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad, .grain = 4096,
+           .each = DTI_WORD(rows, cols), .width = dti_row_width, .tile = dti_softmax_tile,
+           .rounds = dti_softmax_rounds, .passes = 2, .effort = dti_row_effort);
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule);
 
