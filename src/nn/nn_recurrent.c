@@ -182,7 +182,6 @@ static dt_tensor dti_nn_recurrent_states(const dti_nn_recurrent *r, const dt_ten
 static dt_recurrent dti_nn_recurrent_make(dt_tensor x, const char *op, const char *name,
                                           int64_t hidden, const dt_recurrent_desc *d,
                                           uint32_t kind) {
-    static const int8_t gates[] = {4, 3, 1, 1};
     const dt_recurrent nil = {dti_nil(x.graph), dti_nil(x.graph), dti_nil(x.graph)};
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, op, name))
@@ -194,7 +193,7 @@ static dt_recurrent dti_nn_recurrent_make(dt_tensor x, const char *op, const cha
                           .kind = kind,
                           .hidden = hidden,
                           .size = d->projection ? d->projection : hidden,
-                          .gates = gates[kind],
+                          .gates = dti_recurrence_gates[kind],
                           .layers = d->layers ? d->layers : 1,
                           .directions = d->bidirectional ? 2 : 1};
     if (x.graph->error[0] || !dti_nn_recurrent_numbers_fit(&r) ||

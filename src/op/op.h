@@ -242,17 +242,17 @@ static bool dti_has_gradient(const dti_node *n);
 static dt_tensor dti_parted_summed(dt_tensor x);
 static dt_tensor dti_parted_copied(dt_tensor x);
 static dt_tensor dti_parted_most(dt_tensor x); /* the largest over tensor ranks; no gradient */
-/* Along an axis of parts that are equal runs. spread: everybody's, of which each makes something
- * else; share: the own part of the sum: each is the other's gradient. gather: everybody's, with
- * which all do the same; own: the own part of what all have: so are these. */
-typedef struct dti_parted_along {
-    int axis;
-    int64_t tp_ranks, tp_rank;
-} dti_parted_along;
-static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a);
-static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a);
-static dt_tensor dti_parted_gathered(dt_tensor x, dti_parted_along a);
-static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a);
+/* Along an axis of parts that are equal runs. SPREAD: everybody's, of which each makes something
+ * else; SHARE: the own part of the sum: each is the other's gradient. GATHER: everybody's, with
+ * which all do the same; OWN: the own part of what all have: so are these. */
+typedef enum dti_parted_way {
+    DTI_PARTED_SPREAD,
+    DTI_PARTED_SHARE,
+    DTI_PARTED_GATHER,
+    DTI_PARTED_OWN
+} dti_parted_way;
+static dt_tensor dti_parted_along(dti_parted_way way, dt_tensor x, int axis, int64_t tp_ranks,
+                                  int64_t tp_rank);
 /* Class numbers or indices as f32, [..., 1], checked against the range of all tensor ranks. */
 static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
 
@@ -280,6 +280,8 @@ static dti_attr dti_shape_attr(dt_shape s);            /* a shape as attributes 
 static dt_shape dti_attr_shape(const dti_attr *attr);  /* and back */
 static int dti_axis_of(dt_tensor x, int axis);         /* -1 is the last */
 static dt_tensor dti_swap_last(dt_tensor x, int axis); /* x with the axis last, and back */
+
+static const dt_shape dti_last_axis = {1, {-1}};
 
 /* ---- build.c */
 static bool dti_shape_of_input(dti_build *b); /* and its type: a row that moves elements */

@@ -25,10 +25,10 @@ static dt_tensor ref_apart_norm(dti_grad *g) {
 static dt_tensor ref_apart_attention(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
     const dt_tensor s = dti_attention_scores(g, &a, g->in, g->in[3]);
-    dt_tensor most = dt_detach(dt_max(s, dti_attention_keys, true));
+    dt_tensor most = dt_detach(dt_max(s, dti_last_axis, true));
     dt_tensor none = dt_eq(most, dt_fill(g->graph, (dt_shape){0}, -INFINITY));
     most = dt_mask_inv(most, none); /* a query that sees nothing: weights of 0 / 1 */
-    dt_tensor e = dt_exp(dt_sub(s, most)), sum = dt_sum(e, dti_attention_keys, true);
+    dt_tensor e = dt_exp(dt_sub(s, most)), sum = dt_sum(e, dti_last_axis, true);
     sum = dt_add(sum, none);
     dt_tensor p = dti_attention_dropped(g, &a, dt_div(e, sum));
     dt_tensor log_sum = dt_log(sum);

@@ -149,6 +149,14 @@ static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i) {
     return *v;
 }
 
+static uint32_t dti_emit_given(dti_emit *e, uint32_t i, uint32_t *offset) {
+    if (i >= e->node->count)
+        return DTI_UNBOUND;
+    const dti_view v = dti_emit_dense_in(e, i);
+    *offset = (uint32_t)v.offset;
+    return v.value;
+}
+
 static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n) {
     return dti_listing_value(e->list, DTI_VALUE_TRANSIENT, dtype, n, 0);
 }

@@ -118,6 +118,8 @@ static dti_view dti_emit_in(const dti_emit *e, uint32_t i);
 /* The input in rows of memory without gaps; copied to a scratch value when it is not. */
 static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
+/* Dense input i's value, and where it begins; DTI_UNBOUND, and nothing, where there is none. */
+static uint32_t dti_emit_given(dti_emit *e, uint32_t i, uint32_t *offset);
 static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n);
 /* Appends a launch with its arguments, bound to values. The pointer holds until the next append. */
 static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,

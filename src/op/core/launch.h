@@ -191,6 +191,7 @@ static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t 
 /* .effort of such kernels, whose items are rows of as many elements as `each` says; and .width, in
  * fours where a launch's rows lie so (DTI_ROW_FOURS). */
 static dti_effort dti_row_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
+static uint64_t dti_row_length(const dti_launch *launch);
 static uint64_t dti_row_width(const dti_launch *launch);
 /* Rounds of loops that constants bound, and of a workgroup's trees. */
 #define DTI_ROUNDS_FEW 64

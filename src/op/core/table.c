@@ -38,7 +38,7 @@ static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, 
     return kernel->effort ? kernel->effort(launch, variant, local) : (dti_effort){1, launch->items};
 }
 
-static uint32_t dti_row_length(const dti_launch *l) {
+static uint64_t dti_row_length(const dti_launch *l) {
     return ((const uint32_t *)(const void *)&l->args)[dti_kernel_info_of(l->kernel)->each];
 }
 

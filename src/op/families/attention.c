@@ -137,7 +137,7 @@ static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, d
     const int64_t wide = a->heads * a->dv;
     const dt_shape heads = {3, {a->tq, a->heads, a->dv}};
     dt_tensor y = dt_reshape(dt_slice(g->y, 1, 0, wide), heads);
-    dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_attention_keys, false);
+    dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_last_axis, false);
     return logs ? dt_sub(sums, dt_slice(g->dy, 1, wide + a->heads, a->heads)) : sums;
 }
 

@@ -106,8 +106,6 @@ static dt_tensor dti_attention_unrow(dt_tensor x, int64_t kv_heads, int64_t grou
     return dt_permute(x, (dt_shape){4, {1, 2, 0, 3}});
 }
 
-static const dt_shape dti_attention_keys = {1, {-1}};
-
 /* The weights and the scores' gradients, of (q, k, v, dy, largest scores with logarithms and sums,
  * mask). */
 typedef struct dti_attention_slopes {

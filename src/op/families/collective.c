@@ -81,25 +81,10 @@ static dt_tensor dti_parted_most(dt_tensor x) {
 
 enum { DTI_ALONG_AXIS, DTI_ALONG_TP_RANKS, DTI_ALONG_TP_RANK };
 
-static dt_tensor dti_parted_append(dti_op op, dt_tensor x, dti_parted_along a) {
-    const dti_attr attr = {.i = {a.axis, (int32_t)a.tp_ranks, (int32_t)a.tp_rank}};
-    return dti_append1(op, x, &attr);
-}
-
-static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a) {
-    return dti_parted_append(DTI_OP_TP_SPREAD, x, a);
-}
-
-static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a) {
-    return dti_parted_append(DTI_OP_TP_SHARE, x, a);
-}
-
-static dt_tensor dti_parted_gathered(dt_tensor x, dti_parted_along a) {
-    return dti_parted_append(DTI_OP_TP_GATHER, x, a);
-}
-
-static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a) {
-    return dti_parted_append(DTI_OP_TP_OWN, x, a);
+static dt_tensor dti_parted_along(dti_parted_way way, dt_tensor x, int axis, int64_t tp_ranks,
+                                  int64_t tp_rank) {
+    const dti_attr attr = {.i = {axis, (int32_t)tp_ranks, (int32_t)tp_rank}};
+    return dti_append1((dti_op)(DTI_OP_TP_SPREAD + way), x, &attr);
 }
 
 static bool dti_parted_along_shape(dti_build *b) {

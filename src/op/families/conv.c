@@ -263,12 +263,7 @@ static void dti_conv_image_emit(dti_emit *e) {
     dti_args_conv a =
         dti_conv_args(&e->node->attr, forward ? &in : &out, forward ? &out : &in, w.dim + 2);
     a.w_offset = (uint32_t)w.offset;
-    uint32_t bias = DTI_UNBOUND;
-    if (e->node->count > 2) {
-        dti_view b = dti_emit_dense_in(e, 2);
-        a.z_offset = (uint32_t)b.offset;
-        bias = b.value;
-    }
+    const uint32_t bias = dti_emit_given(e, 2, &a.z_offset);
     e->list->flops += dti_conv_flops(&a);
     DTI_EMIT(e, forward ? DTI_K_CONV : DTI_K_CONV_DX, (uint64_t)dti_view_elements(&out), a,
              in.value, w.value, out.value, bias)

@@ -80,9 +80,9 @@ static void dti_cross_entropy_grad_rule(dti_grad *g) {
 static void dti_xent_emit(dti_emit *e) {
     const dti_node *n = e->node;
     const uint32_t mode = dti_op_info_of(n->op)->selector, at = mode != DTI_XENT_WEIGHT;
-    const bool weighted = n->count > at + 1;
     const dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, at);
-    const dti_view s = weighted ? dti_emit_dense_in(e, at + 1) : (dti_view){.value = DTI_UNBOUND};
+    uint32_t s_offset = 0;
+    const uint32_t s = dti_emit_given(e, at + 1, &s_offset);
     const uint64_t rows = (uint64_t)dti_view_elements(&t);
     const uint32_t kept = mode == DTI_XENT_LOSS && e->workgroups ? DTI_XENT_KEPT : 0;
     const uint32_t pairs = dti_emit_scratch(e, DT_F32, (2 + kept) * rows);
@@ -90,13 +90,13 @@ static void dti_xent_emit(dti_emit *e) {
                              .classes = (uint32_t)(at ? x.dim[5] : n->attr.i[1]),
                              .ignore_index = n->attr.i[0],
                              .smoothing = n->attr.f[0],
-                             .s_stride = weighted,
+                             .s_stride = s != DTI_UNBOUND,
                              .x_offset = (uint32_t)x.offset,
                              .t_offset = (uint32_t)t.offset,
-                             .s_offset = (uint32_t)s.offset};
-    dti_launch *l = DTI_EMIT(e, DTI_K_XENT, rows, a, x.value, t.value, s.value, pairs);
+                             .s_offset = s_offset};
+    dti_launch *l = DTI_EMIT(e, DTI_K_XENT, rows, a, x.value, t.value, s, pairs);
     l->spec[0] = mode;
-    l->spec[1] = weighted;
+    l->spec[1] = a.s_stride;
     dti_emit_term_sum(e, pairs, (int64_t)rows);
 }
 

@@ -227,7 +227,7 @@ static uint64_t dti_term_sum_rounds(const dti_launch *l, uint32_t local) {
 
 /* n pairs -> 1 pair, one workgroup */
 DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .rounds = dti_term_sum_rounds,
-           .each = DTI_WORD(term, n), .effort = dti_row_effort);
+           .each = DTI_WORD(term, n), .passes = 1, .effort = dti_row_effort);
 
 static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_term *a = &l->args.term;

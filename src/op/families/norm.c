@@ -124,8 +124,6 @@ static dt_tensor dti_norm_like(dt_tensor y, dt_tensor x) {
     return dti_is_nil(x) ? x : dt_reshape(y, dti_node_of(x)->shape);
 }
 
-static const dt_shape dti_last_axis = {1, {-1}};
-
 static dt_tensor dti_norm_stats_lower(dti_grad *g) {
     dt_tensor x = dti_norm_grouped(g, g->in[0]), pair[2];
     if (g->node.attr.i[DTI_NORM_RMS]) {

@@ -142,14 +142,8 @@ static void dti_norm_emit(dti_emit *e) {
     dti_args_norm a = dti_norm_args(e, &x);
     dti_launch taken;
     const bool group = dti_norm_takes_stats(e, &a, &stats, &taken);
-    uint32_t w = x.value;
-    if (e->node->count == 3) {
-        dti_view v = dti_emit_dense_in(e, 2);
-        a.w_offset = (uint32_t)v.offset;
-        w = v.value;
-    } else if (e->node->count > 3) {
-        w = dti_norm_affine(e, &a);
-    }
+    const bool both = e->node->count > 3;
+    const uint32_t w = both ? dti_norm_affine(e, &a) : dti_emit_given(e, 2, &a.w_offset);
     a.s_offset = (uint32_t)stats.offset;
     a.chunks = group ? taken.args.norm.chunks : 1;
     a.p_offset = group ? taken.args.norm.p_offset : 0;
@@ -166,12 +160,7 @@ static void dti_norm_emit(dti_emit *e) {
 static void dti_norm_dx_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
     dti_args_norm a = dti_norm_args(e, &x);
-    uint32_t w = x.value;
-    if (e->node->count > 2) {
-        dti_view v = dti_emit_dense_in(e, 2);
-        a.w_offset = (uint32_t)v.offset;
-        w = v.value;
-    }
+    const uint32_t w = dti_emit_given(e, 2, &a.w_offset);
     a.dy_offset = (uint32_t)dy.offset;
     dti_launch *l = DTI_EMIT(e, DTI_K_NORM_DX, a.groups, a, x.value, dy.value, w, e->out.value);
     l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;

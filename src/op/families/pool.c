@@ -133,37 +133,27 @@ static bool dti_avg_pool2d_grad_shape(dti_build *b) {
 
 /* ---- Gradients */
 
-static dti_attr dti_pooling_attr_of(const dti_grad *g, dt_tensor x) {
-    dti_attr attr = g->node.attr;
-    dt_shape s = dti_node_of(x)->shape;
-    attr.dim[0] = s.dim[1];
-    attr.dim[1] = s.dim[2];
-    return attr;
-}
-
 static void dti_max_pool2d_grad_rule(dti_grad *g) {
     g->dx[0] = dti_append2(DTI_OP_MAX_POOL2D_GRAD, g->in[0], g->dy, &g->node.attr);
 }
 
+/* Of max_pool2d_at and its adjoint: each is the other's. */
 static void dti_max_pool2d_at_grad(dti_grad *g) {
+    const bool at = g->node.op == DTI_OP_MAX_POOL2D_AT;
     if (g->wanted[1])
-        g->dx[1] = dti_append2(DTI_OP_MAX_POOL2D_GRAD, g->in[0], g->dy, &g->node.attr);
+        g->dx[1] = dti_append2(at ? DTI_OP_MAX_POOL2D_GRAD : DTI_OP_MAX_POOL2D_AT, g->in[0], g->dy,
+                               &g->node.attr);
 }
 
-static void dti_max_pool2d_grad_grad(dti_grad *g) {
-    if (g->wanted[1])
-        g->dx[1] = dti_append2(DTI_OP_MAX_POOL2D_AT, g->in[0], g->dy, &g->node.attr);
-}
-
-static void dti_avg_pool2d_grad_rule(dti_grad *g) {
-    dti_attr attr = dti_pooling_attr_of(g, g->in[0]);
-    g->dx[0] = dti_append1(DTI_OP_AVG_POOL2D_GRAD, g->dy, &attr);
-}
-
-static void dti_avg_pool2d_grad_grad(dti_grad *g) {
-    dti_attr attr =
-        dti_pooling_attr_of(g, g->in[0]); /* of the pooled side: what adaptive asks for */
-    g->dx[0] = dti_append1(DTI_OP_AVG_POOL2D, g->dy, &attr);
+/* Of the mean, resampling and their adjoints, which follow them in the table: likewise. With the
+ * size of what the row read: of the pooled side it is what adaptive pooling asks for. */
+static void dti_plane_grad(dti_grad *g) {
+    const bool forward = g->node.op == DTI_OP_AVG_POOL2D || g->node.op == DTI_OP_RESIZE;
+    const dt_shape s = dti_node_of(g->in[0])->shape;
+    dti_attr attr = g->node.attr;
+    attr.dim[0] = s.dim[1];
+    attr.dim[1] = s.dim[2];
+    g->dx[0] = dti_append1((dti_op)(forward ? g->node.op + 1 : g->node.op - 1), g->dy, &attr);
 }
 
 /* ---- Launches */
@@ -259,13 +249,6 @@ static bool dti_resize_shape(dti_build *b) {
     return true;
 }
 
-/* Each is the other's gradient. */
-static void dti_resize_grad_rule(dti_grad *g) {
-    bool forward = g->node.op == DTI_OP_RESIZE;
-    dti_attr attr = dti_pooling_attr_of(g, g->in[0]);
-    g->dx[0] = dti_append1(forward ? DTI_OP_RESIZE_GRAD : DTI_OP_RESIZE, g->dy, &attr);
-}
-
 static void dti_resize_emit(dti_emit *e) {
     const bool forward = e->node->op == DTI_OP_RESIZE;
     const dti_view in = dti_emit_dense_in(e, 0);
@@ -295,12 +278,12 @@ DTI_FAMILY_BY(max_pool2d, max_pool2d_at, .shape = dti_max_pool2d_shape,
 
 DTI_FAMILY(max_pool2d_at, .shape = dti_max_pool2d_at_shape, .grad = dti_max_pool2d_at_grad);
 
-DTI_FAMILY(max_pool2d_grad, .shape = dti_max_pool2d_grad_shape, .grad = dti_max_pool2d_grad_grad);
+DTI_FAMILY(max_pool2d_grad, .shape = dti_max_pool2d_grad_shape, .grad = dti_max_pool2d_at_grad);
 
-DTI_FAMILY(avg_pool2d, .shape = dti_avg_pool2d_shape, .grad = dti_avg_pool2d_grad_rule);
+DTI_FAMILY(avg_pool2d, .shape = dti_avg_pool2d_shape, .grad = dti_plane_grad);
 
-DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_avg_pool2d_grad_grad);
+DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_plane_grad);
 
-DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
+DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_plane_grad);
 
-DTI_FAMILY_BY(resize_grad, resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
+DTI_FAMILY_BY(resize_grad, resize, .shape = dti_resize_shape, .grad = dti_plane_grad);

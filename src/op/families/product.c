@@ -221,12 +221,7 @@ static void dti_linear_emit(dti_emit *e) {
     g.a_offset = (uint32_t)x.offset;
     g.b_offset = (uint32_t)w.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    uint32_t bias = DTI_UNBOUND;
-    if (e->node->count > 2) {
-        dti_view b = dti_emit_dense_in(e, 2);
-        g.bias_offset = (uint32_t)b.offset;
-        bias = b.value;
-    }
+    const uint32_t bias = dti_emit_given(e, 2, &g.bias_offset);
     dti_emit_gemm(e, &g, x.value, w.value, bias, dti_linear_cuts(&e->out, &g));
 }
 

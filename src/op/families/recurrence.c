@@ -11,6 +11,8 @@
 enum { DTI_RECURRENCE_KIND = 0, DTI_RECURRENCE_FLAGS = 1 };
 enum { DTI_RECURRENCE_Y, DTI_RECURRENCE_LAST_H, DTI_RECURRENCE_LAST_C };
 
+static const int8_t dti_recurrence_gates[] = {4, 3, 1, 1}; /* of the weight, by kind */
+
 /* Sizes of a sample. */
 typedef struct dti_recurrence {
     uint32_t kind, flags;
@@ -36,10 +38,10 @@ static int64_t dti_recurrence_grad_all(const dti_recurrence *a) {
 
 /* But for the steps. */
 static dti_recurrence dti_recurrence_sizes(const dti_attr *attr, dt_shape w) {
-    static const int8_t gates[] = {4, 3, 1, 1}, units[] = {5, 4, 0, 0};
+    static const int8_t units[] = {5, 4, 0, 0};
     dti_recurrence a = {.kind = (uint32_t)attr->i[DTI_RECURRENCE_KIND],
                         .flags = (uint32_t)attr->i[DTI_RECURRENCE_FLAGS]};
-    a.gates = gates[a.kind];
+    a.gates = dti_recurrence_gates[a.kind];
     a.hidden = w.dim[0] / a.gates;
     a.size = w.dim[1];
     a.cell = a.kind == DTI_RECURRENCE_LSTM ? a.hidden : 0;
@@ -277,9 +279,8 @@ static bool dti_recurrence_append(const dt_tensor *in, uint32_t count, uint32_t 
 
 /* Steps of an invocation: of each step the products of its units. */
 static dti_effort dti_recurrence_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    static const int8_t gates[] = {4, 3, 1, 1};
     const dti_args_recurrence *a = &l->args.recurrence;
-    const uint64_t columns = (uint64_t)gates[l->spec[0]] * a->hidden, size = a->size;
+    const uint64_t columns = (uint64_t)dti_recurrence_gates[l->spec[0]] * a->hidden, size = a->size;
     const uint64_t blocks = dti_ceil_div(columns, local) * size;
     return (dti_effort){a->steps * blocks, l->items * a->steps * columns * size * a->block};
 }
@@ -296,10 +297,9 @@ static uint64_t dti_recurrence_rounds(const dti_launch *l, uint32_t local) {
 }
 
 static uint64_t dti_recurrence_grad_rounds(const dti_launch *l, uint32_t local) {
-    static const int8_t gates[] = {4, 3, 1, 1};
     const dti_args_recurrence *a = &l->args.recurrence;
     const uint64_t u = dti_ceil_div(a->hidden, local), c = dti_ceil_div(a->size, local);
-    const uint64_t columns = (uint64_t)gates[l->spec[0]] * a->hidden;
+    const uint64_t columns = (uint64_t)dti_recurrence_gates[l->spec[0]] * a->hidden;
     const uint64_t blocks = dti_ceil_div(columns, local);
     const bool projected = (a->flags & DTI_RECURRENCE_PROJECTED) != 0;
     uint64_t step = 3 + u * (7 * a->block + 3);

@@ -23,8 +23,8 @@ static int64_t dti_recurrence_block(const dti_args_recurrence *a, int threads) {
 static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, float *memory) {
     const dti_args_recurrence *a = &l->args.recurrence;
     const dti_attr attr = {.i = {(int32_t)l->spec[0], (int32_t)a->flags}};
-    static const int8_t gates[] = {4, 3, 1, 1};
-    const int64_t rows = DTI_RECURRENCE_BLOCK, sums = gates[l->spec[0]] * (int64_t)a->hidden;
+    const int64_t rows = DTI_RECURRENCE_BLOCK,
+                  sums = dti_recurrence_gates[l->spec[0]] * (int64_t)a->hidden;
     const dti_gemm widest = {.m = rows, .n = DTI_MAX(sums, a->size), .k = DTI_GEMM_KC};
     size_t at = 0;
     *w = (dti_recurrence_work){.a = a};

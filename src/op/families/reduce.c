@@ -420,15 +420,6 @@ static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint3
     return (dti_effort){a->r, (uint64_t)a->n * a->r};
 }
 
-#define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
-#define DTI_REDUCE_DIVIDES                                                                         \
-    {                                                                                              \
-        6, DTI_WORD(reduce, by), {                                                                 \
-            DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),            \
-                DTI_REDUCE_DIM(4), DTI_REDUCE_DIM(5)                                               \
-        }                                                                                          \
-    }
-
 /* Axes that are reduced are the last ones, and merged where they can be. */
 static bool dti_reduce_is_line(const dti_args_reduce *a) {
     return a->r == 1 || a->dim[DTI_AXES - 1] == a->r;
@@ -452,10 +443,17 @@ static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
     return dti_reduce_rounds_of(&l->args.reduce, 1);
 }
 
+#define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
+#define DTI_REDUCE_ANY                                                                             \
+    .run = dti_cpu_reduce, .grain = 16384, .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile,   \
+    .divides = {6,                                                                                 \
+                DTI_WORD(reduce, by),                                                              \
+                {DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),       \
+                 DTI_REDUCE_DIM(4), DTI_REDUCE_DIM(5)}}
+
 /* spec0: DTI_R_*; serial over j */
-DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = 16384,
-           .each = DTI_WORD(reduce, r), .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile,
-           .rounds = dti_reduce_rounds, .effort = dti_reduce_effort);
+DTI_KERNEL(REDUCE, reduce, "rw", ITEM, DTI_REDUCE_ANY, .rounds = dti_reduce_rounds,
+           .effort = dti_reduce_effort);
 
 /* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
 #define DTI_REDUCE_LOCAL 128
@@ -477,23 +475,16 @@ static uint64_t dti_reduce_column_rounds(const dti_launch *l, uint32_t local) {
 }
 
 /* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
-DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce, .grain = 16384,
-           .each = DTI_WORD(reduce, r), .local = {DTI_REDUCE_LOCAL}, .divides = DTI_REDUCE_DIVIDES,
-           .tile = dti_reduce_tile, .invocations = dti_reduce_column_invocations,
-           .rounds = dti_reduce_column_rounds, .effort = dti_reduce_column_effort);
-
-static uint64_t dti_reduce_row_width(const dti_launch *l) {
-    return l->args.reduce.r;
-}
+DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, DTI_REDUCE_ANY, .local = {DTI_REDUCE_LOCAL},
+           .invocations = dti_reduce_column_invocations, .rounds = dti_reduce_column_rounds,
+           .effort = dti_reduce_column_effort);
 
 static uint64_t dti_reduce_row_rounds(const dti_launch *l, uint32_t local) {
     return dti_reduce_rounds_of(&l->args.reduce, local);
 }
 
 /* spec0: DTI_R_*; a workgroup over j */
-DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce, .grain = 16384,
-           .each = DTI_WORD(reduce, r), .width = dti_reduce_row_width,
-           .divides = DTI_REDUCE_DIVIDES, .tile = dti_reduce_tile, .rounds = dti_reduce_row_rounds,
-           .passes = 1, .effort = dti_row_effort);
+DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, DTI_REDUCE_ANY, .width = dti_row_length,
+           .rounds = dti_reduce_row_rounds, .passes = 1, .effort = dti_row_effort);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

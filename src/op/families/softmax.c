@@ -30,19 +30,11 @@ static void dti_softmax_emit(dti_emit *e) {
 
 static dt_tensor dti_softmax_along(dti_op op, dt_tensor x, int axis) {
     DTI_NEED_TENSOR(x, dti_op_info_of(op)->name);
-    int rank = dti_node_of(x)->shape.rank, at = axis < 0 ? axis + rank : axis;
-    if (at < 0 || at >= rank) {
+    const int rank = dti_node_of(x)->shape.rank, at = dti_axis_of(x, axis);
+    if (at < 0 || at >= rank)
         return dti_graph_fail(x.graph, "%s(%s): %s", dti_op_info_of(op)->name, dti_shape_of(x).text,
                               dti_axis_text(axis, rank).text);
-    }
-    if (at == rank - 1)
-        return dti_append1(op, x, NULL);
-    dt_shape swap = {.rank = rank};
-    for (int i = 0; i < rank; i++)
-        swap.dim[i] = i;
-    swap.dim[at] = rank - 1;
-    swap.dim[rank - 1] = at;
-    return dt_permute(dti_append1(op, dt_permute(x, swap), NULL), swap);
+    return dti_swap_last(dti_append1(op, dti_swap_last(x, at), NULL), at);
 }
 
 DT_API dt_tensor dt_softmax(dt_tensor x, int axis) {

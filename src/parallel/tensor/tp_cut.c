@@ -82,8 +82,8 @@ static void dti_tp_cut_param(dti_tp_cut *c, uint32_t id, dti_node *n) {
 
 /* ---- rows of a sequence */
 
-static dti_parted_along dti_tp_cut_along(const dti_tp_cut *c, int axis) {
-    return (dti_parted_along){axis, c->tp_ranks, c->tp_rank};
+static dt_tensor dti_tp_cut_along(const dti_tp_cut *c, dti_parted_way way, dt_tensor x, int axis) {
+    return dti_parted_along(way, x, axis, c->tp_ranks, c->tp_rank);
 }
 
 /* As what all tensor ranks have; of rows all of them. */
@@ -92,7 +92,7 @@ static dt_tensor dti_tp_cut_whole(dti_tp_cut *c, uint32_t id) {
     if (!c->parted[id].rows)
         return x;
     if (!c->wholes[id])
-        c->wholes[id] = dti_parted_gathered(x, dti_tp_cut_along(c, c->parted[id].axis)).id;
+        c->wholes[id] = dti_tp_cut_along(c, DTI_PARTED_GATHER, x, c->parted[id].axis).id;
     return (dt_tensor){c->to, c->wholes[id]};
 }
 
@@ -100,7 +100,7 @@ static dt_tensor dti_tp_cut_whole(dti_tp_cut *c, uint32_t id) {
 static dt_tensor dti_tp_cut_own(dti_tp_cut *c, uint32_t id, int axis) {
     if (!c->owns[id])
         c->owns[id] =
-            dti_parted_own((dt_tensor){c->to, c->stands[id]}, dti_tp_cut_along(c, axis)).id;
+            dti_tp_cut_along(c, DTI_PARTED_OWN, (dt_tensor){c->to, c->stands[id]}, axis).id;
     return (dt_tensor){c->to, c->owns[id]};
 }
 
@@ -112,7 +112,7 @@ static dt_tensor dti_tp_cut_sum(dti_tp_cut *c, dt_tensor y, dti_parted *out) {
         return dti_parted_summed(y);
     *out = dti_parted_of(0, s.dim[0]);
     out->rows = true;
-    return dti_parted_shared(y, dti_tp_cut_along(c, 0));
+    return dti_tp_cut_along(c, DTI_PARTED_SHARE, y, 0);
 }
 
 /* As it is, but for its inputs. */
@@ -144,7 +144,7 @@ static dt_tensor dti_tp_cut_copy(dti_tp_cut *c, uint32_t id) {
         return x;
     if (!c->copies[id])
         c->copies[id] = c->parted[id].rows
-                            ? dti_parted_spread(x, dti_tp_cut_along(c, c->parted[id].axis)).id
+                            ? dti_tp_cut_along(c, DTI_PARTED_SPREAD, x, c->parted[id].axis).id
                             : dti_parted_copied(x).id;
     return (dt_tensor){c->to, c->copies[id]};
 }
