@@ -154,14 +154,16 @@
       "(dy, w, b) -> the adjoint of conv2d in x, + b: also the transposed convolution")            \
     X(CONV2D_DW, conv2d_dw, "2", REDUCES, LOW, conv2d_dw, 0,                                       \
       "(dy, x) -> the adjoint of conv2d in w")                                                     \
-    X(MAX_POOL2D, max_pool2d, "1", ROWWISE, WIDEST, max_pool2d, 0, "largest of each window")       \
-    X(MAX_POOL2D_AT, max_pool2d_at, "2", ROWWISE, WIDEST, max_pool2d_at, 0,                        \
+    X(MAX_POOL2D, max_pool2d, "1", ROWWISE, WIDEST, max_pool2d, DTI_K_MAX_POOL,                    \
+      "largest of each window")                                                                    \
+    X(MAX_POOL2D_AT, max_pool2d_at, "2", ROWWISE, WIDEST, max_pool2d_at, DTI_K_MAX_POOL,           \
       "(x, g) -> g where x is largest in the window, the first of equals")                         \
-    X(MAX_POOL2D_GRAD, max_pool2d_grad, "2", ROWWISE, WIDEST, max_pool2d_grad, 0,                  \
-      "(x, dy) -> the adjoint of max_pool2d_at in g")                                              \
-    X(AVG_POOL2D, avg_pool2d, "1", ROWWISE, WIDEST, avg_pool2d, 0, "mean of each window")          \
-    X(AVG_POOL2D_GRAD, avg_pool2d_grad, "1", ROWWISE, WIDEST, avg_pool2d_grad, 0,                  \
-      "dy -> the adjoint of avg_pool2d")                                                           \
+    X(MAX_POOL2D_GRAD, max_pool2d_grad, "2", ROWWISE, WIDEST, max_pool2d_grad,                     \
+      DTI_K_MAX_POOL_GRAD, "(x, dy) -> the adjoint of max_pool2d_at in g")                         \
+    X(AVG_POOL2D, avg_pool2d, "1", ROWWISE, WIDEST, avg_pool2d, DTI_K_AVG_POOL,                    \
+      "mean of each window")                                                                       \
+    X(AVG_POOL2D_GRAD, avg_pool2d_grad, "1", ROWWISE, WIDEST, avg_pool2d_grad,                     \
+      DTI_K_AVG_POOL_GRAD, "dy -> the adjoint of avg_pool2d")                                      \
     X(RESIZE, resize, "1", ROWWISE, WIDEST, resize, 0, "nearest or bilinear resampling")           \
     X(RESIZE_GRAD, resize_grad, "1", ROWWISE, WIDEST, resize_grad, 0, "dy -> its adjoint")         \
     X(TRAIN_MODE, train_mode, "0", NONE, WIDEST, fill, 2, "1 in a training program, else 0")       \

@@ -96,22 +96,12 @@ static bool dti_attention_grad_shape(dti_build *b) {
     return true;
 }
 
-static double dti_attention_pairs(const dt_graph *g, const dti_node *n, dti_attention *a) {
-    *a = dti_attention_of(g, n);
-    const bool causal = (dti_attention_flags(n) & DTI_ATTENTION_CAUSAL) != 0;
-    return (double)a->heads * (double)a->tq * (double)a->tk * (causal ? 0.5 : 1.0);
-}
-
 static double dti_attention_macs(const dt_graph *g, const dti_node *n) {
-    dti_attention a;
-    const double pairs = dti_attention_pairs(g, n, &a);
-    return pairs * (double)(a.d + a.dv);
-}
-
-static double dti_attention_grad_macs(const dt_graph *g, const dti_node *n) {
-    dti_attention a;
-    const double pairs = dti_attention_pairs(g, n, &a);
-    return pairs * (double)(3 * a.d + 2 * a.dv);
+    const dti_attention a = dti_attention_of(g, n);
+    const bool causal = (dti_attention_flags(n) & DTI_ATTENTION_CAUSAL) != 0;
+    const int64_t size = n->op == DTI_OP_ATTENTION ? a.d + a.dv : 3 * a.d + 2 * a.dv;
+    const double pairs = (double)a.heads * (double)a.tq * (double)a.tk * (causal ? 0.5 : 1.0);
+    return pairs * (double)size;
 }
 
 #include "attention_rows.c" /* the same from other rows */
@@ -466,4 +456,4 @@ DTI_FAMILY(attention, .shape = dti_attention_shape, .grad = dti_attention_grad_r
            .macs = dti_attention_macs, .part = dti_attention_parted);
 
 DTI_FAMILY(attention_grad, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
-           .macs = dti_attention_grad_macs);
+           .macs = dti_attention_macs);

@@ -169,27 +169,13 @@ static bool dti_conv2d_dw_shape(dti_build *b) {
 
 /* ---- Gradients */
 
-static dti_attr dti_conv_sized(const dti_grad *g, int64_t height, int64_t width) {
+/* By the height and width of `like`. */
+static dt_tensor dti_conv_to(const dti_grad *g, dti_op op, dt_tensor a, dt_tensor b,
+                             dt_tensor like) {
+    const dt_shape s = dti_node_of(like)->shape;
     dti_attr attr = g->node.attr;
-    attr.dim[0] = height;
-    attr.dim[1] = width;
-    return attr;
-}
-
-static dt_tensor dti_conv_forward(const dti_grad *g, dt_tensor x, dt_tensor w) {
-    return dti_append2(DTI_OP_CONV2D, x, w, &g->node.attr);
-}
-
-static dt_tensor dti_conv_to_x(const dti_grad *g, dt_tensor dy, dt_tensor w, dt_tensor like) {
-    dt_shape s = dti_node_of(like)->shape;
-    dti_attr attr = dti_conv_sized(g, s.dim[1], s.dim[2]);
-    return dti_append2(DTI_OP_CONV2D_DX, dy, w, &attr);
-}
-
-static dt_tensor dti_conv_to_w(const dti_grad *g, dt_tensor dy, dt_tensor x, dt_tensor like) {
-    dt_shape s = dti_node_of(like)->shape;
-    dti_attr attr = dti_conv_sized(g, s.dim[2], s.dim[3]);
-    return dti_append2(DTI_OP_CONV2D_DW, dy, x, &attr);
+    memcpy(attr.dim, s.dim + s.rank - 2, 2 * sizeof *s.dim);
+    return dti_append2(op, a, b, &attr);
 }
 
 /* Of an image that got one number a channel: over its samples and positions. */
@@ -200,27 +186,27 @@ static dt_tensor dti_conv_to_bias(dt_tensor dy) {
 
 static void dti_conv2d_grad(dti_grad *g) {
     if (g->wanted[0])
-        g->dx[0] = dti_conv_to_x(g, g->dy, g->in[1], g->in[0]);
+        g->dx[0] = dti_conv_to(g, DTI_OP_CONV2D_DX, g->dy, g->in[1], g->in[0]);
     if (g->wanted[1])
-        g->dx[1] = dti_conv_to_w(g, g->dy, g->in[0], g->in[1]);
+        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DW, g->dy, g->in[0], g->in[1]);
     if (g->wanted[2])
         g->dx[2] = dti_conv_to_bias(g->dy);
 }
 
 static void dti_conv2d_dx_grad(dti_grad *g) {
     if (g->wanted[0])
-        g->dx[0] = dti_conv_forward(g, g->dy, g->in[1]);
+        g->dx[0] = dti_append2(DTI_OP_CONV2D, g->dy, g->in[1], &g->node.attr);
     if (g->wanted[1])
-        g->dx[1] = dti_conv_to_w(g, g->in[0], g->dy, g->in[1]);
+        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DW, g->in[0], g->dy, g->in[1]);
     if (g->wanted[2])
         g->dx[2] = dti_conv_to_bias(g->dy);
 }
 
 static void dti_conv2d_dw_grad(dti_grad *g) {
     if (g->wanted[0])
-        g->dx[0] = dti_conv_forward(g, g->in[1], g->dy);
+        g->dx[0] = dti_append2(DTI_OP_CONV2D, g->in[1], g->dy, &g->node.attr);
     if (g->wanted[1])
-        g->dx[1] = dti_conv_to_x(g, g->in[0], g->dy, g->in[1]);
+        g->dx[1] = dti_conv_to(g, DTI_OP_CONV2D_DX, g->in[0], g->dy, g->in[1]);
 }
 
 /* ---- Launches */

@@ -104,16 +104,13 @@ static void dti_norm_grad_rule(dti_grad *g) {
 
 static dt_tensor dti_norm_grouped(const dti_grad *g, dt_tensor x) {
     const int32_t *i = g->node.attr.i;
-    int64_t all = dti_is_nil(x) ? 0 : dti_shape_elements(dti_node_of(x)->shape);
-    int64_t cols = i[DTI_NORM_BATCH] ? i[DTI_NORM_SPATIAL] : i[DTI_NORM_COLS];
-    return dt_reshape(x, (dt_shape){2, {all / cols, cols}});
+    const int64_t cols = i[DTI_NORM_BATCH] ? i[DTI_NORM_SPATIAL] : i[DTI_NORM_COLS];
+    return dt_reshape(x, (dt_shape){2, {-1, cols}});
 }
 
 static dt_tensor dti_norm_channelled(const dti_grad *g, dt_tensor x) {
     const int32_t *i = g->node.attr.i;
-    int64_t all = dti_is_nil(x) ? 0 : dti_shape_elements(dti_node_of(x)->shape);
-    int64_t channels = i[DTI_NORM_CHANNELS], spatial = i[DTI_NORM_SPATIAL];
-    return dt_reshape(x, (dt_shape){3, {all / (channels * spatial), channels, spatial}});
+    return dt_reshape(x, (dt_shape){3, {-1, i[DTI_NORM_CHANNELS], i[DTI_NORM_SPATIAL]}});
 }
 
 static dt_tensor dti_norm_by_channel(const dti_grad *g, dt_tensor w) {
@@ -161,8 +158,7 @@ static dt_tensor dti_batch_stats_lower(dti_grad *g) {
     pair[0] = dt_div(dti_norm_sum(x, 2, true), count);
     pair[1] = dt_div(dti_norm_sum(dt_square(dt_sub(x, pair[0])), 2, true), count);
     for (int k = 0; k < 2; k++) {
-        dt_tensor running = dti_norm_by_channel(g, g->in[1 + k]);
-        running = dt_mul(eval, running);
+        const dt_tensor running = dt_mul(eval, dti_norm_by_channel(g, g->in[1 + k]));
         pair[k] = dt_add(dt_mul(train, pair[k]), running);
     }
     return dt_concat(pair, 2, 1);

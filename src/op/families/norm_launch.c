@@ -70,19 +70,15 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
     for (int64_t which = 0; which < 2; which++) {
         for (int64_t i = 0; i < count; i++) {
             double share = (double)DTI_MIN(rows, e->batch - i * rows) / (double)e->batch;
-            dti_view x = dti_view_line(parts, c, 2, 2 * c * i + which);
+            const dti_view x = dti_view_line(parts, c, 2, 2 * c * i + which);
             const dti_view y = dti_view_line(weighted, c, 1, c * i);
-            if (!which) {
-                dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &x, &first, &y, none);
-                x = y;
-            } else {
-                const dti_view own = dti_view_line(parts, c, 2, 2 * c * i);
-                dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &own, &mean, &y, none);
+            const dti_view own = dti_view_line(parts, c, 2, 2 * c * i);
+            dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &own, which ? &mean : &first, &y, none);
+            if (which) {
                 dti_emit_map1(e, DTI_K_MAP1, DTI_U_SQUARE, &y, &y, none);
                 dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, &x, &y, &y, none);
-                x = y;
             }
-            dti_emit_map1(e, DTI_K_MAP1, DTI_U_AFFINE, &x, &y,
+            dti_emit_map1(e, DTI_K_MAP1, DTI_U_AFFINE, &y, &y,
                           (const float[2]){(float)share, 0.0f});
         }
         dti_emit_sum_parts(e, weighted, count, (uint32_t)c, &sum, 1.0f);

@@ -158,54 +158,34 @@ static void dti_plane_grad(dti_grad *g) {
 
 /* ---- Launches */
 
-static dti_args_pool dti_pooling_args(const dti_attr *attr, const dti_view *x, const dti_view *y) {
-    const int32_t *i = attr->i;
-    return (dti_args_pool){.n = (uint32_t)(x->dim[0] * x->dim[3]),
-                           .ih = (uint32_t)x->dim[4],
-                           .iw = (uint32_t)x->dim[5],
-                           .oh = (uint32_t)y->dim[4],
-                           .ow = (uint32_t)y->dim[5],
-                           .kh = (uint32_t)i[DTI_POOL_KERNEL],
-                           .kw = (uint32_t)i[DTI_POOL_KERNEL + 1],
-                           .stride_h = (uint32_t)i[DTI_POOL_STRIDE],
-                           .stride_w = (uint32_t)i[DTI_POOL_STRIDE + 1],
-                           .pad_h = (uint32_t)i[DTI_POOL_PADDING],
-                           .pad_w = (uint32_t)i[DTI_POOL_PADDING + 1],
-                           .x_offset = (uint32_t)x->offset,
-                           .y_offset = (uint32_t)y->offset};
-}
-
-static void dti_emit_pool(dti_emit *e, dti_kernel_id kernel, const dti_args_pool *a, uint32_t v0,
-                          uint32_t v1, uint32_t v2) {
-    dti_launch *l = DTI_EMIT(e, kernel, (uint64_t)dti_view_elements(&e->out), *a, v0, v1, v2);
-    if (kernel == DTI_K_AVG_POOL || kernel == DTI_K_AVG_POOL_GRAD)
-        l->spec[0] = (uint32_t)e->node->attr.i[DTI_POOL_MODE];
-}
-
-static void dti_max_pool2d_at_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), g = e->node->count > 1 ? dti_emit_dense_in(e, 1) : x;
-    dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &e->out);
-    a.g_offset = (uint32_t)g.offset;
-    dti_emit_pool(e, DTI_K_MAX_POOL, &a, x.value, g.value, e->out.value);
-}
-
-static void dti_max_pool2d_grad_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
-    dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &dy);
-    a.g_offset = (uint32_t)e->out.offset;
-    dti_emit_pool(e, DTI_K_MAX_POOL_GRAD, &a, x.value, dy.value, e->out.value);
-}
-
-static void dti_avg_pool2d_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0);
-    dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &e->out);
-    dti_emit_pool(e, DTI_K_AVG_POOL, &a, x.value, e->out.value, DTI_UNBOUND);
-}
-
-static void dti_avg_pool2d_grad_emit(dti_emit *e) {
-    dti_view dy = dti_emit_dense_in(e, 0);
-    dti_args_pool a = dti_pooling_args(&e->node->attr, &e->out, &dy);
-    dti_emit_pool(e, DTI_K_AVG_POOL_GRAD, &a, dy.value, e->out.value, DTI_UNBOUND);
+/* (x, g) -> y, or (x, dy) -> x; of the mean x -> y, or dy -> x. */
+static void dti_pool_emit(dti_emit *e) {
+    const dti_kernel_id kernel = (dti_kernel_id)dti_op_info_of(e->node->op)->selector;
+    const bool max = kernel == DTI_K_MAX_POOL || kernel == DTI_K_MAX_POOL_GRAD;
+    const bool adjoint = kernel == DTI_K_MAX_POOL_GRAD || kernel == DTI_K_AVG_POOL_GRAD;
+    const int32_t *i = e->node->attr.i;
+    const dti_view in = dti_emit_dense_in(e, 0), out = e->out;
+    const dti_view last = e->node->count > 1 ? dti_emit_dense_in(e, 1) : in;
+    const dti_view *x = adjoint && !max ? &out : &in, *y = adjoint ? &last : &out;
+    const dti_args_pool a = {.n = (uint32_t)(x->dim[0] * x->dim[3]),
+                             .ih = (uint32_t)x->dim[4],
+                             .iw = (uint32_t)x->dim[5],
+                             .oh = (uint32_t)y->dim[4],
+                             .ow = (uint32_t)y->dim[5],
+                             .kh = (uint32_t)i[DTI_POOL_KERNEL],
+                             .kw = (uint32_t)i[DTI_POOL_KERNEL + 1],
+                             .stride_h = (uint32_t)i[DTI_POOL_STRIDE],
+                             .stride_w = (uint32_t)i[DTI_POOL_STRIDE + 1],
+                             .pad_h = (uint32_t)i[DTI_POOL_PADDING],
+                             .pad_w = (uint32_t)i[DTI_POOL_PADDING + 1],
+                             .x_offset = (uint32_t)x->offset,
+                             .y_offset = (uint32_t)y->offset,
+                             .g_offset = (uint32_t)(!max      ? 0
+                                                    : adjoint ? out.offset
+                                                              : last.offset)};
+    DTI_EMIT(e, kernel, (uint64_t)dti_view_elements(&out), a, in.value,
+             max ? last.value : out.value, max ? out.value : DTI_UNBOUND)
+        ->spec[0] = (uint32_t)i[DTI_POOL_MODE]; /* of the mean */
 }
 
 /* ---- Constructors */
@@ -273,16 +253,17 @@ DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY_BY(max_pool2d, max_pool2d_at, .shape = dti_max_pool2d_shape,
-              .grad = dti_max_pool2d_grad_rule);
+DTI_FAMILY_BY(max_pool2d, pool, .shape = dti_max_pool2d_shape, .grad = dti_max_pool2d_grad_rule);
 
-DTI_FAMILY(max_pool2d_at, .shape = dti_max_pool2d_at_shape, .grad = dti_max_pool2d_at_grad);
+DTI_FAMILY_BY(max_pool2d_at, pool, .shape = dti_max_pool2d_at_shape,
+              .grad = dti_max_pool2d_at_grad);
 
-DTI_FAMILY(max_pool2d_grad, .shape = dti_max_pool2d_grad_shape, .grad = dti_max_pool2d_at_grad);
+DTI_FAMILY_BY(max_pool2d_grad, pool, .shape = dti_max_pool2d_grad_shape,
+              .grad = dti_max_pool2d_at_grad);
 
-DTI_FAMILY(avg_pool2d, .shape = dti_avg_pool2d_shape, .grad = dti_plane_grad);
+DTI_FAMILY_BY(avg_pool2d, pool, .shape = dti_avg_pool2d_shape, .grad = dti_plane_grad);
 
-DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_plane_grad);
+DTI_FAMILY_BY(avg_pool2d_grad, pool, .shape = dti_avg_pool2d_grad_shape, .grad = dti_plane_grad);
 
 DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_plane_grad);
 

@@ -208,21 +208,25 @@ static dti_view dti_linear_rows(dti_emit *e, uint32_t i, uint32_t *row) {
     return v;
 }
 
+/* Rows of x, or of dy, with the weight or its transpose; linear_dw: a sum over rows of both. */
 static void dti_linear_emit(dti_emit *e) {
-    dti_args_gemm g = {.batch0 = 1, .batch1 = 1};
-    dti_view x = dti_linear_rows(e, 0, &g.a_row), w = dti_emit_dense_in(e, 1);
-    int64_t n = e->out.dim[5], k = x.dim[5];
-    g.m = (uint32_t)(n ? dti_view_elements(&e->out) / n : 0);
-    g.n = (uint32_t)n;
-    g.k = (uint32_t)k;
-    g.b_col = (uint32_t)k;
-    g.a_col = g.b_row = 1;
-    g.c_row = (uint32_t)n;
-    g.a_offset = (uint32_t)x.offset;
-    g.b_offset = (uint32_t)w.offset;
+    const bool dw = e->node->op == DTI_OP_LINEAR_DW;
+    dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_row = 1, .a_col = 1, .b_row = 1, .b_col = 1};
+    const dti_view a = dti_linear_rows(e, 0, dw ? &g.a_col : &g.a_row);
+    const dti_view b = dw ? dti_linear_rows(e, 1, &g.b_row) : dti_emit_dense_in(e, 1);
+    const int64_t n = e->out.dim[5], last = a.dim[5];
+    const int64_t rows = dti_view_elements(&a) / DTI_MAX(last, 1);
+    g.m = (uint32_t)(dw ? last : rows);
+    g.n = g.c_row = (uint32_t)n;
+    g.k = (uint32_t)(dw ? rows : last);
+    if (!dw)
+        *(e->node->op == DTI_OP_LINEAR ? &g.b_col : &g.b_row) = (uint32_t)b.dim[5];
+    g.a_offset = (uint32_t)a.offset;
+    g.b_offset = (uint32_t)b.offset;
     g.c_offset = (uint32_t)e->out.offset;
     const uint32_t bias = dti_emit_given(e, 2, &g.bias_offset);
-    dti_emit_gemm(e, &g, x.value, w.value, bias, dti_linear_cuts(&e->out, &g));
+    dti_emit_gemm(e, &g, a.value, b.value, bias,
+                  dw ? dti_gemm_cuts_over_rows(g.m, g.n, g.k) : dti_linear_cuts(&e->out, &g));
 }
 
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
@@ -243,19 +247,6 @@ static void dti_linear_dx_grad(dti_grad *g) {
         g->dx[0] = dt_linear(g->dy, g->in[1], (dt_tensor){0});
     if (g->wanted[1])
         g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->in[0], g->dy, NULL);
-}
-
-static void dti_linear_dx_emit(dti_emit *e) {
-    dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_col = 1, .b_col = 1};
-    dti_view dy = dti_linear_rows(e, 0, &g.a_row), w = dti_emit_dense_in(e, 1);
-    int64_t in = e->out.dim[5], out = dy.dim[5];
-    g.m = (uint32_t)(in ? dti_view_elements(&e->out) / in : 0);
-    g.n = g.b_row = g.c_row = (uint32_t)in;
-    g.k = (uint32_t)out;
-    g.a_offset = (uint32_t)dy.offset;
-    g.b_offset = (uint32_t)w.offset;
-    g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND, dti_linear_cuts(&e->out, &g));
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {
@@ -279,19 +270,6 @@ static void dti_linear_dw_grad(dti_grad *g) {
         g->dx[0] = dt_linear(g->in[1], g->dy, (dt_tensor){0});
     if (g->wanted[1])
         g->dx[1] = dti_append2(DTI_OP_LINEAR_DX, g->in[0], g->dy, NULL);
-}
-
-static void dti_linear_dw_emit(dti_emit *e) {
-    dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_row = 1, .b_col = 1};
-    dti_view dy = dti_linear_rows(e, 0, &g.a_col), x = dti_linear_rows(e, 1, &g.b_row);
-    int64_t out = dy.dim[5], in = x.dim[5];
-    g.m = (uint32_t)out;
-    g.n = g.c_row = (uint32_t)in;
-    g.k = (uint32_t)(out ? dti_view_elements(&dy) / out : 0);
-    g.a_offset = (uint32_t)dy.offset;
-    g.b_offset = (uint32_t)x.offset;
-    g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_gemm_cuts_over_rows(g.m, g.n, g.k));
 }
 
 /* ---- CPU: items are tiles of C, or whole batch elements when those are enough for all threads.
@@ -426,8 +404,8 @@ static bool dti_linear_part(dti_parting *s) {
 DTI_FAMILY(linear, .shape = dti_linear_shape, .grad = dti_linear_grad, .macs = dti_weighted_macs,
            .part = dti_linear_part);
 
-DTI_FAMILY(linear_dx, .shape = dti_linear_dx_shape, .grad = dti_linear_dx_grad,
-           .macs = dti_weighted_dx_macs);
+DTI_FAMILY_BY(linear_dx, linear, .shape = dti_linear_dx_shape, .grad = dti_linear_dx_grad,
+              .macs = dti_weighted_dx_macs);
 
-DTI_FAMILY(linear_dw, .shape = dti_linear_dw_shape, .grad = dti_linear_dw_grad,
-           .macs = dti_weighted_dw_macs);
+DTI_FAMILY_BY(linear_dw, linear, .shape = dti_linear_dw_shape, .grad = dti_linear_dw_grad,
+              .macs = dti_weighted_dw_macs);
