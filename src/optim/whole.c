@@ -396,13 +396,10 @@ static dti_effort dti_optim_sums_effort(const dti_launch *l, uint32_t variant, u
     return dti_effort_rows(1, l->args.commit.blocks, 1, local);
 }
 
-static uint64_t dti_optim_sums_rounds(const dti_launch *l, uint32_t local) {
-    return dti_rounds_of(l->args.commit.blocks, 1, local);
-}
-
 /* (state, table) spec0: the kind */
 DTI_KERNEL(OPTIM_SUMS, optim_sums, "ur", GROUP, .run = dti_cpu_optim_sums,
-           .rounds = dti_optim_sums_rounds, .effort = dti_optim_sums_effort);
+           .each = DTI_WORD(commit, blocks), .passes = 1, .rounds = dti_row_rounds,
+           .effort = dti_optim_sums_effort);
 
 static void dti_optim_mix_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     spec[2] = dti_fours(l->args.mix.n, 0);

@@ -147,8 +147,8 @@ typedef struct dti_kernel_info {
     /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,
      * every layout; false: there are no more. A variant of a kernel without any is not used. */
     bool (*trial)(uint32_t number, dti_trial *trial);
-    /* A launch that takes the variant, and fills a device where such launches do, to time it;
-     * false: no launch takes it. */
+    /* A launch of sample->launch.kernel that takes the variant, and fills a device where such
+     * launches do, to time it; false: no launch takes it. */
     bool (*sample)(uint32_t variant, dti_trial *sample);
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
@@ -157,7 +157,7 @@ typedef struct dti_kernel_info {
     /* Least items that are worth a thread, about 16k flops; 0: one. each: the number of the word of
      * the arguments that says how long an item is, and by which the grain is divided; 0: all are
      * alike. grain_of: in place of both. */
-    uint8_t each, passes; /* passes: over an item, for dti_row_effort */
+    uint8_t each, passes; /* passes: over an item, for dti_row_effort and dti_row_rounds */
     uint32_t grain;
     int64_t (*grain_of)(const dti_cpu_task *task);
     int64_t (*outer)(const dti_cpu_task *task);                     /* NULL: launch->items */
@@ -188,9 +188,10 @@ static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t 
                                          uint32_t local) {
     return (dti_effort){passes * ((cols + local - 1) / local), passes * rows * cols};
 }
-/* .effort of such kernels, whose items are rows of as many elements as `each` says; and .width, in
- * fours where a launch's rows lie so (DTI_ROW_FOURS). */
+/* .effort and .rounds of such kernels, whose items are rows of as many elements as `each` says; and
+ * .width, in fours where a launch's rows lie so (DTI_ROW_FOURS). */
 static dti_effort dti_row_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
+static uint64_t dti_row_rounds(const dti_launch *launch, uint32_t local);
 static uint64_t dti_row_length(const dti_launch *launch);
 static uint64_t dti_row_width(const dti_launch *launch);
 /* Rounds of loops that constants bound, and of a workgroup's trees. */

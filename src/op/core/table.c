@@ -47,6 +47,10 @@ static dti_effort dti_row_effort(const dti_launch *l, uint32_t variant, uint32_t
                            local);
 }
 
+static uint64_t dti_row_rounds(const dti_launch *l, uint32_t local) {
+    return dti_rounds_of(dti_row_length(l), dti_kernel_info_of(l->kernel)->passes, local);
+}
+
 static uint64_t dti_row_width(const dti_launch *l) {
     uint32_t spec[4];
     dti_kernel_info_of(l->kernel)->tile(l, 0, spec);

@@ -225,8 +225,9 @@ static void dti_cross_entropy_grad_emit(dti_emit *e) {
                              .t_offset = (uint32_t)t.offset,
                              .s_offset = (uint32_t)s.offset,
                              .y_offset = (uint32_t)e->out.offset};
-    DTI_EMIT(e, loss ? DTI_K_XENT_DX : DTI_K_XENT_GRAD, (uint64_t)rows, a, x.value, t.value,
-             s.value, e->out.value);
+    const uint64_t items = (uint64_t)rows * (loss ? a.classes : 1); /* of XENT_DX elements */
+    DTI_EMIT(e, loss ? DTI_K_XENT_DX : DTI_K_XENT_GRAD, items, a, x.value, t.value, s.value,
+             e->out.value);
 }
 
 /* softmax(x) * sum q - q with q = ((1 - eps) * onehot + eps / K * valid) * s */
@@ -390,23 +391,13 @@ DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad, .grain
            .each = DTI_WORD(xent, classes), .width = dti_row_width, .tile = dti_xent_tile,
            .rounds = dti_xent_rounds, .passes = 3, .effort = dti_row_effort);
 
-static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
-                                        const uint32_t spec[4]) {
-    return dti_ceil_div((uint64_t)l->args.xent.rows * l->args.xent.classes, 4);
-}
-
-static dti_effort dti_xent_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    return (dti_effort){1, (uint64_t)l->args.xent.rows * l->args.xent.classes};
-}
-
 static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
     return binding == 0 && l->args.xent.x_offset == l->args.xent.y_offset;
 }
 
 /* (logits, what XENT kept, s, dlogits), where workgroups run */
-DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocations,
-           .tile = dti_xent_tile, .rounds = dti_rounds_few, .effort = dti_xent_dx_effort,
-           .in_step = dti_xent_dx_in_step);
+DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_quarter_invocations,
+           .tile = dti_xent_tile, .rounds = dti_rounds_few, .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY_BY(cross_entropy, xent, .shape = dti_cross_entropy_shape,
               .grad = dti_cross_entropy_grad_rule, .labels = dti_targets_labels,

@@ -213,20 +213,13 @@ static dti_effort dti_term_effort(const dti_launch *l, uint32_t variant, uint32_
     return (dti_effort){dti_effort_rows(1, DTI_MIN(a->n, a->chunk), 1, local).steps, 2ull * a->n};
 }
 
-static uint64_t dti_term_rounds(const dti_launch *l, uint32_t local) {
-    return dti_rounds_of(l->args.term.chunk, 1, local);
-}
-
 /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */
 DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = 16384,
-           .each = DTI_WORD(term, chunk), .rounds = dti_term_rounds, .effort = dti_term_effort);
-
-static uint64_t dti_term_sum_rounds(const dti_launch *l, uint32_t local) {
-    return dti_rounds_of(l->args.term.n, 1, local);
-}
+           .each = DTI_WORD(term, chunk), .passes = 1, .rounds = dti_row_rounds,
+           .effort = dti_term_effort);
 
 /* n pairs -> 1 pair, one workgroup */
-DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .rounds = dti_term_sum_rounds,
+DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .rounds = dti_row_rounds,
            .each = DTI_WORD(term, n), .passes = 1, .effort = dti_row_effort);
 
 static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {

@@ -415,9 +415,19 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
 
 /* ---- Rows of the tables */
 
+/* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
+#define DTI_REDUCE_LOCAL 128
+#define DTI_REDUCE_BESIDE 16
+#define DTI_REDUCE_SHARE (DTI_REDUCE_LOCAL / DTI_REDUCE_BESIDE)
+
+/* Invocations that make a result. */
+static uint32_t dti_reduce_share(const dti_launch *l, uint32_t local) {
+    return l->kernel == DTI_K_REDUCE ? 1 : l->kernel == DTI_K_REDUCE_ROW ? local : DTI_REDUCE_SHARE;
+}
+
 static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_reduce *a = &l->args.reduce;
-    return (dti_effort){a->r, (uint64_t)a->n * a->r};
+    return (dti_effort){dti_ceil_div(a->r, dti_reduce_share(l, local)), (uint64_t)a->n * a->r};
 }
 
 /* Axes that are reduced are the last ones, and merged where they can be. */
@@ -434,57 +444,33 @@ static void dti_reduce_tile(const dti_launch *l, uint32_t variant, uint32_t spec
 }
 
 /* Of a line eight at a time, then one by one; then a tree. */
-static uint64_t dti_reduce_rounds_of(const dti_args_reduce *a, uint32_t step) {
-    const uint64_t own = dti_ceil_div(a->r, step);
-    return (dti_reduce_is_line(a) ? own / 8 + 9 : own + 1) + 16;
-}
-
 static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
-    return dti_reduce_rounds_of(&l->args.reduce, 1);
+    const uint64_t own = dti_ceil_div(l->args.reduce.r, dti_reduce_share(l, local));
+    return (dti_reduce_is_line(&l->args.reduce) ? own / 8 + 9 : own + 1) + 16;
 }
 
 #define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
 #define DTI_REDUCE_ANY                                                                             \
     .run = dti_cpu_reduce, .grain = 16384, .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile,   \
+    .rounds = dti_reduce_rounds, .effort = dti_reduce_effort,                                      \
     .divides = {6,                                                                                 \
                 DTI_WORD(reduce, by),                                                              \
                 {DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),       \
                  DTI_REDUCE_DIM(4), DTI_REDUCE_DIM(5)}}
 
 /* spec0: DTI_R_*; serial over j */
-DTI_KERNEL(REDUCE, reduce, "rw", ITEM, DTI_REDUCE_ANY, .rounds = dti_reduce_rounds,
-           .effort = dti_reduce_effort);
-
-/* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
-#define DTI_REDUCE_LOCAL 128
-#define DTI_REDUCE_BESIDE 16
-#define DTI_REDUCE_SHARE (DTI_REDUCE_LOCAL / DTI_REDUCE_BESIDE)
+DTI_KERNEL(REDUCE, reduce, "rw", ITEM, DTI_REDUCE_ANY);
 
 static uint64_t dti_reduce_column_invocations(const dti_launch *l, uint32_t variant,
                                               const uint32_t spec[4]) {
     return DTI_REDUCE_LOCAL * dti_ceil_div(l->args.reduce.n, DTI_REDUCE_BESIDE);
 }
 
-static dti_effort dti_reduce_column_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const dti_args_reduce *a = &l->args.reduce;
-    return (dti_effort){dti_ceil_div(a->r, DTI_REDUCE_SHARE), (uint64_t)a->n * a->r};
-}
-
-static uint64_t dti_reduce_column_rounds(const dti_launch *l, uint32_t local) {
-    return dti_reduce_rounds_of(&l->args.reduce, DTI_REDUCE_SHARE);
-}
-
 /* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
 DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, DTI_REDUCE_ANY, .local = {DTI_REDUCE_LOCAL},
-           .invocations = dti_reduce_column_invocations, .rounds = dti_reduce_column_rounds,
-           .effort = dti_reduce_column_effort);
-
-static uint64_t dti_reduce_row_rounds(const dti_launch *l, uint32_t local) {
-    return dti_reduce_rounds_of(&l->args.reduce, local);
-}
+           .invocations = dti_reduce_column_invocations);
 
 /* spec0: DTI_R_*; a workgroup over j */
-DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, DTI_REDUCE_ANY, .width = dti_row_length,
-           .rounds = dti_reduce_row_rounds, .passes = 1, .effort = dti_row_effort);
+DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, DTI_REDUCE_ANY, .width = dti_row_length);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);
