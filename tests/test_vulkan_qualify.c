@@ -215,7 +215,7 @@ TEST(a_fast_variant_is_timed_by_a_launch_that_takes_it) {
     int timed = 0;
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         const dti_vk_shader *s = &dti_vk_shaders[i];
-        dti_trial t;
+        dti_trial t = {.launch = {.kernel = (uint16_t)s->kernel}};
         if (!s->variant)
             continue;
         REQUIRE(dti_kernel_info_of(s->kernel)->sample);

@@ -311,53 +311,30 @@ static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
     return true;
 }
 
-/* Images of 16 x 16 and 3 x 3 weights, as many as the tile has; a part for each image, of which
- * there are enough to fill a device. The fourth is never better than the third. */
-static bool dti_conv_dw_sample(uint32_t variant, dti_trial *t) {
-    enum { SIDE = 16 };
-    const dti_conv_shape s = dti_conv_shape_of(variant);
-    const uint32_t images = DTI_CONV_FILLS * 64 / s.lanes, cells = images * SIDE * SIDE;
-    *t = (dti_trial){.launch = {.kernel = DTI_K_CONV_DW, .args_bytes = sizeof(dti_args_conv)}};
-    dti_args_conv *a = &t->launch.args.conv;
-    *a = (dti_args_conv){
-        .n = images, .splits = images, .cuts = 1, .groups = 1, .ci = s.bn / 9, .co = s.bm};
-    a->ih = a->iw = a->oh = a->ow = SIDE;
-    a->kh = a->kw = 3;
-    a->stride_h = a->stride_w = a->pad_h = a->pad_w = a->dil_h = a->dil_w = 1;
-    t->operand[0] = dti_conv_trial_image(0, cells * a->co);
-    t->operand[1] = dti_conv_trial_image(0, cells * a->ci);
-    t->launch.items = (uint64_t)images * a->co * a->ci * 9;
-    t->operand[2] = dti_conv_trial_image(0, (uint32_t)t->launch.items);
-    return variant != 4;
-}
-
-/* Likewise as many channels as the tile has, of 32. */
-static bool dti_conv_image_sample(uint32_t variant, dti_kernel_id kernel, dti_trial *t) {
+/* Images of 16 x 16 and 3 x 3 weights, enough to fill a device: as many channels as the tile has,
+ * of 32; or as many weights, and a part for each image. The fourth is never better than the
+ * third. */
+static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
     enum { SIDE = 16, SOURCE = 32 };
     const dti_conv_shape s = dti_conv_shape_of(variant);
-    const bool forward = kernel == DTI_K_CONV;
-    const uint32_t cells = s.bn * (DTI_CONV_FILLS * 64 / s.lanes);
-    *t = (dti_trial){.launch = {.kernel = (uint16_t)kernel, .args_bytes = sizeof(dti_args_conv)}};
+    const uint16_t kernel = t->launch.kernel;
+    const bool forward = kernel == DTI_K_CONV, dw = kernel == DTI_K_CONV_DW;
+    const uint32_t fills = DTI_CONV_FILLS * 64 / s.lanes;
+    const uint32_t images = dw ? fills : s.bn * fills / (SIDE * SIDE), cells = images * SIDE * SIDE;
+    *t = (dti_trial){.launch = {.kernel = kernel, .args_bytes = sizeof(dti_args_conv)}};
     dti_args_conv *a = &t->launch.args.conv;
-    *a = (dti_args_conv){.n = cells / (SIDE * SIDE), .splits = 1, .cuts = 1, .groups = 1};
-    a->ci = forward ? SOURCE : s.bm;
-    a->co = forward ? s.bm : SOURCE;
+    *a = (dti_args_conv){.n = images, .splits = dw ? images : 1, .cuts = 1, .groups = 1};
+    a->ci = dw ? s.bn / 9 : forward ? SOURCE : s.bm;
+    a->co = dw || forward ? s.bm : SOURCE;
     a->ih = a->iw = a->oh = a->ow = SIDE;
     a->kh = a->kw = 3;
     a->stride_h = a->stride_w = a->pad_h = a->pad_w = a->dil_h = a->dil_w = 1;
-    t->operand[0] = dti_conv_trial_image(0, cells * SOURCE);
-    t->operand[1] = dti_conv_trial_image(0, a->co * a->ci * 9);
-    t->operand[2] = dti_conv_trial_image(0, cells * s.bm);
-    t->launch.items = (uint64_t)cells * s.bm;
+    const uint32_t weights = a->co * a->ci * 9, made = dw ? images * weights : cells * s.bm;
+    t->operand[0] = dti_conv_trial_image(0, cells * (forward ? a->ci : a->co));
+    t->operand[1] = dti_conv_trial_image(0, dw ? cells * a->ci : weights);
+    t->operand[2] = dti_conv_trial_image(0, made);
+    t->launch.items = made;
     return variant != 4;
-}
-
-static bool dti_conv_forward_sample(uint32_t variant, dti_trial *t) {
-    return dti_conv_image_sample(variant, DTI_K_CONV, t);
-}
-
-static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
-    return dti_conv_image_sample(variant, DTI_K_CONV_DX, t);
 }
 
 /* 16 x 64; 32 x 64; 64 x 64; 64 x 128, which no launch takes by itself; 128 x 128. */
@@ -366,7 +343,8 @@ static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
 
 #define DTI_CONV_ROW                                                                               \
     .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \
-    .tile = dti_conv_spec, .invocations = dti_conv_invocations, .fits = dti_conv_fits_device
+    .tile = dti_conv_spec, .invocations = dti_conv_invocations, .fits = dti_conv_fits_device,      \
+    .sample = dti_conv_sample
 #define DTI_CONV_IMAGE_ROW                                                                         \
     DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
                   .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \
@@ -375,14 +353,14 @@ static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
 
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_conv_rounds,
-           .trial = dti_conv_forward_trial, .sample = dti_conv_forward_sample);
+           .trial = dti_conv_forward_trial);
 
 /* (y, w, x, bias or mask); spec0, spec1 */
 DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, DTI_CONV_IMAGE_ROW, .rounds = dti_conv_rounds,
-           .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample);
+           .trial = dti_conv_dx_trial);
 
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, DTI_CONV_ROW, .run = dti_cpu_conv_dw,
            .outer = dti_cpu_items_conv_dw, .grain_of = dti_cpu_grain_conv_dw,
            .scratch_bytes = dti_cpu_scratch_conv_dw, .rounds = dti_conv_dw_rounds,
-           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample);
+           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial);

@@ -179,7 +179,8 @@ static void dti_vk_tune_sort(dti_vk_race *r) {
 static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                              dti_vk_race *race) {
     const dti_kernel_info *info = dti_kernel_info_of(kernel);
-    dti_vk_tuning t = {.device = device, .race = race};
+    dti_vk_tuning t = {
+        .device = device, .race = race, .trial = {.launch = {.kernel = (uint16_t)kernel}}};
     *race = (dti_vk_race){0};
     if (!info->sample || !info->sample(variant, &t.trial))
         return DT_OK;
