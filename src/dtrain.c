@@ -205,14 +205,11 @@ DTI_OPTIMIZE_END
 #include "backend/backend.h"
 #include "backend/trial.h"
 #include "backend/trial.c"
-#include "backend/cpu/cpu.h"
 #include "backend/cpu/cpu.c"
-#include "backend/vulkan/vulkan.h"
-#include "backend/vulkan/none.c"
-#include "backend/vulkan/vk_decl.h"
 #ifndef DT_NO_VULKAN
+#include "backend/vulkan/vulkan.h"
+#include "backend/vulkan/vk_decl.h"
 #include "backend/vulkan/shader_table.h"
-#endif
 #include "backend/vulkan/device/device.h"
 #include "backend/vulkan/run/hazard.c"
 #include "backend/vulkan/pipeline/grid.c"
@@ -233,6 +230,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/run/exec.c"
 #include "backend/vulkan/run/search.c"
 #include "backend/vulkan/run/parts.c"
+#endif
 #include "backend/vulkan/driver.c"
 #include "backend/context.h"
 #include "backend/context.c"

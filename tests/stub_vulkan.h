@@ -190,7 +190,7 @@ static dti_VkResult DTI_VKAPI stub_BindBufferMemory(dti_VkDevice device, dti_VkB
 
 static dti_VkResult DTI_VKAPI stub_MapMemory(dti_VkDevice device, dti_VkDeviceMemory memory,
                                              dti_VkDeviceSize offset, dti_VkDeviceSize size,
-                                             dti_VkMemoryMapFlags flags, void **out) {
+                                             dti_VkFlags flags, void **out) {
     stub_object *o = (stub_object *)memory;
     (void)device, (void)offset, (void)size, (void)flags;
     o->data = calloc(1, (size_t)o->bytes + 1);
@@ -277,10 +277,8 @@ static void DTI_VKAPI stub_CmdFillBuffer(dti_VkCommandBuffer command, dti_VkBuff
     stub.calls[STUB_CmdFillBuffer]++;
 }
 
-static void DTI_VKAPI stub_CmdPipelineBarrier(dti_VkCommandBuffer command,
-                                              dti_VkPipelineStageFlags from,
-                                              dti_VkPipelineStageFlags to,
-                                              dti_VkDependencyFlags flags, uint32_t count,
+static void DTI_VKAPI stub_CmdPipelineBarrier(dti_VkCommandBuffer command, dti_VkFlags from,
+                                              dti_VkFlags to, dti_VkFlags flags, uint32_t count,
                                               const dti_VkMemoryBarrier *list, uint32_t buffers,
                                               const void *b, uint32_t images, const void *i) {
     (void)command, (void)from, (void)to, (void)flags, (void)count, (void)list;
@@ -290,9 +288,8 @@ static void DTI_VKAPI stub_CmdPipelineBarrier(dti_VkCommandBuffer command,
 }
 
 static void DTI_VKAPI stub_CmdPushConstants(dti_VkCommandBuffer command,
-                                            dti_VkPipelineLayout layout,
-                                            dti_VkShaderStageFlags stages, uint32_t offset,
-                                            uint32_t size, const void *values) {
+                                            dti_VkPipelineLayout layout, dti_VkFlags stages,
+                                            uint32_t offset, uint32_t size, const void *values) {
     (void)command, (void)layout, (void)stages, (void)offset, (void)size, (void)values;
     stub.calls[STUB_CmdPushConstants]++;
 }
@@ -313,7 +310,7 @@ static void DTI_VKAPI stub_CmdWriteTimestamp(dti_VkCommandBuffer command,
 static dti_VkResult DTI_VKAPI stub_GetQueryPoolResults(dti_VkDevice device, dti_VkQueryPool pool,
                                                        uint32_t first, uint32_t count, size_t bytes,
                                                        void *data, dti_VkDeviceSize stride,
-                                                       dti_VkQueryResultFlags flags) {
+                                                       dti_VkFlags flags) {
     (void)device, (void)pool, (void)first, (void)count, (void)stride, (void)flags;
     memset(data, 0, bytes);
     STUB_DONE(GetQueryPoolResults);

@@ -227,7 +227,7 @@ TEST(what_launches_take_on_the_cpu_is_learned_from_wherever_it_was_expected) {
 /* Every launch takes 2 ms. */
 static dti_VkResult DTI_VKAPI frame_clock(dti_VkDevice device, dti_VkQueryPool pool, uint32_t first,
                                           uint32_t count, size_t bytes, void *data,
-                                          dti_VkDeviceSize stride, dti_VkQueryResultFlags flags) {
+                                          dti_VkDeviceSize stride, dti_VkFlags flags) {
     (void)device, (void)pool, (void)first, (void)bytes, (void)stride, (void)flags;
     for (uint32_t i = 0; i < count; i++)
         ((uint64_t *)data)[i] = i * UINT64_C(2000000);

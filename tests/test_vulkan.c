@@ -208,28 +208,30 @@ TEST(vulkan_cache_blob_gives_back_the_part_of_this_device) {
     dti_vk_identity mine = {1, 2, 3, {4}}, other = {1, 2, 4, {4}};
     char blob[256], kernels[5] = "abcd";
     const void *data = NULL;
-    size_t bytes = 0, size = dti_vk_cache_pack(&other, "old", 4, blob);
-    CHECK(size == dti_vk_cache_pack(&other, "old", 4, NULL));
-    CHECK(dti_vk_cache_find(blob, size, &mine, &data, &bytes) == DTI_VK_NONE);
-    size += dti_vk_cache_pack(&mine, kernels, sizeof kernels, blob + size);
-    REQUIRE(dti_vk_cache_find(blob, size, &mine, &data, &bytes) == DTI_VK_FOUND);
+    size_t bytes = 0, size = dti_vk_part_pack(DTI_VK_CACHE_MAGIC, &other, "old", 4, blob);
+    CHECK(size == dti_vk_part_pack(DTI_VK_CACHE_MAGIC, &other, "old", 4, NULL));
+    CHECK(dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, size, &mine, &data, &bytes) == DTI_VK_NONE);
+    size += dti_vk_part_pack(DTI_VK_CACHE_MAGIC, &mine, kernels, sizeof kernels, blob + size);
+    REQUIRE(dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, size, &mine, &data, &bytes) == DTI_VK_FOUND);
     CHECK(bytes == sizeof kernels && !memcmp(data, kernels, bytes));
-    CHECK(dti_vk_cache_find(NULL, 0, &mine, &data, &bytes) == DTI_VK_NONE);
+    CHECK(dti_vk_part_find(DTI_VK_CACHE_MAGIC, NULL, 0, &mine, &data, &bytes) == DTI_VK_NONE);
 }
 
 TEST(vulkan_cache_blob_that_is_damaged_is_ignored) {
     dti_vk_identity mine = {1, 2, 3, {4}};
     char blob[128];
     const void *data;
-    size_t bytes, size = dti_vk_cache_pack(&mine, "kernels", 8, blob);
+    size_t bytes, size = dti_vk_part_pack(DTI_VK_CACHE_MAGIC, &mine, "kernels", 8, blob);
     for (size_t cut = 1; cut < size; cut++)
-        CHECK(dti_vk_cache_find(blob, cut, &mine, &data, &bytes) == DTI_VK_DAMAGED);
+        CHECK(dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, cut, &mine, &data, &bytes) ==
+              DTI_VK_DAMAGED);
     for (size_t i = 0; i < size; i++) {
         blob[i] ^= 0x10;
-        CHECK(dti_vk_cache_find(blob, size, &mine, &data, &bytes) != DTI_VK_FOUND);
+        CHECK(dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, size, &mine, &data, &bytes) !=
+              DTI_VK_FOUND);
         blob[i] ^= 0x10;
     }
-    CHECK(dti_vk_cache_find(blob, size, &mine, &data, &bytes) == DTI_VK_FOUND);
+    CHECK(dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, size, &mine, &data, &bytes) == DTI_VK_FOUND);
 }
 
 TEST(vulkan_gemm_variant_depends_on_shape_and_device) {

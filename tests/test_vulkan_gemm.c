@@ -122,9 +122,7 @@ static bool gemm_try_variant(vulkan_rig *rig, gemm_run *r, uint32_t variant, flo
     const uint64_t bytes = DTI_WORD_BYTES * r->words;
     dt_result result = DT_OK;
     dti_vk_device *device = (dti_vk_device *)rig->device;
-    device->forced = true;
-    device->forced_kernel = DTI_K_GEMM;
-    device->forced_variant = variant;
+    device->forcing = (dti_vk_forcing){true, DTI_K_GEMM, variant};
     for (int i = 0; i < 3 && !result; i++)
         result = b->memory_create(rig->device, i ? 16384 : bytes, kinds[i], &memories[i]);
     if (!result)

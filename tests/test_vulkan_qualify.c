@@ -117,7 +117,7 @@ TEST(every_kernel_with_a_fast_variant_has_launches_that_check_it) {
 /* Launches that ask for the variant, which is broken, leave what the portable one does. */
 static void qualify_try_launches(vulkan_rig *rig) {
     dti_trials trials;
-    CHECK(dti_trials_create(&rig->base, DTI_K_GEMM, &trials) == DT_OK);
+    CHECK(dti_trials_make(&rig->base, dti_kernel_info_of(DTI_K_GEMM)->trial, &trials) == DT_OK);
     uint32_t *memory = malloc(2 * (size_t)trials.bytes), *portable = memory + trials.bytes / 4;
     CHECK(dti_trials_run(&trials, rig->device, DTI_TRIAL_FLOATS, memory) == DT_OK);
     rig->in->options.no_fast = true;

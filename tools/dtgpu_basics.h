@@ -154,7 +154,8 @@ static double peak_ms(rig *r, bool copies, uint32_t n, uint32_t loops) {
     const uint64_t bytes = copies ? 16ull * n : 256;
     dti_launch launch = {.kernel = DTI_K_ACCUMULATE,
                          .args_bytes = 8,
-                         .items = 4ull * n, /* the kernel whose place it takes has 4 an invocation */
+                         .items =
+                             4ull * n, /* the kernel whose place it takes has 4 an invocation */
                          .spec = {copies},
                          .value = {0, 1, 0, 0}};
     const dti_place places[2] = {{0, 0, bytes}, {0, (bytes + 255) / 256 * 256, bytes}};
@@ -351,7 +352,8 @@ static dt_result check_portable(rig *r, const dti_vk_shader *s, dti_vk_finding *
     dti_device *cpu = NULL;
     const double begin = now_ms();
     *f = (dti_vk_finding){.same = true};
-    check(&r->base, dti_trials_create(&r->base, s->kernel, &trials), "trials");
+    check(&r->base, dti_trials_make(&r->base, dti_kernel_info_of(s->kernel)->trial, &trials),
+          "trials");
     f->launches = trials.count;
     uint32_t *memory = calloc(2, trials.bytes + 4), *other = memory + trials.bytes / 4;
     dt_result result = memory ? dti_cpu_open(&r->base, DTI_ISA_PORTABLE, &cpu) : DT_ERROR_MEMORY;

@@ -95,8 +95,7 @@ static void DTI_VKAPI clock_dispatch(dti_VkCommandBuffer command, uint32_t x, ui
     }
     dti_vk_barrier_all(clocks.device, command);
     const uint32_t at = clock_new_span(command);
-    clocks.spans[at] =
-        (span){.pipeline = clocks.pipeline, .x = x, .y = y, .args = clocks.args};
+    clocks.spans[at] = (span){.pipeline = clocks.pipeline, .x = x, .y = y, .args = clocks.args};
     clock_stamp(command, 2 * at);
     clocks.real.CmdDispatch(command, x, y, z);
     clock_stamp(command, 2 * at + 1);
@@ -125,8 +124,8 @@ static dti_VkResult DTI_VKAPI clock_end(dti_VkCommandBuffer command) {
     return clocks.real.EndCommandBuffer(command);
 }
 
-static void DTI_VKAPI clock_barrier(dti_VkCommandBuffer command, dti_VkPipelineStageFlags from,
-                                    dti_VkPipelineStageFlags to, dti_VkFlags flags, uint32_t count,
+static void DTI_VKAPI clock_barrier(dti_VkCommandBuffer command, dti_VkFlags from, dti_VkFlags to,
+                                    dti_VkFlags flags, uint32_t count,
                                     const dti_VkMemoryBarrier *barriers, uint32_t buffers,
                                     const void *buffer, uint32_t images, const void *image) {
     span *whole = clock_open_span(command);
@@ -148,7 +147,7 @@ static void clock_start(dti_vk_device *device, clock_mode mode) {
     in->vk.GetPhysicalDeviceQueueFamilyProperties(device->physical, &count, families);
     const uint32_t bits = device->family < count ? families[device->family].timestampValidBits : 0;
     clocks.mask = bits >= 64 ? UINT64_MAX : (1ull << bits) - 1;
-    clocks.ns = (double)device->limits.timestampPeriod;
+    clocks.ns = device->stamp_ms * 1e6;
 #define FIND(member, name)                                                                         \
     *(void **)&clocks.member = *(void **)&(dti_PFN_vkVoidFunction){                                \
         (dti_PFN_vkVoidFunction)in->vk.GetDeviceProcAddr(device->handle, name)}

@@ -82,13 +82,11 @@ static double product_ms(rig *r, const product *p, uint32_t variant) {
     }
     rig_memory(r, at);
     const dti_launch launch = product_launch(p);
-    r->device->forced = true;
-    r->device->forced_kernel = DTI_K_GEMM;
-    r->device->forced_variant = variant;
+    r->device->forcing = (dti_vk_forcing){true, DTI_K_GEMM, variant};
     clock_start(r->device, CLOCK_LAUNCHES);
     dti_exec *exec = rig_exec(r, places, 3, &launch, 1);
     clock_stop();
-    r->device->forced = false;
+    r->device->forcing.forced = false;
     double best = 0;
     for (int i = 0; i < 4 * KERNEL_RUNS && (i < 2 || has_time(4 * best)); i++) {
         const double host = rig_run(r, exec);
@@ -337,7 +335,7 @@ static void section_kernels(const char *id, const char *folder) {
     out.limit_ms = all / 2;
     kernels_products(&r);
     out.limit_ms = all;
-    const bool timed = r.device->limits.timestampPeriod > 0;
+    const bool timed = r.device->stamp_ms > 0;
     rig_close(&r);
     say("table\toperations\tOther operations: of the FMA peak where they compute, of the copy peak "
         "where they move\toperation\tlaunches\tms\trate\tof peak %%");

@@ -47,10 +47,6 @@ static dt_result dti_trials_make(dti_base *base, bool (*trial)(uint32_t, dti_tri
     return DT_ERROR_MEMORY;
 }
 
-static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *out) {
-    return dti_trials_make(base, dti_kernel_info_of(kernel)->trial, out);
-}
-
 static void dti_trials_destroy(dti_trials *t) {
     DTI_FREE(t->base, t->places, t->launches, t->list);
     *t = (dti_trials){.base = t->base};

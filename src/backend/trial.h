@@ -14,11 +14,9 @@ typedef struct dti_trials {
 
 typedef enum dti_trial_data { DTI_TRIAL_WHOLE, DTI_TRIAL_FLOATS, DTI_TRIAL_DATA } dti_trial_data;
 
-/* Lists the trials that `trial` makes, by number; NULL: none. */
+/* Lists the trials that `trial`, of a kernel's row, makes by number; NULL: none. */
 static dt_result dti_trials_make(dti_base *base, bool (*trial)(uint32_t, dti_trial *),
                                  dti_trials *out);
-/* All trials of a kernel; none where it has none. */
-static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *out);
 static void dti_trials_destroy(dti_trials *trials);
 /* The memory before they run, trials->bytes of it. */
 static void dti_trials_fill(const dti_trials *trials, dti_trial_data data, uint32_t *memory);

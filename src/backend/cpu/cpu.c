@@ -266,18 +266,10 @@ static uint32_t dti_cpu_exec_times(const dti_exec *exec, dti_exec_time *to) {
     return x->timed;
 }
 
-static dt_result dti_cpu_exec_poll(dti_exec *exec, bool *busy) {
-    *busy = false;
-    return DT_OK;
-}
-
-static dt_result dti_cpu_exec_reach(dti_exec *exec, uint32_t segment) {
-    return DT_OK;
-}
-
-static dt_result dti_cpu_exec_wait(dti_exec *exec) {
-    return DT_OK;
-}
+/* What was started has ended. */
+DTI_ABSENT(dt_result, dti_cpu_exec_poll, (dti_exec * exec, bool *busy), (*busy = false, DT_OK));
+DTI_ABSENT(dt_result, dti_cpu_exec_reach, (dti_exec * exec, uint32_t segment), DT_OK);
+DTI_ABSENT(dt_result, dti_cpu_exec_wait, (dti_exec * exec), DT_OK);
 
 static bool dti_cpu_launch_finite(const dti_cpu_exec *x, uint32_t i) {
     const dti_launch *l = &x->desc->launches[i];

@@ -2,7 +2,7 @@
  * compiled kernels. Everything else goes through dti_backend. Needs Vulkan 1.1, storage buffers
  * and one compute queue; no feature and no extension is required of a device.
  *
- * Compiled out by DT_NO_VULKAN: none.c then has these five functions, and says so.
+ * DT_NO_VULKAN leaves it out, all but a row without devices (driver.c).
  *
  * The files in the order in which to read them. device/ finds a device, and opens it:
  *
@@ -36,7 +36,6 @@
  * Here on top:
  *
  *   driver.c                    Vulkan as a row of the context's list of drivers
- *   none.c                      what is compiled in its place
  *   vk_decl.h, shader_table.h   declarations and compiled kernels; both are generated */
 
 typedef struct dti_vk_instance dti_vk_instance;

@@ -4,26 +4,7 @@
  * 16 KiB of shared memory, 4 storage buffers, 128 bytes of push constants), with the reason at the
  * end of its info's driver text. */
 
-#ifndef DT_NO_VULKAN
-
 /* ---- Describing ------------------------------------------------------------------------------ */
-
-typedef struct dti_vk_extensions {
-    dti_VkExtensionProperties *list; /* NULL: none, or no memory for the list (told) */
-    uint32_t count;
-} dti_vk_extensions;
-
-static dti_vk_extensions dti_vk_extensions_of(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
-    dti_vk_extensions ext = {0};
-    if (in->vk.EnumerateDeviceExtensionProperties(physical, NULL, &ext.count, NULL) || !ext.count)
-        return (dti_vk_extensions){0};
-    ext.list = dti_alloc_array(in->base, ext.count, sizeof *ext.list);
-    in->no_memory = in->no_memory || !ext.list;
-    if (!ext.list ||
-        in->vk.EnumerateDeviceExtensionProperties(physical, NULL, &ext.count, ext.list) < 0)
-        ext.count = 0;
-    return ext;
-}
 
 /* What a device has, and what is chained to that. */
 static dti_VkPhysicalDeviceProperties2
@@ -40,13 +21,6 @@ dti_vk_heaps(dti_vk_instance *in, dti_VkPhysicalDevice physical, void *next) {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = next};
     in->vk.GetPhysicalDeviceMemoryProperties2(physical, &all);
     return all.memoryProperties;
-}
-
-static bool dti_vk_has(const dti_vk_extensions *ext, const char *name) {
-    for (uint32_t i = 0; i < ext->count; i++)
-        if (!strcmp(ext->list[i].extensionName, name))
-            return true;
-    return false;
 }
 
 static dt_device_kind dti_vk_kind(dti_VkPhysicalDeviceType type) {
@@ -77,14 +51,15 @@ static void dti_vk_describe_limits(dt_device_info *info, const dti_VkPhysicalDev
 }
 
 /* Subgroups are of 1.1; the driver's own name came with 1.2 or an extension. */
-static void dti_vk_describe_driver(dti_vk_instance *in, int index, const dti_vk_extensions *ext,
+static void dti_vk_describe_driver(dti_vk_instance *in, int index,
                                    const dti_VkPhysicalDeviceProperties *p) {
     dt_device_info *info = &in->infos[index];
     dti_VkPhysicalDeviceDriverProperties driver = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     dti_VkPhysicalDeviceSubgroupProperties subgroup = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
-    if (p->apiVersion >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_driver_properties"))
+    if (p->apiVersion >= DTI_VK_1_2 ||
+        dti_vk_has(in, in->physical[index], NULL, "VK_KHR_driver_properties"))
         subgroup.pNext = &driver;
     dti_vk_properties(in, in->physical[index], &subgroup);
     info->subgroup_size = subgroup.subgroupSize;
@@ -100,18 +75,18 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index, const dti_vk_
 #define DTI_VK_FLOAT_CONTROLS "VK_KHR_shader_float_controls"
 
 /* Whether kernels may ask for it that signed zeros, infinities and NaN are what they are. */
-static bool dti_vk_preserves(dti_vk_instance *in, int index, const dti_vk_extensions *ext) {
+static bool dti_vk_preserves(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
     dti_VkPhysicalDeviceFloatControlsProperties controls = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES};
-    if (!dti_vk_has(ext, DTI_VK_FLOAT_CONTROLS))
+    if (!dti_vk_has(in, physical, NULL, DTI_VK_FLOAT_CONTROLS))
         return false;
-    dti_vk_properties(in, in->physical[index], &controls);
+    dti_vk_properties(in, physical, &controls);
     return controls.shaderSignedZeroInfNanPreserveFloat32;
 }
 
-static void dti_vk_describe_features(dti_vk_instance *in, int index, const dti_vk_extensions *ext,
-                                     uint32_t version) {
+static void dti_vk_describe_features(dti_vk_instance *in, int index, uint32_t version) {
     dt_device_info *info = &in->infos[index];
+    const dti_VkPhysicalDevice physical = in->physical[index];
     dti_VkPhysicalDeviceTimelineSemaphoreFeatures timeline = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
     dti_VkPhysicalDeviceShaderFloat16Int8Features float16 = {
@@ -120,20 +95,21 @@ static void dti_vk_describe_features(dti_vk_instance *in, int index, const dti_v
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
     dti_VkPhysicalDeviceFeatures2 all = {.sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
                                          .pNext = &storage16};
-    if (version >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_shader_float16_int8"))
+    if (version >= DTI_VK_1_2 || dti_vk_has(in, physical, NULL, "VK_KHR_shader_float16_int8"))
         storage16.pNext = &float16;
-    if (version >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_timeline_semaphore")) {
+    if (version >= DTI_VK_1_2 || dti_vk_has(in, physical, NULL, "VK_KHR_timeline_semaphore")) {
         timeline.pNext = storage16.pNext;
         storage16.pNext = &timeline;
     }
-    in->vk.GetPhysicalDeviceFeatures2(in->physical[index], &all);
+    in->vk.GetPhysicalDeviceFeatures2(physical, &all);
     const dt_vulkan_desc *host = in->options.host; /* has enabled what it says, no more */
     info->has_storage16 = storage16.storageBuffer16BitAccess && !host;
     info->has_float16 = float16.shaderFloat16 && !host;
     info->has_timeline = timeline.timelineSemaphore && (!host || host->timeline_semaphore);
-    info->has_cooperative_matrix = dti_vk_has(ext, "VK_KHR_cooperative_matrix") && !host;
-    info->has_memory_budget = dti_vk_has(ext, "VK_EXT_memory_budget");
-    info->has_float_controls = dti_vk_preserves(in, index, ext) && (!host || host->float_controls);
+    info->has_cooperative_matrix =
+        !host && dti_vk_has(in, physical, NULL, "VK_KHR_cooperative_matrix");
+    info->has_memory_budget = dti_vk_has(in, physical, NULL, "VK_EXT_memory_budget");
+    info->has_float_controls = (!host || host->float_controls) && dti_vk_preserves(in, physical);
 }
 
 /* Free bytes of a heap where the driver tells, else 0. */
@@ -220,19 +196,16 @@ static const char *dti_vk_refusal(const dt_device_info *info, uint32_t version, 
 
 static void dti_vk_describe(dti_vk_instance *in, int index) {
     dt_device_info *info = &in->infos[index];
-    dti_VkPhysicalDevice physical = in->physical[index];
     dti_VkPhysicalDeviceProperties properties;
-    in->vk.GetPhysicalDeviceProperties(physical, &properties);
+    in->vk.GetPhysicalDeviceProperties(in->physical[index], &properties);
     dti_vk_describe_limits(info, &properties);
     snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1,
              properties.deviceName);
     snprintf(info->id, sizeof info->id, "vulkan:%d", index);
     if (properties.apiVersion >= DTI_VK_1_1) {
-        dti_vk_extensions ext = dti_vk_extensions_of(in, physical);
-        dti_vk_describe_driver(in, index, &ext, &properties);
-        dti_vk_describe_features(in, index, &ext, properties.apiVersion);
+        dti_vk_describe_driver(in, index, &properties);
+        dti_vk_describe_features(in, index, properties.apiVersion);
         dti_vk_describe_memory(in, index);
-        dti_free(in->base, ext.list);
     }
     const char *why = dti_vk_refusal(info, properties.apiVersion, dti_vk_family(in, index));
     info->usable = why == NULL;
@@ -301,7 +274,6 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
     };
     const char *enabled[2];
     uint32_t count = 0;
-    dti_vk_extensions ext = dti_vk_extensions_of(in, device->physical);
     dti_VkDeviceCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
         .queueCreateInfoCount = 1,
@@ -309,13 +281,12 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
         .ppEnabledExtensionNames = enabled,
     };
     /* A layered implementation (MoltenVK) demands that its limits be acknowledged. */
-    if (dti_vk_has(&ext, "VK_KHR_portability_subset"))
+    if (dti_vk_has(in, device->physical, NULL, "VK_KHR_portability_subset"))
         enabled[count++] = "VK_KHR_portability_subset";
     if (device->head.info.has_float_controls)
         enabled[count++] = DTI_VK_FLOAT_CONTROLS;
     info.enabledExtensionCount = count;
     dti_VkResult made = in->vk.CreateDevice(device->physical, &info, NULL, &device->handle);
-    dti_free(in->base, ext.list);
     if (made)
         device->handle = NULL;
     DTI_TRY(dti_vk_check(device, made, "opening the device"));
@@ -370,12 +341,12 @@ static double dti_vk_bytes_per_ms(dt_device_kind kind) {
     return kind == DT_DEVICE_DISCRETE ? 1e8 : 1e7;
 }
 
-static void dti_vk_device_clock(dti_vk_device *device) {
+static void dti_vk_device_clock(dti_vk_device *device, float period_ns) {
     dti_VkQueueFamilyProperties list[16];
     const uint32_t count = dti_vk_families(device->instance, device->physical, list);
     const uint32_t bits = device->family < count ? list[device->family].timestampValidBits : 0;
     device->stamp_mask = bits ? UINT64_MAX >> (64 - DTI_MIN(bits, 64u)) : 0;
-    device->stamp_ms = (double)device->limits.timestampPeriod * 1e-6;
+    device->stamp_ms = (double)period_ns * 1e-6;
 }
 
 static void dti_vk_device_measure(dti_vk_device *device) {
@@ -386,8 +357,7 @@ static void dti_vk_device_measure(dti_vk_device *device) {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
     const dti_VkPhysicalDeviceProperties2 all = dti_vk_properties(in, device->physical, &most);
     device->heaps = dti_vk_heaps(in, device->physical, NULL);
-    device->limits = all.properties.limits;
-    dti_vk_device_clock(device);
+    dti_vk_device_clock(device, all.properties.limits.timestampPeriod);
     device->allocation_max = most.maxMemoryAllocationSize;
     device->identity.vendor_id = all.properties.vendorID;
     device->identity.device_id = all.properties.deviceID;
@@ -529,5 +499,3 @@ static void dti_vk_memory_used(const void *instance, uint64_t *bytes, uint64_t *
             *calls += in->open[i]->alloc_calls;
         }
 }
-
-#endif

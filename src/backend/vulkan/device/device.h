@@ -1,8 +1,6 @@
 /* What the files of the Vulkan backend share: the instance, a device, memory and pipelines. The
  * function tables are called `vk` everywhere; tools/vkdecl finds what is used by that name. */
 
-#ifndef DT_NO_VULKAN
-
 #define DTI_VK_1_1 (1u << 22 | 1u << 12) /* versions as Vulkan packs them */
 #define DTI_VK_1_2 (1u << 22 | 2u << 12)
 #define DTI_VK_DEVICES_MAX 16
@@ -22,9 +20,9 @@ typedef struct dti_vk_device dti_vk_device;
 
 #define DTI_X(name) dti_PFN_vk##name name;
 typedef struct dti_vk_instance_functions {
-    dti_PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
     DTI_VK_GLOBAL_COMMANDS(DTI_X)
     DTI_VK_INSTANCE_COMMANDS(DTI_X)
+    dti_PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
 } dti_vk_instance_functions;
 typedef struct dti_vk_device_functions {
     DTI_VK_DEVICE_COMMANDS(DTI_X)
@@ -84,6 +82,12 @@ typedef struct dti_vk_identity {
     uint8_t uuid[16];
 } dti_vk_identity;
 
+/* While a variant is checked or measured: every launch of this kernel runs it. */
+typedef struct dti_vk_forcing {
+    bool forced;
+    uint32_t kernel, variant;
+} dti_vk_forcing;
+
 struct dti_vk_device {
     dti_device head; /* first: dti_device * and dti_vk_device * are the same address */
     dti_vk_instance *instance;
@@ -94,7 +98,6 @@ struct dti_vk_device {
     dti_VkQueue queue;
     uint32_t family;
     const dt_vulkan_desc *host; /* device and queue are the application's; NULL: made here */
-    dti_VkPhysicalDeviceLimits limits;
     dti_VkPhysicalDeviceMemoryProperties heaps;
     uint64_t allocation_max; /* bytes in one vkAllocateMemory */
     dti_vk_identity identity;
@@ -123,9 +126,7 @@ struct dti_vk_device {
     uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */
     /* Who makes the launches that a variant is meant for, and 1; 0: that was not asked yet. */
     uint8_t chosen[DTI_K_COUNT][DTI_VK_VARIANTS_MAX];
-    /* While it is checked or measured: every launch of this kernel runs this variant. */
-    bool forced;
-    uint32_t forced_kernel, forced_variant;
+    dti_vk_forcing forcing;
     /* Runs a segment of a program that is made for timing and says how long it took; tests put
      * another in its place. */
     dt_result (*time_run)(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
@@ -181,15 +182,6 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
 /* The cached pipeline; compiled when it is new. local: invocations of a workgroup. */
 static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                      uint32_t local, const uint32_t spec[4], dti_VkPipeline *out);
-/* Looks in a blob for the part of this device. */
-typedef enum dti_vk_found { DTI_VK_NONE, DTI_VK_FOUND, DTI_VK_DAMAGED } dti_vk_found;
-static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
-                                      const dti_vk_identity *identity, const void **data,
-                                      size_t *bytes);
-/* Writes one part (header and data) to `out`; returns its size; out NULL only measures. */
-static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
-                                void *out);
-
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
 
 /* ---- tune.c */
@@ -205,13 +197,6 @@ static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t va
                              dti_vk_race *race);
 
 /* ---- qualify.c */
-typedef struct dti_vk_forcing {
-    bool forced;
-    uint32_t kernel, variant;
-} dti_vk_forcing;
-static void dti_vk_force(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                         dti_vk_forcing *before);
-static void dti_vk_force_end(dti_vk_device *device, const dti_vk_forcing *before);
 /* How a variant compares with the portable one: of what is not `same`, the trial, the word of the
  * memory and its bits. */
 typedef struct dti_vk_finding {
@@ -310,5 +295,3 @@ static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t
 static dt_result dti_vk_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor,
                                   uint32_t end, double ms);
 static uint32_t dti_vk_exec_times(const dti_exec *exec, dti_exec_time *to);
-
-#endif

@@ -6,8 +6,6 @@
  * opened, which is what they are for: whoever may write them may run code in every program that
  * uses Vulkan. */
 
-#ifndef DT_NO_VULKAN
-
 enum {
     DTI_VK_MANIFEST_PATH = 512,
     DTI_VK_MANIFESTS_MAX = 32,
@@ -100,17 +98,11 @@ static void dti_vk_manifests_add(dti_vk_manifests *m, const char *path, size_t s
     m->path[m->count++][size] = 0;
 }
 
-/* In the order of their names, whatever the folder's is. */
-static void dti_vk_manifests_sort(dti_vk_manifests *m, int first) {
-    char held[DTI_VK_MANIFEST_PATH];
-    for (int i = first + 1; i < m->count; i++)
-        for (int k = i; k > first && strcmp(m->path[k], m->path[k - 1]) < 0; k--) {
-            memcpy(held, m->path[k], sizeof held);
-            memcpy(m->path[k], m->path[k - 1], sizeof held);
-            memcpy(m->path[k - 1], held, sizeof held);
-        }
+static int dti_vk_manifest_order(const void *a, const void *b) {
+    return strcmp(a, b);
 }
 
+/* In the order of their names, whatever the folder's is. */
 static void dti_vk_manifests_in(dti_vk_manifests *m, const char *folder) {
     char path[2 * DTI_VK_MANIFEST_PATH];
     dti_folder_names names;
@@ -124,7 +116,7 @@ static void dti_vk_manifests_in(dti_vk_manifests *m, const char *folder) {
             dti_vk_manifests_add(m, path, (size_t)wrote);
     }
     dti_folder_names_close(&names);
-    dti_vk_manifests_sort(m, first);
+    qsort(m->path + first, (size_t)(m->count - first), sizeof *m->path, dti_vk_manifest_order);
 }
 
 /* NULL: not set. Nor is anything to a process with more rights than who started it. */
@@ -192,11 +184,6 @@ static void dti_vk_manifests_find(const dti_vk_instance *in, dti_vk_manifests *m
 
 /* ---- A driver's library */
 
-static dti_VkResult DTI_VKAPI dti_vk_no_layers(uint32_t *count, dti_VkLayerProperties *list) {
-    *count = 0;
-    return 0;
-}
-
 /* Asks a library as the loader would. False: it is no driver that can be used. */
 static bool dti_vk_icd_ask(dti_vk_instance *in) {
     uint32_t version = DTI_VK_ICD_VERSION;
@@ -210,5 +197,3 @@ static bool dti_vk_icd_ask(dti_vk_instance *in) {
     in->icd = symbol != NULL;
     return in->icd;
 }
-
-#endif

@@ -4,8 +4,6 @@
  * missing is told to the log and leaves the instance without devices. The application's instance is
  * taken as it is, and refused where it lacks something. */
 
-#ifndef DT_NO_VULKAN
-
 /* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not look
  * into Homebrew's folder. */
 static const char *const dti_vk_libraries[] = {
@@ -62,77 +60,73 @@ static bool dti_vk_library_functions(dti_vk_instance *in, const char *path) {
     return false;
 }
 
-/* An extension's command may be missing; one of the core may not. */
-static bool dti_vk_may_miss(const char *name) {
-    size_t size = strlen(name);
-    return size > 3 && (!strcmp(name + size - 3, "EXT") || !strcmp(name + size - 3, "KHR"));
+/* In the order of the structs of functions. */
+#define DTI_X(command) "vk" #command,
+static const char *const dti_vk_instance_names[] = {DTI_VK_GLOBAL_COMMANDS(DTI_X)
+                                                        DTI_VK_INSTANCE_COMMANDS(DTI_X)};
+static const char *const dti_vk_device_names[] = {DTI_VK_DEVICE_COMMANDS(DTI_X)};
+#undef DTI_X
+#define DTI_X(command) +1
+enum { DTI_VK_GLOBALS = 0 DTI_VK_GLOBAL_COMMANDS(DTI_X) };
+#undef DTI_X
+
+/* Commands [from, end) of a device, or of the instance (NULL). Returns the first of the core that
+ * is missing; an extension's may be. */
+static const char *dti_vk_load(dti_vk_instance *in, dti_vk_device *device, size_t from,
+                               size_t end) {
+    char *to = device ? (char *)&device->vk : (char *)&in->vk;
+    for (size_t i = from; i < end; i++) {
+        const char *name = device ? dti_vk_device_names[i] : dti_vk_instance_names[i];
+        const char *tail = name + strlen(name) - 3;
+        const dti_PFN_vkVoidFunction found = device ? in->vk.GetDeviceProcAddr(device->handle, name)
+                                                    : in->vk.GetInstanceProcAddr(in->handle, name);
+        if (!found && strcmp(tail, "EXT") && strcmp(tail, "KHR"))
+            return name;
+        memcpy(to + i * sizeof found, &found, sizeof found);
+    }
+    return NULL;
 }
 
 static bool dti_vk_load_global(dti_vk_instance *in) {
-    if (in->icd) /* layers are the loader's */
-        in->vk.EnumerateInstanceLayerProperties = dti_vk_no_layers;
-#define DTI_X(command)                                                                             \
-    if (!in->vk.command)                                                                           \
-        in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(NULL, "vk" #command);     \
-    if (!in->vk.command) {                                                                         \
-        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader has no vk" #command);        \
-        return false;                                                                              \
-    }
-    DTI_VK_GLOBAL_COMMANDS(DTI_X)
-#undef DTI_X
-    return true;
+    const char *lacks = dti_vk_load(in, NULL, 0, DTI_VK_GLOBALS);
+    if (lacks)
+        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader has no %s", lacks);
+    return !lacks;
 }
 
 static bool dti_vk_load_instance(dti_vk_instance *in) {
-#define DTI_X(command)                                                                             \
-    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(in->handle, "vk" #command);   \
-    if (!in->vk.command && !dti_vk_may_miss(#command)) {                                           \
-        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: the instance has no vk" #command);   \
-        return false;                                                                              \
-    }
-    DTI_VK_INSTANCE_COMMANDS(DTI_X)
-#undef DTI_X
-    return true;
+    const char *lacks = dti_vk_load(in, NULL, DTI_VK_GLOBALS, DTI_COUNT(dti_vk_instance_names));
+    if (lacks)
+        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: the instance has no %s", lacks);
+    return !lacks;
 }
 
 static dt_result dti_vk_load_device(dti_vk_device *device) {
-    dti_vk_instance *in = device->instance;
-#define DTI_X(command)                                                                             \
-    device->vk.command =                                                                           \
-        (dti_PFN_vk##command)in->vk.GetDeviceProcAddr(device->handle, "vk" #command);              \
-    if (!device->vk.command && !dti_vk_may_miss(#command))                                         \
-        return dti_fail(in->base, DT_ERROR_DEVICE, "the driver of %s has no vk" #command,          \
-                        device->head.info.name);
-    DTI_VK_DEVICE_COMMANDS(DTI_X)
-#undef DTI_X
-    return DT_OK;
+    const char *lacks = dti_vk_load(device->instance, device, 0, DTI_COUNT(dti_vk_device_names));
+    return lacks ? dti_fail(device->head.base, DT_ERROR_DEVICE, "the driver of %s has no %s",
+                            device->head.info.name, lacks)
+                 : DT_OK;
 }
 
-static bool dti_vk_has_instance_extension(dti_vk_instance *in, const char *layer,
-                                          const char *name) {
+static dti_VkResult dti_vk_extensions(const dti_vk_instance *in, dti_VkPhysicalDevice physical,
+                                      const char *layer, uint32_t *count,
+                                      dti_VkExtensionProperties *list) {
+    return physical ? in->vk.EnumerateDeviceExtensionProperties(physical, layer, count, list)
+                    : in->vk.EnumerateInstanceExtensionProperties(layer, count, list);
+}
+
+/* Whether a device has an extension, or the instance (NULL), or a layer of it. */
+static bool dti_vk_has(dti_vk_instance *in, dti_VkPhysicalDevice physical, const char *layer,
+                       const char *name) {
     uint32_t count = 0;
-    if (in->vk.EnumerateInstanceExtensionProperties(layer, &count, NULL) || !count)
+    if (dti_vk_extensions(in, physical, layer, &count, NULL) || !count)
         return false;
     dti_VkExtensionProperties *list = dti_alloc_array(in->base, count, sizeof *list);
     bool found = false;
     in->no_memory = in->no_memory || !list;
-    if (list && in->vk.EnumerateInstanceExtensionProperties(layer, &count, list) >= 0)
+    if (list && dti_vk_extensions(in, physical, layer, &count, list) >= 0)
         for (uint32_t i = 0; i < count && !found; i++)
             found = !strcmp(list[i].extensionName, name);
-    dti_free(in->base, list);
-    return found;
-}
-
-static bool dti_vk_has_layer(dti_vk_instance *in, const char *name) {
-    uint32_t count = 0;
-    if (in->vk.EnumerateInstanceLayerProperties(&count, NULL) || !count)
-        return false;
-    dti_VkLayerProperties *list = dti_alloc_array(in->base, count, sizeof *list);
-    bool found = false;
-    in->no_memory = in->no_memory || !list;
-    if (list && in->vk.EnumerateInstanceLayerProperties(&count, list) >= 0)
-        for (uint32_t i = 0; i < count && !found; i++)
-            found = !strcmp(list[i].layerName, name);
     dti_free(in->base, list);
     return found;
 }
@@ -161,13 +155,11 @@ static dti_VkDebugUtilsMessengerCreateInfoEXT dti_vk_messenger_info(dti_vk_insta
     };
 }
 
-/* Whether the layer and its way to speak are there. */
+/* Whether the layer and its way to speak are there; only a loader has layers. */
 static bool dti_vk_want_validation(dti_vk_instance *in) {
     if (!in->options.validation)
         return false;
-    bool found = dti_vk_has_layer(in, DTI_VK_LAYER) &&
-                 (dti_vk_has_instance_extension(in, NULL, DTI_VK_DEBUG_UTILS) ||
-                  dti_vk_has_instance_extension(in, DTI_VK_LAYER, DTI_VK_DEBUG_UTILS));
+    const bool found = !in->icd && dti_vk_has(in, NULL, DTI_VK_LAYER, DTI_VK_DEBUG_UTILS);
     if (!found)
         dti_log(in->base, DT_LOG_WARNING,
                 "validation was asked for, but " DTI_VK_LAYER " is not installed");
@@ -179,7 +171,7 @@ static dti_VkResult dti_vk_create_instance(dti_vk_instance *in, bool validation,
                                            const void *next) {
     const char *extensions[3], *layer = DTI_VK_LAYER;
     uint32_t extension_count = 0;
-    bool portability = dti_vk_has_instance_extension(in, NULL, DTI_VK_PORTABILITY);
+    bool portability = dti_vk_has(in, NULL, NULL, DTI_VK_PORTABILITY);
     if (validation)
         extensions[extension_count++] = DTI_VK_DEBUG_UTILS;
     if (portability)
@@ -206,7 +198,7 @@ static dti_VkResult dti_vk_create_instance(dti_vk_instance *in, bool validation,
 
 static bool dti_vk_make_instance(dti_vk_instance *in) {
     bool validation = dti_vk_want_validation(in);
-    bool hazards = validation && dti_vk_has_instance_extension(in, DTI_VK_LAYER, DTI_VK_FEATURES);
+    bool hazards = validation && dti_vk_has(in, NULL, DTI_VK_LAYER, DTI_VK_FEATURES);
     /* The layer then also looks for barriers that are missing. */
     dti_VkValidationFeatureEnableEXT enable =
         DTI_VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
@@ -384,5 +376,3 @@ static void dti_vk_instance_destroy(void *instance) {
         dti_library_close(in->library);
     dti_free(in->base, in);
 }
-
-#endif

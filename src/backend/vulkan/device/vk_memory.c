@@ -5,8 +5,6 @@
  * Everything is zero at first. Refuses what the driver could not give, naming the bytes needed and
  * those that are there. */
 
-#ifndef DT_NO_VULKAN
-
 #define DTI_VK_KNOWN_MEMORY                                                                        \
     (DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |           \
      DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT)
@@ -289,5 +287,3 @@ static dt_result dti_vk_memory_copy(dti_memory *from, dti_memory *to, uint64_t b
     }
     return DT_OK;
 }
-
-#endif

@@ -1,8 +1,6 @@
 /* How a launch is laid out in workgroups, from its kernel's row and what is known of a device: no
  * driver is asked, so the plan of a program tells it too. */
 
-#ifndef DT_NO_VULKAN
-
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     return kernel->variant && !device->portable ? kernel->variant(launch, device) : 0;
@@ -50,5 +48,3 @@ static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4
         return dti_ceil_div(kernel->invocations(launch, variant, spec), local);
     return kernel->span == DTI_SPAN_GROUP ? launch->items : dti_ceil_div(launch->items, local);
 }
-
-#endif

@@ -6,8 +6,6 @@
  * trust what it is given), then the driver's bytes. A part of another device or driver is passed
  * over; a damaged one is ignored with a warning. */
 
-#ifndef DT_NO_VULKAN
-
 /* ---- The cache blob -------------------------------------------------------------------------- */
 
 #define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
@@ -28,7 +26,10 @@ static bool dti_vk_is_part(uint64_t magic) {
            (magic | DTI_VK_VERDICTS_VERSION) == (DTI_VK_VERDICTS_MAGIC | DTI_VK_VERDICTS_VERSION);
 }
 
-/* The identity is compared before the checksum: another driver's part is not worth reading. */
+typedef enum dti_vk_found { DTI_VK_NONE, DTI_VK_FOUND, DTI_VK_DAMAGED } dti_vk_found;
+
+/* Looks in a blob for this device's part of a kind. The identity is compared before the checksum:
+ * another driver's part is not worth reading. */
 static dti_vk_found dti_vk_part_find(uint64_t magic, const void *blob, size_t blob_bytes,
                                      const dti_vk_identity *identity, const void **data,
                                      size_t *bytes) {
@@ -53,12 +54,7 @@ static dti_vk_found dti_vk_part_find(uint64_t magic, const void *blob, size_t bl
     return DTI_VK_NONE;
 }
 
-static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
-                                      const dti_vk_identity *identity, const void **data,
-                                      size_t *bytes) {
-    return dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, blob_bytes, identity, data, bytes);
-}
-
+/* Writes a part (header and data) to `out`; returns its size; out NULL only measures. */
 static size_t dti_vk_part_pack(uint64_t magic, const dti_vk_identity *identity, const void *data,
                                size_t bytes, void *out) {
     dti_vk_cache_header header = {
@@ -72,11 +68,6 @@ static size_t dti_vk_part_pack(uint64_t magic, const dti_vk_identity *identity, 
         memcpy(out, &header, sizeof header);
     }
     return sizeof header + bytes;
-}
-
-static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
-                                void *out) {
-    return dti_vk_part_pack(DTI_VK_CACHE_MAGIC, identity, data, bytes, out);
 }
 
 /* What an earlier run has found out about the kernels; nothing of this driver is nothing known. */
@@ -98,8 +89,8 @@ static dt_result dti_vk_cache_create(dti_vk_device *device) {
     const void *data = NULL;
     size_t bytes = 0;
     dti_vk_verdicts_load(device);
-    switch (
-        dti_vk_cache_find(options->cache, options->cache_bytes, &device->identity, &data, &bytes)) {
+    switch (dti_vk_part_find(DTI_VK_CACHE_MAGIC, options->cache, options->cache_bytes,
+                             &device->identity, &data, &bytes)) {
     case DTI_VK_FOUND:
         info.initialDataSize = bytes;
         info.pInitialData = data;
@@ -138,7 +129,7 @@ static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_
     result = dti_vk_check(
         device, device->vk.GetPipelineCacheData(device->handle, device->cache, &size, out + head),
         "reading the pipeline cache");
-    *bytes = dti_vk_cache_pack(&device->identity, out + head, size, out);
+    *bytes = dti_vk_part_pack(DTI_VK_CACHE_MAGIC, &device->identity, out + head, size, out);
     if (judged) {
         out += *bytes;
         dti_vk_verdicts_write(device, out + head);
@@ -278,10 +269,8 @@ static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uin
             return DT_OK;
         }
     }
-    if (!dti_array_reserve(device->head.base, (void **)&device->pipelines,
-                           &device->pipeline_capacity, device->pipeline_count + 1,
-                           sizeof *device->pipelines))
-        return DT_ERROR_MEMORY;
+    DTI_HAVE(DTI_RESERVE(device->head.base, device->pipelines, device->pipeline_capacity,
+                         device->pipeline_count + 1));
     dti_vk_pipeline made = {.kernel = kernel, .variant = variant, .local = local};
     memcpy(made.spec, spec, sizeof made.spec);
     DTI_TRY(dti_vk_pipeline_compile(device, &made));
@@ -289,5 +278,3 @@ static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uin
     *out = made.handle;
     return DT_OK;
 }
-
-#endif

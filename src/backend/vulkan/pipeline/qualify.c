@@ -6,28 +6,12 @@
  * used has to be right. What was found is kept beside the pipeline cache, named by the modules'
  * bytes. */
 
-#ifndef DT_NO_VULKAN
-
-static void dti_vk_force(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                         dti_vk_forcing *before) {
-    *before = (dti_vk_forcing){device->forced, device->forced_kernel, device->forced_variant};
-    device->forced = true;
-    device->forced_kernel = kernel;
-    device->forced_variant = variant;
-}
-
-static void dti_vk_force_end(dti_vk_device *device, const dti_vk_forcing *before) {
-    device->forced = before->forced;
-    device->forced_kernel = before->kernel;
-    device->forced_variant = before->variant;
-}
-
 static dt_result dti_vk_run_trials(dti_vk_device *device, const dti_trials *trials,
                                    uint32_t variant, dti_trial_data data, uint32_t *memory) {
-    dti_vk_forcing before;
-    dti_vk_force(device, trials->launches[0].kernel, variant, &before);
+    const dti_vk_forcing before = device->forcing;
+    device->forcing = (dti_vk_forcing){true, trials->launches[0].kernel, variant};
     dt_result result = dti_trials_run(trials, &device->head, data, memory);
-    dti_vk_force_end(device, &before);
+    device->forcing = before;
     return result;
 }
 
@@ -70,9 +54,8 @@ static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t
     const uint64_t begin = dti_now_ns();
     dti_trials trials;
     *finding = (dti_vk_finding){.same = true};
-    dt_result result = dti_trials_create(base, kernel, &trials);
-    if (result)
-        return result;
+    DTI_TRY(dti_trials_make(base, dti_kernel_info_of(kernel)->trial, &trials));
+    dt_result result = DT_OK;
     finding->launches = trials.count;
     uint32_t *memory = dti_alloc_array(base, 2 * (size_t)trials.bytes + 1, 1);
     if (!memory)
@@ -163,8 +146,8 @@ static uint32_t dti_vk_choose(dti_vk_device *device, uint32_t kernel, uint32_t v
 }
 
 static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant) {
-    if (device->forced && device->forced_kernel == kernel)
-        return device->forced_variant;
+    if (device->forcing.forced && device->forcing.kernel == kernel)
+        return device->forcing.variant;
     const dt_kernel_check check = device->instance->options.kernel_check;
     if (!variant || !dti_vk_shader_of(kernel, variant) || check == DT_KERNEL_CHECK_NEVER)
         return variant;
@@ -233,5 +216,3 @@ static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t
         }
     }
 }
-
-#endif

@@ -3,8 +3,6 @@
  * others. Without this a driver that computes nothing would train with a loss of 0: qualify.c
  * compares kernels of the same device with each other. */
 
-#ifndef DT_NO_VULKAN
-
 static dt_result dti_vk_self_test_judge(dti_vk_device *device, const dti_trials *t,
                                         const uint32_t *should, const uint32_t *is) {
     const dt_device_info *info = &device->head.info;
@@ -47,5 +45,3 @@ static dt_result dti_vk_self_test(dti_vk_device *device) {
     dti_trials_destroy(&trials);
     return result;
 }
-
-#endif

@@ -2,8 +2,6 @@
  * and opcode) apart from its operands, of both the four bytes apart, and that as one LZ4 block a
  * module. So 412 KB take 112. A module is unpacked when a pipeline is made of it. */
 
-#ifndef DT_NO_VULKAN
-
 #define DTI_VK_SPIRV_HEADER 5 /* words before the first instruction; they count as first words */
 
 static const dti_vk_shader *dti_vk_shader_of(uint32_t kernel, uint32_t variant) {
@@ -65,7 +63,23 @@ enum { /* of SPIR-V */
        DTI_SPIRV_ENTRY_POINT = 15,
        DTI_SPIRV_EXECUTION_MODE = 16,
        DTI_SPIRV_CAPABILITY = 17,
+       DTI_SPIRV_TYPE_BOOL = 20,
+       DTI_SPIRV_TYPE_INT = 21,
+       DTI_SPIRV_TYPE_FLOAT = 22,
+       DTI_SPIRV_TRUE = 41,
+       DTI_SPIRV_FALSE = 42,
+       DTI_SPIRV_CONSTANT = 43,
+       DTI_SPIRV_COMPOSITE = 44,
+       DTI_SPIRV_SPEC_TRUE = 48,
+       DTI_SPIRV_SPEC_FALSE = 49,
+       DTI_SPIRV_SPEC_CONSTANT = 50,
+       DTI_SPIRV_SPEC_COMPOSITE = 51,
+       DTI_SPIRV_SPEC_OP = 52,
+       DTI_SPIRV_FUNCTION = 54,
+       DTI_SPIRV_DECORATE = 71,
+       DTI_SPIRV_EXTRACT = 81,
        DTI_SPIRV_EXECUTION_MODE_ID = 331,
+       DTI_SPIRV_SPEC_ID = 1,                /* a decoration */
        DTI_SPIRV_PRESERVE_CAPABILITY = 4466, /* SignedZeroInfNanPreserve: the capability, */
        DTI_SPIRV_PRESERVE_MODE = 4461        /* and the mode, for floats of so many bits */
 };
@@ -131,5 +145,3 @@ static size_t dti_vk_shader_preserve(uint32_t *words, size_t count) {
                              extension, DTI_COUNT(extension));
     return dti_spirv_insert(words, count, DTI_VK_SPIRV_HEADER, capability, DTI_COUNT(capability));
 }
-
-#endif

@@ -4,27 +4,6 @@
  * all that it could be. What is no selector, or not understood, stays; the driver is told the
  * values too. */
 
-#ifndef DT_NO_VULKAN
-
-enum { /* of SPIR-V */
-       DTI_SPIRV_TYPE_BOOL = 20,
-       DTI_SPIRV_TYPE_INT = 21,
-       DTI_SPIRV_TYPE_FLOAT = 22,
-       DTI_SPIRV_TRUE = 41,
-       DTI_SPIRV_FALSE = 42,
-       DTI_SPIRV_CONSTANT = 43,
-       DTI_SPIRV_COMPOSITE = 44,
-       DTI_SPIRV_SPEC_TRUE = 48,
-       DTI_SPIRV_SPEC_FALSE = 49,
-       DTI_SPIRV_SPEC_CONSTANT = 50,
-       DTI_SPIRV_SPEC_COMPOSITE = 51,
-       DTI_SPIRV_SPEC_OP = 52,
-       DTI_SPIRV_FUNCTION = 54,
-       DTI_SPIRV_DECORATE = 71,
-       DTI_SPIRV_SPEC_ID = 1, /* a decoration */
-       DTI_SPIRV_EXTRACT = 81
-};
-
 /* What is known of an id. SELECTOR: its number is the value. COMPOSITE: the value is where its
  * instruction stands. */
 typedef struct dti_spirv_id {
@@ -109,18 +88,17 @@ static void dti_spirv_emit(dti_spirv_module *m, const uint32_t *w, size_t size) 
     m->made += size;
 }
 
-/* A constant of the instruction's type and id, where the type has one. */
-static bool dti_spirv_emit_value(dti_spirv_module *m, const uint32_t *w, uint32_t value) {
-    if (w[1] >= m->bound || w[2] >= m->bound || m->ids[w[1]].kind == DTI_SPIRV_OTHER)
-        return false;
-    const bool boolean = m->ids[w[1]].kind == DTI_SPIRV_IS_BOOL;
+/* A constant of the instruction's type and id. Of one whose type is not known nothing is
+ * computed. */
+static void dti_spirv_emit_value(dti_spirv_module *m, const uint32_t *w, bool boolean,
+                                 uint32_t value) {
     const uint32_t opcode = !boolean ? DTI_SPIRV_CONSTANT
                             : value  ? DTI_SPIRV_TRUE
                                      : DTI_SPIRV_FALSE;
     const uint32_t made[4] = {DTI_SPIRV_HEAD(boolean ? 3 : 4, opcode), w[1], w[2], value};
-    m->ids[w[2]] = (dti_spirv_id){DTI_SPIRV_IS_VALUE, value};
+    if (w[1] < m->bound && w[2] < m->bound && m->ids[w[1]].kind)
+        m->ids[w[2]] = (dti_spirv_id){DTI_SPIRV_IS_VALUE, boolean ? value != 0 : value};
     dti_spirv_emit(m, made, boolean ? 3 : 4);
-    return true;
 }
 
 /* The selector's value, or what the module says. */
@@ -150,22 +128,6 @@ static void dti_spirv_note(const dti_spirv_module *m, const uint32_t *w, uint32_
         m->ids[id] = known;
 }
 
-/* A selector becomes a constant of its type and id, of as many words. Of one whose type is not
- * known nothing is computed. */
-static void dti_spirv_freeze(dti_spirv_module *m, const uint32_t *w) {
-    const uint32_t opcode = w[0] & 0xffffu, size = w[0] >> 16;
-    const bool boolean = opcode != DTI_SPIRV_SPEC_CONSTANT;
-    const uint32_t own = boolean ? opcode == DTI_SPIRV_SPEC_TRUE : w[3];
-    const uint32_t value = dti_spirv_selected(m, w[2], own);
-    const uint32_t constant = !boolean ? DTI_SPIRV_CONSTANT
-                              : value  ? DTI_SPIRV_TRUE
-                                       : DTI_SPIRV_FALSE;
-    const uint32_t made[4] = {DTI_SPIRV_HEAD(size, constant), w[1], w[2], value};
-    if (w[1] < m->bound && w[2] < m->bound && m->ids[w[1]].kind)
-        m->ids[w[2]] = (dti_spirv_id){DTI_SPIRV_IS_VALUE, boolean ? value != 0 : value};
-    dti_spirv_emit(m, made, size);
-}
-
 static void dti_spirv_specialize_one(dti_spirv_module *m, uint32_t *w, uint32_t size) {
     const uint32_t opcode = w[0] & 0xffffu;
     uint32_t value;
@@ -173,14 +135,17 @@ static void dti_spirv_specialize_one(dti_spirv_module *m, uint32_t *w, uint32_t 
         m->ids[w[1]] = (dti_spirv_id){DTI_SPIRV_IS_SELECTOR, w[3]};
         return;
     }
-    if ((size == 3 && (opcode == DTI_SPIRV_SPEC_TRUE || opcode == DTI_SPIRV_SPEC_FALSE)) ||
-        (size == 4 && opcode == DTI_SPIRV_SPEC_CONSTANT)) {
-        dti_spirv_freeze(m, w);
+    const bool boolean = opcode == DTI_SPIRV_SPEC_TRUE || opcode == DTI_SPIRV_SPEC_FALSE;
+    if (size == 3 ? boolean : size == 4 && opcode == DTI_SPIRV_SPEC_CONSTANT) { /* a selector */
+        value = dti_spirv_selected(m, w[2], boolean ? opcode == DTI_SPIRV_SPEC_TRUE : w[3]);
+        dti_spirv_emit_value(m, w, boolean, value);
         return;
     }
-    if (opcode == DTI_SPIRV_SPEC_OP && dti_spirv_fold(m, w, &value) &&
-        dti_spirv_emit_value(m, w, value))
+    if (opcode == DTI_SPIRV_SPEC_OP && dti_spirv_fold(m, w, &value) && w[1] < m->bound &&
+        w[2] < m->bound && m->ids[w[1]].kind) {
+        dti_spirv_emit_value(m, w, m->ids[w[1]].kind == DTI_SPIRV_IS_BOOL, value);
         return;
+    }
     if (opcode == DTI_SPIRV_SPEC_COMPOSITE)
         w[0] = DTI_SPIRV_HEAD(size, DTI_SPIRV_COMPOSITE);
     dti_spirv_note(m, w, size);
@@ -212,5 +177,3 @@ static size_t dti_vk_shader_specialize(uint32_t *words, size_t count, const uint
     dti_spirv_emit(&m, words + at, count - at);
     return m.made;
 }
-
-#endif

@@ -4,8 +4,6 @@
  * run a launch of the size at which the variant is taken (.sample of the kernel's row), in turns,
  * by the host's clock. No bit depends on who wins, if only what wins is right (qualify.c). */
 
-#ifndef DT_NO_VULKAN
-
 #define DTI_VK_TUNE_LAUNCHES 16 /* timed as one: the host's part is small then */
 #define DTI_VK_TUNE_ROUNDS 4
 #define DTI_VK_TUNE_LONG_MS 20.0   /* a device that takes so long is not asked again */
@@ -62,10 +60,10 @@ static dt_result dti_vk_tune_exec(dti_vk_tuning *t, uint32_t which) {
                                 .segment_count = DTI_VK_TUNE_SEGMENTS,
                                 .in = 1,
                                 .out = 2};
-    dti_vk_forcing before;
-    dti_vk_force(t->device, t->launches[0].kernel, t->race->variant[which], &before);
+    const dti_vk_forcing before = t->device->forcing;
+    t->device->forcing = (dti_vk_forcing){true, t->launches[0].kernel, t->race->variant[which]};
     dt_result result = dti_vk_exec_create(&t->device->head, &desc, &t->exec[which]);
-    dti_vk_force_end(t->device, &before);
+    t->device->forcing = before;
     return result;
 }
 
@@ -195,5 +193,3 @@ static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t va
     dti_vk_tune_end(&t);
     return result;
 }
-
-#endif

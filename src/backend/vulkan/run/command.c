@@ -3,8 +3,6 @@
  * looks at the fence for a moment and then sleeps; on a software driver it sleeps at once, since a
  * spinning thread would take its core. */
 
-#ifndef DT_NO_VULKAN
-
 static dt_result dti_vk_command_create(dti_vk_device *device, uint32_t count,
                                        dti_VkCommandBuffer *out) {
     dti_VkCommandBufferAllocateInfo info = {
@@ -192,5 +190,3 @@ static dt_result dti_vk_run(dti_vk_device *device, dti_VkCommandBuffer command) 
 static dt_result dti_vk_drain(dti_vk_device *device) {
     return device->finished < device->submitted ? dti_vk_run(device, NULL) : DT_OK;
 }
-
-#endif

@@ -8,8 +8,6 @@
  * where i e < 2^31 2^l: less than 1/d is added, and no whole number is reached. The kernel makes
  * (2 i f >> 32) >> l of it. */
 
-#ifndef DT_NO_VULKAN
-
 static uint32_t dti_vk_divide_factor(uint32_t d) {
     uint32_t l = 0;
     while (l < 32 && ((uint64_t)1 << l) < d)
@@ -40,5 +38,3 @@ static void dti_vk_divide_args(const dti_launch *l, dti_args *args) {
     for (uint32_t axis = 1; kernel->far && used > DTI_WALK_QUICK && axis < DTI_AXES; axis++)
         args->map1.far[axis - 1] = dti_vk_divide_factor(args->map1.dim[axis]);
 }
-
-#endif

@@ -1,8 +1,6 @@
 /* A program's launches on Vulkan: made (work.c), recorded (record.c) and, here, run. A run only
  * submits; each start has a fence of its own, so several may be under way. */
 
-#ifndef DT_NO_VULKAN
-
 /* ---- Creation -------------------------------------------------------------------------------- */
 
 static bool dti_vk_range_fits(const dti_memory *memory, const dti_range *range) {
@@ -82,7 +80,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     DTI_TRY(dti_vk_check_desc(device, desc));
     dti_vk_exec *e = dti_alloc(head->base, sizeof *e);
     DTI_HAVE(e);
-    dti_vk_build build = {.exec = e, .desc = desc};
+    dti_vk_build build = {.exec = e};
     e->device = device;
     e->desc = desc;
     e->out = (dti_vk_memory *)desc->memories[desc->out];
@@ -93,7 +91,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     if (!result)
         result = dti_vk_make_sets(&build);
     if (!result)
-        result = dti_vk_record_all(&build);
+        result = dti_vk_record_all(e);
     if (!result)
         result = dti_vk_stamps_create(e);
     dti_free(head->base, build.keys);
@@ -219,5 +217,3 @@ static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t coun
     run->pending = true;
     return DT_OK;
 }
-
-#endif

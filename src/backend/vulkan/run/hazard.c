@@ -1,7 +1,5 @@
 /* Which launches need a barrier before them: a pure function of the bytes that they touch. */
 
-#ifndef DT_NO_VULKAN
-
 static uint32_t dti_vk_accesses_of(const dti_launch *launch, const dti_place *places,
                                    dti_vk_access *accesses) {
     const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
@@ -43,5 +41,3 @@ static bool dti_vk_hazard_add(dti_vk_hazard *h, const dti_vk_access *accesses, u
     h->count += count;
     return barrier;
 }
-
-#endif

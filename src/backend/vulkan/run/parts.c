@@ -3,10 +3,8 @@
  * takes longer by itself is cut between workgroups. The device's clock tells what each has taken,
  * where it has one, and what is expected follows that. */
 
-#ifndef DT_NO_VULKAN
-
 typedef struct dti_vk_part {
-    dti_vk_build build;
+    dti_vk_exec *exec;
     dti_VkCommandBuffer command;
     double left; /* ms */
     bool full, any;
@@ -67,7 +65,7 @@ static uint32_t dti_vk_exec_times(const dti_exec *exec, dti_exec_time *to) {
 }
 
 static void dti_vk_part_stamp(const dti_vk_part *p, uint32_t number) {
-    const dti_vk_exec *e = p->build.exec;
+    const dti_vk_exec *e = p->exec;
     if (!e->stamps)
         return;
     if (!number)
@@ -90,7 +88,7 @@ static uint32_t dti_vk_part_fits(const dti_vk_part *p, const dti_vk_work *work, 
 
 /* One launch from *from on, or some of it; *from is then behind that, or 0: behind the launch. */
 static void dti_vk_part_launch(dti_vk_part *p, uint32_t number, uint64_t *from) {
-    dti_vk_exec *e = p->build.exec;
+    dti_vk_exec *e = p->exec;
     const dti_vk_work *work = &e->work[number];
     if (!work->x)
         return;
@@ -100,7 +98,7 @@ static void dti_vk_part_launch(dti_vk_part *p, uint32_t number, uint64_t *from) 
     if (p->full)
         return;
     dti_vk_access accesses[DTI_BINDINGS_MAX];
-    const dti_exec_desc *desc = p->build.desc;
+    const dti_exec_desc *desc = p->exec->desc;
     const uint32_t n = dti_vk_accesses_of(&desc->launches[number], desc->places, accesses);
     if (dti_vk_hazard_add(&p->hazard, accesses, n))
         dti_vk_barrier_compute(e->device, p->command);
@@ -115,9 +113,9 @@ static void dti_vk_part_launch(dti_vk_part *p, uint32_t number, uint64_t *from) 
 
 /* A part begins behind whatever ran before, and a segment behind what it takes from the host. */
 static void dti_vk_part_segment(dti_vk_part *p, const dti_segment *segment, bool begins) {
-    dti_vk_device *device = p->build.exec->device;
+    dti_vk_device *device = p->exec->device;
     dti_vk_barrier_all(device, p->command);
-    if (begins && dti_vk_record_upload(&p->build, p->command, segment))
+    if (begins && dti_vk_record_upload(p->exec, p->command, segment))
         dti_vk_barrier_all(device, p->command);
     p->hazard.count = 0;
 }
@@ -125,7 +123,7 @@ static void dti_vk_part_segment(dti_vk_part *p, const dti_segment *segment, bool
 static void dti_vk_part_record(dti_vk_part *p, uint32_t *at, dti_exec_cursor *cursor,
                                uint32_t end) {
     while (*at < end && !p->full) {
-        const dti_segment *segment = &p->build.desc->segments[*at];
+        const dti_segment *segment = &p->exec->desc->segments[*at];
         dti_vk_part_segment(p, segment, !cursor->launch && !cursor->part);
         while (cursor->launch < segment->count && !p->full) {
             dti_vk_part_launch(p, segment->first + cursor->launch, &cursor->part);
@@ -133,7 +131,7 @@ static void dti_vk_part_record(dti_vk_part *p, uint32_t *at, dti_exec_cursor *cu
         }
         if (cursor->launch < segment->count)
             return;
-        dti_vk_record_download(&p->build, p->command, segment, 1);
+        dti_vk_record_download(p->exec, p->command, segment, 1);
         *cursor = (dti_exec_cursor){0, 0};
         ++*at;
     }
@@ -146,7 +144,7 @@ static dt_result dti_vk_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor 
     const uint32_t first = *at;
     DTI_TRY(dti_vk_check_idle(e, first, end - first));
     dti_vk_part_learn(e);
-    dti_vk_part part = {.build = {.exec = e, .desc = e->desc},
+    dti_vk_part part = {.exec = e,
                         .command = e->commands[0],
                         .left = DTI_MIN(DTI_MAX(ms, DTI_VK_PART_LEAST_MS), DTI_VK_SUBMISSION_MS)};
     DTI_TRY(dti_vk_command_begin(e->device, part.command));
@@ -160,5 +158,3 @@ static dt_result dti_vk_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor 
     run->pending = true;
     return DT_OK;
 }
-
-#endif

@@ -4,8 +4,6 @@
  * hung; the rest is another submission, and a launch that is longer by itself is several
  * dispatches. */
 
-#ifndef DT_NO_VULKAN
-
 /* The workgroups' numbers begin with first_group. */
 static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_VkPipeline pipeline,
                         uint32_t set, const void *args, uint32_t args_bytes, uint32_t first_group) {
@@ -39,7 +37,7 @@ static void dti_vk_record_slice(const dti_vk_exec *e, dti_VkCommandBuffer comman
 
 /* Command buffers as they are filled, one after the other. */
 typedef struct dti_vk_reel {
-    const dti_vk_build *build;
+    const dti_vk_exec *exec;
     dti_VkCommandBuffer *command; /* the one now */
     uint32_t count;               /* so far */
     double ms;                    /* of the one now */
@@ -56,12 +54,12 @@ static bool dti_vk_reel_turns(dti_vk_reel *r, double ms) {
 }
 
 /* How many command buffers these segments take. */
-static uint32_t dti_vk_reel_length(const dti_vk_build *b, uint32_t first, uint32_t count) {
+static uint32_t dti_vk_reel_length(const dti_vk_exec *e, uint32_t first, uint32_t count) {
     dti_vk_reel r = {.count = 1};
     for (uint32_t s = first; s < first + count; s++) {
-        const dti_segment *segment = &b->desc->segments[s];
+        const dti_segment *segment = &e->desc->segments[s];
         for (uint32_t i = segment->first; i < segment->first + segment->count; i++) {
-            const dti_vk_work *work = &b->exec->work[i];
+            const dti_vk_work *work = &e->work[i];
             for (uint32_t k = 0; k < work->slices; k++)
                 dti_vk_reel_turns(&r, work->ms / work->slices);
         }
@@ -72,7 +70,7 @@ static uint32_t dti_vk_reel_length(const dti_vk_build *b, uint32_t first, uint32
 /* The barrier orders what comes after whatever ran before it, in this submission or an earlier one:
  * hazards are tracked from there on. */
 static void dti_vk_reel_begin(dti_vk_reel *r) {
-    dti_vk_device *device = r->build->exec->device;
+    dti_vk_device *device = r->exec->device;
     if (!r->result)
         r->result = dti_vk_command_begin(device, *r->command);
     if (!r->result)
@@ -82,7 +80,7 @@ static void dti_vk_reel_begin(dti_vk_reel *r) {
 
 static void dti_vk_reel_next(dti_vk_reel *r) {
     if (!r->result)
-        r->result = dti_vk_command_end(r->build->exec->device, *r->command);
+        r->result = dti_vk_command_end(r->exec->device, *r->command);
     r->command++;
     dti_vk_reel_begin(r);
 }
@@ -90,18 +88,18 @@ static void dti_vk_reel_next(dti_vk_reel *r) {
 /* A recording that begins in the middle of a launch has nothing of it yet: what comes after waits
  * for its slices there too. */
 static void dti_vk_record_launch(dti_vk_reel *r, uint32_t number) {
-    const dti_vk_build *b = r->build;
-    const dti_vk_work *work = &b->exec->work[number];
+    const dti_vk_exec *e = r->exec;
+    const dti_vk_work *work = &e->work[number];
     dti_vk_access accesses[DTI_BINDINGS_MAX];
-    const uint32_t n = dti_vk_accesses_of(&b->desc->launches[number], b->desc->places, accesses);
+    const uint32_t n = dti_vk_accesses_of(&e->desc->launches[number], e->desc->places, accesses);
     for (uint32_t i = 0; i < work->slices && !r->result; i++) {
         const bool turns = dti_vk_reel_turns(r, work->ms / work->slices);
         if (turns)
             dti_vk_reel_next(r);
         if ((turns || i == 0) && dti_vk_hazard_add(&r->hazard, accesses, n))
-            dti_vk_barrier_compute(b->exec->device, *r->command);
+            dti_vk_barrier_compute(e->device, *r->command);
         if (!r->result)
-            dti_vk_record_slice(b->exec, *r->command, work, i);
+            dti_vk_record_slice(e, *r->command, work, i);
     }
 }
 
@@ -112,32 +110,31 @@ static bool dti_vk_fetches(const dti_segment *segment) {
     return any;
 }
 
-/* What segments take from the host's sides. Where these are the arenas themselves, the submit makes
- * the host's writes visible. */
-static bool dti_vk_record_upload(const dti_vk_build *b, dti_VkCommandBuffer command,
+/* A range from the host's side; false: there is nothing to copy. Where the host writes the arena
+ * itself, the submit makes that visible. */
+static bool dti_vk_record_range(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t memory,
+                                const dti_range *range) {
+    const dti_vk_memory *m = range->bytes ? dti_vk_memory_of(e, memory) : NULL;
+    if (!m || !m->staging.handle)
+        return false;
+    dti_vk_copy(e->device, command, &m->staging, range->offset, &m->buffer, range->offset,
+                range->bytes);
+    return true;
+}
+
+/* What segments take from the host's sides. */
+static bool dti_vk_record_upload(const dti_vk_exec *e, dti_VkCommandBuffer command,
                                  const dti_segment *segment) {
-    dti_vk_device *device = b->exec->device;
-    const dti_vk_memory *in = dti_vk_memory_of(b, b->desc->in);
-    const dti_range *up = &segment->upload, *put = &segment->put;
-    bool copied = false;
-    if (up->bytes && in->staging.handle) {
-        dti_vk_copy(device, command, &in->staging, up->offset, &in->buffer, up->offset, up->bytes);
-        copied = true;
-    }
-    if (put->bytes && dti_vk_memory_of(b, b->desc->exchange)->staging.handle) {
-        const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
-        dti_vk_copy(device, command, &m->staging, put->offset, &m->buffer, put->offset, put->bytes);
-        copied = true;
-    }
-    return copied;
+    const bool in = dti_vk_record_range(e, command, e->desc->in, &segment->upload);
+    return dti_vk_record_range(e, command, e->desc->exchange, &segment->put) || in;
 }
 
 /* What segments give to the host's sides: one range of OUT that has all of theirs, since a later
  * one's are not before an earlier one's launches. */
-static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer command,
+static void dti_vk_record_download(const dti_vk_exec *e, dti_VkCommandBuffer command,
                                    const dti_segment *segments, uint32_t count) {
-    dti_vk_device *device = b->exec->device;
-    const dti_vk_memory *out = b->exec->out;
+    dti_vk_device *device = e->device;
+    const dti_vk_memory *out = e->out;
     uint64_t begin = UINT64_MAX, end = 0;
     bool fetch = false;
     for (uint32_t i = 0; i < count; i++) {
@@ -145,7 +142,7 @@ static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer co
         begin = down->bytes ? DTI_MIN(begin, down->offset) : begin;
         end = down->bytes ? DTI_MAX(end, down->offset + down->bytes) : end;
         fetch = fetch || (dti_vk_fetches(&segments[i]) &&
-                          dti_vk_memory_of(b, b->desc->exchange)->staging.handle);
+                          dti_vk_memory_of(e, e->desc->exchange)->staging.handle);
     }
     const bool download = begin < end && out->staging.handle;
     if (download || fetch)
@@ -154,7 +151,7 @@ static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer co
         dti_vk_copy(device, command, &out->buffer, begin, &out->staging, begin, end - begin);
     for (uint32_t i = 0; i < count && fetch; i++) {
         for (uint32_t k = 0; k < segments[i].fetch_count && dti_vk_fetches(&segments[i]); k++) {
-            const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
+            const dti_vk_memory *m = dti_vk_memory_of(e, e->desc->exchange);
             dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segments[i].fetch[k]);
         }
     }
@@ -162,15 +159,15 @@ static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer co
 
 /* The barrier at the end lets the host read once it has seen the fence, also while later segments
  * run. */
-static dt_result dti_vk_record_take(const dti_vk_build *b, const dti_vk_take *take, uint32_t first,
+static dt_result dti_vk_record_take(const dti_vk_exec *e, const dti_vk_take *take, uint32_t first,
                                     uint32_t count) {
-    const dti_segment *segments = &b->desc->segments[first];
-    dti_vk_device *device = b->exec->device;
-    dti_vk_reel reel = {.build = b, .command = &b->exec->commands[take->first]};
+    const dti_segment *segments = &e->desc->segments[first];
+    dti_vk_device *device = e->device;
+    dti_vk_reel reel = {.exec = e, .command = &e->commands[take->first]};
     bool copied = false;
     dti_vk_reel_begin(&reel);
     for (uint32_t i = 0; i < count && !reel.result; i++)
-        copied = dti_vk_record_upload(b, *reel.command, &segments[i]) || copied;
+        copied = dti_vk_record_upload(e, *reel.command, &segments[i]) || copied;
     if (copied)
         dti_vk_barrier_all(device, *reel.command);
     for (uint32_t i = 0; i < count; i++)
@@ -178,19 +175,18 @@ static dt_result dti_vk_record_take(const dti_vk_build *b, const dti_vk_take *ta
             dti_vk_record_launch(&reel, segments[i].first + k);
     if (reel.result)
         return reel.result;
-    dti_vk_record_download(b, *reel.command, segments, count);
+    dti_vk_record_download(e, *reel.command, segments, count);
     dti_vk_barrier_host(device, *reel.command);
     return dti_vk_command_end(device, *reel.command);
 }
 
-static dt_result dti_vk_plan_takes(dti_vk_build *b) {
-    dti_vk_exec *e = b->exec;
+static dt_result dti_vk_plan_takes(dti_vk_exec *e) {
     e->command_count = 1;
     for (uint32_t i = 0; i <= e->segment_count; i++) {
         const bool whole = i == e->segment_count;
         const uint32_t count = whole ? e->whole : 1;
         e->takes[i].first = e->command_count;
-        e->takes[i].count = count ? dti_vk_reel_length(b, whole ? 0 : i, count) : 0;
+        e->takes[i].count = count ? dti_vk_reel_length(e, whole ? 0 : i, count) : 0;
         e->command_count += e->takes[i].count;
     }
     e->commands = dti_alloc_array(e->device->head.base, e->command_count, sizeof *e->commands);
@@ -198,16 +194,13 @@ static dt_result dti_vk_plan_takes(dti_vk_build *b) {
     return dti_vk_command_create(e->device, e->command_count, e->commands);
 }
 
-static dt_result dti_vk_record_all(dti_vk_build *b) {
-    dti_vk_exec *e = b->exec;
-    dt_result result = dti_vk_plan_takes(b);
+static dt_result dti_vk_record_all(dti_vk_exec *e) {
+    dt_result result = dti_vk_plan_takes(e);
     for (uint32_t i = 0; i < e->segment_count && !result; i++)
         result = dti_vk_fence_create(e->device, &e->runs[i].fence);
     for (uint32_t i = 0; i < e->segment_count && !result; i++)
-        result = dti_vk_record_take(b, &e->takes[i], i, 1);
+        result = dti_vk_record_take(e, &e->takes[i], i, 1);
     if (!result && e->whole)
-        result = dti_vk_record_take(b, &e->takes[e->segment_count], 0, e->whole);
+        result = dti_vk_record_take(e, &e->takes[e->segment_count], 0, e->whole);
     return result;
 }
-
-#endif

@@ -2,8 +2,6 @@
  * wrote. That needs sets of its own, made at creation, and records into a command buffer that is
  * there. */
 
-#ifndef DT_NO_VULKAN
-
 #define DTI_VK_FAULT_CHUNK 32 /* launches between two looks at the status word, at most */
 
 static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t index,
@@ -83,5 +81,3 @@ static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t
     }
     return result;
 }
-
-#endif

@@ -3,8 +3,6 @@
  * Refuses a launch whose operand is larger than the device can bind. record.c records them, exec.c
  * runs them, search.c finds which of them made a fault. */
 
-#ifndef DT_NO_VULKAN
-
 typedef struct dti_vk_work {
     dti_VkPipeline pipeline; /* NULL: nothing to do */
     uint32_t set;            /* index of the exec's sets */
@@ -49,6 +47,7 @@ typedef struct dti_vk_stamped {
 
 typedef struct dti_vk_exec {
     dti_vk_device *device;
+    const dti_exec_desc *desc;
     dti_vk_memory *out;
     uint32_t work_count, scan_count, set_count, segment_count;
     dti_vk_work *work;
@@ -62,7 +61,6 @@ typedef struct dti_vk_exec {
     dti_vk_run_state *runs;        /* by first segment */
 
     /* parts.c's */
-    const dti_exec_desc *desc;
     dti_VkQueryPool stamps; /* NULL: the queue has no clock */
     dti_vk_stamped stamped[DTI_VK_STAMPS];
     uint32_t stamped_count; /* of the newest part, until they are read */
@@ -71,39 +69,38 @@ typedef struct dti_vk_exec {
 /* What exists during creation only. */
 typedef struct dti_vk_build {
     dti_vk_exec *exec;
-    const dti_exec_desc *desc;
     dti_vk_key *keys;
     uint32_t key_count;
 } dti_vk_build;
 
-static const dti_vk_memory *dti_vk_memory_of(const dti_vk_build *b, uint32_t index) {
-    return (const dti_vk_memory *)b->desc->memories[index];
+static const dti_vk_memory *dti_vk_memory_of(const dti_vk_exec *e, uint32_t index) {
+    return (const dti_vk_memory *)e->desc->memories[index];
 }
 
 /* ---- Launches into work ---------------------------------------------------------------------- */
 
 static dt_result dti_vk_check_launch(const dti_vk_build *b, uint32_t number) {
-    const dti_launch *launch = &b->desc->launches[number];
+    const dti_launch *launch = &b->exec->desc->launches[number];
     const dt_device_info *info = &b->exec->device->head.info;
     dti_base *base = b->exec->device->head.base;
     const char *name = dti_kernel_info_of(launch->kernel)->name;
     for (int i = 0; i < DTI_BINDINGS_MAX; i++) {
-        const dti_place *p = &b->desc->places[launch->value[i]];
-        const dti_vk_memory *m = (const dti_vk_memory *)b->desc->memories[p->memory];
+        const dti_place *p = &b->exec->desc->places[launch->value[i]];
+        const dti_vk_memory *m = dti_vk_memory_of(b->exec, p->memory);
         if (p->offset % DTI_PLACE_ALIGN || p->offset > m->bytes || p->bytes > m->bytes - p->offset)
             return dti_fail(base, DT_ERROR_INVALID,
-                            "%s, launch %u (%s): operand %d lies outside its arena", b->desc->label,
-                            number, name, i);
+                            "%s, launch %u (%s): operand %d lies outside its arena",
+                            b->exec->desc->label, number, name, i);
         if (p->bytes > info->storage_range_bytes)
             return dti_fail(base, DT_ERROR_UNSUPPORTED,
                             "%s, launch %u (%s): operand %d has %llu bytes, and %s can bind at "
                             "most %llu; use a smaller batch or the CPU",
-                            b->desc->label, number, name, i, (unsigned long long)p->bytes,
+                            b->exec->desc->label, number, name, i, (unsigned long long)p->bytes,
                             info->name, (unsigned long long)info->storage_range_bytes);
     }
     if (launch->items > UINT32_MAX)
         return dti_fail(base, DT_ERROR_UNSUPPORTED, "%s, launch %u (%s): %llu items are too many",
-                        b->desc->label, number, name, (unsigned long long)launch->items);
+                        b->exec->desc->label, number, name, (unsigned long long)launch->items);
     return DT_OK;
 }
 
@@ -112,7 +109,7 @@ static dti_vk_key dti_vk_key_of(const dti_vk_build *b, const uint32_t value[DTI_
     dti_vk_key key;
     memset(&key, 0, sizeof key); /* the padding too: keys are compared as bytes */
     for (int i = 0; i < DTI_BINDINGS_MAX; i++) {
-        const dti_place *p = &b->desc->places[value[i]];
+        const dti_place *p = &b->exec->desc->places[value[i]];
         key.memory[i] = p->memory;
         key.offset[i] = p->bytes ? p->offset : 0;
         key.bytes[i] = p->bytes ? p->bytes : DTI_PLACE_ALIGN;
@@ -131,12 +128,12 @@ static uint32_t dti_vk_set_of(dti_vk_build *b, const dti_vk_key *key) {
 
 /* The status line's words look like NaN to a scan. */
 static bool dti_vk_may_scan(const dti_vk_build *b, const dti_launch *launch, int binding) {
-    const dti_place *p = &b->desc->places[launch->value[binding]];
+    const dti_place *p = &b->exec->desc->places[launch->value[binding]];
     if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || p->bytes < DTI_WORD_BYTES)
         return false;
     if (!dti_launch_makes_floats(launch))
         return false;
-    return p->memory != b->desc->out || p->offset >= DTI_WORD_BYTES * DTI_STATUS_TERM(0);
+    return p->memory != b->exec->desc->out || p->offset >= DTI_WORD_BYTES * DTI_STATUS_TERM(0);
 }
 
 static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_work *work) {
@@ -147,12 +144,12 @@ static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_w
             continue;
         uint32_t x = launch->value[i];
         dti_vk_key key = dti_vk_key_of(b, (uint32_t[DTI_BINDINGS_MAX]){x, x, x, x});
-        key.memory[1] = b->desc->out;
+        key.memory[1] = b->exec->desc->out;
         key.offset[1] = 0;
         key.bytes[1] = DTI_PLACE_ALIGN;
         e->scans[e->scan_count++] =
             (dti_vk_scan){.set = dti_vk_set_of(b, &key),
-                          .words = (uint32_t)(b->desc->places[x].bytes / DTI_WORD_BYTES)};
+                          .words = (uint32_t)(b->exec->desc->places[x].bytes / DTI_WORD_BYTES)};
     }
     work->scan_count = e->scan_count - work->scan_first;
 }
@@ -173,7 +170,7 @@ static uint32_t dti_vk_work_cuts(const dti_vk_work *work) {
 static double dti_vk_launch_bytes(const dti_vk_build *b, const dti_launch *launch) {
     double bytes = 0;
     for (int i = 0; i < dti_kernel_info_of(launch->kernel)->bindings; i++)
-        bytes += (double)b->desc->places[launch->value[i]].bytes;
+        bytes += (double)b->exec->desc->places[launch->value[i]].bytes;
     return bytes;
 }
 
@@ -197,7 +194,7 @@ static void dti_vk_estimate(const dti_vk_build *b, const dti_launch *launch, uin
 #define DTI_VK_LLVMPIPE_ROUNDS 65535
 
 static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uint32_t local) {
-    const dti_launch *launch = &b->desc->launches[number];
+    const dti_launch *launch = &b->exec->desc->launches[number];
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     const dt_device_info *info = &b->exec->device->head.info;
     const uint64_t rounds = kernel->rounds ? kernel->rounds(launch, local) : 0;
@@ -207,13 +204,13 @@ static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uin
         b->exec->device->head.base, DT_ERROR_UNSUPPORTED,
         "%s, launch %u (%s): loops of up to %llu rounds, and %s ends them after %d; use "
         "fewer elements or steps, or the CPU",
-        b->desc->label, number, kernel->name, (unsigned long long)rounds, info->name,
+        b->exec->desc->label, number, kernel->name, (unsigned long long)rounds, info->name,
         DTI_VK_LLVMPIPE_ROUNDS);
 }
 
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_exec *e = b->exec;
-    const dti_launch *launch = &b->desc->launches[number];
+    const dti_launch *launch = &b->exec->desc->launches[number];
     dti_vk_work *work = &e->work[number];
     if (!launch->items)
         return DT_OK;
@@ -255,12 +252,12 @@ static void dti_vk_write_set(const dti_vk_build *b, uint32_t index) {
     dti_VkDescriptorBufferInfo buffers[DTI_BINDINGS_MAX + 1];
     for (int i = 0; i < DTI_BINDINGS_MAX; i++)
         buffers[i] = (dti_VkDescriptorBufferInfo){
-            .buffer = dti_vk_memory_of(b, key->memory[i])->buffer.handle,
-            .offset = dti_vk_memory_of(b, key->memory[i])->at + key->offset[i],
+            .buffer = dti_vk_memory_of(e, key->memory[i])->buffer.handle,
+            .offset = dti_vk_memory_of(e, key->memory[i])->at + key->offset[i],
             .range = key->bytes[i],
         };
     buffers[DTI_BINDINGS_MAX] = (dti_VkDescriptorBufferInfo){
-        .buffer = ((dti_vk_memory *)b->desc->memories[b->desc->in])->buffer.handle,
+        .buffer = dti_vk_memory_of(e, e->desc->in)->buffer.handle,
         .range = DTI_WORD_BYTES * DTI_STEP_WORDS,
     };
     /* One write runs on over the bindings that follow, while they are of the same type. */
@@ -315,5 +312,3 @@ static dt_result dti_vk_make_sets(dti_vk_build *b) {
     }
     return DT_OK;
 }
-
-#endif
