@@ -183,23 +183,16 @@ static void dti_visit_join(dti_visit *f, dti_base *base);
     }                                                                                              \
     static dt_result dti_call_##name params
 #define DTI_PUBLIC_VOID(name, params, object, how, args)                                           \
-    static void dti_call_##name params;                                                            \
-    DT_API void name params {                                                                      \
-        dti_visit visit;                                                                           \
-        object = dti_enter(object, &visit, how, #name);                                            \
-        if (object)                                                                                \
-            dti_call_##name args;                                                                  \
-        dti_leave(&visit, DT_OK);                                                                  \
-    }                                                                                              \
-    static void dti_call_##name params
+    DTI_PUBLIC_DOES(name, params, object, how, args, (void)0)
 /* Fills in *info, with zeros without an object. */
 #define DTI_PUBLIC_INFO(name, params, object, how, args)                                           \
+    DTI_PUBLIC_DOES(name, params, object, how, args, if (!info) return;                            \
+                    memset(info, 0, sizeof *info))
+#define DTI_PUBLIC_DOES(name, params, object, how, args, first)                                    \
     static void dti_call_##name params;                                                            \
     DT_API void name params {                                                                      \
         dti_visit visit;                                                                           \
-        if (!info)                                                                                 \
-            return;                                                                                \
-        memset(info, 0, sizeof *info);                                                             \
+        first;                                                                                     \
         object = dti_enter(object, &visit, how, #name);                                            \
         if (object)                                                                                \
             dti_call_##name args;                                                                  \

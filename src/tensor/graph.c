@@ -73,12 +73,9 @@ static const char *dti_graph_string(dt_graph *g, const char *text) {
 
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
                                 uint32_t count) {
-    if (!dti_array_reserve(g->base, (void **)&g->nodes, &g->capacity, (size_t)g->count + 1,
-                           sizeof *g->nodes) ||
-        !dti_array_reserve(g->base, (void **)&g->inputs, &g->input_capacity,
-                           (size_t)g->input_count + count, sizeof *g->inputs)) {
+    if (!DTI_RESERVE(g->base, g->nodes, g->capacity, (size_t)g->count + 1) ||
+        !DTI_RESERVE(g->base, g->inputs, g->input_capacity, (size_t)g->input_count + count))
         return dti_graph_no_memory(g, "out of host memory for node %u", g->count);
-    }
     dti_node *n = &g->nodes[g->count];
     *n = *node;
     dti_shape_store(n->shape.dim, node->shape);
@@ -198,13 +195,10 @@ DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUS
 static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
     DTI_TRY(dti_graph_new(ctx, out));
     dt_graph *c = *out;
-    if (!dti_array_reserve(c->base, (void **)&c->nodes, &c->capacity, g->count, sizeof *c->nodes) ||
-        !dti_array_reserve(c->base, (void **)&c->inputs, &c->input_capacity,
-                           (size_t)g->input_count + 1, sizeof *c->inputs) ||
-        !dti_array_reserve(c->base, (void **)&c->params, &c->param_capacity,
-                           (size_t)g->param_count + 1, sizeof *c->params) ||
-        !dti_array_reserve(c->base, (void **)&c->calls, &c->call_capacity, g->call_count,
-                           sizeof *c->calls)) {
+    if (!DTI_RESERVE(c->base, c->nodes, c->capacity, g->count) ||
+        !DTI_RESERVE(c->base, c->inputs, c->input_capacity, (size_t)g->input_count + 1) ||
+        !DTI_RESERVE(c->base, c->params, c->param_capacity, (size_t)g->param_count + 1) ||
+        !DTI_RESERVE(c->base, c->calls, c->call_capacity, g->call_count)) {
         dt_graph_destroy(c);
         *out = NULL;
         return DT_ERROR_MEMORY;
@@ -236,13 +230,9 @@ static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out) 
 }
 
 static dt_tensor dti_graph_called(dt_graph *g, uint32_t first, const dti_call *call, dt_tensor y) {
-    void *calls = g->calls;
     if (dti_is_nil(y) || g->count == first)
         return y;
-    const bool room = dti_array_reserve(g->base, &calls, &g->call_capacity,
-                                        (size_t)g->call_count + 1, sizeof *g->calls);
-    g->calls = calls;
-    if (!room)
+    if (!DTI_RESERVE(g->base, g->calls, g->call_capacity, (size_t)g->call_count + 1))
         return dti_graph_no_memory(g, "out of host memory for node %u", g->count);
     dti_call *c = &g->calls[g->call_count++];
     *c = *call;

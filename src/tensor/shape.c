@@ -51,24 +51,14 @@ static bool dti_shape_valid(dt_shape s) {
 
 static dti_shape_text dti_shape_print(dt_shape s, bool samples) {
     dti_shape_text t;
-    size_t at = 0;
-    const char *comma = "";
-    t.text[at++] = '[';
-    t.text[at] = 0;
-    if (samples) {
-        t.text[at++] = 'B';
-        t.text[at] = 0;
-        comma = ", ";
-    }
-    for (int i = 0; i < s.rank && i < DT_MAX_DIMS; i++) {
-        int n = snprintf(t.text + at, sizeof t.text - at - 2, "%s%lld", comma, (long long)s.dim[i]);
-        if (n > 0 && (size_t)n < sizeof t.text - at - 2)
-            at += (size_t)n;
-        comma = ", ";
-    }
-    if (s.rank > DT_MAX_DIMS) {
-        int n = snprintf(t.text + at, sizeof t.text - at - 2, ", ... (rank %d)", (int)s.rank);
-        if (n > 0 && (size_t)n < sizeof t.text - at - 2)
+    size_t at = (size_t)snprintf(t.text, sizeof t.text, samples ? "[B" : "[");
+    for (int i = 0; i < s.rank && i <= DT_MAX_DIMS; i++) {
+        const size_t room = sizeof t.text - at - 2;
+        const char *comma = at > 1 ? ", " : "";
+        const int n = i < DT_MAX_DIMS
+                          ? snprintf(t.text + at, room, "%s%lld", comma, (long long)s.dim[i])
+                          : snprintf(t.text + at, room, ", ... (rank %d)", (int)s.rank);
+        if (n > 0 && (size_t)n < room)
             at += (size_t)n;
     }
     t.text[at++] = ']';
