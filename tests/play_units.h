@@ -38,9 +38,10 @@ static void play_units_begin(const play_rank *r) {
 /* A unit comes, and takes the place of others. */
 static void play_unit_comes(const play_rank *r, const dti_units *u, play_unit_part *own,
                             const dti_code *code, const dti_action *a) {
-    for (uint32_t k = 0; k < code->bucket_count; k++) {
-        if (play_overlap(own->at[k], dti_bucket_elements(code->buckets[k]),
-                         code->unit_param[a->what], dti_bucket_elements(code->buckets[a->what])))
+    for (uint32_t k = 0; k < code->slices.bucket_count; k++) {
+        if (play_overlap(own->at[k], dti_bucket_elements(code->slices.buckets[k]),
+                         code->unit_param[a->what],
+                         dti_bucket_elements(code->slices.buckets[a->what])))
             own->resident &= ~dti_unit_bit(k);
     }
     own->resident |= dti_unit_bit(a->what);
@@ -62,7 +63,7 @@ static void play_units_see(const play_rank *r, uint32_t part, const dti_action *
     if (!runs)
         play_unit_comes(r, &stage->units, own, code, a);
     for (uint32_t i = a->from; i <= a->what && runs; i++) {
-        for (uint32_t k = 0; k < code->bucket_count; k++)
+        for (uint32_t k = 0; k < code->slices.bucket_count; k++)
             CHECK_TEXT(!(code->unit_reads[i] & dti_unit_bit(k)) ||
                            (own->resident & dti_unit_bit(k) && own->at[k] == code->unit_param[k]),
                        "rank %d, part %u, segment %u: unit %u is not there", r->index, part, i, k);

@@ -43,7 +43,8 @@ static void zero_writes(const play_rank *r, int d, const dti_code *code, uint64_
     for (uint32_t u = 0; u < zero_of(r)->device[d].given && code->units_leave; u++)
         CHECK_TEXT(zero_counter(r, DTI_UNITS_SUMMED) > u ||
                        !play_overlap(from + (at - from) % code->unit_stride, n,
-                                     code->unit_gradient[u], dti_bucket_elements(code->buckets[u])),
+                                     code->unit_gradient[u],
+                                     dti_bucket_elements(code->slices.buckets[u])),
                    "rank %d, device %d: bucket %u has not left", r->index, d, u);
 }
 
@@ -51,7 +52,7 @@ static void zero_segment(const play_rank *r, int d, const dti_action *a) {
     const dti_code *code = zero_code(r, d, a->micro);
     const dti_segment *s = &code->segments[a->what];
     const zero_device *own = &zero_of(r)->device[d];
-    for (uint32_t u = 0; u < code->bucket_count; u++)
+    for (uint32_t u = 0; u < code->slices.bucket_count; u++)
         CHECK_TEXT(!(code->unit_reads[a->what] & dti_unit_bit(u)) ||
                        (own->resident & dti_unit_bit(u) && own->at[u] == code->unit_param[u]),
                    "rank %d, device %d, segment %u: unit %u is not there", r->index, d, a->what, u);
@@ -67,9 +68,9 @@ static void zero_segment(const play_rank *r, int d, const dti_action *a) {
 static void zero_gather(const play_rank *r, int d, const dti_action *a) {
     const dti_code *code = zero_code(r, d, a->micro);
     zero_device *own = &zero_of(r)->device[d];
-    const uint64_t n = dti_bucket_elements(code->buckets[a->what]);
-    for (uint32_t u = 0; u < code->bucket_count; u++) {
-        if (play_overlap(own->at[u], dti_bucket_elements(code->buckets[u]),
+    const uint64_t n = dti_bucket_elements(code->slices.buckets[a->what]);
+    for (uint32_t u = 0; u < code->slices.bucket_count; u++) {
+        if (play_overlap(own->at[u], dti_bucket_elements(code->slices.buckets[u]),
                          code->unit_param[a->what], n))
             own->resident &= ~dti_unit_bit(u);
     }
@@ -90,7 +91,8 @@ static void zero_check(const play_rank *r, int d, const dti_action *a) {
         own->taken++;
     }
     for (uint32_t b = own->given; b < a->buckets && a->kind == DTI_ACTION_ZEROS; b++)
-        zero_writes(r, d, code, code->unit_gradient[b], dti_bucket_elements(code->buckets[b]));
+        zero_writes(r, d, code, code->unit_gradient[b],
+                    dti_bucket_elements(code->slices.buckets[b]));
     own->given = DTI_MAX(own->given, a->buckets);
 }
 

@@ -1,5 +1,12 @@
 /* The stack of subtrees: which sums a run of pieces leaves, and in which order they are made. */
 
+static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < count; i++)
+        rows += pieces[i].rows;
+    return rows;
+}
+
 static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece) {
     if (piece->begins)
         s->at[s->count++] = (dt_comm_span){piece->leaf, 1};

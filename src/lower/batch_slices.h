@@ -59,6 +59,7 @@ typedef struct dti_batch_slices {
     bool one_run;
 } dti_batch_slices;
 
+static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count); /* of all together */
 /* Adds a piece: returns the entry that it is added to, or set as when it begins its leaf. */
 static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece);
 /* After a piece that ends its leaf: joins the two newest entries if they are siblings in the tree

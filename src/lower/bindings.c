@@ -9,24 +9,23 @@ static uint8_t dti_code_external(const dti_code *code, uint32_t node) {
     return 0;
 }
 
-/* The value of a binding in the application's buffer. */
-static uint32_t dti_external_value(dti_code *code, const dti_binding *binding, const dti_node *n) {
-    return dti_node_value(code, (dti_value_kind)(DTI_ARENAS + binding->external - 1), n, 0);
-}
-
-static void dti_binding_add(dti_code *code, dti_emit *e, uint32_t node, dti_value_kind kind,
-                            uint64_t *at) {
-    const dti_node *n = &code->work->nodes[node];
+/* A binding of node `id`, and its value; `host`: what the host calls it: of a gradient, whose. */
+static uint32_t dti_binding_add(dti_code *code, uint32_t id, uint32_t host, bool output,
+                                bool gradient) {
+    const dti_node *n = &code->work->nodes[id];
+    uint64_t *at = output ? &code->out_bytes : &code->in_bytes;
     dti_binding *binding = &code->bindings[code->binding_count++];
-    *binding = (dti_binding){.node = node, .offset = *at, .bytes = dti_node_bytes(code, n)};
-    binding->external = dti_code_external(code, node);
-    uint32_t value = binding->external ? dti_external_value(code, binding, n)
-                                       : dti_node_value(code, kind, n, *at);
-    if (kind == DTI_VALUE_IN)
-        e->views[node] = dti_view_dense(value, n, code->batch);
+    *binding = (dti_binding){.node = host,
+                             .offset = *at,
+                             .bytes = dti_node_bytes(code, n),
+                             .segment = !output && gradient,
+                             .output = output,
+                             .gradient = gradient,
+                             .external = gradient ? 0 : dti_code_external(code, host)};
     if (binding->external)
-        return;
+        return dti_node_value(code, (dti_value_kind)(DTI_ARENAS + binding->external - 1), n, 0);
     *at += dti_aligned(binding->bytes ? binding->bytes : DTI_WORD_BYTES);
+    return dti_node_value(code, output ? DTI_VALUE_OUT : DTI_VALUE_IN, n, binding->offset);
 }
 
 static void dti_place_inputs(dti_code *code, dti_emit *e, const uint8_t *needed) {
@@ -39,36 +38,14 @@ static void dti_place_inputs(dti_code *code, dti_emit *e, const uint8_t *needed)
             const dti_node *n = &code->work->nodes[id];
             if (n->op != DTI_OP_INPUT || !needed[id] || (id >= code->backward_node) != gradient)
                 continue;
-            dti_binding_add(code, e, id, DTI_VALUE_IN, &code->in_bytes);
-            dti_binding *binding = &code->bindings[code->binding_count - 1];
-            binding->gradient = gradient != 0;
-            binding->segment = (uint32_t)gradient;
-            if (gradient)
-                binding->node = (uint32_t)n->attr.i[0];
+            const uint32_t host = gradient ? (uint32_t)n->attr.i[0] : id;
+            const uint32_t value = dti_binding_add(code, id, host, false, gradient);
+            e->views[id] = dti_view_dense(value, n, code->batch);
         }
         if (!gradient)
             code->segments[0].upload = (dti_range){0, code->in_bytes};
     }
     code->segments[1].upload.bytes = code->in_bytes - code->segments[1].upload.offset;
-}
-
-/* `node` is what the host calls it: of a gradient, whose. */
-static void dti_place_output(dti_code *code, uint32_t *pin, uint32_t id, uint32_t node,
-                             bool gradient) {
-    const dti_node *n = &code->work->nodes[id];
-    dti_binding *binding = &code->bindings[code->binding_count++];
-    *binding = (dti_binding){.node = node,
-                             .offset = code->out_bytes,
-                             .bytes = dti_node_bytes(code, n),
-                             .output = true,
-                             .gradient = gradient};
-    binding->external = gradient ? 0 : dti_code_external(code, node);
-    if (binding->external) {
-        pin[id] = dti_external_value(code, binding, n);
-        return;
-    }
-    pin[id] = dti_node_value(code, DTI_VALUE_OUT, n, code->out_bytes);
-    code->out_bytes += dti_aligned(binding->bytes ? binding->bytes : DTI_WORD_BYTES);
 }
 
 /* One binding for each output, however often it is listed. */
@@ -77,14 +54,14 @@ static void dti_place_outputs(dti_code *code, uint32_t *pin) {
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(code->desc.outputs[i]); i++) {
         const uint32_t id = code->desc.outputs[i].id, node = dti_code_node(code, id);
         if (!dti_code_binding(code, id, true, false))
-            dti_place_output(code, pin, node, id, false);
+            pin[node] = dti_binding_add(code, node, id, true, false);
     }
     for (uint32_t i = 0; i < code->leaving_count; i++) {
         const uint32_t dx = code->leaving_dx[i].id;
         if (dti_code_binding(code, code->leaving[i], true, true))
             continue;
         if (!pin[dx]) {
-            dti_place_output(code, pin, dx, code->leaving[i], true);
+            pin[dx] = dti_binding_add(code, dx, code->leaving[i], true, true);
             continue;
         }
         dti_binding *binding =
@@ -116,21 +93,17 @@ static void dti_pin_term(dti_lowering *w, uint32_t i) {
     for (uint32_t before = 0; before < i; before++) {
         if (dti_term_node(code, before) != id)
             continue;
-        code->term_slot[i] = code->term_slot[before];
-        code->term_stride[i] = code->term_stride[before];
+        code->terms[i] = code->terms[before];
         return;
     }
-    if (w->extent && w->extent[id] == DTI_EXTENT_PIECE) {
-        uint64_t offset, stride;
-        dti_pieces_place_out(w, id, &offset, &stride);
-        code->term_slot[i] = (uint32_t)(offset / DTI_WORD_BYTES);
-        code->term_stride[i] = (uint32_t)(stride / DTI_WORD_BYTES);
+    if (dti_pieces_have(w, id)) {
+        code->terms[i] = dti_pieces_place_out(w, id);
         return;
     }
     uint32_t slot = i < code->loss_count ? i : DT_MAX_TERMS + i - code->loss_count;
     w->pin[id] = dti_listing_value(&code->list, DTI_VALUE_OUT, DT_F32, 2,
                                    DTI_WORD_BYTES * DTI_STATUS_TERM(slot));
-    code->term_slot[i] = DTI_STATUS_TERM(slot);
+    code->terms[i].word = DTI_STATUS_TERM(slot);
 }
 
 /* The host moves a running statistic, by what all replicas' pieces have, or by what is one for all:
@@ -147,24 +120,20 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
                     .variance = u.variance,
                     .momentum = u.momentum};
     if (w->stat_of[stats]) { /* mean and variance lie together */
-        const dti_stat *other = &code->stats[w->stat_of[stats] - 1];
-        s->word = other->word;
-        s->stride = other->stride;
+        s->at = code->stats[w->stat_of[stats] - 1].at;
         return;
     }
     w->stat_of[stats] = code->stat_count;
-    uint64_t offset = code->out_bytes, stride = 0;
-    if (w->extent && w->extent[stats] == DTI_EXTENT_PIECE) {
-        dti_pieces_place_out(w, stats, &offset, &stride);
-    } else if (w->pin[stats] && code->list.values[w->pin[stats]].kind == DTI_VALUE_OUT) {
-        offset = code->list.values[w->pin[stats]].offset; /* an output, for another stage */
-    } else {
-        const dti_node *of = &code->work->nodes[stats];
+    if (dti_pieces_have(w, stats)) {
+        s->at = dti_pieces_place_out(w, stats);
+        return;
+    }
+    if (!w->pin[stats] || code->list.values[w->pin[stats]].kind != DTI_VALUE_OUT) {
+        const dti_node *of = &code->work->nodes[stats]; /* else an output, for another stage */
         w->pin[stats] = dti_node_value(code, DTI_VALUE_OUT, of, code->out_bytes);
         code->out_bytes += dti_aligned(dti_node_bytes(code, of));
     }
-    s->word = (uint32_t)(offset / DTI_WORD_BYTES);
-    s->stride = (uint32_t)(stride / DTI_WORD_BYTES);
+    s->at.word = (uint32_t)(code->list.values[w->pin[stats]].offset / DTI_WORD_BYTES);
 }
 
 /* A gradient is made where it must lie; but not where a finished bucket is exchanged while later
@@ -172,7 +141,7 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
 static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
     const dti_code *code = w->code;
     return !w->pin[id] && !code->desc.accumulate && !dti_pieces_fold(code) &&
-           (!code->piece_count || !w->own[id].uses);
+           (!code->slices.piece_count || !w->own[id].uses);
 }
 
 /* Where a pinned node is a view of all of its input, in order, and nothing else reads that, the
@@ -216,7 +185,7 @@ static dt_result dti_pass_bindings(dti_lowering *w) {
             w->pin[id] = dti_param_value(code, i, DTI_VALUE_GRADIENT, 0);
     }
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
-        if (code->update[i] && code->piece_count)
+        if (code->update[i] && code->slices.piece_count)
             dti_pin_stat(w, i);
         else if (code->update[i]) /* over all micro-batches, so never a transient */
             w->pin[code->update[i]] = dti_param_value(code, i, DTI_VALUE_GRADIENT, 0);

@@ -3,13 +3,6 @@
  * and nothing changes it once it is made: a program (program/program.h) binds it to memory and
  * runs it. */
 
-typedef enum dti_phase { /* the kind of a segment */
-                         DTI_PHASE_FORWARD,
-                         DTI_PHASE_BACKWARD,
-                         DTI_PHASE_COMMIT,
-                         DTI_PHASE_WEIGH /* apart: only dt_program_add_loss_weights runs it */
-} dti_phase;
-
 #define DTI_SEGMENTS_MAX 64                  /* and one for each sync point */
 #define DTI_BUCKET_BYTES ((uint64_t)4 << 20) /* of a bucket, where nothing else is asked for */
 
@@ -40,12 +33,17 @@ typedef struct dti_param_group { /* a parameter group's constants; lr comes with
     double lr, decay;            /* factor of the step's rate; weight decay */
 } dti_param_group;
 
+/* Where something of each piece lies in OUT: the first piece's word, and words from one to the next
+ * (0: all have the same). */
+typedef struct dti_out_words {
+    uint32_t word, stride;
+} dti_out_words;
+
 /* A buffer that moves by what each piece has of batch norm's statistics: [channels, 2], mean and
- * biased variance, at word `word` of OUT, and `stride` words on for the next piece (0: all have the
- * same). */
+ * biased variance. */
 typedef struct dti_stat {
     uint32_t param;
-    uint32_t word, stride;
+    dti_out_words at;
     uint32_t channels, spatial;
     bool variance;
     float momentum;
@@ -60,10 +58,8 @@ typedef struct dti_sync_point {
     uint32_t segment;  /* it follows this one */
     uint32_t given;    /* elements of the operand, */
     uint32_t elements; /* and of the value */
-    /* The operand in OUT: word of the first piece's, and words from one to the next (0: all have
-     * the same). The value in IN: its first byte. */
-    uint32_t word, stride;
-    uint64_t in;
+    dti_out_words at;  /* the operand */
+    uint64_t in;       /* the value in IN: its first byte */
 } dti_sync_point;
 
 /* What a code must keep to. */
@@ -92,18 +88,10 @@ typedef struct dti_code {
     bool weighs;                    /* a weigh segment exists */
     bool weight_each[DT_MAX_TERMS]; /* each piece has a weight of its own, in its term's place */
 
-    /* Word in OUT, and words from one piece's to the next (0: all have the same): losses, then
-     * metrics. */
-    uint32_t term_slot[2 * DT_MAX_TERMS], term_stride[2 * DT_MAX_TERMS];
+    dti_out_words terms[2 * DT_MAX_TERMS]; /* losses, then metrics */
 
-    /* As one replica's share of a step; see batch_slices.h. 0 pieces: a program by itself. */
-    dti_piece *pieces;
-    uint32_t piece_count, leaves;
-    dti_subtrees subtrees; /* in the slots before it runs */
-    bool any_part, last_run, one_run;
-    dti_bucket *buckets;
-    uint32_t bucket_count;
-    dti_stat *stats; /* of batch norm: the host joins the pieces' */
+    dti_batch_slices slices; /* of a replica's share of a step; 0 pieces: a program by itself */
+    dti_stat *stats;         /* of batch norm: the host joins the pieces' */
     uint32_t stat_count;
 
     /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
@@ -125,10 +113,11 @@ typedef struct dti_code {
     dti_listing list;
     dti_place *places; /* by value */
     dti_segment *segments;
-    uint8_t *phases;           /* by segment, */
-    uint32_t *segment_buckets; /* and buckets that are finished after it */
+    uint32_t *segment_buckets; /* by segment: buckets that are finished after it */
     dti_fetch *fetches;        /* by bucket: what brings it to the host; NULL: nothing does */
-    uint32_t segment_count;    /* weigh segment last, if any */
+    /* First forward ones, then backward ones, the commit's, and the weigh segment, if any, which
+     * only dt_program_add_loss_weights runs. */
+    uint32_t segment_count;
     /* Where the host makes the update: the segments with those of the commit empty, and the others;
      * the launches of these begin with host_first. Else NULL. */
     dti_segment *device_segments, *host_segments;
@@ -208,6 +197,11 @@ static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc
  * dt_program_create. */
 static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out);
 static void dti_code_free(const dti_code *code); /* NULL is fine */
+/* dti_fail with "program 'LABEL': " before the text. */
+static dt_result dti_code_fail(const dti_code *code, dt_result result, const char *format, ...)
+    DTI_PRINTF(3, 4);
+/* INVALID with all problems of a description, where there are any; MEMORY. */
+static dt_result dti_problems_fail(dti_base *base, const char *label, const dti_text *problems);
 /* The binding of a node; output, gradient: which kind. NULL: there is none. */
 static const dti_binding *dti_code_binding(const dti_code *code, uint32_t node, bool output,
                                            bool gradient);

@@ -74,10 +74,10 @@ static dt_result dti_state_fits(const dti_code *code) {
     uint64_t words = dti_state_size(code->layout, dti_optim_arrays(&code->optim));
     if (words <= UINT32_MAX)
         return DT_OK;
-    return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
-                    "program '%s': the optimizer's state has %llu values, at most 2^32; train "
-                    "fewer parameters, or with SGD without momentum",
-                    code->label, (unsigned long long)words);
+    return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
+                         "the optimizer's state has %llu values, at most 2^32; train fewer "
+                         "parameters, or with SGD without momentum",
+                         (unsigned long long)words);
 }
 
 /* Which blocks of parameters stand one behind the other. */
@@ -123,7 +123,7 @@ static uint32_t *dti_table_param(const dti_code *code, uint32_t i, dti_table_par
 
 static uint32_t dti_table_blocks(const dti_code *code, uint32_t i, bool buffers) {
     const bool has = buffers ? code->update[i] != 0 : code->trained[i] && !code->update[i];
-    return has ? (uint32_t)((code->layout->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK) : 0;
+    return has ? (uint32_t)dti_ceil_div(code->layout->params[i].elements, DTI_BLOCK) : 0;
 }
 
 /* What is trained in the arena's order, so that a part of the arena is a run of entries; then
@@ -193,8 +193,7 @@ static dt_result dti_pass_table(dti_lowering *w) {
 
 /* A stage's pairs leave with a segment of their own; those of all stages come with the next, in the
  * order that the blocks have in one table. So their sum has the same bits as on one device. */
-static uint32_t dti_commit_pairs_of_all(dti_code *code, const dti_optim_site *site,
-                                        uint32_t *first) {
+static uint32_t dti_commit_pairs_of_all(dti_code *code, const dti_optim_site *site) {
     const uint64_t own = 2ull * code->pairs_own, all = 2ull * code->pairs_all;
     code->pairs_out = code->out_bytes;
     code->pairs_in = code->in_bytes;
@@ -204,35 +203,29 @@ static uint32_t dti_commit_pairs_of_all(dti_code *code, const dti_optim_site *si
         dti_listing_value(&code->list, DTI_VALUE_OUT, DT_F32, own, code->pairs_out);
     if (own)
         dti_emit_grad_norm(site, code->pairs_own, pairs);
-    dti_segment_end(code, DTI_PHASE_COMMIT, *first);
-    *first = code->list.launch_count;
+    dti_segment_end(code);
     return dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, all, code->pairs_in);
 }
 
-static void dti_commit_norm(dti_code *code, const dti_optim_site *site, uint32_t status,
-                            uint32_t *first) {
+static void dti_commit_norm(dti_code *code, const dti_optim_site *site, uint32_t status) {
     const bool apart = code->pairs_all > 0;
     bool norm = apart || !code->desc.no_check || code->optim.clip_norm > 0.0;
     uint32_t pairs = status;
     if (apart) {
-        pairs = dti_commit_pairs_of_all(code, site, first);
+        pairs = dti_commit_pairs_of_all(code, site);
     } else if (norm) {
         pairs = dti_emit_scratch(site->e, DT_F32, 2ull * code->table_entries);
         dti_emit_grad_norm(site, code->table_entries, pairs);
     }
     const uint32_t blocks = apart ? code->pairs_all : code->table_entries;
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
-    const uint32_t losses = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES;
+    const uint32_t losses =
+        code->desc.no_check || code->slices.piece_count ? 0u : DTI_COMMIT_LOSSES;
     const dti_args_commit args = {.blocks = norm ? blocks : 0,
                                   .terms = code->loss_count,
                                   .flags =
                                       losses | (code->optim.maximize ? DTI_COMMIT_MAXIMIZE : 0u)};
     dti_emit_clip_finish(site->e, &args, pairs, status, site->state);
-}
-
-static uint32_t dti_commit_state(dti_code *code) {
-    const uint64_t words = dti_state_size(code->layout, dti_optim_arrays(&code->optim));
-    return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0);
 }
 
 /* The element that lies first in the arenas of an update, and how many there are. */
@@ -252,7 +245,9 @@ static uint32_t dti_commit_fours(const dti_code *code, uint32_t moment) {
     return (uint32_t)((int64_t)at / 4);
 }
 
-static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t table) {
+static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e) {
+    const uint64_t table = code->table_bytes / DTI_WORD_BYTES;
+    const uint64_t words = dti_state_size(code->layout, dti_optim_arrays(&code->optim));
     const dti_layout *layout = code->layout;
     const bool whole = dti_optim_is_whole(dti_optim_row_of(code->optim.kind));
     const dti_args_commit args = {.first = code->own_first,
@@ -262,16 +257,17 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t tabl
                                   .stride_fours =
                                       (uint32_t)((layout->own_end - layout->own_begin) / 4),
                                   .t_offset = (uint32_t)dti_state_t_offset(code->layout),
-                                  .share_offset = whole ? (uint32_t)dti_state_share_offset() : 0,
+                                  .share_offset = whole ? DTI_STATE_SHARES : 0,
                                   .pair_offset = (uint32_t)dti_state_pair_offset(layout)};
-    return (dti_optim_site){.e = e,
-                            .optim = &code->optim,
-                            .params = dti_commit_arena(code, DTI_VALUE_PARAM),
-                            .grads = dti_commit_arena(code, DTI_VALUE_GRADIENT),
-                            .state = dti_commit_state(code),
-                            .table = table,
-                            .sparse = dti_code_is_sparse(code),
-                            .args = args};
+    return (dti_optim_site){
+        .e = e,
+        .optim = &code->optim,
+        .params = dti_commit_arena(code, DTI_VALUE_PARAM),
+        .grads = dti_commit_arena(code, DTI_VALUE_GRADIENT),
+        .state = dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0),
+        .table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32, table, 0),
+        .sparse = dti_code_is_sparse(code),
+        .args = args};
 }
 
 /* Of a parameter of entry i of two axes or more: the last two are those of its matrices. */
@@ -283,7 +279,7 @@ static dti_optim_matrix dti_commit_matrix(const dti_code *code, uint32_t i) {
     const uint32_t rows = (uint32_t)s.dim[s.rank - 2], cols = (uint32_t)s.dim[s.rank - 1];
     return (dti_optim_matrix){.param = param,
                               .first = i,
-                              .blocks = (uint32_t)((p->elements + DTI_BLOCK - 1) / DTI_BLOCK),
+                              .blocks = (uint32_t)dti_ceil_div(p->elements, DTI_BLOCK),
                               .group = DTI_TABLE_GROUP_OF(entry[DTI_TABLE_GROUP]),
                               .offset = (uint32_t)(p->offset - dti_commit_base(code)),
                               .count = (uint32_t)(p->elements / ((uint64_t)rows * cols)),
@@ -320,96 +316,77 @@ static void dti_commit_directed(dti_code *code, const dti_optim_site *site, dti_
 }
 
 /* What the dry pass and the update need to know of whole parameters. */
-static void dti_commit_whole(dti_code *code, dti_emit *e, uint32_t table) {
+static void dti_commit_whole(dti_code *code, const dti_optim_site *site) {
     const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
     if (!dti_optim_is_whole(row) || !code->own_entries)
         return;
-    const dti_optim_site site = dti_commit_site(code, e, table);
     if (row->whole)
-        row->whole(&site);
+        row->whole(site);
     if (row->matrix)
-        dti_commit_matrices(code, &site, dti_commit_direct);
+        dti_commit_matrices(code, site, dti_commit_direct);
 }
 
 /* Buffers, whose next values all replicas have, are written by each for itself. */
-static void dti_commit_buffers(dti_code *code, dti_emit *e, uint32_t table) {
-    dti_optim_site site = dti_commit_site(code, e, table);
-    site.args.first =
+static void dti_commit_buffers(const dti_code *code, const dti_optim_site *site) {
+    dti_optim_site buffers = *site;
+    buffers.args.first =
         dti_code_has_units(code) ? code->own_entries : code->table_entries - code->buffer_entries;
-    site.args.blocks = code->buffer_entries;
+    buffers.args.blocks = code->buffer_entries;
     if (code->layout->parted && code->buffer_entries)
-        dti_optim_emit_blocks(&site);
+        dti_optim_emit_blocks(&buffers);
 }
 
-static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32_t flags) {
-    const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
-    dti_optim_site site = dti_commit_site(code, e, table);
-    site.args.flags = flags;
+static void dti_commit_optim(dti_code *code, const dti_optim_site *site, uint32_t flags) {
+    dti_optim_site update = *site;
+    update.args.flags = flags;
     if (!code->own_entries)
         return;
-    dti_optim_emit_blocks(&site);
-    if (row->matrix)
-        dti_commit_matrices(code, &site, dti_commit_directed);
+    dti_optim_emit_blocks(&update);
+    if (dti_optim_row_of(code->optim.kind)->matrix)
+        dti_commit_matrices(code, &update, dti_commit_directed);
 }
 
-static void dti_commit_average(dti_code *code, dti_emit *e, uint32_t table) {
+static void dti_commit_average(const dti_code *code, const dti_optim_site *site) {
     const uint32_t at = dti_commit_fours(code, dti_optim_moments(&code->optim));
     const dti_args_commit args = {
         .first = code->own_first, .blocks = code->own_entries, .moment_fours = at};
-    if (code->optim.average.kind == DT_AVERAGE_NONE || !code->own_entries)
-        return;
-    dti_emit_average(e, &args, dti_commit_arena(code, DTI_VALUE_PARAM), dti_commit_state(code),
-                     table);
+    if (code->optim.average.kind != DT_AVERAGE_NONE && code->own_entries)
+        dti_emit_average(site->e, &args, site->params, site->state, site->table);
 }
 
-static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
+static void dti_commit_tick(const dti_code *code, const dti_optim_site *site, uint32_t status,
                             uint32_t flags) {
     const uint32_t items = flags & DTI_COMMIT_TELL ? 1 : code->table_entries;
-    const dti_args_commit args = {.blocks = code->table_entries,
-                                  .t_offset = (uint32_t)dti_state_t_offset(code->layout),
-                                  .flags = flags};
-    dti_emit_optim_tick(e, items, &args, dti_commit_state(code), table, status);
-}
-
-static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
-                             uint32_t *first) {
-    const dti_optim_site site = dti_commit_site(code, e, table);
-    dti_commit_norm(code, &site, status, first);
-    dti_commit_whole(code, e, table);
-    if (!code->desc.no_check)
-        dti_commit_optim(code, e, table, DTI_COMMIT_DRY);
-    if (code->piece_count)
-        dti_commit_tick(code, e, table, status, DTI_COMMIT_TELL);
-}
-
-static void dti_commit_update(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
-    dti_commit_optim(code, e, table, code->desc.no_check ? DTI_COMMIT_UNTOLD : 0);
-    dti_commit_buffers(code, e, table);
-    dti_commit_average(code, e, table);
-    dti_commit_tick(code, e, table, status, 0);
+    const dti_args_commit args = {
+        .blocks = code->table_entries, .t_offset = site->args.t_offset, .flags = flags};
+    dti_emit_optim_tick(site->e, items, &args, site->state, site->table, status);
 }
 
 /* ---- the segment */
 
 static dt_result dti_pass_commit(dti_lowering *w) {
     dti_code *code = w->code;
-    uint32_t first = code->list.launch_count;
     code->commit_segment = UINT32_MAX;
     if (!code->has_optim)
         return DT_OK;
-    uint32_t table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32,
-                                       code->table_bytes / DTI_WORD_BYTES, 0);
     dti_sparse_table(code);
     w->e.id = 0;
     w->e.workgroups = w->e.workgroups && !code->layout->offload; /* the host's */
+    const dti_optim_site site = dti_commit_site(code, &w->e);
     code->commit_segment = code->update_segment = code->segment_count;
-    dti_commit_judge(code, &w->e, table, w->status, &first);
-    if (code->piece_count) { /* whether all may write is agreed in between */
-        dti_segment_end(code, DTI_PHASE_COMMIT, first);
-        first = code->list.launch_count;
+    dti_commit_norm(code, &site, w->status);
+    dti_commit_whole(code, &site);
+    if (!code->desc.no_check)
+        dti_commit_optim(code, &site, DTI_COMMIT_DRY);
+    if (code->slices.piece_count) { /* whether all may write is agreed in between */
+        dti_commit_tick(code, &site, w->status, DTI_COMMIT_TELL);
+        dti_segment_end(code);
         code->update_segment = code->segment_count;
     }
-    dti_commit_update(code, &w->e, table, w->status);
-    dti_segment_end(code, DTI_PHASE_COMMIT, first);
+    dti_commit_optim(code, &site, code->desc.no_check ? DTI_COMMIT_UNTOLD : 0);
+    dti_commit_buffers(code, &site);
+    dti_commit_average(code, &site);
+    dti_commit_tick(code, &site, w->status, 0);
+    dti_segment_end(code);
     return code->list.result;
 }

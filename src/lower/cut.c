@@ -75,19 +75,16 @@ typedef struct dti_cut {
     int64_t first_row; /* of the node's rows */
 } dti_cut;
 
-static bool dti_cut_is_whole(const dti_view *v, const dti_view *whole) {
-    return v->value == whole->value && v->offset == whole->offset && v->dim[0] == whole->dim[0];
-}
-
 /* What a node reads, once each: the views are exchanged for their parts, later put back. */
 static void dti_cut_inputs(dti_cut *c, int64_t row, int64_t rows) {
     dti_emit *e = c->e;
     for (uint32_t k = 0; k < e->node->count; k++)
         e->views[dti_input_id(e->graph, e->node, k)] = c->inputs[k];
     for (uint32_t k = 0; k < e->node->count; k++) {
-        uint32_t id = dti_input_id(e->graph, e->node, k);
-        if (dti_cut_is_whole(&e->views[id], &c->inputs[k]))
-            e->views[id] = dti_cut_view(c->code, &c->inputs[k], row, rows);
+        dti_view *v = &e->views[dti_input_id(e->graph, e->node, k)];
+        const dti_view *all = &c->inputs[k];
+        if (v->value == all->value && v->offset == all->offset && v->dim[0] == all->dim[0])
+            *v = dti_cut_view(c->code, all, row, rows);
     }
 }
 

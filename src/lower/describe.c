@@ -19,11 +19,19 @@ static bool dti_is_set(dt_tensor x) {
     return x.graph != NULL || x.id != 0;
 }
 
-/* A list ends at its first nil; one in the middle is a mistake. */
-static void dti_program_desc_gap(dt_tensor x, const char *what, uint32_t index,
-                                 dti_text *problems) {
-    if (dti_is_set(x))
-        dti_text_add(problems, "\n- .%s[%u] comes after a nil one", what, index);
+/* How many tensors a list has, with `size` bytes from one to the next of `most`: it ends at its
+ * first nil; one behind that is a mistake. */
+static uint32_t dti_desc_count(const dt_tensor *first, size_t size, uint32_t most, const char *what,
+                               dti_text *problems) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < most; i++) {
+        dt_tensor x;
+        memcpy(&x, (const char *)first + i * size, sizeof x);
+        if (dti_is_set(x) && count < i)
+            dti_text_add(problems, "\n- .%s[%u] comes after a nil one", what, i);
+        count += dti_is_set(x) && count == i;
+    }
+    return count;
 }
 
 static void dti_program_desc_terms(dti_lowering *w) {
@@ -35,9 +43,12 @@ static void dti_program_desc_terms(dti_lowering *w) {
             dti_text_add(problems, "\n- .loss and .losses[0] are both set; give one");
         d->losses[0].term = d->loss;
     }
-    while (code->loss_count < DT_MAX_TERMS && dti_is_set(d->losses[code->loss_count].term)) {
-        const double coefficient = (double)d->losses[code->loss_count].coefficient;
-        const uint32_t i = code->loss_count++;
+    code->loss_count =
+        dti_desc_count(&d->losses[0].term, sizeof *d->losses, DT_MAX_TERMS, "losses", problems);
+    code->metric_count =
+        dti_desc_count(d->metrics, sizeof *d->metrics, DT_MAX_TERMS, "metrics", problems);
+    for (uint32_t i = 0; i < code->loss_count; i++) {
+        const double coefficient = (double)d->losses[i].coefficient;
         dt_tensor x = d->losses[i].term;
         if (!dti_fits_f32(coefficient))
             dti_text_add(problems, "\n- .losses[%u] has a coefficient that is not finite", i);
@@ -50,56 +61,41 @@ static void dti_program_desc_terms(dti_lowering *w) {
                          dti_tensor_print(x).text);
         }
     }
-    while (code->metric_count < DT_MAX_TERMS && dti_is_set(d->metrics[code->metric_count])) {
-        const uint32_t i = code->metric_count++;
+    for (uint32_t i = 0; i < code->metric_count; i++) {
         dt_tensor x = d->metrics[i];
         if (dti_program_desc_tensor(w, x, "metrics", i, problems) && !dti_node_of(x)->term) {
             dti_text_add(problems, "\n- .metrics[%u], %s, is not a term; wrap it in dt_mean_loss",
                          i, dti_tensor_print(x).text);
         }
     }
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        if (i >= code->loss_count)
-            dti_program_desc_gap(d->losses[i].term, "losses", i, problems);
-        if (i >= code->metric_count)
-            dti_program_desc_gap(d->metrics[i], "metrics", i, problems);
-    }
 }
 
 static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, const char *what,
                                       dti_text *problems) {
-    uint32_t count = 0;
-    while (count < DT_MAX_OUTPUTS && dti_is_set(list[count])) {
-        dt_tensor x = list[count];
-        if (dti_program_desc_tensor(w, x, what, count, problems) && dti_node_of(x)->term) {
-            dti_text_add(problems, "\n- .%s[%u] is a loss term; the report has its value", what,
-                         count);
-        }
-        count++;
+    const uint32_t count = dti_desc_count(list, sizeof *list, DT_MAX_OUTPUTS, what, problems);
+    for (uint32_t i = 0; i < count; i++) {
+        dt_tensor x = list[i];
+        if (dti_program_desc_tensor(w, x, what, i, problems) && dti_node_of(x)->term)
+            dti_text_add(problems, "\n- .%s[%u] is a loss term; the report has its value", what, i);
     }
-    for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
-        dti_program_desc_gap(list[i], what, i, problems);
     return count;
 }
 
 /* The application's buffers; program/run/external.c checks the rest, once bindings are known. */
 static void dti_program_desc_buffers(dti_lowering *w) {
     const dt_external_buffer *list = w->code->desc.external;
-    uint32_t count = 0;
-    while (count < DT_MAX_OUTPUTS && dti_is_set(list[count].tensor)) {
-        const dt_external_buffer *b = &list[count];
-        dti_program_desc_tensor(w, b->tensor, "external", count, &w->problems);
+    const uint32_t count =
+        dti_desc_count(&list[0].tensor, sizeof *list, DT_MAX_OUTPUTS, "external", &w->problems);
+    for (uint32_t i = 0; i < count; i++) {
+        const dt_external_buffer *b = &list[i];
+        dti_program_desc_tensor(w, b->tensor, "external", i, &w->problems);
         if (!b->memory.buffer)
-            dti_text_add(&w->problems, "\n- .external[%u].memory.buffer is 0, not a VkBuffer",
-                         count);
-        for (uint32_t i = 0; i < count; i++)
-            if (list[i].tensor.id == b->tensor.id)
-                dti_text_add(&w->problems, "\n- .external[%u] and [%u] are both of %s", i, count,
+            dti_text_add(&w->problems, "\n- .external[%u].memory.buffer is 0, not a VkBuffer", i);
+        for (uint32_t k = 0; k < i; k++)
+            if (list[k].tensor.id == b->tensor.id)
+                dti_text_add(&w->problems, "\n- .external[%u] and [%u] are both of %s", k, i,
                              dti_tensor_print(b->tensor).text);
-        count++;
     }
-    for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
-        dti_program_desc_gap(list[i].tensor, "external", i, &w->problems);
 }
 
 /* Inputs whose gradients leave. */
@@ -160,12 +156,7 @@ static void dti_program_desc_check(dti_lowering *w) {
 }
 
 static dt_result dti_describe_problems(const dti_lowering *w) {
-    const dti_text *problems = &w->problems;
-    DTI_HAVE(problems->ok);
-    if (!problems->size)
-        return DT_OK;
-    return dti_fail(w->code->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s",
-                    w->code->label, problems->data);
+    return dti_problems_fail(w->code->base, w->code->label, &w->problems);
 }
 
 static dt_result dti_pass_describe(dti_lowering *w) {
@@ -182,8 +173,7 @@ static dt_result dti_describe_result(dti_lowering *w) {
         dti_text_add(&w->problems, "\n- gradient: %s", g->error);
     dt_result result = dti_describe_problems(w);
     if (!result && g->error[0])
-        result = dti_fail(w->code->base, g->result, "program '%s': gradient: %s", w->code->label,
-                          g->error);
+        result = dti_code_fail(w->code, g->result, "gradient: %s", g->error);
     return result;
 }
 

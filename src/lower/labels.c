@@ -22,12 +22,9 @@ static dti_label_check *dti_label_known(const dti_binding *binding, const dti_la
 
 static dti_label_check *dti_label_add(dti_base *base, dti_binding *binding,
                                       const dti_label_check *c, size_t elements) {
-    void *checks = binding->checks;
     uint8_t *reads = dti_alloc(base, elements + 1);
-    const bool room = reads && dti_array_reserve(base, &checks, &binding->check_capacity,
-                                                 (size_t)binding->check_count + 1, sizeof *c);
-    binding->checks = checks;
-    if (!room) {
+    if (!reads || !DTI_RESERVE(base, binding->checks, binding->check_capacity,
+                               (size_t)binding->check_count + 1)) {
         dti_free(base, reads);
         return NULL;
     }
@@ -130,10 +127,10 @@ static dt_result dti_labels_check(const dti_code *code, const dti_binding *bindi
             if ((c->reads && !c->reads[i % size]) || dti_label_right(c, data[i]))
                 continue;
             const uint64_t row = n->samples ? i / size : 0;
-            return dti_fail(code->base, DT_ERROR_INVALID,
-                            "program '%s': '%s' row %llu%s: %d is not in [0, %d), which %s needs",
-                            code->label, n->label, (unsigned long long)(rows ? rows[row] : row),
-                            rows ? " of the data set" : "", (int)data[i], (int)c->classes, c->op);
+            return dti_code_fail(
+                code, DT_ERROR_INVALID, "'%s' row %llu%s: %d is not in [0, %d), which %s needs",
+                n->label, (unsigned long long)(rows ? rows[row] : row),
+                rows ? " of the data set" : "", (int)data[i], (int)c->classes, c->op);
         }
     }
     return DT_OK;

@@ -62,15 +62,30 @@ static inline uint64_t dti_arena_bytes(uint64_t elements) {
 
 static bool dti_layout_averages(const dti_layout *layout); /* whether any has an average */
 
+static inline uint64_t dti_full_blocks(uint64_t elements) {
+    return dti_ceil_div(elements, DTI_BLOCK) * DTI_BLOCK;
+}
+
 /* Word offsets in the state arena: control; what an optimizer that looks at whole parameters makes
  * of them in a step, a share of each and two sums of each block; t of each parameter; the moments.
  * What lies before t is scratch of a step, not state. Programs whose optimizer looks at none have
  * words of rows (sparse.c) where those sums are, which say what is in the gradient arena. A
  * moment's offset is that of element 0, also where the store has it not: modulo 2^64, and in
  * kernels 2^32, so a sum with an element that it has is right. */
-static uint64_t dti_state_share_offset(void);
-static uint64_t dti_state_pair_offset(const dti_layout *layout);
-static uint64_t dti_state_t_offset(const dti_layout *layout);
-static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment);
-static uint64_t dti_state_size(const dti_layout *layout, uint32_t moments);
-static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments);
+#define DTI_STATE_SHARES DTI_CONTROL_WORDS
+static inline uint64_t dti_state_pair_offset(const dti_layout *layout) {
+    return DTI_STATE_SHARES + dti_full_blocks(layout->param_count);
+}
+static inline uint64_t dti_state_t_offset(const dti_layout *layout) {
+    return dti_state_pair_offset(layout) + dti_full_blocks(2 * layout->elements / DTI_BLOCK);
+}
+static inline uint64_t dti_state_size(const dti_layout *layout, uint32_t moments) {
+    const uint64_t t = dti_full_blocks(layout->param_count);
+    return dti_state_t_offset(layout) + t + moments * (layout->own_end - layout->own_begin);
+}
+static inline uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
+    return dti_state_size(layout, moment) - layout->own_begin;
+}
+static inline uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments) {
+    return DTI_WORD_BYTES * dti_state_size(layout, moments);
+}

@@ -51,15 +51,9 @@ typedef struct dti_lower_pass {
     const char *name;
     dt_result (*run)(dti_lowering *w);
 } dti_lower_pass;
-/* Before any pass. MEMORY; close it in any case. */
-static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_code_desc *desc);
-/* Passes [*next, the one of this name], or to the last one for NULL; *next is 0 at first. */
-static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *name);
 /* All passes in order. As dti_code_create, but the choice is made. */
 static dt_result dti_code_make(dti_base *base, const dti_code_desc *desc, dti_choice choice,
                                const dti_code **out);
-/* Ends it, and the code, but where the caller has taken that (w->code = NULL). */
-static void dti_lowering_close(dti_lowering *w);
 
 /* ---- describe.c */
 static dt_result dti_pass_describe(dti_lowering *w);      /* terms, outputs, mode, optimizer */
@@ -85,9 +79,9 @@ static bool dti_param_is_trained(const dti_node *param, const char *params);
  * over one value. Nothing to do for a program with one piece or none. */
 static dt_result dti_pass_pieces(dti_lowering *w);
 static bool dti_pieces_each(const dti_lowering *w, uint32_t id); /* the node is emitted by pieces */
-/* Gives a node of extent PIECE a place in OUT, a line of 256 bytes or more for each piece; the
- * first one's offset is *offset, and from each to the next *stride bytes. */
-static void dti_pieces_place_out(dti_lowering *w, uint32_t id, uint64_t *offset, uint64_t *stride);
+static bool dti_pieces_have(const dti_lowering *w, uint32_t id); /* each a value of its own */
+/* Gives a node of extent PIECE a place in OUT, a line of 256 bytes or more for each piece. */
+static dti_out_words dti_pieces_place_out(dti_lowering *w, uint32_t id);
 /* Emits a node for each piece that has rows. */
 static void dti_lower_pieces(dti_lowering *w, uint32_t id);
 /* Whether gradients are added up by the stack of subtrees; false: they are written to slot 0. */
@@ -135,9 +129,9 @@ static dt_result dti_pass_weigh_segment(dti_lowering *w);
 static dt_result dti_pass_fuse(dti_lowering *w); /* emission may fuse where one reads */
 static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */
 static dt_result dti_pass_segments(dti_lowering *w); /* what each segment copies */
-static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);
+static void dti_segment_end(dti_code *code);         /* of all launches since the last end */
 /* Between launches of nodes: all since the last end. */
-static void dti_segment_cut(dti_lowering *w, dti_phase phase);
+static void dti_segment_cut(dti_lowering *w);
 
 /* ---- units.c: parameters and gradients that come and go */
 static bool dti_code_has_units(const dti_code *code);

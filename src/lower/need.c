@@ -73,7 +73,8 @@ static bool dti_lowering_alloc(dti_lowering *w) {
         dti_alloc_array(code->base, code->layout->param_count + 1u, sizeof *w->next_param);
     w->e.views = dti_alloc_array(code->base, nodes, sizeof *w->e.views);
     w->own = dti_alloc_array(code->base, nodes, sizeof *w->own);
-    w->bucket_left = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *w->bucket_left);
+    w->bucket_left =
+        dti_alloc_array(code->base, code->slices.bucket_count + 1u, sizeof *w->bucket_left);
     return code->bindings && w->needed && w->pin && w->param_of && w->stat_of && w->next_param &&
            w->e.views && w->own && w->bucket_left;
 }
@@ -88,10 +89,10 @@ static dt_result dti_lower_batch_values(const dti_code *code, const dti_node *n)
     const dti_node *x = &code->work->nodes[dti_input_id(code->work, n, 0)];
     if (!dti_sees_one_value(code, n, code->batch))
         return DT_OK;
-    return dti_fail(code->base, DT_ERROR_INVALID,
-                    "program '%s': batch_norm(%s) at batch %lld has one value a channel; to train "
-                    "use a larger batch, or dt_layer_norm",
-                    code->label, dti_shape_print(x->shape, true).text, (long long)code->batch);
+    return dti_code_fail(code, DT_ERROR_INVALID,
+                         "batch_norm(%s) at batch %lld has one value a channel; to train use a "
+                         "larger batch, or dt_layer_norm",
+                         dti_shape_print(x->shape, true).text, (long long)code->batch);
 }
 
 /* The largest batch that a node takes. */
@@ -105,22 +106,21 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     for (uint32_t id = 1; id < code->work->count; id++) {
         const dti_node *n = &code->work->nodes[id];
         uint64_t elements = dti_node_elements(code, n);
-        if (w->needed[id] && !code->piece_count) {
+        if (w->needed[id] && !code->slices.piece_count) {
             DTI_TRY(dti_lower_batch_values(code, n));
         }
         if (w->needed[id] && dti_lower_room(n) < code->batch)
-            return dti_fail(code->base, DT_ERROR_INVALID,
-                            "program '%s': .batch is %lld, but its caches have room for %lld "
-                            "samples (dt_cache_desc.samples)",
-                            code->label, (long long)code->batch, (long long)dti_lower_room(n));
+            return dti_code_fail(
+                code, DT_ERROR_INVALID,
+                ".batch is %lld, but its caches have room for %lld samples (dt_cache_desc.samples)",
+                (long long)code->batch, (long long)dti_lower_room(n));
         if (!w->needed[id] || elements <= INT32_MAX)
             continue;
-        return dti_fail(code->base, DT_ERROR_INVALID,
-                        "program '%s': %s %s has %llu elements at batch %lld, more than 2^31; "
-                        "use a smaller batch",
-                        code->label, dti_op_info_of(n->op)->name,
-                        dti_shape_print(n->shape, n->samples).text, (unsigned long long)elements,
-                        (long long)code->batch);
+        return dti_code_fail(
+            code, DT_ERROR_INVALID,
+            "%s %s has %llu elements at batch %lld, more than 2^31; use a smaller batch",
+            dti_op_info_of(n->op)->name, dti_shape_print(n->shape, n->samples).text,
+            (unsigned long long)elements, (long long)code->batch);
     }
     return DT_OK;
 }

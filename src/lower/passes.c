@@ -28,26 +28,22 @@ static const dti_lower_pass dti_passes[] = {
 };
 
 /* A copy: what the description points to is not kept. */
-static dt_result dti_lowering_batch_slices(dti_code *code, const dti_batch_slices *batch_slices) {
-    code->pieces =
-        dti_alloc_array(code->base, batch_slices->piece_count + 1u, sizeof *code->pieces);
-    code->buckets =
-        dti_alloc_array(code->base, batch_slices->bucket_count + 1u, sizeof *code->buckets);
+static dt_result dti_lowering_batch_slices(dti_code *code, const dti_batch_slices *b) {
+    dti_piece *pieces = dti_alloc_array(code->base, b->piece_count + 1u, sizeof *pieces);
+    dti_bucket *buckets = dti_alloc_array(code->base, b->bucket_count + 1u, sizeof *buckets);
+    code->slices = *b;
+    code->slices.pieces = pieces;
+    code->slices.buckets = buckets;
     code->stats = dti_alloc_array(code->base, code->layout->param_count + 1u, sizeof *code->stats);
-    DTI_HAVE(code->pieces && code->buckets && code->stats);
-    code->piece_count = batch_slices->piece_count;
-    code->bucket_count = batch_slices->bucket_count;
-    memcpy(code->pieces, batch_slices->pieces, code->piece_count * sizeof *code->pieces);
-    for (uint32_t i = 0; i < code->bucket_count; i++)
-        code->buckets[i] = batch_slices->buckets[i];
-    code->leaves = batch_slices->leaves;
-    code->subtrees = batch_slices->before;
-    code->any_part = code->desc.accumulate = batch_slices->any_part;
-    code->last_run = batch_slices->last;
-    code->one_run = batch_slices->one_run;
+    DTI_HAVE(pieces && buckets && code->stats);
+    memcpy(pieces, b->pieces, b->piece_count * sizeof *pieces);
+    for (uint32_t i = 0; i < b->bucket_count; i++)
+        buckets[i] = b->buckets[i];
+    code->desc.accumulate = b->any_part;
     return DT_OK;
 }
 
+/* Before any pass. MEMORY; close it in any case. */
 static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_code_desc *desc) {
     dti_code *code = dti_alloc(base, sizeof *code);
     *w = (dti_lowering){.code = code, .graph = desc->graph, .problems = dti_text_open(base)};
@@ -76,6 +72,7 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     return desc->batch_slices ? dti_lowering_batch_slices(code, desc->batch_slices) : DT_OK;
 }
 
+/* Passes [*next, the one of this name], or to the last one for NULL; *next is 0 at first. */
 static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *name) {
     dt_result result = DT_OK;
     bool there = false;
@@ -87,6 +84,7 @@ static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *n
     return result;
 }
 
+/* Ends it, and the code, but where the caller has taken that (w->code = NULL). */
 static void dti_lowering_close(dti_lowering *w) {
     DTI_FREE(w->problems.base, w->needed, w->pin, w->stat_of, w->param_of, w->next_param,
              w->e.views, w->own, w->bucket_left, w->extent, w->piece_views, w->saved, w->order,

@@ -115,8 +115,7 @@ static void dti_recompute_copy(dti_recompute *r, uint32_t id) {
     const dti_node n = g->nodes[id]; /* appending moves the graph's */
     const dt_tensor copy = dti_graph_push(g, &n, NULL, 0);
     if (dti_is_nil(copy) ||
-        !dti_array_reserve(g->base, (void **)&g->inputs, &g->input_capacity,
-                           (size_t)g->input_count + n.count, sizeof *g->inputs)) {
+        !DTI_RESERVE(g->base, g->inputs, g->input_capacity, (size_t)g->input_count + n.count)) {
         dti_graph_no_memory(g, "out of host memory for recomputation");
         return;
     }
@@ -216,17 +215,6 @@ static dt_result dti_pass_recompute(dti_lowering *w) {
 
 /* ---- what leaves first */
 
-static void dti_split_need(const dti_lowering *w, uint8_t *leaves) {
-    const dt_graph *g = w->code->work;
-    for (uint32_t i = 0; i < w->code->leaving_count; i++)
-        leaves[w->code->leaving_dx[i].id] = 1;
-    for (uint32_t i = g->count - 1; i > 0; i--) {
-        const dti_node *n = &g->nodes[w->order[i]];
-        for (uint32_t k = 0; leaves[w->order[i]] && k < n->count; k++)
-            leaves[dti_input_id(g, n, k)] = 1;
-    }
-}
-
 /* A row stays behind what it reads: all that a row in front reads is in front too. */
 static dt_result dti_pass_split(dti_lowering *w) {
     const dt_graph *g = w->code->work;
@@ -236,7 +224,9 @@ static dt_result dti_pass_split(dti_lowering *w) {
     uint8_t *leaves = dti_alloc(g->base, g->count);
     uint32_t *behind = dti_alloc_array(g->base, g->count, sizeof *behind), count = 0;
     if (leaves && behind) {
-        dti_split_need(w, leaves);
+        for (uint32_t i = 0; i < w->code->leaving_count; i++)
+            leaves[w->code->leaving_dx[i].id] = 1;
+        dti_need_inputs(g, w->order, leaves);
         w->split = begin;
         for (uint32_t i = begin; i < g->count; i++) {
             if (leaves[w->order[i]])

@@ -23,7 +23,6 @@ static void dti_replay_root(dti_replay *r, dt_tensor x) {
 }
 
 static void dti_replay_need(dti_replay *r) {
-    const dt_graph *g = r->from;
     const dt_program_desc *d = r->desc;
     dti_replay_root(r, d->loss);
     for (int i = 0; i < DT_MAX_TERMS; i++) {
@@ -34,11 +33,7 @@ static void dti_replay_need(dti_replay *r) {
         dti_replay_root(r, d->outputs[i]);
         dti_replay_root(r, d->host_gradients[i]);
     }
-    for (uint32_t id = g->count - 1; id > 0; id--) {
-        const dti_node *n = &g->nodes[id];
-        for (uint32_t k = 0; r->needed[id] && k < n->count; k++)
-            r->needed[dti_input_id(g, n, k)] = 1;
-    }
+    dti_need_inputs(r->from, NULL, r->needed);
 }
 
 /* A call is made again where one of its rows is needed. */
@@ -145,21 +140,12 @@ static void dti_shapes_check_one(const dt_graph *g, const dt_input_shape *all, i
 
 static dt_result dti_shapes_check(const dt_graph *g, const dt_program_desc *desc) {
     dti_text problems = dti_text_open(g->base);
-    dt_result result = DT_OK;
-    bool ended = false;
-    for (int i = 0; i < DT_MAX_OUTPUTS; i++) {
-        const bool set = desc->shapes[i].input.graph || desc->shapes[i].input.id;
-        if (set && ended)
-            dti_text_add(&problems, "\n- .shapes[%d] comes after a nil one", i);
-        else if (set)
-            dti_shapes_check_one(g, desc->shapes, i, &problems);
-        ended = ended || !set;
-    }
-    if (!problems.ok)
-        result = DT_ERROR_MEMORY;
-    else if (problems.size)
-        result = dti_fail(g->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s",
-                          desc->label ? desc->label : "program", problems.data);
+    const dt_input_shape *all = desc->shapes;
+    const uint32_t count =
+        dti_desc_count(&all[0].input, sizeof *all, DT_MAX_OUTPUTS, "shapes", &problems);
+    for (uint32_t i = 0; i < count; i++)
+        dti_shapes_check_one(g, all, (int)i, &problems);
+    const dt_result result = dti_problems_fail(g->base, desc->label, &problems);
     dti_text_free(&problems);
     return result;
 }

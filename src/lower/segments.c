@@ -15,7 +15,7 @@ static bool dti_lies_at(const dti_listing *list, const dti_view *v, uint32_t pla
  * while later rows still read the packed value. */
 static void dti_lower_outputs(dti_lowering *w, uint32_t id) {
     uint32_t places[2] = {0, 0};
-    for (uint32_t k = 0; k < 2 && !w->code->piece_count; k++) {
+    for (uint32_t k = 0; k < 2 && !w->code->slices.piece_count; k++) {
         if (dti_is_output(w->code->work, id, k))
             places[k] = w->pin[id + 1 + k];
     }
@@ -139,18 +139,17 @@ static void dti_lower_copied(dti_lowering *w, uint32_t id, uint32_t before) {
 
 /* ---- segments */
 
-static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first) {
-    dti_segment *s = &code->segments[code->segment_count];
-    code->phases[code->segment_count++] = (uint8_t)phase;
-    s->first = first;
-    s->count = code->list.launch_count - first;
+static void dti_segment_end(dti_code *code) {
+    dti_segment *s = &code->segments[code->segment_count++];
+    s->first = code->list.ended;
+    s->count = code->list.launch_count - s->first;
     code->list.ended = code->list.launch_count;
 }
 
-static void dti_segment_cut(dti_lowering *w, dti_phase phase) {
+static void dti_segment_cut(dti_lowering *w) {
     dti_code *code = w->code;
-    code->segment_buckets[code->segment_count] = phase == DTI_PHASE_FORWARD ? 0 : w->buckets_done;
-    dti_segment_end(code, phase, code->list.ended);
+    code->segment_buckets[code->segment_count] = code->forward_segments ? w->buckets_done : 0;
+    dti_segment_end(code);
     w->bucket = 0;
 }
 
@@ -160,7 +159,7 @@ static bool dti_bucket_full(const dti_lowering *w) {
     uint64_t bytes = code->desc.bucket_bytes ? code->desc.bucket_bytes : DTI_BUCKET_BYTES;
     if (code->segment_count >= DTI_SEGMENTS_MAX - 4 + w->met)
         return false;
-    if (code->piece_count)
+    if (code->slices.piece_count)
         return code->forward_segments &&
                code->segment_buckets[code->segment_count - 1] < w->buckets_done;
     return w->bucket >= bytes;
@@ -188,7 +187,7 @@ static void dti_lower_weights(dti_lowering *w) {
         }
         code->weight_each[i] = dti_pieces_each(w, weight_node[i]);
         if (code->weight_each[i]) {
-            for (uint32_t k = 0; k < code->piece_count; k++)
+            for (uint32_t k = 0; k < code->slices.piece_count; k++)
                 *dti_piece_view(w, weight_node[i], k) =
                     *dti_piece_view(w, dti_term_node(code, i), k);
         } else {
@@ -231,11 +230,11 @@ static dt_result dti_pass_emit(dti_lowering *w) {
     for (uint32_t i = 1; i < code->work->count; i++) {
         const uint32_t id = w->order[i], before = code->list.launch_count;
         if (i == code->backward_node && code->has_gradients) {
-            dti_segment_cut(w, DTI_PHASE_FORWARD);
+            dti_segment_cut(w);
             code->forward_segments = code->segment_count;
         }
         if (i == w->split && code->has_gradients) {
-            dti_segment_cut(w, DTI_PHASE_BACKWARD);
+            dti_segment_cut(w);
             code->leaving_segments = code->segment_count;
         }
         if (w->needed[id] && !dti_op_info_of(code->work->nodes[id].op)->family->update)
@@ -243,19 +242,17 @@ static dt_result dti_pass_emit(dti_lowering *w) {
         if (w->copy_of && w->copy_of[id])
             dti_lower_copied(w, id, before);
         if (dti_bucket_full(w))
-            dti_segment_cut(w, DTI_PHASE_BACKWARD);
+            dti_segment_cut(w);
     }
     /* last: a step that is cancelled after its forward segment has moved nothing */
-    for (uint32_t i = 0; i < code->layout->param_count && !code->piece_count; i++) {
+    for (uint32_t i = 0; i < code->layout->param_count && !code->slices.piece_count; i++) {
         if (code->update[i])
             dti_lower_node(w, code->update[i]);
     }
     const uint32_t forward = code->forward_segments;
-    if (!forward)
-        dti_segment_cut(w, DTI_PHASE_FORWARD);
-    else if (code->list.ended < code->list.launch_count || code->segment_count == forward ||
-             dti_sync_point_waits(code))
-        dti_segment_cut(w, DTI_PHASE_BACKWARD);
+    if (!forward || code->list.ended < code->list.launch_count || code->segment_count == forward ||
+        dti_sync_point_waits(code))
+        dti_segment_cut(w);
     code->forward_segments = forward ? forward : code->segment_count;
     return code->list.result;
 }
@@ -298,7 +295,7 @@ static dt_result dti_segments_apart(dti_code *code) {
     code->host_first = code->segments[code->commit_segment].first;
     for (uint32_t i = 0; i < n; i++) {
         const dti_segment *s = &code->segments[i];
-        if (code->phases[i] == DTI_PHASE_COMMIT)
+        if (i >= code->commit_segment && i < code->weigh_segment)
             code->host_segments[i] =
                 (dti_segment){.first = s->first - code->host_first, .count = s->count};
         else
@@ -328,19 +325,19 @@ static dt_result dti_pass_segments(dti_lowering *w) {
         norm[1].upload = (dti_range){code->pairs_in, dti_bytes(DT_F32, 2ull * code->pairs_all)};
     }
     /* the weights of the whole job come after the forward segment; a stage's are there before it */
-    if (code->piece_count && !code->stage_blocks)
+    if (code->slices.piece_count && !code->stage_blocks)
         code->segments[backward].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
-    const dt_result result = code->last_run ? dti_segment_exchange(code) : DT_OK;
+    const dt_result result = code->slices.last ? dti_segment_exchange(code) : DT_OK;
     code->weigh_segment = code->segment_count;
     if (result)
         return result;
     if (!code->weighs)
         return dti_segments_apart(code);
-    code->phases[code->segment_count] = DTI_PHASE_WEIGH;
     code->segments[code->segment_count++] = (dti_segment){
         .first = 0,
         .count = w->weigh_launches,
         .upload = code->segments[0].upload,
-        .download = {0, code->piece_count ? code->out_bytes : DTI_WORD_BYTES * DTI_STATUS_WORDS}};
+        .download = {0, code->slices.piece_count ? code->out_bytes
+                                                 : DTI_WORD_BYTES * DTI_STATUS_WORDS}};
     return dti_segments_apart(code);
 }

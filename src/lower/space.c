@@ -8,25 +8,28 @@
 #define DTI_SPACE_RUN 16 /* launches a leaf: the tree stays small, and a leaf has few blocks */
 #define DTI_SPACE_SETS_MAX (6 * 32) /* on each level: 2 ancestors, and both sets of 2 nodes */
 
-static bool dti_space_set_add(dti_base *base, dti_space_set *set, uint64_t begin, uint64_t end) {
+/* The first range that ends at `at` or behind it. */
+static uint32_t dti_space_set_find(const dti_space_set *set, uint64_t at) {
     uint32_t from = 0, to = set->count;
-    while (from < to) { /* the first that ends at `begin` or behind it */
-        uint32_t middle = from + (to - from) / 2;
-        if (set->ranges[middle].end < begin)
+    while (from < to) {
+        const uint32_t middle = from + (to - from) / 2;
+        if (set->ranges[middle].end < at)
             from = middle + 1;
         else
             to = middle;
     }
+    return from;
+}
+
+static bool dti_space_set_add(dti_base *base, dti_space_set *set, uint64_t begin, uint64_t end) {
+    const uint32_t from = dti_space_set_find(set, begin);
     uint32_t next = from;
     for (; next < set->count && set->ranges[next].begin <= end; next++) {
         begin = DTI_MIN(begin, set->ranges[next].begin);
         end = DTI_MAX(end, set->ranges[next].end);
     }
-    void *ranges = set->ranges;
-    if (!dti_array_reserve(base, &ranges, &set->capacity, (size_t)set->count + 1,
-                           sizeof *set->ranges))
+    if (!DTI_RESERVE(base, set->ranges, set->capacity, (size_t)set->count + 1))
         return false;
-    set->ranges = ranges;
     memmove(set->ranges + from + 1, set->ranges + next, (set->count - next) * sizeof *set->ranges);
     set->ranges[from] = (dti_space_range){begin, end};
     set->count = set->count - (next - from) + 1;
@@ -36,14 +39,7 @@ static bool dti_space_set_add(dti_base *base, dti_space_set *set, uint64_t begin
 /* The lowest offset from `at` on where `bytes` meet nothing of the set. */
 static uint64_t dti_space_set_fit(dti_space *s, const dti_space_set *set, uint64_t at,
                                   uint64_t bytes) {
-    uint32_t from = 0, to = set->count;
-    while (from < to) { /* the first that ends behind `at` */
-        uint32_t middle = from + (to - from) / 2;
-        if (set->ranges[middle].end <= at)
-            from = middle + 1;
-        else
-            to = middle;
-    }
+    uint32_t from = dti_space_set_find(set, at + 1);
     for (; from < set->count && set->ranges[from].begin < at + bytes; from++, s->steps++)
         at = set->ranges[from].end;
     s->steps++;

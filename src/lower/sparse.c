@@ -10,10 +10,11 @@
 
 /* A program by itself, or the only replica of a job that is computed at once. */
 static bool dti_sparse_may(const dti_code *code) {
-    const bool lone = code->piece_count == 1 && code->leaves == 1 && !dti_pieces_fold(code) &&
-                      !code->any_part && code->pieces[0].begins && code->pieces[0].ends;
+    const bool lone = code->slices.piece_count == 1 && code->slices.leaves == 1 &&
+                      !dti_pieces_fold(code) && !code->slices.any_part &&
+                      code->slices.pieces[0].begins && code->slices.pieces[0].ends;
     return code->has_optim && !code->desc.accumulate && !code->stage_blocks &&
-           !code->layout->parted && (!code->piece_count || lone);
+           !code->layout->parted && (!code->slices.piece_count || lone);
 }
 
 /* The parameter whose gradient the node is made as, in its place; NULL: none's alone. */

@@ -8,7 +8,7 @@
 static bool dti_meets(const dti_code *code, uint32_t id) {
     const dti_node *n = &code->work->nodes[id];
     const dti_op_family *family = dti_op_info_of(n->op)->family;
-    if (!family->meet || !code->piece_count)
+    if (!family->meet || !code->slices.piece_count)
         return false;
     return family->meet(n).kind >= DTI_MEET_SUM ? code->tp_ranks > 0
                                                 : code->train && !code->tp_ranks;
@@ -21,10 +21,9 @@ static dt_result dti_sync_points_refuse(const dti_lowering *w, uint32_t id) {
     if (!code->desc.accumulate || !code->train || !family->meet ||
         family->meet(n).kind >= DTI_MEET_SUM)
         return DT_OK;
-    return dti_fail(
-        code->base, DT_ERROR_UNSUPPORTED,
-        "program '%s': a batch_norm with .sync cannot be combined with .accumulate; leave one out",
-        code->label);
+    return dti_code_fail(
+        code, DT_ERROR_UNSUPPORTED,
+        "a batch_norm with .sync cannot be combined with .accumulate; leave one out");
 }
 
 static dt_result dti_sync_points_make(dti_lowering *w) {
@@ -36,11 +35,10 @@ static dt_result dti_sync_points_make(dti_lowering *w) {
     }
     const size_t most = DTI_SEGMENTS_MAX + (size_t)code->sync_point_count;
     code->segments = dti_alloc_array(code->base, most, sizeof *code->segments);
-    code->phases = dti_alloc_array(code->base, most, sizeof *code->phases);
     code->segment_buckets = dti_alloc_array(code->base, most, sizeof *code->segment_buckets);
     code->sync_points =
         dti_alloc_array(code->base, code->sync_point_count + 1u, sizeof *code->sync_points);
-    DTI_HAVE(code->segments && code->phases && code->segment_buckets && code->sync_points);
+    DTI_HAVE(code->segments && code->segment_buckets && code->sync_points);
     return result;
 }
 
@@ -49,29 +47,24 @@ static dt_result dti_sync_points_make(dti_lowering *w) {
 /* Where a piece's operand is to be. */
 static uint32_t dti_sync_point_operand(dti_lowering *w, const dti_sync_point *m, uint32_t piece) {
     return dti_listing_value(&w->code->list, DTI_VALUE_OUT, DT_F32, m->given,
-                             DTI_WORD_BYTES * ((uint64_t)m->word + piece * m->stride));
-}
-
-static bool dti_sync_point_each(const dti_lowering *w, uint32_t in) {
-    return w->extent && w->extent[in] == DTI_EXTENT_PIECE;
+                             DTI_WORD_BYTES * ((uint64_t)m->at.word + piece * m->at.stride));
 }
 
 static void dti_sync_point_place_operand(dti_lowering *w, dti_sync_point *m, uint32_t in) {
     dti_code *code = w->code;
     const dti_node *n = &code->work->nodes[in];
-    const bool each = dti_sync_point_each(w, in), view = dti_op_info_of(n->op)->family->view;
-    uint64_t offset = code->out_bytes, stride = each ? dti_aligned(dti_node_bytes(code, n)) : 0;
+    const bool each = dti_pieces_have(w, in), view = dti_op_info_of(n->op)->family->view;
     if (w->stat_of[in]) { /* the host reads it there anyhow */
-        m->word = code->stats[w->stat_of[in] - 1].word;
-        m->stride = code->stats[w->stat_of[in] - 1].stride;
+        m->at = code->stats[w->stat_of[in] - 1].at;
         return;
     }
-    if (each && !view && !dti_piece_view(w, in, 0)->dim[DTI_AXES - 1])
-        dti_pieces_place_out(w, in, &offset, &stride);
-    else
-        code->out_bytes += each ? stride * code->piece_count : dti_aligned(dti_node_bytes(code, n));
-    m->word = (uint32_t)(offset / DTI_WORD_BYTES);
-    m->stride = (uint32_t)(stride / DTI_WORD_BYTES);
+    if (each && !view && !dti_piece_view(w, in, 0)->dim[DTI_AXES - 1]) {
+        m->at = dti_pieces_place_out(w, in);
+    } else {
+        const uint64_t bytes = dti_aligned(dti_node_bytes(code, n));
+        m->at = dti_out_words_of(code->out_bytes, each ? bytes : 0);
+        code->out_bytes += bytes * (each ? code->slices.piece_count : 1);
+    }
     if (!each && !view && !w->pin[in] && !w->param_of[in])
         w->pin[in] = dti_sync_point_operand(w, m, 0);
 }
@@ -102,18 +95,18 @@ static void dti_lower_sync_point(dti_lowering *w, uint32_t id) {
     dti_sync_point *m = &code->sync_points[w->met++];
     const dti_node *n = &code->work->nodes[id];
     const uint32_t in = dti_input_id(code->work, n, 0);
-    const bool each = dti_sync_point_each(w, in);
+    const bool each = dti_pieces_have(w, in);
     w->e.node = n;
     w->e.id = id;
-    for (uint32_t i = 0; i < (each ? code->piece_count : 1u); i++) {
+    for (uint32_t i = 0; i < (each ? code->slices.piece_count : 1u); i++) {
         const uint32_t value = dti_sync_point_operand(w, m, i);
         const dti_view to = dti_view_dense(value, &code->work->nodes[in], code->batch);
         const dti_view *from = each ? dti_piece_view(w, in, i) : &w->e.views[in];
-        if ((!each || code->pieces[i].rows) && !dti_lies_at(&code->list, from, value))
+        if ((!each || code->slices.pieces[i].rows) && !dti_lies_at(&code->list, from, value))
             dti_emit_copy(&w->e, from, &to, DTI_COPY_WORD);
     }
     m->segment = code->segment_count;
-    dti_segment_cut(w, code->forward_segments ? DTI_PHASE_BACKWARD : DTI_PHASE_FORWARD);
+    dti_segment_cut(w);
     const uint32_t value = dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, m->elements, m->in);
     w->e.views[id] = dti_view_dense(value, n, code->batch);
     w->own[id].first = w->own[id].last = code->list.launch_count;
@@ -128,11 +121,11 @@ static bool dti_sync_point_waits(const dti_code *code) {
 static void dti_sync_points_ranges(dti_code *code) {
     for (uint32_t i = 0; i < code->sync_point_count; i++) {
         const dti_sync_point *m = &code->sync_points[i];
-        const uint64_t one = dti_bytes(DT_F32, m->given), next = DTI_WORD_BYTES * m->stride;
+        const uint64_t one = dti_bytes(DT_F32, m->given), next = DTI_WORD_BYTES * m->at.stride;
         dti_segment *s = &code->segments[m->segment];
         if (s[0].download.bytes < code->out_bytes) /* else all of it comes */
-            s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->word,
-                                        m->stride ? next * code->piece_count : one};
+            s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->at.word,
+                                        m->at.stride ? next * code->slices.piece_count : one};
         s[1].upload = (dti_range){m->in, dti_bytes(DT_F32, m->elements)};
     }
 }

@@ -6,14 +6,13 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     int half = 0;
     while (!dti_is_half(l->dtype[half]))
         half++;
-    return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
-                    "program '%s': %s%s%s%s %s of %s: %s; dt_cast what it reads to f32, and its "
-                    "result back",
-                    code->label, dti_op_info_of(n->op)->name, n->label ? " '" : "",
-                    n->label ? n->label : "", n->label ? "'" : "",
-                    dti_shape_print(n->shape, n->samples).text, dti_dtype_name(l->dtype[half]),
-                    code->limits.halves ? "no kernel of this op takes 16 bits"
-                                        : "this device computes only on f32 and i32");
+    return dti_code_fail(code, DT_ERROR_UNSUPPORTED,
+                         "%s%s%s%s %s of %s: %s; dt_cast what it reads to f32, and its result back",
+                         dti_op_info_of(n->op)->name, n->label ? " '" : "",
+                         n->label ? n->label : "", n->label ? "'" : "",
+                         dti_shape_print(n->shape, n->samples).text, dti_dtype_name(l->dtype[half]),
+                         code->limits.halves ? "no kernel of this op takes 16 bits"
+                                             : "this device computes only on f32 and i32");
 }
 
 static dt_result dti_pass_types(dti_lowering *w) {

@@ -12,7 +12,7 @@
  * before the step. */
 
 static bool dti_code_has_units(const dti_code *code) {
-    return code->piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
+    return code->slices.piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
 }
 
 static uint64_t dti_unit_bit(uint32_t unit) {
@@ -110,10 +110,10 @@ static uint64_t dti_unit_launch(const dti_unit_work *k, uint32_t launch, uint8_t
 static dt_result dti_units_weigh(const dti_unit_work *k) {
     for (uint32_t i = 0; i < k->w->weigh_launches; i++) {
         if (dti_unit_launch(k, i, DTI_VALUE_PARAM))
-            return dti_fail(k->code->base, DT_ERROR_UNSUPPORTED,
-                            "program '%s': the weight of a loss depends on a trained parameter, "
-                            "which .parallel.zero_stage shards; give at most %d",
-                            k->code->label, DT_SHARD_OPTIMIZER);
+            return dti_code_fail(k->code, DT_ERROR_UNSUPPORTED,
+                                 "the weight of a loss depends on a trained parameter, which "
+                                 ".parallel.zero_stage shards; give at most %d",
+                                 DT_SHARD_OPTIMIZER);
     }
     return DT_OK;
 }
@@ -133,19 +133,8 @@ static uint32_t dti_unit_run(const dti_unit_work *k, uint32_t first, uint32_t en
     return at - first;
 }
 
-static uint32_t dti_units_count(const dti_unit_work *k, uint32_t segment) {
-    const dti_segment *s = &k->code->segments[segment];
-    uint32_t count = 0, at = s->first;
-    if (k->code->layout->level < DT_SHARD_PARAMETERS || !s->count)
-        return 1;
-    for (; at < s->first + s->count; count++)
-        at += dti_unit_run(k, at, s->first + s->count);
-    return count;
-}
-
-typedef struct dti_unit_cut { /* the segments anew */
+typedef struct dti_unit_cut { /* the segments anew; NULL: they are counted */
     dti_segment *segments;
-    uint8_t *phases;
     uint32_t *buckets;
     uint32_t count;
 } dti_unit_cut;
@@ -154,20 +143,20 @@ typedef struct dti_unit_cut { /* the segments anew */
 static void dti_unit_cut_segment(const dti_unit_work *k, uint32_t segment, dti_unit_cut *to) {
     const dti_code *code = k->code;
     const dti_segment *s = &code->segments[segment];
-    const uint32_t parts = dti_units_count(k, segment), end = s->first + s->count;
-    uint32_t at = s->first;
-    for (uint32_t i = 0; i < parts; i++) {
-        dti_segment *part = &to->segments[to->count];
-        *part = *s;
-        part->first = at;
-        part->count = parts > 1 ? dti_unit_run(k, at, end) : s->count;
-        at += part->count;
-        to->phases[to->count] = code->phases[segment];
-        to->buckets[to->count] = i + 1 == parts ? code->segment_buckets[segment]
-                                 : to->count    ? to->buckets[to->count - 1]
-                                                : 0;
+    const bool cuts = code->layout->level >= DT_SHARD_PARAMETERS;
+    uint32_t at = s->first, done = to->buckets && to->count ? to->buckets[to->count - 1] : 0;
+    const uint32_t end = at + s->count;
+    do {
+        const uint32_t count = cuts ? dti_unit_run(k, at, end) : s->count;
+        if (to->segments) {
+            to->segments[to->count] = *s;
+            to->segments[to->count].first = at;
+            to->segments[to->count].count = count;
+            to->buckets[to->count] = at + count == end ? code->segment_buckets[segment] : done;
+        }
+        at += count;
         to->count++;
-    }
+    } while (at < end);
 }
 
 static void dti_unit_cut_all(dti_unit_work *k, dti_unit_cut *to) {
@@ -189,24 +178,22 @@ static dt_result dti_units_cut(dti_unit_work *k) {
     enum { more = 8 };
     dti_code *code = k->code;
     dti_unit_cut to = {0};
-    size_t most = more;
     for (uint32_t s = 0; s < code->segment_count; s++)
-        most += dti_units_count(k, s);
-    to.segments = dti_alloc_array(code->base, most, sizeof *to.segments);
-    to.phases = dti_alloc_array(code->base, most, sizeof *to.phases);
-    to.buckets = dti_alloc_array(code->base, most, sizeof *to.buckets);
-    const bool made = to.segments && to.phases && to.buckets;
+        dti_unit_cut_segment(k, s, &to);
+    const size_t most = to.count + (size_t)more;
+    to = (dti_unit_cut){dti_alloc_array(code->base, most, sizeof *to.segments),
+                        dti_alloc_array(code->base, most, sizeof *to.buckets), 0};
+    const bool made = to.segments && to.buckets;
     if (made) {
         const dti_range inputs = code->segments[0].upload, gradients = code->segments[1].upload;
         dti_unit_cut_all(k, &to);
         to.segments[0].upload = inputs;
         to.segments[1].upload = gradients; /* the host's: see bindings.c */
         DTI_SWAP(dti_segment *, code->segments, to.segments);
-        DTI_SWAP(uint8_t *, code->phases, to.phases);
         DTI_SWAP(uint32_t *, code->segment_buckets, to.buckets);
         code->segment_count = to.count;
     }
-    DTI_FREE(code->base, to.segments, to.phases, to.buckets);
+    DTI_FREE(code->base, to.segments, to.buckets);
     return made ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -230,14 +217,14 @@ static dt_result dti_units_uses(dti_unit_work *k) {
 
 /* Units that are there at once may not share a place. */
 static void dti_units_meet(dti_unit_work *k, uint64_t there) {
-    for (uint32_t u = 0; u < k->code->bucket_count; u++) {
+    for (uint32_t u = 0; u < k->code->slices.bucket_count; u++) {
         if (there & dti_unit_bit(u))
             k->apart[u] |= there;
     }
 }
 
 static uint64_t dti_unit_elements(const dti_unit_work *k, uint32_t u) {
-    return dti_bucket_elements(k->code->buckets[u]);
+    return dti_bucket_elements(k->code->slices.buckets[u]);
 }
 
 /* The lowest place from `from` on where it meets none of `placed` that it may not. */
@@ -247,7 +234,7 @@ static uint64_t dti_unit_fit(const dti_unit_work *k, uint32_t u, uint64_t placed
     uint64_t to = from;
     for (uint64_t before = UINT64_MAX; before != to;) {
         before = to;
-        for (uint32_t other = 0; other < k->code->bucket_count; other++) {
+        for (uint32_t other = 0; other < k->code->slices.bucket_count; other++) {
             const uint64_t end = at[other] + dti_unit_elements(k, other);
             if (placed & k->apart[u] & dti_unit_bit(other) && to < end && at[other] < to + n)
                 to = end;
@@ -261,7 +248,7 @@ static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t 
     uint64_t placed = 0, end = from;
     for (;;) {
         uint32_t next = DTI_UNITS_MAX;
-        for (uint32_t u = 0; u < k->code->bucket_count; u++) {
+        for (uint32_t u = 0; u < k->code->slices.bucket_count; u++) {
             if (!(placed & dti_unit_bit(u)) &&
                 (next == DTI_UNITS_MAX || dti_unit_elements(k, u) > dti_unit_elements(k, next)))
                 next = u;
@@ -277,7 +264,7 @@ static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t 
 
 /* One after the other: all are there at once. */
 static uint64_t dti_units_in_order(const dti_unit_work *k, uint64_t from, uint64_t *at) {
-    for (uint32_t u = 0; u < k->code->bucket_count; from += dti_unit_elements(k, u++))
+    for (uint32_t u = 0; u < k->code->slices.bucket_count; from += dti_unit_elements(k, u++))
         at[u] = from;
     return from;
 }
@@ -293,9 +280,9 @@ static void dti_units_place_params(dti_unit_work *k) {
         dti_units_meet(k, k->segments[0][s]);
     code->unit_params =
         (all ? dti_units_in_order : dti_units_place)(k, dti_units_from(code), code->unit_param);
-    for (uint32_t u = 0; u < code->bucket_count; u++) {
+    for (uint32_t u = 0; u < code->slices.bucket_count; u++) {
         const uint64_t begin = code->unit_param[u], end = begin + dti_unit_elements(k, u);
-        for (uint32_t other = 0; other < code->bucket_count; other++) {
+        for (uint32_t other = 0; other < code->slices.bucket_count; other++) {
             const uint64_t from = code->unit_param[other], n = dti_unit_elements(k, other);
             if (other != u && from < end && begin < from + n)
                 code->unit_evicts[u] |= dti_unit_bit(other);
@@ -319,13 +306,9 @@ static void dti_units_gradients_live(dti_unit_work *k) {
 /* What several runs add up stays until the last one. */
 static void dti_units_place_gradients(dti_unit_work *k) {
     dti_code *code = k->code;
-    const dti_batch_slices batch_slices = {.pieces = code->pieces,
-                                           .piece_count = code->piece_count,
-                                           .leaves = code->leaves,
-                                           .before = code->subtrees};
-    const bool alone = code->last_run && code->one_run;
-    const uint32_t slots =
-        code->any_part ? 1 : DTI_MAX(code->subtrees.count, dti_subtrees_after(&batch_slices).count);
+    const bool alone = code->slices.last && code->slices.one_run;
+    const uint32_t after = dti_subtrees_after(&code->slices).count;
+    const uint32_t slots = code->slices.any_part ? 1 : DTI_MAX(code->slices.before.count, after);
     code->units_leave = alone;
     memset(k->apart, 0, sizeof k->apart);
     dti_units_gradients_live(k);
@@ -345,10 +328,10 @@ static void dti_unit_value(const dti_code *code, dti_value *v) {
     const uint32_t u = dti_unit_of(code, param);
     uint64_t at = p->rest - dti_layout_away(code->layout) + (r.begin - p->offset);
     if (u < DTI_UNITS_MAX && v->kind == DTI_VALUE_PARAM)
-        at = code->unit_param[u] + (r.begin - code->buckets[u].begin);
+        at = code->unit_param[u] + (r.begin - code->slices.buckets[u].begin);
     else if (u < DTI_UNITS_MAX)
         at = code->unit_gradient[u] + r.slot * code->unit_stride +
-             (r.begin - code->buckets[u].begin);
+             (r.begin - code->slices.buckets[u].begin);
     v->offset = dti_arena_bytes(at);
 }
 

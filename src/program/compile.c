@@ -122,9 +122,8 @@ static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
     uint32_t moments = code->has_optim ? dti_optim_arrays(&code->optim) : 0;
     if (!code->has_optim || (s->memories[DTI_ARENA_STATE] && moments <= s->moments))
         return DT_OK;
-    uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
-    dt_result result =
-        dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, moments), keep);
+    dt_result result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, moments),
+                                      dti_store_state_bytes(s));
     if (!result)
         s->moments = moments;
     return result;
@@ -205,25 +204,21 @@ static void dti_step_slot_bind_arenas(const dt_program *p, dti_step_slot *t) {
             p->external[i] ? p->external[i] : t->memories[DTI_ARENA_PARAM];
 }
 
-/* What dt_program_run starts; replicas, stages and tensor ranks go by segments. */
-static uint32_t dti_program_whole(const dti_code *code) {
-    return code->piece_count ? 0 : code->weigh_segment;
-}
-
+/* .whole: what dt_program_run starts; replicas, stages and tensor ranks go by segments. */
 static dt_result dti_step_slot_exec(dt_program *p, dti_step_slot *t) {
     const dti_code *code = p->code;
     dti_step_slot_bind_arenas(p, t);
     t->exec_desc = (dti_exec_desc){
-        .label = p->code->label,
+        .label = code->label,
         .memories = t->memories,
         .memory_count = DTI_MEMORIES,
-        .places = p->code->places,
-        .place_count = p->code->list.value_count,
-        .launches = p->code->list.launches,
+        .places = code->places,
+        .place_count = code->list.value_count,
+        .launches = code->list.launches,
         .launch_count = code->host_segments ? code->host_first : code->list.launch_count,
         .segments = code->device_segments ? code->device_segments : code->segments,
-        .segment_count = p->code->segment_count,
-        .whole = dti_program_whole(p->code),
+        .segment_count = code->segment_count,
+        .whole = code->slices.piece_count ? 0 : code->weigh_segment,
         .in = DTI_ARENA_IN,
         .out = DTI_ARENA_OUT,
         .exchange = DTI_ARENA_GRADIENT};
@@ -245,7 +240,6 @@ static dt_result dti_program_kinds(const dt_program *p) {
     const dt_store *s = p->store;
     const dti_code *code = p->code;
     dti_text problems = dti_text_open(p->base);
-    dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && code->has_optim; i++) {
         if (code->trained[i] && s->kept[i].optim && s->kept[i].optim != code->optim.kind)
             dti_text_add(&problems,
@@ -253,11 +247,7 @@ static dt_result dti_program_kinds(const dt_program *p) {
                          "of this store; destroy that program, and dt_store_reset",
                          code->work->nodes[s->layout.params[i].node].label);
     }
-    if (!problems.ok)
-        result = DT_ERROR_MEMORY;
-    else if (problems.size)
-        result = dti_fail(p->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s", code->label,
-                          problems.data);
+    const dt_result result = dti_problems_fail(p->base, code->label, &problems);
     dti_text_free(&problems);
     return result;
 }
@@ -304,11 +294,11 @@ static dt_result dti_program_averages(const dt_program *p) {
         const bool fits =
             (!lies || lies == moments + 1) && (!averages || s->kept[i].moments <= moments);
         if (p->code->trained[i] && !fits)
-            return dti_fail(
-                p->base, DT_ERROR_INVALID,
-                "program '%s': the store's average of '%s' belongs to an optimizer with another "
-                "number of moments than this one's %u: use the same, or another store",
-                p->code->label, s->graph->nodes[s->layout.params[i].node].label, moments);
+            return dti_code_fail(
+                p->code, DT_ERROR_INVALID,
+                "the store's average of '%s' belongs to an optimizer with another number of "
+                "moments than this one's %u: use the same, or another store",
+                s->graph->nodes[s->layout.params[i].node].label, moments);
     }
     return DT_OK;
 }
@@ -317,10 +307,10 @@ static dt_result dti_program_averages(const dt_program *p) {
 static dt_result dti_program_skips(const dt_program *p) {
     for (uint32_t i = 0; i < p->code->loss_count && p->code->desc.skip_empty; i++) {
         if (p->code->static_weight[i] < 0.0)
-            return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
-                            "program '%s': .skip_empty needs targets before the forward pass, but "
-                            "those of .losses[%u] are computed in the graph; give them as an input",
-                            p->code->label, i);
+            return dti_code_fail(p->code, DT_ERROR_UNSUPPORTED,
+                                 ".skip_empty needs targets before the forward pass, but those of "
+                                 ".losses[%u] are computed in the graph; give them as an input",
+                                 i);
     }
     return DT_OK;
 }
@@ -465,19 +455,19 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
 DTI_PUBLIC_INFO(dt_program_get_info, (const dt_program *p, dt_program_info *info), p,
                 DTI_OF(dt_program), (p, info)) {
     const dt_store *s = p->store;
-    *info = (dt_program_info){
-        .batch = (int)p->code->batch,
-        .param_bytes = dti_arena_bytes(s->layout.elements),
-        .gradient_bytes =
-            dti_arena_bytes(s->layout.elements) * ((s->memories[DTI_ARENA_GRADIENT] ? 1u : 0u) +
-                                                   (s->memories[DTI_ARENA_ROUNDING] ? 1u : 0u)),
-        .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
-        .cache_bytes = s->cache_bytes,
-        .transient_bytes =
-            p->code->transient_bytes * (dti_is_concurrent(p) ? p->step_slot_count : 1),
-        .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->step_slot_count,
-        .flops = p->code->list.flops,
-        .launches = (int)p->code->list.launch_count,
-        .segments = (int)(p->code->segment_count - p->code->weighs),
-        .launches_recomputed = (int)p->code->launches_recomputed};
+    *info =
+        (dt_program_info){.batch = (int)p->code->batch,
+                          .param_bytes = dti_arena_bytes(s->layout.elements),
+                          .gradient_bytes = dti_arena_bytes(s->layout.elements) *
+                                            ((s->memories[DTI_ARENA_GRADIENT] ? 1u : 0u) +
+                                             (s->memories[DTI_ARENA_ROUNDING] ? 1u : 0u)),
+                          .state_bytes = dti_store_state_bytes(s),
+                          .cache_bytes = s->cache_bytes,
+                          .transient_bytes = p->code->transient_bytes *
+                                             (dti_is_concurrent(p) ? p->step_slot_count : 1),
+                          .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->step_slot_count,
+                          .flops = p->code->list.flops,
+                          .launches = (int)p->code->list.launch_count,
+                          .segments = (int)(p->code->segment_count - p->code->weighs),
+                          .launches_recomputed = (int)p->code->launches_recomputed};
 }

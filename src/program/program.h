@@ -109,9 +109,6 @@ static inline dt_program *dti_store_open(const dt_store *s) {
 static bool dti_drive_is_open(const dt_program *p);
 static bool dti_drive_is_busy(const dt_program *p); /* something started has not ended */
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
-/* Signals the semaphore: what was started comes before it. Called for every step, also one that
- * ends early; at most one of its calls does something. */
-static dt_result dti_drive_signal(dt_program *p);
 /* Starts the next segments, which the device takes as one piece. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count);
 /* Starts what is expected to take `ms`, but something, and nothing of segment `end`. */
@@ -142,16 +139,14 @@ static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
 static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
 static uint32_t dti_program_forward(const dt_program *p);  /* forward ones */
-/* A sync point's operand of a piece, and where its value is to come. */
-static const float *dti_program_operand(const dt_program *p, const dti_sync_point *m,
-                                        uint32_t piece);
+/* What a piece of the newest run has in OUT: of statistics, `channels` pairs (mean, variance). */
+static const float *dti_program_words(const dt_program *p, dti_out_words at, uint32_t piece);
+/* Where a sync point's value is to come. */
 static float *dti_program_value(const dt_program *p, const dti_sync_point *m);
 /* The host's side of the gradients: slots one behind the other. */
 static float *dti_program_gradients(dt_program *p);
 /* Of a piece of the newest run: a loss's or metric's (sum, weight). */
 static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
-/* Of a piece: `channels` pairs (mean, variance). */
-static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece);
 /* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
 static bool dti_program_weighs(const dt_program *p);
 static bool dti_program_weighs_by(const dt_program *p, const dti_binding *binding); /* this one */
@@ -175,9 +170,6 @@ static dt_result dti_program_measure(dt_program *p);
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
 /* Behind it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
-/* The waiting in both, where the segment was started by itself. */
-static dt_result dti_program_validated(dt_program *p, double *norm, bool *faulty);
-static dt_result dti_program_committed(dt_program *p);
 /* The host's side of OUT. */
 static const uint32_t *dti_program_out(const dt_program *p);
 /* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
@@ -231,9 +223,9 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 static void dti_step_settle(dt_program *p);
 /* Finishes a commit that has begun, so that the store has a whole step. */
 static dt_result dti_store_finish_commit(const dt_store *s);
-/* dt_program_write of rows of a data set */
-static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
-                                        size_t bytes, const uint32_t *rows);
+/* dt_program_write, or _write_gradient; rows: which ones of a data set they are, or NULL. */
+static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
+                                   size_t bytes, const uint32_t *rows);
 
 /* ---- step_block.c */
 /* Before a first step, and behind one that committed: which averages there are. */

@@ -359,7 +359,7 @@ DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info
     dti_trainer_transients(runs, info);
     dti_trainer_transients(&par->replicas[0].tail, info);
     const dt_store *s = par->replicas[0].store;
-    info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+    info->state_bytes = dti_store_state_bytes(s);
     info->replica_param_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_PARAM);
     info->replica_gradient_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_GRADIENT);
     if (par->pipe && par->pipe->device_team) /* it has been made */

@@ -41,8 +41,8 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
         const dt_tensor input = {p->store->graph,
                                  stands ? stands[column->input.id] : column->input.id};
         if (all || dti_code_binding(dti_program_code(p), input.id, false, false))
-            result = dti_program_write_rows(p, input, data + at * size, rows * size,
-                                            batch->sources + at);
+            result = dti_binding_write(p, input, false, data + at * size, rows * size,
+                                       batch->sources + at);
     }
     return result;
 }

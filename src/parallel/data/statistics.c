@@ -13,7 +13,7 @@ static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, c
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < s->count; i++) {
         uint32_t same = 0;
-        while (same < i && s->stats[same].word != s->stats[i].word)
+        while (same < i && s->stats[same].at.word != s->stats[i].at.word)
             same++;
         s->at[i] = same < i ? s->at[same] : s->width;
         s->width += same < i ? 0 : 2 * s->stats[i].channels;
@@ -42,7 +42,7 @@ static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, con
         for (uint32_t k = 0; k < run->piece_count; k++) {
             if (!run->pieces[k].rows)
                 continue;
-            const float *from = dti_program_stat(p, &code->stats[i], k);
+            const float *from = dti_program_words(p, code->stats[i].at, k);
             float *to = dti_statistics_row(s, run->first_piece + k) + s->at[i];
             for (uint32_t c = 0; c < 2 * code->stats[i].channels; c++)
                 to[c] = from[c] + 0.0f; /* no -0: others add zeros to it */

@@ -138,7 +138,7 @@ static dt_result dti_sync_point_hold(dti_parallel *par, const void *of, bool *gi
 static void dti_sync_point_bring(dti_parallel *par, const dti_sync_point *m,
                                  const dti_micro_run *run) {
     for (uint32_t k = 0; k < run->piece_count; k++) {
-        const float *from = dti_program_operand(run->program, m, k);
+        const float *from = dti_program_words(run->program, m->at, k);
         double *to = dti_sync_point_row(par, run->pieces[k].leaf);
         const double n = dti_sync_point_values(par, m, run->pieces[k].leaf, 1);
         for (uint32_t i = 0; i < m->elements && run->pieces[k].rows; i++) {

@@ -61,13 +61,6 @@ static uint32_t dti_runs_take(const dti_partition *job, uint32_t batch_slices, u
     return DTI_MIN(batch_slices, parts - at % parts);
 }
 
-static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count) {
-    uint32_t rows = 0;
-    for (uint32_t i = 0; i < count; i++)
-        rows += pieces[i].rows;
-    return rows;
-}
-
 /* Runs without rows are no programs: their pieces, which add zeros, go with the next run, or with
  * the last. */
 static void dti_runs_cut(const dti_partition *job, uint32_t first, uint32_t batch_slices,

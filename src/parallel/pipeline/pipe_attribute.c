@@ -29,7 +29,7 @@ static bool dti_pipe_chunk_finite(const dti_parallel *par, const dti_pipe_chunk 
             finite = dti_pipe_binding_finite(par, chunk, l->node, true);
     }
     for (uint32_t i = 0; i < code->loss_count && !backward; i++)
-        finite = finite && dti_all_finite(dti_program_out(p) + code->term_slot[i], DT_F32, 2);
+        finite = finite && dti_all_finite(dti_program_out(p) + code->terms[i].word, DT_F32, 2);
     const float *pairs = dti_micro_slot_pairs(p); /* (sum of squares, whether one is not finite) */
     for (uint32_t i = 0; i < 2 * code->pairs_own && backward; i++)
         finite = finite && (i % 2 ? pairs[i] == 0.0f : dti_finite_f64((double)pairs[i]));

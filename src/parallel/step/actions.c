@@ -79,7 +79,7 @@ static void dti_list_unit(dti_list *list, dti_action action, const dti_list_micr
 static void dti_list_gather(dti_list *list, dti_action action, const dti_list_micro *of,
                             uint32_t segment) {
     const uint64_t missing = of->units->code->unit_reads[segment] & ~of->units->resident;
-    for (uint32_t unit = 0; unit < of->units->code->bucket_count; unit++) {
+    for (uint32_t unit = 0; unit < of->units->code->slices.bucket_count; unit++) {
         if (missing & dti_unit_bit(unit))
             dti_list_unit(list, action, of, unit);
     }

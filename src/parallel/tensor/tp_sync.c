@@ -194,7 +194,7 @@ static dt_result dti_tp_meet(dti_parallel *par, const dti_tp_run *run, const dti
     _Atomic uint32_t *counters = par->counters + place->counters;
     const dti_tp_met at = {run, place, m, place->brought[met % 2]};
     for (uint32_t k = 0; k < run->count; k++)
-        place->brought[met % 2][run->number + k] = dti_program_operand(run->programs[k], m, 0);
+        place->brought[met % 2][run->number + k] = dti_program_words(run->programs[k], m->at, 0);
     const dti_device_meet meet = {.arrived = &counters[DTI_TP_ARRIVED],
                                   .made = &counters[DTI_TP_SUMMED],
                                   .index = run->device,

@@ -24,6 +24,8 @@ static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     *dti_running_of(p) = p;
 }
 
+/* Signals the semaphore: what was started comes before it. Called for every step, also one that
+ * ends early; at most one of its calls does something. */
 static dt_result dti_drive_signal(dt_program *p) {
     const dt_vulkan_semaphore none = {0}, signal = p->now->signal;
     p->now->signal = none;
@@ -66,7 +68,7 @@ static dt_result dti_drive_started(dt_program *p, dt_result result) {
 
 /* The commit may be the host's, which is through with it when it returns. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count) {
-    const bool host = p->now->host && p->code->phases[p->now->at] == DTI_PHASE_COMMIT;
+    const bool host = p->now->host && p->now->at >= p->code->commit_segment;
     dt_result result = host
                            ? dti_offload_start(p, p->now->at, count)
                            : p->store->device->backend->exec_start(p->now->exec, p->now->at, count);

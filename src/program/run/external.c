@@ -3,9 +3,8 @@
  * small or overlap, and class numbers and indices, which dt_program_write alone checks. */
 
 static dt_result dti_external_wrong(const dt_program *p, uint32_t index, const char *what) {
-    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': .external[%u], %s, %s",
-                    p->code->label, index,
-                    dti_tensor_name(p->code->desc.external[index].tensor).text, what);
+    return dti_code_fail(p->code, DT_ERROR_INVALID, ".external[%u], %s, %s", index,
+                         dti_tensor_name(p->code->desc.external[index].tensor).text, what);
 }
 
 /* The binding that lies in a buffer; NULL: none, or two. */
@@ -39,16 +38,14 @@ static dt_result dti_external_check(const dt_program *p, uint32_t index) {
             p, index,
             "holds class numbers or indices, which dt_program_write must check: write them");
     if (m->bytes < binding->bytes || m->offset > UINT64_MAX - m->bytes)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': .external[%u] has %llu bytes at %llu, but %s needs %llu",
-                        p->code->label, index, (unsigned long long)m->bytes,
-                        (unsigned long long)m->offset, dti_tensor_name(all[index].tensor).text,
-                        (unsigned long long)binding->bytes);
+        return dti_code_fail(
+            p->code, DT_ERROR_INVALID, ".external[%u] has %llu bytes at %llu, but %s needs %llu",
+            index, (unsigned long long)m->bytes, (unsigned long long)m->offset,
+            dti_tensor_name(all[index].tensor).text, (unsigned long long)binding->bytes);
     if (m->offset % info->offset_alignment)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': .external[%u].memory.offset is %llu; a multiple of %u on %s",
-                        p->code->label, index, (unsigned long long)m->offset,
-                        info->offset_alignment, info->name);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             ".external[%u].memory.offset is %llu; a multiple of %u on %s", index,
+                             (unsigned long long)m->offset, info->offset_alignment, info->name);
     for (uint32_t i = 0; i < index; i++)
         if (dti_external_overlaps(&all[i].memory, m))
             return dti_external_wrong(p, index, "overlaps one before it");

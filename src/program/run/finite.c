@@ -130,7 +130,7 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
                                         [DTI_BAD_WEIGHT] = "its value"};
     _Static_assert(DTI_BAD_MOMENT + DTI_MOMENTS_MAX <= DTI_BAD_WEIGHT, "a code of each moment");
     const dt_store *s = p->store;
-    const uint32_t *status = s->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
+    const uint32_t *status = dti_program_out(p);
     const uint32_t bad = status[DTI_STATUS_BAD], index = bad >> 3, what = bad & 7u;
     if (!p->now->commits || !status[DTI_STATUS_ABORT] || bad == DTI_BAD_NONE ||
         index >= s->layout.param_count || what > DTI_BAD_WEIGHT)

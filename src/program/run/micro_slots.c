@@ -59,8 +59,7 @@ static void *dti_micro_slot_host(const dt_program *p, uint32_t micro_slot,
 }
 
 static const float *dti_micro_slot_pairs(const dt_program *p) {
-    const char *out = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
-    return (const float *)(const void *)(out + p->code->pairs_out);
+    return (const float *)(const void *)(dti_program_out(p) + p->code->pairs_out / DTI_WORD_BYTES);
 }
 
 static float *dti_micro_slot_pairs_of_all(const dt_program *p) {

@@ -25,23 +25,19 @@ static const uint32_t *dti_program_out(const dt_program *p) {
     return p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
 }
 
-static void dti_program_pair(const dt_program *p, uint32_t word, uint32_t piece, double pair[2]) {
-    pair[0] = pair[1] = 0.0;
-    for (int k = 0; k < 2 && p->code->pieces[piece].rows; k++)
-        pair[k] = (double)dti_status_f32(dti_program_out(p), word + (uint32_t)k);
+static const float *dti_program_words(const dt_program *p, dti_out_words at, uint32_t piece) {
+    return (const float *)(const void *)(dti_program_out(p) + at.word + piece * at.stride);
+}
+
+static void dti_program_pair(const dt_program *p, dti_out_words at, uint32_t piece,
+                             double pair[2]) {
+    for (int k = 0; k < 2; k++)
+        pair[k] =
+            p->code->slices.pieces[piece].rows ? (double)dti_program_words(p, at, piece)[k] : 0.0;
 }
 
 static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]) {
-    dti_program_pair(p, p->code->term_slot[term] + piece * p->code->term_stride[term], piece, pair);
-}
-
-static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
-    return (const float *)(const void *)(dti_program_out(p) + stat->word + piece * stat->stride);
-}
-
-static const float *dti_program_operand(const dt_program *p, const dti_sync_point *m,
-                                        uint32_t piece) {
-    return (const float *)(const void *)(dti_program_out(p) + m->word + piece * m->stride);
+    dti_program_pair(p, p->code->terms[term], piece, pair);
 }
 
 static float *dti_program_value(const dt_program *p, const dti_sync_point *m) {
@@ -55,11 +51,11 @@ static float *dti_program_value(const dt_program *p, const dti_sync_point *m) {
 static double dti_program_count(const dt_program *p, uint32_t loss, uint32_t piece) {
     const dti_node *n = &p->code->work->nodes[p->code->desc.losses[loss].term.id];
     const bool samples = p->code->work->nodes[dti_input_id(p->code->work, n, 0)].samples;
-    if (!p->code->pieces[piece].rows)
+    if (!p->code->slices.pieces[piece].rows)
         return 0.0;
-    return samples
-               ? p->code->static_weight[loss] / (double)p->code->batch * p->code->pieces[piece].rows
-               : p->code->static_weight[loss];
+    return samples ? p->code->static_weight[loss] / (double)p->code->batch *
+                         p->code->slices.pieces[piece].rows
+                   : p->code->static_weight[loss];
 }
 
 static bool dti_program_weighs(const dt_program *p) {
@@ -88,15 +84,13 @@ static bool dti_program_labels(const dt_program *p) {
 static dt_result dti_program_weigh(dt_program *p, double *weights) {
     double ignored[DT_MAX_TERMS] = {0};
     dt_result result = p->code->weighs ? dt_program_add_loss_weights(p, ignored) : DT_OK;
-    for (uint32_t i = 0; i < p->code->piece_count && !result; i++) {
+    for (uint32_t i = 0; i < p->code->slices.piece_count && !result; i++) {
         for (uint32_t loss = 0; loss < p->code->loss_count; loss++) {
             double pair[2];
             /* a piece's weight has its own place; that of all pieces is where weights are put, also
              * where the term itself differs from piece to piece */
-            uint32_t word = p->code->weight_each[loss]
-                                ? p->code->term_slot[loss] + i * p->code->term_stride[loss]
-                                : (uint32_t)DTI_STATUS_TERM(loss);
-            dti_program_pair(p, word, i, pair);
+            const dti_out_words all = {.word = DTI_STATUS_TERM(loss)};
+            dti_program_pair(p, p->code->weight_each[loss] ? p->code->terms[loss] : all, i, pair);
             bool counted = p->code->static_weight[loss] > 0.0;
             weights[i * DT_MAX_TERMS + loss] += counted ? dti_program_count(p, loss, i) : pair[1];
         }
@@ -142,14 +136,6 @@ static dt_result dti_program_end(dt_program *p) {
     return DT_OK;
 }
 
-static dt_result dti_program_validated(dt_program *p, double *norm, bool *faulty) {
-    DTI_TRY(dti_drive_reach(p, p->code->update_segment - 1));
-    const uint32_t *status = dti_program_out(p);
-    *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
-    *faulty = status[DTI_STATUS_ABORT] != 0;
-    return DT_OK;
-}
-
 static dt_result dti_program_measure(dt_program *p) {
     DTI_TRY(dti_drive_start(p, 1));
     return dti_drive_reach(p, p->code->commit_segment);
@@ -157,20 +143,20 @@ static dt_result dti_program_measure(dt_program *p) {
 
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty) {
     DTI_TRY(dti_drive_start(p, 1));
-    return dti_program_validated(p, norm, faulty);
-}
-
-static dt_result dti_program_committed(dt_program *p) {
-    DTI_TRY(dti_program_end(p));
-    p->store->steps++;
-    dti_step_averaged(p);
-    dti_store_remember(p, dti_program_out(p));
+    DTI_TRY(dti_drive_reach(p, p->code->update_segment - 1));
+    const uint32_t *status = dti_program_out(p);
+    *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
+    *faulty = status[DTI_STATUS_ABORT] != 0;
     return DT_OK;
 }
 
 static dt_result dti_program_commit(dt_program *p) {
     DTI_TRY(dti_drive_start(p, 1));
-    return dti_program_committed(p);
+    DTI_TRY(dti_program_end(p));
+    p->store->steps++;
+    dti_step_averaged(p);
+    dti_store_remember(p, dti_program_out(p));
+    return DT_OK;
 }
 
 static const char *dti_program_attribute(dt_program *p, bool ran) {

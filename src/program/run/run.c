@@ -8,31 +8,27 @@ static dt_result dti_binding_get(dt_program *p, dt_tensor x, bool output, bool g
                                  size_t bytes, const dti_binding **out) {
     const char *what = output ? "output" : gradient ? "host gradient" : "input";
     if (dti_is_nil(x))
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil", p->code->label,
-                        what);
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "the %s is nil", what);
     if (x.graph != p->store->graph)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': the %s is a tensor of another graph: %s", p->code->label,
-                        what, dti_tensor_elsewhere(p->store->graph, x).text);
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "the %s is a tensor of another graph: %s",
+                             what, dti_tensor_elsewhere(p->store->graph, x).text);
     const dti_name name = dti_tensor_name(x);
     const dti_binding *binding = dti_code_binding(p->code, x.id, output, gradient);
     if (!binding) {
         const bool unread = !output && !gradient && dti_node_of(x)->op == DTI_OP_INPUT;
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it%s",
-                        p->code->label, name.text, what,
-                        unread ? ": nothing that it computes reads it" : "");
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "%s is not an %s of it%s", name.text, what,
+                             unread ? ": nothing that it computes reads it" : "");
     }
     const dti_node *n = &p->code->work->nodes[x.id]; /* at the program's own shapes */
     if (bytes != binding->bytes)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->code->label,
-                        name.text, dti_shape_print(n->shape, n->samples).text,
-                        (unsigned long long)binding->bytes, (long long)p->code->batch, bytes);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             "%s %s has %llu bytes at batch %lld, not %zu", name.text,
+                             dti_shape_print(n->shape, n->samples).text,
+                             (unsigned long long)binding->bytes, (long long)p->code->batch, bytes);
     if (binding->external)
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': %s is in an external buffer (.external): write and read it there",
-            p->code->label, name.text);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             "%s is in an external buffer (.external): write and read it there",
+                             name.text);
     *out = binding;
     return DT_OK;
 }
@@ -44,14 +40,12 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
     DTI_TRY(dti_check_forked(p->base));
     DTI_TRY(dti_binding_get(p, x, false, gradient, bytes, &binding));
     if (!gradient && dti_node_of(x)->values)
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': %s is a constant; the host can only write tensors of dt_input",
-            p->code->label, dti_tensor_print(x).text);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             "%s is a constant; the host can only write tensors of dt_input",
+                             dti_tensor_print(x).text);
     const bool open = dti_drive_is_open(p) && !p->started;
     if (open && (p->now->busy || !gradient || (p->now->at && dti_drive_inside(p))))
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': inputs are in use until dt_program_end", p->code->label);
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "inputs are in use until dt_program_end");
     DTI_TRY(dti_labels_check(p->code, binding, data, rows));
     DTI_TRY(dti_inflight_place(p));
     char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
@@ -63,11 +57,6 @@ static dt_result dti_binding_write(dt_program *p, dt_tensor x, bool gradient, co
 DTI_PUBLIC(dt_program_write, (dt_program * p, dt_tensor input, const void *data, size_t bytes), p,
            DTI_OF(dt_program), (p, input, data, bytes)) {
     return dti_binding_write(p, input, false, data, bytes, NULL);
-}
-
-static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
-                                        size_t bytes, const uint32_t *rows) {
-    return dti_binding_write(p, input, false, data, bytes, rows);
 }
 
 DTI_PUBLIC(dt_program_write_gradient, (dt_program * p, dt_tensor y, const void *data, size_t bytes),
@@ -82,8 +71,7 @@ DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_
     DTI_TRY(dti_check_forked(p->base));
     DTI_TRY(dti_binding_get(p, output, true, false, bytes, &binding));
     if (p->shown->busy || !p->shown->forward_done)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': its forward segment has not finished", p->code->label);
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "its forward segment has not finished");
     const char *host = p->store->device->backend->memory_host(p->shown->memories[DTI_ARENA_OUT]);
     memcpy(data, host + binding->offset, bytes);
     return DT_OK;
@@ -92,10 +80,10 @@ DTI_PUBLIC(dt_program_read, (dt_program * p, dt_tensor output, void *data, size_
 /* ---- begin */
 
 static dt_result dti_started_fail(const dt_program *p) {
-    return dti_fail(p->base, DT_ERROR_INVALID,
-                    "program '%s': %u of its steps are under way that dt_program_start started; "
-                    "dt_program_wait for them first",
-                    p->code->label, p->started);
+    return dti_code_fail(p->code, DT_ERROR_INVALID,
+                         "%u of its steps are under way that dt_program_start started; "
+                         "dt_program_wait for them first",
+                         p->started);
 }
 
 static dt_result dti_bindings_written(dt_program *p, bool gradient) {
@@ -103,9 +91,9 @@ static dt_result dti_bindings_written(dt_program *p, bool gradient) {
         const dti_binding *binding = &p->code->bindings[i];
         if (binding->output || binding->gradient != gradient || p->written[i] || binding->external)
             continue;
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s was never written",
-                        p->code->label, gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->code->work, binding->node}).text);
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "%s %s was never written",
+                             gradient ? "the host gradient of" : "input",
+                             dti_tensor_name((dt_tensor){p->code->work, binding->node}).text);
     }
     return DT_OK;
 }
@@ -124,18 +112,17 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     if (step->micro_batch == 0)
         return DT_OK;
     if (step->micro_batch != s->summed || step->micro_batches != s->micros) {
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': .micro_batch is %u of %u, but %u of %u comes next; or start again at 0",
-            p->code->label, step->micro_batch, step->micro_batches, s->summed,
-            s->summed ? s->micros : 0);
+        return dti_code_fail(
+            p->code, DT_ERROR_INVALID,
+            ".micro_batch is %u of %u, but %u of %u comes next; or start again at 0",
+            step->micro_batch, step->micro_batches, s->summed, s->summed ? s->micros : 0);
     }
     if (dti_micro_params(p) != s->summed_params) {
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': .micro_batch is %u, .micro_batches %u; from 0, and below it trains "
-            "other parameters, or updates other running statistics, than the first",
-            p->code->label, step->micro_batch, step->micro_batches);
+        return dti_code_fail(
+            p->code, DT_ERROR_INVALID,
+            ".micro_batch is %u, .micro_batches %u; from 0, and below it trains other parameters, "
+            "or updates other running statistics, than the first",
+            step->micro_batch, step->micro_batches);
     }
     return DT_OK;
 }
@@ -162,10 +149,10 @@ static dt_result dti_sync_check(dt_program *p, const dt_step_desc *step) {
     const bool given = step->wait.semaphore || step->signal.semaphore;
     if (!given || (device->hosts && device->info.has_timeline))
         return DT_OK;
-    return dti_fail(p->base, DT_ERROR_INVALID,
-                    "program '%s': a step with semaphores needs a store on a device of "
-                    "dt_ctx_desc.vulkan with timeline_semaphore, not on %s",
-                    p->code->label, device->info.id);
+    return dti_code_fail(p->code, DT_ERROR_INVALID,
+                         "a step with semaphores needs a store on a device of dt_ctx_desc.vulkan "
+                         "with timeline_semaphore, not on %s",
+                         device->info.id);
 }
 
 /* Whether the store may have been written to. */
@@ -192,10 +179,10 @@ static dt_result dti_step_beside(const dt_program *p, const dt_program *other, b
                         "which only dt_program_run and dt_program_start work",
                         p->code->label, other->code->label);
     if (p->code->cache_bytes && other->code->cache_bytes)
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': program '%s' has a step under way, and both are .cached: "
-                        "they share one cache, so end it first",
-                        p->code->label, other->code->label);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             "program '%s' has a step under way, and both are .cached: they share "
+                             "one cache, so end it first",
+                             other->code->label);
     return DT_OK;
 }
 
@@ -227,36 +214,34 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step, bool wh
     DTI_TRY(dti_step_others(p, whole));
     if (!dti_code_has_units(p->code))
         DTI_TRY(dti_store_whole(p->store));
-    if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->piece_count)
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': .micro_batches is %u, which needs .accumulate in its description",
-            p->code->label, step->micro_batches);
+    if (step->micro_batches > 1 && !p->code->desc.accumulate && !p->code->slices.piece_count)
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             ".micro_batches is %u, which needs .accumulate in its description",
+                             step->micro_batches);
     if (step->micro_batch >= DTI_MAX(step->micro_batches, 1u)) {
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': .micro_batch is %u, .micro_batches %u; from 0, and below it",
-                        p->code->label, step->micro_batch, step->micro_batches);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             ".micro_batch is %u, .micro_batches %u; from 0, and below it",
+                             step->micro_batch, step->micro_batches);
     }
     for (uint32_t i = 0; step->loss_weights && i < p->code->loss_count; i++) {
         const bool nothing = step->loss_weights[i] == 0.0 && p->code->static_weight[i] == 0.0;
         if (dti_fits_f32(step->loss_weights[i]) && ((float)step->loss_weights[i] > 0.0f || nothing))
             continue;
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': .loss_weights[%u] is %g; it must be above 0 and finite: see "
-                        "dt_program_add_loss_weights",
-                        p->code->label, i, step->loss_weights[i]);
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             ".loss_weights[%u] is %g; it must be above 0 and finite: see "
+                             "dt_program_add_loss_weights",
+                             i, step->loss_weights[i]);
     }
     for (uint32_t i = 0; step->coefficients && i < p->code->loss_count; i++) {
         if (!dti_fits_f32(step->coefficients[i]))
-            return dti_fail(p->base, DT_ERROR_INVALID,
-                            "program '%s': .coefficients[%u] is %g; it must be finite as an f32",
-                            p->code->label, i, step->coefficients[i]);
+            return dti_code_fail(p->code, DT_ERROR_INVALID,
+                                 ".coefficients[%u] is %g; it must be finite as an f32", i,
+                                 step->coefficients[i]);
     }
     const double lr = dti_optim_lr_at(&p->code->optim, step->lr, dti_step_number(p, step));
     if (!dti_optim_lr_fits(&p->code->optim, lr))
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': .lr is %g; it must be from 0 to %g", p->code->label, lr,
-                        dti_optim_lr_max(&p->code->optim));
+        return dti_code_fail(p->code, DT_ERROR_INVALID, ".lr is %g; it must be from 0 to %g", lr,
+                             dti_optim_lr_max(&p->code->optim));
     DTI_TRY(p->code->has_gradients && !p->micro_slots ? dti_micro_check(p, step) : DT_OK);
     DTI_TRY(dti_bindings_written(p, false));
     DTI_TRY(dti_sync_check(p, step));
@@ -276,8 +261,7 @@ static dt_result dti_step_weigh(dt_program *p, double *weights) {
     dti_step_slot_refresh(p);
     if (p->code->weighs)
         DTI_TRY(dti_drive_alone(p, p->code->weigh_segment));
-    const uint32_t *status =
-        p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
+    const uint32_t *status = dti_program_out(p);
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         bool counted = p->code->static_weight[i] > 0.0;
         weights[i] += counted ? p->code->static_weight[i]
@@ -305,10 +289,10 @@ static dt_result dti_step_look(dt_program *p, const dt_step_desc *step, bool *em
         const double weight = step->loss_weights ? step->loss_weights[i] : own[i];
         *empty = *empty && weight == 0.0;
         if (step->loss_weights && weight == 0.0 && own[i] != 0.0)
-            result = dti_fail(p->base, DT_ERROR_INVALID,
-                              "program '%s': .loss_weights[%u] is 0, but this batch's is %g: add "
-                              "up all micro-batches' by dt_program_add_loss_weights",
-                              p->code->label, i, own[i]);
+            result = dti_code_fail(p->code, DT_ERROR_INVALID,
+                                   ".loss_weights[%u] is 0, but this batch's is %g: add up all "
+                                   "micro-batches' by dt_program_add_loss_weights",
+                                   i, own[i]);
     }
     return result;
 }
@@ -373,8 +357,7 @@ static dt_result dti_check_running(dt_program *p) {
         return dti_started_fail(p);
     if (result || dti_drive_is_open(p))
         return result;
-    return dti_fail(p->base, DT_ERROR_INVALID,
-                    "program '%s': no step is under way; call dt_program_begin", p->code->label);
+    return dti_code_fail(p->code, DT_ERROR_INVALID, "no step is under way; call dt_program_begin");
 }
 
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
@@ -392,7 +375,7 @@ static dt_result dti_step_may_start(dt_program *p, dt_step_state *state, bool *m
     if (!result)
         result = dti_step_poll(p, state);
     *may = !result && !was_busy && *state != DT_STEP_DONE;
-    if (*may && p->code->phases[p->now->at] == DTI_PHASE_BACKWARD)
+    if (*may && p->now->at >= p->code->forward_segments && p->now->at < p->code->commit_segment)
         result = dti_bindings_written(p, true);
     return result;
 }
@@ -423,8 +406,7 @@ DTI_PUBLIC(dt_program_advance_for, (dt_program * p, double ms, dt_step_state *st
     bool may;
     DTI_TRY(dti_check_running(p));
     if (!(ms > 0.0))
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': ms is %g; it must be above 0",
-                        p->code->label, ms);
+        return dti_code_fail(p->code, DT_ERROR_INVALID, "ms is %g; it must be above 0", ms);
     DTI_TRY(dti_step_may_start(p, state, &may));
     if (!may)
         return DT_OK;
@@ -462,8 +444,8 @@ static double dti_term_value(double sum, double weight) {
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {
     *r = (dt_report){.step = p->now->step, .empty = p->code->loss_count > 0};
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        r->loss_sum[i] = (double)dti_status_f32(status, p->code->term_slot[i]);
-        r->loss_weight[i] = (double)dti_status_f32(status, p->code->term_slot[i] + 1);
+        r->loss_sum[i] = (double)dti_status_f32(status, p->code->terms[i].word);
+        r->loss_weight[i] = (double)dti_status_f32(status, p->code->terms[i].word + 1);
         double weight = p->now->weights[i] > 0.0 ? p->now->weights[i] : r->loss_weight[i];
         r->empty = r->empty && weight == 0.0;
         if (weight > 0.0 || isnan(weight))
@@ -471,9 +453,9 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
     }
     for (uint32_t i = 0; i < p->code->metric_count; i++) {
         r->metric_sum[i] =
-            (double)dti_status_f32(status, p->code->term_slot[p->code->loss_count + i]);
+            (double)dti_status_f32(status, p->code->terms[p->code->loss_count + i].word);
         r->metric_weight[i] =
-            (double)dti_status_f32(status, p->code->term_slot[p->code->loss_count + i] + 1);
+            (double)dti_status_f32(status, p->code->terms[p->code->loss_count + i].word + 1);
         r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
     if (p->now->commits) {
@@ -488,7 +470,7 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
     if (p->code->desc.no_check)
         return false;
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        if (!dti_all_finite(status + p->code->term_slot[i], DT_F32, 2))
+        if (!dti_all_finite(status + p->code->terms[i].word, DT_F32, 2))
             return true;
     }
     return false;
@@ -597,8 +579,7 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) 
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     dt_report local, *r = report ? report : &local;
-    const uint32_t *status =
-        p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
+    const uint32_t *status = dti_program_out(p);
     dti_drive_close(p);
     if (p->now->made)
         dti_step_rows(p, true);
@@ -621,11 +602,10 @@ DTI_PUBLIC(dt_program_end, (dt_program * p, dt_report *report), p, DTI_OF(dt_pro
            (p, report)) {
     DTI_TRY(dti_check_running(p));
     if (p->now->at != p->now->end) {
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': segment %u of %u has not been %s; advance until "
-                        "DT_STEP_DONE",
-                        p->code->label, p->now->at + 1, p->now->end,
-                        dti_drive_inside(p) ? "finished" : "started");
+        return dti_code_fail(p->code, DT_ERROR_INVALID,
+                             "segment %u of %u has not been %s; advance until DT_STEP_DONE",
+                             p->now->at + 1, p->now->end,
+                             dti_drive_inside(p) ? "finished" : "started");
     }
     DTI_TRY(dti_drive_wait(p));
     return dti_step_finish(p, report);
@@ -661,10 +641,10 @@ DTI_PUBLIC(dt_program_add_loss_weights, (dt_program * p, double *weights), p, DT
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         if (p->code->static_weight[i] >= 0.0)
             continue;
-        return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
-                        "program '%s': the targets of .losses[%u] are computed in the graph, so "
-                        "its weight is not known before the step; give targets as an input",
-                        p->code->label, i);
+        return dti_code_fail(p->code, DT_ERROR_UNSUPPORTED,
+                             "the targets of .losses[%u] are computed in the graph, so its weight "
+                             "is not known before the step; give targets as an input",
+                             i);
     }
     return dti_step_weigh(p, weights);
 }

@@ -17,10 +17,6 @@ typedef struct dti_host_copy {
     dti_host_copy_copy copies[2];
 } dti_host_copy;
 
-static uint64_t dti_host_copy_state_bytes(const dt_store *s) {
-    return s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
-}
-
 static dt_result dti_host_copy_room(dt_store *s, dti_host_copy_copy *c, uint64_t bytes) {
     if (c->capacity >= bytes)
         return DT_OK;
@@ -41,7 +37,7 @@ static dt_result dti_host_copy_reserve(dt_store *s, uint32_t every) {
     dti_host_copy *h = s->host_copy;
     h->every = every ? every : h->every;
     h->stale = h->stale || !h->taken;
-    const uint64_t bytes = dti_arena_bytes(s->layout.elements) + dti_host_copy_state_bytes(s);
+    const uint64_t bytes = dti_arena_bytes(s->layout.elements) + dti_store_state_bytes(s);
     DTI_TRY(dti_host_copy_room(s, &h->copies[0], bytes));
     return dti_host_copy_room(s, &h->copies[1], bytes);
 }
@@ -72,7 +68,7 @@ static dt_result dti_host_copy_take(dt_store *s) {
     dt_result result = dti_host_copy_reserve(s, 0); /* a file may have brought moments */
     if (result)
         return result;
-    c->state_bytes = dti_host_copy_state_bytes(s);
+    c->state_bytes = dti_store_state_bytes(s);
     c->moments = s->moments;
     c->steps = s->steps;
     DTI_TRY(b->memory_read(s->memories[DTI_ARENA_PARAM], 0, c->bytes, bytes));

@@ -502,7 +502,7 @@ static uint8_t dti_store_optim(const dt_store *s, uint32_t param) {
 }
 
 static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]) {
-    const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+    const uint64_t end = dti_store_state_bytes(s);
     dt_result result = DT_OK;
     for (uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); at < end && !result;
          at += DTI_STORE_PIECE)

@@ -132,6 +132,10 @@ static dt_result dti_host_copy_before(dt_store *s);
 static dt_result dti_host_copy_after(dt_store *s);
 static bool dti_host_copy_due(const dt_store *s, uint64_t steps); /* after that number of steps */
 
+/* Of the state arena; 0: there is none. */
+static inline uint64_t dti_store_state_bytes(const dt_store *s) {
+    return s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+}
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;
 }
