@@ -28,23 +28,20 @@ static void dti_trials_place(dti_trials *t, uint32_t number) {
 static dt_result dti_trials_make(dti_base *base, bool (*trial)(uint32_t, dti_trial *),
                                  dti_trials *out) {
     dti_trials t = {.base = base};
-    *out = t;
     for (dti_trial one; trial && trial(t.count, &one);)
         t.count++;
     t.list = dti_alloc_array(base, t.count + 1u, sizeof *t.list);
-    t.launches = t.list ? dti_alloc_array(base, t.count + 1u, sizeof *t.launches) : NULL;
-    t.places = t.launches
-                   ? dti_alloc_array(base, (t.count + 1u) * DTI_BINDINGS_MAX, sizeof *t.places)
-                   : NULL;
-    for (uint32_t i = 0; t.places && i < t.count; i++) {
+    t.launches = dti_alloc_array(base, t.count + 1u, sizeof *t.launches);
+    t.places = dti_alloc_array(base, (t.count + 1u) * DTI_BINDINGS_MAX, sizeof *t.places);
+    const bool room = t.list && t.launches && t.places;
+    for (uint32_t i = 0; room && i < t.count; i++) {
         trial(i, &t.list[i]);
         dti_trials_place(&t, i);
     }
     *out = t;
-    if (t.places)
-        return DT_OK;
-    dti_trials_destroy(out);
-    return DT_ERROR_MEMORY;
+    if (!room)
+        dti_trials_destroy(out);
+    return room ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static void dti_trials_destroy(dti_trials *t) {

@@ -75,13 +75,6 @@ typedef struct dti_VkBufferCopy {
     dti_VkDeviceSize size;
 } dti_VkBufferCopy;
 typedef uint32_t dti_VkFlags;
-typedef enum dti_VkBufferUsageFlagBits {
-    DTI_VK_BUFFER_USAGE_STORAGE_BUFFER_BIT = 0x00000020,
-    DTI_VK_BUFFER_USAGE_TRANSFER_DST_BIT = 0x00000002,
-    DTI_VK_BUFFER_USAGE_TRANSFER_SRC_BIT = 0x00000001,
-    DTI_VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT = 0x00000010,
-    DTI_VK_BUFFER_USAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkBufferUsageFlagBits;
 typedef enum dti_VkSharingMode {
     DTI_VK_SHARING_MODE_EXCLUSIVE = 0,
     DTI_VK_SHARING_MODE_MAX_ENUM = 0x7fffffff
@@ -115,10 +108,6 @@ typedef struct dti_VkCommandBufferBeginInfo {
     dti_VkFlags flags;
     const void *pInheritanceInfo;
 } dti_VkCommandBufferBeginInfo;
-typedef enum dti_VkCommandPoolCreateFlagBits {
-    DTI_VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT = 0x00000002,
-    DTI_VK_COMMAND_POOL_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkCommandPoolCreateFlagBits;
 typedef struct dti_VkCommandPoolCreateInfo {
     dti_VkStructureType sType;
     const void *pNext;
@@ -166,11 +155,6 @@ typedef enum dti_VkDebugUtilsMessageSeverityFlagBitsEXT {
     DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT = 0x00000100,
     DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_FLAG_BITS_EXT_MAX_ENUM = 0x7fffffff
 } dti_VkDebugUtilsMessageSeverityFlagBitsEXT;
-typedef enum dti_VkDebugUtilsMessageTypeFlagBitsEXT {
-    DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT = 0x00000004,
-    DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT = 0x00000002,
-    DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_FLAG_BITS_EXT_MAX_ENUM = 0x7fffffff
-} dti_VkDebugUtilsMessageTypeFlagBitsEXT;
 typedef dti_VkFlags dti_VkDebugUtilsMessageTypeFlagsEXT;
 typedef struct dti_VkDebugUtilsMessengerCallbackDataEXT {
     dti_VkStructureType sType;
@@ -279,10 +263,6 @@ typedef struct dti_VkFenceCreateInfo {
     dti_VkFlags flags;
 } dti_VkFenceCreateInfo;
 typedef struct dti_VkInstance_T *dti_VkInstance;
-typedef enum dti_VkInstanceCreateFlagBits {
-    DTI_VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR = 0x00000001,
-    DTI_VK_INSTANCE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkInstanceCreateFlagBits;
 typedef struct dti_VkInstanceCreateInfo {
     dti_VkStructureType sType;
     const void *pNext;
@@ -299,15 +279,6 @@ typedef struct dti_VkMemoryAllocateInfo {
     dti_VkDeviceSize allocationSize;
     uint32_t memoryTypeIndex;
 } dti_VkMemoryAllocateInfo;
-typedef enum dti_VkAccessFlagBits {
-    DTI_VK_ACCESS_HOST_READ_BIT = 0x00002000,
-    DTI_VK_ACCESS_SHADER_READ_BIT = 0x00000020,
-    DTI_VK_ACCESS_SHADER_WRITE_BIT = 0x00000040,
-    DTI_VK_ACCESS_TRANSFER_READ_BIT = 0x00000800,
-    DTI_VK_ACCESS_TRANSFER_WRITE_BIT = 0x00001000,
-    DTI_VK_ACCESS_UNIFORM_READ_BIT = 0x00000008,
-    DTI_VK_ACCESS_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkAccessFlagBits;
 typedef struct dti_VkMemoryBarrier {
     dti_VkStructureType sType;
     const void *pNext;
@@ -319,13 +290,6 @@ typedef struct dti_VkMemoryRequirements {
     dti_VkDeviceSize alignment;
     uint32_t memoryTypeBits;
 } dti_VkMemoryRequirements;
-typedef enum dti_VkMemoryPropertyFlagBits {
-    DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT = 0x00000001,
-    DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT = 0x00000008,
-    DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT = 0x00000004,
-    DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT = 0x00000002,
-    DTI_VK_MEMORY_PROPERTY_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkMemoryPropertyFlagBits;
 typedef struct dti_VkMemoryType {
     dti_VkFlags propertyFlags;
     uint32_t heapIndex;
@@ -558,10 +522,6 @@ typedef struct dti_VkPhysicalDeviceMemoryBudgetPropertiesEXT {
     dti_VkDeviceSize heapBudget[16];
     dti_VkDeviceSize heapUsage[16];
 } dti_VkPhysicalDeviceMemoryBudgetPropertiesEXT;
-typedef enum dti_VkMemoryHeapFlagBits {
-    DTI_VK_MEMORY_HEAP_DEVICE_LOCAL_BIT = 0x00000001,
-    DTI_VK_MEMORY_HEAP_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkMemoryHeapFlagBits;
 typedef struct dti_VkMemoryHeap {
     dti_VkDeviceSize size;
     dti_VkFlags flags;
@@ -661,11 +621,6 @@ typedef struct dti_VkQueryPoolCreateInfo {
     dti_VkFlags pipelineStatistics;
 } dti_VkQueryPoolCreateInfo;
 typedef struct dti_VkQueue_T *dti_VkQueue;
-typedef enum dti_VkQueueFlagBits {
-    DTI_VK_QUEUE_COMPUTE_BIT = 0x00000002,
-    DTI_VK_QUEUE_GRAPHICS_BIT = 0x00000001,
-    DTI_VK_QUEUE_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkQueueFlagBits;
 typedef struct dti_VkExtent3D {
     uint32_t width;
     uint32_t height;
@@ -693,14 +648,6 @@ typedef struct dti_VkShaderModuleCreateInfo {
     size_t codeSize;
     const uint32_t *pCode;
 } dti_VkShaderModuleCreateInfo;
-typedef enum dti_VkPipelineStageFlagBits {
-    DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT = 0x00010000,
-    DTI_VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT = 0x00002000,
-    DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT = 0x00000800,
-    DTI_VK_PIPELINE_STAGE_HOST_BIT = 0x00004000,
-    DTI_VK_PIPELINE_STAGE_TRANSFER_BIT = 0x00001000,
-    DTI_VK_PIPELINE_STAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkPipelineStageFlagBits;
 typedef struct dti_VkSubmitInfo {
     dti_VkStructureType sType;
     const void *pNext;
@@ -783,6 +730,14 @@ typedef void (DTI_VKAPI *dti_PFN_vkCmdPushConstants)(dti_VkCommandBuffer command
     const void *pValues);
 typedef void (DTI_VKAPI *dti_PFN_vkCmdResetQueryPool)(dti_VkCommandBuffer commandBuffer,
     dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount);
+typedef enum dti_VkPipelineStageFlagBits {
+    DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT = 0x00010000,
+    DTI_VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT = 0x00002000,
+    DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT = 0x00000800,
+    DTI_VK_PIPELINE_STAGE_HOST_BIT = 0x00004000,
+    DTI_VK_PIPELINE_STAGE_TRANSFER_BIT = 0x00001000,
+    DTI_VK_PIPELINE_STAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
+} dti_VkPipelineStageFlagBits;
 typedef void (DTI_VKAPI *dti_PFN_vkCmdWriteTimestamp)(dti_VkCommandBuffer commandBuffer,
     dti_VkPipelineStageFlagBits pipelineStage, dti_VkQueryPool queryPool, uint32_t query);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateBuffer)(dti_VkDevice device,
@@ -881,10 +836,6 @@ typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceQueueFamilyProperties)(
     dti_VkQueueFamilyProperties *pQueueFamilyProperties);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineCacheData)(dti_VkDevice device,
     dti_VkPipelineCache pipelineCache, size_t *pDataSize, void *pData);
-typedef enum dti_VkQueryResultFlagBits {
-    DTI_VK_QUERY_RESULT_64_BIT = 0x00000001,
-    DTI_VK_QUERY_RESULT_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkQueryResultFlagBits;
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetQueryPoolResults)(dti_VkDevice device,
     dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount, size_t dataSize,
     void *pData, dti_VkDeviceSize stride, dti_VkFlags flags);
@@ -900,6 +851,30 @@ typedef void (DTI_VKAPI *dti_PFN_vkUpdateDescriptorSets)(dti_VkDevice device,
     uint32_t descriptorCopyCount, const void *pDescriptorCopies);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, uint32_t fenceCount,
     const dti_VkFence *pFences, dti_VkBool32 waitAll, uint64_t timeout);
+enum {
+    DTI_VK_ACCESS_HOST_READ_BIT = 0x00002000,
+    DTI_VK_ACCESS_SHADER_READ_BIT = 0x00000020,
+    DTI_VK_ACCESS_SHADER_WRITE_BIT = 0x00000040,
+    DTI_VK_ACCESS_TRANSFER_READ_BIT = 0x00000800,
+    DTI_VK_ACCESS_TRANSFER_WRITE_BIT = 0x00001000,
+    DTI_VK_ACCESS_UNIFORM_READ_BIT = 0x00000008,
+    DTI_VK_BUFFER_USAGE_STORAGE_BUFFER_BIT = 0x00000020,
+    DTI_VK_BUFFER_USAGE_TRANSFER_DST_BIT = 0x00000002,
+    DTI_VK_BUFFER_USAGE_TRANSFER_SRC_BIT = 0x00000001,
+    DTI_VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT = 0x00000010,
+    DTI_VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT = 0x00000002,
+    DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT = 0x00000004,
+    DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT = 0x00000002,
+    DTI_VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR = 0x00000001,
+    DTI_VK_MEMORY_HEAP_DEVICE_LOCAL_BIT = 0x00000001,
+    DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT = 0x00000001,
+    DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT = 0x00000008,
+    DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT = 0x00000004,
+    DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT = 0x00000002,
+    DTI_VK_QUERY_RESULT_64_BIT = 0x00000001,
+    DTI_VK_QUEUE_COMPUTE_BIT = 0x00000002,
+    DTI_VK_QUEUE_GRAPHICS_BIT = 0x00000001
+};
 
 /* X(Name): the commands by where their address comes from. */
 #define DTI_VK_GLOBAL_COMMANDS(X) \

@@ -63,12 +63,11 @@ static bool dti_vk_reserve(dti_vk_build *b) {
     dti_base *base = e->device->head.base;
     size_t most = (size_t)e->work_count + 1; /* never 0 */
     e->work = dti_alloc_array(base, most, sizeof *e->work);
-    e->scans = e->work ? dti_alloc_array(base, most * DTI_BINDINGS_MAX, sizeof *e->scans) : NULL;
-    b->keys =
-        e->scans ? dti_alloc_array(base, most * (1 + DTI_BINDINGS_MAX), sizeof *b->keys) : NULL;
-    e->takes = b->keys ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->takes) : NULL;
-    e->runs = e->takes ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->runs) : NULL;
-    return e->runs != NULL;
+    e->scans = dti_alloc_array(base, most * DTI_BINDINGS_MAX, sizeof *e->scans);
+    b->keys = dti_alloc_array(base, most * (1 + DTI_BINDINGS_MAX), sizeof *b->keys);
+    e->takes = dti_alloc_array(base, e->segment_count + 1u, sizeof *e->takes);
+    e->runs = dti_alloc_array(base, e->segment_count + 1u, sizeof *e->runs);
+    return e->work && e->scans && b->keys && e->takes && e->runs;
 }
 
 static dt_result dti_vk_stamps_create(dti_vk_exec *e); /* parts.c */
