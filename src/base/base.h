@@ -282,7 +282,9 @@ typedef struct dti_text { /* a growing string; ok turns false when memory ran ou
     size_t size, capacity;
     bool ok;
 } dti_text;
-static dti_text dti_text_open(dti_base *base);
+static inline dti_text dti_text_open(dti_base *base) {
+    return (dti_text){.base = base, .ok = true};
+}
 static void dti_text_add(dti_text *text, const char *format, ...) DTI_PRINTF(2, 3);
 /* shortest that reads back, C locale; nan, inf, -inf */
 static void dti_text_add_number(dti_text *text, double value);
@@ -357,9 +359,15 @@ static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /*
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
 /* The steps of both, for who makes many: 53 bits of a counter's words; the uniform of them; or the
  * p in (0,1) whose quantile the normal is. */
-static uint64_t dti_bits53(const uint32_t words[2]);
-static double dti_uniform_of(uint64_t bits53);
-static double dti_normal_p_of(uint64_t bits53);
+static inline uint64_t dti_bits53(const uint32_t words[2]) {
+    return ((uint64_t)words[1] << 32 | words[0]) >> 11;
+}
+static inline double dti_uniform_of(uint64_t bits53) {
+    return (double)bits53 * 0x1p-53;
+}
+static inline double dti_normal_p_of(uint64_t bits53) {
+    return ((double)(bits53 >> 1) + 0.5) * 0x1p-52;
+}
 static double dti_normal_quantile(double p);
 
 /* ---- hash.c: FNV-1a 64, start 14695981039346656037 */
@@ -412,7 +420,9 @@ typedef struct dti_slice {
     const char *data;
     size_t size;
 } dti_slice;
-static dti_json dti_json_open(const char *data, size_t size);
+static inline dti_json dti_json_open(const char *data, size_t size) {
+    return (dti_json){.at = data, .end = data + size};
+}
 static bool dti_json_object(dti_json *j); /* consumes '{'; false = bad */
 /* false at '}' (consumed) or when bad */
 static bool dti_json_next_key(dti_json *j, dti_slice *key);
@@ -424,7 +434,9 @@ static bool dti_json_string(dti_json *j, dti_slice *value);
 static bool dti_json_skip(dti_json *j); /* any value */
 static char dti_json_peek(dti_json *j); /* what comes next, white space aside; 0: the end, or bad */
 static bool dti_json_done(dti_json *j); /* only white space is left, and not bad */
-static bool dti_slice_is(dti_slice s, const char *text);
+static inline bool dti_slice_is(dti_slice s, const char *text) {
+    return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
+}
 
 /* ---- file.c: what is read is a regular file, piece by piece, and its size is known before.
  * Writing goes to "path.tmp.PID.RANDOM", a new file, which is flushed and renamed, so a crash or a

@@ -4,10 +4,6 @@
 
 #define DTI_JSON_DEPTH 32
 
-static dti_json dti_json_open(const char *data, size_t size) {
-    return (dti_json){.at = data, .end = data + size};
-}
-
 static bool dti_json_fail(dti_json *j) {
     j->bad = true;
     return false;
@@ -182,8 +178,4 @@ static bool dti_json_skip(dti_json *j) {
 static bool dti_json_done(dti_json *j) {
     dti_json_peek(j);
     return !j->bad && j->depth == 0 && j->at == j->end;
-}
-
-static bool dti_slice_is(dti_slice s, const char *text) {
-    return s.size == strlen(text) && memcmp(s.data, text, s.size) == 0;
 }

@@ -21,16 +21,8 @@ static dti_u32x4 dti_philox(uint64_t key, uint64_t counter, uint64_t stream_and_
 }
 
 /* Of a counter's words. */
-static uint64_t dti_bits53(const uint32_t words[2]) {
-    return ((uint64_t)words[1] << 32 | words[0]) >> 11;
-}
-
 static uint64_t dti_philox_53(uint64_t key, uint64_t counter, uint64_t stream) {
     return dti_bits53(dti_philox(key, counter, stream).v);
-}
-
-static double dti_uniform_of(uint64_t bits53) {
-    return (double)bits53 * 0x1p-53;
 }
 
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream) {
@@ -124,10 +116,6 @@ static double dti_normal_quantile(double p) {
 }
 
 /* 52 bits and a half step: never 0 or 1, and exact. */
-static double dti_normal_p_of(uint64_t bits53) {
-    return ((double)(bits53 >> 1) + 0.5) * 0x1p-52;
-}
-
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream) {
     return dti_normal_quantile(dti_normal_p_of(dti_philox_53(key, counter, stream)));
 }

@@ -4,10 +4,6 @@
 /* Capacity of a text that ran out of memory: what follows would leave a hole, so nothing does. */
 #define DTI_TEXT_FAILED SIZE_MAX
 
-static dti_text dti_text_open(dti_base *base) {
-    return (dti_text){.base = base, .ok = true};
-}
-
 /* Makes room for `more` bytes and a closing zero. */
 static bool dti_text_reserve(dti_text *text, size_t more) {
     if (text->capacity == DTI_TEXT_FAILED)

@@ -29,10 +29,6 @@ typedef struct dti_binding {
     size_t check_capacity;
 } dti_binding;
 
-typedef struct dti_param_group { /* a parameter group's constants; lr comes with the step */
-    double lr, decay;            /* factor of the step's rate; weight decay */
-} dti_param_group;
-
 /* Where something of each piece lies in OUT: the first piece's word, and words from one to the next
  * (0: all have the same). */
 typedef struct dti_out_words {
@@ -77,7 +73,6 @@ typedef struct dti_code {
     dt_program_desc desc; /* what it points to is gone once the code is made */
     const char *label;
     dt_optim_desc optim; /* defaults resolved */
-    dti_param_group groups[DT_MAX_GROUPS];
     bool has_optim, has_gradients, train;
     int64_t batch;
     dt_graph *work;         /* a clone of the application's graph, with gradients */
@@ -162,6 +157,14 @@ static inline bool dti_code_is_sparse(const dti_code *code) {
 
 static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
     return code->stands ? code->stands[id] : id;
+}
+
+/* A parameter group's constants, at a step's rate. optim: as it is in that step. */
+static inline dti_optim_rates dti_code_rates(const dti_code *code, const dt_optim_desc *optim,
+                                             double lr, uint32_t group) {
+    const dt_optim_group *g = group ? &code->optim.groups[group - 1] : NULL;
+    return (dti_optim_rates){optim, lr * (g ? g->lr_scale : 1.0),
+                             g ? g->weight_decay : code->optim.weight_decay};
 }
 
 /* What makes code one of several that make a step together, on devices of their own: a stage of a

@@ -58,11 +58,6 @@ static void dti_optim_resolve(dti_code *code, dti_text *problems) {
     code->optim = dti_optim_resolved(code->desc.optim);
     dti_optim_check(&code->optim, problems);
     dti_optim_check_unused(code->desc.optim, problems);
-    code->groups[0] = (dti_param_group){1.0, code->optim.weight_decay};
-    for (int g = 1; g < DT_MAX_GROUPS; g++) {
-        const dt_optim_group *in = &code->optim.groups[g - 1];
-        code->groups[g] = (dti_param_group){in->lr_scale, in->weight_decay};
-    }
     if (!code->stage_blocks) /* the whole model's code has looked: a group may be another stage's */
         dti_optim_groups_check(code, problems);
 }

@@ -79,7 +79,10 @@ static bool dti_param_is_trained(const dti_node *param, const char *params);
  * over one value. Nothing to do for a program with one piece or none. */
 static dt_result dti_pass_pieces(dti_lowering *w);
 static bool dti_pieces_each(const dti_lowering *w, uint32_t id); /* the node is emitted by pieces */
-static bool dti_pieces_have(const dti_lowering *w, uint32_t id); /* each a value of its own */
+/* Each a value of its own. */
+static inline bool dti_pieces_have(const dti_lowering *w, uint32_t id) {
+    return w->extent && w->extent[id] == DTI_EXTENT_PIECE;
+}
 /* Gives a node of extent PIECE a place in OUT, a line of 256 bytes or more for each piece. */
 static dti_out_words dti_pieces_place_out(dti_lowering *w, uint32_t id);
 /* Emits a node for each piece that has rows. */
@@ -100,13 +103,23 @@ static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each b
 
 /* ---- need.c */
 static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses what is too large */
+/* What a description asks for; stands: as dti_code's. */
+static void dti_need_roots(const dt_graph *g, const dt_program_desc *d, const uint32_t *stands,
+                           uint8_t *needed);
 /* The inputs of what is needed, and theirs; order: of nodes, NULL: that in which they were made. */
 static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *needed);
 static void dti_need_all(const dti_lowering *w, uint8_t *needed); /* of a step without updates */
-static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
+static inline uint64_t dti_node_elements(const dti_code *code, const dti_node *n) {
+    return (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)code->batch : 1u);
+}
+static inline uint64_t dti_node_bytes(const dti_code *code, const dti_node *n) {
+    return dti_bytes(n->dtype, dti_node_elements(code, n));
+}
 /* A value of the node's size and type; offset: in bytes. */
-static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
-                               uint64_t offset);
+static inline uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
+                                      uint64_t offset) {
+    return dti_listing_value(&code->list, kind, n->dtype, dti_node_elements(code, n), offset);
+}
 
 /* ---- sync_points.c: rows that pieces of the whole job make together */
 static bool dti_meets(const dti_code *code, uint32_t id); /* the node is one, in such a code */
@@ -134,7 +147,9 @@ static void dti_segment_end(dti_code *code);         /* of all launches since th
 static void dti_segment_cut(dti_lowering *w);
 
 /* ---- units.c: parameters and gradients that come and go */
-static bool dti_code_has_units(const dti_code *code);
+static inline bool dti_code_has_units(const dti_code *code) {
+    return code->slices.piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
+}
 static dt_result dti_pass_borders(dti_lowering *w);
 static dt_result dti_pass_units(dti_lowering *w);
 
@@ -164,6 +179,8 @@ static dt_result dti_pass_cast(dti_lowering *w); /* mixed precision, where it is
 static dt_result dti_pass_types(dti_lowering *w); /* of launches; UNSUPPORTED: no kernel for one */
 
 /* ---- plan.c */
-static uint64_t dti_aligned(uint64_t bytes);
+static inline uint64_t dti_aligned(uint64_t bytes) {
+    return (bytes + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
+}
 static dt_result dti_pass_in_place(dti_lowering *w); /* results that take an input's place */
 static dt_result dti_pass_place(dti_lowering *w);    /* transients by lifetime */

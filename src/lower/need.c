@@ -11,18 +11,28 @@ static void dti_need_inputs(const dt_graph *g, const uint32_t *order, uint8_t *n
     }
 }
 
+/* stands: by node, which one has its value; NULL: itself. */
+static void dti_need_root(const dt_graph *g, const uint32_t *stands, dt_tensor x, uint8_t *needed) {
+    if (x.graph == g && !dti_is_nil(x))
+        needed[stands ? stands[x.id] : x.id] = 1;
+}
+
+static void dti_need_roots(const dt_graph *g, const dt_program_desc *d, const uint32_t *stands,
+                           uint8_t *needed) {
+    dti_need_root(g, stands, d->loss, needed);
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        dti_need_root(g, stands, d->losses[i].term, needed);
+        dti_need_root(g, stands, d->metrics[i], needed);
+    }
+    for (int i = 0; i < DT_MAX_OUTPUTS; i++) {
+        dti_need_root(g, stands, d->outputs[i], needed);
+        dti_need_root(g, stands, d->host_gradients[i], needed);
+    }
+}
+
 static void dti_need_all(const dti_lowering *w, uint8_t *needed) {
     const dti_code *code = w->code;
-    for (uint32_t i = 0; i < code->loss_count; i++)
-        needed[dti_code_node(code, code->desc.losses[i].term.id)] = 1;
-    for (uint32_t i = 0; i < code->metric_count; i++)
-        needed[dti_code_node(code, code->desc.metrics[i].id)] = 1;
-    for (uint32_t i = 0; i < DT_MAX_OUTPUTS; i++) {
-        if (dti_is_set(code->desc.outputs[i]))
-            needed[dti_code_node(code, code->desc.outputs[i].id)] = 1;
-        if (dti_is_set(code->desc.host_gradients[i]))
-            needed[dti_code_node(code, code->desc.host_gradients[i].id)] = 1;
-    }
+    dti_need_roots(w->graph, &code->desc, code->stands, needed);
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
         if (code->trained[i])
             needed[code->param_dx[i].id] = 1;
@@ -43,19 +53,6 @@ static void dti_need_updates(dti_code *code, uint8_t *needed) {
         code->update[i] = update;
         needed[update] = needed[code->layout->params[i].node] = 1;
     }
-}
-
-static uint64_t dti_node_elements(const dti_code *code, const dti_node *n) {
-    return (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)code->batch : 1u);
-}
-
-static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n) {
-    return dti_bytes(n->dtype, dti_node_elements(code, n));
-}
-
-static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
-                               uint64_t offset) {
-    return dti_listing_value(&code->list, kind, n->dtype, dti_node_elements(code, n), offset);
 }
 
 static bool dti_lowering_alloc(dti_lowering *w) {

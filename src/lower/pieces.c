@@ -21,10 +21,6 @@ static uint8_t dti_extent_of(const dti_lowering *w, const dti_node *n) {
     return DTI_EXTENT_UNIFORM;
 }
 
-static bool dti_pieces_have(const dti_lowering *w, uint32_t id) {
-    return w->extent && w->extent[id] == DTI_EXTENT_PIECE;
-}
-
 static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     if (!w->extent)
         return false;

@@ -9,10 +9,6 @@
 #define DTI_PLAN_REST 3        /* launches */
 #define DTI_PLAN_REST_SHARE 32 /* of the transients' bytes: it may take so much more */
 
-static uint64_t dti_aligned(uint64_t bytes) {
-    return (bytes + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
-}
-
 static void dti_plan_lifetimes(dti_listing *list) {
     for (uint32_t v = 0; v < list->value_count; v++) {
         list->values[v].first = UINT32_MAX;

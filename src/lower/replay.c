@@ -17,22 +17,8 @@ typedef struct dti_replay {
 
 /* ---- what is needed: roots, their inputs, and updates of buffers whose statistics are */
 
-static void dti_replay_root(dti_replay *r, dt_tensor x) {
-    if (x.graph == r->from && !dti_is_nil(x))
-        r->needed[x.id] = 1;
-}
-
 static void dti_replay_need(dti_replay *r) {
-    const dt_program_desc *d = r->desc;
-    dti_replay_root(r, d->loss);
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        dti_replay_root(r, d->losses[i].term);
-        dti_replay_root(r, d->metrics[i]);
-    }
-    for (int i = 0; i < DT_MAX_OUTPUTS; i++) {
-        dti_replay_root(r, d->outputs[i]);
-        dti_replay_root(r, d->host_gradients[i]);
-    }
+    dti_need_roots(r->from, r->desc, NULL, r->needed);
     dti_need_inputs(r->from, NULL, r->needed);
 }
 

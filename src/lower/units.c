@@ -11,10 +11,6 @@
  * It refuses weights of losses that are made of trained parameters, since nobody gathers those
  * before the step. */
 
-static bool dti_code_has_units(const dti_code *code) {
-    return code->slices.piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
-}
-
 static uint64_t dti_unit_bit(uint32_t unit) {
     return (uint64_t)1 << unit;
 }

@@ -106,15 +106,22 @@ static inline dt_program *dti_store_open(const dt_store *s) {
 }
 
 /* ---- drive.c: a step's segments. Errors close it. */
-static bool dti_drive_is_open(const dt_program *p);
-static bool dti_drive_is_busy(const dt_program *p); /* something started has not ended */
+static inline bool dti_drive_is_open(const dt_program *p) {
+    return *dti_running_of(p) == p;
+}
+static inline bool dti_drive_is_busy(const dt_program *p) { /* something started has not ended */
+    return p->now->busy;
+}
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
 /* Starts the next segments, which the device takes as one piece. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count);
 /* Starts what is expected to take `ms`, but something, and nothing of segment `end`. */
 static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms);
-static bool dti_drive_inside(const dt_program *p); /* the next segment was started in part */
-static dt_result dti_drive_poll(dt_program *p);    /* looks whether what was started has ended */
+/* The next segment was started in part. */
+static inline bool dti_drive_inside(const dt_program *p) {
+    return p->now->cursor.launch || p->now->cursor.part;
+}
+static dt_result dti_drive_poll(dt_program *p); /* looks whether what was started has ended */
 static dt_result dti_drive_reach(dt_program *p, uint32_t segment); /* waits for it */
 static dt_result dti_drive_wait(dt_program *p);                    /* for all that was started */
 static void dti_drive_close(dt_program *p);
@@ -126,21 +133,37 @@ static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
 
 /* ---- inflight.c: steps started ahead of those under way */
 static dt_result dti_inflight_place(dt_program *p); /* makes a slot free for inputs */
-static dti_step_slot *dti_step_slot_ahead(dt_program *p,
-                                          uint32_t i); /* the i-th of those, oldest first */
+/* The i-th of those, oldest first. */
+static inline dti_step_slot *dti_step_slot_ahead(dt_program *p, uint32_t i) {
+    return &p->step_slots[(p->oldest + i) % p->step_slot_count];
+}
 /* Whether dt_program_start would wait for one of them. */
 static bool dti_inflight_waits(dt_program *p, const dt_step_desc *step);
 static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step);
-static uint32_t dti_inflight_count(const dt_program *p); /* how many of them have not ended */
+/* How many of them have not ended. */
+static inline uint32_t dti_inflight_count(const dt_program *p) {
+    return p->started - p->ended;
+}
 static void dti_step_slot_written(dt_program *p, uint32_t binding); /* in the slot now */
 static void dti_step_slot_refresh(dt_program *p); /* copies what was written to another slot */
 static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
-static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
-static uint32_t dti_program_forward(const dt_program *p);  /* forward ones */
+static inline uint32_t dti_program_segments(const dt_program *p) { /* forward and backward ones */
+    return p->code->commit_segment;
+}
+static inline uint32_t dti_program_forward(const dt_program *p) { /* forward ones */
+    return p->code->forward_segments;
+}
+/* The host's side of OUT. */
+static inline const uint32_t *dti_program_out(const dt_program *p) {
+    return p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
+}
 /* What a piece of the newest run has in OUT: of statistics, `channels` pairs (mean, variance). */
-static const float *dti_program_words(const dt_program *p, dti_out_words at, uint32_t piece);
+static inline const float *dti_program_words(const dt_program *p, dti_out_words at,
+                                             uint32_t piece) {
+    return (const float *)(const void *)(dti_program_out(p) + at.word + piece * at.stride);
+}
 /* Where a sync point's value is to come. */
 static float *dti_program_value(const dt_program *p, const dti_sync_point *m);
 /* The host's side of the gradients: slots one behind the other. */
@@ -148,7 +171,9 @@ static float *dti_program_gradients(dt_program *p);
 /* Of a piece of the newest run: a loss's or metric's (sum, weight). */
 static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
 /* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
-static bool dti_program_weighs(const dt_program *p);
+static inline bool dti_program_weighs(const dt_program *p) {
+    return p->code->weighs;
+}
 static bool dti_program_weighs_by(const dt_program *p, const dti_binding *binding); /* this one */
 /* Whether an input is checked when it is written: a class number or an index. */
 static bool dti_program_labels(const dt_program *p);
@@ -170,8 +195,6 @@ static dt_result dti_program_measure(dt_program *p);
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty);
 /* Behind it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
-/* The host's side of OUT. */
-static const uint32_t *dti_program_out(const dt_program *p);
 /* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
@@ -192,7 +215,9 @@ static dt_result dti_program_create_micro_slots(dt_store *store, const dt_progra
                                                 const dti_staged *staged, uint32_t micro_slots,
                                                 dt_program **out);
 /* Makes the slot the current one: inputs are written to it, and its step is driven. */
-static void dti_micro_slot_take(dt_program *p, uint32_t micro_slot);
+static inline void dti_micro_slot_take(dt_program *p, uint32_t micro_slot) {
+    p->now = p->shown = &p->step_slots[micro_slot];
+}
 /* A micro-batch begins: dt_program_begin with the weights of the whole batch. */
 static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
                                       const double *weights);

@@ -2,43 +2,32 @@
  * topological order. Out of memory while building is recorded like any other op's error, with a
  * result of its own. */
 
-static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *format,
-                                   va_list list) {
+static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *text) {
     dti_visit visit;
     if (dti_enter(g, &visit, DTI_OF(dt_graph), "an op") && !g->error[0]) {
         g->result = result;
-        vsnprintf(g->error, sizeof g->error, format, list);
+        snprintf(g->error, sizeof g->error, "%s", text);
     }
     dti_leave(&visit, DT_OK);
     return dti_nil(g);
 }
 
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    dt_tensor nil = dti_graph_fail_as(g, DT_ERROR_INVALID, format, list);
-    va_end(list);
-    return nil;
+    char text[sizeof g->error];
+    DTI_FORMAT(text, format);
+    return dti_graph_fail_as(g, DT_ERROR_INVALID, text);
 }
 
 static bool dti_graph_refuse(dt_graph *g, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    dti_graph_fail_as(g, DT_ERROR_INVALID, format, list);
-    va_end(list);
-    return false;
+    char text[sizeof g->error];
+    DTI_FORMAT(text, format);
+    return dti_graph_fail_as(g, DT_ERROR_INVALID, text), false;
 }
 
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    dt_tensor nil = dti_graph_fail_as(g, DT_ERROR_MEMORY, format, list);
-    va_end(list);
-    return nil;
-}
-
-static dt_tensor dti_nil_of(dt_tensor x, const char *op) {
-    return x.graph ? dti_graph_fail(x.graph, "%s: its input is nil", op) : dti_nil(NULL);
+    char text[sizeof g->error];
+    DTI_FORMAT(text, format);
+    return dti_graph_fail_as(g, DT_ERROR_MEMORY, text);
 }
 
 static char *dti_graph_room(dt_graph *g, const char *what, size_t size) {
@@ -65,10 +54,6 @@ static const char *dti_graph_join(dt_graph *g, const char *text, const char *mor
 static const void *dti_graph_keep(dt_graph *g, const void *data, size_t bytes) {
     char *to = dti_graph_room(g, "a constant", bytes);
     return to && bytes ? memcpy(to, data, bytes) : to;
-}
-
-static const char *dti_graph_string(dt_graph *g, const char *text) {
-    return dti_graph_join(g, "", text);
 }
 
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
@@ -286,32 +271,12 @@ DTI_PUBLIC_VOID(dt_scope_pop, (dt_graph * g), g, DTI_OF(dt_graph), (g)) {
         g->scope[g->scope_sizes[g->scopes]] = 0;
 }
 
-static dti_graph_mark dti_graph_mark_of(const dt_graph *g) {
-    return (dti_graph_mark){g->count, g->input_count, g->param_count};
-}
-
 static void dti_graph_undo(dt_graph *g, dti_graph_mark mark) {
     while (g->call_count && g->calls[g->call_count - 1].end > mark.nodes)
         g->call_count--;
     g->count = mark.nodes;
     g->input_count = mark.inputs;
     g->param_count = mark.params;
-}
-
-static dt_shape dti_tensor_shape(dt_tensor x) {
-    return dti_is_nil(x) ? (dt_shape){.rank = -1} : dti_node_of(x)->shape;
-}
-
-static dt_dtype dti_tensor_dtype(dt_tensor x) {
-    return dti_is_nil(x) ? DT_F32 : (dt_dtype)dti_node_of(x)->dtype;
-}
-
-static bool dti_tensor_has_samples(dt_tensor x) {
-    return !dti_is_nil(x) && dti_node_of(x)->samples;
-}
-
-static dti_shape_text dti_shape_of(dt_tensor x) {
-    return dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x));
 }
 
 #define DTI_TENSOR_GET(type, what)                                                                 \

@@ -115,9 +115,15 @@ static inline dt_tensor dti_nil(dt_graph *g) {
 }
 
 /* As dt_tensor_shape and its kind, within the library. */
-static dt_shape dti_tensor_shape(dt_tensor x);
-static dt_dtype dti_tensor_dtype(dt_tensor x);
-static bool dti_tensor_has_samples(dt_tensor x);
+static inline dt_shape dti_tensor_shape(dt_tensor x) {
+    return dti_is_nil(x) ? (dt_shape){.rank = -1} : dti_node_of(x)->shape;
+}
+static inline dt_dtype dti_tensor_dtype(dt_tensor x) {
+    return dti_is_nil(x) ? DT_F32 : (dt_dtype)dti_node_of(x)->dtype;
+}
+static inline bool dti_tensor_has_samples(dt_tensor x) {
+    return !dti_is_nil(x) && dti_node_of(x)->samples;
+}
 
 /* How what needs the graph whole says that it has an error. */
 #define DTI_GRAPH_ERROR                                                                            \
@@ -133,17 +139,21 @@ static bool dti_graph_refuse(dt_graph *g, const char *format, ...) DTI_PRINTF(2,
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* What an op gives whose input is nil: nil, and an error of the graph that the nil knows, whose own
  * may have been cleared. For {0}, which knows none, {0}. */
-static dt_tensor dti_nil_of(dt_tensor x, const char *op);
+static inline dt_tensor dti_nil_of(dt_tensor x, const char *op) {
+    return x.graph ? dti_graph_fail(x.graph, "%s: its input is nil", op) : dti_nil(NULL);
+}
 #define DTI_NEED_TENSOR(x, op)                                                                     \
     do {                                                                                           \
         if (dti_is_nil(x))                                                                         \
             return dti_nil_of((x), (op));                                                          \
     } while (0)
+static const char *dti_graph_join(dt_graph *g, const char *text, const char *more);
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
-static const char *dti_graph_string(dt_graph *g, const char *text);
+static inline const char *dti_graph_string(dt_graph *g, const char *text) {
+    return dti_graph_join(g, "", text);
+}
 /* So of bytes, aligned as a pointer. */
 static const void *dti_graph_keep(dt_graph *g, const void *data, size_t bytes);
-static const char *dti_graph_join(dt_graph *g, const char *text, const char *more);
 /* The leaf of an op (inputs, parameters) that has a name; 0 = none. */
 static uint32_t dti_graph_find(const dt_graph *g, uint32_t op, const char *name);
 /* Appends a leaf, whose label is set, and enters it under that. */
@@ -168,7 +178,9 @@ static void dti_graph_update(dt_tensor buffer, dt_tensor value);
 typedef struct dti_graph_mark {
     uint32_t nodes, inputs, params;
 } dti_graph_mark;
-static dti_graph_mark dti_graph_mark_of(const dt_graph *g);
+static inline dti_graph_mark dti_graph_mark_of(const dt_graph *g) {
+    return (dti_graph_mark){g->count, g->input_count, g->param_count};
+}
 static void dti_graph_undo(dt_graph *g, dti_graph_mark mark);
 /* A private copy of nodes and inputs for a program; strings stay the original's. */
 static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
@@ -184,4 +196,6 @@ typedef struct dti_shape_text {
     char text[96];
 } dti_shape_text;
 static dti_shape_text dti_shape_print(dt_shape s, bool samples); /* "[B, 28, 28]" */
-static dti_shape_text dti_shape_of(dt_tensor x);                 /* with samples, "[B, 3]" */
+static inline dti_shape_text dti_shape_of(dt_tensor x) {         /* with samples, "[B, 3]" */
+    return dti_shape_print(dti_tensor_shape(x), dti_tensor_has_samples(x));
+}

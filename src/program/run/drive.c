@@ -7,14 +7,6 @@
  * `part` starts less than a segment, so the next start begins inside of one. `drop` leads to closed
  * from any state, and so does every error: a step on a lost device is over. */
 
-static bool dti_drive_is_open(const dt_program *p) {
-    return *dti_running_of(p) == p;
-}
-
-static bool dti_drive_is_busy(const dt_program *p) {
-    return p->now->busy;
-}
-
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     p->now->at = first;
     p->now->end = end;
@@ -74,10 +66,6 @@ static dt_result dti_drive_start(dt_program *p, uint32_t count) {
                            : p->store->device->backend->exec_start(p->now->exec, p->now->at, count);
     p->now->at += result ? 0 : count;
     return dti_drive_started(p, result);
-}
-
-static bool dti_drive_inside(const dt_program *p) {
-    return p->now->cursor.launch || p->now->cursor.part;
 }
 
 static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms) {

@@ -33,7 +33,7 @@ static bool dti_reach_step(const dt_program *p, const dti_step_slot *t, double n
     if (d->clip_value > 0.0)
         g = DTI_MIN(g, d->clip_value);
     for (uint32_t i = 0; i < DT_MAX_GROUPS; i++) {
-        const dti_optim_rates rates = {d, t->lr * p->code->groups[i].lr, p->code->groups[i].decay};
+        const dti_optim_rates rates = dti_code_rates(p->code, d, t->lr, i);
         if (i && !d->groups[i - 1].params)
             continue;
         memcpy(now, before, sizeof now);

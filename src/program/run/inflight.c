@@ -7,14 +7,6 @@ static uint32_t dti_step_slot_index(const dt_program *p) {
     return (uint32_t)(p->now - p->step_slots);
 }
 
-static dti_step_slot *dti_step_slot_ahead(dt_program *p, uint32_t i) {
-    return &p->step_slots[(p->oldest + i) % p->step_slot_count];
-}
-
-static uint32_t dti_inflight_count(const dt_program *p) {
-    return p->started - p->ended;
-}
-
 /* ---- inputs: what was written stays for later steps, in whichever slot these are */
 
 static void dti_step_slot_written(dt_program *p, uint32_t binding) {

@@ -25,10 +25,6 @@ static dt_result dti_program_create_micro_slots(dt_store *store, const dt_progra
     return result;
 }
 
-static void dti_micro_slot_take(dt_program *p, uint32_t micro_slot) {
-    p->now = p->shown = &p->step_slots[micro_slot];
-}
-
 static dt_result dti_micro_slot_begin(dt_program *p, const dt_step_desc *step,
                                       const double *weights) {
     DTI_TRY(dt_program_begin(p, step));

@@ -2,14 +2,6 @@
  * segments one by one, so that gradients are exchanged while later ones run; losses and statistics
  * of each piece; the commit. It knows no other replica. */
 
-static uint32_t dti_program_segments(const dt_program *p) {
-    return p->code->commit_segment;
-}
-
-static uint32_t dti_program_forward(const dt_program *p) {
-    return p->code->forward_segments;
-}
-
 /* Those, and what a split backward part gives first. */
 static uint32_t dti_program_leaving(const dt_program *p) {
     return p->code->leaving_segments ? p->code->leaving_segments : p->code->commit_segment;
@@ -19,14 +11,6 @@ static float *dti_program_gradients(dt_program *p) {
     const dt_store *s = p->store;
     return s->device->backend->memory_host(
         dti_code_has_units(p->code) ? s->units[1] : s->memories[DTI_ARENA_GRADIENT]);
-}
-
-static const uint32_t *dti_program_out(const dt_program *p) {
-    return p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
-}
-
-static const float *dti_program_words(const dt_program *p, dti_out_words at, uint32_t piece) {
-    return (const float *)(const void *)(dti_program_out(p) + at.word + piece * at.stride);
 }
 
 static void dti_program_pair(const dt_program *p, dti_out_words at, uint32_t piece,
@@ -56,10 +40,6 @@ static double dti_program_count(const dt_program *p, uint32_t loss, uint32_t pie
     return samples ? p->code->static_weight[loss] / (double)p->code->batch *
                          p->code->slices.pieces[piece].rows
                    : p->code->static_weight[loss];
-}
-
-static bool dti_program_weighs(const dt_program *p) {
-    return p->code->weighs;
 }
 
 static bool dti_program_weighs_by(const dt_program *p, const dti_binding *binding) {

@@ -69,8 +69,7 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     dti_word_f32(w, DTI_STEP_AVERAGE,
                  dti_average_part(&code->optim.average, p->now->step, dti_step_average_from(p)));
     for (uint32_t g = 0; g < DT_MAX_GROUPS; g++) {
-        const dti_optim_rates rates = {optim, p->now->lr * code->groups[g].lr,
-                                       code->groups[g].decay};
+        const dti_optim_rates rates = dti_code_rates(code, optim, p->now->lr, g);
         dti_optim_words(&rates, w + DTI_STEP_GROUP(g));
     }
 }

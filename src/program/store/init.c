@@ -207,15 +207,6 @@ static dt_result dti_fill_sparse(dt_store *s, const dti_fill *f) {
 
 /* ---- a store's */
 
-static dt_result dti_fill_whole(dt_store *s, const dti_fill *f) {
-    dt_result result = DT_OK;
-    if (f->param->attr.i[1] == DT_INIT_ORTHOGONAL)
-        result = dti_fill_orthogonal(s, f);
-    if (f->param->attr.i[1] == DT_INIT_SPARSE)
-        result = dti_fill_sparse(s, f);
-    return result;
-}
-
 /* Of a table, the row that padding looks up: attr.dim[0] - 1. */
 static void dti_fill_padding(const dti_fill *f, uint64_t size) {
     const uint64_t row = (uint64_t)f->param->attr.dim[0];
@@ -236,14 +227,16 @@ static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param 
     dt_result result = DT_OK;
     f->param = &s->graph->nodes[p->node];
     const bool whole = dti_fill_is_whole(s, f->param);
-    const bool identity = f->param->attr.i[1] == DT_INIT_IDENTITY;
+    const int32_t kind = f->param->attr.i[1];
     const uint64_t piece = whole ? p->elements : DTI_FILL_PIECE;
     for (f->at = 0; f->at < p->elements && !result; f->at += piece) {
         const uint64_t size = DTI_MIN(p->elements - f->at, piece);
         dti_parallel_for(s->base->pool, (int64_t)size, 16 * DTI_FILL_DRAWS,
-                         identity ? dti_fill_identity : dti_fill_range, f);
-        if (whole)
-            result = dti_fill_whole(s, f);
+                         kind == DT_INIT_IDENTITY ? dti_fill_identity : dti_fill_range, f);
+        if (kind == DT_INIT_ORTHOGONAL)
+            result = dti_fill_orthogonal(s, f);
+        if (kind == DT_INIT_SPARSE)
+            result = dti_fill_sparse(s, f);
         dti_fill_padding(f, size);
         if (!result && s->init) {
             dti_visit visit;

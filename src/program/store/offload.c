@@ -5,10 +5,6 @@
  * IN; the rest of a step is as without offload. Only for stores with units (lower/units.c):
  * gradients of others' parts and units of parameters pass through the host there. */
 
-static const dti_backend *dti_store_backend(const dt_store *s, int arena) {
-    return arena == DTI_ARENA_STATE && s->host ? s->host->backend : s->device->backend;
-}
-
 static dt_result dti_store_offload(dt_store *s, bool one_thread) {
     if (s->host || s->device->info.kind == DT_DEVICE_CPU)
         return DT_OK;

@@ -75,7 +75,9 @@ static dt_result dti_offload_arenas(dt_store *s); /* own; MEMORY */
 static dt_result dti_offload_state(dt_store *s, uint64_t bytes, uint64_t keep);
 static void dti_offload_free(dt_store *s);
 /* Whose an arena is: STATE may be the host's. */
-static const dti_backend *dti_store_backend(const dt_store *s, int arena);
+static inline const dti_backend *dti_store_backend(const dt_store *s, int arena) {
+    return arena == DTI_ARENA_STATE && s->host ? s->host->backend : s->device->backend;
+}
 
 /* INVALID: the store has not the parameters now. */
 static dt_result dti_store_whole(const dt_store *s);
