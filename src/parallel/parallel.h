@@ -37,17 +37,14 @@ typedef struct dti_parallel_desc {
     uint32_t batch, tail;   /* rows of a full batch, and of a short one; 0 = there is none */
     uint32_t parts;
     dt_parallel_desc parallel; /* as it was asked for, with its defaults */
-    bool measured;             /* shares follow speed */
     bool worker;               /* servers make its updates */
-    uint8_t level;             /* dt_zero_stage: what is sharded */
     int in_flight;             /* dt_trainer_desc's; 1 with .skip_empty */
     bool skip_empty;
     dti_round_desc round;
-    uint32_t stages;  /* of a pipeline, each on one of the devices; 0: none */
-    uint32_t chunks;  /* of each stage's device */
-    uint32_t tensor;  /* tensor ranks of a group; 0: none */
-    uint32_t slices;  /* so many of which each device has, at least 1 */
-    bool tensor_rows; /* which split the rows of the sequence too */
+    uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
+    uint32_t chunks; /* of each stage's device */
+    uint32_t tensor; /* tensor ranks of a group; 0: none */
+    uint32_t slices; /* tensor ranks of each device, at least 1 */
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */

@@ -73,7 +73,6 @@ static void dti_trainer_resolve_tp(dt_trainer *t) {
               all = DTI_MAX(d->parallel.tensor_slices, devices);
     t->par.desc.tensor = all > 1 ? (uint32_t)all : 0;
     t->par.desc.slices = (uint32_t)(all / devices);
-    t->par.desc.tensor_rows = d->parallel.sequence_parallel;
     if (t->par.desc.tensor)
         t->par.desc.stages = DTI_MAX(t->par.desc.stages, 1u);
 }
@@ -98,10 +97,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
     p->parallel = d->parallel;
     p->worker = d->mode == DT_TRAIN_SERVER;
-    p->measured = d->parallel.balance == DT_BALANCE_MEASURED;
     p->skip_empty = d->skip_empty;
     p->in_flight = d->skip_empty ? 1 : d->limits.in_flight;
-    p->level = (uint8_t)(d->parallel.zero_stage > 0 ? d->parallel.zero_stage : 0);
     p->stages = d->parallel.pipeline > 1 ? (uint32_t)d->parallel.pipeline : 0;
     p->chunks = d->parallel.schedule != DT_PIPELINE_INTERLEAVED ? 1
                 : d->parallel.chunks > 0                        ? (uint32_t)d->parallel.chunks

@@ -85,7 +85,7 @@ static const char *dti_trainer_launcher(const dt_trainer *t) {
 static const char *dti_trainer_shares(const dti_parallel *par) {
     static const char *const what[] = {"", ", state sharded", ", state and gradients sharded",
                                        ", state, gradients and parameters sharded"};
-    return par->sharded ? what[par->desc.level] : "";
+    return par->sharded ? what[par->desc.parallel.zero_stage] : "";
 }
 
 static void dti_trainer_log(const dt_trainer *t) {

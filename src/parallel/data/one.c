@@ -9,7 +9,7 @@ static bool dti_parallel_is_alone(const dti_parallel *par) {
     const dti_partition *job = &par->job;
     return !dti_parallel_is_local(par) && !par->desc.parallel.offload && par->mesh.world == 1 &&
            job->replicas == 1 && job->batch_slices == 1 && job->parts == 1 && !job->bounds &&
-           !par->desc.measured && !par->desc.worker &&
+           par->desc.parallel.balance == DT_BALANCE_EQUAL && !par->desc.worker &&
            par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
 }
 

@@ -359,7 +359,7 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
     pipe->pairs =
         dti_alloc_array(par->base, (size_t)2 * pipe->block_count + 1, sizeof *pipe->pairs);
     /* of one stage each rank has all that is not in parts, but for shards */
-    const bool asks = par->desc.comm && (pipe->chunk_count > 1 || par->desc.level);
+    const bool asks = par->desc.comm && (pipe->chunk_count > 1 || par->desc.parallel.zero_stage);
     if (asks)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
     return pipe->pairs && (pipe->piece || !asks) ? dti_scalar_sums_make(par) : DT_ERROR_MEMORY;

@@ -13,12 +13,12 @@ static dt_result dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chu
     dti_layout *l = &chunk->store->layout;
     const uint32_t replica = pipe->pipelines[chunk->pipeline].replica;
     const bool whole = dti_owners_full(par);
-    if (!par->desc.level || pipe->mesh->data == 1)
+    if (!par->desc.parallel.zero_stage || pipe->mesh->data == 1)
         return DT_OK;
     l->own_begin = dti_owners_begin(l, replica, pipe->mesh->data, whole);
     l->own_end = dti_owners_begin(l, replica + 1, pipe->mesh->data, whole);
     l->parted = true;
-    l->level = par->desc.level;
+    l->level = (uint8_t)par->desc.parallel.zero_stage;
     return dti_pipe_units_own(par, chunk);
 }
 
@@ -42,7 +42,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const uint32_t params = par->replicas[0].store->layout.param_count;
     const size_t count = (size_t)pipe->chunk_count * (pipe->mesh->data + 1);
-    if (!par->desc.level || pipe->mesh->data == 1)
+    if (!par->desc.parallel.zero_stage || pipe->mesh->data == 1)
         return DT_OK;
     pipe->bounds = dti_alloc_array(par->base, count + params, sizeof *pipe->bounds);
     DTI_TRY(dti_agree_result(par, pipe->bounds ? DT_OK : DT_ERROR_MEMORY));

@@ -15,7 +15,7 @@
  * gradients, and the same each time that parameters are gathered. */
 
 static bool dti_pipe_has_units(const dti_parallel *par) {
-    return par->desc.level >= DT_SHARD_GRADIENTS && par->mesh.data > 1;
+    return par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS && par->mesh.data > 1;
 }
 
 static dti_unit_part *dti_pipe_unit_part(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {
@@ -153,7 +153,7 @@ static dt_result dti_pipe_units_compare(dti_parallel *par, const int64_t *all, c
                             ".parallel.zero_stage = %d: replicas of stage %u read parameters in "
                             "different orders, since their devices differ; give all replicas the "
                             "same devices, or less than %d",
-                            (int)par->desc.level, i / 2 % par->pipe->chunk_count,
+                            par->desc.parallel.zero_stage, i / 2 % par->pipe->chunk_count,
                             DT_SHARD_GRADIENTS);
     }
     return DT_OK;

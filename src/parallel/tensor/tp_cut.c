@@ -286,7 +286,7 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
                     .from = g,
                     .tp_ranks = tp->size,
                     .tp_rank = number,
-                    .rows = par->desc.tensor_rows};
+                    .rows = par->desc.parallel.sequence_parallel};
     dt_result result = dti_tp_cut_open(g, &d, &c);
     if (!result)
         result = dti_graph_copy(g, ctx, &c.to);

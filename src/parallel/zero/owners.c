@@ -86,7 +86,8 @@ static bool dti_owners_full(const dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
     for (int g = 0; g < DT_MAX_GROUPS - 1; g++)
-        whole = whole || (optim.groups[g].sparse && par->desc.level >= DT_SHARD_GRADIENTS);
+        whole = whole ||
+                (optim.groups[g].sparse && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS);
     return whole;
 }
 
@@ -107,7 +108,7 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t shards = dti_shards(par);
     const bool whole = dti_owners_full(par);
-    par->sharded = par->desc.level && (shards > 1 || par->desc.parallel.offload);
+    par->sharded = par->desc.parallel.zero_stage && (shards > 1 || par->desc.parallel.offload);
     if (!par->sharded)
         return DT_OK;
     DTI_TRY(dti_shards_check(par));
@@ -128,7 +129,7 @@ static dt_result dti_owners_cut(dti_parallel *par) {
         l->own_begin = own.begin;
         l->own_end = own.end;
         l->parted = true;
-        l->level = par->desc.level;
+        l->level = (uint8_t)par->desc.parallel.zero_stage;
         l->offload = par->replicas[i].store->host != NULL;
         if (dti_units_are(par))
             dti_owners_fixed(par, par->replicas[i].store, l);

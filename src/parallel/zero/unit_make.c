@@ -30,7 +30,7 @@ static dt_result dti_units_same(dti_parallel *par) {
                             ".parallel.zero_stage = %d: replica %u reads parameters in another "
                             "order than the first, since its memory differs; give all replicas the "
                             "same devices, or less than %d",
-                            (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
+                            par->desc.parallel.zero_stage, par->job.first + i, DT_SHARD_GRADIENTS);
     }
     return DT_OK;
 }

@@ -15,7 +15,7 @@
  * 128th of G for pairs. Memory: see dt_trainer_desc.parallel.zero_stage. */
 
 static bool dti_units_are(const dti_parallel *par) {
-    return par->sharded && par->desc.level >= DT_SHARD_GRADIENTS;
+    return par->sharded && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS;
 }
 
 static dti_bucket dti_unit_own(const dti_unit_part *p) {
