@@ -311,6 +311,8 @@ static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 static dt_result dti_units_open(dti_parallel *par, dti_units *u);
 /* The order in which a list gathers a part's units, and gives buckets that have to leave. */
 static uint64_t dti_units_order(const dti_list *list, uint32_t part, bool leave);
+/* Whether some rank has several subtrees of what a line's replicas sum: then all get all of it. */
+static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line);
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */
 static dt_result dti_units_agree(dti_parallel *par);
 static void dti_units_free(dti_parallel *par, dti_units *u); /* but for the group */

@@ -86,18 +86,6 @@ static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
     return result;
 }
 
-/* Whether a rank has several subtrees of the stage's sum: then all get all of it. */
-static bool dti_pipe_units_whole(const dti_parallel *par, dti_mesh_line line) {
-    bool whole = false;
-    for (uint32_t rank = 0; rank < par->mesh.world; rank++) {
-        const dt_comm_span own = dti_mesh_batch_slices(&par->mesh, par->job.batch_slices,
-                                                       dti_mesh_share(&par->mesh, line, rank));
-        whole =
-            whole || dti_partition_subtrees(&par->job, own.first, own.first + own.count).count > 1;
-    }
-    return whole;
-}
-
 /* The most operations that a unit of the stage is. */
 static uint32_t dti_pipe_units_pieces(const dti_parallel *par, const dti_units *u) {
     uint32_t most = 0;
@@ -124,7 +112,7 @@ static dt_result dti_pipe_units_make(dti_parallel *par) {
     for (uint32_t s = 0; s < pipe->stage_count && !result && par->desc.comm; s++) {
         dti_units *u = &pipe->stages[s].units;
         const uint32_t position = dti_pipe_stage_position(pipe, s);
-        u->whole = dti_pipe_units_whole(par, dti_mesh_along(pipe->mesh, DTI_MESH_DATA, position));
+        u->whole = dti_units_whole(par, dti_mesh_along(pipe->mesh, DTI_MESH_DATA, position));
         result = dti_mesh_group(par, DTI_MESH_DATA, position, &u->comm);
         u->pieces = dti_pipe_units_pieces(par, u);
     }

@@ -121,16 +121,25 @@ static dt_result dti_units_make(dti_parallel *par) {
     return u->pairs ? dti_units_open(par, u) : DT_ERROR_MEMORY;
 }
 
-/* On all ranks, once a build. */
+static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line) {
+    bool whole = false;
+    for (uint32_t rank = 0; rank < par->mesh.world; rank++) {
+        const dt_comm_span own = dti_mesh_batch_slices(&par->mesh, par->job.batch_slices,
+                                                       dti_mesh_share(&par->mesh, line, rank));
+        whole =
+            whole || dti_partition_subtrees(&par->job, own.first, own.first + own.count).count > 1;
+    }
+    return whole;
+}
+
 static dt_result dti_units_agree(dti_parallel *par) {
     dti_units *u = &par->units;
     const dti_replica *r = &par->replicas[0];
     if (!dti_units_are(par))
         return DT_OK;
     u->comm = par->shard_comm;
-    u->whole = dti_shards(par) < par->job.replicas;
-    for (uint32_t rank = 0; rank < par->mesh.world; rank++)
-        u->whole = u->whole || dti_sync_point_subtrees(par, rank).count > 1;
+    u->whole = dti_shards(par) < par->job.replicas ||
+               dti_units_whole(par, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0));
     dt_result result = dti_agree_result(par, dti_units_same(par));
     if (result || !dti_shards_span(par))
         return result;
