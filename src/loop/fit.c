@@ -1,7 +1,7 @@
 /* The loop over epochs (src/api/fit.h): it owns when a model is validated, what is the best, and
  * why training ends. It computes nothing of its own: steps, evaluation, checkpoints are the
  * trainer's. All that decides is the same on all ranks, but for what a callback asks for, on which
- * they agree behind each step.
+ * they agree after each step.
  *
  * The other files of this folder:
  *

@@ -58,7 +58,7 @@ typedef struct dti_replica {
     dti_runs *runs;        /* of this step */
     dti_subtrees subtrees; /* of its batch slices */
     float *gradients;      /* host side: slots, one behind the other */
-    /* What a store with units keeps of parameters, on the host: behind each update, and when all
+    /* What a store with units keeps of parameters, on the host: after each update, and when all
      * are brought. NULL: they lie there. */
     float *mirror;
     double *weights;               /* of a run's pieces */
@@ -323,8 +323,8 @@ static dti_action_fn dti_unit_gather;
 /* The same of a part: the unit's parameters to where its code has them. */
 static dt_result dti_unit_fetch(const dti_units *u, const dti_unit_part *p, const dti_code *code,
                                 const dti_action *a);
-/* Between ranks, on the thread that speaks to the network: parameters that others wait for, at most
- * so many units more. The comm's error. */
+/* Between ranks, on the thread that speaks to the network: parameters that others wait for, of at
+ * most `most` further units. The comm's error. */
 static dt_result dti_units_stream(const dti_parallel *par, dti_units *u, uint32_t most);
 /* Behind an update: what it wrote to where it is read, on the host or the device. */
 static dt_result dti_unit_committed(const dti_unit_part *p);

@@ -60,7 +60,7 @@ static void dti_trainer_move_on(dt_trainer *t, bool last) {
 }
 
 /* One step, added to *r, or what ended for it. *used: its samples are used up, also when it was
- * skipped for a NaN; one that failed otherwise is to be tried again, on all ranks. So many as
+ * skipped for a NaN; one that failed otherwise is to be tried again, on all ranks. At most
  * `keep` may be left under way. */
 static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();

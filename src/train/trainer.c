@@ -205,7 +205,7 @@ static dt_result dti_trainer_open(dt_graph *graph, const dt_trainer_desc *desc, 
         dt_trainer_destroy(t);
         return result;
     }
-    /* in front of its store: it goes first */
+    /* before its store: it goes first */
     dti_own(&graph->stores, &t->owned, dti_trainer_end);
     dti_trainer_claim(t);
     dti_trainer_log(t);

@@ -8,7 +8,7 @@
 
 typedef struct dti_round_desc {
     uint32_t steps; /* of a full round; 0: every step is exchanged, and there are no rounds */
-    uint32_t gossip_steps; /* behind so many of a round a rank meets one other; 0: it does not */
+    uint32_t gossip_steps; /* steps of a round between averages of two ranks; 0: there are none */
     float lr, momentum;
     bool nesterov;
     uint8_t compress; /* dt_compress */

@@ -127,8 +127,8 @@ typedef struct dti_pipe {
     uint32_t tp_count;
     dti_tp_place *tp_groups; /* stages of which a device is here, in the order of positions */
     const dti_code *code;    /* the whole model's: it checks and counts, and never runs */
-    uint64_t *blocks;        /* by the model's parameters: its first in the table of all, */
-    uint64_t block_count;    /* which has so many */
+    uint64_t *blocks;        /* by the model's parameters: its first in the table of all */
+    uint64_t block_count;    /* of that table */
     float *pairs;            /* of the table of all */
     char *piece;             /* between ranks: room for values */
     /* State that replicas shard (ZeRO): where the part of each begins, [chunk][replica + 1], and by

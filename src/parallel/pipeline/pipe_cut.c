@@ -47,11 +47,11 @@ static bool dti_pipe_is_anywhere(const dti_pipe_cut *cut, const dt_graph *g, con
 
 /* ---- time, and what crosses each place */
 
-typedef struct dti_pipe_places { /* by node: of a cut in front of it */
+typedef struct dti_pipe_places { /* by node: of a cut before it */
     double *before;              /* time of what lies before it; first of the node */
     double *cross;               /* time of what goes over, on each side; first as differences */
     int32_t *tensors;            /* likewise */
-    uint32_t *trained;           /* parameters to train that are read in front of it */
+    uint32_t *trained;           /* parameters to train that are read before it */
     uint8_t *inside;             /* of what one function made */
     uint32_t *first, *last;      /* by node: who reads it */
 } dti_pipe_places;
@@ -221,7 +221,7 @@ static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, uin
 
 /* ---- where to cut */
 
-/* Chunks 1 to k that end in front of place i: how good they are at best, and where the last one of
+/* Chunks 1 to k that end before place i: how good they are at best, and where the last one of
  * them begins. */
 typedef struct dti_pipe_search {
     const dti_pipe_places *p;

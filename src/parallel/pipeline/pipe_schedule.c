@@ -80,7 +80,7 @@ static void dti_pipe_list_part(const dti_pipe_schedule *s, uint32_t device, uint
         *(*to)++ = (dti_pipe_action){(uint8_t)kind, (uint16_t)chunk, micro - dti_pipe_extra(s)};
 }
 
-/* Forward parts in front of the first backward part. */
+/* Forward parts before the first backward part. */
 static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule kind,
                               uint32_t device) {
     const uint32_t v = s->chunks / s->devices, behind = s->devices - 1 - device;

@@ -90,8 +90,8 @@ static void dti_list_free(dti_base *base, dti_list *list);
 static void dti_list_put(dti_list *list, dti_action action);
 /* A need of the next action that is put; of one counter the largest value stays. */
 static void dti_list_needs(dti_list *list, uint32_t counter, uint32_t value);
-/* Segments from..end, of which a sync point stands behind each that ends with its operand; the
- * other fields are `action`'s. */
+/* Segments from..end, with a sync point after each that ends with its operand; the other fields are
+ * `action`'s. */
 static void dti_list_segments(dti_list *list, dti_action action, const dti_list_micro *of,
                               uint32_t from, uint32_t end);
 static void dti_list_add_micro(dti_list *list, uint32_t micro, const dti_list_micro *of);

@@ -1,7 +1,7 @@
-/* A step part by part. What is expected to take so many milliseconds is recorded when it is asked
- * for, into the command buffer of the fault search, which nobody needs meanwhile. A launch that
- * takes longer by itself is cut between workgroups. The device's clock tells what each has taken,
- * where it has one, and what is expected follows that. */
+/* A step part by part. What is expected to take long is recorded when it is asked for, into the
+ * command buffer of the fault search, which nobody needs meanwhile. A launch that takes longer by
+ * itself is cut between workgroups. The device's clock tells what each has taken, where it has one,
+ * and what is expected follows that. */
 
 typedef struct dti_vk_part {
     dti_vk_exec *exec;
@@ -22,7 +22,7 @@ static dt_result dti_vk_stamps_create(dti_vk_exec *e) {
                         "making a query pool");
 }
 
-/* The device's clock before and behind each launch of the part before; 0: nothing is known. */
+/* The device's clock before and after each launch of the last part; 0: nothing is known. */
 static uint32_t dti_vk_stamps_read(const dti_vk_exec *e, uint64_t at[DTI_VK_STAMPS + 1]) {
     const dti_vk_device *device = e->device;
     const uint32_t count = e->stamps ? e->stamped_count : 0;
