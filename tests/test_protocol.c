@@ -93,14 +93,14 @@ typedef struct protocol_rank {
 static const dti_strategy *protocol_real;
 static dti_strategy protocol_spoilt;
 static protocol_fault protocol_now;
-static dti_device_team_fn *protocol_last;
+static dti_phase_fn *protocol_last;
 
 static dt_result protocol_lost(dti_parallel *par) {
     return dti_fail(par->base, DT_ERROR_DEVICE_LOST, "the device was lost in %s",
                     protocol_states[protocol_now]);
 }
 
-static void protocol_team(dti_parallel *par, dti_device_team_fn *fn) {
+static void protocol_team(dti_parallel *par, dti_phase_fn *fn) {
     const bool judges = fn == protocol_real->norm || fn == protocol_real->validate;
     protocol_last = fn;
     if (judges && protocol_now == PROTOCOL_NONE)
@@ -111,7 +111,7 @@ static void protocol_team(dti_parallel *par, dti_device_team_fn *fn) {
 }
 
 static dt_result protocol_result(dti_parallel *par) {
-    dti_device_team_fn *const at[PROTOCOL_FAULTS] = {
+    dti_phase_fn *const at[PROTOCOL_FAULTS] = {
         [PROTOCOL_AGREE] = protocol_real->others_wait || par->desc.comm
                                ? protocol_real->weigh
                                : protocol_real->weigh_forward,

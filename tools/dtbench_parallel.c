@@ -230,11 +230,10 @@ static double step_backward(bench *b) {
                              .count = par->desc.batch / par->job.replicas};
     const dt_step_desc step = {.step = r->store->steps + 1};
     dti_parallel_prepare(par, &batch, &step);
-    dti_parallel_weigh(par, 0);
+    try(b, dti_parallel_weigh(par, 0), "weigh");
     memset(par->weights.sum, 0, par->weights.width * sizeof(double));
     par->weights.sum[0] = par->desc.batch;
-    dti_parallel_forward(par, 0);
-    try(b, r->result, "forward");
+    try(b, dti_parallel_forward(par, 0), "forward");
     dt_program *p = r->runs->runs[0].program;
     dti_program_set_weights(p, par->weights.sum);
     double first = 0;

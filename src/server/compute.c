@@ -129,12 +129,12 @@ static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t
         if (i != batch_slice)
             DTI_TRY(dti_shares_weigh(par, s, i));
     r->runs = dti_shares_runs(s, batch_slice, par->now->rows);
-    dti_device_team_run(par->device_team, dti_parallel_weigh, par);
+    result = dti_replicas_phase(par, dti_parallel_weigh);
     memcpy(s->weights + (size_t)batch_slice * DT_MAX_TERMS, par->weights.leaves,
            DT_MAX_TERMS * sizeof(double));
     dti_scalar_tree(s->weights, s->job.batch_slices, DT_MAX_TERMS);
     memcpy(par->weights.sum, s->weights, DT_MAX_TERMS * sizeof(double));
-    return r->result;
+    return result;
 }
 
 static bool dti_shares_are_finite(const dti_parallel *par) {
@@ -169,14 +169,10 @@ static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_shares_weigh_all(par, s, batch_slice);
     const bool computes = !result && !dti_parallel_leaves_out(par, out);
-    if (computes) {
-        dti_device_team_run(par->device_team, dti_parallel_forward, par);
-        result = par->replicas[0].result;
-    }
-    if (computes && !result) {
-        dti_device_team_run(par->device_team, dti_parallel_backward, par);
-        result = par->replicas[0].result;
-    }
+    if (computes)
+        result = dti_replicas_phase(par, dti_parallel_forward);
+    if (computes && !result)
+        result = dti_replicas_phase(par, dti_parallel_backward);
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
     if (computes && !result && !dti_shares_are_finite(par))
         result = dti_shares_fault(par);

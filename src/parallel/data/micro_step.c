@@ -77,40 +77,35 @@ static void dti_parallel_leaf_weights(dti_parallel *par, const dti_replica *r) {
 }
 
 /* The first run comes last, and its inputs stay where they are. */
-static void dti_parallel_weigh(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_parallel_weigh(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
-    r->result = DT_OK;
-    for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
+    for (uint32_t i = r->runs->count; i-- > 0;) {
         const dti_micro_run *run = &r->runs->runs[i];
         if (i == 0 || dti_program_weighs(run->program) || dti_program_labels(run->program))
-            r->result = dti_micro_write(par, run);
-        if (!r->result)
-            r->result = dti_micro_weigh(r, run);
+            DTI_TRY(dti_micro_write(par, run));
+        DTI_TRY(dti_micro_weigh(r, run));
     }
-    if (!r->result)
-        dti_parallel_leaf_weights(par, r);
+    dti_parallel_leaf_weights(par, r);
+    return DT_OK;
 }
 
 /* ---- forward: what begins while the weights are on their way */
 
-static void dti_parallel_forward(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_parallel_forward(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     const uint64_t start = dti_now_ns();
     if (!r->runs->count)
-        return;
-    r->result = dti_list_run(par, index, dti_list_ahead(&r->runs->list));
+        return DT_OK;
+    const dt_result result = dti_list_run(par, index, dti_list_ahead(&r->runs->list));
     r->busy_ns = dti_now_ns() - start;
     if (!index)
         par->now->times.forward += r->busy_ns;
+    return result;
 }
 
-static void dti_parallel_weigh_forward(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_parallel_weigh(par, index);
-    if (!par->replicas[index].result)
-        dti_parallel_forward(par, index);
+static dt_result dti_parallel_weigh_forward(dti_parallel *par, uint32_t index) {
+    DTI_TRY(dti_parallel_weigh(par, index));
+    return dti_parallel_forward(par, index);
 }
 
 /* ---- backward */
@@ -129,16 +124,15 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     }
 }
 
-static void dti_parallel_backward(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_parallel_backward(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     const uint64_t start = dti_now_ns();
-    if (!r->result)
-        r->result = dti_list_run(par, index, r->runs->list.count);
+    const dt_result result = dti_list_run(par, index, r->runs->list.count);
     r->passed = dti_now_ns();
     r->busy_ns += r->passed - start;
-    if (r->result)
+    if (result)
         atomic_store(&r->failed, true);
     while (!dti_any_failed(par) && !dti_exchange_help(par, index, true))
         dti_thread_yield();
+    return result;
 }

@@ -28,19 +28,13 @@ static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_ste
     return s->running && (s->running != p || dti_inflight_waits(p, step));
 }
 
-static void dti_alone_prepare(dti_parallel *par) {
-    dti_replica *r = &par->replicas[0];
-    r->runs = par->now->rows == r->full.rows ? &r->full : &r->tail;
-    r->result = DT_OK;
-}
-
-static void dti_alone_start(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_replica *r = &par->replicas[index];
-    r->result = dti_micro_write(par, &r->runs->runs[0]);
-    if (!r->result)
-        r->result = dt_program_start(r->runs->runs[0].program, &par->now->desc);
-    par->lost = par->lost || r->result == DT_ERROR_DEVICE_LOST;
+static dt_result dti_alone_start(dti_parallel *par, uint32_t index) {
+    const dti_micro_run *run = &par->replicas[index].runs->runs[0];
+    dt_result result = dti_micro_write(par, run);
+    if (!result)
+        result = dt_program_start(run->program, &par->now->desc);
+    par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
+    return result;
 }
 
 /* What is not finite skips this step. One behind it that was in flight has not run. */
@@ -68,7 +62,7 @@ static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
 }
 
 static const dti_strategy dti_alone_strategy = {.scope = DTI_STEP_OF_REPLICA,
-                                                .prepare = dti_alone_prepare,
+                                                .prepare = dti_replicas_runs,
                                                 .team = dti_replicas_team,
                                                 .result = dti_replicas_result,
                                                 .weigh = dti_alone_start,

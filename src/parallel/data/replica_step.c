@@ -7,8 +7,14 @@ static dt_program *dti_parallel_last(const dti_replica *r) {
     return runs->runs[runs->count - 1].program;
 }
 
-static void dti_replicas_team(dti_parallel *par, dti_device_team_fn *fn) {
-    dti_device_team_run(par->device_team, fn, par);
+static void dti_replica_phase(void *arg, uint32_t index) {
+    const dti_phase_call *p = arg;
+    p->par->replicas[index].result = p->fn(p->par, index);
+}
+
+static void dti_replicas_team(dti_parallel *par, dti_phase_fn *fn) {
+    dti_phase_call phase = {par, fn};
+    dti_device_team_run(par->device_team, dti_replica_phase, &phase);
 }
 
 /* What replica i failed with, in the job's words. */
@@ -26,6 +32,11 @@ static dt_result dti_replicas_result(dti_parallel *par) {
     return DT_OK;
 }
 
+static dt_result dti_replicas_phase(dti_parallel *par, dti_phase_fn *fn) {
+    dti_replicas_team(par, fn);
+    return dti_replicas_result(par);
+}
+
 /* ---- AGREE and RUN */
 
 static void dti_replicas_runs(dti_parallel *par) {
@@ -39,7 +50,6 @@ static void dti_replicas_prepare(dti_parallel *par) {
     dti_replicas_runs(par);
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
-        r->result = DT_OK;
         r->busy_ns = 0;
         r->walk = (dti_list_walk){0};
         r->arrived = 0;
@@ -55,9 +65,8 @@ static void dti_replicas_prepare(dti_parallel *par) {
 }
 
 static dt_result dti_replicas_run(dti_parallel *par) {
-    dti_device_team_run(par->device_team, dti_parallel_backward, par);
-    const dt_result result = dti_replicas_result(par);
-    return result ? result : dti_exchange_finish(par);
+    DTI_TRY(dti_replicas_phase(par, dti_parallel_backward));
+    return dti_exchange_finish(par);
 }
 
 /* To the first replica now: then the others copy what is around. */
@@ -76,16 +85,16 @@ static uint64_t dti_replicas_waited(const dti_parallel *par) {
 
 /* ---- VALIDATE and WRITE */
 
-static void dti_replica_validated(dti_parallel *par, dti_replica *r, dt_program *p) {
+static dt_result dti_replica_validated(dti_parallel *par, dti_replica *r, dt_program *p) {
     bool faulty = false;
-    r->result = dti_program_validate(p, &r->norm, &faulty);
+    const dt_result result = dti_program_validate(p, &r->norm, &faulty);
     if (faulty)
         atomic_store(&par->now->faulty, true);
+    return result;
 }
 
 /* Brings the sum of all to each replica, which then says whether it can be committed. */
-static void dti_parallel_validate(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_parallel_validate(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     /* what came from other processes; else dti_bucket_spread has done it */
     for (uint32_t b = 0; b < par->bucket_count && index && par->desc.comm; b++) {
@@ -97,17 +106,13 @@ static void dti_parallel_validate(void *arg, uint32_t index) {
         dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(dti_parallel_last(r), &par->now->desc);
-    dti_replica_validated(par, r, dti_parallel_last(r));
+    return dti_replica_validated(par, r, dti_parallel_last(r));
 }
 
-static void dti_parallel_commit(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_replica *r = &par->replicas[index];
-    r->result = par->undo ? dti_owners_keep(par, index) : DT_OK;
-    if (!r->result)
-        r->result = dti_program_commit(dti_parallel_last(r));
-    if (!r->result && dti_units_are(par))
-        r->result = dti_unit_committed(&par->units.parts[index]);
+static dt_result dti_parallel_commit(dti_parallel *par, uint32_t index) {
+    DTI_TRY(par->undo ? dti_owners_keep(par, index) : DT_OK);
+    DTI_TRY(dti_program_commit(dti_parallel_last(&par->replicas[index])));
+    return dti_units_are(par) ? dti_unit_committed(&par->units.parts[index]) : DT_OK;
 }
 
 static dt_result dti_replicas_publish(dti_parallel *par) {

@@ -39,9 +39,8 @@ static uint64_t dti_gossip_number(const dti_parallel *par) {
 
 /* ---- what a process has */
 
-static void dti_gossip_write(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_round_write(par, index, dti_round_array(par, 0));
+static dt_result dti_gossip_write(dti_parallel *par, uint32_t index) {
+    return dti_round_write(par, index, dti_round_array(par, 0));
 }
 
 static void dti_gossip_mean_here(dti_parallel *par, uint64_t from, uint64_t end) {
@@ -66,12 +65,14 @@ static void dti_gossip_mean_of_two(dti_parallel *par, uint64_t from, uint64_t en
         to[k] = (float)((here * (double)to[k] + there * (double)heard[k]) / (here + there));
 }
 
-static void dti_gossip_here(void *arg, uint32_t index) {
-    dti_round_each(arg, index, true, dti_gossip_mean_here);
+static dt_result dti_gossip_here(dti_parallel *par, uint32_t index) {
+    dti_round_each(par, index, true, dti_gossip_mean_here);
+    return DT_OK;
 }
 
-static void dti_gossip_two(void *arg, uint32_t index) {
-    dti_round_each(arg, index, true, dti_gossip_mean_of_two);
+static dt_result dti_gossip_two(dti_parallel *par, uint32_t index) {
+    dti_round_each(par, index, true, dti_gossip_mean_of_two);
+    return DT_OK;
 }
 
 /* ---- the other rank */

@@ -55,16 +55,16 @@ static void dti_round_log(const dti_parallel *par) {
 /* ---- a local step */
 
 /* Samples to all programs, for their labels; the first one's are written last, and stay. */
-static void dti_inner_write(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_inner_write(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     memset(r->weights, 0, DT_MAX_TERMS * sizeof *r->weights);
-    for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
+    for (uint32_t i = r->runs->count; i-- > 0;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        r->result = dti_micro_write(par, run);
-        if (!r->result && (r->runs->count > 1 || par->desc.skip_empty))
-            r->result = dt_program_add_loss_weights(run->program, r->weights);
+        DTI_TRY(dti_micro_write(par, run));
+        if (r->runs->count > 1 || par->desc.skip_empty)
+            DTI_TRY(dt_program_add_loss_weights(run->program, r->weights));
     }
+    return DT_OK;
 }
 
 static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
@@ -83,23 +83,24 @@ static dt_result dti_inner_micro(dti_parallel *par, dti_replica *r, const dti_mi
 }
 
 /* Steps count whether they were left out or not, so that all replicas are at the same one. */
-static void dti_inner_run(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_inner_run(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     double *now = dti_scalar_leaf(par, &par->terms, par->first_batch_slice + index);
     const bool out = par->desc.skip_empty && dti_weights_none(r->weights);
-    for (uint32_t i = 0; i < r->runs->count && !r->result && !out; i++)
-        r->result = dti_inner_micro(par, r, &r->runs->runs[i], now);
-    r->faulty = r->result == DT_ERROR_NUMERIC;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < r->runs->count && !result && !out; i++)
+        result = dti_inner_micro(par, r, &r->runs->runs[i], now);
+    r->faulty = result == DT_ERROR_NUMERIC;
     r->empty = r->runs->count && !r->faulty && dti_weights_none(now + DTI_TERMS_WEIGHT);
     if (r->faulty) {
         memset(now, 0, DTI_TERMS_WIDTH * sizeof *now);
-        r->result = DT_OK; /* why is told with the round */
+        result = DT_OK; /* why is told with the round */
     }
     for (uint32_t i = 0; i < DTI_TERMS_WIDTH; i++)
         par->round.terms[(size_t)index * DTI_TERMS_WIDTH + i] += now[i];
-    if (!r->result)
+    if (!result)
         r->store->steps = par->now->desc.step;
+    return result;
 }
 
 /* Rows that only fill up a batch are no reason for a step. */

@@ -78,16 +78,15 @@ static void dti_round_free(dti_parallel *par) {
 
 /* ---- a replica's values */
 
-static void dti_round_read(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_replica *r = &par->replicas[index];
-    r->result = dti_store_array_read(r->store, 0, 0, par->elements, dti_round_array(par, index));
+static dt_result dti_round_read(dti_parallel *par, uint32_t index) {
+    return dti_store_array_read(par->replicas[index].store, 0, 0, par->elements,
+                                dti_round_array(par, index));
 }
 
-static void dti_round_write(dti_parallel *par, uint32_t index, const float *from) {
-    dti_replica *r = &par->replicas[index];
-    dti_store_unbound(r->store);
-    r->result = dti_store_array_write(r->store, 0, 0, par->elements, from);
+static dt_result dti_round_write(dti_parallel *par, uint32_t index, const float *from) {
+    dt_store *s = par->replicas[index].store;
+    dti_store_unbound(s);
+    return dti_store_array_write(s, 0, 0, par->elements, from);
 }
 
 /* Calls `visit` with this replica's share of each parameter that is trained, or also of buffers. */
@@ -116,9 +115,8 @@ static dt_result dti_round_open(dti_parallel *par) {
 }
 
 /* The round's beginning to a replica: the next one's, or the same again. */
-static void dti_round_put(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    dti_round_write(par, index, par->round.start);
+static dt_result dti_round_put(dti_parallel *par, uint32_t index) {
+    return dti_round_write(par, index, par->round.start);
 }
 
 static void dti_round_steps(dti_parallel *par, uint64_t steps) {
@@ -128,9 +126,9 @@ static void dti_round_steps(dti_parallel *par, uint64_t steps) {
 
 /* A store that cannot be written to any more is of a lost device. */
 static void dti_round_back(dti_parallel *par) {
-    dti_device_team_run(par->device_team, dti_round_put, par);
+    const dt_result result = dti_replicas_phase(par, dti_round_put);
     dti_round_forget(par);
-    if (dti_replicas_result(par))
+    if (result)
         dti_parallel_leave(par);
     par->round.done = 0;
     if (par->lost)
@@ -178,25 +176,25 @@ static void dti_round_subtract(dti_parallel *par, const dt_store *s, float *now,
     }
 }
 
-static void dti_round_difference(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_round_difference(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     double *leaf = dti_scalar_leaf(par, &par->terms, par->first_batch_slice + index);
     float *now = dti_round_array(par, index);
     memcpy(leaf, par->round.terms + (size_t)index * DTI_TERMS_WIDTH,
            DTI_TERMS_WIDTH * sizeof *leaf);
-    dti_round_read(par, index);
-    if (!r->result) {
+    const dt_result result = dti_round_read(par, index);
+    if (!result) {
         dti_round_buffers(r->store, now, leaf + DTI_ROUND_BUFFERS);
         dti_round_subtract(par, r->store, now, index == 0);
         if (!dti_compress_is_on(par))
             dti_exchange_arrive(par, 0, par->bucket_count);
     }
     r->passed = dti_now_ns();
-    if (r->result)
+    if (result)
         atomic_store(&r->failed, true);
     while (!dti_compress_is_on(par) && !dti_any_failed(par) && !dti_exchange_help(par, index, true))
         dti_thread_yield();
+    return result;
 }
 
 /* An error of the exchange says where the round began. */
@@ -259,11 +257,11 @@ static void dti_round_move_buffers(dti_parallel *par) {
     }
 }
 
-static void dti_round_outer(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_round_outer(dti_parallel *par, uint32_t index) {
     dti_round_each(par, index, false, dti_outer_range);
     if (!index && par->now->state == DTI_PROTOCOL_WRITE)
         dti_round_move_buffers(par);
+    return DT_OK;
 }
 
 /* ---- the end */

@@ -260,7 +260,7 @@ static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint3
 /* Of a chunk without rows: zeros. */
 static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk);
 /* The sum, and what running statistics would be, to the chunk's arena. */
-static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk);
+static dt_result dti_pipe_sums_put(dti_parallel *par, const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 /* The pairs of all chunks to each, in the order that they have in one model. */
 static dt_result dti_pipe_pairs(dti_parallel *par);
@@ -305,9 +305,6 @@ static void dti_pipe_units_info(const dti_parallel *par, uint64_t *params, uint6
 static dt_result dti_pipe_attribute(dti_parallel *par);
 
 /* ---- pipe_step.c */
-/* Chunk by chunk of a device, until one fails. */
-typedef dt_result dti_pipe_each(dti_parallel *par, dti_pipe_chunk *chunk);
-static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each);
 static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro);

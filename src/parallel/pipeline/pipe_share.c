@@ -68,7 +68,8 @@ static dti_values_ranges dti_pipe_trained(const dti_parallel *par, const dti_pip
     return (dti_values_ranges){.code = dti_program_code(dti_pipe_last(par, chunk))};
 }
 
-static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_share_put(dti_parallel *par, uint32_t part) {
+    const dti_pipe_chunk *chunk = &par->pipe->chunks[part];
     const dti_values_ranges trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
     const dti_bucket own = {l->own_begin, l->own_end};
@@ -77,19 +78,12 @@ static dt_result dti_pipe_share_put(dti_parallel *par, dti_pipe_chunk *chunk) {
         (dti_values_copy){.trained = &trained, .part = own, .host = dti_pipe_staging(par, chunk)});
 }
 
-static dt_result dti_pipe_share_take(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_share_take(dti_parallel *par, uint32_t part) {
+    const dti_pipe_chunk *chunk = &par->pipe->chunks[part];
     const dti_values_ranges trained = dti_pipe_trained(par, chunk);
     const dti_layout *l = &chunk->store->layout;
     return dti_values_take(chunk->store, &trained, (dti_bucket){l->own_begin, l->own_end},
                            dti_pipe_staging(par, chunk));
-}
-
-static void dti_pipe_put(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_share_put);
-}
-
-static void dti_pipe_get(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_share_take);
 }
 
 static dt_result dti_pipe_share_stage(dti_parallel *par, uint32_t s) {
@@ -107,10 +101,10 @@ static dt_result dti_pipe_share_params(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     if (!pipe->bounds || dti_pipe_has_units(par))
         return DT_OK;
-    dt_result result = dti_protocol_phase(par, dti_pipe_put);
+    dt_result result = dti_protocol_phase(par, dti_pipe_share_put);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         if (pipe->stages[s].pipelines && pipe->stages[s].sum->comm)
             result = dti_pipe_share_stage(par, s);
     }
-    return result ? result : dti_protocol_phase(par, dti_pipe_get);
+    return result ? result : dti_protocol_phase(par, dti_pipe_share_take);
 }

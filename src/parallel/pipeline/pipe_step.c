@@ -32,15 +32,21 @@ static void dti_pipe_device_ended(dti_pipe *pipe, uint32_t device, dt_result res
         atomic_store(&pipe->failed, true);
 }
 
-static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
-    dti_pipe *pipe = par->pipe;
+static void dti_pipe_phase(void *arg, uint32_t device) {
+    const dti_phase_call *p = arg;
+    dti_pipe *pipe = p->par->pipe;
     const dti_pipe_device *own = &pipe->devices[device];
     dt_result result = DT_OK;
     for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
         for (uint32_t k = 0; k < pipe->each && !result; k++)
-            result = each(par, dti_pipe_chunk_of(pipe, own->pipeline + k, c));
+            result = p->fn(p->par, (own->pipeline + k) * pipe->chunk_count + c);
     }
     dti_pipe_device_ended(pipe, device, result);
+}
+
+static void dti_pipe_team(dti_parallel *par, dti_phase_fn *fn) {
+    dti_phase_call phase = {par, fn};
+    dti_device_team_run(par->pipe->device_team, dti_pipe_phase, &phase);
 }
 
 /* ---- inputs and weights */
@@ -60,7 +66,8 @@ static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,
 }
 
 /* Tensor ranks have the same targets: the first one's are used. */
-static dt_result dti_pipe_weigh_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_weigh(dti_parallel *par, uint32_t part) {
+    const dti_pipe_chunk *chunk = &par->pipe->chunks[part];
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const bool tells = par->pipe->pipelines[chunk->pipeline].tp_rank == 0;
     const uint32_t count = tells ? dti_pipe_runs_now(par, chunk)->count : 0;
@@ -76,10 +83,6 @@ static dt_result dti_pipe_weigh_chunk(dti_parallel *par, dti_pipe_chunk *chunk) 
             leaf[stage->losses[i]] += weights[i];
     }
     return result;
-}
-
-static void dti_pipe_weigh(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_weigh_chunk);
 }
 
 /* ---- what goes from chunk to chunk of a rank */
@@ -257,7 +260,8 @@ static void dti_pipe_compute(void *arg, uint32_t device) {
 
 /* ---- the update */
 
-static dt_result dti_pipe_norm_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_norm(dti_parallel *par, uint32_t part) {
+    const dti_pipe_chunk *chunk = &par->pipe->chunks[part];
     dt_program *p = dti_pipe_last(par, chunk);
     dt_result result = dti_pipe_sums_put(par, chunk);
     if (!result && !dti_pipe_runs_now(par, chunk)->count) {
@@ -267,11 +271,8 @@ static dt_result dti_pipe_norm_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     return result ? result : dti_micro_slot_run(p, 1);
 }
 
-static void dti_pipe_norm(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_norm_chunk);
-}
-
-static dt_result dti_pipe_validate_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_validate(dti_parallel *par, uint32_t part) {
+    dti_pipe_chunk *chunk = &par->pipe->chunks[part];
     dt_program *p = dti_pipe_last(par, chunk);
     DTI_TRY(dti_micro_slot_run(p, 1));
     const uint32_t *status = dti_program_out(p);
@@ -281,17 +282,10 @@ static dt_result dti_pipe_validate_chunk(dti_parallel *par, dti_pipe_chunk *chun
     return DT_OK;
 }
 
-static void dti_pipe_validate(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_validate_chunk);
-}
-
-static dt_result dti_pipe_commit_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_commit(dti_parallel *par, uint32_t part) {
+    const dti_pipe_chunk *chunk = &par->pipe->chunks[part];
     const dt_result result = dti_program_commit(dti_pipe_last(par, chunk));
     return result ? result : dti_pipe_units_written(par, chunk);
-}
-
-static void dti_pipe_commit(void *arg, uint32_t device) {
-    dti_pipe_for_each(arg, device, dti_pipe_commit_chunk);
 }
 
 /* ---- the step */
@@ -310,10 +304,6 @@ static dt_result dti_pipe_result(dti_parallel *par) {
     return pipe->chunk_count == 1
                ? dti_pipe_blame(par, dti_pipe_chunk_of(pipe, own->pipeline, 0), own->result, text)
                : dti_fail(par->base, own->result, "%s", text);
-}
-
-static void dti_pipe_team(dti_parallel *par, dti_device_team_fn *fn) {
-    dti_device_team_run(par->pipe->device_team, fn, par);
 }
 
 static void dti_pipe_prepare(dti_parallel *par) {
@@ -345,7 +335,8 @@ static void dti_pipe_weights_take(dti_parallel *par) {
 /* All lists, all messages, all sums. */
 static dt_result dti_pipe_run_all(dti_parallel *par) {
     dti_pipe_weights_take(par);
-    DTI_TRY(dti_protocol_phase(par, dti_pipe_compute));
+    dti_device_team_run(par->pipe->device_team, dti_pipe_compute, par);
+    DTI_TRY(dti_pipe_result(par));
     DTI_TRY(dti_parallel_comm_failed(par, dti_pipe_wires_end(par)));
     return dti_exchange_finish(par);
 }

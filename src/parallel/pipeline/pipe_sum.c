@@ -121,7 +121,7 @@ static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) 
     return result;
 }
 
-static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_sums_put(dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dt_result result = stage->buckets ? dti_pipe_units_put(par, chunk)
                                             : dti_batch_slice_sum_put(stage->sum, chunk->store);

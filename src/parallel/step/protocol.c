@@ -28,7 +28,7 @@ static void dti_error_back(const dti_parallel *par, const dti_error_text *error)
     memcpy(par->base->error, error->text, strlen(error->text) + 1);
 }
 
-static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn) {
+static dt_result dti_protocol_phase(dti_parallel *par, dti_phase_fn *fn) {
     par->strategy->team(par, fn);
     return par->strategy->result(par);
 }

@@ -65,9 +65,16 @@ typedef enum dti_protocol_scope { DTI_STEP_OF_JOB, DTI_STEP_OF_REPLICA } dti_pro
 
 typedef void dti_parallel_clean(dti_parallel *par);
 typedef dt_result dti_parallel_part(dti_parallel *par);
+/* Of a replica, or of a grid's chunk. */
+typedef dt_result dti_phase_fn(dti_parallel *par, uint32_t part);
 
-/* Functions that may be NULL say so. Those of the type dti_device_team_fn are called on each
- * device's thread, and `result` finds what they failed with. */
+typedef struct dti_phase_call { /* under way */
+    dti_parallel *par;
+    dti_phase_fn *fn;
+} dti_phase_call;
+
+/* Functions that may be NULL say so. Those of the type dti_phase_fn are called for each
+ * part of a device on its thread, until one fails, and `result` finds what they failed with. */
 typedef struct dti_strategy {
     dti_protocol_scope scope;
     bool others_wait; /* in a forward part, for another device's */
@@ -75,20 +82,19 @@ typedef struct dti_strategy {
     bool together;    /* all ranks look for a fault in one order, and agree; else each by itself */
     const dti_action_calls *calls; /* how devices work off their lists */
     dti_parallel_clean *prepare;
-    void (*team)(dti_parallel *par, dti_device_team_fn *fn); /* on all devices */
-    dti_parallel_part *result; /* the first one's, in the job's words */
+    void (*team)(dti_parallel *par, dti_phase_fn *fn); /* for all parts */
+    dti_parallel_part *result;                         /* the first one's, in the job's words */
 
-    dti_parallel_part *before; /* NULL: nothing. On all ranks together, before AGREE */
-    dti_device_team_fn *weigh; /* samples and labels are looked at, targets weighed */
-    dti_device_team_fn *forward,
-        *weigh_forward;                  /* NULL where others wait: they are a part of run */
-    dti_parallel_part *run, *statistics; /* sums are there */
+    dti_parallel_part *before;             /* NULL: nothing. On all ranks together, before AGREE */
+    dti_phase_fn *weigh;                   /* samples and labels are looked at, targets weighed */
+    dti_phase_fn *forward, *weigh_forward; /* NULL where others wait: they are a part of run */
+    dti_parallel_part *run, *statistics;   /* sums are there */
     uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: they are not told */
-    dti_device_team_fn *norm;                    /* NULL: a part of validate */
+    dti_phase_fn *norm;                          /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
-    dti_device_team_fn *validate; /* sets par->now->faulty where something is not finite */
-    dti_parallel_part *check;     /* what is wrong; NULL: validate is before BARRIER, which says */
-    dti_device_team_fn *write;
+    dti_phase_fn *validate;   /* sets par->now->faulty where something is not finite */
+    dti_parallel_part *check; /* what is wrong; NULL: validate is before BARRIER, which says */
+    dti_phase_fn *write;
     dti_parallel_part *publish; /* NULL: nothing. Says itself what its failure leaves */
     /* Of a step that was made; and last, what goes wrong with the report. Each NULL: nothing. */
     void (*report)(dti_parallel *par, dti_parallel_result *out);
@@ -110,8 +116,8 @@ typedef struct dti_strategy {
 static const dti_strategy dti_replicas_strategy, dti_units_strategy, dti_pipe_strategy,
     dti_inner_strategy, dti_alone_strategy;
 
-/* Runs fn on all devices, and what came of it. */
-static dt_result dti_protocol_phase(dti_parallel *par, dti_device_team_fn *fn);
+/* Runs fn for all parts, and what came of it. */
+static dt_result dti_protocol_phase(dti_parallel *par, dti_phase_fn *fn);
 /* In WRITE or after it: the group ends, and the error says what may be a step apart. */
 static dt_result dti_protocol_partial_commit(dti_parallel *par, dt_result result);
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,

@@ -194,27 +194,23 @@ static dt_result dti_owners_copy(const dti_parallel *par, uint32_t index, dti_bu
         (dti_values_copy){&trained, part, par->replicas[0].gradients, false, write});
 }
 
-static void dti_owners_put(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    par->replicas[index].result = DT_OK;
-    if (index < dti_shards(par)) /* of a further group here: the same again */
-        par->replicas[index].result =
-            dti_owners_copy(par, index, dti_owners_range(par, par->job.first + index), false);
+static dt_result dti_owners_put(dti_parallel *par, uint32_t index) {
+    if (index >= dti_shards(par)) /* of a further group here: the same again */
+        return DT_OK;
+    return dti_owners_copy(par, index, dti_owners_range(par, par->job.first + index), false);
 }
 
-static void dti_owners_take(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_owners_take(dti_parallel *par, uint32_t index) {
     const dti_values_ranges trained = dti_owners_trained(par);
-    par->replicas[index].result =
-        dti_values_take(par->replicas[index].store, &trained,
-                        dti_owners_range(par, par->job.first + index), par->replicas[0].gradients);
+    return dti_values_take(par->replicas[index].store, &trained,
+                           dti_owners_range(par, par->job.first + index),
+                           par->replicas[0].gradients);
 }
 
 /* ---- between processes */
 
 /* Before a step's parameters have all come: those of the step before, and its buffers. */
-static void dti_owners_back(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_owners_back(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     const float *value = par->undo + par->undo_bytes / sizeof(float) - par->buffer_values;
     dt_result result = dti_owners_undo(par, index, true);
@@ -225,7 +221,7 @@ static void dti_owners_back(void *arg, uint32_t index) {
         value += n;
     }
     r->store->steps--;
-    r->result = result;
+    return result;
 }
 
 static dt_result dti_owners_exchange(dti_parallel *par) {
@@ -238,14 +234,11 @@ static dt_result dti_owners_exchange(dti_parallel *par) {
 }
 
 static dt_result dti_owners_gather(dti_parallel *par) {
-    dti_device_team_run(par->device_team, dti_owners_put,
-                        par); /* now: no commit reads gradients any more */
-    dt_result result = dti_replicas_result(par);
+    dt_result result = dti_replicas_phase(par, dti_owners_put); /* no commit reads gradients now */
     if (result)
         return dti_parallel_partial_commit(par, result, true);
     const dt_result apart = dti_owners_exchange(par);
-    dti_device_team_run(par->device_team, apart ? dti_owners_back : dti_owners_take, par);
-    result = dti_replicas_result(par);
+    result = dti_replicas_phase(par, apart ? dti_owners_back : dti_owners_take);
     if (result)
         return dti_parallel_partial_commit(par, result, false);
     return dti_parallel_comm_failed(par, apart);
@@ -292,9 +285,8 @@ static dt_result dti_owners_show(dti_parallel *par) {
     return result;
 }
 
-static void dti_owners_restore(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
-    par->replicas[index].result = dti_owners_copy(par, index, (dti_bucket){0, par->elements}, true);
+static dt_result dti_owners_restore(dti_parallel *par, uint32_t index) {
+    return dti_owners_copy(par, index, (dti_bucket){0, par->elements}, true);
 }
 
 static dt_result dti_owners_hide(dti_parallel *par) {
@@ -305,8 +297,7 @@ static dt_result dti_owners_hide(dti_parallel *par) {
         par->replicas[i].store->apart = true; /* averages are there, and go when weights come */
     if (dti_units_are(par))
         return DT_OK;
-    dti_device_team_run(par->device_team, dti_owners_restore, par);
-    const dt_result result = dti_replicas_result(par);
+    const dt_result result = dti_replicas_phase(par, dti_owners_restore);
     return result ? dti_parallel_partial_commit(par, result, false) : DT_OK;
 }
 

@@ -166,33 +166,30 @@ static void dti_units_prepare(dti_parallel *par) {
 
 /* ---- norm */
 
-static void dti_units_measure(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_units_measure(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_parallel_last(r);
     const dti_code *code = dti_program_code(p);
     dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(p, &par->now->desc);
-    r->result = dti_program_measure(p);
-    if (r->result)
-        return;
+    DTI_TRY(dti_program_measure(p));
     if (par->job.first + index >= dti_shards(par))
-        return; /* the first group has all */
+        return DT_OK; /* the first group has all */
     const float *pairs = dti_micro_slot_pairs(p);
     float *all = par->units.pairs;
     memcpy(all + 2 * (size_t)code->pair_first, pairs, 2 * sizeof *all * code->own_entries);
     if (par->job.first + index == 0) /* buffers, which all have alike */
         memcpy(all + 2 * (size_t)(code->table_entries - code->buffer_entries),
                pairs + 2 * (size_t)code->own_entries, 2 * sizeof *all * code->buffer_entries);
+    return DT_OK;
 }
 
-static void dti_units_validate(void *arg, uint32_t index) {
-    dti_parallel *par = arg;
+static dt_result dti_units_validate(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     dt_program *p = dti_parallel_last(r);
     memcpy(dti_micro_slot_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
-    dti_replica_validated(par, r, p);
+    return dti_replica_validated(par, r, p);
 }
 
 /* Of all ranks, each of which has its own and else zeros. */
