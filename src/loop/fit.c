@@ -239,11 +239,10 @@ static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
     if (f->asked)
         f->s.stop = DT_FIT_STOP_CALLBACK;
     f->asked = false;
-    int32_t mine = own ? 2 : f->s.stop == DT_FIT_STOP_CALLBACK, most = mine;
+    int32_t most = own ? 2 : f->s.stop == DT_FIT_STOP_CALLBACK;
     if (par->lost || !par->desc.comm)
         return own;
-    dt_result result = dti_parallel_comm_failed(
-        par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
+    dt_result result = dti_ranks_reduce(par, par->desc.comm, &most, 1, DT_I32, DT_COMM_MAX);
     if (!result && most == 1)
         f->s.stop = DT_FIT_STOP_CALLBACK;
     if (!result && most == 2)

@@ -271,6 +271,11 @@ static dt_result dti_agree_state(dti_parallel *par);
 #define DTI_AGREE_PIECE ((size_t)1 << 20)
 static dt_result dti_agree_piece(dti_parallel *par, char **piece);
 static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
+/* In place, over all ranks of a comm; NULL: there are no others. */
+static dt_result dti_ranks_reduce(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
+                                  dt_dtype dtype, dt_comm_reduction how);
+/* What rank 0 has there, to all ranks. */
+static dt_result dti_ranks_tell(dti_parallel *par, void *data, uint64_t count, dt_dtype dtype);
 /* The first rank's result that is not DT_OK, with its text, on all of them. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own);
 
@@ -361,9 +366,6 @@ static dt_result dti_sums_speak(dti_parallel *par);
 /* Waits for all of them. */
 static dt_result dti_exchange_finish(dti_parallel *par);
 static void dti_sums_cancel(dti_parallel *par); /* what is posted: memory is this rank's again */
-/* Of all ranks, each of which has its own and else zeros. */
-static dt_result dti_sum_disjoint(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
-                                  dt_dtype dtype);
 /* An operation's result on this process: what failed goes into par->base->error, and par is lost.
  */
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);

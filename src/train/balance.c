@@ -31,11 +31,7 @@ static dt_result dti_balance_gather(dt_trainer *t) {
         r->timed_ns = r->timed_rows = 0;
     }
     t->timed = 0;
-    if (!par->desc.comm)
-        return DT_OK;
-    return dti_parallel_comm_failed(par,
-                                    dt_comm_all_reduce(par->desc.comm, t->speeds, t->speeds,
-                                                       par->job.replicas, DT_F64, DT_COMM_SUM));
+    return dti_ranks_reduce(par, par->desc.comm, t->speeds, par->job.replicas, DT_F64, DT_COMM_SUM);
 }
 
 /* The time of a step with these first rows: the slowest replica's. */

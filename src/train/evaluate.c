@@ -235,16 +235,13 @@ DTI_PUBLIC(dt_trainer_evaluate,
     const uint64_t start = dti_now_ns();
     *r = (dt_train_report){.epoch = t->epoch};
     DTI_TRY(dti_evaluation_all(t, data, batch, "evaluate", r));
-    dt_result result = DT_OK;
     double sum[DTI_TERMS_WIDTH] = {0};
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         for (int k = 0; k < DTI_TERMS_WIDTH; k++)
             sum[k] += t->evaluation.terms[(size_t)i * DTI_TERMS_WIDTH + (size_t)k];
     }
-    if (t->par.desc.comm)
-        result = dti_parallel_comm_failed(
-            &t->par,
-            dt_comm_all_reduce(t->par.desc.comm, sum, sum, DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM));
+    const dt_result result =
+        dti_ranks_reduce(&t->par, t->par.desc.comm, sum, DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM);
     dti_terms_report(sum, &all);
     dti_report_add(r, &all);
     dti_report_close(t, r);
@@ -288,9 +285,7 @@ static dt_result dti_predict_gather(dt_trainer *t, char *out, size_t bytes) {
     dt_result result = DT_OK;
     for (size_t at = 0; t->par.desc.comm && at < bytes && !result; at += most) {
         const size_t n = DTI_MIN(bytes - at, most) / 4;
-        result =
-            dti_parallel_comm_failed(&t->par, dt_comm_all_reduce(t->par.desc.comm, out + at,
-                                                                 out + at, n, DT_I32, DT_COMM_SUM));
+        result = dti_ranks_reduce(&t->par, t->par.desc.comm, out + at, n, DT_I32, DT_COMM_SUM);
     }
     return result;
 }

@@ -271,7 +271,7 @@ static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
     if (local && par->mesh.rank == 0)
         dti_flat_reorder(f, c, dti_checkpoint_find(c, "dtrain.outer")->data, 1, (char *)l->outer);
     if (local)
-        result = dti_trainer_tell(t, l->outer, values, DT_F32);
+        result = dti_ranks_tell(&t->par, l->outer, values, DT_F32);
     if (!result && l->bytes)
         result = dti_rounds_states(t, l, c, f);
     dti_flat_outer(par, l->outer, false);

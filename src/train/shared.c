@@ -122,7 +122,7 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     if (!own)
         hash[0] = dti_hash64(dti_hash64(DTI_HASH_START, &input.id, sizeof input.id), data, bytes);
     hash[1] = hash[0];
-    DTI_TRY(dti_trainer_tell(t, &hash[1], 1, DT_I64));
+    DTI_TRY(dti_ranks_tell(&t->par, &hash[1], 1, DT_I64));
     if (!own && hash[0] != hash[1])
         own = dti_fail(t->base, DT_ERROR_INVALID,
                        "dt_trainer_set_input: rank %u writes '%s' with hash %016llx, rank 0 other "

@@ -367,7 +367,7 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
  * values. */
 static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f) {
     dti_parallel *par = &t->par;
-    dt_result result = dti_trainer_tell(t, f->words, DTI_STATE_WORDS, DT_I64);
+    dt_result result = dti_ranks_tell(&t->par, f->words, DTI_STATE_WORDS, DT_I64);
     if (f->words[DTI_STATE_BATCH_SLICES] != par->mesh.data)
         t->bounded = false; /* measured shares are of one batch slice a replica */
     const bool is_local = dti_parallel_is_local(par);
@@ -467,7 +467,7 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
         int64_t any = t->par.mesh.rank == 0 &&
                       dti_checkpoint_folder_good(t->base, t->desc.checkpoint.folder, path, true,
                                                  !t->desc.checkpoint.allow_nonfinite, good);
-        result = dti_trainer_tell(t, &any, 1, DT_I64);
+        result = dti_ranks_tell(&t->par, &any, 1, DT_I64);
         if (t->par.lost || !any)
             return result ? result : DT_ERROR_FORMAT;
         memcpy(path, good, sizeof good);
@@ -494,7 +494,7 @@ DTI_PUBLIC(dt_trainer_resume, (dt_trainer * t, bool *found), t,
     result = dti_agree_result(&t->par, result);
     int64_t any = there;
     if (!result)
-        result = dti_trainer_tell(t, &any, 1, DT_I64);
+        result = dti_ranks_tell(&t->par, &any, 1, DT_I64);
     if (result || !any)
         return result;
     if (found)

@@ -37,12 +37,6 @@ static dt_result dti_trainer_goes_on(dt_trainer *t) {
     return t->par.lost ? dti_trainer_lost(t) : DT_OK;
 }
 
-static dt_result dti_trainer_tell(dt_trainer *t, void *words, uint64_t count, dt_dtype dtype) {
-    dt_comm *comm = t->par.desc.comm;
-    return comm ? dti_parallel_comm_failed(&t->par, dt_comm_broadcast(comm, words, count, dtype, 0))
-                : DT_OK;
-}
-
 /* What the application wrote since the last step, the replicas have; of buffers there is a copy. */
 static dt_result dti_trainer_look(dt_trainer *t) {
     dt_store *s = t->par.replicas[0].store;

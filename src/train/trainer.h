@@ -122,8 +122,6 @@ static dt_result dti_trainer_seek(dt_trainer *t);
 static dt_result dti_trainer_lost(dt_trainer *t);
 /* OK: it is this process's, and not lost. */
 static dt_result dti_trainer_goes_on(dt_trainer *t);
-/* What rank 0 has there, to all ranks. */
-static dt_result dti_trainer_tell(dt_trainer *t, void *words, uint64_t count, dt_dtype dtype);
 static void dti_report_add(dt_train_report *r, const dti_parallel_result *step);
 /* Behind a batch that was started, or whose step is over. */
 static void dti_trainer_move_on(dt_trainer *t, bool last);

@@ -129,10 +129,10 @@ static dt_result dti_watched_load(dt_trainer *t, const dti_checkpoint *c) {
     uint64_t words[DTI_WATCHED_WORDS] = {0};
     if (t->par.mesh.rank == 0)
         dti_watched_find(t, c, words);
-    DTI_TRY(dti_trainer_tell(t, words, DTI_WATCHED_WORDS, DT_I64));
+    DTI_TRY(dti_ranks_tell(&t->par, words, DTI_WATCHED_WORDS, DT_I64));
     if (words[DTI_WATCHED_MODEL])
-        DTI_TRY(
-            dti_trainer_tell(t, t->watched.weights, t->watched.bytes / dti_arena_bytes(1), DT_F32));
+        DTI_TRY(dti_ranks_tell(&t->par, t->watched.weights, t->watched.bytes / dti_arena_bytes(1),
+                               DT_F32));
     dti_watched_take(t, words);
     return DT_OK;
 }

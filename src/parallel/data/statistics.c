@@ -110,7 +110,7 @@ static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_com
     memset(s->pieces, 0, first * row);
     memset(dti_statistics_row(s, end), 0, (pieces - end) * row);
     const dt_result result =
-        dti_sum_disjoint(par, comm, s->pieces, (uint64_t)pieces * s->width, DT_F32);
+        dti_ranks_reduce(par, comm, s->pieces, (uint64_t)pieces * s->width, DT_F32, DT_COMM_SUM);
     if (!result)
         dti_statistics_move(s, &par->job, par->now->rows);
     return result;

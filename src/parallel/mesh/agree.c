@@ -8,14 +8,26 @@ typedef struct dti_agree_record {
     char text[DTI_AGREE_TEXT];
 } dti_agree_record;
 
+static dt_result dti_ranks_reduce(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
+                                  dt_dtype dtype, dt_comm_reduction how) {
+    return comm ? dti_parallel_comm_failed(par,
+                                           dt_comm_all_reduce(comm, data, data, count, dtype, how))
+                : DT_OK;
+}
+
+static dt_result dti_ranks_tell(dti_parallel *par, void *data, uint64_t count, dt_dtype dtype) {
+    dt_comm *comm = par->desc.comm;
+    return comm ? dti_parallel_comm_failed(par, dt_comm_broadcast(comm, data, count, dtype, 0))
+                : DT_OK;
+}
+
 /* The lowest rank that failed tells all of them its result and text. Allocates nothing, so every
  * rank takes part. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     if (!par->desc.comm || par->lost)
         return own;
-    int32_t mine = own ? (int32_t)(par->mesh.world - par->mesh.rank) : 0, most = mine;
-    dt_result result = dti_parallel_comm_failed(
-        par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
+    int32_t most = own ? (int32_t)(par->mesh.world - par->mesh.rank) : 0;
+    dt_result result = dti_ranks_reduce(par, par->desc.comm, &most, 1, DT_I32, DT_COMM_MAX);
     if (result || !most)
         return result;
     const uint32_t who = par->mesh.world - (uint32_t)most;
@@ -50,15 +62,13 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
     if (!par->desc.comm)
         return DT_OK;
     uint64_t theirs_size = size;
-    DTI_TRY(dti_parallel_comm_failed(
-        par, dt_comm_broadcast(par->desc.comm, &theirs_size, 1, DT_I64, 0)));
+    DTI_TRY(dti_ranks_tell(par, &theirs_size, 1, DT_I64));
     char *theirs = dti_alloc(par->base, (size_t)theirs_size + 1);
     dt_result result = dti_agree_result(par, theirs ? DT_OK : DT_ERROR_MEMORY);
     if (!result && par->mesh.rank == 0)
         memcpy(theirs, text, size);
     if (!result)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, theirs, theirs_size, DT_U8, 0));
+        result = dti_ranks_tell(par, theirs, theirs_size, DT_U8);
     if (!result)
         result = dti_agree_result(
             par, dti_agree_difference(par, text, size, theirs, (size_t)theirs_size));
@@ -89,9 +99,8 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
         const dt_store *first = par->replicas[0].store;
         result =
             dti_store_backend(first, (int)arena)->memory_read(first->memories[arena], at, piece, n);
-        if (!result && par->desc.comm)
-            result = dti_parallel_comm_failed(
-                par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));
+        if (!result)
+            result = dti_ranks_tell(par, piece, n, DT_U8);
         for (uint32_t i = par->mesh.rank == 0; i < par->job.local && !result; i++)
             result = dti_agree_write(par->replicas[i].store, arena, at, piece, n);
     }
@@ -113,9 +122,8 @@ static dt_result dti_agree_hash(dti_parallel *par) {
     uint64_t hash[2] = {0, 0};
     dt_result result = dti_agree_hash_of(par, par->replicas[0].store, &hash[0]);
     hash[1] = hash[0];
-    if (!result && par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_broadcast(par->desc.comm, &hash[1], 1, DT_I64, 0));
+    if (!result)
+        result = dti_ranks_tell(par, &hash[1], 1, DT_I64);
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
         result = dti_agree_hash_of(par, par->replicas[i].store, &hash[0]);
         if (!result && hash[0] != hash[1])
@@ -141,10 +149,7 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     const uint32_t moments = par->sharded ? 0 : s->moments; /* else they are with their owners */
     uint64_t steps = s->steps,
              state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, moments) : 0;
-    dt_result result = DT_OK;
-    if (par->desc.comm)
-        result =
-            dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
+    dt_result result = dti_ranks_tell(par, &steps, 1, DT_I64);
     if (!result)
         result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements),
                                  piece, DTI_AGREE_PIECE);

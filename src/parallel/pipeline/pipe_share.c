@@ -51,11 +51,7 @@ static dt_result dti_pipe_bounds_make(dti_parallel *par) {
         if (pipe->chunks[i].store)
             dti_pipe_bounds_of(par, &pipe->chunks[i]);
     }
-    if (!par->desc.comm)
-        return DT_OK;
-    return dti_parallel_comm_failed(par,
-                                    dt_comm_all_reduce(par->desc.comm, pipe->bounds, pipe->bounds,
-                                                       count + params, DT_I64, DT_COMM_MAX));
+    return dti_ranks_reduce(par, par->desc.comm, pipe->bounds, count + params, DT_I64, DT_COMM_MAX);
 }
 
 /* ---- new parameters from who made them */

@@ -190,7 +190,8 @@ static dt_result dti_pipe_pairs(dti_parallel *par) {
         if (pipe->chunks[i].store)
             dti_pipe_pairs_of(par, &pipe->chunks[i]);
     }
-    const dt_result result = dti_sum_disjoint(par, par->desc.comm, pipe->pairs, count, DT_I32);
+    const dt_result result =
+        dti_ranks_reduce(par, par->desc.comm, pipe->pairs, count, DT_I32, DT_COMM_SUM);
     for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
         if (pipe->chunks[i].store)
             memcpy(dti_micro_slot_pairs_of_all(dti_pipe_last(par, &pipe->chunks[i])), pipe->pairs,

@@ -175,8 +175,7 @@ static dt_result dti_pipe_units_agree(dti_parallel *par) {
     if (!result) {
         dti_pipe_units_hash(pipe, own, &same);
         memcpy(own + count, own, count * sizeof *own);
-        result = dti_parallel_comm_failed(
-            par, dt_comm_all_reduce(par->desc.comm, own, own, count, DT_I64, DT_COMM_MAX));
+        result = dti_ranks_reduce(par, par->desc.comm, own, count, DT_I64, DT_COMM_MAX);
     }
     if (!result) {
         own[count] += !same; /* replicas here differ: as if from the others' */

@@ -60,15 +60,10 @@ static dt_result dti_pipe_needs_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const size_t count = (size_t)pipe->cut.link_count * DTI_PIPE_NEEDS;
     pipe->needs = dti_alloc_array(par->base, count + 1, sizeof *pipe->needs);
-    dt_result result = dti_agree_result(par, pipe->needs ? DT_OK : DT_ERROR_MEMORY);
-    if (result)
-        return result;
+    DTI_TRY(dti_agree_result(par, pipe->needs ? DT_OK : DT_ERROR_MEMORY));
     dti_pipe_needs_own(pipe);
-    if (par->desc.comm)
-        result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, pipe->needs,
-                                                                  pipe->needs, count, DT_I32,
-                                                                  DT_COMM_MAX));
-    return result ? result : dti_agree_result(par, dti_pipe_weighs_make(par));
+    DTI_TRY(dti_ranks_reduce(par, par->desc.comm, pipe->needs, count, DT_I32, DT_COMM_MAX));
+    return dti_agree_result(par, dti_pipe_weighs_make(par));
 }
 
 /* Of a link: the chunks that it goes from and to. */

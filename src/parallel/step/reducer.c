@@ -200,13 +200,6 @@ static dt_result dti_sums_end(dti_parallel *par, bool wait) {
     return dti_parallel_comm_failed(par, result);
 }
 
-static dt_result dti_sum_disjoint(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
-                                  dt_dtype dtype) {
-    return comm ? dti_parallel_comm_failed(
-                      par, dt_comm_all_reduce(comm, data, data, count, dtype, DT_COMM_SUM))
-                : DT_OK;
-}
-
 static dt_result dti_sums_speak(dti_parallel *par) {
     dt_result result = dti_sums_post(par);
     return result || !par->sums.kind->early ? result : dti_sums_end(par, false);

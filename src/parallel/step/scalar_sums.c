@@ -64,8 +64,9 @@ static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
 
 /* Each number is one rank's, so it does not matter in which order they are added. */
 static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
-    const dt_result result = dti_sum_disjoint(par, par->desc.comm, s->leaves,
-                                              (uint64_t)par->job.batch_slices * s->width, DT_F64);
+    const dt_result result =
+        dti_ranks_reduce(par, par->desc.comm, s->leaves, (uint64_t)par->job.batch_slices * s->width,
+                         DT_F64, DT_COMM_SUM);
     dti_scalar_tree(s->leaves, par->job.batch_slices, s->width);
     memcpy(s->sum, s->leaves, s->width * sizeof *s->sum);
     return result;

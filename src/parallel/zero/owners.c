@@ -303,10 +303,6 @@ static dt_result dti_owners_hide(dti_parallel *par) {
 
 /* ---- the state to and from files */
 
-static dt_result dti_owners_ask(dti_parallel *par, uint64_t words[3]) {
-    return dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, words, 3, DT_I64, 0));
-}
-
 /* What rank 0 asked for, to it; all send, whatever fails. */
 static dt_result dti_owners_give(dti_parallel *par, const uint64_t words[3], void *to) {
     dti_values_move m;
@@ -323,13 +319,13 @@ static dt_result dti_owners_give(dti_parallel *par, const uint64_t words[3], voi
 static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to) {
     dti_parallel *par = user;
     uint64_t words[3] = {moment, at, n};
-    const dt_result result = dti_owners_ask(par, words);
-    return result ? result : dti_owners_give(par, words, to);
+    DTI_TRY(dti_ranks_tell(par, words, 3, DT_I64));
+    return dti_owners_give(par, words, to);
 }
 
 static dt_result dti_owners_served(dti_parallel *par) {
     uint64_t words[3] = {0};
-    return par->lost ? DT_OK : dti_owners_ask(par, words);
+    return par->lost ? DT_OK : dti_ranks_tell(par, words, 3, DT_I64);
 }
 
 /* A part that cannot be read is told, and rank 0 gives the file up. */
@@ -337,7 +333,7 @@ static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
     dt_result kept = DT_OK;
     for (;;) {
         uint64_t words[3] = {0};
-        dt_result result = dti_owners_ask(par, words);
+        dt_result result = dti_ranks_tell(par, words, 3, DT_I64);
         if (result || words[2] == 0)
             return result ? result : kept;
         result = dti_owners_give(par, words, piece);
@@ -349,10 +345,6 @@ static dt_result dti_owners_serve(dti_parallel *par, char *piece) {
 
 static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                    char *piece) {
-    dt_result result = DT_OK;
-    if (par->desc.comm)
-        result =
-            dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, piece, n, DT_F32, 0));
-    return result ? result
-                  : dti_values_put(par, moment + 1, at, n, (const float *)(const void *)piece);
+    DTI_TRY(dti_ranks_tell(par, piece, n, DT_F32));
+    return dti_values_put(par, moment + 1, at, n, (const float *)(const void *)piece);
 }

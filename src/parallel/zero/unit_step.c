@@ -194,7 +194,8 @@ static dt_result dti_units_validate(dti_parallel *par, uint32_t index) {
 
 /* Of all ranks, each of which has its own and else zeros. */
 static dt_result dti_units_pairs(dti_parallel *par) {
-    return dti_sum_disjoint(par, par->desc.comm, par->units.pairs, par->units.pair_count, DT_F32);
+    return dti_ranks_reduce(par, par->desc.comm, par->units.pairs, par->units.pair_count, DT_F32,
+                            DT_COMM_SUM);
 }
 
 static const dti_strategy dti_units_strategy = {
