@@ -263,14 +263,15 @@ static uint32_t dti_devices_count(dti_base *base, const char *devices);
 /* ---- mesh/agree.c */
 /* What the ranks were told must be the same: `text`, a line a fact. Names the first difference. */
 static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size);
-/* The first replica of rank 0 gives all others parameters, buffers and optimizer state; then all
- * have the same hash. */
-static dt_result dti_agree_state(dti_parallel *par);
-/* The same in two, so that no rank runs out of memory when values have changed: the memory, which
- * the caller frees, then the rest. */
+/* Memory for values that go to other ranks, on all of them, so that none runs out of it when values
+ * have changed. The caller frees it; or `fn` gets it. MEMORY */
 #define DTI_AGREE_PIECE ((size_t)1 << 20)
 static dt_result dti_agree_piece(dti_parallel *par, char **piece);
-static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
+typedef dt_result dti_piece_fn(dti_parallel *par, char *piece);
+static dt_result dti_agree_with(dti_parallel *par, dti_piece_fn *fn);
+/* The first replica of rank 0 gives all others parameters, buffers and optimizer state; then all
+ * have the same hash. */
+static dti_piece_fn dti_agree_state;
 /* In place, over all ranks of a comm; NULL: there are no others. */
 static dt_result dti_ranks_reduce(dti_parallel *par, dt_comm *comm, void *data, uint64_t count,
                                   dt_dtype dtype, dt_comm_reduction how);

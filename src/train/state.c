@@ -394,7 +394,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (!result && par->sharded)
         result = dti_state_moments_spread(t, c, f, piece);
     if (!result)
-        result = dti_agree_state_by(par, piece);
+        result = dti_agree_state(par, piece);
     if (!result && (par->pipe))
         result = dti_full_given(par);
     if (!result && is_local)

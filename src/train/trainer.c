@@ -174,7 +174,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     DTI_TRY(dti_agree_result(par, dti_device_team_create(t->base, par->desc.comm, par->job.local,
                                                          t->desc.pin, &par->device_team)));
     DTI_TRY(dti_agree_result(par, dti_trainer_start(t)));
-    DTI_TRY(dti_agree_state(par));
+    DTI_TRY(dti_agree_with(par, dti_agree_state));
     if (par->pipe)
         DTI_TRY(dti_full_given(par));
     if (t->worker)

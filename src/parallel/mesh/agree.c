@@ -144,7 +144,7 @@ static void dti_agree_averages(dt_store *s) {
     }
 }
 
-static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
+static dt_result dti_agree_state(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     const uint32_t moments = par->sharded ? 0 : s->moments; /* else they are with their owners */
     uint64_t steps = s->steps,
@@ -173,11 +173,11 @@ static dt_result dti_agree_piece(dti_parallel *par, char **piece) {
     return dti_agree_result(par, *piece ? DT_OK : DT_ERROR_MEMORY);
 }
 
-static dt_result dti_agree_state(dti_parallel *par) {
+static dt_result dti_agree_with(dti_parallel *par, dti_piece_fn *fn) {
     char *piece;
     dt_result result = dti_agree_piece(par, &piece);
     if (!result)
-        result = dti_agree_state_by(par, piece);
+        result = fn(par, piece);
     dti_free(par->base, piece);
     return result;
 }

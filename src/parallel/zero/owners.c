@@ -277,12 +277,7 @@ static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
 }
 
 static dt_result dti_owners_show(dti_parallel *par) {
-    char *piece;
-    dt_result result = dti_agree_piece(par, &piece);
-    if (!result)
-        result = dti_owners_show_by(par, piece);
-    dti_free(par->base, piece);
-    return result;
+    return dti_agree_with(par, dti_owners_show_by);
 }
 
 static dt_result dti_owners_restore(dti_parallel *par, uint32_t index) {
