@@ -134,7 +134,8 @@ typedef struct dti_pipe {
     /* State that replicas shard (ZeRO): where the part of each begins, [chunk][replica + 1], and by
      * the model's parameters where they lie in their chunks. NULL: each has all of its stage. */
     uint64_t *bounds, *offsets;
-    float *weighs; /* for parameters that weigh targets: room for the largest */
+    size_t bound_count; /* with offsets */
+    float *weighs;      /* for parameters that weigh targets: room for the largest */
     dti_device_team *device_team;
     dti_pipe_flow *flows;
     uint32_t flow_count;
@@ -266,9 +267,11 @@ static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 static dt_result dti_pipe_pairs(dti_parallel *par);
 
 /* ---- pipe_share.c: ZeRO-1 between replicas; otherwise these do nothing */
+static dt_result dti_pipe_bounds_make(dti_parallel *par); /* MEMORY */
+/* Before a chunk's programs are made: what it has. */
 static dt_result dti_pipe_own(const dti_parallel *par, const dti_pipe_chunk *chunk);
 static uint64_t *dti_pipe_bound(const dti_pipe *pipe, uint32_t chunk, uint32_t replica);
-static dt_result dti_pipe_bounds_make(dti_parallel *par); /* on all ranks together */
+static dti_values_shared dti_pipe_shared(const dti_pipe *pipe, uint32_t s); /* of a stage */
 /* Behind all commits, on all ranks together. */
 static dt_result dti_pipe_share_params(dti_parallel *par);
 

@@ -85,13 +85,12 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     if (result)
         return dti_pipe_blame(par, chunk, result, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
+    DTI_TRY(dti_pipe_stage_params(par, chunk));
     DTI_TRY(dti_pipe_own(par, chunk));
     const dti_pipe_device *first = &pipe->devices[0];
     const dti_device *device =
         dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device;
-    if (pipe->shared)
-        result = dti_tp_alike(par, device, chunk->store->device);
-    return result ? result : dti_pipe_stage_params(par, chunk);
+    return pipe->shared ? dti_tp_alike(par, device, chunk->store->device) : DT_OK;
 }
 
 static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char *name,
@@ -428,6 +427,8 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
     if (!result)
         result = dti_pipe_rooms(par);
     if (!result)
+        result = dti_pipe_bounds_make(par);
+    if (!result)
         result = dti_pipe_chunks_open(par, names, threads);
     if (!result && par->pipe->chunk_count == 1)
         dti_pipe_graph_drop(par->pipe);
@@ -458,8 +459,9 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
         result = dti_pipe_tp_groups_make(par);
     if (!result)
         result = dti_pipe_wires_make(par);
-    if (!result)
-        result = dti_pipe_bounds_make(par);
+    if (!result && par->pipe->bounds) /* who has a chunk knows, and the others are told */
+        result = dti_ranks_reduce(par, par->desc.comm, par->pipe->bounds, par->pipe->bound_count,
+                                  DT_I64, DT_COMM_MAX);
     if (!result)
         result = dti_pipe_units_make(par);
     if (!result)

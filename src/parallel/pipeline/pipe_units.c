@@ -27,7 +27,6 @@ static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chun
     dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     if (!dti_pipe_has_units(par))
         return DT_OK;
-    dti_owners_fixed(par, chunk->store, &chunk->store->layout);
     if (stage->buckets)
         return DT_OK;
     stage->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *stage->buckets);
@@ -57,7 +56,7 @@ static dt_result dti_pipe_unit_part_make(dti_parallel *par, dti_pipe_chunk *chun
     *p = (dti_unit_part){.store = s, .params = b->memory_host(s->units[0])};
     if (s->device->info.kind == DT_DEVICE_CPU)
         return DT_OK;
-    const size_t own = (size_t)(s->layout.own_end - s->layout.own_begin);
+    const size_t own = (size_t)dti_bucket_elements(dti_values_own(s));
     p->params = chunk->mirror = dti_alloc_array(par->base, own + 1, sizeof *chunk->mirror);
     return p->params ? DT_OK : DT_ERROR_MEMORY;
 }
@@ -73,9 +72,8 @@ static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
     for (; u->part_count < stage->pipelines && !result; u->part_count++)
         result = dti_pipe_unit_part_make(par, dti_pipe_alike_chunk(pipe, s, u->part_count));
     const dti_pipe_chunk *first = dti_pipe_alike_chunk(pipe, s, 0);
-    u->shared = (dti_values_shared){
-        dti_mesh_along(pipe->mesh, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s)),
-        dti_pipe_bound(pipe, first->index, 0)};
+    u->shared = dti_pipe_shared(pipe, s);
+    u->whole = dti_units_whole(par, u->shared.line);
     u->buckets = stage->buckets;
     u->bucket_count = stage->bucket_count;
     u->part = (uint16_t)(first - pipe->chunks);
@@ -111,9 +109,7 @@ static dt_result dti_pipe_units_make(dti_parallel *par) {
     result = dti_agree_result(par, result);
     for (uint32_t s = 0; s < pipe->stage_count && !result && par->desc.comm; s++) {
         dti_units *u = &pipe->stages[s].units;
-        const uint32_t position = dti_pipe_stage_position(pipe, s);
-        u->whole = dti_units_whole(par, dti_mesh_along(pipe->mesh, DTI_MESH_DATA, position));
-        result = dti_mesh_group(par, DTI_MESH_DATA, position, &u->comm);
+        result = dti_mesh_group(par, DTI_MESH_DATA, dti_pipe_stage_position(pipe, s), &u->comm);
         u->pieces = dti_pipe_units_pieces(par, u);
     }
     const uint32_t others = DTI_MIN(dti_pipe_messages(pipe), (uint32_t)DTI_PENDING_MAX);
@@ -224,7 +220,7 @@ static dt_result dti_pipe_units_post(dti_parallel *par, uint32_t s) {
 static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const dti_units *u = &stage->units;
-    const dti_bucket own = dti_unit_own(dti_pipe_unit_part(par->pipe, chunk));
+    const dti_bucket own = dti_values_own(chunk->store);
     dt_store *s = chunk->store;
     dt_result result = DT_OK;
     for (uint32_t b = 0; b < u->bucket_count && !result; b++) {

@@ -46,13 +46,21 @@ static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy c) {
     return result;
 }
 
-static dt_result dti_values_take(dt_store *s, const dti_values_ranges *t, dti_bucket own,
-                                 float *host) {
-    const dti_bucket before = {0, own.begin}, after = {own.end, s->layout.elements};
-    const dt_result result =
-        dti_values_copy_trained(s, (dti_values_copy){t, before, host, .write = true});
-    return result ? result
-                  : dti_values_copy_trained(s, (dti_values_copy){t, after, host, .write = true});
+static dti_bucket dti_values_own(const dt_store *s) {
+    return (dti_bucket){s->layout.own_begin, s->layout.own_end};
+}
+
+static dt_result dti_values_give(const dti_values_update *u, dt_store *s) {
+    return dti_values_copy_trained(
+        s, (dti_values_copy){.trained = &u->trained, .part = dti_values_own(s), .host = u->host});
+}
+
+static dt_result dti_values_take(const dti_values_update *u, dt_store *s) {
+    const dti_layout *l = &s->layout;
+    dti_values_copy c = {&u->trained, {0, l->own_begin}, u->host, .write = true};
+    DTI_TRY(dti_values_copy_trained(s, c));
+    c.part = (dti_bucket){l->own_end, l->elements};
+    return dti_values_copy_trained(s, c);
 }
 
 /* ---- between ranks */
@@ -100,17 +108,17 @@ static dt_result dti_values_post_range(const dti_mesh *mesh, dt_comm *comm, dti_
     return result;
 }
 
-static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, const dti_values_shared *s,
-                                  const dti_values_ranges *t, float *host) {
+static dt_result dti_values_share(const dti_parallel *par, const dti_values_update *u) {
     dt_comm_work at[DTI_VALUES_POSTED];
     dti_works w = {.at = at, .room = DTI_VALUES_POSTED};
     dti_bucket range;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; !result && dti_values_next_range(t, &i, &range);)
-        result = dti_values_post_range(&par->mesh, comm, &w, s, range, host + range.begin);
+    for (uint32_t i = 0; u->comm && !result && dti_values_next_range(&u->trained, &i, &range);)
+        result = dti_values_post_range(&par->mesh, u->comm, &w, &u->shared, range,
+                                       u->host + range.begin);
     while (w.ended < w.count) { /* also after an error: all have to end */
         bool ended;
-        const dt_result one = dti_works_end(comm, &w, true, &ended);
+        const dt_result one = dti_works_end(u->comm, &w, true, &ended);
         result = result ? result : one;
     }
     return result;

@@ -95,13 +95,19 @@ typedef struct dti_values_copy {
 
 static uint64_t dti_values_elements(const dti_values_ranges *t, dti_bucket part);
 static dt_result dti_values_copy_trained(dt_store *s, dti_values_copy copy);
-/* What others than the owner of `own` have, from an arena on the host. */
-static dt_result dti_values_take(dt_store *s, const dti_values_ranges *t, dti_bucket own,
-                                 float *host);
-/* Each of a line's ranks tells the others what its positions own, within their arena on the host.
+
+typedef struct dti_values_update { /* of stores that are alike, each of which made its own part */
+    dti_values_ranges trained;
+    dti_values_shared shared;
+    float *host;   /* an arena in which the parts meet */
+    dt_comm *comm; /* of the ranks that have some; NULL: all are here */
+} dti_values_update;
+
+/* What a store made to the host; then each rank's to the others; then those of others to a store.
  * The comm's error. */
-static dt_result dti_values_share(dti_parallel *par, dt_comm *comm, const dti_values_shared *s,
-                                  const dti_values_ranges *t, float *host);
+static dt_result dti_values_give(const dti_values_update *u, dt_store *s);
+static dt_result dti_values_share(const dti_parallel *par, const dti_values_update *u);
+static dt_result dti_values_take(const dti_values_update *u, dt_store *s);
 
 /* ---- host.c: that store, as the application sees it */
 /* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */

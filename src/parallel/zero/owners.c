@@ -105,34 +105,35 @@ static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_lay
     }
 }
 
+/* What one of `shards` stores that are alike has; bounds: what all of them have. */
+static void dti_owners_part(const dti_parallel *par, dt_store *s, uint32_t part, uint32_t shards,
+                            uint64_t *bounds) {
+    const bool whole = dti_owners_full(par);
+    dti_layout *l = &s->layout;
+    for (uint32_t i = 0; i <= shards; i++)
+        bounds[i] = dti_owners_begin(l, i, shards, whole);
+    l->own_begin = bounds[part];
+    l->own_end = bounds[part + 1];
+    l->parted = true;
+    l->level = (uint8_t)par->desc.parallel.zero_stage;
+    l->offload = s->host != NULL;
+    if (l->level >= DT_SHARD_GRADIENTS)
+        dti_owners_fixed(par, s, l);
+}
+
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t shards = dti_shards(par);
-    const bool whole = dti_owners_full(par);
     par->sharded = par->desc.parallel.zero_stage && (shards > 1 || par->desc.parallel.offload);
     if (!par->sharded)
         return DT_OK;
     DTI_TRY(dti_shards_check(par));
-    for (uint32_t i = 0; i < par->job.local && par->desc.parallel.offload; i++) {
-        const dt_result result =
-            dti_store_offload(par->replicas[i].store, par->replicas[i].store->device->one_thread);
-        if (result)
-            return result;
-    }
     par->owners = dti_alloc_array(par->base, (size_t)shards + 1, sizeof *par->owners);
-    if (!par->owners)
-        return DT_ERROR_MEMORY;
-    for (uint32_t i = 0; i <= shards; i++)
-        par->owners[i] = dti_owners_begin(&par->replicas[0].store->layout, i, shards, whole);
+    DTI_HAVE(par->owners);
     for (uint32_t i = 0; i < par->job.local; i++) {
-        dti_layout *l = &par->replicas[i].store->layout;
-        const dti_bucket own = dti_owners_range(par, par->job.first + i);
-        l->own_begin = own.begin;
-        l->own_end = own.end;
-        l->parted = true;
-        l->level = (uint8_t)par->desc.parallel.zero_stage;
-        l->offload = par->replicas[i].store->host != NULL;
-        if (dti_units_are(par))
-            dti_owners_fixed(par, par->replicas[i].store, l);
+        dt_store *s = par->replicas[i].store;
+        if (par->desc.parallel.offload)
+            DTI_TRY(dti_store_offload(s, s->device->one_thread));
+        dti_owners_part(par, s, (par->job.first + i) % shards, shards, par->owners);
     }
     return DT_OK;
 }
@@ -174,37 +175,42 @@ static dt_result dti_owners_make(dti_parallel *par) {
 /* A replica's part, to or from where it is in `undo`. */
 static dt_result dti_owners_undo(const dti_parallel *par, uint32_t index, bool write) {
     const dti_values_ranges trained = dti_owners_trained(par);
-    const dti_bucket own = dti_owners_range(par, par->job.first + index);
-    const dti_bucket before = {dti_owners_here(par).begin, own.begin};
+    dt_store *s = par->replicas[index].store;
+    const dti_bucket own = dti_values_own(s), before = {dti_owners_here(par).begin, own.begin};
     float *host = par->undo + dti_values_elements(&trained, before);
-    return dti_values_copy_trained(par->replicas[index].store,
-                                   (dti_values_copy){&trained, own, host, true, write});
+    return dti_values_copy_trained(s, (dti_values_copy){&trained, own, host, true, write});
 }
 
 static dt_result dti_owners_keep(dti_parallel *par, uint32_t index) {
     return dti_owners_undo(par, index, false);
 }
 
-/* To or from the first replica's gradients, at their places. */
-static dt_result dti_owners_copy(const dti_parallel *par, uint32_t index, dti_bucket part,
-                                 bool write) {
+/* All of them to or from the first replica's gradients, at their places. */
+static dt_result dti_owners_copy(const dti_parallel *par, uint32_t index, bool write) {
     const dti_values_ranges trained = dti_owners_trained(par);
+    const dti_bucket all = {0, par->elements};
     return dti_values_copy_trained(
         par->replicas[index].store,
-        (dti_values_copy){&trained, part, par->replicas[0].gradients, false, write});
+        (dti_values_copy){&trained, all, par->replicas[0].gradients, false, write});
+}
+
+static dti_values_update dti_owners_update(const dti_parallel *par) {
+    dt_comm *comm = par->shard_comm ? par->shard_comm : par->desc.comm;
+    return (dti_values_update){.trained = dti_owners_trained(par),
+                               .shared = dti_shards_here(par),
+                               .host = par->replicas[0].gradients,
+                               .comm = dti_shards_span(par) ? comm : NULL};
 }
 
 static dt_result dti_owners_put(dti_parallel *par, uint32_t index) {
-    if (index >= dti_shards(par)) /* of a further group here: the same again */
-        return DT_OK;
-    return dti_owners_copy(par, index, dti_owners_range(par, par->job.first + index), false);
+    const dti_values_update u = dti_owners_update(par);
+    return index < u.shared.line.count ? dti_values_give(&u, par->replicas[index].store)
+                                       : DT_OK; /* of a further group here: the same again */
 }
 
 static dt_result dti_owners_take(dti_parallel *par, uint32_t index) {
-    const dti_values_ranges trained = dti_owners_trained(par);
-    return dti_values_take(par->replicas[index].store, &trained,
-                           dti_owners_range(par, par->job.first + index),
-                           par->replicas[0].gradients);
+    const dti_values_update u = dti_owners_update(par);
+    return dti_values_take(&u, par->replicas[index].store);
 }
 
 /* ---- between processes */
@@ -224,20 +230,12 @@ static dt_result dti_owners_back(dti_parallel *par, uint32_t index) {
     return result;
 }
 
-static dt_result dti_owners_exchange(dti_parallel *par) {
-    const dti_values_ranges trained = dti_owners_trained(par);
-    const dti_values_shared shared = dti_shards_here(par);
-    dt_comm *comm = par->shard_comm ? par->shard_comm : par->desc.comm;
-    return dti_shards_span(par)
-               ? dti_values_share(par, comm, &shared, &trained, par->replicas[0].gradients)
-               : DT_OK;
-}
-
 static dt_result dti_owners_gather(dti_parallel *par) {
+    const dti_values_update update = dti_owners_update(par);
     dt_result result = dti_replicas_phase(par, dti_owners_put); /* no commit reads gradients now */
     if (result)
         return dti_parallel_partial_commit(par, result, true);
-    const dt_result apart = dti_owners_exchange(par);
+    const dt_result apart = dti_values_share(par, &update);
     result = dti_replicas_phase(par, apart ? dti_owners_back : dti_owners_take);
     if (result)
         return dti_parallel_partial_commit(par, result, false);
@@ -249,11 +247,10 @@ static dt_result dti_owners_gather(dti_parallel *par) {
 
 /* With units the owners have them as well. */
 static dt_result dti_owners_put_by(dti_parallel *par) {
-    const dti_bucket all = {0, par->elements};
     if (!dti_units_are(par))
-        return dti_agree_result(par, dti_owners_copy(par, 0, all, false));
-    dt_result result = dti_units_show(par);
-    return result ? result : dti_agree_result(par, dti_units_take(par));
+        return dti_agree_result(par, dti_owners_copy(par, 0, false));
+    DTI_TRY(dti_units_show(par));
+    return dti_agree_result(par, dti_units_take(par));
 }
 
 static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
@@ -281,7 +278,7 @@ static dt_result dti_owners_show(dti_parallel *par) {
 }
 
 static dt_result dti_owners_restore(dti_parallel *par, uint32_t index) {
-    return dti_owners_copy(par, index, (dti_bucket){0, par->elements}, true);
+    return dti_owners_copy(par, index, true);
 }
 
 static dt_result dti_owners_hide(dti_parallel *par) {

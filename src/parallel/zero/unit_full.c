@@ -80,7 +80,7 @@ static dt_result dti_units_take(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
         const dti_unit_part *p = &par->units.parts[i];
-        const dti_bucket own = dti_unit_own(p);
+        const dti_bucket own = dti_values_own(p->store);
         if (own.begin < own.end)
             result =
                 dti_store_array_read(p->store, 0, own.begin, dti_bucket_elements(own), p->params);

@@ -62,7 +62,8 @@ static dt_result dti_unit_committed(const dti_unit_part *p) {
     dt_result result = DT_OK;
     if (s->device->info.kind != DT_DEVICE_CPU && !s->host)
         return s->device->backend->memory_read(
-            s->units[0], 0, p->params, dti_arena_bytes(dti_bucket_elements(dti_unit_own(p))));
+            s->units[0], 0, p->params,
+            dti_arena_bytes(dti_bucket_elements(dti_values_own(p->store))));
     for (uint32_t i = 0; i < s->layout.param_count && s->host && !result; i++) {
         const dti_param *of = &s->layout.params[i];
         if (p->code->update[i])

@@ -18,15 +18,12 @@ static bool dti_units_are(const dti_parallel *par) {
     return par->sharded && par->desc.parallel.zero_stage >= DT_SHARD_GRADIENTS;
 }
 
-static dti_bucket dti_unit_own(const dti_unit_part *p) {
-    return (dti_bucket){p->store->layout.own_begin, p->store->layout.own_end};
-}
-
 /* What parts here own of a range, to or from host memory in which it begins. */
 static void dti_units_move(const dti_units *u, dti_bucket range, float *host, bool gradients,
                            bool out) {
     for (uint32_t i = 0; i < u->part_count; i++) {
-        const dti_bucket own = dti_unit_own(&u->parts[i]), part = dti_bucket_overlap(range, own);
+        const dti_bucket own = dti_values_own(u->parts[i].store),
+                         part = dti_bucket_overlap(range, own);
         float *has = gradients ? u->parts[i].gradients : u->parts[i].params;
         float *at = host + (part.begin - range.begin);
         if (part.begin == part.end)
@@ -131,7 +128,8 @@ static dt_result dti_unit_copy(const dti_units *u, const dti_unit_part *p, dti_b
     dt_result result = DT_OK;
     const uint32_t count = u->shared.line.count, first = (uint32_t)(p - u->parts) / count * count;
     for (uint32_t i = first; i < first + count && !result; i++) {
-        const dti_bucket own = dti_unit_own(&u->parts[i]), part = dti_bucket_overlap(range, own);
+        const dti_bucket own = dti_values_own(u->parts[i].store),
+                         part = dti_bucket_overlap(range, own);
         if (part.begin < part.end)
             result = dti_unit_write(p, to + (part.begin - range.begin),
                                     u->parts[i].params + (part.begin - own.begin),
