@@ -55,8 +55,8 @@ typedef struct dti_pipe_chunk { /* of a pipeline */
 
 typedef struct
     dti_pipe_stage { /* what chunks here of one number, and of one tensor rank, are alike in */
-    uint32_t first,
-        pipelines; /* the pipelines here that have it, each one replica on; 0 pipelines: none */
+    dti_pipe_chunk *chunk; /* the first here; NULL: there is none. The next ones are a replica on */
+    uint32_t pipelines;    /* here that have it */
     uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
@@ -177,8 +177,15 @@ static inline dti_pipe_stage *dti_pipe_stage_of(const dti_pipe *pipe, const dti_
 }
 /* Number i of the chunks here that are alike, of stage s. */
 static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_t s, uint32_t i) {
-    return dti_pipe_chunk_of(pipe, pipe->stages[s].first + i * pipe->mesh->tensor,
-                             s % pipe->chunk_count);
+    return pipe->stages[s].chunk + (size_t)i * pipe->mesh->tensor * pipe->chunk_count;
+}
+/* The next chunk here, after one or from the first on; NULL: there is none. */
+static inline dti_pipe_chunk *dti_pipe_next(const dti_pipe *pipe, const dti_pipe_chunk *last) {
+    size_t i = last ? (size_t)(last - pipe->chunks) + 1 : 0;
+    const size_t end = (size_t)pipe->pipeline_count * pipe->chunk_count;
+    while (i < end && !pipe->chunks[i].store)
+        i++;
+    return i < end ? &pipe->chunks[i] : NULL;
 }
 /* A node of the model, in what is cut. */
 static inline uint32_t dti_pipe_node(const dti_pipe *pipe, uint32_t id) {

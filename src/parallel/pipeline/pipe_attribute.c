@@ -77,9 +77,9 @@ static const char *dti_pipe_statistics_fault(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const char *fault = NULL;
     for (uint32_t s = 0; s < pipe->stage_count && !fault; s++) {
-        if (pipe->stages[s].pipelines)
-            fault = dti_statistics_fault(&pipe->stages[s].statistics,
-                                         dti_pipe_alike_chunk(pipe, s, 0)->graph);
+        const dti_pipe_stage *stage = &pipe->stages[s];
+        if (stage->chunk)
+            fault = dti_statistics_fault(&stage->statistics, stage->chunk->graph);
     }
     return fault;
 }

@@ -31,7 +31,7 @@ static void dti_pipeline_open(dti_pipe *pipe, uint32_t i) {
         if (chunk->device >= pipe->device_count) /* another rank's */
             continue;
         dti_pipe_stage *stage = dti_pipe_stage_of(pipe, chunk);
-        stage->first = stage->pipelines ? stage->first : i;
+        stage->chunk = stage->chunk ? stage->chunk : chunk;
         stage->pipelines++;
     }
 }
@@ -163,10 +163,8 @@ static void dti_pipe_log(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const bool stages = pipe->chunk_count > 1;
     dti_mesh_log(par);
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
-        if (pipe->chunks[i].store)
-            (stages ? dti_pipe_log_chunk : dti_pipe_log_tensor)(par, &pipe->chunks[i]);
-    }
+    for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(pipe, chunk)) != NULL;)
+        (stages ? dti_pipe_log_chunk : dti_pipe_log_tensor)(par, chunk);
     if (stages)
         dti_pipe_log_schedule(par);
     else

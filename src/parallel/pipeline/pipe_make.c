@@ -254,8 +254,8 @@ static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
 
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
     for (uint32_t s = c; s < pipe->stage_count; s += pipe->chunk_count) {
-        if (pipe->stages[s].pipelines)
-            return dti_pipe_alike_chunk(pipe, s, 0)->runs[0][0].program;
+        if (pipe->stages[s].chunk)
+            return pipe->stages[s].chunk->runs[0][0].program;
     }
     return NULL;
 }
@@ -282,11 +282,10 @@ static dt_result dti_pipe_fill(dti_parallel *par) {
         result = dti_pipeline_fill(par, i);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
-        if (stage->pipelines)
-            result = dti_statistics_make(
-                par->base, &par->job,
-                dti_program_code(dti_pipe_alike_chunk(pipe, s, 0)->runs[0][0].program),
-                &stage->statistics);
+        if (stage->chunk)
+            result = dti_statistics_make(par->base, &par->job,
+                                         dti_program_code(stage->chunk->runs[0][0].program),
+                                         &stage->statistics);
     }
     return result;
 }

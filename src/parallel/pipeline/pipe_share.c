@@ -70,9 +70,9 @@ static dt_result dti_pipe_share_params(dti_parallel *par) {
         return DT_OK;
     dt_result result = dti_protocol_phase(par, dti_pipe_share_put);
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
-        if (!pipe->stages[s].pipelines)
+        if (!pipe->stages[s].chunk)
             continue;
-        const dti_values_update u = dti_pipe_update(par, dti_pipe_alike_chunk(pipe, s, 0));
+        const dti_values_update u = dti_pipe_update(par, pipe->stages[s].chunk);
         result = dti_parallel_comm_failed(par, dti_values_share(par, &u));
     }
     return result ? result : dti_protocol_phase(par, dti_pipe_share_take);

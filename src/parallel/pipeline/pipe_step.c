@@ -361,12 +361,10 @@ static void dti_pipe_report(dti_parallel *par, dti_parallel_result *out) {
 
 static void dti_pipe_drop(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
-        const dti_pipe_chunk *chunk = &pipe->chunks[i];
-        for (uint32_t m = 0; chunk->store && m < dti_pipe_runs_now(par, chunk)->count; m++)
+    for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
+        for (uint32_t m = 0; m < dti_pipe_runs_now(par, chunk)->count; m++)
             dti_micro_slot_end(dti_pipe_run_of(par, chunk, m)->program);
-        if (chunk->store)
-            dti_micro_slot_end(dti_pipe_last(par, chunk));
+        dti_micro_slot_end(dti_pipe_last(par, chunk));
     }
 }
 
@@ -374,9 +372,8 @@ static dt_result dti_pipe_load(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t s = 0; s < par->pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &par->pipe->stages[s];
-        if (stage->pipelines)
-            result = dti_statistics_load(&stage->statistics,
-                                         dti_pipe_alike_chunk(par->pipe, s, 0)->store);
+        if (stage->chunk)
+            result = dti_statistics_load(&stage->statistics, stage->chunk->store);
     }
     return result;
 }

@@ -23,9 +23,9 @@ static dt_result dti_pipe_stage_sum(dti_parallel *par, uint32_t s) {
                                             pipe->pipelines[chunk->pipeline].replica);
         operands += dti_partition_subtrees(&par->job, chunk->sum.first, chunk->sum.end).count;
     }
-    if (result || !stage->pipelines)
+    if (result || !stage->chunk)
         return result;
-    const dti_batch_slice_stack *first = &dti_pipe_alike_chunk(pipe, s, 0)->sum;
+    const dti_batch_slice_stack *first = &stage->chunk->sum;
     result =
         dti_batch_slice_sum_make(par, stage->sum, stage->pipelines, first->elements,
                                  dti_pipe_stage_position(pipe, s), stage->buckets ? first : NULL);
@@ -135,7 +135,7 @@ static dt_result dti_pipe_statistics(dti_parallel *par) {
     dt_result result = DT_OK;
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
-        if (stage->pipelines)
+        if (stage->chunk)
             result = dti_statistics_sum(par, &stage->statistics, stage->sum->comm,
                                         dti_mesh_slices_of(par, dti_pipe_stage_position(pipe, s)));
     }
@@ -186,16 +186,13 @@ static dt_result dti_pipe_pairs(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     const size_t count = (size_t)2 * pipe->block_count;
     memset(pipe->pairs, 0, count * sizeof *pipe->pairs);
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count; i++) {
-        if (pipe->chunks[i].store)
-            dti_pipe_pairs_of(par, &pipe->chunks[i]);
-    }
+    dti_pipe_chunk *chunk = NULL;
+    while ((chunk = dti_pipe_next(pipe, chunk)) != NULL)
+        dti_pipe_pairs_of(par, chunk);
     const dt_result result =
         dti_ranks_reduce(par, par->desc.comm, pipe->pairs, count, DT_I32, DT_COMM_SUM);
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
-        if (pipe->chunks[i].store)
-            memcpy(dti_micro_slot_pairs_of_all(dti_pipe_last(par, &pipe->chunks[i])), pipe->pairs,
-                   count * sizeof *pipe->pairs);
-    }
+    while (!result && (chunk = dti_pipe_next(pipe, chunk)) != NULL)
+        memcpy(dti_micro_slot_pairs_of_all(dti_pipe_last(par, chunk)), pipe->pairs,
+               count * sizeof *pipe->pairs);
     return result;
 }

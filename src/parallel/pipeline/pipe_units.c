@@ -20,7 +20,8 @@ static bool dti_pipe_has_units(const dti_parallel *par) {
 
 static dti_unit_part *dti_pipe_unit_part(const dti_pipe *pipe, const dti_pipe_chunk *chunk) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(pipe, chunk);
-    return &stage->units.parts[(chunk->pipeline - stage->first) / pipe->mesh->tensor];
+    const size_t after = (size_t)(chunk - stage->chunk);
+    return &stage->units.parts[after / (pipe->mesh->tensor * pipe->chunk_count)];
 }
 
 static dt_result dti_pipe_units_own(const dti_parallel *par, const dti_pipe_chunk *chunk) {
@@ -71,12 +72,11 @@ static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
         return DT_ERROR_MEMORY;
     for (; u->part_count < stage->pipelines && !result; u->part_count++)
         result = dti_pipe_unit_part_make(par, dti_pipe_alike_chunk(pipe, s, u->part_count));
-    const dti_pipe_chunk *first = dti_pipe_alike_chunk(pipe, s, 0);
     u->shared = dti_pipe_shared(pipe, s);
     u->whole = dti_units_whole(par, u->shared.line);
     u->buckets = stage->buckets;
     u->bucket_count = stage->bucket_count;
-    u->part = (uint16_t)(first - pipe->chunks);
+    u->part = (uint16_t)(stage->chunk - pipe->chunks);
     if (result || dti_mesh_is_within(pipe->mesh, u->shared.line))
         return result;
     result = dti_units_open(par, u);
@@ -103,7 +103,7 @@ static dt_result dti_pipe_units_make(dti_parallel *par) {
     if (!dti_pipe_has_units(par))
         return DT_OK;
     for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
-        if (pipe->stages[s].pipelines)
+        if (pipe->stages[s].chunk)
             result = dti_pipe_stage_units_make(par, s);
     }
     result = dti_agree_result(par, result);
@@ -247,7 +247,7 @@ static void dti_pipe_units_begin(dti_parallel *par) {
         dti_units *u = &pipe->stages[s].units;
         u->posted = u->at = 0;
         if (u->parts)
-            u->list = &pipe->devices[dti_pipe_alike_chunk(pipe, s, 0)->device].lists[pipe->tail];
+            u->list = &pipe->devices[pipe->stages[s].chunk->device].lists[pipe->tail];
     }
 }
 

@@ -33,10 +33,7 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
 static dt_result dti_values_given(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->pipeline_count * pipe->chunk_count && !result; i++) {
-        dti_pipe_chunk *chunk = &pipe->chunks[i];
-        if (!chunk->store)
-            continue;
+    for (dti_pipe_chunk *chunk = NULL; !result && (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
         chunk->store->steps = par->replicas[0].store->steps;
         dti_store_unbound(chunk->store);
         result = dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, chunk->store);
