@@ -296,8 +296,20 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
         atomic_store(&t->wanted, 1);
 }
 
+static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {
+    const int part = arena == DTI_ARENA_GRADIENT;
+    const uint64_t elements = s->layout.elements;
+    const uint64_t rounding = part && s->memories[DTI_ARENA_ROUNDING] ? elements : 0;
+    if (units)
+        return dti_arena_bytes(s->unit_elements[part] + rounding);
+    const uint64_t slots = part ? DTI_MAX(s->slots, 1u) : 1u;
+    return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
+}
+
 static void dti_trainer_info_pipeline(const dti_parallel *par, dt_trainer_info *info) {
     const dti_pipe *pipe = par->pipe;
+    const dti_pipe_device *own = &pipe->devices[0];
+    const bool units = dti_pipe_has_units(par);
     info->stages = pipe->chunk_count > 1 ? (int)pipe->chunk_count : 0;
     info->tensor_ranks = pipe->shared ? (int)(pipe->mesh->tensor / pipe->each) : 0;
     info->local_replicas = (int)(pipe->pipeline_count / pipe->mesh->tensor);
@@ -305,9 +317,15 @@ static void dti_trainer_info_pipeline(const dti_parallel *par, dt_trainer_info *
     info->live_micro_batches =
         pipe->chunk_count > 1 ? (int)pipe->pipelines[0].schedules[0].alive : 0;
     info->transient_bytes = dti_pipe_transients(pipe);
-    info->state_bytes = dti_pipe_state(pipe);
-    if (dti_pipe_has_units(par))
-        dti_pipe_units_info(par, &info->replica_param_bytes, &info->replica_gradient_bytes);
+    info->state_bytes = 0;
+    if (units)
+        info->replica_param_bytes = info->replica_gradient_bytes = 0;
+    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
+        const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
+        info->state_bytes += dti_state_bytes(&s->layout, s->moments);
+        info->replica_param_bytes += units ? dti_trainer_arena(s, true, DTI_ARENA_PARAM) : 0;
+        info->replica_gradient_bytes += units ? dti_trainer_arena(s, true, DTI_ARENA_GRADIENT) : 0;
+    }
 }
 
 /* Programs have one room. NULL: other devices', or memory ran out. */
@@ -317,16 +335,6 @@ static void dti_trainer_transients(const dti_runs *runs, dt_trainer_info *info) 
         if (p)
             info->transient_bytes = DTI_MAX(info->transient_bytes, p->code->transient_bytes);
     }
-}
-
-static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {
-    const int part = arena == DTI_ARENA_GRADIENT;
-    const uint64_t elements = s->layout.elements;
-    const uint64_t rounding = part && s->memories[DTI_ARENA_ROUNDING] ? elements : 0;
-    if (units)
-        return dti_arena_bytes(s->unit_elements[part] + rounding);
-    const uint64_t slots = part ? DTI_MAX(s->slots, 1u) : 1u;
-    return s->memories[arena] ? dti_arena_bytes(elements * slots + rounding) : 0;
 }
 
 DTI_PUBLIC_INFO(dt_trainer_get_info, (const dt_trainer *t, dt_trainer_info *info), t,

@@ -179,6 +179,10 @@ static inline dti_pipe_stage *dti_pipe_stage_of(const dti_pipe *pipe, const dti_
 static inline dti_pipe_chunk *dti_pipe_alike_chunk(const dti_pipe *pipe, uint32_t s, uint32_t i) {
     return pipe->stages[s].chunk + (size_t)i * pipe->mesh->tensor * pipe->chunk_count;
 }
+/* Of the first device here. */
+static inline dti_pipe_chunk *dti_pipe_first(const dti_pipe *pipe) {
+    return dti_pipe_chunk_of(pipe, pipe->devices[0].pipeline, pipe->devices[0].place);
+}
 /* The next chunk here, after one or from the first on; NULL: there is none. */
 static inline dti_pipe_chunk *dti_pipe_next(const dti_pipe *pipe, const dti_pipe_chunk *last) {
     size_t i = last ? (size_t)(last - pipe->chunks) + 1 : 0;
@@ -229,7 +233,6 @@ static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c);
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
 /* Transient bytes of the device that has most here, over its micro-batch slots. */
 static uint64_t dti_pipe_transients(const dti_pipe *pipe);
-static uint64_t dti_pipe_state(const dti_pipe *pipe); /* of the first device here, in bytes */
 static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 
 /* ---- pipe_wire.c */
@@ -306,8 +309,6 @@ static dt_result dti_pipe_units_gather(dti_parallel *par, dti_pipe_chunk *chunk,
                                        const dti_action *a);
 /* The chunk's parameters were written: what others read of them. */
 static dt_result dti_pipe_units_written(const dti_parallel *par, const dti_pipe_chunk *chunk);
-/* Bytes of parameters and of gradients of the first device here. */
-static void dti_pipe_units_info(const dti_parallel *par, uint64_t *params, uint64_t *gradients);
 
 /* ---- pipe_attribute.c */
 /* The first part that gave something not finite, else an update or a running statistic, on all

@@ -87,10 +87,9 @@ static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, c
     chunk->store->device->one_thread = threads <= 1;
     DTI_TRY(dti_pipe_stage_params(par, chunk));
     DTI_TRY(dti_pipe_own(par, chunk));
-    const dti_pipe_device *first = &pipe->devices[0];
-    const dti_device *device =
-        dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device;
-    return pipe->shared ? dti_tp_alike(par, device, chunk->store->device) : DT_OK;
+    return pipe->shared
+               ? dti_tp_alike(par, dti_pipe_first(pipe)->store->device, chunk->store->device)
+               : DT_OK;
 }
 
 static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char *name,
@@ -384,19 +383,16 @@ static dt_result dti_pipe_tp_make(dti_parallel *par, uint32_t d) {
 static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const dti_mesh *mesh = pipe->mesh;
-    const dti_pipe_device *first = &pipe->devices[0];
     if (!par->desc.comm)
         return DT_OK;
-    dt_result own = DT_OK;
+    dt_result own = DT_OK, result = DT_OK;
     for (uint32_t d = 0; d < pipe->device_count && !own; d++) {
         const dti_tp_place *place = pipe->devices[d].tp;
         if (place->count < place->size && !place->said)
             own = dti_pipe_tp_make(par, d);
     }
-    dt_result result =
-        dti_tp_same(par, dti_pipe_chunk_of(pipe, first->pipeline, first->place)->store->device);
-    if (!result)
-        result = dti_agree_result(par, own);
+    DTI_TRY(dti_tp_same(par, dti_pipe_first(pipe)->store->device));
+    DTI_TRY(dti_agree_result(par, own));
     const uint32_t begin = dti_mesh_rows(mesh, mesh->rank, mesh->tensor).first;
     for (uint32_t q = 0; q < mesh->data * mesh->stages && !result; q++) {
         const uint32_t at = q - begin; /* beyond: not here */
@@ -414,24 +410,17 @@ static void dti_pipe_graph_drop(dti_pipe *pipe) {
 }
 
 static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads) {
-    dt_result result = dti_pipe_grid_make(par);
-    if (!result)
-        result = dti_pipe_runs(par);
-    if (!result)
-        result = dti_grid_code(par, &par->pipe->code);
-    if (!result)
-        result = dti_pipe_cut_model(par);
-    if (!result)
-        result = dti_pipe_blocks(par);
-    if (!result)
-        result = dti_pipe_rooms(par);
-    if (!result)
-        result = dti_pipe_bounds_make(par);
-    if (!result)
-        result = dti_pipe_chunks_open(par, names, threads);
-    if (!result && par->pipe->chunk_count == 1)
+    DTI_TRY(dti_pipe_grid_make(par));
+    DTI_TRY(dti_pipe_runs(par));
+    DTI_TRY(dti_grid_code(par, &par->pipe->code));
+    DTI_TRY(dti_pipe_cut_model(par));
+    DTI_TRY(dti_pipe_blocks(par));
+    DTI_TRY(dti_pipe_rooms(par));
+    DTI_TRY(dti_pipe_bounds_make(par));
+    DTI_TRY(dti_pipe_chunks_open(par, names, threads));
+    if (par->pipe->chunk_count == 1)
         dti_pipe_graph_drop(par->pipe);
-    return result ? result : dti_pipe_fill(par);
+    return dti_pipe_fill(par);
 }
 
 /* Whether several threads would use the comm at once. */
@@ -453,28 +442,23 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const
     dt_result result = par->pipe ? dti_grid_begin(par, batch_slices) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_pipe_open(par, names, threads);
-    result = dti_agree_result(par, result);
-    if (!result && par->pipe->shared)
-        result = dti_pipe_tp_groups_make(par);
+    DTI_TRY(dti_agree_result(par, result));
+    dti_pipe *pipe = par->pipe;
+    if (pipe->shared)
+        DTI_TRY(dti_pipe_tp_groups_make(par));
+    DTI_TRY(dti_pipe_wires_make(par));
+    if (pipe->bounds) /* who has a chunk knows, and the others are told */
+        DTI_TRY(dti_ranks_reduce(par, par->desc.comm, pipe->bounds, pipe->bound_count, DT_I64,
+                                 DT_COMM_MAX));
+    DTI_TRY(dti_pipe_units_make(par));
+    DTI_TRY(dti_pipe_sums_make(par));
+    pipe->reads = dti_pipe_reads(par);
+    pipe->locks_comm = dti_pipe_locks_comm(par);
+    DTI_TRY(dti_agree_result(par, dti_pipe_lists_make(par)));
+    result = dti_pipe_units_agree(par);
     if (!result)
-        result = dti_pipe_wires_make(par);
-    if (!result && par->pipe->bounds) /* who has a chunk knows, and the others are told */
-        result = dti_ranks_reduce(par, par->desc.comm, par->pipe->bounds, par->pipe->bound_count,
-                                  DT_I64, DT_COMM_MAX);
-    if (!result)
-        result = dti_pipe_units_make(par);
-    if (!result)
-        result = dti_pipe_sums_make(par);
-    if (result)
-        return result;
-    par->pipe->reads = dti_pipe_reads(par);
-    par->pipe->locks_comm = dti_pipe_locks_comm(par);
-    result = dti_agree_result(par, dti_pipe_lists_make(par));
-    if (!result)
-        result = dti_pipe_units_agree(par);
-    if (!result)
-        result = dti_device_team_create(par->base, par->desc.comm, par->pipe->device_count, pin,
-                                        &par->pipe->device_team);
+        result = dti_device_team_create(par->base, par->desc.comm, pipe->device_count, pin,
+                                        &pipe->device_team);
     return dti_agree_result(par, result);
 }
 
@@ -485,9 +469,7 @@ static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
 
 static void dti_pipe_chunk_close(dti_parallel *par, dti_pipe_chunk *chunk) {
     dti_store_free(chunk->store); /* and its programs */
-    dti_free(par->base, chunk->mirror);
-    dti_free(par->base, chunk->runs[0]);
-    dti_free(par->base, chunk->runs[1]);
+    DTI_FREE(par->base, chunk->mirror, chunk->runs[0], chunk->runs[1]);
 }
 
 static void dti_pipeline_close(dti_parallel *par, dti_pipeline *pipeline) {
@@ -541,11 +523,8 @@ static void dti_pipe_destroy(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_runs_free(par->base, &par->replicas[0].full);
     dti_runs_free(par->base, &par->replicas[0].tail);
-    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece,     pipe->devices, pipe->pipelines,
-                   pipe->chunks, pipe->stages, pipe->tp_groups, pipe->bounds};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(par->base, all[i]);
-    dti_free(par->base, pipe);
+    DTI_FREE(par->base, pipe->blocks, pipe->pairs, pipe->piece, pipe->devices, pipe->pipelines,
+             pipe->chunks, pipe->stages, pipe->tp_groups, pipe->bounds, pipe);
     par->pipe = NULL;
 }
 
@@ -574,14 +553,10 @@ static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, 
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values,
                                 size_t bytes) {
     dti_pipe *pipe = par->pipe;
-    const uint32_t chunks = pipe->device_team ? pipe->pipeline_count * pipe->chunk_count : 0;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < chunks && !result; i++) {
-        if (pipe->chunks[i].store)
-            result = dti_pipe_share_chunk(par, &pipe->chunks[i], dti_pipe_node(pipe, node), values,
-                                          bytes);
-    }
-    return result;
+    dti_pipe_chunk *chunk = NULL;
+    while (pipe->device_team && (chunk = dti_pipe_next(pipe, chunk)) != NULL)
+        DTI_TRY(dti_pipe_share_chunk(par, chunk, dti_pipe_node(pipe, node), values, bytes));
+    return DT_OK;
 }
 
 /* Distinct programs of a chunk, with the micro-batch slots of each. */
@@ -602,14 +577,4 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
         most = DTI_MAX(most, all);
     }
     return most;
-}
-
-static uint64_t dti_pipe_state(const dti_pipe *pipe) {
-    const dti_pipe_device *own = &pipe->devices[0];
-    uint64_t bytes = 0;
-    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
-        const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
-        bytes += dti_state_bytes(&s->layout, s->moments);
-    }
-    return bytes;
 }

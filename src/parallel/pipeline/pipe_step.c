@@ -351,8 +351,7 @@ static dt_result dti_pipe_publish(dti_parallel *par) {
 }
 
 static void dti_pipe_report(dti_parallel *par, dti_parallel_result *out) {
-    const dti_pipe_device *own = &par->pipe->devices[0];
-    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, own->pipeline, own->place);
+    const dti_pipe_chunk *chunk = dti_pipe_first(par->pipe);
     par->replicas[0].store->steps = chunk->store->steps;
     out->norm = chunk->norm;
 }

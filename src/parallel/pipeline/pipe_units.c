@@ -297,15 +297,3 @@ static dt_result dti_pipe_units_written(const dti_parallel *par, const dti_pipe_
     const dti_unit_part *p = dti_pipe_has_units(par) ? dti_pipe_unit_part(par->pipe, chunk) : NULL;
     return p ? dti_unit_committed(p) : DT_OK;
 }
-
-static void dti_pipe_units_info(const dti_parallel *par, uint64_t *params, uint64_t *gradients) {
-    const dti_pipe *pipe = par->pipe;
-    const dti_pipe_device *own = &pipe->devices[0];
-    *params = *gradients = 0;
-    for (uint32_t c = own->place; c < pipe->chunk_count; c += pipe->mesh->stages) {
-        const dt_store *s = dti_pipe_chunk_of(pipe, own->pipeline, c)->store;
-        const uint64_t rounding = s->memories[DTI_ARENA_ROUNDING] ? s->layout.elements : 0;
-        *params += dti_arena_bytes(s->unit_elements[0]);
-        *gradients += dti_arena_bytes(s->unit_elements[1] + rounding);
-    }
-}
