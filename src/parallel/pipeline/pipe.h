@@ -102,10 +102,10 @@ typedef struct dti_pipe_flow {
     uint32_t link_count;
     uint64_t *at; /* of a forward part that is received: where in a slot each tensor lies */
     uint64_t slot_bytes;
-    char *slots;            /* DTI_PIPE_WINDOW of them */
-    dt_comm_work *works;    /* [window][links] */
-    uint32_t posted;        /* micro-batches */
-    _Atomic uint32_t *done; /* of the step's counters */
+    char *slots;                      /* DTI_PIPE_WINDOW of them */
+    dti_works works[DTI_PIPE_WINDOW]; /* of a micro-batch, by its links */
+    uint32_t posted;                  /* micro-batches */
+    _Atomic uint32_t *done;           /* of the step's counters */
 } dti_pipe_flow;
 
 typedef struct dti_pipe {

@@ -536,26 +536,18 @@ static dt_result dti_pipe_said(dti_parallel *par, const dti_pipe_chunk *chunk, d
     return result && base->error[0] ? dti_pipe_blame(par, chunk, result, base->error) : result;
 }
 
-static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t node,
-                                      const void *values, size_t bytes) {
-    const dti_pipeline *pipeline = &par->pipe->pipelines[chunk->pipeline];
-    dt_result result = DT_OK;
-    for (uint32_t k = 0; k < 2; k++) {
-        for (uint32_t i = 0; i < pipeline->runs[k].count && !result; i++) {
-            dt_program *p = chunk->runs[k][i].program;
-            if (dti_code_binding(dti_program_code(p), node, false, false))
-                result = dt_program_write(p, (dt_tensor){chunk->graph, node}, values, bytes);
-        }
-    }
-    return dti_pipe_said(par, chunk, result);
-}
-
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values,
                                 size_t bytes) {
-    dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t own = dti_pipe_node(pipe, node);
     dti_pipe_chunk *chunk = NULL;
-    while (pipe->device_team && (chunk = dti_pipe_next(pipe, chunk)) != NULL)
-        DTI_TRY(dti_pipe_share_chunk(par, chunk, dti_pipe_node(pipe, node), values, bytes));
+    while (pipe->device_team && (chunk = dti_pipe_next(pipe, chunk)) != NULL) {
+        for (dt_program *p = chunk->store->programs; p; p = p->next) {
+            const dt_tensor input = {chunk->graph, own};
+            if (dti_code_binding(dti_program_code(p), own, false, false))
+                DTI_TRY(dti_pipe_said(par, chunk, dt_program_write(p, input, values, bytes)));
+        }
+    }
     return DT_OK;
 }
 

@@ -87,50 +87,14 @@ static dt_result dti_pipe_weigh(dti_parallel *par, uint32_t part) {
 
 /* ---- what goes from chunk to chunk of a rank */
 
-static void dti_pipe_fetch_one(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t link,
-                               uint32_t micro) {
-    const dti_pipe_link *l = &par->pipe->cut.links[link];
-    const dti_pipe_chunk *from = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->from);
-    if (!from->store) {
-        dti_pipe_unpack(par, chunk->pipeline, link, micro);
-        return;
-    }
-    const dti_pipe_run *own = dti_pipe_run_of(par, chunk, micro),
-                       *there = dti_pipe_run_of(par, from, micro);
-    const dti_binding *out =
-                          dti_code_binding(dti_program_code(there->program), l->node, true, false),
-                      *in = dti_code_binding(dti_program_code(own->program), l->node, false, false);
+/* What a micro-batch gives, to where another chunk takes it. */
+static void dti_pipe_carry(const dti_pipe_run *from, const dti_pipe_run *to, const dti_pipe_link *l,
+                           bool gradient) {
+    const dti_binding *out = dti_pipe_binding(from, l, true, gradient),
+                      *in = dti_pipe_binding(to, l, false, gradient);
     if (in)
-        memcpy(dti_micro_slot_host(own->program, own->micro_slot, in),
-               dti_micro_slot_host(there->program, there->micro_slot, out), (size_t)in->bytes);
-}
-
-static void dti_pipe_fetch(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
-    for (uint32_t i = 0; i < cut->link_count; i++) {
-        if (cut->links[i].to == chunk->index)
-            dti_pipe_fetch_one(par, chunk, i, micro);
-    }
-}
-
-static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *chunk,
-                                uint32_t micro) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
-    const dti_pipe_run *own = dti_pipe_run_of(par, chunk, micro);
-    for (uint32_t i = 0; i < cut->link_count; i++) {
-        const dti_pipe_link *l = &cut->links[i];
-        const dti_pipe_chunk *back = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->back);
-        if (l->to != chunk->index || !l->gradient || !back->store)
-            continue;
-        const dti_pipe_run *to = dti_pipe_run_of(par, back, micro);
-        const dti_binding *out =
-                              dti_code_binding(dti_program_code(own->program), l->node, true, true),
-                          *in =
-                              dti_code_binding(dti_program_code(to->program), l->node, false, true);
-        if (in)
-            memcpy(dti_micro_slot_host(to->program, to->micro_slot, in),
-                   dti_micro_slot_host(own->program, own->micro_slot, out), (size_t)in->bytes);
-    }
+        memcpy(dti_micro_slot_host(to->program, to->micro_slot, in),
+               dti_micro_slot_host(from->program, from->micro_slot, out), (size_t)in->bytes);
 }
 
 /* ---- actions: of a chunk's micro-batch, in each slice of the device */
@@ -151,7 +115,16 @@ static dt_result dti_pipe_act_open(dti_parallel *par, dti_pipe_chunk *chunk, con
 
 static dt_result dti_pipe_act_receive(dti_parallel *par, dti_pipe_chunk *chunk,
                                       const dti_action *a) {
-    dti_pipe_fetch(par, chunk, a->micro);
+    const dti_pipe_cut *cut = &par->pipe->cut;
+    for (uint32_t i = 0; i < cut->link_count; i++) {
+        const dti_pipe_link *l = &cut->links[i];
+        const dti_pipe_chunk *from = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->from);
+        if (l->to == chunk->index && from->store)
+            dti_pipe_carry(dti_pipe_run_of(par, from, a->micro),
+                           dti_pipe_run_of(par, chunk, a->micro), l, false);
+        else if (l->to == chunk->index)
+            dti_pipe_unpack(par, chunk->pipeline, i, a->micro);
+    }
     return DT_OK;
 }
 
@@ -161,7 +134,14 @@ static dt_result dti_pipe_act_segments(dti_parallel *par, dti_pipe_chunk *chunk,
 }
 
 static dt_result dti_pipe_act_send(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
-    dti_pipe_bring_back(par, chunk, a->micro);
+    const dti_pipe_cut *cut = &par->pipe->cut;
+    for (uint32_t i = 0; i < cut->link_count; i++) {
+        const dti_pipe_link *l = &cut->links[i];
+        const dti_pipe_chunk *back = dti_pipe_chunk_of(par->pipe, chunk->pipeline, l->back);
+        if (l->to == chunk->index && l->gradient && back->store)
+            dti_pipe_carry(dti_pipe_run_of(par, chunk, a->micro),
+                           dti_pipe_run_of(par, back, a->micro), l, true);
+    }
     return DT_OK;
 }
 

@@ -66,20 +66,12 @@ static dt_result dti_pipe_needs_make(dti_parallel *par) {
     return dti_agree_result(par, dti_pipe_weighs_make(par));
 }
 
-/* Of a link: the chunks that it goes from and to. */
-static void dti_pipe_ends(const dti_pipe_link *l, bool gradient, uint16_t *from, uint16_t *to) {
-    *from = gradient ? l->to : l->from;
-    *to = gradient ? l->back : l->to;
-}
-
 static uint32_t dti_pipe_links_of(const dti_pipe *pipe, uint32_t from, uint32_t to, bool gradient,
                                   uint32_t *links) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
         const dti_pipe_link *l = &pipe->cut.links[i];
-        uint16_t a, b;
-        dti_pipe_ends(l, gradient, &a, &b);
-        if (a != from || b != to ||
+        if ((gradient ? l->to : l->from) != from || (gradient ? l->back : l->to) != to ||
             !dti_pipe_needs(pipe, i, gradient ? DTI_PIPE_NEED_BACK : DTI_PIPE_NEED_FORWARD))
             continue;
         if (links)
@@ -122,10 +114,12 @@ static dt_result dti_pipe_flow_make(dti_parallel *par, dti_pipe_flow *f, bool se
     f->link_count = dti_pipe_links_of(pipe, from, to, gradient, NULL);
     f->links = dti_alloc_array(par->base, f->link_count + 1u, sizeof *f->links);
     f->at = dti_alloc_array(par->base, f->link_count + 1u, sizeof *f->at);
-    f->works = dti_alloc_array(par->base, (size_t)DTI_PIPE_WINDOW * (f->link_count + 1u),
-                               sizeof *f->works);
-    if (!f->links || !f->at || !f->works)
+    dt_comm_work *works = f->works[0].at =
+        dti_alloc_array(par->base, (size_t)DTI_PIPE_WINDOW * f->link_count, sizeof *works);
+    if (!f->links || !f->at || !works)
         return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < DTI_PIPE_WINDOW; i++)
+        f->works[i] = (dti_works){.at = works + i * f->link_count, .room = f->link_count};
     dti_pipe_links_of(pipe, from, to, gradient, f->links);
     if (!sends && !gradient) {
         dti_pipe_flow_lay(pipe, f);
@@ -163,10 +157,6 @@ static bool dti_pipe_pair_next(const dti_parallel *par, dti_pipe_pair *p) {
     }
 }
 
-static dti_pipe_pair dti_pipe_pair_first(void) {
-    return (dti_pipe_pair){0};
-}
-
 static bool dti_pipe_pair_is_own(const dti_parallel *par, const dti_pipe_pair *p) {
     return p->ranks[0] == par->mesh.rank || p->ranks[1] == par->mesh.rank;
 }
@@ -190,11 +180,11 @@ static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) 
 static dt_result dti_pipe_flows_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     uint32_t pairs = 0, works = 0;
-    for (dti_pipe_pair p = dti_pipe_pair_first(); dti_pipe_pair_next(par, &p);)
+    for (dti_pipe_pair p = {0}; dti_pipe_pair_next(par, &p);)
         pairs += dti_pipe_pair_is_own(par, &p);
     pipe->flows = dti_alloc_array(par->base, (size_t)2 * pairs + 1, sizeof *pipe->flows);
     dt_result result = pipe->flows ? DT_OK : DT_ERROR_MEMORY;
-    for (dti_pipe_pair p = dti_pipe_pair_first(); !result && dti_pipe_pair_next(par, &p);) {
+    for (dti_pipe_pair p = {0}; !result && dti_pipe_pair_next(par, &p);) {
         if (dti_pipe_pair_is_own(par, &p))
             result = dti_pipe_pair_flows(par, &p);
     }
@@ -212,7 +202,7 @@ static dt_result dti_pipe_flows_make(dti_parallel *par) {
 static dt_result dti_pipe_groups_make(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
-    for (dti_pipe_pair p = dti_pipe_pair_first(); !result && dti_pipe_pair_next(par, &p);) {
+    for (dti_pipe_pair p = {0}; !result && dti_pipe_pair_next(par, &p);) {
         const uint32_t low = dti_pipe_position(pipe->mesh, p.pipeline, p.low),
                        high = dti_pipe_position(pipe->mesh, p.pipeline, p.high);
         dt_comm *group = NULL;
@@ -246,14 +236,9 @@ static void dti_pipe_wires_free(dti_parallel *par) {
         dti_pipe_flow *f = &pipe->flows[i];
         if (f->owner)
             dt_comm_destroy(f->comm);
-        dti_free(par->base, f->links);
-        dti_free(par->base, f->at);
-        dti_free(par->base, f->slots);
-        dti_free(par->base, f->works);
+        DTI_FREE(par->base, f->links, f->at, f->slots, f->works[0].at);
     }
-    dti_free(par->base, pipe->flows);
-    dti_free(par->base, pipe->needs);
-    dti_free(par->base, pipe->weighs);
+    DTI_FREE(par->base, pipe->flows, pipe->needs, pipe->weighs);
 }
 
 /* ---- one thread at a time */
@@ -310,16 +295,18 @@ static char *dti_pipe_flow_slot(const dti_pipe_flow *f, uint32_t micro) {
     return f->slots + (micro % DTI_PIPE_WINDOW) * f->slot_bytes;
 }
 
-static dt_comm_work *dti_pipe_flow_works(const dti_pipe_flow *f, uint32_t micro) {
-    return f->works + (size_t)(micro % DTI_PIPE_WINDOW) * f->link_count;
+static dti_works *dti_pipe_flow_works(dti_pipe_flow *f, uint32_t micro) {
+    return &f->works[micro % DTI_PIPE_WINDOW];
 }
 
 static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
     const dti_pipe *pipe = par->pipe;
     const uint32_t micro = f->posted;
+    dti_works *works = dti_pipe_flow_works(f, micro);
     const dti_pipe_run *run =
         dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, f->pipeline, f->here), micro);
     dt_result result = DT_OK;
+    works->count = works->ended = 0;
     for (uint32_t k = 0; k < f->link_count && !result; k++) {
         const dti_binding *binding =
             dti_pipe_binding(run, &pipe->cut.links[f->links[k]], f->sends, f->gradient);
@@ -331,7 +318,7 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
                                .count = binding->bytes,
                                .dtype = DT_U8,
                                .root = f->peer};
-        result = dt_comm_begin(f->comm, &op, &dti_pipe_flow_works(f, micro)[k]);
+        result = dti_works_post(f->comm, works, &op);
     }
     f->posted++;
     return result;
@@ -340,20 +327,11 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
 /* Those that are over, in their order. */
 static dt_result dti_pipe_flow_look(dti_pipe_flow *f) {
     dt_result result = DT_OK;
-    for (uint32_t micro = atomic_load(f->done); micro < f->posted && !result; micro++) {
-        dt_comm_work *works = dti_pipe_flow_works(f, micro);
-        bool all = true;
-        for (uint32_t k = 0; k < f->link_count && !result; k++) {
-            bool finished = true;
-            if (works[k].id)
-                result = dt_comm_test(f->comm, works[k], &finished);
-            if (finished)
-                works[k].id = 0;
-            all = all && finished && !result;
-        }
-        if (!all)
-            break;
-        atomic_store(f->done, micro + 1);
+    bool ended = true;
+    for (uint32_t micro = atomic_load(f->done); micro < f->posted && ended; micro++) {
+        result = dti_works_end(f->comm, dti_pipe_flow_works(f, micro), false, &ended);
+        if (ended)
+            atomic_store(f->done, micro + 1);
     }
     return result;
 }
@@ -369,16 +347,14 @@ static dt_result dti_pipe_message_await(dti_parallel *par, const dti_list *list,
             continue;
         dti_pipe_flow *f = &pipe->flows[number];
         const uint32_t micro = atomic_load(f->done);
-        dt_comm_work *works = dti_pipe_flow_works(f, micro);
-        for (uint32_t k = 0; micro < need->value && micro < f->posted && k < f->link_count; k++) {
-            if (!works[k].id)
-                continue;
-            const dt_result result = dt_comm_wait(f->comm, works[k], DTI_PIPE_WAIT_MS);
-            if (result == DT_ERROR_TIMEOUT)
-                return DT_OK;
-            works[k].id = 0;
-            return result;
-        }
+        dti_works *works = dti_pipe_flow_works(f, micro);
+        if (micro >= need->value || micro >= f->posted || works->ended == works->count)
+            continue;
+        const dt_result result = dt_comm_wait(f->comm, works->at[works->ended], DTI_PIPE_WAIT_MS);
+        if (result == DT_ERROR_TIMEOUT)
+            return DT_OK;
+        works->ended++;
+        return result;
     }
     return DT_OK;
 }
@@ -490,11 +466,7 @@ static void dti_pipe_leave(dti_parallel *par) {
     dti_parallel_leave(par);
     dti_pipe_units_leave(pipe);
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
-        dti_pipe_flow *f = &pipe->flows[i];
-        for (uint32_t k = 0; k < DTI_PIPE_WINDOW * f->link_count; k++) {
-            if (f->works[k].id)
-                dt_comm_cancel(f->comm, f->works[k]);
-            f->works[k].id = 0;
-        }
+        for (uint32_t k = 0; k < DTI_PIPE_WINDOW; k++)
+            dti_works_cancel(pipe->flows[i].comm, &pipe->flows[i].works[k]);
     }
 }
