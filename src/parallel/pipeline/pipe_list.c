@@ -83,12 +83,8 @@ static void dti_pipe_need_left(const dti_pipe_list_of *of, dti_list *list) {
 /* ---- actions */
 
 static dti_action dti_pipe_action_of(const dti_pipe *pipe, const dti_pipe_list_of *of,
-                                     const dti_pipe_chunk *chunk, uint32_t micro,
-                                     dti_action_kind kind) {
-    return (dti_action){.kind = (uint8_t)kind,
-                        .part = (uint16_t)(chunk - pipe->chunks),
-                        .micro = micro,
-                        .met = of->met};
+                                     const dti_pipe_chunk *chunk, uint32_t micro) {
+    return (dti_action){.part = (uint16_t)(chunk - pipe->chunks), .micro = micro, .met = of->met};
 }
 
 static void dti_pipe_list_put(dti_list *list, dti_action action, dti_action_kind kind) {
@@ -155,7 +151,7 @@ static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti
                                  const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;
     const dt_program *p = dti_pipe_units_program(pipe, chunk, of->tail, a->micro);
-    const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro, DTI_ACTION_GATHER);
+    const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro);
     dti_list_units *units = dti_pipe_list_units(pipe, action.part, dti_program_code(p));
     const dti_list_micro micro = {.idle = true, .units = units};
     const uint32_t parts[] = {0, dti_program_forward(p), dti_program_leaving(p),
@@ -168,47 +164,37 @@ static void dti_pipe_put_gathers(dti_pipe_list_of *of, dti_list *list, const dti
         list->actions[i].kind = DTI_ACTION_GATHER;
 }
 
-static void dti_pipe_put_forward(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
-                                 uint32_t micro) {
+/* A forward part; a backward part, or what of it leaves the chunk; and then what is left of it:
+ * gradients of parameters. */
+static void dti_pipe_put_part(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
+                              const dti_pipe_action *a) {
     const dti_pipe *pipe = of->par->pipe;
-    const dt_program *p = chunk->runs[of->tail][micro].program;
-    const dti_action action = dti_pipe_action_of(pipe, of, chunk, micro, DTI_ACTION_WRITE);
+    const dt_program *p = chunk->runs[of->tail][a->micro].program;
+    const uint32_t parts[] = {0, dti_program_forward(p), dti_program_leaving(p),
+                              dti_program_segments(p)};
+    const dti_action action = dti_pipe_action_of(pipe, of, chunk, a->micro);
+    const bool forward = a->kind == DTI_PIPE_FORWARD, backward = a->kind == DTI_PIPE_BACKWARD,
+               split = of->par->desc.parallel.schedule == DT_PIPELINE_ZERO_BUBBLE;
     dti_pipe_need_left(of, list);
-    dti_pipe_need_forward(pipe, list, chunk, of->tail, micro);
-    dti_list_put(list, action);
-    dti_pipe_list_put(list, action, DTI_ACTION_OPEN);
-    if (pipe->cut.link_count)
+    if (backward)
+        dti_pipe_need_backward(pipe, list, chunk, a->micro);
+    if (forward) {
+        dti_pipe_need_forward(pipe, list, chunk, of->tail, a->micro);
+        dti_pipe_list_put(list, action, DTI_ACTION_WRITE);
+        dti_pipe_list_put(list, action, DTI_ACTION_OPEN);
+    }
+    if (forward && pipe->cut.link_count)
         dti_pipe_list_put(list, action, DTI_ACTION_RECEIVE);
-    dti_pipe_put_segments(of, list, action, 0, dti_program_forward(p));
-    dti_pipe_list_ends(list, DTI_ENDS_FORWARD, dti_pipe_counter(pipe, chunk, false) + 1);
-}
-
-static void dti_pipe_put_backward(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
-                                  uint32_t micro) {
-    const dti_pipe *pipe = of->par->pipe;
-    const dt_program *p = chunk->runs[of->tail][micro].program;
-    const dti_action action = dti_pipe_action_of(pipe, of, chunk, micro, DTI_ACTION_BACKWARD);
-    dti_pipe_need_left(of, list);
-    dti_pipe_need_backward(pipe, list, chunk, micro);
-    dti_pipe_put_segments(of, list, action, dti_program_forward(p), dti_program_leaving(p));
-    if (pipe->cut.link_count)
+    dti_pipe_put_segments(of, list, action, parts[a->kind], parts[a->kind + 1]);
+    if (backward && pipe->cut.link_count)
         dti_pipe_list_put(list, action, DTI_ACTION_SEND);
-    dti_pipe_list_put(list, action, DTI_ACTION_CLOSE);
-    if (of->par->desc.parallel.schedule != DT_PIPELINE_ZERO_BUBBLE)
+    if (backward)
+        dti_pipe_list_put(list, action, DTI_ACTION_CLOSE);
+    if (a->kind == (split ? DTI_PIPE_WEIGHT : DTI_PIPE_BACKWARD))
         dti_pipe_list_put(list, action, DTI_ACTION_SUM);
-    dti_pipe_list_ends(list, DTI_ENDS_BACKWARD, dti_pipe_counter(pipe, chunk, true) + 1);
-}
-
-/* What a split backward part has left: gradients of parameters. */
-static void dti_pipe_put_weight(dti_pipe_list_of *of, dti_list *list, const dti_pipe_chunk *chunk,
-                                uint32_t micro) {
-    const dt_program *p = chunk->runs[of->tail][micro].program;
-    const dti_action action =
-        dti_pipe_action_of(of->par->pipe, of, chunk, micro, DTI_ACTION_BACKWARD);
-    dti_pipe_need_left(of, list);
-    dti_pipe_put_segments(of, list, action, dti_program_leaving(p), dti_program_segments(p));
-    dti_pipe_list_put(list, action, DTI_ACTION_SUM);
-    dti_pipe_list_ends(list, DTI_ENDS_BACKWARD, 0);
+    dti_pipe_list_ends(list, forward ? DTI_ENDS_FORWARD : DTI_ENDS_BACKWARD,
+                       a->kind == DTI_PIPE_WEIGHT ? 0
+                                                  : dti_pipe_counter(pipe, chunk, backward) + 1);
 }
 
 /* ---- a list */
@@ -218,9 +204,9 @@ static void dti_pipe_put_none(const dti_pipe_list_of *of, dti_list *list) {
     const dti_pipe *pipe = of->par->pipe;
     const dti_pipe_device *device = of->device;
     for (uint32_t c = device->place; c < pipe->chunk_count; c += pipe->mesh->stages)
-        dti_list_put(list,
-                     dti_pipe_action_of(pipe, of, dti_pipe_chunk_of(pipe, device->pipeline, c), 0,
-                                        DTI_ACTION_ZEROS));
+        dti_pipe_list_put(
+            list, dti_pipe_action_of(pipe, of, dti_pipe_chunk_of(pipe, device->pipeline, c), 0),
+            DTI_ACTION_ZEROS);
 }
 
 static void dti_pipe_list_write(void *arg, dti_list *list) {
@@ -239,12 +225,8 @@ static void dti_pipe_list_write(void *arg, dti_list *list) {
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, device->pipeline, a.chunk);
         if (a.micro >= micros)
             dti_pipe_put_gathers(of, list, chunk, &a);
-        else if (a.kind == DTI_PIPE_FORWARD)
-            dti_pipe_put_forward(of, list, chunk, a.micro);
-        else if (a.kind == DTI_PIPE_BACKWARD)
-            dti_pipe_put_backward(of, list, chunk, a.micro);
         else
-            dti_pipe_put_weight(of, list, chunk, a.micro);
+            dti_pipe_put_part(of, list, chunk, &a);
     }
 }
 
