@@ -46,12 +46,9 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     d.params = NULL;
     d.memory_bytes = 0; /* nothing is kept for a backward pass */
     d.batch = (int)dti_evaluation_rows(t, replica, rows, &first);
-    if (!d.batch)
-        return DT_OK;
-    dt_result result = dti_program_create(r->store, &d, NULL, out);
-    if (result && replica)
-        dti_fail(t->base, result, "replica %u: %s", replica, dt_ctx_error(r->ctx));
-    return result;
+    return d.batch
+               ? dti_replica_failed(&t->par, replica, dti_program_create(r->store, &d, NULL, out))
+               : DT_OK;
 }
 
 static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batch) {

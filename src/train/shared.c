@@ -29,13 +29,10 @@ static void dti_shared_free(dt_trainer *t) {
 
 static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p,
                                   const dti_shared *x) {
-    dti_replica *r = &t->par.replicas[replica];
+    const dt_tensor input = {t->par.replicas[replica].graph, x->node};
     if (!p || !dti_code_binding(dti_program_code(p), x->node, false, false))
         return DT_OK;
-    dt_result result = dt_program_write(p, (dt_tensor){r->graph, x->node}, x->values, x->bytes);
-    if (result && replica)
-        dti_fail(t->base, result, "replica %u: %s", replica, dti_ctx_base(r->ctx)->error);
-    return result;
+    return dti_replica_failed(&t->par, replica, dt_program_write(p, input, x->values, x->bytes));
 }
 
 /* To all programs of a replica: of full and short batches, of a worker's batch slices, of

@@ -145,10 +145,9 @@ static void dti_runs_list_write(void *of, dti_list *list) {
 
 static dt_result dti_runs_list_make(dti_parallel *par, dti_replica *r, dti_runs *runs) {
     dti_runs_of of = {par, r, runs, runs->count};
-    const dt_result result = dti_units_are(par) && dti_shards_span(par)
-                                 ? dti_runs_most(par->base, &par->job, runs->rows, &of.most)
-                                 : DT_OK;
-    return result ? result : dti_list_make(par->base, &runs->list, dti_runs_list_write, &of);
+    if (dti_units_are(par) && dti_shards_span(par))
+        DTI_TRY(dti_runs_most(par->base, &par->job, runs->rows, &of.most));
+    return dti_list_make(par->base, &runs->list, dti_runs_list_write, &of);
 }
 
 static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_runs *runs,
@@ -159,9 +158,7 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
         result = dti_micro_program(par, r, runs, i);
     if (!result && r->full.count && !par->alone && !dti_parallel_is_local(par))
         result = dti_runs_list_make(par, r, runs);
-    if (result && replica && dti_ctx_base(r->ctx)->error[0])
-        dti_fail(par->base, result, "replica %u: %s", replica, dti_ctx_base(r->ctx)->error);
-    return result;
+    return dti_replica_failed(par, replica, result);
 }
 
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
@@ -175,31 +172,25 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
     uint32_t first, end, most = 0;
     dti_partition_batch_slices(&par->job, par->job.first + i, &first, &end);
     r->subtrees = dti_partition_subtrees(&par->job, first, end);
-    dt_result result = DT_OK;
-    for (int tail = 1; tail >= 0 && !result; tail--) {
+    for (int tail = 1; tail >= 0; tail--) {
         dti_runs probe;
         const uint32_t rows = tail ? par->desc.tail : par->desc.batch;
-        result =
-            rows ? dti_runs_make(par->base, &par->job, par->job.first + i, rows, &probe) : DT_OK;
-        if (!rows || result)
+        if (!rows)
             continue;
+        DTI_TRY(dti_runs_make(par->base, &par->job, par->job.first + i, rows, &probe));
         most = DTI_MAX(most, probe.slots);
         dti_runs_free(par->base, &probe);
     }
     const bool inside = par->alone || dti_parallel_is_local(par); /* gradients stay on the device */
     const bool host = !inside && !r->store->exchange; /* from now on the host reads them */
     r->store->exchange = r->store->exchange || !inside;
-    if (!result && r->store->memories[DTI_ARENA_GRADIENT] &&
-        (host || most > DTI_MAX(r->store->slots, 1u)))
-        result =
-            dti_arena_grow(r->store, DTI_ARENA_GRADIENT, dti_arena_bytes(par->elements) * most, 0);
+    if (r->store->memories[DTI_ARENA_GRADIENT] && (host || most > DTI_MAX(r->store->slots, 1u)))
+        DTI_TRY(
+            dti_arena_grow(r->store, DTI_ARENA_GRADIENT, dti_arena_bytes(par->elements) * most, 0));
     r->store->slots = DTI_MAX(r->store->slots, most);
-    if (!result)
-        result = dti_replica_programs(par, r, &r->full, i, par->desc.batch);
-    if (!result && par->desc.tail)
-        result = dti_replica_programs(par, r, &r->tail, i, par->desc.tail);
-    if (result)
-        return result;
+    DTI_TRY(dti_replica_programs(par, r, &r->full, i, par->desc.batch));
+    if (par->desc.tail)
+        DTI_TRY(dti_replica_programs(par, r, &r->tail, i, par->desc.tail));
     if (!r->full.count)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "replica %u has no sample of a batch of %u; give a larger .batch, or fewer "
@@ -243,41 +234,36 @@ static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t
  * slots. */
 static dt_result dti_exchange_make(dti_parallel *par) {
     uint64_t gradients = 0, operands = 0;
-    const bool merged = par->job.local == 1 && par->subtrees.count == 1;
+    const bool merged = par->job.local == 1 && par->subtrees.count == 1, units = dti_units_are(par);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         gradients += dti_bucket_elements(par->buckets[b]);
-    if (dti_units_are(par))
+    if (units)
         gradients = DTI_UNITS_STAGED * par->units.largest;
     par->partial_bytes =
         par->desc.comm && !merged ? dti_arena_bytes(gradients) * par->subtrees.count : 0;
-    par->staging_bytes = par->partial_bytes;
-    if (dti_units_are(par))
-        par->staging_bytes += dti_arena_bytes(DTI_UNITS_STAGED * par->units.largest);
+    par->staging_bytes = par->partial_bytes + (units ? dti_arena_bytes(gradients) : 0);
     par->subtree_bytes = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
         const dt_store *s = r->store;
         const uint64_t kept = s->layout.fixed * (s->host ? 2 : 1);
         const uint64_t elements =
-            dti_units_are(par) ? s->unit_elements[1] + kept : par->elements * DTI_MAX(s->slots, 1u);
+            units ? s->unit_elements[1] + kept : par->elements * DTI_MAX(s->slots, 1u);
         const uint64_t arena = dti_arena_bytes(elements);
         operands += r->subtrees.count;
-        par->subtree_bytes += arena - dti_arena_bytes(par->elements);
-        if (dti_units_are(par))
-            par->subtree_bytes = 0; /* they are counted with the gradients' arena */
+        if (!units) /* theirs are counted with the gradients' arena */
+            par->subtree_bytes += arena - dti_arena_bytes(par->elements);
         if (r->store->device->info.kind != DT_DEVICE_CPU && !par->alone &&
             !dti_parallel_is_local(par))
             par->staging_bytes += arena;
     }
-    const dt_result result = dti_operands_fit(par, par->job.local, operands);
-    if (result)
-        return result;
-    if (par->partial_bytes)
+    DTI_TRY(dti_operands_fit(par, par->job.local, operands));
+    if (par->partial_bytes) {
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
-    if (par->partial_bytes && !par->partial)
-        return DT_ERROR_MEMORY;
-    const dt_result made = dti_scalar_sums_make(par);
-    return made ? made : dti_bucket_sums_make(par);
+        DTI_HAVE(par->partial);
+    }
+    DTI_TRY(dti_scalar_sums_make(par));
+    return dti_bucket_sums_make(par);
 }
 
 static dt_result dti_parallel_check(dti_parallel *par) {
@@ -300,9 +286,7 @@ static dt_result dti_parallel_check(dti_parallel *par) {
 
 static dt_result dti_parallel_make(dti_parallel *par) {
     dti_partition *job = &par->job;
-    dt_result result = dti_parallel_check(par);
-    if (result)
-        return result;
+    DTI_TRY(dti_parallel_check(par));
     dti_mesh_cut(par);
     par->subtrees = dti_partition_subtrees(job, par->first_batch_slice,
                                            par->first_batch_slice + par->batch_slices);
@@ -313,20 +297,15 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     if (!par->buckets || !par->counters)
         return DT_ERROR_MEMORY;
     par->bucket_count = dti_buckets_make(par, par->replicas[0].store, par->buckets);
-    result = dti_owners_cut(par);
-    for (uint32_t i = 0; i < job->local && !result; i++)
-        result = dti_replica_build(par, i);
-    if (!result)
-        result = dti_units_make(par);
-    if (!result)
-        result = dti_exchange_make(par);
-    if (!result)
-        result = dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics);
-    if (!result)
-        result = dti_sync_points_open(par);
-    if (!result)
-        result = dti_owners_make(par);
-    return result || !dti_parallel_is_local(par) ? result : dti_round_make(par);
+    DTI_TRY(dti_owners_cut(par));
+    for (uint32_t i = 0; i < job->local; i++)
+        DTI_TRY(dti_replica_build(par, i));
+    DTI_TRY(dti_units_make(par));
+    DTI_TRY(dti_exchange_make(par));
+    DTI_TRY(dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics));
+    DTI_TRY(dti_sync_points_open(par));
+    DTI_TRY(dti_owners_make(par));
+    return dti_parallel_is_local(par) ? dti_round_make(par) : DT_OK;
 }
 
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
@@ -336,18 +315,12 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->job.bounds = bounds;
-    dt_result result = dti_agree_result(par, dti_parallel_make(par));
-    if (!result)
-        result = dti_sync_points_agree(par);
-    if (!result)
-        result = dti_shards_group(par);
-    if (!result)
-        result = dti_units_agree(par);
-    if (!result && par->desc.comm)
-        result = dti_mesh_leaves(par, par->desc.comm,
-                                 (dt_comm_span){par->first_batch_slice, par->batch_slices},
-                                 batch_slices);
-    return result;
+    DTI_TRY(dti_agree_result(par, dti_parallel_make(par)));
+    DTI_TRY(dti_sync_points_agree(par));
+    DTI_TRY(dti_shards_group(par));
+    DTI_TRY(dti_units_agree(par));
+    const dt_comm_span own = {par->first_batch_slice, par->batch_slices};
+    return par->desc.comm ? dti_mesh_leaves(par, par->desc.comm, own, batch_slices) : DT_OK;
 }
 
 static void dti_parallel_unbuild(dti_parallel *par) {
@@ -360,9 +333,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_sync_points_free(par);
     dti_units_free(par, &par->units);
     dti_sums_free(par);
-    void *all[] = {par->buckets, par->partial, par->undo, par->owners, par->counters};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(par->base, all[i]);
+    DTI_FREE(par->base, par->buckets, par->partial, par->undo, par->owners, par->counters);
     par->buckets = NULL;
     par->partial = par->undo = NULL;
     par->owners = NULL;

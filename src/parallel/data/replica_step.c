@@ -17,11 +17,12 @@ static void dti_replicas_team(dti_parallel *par, dti_phase_fn *fn) {
     dti_device_team_run(par->device_team, dti_replica_phase, &phase);
 }
 
-/* What replica i failed with, in the job's words. */
+/* What replica i failed with, in the job's words, where its context has a text. */
 static dt_result dti_replica_failed(dti_parallel *par, uint32_t i, dt_result result) {
-    return i == 0 || !result ? result
-                             : dti_fail(par->base, result, "replica %u: %s", i,
-                                        dti_ctx_base(par->replicas[i].ctx)->error);
+    const dti_base *base = dti_ctx_base(par->replicas[i].ctx);
+    return result && i && base->error[0]
+               ? dti_fail(par->base, result, "replica %u: %s", i, base->error)
+               : result;
 }
 
 static dt_result dti_replicas_result(dti_parallel *par) {
