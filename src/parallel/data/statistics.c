@@ -26,9 +26,7 @@ static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, c
 }
 
 static void dti_statistics_free(dti_base *base, dti_statistics *s) {
-    dti_free(base, s->at);
-    dti_free(base, s->pieces);
-    dti_free(base, s->buffers);
+    DTI_FREE(base, s->at, s->pieces, s->buffers);
     *s = (dti_statistics){0};
 }
 

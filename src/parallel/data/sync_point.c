@@ -236,9 +236,7 @@ static dt_result dti_sync_points_agree(dti_parallel *par) {
 
 static void dti_sync_points_free(dti_parallel *par) {
     dti_sync_points *all = &par->sync_points;
-    void *arrays[] = {all->rows, all->said, all->heard, all->value};
-    for (size_t i = 0; i < DTI_COUNT(arrays); i++)
-        dti_free(par->base, arrays[i]);
+    DTI_FREE(par->base, all->rows, all->said, all->heard, all->value);
     all->rows = all->said = all->heard = NULL;
     all->value = NULL;
 }

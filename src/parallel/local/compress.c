@@ -48,9 +48,7 @@ static dt_result dti_compress_make(dti_parallel *par) {
 
 static void dti_compress_free(dti_parallel *par) {
     dti_compress *c = &par->round.compress;
-    dti_free(par->base, c->residual);
-    dti_free(par->base, c->sent);
-    dti_free(par->base, c->said);
+    DTI_FREE(par->base, c->residual, c->sent, c->said);
     *c = (dti_compress){0};
 }
 

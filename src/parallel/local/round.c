@@ -68,9 +68,7 @@ static dt_result dti_round_make(dti_parallel *par) {
 
 static void dti_round_free(dti_parallel *par) {
     dti_round *round = &par->round;
-    void *const all[] = {round->start, round->velocity, round->heard, round->arrays, round->terms};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(par->base, all[i]);
+    DTI_FREE(par->base, round->start, round->velocity, round->heard, round->arrays, round->terms);
     round->start = round->velocity = round->heard = round->arrays = NULL;
     round->terms = NULL;
     dti_compress_free(par);

@@ -175,6 +175,5 @@ static void dti_device_team_destroy(dti_device_team *device_team) {
         dti_device_team_stop(device_team);
     if (device_team->pin)
         dti_cpu_set_put(0, &device_team->allowed);
-    dti_free(device_team->base, device_team->tp_ranks);
-    dti_free(device_team->base, device_team);
+    DTI_FREE(device_team->base, device_team->tp_ranks, device_team);
 }

@@ -122,8 +122,7 @@ static dt_result dti_runs_make(dti_base *base, const dti_partition *job, uint32_
 }
 
 static void dti_runs_free(dti_base *base, dti_runs *runs) {
-    dti_free(base, runs->pieces);
-    dti_free(base, runs->runs);
+    DTI_FREE(base, runs->pieces, runs->runs);
     dti_list_free(base, &runs->list);
     *runs = (dti_runs){0};
 }

@@ -15,8 +15,7 @@ static dt_result dti_list_make(dti_base *base, dti_list *list, dti_list_write *w
 }
 
 static void dti_list_free(dti_base *base, dti_list *list) {
-    dti_free(base, list->actions);
-    dti_free(base, list->needs);
+    DTI_FREE(base, list->actions, list->needs);
     *list = (dti_list){0};
 }
 

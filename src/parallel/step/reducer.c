@@ -49,8 +49,7 @@ static dt_result dti_sums_make(dti_parallel *par, const dti_sum_kind *kind, uint
 }
 
 static void dti_sums_free(dti_parallel *par) {
-    dti_free(par->base, par->sums.list);
-    dti_free(par->base, par->sums.works);
+    DTI_FREE(par->base, par->sums.list, par->sums.works);
     par->sums = (dti_sums){0};
 }
 

@@ -56,9 +56,7 @@ static dt_result dti_scalar_sums_make(dti_parallel *par) {
 }
 
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
-    dti_free(par->base, s->leaves);
-    dti_free(par->base, s->spans);
-    dti_free(par->base, s->sum);
+    DTI_FREE(par->base, s->leaves, s->spans, s->sum);
     *s = (dti_scalar_sum){0};
 }
 

@@ -133,8 +133,8 @@ static dt_result dti_batch_slice_sum_make(dti_parallel *par, dti_sum *s, uint32_
 static void dti_batch_slice_sums_free(dti_parallel *par) {
     for (uint32_t i = par->sums.count; i-- > 0;) {
         dt_comm_destroy(par->sums.list[i].comm);
-        dti_free(par->base, par->sums.list[i].partial);
-        dti_free(par->base, par->sums.list[i].in_place ? NULL : par->sums.list[i].total);
+        DTI_FREE(par->base, par->sums.list[i].partial,
+                 par->sums.list[i].in_place ? NULL : par->sums.list[i].total);
     }
     dti_sums_free(par);
 }

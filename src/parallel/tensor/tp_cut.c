@@ -50,10 +50,8 @@ static dt_result dti_tp_cut_open(const dt_graph *g, const dt_program_desc *d, dt
 }
 
 static void dti_tp_cut_close(const dt_graph *g, dti_tp_cut *c) {
-    void *all[] = {c->needed, c->copies, c->wholes, c->owns,
-                   c->parted, c->in,     c->stands, c->firsts};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(g->base, all[i]);
+    DTI_FREE(g->base, c->needed, c->copies, c->wholes, c->owns, c->parted, c->in, c->stands,
+             c->firsts);
 }
 
 /* ---- parameters */

@@ -60,7 +60,5 @@ static dt_result dti_tp_model(dti_parallel *par, dti_tp *tp) {
 }
 
 static void dti_tp_model_free(dti_parallel *par, dti_tp *tp) {
-    void *all[] = {tp->stands, tp->firsts, tp->parts, tp->whole, tp->part};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(par->base, all[i]);
+    DTI_FREE(par->base, tp->stands, tp->firsts, tp->parts, tp->whole, tp->part);
 }

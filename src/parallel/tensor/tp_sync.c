@@ -31,8 +31,7 @@ static dt_result dti_tp_place_make(dti_parallel *par, dti_tp_place *place, size_
 
 static void dti_tp_place_free(dti_parallel *par, dti_tp_place *place) {
     dt_comm_destroy(place->comm);
-    dti_free(par->base, place->said);
-    dti_free(par->base, place->heard);
+    DTI_FREE(par->base, place->said, place->heard);
 }
 
 static void dti_tp_place_open(const dti_mesh *mesh, dti_tp_place *place, uint32_t position) {

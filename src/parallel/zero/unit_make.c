@@ -153,9 +153,7 @@ static dt_result dti_units_agree(dti_parallel *par) {
 }
 
 static void dti_units_free(dti_parallel *par, dti_units *u) {
-    void *all[] = {u->parts, u->pairs, u->staging};
-    for (size_t i = 0; i < DTI_COUNT(all); i++)
-        dti_free(par->base, all[i]);
+    DTI_FREE(par->base, u->parts, u->pairs, u->staging);
     for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++)
         dti_free(par->base, u->sends[i].at);
     *u = (dti_units){0};
