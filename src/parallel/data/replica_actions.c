@@ -78,9 +78,7 @@ static dt_result dti_action_collective(dti_parallel *par, uint32_t index, const 
 
 static dt_result dti_action_close(dti_parallel *par, uint32_t index, const dti_action *a) {
     const dti_micro_run *run = dti_list_micro_of(&par->replicas[index], a);
-    dt_result result = run->last ? DT_OK : dti_program_end(run->program);
-    if (result)
-        return result;
+    DTI_TRY(run->last ? DT_OK : dti_program_end(run->program));
     dti_micro_terms(par, run);
     dti_statistics_take(&par->statistics, run, run->program);
     return DT_OK;

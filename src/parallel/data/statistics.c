@@ -118,10 +118,7 @@ static dt_result dti_statistics_load(dti_statistics *s, dt_store *store) {
     float *value = s->buffers;
     for (uint32_t i = 0; i < s->count; i++) {
         const size_t bytes = s->stats[i].channels * sizeof *value;
-        dt_result result =
-            dt_store_read(store, (int)s->stats[i].param, DT_VALUE_PARAM, value, bytes);
-        if (result)
-            return result;
+        DTI_TRY(dt_store_read(store, (int)s->stats[i].param, DT_VALUE_PARAM, value, bytes));
         value += s->stats[i].channels;
     }
     return DT_OK;

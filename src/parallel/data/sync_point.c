@@ -119,9 +119,7 @@ static dt_result dti_sync_point_hold(dti_parallel *par, const void *of, bool *gi
     const dti_sync_point *m = of;
     for (uint32_t k = 0; k < par->subtrees.count; k++)
         dti_sync_point_tree(par, m, par->subtrees.at[k].first, par->subtrees.at[k].count, false);
-    dt_result result = all->comm ? dti_sync_point_exchange(par, m) : DT_OK;
-    if (result)
-        return result;
+    DTI_TRY(all->comm ? dti_sync_point_exchange(par, m) : DT_OK);
     dti_sync_point_tree(par, m, 0, par->job.batch_slices, true);
     const double *row = dti_sync_point_row(par, 0);
     const double values = dti_sync_point_values(par, m, 0, par->job.batch_slices);

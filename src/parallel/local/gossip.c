@@ -106,15 +106,11 @@ static dt_result dti_gossip_swap(dti_parallel *par) {
 
 static dt_result dti_gossip_run(dti_parallel *par) {
     dti_round *round = &par->round;
-    dt_result result = dti_round_began(par, dti_protocol_phase(par, dti_round_read));
-    if (result)
-        return result;
+    DTI_TRY(dti_round_began(par, dti_protocol_phase(par, dti_round_read)));
     par->strategy->team(par, dti_gossip_here);
     round->partner = dti_gossip_partner(par->mesh.rank, par->mesh.world, dti_gossip_number(par));
     if (round->partner != par->mesh.rank) {
-        result = dti_gossip_swap(par);
-        if (result)
-            return result;
+        DTI_TRY(dti_gossip_swap(par));
         par->strategy->team(par, dti_gossip_two);
     }
     dti_round_steps(par, par->now->desc.step);

@@ -33,10 +33,8 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     const uint32_t who = par->mesh.world - (uint32_t)most;
     dti_agree_record record = {.result = (uint32_t)own};
     snprintf(record.text, sizeof record.text, "%.*s", DTI_AGREE_TEXT - 1, par->base->error);
-    result = dti_parallel_comm_failed(
-        par, dt_comm_broadcast(par->desc.comm, &record, sizeof record, DT_U8, (int)who));
-    if (result)
-        return result;
+    DTI_TRY(dti_parallel_comm_failed(
+        par, dt_comm_broadcast(par->desc.comm, &record, sizeof record, DT_U8, (int)who)));
     record.text[DTI_AGREE_TEXT - 1] = 0;
     if (who == par->mesh.rank)
         return dti_fail(par->base, own, "%s", record.text);
@@ -90,21 +88,19 @@ static dt_result dti_agree_write(dt_store *s, dti_arena arena, uint64_t at, cons
 
 /* An arena from the first replica of rank 0 to all, a piece at a time. */
 static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t from, uint64_t end,
-                                 char *piece, size_t room) {
-    dt_result result = DT_OK;
+                                 char *piece) {
     for (uint32_t i = 0; i < par->job.local; i++)
         dti_store_unbound(par->replicas[i].store);
-    for (uint64_t at = from; at < end && !result; at += room) {
-        const uint64_t n = DTI_MIN(end - at, (uint64_t)room);
+    for (uint64_t at = from; at < end; at += DTI_AGREE_PIECE) {
+        const uint64_t n = DTI_MIN(end - at, (uint64_t)DTI_AGREE_PIECE);
         const dt_store *first = par->replicas[0].store;
-        result =
-            dti_store_backend(first, (int)arena)->memory_read(first->memories[arena], at, piece, n);
-        if (!result)
-            result = dti_ranks_tell(par, piece, n, DT_U8);
-        for (uint32_t i = par->mesh.rank == 0; i < par->job.local && !result; i++)
-            result = dti_agree_write(par->replicas[i].store, arena, at, piece, n);
+        const dti_backend *b = dti_store_backend(first, (int)arena);
+        DTI_TRY(b->memory_read(first->memories[arena], at, piece, n));
+        DTI_TRY(dti_ranks_tell(par, piece, n, DT_U8));
+        for (uint32_t i = par->mesh.rank == 0; i < par->job.local; i++)
+            DTI_TRY(dti_agree_write(par->replicas[i].store, arena, at, piece, n));
     }
-    return result;
+    return DT_OK;
 }
 
 /* Of what all have: not of moments that are sharded. */
@@ -112,28 +108,25 @@ static dt_result dti_agree_hash_of(const dti_parallel *par, dt_store *s, uint64_
     const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
     if (!par->sharded)
         return dt_store_state_hash(s, hash);
-    dt_result result = dt_store_hash(s, hash);
-    return result ? result
-                  : dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t,
-                                         hash);
+    DTI_TRY(dt_store_hash(s, hash));
+    return dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t, hash);
 }
 
 static dt_result dti_agree_hash(dti_parallel *par) {
     uint64_t hash[2] = {0, 0};
-    dt_result result = dti_agree_hash_of(par, par->replicas[0].store, &hash[0]);
+    DTI_TRY(dti_agree_hash_of(par, par->replicas[0].store, &hash[0]));
     hash[1] = hash[0];
-    if (!result)
-        result = dti_ranks_tell(par, &hash[1], 1, DT_I64);
-    for (uint32_t i = 0; i < par->job.local && !result; i++) {
-        result = dti_agree_hash_of(par, par->replicas[i].store, &hash[0]);
-        if (!result && hash[0] != hash[1])
-            result = dti_fail(par->base, DT_ERROR_CORRUPT,
-                              "replica %u of rank %u has other values than rank 0 sent (hash "
-                              "%016llx, %016llx)",
-                              i, par->mesh.rank, (unsigned long long)hash[0],
-                              (unsigned long long)hash[1]);
+    DTI_TRY(dti_ranks_tell(par, &hash[1], 1, DT_I64));
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        DTI_TRY(dti_agree_hash_of(par, par->replicas[i].store, &hash[0]));
+        if (hash[0] != hash[1])
+            return dti_fail(par->base, DT_ERROR_CORRUPT,
+                            "replica %u of rank %u has other values than rank 0 sent (hash "
+                            "%016llx, %016llx)",
+                            i, par->mesh.rank, (unsigned long long)hash[0],
+                            (unsigned long long)hash[1]);
     }
-    return result;
+    return DT_OK;
 }
 
 /* A job averages all that it trains from its first step on. */
@@ -149,23 +142,16 @@ static dt_result dti_agree_state(dti_parallel *par, char *piece) {
     const uint32_t moments = par->sharded ? 0 : s->moments; /* else they are with their owners */
     uint64_t steps = s->steps,
              state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, moments) : 0;
-    dt_result result = dti_ranks_tell(par, &steps, 1, DT_I64);
-    if (!result)
-        result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements),
-                                 piece, DTI_AGREE_PIECE);
-    if (!result) /* what is before is scratch of a step */
-        result = dti_agree_arena(par, DTI_ARENA_STATE,
-                                 DTI_MIN(DTI_WORD_BYTES * dti_state_t_offset(&s->layout), state),
-                                 state, piece, DTI_AGREE_PIECE);
-    for (uint32_t i = 0; i < par->job.local && !result; i++) {
+    DTI_TRY(dti_ranks_tell(par, &steps, 1, DT_I64));
+    DTI_TRY(dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements), piece));
+    const uint64_t scratch = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* of a step */
+    DTI_TRY(dti_agree_arena(par, DTI_ARENA_STATE, DTI_MIN(scratch, state), state, piece));
+    for (uint32_t i = 0; i < par->job.local; i++) {
         par->replicas[i].store->steps = steps;
         dti_agree_averages(par->replicas[i].store);
     }
-    if (!result)
-        result = dti_agree_result(par, dti_agree_hash(par));
-    return result ? result
-                  : dti_agree_result(par,
-                                     dti_statistics_load(&par->statistics, par->replicas[0].store));
+    DTI_TRY(dti_agree_result(par, dti_agree_hash(par)));
+    return dti_agree_result(par, dti_statistics_load(&par->statistics, par->replicas[0].store));
 }
 
 static dt_result dti_agree_piece(dti_parallel *par, char **piece) {

@@ -159,8 +159,8 @@ static dt_result dti_protocol_agree(dti_parallel *par, dt_result own) {
         return own ? own : result;
     if (par->now->told)
         return dti_parallel_given_up(par);
-    result = dti_parallel_same(par);
-    return result ? result : par->strategy->result(par);
+    DTI_TRY(dti_parallel_same(par));
+    return par->strategy->result(par);
 }
 
 static bool dti_weights_none(const double *weights) {
@@ -277,16 +277,13 @@ static dt_result dti_protocol_validate(dti_parallel *par) {
 /* The sums of all gradients are there: whether all can write what comes of them. */
 static dt_result dti_protocol_settle(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
-    dt_result result = s->statistics ? s->statistics(par) : DT_OK;
-    if (!result && !s->check)
-        result = dti_protocol_validate(par);
-    if (result)
-        return result;
+    DTI_TRY(s->statistics ? s->statistics(par) : DT_OK);
+    DTI_TRY(s->check ? DT_OK : dti_protocol_validate(par));
     /* all ranks have come here, so all have every sum, and it says whether all can write what comes
      * of them */
     par->now->state = DTI_PROTOCOL_BARRIER;
-    result = dti_protocol_sum_begin(par, &par->terms);
-    return result ? result : dti_protocol_sum_end(par, &par->terms);
+    DTI_TRY(dti_protocol_sum_begin(par, &par->terms));
+    return dti_protocol_sum_end(par, &par->terms);
 }
 
 static dt_result dti_protocol_run(dti_parallel *par, dti_parallel_result *out) {
@@ -365,17 +362,13 @@ static dt_result dti_protocol_check(dti_parallel *par, dti_parallel_result *out)
 static dt_result dti_protocol_finish(dti_parallel *par, dti_parallel_result *out) {
     const dti_strategy *s = par->strategy;
     const bool writes = s->scope == DTI_STEP_OF_JOB;
-    dt_result result = writes ? dti_protocol_check(par, out) : DT_OK;
-    if (!result && writes)
-        result = dti_protocol_write(par);
-    if (result)
-        return result;
+    DTI_TRY(writes ? dti_protocol_check(par, out) : DT_OK);
+    DTI_TRY(writes ? dti_protocol_write(par) : DT_OK);
     par->now->state = DTI_PROTOCOL_DONE;
     if (s->report)
         s->report(par, out);
     out->committed = true;
-    if (par->whole.shown)
-        result = dti_full_gather(par);
+    const dt_result result = par->whole.shown ? dti_full_gather(par) : DT_OK;
     if (result)
         return dti_protocol_partial_commit(par, result);
     return s->done ? s->done(par, out) : DT_OK;

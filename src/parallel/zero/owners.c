@@ -256,11 +256,8 @@ static dt_result dti_owners_put_by(dti_parallel *par) {
 static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     dti_values_move m;
-    dt_result result = dti_values_open(par, &m);
-    if (!result)
-        result = dti_owners_put_by(par);
-    if (result)
-        return result;
+    DTI_TRY(dti_values_open(par, &m));
+    DTI_TRY(dti_owners_put_by(par));
     par->shown = true;
     m.room = (float *)(void *)piece;
     m.most = DTI_AGREE_PIECE / sizeof *m.room;
@@ -298,9 +295,7 @@ static dt_result dti_owners_hide(dti_parallel *par) {
 /* What rank 0 asked for, to it; all send, whatever fails. */
 static dt_result dti_owners_give(dti_parallel *par, const uint64_t words[3], void *to) {
     dti_values_move m;
-    const dt_result result = dti_values_open(par, &m);
-    if (result)
-        return result;
+    DTI_TRY(dti_values_open(par, &m));
     m.param = DTI_VALUES_ARENA;
     m.array = (uint32_t)words[0] + 1;
     m.first = true;

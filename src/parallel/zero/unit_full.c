@@ -105,9 +105,7 @@ static bool dti_units_is_used(const dt_store *s) {
 static dt_result dti_units_hide(dti_parallel *par) {
     if (!dti_units_are(par))
         return DT_OK;
-    dt_result result = par->replicas[0].store->apart ? DT_OK : dti_units_take(par);
-    if (result)
-        return result;
+    DTI_TRY(par->replicas[0].store->apart ? DT_OK : dti_units_take(par));
     dti_units_mark(par, true);
     for (uint32_t i = 0; i < par->job.local; i++) {
         dt_store *s = par->replicas[i].store;

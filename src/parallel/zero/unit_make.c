@@ -141,15 +141,14 @@ static dt_result dti_units_agree(dti_parallel *par) {
     u->comm = par->shard_comm;
     u->whole = dti_shards(par) < par->job.replicas ||
                dti_units_whole(par, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0));
-    dt_result result = dti_agree_result(par, dti_units_same(par));
-    if (result || !dti_shards_span(par))
-        return result;
+    DTI_TRY(dti_agree_result(par, dti_units_same(par)));
+    if (!dti_shards_span(par))
+        return DT_OK;
     char text[128];
     snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
              (unsigned long long)dti_units_order_of(r, &r->full.list),
              (unsigned long long)dti_units_order_of(r, &r->tail.list));
-    result = dti_agree_text(par, text, strlen(text));
-    return result;
+    return dti_agree_text(par, text, strlen(text));
 }
 
 static void dti_units_free(dti_parallel *par, dti_units *u) {
