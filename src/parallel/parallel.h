@@ -315,12 +315,11 @@ static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 /* Room between ranks for units whose parts, shared and buckets are there. MEMORY */
 static dt_result dti_units_open(dti_parallel *par, dti_units *u);
-/* The order in which a list gathers a part's units, and gives buckets that have to leave. */
-static uint64_t dti_units_order(const dti_list *list, uint32_t part, bool leave);
 /* Whether some rank has several subtrees of what a line's replicas sum: then all get all of it. */
 static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line);
-/* On all ranks, once a build: units come in one order. UNSUPPORTED */
-static dt_result dti_units_agree(dti_parallel *par);
+/* On all ranks, once a build: each group's units come in one order. UNSUPPORTED */
+static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups);
+static dt_result dti_units_agree(dti_parallel *par);         /* of replicas */
 static void dti_units_free(dti_parallel *par, dti_units *u); /* but for the group */
 static void dti_units_leave(dti_units *u);                   /* gives up what others wait for */
 /* Of a replica's runs, whose programs are there. MEMORY */

@@ -128,57 +128,10 @@ static uint32_t dti_pipe_units_pending(const dti_parallel *par) {
     return DTI_MIN(count, pipe->units_ahead + pipe->device_count * most);
 }
 
-/* All replicas gather a stage's units in one order: hashes of those here against all ranks'. */
-static dt_result dti_pipe_units_compare(dti_parallel *par, const int64_t *all, const int64_t *own) {
-    const uint32_t count = 2 * par->pipe->stage_count;
-    for (uint32_t i = 0; i < count; i++) {
-        if (own[i] && own[i] != all[i])
-            return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                            ".parallel.zero_stage = %d: replicas of stage %u read parameters in "
-                            "different orders, since their devices differ; give all replicas the "
-                            "same devices, or less than %d",
-                            par->desc.parallel.zero_stage, i / 2 % par->pipe->chunk_count,
-                            DT_SHARD_GRADIENTS);
-    }
-    return DT_OK;
-}
-
-static void dti_pipe_units_hash(const dti_pipe *pipe, int64_t *own, bool *same) {
-    for (uint32_t s = 0; s < pipe->stage_count; s++) {
-        const uint32_t lists = pipe->stages[s].units.comm ? 2 * pipe->stages[s].pipelines : 0;
-        for (uint32_t i = 0; i < lists; i++) {
-            const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, s, i / 2);
-            const int64_t order =
-                (int64_t)(dti_units_order(&pipe->devices[chunk->device].lists[i % 2],
-                                          (uint32_t)(chunk - pipe->chunks), false) >>
-                              1 |
-                          1);
-            int64_t *at = &own[2 * s + i % 2];
-            *same = *same && (i < 2 || *at == order);
-            *at = order;
-        }
-    }
-}
-
 static dt_result dti_pipe_units_agree(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
-    const size_t count = 2 * (size_t)pipe->stage_count;
-    bool same = true;
-    if (!dti_pipe_has_units(par) || !par->desc.comm)
-        return DT_OK;
-    int64_t *own = dti_alloc_array(par->base, 2 * count, sizeof *own);
-    dt_result result = dti_agree_result(par, own ? DT_OK : DT_ERROR_MEMORY);
-    if (!result) {
-        dti_pipe_units_hash(pipe, own, &same);
-        memcpy(own + count, own, count * sizeof *own);
-        result = dti_ranks_reduce(par, par->desc.comm, own, count, DT_I64, DT_COMM_MAX);
-    }
-    if (!result) {
-        own[count] += !same; /* replicas here differ: as if from the others' */
-        result = dti_agree_result(par, dti_pipe_units_compare(par, own, own + count));
-    }
-    dti_free(par->base, own);
-    return result;
+    return dti_pipe_has_units(par) && par->desc.comm
+               ? dti_units_same_order(par, par->pipe->stage_count)
+               : DT_OK;
 }
 
 static void dti_pipe_units_free(dti_parallel *par) {

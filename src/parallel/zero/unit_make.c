@@ -1,40 +1,5 @@
 /* Allocates what steps with units work on. */
 
-/* In one order on all devices somebody can always go on. */
-static uint64_t dti_units_order(const dti_list *list, uint32_t part, bool leave) {
-    uint64_t hash = DTI_HASH_START;
-    uint16_t given = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const dti_action *a = &list->actions[i];
-        if (a->part == part && a->kind >= DTI_ACTION_GATHER)
-            hash = dti_hash64(hash, &a->what, sizeof a->what);
-        if (a->buckets > given && leave)
-            hash = dti_hash64(hash, &a->buckets, sizeof a->buckets);
-        given = DTI_MAX(given, a->buckets);
-    }
-    return hash;
-}
-
-static uint64_t dti_units_order_of(const dti_replica *r, const dti_list *list) {
-    return dti_units_order(list, 0, dti_program_code(r->full.runs[0].program)->units_leave);
-}
-
-/* Other replicas here have that order too, where it is other ranks that they come from. */
-static dt_result dti_units_same(dti_parallel *par) {
-    const dti_replica *first = &par->replicas[0];
-    for (uint32_t i = 1; i < par->job.local && dti_shards_span(par); i++) {
-        const dti_replica *r = &par->replicas[i];
-        if (dti_units_order_of(r, &r->full.list) != dti_units_order_of(first, &first->full.list) ||
-            dti_units_order_of(r, &r->tail.list) != dti_units_order_of(first, &first->tail.list))
-            return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
-                            ".parallel.zero_stage = %d: replica %u reads parameters in another "
-                            "order than the first, since its memory differs; give all replicas the "
-                            "same devices, or less than %d",
-                            par->desc.parallel.zero_stage, par->job.first + i, DT_SHARD_GRADIENTS);
-    }
-    return DT_OK;
-}
-
 /* What a device keeps to itself is on the host too: other replicas take it from there. It stays
  * when programs are made again. */
 static dt_result dti_units_host(dti_parallel *par, dti_replica *r) {
@@ -101,18 +66,14 @@ static dt_result dti_units_open(dti_parallel *par, dti_units *u) {
 
 static dt_result dti_units_make(dti_parallel *par) {
     dti_units *u = &par->units;
-    dt_result result = DT_OK;
     if (!dti_units_are(par))
         return DT_OK;
     u->parts = dti_alloc_array(par->base, par->job.local, sizeof *u->parts);
-    if (!u->parts)
-        return DT_ERROR_MEMORY;
-    for (; u->part_count < par->job.local && !result; u->part_count++) {
-        result = dti_units_host(par, &par->replicas[u->part_count]);
+    DTI_HAVE(u->parts);
+    for (; u->part_count < par->job.local; u->part_count++) {
+        DTI_TRY(dti_units_host(par, &par->replicas[u->part_count]));
         u->parts[u->part_count] = dti_unit_part_of(&par->replicas[u->part_count]);
     }
-    if (result)
-        return result;
     u->shared = dti_shards_here(par);
     u->buckets = par->buckets;
     u->bucket_count = par->bucket_count;
@@ -133,22 +94,80 @@ static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line) {
     return whole;
 }
 
+/* The order in which a list gathers a part's units, and gives buckets that have to leave: odd. */
+static int64_t dti_units_order(const dti_list *list, uint32_t part, bool leave) {
+    uint64_t hash = DTI_HASH_START;
+    uint16_t given = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const dti_action *a = &list->actions[i];
+        if (a->part == part && a->kind >= DTI_ACTION_GATHER)
+            hash = dti_hash64(hash, &a->what, sizeof a->what);
+        if (a->buckets > given && leave)
+            hash = dti_hash64(hash, &a->buckets, sizeof a->buckets);
+        given = DTI_MAX(given, a->buckets);
+    }
+    return (int64_t)(hash >> 1 | 1);
+}
+
+/* Of a group's part here, for full batches (0) or short ones. */
+static int64_t dti_units_order_of(const dti_parallel *par, uint32_t group, uint32_t part,
+                                  uint32_t tail) {
+    const dti_pipe *pipe = par->pipe;
+    if (!pipe) {
+        const dti_replica *r = &par->replicas[part];
+        return dti_units_order(tail ? &r->tail.list : &r->full.list, 0,
+                               dti_program_code(r->full.runs[0].program)->units_leave);
+    }
+    const dti_pipe_chunk *chunk = dti_pipe_alike_chunk(pipe, group, part);
+    return dti_units_order(&pipe->devices[chunk->device].lists[tail],
+                           (uint32_t)(chunk - pipe->chunks), false);
+}
+
+static dt_result dti_units_differ(dti_parallel *par, uint32_t group) {
+    char of[32] = "";
+    if (par->pipe)
+        snprintf(of, sizeof of, " of stage %u", group % par->pipe->chunk_count);
+    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                    ".parallel.zero_stage = %d: replicas%s read parameters in different orders, "
+                    "since their devices differ; give all replicas the same devices, or less than "
+                    "%d",
+                    par->desc.parallel.zero_stage, of, DT_SHARD_GRADIENTS);
+}
+
+/* In one order on all devices somebody can always go on: that of those here against all ranks'. */
+static dt_result dti_units_same_order(dti_parallel *par, uint32_t groups) {
+    const size_t count = 2 * (size_t)groups;
+    uint32_t bad = groups;
+    int64_t *own = dti_alloc_array(par->base, 2 * count, sizeof *own);
+    dt_result result = dti_agree_result(par, own ? DT_OK : DT_ERROR_MEMORY);
+    for (uint32_t g = 0; g < groups && !result; g++) {
+        const dti_units *u = par->pipe ? &par->pipe->stages[g].units : &par->units;
+        for (uint32_t i = 0; i < (u->comm ? 2 * u->part_count : 0); i++) {
+            const int64_t order = dti_units_order_of(par, g, i / 2, i % 2);
+            bad = i < 2 || own[2 * g + i % 2] == order ? bad : g;
+            own[2 * g + i % 2] = order;
+        }
+    }
+    if (!result) {
+        memcpy(own + count, own, count * sizeof *own);
+        result = dti_ranks_reduce(par, par->desc.comm, own + count, count, DT_I64, DT_COMM_MAX);
+    }
+    for (size_t i = 0; i < count && !result; i++)
+        bad = own[i] && own[i] != own[count + i] ? (uint32_t)(i / 2) : bad;
+    if (!result)
+        result = dti_agree_result(par, bad < groups ? dti_units_differ(par, bad) : DT_OK);
+    dti_free(par->base, own);
+    return result;
+}
+
 static dt_result dti_units_agree(dti_parallel *par) {
     dti_units *u = &par->units;
-    const dti_replica *r = &par->replicas[0];
     if (!dti_units_are(par))
         return DT_OK;
     u->comm = par->shard_comm;
     u->whole = dti_shards(par) < par->job.replicas ||
                dti_units_whole(par, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0));
-    DTI_TRY(dti_agree_result(par, dti_units_same(par)));
-    if (!dti_shards_span(par))
-        return DT_OK;
-    char text[128];
-    snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
-             (unsigned long long)dti_units_order_of(r, &r->full.list),
-             (unsigned long long)dti_units_order_of(r, &r->tail.list));
-    return dti_agree_text(par, text, strlen(text));
+    return dti_shards_span(par) ? dti_units_same_order(par, 1) : DT_OK;
 }
 
 static void dti_units_free(dti_parallel *par, dti_units *u) {
