@@ -88,43 +88,33 @@ static void dti_rounds_state_list(dt_trainer *t, dti_rounds_state *l) {
     }
 }
 
-/* One rank's replicas from it to rank 0, which stands in `slot`. */
-static dt_result dti_moments_receive(dt_trainer *t, const dti_rounds_state *l, int rank,
-                                     uint32_t *slot) {
-    dt_comm *comm = t->par.desc.comm;
-    int32_t count = 0;
-    dt_result result = dt_comm_recv(comm, &count, 1, DT_I32, rank);
-    for (int32_t i = 0; i < count && !result && *slot < l->replicas; i++)
-        result =
-            dt_comm_recv(comm, l->packed + (*slot)++ * l->bytes - l->bytes, l->bytes, DT_U8, rank);
-    return dti_parallel_comm_failed(&t->par, result);
-}
-
-/* A device that fails is told at the end: what others wait for comes nevertheless. */
-static dt_result dti_moments_send(dt_trainer *t, const dti_rounds_state *l) {
-    const int32_t count = (int32_t)t->par.job.local;
-    dt_result own = DT_OK, result = dt_comm_send(t->par.desc.comm, &count, 1, DT_I32, 0);
-    for (int32_t i = 0; i < count && !result; i++) {
-        const dt_result read = dti_flat_move(&t->par, (uint32_t)i, l->packed, false);
-        own = own ? own : read;
-        result = dt_comm_send(t->par.desc.comm, l->packed, l->bytes, DT_U8, 0);
-    }
-    result = dti_parallel_comm_failed(&t->par, result);
-    return result ? result : own;
+/* A replica's state between its rank and rank 0, to or from `packed` on both. write: to the replica.
+ * A device that fails is told at the end, by *own: what others wait for comes nevertheless. */
+static dt_result dti_rounds_move(dti_parallel *par, const dti_rounds_state *l, uint32_t replica,
+                                 char *packed, bool write, dt_result *own) {
+    const uint32_t rank = dti_mesh_rank(&par->mesh, replica), here = par->mesh.rank;
+    const int peer = here ? 0 : (int)rank;
+    dt_comm *comm = par->desc.comm;
+    dt_result result = DT_OK, moved = DT_OK;
+    if (here == rank && !write)
+        moved = dti_flat_move(par, replica - par->job.first, packed, false);
+    if (rank && (!here || here == rank))
+        result = write == !here ? dt_comm_send(comm, packed, l->bytes, DT_U8, peer)
+                                : dt_comm_recv(comm, packed, l->bytes, DT_U8, peer);
+    if (here == rank && write && !result)
+        moved = dti_flat_move(par, replica - par->job.first, packed, true);
+    *own = *own ? *own : moved;
+    return dti_parallel_comm_failed(par, result);
 }
 
 static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l) {
     dti_parallel *par = &t->par;
-    dt_result result = dti_agree_result(par, dti_rounds_state_make(t, l)), own = DT_OK;
-    if (result)
-        return result;
-    for (uint32_t i = 1; i < par->job.local && (par->mesh.rank == 0 && !par->lost) && !own; i++)
-        own = dti_flat_move(par, i, l->packed + (i - 1) * l->bytes, false);
-    uint32_t slot = par->job.local;
-    for (int k = 1; k < (int)par->mesh.world && par->mesh.rank == 0 && !par->lost && !result; k++)
-        result = dti_moments_receive(t, l, k, &slot);
-    if (par->mesh.rank && !par->lost)
-        own = dti_moments_send(t, l);
+    DTI_TRY(dti_agree_result(par, dti_rounds_state_make(t, l)));
+    dt_result result = DT_OK, own = DT_OK;
+    for (uint32_t i = 1; i < l->replicas && l->bytes && !result; i++) {
+        const uint64_t at = par->mesh.rank ? 0 : (i - 1) * l->bytes;
+        result = dti_rounds_move(par, l, i, l->packed + at, false, &own);
+    }
     result = dti_agree_result(par, result ? result : own);
     if (!result && l->outer)
         dti_rounds_state_list(t, l);
@@ -210,54 +200,18 @@ static uint64_t dti_rounds_source(const uint64_t *words, uint64_t r) {
     return words[DTI_STATE_VERSION] < DTI_STATE_LOCAL ? 0 : r % words[DTI_STATE_REPLICAS];
 }
 
-static dt_result dti_moments_give(dt_trainer *t, const dti_rounds_state *l, const dti_checkpoint *c,
-                                  const dti_state_file *f, int rank, uint32_t *replica) {
-    dt_comm *comm = t->par.desc.comm;
-    int32_t count = 0;
-    dt_result result = dt_comm_recv(comm, &count, 1, DT_I32, rank);
-    for (int32_t i = 0; i < count && !result; i++, (*replica)++) {
-        const uint64_t source = dti_rounds_source(f->words, *replica);
-        if (!source)
-            continue;
-        dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
-        result = dt_comm_send(comm, l->packed, l->bytes, DT_U8, rank);
-    }
-    return dti_parallel_comm_failed(&t->par, result);
-}
-
-static dt_result dti_moments_take(dt_trainer *t, const dti_rounds_state *l, const uint64_t *words) {
-    dti_parallel *par = &t->par;
-    const int32_t count = (int32_t)par->job.local;
-    dt_result own = DT_OK, result = dt_comm_send(par->desc.comm, &count, 1, DT_I32, 0);
-    for (int32_t i = 0; i < count && !result; i++) {
-        if (!dti_rounds_source(words, par->job.first + (uint32_t)i))
-            continue;
-        result = dt_comm_recv(par->desc.comm, l->packed, l->bytes, DT_U8, 0);
-        const dt_result put = result ? DT_OK : dti_flat_move(par, (uint32_t)i, l->packed, true);
-        own = own ? own : put;
-    }
-    result = dti_parallel_comm_failed(&t->par, result);
-    return result ? result : own;
-}
-
 /* Moments of replicas other than the first, which all have by now. */
 static dt_result dti_rounds_states(dt_trainer *t, const dti_rounds_state *l,
                                    const dti_checkpoint *c, const dti_state_file *f) {
     dti_parallel *par = &t->par;
-    dt_result own = DT_OK;
-    for (uint32_t i = 1; i < par->job.local && par->mesh.rank == 0 && !own; i++) {
+    dt_result result = DT_OK, own = DT_OK;
+    for (uint32_t i = 1; i < par->job.replicas && !result; i++) {
         const uint64_t source = dti_rounds_source(f->words, i);
-        if (!source)
-            continue;
-        dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
-        own = dti_flat_move(par, i, l->packed, true);
+        if (source && par->mesh.rank == 0)
+            dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
+        if (source)
+            result = dti_rounds_move(par, l, i, l->packed, true, &own);
     }
-    uint32_t replica = par->job.local;
-    dt_result result = DT_OK;
-    for (int k = 1; k < (int)par->mesh.world && par->mesh.rank == 0 && !result; k++)
-        result = dti_moments_give(t, l, c, f, k, &replica);
-    if (par->mesh.rank)
-        own = dti_moments_take(t, l, f->words);
     return result ? result : own;
 }
 
