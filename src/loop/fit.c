@@ -368,12 +368,9 @@ static dt_result dti_fit_validate(dti_fit *f) {
 /* ---- steps */
 
 static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_train_report *r) {
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        to->loss_sum[i] += r->loss_sum[i];
-        to->loss_weight[i] += r->loss_weight[i];
-        to->metric_sum[i] += r->metric_sum[i];
-        to->metric_weight[i] += r->metric_weight[i];
-    }
+    double terms[4 * DT_MAX_TERMS];
+    dti_report_terms(r, terms);
+    dti_report_add_terms(to, terms);
     to->step = r->step;
     to->samples += r->samples;
     to->steps += r->steps;

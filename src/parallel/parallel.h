@@ -209,8 +209,7 @@ typedef struct dti_parallel {
 } dti_parallel;
 
 typedef struct dti_parallel_result {
-    double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
-    double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
+    double terms[4 * DT_MAX_TERMS]; /* sums of losses, weights, sums of metrics, weights */
     double norm;
     double wait_seconds;
     bool committed;

@@ -307,8 +307,8 @@ static dt_result dti_server_resolve(dt_server *s, float clip) {
         return kept;
     s->info.loss = 0.0;
     for (int i = 0; i < DT_MAX_TERMS; i++)
-        s->info.loss += out.loss_weight[i] > 0.0
-                            ? t->coefficients[i] * out.loss_sum[i] / out.loss_weight[i]
+        s->info.loss += out.terms[DT_MAX_TERMS + i] > 0.0
+                            ? t->coefficients[i] * out.terms[i] / out.terms[DT_MAX_TERMS + i]
                             : 0.0;
     t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     const dt_result written = dti_trainer_checkpoints(t);

@@ -374,7 +374,7 @@ static dt_result dti_worker_load(dt_trainer *t, const dti_batch **batch) {
 
 static void dti_worker_report(dt_trainer *t, dti_parallel_result *step, dt_train_report *r,
                               uint32_t rows) {
-    dti_terms_report(t->par.terms.leaves, step);
+    memcpy(step->terms, t->par.terms.leaves, sizeof step->terms);
     dti_report_add(r, step);
     r->steps++;
     r->samples += rows;

@@ -1,13 +1,20 @@
 /* A trainer's steps and epochs. What all ranks must do together they do in the same order, whatever
  * one of them finds wrong by itself. */
 
+static void dti_report_add_terms(dt_train_report *r, const double *terms) {
+    double *const of[] = {r->loss_sum, r->loss_weight, r->metric_sum, r->metric_weight};
+    for (uint32_t i = 0; i < DTI_COUNT(of) * DT_MAX_TERMS; i++)
+        of[i / DT_MAX_TERMS][i % DT_MAX_TERMS] += terms[i];
+}
+
+static void dti_report_terms(const dt_train_report *r, double *terms) {
+    const double *const of[] = {r->loss_sum, r->loss_weight, r->metric_sum, r->metric_weight};
+    for (size_t i = 0; i < DTI_COUNT(of); i++)
+        memcpy(terms + i * DT_MAX_TERMS, of[i], sizeof r->loss_sum);
+}
+
 static void dti_report_add(dt_train_report *r, const dti_parallel_result *step) {
-    for (int i = 0; i < DT_MAX_TERMS; i++) {
-        r->loss_sum[i] += step->loss_sum[i];
-        r->loss_weight[i] += step->loss_weight[i];
-        r->metric_sum[i] += step->metric_sum[i];
-        r->metric_weight[i] += step->metric_weight[i];
-    }
+    dti_report_add_terms(r, step->terms);
     r->empty += step->empty;
     if (step->committed)
         r->gradient_norm = step->norm;

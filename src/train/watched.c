@@ -36,22 +36,14 @@ static uint64_t dti_watched_model(const dt_trainer *t) {
     return hash | 1;
 }
 
-static void dti_watched_sums(const dt_train_report *r, double *to) {
-    memcpy(to, r->loss_sum, sizeof r->loss_sum);
-    memcpy(to + DT_MAX_TERMS, r->loss_weight, sizeof r->loss_weight);
-    memcpy(to + 2 * DT_MAX_TERMS, r->metric_sum, sizeof r->metric_sum);
-    memcpy(to + 3 * DT_MAX_TERMS, r->metric_weight, sizeof r->metric_weight);
-}
-
 /* With steps that have ended and that no report has told of yet. */
 static void dti_watched_words(const dt_trainer *t, uint64_t words[DTI_WATCHED_WORDS]) {
     const dti_watched *w = &t->watched;
     double own[4 * DT_MAX_TERMS], pending[4 * DT_MAX_TERMS];
     const bool same = t->pending.epoch == w->train.epoch;
-    const dt_train_report none = {0};
-    dti_watched_sums(&w->train, own);
-    dti_watched_sums(same ? &t->pending : &none, pending);
-    for (int i = 0; i < 4 * DT_MAX_TERMS; i++)
+    dti_report_terms(&w->train, own);
+    dti_report_terms(&t->pending, pending);
+    for (int i = 0; i < 4 * DT_MAX_TERMS && same; i++)
         own[i] += pending[i];
     words[DTI_WATCHED_OF] = w->of;
     memcpy(&words[DTI_WATCHED_BEST], &w->best, sizeof w->best);
@@ -107,7 +99,7 @@ static void dti_watched_find(dt_trainer *t, const dti_checkpoint *c,
 static void dti_watched_take(dt_trainer *t, const uint64_t words[DTI_WATCHED_WORDS]) {
     dti_watched *w = &t->watched;
     dt_train_report *r = &w->train;
-    const size_t terms = sizeof r->loss_sum;
+    double sums[4 * DT_MAX_TERMS];
     w->of = words[DTI_WATCHED_OF];
     w->loaded = w->of != 0;
     memcpy(&w->best, &words[DTI_WATCHED_BEST], sizeof w->best);
@@ -118,10 +110,8 @@ static void dti_watched_take(dt_trainer *t, const uint64_t words[DTI_WATCHED_WOR
     *r = (dt_train_report){.epoch = words[DTI_WATCHED_EPOCH],
                            .samples = words[DTI_WATCHED_SAMPLES],
                            .steps = words[DTI_WATCHED_STEPS]};
-    memcpy(r->loss_sum, &words[DTI_WATCHED_SUMS], terms);
-    memcpy(r->loss_weight, &words[DTI_WATCHED_SUMS + DT_MAX_TERMS], terms);
-    memcpy(r->metric_sum, &words[DTI_WATCHED_SUMS + 2 * DT_MAX_TERMS], terms);
-    memcpy(r->metric_weight, &words[DTI_WATCHED_SUMS + 3 * DT_MAX_TERMS], terms);
+    memcpy(sums, &words[DTI_WATCHED_SUMS], sizeof sums);
+    dti_report_add_terms(r, sums);
 }
 
 /* To all ranks, behind the state; c: rank 0's. */

@@ -53,7 +53,7 @@ static dt_result dti_alone_wait(dti_parallel *par) {
 
 static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
     const dti_replica *r = &par->replicas[0];
-    dti_terms_report(par->terms.leaves, out);
+    memcpy(out->terms, par->terms.leaves, sizeof out->terms);
     out->norm = r->norm;
     out->empty = r->empty;
     out->committed = !r->faulty && !(r->empty && par->desc.skip_empty);

@@ -146,7 +146,7 @@ static void dti_inner_report(dti_parallel *par, dti_parallel_result *out) {
             snprintf(round->said, sizeof round->said, "replica %u: %.470s", par->job.first + i,
                      dti_ctx_base(r->ctx)->error);
     }
-    dti_terms_report(sum, out);
+    memcpy(out->terms, sum, sizeof out->terms);
     out->norm = par->replicas[0].norm;
     out->steps = 1;
     out->samples = par->now->batch->real;

@@ -308,7 +308,7 @@ static dt_result dti_round_publish(dti_parallel *par) {
 static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
     const double *sum = par->terms.sum;
     *out = (dti_parallel_result){.wait_seconds = out->wait_seconds};
-    dti_terms_report(sum, out);
+    memcpy(out->terms, sum, sizeof out->terms);
     out->steps = par->now->desc.step - par->round.first;
     out->samples = par->round.samples;
     out->left_out = (uint64_t)sum[DTI_ROUND_SKIPPED];

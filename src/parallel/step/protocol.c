@@ -316,34 +316,22 @@ static dt_result dti_protocol_write(dti_parallel *par) {
 }
 
 static void dti_terms_add(double *sum, const dt_report *r) {
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        sum[i] += r->loss_sum[i];
-        sum[DTI_TERMS_WEIGHT + i] += r->loss_weight[i];
-        sum[DTI_TERMS_METRIC + i] += r->metric_sum[i];
-        sum[DTI_TERMS_METRIC_WEIGHT + i] += r->metric_weight[i];
-    }
-}
-
-static void dti_terms_report(const double *sum, dti_parallel_result *out) {
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        out->loss_sum[i] = sum[i];
-        out->loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
-        out->metric_sum[i] = sum[DTI_TERMS_METRIC + i];
-        out->metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
-    }
+    const double *const of[] = {r->loss_sum, r->loss_weight, r->metric_sum, r->metric_weight};
+    for (uint32_t i = 0; i < DTI_COUNT(of) * DT_MAX_TERMS; i++)
+        sum[i] += of[i / DT_MAX_TERMS][i % DT_MAX_TERMS];
 }
 
 static bool dti_losses_finite(const dti_parallel_result *out) {
     bool fine = true;
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
-        fine = fine && dti_finite_f64(out->loss_sum[i]) && dti_finite_f64(out->loss_weight[i]);
+    for (uint32_t i = 0; i < DTI_TERMS_METRIC; i++)
+        fine = fine && dti_finite_f64(out->terms[i]);
     return fine;
 }
 
 /* After BARRIER, alike on all ranks: why there is no update. */
 static dt_result dti_protocol_check(dti_parallel *par, dti_parallel_result *out) {
     const dti_strategy *s = par->strategy;
-    dti_terms_report(par->terms.sum, out);
+    memcpy(out->terms, par->terms.sum, sizeof out->terms);
     if (!s->check) {
         const bool fine = par->desc.program.no_check || dti_losses_finite(out);
         return fine && par->terms.sum[DTI_TERMS_FAULT] == 0.0 ? DT_OK
