@@ -110,17 +110,19 @@ static dt_result dti_parallel_weigh_forward(dti_parallel *par, uint32_t index) {
 
 /* ---- backward */
 
-static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
-    const dt_program *p = run->program;
+/* A piece's; losses, metrics: which of the model's a stage's own are, or NULL. */
+static void dti_leaf_terms(double *leaf, const dt_program *p, uint32_t piece, const uint8_t *losses,
+                           const uint8_t *metrics) {
     const dti_code *code = dti_program_code(p);
-    for (uint32_t k = 0; k < run->piece_count; k++) {
-        double *leaf = dti_scalar_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
-        for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
-            uint32_t at = i < code->loss_count ? i : DTI_TERMS_METRIC + i - code->loss_count;
-            dti_program_term(p, i, k, pair);
-            leaf[at] += pair[0];
-            leaf[at + DTI_TERMS_WEIGHT] += pair[1];
-        }
+    for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
+        const bool metric = i >= code->loss_count;
+        const uint32_t own = metric ? i - code->loss_count : i;
+        const uint8_t *of = metric ? metrics : losses;
+        const uint32_t at = (metric ? DTI_TERMS_METRIC : 0) + (of ? of[own] : own);
+        double pair[2];
+        dti_program_term(p, i, piece, pair);
+        leaf[at] += pair[0];
+        leaf[at + DTI_TERMS_WEIGHT] += pair[1];
     }
 }
 

@@ -79,7 +79,9 @@ static dt_result dti_action_collective(dti_parallel *par, uint32_t index, const 
 static dt_result dti_action_close(dti_parallel *par, uint32_t index, const dti_action *a) {
     const dti_micro_run *run = dti_list_micro_of(&par->replicas[index], a);
     DTI_TRY(run->last ? DT_OK : dti_program_end(run->program));
-    dti_micro_terms(par, run);
+    for (uint32_t k = 0; k < run->piece_count; k++)
+        dti_leaf_terms(dti_scalar_leaf(par, &par->terms, run->pieces[k].leaf), run->program, k,
+                       NULL, NULL);
     dti_statistics_take(&par->statistics, run, run->program);
     return DT_OK;
 }

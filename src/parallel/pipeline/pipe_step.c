@@ -145,28 +145,13 @@ static dt_result dti_pipe_act_send(dti_parallel *par, dti_pipe_chunk *chunk, con
     return DT_OK;
 }
 
-static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro,
-                           const dt_program *p) {
-    const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
-    const dti_code *code = dti_program_code(p);
-    double *leaf = dti_pipe_leaf(par, &par->terms, chunk, micro);
-    for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
-        const uint32_t at = i < code->loss_count
-                                ? stage->losses[i]
-                                : (uint32_t)DTI_TERMS_METRIC + stage->metrics[i - code->loss_count];
-        double pair[2];
-        dti_program_term(p, i, 0, pair);
-        leaf[at] += pair[0];
-        leaf[at + DTI_TERMS_WEIGHT] += pair[1];
-    }
-}
-
 static dt_result dti_pipe_act_close(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
     const dt_program *p = dti_pipe_take(par, chunk, a->micro);
+    dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     if (par->pipe->pipelines[chunk->pipeline].tp_rank == 0)
-        dti_pipe_terms(par, chunk, a->micro, p);
-    dti_statistics_take(&dti_pipe_stage_of(par->pipe, chunk)->statistics,
-                        &dti_pipe_runs_now(par, chunk)->runs[a->micro], p);
+        dti_leaf_terms(dti_pipe_leaf(par, &par->terms, chunk, a->micro), p, 0, stage->losses,
+                       stage->metrics);
+    dti_statistics_take(&stage->statistics, &dti_pipe_runs_now(par, chunk)->runs[a->micro], p);
     return DT_OK;
 }
 
