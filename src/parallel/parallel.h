@@ -226,6 +226,8 @@ typedef struct dti_parallel_result {
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t batch_slices,
                                     const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
+/* Whether replicas have a number of batch slices. INVALID */
+static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices);
 /* Whether a sum of `operands` partial sums has room. INVALID */
 static dt_result dti_operands_fit(dti_parallel *par, uint32_t replicas, uint64_t operands);
 
@@ -430,9 +432,7 @@ static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's ru
 /* ---- pipeline/device_grid.c: grids of pipelines, where several devices train one replica */
 static bool dti_grid_is(const dti_parallel *par);
 static const char *dti_grid_setting(const dti_parallel *par); /* which says so */
-/* Checks the number of batch slices. INVALID */
-static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices);
-/* The same for the job as it will be. */
+/* The job as it will be. INVALID */
 static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices);
 /* A replica's runs: each part of a batch slice that has rows is one by itself. */
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,

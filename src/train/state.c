@@ -298,8 +298,7 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu batch slices for %u replicas; use fewer replicas", path,
                         (unsigned long long)w[DTI_STATE_BATCH_SLICES], t->par.mesh.data);
-    return dti_grid_is(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES])
-                                : DT_OK;
+    return dti_batch_slices_fit(&t->par, (uint32_t)w[DTI_STATE_BATCH_SLICES]);
 }
 
 /* Everything must fit before anything is written. */

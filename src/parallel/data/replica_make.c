@@ -266,27 +266,35 @@ static dt_result dti_exchange_make(dti_parallel *par) {
     return dti_bucket_sums_make(par);
 }
 
-static dt_result dti_parallel_check(dti_parallel *par) {
-    const dti_partition *job = &par->job;
-    if (job->batch_slices < job->replicas)
+static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices) {
+    const uint32_t data = par->mesh.data, batch = par->desc.batch;
+    const uint32_t most = (batch_slices + data - 1) / data; /* of a replica */
+    const bool grid = dti_grid_is(par);
+    const char *what = par->desc.stages > 1 ? "pipeline" : "split model";
+    if (batch_slices < data)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.batch_slices is %u for %u replicas: each needs one; use fewer "
-                        "replicas or more batch slices",
-                        job->batch_slices, job->replicas);
-    if (par->desc.batch < job->replicas)
+                        ".parallel.batch_slices is %u for %u replicas%s%s: each needs one; use "
+                        "fewer replicas or more batch slices",
+                        batch_slices, data, grid ? " of a " : "", grid ? what : "");
+    if (batch < data && !grid)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         ".batch is %u for %u replicas: each needs a sample; use a larger batch",
-                        par->desc.batch, job->replicas);
-    if (job->batch_slices > job->batch)
+                        batch, data);
+    if (batch_slices > batch)
         return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.batch_slices is %u, and .batch %u; at most %u",
-                        job->batch_slices, job->batch, job->batch);
+                        ".parallel.batch_slices is %u, and .batch %u; at most %u", batch_slices,
+                        batch, batch);
+    if (grid && par->desc.parts * (uint64_t)most > DTI_PIPE_MICROS_MAX)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        ".accumulate is %u, with %u batch slices a replica of a %s; their product "
+                        "is at most %d",
+                        par->desc.parts, most, what, DTI_PIPE_MICROS_MAX);
     return DT_OK;
 }
 
 static dt_result dti_parallel_make(dti_parallel *par) {
     dti_partition *job = &par->job;
-    DTI_TRY(dti_parallel_check(par));
+    DTI_TRY(dti_batch_slices_fit(par, job->batch_slices));
     dti_mesh_cut(par);
     par->subtrees = dti_partition_subtrees(job, par->first_batch_slice,
                                            par->first_batch_slice + par->batch_slices);

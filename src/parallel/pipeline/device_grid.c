@@ -11,33 +11,12 @@ static const char *dti_grid_setting(const dti_parallel *par) {
                                 : ".parallel.pipeline";
 }
 
-static dt_result dti_grid_check(dti_parallel *par, uint32_t batch_slices) {
-    const uint32_t data = par->mesh.data, batch = par->desc.batch;
-    const char *what = par->desc.stages > 1 ? "pipeline" : "split model";
-    if (batch_slices < data)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.batch_slices is %u for %u replicas of a %s: each needs one; use "
-                        "fewer replicas or more batch slices",
-                        batch_slices, data, what);
-    if (batch_slices > batch)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".parallel.batch_slices is %u, and .batch %u; at most %u", batch_slices,
-                        batch, batch);
-    if (par->desc.parts * (uint64_t)((batch_slices + data - 1) / data) > DTI_PIPE_MICROS_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        ".accumulate is %u, with %u batch slices a replica of a %s; their product "
-                        "is at most %d",
-                        par->desc.parts, (batch_slices + data - 1) / data, what,
-                        DTI_PIPE_MICROS_MAX);
-    return DT_OK;
-}
-
 static dt_result dti_grid_begin(dti_parallel *par, uint32_t batch_slices) {
     par->job.batch_slices = batch_slices;
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->whole.old = false;
-    return dti_grid_check(par, batch_slices);
+    return dti_batch_slices_fit(par, batch_slices);
 }
 
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
