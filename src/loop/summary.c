@@ -12,16 +12,6 @@ typedef struct dti_summary {
     double macs;
 } dti_summary;
 
-/* All that `id` is computed from. Inputs have smaller numbers. */
-static void dti_summary_need(dti_summary *s, uint32_t id) {
-    s->seen[id] = 1;
-    for (uint32_t i = id; i > 0; i--) {
-        const dti_node *n = &s->g->nodes[i];
-        for (uint32_t k = 0; k < n->count && s->seen[i]; k++)
-            s->seen[dti_input_id(s->g, n, k)] = 1;
-    }
-}
-
 static bool dti_summary_is_view(const dt_graph *g, uint32_t id) {
     const dti_node *n = &g->nodes[id];
     return n->count && dti_op_info_of(n->op)->family->view;
@@ -108,7 +98,8 @@ static void dti_summary_foot(dti_summary *s) {
 }
 
 static void dti_summary_write(dti_summary *s, uint32_t id) {
-    dti_summary_need(s, id);
+    s->seen[id] = 1;
+    dti_need_inputs(s->g, NULL, s->seen);
     dti_summary_head(s);
     for (uint32_t i = 1; i <= id; i++) {
         if (s->seen[i] && s->g->nodes[i].count && !dti_summary_is_view(s->g, i))

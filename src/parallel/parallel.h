@@ -107,7 +107,8 @@ typedef struct dti_statistics {
     const dti_stat *stats; /* of one program, but for where they are in OUT */
     uint32_t *at;          /* of each: its pairs (mean, variance) in a piece's row */
     float *pieces;         /* [pieces][width] */
-    float *buffers;        /* values of the buffers, one behind the other */
+    float *buffers;        /* values of the buffers, one after the other */
+    uint32_t values;       /* of all buffers */
 } dti_statistics;
 
 /* Sync points of a step (sync_point.c). `rows` has a row for each batch slice of the job. */
@@ -177,19 +178,17 @@ typedef struct dti_parallel {
     uint64_t elements; /* of a gradient arena */
     float
         *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
-    uint64_t partial_bytes, staging_bytes, subtree_bytes;
+    uint64_t staging_bytes, subtree_bytes;
     dti_scalar_sum weights, terms;
     dti_statistics statistics;
     dti_sync_points sync_points;
     /* Each replica owns a part of the state. Between ranks `undo` has what the step's commit writes
-     * over: this process's parameters, as they are trained, then buffers; until all have come. */
+     * over: buffers, then this process's parameters, as they are trained; until all have come. */
     bool sharded;
     uint64_t *owners; /* [shards + 1]: the first element of each */
     dt_comm *
         shard_comm; /* of the group's ranks, for parameters; NULL: one process, or par->desc.comm */
-    size_t buffer_values;
     float *undo;
-    uint64_t undo_bytes;
     bool shown; /* averages stand where weights do */
     dti_units units;
     dti_round round;

@@ -211,9 +211,9 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
 }
 
 /* All ranks see it in the sums; the lowest one that knows why is quoted. */
-static dt_result dti_evaluation_finite(dt_trainer *t, const dti_parallel_result *all) {
+static dt_result dti_evaluation_finite(dt_trainer *t, const double *terms) {
     const char *said = t->evaluation.said;
-    if (dti_losses_finite(all))
+    if (dti_losses_finite(terms))
         return DT_OK;
     const dt_result own = said[0] ? dti_fail(t->base, DT_ERROR_NUMERIC, "%s", said) : DT_OK;
     const dt_result result = dti_agree_result(&t->par, own);
@@ -228,7 +228,6 @@ DTI_PUBLIC(dt_trainer_evaluate,
            DTI_OF(dt_trainer) | DTI_WITH, (t, data, batch, report)) {
     DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
-    dti_parallel_result all = {.committed = false};
     const uint64_t start = dti_now_ns();
     *r = (dt_train_report){.epoch = t->epoch};
     DTI_TRY(dti_evaluation_all(t, data, batch, "evaluate", r));
@@ -239,11 +238,10 @@ DTI_PUBLIC(dt_trainer_evaluate,
     }
     const dt_result result =
         dti_ranks_reduce(&t->par, t->par.desc.comm, sum, DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM);
-    memcpy(all.terms, sum, sizeof all.terms);
-    dti_report_add(r, &all);
+    dti_report_add_terms(r, sum);
     dti_report_close(t, r);
     r->seconds = 1e-9 * (double)(dti_now_ns() - start);
-    return result ? result : dti_evaluation_finite(t, &all);
+    return result ? result : dti_evaluation_finite(t, sum);
 }
 
 /* ---- predicting */

@@ -239,9 +239,9 @@ static dt_result dti_exchange_make(dti_parallel *par) {
         gradients += dti_bucket_elements(par->buckets[b]);
     if (units)
         gradients = DTI_UNITS_STAGED * par->units.largest;
-    par->partial_bytes =
+    const uint64_t partial =
         par->desc.comm && !merged ? dti_arena_bytes(gradients) * par->subtrees.count : 0;
-    par->staging_bytes = par->partial_bytes + (units ? dti_arena_bytes(gradients) : 0);
+    par->staging_bytes = partial + (units ? dti_arena_bytes(gradients) : 0);
     par->subtree_bytes = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
@@ -258,8 +258,8 @@ static dt_result dti_exchange_make(dti_parallel *par) {
             par->staging_bytes += arena;
     }
     DTI_TRY(dti_operands_fit(par, par->job.local, operands));
-    if (par->partial_bytes) {
-        par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
+    if (partial) {
+        par->partial = dti_alloc(par->base, (size_t)partial);
         DTI_HAVE(par->partial);
     }
     DTI_TRY(dti_scalar_sums_make(par));

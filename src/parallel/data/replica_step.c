@@ -61,8 +61,7 @@ static void dti_replicas_prepare(dti_parallel *par) {
     dti_exchange_begin(par);
     dti_sync_points_begin(par);
     if (par->undo)
-        memcpy(par->undo + par->undo_bytes / sizeof(float) - par->buffer_values,
-               par->statistics.buffers, par->buffer_values * sizeof(float));
+        memcpy(par->undo, par->statistics.buffers, par->statistics.values * sizeof(float));
 }
 
 static dt_result dti_replicas_run(dti_parallel *par) {

@@ -6,7 +6,6 @@
 
 static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
                                      dti_statistics *s) {
-    size_t values = 1;
     *s = (dti_statistics){.stats = code->stats, .count = code->stat_count};
     s->at = dti_alloc_array(base, s->count + 1u, sizeof *s->at);
     if (!s->at)
@@ -17,11 +16,11 @@ static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, c
             same++;
         s->at[i] = same < i ? s->at[same] : s->width;
         s->width += same < i ? 0 : 2 * s->stats[i].channels;
-        values += s->stats[i].channels;
+        s->values += s->stats[i].channels;
     }
     const size_t pieces = (size_t)job->batch_slices * job->parts;
     s->pieces = dti_alloc_array(base, pieces * s->width + 1, sizeof(float));
-    s->buffers = dti_alloc_array(base, values, sizeof(float));
+    s->buffers = dti_alloc_array(base, s->values + 1u, sizeof(float));
     return s->pieces && s->buffers ? DT_OK : DT_ERROR_MEMORY;
 }
 

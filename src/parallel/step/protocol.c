@@ -321,10 +321,10 @@ static void dti_terms_add(double *sum, const dt_report *r) {
         sum[i] += of[i / DT_MAX_TERMS][i % DT_MAX_TERMS];
 }
 
-static bool dti_losses_finite(const dti_parallel_result *out) {
+static bool dti_losses_finite(const double *terms) {
     bool fine = true;
     for (uint32_t i = 0; i < DTI_TERMS_METRIC; i++)
-        fine = fine && dti_finite_f64(out->terms[i]);
+        fine = fine && dti_finite_f64(terms[i]);
     return fine;
 }
 
@@ -333,7 +333,7 @@ static dt_result dti_protocol_check(dti_parallel *par, dti_parallel_result *out)
     const dti_strategy *s = par->strategy;
     memcpy(out->terms, par->terms.sum, sizeof out->terms);
     if (!s->check) {
-        const bool fine = par->desc.program.no_check || dti_losses_finite(out);
+        const bool fine = par->desc.program.no_check || dti_losses_finite(out->terms);
         return fine && par->terms.sum[DTI_TERMS_FAULT] == 0.0 ? DT_OK
                                                               : dti_protocol_not_finite(par, out);
     }

@@ -163,12 +163,9 @@ static dt_result dti_owners_make(dti_parallel *par) {
         return DT_OK;
     const dti_values_ranges trained = dti_owners_trained(par);
     const uint64_t own = dti_values_elements(&trained, dti_owners_here(par));
-    par->buffer_values = 0;
-    for (uint32_t i = 0; i < par->statistics.count; i++)
-        par->buffer_values += par->statistics.stats[i].channels;
-    par->undo_bytes = (own + par->buffer_values) * sizeof(float);
-    par->undo = dti_alloc(par->base, (size_t)par->undo_bytes);
-    par->staging_bytes += par->undo_bytes;
+    const uint64_t bytes = dti_arena_bytes(own + par->statistics.values);
+    par->undo = dti_alloc(par->base, (size_t)bytes);
+    par->staging_bytes += bytes;
     return par->undo ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -177,7 +174,7 @@ static dt_result dti_owners_undo(const dti_parallel *par, uint32_t index, bool w
     const dti_values_ranges trained = dti_owners_trained(par);
     dt_store *s = par->replicas[index].store;
     const dti_bucket own = dti_values_own(s), before = {dti_owners_here(par).begin, own.begin};
-    float *host = par->undo + dti_values_elements(&trained, before);
+    float *host = par->undo + par->statistics.values + dti_values_elements(&trained, before);
     return dti_values_copy_trained(s, (dti_values_copy){&trained, own, host, true, write});
 }
 
@@ -218,7 +215,7 @@ static dt_result dti_owners_take(dti_parallel *par, uint32_t index) {
 /* Before a step's parameters have all come: those of the step before, and its buffers. */
 static dt_result dti_owners_back(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
-    const float *value = par->undo + par->undo_bytes / sizeof(float) - par->buffer_values;
+    const float *value = par->undo;
     dt_result result = dti_owners_undo(par, index, true);
     for (uint32_t i = 0; i < par->statistics.count && !result; i++) {
         const uint32_t n = par->statistics.stats[i].channels;
