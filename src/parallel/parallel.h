@@ -377,7 +377,6 @@ static void dti_exchange_begin(dti_parallel *par);
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 
 /* ---- step/scalar_sums.c: sums of width doubles over all batch slices of the job */
-static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
 static dt_result dti_scalar_sums_make(dti_parallel *par); /* those of a step; MEMORY */
 static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
 /* Begin takes par's leaves, end gives the sum. */
@@ -396,8 +395,6 @@ static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, con
  * Others' come from the comm's ranks, if there are any. */
 static dt_result dti_statistics_sum(dti_parallel *par, dti_statistics *s, dt_comm *comm,
                                     dt_comm_span own);
-/* By the pieces, which are here, of a batch of `rows` rows. */
-static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows);
 static dt_result dti_statistics_load(dti_statistics *s, dt_store *store); /* the buffers */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
 /* To where a store's commit takes buffers' new values from. */

@@ -81,6 +81,7 @@ static dti_welford dti_welford_tree(const dti_welford_of *of, uint32_t first, ui
     return (dti_welford){n, (double)pair[0], (double)pair[1] * n};
 }
 
+/* By the pieces, which are here, of a batch of `rows` rows. */
 static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows) {
     const uint32_t pieces = job->batch_slices * job->parts;
     float *value = s->buffers;

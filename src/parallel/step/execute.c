@@ -3,6 +3,7 @@
 
 /* ---- waiting */
 
+/* Until a counter has got there; false: another device failed. */
 static bool dti_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
                       uint32_t there) {
     const dti_action_calls *calls = par->strategy->calls;

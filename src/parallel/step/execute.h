@@ -25,9 +25,6 @@ typedef struct dti_action_calls {
 
 /* Works off a device's list, from where it is to before action `end`. */
 static dt_result dti_list_run(struct dti_parallel *par, uint32_t index, uint32_t end);
-/* Until a counter has got there; false: another device failed. */
-static bool dti_await(struct dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
-                      uint32_t there);
 
 /* A sync point of devices here, each on its thread. All bring operands. Then one of them makes of
  * all of them what the others take, or each takes the operands. */
