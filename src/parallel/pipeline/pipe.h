@@ -224,9 +224,9 @@ static void dti_pipe_lists_free(dti_parallel *par);
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t batch_slices, const char *names,
                                  int threads, bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
-/* An error of a chunk, or of a tensor rank, with its number. */
-static dt_result dti_pipe_blame(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result,
-                                const char *text);
+/* What a chunk's program failed with; of a tensor rank with its number. */
+static dt_result dti_pipe_chunk_failed(dti_parallel *par, const dti_pipe_chunk *chunk,
+                                       dt_result result);
 /* A program of a chunk that is here, of any tensor rank; NULL: it is not. */
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c);
 /* A shared input, to all chunks that read it. */

@@ -47,6 +47,15 @@ static dt_result dti_pipe_blame(dti_parallel *par, const dti_pipe_chunk *chunk, 
                     dti_pipe_word_number(pipe, chunk), text);
 }
 
+/* The text of a stage's program has its label. */
+static dt_result dti_pipe_chunk_failed(dti_parallel *par, const dti_pipe_chunk *chunk,
+                                       dt_result result) {
+    const char *text = chunk->store->base->error;
+    return !result                       ? DT_OK
+           : par->pipe->chunk_count == 1 ? dti_pipe_blame(par, chunk, result, text)
+                                         : dti_fail(par->base, result, "%s", text);
+}
+
 static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dt_graph *g = par->pipe->graph;
     const dti_layout *layout = &chunk->store->layout;
@@ -168,11 +177,9 @@ static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint
     snprintf(label, sizeof label, "stage %u", chunk->index);
     d.label = par->pipe->chunk_count > 1 ? label : d.label;
     d.batch = (int)piece.rows;
-    dt_result result =
-        dti_program_create_micro_slots(chunk->store, &d, &batch_slices, &staged, micro_slots, out);
-    if (result && par->pipe->chunk_count == 1)
-        return dti_pipe_blame(par, chunk, result, chunk->store->base->error);
-    return result ? dti_fail(par->base, result, "%s", chunk->store->base->error) : DT_OK;
+    return dti_pipe_chunk_failed(
+        par, chunk,
+        dti_program_create_micro_slots(chunk->store, &d, &batch_slices, &staged, micro_slots, out));
 }
 
 /* The micro-batch that had the micro-batch slot of number i before, from 1; 0: none. */

@@ -263,12 +263,10 @@ static dt_result dti_pipe_result(dti_parallel *par) {
     if (d == pipe->device_count)
         return DT_OK;
     const dti_pipe_device *own = &pipe->devices[d];
-    const char *text = dti_ctx_base(own->ctx)->error;
     if (par->lost) /* a comm that failed has said so */
         return own->result;
-    return pipe->chunk_count == 1
-               ? dti_pipe_blame(par, dti_pipe_chunk_of(pipe, own->pipeline, 0), own->result, text)
-               : dti_fail(par->base, own->result, "%s", text);
+    return dti_pipe_chunk_failed(par, dti_pipe_chunk_of(pipe, own->pipeline, own->place),
+                                 own->result);
 }
 
 static void dti_pipe_prepare(dti_parallel *par) {
