@@ -9,6 +9,7 @@ static const char *const chart_rows[][12] = {
     {"--devices", "cpu:3", "--batch-slices", "4", "--accumulate", "3", "--batch", "40"},
     {"--devices", "cpu:3", "--sync-norm", "1", "--layers", "4"},
     {"--devices", "cpu:2", "--zero", "3", "--layers", "5"},
+    {"--devices", "cpu:4", "--zero", "2", "--shard-degree", "2", "--layers", "4"},
     {"--devices", "cpu:3", "--zero", "2", "--bucket-bytes", "16000", "--accumulate", "2",
      "--layers", "4"},
     {"--devices", "cpu:2", "--zero", "3", "--bucket-bytes", "9000", "--sync-norm", "1"},

@@ -17,6 +17,7 @@ static const char chart_help[] =
     "  --tensor N          tensor ranks, default none\n"
     "  --tensor-slices N   of the model; default: tensor ranks\n"
     "  --zero N            0 to 3\n"
+    "  --shard-degree N    replicas that share the state with --zero, default all\n"
     "  --bucket-bytes N    gradients that are summed at a time\n"
     "  --layers N          of the model, an MLP; default 8\n"
     "  --width N           of its layers, default 64\n"
@@ -31,7 +32,7 @@ static const char chart_help[] =
 typedef struct chart_options {
     const char *devices, *schedule, *svg;
     int batch, accumulate, batch_slices, replicas, pipeline, chunks, tensor, tensor_slices, zero,
-        bucket_bytes;
+        shard_degree, bucket_bytes;
     int layers, width, sync_norm;
 } chart_options;
 
@@ -52,6 +53,7 @@ static const struct {
     {"--tensor", offsetof(chart_options, tensor), 0},
     {"--tensor-slices", offsetof(chart_options, tensor_slices), 0},
     {"--zero", offsetof(chart_options, zero), 0},
+    {"--shard-degree", offsetof(chart_options, shard_degree), 0},
     {"--bucket-bytes", offsetof(chart_options, bucket_bytes), 0},
     {"--layers", offsetof(chart_options, layers), 1},
     {"--width", offsetof(chart_options, width), 1},
@@ -154,7 +156,8 @@ static dt_trainer_desc chart_trainer_desc(const chart_options *o) {
                                           .chunks = o->chunks,
                                           .tensor = o->tensor,
                                           .tensor_slices = o->tensor_slices,
-                                          .zero_stage = o->zero}};
+                                          .zero_stage = o->zero,
+                                          .shard_degree = o->shard_degree}};
 }
 
 static dt_result chart_job_open(const chart_options *o, chart_job *job) {
