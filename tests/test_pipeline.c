@@ -515,6 +515,32 @@ TEST(pipeline_is_cut_after_what_dt_stage_marks) {
     }
 }
 
+/* What the log says of the job. */
+static void pipe_log_job(void *user, dt_log_level level, const char *message) {
+    (void)level;
+    if (strstr(message, "training: "))
+        snprintf(user, 800, "%.799s", message);
+}
+
+TEST(the_log_has_buckets_and_bytes_of_a_replica_only_where_one_device_has_it) {
+    static char text[800];
+    for (int stages = 1; stages <= 2; stages++) {
+        train_model m = {0};
+        dt_trainer *trainer = NULL;
+        char devices[32];
+        const pipe_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .stages = 2};
+        const dt_ctx_desc ctx = {.no_vulkan = true, .logger = {pipe_log_job, text}};
+        REQUIRE(pipe_model(&m, &ctx, c.kind));
+        dt_trainer_desc d = pipe_desc(&m, &c, devices);
+        d.parallel.pipeline = stages;
+        REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+        CHECK_TEXT(strstr(text, " bytes of staging, ") != NULL, "%s", text);
+        CHECK_TEXT(!strstr(text, "buckets of") == (stages > 1), "%s", text);
+        CHECK_TEXT(!strstr(text, "a replica has") == (stages > 1), "%s", text);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
 /* What the log says of the first replica's first stage. */
 static void pipe_log_bytes(void *user, dt_log_level level, const char *message) {
     const char *at = strstr(message, "parameters; ");

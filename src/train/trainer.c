@@ -90,7 +90,7 @@ static const char *dti_trainer_shares(const dti_parallel *par) {
 
 static void dti_trainer_log(const dt_trainer *t) {
     dt_trainer_info info;
-    char devices[512] = "";
+    char devices[512] = "", memory[256] = "";
     size_t at = 0;
     dt_trainer_get_info(t, &info);
     for (uint32_t i = 0; i < t->par.job.local; i++) {
@@ -98,19 +98,23 @@ static void dti_trainer_log(const dt_trainer *t) {
                          dt_store_device(t->par.replicas[i].store)->id);
         at += n > 0 && at + (size_t)n < sizeof devices ? (size_t)n : 0;
     }
+    if (!t->par.pipe) /* else each chunk's are logged */
+        snprintf(memory, sizeof memory,
+                 "; %d buckets of %llu gradient bytes; a replica has %llu bytes of parameters, "
+                 "%llu of gradients, %llu of optimizer state%s",
+                 info.buckets, (unsigned long long)info.gradient_bytes,
+                 (unsigned long long)info.replica_param_bytes,
+                 (unsigned long long)info.replica_gradient_bytes,
+                 (unsigned long long)info.state_bytes, dti_trainer_shares(&t->par));
     dti_log(
         t->base, DT_LOG_INFO,
         "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
         "step%s, %d batch slices, %d replicas, world size %d (rank %d, launcher %s), devices here: "
-        "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees; a "
-        "replica has %llu bytes of parameters, %llu of gradients, %llu of optimizer state%s",
+        "%s; %llu bytes of staging, %llu of subtrees%s",
         info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
         info.micro_batches == 1 ? "" : "s", info.batch_slices, info.replicas, info.world_size,
-        info.rank, dti_trainer_launcher(t), devices, info.buckets,
-        (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
-        (unsigned long long)info.partial_sum_bytes, (unsigned long long)info.replica_param_bytes,
-        (unsigned long long)info.replica_gradient_bytes, (unsigned long long)info.state_bytes,
-        dti_trainer_shares(&t->par));
+        info.rank, dti_trainer_launcher(t), devices, (unsigned long long)info.staging_bytes,
+        (unsigned long long)info.partial_sum_bytes, memory);
     if (t->desc.parallel.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
                 ".parallel.balance = DT_BALANCE_MEASURED: results depend on devices and timing, "
