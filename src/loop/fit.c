@@ -210,15 +210,14 @@ static dt_result dti_fit_call(dti_fit *f, int i) {
 }
 
 static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
-    dt_result result = DT_OK;
     f->s.event = event;
     f->s.checkpoints_failed = f->t->checkpoints_failed - f->failed;
     f->s.checkpoint_error = f->s.checkpoints_failed ? f->t->checkpoint_error : "";
     dti_fit_watched(f);
     dti_fit_times(f);
-    for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call && !result; i++)
-        result = dti_fit_call(f, i);
-    return result;
+    for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call; i++)
+        DTI_TRY(dti_fit_call(f, i));
+    return DT_OK;
 }
 
 /* Ranks have no word for each other in the middle of a round: it waits for the round's end. */

@@ -135,13 +135,12 @@ static dt_result dti_metric_check_row(const dt_metric *m, const float *y, const 
 
 static dt_result dti_metric_check(const dt_metric *m, const float *y, const void *t,
                                   const float *weights, size_t rows) {
-    dt_result result = DT_OK;
-    for (size_t i = 0; i < rows && !result; i++) {
+    for (size_t i = 0; i < rows; i++) {
         if (weights && !(weights[i] >= 0.0f && isfinite(weights[i])))
             return dti_metric_row(m, i, "the weight is", (double)weights[i]);
-        result = dti_metric_check_row(m, y, t, i);
+        DTI_TRY(dti_metric_check_row(m, y, t, i));
     }
-    return result;
+    return DT_OK;
 }
 
 /* As dt_accuracy: among equals the first wins. */

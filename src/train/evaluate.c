@@ -277,12 +277,11 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
 /* Each rank has its samples, and zeros for others': their sum as whole numbers has all bits. */
 static dt_result dti_predict_gather(dt_trainer *t, char *out, size_t bytes) {
     const size_t most = (size_t)1 << 28;
-    dt_result result = DT_OK;
-    for (size_t at = 0; t->par.desc.comm && at < bytes && !result; at += most) {
+    for (size_t at = 0; t->par.desc.comm && at < bytes; at += most) {
         const size_t n = DTI_MIN(bytes - at, most) / 4;
-        result = dti_ranks_reduce(&t->par, t->par.desc.comm, out + at, n, DT_I32, DT_COMM_SUM);
+        DTI_TRY(dti_ranks_reduce(&t->par, t->par.desc.comm, out + at, n, DT_I32, DT_COMM_SUM));
     }
-    return result;
+    return DT_OK;
 }
 
 DTI_PUBLIC(dt_trainer_predict,

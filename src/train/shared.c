@@ -57,12 +57,11 @@ static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti
 
 /* After programs were made: what was written before. */
 static dt_result dti_shared_put(dt_trainer *t) {
-    dt_result result = DT_OK;
     for (uint32_t i = 0; i < t->shared_count; i++) {
-        for (uint32_t k = 0; k < t->par.job.local && t->shared[i].written && !result; k++)
-            result = dti_shared_write_all(t, k, &t->shared[i]);
+        for (uint32_t k = 0; k < t->par.job.local && t->shared[i].written; k++)
+            DTI_TRY(dti_shared_write_all(t, k, &t->shared[i]));
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_shared_written(const dt_trainer *t) {

@@ -33,18 +33,17 @@ static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s,
 static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t rows, dt_program *p,
                                  const uint32_t *stands, bool all) {
     const uint32_t at = row - batch->first;
-    dt_result result = DT_OK;
-    for (int c = 0; c < batch->column_count && !result; c++) {
+    for (int c = 0; c < batch->column_count; c++) {
         const dti_loader_column *column = &batch->columns[c];
         const size_t size = dti_column_bytes(column);
         const char *data = batch->values[c];
         const dt_tensor input = {p->store->graph,
                                  stands ? stands[column->input.id] : column->input.id};
         if (all || dti_code_binding(dti_program_code(p), input.id, false, false))
-            result = dti_binding_write(p, input, false, data + at * size, rows * size,
-                                       batch->sources + at);
+            DTI_TRY(dti_binding_write(p, input, false, data + at * size, rows * size,
+                                      batch->sources + at));
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *run) {

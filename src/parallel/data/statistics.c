@@ -142,14 +142,13 @@ static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store) 
     dti_memory *units = store->units[1],
                *gradients = units ? units : store->memories[DTI_ARENA_GRADIENT];
     const float *value = s->buffers;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->count && !result; value += s->stats[i].channels, i++) {
+    for (uint32_t i = 0; i < s->count; value += s->stats[i].channels, i++) {
         const dti_param *p = &store->layout.params[s->stats[i].param];
-        result = store->device->backend->memory_write(gradients,
-                                                      dti_arena_bytes(units ? p->rest : p->offset),
-                                                      value, dti_arena_bytes(s->stats[i].channels));
+        DTI_TRY(store->device->backend->memory_write(gradients,
+                                                     dti_arena_bytes(units ? p->rest : p->offset),
+                                                     value, dti_arena_bytes(s->stats[i].channels)));
     }
-    return result;
+    return DT_OK;
 }
 
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g) {

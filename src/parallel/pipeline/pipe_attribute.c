@@ -57,8 +57,7 @@ enum {
 /* A chunk in all pipelines of this rank. */
 static dt_result dti_pipe_attribute_chunk(dti_parallel *par, uint32_t c, int what) {
     const dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count; i++) {
         const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
         const bool rows = chunk->store && dti_pipe_runs_now(par, chunk)->count;
         const bool forward = what == DTI_PIPE_ATTRIBUTE_FORWARD;
@@ -66,11 +65,11 @@ static dt_result dti_pipe_attribute_chunk(dti_parallel *par, uint32_t c, int wha
             continue;
         if (what != DTI_PIPE_ATTRIBUTE_ALL && dti_pipe_chunk_finite(par, chunk, !forward))
             continue;
-        result = dti_pipe_name(par, chunk,
-                               forward ? dti_program_forward(dti_pipe_last(par, chunk))
-                                       : dti_program_segments(dti_pipe_last(par, chunk)));
+        DTI_TRY(dti_pipe_name(par, chunk,
+                              forward ? dti_program_forward(dti_pipe_last(par, chunk))
+                                      : dti_program_segments(dti_pipe_last(par, chunk))));
     }
-    return result;
+    return DT_OK;
 }
 
 static const char *dti_pipe_statistics_fault(const dti_parallel *par) {

@@ -435,17 +435,16 @@ static dt_result dti_pipe_link_add(dti_base *base, dti_pipe_cut *cut, size_t *ca
 
 static dt_result dti_pipe_links(dti_base *base, dti_pipe_cut *cut, const dt_graph *g) {
     size_t capacity = 0;
-    dt_result result = DT_OK;
-    for (uint32_t id = 1; id < cut->nodes && !result; id++) { /* so `to` ascends */
+    for (uint32_t id = 1; id < cut->nodes; id++) { /* so `to` ascends */
         const dti_node *n = &g->nodes[id];
         const uint16_t to = cut->home[id];
-        for (uint32_t k = 0; k < n->count && n->op != DTI_OP_PARAM && !result; k++) {
+        for (uint32_t k = 0; k < n->count && n->op != DTI_OP_PARAM; k++) {
             const uint32_t in = dti_input_id(g, n, k);
             if (to != DTI_PIPE_NOWHERE && cut->home[in] != DTI_PIPE_NOWHERE && cut->home[in] != to)
-                result = dti_pipe_link_add(base, cut, &capacity, in, to);
+                DTI_TRY(dti_pipe_link_add(base, cut, &capacity, in, to));
         }
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- what is wrong with a cut */

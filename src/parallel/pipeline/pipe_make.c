@@ -118,12 +118,11 @@ static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char 
 
 static dt_result dti_pipe_chunks_open(dti_parallel *par, const char *names, int threads) {
     dti_device_walk w = {.at = names && names[0] ? names : "auto"};
-    dt_result result = DT_OK;
-    for (uint32_t d = 0; !result && dti_device_next(&w);) {
-        for (uint32_t k = 0; k < w.times && !result; k++, d++)
-            result = dti_pipe_device_open(par, d, w.name, threads);
+    for (uint32_t d = 0; dti_device_next(&w);) {
+        for (uint32_t k = 0; k < w.times; k++, d++)
+            DTI_TRY(dti_pipe_device_open(par, d, w.name, threads));
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- programs */
@@ -246,16 +245,15 @@ static dt_result dti_pipeline_schedule(dti_parallel *par, dti_pipeline *pipeline
 static dt_result dti_pipeline_fill(dti_parallel *par, uint32_t i) {
     dti_pipe *pipe = par->pipe;
     dti_pipeline *pipeline = &pipe->pipelines[i];
-    dt_result result = DT_OK;
-    for (uint32_t k = 0; k < 2 && !result; k++) {
+    for (uint32_t k = 0; k < 2; k++) {
         if (pipeline->runs[k].rows)
-            result = dti_pipeline_schedule(par, pipeline, k);
-        for (uint32_t c = 0; c < pipe->chunk_count && pipeline->runs[k].count && !result; c++) {
+            DTI_TRY(dti_pipeline_schedule(par, pipeline, k));
+        for (uint32_t c = 0; c < pipe->chunk_count && pipeline->runs[k].count; c++) {
             dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
-            result = chunk->store ? dti_pipe_programs(par, chunk, k) : DT_OK;
+            DTI_TRY(chunk->store ? dti_pipe_programs(par, chunk, k) : DT_OK);
         }
     }
-    return result;
+    return DT_OK;
 }
 
 static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
@@ -283,17 +281,16 @@ static bool dti_pipe_reads(const dti_parallel *par) {
 
 static dt_result dti_pipe_fill(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++)
-        result = dti_pipeline_fill(par, i);
-    for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
+    for (uint32_t i = 0; i < pipe->pipeline_count; i++)
+        DTI_TRY(dti_pipeline_fill(par, i));
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         if (stage->chunk)
-            result = dti_statistics_make(par->base, &par->job,
-                                         dti_program_code(stage->chunk->runs[0][0].program),
-                                         &stage->statistics);
+            DTI_TRY(dti_statistics_make(par->base, &par->job,
+                                        dti_program_code(stage->chunk->runs[0][0].program),
+                                        &stage->statistics));
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- all of it */

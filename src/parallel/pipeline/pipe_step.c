@@ -71,18 +71,16 @@ static dt_result dti_pipe_weigh(dti_parallel *par, uint32_t part) {
     const dti_pipe_stage *stage = dti_pipe_stage_of(par->pipe, chunk);
     const bool tells = par->pipe->pipelines[chunk->pipeline].tp_rank == 0;
     const uint32_t count = tells ? dti_pipe_runs_now(par, chunk)->count : 0;
-    dt_result result = DT_OK;
-    for (uint32_t m = 0; m < count && !result; m++) {
+    for (uint32_t m = 0; m < count; m++) {
         dt_program *p = dti_pipe_take(par, chunk, m);
         double *leaf = dti_pipe_leaf(par, &par->weights, chunk, m), weights[DT_MAX_TERMS] = {0};
         if (dti_program_weighs(p) || dti_program_labels(p))
-            result = dti_pipe_write(par, chunk, m, p);
-        if (!result)
-            result = dti_program_weigh(p, weights);
+            DTI_TRY(dti_pipe_write(par, chunk, m, p));
+        DTI_TRY(dti_program_weigh(p, weights));
         for (uint32_t i = 0; i < dti_program_code(p)->loss_count; i++)
             leaf[stage->losses[i]] += weights[i];
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- what goes from chunk to chunk of a rank */
@@ -195,13 +193,12 @@ static dt_result dti_pipe_act_meet(dti_parallel *par, uint32_t device, const dti
 static dt_result dti_pipe_perform(dti_parallel *par, uint32_t device, const dti_action *a) {
     const dti_pipe *pipe = par->pipe;
     const uint32_t c = pipe->chunks[a->part].index;
-    dt_result result = DT_OK;
     if (a->kind == DTI_ACTION_COLLECTIVE)
         return dti_pipe_act_meet(par, device, a);
-    for (uint32_t k = 0; k < pipe->each && !result; k++)
-        result = dti_pipe_acts[a->kind](
-            par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c), a);
-    return result;
+    for (uint32_t k = 0; k < pipe->each; k++)
+        DTI_TRY(dti_pipe_acts[a->kind](
+            par, dti_pipe_chunk_of(pipe, pipe->devices[device].pipeline + k, c), a));
+    return DT_OK;
 }
 
 static dti_list_walk *dti_pipe_walk(const dti_parallel *par, uint32_t device) {
@@ -331,13 +328,12 @@ static void dti_pipe_drop(dti_parallel *par) {
 }
 
 static dt_result dti_pipe_load(dti_parallel *par) {
-    dt_result result = DT_OK;
-    for (uint32_t s = 0; s < par->pipe->stage_count && !result; s++) {
+    for (uint32_t s = 0; s < par->pipe->stage_count; s++) {
         dti_pipe_stage *stage = &par->pipe->stages[s];
         if (stage->chunk)
-            result = dti_statistics_load(&stage->statistics, stage->chunk->store);
+            DTI_TRY(dti_statistics_load(&stage->statistics, stage->chunk->store));
     }
-    return result;
+    return DT_OK;
 }
 
 static const dti_strategy dti_pipe_strategy = {.others_wait = true,

@@ -132,14 +132,13 @@ static dt_result dti_pipe_sums_put(dti_parallel *par, const dti_pipe_chunk *chun
 
 static dt_result dti_pipe_statistics(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t s = 0; s < pipe->stage_count && !result; s++) {
+    for (uint32_t s = 0; s < pipe->stage_count; s++) {
         dti_pipe_stage *stage = &pipe->stages[s];
         if (stage->chunk)
-            result = dti_statistics_sum(par, &stage->statistics, stage->sum->comm,
-                                        dti_mesh_slices_of(par, dti_pipe_stage_position(pipe, s)));
+            DTI_TRY(dti_statistics_sum(par, &stage->statistics, stage->sum->comm,
+                                       dti_mesh_slices_of(par, dti_pipe_stage_position(pipe, s))));
     }
-    return result;
+    return DT_OK;
 }
 
 /* Of trained blocks of a chunk, in their order, those whose pairs it gives: its own, or where all

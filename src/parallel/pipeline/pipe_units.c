@@ -175,16 +175,15 @@ static dt_result dti_pipe_units_put(const dti_parallel *par, const dti_pipe_chun
     const dti_units *u = &stage->units;
     const dti_bucket own = dti_values_own(chunk->store);
     dt_store *s = chunk->store;
-    dt_result result = DT_OK;
-    for (uint32_t b = 0; b < u->bucket_count && !result; b++) {
+    for (uint32_t b = 0; b < u->bucket_count; b++) {
         const dti_bucket part = dti_bucket_overlap(u->buckets[b], own);
         if (part.begin < part.end)
-            result = s->device->backend->memory_write(
+            DTI_TRY(s->device->backend->memory_write(
                 s->units[1], dti_arena_bytes(part.begin - own.begin),
                 stage->sum->total + dti_pipe_units_before(u, part.begin),
-                dti_arena_bytes(dti_bucket_elements(part)));
+                dti_arena_bytes(dti_bucket_elements(part))));
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- parameters */

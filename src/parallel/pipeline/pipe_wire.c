@@ -164,17 +164,16 @@ static bool dti_pipe_pair_is_own(const dti_parallel *par, const dti_pipe_pair *p
 /* Both ways; a way without links has no flow. */
 static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) {
     dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (int gradient = 0; gradient < 2 && !result; gradient++) {
+    for (int gradient = 0; gradient < 2; gradient++) {
         const uint32_t from = gradient ? p->high : p->low, to = gradient ? p->low : p->high;
         const bool sends = (p->ranks[0] == par->mesh.rank) != gradient;
         if (!dti_pipe_links_of(pipe, from, to, gradient, NULL))
             continue;
         dti_pipe_flow *f = &pipe->flows[pipe->flow_count++];
         f->pipeline = dti_pipeline_of(pipe, p->pipeline);
-        result = dti_pipe_flow_make(par, f, sends, gradient, from, to);
+        DTI_TRY(dti_pipe_flow_make(par, f, sends, gradient, from, to));
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_pipe_flows_make(dti_parallel *par) {
@@ -305,9 +304,8 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
     dti_works *works = dti_pipe_flow_works(f, micro);
     const dti_pipe_run *run =
         dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, f->pipeline, f->here), micro);
-    dt_result result = DT_OK;
     works->count = works->ended = 0;
-    for (uint32_t k = 0; k < f->link_count && !result; k++) {
+    for (uint32_t k = 0; k < f->link_count; k++) {
         const dti_binding *binding =
             dti_pipe_binding(run, &pipe->cut.links[f->links[k]], f->sends, f->gradient);
         char *host = f->slots ? dti_pipe_flow_slot(f, micro) + f->at[k]
@@ -318,10 +316,10 @@ static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
                                .count = binding->bytes,
                                .dtype = DT_U8,
                                .root = f->peer};
-        result = dti_works_post(f->comm, works, &op);
+        DTI_TRY(dti_works_post(f->comm, works, &op));
     }
     f->posted++;
-    return result;
+    return DT_OK;
 }
 
 /* Those that are over, in their order. */

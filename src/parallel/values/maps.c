@@ -32,16 +32,15 @@ static bool dti_pipe_find(const dti_parallel *par, uint32_t replica, uint32_t te
 
 static dt_result dti_values_given(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (dti_pipe_chunk *chunk = NULL; !result && (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
-        chunk->store->steps = par->replicas[0].store->steps;
-        dti_store_unbound(chunk->store);
-        result = dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, chunk->store);
-        if (!result)
-            result = dti_pipe_units_written(par, chunk);
-        result = dti_pipe_said(par, chunk, result);
+    for (dti_pipe_chunk *chunk = NULL; (chunk = dti_pipe_next(pipe, chunk)) != NULL;) {
+        dt_store *s = chunk->store;
+        s->steps = par->replicas[0].store->steps;
+        dti_store_unbound(s);
+        DTI_TRY(dti_pipe_said(par, chunk,
+                              dti_statistics_load(&dti_pipe_stage_of(pipe, chunk)->statistics, s)));
+        DTI_TRY(dti_pipe_said(par, chunk, dti_pipe_units_written(par, chunk)));
     }
-    return result;
+    return DT_OK;
 }
 
 /* ---- replicas that share the moments */
@@ -72,7 +71,6 @@ static dti_values_map dti_values_map_of(const dti_parallel *par) {
                                 .shards = pipe->bounds ? pipe->mesh->data : 0,
                                 .units = dti_pipe_has_units(par),
                                 .room = (float *)(void *)pipe->piece,
-                                .room_elements = DTI_AGREE_PIECE / sizeof(float),
                                 .lost = pipe->bounds
                                             ? "ranks' shards are lost (.parallel.zero_stage)"
                                         : pipe->chunk_count > 1 ? "ranks' stages are lost"

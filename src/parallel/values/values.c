@@ -4,11 +4,10 @@
 
 static dt_result dti_values_put(dti_parallel *par, uint32_t array, uint64_t at, uint64_t n,
                                 const float *values) {
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->job.local && !result; i++)
-        result = dti_replica_failed(
-            par, i, dti_store_array_write(par->replicas[i].store, array, at, n, values));
-    return result;
+    for (uint32_t i = 0; i < par->job.local; i++)
+        DTI_TRY(dti_replica_failed(
+            par, i, dti_store_array_write(par->replicas[i].store, array, at, n, values)));
+    return DT_OK;
 }
 
 static dt_result dti_values_lost(dti_parallel *par, const char *what) {
@@ -94,7 +93,9 @@ static void dti_values_param(dti_values_move *m, uint32_t param) {
     m->param = param;
     m->part = part && part->of.axis >= 0 ? part : NULL;
     m->room = m->part ? m->map.tp->whole : m->map.room ? m->map.room : m->own;
-    m->most = m->part ? UINT64_MAX : m->map.room ? m->map.room_elements : DTI_COUNT(m->own);
+    m->most = m->part       ? UINT64_MAX
+              : m->map.room ? DTI_AGREE_PIECE / sizeof(float)
+                            : DTI_COUNT(m->own);
 }
 
 /* Where it is read. false: only the host has it. */

@@ -34,8 +34,7 @@ typedef struct dti_values_map {
     bool alike;       /* every rank has all that is not in parts: nobody asks for it */
     uint32_t shards;  /* replicas that share the moments, group by group; 0: each has them */
     bool units;       /* and the values */
-    float *room;      /* of what is not in parts; NULL: the move's own */
-    uint64_t room_elements;
+    float *room;      /* of DTI_AGREE_PIECE, for what is not in parts; NULL: the move's own */
     const char *lost; /* of other ranks, when the job has ended */
 } dti_values_map;
 

@@ -4,31 +4,30 @@
  * stays, and is out of date in between. */
 
 static dt_result dti_units_whole_memory(dti_parallel *par) {
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->job.local && !result; i++) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
         dt_store *s = par->replicas[i].store;
         dti_memory **at = &s->memories[DTI_ARENA_PARAM];
+        const uint64_t bytes = dti_arena_bytes(s->layout.elements);
         if (!*at)
-            result = s->device->backend->memory_create(
-                s->device, dti_arena_bytes(s->layout.elements), DTI_MEMORY_DEVICE, at);
-        result = dti_replica_failed(par, i, result);
+            DTI_TRY(dti_replica_failed(
+                par, i,
+                s->device->backend->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, at)));
     }
-    return result;
+    return DT_OK;
 }
 
 /* What is not trained, which each replica has in both. */
 static dt_result dti_unit_rest(const dti_unit_part *part, bool show) {
     dt_store *s = part->store;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
         if (p->rest == DTI_NO_REST)
             continue;
         float *rest = part->params + p->rest;
-        result = show ? dti_store_array_write(s, 0, p->offset, p->elements, rest)
-                      : dti_store_array_read(s, 0, p->offset, p->elements, rest);
+        DTI_TRY(show ? dti_store_array_write(s, 0, p->offset, p->elements, rest)
+                     : dti_store_array_read(s, 0, p->offset, p->elements, rest));
     }
-    return result;
+    return DT_OK;
 }
 
 /* A unit from its owners to all stores. What this rank cannot write others need not know yet. */
@@ -77,20 +76,17 @@ static dt_result dti_units_show(dti_parallel *par) {
 
 /* Each replica's own part, and what each has, from its store. */
 static dt_result dti_units_take(dti_parallel *par) {
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->job.local && !result; i++) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_unit_part *p = &par->units.parts[i];
         const dti_bucket own = dti_values_own(p->store);
         if (own.begin < own.end)
-            result =
-                dti_store_array_read(p->store, 0, own.begin, dti_bucket_elements(own), p->params);
-        if (!result)
-            result = dti_unit_rest(p, false);
-        if (!result)
-            result = dti_unit_mirror(p, true);
-        result = dti_replica_failed(par, i, result);
+            DTI_TRY(dti_replica_failed(
+                par, i,
+                dti_store_array_read(p->store, 0, own.begin, dti_bucket_elements(own), p->params)));
+        DTI_TRY(dti_replica_failed(par, i, dti_unit_rest(p, false)));
+        DTI_TRY(dti_replica_failed(par, i, dti_unit_mirror(p, true)));
     }
-    return result;
+    return DT_OK;
 }
 
 static bool dti_units_is_used(const dt_store *s) {

@@ -24,18 +24,17 @@ static dt_result dti_unit_mirror(const dti_unit_part *p, bool to_device) {
 /* On a device: buffers that the host has written, or parameters that others read. */
 static dt_result dti_unit_committed(const dti_unit_part *p) {
     const dt_store *s = p->store;
-    dt_result result = DT_OK;
     if (s->device->info.kind != DT_DEVICE_CPU && !s->host)
         return s->device->backend->memory_read(
             s->units[0], 0, p->params,
             dti_arena_bytes(dti_bucket_elements(dti_values_own(p->store))));
-    for (uint32_t i = 0; i < s->layout.param_count && s->host && !result; i++) {
+    for (uint32_t i = 0; i < s->layout.param_count && s->host; i++) {
         const dti_param *of = &s->layout.params[i];
         if (p->code->update[i])
-            result = dti_unit_write(p, of->rest - dti_layout_away(&s->layout), p->params + of->rest,
-                                    of->elements);
+            DTI_TRY(dti_unit_write(p, of->rest - dti_layout_away(&s->layout), p->params + of->rest,
+                                   of->elements));
     }
-    return result;
+    return DT_OK;
 }
 
 static dti_unit_part dti_unit_part_of(const dti_replica *r) {

@@ -125,17 +125,16 @@ static dt_result dti_unit_write(const dti_unit_part *p, uint64_t at, const float
 /* From the owners of the part's group, which are all of this process. */
 static dt_result dti_unit_copy(const dti_units *u, const dti_unit_part *p, dti_bucket range,
                                uint64_t to) {
-    dt_result result = DT_OK;
     const uint32_t count = u->shared.line.count, first = (uint32_t)(p - u->parts) / count * count;
-    for (uint32_t i = first; i < first + count && !result; i++) {
+    for (uint32_t i = first; i < first + count; i++) {
         const dti_bucket own = dti_values_own(u->parts[i].store),
                          part = dti_bucket_overlap(range, own);
         if (part.begin < part.end)
-            result = dti_unit_write(p, to + (part.begin - range.begin),
-                                    u->parts[i].params + (part.begin - own.begin),
-                                    dti_bucket_elements(part));
+            DTI_TRY(dti_unit_write(p, to + (part.begin - range.begin),
+                                   u->parts[i].params + (part.begin - own.begin),
+                                   dti_bucket_elements(part)));
     }
-    return result;
+    return DT_OK;
 }
 
 static dt_result dti_unit_fetch(const dti_units *u, const dti_unit_part *p, const dti_code *code,
