@@ -240,6 +240,8 @@ static dt_result dti_mesh_fits(dti_parallel *par, uint32_t data);
 static void dti_mesh_cut(dti_parallel *par); /* this process's batch slices, of job.batch_slices */
 /* The same of the replicas of which it has what a position has of one. */
 static dt_comm_span dti_mesh_slices_of(const dti_parallel *par, uint32_t position);
+/* Of what a rank has of a line's replicas. */
+static dti_subtrees dti_mesh_subtrees(const dti_parallel *par, dti_mesh_line line, uint32_t rank);
 /* A comm group of the ranks along an axis through a position, in their order, and the leaves of its
  * sums: along data batch slices, else positions. Called on all ranks together, in one order. *out
  * stays NULL where this rank has none of them, and where one has all. */

@@ -50,14 +50,6 @@ static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *r
     return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true);
 }
 
-static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
-    dt_step_desc step = par->now->desc;
-    step.first_row = run->row;
-    step.micro_batch = run->micro;
-    step.micro_batches = r->runs->count;
-    return dt_program_begin(run->program, &step);
-}
-
 /* ---- weights */
 
 static dt_result dti_micro_weigh(dti_replica *r, const dti_micro_run *run) {

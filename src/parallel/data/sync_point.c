@@ -63,10 +63,7 @@ static void dti_sync_point_tree(const dti_parallel *par, const dti_sync_point *m
 /* ---- between processes */
 
 static dti_subtrees dti_sync_point_subtrees(const dti_parallel *par, uint32_t rank) {
-    const dti_mesh *mesh = &par->mesh;
-    const dt_comm_span own =
-        dti_mesh_batch_slices(mesh, par->job.batch_slices, dti_mesh_own(mesh, rank));
-    return dti_partition_subtrees(&par->job, own.first, own.first + own.count);
+    return dti_mesh_subtrees(par, dti_mesh_along(&par->mesh, DTI_MESH_DATA, 0), rank);
 }
 
 /* Where parameters come and go others may need some of this rank before they meet. After a

@@ -70,6 +70,12 @@ static dt_comm_span dti_mesh_slices_of(const dti_parallel *par, uint32_t positio
                                  dti_mesh_share(mesh, line, mesh->rank));
 }
 
+static dti_subtrees dti_mesh_subtrees(const dti_parallel *par, dti_mesh_line line, uint32_t rank) {
+    const dt_comm_span own = dti_mesh_batch_slices(&par->mesh, par->job.batch_slices,
+                                                   dti_mesh_share(&par->mesh, line, rank));
+    return dti_partition_subtrees(&par->job, own.first, own.first + own.count);
+}
+
 /* ---- comm groups */
 
 static dt_result dti_mesh_leaves(dti_parallel *par, dt_comm *comm, dt_comm_span own,

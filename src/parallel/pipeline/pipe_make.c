@@ -302,15 +302,13 @@ static dt_result dti_pipe_cut_tp_rank(dti_parallel *par, const dti_pipe_cut *mod
     dt_graph *g = NULL;
     pipe->shared->size = pipe->mesh->tensor;
     pipe->shared->code = pipe->code;
-    dt_result result = dti_tp_model(par, pipe->shared);
-    if (!result)
-        result = dti_tp_graph(par, pipe->shared, par->replicas[0].graph->ctx, 0, &g);
+    DTI_TRY(dti_tp_model(par, pipe->shared));
+    const dt_result result = dti_tp_graph(par, pipe->shared, par->replicas[0].graph->ctx, 0, &g);
     if (g) { /* it ends with the pipe, also where its marks do not divide */
         dti_disown(&par->base->owned, &g->owned);
         pipe->graph = g;
     }
-    if (result)
-        return result;
+    DTI_TRY(result);
     const dt_program_desc d = dti_pipe_model_desc(par);
     return dti_pipe_cut_like(par->base, g, &d, model, pipe->shared->firsts, &pipe->cut);
 }
@@ -337,21 +335,18 @@ static dt_result dti_pipe_cut_model(dti_parallel *par) {
 }
 
 static dt_result dti_pipe_runs(dti_parallel *par) {
-    dti_pipe *pipe = par->pipe;
+    const dti_pipe *pipe = par->pipe;
     dti_replica *r = &par->replicas[0];
-    const uint32_t tail = par->desc.tail;
     par->elements = r->store->layout.elements;
-    dt_result result =
-        dti_grid_runs_make(par, pipe->pipelines[0].replica, par->desc.batch, &r->full);
-    if (!result && tail)
-        result = dti_grid_runs_make(par, pipe->pipelines[0].replica, tail, &r->tail);
-    for (uint32_t i = 0; i < pipe->pipeline_count && !result; i++) {
-        dti_pipeline *pipeline = &pipe->pipelines[i];
-        result = dti_grid_runs_make(par, pipeline->replica, par->desc.batch, &pipeline->runs[0]);
-        if (!result && tail)
-            result = dti_grid_runs_make(par, pipeline->replica, tail, &pipeline->runs[1]);
+    for (int tail = 0; tail < (par->desc.tail ? 2 : 1); tail++) {
+        const uint32_t rows = tail ? par->desc.tail : par->desc.batch;
+        dti_runs *host = tail ? &r->tail : &r->full;
+        DTI_TRY(dti_grid_runs_make(par, pipe->pipelines[0].replica, rows, host));
+        for (uint32_t i = 0; i < pipe->pipeline_count; i++)
+            DTI_TRY(dti_grid_runs_make(par, pipe->pipelines[i].replica, rows,
+                                       &pipe->pipelines[i].runs[tail]));
     }
-    return result;
+    return DT_OK;
 }
 
 /* Room for values of all ranks, and the table of all blocks. */

@@ -66,20 +66,18 @@ static dt_result dti_pipe_stage_units_make(dti_parallel *par, uint32_t s) {
     dti_pipe *pipe = par->pipe;
     dti_pipe_stage *stage = &pipe->stages[s];
     dti_units *u = &stage->units;
-    dt_result result = DT_OK;
     u->parts = dti_alloc_array(par->base, stage->pipelines, sizeof *u->parts);
-    if (!u->parts)
-        return DT_ERROR_MEMORY;
-    for (; u->part_count < stage->pipelines && !result; u->part_count++)
-        result = dti_pipe_unit_part_make(par, dti_pipe_alike_chunk(pipe, s, u->part_count));
+    DTI_HAVE(u->parts);
+    for (; u->part_count < stage->pipelines; u->part_count++)
+        DTI_TRY(dti_pipe_unit_part_make(par, dti_pipe_alike_chunk(pipe, s, u->part_count)));
     u->shared = dti_pipe_shared(pipe, s);
     u->whole = dti_units_whole(par, u->shared.line);
     u->buckets = stage->buckets;
     u->bucket_count = stage->bucket_count;
     u->part = (uint16_t)(stage->chunk - pipe->chunks);
-    if (result || dti_mesh_is_within(pipe->mesh, u->shared.line))
-        return result;
-    result = dti_units_open(par, u);
+    if (dti_mesh_is_within(pipe->mesh, u->shared.line))
+        return DT_OK;
+    const dt_result result = dti_units_open(par, u);
     par->staging_bytes += dti_arena_bytes(DTI_UNITS_STAGED * u->largest);
     return result;
 }

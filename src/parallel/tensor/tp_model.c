@@ -39,24 +39,18 @@ static dt_result dti_tp_same(dti_parallel *par, const dti_device *device) {
     return dti_agree_text(par, text, (size_t)size);
 }
 
-static dt_result dti_tp_room(dti_parallel *par, dti_tp *tp) {
+static dt_result dti_tp_model(dti_parallel *par, dti_tp *tp) {
+    const dt_graph *g = par->replicas[0].graph;
     const dti_layout *layout = &par->replicas[0].store->layout;
     uint64_t most = 1;
     for (uint32_t i = 0; i < layout->param_count; i++)
         most = DTI_MAX(most, layout->params[i].elements);
-    tp->whole = dti_alloc_array(par->base, (size_t)most, sizeof(float));
-    tp->part = dti_alloc_array(par->base, (size_t)most, sizeof(float));
-    return tp->whole && tp->part ? DT_OK : DT_ERROR_MEMORY;
-}
-
-static dt_result dti_tp_model(dti_parallel *par, dti_tp *tp) {
-    const dt_graph *g = par->replicas[0].graph;
     tp->stands = dti_alloc_array(par->base, g->count, sizeof *tp->stands);
     tp->parts = dti_alloc_array(par->base, g->param_count + 1u, sizeof *tp->parts);
     tp->firsts = dti_alloc_array(par->base, g->count + 1u, sizeof *tp->firsts);
-    if (!tp->stands || !tp->parts || !tp->firsts)
-        return DT_ERROR_MEMORY;
-    return dti_tp_room(par, tp);
+    tp->whole = dti_alloc_array(par->base, (size_t)most, sizeof(float));
+    tp->part = dti_alloc_array(par->base, (size_t)most, sizeof(float));
+    return tp->stands && tp->parts && tp->firsts && tp->whole && tp->part ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static void dti_tp_model_free(dti_parallel *par, dti_tp *tp) {

@@ -84,12 +84,8 @@ static dt_result dti_units_make(dti_parallel *par) {
 
 static bool dti_units_whole(const dti_parallel *par, dti_mesh_line line) {
     bool whole = false;
-    for (uint32_t rank = 0; rank < par->mesh.world; rank++) {
-        const dt_comm_span own = dti_mesh_batch_slices(&par->mesh, par->job.batch_slices,
-                                                       dti_mesh_share(&par->mesh, line, rank));
-        whole =
-            whole || dti_partition_subtrees(&par->job, own.first, own.first + own.count).count > 1;
-    }
+    for (uint32_t rank = 0; rank < par->mesh.world; rank++)
+        whole = whole || dti_mesh_subtrees(par, line, rank).count > 1;
     return whole;
 }
 
