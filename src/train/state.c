@@ -146,6 +146,8 @@ static int dti_state_keep(const dt_trainer *t, const char *path, bool folder) {
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
                                  const dti_rounds_state *local) {
     uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS];
+    if (!path)
+        return dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
     dti_state_extra *extras =
         dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
     DTI_HAVE(extras);
@@ -170,8 +172,7 @@ static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool fo
     dt_result result = dti_agree_piece(&t->par, &piece);
     if (!result && t->par.mesh.rank == 0) {
         const dti_rounds_state none = {0};
-        result = path ? dti_state_write(t, path, folder, &none)
-                      : dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
+        result = dti_state_write(t, path, folder, &none);
         const dti_error_text error = dti_error_of(&t->par); /* the file's comes first */
         const dt_result told = dti_owners_served(&t->par);
         if (result)
@@ -204,8 +205,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
         result = dti_rounds_collect(t, &local);
     const bool writes = t->par.mesh.rank == 0 || t->par.lost;
     if (writes && !result)
-        result = path ? dti_state_write(t, path, folder, &local)
-                      : dti_fail(t->base, DT_ERROR_INVALID, "the path to save to is NULL");
+        result = dti_state_write(t, path, folder, &local);
     dti_rounds_state_free(t, &local);
     return dti_agree_result(&t->par, result);
 }

@@ -97,7 +97,6 @@ typedef struct dti_pipe_flow {
     uint32_t pipeline;    /* here */
     uint16_t here, there; /* chunks */
     bool sends, gradient;
-    bool owner;      /* of comm, which the other way has too */
     uint32_t *links; /* of the cut */
     uint32_t link_count;
     uint64_t *at; /* of a forward part that is received: where in a slot each tensor lies */
@@ -269,7 +268,8 @@ static void dti_pipe_sums_help(dti_parallel *par); /* folds and posts what is re
 /* A micro-batch's gradients are in the chunk's arena. */
 static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
 /* Of a chunk without rows: zeros. */
-static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk);
+static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk,
+                                      const dti_action *a);
 /* The sum, and what running statistics would be, to the chunk's arena. */
 static dt_result dti_pipe_sums_put(dti_parallel *par, const dti_pipe_chunk *chunk);
 static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */

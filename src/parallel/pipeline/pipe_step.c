@@ -161,16 +161,12 @@ static dt_result dti_pipe_act_sum(dti_parallel *par, dti_pipe_chunk *chunk, cons
     return dti_pipe_summed(par, chunk, a->micro);
 }
 
-static dt_result dti_pipe_act_zeros(dti_parallel *par, dti_pipe_chunk *chunk, const dti_action *a) {
-    return dti_pipe_summed_none(par, chunk);
-}
-
 static dti_pipe_act *const dti_pipe_acts[DTI_ACTION_KINDS] = {
     [DTI_ACTION_WRITE] = dti_pipe_act_write,       [DTI_ACTION_OPEN] = dti_pipe_act_open,
     [DTI_ACTION_RECEIVE] = dti_pipe_act_receive,   [DTI_ACTION_FORWARD] = dti_pipe_act_segments,
     [DTI_ACTION_BACKWARD] = dti_pipe_act_segments, [DTI_ACTION_SEND] = dti_pipe_act_send,
     [DTI_ACTION_CLOSE] = dti_pipe_act_close,       [DTI_ACTION_SUM] = dti_pipe_act_sum,
-    [DTI_ACTION_ZEROS] = dti_pipe_act_zeros,       [DTI_ACTION_GATHER] = dti_pipe_units_gather,
+    [DTI_ACTION_ZEROS] = dti_pipe_summed_none,     [DTI_ACTION_GATHER] = dti_pipe_units_gather,
 };
 
 /* Tensor ranks of a stage, those of this device together. */

@@ -114,7 +114,8 @@ static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint3
     return result;
 }
 
-static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk,
+                                      const dti_action *a) {
     const dt_result result = dti_batch_slice_pushed_none(par, &chunk->sum);
     if (!result)
         dti_pipe_sum_ready(par, chunk);

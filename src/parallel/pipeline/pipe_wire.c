@@ -206,16 +206,13 @@ static dt_result dti_pipe_groups_make(dti_parallel *par) {
                        high = dti_pipe_position(pipe->mesh, p.pipeline, p.high);
         dt_comm *group = NULL;
         result = dti_mesh_line_group(par, dti_mesh_pair(low, high), &group);
-        bool kept = false;
         for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
             dti_pipe_flow *f = &pipe->flows[i];
             const uint32_t a = DTI_MIN(f->here, f->there), b = DTI_MAX(f->here, f->there);
             if (f->pipeline != dti_pipeline_of(pipe, p.pipeline) || a != p.low || b != p.high)
                 continue;
             f->comm = group;
-            f->owner = !kept;
             f->peer = 1 - dt_comm_rank(group);
-            kept = true;
         }
     }
     return result;
@@ -233,7 +230,7 @@ static void dti_pipe_wires_free(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     for (uint32_t i = pipe->flow_count; i-- > 0;) {
         dti_pipe_flow *f = &pipe->flows[i];
-        if (f->owner)
+        if (!i || pipe->flows[i - 1].comm != f->comm) /* both ways have one */
             dt_comm_destroy(f->comm);
         DTI_FREE(par->base, f->links, f->at, f->slots, f->works[0].at);
     }

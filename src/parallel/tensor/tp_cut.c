@@ -16,8 +16,8 @@ typedef struct dti_tp_cut {
     int64_t tp_ranks, tp_rank;
     bool rows;        /* of the sequence are split (sequence parallelism) */
     uint8_t *needed;  /* by the model's nodes, as all here */
-    uint32_t *stands; /* a tensor rank's node */
-    uint32_t *firsts; /* the first that came with it */
+    uint32_t *stands; /* a tensor rank's node: dti_tp has it, as all tensor ranks have the same */
+    uint32_t *firsts; /* the first that came with it; likewise */
     uint32_t *copies; /* a tensor rank's copy of it, or all rows for parts; 0: there is none yet */
     uint32_t *wholes; /* of rows all, for what is whole */
     uint32_t *owns;   /* of what is whole the own rows */
@@ -31,15 +31,12 @@ static dt_result dti_tp_cut_open(const dt_graph *g, const dt_program_desc *d, dt
     for (uint32_t id = 1; id < g->count; id++)
         most = DTI_MAX(most, (size_t)g->nodes[id].count);
     c->needed = dti_alloc_array(g->base, g->count, 1);
-    c->stands = dti_alloc_array(g->base, g->count, sizeof *c->stands);
-    c->firsts = dti_alloc_array(g->base, g->count + 1u, sizeof *c->firsts);
     c->copies = dti_alloc_array(g->base, g->count, sizeof *c->copies);
     c->wholes = dti_alloc_array(g->base, g->count, sizeof *c->wholes);
     c->owns = dti_alloc_array(g->base, g->count, sizeof *c->owns);
     c->parted = dti_alloc_array(g->base, g->count, sizeof *c->parted);
     c->in = dti_alloc_array(g->base, most, sizeof *c->in);
-    if (!c->needed || !c->stands || !c->copies || !c->wholes || !c->owns || !c->parted || !c->in ||
-        !c->firsts)
+    if (!c->needed || !c->copies || !c->wholes || !c->owns || !c->parted || !c->in)
         return DT_ERROR_MEMORY;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         c->needed[d->losses[i].term.id] = 1;
@@ -50,8 +47,7 @@ static dt_result dti_tp_cut_open(const dt_graph *g, const dt_program_desc *d, dt
 }
 
 static void dti_tp_cut_close(const dt_graph *g, dti_tp_cut *c) {
-    DTI_FREE(g->base, c->needed, c->copies, c->wholes, c->owns, c->parted, c->in, c->stands,
-             c->firsts);
+    DTI_FREE(g->base, c->needed, c->copies, c->wholes, c->owns, c->parted, c->in);
 }
 
 /* ---- parameters */
@@ -282,6 +278,8 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
     dti_tp_cut c = {.setting = dti_grid_setting(par),
                     .from = g,
+                    .stands = tp->stands,
+                    .firsts = tp->firsts,
                     .tp_ranks = tp->size,
                     .tp_rank = number,
                     .rows = par->desc.parallel.sequence_parallel};
@@ -297,10 +295,6 @@ static dt_result dti_tp_graph(dti_parallel *par, dti_tp *tp, dt_ctx *ctx, uint32
             dti_fail(par->base, DT_ERROR_INVALID,
                      "%s = %u: no layer is split; set .tensor of layers (dt_linear_desc.tensor)",
                      c.setting, tp->size);
-    if (!result) {
-        memcpy(tp->stands, c.stands, g->count * sizeof *c.stands);
-        memcpy(tp->firsts, c.firsts, (g->count + 1u) * sizeof *c.firsts);
-    }
     *out = c.to;
     dti_tp_cut_close(g, &c);
     return result;
