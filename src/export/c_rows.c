@@ -25,12 +25,11 @@ typedef struct dti_c_file {
     const char *name;
     int outputs;
     uint8_t *needed;
-    dti_c_value *values; /* by node */
-    uint32_t helpers;    /* of DTI_C_LIST */
-    uint8_t maps[DTI_OP_COUNT];
+    dti_c_value *values;        /* by node */
+    uint32_t helpers;           /* of DTI_C_LIST */
     int64_t floats;             /* of the array */
     dti_text about, parameters; /* what is what, in a comment; the function's */
-    dti_text body, constants;
+    dti_text maps, body, constants;
     dt_result result;
 } dti_c_file;
 
@@ -201,7 +200,6 @@ static bool dti_c_gather(dti_c_file *f, const dti_node *n) {
 static bool dti_c_unary(dti_c_file *f, const dti_node *n) {
     if (!dti_fits_f32((double)n->attr.f[0]) || !dti_fits_f32((double)n->attr.f[1]))
         return dti_c_refuse(f, n, "a number that is not finite");
-    f->maps[n->op] = 1;
     dti_c_call(f, n, DTI_C_ON(MAP), "dt_map", 1);
     dti_text_add(&f->body, ", %lld, ", (long long)dti_shape_elements(n->shape));
     dti_c_float(&f->body, n->attr.f[0]);
@@ -231,11 +229,36 @@ static bool dti_c_binary(dti_c_file *f, const dti_node *n) {
     dti_c_dims(n->shape, s);
     dti_c_steps(dti_c_in(f, n, 0)->shape, n->shape, s + DT_MAX_DIMS);
     dti_c_steps(dti_c_in(f, n, 1)->shape, n->shape, s + 2 * DT_MAX_DIMS);
-    f->maps[n->op] = 1;
     dti_c_call(f, n, DTI_C_ON(PAIR), "dt_pair", 2);
     dti_c_numbers(f, ", (const int[]){", s, 3 * DT_MAX_DIMS, "}");
     dti_text_add(&f->body, ", map_%s);\n", dti_op_info_of(n->op)->name);
     return true;
+}
+
+/* One value of another, or of two; the first node of an op writes its function. */
+static bool dti_c_map(dti_c_file *f, const dti_node *n) {
+    static const struct {
+        uint32_t op, needs;
+        const char *expression;
+    } maps[] = {
+#define DTI_X(id, needs, expression) {DTI_OP_##id, needs, expression},
+        DTI_C_MAPS(DTI_X)
+#undef DTI_X
+    };
+    const dti_node *before = n - 1;
+    size_t i = 0;
+    while (before > f->g->nodes && !(before->op == n->op && f->needed[before - f->g->nodes]))
+        before--;
+    while (maps[i].op != n->op)
+        i++;
+    if (before == f->g->nodes) {
+        f->helpers |= maps[i].needs;
+        dti_text_add(&f->maps,
+                     "static float map_%s(float x, float p, float q) {\n    (void)p, (void)q;\n"
+                     "    return %s;\n}\n\n",
+                     dti_op_info_of(n->op)->name, maps[i].expression);
+    }
+    return n->count > 1 ? dti_c_binary(f, n) : dti_c_unary(f, n);
 }
 
 /* Input k, element by element, to y from element `to` on, by steps; from its element `from` on. */
@@ -299,13 +322,10 @@ static bool dti_c_pad(dti_c_file *f, const dti_node *n) {
 }
 
 static dti_c_fn *const dti_c_rows[DTI_OP_COUNT] = {
-#define DTI_X(id, needs, text) [DTI_OP_##id] = dti_c_unary,
-    DTI_C_UNARY(DTI_X)
+#define DTI_X(id, needs, text) [DTI_OP_##id] = dti_c_map,
+    DTI_C_MAPS(DTI_X)
 #undef DTI_X
-#define DTI_X(id, text) [DTI_OP_##id] = dti_c_binary,
-        DTI_C_BINARY(DTI_X)
-#undef DTI_X
-            [DTI_OP_RESHAPE] = dti_c_same,
+        [DTI_OP_RESHAPE] = dti_c_same,
     [DTI_OP_DETACH] = dti_c_same,
     [DTI_OP_COPY] = dti_c_same,
     [DTI_OP_DROPOUT] = dti_c_same,

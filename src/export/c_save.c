@@ -103,13 +103,15 @@ static bool dti_c_constant(dti_c_file *f, uint32_t id) {
 
 /* ---- the nodes */
 
-static void dti_c_parameter(dti_c_file *f, uint32_t id) {
+/* Of the function: declared "const float *in" or "float *out", with its number behind it. */
+static void dti_c_parameter(dti_c_file *f, uint32_t id, const char *declared, uint32_t number) {
     const dti_node *n = &f->g->nodes[id];
-    dti_text_add(&f->about, " * in%u: ", (unsigned)id);
-    dti_c_word(&f->about, n->label);
-    dti_text_add(&f->about, ", %s\n", dti_shape_print(n->shape, false).text);
-    dti_text_add(&f->parameters, "const %s *in%u, ", n->dtype == DT_I32 ? "int32_t" : "float",
-                 (unsigned)id);
+    const bool input = n->op == DTI_OP_INPUT;
+    dti_text_add(&f->about, " * %s%u: ", strchr(declared, '*') + 1, (unsigned)number);
+    dti_c_word(&f->about, input ? n->label : "");
+    dti_text_add(&f->about, "%s%s\n", input ? ", " : "", dti_shape_print(n->shape, false).text);
+    dti_text_add(&f->parameters, "%s%s%u", f->parameters.size ? ", " : "", declared,
+                 (unsigned)number);
 }
 
 static bool dti_c_node(dti_c_file *f, uint32_t id) {
@@ -127,7 +129,7 @@ static bool dti_c_node(dti_c_file *f, uint32_t id) {
     if (f->values[id].kind == DTI_C_CONSTANT)
         return dti_c_constant(f, id);
     if (n->op == DTI_OP_INPUT) {
-        dti_c_parameter(f, id);
+        dti_c_parameter(f, id, index ? "const int32_t *in" : "const float *in", id);
         return true;
     }
     if (!dti_c_rows[n->op])
@@ -148,9 +150,7 @@ static void dti_c_nodes(dti_c_file *f) {
         dti_c_value_word(f, &f->body, id);
         dti_c_sizes(f, s, 3 * DT_MAX_DIMS);
         f->helpers |= DTI_C_ON(COPY);
-        dti_text_add(&f->about, " * out%d: %s\n", i + 1,
-                     dti_shape_print(f->g->nodes[id].shape, false).text);
-        dti_text_add(&f->parameters, "float *out%d%s", i + 1, i + 1 < f->outputs ? ", " : "");
+        dti_c_parameter(f, id, "float *out", (uint32_t)i + 1);
     }
 }
 
@@ -165,9 +165,6 @@ static void dti_c_helpers(dti_c_file *f, dti_text *to) {
         DTI_C_LIST(DTI_X)
 #undef DTI_X
     };
-#define DTI_X(id, needs, text) f->helpers |= f->maps[DTI_OP_##id] ? (needs) : 0;
-    DTI_C_UNARY(DTI_X)
-#undef DTI_X
     for (int i = DTI_C_COUNT - 1; i >= 0; i--)
         f->helpers |= f->helpers >> i & 1 ? all[i].needs : 0;
     for (int i = 0; i < DTI_C_COUNT; i++) {
@@ -176,25 +173,8 @@ static void dti_c_helpers(dti_c_file *f, dti_text *to) {
     }
 }
 
-static void dti_c_maps(const dti_c_file *f, dti_text *to) {
-#define DTI_X(id, needs, expression)                                                               \
-    if (f->maps[DTI_OP_##id])                                                                      \
-        dti_text_add(to,                                                                           \
-                     "static float map_%s(float x, float p, float q) {\n    (void)p, (void)q;\n"   \
-                     "    return %s;\n}\n\n",                                                      \
-                     dti_op_info_of(DTI_OP_##id)->name, expression);
-    DTI_C_UNARY(DTI_X)
-#undef DTI_X
-#define DTI_X(id, expression)                                                                      \
-    if (f->maps[DTI_OP_##id])                                                                      \
-        dti_text_add(to, "static float map_%s(float a, float b) {\n    return %s;\n}\n\n",         \
-                     dti_op_info_of(DTI_OP_##id)->name, expression);
-    DTI_C_BINARY(DTI_X)
-#undef DTI_X
-}
-
 static dt_result dti_c_write(dti_c_file *f, const char *path) {
-    DTI_HAVE(f->about.ok && f->parameters.ok && f->body.ok && f->constants.ok);
+    DTI_HAVE(f->about.ok && f->parameters.ok && f->maps.ok && f->body.ok && f->constants.ok);
     dti_text text = dti_text_open(f->base);
     dti_text_add(&text,
                  "/* Made by dtrain %s. Compile it as C99 (-std=c99, or -ffp-contract=off): a "
@@ -202,9 +182,8 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
                  "#include <math.h>\n#include <stdint.h>\n\n",
                  DT_VERSION);
     dti_c_helpers(f, &text);
-    dti_c_maps(f, &text);
-    if (f->constants.size)
-        dti_text_add_bytes(&text, f->constants.data, f->constants.size);
+    dti_text_add_bytes(&text, f->maps.data, f->maps.size);
+    dti_text_add_bytes(&text, f->constants.data, f->constants.size);
     if (f->floats)
         dti_text_add(&text, "\nstatic float memory[%lld];\n\n", (long long)f->floats);
     dti_text_add(&text, "/* One sample:\n%s */\nvoid %s(%s);\n", f->about.data, f->name,
@@ -273,12 +252,12 @@ DTI_PUBLIC(dt_c_save, (dt_store * store, const char *path, const dt_c_desc *desc
     DTI_NEED(base, path);
     dti_c_file f = {.base = base, .store = store, .desc = desc};
     f.name = desc->name ? desc->name : "model";
-    f.about = f.parameters = f.body = f.constants = dti_text_open(base);
+    f.about = f.parameters = f.maps = f.body = f.constants = dti_text_open(base);
     dt_result result = dti_c_check(&f);
     if (!result)
         result = dti_c_make(&f, path);
-    DTI_FREE(base, f.about.data, f.parameters.data, f.body.data, f.constants.data, f.needed,
-             f.values);
+    DTI_FREE(base, f.about.data, f.parameters.data, f.maps.data, f.body.data, f.constants.data,
+             f.needed, f.values);
     if (f.g)
         dt_graph_destroy(f.g);
     return result;

@@ -232,7 +232,7 @@
     X(PAIR, 0,                                                                                     \
       "/* s: sizes of five axes, steps of a, steps of b. */\n"                                     \
       "static void dt_pair(float *y, const float *a, const float *b, const int *s,\n"              \
-      "                    float (*f)(float, float)) {\n"                                          \
+      "                    float (*f)(float, float, float)) {\n"                                   \
       "    for (int at = 0; at < s[0] * s[1] * s[2] * s[3] * s[4]; at++) {\n"                      \
       "        int u = 0, v = 0;\n"                                                                \
       "        for (int k = 0, rest = at; k < 5; k++) {\n"                                         \
@@ -240,7 +240,7 @@
       "            v += rest % s[4 - k] * s[14 - k];\n"                                            \
       "            rest /= s[4 - k];\n"                                                            \
       "        }\n"                                                                                \
-      "        y[at] = f(a[u], b[v]);\n"                                                           \
+      "        y[at] = f(a[u], b[v], 0.0f);\n"                                                     \
       "    }\n"                                                                                    \
       "}\n")                                                                                       \
     X(COPY, 0,                                                                                     \
@@ -270,8 +270,8 @@
       "        y[at] = row >= 0 && row < rows ? table[row * cols + at % cols] : NAN;\n"            \
       "    }\n"                                                                                    \
       "}\n")
-/* X(ID of the row, others that it needs, expression of x, p and q) */
-#define DTI_C_UNARY(X)                                                                             \
+/* X(ID of the row, others that it needs, expression of x, p and q; x and p of two tensors) */
+#define DTI_C_MAPS(X)                                                                              \
     X(NEG, 0, "-x")                                                                                \
     X(ABS, 0, "fabsf(x)")                                                                          \
     X(SIGN, 0, "0.0f < x ? 1.0f : x < 0.0f ? -1.0f : 0.0f")                                        \
@@ -290,10 +290,9 @@
     X(SIGMOID, DTI_C_ON(SIGMOID), "dt_sigmoid(x)")                                                 \
     X(SILU, DTI_C_ON(SIGMOID), "x * dt_sigmoid(x)")                                                \
     X(GELU, DTI_C_ON(ERF), "dt_fma(x * 0.5f, dt_erf(x * 0.707106781f), x * 0.5f)")                 \
-    X(HARDSIGMOID, 0, "fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f")
-#define DTI_C_BINARY(X)                                                                            \
-    X(ADD, "a + b")                                                                                \
-    X(SUB, "a - b")                                                                                \
-    X(MUL, "a * b")                                                                                \
-    X(DIV, "a / b")
+    X(HARDSIGMOID, 0, "fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) / 6.0f")                                 \
+    X(ADD, 0, "x + p")                                                                             \
+    X(SUB, 0, "x - p")                                                                             \
+    X(MUL, 0, "x * p")                                                                             \
+    X(DIV, 0, "x / p")
 /* clang-format on */
