@@ -35,7 +35,7 @@ static bool lower_open(lower_case *c, uint32_t batch) {
 }
 
 static bool lower_begin(lower_case *c) {
-    return !dti_graph_clone(c->graph, &c->desc.work) &&
+    return !dti_graph_clone(c->graph, c->graph->ctx, &c->desc.work) &&
            !dti_lowering_open(&c->w, c->graph->base, &c->desc);
 }
 
@@ -215,7 +215,7 @@ static void lower_check_places(const dti_code *code) {
 
 static const dti_code *lower_code(lower_case *c) {
     const dti_code *code = NULL;
-    CHECK(!dti_graph_clone(c->graph, &c->desc.work) &&
+    CHECK(!dti_graph_clone(c->graph, c->graph->ctx, &c->desc.work) &&
           dti_code_create(c->graph->base, &c->desc, &code) == DT_OK);
     return code;
 }

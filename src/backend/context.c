@@ -266,24 +266,17 @@ static int dti_device_named(const dt_ctx *ctx, const char *name) {
 }
 
 static dt_result dti_device_unknown(dt_ctx *ctx, const char *name) {
-    char list[512] = "";
-    size_t at = 0;
+    dti_hint list = {""};
     for (int i = 0; i < ctx->device_count; i++) {
-        int n = snprintf(list + at, sizeof list - at, "%s%s (%s)", i ? ", " : "", ctx->infos[i].id,
-                         ctx->infos[i].name);
-        if (n > 0 && at + (size_t)n < sizeof list)
-            at += (size_t)n;
+        dti_hint_add(&list, i ? ", %s" : "%s", ctx->infos[i].id);
+        dti_hint_add(&list, " (%s)", ctx->infos[i].name);
     }
     for (int i = 0; i < DTI_DRIVERS; i++) {
         const int end = i + 1 < DTI_DRIVERS ? ctx->first[i + 1] : ctx->device_count;
-        if (ctx->first[i] < end)
-            continue;
-        int n = snprintf(list + at, sizeof list - at, ", and no %s driver was found",
-                         dti_drivers[i]->title);
-        if (n > 0 && at + (size_t)n < sizeof list)
-            at += (size_t)n;
+        if (ctx->first[i] == end)
+            dti_hint_add(&list, ", and no %s driver was found", dti_drivers[i]->title);
     }
-    return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; available: %s", name, list);
+    return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; available: %s", name, list.text);
 }
 
 static dt_result dti_device_auto(dt_ctx *ctx, double flops, int *index) {

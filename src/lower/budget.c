@@ -129,7 +129,7 @@ typedef struct dti_search {
 static bool dti_search_try(dti_search *s, uint32_t parts, uint32_t again) {
     dti_code_desc desc = *s->desc;
     const dti_code *code = NULL;
-    s->result = dti_graph_clone(s->desc->work, &desc.work);
+    s->result = dti_graph_clone(s->desc->work, s->desc->work->ctx, &desc.work);
     if (!s->result)
         s->result = dti_code_make(s->base, &desc, (dti_choice){parts, again}, &code);
     if (s->result)

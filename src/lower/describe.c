@@ -98,13 +98,6 @@ static void dti_program_desc_buffers(dti_lowering *w) {
     }
 }
 
-/* Inputs whose gradients leave. */
-static void dti_program_desc_staged(dti_lowering *w) {
-    dti_code *code = w->code;
-    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(w->staged->inputs[i]); i++)
-        code->leaving[code->leaving_count++] = w->staged->inputs[i].id;
-}
-
 static void dti_program_desc_check(dti_lowering *w) {
     dti_code *code = w->code;
     dti_text *problems = &w->problems;
@@ -150,18 +143,14 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
     if (code->has_optim)
         dti_optim_resolve(code, problems);
-    if (w->staged)
-        dti_program_desc_staged(w);
+    for (uint32_t i = 0; w->staged && i < DT_MAX_OUTPUTS && dti_is_set(w->staged->inputs[i]); i++)
+        code->leaving[code->leaving_count++] = w->staged->inputs[i].id;
     dti_program_desc_buffers(w);
-}
-
-static dt_result dti_describe_problems(const dti_lowering *w) {
-    return dti_problems_fail(w->code->base, w->code->label, &w->problems);
 }
 
 static dt_result dti_pass_describe(dti_lowering *w) {
     dti_program_desc_check(w);
-    return dti_describe_problems(w);
+    return dti_problems_fail(w->code->base, w->code->label, &w->problems);
 }
 
 /* ---- gradients */
@@ -171,7 +160,7 @@ static dt_result dti_describe_result(dti_lowering *w) {
     const dt_graph *g = w->code->work;
     if (g->error[0] && g->result != DT_ERROR_MEMORY)
         dti_text_add(&w->problems, "\n- gradient: %s", g->error);
-    dt_result result = dti_describe_problems(w);
+    dt_result result = dti_problems_fail(w->code->base, w->code->label, &w->problems);
     if (!result && g->error[0])
         result = dti_code_fail(w->code, g->result, "gradient: %s", g->error);
     return result;

@@ -156,7 +156,7 @@ static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc
         most = DTI_MAX(most, g->nodes[id].count);
     dt_result result = dti_shapes_check(g, desc);
     if (!result)
-        result = dti_graph_clone(g, &r.to);
+        result = dti_graph_clone(g, g->ctx, &r.to);
     *out = NULL;
     if (result)
         return result;

@@ -177,7 +177,7 @@ DTI_PUBLIC_VOID(dt_graph_destroy, (dt_graph * g), g, DTI_OF(dt_graph) | DTI_UNUS
     DTI_FREE(g->base, g->nodes, g->inputs, g->params, g->names, g->calls, g);
 }
 
-static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
+static dt_result dti_graph_clone(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
     DTI_TRY(dti_graph_new(ctx, out));
     dt_graph *c = *out;
     if (!DTI_RESERVE(c->base, c->nodes, c->capacity, g->count) ||
@@ -204,12 +204,8 @@ static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **o
     return DT_OK;
 }
 
-static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
-    return dti_graph_clone_to(g, g->ctx, out);
-}
-
 static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
-    DTI_TRY(dti_graph_clone_to(g, ctx, out));
+    DTI_TRY(dti_graph_clone(g, ctx, out));
     dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
     return DT_OK;
 }

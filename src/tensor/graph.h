@@ -182,9 +182,9 @@ static inline dti_graph_mark dti_graph_mark_of(const dt_graph *g) {
     return (dti_graph_mark){g->count, g->input_count, g->param_count};
 }
 static void dti_graph_undo(dt_graph *g, dti_graph_mark mark);
-/* A private copy of nodes and inputs for a program; strings stay the original's. */
-static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
-/* The same as a graph of another context, which ends it; strings stay the original's. */
+/* A private copy of nodes and inputs, with a context's memory; strings stay the original's. */
+static dt_result dti_graph_clone(const dt_graph *g, dt_ctx *ctx, dt_graph **out);
+/* The same as a graph that the context ends. */
 static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out);
 
 /* ---- shape.c */
