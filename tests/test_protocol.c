@@ -111,13 +111,13 @@ static void protocol_team(dti_parallel *par, dti_phase_fn *fn) {
 }
 
 static dt_result protocol_result(dti_parallel *par) {
-    dti_phase_fn *const at[PROTOCOL_FAULTS] = {
-        [PROTOCOL_AGREE] = protocol_real->others_wait || par->desc.comm
-                               ? protocol_real->weigh
-                               : protocol_real->weigh_forward,
-        [PROTOCOL_NORM] = protocol_real->norm,
-        [PROTOCOL_VALIDATE] = protocol_real->validate,
-        [PROTOCOL_WRITE] = protocol_real->write};
+    dti_phase_fn *const at[PROTOCOL_FAULTS] = {[PROTOCOL_AGREE] =
+                                                   protocol_real->others_wait || par->desc.comm
+                                                       ? protocol_real->weigh
+                                                       : protocol_real->weigh_forward,
+                                               [PROTOCOL_NORM] = protocol_real->norm,
+                                               [PROTOCOL_VALIDATE] = protocol_real->validate,
+                                               [PROTOCOL_WRITE] = protocol_real->write};
     return at[protocol_now] && protocol_last == at[protocol_now] ? protocol_lost(par)
                                                                  : protocol_real->result(par);
 }

@@ -88,7 +88,7 @@ static void dti_rounds_state_list(dt_trainer *t, dti_rounds_state *l) {
     }
 }
 
-/* A replica's state between its rank and rank 0, to or from `packed` on both. write: to the replica.
+/* A replica's state between its rank and rank 0, by way of `packed` on both. write: to the replica.
  * A device that fails is told at the end, by *own: what others wait for comes nevertheless. */
 static dt_result dti_rounds_move(dti_parallel *par, const dti_rounds_state *l, uint32_t replica,
                                  char *packed, bool write, dt_result *own) {

@@ -395,8 +395,9 @@ static dt_result dti_pipe_tp_groups_make(dti_parallel *par) {
     const uint32_t begin = dti_mesh_rows(mesh, mesh->rank, mesh->tensor).first;
     for (uint32_t q = 0; q < mesh->data * mesh->stages && !result; q++) {
         const uint32_t at = q - begin; /* beyond: not here */
-        result = dti_tp_place_group(par, q * mesh->tensor,
-                                    at < pipe->tp_count ? &pipe->tp_groups[at] : NULL);
+        dt_comm *elsewhere = NULL;
+        result = dti_mesh_group(par, DTI_MESH_TENSOR, q * mesh->tensor,
+                                at < pipe->tp_count ? &pipe->tp_groups[at].comm : &elsewhere);
     }
     return result;
 }

@@ -43,11 +43,6 @@ static void dti_tp_place_open(const dti_mesh *mesh, dti_tp_place *place, uint32_
     place->even = dti_mesh_is_even(mesh, line);
 }
 
-static dt_result dti_tp_place_group(dti_parallel *par, uint32_t position, dti_tp_place *place) {
-    dt_comm *elsewhere = NULL;
-    return dti_mesh_group(par, DTI_MESH_TENSOR, position, place ? &place->comm : &elsewhere);
-}
-
 /* ---- a sync point */
 
 typedef struct dti_tp_met {

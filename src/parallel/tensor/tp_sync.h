@@ -33,9 +33,6 @@ static dt_result dti_tp_place_make(dti_parallel *par, dti_tp_place *place, size_
 static void dti_tp_place_free(dti_parallel *par, dti_tp_place *place);
 /* The most elements that a sync point of a program takes or gives, at least `most`. */
 static size_t dti_tp_most(const dt_program *p, size_t most);
-/* Makes a comm group of its ranks, if they are several; called on all ranks together. place: NULL
- * if this rank has none of it. */
-static dt_result dti_tp_place_group(dti_parallel *par, uint32_t position, dti_tp_place *place);
 /* Sync point number `met` of the step: brings operands, and takes values. Devices of a place here
  * wait for each other. *given_up: another device failed. Errors: of a device or the comm. */
 static dt_result dti_tp_meet(dti_parallel *par, const dti_tp_run *run, const dti_sync_point *m,
