@@ -92,35 +92,25 @@ static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
                  false);
 }
 
-static void dti_algo_all_reduce_direct(dti_builder *b, const dti_collective *c) {
-    if (c->op.tree)
-        dti_builder_partials(b);
-    dti_stretch mine = dti_direct_out(c, c->rank);
-    uint32_t buffers = dti_direct_scatter(b);
-    uint32_t fold = dti_direct_sum(b, mine);
-    for (uint32_t i = 1; i < c->size; i++) {
-        dti_add_send(b, (c->rank + i) % c->size, buffers, mine, false);
-        dti_add_after(b, fold);
-    }
-    for (uint32_t i = 1; i < c->size; i++)
-        dti_direct_recv_sum(b, (c->rank + c->size - i) % c->size);
-}
-
+/* Also all-reduce, where everybody has the root's part in it. */
 static void dti_algo_reduce_direct(dti_builder *b, const dti_collective *c) {
+    uint32_t root = (uint32_t)c->op.root;
+    bool all = c->op.kind == DT_COMM_ALL_REDUCE, takes = all || c->rank == root;
     if (c->op.tree)
         dti_builder_partials(b);
-    uint32_t root = (uint32_t)c->op.root;
     dti_stretch mine = dti_direct_out(c, c->rank);
-    if (c->rank != root)
+    if (!takes)
         mine = dti_add_work(b, mine.dtype, mine.count);
     uint32_t buffers = dti_direct_scatter(b);
     uint32_t fold = dti_direct_sum(b, mine);
-    if (c->rank != root) {
-        dti_add_send(b, root, buffers, mine, false);
+    for (uint32_t i = 1; i < c->size; i++) {
+        uint32_t peer = (c->rank + i) % c->size;
+        if (!all && peer != root)
+            continue;
+        dti_add_send(b, peer, buffers, mine, false);
         dti_add_after(b, fold);
-        return;
     }
-    for (uint32_t i = 1; i < c->size; i++)
+    for (uint32_t i = 1; takes && i < c->size; i++)
         dti_direct_recv_sum(b, (c->rank + c->size - i) % c->size);
 }
 

@@ -77,7 +77,6 @@ static void dti_algo_all_reduce_doubling(dti_builder *b, const dti_collective *c
     dt_comm_span path[DTI_DOUBLING_LEVELS];
     uint32_t levels = dti_doubling_path(c->size, c->rank, path);
     dti_partial mine = dti_doubling_leaf(c);
-    uint32_t leaf_sends = 0; /* those that read IN: the first steps but for one RECV and FOLD */
     for (uint32_t level = levels; level-- > 0;) {
         dt_comm_span node = path[level];
         uint32_t half = dti_tree_split(node.count), fewer = node.count - half;
@@ -86,16 +85,16 @@ static void dti_algo_all_reduce_doubling(dti_builder *b, const dti_collective *c
             uint32_t i = c->rank - node.first;
             if (i < fewer)
                 dti_doubling_send(b, middle + i, &mine);
-            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)b->s->step_count : leaf_sends;
             dti_doubling_merge(b, middle + i % fewer, (dt_comm_span){middle, fewer}, &mine);
         } else {
             for (uint32_t i = c->rank - middle; i < half; i += fewer)
                 dti_doubling_send(b, node.first + i, &mine);
-            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)b->s->step_count : leaf_sends;
             dti_doubling_merge(b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
         }
     }
-    if (dti_coll_overlap(c) == DTI_SAME)
-        for (uint32_t send = 0; send < leaf_sends; send++)
-            dti_add_after(b, send); /* of the last FOLD */
+    if (dti_coll_overlap(c) != DTI_SAME)
+        return;
+    /* The last FOLD waits for those that read IN, which are the first steps. */
+    for (uint32_t i = 0; i < b->s->step_count && b->s->steps[i].kind == DTI_SCHEDULE_SEND; i++)
+        dti_add_after(b, i);
 }

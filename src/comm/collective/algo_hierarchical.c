@@ -32,10 +32,6 @@ typedef struct dti_hosts {
     uint32_t host, place;  /* this rank's, and its place there */
 } dti_hosts;
 
-static dti_hosts dti_hosts_of(const dti_collective *c) {
-    return (dti_hosts){c->local, c->size / c->local, c->rank / c->local, c->rank % c->local};
-}
-
 static uint32_t dti_each_of(uint32_t each, const uint32_t *ranks, uint32_t size) {
     uint32_t run = 0;
     if (each < 2)
@@ -159,7 +155,8 @@ static void dti_hosts_gather(dti_builder *b, const dti_hosts *h, uint32_t fold) 
 
 static void dti_algo_all_reduce_hierarchical(dti_builder *b, const dti_collective *c) {
     dti_builder_partials(b);
-    dti_hosts h = dti_hosts_of(c);
+    const uint32_t local = c->local;
+    const dti_hosts h = {local, c->size / local, c->rank / local, c->rank % local};
     dti_hosts_scatter(b, &h);
     for (uint32_t i = 1; i < h.count; i++) {
         uint32_t twin = dti_hosts_twin(&h, i), part = twin / h.local;

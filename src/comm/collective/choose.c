@@ -37,7 +37,7 @@ static const union {
                            .doubling = dti_algo_broadcast_doubling,
                            .ring = dti_algo_broadcast_ring},
     [DT_COMM_REDUCE] = {.direct = dti_algo_reduce_direct, .doubling = dti_algo_reduce_doubling},
-    [DT_COMM_ALL_REDUCE] = {.direct = dti_algo_all_reduce_direct,
+    [DT_COMM_ALL_REDUCE] = {.direct = dti_algo_reduce_direct,
                             .one_shot = dti_algo_all_reduce_one_shot,
                             .doubling = dti_algo_all_reduce_doubling,
                             .halving = dti_algo_all_reduce_halving,

@@ -27,19 +27,18 @@ static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT])
     unsigned long long count = op->count;
     const char *dtype = dti_dtype_name(op->dtype);
     char tail[48] = "";
-    if (dti_kind_is_p2p(op->kind))
-        snprintf(tail, sizeof tail, " %s rank %d", op->kind == DT_COMM_SEND ? "to" : "from",
-                 op->root);
-    else if (op->kind == DT_COMM_REDUCE)
-        snprintf(tail, sizeof tail, " (%s%s), root %d", reduction, op->tree ? ", tree" : "",
-                 op->root);
+    const bool pair = dti_kind_is_p2p(op->kind);
+    int used = 0;
+    if (pair)
+        used = snprintf(tail, sizeof tail, " %s rank %d", op->kind == DT_COMM_SEND ? "to" : "from",
+                        op->root);
     else if (dti_kind_reduces(op->kind))
-        snprintf(tail, sizeof tail, " (%s%s)", reduction, op->tree ? ", tree" : "");
-    else if (dti_kind_has_root(op->kind))
-        snprintf(tail, sizeof tail, ", root %d", op->root);
-    size_t used = strlen(tail);
-    if (op->algorithm && used < sizeof tail)
-        snprintf(tail + used, sizeof tail - used, ", %s", dti_algorithm_name(op->algorithm));
+        used = snprintf(tail, sizeof tail, " (%s%s)", reduction, op->tree ? ", tree" : "");
+    if (dti_kind_of(op->kind)->has_root && !pair)
+        used += snprintf(tail + used, sizeof tail - (size_t)used, ", root %d", op->root);
+    if (op->algorithm)
+        snprintf(tail + used, sizeof tail - (size_t)used, ", %s",
+                 dti_algorithm_name(op->algorithm));
     if (op->kind == DT_COMM_BARRIER)
         snprintf(text, DTI_COLL_TEXT, "%s", kind);
     else
@@ -65,7 +64,7 @@ static dt_comm_op dti_coll_normal(const dt_comm_op *op) {
         return (dt_comm_op){.kind = o.kind, .algorithm = o.algorithm};
     if (!dti_kind_reduces(o.kind))
         o.reduction = DT_COMM_SUM;
-    if (!dti_kind_has_root(o.kind))
+    if (!dti_kind_of(o.kind)->has_root)
         o.root = 0;
     return o;
 }
@@ -87,7 +86,7 @@ static dt_result dti_coll_check_enums(dti_base *base, const dt_comm_op *op) {
 }
 
 static dt_result dti_coll_check_root(const dt_comm *comm, const dt_comm_op *op) {
-    if (!dti_kind_has_root(op->kind))
+    if (!dti_kind_of(op->kind)->has_root)
         return DT_OK;
     const char *kind = dti_kind_name(op->kind);
     bool pair = dti_kind_is_p2p(op->kind);

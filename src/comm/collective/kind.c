@@ -33,10 +33,6 @@ static const char *dti_kind_name(dt_comm_kind kind) {
     return dti_kind_of(kind)->name;
 }
 
-static bool dti_kind_has_root(dt_comm_kind kind) {
-    return dti_kind_of(kind)->has_root;
-}
-
 static bool dti_kind_reduces(dt_comm_kind kind) {
     return dti_kind_of(kind)->reduces;
 }

@@ -111,8 +111,10 @@ static bool dti_builder_fail(dti_builder *b, dt_result result, const char *what)
     return false;
 }
 
-static bool dti_schedule_grow(dti_builder *b, void *items, size_t *room, size_t size) {
-    if (dti_array_reserve(b->base, items, room, *room + 1, size))
+/* Room for one more than `count`. */
+static bool dti_schedule_grow(dti_builder *b, void *items, size_t *room, size_t count,
+                              size_t size) {
+    if (dti_array_reserve(b->base, items, room, count + 1, size))
         return true;
     b->s->failed = true;
     b->last = DTI_NO_STEP;
@@ -126,8 +128,7 @@ static uint32_t dti_add_step(dti_builder *b, dti_schedule_step step) {
         return DTI_NO_STEP;
     if (s->step_count >= DTI_AFTER_WHOLE - 1)
         dti_builder_fail(b, DT_ERROR_INVALID, "too many steps");
-    else if (s->step_count < s->step_room ||
-             dti_schedule_grow(b, &s->steps, &s->step_room, sizeof *s->steps))
+    else if (dti_schedule_grow(b, &s->steps, &s->step_room, s->step_count, sizeof *s->steps))
         b->last = (uint32_t)s->step_count;
     if (b->last == DTI_NO_STEP)
         return DTI_NO_STEP;
@@ -179,10 +180,8 @@ static uint32_t dti_add_copy(dti_builder *b, dti_stretch to, dti_stretch from) {
 
 static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_comm_span span) {
     dti_schedule *s = b->s;
-    if (b->last == DTI_NO_STEP)
-        return;
-    if (s->source_count == s->source_room &&
-        !dti_schedule_grow(b, &s->sources, &s->source_room, sizeof *s->sources))
+    if (b->last == DTI_NO_STEP ||
+        !dti_schedule_grow(b, &s->sources, &s->source_room, s->source_count, sizeof *s->sources))
         return;
     s->sources[s->source_count++] = (dti_source){
         from.place, from.dtype, step, from.place == DTI_REGION_SLOT ? 0 : from.offset, span};
@@ -191,10 +190,8 @@ static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_c
 
 static void dti_add_dependency(dti_builder *b, uint32_t step, uint32_t whole) {
     dti_schedule *s = b->s;
-    if (b->last == DTI_NO_STEP || step == DTI_NO_STEP)
-        return;
-    if (s->after_count == s->after_room &&
-        !dti_schedule_grow(b, &s->after, &s->after_room, sizeof *s->after))
+    if (b->last == DTI_NO_STEP || step == DTI_NO_STEP ||
+        !dti_schedule_grow(b, &s->after, &s->after_room, s->after_count, sizeof *s->after))
         return;
     s->after[s->after_count++] = step | whole;
     s->steps[b->last].after_count++;
@@ -226,9 +223,8 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
 
 static dti_block dti_collective_block(dti_builder *b) {
     const dti_collective *c = b->c;
-    uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_stretch_at(DTI_REGION_IN, dtype, 0, c->op.count);
-    dti_stretch out = dti_stretch_at(DTI_REGION_OUT, dtype, c->rank * c->op.count, c->op.count);
+    dti_stretch in = dti_stretch_all(c, DTI_REGION_IN);
+    dti_stretch out = dti_stretch_of(c, DTI_REGION_OUT, c->rank * c->op.count, c->op.count);
     dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && c->rank == 0))
         return (dti_block){out, DTI_NO_STEP};
@@ -239,8 +235,7 @@ static dti_block dti_collective_block(dti_builder *b) {
 static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, uint32_t block,
                                dti_block own) {
     const dt_comm_op *op = &b->c->op;
-    dti_stretch out =
-        dti_stretch_at(DTI_REGION_OUT, (uint8_t)op->dtype, block * op->count, op->count);
+    dti_stretch out = dti_stretch_of(b->c, DTI_REGION_OUT, block * op->count, op->count);
     if (block != 0 || own.copy == DTI_NO_STEP)
         return dti_add_recv(b, peer, stream, out, false);
     dti_stretch work = dti_add_work(b, (uint8_t)op->dtype, op->count);

@@ -157,12 +157,8 @@ static void dti_mpi_most(void *in, void *inout, int *count, MPI_Datatype *type) 
     dti_mpi_fold(in, inout, count, type, DT_COMM_MAX);
 }
 
-static bool dti_mpi_is_float(uint8_t dtype) {
-    return dtype == DT_F32 || dtype == DT_F64;
-}
-
 static MPI_Op dti_mpi_reduction(const dti_mpi_op *o) {
-    bool is_float = dti_mpi_is_float(o->dtype);
+    bool is_float = !dti_is_whole((dt_dtype)o->dtype);
     switch (o->op.reduction) {
     case DT_COMM_PRODUCT: return MPI_PROD;
     case DT_COMM_MIN: return is_float ? o->group->all->least : MPI_MIN;
@@ -221,50 +217,32 @@ static dti_mpi_part dti_mpi_part_of(const dti_mpi_op *o, uint64_t chunk) {
     return p;
 }
 
-/* Block `block` of `in` to block `to` of scratch. */
-static void dti_mpi_load(const dti_mpi_op *o, const dti_mpi_part *p, uint64_t block, uint64_t to) {
-    uint64_t own = dti_dtype_bytes(o->op.dtype);
-    const char *in = (const char *)o->op.in + (block * o->op.count + p->from) * own;
-    char *out = p->scratch + to * p->block_bytes;
-    dti_operand operand = {in, (uint8_t)o->op.dtype, {0, 1}};
+/* Block `block` of `in` to block `place` of scratch; or from there to that block of `out`. */
+static void dti_mpi_move(const dti_mpi_op *o, const dti_mpi_part *p, bool in, uint64_t block,
+                         uint64_t place) {
+    uint64_t at = (block * o->op.count + p->from) * dti_dtype_bytes(o->op.dtype);
+    char *scratch = p->scratch + place * p->block_bytes;
+    const char *from = in ? (const char *)o->op.in + at : scratch;
+    char *to = in ? scratch : (char *)o->op.out + at;
+    dti_operand operand = {from, in ? (uint8_t)o->op.dtype : o->dtype, {0, 1}};
     if (dti_kind_reduces(o->op.kind))
-        dti_fold(out, &operand, 1, p->count, o->op.dtype, o->folded, false, 1);
+        dti_fold(to, &operand, 1, p->count, o->op.dtype, o->folded, !in,
+                 in ? 1 : o->group->comm->size);
     else
-        memcpy(out, in, (size_t)p->block_bytes);
-    o->group->all->sent += p->block_bytes;
+        memcpy(to, from, (size_t)p->block_bytes);
+    *(in ? &o->group->all->sent : &o->group->all->received) += p->block_bytes;
 }
 
-/* Block `from` of scratch to block `block` of `out`. */
-static void dti_mpi_store(const dti_mpi_op *o, const dti_mpi_part *p, uint64_t block,
-                          uint64_t from) {
-    uint64_t own = dti_dtype_bytes(o->op.dtype);
-    char *out = (char *)o->op.out + (block * o->op.count + p->from) * own;
-    const char *in = p->scratch + from * p->block_bytes;
-    dti_operand operand = {in, o->dtype, {0, 1}};
-    if (dti_kind_reduces(o->op.kind))
-        dti_fold(out, &operand, 1, p->count, o->op.dtype, o->folded, true, o->group->comm->size);
-    else
-        memcpy(out, in, (size_t)p->block_bytes);
-    o->group->all->received += p->block_bytes;
-}
-
-static void dti_mpi_load_chunk(const dti_mpi_op *o, const dti_mpi_part *p) {
+/* What lies of `in` where `out` is written has been read: it is of this chunk or an earlier one. */
+static void dti_mpi_move_chunk(const dti_mpi_op *o, const dti_mpi_part *p, bool in) {
     const dt_comm *comm = o->group->comm;
     bool root = o->op.root == (int)comm->rank;
-    bool among = o->op.kind == DT_COMM_ALL_GATHER || (o->op.kind == DT_COMM_GATHER && root);
-    for (uint64_t b = 0; b < dti_mpi_blocks(o, true); b++)
-        dti_mpi_load(o, p, b, among ? comm->rank : b);
-}
-
-/* What lies of `in` where this writes has been read: it is of this chunk or an earlier one. */
-static void dti_mpi_store_chunk(const dti_mpi_op *o, const dti_mpi_part *p) {
-    const dt_comm *comm = o->group->comm;
-    bool root = o->op.root == (int)comm->rank;
-    uint64_t from = o->op.kind == DT_COMM_ALL_TO_ALL ? comm->size : 0;
-    if (o->op.kind == DT_COMM_SCATTER && root)
-        from = comm->rank;
-    for (uint64_t b = 0; b < dti_mpi_blocks(o, false); b++)
-        dti_mpi_store(o, p, b, from + b);
+    /* Scratch has all ranks' blocks, of which this is one. */
+    bool among = in ? o->op.kind == DT_COMM_ALL_GATHER || (root && o->op.kind == DT_COMM_GATHER)
+                    : root && o->op.kind == DT_COMM_SCATTER;
+    uint64_t first = !in && o->op.kind == DT_COMM_ALL_TO_ALL ? comm->size : 0;
+    for (uint64_t b = 0; b < dti_mpi_blocks(o, in); b++)
+        dti_mpi_move(o, p, in, b, among ? comm->rank : first + b);
 }
 
 static int dti_mpi_post_reduce(const dti_mpi_op *o, const dti_mpi_part *p, MPI_Request *request) {
@@ -336,7 +314,7 @@ static void dti_mpi_collect(dti_mpi *m, dti_mpi_op *o, uint64_t now) {
             continue;
         o->moved_at = now;
         dti_mpi_part p = dti_mpi_part_of(o, o->chunk[k]);
-        dti_mpi_store_chunk(o, &p);
+        dti_mpi_move_chunk(o, &p, false);
         o->moving[k] = false;
         o->done++;
     }
@@ -348,7 +326,7 @@ static void dti_mpi_give(dti_mpi *m, dti_mpi_op *o) {
         if (o->moving[k] || dti_mpi_is_behind(m, o))
             return;
         dti_mpi_part p = dti_mpi_part_of(o, o->given);
-        dti_mpi_load_chunk(o, &p);
+        dti_mpi_move_chunk(o, &p, true);
         if (!dti_mpi_ok(m, dti_mpi_post(o, &p, &o->requests[k]), dti_kind_name(o->op.kind)))
             return;
         o->moving[k] = true;

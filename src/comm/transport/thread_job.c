@@ -54,30 +54,23 @@ static void dti_job_copy(const dti_job *j, char *to, const char *from) {
         memcpy(to, from, (size_t)(j->count * j->width));
 }
 
-/* Folds elements at + [0, count) of the job's range of block `block`. */
+/* Folds elements at + [0, count) of the job's range of block `block`; in tree mode of all
+ * buffers. */
 static void dti_job_fold(const dti_job *j, char *out, uint32_t block, uint64_t at, uint64_t count) {
     const dt_comm_op *op = &j->slot->op;
-    dti_operand *operands = j->seat->operands;
-    for (uint32_t r = 0; r < j->size; r++)
-        operands[r] = (dti_operand){dti_job_in(j, r, block) + at * j->width, (uint8_t)op->dtype,
-                                    (dt_comm_span){r, 1}};
-    dti_fold(out, operands, j->size, count, op->dtype, op->reduction, true, j->size);
-}
-
-static void dti_job_fold_leaves(const dti_job *j, char *out, uint64_t at, uint64_t count) {
-    const dt_comm_op *op = &j->slot->op;
     const dti_seat *seat = j->seat;
-    uint8_t dtype = dti_fold_dtype(op->dtype, op->reduction);
+    uint8_t dtype = op->tree ? dti_fold_dtype(op->dtype, op->reduction) : (uint8_t)op->dtype;
     uint64_t width = dti_coll_in_width(op);
     uint32_t n = 0;
     for (uint32_t r = 0; r < j->size; r++)
-        for (uint32_t b = 0; b < seat->leaf_buffers[r]; b++, n++) {
-            uint64_t element = op->count * b + j->from + at;
-            seat->operands[n].data = (const char *)j->slot->posts[r].in + element * width;
-            seat->operands[n].dtype = dtype;
-            seat->operands[n].span = seat->leaf_spans[n].span;
+        for (uint32_t b = 0; b < (op->tree ? seat->leaf_buffers[r] : 1); b++, n++) {
+            uint64_t element = op->count * (block + b) + j->from + at;
+            const char *data = (const char *)j->slot->posts[r].in + element * width;
+            dt_comm_span span = op->tree ? seat->leaf_spans[n].span : (dt_comm_span){r, 1};
+            seat->operands[n] = (dti_operand){data, dtype, span};
         }
-    dti_fold(out, seat->operands, n, count, op->dtype, op->reduction, true, j->comm->leaf_total);
+    dti_fold(out, seat->operands, n, count, op->dtype, op->reduction, true,
+             op->tree ? j->comm->leaf_total : j->size);
 }
 
 /* Into rank `owner`'s result, block by block, and from there to all others that want it. */
@@ -86,10 +79,7 @@ static void dti_job_reduce(const dti_job *j, uint32_t owner, bool all) {
     for (uint64_t at = 0; at < j->count; at += step) {
         uint64_t count = DTI_MIN(step, j->count - at);
         char *out = dti_job_out(j, owner, 0) + at * j->width;
-        if (j->slot->op.tree)
-            dti_job_fold_leaves(j, out, at, count);
-        else
-            dti_job_fold(j, out, 0, at, count);
+        dti_job_fold(j, out, 0, at, count);
         for (uint32_t r = 0; all && r < j->size; r++)
             if (r != owner)
                 memcpy(dti_job_out(j, r, 0) + at * j->width, out, (size_t)(count * j->width));
@@ -103,24 +93,19 @@ static void dti_job_reduce_scatter(const dti_job *j) {
         dti_job_fold(j, dti_job_out(j, b, 0), b, 0, j->count);
 }
 
-/* Descending: an `in` at the start of `out` lies over block 0, which is written last. */
-static void dti_job_gather(const dti_job *j, uint32_t to) {
+/* Blocks change place: of all ranks that have some to all that want some. Descending by who has
+ * them: an `in` at the start of `out` lies over block 0, which is written last. Ascending by who
+ * wants them: a root's own result may lie over block 0, which has gone first then. */
+static void dti_job_spread(const dti_job *j) {
+    const dt_comm_op *op = &j->slot->op;
+    bool gathers = op->kind == DT_COMM_GATHER || op->kind == DT_COMM_ALL_GATHER;
+    bool scatters = op->kind == DT_COMM_SCATTER, one = op->kind == DT_COMM_GATHER;
+    uint32_t first = one ? (uint32_t)op->root : 0, end = one ? first + 1 : j->size;
     for (uint32_t r = j->size; r-- > 0;)
-        dti_job_copy(j, dti_job_out(j, to, r), dti_job_in(j, r, 0));
-}
-
-static void dti_job_all_gather(const dti_job *j) {
-    for (uint32_t r = j->size; r-- > 0;)
-        for (uint32_t to = 0; to < j->size; to++)
-            dti_job_copy(j, dti_job_out(j, to, r), dti_job_in(j, r, 0));
-}
-
-/* The root last: its result may lie over block 0. */
-static void dti_job_scatter(const dti_job *j, uint32_t root) {
-    for (uint32_t r = 0; r < j->size; r++)
-        if (r != root)
-            dti_job_copy(j, dti_job_out(j, r, 0), dti_job_in(j, root, r));
-    dti_job_copy(j, dti_job_out(j, root, 0), dti_job_in(j, root, root));
+        for (uint32_t to = first; to < end && dti_kind_blocks(op, true, r, j->size); to++)
+            if (dti_kind_blocks(op, false, to, j->size))
+                dti_job_copy(j, dti_job_out(j, to, gathers ? r : 0),
+                             dti_job_in(j, r, scatters ? to : 0));
 }
 
 /* What a gives b and b gives a, by way of two small copies: either may have in = out. */
@@ -144,12 +129,6 @@ static void dti_job_all_to_all(const dti_job *j) {
     }
 }
 
-static void dti_job_broadcast(const dti_job *j, uint32_t root) {
-    for (uint32_t r = 0; r < j->size; r++)
-        if (r != root)
-            dti_job_copy(j, dti_job_out(j, r, 0), dti_job_in(j, root, 0));
-}
-
 static void dti_job_do(const dti_job *j) {
     const dti_slot *slot = j->slot;
     uint32_t root = (uint32_t)slot->op.root;
@@ -158,12 +137,12 @@ static void dti_job_do(const dti_job *j) {
     case DT_COMM_RECV:
         dti_job_copy(j, dti_job_out(j, slot->to, 0), dti_job_in(j, slot->from, 0));
         break;
-    case DT_COMM_BROADCAST: dti_job_broadcast(j, root); break;
+    case DT_COMM_BROADCAST:
+    case DT_COMM_GATHER:
+    case DT_COMM_ALL_GATHER:
+    case DT_COMM_SCATTER: dti_job_spread(j); break;
     case DT_COMM_REDUCE: dti_job_reduce(j, root, false); break;
     case DT_COMM_ALL_REDUCE: dti_job_reduce(j, j->comm->rank, true); break;
-    case DT_COMM_GATHER: dti_job_gather(j, root); break;
-    case DT_COMM_ALL_GATHER: dti_job_all_gather(j); break;
-    case DT_COMM_SCATTER: dti_job_scatter(j, root); break;
     case DT_COMM_REDUCE_SCATTER: dti_job_reduce_scatter(j); break;
     case DT_COMM_ALL_TO_ALL: dti_job_all_to_all(j); break;
     case DT_COMM_BARRIER: break;
