@@ -63,17 +63,8 @@ static dt_result dti_shares_make(dti_parallel *par, dti_shares *s) {
 }
 
 static void dti_shares_free(dti_parallel *par, dti_shares *s) {
-    for (uint32_t k = 0; k < s->count; k++) {
-        dti_runs *runs = &s->at[k].own;
-        for (uint32_t i = runs->count; i-- > 0;) {
-            bool own = runs->runs[i].program != NULL;
-            for (uint32_t before = 0; before < i; before++)
-                own = own && runs->runs[before].program != runs->runs[i].program;
-            if (own)
-                dt_program_destroy(runs->runs[i].program);
-        }
-        dti_runs_free(par->base, runs);
-    }
+    for (uint32_t k = 0; k < s->count; k++)
+        dti_runs_unbuild(par, &s->at[k].own);
     dti_free(par->base, s->weights);
     s->weights = NULL;
     s->count = 0;

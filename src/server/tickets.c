@@ -62,19 +62,25 @@ static bool dti_tickets_find(const dti_tickets *t, uint64_t serial, uint32_t who
     return false;
 }
 
-/* Who asks has none under way: what it was given before goes back. */
-static void dti_tickets_return(dti_tickets *t, uint32_t who) {
+/* What a worker was given goes back; `coming`: also what it pushes. Returns how many. */
+static uint32_t dti_tickets_return(dti_tickets *t, uint32_t who, bool coming) {
+    uint32_t count = 0;
     for (uint32_t i = 0; i < t->window * t->batch_slices; i++) {
-        if (t->tickets[i].who == who && t->tickets[i].state == DTI_TICKET_OUT)
-            t->tickets[i] = (dti_ticket){0};
+        dti_ticket *ticket = &t->tickets[i];
+        if (ticket->who == who &&
+            (ticket->state == DTI_TICKET_OUT || (coming && ticket->state == DTI_TICKET_COMING))) {
+            *ticket = (dti_ticket){0};
+            count++;
+        }
     }
+    return count;
 }
 
 static dti_ticket_answer dti_tickets_take(dti_tickets *t, uint32_t who, uint64_t epoch,
                                           uint64_t steps, uint64_t now, uint64_t *serial,
                                           uint32_t *batch_slice) {
     const uint64_t current = dti_tickets_epoch(t, t->base);
-    dti_tickets_return(t, who);
+    dti_tickets_return(t, who, false); /* who asks has none under way */
     if (epoch < current)
         return DTI_TICKET_ENDED;
     for (uint64_t q = t->base; q - t->base < t->window; q++) {
@@ -94,14 +100,7 @@ static dti_ticket_answer dti_tickets_take(dti_tickets *t, uint32_t who, uint64_t
 }
 
 static void dti_tickets_lost(dti_tickets *t, uint32_t who) {
-    for (uint32_t i = 0; i < t->window * t->batch_slices; i++) {
-        dti_ticket *ticket = &t->tickets[i];
-        if (ticket->who != who ||
-            (ticket->state != DTI_TICKET_OUT && ticket->state != DTI_TICKET_COMING))
-            continue;
-        *ticket = (dti_ticket){0};
-        t->again++;
-    }
+    t->again += dti_tickets_return(t, who, true);
 }
 
 /* ---- pushes */

@@ -43,8 +43,6 @@ typedef struct dti_tickets {
 
 /* Memory is the caller's: open[window], tickets[window * batch slices]. From serial `base` on. */
 static void dti_tickets_start(dti_tickets *t, uint64_t base);
-static uint64_t dti_tickets_epoch(const dti_tickets *t, uint64_t serial);
-static dti_batch_open *dti_tickets_batch(const dti_tickets *t, uint64_t serial);
 
 typedef enum dti_ticket_answer {
     DTI_TICKET_TAKEN, /* *serial, *batch slice */

@@ -202,18 +202,21 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
     return r->weights ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
-    dti_runs *all[2] = {&r->full, &r->tail};
-    for (int k = 0; k < 2; k++) {
-        for (uint32_t i = all[k]->count; i-- > 0;) {
-            bool own = all[k]->runs[i].program != NULL;
-            for (uint32_t before = 0; before < i; before++)
-                own = own && all[k]->runs[before].program != all[k]->runs[i].program;
-            if (own)
-                dt_program_destroy(all[k]->runs[i].program);
-        }
-        dti_runs_free(par->base, all[k]);
+/* Their programs too, which some of them share. */
+static void dti_runs_unbuild(dti_parallel *par, dti_runs *runs) {
+    for (uint32_t i = runs->count; i-- > 0;) {
+        bool own = runs->runs[i].program != NULL;
+        for (uint32_t before = 0; before < i; before++)
+            own = own && runs->runs[before].program != runs->runs[i].program;
+        if (own)
+            dt_program_destroy(runs->runs[i].program);
     }
+    dti_runs_free(par->base, runs);
+}
+
+static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
+    dti_runs_unbuild(par, &r->full);
+    dti_runs_unbuild(par, &r->tail);
     dti_free(par->base, r->weights);
     r->weights = NULL;
 }
