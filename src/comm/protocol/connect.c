@@ -30,16 +30,20 @@ static bool dti_core_resumes(const dti_core *core, uint32_t channel) {
 
 /* ---- making them */
 
+/* Where the peer of a link has it. */
+static dti_link **dti_link_place(const dti_core *core, const dti_link *link) {
+    dti_peer *p = &core->peers[link->peer];
+    if (link->probe)
+        return &p->probe;
+    return link->channel == DTI_CHANNEL_CONTROL ? &p->control : &p->data[link->socket];
+}
+
 static void dti_link_free(dti_core *core, dti_link *link) {
     if (link->state == DTI_LINK_FREE)
         return;
-    if (link->peer != DTI_NOBODY) {
-        dti_peer *p = &core->peers[link->peer];
-        p->control = p->control == link ? NULL : p->control;
-        p->probe = p->probe == link ? NULL : p->probe;
-        for (uint32_t k = 0; k < core->set.sockets; k++)
-            p->data[k] = p->data[k] == link ? NULL : p->data[k];
-    }
+    dti_link **at = link->peer == DTI_NOBODY ? NULL : dti_link_place(core, link);
+    if (at && *at == link)
+        *at = NULL;
     core->io.close(core->io_user, link);
     dti_gmac_close(&link->seal_out);
     dti_gmac_close(&link->seal_in);
@@ -127,20 +131,24 @@ static dti_link *dti_core_accepted(dti_core *core, const uint8_t source[DTI_SOUR
     return link;
 }
 
+static void dti_link_dial(dti_core *core, uint32_t peer, dti_channel channel, uint32_t socket,
+                          bool probe) {
+    dti_link *link = dti_link_new(core, channel, true);
+    if (!link)
+        return; /* cannot be: there is one for each */
+    link->peer = peer;
+    link->socket = (uint16_t)socket;
+    link->probe = probe;
+    link->back = probe ? NULL : dti_back_of(core, peer, channel, socket);
+    *dti_link_place(core, link) = link;
+    core->io.dial(core->io_user, link);
+}
+
 static void dti_peer_dial(dti_core *core, uint32_t peer) {
-    dti_peer *p = &core->peers[peer];
-    for (uint32_t k = 0; k < core->set.sockets; k++) {
-        if (p->data[k] || p->backs[k].over)
-            continue;
-        dti_link *link = dti_link_new(core, DTI_CHANNEL_DATA, true);
-        if (!link)
-            return; /* cannot be: there is one for each */
-        link->peer = peer;
-        link->socket = (uint16_t)k;
-        link->back = &p->backs[k];
-        p->data[k] = link;
-        core->io.dial(core->io_user, link);
-    }
+    const dti_peer *p = &core->peers[peer];
+    for (uint32_t k = 0; k < core->set.sockets; k++)
+        if (!p->data[k] && !p->backs[k].over)
+            dti_link_dial(core, peer, DTI_CHANNEL_DATA, k, false);
 }
 
 /* An operation needs data connections to a rank: the higher rank makes them. */
@@ -155,29 +163,17 @@ static void dti_member_want(dti_core *core, uint32_t peer) {
 }
 
 static void dti_control_dial(dti_core *core) {
-    dti_link *link = dti_link_new(core, DTI_CHANNEL_CONTROL, true);
-    if (!link)
-        return;
-    link->peer = 0;
-    link->back = dti_control_back(core, 0);
-    core->peers[0].control = link;
     core->dial_at = 0;
-    core->io.dial(core->io_user, link);
+    dti_link_dial(core, 0, DTI_CHANNEL_CONTROL, 0, false);
 }
 
 /* Whether the peer's process is there: is somebody listening where it did? */
 static void dti_peer_probe(dti_core *core, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
-    dti_link *link =
-        p->probe || !p->address_bytes ? NULL : dti_link_new(core, DTI_CHANNEL_DATA, true);
     p->probe_at = core->now + p->probe_wait;
     p->probe_wait = DTI_MIN(p->probe_wait * 2, dti_beat_ns(core));
-    if (!link)
-        return;
-    link->peer = peer;
-    link->probe = true;
-    p->probe = link;
-    core->io.dial(core->io_user, link);
+    if (!p->probe && p->address_bytes)
+        dti_link_dial(core, peer, DTI_CHANNEL_DATA, 0, true);
 }
 
 static void dti_core_connected(dti_core *core, dti_link *link) {
@@ -435,9 +431,8 @@ static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t 
 }
 
 static void dti_core_link_open(dti_core *core, dti_link *link) {
-    dti_peer *p = &core->peers[link->peer];
     bool control = link->channel == DTI_CHANNEL_CONTROL;
-    dti_link **at = control ? &p->control : &p->data[link->socket];
+    dti_link **at = dti_link_place(core, link);
     dti_backlog *b = link->back = dti_back_of(core, link->peer, link->channel, link->socket);
     if (*at && *at != link) { /* the peer knows that it broke, and we do not */
         dti_back_break(core, b, "the other side dialled again");
