@@ -261,9 +261,8 @@ DTI_PUBLIC_INFO(dt_comm_get_info, (const dt_comm *comm, dt_comm_info *info), com
 DTI_PUBLIC_OUT(dt_comm_begin, (dt_comm * comm, const dt_comm_op *op, dt_comm_work *out), comm,
                DTI_OF(dt_comm), (comm, op, out)) {
     DTI_TRY(dti_comm_enter(comm));
-    if (!op || !out)
-        return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_begin: %s is NULL",
-                        op ? "out" : "op");
+    if (!op)
+        return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_begin: op is NULL");
     dt_comm_op normal = dti_coll_normal(op);
     DTI_TRY(dti_coll_check(comm, &normal));
     dt_result result = comm->transport->begin(comm, &normal, &out->id);

@@ -25,7 +25,7 @@ typedef struct dti_transport {
     /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
      * May be NULL. */
     void (*waits_for)(dt_comm *comm, uint64_t id, char *text, size_t size);
-    /* `child` has rank, size, ranks and group_id; gives it transport and state. Called on all
+    /* `child` has rank, size, ranks and group_id; gives it its state. Called on all
      * ranks of the group, or on none. Two groups that share a rank never have the same id; groups
      * that share none may. On failure nothing is left. */
     dt_result (*group)(dt_comm *parent, dt_comm *child);

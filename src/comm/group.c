@@ -112,6 +112,7 @@ DTI_PUBLIC_OUT(dt_comm_group_create, (dt_comm * parent, const int *ranks, int co
         if (child) {
             child->group_id = id;
             mine = parent->transport->group(parent, child);
+            child->transport = mine ? NULL : parent->transport;
         }
         result = dti_comm_vote(parent, 0, 0, (uint64_t)mine);
         if (!result && !mine)

@@ -174,10 +174,12 @@ static dt_comm *dti_measure_group(dt_comm *comm) {
     child->will_wait = true;
     for (uint32_t r = 0; r < comm->size; r++)
         child->ranks[r] = r;
-    if (comm->transport->group(comm, child) == DT_OK)
-        return child;
-    dti_comm_free(child);
-    return NULL;
+    if (comm->transport->group(comm, child)) {
+        dti_comm_free(child);
+        return NULL;
+    }
+    child->transport = comm->transport;
+    return child;
 }
 
 /* That the group has ended means here that some rank has not joined. */

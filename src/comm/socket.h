@@ -122,8 +122,7 @@ static void dti_wake_drain(const int ends[2]);
 #define DTI_LOCAL_BYTES 8
 
 static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]);
-static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]);
-static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]);
+static int dti_local_open(const uint8_t name[DTI_LOCAL_BYTES], bool listens); /* else connects */
 /* As dti_socket_send and _receive; a descriptor goes along (-1: none), or comes (*taken stays, or
  * is closed and replaced). */
 static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed);

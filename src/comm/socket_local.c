@@ -34,26 +34,14 @@ static socklen_t dti_local_address(const uint8_t name[DTI_LOCAL_BYTES], struct s
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(text));
 }
 
-static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]) {
+static int dti_local_open(const uint8_t name[DTI_LOCAL_BYTES], bool listens) {
     struct sockaddr_un at;
     socklen_t bytes = dti_local_address(name, &at);
     int s = dti_socket_new(AF_UNIX, SOCK_STREAM);
-    if (s >= 0 && (bind(s, (const struct sockaddr *)&at, bytes) != 0 || listen(s, 1024) != 0)) {
-        dti_socket_close(s);
-        return -1;
-    }
-    return s;
-}
-
-static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]) {
-    struct sockaddr_un at;
-    socklen_t bytes = dti_local_address(name, &at);
-    int s = dti_socket_new(AF_UNIX, SOCK_STREAM);
-    if (s >= 0 && !dti_socket_connect(s, &at, bytes)) {
-        dti_socket_close(s);
-        return -1;
-    }
-    return s;
+    if (s < 0 || (listens ? dti_socket_listen(s, &at, &bytes) : dti_socket_connect(s, &at, bytes)))
+        return s;
+    dti_socket_close(s);
+    return -1;
 }
 
 /* The other side's process, 0 if that is not to be seen from here; -1 if it is of another user. Who
@@ -188,8 +176,8 @@ static void dti_memfd_unmap(void *memory, size_t bytes) {
 #elif DTI_TCP
 
 DTI_ABSENT(bool, dti_boot_id, (uint8_t id[DTI_HOST_BYTES]), false);
-DTI_ABSENT(int, dti_local_listen, (const uint8_t name[DTI_LOCAL_BYTES]), (errno = ENOSYS, -1));
-DTI_ABSENT(int, dti_local_connect, (const uint8_t name[DTI_LOCAL_BYTES]), (errno = ENOSYS, -1));
+DTI_ABSENT(int, dti_local_open, (const uint8_t name[DTI_LOCAL_BYTES], bool listens),
+           (errno = ENOSYS, -1));
 DTI_ABSENT(long, dti_local_process, (int s), -1);
 DTI_ABSENT(bool, dti_local_has_ended, (int s), true);
 DTI_ABSENT(bool, dti_local_read, (long process, void *to, uint64_t from, size_t bytes), false);

@@ -882,13 +882,14 @@ TEST(secrets_in_pipes_are_read_once_and_in_files_as_often_as_asked) {
     REQUIRE(pipe(ends) == 0);
     CHECK(write(ends[1], KEY_HEX, 64) == 64);
     close(ends[1]);
-    CHECK(dti_descriptor_read(ends[0], text, sizeof text) == 64 && !memcmp(text, KEY_HEX, 64));
-    CHECK(dti_descriptor_read(ends[0], text, sizeof text) == 0);
+    CHECK(dti_descriptor_read(NULL, ends[0], text, sizeof text) == 64 &&
+          !memcmp(text, KEY_HEX, 64));
+    CHECK(dti_descriptor_read(NULL, ends[0], text, sizeof text) == 0);
     close(ends[0]);
-    CHECK(dti_descriptor_read(ends[0], text, sizeof text) == -1);
-    CHECK(dti_descriptor_read(-1, text, sizeof text) == -1);
+    CHECK(dti_descriptor_read(NULL, ends[0], text, sizeof text) == -1);
+    CHECK(dti_descriptor_read(NULL, -1, text, sizeof text) == -1);
     int null = open("/dev/null", O_RDONLY);
-    CHECK(dti_descriptor_read(null, text, sizeof text) == -1);
+    CHECK(dti_descriptor_read(NULL, null, text, sizeof text) == -1);
     close(null);
 }
 

@@ -384,7 +384,7 @@ TEST(shared_memory_that_is_required_and_not_there_is_an_error_that_says_so) {
 /* ---- names: one that nobody has any more, and one that somebody else has */
 
 static void listen_as_another(const uint8_t *name) {
-    int listener = dti_local_listen(name);
+    int listener = dti_local_open(name, true);
     for (struct pollfd q = {.fd = listener, .events = POLLIN}; poll(&q, 1, 5000) > 0;) {
         int s = dti_socket_accept(listener);
         uint8_t text[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
@@ -466,7 +466,8 @@ static void strangers_call(const dti_tcp *t) {
     for (int i = 0; i < 200; i++)
         junk[i] = (uint8_t)(i * 37);
     for (int i = 0; i < 30; i++) {
-        int s = dti_local_connect(t->local_name), file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        int s = dti_local_open(t->local_name, false),
+            file = open("/dev/null", O_RDONLY | O_CLOEXEC);
         memcpy(junk, hello, i % 2 ? 4 : 0);
         for (int k = 0; k < 3; k++)
             pass_some(s, file, 1 + (i + k) % 5, junk, (size_t)(1 + i * 5));

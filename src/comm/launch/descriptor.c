@@ -7,7 +7,7 @@
 
 /* The number of bytes; -1 = cannot be read. */
 #if DTI_POSIX_2008
-static int dti_descriptor_read(int descriptor, char *to, size_t room) {
+static int dti_descriptor_read(void *user, int descriptor, char *to, size_t room) {
     struct stat file;
     size_t size = 0;
     uint64_t deadline = dti_now_ns() + (uint64_t)DTI_DESCRIPTOR_MS * 1000000;
@@ -37,6 +37,6 @@ static int dti_descriptor_read(int descriptor, char *to, size_t room) {
 
 #else
 
-DTI_ABSENT(int, dti_descriptor_read, (int descriptor, char *to, size_t room), -1);
+DTI_ABSENT(int, dti_descriptor_read, (void *user, int descriptor, char *to, size_t room), -1);
 
 #endif

@@ -192,16 +192,12 @@ static const char *dti_env_process_get(void *user, const char *name) {
     return getenv(name);
 }
 
-static int dti_env_process_read(void *user, int descriptor, char *to, size_t room) {
-    return dti_descriptor_read(descriptor, to, room);
-}
-
 DT_API dt_comm_desc dt_comm_desc_from_env(void) {
     const dti_env env = {
         .get = dti_env_process_get,
         .pmix_loads = dti_pmix_loads,
         .pmix_job = dti_pmix_job,
-        .descriptor_read = dti_env_process_read,
+        .descriptor_read = dti_descriptor_read,
     };
     return dti_env_read(&env);
 }

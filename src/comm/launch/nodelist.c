@@ -41,10 +41,11 @@ static bool dti_digits(const char **at, uint64_t most, uint64_t *value) {
     return *at > first;
 }
 
-/* At most 18 digits: what fits, whatever they are. */
-static bool dti_nodelist_number(const char *text, size_t size, uint64_t *value) {
+/* The same of the whole of a text, with at most so many digits, whatever they are. */
+static bool dti_digits_of(const char *text, size_t size, size_t digits, uint64_t most,
+                          uint64_t *value) {
     const char *end = text + size;
-    return size <= 18 && dti_digits(&text, UINT64_MAX, value) && text == end;
+    return size <= digits && dti_digits(&text, most, value) && text == end;
 }
 
 /* Reads the item at *at and moves behind it: to ',' or ']'. */
@@ -67,8 +68,8 @@ static bool dti_nodelist_item_read(const char **at, dti_nodelist_item *item) {
         to = (unsigned char)*last;
         if (!dti_is_letter(*last) || (to ^ item->first) & 0x20) /* "Z-a" is no range */
             return false;
-    } else if (!dti_nodelist_number(first, item->width, &item->first) ||
-               !dti_nodelist_number(last, (size_t)(end - last), &to)) {
+    } else if (!dti_digits_of(first, item->width, 18, UINT64_MAX, &item->first) ||
+               !dti_digits_of(last, (size_t)(end - last), 18, UINT64_MAX, &to)) {
         return false;
     }
     item->count = to - item->first + 1;

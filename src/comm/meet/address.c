@@ -101,14 +101,6 @@ static int dti_endpoint_port(const dti_endpoint *e, int candidate) {
     return port > 65535 ? port - 65536 + DTI_BINDING_WRAP : port;
 }
 
-/* A number of at most 5 digits up to `high`, all of the text. -1 = none. */
-static int dti_endpoint_number(const char *text, size_t size, int high) {
-    const char *end = text + size;
-    uint64_t value;
-    const bool is = size <= 5 && dti_digits(&text, (uint64_t)high, &value) && text == end;
-    return is ? (int)value : -1;
-}
-
 /* Behind `scheme`: "host:port", "[::1]:port", "host:port+16": 16 candidates. False = not of that
  * form. */
 static bool dti_endpoint_parse(const char *scheme, const char *text, dti_endpoint *e) {
@@ -120,10 +112,11 @@ static bool dti_endpoint_parse(const char *scheme, const char *text, dti_endpoin
         return false;
     const char *plus = strchr(colon, '+'), *port = colon + 1;
     size_t size = (size_t)(colon - at);
-    e->port = dti_endpoint_number(port, plus ? (size_t)(plus - port) : strlen(port), 65535);
-    e->ports = plus ? dti_endpoint_number(plus + 1, strlen(plus + 1), 64) : 1;
-    if (e->port < 0 || e->ports < 1)
+    uint64_t first, ports = 1;
+    if (!dti_digits_of(port, plus ? (size_t)(plus - port) : strlen(port), 5, 65535, &first) ||
+        (plus && !dti_digits_of(plus + 1, strlen(plus + 1), 5, 64, &ports)) || !ports)
         return false;
+    e->port = (int)first, e->ports = (int)ports;
     bool brackets = at[0] == '[' && at[size - 1] == ']';
     if (brackets)
         at++, size -= 2;

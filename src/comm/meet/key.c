@@ -61,17 +61,10 @@ static bool dti_key_parse(const char *text, size_t size, uint8_t key[DTI_KEY_BYT
 
 static ssize_t dti_key_read_all(int descriptor, char *to, size_t room) {
     size_t size = 0;
-    while (size < room) {
-        ssize_t got = read(descriptor, to + size, room - size);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return -1;
-        if (got == 0)
-            break;
-        size += (size_t)got;
-    }
-    return (ssize_t)size;
+    int64_t got = 1;
+    for (; got > 0 && size < room; size += (size_t)DTI_MAX(got, 0))
+        got = dti_stream_read(descriptor, to + size, room - size);
+    return got < 0 ? -1 : (ssize_t)size;
 }
 
 /* What is checked is the opened file, so nothing can be put in its place in between. Links are

@@ -153,10 +153,6 @@ static void dti_message_link_sent(dti_core *core, dti_link *link, size_t bytes) 
 
 /* ---- input */
 
-static void dti_message_link_drop(dti_message_link *ml) {
-    ml->to = NULL;
-}
-
 static void dti_message_link_came(dti_message_link *ml, const void *body) {
     const dti_message m = ml->in;
     ml->coming = false;

@@ -43,7 +43,7 @@ static void dti_message_server_close(dti_message_server *server, uint32_t who, c
 }
 
 static void dti_message_server_drop(dti_message_server *server, uint32_t who) {
-    dti_message_link_drop(&server->conns[who].message_link);
+    server->conns[who].message_link.to = NULL;
 }
 
 /* ---- bytes */

@@ -185,8 +185,6 @@ static void dti_mpi_info(const dt_comm *comm, dt_comm_info *info) {
 
 /* ---- coming and going */
 
-static const dti_transport dti_mpi_transport;
-
 /* Blocks until all of the group are here; they are, for they have just agreed to make it. */
 static dt_result dti_mpi_group_open(dt_comm *parent, dt_comm *child) {
     dti_mpi *m = ((dti_mpi_group *)parent->state)->all;
@@ -208,7 +206,6 @@ static dt_result dti_mpi_group_open(dt_comm *parent, dt_comm *child) {
         return DT_ERROR_MEMORY;
     }
     *g = made;
-    child->transport = &dti_mpi_transport;
     return DT_OK;
 }
 
@@ -325,8 +322,6 @@ static const dti_transport dti_mpi_transport = {
     .close = dti_mpi_close,
 };
 
-/* Initialises MPI, unless the application has, and takes rank and world size from it; `ask`: the
- * desc does not say them. *owns: dti_mpi_leave finalises it. */
 static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *d, bool ask, bool *owns) {
     int there = 0, over = 0, level = 0, rank = 0, size = 1, main_thread = 1;
     MPI_Finalized(&over);

@@ -127,10 +127,7 @@ static void dti_backlog_keep(dti_link *link, const dti_frame *frame, const void 
 }
 
 static uint32_t dti_backlog_first_part(uint64_t parts) {
-    uint32_t at = 0;
-    while (!(parts >> at & 1))
-        at++;
-    return at;
+    return (uint32_t)__builtin_ctzll(parts);
 }
 
 /* A payload has `parts` of the keeper's memory from now on, in place of its operation's. */

@@ -67,8 +67,6 @@ static dti_rank_group *dti_group_new(dti_core *core, uint32_t id, const uint32_t
 }
 
 static void dti_core_destroy(dti_core *core) {
-    if (!core)
-        return;
     for (uint32_t i = 0; i < core->link_count && core->links; i++)
         dti_link_free(core, &core->links[i]);
     while (core->groups)

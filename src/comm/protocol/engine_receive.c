@@ -173,10 +173,9 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
         return false;
     if (!f && dti_posted_before(core, link->peer, fr->group, fr->flags, fr->sequence)) {
         dti_engine_late_post(core, link->peer, &post);
-        dti_core_link_failed(core, link, DT_ERROR_MISMATCH,
-                             "early data of operation %llu of group %u, which is over here",
-                             (unsigned long long)fr->sequence, fr->group);
-        return false;
+        return dti_core_link_failed(core, link, DT_ERROR_MISMATCH,
+                                    "early data of operation %llu of group %u, which is over here",
+                                    (unsigned long long)fr->sequence, fr->group);
     }
     if (f) {
         uint32_t place = f->group->place_of[link->peer];

@@ -211,16 +211,12 @@ static bool dti_track_has(const dti_core *core, const dti_flight *f, const dti_t
 
 /* ---- slots: assigned to one operation at a time, when all who send into them have posted it */
 
-static uint64_t dti_flight_slots_need(const dti_core *core, const dti_flight *f) {
-    return (uint64_t)f->slot_streams * core->window * core->set.chunk_bytes;
-}
-
 static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
     if (core->old_pool && (!core->pool_user || core->pool_user->slots != core->old_pool)) {
         dti_free(core->base, core->old_pool);
         core->old_pool = NULL;
     }
-    uint64_t need = dti_flight_slots_need(core, f);
+    uint64_t need = (uint64_t)f->slot_streams * core->window * core->set.chunk_bytes;
     if (need <= core->pool_bytes)
         return true;
     /* An old one in use and a new one that is too small again: cannot be, as the group's largest

@@ -157,11 +157,9 @@ static const char *dti_hello_check(const dti_core *core, const dti_link *link, c
     if (h[6] > DTI_CHANNEL_DATA || dti_get16(h + 82) != core->set.sockets ||
         h[84] != core->set.integrity || dti_get16(h + 80) >= core->set.sockets)
         return "the settings differ (sockets or integrity)";
-    return NULL;
-}
-
-/* Of data connections: only within a run that both have joined. */
-static const char *dti_hello_check_run(const dti_core *core, const uint8_t *h) {
+    if (link->dialled && (h[6] != link->channel || dti_get16(h + 80) != link->socket))
+        return "the other side answers for another connection";
+    /* Data connections are only within a run that both have joined. */
     if (h[6] == DTI_CHANNEL_DATA && memcmp(h + 64, core->nonce, 16))
         return "the connection is from another run of the job";
     if (h[6] == DTI_CHANNEL_DATA && dti_get32(h + 20) != core->epoch)
@@ -220,10 +218,6 @@ static bool dti_link_keys(const dti_core *core, dti_link *link) {
 static bool dti_handshake_hello(dti_core *core, dti_link *link) {
     const uint8_t *h = link->hello_in;
     const char *wrong = dti_hello_check(core, link, h);
-    if (!wrong && link->dialled && (h[6] != link->channel || dti_get16(h + 80) != link->socket))
-        wrong = "the other side answers for another connection";
-    if (!wrong)
-        wrong = dti_hello_check_run(core, h);
     if (wrong)
         return dti_link_refuse(core, link, wrong);
     if (link->dialled)

@@ -140,8 +140,7 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
 static void dti_core_depart(dti_core *core) {
     core->stays_until = 0;
     /* Data that stands still must not go on: buffers of what was given up are not ours any more. */
-    if (core->state == DTI_CORE_SUSPECT)
-        dti_core_end(core, core->result, core->culprit, core->text);
+    dti_core_end_suspected(core);
     bool ended = core->state == DTI_CORE_ENDED;
     if (!ended)
         dti_core_end(core, DT_ERROR_CANCELLED, core->set.rank, "this rank has left the group");

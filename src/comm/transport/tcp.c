@@ -110,8 +110,6 @@ static void dti_tcp_give_up(dt_comm *comm) {
     dti_mutex_unlock(&t->lock);
 }
 
-static const dti_transport dti_tcp_transport;
-
 /* "rank 3 has not posted it, rank 5 has posted it". */
 static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_tcp *t = dti_tcp_enter(comm);
@@ -146,7 +144,6 @@ static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
         dti_free(t->base, g);
         return DT_ERROR_MEMORY;
     }
-    child->transport = &dti_tcp_transport;
     child->state = g;
     dti_tcp_know_hosts(child, g);
     return DT_OK;
@@ -337,7 +334,8 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     }
     uint8_t address[DTI_ADDRESS_BYTES];
     uint32_t bytes = dti_addresses_pack(&t->rendezvous.own, address);
-    bytes += dti_tcp_pack_local(t, address + bytes);
+    if (t->host_known)
+        bytes += dti_local_pack(t->host, t->local_name, address + bytes);
     dti_tcp_settings(&t->desc, &set);
     set.guessed = dti_rendezvous_is_guessed(&t->rendezvous);
     set.join_ns = dti_rendezvous_left_ns(&t->rendezvous);

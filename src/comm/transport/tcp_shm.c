@@ -38,7 +38,7 @@ static dt_result dti_tcp_listen_local(dti_tcp *t) {
         error = ENOSYS;
     else if (dti_tcp_try_memory(&error)) {
         error = dti_random_bytes(t->local_name, sizeof t->local_name) ? 0 : EIO;
-        t->local = error ? -1 : dti_local_listen(t->local_name);
+        t->local = error ? -1 : dti_local_open(t->local_name, true);
         error = t->local < 0 && !error ? errno : error;
     }
     if (t->local >= 0)
@@ -55,11 +55,6 @@ static dt_result dti_tcp_listen_local(dti_tcp *t) {
             dti_socket_text(error));
 #endif
     return DT_OK;
-}
-
-/* Behind the addresses that rank tells the others. */
-static uint32_t dti_tcp_pack_local(const dti_tcp *t, uint8_t *to) {
-    return t->host_known ? dti_local_pack(t->host, t->local_name, to) : 0;
 }
 
 /* ---- making a connection */
@@ -101,7 +96,7 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
     if (memcmp(name, none, sizeof name) == 0)
         errno = 0;
     else if ((memory = dti_memfd_new(DTI_SHM_BYTES)) >= 0 && dti_shm_open(&c->shm, memory, 0))
-        fd = dti_local_connect(name);
+        fd = dti_local_open(name, false);
     if (fd >= 0 && (c->process = dti_local_process(fd)) < 0) {
         dti_socket_close(fd);
         fd = -1;

@@ -241,8 +241,6 @@ static void dti_inproc_waits_for(dt_comm *comm, uint64_t id, char *text, size_t 
 
 /* ---- coming and going */
 
-static const dti_transport dti_thread_transport;
-
 static void dti_seat_free(dt_comm *comm) {
     dti_seat *seat = comm->state;
     DTI_FREE(comm->base, seat->sent, seat->operands, seat->leaf_spans, seat->leaf_buffers, seat);
@@ -279,10 +277,8 @@ static dt_result dti_seat_join(dt_comm *comm) {
         team->open++;
     dti_mutex_unlock(&hub->lock);
     ((dti_seat *)comm->state)->team = team;
-    if (team) {
-        comm->transport = &dti_thread_transport;
+    if (team)
         return DT_OK;
-    }
     dti_seat_free(comm);
     return dti_fail(comm->base, DT_ERROR_MEMORY, "out of host memory: the ranks' shared state");
 }
@@ -377,6 +373,7 @@ static dt_comm *dti_inproc_rank(dti_base *base, dti_hub *hub, int rank, int size
     dti_base_init(&own, &base->allocator, &base->logger);
     dt_comm *comm = dti_comm_new(&own, NULL, (uint32_t)rank, (uint32_t)size);
     if (comm && !dti_seat_new(comm, hub) && !dti_seat_join(comm)) {
+        comm->transport = &dti_thread_transport;
         hub->open++;
         return comm;
     }
