@@ -570,14 +570,14 @@ DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
 /* Of what goes element by element. */
 #define DTI_NORM_ROW                                                                               \
     .grain_of = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,                         \
-    .invocations = dti_quarter_invocations, .rounds = dti_rounds_few,                              \
+    .invocations = dti_quarter_invocations,                                                        \
     .divides = {3,                                                                                 \
                 DTI_WORD(norm, by),                                                                \
                 {DTI_WORD(norm, spatial), DTI_WORD(norm, channels), DTI_WORD(norm, cols)}}
 
 /* (x, stats, w and b, y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, DTI_NORM_ROW, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
-           .takes = dti_norm_takes, .tile = dti_norm_tile);
+           .takes = dti_norm_takes, .tile = dti_norm_tile, .rounds = dti_rounds_few);
 
 static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -608,7 +608,7 @@ DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, DTI_NORM_ROW, .run = dti_cpu_batch_dx,
-           .outer = dti_cpu_items_batch_dx, .tile = dti_norm_grad_tile);
+           .outer = dti_cpu_items_batch_dx, .tile = dti_norm_grad_tile, .rounds = dti_rounds_few);
 
 /* (x, s, y) */
 DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = DTI_GRAIN_COPY);

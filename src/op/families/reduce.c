@@ -452,14 +452,14 @@ static uint64_t dti_reduce_rounds(const dti_launch *l, uint32_t local) {
 #define DTI_REDUCE_DIM(axis) DTI_WORD(reduce, dim) + axis
 #define DTI_REDUCE_ANY                                                                             \
     .run = dti_cpu_reduce, .grain = 16384, .each = DTI_WORD(reduce, r), .tile = dti_reduce_tile,   \
-    .rounds = dti_reduce_rounds, .effort = dti_reduce_effort,                                      \
+    .effort = dti_reduce_effort,                                                                   \
     .divides = {6,                                                                                 \
                 DTI_WORD(reduce, by),                                                              \
                 {DTI_REDUCE_DIM(0), DTI_REDUCE_DIM(1), DTI_REDUCE_DIM(2), DTI_REDUCE_DIM(3),       \
                  DTI_REDUCE_DIM(4), DTI_REDUCE_DIM(5)}}
 
 /* spec0: DTI_R_*; serial over j */
-DTI_KERNEL(REDUCE, reduce, "rw", ITEM, DTI_REDUCE_ANY);
+DTI_KERNEL(REDUCE, reduce, "rw", ITEM, DTI_REDUCE_ANY, .rounds = dti_reduce_rounds);
 
 static uint64_t dti_reduce_column_invocations(const dti_launch *l, uint32_t variant,
                                               const uint32_t spec[4]) {
@@ -468,9 +468,10 @@ static uint64_t dti_reduce_column_invocations(const dti_launch *l, uint32_t vari
 
 /* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
 DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, DTI_REDUCE_ANY, .local = {DTI_REDUCE_LOCAL},
-           .invocations = dti_reduce_column_invocations);
+           .invocations = dti_reduce_column_invocations, .rounds = dti_reduce_rounds);
 
 /* spec0: DTI_R_*; a workgroup over j */
-DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, DTI_REDUCE_ANY, .width = dti_row_length);
+DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, DTI_REDUCE_ANY, .width = dti_row_length,
+           .rounds = dti_reduce_rounds);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);
