@@ -99,9 +99,4 @@ static void dti_mpi_leave(bool owns);
 /* Measures the links, in a group that has just been joined, if they are to be measured. */
 static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc);
 
-/* "all-reduce of 5 f32 (sum)", "send of 3 i32 to rank 1": for messages. Returns text. */
-#define DTI_COLL_TEXT 96
-static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]);
-/* What makes two ranks' operations one: all but the buffers. send and recv match each other. */
-static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b);
 #endif

@@ -23,9 +23,16 @@ static void dti_algo_recv_direct(dti_builder *b, const dti_collective *c) {
     dti_add_recv(b, (uint32_t)c->op.root, 0, dti_stretch_all(c, DTI_REGION_OUT), false);
 }
 
-static void dti_algo_all_gather_direct(dti_builder *b, const dti_collective *c) {
+/* Also gather, where only the root receives. */
+static void dti_algo_gather_direct(dti_builder *b, const dti_collective *c) {
+    uint32_t root = (uint32_t)c->op.root;
+    bool all = c->op.kind == DT_COMM_ALL_GATHER;
+    if (!all && c->rank != root) {
+        dti_add_send(b, root, 0, dti_stretch_all(c, DTI_REGION_IN), false);
+        return;
+    }
     dti_block own = dti_collective_block(b);
-    for (uint32_t i = 1; i < c->size; i++) {
+    for (uint32_t i = 1; all && i < c->size; i++) {
         dti_add_send(b, (c->rank + i) % c->size, 0, own.at, false);
         dti_add_after(b, own.copy);
     }

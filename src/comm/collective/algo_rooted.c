@@ -1,5 +1,6 @@
 /* Operations with a root, without arithmetic or along trees. What deals an array out over all ranks
- * (broadcast and reduce, direct) is in algo_direct.c, the chain in algo_ring.c.
+ * (broadcast and reduce, direct) is in algo_direct.c, the chain in algo_ring.c, gather's steps in
+ * algo_exchange.c.
  *
  *   gather, scatter      1 message; the root receives, or sends, N-1 blocks: the least there can be
  *   broadcast, one-shot  the root sends everything to each: 1 message; (N-1) S sent by the root
@@ -14,19 +15,6 @@
  * In place: gather and its RECVs as dti_collective_block says. Scatter's root with in = out copies
  * its own block to block 0 when that has gone, chunk for chunk. A broadcast's root writes nothing.
  * A reduce writes OUT at the root only, which sends nothing. */
-
-static void dti_algo_gather_direct(dti_builder *b, const dti_collective *c) {
-    uint32_t root = (uint32_t)c->op.root;
-    if (c->rank != root) {
-        dti_add_send(b, root, 0, dti_stretch_all(c, DTI_REGION_IN), false);
-        return;
-    }
-    dti_block own = dti_collective_block(b);
-    for (uint32_t i = 1; i < c->size; i++) {
-        uint32_t peer = (root + i) % c->size;
-        dti_recv_block(b, peer, 0, peer, own);
-    }
-}
 
 static void dti_algo_scatter_direct(dti_builder *b, const dti_collective *c) {
     uint32_t root = (uint32_t)c->op.root, to_first = DTI_NO_STEP;

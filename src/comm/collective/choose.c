@@ -44,7 +44,7 @@ static const union {
                             .ring = dti_algo_all_reduce_ring,
                             .hierarchical = dti_algo_all_reduce_hierarchical},
     [DT_COMM_GATHER] = {.direct = dti_algo_gather_direct},
-    [DT_COMM_ALL_GATHER] = {.direct = dti_algo_all_gather_direct, .ring = dti_algo_all_gather_ring},
+    [DT_COMM_ALL_GATHER] = {.direct = dti_algo_gather_direct, .ring = dti_algo_all_gather_ring},
     [DT_COMM_SCATTER] = {.direct = dti_algo_scatter_direct},
     [DT_COMM_REDUCE_SCATTER] = {.direct = dti_algo_reduce_scatter_direct,
                                 .ring = dti_algo_reduce_scatter_ring},

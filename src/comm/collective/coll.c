@@ -21,6 +21,8 @@ static uint64_t dti_coll_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t
     return op->count * dti_dtype_bytes(op->dtype) * dti_kind_blocks(op, false, rank, size);
 }
 
+#define DTI_COLL_TEXT 96
+/* "all-reduce of 5 f32 (sum)", "send of 3 i32 to rank 1": for messages. Returns text. */
 static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]) {
     const char *kind = dti_kind_name(op->kind);
     const char *reduction = dti_reduction_name(op->reduction);
@@ -46,6 +48,7 @@ static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT])
     return text;
 }
 
+/* What makes two ranks' operations one: all but the buffers. send and recv match each other. */
 static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b) {
     if (a->count != b->count || a->dtype != b->dtype || a->algorithm != b->algorithm)
         return false;

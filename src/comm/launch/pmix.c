@@ -62,13 +62,9 @@ static bool dti_pmix_symbol(void *library, const char *name, void *to) {
     return symbol != NULL;
 }
 
-static void *dti_pmix_library(void) {
-    const char *why;
-    return dti_library_open("libpmix.so.2", &why);
-}
-
 static bool dti_pmix_load(dti_pmix *pmix) {
-    *pmix = (dti_pmix){.library = dti_pmix_library()};
+    const char *why;
+    *pmix = (dti_pmix){.library = dti_library_open("libpmix.so.2", &why)};
     return pmix->library && dti_pmix_symbol(pmix->library, "PMIx_Init", &pmix->init) &&
            dti_pmix_symbol(pmix->library, "PMIx_Put", &pmix->put) &&
            dti_pmix_symbol(pmix->library, "PMIx_Commit", &pmix->commit) &&

@@ -306,14 +306,6 @@ static long dti_tls_encrypt(dti_tls_conn *c, const uint8_t *data, size_t bytes) 
                : -1;
 }
 
-/* How many bytes came out: 0 = more ciphertext is needed; -1 = the connection failed. */
-static long dti_tls_decrypt(dti_tls_conn *c, uint8_t *to, size_t bytes, char *why, size_t size) {
-    size_t got = 0;
-    ERR_clear_error();
-    int ok = SSL_read_ex(c->ssl, to, bytes, &got);
-    return ok == 1 ? (long)got : dti_tls_verdict(c, ok, why, size);
-}
-
 /* ---- the bytes of a connection; what a wire is told may close it: then there is no ssl */
 
 /* What the link has to send, as far as the buffer takes it. */
@@ -378,12 +370,15 @@ static bool dti_tls_decrypt_all(dti_tls_conn *c) {
     dti_socket_part in[2];
     char why[DTI_TLS_TEXT];
     while (c->ssl && c->wire->input(link->core, link, in) > 0) {
-        const long got = dti_tls_decrypt(c, in[0].data, in[0].bytes, why, sizeof why);
-        if (got < 0)
+        size_t got = 0;
+        ERR_clear_error();
+        const int read = SSL_read_ex(c->ssl, in[0].data, in[0].bytes, &got);
+        const int verdict = read == 1 ? 1 : dti_tls_verdict(c, read, why, sizeof why);
+        if (verdict < 0)
             c->wire->failed(link, why);
-        if (got <= 0)
-            return got == 0;
-        c->wire->received(link->core, link, (size_t)got);
+        if (verdict <= 0)
+            return verdict == 0;
+        c->wire->received(link->core, link, got);
     }
     return false;
 }

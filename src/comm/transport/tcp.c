@@ -236,7 +236,6 @@ static void dti_tcp_close(dt_comm *comm) {
     dti_mutex_unlock(&t->lock);
     dti_tcp_drain_notes(t);
     dti_tcp_free(t);
-    dti_free(base, g);
 }
 
 static const dti_transport dti_tcp_transport = {.name = "tcp",
@@ -358,30 +357,24 @@ static dt_result dti_tcp_start(dti_tcp *t) {
 
 static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
     dti_tcp *t = dti_alloc(comm->base, sizeof *t);
-    dti_tcp_group *g = t ? dti_alloc(comm->base, sizeof *g) : NULL;
-    if (!g) {
-        dti_free(comm->base, t);
-        return DT_ERROR_MEMORY;
-    }
+    DTI_HAVE(t);
     t->base = comm->base;
+    t->root.tcp = t;
     t->wake[0] = t->wake[1] = t->nudge[0] = t->nudge[1] = t->reserve = t->local = -1;
     t->desc = *desc;
     t->rendezvous.desc = &t->desc;
-    comm->state = g;
+    comm->state = &t->root;
     comm->transport = &dti_tcp_transport;
     dt_result result = dti_tcp_start(t);
     if (!result) {
-        *g = (dti_tcp_group){t, t->core.groups};
-        dti_tcp_know_hosts(comm, g);
+        t->root.group = t->core.groups;
+        dti_tcp_know_hosts(comm, &t->root);
         return DT_OK;
     }
-    *g = (dti_tcp_group){t, NULL};
     if (t->core.base)
         dti_tcp_close(comm);
-    else {
+    else
         dti_tcp_free(t);
-        dti_free(comm->base, g);
-    }
     comm->state = NULL;
     comm->transport = NULL;
     return result;

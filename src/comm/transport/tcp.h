@@ -39,8 +39,15 @@ typedef struct dti_tcp_flow {
     uint64_t acked, busy_us; /* of all data connections, at the last look */
 } dti_tcp_flow;
 
+/* The state of one dt_comm. */
+typedef struct dti_tcp_group {
+    dti_tcp *tcp;
+    dti_rank_group *group;
+} dti_tcp_group;
+
 struct dti_tcp {
     dti_base *base;
+    dti_tcp_group root; /* of the comm that all ranks are in */
     dt_comm_desc desc;
     dti_core core;
     dti_rendezvous rendezvous;
@@ -76,11 +83,5 @@ struct dti_tcp {
     bool waiting;      /* the application moves the data */
     bool thread_reads; /* the thread looks at data connections too */
 };
-
-/* The state of one dt_comm. */
-typedef struct dti_tcp_group {
-    dti_tcp *tcp;
-    dti_rank_group *group;
-} dti_tcp_group;
 
 #endif
