@@ -120,7 +120,7 @@ static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t
         if (i != batch_slice)
             DTI_TRY(dti_shares_weigh(par, s, i));
     r->runs = dti_shares_runs(s, batch_slice, par->now->rows);
-    result = dti_replicas_phase(par, dti_parallel_weigh);
+    const dt_result result = dti_replicas_phase(par, dti_parallel_weigh);
     memcpy(s->weights + (size_t)batch_slice * DT_MAX_TERMS, par->weights.leaves,
            DT_MAX_TERMS * sizeof(double));
     dti_scalar_tree(s->weights, s->job.batch_slices, DT_MAX_TERMS);
