@@ -145,7 +145,7 @@ static bool dti_c_conv(dti_c_file *f, const dti_node *n) {
 
 static bool dti_c_pool(dti_c_file *f, const dti_node *n) {
     const dt_shape x = dti_c_in(f, n, 0)->shape;
-    dti_export_window w;
+    dti_pool_window w;
     const char *why = dti_export_pool(n, x, &w);
     if (why)
         return dti_c_refuse(f, n, why);

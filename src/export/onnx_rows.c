@@ -247,14 +247,14 @@ static uint32_t dti_onnx_conv(dti_onnx *o, const dti_node *n, const dti_onnx_row
 }
 
 /* The windows of a pooling row. */
-typedef struct dti_export_window {
+typedef struct dti_pool_window {
     int64_t kernel[2], stride[2], padding[2];
     int64_t end[2];    /* past the image, behind it: what ceil_mode is for, exactly */
     bool mean, counts; /* counts: with the padding */
-} dti_export_window;
+} dti_pool_window;
 
 /* NULL, or why no kind of file has it. */
-static const char *dti_export_pool(const dti_node *n, dt_shape in, dti_export_window *w) {
+static const char *dti_export_pool(const dti_node *n, dt_shape in, dti_pool_window *w) {
     const int32_t *i = n->attr.i;
     w->mean = n->op == DTI_OP_AVG_POOL2D;
     w->counts = w->mean && i[DTI_POOL_MODE] != DTI_POOL_EXCLUDE_PAD;
@@ -275,7 +275,7 @@ static const char *dti_export_pool(const dti_node *n, dt_shape in, dti_export_wi
 }
 
 static uint32_t dti_onnx_pool(dti_onnx *o, const dti_node *n, const dti_onnx_row *row) {
-    dti_export_window w;
+    dti_pool_window w;
     const char *why = dti_export_pool(n, dti_onnx_node(o, n, 0)->shape, &w);
     if (why)
         return dti_onnx_refuse(o, n, "%s", why);

@@ -59,20 +59,21 @@ DTI_PUBLIC(dt_store_save_state, (dt_store * s, const char *path), s, DTI_OF(dt_s
 /* ---- loading */
 
 /* A parameter's word in the file. */
-typedef struct dti_stored {
+typedef struct dti_param_state {
     uint64_t optim, average, from; /* optim, average: 0: none yet */
-} dti_stored;
+} dti_param_state;
 
-static dti_stored dti_store_state_of(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
+static dti_param_state dti_store_state_of(const dti_state_file *f, const dti_checkpoint *c,
+                                          uint32_t i) {
     const uint64_t word = f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)];
-    return (dti_stored){word & 0xff, word >> 8 & 0xff, word >> 16};
+    return (dti_param_state){word & 0xff, word >> 8 & 0xff, word >> 16};
 }
 
 /* Optimizers and averages of the file fit those of a program here. */
 static dt_result dti_store_state_fits(const dti_state_file *f, const char *path,
                                       const dti_checkpoint *c, uint32_t i) {
     const dt_store *s = f->store;
-    const dti_stored theirs = dti_store_state_of(f, c, i);
+    const dti_param_state theirs = dti_store_state_of(f, c, i);
     const uint64_t optim = dti_store_optim(s, i);
     const uint8_t average = s->layout.params[i].average;
     const char *name = s->graph->nodes[s->layout.params[i].node].label;
@@ -154,7 +155,7 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
         return result;
     s->steps = f->words[DTI_STORE_STEP];
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        const dti_stored theirs = dti_store_state_of(f, c, i);
+        const dti_param_state theirs = dti_store_state_of(f, c, i);
         s->kept[i].optim = theirs.optim ? (uint8_t)theirs.optim : s->kept[i].optim;
         if (!theirs.average)
             continue;
