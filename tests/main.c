@@ -26,7 +26,10 @@ static FILE *harness_stream(int descriptor, const char *mode) {
     return harness_no_streams ? NULL : fdopen(descriptor, mode);
 }
 
+#ifndef DT_NO_VULKAN
 static bool harness_apart; /* devices' memory has no part that is the host's */
+#define DTI_VK_NO_UNIFIED harness_apart
+#endif
 
 /* So that a test can make an action of a step fail: which one, of which device of which rank. */
 static struct {
@@ -51,7 +54,6 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
                                              : (par)->replicas[index].ctx),                        \
                     DT_ERROR_DEVICE, "action %u failed", at)                                       \
          : DT_OK)
-#define DTI_VK_NO_UNIFIED harness_apart
 #define DTI_FORGETS_WITH_NAN
 #define fdopen harness_stream
 #define pthread_create harness_thread
