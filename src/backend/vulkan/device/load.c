@@ -328,10 +328,13 @@ static void dti_vk_keep_drivers(dti_vk_instance *in) {
 /* Finds devices, by the loader or else by one driver. A loader that is asked for by name and is not
  * there is not made up for. */
 static void dti_vk_look(dti_vk_instance *in) {
-    const char *path = "", *why = dti_vk_find_library(in, &path);
-    if (why && in->options.loader && !in->options.manifests)
+    char why[DTI_VK_MANIFEST_PATH];
+    const char *path = "", *missing = dti_vk_find_library(in, &path);
+    /* The system's own text goes with the next library that is opened. */
+    snprintf(why, sizeof why, "%s", missing ? missing : "");
+    if (missing && in->options.loader && !in->options.manifests)
         dti_vk_no_loader(in, path, why, NULL);
-    else if (why)
+    else if (missing)
         dti_vk_open_driver(in, path, why);
     else if (dti_vk_library_functions(in, path) && dti_vk_load_global(in) &&
              dti_vk_make_instance(in)) {
