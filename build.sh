@@ -38,7 +38,8 @@ help() {
                            other CPUs under QEMU, musl; all: also those that take minutes to
                            compile; or names; docs/platforms.md
 ./build.sh setup           install the packages of all commands; optional, as each command names
-                           missing ones and asks; setup platforms: those of platforms
+                           missing ones and asks; setup platforms: those of platforms;
+                           setup vendors: compilers of other vendors' GPUs, for tools/vendors
 ./build.sh header          write dtrain.h and api.json from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools

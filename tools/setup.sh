@@ -133,6 +133,8 @@ thing() {
     interop) is "$interop (build/venv, from PyPI)" \
         "$(installed python3-venv || echo python3-venv)" has_interop ;;
     lld) is lld lld all_of ld.lld wasm-ld ;;
+    vendors) is "what Mesa's shims are built with" 'g++ flex bison pkg-config python3-venv xz-utils
+        zlib1g-dev libexpat1-dev libzstd-dev libdrm-dev' has_mesa_parts ;;
     platform_*) platform_packages "${1#platform_}" ;;
     esac
 }
@@ -305,9 +307,21 @@ if [ "$(uname -m)" = x86_64 ]; then tests_optional="$tests_optional aarch64"; fi
 
 checks='compiler gcc cxx clang clang_format binutils python glslang spirv openssl'
 
-# setup [packages | platforms [NAME...]]: who calls it has agreed. packages: nothing but these.
+# setup_vendors: compilers of GPUs that are not here, into build/vendors: some 450 MB.
+has_mesa_parts() { all_of g++ flex bison pkg-config xz && pkg-config --exists zlib expat libzstd libdrm; }
+setup_vendors() {
+    [ "$(uname -m)" = x86_64 ] && has_apt || die 'setup vendors: it unpacks packages of Debian for x86_64'
+    needs compiler python vendors
+    python3 tools/vendors --setup
+}
+
+# setup [packages | vendors | platforms [NAME...]]: who calls it has agreed. packages: nothing but these.
 setup() {
     may_install=yes
+    if [ "${1:-}" = vendors ]; then
+        setup_vendors
+        return 0
+    fi
     if [ "${1:-}" = platforms ]; then
         shift
         setup_platforms "$@"
