@@ -89,6 +89,23 @@ TEST(iota_counts_in_row_major_order_and_an_embedding_takes_an_init) {
     dt_ctx_destroy(c.ctx);
 }
 
+TEST(a_linear_layer_of_no_inputs_is_its_bias) {
+    plan_case c = plan_open();
+    float got[12];
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2, 0));
+    dt_tensor w = dt_constant(c.graph, DT_F32, dt_dims(3, 0), got);
+    dt_tensor y = dt_linear(x, w, dt_fill(c.graph, dt_dims(3), 2));
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    const dt_program_desc d = {.outputs = {y}, .batch = 2};
+    REQUIRE(dt_program_create(c.store, &d, &c.program) == DT_OK);
+    CHECK(dt_program_write(c.program, x, got, 0) == DT_OK);
+    CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
+    CHECK(dt_program_read(c.program, y, got, sizeof got) == DT_OK);
+    for (int i = 0; i < 12; i++)
+        CHECK(got[i] == 2);
+    dt_ctx_destroy(c.ctx);
+}
+
 /* Rows 2 and 0 of a table, and a mask over samples; the arrays do not live as long as the graph. */
 static void constant_run(const char *device) {
     plan_case c = {0};

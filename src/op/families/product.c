@@ -215,7 +215,8 @@ static void dti_linear_emit(dti_emit *e) {
     const dti_view a = dti_linear_rows(e, 0, dw ? &g.a_col : &g.a_row);
     const dti_view b = dw ? dti_linear_rows(e, 1, &g.b_row) : dti_emit_dense_in(e, 1);
     const int64_t n = e->out.dim[5], last = a.dim[5];
-    const int64_t rows = dti_view_elements(&a) / DTI_MAX(last, 1);
+    const int64_t rows = dw ? dti_view_elements(&a) / DTI_MAX(last, 1)
+                            : dti_view_elements(&e->out) / DTI_MAX(n, 1); /* last may be 0 */
     g.m = (uint32_t)(dw ? last : rows);
     g.n = g.c_row = (uint32_t)n;
     g.k = (uint32_t)(dw ? rows : last);
