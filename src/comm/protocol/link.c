@@ -340,7 +340,7 @@ static bool dti_link_next(dti_link *link, const uint8_t **body, const char **wro
     if (!dti_frame_verify(&link->seal_in, at, f, *body))
         *wrong = "a header whose tag is wrong";
     else if (!payload && f->length && dti_crc32c(0, *body, f->length) != f->crc)
-        *wrong = "a control frame whose checksum is wrong";
+        *wrong = "a frame whose checksum is wrong";
     link->rx_from += whole;
     return true;
 }
