@@ -355,8 +355,8 @@ static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count
     return value;
 }
 
-static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
-                               const dti_view *out, float scale) {
+static dti_launch *dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
+                                      const dti_view *out, float scale) {
     const dti_args_reduce a = {.n = n,
                                .r = parts,
                                .kept = DTI_AXES - 1,
@@ -365,7 +365,9 @@ static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint
                                .y_offset = (uint32_t)out->offset,
                                .scale = scale};
     const dti_kernel_id kernel = parts < 64 ? DTI_K_REDUCE : DTI_K_REDUCE_COLUMN;
-    DTI_EMIT(e, kernel, n, a, value, out->value)->spec[0] = DTI_R_SUM;
+    dti_launch *l = DTI_EMIT(e, kernel, n, a, value, out->value);
+    l->spec[0] = DTI_R_SUM;
+    return l;
 }
 
 /* ---- Epilogues: a result that only one node reads, and changes element by element, is changed

@@ -94,8 +94,8 @@ static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
 /* out = scale * the sum of `parts` runs of n elements that lie one behind the other, in an order of
  * their number alone. */
-static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
-                               const dti_view *out, float scale);
+static dti_launch *dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
+                                      const dti_view *out, float scale);
 /* Bytes [offset, offset + bytes) of a value as a value. offset: a multiple of 256. */
 static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
                                  uint64_t bytes);

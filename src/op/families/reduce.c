@@ -73,8 +73,8 @@ static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which,
     return n;
 }
 
-/* Along lines of samples, of a sum: first each line, then the lines' results. One launch would have
- * a workgroup for each result, and two axes to divide by. The CPU adds in this order anyway. */
+/* Along lines of samples: first each line, then the lines' results. One launch would have a
+ * workgroup for each result, and two axes to divide by. The CPU adds in this order anyway. */
 static bool dti_reduce_by_lines(const dti_args_reduce *a, const dti_node *node) {
     const int outer = DTI_AXES - 2, inner = DTI_AXES - 1;
     if (!node->attr.i[1] || a->kept > (uint32_t)outer || a->x_stride[inner] != 1 ||
@@ -101,7 +101,8 @@ static void dti_emit_reduce_lines(dti_emit *e, const dti_view *x, const dti_args
     memcpy(first.dim + 1, a->dim, a->kept * sizeof *a->dim);
     memcpy(first.x_stride + 1, a->x_stride, a->kept * sizeof *a->x_stride);
     dti_emit_reduce_launch(e, DTI_K_REDUCE_ROW, &first, x->value, value);
-    dti_emit_sum_parts(e, value, lines, a->n, &e->out, a->scale);
+    dti_emit_sum_parts(e, value, lines, a->n, &e->out, a->scale)->spec[0] =
+        dti_op_info_of(e->node->op)->selector; /* of any reduction */
 }
 
 static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
