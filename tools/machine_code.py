@@ -88,20 +88,28 @@ def nak(text):
 PARSERS = {"aco": aco, "nak": nak, "gen": gen, "ir3": ir3}
 
 
-def main_loop(code, loops, fma):
-    """The loop that multiplies most, and mostly, outside of the loops within it; where none does, the
-    longest innermost one. Its instructions; none where there is no loop."""
+def multiplies(isa, lines):
+    return sum(len(FMA[isa].findall(line)) for line in lines)
+
+
+def main_loop(isa, text):
+    """(the loop, those round it from the innermost on, all code, all loops). The loop that multiplies most,
+    and mostly, outside of the loops within it; where none does, the longest innermost one."""
+    code, loops = PARSERS[isa](text)
+
+    def lines(loop):
+        return [code[i] for i in sorted(loop)]
+
     def rank(loop):
         within = [other for other in loops if other < loop]
-        own = loop.difference(*within)
-        count = sum(len(fma.findall(code[i])) for i in own)
-        return count ** 2 / max(len(own), 1), not within, len(loop)
-    return [code[i] for i in sorted(max(loops, key=rank, default=set()))]
+        own = lines(loop.difference(*within))
+        return multiplies(isa, own) ** 2 / max(len(own), 1), not within, len(loop)
+    best = max(loops, key=rank, default=set())
+    return lines(best), [lines(loop) for loop in sorted(loops, key=len) if best < loop], code, loops
 
 
 def figures(isa, text):
     """(instructions of the main loop, their share that multiplies and adds, accesses of scratch in all loops)"""
-    code, loops = PARSERS[isa](text)
-    loop = main_loop(code, loops, FMA[isa])
-    return (len(loop), sum(len(FMA[isa].findall(line)) for line in loop) / max(len(loop), 1),
+    loop, _, code, loops = main_loop(isa, text)
+    return (len(loop), multiplies(isa, loop) / max(len(loop), 1),
             sum(bool(SCRATCH[isa].search(code[i])) for i in set().union(*loops)))

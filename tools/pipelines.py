@@ -13,6 +13,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = "src/backend/vulkan/shader_table.h"
 
 
+def row_of(words):
+    """A line of a record: the module, the invocations of a workgroup and the selectors."""
+    return (words[0], *(int(word, 0) for word in words[1:6]))
+
+
+def named(row):
+    return [row[0], *(str(n) if n < 1 << 16 else hex(n) for n in row[1:])]
+
+
 class Absent(Exception):
     """Nothing can be compared here."""
 

@@ -308,7 +308,10 @@ if [ "$(uname -m)" = x86_64 ]; then tests_optional="$tests_optional aarch64"; fi
 checks='compiler gcc cxx clang clang_format binutils python glslang spirv openssl'
 
 # setup_vendors: compilers of GPUs that are not here, into build/vendors: some 450 MB.
-has_mesa_parts() { all_of g++ flex bison pkg-config xz && pkg-config --exists zlib expat libzstd libdrm; }
+has_mesa_parts() {
+    all_of g++ flex bison pkg-config xz && pkg-config --exists zlib expat libzstd libdrm &&
+        python3 -c 'import ensurepip' 2>/dev/null
+}
 setup_vendors() {
     [ "$(uname -m)" = x86_64 ] && has_apt || die 'setup vendors: it unpacks packages of Debian for x86_64'
     needs compiler python vendors

@@ -175,10 +175,15 @@ def build():
 
 
 def run():
-    os.makedirs(HOME, exist_ok=True)
+    """The shim that comes last says that all is there; what is left of a run that was cut goes."""
     if os.path.exists(f"{HOME}/shims/intel.so"):
         print(f"all is there: remove {HOME} to bring it anew")
         return
-    fetch()
-    build()
+    shutil.rmtree(HOME, ignore_errors=True)
+    os.makedirs(HOME)
+    try:
+        fetch()
+        build()
+    except Absent as absent:
+        sys.exit(f"tools/vendors --setup: {absent}")
     print(f"drivers and shims are in {HOME}")

@@ -41,7 +41,7 @@ static bool dti_digits(const char **at, uint64_t most, uint64_t *value) {
     return *at > first;
 }
 
-/* The same of the whole of a text, with at most so many digits, whatever they are. */
+/* The same of a whole text of at most `digits` digits. */
 static bool dti_digits_of(const char *text, size_t size, size_t digits, uint64_t most,
                           uint64_t *value) {
     const char *end = text + size;

@@ -416,7 +416,8 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
 
 /* ---- Rows of the tables */
 
-/* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
+/* On a device that runs workgroups: the invocations of one, the results that it makes, and the
+ * invocations that share each. */
 #define DTI_REDUCE_LOCAL 128
 #define DTI_REDUCE_BESIDE 16
 #define DTI_REDUCE_SHARE (DTI_REDUCE_LOCAL / DTI_REDUCE_BESIDE)
