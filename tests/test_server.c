@@ -164,7 +164,10 @@ TEST(server_takes_workers_that_come_late_and_leave) {
     serve_workers(&r);
     pthread_join(guests, NULL);
     serve_stop(&r);
-    CHECK(r.info.connections == 8 && r.info.pushes >= serve_batch_slices(&c));
+    /* more of them where one was silent for so long that its worker dialed again */
+    CHECK_TEXT(r.info.connections >= 8, "%d connections", r.info.connections);
+    CHECK_TEXT(r.info.pushes >= serve_batch_slices(&c), "%d pushes of %d", (int)r.info.pushes,
+               (int)serve_batch_slices(&c));
     CHECK(r.info.step > 40 || r.hash == wanted); /* guests may have gone on behind the others */
     serve_close(&r);
 }
