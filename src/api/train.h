@@ -37,7 +37,8 @@ typedef struct dt_sample {
     size_t error_bytes;
 } dt_sample;
 
-/* Samples to train on or to evaluate. What it points to stays yours and must outlive its use.
+/* Samples to train on or to evaluate. What it points to stays yours and must outlive its use. Do
+ * not change it meanwhile: a trainer prefetches batches, between calls too.
  *
  * .sample is optional. It fills in or changes a sample after its columns have been copied: do
  * augmentation there. values[i] is what columns[i].input will receive, in its type. A result other
