@@ -398,45 +398,6 @@ TEST(normal_numbers_are_normal_and_have_the_quantiles_of_as241) {
     CHECK_NEAR(fourths / n, 3, 0.13);
 }
 
-/* ---- lz4 */
-
-/* "abab...": two bytes, a copy of 277 that reads what it writes, then 20 bytes. */
-static const uint8_t lz4_block[] = "\x2f"
-                                   "ab"
-                                   "\x02\0\xff\x03"
-                                   "\xf0\x05"
-                                   "the twenty last bytes";
-#define LZ4_BYTES (sizeof lz4_block - 2) /* without the last letter and the 0 */
-#define LZ4_ROOM (2 + 277 + 20)
-
-TEST(lz4_copies_what_it_wrote_and_ends_where_it_should) {
-    char out[LZ4_ROOM];
-    REQUIRE(dti_lz4_decode(out, LZ4_ROOM, lz4_block, LZ4_BYTES));
-    for (int i = 0; i < 279; i++)
-        CHECK(out[i] == "ab"[i % 2]);
-    CHECK(!memcmp(out + 279, "the twenty last byte", 20));
-    CHECK(!dti_lz4_decode(out, LZ4_ROOM - 1, lz4_block, LZ4_BYTES));
-    for (size_t bytes = 0; bytes < LZ4_BYTES; bytes++)
-        CHECK(!dti_lz4_decode(out, LZ4_ROOM, lz4_block, bytes));
-}
-
-/* Everything lies in blocks of its own size, so that a sanitizer sees what is read beside them. */
-TEST(lz4_writes_only_its_room_whatever_a_damaged_block_says) {
-    uint8_t *block = malloc(LZ4_BYTES), *out = malloc(LZ4_ROOM + 16);
-    REQUIRE(block && out);
-    for (size_t at = 0; at < LZ4_BYTES; at++)
-        for (int value = 0; value < 256; value++) {
-            memcpy(block, lz4_block, LZ4_BYTES);
-            block[at] = (uint8_t)value;
-            memset(out, 0x5a, LZ4_ROOM + 16);
-            (void)dti_lz4_decode(out + 8, LZ4_ROOM, block, LZ4_BYTES);
-            for (int i = 0; i < 8; i++)
-                REQUIRE(out[i] == 0x5a && out[LZ4_ROOM + 8 + i] == 0x5a);
-        }
-    free(block);
-    free(out);
-}
-
 /* ---- hashes */
 
 TEST(hashes_give_their_standards_known_answers) {

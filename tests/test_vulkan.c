@@ -927,24 +927,29 @@ TEST(vulkan_shaders_store_shared_vectors_as_a_whole) {
     }
 }
 
-/* Each byte of a module's block in turn is another one: refused or unpacked, and nothing beside the
- * room is written. */
+/* Each bit of a packed module in turn is another one: mostly refused, and nothing beside the room
+ * is written. */
 TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
     const dti_vk_shader *shader = dti_vk_shader_of(DTI_K_SCAN, 0);
     const size_t count = shader->word_count, room = 2 * count;
     uint8_t *packed = malloc(shader->packed_bytes);
     uint32_t *words = malloc((room + 2) * sizeof *words);
-    REQUIRE(packed && words);
+    dti_vk_odds *odds = calloc(DTI_VK_ODDS, sizeof *odds);
+    REQUIRE(packed && words && odds);
     words[0] = words[room + 1] = 0x5a5a5a5a;
+    uint32_t refused = 0;
     for (uint32_t at = 0; at < shader->packed_bytes; at++)
         for (int bit = 0; bit < 8; bit++) {
             memcpy(packed, shader->packed, shader->packed_bytes);
             packed[at] ^= (uint8_t)(1 << bit);
-            (void)dti_vk_shader_unpack(shader, packed, shader->packed_bytes, words + 1);
+            memset(odds, 0, DTI_VK_ODDS * sizeof *odds);
+            refused += !dti_vk_shader_unpack(shader, packed, shader->packed_bytes, odds, words + 1);
             REQUIRE(words[0] == 0x5a5a5a5a && words[room + 1] == 0x5a5a5a5a);
         }
+    CHECK(refused > 7 * shader->packed_bytes); /* of 8 */
     free(packed);
     free(words);
+    free(odds);
 }
 
 static void vulkan_try_kernels(vulkan_rig *rig) {

@@ -9,6 +9,8 @@ import os
 import re
 import struct
 
+import spirv_pack
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = "src/backend/vulkan/shader_table.h"
 
@@ -28,62 +30,20 @@ class Absent(Exception):
 
 # ---- The modules of the table
 
-def lz4_decode(data, size):
-    out, at = bytearray(), 0
-
-    def length(start):
-        nonlocal at
-        total = start
-        while start == 15:
-            at += 1
-            total += data[at - 1]
-            if data[at - 1] != 255:
-                break
-        return total
-
-    while len(out) < size:
-        token = data[at]
-        at += 1
-        count = length(token >> 4)
-        out += data[at:at + count]
-        at += count
-        if len(out) >= size:
-            break
-        back = data[at] | data[at + 1] << 8
-        at += 2
-        for _ in range(length(token & 15) + 4):
-            out.append(out[-back])
-    return bytes(out)
-
-
-def joined(planes, word_count, heads):
-    """As dti_vk_spirv_join: each first word with as many operands behind it as it says."""
-    def words(data):
-        count = len(data) // 4
-        return [int.from_bytes(data[i::count], "little") for i in range(count)]
-
-    first, operands, out, at = words(planes[:4 * heads]), words(planes[4 * heads:]), [], 0
-    for i, head in enumerate(first):
-        size = 1 if i < 5 else head >> 16
-        out += [head] + operands[at:at + size - 1]
-        at += size - 1
-    assert len(out) == word_count
-    return struct.pack(f"<{word_count}I", *out)
-
-
 def modules():
     """name -> SPIR-V, of what is shipped."""
     with open(os.path.join(ROOT, TABLE), encoding="utf-8") as file:
         text = file.read()
-    arrays, found = {}, {}
+    arrays = {}
     for name, body in re.findall(r"dti_vk_spirv_(\w+)\[\] = \{\n(.*?)\n\};", text, re.S):
         values = [int(v, 0) for v in body.replace("\n", "").split(",") if v]
         arrays[name] = struct.pack(f"<{len(values)}Q", *values)
-    row = r'\{"(\w+)", dti_vk_spirv_(\w+), (\d+), (\d+), (\d+), DTI_K_\w+, \d+\}'
-    for name, array, size, words, heads in re.findall(row, text):
-        planes = lz4_decode(arrays[array][:int(size)], 4 * int(words))
-        found[name] = joined(planes, int(words), int(heads))
-    return found
+    rows = re.findall(r'\{"\w+", dti_vk_spirv_(\w+), (\d+), (\d+), DTI_K_\w+, \d+\}', text)
+    packed = {name: (arrays[name][:int(size)], int(count)) for name, size, count in rows}
+    words, learnt = spirv_pack.unpack(*packed.pop(spirv_pack.FIRST))
+    found = {spirv_pack.FIRST: words}
+    found.update((name, spirv_pack.unpack(*of, learnt)[0]) for name, of in packed.items())
+    return {name: struct.pack(f"<{len(words)}I", *words) for name, words in found.items()}
 
 
 # ---- Vulkan, by ctypes: structs are packed as C aligns them

@@ -14,6 +14,7 @@
  *
  * pipeline/ makes a pipeline of a kernel:
  *
+ *   unpack.c       decodes a module of shader_table.h
  *   shader.c       modules of shader_table.h
  *   specialize.c   constants in a module before the driver gets it
  *   pipeline.c     compiles and keeps pipelines
