@@ -532,12 +532,15 @@
 #define DTI_GEMM_LIES_B_FOURS 8u
 #define DTI_GEMM_LIES_C_FOURS 16u
 #define DTI_GEMM_IN_CHUNKS 32u
+#define DTI_GEMM_WHOLE 64u /* each sum is of whole steps of k */
 
 /* CONV, CONV_DX and CONV_DW in tiles, spec3: whether four that follow each other are loaded and
  * stored at once: weights (of CONV_DW: y) along the axis that is summed, and what is written. */
 #define DTI_CONV_LIES_A_FOURS 1u
 #define DTI_CONV_LIES_C_FOURS 2u
 #define DTI_CONV_ADJOINT 4u /* CONV_DX */
+#define DTI_CONV_WHOLE 8u   /* each sum is of whole steps of k */
+#define DTI_CONV_AHEAD 32u  /* k that a workgroup places at once */
 
 /* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
  * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */

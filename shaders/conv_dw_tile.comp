@@ -37,6 +37,10 @@ void describe(uint number)
         uvec3(args.groups * args.ci * plane, args.stride_h * args.iw, args.stride_w);
     product.b_row = args.stride_h;
     product.b_col = args.stride_w;
+}
+
+void describe_made(uint number)
+{
     product.c_m = args.ci * args.kh * args.kw;
     made = args.w_offset + number * args.co * product.c_m;
 }

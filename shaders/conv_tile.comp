@@ -37,6 +37,11 @@ void describe(uint number)
     product.b_row = uint(taps_h.delta);
     product.b_col = uint(taps_w.delta);
     product.b_k = uvec3(source_h * source_w, product.b_row * source_w, product.b_col);
+}
+
+void describe_made(uint number)
+{
+    choose_class(number);
     product.c_m = made_h * made_w;
 }
 

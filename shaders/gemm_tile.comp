@@ -41,6 +41,7 @@ const bool A_FOURS = (spec3 & DTI_GEMM_LIES_A_FOURS) != 0u;
 const bool B_FOURS = (spec3 & DTI_GEMM_LIES_B_FOURS) != 0u;
 const bool C_FOURS = (spec3 & DTI_GEMM_LIES_C_FOURS) != 0u;
 const bool CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u;
+const bool WHOLE = (spec3 & DTI_GEMM_WHOLE) != 0u;
 
 vec4 a_next[LOADS_MAX], b_next[LOADS_MAX];
 uint a_at[LOADS_MAX], b_at[LOADS_MAX]; /* where the next load is: elements, or vectors */
@@ -133,16 +134,16 @@ void keep(uint side, uint left)
 {
     [[unroll]] for (uint i = 0u; i < LOADS_MAX; i++) {
         if (has_load(i, A_LOADS)) {
-            bool inside = !A_FOURS || load_of(i, A_ALONG_K, FOURS_M).y < left;
+            bool inside = WHOLE || !A_FOURS || load_of(i, A_ALONG_K, FOURS_M).y < left;
             vec4 v = inside ? a_next[i] : vec4(0.0);
             [[unroll]] for (uint j = 0u; j < 4u; j++)
-                a_tile[a_to[i] + side * BK * BM + j * (A_ALONG_K ? BM : 1u)] = v[j];
+                a_tile[a_to[i] + (side & 1u) * BK * BM + j * (A_ALONG_K ? BM : 1u)] = v[j];
         }
         if (has_load(i, B_LOADS)) {
-            bool inside = !B_FOURS || load_of(i, B_ALONG_K, FOURS_N).y < left;
+            bool inside = WHOLE || !B_FOURS || load_of(i, B_ALONG_K, FOURS_N).y < left;
             vec4 v = inside ? b_next[i] : vec4(0.0);
             [[unroll]] for (uint j = 0u; j < 4u; j++)
-                b_tile[b_to[i] + side * BK * BN + j * (B_ALONG_K ? BN : 1u)] = v[j];
+                b_tile[b_to[i] + (side & 1u) * BK * BN + j * (B_ALONG_K ? BN : 1u)] = v[j];
         }
     }
 }

@@ -242,7 +242,7 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     narrow.args.gemm.n = 16;
     many.args.gemm.batch1 = 8;
     device.head.info.workgroup_invocations = 1024;
-    device.head.info.shared_bytes = 16384;
+    device.head.info.shared_bytes = 32768;
     device.head.info.kind = DT_DEVICE_DISCRETE;
     CHECK(dti_vk_variant_of(&device, &narrow) == DTI_GEMM_NARROW);
     narrow.args.gemm.chunk = 64;

@@ -386,9 +386,9 @@ static void gemm_try_all(vulkan_rig *rig) {
     };
     /* A pipeline takes lavapipe up to a second, and SwiftShader several. */
     static const uint32_t quick[DTI_COUNT(cases)] = {
-        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64,  [3] = DTI_GEMM_32X64,
-        [4] = DTI_GEMM_32X64,   [5] = DTI_GEMM_64X128, [6] = DTI_GEMM_64X64,
-        [8] = DTI_GEMM_32X32,   [9] = DTI_GEMM_64X64,  [10] = DTI_GEMM_NARROW_LONG,
+        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64,   [3] = DTI_GEMM_32X64,
+        [4] = DTI_GEMM_32X64,   [5] = DTI_GEMM_128X128, [6] = DTI_GEMM_64X64,
+        [8] = DTI_GEMM_32X32,   [9] = DTI_GEMM_64X64,   [10] = DTI_GEMM_NARROW_LONG,
         [11] = DTI_GEMM_NARROW};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     const bool first = vulkan_is_quick(rig);

@@ -14,7 +14,8 @@ FMA = {"aco": re.compile(r"v_(?:pk_|dual_)?(?:fma|fmac|fmamk|fmaak|mac|mad|madmk
 # What goes to memory that only one invocation has.
 SCRATCH = {"aco": re.compile(r"\bscratch_(?:load|store)|buffer_(?:load|store).*\boffen\b.*\bs32\b"),
            "nak": re.compile(r"\b(?:ld|st)\.local"),
-           "gen": re.compile(r"\bugm\.\S*\.ss\b|\boword_block_(?:read|write)"),
+           # bti(254) is a workgroup's memory.
+           "gen": re.compile(r"\bugm\.\S*\.ss\b|\boword_block_(?:read|write)(?!.*bti\(254\))"),
            "ir3": re.compile(r"\b(?:stp|ldp)\b")}
 
 

@@ -53,12 +53,17 @@ dti_taps taps_apart(uint at, uint stride, uint pad, uint dil, uint k)
 }
 
 /* `kind`: the class and the group. */
-void choose_taps(uint kind)
+void choose_class(uint kind)
 {
     uint both = kind / args.groups;
     group = kind - both * args.groups;
     class_h = both / apart_w;
     class_w = both - class_h * apart_w;
+}
+
+void choose_taps(uint kind)
+{
+    choose_class(kind);
     if (ADJOINT) {
         taps_h = taps_apart(class_h, args.stride_h, args.pad_h, args.dil_h, args.kh);
         taps_w = taps_apart(class_w, args.stride_w, args.pad_w, args.dil_w, args.kw);

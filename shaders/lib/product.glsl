@@ -45,10 +45,13 @@ vec4 b_four(uint at)
     return vec4(b_tile[at], b_tile[at + 1u], b_tile[at + 2u], b_tile[at + 3u]);
 }
 
+/* The bit of `side` tells a compiler how far constants may go in the addresses of loads: Intel's then
+ * adds nothing to them. */
 void add_step(uint side)
 {
     [[unroll]] for (uint k = 0u; k < BK; k++) {
-        uint x_from = x_at[k / 4u] + side * BK * BM, y_from = y_at[k / 4u] + side * BK * BN;
+        uint x_from = x_at[k / 4u] + (side & 1u) * BK * BM;
+        uint y_from = y_at[k / 4u] + (side & 1u) * BK * BN;
         vec4 y0 = b_four(y_from + k * BN);
         vec4 y1 = BLOCKS_N > 1u ? b_four(y_from + k * BN + BN / 2u) : vec4(0.0);
         [[unroll]] for (uint h = 0u; h < 2u; h++) {

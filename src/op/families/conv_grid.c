@@ -7,11 +7,16 @@
 
 /* ---- Tiles, as product.glsl's spec2 */
 
-enum { DTI_CONV_VARIANTS = 6 };
-static const uint32_t dti_conv_shapes[DTI_CONV_VARIANTS] = {0,          0x11084010, 0x21084020,
-                                                            0x21084040, 0x21088040, 0x22088080};
+/* Beside the operands: the places of k, and what all invocations know (lib/conv_tile.glsl). */
+enum {
+    DTI_CONV_STEP = 8,
+    DTI_CONV_VARIANTS = 6,
+    DTI_CONV_TABLE_BYTES = 16 * (2 * (int)DTI_CONV_AHEAD + 5)
+};
+static const uint32_t dti_conv_shapes[DTI_CONV_VARIANTS] = {0,          0x11084010, 0x12084020,
+                                                            0x21084040, 0x21084080, 0x22088080};
 /* The share of multiply-adds in their loops, in percent (tools/gates.txt). */
-static const uint8_t dti_conv_shares[DTI_CONV_VARIANTS] = {0, 35, 52, 60, 60, 73};
+static const uint8_t dti_conv_shares[DTI_CONV_VARIANTS] = {0, 35, 52, 62, 67, 74};
 _Static_assert((int)DTI_CONV_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
 
 typedef struct dti_conv_shape {
@@ -56,7 +61,7 @@ static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device
         return true;
     const dti_conv_shape s = dti_conv_shape_of(variant);
     return !device->software && s.lanes <= device->invocations_max &&
-           2 * s.bk * (s.bm + s.bn + 4) * DTI_WORD_BYTES <= device->shared_bytes;
+           2 * s.bk * (s.bm + s.bn) * DTI_WORD_BYTES + DTI_CONV_TABLE_BYTES <= device->shared_bytes;
 }
 
 /* The one that does most for what is made, at a time: tiles hang over, and where there are few the
@@ -80,10 +85,21 @@ static uint32_t dti_conv_variant(const dti_launch *l, const dti_grid_device *dev
     return found;
 }
 
-/* Whether four of y's positions, in the order of a part's sum, lie at a multiple of four. */
-static bool dti_conv_dw_by_fours(const dti_args_conv *a) {
-    const uint32_t run = a->cuts == 1 ? a->oh * a->ow : a->oh > 1 && a->cuts <= a->oh ? a->ow : 1;
-    return ((a->y_offset | run) & 3) == 0;
+/* How many of y's positions follow each other in a part's sum. */
+static uint32_t dti_conv_dw_in_line(const dti_args_conv *a) {
+    return a->cuts == 1 ? a->oh * a->ow : a->oh > 1 && a->cuts <= a->oh ? a->ow : 1;
+}
+
+/* Each of a launch's sums has a multiple of so many products: classes of positions differ in
+ * taps. */
+static uint32_t dti_conv_k_of(const dti_launch *l) {
+    const dti_args_conv *a = &l->args.conv;
+    const bool classes = a->stride_h > 1 || a->stride_w > 1;
+    if (l->kernel == DTI_K_CONV_DW)
+        return dti_conv_dw_in_line(a);
+    if (l->kernel == DTI_K_CONV)
+        return a->ci * a->kh * a->kw;
+    return classes ? a->co : a->co * a->kh * a->kw;
 }
 
 /* Of variants that are tiles. The adjoint's weights never lie by fours along its sum; what it makes
@@ -96,10 +112,12 @@ static void dti_conv_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4
     const bool whole = !adjoint || (a->stride_h == 1 && a->stride_w == 1);
     spec[2] = dti_conv_shapes[variant];
     spec[3] = adjoint ? DTI_CONV_ADJOINT : 0;
-    if (dw ? dti_conv_dw_by_fours(a) : weights && !adjoint)
+    if (dw ? ((a->y_offset | dti_conv_dw_in_line(a)) & 3) == 0 : weights && !adjoint)
         spec[3] |= DTI_CONV_LIES_A_FOURS;
     if (dw ? weights : (image & 3) == 0 && whole)
         spec[3] |= DTI_CONV_LIES_C_FOURS;
+    if (dti_conv_k_of(l) % DTI_CONV_STEP == 0)
+        spec[3] |= DTI_CONV_WHOLE;
 }
 
 /* ---- In registers */
@@ -312,8 +330,7 @@ static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
 }
 
 /* Images of 16 x 16 and 3 x 3 weights, enough to fill a device: as many channels as the tile has,
- * of 32; or as many weights, and a part for each image. The fourth is never better than the
- * third. */
+ * of 32; or as many weights, and a part for each image. */
 static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
     enum { SIDE = 16, SOURCE = 32 };
     const dti_conv_shape s = dti_conv_shape_of(variant);
@@ -334,12 +351,12 @@ static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
     t->operand[1] = dti_conv_trial_image(0, dw ? cells * a->ci : weights);
     t->operand[2] = dti_conv_trial_image(0, made);
     t->launch.items = made;
-    return variant != 4;
+    return true;
 }
 
-/* 16 x 64; 32 x 64; 64 x 64; 64 x 128, which no launch takes by itself; 128 x 128. */
+/* 16 x 64; 32 x 64; 64 x 64; 128 x 64; 128 x 128. */
 #define DTI_CONV_RIVALS                                                                            \
-    { 0, 1u << 2, 1u << 1 | 1u << 3, 1u << 2 | 1u << 4, 0, 1u << 3 | 1u << 4 }
+    { 0, 1u << 2, 1u << 1 | 1u << 3, 1u << 2 | 1u << 4, 1u << 3 | 1u << 5, 1u << 3 | 1u << 4 }
 
 #define DTI_CONV_ROW                                                                               \
     .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \

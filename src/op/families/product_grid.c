@@ -14,21 +14,23 @@ enum {
     DTI_GEMM_32X32,
     DTI_GEMM_32X64,
     DTI_GEMM_64X64,
-    DTI_GEMM_64X128,
     DTI_GEMM_128X128,
-    DTI_GEMM_128X128X16,
     DTI_GEMM_NARROW,
     DTI_GEMM_NARROW_LONG,
     DTI_GEMM_VARIANTS
 };
 
-/* Invocations and bytes of shared memory of each: 64, 4 KiB; 128, 6; 128, 8; 256, 12; 256, 16;
- * 256, 32; 128, 1; 128, 1. */
+#define DTI_GEMM_STEP 16
+
+/* Invocations and bytes of shared memory of each: 64, 8 KiB; 128, 12; 128, 16; 256, 32; 128, 1;
+ * 128, 1. */
 static const dti_gemm_tile dti_gemm_shapes[DTI_GEMM_VARIANTS] = {
-    [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2},    [DTI_GEMM_32X32] = {32, 32, 8, 1, 1},
-    [DTI_GEMM_32X64] = {32, 64, 8, 1, 1},         [DTI_GEMM_64X64] = {64, 64, 8, 1, 2},
-    [DTI_GEMM_64X128] = {64, 128, 8, 1, 2},       [DTI_GEMM_128X128] = {128, 128, 8, 2, 2},
-    [DTI_GEMM_128X128X16] = {128, 128, 16, 2, 2}, [DTI_GEMM_NARROW] = {8, 16, 1, 0, 0},
+    [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2},
+    [DTI_GEMM_32X32] = {32, 32, DTI_GEMM_STEP, 1, 1},
+    [DTI_GEMM_32X64] = {32, 64, DTI_GEMM_STEP, 1, 1},
+    [DTI_GEMM_64X64] = {64, 64, DTI_GEMM_STEP, 1, 2},
+    [DTI_GEMM_128X128] = {128, 128, DTI_GEMM_STEP, 2, 2},
+    [DTI_GEMM_NARROW] = {8, 16, 1, 0, 0},
     [DTI_GEMM_NARROW_LONG] = {1, 16, 8, 0, 0},
 };
 _Static_assert((int)DTI_GEMM_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
@@ -99,6 +101,9 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
         lies |= DTI_GEMM_LIES_C_FOURS;
     if (g->chunk)
         lies |= DTI_GEMM_IN_CHUNKS;
+    if (lies & (DTI_GEMM_LIES_A_FOURS | DTI_GEMM_LIES_B_FOURS) &&
+        !((g->k | g->chunk | g->apart) & (DTI_GEMM_STEP - 1)))
+        lies |= DTI_GEMM_WHOLE;
     return lies;
 }
 
@@ -181,7 +186,7 @@ static void dti_gemm_trial_epilogue(uint32_t number, dti_trial *t) {
 static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},
                                        {1, 1, 1},      {5, 10, 3},     {65, 63, 15},  {132, 8, 24},
-                                       {8, 132, 64},   {128, 128, 8},  {129, 36, 17}, {31, 33, 17}};
+                                       {8, 132, 64},   {128, 128, 48}, {129, 36, 17}, {31, 33, 17}};
     const uint32_t layout = (number + number / 4) % 4;
     if (number >= DTI_COUNT(sizes))
         return false;
@@ -252,12 +257,11 @@ DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain_of = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
            .put_operand = dti_gemm_put_operand, .free_bias = dti_gemm_free_bias,
-           .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},
+           .local = {64, 64, 128, 128, 256, 128, 128},
            .rivals = {[DTI_GEMM_32X32] = DTI_GEMM_OR(32X64),
                       [DTI_GEMM_32X64] = DTI_GEMM_OR(32X32) | DTI_GEMM_OR(64X64),
-                      [DTI_GEMM_64X64] = DTI_GEMM_OR(32X64) | DTI_GEMM_OR(64X128),
-                      [DTI_GEMM_128X128] = DTI_GEMM_OR(64X64) | DTI_GEMM_OR(64X128) |
-                                           DTI_GEMM_OR(128X128X16)},
+                      [DTI_GEMM_64X64] = DTI_GEMM_OR(32X64) | DTI_GEMM_OR(128X128),
+                      [DTI_GEMM_128X128] = DTI_GEMM_OR(64X64)},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
            .sample = dti_gemm_sample, .rounds = dti_gemm_rounds, .fits = dti_gemm_fits);
