@@ -1,15 +1,16 @@
 /* C = A B (+ bias per column, + epilogue), batched, any strides of A and B: the variant
  * without shared memory, for devices that keep "shared" memory in plain memory (software drivers,
- * Mali). An invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay
- * for each load, not for its width, so there is a loop for each usual layout whose runs of 4 can be
- * loaded as a vec4, and a plain one for what remains. There must be as
- * many invocations as tiles. */
+ * Mali). An invocation keeps 8 x 8 of C in registers, or 4 x 8, and goes over k in order. Chunks of
+ * k are added in C. Software drivers pay for each load, not for its width, so there is a loop for
+ * each usual layout whose runs of 4 can be loaded as a vec4, and a plain one for what remains. There
+ * must be as many invocations as tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
 #include "lib/tile.glsl"
+layout(constant_id = 3) const uint spec2 = 0u; /* rows of C, as the device has registers */
 layout(constant_id = 4) const uint spec3 = 0u;
 layout(binding = 0) readonly buffer buffer_a { float a[]; };
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
@@ -21,7 +22,9 @@ layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
 #include "lib/epilogue.glsl"
 
 const bool IN_CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u; /* of one invocation */
-vec4 acc[8][2];
+const uint ROWS = spec2 == 4u ? 4u : 8u;
+const uint ROWS_MAX = 8u;
+vec4 acc[ROWS_MAX][2];
 uint row, col, a_base, b_base; /* of this tile; bases without the row and the column */
 uint from, to;                 /* the chunk of k */
 
@@ -36,9 +39,9 @@ uint b_col(uint j, uint last)
     return b_base + min(col + j, args.n - last) * args.b_col;
 }
 
-void add_outer(float x[8], vec4 y0, vec4 y1)
+void add_outer(float x[ROWS_MAX], vec4 y0, vec4 y1)
 {
-    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) {
         acc[i][0] += x[i] * y0;
         acc[i][1] += x[i] * y1;
     }
@@ -54,15 +57,15 @@ float[8] column(vec4 x[8], uint k)
     return float[8](x[0][k], x[1][k], x[2][k], x[3][k], x[4][k], x[5][k], x[6][k], x[7][k]);
 }
 
-/* 8 rows of A, each 4 long in k. */
+/* ROWS rows of A, each 4 long in k. */
 #define LOAD_A_ALONG_K(x, at, k)                                                                   \
-    vec4 x[8];                                                                                     \
-    [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = a4[(at[i] + k) >> 2];
+    vec4 x[ROWS_MAX];                                                                              \
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) x[i] = a4[(at[i] + k) >> 2];
 
 void multiply_nn()
 {
-    uint at[8], b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
-    [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
+    uint at[ROWS_MAX], b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) at[i] = a_row(i, 1u);
     for (uint k = from; k < to; k += 4u) {
         LOAD_A_ALONG_K(x, at, k)
         [[unroll]] for (uint q = 0u; q < 4u; q++) {
@@ -75,15 +78,15 @@ void multiply_nn()
 /* A column of B at a time: with all 8 there would be more values than some devices have registers. */
 void multiply_nt()
 {
-    uint at[8], bt[8];
-    [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
+    uint at[ROWS_MAX], bt[8];
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) at[i] = a_row(i, 1u);
     [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
     for (uint k = from; k < to; k += 4u) {
         LOAD_A_ALONG_K(x, at, k)
         [[unroll]] for (uint j = 0u; j < 8u; j++) {
             vec4 y = b4[(bt[j] + k) >> 2];
             [[unroll]] for (uint q = 0u; q < 4u; q++) {
-                [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i][j >> 2][j & 3u] += x[i][q] * y[q];
+                [[unroll]] for (uint i = 0u; i < ROWS; i++) acc[i][j >> 2][j & 3u] += x[i][q] * y[q];
             }
         }
     }
@@ -91,7 +94,7 @@ void multiply_nt()
 
 void multiply_tn()
 {
-    uint a0 = a_row(0u, 4u), a1 = a_row(4u, 4u), b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
+    uint a0 = a_row(0u, 4u), a1 = a_row(ROWS - 4u, 4u), b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
     for (uint k = from; k < to; k++) {
         uint down = k * args.b_row, right = k * args.a_col;
         add_outer(join(a4[(a0 + right) >> 2], a4[(a1 + right) >> 2]), b4[(b0 + down) >> 2],
@@ -101,13 +104,13 @@ void multiply_tn()
 
 void multiply_any()
 {
-    uint at[8], bt[8];
-    [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
+    uint at[ROWS_MAX], bt[8];
+    [[unroll]] for (uint i = 0u; i < ROWS; i++) at[i] = a_row(i, 1u);
     [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
     for (uint k = from; k < to; k++) {
-        float x[8], y[8];
+        float x[ROWS_MAX], y[8];
         uint down = k * args.b_row, right = k * args.a_col;
-        [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = a[at[i] + right];
+        [[unroll]] for (uint i = 0u; i < ROWS; i++) x[i] = a[at[i] + right];
         [[unroll]] for (uint j = 0u; j < 8u; j++) y[j] = b[bt[j] + down];
         add_outer(x, vec4(y[0], y[1], y[2], y[3]), vec4(y[4], y[5], y[6], y[7]));
     }
@@ -133,14 +136,18 @@ void multiply()
         multiply_any();
 }
 
-void store(uint c_at)
+/* Of one chunk: what C has is added to, and finished with the last one. */
+void store(uint c_at, bool first, bool last)
 {
     [[unroll]] for (uint j = 0u; j < 8u; j++) {
         if (col + j < args.n) {
-            [[unroll]] for (uint i = 0u; i < 8u; i++) {
+            [[unroll]] for (uint i = 0u; i < ROWS; i++) {
                 if (row + i < args.m) {
                     uint at = c_at + (row + i) * args.c_row + col + j;
-                    c[args.c_offset + at] = finished(acc[i][j >> 2][j & 3u], at, col + j);
+                    float value = acc[i][j >> 2][j & 3u];
+                    if (!first)
+                        value = c[args.c_offset + at] + value;
+                    c[args.c_offset + at] = last ? finished(value, at, col + j) : value;
                 }
             }
         }
@@ -149,7 +156,7 @@ void store(uint c_at)
 
 void main()
 {
-    uint tiles_m = (args.m + 7u) / 8u, tiles_n = (args.n + 7u) / 8u;
+    uint tiles_m = (args.m + ROWS - 1u) / ROWS, tiles_n = (args.n + 7u) / 8u;
     uint tiles = tiles_m * tiles_n * args.batch0 * args.batch1;
     uint tile = dti_tile(tiles, 2u);
     if (tile == DTI_NO_TILE)
@@ -158,25 +165,16 @@ void main()
     uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
     uint c_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
     col = (tile - rest * tiles_n) * 8u;
-    row = (rest - batch * tiles_m) * 8u;
+    row = (rest - batch * tiles_m) * ROWS;
     a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
     uint end = args.apart != 0u ? min(args.apart, args.k - batch0 * args.apart) : args.k;
-    vec4 sums[8][2]; /* of the chunks before */
     from = 0u;
     do {
         to = IN_CHUNKS ? min(from + args.chunk, end) : end;
-        [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
+        [[unroll]] for (uint i = 0u; i < ROWS; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
         multiply();
-        if (IN_CHUNKS && from > 0u) {
-            [[unroll]] for (uint i = 0u; i < 8u; i++) {
-                acc[i][0] = sums[i][0] + acc[i][0];
-                acc[i][1] = sums[i][1] + acc[i][1];
-            }
-        }
-        if (IN_CHUNKS)
-            sums = acc;
+        store(c_at, !IN_CHUNKS || from == 0u, !IN_CHUNKS || to == end);
         from = to;
     } while (IN_CHUNKS && from < end);
-    store(c_at);
 }

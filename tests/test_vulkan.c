@@ -260,6 +260,41 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_IN_REGISTERS);
 }
 
+/* The compilers of tools/vendors spill no more than these. */
+TEST(a_device_gets_no_more_sums_an_invocation_than_it_has_registers_for) {
+    static const struct {
+        uint32_t vendor, device, sums;
+    } devices[] = {{0x8086, 0x1912, 32},     {0x8086, 0x9a49, 32}, {0x8086, 0x5690, 32},
+                   {0x8086, 0x64a0, 32},     {0x8086, 0xe202, 32}, {0x8086, 0xb080, 0},
+                   {0x5143, 0x060600ff, 32}, {0x13b5, 0, 32},      {0x5143, 0x43050a01, 0},
+                   {0x10de, 0x1004, 0},      {0x1002, 0x744c, 0}};
+    dti_vk_instance in = {0};
+    dti_launch gemm = {.kernel = DTI_K_GEMM}, dx = {.kernel = DTI_K_CONV_DX};
+    gemm.args.gemm = (dti_args_gemm){.m = 4096, .n = 4096, .k = 4096, .batch0 = 1, .batch1 = 1};
+    dx.args.conv = (dti_args_conv){.n = 64, .groups = 1, .ci = 256, .co = 256, .ih = 32, .iw = 32};
+    dx.args.conv.kh = dx.args.conv.kw = dx.args.conv.oh = dx.args.conv.ow = 1;
+    dx.args.conv.stride_h = dx.args.conv.stride_w = 32;
+    for (size_t i = 0; i < DTI_COUNT(devices); i++) {
+        dti_vk_device device = {.instance = &in};
+        device.head.info.vendor_id = devices[i].vendor;
+        device.head.info.device_id = devices[i].device;
+        device.head.info.kind = DT_DEVICE_DISCRETE;
+        device.head.info.workgroup_invocations = 1024;
+        device.head.info.shared_bytes = 32768;
+        const dti_grid_device grid = dti_vk_grid_device(&device);
+        const bool few = devices[i].sums;
+        uint32_t spec[4];
+        CHECK(grid.sums == devices[i].sums);
+        CHECK(dti_vk_variant_of(&device, &gemm) == (few ? DTI_GEMM_64X64 : DTI_GEMM_128X128));
+        dti_vk_spec_of(&gemm, 0, &grid, spec); /* rows of 8 */
+        CHECK(spec[2] == (few ? 4 : 8));
+        CHECK(dti_gemm_invocations(&gemm, 0, spec) == 2 * 4096 / spec[2] * 512);
+        CHECK(dti_conv_fits_device(5, &grid) == !few && dti_conv_fits_device(4, &grid));
+        dti_vk_spec_of(&dx, 0, &grid, spec);
+        CHECK(spec[3] == (few ? 4 : 8));
+    }
+}
+
 static uint32_t vulkan_conv_variant(dti_kernel_id kernel, uint32_t channels, uint32_t size,
                                     uint32_t kernel_size, dt_device_kind kind) {
     dti_vk_instance in = {0};
@@ -963,7 +998,8 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
         const bool sized = kernel == DTI_K_ATTENTION || kernel == DTI_K_ATTENTION_GRAD;
         uint32_t spec[4] = {0, sized, sized, 0}; /* of no size there is none */
         if (variant)
-            dti_vk_spec_of(&(dti_launch){.kernel = (uint16_t)kernel}, variant, spec);
+            dti_vk_spec_of(&(dti_launch){.kernel = (uint16_t)kernel}, variant,
+                           &(dti_grid_device){0}, spec);
         const uint32_t local = dti_vk_local_of(device, kernel, variant);
         if (variant > 1 || /* other selectors of the same text */
             local > rig->device->info.workgroup_invocations)

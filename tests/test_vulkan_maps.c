@@ -42,7 +42,7 @@ static uint32_t maps_fours(const dt_program *p, uint32_t kernel) {
     for (uint32_t i = 0; i < p->code->list.launch_count; i++) {
         const dti_launch *l = &p->code->list.launches[i];
         uint32_t spec[4];
-        dti_vk_spec_of(l, 0, spec);
+        dti_vk_spec_of(l, 0, &(dti_grid_device){0}, spec);
         if (l->kernel == kernel) {
             CHECK(fours == UINT32_MAX || fours == spec[2]);
             fours = spec[2];

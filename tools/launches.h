@@ -211,7 +211,7 @@ static launches_fact launches_fact_of(const dti_code *code, const dti_launch *l,
     const uint32_t count = dti_vk_accesses_of(l, code->places, accesses);
     const uint32_t variant = dti_vk_grid_variant(l, &launches_gpu);
     const uint32_t local = dti_vk_grid_local_of(l, variant, &launches_gpu);
-    dti_vk_spec_of(l, variant, spec);
+    dti_vk_spec_of(l, variant, &launches_gpu, spec);
     launches_fact f = {.kernel = dti_kernel_info_of(l->kernel)->name,
                        .barrier = dti_vk_hazard_add(hazard, accesses, count),
                        .local = local,

@@ -80,10 +80,15 @@ typedef struct dti_grid_device {
     uint32_t invocations_max; /* of a workgroup */
     uint32_t shared_bytes;    /* likewise */
     uint32_t subgroup;        /* invocations that run as one; 0: not known */
-    bool portable;            /* variant 0 alone */
-    bool software;            /* a processor, whose invocations are elements of vectors, and whose
+    uint32_t sums; /* floats that an invocation adds up in registers; 0: all that are asked for */
+    bool portable; /* variant 0 alone */
+    bool software; /* a processor, whose invocations are elements of vectors, and whose
                                  shared memory is memory like any other: tiles only add copies */
 } dti_grid_device;
+
+static inline bool dti_grid_has_sums(const dti_grid_device *device, uint32_t sums) {
+    return !device->sums || sums <= device->sums;
+}
 
 #define DTI_DIVISORS_MAX 6
 /* The number of a word in a kernel's arguments. */
@@ -132,6 +137,9 @@ typedef struct dti_kernel_info {
     uint16_t rivals[DTI_VARIANTS_MAX];
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
+    /* The selector, 2 or 3, that has how many rows of 8 sums an invocation of the portable variant
+     * makes: no more than the device has registers for. 0: there is none. */
+    uint8_t sums_by;
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* Of a workgroup that goes over a row: how many invocations have some of it. Short rows have
      * small workgroups. NULL: many. */
@@ -142,7 +150,8 @@ typedef struct dti_kernel_info {
      * (vulkan/run/work.c). tools/shaders refuses a kernel that has loops and does not declare them.
      * NULL: there are no loops. */
     uint64_t (*rounds)(const dti_launch *launch, uint32_t local);
-    /* Whether a device has the invocations and shared memory that a variant takes. NULL: all. */
+    /* Whether a device has the invocations, registers and shared memory that a variant takes. NULL:
+     * all have. */
     bool (*fits)(uint32_t variant, const dti_grid_device *device);
     /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,
      * every layout; false: there are no more. A variant of a kernel without any is not used. */

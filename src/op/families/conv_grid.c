@@ -20,13 +20,14 @@ static const uint8_t dti_conv_shares[DTI_CONV_VARIANTS] = {0, 35, 52, 62, 67, 74
 _Static_assert((int)DTI_CONV_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
 
 typedef struct dti_conv_shape {
-    uint32_t bm, bn, bk, lanes;
+    uint32_t bm, bn, bk, sums, lanes; /* sums: of an invocation */
 } dti_conv_shape;
 
 static dti_conv_shape dti_conv_shape_of(uint32_t variant) {
     const uint32_t t = dti_conv_shapes[variant];
     dti_conv_shape s = {.bm = t & 255, .bn = t >> 8 & 255, .bk = t >> 16 & 255};
-    s.lanes = s.bm * s.bn / (16 * (t >> 24 & 15) * (t >> 28));
+    s.sums = 16 * (t >> 24 & 15) * (t >> 28);
+    s.lanes = s.bm * s.bn / s.sums;
     return s;
 }
 
@@ -61,6 +62,7 @@ static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device
         return true;
     const dti_conv_shape s = dti_conv_shape_of(variant);
     return !device->software && s.lanes <= device->invocations_max &&
+           dti_grid_has_sums(device, s.sums) &&
            2 * s.bk * (s.bm + s.bn) * DTI_WORD_BYTES + DTI_CONV_TABLE_BYTES <= device->shared_bytes;
 }
 
@@ -360,8 +362,8 @@ static bool dti_conv_sample(uint32_t variant, dti_trial *t) {
 
 #define DTI_CONV_ROW                                                                               \
     .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS, .variant = dti_conv_variant,  \
-    .tile = dti_conv_spec, .invocations = dti_conv_invocations, .fits = dti_conv_fits_device,      \
-    .sample = dti_conv_sample
+    .tile = dti_conv_spec, .sums_by = 3, .invocations = dti_conv_invocations,                      \
+    .fits = dti_conv_fits_device, .sample = dti_conv_sample
 #define DTI_CONV_IMAGE_ROW                                                                         \
     DTI_CONV_ROW, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,                                \
                   .grain_of = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,           \

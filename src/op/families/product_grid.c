@@ -47,6 +47,7 @@ static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
     return variant == DTI_GEMM_IN_REGISTERS ||
            (!device->software && dti_gemm_lanes(t) <= device->invocations_max &&
+            dti_grid_has_sums(device, 16 * t->blocks_m * t->blocks_n) &&
             2 * t->bk * (t->bm + t->bn) * DTI_WORD_BYTES <= device->shared_bytes);
 }
 
@@ -110,6 +111,7 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
 static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
     if (variant == DTI_GEMM_IN_REGISTERS) {
+        spec[2] = t->bm;
         spec[3] = l->args.gemm.chunk ? DTI_GEMM_IN_CHUNKS : 0;
         return;
     }
@@ -121,10 +123,12 @@ static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t s
 static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
                                      const uint32_t spec[4]) {
     const dti_args_gemm *g = &l->args.gemm;
-    const dti_gemm_tile *t = &dti_gemm_shapes[variant];
-    if (variant == DTI_GEMM_IN_REGISTERS)
-        return 2 * dti_gemm_tiles_of(g, t);
-    return dti_gemm_tiles_of(g, t) * dti_gemm_lanes(t);
+    dti_gemm_tile t = dti_gemm_shapes[variant];
+    if (variant == DTI_GEMM_IN_REGISTERS) {
+        t.bm = spec[2];
+        return 2 * dti_gemm_tiles_of(g, &t);
+    }
+    return dti_gemm_tiles_of(g, &t) * dti_gemm_lanes(&t);
 }
 
 static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -262,6 +266,6 @@ DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
                       [DTI_GEMM_32X64] = DTI_GEMM_OR(32X32) | DTI_GEMM_OR(64X64),
                       [DTI_GEMM_64X64] = DTI_GEMM_OR(32X64) | DTI_GEMM_OR(128X128),
                       [DTI_GEMM_128X128] = DTI_GEMM_OR(64X64)},
-           .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
+           .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec, .sums_by = 2,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
            .sample = dti_gemm_sample, .rounds = dti_gemm_rounds, .fits = dti_gemm_fits);

@@ -165,7 +165,10 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 
 /* ---- grid.c: functions of a launch and what is known of a device */
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device);
-static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
+/* dti_grid_device.sums, of a device that is not software: what vendors say of their registers. */
+static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id);
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant,
+                           const dti_grid_device *device, uint32_t spec[4]);
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant, const dti_grid_device *device);
 /* The same or less, where a workgroup's row is short. */
 static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,

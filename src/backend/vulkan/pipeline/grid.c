@@ -1,16 +1,36 @@
 /* How a launch is laid out in workgroups, from its kernel's row and what is known of a device: no
  * driver is asked, so the plan of a program tells it too. */
 
+/* Intel has 128 registers an invocation before Xe3, and tiles of 64 sums spill a hundred of them.
+ * On Adreno 6xx they spill fifty (tools/vendors). Mali and VideoCore have 64 registers. */
+static uint32_t dti_vk_grid_sums(uint32_t vendor_id, uint32_t device_id) {
+    static const struct {
+        uint32_t vendor, first, last;
+    } few[] = {{0x8086, 0, 0xb07f}, /* Intel, but for Panther Lake */
+               {0x8086, 0xb0c0, UINT32_MAX},
+               {0x5143, 0, 0x42ffffff},  /* Qualcomm: the first byte is the generation */
+               {0x13b5, 0, UINT32_MAX},  /* ARM */
+               {0x14e4, 0, UINT32_MAX}}; /* Broadcom */
+    for (size_t i = 0; i < DTI_COUNT(few); i++)
+        if (vendor_id == few[i].vendor && device_id >= few[i].first && device_id <= few[i].last)
+            return 32;
+    return 0;
+}
+
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     return kernel->variant && !device->portable ? kernel->variant(launch, device) : 0;
 }
 
 /* The launch's selectors and those that the device decides. */
-static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant, uint32_t spec[4]) {
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant,
+                           const dti_grid_device *device, uint32_t spec[4]) {
+    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     memcpy(spec, launch->spec, sizeof launch->spec);
-    if (dti_kernel_info_of(launch->kernel)->tile)
-        dti_kernel_info_of(launch->kernel)->tile(launch, variant, spec);
+    if (kernel->tile)
+        kernel->tile(launch, variant, spec);
+    if (kernel->sums_by && !variant && device->sums)
+        spec[kernel->sums_by] = DTI_MIN(spec[kernel->sums_by], device->sums / 8);
 }
 
 /* 128 is what every device has. An invocation that does the work of many has smaller workgroups,

@@ -202,11 +202,15 @@ static void dti_vk_layouts_destroy(dti_vk_device *device) {
 /* ---- Pipelines ------------------------------------------------------------------------------- */
 
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device) {
-    return (dti_grid_device){.invocations_max = device->head.info.workgroup_invocations,
-                             .shared_bytes = device->head.info.shared_bytes,
-                             .subgroup = device->head.info.subgroup_size,
+    const dt_device_info *info = &device->head.info;
+    const bool software = info->kind == DT_DEVICE_SOFTWARE;
+    return (dti_grid_device){.invocations_max = info->workgroup_invocations,
+                             .shared_bytes = info->shared_bytes,
+                             .subgroup = info->subgroup_size,
+                             .sums =
+                                 software ? 0 : dti_vk_grid_sums(info->vendor_id, info->device_id),
                              .portable = device->instance->options.no_fast,
-                             .software = device->head.info.kind == DT_DEVICE_SOFTWARE};
+                             .software = software};
 }
 
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch) {

@@ -218,8 +218,8 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     uint32_t spec[4];
     uint32_t variant =
         dti_vk_allowed(e->device, launch->kernel, dti_vk_variant_of(e->device, launch));
-    dti_vk_spec_of(launch, variant, spec);
     const dti_grid_device grid = dti_vk_grid_device(e->device);
+    dti_vk_spec_of(launch, variant, &grid, spec);
     const uint32_t local = dti_vk_grid_local_of(launch, variant, &grid);
     DTI_TRY(dti_vk_check_rounds(b, number, local));
     dti_vk_key key = dti_vk_key_of(b, launch->value);
