@@ -104,6 +104,7 @@ static bool harness_fails(unsigned rank, unsigned device, unsigned action) {
 #include "test_vulkan_maps.c"
 #include "test_vulkan_exchange.c"
 #include "test_vulkan_icd.c"
+#include "test_vulkan_pipelines.c"
 #include "test_vulkan_qualify.c"
 #include "test_in_flight.c"
 #include "test_vulkan_self_test.c"

@@ -346,13 +346,18 @@ typedef struct vulkan_rig {
     dti_device *device;
 } vulkan_rig;
 
-static bool vulkan_rig_open(vulkan_rig *rig, int index, dti_vk_options options) {
-    vulkan_base(&rig->base, &rig->log);
+/* With the base and the log that it has. */
+static bool vulkan_rig_start(vulkan_rig *rig, int index, dti_vk_options options) {
     options.validation = true;
     rig->device = NULL;
     return dti_vk_instance_create(&rig->base, &options, &rig->in) == DT_OK &&
            index < rig->in->device_count && rig->in->infos[index].usable &&
            dti_vk_open(rig->in, index, &rig->device) == DT_OK;
+}
+
+static bool vulkan_rig_open(vulkan_rig *rig, int index, dti_vk_options options) {
+    vulkan_base(&rig->base, &rig->log);
+    return vulkan_rig_start(rig, index, options);
 }
 
 static void vulkan_rig_close(vulkan_rig *rig) {
@@ -987,6 +992,15 @@ TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
     free(odds);
 }
 
+static dt_result vulkan_pipeline(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                 uint32_t local, const uint32_t spec[4], dti_VkPipeline *out) {
+    uint32_t index = 0;
+    dt_result result = dti_vk_pipeline_want(device, kernel, variant, local, spec, &index);
+    result = dti_vk_pipelines_make(device, result);
+    *out = result ? NULL : device->pipelines[index].handle;
+    return result;
+}
+
 static void vulkan_try_kernels(vulkan_rig *rig) {
     dti_vk_device *device = (dti_vk_device *)rig->device;
     const uint32_t in_rows[4] = {0, 0, 3, 8}; /* see dti_conv_tile */
@@ -1004,12 +1018,12 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
         if (variant > 1 || /* other selectors of the same text */
             local > rig->device->info.workgroup_invocations)
             continue;
-        test_check(!dti_vk_pipeline_get(device, kernel, variant, local, spec, &first), __FILE__,
+        test_check(!vulkan_pipeline(device, kernel, variant, local, spec, &first), __FILE__,
                    __LINE__, "%s: %s", dti_vk_shaders[i].name, rig->base.error);
-        CHECK(!dti_vk_pipeline_get(device, kernel, variant, local, spec, &again) && again == first);
+        CHECK(!vulkan_pipeline(device, kernel, variant, local, spec, &again) && again == first);
         if (!variant &&
             (kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW))
-            CHECK(!dti_vk_pipeline_get(device, kernel, variant, local, in_rows, &again));
+            CHECK(!vulkan_pipeline(device, kernel, variant, local, in_rows, &again));
     }
     for (uint32_t kernel = 0; kernel < DTI_K_COUNT; kernel++)
         CHECK(dti_vk_shader_of(kernel, 0) != NULL);

@@ -340,6 +340,8 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
                                  dti_pool **out);
 static void dti_pool_destroy(dti_base *base, dti_pool *pool);
 static int dti_pool_threads(const dti_pool *pool);
+/* For what needs a deep stack: the pool, or NULL where its threads are the host's. */
+static dti_pool *dti_pool_own(dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
 static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
                              void *arg);

@@ -17,8 +17,9 @@
 #define DTI_SPIN_NS 20000
 /* More pieces than threads, so that one slow thread costs a quarter of its share at most. */
 #define DTI_PIECES_PER_THREAD 4
-/* Kernels keep their scratch in the plan and small frames, so this is plenty. */
-#define DTI_WORKER_STACK ((size_t)512 * 1024)
+/* Kernels keep their scratch in the plan and small frames. Vulkan drivers compile here too: Mesa's
+ * need 100 KB, and others are not known. */
+#define DTI_WORKER_STACK ((size_t)(sizeof(void *) > 4 ? 2048 : 512) * 1024)
 
 typedef struct dti_worker {
     dti_pool *pool;
@@ -246,6 +247,10 @@ static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_r
 
 static int dti_pool_threads(const dti_pool *pool) {
     return pool ? pool->threads : 1;
+}
+
+static dti_pool *dti_pool_own(dti_pool *pool) {
+    return pool && pool->jobs.parallel_for ? NULL : pool;
 }
 
 static void dti_pool_start(dti_pool *pool) {

@@ -47,6 +47,7 @@ typedef enum dti_VkStructureType {
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES = 1000094000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES = 1000207000,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO = 17,
+    DTI_VK_STRUCTURE_TYPE_PIPELINE_CREATION_FEEDBACK_CREATE_INFO = 1000192000,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO = 30,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO = 18,
     DTI_VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO = 11,
@@ -119,17 +120,6 @@ typedef enum dti_VkShaderStageFlagBits {
     DTI_VK_SHADER_STAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } dti_VkShaderStageFlagBits;
 DTI_VK_HANDLE64(dti_VkShaderModule)
-typedef struct dti_VkSpecializationMapEntry {
-    uint32_t constantID;
-    uint32_t offset;
-    size_t size;
-} dti_VkSpecializationMapEntry;
-typedef struct dti_VkSpecializationInfo {
-    uint32_t mapEntryCount;
-    const dti_VkSpecializationMapEntry *pMapEntries;
-    size_t dataSize;
-    const void *pData;
-} dti_VkSpecializationInfo;
 typedef struct dti_VkPipelineShaderStageCreateInfo {
     dti_VkStructureType sType;
     const void *pNext;
@@ -137,7 +127,7 @@ typedef struct dti_VkPipelineShaderStageCreateInfo {
     dti_VkShaderStageFlagBits stage;
     dti_VkShaderModule module;
     const char *pName;
-    const dti_VkSpecializationInfo *pSpecializationInfo;
+    const void *pSpecializationInfo;
 } dti_VkPipelineShaderStageCreateInfo;
 DTI_VK_HANDLE64(dti_VkPipelineLayout)
 DTI_VK_HANDLE64(dti_VkPipeline)
@@ -593,6 +583,17 @@ typedef struct dti_VkPipelineCacheCreateInfo {
     size_t initialDataSize;
     const void *pInitialData;
 } dti_VkPipelineCacheCreateInfo;
+typedef struct dti_VkPipelineCreationFeedback {
+    dti_VkFlags flags;
+    uint64_t duration;
+} dti_VkPipelineCreationFeedback;
+typedef struct dti_VkPipelineCreationFeedbackCreateInfo {
+    dti_VkStructureType sType;
+    const void *pNext;
+    dti_VkPipelineCreationFeedback *pPipelineCreationFeedback;
+    uint32_t pipelineStageCreationFeedbackCount;
+    dti_VkPipelineCreationFeedback *pPipelineStageCreationFeedbacks;
+} dti_VkPipelineCreationFeedbackCreateInfo;
 typedef struct dti_VkPushConstantRange {
     dti_VkFlags stageFlags;
     uint32_t offset;
@@ -871,6 +872,7 @@ enum {
     DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT = 0x00000008,
     DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT = 0x00000004,
     DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT = 0x00000002,
+    DTI_VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT = 0x00000002,
     DTI_VK_QUERY_RESULT_64_BIT = 0x00000001,
     DTI_VK_QUEUE_COMPUTE_BIT = 0x00000002,
     DTI_VK_QUEUE_GRAPHICS_BIT = 0x00000001

@@ -73,6 +73,7 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index,
 
 /* By the extension also where it is of the core: newer devices are used as 1.1. */
 #define DTI_VK_FLOAT_CONTROLS "VK_KHR_shader_float_controls"
+#define DTI_VK_FEEDBACK "VK_EXT_pipeline_creation_feedback"
 
 /* Whether kernels may ask for it that signed zeros, infinities and NaN are what they are. */
 static bool dti_vk_preserves(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
@@ -272,7 +273,7 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
         .queueCount = 1,
         .pQueuePriorities = &priority,
     };
-    const char *enabled[2];
+    const char *enabled[3];
     uint32_t count = 0;
     dti_VkDeviceCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
@@ -285,6 +286,9 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
         enabled[count++] = "VK_KHR_portability_subset";
     if (device->head.info.has_float_controls)
         enabled[count++] = DTI_VK_FLOAT_CONTROLS;
+    device->feedback = dti_vk_has(in, device->physical, NULL, DTI_VK_FEEDBACK);
+    if (device->feedback)
+        enabled[count++] = DTI_VK_FEEDBACK;
     info.enabledExtensionCount = count;
     dti_VkResult made = in->vk.CreateDevice(device->physical, &info, NULL, &device->handle);
     if (made)

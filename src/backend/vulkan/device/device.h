@@ -64,7 +64,17 @@ typedef struct dti_vk_memory {
 typedef struct dti_vk_pipeline {
     uint32_t kernel, variant, local, spec[4];
     dti_VkPipeline handle;
+    /* While it is made: its module; what the driver said; whether it had it in its cache. */
+    uint32_t *words;
+    dti_VkResult result;
+    bool cached;
 } dti_vk_pipeline;
+
+/* Pipelines that were made since the log said so. */
+typedef struct dti_vk_made {
+    uint32_t count, cached;
+    uint64_t ns;
+} dti_vk_made;
 
 #define DTI_VK_VARIANTS_MAX 10 /* of one kernel */
 
@@ -105,6 +115,7 @@ struct dti_vk_device {
     bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
     bool direct;   /* IN is: the host writes it where the device reads it */
     bool lost;
+    bool feedback;       /* the driver tells whether a pipeline was in its cache */
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
     double bytes_per_ms; /* that it reads and writes at least, of those that compute little */
     uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */
@@ -121,7 +132,9 @@ struct dti_vk_device {
     dti_VkPipelineLayout layout;
     dti_VkPipelineCache cache;
     dti_vk_pipeline *pipelines;
-    size_t pipeline_count, pipeline_capacity;
+    /* Those from pipeline_ready on are wanted and not made yet. */
+    size_t pipeline_ready, pipeline_count, pipeline_capacity;
+    dti_vk_made made;
 
     uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */
     /* Who makes the launches that a variant is meant for, and 1; 0: that was not asked yet. */
@@ -182,9 +195,15 @@ static void dti_vk_layouts_destroy(dti_vk_device *device);
 /* The kernel's variant and its workgroup size: functions of shape and device only. */
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
-/* The cached pipeline; compiled when it is new. local: invocations of a workgroup. */
-static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                                     uint32_t local, const uint32_t spec[4], dti_VkPipeline *out);
+/* Asks for a pipeline: *index is its number at the device. local: invocations of a workgroup. */
+static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                      uint32_t local, const uint32_t spec[4], uint32_t *index);
+/* Makes all that are wanted, on the threads of the context's pool. `result` is what wanting them
+ * gave: after an error none is made. After any error what was not made is forgotten, and no index
+ * is valid. */
+static dt_result dti_vk_pipelines_make(dti_vk_device *device, dt_result result);
+/* Logs what was made for a program. */
+static void dti_vk_say_made(dti_vk_device *device);
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
 
 /* ---- tune.c */

@@ -223,62 +223,114 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
     return dti_vk_grid_local(kernel, variant, &d);
 }
 
-static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
-    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
-    if (!shader)
-        return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
-                        dti_kernel_info_of(p->kernel)->name);
-    uint32_t *words;
-    DTI_TRY(dti_vk_shader_words(device->head.base, shader, &words));
-    const uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
-    size_t count = dti_vk_shader_specialize(words, shader->word_count, values, DTI_COUNT(values));
-    if (device->head.info.has_float_controls)
-        count = dti_vk_shader_preserve(words, count);
-    dti_VkSpecializationMapEntry entries[5];
-    for (uint32_t i = 0; i < 5; i++)
-        entries[i] = (dti_VkSpecializationMapEntry){
-            .constantID = i, .offset = DTI_WORD_BYTES * i, .size = DTI_WORD_BYTES};
-    dti_VkSpecializationInfo spec = {
-        .mapEntryCount = 5, .pMapEntries = entries, .dataSize = sizeof values, .pData = values};
-    dti_VkShaderModuleCreateInfo module_info = {
-        .sType = DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-        .codeSize = sizeof *words * count,
-        .pCode = words,
-    };
-    dti_VkComputePipelineCreateInfo info = {
-        .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
-        .stage = {.sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                  .stage = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
-                  .pName = "main",
-                  .pSpecializationInfo = &spec},
-        .layout = device->layout,
-    };
-    dti_VkResult made =
-        device->vk.CreateShaderModule(device->handle, &module_info, NULL, &info.stage.module);
-    if (!made)
-        made = device->vk.CreateComputePipelines(device->handle, device->cache, 1, &info, NULL,
-                                                 &p->handle);
-    device->vk.DestroyShaderModule(device->handle, info.stage.module, NULL);
-    dti_free(device->head.base, words);
-    return dti_vk_check(device, made, shader->name);
-}
-
-static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                                     uint32_t local, const uint32_t spec[4], dti_VkPipeline *out) {
-    for (size_t i = 0; i < device->pipeline_count; i++) {
-        const dti_vk_pipeline *p = &device->pipelines[i];
-        if (p->kernel == kernel && p->variant == variant && p->local == local &&
-            !memcmp(p->spec, spec, sizeof p->spec)) {
-            *out = p->handle;
+static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                      uint32_t local, const uint32_t spec[4], uint32_t *index) {
+    dti_vk_pipeline wanted = {.kernel = kernel, .variant = variant, .local = local};
+    memcpy(wanted.spec, spec, sizeof wanted.spec);
+    const size_t key = offsetof(dti_vk_pipeline, spec) + sizeof wanted.spec;
+    for (*index = 0; *index < device->pipeline_count; ++*index)
+        if (!memcmp(&device->pipelines[*index], &wanted, key))
             return DT_OK;
-        }
-    }
+    if (!dti_vk_shader_of(kernel, variant))
+        return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
+                        dti_kernel_info_of(kernel)->name);
     DTI_HAVE(DTI_RESERVE(device->head.base, device->pipelines, device->pipeline_capacity,
                          device->pipeline_count + 1));
-    dti_vk_pipeline made = {.kernel = kernel, .variant = variant, .local = local};
-    memcpy(made.spec, spec, sizeof made.spec);
-    DTI_TRY(dti_vk_pipeline_compile(device, &made));
-    device->pipelines[device->pipeline_count++] = made;
-    *out = made.handle;
+    device->pipelines[device->pipeline_count++] = wanted;
     return DT_OK;
+}
+
+/* Asks nothing but the driver, which several threads may do at once. Selectors become constants of
+ * the module. */
+static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline *p) {
+    const uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
+    size_t count = dti_vk_shader_of(p->kernel, p->variant)->word_count;
+    count = dti_vk_shader_specialize(p->words, count, values, DTI_COUNT(values));
+    if (device->head.info.has_float_controls)
+        count = dti_vk_shader_preserve(p->words, count);
+    const dti_VkShaderModuleCreateInfo module_info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+        .codeSize = sizeof *p->words * count,
+        .pCode = p->words,
+    };
+    dti_VkPipelineCreationFeedback told[2] = {{0}}; /* of the pipeline, and of its stage */
+    const dti_VkPipelineCreationFeedbackCreateInfo feedback = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_CREATION_FEEDBACK_CREATE_INFO,
+        .pPipelineCreationFeedback = &told[0],
+        .pipelineStageCreationFeedbackCount = 1,
+        .pPipelineStageCreationFeedbacks = &told[1]};
+    dti_VkComputePipelineCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .pNext = device->feedback ? &feedback : NULL,
+        .stage = {.sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
+                  .pName = "main"},
+        .layout = device->layout,
+    };
+    p->result =
+        device->vk.CreateShaderModule(device->handle, &module_info, NULL, &info.stage.module);
+    if (!p->result)
+        p->result = device->vk.CreateComputePipelines(device->handle, device->cache, 1, &info, NULL,
+                                                      &p->handle);
+    device->vk.DestroyShaderModule(device->handle, info.stage.module, NULL);
+    p->cached =
+        told[0].flags & DTI_VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT;
+}
+
+static void dti_vk_compile_some(void *arg, int64_t begin, int64_t end, int worker) {
+    dti_vk_device *device = arg;
+    for (int64_t i = begin; i < end; i++)
+        dti_vk_pipeline_compile(device, &device->pipelines[device->pipeline_ready + (size_t)i]);
+}
+
+/* Keeps what was made. The first error is reported: the same by any number of threads. */
+static dt_result dti_vk_pipelines_take(dti_vk_device *device, dt_result result) {
+    const size_t count = device->pipeline_count;
+    size_t kept = device->pipeline_ready;
+    for (size_t i = kept; i < count; i++) {
+        dti_vk_pipeline p = device->pipelines[i];
+        dti_free(device->head.base, p.words);
+        p.words = NULL;
+        if (!result)
+            result = dti_vk_check(device, p.result, dti_vk_shader_of(p.kernel, p.variant)->name);
+        device->made.cached += p.cached;
+        if (p.handle)
+            device->pipelines[kept++] = p;
+    }
+    device->made.count += (uint32_t)(kept - device->pipeline_ready);
+    device->pipeline_count = device->pipeline_ready = kept;
+    return result;
+}
+
+/* A driver's compiler needs a stack that a host's job may not have, and messages of the validation
+ * layer go to the log, which is called on the caller's thread. */
+static dti_pool *dti_vk_compilers(const dti_vk_device *device) {
+    return device->instance->messenger ? NULL : dti_pool_own(device->head.base->pool);
+}
+
+static dt_result dti_vk_pipelines_make(dti_vk_device *device, dt_result result) {
+    const uint64_t begin = dti_now_ns();
+    for (size_t i = device->pipeline_ready; i < device->pipeline_count && !result; i++) {
+        dti_vk_pipeline *p = &device->pipelines[i];
+        result = dti_vk_shader_words(device->head.base, dti_vk_shader_of(p->kernel, p->variant),
+                                     &p->words);
+    }
+    if (!result)
+        dti_parallel_for(dti_vk_compilers(device),
+                         (int64_t)(device->pipeline_count - device->pipeline_ready), 1,
+                         dti_vk_compile_some, device);
+    result = dti_vk_pipelines_take(device, result);
+    device->made.ns += dti_now_ns() - begin;
+    return result;
+}
+
+/* A program's, with those of the checks that it has asked for. */
+static void dti_vk_say_made(dti_vk_device *device) {
+    const dti_vk_made *m = &device->made;
+    if (device->forcing.forced || !m->count)
+        return;
+    dti_log(device->head.base, DT_LOG_INFO,
+            "%s: %u pipelines in %.2f s on %d threads, %u from the cache", device->head.info.name,
+            m->count, (double)m->ns * 1e-9, dti_pool_threads(dti_vk_compilers(device)), m->cached);
+    device->made = (dti_vk_made){0};
 }

@@ -5,6 +5,7 @@
 
 typedef struct dti_vk_work {
     dti_VkPipeline pipeline; /* NULL: nothing to do */
+    uint32_t variant, index; /* of the kernel, and of the device's pipelines */
     uint32_t set;            /* index of the exec's sets */
     uint32_t x, y;           /* workgroups */
     uint32_t slices;         /* dispatches that share them */
@@ -208,40 +209,59 @@ static dt_result dti_vk_check_rounds(const dti_vk_build *b, uint32_t number, uin
         DTI_VK_LLVMPIPE_ROUNDS);
 }
 
+/* What is not known of a variant is found out here, by programs of its own. */
+static dt_result dti_vk_choose_work(dti_vk_build *b, uint32_t number) {
+    dti_vk_device *device = b->exec->device;
+    const dti_launch *launch = &b->exec->desc->launches[number];
+    if (!launch->items)
+        return DT_OK;
+    DTI_TRY(dti_vk_check_launch(b, number));
+    b->exec->work[number].variant =
+        dti_vk_allowed(device, launch->kernel, dti_vk_variant_of(device, launch));
+    return DT_OK;
+}
+
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_exec *e = b->exec;
     const dti_launch *launch = &b->exec->desc->launches[number];
     dti_vk_work *work = &e->work[number];
     if (!launch->items)
         return DT_OK;
-    DTI_TRY(dti_vk_check_launch(b, number));
     uint32_t spec[4];
-    uint32_t variant =
-        dti_vk_allowed(e->device, launch->kernel, dti_vk_variant_of(e->device, launch));
     const dti_grid_device grid = dti_vk_grid_device(e->device);
-    dti_vk_spec_of(launch, variant, &grid, spec);
-    const uint32_t local = dti_vk_grid_local_of(launch, variant, &grid);
+    dti_vk_spec_of(launch, work->variant, &grid, spec);
+    const uint32_t local = dti_vk_grid_local_of(launch, work->variant, &grid);
     DTI_TRY(dti_vk_check_rounds(b, number, local));
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);
     work->args = launch->args;
     dti_vk_divide_args(launch, &work->args);
     work->args_bytes = launch->args_bytes;
-    dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
+    dti_vk_fold(dti_vk_groups_of(launch, spec, work->variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
-    dti_vk_estimate(b, launch, variant, local, work);
-    return dti_vk_pipeline_get(e->device, launch->kernel, variant, local, spec, &work->pipeline);
+    dti_vk_estimate(b, launch, work->variant, local, work);
+    return dti_vk_pipeline_want(e->device, launch->kernel, work->variant, local, spec,
+                                &work->index);
 }
 
+/* Pipelines of all launches are made at once. */
 static dt_result dti_vk_add_all(dti_vk_build *b) {
     dti_vk_exec *e = b->exec;
-    uint32_t no_spec[4] = {0};
-    dt_result result =
-        dti_vk_pipeline_get(e->device, DTI_K_SCAN, 0, dti_vk_local_of(e->device, DTI_K_SCAN, 0),
-                            no_spec, &e->scan_pipeline);
+    dti_vk_device *device = e->device;
+    uint32_t no_spec[4] = {0}, scan = 0;
+    for (uint32_t i = 0; i < e->work_count; i++)
+        DTI_TRY(dti_vk_choose_work(b, i));
+    dt_result result = dti_vk_pipeline_want(device, DTI_K_SCAN, 0,
+                                            dti_vk_local_of(device, DTI_K_SCAN, 0), no_spec, &scan);
     for (uint32_t i = 0; i < e->work_count && !result; i++)
         result = dti_vk_add_work(b, i);
-    return result;
+    DTI_TRY(dti_vk_pipelines_make(device, result));
+    dti_vk_say_made(device);
+    e->scan_pipeline = device->pipelines[scan].handle;
+    for (uint32_t i = 0; i < e->work_count; i++)
+        if (e->desc->launches[i].items)
+            e->work[i].pipeline = device->pipelines[e->work[i].index].handle;
+    return DT_OK;
 }
 
 /* ---- Descriptor sets ------------------------------------------------------------------------- */
