@@ -205,6 +205,104 @@ TEST(a_step_in_flight_after_an_update_that_overflows_does_not_run) {
         ahead_overflows("vulkan:0");
 }
 
+/* ---- micro-batches */
+
+typedef struct ahead_micros {
+    dt_ctx *ctx;
+    dt_store *store;
+    dt_program *program;
+    dt_tensor x, e;
+} ahead_micros;
+
+/* Two losses: of the second only the value is not finite, where `e` is not. */
+static bool ahead_micros_open(ahead_micros *c, const char *device) {
+    dt_graph *g;
+    *c = (ahead_micros){0};
+    if (dt_ctx_create(&(dt_ctx_desc){.threads = 2}, &c->ctx) || dt_graph_create(c->ctx, &g))
+        return false;
+    c->x = dt_input(g, "x", DT_F32, dt_dims(AHEAD_IN));
+    c->e = dt_input(g, "e", DT_F32, dt_dims());
+    dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(c->x, "a", 7)), "b", 1);
+    const dt_optim_desc optim = {.kind = DT_OPTIM_ADAM, .lr = 0.01};
+    const dt_program_desc d = {
+        .losses = {{.term = dt_mean_loss(dt_mul(y, y))}, {.term = dt_mean_loss(c->e)}},
+        .batch = AHEAD_BATCH,
+        .accumulate = true,
+        .in_flight = 2,
+        .optim = &optim};
+    return !dt_store_create(g, &(dt_store_desc){.device = device}, &c->store) &&
+           !dt_program_create(c->store, &d, &c->program);
+}
+
+static void ahead_micros_write(ahead_micros *c, int number, bool bad) {
+    float x[AHEAD_BATCH * AHEAD_IN], e[AHEAD_BATCH] = {0};
+    for (int i = 0; i < AHEAD_BATCH * AHEAD_IN; i++)
+        x[i] = (float)dti_normal(8, (uint64_t)(number * 100 + i), 3);
+    e[1] = bad ? INFINITY : 0;
+    CHECK(!dt_program_write(c->program, c->x, x, sizeof x));
+    CHECK(!dt_program_write(c->program, c->e, e, sizeof e));
+}
+
+/* Step `step` in three micro-batches, of which `bad` has an infinite loss, and what each ends with:
+ * all under way at once as far as there is room. */
+static void ahead_micros_step(ahead_micros *c, int step, int bad, bool ahead, dt_result *results,
+                              dt_report *reports) {
+    uint32_t waited = 0;
+    for (uint32_t i = 0; i < 3; i++) {
+        const dt_step_desc desc = {.micro_batch = i, .micro_batches = 3};
+        while (c->program->started == (ahead ? 2 : 1)) {
+            results[waited] = dt_program_wait(c->program, &reports[waited]);
+            waited++;
+        }
+        ahead_micros_write(c, 3 * step + (int)i, (int)i == bad);
+        const dt_result started = dt_program_start(c->program, &desc);
+        CHECK(!started);
+    }
+    while (c->program->started) {
+        results[waited] = dt_program_wait(c->program, &reports[waited]);
+        waited++;
+    }
+    CHECK(waited == 3);
+}
+
+static void ahead_micros_of(const char *device) {
+    dt_result results[3];
+    dt_report reports[3];
+    uint64_t hash[2], before, after;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        ahead_micros c;
+        REQUIRE(ahead_micros_open(&c, device));
+        for (int step = 0; step < 4; step++) {
+            ahead_micros_step(&c, step, -1, ahead, results, reports);
+            CHECK(!results[0] && !results[1] && !results[2] && reports[2].committed);
+            CHECK(reports[2].step == (uint64_t)step + 1 && reports[0].step == reports[2].step);
+        }
+        CHECK(!dt_store_state_hash(c.store, &hash[ahead]));
+        dt_ctx_destroy(c.ctx);
+    }
+    CHECK(hash[0] == hash[1]);
+    ahead_micros c;
+    REQUIRE(ahead_micros_open(&c, device));
+    ahead_micros_step(&c, 0, -1, true, results, reports);
+    CHECK(!dt_store_state_hash(c.store, &before));
+    ahead_micros_step(&c, 1, 1, true, results, reports); /* its last one is under way already */
+    CHECK(!results[0] && results[1] == DT_ERROR_NUMERIC && !reports[1].not_run);
+    CHECK(results[2] == DT_ERROR_NUMERIC && reports[2].not_run && reports[2].step == 2);
+    CHECK(!dt_store_state_hash(c.store, &after) && before == after);
+    const dt_step_desc rest = {.micro_batch = 1, .micro_batches = 3};
+    CHECK(dt_program_start(c.program, &rest) == DT_ERROR_INVALID); /* there is no sum */
+    for (int step = 1; step < 4; step++)
+        ahead_micros_step(&c, step, -1, true, results, reports);
+    CHECK(!results[2] && !dt_store_state_hash(c.store, &after) && after == hash[1]);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(micro_batches_in_flight_have_the_bits_of_one_at_a_time_and_stop_at_an_infinite_loss) {
+    ahead_micros_of("cpu");
+    if (ahead_has_vulkan())
+        ahead_micros_of("vulkan:0");
+}
+
 /* ---- who waits for whom */
 
 TEST(a_start_or_a_write_without_room_waits_for_the_oldest_step_and_tells_its_error) {
@@ -502,7 +600,7 @@ static bool heavy_conflict(const dti_vk_exec *e, uint32_t a, uint32_t b) {
  * step. */
 static uint32_t heavy_read(const dti_vk_exec *e, const dti_segment *segments, heavy_launch *out) {
     uint32_t count = 0, dispatches = 0, barriers = 0;
-    for (uint32_t i = 0; i < e->segment_count + e->whole; i++) {
+    for (uint32_t i = 0; i < e->segment_count + e->desc->whole[0]; i++) {
         const dti_segment *s = &segments[i < e->segment_count ? i : i - e->segment_count];
         for (uint32_t k = s->first; k < s->first + s->count; k++) {
             out[count].number = k;

@@ -75,7 +75,9 @@ typedef struct dti_exec_desc {
     uint32_t launch_count;
     const dti_segment *segments;
     uint32_t segment_count;
-    uint32_t whole;    /* so many segments, from the first, are mostly started as one; 0: none */
+    /* Segments, from the first, that are mostly started as one: of a step, and of one that does not
+     * commit; 0: none. */
+    uint32_t whole[2];
     uint32_t in, out;  /* which of the memories are IN and OUT; the step block is at IN + 0 */
     uint32_t exchange; /* which one segments fetch from and put to; not looked at if none does */
 } dti_exec_desc;

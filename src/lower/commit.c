@@ -202,6 +202,21 @@ static uint32_t dti_commit_pairs_of_all(dti_code *code, const dti_optim_site *si
     return dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, all, code->pairs_in);
 }
 
+/* Of the losses of a program by itself; a replica's own do not decide: the whole job's are looked
+ * at before the commit. */
+static uint32_t dti_commit_losses(const dti_code *code) {
+    return code->desc.no_check || code->slices.piece_count ? 0u : DTI_COMMIT_LOSSES;
+}
+
+/* So the next micro-batch can be started before the host has seen this one's losses. */
+static void dti_commit_check(dti_code *code, const dti_optim_site *site, uint32_t status) {
+    const dti_args_commit args = {.terms = code->loss_count, .flags = dti_commit_losses(code)};
+    if (!code->desc.accumulate || code->slices.piece_count)
+        return;
+    dti_emit_clip_finish(site->e, &args, status, status, site->state);
+    dti_segment_end(code);
+}
+
 static void dti_commit_norm(dti_code *code, const dti_optim_site *site, uint32_t status) {
     const bool apart = code->pairs_all > 0;
     bool norm = apart || !code->desc.no_check || code->optim.clip_norm > 0.0;
@@ -213,13 +228,10 @@ static void dti_commit_norm(dti_code *code, const dti_optim_site *site, uint32_t
         dti_emit_grad_norm(site, code->table_entries, pairs);
     }
     const uint32_t blocks = apart ? code->pairs_all : code->table_entries;
-    /* a replica's own losses do not decide: the whole job's are looked at before the commit */
-    const uint32_t losses =
-        code->desc.no_check || code->slices.piece_count ? 0u : DTI_COMMIT_LOSSES;
+    const uint32_t maximize = code->optim.maximize ? DTI_COMMIT_MAXIMIZE : 0u;
     const dti_args_commit args = {.blocks = norm ? blocks : 0,
                                   .terms = code->loss_count,
-                                  .flags =
-                                      losses | (code->optim.maximize ? DTI_COMMIT_MAXIMIZE : 0u)};
+                                  .flags = dti_commit_losses(code) | maximize};
     dti_emit_clip_finish(site->e, &args, pairs, status, site->state);
 }
 
@@ -361,13 +373,15 @@ static void dti_commit_tick(const dti_code *code, const dti_optim_site *site, ui
 
 static dt_result dti_pass_commit(dti_lowering *w) {
     dti_code *code = w->code;
-    code->commit_segment = UINT32_MAX;
+    code->check_segment = code->commit_segment = UINT32_MAX;
     if (!code->has_optim)
         return DT_OK;
     dti_sparse_table(code);
     w->e.id = 0;
     w->e.workgroups = w->e.workgroups && !code->layout->offload; /* the host's */
     const dti_optim_site site = dti_commit_site(code, &w->e);
+    code->check_segment = code->segment_count;
+    dti_commit_check(code, &site, w->status);
     code->commit_segment = code->update_segment = code->segment_count;
     dti_commit_norm(code, &site, w->status);
     dti_commit_whole(code, &site);

@@ -218,7 +218,8 @@ static dt_result dti_step_slot_exec(dt_program *p, dti_step_slot *t) {
         .launch_count = code->host_segments ? code->host_first : code->list.launch_count,
         .segments = code->device_segments ? code->device_segments : code->segments,
         .segment_count = code->segment_count,
-        .whole = code->slices.piece_count ? 0 : code->weigh_segment,
+        .whole = {code->slices.piece_count ? 0 : code->weigh_segment,
+                  code->check_segment < code->commit_segment ? code->commit_segment : 0},
         .in = DTI_ARENA_IN,
         .out = DTI_ARENA_OUT,
         .exchange = DTI_ARENA_GRADIENT};
@@ -448,6 +449,7 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
     for (uint32_t i = 0; i < p->step_slot_count; i++)
         dti_step_slot_free(p, &p->step_slots[i], i == 0);
     dti_program_drop_imports(p);
+    dti_weigher_free(p);
     dti_code_release(p->store, p->code);
     DTI_FREE(p->base, p->written, p->stale, p->step_slots, p);
 }

@@ -16,6 +16,7 @@
  *   run/run.c           dt_program_run, and the same cut open
  *   run/inflight.c      steps that start before the one before has ended
  *   run/external.c      the application's buffers as inputs and outputs
+ *   run/weigher.c       weights of losses by the host
  *   run/replica.c       what a replica of a job calls
  *   run/micro_slots.c   micro-batch slots of a pipeline's stage */
 
@@ -55,6 +56,8 @@ typedef struct dti_step_slot {
     char said[1024]; /* as dti_base.error */
 } dti_step_slot;
 
+typedef struct dti_weigher dti_weigher;
+
 struct dt_program {
     dt_store *store;
     dti_base *base;
@@ -72,8 +75,9 @@ struct dt_program {
     /* inflight.c's: `started` step slots from the oldest on have steps that were started as a whole
      */
     uint32_t oldest, started;
-    uint32_t ended; /* of these, have ended and were not asked for their reports */
-    bool failed;    /* a step before them was aborted: they do not run */
+    uint32_t ended;       /* of these, have ended and were not asked for their reports */
+    bool failed;          /* a step before them was aborted: they do not run */
+    dti_weigher *weigher; /* NULL: the device weighs losses */
 };
 
 /* ---- compile.c: dt_program_create; where batch_slices is not NULL, of a replica's share of a
@@ -137,9 +141,12 @@ static dt_result dti_inflight_place(dt_program *p); /* makes a slot free for inp
 static inline dti_step_slot *dti_step_slot_ahead(dt_program *p, uint32_t i) {
     return &p->step_slots[(p->oldest + i) % p->step_slot_count];
 }
+/* dt_program_start; weights: of losses, over the whole batch, which may be 0; NULL: step's. */
+static dt_result dti_program_start(dt_program *p, const dt_step_desc *step, const double *weights);
 /* Whether dt_program_start would wait for one of them. */
 static bool dti_inflight_waits(dt_program *p, const dt_step_desc *step);
-static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step);
+static uint64_t dti_step_number(dt_program *p, const dt_step_desc *step);
+static uint64_t dti_inflight_commits(dt_program *p); /* of those that have not ended */
 /* How many of them have not ended. */
 static inline uint32_t dti_inflight_count(const dt_program *p) {
     return p->started - p->ended;
@@ -177,7 +184,8 @@ static inline bool dti_program_weighs(const dt_program *p) {
 static bool dti_program_weighs_by(const dt_program *p, const dti_binding *binding); /* this one */
 /* Whether an input is checked when it is written: a class number or an index. */
 static bool dti_program_labels(const dt_program *p);
-/* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]. */
+/* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]; without slices
+ * all is one piece. Of what dti_weigher_write wrote, if the program has a weigher. */
 static dt_result dti_program_weigh(dt_program *p, double *weights);
 /* dt_program_run with weights of the batch that may be 0, as where no target counts. */
 static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step,
@@ -199,6 +207,15 @@ static dt_result dti_program_commit(dt_program *p);
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
 static const char *dti_program_attribute(dt_program *p, bool ran);
+
+/* ---- weigher.c: only of a device that runs on its own, and where targets are inputs */
+static dt_result dti_weigher_make(dt_program *p); /* MEMORY; after it p->weigher may be NULL */
+static void dti_weigher_free(dt_program *p);
+/* Checks labels as dt_program_write does, and keeps what is weighed. It waits for no step. */
+static dt_result dti_weigher_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
+                                   const uint32_t *rows);
+static void dti_weigher_copy(dt_program *p, const dti_binding *binding, const void *data);
+static dt_result dti_weigher_run(const dt_program *p, const uint32_t **out); /* *out: as OUT */
 
 /* ---- offload.c */
 static dt_result dti_step_slot_offload(dt_program *p, dti_step_slot *t);

@@ -57,6 +57,8 @@ static double dti_step_proven(dt_program *p) {
     }
     for (uint32_t i = p->ended; i < p->started; i++) {
         const dti_step_slot *t = dti_step_slot_ahead(p, i);
+        if (!t->commits)
+            continue;
         if (t->proven < 0.0f || !dti_reach_step(p, t, (double)t->proven, start))
             return -1.0;
     }

@@ -59,6 +59,7 @@ static dt_result dti_inflight_settle(dt_program *p) {
         p->ended++;
         t->result = dti_step_finish(p, &t->report);
         p->failed = p->failed || (t->result && p->code->has_optim);
+        p->store->summed = t->result ? 0 : p->store->summed;
         snprintf(t->said, sizeof t->said, "%s", t->result ? p->base->error : "");
         *dti_running_of(p) = p;
     }
@@ -88,18 +89,26 @@ static dt_result dti_inflight_place(dt_program *p) {
 
 /* ---- start */
 
-/* A step that adds to gradients, or leaves them to be read, is by itself, as is one behind which
- * the state is kept (host_copy.c); so is one of which it is not known whether its update can
- * overflow: that is known once those before it have ended. */
+static uint64_t dti_inflight_commits(dt_program *p) {
+    uint64_t count = 0;
+    for (uint32_t i = p->ended; i < p->started; i++)
+        count += dti_step_slot_ahead(p, i)->commits;
+    return count;
+}
+
+/* A step that leaves gradients to be read is by itself, as is one after which the state is kept
+ * (host_copy.c). So is one of which it is not known whether its update can overflow: that is known
+ * once those before it have ended. */
 static bool dti_inflight_alone(dt_program *p, const dt_step_desc *step) {
+    const uint64_t commits = dti_inflight_commits(p);
     if (!p->code->has_optim)
         return p->code->has_gradients;
     p->now->step = dti_step_number(p, step);
     p->now->lr = dti_optim_lr_at(&p->code->optim, step->lr, p->now->step);
-    return dti_host_copy_due(p->store, p->store->steps + dti_inflight_count(p)) ||
-           step->micro_batches > 1 || dti_step_weighs(p, step) ||
-           dti_step_slot_ahead(p, p->ended)->micros > 1 ||
-           (!p->code->desc.no_check && dti_step_proven(p) < 0.0);
+    const bool last = step->micro_batch + 1 >= step->micro_batches;
+    return (commits && dti_host_copy_due(p->store, p->store->steps + commits)) ||
+           dti_step_weighs(p, step) ||
+           (last && !p->code->desc.no_check && dti_step_proven(p) < 0.0);
 }
 
 static bool dti_inflight_waits(dt_program *p, const dt_step_desc *step) {
@@ -117,8 +126,7 @@ static dt_result dti_inflight_room(dt_program *p, const dt_step_desc *step) {
     return result;
 }
 
-DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
-           (p, desc)) {
+static dt_result dti_program_start(dt_program *p, const dt_step_desc *desc, const double *weights) {
     const dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     DTI_TRY(dti_check_forked(p->base));
     DTI_TRY(dti_step_check(p, &step, true));
@@ -126,10 +134,17 @@ DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_
         DTI_TRY(dti_bindings_written(p, true));
     DTI_TRY(dti_inflight_room(p, &step));
     DTI_TRY(dti_step_open(p, &step));
+    if (weights)
+        dti_program_set_weights(p, weights);
     DTI_TRY(dti_drive_start(p, p->now->end));
     p->started++;
     p->now = dti_step_slot_ahead(p, p->started);
     return DT_OK;
+}
+
+DTI_PUBLIC(dt_program_start, (dt_program * p, const dt_step_desc *desc), p, DTI_OF(dt_program),
+           (p, desc)) {
+    return dti_program_start(p, desc, NULL);
 }
 
 DTI_PUBLIC(dt_program_wait, (dt_program * p, dt_report *report), p, DTI_OF(dt_program),

@@ -61,20 +61,30 @@ static bool dti_program_labels(const dt_program *p) {
     return any;
 }
 
+/* A piece's weight has its own place. That of all pieces is where weights are put, also where the
+ * term itself differs from piece to piece. */
+static double dti_program_weight(const dt_program *p, const uint32_t *out, uint32_t loss,
+                                 uint32_t piece) {
+    const dti_code *code = p->code;
+    const dti_out_words all = {.word = DTI_STATUS_TERM(loss)};
+    const dti_out_words at = code->weight_each[loss] ? code->terms[loss] : all;
+    if (code->slices.piece_count && code->static_weight[loss] > 0.0)
+        return dti_program_count(p, loss, piece);
+    if (code->static_weight[loss] > 0.0)
+        return code->static_weight[loss];
+    const bool rows = !code->slices.piece_count || code->slices.pieces[piece].rows;
+    return rows ? (double)dti_status_f32(out, at.word + piece * at.stride + 1) : 0.0;
+}
+
 static dt_result dti_program_weigh(dt_program *p, double *weights) {
+    const uint32_t *out = dti_program_out(p), pieces = DTI_MAX(p->code->slices.piece_count, 1u);
     double ignored[DT_MAX_TERMS] = {0};
-    dt_result result = p->code->weighs ? dt_program_add_loss_weights(p, ignored) : DT_OK;
-    for (uint32_t i = 0; i < p->code->slices.piece_count && !result; i++) {
-        for (uint32_t loss = 0; loss < p->code->loss_count; loss++) {
-            double pair[2];
-            /* a piece's weight has its own place; that of all pieces is where weights are put, also
-             * where the term itself differs from piece to piece */
-            const dti_out_words all = {.word = DTI_STATUS_TERM(loss)};
-            dti_program_pair(p, p->code->weight_each[loss] ? p->code->terms[loss] : all, i, pair);
-            bool counted = p->code->static_weight[loss] > 0.0;
-            weights[i * DT_MAX_TERMS + loss] += counted ? dti_program_count(p, loss, i) : pair[1];
-        }
-    }
+    dt_result result = !p->code->weighs ? DT_OK
+                       : p->weigher     ? dti_weigher_run(p, &out)
+                                        : dt_program_add_loss_weights(p, ignored);
+    for (uint32_t i = 0; i < pieces && !result; i++)
+        for (uint32_t loss = 0; loss < p->code->loss_count; loss++)
+            weights[i * DT_MAX_TERMS + loss] += dti_program_weight(p, out, loss, i);
     return result;
 }
 

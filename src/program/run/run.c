@@ -109,7 +109,10 @@ static uint64_t dti_micro_params(const dt_program *p) {
  * that stopped half-way or parameters that the first of them did not have would be in the sum. */
 static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
     const dt_store *s = p->store;
-    if (step->micro_batch == 0)
+    const dti_step_slot *newest =
+        dti_inflight_count(p) ? dti_step_slot_ahead(p, p->started - 1) : NULL;
+    if (step->micro_batch == 0 ||
+        (newest && step->micro_batches == newest->micros && step->micro_batch == newest->micro + 1))
         return DT_OK;
     if (step->micro_batch != s->summed || step->micro_batches != s->micros) {
         return dti_code_fail(
@@ -583,18 +586,20 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     dti_drive_close(p);
     if (p->now->made)
         dti_step_rows(p, true);
-    if (p->now->commits && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
+    const bool looks = p->now->commits || p->code->check_segment < p->code->commit_segment;
+    if (looks && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
         return dti_step_not_run(p, r);
     dti_report_fill(p, status, r);
     if (dti_step_faulty(p, status))
-        return dti_step_fault(p, r, p->code->commit_segment);
+        return dti_step_fault(p, r, p->code->check_segment);
     p->store->steps += p->now->commits;
     r->committed = p->now->commits;
     if (p->now->commits) {
         dti_step_averaged(p);
         dti_store_remember(p, status);
     }
-    dti_micro_done(p, p->now->micro + 1);
+    if (!dti_inflight_count(p))
+        dti_micro_done(p, p->now->micro + 1);
     return p->now->commits && !dti_inflight_count(p) ? dti_host_copy_after(p->store) : DT_OK;
 }
 

@@ -6,9 +6,8 @@ static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
 }
 
 /* Steps that are under way count as committed. */
-static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step) {
-    const uint64_t ahead = p->code->has_optim ? dti_inflight_count(p) : 0;
-    return step->step ? step->step : p->store->steps + 1 + ahead;
+static uint64_t dti_step_number(dt_program *p, const dt_step_desc *step) {
+    return step->step ? step->step : p->store->steps + 1 + dti_inflight_commits(p);
 }
 
 static bool dti_step_averages(const dt_program *p, uint32_t param) {

@@ -38,7 +38,7 @@ static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *d
     bool good = desc->in < desc->memory_count && desc->out < desc->memory_count;
     good = good && dti_vk_range_fits(desc->memories[desc->in], &step) &&
            dti_vk_range_fits(desc->memories[desc->out], &status);
-    good = good && desc->whole <= desc->segment_count;
+    good = good && desc->whole[0] <= desc->segment_count && desc->whole[1] <= desc->segment_count;
     for (uint32_t i = 0; i < desc->segment_count && good; i++) {
         const dti_segment *s = &desc->segments[i];
         good = s->first <= desc->launch_count && s->count <= desc->launch_count - s->first &&
@@ -65,7 +65,7 @@ static bool dti_vk_reserve(dti_vk_build *b) {
     e->work = dti_alloc_array(base, most, sizeof *e->work);
     e->scans = dti_alloc_array(base, most * DTI_BINDINGS_MAX, sizeof *e->scans);
     b->keys = dti_alloc_array(base, most * (1 + DTI_BINDINGS_MAX), sizeof *b->keys);
-    e->takes = dti_alloc_array(base, e->segment_count + 1u, sizeof *e->takes);
+    e->takes = dti_alloc_array(base, e->segment_count + 2u, sizeof *e->takes);
     e->runs = dti_alloc_array(base, e->segment_count + 1u, sizeof *e->runs);
     return e->work && e->scans && b->keys && e->takes && e->runs;
 }
@@ -85,7 +85,6 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     e->out = (dti_vk_memory *)desc->memories[desc->out];
     e->work_count = desc->launch_count;
     e->segment_count = desc->segment_count;
-    e->whole = desc->whole;
     dt_result result = dti_vk_reserve(&build) ? dti_vk_add_all(&build) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_vk_make_sets(&build);
@@ -191,9 +190,10 @@ static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t coun
 /* The fence is the last submission's: a queue's earlier ones have ended then too. */
 static dt_result dti_vk_submit_takes(const dti_vk_exec *e, uint32_t first, uint32_t count,
                                      dti_VkFence fence) {
-    const bool whole = count == e->whole && first == 0;
-    const dti_vk_take *from = &e->takes[whole ? e->segment_count : first];
-    const dti_vk_take *last = whole ? from : from + count - 1;
+    const dti_vk_take *from = &e->takes[first], *last = from + count - 1;
+    for (uint32_t i = 0; i < 2; i++)
+        if (count == e->desc->whole[i] && first == 0)
+            from = last = &e->takes[e->segment_count + i];
     const uint32_t end = last->first + last->count;
     for (uint32_t at = from->first; at < end; at++)
         DTI_TRY(dti_vk_submit(e->device, &e->commands[at], 1, at + 1 == end ? fence : NULL));

@@ -182,9 +182,9 @@ static dt_result dti_vk_record_take(const dti_vk_exec *e, const dti_vk_take *tak
 
 static dt_result dti_vk_plan_takes(dti_vk_exec *e) {
     e->command_count = 1;
-    for (uint32_t i = 0; i <= e->segment_count; i++) {
-        const bool whole = i == e->segment_count;
-        const uint32_t count = whole ? e->whole : 1;
+    for (uint32_t i = 0; i < e->segment_count + 2; i++) {
+        const bool whole = i >= e->segment_count;
+        const uint32_t count = whole ? e->desc->whole[i - e->segment_count] : 1;
         e->takes[i].first = e->command_count;
         e->takes[i].count = count ? dti_vk_reel_length(e, whole ? 0 : i, count) : 0;
         e->command_count += e->takes[i].count;
@@ -200,7 +200,8 @@ static dt_result dti_vk_record_all(dti_vk_exec *e) {
         result = dti_vk_fence_create(e->device, &e->runs[i].fence);
     for (uint32_t i = 0; i < e->segment_count && !result; i++)
         result = dti_vk_record_take(e, &e->takes[i], i, 1);
-    if (!result && e->whole)
-        result = dti_vk_record_take(e, &e->takes[e->segment_count], 0, e->whole);
+    for (uint32_t i = 0; i < 2 && !result; i++)
+        if (e->desc->whole[i])
+            result = dti_vk_record_take(e, &e->takes[e->segment_count + i], 0, e->desc->whole[i]);
     return result;
 }

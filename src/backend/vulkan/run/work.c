@@ -57,9 +57,9 @@ typedef struct dti_vk_exec {
     dti_VkDescriptorPool pool;
     dti_VkDescriptorSet *sets;
     dti_VkCommandBuffer *commands; /* the first is for the fault search */
-    uint32_t command_count, whole; /* segments of a whole step; 0: it is not recorded */
-    dti_vk_take *takes;            /* of each segment, and behind them of the whole step */
-    dti_vk_run_state *runs;        /* by first segment */
+    uint32_t command_count;
+    dti_vk_take *takes;     /* of each segment, and after them of desc->whole */
+    dti_vk_run_state *runs; /* by first segment */
 
     /* parts.c's */
     dti_VkQueryPool stamps; /* NULL: the queue has no clock */
