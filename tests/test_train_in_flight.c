@@ -2,7 +2,7 @@
  * step that fails means. Included by main.c, behind test_parallel.c. */
 
 typedef struct fly_case {
-    int kind, in_flight, batch;
+    int kind, in_flight, batch, accumulate;
     bool by_steps, skips;
     const char *checkpoint;
 } fly_case;
@@ -42,6 +42,7 @@ static void fly(const fly_case *c, fly_result *out) {
     dt_trainer_desc d = train_desc(&m);
     d.devices = "vulkan:0";
     d.batch = c->batch;
+    d.accumulate = c->accumulate;
     d.limits.in_flight = c->in_flight;
     d.checkpoint.folder = c->checkpoint;
     d.checkpoint.every_steps = c->checkpoint ? 3 : 0;
@@ -92,6 +93,15 @@ TEST(a_trainer_with_two_steps_in_flight_has_the_bits_of_one_at_a_time) {
     const char *folder = temp_path("fly");
     fly_alike((fly_case){.kind = 1, .batch = 37, .checkpoint = folder});
     temp_remove_folder(folder);
+}
+
+/* Parts of full batches are alike; some of short ones are not. */
+TEST(a_trainer_with_micro_batches_in_flight_has_the_bits_of_one_step_at_a_time) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    fly_alike((fly_case){.kind = 0, .batch = 36, .accumulate = 3});
+    fly_alike((fly_case){.kind = 0, .batch = 36, .accumulate = 4, .skips = true});
+    fly_alike((fly_case){.kind = 0, .batch = 37, .accumulate = 2, .skips = true});
 }
 
 TEST(a_skipped_step_does_not_change_the_next_one_in_flight) {
@@ -150,6 +160,35 @@ TEST(a_trainer_with_a_step_in_flight_starts_the_next_and_allocates_nothing) {
     dt_ctx_get_info(m.ctx, &after);
     CHECK(before.host_alloc_calls == after.host_alloc_calls);
     dt_ctx_destroy(m.ctx);
+}
+
+/* The last one commits; the device weighs nothing, and none waits but for the one before the last. */
+TEST(a_step_of_micro_batches_is_one_submission_for_each) {
+    for (int parts = 2; parts <= 8; parts *= 2) {
+        train_model m;
+        dt_trainer_desc d;
+        dt_trainer *trainer;
+        dt_ctx_info before, after;
+        REQUIRE(fly_stub_open(&m, &d, &trainer));
+        dt_trainer_destroy(trainer);
+        d.batch = 4 * parts;
+        d.accumulate = parts;
+        REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+        CHECK(trainer->par.alone && !dt_trainer_step(trainer, NULL));
+        CHECK(!dt_trainer_step(trainer, NULL));
+        dt_ctx_get_info(m.ctx, &before);
+        memset(stub.calls, 0, sizeof stub.calls);
+        CHECK(!dt_trainer_step(trainer, NULL) && trainer->par.under_way == 1);
+        CHECK(stub.calls[STUB_QueueSubmit] == (uint64_t)parts);
+        CHECK(stub.calls[STUB_ResetFences] == (uint64_t)parts);
+        CHECK(stub.calls[STUB_GetFenceStatus] <= (uint64_t)parts &&
+              !stub.calls[STUB_WaitForFences]);
+        CHECK(stub.copies == 2); /* no gradient leaves */
+        CHECK(trainer->par.replicas[0].store->running->started == 2);
+        dt_ctx_get_info(m.ctx, &after);
+        CHECK(before.host_alloc_calls == after.host_alloc_calls);
+        dt_ctx_destroy(m.ctx);
+    }
 }
 
 TEST(gradients_of_a_trainer_alone_stay_on_its_device) {

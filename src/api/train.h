@@ -238,8 +238,9 @@ typedef struct dt_checkpoint_desc {
 
 /* Limits of memory and of how far a GPU runs ahead.
  *
- * in_flight: steps in flight at once on a GPU that is the whole job. That is one rank, one device,
- * one batch slice and one micro-batch, without offload, local steps and DT_BALANCE_MEASURED.
+ * in_flight: steps in flight at once on a GPU that is the whole job. That is one rank, one device
+ * and one batch slice, without offload, local steps and DT_BALANCE_MEASURED. With .accumulate it is
+ * also without .skip_empty and without running statistics of batch norm.
  * Elsewhere one step is in flight, because sums pass the host before a commit. With 2 the GPU does
  * not wait for the host between steps. dt_trainer_step then returns while its step is in flight
  * (dt_trainer_wait). A fit's callbacks see a step when the next one has begun. The bits are the

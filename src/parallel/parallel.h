@@ -90,6 +90,13 @@ typedef struct dti_step {
     bool told;           /* all ranks know that it is given up */
     bool not_run;        /* the one before it was skipped, and this was in flight already */
     _Atomic bool faulty; /* a device here found that what it would write is not finite */
+
+    /* one.c's: micro-batches that were started, and that were waited for; what came of these */
+    uint32_t begun, ended;
+    double terms[4 * DT_MAX_TERMS];
+    double norm;
+    bool empty, committed;
+    char said[1024]; /* as dti_base.error, where it is faulty */
 } dti_step;
 
 /* Sums over leaves of a few doubles: weights, losses. */
@@ -445,6 +452,7 @@ static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *
 
 /* ---- data/one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);
+static uint64_t dti_alone_committed(const dti_parallel *par); /* of the steps under way */
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
 
 /* ---- data/replica_step.c */

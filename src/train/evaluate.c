@@ -95,7 +95,7 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_report report = {0};
     r->result = DT_OK;
     if (rows) /* a column that the predicted tensor does not depend on has no place */
-        r->result = dti_batch_write(batch, first, rows, p, NULL, !v->output.id);
+        r->result = dti_batch_write(batch, first, rows, p, NULL, !v->output.id, false);
     if (rows && !r->result)
         r->result = dt_program_run(p, NULL, &report);
     if (rows && !r->result && v->output.id)

@@ -83,7 +83,7 @@ static dt_result dti_trainer_end_to(dt_trainer *t, uint32_t keep, dt_train_repor
 
 /* The next step's number. */
 static uint64_t dti_trainer_number(const dt_trainer *t) {
-    return t->par.replicas[0].store->steps + 1 + t->par.under_way;
+    return t->par.replicas[0].store->steps + 1 + t->par.under_way - dti_alone_committed(&t->par);
 }
 
 /* How many of `keep` steps may stay under way behind the newest, which is of `batch`. */

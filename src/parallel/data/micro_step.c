@@ -29,9 +29,9 @@ static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s,
 
 /* Rows of a batch to a program's inputs. stands: by node of the columns' graph, which one of the
  * program's graph it is; NULL: the same. all: also to inputs that the program does not read, which
- * is an error. */
+ * is an error. weigh: to its weigher instead. */
 static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t rows, dt_program *p,
-                                 const uint32_t *stands, bool all) {
+                                 const uint32_t *stands, bool all, bool weigh) {
     const uint32_t at = row - batch->first;
     for (int c = 0; c < batch->column_count; c++) {
         const dti_loader_column *column = &batch->columns[c];
@@ -39,15 +39,23 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
         const char *data = batch->values[c];
         const dt_tensor input = {p->store->graph,
                                  stands ? stands[column->input.id] : column->input.id};
-        if (all || dti_code_binding(dti_program_code(p), input.id, false, false))
-            DTI_TRY(dti_binding_write(p, input, false, data + at * size, rows * size,
-                                      batch->sources + at));
+        if (!all && !dti_code_binding(dti_program_code(p), input.id, false, false))
+            continue;
+        const uint32_t *sources = batch->sources + at;
+        DTI_TRY(weigh ? dti_weigher_write(p, input, data + at * size, rows * size, sources)
+                      : dti_binding_write(p, input, false, data + at * size, rows * size, sources));
     }
     return DT_OK;
 }
 
 static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *run) {
-    return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true);
+    return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true, false);
+}
+
+/* To where it is weighed, which is where its step has them where it has no weigher. */
+static dt_result dti_micro_write_weigher(const dti_parallel *par, const dti_micro_run *run) {
+    const bool weigher = run->program->weigher || !dti_program_weighs(run->program);
+    return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true, weigher);
 }
 
 /* ---- weights */

@@ -1,14 +1,28 @@
 /* The step of a job that is one replica with one batch slice, on a device that runs on its own.
- * Nothing is exchanged or agreed, so it is a program by itself, which AGREE starts and RUN waits
- * for: gradients stay on the device, and the next step begins while this one is in flight. Replicas
- * and ranks cannot do that: their sums pass through the host between backward part and commit, and
- * no forward part may begin before the commit. */
+ * Nothing is exchanged or agreed. So each micro-batch is a step of a program by itself, which
+ * AGREE starts and RUN waits for: gradients stay on the device, and the next step begins while this
+ * one is in flight. Replicas and ranks cannot do that: their sums pass through the host between
+ * backward part and commit, and no forward part may begin before the commit.
+ *
+ * The program's step slots are a ring of micro-batches. So one is written while another computes,
+ * and AGREE waits for the oldest where the ring is full. That one may be the step's before. */
+
+/* The device moves running statistics with each micro-batch; statistics.c joins those of all. */
+static bool dti_alone_accumulates(const dti_parallel *par) {
+    const dt_graph *g = par->replicas[0].graph;
+    bool can = !par->desc.skip_empty;
+    for (uint32_t id = 1; id < g->count; id++)
+        can = can &&
+              !(g->nodes[id].op == DTI_OP_PARAM && g->nodes[id].buffer && g->nodes[id].attr.i[2]);
+    return can;
+}
 
 /* On the CPU a step has run when its start returns, so there is nothing to go ahead of. */
 static bool dti_parallel_is_alone(const dti_parallel *par) {
     const dti_partition *job = &par->job;
     return !dti_parallel_is_local(par) && !par->desc.parallel.offload && par->mesh.world == 1 &&
-           job->replicas == 1 && job->batch_slices == 1 && job->parts == 1 && !job->bounds &&
+           job->replicas == 1 && job->batch_slices == 1 && !job->bounds &&
+           (job->parts == 1 || dti_alone_accumulates(par)) &&
            par->desc.parallel.balance == DT_BALANCE_EQUAL && !par->desc.worker &&
            par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
 }
@@ -16,49 +30,128 @@ static bool dti_parallel_is_alone(const dti_parallel *par) {
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run) {
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
-    d.in_flight = par->desc.in_flight == 1 ? 1 : 2;
+    d.accumulate = par->job.parts > 1;
+    d.in_flight = par->desc.in_flight == 1 && par->job.parts == 1 ? 1 : 2;
     d.skip_empty = par->desc.skip_empty;
-    return dti_program_create(r->store, &d, NULL, &run->program);
+    DTI_TRY(dti_program_create(r->store, &d, NULL, &run->program));
+    return d.accumulate ? dti_weigher_make(run->program) : DT_OK;
 }
 
+static uint64_t dti_alone_committed(const dti_parallel *par) {
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < par->under_way; i++)
+        count += par->steps[(par->oldest + i) % DTI_STEP_SLOTS_MAX].committed;
+    return count;
+}
+
+static bool dti_alone_faulty(const dti_parallel *par) {
+    bool faulty = false;
+    for (uint32_t i = 0; i < par->under_way; i++)
+        faulty = faulty || par->steps[(par->oldest + i) % DTI_STEP_SLOTS_MAX].faulty;
+    return faulty;
+}
+
+/* A step after a faulty one does not run: the trainer computes its batch again. */
 static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step) {
-    const dti_replica *r = &par->replicas[0];
-    dt_program *p = (rows == r->full.rows ? &r->full : &r->tail)->runs[0].program;
+    return par->under_way == DTI_STEP_SLOTS_MAX || dti_alone_faulty(par);
+}
+
+static void dti_alone_fault(dti_step *s, const char *said, bool not_run) {
+    if (s->faulty)
+        return;
+    s->faulty = true;
+    s->not_run = not_run;
+    snprintf(s->said, sizeof s->said, "%s", said);
+}
+
+/* Waits for the oldest micro-batch, which is of `s`; what is not finite skips its step. */
+static dt_result dti_alone_take(dti_parallel *par, dti_step *s) {
+    dt_report report = {0};
+    const dt_result result = dt_program_wait(par->replicas[0].store->running, &report);
+    s->ended++;
+    dti_terms_add(s->terms, &report);
+    s->norm = report.gradient_norm;
+    s->empty = report.empty;
+    s->committed = report.committed;
+    if (result == DT_ERROR_NUMERIC)
+        dti_alone_fault(s, par->base->error, report.not_run);
+    return result == DT_ERROR_NUMERIC ? DT_OK : result;
+}
+
+/* Of a step under way, or of the one that begins. */
+static dt_result dti_alone_take_oldest(dti_parallel *par) {
+    uint32_t i = par->oldest;
+    while (par->steps[i].ended == par->steps[i].begun)
+        i = (i + 1) % DTI_STEP_SLOTS_MAX;
+    return dti_alone_take(par, &par->steps[i]);
+}
+
+/* Until a micro-batch of `p` can be started and overtakes nothing that it must not. */
+static dt_result dti_alone_room(dti_parallel *par, dt_program *p, const dt_step_desc *step) {
     const dt_store *s = p->store;
-    return s->running && (s->running != p || dti_inflight_waits(p, step));
+    dt_result result = DT_OK;
+    while (!result && s->running && (s->running != p || dti_inflight_waits(p, step)))
+        result = dti_alone_take_oldest(par);
+    return result;
+}
+
+/* Of all micro-batches, before the first is started. Without a weigher the device does it. */
+static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
+    dt_result result = DT_OK;
+    memset(par->weights.sum, 0, DT_MAX_TERMS * sizeof(double));
+    for (uint32_t i = 0; i < runs->count && runs->count > 1 && !result; i++) {
+        dt_program *p = runs->runs[i].program;
+        while (!result && dti_program_weighs(p) && !p->weigher && p->store->running)
+            result = dti_alone_take_oldest(par);
+        if (!result)
+            result = dti_micro_write_weigher(par, &runs->runs[i]);
+        if (!result)
+            result = dti_program_weigh(p, par->weights.sum);
+    }
+    return result;
+}
+
+static dt_result dti_alone_micro(dti_parallel *par, const dti_runs *runs,
+                                 const dti_micro_run *run) {
+    dt_step_desc step = par->now->desc;
+    step.first_row = run->row;
+    step.micro_batch = run->micro;
+    step.micro_batches = runs->count;
+    DTI_TRY(dti_alone_room(par, run->program, &step));
+    if (dti_alone_faulty(par))
+        dti_alone_fault(par->now, "", true);
+    if (par->now->faulty)
+        return DT_OK;
+    DTI_TRY(dti_micro_write(par, run));
+    DTI_TRY(dti_program_start(run->program, &step, runs->count > 1 ? par->weights.sum : NULL));
+    par->now->begun++;
+    return DT_OK;
 }
 
 static dt_result dti_alone_start(dti_parallel *par, uint32_t index) {
-    const dti_micro_run *run = &par->replicas[index].runs->runs[0];
-    dt_result result = dti_micro_write(par, run);
-    if (!result)
-        result = dt_program_start(run->program, &par->now->desc);
+    const dti_runs *runs = par->replicas[index].runs;
+    dt_result result = dti_alone_weigh(par, runs);
+    for (uint32_t i = 0; i < runs->count && !result; i++)
+        result = dti_alone_micro(par, runs, &runs->runs[i]);
     par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
     return result;
 }
 
-/* What is not finite skips this step. One behind it that was in flight has not run. */
 static dt_result dti_alone_wait(dti_parallel *par) {
-    dti_replica *r = &par->replicas[0];
-    dt_report report = {0};
-    const dt_result result = dt_program_wait(r->store->running, &report);
-    memset(par->terms.leaves, 0, DTI_TERMS_WIDTH * sizeof *par->terms.leaves);
-    dti_terms_add(par->terms.leaves, &report);
-    r->norm = report.gradient_norm;
-    r->empty = report.empty;
-    r->faulty = result == DT_ERROR_NUMERIC;
-    par->now->not_run = report.not_run;
-    return r->faulty ? DT_OK : result;
+    dt_result result = DT_OK;
+    while (!result && par->now->ended < par->now->begun)
+        result = dti_alone_take(par, par->now);
+    return result;
 }
 
 static dt_result dti_alone_done(dti_parallel *par, dti_parallel_result *out) {
-    const dti_replica *r = &par->replicas[0];
-    memcpy(out->terms, par->terms.leaves, sizeof out->terms);
-    out->norm = r->norm;
-    out->empty = r->empty;
-    out->committed = !r->faulty && !(r->empty && par->desc.skip_empty);
-    out->skipped = r->faulty && !par->now->not_run;
-    return r->faulty ? DT_ERROR_NUMERIC : DT_OK;
+    const dti_step *s = par->now;
+    memcpy(out->terms, s->terms, sizeof out->terms);
+    out->norm = s->norm;
+    out->empty = s->empty;
+    out->committed = !s->faulty && !(s->empty && par->desc.skip_empty);
+    out->skipped = s->faulty && !s->not_run;
+    return s->faulty ? dti_fail(par->base, DT_ERROR_NUMERIC, "%s", s->said) : DT_OK;
 }
 
 static const dti_strategy dti_alone_strategy = {.scope = DTI_STEP_OF_REPLICA,

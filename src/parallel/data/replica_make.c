@@ -72,8 +72,9 @@ static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_repli
 static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *runs, uint32_t i) {
     const bool local = dti_parallel_is_local(par);
     dti_micro_run *run = &runs->runs[i];
+    const bool rows = local || par->alone; /* are all that such a program knows of its run */
     for (uint32_t k = 0; k < i; k++) {
-        if (dti_micro_same(run, &runs->runs[k])) {
+        if (rows ? run->rows == runs->runs[k].rows : dti_micro_same(run, &runs->runs[k])) {
             run->program = runs->runs[k].program;
             return DT_OK;
         }

@@ -56,7 +56,7 @@ static dt_result dti_pipe_write(const dti_parallel *par, const dti_pipe_chunk *c
     const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[micro];
     const dti_tp *shared = par->pipe->shared;
     return dti_batch_write(par->now->batch, run->row, run->rows, p, shared ? shared->stands : NULL,
-                           false);
+                           false, false);
 }
 
 static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,
