@@ -162,7 +162,7 @@ TEST(a_trainer_with_a_step_in_flight_starts_the_next_and_allocates_nothing) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* The last one commits; the device weighs nothing, and none waits but for the one before the last. */
+/* The last one commits, and the device weighs nothing. */
 TEST(a_step_of_micro_batches_is_one_submission_for_each) {
     for (int parts = 2; parts <= 8; parts *= 2) {
         train_model m;
@@ -189,6 +189,39 @@ TEST(a_step_of_micro_batches_is_one_submission_for_each) {
         CHECK(before.host_alloc_calls == after.host_alloc_calls);
         dt_ctx_destroy(m.ctx);
     }
+}
+
+static void fly_nothing(void *user) {
+    (void)user;
+}
+
+/* Forward, backward, the check of the sum, the update: all are started before any is waited for,
+ * and the host weighs. */
+TEST(a_step_of_two_small_replicas_on_vulkan_is_driven_by_one_thread) {
+    train_model m;
+    dt_trainer *trainer;
+    dt_vulkan_desc vulkan = stub_vulkan();
+    dt_train_report r;
+    dt_ctx_info before, after;
+    vulkan.lock = vulkan.unlock = fly_nothing;
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.vulkan = &vulkan}, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "vulkan,vulkan";
+    d.batch = 30;
+    REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+    const dti_parallel *par = &trainer->par;
+    REQUIRE(par->job.local == 2 && par->one_thread &&
+            par->replicas[0].full.runs[0].program->weigher);
+    const uint32_t each = dti_program_segments(par->replicas[0].full.runs[0].program) + 2;
+    CHECK(!dt_trainer_step(trainer, NULL));
+    dt_ctx_get_info(m.ctx, &before);
+    memset(stub.calls, 0, sizeof stub.calls);
+    CHECK(!dt_trainer_step(trainer, &r) && train_times_add_up(&r));
+    CHECK(stub.calls[STUB_QueueSubmit] == 2 * each && stub.calls[STUB_ResetFences] == 2 * each);
+    CHECK(stub.calls[STUB_GetFenceStatus] <= 2 * each && !stub.calls[STUB_WaitForFences]);
+    dt_ctx_get_info(m.ctx, &after);
+    CHECK(before.host_alloc_calls == after.host_alloc_calls);
+    dt_ctx_destroy(m.ctx);
 }
 
 TEST(gradients_of_a_trainer_alone_stay_on_its_device) {

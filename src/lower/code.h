@@ -122,8 +122,8 @@ typedef struct dti_code {
     dti_sync_point *sync_points; /* in their order */
     uint32_t sync_point_count;
     uint32_t launches_recomputed;
-    /* After a micro-batch's backward part: aborts it, and what was started after it, where a loss is
-     * not finite; commit_segment: none. */
+    /* After a micro-batch's backward part: where a loss is not finite, aborts it and what was
+     * started after it. commit_segment: none. */
     uint32_t check_segment;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
     uint32_t update_segment; /* the commit's; of a replica, stage or tensor rank the one after it */

@@ -202,6 +202,7 @@ typedef struct dti_parallel {
     dti_full whole;
     struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
     bool alone;            /* a device that runs on its own: its steps are one.c's */
+    bool one_thread;       /* drives all replicas: they run on their own, and have little to sum */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
     const struct dti_strategy *strategy; /* how steps are made; NULL: none was yet */

@@ -52,10 +52,15 @@ static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *r
     return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true, false);
 }
 
-/* To where it is weighed, which is where its step has them where it has no weigher. */
+/* Whether the device need not have a run's inputs for its weights. */
+static bool dti_micro_is_weighed_apart(const dti_micro_run *run) {
+    return run->program->weigher || !dti_program_weighs(run->program);
+}
+
+/* To where they are weighed, and labels are looked at. */
 static dt_result dti_micro_write_weigher(const dti_parallel *par, const dti_micro_run *run) {
-    const bool weigher = run->program->weigher || !dti_program_weighs(run->program);
-    return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true, weigher);
+    return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true,
+                           dti_micro_is_weighed_apart(run));
 }
 
 /* ---- weights */
@@ -80,8 +85,8 @@ static dt_result dti_parallel_weigh(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     for (uint32_t i = r->runs->count; i-- > 0;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        if (i == 0 || dti_program_weighs(run->program) || dti_program_labels(run->program))
-            DTI_TRY(dti_micro_write(par, run));
+        DTI_TRY(dti_micro_write_weigher(par, run));
+        DTI_TRY(i == 0 && dti_micro_is_weighed_apart(run) ? dti_micro_write(par, run) : DT_OK);
         DTI_TRY(dti_micro_weigh(r, run));
     }
     dti_parallel_leaf_weights(par, r);

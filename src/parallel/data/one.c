@@ -101,7 +101,7 @@ static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
     memset(par->weights.sum, 0, DT_MAX_TERMS * sizeof(double));
     for (uint32_t i = 0; i < runs->count && runs->count > 1 && !result; i++) {
         dt_program *p = runs->runs[i].program;
-        while (!result && dti_program_weighs(p) && !p->weigher && p->store->running)
+        while (!result && !dti_micro_is_weighed_apart(&runs->runs[i]) && p->store->running)
             result = dti_alone_take_oldest(par);
         if (!result)
             result = dti_micro_write_weigher(par, &runs->runs[i]);

@@ -136,3 +136,35 @@ static const dti_action_calls dti_replica_calls = {.walk = dti_replica_walk,
                                                    .reach = dti_list_reach,
                                                    .failed = dti_any_failed,
                                                    .help = dti_replica_help};
+
+/* ---- all replicas on one thread */
+
+/* Waits for what action `end` of a replica's list waits for, bucket by bucket on all of them. */
+static dt_result dti_replicas_reach(dti_parallel *par, uint32_t end) {
+    dt_result result = DT_OK;
+    for (uint32_t k = 1; k <= end; k++)
+        for (uint32_t i = 0; i < par->job.local && !result; i++)
+            if (par->replicas[i].runs->list.count >= k)
+                result = par->replicas[i].result = dti_list_reach(par, i, k);
+    return result;
+}
+
+/* Action by action, so that each device has its segments before any is waited for. */
+static dt_result dti_replicas_walk(dti_parallel *par) {
+    dt_result result = DT_OK;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < par->job.local; i++)
+        most = DTI_MAX(most, dti_replica_walk(par, i)->list->count);
+    for (uint32_t k = 0; k < most && !result; k++) {
+        for (uint32_t i = 0; i < par->job.local && !result; i++) {
+            const dti_list *list = &par->replicas[i].runs->list;
+            if (k >= list->count)
+                continue;
+            result = dti_replicas_reach(par, list->actions[k].after);
+            if (!result)
+                result = par->replicas[i].result = dti_list_run(par, i, k + 1);
+            par->replicas[i].passed = dti_now_ns();
+        }
+    }
+    return result ? dti_replicas_result(par) : DT_OK;
+}

@@ -94,7 +94,8 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
                                            .buckets = par->buckets,
                                            .bucket_count = par->bucket_count,
                                            .one_run = par->job.parts == 1};
-    return dti_program_create(r->store, &d, local ? NULL : &batch_slices, &run->program);
+    DTI_TRY(dti_program_create(r->store, &d, local ? NULL : &batch_slices, &run->program));
+    return local || par->desc.worker ? DT_OK : dti_weigher_make(run->program);
 }
 
 typedef struct dti_runs_of { /* whose list is written */
@@ -296,6 +297,21 @@ static dt_result dti_batch_slices_fit(dti_parallel *par, uint32_t batch_slices) 
     return DT_OK;
 }
 
+/* Gradients up to which threads cost more than what one sums by itself. */
+#define DTI_ONE_THREAD_BYTES ((uint64_t)1 << 20)
+
+/* Of devices that run on their own, and wait for each other nowhere between two segments. */
+static bool dti_replicas_are_one_thread(const dti_parallel *par) {
+    bool own = par->job.local > 1 && !par->desc.comm && !par->pipe && !par->sharded &&
+               !dti_units_are(par) && !dti_parallel_is_local(par) && !par->sync_points.count &&
+               par->desc.parallel.balance == DT_BALANCE_EQUAL &&
+               par->subtree_bytes + dti_arena_bytes(par->elements) * par->job.local <=
+                   DTI_ONE_THREAD_BYTES;
+    for (uint32_t i = 0; i < par->job.local; i++)
+        own = own && par->replicas[i].store->device->info.kind != DT_DEVICE_CPU;
+    return own;
+}
+
 static dt_result dti_parallel_make(dti_parallel *par) {
     dti_partition *job = &par->job;
     DTI_TRY(dti_batch_slices_fit(par, job->batch_slices));
@@ -317,6 +333,7 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     DTI_TRY(dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics));
     DTI_TRY(dti_sync_points_open(par));
     DTI_TRY(dti_owners_make(par));
+    par->one_thread = dti_replicas_are_one_thread(par);
     return dti_parallel_is_local(par) ? dti_round_make(par) : DT_OK;
 }
 

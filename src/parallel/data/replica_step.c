@@ -14,7 +14,10 @@ static void dti_replica_phase(void *arg, uint32_t index) {
 
 static void dti_replicas_team(dti_parallel *par, dti_phase_fn *fn) {
     dti_phase_call phase = {par, fn};
-    dti_device_team_run(par->device_team, dti_replica_phase, &phase);
+    for (uint32_t i = 0; i < par->job.local && par->one_thread; i++)
+        dti_replica_phase(&phase, i);
+    if (!par->one_thread)
+        dti_device_team_run(par->device_team, dti_replica_phase, &phase);
 }
 
 /* What replica i failed with, in the job's words, where its context has a text. */
@@ -65,7 +68,8 @@ static void dti_replicas_prepare(dti_parallel *par) {
 }
 
 static dt_result dti_replicas_run(dti_parallel *par) {
-    DTI_TRY(dti_replicas_phase(par, dti_parallel_backward));
+    DTI_TRY(par->one_thread ? dti_replicas_walk(par)
+                            : dti_replicas_phase(par, dti_parallel_backward));
     return dti_exchange_finish(par);
 }
 
@@ -93,8 +97,8 @@ static dt_result dti_replica_validated(dti_parallel *par, dti_replica *r, dt_pro
     return result;
 }
 
-/* Brings the sum of all to each replica, which then says whether it can be committed. */
-static dt_result dti_parallel_validate(dti_parallel *par, uint32_t index) {
+/* Brings the sum of all to each replica, and starts to look at it. */
+static dt_result dti_parallel_validate_start(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     /* what came from other processes; else dti_bucket_spread has done it */
     for (uint32_t b = 0; b < par->bucket_count && index && par->desc.comm; b++) {
@@ -106,11 +110,23 @@ static dt_result dti_parallel_validate(dti_parallel *par, uint32_t index) {
         dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(dti_parallel_last(r), &par->now->desc);
+    return dti_program_validate_start(dti_parallel_last(r));
+}
+
+/* Each says whether it can be committed. */
+static dt_result dti_parallel_validate(dti_parallel *par, uint32_t index) {
+    dti_replica *r = &par->replicas[index];
+    DTI_TRY(par->one_thread ? DT_OK : dti_parallel_validate_start(par, index));
     return dti_replica_validated(par, r, dti_parallel_last(r));
 }
 
-static dt_result dti_parallel_commit(dti_parallel *par, uint32_t index) {
+static dt_result dti_parallel_commit_start(dti_parallel *par, uint32_t index) {
     DTI_TRY(par->undo ? dti_owners_keep(par, index) : DT_OK);
+    return dti_program_commit_start(dti_parallel_last(&par->replicas[index]));
+}
+
+static dt_result dti_parallel_commit(dti_parallel *par, uint32_t index) {
+    DTI_TRY(par->one_thread ? DT_OK : dti_parallel_commit_start(par, index));
     DTI_TRY(dti_program_commit(dti_parallel_last(&par->replicas[index])));
     return dti_units_are(par) ? dti_unit_committed(&par->units.parts[index]) : DT_OK;
 }
@@ -215,5 +231,7 @@ static const dti_strategy dti_replicas_strategy = {DTI_REPLICAS_STEP,
                                                    .prepare = dti_replicas_prepare,
                                                    .forward = dti_parallel_forward,
                                                    .weigh_forward = dti_parallel_weigh_forward,
+                                                   .validate_start = dti_parallel_validate_start,
+                                                   .write_start = dti_parallel_commit_start,
                                                    .validate = dti_parallel_validate,
                                                    .publish = dti_replicas_publish};

@@ -33,6 +33,12 @@ static dt_result dti_protocol_phase(dti_parallel *par, dti_phase_fn *fn) {
     return par->strategy->result(par);
 }
 
+/* The same, after `start` where one thread drives all devices. */
+static dt_result dti_protocol_phases(dti_parallel *par, dti_phase_fn *start, dti_phase_fn *fn) {
+    DTI_TRY(par->one_thread && start ? dti_protocol_phase(par, start) : DT_OK);
+    return dti_protocol_phase(par, fn);
+}
+
 static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
                                  const dt_step_desc *step) {
     if (!par->strategy)
@@ -267,7 +273,7 @@ static dt_result dti_protocol_validate(dti_parallel *par) {
     DTI_TRY(s->pairs ? s->pairs(par) : DT_OK);
     par->now->state = DTI_PROTOCOL_VALIDATE;
     if (!own)
-        own = dti_protocol_phase(par, s->validate);
+        own = dti_protocol_phases(par, s->validate_start, s->validate);
     if (own || atomic_load(&par->now->faulty))
         dti_protocol_leaf(par, &par->terms)[DTI_TERMS_FAULT] = 1.0;
     par->now->validate_ns = dti_now_ns() - start;
@@ -303,7 +309,7 @@ static dt_result dti_protocol_write(dti_parallel *par) {
     const dti_strategy *s = par->strategy;
     const uint64_t start = dti_now_ns();
     par->now->state = DTI_PROTOCOL_WRITE;
-    dt_result result = dti_protocol_phase(par, s->write);
+    dt_result result = dti_protocol_phases(par, s->write_start, s->write);
     if (s->split)
         dti_full_old(par);
     if (result)

@@ -92,6 +92,8 @@ typedef struct dti_strategy {
     uint64_t (*waited)(const dti_parallel *par); /* nanoseconds; NULL: they are not told */
     dti_phase_fn *norm;                          /* NULL: a part of validate */
     dti_parallel_part *pairs;                    /* of all blocks, to all; NULL: each has them */
+    /* Start what the next two wait for, on devices that one thread drives; NULL: nothing. */
+    dti_phase_fn *validate_start, *write_start;
     dti_phase_fn *validate;   /* sets par->now->faulty where something is not finite */
     dti_parallel_part *check; /* what is wrong; NULL: validate is before BARRIER, which says */
     dti_phase_fn *write;

@@ -131,8 +131,12 @@ static dt_result dti_program_measure(dt_program *p) {
     return dti_drive_reach(p, p->code->commit_segment);
 }
 
+static dt_result dti_program_validate_start(dt_program *p) {
+    return p->now->at < p->code->update_segment ? dti_drive_start(p, 1) : DT_OK;
+}
+
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty) {
-    DTI_TRY(dti_drive_start(p, 1));
+    DTI_TRY(dti_program_validate_start(p));
     DTI_TRY(dti_drive_reach(p, p->code->update_segment - 1));
     const uint32_t *status = dti_program_out(p);
     *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
@@ -140,8 +144,12 @@ static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty)
     return DT_OK;
 }
 
+static dt_result dti_program_commit_start(dt_program *p) {
+    return p->now->at < p->now->end ? dti_drive_start(p, 1) : DT_OK;
+}
+
 static dt_result dti_program_commit(dt_program *p) {
-    DTI_TRY(dti_drive_start(p, 1));
+    DTI_TRY(dti_program_commit_start(p));
     DTI_TRY(dti_program_end(p));
     p->store->steps++;
     dti_step_averaged(p);
