@@ -541,6 +541,8 @@
 #define DTI_CONV_ADJOINT 4u /* CONV_DX */
 #define DTI_CONV_WHOLE 8u   /* each sum is of whole steps of k */
 #define DTI_CONV_AHEAD 32u  /* k that a workgroup places at once */
+/* Spec2 in registers: the taps of a row that share loads, or 0; and this. */
+#define DTI_CONV_SLIDE_ADJOINT 8u /* CONV_DX */
 
 /* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
  * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */

@@ -16,7 +16,7 @@ layout(binding = 2) writeonly buffer buffer_w { float w[]; };
 
 layout(constant_id = 4) const uint spec3 = 0u;
 
-const uint CHANNELS = spec3 == 0u ? 8u : spec3; /* of an invocation; a driver drops the others */
+const uint CHANNELS = spec3 == 0u ? 8u : spec3; /* of an invocation */
 const uint CHANNELS_MAX = 8u, WEIGHTS = 8u;
 
 uint group, part, channel, weight;        /* the first of this invocation */
@@ -32,7 +32,7 @@ void place()
         origin_h[j] = int(r * args.dil_h) - int(args.pad_h);
         origin_w[j] = int((tap - r * args.kw) * args.dil_w) - int(args.pad_w);
         plane[j] = args.x_offset + (group * args.ci + c) * args.ih * args.iw;
-        [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) acc[i][j] = 0.0;
+        [[unroll]] for (uint i = 0u; i < CHANNELS; i++) acc[i][j] = 0.0;
     }
 }
 
@@ -49,11 +49,9 @@ void add_position(uint b, uint p, uint q)
     }
     uint size = args.oh * args.ow, last = args.co - 1u;
     uint from = args.y_offset + (b * args.groups + group) * args.co * size + p * args.ow + q;
-    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
-        if (i < CHANNELS) {
-            float dy = y[from + min(channel + i, last) * size];
-            [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] += dy * value[j];
-        }
+    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
+        float dy = y[from + min(channel + i, last) * size];
+        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] += dy * value[j];
     }
 }
 
@@ -77,8 +75,8 @@ void store()
 {
     uint weights = args.ci * args.kh * args.kw;
     uint to = args.w_offset + (part * args.groups + group) * args.co * weights + weight;
-    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
-        if (i < CHANNELS && channel + i < args.co) {
+    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
+        if (channel + i < args.co) {
             [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) {
                 if (weight + j < weights)
                     w[to + (channel + i) * weights + j] = acc[i][j];

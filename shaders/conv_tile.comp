@@ -1,5 +1,5 @@
-/* The sums of conv.comp and conv_dx.comp, in their order, by workgroups (lib/conv_tile.glsl): m is
- * the channel, n the position of a class, k = (source channel, tap row, tap column). */
+/* The sums of conv.comp, in its order, by workgroups (lib/conv_tile.glsl): m is the channel, n the
+ * position of a class, k = (source channel, tap row, tap column). */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,5 +1,5 @@
 /* Convolutions on a device that runs workgroups. Variant 0 keeps 8 x 8 of what is made in an
- * invocation's registers (lib/conv.glsl, conv_dw.comp); the others are tiles that a workgroup makes
+ * invocation's registers (conv.comp, conv_dw.comp); the others are tiles that a workgroup makes
  * through memory that it shares (lib/conv_tile.glsl). All add in the same order, in one chain an
  * element: no bit depends on the variant. */
 
@@ -124,7 +124,7 @@ static void dti_conv_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4
 
 /* ---- In registers */
 
-/* Workgroups' tiles, see shaders/lib/conv.glsl. spec2: 0, or the taps of a row, where a tile stays
+/* Workgroups' tiles, see shaders/conv.comp. spec2: 0, or the taps of a row, where a tile stays
  * in one (they share loads). spec3: how many channels an invocation makes, 1 to 8, for 8 positions
  * each. Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
 static void dti_conv_tile(const dti_args_conv *a, uint32_t made, uint32_t cols, uint32_t spec[4]) {
@@ -136,9 +136,13 @@ static void dti_conv_tile(const dti_args_conv *a, uint32_t made, uint32_t cols, 
     spec[3] = channels;
 }
 
+static uint32_t dti_conv_slides(const uint32_t spec[4]) {
+    return spec[2] & ~DTI_CONV_SLIDE_ADJOINT;
+}
+
 static uint64_t dti_conv_tiles(const dti_args_conv *a, uint32_t made, uint64_t rows, uint64_t cols,
                                const uint32_t spec[4]) {
-    if (spec[2])
+    if (dti_conv_slides(spec))
         cols = dti_ceil_div(cols, 8) * 8;
     return dti_ceil_div(made, spec[3]) * dti_ceil_div(a->n * rows * cols, 8) * a->groups;
 }
@@ -153,6 +157,7 @@ static void dti_conv_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4
     } else {
         const bool forward = l->kernel == DTI_K_CONV;
         dti_conv_tile(a, forward ? a->co : a->ci, forward ? a->ow : a->iw, spec);
+        spec[2] |= forward ? 0 : DTI_CONV_SLIDE_ADJOINT;
     }
 }
 
@@ -186,7 +191,7 @@ static dti_effort dti_conv_image_effort(const dti_launch *l, uint32_t variant, u
     const uint64_t cols = forward ? a->kw : dti_ceil_div(a->kw, a->stride_w);
     uint32_t spec[4];
     dti_conv_spec(l, variant, spec);
-    const bool by_rows = !variant && spec[2];
+    const bool by_rows = !variant && dti_conv_slides(spec);
     return (dti_effort){(forward ? a->ci : a->co) * rows * (by_rows ? 1 : cols), dti_conv_flops(a)};
 }
 
@@ -218,7 +223,7 @@ static uint64_t dti_conv_rounds(const dti_launch *l, uint32_t local) {
     dti_conv_spec(l, 0, spec);
     const uint64_t rows = dti_conv_taps_rounds(a->kh, adjoint ? a->stride_h : 1, a->dil_h, &more);
     const uint64_t cols = dti_conv_taps_rounds(a->kw, adjoint ? a->stride_w : 1, a->dil_w, &more);
-    return (adjoint ? a->co : a->ci) * rows * (spec[2] ? 1 : cols) + more;
+    return (adjoint ? a->co : a->ci) * rows * (dti_conv_slides(spec) ? 1 : cols) + more;
 }
 
 /* Positions of the largest part. */
