@@ -567,10 +567,11 @@
 #define DTI_ATTENTION_DROPOUT 16u
 #define DTI_ATTENTION_SAMPLES 32u /* of the global batch: the random stream counts them */
 #define DTI_ATTENTION_FOURS 64u   /* rows of q, k, v and dy are read by fours */
-#define DTI_ATTENTION_LONG 128u   /* a sum over more blocks than DTI_ATTENTION_BLOCKS */
 #define DTI_ATTENTION_BLOCK 32u
-#define DTI_ATTENTION_BLOCKS 128u
-/* ATTENTION_GRAD, spec3: what is made, by a workgroup of a block of queries, or of keys. */
+#define DTI_ATTENTION_BLOCKS 128u /* that are added up before sums are stored */
+#define DTI_ATTENTION_LANES 64u   /* that sum a block */
+/* spec3: what ATTENTION_GRAD makes, by a workgroup of a block of queries, or of keys. 0:
+ * ATTENTION. */
 #define DTI_ATTENTION_DQ 1u
 #define DTI_ATTENTION_DK 2u
 #define DTI_ATTENTION_DV 4u

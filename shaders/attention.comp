@@ -1,6 +1,9 @@
-/* Rows of results of a head, 32 queries a workgroup, over the keys they see: weights of a block of
- * keys are e^(score - the largest yet), and results are brought to each new largest. d and dv in
- * blocks: spec1, spec2. */
+/* Attention and its gradients, by blocks of 32 queries and 32 keys (FlashAttention-2, Dao 2023). A
+ * workgroup makes rows of queries (results, dq) over the keys they see, or rows of keys (dk, dv) over
+ * all queries of their heads that see them. Weights of results are e^(score - the largest yet), and
+ * sums are brought to each new largest; gradients make them again from their logarithms. No sum is
+ * shared between workgroups, so all have one order. d and dv in blocks: spec1, spec2; what is made:
+ * spec3. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -9,114 +12,213 @@
 #include "lib/rng.glsl"
 
 DTI_PUSH(DTI_ARGS_ATTENTION)
+layout(constant_id = 3) const uint spec2 = 1u;
+layout(constant_id = 4) const uint spec3 = 0u;
+layout(binding = 0) readonly buffer buffer_q { float q[]; };    /* of gradients: q, k and v */
+layout(binding = 0) readonly buffer buffer_q4 { vec4 q4[]; };
+layout(binding = 1) readonly buffer buffer_kv { float kv[]; };  /* k and v; of gradients: dy */
+layout(binding = 1) readonly buffer buffer_kv4 { vec4 kv4[]; };
+layout(binding = 2) readonly buffer buffer_x { float x[]; };    /* mask; also logarithms, sums */
+layout(binding = 3) buffer buffer_y { float y[]; };
 #include "lib/attention.glsl"
-layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 
-vec4 sums[4u * spec2], lost[4u * spec2];
-shared float row_part[BLOCK * FOURS];
+vec4 sums[4u * PARTS];
+/* Of each query: the largest score, at two places by turns; its weights' sum in eight parts since sums
+ * were stored last; and both as they were then. */
+shared float largest[2u * BLOCK], weights[BLOCK * FOURS], largest_before[BLOCK], sum_before[BLOCK];
+shared vec4 factor[FOURS], share[FOURS]; /* of rows of sums */
 
-ADD_ROWS(add_values, sums, lost, spec2)
-
-/* Of the 8 invocations that share rows: the largest, or the sum, of each of the four rows. */
-vec4 rows_largest(vec4 part)
+/* The largest score of each query, by parts. */
+void find_largest(uint q_block, uint k_block, float slope, uint mask)
 {
-    for (uint i = 0u; i < 4u; i++) row_part[(ty * 4u + i) * FOURS + tx] = part[i];
-    barrier();
-    vec4 all = vec4(HIDDEN);
-    for (uint t = 0u; t < FOURS; t++) {
-        for (uint i = 0u; i < 4u; i++)
-            all[i] = dti_max(all[i], row_part[(ty * 4u + i) * FOURS + t]);
+    [[dont_unroll]] for (uint m = 0u; m < BLOCK; m += QUERIES) {
+        uint n = m + lane / FOURS;
+        if (QUERIES > BLOCK && n >= BLOCK)
+            continue;
+        vec4 v = side[n * PITCH + tx];
+        float most = HIDDEN;
+        for (uint e = 0u; e < 4u; e++)
+            most = dti_max(most, score_of(v[e], q_block * BLOCK + n, k_block * BLOCK + tx * 4u, e, slope, mask));
+        side[found(n, tx / 4u)][tx % 4u] = most;
     }
     barrier();
-    return all;
 }
 
-vec4 rows_sum(vec4 part)
+/* Weights, and the scores' gradients, of a block, to where a product takes them: [column][row]. */
+void weigh(uint q_block, uint k_block, uint turn, float slope, uint mask)
 {
-    for (uint i = 0u; i < 4u; i++) row_part[(ty * 4u + i) * FOURS + tx] = part[i];
-    barrier();
-    vec4 all = vec4(0.0);
-    for (uint t = 0u; t < FOURS; t++) {
-        for (uint i = 0u; i < 4u; i++) all[i] += row_part[(ty * 4u + i) * FOURS + t];
+    [[dont_unroll]] for (uint m = 0u; m < BLOCK; m += QUERIES) {
+        uint n = m + lane / FOURS;
+        if (QUERIES > BLOCK && n >= BLOCK)
+            continue;
+        uint at = n * PITCH + tx, i = q_block * BLOCK + n, j = k_block * BLOCK + tx * 4u;
+        uint log_at = (batch * args.tq + i) * 3u * HEADS + head;
+        vec4 v = side[at], p = vec4(0.0), ds = p;
+        float before = HIDDEN, most = HIDDEN, all = 0.0;
+        if (FORWARD) {
+            before = most = largest[turn * BLOCK + n];
+            for (uint t = 0u; t < FOURS; t++) most = dti_max(most, side[found(n, t / 4u)][t % 4u]);
+        }
+        for (uint e = 0u; e < 4u; e++) {
+            float s = score_of(v[e], i, j, e, slope, mask);
+            if (is_hidden(s))
+                continue;
+            float keep = DROPOUT ? kept(i, j + e) : 1.0;
+            p[e] = dti_m_exp(FORWARD ? s - most : (s - x[log_at]) - x[log_at + HEADS]);
+            if (MAKES_D)
+                ds[e] = p[e] * (side[KEPT + at][e] * keep - x[log_at + 2u * HEADS]) * args.scale;
+            all += p[e];
+            p[e] *= keep;
+        }
+        if (FORWARD) {
+            float f = is_hidden(before) ? 1.0 : dti_m_exp(before - most);
+            weights[n * FOURS + tx] = weights[n * FOURS + tx] * f + all;
+            if (tx == 0u) {
+                largest[(turn ^ 1u) * BLOCK + n] = most;
+                factor[n / 4u][n % 4u] = f;
+            }
+        }
+        uint to = SECOND + turned(tx * 4u, n / 4u);
+        for (uint e = 0u; e < 4u && !KEYS; e++)
+            side[to + e * PITCH][n % 4u] = FORWARD ? p[e] : ds[e];
+        if (MAKES_DV)
+            side[SECOND + at] = p;
+        if (KEYS && MAKES_D)
+            side[KEPT + at] = ds;
+    }
+}
+
+/* sums += the block's weights times the other side's columns. */
+void accumulate(uint part, uint block, bool none)
+{
+    uint chunk = part * GROUPS + group, own_side = group * (AT_ONCE * FOURS);
+    bool of_v = !MAKES_D || chunk < V_CHUNKS;
+    uint from = (of_v ? chunk : chunk - V_CHUNKS) * BLOCK, a = of_v || !KEYS ? SECOND : KEPT;
+    vec4 made[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
+    [[dont_unroll]] for (uint k = 0u; k < BLOCK; k += AT_ONCE) {
+        barrier();
+        load_straight(side_of(!KEYS, of_v, block, none), k, from, of_v ? args.dv : args.d, own_side);
+        barrier();
+        [[dont_unroll]] for (uint i = 0u; i < AT_ONCE; i += 4u)
+            ADD_FOUR(made, a + (k + i) * PITCH + (KEYS ? ty : ty ^ (k + i) / 4u),
+                     own_side + i * FOURS + tx, FOURS)
+    }
+    for (uint s = 0u; s < 4u * PARTS; s++) {
+        if (s / 4u == part)
+            sums[s] = (FORWARD ? sums[s] * factor[ty][s % 4u] : sums[s]) + made[s % 4u];
+    }
+}
+
+/* Of rows of results: by what the sums, and those stored before, are multiplied. */
+void find_shares(uint first, bool last, uint turn)
+{
+    if (lane < BLOCK) {
+        float before = largest_before[lane], most = largest[turn * BLOCK + lane], all = 0.0;
+        float f = is_hidden(before) ? 1.0 : dti_m_exp(before - most);
+        for (uint t = 0u; t < FOURS; t++) {
+            all += weights[lane * FOURS + t];
+            weights[lane * FOURS + t] = 0.0;
+        }
+        all += sum_before[lane] * f;
+        float part = !last ? 1.0 : all == 0.0 ? 0.0 : 1.0 / all;
+        largest_before[lane] = most;
+        sum_before[lane] = all;
+        factor[lane / 4u][lane % 4u] = f * part;
+        share[lane / 4u][lane % 4u] = part;
+        uint at = args.y_offset + (batch * args.tq + first + lane) * HEADS * (args.dv + 2u);
+        at += HEADS * args.dv + head;
+        if (last && first + lane < args.tq) {
+            y[at] = all == 0.0 ? 0.0 : most;
+            y[at + HEADS] = all == 0.0 ? DTI_ATTENTION_NONE : dti_m_log(all);
+        }
     }
     barrier();
-    return all;
+}
+
+/* Adds the sums of a span of blocks to those of the spans before, so that none is of many terms. */
+void store(uint unit, uint first, uint all, bool again)
+{
+    uint q_all = HEADS * args.d, k_all = KV_HEADS * args.d, v_all = KV_HEADS * args.dv;
+    bool beside = args.tq == args.tk;
+    uint q_to = args.y_offset + batch * (args.tq * q_all + args.tk * (k_all + v_all));
+    uint k_to = q_to + (beside ? q_all : args.tq * q_all);
+    uint v_to = k_to + (beside ? k_all : args.tk * k_all);
+    uint d_step = beside ? q_all + k_all + v_all : KEYS ? k_all : q_all;
+    uint v_step = beside ? d_step : v_all;
+    if (FORWARD) {
+        v_step = HEADS * (args.dv + 2u);
+        v_to = args.y_offset + batch * args.tq * v_step;
+    }
+    [[dont_unroll]] for (uint r = 0u; r < 4u * PARTS; r++) {
+        vec4 v = vec4(0.0);
+        for (uint s = 0u; s < 4u * PARTS; s++) {
+            if (s == r) {
+                v = sums[s];
+                sums[s] = vec4(0.0);
+            }
+        }
+        uint chunk = r / 4u * GROUPS + group, row = ty * 4u + r % 4u;
+        bool of_v = !MAKES_D || chunk < V_CHUNKS;
+        uint size = of_v ? args.dv : args.d, step = of_v ? v_step : d_step;
+        uint col = (of_v ? chunk : chunk - V_CHUNKS) * BLOCK + tx * 4u;
+        uint to = (of_v ? v_to : KEYS ? k_to : q_to) + unit * size + (first + row) * step + col;
+        if (FORWARD)
+            v *= share[row / 4u][row % 4u];
+        for (uint e = 0u; e < 4u; e++) {
+            if (first + row < all && col + e < size)
+                y[to + e] = again ? y[to + e] * (FORWARD ? factor[row / 4u][row % 4u] : 1.0) + v[e] : v[e];
+        }
+    }
 }
 
 void main()
 {
-    uint blocks = (args.tq + BLOCK - 1u) / BLOCK, group = dti_group(), rest = group / blocks;
-    uint head = rest % HEADS, batch = rest / HEADS, first = (group - rest * blocks) * BLOCK;
+    uint all = KEYS ? args.tk : args.tq, units = KEYS ? KV_HEADS : HEADS;
+    uint blocks = (all + BLOCK - 1u) / BLOCK, item = dti_group(), rest = item / blocks;
+    uint unit = rest % units, own_block = item - rest * blocks, first = own_block * BLOCK;
+    batch = rest / units;
     if (batch >= args.samples)
         return;
-    lane = gl_LocalInvocationID.x;
-    ty = lane / FOURS;
+    lane = gl_LocalInvocationIndex;
+    group = GROUPS > 1u ? lane / LANES : 0u;
+    ty = lane % LANES / FOURS;
     tx = lane % FOURS;
-    uint kv_head = head / (HEADS / KV_HEADS);
-    uint q_at = args.q_offset + batch * args.q_sample + head * args.q_head;
-    uint k_at = args.k_offset + batch * args.k_sample + kv_head * args.k_head;
-    uint v_at = args.v_offset + batch * args.v_sample + kv_head * args.v_head;
-    uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
-    float slope = ALIBI ? alibi_slope(head) : 0.0;
-    vec4 largest = vec4(HIDDEN), sum = vec4(0.0), sum_lost = sum;
-    for (uint i = 0u; i < 4u * spec2; i++) sums[i] = lost[i] = vec4(0.0);
-    rows queries = rows_of(0u, q_at, args.q_row, first, args.tq);
-    uvec2 range = blocks_of(first, args.tk, true);
-    for (uint b = range.x; b < range.y; b++) {
-        multiply(queries, rows_of(1u, k_at, args.k_row, b * BLOCK, args.tk), args.d, spec1);
-        vec4 part = vec4(HIDDEN);
-        for (uint i = 0u; i < 4u; i++) {
-            for (uint j = 0u; j < 4u; j++) {
-                acc[i][j] = score_of(acc[i][j], first + ty * 4u + i, b * BLOCK + tx * 4u + j, slope,
-                                     mask);
-                part[i] = dti_max(part[i], acc[i][j]);
-            }
-        }
-        vec4 before = largest;
-        part = rows_largest(part);
-        for (uint i = 0u; i < 4u; i++) {
-            largest[i] = dti_max(before[i], part[i]);
-            float f = is_hidden(before[i]) ? 1.0 : dti_m_exp(before[i] - largest[i]);
-            part[i] = 0.0;
-            sum[i] *= f;
-            if (LONG)
-                sum_lost[i] *= f;
-            for (uint j = 0u; j < 4u; j++) {
-                float s = acc[i][j];
-                s = is_hidden(s) ? 0.0 : dti_m_exp(s - largest[i]);
-                part[i] += s;
-                if (DROPOUT)
-                    s *= kept(batch, head, first + ty * 4u + i, b * BLOCK + tx * 4u + j);
-                acc[i][j] = s;
-            }
-            for (uint c = 0u; c < spec2; c++) {
-                sums[4u * c + i] *= f;
-                if (LONG)
-                    lost[4u * c + i] *= f;
-            }
-        }
-        keep_turned();
-        add_block(sum, sum_lost, rows_sum(part));
-        add_values(rows_of(1u, v_at, args.v_row, b * BLOCK, args.tk), args.dv);
+    if (FORWARD && lane < BLOCK) {
+        largest[lane] = largest_before[lane] = HIDDEN;
+        sum_before[lane] = 0.0;
+        for (uint t = 0u; t < FOURS; t++) weights[lane * FOURS + t] = 0.0;
     }
-    uint pitch = HEADS * (args.dv + 2u);
-    for (uint i = 0u; i < 4u; i++) {
-        uint row = first + ty * 4u + i, to = args.y_offset + (batch * args.tq + row) * pitch;
-        bool none = sum[i] == 0.0;
-        float share = none ? 0.0 : 1.0 / sum[i];
-        if (row >= args.tq)
-            continue;
-        for (uint c = 0u; c < spec2; c++) {
-            for (uint j = 0u; j < 4u; j++) {
-                uint at = c * BLOCK + tx * 4u + j;
-                if (at < args.dv)
-                    y[to + head * args.dv + at] = sums[4u * c + i][j] * share;
+    for (uint i = 0u; i < 4u * PARTS; i++) sums[i] = vec4(0.0);
+    uvec2 range = blocks_of(first, KEYS ? args.tq : args.tk, !KEYS);
+    uint count = 0u, heads = KEYS ? HEADS / KV_HEADS : 1u;
+    for (uint h = 0u; h < heads; h++) {
+        head = unit * heads + h;
+        float slope = ALIBI ? alibi_slope(head) : 0.0;
+        uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
+        uint b = range.x;
+        do { /* one that nobody sees, where there are none: sums of 0 */
+            uint q_block = KEYS ? b : own_block, k_block = KEYS ? own_block : b;
+            bool none = b >= range.y;
+            [[dont_unroll]] for (uint pass = MAKES_D ? 0u : 1u; pass < 2u; pass++) {
+                bool of_dy = MAKES_D && pass == 0u;
+                multiply(side_of(false, of_dy, q_block, none && KEYS),
+                         side_of(true, of_dy, k_block, none && !KEYS), of_dy ? args.dv : args.d,
+                         of_dy ? spec2 : spec1, of_dy ? KEPT : 0u);
             }
-        }
-        if (tx == 0u) {
-            uint at = to + HEADS * args.dv + head;
-            y[at] = none ? 0.0 : largest[i];
-            y[at + HEADS] = none ? DTI_ATTENTION_NONE : dti_m_log(sum[i]);
-        }
+            if (FORWARD)
+                find_largest(q_block, k_block, slope, mask);
+            weigh(q_block, k_block, count % 2u, slope, mask);
+            [[dont_unroll]] for (uint p = 0u; p < PARTS; p++) accumulate(p, b, none);
+            b++;
+            bool last = b >= range.y && h + 1u == heads;
+            count++;
+            if (last || count % DTI_ATTENTION_BLOCKS == 0u) {
+                if (FORWARD) {
+                    barrier();
+                    find_shares(first, last, count % 2u);
+                }
+                store(unit, first, all, count > DTI_ATTENTION_BLOCKS);
+            }
+        } while (b < range.y);
     }
 }

@@ -115,6 +115,73 @@ TEST(attention_of_a_sample_does_not_see_the_others_on_vulkan) {
 }
 #endif
 
+#ifndef DT_NO_VULKAN
+/* y, then dx, of 2 samples with 4 heads of q and 2 of k and v. Vulkan takes the plan of a GPU,
+ * whose workgroups grow with heads. */
+static float *attention_of_heads(const char *device, int64_t t, int64_t d, int64_t dv, size_t *n) {
+    const int64_t wide = 6 * d + 2 * dv, in = 2 * t * wide, out = 2 * 4 * t * dv;
+    float *values = malloc((size_t)(in + out) * 2 * sizeof *values);
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_store *store;
+    dt_program *p;
+    if (!values || dt_ctx_create(&(dt_ctx_desc){.threads = 2}, &ctx) || dt_graph_create(ctx, &g))
+        return NULL;
+    const dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(t, wide));
+    dt_tensor part[3];
+    for (int64_t i = 0, at = 0; i < 3; i++) {
+        const int64_t heads = i ? 2 : 4, size = i < 2 ? d : dv;
+        part[i] = dt_reshape(dt_slice(x, 1, at, heads * size), dt_dims(t, heads, size));
+        part[i] = dt_permute(part[i], dt_dims(1, 0, 2));
+        at += heads * size;
+    }
+    const dt_tensor y =
+        dt_attention(part[0], part[1], part[2], &(dt_attention_desc){.causal = true});
+    const dt_tensor dx = dt_gradient(dt_mean_loss(dt_square(y)), x);
+    CHECK(!dt_store_create(g, &(dt_store_desc){.device = device}, &store));
+    if (strcmp(device, "cpu") != 0)
+        store->device->info.kind = DT_DEVICE_DISCRETE;
+    CHECK(!dt_program_create(store, &(dt_program_desc){.outputs = {y, dx}, .batch = 2}, &p));
+    for (int64_t i = 0; i < in; i++)
+        values[in + out + i] = (float)((uint32_t)i * 2654435761u >> 8) / 8388608.0f - 1.0f;
+    CHECK(!dt_program_write(p, x, values + in + out, (size_t)in * sizeof *values));
+    CHECK(!dt_program_run(p, NULL, NULL));
+    CHECK(!dt_program_read(p, y, values, (size_t)out * sizeof *values));
+    CHECK(!dt_program_read(p, dx, values + out, (size_t)in * sizeof *values));
+    dt_ctx_destroy(ctx);
+    *n = (size_t)(in + out);
+    return values;
+}
+
+TEST(attention_on_a_gpu_is_right_for_heads_of_each_width) {
+    static const int64_t sizes[][3] = {{70, 64, 64}, {40, 72, 33}, {40, 30, 110}, {33, 256, 200}};
+    char device[32];
+    if (!vulkan_device_count())
+        SKIP("no Vulkan device");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    for (size_t i = 0; i < DTI_COUNT(sizes); i++) {
+        const int64_t *s = sizes[i];
+        size_t n;
+        double most = 0, off = 0;
+        float *want = attention_of_heads("cpu", s[0], s[1], s[2], &n);
+        float *got = attention_of_heads(device, s[0], s[1], s[2], &n);
+        REQUIRE(want && got);
+        for (size_t k = 0; k < n; k++) {
+            const bool y = k < (size_t)(2 * 4 * s[0] * s[2]);
+            most = fmax(most, fabs((double)want[k]));
+            off = fmax(off, fabs((double)got[k] - (double)want[k]));
+            if (k + 1 == n || (y && k + 1 == (size_t)(2 * 4 * s[0] * s[2]))) {
+                test_check(off <= 4e-6 * most, __FILE__, __LINE__, "%lld x %lld: %g of %g",
+                           (long long)s[1], (long long)s[2], off, most);
+                most = off = 0;
+            }
+        }
+        free(want);
+        free(got);
+    }
+}
+#endif
+
 /* Whether a kernel reads by fours, of a launch whose operand number i is moved. */
 static bool attention_by_fours(int i) {
     dti_launch l = {.kernel = DTI_K_ATTENTION};

@@ -1,44 +1,75 @@
-/* Products of attention in blocks of 32 x 32: an invocation of 64 has 4 rows and 4 columns. Chunks of
- * 32 of the axis that is summed lie in a workgroup's memory, a vector of four rows or columns for
- * each k, stored whole. Where all lies by fours (spec0), rows are read so. */
+/* Products of attention's blocks of 32 x 32, and which keys a query sees. A workgroup is one or more
+ * groups of 64 invocations; each group sums 32 columns, so an invocation has 4 rows and 4 columns,
+ * however wide a head is. A workgroup's memory has three regions, a vector of four for each k:
+ * at 0 and SECOND the sides of a product; then at 0 the scores, at KEPT the products of dy and v;
+ * then at SECOND, and KEPT, what the other side is multiplied by, and at 0 that side. */
 #define BLOCK DTI_ATTENTION_BLOCK
 #define HEADS (args.heads_kv_heads & 0xffffu)
 #define KV_HEADS (args.heads_kv_heads >> 16)
-const uint FOURS = BLOCK / 4u, PITCH = FOURS + 1u, LANES = 64u;
-
-layout(constant_id = 3) const uint spec2 = 1u;
-layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_q { float q[]; };    /* of the gradient: q, k, v */
-layout(binding = 0) readonly buffer buffer_q4 { vec4 q4[]; };
-layout(binding = 1) readonly buffer buffer_kv { float kv[]; };  /* k and v; of the gradient: dy */
-layout(binding = 1) readonly buffer buffer_kv4 { vec4 kv4[]; };
-layout(binding = 2) readonly buffer buffer_x { float x[]; };    /* mask; also logarithms, sums */
-
 const bool CAUSAL = (spec0 & DTI_ATTENTION_CAUSAL) != 0u, ADD = (spec0 & DTI_ATTENTION_ADD) != 0u;
 const bool KEEP = (spec0 & DTI_ATTENTION_KEEP) != 0u, ALIBI = (spec0 & DTI_ATTENTION_ALIBI) != 0u;
 const bool DROPOUT = (spec0 & DTI_ATTENTION_DROPOUT) != 0u;
-const bool LONG = (spec0 & DTI_ATTENTION_LONG) != 0u;
-const bool BY_FOURS = (spec0 & DTI_ATTENTION_FOURS) != 0u;
+const bool BY_FOURS = (spec0 & DTI_ATTENTION_FOURS) != 0u; /* rows are read by fours */
+const bool FORWARD = spec3 == 0u, MAKES_DV = (spec3 & DTI_ATTENTION_DV) != 0u;
+const bool MAKES_D = (spec3 & (DTI_ATTENTION_DQ | DTI_ATTENTION_DK)) != 0u;
+const bool KEYS = (spec3 & (DTI_ATTENTION_DK | DTI_ATTENTION_DV)) != 0u; /* whose rows are made */
+const uint LANES = DTI_ATTENTION_LANES, GROUPS = gl_WorkGroupSize.x / LANES; /* a power of 2 */
+/* Columns that are summed, by 32: those of dv, then those of d. A group has PARTS of them. */
+const uint V_CHUNKS = FORWARD || MAKES_DV ? spec2 : 0u;
+const uint PARTS = (V_CHUNKS + (MAKES_D ? spec1 : 0u) + GROUPS - 1u) / GROUPS;
+const uint FOURS = BLOCK / 4u, PITCH = FOURS + 1u;
+const uint AT_ONCE = BLOCK / GROUPS; /* rows of all columns that fill a region */
+const uint READS = (AT_ONCE + FOURS - 1u) / FOURS; /* fours of them that an invocation loads */
+const uint QUERIES = FOURS * GROUPS; /* whose weights are made at once, by 8 invocations each */
+const uint SECOND = BLOCK * PITCH, KEPT = 2u * SECOND;
 
-shared vec4 a_side[BLOCK * PITCH], b_side[BLOCK * PITCH];
-uint lane, ty, tx;
-vec4 acc[4], acc2[4]; /* [row][column of four] */
+shared vec4 side[3u * SECOND];
+uint lane, group, ty, tx, batch, head;
+vec4 acc[4]; /* [row][column of four] */
 
-/* Rows of an operand: which binding, where the first lies, how far apart they are, and how many there are. */
+/* Rows of an operand: the binding, where the first lies, how far apart they are, and how many. */
 struct rows {
     uint from, at, step, count;
 };
 
-float fetch(uint from, uint at)
+/* q or dy, k or v, of a block. */
+rows side_of(bool keys, bool second, uint block, bool none)
 {
-    return from == 0u ? q[at] : from == 1u ? kv[at] : x[at];
+    uint first = block * BLOCK, all = keys ? args.tk : args.tq, step = HEADS * args.dv;
+    uint unit = keys ? head / (HEADS / KV_HEADS) : head;
+    uint at = args.dy_offset + batch * args.tq * step + unit * args.dv;
+    if (keys && second) {
+        at = args.v_offset + batch * args.v_sample + unit * args.v_head;
+        step = args.v_row;
+    } else if (keys) {
+        at = args.k_offset + batch * args.k_sample + unit * args.k_head;
+        step = args.k_row;
+    } else if (!second) {
+        at = args.q_offset + batch * args.q_sample + unit * args.q_head;
+        step = args.q_row;
+    }
+    return rows((FORWARD ? keys : !keys && second) ? 1u : 0u, at + first * step, step,
+                first < all && !none ? min(all - first, BLOCK) : 0u);
 }
 
-/* Four that follow each other, in one of the first two. */
-vec4 fetch4(uint from, uint at)
-{
-    return from == 0u ? q4[at / 4u] : kv4[at / 4u];
-}
+/* v[n] = the four elements from at[n] on in one of the first two bindings, those beyond left[n] as 0.
+ * No load waits for a branch, so all are on their way at once. */
+#define READ_FROM(v, array, array4, at, COUNT, left)                                               \
+    [[unroll]] for (uint n = 0u; n < COUNT; n++)                                                   \
+    {                                                                                              \
+        if (BY_FOURS)                                                                              \
+            v[n] = array4[at[n] / 4u];                                                             \
+        for (uint e = 0u; e < 4u && !BY_FOURS; e++) v[n][e] = array[at[n] + (e < left[n] ? e : 0u)]; \
+    }
+#define READ(v, from, at, COUNT, left)                                                             \
+    if (from == 0u)                                                                                \
+        READ_FROM(v, q, q4, at, COUNT, left)                                                       \
+    else                                                                                           \
+        READ_FROM(v, kv, kv4, at, COUNT, left)                                                     \
+    [[unroll]] for (uint n = 0u; n < COUNT; n++)                                                   \
+    {                                                                                              \
+        for (uint e = 0u; e < 4u; e++) v[n][e] = e < left[n] ? v[n][e] : 0.0;                      \
+    }
 
 /* Where a four of a turned side lies: eight invocations that store, or read, beside each other do
  * so in different banks. */
@@ -47,126 +78,88 @@ uint turned(uint k, uint four)
     return k * PITCH + (four ^ k / 4u);
 }
 
-void put(uint k, uint four, vec4 v, bool to_a)
+/* Elements [from, from + 32) of `size` of each row, turned: [element][row]; 0 where there is none.
+ * Four elements of four rows; by 64 invocations. */
+void load_turned(rows r, uint from, uint size, uint to)
 {
-    if (to_a)
-        a_side[turned(k, four)] = v;
-    else
-        b_side[turned(k, four)] = v;
+    uint k = tx * 4u, at[4], left[4];
+    vec4 v[4];
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        left[j] = ty * 4u + j < r.count && from + k < size ? size - from - k : 0u;
+        at[j] = left[j] == 0u ? 0u : r.at + (ty * 4u + j) * r.step + from + k;
+    }
+    READ(v, r.from, at, 4u, left)
+    to += turned(k, ty);
+    [[unroll]] for (uint j = 0u; j < 4u; j++)
+        side[to + j * PITCH] = vec4(v[0][j], v[1][j], v[2][j], v[3][j]);
 }
 
-/* Elements [from, from + 32) of `size` of each row, turned: [element][row]; 0 where there is none. */
-void load_turned(rows r, uint from, uint size, bool to_a)
+/* Of AT_ONCE rows from `first` on, as they lie: [row][element]. By 64 invocations. */
+void load_straight(rows r, uint first, uint from, uint size, uint to)
 {
-    if (BY_FOURS) { /* four elements of four rows */
-        uint k = lane % FOURS * 4u, four = lane / FOURS;
-        vec4 v[4];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            v[j] = vec4(0.0);
-            if (from + k < size && four * 4u + j < r.count)
-                v[j] = fetch4(r.from, r.at + (four * 4u + j) * r.step + from + k);
-        }
-        [[unroll]] for (uint j = 0u; j < 4u; j++)
-            put(k + j, four, vec4(v[0][j], v[1][j], v[2][j], v[3][j]), to_a);
-    } else {
-        for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
-            uint e = lane + i * LANES, k = e % BLOCK, four = e / BLOCK;
-            vec4 v = vec4(0.0);
-            for (uint j = 0u; j < 4u; j++) {
-                if (from + k < size && four * 4u + j < r.count)
-                    v[j] = fetch(r.from, r.at + (four * 4u + j) * r.step + from + k);
-            }
-            put(k, four, v, to_a);
-        }
+    uint k = from + tx * 4u, at[READS], left[READS];
+    vec4 v[READS];
+    [[unroll]] for (uint j = 0u; j < READS; j++) {
+        uint row = first + ty + j * FOURS;
+        left[j] = row < r.count && k < size ? size - k : 0u;
+        at[j] = left[j] == 0u ? 0u : r.at + row * r.step + k;
+    }
+    READ(v, r.from, at, READS, left)
+    [[unroll]] for (uint j = 0u; j < READS; j++) {
+        if (AT_ONCE >= FOURS || ty < AT_ONCE)
+            side[to + (ty + j * FOURS) * FOURS + tx] = v[j];
     }
 }
 
-/* The same as it lies: [row][element]. */
-void load_straight(rows r, uint from, uint size)
-{
-    for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
-        uint e = lane + i * LANES, four = e % FOURS, row = e / FOURS;
-        vec4 v = vec4(0.0);
-        if (BY_FOURS) {
-            if (row < r.count && from + four * 4u < size)
-                v = fetch4(r.from, r.at + row * r.step + from + four * 4u);
-        } else {
-            for (uint j = 0u; j < 4u; j++) {
-                if (row < r.count && from + four * 4u + j < size)
-                    v[j] = fetch(r.from, r.at + row * r.step + from + four * 4u + j);
-            }
-        }
-        b_side[row * PITCH + four] = v;
-    }
-}
-
-/* sum[first + i] += elements [from, from + 4) of a's rows times those of b's columns, which lie at
- * `at` and PITCH apart. Two are read before they are used. */
-#define ADD_FOUR(sum, first, a, b, at, from)                                                       \
+/* sum[i] += four elements of one side's rows times those of the other's columns, which lie at a_at and
+ * b_at, PITCH and b_step apart. Two are read before they are used. */
+#define ADD_FOUR(sum, a_first, b_first, b_step)                                                    \
     {                                                                                              \
-        uint a_at = turned(from, ty), b_at = at;                                                   \
+        uint a_at = a_first, b_at = b_first;                                                       \
         [[unroll]] for (uint k = 0u; k < 4u; k += 2u) {                                            \
-            vec4 u = a[a_at + k * PITCH], u2 = a[a_at + (k + 1u) * PITCH];                         \
-            vec4 v = b[b_at + k * PITCH], v2 = b[b_at + (k + 1u) * PITCH];                         \
-            [[unroll]] for (uint i = 0u; i < 4u; i++) sum[(first) + i] =                           \
-                fma(vec4(u2[i]), v2, fma(vec4(u[i]), v, sum[(first) + i]));                        \
+            vec4 u = side[a_at + k * PITCH], u2 = side[a_at + (k + 1u) * PITCH];                   \
+            vec4 v = side[b_at + k * (b_step)], v2 = side[b_at + (k + 1u) * (b_step)];             \
+            [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] =                                     \
+                fma(vec4(u2[i]), v2, fma(vec4(u[i]), v, sum[i]));                                  \
         }                                                                                          \
     }
 
-/* acc = a's rows times b's, over `size` elements. */
-void multiply(rows a, rows b, uint size, uint chunks)
+/* Where four of the eight parts of a query's largest score lie: beside the last two regions' rows. */
+uint found(uint n, uint four)
+{
+    return (four + 1u) * SECOND + n * PITCH + FOURS;
+}
+
+/* The region at `to` = a's rows times b's, over `size` elements: [row of a][row of b]. Groups share
+ * out the elements of each chunk, and add their sums one after the other. */
+void multiply(rows a, rows b, uint size, uint chunks, uint to)
 {
     for (uint i = 0u; i < 4u; i++) acc[i] = vec4(0.0);
-    for (uint c = 0u; c < chunks; c++) {
+    [[dont_unroll]] for (uint c = 0u; c < chunks; c++) {
         barrier();
-        load_turned(a, c * BLOCK, size, true);
-        load_turned(b, c * BLOCK, size, false);
+        for (uint s = 0u; s < 2u; s++) {
+            rows r = b;
+            if (s == 0u)
+                r = a;
+            if (GROUPS == 1u || group == s)
+                load_turned(r, c * BLOCK, size, s * SECOND);
+        }
         barrier();
-        [[dont_unroll]] for (uint from = 0u; from < BLOCK; from += 4u)
-            ADD_FOUR(acc, 0u, a_side, b_side, turned(from, tx), from)
+        [[dont_unroll]] for (uint i = 0u; i < AT_ONCE; i += 4u) {
+            uint from = group * AT_ONCE + i;
+            ADD_FOUR(acc, turned(from, ty), SECOND + turned(from, tx), PITCH)
+        }
+    }
+    barrier();
+    for (uint turn = 0u; turn < GROUPS; turn++) {
+        for (uint i = 0u; i < 4u; i++) {
+            uint at = to + (ty * 4u + i) * PITCH + tx;
+            if (group == turn)
+                side[at] = turn == 0u ? acc[i] : side[at] + acc[i];
+        }
+        barrier();
     }
 }
-
-/* a_side = acc turned: [column][row]. Nobody may read it any more. */
-void keep_turned()
-{
-    for (uint j = 0u; j < 4u; j++)
-        a_side[turned(tx * 4u + j, ty)] = vec4(acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
-}
-
-/* sum += value, of a block. Of many blocks `lost` is what sums before have been rounded up by (Kahan
- * 1965), so that their sum is as exact as that of a few; it takes registers. Where a value is not
- * finite nothing is lost. */
-void add_block(inout vec4 sum, inout vec4 lost, vec4 value)
-{
-    if (!LONG) {
-        sum += value;
-        return;
-    }
-    precise vec4 own = value - lost;
-    precise vec4 all = sum + own;
-    precise vec4 off = all - sum;
-    off -= own;
-    bvec4 finite = notEqual(floatBitsToUint(off) & 0x7f800000u, uvec4(0x7f800000u));
-    lost = mix(vec4(0.0), off, finite);
-    sum = all;
-}
-
-/* sum[4 * c + i] += a_side's rows times what b has in columns [32 c, 32 c + 32). */
-#define ADD_ROWS(name, sum, lost, CHUNKS)                                                          \
-    void name(rows b, uint size)                                                                   \
-    {                                                                                              \
-        [[unroll]] for (uint c = 0u; c < CHUNKS; c++) {                                            \
-            vec4 made[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));                     \
-            barrier();                                                                             \
-            load_straight(b, c * BLOCK, size);                                                     \
-            barrier();                                                                             \
-            [[dont_unroll]] for (uint from = 0u; from < BLOCK; from += 4u)                         \
-                ADD_FOUR(made, 0u, a_side, b_side, from * PITCH + tx, from)                        \
-            [[unroll]] for (uint i = 0u; i < 4u; i++)                                              \
-                add_block(sum[4u * c + i], lost[4u * c + i], made[i]);                             \
-        }                                                                                          \
-    }
 
 /* ---- places */
 
@@ -179,11 +172,12 @@ float alibi_slope(uint head)
                     : exp2(-4.0 * float(2u * (head - n) + 1u) / float(n));
 }
 
-bool is_seen(uint i, uint j)
+/* Whether query i sees key j + e. Rows of results that nobody stores may be any. */
+bool is_seen(uint i, uint j, uint e)
 {
-    uint apart = i > j ? i - j : j - i;
-    return i < args.tq && j < args.tk && (!CAUSAL || j <= i) &&
-           (args.window == 0u || apart < args.window);
+    int back = int(i - j) - int(e);
+    return (KEYS || j + e < args.tk) && (FORWARD || i < args.tq) && (!CAUSAL || back >= 0) &&
+           (args.window == 0u || uint(abs(back)) < args.window);
 }
 
 /* A key is hidden where its score is -infinity, and nowhere else. By bits, as dti_is_nan. */
@@ -195,25 +189,25 @@ bool is_hidden(float score)
 }
 
 /* Of a product's sum. mask: the head's. */
-float score_of(float sum, uint i, uint j, float slope, uint mask)
+float score_of(float sum, uint i, uint j, uint e, float slope, uint mask)
 {
     float s = sum * args.scale;
-    if (!is_seen(i, j))
+    if (!is_seen(i, j, e))
         return HIDDEN;
     if (ALIBI)
-        s -= slope * float(i > j ? i - j : j - i);
+        s -= slope * float(abs(int(i - j) - int(e)));
     if (ADD)
-        s += fetch(2u, mask + i * args.mask_row + j * args.mask_col);
-    if (KEEP && fetch(2u, mask + i * args.mask_row + j * args.mask_col) == 0.0)
+        s += x[mask + i * args.mask_row + (j + e) * args.mask_col];
+    if (KEEP && x[mask + i * args.mask_row + (j + e) * args.mask_col] == 0.0)
         return HIDDEN;
     return s;
 }
 
 /* What a weight is multiplied by: 0 where it is dropped. */
-float kept(uint s, uint head, uint i, uint j)
+float kept(uint i, uint j)
 {
     uint row = (spec0 & DTI_ATTENTION_SAMPLES) != 0u
-                   ? dti_step_u32(DTI_STEP_FIRST_ROW) + args.first_row + s
+                   ? dti_step_u32(DTI_STEP_FIRST_ROW) + args.first_row + batch
                    : 0u;
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
     uint word;
@@ -236,9 +230,4 @@ uvec2 blocks_of(uint at, uint others, bool queries)
     if (CAUSAL && !queries)
         from = max(from, at);
     return uvec2(from / BLOCK, (to + BLOCK - 1u) / BLOCK);
-}
-
-rows rows_of(uint from, uint at, uint step, uint first, uint all)
-{
-    return rows(from, at + first * step, step, first < all ? min(all - first, BLOCK) : 0u);
 }

@@ -141,8 +141,8 @@ typedef struct dti_kernel_info {
      * makes: no more than the device has registers for. 0: there is none. */
     uint8_t sums_by;
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
-    /* Of a workgroup that goes over a row: how many invocations have some of it. Short rows have
-     * small workgroups. NULL: many. */
+    /* How many invocations of a workgroup have some of a row, or of a block. Short rows have small
+     * workgroups; where `local` is given too, it is the least. NULL: many. */
     uint64_t (*width)(const dti_launch *launch);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);

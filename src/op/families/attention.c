@@ -9,7 +9,7 @@ enum { DTI_ATTENTION_FLAGS = 0, DTI_ATTENTION_WINDOW = 1, DTI_ATTENTION_STREAM =
 
 #define DTI_ATTENTION_MASKED (DTI_ATTENTION_ADD | DTI_ATTENTION_KEEP)
 #define DTI_ATTENTION_WIDEST 256
-#define DTI_ATTENTION_APART 128 /* sums of dk and dv in registers: of more they do not fit */
+#define DTI_ATTENTION_APART 128 /* columns of dk and dv that one workgroup sums */
 
 /* Shapes of q, k and v. */
 typedef struct dti_attention {
@@ -392,15 +392,27 @@ static uint64_t dti_attention_others(const dti_launch *l) {
     return group * dti_attention_blocks(keys ? a->tq : a->tk);
 }
 
+/* Blocks of columns that are summed. */
+static uint32_t dti_attention_chunks(const dti_launch *l) {
+    const uint32_t mode = l->spec[3], both = DTI_ATTENTION_DQ | DTI_ATTENTION_DK;
+    return (mode & both ? l->spec[1] : 0) + (!mode || mode & DTI_ATTENTION_DV ? l->spec[2] : 0);
+}
+
+/* A group of invocations for each of them. */
+static uint64_t dti_attention_width(const dti_launch *l) {
+    uint64_t width = DTI_ATTENTION_LANES;
+    while (width < DTI_ATTENTION_LANES * (uint64_t)dti_attention_chunks(l))
+        width *= 2;
+    return width;
+}
+
 /* Steps of an invocation: blocks of the other side, for each the products' sums. */
 static dti_effort dti_attention_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const bool grad = l->kernel == DTI_K_ATTENTION_GRAD, keys = !(l->spec[3] & DTI_ATTENTION_DQ);
-    const uint64_t blocks = dti_attention_others(l);
-    const uint64_t d = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[1];
-    const uint64_t dv = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[2], b = DTI_ATTENTION_BLOCK;
-    const uint64_t deep = d + (grad ? dv : 0), wide = (grad ? d : 0) + (grad && !keys ? 0 : dv);
-    return (dti_effort){blocks * (deep + b * (wide / b)),
-                        l->items * blocks * b * b * (deep + wide)};
+    const uint64_t blocks = dti_attention_others(l), b = DTI_ATTENTION_BLOCK;
+    const uint64_t groups = DTI_MAX(local / DTI_ATTENTION_LANES, 1), wide = dti_attention_chunks(l);
+    const uint64_t deep = l->spec[1] + (l->spec[3] & ~DTI_ATTENTION_DV ? l->spec[2] : 0);
+    return (dti_effort){blocks * b * (dti_ceil_div(deep, groups) + dti_ceil_div(wide, groups)),
+                        l->items * blocks * b * b * b * (deep + wide)};
 }
 
 static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
@@ -410,29 +422,29 @@ static void dti_attention_tile(const dti_launch *l, uint32_t variant, uint32_t s
                             a->v_sample | a->v_head | a->v_row | a->dy_offset;
     if (places % 4 == 0)
         spec[0] |= DTI_ATTENTION_FOURS;
-    if (dti_attention_others(l) > DTI_ATTENTION_BLOCKS)
-        spec[0] |= DTI_ATTENTION_LONG;
 }
 
-/* Of each block the fours of d and dv that are summed, and some more: llvmpipe unrolls the loops of
- * rows. */
+/* Of each block the fours of d and dv that are summed, and some more. */
 static uint64_t dti_attention_rounds(const dti_launch *l, uint32_t local) {
-    const uint64_t d = l->spec[1], dv = l->spec[2], fours = DTI_ATTENTION_BLOCK / 4 + 2;
-    const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
-    return dti_attention_others(l) * (fours * (grad ? 2 : 1) * (d + dv) + 12) + DTI_ROUNDS_FEW;
+    const uint64_t fours = DTI_ATTENTION_BLOCK / 4 + 2, d = l->spec[1], dv = l->spec[2];
+    const uint64_t deep = d + (l->spec[3] & ~DTI_ATTENTION_DV ? dv : 0);
+    const uint64_t wide = dti_attention_chunks(l);
+    return dti_attention_others(l) * (fours * (deep + wide) + 12) + DTI_ROUNDS_FEW;
 }
 
 /* (q, k and v, mask, rows of y, largest scores and logarithms) */
 DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .outer = dti_cpu_items_attention, .grain_of = dti_cpu_grain_attention,
-           .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
-           .rounds = dti_attention_rounds, .effort = dti_attention_effort);
+           .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
+           .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,
+           .effort = dti_attention_effort);
 
 /* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
-DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
+DTI_KERNEL(ATTENTION_GRAD, attention, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain_of = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
-           .scratch_bytes = dti_cpu_scratch_attention, .local = {64}, .tile = dti_attention_tile,
-           .rounds = dti_attention_rounds, .effort = dti_attention_effort);
+           .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
+           .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,
+           .effort = dti_attention_effort);
 
 /* By heads: of queries, keys and values alike. Slopes and drawn weights depend on a head's number,
  * which a tensor rank does not know. */

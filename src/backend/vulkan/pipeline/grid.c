@@ -47,16 +47,19 @@ static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant,
     return info->lanes ? info->lanes : 128;
 }
 
-/* Not smaller than what runs as one: rest of it would idle too. */
+/* Not smaller than what runs as one: rest of it would idle too. A kernel that says the least
+ * doubles it up to its width. */
 static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,
                                      const dti_grid_device *device) {
     const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
     uint32_t local = dti_vk_grid_local(launch->kernel, variant, device);
-    if (!info->width || info->local[variant] || device->software)
+    if (!info->width || device->software)
         return local;
-    const uint64_t least =
-        DTI_MAX(info->width(launch), DTI_MIN(DTI_MAX(device->subgroup, 32u), 64u));
-    while (local / 2 >= least)
+    const uint64_t width = info->width(launch);
+    const uint64_t least = DTI_MAX(width, DTI_MIN(DTI_MAX(device->subgroup, 32u), 64u));
+    while (info->local[variant] && local < width && 2 * local <= device->invocations_max)
+        local *= 2;
+    while (!info->local[variant] && local / 2 >= least)
         local /= 2;
     return local;
 }
