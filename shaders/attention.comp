@@ -29,7 +29,7 @@ shared float largest[2u * BLOCK], weights[BLOCK * FOURS], largest_before[BLOCK],
 shared vec4 factor[FOURS], share[FOURS]; /* of rows of sums */
 
 /* The largest score of each query, by parts. */
-void find_largest(uint q_block, uint k_block, float slope, uint mask)
+void find_largest(uint q_first, uint k_first, float slope, uint mask)
 {
     [[dont_unroll]] for (uint m = 0u; m < BLOCK; m += QUERIES) {
         uint n = m + lane / FOURS;
@@ -38,20 +38,20 @@ void find_largest(uint q_block, uint k_block, float slope, uint mask)
         vec4 v = side[n * PITCH + tx];
         float most = HIDDEN;
         for (uint e = 0u; e < 4u; e++)
-            most = dti_max(most, score_of(v[e], q_block * BLOCK + n, k_block * BLOCK + tx * 4u, e, slope, mask));
+            most = dti_max(most, score_of(v[e], q_first + n, k_first + tx * 4u, e, slope, mask));
         side[found(n, tx / 4u)][tx % 4u] = most;
     }
     barrier();
 }
 
 /* Weights, and the scores' gradients, of a block, to where a product takes them: [column][row]. */
-void weigh(uint q_block, uint k_block, uint turn, float slope, uint mask)
+void weigh(uint q_first, uint k_first, uint turn, float slope, uint mask)
 {
     [[dont_unroll]] for (uint m = 0u; m < BLOCK; m += QUERIES) {
         uint n = m + lane / FOURS;
         if (QUERIES > BLOCK && n >= BLOCK)
             continue;
-        uint at = n * PITCH + tx, i = q_block * BLOCK + n, j = k_block * BLOCK + tx * 4u;
+        uint at = n * PITCH + tx, i = q_first + n, j = k_first + tx * 4u;
         uint log_at = (batch * args.tq + i) * 3u * HEADS + head;
         vec4 v = side[at], p = vec4(0.0), ds = p;
         float before = HIDDEN, most = HIDDEN, all = 0.0;
@@ -89,7 +89,7 @@ void weigh(uint q_block, uint k_block, uint turn, float slope, uint mask)
 }
 
 /* sums += the block's weights times the other side's columns. */
-void accumulate(uint part, uint block, bool none)
+void accumulate(uint part, uint other)
 {
     uint chunk = part * GROUPS + group, own_side = group * (AT_ONCE * FOURS);
     bool of_v = !MAKES_D || chunk < V_CHUNKS;
@@ -97,7 +97,7 @@ void accumulate(uint part, uint block, bool none)
     vec4 made[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
     [[dont_unroll]] for (uint k = 0u; k < BLOCK; k += AT_ONCE) {
         barrier();
-        load_straight(side_of(!KEYS, of_v, block, none), k, from, of_v ? args.dv : args.d, own_side);
+        load_straight(side_of(!KEYS, of_v, other), k, from, of_v ? args.dv : args.d, own_side);
         barrier();
         [[dont_unroll]] for (uint i = 0u; i < AT_ONCE; i += 4u)
             ADD_FOUR(made, a + (k + i) * PITCH + (KEYS ? ty : ty ^ (k + i) / 4u),
@@ -175,7 +175,7 @@ void main()
 {
     uint all = KEYS ? args.tk : args.tq, units = KEYS ? KV_HEADS : HEADS;
     uint blocks = (all + BLOCK - 1u) / BLOCK, item = dti_group(), rest = item / blocks;
-    uint unit = rest % units, own_block = item - rest * blocks, first = own_block * BLOCK;
+    uint unit = rest % units, first = (item - rest * blocks) * BLOCK;
     batch = rest / units;
     if (batch >= args.samples)
         return;
@@ -189,27 +189,25 @@ void main()
         for (uint t = 0u; t < FOURS; t++) weights[lane * FOURS + t] = 0.0;
     }
     for (uint i = 0u; i < 4u * PARTS; i++) sums[i] = vec4(0.0);
-    uvec2 range = blocks_of(first, KEYS ? args.tq : args.tk, !KEYS);
+    uvec2 range = range_of(first, KEYS ? args.tq : args.tk, !KEYS);
     uint count = 0u, heads = KEYS ? HEADS / KV_HEADS : 1u;
     for (uint h = 0u; h < heads; h++) {
         head = unit * heads + h;
         float slope = ALIBI ? alibi_slope(head) : 0.0;
         uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
         uint b = range.x;
-        do { /* one that nobody sees, where there are none: sums of 0 */
-            uint q_block = KEYS ? b : own_block, k_block = KEYS ? own_block : b;
-            bool none = b >= range.y;
+        do {
+            uint q_first = KEYS ? b : first, k_first = KEYS ? first : b;
             [[dont_unroll]] for (uint pass = MAKES_D ? 0u : 1u; pass < 2u; pass++) {
                 bool of_dy = MAKES_D && pass == 0u;
-                multiply(side_of(false, of_dy, q_block, none && KEYS),
-                         side_of(true, of_dy, k_block, none && !KEYS), of_dy ? args.dv : args.d,
-                         of_dy ? spec2 : spec1, of_dy ? KEPT : 0u);
+                multiply(side_of(false, of_dy, q_first), side_of(true, of_dy, k_first),
+                         of_dy ? args.dv : args.d, of_dy ? spec2 : spec1, of_dy ? KEPT : 0u);
             }
             if (FORWARD)
-                find_largest(q_block, k_block, slope, mask);
-            weigh(q_block, k_block, count % 2u, slope, mask);
-            [[dont_unroll]] for (uint p = 0u; p < PARTS; p++) accumulate(p, b, none);
-            b++;
+                find_largest(q_first, k_first, slope, mask);
+            weigh(q_first, k_first, count % 2u, slope, mask);
+            [[dont_unroll]] for (uint p = 0u; p < PARTS; p++) accumulate(p, b);
+            b += BLOCK;
             bool last = b >= range.y && h + 1u == heads;
             count++;
             if (last || count % DTI_ATTENTION_BLOCKS == 0u) {

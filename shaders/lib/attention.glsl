@@ -32,10 +32,10 @@ struct rows {
     uint from, at, step, count;
 };
 
-/* q or dy, k or v, of a block. */
-rows side_of(bool keys, bool second, uint block, bool none)
+/* q or dy, k or v, of a block from position `first` on. */
+rows side_of(bool keys, bool second, uint first)
 {
-    uint first = block * BLOCK, all = keys ? args.tk : args.tq, step = HEADS * args.dv;
+    uint all = keys ? args.tk : args.tq, step = HEADS * args.dv;
     uint unit = keys ? head / (HEADS / KV_HEADS) : head;
     uint at = args.dy_offset + batch * args.tq * step + unit * args.dv;
     if (keys && second) {
@@ -49,17 +49,19 @@ rows side_of(bool keys, bool second, uint block, bool none)
         step = args.q_row;
     }
     return rows((FORWARD ? keys : !keys && second) ? 1u : 0u, at + first * step, step,
-                first < all && !none ? min(all - first, BLOCK) : 0u);
+                first < all ? min(all - first, BLOCK) : 0u);
 }
 
-/* v[n] = the four elements from at[n] on in one of the first two bindings, those beyond left[n] as 0.
- * No load waits for a branch, so all are on their way at once. */
+/* v[n] = the four elements from at[n] on in one of the first two bindings, those beyond `left` as 0; 0
+ * of NONE. No load waits for a branch, so all are on their way at once. */
+#define NONE 0xffffffffu
 #define READ_FROM(v, array, array4, at, COUNT, left)                                               \
     [[unroll]] for (uint n = 0u; n < COUNT; n++)                                                   \
     {                                                                                              \
+        uint first = at[n] == NONE ? 0u : at[n];                                                   \
         if (BY_FOURS)                                                                              \
-            v[n] = array4[at[n] / 4u];                                                             \
-        for (uint e = 0u; e < 4u && !BY_FOURS; e++) v[n][e] = array[at[n] + (e < left[n] ? e : 0u)]; \
+            v[n] = array4[first / 4u];                                                             \
+        for (uint e = 0u; e < 4u && !BY_FOURS; e++) v[n][e] = array[first + (e < left ? e : 0u)];  \
     }
 #define READ(v, from, at, COUNT, left)                                                             \
     if (from == 0u)                                                                                \
@@ -68,7 +70,8 @@ rows side_of(bool keys, bool second, uint block, bool none)
         READ_FROM(v, kv, kv4, at, COUNT, left)                                                     \
     [[unroll]] for (uint n = 0u; n < COUNT; n++)                                                   \
     {                                                                                              \
-        for (uint e = 0u; e < 4u; e++) v[n][e] = e < left[n] ? v[n][e] : 0.0;                      \
+        for (uint e = 0u; e < 4u; e++)                                                             \
+            v[n][e] = at[n] != NONE && (BY_FOURS || e < left) ? v[n][e] : 0.0;                     \
     }
 
 /* Where a four of a turned side lies: eight invocations that store, or read, beside each other do
@@ -82,12 +85,10 @@ uint turned(uint k, uint four)
  * Four elements of four rows; by 64 invocations. */
 void load_turned(rows r, uint from, uint size, uint to)
 {
-    uint k = tx * 4u, at[4], left[4];
+    uint k = tx * 4u, left = from + k < size ? size - from - k : 0u, at[4];
     vec4 v[4];
-    [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        left[j] = ty * 4u + j < r.count && from + k < size ? size - from - k : 0u;
-        at[j] = left[j] == 0u ? 0u : r.at + (ty * 4u + j) * r.step + from + k;
-    }
+    [[unroll]] for (uint j = 0u; j < 4u; j++)
+        at[j] = left > 0u && ty * 4u + j < r.count ? r.at + (ty * 4u + j) * r.step + from + k : NONE;
     READ(v, r.from, at, 4u, left)
     to += turned(k, ty);
     [[unroll]] for (uint j = 0u; j < 4u; j++)
@@ -97,12 +98,11 @@ void load_turned(rows r, uint from, uint size, uint to)
 /* Of AT_ONCE rows from `first` on, as they lie: [row][element]. By 64 invocations. */
 void load_straight(rows r, uint first, uint from, uint size, uint to)
 {
-    uint k = from + tx * 4u, at[READS], left[READS];
+    uint k = from + tx * 4u, left = k < size ? size - k : 0u, at[READS];
     vec4 v[READS];
     [[unroll]] for (uint j = 0u; j < READS; j++) {
         uint row = first + ty + j * FOURS;
-        left[j] = row < r.count && k < size ? size - k : 0u;
-        at[j] = left[j] == 0u ? 0u : r.at + row * r.step + k;
+        at[j] = left > 0u && row < r.count ? r.at + row * r.step + k : NONE;
     }
     READ(v, r.from, at, READS, left)
     [[unroll]] for (uint j = 0u; j < READS; j++) {
@@ -217,8 +217,9 @@ float kept(uint i, uint j)
     return dti_philox(counter, key)[word] < args.threshold ? args.keep_scale : 0.0;
 }
 
-/* Blocks of the other side, [first, end), that a block from `at` on may see. */
-uvec2 blocks_of(uint at, uint others, bool queries)
+/* Positions of the other side, [first, end), that a block from `at` on may see; from a block's first
+ * on. Where there are none it begins behind the last, which nobody sees. */
+uvec2 range_of(uint at, uint others, bool queries)
 {
     uint last = at + BLOCK - 1u, from = 0u, to = others;
     if (args.window != 0u) {
@@ -229,5 +230,5 @@ uvec2 blocks_of(uint at, uint others, bool queries)
         to = min(to, last + 1u);
     if (CAUSAL && !queries)
         from = max(from, at);
-    return uvec2(from / BLOCK, (to + BLOCK - 1u) / BLOCK);
+    return uvec2(from < to ? from / BLOCK * BLOCK : others, to);
 }
