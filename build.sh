@@ -471,6 +471,8 @@ script_tests() {
 long_tests() {
     export DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000
     build
+    (setup_vendors) || say 'without vendors'"'"' drivers the record of their compilers is all that is checked'
+    python3 tools/vendors
     with_swiftshader
     main_tests
     comm_tests

@@ -109,8 +109,22 @@ def main_loop(isa, text):
     return lines(best), [lines(loop) for loop in sorted(loops, key=len) if best < loop], code, loops
 
 
+def width(line):
+    """Bits of a load by one invocation, of ACO's code."""
+    word = line.split()[0]
+    bits, words = re.search(r"_[bu](\d+)$", word), re.search(r"dwordx(\d)", word)
+    return int(bits.group(1)) if bits else 32 * int(words.group(1)) if words else 32
+
+
+def loads(code):
+    found = collections.Counter(width(line) for line in code if re.match(r"(buffer|global)_load", line))
+    return "+".join(f"{n}x{bits}" for bits, n in sorted(found.items(), reverse=True)) or "-"
+
+
 def figures(isa, text):
-    """(instructions of the main loop, their share that multiplies and adds, accesses of scratch in all loops)"""
-    loop, _, code, loops = main_loop(isa, text)
+    """(instructions of the main loop, their share that multiplies and adds, accesses of scratch in all loops, loads
+    from memory in the main loop, or the next one round it that has any, or of a kernel without one in all)"""
+    loop, round_it, code, loops = main_loop(isa, text)
     return (len(loop), multiplies(isa, loop) / max(len(loop), 1),
-            sum(bool(SCRATCH[isa].search(code[i])) for i in set().union(*loops)))
+            sum(bool(SCRATCH[isa].search(code[i])) for i in set().union(*loops)),
+            loads(next((part for part in [loop, *round_it] if loads(part) != "-"), loop or code)))

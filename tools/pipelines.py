@@ -1,10 +1,11 @@
-"""Vulkan pipelines of the shipped modules, made without a GPU: what tools/gates and tools/vendors share.
+"""Vulkan pipelines of the shipped modules, made without a GPU, for tools/vendors.
 
 `modules` unpacks src/backend/vulkan/shader_table.h as the library does. `Vulkan` makes a pipeline with the
 driver that the loader finds, as the library would, and reads what the driver reports of it.
 """
 
 import ctypes
+import functools
 import os
 import re
 import struct
@@ -30,6 +31,7 @@ class Absent(Exception):
 
 # ---- The modules of the table
 
+@functools.cache
 def modules():
     """name -> SPIR-V, of what is shipped."""
     with open(os.path.join(ROOT, TABLE), encoding="utf-8") as file:
