@@ -818,7 +818,7 @@ information() {
 
 check() {
     # shellcheck disable=SC2086 # words are meant
-    needs $checks - lavapipe vulkan_header
+    needs $checks - spirv_cross lavapipe vulkan_header
     exec python3 tools/check
 }
 

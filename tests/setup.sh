@@ -337,7 +337,7 @@ setup_installs_everything_without_a_question() {
     fresh
     typed 'n\n' setup
     expect 'no question' questions 0 &&
-        expect everything installed_first "$test clang-format-14 binutils glslang-tools spirv-tools libclang-rt-dev" || return 1
+        expect everything installed_first "$test clang-format-14 binutils glslang-tools spirv-tools spirv-cross libclang-rt-dev" || return 1
     fresh
     run setup platforms wasi musl
     expect 'compilers first' grep -qx 'install gcc libc6-dev python3 clang lld' "$machine/events" &&

@@ -102,6 +102,7 @@ thing() {
     python) is 'Python 3' python3 has_python ;;
     glslang) is glslangValidator glslang-tools have glslangValidator ;;
     spirv) is 'spirv-opt and spirv-val' spirv-tools all_of spirv-opt spirv-val ;;
+    spirv_cross) is SPIRV-Cross spirv-cross have spirv-cross ;;
     data) is "Fashion-MNIST$data_note" dataset-fashion-mnist has_data ;;
     # two software drivers, and what checks the use of drivers
     loader) is "Vulkan's loader" libvulkan1 has_loader ;;
@@ -331,7 +332,7 @@ setup() {
         return 0
     fi
     # shellcheck disable=SC2086 # words are meant
-    needs $checks - $tests_optional clang_runtime
+    needs $checks - spirv_cross $tests_optional clang_runtime
     if [ "${1:-}" = packages ]; then return 0; fi
     setup_interop
     (data) || say 'without Fashion-MNIST the tests that train on it skip'
