@@ -1,7 +1,8 @@
 /* A Vulkan driver that does nothing, at once: what is left of a step is the host's own time. It
  * keeps as much state as callers need (sizes, mapped memory, fences) and counts calls. It knows the
  * answer of the one launch that a device computes when it is opened, or gives a wrong one. Handed
- * to a context by dt_ctx_desc.vulkan. For one thread, behind the implementation. */
+ * to a context by dt_ctx_desc.vulkan. For one thread, but while pipelines are made, behind the
+ * implementation. */
 #ifndef DTRAIN_TESTS_STUB_VULKAN_H
 #define DTRAIN_TESTS_STUB_VULKAN_H
 
@@ -42,8 +43,8 @@ static struct stub {
     uint64_t groups_most; /* of workgroups in one submission */
     uint64_t copies;      /* between buffers, in the latest submission */
     stub_answer answer;
-    uint64_t held; /* objects that are alive */
-    char *log;     /* what is recorded: 'd' for a dispatch, 'b' for a barrier; NULL: nobody asks */
+    _Atomic uint64_t held; /* objects that are alive: several threads make pipelines */
+    char *log; /* what is recorded: 'd' for a dispatch, 'b' for a barrier; NULL: nobody asks */
     size_t logged, log_room;
 } stub = {.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU};
 
