@@ -233,10 +233,14 @@ TEST(gradients_of_a_trainer_alone_stay_on_its_device) {
     dt_trainer_get_info(trainer, &info);
     CHECK(trainer->par.alone && info.staging_bytes == 0);
     dt_trainer_destroy(trainer);
-    d.parallel.batch_slices = 2; /* a tree of sums, which the host has a part in */
+    d.parallel.batch_slices = 2; /* a tree of sums, in which only the device has a part */
     REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
     dt_trainer_get_info(trainer, &info);
-    CHECK(!trainer->par.alone && info.staging_bytes > 0);
+    CHECK(!trainer->par.alone && info.staging_bytes == 0);
+    memset(stub.calls, 0, sizeof stub.calls);
+    CHECK(!dt_trainer_step(trainer, NULL)); /* forward, backward, commit */
+    CHECK(stub.calls[STUB_QueueSubmit] == 3 && stub.calls[STUB_ResetFences] == 3);
+    CHECK(stub.calls[STUB_GetFenceStatus] <= 3 && !stub.calls[STUB_WaitForFences]);
     CHECK(!dt_trainer_epoch(trainer, NULL) && !trainer->par.under_way);
     dt_trainer_destroy(trainer);
     d.limits.in_flight = 3;

@@ -453,6 +453,8 @@ static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *
 
 /* ---- data/one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);
+/* Whether nothing of them passes the host: its sums have no other parts. */
+static bool dti_parallel_keeps_gradients(const dti_parallel *par);
 static uint64_t dti_alone_committed(const dti_parallel *par); /* of the steps under way */
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
 

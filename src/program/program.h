@@ -198,8 +198,9 @@ static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *ste
 static dt_result dti_program_end(dt_program *p);
 /* With units first: the pairs of its own blocks. Those of all are to be there for the next. */
 static dt_result dti_program_measure(dt_program *p);
-/* What the next two wait for; each starts it where nobody has. */
-static dt_result dti_program_validate_start(dt_program *p);
+/* What the next two wait for; each starts it where nobody has. update: both at once; the device
+ * leaves out the update of what is not finite. */
+static dt_result dti_program_validate_start(dt_program *p, bool update);
 static dt_result dti_program_commit_start(dt_program *p);
 /* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
  * what the update would write is not. */

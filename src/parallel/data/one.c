@@ -8,23 +8,34 @@
  * and AGREE waits for the oldest where the ring is full. That one may be the step's before. */
 
 /* The device moves running statistics with each micro-batch; statistics.c joins those of all. */
-static bool dti_alone_accumulates(const dti_parallel *par) {
-    const dt_graph *g = par->replicas[0].graph;
-    bool can = !par->desc.skip_empty;
+static bool dti_graph_has_statistics(const dt_graph *g) {
+    bool any = false;
     for (uint32_t id = 1; id < g->count; id++)
-        can = can &&
-              !(g->nodes[id].op == DTI_OP_PARAM && g->nodes[id].buffer && g->nodes[id].attr.i[2]);
-    return can;
+        any = any ||
+              (g->nodes[id].op == DTI_OP_PARAM && g->nodes[id].buffer && g->nodes[id].attr.i[2]);
+    return any;
+}
+
+/* A device that runs on its own is the whole job. */
+static bool dti_parallel_is_one_device(const dti_parallel *par) {
+    const dti_partition *job = &par->job;
+    return !dti_parallel_is_local(par) && !par->pipe && !par->desc.parallel.offload &&
+           par->mesh.world == 1 && job->replicas == 1 && !job->bounds &&
+           par->desc.parallel.balance == DT_BALANCE_EQUAL && !par->desc.worker &&
+           par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
 }
 
 /* On the CPU a step has run when its start returns, so there is nothing to go ahead of. */
 static bool dti_parallel_is_alone(const dti_parallel *par) {
-    const dti_partition *job = &par->job;
-    return !dti_parallel_is_local(par) && !par->desc.parallel.offload && par->mesh.world == 1 &&
-           job->replicas == 1 && job->batch_slices == 1 && !job->bounds &&
-           (job->parts == 1 || dti_alone_accumulates(par)) &&
-           par->desc.parallel.balance == DT_BALANCE_EQUAL && !par->desc.worker &&
-           par->replicas[0].store->device->info.kind != DT_DEVICE_CPU;
+    const bool statistics = dti_graph_has_statistics(par->replicas[0].graph);
+    return dti_parallel_is_one_device(par) && par->job.batch_slices == 1 &&
+           (par->job.parts == 1 || (!statistics && !par->desc.skip_empty));
+}
+
+static bool dti_parallel_keeps_gradients(const dti_parallel *par) {
+    return par->alone || dti_parallel_is_local(par) ||
+           (dti_parallel_is_one_device(par) && !dti_units_are(par) &&
+            !dti_graph_has_statistics(par->replicas[0].graph));
 }
 
 static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run) {

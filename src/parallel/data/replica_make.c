@@ -90,7 +90,7 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
                                            .leaves = par->job.batch_slices,
                                            .before = run->before,
                                            .any_part = run->any_part,
-                                           .last = run->last,
+                                           .last = run->last && !dti_parallel_keeps_gradients(par),
                                            .buckets = par->buckets,
                                            .bucket_count = par->bucket_count,
                                            .one_run = par->job.parts == 1};
@@ -183,7 +183,7 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
         most = DTI_MAX(most, probe.slots);
         dti_runs_free(par->base, &probe);
     }
-    const bool inside = par->alone || dti_parallel_is_local(par); /* gradients stay on the device */
+    const bool inside = dti_parallel_keeps_gradients(par);
     const bool host = !inside && !r->store->exchange; /* from now on the host reads them */
     r->store->exchange = r->store->exchange || !inside;
     if (r->store->memories[DTI_ARENA_GRADIENT] && (host || most > DTI_MAX(r->store->slots, 1u)))
@@ -200,7 +200,8 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
                         par->job.first + i, par->desc.batch);
     const size_t pieces = (size_t)DTI_MAX(r->full.piece_count, r->tail.piece_count);
     r->weights = dti_alloc_array(par->base, pieces * DT_MAX_TERMS, sizeof *r->weights);
-    r->gradients = dti_program_gradients(r->full.runs[0].program);
+    if (par->bucket_count)
+        r->gradients = dti_program_gradients(r->full.runs[0].program);
     return r->weights ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -258,8 +259,7 @@ static dt_result dti_exchange_make(dti_parallel *par) {
         operands += r->subtrees.count;
         if (!units) /* theirs are counted with the gradients' arena */
             par->subtree_bytes += arena - dti_arena_bytes(par->elements);
-        if (r->store->device->info.kind != DT_DEVICE_CPU && !par->alone &&
-            !dti_parallel_is_local(par))
+        if (r->store->device->info.kind != DT_DEVICE_CPU && !dti_parallel_keeps_gradients(par))
             par->staging_bytes += arena;
     }
     DTI_TRY(dti_operands_fit(par, par->job.local, operands));
@@ -324,7 +324,9 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     par->counters = dti_alloc_array(par->base, DTI_UNITS_COUNTERS, sizeof *par->counters);
     if (!par->buckets || !par->counters)
         return DT_ERROR_MEMORY;
-    par->bucket_count = dti_buckets_make(par, par->replicas[0].store, par->buckets);
+    par->bucket_count = 0;
+    if (dti_parallel_is_local(par) || !dti_parallel_keeps_gradients(par))
+        par->bucket_count = dti_buckets_make(par, par->replicas[0].store, par->buckets);
     DTI_TRY(dti_owners_cut(par));
     for (uint32_t i = 0; i < job->local; i++)
         DTI_TRY(dti_replica_build(par, i));

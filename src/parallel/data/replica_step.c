@@ -97,6 +97,15 @@ static dt_result dti_replica_validated(dti_parallel *par, dti_replica *r, dt_pro
     return result;
 }
 
+/* Whether what this replica finds is what all find: it is the only one, and its losses, at which
+ * the device does not look, are finite. */
+static bool dti_replica_decides(const dti_parallel *par) {
+    bool fine = !par->bucket_count && dti_parallel_keeps_gradients(par);
+    for (uint32_t i = 0; i < par->batch_slices && fine && !par->desc.program.no_check; i++)
+        fine = dti_losses_finite(par->terms.leaves + (size_t)i * par->terms.width);
+    return fine;
+}
+
 /* Brings the sum of all to each replica, and starts to look at it. */
 static dt_result dti_parallel_validate_start(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
@@ -110,7 +119,7 @@ static dt_result dti_parallel_validate_start(dti_parallel *par, uint32_t index) 
         dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_program_begin_commit(dti_parallel_last(r), &par->now->desc);
-    return dti_program_validate_start(dti_parallel_last(r));
+    return dti_program_validate_start(dti_parallel_last(r), dti_replica_decides(par));
 }
 
 /* Each says whether it can be committed. */

@@ -127,6 +127,7 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
 /* Whether no target of the whole batch counts, and such a step is left out: all ranks know it. */
 static bool dti_parallel_leaves_out(const dti_parallel *par, dti_parallel_result *out);
 static void dti_terms_add(double *sum, const dt_report *r); /* of a program by itself */
+static bool dti_losses_finite(const double *terms);
 /* What a rank sets by itself from step to step, as a hash; another in every step. */
 static uint64_t dti_parallel_mark(const dti_parallel *par);
 /* In parts whose sums and squares are exact for any number of ranks: to parts[2 * DTI_MARKS]. */

@@ -131,16 +131,18 @@ static dt_result dti_program_measure(dt_program *p) {
     return dti_drive_reach(p, p->code->commit_segment);
 }
 
-static dt_result dti_program_validate_start(dt_program *p) {
-    return p->now->at < p->code->update_segment ? dti_drive_start(p, 1) : DT_OK;
+static dt_result dti_program_validate_start(dt_program *p, bool update) {
+    return p->now->at < p->code->update_segment ? dti_drive_start(p, update ? 2 : 1) : DT_OK;
 }
 
 static dt_result dti_program_validate(dt_program *p, double *norm, bool *faulty) {
-    DTI_TRY(dti_program_validate_start(p));
+    DTI_TRY(dti_program_validate_start(p, false));
     DTI_TRY(dti_drive_reach(p, p->code->update_segment - 1));
     const uint32_t *status = dti_program_out(p);
     *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     *faulty = status[DTI_STATUS_ABORT] != 0;
+    if (*faulty && p->now->at > p->code->update_segment)
+        dti_drive_close(p); /* the update has run, and has written nothing */
     return DT_OK;
 }
 

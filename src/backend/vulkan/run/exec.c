@@ -187,16 +187,24 @@ static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t coun
     return result;
 }
 
-/* The fence is the last submission's: a queue's earlier ones have ended then too. */
+/* A submission has as many segments as its time allows. The fence is the last one's: a queue's
+ * earlier ones have ended then too. */
 static dt_result dti_vk_submit_takes(const dti_vk_exec *e, uint32_t first, uint32_t count,
                                      dti_VkFence fence) {
-    const dti_vk_take *from = &e->takes[first], *last = from + count - 1;
+    const dti_vk_take *take = &e->takes[first], *last = take + count - 1;
     for (uint32_t i = 0; i < 2; i++)
         if (count == e->desc->whole[i] && first == 0)
-            from = last = &e->takes[e->segment_count + i];
+            take = last = &e->takes[e->segment_count + i];
     const uint32_t end = last->first + last->count;
-    for (uint32_t at = from->first; at < end; at++)
-        DTI_TRY(dti_vk_submit(e->device, &e->commands[at], 1, at + 1 == end ? fence : NULL));
+    for (uint32_t at = take->first, n; at < end; at += n) {
+        double ms = take->ms;
+        for (n = 1; take < last && at + n == take[1].first && take[1].count == 1 &&
+                    ms + take[1].ms <= DTI_VK_SUBMISSION_MS;
+             n++)
+            ms += (++take)->ms;
+        DTI_TRY(dti_vk_submit(e->device, &e->commands[at], n, at + n == end ? fence : NULL));
+        take += take < last && at + n == take[1].first;
+    }
     return DT_OK;
 }
 

@@ -53,9 +53,9 @@ static bool dti_vk_reel_turns(dti_vk_reel *r, double ms) {
     return turns;
 }
 
-/* How many command buffers these segments take. */
-static uint32_t dti_vk_reel_length(const dti_vk_exec *e, uint32_t first, uint32_t count) {
-    dti_vk_reel r = {.count = 1};
+/* The command buffers that these segments take. */
+static dti_vk_take dti_vk_reel_length(const dti_vk_exec *e, uint32_t first, uint32_t count) {
+    dti_vk_reel r = {.count = count > 0};
     for (uint32_t s = first; s < first + count; s++) {
         const dti_segment *segment = &e->desc->segments[s];
         for (uint32_t i = segment->first; i < segment->first + segment->count; i++) {
@@ -64,7 +64,7 @@ static uint32_t dti_vk_reel_length(const dti_vk_exec *e, uint32_t first, uint32_
                 dti_vk_reel_turns(&r, work->ms / work->slices);
         }
     }
-    return r.count;
+    return (dti_vk_take){e->command_count, r.count, r.ms};
 }
 
 /* The barrier orders what comes after whatever ran before it, in this submission or an earlier one:
@@ -185,8 +185,7 @@ static dt_result dti_vk_plan_takes(dti_vk_exec *e) {
     for (uint32_t i = 0; i < e->segment_count + 2; i++) {
         const bool whole = i >= e->segment_count;
         const uint32_t count = whole ? e->desc->whole[i - e->segment_count] : 1;
-        e->takes[i].first = e->command_count;
-        e->takes[i].count = count ? dti_vk_reel_length(e, whole ? 0 : i, count) : 0;
+        e->takes[i] = dti_vk_reel_length(e, whole ? 0 : i, count);
         e->command_count += e->takes[i].count;
     }
     e->commands = dti_alloc_array(e->device->head.base, e->command_count, sizeof *e->commands);

@@ -23,6 +23,7 @@ typedef struct dti_vk_scan {
 /* The command buffers of some segments. */
 typedef struct dti_vk_take {
     uint32_t first, count;
+    double ms; /* of the last of them */
 } dti_vk_take;
 
 /* What a descriptor set binds; sets with equal keys are one set. */
