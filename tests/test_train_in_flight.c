@@ -110,6 +110,41 @@ TEST(a_skipped_step_does_not_change_the_next_one_in_flight) {
     fly_alike((fly_case){.kind = 0, .batch = 17, .skips = true});
 }
 
+/* One submission checks the sum and updates: of what is not finite nothing is written. */
+TEST(a_skipped_step_of_batch_slices_on_one_device_leaves_the_weights) {
+    train_model m;
+    dt_trainer *trainer;
+    dt_train_report r;
+    uint64_t hash[3];
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.validation = true}, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "vulkan:0";
+    d.parallel.batch_slices = 4;
+    REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+    CHECK(dti_parallel_keeps_gradients(&trainer->par) && !trainer->par.alone);
+    CHECK(!dt_trainer_step(trainer, &r) && r.step == 1 && r.gradient_norm > 0);
+    CHECK(!dt_store_state_hash(dt_trainer_store(trainer), &hash[0]));
+    for (size_t i = 0; i < (size_t)TRAIN_ROWS * TRAIN_SIDE * TRAIN_SIDE; i += TRAIN_SIDE)
+        m.data.x[i] = NAN;
+    dt_result result = DT_OK;
+    for (int i = 0; i < 4 && !result; i++) { /* the loader has read batches ahead */
+        CHECK(!dt_store_state_hash(dt_trainer_store(trainer), &hash[0]));
+        result = dt_trainer_step(trainer, &r);
+    }
+    CHECK(result == DT_ERROR_NUMERIC);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "input 'x'");
+    CHECK(!dt_store_state_hash(dt_trainer_store(trainer), &hash[1]) && hash[0] == hash[1]);
+    for (size_t i = 0; i < (size_t)TRAIN_ROWS * TRAIN_SIDE * TRAIN_SIDE; i += TRAIN_SIDE)
+        m.data.x[i] = 0.5f;
+    for (int i = 0; i < 4 && result; i++)
+        result = dt_trainer_step(trainer, &r);
+    CHECK(!result && !dt_store_state_hash(dt_trainer_store(trainer), &hash[2]));
+    CHECK(hash[0] != hash[2]);
+    dt_ctx_destroy(m.ctx);
+}
+
 #ifndef DT_NO_VULKAN
 static bool fly_stub_open(train_model *m, dt_trainer_desc *d, dt_trainer **trainer) {
     static dt_vulkan_desc vulkan;
