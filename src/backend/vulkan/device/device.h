@@ -134,6 +134,7 @@ struct dti_vk_device {
     dti_vk_pipeline *pipelines;
     /* Those from pipeline_ready on are wanted and not made yet. */
     size_t pipeline_ready, pipeline_count, pipeline_capacity;
+    _Atomic size_t pipeline_next; /* to compile */
     dti_vk_made made;
 
     uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */

@@ -277,10 +277,12 @@ static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline
         told[0].flags & DTI_VK_PIPELINE_CREATION_FEEDBACK_APPLICATION_PIPELINE_CACHE_HIT_BIT;
 }
 
-static void dti_vk_compile_some(void *arg, int64_t begin, int64_t end, int worker) {
+/* One after the other: a piece of a range would be several, and some take a hundred times as long
+ * as others. */
+static void dti_vk_compile_next(void *arg, int64_t begin, int64_t end, int worker) {
     dti_vk_device *device = arg;
-    for (int64_t i = begin; i < end; i++)
-        dti_vk_pipeline_compile(device, &device->pipelines[device->pipeline_ready + (size_t)i]);
+    for (size_t i; (i = atomic_fetch_add(&device->pipeline_next, 1)) < device->pipeline_count;)
+        dti_vk_pipeline_compile(device, &device->pipelines[i]);
 }
 
 /* Keeps what was made. The first error is reported: the same by any number of threads. */
@@ -315,10 +317,12 @@ static dt_result dti_vk_pipelines_make(dti_vk_device *device, dt_result result) 
         result = dti_vk_shader_words(device->head.base, dti_vk_shader_of(p->kernel, p->variant),
                                      &p->words);
     }
+    dti_pool *pool = dti_vk_compilers(device);
+    const int64_t wanted = (int64_t)(device->pipeline_count - device->pipeline_ready);
+    device->pipeline_next = device->pipeline_ready;
     if (!result)
-        dti_parallel_for(dti_vk_compilers(device),
-                         (int64_t)(device->pipeline_count - device->pipeline_ready), 1,
-                         dti_vk_compile_some, device);
+        dti_parallel_for(pool, DTI_MIN(wanted, dti_pool_threads(pool)), 1, dti_vk_compile_next,
+                         device);
     result = dti_vk_pipelines_take(device, result);
     device->made.ns += dti_now_ns() - begin;
     return result;
