@@ -1,4 +1,7 @@
-/* g = (first micro-batch of the step ? 0 : g) + x */
+/* accumulate: y = (first micro-batch of the step ? 0 : y) + x.
+ *
+ * accumulate_long, sums of many micro-batches: z has what the sums before rounded away (Kahan),
+ * which is taken off x first. spec0: DTI_ACCUMULATE_*. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -10,19 +13,34 @@ layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) buffer buffer_y { float y[]; };
 layout(binding = 1) buffer buffer_y4 { vec4 y4[]; };
+layout(binding = 2) buffer buffer_z { float z[]; };
+layout(binding = 2) buffer buffer_z4 { vec4 z4[]; };
 
 void main()
 {
+    const bool LONG = SIDE == DTI_SIDE_ACCUMULATE_LONG;
     uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
     uint from = args.x_offset + i, to = args.y_offset + i, last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
-    vec4 value, before;
+    bool first = (dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_FIRST) != 0u;
+    if (LONG && spec0 != DTI_ACCUMULATE_BY_STEP)
+        first = false;
+    vec4 value, before, lost = vec4(0.0), rest = lost;
     DTI_TAKE(vec4, value, x, x4, from, A_IS_ONE)
-    if ((dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_FIRST) == 0u) {
+    precise vec4 sum = value;
+    if (!first) {
         DTI_TAKE(vec4, before, y, y4, to, B_IS_ONE)
-        DTI_EACH_OF_FOUR value[k] += before[k];
+        if (LONG)
+            DTI_TAKE(vec4, lost, z, z4, i, B_IS_ONE)
+        precise vec4 more = LONG ? value - lost : value;
+        sum = before + more;
+        precise vec4 up = sum - before;
+        precise vec4 left = up - more;
+        rest = left;
     }
-    DTI_GIVE(y, y4, to, value)
+    DTI_GIVE(y, y4, to, sum)
+    if (LONG)
+        DTI_GIVE(z, z4, i, rest)
 }

@@ -1,16 +1,25 @@
-/* Connectionist temporal classification: of a sample, the logarithms of the probability of all
+/* Connectionist temporal classification.
+ *
+ * ctc: of a sample, the logarithms of the probability of all
  * beginnings of its target after each step, by one workgroup, and of all ends, which are beginnings
  * of what is turned around, by the next. Cells: the labels with blanks around each of them; those of
- * a step are the invocations' in turn. What is kept is in args.h; see src/op/families/ctc.c. */
+ * a step are the invocations' in turn. What is kept is in args.h; see src/op/families/ctc.c.
+ *
+ * ctc_grad: the gradient in a step's log-probabilities: of each class -dy times the share of the
+ * target's paths that go through it then, from what ctc kept: a workgroup for each step of a sample.
+ * A label that comes again is the first one's to add up, in order. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/functions.glsl"
+#include "lib/reduce.glsl"
 
 DTI_PUSH(DTI_ARGS_CTC)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 1) readonly buffer buffer_t { int t[]; };
+layout(binding = 1) readonly buffer buffer_kept { float kept[]; };
 layout(binding = 2) readonly buffer buffer_n { int n[]; };
+layout(binding = 2) readonly buffer buffer_dy { float dy[]; };
 layout(binding = 3) coherent buffer buffer_y { float y[]; };
 
 const uint LANES = 128u;
@@ -20,7 +29,6 @@ bool back, wrong; /* wrong: a label is no class, or the blank */
 
 void open_sample(uint sample_index)
 {
-    lane = gl_LocalInvocationID.x;
     from = args.x_offset + sample_index * args.x_sample;
     labels_at = args.t_offset + sample_index * args.t_sample;
     to = args.y_offset + sample_index * args.y_sample;
@@ -117,9 +125,8 @@ void finish()
     y[to + DTI_CTC_STEPS] = float(steps);
 }
 
-void main()
+void walk(uint group)
 {
-    uint group = dti_group();
     if (group >= 2u * args.samples)
         return;
     back = (group & 1u) == 1u;
@@ -138,4 +145,85 @@ void main()
     }
     if (!back && lane == 0u)
         finish();
+}
+
+/* ---- ctc_grad */
+
+uint base, a_row, b_row;
+float all;
+
+float share(uint s, uint class_index)
+{
+    float own = dti_max(x[from + class_index], -DTI_CTC_NONE);
+    return dti_m_exp((kept[a_row + s] - all) + (kept[b_row + s] - own));
+}
+
+float kept_label(uint k)
+{
+    return kept[base + DTI_CTC_HEAD + k];
+}
+
+uint class_of(uint k)
+{
+    return min(uint(kept_label(k)), args.classes - 1u);
+}
+
+/* Of all cells with label k's class; 0 where an earlier one has it too. */
+float shares_of(uint k, uint count, uint class_index, out bool first)
+{
+    float label = kept_label(k), sum = 0.0;
+    first = true;
+    for (uint j = 0u; j < k; j++)
+        first = first && kept_label(j) != label;
+    for (uint j = k; j < count && first; j++)
+        sum += kept_label(j) == label ? share(2u * j + 1u, class_index) : 0.0;
+    return sum;
+}
+
+void grad_row(uint row)
+{
+    uint index = row / args.steps, step_index = row - index * args.steps;
+    if (index >= args.samples)
+        return;
+    from = args.x_offset + index * args.x_sample + step_index * args.classes;
+    base = args.t_offset + index * args.t_sample;
+    uint width = 2u * args.labels + 1u, count = uint(kept[base + DTI_CTC_COUNT]);
+    a_row = base + DTI_CTC_HEAD + args.labels + step_index * width;
+    b_row = a_row + args.steps * width;
+    all = kept[base + DTI_CTC_ALL];
+    uint to = args.y_offset + index * args.y_sample + step_index * args.classes;
+    float d = -dy[args.n_offset + index * args.n_sample];
+    bool impossible = all < -DTI_CTC_IMPOSSIBLE, on = step_index < uint(kept[base + DTI_CTC_STEPS]);
+    if (impossible && (args.flags & DTI_CTC_ZERO) != 0u)
+        on = false;
+    if (impossible)
+        d = DTI_NAN;
+    float blanks = 0.0, named = 0.0;
+    for (uint k = lane; k <= count && on; k += LANES) {
+        blanks += share(2u * k, args.blank);
+        if (k < count)
+            named += share(2u * k + 1u, class_of(k));
+    }
+    blanks = dti_group_sum(blanks, count + 1u, 0u);
+    d /= blanks + dti_group_sum(named, count + 1u, 1u); /* which is 1 but for what all cells are off */
+    for (uint c = lane; c < args.classes; c += LANES)
+        y[to + c] = on && c == args.blank ? d * blanks : 0.0;
+    memoryBarrierBuffer();
+    barrier();
+    for (uint k = lane; k < count && on; k += LANES) {
+        bool first;
+        uint class_index = class_of(k);
+        float sum = shares_of(k, count, class_index, first);
+        if (first)
+            y[to + class_index] = d * sum;
+    }
+}
+
+void main()
+{
+    lane = gl_LocalInvocationID.x;
+    if (SIDE == DTI_SIDE_CTC)
+        walk(dti_group());
+    else
+        grad_row(dti_group());
 }

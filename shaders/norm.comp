@@ -1,5 +1,12 @@
-/* y = (x - mean) / sqrt(var + eps), with the stats of each element's group, then * w[channel] and
- * + b[channel] (spec0, DTI_NORM_*), then ReLU (spec1). An invocation has 4 elements. */
+/* Normalisation by statistics that are there, and its gradient by x for a batch: an invocation has 4
+ * elements.
+ *
+ * norm: y = (x - mean) / sqrt(var + eps), with the stats of each element's group, then * w[channel]
+ * and + b[channel] (spec0, DTI_NORM_*), then ReLU (spec1).
+ *
+ * batch_dx: dx = w rstd (dy - (db + xhat dw) / cols), xhat = (x - mean) rstd, rstd = 1 / sqrt(var +
+ * eps) or, with fixed statistics (spec0 = 0), w rstd dy. Binding 1 is dy; binding 2 holds, from
+ * s_offset on, the pairs (mean, var) of the channels, then dw, db and w. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -9,23 +16,36 @@ DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) readonly buffer buffer_stats { float stats[]; };
+layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
 layout(binding = 2) readonly buffer buffer_w { float w[]; };
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
 
 #include "lib/norm.glsl"
 
-/* y = scale.x * (x - scale.z) + scale.y */
-vec3 scale_of(uint channel, uint group)
+const bool BATCH_DX = SIDE == DTI_SIDE_BATCH_DX;
+
+/* norm: y = f.x * (x - f.z) + f.y. batch_dx: dx = f.x * (dy - f.y - f.z * (x - f.w)). */
+vec4 factors_of(dti_norm_place p)
 {
-    float mean = stats[args.s_offset + 2u * group];
-    float factor = 1.0 / sqrt(stats[args.s_offset + 2u * group + 1u] + args.eps);
+    if (BATCH_DX) {
+        uint at = args.s_offset + p.channel, pair = at + p.channel;
+        float rstd = 1.0 / sqrt(w[pair + 1u] + args.eps);
+        float factor = w[at + 4u * args.channels] * rstd;
+        if (spec0 == 0u)
+            return vec4(factor, 0.0, 0.0, 0.0);
+        float count = float(args.cols);
+        return vec4(factor, w[at + 3u * args.channels] / count,
+                    w[at + 2u * args.channels] * rstd / count, w[pair]);
+    }
+    float mean = stats[args.s_offset + 2u * p.group];
+    float factor = 1.0 / sqrt(stats[args.s_offset + 2u * p.group + 1u] + args.eps);
     float shift = 0.0;
     if (spec0 != DTI_NORM_PLAIN)
-        factor *= w[args.w_offset + channel];
+        factor *= w[args.w_offset + p.channel];
     if (spec0 == DTI_NORM_AFFINE)
-        shift = w[args.b_offset + channel];
-    return vec3(factor, shift, mean);
+        shift = w[args.b_offset + p.channel];
+    return vec4(factor, shift, mean, 0.0);
 }
 
 void main()
@@ -34,15 +54,32 @@ void main()
     if (e >= args.n)
         return;
     dti_norm_place p = dti_norm_place_of(e);
+    uint at = args.x_offset + e, from = args.dy_offset + e, to = args.y_offset + e;
     if ((spec3 & DTI_NORM_FOURS) != 0u) { /* in one channel and one group */
-        vec3 scale = scale_of(p.channel, p.group);
-        y4[(args.y_offset + e) / 4u] =
-            dti_norm_value4(x4[(args.x_offset + e) / 4u], vec4(scale.x), vec4(scale.y), scale.z);
+        vec4 f = factors_of(p), v;
+        if (BATCH_DX) {
+            v = dy4[from / 4u];
+            if (spec0 != 0u)
+                v -= f.y + f.z * (x4[at / 4u] - f.w);
+            v *= f.x;
+        } else {
+            v = dti_norm_value4(x4[at / 4u], vec4(f.x), vec4(f.y), f.z);
+        }
+        y4[to / 4u] = v;
         return;
     }
     for (uint i = 0u; i < 4u && e + i < args.n; i++) {
-        vec3 scale = scale_of(p.channel, p.group);
-        y[args.y_offset + e + i] = dti_norm_value(x[args.x_offset + e + i], scale);
+        vec4 f = factors_of(p);
+        float v;
+        if (BATCH_DX) {
+            v = stats[from + i]; /* dy */
+            if (spec0 != 0u)
+                v -= f.y + f.z * (x[at + i] - f.w);
+            v *= f.x;
+        } else {
+            v = dti_norm_value(x[at + i], f.xyz);
+        }
+        y[to + i] = v;
         dti_norm_place_next(p);
     }
 }

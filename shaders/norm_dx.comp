@@ -50,7 +50,7 @@ float mean_of(float sum)
 }
 
 /* sums: of (x - mean) squared, of x - mean, of g, of g (x - mean). The mean is corrected by what it
- * was off, as in norm_stats.comp. */
+ * was off, as norm_stats does it. */
 group_line line_of(float mean, vec4 sums)
 {
     vec4 all = dti_group_sum4(sums, args.cols) / float(args.cols);

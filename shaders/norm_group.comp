@@ -1,6 +1,12 @@
-/* norm.comp where a workgroup has one group, or a chunk of it: it makes the group's statistics
- * (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks, writes them and goes on to y. Of a
- * group of at most HELD fours for each invocation x is read once. */
+/* Statistics of groups.
+ *
+ * norm_stats: stats[g] = (mean, biased variance) of group g of x, or (spec0 = 1, RMS) (0, mean of
+ * squares), in binding 1; of a group in chunks their pairs, and zeros for its own. A workgroup per
+ * chunk.
+ *
+ * norm_group: norm.comp where a workgroup has one group, or a chunk of it: it makes the group's
+ * statistics (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks, writes them and goes on to
+ * y. Of a group of at most HELD fours for each invocation x is read once. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -17,6 +23,7 @@ layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) readonly buffer buffer_w { float w[]; };
 layout(binding = 1) readonly buffer buffer_w4 { vec4 w4[]; };
+layout(binding = 1) writeonly buffer buffer_pairs { float pairs[]; };
 layout(binding = 2) writeonly buffer buffer_y { float y[]; };
 layout(binding = 2) writeonly buffer buffer_y4 { vec4 y4[]; };
 layout(binding = 3) buffer buffer_stats { float stats[]; };
@@ -118,6 +125,24 @@ void held(group_walk g, uint group)
     }
 }
 
+void write_pair(uint at, vec2 pair)
+{
+    pairs[at] = pair.x;
+    pairs[at + 1u] = pair.y;
+}
+
+/* norm_stats */
+void chunk_stats(uint base, dti_norm_chunk c)
+{
+    vec2 pair = dti_norm_stats(args.x_offset + base, c, spec0 == 1u);
+    if (gl_LocalInvocationID.x != 0u)
+        return;
+    uint own = args.s_offset + 2u * c.group;
+    write_pair(args.chunks > 1u ? dti_norm_pair(c) : own, pair);
+    if (args.chunks > 1u && c.number == 0u)
+        write_pair(own, vec2(0.0));
+}
+
 void main()
 {
     bool whole = (spec2 & DTI_NORM_GROUP_WHOLE) != 0u;
@@ -126,6 +151,10 @@ void main()
         return;
     uint lane = gl_LocalInvocationID.x;
     uint base = c.group * (args.batch == 1u ? args.spatial : args.cols);
+    if (SIDE == DTI_SIDE_NORM_STATS) {
+        chunk_stats(base, c);
+        return;
+    }
     /* runs follow each other in channels, or in samples */
     uint length = run_length();
     uint pitch = args.batch == 1u ? args.channels * args.spatial : length;

@@ -1,6 +1,11 @@
-/* y = softmax(x) or log_softmax(x) (spec0) over rows of contiguous values: a workgroup per row,
- * shifted by the maximum of the row. The first units of each invocation stay in registers: up to
- * HELD for each the row is read once, and exp computed once. May run in place. */
+/* softmax: y = softmax(x) or log_softmax(x) (spec0) over rows of contiguous values: a workgroup per
+ * row, shifted by the maximum of the row. The first units of each invocation stay in registers: up
+ * to HELD for each the row is read once, and exp computed once.
+ *
+ * softmax_grad: dx from (y, dy): y * (dy - sum(y * dy)), or with log dy - exp(y) * sum(dy).
+ * x_offset is that of y, y_offset that of dx.
+ *
+ * Both may run in place. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -11,9 +16,14 @@
 DTI_PUSH(DTI_ARGS_ROWS)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
+layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
 layout(binding = 1) writeonly buffer buffer_y { float y[]; };
 layout(binding = 1) writeonly buffer buffer_y4 { vec4 y4[]; };
+layout(binding = 2) writeonly buffer buffer_dx { float dx[]; };
+layout(binding = 2) writeonly buffer buffer_dx4 { vec4 dx4[]; };
 DTI_ROW_READ(x_at, x, x4)
+DTI_ROW_READ(dy_at, dy, dy4)
 
 /* For the driver, which is to unroll: what compiles this does not know spec1. */
 const uint HELD = spec1 == 0u ? DTI_LIES_HELD : 0u;
@@ -31,13 +41,9 @@ void write(uint unit, vec4 value)
         y[unit] = value.x;
 }
 
-void main()
+void softmax(uint from, uint to, uint units)
 {
-    uint row = dti_group(), lane = gl_LocalInvocationID.x;
-    if (row >= args.rows)
-        return;
-    uint from = (args.x_offset + row * args.cols) / WIDTH, units = args.cols / WIDTH;
-    uint to = (args.y_offset + row * args.cols) / WIDTH;
+    uint lane = gl_LocalInvocationID.x;
     vec4 v[DTI_LIES_HELD];
     dti_row_sums sums = DTI_ROW_SUMS;
     float high = DTI_LOWEST;
@@ -62,4 +68,39 @@ void main()
         else
             write(to + u, dti_row_exp(shifted) / sum);
     }
+}
+
+void softmax_grad(uint at_y, uint at_dy, uint at_dx, uint units)
+{
+    dti_row_sums sums = DTI_ROW_SUMS;
+    DTI_EACH_UNIT(u, 0u, units) {
+        if (spec0 == 1u)
+            dti_row_add(sums, dy_at(at_dy + u));
+        else
+            dti_row_add(sums, x_at(at_y + u) * dy_at(at_dy + u));
+    }
+    float sum = dti_group_sum(dti_row_total(sums), units, 0u);
+    DTI_EACH_UNIT(u, 0u, units) {
+        vec4 value = x_at(at_y + u), grad = dy_at(at_dy + u);
+        if (spec0 == 1u)
+            grad -= dti_row_exp(value) * sum;
+        else
+            grad = value * (grad - sum);
+        if (FOURS)
+            dx4[at_dx + u] = grad;
+        else
+            dx[at_dx + u] = grad.x;
+    }
+}
+
+void main()
+{
+    uint row = dti_group(), first = row * args.cols, units = args.cols / WIDTH;
+    if (row >= args.rows)
+        return;
+    uint from = (args.x_offset + first) / WIDTH, to = (args.y_offset + first) / WIDTH;
+    if (SIDE == DTI_SIDE_SOFTMAX)
+        softmax(from, to, units);
+    else
+        softmax_grad(from, (args.dy_offset + first) / WIDTH, to, units);
 }

@@ -1,4 +1,4 @@
-/* dL/dlogits as xent_grad.comp has it, from what the loss kept of each row (its maximum, the sum of
+/* dL/dlogits as xent_grad (xent.comp) has it, from what the loss kept of each row (its maximum, the sum of
  * exp(x - maximum), its target): one read of the logits, and nothing is summed. An invocation has 4
  * elements, in one row where rows are a multiple of 4. May run in place. */
 #version 450

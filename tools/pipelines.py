@@ -14,6 +14,7 @@ import spirv_pack
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = "src/backend/vulkan/shader_table.h"
+SIDE = 5  # the constant of shaders/lib/types.glsl
 
 
 def row_of(words):
@@ -31,21 +32,35 @@ class Absent(Exception):
 
 # ---- The modules of the table
 
+def with_side(words, side):
+    """The module's words, in bytes, where the constant `SIDE` (lib/types.glsl) has this value by itself."""
+    words = list(words)
+    number = None
+    at = spirv_pack.HEADER
+    while at < len(words):
+        if words[at:at + 1] + words[at + 2:at + 4] == [4 << 16 | 71, 1, SIDE]:  # OpDecorate number SpecId SIDE
+            number = words[at + 1]
+        if words[at] == 4 << 16 | 50 and words[at + 2] == number:  # OpSpecConstant
+            words[at + 3] = side
+        at += words[at] >> 16
+    return struct.pack(f"<{len(words)}I", *words)
+
+
 @functools.cache
 def modules():
-    """name -> SPIR-V, of what is shipped."""
+    """kernel -> SPIR-V, of what is shipped."""
     with open(os.path.join(ROOT, TABLE), encoding="utf-8") as file:
         text = file.read()
     arrays = {}
     for name, body in re.findall(r"dti_vk_spirv_(\w+)\[\] = \{\n(.*?)\n\};", text, re.S):
         values = [int(v, 0) for v in body.replace("\n", "").split(",") if v]
         arrays[name] = struct.pack(f"<{len(values)}Q", *values)
-    rows = re.findall(r'\{"\w+", dti_vk_spirv_(\w+), (\d+), (\d+), DTI_K_\w+, \d+\}', text)
-    packed = {name: (arrays[name][:int(size)], int(count)) for name, size, count in rows}
+    rows = re.findall(r'\{"(\w+)", dti_vk_spirv_(\w+), (\d+), (\d+), (\d+), DTI_K_\w+, \d+\}', text)
+    packed = {module: (arrays[module][:int(size)], int(count)) for _, module, size, count, _ in rows}
     words, learnt = spirv_pack.unpack(*packed.pop(spirv_pack.FIRST))
     found = {spirv_pack.FIRST: words}
-    found.update((name, spirv_pack.unpack(*of, learnt)[0]) for name, of in packed.items())
-    return {name: struct.pack(f"<{len(words)}I", *words) for name, words in found.items()}
+    found.update((module, spirv_pack.unpack(*of, learnt)[0]) for module, of in packed.items())
+    return {name: with_side(found[module], int(side)) for name, module, _, _, side in rows}
 
 
 # ---- Vulkan, by ctypes: structs are packed as C aligns them

@@ -14,6 +14,12 @@
 layout(local_size_x = 128, local_size_x_id = 0) in;
 layout(constant_id = 1) const uint spec0 = 0u;
 layout(constant_id = 2) const uint spec1 = 0u;
+/* Of kernels that share a text: which it is, DTI_SIDE_* (tools/shaders). */
+#ifdef DTI_SIDE
+const uint SIDE = DTI_SIDE;
+#else
+layout(constant_id = 5) const uint SIDE = 0u;
+#endif
 
 #define DTI_PUSH(fields)                                                                           \
     layout(push_constant) uniform dti_push                                                         \

@@ -99,7 +99,7 @@ static inline bool dti_grid_has_sums(const dti_grid_device *device, uint32_t sum
  * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1
  * to 4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
 typedef struct dti_kernel_info {
-    const char *name;   /* of the shader's file */
+    const char *name;   /* of the shader: its file, or a side of one (SIDES in tools/shaders) */
     const char *access; /* of each binding: 'r', 'w' or 'u' (read and written) */
     uint8_t bindings;
     uint8_t span; /* dti_span */

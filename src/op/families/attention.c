@@ -440,7 +440,7 @@ DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .effort = dti_attention_effort);
 
 /* (q, k and v, dy, largest scores and logarithms and sums and mask, dq dk dv) */
-DTI_KERNEL(ATTENTION_GRAD, attention, "rrrw", GROUP, .run = dti_cpu_attention_grad,
+DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain_of = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {DTI_ATTENTION_LANES},
            .width = dti_attention_width, .tile = dti_attention_tile, .rounds = dti_attention_rounds,

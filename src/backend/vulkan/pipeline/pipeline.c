@@ -243,8 +243,10 @@ static dt_result dti_vk_pipeline_want(dti_vk_device *device, uint32_t kernel, ui
 /* Asks nothing but the driver, which several threads may do at once. Selectors become constants of
  * the module. */
 static void dti_vk_pipeline_compile(const dti_vk_device *device, dti_vk_pipeline *p) {
-    const uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
-    size_t count = dti_vk_shader_of(p->kernel, p->variant)->word_count;
+    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
+    const uint32_t values[] = {p->local,   p->spec[0], p->spec[1],
+                               p->spec[2], p->spec[3], shader->side};
+    size_t count = shader->word_count;
     count = dti_vk_shader_specialize(p->words, count, values, DTI_COUNT(values));
     if (device->head.info.has_float_controls)
         count = dti_vk_shader_preserve(p->words, count);
