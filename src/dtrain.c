@@ -215,6 +215,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/pipeline/unpack.c"
 #include "backend/vulkan/pipeline/shader.c"
 #include "backend/vulkan/pipeline/specialize.c"
+#include "backend/vulkan/pipeline/prune.c"
 #include "backend/vulkan/device/icd.c"
 #include "backend/vulkan/device/load.c"
 #include "backend/vulkan/device/vk_memory.c"

@@ -865,6 +865,33 @@ TEST(vulkan_shaders_with_selectors_made_constants_have_none_left_and_are_valid) 
     }
 }
 
+static uint32_t vulkan_count_of(const uint32_t *words, size_t count, uint32_t opcode) {
+    uint32_t found = 0;
+    for (size_t at = 5; at < count && words[at] >> 16; at += words[at] >> 16)
+        found += (words[at] & 0xffffu) == opcode;
+    return found;
+}
+
+/* REDUCE shares its module with REDUCE_ROW, which alone has barriers. */
+TEST(vulkan_kernels_that_share_a_module_are_without_the_others_code) {
+    const uint32_t kernels[2] = {DTI_K_REDUCE, DTI_K_REDUCE_ROW}, barrier = 224;
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (int k = 0; k < 2; k++) {
+        const dti_vk_shader *shader = dti_vk_shader_of(kernels[k], 0);
+        const uint32_t spec[DTI_VK_CONSTANTS] = {64, 0, 0, 0, 0, shader->side};
+        uint32_t *words = NULL;
+        REQUIRE(!dti_vk_shader_words(&base, shader, &words));
+        CHECK(vulkan_count_of(words, shader->word_count, barrier) > 0);
+        const size_t count =
+            dti_vk_shader_specialize(words, shader->word_count, spec, DTI_COUNT(spec));
+        CHECK((vulkan_count_of(words, count, barrier) > 0) == (k == 1));
+        CHECK(count < shader->word_count / 2);
+        CHECK(vulkan_validate(words, count) == 0);
+        dti_free(&base, words);
+    }
+}
+
 /* Of a module that is cut or whose words are random: no more words, none beyond its own. */
 TEST(vulkan_selectors_of_a_module_that_is_none_are_left) {
     enum { MOST = 4096 };

@@ -17,6 +17,7 @@
  *   unpack.c       decodes a module of shader_table.h
  *   shader.c       modules of shader_table.h
  *   specialize.c   constants in a module before the driver gets it
+ *   prune.c        and without what they leave unreachable
  *   pipeline.c     compiles and keeps pipelines
  *   grid.c         how a launch is laid out in workgroups
  *   tune.c         which variant of a kernel is the fastest here

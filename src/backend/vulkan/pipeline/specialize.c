@@ -13,7 +13,11 @@ typedef struct dti_spirv_id {
         DTI_SPIRV_IS_WORD,
         DTI_SPIRV_IS_SELECTOR,
         DTI_SPIRV_IS_COMPOSITE,
-        DTI_SPIRV_IS_VALUE
+        DTI_SPIRV_IS_VALUE,
+        DTI_SPIRV_IS_BLOCK, /* a label: its value is where the block's last instruction stands */
+        DTI_SPIRV_IS_MERGE, /* a block that is named, but not reached */
+        DTI_SPIRV_IS_LIVE,
+        DTI_SPIRV_IS_GONE /* a result */
     } kind;
     uint32_t value;
 } dti_spirv_id;
@@ -150,30 +154,4 @@ static void dti_spirv_specialize_one(dti_spirv_module *m, uint32_t *w, uint32_t 
         w[0] = DTI_SPIRV_HEAD(size, DTI_SPIRV_COMPOSITE);
     dti_spirv_note(m, w, size);
     dti_spirv_emit(m, w, size);
-}
-
-/* Returns the words that the module has then, which are no more; there is room for twice as many,
- * where what is known is written. */
-static size_t dti_vk_shader_specialize(uint32_t *words, size_t count, const uint32_t *selectors,
-                                       uint32_t selector_count) {
-    dti_spirv_module m = {.words = words,
-                          .made = DTI_VK_SPIRV_HEADER,
-                          .ids = (dti_spirv_id *)(words + count),
-                          .bound = words[3],
-                          .selectors = selectors,
-                          .selector_count = selector_count};
-    if (m.bound > count * sizeof *words / sizeof *m.ids)
-        return count;
-    memset(m.ids, 0, m.bound * sizeof *m.ids);
-    size_t at = DTI_VK_SPIRV_HEADER;
-    while (at < count && (words[at] & 0xffffu) != DTI_SPIRV_FUNCTION) {
-        const uint32_t size = words[at] >> 16;
-        if (size < 2 ||
-            size > count - at) /* SPIR-V has no such instruction in front of functions */
-            break;
-        dti_spirv_specialize_one(&m, words + at, size);
-        at += size;
-    }
-    dti_spirv_emit(&m, words + at, count - at);
-    return m.made;
 }
