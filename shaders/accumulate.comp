@@ -18,29 +18,33 @@ layout(binding = 2) buffer buffer_z4 { vec4 z4[]; };
 
 void main()
 {
-    const bool LONG = SIDE == DTI_SIDE_ACCUMULATE_LONG;
     uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
     uint from = args.x_offset + i, to = args.y_offset + i, last = args.n - 1u - i;
     bool whole = DTI_ARE_WHOLE(last);
     bool first = (dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_FIRST) != 0u;
-    if (LONG && spec0 != DTI_ACCUMULATE_BY_STEP)
-        first = false;
-    vec4 value, before, lost = vec4(0.0), rest = lost;
+    vec4 value, before, lost;
     DTI_TAKE(vec4, value, x, x4, from, A_IS_ONE)
-    precise vec4 sum = value;
-    if (!first) {
-        DTI_TAKE(vec4, before, y, y4, to, B_IS_ONE)
-        if (LONG)
-            DTI_TAKE(vec4, lost, z, z4, i, B_IS_ONE)
-        precise vec4 more = LONG ? value - lost : value;
-        sum = before + more;
-        precise vec4 up = sum - before;
-        precise vec4 left = up - more;
-        rest = left;
+    if (SIDE == DTI_SIDE_ACCUMULATE) {
+        if (!first) {
+            DTI_TAKE(vec4, before, y, y4, to, B_IS_ONE)
+            DTI_EACH_OF_FOUR value[k] += before[k];
+        }
+        DTI_GIVE(y, y4, to, value)
+        return;
     }
+    if (spec0 == DTI_ACCUMULATE_BY_STEP && first) {
+        DTI_GIVE(y, y4, to, value)
+        DTI_GIVE(z, z4, i, vec4(0.0))
+        return;
+    }
+    DTI_TAKE(vec4, before, y, y4, to, B_IS_ONE)
+    DTI_TAKE(vec4, lost, z, z4, i, B_IS_ONE)
+    precise vec4 more = value - lost;
+    precise vec4 sum = before + more;
+    precise vec4 up = sum - before;
+    precise vec4 rest = up - more;
     DTI_GIVE(y, y4, to, sum)
-    if (LONG)
-        DTI_GIVE(z, z4, i, rest)
+    DTI_GIVE(z, z4, i, rest)
 }
