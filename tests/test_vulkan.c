@@ -879,7 +879,7 @@ TEST(vulkan_kernels_that_share_a_module_are_without_the_others_code) {
     dti_base_init(&base, NULL, NULL);
     for (int k = 0; k < 2; k++) {
         const dti_vk_shader *shader = dti_vk_shader_of(kernels[k], 0);
-        const uint32_t spec[DTI_VK_CONSTANTS] = {64, 0, 0, 0, 0, shader->side};
+        const uint32_t spec[] = {64, 0, 0, 0, 0, shader->side};
         uint32_t *words = NULL;
         REQUIRE(!dti_vk_shader_words(&base, shader, &words));
         CHECK(vulkan_count_of(words, shader->word_count, barrier) > 0);
