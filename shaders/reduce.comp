@@ -18,7 +18,8 @@ layout(binding = 1) writeonly buffer buffer_y { float y[]; };
 
 const uint COLUMNS = SIDE == DTI_SIDE_REDUCE_COLUMN ? 16u : 1u;
 const uint ROWS = SIDE == DTI_SIDE_REDUCE ? 1u : SIDE == DTI_SIDE_REDUCE_ROW ? gl_WorkGroupSize.x : 8u;
-shared float parts[256];
+const uint PLACES = SIDE == DTI_SIDE_REDUCE_COLUMN ? 128u : 256u;
+shared float parts[PLACES];
 
 float joined_row(uint lane)
 {
