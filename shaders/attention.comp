@@ -23,13 +23,26 @@ layout(binding = 3) buffer buffer_y { float y[]; };
 #include "lib/attention.glsl"
 
 vec4 sums[4u * PARTS];
-/* Of each query: the largest score, at two places by turns; its weights' sum in eight parts since sums
- * were stored last; and both as they were then. */
-shared float largest[2u * BLOCK], weights[BLOCK * FOURS], largest_before[BLOCK], sum_before[BLOCK];
-shared vec4 factor[FOURS], share[FOURS]; /* of rows of sums */
+/* Of each query: the largest score in its order, at two places by turns; its weights' sum in eight
+ * parts since sums were stored last; and both as they were then. */
+shared uint largest[2u * BLOCK];
+shared float weights[BLOCK * FOURS], largest_before[BLOCK], sum_before[BLOCK];
+shared float factor[BLOCK], share[BLOCK]; /* of rows of sums */
 
-/* The largest score of each query, by parts. */
-void find_largest(uint q_first, uint k_first, float slope, uint mask)
+/* A number whose order is that of scores, so that invocations find the largest by an atomic; NaN is
+ * the largest. */
+uint order_of(float score)
+{
+    uint bits = floatBitsToUint(score);
+    return dti_is_nan(score) ? 0xffffffffu : bits ^ (bits >> 31 == 0u ? 0x80000000u : 0xffffffffu);
+}
+
+float score_at(uint order)
+{
+    return uintBitsToFloat(order ^ (order >> 31 == 0u ? 0xffffffffu : 0x80000000u));
+}
+
+void find_largest(uint q_first, uint k_first, uint turn, float slope, uint mask)
 {
     [[dont_unroll]] for (uint m = 0u; m < BLOCK; m += QUERIES) {
         uint n = m + lane / FOURS;
@@ -39,12 +52,12 @@ void find_largest(uint q_first, uint k_first, float slope, uint mask)
         float most = HIDDEN;
         for (uint e = 0u; e < 4u; e++)
             most = dti_max(most, score_of(v[e], q_first + n, k_first + tx * 4u, e, slope, mask));
-        side[found(n, tx / 4u)][tx % 4u] = most;
+        atomicMax(largest[(turn ^ 1u) * BLOCK + n], order_of(most));
     }
     barrier();
 }
 
-/* Weights, and the scores' gradients, of a block, to where a product takes them: [column][row]. */
+/* Weights, and the scores' gradients, of a block, to where a product takes them: [query][key]. */
 void weigh(uint q_first, uint k_first, uint turn, float slope, uint mask)
 {
     [[dont_unroll]] for (uint m = 0u; m < BLOCK; m += QUERIES) {
@@ -56,8 +69,8 @@ void weigh(uint q_first, uint k_first, uint turn, float slope, uint mask)
         vec4 v = side[at], p = vec4(0.0), ds = p;
         float before = HIDDEN, most = HIDDEN, all = 0.0;
         if (FORWARD) {
-            before = most = largest[turn * BLOCK + n];
-            for (uint t = 0u; t < FOURS; t++) most = dti_max(most, side[found(n, t / 4u)][t % 4u]);
+            before = score_at(largest[turn * BLOCK + n]);
+            most = score_at(largest[(turn ^ 1u) * BLOCK + n]);
         }
         for (uint e = 0u; e < 4u; e++) {
             float s = score_of(v[e], i, j, e, slope, mask);
@@ -73,16 +86,11 @@ void weigh(uint q_first, uint k_first, uint turn, float slope, uint mask)
         if (FORWARD) {
             float f = is_hidden(before) ? 1.0 : dti_m_exp(before - most);
             weights[n * FOURS + tx] = weights[n * FOURS + tx] * f + all;
-            if (tx == 0u) {
-                largest[(turn ^ 1u) * BLOCK + n] = most;
-                factor[n / 4u][n % 4u] = f;
-            }
+            if (tx == 0u)
+                factor[n] = f;
         }
-        uint to = SECOND + turned(tx * 4u, n / 4u);
-        for (uint e = 0u; e < 4u && !KEYS; e++)
-            side[to + e * PITCH][n % 4u] = FORWARD ? p[e] : ds[e];
-        if (MAKES_DV)
-            side[SECOND + at] = p;
+        if (!KEYS || MAKES_DV)
+            side[SECOND + at] = FORWARD || KEYS ? p : ds;
         if (KEYS && MAKES_D)
             side[KEPT + at] = ds;
     }
@@ -99,13 +107,17 @@ void accumulate(uint part, uint other)
         barrier();
         load_straight(side_of(!KEYS, of_v, other), k, from, of_v ? args.dv : args.d, own_side);
         barrier();
-        [[dont_unroll]] for (uint i = 0u; i < AT_ONCE; i += 4u)
-            ADD_FOUR(made, a + (k + i) * PITCH + (KEYS ? ty : ty ^ (k + i) / 4u),
-                     own_side + i * FOURS + tx, FOURS)
+        [[dont_unroll]] for (uint i = 0u; i < AT_ONCE; i += 4u) {
+            uint b = own_side + i * FOURS + tx;
+            if (KEYS)
+                ADD_FOUR(made, a + (k + i) * PITCH + ty, b, FOURS)
+            else
+                ADD_FOUR_OF_ROWS(made, a + ty * 4u * PITCH + (k + i) / 4u, b, FOURS)
+        }
     }
     for (uint s = 0u; s < 4u * PARTS; s++) {
         if (s / 4u == part)
-            sums[s] = (FORWARD ? sums[s] * factor[ty][s % 4u] : sums[s]) + made[s % 4u];
+            sums[s] = (FORWARD ? sums[s] * factor[ty * 4u + s % 4u] : sums[s]) + made[s % 4u];
     }
 }
 
@@ -113,7 +125,7 @@ void accumulate(uint part, uint other)
 void find_shares(uint first, bool last, uint turn)
 {
     if (lane < BLOCK) {
-        float before = largest_before[lane], most = largest[turn * BLOCK + lane], all = 0.0;
+        float before = largest_before[lane], most = score_at(largest[turn * BLOCK + lane]), all = 0.0;
         float f = is_hidden(before) ? 1.0 : dti_m_exp(before - most);
         for (uint t = 0u; t < FOURS; t++) {
             all += weights[lane * FOURS + t];
@@ -123,8 +135,8 @@ void find_shares(uint first, bool last, uint turn)
         float part = !last ? 1.0 : all == 0.0 ? 0.0 : 1.0 / all;
         largest_before[lane] = most;
         sum_before[lane] = all;
-        factor[lane / 4u][lane % 4u] = f * part;
-        share[lane / 4u][lane % 4u] = part;
+        factor[lane] = f * part;
+        share[lane] = part;
         uint at = args.y_offset + (batch * args.tq + first + lane) * HEADS * (args.dv + 2u);
         at += HEADS * args.dv + head;
         if (last && first + lane < args.tq) {
@@ -163,10 +175,10 @@ void store(uint unit, uint first, uint all, bool again)
         uint col = (of_v ? chunk : chunk - V_CHUNKS) * BLOCK + tx * 4u;
         uint to = (of_v ? v_to : KEYS ? k_to : q_to) + unit * size + (first + row) * step + col;
         if (FORWARD)
-            v *= share[row / 4u][row % 4u];
+            v *= share[row];
         for (uint e = 0u; e < 4u; e++) {
             if (first + row < all && col + e < size)
-                y[to + e] = again ? y[to + e] * (FORWARD ? factor[row / 4u][row % 4u] : 1.0) + v[e] : v[e];
+                y[to + e] = again ? y[to + e] * (FORWARD ? factor[row] : 1.0) + v[e] : v[e];
         }
     }
 }
@@ -184,7 +196,8 @@ void main()
     ty = lane % LANES / FOURS;
     tx = lane % FOURS;
     if (FORWARD && lane < BLOCK) {
-        largest[lane] = largest_before[lane] = HIDDEN;
+        largest[lane] = order_of(HIDDEN);
+        largest_before[lane] = HIDDEN;
         sum_before[lane] = 0.0;
         for (uint t = 0u; t < FOURS; t++) weights[lane * FOURS + t] = 0.0;
     }
@@ -197,15 +210,17 @@ void main()
         uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
         uint b = range.x;
         do {
-            uint q_first = KEYS ? b : first, k_first = KEYS ? first : b;
+            uint q_first = KEYS ? b : first, k_first = KEYS ? first : b, turn = count % 2u;
+            if (FORWARD && lane < BLOCK)
+                largest[(turn ^ 1u) * BLOCK + lane] = largest[turn * BLOCK + lane];
             [[dont_unroll]] for (uint pass = MAKES_D ? 0u : 1u; pass < 2u; pass++) {
                 bool of_dy = MAKES_D && pass == 0u;
                 multiply(side_of(false, of_dy, q_first), side_of(true, of_dy, k_first),
                          of_dy ? args.dv : args.d, of_dy ? spec2 : spec1, of_dy ? KEPT : 0u);
             }
             if (FORWARD)
-                find_largest(q_first, k_first, slope, mask);
-            weigh(q_first, k_first, count % 2u, slope, mask);
+                find_largest(q_first, k_first, turn, slope, mask);
+            weigh(q_first, k_first, turn, slope, mask);
             [[dont_unroll]] for (uint p = 0u; p < PARTS; p++) accumulate(p, b);
             b += BLOCK;
             bool last = b >= range.y && h + 1u == heads;

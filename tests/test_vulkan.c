@@ -849,7 +849,9 @@ TEST(vulkan_shaders_with_selectors_made_constants_have_none_left_and_are_valid) 
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         const dti_vk_shader *shader = &dti_vk_shaders[i];
         const bool tile = strstr(shader->name, "tile") || strstr(shader->name, "narrow");
-        const uint32_t spec[5] = {i % 2 ? 8 : 64, i % 3, i % 4, tile ? 0x21084040 : i % 5, i % 8};
+        const uint32_t own = dti_kernel_info_of(shader->kernel)->local[shader->variant];
+        const uint32_t local = own ? own : i % 2 ? 8 : 64;
+        const uint32_t spec[5] = {local, i % 3, i % 4, tile ? 0x21084040 : i % 5, i % 8};
         uint32_t *words = NULL;
         REQUIRE(!dti_vk_shader_words(&base, shader, &words));
         CHECK(vulkan_selectors(words, shader->word_count) > 0);

@@ -124,11 +124,18 @@ void load_straight(rows r, uint first, uint from, uint size, uint to)
         }                                                                                          \
     }
 
-/* Where four of the eight parts of a query's largest score lie: beside the last two regions' rows. */
-uint found(uint n, uint four)
-{
-    return (four + 1u) * SECOND + n * PITCH + FOURS;
-}
+/* The same of a side that lies by rows, PITCH apart: four of them from a_at on. */
+#define ADD_FOUR_OF_ROWS(sum, a_first, b_first, b_step)                                            \
+    {                                                                                              \
+        uint a_at = a_first, b_at = b_first;                                                       \
+        vec4 u[4];                                                                                 \
+        [[unroll]] for (uint i = 0u; i < 4u; i++) u[i] = side[a_at + i * PITCH];                   \
+        [[unroll]] for (uint k = 0u; k < 4u; k += 2u) {                                            \
+            vec4 v = side[b_at + k * (b_step)], v2 = side[b_at + (k + 1u) * (b_step)];             \
+            [[unroll]] for (uint i = 0u; i < 4u; i++) sum[i] =                                     \
+                fma(vec4(u[i][k + 1u]), v2, fma(vec4(u[i][k]), v, sum[i]));                        \
+        }                                                                                          \
+    }
 
 /* The region at `to` = a's rows times b's, over `size` elements: [row of a][row of b]. Groups share
  * out the elements of each chunk, and add their sums one after the other. */
