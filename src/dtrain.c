@@ -281,7 +281,7 @@ DTI_OPTIMIZE_END
 #include "program/store/host_copy.c"
 #include "program/run/run.c"
 #include "program/run/inflight.c"
-#include "program/run/weigher.c"
+#include "program/run/host_weights.c"
 #include "program/run/replica.c"
 #include "program/run/micro_slots.c"
 

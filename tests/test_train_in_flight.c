@@ -246,7 +246,7 @@ TEST(a_step_of_two_small_replicas_on_vulkan_is_driven_by_one_thread) {
     REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
     const dti_parallel *par = &trainer->par;
     REQUIRE(par->job.local == 2 && par->one_thread &&
-            par->replicas[0].full.runs[0].program->weigher);
+            par->replicas[0].full.runs[0].program->host_weights);
     const uint32_t each = dti_program_segments(par->replicas[0].full.runs[0].program) + 2;
     CHECK(!dt_trainer_step(trainer, NULL));
     dt_ctx_get_info(m.ctx, &before);

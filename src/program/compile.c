@@ -449,7 +449,7 @@ DTI_PUBLIC_VOID(dt_program_destroy, (dt_program * p), p, DTI_OF(dt_program) | DT
     for (uint32_t i = 0; i < p->step_slot_count; i++)
         dti_step_slot_free(p, &p->step_slots[i], i == 0);
     dti_program_drop_imports(p);
-    dti_weigher_free(p);
+    dti_host_weights_free(p);
     dti_code_release(p->store, p->code);
     DTI_FREE(p->base, p->written, p->stale, p->step_slots, p);
 }

@@ -16,7 +16,7 @@
  *   run/run.c           dt_program_run, and the same cut open
  *   run/inflight.c      steps that start before the one before has ended
  *   run/external.c      the application's buffers as inputs and outputs
- *   run/weigher.c       weights of losses by the host
+ *   run/host_weights.c       weights of losses by the host
  *   run/replica.c       what a replica of a job calls
  *   run/micro_slots.c   micro-batch slots of a pipeline's stage */
 
@@ -56,7 +56,7 @@ typedef struct dti_step_slot {
     char said[1024]; /* as dti_base.error */
 } dti_step_slot;
 
-typedef struct dti_weigher dti_weigher;
+typedef struct dti_host_weights dti_host_weights;
 
 struct dt_program {
     dt_store *store;
@@ -77,7 +77,7 @@ struct dt_program {
     uint32_t oldest, started;
     uint32_t ended;       /* of these, have ended and were not asked for their reports */
     bool failed;          /* a step before them was aborted: they do not run */
-    dti_weigher *weigher; /* NULL: the device weighs losses */
+    dti_host_weights *host_weights; /* NULL: the device weighs losses */
 };
 
 /* ---- compile.c: dt_program_create; where batch_slices is not NULL, of a replica's share of a
@@ -185,7 +185,7 @@ static bool dti_program_weighs_by(const dt_program *p, const dti_binding *bindin
 /* Whether an input is checked when it is written: a class number or an index. */
 static bool dti_program_labels(const dt_program *p);
 /* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]; without slices
- * all is one piece. Of what dti_weigher_write wrote, if the program has a weigher. */
+ * all is one piece. Of what dti_host_weights_write wrote, if the host weighs. */
 static dt_result dti_program_weigh(dt_program *p, double *weights);
 /* dt_program_run with weights of the batch that may be 0, as where no target counts. */
 static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step,
@@ -212,14 +212,14 @@ static dt_result dti_program_commit(dt_program *p);
  * ran: it had rows, so that ops can be looked at. */
 static const char *dti_program_attribute(dt_program *p, bool ran);
 
-/* ---- weigher.c: only of a device that runs on its own, and where targets are inputs */
-static dt_result dti_weigher_make(dt_program *p); /* MEMORY; after it p->weigher may be NULL */
-static void dti_weigher_free(dt_program *p);
+/* ---- host_weights.c: only of a device that runs on its own, and where targets are inputs */
+static dt_result dti_host_weights_make(dt_program *p); /* MEMORY; after it p->host_weights may be NULL */
+static void dti_host_weights_free(dt_program *p);
 /* Checks labels as dt_program_write does, and keeps what is weighed. It waits for no step. */
-static dt_result dti_weigher_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
+static dt_result dti_host_weights_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
                                    const uint32_t *rows);
-static void dti_weigher_copy(dt_program *p, const dti_binding *binding, const void *data);
-static dt_result dti_weigher_run(const dt_program *p, const uint32_t **out); /* *out: as OUT */
+static void dti_host_weights_copy(dt_program *p, const dti_binding *binding, const void *data);
+static dt_result dti_host_weights_run(const dt_program *p, const uint32_t **out); /* *out: as OUT */
 
 /* ---- offload.c */
 static dt_result dti_step_slot_offload(dt_program *p, dti_step_slot *t);

@@ -29,7 +29,7 @@ static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s,
 
 /* Rows of a batch to a program's inputs. stands: by node of the columns' graph, which one of the
  * program's graph it is; NULL: the same. all: also to inputs that the program does not read, which
- * is an error. weigh: to its weigher instead. */
+ * is an error. weigh: to the host's copy, which weighs losses, instead. */
 static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t rows, dt_program *p,
                                  const uint32_t *stands, bool all, bool weigh) {
     const uint32_t at = row - batch->first;
@@ -42,7 +42,7 @@ static dt_result dti_batch_write(const dti_batch *batch, uint32_t row, uint32_t 
         if (!all && !dti_code_binding(dti_program_code(p), input.id, false, false))
             continue;
         const uint32_t *sources = batch->sources + at;
-        DTI_TRY(weigh ? dti_weigher_write(p, input, data + at * size, rows * size, sources)
+        DTI_TRY(weigh ? dti_host_weights_write(p, input, data + at * size, rows * size, sources)
                       : dti_binding_write(p, input, false, data + at * size, rows * size, sources));
     }
     return DT_OK;
@@ -54,11 +54,11 @@ static dt_result dti_micro_write(const dti_parallel *par, const dti_micro_run *r
 
 /* Whether the device need not have a run's inputs for its weights. */
 static bool dti_micro_is_weighed_apart(const dti_micro_run *run) {
-    return run->program->weigher || !dti_program_weighs(run->program);
+    return run->program->host_weights || !dti_program_weighs(run->program);
 }
 
 /* To where they are weighed, and labels are looked at. */
-static dt_result dti_micro_write_weigher(const dti_parallel *par, const dti_micro_run *run) {
+static dt_result dti_micro_write_host_weights(const dti_parallel *par, const dti_micro_run *run) {
     return dti_batch_write(par->now->batch, run->row, run->rows, run->program, NULL, true,
                            dti_micro_is_weighed_apart(run));
 }
@@ -85,7 +85,7 @@ static dt_result dti_parallel_weigh(dti_parallel *par, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     for (uint32_t i = r->runs->count; i-- > 0;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        DTI_TRY(dti_micro_write_weigher(par, run));
+        DTI_TRY(dti_micro_write_host_weights(par, run));
         DTI_TRY(i == 0 && dti_micro_is_weighed_apart(run) ? dti_micro_write(par, run) : DT_OK);
         DTI_TRY(dti_micro_weigh(r, run));
     }

@@ -45,7 +45,7 @@ static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_
     d.in_flight = par->desc.in_flight == 1 && par->job.parts == 1 ? 1 : 2;
     d.skip_empty = par->desc.skip_empty;
     DTI_TRY(dti_program_create(r->store, &d, NULL, &run->program));
-    return d.accumulate ? dti_weigher_make(run->program) : DT_OK;
+    return d.accumulate ? dti_host_weights_make(run->program) : DT_OK;
 }
 
 static uint64_t dti_alone_committed(const dti_parallel *par) {
@@ -106,7 +106,7 @@ static dt_result dti_alone_room(dti_parallel *par, dt_program *p, const dt_step_
     return result;
 }
 
-/* Of all micro-batches, before the first is started. Without a weigher the device does it. */
+/* Of all micro-batches, before the first is started. Where the host has no copy of what weighs them, the device does it. */
 static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
     dt_result result = DT_OK;
     memset(par->weights.sum, 0, DT_MAX_TERMS * sizeof(double));
@@ -115,7 +115,7 @@ static dt_result dti_alone_weigh(dti_parallel *par, const dti_runs *runs) {
         while (!result && !dti_micro_is_weighed_apart(&runs->runs[i]) && p->store->running)
             result = dti_alone_take_oldest(par);
         if (!result)
-            result = dti_micro_write_weigher(par, &runs->runs[i]);
+            result = dti_micro_write_host_weights(par, &runs->runs[i]);
         if (!result)
             result = dti_program_weigh(p, par->weights.sum);
     }

@@ -95,7 +95,7 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
                                            .bucket_count = par->bucket_count,
                                            .one_run = par->job.parts == 1};
     DTI_TRY(dti_program_create(r->store, &d, local ? NULL : &batch_slices, &run->program));
-    return local || par->desc.worker ? DT_OK : dti_weigher_make(run->program);
+    return local || par->desc.worker ? DT_OK : dti_host_weights_make(run->program);
 }
 
 typedef struct dti_runs_of { /* whose list is written */

@@ -2,7 +2,7 @@
  * segment over copies of the inputs that it reads. So the device is not waited for between two
  * micro-batches, and a batch is weighed while the one before it is computed. */
 
-struct dti_weigher {
+struct dti_host_weights {
     dti_device *device;
     dti_memory *memories[DTI_MEMORIES]; /* those that it reads or writes; else IN again */
     dti_exec_desc desc;
@@ -10,7 +10,7 @@ struct dti_weigher {
 };
 
 /* How much of each memory it needs. False: it reads what only the device has. */
-static bool dti_weigher_fits(const dti_code *code, uint64_t ends[DTI_MEMORIES]) {
+static bool dti_host_weights_fits(const dti_code *code, uint64_t ends[DTI_MEMORIES]) {
     const dti_segment *s = &code->segments[code->weigh_segment];
     bool fits = code->weighs;
     ends[DTI_ARENA_IN] = DTI_WORD_BYTES * DTI_STEP_WORDS;
@@ -27,7 +27,7 @@ static bool dti_weigher_fits(const dti_code *code, uint64_t ends[DTI_MEMORIES]) 
     return fits;
 }
 
-static dt_result dti_weigher_open(dt_program *p, dti_weigher *w, const uint64_t *ends) {
+static dt_result dti_host_weights_open(dt_program *p, dti_host_weights *w, const uint64_t *ends) {
     const dti_code *code = p->code;
     DTI_TRY(dti_device_open(p->store->graph->ctx, "cpu", 0.0, &w->device));
     for (uint32_t i = 0; i < DTI_ARENAS; i++)
@@ -50,25 +50,25 @@ static dt_result dti_weigher_open(dt_program *p, dti_weigher *w, const uint64_t 
     return w->device->backend->exec_create(w->device, &w->desc, &w->exec);
 }
 
-static dt_result dti_weigher_make(dt_program *p) {
+static dt_result dti_host_weights_make(dt_program *p) {
     uint64_t ends[DTI_MEMORIES] = {0};
-    if (p->weigher || p->store->device->info.kind == DT_DEVICE_CPU ||
-        !dti_weigher_fits(p->code, ends))
+    if (p->host_weights || p->store->device->info.kind == DT_DEVICE_CPU ||
+        !dti_host_weights_fits(p->code, ends))
         return DT_OK;
-    p->weigher = dti_alloc(p->base, sizeof *p->weigher);
-    DTI_HAVE(p->weigher);
-    DTI_TRY(dti_weigher_open(p, p->weigher, ends));
+    p->host_weights = dti_alloc(p->base, sizeof *p->host_weights);
+    DTI_HAVE(p->host_weights);
+    DTI_TRY(dti_host_weights_open(p, p->host_weights, ends));
     for (uint32_t i = 0; i < p->code->binding_count; i++) {
         const dti_binding *binding = &p->code->bindings[i];
         const void *values = p->code->work->nodes[binding->node].values;
         if (!binding->output && !binding->gradient && values)
-            dti_weigher_copy(p, binding, values);
+            dti_host_weights_copy(p, binding, values);
     }
     return DT_OK;
 }
 
-static void dti_weigher_free(dt_program *p) {
-    dti_weigher *w = p->weigher;
+static void dti_host_weights_free(dt_program *p) {
+    dti_host_weights *w = p->host_weights;
     if (!w)
         return;
     const dti_backend *b = w->device ? w->device->backend : NULL;
@@ -81,26 +81,26 @@ static void dti_weigher_free(dt_program *p) {
     dti_free(p->base, w);
 }
 
-static void dti_weigher_copy(dt_program *p, const dti_binding *binding, const void *data) {
-    const dti_weigher *w = p->weigher;
+static void dti_host_weights_copy(dt_program *p, const dti_binding *binding, const void *data) {
+    const dti_host_weights *w = p->host_weights;
     if (!dti_program_weighs_by(p, binding))
         return;
     char *in = w->device->backend->memory_host(w->memories[DTI_ARENA_IN]);
     memcpy(in + binding->offset, data, (size_t)binding->bytes);
 }
 
-static dt_result dti_weigher_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
+static dt_result dti_host_weights_write(dt_program *p, dt_tensor x, const void *data, size_t bytes,
                                    const uint32_t *rows) {
     const dti_binding *binding = NULL;
     DTI_TRY(dti_binding_get(p, x, false, false, bytes, &binding));
     DTI_TRY(dti_labels_check(p->code, binding, data, rows));
-    if (p->weigher)
-        dti_weigher_copy(p, binding, data);
+    if (p->host_weights)
+        dti_host_weights_copy(p, binding, data);
     return DT_OK;
 }
 
-static dt_result dti_weigher_run(const dt_program *p, const uint32_t **out) {
-    const dti_weigher *w = p->weigher;
+static dt_result dti_host_weights_run(const dt_program *p, const uint32_t **out) {
+    const dti_host_weights *w = p->host_weights;
     *out = w->device->backend->memory_host(w->memories[DTI_ARENA_OUT]);
     return w->device->backend->exec_start(w->exec, 0, 1);
 }
